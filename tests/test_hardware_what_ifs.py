@@ -223,6 +223,19 @@ def test_what_a_type_change_leaves_out_is_counted_by_reason() -> None:
     assert notes[-1] == "change_dtype: 1 kernels of unknown data type stay, 0 % of the time of kernels"
 
 
+def test_a_type_change_leaves_tasks_of_other_types() -> None:
+    """Waves and footprints of tasks are not those that the model gives: they were measured beside others."""
+    graph = job().with_tasks(waves=np.full(11, 0.25), footprint=np.full(11, 0.5), hit_share=np.full(11, 0.1))
+    absent = applied("change_dtype:fp16->bf16", graph)
+    assert absent.replays_like(graph)
+    assert absent.notes[-2].startswith("change_dtype: 0 kernels in fp16")
+    after, before = applied("change_dtype:fp32->bf16", graph).tasks, graph.tasks
+    others = before.dtype != TYPES.index("fp32")
+    assert 0 < others.sum() < len(others)
+    for name in ("duration_ns", "bytes", "waves", "footprint", "hit_share", "occupies", "demand", "operator"):
+        np.testing.assert_array_equal(getattr(after, name)[others], getattr(before, name)[others], err_msg=name)
+
+
 @pytest.mark.parametrize("other", ["scale_device:H100-SXM5-80GB", "scale_clock:0.7", "scale_links:3"])
 def test_a_type_change_commutes_with_devices(other: str) -> None:
     types = "change_dtype:bf16->fp32"

@@ -164,6 +164,27 @@ def with_demands(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     )
 
 
+#: Columns of tasks that `with_demands` works out, apart from the demand.
+DEMAND_COLUMNS = ("occupies", "waves", "footprint", "hit_share")
+
+
+def with_demands_from(graph: KernelGraph, donor: KernelGraph, chosen: Bools) -> KernelGraph:
+    """Return a copy of `graph` whose chosen tasks have the demands of the same tasks in `donor`.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        Graph whose other tasks stay as they are.
+    donor : KernelGraph
+        The same tasks with other demands.
+    chosen : array of bool, shape (n_tasks,)
+        Mask of the tasks.
+    """
+    old, new = graph.tasks, donor.tasks
+    columns = {name: np.where(chosen, getattr(new, name), getattr(old, name)) for name in DEMAND_COLUMNS}
+    return graph.with_tasks(demand=np.where(chosen[:, None], new.demand, old.demand), **columns)
+
+
 def _compute_units(
     graph: KernelGraph, is_compute_bound: Bools, parameters: Parameters
 ) -> tuple[Floats, Floats, Floats]:

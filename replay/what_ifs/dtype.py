@@ -10,7 +10,7 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Bools, Floats
 from profilers.trace.kernels import CLASSES, COMPUTE_BOUND
 from replay.calibration.parameters import Parameters
-from replay.costs.demand import with_demands
+from replay.costs.demand import with_demands, with_demands_from
 from replay.costs.hardware import with_same_engines
 from replay.costs.retiming import resized, retyped, source_device
 from replay.costs.wire_time import resized_collectives
@@ -29,9 +29,9 @@ def change_dtype(types: str) -> WhatIf:
 
     Matrix products, convolutions and attention are re-timed by the sustained rates of the two types and by the bytes of
     their operands. Other kernels of the type are re-timed by the bytes alone. A collective moves bytes in proportion to
-    the size of the type; the time that they need changes, latency and waiting stay. A kernel stays as it is if neither
-    its name nor its operator tells its type. Products of FP32 operands in TF32 are of type tf32. Notes count what
-    stays.
+    the size of the type. Its predicted time is exchanged for that of the new bytes; the wait for other ranks stays. A
+    kernel stays as it is if neither its name nor its operator tells its type. Products of FP32 operands in TF32 are of
+    type tf32. Notes count what stays.
 
     Not modelled: casts that mixed precision adds or removes, and numerical accuracy.
 
@@ -59,7 +59,7 @@ def change_dtype(types: str) -> WhatIf:
             available = [dtype for dtype in _TYPES if f"{dtype}_tflops" in device.figures]
             raise InvalidInputError(f"{device.name} does not compute in {new}; choose one of {', '.join(available)}")
         chosen = (tasks.dtype == _TYPES.index(old)) & graph.on_device()
-        changed = _retyped(graph, chosen, (old, new), parameters)
+        changed = _retyped(graph, chosen, (old, new), parameters) if chosen.any() else graph
         return changed.with_notes(_notes(graph, changed.tasks.duration_ns, chosen, (old, new)))
 
     return WhatIf(what_if_text("change_dtype", f"{old}->{new}"), transform, retimes=True)
@@ -80,7 +80,10 @@ def _retyped(graph: KernelGraph, chosen: Bools, types: tuple[str, str], paramete
         bytes=moved.astype(np.int64),
         basis=np.where(assumed, int(Basis.ASSUMED), new.tasks.basis),
     )
-    return with_same_engines(graph, with_demands(_with_operators(new, chosen, size), parameters))
+    new = _with_operators(new, chosen, size)
+    renewed = with_demands_from(new, with_same_engines(graph, with_demands(new, parameters)), chosen)
+    # Waves that are not known, of kernels measured beside others, stay unknown.
+    return renewed.with_tasks(waves=np.where(tasks.waves == 0.0, 0.0, renewed.tasks.waves))
 
 
 def _with_operators(graph: KernelGraph, chosen: Bools, size: float) -> KernelGraph:

@@ -9,7 +9,7 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Bools
 from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
-from replay.costs.demand import with_demands
+from replay.costs.demand import DEMAND_COLUMNS, with_demands, with_demands_from
 from replay.graph.choice import TaskChoice
 from replay.graph.graph import Basis, KernelGraph, TaskKind
 from replay.what_ifs.what_if import (
@@ -28,10 +28,8 @@ _DURATION = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)(ns|us|ms|s)", re.ASCII)
 #: Workgroups of a grid; more is a mistake.
 _MOST_WORKGROUPS = 10**12
 _NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
-#: Columns, beside the demand, that `with_demands` computes.
-_DEMAND_COLUMNS = ("occupies", "waves", "footprint", "hit_share")
 #: Columns that a kernel copies from the kernel that replaces it.
-_COPIED = ("name", "factor", "class_", "workgroups", "dtype", "operator", "demand", *_DEMAND_COLUMNS)
+_COPIED = ("name", "factor", "class_", "workgroups", "dtype", "operator", "demand", *DEMAND_COLUMNS)
 
 
 @recipe(
@@ -145,6 +143,4 @@ def _with_grid(graph: KernelGraph, chosen: Bools, class_: str, workgroups: int, 
         workgroups=np.where(chosen, workgroups, tasks.workgroups) if workgroups else tasks.workgroups,
         operator=np.where(chosen, -1, tasks.operator),
     )
-    old, new = changed.tasks, with_demands(changed, parameters).tasks
-    columns = {name: np.where(chosen, getattr(new, name), getattr(old, name)) for name in _DEMAND_COLUMNS}
-    return changed.with_tasks(demand=np.where(chosen[:, None], new.demand, old.demand), **columns)
+    return with_demands_from(changed, with_demands(changed, parameters), chosen)

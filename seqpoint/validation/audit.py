@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from profilers.devices.catalogue import find_device
+from profilers.devices.catalogue import DTYPES, find_device
 from profilers.errors import SeqPointError
 from profilers.trace.trace import Trace
 from profilers.writers.slicing import SliceOptions, merge, slice_trace
@@ -66,6 +66,8 @@ _ORDERS = (
 #: What-ifs that need collectives, and classes of kernel that many traces lack.
 _COMMUNICATION = ("scale_links:2", "t3", "dma_collectives")
 _RARE = ("rnn", "pooling")
+#: Data types that many traces lack, and a type that most devices compute in.
+_RARE_TYPES, _OTHER_TYPE = ("fp16", "fp8", "fp64"), "fp32"
 #: Name and files of a recording.
 Recording = tuple[str, tuple[Path, ...]]
 
@@ -288,6 +290,9 @@ def check_not_applicable(subject: Subject) -> Iterator[ValidationRow]:
     classes = by_hand.kernel_times(subject.trace)
     nothing = [(what_if, "collectives") for what_if in _COMMUNICATION if not len(subject.trace.collectives)]
     nothing += [(f"scale_kernels:{name}:0.5", name) for name in _RARE if name not in classes]
+    tasks = subject.graph.tasks
+    types = {tuple(DTYPES)[number] for number in np.unique(tasks.dtype[subject.graph.on_device() & (tasks.dtype >= 0)])}
+    nothing += [(f"change_dtype:{name}->{_OTHER_TYPE}", name) for name in _RARE_TYPES if name not in types]
     for what_if, work in nothing:
         try:
             shown = float(math.isfinite(_projected(subject, [subject.middle], what_if)[0].speedup))
