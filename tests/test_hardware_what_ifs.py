@@ -154,6 +154,33 @@ def test_unknown_bytes_are_a_stated_and_bounded_assumption() -> None:
     assert "10 % of the time above 20 us is taken for the bytes" in applied("scale_links:0.5", graph).notes[-1]
 
 
+@pytest.mark.parametrize(
+    ("kind", "sent"),
+    [("all_reduce", 1.0), ("all_gather", 0.5), ("reduce_scatter", 0.5)],
+)
+def test_known_bytes_of_an_unknown_group_need_the_time_of_two_ranks_at_least(kind: str, sent: float) -> None:
+    """A GiB on links of 300 GB/s, with the share of these that measured groups reach."""
+    graph = make_graph([3e7], kind=[COLLECTIVE], collective=[COLLECTIVE_KINDS.index(kind)], bytes=[2**30])
+    graph = replace(graph, hardware=hardware_named(find_device("A100-SXM4-80GB"), "trace"))
+    changed = applied("scale_links:0.5", graph)
+    assert sent * 2**30 / 300 < changed.tasks.duration_ns[0] - 3e7 < 1.6 * sent * 2**30 / 300
+    assert changed.tasks.basis[0] == Basis.ASSUMED
+    assert "1 do not name their group, for which two ranks, which need least, are taken" in changed.notes[-1]
+    back = applied("scale_links:2", changed)
+    assert back.tasks.duration_ns[0] == pytest.approx(3e7)
+
+
+def test_all_ranks_of_the_job_are_taken_for_an_unknown_group() -> None:
+    graph = make_graph([3e7], kind=[COLLECTIVE], collective=[ALL_REDUCE], bytes=[2**30])
+    graph = replace(graph, hardware=hardware_named(find_device("A100-SXM4-80GB"), "trace"), world_size=8)
+    named = graph.with_tasks(ranks=np.array([8]))
+    after, expected = applied("scale_links:0.5", graph), applied("scale_links:0.5", named)
+    assert after.tasks.duration_ns[0] == expected.tasks.duration_ns[0]
+    assert (after.tasks.basis[0], expected.tasks.basis[0]) == (Basis.ASSUMED, Basis.DERIVED)
+    assert "1 do not name their group, for which all 8 ranks of the job are taken" in after.notes[-1]
+    assert "group" not in expected.notes[-1]
+
+
 def test_a_drawn_share_of_wire_time_is_never_more_than_all() -> None:
     names = ("collective_wire_share", "collective_wire_share_waiting")
     draws = [NOMINAL.drawn(np.random.default_rng(seed)) for seed in range(300)]

@@ -1,6 +1,7 @@
 """The audit of traces: counts by hand on a small trace, and mistakes that its checks find."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from profilers.devices.catalogue import find_device
 from profilers.ingest.pipeline import open_trace
 from profilers.synthetic import Collective, KernelCall, SyntheticJob, SyntheticStep, Wait, write_trace
 from profilers.trace.trace import Trace
+from replay.costs.wire_time import group_ranks
 from seqpoint.cli import cli
 from seqpoint.validation import audit, by_hand
 from tests import traces
@@ -68,6 +70,23 @@ def test_sums_and_copies_are_those_of_the_events(kineto: Trace) -> None:
     assert by_hand.row_counts(kineto)["kernels"] == kineto.kernels.num_rows
 
 
+def test_a_large_all_reduce_of_an_unknown_group_has_the_time_of_two_ranks_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """64 MiB over the 448 GB/s of an MI300X's links take 150 us; a tenth of what is over 20 us would be 48 us."""
+    call = Collective("all_reduce", 2**26, "dp", 0, "a")
+    kernel = KernelCall("ncclDevKernel_AllReduce", "nccl:all_reduce", 500_000, 5000, 9, (4, 4), 2, (), call)
+    step = SyntheticStep("iteration", 16, 2, [[gemm(50), kernel, Wait()]])
+    subject = audit.Subject("job", write_trace(SyntheticJob("by hand", "1", [step] * 2, 1), find_device("MI300X")))
+    subject = audit.Subject("job", replace(subject.trace, meta=replace(subject.trace.meta, world_size=None)))
+    case = "job: scale_links:0.5, time added to large all-reduces"
+    (row,) = [row for row in audit.check_links(subject) if row.case == case]
+    assert row.met and row.ours >= 2**26 / 448
+    monkeypatch.setattr("replay.costs.wire_time.likely_ranks", group_ranks)
+    (row,) = [row for row in audit.check_links(subject) if row.case == case]
+    assert not row.met and row.ours == pytest.approx(48_000)
+
+
 def test_steps_far_apart_have_no_times_by_hand(tmp_path: Path) -> None:
     events = [event for number, t in ((1, 1_000.0), (2, 9_000.0)) for event in traces.step(number, t)]
     (tmp_path / "job.json").write_text(json.dumps(traces.kineto(events)))
@@ -81,6 +100,7 @@ def test_every_check_has_rows_for_a_trace_with_its_data(kineto: Trace, two_ranks
         "describe, kernel time of gemm", "describe, busy of rank 0", "describe, exposed of rank 1", "lone kernels",
         "scale_kernels:gemm:0.5, steps", "below 64 KiB", "matched collectives", "bytes of collectives", "either order",
         "the first is lost", "baseline", "merge of slices by rank, kernels", "scale_host:0.5, steps", "figures without",
+        "change_dtype:fp16->fp32, figures without fp16",
     ):  # fmt: skip
         assert expected in cases, expected
     sums = [row for row in rows if "kernel time" in row.case or "lone kernels" in row.case]

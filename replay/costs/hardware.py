@@ -192,7 +192,7 @@ def _with_links(graph: KernelGraph, old: Hardware, parameters: Parameters) -> tu
         return graph, np.zeros_like(is_collective)
     models = collective_models(graph, parameters)
     moved = graph.with_tasks(duration_ns=on_links(graph, models, (before, after), parameters))
-    return moved, is_collective & ~models.is_known
+    return moved, is_collective & models.is_guess
 
 
 def _slowdown(graph: KernelGraph, parameters: Parameters) -> Floats:

@@ -25,6 +25,8 @@ _CATALOGUE_NODE = 8
 _LARGE = (2**29, 2**30)
 #: Parameters for collectives without a prediction: whose wait is a task of its own, and whose duration contains it.
 _SHARES = ("collective_wire_share", "collective_wire_share_waiting")
+#: Ranks of the smallest group that sends anything.
+_FEWEST_RANKS = 2
 #: An adapter of 100 Gbit/s, where nothing is known of the network.
 _USUAL_GBPS = 12.5
 
@@ -41,7 +43,9 @@ class CollectiveModels:
         Bytes over the bandwidth that a large message of the group reaches, at most the predicted time; 0 for other
         tasks.
     is_known : array of bool
-        Whether bytes, ranks and kind are known, so that there is a prediction.
+        Whether bytes and kind are known, so that there is a prediction.
+    is_assumed : array of bool
+        Whether the prediction is for a number of ranks that is assumed, see `likely_ranks`.
     is_prior : bool
         Whether a prediction rests on data sheets alone, without a measured group.
     """
@@ -49,7 +53,13 @@ class CollectiveModels:
     latency_ns: Floats
     wire_ns: Floats
     is_known: Bools
+    is_assumed: Bools
     is_prior: bool
+
+    @property
+    def is_guess(self) -> Bools:
+        """Whether the wire time of a task rests on an assumption: a share of its time, or a number of ranks."""
+        return np.asarray(~self.is_known | self.is_assumed)
 
     def total_ns(self, slowdown: Floats) -> Floats:
         """Return the predicted time of each task, with wire times `slowdown` times as long."""
@@ -62,19 +72,20 @@ def collective_models(graph: KernelGraph, parameters: Parameters) -> CollectiveM
     Parameters
     ----------
     graph : KernelGraph
-        Its collectives have bytes, kind and ranks, as far as the trace says.
+        Its collectives have bytes, kind and ranks, as far as the trace says; `likely_ranks` assumes others.
     parameters : Parameters
-        With a calibration of collectives; `collective_wire_ratio` multiplies every wire time.
+        With a calibration of collectives; `collective_wire_ratio` multiplies every wire time, `collective_ranks_ratio`
+        that of assumed ranks.
     """
     tasks, hardware = graph.tasks, graph.hardware
     latency, wire = np.zeros(len(tasks)), np.zeros(len(tasks))
-    is_collective, is_prior, of_ranks = tasks.kind == TaskKind.COLLECTIVE, False, group_ranks(graph)
+    is_collective, is_prior, of_ranks = tasks.kind == TaskKind.COLLECTIVE, False, likely_ranks(graph)
+    is_assumed = is_collective & (of_ranks != group_ranks(graph))
     is_silent = is_collective & ((tasks.collective == _BARRIER) | (of_ranks == 1))
     device = hardware.original.device
     if device is None or not is_collective.any():
-        return CollectiveModels(latency, wire, is_silent, is_prior)
-    is_sized = is_collective & ~is_silent & (tasks.bytes > 0) & (of_ranks > 1)
-    is_sized &= (tasks.collective >= 0) & (tasks.collective != _UNKNOWN)
+        return CollectiveModels(latency, wire, is_silent, is_assumed, is_prior)
+    is_sized = _sized(graph) & ~is_silent & (of_ranks > 1)
     fits = parameters.calibration(CollectiveCalibration)
     groups = np.unique(np.stack([tasks.collective[is_sized], of_ranks[is_sized]]), axis=1).T
     for kind, ranks in groups.tolist():  # a few groups a job
@@ -90,7 +101,15 @@ def collective_models(graph: KernelGraph, parameters: Parameters) -> CollectiveM
         latency[rows] = total_ns - wire[rows]
         is_prior |= predicted.basis == "prior"
     wire *= parameters["collective_wire_ratio"]
-    return CollectiveModels(latency, wire, is_sized | is_silent, is_prior)
+    wire[is_assumed] *= parameters["collective_ranks_ratio"]
+    return CollectiveModels(latency, wire, is_sized | is_silent, is_assumed, is_prior)
+
+
+def _sized(graph: KernelGraph) -> Bools:
+    """Return the mask of collectives of known bytes and kind."""
+    tasks = graph.tasks
+    is_known_kind = (tasks.collective >= 0) & (tasks.collective != _UNKNOWN) & (tasks.collective != _BARRIER)
+    return np.asarray((tasks.kind == TaskKind.COLLECTIVE) & (tasks.bytes > 0) & is_known_kind)
 
 
 def group_ranks(graph: KernelGraph) -> Ints:
@@ -108,6 +127,20 @@ def group_ranks(graph: KernelGraph) -> Ints:
     leaving = is_meeting & (tasks.kind[edges.target] == TaskKind.COLLECTIVE)
     met[edges.target[leaving]] = arrivals[edges.source[leaving]]
     return np.where((tasks.ranks == 0) & (met > 1), met, tasks.ranks)
+
+
+def likely_ranks(graph: KernelGraph) -> Ints:
+    """Return the ranks of each collective; where only bytes and kind are known, all ranks of the job.
+
+    If the trace does not say how many these are either, two ranks are taken: no group needs less time for its bytes.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        Graph of one or more ranks.
+    """
+    ranks = group_ranks(graph)
+    return np.where((ranks == 0) & _sized(graph), graph.world_size or _FEWEST_RANKS, ranks)
 
 
 def exchanged(duration: Floats, before: Floats, after: Floats) -> Floats:
@@ -176,7 +209,7 @@ def resized_collectives(
     guessed = on_links(
         graph, replace(present, is_known=np.zeros_like(present.is_known)), (slowdown, slowdown * size), parameters
     )
-    return np.where(present.is_known, predicted, guessed), ~present.is_known
+    return np.where(present.is_known, predicted, guessed), present.is_guess
 
 
 def waits_apart(graph: KernelGraph) -> Bools:
@@ -207,7 +240,7 @@ def link_slowdowns(graph: KernelGraph, hardware: Hardware) -> Floats:
     """
     tasks, traced = graph.tasks, hardware.original
     is_collective = tasks.kind == TaskKind.COLLECTIVE
-    crosses = is_collective & (group_ranks(graph) > hardware.network.devices_per_node)
+    crosses = is_collective & (likely_ranks(graph) > hardware.network.devices_per_node)
     slowdown = np.where(is_collective, 1.0 / hardware.factor("links"), 1.0)
     old, new = traced.device, hardware.base or hardware.device
     if old is None or new is None or old.name == new.name:

@@ -342,6 +342,7 @@ def build_graph(
         notes=(*clock_notes(window), *notes),
         operators=operators,
         iterations=numbers,
+        world_size=index.trace.meta.world_size or 0,
     )
     return isolate(graph.with_notes(_recording_notes(graph)), parameters)
 

@@ -498,6 +498,8 @@ class KernelGraph:
         Policy by which tasks share a device.
     iterations : sequence of int
         Numbers of the iterations. A repeated iteration has its number again.
+    world_size : int
+        Ranks of the job, in the graph or not; 0 if the trace does not say.
     """
 
     tasks: Tasks
@@ -512,6 +514,7 @@ class KernelGraph:
     operators: tuple[Operator, ...] = field(default=())
     policy: SharingPolicy = field(default_factory=SharingPolicy)
     iterations: tuple[int, ...] = (0,)
+    world_size: int = 0
 
     def __post_init__(self) -> None:
         n = len(self.tasks)

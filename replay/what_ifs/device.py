@@ -149,9 +149,10 @@ def scale_links(factor: float) -> WhatIf:
     """Scale the bandwidth of the links between devices, and of the network between nodes, by FACTOR.
 
     Of a collective, only the time that its bytes need by the model of collectives scales. Its latency, and the wait for
-    other ranks, stay. If bytes, ranks or kind are unknown, a share of the time above `collective_latency_ns` is taken
-    for wire time: `collective_wire_share`, or `collective_wire_share_waiting` if the other ranks are not in the
-    graph. Their ranges are in the interval.
+    other ranks, stay. If the group of known bytes is unknown, all ranks of the job are taken for it. If their number is
+    unknown too, two ranks are, which need the least time. If bytes or kind are unknown, a share of the time above
+    `collective_latency_ns` is taken for wire time: `collective_wire_share`, or `collective_wire_share_waiting` if the
+    other ranks are not in the graph. The ranges of all of these are in the interval.
 
     Not modelled: another algorithm that the communication library would choose.
 
@@ -186,6 +187,11 @@ def _wire_note(graph: KernelGraph, parameters: Parameters) -> str:
     text = f"scale_links: {int(sized.sum())} of {int(rows.sum())} collectives are of known bytes"
     if sized.any():
         text += f", which need {round(100 * share)} % of their time by the model; latency and waiting stay"
+    if (sized & models.is_assumed).any():
+        ranks = (
+            f"all {graph.world_size} ranks of the job are" if graph.world_size else "two ranks, which need least, are"
+        )
+        text += f"; {int((sized & models.is_assumed).sum())} do not name their group, for which {ranks} taken"
     if (rows & ~models.is_known).any():
         latency = round(parameters["collective_latency_ns"] / 1000)
         apart = (waits_apart(graph) & rows & ~models.is_known).any()

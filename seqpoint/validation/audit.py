@@ -200,7 +200,10 @@ def _projected(subject: Subject, iterations: Sequence[int], what_if: str) -> tup
 
 
 def check_links(subject: Subject) -> Iterator[ValidationRow]:
-    """Yield what `scale_links:0.5` adds: nothing to small collectives, to others no more than their transfer."""
+    """Yield what `scale_links:0.5` adds: nothing to small collectives, to others no more than their transfer.
+
+    An all-reduce sends each byte over a link once at least, as between two ranks.
+    """
     collectives = by_hand.collectives_by_hand(subject.trace, subject.middle)
     if not collectives:
         return
@@ -215,6 +218,14 @@ def check_links(subject: Subject) -> Iterator[ValidationRow]:
         most = sum(each.transfer_ns for each in matched)
         added = sum(after[each.event] - before[each.event] for each in matched)
         yield subject.bounded("scale_links:0.5, time added to matched collectives", added, least=0.0, most=most)
+    device, table = subject.graph.hardware.device, subject.trace.collectives
+    kinds = dict(zip(table["kernel_id"].to_pylist(), table["collective"].to_pylist(), strict=True))
+    large = [each for each in known if each.bytes >= _LARGE_BYTES and kinds.get(each.event) == "all_reduce"]
+    large = [each for each in large if each.ranks != 1]
+    if large and device is not None and "link_gbps" in device.figures:
+        least = sum(min(each.bytes / device.value("link_gbps"), each.duration_ns) for each in large)
+        added = sum(after[each.event] - before[each.event] for each in large)
+        yield subject.bounded("scale_links:0.5, time added to large all-reduces", added, least=least)
 
 
 def check_world_size(subject: Subject) -> Iterator[ValidationRow]:
