@@ -49,6 +49,30 @@ def test_help_loads_no_heavy_library() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("analyze",),
+        ("replay",),
+        ("project", "-w", "scale_host:0.5"),
+        ("report", "-w", "scale_host:0.5", "-o", "a.html"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_device_that_replaces_that_of_the_trace_is_noted(run: Run, trace: Path, command: tuple[str, ...]) -> None:
+    name, *options = command
+    note = "--device MI300X replaces the device that the trace names, A100-SXM4-80GB"
+
+    def shown(device: str) -> str:
+        result = run(name, trace, *options, "--device", device)
+        page = Path("a.html").read_text() if name == "report" else ""
+        assert result.code == 0
+        return " ".join((result.out + result.err + page).split())
+
+    assert note in shown("MI300X")
+    assert "replaces the device" not in shown("A100-SXM4-80GB")
+
+
 def test_ingest_then_describe_iterations_and_select(run: Run, trace: Path) -> None:
     made = run("ingest", trace, "-o", "job.trace", "--length", "aten::mm:0:0", "--json")
     assert made.code == 0

@@ -339,12 +339,25 @@ def build_graph(
         graph,
         measured_ns=float(np.nanmax(graph.tasks.measured_end_ns[graph.tasks.in_iteration], initial=0.0)),
         origin=Basis.ASSUMED if index.trace.meta.synthetic else Basis.MEASURED,
-        notes=(*clock_notes(window), *notes),
+        notes=(*_device_notes(hardware, index.hardware), *clock_notes(window), *notes),
         operators=operators,
         iterations=numbers,
         world_size=index.trace.meta.world_size or 0,
     )
     return isolate(graph.with_notes(_recording_notes(graph)), parameters)
+
+
+def _device_notes(given: Hardware | None, traced: Hardware) -> list[str]:
+    """Return a note if a user names another device than the trace or its file does."""
+    if given is None or given.known_by != "user" or given.device is None or traced.device is None:
+        return []
+    if given.device.name == traced.device.name:
+        return []
+    source = "trace" if traced.known_by == "trace" else "file"
+    return [
+        f"--device {given.device.name} replaces the device that the {source} names, {traced.device.name}: durations "
+        f"are taken for those of {given.device.name}. To ask for times on another device: scale_device:NAME"
+    ]
 
 
 #: Recordings of ranks that begin further apart than this share of an iteration are noted.
