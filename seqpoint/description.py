@@ -23,7 +23,7 @@ BY = ("kernel", "operator")
 #: Share of the steps below which devices are idle, and from which they are busy, in a verdict.
 _IDLE, _BUSY = 0.5, 0.9
 #: Recordings of ranks that begin further apart than this share of the time of the steps are noted.
-_APART = 0.02
+_APART = 0.05
 #: Most ranks in the table of those that others wait for; the JSON has all.
 _MAX_LATE = 8
 #: Smallest share of waiting that the verdict names.

@@ -361,7 +361,7 @@ def _device_notes(given: Hardware | None, traced: Hardware) -> list[str]:
 
 
 #: Recordings of ranks that begin further apart than this share of an iteration are noted.
-_APART = 0.02
+_APART = 0.05
 
 
 def _recording_notes(graph: KernelGraph) -> list[str]:
