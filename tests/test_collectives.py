@@ -175,6 +175,17 @@ def test_of_different_kinds_nothing_is_one_operation() -> None:
     )
 
 
+def test_other_data_types_or_sizes_of_an_all_reduce_are_no_single_operation() -> None:
+    rows = [
+        (rank, kind, start, start + 10) for rank in (0, 1) for kind, start in (("all_to_all", 0), ("all_reduce", 20))
+    ]
+    same = ([0, 1, 0, 1], [0, 1, 0, 1], 4)
+    # An all-to-all may move other bytes on each rank; an all-reduce does not.
+    assert matched(*rows, dtype=["Long", "Float", "Long", None], bytes=[8, 400, 16, 400]) == same
+    assert matched(*rows, dtype=["Long", "Float", "Byte", "Float"])[1:] == ([None, 0, None, 0], 2)
+    assert matched(*rows, bytes=[8, 400, 16, 800])[1:] == ([0, None, 0, None], 2)
+
+
 def test_where_a_rank_has_more_those_match_that_overlap() -> None:
     rows = [(0, "a", 0, 10), (0, "a", 20, 30), (0, "a", 40, 50), (1, "a", 21, 30), (1, "a", 41, 50)]
     assert matched(*rows) == ([0, 1, 2, 0, 1], [None, 0, 1, 0, 1], 4)

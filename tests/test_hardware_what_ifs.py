@@ -216,6 +216,8 @@ def test_ranks_that_meet_in_the_graph_tell_the_size_of_their_group() -> None:
     graph = replace(graph, edges=edges, hardware=hardware_named(find_device("A100-SXM4-80GB"), "trace"))
     assert group_ranks(graph).tolist() == [0, 0, 0, 2, 2] and waits_apart(graph).tolist() == [False] * 3 + [True] * 2
     assert collective_models(graph, NOMINAL).is_known[3:].all()
+    part = replace(graph, world_size=128)  # most ranks of the job are absent, so those that meet are not the group
+    assert not group_ranks(part).any() and not waits_apart(part).any()
     larger = applied("change_world_size:8", graph)
     assert larger.notes[-1] == "change_world_size: 2 of 2 collectives, from 2 ranks"
     assert larger.tasks.ranks.tolist() == [0, 0, 0, 8, 8]

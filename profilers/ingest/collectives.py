@@ -218,8 +218,8 @@ def match_collectives(trace: Trace) -> Trace:
     """Return `trace` with ``sequence`` and ``match_id``, which is equal on all ranks that take part in a collective.
 
     Ranks agree on the order of the collectives of a group. If all ranks have equally many, they match by order, if
-    their kinds agree. If a rank has more, the collectives match whose times overlap on all ranks, since a collective
-    ends on no rank before it has started on all.
+    their kinds and data types agree, and the sizes of all-reduces. If a rank has more, the collectives match whose
+    times overlap on all ranks, since a collective ends on no rank before it has started on all.
 
     Parameters
     ----------
@@ -258,12 +258,21 @@ def _by_rank(table: pa.Table, rows: Ints) -> list[Ints]:
 
 
 def _same_operation(table: pa.Table, by_rank: list[Ints]) -> Iterable[Ints]:
-    kinds, start, end = strings(table, "collective"), integers(table, "start_ns"), ends(table)
+    start, end = integers(table, "start_ns"), ends(table)
     if len({len(rows) for rows in by_rank}) == 1:
         columns = [np.array(members) for members in zip(*by_rank, strict=True)]
     else:
         columns = _overlapping(by_rank, start, end)
-    return [members for members in columns if len(set(kinds[members])) == 1]
+    kinds, types, sizes = strings(table, "collective"), table["dtype"].to_pylist(), table["bytes"].to_pylist()
+    return [members for members in columns if _agree(members.tolist(), kinds, types, sizes)]
+
+
+def _agree(members: list[int], kinds: Any, types: list[str | None], sizes: list[int | None]) -> bool:
+    """Return whether collectives can be one operation: one kind and data type, and of an all-reduce one size."""
+    kind, *others = {kinds[row] for row in members}
+    stated = {types[row] for row in members} - {None}
+    reduced = {sizes[row] for row in members} - {None} if kind == "all_reduce" else set()
+    return not others and len(stated) <= 1 and len(reduced) <= 1
 
 
 def _overlapping(by_rank: list[Ints], start: Ints, end: Ints) -> list[Ints]:

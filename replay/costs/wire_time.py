@@ -115,6 +115,8 @@ def _sized(graph: KernelGraph) -> Bools:
 def group_ranks(graph: KernelGraph) -> Ints:
     """Return the ranks of each collective: the number in the trace, else how many meet in the graph; 0 if unknown.
 
+    The number that meet is that of the group only if all ranks of the job are in the graph.
+
     Parameters
     ----------
     graph : KernelGraph
@@ -126,7 +128,12 @@ def group_ranks(graph: KernelGraph) -> Ints:
     met = np.zeros(len(tasks), dtype=np.int64)
     leaving = is_meeting & (tasks.kind[edges.target] == TaskKind.COLLECTIVE)
     met[edges.target[leaving]] = arrivals[edges.source[leaving]]
-    return np.where((tasks.ranks == 0) & (met > 1), met, tasks.ranks)
+    return np.where((tasks.ranks == 0) & (met > 1) & _holds_all_ranks(graph), met, tasks.ranks)
+
+
+def _holds_all_ranks(graph: KernelGraph) -> bool:
+    """Return whether the graph holds as many ranks as the job has, or nobody knows how many these are."""
+    return len({lane.rank for lane in graph.lanes}) >= graph.world_size
 
 
 def likely_ranks(graph: KernelGraph) -> Ints:
@@ -213,11 +220,11 @@ def resized_collectives(
 
 
 def waits_apart(graph: KernelGraph) -> Bools:
-    """Return which collectives meet other ranks of the graph, so that their durations hold no wait for these."""
+    """Return which collectives meet all ranks of their group, so that their durations hold no wait for these."""
     edges = graph.edges
     waits = np.zeros(len(graph.tasks), dtype=bool)
     waits[edges.target[edges.kind == EdgeKind.RENDEZVOUS]] = True
-    return np.asarray(waits & (graph.tasks.kind == TaskKind.COLLECTIVE))
+    return np.asarray(waits & (graph.tasks.kind == TaskKind.COLLECTIVE) & (group_ranks(graph) > 0))
 
 
 def link_slowdowns(graph: KernelGraph, hardware: Hardware) -> Floats:
