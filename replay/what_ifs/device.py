@@ -184,7 +184,12 @@ def _wire_note(graph: KernelGraph, parameters: Parameters) -> str:
     wire = models.wire_ns * slowdown * np.minimum(duration / total, 1.0)
     sized = rows & models.is_known
     share = wire[sized].sum() / max(duration[sized].sum(), 1e-9)
-    text = f"scale_links: {int(sized.sum())} of {int(rows.sum())} collectives are of known bytes"
+    text, others = f"scale_links: {int(sized.sum())} of {int(rows.sum())} collectives are of known bytes", "the others"
+    if graph.hardware.original.device is None:
+        text, others = (
+            "scale_links: the trace names no device (--device NAME), so wire times are unknown",
+            "collectives",
+        )
     if sized.any():
         text += f", which need {round(100 * share)} % of their time by the model; latency and waiting stay"
     if (sized & models.is_assumed).any():
@@ -196,7 +201,7 @@ def _wire_note(graph: KernelGraph, parameters: Parameters) -> str:
         latency = round(parameters["collective_latency_ns"] / 1000)
         apart = (waits_apart(graph) & rows & ~models.is_known).any()
         guess = round(100 * parameters["collective_wire_share" if apart else "collective_wire_share_waiting"])
-        text += f"; of the others, {guess} % of the time above {latency} us is taken for the bytes"
+        text += f"; of {others}, {guess} % of the time above {latency} us is taken for the bytes"
     return text
 
 
