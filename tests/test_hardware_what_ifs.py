@@ -227,7 +227,7 @@ def test_a_trace_without_device_scales_its_links_by_the_assumption_alone() -> No
     graph = make_graph([1.2e5], kind=[COLLECTIVE], collective=[ALL_REDUCE], bytes=[2**26])
     changed = applied("scale_links:2", graph.with_tasks(ranks=np.array([8])))
     assert changed.tasks.duration_ns[0] == pytest.approx(2e4 + 1e5 * (1 - 0.1 / 2))
-    assert "0 of 1 collectives are of known bytes" in changed.notes[-1]
+    assert "names no device (--device NAME)" in changed.notes[-1]
 
 
 # -- data types -------------------------------------------------------------------------------------------------------
