@@ -1,7 +1,7 @@
 """Time in kernels by name and by operator: `kernels_by_name` and `operators_by_name`.
 
 Both tables add up to the time of all kernels. An operator owns the kernels that it launched itself: the innermost
-operator around the launch counts, not those that called it.
+operator around the launch counts, not its callers.
 """
 
 from collections.abc import Sequence
@@ -166,7 +166,7 @@ def self_times(ops: pa.Table) -> Ints:
 def _subtract_callees(order: Any, thread: Any, start: Any, end: Any, inside: Any) -> None:
     """Subtract the time of each operator from that of the operator around it.
 
-    One walk over the operators by (thread, start), with a stack of those that are open.
+    One walk over the operators by (thread, start), with a stack of the open operators.
     """
     stack = np.empty(len(order), np.int64)
     depth = 0

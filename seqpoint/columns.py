@@ -396,8 +396,8 @@ def sentences(title: str, names: Sequence[str]) -> dict[str, str]:
     {'kind': 'Kind of event.'}
     """
     of_table = [columns for pattern, columns in TABLES.items() if fnmatchcase(title, pattern)]
-    found = {name: _sentence(" ".join(name.split()), of_table) for name in names}
-    return {name: sentence for name, sentence in found.items() if sentence}
+    explained = {name: _sentence(" ".join(name.split()), of_table) for name in names}
+    return {name: sentence for name, sentence in explained.items() if sentence}
 
 
 def _sentence(name: str, of_table: Sequence[Mapping[str, str]]) -> str:

@@ -42,7 +42,7 @@ _MAX_WINDOW = 32
 
 
 def all_iterations(trace: Trace) -> list[int]:
-    """Return the numbers of a trace's iterations, ascending, without those that a slice holds as context.
+    """Return the numbers of a trace's iterations, ascending, without the context of a slice.
 
     Parameters
     ----------
@@ -244,7 +244,7 @@ class TraceReplay:
         return data_frame(self.to_dict()["iterations"]).drop(columns="notes")
 
     def edges_table(self) -> DataFrame:
-        """Return the number of edges of each kind, and of those that decided when a task started."""
+        """Return the number of edges of each kind, and of the edges that decided when a task started."""
         return data_frame(_edge_kinds(self.dependencies))
 
     def plot(self) -> Any:

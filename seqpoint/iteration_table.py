@@ -118,7 +118,7 @@ class IterationTable:
     def begins(self) -> Bools:
         """Whether a recording begins with each iteration: the first of a rank, or one after a gap in the numbers.
 
-        Numbers that do not ascend, or most of which follow a gap, tell of no recording.
+        Numbers that do not ascend, or mostly follow a gap, tell of no recording.
         """
         first = np.ones(len(self), dtype=bool)
         first[1:] = self.rank[1:] != self.rank[:-1]
@@ -169,7 +169,7 @@ class IterationTable:
 
 
 def iteration_table(trace: Trace) -> IterationTable:
-    """Return the iterations of a trace with their lengths and statistics, without those that are a slice's context."""
+    """Return the iterations of a trace with their lengths and statistics, without the context of a slice."""
     table = trace.iterations
     rank, number = integers(table, "rank"), integers(table, "iteration")
     start = integers(table, "start_ns")

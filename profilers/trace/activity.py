@@ -310,5 +310,5 @@ def late_ranks(trace: Trace) -> tuple[LateRank, ...]:
     heads = order[np.diff(group[order], prepend=-1) != 0]
     waited = np.bincount(group, weights=arrived[rows] - start[rows], minlength=len(heads)).astype(np.int64)
     last = rank[rows][heads]
-    found = (LateRank(r, int((last == r).sum()), int(waited[last == r].sum())) for r in np.unique(last).tolist())
-    return tuple(sorted((row for row in found if row.waited_ns), key=lambda row: (-row.waited_ns, row.rank)))
+    by_rank = (LateRank(r, int((last == r).sum()), int(waited[last == r].sum())) for r in np.unique(last).tolist())
+    return tuple(sorted((row for row in by_rank if row.waited_ns), key=lambda row: (-row.waited_ns, row.rank)))

@@ -201,7 +201,7 @@ RULES: tuple[Rule, ...] = (
          r"|axpy|scal|arange|tril_indices|autocast_to|position|future_token_ids)(?![a-z])",
          "saxpy(double *, double *, double *, double, int)", "kernels named after their arithmetic"),
     Rule("elementwise", r"(?:^|_)fusion(?:_|$)|nvfuser_pointwise|triton_", "loop_add_fusion_3",
-         "XLA, nvFuser, Triton: fused code of which the name tells no more"),
+         "XLA, nvFuser, Triton: fused code whose name tells no more"),
 )  # fmt: skip
 
 
@@ -271,7 +271,7 @@ def class_by_rules(name: str, rules: Sequence[ClassRule]) -> str | None:
     name : str
         Name of the kernel, as the profiler writes it.
     rules : sequence of ClassRule
-        The rules, of which the first that fits counts.
+        The rules; the first that fits counts.
     """
     return next((rule.class_ for rule in rules if rule.fits(name)), None)
 

@@ -276,7 +276,7 @@ class TaskChoice:
         raise self._nothing_in_common(graphs)
 
     def _nothing_in_common(self, graphs: Sequence[KernelGraph]) -> NotFoundError:
-        """Return the error for terms that each fit tasks, of which none can be chosen."""
+        """Return the error for terms that fit only tasks that cannot be chosen."""
         kinds, counts = self._chosen_kinds(), _counts(TaskChoice(self.text), graphs)
         if counts:
             acts_on = " and ".join(word for word, kind in KIND_WORDS.items() if kind in kinds)

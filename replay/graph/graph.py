@@ -401,15 +401,15 @@ _ROUNDING = 1e-9
 def _same_columns(columns: "Tasks | Edges", others: "Tasks | Edges", *, but: Sequence[str] = ()) -> bool:
     """Return whether two tables hold the same columns, up to rounding; columns named in `but` may differ."""
     pairs = ((getattr(columns, name), getattr(others, name)) for name in vars(columns) if name not in but)
-    return all(one is other or _same_column(one, other) for one, other in pairs)
+    return all(column is twin or _same_column(column, twin) for column, twin in pairs)
 
 
-def _same_column(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
-    if one.shape != other.shape:
+def _same_column(column: npt.NDArray[Any], twin: npt.NDArray[Any]) -> bool:
+    if column.shape != twin.shape:
         return False
-    if one.dtype.kind != "f":
-        return bool(np.array_equal(one, other))
-    return bool(np.allclose(one, other, rtol=_ROUNDING, atol=0.0, equal_nan=True))
+    if column.dtype.kind != "f":
+        return bool(np.array_equal(column, twin))
+    return bool(np.allclose(column, twin, rtol=_ROUNDING, atol=0.0, equal_nan=True))
 
 
 _EDGE_TYPES: Mapping[str, type] = {

@@ -488,7 +488,7 @@ def _same_times(before: Timeline, after: Timeline) -> bool:
     if len(before.start_ns) != len(after.start_ns):
         return False
     pairs = ((before.start_ns, after.start_ns), (before.end_ns, after.end_ns))
-    return all(np.allclose(one, other, rtol=_ROUNDING, atol=_ROUNDING) for one, other in pairs)
+    return all(np.allclose(times, changed, rtol=_ROUNDING, atol=_ROUNDING) for times, changed in pairs)
 
 
 class _BoundWhatIf:

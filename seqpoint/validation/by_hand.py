@@ -259,13 +259,13 @@ def lone_kernels(trace: Trace, iteration: int) -> Mapping[int, int]:
 
 def copies_by_direction(trace: Trace, iteration: int) -> dict[str, tuple[int, int]]:
     """Return the number and the bytes of the copies of an iteration by direction."""
-    found: dict[str, tuple[int, int]] = {}
+    copies: dict[str, tuple[int, int]] = {}
     numbers, sizes = column(trace.copies, "iteration").tolist(), column(trace.copies, "bytes", 0).tolist()
     for number, size, direction in zip(numbers, sizes, texts(trace.copies, "direction"), strict=True):
         if number == iteration:
-            count, total = found.get(direction, (0, 0))
-            found[direction] = (count + 1, total + size)
-    return found
+            count, total = copies.get(direction, (0, 0))
+            copies[direction] = (count + 1, total + size)
+    return copies
 
 
 def row_counts(trace: Trace) -> dict[str, Any]:
