@@ -339,6 +339,14 @@ TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "device": "Name of the device.",
             "*": "Mean error in per cent of the measurements of this size.",
         },
+        "Errors of passes*": {
+            "kernels": "Kernels that are scored, by what the workgroups on a compute unit do to a pass.",
+            "n": "Number of kernels.",
+            "law": "Rule that predicts a pass from the two known ones.",
+            "median %": "Median error of the passes that were predicted.",
+            "90th %": "90th percentile of that error.",
+            "kernels' medians %": "Median over kernels of the median error of their passes.",
+        },
         "Errors of predicted times*": {
             "mechanism": "Resource that the works share.",
             "n": "Number of scenarios.",

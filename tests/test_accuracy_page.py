@@ -667,6 +667,34 @@ is scored by `seqpoint validate contention` ([contention.md](contention.md)). Th
 """
 
 
+def occupancy() -> str:
+    """Return the section about workgroups that share a compute unit."""
+    rows, shapes = read("occupancy"), read("resident")
+    table = grid(
+        ("kernels", "number", "known passes", "prediction", "median", "90th percentile", "median of kernels"),
+        ((row["kernels of"], row["n"], row["known"], row["law"], *errors_of(row)) for row in rows),
+    )
+    number, equal, zero = (total(shapes, name) for name in ("shapes", "equal", "zero"))
+    return f"""## Occupancy
+
+REEF's authors measured passes of 202 kernels with 8 to 32 workgroups on each compute unit of an MI50. Two passes are
+known, and the others are predicted. Nothing else is fitted but one exponent for all, chosen on the other models for its
+own row. Whole kernels are predicted from the same two passes. The table is
+[`occupancy.csv`](../tests/accuracy/occupancy.csv); [contention.md](contention.md#law-of-occupancy) explains the law.
+
+{table}
+
+Resident workgroups are compared with the occupancy that the PyTorch profiler recorded on H100, A100, V100 and RTX 2080
+Ti. Of {number:,} launch shapes in {len(shapes)} traces {equal:,} have its figure. The profiler records 0 for the other
+{zero}, as their shared memory exceeds 48 KB ([`resident.csv`](../tests/accuracy/resident.csv)).
+"""
+
+
+def errors_of(row: Row) -> Iterable[str]:
+    """Return the errors of a row of occupancy.csv with their unit."""
+    return (percent(float(row[name])) for name in ("median", "p90", "kernels"))
+
+
 def reading() -> str:
     """Return the section about reading traces."""
     rows = read("ingest")
@@ -734,7 +762,7 @@ def total(rows: Iterable[Row], name: str) -> int:
 
 SECTIONS: tuple[Callable[[], str], ...] = (
     *(in_short, falls_short, replay, selection, kernels, operators, models, collectives, another_device, intervals),
-    *(training, published, contention, reading),
+    *(training, published, contention, occupancy, reading),
 )
 
 

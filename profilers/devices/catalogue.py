@@ -27,13 +27,16 @@ _USER_FILE: Final = f"a TOML file that {USER_DEVICES} names, in the layout of da
 #: Every figure that a catalogue may give; the last part of a name says the unit.
 _FIGURES: Final = (
     "compute_units clock_mhz fp64_tflops fp32_tflops fp32_matrix_tflops tf32_tflops bf16_tflops fp16_tflops fp8_tflops "
-    "bf16_sustained_tflops memory_gb memory_gbps l2_mb llc_mb llc_gbps lds_kb link_gbps links copy_engines power_w "
-    "node_adapters adapter_gbps"
+    "bf16_sustained_tflops memory_gb memory_gbps l2_mb llc_mb llc_gbps lds_kb unit_threads unit_registers "
+    "unit_workgroups link_gbps links copy_engines power_w node_adapters adapter_gbps"
 )
 #: Each unit by the last part of a name, with its range: far beyond any device, so that models stay within a double.
 _UNITS: Final[Mapping[str, tuple[str, tuple[float, float]]]] = MappingProxyType(
     {
         "units": ("1", (1, 1e5)),
+        "threads": ("1", (1, 1e6)),
+        "registers": ("1", (1, 1e9)),
+        "workgroups": ("1", (1, 1e6)),
         "links": ("1", (1, 1e4)),
         "engines": ("1", (1, 1e4)),
         "adapters": ("1", (1, 1e4)),

@@ -41,6 +41,7 @@ SUITES: Mapping[str, str] = MappingProxyType(
         "selection": "Selectors, on configurations that they did not see.",
         "replay": "Step times of replayed traces.",
         "contention": "Kernels that ran side by side on a device.",
+        "occupancy": "Passes of kernels by the workgroups on a compute unit.",
         "published": "What papers report, against our models of their set-ups.",
         "intervals": "Intervals of projections, on jobs that were measured twice.",
         "audit": "Figures of traces, against sums from their tables.",
