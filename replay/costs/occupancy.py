@@ -41,6 +41,25 @@ _NVIDIA_UNRESERVED: Final = ("Pascal", "Volta", "Turing")
 
 
 @dataclass(frozen=True)
+class Workgroup:
+    """Resources of a workgroup; NaN if unknown.
+
+    Parameters
+    ----------
+    threads : float
+        Threads.
+    registers : float
+        32-bit registers of a thread.
+    lds_bytes : float
+        Static and dynamic shared memory or LDS, without what the driver reserves.
+    """
+
+    threads: float
+    registers: float = np.nan
+    lds_bytes: float = np.nan
+
+
+@dataclass(frozen=True)
 class UnitLimits:
     """Limits of one compute unit, and the steps in which it allocates.
 
@@ -122,6 +141,7 @@ def resident_workgroups(
     *,
     registers: npt.ArrayLike | None = None,
     lds_bytes: npt.ArrayLike | None = None,
+    beside: Workgroup | None = None,
 ) -> Floats:
     """Return how many workgroups of a kernel one compute unit holds at once.
 
@@ -138,6 +158,8 @@ def resident_workgroups(
         32-bit registers of a thread; NaN if unknown.
     lds_bytes : array of numbers, optional
         Static and dynamic shared memory or LDS of a workgroup, without what the driver reserves; NaN if unknown.
+    beside : Workgroup, optional
+        Workgroup of another kernel that the unit holds already, such as a channel of a collective.
 
     Returns
     -------
@@ -152,36 +174,49 @@ def resident_workgroups(
     Examples
     --------
     >>> from profilers.devices.catalogue import find_device
-    >>> a100 = find_device("A100-SXM4-80GB")
-    >>> resident_workgroups(a100, [128, 256, 1024], registers=[242, 32, 32], lds_bytes=[81920, 0, 0]).tolist()
-    [2.0, 8.0, 2.0]
-    >>> resident_workgroups(find_device("MI300X"), [64, 256]).tolist()
-    [32.0, 8.0]
+    >>> h100 = find_device("H100-SXM5-80GB")
+    >>> kernels = {"threads": [384, 128], "registers": [168, 32], "lds_bytes": [188548, 0]}
+    >>> resident_workgroups(h100, **kernels).tolist()
+    [1.0, 16.0]
+    >>> nccl = Workgroup(threads=544, registers=96, lds_bytes=103808)
+    >>> resident_workgroups(h100, **kernels, beside=nccl).tolist()
+    [0.0, 3.0]
     """
-    limits = unit_limits(device)
+    limits, held = unit_limits(device), beside or Workgroup(0.0, 0.0)
     size = _counts(threads, "threads", 1)
-    waves = np.ceil(size / limits.wave)
-    fitting = np.minimum(np.floor(limits.threads // limits.wave / waves), limits.workgroups)
-    fitting = np.where(waves > 1, np.minimum(fitting, limits.barriers), fitting)
+    waves, held_waves = np.ceil(size / limits.wave), int(np.ceil(np.nan_to_num(held.threads) / limits.wave))
+    fitting = np.floor((limits.threads // limits.wave - held_waves) / waves)
+    fitting = np.minimum(fitting, limits.workgroups - (held_waves > 0))
+    fitting = np.where(waves > 1, np.minimum(fitting, limits.barriers - (held_waves > 1)), fitting)
     if registers is not None:
-        fitting = np.fmin(fitting, _by_registers(limits, waves, _counts(registers, "registers", 0)))
+        counts = _counts(registers, "registers", 0)
+        fitting = np.fmin(fitting, _by_registers(limits, waves, counts, (held_waves, np.nan_to_num(held.registers))))
     if lds_bytes is not None:
         allocated = _stepped(_counts(lds_bytes, "lds_bytes", 0) + limits.lds_reserved, limits.lds_step)
-        fitting = np.fmin(fitting, np.floor(limits.lds_bytes / np.where(allocated > 0, allocated, np.nan)))
-    fitting = np.where(size > _MOST_THREADS, 0.0, fitting)
+        taken = _stepped(held.lds_bytes + limits.lds_reserved, limits.lds_step) if held_waves else 0.0
+        free = limits.lds_bytes - np.nan_to_num(taken)
+        fitting = np.fmin(fitting, np.floor(free / np.where(allocated > 0, allocated, np.nan)))
+    fitting = np.where(size > _MOST_THREADS, 0.0, np.maximum(fitting, 0.0))
     return np.asarray(np.where(np.isnan(size), np.nan, fitting), dtype=np.float64)
 
 
-def _by_registers(limits: UnitLimits, waves: Floats, registers: Floats) -> Floats:
-    """Return the workgroups that the registers of a unit allow; NaN for unknown or no registers."""
+def _by_registers(limits: UnitLimits, waves: Floats, registers: Floats, held: tuple[int, float]) -> Floats:
+    """Return the workgroups that the registers of a unit allow; NaN for unknown or no registers.
+
+    `held` has the waves of another kernel on the unit, and their registers for each thread.
+    """
     wave = _stepped(np.where(registers > 0, registers, np.nan) * limits.wave, limits.register_step)
-    allowed = np.floor(_PARTITIONS * np.floor(limits.registers / _PARTITIONS / wave) / waves)
+    held_waves, held_wave = held[0], float(_stepped(held[1] * limits.wave, limits.register_step))
+    allowed = np.zeros_like(wave)
+    for partition in range(_PARTITIONS):
+        there = held_waves // _PARTITIONS + (partition < held_waves % _PARTITIONS)
+        allowed = allowed + np.floor(np.maximum(limits.registers / _PARTITIONS - there * held_wave, 0.0) / wave)
     # The hardware refuses a workgroup by its waves rounded up to the partitions.
     refused = wave * _stepped(waves, _PARTITIONS) > limits.registers
-    return np.where(refused, 0.0, allowed)
+    return np.where(refused, 0.0, np.floor(allowed / waves))
 
 
-def _stepped(amount: Floats, step: int) -> Floats:
+def _stepped(amount: Floats | float, step: int) -> Floats:
     """Return amounts rounded up to multiples of a step."""
     return np.asarray(np.ceil(amount / step) * step)
 
