@@ -233,7 +233,7 @@ def test_the_suite_scores_the_passes_between_the_first_and_the_last(tmp_path: Pa
     chosen = rows["all kernels, exponent of the other models: median of 16 passes"]
     assert 0.03 < chosen.error < 0.06 and chosen.met
     (note,) = validation.results["occupancy"].notes
-    assert note == "1 kernels have fewer than 8 passes and are left out"
+    assert note == "1 of 3 kernels are left out: fewer than 8 passes"
     shown = CliRunner().invoke(cli, ["validate", "occupancy", str(path), "--json"])
     content = json.loads(shown.stdout)
     assert len(content["rows"]) == len(rows) and content["scores"][0]["n"] == 2

@@ -257,7 +257,7 @@ def _scored(measured: Sequence[MeasuredPasses], options: SuiteOptions) -> SuiteR
         )
     scores = occupancy_scores(kernels)
     left = len(measured) - len(kernels)
-    notes = [f"{left} kernels have fewer than {LEAST_PASSES} passes and are left out"] if left else []
+    notes = [f"{left} of {len(measured)} kernels are left out: fewer than {LEAST_PASSES} passes"] if left else []
     return SuiteResult(occupancy_rows(kernels), {"scores": scores}, _tables(scores), scores, notes)
 
 
