@@ -1,4 +1,4 @@
-"""Small recordings of contention whose truth is the engine under parameters that the tests choose, with noise."""
+"""Small recordings of contention: times that a test states, or the engine's under parameters that a test chooses."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -131,23 +131,40 @@ def write_recording(
     seed: int = 0,
 ) -> Path:
     """Write a recording whose times side by side are the engine's under `truth`, a factor of noise apart."""
-    folder.mkdir(parents=True, exist_ok=True)
-    random = np.random.default_rng(seed)
     chosen = list(pairs(works) if scenarios is None else scenarios)
-    (folder / "environment.json").write_text(json.dumps([{"take": take, "device": device} for take in range(takes)]))
-    write(folder, "works", [dict(row) for row in works])
-    write(folder, "alone", [one for take in range(takes) for one in alone_rows(works, take, noise, random)])
-    dummy = [[m.lag_ns + 1.0 for m in members] for _, _, members in chosen]
-    write(folder, "together", together_rows(chosen, 0, 0, dummy))
+    how: dict[str, Any] = {"works": works, "noise": noise, "takes": takes, "device": device, "seed": seed}
+    write_measured(folder, [(*one, [m.lag_ns + 1000.0 for m in one[2]]) for one in chosen], **how)
     recording = read_recording(folder)
     model = scenario_model(recording, [s.members for s in recording.scenarios])
     known = base_parameters(recording, load_parameters()).with_values(truth.items())
     ends = model.ends_ns(known)
+    measured = [(*one, ends[model.lineup == number].tolist()) for number, one in enumerate(chosen)]
+    return write_measured(folder, measured, **how)
+
+
+def write_measured(
+    folder: Path,
+    measured: Sequence[tuple[str, str, list[RecordedMember], Sequence[float]]],
+    *,
+    works: Sequence[Mapping[str, Any]],
+    noise: float = 0.0,
+    takes: int = 2,
+    device: Mapping[str, Any] = DEVICE,
+    seed: int = 0,
+) -> Path:
+    """Write a recording of (group, policy, members, end of each member in ns), a factor of noise apart."""
+    folder.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(seed)
+    (folder / "environment.json").write_text(json.dumps([{"take": take, "device": device} for take in range(takes)]))
+    write(folder, "works", [dict(row) for row in works])
+    write(folder, "alone", [one for take in range(takes) for one in alone_rows(works, take, noise, random)])
+    scenarios = [(group, policy, members) for group, policy, members, _ in measured]
+    count = sum(len(ends) for *_, ends in measured)
     rows: Rows = []
     for take in range(takes):
         for repetition in range(3):
-            noisy = ends * np.exp(noise * random.standard_normal(len(ends)))
-            split = [noisy[model.lineup == i].tolist() for i in range(len(chosen))]
-            rows += together_rows(chosen, take, repetition, split)
+            factors = iter(np.exp(noise * random.standard_normal(count)).tolist())
+            noisy = [[end * next(factors) for end in ends] for *_, ends in measured]
+            rows += together_rows(scenarios, take, repetition, noisy)
     write(folder, "together", rows)
     return folder

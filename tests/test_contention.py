@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -300,6 +301,27 @@ def test_a_calibration_finds_what_the_device_is_like_and_predicts_what_it_has_no
     assert score_order(after).share >= score_order(before).share
 
 
+def test_a_calibration_learns_a_loss_of_bandwidth_that_a_formula_states(tmp_path: Path) -> None:
+    """Two kernels that stream share 0.8 of the bandwidth equally until the shorter ends; the engine makes no time."""
+    works = [recordings.streamed(size) for size in range(64, 288, 32)]
+    measured = []
+    for one, other in combinations(works, 2):
+        launches = [round(512 * recordings.MB / row["bytes_read"]) for row in (one, other)]
+        alone = [count * recordings.alone_ns(row) for count, row in zip(launches, (one, other), strict=True)]
+        first = 2 * min(alone) / 0.8
+        ends = [first + time - min(alone) for time in alone]
+        members = [RecordedMember(row["work"], count) for count, row in zip(launches, (one, other), strict=True)]
+        measured.append((f"{one['work']}|{other['work']}", "streams", members, ends))
+    found = read_recording(recordings.write_measured(tmp_path / "shared", measured, works=works))
+    fit = calibrate_contention([found], parameters=load_parameters())
+    held = [case for case in predict_contention([found], fit) if not case.fitted]
+    shipped = [case.error for case in predict_contention([found])]
+    assert len(shipped) == 21 and len(held) == 21 - fit.scenarios >= 6
+    # Without the loss, one after the other: (a + b) against 2.5 a at a = b.
+    assert max(shipped) == pytest.approx(0.2, abs=0.005) and max(case.error for case in held) < 0.005
+    assert {case.mechanism for case in held} == {"HBM"} and all(case.covered for case in held)
+
+
 def test_draws_are_from_the_fitted_ranges_and_choices_stay() -> None:
     known = read_contention_fit(by_hand()).parameters(load_parameters())
     drawn = [known.drawn(np.random.default_rng(seed)) for seed in range(20)]
@@ -446,11 +468,11 @@ def test_a_count_of_thousands_is_shown_as_one(capsys: pytest.CaptureFixture[str]
 
 def test_what_was_recorded_is_named_and_what_was_not_measured_too(tmp_path: Path) -> None:
     works = [recordings.product(2048), recordings.streamed(64)]
-    device = {**recordings.DEVICE, "architecture": "virtual"}
+    device = {**recordings.DEVICE, "twins": ["partitions"]}
     folder = recordings.write_recording(tmp_path / "one", {}, works=works, takes=1, device=device)
     result = run("validate", "contention", str(folder))
     assert result.stdout.startswith("Imaginary 100: ")
-    assert "one: Imaginary 100 is simulated; nothing of it was measured" in result.stderr
+    assert "one: Imaginary 100 is a CPU in place of a GPU; its figures say nothing about a GPU" in result.stderr
     assert "one: one take, so `takes` is how far its repetitions differ" in result.stderr
     result = run("validate", "contention", str(recorded()), "--calibration", str(by_hand()))
     assert "by a calibration on Imaginary 100" in result.stdout and "note" not in result.stderr

@@ -34,8 +34,11 @@ from benchmarks.gpu.profile import described
 from benchmarks.gpu.run import DeviceLostError, Outcome, Progress, Session, Stop, note_death, ordered, record
 from benchmarks.gpu.scenarios import MOST_LAUNCHES, MOST_LAUNCHES_TOGETHER
 from benchmarks.gpu.step import TABLES, Machine, Member, Step, Tables
-from benchmarks.gpu.work import Work, gemm
+from benchmarks.gpu.work import Work, gemm, moved
 from profilers.errors import InvalidInputError
+from replay.contention import read_contention
+from replay.contention.recording import DeviceFacts
+from seqpoint.validation.contention_cases import notes_on, predict_contention
 
 ROOT = Path(__file__).parents[1]
 #: 132 compute units and 60 MB of L2, with all that a plan can ask for.
@@ -76,6 +79,33 @@ class Simulated:
 
     def kernels_of(self, works: Sequence[Work]) -> list[dict[str, Any]]:
         return [{"kernel": f"kernel of {work.kind}", "workgroups": 8, "workgroup_size": 128} for work in works]
+
+
+class InTurn(Simulated):
+    """A machine of 2 TB/s of memory, 400 TFLOP/s, and 50 GB/s each way to the host, with two copy engines.
+
+    Kernels take the whole device in turn. So do copies of one direction the link, beside the kernels.
+    """
+
+    features = frozenset({"copy_engine", "triton"})
+
+    def facts(self) -> dict[str, Any]:
+        return {**UNABLE, "name": "In turn 132", "l2_bytes": 1 << 20, "copy_engines": 2, "features": [*self.features]}
+
+    def alone(self, member: Member, repetitions: int) -> list[int]:
+        work = member.work
+        memory_ns, flops_ns = (work.bytes_read + work.bytes_written) / 2000, work.flops / 400_000
+        launch_ns = work.host_bytes / 50 if work.host_bytes else max(memory_ns, flops_ns)
+        return [round(member.launches * launch_ns)] * repetitions
+
+    def together(self, members: Sequence[Member], repetitions: int) -> list[list[tuple[int, int]]]:
+        free_ns: dict[str, int] = {}
+        run = []
+        for m in members:  # in the order of their release
+            queue = m.work.direction if m.work.host_bytes else "kernels"
+            free_ns[queue] = max(free_ns.get(queue, 0), m.lag_ns) + self.alone(m, 1)[0]
+            run.append((m.lag_ns, free_ns[queue]))
+        return [run] * repetitions
 
 
 def run_all(steps: Sequence[Step], machine: Machine) -> dict[str, list[dict[str, Any]]]:
@@ -343,6 +373,26 @@ def test_the_first_interrupt_lets_the_step_be_written_down(tmp_path: Path) -> No
         outcome = record(session, steps, 1e6, lambda: 0.0)
     assert outcome.interrupted and outcome.recorded == ["a1"] and outcome.left == ["a2"]
     assert signal.getsignal(signal.SIGINT) == before and models(tmp_path) == ["a1"]
+
+
+# --- from the plan to the score
+
+
+def test_a_recording_is_packed_read_and_scored_against_times_that_a_formula_states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.gpu.__main__._machine", lambda options: InTurn())
+    for take in ("0", "1"):
+        assert main(["--output", str(tmp_path), "--size", "tiny", "--parts", "abcd", "--take", take]) == 0
+    (found,) = read_contention(tmp_path)
+    assert found.device == DeviceFacts("In turn 132", "", "sm_90", 132, 141 << 30, 1 << 20, 2)
+    transfer = moved("copy_engine", "h2d", 1 << 18)
+    assert found.alone_ns(transfer.name) == pytest.approx((1 << 18) / 50, rel=1e-4)
+    assert {scenario.takes for scenario in found.scenarios} == {2}
+    cases = predict_contention([found])
+    assert len(cases) == 138 and {case.mechanism for case in cases} == {"HBM", "L2", "copy engine"}
+    # The engine shares in another order, and leaves nothing idle either.
+    assert max(case.error for case in cases) < 0.02
 
 
 # --- environment and tables
@@ -753,18 +803,19 @@ def test_a_cpu_twin_times_threads_on_cores_of_their_own() -> None:
         machine.release()
 
 
-def harness(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "benchmarks.gpu", "--output", str(folder), "--device", "cpu", "--size", "tiny"]
-    return subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+def on_the_cpu(folder: Path, *arguments: str) -> int:
+    return main(["--output", str(folder), "--device", "cpu", "--size", "tiny", *arguments])
 
 
-def test_a_recording_on_the_cpu_is_left_for_lack_of_time_goes_on_and_ends_in_tables(tmp_path: Path) -> None:
+def test_a_recording_on_the_cpu_is_left_for_lack_of_time_goes_on_and_ends_in_tables_that_are_scored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("torch")
     folder = tmp_path / "out"
-    short = harness(folder, "--parts", "cd", "--minutes", "0.085")
-    assert short.returncode == 3, short.stderr
-    assert "remain for lack of time" in short.stderr and not (folder / "works.parquet").exists()
-    whole = harness(folder, "--parts", "cd")
+    assert on_the_cpu(folder, "--parts", "cd", "--minutes", "0.085") == 3
+    assert "remain for lack of time" in capsys.readouterr().err and not (folder / "works.parquet").exists()
+    command = [sys.executable, "-m", "benchmarks.gpu", "--output", str(folder), "--device", "cpu", "--size", "tiny"]
+    whole = subprocess.run([*command, "--parts", "cd"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert whole.returncode == 0, whole.stderr
     together = pq.read_table(folder / "together.parquet").to_pylist()
     assert together and all(0 <= row["start_ns"] < row["end_ns"] and row["take"] == 0 for row in together)
@@ -773,10 +824,15 @@ def test_a_recording_on_the_cpu_is_left_for_lack_of_time_goes_on_and_ends_in_tab
     (take,) = environment.read_takes(folder)
     assert take["plan"] == {"size": "tiny", "seed": 0} and len(take["sessions"]) == 2
     assert take["left_out"]["triton"] and {"state_before", "state_after", "device"} <= set(take)
-    again = harness(folder, "--parts", "cd")
-    assert again.returncode == 0 and "take 0 is complete; --take 1" in again.stderr
-    other = harness(folder, "--seed", "1")
-    assert other.returncode == 1 and "holds a plan of --seed 0, not 1" in other.stderr
+    assert on_the_cpu(folder, "--parts", "cd") == 0
+    assert "take 0 is complete; --take 1" in capsys.readouterr().err
+    assert on_the_cpu(folder, "--seed", "1") == 1
+    assert "holds a plan of --seed 0, not 1" in capsys.readouterr().err
+    found = read_contention(folder)
+    cases = predict_contention(found)
+    assert {case.scenario for case in cases} == {row["scenario"] for row in together}
+    assert all(0 < case.low_ns <= case.high_ns and case.error < 10 for case in cases)
+    assert "is a CPU in place of a GPU" in notes_on(found)[0]
 
 
 def test_the_script_for_a_lent_machine_leaves_an_archive_that_is_packed_elsewhere(tmp_path: Path) -> None:
@@ -807,14 +863,14 @@ def run_script(text: str, folder: Path, **variables: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_second_process_is_kept_out_of_the_folder(tmp_path: Path) -> None:
+def test_a_second_process_is_kept_out_of_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     import fcntl
 
     with (tmp_path / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        done = harness(tmp_path)
-    assert done.returncode == 1 and "another process records into it" in done.stderr
+        assert on_the_cpu(tmp_path) == 1
+    assert "another process records into it" in capsys.readouterr().err
 
 
 def test_the_command_line_says_what_is_wrong_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,4 +60,4 @@ def test_the_page_is_one_file_in_which_names_are_text(tmp_path) -> None:
     assert "alert(1)</script>" not in page and "src=" not in page.split("<script>")[0]
     assert "3 scenarios, 1 of them fitted" in page and "median error 10.0 %" in page
     assert "All were fitted" in contention_page([CASES[2]])
-    assert '<p class="summary">V &lt;1&gt; is simulated</p>' in contention_page([CASES[2]], ["V <1> is simulated"])
+    assert '<p class="summary">V &lt;1&gt; is a CPU</p>' in contention_page([CASES[2]], ["V <1> is a CPU"])

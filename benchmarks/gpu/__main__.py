@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--device",
         default="cuda:0",
-        help="as PyTorch writes it; cpu records a twin, 'Virtual GPU' a simulation (default cuda:0)",
+        help="as PyTorch writes it; cpu records the CPU in the place of a GPU (default cuda:0)",
     )
     parser.add_argument(
         "--without",
@@ -173,8 +173,6 @@ def _packed(output: Path, target: Path | None = None) -> int:
 def _machine(options: argparse.Namespace) -> Machine:
     device = options.device
     try:
-        if device.startswith("Virtual"):
-            return _virtual(options)
         if device == "cpu":
             from benchmarks.gpu.cpu import CpuMachine
 
@@ -186,19 +184,6 @@ def _machine(options: argparse.Namespace) -> Machine:
         raise InvalidInputError(f"recording {device} needs what is not installed ({error})") from error
     except RuntimeError as error:
         raise InvalidInputError(f"{device}: cannot be used ({error})") from error
-
-
-def _virtual(options: argparse.Namespace) -> Machine:
-    """Return a simulated device, whose noise and drift are another's in each take; nothing trains on it."""
-    from benchmarks.gpu.virtual.device import DEVICES
-    from benchmarks.gpu.virtual.machine import VirtualMachine
-
-    if options.device not in DEVICES:
-        raise InvalidInputError(f"no device is called {options.device!r}; there are {', '.join(DEVICES)}")
-    if set(options.parts) & set("ef"):
-        raise InvalidInputError(f"{options.device} runs parts a to d; give --parts abcd")
-    take = _take(options)
-    return VirtualMachine(DEVICES[options.device], seed=take, drift=0.01 * take)
 
 
 def _chosen(planned: Plan, machine: Machine) -> tuple[list[Step], list[tuple[str, str]]]:

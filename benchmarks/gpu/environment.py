@@ -113,7 +113,7 @@ def versions() -> dict[str, Any]:
 
 
 def _torch_versions() -> dict[str, Any]:
-    """Return what PyTorch is and was built with; nothing where there is none, as on a simulated device."""
+    """Return what PyTorch is and was built with; nothing where there is none."""
     if importlib.util.find_spec("torch") is None:
         return dict.fromkeys(("torch", "cuda", "hip", "cudnn"))
     import torch

@@ -15,7 +15,6 @@ from replay.contention.fitting import (
 from replay.contention.prediction import MECHANISMS, Ceilings, ScenarioModel, ceilings_of, mechanism_of, scenario_model
 from replay.contention.reading import read_contention, read_recording
 from replay.contention.recording import (
-    SIMULATED,
     TRANSFERS,
     ContentionRecording,
     RecordedMember,
@@ -27,7 +26,6 @@ from replay.contention.recording import (
 
 __all__ = [
     "MECHANISMS",
-    "SIMULATED",
     "TRANSFERS",
     "Ceilings",
     "ContentionFit",

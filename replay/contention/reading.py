@@ -315,7 +315,8 @@ def _facts(file: Path, number: int, device: Mapping[str, Any]) -> DeviceFacts:
         if count is not None and not (type(count) is int and 0 <= count <= _MOST_BYTES):
             raise InvalidInputError(f"{file}: take {number}: {name} is {count!r:.60}; it must be a number, or null")
     facts: dict[str, Any] = {name: count or None for name, count in counts.items()}
-    return DeviceFacts(**texts, **facts)
+    # Only the harness on a CPU names the features of a GPU that it stands in for.
+    return DeviceFacts(**texts, **facts, is_cpu=bool(device.get("twins")))
 
 
 def _works(file: Path) -> Mapping[str, RecordedTask]:

@@ -16,8 +16,6 @@ import numpy as np
 from profilers.errors import InvalidInputError
 from replay.graph.operators import DTYPE_BYTES
 
-#: Architecture of a simulated device (`benchmarks/gpu/virtual`).
-SIMULATED = "virtual"
 #: Kinds of works, with the class that kernels of the kind have in a trace.
 KINDS: Mapping[str, str] = MappingProxyType(
     {
@@ -52,6 +50,8 @@ class DeviceFacts:
         Vendor and architecture; empty if unknown.
     compute_units, memory_bytes, l2_bytes, copy_engines : int, optional
         Number of compute units, size of memory and of the last-level cache, and number of copy engines.
+    is_cpu : bool
+        Whether a CPU was recorded in place of a GPU.
     """
 
     name: str
@@ -61,6 +61,7 @@ class DeviceFacts:
     memory_bytes: int | None = None
     l2_bytes: int | None = None
     copy_engines: int | None = None
+    is_cpu: bool = False
 
 
 @dataclass(frozen=True)

@@ -107,12 +107,12 @@ class ContentionCase:
 
 
 def notes_on(recordings: Sequence[contention.ContentionRecording]) -> list[str]:
-    """Return remarks on recordings of a simulated device, or of a single take."""
+    """Return remarks on recordings of a CPU, or of a single take."""
     notes = []
     for recording in recordings:
         source, device = recording.source, recording.device
-        if device.architecture == contention.SIMULATED:
-            notes.append(f"{source}: {device.name} is simulated; nothing of it was measured")
+        if device.is_cpu:
+            notes.append(f"{source}: {device.name} is a CPU in place of a GPU; its figures say nothing about a GPU")
         if all(scenario.takes == 1 for scenario in recording.scenarios):
             notes.append(f"{source}: one take, so `takes` is how far its repetitions differ (central 80 %)")
     return notes
