@@ -81,7 +81,8 @@ def test_the_wheel_holds_the_data_and_runs_the_demo(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     run(sys.executable, "-m", "venv", tmp_path / "venv")
     python = tmp_path / "venv" / "bin" / "python"
-    installed = run(python, "-m", "pip", "install", "-q", wheel, cwd=tmp_path)
+    # Bytecode of all of SciPy, Bokeh and pandas would take 15 s; the demo imports a small share of it.
+    installed = run(python, "-m", "pip", "install", "-q", "--no-compile", wheel, cwd=tmp_path)
     if installed.returncode and re.search(
         r"No matching distribution|connection|resolve", installed.stderr, re.IGNORECASE
     ):
