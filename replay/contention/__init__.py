@@ -1,7 +1,8 @@
-"""Contention measured on a device: recordings of kernels side by side, their prediction, and fits of the model.
+"""Contention measured: in recordings of kernels side by side and in traces; its prediction, and fits of the model.
 
 `read_recording` reads the output of `benchmarks.gpu`. `scenario_model` predicts its scenarios as projections do, and
 `calibrate_contention` fits the parameters of contention to them. A "work" is a kernel or a copy that was recorded.
+`measure_pairs` finds kernels in a trace that ran both alone and beside other work.
 """
 
 from replay.contention.fitting import (
@@ -12,6 +13,7 @@ from replay.contention.fitting import (
     read_contention_fit,
     write_contention_fit,
 )
+from replay.contention.pairs import ContentionPairs, PairOptions, measure_pairs
 from replay.contention.prediction import MECHANISMS, Ceilings, ScenarioModel, ceilings_of, mechanism_of, scenario_model
 from replay.contention.reading import read_contention, read_recording
 from replay.contention.recording import (
@@ -29,8 +31,10 @@ __all__ = [
     "TRANSFERS",
     "Ceilings",
     "ContentionFit",
+    "ContentionPairs",
     "ContentionRecording",
     "FittedRange",
+    "PairOptions",
     "RecordedMember",
     "RecordedScenario",
     "RecordedTask",
@@ -40,6 +44,7 @@ __all__ = [
     "ceilings_of",
     "fold_of",
     "linked_groups",
+    "measure_pairs",
     "mechanism_of",
     "read_contention",
     "read_contention_fit",
