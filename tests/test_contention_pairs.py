@@ -29,13 +29,19 @@ def rows(kernels: list[Work], first: int, **default: Any) -> dict[str, list[Any]
 
 
 def trace_of(kernels: list[Work], copies: list[Work] | None = None, **tables: Any) -> Trace:
-    """Return a trace of kernels with ids from 100 and copies with ids from 500, on device 0 of rank 0 if not told."""
-    grid = {"workgroups": 108, "workgroup_size": 256, "rank": 0, "device": 0}
-    content = {"kernels": make_table("kernels", rows(kernels, 100, **grid))} if kernels else {}
+    """Return a trace of kernels with ids from 100 and copies with ids from 500, on device 0 of rank 0 if not told.
+
+    Each kernel has an operator of its own, and all operators have the same shapes.
+    """
+    default = {"workgroups": 108, "workgroup_size": 256, "rank": 0, "device": 0}
+    own = [(*row[:4], {"op_id": i, **(row[4] if len(row) > 4 else {})}) for i, row in enumerate(kernels)]  # type: ignore[misc]
+    ops = {"id": list(range(len(kernels))), "rank": [0] * len(kernels), "name": ["aten::mm"] * len(kernels)}
+    ops |= {"start_ns": [0] * len(kernels), "shapes": ["[[64,64],[64,64]]"] * len(kernels)}
+    content = {"kernels": make_table("kernels", rows(own, 100, **default)), "ops": make_table("ops", ops)}
     if copies:
         content["copies"] = make_table("copies", rows(copies, 500, rank=0, device=0))
     devices = tuple(DeviceProperties(rank, 0, "NVIDIA A100-SXM4-80GB") for rank in range(2))
-    return Trace(TraceMeta("kineto", ranks=(0, 1), devices=devices), {**content, **tables})
+    return Trace(TraceMeta("kineto", ranks=(0, 1), devices=devices), {**content, **tables} if kernels else tables)
 
 
 def alone(count: int, at: float = 0.0, us: float = 10.0, **more: Any) -> list[Work]:

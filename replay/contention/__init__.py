@@ -13,7 +13,8 @@ from replay.contention.fitting import (
     read_contention_fit,
     write_contention_fit,
 )
-from replay.contention.pairs import ContentionPairs, PairOptions, measure_pairs
+from replay.contention.launches import PairOptions
+from replay.contention.pairs import ContentionPairs, collective_pairs, measure_pairs
 from replay.contention.prediction import MECHANISMS, Ceilings, ScenarioModel, ceilings_of, mechanism_of, scenario_model
 from replay.contention.reading import read_contention, read_recording
 from replay.contention.recording import (
@@ -42,6 +43,7 @@ __all__ = [
     "base_parameters",
     "calibrate_contention",
     "ceilings_of",
+    "collective_pairs",
     "fold_of",
     "linked_groups",
     "measure_pairs",

@@ -1,12 +1,15 @@
 """Contention measured in a trace: launches of the same kernel, alone on their device and beside other work.
 
 `measure_pairs` puts launches of a kernel with the same grid and operands into a group. A launch with nothing beside it
-is alone; a launch with other work beside it for almost all of its time is overlapped. The time of an overlapped launch
-and the time of the alone launches of its group that are nearest in time on its device make a pair. Differences that are
-not contention are looked for: warm-up, first touch, scatter, ranks of different speed. Launches without a pair are
-counted by reason.
+is alone; a launch with other work beside it for almost all of its time is overlapped. An overlapped launch is compared
+with the alone launches at its position: the same launch of its group in other iterations and on other ranks. If there
+is none, it is compared with the alone launches of its group, provided that the operands are known.
+
+Differences that are not contention are looked for: warm-up, first touch, scatter, ranks and iterations of another
+speed. Launches without a pair are counted by reason.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -16,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from profilers.errors import InvalidInputError
+from profilers.trace.activity import last_arrivals
 from profilers.trace.arrays import (
     MISSING,
     Bools,
@@ -30,25 +33,24 @@ from profilers.trace.arrays import (
 )
 from profilers.trace.columns import Lanes, combinations, lookup, row_slices
 from profilers.trace.trace import Trace
-from replay.contention.neighbors import DeviceWork, Neighbors
-
-#: Reasons for which a kernel launch is in no pair, with what each means.
-REASONS: Mapping[str, str] = MappingProxyType(
-    {
-        "communication": "The kernel is a collective, whose time depends on other ranks.",
-        "no duration": "The launch has no duration, or one of 0 ns.",
-        "unknown grid": "Neither the grid nor the operator's shapes are known, so launches cannot be compared.",
-        "partly overlapped": "Other work is beside the launch, but not for almost all of its time.",
-        "close neighbor": "Nothing is beside the launch, but work of another stream is less than the least gap away.",
-        "warm-up": "The launch is of a first iteration whose alone launches take another time than later ones.",
-        "first touch": "The first launch of its group on its rank took longer than the others.",
-        "never overlapped": "The launch is alone, and so are all others of its group.",
-        "never alone": "The launch is overlapped, and no launch of its group is alone.",
-        "too few alone": "The group has alone launches, but too few.",
-        "ranks differ": "Alone launches take another time on other ranks, and there are too few on this rank.",
-        "scattered alone": "The times of the alone launches of the group differ too much.",
-    }
+from replay.contention.launches import (
+    ALONE,
+    CODE,
+    OVERLAPPED,
+    REASONS,
+    UNDECIDED,
+    DeviceEvents,
+    Launches,
+    LaunchTimes,
+    Neighbors,
+    PairOptions,
+    is_first_touch,
+    is_warm_up,
+    ordinals,
+    quantiles,
+    split_groups,
 )
+
 #: Columns of the events that pairs are measured from; a trace may lack the others.
 PAIR_COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -66,50 +68,33 @@ PAIR_COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 #: Columns of `ContentionPairs.groups` and of `ContentionPairs.partners`.
 GROUP_COLUMNS = (
-    *("name", "class", "device", "rank", "workgroups", "workgroup_size", "registers", "lds_bytes", "shapes", "dtypes"),
-    *("collective", "bytes", "group_size", "n_alone", "n_overlapped", "alone_ns", "alone_scatter", "overlapped_ns"),
+    *("name", "class", "device", "rank", "iteration", "workgroups", "workgroup_size", "registers", "lds_bytes"),
+    *(
+        "shapes",
+        "dtypes",
+        "collective",
+        "bytes",
+        "group_size",
+        "n_alone",
+        "n_overlapped",
+        "alone_ns",
+        "alone_scatter",
+        "overlapped_ns",
+    ),
     *("ratio", "status"),
 )
 PARTNER_COLUMNS = (
     *("name", "kind", "class", "collective", "workgroups", "workgroup_size", "registers", "lds_bytes", "bytes", "n"),
 )
 USED = "used"
-#: Number of alone launches, nearest in time, whose median is the time alone.
-_NEAREST = 16
-#: Ranks whose medians differ by more are not pooled, and first iterations that differ by more are warm-up.
-_AGREEMENT = 0.1
-#: Most first iterations that can be warm-up.
-_WARM_UPS = 3
-
-
-@dataclass(frozen=True)
-class PairOptions:
-    """Limits for the launches of a pair.
-
-    Parameters
-    ----------
-    min_alone : int
-        Least number of alone launches of a group.
-    min_overlap : float
-        Least share of the time of an overlapped launch with other work beside it.
-    max_scatter : float
-        Largest scatter of alone launches: half of the range of the central 80 % of their times, over the median.
-    min_gap_ns : int
-        Least time between an alone launch and the work of other streams.
-    """
-
-    min_alone: int = 3
-    min_overlap: float = 0.95
-    max_scatter: float = 0.25
-    min_gap_ns: int = 1000
-
-    def __post_init__(self) -> None:
-        if self.min_alone < 2:
-            raise InvalidInputError(f"min_alone is {self.min_alone}; a scatter needs 2 alone launches or more")
-        if not 0 < self.min_overlap <= 1:
-            raise InvalidInputError(f"min_overlap is {self.min_overlap:g}; it must be above 0 and at most 1")
-        if not self.max_scatter > 0 or self.min_gap_ns < 0:
-            raise InvalidInputError("max_scatter must be above 0, and min_gap_ns 0 or more")
+#: Least relative difference that makes a group faster or slower than alone, beside its scatter, and the share of the
+#: overlapped time in faster groups above which a trace is confounded.
+_MARGIN, _FASTER = 0.05, 0.1
+#: Largest share of the time of a collective with work beside it on any rank, for it to be alone.
+_PEER_SHARE = 0.05
+#: Limits of `measure_pairs` and of `collective_pairs`.
+KERNEL_OPTIONS = PairOptions()
+COLLECTIVE_OPTIONS = PairOptions(min_overlap=0.5)
 
 
 @dataclass(frozen=True)
@@ -127,13 +112,17 @@ class ContentionPairs:
     group, partner : array of int64
         Rows of `groups` and of `partners`.
     duration_ns, alone_ns : array of float64
-        Measured time, and median time of the alone launches nearest in time.
+        Measured time, and median time of the alone launches that it is compared with.
+    same_position : array of bool
+        Whether those are at the same position of an iteration; otherwise they are all of the group.
     partner_event : array of int64
         Id of the kernel or copy that was beside the launch for the longest time.
-    partner_share : array of float64
-        Share of the launch's time beside that kernel or copy.
+    partner_share, beside_share : array of float64
+        Share of the launch's time beside that kernel or copy, and beside any.
     groups : pyarrow.Table
-        Groups with overlapped launches, used or not; columns of `GROUP_COLUMNS`. A rank is given if ranks differ.
+        Groups with overlapped launches, used or not; columns of `GROUP_COLUMNS`. A rank or an iteration is given if
+        times alone differ between them. The scatter is half of the range of the central 80 % of times alone, relative
+        to the alone launches at the same position.
     partners : pyarrow.Table
         Kinds of work beside launches; columns of `PARTNER_COLUMNS`. Bytes are rounded down to a power of two.
     excluded : mapping of str to int
@@ -154,9 +143,11 @@ class ContentionPairs:
     group: Ints
     duration_ns: Floats
     alone_ns: Floats
+    same_position: Bools
     partner: Ints
     partner_event: Ints
     partner_share: Floats
+    beside_share: Floats
     groups: pa.Table
     partners: pa.Table
     excluded: Mapping[str, int]
@@ -173,54 +164,137 @@ class ContentionPairs:
         return self.duration_ns / self.alone_ns
 
 
-def measure_pairs(trace: Trace, options: PairOptions | None = None) -> ContentionPairs:
+def measure_pairs(trace: Trace, options: PairOptions = KERNEL_OPTIONS) -> ContentionPairs:
     """Return the overlapped launches of a trace, each with its time alone.
 
     Parameters
     ----------
     trace : Trace
         The trace; columns other than `PAIR_COLUMNS` may be absent.
-    options : PairOptions, optional
+    options : PairOptions
         Limits for the launches.
 
     Examples
     --------
-    A kernel takes 10 us alone, three times, and 16 us beside a collective on another stream:
+    A kernel takes 10 us alone, in three iterations, and 16 us in a fourth, beside a collective:
 
     >>> from profilers.trace import TraceMeta, make_table
     >>> columns = {"id": range(5), "rank": [0] * 5, "name": [*["gemm"] * 4, "ncclDevKernel"], "workgroups": [108] * 5}
     >>> columns |= {"stream": [7, 7, 7, 7, 20], "start_ns": [0, 20_000, 40_000, 60_000, 59_000]}
-    >>> columns |= {"dur_ns": [10_000, 10_000, 10_000, 16_000, 30_000]}
+    >>> columns |= {"dur_ns": [10_000, 10_000, 10_000, 16_000, 30_000], "iteration": [0, 1, 2, 3, 3]}
     >>> pairs = measure_pairs(Trace(TraceMeta("kineto"), {"kernels": make_table("kernels", columns)}))
     >>> pairs.event.tolist(), pairs.slowdown.tolist(), dict(pairs.excluded)
     ([3], [1.6], {'communication': 1})
     """
-    options = options or PairOptions()
-    work, operands = DeviceWork.of(trace), _operands(trace)
-    known = (integers_or_missing(trace.kernels, "workgroups") != MISSING) | (operands != MISSING)
-    left_out = np.where(work.is_collective, _CODE["communication"], _CODE["unknown grid"])
-    reason = np.where(known & ~work.is_collective, _UNDECIDED, left_out).astype(np.int8)
-    return _pair(trace, work, _groups(trace, work, operands), reason, options)
+    work, (operands, comparable) = DeviceEvents.of(trace), _operands(trace)
+    near = Neighbors.of(work, options.min_gap_ns)
+    group = _groups(trace, work, (operands, _within_operator(trace, near)))
+    reason = np.where(work.is_collective, CODE["communication"], UNDECIDED).astype(np.int8)
+    return _pair(trace, work, near, _Choice(group, comparable, _by_overlap(work, near, reason, options)), options)
 
 
-_UNDECIDED, _ALONE, _OVERLAPPED = -1, -2, -3
-_CODE: Mapping[str, int] = MappingProxyType({reason: number for number, reason in enumerate(REASONS)})
+def collective_pairs(trace: Trace, options: PairOptions = COLLECTIVE_OPTIONS) -> ContentionPairs:
+    """Return the collectives of a trace that ran beside other work, each with its time alone.
+
+    The time of a collective counts from when its last rank has started it, so waiting is taken out. What runs beside it
+    on one rank slows it on all ranks. So it is overlapped if its ranks in the trace are so on average, and alone if
+    none has work beside it for more than a twentieth of the time.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace; columns other than `PAIR_COLUMNS` may be absent.
+    options : PairOptions
+        Limits for the launches. By default a collective is overlapped from half of its time on, since computation
+        beside it has gaps.
+    """
+    work, table = DeviceEvents.of(trace), trace.collectives
+    row = _rows_of(trace, "collectives", integers_or_missing(trace.kernels, "collective_id"))
+    arrived = np.append(last_arrivals(trace), MISSING)[row]
+    start = work.start_ns.copy()
+    rows = np.flatnonzero(arrived != MISSING)
+    start[rows] = np.clip(arrived[rows], start[rows], work.end_ns[rows])
+    work = replace(work, start_ns=start)
+    near = Neighbors.of(work, options.min_gap_ns)
+    known = [encode_text(table[name])[0] for name in ("collective", "dtype", "group_name")]
+    known += [integers_or_missing(table, name) for name in ("bytes", "group_size")]
+    group = _groups(trace, work, [np.append(column, MISSING)[row] for column in known])
+    reason = np.where(work.is_collective, CODE["unknown wait"], CODE["computation"]).astype(np.int8)
+    reason[rows] = _by_peers(work, near, (rows, _taken(table, "match_id", row[rows])), options)
+    return _pair(trace, work, near, _Choice(group, _taken(table, "bytes", row) > 0, reason), options)
+
+
+def _by_peers(
+    work: DeviceEvents, near: Neighbors, rows: tuple[Ints, Ints], options: PairOptions
+) -> npt.NDArray[np.int8]:
+    """Return why collectives are left out by the overlap on all their ranks, or that they are alone or overlapped.
+
+    Parameters
+    ----------
+    work : DeviceEvents
+        Kernels and copies, collectives from the arrival of their last rank on.
+    near : Neighbors
+        What runs beside them.
+    rows : tuple of array of int64
+        Rows of the collectives, and the number that a collective has on all its ranks, or `MISSING`.
+    options : PairOptions
+        Limits for the launches.
+    """
+    row, match = rows
+    duration, beside = work.end_ns[row] - work.start_ns[row], near.beside_ns[row]
+    share = beside / np.maximum(duration, 1)
+    peers = np.where(match == MISSING, -1 - np.arange(len(row)), match)
+    peers = np.unique(peers, return_inverse=True)[1]
+    mean = (np.bincount(peers, share) / np.bincount(peers))[peers] if len(row) else share
+    most = np.zeros(len(row))
+    np.maximum.at(most, peers, share)
+    cases = [duration <= 0, most[peers] <= _PEER_SHARE, (mean >= options.min_overlap) & (beside > 0)]
+    return np.select(cases, [CODE["no duration"], ALONE, OVERLAPPED], CODE["partly overlapped"]).astype(np.int8)
+
+
 #: Columns of a kernel that are equal in a group.
 _GRID = ("workgroups", "workgroup_size", "registers", "lds_bytes")
 
 
-def _operands(trace: Trace) -> Ints:
-    """Return a code for the shapes and types of each kernel's operator; `MISSING` without either."""
+@dataclass(frozen=True)
+class _Choice:
+    """Kernels to pair: columns with a row for each kernel of the trace.
+
+    Parameters
+    ----------
+    group : array of int64
+        Number of the group.
+    comparable : array of bool
+        Whether launches at other positions have the same operands.
+    reason : array of int8
+        Why the kernel is left out, as an index into `REASONS`, or `ALONE` or `OVERLAPPED`.
+    """
+
+    group: Ints
+    comparable: Bools
+    reason: npt.NDArray[np.int8]
+
+
+def _operands(trace: Trace) -> tuple[Ints, Bools]:
+    """Return a code for the shapes and types of each kernel's operator, and whether the shapes tell a size."""
     ops, cause = trace.ops, integers_or_missing(trace.kernels, "op_id")
     if not {"shapes", "dtypes"} <= set(ops.schema.names) or not ops.num_rows:
-        return np.full(len(cause), MISSING)
-    codes = np.stack([encode_text(ops[name])[0] for name in ("shapes", "dtypes")])
-    known = (codes >= 0).any(axis=0)
-    code: Ints = np.where(known, combinations(codes)[0], MISSING)
-    return lookup(integers(ops, "id"), code, cause)
+        return np.full(len(cause), MISSING), np.zeros(len(cause), bool)
+    (shapes, texts), (types, _) = (encode_text(ops[name]) for name in ("shapes", "dtypes"))
+    sized = np.array([*(re.search(r"[0-9]", text) is not None for text in texts), False])
+    row = _rows_of(trace, "ops", cause)
+    codes: Ints = combinations(np.stack([shapes, types]))[0].astype(np.int64)
+    return np.append(codes, MISSING)[row], np.append(sized[shapes], False)[row]
 
 
-def _groups(trace: Trace, work: DeviceWork, details: Ints) -> Ints:
+def _within_operator(trace: Trace, near: Neighbors) -> Ints:
+    """Return how many kernels the operator of each kernel started before it; 0 for a kernel without an operator."""
+    cause = integers_or_missing(trace.kernels, "op_id")
+    codes = combinations(cause[None])[0].astype(np.int64)
+    return np.where(cause == MISSING, 0, ordinals(codes, near.order[near.order < len(codes)])[0])
+
+
+def _groups(trace: Trace, work: DeviceEvents, details: Sequence[Ints]) -> Ints:
     """Return a number for each kernel, equal for launches of one kernel with one grid and equal details.
 
     Launches of a node of a captured graph are a group of their own.
@@ -231,103 +305,95 @@ def _groups(trace: Trace, work: DeviceWork, details: Ints) -> Ints:
     for rows in row_slices(kernels.num_rows):
         block = kernels.slice(rows.start, rows.stop - rows.start)
         grid = [integers_or_missing(block, column) for column in (*_GRID, "graph_node")]
-        number[rows] = lanes.of([work.name[rows], details[rows], model[work.device[rows]], *grid])
+        known = [column[rows] for column in (work.name, *details)]
+        number[rows] = lanes.of([*known, model[work.device[rows]], *grid])
     return number
 
 
-@dataclass(frozen=True)
-class _Launches:
-    """Alone and overlapped launches: columns of equal length.
+def _positions(trace: Trace, work: DeviceEvents, near: Neighbors, group: Ints) -> Ints:
+    """Return a code for the group of each kernel and the number of launches of it before, in its iteration and device.
 
-    Parameters
-    ----------
-    row : array of int64
-        Row of the kernel.
-    group, device, iteration, start_ns : array of int64
-        Group and device of the launch, its iteration and its start.
-    duration_ns : array of float64
-        Its time.
-    is_alone : array of bool
-        Whether it is alone.
+    The code is -1 without an iteration, and in iterations that launch the group another number of times than most.
     """
-
-    row: Ints
-    group: Ints
-    device: Ints
-    iteration: Ints
-    start_ns: Ints
-    duration_ns: Floats
-    is_alone: Bools
-
-    def select(self, rows: Bools | Ints) -> "_Launches":
-        """Return the launches in `rows`."""
-        return _Launches(**{name: column[rows] for name, column in vars(self).items()})
-
-    @property
-    def groups(self) -> int:
-        """Number of groups."""
-        return int(self.group.max()) + 1 if len(self.group) else 0
-
-    @property
-    def lane(self) -> Ints:
-        """Number of each combination of group and device, from 0, in order of both."""
-        keys = self.group * (int(self.device.max()) + 1 if len(self.device) else 1) + self.device
-        lanes: Ints = np.unique(keys, return_inverse=True)[1].astype(np.int64)
-        return lanes
+    iteration = integers_or_missing(trace.kernels, "iteration")
+    step, firsts = combinations(np.stack([group, work.device[: work.kernels], iteration]))
+    before, number = ordinals(step.astype(np.int64), near.order[near.order < work.kernels])
+    groups = int(group.max(initial=-1)) + 1
+    (usual,) = quantiles(group[firsts], number[firsts].astype(np.float64), groups, [0.5])
+    codes = combinations(np.stack([group, before]))[0]
+    return np.where((iteration != MISSING) & (number == usual[group]), codes, -1)
 
 
-def _pair(
-    trace: Trace, work: DeviceWork, group: Ints, reason: npt.NDArray[np.int8], options: PairOptions
-) -> ContentionPairs:
-    """Return the pairs among the kernels that have no reason yet to be left out."""
-    near = Neighbors.of(work, options.min_gap_ns)
-    reason = _by_overlap(work, near, reason, options)
-    excluded = {name: int((reason == code).sum()) for name, code in _CODE.items()}
-    launches = _candidates(trace, work, group, reason)
-    for name, chosen in (("warm-up", _warm_up), ("first touch", _first_touch)):
+def _pair(trace: Trace, work: DeviceEvents, near: Neighbors, choice: _Choice, options: PairOptions) -> ContentionPairs:
+    """Return the pairs among the chosen kernels."""
+    excluded = {name: int((choice.reason == code).sum()) for name, code in CODE.items()}
+    launches = _candidates(trace, work, choice, _positions(trace, work, near, choice.group))
+    for name, chosen in (("warm-up", is_warm_up), ("first touch", is_first_touch)):
         dropped = chosen(launches, options)
         excluded[name], launches = int(dropped.sum()), launches.select(~dropped)
-    launches, is_split = _split_by_device(launches, options)
-    times = _GroupTimes.of(launches, is_split, options)
-    status = times.status[launches.group]
-    for name, code in _CODE.items():
-        excluded[name] += int((status == code).sum())
-    used = launches.select(status == _UNDECIDED)
-    alone_ns = _alone_times(used, times.alone_ns, options.min_alone)
-    noise, noise_mean = _errors(used.duration_ns[used.is_alone], alone_ns[used.is_alone])
-    order = np.lexsort((work.id[used.row], used.start_ns, used.device))
-    order = order[~used.is_alone[order]]
-    pairs, partner = used.select(order), near.partner[used.row[order]]
-    in_table = np.flatnonzero(times.n_overlapped)
-    partner_row, partners = _partner_table(trace, work, partner)
+    launches, by_rank = split_groups(launches, launches.device, options)
+    launches, by_iteration = split_groups(launches, launches.iteration, options)
+    times = LaunchTimes.of(launches, by_rank | by_iteration, options)
+    for name, code in CODE.items():
+        excluded[name] += int((times.status == code).sum())
+    used = times.status == UNDECIDED
+    resolution, alone = _resolution(trace), launches.select(used & launches.is_alone)
+    noise, noise_mean = _errors(alone.duration_ns, times.alone_ns[used & launches.is_alone], resolution)
+    order = np.lexsort((work.id[launches.row], launches.start_ns, launches.device))
+    order = order[(used & ~launches.is_alone)[order]]
+    pairs, (shown, groups) = launches.select(order), _group_table(trace, work, launches, times, (by_rank, by_iteration))
+    partner_row, partners = _partner_table(trace, work, near.partner[pairs.row])
     return ContentionPairs(
         event=work.id[pairs.row],
         rank=work.rank[pairs.row],
         iteration=pairs.iteration,
-        group=np.searchsorted(in_table, pairs.group),
+        group=np.searchsorted(shown, pairs.group),
         duration_ns=pairs.duration_ns,
-        alone_ns=alone_ns[order],
+        alone_ns=times.alone_ns[order],
+        same_position=times.same_position[order],
         partner=partner_row,
-        partner_event=work.id[partner],
+        partner_event=work.id[near.partner[pairs.row]],
         partner_share=near.partner_ns[pairs.row] / pairs.duration_ns,
-        groups=_group_table(trace, work, launches, times),
+        beside_share=near.beside_ns[pairs.row] / pairs.duration_ns,
+        groups=groups,
         partners=partners,
         excluded=MappingProxyType({name: count for name, count in excluded.items() if count}),
         launches=work.kernels,
-        alone=int(used.is_alone.sum()),
+        alone=len(alone.row),
         noise=noise,
         noise_mean=noise_mean,
-        resolution_ns=_resolution(trace),
-        confounded="",
+        resolution_ns=resolution,
+        confounded=_confounded(times),
     )
 
 
-def _errors(measured: Floats, predicted: Floats) -> tuple[float, float]:
-    """Return the relative errors of predicted times: median, and mean weighted by time; NaN without any."""
-    if not len(measured):
+def _errors(measured: Floats, predicted: Floats, resolution_ns: int) -> tuple[float, float]:
+    """Return the relative errors of predicted times: median, and mean weighted by time; NaN without any.
+
+    An error counts as a third of the clock's resolution or more: the mean difference of two rounded times.
+    """
+    rows = ~np.isnan(predicted)
+    if not rows.any():
         return float("nan"), float("nan")
-    differences = np.abs(measured - predicted)
-    return float(np.median(differences / predicted)), float(differences.sum() / predicted.sum())
+    differences = np.maximum(np.abs(measured - predicted)[rows], resolution_ns / 3)
+    return float(np.median(differences / predicted[rows])), float(differences.sum() / predicted[rows].sum())
+
+
+def _confounded(times: LaunchTimes) -> str:
+    """Return why the overlapped launches do not measure contention; empty if nothing speaks against it."""
+    used = np.flatnonzero((times.group_status == UNDECIDED) & (times.n_overlapped > 0))
+    if not len(used):
+        return ""
+    weight = times.n_overlapped[used] * times.overlapped_ns[used]
+    margin = np.maximum(np.nan_to_num(times.group_scatter[used]), _MARGIN)
+    shares = (times.ratio[used] < 1 - margin, times.ratio[used] > 1 + margin)
+    faster, slower = (float(weight[rows].sum() / weight.sum()) for rows in shares)
+    if faster <= max(slower, _FASTER):
+        return ""
+    return (
+        f"Kernels with {faster:.0%} of the overlapped time are faster than alone, and only {slower:.0%} are slower: "
+        "clocks or data differ, which is not contention."
+    )
 
 
 def _resolution(trace: Trace) -> int:
@@ -337,162 +403,34 @@ def _resolution(trace: Trace) -> int:
 
 
 def _by_overlap(
-    work: DeviceWork, near: Neighbors, reason: npt.NDArray[np.int8], options: PairOptions
+    work: DeviceEvents, near: Neighbors, reason: npt.NDArray[np.int8], options: PairOptions
 ) -> npt.NDArray[np.int8]:
     """Return why each kernel is left out by its overlap, or that it is alone or overlapped."""
-    count, undecided = work.kernels, reason == _UNDECIDED
+    count, undecided = work.kernels, reason == UNDECIDED
     duration, beside = (work.end_ns - work.start_ns)[:count], near.beside_ns[:count]
     overlapped = beside >= options.min_overlap * duration
-    by_overlap = np.where(beside > 0, _CODE["partly overlapped"], _ALONE)
-    by_overlap = np.where((beside == 0) & near.is_close[:count], _CODE["close neighbor"], by_overlap)
-    by_overlap = np.where(overlapped, _OVERLAPPED, by_overlap)
-    by_overlap = np.where(duration <= 0, _CODE["no duration"], by_overlap)
+    by_overlap = np.where(beside > 0, CODE["partly overlapped"], ALONE)
+    by_overlap = np.where((beside == 0) & near.is_close[:count], CODE["close neighbor"], by_overlap)
+    by_overlap = np.where(overlapped, OVERLAPPED, by_overlap)
+    by_overlap = np.where(duration <= 0, CODE["no duration"], by_overlap)
     return np.where(undecided, by_overlap, reason).astype(np.int8)
 
 
-def _candidates(trace: Trace, work: DeviceWork, group: Ints, reason: npt.NDArray[np.int8]) -> _Launches:
+def _candidates(trace: Trace, work: DeviceEvents, choice: _Choice, position: Ints) -> Launches:
     """Return the alone and the overlapped launches, their groups numbered from 0."""
-    row = np.flatnonzero((reason == _ALONE) | (reason == _OVERLAPPED))
-    groups = np.unique(group[row], return_inverse=True)[1].astype(np.int64)
-    iteration, start = integers_or_missing(trace.kernels, "iteration")[row], work.start_ns[row]
-    duration = (work.end_ns[row] - start).astype(np.float64)
-    return _Launches(row, groups, work.device[row], iteration, start, duration, reason[row] == _ALONE)
-
-
-def _quantiles(key: Ints, values: Floats, count: int, shares: Sequence[float]) -> list[Floats]:
-    """Return quantiles of the values of each key below `count`; NaN for a key without values."""
-    if not len(values):
-        return [np.full(count, np.nan) for _ in shares]
-    order = np.lexsort((values, key))
-    ordered, numbers = values[order], np.bincount(key, minlength=count)
-    first, last = np.cumsum(numbers) - numbers, np.maximum(numbers - 1, 0)
-    result = []
-    for share in shares:
-        low = np.floor(share * last).astype(np.int64)
-        below, above = (ordered[np.minimum(first + at, len(ordered) - 1)] for at in (low, np.minimum(low + 1, last)))
-        result.append(np.where(numbers > 0, below + (share * last - low) * (above - below), np.nan))
-    return result
-
-
-def _warm_up(launches: _Launches, options: PairOptions) -> Bools:
-    """Return the launches of first iterations whose alone launches take another time than those of their groups."""
-    alone = launches.select(launches.is_alone & (launches.iteration != MISSING))
-    (median,) = _quantiles(alone.group, alone.duration_ns, launches.groups, [0.5])
-    step = np.stack([alone.device, alone.iteration])
-    steps, of_step = np.unique(step, axis=1, return_inverse=True)
-    measured = np.bincount(of_step, alone.duration_ns, minlength=steps.shape[1])
-    ratio = measured / np.bincount(of_step, median[alone.group], minlength=steps.shape[1])
-    dropped = np.zeros(len(launches.row), bool)
-    # A Python loop over devices, 20 us for each.
-    for device in np.unique(steps[0]):
-        of_device = np.flatnonzero(steps[0] == device)
-        differs = np.abs(ratio[of_device] / np.median(ratio[of_device]) - 1) > _AGREEMENT
-        leading = min(int(np.argmin(np.append(differs, False))), _WARM_UPS, max(len(of_device) - 2, 0))
-        warm = steps[1][of_device[:leading]]
-        dropped |= (launches.device == device) & np.isin(launches.iteration, warm) if leading else False
-    return dropped
-
-
-def _first_touch(launches: _Launches, options: PairOptions) -> Bools:
-    """Return the first launches of a group on a device that took longer than the later ones, alone or overlapped."""
-    lane, key = launches.lane, 2 * launches.lane + launches.is_alone
-    order = np.lexsort((launches.row, launches.start_ns, lane))
-    first = np.zeros(len(order), bool)
-    first[order[np.flatnonzero(np.diff(lane[order], prepend=-1))]] = True
-    later = launches.select(~first)
-    (median,) = _quantiles(key[~first], later.duration_ns, int(key.max(initial=-1)) + 1, [0.5])
-    return first & (launches.duration_ns > (1 + options.max_scatter) * median[key])
-
-
-def _split_by_device(launches: _Launches, options: PairOptions) -> tuple[_Launches, Bools]:
-    """Return the launches with the groups split whose alone launches differ between devices, and which are split."""
-    lane, count = launches.lane, launches.groups
-    lanes = int(lane.max(initial=-1)) + 1
-    (median,) = _quantiles(lane[launches.is_alone], launches.duration_ns[launches.is_alone], lanes, [0.5])
-    enough = np.bincount(lane[launches.is_alone], minlength=lanes) >= options.min_alone
-    group_of = np.zeros(lanes, np.int64)
-    group_of[lane] = launches.group
-    least, most = np.full(count, np.inf), np.zeros(count)
-    np.minimum.at(least, group_of[enough], median[enough])
-    np.maximum.at(most, group_of[enough], median[enough])
-    differs = (most > (1 + _AGREEMENT) * least)[launches.group]
-    split = np.unique(np.where(differs, count + lane, launches.group), return_inverse=True)[1]
-    is_split = np.zeros(int(split.max(initial=-1)) + 1, bool)
-    is_split[split] = differs
-    return replace(launches, group=split.astype(np.int64)), is_split
-
-
-@dataclass(frozen=True)
-class _GroupTimes:
-    """Times of the launches of each group.
-
-    Parameters
-    ----------
-    n_alone, n_overlapped : array of int64
-        Number of alone and of overlapped launches.
-    alone_ns, alone_scatter, overlapped_ns : array of float64
-        Median time alone, half of the range of the central 80 % over it, and median time overlapped.
-    status : array of int8
-        Why the group is not used, as an index into `REASONS`, or `_UNDECIDED`.
-    is_split : array of bool
-        Whether the group is of one device, since devices differ.
-    """
-
-    n_alone: Ints
-    n_overlapped: Ints
-    alone_ns: Floats
-    alone_scatter: Floats
-    overlapped_ns: Floats
-    status: npt.NDArray[np.int8]
-    is_split: Bools
-
-    @classmethod
-    def of(cls, launches: _Launches, is_split: Bools, options: PairOptions) -> "_GroupTimes":
-        """Measure the groups and judge whether they can be used."""
-        count, alone = launches.groups, launches.is_alone
-        group, times = launches.group, launches.duration_ns
-        n_alone, n_overlapped = (np.bincount(group[rows], minlength=count) for rows in (alone, ~alone))
-        low, median, high = _quantiles(group[alone], times[alone], count, (0.1, 0.5, 0.9))
-        (overlapped,) = _quantiles(group[~alone], times[~alone], count, (0.5,))
-        scatter = (high - low) / 2 / median
-        few: Ints = np.where(is_split, _CODE["ranks differ"], _CODE["too few alone"])
-        cases = [n_overlapped == 0, n_alone == 0, n_alone < options.min_alone, scatter > options.max_scatter]
-        whole = (_CODE[name] * np.ones(count, np.int64) for name in ("never overlapped", "never alone"))
-        codes = [*whole, few, np.full(count, _CODE["scattered alone"])]
-        status = np.select(cases, codes, _UNDECIDED).astype(np.int8)
-        return cls(n_alone, n_overlapped, median, scatter, overlapped, status, is_split)
-
-
-def _alone_times(launches: _Launches, pooled_ns: Floats, least: int) -> Floats:
-    """Return the time alone of each launch: the median of the other alone launches nearest in time on its device.
-
-    With fewer than `least` of them on the device it is the median of the group on all devices.
-    """
-    lane, alone = launches.lane, launches.is_alone
-    order = np.lexsort((launches.row, launches.start_ns, lane))
-    counts = np.bincount(lane[alone], minlength=int(lane.max(initial=-1)) + 1)
-    values = launches.duration_ns[order[alone[order]]]
-    before = np.empty(len(order), np.int64)
-    before[order] = np.cumsum(alone[order]) - alone[order]
-    last = np.cumsum(counts)[lane]
-    first, width = last - counts[lane], _NEAREST + alone
-    low = np.clip(before - _NEAREST // 2, first, np.maximum(last - width, first))
-    high, result = np.minimum(low + width, last), pooled_ns[launches.group]
-    for rows in row_slices(len(order)):
-        here = np.flatnonzero(counts[lane[rows]] >= least) + rows.start
-        result[here] = _window_medians(values, low[here], high[here], np.where(alone[here], before[here], -1))
-    return result
-
-
-def _window_medians(values: Floats, low: Ints, high: Ints, without: Ints) -> Floats:
-    """Return the median of the values in rows `low` to `high` except one; -1 leaves none out."""
-    row = low[:, None] + np.arange(_NEAREST + 1)
-    counts = (row < high[:, None]) & (row != without[:, None])
-    block = np.where(counts, values[np.minimum(row, len(values) - 1)], np.inf)
-    block.sort(axis=1)
-    number, line = counts.sum(axis=1), np.arange(len(low))
-    medians: Floats = (block[line, (number - 1) // 2] + block[line, number // 2]) / 2
-    return medians
+    row = np.flatnonzero((choice.reason == ALONE) | (choice.reason == OVERLAPPED))
+    start = work.start_ns[row]
+    return Launches(
+        row=row,
+        group=np.unique(choice.group[row], return_inverse=True)[1].astype(np.int64),
+        device=work.device[row],
+        iteration=integers_or_missing(trace.kernels, "iteration")[row],
+        start_ns=start,
+        duration_ns=(work.end_ns[row] - start).astype(np.float64),
+        position=position[row],
+        is_alone=choice.reason[row] == ALONE,
+        comparable=choice.comparable[row],
+    )
 
 
 def _rows_of(trace: Trace, kind: str, ids: Ints) -> Ints:
@@ -532,41 +470,42 @@ class _Source:
 
     @classmethod
     def of(cls, trace: Trace, rows: Ints) -> "_Source":
-        """Find the rows for rows of a `DeviceWork`."""
+        """Find the rows for rows of a `DeviceEvents`."""
         count = trace.kernels.num_rows
         kernel, copy = np.where(rows < count, rows, -1), np.where(rows < count, -1, rows - count)
         collective, op = (_taken(trace.kernels, column, kernel) for column in ("collective_id", "op_id"))
         return cls(kernel, copy, _rows_of(trace, "collectives", collective), _rows_of(trace, "ops", op))
 
 
-def _group_table(trace: Trace, work: DeviceWork, launches: _Launches, times: _GroupTimes) -> pa.Table:
-    """Return the groups with overlapped launches."""
+def _group_table(
+    trace: Trace, work: DeviceEvents, launches: Launches, times: LaunchTimes, splits: Sequence[Bools]
+) -> tuple[Ints, pa.Table]:
+    """Return the groups with overlapped launches, and their table."""
     shown = np.flatnonzero(times.n_overlapped)
     first = np.zeros(launches.groups, np.int64)
     first[launches.group[::-1]] = np.arange(len(launches.row))[::-1]
-    row = launches.row[first[shown]]
+    first = first[shown]
+    row = launches.row[first]
     source = _Source.of(trace, row)
-    rank = np.where(times.is_split[shown], work.rank[row], MISSING)
     numbers = {column: _taken(trace.kernels, column, source.kernel) for column in _GRID}
     numbers |= {column: _taken(trace.collectives, column, source.collective) for column in ("bytes", "group_size")}
-    numbers |= {"rank": rank, "n_alone": times.n_alone[shown], "n_overlapped": times.n_overlapped[shown]}
+    numbers |= {"rank": np.where(splits[0][first], work.rank[row], MISSING)}
+    numbers |= {"iteration": np.where(splits[1][first], launches.iteration[first], MISSING)}
+    numbers |= {"n_alone": times.n_alone[shown], "n_overlapped": times.n_overlapped[shown]}
     columns: dict[str, Any] = {name: arrow_array(values, values == MISSING) for name, values in numbers.items()}
-    columns |= {
-        "name": text_array(work.names[work.name[row]].tolist()),
-        "class": text_array(work.classes[work.name[row]].tolist()),
-    }
-    columns |= {"device": text_array(work.models[work.device[row]].tolist())}
+    for name, column in (("name", work.names), ("class", work.classes)):
+        columns[name] = text_array(column[work.name[row]].tolist())
     columns |= {column: _texts(trace.ops, column, source.op) for column in ("shapes", "dtypes")}
     columns |= {"collective": _texts(trace.collectives, "collective", source.collective)}
-    measured = {column: getattr(times, column)[shown] for column in ("alone_ns", "alone_scatter", "overlapped_ns")}
-    measured["ratio"] = measured["overlapped_ns"] / measured["alone_ns"]
-    columns |= {name: arrow_array(values, np.isnan(values)) for name, values in measured.items()}
-    reasons = [*REASONS, USED]
-    columns["status"] = text_array([reasons[code] for code in times.status[shown]])
-    return pa.table({name: columns[name] for name in GROUP_COLUMNS})
+    columns |= {"device": text_array(work.models[work.device[row]].tolist())}
+    measured = {"alone_ns": times.group_ns, "alone_scatter": times.group_scatter}
+    measured |= {"overlapped_ns": times.overlapped_ns, "ratio": times.ratio}
+    columns |= {name: arrow_array(values[shown], np.isnan(values[shown])) for name, values in measured.items()}
+    columns["status"] = text_array([[*REASONS, USED][code] for code in times.group_status[shown]])
+    return shown, pa.table({name: columns[name] for name in GROUP_COLUMNS})
 
 
-def _partner_table(trace: Trace, work: DeviceWork, partner: Ints) -> tuple[Ints, pa.Table]:
+def _partner_table(trace: Trace, work: DeviceEvents, partner: Ints) -> tuple[Ints, pa.Table]:
     """Return the row of each partner in the table of partners, and the table."""
     rows, of_row = np.unique(partner, return_inverse=True)
     source = _Source.of(trace, rows)

@@ -1,0 +1,493 @@
+"""Launches of kernels: what runs beside them, and the alone launches that they are compared with.
+
+`DeviceEvents` has the kernels and copies of a trace as columns, and `Neighbors` what runs beside each. `Launches` are
+those that are alone or overlapped, with their group. `is_warm_up`, `is_first_touch` and `split_groups` look for
+differences that are not contention, and `LaunchTimes` judges which launches can be used.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from profilers.errors import InvalidInputError
+from profilers.trace.arrays import MISSING, Bools, Floats, Ints, encode_text, ends, integers_or_missing
+from profilers.trace.columns import combinations
+from profilers.trace.compiled import compiled
+from profilers.trace.kernels import COLLECTIVE
+from profilers.trace.trace import Trace
+
+#: Reasons for which a kernel launch is in no pair, with what each means.
+REASONS: Mapping[str, str] = MappingProxyType(
+    {
+        "communication": "The kernel is a collective, whose time depends on other ranks; `collective_pairs` has these.",
+        "computation": "The kernel is no collective; `measure_pairs` has these.",
+        "unknown wait": "It is not known when the last rank started the collective, so its wait cannot be taken out.",
+        "no duration": "The launch has no duration, or one of 0 ns.",
+        "unknown grid": "Neither the grid nor the operator's shapes are known, so launches cannot be compared.",
+        "partly overlapped": "Other work is beside the launch, but not for almost all of its time.",
+        "close neighbor": "Nothing is beside the launch, but work of another stream is less than the least gap away.",
+        "warm-up": "The launch is of a first iteration whose alone launches take another time than later ones.",
+        "first touch": "The first launch of its group on its device took longer than the others.",
+        "never overlapped": "The launch is alone, and so are all others of its group.",
+        "never alone": "The launch is overlapped, and no launch of its group is alone.",
+        "too few alone": "The group has alone launches, but too few.",
+        "ranks differ": "Times alone differ between ranks or iterations, and there are too few alone on this one.",
+        "scattered alone": "The times of the alone launches of the group differ too much.",
+        "positions differ": "No launch at this position is alone, and times alone differ between positions.",
+        "unknown operands": "No launch at this position is alone, and launches at others may have other operands.",
+    }
+)
+#: Numbers of the reasons; an undecided launch has none yet, and a launch in use is undecided to the end.
+CODE: Mapping[str, int] = MappingProxyType({reason: number for number, reason in enumerate(REASONS)})
+UNDECIDED, ALONE, OVERLAPPED = -1, -2, -3
+#: Ranks and iterations that differ by more are not pooled, and first iterations that differ by more are warm-up.
+_AGREEMENT = 0.1
+#: Most first iterations that can be warm-up.
+_WARM_UPS = 3
+#: Most kernels and copies of a device that are followed at a time; devices run up to 128 kernels at once.
+_RESIDENT = 128
+
+
+@dataclass(frozen=True)
+class PairOptions:
+    """Limits for the launches of a pair.
+
+    Parameters
+    ----------
+    min_alone : int
+        Least number of alone launches of a group.
+    min_overlap : float
+        Least share of the time of an overlapped launch with other work beside it.
+    max_scatter : float
+        Largest scatter of alone launches: half of the range of the central 80 % of their times, over the median of
+        those that they are compared with.
+    min_gap_ns : int
+        Least time between an alone launch and the work of other streams.
+    """
+
+    min_alone: int = 3
+    min_overlap: float = 0.95
+    max_scatter: float = 0.25
+    min_gap_ns: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.min_alone < 2:
+            raise InvalidInputError(f"min_alone is {self.min_alone}; a scatter needs 2 alone launches or more")
+        if not 0 < self.min_overlap <= 1:
+            raise InvalidInputError(f"min_overlap is {self.min_overlap:g}; it must be above 0 and at most 1")
+        if not self.max_scatter > 0 or self.min_gap_ns < 0:
+            raise InvalidInputError("max_scatter must be above 0, and min_gap_ns 0 or more")
+
+
+@dataclass(frozen=True)
+class DeviceEvents:
+    """Kernels, then copies, of all devices of a trace: columns of equal length.
+
+    Parameters
+    ----------
+    id, rank, stream, start_ns, end_ns : array of int64
+        Columns of the trace, `MISSING` for null.
+    name : array of int64
+        Code of the name, an index into `names`.
+    device : array of int64
+        A number for each device of each rank, in order of rank and device.
+    names, classes : array of str
+        Names, and their classes; a copy has the class ``""``.
+    models : array of str
+        Name of each device; empty if unknown.
+    is_collective : array of bool
+        Whether a kernel is a collective, by its class or because the profiler says so; a row for each kernel.
+    """
+
+    id: Ints
+    rank: Ints
+    stream: Ints
+    start_ns: Ints
+    end_ns: Ints
+    name: Ints
+    device: Ints
+    names: npt.NDArray[np.object_]
+    classes: npt.NDArray[np.object_]
+    models: npt.NDArray[np.str_]
+    is_collective: Bools
+
+    @classmethod
+    def of(cls, trace: Trace) -> "DeviceEvents":
+        """Read the columns of a trace."""
+        tables = (trace.kernels, trace.copies)
+        columns = ("id", "rank", "stream", "start_ns", "device")
+        id_, rank, stream, start, device = (
+            np.concatenate([integers_or_missing(table, column) for table in tables]) for column in columns
+        )
+        end = np.concatenate([ends(table) for table in tables])
+        (code, names), (of_copy, copies) = (encode_text(table["name"]) for table in tables)
+        classes = np.array([*(trace.meta.class_of(name) for name in names), *("" for _ in copies)], object)
+        communicates = np.append(classes == COLLECTIVE, False)[code]
+        communicates |= integers_or_missing(trace.kernels, "collective_id") != MISSING
+        number, firsts = _numbered(rank, device)
+        known = {(each.rank, each.device): each.name for each in trace.meta.devices}
+        models = np.array([known.get((int(rank[row]), int(device[row])), "") for row in firsts], np.str_)
+        name = np.concatenate([code, of_copy + len(names)])
+        return cls(
+            *(id_, rank, stream, start, end, name, number),
+            *(np.concatenate([names, copies]), classes, models, communicates),
+        )
+
+    @property
+    def kernels(self) -> int:
+        """Number of kernels."""
+        return len(self.is_collective)
+
+
+def _numbered(rank: Ints, device: Ints) -> tuple[Ints, Ints]:
+    """Return a number for each device of each rank, in order of both, and the first row of each."""
+    codes, firsts = combinations(np.stack([rank, device]))
+    order = np.lexsort((device[firsts], rank[firsts]))
+    number = np.empty(len(order), np.int64)
+    number[order] = np.arange(len(order))
+    return number[codes], firsts[order]
+
+
+@dataclass(frozen=True)
+class Neighbors:
+    """What runs beside each kernel and copy of its device.
+
+    Parameters
+    ----------
+    order : array of int64
+        Rows in order of device, start and id.
+    beside_ns : array of int64
+        Time with other work beside it.
+    partner : array of int64
+        Row of the work that is beside it for the longest time, or -1.
+    partner_ns : array of int64
+        That time.
+    is_close : array of bool
+        Whether work of another stream is beside it, or less than the least gap away.
+    """
+
+    order: Ints
+    beside_ns: Ints
+    partner: Ints
+    partner_ns: Ints
+    is_close: Bools
+
+    @classmethod
+    def of(cls, work: DeviceEvents, gap_ns: int) -> "Neighbors":
+        """Follow the work of each device in order of time."""
+        order = np.lexsort((work.id, work.start_ns, work.device))
+        columns = [column[order] for column in (work.device, work.stream, work.start_ns, work.end_ns)]
+        beside, partner, partner_ns, close = _follow(*columns, gap_ns)
+        partner = np.where(partner < 0, -1, order[partner])
+        row = np.empty(len(order), np.int64)
+        row[order] = np.arange(len(order))
+        return cls(order, beside[row], partner[row], partner_ns[row], close[row])
+
+
+@compiled
+def _follow(device, stream, start, end, gap):  # type: ignore[no-untyped-def]
+    """Return what `Neighbors` holds, for work in order of device and start."""
+    count = len(start)
+    beside, partner, longest = np.zeros(count, np.int64), np.full(count, -1), np.zeros(count, np.int64)
+    close, covered = np.zeros(count, np.bool_), start.copy()
+    active, resident, far = np.empty(_RESIDENT, np.int64), 0, 4 * 10**18
+    latest, latest_stream, second = -far, np.int64(0), -far
+    for i in range(count):
+        if i == 0 or device[i] != device[i - 1]:
+            resident, latest, second, latest_stream = 0, -far, -far, stream[i]
+        kept = 0
+        for k in range(resident):
+            if end[active[k]] > start[i]:
+                active[kept] = active[k]
+                kept += 1
+        resident, reach = kept, start[i]
+        for k in range(resident):
+            j = active[k]
+            last = min(end[i], end[j])
+            shared = last - start[i]
+            reach = max(reach, last)
+            if shared > longest[i]:
+                longest[i], partner[i] = shared, j
+            if shared > longest[j]:
+                longest[j], partner[j] = shared, i
+            beside[j] += max(last - max(covered[j], start[i]), 0)
+            covered[j] = max(covered[j], last)
+        beside[i], covered[i] = reach - start[i], reach
+        close[i] = (second if stream[i] == latest_stream else latest) > start[i] - gap
+        if stream[i] == latest_stream:
+            latest = max(latest, end[i])
+        elif end[i] > latest:
+            latest, second, latest_stream = end[i], latest, stream[i]
+        else:
+            second = max(second, end[i])
+        if end[i] > start[i]:
+            if resident == _RESIDENT:
+                resident -= 1
+                soonest = np.argmin(end[active])
+                active[soonest] = active[resident]
+            active[resident] = i
+            resident += 1
+    nearest, nearest_stream, second = far, np.int64(0), far
+    for i in range(count - 1, -1, -1):
+        if i == count - 1 or device[i] != device[i + 1]:
+            nearest, second, nearest_stream = far, far, stream[i]
+        close[i] |= (second if stream[i] == nearest_stream else nearest) < end[i] + gap
+        if stream[i] != nearest_stream:
+            second, nearest_stream = nearest, stream[i]
+        nearest = start[i]
+    return beside, partner, longest, close
+
+
+def ordinals(key: Ints, order: Ints) -> tuple[Ints, Ints]:
+    """Return how many rows of the same key come before each row, and how many rows have its key.
+
+    Parameters
+    ----------
+    key : array of int64
+        Keys from 0.
+    order : array of int64
+        All rows, in the order in which they count.
+
+    Examples
+    --------
+    >>> before, rows = ordinals(np.array([0, 1, 0, 0]), np.array([3, 0, 1, 2]))
+    >>> before.tolist(), rows.tolist()
+    ([1, 0, 2, 0], [3, 1, 3, 3])
+    """
+    before, seen = np.zeros(len(key), np.int64), np.zeros(int(key.max(initial=-1)) + 1, np.int64)
+    _count(key, order, before, seen)
+    return before, seen[key]
+
+
+@compiled
+def _count(key, order, before, seen):  # type: ignore[no-untyped-def]
+    """Number the rows of each key in their order."""
+    for row in order:
+        before[row] = seen[key[row]]
+        seen[key[row]] += 1
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Alone and overlapped launches: columns of equal length.
+
+    Parameters
+    ----------
+    row : array of int64
+        Row of the kernel.
+    group, device, iteration, start_ns : array of int64
+        Group and device of the launch, its iteration and its start.
+    duration_ns : array of float64
+        Its time.
+    position : array of int64
+        Code of its position, or -1.
+    is_alone, comparable : array of bool
+        Whether it is alone, and whether launches at other positions have the same operands.
+    """
+
+    row: Ints
+    group: Ints
+    device: Ints
+    iteration: Ints
+    start_ns: Ints
+    duration_ns: Floats
+    position: Ints
+    is_alone: Bools
+    comparable: Bools
+
+    def select(self, rows: Bools | Ints) -> "Launches":
+        """Return the launches in `rows`."""
+        return Launches(**{name: column[rows] for name, column in vars(self).items()})
+
+    @property
+    def groups(self) -> int:
+        """Number of groups."""
+        return int(self.group.max()) + 1 if len(self.group) else 0
+
+    def lane(self, column: Ints) -> Ints:
+        """Return the number of each combination of group and `column`, from 0."""
+        codes: Ints = combinations(np.stack([self.group, column]))[0].astype(np.int64)
+        return codes
+
+
+def quantiles(key: Ints, values: Floats, count: int, shares: Sequence[float]) -> list[Floats]:
+    """Return quantiles of the values of each key below `count`; NaN for a key without values."""
+    if not len(values):
+        return [np.full(count, np.nan) for _ in shares]
+    order = np.lexsort((values, key))
+    ordered, numbers = values[order], np.bincount(key, minlength=count)
+    first, last = np.cumsum(numbers) - numbers, np.maximum(numbers - 1, 0)
+    result = []
+    for share in shares:
+        low = np.floor(share * last).astype(np.int64)
+        below, above = (ordered[np.minimum(first + at, len(ordered) - 1)] for at in (low, np.minimum(low + 1, last)))
+        result.append(np.where(numbers > 0, below + (share * last - low) * (above - below), np.nan))
+    return result
+
+
+def _medians(key: Ints, values: Floats, members: Bools, left_out: Bools) -> Floats:
+    """Return for each row the median of the members of its key, NaN without any.
+
+    Parameters
+    ----------
+    key : array of int64
+        Keys from 0, or -1 for a row without a key.
+    values : array of float64
+        Values.
+    members : array of bool
+        Rows whose values count.
+    left_out : array of bool
+        Members whose own value does not count for themselves.
+    """
+    rows = np.flatnonzero(members & (key >= 0))
+    rows = rows[np.lexsort((values[rows], key[rows]))]
+    ordered, numbers = np.append(values[rows], np.nan), np.bincount(key[rows], minlength=int(key.max(initial=0)) + 1)
+    ahead = np.cumsum(numbers) - numbers
+    within = np.zeros(len(key), np.int64)
+    within[rows] = np.arange(len(rows)) - ahead[key[rows]]
+    count = np.where(key >= 0, numbers[key], 0) - left_out
+    middle = []
+    for at in ((count - 1) // 2, count // 2):
+        at = at + (left_out & (at >= within))
+        middle.append(ordered[np.where(count > 0, ahead[key] + at, len(rows))])
+    medians: Floats = (middle[0] + middle[1]) / 2
+    return medians
+
+
+def alone_times(launches: Launches, left_out: Bools) -> tuple[Floats, Bools]:
+    """Return the time alone of each launch, and whether alone launches at its position tell it.
+
+    Parameters
+    ----------
+    launches : Launches
+        Alone and overlapped launches.
+    left_out : array of bool
+        Alone launches whose own time does not count for themselves.
+    """
+    position = np.where(launches.position >= 0, launches.lane(launches.position), -1)
+    by_position = _medians(position, launches.duration_ns, launches.is_alone, left_out)
+    comparable = np.where(launches.comparable, launches.group, -1)
+    by_group = _medians(comparable, launches.duration_ns, launches.is_alone, left_out)
+    same = ~np.isnan(by_position)
+    return np.where(same, by_position, by_group), same
+
+
+def _relative(launches: Launches) -> Floats:
+    """Return the duration of each launch over its time alone."""
+    return launches.duration_ns / alone_times(launches, np.zeros(len(launches.row), bool))[0]
+
+
+def is_warm_up(launches: Launches, options: PairOptions) -> Bools:
+    """Return the launches of first iterations whose alone launches take another time than in later ones."""
+    relative, dropped = _relative(launches), np.zeros(len(launches.row), bool)
+    rows = launches.is_alone & (launches.iteration != MISSING) & ~np.isnan(relative)
+    steps, of_step = np.unique(np.stack([launches.device, launches.iteration])[:, rows], axis=1, return_inverse=True)
+    measured = np.bincount(of_step, launches.duration_ns[rows], minlength=steps.shape[1])
+    ratio = measured / np.bincount(of_step, (launches.duration_ns / relative)[rows], minlength=steps.shape[1])
+    # A Python loop over devices, 20 us for each.
+    for device in np.unique(steps[0]):
+        of_device = np.flatnonzero(steps[0] == device)
+        differs = np.abs(ratio[of_device] / np.median(ratio[of_device]) - 1) > _AGREEMENT
+        leading = min(int(np.argmin(np.append(differs, False))), _WARM_UPS, max(len(of_device) - 2, 0))
+        warm = steps[1][of_device[:leading]]
+        dropped |= (launches.device == device) & np.isin(launches.iteration, warm) if leading else False
+    return dropped
+
+
+def is_first_touch(launches: Launches, options: PairOptions) -> Bools:
+    """Return the first launches of a group on a device that took longer than the later ones, alone or overlapped.
+
+    Overlapped launches count only if first launches that are alone take longer in most groups, since contention may
+    slow them too.
+    """
+    lane, relative = launches.lane(launches.device), _relative(launches)
+    order = np.lexsort((launches.row, launches.start_ns, lane))
+    first = np.zeros(len(order), bool)
+    first[order[np.flatnonzero(np.diff(lane[order], prepend=-1))]] = True
+    known = ~np.isnan(relative)
+    later = _medians(2 * lane + launches.is_alone, relative, ~first & known, np.zeros(len(first), bool))
+    slow = first & (relative > (1 + options.max_scatter) * later)
+    usual = relative[first & known & launches.is_alone]
+    return slow & (launches.is_alone | (len(usual) > 0 and float(np.median(usual)) > 1 + _AGREEMENT))
+
+
+def split_groups(launches: Launches, column: Ints, options: PairOptions) -> tuple[Launches, Bools]:
+    """Return the launches with groups split by a column if that halves the errors of alone times, and those split."""
+    split = replace(launches, group=launches.lane(column))
+    times = launches.duration_ns
+    pooled, apart = (np.abs(times / alone_times(each, each.is_alone)[0] - 1) for each in (launches, split))
+    rows = launches.is_alone & ~np.isnan(apart)
+    group, count = launches.group[rows], launches.groups
+    number = np.bincount(group, minlength=count)
+    before, after = (np.bincount(group, error[rows], minlength=count) for error in (pooled, apart))
+    differs = (before > _AGREEMENT / 2 * number) & (after < before / 2) & (number >= options.min_alone)
+    of_launch = differs[launches.group]
+    group = np.unique(np.where(of_launch, count + split.group, launches.group), return_inverse=True)[1]
+    return replace(launches, group=group.astype(np.int64)), of_launch
+
+
+@dataclass(frozen=True)
+class LaunchTimes:
+    """Times of launches and of their groups.
+
+    Parameters
+    ----------
+    alone_ns : array of float64
+        Time alone of each launch; NaN if unknown.
+    same_position : array of bool
+        Whether alone launches at the same position tell it; a row for each launch.
+    status : array of int8
+        Why each launch is not used, as an index into `REASONS`, or `UNDECIDED`.
+    n_alone, n_overlapped : array of int64
+        Number of alone launches of each group, and of overlapped launches that are used, or of all if none is.
+    group_ns, group_scatter, overlapped_ns, ratio : array of float64
+        Median time alone of each group, scatter, median time overlapped, and median of times over those alone.
+    group_status : array of int8
+        Why each group is not used, as an index into `REASONS`, or `UNDECIDED`.
+    """
+
+    alone_ns: Floats
+    same_position: Bools
+    status: npt.NDArray[np.int8]
+    n_alone: Ints
+    n_overlapped: Ints
+    group_ns: Floats
+    group_scatter: Floats
+    overlapped_ns: Floats
+    ratio: Floats
+    group_status: npt.NDArray[np.int8]
+
+    @classmethod
+    def of(cls, launches: Launches, is_split: Bools, options: PairOptions) -> "LaunchTimes":
+        """Measure the groups and judge which launches can be used."""
+        count, alone, group, times = launches.groups, launches.is_alone, launches.group, launches.duration_ns
+        alone_ns, same = alone_times(launches, alone)
+        known = alone & ~np.isnan(alone_ns)
+        n_alone, n_known, n_overlapped = (np.bincount(group[rows], minlength=count) for rows in (alone, known, ~alone))
+        low, high = quantiles(group[known], (times / alone_ns)[known], count, (0.1, 0.9))
+        scatter = (high - low) / 2
+        few, never = np.full(count, CODE["too few alone"]), np.full(count, CODE["never alone"])
+        few[group[is_split]] = never[group[is_split]] = CODE["ranks differ"]
+        cases = [n_overlapped == 0, n_alone == 0, n_known < options.min_alone, scatter > options.max_scatter]
+        first, second, last = (CODE[name] for name in ("never overlapped", "never alone", "scattered alone"))
+        judged = np.select(cases, [np.full(count, first), np.full(count, second), few, np.full(count, last)], UNDECIDED)
+        low, median, high = quantiles(group[alone], times[alone], count, (0.1, 0.5, 0.9))
+        spread = ((high - low) / 2 / median > options.max_scatter)[group] & ~same
+        by_launch = np.where(np.isnan(alone_ns), CODE["unknown operands"], CODE["positions differ"])
+        by_launch = np.where(~alone & (np.isnan(alone_ns) | spread), by_launch, UNDECIDED)
+        status = np.where(judged[group] == UNDECIDED, by_launch, judged[group])
+        useful = np.bincount(group[~alone & (status == UNDECIDED)], minlength=count) > 0
+        np.maximum.at(judged, group[~alone & ~useful[group]], status[~alone & ~useful[group]])
+        status = np.where(alone, judged[group], status)
+        shown = ~alone & (~useful[group] | (status == UNDECIDED))
+        ratio = times / np.where(np.isnan(alone_ns), median[group], alone_ns)
+        (overlapped_ns,) = quantiles(group[shown], times[shown], count, (0.5,))
+        (ratio,) = quantiles(group[shown], ratio[shown], count, (0.5,))
+        n_overlapped = np.bincount(group[shown], minlength=count)
+        return cls(
+            *(alone_ns, same, status.astype(np.int8), n_alone, n_overlapped, median, scatter, overlapped_ns, ratio),
+            judged.astype(np.int8),
+        )
