@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -198,13 +198,15 @@ def is_trace(path: str | os.PathLike[str]) -> bool:
     return is_folder(Path(path)) and (Path(path) / _META).is_file()
 
 
-def load_trace(path: str | os.PathLike[str]) -> Trace:
+def load_trace(path: str | os.PathLike[str], columns: Mapping[str, Sequence[str]] | None = None) -> Trace:
     """Read the trace in the folder `path`, which `save_trace` or `seqpoint ingest` wrote.
 
     Parameters
     ----------
     path : path
         A ``.trace`` folder.
+    columns : mapping of str to sequence of str, optional
+        Columns to read by kind of event; a kind that is not named has no rows. All by default.
 
     Raises
     ------
@@ -219,7 +221,10 @@ def load_trace(path: str | os.PathLike[str]) -> Trace:
     if not (folder / _META).is_file():
         raise NotFoundError(f"{folder}: not a .trace folder (it has no {_META})")
     meta = _read_meta(folder / _META)
-    return Trace(meta, {kind: read_kind(folder, kind) for kind in SCHEMAS})
+    if columns is None:
+        return Trace(meta, {kind: read_kind(folder, kind) for kind in SCHEMAS})
+    chosen = {kind: [name for name in SCHEMAS[kind].names if name in columns[kind]] for kind in columns}
+    return Trace(meta, {kind: read_kind(folder, kind, names) for kind, names in chosen.items()})
 
 
 def read_kind(trace: Path, kind: str, columns: Sequence[str] | None = None) -> pa.Table:

@@ -78,8 +78,10 @@ class PairOptions:
             raise InvalidInputError(f"min_alone is {self.min_alone}; a scatter needs 2 alone launches or more")
         if not 0 < self.min_overlap <= 1:
             raise InvalidInputError(f"min_overlap is {self.min_overlap:g}; it must be above 0 and at most 1")
-        if not self.max_scatter > 0 or self.min_gap_ns < 0:
-            raise InvalidInputError("max_scatter must be above 0, and min_gap_ns 0 or more")
+        if not self.max_scatter > 0:
+            raise InvalidInputError(f"max_scatter is {self.max_scatter:g}; it must be above 0")
+        if self.min_gap_ns < 0:
+            raise InvalidInputError(f"min_gap_ns is {self.min_gap_ns}; it must be 0 or more")
 
 
 @dataclass(frozen=True)
@@ -176,10 +178,10 @@ class Neighbors:
     is_close: Bools
 
     @classmethod
-    def of(cls, work: DeviceEvents, gap_ns: int) -> "Neighbors":
+    def of(cls, events: DeviceEvents, gap_ns: int) -> "Neighbors":
         """Follow the work of each device in order of time."""
-        order = np.lexsort((work.id, work.start_ns, work.device))
-        columns = [column[order] for column in (work.device, work.stream, work.start_ns, work.end_ns)]
+        order = np.lexsort((events.id, events.start_ns, events.device))
+        columns = [column[order] for column in (events.device, events.stream, events.start_ns, events.end_ns)]
         beside, partner, partner_ns, close = _follow(*columns, gap_ns)
         partner = np.where(partner < 0, -1, order[partner])
         row = np.empty(len(order), np.int64)
@@ -313,12 +315,37 @@ class Launches:
         return codes
 
 
+def _by_key(key: Ints, rows: Ints, numbers: Ints) -> Ints:
+    """Return rows in order of their key; rows of one key keep their order.
+
+    Parameters
+    ----------
+    key : array of int64
+        Keys from 0.
+    rows : array of int64
+        Rows of `key`.
+    numbers : array of int64
+        Number of these rows of each key.
+    """
+    result = np.empty(len(rows), np.int64)
+    _append(key, rows, np.cumsum(numbers) - numbers, result)
+    return result
+
+
+@compiled
+def _append(key, rows, following, result):  # type: ignore[no-untyped-def]
+    """Put each row behind the rows of its key."""
+    for row in rows:
+        result[following[key[row]]] = row
+        following[key[row]] += 1
+
+
 def quantiles(key: Ints, values: Floats, count: int, shares: Sequence[float]) -> list[Floats]:
     """Return quantiles of the values of each key below `count`; NaN for a key without values."""
     if not len(values):
         return [np.full(count, np.nan) for _ in shares]
-    order = np.lexsort((values, key))
-    ordered, numbers = values[order], np.bincount(key, minlength=count)
+    numbers = np.bincount(key, minlength=count)
+    ordered = values[_by_key(key, np.argsort(values), numbers)]
     first, last = np.cumsum(numbers) - numbers, np.maximum(numbers - 1, 0)
     result = []
     for share in shares:
@@ -343,9 +370,9 @@ def _medians(key: Ints, values: Floats, members: Bools, left_out: Bools) -> Floa
         Members whose own value does not count for themselves.
     """
     rows = np.flatnonzero(members & (key >= 0))
-    rows = rows[np.lexsort((values[rows], key[rows]))]
-    ordered, numbers = np.append(values[rows], np.nan), np.bincount(key[rows], minlength=int(key.max(initial=0)) + 1)
-    ahead = np.cumsum(numbers) - numbers
+    numbers = np.bincount(key[rows], minlength=int(key.max(initial=0)) + 1)
+    rows = _by_key(key, rows[np.argsort(values[rows])], numbers)
+    ordered, ahead = np.append(values[rows], np.nan), np.cumsum(numbers) - numbers
     within = np.zeros(len(key), np.int64)
     within[rows] = np.arange(len(rows)) - ahead[key[rows]]
     count = np.where(key >= 0, numbers[key], 0) - left_out
@@ -404,9 +431,11 @@ def is_first_touch(launches: Launches, options: PairOptions) -> Bools:
     slow them too.
     """
     lane, relative = launches.lane(launches.device), _relative(launches)
-    order = np.lexsort((launches.row, launches.start_ns, lane))
-    first = np.zeros(len(order), bool)
-    first[order[np.flatnonzero(np.diff(lane[order], prepend=-1))]] = True
+    latest = np.argsort(launches.start_ns, kind="stable")[::-1]
+    earliest = np.zeros(int(lane.max(initial=-1)) + 1, np.int64)
+    earliest[lane[latest]] = latest
+    first = np.zeros(len(lane), bool)
+    first[earliest] = True
     known = ~np.isnan(relative)
     later = _medians(2 * lane + launches.is_alone, relative, ~first & known, np.zeros(len(first), bool))
     slow = first & (relative > (1 + options.max_scatter) * later)
@@ -472,8 +501,8 @@ class LaunchTimes:
         few, never = np.full(count, CODE["too few alone"]), np.full(count, CODE["never alone"])
         few[group[is_split]] = never[group[is_split]] = CODE["ranks differ"]
         cases = [n_overlapped == 0, n_alone == 0, n_known < options.min_alone, scatter > options.max_scatter]
-        first, second, last = (CODE[name] for name in ("never overlapped", "never alone", "scattered alone"))
-        judged = np.select(cases, [np.full(count, first), np.full(count, second), few, np.full(count, last)], UNDECIDED)
+        useless, scattered = (np.full(count, CODE[name]) for name in ("never overlapped", "scattered alone"))
+        judged = np.select(cases, [useless, never, few, scattered], UNDECIDED)
         low, median, high = quantiles(group[alone], times[alone], count, (0.1, 0.5, 0.9))
         spread = ((high - low) / 2 / median > options.max_scatter)[group] & ~same
         by_launch = np.where(np.isnan(alone_ns), CODE["unknown operands"], CODE["positions differ"])

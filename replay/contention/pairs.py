@@ -186,15 +186,15 @@ def measure_pairs(trace: Trace, options: PairOptions = KERNEL_OPTIONS) -> Conten
     >>> pairs.event.tolist(), pairs.slowdown.tolist(), dict(pairs.excluded)
     ([3], [1.6], {'communication': 1})
     """
-    work, (operands, comparable) = DeviceEvents.of(trace), _operands(trace)
-    near = Neighbors.of(work, options.min_gap_ns)
-    group = _groups(trace, work, (operands, _within_operator(trace, near)))
-    reason = np.where(work.is_collective, CODE["communication"], UNDECIDED).astype(np.int8)
-    return _pair(trace, work, near, _Choice(group, comparable, _by_overlap(work, near, reason, options)), options)
+    events, (operands, comparable) = DeviceEvents.of(trace), _operands(trace)
+    near = Neighbors.of(events, options.min_gap_ns)
+    group = _groups(trace, events, (operands, _within_operator(trace, near)))
+    reason = np.where(events.is_collective, CODE["communication"], UNDECIDED).astype(np.int8)
+    return _pair(trace, events, near, _Choice(group, comparable, _by_overlap(events, near, reason, options)), options)
 
 
 def collective_pairs(trace: Trace, options: PairOptions = COLLECTIVE_OPTIONS) -> ContentionPairs:
-    """Return the collectives of a trace that ran beside other work, each with its time alone.
+    """Return the collectives of a trace that ran beside other events, each with its time alone.
 
     The time of a collective counts from when its last rank has started it, so waiting is taken out. What runs beside it
     on one rank slows it on all ranks. So it is overlapped if its ranks in the trace are so on average, and alone if
@@ -208,30 +208,30 @@ def collective_pairs(trace: Trace, options: PairOptions = COLLECTIVE_OPTIONS) ->
         Limits for the launches. By default a collective is overlapped from half of its time on, since computation
         beside it has gaps.
     """
-    work, table = DeviceEvents.of(trace), trace.collectives
+    events, table = DeviceEvents.of(trace), trace.collectives
     row = _rows_of(trace, "collectives", integers_or_missing(trace.kernels, "collective_id"))
     arrived = np.append(last_arrivals(trace), MISSING)[row]
-    start = work.start_ns.copy()
+    start = events.start_ns.copy()
     rows = np.flatnonzero(arrived != MISSING)
-    start[rows] = np.clip(arrived[rows], start[rows], work.end_ns[rows])
-    work = replace(work, start_ns=start)
-    near = Neighbors.of(work, options.min_gap_ns)
+    start[rows] = np.clip(arrived[rows], start[rows], events.end_ns[rows])
+    events = replace(events, start_ns=start)
+    near = Neighbors.of(events, options.min_gap_ns)
     known = [encode_text(table[name])[0] for name in ("collective", "dtype", "group_name")]
     known += [integers_or_missing(table, name) for name in ("bytes", "group_size")]
-    group = _groups(trace, work, [np.append(column, MISSING)[row] for column in known])
-    reason = np.where(work.is_collective, CODE["unknown wait"], CODE["computation"]).astype(np.int8)
-    reason[rows] = _by_peers(work, near, (rows, _taken(table, "match_id", row[rows])), options)
-    return _pair(trace, work, near, _Choice(group, _taken(table, "bytes", row) > 0, reason), options)
+    group = _groups(trace, events, [np.append(column, MISSING)[row] for column in known])
+    reason = np.where(events.is_collective, CODE["unknown wait"], CODE["computation"]).astype(np.int8)
+    reason[rows] = _by_peers(events, near, (rows, _taken(table, "match_id", row[rows])), options)
+    return _pair(trace, events, near, _Choice(group, _taken(table, "bytes", row) > 0, reason), options)
 
 
 def _by_peers(
-    work: DeviceEvents, near: Neighbors, rows: tuple[Ints, Ints], options: PairOptions
+    events: DeviceEvents, near: Neighbors, rows: tuple[Ints, Ints], options: PairOptions
 ) -> npt.NDArray[np.int8]:
     """Return why collectives are left out by the overlap on all their ranks, or that they are alone or overlapped.
 
     Parameters
     ----------
-    work : DeviceEvents
+    events : DeviceEvents
         Kernels and copies, collectives from the arrival of their last rank on.
     near : Neighbors
         What runs beside them.
@@ -241,7 +241,7 @@ def _by_peers(
         Limits for the launches.
     """
     row, match = rows
-    duration, beside = work.end_ns[row] - work.start_ns[row], near.beside_ns[row]
+    duration, beside = events.end_ns[row] - events.start_ns[row], near.beside_ns[row]
     share = beside / np.maximum(duration, 1)
     peers = np.where(match == MISSING, -1 - np.arange(len(row)), match)
     peers = np.unique(peers, return_inverse=True)[1]
@@ -294,40 +294,46 @@ def _within_operator(trace: Trace, near: Neighbors) -> Ints:
     return np.where(cause == MISSING, 0, ordinals(codes, near.order[near.order < len(codes)])[0])
 
 
-def _groups(trace: Trace, work: DeviceEvents, details: Sequence[Ints]) -> Ints:
+def _groups(trace: Trace, events: DeviceEvents, details: Sequence[Ints]) -> Ints:
     """Return a number for each kernel, equal for launches of one kernel with one grid and equal details.
 
     Launches of a node of a captured graph are a group of their own.
     """
     kernels, lanes = trace.kernels, Lanes()
-    model = np.unique(work.models, return_inverse=True)[1]
+    model = np.unique(events.models, return_inverse=True)[1]
     number = np.empty(kernels.num_rows, np.int64)
     for rows in row_slices(kernels.num_rows):
         block = kernels.slice(rows.start, rows.stop - rows.start)
         grid = [integers_or_missing(block, column) for column in (*_GRID, "graph_node")]
-        known = [column[rows] for column in (work.name, *details)]
-        number[rows] = lanes.of([*known, model[work.device[rows]], *grid])
+        known = [column[rows] for column in (events.name, *details)]
+        number[rows] = lanes.of([*known, model[events.device[rows]], *grid])
     return number
 
 
-def _positions(trace: Trace, work: DeviceEvents, near: Neighbors, group: Ints) -> Ints:
+def _positions(trace: Trace, events: DeviceEvents, near: Neighbors, group: Ints) -> Ints:
     """Return a code for the group of each kernel and the number of launches of it before, in its iteration and device.
 
     The code is -1 without an iteration, and in iterations that launch the group another number of times than most.
     """
     iteration = integers_or_missing(trace.kernels, "iteration")
-    step, firsts = combinations(np.stack([group, work.device[: work.kernels], iteration]))
-    before, number = ordinals(step.astype(np.int64), near.order[near.order < work.kernels])
+    step, firsts = combinations(np.stack([group, events.device[: events.kernels], iteration]))
+    before, number = ordinals(step.astype(np.int64), near.order[near.order < events.kernels])
     groups = int(group.max(initial=-1)) + 1
     (usual,) = quantiles(group[firsts], number[firsts].astype(np.float64), groups, [0.5])
     codes = combinations(np.stack([group, before]))[0]
     return np.where((iteration != MISSING) & (number == usual[group]), codes, -1)
 
 
-def _pair(trace: Trace, work: DeviceEvents, near: Neighbors, choice: _Choice, options: PairOptions) -> ContentionPairs:
+def _pair(
+    trace: Trace, events: DeviceEvents, near: Neighbors, choice: _Choice, options: PairOptions
+) -> ContentionPairs:
     """Return the pairs among the chosen kernels."""
+    overlapped = np.zeros(int(choice.group.max(initial=-1)) + 1, bool)
+    overlapped[choice.group[choice.reason == OVERLAPPED]] = True
+    useless = (choice.reason == ALONE) & ~overlapped[choice.group]
+    choice = replace(choice, reason=np.where(useless, np.int8(CODE["never overlapped"]), choice.reason))
     excluded = {name: int((choice.reason == code).sum()) for name, code in CODE.items()}
-    launches = _candidates(trace, work, choice, _positions(trace, work, near, choice.group))
+    launches = _candidates(trace, events, choice, _positions(trace, events, near, choice.group))
     for name, chosen in (("warm-up", is_warm_up), ("first touch", is_first_touch)):
         dropped = chosen(launches, options)
         excluded[name], launches = int(dropped.sum()), launches.select(~dropped)
@@ -339,26 +345,29 @@ def _pair(trace: Trace, work: DeviceEvents, near: Neighbors, choice: _Choice, op
     used = times.status == UNDECIDED
     resolution, alone = _resolution(trace), launches.select(used & launches.is_alone)
     noise, noise_mean = _errors(alone.duration_ns, times.alone_ns[used & launches.is_alone], resolution)
-    order = np.lexsort((work.id[launches.row], launches.start_ns, launches.device))
+    order = np.lexsort((events.id[launches.row], launches.start_ns, launches.device))
     order = order[(used & ~launches.is_alone)[order]]
-    pairs, (shown, groups) = launches.select(order), _group_table(trace, work, launches, times, (by_rank, by_iteration))
-    partner_row, partners = _partner_table(trace, work, near.partner[pairs.row])
+    pairs, (shown, groups) = (
+        launches.select(order),
+        _group_table(trace, events, launches, times, (by_rank, by_iteration)),
+    )
+    partner_row, partners = _partner_table(trace, events, near.partner[pairs.row])
     return ContentionPairs(
-        event=work.id[pairs.row],
-        rank=work.rank[pairs.row],
+        event=events.id[pairs.row],
+        rank=events.rank[pairs.row],
         iteration=pairs.iteration,
         group=np.searchsorted(shown, pairs.group),
         duration_ns=pairs.duration_ns,
         alone_ns=times.alone_ns[order],
         same_position=times.same_position[order],
         partner=partner_row,
-        partner_event=work.id[near.partner[pairs.row]],
+        partner_event=events.id[near.partner[pairs.row]],
         partner_share=near.partner_ns[pairs.row] / pairs.duration_ns,
         beside_share=near.beside_ns[pairs.row] / pairs.duration_ns,
         groups=groups,
         partners=partners,
         excluded=MappingProxyType({name: count for name, count in excluded.items() if count}),
-        launches=work.kernels,
+        launches=events.kernels,
         alone=len(alone.row),
         noise=noise,
         noise_mean=noise_mean,
@@ -403,11 +412,11 @@ def _resolution(trace: Trace) -> int:
 
 
 def _by_overlap(
-    work: DeviceEvents, near: Neighbors, reason: npt.NDArray[np.int8], options: PairOptions
+    events: DeviceEvents, near: Neighbors, reason: npt.NDArray[np.int8], options: PairOptions
 ) -> npt.NDArray[np.int8]:
     """Return why each kernel is left out by its overlap, or that it is alone or overlapped."""
-    count, undecided = work.kernels, reason == UNDECIDED
-    duration, beside = (work.end_ns - work.start_ns)[:count], near.beside_ns[:count]
+    count, undecided = events.kernels, reason == UNDECIDED
+    duration, beside = (events.end_ns - events.start_ns)[:count], near.beside_ns[:count]
     overlapped = beside >= options.min_overlap * duration
     by_overlap = np.where(beside > 0, CODE["partly overlapped"], ALONE)
     by_overlap = np.where((beside == 0) & near.is_close[:count], CODE["close neighbor"], by_overlap)
@@ -416,17 +425,19 @@ def _by_overlap(
     return np.where(undecided, by_overlap, reason).astype(np.int8)
 
 
-def _candidates(trace: Trace, work: DeviceEvents, choice: _Choice, position: Ints) -> Launches:
+def _candidates(trace: Trace, events: DeviceEvents, choice: _Choice, position: Ints) -> Launches:
     """Return the alone and the overlapped launches, their groups numbered from 0."""
     row = np.flatnonzero((choice.reason == ALONE) | (choice.reason == OVERLAPPED))
-    start = work.start_ns[row]
+    numbers = np.zeros(int(choice.group.max(initial=-1)) + 1, np.int64)
+    numbers[choice.group[row]] = 1
+    start = events.start_ns[row]
     return Launches(
         row=row,
-        group=np.unique(choice.group[row], return_inverse=True)[1].astype(np.int64),
-        device=work.device[row],
+        group=(np.cumsum(numbers) - 1)[choice.group[row]],
+        device=events.device[row],
         iteration=integers_or_missing(trace.kernels, "iteration")[row],
         start_ns=start,
-        duration_ns=(work.end_ns[row] - start).astype(np.float64),
+        duration_ns=(events.end_ns[row] - start).astype(np.float64),
         position=position[row],
         is_alone=choice.reason[row] == ALONE,
         comparable=choice.comparable[row],
@@ -478,7 +489,7 @@ class _Source:
 
 
 def _group_table(
-    trace: Trace, work: DeviceEvents, launches: Launches, times: LaunchTimes, splits: Sequence[Bools]
+    trace: Trace, events: DeviceEvents, launches: Launches, times: LaunchTimes, splits: Sequence[Bools]
 ) -> tuple[Ints, pa.Table]:
     """Return the groups with overlapped launches, and their table."""
     shown = np.flatnonzero(times.n_overlapped)
@@ -489,15 +500,15 @@ def _group_table(
     source = _Source.of(trace, row)
     numbers = {column: _taken(trace.kernels, column, source.kernel) for column in _GRID}
     numbers |= {column: _taken(trace.collectives, column, source.collective) for column in ("bytes", "group_size")}
-    numbers |= {"rank": np.where(splits[0][first], work.rank[row], MISSING)}
+    numbers |= {"rank": np.where(splits[0][first], events.rank[row], MISSING)}
     numbers |= {"iteration": np.where(splits[1][first], launches.iteration[first], MISSING)}
     numbers |= {"n_alone": times.n_alone[shown], "n_overlapped": times.n_overlapped[shown]}
     columns: dict[str, Any] = {name: arrow_array(values, values == MISSING) for name, values in numbers.items()}
-    for name, column in (("name", work.names), ("class", work.classes)):
-        columns[name] = text_array(column[work.name[row]].tolist())
+    for name, column in (("name", events.names), ("class", events.classes)):
+        columns[name] = text_array(column[events.name[row]].tolist())
     columns |= {column: _texts(trace.ops, column, source.op) for column in ("shapes", "dtypes")}
     columns |= {"collective": _texts(trace.collectives, "collective", source.collective)}
-    columns |= {"device": text_array(work.models[work.device[row]].tolist())}
+    columns |= {"device": text_array(events.models[events.device[row]].tolist())}
     measured = {"alone_ns": times.group_ns, "alone_scatter": times.group_scatter}
     measured |= {"overlapped_ns": times.overlapped_ns, "ratio": times.ratio}
     columns |= {name: arrow_array(values[shown], np.isnan(values[shown])) for name, values in measured.items()}
@@ -505,7 +516,7 @@ def _group_table(
     return shown, pa.table({name: columns[name] for name in GROUP_COLUMNS})
 
 
-def _partner_table(trace: Trace, work: DeviceEvents, partner: Ints) -> tuple[Ints, pa.Table]:
+def _partner_table(trace: Trace, events: DeviceEvents, partner: Ints) -> tuple[Ints, pa.Table]:
     """Return the row of each partner in the table of partners, and the table."""
     rows, of_row = np.unique(partner, return_inverse=True)
     source = _Source.of(trace, rows)
@@ -514,12 +525,12 @@ def _partner_table(trace: Trace, work: DeviceEvents, partner: Ints) -> tuple[Int
     carried = np.where(source.copy < 0, _taken(trace.collectives, "bytes", source.collective), carried)
     numbers["bytes"] = np.where(carried > 0, 1 << (np.frexp(np.maximum(carried, 1))[1].astype(np.int64) - 1), carried)
     collective = np.append(encode_text(trace.collectives["collective"])[0], -1)[source.collective]
-    codes, first = combinations(np.stack([work.name[rows], collective, *numbers.values()]))
-    name, source = work.name[rows[first]], _Source.of(trace, rows[first])
-    communicates = np.append(work.is_collective, False)[source.kernel]
+    codes, first = combinations(np.stack([events.name[rows], collective, *numbers.values()]))
+    name, source = events.name[rows[first]], _Source.of(trace, rows[first])
+    communicates = np.append(events.is_collective, False)[source.kernel]
     kind = np.where(source.copy >= 0, "copy", np.where(communicates, "collective", "kernel"))
     columns: dict[str, Any] = {key: arrow_array(n[first], n[first] == MISSING) for key, n in numbers.items()}
-    columns |= {"name": text_array(work.names[name].tolist()), "class": text_array(work.classes[name].tolist())}
+    columns |= {"name": text_array(events.names[name].tolist()), "class": text_array(events.classes[name].tolist())}
     columns |= {"kind": text_array(kind.tolist()), "n": arrow_array(np.bincount(codes[of_row], minlength=len(first)))}
     columns["collective"] = _texts(trace.collectives, "collective", source.collective)
     table = pa.table({key: columns[key] for key in PARTNER_COLUMNS})
