@@ -24,7 +24,7 @@ DATA = Path(__file__).parents[2] / "shared" / "data" / "traces" / "kineto"
 GEMM, ADD, NCCL = "ampere_sgemm_128x64_nn", "vectorized_elementwise_kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
-class Work(NamedTuple):
+class Event(NamedTuple):
     """A kernel or a copy: name, start and time in us, columns."""
 
     name: str
@@ -33,28 +33,28 @@ class Work(NamedTuple):
     columns: dict[str, Any]
 
 
-def kernel(name: str, at: float, us: float, **columns: Any) -> Work:
+def kernel(name: str, at: float, us: float, **columns: Any) -> Event:
     """Return a kernel of 108 workgroups on stream 7 of device 0 of rank 0."""
     default = {"workgroups": 108, "workgroup_size": 256, "rank": 0, "device": 0, "stream": 7}
-    return Work(name, at, us, {**default, **columns})
+    return Event(name, at, us, {**default, **columns})
 
 
-def copy(at: float, us: float, **columns: Any) -> Work:
+def copy(at: float, us: float, **columns: Any) -> Event:
     """Return a copy of 5000 bytes on stream 9."""
-    return Work("Memcpy HtoD", at, us, {"rank": 0, "device": 0, "stream": 9, "bytes": 5000, **columns})
+    return Event("Memcpy HtoD", at, us, {"rank": 0, "device": 0, "stream": 9, "bytes": 5000, **columns})
 
 
-def collective(at: float, us: float, **columns: Any) -> Work:
+def collective(at: float, us: float, **columns: Any) -> Event:
     """Return a kernel of 24 workgroups on stream 20."""
     return kernel(NCCL, at, us, **{"stream": 20, "workgroups": 24, **columns})
 
 
-def gemms(count: int, at: float = 0.0, us: float = 10.0, **columns: Any) -> list[Work]:
+def gemms(count: int, at: float = 0.0, us: float = 10.0, **columns: Any) -> list[Event]:
     """Return GEMMs, one every 100 us from `at` on."""
     return [kernel(GEMM, at + 100 * i, us, **columns) for i in range(count)]
 
 
-def table(kind: str, events: list[Work], first: int, **more: list[Any]) -> Any:
+def table(kind: str, events: list[Event], first: int, **more: list[Any]) -> Any:
     """Return a table of events with ids from `first` on."""
     names = sorted({name for each in events for name in each.columns})
     columns: dict[str, Any] = {name: [each.columns.get(name) for each in events] for name in names}
@@ -63,7 +63,7 @@ def table(kind: str, events: list[Work], first: int, **more: list[Any]) -> Any:
     return make_table(kind, {**columns, "dur_ns": [round(1000 * each.us) for each in events], **more})
 
 
-def trace_of(kernels: list[Work], copies: list[Work] | None = None, *, shapes: str | None = "[[64,64]]") -> Trace:
+def trace_of(kernels: list[Event], copies: list[Event] | None = None, *, shapes: str | None = "[[64,64]]") -> Trace:
     """Return a trace: kernels with ids from 100, copies with ids from 500, an operator of equal shapes a kernel."""
     count = len(kernels)
     ops = {"id": list(range(count)), "rank": [0] * count, "name": ["aten::mm"] * count, "start_ns": [0] * count}
@@ -128,7 +128,7 @@ def test_launches_next_to_other_streams_are_neither_alone_nor_overlapped() -> No
     assert (wider.beside_share.tolist(), wider.partner_event.tolist()) == ([0.5, 1.0], [502, 503])
 
 
-def steps(times: list[list[float]], **columns: Any) -> list[Work]:
+def steps(times: list[list[float]], **columns: Any) -> list[Event]:
     """Return iterations of 1000 us with GEMMs that take these times, one every 100 us."""
     return [
         kernel(GEMM, 1000 * number + 100 * i, us, iteration=number, **columns)
@@ -139,9 +139,9 @@ def steps(times: list[list[float]], **columns: Any) -> list[Work]:
 
 def test_a_launch_is_compared_with_its_position_in_other_iterations() -> None:
     """The second GEMM of an iteration takes 20 us instead of 10, and 30 us in the last one, beside a collective."""
-    work = [*steps([[10, 20], [10, 20], [10, 20], [10, 30]]), collective(3090, 60)]
+    events = [*steps([[10, 20], [10, 20], [10, 20], [10, 30]]), collective(3090, 60)]
     for shapes in ("[[64,64]]", None):  # with shapes that do not change, and with unknown ones
-        pairs = measure_pairs(trace_of(work, shapes=shapes))
+        pairs = measure_pairs(trace_of(events, shapes=shapes))
         assert (pairs.event.tolist(), pairs.alone_ns.tolist()) == ([107], [20_000.0])
         assert (pairs.same_position.tolist(), pairs.iteration.tolist()) == ([True], [3])
         assert pairs.groups.to_pylist()[0]["ratio"] == 1.5
@@ -149,10 +149,10 @@ def test_a_launch_is_compared_with_its_position_in_other_iterations() -> None:
 
 def test_unknown_operands_are_not_compared_across_positions() -> None:
     """The second GEMM is always overlapped, and may be another product than the first."""
-    work = [*steps([[10, 30]] * 4), *(collective(1000 * i + 90, 60) for i in range(4))]
-    assert measure_pairs(trace_of(work)).slowdown.tolist() == [3.0] * 4
+    events = [*steps([[10, 30]] * 4), *(collective(1000 * i + 90, 60) for i in range(4))]
+    assert measure_pairs(trace_of(events)).slowdown.tolist() == [3.0] * 4
     for shapes in (None, "[[],[]]"):
-        pairs = measure_pairs(trace_of(work, shapes=shapes))
+        pairs = measure_pairs(trace_of(events, shapes=shapes))
         assert len(pairs.event) == pairs.alone == 0
         assert pairs.excluded == {"communication": 4, "unknown operands": 8}
         assert pairs.groups["status"].to_pylist() == ["unknown operands"]
@@ -160,40 +160,40 @@ def test_unknown_operands_are_not_compared_across_positions() -> None:
 
 def test_positions_that_differ_are_not_compared() -> None:
     """The first two GEMMs take 10 and 20 us alone; what the third takes alone is anyone's guess."""
-    work = [*steps([[10, 20, 30]] * 4), *(collective(1000 * i + 190, 60) for i in range(4))]
-    pairs = measure_pairs(trace_of(work))
+    events = [*steps([[10, 20, 30]] * 4), *(collective(1000 * i + 190, 60) for i in range(4))]
+    pairs = measure_pairs(trace_of(events))
     assert pairs.excluded == {"communication": 4, "positions differ": 12}
 
 
 def test_an_iteration_with_other_launches_has_no_positions() -> None:
     """The last iteration lacks its first GEMM, so its second one counts as no position."""
-    work = [*steps([[10, 11]] * 4), kernel(GEMM, 4100, 22, iteration=4), collective(4090, 60)]
-    pairs = measure_pairs(trace_of(work))
+    events = [*steps([[10, 11]] * 4), kernel(GEMM, 4100, 22, iteration=4), collective(4090, 60)]
+    pairs = measure_pairs(trace_of(events))
     assert (pairs.same_position.tolist(), pairs.alone_ns.tolist()) == ([False], [10_500.0])
 
 
 def test_first_iterations_that_take_longer_are_warm_up() -> None:
-    work = steps([[20, 20], [10, 10], [10, 10], [10, 10], [10, 15]])
-    work += [collective(90, 60), collective(4090, 60)]
-    pairs = measure_pairs(trace_of(work))
+    events = steps([[20, 20], [10, 10], [10, 10], [10, 10], [10, 15]])
+    events += [collective(90, 60), collective(4090, 60)]
+    pairs = measure_pairs(trace_of(events))
     assert (pairs.event.tolist(), pairs.alone_ns.tolist()) == ([109], [10_000.0])
     assert pairs.excluded == {"communication": 2, "warm-up": 2}
 
 
 def test_a_slow_first_launch_is_left_out() -> None:
     """The first GEMM of rank 0 takes 15 us alone, and that of rank 1 30 us beside a collective, the next one 14 us."""
-    work = [*steps([[15, 90], [10, 90], [10, 90], [10, 95]]), collective(3090, 110)]
-    work += [*steps([[30, 90], [14, 90], [10, 90]], rank=1), collective(0, 60, rank=1), collective(990, 60, rank=1)]
-    pairs = measure_pairs(trace_of(work))
+    events = [*steps([[15, 90], [10, 90], [10, 90], [10, 95]]), collective(3090, 110)]
+    events += [*steps([[30, 90], [14, 90], [10, 90]], rank=1), collective(0, 60, rank=1), collective(990, 60, rank=1)]
+    pairs = measure_pairs(trace_of(events))
     assert pairs.event.tolist() == [107, 111]
     assert pairs.excluded == {"communication": 3, "first touch": 2}
 
 
 def test_ranks_of_another_speed_are_not_pooled() -> None:
     """GEMMs take 10 us on rank 0 and 14 us on rank 1; on rank 1 the first of each iteration has no alone launch."""
-    work = [*steps([[10, 10]] * 4), *steps([[21, 14]] * 4, rank=1)]
-    work += [collective(1000 * i - 5, 30, rank=1) for i in range(4)]
-    pairs = measure_pairs(trace_of(work))
+    events = [*steps([[10, 10]] * 4), *steps([[21, 14]] * 4, rank=1)]
+    events += [collective(1000 * i - 5, 30, rank=1) for i in range(4)]
+    pairs = measure_pairs(trace_of(events))
     assert (set(pairs.alone_ns.tolist()), set(pairs.slowdown.tolist())) == ({14_000.0}, {1.5})
     assert pairs.groups.select(["rank", "n_alone", "n_overlapped"]).to_pylist() == [
         {"rank": 1, "n_alone": 4, "n_overlapped": 4}
@@ -203,26 +203,26 @@ def test_ranks_of_another_speed_are_not_pooled() -> None:
 
 def test_a_rank_of_another_speed_without_alone_launches_is_left_out() -> None:
     """GEMMs take 10 us on rank 0, 14 us on rank 1, and 12 us on rank 2, where all are overlapped."""
-    work = [*steps([[10, 10]] * 4), *steps([[14, 14]] * 4, rank=1), *steps([[12, 12]] * 4, rank=2)]
-    work += [collective(1000 * i - 5, 200, rank=2) for i in range(4)]
-    pairs = measure_pairs(trace_of(work))
+    events = [*steps([[10, 10]] * 4), *steps([[14, 14]] * 4, rank=1), *steps([[12, 12]] * 4, rank=2)]
+    events += [collective(1000 * i - 5, 200, rank=2) for i in range(4)]
+    pairs = measure_pairs(trace_of(events))
     assert pairs.excluded == {"communication": 4, "never overlapped": 16, "ranks differ": 8}
 
 
 def test_alone_launches_that_scatter_measure_nothing() -> None:
     times = (10, 16, 10, 17, 9, 18)
-    work = [*(kernel(GEMM, 100 * i, us) for i, us in enumerate(times)), kernel(GEMM, 600, 20), collective(590, 60)]
-    pairs = measure_pairs(trace_of(work))
+    events = [*(kernel(GEMM, 100 * i, us) for i, us in enumerate(times)), kernel(GEMM, 600, 20), collective(590, 60)]
+    pairs = measure_pairs(trace_of(events))
     assert pairs.excluded == {"communication": 1, "scattered alone": 7}
     assert pairs.groups["alone_scatter"][0].as_py() > 0.25
-    assert measure_pairs(trace_of(work), PairOptions(max_scatter=1)).event.tolist() == [106]
+    assert measure_pairs(trace_of(events), PairOptions(max_scatter=1)).event.tolist() == [106]
 
 
 def test_the_noise_is_the_error_of_alone_launches_predicted_from_the_others() -> None:
     """Of 10, 10 and 13 us the medians of the two others are 11.5, 11.5 and 10 us."""
     times = (10, 10, 13)
-    work = [*(kernel(GEMM, 100 * i, us) for i, us in enumerate(times)), kernel(GEMM, 300, 20), collective(290, 60)]
-    pairs = measure_pairs(trace_of(work))
+    events = [*(kernel(GEMM, 100 * i, us) for i, us in enumerate(times)), kernel(GEMM, 300, 20), collective(290, 60)]
+    pairs = measure_pairs(trace_of(events))
     assert pairs.noise == pytest.approx(1.5 / 11.5)
     assert pairs.noise_mean == pytest.approx((1.5 + 1.5 + 3) / (11.5 + 11.5 + 10))
     even = measure_pairs(trace_of([*gemms(4), kernel(GEMM, 500, 20), collective(499, 60)]))
@@ -230,8 +230,8 @@ def test_the_noise_is_the_error_of_alone_launches_predicted_from_the_others() ->
 
 
 def test_overlapped_launches_that_are_faster_are_no_contention() -> None:
-    work = [*gemms(4), *gemms(3, at=400, us=7), collective(390, 300)]
-    pairs = measure_pairs(trace_of(work))
+    events = [*gemms(4), *gemms(3, at=400, us=7), collective(390, 300)]
+    pairs = measure_pairs(trace_of(events))
     assert pairs.slowdown.tolist() == [0.7] * 3
     assert pairs.confounded == (
         "Kernels with 100% of the overlapped time are faster than alone, and only 0% are slower: "
@@ -241,9 +241,9 @@ def test_overlapped_launches_that_are_faster_are_no_contention() -> None:
 
 def test_the_number_of_a_kernel_in_its_operator_makes_a_group() -> None:
     """Each operator runs a GEMM of 10 us and the same GEMM again for 20 us, which is once overlapped."""
-    work = [kernel(GEMM, 100 * i + at, us) for i in range(4) for at, us in ((0, 10), (40, 20))]
-    trace = trace_of([*work[:-1], kernel(GEMM, 340, 25), collective(335, 40)])
-    trace = trace.with_tables(kernels=table("kernels", [*work[:-1], kernel(GEMM, 340, 25), collective(335, 40)], 100,
+    events = [kernel(GEMM, 100 * i + at, us) for i in range(4) for at, us in ((0, 10), (40, 20))]
+    trace = trace_of([*events[:-1], kernel(GEMM, 340, 25), collective(335, 40)])
+    trace = trace.with_tables(kernels=table("kernels", [*events[:-1], kernel(GEMM, 340, 25), collective(335, 40)], 100,
                                             op_id=[0, 0, 1, 1, 2, 2, 3, 3, None]))  # fmt: skip
     pairs = measure_pairs(trace)
     assert (pairs.event.tolist(), pairs.slowdown.tolist()) == ([107], [1.25])
@@ -254,7 +254,7 @@ def test_the_number_of_a_kernel_in_its_operator_makes_a_group() -> None:
     [[], gemms(5), [kernel(GEMM, 0, 0)], [collective(0, 50)], [kernel(GEMM, 0, 10), kernel(GEMM, 0, 10, stream=8)]],
     ids=["no kernels", "one stream", "no duration", "communication alone", "never alone"],
 )
-def test_a_trace_without_pairs_says_why(kernels: list[Work]) -> None:
+def test_a_trace_without_pairs_says_why(kernels: list[Event]) -> None:
     for measure in (measure_pairs, collective_pairs):
         pairs = measure(trace_of(kernels))
         assert len(pairs.event) == len(pairs.partner) == pairs.alone == pairs.partners.num_rows == 0
@@ -322,7 +322,7 @@ def test_the_columns_that_are_named_suffice(tmp_path: Path) -> None:
     assert again.groups.equals(pairs.groups) and again.partners.equals(pairs.partners)
 
 
-def reductions(*ranks: list[tuple[float, float]], group_size: int = 2, kernels: list[Work] | None = None) -> Trace:
+def reductions(*ranks: list[tuple[float, float]], group_size: int = 2, kernels: list[Event] | None = None) -> Trace:
     """Return a trace of all-reduces, each the next match of all ranks: (start, end) by rank."""
     calls = [
         collective(at, end - at, rank=rank, collective_id=1000 * rank + i)

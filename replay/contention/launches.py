@@ -409,19 +409,24 @@ def _relative(launches: Launches) -> Floats:
 
 def is_warm_up(launches: Launches, options: PairOptions) -> Bools:
     """Return the launches of first iterations whose alone launches take another time than in later ones."""
-    relative, dropped = _relative(launches), np.zeros(len(launches.row), bool)
+    relative = _relative(launches)
+    codes, firsts = combinations(np.stack([launches.device, launches.iteration]))
     rows = launches.is_alone & (launches.iteration != MISSING) & ~np.isnan(relative)
-    steps, of_step = np.unique(np.stack([launches.device, launches.iteration])[:, rows], axis=1, return_inverse=True)
-    measured = np.bincount(of_step, launches.duration_ns[rows], minlength=steps.shape[1])
-    ratio = measured / np.bincount(of_step, (launches.duration_ns / relative)[rows], minlength=steps.shape[1])
+    measured, expected = (
+        np.bincount(codes[rows], times[rows], minlength=len(firsts))
+        for times in (launches.duration_ns, launches.duration_ns / relative)
+    )
+    steps = np.flatnonzero(expected)
+    device, iteration = launches.device[firsts[steps]], launches.iteration[firsts[steps]]
+    steps, device = steps[order := np.lexsort((iteration, device))], device[order]
+    warm = np.zeros(len(firsts), bool)
     # A Python loop over devices, 20 us for each.
-    for device in np.unique(steps[0]):
-        of_device = np.flatnonzero(steps[0] == device)
-        differs = np.abs(ratio[of_device] / np.median(ratio[of_device]) - 1) > _AGREEMENT
+    for of_device in np.split(steps, np.flatnonzero(np.diff(device)) + 1):
+        ratio = measured[of_device] / expected[of_device]
+        differs = np.abs(ratio - np.median(ratio)) > _AGREEMENT * np.median(ratio) if len(ratio) else ratio > 0
         leading = min(int(np.argmin(np.append(differs, False))), _WARM_UPS, max(len(of_device) - 2, 0))
-        warm = steps[1][of_device[:leading]]
-        dropped |= (launches.device == device) & np.isin(launches.iteration, warm) if leading else False
-    return dropped
+        warm[of_device[:leading]] = True
+    return warm[codes]
 
 
 def is_first_touch(launches: Launches, options: PairOptions) -> Bools:

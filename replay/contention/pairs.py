@@ -69,19 +69,8 @@ PAIR_COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 #: Columns of `ContentionPairs.groups` and of `ContentionPairs.partners`.
 GROUP_COLUMNS = (
     *("name", "class", "device", "rank", "iteration", "workgroups", "workgroup_size", "registers", "lds_bytes"),
-    *(
-        "shapes",
-        "dtypes",
-        "collective",
-        "bytes",
-        "group_size",
-        "n_alone",
-        "n_overlapped",
-        "alone_ns",
-        "alone_scatter",
-        "overlapped_ns",
-    ),
-    *("ratio", "status"),
+    *("shapes", "dtypes", "collective", "bytes", "group_size", "n_alone", "n_overlapped"),
+    *("alone_ns", "alone_scatter", "overlapped_ns", "ratio", "status"),
 )
 PARTNER_COLUMNS = (
     *("name", "kind", "class", "collective", "workgroups", "workgroup_size", "registers", "lds_bytes", "bytes", "n"),
@@ -194,7 +183,7 @@ def measure_pairs(trace: Trace, options: PairOptions = KERNEL_OPTIONS) -> Conten
 
 
 def collective_pairs(trace: Trace, options: PairOptions = COLLECTIVE_OPTIONS) -> ContentionPairs:
-    """Return the collectives of a trace that ran beside other events, each with its time alone.
+    """Return the collectives of a trace that ran beside other work, each with its time alone.
 
     The time of a collective counts from when its last rank has started it, so waiting is taken out. What runs beside it
     on one rank slows it on all ranks. So it is overlapped if its ranks in the trace are so on average, and alone if
@@ -347,10 +336,8 @@ def _pair(
     noise, noise_mean = _errors(alone.duration_ns, times.alone_ns[used & launches.is_alone], resolution)
     order = np.lexsort((events.id[launches.row], launches.start_ns, launches.device))
     order = order[(used & ~launches.is_alone)[order]]
-    pairs, (shown, groups) = (
-        launches.select(order),
-        _group_table(trace, events, launches, times, (by_rank, by_iteration)),
-    )
+    pairs = launches.select(order)
+    shown, groups = _group_table(trace, events, launches, times, (by_rank, by_iteration))
     partner_row, partners = _partner_table(trace, events, near.partner[pairs.row])
     return ContentionPairs(
         event=events.id[pairs.row],
