@@ -89,6 +89,7 @@ def test_a_launch_beside_a_collective_is_compared_with_the_alone_launches() -> N
     assert pairs.slowdown.tolist() == [1.6]
     assert (pairs.partner_event.tolist(), pairs.partner_share.tolist()) == ([105], [1.0])
     assert (pairs.beside_share.tolist(), pairs.same_position.tolist()) == ([1.0], [False])
+    assert pairs.alone_n.tolist() == [4]
     assert pairs.partners.to_pylist() == [
         {
             **{"name": NCCL, "kind": "collective", "class": "collective", "collective": None, "workgroups": 24},
@@ -144,6 +145,7 @@ def test_a_launch_is_compared_with_its_position_in_other_iterations() -> None:
         pairs = measure_pairs(trace_of(events, shapes=shapes))
         assert (pairs.event.tolist(), pairs.alone_ns.tolist()) == ([107], [20_000.0])
         assert (pairs.same_position.tolist(), pairs.iteration.tolist()) == ([True], [3])
+        assert pairs.alone_n.tolist() == [3]
         assert pairs.groups.to_pylist()[0]["ratio"] == 1.5
 
 

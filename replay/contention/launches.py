@@ -355,8 +355,8 @@ def quantiles(key: Ints, values: Floats, count: int, shares: Sequence[float]) ->
     return result
 
 
-def _medians(key: Ints, values: Floats, members: Bools, left_out: Bools) -> Floats:
-    """Return for each row the median of the members of its key, NaN without any.
+def _medians(key: Ints, values: Floats, members: Bools, left_out: Bools) -> tuple[Floats, Ints]:
+    """Return for each row the median of the members of its key, NaN without any, and the number of members.
 
     Parameters
     ----------
@@ -375,17 +375,35 @@ def _medians(key: Ints, values: Floats, members: Bools, left_out: Bools) -> Floa
     ordered, ahead = np.append(values[rows], np.nan), np.cumsum(numbers) - numbers
     within = np.zeros(len(key), np.int64)
     within[rows] = np.arange(len(rows)) - ahead[key[rows]]
-    count = np.where(key >= 0, numbers[key], 0) - left_out
+    count: Ints = np.where(key >= 0, numbers[key] - left_out, 0)
     middle = []
     for at in ((count - 1) // 2, count // 2):
         at = at + (left_out & (at >= within))
         middle.append(ordered[np.where(count > 0, ahead[key] + at, len(rows))])
-    medians: Floats = (middle[0] + middle[1]) / 2
-    return medians
+    return (middle[0] + middle[1]) / 2, count
 
 
-def alone_times(launches: Launches, left_out: Bools) -> tuple[Floats, Bools]:
-    """Return the time alone of each launch, and whether alone launches at its position tell it.
+@dataclass(frozen=True)
+class AloneTimes:
+    """Times alone of launches: columns of equal length.
+
+    Parameters
+    ----------
+    median_ns : array of float64
+        Median of the alone launches that the launch is compared with; NaN without any.
+    number : array of int64
+        Number of those.
+    same_position : array of bool
+        Whether they are at the position of the launch; otherwise they are of its group.
+    """
+
+    median_ns: Floats
+    number: Ints
+    same_position: Bools
+
+
+def alone_times(launches: Launches, left_out: Bools) -> AloneTimes:
+    """Return the time alone of each launch.
 
     Parameters
     ----------
@@ -395,16 +413,16 @@ def alone_times(launches: Launches, left_out: Bools) -> tuple[Floats, Bools]:
         Alone launches whose own time does not count for themselves.
     """
     position = np.where(launches.position >= 0, launches.lane(launches.position), -1)
-    by_position = _medians(position, launches.duration_ns, launches.is_alone, left_out)
+    by_position, here = _medians(position, launches.duration_ns, launches.is_alone, left_out)
     comparable = np.where(launches.comparable, launches.group, -1)
-    by_group = _medians(comparable, launches.duration_ns, launches.is_alone, left_out)
-    same = ~np.isnan(by_position)
-    return np.where(same, by_position, by_group), same
+    by_group, anywhere = _medians(comparable, launches.duration_ns, launches.is_alone, left_out)
+    same = here > 0
+    return AloneTimes(np.where(same, by_position, by_group), np.where(same, here, anywhere), same)
 
 
 def _relative(launches: Launches) -> Floats:
     """Return the duration of each launch over its time alone."""
-    return launches.duration_ns / alone_times(launches, np.zeros(len(launches.row), bool))[0]
+    return launches.duration_ns / alone_times(launches, np.zeros(len(launches.row), bool)).median_ns
 
 
 def is_warm_up(launches: Launches, options: PairOptions) -> Bools:
@@ -442,7 +460,7 @@ def is_first_touch(launches: Launches, options: PairOptions) -> Bools:
     first = np.zeros(len(lane), bool)
     first[earliest] = True
     known = ~np.isnan(relative)
-    later = _medians(2 * lane + launches.is_alone, relative, ~first & known, np.zeros(len(first), bool))
+    later, _ = _medians(2 * lane + launches.is_alone, relative, ~first & known, np.zeros(len(first), bool))
     slow = first & (relative > (1 + options.max_scatter) * later)
     usual = relative[first & known & launches.is_alone]
     return slow & (launches.is_alone | (len(usual) > 0 and float(np.median(usual)) > 1 + _AGREEMENT))
@@ -452,7 +470,7 @@ def split_groups(launches: Launches, column: Ints, options: PairOptions) -> tupl
     """Return the launches with groups split by a column if that halves the errors of alone times, and those split."""
     split = replace(launches, group=launches.lane(column))
     times = launches.duration_ns
-    pooled, apart = (np.abs(times / alone_times(each, each.is_alone)[0] - 1) for each in (launches, split))
+    pooled, apart = (np.abs(times / alone_times(each, each.is_alone).median_ns - 1) for each in (launches, split))
     rows = launches.is_alone & ~np.isnan(apart)
     group, count = launches.group[rows], launches.groups
     number = np.bincount(group, minlength=count)
@@ -469,10 +487,8 @@ class LaunchTimes:
 
     Parameters
     ----------
-    alone_ns : array of float64
-        Time alone of each launch; NaN if unknown.
-    same_position : array of bool
-        Whether alone launches at the same position tell it; a row for each launch.
+    alone : AloneTimes
+        Times alone of the launches.
     status : array of int8
         Why each launch is not used, as an index into `REASONS`, or `UNDECIDED`.
     n_alone, n_overlapped : array of int64
@@ -483,8 +499,7 @@ class LaunchTimes:
         Why each group is not used, as an index into `REASONS`, or `UNDECIDED`.
     """
 
-    alone_ns: Floats
-    same_position: Bools
+    alone: AloneTimes
     status: npt.NDArray[np.int8]
     n_alone: Ints
     n_overlapped: Ints
@@ -498,7 +513,8 @@ class LaunchTimes:
     def of(cls, launches: Launches, is_split: Bools, options: PairOptions) -> "LaunchTimes":
         """Measure the groups and judge which launches can be used."""
         count, alone, group, times = launches.groups, launches.is_alone, launches.group, launches.duration_ns
-        alone_ns, same = alone_times(launches, alone)
+        compared = alone_times(launches, alone)
+        alone_ns = compared.median_ns
         known = alone & ~np.isnan(alone_ns)
         n_alone, n_known, n_overlapped = (np.bincount(group[rows], minlength=count) for rows in (alone, known, ~alone))
         low, high = quantiles(group[known], (times / alone_ns)[known], count, (0.1, 0.9))
@@ -509,7 +525,7 @@ class LaunchTimes:
         useless, scattered = (np.full(count, CODE[name]) for name in ("never overlapped", "scattered alone"))
         judged = np.select(cases, [useless, never, few, scattered], UNDECIDED)
         low, median, high = quantiles(group[alone], times[alone], count, (0.1, 0.5, 0.9))
-        spread = ((high - low) / 2 / median > options.max_scatter)[group] & ~same
+        spread = ((high - low) / 2 / median > options.max_scatter)[group] & ~compared.same_position
         by_launch = np.where(np.isnan(alone_ns), CODE["unknown operands"], CODE["positions differ"])
         by_launch = np.where(~alone & (np.isnan(alone_ns) | spread), by_launch, UNDECIDED)
         status = np.where(judged[group] == UNDECIDED, by_launch, judged[group])
@@ -522,6 +538,6 @@ class LaunchTimes:
         (ratio,) = quantiles(group[shown], ratio[shown], count, (0.5,))
         n_overlapped = np.bincount(group[shown], minlength=count)
         return cls(
-            *(alone_ns, same, status.astype(np.int8), n_alone, n_overlapped, median, scatter, overlapped_ns, ratio),
+            *(compared, status.astype(np.int8), n_alone, n_overlapped, median, scatter, overlapped_ns, ratio),
             judged.astype(np.int8),
         )

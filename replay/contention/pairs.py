@@ -102,8 +102,10 @@ class ContentionPairs:
         Rows of `groups` and of `partners`.
     duration_ns, alone_ns : array of float64
         Measured time, and median time of the alone launches that it is compared with.
+    alone_n : array of int64
+        Number of those.
     same_position : array of bool
-        Whether those are at the same position of an iteration; otherwise they are all of the group.
+        Whether they are at the same position of an iteration; otherwise they are all of the group.
     partner_event : array of int64
         Id of the kernel or copy that was beside the launch for the longest time.
     partner_share, beside_share : array of float64
@@ -132,6 +134,7 @@ class ContentionPairs:
     group: Ints
     duration_ns: Floats
     alone_ns: Floats
+    alone_n: Ints
     same_position: Bools
     partner: Ints
     partner_event: Ints
@@ -333,7 +336,7 @@ def _pair(
         excluded[name] += int((times.status == code).sum())
     used = times.status == UNDECIDED
     resolution, alone = _resolution(trace), launches.select(used & launches.is_alone)
-    noise, noise_mean = _errors(alone.duration_ns, times.alone_ns[used & launches.is_alone], resolution)
+    noise, noise_mean = _errors(alone.duration_ns, times.alone.median_ns[used & launches.is_alone], resolution)
     order = np.lexsort((events.id[launches.row], launches.start_ns, launches.device))
     order = order[(used & ~launches.is_alone)[order]]
     pairs = launches.select(order)
@@ -345,8 +348,9 @@ def _pair(
         iteration=pairs.iteration,
         group=np.searchsorted(shown, pairs.group),
         duration_ns=pairs.duration_ns,
-        alone_ns=times.alone_ns[order],
-        same_position=times.same_position[order],
+        alone_ns=times.alone.median_ns[order],
+        alone_n=times.alone.number[order],
+        same_position=times.alone.same_position[order],
         partner=partner_row,
         partner_event=events.id[near.partner[pairs.row]],
         partner_share=near.partner_ns[pairs.row] / pairs.duration_ns,
