@@ -14,7 +14,7 @@ from profilers.trace.activity import DeviceTimes
 from profilers.trace.arrays import Bools, Floats, Ints
 from profilers.trace.compiled import compiled
 from replay.analysis.critical_path import binding_edges
-from replay.engine.engine import integrate_rates
+from replay.engine.engine import TaskTimes, integrate_rates, wait_times
 from replay.engine.layout import lay_out
 from replay.engine.timeline import EXPLAINED_NS, Timeline
 from replay.graph.graph import LAUNCH_EDGES, RESOURCES, SYNC_EDGES, EdgeKind, TaskKind
@@ -338,12 +338,13 @@ def resource_use(timeline: Timeline, bins: int = 200) -> ResourceUse:
     edges = np.linspace(0.0, timeline.makespan_ns, bins + 1)
     use = np.zeros((len(devices), bins, len(RESOURCES)))
     sharing, work_ns = lay_out(graph.tasks, graph.policy), np.zeros(len(graph.tasks))
-    events = (timeline.start_ns, timeline.end_ns, timeline.arrivals_ns())
+    wait_ns = wait_times(graph, timeline.start_ns)
+    events = TaskTimes(timeline.start_ns, timeline.end_ns, timeline.arrivals_ns(), wait_ns)
     busy = np.flatnonzero(graph.on_device() & (timeline.end_ns > timeline.start_ns))
     busy = busy[np.argsort(graph.tasks.device[busy], kind="stable")]
     by_device = np.split(busy, np.searchsorted(graph.tasks.device[busy], np.arange(1, len(devices))))
     for device, rows in enumerate(by_device if edges[-1] > 0 else ()):
-        times, steps = integrate_rates(sharing, events, rows, work_ns, log_rows=4 * len(rows) + 1)
+        times, steps = integrate_rates(sharing, events, rows, work_ns, log_rows=6 * len(rows) + 1)
         if len(times):
             cumulative = np.zeros_like(steps)
             cumulative[1:] = np.cumsum(steps[:-1] * np.diff(times)[:, None], axis=0)

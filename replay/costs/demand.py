@@ -15,7 +15,8 @@ import numpy.typing as npt
 from profilers.trace.arrays import Bools, Floats
 from profilers.trace.kernels import CLASSES, COMPUTE_BOUND
 from replay.calibration.parameters import Parameters
-from replay.engine.engine import integrate_rates
+from replay.costs.interference import with_interference
+from replay.engine.engine import TaskTimes, integrate_rates, wait_times
 from replay.engine.layout import lay_out
 from replay.graph.graph import COPY_DIRECTIONS, RESOURCES, Basis, KernelGraph, SharingPolicy, TaskKind
 
@@ -31,7 +32,8 @@ def isolated_durations(graph: KernelGraph) -> Floats:
     tasks = graph.tasks
     is_measured = _measured_tasks(graph)
     sharing, work_ns = lay_out(tasks, graph.policy), np.zeros(len(tasks))
-    events = (tasks.measured_start_ns, tasks.measured_end_ns, np.arange(len(tasks)))
+    wait_ns = wait_times(graph, tasks.measured_start_ns)
+    events = TaskTimes(tasks.measured_start_ns, tasks.measured_end_ns, np.arange(len(tasks)), wait_ns)
     for device in np.unique(tasks.device[is_measured]):
         rows = np.flatnonzero(is_measured & (tasks.device == device))
         integrate_rates(sharing, events, rows, work_ns)
@@ -49,7 +51,7 @@ def measured_beside(graph: KernelGraph) -> tuple[Bools, Bools]:
     """Return the mask of tasks measured while another ran on their device, and of the tasks that started later.
 
     If the first task had filled the device, the dispatcher interleaved the later one with it. A timeline in which tasks
-    slowed each other does not tell when a last wave began, so such tasks are taken to have none.
+    slowed each other does not tell when a last wave began, so tasks of several waves are taken to have none.
     """
     tasks = graph.tasks
     beside, later = np.zeros(len(tasks), dtype=bool), np.zeros(len(tasks), dtype=bool)
@@ -91,7 +93,8 @@ def dispatch_of(policy: SharingPolicy, parameters: Parameters) -> SharingPolicy:
     """
     in_order = policy.in_order and parameters["dispatch_in_order"] >= 0.5
     quantised = policy.quantised or parameters["dispatch_whole_waves"] >= 0.5
-    return replace(policy, in_order=in_order, quantised=quantised)
+    waiting = parameters["pressure_share_waiting"]
+    return replace(policy, in_order=in_order, quantised=quantised, waiting_pressure=waiting)
 
 
 def isolate(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
@@ -105,7 +108,8 @@ def isolate(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     graph = replace(graph, policy=dispatch_of(graph.policy, parameters))
     beside, later = measured_beside(graph)
     with_demand = with_demands(graph.with_tasks(duration_ns=measured, interleaved=later), parameters)
-    with_demand = with_demand.with_tasks(waves=np.where(beside, 0.0, with_demand.tasks.waves))
+    waves = with_demand.tasks.waves  # a kernel of one wave is in its last wave all the time
+    with_demand = with_demand.with_tasks(waves=np.where(beside & (waves > 1), 0.0, waves))
     isolated = isolated_durations(with_demand)
     contended = measured - isolated > _MIN_CONTENTION * measured
     basis = np.where(contended, max(int(Basis.MODELLED), int(graph.origin)), int(graph.origin))
@@ -117,9 +121,10 @@ def with_demands(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
 
     - Bound: a kernel whose operator draws 0.7 of the memory's peak or more is bound by memory. The class of the kernel
       decides for the others.
-    - Compute units: a kernel occupies units in proportion to its workgroups. If it is bound by arithmetic, a unit takes
-      one workgroup, since one workgroup of a GEMM keeps it busy; otherwise `workgroups_per_unit_max`. A kernel with an
-      unknown grid is taken to fill the device. Of the units it fills, a kernel holds the share `cu_share_held_...`.
+    - Compute units: a kernel occupies units in proportion to its workgroups. A unit takes as many as its registers and
+      shared memory allow, if the trace has them. Otherwise it takes one workgroup of a kernel that is bound by
+      arithmetic, and `workgroups_per_unit_max` of another. A kernel with an unknown grid is taken to fill the device.
+      Of the units it fills, a kernel holds the share `cu_share_held_...`.
     - Full rate: a kernel needs all units that it occupies. Two shares are enough: `cu_share_saturating_memory` of all
       units if it is bound by memory, `cu_share_saturating_compute` of its units if it is bound by arithmetic.
     - Memory bandwidth: the bytes of the kernel's operator over its duration; by class if the operator is unknown. Tasks
@@ -156,16 +161,20 @@ def with_demands(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     footprint = _footprint(graph, np.where(resident_hits > 0, bandwidth, demand[:, _HBM]))
     demand[:, _HBM] /= parameters["memory_efficiency_shared"]
     hit_share = np.where(resident_hits > 0, resident_hits, hit_share)
-    return _with_host_link(graph, demand).with_tasks(
+    demanding = _with_host_link(graph, demand).with_tasks(
         occupies=occupies,
         waves=waves,
         footprint=footprint,
         hit_share=np.where(is_kernel & (footprint > 0), hit_share, 0.0),
     )
+    return with_interference(demanding, parameters)
 
 
 #: Columns of tasks that `with_demands` works out, apart from the demand.
-DEMAND_COLUMNS = ("occupies", "waves", "footprint", "hit_share")
+DEMAND_COLUMNS = (
+    *("occupies", "waves", "footprint", "hit_share"),
+    *("extra_round", "pressure", "sensitivity"),
+)
 
 
 def with_demands_from(graph: KernelGraph, donor: KernelGraph, chosen: Bools) -> KernelGraph:
@@ -191,7 +200,8 @@ def _compute_units(
     """Return for every task the waves of workgroups (0 if unknown), the units occupied, and the units needed."""
     tasks = graph.tasks
     is_kernel, is_collective = tasks.kind == TaskKind.KERNEL, tasks.kind == TaskKind.COLLECTIVE
-    per_unit = np.where(is_compute_bound | is_collective, 1.0, parameters["workgroups_per_unit_max"])
+    by_bound = np.where(is_compute_bound, 1.0, parameters["workgroups_per_unit_max"])
+    per_unit = np.where(is_collective, 1.0, np.where(tasks.residency > 0, tasks.residency, by_bound))
     uses_units = (is_kernel | is_collective) & graph.on_device()
     waves = np.where(uses_units, tasks.workgroups / (graph.hardware.compute_units * per_unit), 0.0)
     assumed = np.where(is_kernel, 1.0, parameters["cu_share_collective"])
@@ -199,8 +209,8 @@ def _compute_units(
     filled = np.where(tasks.workgroups > 0, np.minimum(waves, 1.0), assumed) * np.where(is_kernel, held_share, 1.0)
     occupies = np.where(uses_units, filled, 0.0)
     by_compute = parameters["cu_share_saturating_compute"] * occupies
-    by_bound = np.where(is_compute_bound, by_compute, parameters["cu_share_saturating_memory"])
-    saturating = np.where(is_kernel, by_bound, 1.0)
+    saturating_share = np.where(is_compute_bound, by_compute, parameters["cu_share_saturating_memory"])
+    saturating = np.where(is_kernel, saturating_share, 1.0)
     # A collective's workgroups all stay until it ends: one wave, whatever the grid.
     return np.where(is_collective, occupies, waves), occupies, np.minimum(occupies, saturating)
 

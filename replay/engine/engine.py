@@ -8,6 +8,9 @@ The engine keeps one heap of events and takes them in the order of time. At an e
 that the active tasks did since the last event. It ends the tasks that are done, and fires the edges that leave them.
 After the last event of a time, it shares every changed device anew, and pushes the event of its next change.
 
+A collective whose ranks meet has a mark at which its rank arrives. From then on it waits on its device: it holds its
+compute units, and makes no progress until all ranks have arrived.
+
 A task that shares nothing (a host call, a mark) needs no event. Its end is known as soon as all that it waits for is,
 and the tasks that wait for it are notified at once, whatever the time of the simulation.
 
@@ -26,12 +29,14 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
 from profilers.trace.compiled import bare, inlined
 from replay.engine.layout import CU, FAIR, N_FAIR, POWER, SharingState, lay_out, plain
-from replay.engine.sharing import activate, share
+from replay.engine.sharing import activate, begin_waiting, share, stop_waiting
 from replay.graph.graph import RESOURCES, KernelGraph
 
 #: An event is one number, its code. The arrival of a task is this plus the task. The next change on a device is its
 #: number in the low bits, and above them the version of the device's schedule, so that an outdated event shows.
 _ARRIVAL = 1 << 58
+#: The event at which a collective begins to wait for its peers is this plus the task.
+_WAITING = 1 << 59
 #: Tasks that arrive at one time and are kept in order outside the heap.
 _MAX_ARRIVING = 32
 #: A task with less work left is done: ns at full rate, a thousandth of what a profiler resolves.
@@ -59,6 +64,9 @@ class State(NamedTuple):
     lag: Any
     from_start: Any
     has_start_edges: Any  #: whether any edge counts from the start of its source
+    waiting_task: Any  #: by task: collective that begins to wait for its peers at this mark; -1 for none
+    is_waiting: Any  #: by task: whether it waits for its peers on its device
+    has_waiting: Any  #: whether any collective does
     first_active: Any  #: by device: row of its first active task in the table
     n_active: Any  #: by device: active tasks
     n_unstarted: Any  #: by device: active tasks that got no compute units yet
@@ -120,6 +128,8 @@ def _make_ready(sim, task, now):  # type: ignore[no-untyped-def]
         sim.start[task], sim.end[task] = ready, ready + sim.sharing.duration[task]
         sim.resolved[sim.size[_RESOLVED]] = task
         sim.size[_RESOLVED] += 1
+        if sim.has_waiting and sim.waiting_task[task] >= 0:
+            _push(sim, sim.end[task], _WAITING + sim.waiting_task[task])
     elif ready > now or sim.size[_ARRIVING] == _MAX_ARRIVING:
         _push(sim, ready, _ARRIVAL + task)
     else:
@@ -184,9 +194,27 @@ def _activate_arrivals(sim, now):  # type: ignore[no-untyped-def]
         task = sim.arriving[sim.size[_ARRIVING]]
         device = sim.sharing.device[task]
         _update_progress(sim, device, now)
-        activate(sim.sharing, sim.first_active[device], sim.n_active[device], task)
-        sim.n_active[device] += 1
-        sim.n_unstarted[device] += 1
+        if sim.has_waiting and sim.is_waiting[task]:
+            sim.is_waiting[task] = False
+            stop_waiting(sim.sharing, sim.first_active[device], task)
+        else:
+            activate(sim.sharing, sim.first_active[device], sim.n_active[device], task)
+            sim.n_active[device] += 1
+            sim.n_unstarted[device] += 1
+
+
+@inlined
+def _begin_waiting(sim, task, now):  # type: ignore[no-untyped-def]
+    """Let a collective take its compute units and wait for its peers, unless they all have arrived."""
+    device = sim.sharing.device[task]
+    if device < 0 or (sim.waiting[task] == 0 and sim.ready_ns[task] <= now):
+        return
+    _update_progress(sim, device, now)
+    sim.is_waiting[task] = True
+    activate(sim.sharing, sim.first_active[device], sim.n_active[device], task)
+    begin_waiting(sim.sharing, sim.first_active[device], task)
+    sim.n_active[device] += 1
+    sim.n_unstarted[device] += 1
 
 
 @inlined
@@ -223,7 +251,8 @@ def _reschedule(sim, now):  # type: ignore[no-untyped-def]
         if sim.n_unstarted[device] > 0:
             _start_tasks(sim, device, now)
         soonest = _next_change_ns(sim.sharing.active, base, count, is_short)
-        _push(sim, now + soonest, (sim.version[device] << sim.device_bits) + device)
+        if soonest < np.inf:  # not if all tasks wait
+            _push(sim, now + soonest, (sim.version[device] << sim.device_bits) + device)
     sim.size[_CHANGED] = 0
 
 
@@ -267,7 +296,9 @@ def run(sim):  # type: ignore[no-untyped-def]
         now, code = sim.event_ns[0], sim.event_code[0]
         _pop(sim)
         device = code & ((1 << sim.device_bits) - 1)
-        if code >= _ARRIVAL:
+        if code >= _WAITING:
+            _begin_waiting(sim, code - _WAITING, now)
+        elif code >= _ARRIVAL:
             _insert_arriving(sim, code - _ARRIVAL)
         elif sim.version[device] == code >> sim.device_bits:
             _end_tasks(sim, device, now)
@@ -310,6 +341,9 @@ def state_of(graph: KernelGraph) -> State:
     tasks, edges = graph.tasks, graph.edges
     n = len(tasks)
     sharing = lay_out(tasks, graph.policy)
+    arrival = graph.arrival_marks()
+    waiting_task, collectives = np.full(n, -1), np.flatnonzero(arrival >= 0)
+    waiting_task[arrival[collectives]] = collectives
     devices = max(int(tasks.device.max(initial=-1)) + 1, 1)
     source, target = plain(edges.source, np.int64), plain(edges.target, np.int64)
     waiting, n_tasks = np.zeros(n, np.int64), np.zeros(devices, np.int64)
@@ -327,6 +361,9 @@ def state_of(graph: KernelGraph) -> State:
         lag=plain(edges.lag_ns),
         from_start=plain(edges.from_start, np.bool_),
         has_start_edges=bool(edges.from_start.any()),
+        waiting_task=waiting_task,
+        is_waiting=np.zeros(n if len(collectives) else 1, np.bool_),
+        has_waiting=len(collectives) > 0,
         first_active=np.concatenate([[0], np.cumsum(n_tasks)[:-1]]),
         n_active=np.zeros(devices, np.int64),
         n_unstarted=np.zeros(devices, np.int64),
@@ -338,8 +375,9 @@ def state_of(graph: KernelGraph) -> State:
         resolved=np.zeros(n, np.int64),
         arriving=np.zeros(n, np.int64),
         # Each task arrives, comes to its last wave and ends once, and each of these reschedules a device at most once.
-        event_ns=np.empty(4 * n + 16),
-        event_code=np.empty(4 * n + 16, np.int64),
+        # So does each collective that begins to wait.
+        event_ns=np.empty(4 * n + 2 * len(collectives) + 16),
+        event_code=np.empty(4 * n + 2 * len(collectives) + 16, np.int64),
         size=np.zeros(4, np.int64),
     )
 
@@ -377,8 +415,35 @@ def _circle(graph: KernelGraph, stuck: npt.NDArray[np.bool_]) -> str:
     return " -> ".join(f"{graph.names[graph.tasks.name[t]][:60]} (task {t})" for t in circle[:8])
 
 
+#: Changes of the active tasks of a device.
+_ENDS, _STARTS, _WAITS = range(3)
+
+
+class TaskTimes(NamedTuple):
+    """Times of all tasks of a graph."""
+
+    start_ns: Floats
+    end_ns: Floats
+    arrival: Ints | Floats  #: decides between tasks that start together
+    wait_ns: Floats  #: when a collective began to wait for its peers; NaN for others
+
+
+def wait_times(graph: KernelGraph, start_ns: Floats) -> Floats:
+    """Return when each collective began to wait for its peers, in ns; NaN for other tasks.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        Graph of the tasks.
+    start_ns : array of float64, shape (n_tasks,)
+        Measured or replayed starts of all tasks; an arrival mark starts when its rank arrives.
+    """
+    arrival = graph.arrival_marks()
+    return np.where(arrival >= 0, start_ns[arrival], np.nan)
+
+
 def integrate_rates(
-    sharing: SharingState, times: tuple[Floats, Floats, Ints | Floats], rows: Ints, work_ns: Floats, log_rows: int = 0
+    sharing: SharingState, times: TaskTimes, rows: Ints, work_ns: Floats, log_rows: int = 0
 ) -> tuple[Floats, Floats]:
     """Add to `work_ns` the rate times the time of each task of a device; return the use of its resources over time.
 
@@ -386,8 +451,8 @@ def integrate_rates(
     ----------
     sharing : SharingState
         Sharing state of the graph.
-    times : (start, end, arrival)
-        Starts and ends of all tasks of the graph in ns. Their arrivals decide between tasks that start together.
+    times : TaskTimes
+        Times of all tasks of the graph.
     rows : array of int64
         Tasks of the device.
     work_ns : array of float64, one a task
@@ -401,19 +466,21 @@ def integrate_rates(
         Times at which the use changes, and the shares of the device in use from then on, of shape
         (times, len(RESOURCES)).
     """
-    task = np.concatenate([rows, rows])
-    is_start = np.arange(len(task)) < len(rows)
-    time_ns = np.where(is_start, times[0][task], times[1][task])
-    order = np.lexsort((task, times[2][task], is_start, time_ns))
+    waits = rows[times.wait_ns[rows] < times.start_ns[rows]]
+    task = np.concatenate([rows, rows, waits])
+    change = np.repeat([_STARTS, _ENDS, _WAITS], [len(rows), len(rows), len(waits)])
+    time_ns = np.concatenate([times.start_ns[rows], times.end_ns[rows], times.wait_ns[waits]])
+    order = np.lexsort((task, times.arrival[task], change != _ENDS, time_ns))
     log = (np.zeros(log_rows), np.zeros((log_rows, len(RESOURCES))))
-    logged = _integrate((task[order], is_start[order], time_ns[order]), sharing, work_ns, log)
+    is_waiting = np.zeros(len(work_ns), np.bool_)
+    logged = _integrate((task[order], change[order], time_ns[order]), sharing, is_waiting, work_ns, log)
     return log[0][:logged], log[1][:logged]
 
 
 @bare
-def _integrate(events, sharing, work_ns, log):  # type: ignore[no-untyped-def]
+def _integrate(events, sharing, is_waiting, work_ns, log):  # type: ignore[no-untyped-def]
     """Integrate the rates over starts and ends in the order of time; return the number of rows logged."""
-    (tasks, is_start, time_ns), (log_ns, in_use) = events, log
+    (tasks, changes, time_ns), (log_ns, in_use) = events, log
     active = sharing.active
     # Typed numbers: a literal would have numba compile the sharing once more.
     first, count, logged, before = np.int64(0), np.int64(0), np.int64(0), 0.0
@@ -438,7 +505,15 @@ def _integrate(events, sharing, work_ns, log):  # type: ignore[no-untyped-def]
                     row.remaining_ns = row.last_wave_ns
             before = min(before + step, now) if step < now - before else now
         before = now
-        if is_start[k]:
+        if changes[k] == _WAITS:
+            activate(sharing, first, count, task)
+            begin_waiting(sharing, first, task)
+            is_waiting[task] = True
+            count += 1
+        elif changes[k] == _STARTS and is_waiting[task]:
+            stop_waiting(sharing, first, task)
+            is_waiting[task] = False
+        elif changes[k] == _STARTS:
             activate(sharing, first, count, task)
             count += 1
         else:

@@ -27,6 +27,8 @@ _MARK = int(TaskKind.MARK)
 ACTIVE_TASK = np.dtype(
     [
         ("task", np.int64),
+        ("waits", np.int64),  # 1 while a collective waits for its peers: it holds units and makes no progress
+        ("is_resident", np.int64),  # 1 once all its workgroups run at once
         ("started", np.int64),  # 1 once it has run at a rate above 0
         ("resource_bits", np.int64),  # a bit for each fair resource that it demands
         ("remaining_ns", np.float64),  # work left, in ns at full rate
@@ -45,6 +47,8 @@ ACTIVE_TASK = np.dtype(
 )
 #: Features of `SharingState` in the order in which `_check_columns` writes them.
 _FEATURES = ("has_priorities", "has_waves", "has_interleaving", "has_footprints", "has_power")
+#: Columns of tasks that sharing reads if the feature beside them is on.
+_RARE_COLUMNS = {"extra_round": "has_rounds", "pressure": "has_pressure", "sensitivity": "has_pressure"}
 #: Columns of tasks that sharing reads, in the order in which `_check_columns` takes them.
 _TASK_COLUMNS: dict[str, type] = {
     **dict.fromkeys(("demand", "occupies", "waves", "footprint", "hit_share"), np.float64),
@@ -70,15 +74,21 @@ class SharingState(NamedTuple):
     priority: Any
     cu_mask: Any  #: partitions that the task may run on, a bit each
     interleaved: Any
+    extra_round: Any
+    pressure: Any
+    sensitivity: Any
     resource_of: Any  #: shape (tasks, `N_FAIR`): resource of each fair column; None if every column is one resource
     has_priorities: Any  #: whether priorities differ
     has_waves: Any  #: whether any task has a known number of waves
     has_interleaving: Any  #: whether any task is interleaved
     has_footprints: Any  #: whether footprints can exceed the cache
     has_power: Any  #: whether any task has a power demand
+    has_rounds: Any  #: whether a further round of workgroups has a cost
+    has_pressure: Any  #: whether any task puts pressure on others
     is_undivided: Any  #: whether there is one partition, of all compute units
     in_order: Any  #: as in `SharingPolicy`
     quantised: Any
+    waiting_pressure: Any
     power_exponent: Any
     partitions: Any  #: share of the compute units of each partition
     free_cu: Any  #: share of the compute units left in each partition, while they are handed out
@@ -97,6 +107,7 @@ def lay_out(tasks: Tasks, policy: SharingPolicy) -> SharingState:
         A demand or share is not within 0 to 1, or a task may run on no partition.
     """
     resource_of, n_resources = _numbered_resources(tasks)
+    rare, has_rare = _rare_columns(tasks)
     columns = {name: plain(getattr(tasks, name), type_) for name, type_ in _TASK_COLUMNS.items()}
     device, duration = np.empty(len(tasks), np.int64), plain(tasks.duration_ns)
     placement = (device, duration, plain(tasks.kind, np.int64), plain(tasks.device, np.int64))
@@ -105,6 +116,8 @@ def lay_out(tasks: Tasks, policy: SharingPolicy) -> SharingState:
         _refuse(tasks, policy, invalid)
     return SharingState(
         **columns,
+        **rare,
+        **has_rare,
         **dict(zip(_FEATURES, features, strict=True)),
         device=device,
         duration=duration,
@@ -112,12 +125,27 @@ def lay_out(tasks: Tasks, policy: SharingPolicy) -> SharingState:
         is_undivided=policy.partitions == (1.0,),
         in_order=policy.in_order,
         quantised=policy.quantised,
+        waiting_pressure=policy.waiting_pressure,
         power_exponent=policy.power_exponent,
         partitions=np.array(policy.partitions, dtype=np.float64),
         free_cu=np.zeros(len(policy.partitions)),
         totals=np.zeros((2, n_resources)),
         active=np.empty(len(tasks), ACTIVE_TASK),
     )
+
+
+def _rare_columns(tasks: Tasks) -> tuple[dict[str, npt.NDArray[Any]], dict[str, bool]]:
+    """Return the rare columns, of one element if their feature is off, and which features are on."""
+    has_rounds = bool(tasks.extra_round.any())
+    features = {"has_rounds": has_rounds, "has_pressure": bool(tasks.pressure.any() and tasks.sensitivity.any())}
+    columns = {}
+    for name, feature in _RARE_COLUMNS.items():
+        column = getattr(tasks, name)
+        if not (column >= 0.0).all():
+            task = int(np.argmin(column >= 0.0))
+            raise InvalidInputError(f"task {task}: {name} {column[task]}; it must not be negative")
+        columns[name] = plain(column) if features[feature] else np.zeros(1)
+    return columns, features
 
 
 def plain(column: npt.NDArray[Any], dtype: type = np.float64) -> npt.NDArray[Any]:

@@ -30,6 +30,9 @@ from replay.engine.layout import CU, FAIR, FREE, HBM_COLUMN, N_FAIR, POWER, RISI
 
 #: Shares closer than this are equal.
 _ROUNDING = 1e-12
+#: Compute units that waiting collectives leave to other tasks. If they held all, a kernel that a peer waits for could
+#: never run.
+_LEFT_BY_WAITING = 0.05
 
 
 @inlined
@@ -43,10 +46,29 @@ def activate(state, first, count, task):  # type: ignore[no-untyped-def]
 
 
 @inlined
+def begin_waiting(state, first, task):  # type: ignore[no-untyped-def]
+    """Let an active collective hold its compute units without progress."""
+    row = first
+    while state.active[row].task != task:
+        row += 1
+    state.active[row].waits = 1
+
+
+@inlined
+def stop_waiting(state, first, task):  # type: ignore[no-untyped-def]
+    """Let a waiting collective make progress."""
+    row = first
+    while state.active[row].task != task:
+        row += 1
+    state.active[row].waits = 0
+
+
+@inlined
 def _write_row(state, index, task):  # type: ignore[no-untyped-def]
     """Write the row of a task that has made no progress."""
     row = state.active[index]
     row.task, row.started, row.resource_bits = task, 0, 0
+    row.waits, row.is_resident = 0, 0
     row.remaining_ns, row.rate, row.granted_cu, row.last_wave_ns = state.duration[task], 0.0, 0.0, 0.0
     row.needed_cu = state.demand[task, CU]
     row.occupied_cu = max(state.occupies[task], row.needed_cu)
@@ -77,9 +99,11 @@ def share(state, first, count):  # type: ignore[no-untyped-def]
     """
     if count == 1 and state.is_undivided and not state.quantised:
         row = state.active[first]
-        row.granted_cu, row.rate = _wanted_cu(row), 1.0
+        row.granted_cu, row.rate = _wanted_cu(row), 1.0 - row.waits
+        row.is_resident |= row.remaining_ns <= row.last_wave_ns
         return False
     is_short = _dispatch(state, first, count)
+    _slow(state, first, count)
     if state.has_footprints:
         _raise_misses(state, first, count)
     _fill(state, first, count)
@@ -109,7 +133,9 @@ def _dispatch(state, first, count):  # type: ignore[no-untyped-def]
         any_last_wave |= row.remaining_ns <= row.last_wave_ns
     if state.is_undivided and total <= 1.0 + _ROUNDING and not state.quantised:
         for k in range(first, first + count):
-            state.active[k].granted_cu = state.active[k].wanted_cu
+            row = state.active[k]
+            row.granted_cu = row.wanted_cu
+            row.is_resident |= row.remaining_ns <= row.last_wave_ns
         return False
     if interleaves or not state.is_undivided:
         return _dispatch_to_partitions(state, first, count)
@@ -118,12 +144,12 @@ def _dispatch(state, first, count):  # type: ignore[no-untyped-def]
         for k in range(first, first + count):  # workgroups that run already stay
             row = state.active[k]
             kept = min(row.granted_cu, row.wanted_cu) if row.remaining_ns <= row.last_wave_ns else 0.0
-            row.granted_cu = min(kept, free)
+            row.granted_cu = min(kept, max(free - _LEFT_BY_WAITING * row.waits, 0.0))
             free -= row.granted_cu
     for k in range(first, first + count):
         row = state.active[k]
         kept = row.granted_cu if any_last_wave else 0.0
-        more = min(row.wanted_cu - kept, free)
+        more = min(row.wanted_cu - kept, max(free - _LEFT_BY_WAITING * row.waits, 0.0))
         row.granted_cu = kept + more
         free -= more
         row.rate_cap = _rate_cap(state, row)
@@ -210,10 +236,53 @@ def _rate_cap(state, row):  # type: ignore[no-untyped-def]
     """Return the highest rate that the compute units granted to a task allow."""
     granted = row.granted_cu
     cap = min(granted / max(row.needed_cu, _ROUNDING), 1.0)
+    if granted > _ROUNDING and state.has_rounds and state.extra_round[row.task] > 0.0:
+        cap = _single_round_rate(state, row, cap)
     if state.quantised and state.waves[row.task] > 0.0 and granted > _ROUNDING:
         cap = _quantized_rate(state, row)
     cap = 0.0 if granted <= _ROUNDING else cap
-    return 1.0 if granted >= row.wanted_cu - _ROUNDING else cap
+    is_complete = granted >= row.wanted_cu - _ROUNDING
+    row.is_resident |= is_complete and row.remaining_ns <= row.last_wave_ns
+    return 1.0 if is_complete else cap
+
+
+@inlined
+def _single_round_rate(state, row, cap):  # type: ignore[no-untyped-def]
+    """Return the rate of a kernel that alone runs all its workgroups at once, with the units it is granted.
+
+    A further round takes the share `extra_round` of the kernel's duration, since few workgroups run in it. Workgroups
+    that run already are not displaced. A kernel of several rounds has the rate `cap`.
+    """
+    if row.remaining_ns > row.last_wave_ns:
+        return cap
+    if row.is_resident:
+        return 1.0
+    share = row.wanted_cu / row.granted_cu
+    return min(cap, 1.0 / (1.0 + state.extra_round[row.task] * (np.ceil(share - 1e-9) - 1.0)))
+
+
+@inlined
+def _slow(state, first, count):  # type: ignore[no-untyped-def]
+    """Lower the rate caps of tasks that other tasks put pressure on; a collective that waits makes no progress."""
+    pressure = 0.0
+    if state.has_pressure:
+        for k in range(first, first + count):
+            pressure += _pressure(state, state.active[k])
+    for k in range(first, first + count):
+        row = state.active[k]
+        if state.has_pressure and row.rate_cap > 0.0:
+            rest = max(pressure - _pressure(state, row), 0.0)
+            row.rate_cap /= 1.0 + row.rate_cap * state.sensitivity[row.task] * rest
+        if row.waits > 0:
+            row.rate_cap = 0.0
+
+
+@inlined
+def _pressure(state, row):  # type: ignore[no-untyped-def]
+    """Return the pressure that an active task puts on the tasks beside it: none before it gets compute units."""
+    if row.rate_cap <= 0.0:
+        return 0.0
+    return state.pressure[row.task] * (state.waiting_pressure if row.waits > 0 else 1.0)
 
 
 @inlined

@@ -421,6 +421,7 @@ def _index_calls(*tables: pa.Table) -> CallColumns:
 _WORK_COLUMNS = {
     **{name: name for name in ("id", "rank", "iteration", "launch_id", "device", "stream", "workgroups", "bytes")},
     **{"start_ns": "start", "op_id": "op", "collective_id": "collective"},
+    **{"workgroup_size": "threads", "registers": "registers", "lds_bytes": "lds_bytes"},
 }
 _CALL_COLUMNS = {**{name: name for name in ("id", "rank", "process", "thread", "iteration")}, "start_ns": "start"}
 

@@ -17,6 +17,7 @@ from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import isolate
+from replay.costs.occupancy import resident_workgroups
 from replay.costs.operators import Call, operator_of
 from replay.from_trace.host import HostTasks, add_host, add_returns, mark_columns
 from replay.from_trace.index import DTYPE_INDEX, TraceIndex, index_trace
@@ -177,7 +178,22 @@ def _task_columns(window: Window, operator: Ints) -> dict[str, tuple[Ints, int]]
         "ranks": (ranks, 0),
         "direction": (device_work.direction, -1),
         "phase": (device_work.phase, -1),
+        "residency": (_residency(window), 0),
     }
+
+
+def _residency(window: Window) -> Ints:
+    """Return how many workgroups of each kernel a compute unit holds, 0 if the trace does not tell."""
+    device, work = window.index.hardware.device, window.device_work
+    known = np.flatnonzero((work.threads > 0) & (work.registers > 0) & (work.lds_bytes >= 0))
+    result = np.zeros(len(work), dtype=np.int64)
+    if device is None or not len(known):
+        return result
+    shapes = np.stack([work.threads[known], work.registers[known], work.lds_bytes[known]])
+    (threads, registers, lds), index = np.unique(shapes, axis=1, return_inverse=True)
+    held = resident_workgroups(device, threads, registers=registers, lds_bytes=lds)
+    result[known] = np.nan_to_num(held)[index].astype(np.int64)
+    return result
 
 
 def _launching_operators(assembly: Assembly, window: Window) -> Ints:

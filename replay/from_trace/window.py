@@ -45,6 +45,9 @@ class DeviceWork:
     collective: Ints
     name: Ints
     workgroups: Ints
+    threads: Ints
+    registers: Ints
+    lds_bytes: Ints
     bytes: Ints
     launched_by: Ints
     phase: Ints

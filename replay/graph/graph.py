@@ -36,6 +36,8 @@ class SharingPolicy:
     quantised : bool
         Whether a kernel with fewer compute units takes whole waves: ceil(waves / share) instead of ceil(waves).
         Otherwise its time grows in proportion.
+    waiting_pressure : float
+        Pressure of a collective that waits for its peers, as a share of its pressure while it transfers.
     power_exponent : float
         Above its power limit a device lowers its clock to ``power ** (-1 / power_exponent)``. Dynamic power is
         proportional to V^2 f, and V about proportional to f.
@@ -49,6 +51,7 @@ class SharingPolicy:
     partitions: tuple[float, ...] = (1.0,)
     in_order: bool = True
     quantised: bool = False
+    waiting_pressure: float = 1.0
     power_exponent: float = 3.0
 
     def __post_init__(self) -> None:
@@ -254,14 +257,17 @@ class Lane:
 #: Value of a column that is left out, until `Tasks` fills in its default.
 _ABSENT: Any = None
 _DEFAULTS: Mapping[str, float | int | bool] = {
-    **dict.fromkeys(("waves", "footprint", "hit_share"), 0.0),
+    **dict.fromkeys(("waves", "footprint", "hit_share", "extra_round", "pressure", "sensitivity"), 0.0),
     **dict.fromkeys(("priority", "ranks"), 0),
     **dict.fromkeys(("cu_mask", "link", "engine", "direction", "launched_by", "phase"), -1),
     "factor": 1.0,
+    "residency": 0.0,
     "interleaved": False,
 }
 #: Columns that the engine does not read.
-_UNTIMED = ("ranks", "direction", "launched_by", "phase", "factor")
+_UNTIMED = ("ranks", "direction", "launched_by", "phase", "residency", "factor")
+#: Columns that the engine reads only if a task has a value in them.
+_RARE = ("extra_round", "pressure", "sensitivity")
 
 
 @dataclass(frozen=True)
@@ -318,6 +324,13 @@ class Tasks:
     interleaved : array of bool, optional
         Whether the dispatcher runs its workgroups beside the workgroups of earlier tasks. In a trace, a task is
         interleaved if it started while another ran.
+    extra_round : array of float64, optional
+        Cost of a further round of workgroups for a kernel whose workgroups all run at once when it is alone, as a
+        share of its duration. 0: its rate falls in proportion to the units that it lacks.
+    pressure : array of float64, optional
+        Pressure that it puts on the memory system, and thereby on every task beside it.
+    sensitivity : array of float64, optional
+        Time that a unit of pressure adds, as a share of its duration.
     link, engine : array of int64, optional
         Number of the link or DMA engine that its demand is on. All tasks with -1 share one further link or engine.
     footprint : array of float64, optional
@@ -332,6 +345,8 @@ class Tasks:
         Name of the operator that launched it, as an index into `KernelGraph.names`; -1 if unknown.
     phase : array of int64, optional
         Index into `PHASES`; -1 if unknown.
+    residency : array of float64, optional
+        Workgroups that a compute unit holds at once; 0 if unknown.
     factor : array of float64, optional
         Factor that what-ifs assume for its duration. `duration_ns` contains it; models re-time the duration without it.
     """
@@ -359,6 +374,9 @@ class Tasks:
     priority: Ints = _ABSENT
     cu_mask: Ints = _ABSENT
     interleaved: Bools = _ABSENT
+    extra_round: Floats = _ABSENT
+    pressure: Floats = _ABSENT
+    sensitivity: Floats = _ABSENT
     link: Ints = _ABSENT
     engine: Ints = _ABSENT
     footprint: Floats = _ABSENT
@@ -367,6 +385,7 @@ class Tasks:
     direction: Ints = _ABSENT
     launched_by: Ints = _ABSENT
     phase: Ints = _ABSENT
+    residency: Floats = _ABSENT
     factor: Floats = _ABSENT
 
     def __post_init__(self) -> None:
@@ -374,7 +393,9 @@ class Tasks:
             if getattr(self, name) is _ABSENT:
                 # A read-only view of one value: columns that no graph of a job uses take no memory.
                 column = (
-                    np.broadcast_to(np.asarray(value), len(self)) if name in _UNTIMED else np.full(len(self), value)
+                    np.broadcast_to(np.asarray(value), len(self))
+                    if name in (*_UNTIMED, *_RARE)
+                    else np.full(len(self), value)
                 )
                 object.__setattr__(self, name, column)
         if self.occupies is _ABSENT:
@@ -591,6 +612,26 @@ class KernelGraph:
         is_host_time = np.isin(edges.kind, sorted(HOST_TIME_EDGES))
         lag_ns = np.where(is_host_time, edges.lag_ns * factor, edges.lag_ns)
         return replace(graph, edges=replace(edges, lag_ns=lag_ns))
+
+    def arrival_marks(self) -> Ints:
+        """Return for each collective whose ranks meet the mark at which its own rank arrives; -1 for other tasks.
+
+        The mark is on the stream of the collective, and an edge leads from it to the mark of the meeting.
+        """
+        tasks, edges = self.tasks, self.edges
+        arrival = np.full(len(tasks), -1)
+        rendezvous = edges.select(edges.kind == EdgeKind.RENDEZVOUS)
+        is_leaving = tasks.kind[rendezvous.target] == TaskKind.COLLECTIVE
+        is_entering = (tasks.kind[rendezvous.source] == TaskKind.MARK) & (tasks.lane[rendezvous.source] >= 0)
+        into, out = rendezvous.select(is_entering), rendezvous.select(is_leaving & ~is_entering)
+        keys_in = into.target * (len(self.lanes) + 1) + tasks.lane[into.source]
+        keys_out = out.source * (len(self.lanes) + 1) + tasks.lane[out.target]
+        order = np.argsort(keys_in, kind="stable")
+        at = np.searchsorted(keys_in[order], keys_out)
+        is_met = at < len(order)
+        is_met[is_met] = keys_in[order][at[is_met]] == keys_out[is_met]
+        arrival[out.target[is_met]] = into.source[order[at[is_met]]]
+        return arrival
 
     def with_tasks(self, **columns: npt.NDArray[Any]) -> "KernelGraph":
         """Return a copy of the graph with the named task columns replaced."""

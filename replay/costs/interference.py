@@ -1,0 +1,116 @@
+"""Interference: how much tasks side by side slow each other beyond the compute units and the bandwidth that they share.
+
+Three columns of tasks carry it, and `replay.engine.sharing` applies them. A task has a pressure: what it does to the
+memory system, and so to every task beside it. A task has a sensitivity: the time that a unit of pressure adds to it, as
+a share of its duration. A kernel whose workgroups all run at once when it is alone has the cost of a further round,
+for when some of its workgroups do not find a free compute unit. With pressures P beside it, a kernel takes
+
+    duration * (1 + sensitivity * P + extra_round * (rounds - 1)).
+
+`with_interference` sets the columns: from a fit to traces (`InterferenceFit`) where it knows the kernel or the
+collective, otherwise from the parameters that are shipped.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+
+from profilers.trace.arrays import Bools, Floats
+from profilers.trace.kernels import CLASSES
+from replay.calibration.parameters import Parameters
+from replay.graph.graph import RESOURCES, KernelGraph, TaskKind
+
+_CU = RESOURCES.index("cu")
+#: Duration of the latencies of a short kernel, ns: what `latency_sensitivity` counts in.
+LATENCY_NS = 3000.0
+#: A workgroup that leaves room for as many of its kind on a unit also finds room beside a collective.
+_MOST_RESIDENT = 2.0
+#: Sensitivities of single kernels are at most this many times what their class and duration say.
+MOST_FACTOR = 8.0
+
+
+@dataclass(frozen=True)
+class InterferenceFit:
+    """Interference that was fitted to the traces of a job.
+
+    Parameters
+    ----------
+    pressures : mapping of str to float
+        Pressure of collectives while they transfer, by `partner_label`.
+    classes : mapping of str to float
+        Sensitivity of kernels by class, without the latencies of short kernels.
+    kernels : mapping of str to float
+        Factor on the sensitivity and on the cost of a further round of single kernels, by `kernel_label`.
+    device : str
+        Device that was measured; empty if the trace does not name it.
+    """
+
+    pressures: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    classes: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    kernels: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    device: str = ""
+
+
+def interference_of(parameters: Parameters) -> InterferenceFit:
+    """Return the fitted interference that the parameters carry; an empty fit if they carry none."""
+    fits = (each for each in parameters.calibrations if isinstance(each, InterferenceFit))
+    return next(fits, InterferenceFit())
+
+
+def kernel_label(name: str, workgroups: int) -> str:
+    """Return the label of a kernel in a fit: its name and grid.
+
+    Examples
+    --------
+    >>> kernel_label("gemm_128x128", 304)
+    'gemm_128x128 [304]'
+    """
+    return f"{name} [{workgroups}]"
+
+
+#: Label of a collective in a fit: the same as that of a kernel.
+partner_label = kernel_label
+
+
+def with_interference(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
+    """Return a copy of `graph` with the pressure, the sensitivity and the cost of a further round of every task.
+
+    - Pressure: collectives have `pressure_collective` times the share of the compute units that they hold.
+    - Sensitivity: kernels have 1, and `latency_sensitivity` times 3 us over their duration on top. So short kernels are
+      slowed by a fixed time: they mostly wait for memory and for their own launch.
+    - Further round: `extra_round_cost`, for kernels of one round with at most two workgroups on a unit.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        Graph with its waves and with the units that its tasks occupy.
+    parameters : Parameters
+        Parameters, with an `InterferenceFit` among their calibrations if there is one.
+    """
+    tasks, fit = graph.tasks, interference_of(parameters)
+    is_kernel = (tasks.kind == TaskKind.KERNEL) & graph.on_device()
+    is_collective = (tasks.kind == TaskKind.COLLECTIVE) & graph.on_device()
+    assumed = parameters["pressure_collective"] * tasks.occupies
+    pressure = np.where(is_collective, _by_label(graph, fit.pressures, is_collective, assumed), 0.0)
+    factor = _by_label(graph, fit.kernels, is_kernel, np.ones(len(tasks)))
+    of_class = np.array([fit.classes.get(name, 1.0) for name in (*CLASSES, "")])[tasks.class_]
+    latency = parameters["latency_sensitivity"] * LATENCY_NS / np.maximum(tasks.duration_ns, 1.0)
+    sensitivity = np.where(is_kernel, factor * (of_class + latency), 0.0)
+    is_single = is_kernel & (tasks.waves > 0) & (tasks.waves <= 1) & (tasks.residency <= _MOST_RESIDENT)
+    extra_round = np.where(is_single, factor * parameters["extra_round_cost"], 0.0)
+    return graph.with_tasks(pressure=pressure, sensitivity=sensitivity, extra_round=extra_round)
+
+
+def _by_label(graph: KernelGraph, fitted: Mapping[str, float], chosen: Bools, default: Floats) -> Floats:
+    """Return the fitted value of each chosen task, and `default` for the others."""
+    if not fitted:
+        return default
+    tasks, values = graph.tasks, default.copy()
+    rows = np.flatnonzero(chosen)
+    keys, index = np.unique(np.stack([tasks.name[rows], tasks.workgroups[rows]]), axis=1, return_inverse=True)
+    labels = [kernel_label(graph.names[name], grid) for name, grid in keys.T.tolist()]
+    known = np.array([fitted.get(label, np.nan) for label in labels])[index] if labels else np.zeros(0)
+    values[rows] = np.where(np.isnan(known), values[rows], known)
+    return values
