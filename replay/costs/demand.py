@@ -29,6 +29,11 @@ def isolated_durations(graph: KernelGraph) -> Floats:
     Tasks that run alone, or beside others that leave them enough, keep their duration. The begin of a task's last wave
     is taken from its measured duration; see `measured_beside`.
     """
+    return np.where(_measured_tasks(graph), integrated_rates(graph), graph.tasks.duration_ns)
+
+
+def integrated_rates(graph: KernelGraph) -> Floats:
+    """Return the integral of the rate of each device task over its measured interval, in ns; 0 for other tasks."""
     tasks = graph.tasks
     is_measured = _measured_tasks(graph)
     sharing, work_ns = lay_out(tasks, graph.policy), np.zeros(len(tasks))
@@ -37,7 +42,7 @@ def isolated_durations(graph: KernelGraph) -> Floats:
     for device in np.unique(tasks.device[is_measured]):
         rows = np.flatnonzero(is_measured & (tasks.device == device))
         integrate_rates(sharing, events, rows, work_ns)
-    return np.where(is_measured, work_ns, tasks.duration_ns)
+    return work_ns
 
 
 def _measured_tasks(graph: KernelGraph) -> Bools:
@@ -105,15 +110,30 @@ def isolate(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     tasks = graph.tasks
     spans = tasks.measured_end_ns - tasks.measured_start_ns
     measured = np.where(np.isnan(tasks.measured_start_ns), tasks.duration_ns, spans)
+    with_demand = contended(graph, measured, parameters)
+    isolated = isolated_durations(with_demand)
+    is_slowed = measured - isolated > _MIN_CONTENTION * measured
+    basis = np.where(is_slowed, max(int(Basis.MODELLED), int(graph.origin)), int(graph.origin))
+    return with_demand.with_tasks(duration_ns=isolated, basis=basis)
+
+
+def contended(graph: KernelGraph, duration_ns: Floats, parameters: Parameters) -> KernelGraph:
+    """Return a copy of `graph` with durations and demands, dispatched as the measured timeline was.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        Graph with measured times.
+    duration_ns : array of float64, shape (n_tasks,)
+        Duration of each task that its demands follow from.
+    parameters : Parameters
+        Parameters of the contention model.
+    """
     graph = replace(graph, policy=dispatch_of(graph.policy, parameters))
     beside, later = measured_beside(graph)
-    with_demand = with_demands(graph.with_tasks(duration_ns=measured, interleaved=later), parameters)
+    with_demand = with_demands(graph.with_tasks(duration_ns=duration_ns, interleaved=later), parameters)
     waves = with_demand.tasks.waves  # a kernel of one wave is in its last wave all the time
-    with_demand = with_demand.with_tasks(waves=np.where(beside & (waves > 1), 0.0, waves))
-    isolated = isolated_durations(with_demand)
-    contended = measured - isolated > _MIN_CONTENTION * measured
-    basis = np.where(contended, max(int(Basis.MODELLED), int(graph.origin)), int(graph.origin))
-    return with_demand.with_tasks(duration_ns=isolated, basis=basis)
+    return with_demand.with_tasks(waves=np.where(beside & (waves > 1), 0.0, waves))
 
 
 def with_demands(graph: KernelGraph, parameters: Parameters) -> KernelGraph:

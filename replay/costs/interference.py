@@ -27,6 +27,8 @@ _CU = RESOURCES.index("cu")
 LATENCY_NS = 3000.0
 #: A workgroup that leaves room for as many of its kind on a unit also finds room beside a collective.
 _MOST_RESIDENT = 2.0
+#: Labels of copies, and of kernels that are no collectives, among pressures.
+COPY, KERNEL = "copy", "kernel"
 #: Sensitivities of single kernels are at most this many times what their class and duration say.
 MOST_FACTOR = 8.0
 
@@ -38,7 +40,8 @@ class InterferenceFit:
     Parameters
     ----------
     pressures : mapping of str to float
-        Pressure of collectives while they transfer, by `partner_label`.
+        Pressure of collectives while they transfer, by `kernel_label`; of copies by `COPY`, and of kernels that fill
+        the device by `KERNEL`.
     classes : mapping of str to float
         Sensitivity of kernels by class, without the latencies of short kernels.
     kernels : mapping of str to float
@@ -70,10 +73,6 @@ def kernel_label(name: str, workgroups: int) -> str:
     return f"{name} [{workgroups}]"
 
 
-#: Label of a collective in a fit: the same as that of a kernel.
-partner_label = kernel_label
-
-
 def with_interference(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     """Return a copy of `graph` with the pressure, the sensitivity and the cost of a further round of every task.
 
@@ -94,6 +93,9 @@ def with_interference(graph: KernelGraph, parameters: Parameters) -> KernelGraph
     is_collective = (tasks.kind == TaskKind.COLLECTIVE) & graph.on_device()
     assumed = parameters["pressure_collective"] * tasks.occupies
     pressure = np.where(is_collective, _by_label(graph, fit.pressures, is_collective, assumed), 0.0)
+    pressure = np.where(is_kernel, fit.pressures.get(KERNEL, 0.0) * tasks.occupies, pressure)
+    is_copy = (tasks.kind == TaskKind.COPY) & graph.on_device()
+    pressure = np.where(is_copy, fit.pressures.get(COPY, 0.0), pressure)
     factor = _by_label(graph, fit.kernels, is_kernel, np.ones(len(tasks)))
     of_class = np.array([fit.classes.get(name, 1.0) for name in (*CLASSES, "")])[tasks.class_]
     latency = parameters["latency_sensitivity"] * LATENCY_NS / np.maximum(tasks.duration_ns, 1.0)

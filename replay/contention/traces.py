@@ -1,0 +1,428 @@
+"""Interference fitted to a trace: kernels that ran alone and beside other work, and the model that explains them.
+
+`overlapped_kernels` finds the pairs of a trace in the graphs of its iterations. `slowdowns` predicts with the engine
+how much longer each overlapped kernel takes than alone. `fit_interference` fits the parameters of
+`replay.costs.interference` to them, and `held_out_slowdowns` predicts each rank or class from the others.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import scipy
+
+from profilers.errors import InvalidInputError
+from profilers.trace.arrays import Bools, Floats, Ints
+from profilers.trace.kernels import CLASSES
+from profilers.trace.trace import Trace
+from replay.calibration.parameters import Parameters
+from replay.contention.pairs import ContentionPairs
+from replay.costs.demand import contended, integrated_rates
+from replay.costs.interference import (
+    COPY,
+    KERNEL,
+    LATENCY_NS,
+    MOST_FACTOR,
+    InterferenceFit,
+    kernel_label,
+    with_interference,
+)
+from replay.engine.engine import wait_times
+from replay.from_trace import build_graph, index_trace
+from replay.graph.graph import KernelGraph, TaskKind
+
+#: Parameters that are fitted to traces, with the bounds of their values.
+TRACE_BOUNDS = {
+    "extra_round_cost": (0.05, 1.5),
+    "latency_sensitivity": (0.01, 20.0),
+    "pressure_share_waiting": (0.0, 1.0),
+    "pressure_collective": (0.0, 20.0),
+}
+#: Called with (graphs built, graphs in all, what).
+Progress = Callable[[int, int, str], None]
+#: Kernels of a trace that are predicted at most, iterations of one graph, and rows that a fit uses.
+_MOST_KERNELS, _GRAPH_ITERATIONS, _MOST_ROWS = 150_000, 4, 20_000
+#: Scale of logarithmic errors above which the loss is linear, and weight of the priors.
+_SCALE, _PRIOR = 0.1, 0.5
+#: Excess time at which a kernel's own factor counts as much as its prior of 1.
+_FACTOR_EXCESS = 0.1
+#: Least overlapped kernels for a fit.
+LEAST_KERNELS = 20
+_FOLDS = 10
+
+
+@dataclass(frozen=True)
+class OverlappedKernels:
+    """Overlapped kernels of a trace: arrays have a row a kernel, in the order of `graphs`.
+
+    Parameters
+    ----------
+    graphs : sequence of (KernelGraph, array of int64)
+        Graphs of iterations with the times alone as durations, and the tasks of the overlapped kernels.
+    pair : array of int64
+        Rows of `ContentionPairs`.
+    measured_ns, alone_ns : array of float64
+        Time beside other work, and time alone.
+    rank, class_, label : array of int64
+        Rank, index into `CLASSES`, and index into `labels`.
+    labels, partners : sequence of str
+        Kernels with their grids, and kinds of work beside them.
+    transferring, waiting : array of float64, shape (n, len(partners))
+        Work beside the kernel, as a mean over its time: the pressure of `partners` counts this often.
+    """
+
+    graphs: Sequence[tuple[KernelGraph, Ints]]
+    pair: Ints
+    measured_ns: Floats
+    alone_ns: Floats
+    rank: Ints
+    class_: Ints
+    label: Ints
+    labels: Sequence[str]
+    partners: Sequence[str]
+    transferring: Floats
+    waiting: Floats
+
+    def __len__(self) -> int:
+        return len(self.pair)
+
+
+def overlapped_kernels(
+    trace: Trace, pairs: ContentionPairs, *, parameters: Parameters, progress: Progress | None = None
+) -> OverlappedKernels:
+    """Return the overlapped kernels of a trace that are in one of its iterations.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace. Of a long one, iterations are taken evenly.
+    pairs : ContentionPairs
+        Its pairs.
+    parameters : Parameters
+        Parameters of the demands.
+    progress : callable, optional
+        Called with (graphs built, graphs in all, what).
+
+    Raises
+    ------
+    InvalidInputError
+        No overlapped kernel is in an iteration.
+    """
+    blocks = _blocks(trace, pairs)
+    index = index_trace(trace) if blocks else None
+    graphs, rows, seen = [], [], np.zeros(len(pairs.event), dtype=bool)
+    for number, block in enumerate(blocks):
+        if progress:
+            progress(number, len(blocks), f"graph of iteration {block[-1]}")
+        assert index is not None
+        graph = build_graph(index, block, parameters=parameters)
+        tasks, pair = _tasks_of(graph, pairs, seen)
+        seen[pair] = True
+        if len(tasks):
+            duration = np.where(np.isnan(graph.tasks.measured_start_ns), graph.tasks.duration_ns, _spans(graph))
+            duration[tasks] = pairs.alone_ns[pair]
+            graphs.append((contended(graph, duration, parameters), tasks))
+            rows.append(pair)
+    if not graphs:
+        raise InvalidInputError("no overlapped kernel of the trace is in an iteration; see `seqpoint describe`")
+    return _gathered(graphs, np.concatenate(rows), pairs)
+
+
+def _blocks(trace: Trace, pairs: ContentionPairs) -> list[tuple[int, ...]]:
+    """Return blocks of consecutive iterations with overlapped kernels, evenly over the trace."""
+    numbers = np.unique(trace.iterations["iteration"].to_numpy()) if trace.iterations.num_rows else np.zeros(0, int)
+    parts = np.array_split(numbers, max(-(-len(numbers) // _GRAPH_ITERATIONS), 1))
+    used = [part for part in parts if len(part) and np.isin(pairs.iteration, part).any()]
+    share = _MOST_KERNELS / max(trace.kernels.num_rows, 1)
+    step = max(int(np.ceil(1 / share)), 1) if share < 1 else 1
+    return [tuple(part.tolist()) for part in used[::step]]
+
+
+def _spans(graph: KernelGraph) -> Floats:
+    return np.asarray(graph.tasks.measured_end_ns - graph.tasks.measured_start_ns)
+
+
+def _tasks_of(graph: KernelGraph, pairs: ContentionPairs, seen: Bools) -> tuple[Ints, Ints]:
+    """Return the tasks of overlapped kernels in the graph's iterations, and the rows of their pairs."""
+    tasks = graph.tasks
+    candidates = np.flatnonzero((tasks.kind == TaskKind.KERNEL) & graph.on_device() & tasks.in_iteration)
+    order = np.argsort(pairs.event, kind="stable")
+    at = np.searchsorted(pairs.event[order], tasks.event[candidates])
+    is_pair = at < len(order)
+    is_pair[is_pair] = pairs.event[order][at[is_pair]] == tasks.event[candidates][is_pair]
+    chosen, rows = candidates[is_pair], order[at[is_pair]]
+    is_new = ~seen[rows] & (_spans(graph)[chosen] > 0)
+    return chosen[is_new], rows[is_new]
+
+
+def _gathered(graphs: list[tuple[KernelGraph, Ints]], pair: Ints, pairs: ContentionPairs) -> OverlappedKernels:
+    """Return the kernels of all graphs as arrays, with the work beside each."""
+    columns, texts = [], []
+    exposures: list[dict[str, tuple[Floats, Floats]]] = []
+    for graph, tasks in graphs:
+        columns.append(graph.tasks.class_[tasks])
+        grids = zip(graph.tasks.name[tasks].tolist(), graph.tasks.workgroups[tasks].tolist(), strict=True)
+        texts += [kernel_label(graph.names[name], grid) for name, grid in grids]
+        exposures.append(_exposures(graph, tasks))
+    labels, label = np.unique(np.array(texts, dtype=object), return_inverse=True)
+    partners = sorted({name for each in exposures for name in each})
+    nothing = [np.zeros(len(tasks)) for _, tasks in graphs]
+    beside = [
+        np.stack(
+            [
+                np.concatenate([each.get(p, (zero, zero))[side] for each, zero in zip(exposures, nothing, strict=True)])
+                for p in partners
+            ],
+            axis=1,
+        )
+        for side in (0, 1)
+    ]
+    facts = (pairs.duration_ns[pair], pairs.alone_ns[pair], pairs.rank[pair])
+    return OverlappedKernels(
+        tuple(graphs), pair, *facts, np.concatenate(columns), label, tuple(labels.tolist()), tuple(partners), *beside
+    )
+
+
+def _exposures(graph: KernelGraph, chosen: Ints) -> dict[str, tuple[Floats, Floats]]:
+    """Return for each kind of work how much of it transferred, and waited, beside each chosen kernel.
+
+    Work beside a kernel is on the same device and another queue. A kernel counts with the units that it occupies.
+    """
+    tasks = graph.tasks
+    wait_ns = wait_times(graph, tasks.measured_start_ns)
+    works = graph.on_device() & (tasks.measured_end_ns > tasks.measured_start_ns) & (tasks.kind != TaskKind.MARK)
+    spans = tasks.measured_end_ns[chosen] - tasks.measured_start_ns[chosen]
+    result = {}
+    for name, rows, weight in _kinds_of_work(graph, np.flatnonzero(works)):
+        active = _overlap(graph, chosen, rows, weight, (tasks.measured_start_ns[rows], tasks.measured_end_ns[rows]))
+        waits = ~np.isnan(wait_ns[rows])
+        began = (wait_ns[rows[waits]], tasks.measured_start_ns[rows[waits]])
+        held = _overlap(graph, chosen, rows[waits], weight[waits], began)
+        if active.any() or held.any():
+            result[name] = (active / spans, held / spans)
+    return result
+
+
+def _kinds_of_work(graph: KernelGraph, works: Ints) -> list[tuple[str, Ints, Floats]]:
+    """Return the label, the tasks and the weights of each kind of work: collectives by label, copies, kernels."""
+    tasks = graph.tasks
+    copies, kernels = (works[tasks.kind[works] == kind] for kind in (TaskKind.COPY, TaskKind.KERNEL))
+    kinds = [(COPY, copies, np.ones(len(copies))), (KERNEL, kernels, tasks.occupies[kernels])]
+    rows = works[tasks.kind[works] == TaskKind.COLLECTIVE]
+    if len(rows):
+        keys, index = np.unique(np.stack([tasks.name[rows], tasks.workgroups[rows]]), axis=1, return_inverse=True)
+        for code, (name, grid) in enumerate(keys.T.tolist()):
+            members = rows[index == code]
+            kinds.append((kernel_label(graph.names[name], grid), members, np.ones(len(members))))
+    return kinds
+
+
+def _overlap(graph: KernelGraph, chosen: Ints, rows: Ints, weight: Floats, spans: tuple[Floats, Floats]) -> Floats:
+    """Return the weighted time of `spans` beside each chosen kernel, on its device and not on its queue."""
+    tasks, total = graph.tasks, np.zeros(len(chosen))
+    start, end = tasks.measured_start_ns[chosen], tasks.measured_end_ns[chosen]
+    for device in np.unique(tasks.device[rows]):
+        mine, theirs = np.flatnonzero(tasks.device[chosen] == device), tasks.device[rows] == device
+        for lane, sign in ((None, 1.0), *((lane, -1.0) for lane in np.unique(tasks.lane[chosen[mine]]).tolist())):
+            near = mine if lane is None else mine[tasks.lane[chosen[mine]] == lane]
+            works = theirs if lane is None else theirs & (tasks.lane[rows] == lane)
+            begun = _until(end[near], spans[0][works], weight[works]) - _until(
+                start[near], spans[0][works], weight[works]
+            )
+            done = _until(end[near], spans[1][works], weight[works]) - _until(
+                start[near], spans[1][works], weight[works]
+            )
+            total[near] += sign * (begun - done)
+    return np.maximum(total, 0.0)
+
+
+def _until(time_ns: Floats, since_ns: Floats, weight: Floats) -> Floats:
+    """Return the sum of ``weight * max(time - since, 0)`` over all `since_ns`, for each time."""
+    order = np.argsort(since_ns, kind="stable")
+    weights = np.concatenate([[0.0], np.cumsum(weight[order])])
+    moments = np.concatenate([[0.0], np.cumsum((weight * since_ns)[order])])
+    count = np.searchsorted(since_ns[order], time_ns)
+    return np.asarray(weights[count] * time_ns - moments[count])
+
+
+def slowdowns(kernels: OverlappedKernels, parameters: Parameters) -> Floats:
+    """Return how many times as long as alone each overlapped kernel takes, by the engine's sharing.
+
+    The work beside it is where the trace has it. The slow-down is the inverse of the mean rate over the measured time.
+
+    Parameters
+    ----------
+    kernels : OverlappedKernels
+        Overlapped kernels of a trace.
+    parameters : Parameters
+        Parameters of contention, with an `InterferenceFit` if one was fitted.
+    """
+    slow = []
+    for graph, tasks in kernels.graphs:
+        policy = replace(graph.policy, waiting_pressure=parameters["pressure_share_waiting"])
+        work_ns = integrated_rates(with_interference(replace(graph, policy=policy), parameters))
+        slow.append(_spans(graph)[tasks] / np.maximum(work_ns[tasks], 1.0))
+    return np.concatenate(slow)
+
+
+@dataclass(frozen=True)
+class _Design:
+    """Parts of the slow-down of each kernel that a fit weighs."""
+
+    kernels: OverlappedKernels
+    base: Floats  #: slow-down without interference
+    rounds: Floats  #: what a further round adds if it costs as much as the kernel
+
+    @classmethod
+    def of(cls, kernels: OverlappedKernels, parameters: Parameters) -> "_Design":
+        quiet = parameters.with_calibration(InterferenceFit(classes=dict.fromkeys(CLASSES, 0.0)))
+        quiet = quiet.with_values([("pressure_collective", 0.0), ("latency_sensitivity", 0.0)])
+        base = slowdowns(kernels, quiet.with_values([("extra_round_cost", 0.0)]))
+        return cls(kernels, base, slowdowns(kernels, quiet.with_values([("extra_round_cost", 1.0)])) - base)
+
+    def pressure(self, pressures: Floats, waiting: float) -> Floats:
+        return np.asarray((self.kernels.transferring + waiting * self.kernels.waiting) @ pressures)
+
+
+@dataclass(frozen=True)
+class TraceFit:
+    """Parameters of contention that were fitted to overlapped kernels.
+
+    Parameters
+    ----------
+    values : mapping of str to float
+        Values of `TRACE_BOUNDS`.
+    interference : InterferenceFit
+        Pressures of collectives, and sensitivities of classes and kernels.
+    """
+
+    values: dict[str, float]
+    interference: InterferenceFit
+
+    def parameters(self, base: Parameters) -> Parameters:
+        """Return `base` with the fitted values and the fitted interference."""
+        return base.with_values(self.values.items()).with_calibration(self.interference)
+
+
+def fit_interference(design: OverlappedKernels, parameters: Parameters, chosen: Bools | None = None) -> TraceFit:
+    """Return the parameters under which predicted slow-downs are closest to the measured ones.
+
+    The loss is Huber-like in logarithmic errors, with a weak prior at the shipped values. Then each kernel gets a
+    factor on what is left, the more the longer it was slowed, so that a kernel with few launches keeps the factor 1.
+
+    Parameters
+    ----------
+    design : OverlappedKernels
+        Overlapped kernels of a trace.
+    parameters : Parameters
+        Parameters of the priors.
+    chosen : array of bool, optional
+        Kernels to fit; all by default.
+    """
+    return _fit(_Design.of(design, parameters), parameters, chosen)
+
+
+def _fit(design: _Design, parameters: Parameters, chosen: Bools | None = None) -> TraceFit:
+    """Return the fit to the chosen kernels of a design."""
+    kernels = design.kernels
+    rows = np.flatnonzero(np.ones(len(kernels), bool) if chosen is None else chosen)
+    rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), _MOST_ROWS)).astype(np.int64)]
+    classes, class_ = np.unique(kernels.class_[rows], return_inverse=True)
+    alone, n = kernels.alone_ns[rows], len(kernels.partners)
+    measured = np.log(kernels.measured_ns[rows] / alone)
+    weight = (alone / alone.mean()) ** 0.25
+    prior = _prior(kernels, parameters)
+    active, held = kernels.transferring[rows], kernels.waiting[rows]
+
+    def excess(at: Floats) -> Floats:
+        cost, latency, waiting = np.exp(at[:3])
+        pressure = (active + min(waiting, 1.0) * held) @ np.exp(at[3 : 3 + n])
+        sensitivity = np.exp(at[3 + n :])[class_] + latency * LATENCY_NS / alone
+        return np.asarray(cost * design.rounds[rows] + pressure * sensitivity)
+
+    def residuals(at: Floats) -> Floats:
+        errors = weight * (np.log(np.maximum(design.base[rows] + excess(at), 0.05)) - measured)
+        soft = _SCALE * np.sqrt(2 * (np.sqrt(1 + (errors / _SCALE) ** 2) - 1)) * np.sign(errors)
+        return np.concatenate([soft, _PRIOR * (at - start) * width])
+
+    start = np.concatenate([prior, np.zeros(len(classes))])
+    width = np.concatenate([[3.0, 0.4, 0.4], np.full(n, 0.2), np.full(len(classes), 1.0)])
+    at = scipy.optimize.least_squares(residuals, start, max_nfev=60).x
+    at = np.clip(at, start - 6, start + 6)
+    values = dict(
+        zip(("extra_round_cost", "latency_sensitivity", "pressure_share_waiting"), np.exp(at[:3]), strict=True)
+    )
+    pressures = dict(zip(kernels.partners, np.exp(at[3 : 3 + n]).tolist(), strict=True))
+    values["pressure_collective"] = _per_unit(kernels, pressures, parameters)
+    kept = {name: float(np.clip(value, *TRACE_BOUNDS[name])) for name, value in values.items()}
+    of_class = {CLASSES[c]: float(s) for c, s in zip(classes.tolist(), np.exp(at[3 + n :]), strict=True)}
+    left = kernels.measured_ns[rows] / alone - design.base[rows]
+    factors = _factors(kernels, rows, left, excess(at))
+    device = kernels.graphs[0][0].hardware.device
+    return TraceFit(kept, InterferenceFit(pressures, of_class, factors, device.name if device else ""))
+
+
+def _prior(kernels: OverlappedKernels, parameters: Parameters) -> Floats:
+    """Return the logarithms of the shipped values, and of the pressures that they give each kind of work."""
+    names = ("extra_round_cost", "latency_sensitivity", "pressure_share_waiting")
+    units = _units(kernels)
+    pressures = [max(parameters["pressure_collective"] * units.get(name, 0.05), 1e-3) for name in kernels.partners]
+    return np.log([*(max(parameters[name], 1e-3) for name in names), *pressures])
+
+
+def _units(kernels: OverlappedKernels) -> dict[str, float]:
+    """Return the share of the compute units that each collective beside the kernels holds."""
+    shares: dict[str, float] = {}
+    for graph, _ in kernels.graphs:
+        tasks = graph.tasks
+        for row in np.flatnonzero(tasks.kind == TaskKind.COLLECTIVE).tolist():  # some hundred an iteration
+            shares[kernel_label(graph.names[tasks.name[row]], int(tasks.workgroups[row]))] = float(tasks.occupies[row])
+    return shares
+
+
+def _per_unit(kernels: OverlappedKernels, pressures: dict[str, float], parameters: Parameters) -> float:
+    """Return the pressure of collectives over the share of the units that they hold: the median over their time."""
+    units = _units(kernels)
+    rows = [
+        (pressures[p] / units[p], kernels.transferring[:, i].sum())
+        for i, p in enumerate(kernels.partners)
+        if units.get(p)
+    ]
+    if not rows or not sum(weight for _, weight in rows):
+        return parameters["pressure_collective"]
+    ratio, weight = map(np.array, zip(*sorted(rows), strict=True))
+    return float(ratio[np.searchsorted(np.cumsum(weight), weight.sum() / 2)])
+
+
+def _factors(kernels: OverlappedKernels, rows: Ints, left: Floats, excess: Floats) -> dict[str, float]:
+    """Return the factor of each kernel: the weighted median of what is left over what the fit says, drawn to 1."""
+    ratio = left / np.maximum(excess, 1e-6)
+    order = np.lexsort((ratio, kernels.label[rows]))
+    factors = {}
+    for block in np.split(order, np.flatnonzero(np.diff(kernels.label[rows][order])) + 1):  # a kernel each
+        weight = np.cumsum(excess[block])
+        middle = ratio[block][np.searchsorted(weight, weight[-1] / 2)]
+        known = float((excess[block] ** 2).sum())
+        drawn = (middle * known + _FACTOR_EXCESS**2) / (known + _FACTOR_EXCESS**2)
+        factors[kernels.labels[kernels.label[rows[block[0]]]]] = float(np.clip(drawn, 0.0, MOST_FACTOR))
+    return factors
+
+
+def held_out_slowdowns(kernels: OverlappedKernels, fold: Ints, parameters: Parameters) -> Floats:
+    """Return the slow-down of each kernel, by a fit to the kernels of all other folds; NaN if there is one fold.
+
+    Parameters
+    ----------
+    kernels : OverlappedKernels
+        Overlapped kernels of a trace.
+    fold : array of int64, shape (n,)
+        Rank, class or any number of each kernel; a fold is held out whole.
+    parameters : Parameters
+        Parameters of the priors.
+    """
+    result, folds = np.full(len(kernels), np.nan), np.unique(fold)
+    design = _Design.of(kernels, parameters)
+    for each in folds if len(folds) > 1 else ():
+        held = fold == each
+        result[held] = slowdowns(kernels, _fit(design, parameters, ~held).parameters(parameters))[held]
+    return result
