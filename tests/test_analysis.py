@@ -21,7 +21,7 @@ from replay.analysis import (
     resource_use,
 )
 from replay.analysis.critical_path import binding_edges
-from replay.engine.engine import integrate_rates
+from replay.engine.engine import TaskTimes, integrate_rates, wait_times
 from replay.engine.layout import lay_out
 from replay.engine.timeline import Timeline, replay
 from replay.graph.graph import RESOURCES, EdgeKind, KernelGraph, Lane, TaskKind
@@ -47,10 +47,12 @@ def slack_ns(line: Timeline) -> np.ndarray:
 
 def resource_steps(line: Timeline, device: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the times at which the use of a device's resources changes, and the use from each of them on."""
-    tasks, times = line.graph.tasks, (line.start_ns, line.end_ns, line.arrivals_ns())
+    tasks = line.graph.tasks
+    wait_ns = wait_times(line.graph, line.start_ns)
+    times = TaskTimes(line.start_ns, line.end_ns, line.arrivals_ns(), wait_ns)
     takes_time = line.graph.on_device() & (line.end_ns > line.start_ns)
     rows = np.flatnonzero(takes_time & (tasks.device == device))
-    return integrate_rates(lay_out(tasks, line.graph.policy), times, rows, np.zeros(len(tasks)), 4 * len(rows) + 1)
+    return integrate_rates(lay_out(tasks, line.graph.policy), times, rows, np.zeros(len(tasks)), 6 * len(rows) + 1)
 
 
 def demand(**shares: float) -> list[float]:

@@ -458,7 +458,7 @@ def integrate_rates(
     work_ns : array of float64, one a task
         Work of each task, in ns at full rate; changed in place.
     log_rows : int
-        Most changes of use to log. A task makes four at most: started, last wave, finished, idle.
+        Most changes of use to log. A task makes six at most: waiting, started, last wave, finished, idle.
 
     Returns
     -------
