@@ -13,7 +13,7 @@ Intervals are the wider of two: a profile of the cost, and a jackknife over bloc
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -36,6 +36,7 @@ from replay.contention.prediction import (
     scenario_model,
 )
 from replay.contention.recording import ContentionRecording, RecordedMember, RecordedScenario, fold_of, linked_groups
+from replay.costs.interference import InterferenceFit
 
 #: Share of the peak below which no work of the recording was memory-bound.
 _LEAST_MEMORY_SHARE = 0.2
@@ -133,7 +134,22 @@ BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
 )
 #: Parameters that are 0 or 1, and are chosen instead of fitted.
 CHOICES = ("dispatch_in_order", "dispatch_whole_waves")
+#: Parameters that are fitted to traces, with their bounds.
+TRACE_BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {
+        "extra_round_cost": (0.05, 1.5),
+        "lacking_units_cost": (0.0, 1.0),
+        "latency_sensitivity": (0.01, 20.0),
+        "pressure_share_waiting": (0.0, 1.0),
+        "pressure_collective": (0.0, 20.0),
+    }
+)
+_FITTED = frozenset((*BOUNDS, *CHOICES, *TRACE_BOUNDS))
 _GROUPS, _SCENARIOS, _TEXT = 100_000, 10**7, 2000
+#: Labels and values of an `InterferenceFit`, and its mappings.
+_Label = Annotated[str, msgspec.Meta(min_length=1, max_length=20_000)]
+_Factor = Annotated[float, msgspec.Meta(ge=0, le=1000)]
+_INTERFERENCE = ("pressures", "classes", "kernels")
 _Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
 
 
@@ -172,7 +188,9 @@ class ContentionFit:
     groups : tuple of str
         Digests of the fitted scenarios (`ContentionRecording.digests_of`).
     source : str
-        Recordings of the fit, and how many of their scenarios were fitted.
+        Recordings or traces of the fit, and how many of their scenarios or kernels were fitted.
+    interference : InterferenceFit
+        Pressures and sensitivities that were fitted to traces; empty for a fit to recordings.
     """
 
     device: str
@@ -182,6 +200,7 @@ class ContentionFit:
     scenarios: int
     groups: tuple[str, ...]
     source: str
+    interference: InterferenceFit = field(default_factory=InterferenceFit)
 
     def parameters(self, base: Parameters) -> Parameters:
         """Return parameters with the fitted values and ranges in place of those of `base`.
@@ -197,12 +216,14 @@ class ContentionFit:
             parameter = replace(known[name], value=fitted.value, low=fitted.low, high=fitted.high)
             known[name] = replace(parameter, certainty="fitted", source=source)
             values[name] = fitted.value
-        return replace(base, known=MappingProxyType(known), values=MappingProxyType(values))
+        fitted_values = replace(base, known=MappingProxyType(known), values=MappingProxyType(values))
+        return fitted_values.with_calibration(self.interference) if self.interference.pressures else fitted_values
 
     @property
     def digest(self) -> str:
         """SHA-256 of the content, independent of the layout of a file."""
         content = {**vars(self), "ranges": {name: msgspec.structs.asdict(each) for name, each in self.ranges.items()}}
+        content["interference"] = {key: dict(getattr(self.interference, key)) for key in _INTERFERENCE}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -214,6 +235,9 @@ class ContentionRanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spread: Annotated[float, msgspec.Meta(ge=0, lt=10)]
     scenarios: Annotated[int, msgspec.Meta(ge=1, le=_SCENARIOS)]
     groups: Annotated[tuple[_Digest, ...], msgspec.Meta(min_length=1, max_length=_GROUPS)]
+    pressures: dict[_Label, _Factor] = {}
+    classes: dict[_Label, _Factor] = {}
+    kernels: dict[_Label, _Factor] = {}
 
 
 def write_contention_fit(path: Path, fit: ContentionFit) -> None:
@@ -226,7 +250,8 @@ def write_contention_fit(path: Path, fit: ContentionFit) -> None:
     fit : ContentionFit
         Fit to write.
     """
-    content = ContentionRanges(dict(fit.ranges), fit.undetermined, fit.spread, fit.scenarios, fit.groups)
+    labels = {key: dict(getattr(fit.interference, key)) for key in _INTERFERENCE}
+    content = ContentionRanges(dict(fit.ranges), fit.undetermined, fit.spread, fit.scenarios, fit.groups, **labels)
     _LAYOUT.write(path, content, devices=[fit.device], source=fit.source)
 
 
@@ -250,24 +275,25 @@ def _fit_of(content: CalibrationFile[ContentionRanges]) -> ContentionFit:
     fit = content.fit
     if len(content.devices) != 1 or max(len(text) for text in (*content.devices, content.source)) > _TEXT:
         raise ValueError(f"devices is one name, and source a text, of at most {_TEXT} characters")
-    if unknown := sorted(set(fit.undetermined) - {*BOUNDS, *CHOICES}):
+    if unknown := sorted(set(fit.undetermined) - _FITTED):
         raise ValueError(f"no parameter {unknown[0][:60]!r} is fitted")
     if len(set(fit.undetermined)) != len(fit.undetermined):
         raise ValueError("undetermined names a parameter twice")
     for name, fitted in fit.parameters.items():
         _check_range(name, fitted)
     facts = (MappingProxyType(fit.parameters), fit.undetermined, fit.spread, fit.scenarios, fit.groups, content.source)
-    return ContentionFit(content.devices[0], *facts)
+    interference = InterferenceFit(**{key: getattr(fit, key) for key in _INTERFERENCE}, device=content.devices[0])
+    return ContentionFit(content.devices[0], *facts, interference)
 
 
 def _check_range(name: str, fitted: FittedRange) -> None:
     """Check that a parameter is one that is fitted, and that its range is within the bounds."""
     value, low, high = fitted.value, fitted.low, fitted.high
-    if name not in (*BOUNDS, *CHOICES):
-        raise InvalidInputError(f"no parameter {name[:60]!r} is fitted; there are {', '.join((*BOUNDS, *CHOICES))}")
+    if name not in _FITTED:
+        raise InvalidInputError(f"no parameter {name[:60]!r} is fitted; there are {', '.join(sorted(_FITTED))}")
     if name in CHOICES and (value not in (0.0, 1.0) or not low == value == high):
         raise InvalidInputError(f"{name} is {value:g}, from {low:g} to {high:g}; it is 0 or 1")
-    least, most = BOUNDS.get(name, (0.0, 1.0))
+    least, most = {**BOUNDS, **TRACE_BOUNDS}.get(name, (0.0, 1.0))
     if not least <= low <= value <= high <= most:
         raise InvalidInputError(
             f"{name} is {value:g}, from {low:g} to {high:g}; in that order, they must be within {least:g} to {most:g}"

@@ -7,16 +7,21 @@ how much longer each overlapped kernel takes than alone. `fit_interference` fits
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import scipy
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Bools, Floats, Ints
 from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import Trace
-from replay.calibration.parameters import Parameters
-from replay.contention.pairs import ContentionPairs
+from replay.calibration.parameters import Parameters, conformal_bound
+from replay.contention.fitting import TRACE_BOUNDS, ContentionFit, FittedRange
+from replay.contention.pairs import ContentionPairs, measure_pairs
 from replay.costs.demand import contended, integrated_rates
 from replay.costs.interference import (
     COPY,
@@ -31,13 +36,6 @@ from replay.engine.engine import wait_times
 from replay.from_trace import build_graph, index_trace
 from replay.graph.graph import KernelGraph, TaskKind
 
-#: Parameters that are fitted to traces, with the bounds of their values.
-TRACE_BOUNDS = {
-    "extra_round_cost": (0.05, 1.5),
-    "latency_sensitivity": (0.01, 20.0),
-    "pressure_share_waiting": (0.0, 1.0),
-    "pressure_collective": (0.0, 20.0),
-}
 #: Called with (graphs built, graphs in all, what).
 Progress = Callable[[int, int, str], None]
 #: Kernels of a trace that are predicted at most, iterations of one graph, and rows that a fit uses.
@@ -46,6 +44,10 @@ _MOST_KERNELS, _GRAPH_ITERATIONS, _MOST_ROWS = 150_000, 4, 20_000
 _SCALE, _PRIOR = 0.1, 0.5
 #: Excess time at which a kernel's own factor counts as much as its prior of 1.
 _FACTOR_EXCESS = 0.1
+#: Fitted parameters beside the pressures and the classes.
+_FIXED = ("extra_round_cost", "lacking_units_cost", "latency_sensitivity", "pressure_share_waiting")
+#: Cost of a further round that counts as none; 0 would have kernels lose all units that they lack.
+_NO_COST = 1e-6
 #: Least overlapped kernels for a fit.
 LEAST_KERNELS = 20
 _FOLDS = 10
@@ -272,16 +274,16 @@ class _Design:
     kernels: OverlappedKernels
     base: Floats  #: slow-down without interference
     rounds: Floats  #: what a further round adds if it costs as much as the kernel
+    lacking: Floats  #: what a kernel of several rounds loses if it loses all units of collectives
 
     @classmethod
     def of(cls, kernels: OverlappedKernels, parameters: Parameters) -> "_Design":
         quiet = parameters.with_calibration(InterferenceFit(classes=dict.fromkeys(CLASSES, 0.0)))
         quiet = quiet.with_values([("pressure_collective", 0.0), ("latency_sensitivity", 0.0)])
-        base = slowdowns(kernels, quiet.with_values([("extra_round_cost", 0.0)]))
-        return cls(kernels, base, slowdowns(kernels, quiet.with_values([("extra_round_cost", 1.0)])) - base)
-
-    def pressure(self, pressures: Floats, waiting: float) -> Floats:
-        return np.asarray((self.kernels.transferring + waiting * self.kernels.waiting) @ pressures)
+        quiet = quiet.with_values([("extra_round_cost", _NO_COST), ("lacking_units_cost", 0.0)])
+        base = slowdowns(kernels, quiet)
+        costs = (quiet.with_values([(name, 1.0)]) for name in ("extra_round_cost", "lacking_units_cost"))
+        return cls(kernels, base, *(slowdowns(kernels, each) - base for each in costs))
 
 
 @dataclass(frozen=True)
@@ -331,14 +333,15 @@ def _fit(design: _Design, parameters: Parameters, chosen: Bools | None = None) -
     alone, n = kernels.alone_ns[rows], len(kernels.partners)
     measured = np.log(kernels.measured_ns[rows] / alone)
     weight = (alone / alone.mean()) ** 0.25
-    prior = _prior(kernels, parameters)
+    prior, fixed = _prior(kernels, parameters), len(_FIXED)
     active, held = kernels.transferring[rows], kernels.waiting[rows]
 
     def excess(at: Floats) -> Floats:
-        cost, latency, waiting = np.exp(at[:3])
-        pressure = (active + min(waiting, 1.0) * held) @ np.exp(at[3 : 3 + n])
-        sensitivity = np.exp(at[3 + n :])[class_] + latency * LATENCY_NS / alone
-        return np.asarray(cost * design.rounds[rows] + pressure * sensitivity)
+        cost, lacking, latency, waiting = np.exp(at[:fixed])
+        pressure = (active + min(waiting, 1.0) * held) @ np.exp(at[fixed : fixed + n])
+        sensitivity = np.exp(at[fixed + n :])[class_] + latency * LATENCY_NS / alone
+        lost = cost * design.rounds[rows] + min(lacking, 1.0) * design.lacking[rows]
+        return np.asarray(lost + pressure * sensitivity)
 
     def residuals(at: Floats) -> Floats:
         errors = weight * (np.log(np.maximum(design.base[rows] + excess(at), 0.05)) - measured)
@@ -346,16 +349,14 @@ def _fit(design: _Design, parameters: Parameters, chosen: Bools | None = None) -
         return np.concatenate([soft, _PRIOR * (at - start) * width])
 
     start = np.concatenate([prior, np.zeros(len(classes))])
-    width = np.concatenate([[3.0, 0.4, 0.4], np.full(n, 0.2), np.full(len(classes), 1.0)])
+    width = np.concatenate([[3.0, 0.6, 0.4, 0.4], np.full(n, 0.2), np.full(len(classes), 1.0)])
     at = scipy.optimize.least_squares(residuals, start, max_nfev=60).x
     at = np.clip(at, start - 6, start + 6)
-    values = dict(
-        zip(("extra_round_cost", "latency_sensitivity", "pressure_share_waiting"), np.exp(at[:3]), strict=True)
-    )
-    pressures = dict(zip(kernels.partners, np.exp(at[3 : 3 + n]).tolist(), strict=True))
+    values = dict(zip(_FIXED, np.exp(at[:fixed]), strict=True))
+    pressures = dict(zip(kernels.partners, np.exp(at[fixed : fixed + n]).tolist(), strict=True))
     values["pressure_collective"] = _per_unit(kernels, pressures, parameters)
     kept = {name: float(np.clip(value, *TRACE_BOUNDS[name])) for name, value in values.items()}
-    of_class = {CLASSES[c]: float(s) for c, s in zip(classes.tolist(), np.exp(at[3 + n :]), strict=True)}
+    of_class = {CLASSES[c]: float(s) for c, s in zip(classes.tolist(), np.exp(at[fixed + n :]), strict=True)}
     left = kernels.measured_ns[rows] / alone - design.base[rows]
     factors = _factors(kernels, rows, left, excess(at))
     device = kernels.graphs[0][0].hardware.device
@@ -364,10 +365,12 @@ def _fit(design: _Design, parameters: Parameters, chosen: Bools | None = None) -
 
 def _prior(kernels: OverlappedKernels, parameters: Parameters) -> Floats:
     """Return the logarithms of the shipped values, and of the pressures that they give each kind of work."""
-    names = ("extra_round_cost", "latency_sensitivity", "pressure_share_waiting")
     units = _units(kernels)
-    pressures = [max(parameters["pressure_collective"] * units.get(name, 0.05), 1e-3) for name in kernels.partners]
-    return np.log([*(max(parameters[name], 1e-3) for name in names), *pressures])
+    unknown = 1.0 if kernels.waiting.any() else parameters["pressure_share_waiting"]
+    pressures = [
+        max(parameters["pressure_collective"] * units.get(name, 0.05) * unknown, 1e-3) for name in kernels.partners
+    ]
+    return np.log([*(max(parameters[name], 1e-3) for name in _FIXED), *pressures])
 
 
 def _units(kernels: OverlappedKernels) -> dict[str, float]:
@@ -426,3 +429,92 @@ def held_out_slowdowns(kernels: OverlappedKernels, fold: Ints, parameters: Param
         held = fold == each
         result[held] = slowdowns(kernels, _fit(design, parameters, ~held).parameters(parameters))[held]
     return result
+
+
+def calibrate_traces(
+    traces: Sequence[Trace], *, parameters: Parameters, progress: Progress | None = None
+) -> ContentionFit:
+    """Return a calibration from the kernels of traces that ran alone and beside other work.
+
+    The traces are of one device. A range holds the fits that leave out a tenth of the kernels each, and its spread is
+    the conformal bound of their errors.
+
+    Parameters
+    ----------
+    traces : sequence of Trace
+        One or more traces.
+    parameters : Parameters
+        Parameters of the priors.
+    progress : callable, optional
+        Called with (graphs built, graphs in all, what).
+
+    Raises
+    ------
+    InvalidInputError
+        The traces are of several devices, or too few kernels ran alone and beside other work.
+    """
+    blocks = []
+    for trace in traces:
+        pairs = measure_pairs(trace)
+        if pairs.confounded:
+            raise InvalidInputError(f"{trace.meta.sources[0]}: {pairs.confounded}; nothing is fitted to such a trace")
+        if len(pairs.event):
+            blocks.append(overlapped_kernels(trace, pairs, parameters=parameters, progress=progress))
+    count = sum(map(len, blocks))
+    if count < LEAST_KERNELS:
+        raise InvalidInputError(
+            f"{count} kernels ran beside other work and also alone; at least {LEAST_KERNELS} are needed "
+            "(`seqpoint validate contention` says why kernels are left out)"
+        )
+    kernels = blocks[0] if len(blocks) == 1 else _joined(blocks)
+    devices = {graph.hardware.device.name if graph.hardware.device else "" for graph, _ in kernels.graphs}
+    if len(devices) > 1:
+        names = ", ".join(sorted(devices))
+        raise InvalidInputError(f"the traces are of {names}; fit the traces of one device at a time")
+    return _with_ranges(kernels, parameters, tuple(trace.meta.fingerprint for trace in traces))
+
+
+def _joined(blocks: Sequence[OverlappedKernels]) -> OverlappedKernels:
+    """Return the kernels of several traces as one; ranks of different traces stay apart."""
+    labels = sorted({label for block in blocks for label in block.labels})
+    partners = sorted({partner for block in blocks for partner in block.partners})
+    number = {label: i for i, label in enumerate(labels)}
+    columns: dict[str, list[npt.NDArray[Any]]] = {}
+    shift = 0
+    for block in blocks:
+        rows: dict[str, npt.NDArray[Any]] = {
+            name: getattr(block, name) for name in ("pair", "measured_ns", "alone_ns", "class_")
+        }
+        rows["rank"] = block.rank + shift
+        shift += int(block.rank.max()) + 1
+        rows["label"] = np.array([number[label] for label in block.labels])[block.label]
+        for name in ("transferring", "waiting"):
+            rows[name] = np.zeros((len(block), len(partners)))
+            rows[name][:, [partners.index(p) for p in block.partners]] = getattr(block, name)
+        for name, column in rows.items():
+            columns.setdefault(name, []).append(column)
+    arrays = {name: np.concatenate(parts) for name, parts in columns.items()}
+    graphs = tuple(each for block in blocks for each in block.graphs)
+    return OverlappedKernels(graphs, labels=tuple(labels), partners=tuple(partners), **arrays)
+
+
+def _with_ranges(kernels: OverlappedKernels, parameters: Parameters, sources: Sequence[str]) -> ContentionFit:
+    """Return the fit to all kernels, with ranges and a spread from fits that leave out a fold of kernels each."""
+    design, fold = _Design.of(kernels, parameters), kernels.label % _FOLDS
+    whole = _fit(design, parameters)
+    errors, fits = np.zeros(len(kernels)), []
+    for each in np.unique(fold).tolist():
+        fits.append(_fit(design, parameters, fold != each) if (fold != each).any() else whole)
+        slow = slowdowns(kernels, fits[-1].parameters(parameters))
+        errors[fold == each] = np.log(kernels.measured_ns / kernels.alone_ns / slow)[fold == each]
+    ranges = {}
+    for name, value in whole.values.items():
+        values = [value, *(fit.values[name] for fit in fits)]
+        ranges[name] = FittedRange(value, min(values), max(values))
+    digests = tuple(sorted({sha256(text.encode()).hexdigest()[:16] for text in sources}))
+    names = f"{len(kernels)} overlapped kernels of {len(sources)} traces, {len(kernels.labels)} distinct"
+    spread = min(conformal_bound(errors, 0.9), 9.0)
+    interference = whole.interference
+    return ContentionFit(
+        interference.device, MappingProxyType(ranges), (), spread, len(kernels), digests, names, interference
+    )

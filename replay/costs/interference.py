@@ -29,6 +29,8 @@ LATENCY_NS = 3000.0
 _MOST_RESIDENT = 2.0
 #: Labels of copies, and of kernels that are no collectives, among pressures.
 COPY, KERNEL = "copy", "kernel"
+#: A cost of 0 would mean that a kernel loses all units that it lacks.
+_LEAST_COST = 1e-3
 #: Sensitivities of single kernels are at most this many times what their class and duration say.
 MOST_FACTOR = 8.0
 
@@ -76,10 +78,12 @@ def kernel_label(name: str, workgroups: int) -> str:
 def with_interference(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     """Return a copy of `graph` with the pressure, the sensitivity and the cost of a further round of every task.
 
-    - Pressure: collectives have `pressure_collective` times the share of the compute units that they hold.
+    - Pressure: collectives have `pressure_collective` times the share of the compute units that they hold. If the trace
+      does not show when a collective waits, it counts as waiting all the time: that is what most of its time is.
     - Sensitivity: kernels have 1, and `latency_sensitivity` times 3 us over their duration on top. So short kernels are
       slowed by a fixed time: they mostly wait for memory and for their own launch.
-    - Further round: `extra_round_cost`, for kernels of one round with at most two workgroups on a unit.
+    - Lacking units: a kernel of one round with at most two workgroups on a unit pays `extra_round_cost` for a further
+      round. A kernel of several rounds loses the share `lacking_units_cost` of the units of collectives.
 
     Parameters
     ----------
@@ -91,7 +95,8 @@ def with_interference(graph: KernelGraph, parameters: Parameters) -> KernelGraph
     tasks, fit = graph.tasks, interference_of(parameters)
     is_kernel = (tasks.kind == TaskKind.KERNEL) & graph.on_device()
     is_collective = (tasks.kind == TaskKind.COLLECTIVE) & graph.on_device()
-    assumed = parameters["pressure_collective"] * tasks.occupies
+    unknown_wait = np.where(graph.arrival_marks() >= 0, 1.0, parameters["pressure_share_waiting"])
+    assumed = parameters["pressure_collective"] * unknown_wait * tasks.occupies
     pressure = np.where(is_collective, _by_label(graph, fit.pressures, is_collective, assumed), 0.0)
     pressure = np.where(is_kernel, fit.pressures.get(KERNEL, 0.0) * tasks.occupies, pressure)
     is_copy = (tasks.kind == TaskKind.COPY) & graph.on_device()
@@ -100,8 +105,12 @@ def with_interference(graph: KernelGraph, parameters: Parameters) -> KernelGraph
     of_class = np.array([fit.classes.get(name, 1.0) for name in (*CLASSES, "")])[tasks.class_]
     latency = parameters["latency_sensitivity"] * LATENCY_NS / np.maximum(tasks.duration_ns, 1.0)
     sensitivity = np.where(is_kernel, factor * (of_class + latency), 0.0)
-    is_single = is_kernel & (tasks.waves > 0) & (tasks.waves <= 1) & (tasks.residency <= _MOST_RESIDENT)
-    extra_round = np.where(is_single, factor * parameters["extra_round_cost"], 0.0)
+    is_single = (tasks.waves > 0) & (tasks.waves <= 1)
+    cost = np.where(
+        is_single, parameters["extra_round_cost"], np.maximum(parameters["lacking_units_cost"], _LEAST_COST)
+    )
+    is_slowed = is_kernel & ~(is_single & (tasks.residency > _MOST_RESIDENT))
+    extra_round = np.where(is_slowed, factor * cost, 0.0)
     return graph.with_tasks(pressure=pressure, sensitivity=sensitivity, extra_round=extra_round)
 
 

@@ -264,17 +264,41 @@ def _single_round_rate(state, row, cap):  # type: ignore[no-untyped-def]
 @inlined
 def _slow(state, first, count):  # type: ignore[no-untyped-def]
     """Lower the rate caps of tasks that other tasks put pressure on; a collective that waits makes no progress."""
-    pressure = 0.0
+    pressure, shared_cu = 0.0, 0.0
     if state.has_pressure:
         for k in range(first, first + count):
-            pressure += _pressure(state, state.active[k])
+            row = state.active[k]
+            pressure += _pressure(state, row)
+            shared_cu += row.granted_cu if _is_collective(state, row) else 0.0
     for k in range(first, first + count):
         row = state.active[k]
+        if shared_cu > 0.0 and state.has_rounds and 0.0 < row.rate_cap < 1.0:
+            row.rate_cap = _rate_beside_collectives(state, row, shared_cu)
         if state.has_pressure and row.rate_cap > 0.0:
             rest = max(pressure - _pressure(state, row), 0.0)
             row.rate_cap /= 1.0 + row.rate_cap * state.sensitivity[row.task] * rest
         if row.waits > 0:
             row.rate_cap = 0.0
+
+
+@inlined
+def _is_collective(state, row):  # type: ignore[no-untyped-def]
+    """Return whether a task puts pressure on others and feels none: a collective, which is bound by its links."""
+    return state.pressure[row.task] > 0.0 and state.sensitivity[row.task] <= 0.0
+
+
+@inlined
+def _rate_beside_collectives(state, row, shared_cu):  # type: ignore[no-untyped-def]
+    """Return the rate of a kernel of several rounds that lacks the units of collectives.
+
+    Its workgroups run on those units, too, since a collective mostly waits for its links. `extra_round` is the share of
+    these units that the kernel loses.
+    """
+    cost = state.extra_round[row.task]
+    if cost <= 0.0 or row.remaining_ns <= row.last_wave_ns:
+        return row.rate_cap
+    usable = row.granted_cu + (1.0 - min(cost, 1.0)) * shared_cu
+    return max(row.rate_cap, min(usable / max(row.needed_cu, _ROUNDING), 1.0))
 
 
 @inlined

@@ -325,8 +325,9 @@ class Tasks:
         Whether the dispatcher runs its workgroups beside the workgroups of earlier tasks. In a trace, a task is
         interleaved if it started while another ran.
     extra_round : array of float64, optional
-        Cost of a further round of workgroups for a kernel whose workgroups all run at once when it is alone, as a
-        share of its duration. 0: its rate falls in proportion to the units that it lacks.
+        Cost of compute units that it lacks. For a kernel whose workgroups all run at once when it is alone: what a
+        further round of workgroups takes, as a share of its duration. For another kernel: the share that it loses of
+        the units of collectives beside it. 0: its rate falls in proportion to the units that it lacks.
     pressure : array of float64, optional
         Pressure that it puts on the memory system, and thereby on every task beside it.
     sensitivity : array of float64, optional

@@ -7,8 +7,10 @@ from pathlib import Path
 import click
 
 from profilers.devices.catalogue import find_device
-from profilers.files import file_to_write
+from profilers.files import file_to_write, is_folder
 from replay.contention import calibrate_contention, read_contention, write_contention_fit
+from replay.contention.reading import TABLE
+from replay.contention.traces import calibrate_traces
 from replay.costs.collectives import (
     FABRICS,
     calibrate_collectives,
@@ -19,7 +21,7 @@ from replay.costs.collectives import (
 from replay.costs.kernels import calibrate, load_calibration, write_calibration
 from replay.costs.shipped import load_parameters
 from replay.workloads import calibrate_training, read_steps, write_training_fit
-from seqpoint.cli.options import explain_option
+from seqpoint.cli.options import explain_option, load
 from seqpoint.cli.output import print_lines, print_table, progress, working
 from seqpoint.validation.kernels import read_kernels
 
@@ -159,21 +161,30 @@ def training(paths: tuple[str, ...], output: str, device: str, node_devices: int
 @_paths
 @_output
 def contention(paths: tuple[str, ...], output: str) -> None:
-    """Fit how kernels and copies slow each other to recordings of one device: folders PATH, or folders of such.
+    """Fit how kernels and copies slow each other to traces or recordings of one device: files or folders PATH.
+
+    In a trace, kernels that ran beside other work are compared with the same kernels alone.
 
     A recording is what `python -m benchmarks.gpu --output DIR` writes. Half of the scenarios are fitted, chosen by a
     hash of their works, so that the same works under another policy are on the same side; the others are for
     `seqpoint validate contention --calibration` to score. What the recordings do not determine keeps its shipped range.
 
     \b
+    seqpoint calibrate contention job.trace -o mine.json
     seqpoint calibrate contention recording/ -o mine.json
     seqpoint project job.trace --contention mine.json
     """
-    target = file_to_write(Path(output))
-    with working(f"reading {len(paths)} folders"):
-        recordings = [recording for path in paths for recording in read_contention(path)]
-    shipped = load_parameters()
-    fit = calibrate_contention(recordings, parameters=shipped, progress=progress("fitting"))
+    target, shipped = file_to_write(Path(output)), load_parameters()
+    recorded = [path for path in map(Path, paths) if is_folder(path) and next(path.rglob(TABLE), None)]
+    if recorded and len(recorded) < len(paths):
+        raise click.UsageError("give traces or recordings, not both")
+    if recorded:
+        with working(f"reading {len(paths)} folders"):
+            recordings = [recording for path in paths for recording in read_contention(path)]
+        fit = calibrate_contention(recordings, parameters=shipped, progress=progress("fitting"))
+    else:
+        traces = [load(path, "auto", None) for path in paths]
+        fit = calibrate_traces(traces, parameters=shipped, progress=progress("fitting"))
     write_contention_fit(target, fit)
     print_lines(
         f"fitted to {fit.source}, on {fit.device}; off by at most {100 * math.expm1(fit.spread):.0f} %, 9 in 10"

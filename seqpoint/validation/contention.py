@@ -1,10 +1,13 @@
 """Compare predicted times of kernels side by side with those measured in PATH.
 
-PATH is a recording or a folder of recordings, as `python -m benchmarks.gpu --output DIR` writes them; without PATH,
-those that the project ships. A scenario is held out if no scenario of the same works on such a device was fitted;
-only those have limits.
+PATH is a trace or a recording, or a folder of them. In a trace, kernels that ran beside other work are predicted from
+the same kernels alone: with the shipped parameters, and with fits to the other ranks, classes or kernels of the trace.
+A recording is what `python -m benchmarks.gpu --output DIR` writes; without PATH, those that the project ships. A
+scenario of a recording is held out if no scenario of the same works on such a device was fitted.
 
 \b
+seqpoint validate contention job.trace
+seqpoint validate contention rank0.json.gz --calibration mine.json
 seqpoint validate contention recording/
 seqpoint validate contention recording/ --refit --plot contention.html
 seqpoint validate contention recording/ --calibration mine.json --gate
@@ -13,15 +16,19 @@ seqpoint validate contention recording/ --calibration mine.json --gate
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 
 from replay import contention
 from replay.contention.reading import TABLE
+from replay.costs.shipped import load_parameters
 from replay.studies.published import published_figures
 from seqpoint.notebook import Table
 from seqpoint.validation.contention_cases import ContentionCase, notes_on, predict_contention, refit_contention
+from seqpoint.validation.contention_traces import score_contention, trace_content, trace_rows, trace_tables
+from seqpoint.validation.replay import load_recording, read_sources, trace_source
 from seqpoint.validation.rows import ValidationRow, summary_row, table_of
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult
 
@@ -99,6 +106,14 @@ class OrderScore:
     def share(self) -> float:
         """Share of the compared pairs that are right; 0 without a pair."""
         return self.right / self.compared if self.compared else 0.0
+
+
+@dataclass(frozen=True)
+class ContentionSources:
+    """What the suite reads: recordings, and traces by name with their files."""
+
+    recordings: Sequence[contention.ContentionRecording]
+    traces: Sequence[tuple[str, tuple[Path, ...]]]
 
 
 @dataclass(frozen=True)
@@ -232,9 +247,47 @@ def contention_rows(cases: Sequence[ContentionCase]) -> list[ValidationRow]:
     return rows + [summary_row(name, ours, limit, least=least, source=source) for name, ours, limit, least in figures]
 
 
-def _scored(recordings: Sequence[contention.ContentionRecording], options: SuiteOptions) -> SuiteResult:
-    """Score scenarios with the shipped parameters, a calibration, or fits to the other quarters."""
+def _source(file: Path) -> Path | None:
+    """Return the recording that a file belongs to, or else its trace."""
+    for folder in file.parents[:2]:  # a recording holds traces of its own
+        if (folder / TABLE).exists():
+            return folder
+    return trace_source(file)
+
+
+def _read(sources: Sequence[Path], options: SuiteOptions) -> ContentionSources:
+    """Return the recordings, and the names and files of the traces."""
+    recorded = [source for source in sources if (source / TABLE).exists()]
+    recordings = [recording for source in recorded for recording in contention.read_contention(source)]
+    return ContentionSources(recordings, read_sources([s for s in sources if s not in recorded], options))
+
+
+def _scored(sources: ContentionSources, options: SuiteOptions) -> SuiteResult:
+    """Score recordings and traces."""
     fit = contention.read_contention_fit(options.calibration) if options.calibration else None
+    if not sources.traces:
+        return _scored_recordings(sources.recordings, fit, options)
+    progress, scores = options.progress("replaying"), []
+    for number, (name, files) in enumerate(sources.traces):
+        if progress:
+            progress(number, len(sources.traces), name)
+        trace = load_recording(files, options.iterations)
+        scores.append(score_contention(name, trace, parameters=load_parameters(), fit=fit))
+    details = {"traces": [trace_content(score) for score in scores]}
+    result = SuiteResult(trace_rows(scores), details, trace_tables(scores), [s for s in scores if s.methods])
+    if not sources.recordings:
+        return result
+    recorded = _scored_recordings(sources.recordings, fit, options)
+    return SuiteResult(
+        [*recorded.rows, *result.rows], {**recorded.details, **details}, [*recorded.tables, *result.tables],
+        recorded.scores, recorded.notes,
+    )  # fmt: skip
+
+
+def _scored_recordings(
+    recordings: Sequence[contention.ContentionRecording], fit: contention.ContentionFit | None, options: SuiteOptions
+) -> SuiteResult:
+    """Score scenarios with the shipped parameters, a calibration, or fits to the other quarters."""
     if options.refit:
         cases = refit_contention(recordings, options.progress("fitting"))
     else:
@@ -321,12 +374,12 @@ SUITE = Suite(
     name="contention",
     description=__doc__,
     shipped="measured",
-    needs=f"recording of kernels side by side (a folder with {TABLE}); `python -m benchmarks.gpu --output DIR` makes "
-    "it on a GPU (docs/contention.md)",
-    source=lambda file: file.parent if (file.parent / TABLE).exists() else None,
-    read=lambda sources, options: [recording for source in sources for recording in contention.read_contention(source)],
+    needs=f"trace (`seqpoint readers` lists formats), or recording of kernels side by side (a folder with {TABLE}); "
+    "`python -m benchmarks.gpu --output DIR` makes one on a GPU (docs/contention.md)",
+    source=_source,
+    read=_read,
     score=_scored,
-    options=("calibration", "refit"),
+    options=("calibration", "refit", "iterations"),
     exclusive=("refit", "calibration", "--refit fits anew; give it or --calibration"),
     charts=True,
 )

@@ -207,8 +207,14 @@ def replay_rows(scores: Sequence[ReplayScore]) -> list[ValidationRow]:
     return rows
 
 
-def _source(file: Path) -> Path | None:
-    """Return a trace: a file that a reader knows, or the folder that the file belongs to."""
+def trace_source(file: Path) -> Path | None:
+    """Return a trace: a file that a reader knows, or the folder that the file belongs to; None for another file.
+
+    Parameters
+    ----------
+    file : Path
+        The file.
+    """
     if not file.is_file():
         return None  # a pipe or a link to nothing, which no reader opens
     for folder in file.parents[:2]:
@@ -223,8 +229,16 @@ def _source(file: Path) -> Path | None:
     return None
 
 
-def _read(sources: Sequence[Path], options: SuiteOptions) -> list[tuple[str, tuple[Path, ...]]]:
-    """Return the name and the files of every trace; files that a reader takes together are one trace."""
+def read_sources(sources: Sequence[Path], options: SuiteOptions) -> list[tuple[str, tuple[Path, ...]]]:
+    """Return the name and the files of every trace; files that a reader takes together are one trace.
+
+    Parameters
+    ----------
+    sources : sequence of Path
+        Files and .trace folders.
+    options : SuiteOptions
+        Options of the suite; none is read.
+    """
     stored = [path for path in sources if is_folder(path) and (path / "meta.json").is_file()]
     raw = [path for path in sources if path not in stored]
     recordings = [recording.files for recording in find_recordings(raw)] if raw else []
@@ -295,8 +309,8 @@ SUITE = Suite(
     name="replay",
     description=__doc__,
     needs="trace that a reader knows (`seqpoint readers` lists them)",
-    source=_source,
-    read=_read,
+    source=trace_source,
+    read=read_sources,
     score=_scored,
     options=("iterations",),
     shipped="samples",
