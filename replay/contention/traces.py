@@ -30,6 +30,7 @@ from replay.costs.interference import (
     MOST_FACTOR,
     InterferenceFit,
     kernel_label,
+    task_labels,
     with_interference,
 )
 from replay.engine.engine import wait_times
@@ -163,8 +164,8 @@ def _gathered(graphs: list[tuple[KernelGraph, Ints]], pair: Ints, pairs: Content
     exposures: list[dict[str, tuple[Floats, Floats]]] = []
     for graph, tasks in graphs:
         columns.append(graph.tasks.class_[tasks])
-        grids = zip(graph.tasks.name[tasks].tolist(), graph.tasks.workgroups[tasks].tolist(), strict=True)
-        texts += [kernel_label(graph.names[name], grid) for name, grid in grids]
+        names, name = task_labels(graph, tasks)
+        texts += [names[i] for i in name.tolist()]
         exposures.append(_exposures(graph, tasks))
     labels, label = np.unique(np.array(texts, dtype=object), return_inverse=True)
     partners = sorted({name for each in exposures for name in each})

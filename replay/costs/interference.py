@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from profilers.trace.arrays import Bools, Floats
+from profilers.trace.arrays import Bools, Floats, Ints
 from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
 from replay.graph.graph import RESOURCES, KernelGraph, TaskKind
@@ -64,15 +64,35 @@ def interference_of(parameters: Parameters) -> InterferenceFit:
     return next(fits, InterferenceFit())
 
 
-def kernel_label(name: str, workgroups: int) -> str:
-    """Return the label of a kernel in a fit: its name and grid.
+def kernel_label(name: str, workgroups: int, flops: float = 0) -> str:
+    """Return the label of a kernel in a fit: its name, its grid, and the work of its operator if that is known.
 
     Examples
     --------
-    >>> kernel_label("gemm_128x128", 304)
-    'gemm_128x128 [304]'
+    >>> kernel_label("gemm_128x128", 304, 2**31)
+    'gemm_128x128 [304, 2.1e+09 FLOP]'
     """
-    return f"{name} [{workgroups}]"
+    return f"{name} [{workgroups}, {flops:.2g} FLOP]" if flops else f"{name} [{workgroups}]"
+
+
+def task_labels(graph: KernelGraph, rows: Ints) -> tuple[list[str], Ints]:
+    """Return the distinct labels of kernels or collectives, and the label of each row.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        Graph of the tasks.
+    rows : array of int64, shape (n,)
+        Tasks to label.
+    """
+    tasks, flops = graph.tasks, [operator.flops for operator in graph.operators]
+    keys = np.stack([tasks.name[rows], tasks.workgroups[rows], tasks.operator[rows]])
+    keys, index = np.unique(keys, axis=1, return_inverse=True)
+    labels = [
+        kernel_label(graph.names[name], grid, flops[operator] if operator >= 0 else 0)
+        for name, grid, operator in keys.T.tolist()
+    ]
+    return labels, index
 
 
 def with_interference(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
@@ -120,8 +140,7 @@ def _by_label(graph: KernelGraph, fitted: Mapping[str, float], chosen: Bools, de
         return default
     tasks, values = graph.tasks, default.copy()
     rows = np.flatnonzero(chosen)
-    keys, index = np.unique(np.stack([tasks.name[rows], tasks.workgroups[rows]]), axis=1, return_inverse=True)
-    labels = [kernel_label(graph.names[name], grid) for name, grid in keys.T.tolist()]
+    labels, index = task_labels(graph, rows)
     known = np.array([fitted.get(label, np.nan) for label in labels])[index] if labels else np.zeros(0)
     values[rows] = np.where(np.isnan(known), values[rows], known)
     return values
