@@ -138,7 +138,7 @@ def _by_label(graph: KernelGraph, fitted: Mapping[str, float], chosen: Bools, de
     """Return the fitted value of each chosen task, and `default` for the others."""
     if not fitted:
         return default
-    tasks, values = graph.tasks, default.copy()
+    values = default.copy()
     rows = np.flatnonzero(chosen)
     labels, index = task_labels(graph, rows)
     known = np.array([fitted.get(label, np.nan) for label in labels])[index] if labels else np.zeros(0)
