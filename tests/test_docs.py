@@ -76,6 +76,7 @@ NOT_RUN = (
     "overlap:all",
     "benchmarks.gpu",
     "validate contention",
+    "calibrate contention",
     "validate collectives",
 )
 
