@@ -1,12 +1,13 @@
-"""Time in kernels by name and by operator: `kernels_by_name` and `operators_by_name`.
+"""Time in kernels by name, by operator, and taken by contention, as tables and sentences.
 
-Both tables add up to the time of all kernels. An operator owns the kernels that it launched itself: the innermost
-operator around the launch counts, not its callers.
+The tables of `kernels_by_name` and `operators_by_name` add up to the time of all kernels. An operator owns the kernels
+that it launched itself: the innermost operator around the launch counts, not its callers. `contention_table` and
+`contention_lines` show a `ContentionTime`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,9 @@ from profilers.trace.trace import Trace
 from seqpoint.notebook import Table
 from seqpoint.units import duration
 
+if TYPE_CHECKING:
+    from replay.contention.totals import ContentionRow, ContentionTime
+
 #: Rows of a table as text by default, and most characters of a name in it.
 TOP = 20
 _NAME_LENGTH = 66
@@ -26,6 +30,10 @@ _NAME_LENGTH = 66
 _SHOWN_SHARE = 0.001
 #: Name of the row of kernels that no operator launched.
 NO_OPERATOR = "(no operator)"
+#: Most classes of kernels, and most partners, in the table of contention; the JSON has all.
+_MAX_CLASSES, _MAX_PARTNERS = 6, 4
+#: Most characters of a partner's name in that table.
+_PARTNER_LENGTH = 52
 
 
 @dataclass(frozen=True)
@@ -255,3 +263,77 @@ def _share_outside(trace: Trace) -> float:
     time = integers(trace.kernels, "dur_ns")
     time = np.where(time == MISSING, 0, time)
     return float(time[integers(trace.kernels, "iteration") == MISSING].sum() / max(time.sum(), 1))
+
+
+def contention_table(time: "ContentionTime", scope: str) -> Table:
+    """Return the time that contention took as text: of all kernels, by class, and by the work beside them.
+
+    Parameters
+    ----------
+    time : ContentionTime
+        The time that contention took.
+    scope : str
+        What it covers, such as ``"in iteration 3"``.
+    """
+    columns = ("kernels~", "launches", "time", "beside work", "with a pair", "measured", "without a pair", "modelled")
+    if not time.total.launches:
+        return Table("", columns, [])
+    rows = [_contention_cells("all", time.total)]
+    rows += [_contention_cells(row.label, row) for row in time.by_class[:_MAX_CLASSES]]
+    rows += [_contention_cells(f"beside {row.label}"[:_PARTNER_LENGTH], row) for row in time.by_partner[:_MAX_PARTNERS]]
+    return Table(f"Time that contention took from kernels beside other work, {scope}", columns, rows)
+
+
+def _contention_cells(label: str, row: "ContentionRow") -> tuple[object, ...]:
+    measured = ["-", "-"] if not row.measured_launches else [duration(row.measured_time_ns), _signed(row.measured_ns)]
+    modelled = ["-", "-"] if not row.modelled_launches else [duration(row.modelled_time_ns), _signed(row.modelled_ns)]
+    return label, row.launches, duration(row.time_ns), duration(row.beside_ns), *measured, *modelled
+
+
+def _signed(ns: float) -> str:
+    return f"-{duration(-ns)}" if ns < 0 else duration(ns)
+
+
+def _launches(number: int) -> str:
+    return f"{number:,} launch{'es' * (number != 1)}"
+
+
+def contention_lines(time: "ContentionTime", scope: str) -> list[str]:
+    """Return sentences on the time that contention took: how much was measured, modelled, or is unknown, and how well.
+
+    Parameters
+    ----------
+    time : ContentionTime
+        The time that contention took.
+    scope : str
+        What it covers, such as ``"in iteration 3"``.
+    """
+    row = time.total
+    if not time.kernels:
+        return []
+    if not row.launches:
+        return [f"contention: none {scope}; no kernel ran beside other work (collectives are not counted)"]
+    taken = [
+        f"{_signed(ns)} {how} ({_launches(launches)}, {duration(time_ns)})"
+        for ns, how, launches, time_ns in (
+            (row.measured_ns, "measured", row.measured_launches, row.measured_time_ns),
+            (row.modelled_ns, "modelled", row.modelled_launches, row.modelled_time_ns),
+        )
+        if launches
+    ]
+    of_all = f"{row.launches:,} of {time.kernels:,} kernels {scope} ran beside other work"
+    lines = [f"contention: {' and '.join(taken) or 'unknown'}; {of_all}"]
+    if time.confounded:
+        lines.append(
+            f"the trace neither measures contention nor confirms the model. {time.confounded.removesuffix('.')}"
+        )
+    elif not row.measured_launches:
+        lines.append("no launch beside other work also ran alone often enough, so contention is not measured")
+    elif time.noise == time.noise:
+        ratio = f"; the model gives the measured launches {time.model_ratio:.2f} times that contention"
+        noise = f"times of launches alone differ by {100 * time.noise:.1f} %"
+        lines.append(noise + (ratio if time.model_ratio == time.model_ratio else ""))
+    if row.unknown_launches:
+        why = "they have no pair and are in no iteration that was replayed"
+        lines.append(f"contention of {_launches(row.unknown_launches)} is unknown: {why}")
+    return lines

@@ -562,6 +562,7 @@ def report(
     import numpy as np
 
     from profilers.files import file_to_write
+    from seqpoint.graphs import contention_of
     from seqpoint.reporting import ReportContent, ReportSection, write_report
 
     target = file_to_write(Path(output))
@@ -572,7 +573,8 @@ def report(
     selection = select(description.iterations, max_points=max_points) if has_lengths else None
     projection = project(loaded, what_ifs, max_points=max_points, device=device, progress=progress)
     label = "synthetic" if loaded.meta.synthetic else ""
-    section = ReportSection(heading, label, description, selection, projection.projection)
+    contention = contention_of(loaded, device=device)
+    section = ReportSection(heading, label, description, selection, projection.projection, contention)
     return write_report(ReportContent(heading, (section,)), target)
 
 

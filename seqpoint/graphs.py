@@ -19,6 +19,8 @@ from profilers.trace.trace import Trace
 from replay import analysis
 from replay.analysis.critical_path import Dependencies, dependencies
 from replay.calibration.parameters import Parameters
+from replay.contention.pairs import measure_pairs
+from replay.contention.totals import ContentionTime, contention_time, iteration_graphs
 from replay.costs.shipped import load_parameters
 from replay.engine.steady import SteadyState
 from replay.engine.timeline import Timeline, replay
@@ -431,6 +433,8 @@ class Analysis:
         Notes on the collectives whose waiting is unknown.
     is_unchanged : bool
         Whether there is a what-if that changes nothing.
+    contention : ContentionTime, optional
+        Time that contention took from the kernels of the iteration, on all ranks.
     """
 
     iteration: int
@@ -442,6 +446,7 @@ class Analysis:
     difference: analysis.Difference | None = None
     communication_notes: tuple[str, ...] = ()
     is_unchanged: bool = False
+    contention: ContentionTime | None = None
 
     @property
     def sides(self) -> tuple[TimelineAnalysis, ...]:
@@ -473,6 +478,7 @@ class Analysis:
             "iteration": self.iteration,
             "measured_ns": self.measured_ns,
             "step_time": "between completions" if self.repeats else "latency",
+            "contention": None if self.contention is None else self.contention.to_dict(),
             "before": _side_facts(self.before),
             "what_if": None if self.what_if is None else list(self.what_if.steps),
             "applied": None if self.what_if is None else not self.is_unchanged,
@@ -587,13 +593,33 @@ def analyze_trace(
     before = _analyzed(window.steady(), position, tasks)
     facts = (number, measured, window.pattern is not None, before)
     notes = communication_notes(communication_rows(before.timeline), trace)
+    contention = contention_time(trace, measure_pairs(trace), [window.graph], iterations=[number])
     if what_if is None:
-        return Analysis(*facts, communication_notes=notes)
+        return Analysis(*facts, communication_notes=notes, contention=contention)
     changed, parameters = what_if, load_parameters()
     after = _analyzed(window.steady(lambda graph: changed(graph, parameters)), position, tasks)
     change = analysis.difference(before.timeline, after.timeline)
     is_unchanged = changed(window.graph, parameters).replays_like(window.graph)
-    return Analysis(*facts, what_if, after, change, notes, is_unchanged)
+    return Analysis(*facts, what_if, after, change, notes, is_unchanged, contention)
+
+
+def contention_of(trace: Trace, *, device: str | None = None) -> ContentionTime:
+    """Return the time that contention took from the kernels of a trace: measured, and modelled where it is not.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+    device : str, optional
+        Device that the trace was recorded on, if the trace does not say.
+
+    Raises
+    ------
+    NotFoundError
+        The device is unknown.
+    """
+    graphs = iteration_graphs(trace, load_parameters(), given_hardware(device))
+    return contention_time(trace, measure_pairs(trace), graphs)
 
 
 def _analyzed(state: SteadyState, position: int, choice: TaskChoice | None) -> TimelineAnalysis:

@@ -2,7 +2,8 @@
 
 `read_recording` reads the output of `benchmarks.gpu`. `scenario_model` predicts its scenarios as projections do, and
 `calibrate_contention` fits the parameters of contention to them. A "work" is a kernel or a copy that was recorded.
-`measure_pairs` finds kernels in a trace that ran both alone and beside other work.
+`measure_pairs` finds kernels in a trace that ran both alone and beside other work. `contention_time` sums the time that
+contention took from all kernels.
 """
 
 from replay.contention.fitting import (
@@ -26,6 +27,7 @@ from replay.contention.recording import (
     fold_of,
     linked_groups,
 )
+from replay.contention.totals import ContentionRow, ContentionTime, contention_time
 
 __all__ = [
     "MECHANISMS",
@@ -34,6 +36,8 @@ __all__ = [
     "ContentionFit",
     "ContentionPairs",
     "ContentionRecording",
+    "ContentionRow",
+    "ContentionTime",
     "FittedRange",
     "PairOptions",
     "RecordedMember",
@@ -44,6 +48,7 @@ __all__ = [
     "calibrate_contention",
     "ceilings_of",
     "collective_pairs",
+    "contention_time",
     "fold_of",
     "linked_groups",
     "measure_pairs",

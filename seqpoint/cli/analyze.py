@@ -8,6 +8,7 @@ import click
 from replay.analysis import IDLE_CAUSES, ChosenTasks, Difference, Exposure, Idle, Pace
 from replay.analysis.chosen import DEVICE_KEYS
 from seqpoint import front_door
+from seqpoint.breakdown import contention_lines, contention_table
 from seqpoint.cli.options import as_json, explain_option, hardware_option, load, perfetto_option, trace_argument
 from seqpoint.cli.output import message, print_lines, print_result, print_table, print_tables, write_timelines
 from seqpoint.communication import communication_table, device_text
@@ -78,6 +79,7 @@ def _show(result: Analysis) -> None:
         if side.exposure.devices:
             _show_overlap(label, side.exposure)
             _show_idle(label, side.idle, side.exposure)
+    _show_contention(result)
     if result.difference is not None and result.what_if is not None:
         _show_difference(result.what_if.name, result.difference)
     print_lines(*(f"note: {note}" for note in result.notes()))
@@ -175,6 +177,15 @@ def _show_idle(label: str, idle: Idle, exposure: Exposure) -> None:
     print_table(
         _titled(label, title), ("rank", "device", "busy %", "exposed waiting %", "earlier %", *causes, "slowed"), rows
     )
+
+
+def _show_contention(result: Analysis) -> None:
+    """Print the time that contention took from the kernels of the iteration, unchanged."""
+    if result.contention is not None:
+        scope = f"in iteration {result.iteration}"
+        table = contention_table(result.contention, scope)
+        print_tables([table] if table.rows else [])
+        print_lines(*contention_lines(result.contention, scope))
 
 
 def _titled(label: str, title: str) -> str:

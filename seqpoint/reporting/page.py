@@ -178,7 +178,7 @@ def _view(section: tables.ReportSection, figures: list[Figure]) -> dict[str, Any
 
 def _blocks(section: tables.ReportSection, figures: list[Figure]) -> list[dict[str, Any]]:
     """Return the blocks of a section that are not empty: a heading with charts and tables."""
-    selection, projection = section.selection, section.projection
+    selection, projection, contention = section.selection, section.projection, section.contention
     of_trace = section.description.named_tables()
     blocks = [
         ("Sequence lengths and chosen iterations", "selection", tables.points_table(selection) if selection else None),
@@ -187,6 +187,7 @@ def _blocks(section: tables.ReportSection, figures: list[Figure]) -> list[dict[s
         ("Steps and devices", "", of_trace["devices"]),
         ("Communication", "", of_trace["communication"]),
         ("Ranks that others wait for", "", of_trace["late"]),
+        ("Contention", "", tables.contention_block(contention) if contention else None),
         ("Copies", "", of_trace["copies"]),
         ("Timeline before and after", "timeline", None),
         ("What-ifs", "projection", tables.projection_table(projection) if projection else None),
@@ -195,7 +196,7 @@ def _blocks(section: tables.ReportSection, figures: list[Figure]) -> list[dict[s
         {
             "heading": heading,
             "figures": [figure for figure in figures if figure.block == name],
-            "tables": [table] if table and table.rows else [],
+            "tables": [table] if table and (table.rows or table.note) else [],
         }
         for heading, name, table in blocks
     ]

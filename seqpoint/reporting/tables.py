@@ -9,9 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from profilers.trace.schema import KINDS
+from replay.contention.totals import ContentionTime
 from replay.projection.evidence import EVIDENCE, Evidence
 from replay.projection.projection import Projection
 from replay.projection.rows import ProjectionRow
+from seqpoint.breakdown import contention_lines, contention_table
 from seqpoint.description import Description
 from seqpoint.notebook import Table
 from seqpoint.projecting import pace_lines
@@ -53,6 +55,7 @@ def count(number: float, singular: str, plural: str = "") -> str:
 
 
 SYNTHETIC = "synthetic"
+_RECORDING = "in the recording"
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,8 @@ class ReportSection:
         Selected iterations of the trace.
     projection : Projection, optional
         What-ifs projected on the trace.
+    contention : ContentionTime, optional
+        Time that contention took from its kernels.
     """
 
     heading: str
@@ -78,6 +83,7 @@ class ReportSection:
     description: Description
     selection: SelectionResult | None = None
     projection: Projection | None = None
+    contention: ContentionTime | None = None
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -255,6 +261,12 @@ def _projection_cells(row: ProjectionRow) -> tuple[object, ...]:
         return name, "-", "-", "-", f"not applicable: {row.reason}"
     interval = f"[{row.low:.3f}, {row.high:.3f}]"
     return name, f"{row.speedup:.3f}", interval, duration(row.projected_ns), Shares(row.evidence)
+
+
+def contention_block(time: ContentionTime) -> Table:
+    """Return the table of the time that contention took in the recording, with its sentences."""
+    table, note = contention_table(time, _RECORDING), ". ".join(contention_lines(time, _RECORDING))
+    return replace(table, title=table.title or "Time that contention took", note=f"{note[:1].upper()}{note[1:]}.")
 
 
 def projection_table(projection: Projection) -> Table:
