@@ -31,6 +31,7 @@ from replay.costs.interference import (
     InterferenceFit,
     kernel_label,
     task_labels,
+    transfer_share,
     with_interference,
 )
 from replay.engine.engine import wait_times
@@ -128,7 +129,7 @@ def overlapped_kernels(
             rows.append(pair)
     if not graphs:
         raise InvalidInputError("no overlapped kernel of the trace is in an iteration; see `seqpoint describe`")
-    return _gathered(graphs, np.concatenate(rows), pairs)
+    return _gathered(graphs, np.concatenate(rows), pairs, parameters)
 
 
 def _blocks(trace: Trace, pairs: ContentionPairs) -> list[tuple[int, ...]]:
@@ -158,7 +159,9 @@ def _tasks_of(graph: KernelGraph, pairs: ContentionPairs, seen: Bools) -> tuple[
     return chosen[is_new], rows[is_new]
 
 
-def _gathered(graphs: list[tuple[KernelGraph, Ints]], pair: Ints, pairs: ContentionPairs) -> OverlappedKernels:
+def _gathered(
+    graphs: list[tuple[KernelGraph, Ints]], pair: Ints, pairs: ContentionPairs, parameters: Parameters
+) -> OverlappedKernels:
     """Return the kernels of all graphs as arrays, with the work beside each."""
     columns, texts = [], []
     exposures: list[dict[str, tuple[Floats, Floats]]] = []
@@ -166,7 +169,7 @@ def _gathered(graphs: list[tuple[KernelGraph, Ints]], pair: Ints, pairs: Content
         columns.append(graph.tasks.class_[tasks])
         names, name = task_labels(graph, tasks)
         texts += [names[i] for i in name.tolist()]
-        exposures.append(_exposures(graph, tasks))
+        exposures.append(_exposures(graph, tasks, parameters))
     labels, label = np.unique(np.array(texts, dtype=object), return_inverse=True)
     partners = sorted({name for each in exposures for name in each})
     nothing = [np.zeros(len(tasks)) for _, tasks in graphs]
@@ -186,7 +189,7 @@ def _gathered(graphs: list[tuple[KernelGraph, Ints]], pair: Ints, pairs: Content
     )
 
 
-def _exposures(graph: KernelGraph, chosen: Ints) -> dict[str, tuple[Floats, Floats]]:
+def _exposures(graph: KernelGraph, chosen: Ints, parameters: Parameters) -> dict[str, tuple[Floats, Floats]]:
     """Return for each kind of work how much of it transferred, and waited, beside each chosen kernel.
 
     Work beside a kernel is on the same device and another queue. A kernel counts with the units that it occupies.
@@ -196,11 +199,14 @@ def _exposures(graph: KernelGraph, chosen: Ints) -> dict[str, tuple[Floats, Floa
     works = graph.on_device() & (tasks.measured_end_ns > tasks.measured_start_ns) & (tasks.kind != TaskKind.MARK)
     spans = tasks.measured_end_ns[chosen] - tasks.measured_start_ns[chosen]
     result = {}
+    transfers = transfer_share(graph, parameters)
     for name, rows, weight in _kinds_of_work(graph, np.flatnonzero(works)):
-        active = _overlap(graph, chosen, rows, weight, (tasks.measured_start_ns[rows], tasks.measured_end_ns[rows]))
+        span, share = (tasks.measured_start_ns[rows], tasks.measured_end_ns[rows]), transfers[rows]
+        active = _overlap(graph, chosen, rows, weight * share, span)
         waits = ~np.isnan(wait_ns[rows])
         began = (wait_ns[rows[waits]], tasks.measured_start_ns[rows[waits]])
         held = _overlap(graph, chosen, rows[waits], weight[waits], began)
+        held += _overlap(graph, chosen, rows, weight * (1.0 - share), span)
         if active.any() or held.any():
             result[name] = (active / spans, held / spans)
     return result
@@ -367,10 +373,7 @@ def _fit(design: _Design, parameters: Parameters, chosen: Bools | None = None) -
 def _prior(kernels: OverlappedKernels, parameters: Parameters) -> Floats:
     """Return the logarithms of the shipped values, and of the pressures that they give each kind of work."""
     units = _units(kernels)
-    unknown = 1.0 if kernels.waiting.any() else parameters["pressure_share_waiting"]
-    pressures = [
-        max(parameters["pressure_collective"] * units.get(name, 0.05) * unknown, 1e-3) for name in kernels.partners
-    ]
+    pressures = [max(parameters["pressure_collective"] * units.get(name, 0.05), 1e-3) for name in kernels.partners]
     return np.log([*(max(parameters[name], 1e-3) for name in _FIXED), *pressures])
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from profilers.trace.arrays import Bools, Floats, Ints
 from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
+from replay.costs.wire_time import collective_models
 from replay.graph.graph import RESOURCES, KernelGraph, TaskKind
 
 _CU = RESOURCES.index("cu")
@@ -99,7 +100,7 @@ def with_interference(graph: KernelGraph, parameters: Parameters) -> KernelGraph
     """Return a copy of `graph` with the pressure, the sensitivity and the cost of a further round of every task.
 
     - Pressure: collectives have `pressure_collective` times the share of the compute units that they hold. If the trace
-      does not show when a collective waits, it counts as waiting all the time: that is what most of its time is.
+      does not show when a collective waits, it has the mean pressure of its `transfer_share`.
     - Sensitivity: kernels have 1, and `latency_sensitivity` times 3 us over their duration on top. So short kernels are
       slowed by a fixed time: they mostly wait for memory and for their own launch.
     - Lacking units: a kernel of one round with at most two workgroups on a unit pays `extra_round_cost` for a further
@@ -115,9 +116,11 @@ def with_interference(graph: KernelGraph, parameters: Parameters) -> KernelGraph
     tasks, fit = graph.tasks, interference_of(parameters)
     is_kernel = (tasks.kind == TaskKind.KERNEL) & graph.on_device()
     is_collective = (tasks.kind == TaskKind.COLLECTIVE) & graph.on_device()
-    unknown_wait = np.where(graph.arrival_marks() >= 0, 1.0, parameters["pressure_share_waiting"])
-    assumed = parameters["pressure_collective"] * unknown_wait * tasks.occupies
-    pressure = np.where(is_collective, _by_label(graph, fit.pressures, is_collective, assumed), 0.0)
+    transfers = transfer_share(graph, parameters)
+    mean_share = transfers + (1.0 - transfers) * parameters["pressure_share_waiting"]
+    assumed = parameters["pressure_collective"] * tasks.occupies
+    of_collective = mean_share * _by_label(graph, fit.pressures, is_collective, assumed)
+    pressure = np.where(is_collective, of_collective, 0.0)
     pressure = np.where(is_kernel, fit.pressures.get(KERNEL, 0.0) * tasks.occupies, pressure)
     is_copy = (tasks.kind == TaskKind.COPY) & graph.on_device()
     pressure = np.where(is_copy, fit.pressures.get(COPY, 0.0), pressure)
@@ -132,6 +135,28 @@ def with_interference(graph: KernelGraph, parameters: Parameters) -> KernelGraph
     is_slowed = is_kernel & ~(is_single & (tasks.residency > _MOST_RESIDENT))
     extra_round = np.where(is_slowed, factor * cost, 0.0)
     return graph.with_tasks(pressure=pressure, sensitivity=sensitivity, extra_round=extra_round)
+
+
+def transfer_share(graph: KernelGraph, parameters: Parameters) -> Floats:
+    """Return the share of each collective's duration in which it transfers; 1 for other tasks.
+
+    A collective whose ranks meet transfers for all of its duration. For another one it is the predicted time of its
+    bytes over the measured time: the rest is a wait for other ranks. It is 0 if the bytes or the device are unknown.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        Graph with the durations of its tasks.
+    parameters : Parameters
+        With a calibration of collectives.
+    """
+    tasks = graph.tasks
+    is_unknown = (tasks.kind == TaskKind.COLLECTIVE) & graph.on_device() & (graph.arrival_marks() < 0)
+    if not is_unknown.any():
+        return np.ones(len(tasks))
+    models = collective_models(graph, parameters)
+    share = np.clip(models.total_ns(np.ones(len(tasks))) / np.maximum(tasks.duration_ns, 1.0), 0.0, 1.0)
+    return np.where(is_unknown, np.where(models.is_known, share, 0.0), 1.0)
 
 
 def _by_label(graph: KernelGraph, fitted: Mapping[str, float], chosen: Bools, default: Floats) -> Floats:
