@@ -20,6 +20,8 @@ from profilers.ingest.collectives import reclassify
 from profilers.trace.kernels import CLASSES, ClassRule, is_collective
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
+from replay.contention.pairs import measure_pairs
+from replay.contention.totals import with_pairs
 from replay.costs.shipped import load_parameters
 from replay.engine.timeline import Timeline
 from replay.graph.graph import hardware_of
@@ -409,9 +411,9 @@ def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOpti
     chosen = choose_iterations(
         trace, options.iterations, options.max_points, keep_outliers=options.keep_outliers
     ).weighted(options.weights, options.sampled)
-    parameters = options.parameters or load_parameters()
+    parameters, pairs = options.parameters or load_parameters(), measure_pairs(trace)
     windows = [
-        chosen.put(window)
+        replace(chosen.put(window), graph=with_pairs(window.graph, pairs))
         for window in step_windows(
             trace,
             chosen.numbers,

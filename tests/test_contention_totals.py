@@ -11,6 +11,7 @@ from commands import Run
 from test_contention_pairs import ADD, GEMM, NCCL, Event, collective, copy, gemms, kernel, trace_of
 from traces import write_trace
 
+import seqpoint as sp
 from profilers.ingest.pipeline import collect
 from profilers.trace.schema import make_table
 from profilers.trace.store import save_trace
@@ -167,3 +168,15 @@ def test_the_sums_of_a_real_job_are_those_of_the_pairs() -> None:
     assert (time.total.launches, time.total.time_ns, time.total.beside_ns) == (2990, 43_988_115, 43_330_020)
     assert (time.total.measured_launches, round(time.total.measured_ns / 1e3)) == (2788, 6931)
     assert time.by_class[0].label == "convolution" and time.by_class[0].measured_ns > 0.85 * time.total.measured_ns
+
+
+def test_a_projection_counts_confirmed_durations_as_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The GEMM takes 10 us alone and 16 us beside a collective. Without overlap it takes its isolated duration."""
+    trace, counted = job(), {}
+    for name, isolated_ns in (("agrees", 10_000.0), ("differs", 13_000.0)):
+        built = graph_with(trace, {105: isolated_ns})
+        monkeypatch.setattr("seqpoint.graphs.build_graph", lambda *_, graph=built, **__: graph)
+        projection = sp.project(trace, ["scale_kernels:collective:0.5"], draws=2, jobs=1)
+        counted[name] = projection.projection.timelines["baseline"].graph.tasks
+    kinds = {name: int(tasks.basis[tasks.event == 105][0]) for name, tasks in counted.items()}
+    assert kinds == {"agrees": Basis.MEASURED, "differs": Basis.MODELLED}

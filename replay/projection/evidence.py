@@ -115,7 +115,7 @@ def path_basis(path: CriticalPath, before: KernelGraph, pattern: Pattern | None)
     """Return the `Basis` of every piece of a path.
 
     - A task whose span is the measured one is known as the trace is. Otherwise its isolated duration has the basis of
-      the task, and the contention added to it is modelled.
+      the task: the trace's if the kernel ran alone in it, and this time agrees. The contention added to it is modelled.
     - A lag is known as the trace is if an edge of the unchanged graph between the same events has it. Otherwise it has
       the basis of the call it counts from if a what-if changed that too; else it is assumed.
     - The wait for compute units is modelled.
