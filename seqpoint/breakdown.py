@@ -275,7 +275,7 @@ def contention_table(time: "ContentionTime", scope: str) -> Table:
     scope : str
         What it covers, such as ``"in iteration 3"``.
     """
-    columns = ("kernels~", "launches", "time", "beside work", "with a pair", "measured", "without a pair", "modelled")
+    columns = ("kernels~", "launches", "time", "overlapped", "paired", "measured", "unpaired", "modelled")
     if not time.total.launches:
         return Table("", columns, [])
     rows = [_contention_cells("all", time.total)]

@@ -304,10 +304,10 @@ TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "Time that contention took*": {
             "kernels": "Class of the kernels, or the work that is beside them for the longest time; no collectives.",
             "launches": "Number of kernels with other work beside them.",
-            "beside work": "Time in which other work is beside these kernels.",
-            "with a pair": "Sum of the durations of launches whose kernel also ran alone in the trace.",
+            "overlapped": "Time in which other work is beside these kernels.",
+            "paired": "Sum of the durations of launches whose kernel also ran alone in the trace.",
             "measured": "Time that these launches took longer than alone, measured; negative if shorter.",
-            "without a pair": "Sum of the durations of launches whose isolated duration the engine infers.",
+            "unpaired": "Sum of the durations of launches whose isolated duration the engine infers.",
             "modelled": "Time that contention added to these launches, by the model of the engine.",
         },
         "Costs on *": {"cost": "Name of the fitted cost.", "value": "Fitted value."},
