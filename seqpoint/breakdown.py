@@ -32,6 +32,8 @@ _SHOWN_SHARE = 0.001
 NO_OPERATOR = "(no operator)"
 #: Most classes of kernels, and most partners, in the table of contention; the JSON has all.
 _MAX_CLASSES, _MAX_PARTNERS = 6, 4
+#: The modelled contention is relied on if the model gives measured launches this many times theirs.
+_TRUSTED = (0.5, 2.0)
 #: Most characters of a partner's name in that table.
 _PARTNER_LENGTH = 52
 
@@ -266,7 +268,7 @@ def _share_outside(trace: Trace) -> float:
 
 
 def contention_table(time: "ContentionTime", scope: str) -> Table:
-    """Return the time that contention took as text: of all kernels, by class, and by the work beside them.
+    """Return the time that contention took as text: of all kernels, by class, of collectives, and by partner.
 
     Parameters
     ----------
@@ -280,6 +282,7 @@ def contention_table(time: "ContentionTime", scope: str) -> Table:
         return Table("", columns, [])
     rows = [_contention_cells("all", time.total)]
     rows += [_contention_cells(row.label, row) for row in time.by_class[:_MAX_CLASSES]]
+    rows += [_contention_cells("collectives", time.collectives)] * (time.collectives.measured_launches > 0)
     rows += [_contention_cells(f"beside {row.label}"[:_PARTNER_LENGTH], row) for row in time.by_partner[:_MAX_PARTNERS]]
     return Table(f"Time that contention took from kernels beside other work, {scope}", columns, rows)
 
@@ -313,6 +316,31 @@ def contention_lines(time: "ContentionTime", scope: str) -> list[str]:
         return []
     if not row.launches:
         return [f"contention: none {scope}; no kernel ran beside other work (collectives are not counted)"]
+    of_all = f"{row.launches:,} of {time.kernels:,} kernels {scope} ran beside other work"
+    lines = [f"contention: {_taken(row)}; {of_all}"]
+    if time.collectives.measured_launches:
+        lines.append(f"contention in collectives, without their waiting: {_taken(time.collectives)}")
+    if time.confounded:
+        lines.append(
+            f"the trace neither measures contention nor confirms the model. {time.confounded.removesuffix('.')}"
+        )
+    elif not row.measured_launches:
+        lines.append("no launch beside other work also ran alone often enough, so contention is not measured")
+    elif time.noise == time.noise:
+        lines.append(f"times of launches alone differ by {100 * time.noise:.1f} %")
+    for each, what in ((row, "launches"), (time.collectives, "collectives")):
+        if each.model_ratio == each.model_ratio:
+            low, high = _TRUSTED
+            doubtful = "" if low <= each.model_ratio <= high else ", so do not rely on the modelled time"
+            lines.append(f"the model gives the measured {what} {each.model_ratio:.2f} times that contention{doubtful}")
+    if row.unknown_launches:
+        why = "they have no pair and are in no iteration that was replayed"
+        lines.append(f"contention of {_launches(row.unknown_launches)} is unknown: {why}")
+    return lines
+
+
+def _taken(row: "ContentionRow") -> str:
+    """Return how much time contention took by measurement, and by the model."""
     taken = [
         f"{_signed(ns)} {how} ({_launches(launches)}, {duration(time_ns)})"
         for ns, how, launches, time_ns in (
@@ -321,19 +349,4 @@ def contention_lines(time: "ContentionTime", scope: str) -> list[str]:
         )
         if launches
     ]
-    of_all = f"{row.launches:,} of {time.kernels:,} kernels {scope} ran beside other work"
-    lines = [f"contention: {' and '.join(taken) or 'unknown'}; {of_all}"]
-    if time.confounded:
-        lines.append(
-            f"the trace neither measures contention nor confirms the model. {time.confounded.removesuffix('.')}"
-        )
-    elif not row.measured_launches:
-        lines.append("no launch beside other work also ran alone often enough, so contention is not measured")
-    elif time.noise == time.noise:
-        ratio = f"; the model gives the measured launches {time.model_ratio:.2f} times that contention"
-        noise = f"times of launches alone differ by {100 * time.noise:.1f} %"
-        lines.append(noise + (ratio if time.model_ratio == time.model_ratio else ""))
-    if row.unknown_launches:
-        why = "they have no pair and are in no iteration that was replayed"
-        lines.append(f"contention of {_launches(row.unknown_launches)} is unknown: {why}")
-    return lines
+    return " and ".join(taken) or "unknown"

@@ -302,7 +302,7 @@ TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "off by at most, 9 in 10": "Error that nine in ten fitted measurements stay below.",
         },
         "Time that contention took*": {
-            "kernels": "Class of the kernels, or the work that is beside them for the longest time; no collectives.",
+            "kernels": "All kernels but collectives; these by class, and by the work beside them; and collectives.",
             "launches": "Number of kernels with other work beside them.",
             "overlapped": "Time in which other work is beside these kernels.",
             "paired": "Sum of the durations of launches whose kernel also ran alone in the trace.",

@@ -19,7 +19,6 @@ from profilers.trace.trace import Trace
 from replay import analysis
 from replay.analysis.critical_path import Dependencies, dependencies
 from replay.calibration.parameters import Parameters
-from replay.contention.pairs import measure_pairs
 from replay.contention.totals import ContentionTime, contention_time, iteration_graphs
 from replay.costs.shipped import load_parameters
 from replay.engine.steady import SteadyState
@@ -593,7 +592,7 @@ def analyze_trace(
     before = _analyzed(window.steady(), position, tasks)
     facts = (number, measured, window.pattern is not None, before)
     notes = communication_notes(communication_rows(before.timeline), trace)
-    contention = contention_time(trace, measure_pairs(trace), [window.graph], iterations=[number])
+    contention = contention_time(trace, [window.graph], iterations=[number])
     if what_if is None:
         return Analysis(*facts, communication_notes=notes, contention=contention)
     changed, parameters = what_if, load_parameters()
@@ -619,7 +618,7 @@ def contention_of(trace: Trace, *, device: str | None = None) -> ContentionTime:
         The device is unknown.
     """
     graphs = iteration_graphs(trace, load_parameters(), given_hardware(device))
-    return contention_time(trace, measure_pairs(trace), graphs)
+    return contention_time(trace, graphs)
 
 
 def _analyzed(state: SteadyState, position: int, choice: TaskChoice | None) -> TimelineAnalysis:

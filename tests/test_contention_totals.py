@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import Run
-from test_contention_pairs import ADD, GEMM, NCCL, Event, collective, copy, gemms, kernel, trace_of
+from test_contention_pairs import ADD, GEMM, NCCL, Event, collective, copy, gemms, kernel, reductions, trace_of
 from traces import write_trace
 
 import seqpoint as sp
@@ -55,7 +55,7 @@ def graph_with(trace: Trace, isolated_ns: dict[int, float]) -> KernelGraph:
 def test_pairs_are_measured_and_other_launches_are_modelled() -> None:
     """The GEMM of 16 us takes 10 us alone; an addition of 9 us, half of it beside the collective, has no pair."""
     trace = job(kernel(ADD, 1045.5, 9, stream=8))
-    time = contention_time(trace, measure_pairs(trace), [graph_with(trace, {105: 12_000.0, 106: 7_000.0})])
+    time = contention_time(trace, [graph_with(trace, {105: 12_000.0, 106: 7_000.0})])
     assert (time.kernels, time.kernel_ns) == (6, 65_000)
     total = time.total
     assert (total.launches, total.time_ns, total.beside_ns) == (2, 25_000, 16_000 + 4_500)
@@ -64,16 +64,16 @@ def test_pairs_are_measured_and_other_launches_are_modelled() -> None:
     assert (total.contention_ns, total.unknown_launches) == (8_000, 0)
     # The clock has steps of 500 ns, so a time of 10 us is known to a third of that.
     # For the measured launch the model says 16 us - 12 us, where 6 us were measured.
-    assert (time.model_ratio, time.noise, time.confounded) == (pytest.approx(4 / 6), pytest.approx(1 / 60), "")
+    assert (time.total.model_ratio, time.noise, time.confounded) == (pytest.approx(4 / 6), pytest.approx(1 / 60), "")
     assert [(row.label, row.contention_ns) for row in time.by_class] == [("gemm", 6_000), ("elementwise", 2_000)]
     assert [(row.label, row.launches, row.time_ns) for row in time.by_partner] == [(NCCL, 2, 25_000)]
 
 
 def test_launches_without_a_pair_or_a_graph_are_unknown() -> None:
     trace = job(kernel(ADD, 1045.5, 9, stream=8))
-    time = contention_time(trace, measure_pairs(trace), [])
+    time = contention_time(trace, [])
     assert (time.total.measured_ns, time.total.modelled_launches, time.total.unknown_launches) == (6_000, 0, 1)
-    assert np.isnan(time.model_ratio) and time.to_dict()["model_ratio"] is None
+    assert np.isnan(time.total.model_ratio) and time.to_dict()["model_ratio"] is None
     assert "contention of 1 launch is unknown" in contention_lines(time, "here")[-1]
 
 
@@ -81,25 +81,45 @@ def test_faster_launches_count_as_they_are_measured() -> None:
     """Beside a copy, three GEMMs take 9, 9 and 16 us: 1, 1 and -6 us less than alone; noise is not cut off."""
     beside = [kernel(GEMM, 2000 + 100 * i, us) for i, us in enumerate((9.0, 9.0, 16.0))]
     trace = job(*beside, copies=[copy(1990, 400)])
-    time = contention_time(trace, measure_pairs(trace), [])
+    time = contention_time(trace, [])
     assert time.total.measured_ns == 6_000 - 1_000 - 1_000 + 6_000
     assert {row.label: row.measured_ns for row in time.by_partner} == {NCCL: 6_000, "Memcpy HtoD": 4_000}
 
 
-def test_confounded_pairs_are_not_used() -> None:
+def test_confounded_pairs_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = job()
     pairs = replace(measure_pairs(trace), confounded="Kernels are faster than alone.")
+    monkeypatch.setattr("replay.contention.totals.measure_pairs", lambda _: pairs)
     graph = graph_with(trace, {105: 12_000.0})
-    time = contention_time(trace, pairs, [graph])
+    time = contention_time(trace, [graph])
     assert (time.total.measured_launches, time.total.modelled_ns) == (0, 4_000)
     assert "neither measures contention" in contention_lines(time, "here")[1]
     assert with_pairs(graph, pairs) is graph
 
 
+def test_collectives_are_counted_without_their_wait() -> None:
+    """Four all-reduces take 100 us alone. The fifth takes 150 us, of which 140 us beside a GEMM on each rank.
+
+    Rank 1 comes 300 us later to each, and ends when rank 0 ends.
+    """
+    spans = [(1000.0 * i, 1000.0 * i + 400) for i in range(4)] + [(4000.0, 4450.0)]
+    late = [(at + 300, end) for at, end in spans]
+    beside = [kernel(GEMM, 4305, 140, rank=rank) for rank in (0, 1)]
+    time = contention_time(reductions(spans, late, kernels=beside), [])
+    row = time.collectives
+    assert (row.launches, row.time_ns, row.beside_ns) == (2, 300_000, 280_000)
+    assert (row.measured_launches, row.measured_ns, row.modelled_launches) == (2, 100_000, 0)
+    assert (time.kernels, time.total.launches, time.total.unknown_launches) == (2, 2, 2)
+    assert contention_lines(time, "here")[1] == (
+        "contention in collectives, without their waiting: 100 us measured (2 launches, 300 us)"
+    )
+    assert contention_table(time, "here").rows[2][:2] == ("collectives", 2)
+
+
 def test_iterations_limit_the_kernels() -> None:
     trace = job()
-    assert contention_time(trace, measure_pairs(trace), [], iterations=[1]).kernels == 5
-    time = contention_time(trace, measure_pairs(trace), [], iterations=[2])
+    assert contention_time(trace, [], iterations=[1]).kernels == 5
+    time = contention_time(trace, [], iterations=[2])
     assert (time.kernels, time.total.launches, time.by_class, time.by_partner) == (0, 0, (), ())
     assert contention_lines(time, "here") == []
 

@@ -200,13 +200,8 @@ def collective_pairs(trace: Trace, options: PairOptions = COLLECTIVE_OPTIONS) ->
         Limits for the launches. By default a collective is overlapped from half of its time on, since computation
         beside it has gaps.
     """
-    events, table = DeviceEvents.of(trace), trace.collectives
+    (events, rows), table = transfers(trace, DeviceEvents.of(trace)), trace.collectives
     row = _rows_of(trace, "collectives", integers_or_missing(trace.kernels, "collective_id"))
-    arrived = np.append(last_arrivals(trace), MISSING)[row]
-    start = events.start_ns.copy()
-    rows = np.flatnonzero(arrived != MISSING)
-    start[rows] = np.clip(arrived[rows], start[rows], events.end_ns[rows])
-    events = replace(events, start_ns=start)
     near = Neighbors.of(events, options.min_gap_ns)
     known = [encode_text(table[name])[0] for name in ("collective", "dtype", "group_name")]
     known += [integers_or_missing(table, name) for name in ("bytes", "group_size")]
@@ -214,6 +209,24 @@ def collective_pairs(trace: Trace, options: PairOptions = COLLECTIVE_OPTIONS) ->
     reason = np.where(events.is_collective, CODE["unknown wait"], CODE["computation"]).astype(np.int8)
     reason[rows] = _by_peers(events, near, (rows, _taken(table, "match_id", row[rows])), options)
     return _pair(trace, events, near, _Choice(group, _taken(table, "bytes", row) > 0, reason), options)
+
+
+def transfers(trace: Trace, events: DeviceEvents) -> tuple[DeviceEvents, Ints]:
+    """Return the events with collectives from the arrival of their last rank on, and the kernels with a known arrival.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+    events : DeviceEvents
+        Its kernels and copies.
+    """
+    row = _rows_of(trace, "collectives", integers_or_missing(trace.kernels, "collective_id"))
+    arrived = np.append(last_arrivals(trace), MISSING)[row]
+    start = events.start_ns.copy()
+    rows = np.flatnonzero(arrived != MISSING)
+    start[rows] = np.clip(arrived[rows], start[rows], events.end_ns[rows])
+    return replace(events, start_ns=start), rows
 
 
 def _by_peers(

@@ -1,9 +1,9 @@
 """Time that contention takes in a trace: measured by its pairs, modelled by the engine for the other launches.
 
-`contention_time` looks at the kernels beside other work that are no collectives. A launch with a pair took longer than
-alone by a time that was measured. For other launches, the graph of their iteration has an isolated duration, which the
-engine inferred. `iteration_graphs` builds these graphs for a whole trace. `with_pairs` uses the pairs as evidence for
-the isolated durations of a graph.
+`contention_time` counts kernels beside other work, and collectives from the arrival of their last rank on. A launch
+with a pair took longer than alone by a time that was measured. For other launches, the graph of their iteration has an
+isolated duration, which the engine inferred. `iteration_graphs` builds these graphs for a whole trace. `with_pairs`
+uses the pairs as evidence for the isolated durations of a graph.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ from profilers.trace.columns import lookup
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.contention.launches import DeviceEvents, Neighbors
-from replay.contention.pairs import ContentionPairs
+from replay.contention.pairs import ContentionPairs, collective_pairs, measure_pairs, transfers
 from replay.from_trace import build_graph, index_trace
 from replay.graph.graph import Basis, Hardware, KernelGraph, TaskKind
 
@@ -25,7 +25,6 @@ from replay.graph.graph import Basis, Hardware, KernelGraph, TaskKind
 _MOST_KERNELS, _GRAPH_ITERATIONS = 150_000, 4
 #: An isolated duration agrees with the time alone up to this relative difference, or up to the scatter of the group.
 _AGREEMENT = 0.05
-_MEASURED, _MODELLED, _UNKNOWN = range(3)
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class ContentionRow:
     Parameters
     ----------
     label : str
-        Class of the kernels, name of their partner, or empty for all.
+        Class of the kernels, name of their partner, ``"collectives"``, or empty for all other kernels.
     launches : int
         Number of launches.
     time_ns, beside_ns : float
@@ -46,6 +45,8 @@ class ContentionRow:
         Sum of the durations of each.
     measured_ns, modelled_ns : float
         Time that contention added to each. The measured time has the noise of the measurement, so it can be negative.
+    model_ratio : float
+        Contention that the model gives the measured launches, over the measured one; NaN if they are not modelled.
     """
 
     label: str
@@ -58,6 +59,7 @@ class ContentionRow:
     modelled_launches: int
     modelled_time_ns: float
     modelled_ns: float
+    model_ratio: float
 
     @property
     def contention_ns(self) -> float:
@@ -68,6 +70,10 @@ class ContentionRow:
     def unknown_launches(self) -> int:
         """Number of launches whose contention is unknown."""
         return self.launches - self.measured_launches - self.modelled_launches
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as JSON with stable keys."""
+        return asdict(self) | {"model_ratio": None if np.isnan(self.model_ratio) else self.model_ratio}
 
 
 @dataclass(frozen=True)
@@ -81,68 +87,68 @@ class ContentionTime:
     kernel_ns : float
         Sum of their durations.
     total : ContentionRow
-        All kernels beside other work.
+        All kernels beside other work that are no collectives.
+    collectives : ContentionRow
+        Collectives beside other work whose wait for other ranks is known and taken out.
     by_class, by_partner : tuple of ContentionRow
         The same by class, and by the name of the work beside them for the longest time; most time first.
     noise : float
         Relative error of a launch alone that is predicted from the others, weighted by time; NaN if unknown.
-    model_ratio : float
-        Contention that the model gives the measured launches, over the measured one; NaN if they are not modelled.
     confounded : str
-        Why the pairs do not measure contention, so that all of it is modelled; empty if they do.
+        Why the pairs of kernels do not measure contention, so that all of it is modelled; empty if they do.
     """
 
     kernels: int
     kernel_ns: float
     total: ContentionRow
+    collectives: ContentionRow
     by_class: tuple[ContentionRow, ...]
     by_partner: tuple[ContentionRow, ...]
     noise: float
-    model_ratio: float
     confounded: str
 
     def to_dict(self) -> dict[str, Any]:
         """Return the times as JSON with stable keys."""
-        total = asdict(self.total)
+        total = self.total.to_dict()
         del total["label"]
         return {
             "kernels": self.kernels,
             "kernel_ns": self.kernel_ns,
             **total,
-            "by_class": [asdict(row) for row in self.by_class],
-            "by_partner": [asdict(row) for row in self.by_partner],
-            **{
-                name: None if np.isnan(value) else value
-                for name, value in (("noise", self.noise), ("model_ratio", self.model_ratio))
-            },
+            "collectives": self.collectives.to_dict(),
+            "by_class": [row.to_dict() for row in self.by_class],
+            "by_partner": [row.to_dict() for row in self.by_partner],
+            "noise": None if np.isnan(self.noise) else self.noise,
             "confounded": self.confounded or None,
         }
 
 
 @dataclass(frozen=True)
 class _Slowed:
-    """Kernels beside other work: columns of equal length.
+    """Launches beside other work: columns of equal length.
 
     Parameters
     ----------
-    time_ns, beside_ns, added_ns : array of float64
-        Duration, time with other work beside it, and time that contention added.
-    basis : array of int64
-        Whether that was measured, was modelled, or is unknown.
+    time_ns, beside_ns : array of float64
+        Duration, and time with other work beside it.
+    measured_ns, modelled_ns : array of float64
+        Time that contention added, measured by a pair, and by the model; NaN if unknown.
     """
 
     time_ns: Floats
     beside_ns: Floats
-    added_ns: Floats
-    basis: Ints
+    measured_ns: Floats
+    modelled_ns: Floats
 
     def row(self, label: str, chosen: Ints | slice = slice(None)) -> ContentionRow:
-        """Return the sums over the chosen kernels."""
-        time, beside, added, basis = (column[chosen] for column in vars(self).values())
-        sums: list[Any] = []
-        for kind in (_MEASURED, _MODELLED):
-            rows = basis == kind
+        """Return the sums over the chosen launches."""
+        time, beside, measured, modelled = (column[chosen] for column in vars(self).values())
+        is_measured, is_modelled = ~np.isnan(measured), ~np.isnan(modelled)
+        both, sums = is_measured & is_modelled, list[Any]()
+        for rows, added in ((is_measured, measured), (is_modelled & ~is_measured, modelled)):
             sums += [int(rows.sum()), float(time[rows].sum()), float(added[rows].sum())]
+        reference = float(measured[both].sum())
+        sums.append(float(modelled[both].sum()) / reference if reference > 0 else float("nan"))
         return ContentionRow(label, len(time), float(time.sum()), float(beside.sum()), *sums)
 
     def by(self, code: Ints, names: Sequence[str]) -> tuple[ContentionRow, ...]:
@@ -153,46 +159,54 @@ class _Slowed:
         return tuple(sorted(rows, key=lambda row: (-abs(row.contention_ns), -row.time_ns, row.label)))
 
 
-def contention_time(
-    trace: Trace, pairs: ContentionPairs, graphs: Iterable[KernelGraph], *, iterations: Sequence[int] = ()
-) -> ContentionTime:
-    """Return the time that contention took from the kernels of a trace.
+def contention_time(trace: Trace, graphs: Iterable[KernelGraph], *, iterations: Sequence[int] = ()) -> ContentionTime:
+    """Return the time that contention took from the kernels and from the collectives of a trace.
+
+    Pairs that are confounded are not used.
 
     Parameters
     ----------
     trace : Trace
         The trace.
-    pairs : ContentionPairs
-        Its pairs, from `measure_pairs`. They are not used if they are confounded.
     graphs : iterable of KernelGraph
         Graphs of its iterations with isolated durations. Launches that are in none have no modelled time.
     iterations : sequence of int
         Iterations whose kernels count; by default all kernels, also outside of iterations.
     """
-    events = DeviceEvents.of(trace)
-    near, count = Neighbors.of(events, 0), events.kernels
-    duration = (events.end_ns - events.start_ns)[:count]
-    counted = ~events.is_collective & (duration > 0)
+    events, pairs = DeviceEvents.of(trace), measure_pairs(trace)
+    counted = np.ones(events.kernels, bool)
     if iterations:
-        counted &= np.isin(integers_or_missing(trace.kernels, "iteration"), iterations)
-    rows = np.flatnonzero(counted & (near.beside_ns[:count] > 0))
-    time = duration[rows].astype(np.float64)
-    is_pair, alone = _alone(pairs, events.id[rows])
-    is_modelled, modelled = _modelled(graphs, events.id[rows])
-    basis = np.where(is_pair, _MEASURED, np.where(is_modelled, _MODELLED, _UNKNOWN))
-    added = np.where(is_pair, time - alone, np.where(is_modelled, modelled, 0.0))
-    slowed = _Slowed(time, near.beside_ns[rows].astype(np.float64), added, basis)
-    both, measured_ns = is_pair & is_modelled, float((time - alone)[is_pair & is_modelled].sum())
+        counted = np.isin(integers_or_missing(trace.kernels, "iteration"), iterations)
+    modelled_ns = _modelled(graphs, events.id[: events.kernels])
+    near, (moving, known) = Neighbors.of(events, 0), transfers(trace, events)
+    is_kernel, is_transfer = counted & ~events.is_collective, np.zeros(events.kernels, bool)
+    is_transfer[known] = counted[known]
+    rows, slowed = _slowed((events, near), is_kernel, pairs, modelled_ns)
+    transferring = (moving, Neighbors.of(moving, 0) if len(known) else near)
+    _, collectives = _slowed(transferring, is_transfer, collective_pairs(trace), modelled_ns)
+    duration = np.maximum(events.end_ns - events.start_ns, 0)[: events.kernels][is_kernel]
     return ContentionTime(
-        kernels=int(counted.sum()),
-        kernel_ns=float(duration[counted].sum()),
+        kernels=int((duration > 0).sum()),
+        kernel_ns=float(duration.sum()),
         total=slowed.row(""),
+        collectives=collectives.row("collectives"),
         by_class=slowed.by(*_by_text(events.classes, events.name[rows])),
         by_partner=slowed.by(*_by_text(events.names, events.name[near.partner[rows]])),
         noise=pairs.noise_mean,
-        model_ratio=float(modelled[both].sum()) / measured_ns if measured_ns > 0 else float("nan"),
         confounded=pairs.confounded,
     )
+
+
+def _slowed(
+    beside: tuple[DeviceEvents, Neighbors], chosen: Bools, pairs: ContentionPairs, modelled_ns: Floats
+) -> tuple[Ints, _Slowed]:
+    """Return the rows of the chosen kernels that are beside other work, and their times."""
+    events, near = beside
+    duration = (events.end_ns - events.start_ns)[: events.kernels]
+    rows = np.flatnonzero(chosen & (duration > 0) & (near.beside_ns[: events.kernels] > 0))
+    time = duration[rows].astype(np.float64)
+    alone = _alone(pairs, events.id[rows])
+    return rows, _Slowed(time, near.beside_ns[rows].astype(np.float64), time - alone, modelled_ns[rows])
 
 
 def _by_text(names: Any, code: Ints) -> tuple[Ints, list[str]]:
@@ -201,28 +215,28 @@ def _by_text(names: Any, code: Ints) -> tuple[Ints, list[str]]:
     return number[code].astype(np.int64), texts.tolist()
 
 
-def _alone(pairs: ContentionPairs, ids: Ints) -> tuple[Bools, Floats]:
-    """Return which launches have a pair that measures contention, and their times alone."""
+def _alone(pairs: ContentionPairs, ids: Ints) -> Floats:
+    """Return the time alone of each launch with a pair that measures contention; NaN for others."""
     if pairs.confounded or not len(pairs.event):
-        return np.zeros(len(ids), bool), np.zeros(len(ids))
+        return np.full(len(ids), np.nan)
     row = lookup(pairs.event, np.arange(len(pairs.event)), ids)
-    return row != MISSING, pairs.alone_ns[np.where(row == MISSING, 0, row)]
+    return np.where(row == MISSING, np.nan, pairs.alone_ns[np.where(row == MISSING, 0, row)])
 
 
-def _modelled(graphs: Iterable[KernelGraph], ids: Ints) -> tuple[Bools, Floats]:
-    """Return which kernels are in a graph, and the time that contention added to them by its isolated durations."""
-    known, added = np.zeros(len(ids), bool), np.zeros(len(ids))
-    order = np.argsort(ids)
+def _modelled(graphs: Iterable[KernelGraph], ids: Ints) -> Floats:
+    """Return the time that contention added to kernels, by the isolated durations of graphs; NaN if in none."""
+    added, order = np.full(len(ids), np.nan), np.argsort(ids)
     for graph in graphs:
         tasks = graph.tasks
         spans = tasks.measured_end_ns - tasks.measured_start_ns
-        chosen = np.flatnonzero((tasks.kind == TaskKind.KERNEL) & graph.on_device() & tasks.in_iteration & (spans > 0))
+        is_kernel = (tasks.kind == TaskKind.KERNEL) | (tasks.kind == TaskKind.COLLECTIVE)
+        chosen = np.flatnonzero(is_kernel & graph.on_device() & tasks.in_iteration & (spans > 0))
         at = np.searchsorted(ids[order], tasks.event[chosen])
         is_known = at < len(order)
         is_known[is_known] = ids[order[at[is_known]]] == tasks.event[chosen[is_known]]
         row, chosen = order[at[is_known]], chosen[is_known]
-        known[row], added[row] = True, (spans - tasks.duration_ns)[chosen]
-    return known, added
+        added[row] = (spans - tasks.duration_ns)[chosen]
+    return added
 
 
 def iteration_graphs(trace: Trace, parameters: Parameters, hardware: Hardware | None = None) -> Iterator[KernelGraph]:
@@ -263,10 +277,10 @@ def with_pairs(graph: KernelGraph, pairs: ContentionPairs) -> KernelGraph:
     """
     tasks, origin = graph.tasks, int(graph.origin)
     chosen = np.flatnonzero((tasks.kind == TaskKind.KERNEL) & graph.on_device())
-    is_pair, alone = _alone(pairs, tasks.event[chosen])
-    if not is_pair.any():
+    alone = _alone(pairs, tasks.event[chosen])
+    chosen, alone = chosen[~np.isnan(alone)], alone[~np.isnan(alone)]
+    if not len(chosen):
         return graph
-    chosen, alone = chosen[is_pair], alone[is_pair]
     row = lookup(pairs.event, np.arange(len(pairs.event)), tasks.event[chosen])
     scatter = pairs.groups["alone_scatter"].to_numpy()[pairs.group[row]]
     agrees = np.abs(tasks.duration_ns[chosen] / alone - 1) <= np.maximum(np.nan_to_num(scatter), _AGREEMENT)
