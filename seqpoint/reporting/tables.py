@@ -265,8 +265,9 @@ def _projection_cells(row: ProjectionRow) -> tuple[object, ...]:
 
 def contention_block(time: ContentionTime) -> Table:
     """Return the table of the time that contention took in the recording, with its sentences."""
-    table, note = contention_table(time, _RECORDING), ". ".join(contention_lines(time, _RECORDING))
-    return replace(table, title=table.title or "Time that contention took", note=f"{note[:1].upper()}{note[1:]}.")
+    table, lines = contention_table(time, _RECORDING), contention_lines(time, _RECORDING)
+    note = " ".join(f"{line[:1].upper()}{line[1:]}." for line in lines)
+    return replace(table, title=table.title or "Time that contention took", note=note)
 
 
 def projection_table(projection: Projection) -> Table:
