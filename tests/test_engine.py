@@ -2,7 +2,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from graphs import make_graph
+from graphs import GIVEN, make_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_engine import simulate_plainly
@@ -11,7 +11,7 @@ from profilers.errors import InvalidInputError
 from replay.costs.demand import isolated_durations, measured_beside
 from replay.engine.engine import simulate
 from replay.engine.timeline import replay
-from replay.graph.graph import KernelGraph, SharingPolicy
+from replay.graph.graph import RESOURCES, EdgeKind, KernelGraph, Lane, SharingPolicy, TaskKind
 
 BANDWIDTH = (0.1, 1.0)
 
@@ -28,6 +28,51 @@ def graphs(draw: st.DrawFn, *, waves: bool = False) -> KernelGraph:
     device = draw(st.lists(st.integers(-1, 2), min_size=n, max_size=n))
     more = {"waves": draw(st.lists(st.floats(0, 5), min_size=n, max_size=n))} if waves else {}
     return make_graph(durations, demands, edges, device=device, **more)
+
+
+INTERFERENCE = ("extra_round", "pressure", "sensitivity")
+
+
+@st.composite
+def contended_graphs(draw: st.DrawFn) -> KernelGraph:
+    """Random graphs with collectives whose ranks meet, and with interference; tasks as `graphs` makes them."""
+    kernels = draw(graphs(waves=True))
+    columns = {f.name: getattr(kernels.tasks, f.name).tolist() for f in fields(kernels.tasks) if f.name != "demand"}
+    durations, demands = columns.pop("duration_ns"), kernels.tasks.demand[:, [RESOURCES.index(x) for x in GIVEN[:4]]]
+    demands = demands.tolist()
+    columns["lane"] = [max(device, 0) for device in columns["device"]]
+    names = ("source", "target", "lag_ns", "from_start")
+    edges = list(zip(*(getattr(kernels.edges, name).tolist() for name in names), strict=True))
+    is_met = [False] * len(edges)
+    n = len(durations)
+    for _ in range(draw(st.integers(1, 3))):
+        devices = draw(st.lists(st.integers(0, 2), min_size=2, max_size=3, unique=True))
+        first = len(durations)
+        meeting = first + len(devices)
+        for k, device in enumerate([*devices, -1, *devices]):
+            kind = TaskKind.COLLECTIVE if first + k > meeting else TaskKind.MARK
+            units = draw(st.sampled_from([0.08, 0.5, 0.97, 1.0])) if kind == TaskKind.COLLECTIVE else 0.0
+            row = {"kind": kind, "device": device, "lane": 3 + device if device >= 0 else -1, "occupies": units}
+            for name, values in columns.items():
+                values.append(row.get(name, 0 if name in {"waves", *INTERFERENCE} else values[0]))
+            columns["waves"][-1] = draw(st.sampled_from([0.0, units]))
+            durations.append(draw(st.integers(1, 10_000)) if kind == TaskKind.COLLECTIVE else 0)
+            demands.append([units, 0.1, units, 0.0])
+        for k in range(len(devices)):
+            before = draw(st.integers(0, n - 1))
+            edges += [(before, first + k, float(draw(st.integers(0, 500))), False)]
+            edges += [(first + k, meeting, 0.0, False), (meeting, meeting + 1 + k, 0.0, False)]
+            is_met += [False, True, True]
+    for name, most in zip(INTERFERENCE, (1.5, 2.0, 3.0), strict=True):
+        values = st.lists(
+            st.one_of(st.just(0.0), st.floats(0.01, most)), min_size=len(durations), max_size=len(durations)
+        )
+        columns[name] = draw(values)
+    graph = make_graph(durations, demands, edges, **columns)
+    kind = np.where(is_met, int(EdgeKind.RENDEZVOUS), graph.edges.kind)
+    lanes = tuple(Lane(0, device % 3, device) for device in range(6))
+    policy = replace(graph.policy, waiting_pressure=draw(st.sampled_from([0.0, 0.2, 1.0])))
+    return replace(graph, edges=replace(graph.edges, kind=kind), lanes=lanes, policy=policy)
 
 
 def test_two_equal_bandwidth_bound_kernels_take_twice_as_long_together() -> None:
@@ -190,6 +235,29 @@ def test_it_does_what_the_plain_rules_do(graph: KernelGraph, priority: list[int]
     plain = simulate_plainly(graph)
     for one, other in zip(simulate(graph), plain, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=0.5)
+
+
+@settings(deadline=None, max_examples=300)
+@given(contended_graphs())
+def test_meetings_and_interference_do_what_the_plain_rules_do(graph: KernelGraph) -> None:
+    for times, plain in zip(simulate(graph), simulate_plainly(graph), strict=True):
+        np.testing.assert_allclose(times, plain, rtol=1e-6, atol=0.5)
+
+
+@settings(deadline=None, max_examples=300)
+@given(contended_graphs(), st.sampled_from([(1.0,), (0.9, 0.1), (0.3, 0.4, 0.3)]), st.booleans(), st.data())
+def test_collectives_that_wait_let_every_other_task_end(graph, partitions, in_order, data) -> None:
+    n = len(graph.tasks)
+    policy = replace(graph.policy, partitions=partitions, in_order=in_order)
+    numbers = data.draw(st.lists(st.integers(1, (1 << len(partitions)) - 1), min_size=n, max_size=n))
+    interleaved = data.draw(st.lists(st.booleans(), min_size=n, max_size=n))
+    priority = data.draw(st.lists(st.integers(0, 1), min_size=n, max_size=n))
+    columns = {"cu_mask": np.array(numbers), "interleaved": np.array(interleaved), "priority": np.array(priority)}
+    start, end = simulate(replace(graph, policy=policy).with_tasks(**columns))
+    edges = graph.edges
+    assert (end - start >= graph.tasks.duration_ns - 1e-2).all()
+    since = np.where(edges.from_start, start[edges.source], end[edges.source])
+    assert (start[edges.target] >= since + edges.lag_ns - 1e-6).all()
 
 
 @settings(deadline=None, max_examples=1000)

@@ -180,8 +180,9 @@ def with_same_engines(before: KernelGraph, after: KernelGraph) -> KernelGraph:
     old, new = before.tasks.demand, after.tasks.demand
     kept = np.where(old == 0.0, 0.0, np.where(new == 0.0, old, new))
     demand = np.where(before.on_device()[:, None], kept, new)
-    occupies = np.where(demand[:, _CU] == 0.0, 0.0, after.tasks.occupies)
-    return after.with_tasks(demand=demand, occupies=occupies)
+    has_units = demand[:, _CU] > 0.0
+    pressed = np.where(has_units | (after.tasks.kind != TaskKind.COLLECTIVE), after.tasks.pressure, 0.0)
+    return after.with_tasks(demand=demand, occupies=np.where(has_units, after.tasks.occupies, 0.0), pressure=pressed)
 
 
 def _with_links(graph: KernelGraph, old: Hardware, parameters: Parameters) -> tuple[KernelGraph, Bools]:

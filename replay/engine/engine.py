@@ -66,7 +66,6 @@ class State(NamedTuple):
     has_start_edges: Any  #: whether any edge counts from the start of its source
     waiting_task: Any  #: by task: collective that begins to wait for its peers at this mark; -1 for none
     is_waiting: Any  #: by task: whether it waits for its peers on its device
-    has_waiting: Any  #: whether any collective does
     first_active: Any  #: by device: row of its first active task in the table
     n_active: Any  #: by device: active tasks
     n_unstarted: Any  #: by device: active tasks that got no compute units yet
@@ -128,7 +127,7 @@ def _make_ready(sim, task, now):  # type: ignore[no-untyped-def]
         sim.start[task], sim.end[task] = ready, ready + sim.sharing.duration[task]
         sim.resolved[sim.size[_RESOLVED]] = task
         sim.size[_RESOLVED] += 1
-        if sim.has_waiting and sim.waiting_task[task] >= 0:
+        if sim.sharing.has_waiting and sim.waiting_task[task] >= 0:
             _push(sim, sim.end[task], _WAITING + sim.waiting_task[task])
     elif ready > now or sim.size[_ARRIVING] == _MAX_ARRIVING:
         _push(sim, ready, _ARRIVAL + task)
@@ -194,7 +193,7 @@ def _activate_arrivals(sim, now):  # type: ignore[no-untyped-def]
         task = sim.arriving[sim.size[_ARRIVING]]
         device = sim.sharing.device[task]
         _update_progress(sim, device, now)
-        if sim.has_waiting and sim.is_waiting[task]:
+        if sim.sharing.has_waiting and sim.is_waiting[task]:
             sim.is_waiting[task] = False
             stop_waiting(sim.sharing, sim.first_active[device], task)
         else:
@@ -310,6 +309,7 @@ def run(sim):  # type: ignore[no-untyped-def]
                 break
             _reschedule(sim, now)
             _notify_resolved(sim, now)  # a start can fire edges to tasks that start at once
+            is_last = sim.size[_HEAP] == 0 or sim.event_ns[0] > now
 
 
 @bare
@@ -340,10 +340,8 @@ def state_of(graph: KernelGraph) -> State:
     """
     tasks, edges = graph.tasks, graph.edges
     n = len(tasks)
-    sharing = lay_out(tasks, graph.policy)
-    arrival = graph.arrival_marks()
-    waiting_task, collectives = np.full(n, -1), np.flatnonzero(arrival >= 0)
-    waiting_task[arrival[collectives]] = collectives
+    waiting_task, n_waiting = _waiting_tasks(graph)
+    sharing = lay_out(tasks, graph.policy)._replace(has_waiting=n_waiting > 0)
     devices = max(int(tasks.device.max(initial=-1)) + 1, 1)
     source, target = plain(edges.source, np.int64), plain(edges.target, np.int64)
     waiting, n_tasks = np.zeros(n, np.int64), np.zeros(devices, np.int64)
@@ -362,8 +360,7 @@ def state_of(graph: KernelGraph) -> State:
         from_start=plain(edges.from_start, np.bool_),
         has_start_edges=bool(edges.from_start.any()),
         waiting_task=waiting_task,
-        is_waiting=np.zeros(n if len(collectives) else 1, np.bool_),
-        has_waiting=len(collectives) > 0,
+        is_waiting=np.zeros(len(waiting_task), np.bool_),
         first_active=np.concatenate([[0], np.cumsum(n_tasks)[:-1]]),
         n_active=np.zeros(devices, np.int64),
         n_unstarted=np.zeros(devices, np.int64),
@@ -376,10 +373,22 @@ def state_of(graph: KernelGraph) -> State:
         arriving=np.zeros(n, np.int64),
         # Each task arrives, comes to its last wave and ends once, and each of these reschedules a device at most once.
         # So does each collective that begins to wait.
-        event_ns=np.empty(4 * n + 2 * len(collectives) + 16),
-        event_code=np.empty(4 * n + 2 * len(collectives) + 16, np.int64),
+        event_ns=np.empty(4 * n + 2 * n_waiting + 16),
+        event_code=np.empty(4 * n + 2 * n_waiting + 16, np.int64),
         size=np.zeros(4, np.int64),
     )
+
+
+def _waiting_tasks(graph: KernelGraph) -> tuple[Ints, int]:
+    """Return the collective that begins to wait at each mark, -1 for other tasks, and the number of collectives.
+
+    The array has one element if no collective waits.
+    """
+    arrival = graph.arrival_marks()
+    collectives = np.flatnonzero(arrival >= 0)
+    waiting_task = np.full(len(arrival) if len(collectives) else 1, -1)
+    waiting_task[arrival[collectives]] = collectives
+    return waiting_task, len(collectives)
 
 
 def simulate(graph: KernelGraph) -> tuple[Floats, Floats]:
@@ -472,7 +481,8 @@ def integrate_rates(
     time_ns = np.concatenate([times.start_ns[rows], times.end_ns[rows], times.wait_ns[waits]])
     order = np.lexsort((task, times.arrival[task], change != _ENDS, time_ns))
     log = (np.zeros(log_rows), np.zeros((log_rows, len(RESOURCES))))
-    is_waiting = np.zeros(len(work_ns), np.bool_)
+    is_waiting = np.zeros(len(work_ns) if len(waits) else 1, np.bool_)
+    sharing = sharing._replace(has_waiting=len(waits) > 0)
     logged = _integrate((task[order], change[order], time_ns[order]), sharing, is_waiting, work_ns, log)
     return log[0][:logged], log[1][:logged]
 
@@ -510,7 +520,7 @@ def _integrate(events, sharing, is_waiting, work_ns, log):  # type: ignore[no-un
             begin_waiting(sharing, first, task)
             is_waiting[task] = True
             count += 1
-        elif changes[k] == _STARTS and is_waiting[task]:
+        elif changes[k] == _STARTS and sharing.has_waiting and is_waiting[task]:
             stop_waiting(sharing, first, task)
             is_waiting[task] = False
         elif changes[k] == _STARTS:

@@ -27,9 +27,9 @@ _MARK = int(TaskKind.MARK)
 ACTIVE_TASK = np.dtype(
     [
         ("task", np.int64),
-        ("waits", np.int64),  # 1 while a collective waits for its peers: it holds units and makes no progress
-        ("is_resident", np.int64),  # 1 once all its workgroups run at once
-        ("started", np.int64),  # 1 once it has run at a rate above 0
+        ("started", np.int32),  # 1 once it has run at a rate above 0
+        ("waits", np.int16),  # 1 while a collective waits for its peers: it holds units and makes no progress
+        ("is_resident", np.int16),  # 1 once all its workgroups run at once
         ("resource_bits", np.int64),  # a bit for each fair resource that it demands
         ("remaining_ns", np.float64),  # work left, in ns at full rate
         ("rate", np.float64),  # progress per ns, 0..1; -1 while `_fill` raises it
@@ -84,7 +84,8 @@ class SharingState(NamedTuple):
     has_footprints: Any  #: whether footprints can exceed the cache
     has_power: Any  #: whether any task has a power demand
     has_rounds: Any  #: whether a further round of workgroups has a cost
-    has_pressure: Any  #: whether any task puts pressure on others
+    has_pressure: Any  #: whether any task puts pressure on others that they feel
+    has_waiting: Any  #: whether any collective may wait for its peers
     is_undivided: Any  #: whether there is one partition, of all compute units
     in_order: Any  #: as in `SharingPolicy`
     quantised: Any
@@ -92,6 +93,7 @@ class SharingState(NamedTuple):
     power_exponent: Any
     partitions: Any  #: share of the compute units of each partition
     free_cu: Any  #: share of the compute units left in each partition, while they are handed out
+    holdable_cu: Any  #: share of the compute units of each partition that collectives may still hold while they wait
     totals: (
         Any  #: shape (2, resources): share of each fair resource that is `FREE`; demand of tasks with a `RISING` rate
     )
@@ -119,6 +121,7 @@ def lay_out(tasks: Tasks, policy: SharingPolicy) -> SharingState:
         **rare,
         **has_rare,
         **dict(zip(_FEATURES, features, strict=True)),
+        has_waiting=False,  # the tasks alone do not tell
         device=device,
         duration=duration,
         resource_of=resource_of,
@@ -129,6 +132,7 @@ def lay_out(tasks: Tasks, policy: SharingPolicy) -> SharingState:
         power_exponent=policy.power_exponent,
         partitions=np.array(policy.partitions, dtype=np.float64),
         free_cu=np.zeros(len(policy.partitions)),
+        holdable_cu=np.zeros(len(policy.partitions)),
         totals=np.zeros((2, n_resources)),
         active=np.empty(len(tasks), ACTIVE_TASK),
     )
@@ -137,7 +141,8 @@ def lay_out(tasks: Tasks, policy: SharingPolicy) -> SharingState:
 def _rare_columns(tasks: Tasks) -> tuple[dict[str, npt.NDArray[Any]], dict[str, bool]]:
     """Return the rare columns, of one element if their feature is off, and which features are on."""
     has_rounds = bool(tasks.extra_round.any())
-    features = {"has_rounds": has_rounds, "has_pressure": bool(tasks.pressure.any() and tasks.sensitivity.any())}
+    is_felt = has_rounds or bool(tasks.sensitivity.any())
+    features = {"has_rounds": has_rounds, "has_pressure": bool(tasks.pressure.any()) and is_felt}
     columns = {}
     for name, feature in _RARE_COLUMNS.items():
         column = getattr(tasks, name)

@@ -30,9 +30,9 @@ from replay.engine.layout import CU, FAIR, FREE, HBM_COLUMN, N_FAIR, POWER, RISI
 
 #: Shares closer than this are equal.
 _ROUNDING = 1e-12
-#: Compute units that waiting collectives leave to other tasks. If they held all, a kernel that a peer waits for could
-#: never run.
-_LEFT_BY_WAITING = 0.05
+#: Share of the device, and of each partition, that collectives may hold together while they wait. If they held all, a
+#: kernel that a peer waits for could never run.
+_HELD_BY_WAITING = 0.95
 
 
 @inlined
@@ -99,11 +99,15 @@ def share(state, first, count):  # type: ignore[no-untyped-def]
     """
     if count == 1 and state.is_undivided and not state.quantised:
         row = state.active[first]
-        row.granted_cu, row.rate = _wanted_cu(row), 1.0 - row.waits
-        row.is_resident |= row.remaining_ns <= row.last_wave_ns
+        row.granted_cu, row.rate = _wanted_cu(row), 1.0
+        if state.has_waiting and row.waits > 0:
+            row.rate = 0.0
+        if state.has_rounds:
+            row.is_resident |= row.remaining_ns <= row.last_wave_ns
         return False
     is_short = _dispatch(state, first, count)
-    _slow(state, first, count)
+    if state.has_pressure or state.has_waiting:
+        _slow(state, first, count)
     if state.has_footprints:
         _raise_misses(state, first, count)
     _fill(state, first, count)
@@ -135,21 +139,28 @@ def _dispatch(state, first, count):  # type: ignore[no-untyped-def]
         for k in range(first, first + count):
             row = state.active[k]
             row.granted_cu = row.wanted_cu
-            row.is_resident |= row.remaining_ns <= row.last_wave_ns
+            if state.has_rounds:
+                row.is_resident |= row.remaining_ns <= row.last_wave_ns
         return False
     if interleaves or not state.is_undivided:
         return _dispatch_to_partitions(state, first, count)
-    free = 1.0
+    free, holdable = 1.0, _HELD_BY_WAITING
     if any_last_wave:
         for k in range(first, first + count):  # workgroups that run already stay
             row = state.active[k]
             kept = min(row.granted_cu, row.wanted_cu) if row.remaining_ns <= row.last_wave_ns else 0.0
-            row.granted_cu = min(kept, max(free - _LEFT_BY_WAITING * row.waits, 0.0))
+            row.granted_cu = min(kept, free)
+            if state.has_waiting and row.waits > 0:
+                row.granted_cu = min(row.granted_cu, holdable)
+                holdable -= row.granted_cu
             free -= row.granted_cu
     for k in range(first, first + count):
         row = state.active[k]
         kept = row.granted_cu if any_last_wave else 0.0
-        more = min(row.wanted_cu - kept, max(free - _LEFT_BY_WAITING * row.waits, 0.0))
+        more = min(row.wanted_cu - kept, free)
+        if state.has_waiting and row.waits > 0:
+            more = min(more, holdable)
+            holdable -= more
         row.granted_cu = kept + more
         free -= more
         row.rate_cap = _rate_cap(state, row)
@@ -163,27 +174,31 @@ def _dispatch_to_partitions(state, first, count):  # type: ignore[no-untyped-def
         state.active[k].reserved_cu = 0.0
     for p in range(len(state.free_cu)):
         state.free_cu[p] = state.partitions[p]
+        state.holdable_cu[p] = state.partitions[p] * _HELD_BY_WAITING
         _reserve(state, first, count, p)
     for k in range(first, first + count):  # workgroups that run already stay
         row = state.active[k]
         kept = min(row.granted_cu, row.wanted_cu) if row.remaining_ns <= row.last_wave_ns else 0.0
-        row.granted_cu = row.reserved_cu + _take(state, state.cu_mask[row.task], kept - row.reserved_cu)
+        row.granted_cu = row.reserved_cu + _take(state, row, kept - row.reserved_cu)
     is_short = False
     for k in range(first, first + count):
         row = state.active[k]
-        row.granted_cu += _take(state, state.cu_mask[row.task], row.wanted_cu - row.granted_cu)
+        row.granted_cu += _take(state, row, row.wanted_cu - row.granted_cu)
         row.rate_cap = _rate_cap(state, row)
         is_short |= row.rate_cap < 1.0
     return is_short
 
 
 @inlined
-def _take(state, cu_mask, wanted_cu):  # type: ignore[no-untyped-def]
-    """Take up to `wanted_cu` free units from the partitions in `cu_mask`; return the units taken."""
-    taken = 0.0
+def _take(state, row, wanted_cu):  # type: ignore[no-untyped-def]
+    """Take up to `wanted_cu` free units from the partitions of a task; return the units taken."""
+    taken, cu_mask = 0.0, state.cu_mask[row.task]
     for p in range(len(state.free_cu)):
         if (cu_mask >> p) & 1 and taken < wanted_cu:
             units = min(wanted_cu - taken, state.free_cu[p])
+            if row.waits > 0:
+                units = min(units, state.holdable_cu[p])
+                state.holdable_cu[p] -= units
             state.free_cu[p] -= units
             taken += units
     return taken
@@ -215,6 +230,9 @@ def _reserve(state, first, count, p):  # type: ignore[no-untyped-def]
         row = state.active[k]
         if (not state.in_order and state.priority[row.task] == highest) or state.interleaved[row.task]:
             units = min(_wanted_of_partition(state, state.cu_mask[row.task], row.wanted_cu, p), level)
+            if row.waits > 0:
+                units = min(units, state.holdable_cu[p])
+                state.holdable_cu[p] -= units
             row.reserved_cu += units
             reserved += units
     state.free_cu[p] = max(state.free_cu[p] - reserved, 0.0)
@@ -242,11 +260,12 @@ def _rate_cap(state, row):  # type: ignore[no-untyped-def]
         cap = _quantized_rate(state, row)
     cap = 0.0 if granted <= _ROUNDING else cap
     is_complete = granted >= row.wanted_cu - _ROUNDING
-    row.is_resident |= is_complete and row.remaining_ns <= row.last_wave_ns
+    if state.has_rounds:
+        row.is_resident |= is_complete and row.remaining_ns <= row.last_wave_ns
     return 1.0 if is_complete else cap
 
 
-@inlined
+@bare
 def _single_round_rate(state, row, cap):  # type: ignore[no-untyped-def]
     """Return the rate of a kernel that alone runs all its workgroups at once, with the units it is granted.
 
@@ -261,7 +280,7 @@ def _single_round_rate(state, row, cap):  # type: ignore[no-untyped-def]
     return min(cap, 1.0 / (1.0 + state.extra_round[row.task] * (np.ceil(share - 1e-9) - 1.0)))
 
 
-@inlined
+@bare
 def _slow(state, first, count):  # type: ignore[no-untyped-def]
     """Lower the rate caps of tasks that other tasks put pressure on; a collective that waits makes no progress."""
     pressure, shared_cu = 0.0, 0.0
@@ -272,7 +291,7 @@ def _slow(state, first, count):  # type: ignore[no-untyped-def]
             shared_cu += row.granted_cu if _is_collective(state, row) else 0.0
     for k in range(first, first + count):
         row = state.active[k]
-        if shared_cu > 0.0 and state.has_rounds and 0.0 < row.rate_cap < 1.0:
+        if shared_cu > 0.0 and state.has_rounds and 0.0 < row.rate_cap < 1.0 and not _is_collective(state, row):
             row.rate_cap = _rate_beside_collectives(state, row, shared_cu)
         if state.has_pressure and row.rate_cap > 0.0:
             rest = max(pressure - _pressure(state, row), 0.0)

@@ -620,8 +620,10 @@ class KernelGraph:
         The mark is on the stream of the collective, and an edge leads from it to the mark of the meeting.
         """
         tasks, edges = self.tasks, self.edges
-        arrival = np.full(len(tasks), -1)
         rendezvous = edges.select(edges.kind == EdgeKind.RENDEZVOUS)
+        if not len(rendezvous):  # a view of one value takes no memory
+            return np.broadcast_to(np.int64(-1), len(tasks))
+        arrival = np.full(len(tasks), -1)
         is_leaving = tasks.kind[rendezvous.target] == TaskKind.COLLECTIVE
         is_entering = (tasks.kind[rendezvous.source] == TaskKind.MARK) & (tasks.lane[rendezvous.source] >= 0)
         into, out = rendezvous.select(is_entering), rendezvous.select(is_leaving & ~is_entering)

@@ -664,6 +664,7 @@ def _without_demands(graph: KernelGraph, rows: Bools) -> Timeline:
         graph.with_tasks(
             demand=np.where(rows[:, None], 0.0, tasks.demand),
             occupies=np.where(rows, 0.0, tasks.occupies),
+            pressure=np.where(rows, 0.0, tasks.pressure),
             footprint=np.where(rows, 0.0, tasks.footprint),
         )
     )

@@ -40,6 +40,7 @@ def _transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     return graph.with_tasks(
         demand=demand,
         occupies=np.where(moved, 0.0, tasks.occupies),
+        pressure=np.where(moved, 0.0, tasks.pressure),
         duration_ns=np.where(moved, on_engines_ns, tasks.duration_ns),
         basis=np.where(moved, np.maximum(tasks.basis, int(Basis.DERIVED)), tasks.basis),
     ).with_notes(

@@ -115,8 +115,13 @@ def _merged(graph: KernelGraph, before: Ints, saved: Floats) -> KernelGraph:
         "basis": np.where(merged, int(Basis.ASSUMED), tasks.basis),
         "demand": np.where(merged[:, None], _weighted_demand(tasks.demand, duration_ns, head), tasks.demand),
         "operator": np.where(merged, -1, tasks.operator),
+        "sensitivity": np.where(
+            merged & (sum_ns > 0),
+            np.bincount(head, weights=duration_ns * tasks.sensitivity, minlength=len(tasks)) / np.maximum(sum_ns, 1e-9),
+            tasks.sensitivity,
+        ),
     }
-    for name in ("occupies", "waves", "workgroups", "footprint", "hit_share", "priority"):
+    for name in ("occupies", "waves", "workgroups", "footprint", "hit_share", "extra_round", "pressure", "priority"):
         largest = getattr(tasks, name).copy()
         np.maximum.at(largest, head, getattr(tasks, name))
         columns[name] = largest

@@ -70,7 +70,9 @@ def _no_contention(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
     free = np.isin(graph.tasks.kind, (TaskKind.COLLECTIVE, TaskKind.COPY))
     tasks = graph.tasks
     return graph.with_tasks(
-        demand=np.where(free[:, None], 0.0, tasks.demand), occupies=np.where(free, 0.0, tasks.occupies)
+        demand=np.where(free[:, None], 0.0, tasks.demand),
+        occupies=np.where(free, 0.0, tasks.occupies),
+        pressure=np.where(free, 0.0, tasks.pressure),
     )
 
 

@@ -545,7 +545,10 @@ def without_units(graph: KernelGraph, rows: Ints, durations: Floats, hbm_factor:
     demand[rows, _CU], occupies[rows], waves[rows], duration[rows] = 0.0, 0.0, 0.0, durations
     demand[rows, RESOURCES.index("hbm")] *= hbm_factor
     basis[rows] = np.maximum(basis[rows], int(Basis.DERIVED))
-    return graph.with_tasks(demand=demand, occupies=occupies, duration_ns=duration, basis=basis, waves=waves)
+    pressure = tasks.pressure.copy()
+    pressure[rows] = 0.0
+    columns = {"demand": demand, "occupies": occupies, "pressure": pressure, "waves": waves}
+    return graph.with_tasks(**columns, duration_ns=duration, basis=basis)
 
 
 def nothing_to_apply(graph: KernelGraph, name: str, targets: Targets) -> KernelGraph:
