@@ -26,6 +26,7 @@ import scipy
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
+from profilers.trace.kernels import CLASSES
 from replay.calibration.files import CalibrationFile, CalibrationLayout
 from replay.calibration.parameters import Parameters, conformal_bound
 from replay.contention.prediction import (
@@ -281,6 +282,8 @@ def _fit_of(content: CalibrationFile[ContentionRanges]) -> ContentionFit:
         raise ValueError("undetermined names a parameter twice")
     for name, fitted in fit.parameters.items():
         _check_range(name, fitted)
+    if unheard := sorted(set(fit.classes) - set(CLASSES)):
+        raise ValueError(f"no class of kernels is called {unheard[0][:60]!r}; there are {', '.join(CLASSES)}")
     facts = (MappingProxyType(fit.parameters), fit.undetermined, fit.spread, fit.scenarios, fit.groups, content.source)
     interference = InterferenceFit(**{key: getattr(fit, key) for key in _INTERFERENCE}, device=content.devices[0])
     return ContentionFit(content.devices[0], *facts, interference)

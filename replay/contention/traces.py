@@ -279,18 +279,24 @@ class _Design:
     """Parts of the slow-down of each kernel that a fit weighs."""
 
     kernels: OverlappedKernels
-    base: Floats  #: slow-down without interference
-    rounds: Floats  #: what a further round adds if it costs as much as the kernel
+    base: Floats  #: slow-down without interference; the least that the lost units allow
+    rounds: Floats  #: what a further round adds to the time alone if it costs as much as the kernel
     lacking: Floats  #: what a kernel of several rounds loses if it loses all units of collectives
 
     @classmethod
     def of(cls, kernels: OverlappedKernels, parameters: Parameters) -> "_Design":
-        quiet = parameters.with_calibration(InterferenceFit(classes=dict.fromkeys(CLASSES, 0.0)))
-        quiet = quiet.with_values([("pressure_collective", 0.0), ("latency_sensitivity", 0.0)])
+        quiet = parameters.with_calibration(InterferenceFit(classes=dict.fromkeys(CLASSES, _NO_COST)))
+        # Without any pressure and sensitivity, collectives would not share their units.
+        quiet = quiet.with_values([("pressure_collective", _NO_COST), ("latency_sensitivity", 0.0)])
         quiet = quiet.with_values([("extra_round_cost", _NO_COST), ("lacking_units_cost", 0.0)])
         base = slowdowns(kernels, quiet)
         costs = (quiet.with_values([(name, 1.0)]) for name in ("extra_round_cost", "lacking_units_cost"))
-        return cls(kernels, base, *(slowdowns(kernels, each) - base for each in costs))
+        rounds, lacking = (slowdowns(kernels, each) for each in costs)
+        return cls(kernels, base, np.where(rounds > base, rounds - 1, 0.0), lacking - base)
+
+    def predicted(self, rows: Ints, lost: Floats, more: Floats) -> Floats:
+        """Return the slow-down of rows with a further round that costs `lost`, and a further slow-down `more`."""
+        return np.asarray(np.maximum(self.base[rows], 1 + lost) + more)
 
 
 @dataclass(frozen=True)
@@ -343,15 +349,14 @@ def _fit(design: _Design, parameters: Parameters, chosen: Bools | None = None) -
     prior, fixed = _prior(kernels, parameters), len(_FIXED)
     active, held = kernels.transferring[rows], kernels.waiting[rows]
 
-    def excess(at: Floats) -> Floats:
+    def parts(at: Floats) -> tuple[Floats, Floats]:
         cost, lacking, latency, waiting = np.exp(at[:fixed])
         pressure = (active + min(waiting, 1.0) * held) @ np.exp(at[fixed : fixed + n])
         sensitivity = np.exp(at[fixed + n :])[class_] + latency * LATENCY_NS / alone
-        lost = cost * design.rounds[rows] + min(lacking, 1.0) * design.lacking[rows]
-        return np.asarray(lost + pressure * sensitivity)
+        return cost * design.rounds[rows], min(lacking, 1.0) * design.lacking[rows] + pressure * sensitivity
 
     def residuals(at: Floats) -> Floats:
-        errors = weight * (np.log(np.maximum(design.base[rows] + excess(at), 0.05)) - measured)
+        errors = weight * (np.log(design.predicted(rows, *parts(at))) - measured)
         soft = _SCALE * np.sqrt(2 * (np.sqrt(1 + (errors / _SCALE) ** 2) - 1)) * np.sign(errors)
         return np.concatenate([soft, _PRIOR * (at - start) * width])
 
@@ -364,8 +369,7 @@ def _fit(design: _Design, parameters: Parameters, chosen: Bools | None = None) -
     values["pressure_collective"] = _per_unit(kernels, pressures, parameters)
     kept = {name: float(np.clip(value, *TRACE_BOUNDS[name])) for name, value in values.items()}
     of_class = {CLASSES[c]: float(s) for c, s in zip(classes.tolist(), np.exp(at[fixed + n :]), strict=True)}
-    left = kernels.measured_ns[rows] / alone - design.base[rows]
-    factors = _factors(kernels, rows, left, excess(at))
+    factors = _factors(design, rows, *parts(at))
     device = kernels.graphs[0][0].hardware.device
     return TraceFit(kept, InterferenceFit(pressures, of_class, factors, device.name if device else ""))
 
@@ -401,13 +405,20 @@ def _per_unit(kernels: OverlappedKernels, pressures: dict[str, float], parameter
     return float(ratio[np.searchsorted(np.cumsum(weight), weight.sum() / 2)])
 
 
-def _factors(kernels: OverlappedKernels, rows: Ints, left: Floats, excess: Floats) -> dict[str, float]:
-    """Return the factor of each kernel: the weighted median of what is left over what the fit says, drawn to 1."""
-    ratio = left / np.maximum(excess, 1e-6)
+def _factors(design: _Design, rows: Ints, lost: Floats, more: Floats) -> dict[str, float]:
+    """Return the factor of each kernel on its modelled slow-down, `lost` and `more`, drawn to 1.
+
+    It is the weighted median of the factors that explain the measured times. A further round costs nothing below the
+    slow-down by the lost units, so of the two factors that may explain a time the smaller one does.
+    """
+    kernels, excess = design.kernels, lost + more
+    slow = kernels.measured_ns[rows] / kernels.alone_ns[rows]
+    ratio = (slow - design.base[rows]) / np.maximum(more, 1e-6)
+    ratio = np.where(lost > 0, np.minimum(ratio, (slow - 1) / np.maximum(excess, 1e-6)), ratio)
     order = np.lexsort((ratio, kernels.label[rows]))
     factors = {}
     for block in np.split(order, np.flatnonzero(np.diff(kernels.label[rows][order])) + 1):  # a kernel each
-        weight = np.cumsum(excess[block])
+        weight = np.cumsum((excess * kernels.alone_ns[rows])[block])
         middle = ratio[block][np.searchsorted(weight, weight[-1] / 2)]
         known = float((excess[block] ** 2).sum())
         drawn = (middle * known + _FACTOR_EXCESS**2) / (known + _FACTOR_EXCESS**2)

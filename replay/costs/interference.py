@@ -65,15 +65,15 @@ def interference_of(parameters: Parameters) -> InterferenceFit:
     return next(fits, InterferenceFit())
 
 
-def kernel_label(name: str, workgroups: int, flops: float = 0) -> str:
+def kernel_label(name: str, workgroups: int, flops: float = 0, bytes_moved: float = 0) -> str:
     """Return the label of a kernel in a fit: its name, its grid, and the work of its operator if that is known.
 
     Examples
     --------
-    >>> kernel_label("gemm_128x128", 304, 2**31)
-    'gemm_128x128 [304, 2.1e+09 FLOP]'
+    >>> kernel_label("gemm_128x128", 304, 2**31, 2**24)
+    'gemm_128x128 [304, 2.1e+09 FLOP, 1.7e+07 B]'
     """
-    return f"{name} [{workgroups}, {flops:.2g} FLOP]" if flops else f"{name} [{workgroups}]"
+    return f"{name} [{workgroups}, {flops:.2g} FLOP, {bytes_moved:.2g} B]" if flops else f"{name} [{workgroups}]"
 
 
 def task_labels(graph: KernelGraph, rows: Ints) -> tuple[list[str], Ints]:
@@ -86,11 +86,11 @@ def task_labels(graph: KernelGraph, rows: Ints) -> tuple[list[str], Ints]:
     rows : array of int64, shape (n,)
         Tasks to label.
     """
-    tasks, flops = graph.tasks, [operator.flops for operator in graph.operators]
+    tasks, works = graph.tasks, [(operator.flops, operator.bytes_moved) for operator in graph.operators]
     keys = np.stack([tasks.name[rows], tasks.workgroups[rows], tasks.operator[rows]])
     keys, index = np.unique(keys, axis=1, return_inverse=True)
     labels = [
-        kernel_label(graph.names[name], grid, flops[operator] if operator >= 0 else 0)
+        kernel_label(graph.names[name], grid, *(works[operator] if operator >= 0 else ()))
         for name, grid, operator in keys.T.tolist()
     ]
     return labels, index
@@ -129,11 +129,9 @@ def with_interference(graph: KernelGraph, parameters: Parameters) -> KernelGraph
     latency = parameters["latency_sensitivity"] * LATENCY_NS / np.maximum(tasks.duration_ns, 1.0)
     sensitivity = np.where(is_kernel, factor * (of_class + latency), 0.0)
     is_single = (tasks.waves > 0) & (tasks.waves <= 1)
-    cost = np.where(
-        is_single, parameters["extra_round_cost"], np.maximum(parameters["lacking_units_cost"], _LEAST_COST)
-    )
+    cost = np.where(is_single, parameters["extra_round_cost"], parameters["lacking_units_cost"])
     is_slowed = is_kernel & ~(is_single & (tasks.residency > _MOST_RESIDENT))
-    extra_round = np.where(is_slowed, factor * cost, 0.0)
+    extra_round = np.where(is_slowed, np.maximum(factor * cost, _LEAST_COST), 0.0)
     return graph.with_tasks(pressure=pressure, sensitivity=sensitivity, extra_round=extra_round)
 
 

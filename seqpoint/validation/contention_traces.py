@@ -230,15 +230,15 @@ def _coverage(kernels: OverlappedKernels, slow: Floats, fold: Ints) -> float:
 
 
 def trace_rows(scores: Sequence[TraceContentionScore]) -> list[ValidationRow]:
-    """Return a row for each trace and method; fits must be better than no contention and the best constant."""
+    """Return a row for each trace and method; fits must be better than every baseline, or as good as the noise."""
     rows = []
     for score in scores:
         if not score.methods:
             continue
-        limit = min(score.methods[name].mean for name in BASELINES)
+        limit = np.fmax(min(score.methods[name].mean for name in BASELINES), score.noise)
         for method, errors in score.methods.items():
             gated = method in (BY_RANK, CALIBRATED) and not score.remark
-            case, bound = f"{score.trace}: overlapped kernels, {method}", limit if gated else None
+            case, bound = f"{score.trace}: overlapped kernels, {method}", float(limit) if gated else None
             figures = (None, errors.mean, errors.mean, bound)
             rows.append(ValidationRow(case, *figures, fitted=method == CONSTANT, source=score.device))
     return rows
