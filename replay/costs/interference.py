@@ -20,6 +20,7 @@ import numpy as np
 from profilers.trace.arrays import Bools, Floats, Ints
 from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
+from replay.costs.collectives import CollectiveCalibration
 from replay.costs.wire_time import collective_models
 from replay.graph.graph import RESOURCES, KernelGraph, TaskKind
 
@@ -139,19 +140,22 @@ def transfer_share(graph: KernelGraph, parameters: Parameters) -> Floats:
     """Return the share of each collective's duration in which it transfers; 1 for other tasks.
 
     A collective whose ranks meet transfers for all of its duration. For another one it is the predicted time of its
-    bytes over the measured time: the rest is a wait for other ranks. It is 0 if the bytes or the device are unknown.
+    bytes over the measured time: the rest is a wait for other ranks. It is 0 if the bytes or the device
+    are unknown, or without a calibration of collectives.
 
     Parameters
     ----------
     graph : KernelGraph
         Graph with the durations of its tasks.
     parameters : Parameters
-        With a calibration of collectives.
+        With a calibration of collectives, if there is one.
     """
     tasks = graph.tasks
     is_unknown = (tasks.kind == TaskKind.COLLECTIVE) & graph.on_device() & (graph.arrival_marks() < 0)
     if not is_unknown.any():
         return np.ones(len(tasks))
+    if not any(isinstance(each, CollectiveCalibration) for each in parameters.calibrations):
+        return np.where(is_unknown, 0.0, 1.0)
     models = collective_models(graph, parameters)
     share = np.clip(models.total_ns(np.ones(len(tasks))) / np.maximum(tasks.duration_ns, 1.0), 0.0, 1.0)
     return np.where(is_unknown, np.where(models.is_known, share, 0.0), 1.0)
