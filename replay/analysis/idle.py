@@ -338,8 +338,9 @@ def resource_use(timeline: Timeline, bins: int = 200) -> ResourceUse:
     edges = np.linspace(0.0, timeline.makespan_ns, bins + 1)
     use = np.zeros((len(devices), bins, len(RESOURCES)))
     sharing, work_ns = lay_out(graph.tasks, graph.policy), np.zeros(len(graph.tasks))
-    wait_ns = wait_times(graph, timeline.start_ns)
-    events = TaskTimes(timeline.start_ns, timeline.end_ns, timeline.arrivals_ns(), wait_ns)
+    arrival_ns, wait_ns = timeline.arrivals_ns(), wait_times(graph, timeline.start_ns)
+    wait_ns[arrival_ns <= wait_ns] = np.nan  # it queued for compute units, and its peers had arrived
+    events = TaskTimes(timeline.start_ns, timeline.end_ns, arrival_ns, wait_ns)
     busy = np.flatnonzero(graph.on_device() & (timeline.end_ns > timeline.start_ns))
     busy = busy[np.argsort(graph.tasks.device[busy], kind="stable")]
     by_device = np.split(busy, np.searchsorted(graph.tasks.device[busy], np.arange(1, len(devices))))
