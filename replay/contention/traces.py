@@ -19,6 +19,7 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Bools, Floats, Ints
 from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import Trace
+from profilers.writers.slicing import SliceOptions, slice_trace
 from replay.calibration.parameters import Parameters, conformal_bound
 from replay.contention.fitting import TRACE_BOUNDS, ContentionFit, FittedRange
 from replay.contention.pairs import ContentionPairs, measure_pairs
@@ -113,7 +114,7 @@ def overlapped_kernels(
         No overlapped kernel is in an iteration.
     """
     blocks = _blocks(trace, pairs)
-    index = index_trace(trace) if blocks else None
+    index = index_trace(_sliced(trace, blocks)) if blocks else None
     graphs, rows, seen = [], [], np.zeros(len(pairs.event), dtype=bool)
     for number, block in enumerate(blocks):
         if progress:
@@ -140,6 +141,13 @@ def _blocks(trace: Trace, pairs: ContentionPairs) -> list[tuple[int, ...]]:
     share = _MOST_KERNELS / max(trace.kernels.num_rows, 1)
     step = max(int(np.ceil(1 / share)), 1) if share < 1 else 1
     return [tuple(part.tolist()) for part in used[::step]]
+
+
+def _sliced(trace: Trace, blocks: Sequence[tuple[int, ...]]) -> Trace:
+    """Return a long trace with the iterations of the blocks alone, since an index of all of it takes a minute."""
+    if trace.kernels.num_rows <= _MOST_KERNELS:
+        return trace
+    return slice_trace(trace, SliceOptions(iterations=frozenset(number for block in blocks for number in block)))
 
 
 def _spans(graph: KernelGraph) -> Floats:

@@ -4,7 +4,13 @@ Each chart has ``save("chart.html")``, which writes one file that opens without 
 that were composed of others.
 """
 
-from seqpoint.plots.contention import error_by_mechanism, predicted_against_measured, slowdowns_against_measured
+from seqpoint.plots.contention import (
+    error_by_mechanism,
+    kernel_slowdowns,
+    predicted_against_measured,
+    slowdowns_against_measured,
+    slowdowns_by_workgroups,
+)
 from seqpoint.plots.frame import plain_text
 from seqpoint.plots.projections import projection_intervals
 from seqpoint.plots.saving import save
@@ -25,12 +31,14 @@ __all__ = [
     "error_by_mechanism",
     "errors_by_points",
     "interval_coverage",
+    "kernel_slowdowns",
     "length_histogram",
     "plain_text",
     "predicted_against_measured",
     "projection_intervals",
     "save",
     "slowdowns_against_measured",
+    "slowdowns_by_workgroups",
     "statistic_by_iteration",
     "statistic_by_length",
     "timeline_lanes",

@@ -1,4 +1,7 @@
-"""Charts of contention: predicted against measured times and slow-downs, and errors by mechanism."""
+"""Charts of contention: predicted against measured times and slow-downs, and errors by mechanism.
+
+`kernel_slowdowns` and `slowdowns_by_workgroups` show the kernels of a trace, the others the scenarios of recordings.
+"""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -8,13 +11,15 @@ import holoviews as hv
 import numpy as np
 
 from profilers.errors import InvalidInputError
-from profilers.trace.arrays import Floats
+from profilers.trace.arrays import Floats, Ints
+from profilers.trace.kernels import CLASSES
 from seqpoint.plots.frame import INK, NAME_LENGTH, Chart, hover_tips, overlay, plain_text
 from seqpoint.plots.saving import saveable
 from seqpoint.units import time_unit
 
 if TYPE_CHECKING:
     from seqpoint.validation.contention_cases import ContentionCase
+    from seqpoint.validation.contention_traces import TraceContentionScore
 
 #: Okabe and Ito's colours, and markers of about one area, so that mechanisms can be told apart without colour.
 _LOOKS: Mapping[str, tuple[str, str, int]] = MappingProxyType(
@@ -26,6 +31,10 @@ _LOOKS: Mapping[str, tuple[str, str, int]] = MappingProxyType(
         "host link": ("#E69F00", "inverted_triangle", 8),
     }
 )
+#: Marks of a chart of kernels at most, kinds that have a mark of their own, and the name of the others.
+_MOST_MARKS, _MOST_KINDS, _OTHERS = 5000, 4, "others"
+#: Room around the marks of logarithmic axes, and the shift between kinds of one number of workgroups.
+_ROOM, _SHIFT = 1.1, 1.06
 #: Fill of the marks of held-out scenarios, and of fitted ones.
 _HELD_OUT_FILL, _FITTED_FILL = 0.85, 0.0
 #: Relative errors that the bands show, and the darkness of each band.
@@ -141,9 +150,112 @@ def error_by_mechanism(cases: "Sequence[ContentionCase]") -> Chart:
     )
 
 
-def _check(cases: "Sequence[ContentionCase]") -> None:
-    if not cases:
-        raise InvalidInputError("there is no scenario to show")
+@saveable
+def kernel_slowdowns(score: "TraceContentionScore") -> Chart:
+    """Return the chart of predicted against measured slow-downs of a trace's kernels, by class; at most 5,000 marks.
+
+    Parameters
+    ----------
+    score : TraceContentionScore
+        Score of a trace with overlapped kernels.
+
+    Returns
+    -------
+    holoviews.Overlay
+        ``Area`` for errors of 25 and 10 %, a ``Curve`` of equal slow-downs, and ``Points`` for each class.
+
+    Raises
+    ------
+    InvalidInputError
+        The score has no kernel.
+    """
+    _check(score.measured_ns)
+    rows = np.linspace(0, len(score.alone_ns) - 1, min(len(score.alone_ns), _MOST_MARKS)).astype(np.int64)
+    slow = np.stack([score.measured_ns, score.predicted_ns], axis=1)[rows] / score.alone_ns[rows, None]
+    line = np.asarray(np.geomspace(slow.min() / _ROOM, slow.max() * _ROOM, 32))
+    kinds = _kinds(score.class_[rows], CLASSES, score.alone_ns[rows])
+    tips = hover_tips(
+        *(("measured", "@x{0.00}"), ("predicted", "@y{0.00}"), ("workgroups", "@workgroups"), ("alone", "@us{0.0} us"))
+    )
+    layers = _bands(line)
+    for look, (name, members) in zip(_LOOKS.values(), kinds, strict=False):
+        columns = (*slow[members].T, score.workgroups[rows][members], score.alone_ns[rows][members] / 1e3)
+        points = hv.Points(columns, kdims=["x", "y"], vdims=["workgroups", "us"], label=name)
+        layers.append(points.opts(**_look(look), fill_alpha=0.35, backend="bokeh", **tips))
+    title = f"Kernels beside other work, {score.best}: slow-down, predicted against measured"
+    ends = (line[0], line[-1])
+    labels = ("measured (1 = as long as alone)", "predicted")
+    return overlay(layers, title, labels, height=460, xlim=ends, ylim=ends, logx=True, logy=True)
+
+
+@saveable
+def slowdowns_by_workgroups(score: "TraceContentionScore") -> Chart:
+    """Return the chart of measured slow-downs by number of workgroups, with a mark for each kind of work beside them.
+
+    Parameters
+    ----------
+    score : TraceContentionScore
+        Score of a trace with overlapped kernels.
+
+    Returns
+    -------
+    holoviews.Overlay
+        ``Segments`` over the central 80 % of the kernels of one grid, and ``Points`` at the medians.
+
+    Raises
+    ------
+    InvalidInputError
+        The score has no kernel.
+    """
+    _check(score.measured_ns)
+    slow, grids = score.measured_ns / score.alone_ns, np.maximum(score.workgroups, 1)
+    tips = hover_tips(("workgroups", "@workgroups"), ("median", "@y{0.00}"), ("kernels", "@n"))
+    layers = [hv.HLine(1).opts(color=INK, line_width=1, line_dash="dashed", backend="bokeh")]
+    kinds = _kinds(score.partner, score.partners, score.alone_ns)
+    ends = [1.0, 1.0]
+    for number, (mark, (name, members)) in enumerate(zip(_LOOKS.values(), kinds, strict=False)):
+        bars, marks = [], []
+        for grid in np.unique(grids[members]).tolist():  # some hundred
+            chosen = slow[members][grids[members] == grid]
+            low, middle, high = np.quantile(chosen, (0.1, 0.5, 0.9)).tolist()
+            x = grid * _SHIFT ** (number - (len(kinds) - 1) / 2)
+            bars.append((x, low, x, high))
+            marks.append((x, middle, grid, len(chosen)))
+            ends = [min(ends[0], low), max(ends[1], high)]
+        lines = hv.Segments(bars).opts(color=mark[0], line_width=1.2, line_alpha=0.6, backend="bokeh")
+        points = hv.Points(marks, kdims=["x", "y"], vdims=["workgroups", "n"], label=plain_text(name, NAME_LENGTH))
+        layers += [lines, points.opts(**_look(mark), fill_alpha=0.85, backend="bokeh", **tips)]
+    title = "Measured slow-down by number of workgroups, and by the work beside (its workgroups)"
+    wide = (grids.min() / 1.5, grids.max() * 1.5)
+    look = {"xlim": wide, "ylim": (0.95 * ends[0], 1.05 * ends[1]), "xticks": _ticks(*wide)}
+    labels = ("workgroups of the kernel", "time over the time alone")
+    return overlay(layers, title, labels, height=460, logx=True, **look)
+
+
+def _ticks(low: float, high: float) -> list[tuple[float, str]]:
+    """Return powers of ten and their thirds as ticks of a logarithmic axis."""
+    ticks = [base * 10**power for power in range(7) for base in (1, 3)]
+    return [(tick, f"{tick:,}") for tick in ticks if low <= tick <= high]
+
+
+def _kinds(code: Ints, names: "Sequence[str]", weight: Floats) -> list[tuple[str, Ints]]:
+    """Return the names and the rows of the kinds with the most time; all others are one kind."""
+    total = np.bincount(code, weight, minlength=len(names))
+    order = [i for i in np.argsort(-total, kind="stable").tolist() if total[i] > 0]
+    first = order if len(order) <= _MOST_KINDS + 1 else order[:_MOST_KINDS]
+    kinds = [(names[i] or "unknown", np.flatnonzero(code == i)) for i in first]
+    rest = np.flatnonzero(~np.isin(code, first))
+    return [*kinds, (_OTHERS, rest)] if len(rest) else kinds
+
+
+def _look(look: tuple[str, str, int]) -> dict[str, Any]:
+    colour, marker, size = look
+    return {"color": colour, "marker": marker, "size": size, "line_width": 0.7}
+
+
+def _check(cases: "Sequence[ContentionCase] | Floats") -> None:
+    if not len(cases):
+        raise InvalidInputError("there is no scenario and no overlapped kernel to show")
 
 
 def _scatter(
@@ -171,7 +283,7 @@ def _marks(cases: "Sequence[ContentionCase]", x: Floats, y: Floats) -> list[Char
         ("scenario", "@scenario"), ("policy", "@policy"), ("error", "@error{0.0} %"), ("takes differ", "@spread{0.0} %")
     )
     layers = []
-    for name, (colour, marker, size) in _LOOKS.items():
+    for name, mark in _LOOKS.items():
         rows = [i for i, case in enumerate(cases) if case.mechanism == name]
         if not rows:
             continue
@@ -187,6 +299,5 @@ def _marks(cases: "Sequence[ContentionCase]", x: Floats, y: Floats) -> list[Char
         )
         values = ["scenario", "policy", "error", "spread", "full"]
         points = hv.Points(columns, kdims=["x", "y"], vdims=values, label=name)
-        look = {"color": colour, "marker": marker, "size": size, "line_width": 0.7, "fill_alpha": "full"}
-        layers.append(points.opts(**look, backend="bokeh", **tips))
+        layers.append(points.opts(**_look(mark), fill_alpha="full", backend="bokeh", **tips))
     return layers

@@ -22,6 +22,7 @@ from seqpoint.reporting import tables
 from seqpoint.selection.evaluation import HALF, coverages_of, errors_of
 from seqpoint.validation.contention import score_by_mechanism, score_order
 from seqpoint.validation.contention_cases import ContentionCase
+from seqpoint.validation.contention_traces import NO_CONTENTION, TraceContentionScore
 
 
 @dataclass(frozen=True)
@@ -222,13 +223,15 @@ def _provenance(section: tables.ReportSection) -> dict[str, Any]:
 _CONTENTION_TITLE = "Contention: predicted against measured"
 
 
-def write_contention_charts(cases: Sequence[ContentionCase], path: str | Path, notes: Sequence[str] = ()) -> Path:
+def write_contention_charts(
+    scores: Sequence[ContentionCase | TraceContentionScore], path: str | Path, notes: Sequence[str] = ()
+) -> Path:
     """Write the charts of contention as a page of HTML, and return its path; a partly written file is never visible.
 
     Parameters
     ----------
-    cases : sequence of ContentionCase
-        The scenarios; at least one.
+    scores : sequence of ContentionCase or TraceContentionScore
+        Scenarios of recordings, and scores of traces; at least one.
     path : str or Path
         File to write.
     notes : sequence of str, optional
@@ -237,30 +240,57 @@ def write_contention_charts(cases: Sequence[ContentionCase], path: str | Path, n
     Raises
     ------
     InvalidInputError
-        There is no scenario; or the folder does not exist or may not be written.
+        There is no score; or the folder does not exist or may not be written.
     """
     target = Path(path)
-    write_text(target, contention_page(cases, notes))
+    write_text(target, contention_page(scores, notes))
     return target
 
 
-def contention_page(cases: Sequence[ContentionCase], notes: Sequence[str] = ()) -> str:
+def contention_page(scores: Sequence[ContentionCase | TraceContentionScore], notes: Sequence[str] = ()) -> str:
     """Return the page of contention charts; all text in it is escaped, and only its own two scripts may run.
 
     Parameters
     ----------
-    cases : sequence of ContentionCase
-        The scenarios; at least one.
+    scores : sequence of ContentionCase or TraceContentionScore
+        Scenarios of recordings, and scores of traces; at least one.
     notes : sequence of str, optional
         Notes on the recordings, shown first.
 
     Raises
     ------
     InvalidInputError
-        There is no scenario.
+        There is no score.
     """
+    cases = [score for score in scores if isinstance(score, ContentionCase)]
+    traces = [score for score in scores if isinstance(score, TraceContentionScore)]
+    figures = _scenario_figures(cases) if cases or not traces else []
+    for trace in traces:
+        figures.append(Figure("", plots.kernel_slowdowns(trace), "Bands: errors of 10 and 25 %."))
+        figures.append(
+            Figure(
+                "", plots.slowdowns_by_workgroups(trace), "Marks are medians, and bars the central 80 % of the kernels."
+            )
+        )
+    scripts, with_html = embedded([(figure, ()) for figure in figures])
+    lines = [*notes, *(_lines(cases) if cases else ()), *map(_trace_line, traces)]
+    return rendered("charts.html", _CONTENTION_TITLE, scripts, {"lines": lines, "figures": with_html})
+
+
+def _trace_line(score: TraceContentionScore) -> str:
+    """Return the sentence on the errors of a trace."""
+    mean, without = (100 * score.methods[name].mean for name in (score.best, NO_CONTENTION))
+    return (
+        f"{score.trace} ({score.device or 'unknown device'}): {tables.count(score.kernels, 'kernel')} beside other "
+        f"work, of which {score.slowed:,} are slowed by more than 10 %. Mean error {mean:.1f} % of the time alone "
+        f"({score.best}); {without:.1f} % without contention. {score.remark}"
+    )
+
+
+def _scenario_figures(cases: Sequence[ContentionCase]) -> list[Figure]:
+    """Return the charts of the scenarios of recordings."""
     legend = "Hollow: fitted. Hover for names, click a mechanism to hide it, drag to zoom."
-    figures = [
+    return [
         Figure("", plots.predicted_against_measured(cases), legend),
         Figure(
             "",
@@ -273,9 +303,6 @@ def contention_page(cases: Sequence[ContentionCase], notes: Sequence[str] = ()) 
             "Errors below the dotted lines are within the spread of repeated takes.",
         ),
     ]
-    scripts, with_html = embedded([(figure, ()) for figure in figures])
-    content = {"lines": [*notes, *_lines(cases)], "figures": with_html}
-    return rendered("charts.html", _CONTENTION_TITLE, scripts, content)
 
 
 def _lines(cases: Sequence[ContentionCase]) -> list[str]:

@@ -280,7 +280,7 @@ def _scored(sources: ContentionSources, options: SuiteOptions) -> SuiteResult:
     recorded = _scored_recordings(sources.recordings, fit, options)
     return SuiteResult(
         [*recorded.rows, *result.rows], {**recorded.details, **details}, [*recorded.tables, *result.tables],
-        recorded.scores, recorded.notes,
+        [*recorded.scores, *result.scores], recorded.notes,
     )  # fmt: skip
 
 

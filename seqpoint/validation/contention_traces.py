@@ -85,8 +85,12 @@ class TraceContentionScore:
         Scores of the baselines, of the shipped parameters, and of fits.
     measured_ns, predicted_ns, alone_ns : array of float64
         Times of each kernel; predicted by the last method that could be scored.
-    class_ : array of int64
-        Classes of the kernels, as an index into `profilers.trace.kernels.CLASSES`.
+    class_, workgroups : array of int64
+        Classes of the kernels, as an index into `profilers.trace.kernels.CLASSES`, and their workgroups.
+    partner : array of int64
+        Kind of work beside each kernel for the longest time, as an index into `partners`.
+    partners : tuple of str
+        Collectives with their workgroups in brackets, copies and kernels.
     best : str
         Method of `predicted_ns`.
     """
@@ -103,6 +107,9 @@ class TraceContentionScore:
     predicted_ns: Floats
     alone_ns: Floats
     class_: Ints
+    workgroups: Ints
+    partner: Ints
+    partners: tuple[str, ...]
     best: str
 
 
@@ -130,7 +137,7 @@ def score_contention(
         Called with (graphs built, graphs in all, what).
     """
     pairs = measure_pairs(trace)
-    device = ", ".join(sorted({each.name for each in trace.meta.devices}))
+    device = ", ".join(sorted({each.name for each in trace.meta.devices if each.name}))
     if not len(pairs.event):
         return _empty(name, device, pairs, _no_pairs(pairs))
     try:
@@ -153,14 +160,28 @@ def score_contention(
     counts = len(kernels), len(kernels.labels), int((measured > SLOWED * alone).sum())
     facts = pairs.noise_mean, pairs.confounded, MappingProxyType(methods)
     times = measured, predictions[best][0] * alone, alone
-    return TraceContentionScore(name, device, *counts, *facts, *times, kernels.class_, best)
+    device = device or next((g.hardware.device.name for g, _ in kernels.graphs if g.hardware.device), "")
+    workgroups = np.concatenate([graph.tasks.workgroups[tasks] for graph, tasks in kernels.graphs])
+    beside = _partners(pairs, kernels.pair)
+    return TraceContentionScore(name, device, *counts, *facts, *times, kernels.class_, workgroups, *beside, best)
+
+
+def _partners(pairs: ContentionPairs, rows: Ints) -> tuple[Ints, tuple[str, ...]]:
+    """Return the kind of work that is beside each pair for the longest time, and the names of the kinds."""
+    columns = (pairs.partners[name].to_pylist() for name in ("kind", "collective", "name", "workgroups"))
+    kinds = [
+        f"{collective or name.partition('(')[0]} ({grid or '?'})" if kind == "collective" else kind
+        for kind, collective, name, grid in zip(*columns, strict=True)
+    ]
+    names, code = np.unique(np.array(kinds, dtype=object)[pairs.partner[rows]], return_inverse=True)
+    return code, tuple(names.tolist())
 
 
 def _empty(name: str, device: str, pairs: ContentionPairs, remark: str) -> TraceContentionScore:
     """Return the score of a trace without overlapped kernels."""
-    nothing, methods = np.zeros(0), MappingProxyType[str, MethodScore]({})
+    nothing, none, methods = np.zeros(0), np.zeros(0, np.int64), MappingProxyType[str, MethodScore]({})
     facts = (0, 0, 0, pairs.noise_mean, remark, methods)
-    return TraceContentionScore(name, device, *facts, nothing, nothing, nothing, nothing.astype(np.int64), "")
+    return TraceContentionScore(name, device, *facts, nothing, nothing, nothing, none, none, none, (), "")
 
 
 def _no_pairs(pairs: ContentionPairs) -> str:
@@ -246,7 +267,7 @@ def trace_rows(scores: Sequence[TraceContentionScore]) -> list[ValidationRow]:
 
 def trace_content(score: TraceContentionScore) -> dict[str, object]:
     """Return a score as JSON, without the times of single kernels."""
-    arrays = ("measured_ns", "predicted_ns", "alone_ns", "class_", "methods")
+    arrays = ("measured_ns", "predicted_ns", "alone_ns", "class_", "workgroups", "partner", "partners", "methods")
     plain = {key: value for key, value in vars(score).items() if key not in arrays}
     numbers = {name: {k: None if np.isnan(v) else v for k, v in asdict(m).items()} for name, m in score.methods.items()}
     return {**plain, "noise": None if np.isnan(score.noise) else score.noise, "methods": numbers}
