@@ -190,7 +190,7 @@ def test_interference_without_a_fit_comes_from_the_parameters() -> None:
     np.testing.assert_allclose(tasks.sensitivity, [1 + latency, 1 + latency / 10, 1 + latency, 0])
     rounds = [parameters["extra_round_cost"], parameters["lacking_units_cost"], 0, 0]
     np.testing.assert_allclose(tasks.extra_round, rounds)
-    # No mark shows when the collective waits, so all of its time counts as waiting.
+    # No mark shows when the collective waits, and its bytes are unknown: all of its time counts as waiting.
     assumed = parameters["pressure_collective"] * parameters["pressure_share_waiting"] * RCCL
     np.testing.assert_allclose(tasks.pressure, [0, 0, 0, assumed])
 
@@ -207,4 +207,4 @@ def test_a_fit_is_used_for_the_kernels_and_collectives_that_it_names() -> None:
     latency = parameters["latency_sensitivity"]
     np.testing.assert_allclose(tasks.sensitivity, [2 * (0.5 + latency), 0.5 + latency / 10, 2 * (0.5 + latency), 0])
     np.testing.assert_allclose(tasks.extra_round[:2], [1.2, 0.3], rtol=1e-6)
-    np.testing.assert_allclose(tasks.pressure, [0, 0, 0, 0.7])
+    np.testing.assert_allclose(tasks.pressure, [0, 0, 0, 0.7 * parameters["pressure_share_waiting"]])

@@ -424,8 +424,8 @@ def _circle(graph: KernelGraph, stuck: npt.NDArray[np.bool_]) -> str:
     return " -> ".join(f"{graph.names[graph.tasks.name[t]][:60]} (task {t})" for t in circle[:8])
 
 
-#: Changes of the active tasks of a device.
-_ENDS, _STARTS, _WAITS = range(3)
+#: Changes of the active tasks of a device, in the order in which the engine takes those of one time.
+_ENDS, _WAITS, _STARTS = range(3)
 
 
 class TaskTimes(NamedTuple):
@@ -479,7 +479,7 @@ def integrate_rates(
     task = np.concatenate([rows, rows, waits])
     change = np.repeat([_STARTS, _ENDS, _WAITS], [len(rows), len(rows), len(waits)])
     time_ns = np.concatenate([times.start_ns[rows], times.end_ns[rows], times.wait_ns[waits]])
-    order = np.lexsort((task, times.arrival[task], change != _ENDS, time_ns))
+    order = np.lexsort((task, times.arrival[task], change, time_ns))
     log = (np.zeros(log_rows), np.zeros((log_rows, len(RESOURCES))))
     is_waiting = np.zeros(len(work_ns) if len(waits) else 1, np.bool_)
     sharing = sharing._replace(has_waiting=len(waits) > 0)
