@@ -5,7 +5,7 @@
 
 import csv
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, geometric_mean, median
 
@@ -117,9 +117,19 @@ def summary() -> str:
             f"{len({row['system'] for row in gated})} systems",
             f"{sum(row['met'] == 'yes' for row in gated)} of {len(gated)} within limits",
         ),
-        ("Contention; gains on the host", "no recording yet", "not validated"),
+        ("Kernels beside other work, fitted to other ranks", *contention_summary()),
+        ("Gains on the host", "no recording yet", "not validated"),
     ]
     return grid(("prediction", "data", "error"), rows)
+
+
+def contention_summary() -> tuple[str, str]:
+    """Return the data and the errors of kernels beside other work, with the errors if contention is ignored."""
+    rows = [row for row in read("contention") if not row["remark"]]
+    fitted = {row["trace"]: float(row["mean"]) for row in rows if row["method"] == "fitted to other ranks"}
+    none = [float(row["mean"]) for row in rows if row["method"] == "no contention" and row["trace"] in fitted]
+    traces = f"{len(fitted)} real {'trace' if len(fitted) == 1 else 'traces'}"
+    return traces, f"{span(list(fitted.values()))}; {span(none)} without contention"
 
 
 def gated_totals() -> list[Row]:
@@ -653,18 +663,88 @@ def unit(row: Row, name: str) -> str:
     return f"{float(row[name]):g}{UNITS.get(row['unit'], '')}"
 
 
+#: Methods of tests/accuracy/contention.csv with their headings.
+METHODS = {
+    "no contention": "no contention",
+    "equal shares": "equal shares",
+    "best constant": "best constant",
+    "shipped": "shipped",
+    "fitted to other ranks": "other ranks",
+    "fitted to other classes": "other classes",
+    "fitted to other kernels": "other kernels",
+}
+MEASURES = {
+    "p90": "90th percentile",
+    "inferred": "times alone from overlapped",
+    "explained": "slow-down explained",
+    "sides": "slowed or not: right",
+    "covered": "held",
+}
+
+
 def contention() -> str:
     """Return the section about kernels side by side."""
-    rows = read("contention")
-    found = grid(tuple(rows[0]), (tuple(row.values()) for row in rows)) if rows else "The table has no rows yet."
+    traces: dict[str, dict[str, Row]] = {}
+    for row in read("contention"):
+        traces.setdefault(row["trace"], {})[row["method"]] = row
+    scored = {name: rows for name, rows in traces.items() if "" not in rows}
+    means = grid(
+        ("trace", "kernels", "noise", *METHODS.values()),
+        (
+            (
+                name,
+                f"{int(rows['shipped']['kernels']):,}",
+                percent(float(rows["shipped"]["noise"])),
+                *(cell(rows.get(method), "mean") for method in METHODS),
+            )
+            for name, rows in scored.items()
+        ),
+    )
+    details = grid(
+        ("trace", "method", *MEASURES.values()),
+        (
+            (name, METHODS[method], *(cell(rows[method], key) for key in MEASURES))
+            for name, rows in scored.items()
+            for method in best_methods(rows)
+        ),
+    )
+    remarks = "\n".join(
+        f"- {name}: {remark}"
+        for name, rows in traces.items()
+        for remark in dict.fromkeys(row["remark"] for row in rows.values())
+        if remark
+    )
     return f"""## Contention
 
-No recording of a GPU is shipped, so nothing here says how good the contention model is on one. A recording of yours
-is scored by `seqpoint validate contention` ([contention.md](contention.md)). The table is
-[`contention.csv`](../tests/accuracy/contention.csv).
+Kernels that ran beside other work in real traces are predicted from the same kernels alone. Errors are means of
+|predicted - measured| over the times alone, weighted by time. `Noise` is the error of alone kernels that are predicted
+from other alone kernels. The parameters are shipped, or fitted to the other ranks, classes or kernels of the trace. The
+table is [`contention.csv`](../tests/accuracy/contention.csv); [contention.md](contention.md) explains the pairs.
 
-{found}
+{means}
+
+The shipped parameters were fitted to some of these traces. The best constant is chosen in hindsight. Other measures,
+without contention and by the first fit that was not made to the predicted kernels:
+
+{details}
+
+Traces without pairs, and traces whose pairs do not measure contention:
+
+{remarks}
+
+No recording of a GPU is shipped ([`recordings.csv`](../tests/accuracy/recordings.csv) has no rows yet). Yours is scored
+by `seqpoint validate contention`.
 """
+
+
+def cell(row: Row | None, key: str) -> str:
+    """Return a measure of contention.csv with its unit, or a dash."""
+    return percent(float(row[key])) if row is not None and row[key] else "-"
+
+
+def best_methods(rows: Mapping[str, Row]) -> list[str]:
+    """Return the methods of the table of details: no contention, and the first fit or the shipped parameters."""
+    return ["no contention", next((name for name in METHODS if name.startswith("fitted") and name in rows), "shipped")]
 
 
 def occupancy() -> str:

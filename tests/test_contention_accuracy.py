@@ -1,4 +1,4 @@
-"""Predicted times of works side by side are no worse than a table, for every recording that the project ships."""
+"""Predicted times are no worse than tables: kernels beside other work in real traces, and works of recordings."""
 
 import csv
 import importlib.util
@@ -9,9 +9,16 @@ import pytest
 import recordings
 
 ROOT = Path(__file__).parents[1]
-ROWS = list(csv.DictReader((ROOT / "tests" / "accuracy" / "contention.csv").read_text().splitlines()))
-#: What a figure may grow by before it is worse, percentage points.
-SLACK = 0.2
+DATA = ROOT.parent / "shared" / "data" / "traces"
+#: What a figure may grow by before it is worse, percentage points: of recordings, and of traces.
+SLACK, TRACE_SLACK = 0.2, 0.5
+
+
+def table(name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader((ROOT / "tests" / "accuracy" / f"{name}.csv").read_text().splitlines()))
+
+
+ROWS = table("recordings")
 
 
 def script() -> ModuleType:
@@ -45,3 +52,26 @@ def test_the_table_can_be_made_of_a_recording(tmp_path: Path) -> None:
     assert [row["mechanism"] for row in rows] == ["HBM", "copy engine", "all"]
     assert set(rows[0]) == set(module.COLUMNS) and float(rows[-1]["median"]) < 0.1
     assert module.shipped_recordings(tmp_path / "one" / "none") == []
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"no real traces at {DATA}")
+@pytest.mark.parametrize("name", ["ddp4", "nanogpt8"])
+def test_no_method_is_worse_on_a_trace(name: str) -> None:
+    """The errors may not grow. The shares that are right may not fall."""
+    old = {row["method"]: row for row in table("contention") if row["trace"] == name}
+    new = {row["method"]: row for row in script().trace_rows(DATA, [name])}
+    assert list(old) == list(new)
+    for method, before in old.items():
+        after = new[method]
+        assert {key: after[key] for key in ("kernels", "groups")} == {key: before[key] for key in ("kernels", "groups")}
+        for key, sign in {"mean": 1, "inferred": 1, "noise": 1, "sides": -1}.items():
+            assert sign * (float(after[key]) - float(before[key])) <= TRACE_SLACK, (method, key, before, after)
+
+
+def test_every_trace_has_a_row_and_a_reason_where_nothing_is_scored() -> None:
+    module, rows = script(), table("contention")
+    assert set(rows[0]) == set(module.TRACE_COLUMNS)
+    assert list(dict.fromkeys(row["trace"] for row in rows)) == list(module.TRACES)
+    for row in rows:
+        assert row["method"] or row["remark"], row
+        assert (row["mean"] != "") == (row["method"] != ""), row
