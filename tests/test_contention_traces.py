@@ -169,11 +169,14 @@ def test_the_work_beside_each_kernel_is_known() -> None:
 
 @pytest.mark.parametrize("cost", [0.4, 0.5, 0.75])
 def test_the_cost_of_a_further_round_is_returned(cost: float) -> None:
-    """108 workgroups on 84 units take 108 / 84 as long at least, and 1 + cost with a further round."""
+    """108 workgroups on 84 units take 108 / 84 as long at least, and 1 + cost with a further round.
+
+    The prior leaves a little of it to the pressure.
+    """
     fit = fit_interference(kernels := kernels_of(job(cost, 0.0)), PARAMETERS)
     label = f"{GEMM} [108]"
     known = fit.values["extra_round_cost"] * fit.interference.kernels[label]
-    assert known == pytest.approx(cost, abs=0.06)
+    assert known == pytest.approx(cost, abs=0.1)
     slow = medians(kernels, slowdowns(kernels, fit.parameters(PARAMETERS)))
     assert slow == pytest.approx({(GEMM, 108): 1 + cost, (GEMM, 40): 1.0, (ADD, 40): 1.0}, abs=0.06)
 
