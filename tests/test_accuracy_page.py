@@ -123,6 +123,21 @@ def summary() -> str:
     return grid(("prediction", "data", "error"), rows)
 
 
+def contention_shortcomings() -> str:
+    """Return on which traces the fits to other kernels are no better than no contention."""
+    means = {(row["trace"], row["method"]): float(row["mean"]) for row in read("contention") if row["mean"]}
+    worse = [
+        trace
+        for (trace, method), mean in means.items()
+        if method == "no contention" and means.get((trace, "fitted to other classes"), 0.0) >= mean
+    ]
+    names = ", ".join(f"`{trace}`" for trace in worse)
+    return (
+        f"Rules of contention that were fitted to other classes of kernels are no better than no contention on {names}. "
+        "The slow-down of short kernels is explained in part only."
+    )
+
+
 def contention_summary() -> tuple[str, str]:
     """Return the data and the errors of kernels beside other work, with the errors if contention is ignored."""
     rows = [row for row in read("contention") if not row["remark"]]
@@ -161,7 +176,7 @@ def falls_short() -> str:
     resampled = column(read("selection"), "resampled_covered")
     (training,) = [row for row in read("training") if row["case"] == "not fitted"]
     lines = [
-        "No contention was measured on a GPU. The contention parameters are assumptions with ranges.",
+        contention_shortcomings(),
         f"{len(missed)} published figures are missed: {names(missed, 'name')}.",
         f"{names(far)} leaves 2 % when its delays are replaced by medians.",
         f"Repeating a window misses the measured steps by more than 2 % for {names(unsteady)}.",
