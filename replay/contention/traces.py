@@ -16,7 +16,7 @@ import numpy.typing as npt
 import scipy
 
 from profilers.errors import InvalidInputError
-from profilers.trace.arrays import Bools, Floats, Ints
+from profilers.trace.arrays import Bools, Floats, Ints, ends, integers
 from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import Trace
 from profilers.writers.slicing import SliceOptions, slice_trace
@@ -144,10 +144,15 @@ def _blocks(trace: Trace, pairs: ContentionPairs) -> list[tuple[int, ...]]:
 
 
 def _sliced(trace: Trace, blocks: Sequence[tuple[int, ...]]) -> Trace:
-    """Return a long trace with the iterations of the blocks alone, since an index of all of it takes a minute."""
+    """Return the iterations of the blocks, and those around them, of a long trace, since an index of all of it takes a minute."""
     if trace.kernels.num_rows <= _MOST_KERNELS:
         return trace
-    return slice_trace(trace, SliceOptions(iterations=frozenset(number for block in blocks for number in block)))
+    if len(blocks) > 1:  # they are far apart
+        return slice_trace(trace, SliceOptions(iterations=frozenset(number for block in blocks for number in block)))
+    number = trace.iterations["iteration"].to_numpy()
+    near = (number >= blocks[0][0] - 1) & (number <= blocks[0][-1] + 1)
+    start_ns, end_ns = integers(trace.iterations, "start_ns")[near], ends(trace.iterations)[near]
+    return slice_trace(trace, SliceOptions(start_ns=int(start_ns.min()), end_ns=int(end_ns.max())))
 
 
 def _spans(graph: KernelGraph) -> Floats:
