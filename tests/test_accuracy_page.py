@@ -117,7 +117,7 @@ def summary() -> str:
             f"{len({row['system'] for row in gated})} systems",
             f"{sum(row['met'] == 'yes' for row in gated)} of {len(gated)} within limits",
         ),
-        ("Kernels beside other work, fitted to other ranks", *contention_summary()),
+        ("Kernels beside other work", *contention_summary()),
         ("Gains on the host", "no recording yet", "not validated"),
     ]
     return grid(("prediction", "data", "error"), rows)
@@ -133,7 +133,7 @@ def contention_shortcomings() -> str:
     ]
     names = ", ".join(f"`{trace}`" for trace in worse)
     return (
-        f"Rules of contention that were fitted to other classes of kernels are no better than no contention on {names}. "
+        f"Contention, fitted to other classes of kernels, is predicted no better than by ignoring it on {names}. "
         "The slow-down of short kernels is explained in part only."
     )
 
