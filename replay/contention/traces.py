@@ -144,7 +144,7 @@ def _blocks(trace: Trace, pairs: ContentionPairs) -> list[tuple[int, ...]]:
 
 
 def _sliced(trace: Trace, blocks: Sequence[tuple[int, ...]]) -> Trace:
-    """Return the iterations of the blocks, and those around them, of a long trace, since an index of all of it takes a minute."""
+    """Return what is around the blocks of a long trace, since an index of all of it takes a minute."""
     if trace.kernels.num_rows <= _MOST_KERNELS:
         return trace
     if len(blocks) > 1:  # they are far apart
