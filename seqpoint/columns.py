@@ -302,7 +302,6 @@ TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "off by at most, 9 in 10": "Error that nine in ten fitted measurements stay below.",
         },
         "Kernels beside other work*": {
-            "trace": "Name of the trace.",
             "kernels": "Kernels that ran beside other work, and also alone.",
             "slowed": "Kernels that took more than 1.1 times as long as alone.",
             "noise": "Error of kernels that ran alone, predicted from other kernels that ran alone, by time.",
@@ -316,7 +315,6 @@ TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "other kernels": "Error of fits to four fifths of the kernels, by name and grid.",
         },
         "The same: other measures*": {
-            "trace": "Name of the trace.",
             "method": "How kernels are predicted.",
             "90th": "90th percentile of the errors, by time.",
             "alone from beside": "Error of times alone that are inferred from the times beside other work.",
