@@ -22,7 +22,7 @@ from replay.from_trace import build_graph, index_trace
 from replay.graph.graph import Basis, Hardware, KernelGraph, TaskKind
 
 #: Kernels of a trace that are modelled at most, and iterations of one graph.
-_MOST_KERNELS, _GRAPH_ITERATIONS = 150_000, 4
+MOST_KERNELS, _GRAPH_ITERATIONS = 150_000, 4
 #: An isolated duration agrees with the time alone up to this relative difference, or up to the scatter of the group.
 _AGREEMENT = 0.05
 
@@ -225,17 +225,14 @@ def _alone(pairs: ContentionPairs, ids: Ints) -> Floats:
 
 def _modelled(graphs: Iterable[KernelGraph], ids: Ints) -> Floats:
     """Return the time that contention added to kernels, by the isolated durations of graphs; NaN if in none."""
-    added, order = np.full(len(ids), np.nan), np.argsort(ids)
+    added = np.full(len(ids), np.nan)
     for graph in graphs:
         tasks = graph.tasks
         spans = tasks.measured_end_ns - tasks.measured_start_ns
         is_kernel = (tasks.kind == TaskKind.KERNEL) | (tasks.kind == TaskKind.COLLECTIVE)
         chosen = np.flatnonzero(is_kernel & graph.on_device() & tasks.in_iteration & (spans > 0))
-        at = np.searchsorted(ids[order], tasks.event[chosen])
-        is_known = at < len(order)
-        is_known[is_known] = ids[order[at[is_known]]] == tasks.event[chosen[is_known]]
-        row, chosen = order[at[is_known]], chosen[is_known]
-        added[row] = (spans - tasks.duration_ns)[chosen]
+        row = lookup(ids, np.arange(len(ids)), tasks.event[chosen])
+        added[row[row != MISSING]] = (spans - tasks.duration_ns)[chosen[row != MISSING]]
     return added
 
 
@@ -251,14 +248,27 @@ def iteration_graphs(trace: Trace, parameters: Parameters, hardware: Hardware | 
     hardware : Hardware, optional
         Device that the trace was recorded on, if the trace does not say.
     """
+    blocks = iteration_blocks(trace)
+    index = index_trace(trace) if blocks else None
+    for block in blocks:
+        assert index is not None
+        yield build_graph(index, block, hardware, parameters=parameters)
+
+
+def iteration_blocks(trace: Trace, chosen: Ints | None = None) -> list[tuple[int, ...]]:
+    """Return blocks of consecutive iterations; of a long trace, evenly over it, so that few kernels are in them.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+    chosen : array of int64, optional
+        Iterations of which each block holds one at least; by default, any.
+    """
     numbers = np.setdiff1d(trace.iterations["iteration"].to_numpy(), trace.meta.context)
-    if not len(numbers):
-        return
-    index = index_trace(trace)
-    blocks = np.array_split(numbers, -(-len(numbers) // _GRAPH_ITERATIONS))
-    step = max(-(-trace.kernels.num_rows // _MOST_KERNELS), 1)
-    for block in blocks[::step]:
-        yield build_graph(index, tuple(block.tolist()), hardware, parameters=parameters)
+    blocks = np.array_split(numbers, -(-len(numbers) // _GRAPH_ITERATIONS)) if len(numbers) else []
+    used = [tuple(block.tolist()) for block in blocks if chosen is None or np.isin(chosen, block).any()]
+    return used[:: max(-(-trace.kernels.num_rows // MOST_KERNELS), 1)]
 
 
 def with_pairs(graph: KernelGraph, pairs: ContentionPairs) -> KernelGraph:

@@ -22,9 +22,8 @@ from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import CollectiveCalibration
 from replay.costs.wire_time import collective_models
-from replay.graph.graph import RESOURCES, KernelGraph, TaskKind
+from replay.graph.graph import KernelGraph, TaskKind
 
-_CU = RESOURCES.index("cu")
 #: Duration of the latencies of a short kernel, ns: what `latency_sensitivity` counts in.
 LATENCY_NS = 3000.0
 #: A workgroup that leaves room for as many of its kind on a unit also finds room beside a collective.
