@@ -30,7 +30,7 @@ from replay.studies.c3 import (
     sweep,
     weight_bytes,
 )
-from replay.studies.products import Transfer, kernel_columns, product_columns, product_ns
+from replay.costs.products import Transfer, kernel_columns, product_columns, product_ns
 from replay.what_ifs.c3 import PARTITIONS, POLICIES
 
 SCENARIOS = load_scenarios()

@@ -1,4 +1,4 @@
-"""`replay.studies.products` and `replay.studies.products`: what the engine is told of products and collectives."""
+"""`replay.costs.products` and `replay.costs.products`: what the engine is told of products and collectives."""
 
 from dataclasses import replace
 from math import ceil
@@ -14,7 +14,7 @@ from replay.costs.collectives import Topology
 from replay.costs.shipped import load_parameters
 from replay.engine.engine import simulate
 from replay.graph.assembly import Assembly
-from replay.studies.products import (
+from replay.costs.products import (
     Product,
     Transfer,
     add_copies,

@@ -49,7 +49,7 @@ from replay.studies.ficco_chooser import (
     sweep,
     transfer_ratio,
 )
-from replay.studies.products import copy_columns, kernel_columns, product_ns
+from replay.costs.products import copy_columns, kernel_columns, product_ns
 from replay.studies.published import published_figures
 
 SCENARIOS = load_scenarios()

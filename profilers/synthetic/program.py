@@ -53,12 +53,16 @@ class KernelCall:
         Stream of the kernel.
     shape : tuple of int
         Shape of the operator's input.
+    operands : tuple of tuple of int
+        Shapes of its further arguments, such as the right matrix of a product. Without them, FLOP are unknown.
     workgroups : int
         Workgroups of the kernel.
     after : tuple of int
         Positions, in the program of the rank, of earlier kernels on other streams for which it waits.
-    exchange : Exchange, optional
+    exchange : Collective, optional
         The collective that it executes; None for a kernel that computes.
+    lag_ns : int
+        Time from when it could start to its start: a launch that did not overlap, or a wait for another stream.
     """
 
     name: str
@@ -70,6 +74,8 @@ class KernelCall:
     workgroups: int = 1
     after: tuple[int, ...] = ()
     exchange: Collective | None = None
+    operands: tuple[tuple[int, ...], ...] = ()
+    lag_ns: int = 0
 
     @property
     def meets(self) -> str:
@@ -106,7 +112,7 @@ class SyntheticStep:
         Text of its annotation in the trace.
     sequence_length, batch : int
         Tokens of a sequence, and sequences.
-    programs : sequence of sequence of Work or Wait
+    programs : sequence of sequence of KernelCall or Wait
         Program of each rank, in the order of its calls.
     """
 
@@ -206,7 +212,7 @@ class _Rank:
             if queue and all(position in self.timing.ended for position in self.kernel(queue[0]).after):
                 after = [self.timing.ended[position] for position in self.kernel(queue[0]).after]
                 ready = max([self.timing.called[queue[0]] + LAUNCH_NS, self.free.get(stream, 0), *after])
-                ready_kernels.append((queue[0], ready))
+                ready_kernels.append((queue[0], ready + self.kernel(queue[0]).lag_ns))
         return ready_kernels
 
     def kernel(self, position: int) -> KernelCall:

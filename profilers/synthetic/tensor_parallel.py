@@ -132,8 +132,10 @@ class _Writer:
             raise InvalidInputError(f"{kernel.op}: a call takes {kernel.host_ns} ns; it must be {_MIN_HOST_NS} or more")
         called, thread = self.timing.called[position], self._thread()
         span = {"name": kernel.op, "start_ns": called, "dur_ns": max(kernel.host_ns - 1, 1)}
-        shapes = json.dumps([list(kernel.shape)], separators=(",", ":"))
-        self._add("ops", {**thread, **span, "shapes": shapes, "dtypes": json.dumps([f"c10::{self.job.dtype}"])})
+        shapes = [list(shape) for shape in (kernel.shape, *kernel.operands)]
+        types = [f"c10::{self.job.dtype}"] * len(shapes)
+        arguments = {"shapes": json.dumps(shapes, separators=(",", ":")), "dtypes": json.dumps(types)}
+        self._add("ops", {**thread, **span, **arguments})
         for i, source in enumerate(kernel.after):
             stream, record = self.records[source]
             wait = self._call("cudaStreamWaitEvent", called + i, 1)

@@ -22,7 +22,7 @@ from replay.engine.engine import simulate
 from replay.engine.timeline import Timeline, replay
 from replay.graph.assembly import Assembly
 from replay.graph.graph import KernelGraph, SharingPolicy, hardware_named
-from replay.studies.products import (
+from replay.costs.products import (
     HardwareTable,
     Product,
     Transfer,

@@ -27,7 +27,7 @@ from replay.costs.kernels.predictor import KernelCalibration
 from replay.engine.timeline import Timeline, replay
 from replay.graph.assembly import Assembly
 from replay.graph.graph import KernelGraph, SharingPolicy, TaskKind, hardware_named
-from replay.studies.products import (
+from replay.costs.products import (
     SHARPNESS,
     HardwareTable,
     Product,

@@ -27,7 +27,7 @@ from replay.studies.ficco import (
     best_schedule,
     run_schedule,
 )
-from replay.studies.products import Product
+from replay.costs.products import Product
 from replay.workloads.architecture import read_or_shipped
 
 #: By name.

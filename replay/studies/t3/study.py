@@ -15,7 +15,7 @@ from replay.costs.kernels import KernelCalibration
 from replay.engine.timeline import replay
 from replay.graph.assembly import Assembly
 from replay.graph.graph import SharingPolicy
-from replay.studies.products import with_figure
+from replay.costs.products import with_figure
 from replay.studies.t3.ring import (
     Arbitration,
     Ring,
