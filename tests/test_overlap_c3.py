@@ -13,6 +13,7 @@ import pytest
 
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import dataset_path
+from replay.costs.products import Transfer, kernel_columns, product_columns, product_ns
 from replay.costs.shipped import load_parameters
 from replay.studies.c3 import (
     WEIGHTS,
@@ -30,7 +31,6 @@ from replay.studies.c3 import (
     sweep,
     weight_bytes,
 )
-from replay.costs.products import Transfer, kernel_columns, product_columns, product_ns
 from replay.what_ifs.c3 import PARTITIONS, POLICIES
 
 SCENARIOS = load_scenarios()

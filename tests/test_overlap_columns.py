@@ -11,9 +11,6 @@ from hypothesis import strategies as st
 from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError
 from replay.costs.collectives import Topology
-from replay.costs.shipped import load_parameters
-from replay.engine.engine import simulate
-from replay.graph.assembly import Assembly
 from replay.costs.products import (
     Product,
     Transfer,
@@ -23,6 +20,9 @@ from replay.costs.products import (
     product_columns,
     product_ns,
 )
+from replay.costs.shipped import load_parameters
+from replay.engine.engine import simulate
+from replay.graph.assembly import Assembly
 
 MI300X = find_device("MI300X")
 MESH = Topology(8, fabric="mesh")

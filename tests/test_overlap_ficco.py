@@ -15,6 +15,7 @@ from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 from profilers.files import dataset_path
 from replay.costs.collectives import Topology
 from replay.costs.kernels import load_calibration
+from replay.costs.products import copy_columns, kernel_columns, product_ns
 from replay.costs.shipped import load_parameters
 from replay.graph.graph import TaskKind
 from replay.studies.ficco import (
@@ -49,7 +50,6 @@ from replay.studies.ficco_chooser import (
     sweep,
     transfer_ratio,
 )
-from replay.costs.products import copy_columns, kernel_columns, product_ns
 from replay.studies.published import published_figures
 
 SCENARIOS = load_scenarios()

@@ -18,10 +18,6 @@ from profilers.errors import InvalidInputError
 from profilers.files import read_toml, typed_tables
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import Topology
-from replay.engine.engine import simulate
-from replay.engine.timeline import Timeline, replay
-from replay.graph.assembly import Assembly
-from replay.graph.graph import KernelGraph, SharingPolicy, hardware_named
 from replay.costs.products import (
     HardwareTable,
     Product,
@@ -33,6 +29,10 @@ from replay.costs.products import (
     product_ns,
     read_hardware,
 )
+from replay.engine.engine import simulate
+from replay.engine.timeline import Timeline, replay
+from replay.graph.assembly import Assembly
+from replay.graph.graph import KernelGraph, SharingPolicy, hardware_named
 from replay.what_ifs.c3 import PARTITIONS, POLICIES, Policy, find_policy
 from replay.workloads.architecture import LARGEST, read_or_shipped
 

@@ -24,9 +24,6 @@ from replay.costs.collectives import Topology
 from replay.costs.kernels import predict
 from replay.costs.kernels.models import MODELS
 from replay.costs.kernels.predictor import KernelCalibration
-from replay.engine.timeline import Timeline, replay
-from replay.graph.assembly import Assembly
-from replay.graph.graph import KernelGraph, SharingPolicy, TaskKind, hardware_named
 from replay.costs.products import (
     SHARPNESS,
     HardwareTable,
@@ -41,6 +38,9 @@ from replay.costs.products import (
     with_boundless_memory,
     with_figure,
 )
+from replay.engine.timeline import Timeline, replay
+from replay.graph.assembly import Assembly
+from replay.graph.graph import KernelGraph, SharingPolicy, TaskKind, hardware_named
 from replay.workloads.architecture import LARGEST, checked_size, read_or_shipped
 
 

@@ -18,6 +18,7 @@ from profilers.errors import BrokenFileError, NotFoundError
 from profilers.trace.arrays import Floats
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import Topology, machine_of
+from replay.costs.products import Product
 from replay.studies.ficco import (
     CANDIDATES,
     SCHEDULES,
@@ -27,7 +28,6 @@ from replay.studies.ficco import (
     best_schedule,
     run_schedule,
 )
-from replay.costs.products import Product
 from replay.workloads.architecture import read_or_shipped
 
 #: By name.

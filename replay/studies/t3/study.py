@@ -12,10 +12,10 @@ import numpy as np
 from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
 from replay.costs.kernels import KernelCalibration
+from replay.costs.products import with_figure
 from replay.engine.timeline import replay
 from replay.graph.assembly import Assembly
 from replay.graph.graph import SharingPolicy
-from replay.costs.products import with_figure
 from replay.studies.t3.ring import (
     Arbitration,
     Ring,
