@@ -10,7 +10,8 @@ from profilers.trace.kernels import CLASSES
 from replay.engine.engine import simulate
 from replay.graph.graph import COLLECTIVE_KINDS, EdgeKind, KernelGraph, TaskKind
 from replay.graph.operators import batched_matmul
-from replay.what_ifs.pipeline import consumers, producers, receive_in_pieces, send_in_pieces
+from replay.what_ifs.pipeline import receive_in_pieces, send_in_pieces
+from replay.what_ifs.targets import consumers, producers
 
 GEMM, COPY, NORM = (CLASSES.index(name) for name in ("gemm", "copy", "normalization"))
 

@@ -7,12 +7,11 @@ from replay.calibration.parameters import Parameters
 from replay.graph.graph import RESOURCES, Basis, KernelGraph
 from replay.what_ifs.pipeline import (
     bytes_time,
-    consumers,
-    nothing_to_apply,
     quantisation,
     receive_in_pieces,
     without_units,
 )
+from replay.what_ifs.targets import consumers, nothing_to_apply
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, what_if_text
 
 _DMA = RESOURCES.index("dma")

@@ -9,12 +9,11 @@ from replay.graph.graph import LAUNCH_EDGES, Basis, KernelGraph
 from replay.what_ifs.pipeline import (
     Pipeline,
     bytes_time,
-    nothing_to_apply,
-    producers,
     ranks_of,
     send_in_pieces,
     without_units,
 )
+from replay.what_ifs.targets import nothing_to_apply, producers
 from replay.what_ifs.what_if import WhatIf, recipe
 
 _KINDS, _CLASSES = ("all_to_all", "all_reduce"), ("embedding", "gemm")

@@ -5,10 +5,8 @@ data a kernel has just computed, or reads next. `split` cuts tasks into equal pi
 `receive_in_pieces` join the two: a piece is sent when it is computed, or computed when it has arrived.
 """
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -16,11 +14,9 @@ import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
-from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
-from replay.engine.engine import simulate
-from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, Basis, EdgeKind, Edges, KernelGraph, TaskKind, Tasks
-from replay.graph.operators import Operator
+from replay.graph.graph import RESOURCES, Basis, EdgeKind, Edges, KernelGraph, Tasks
+from replay.what_ifs.targets import Target
 
 #: Pieces of one task; more is a mistake.
 MOST_PIECES = 4096
@@ -149,246 +145,6 @@ def quantisation(waves: npt.ArrayLike, pieces: npt.ArrayLike) -> Floats:
     w, k = np.asarray(waves, dtype=np.float64), np.asarray(pieces, dtype=np.float64)
     whole = np.ceil(np.maximum(w, 1e-9) - 1e-9)
     return np.asarray(np.where(w > 0, np.ceil(w / k - 1e-9) * k / np.maximum(whole, 1.0), 1.0))
-
-
-#: Classes of kernels that only move or convert data, and so may pack or unpack a buffer.
-_PACKING = frozenset({"copy", "elementwise"})
-#: Packing kernels that may stand between a collective and the kernel that computes.
-_MOST_PACKING = 3
-#: Bytes of a kernel and its collective agree within this factor. A collective that gathers or exchanges counts its
-#: whole buffer, and one rank has a part of it.
-_BYTES_FACTOR = 2.0
-#: Mark of `_in_pieces` for a piece that is not the first.
-_LATER_PIECE = 2
-#: Kinds of edges that order device tasks.
-_ORDER = frozenset(
-    {
-        EdgeKind.STREAM,
-        EdgeKind.WAIT,
-        EdgeKind.WAIT_INFERRED,
-        EdgeKind.GAP,
-        EdgeKind.BACKLOG,
-        EdgeKind.GRAPH_GAP,
-    }
-)
-
-
-@dataclass(frozen=True)
-class Target:
-    """A collective, and the kernels that compute or read its data.
-
-    Parameters
-    ----------
-    collective : int
-        Row of the collective.
-    kernels : tuple of int
-        Rows of the kernels, in the order in which they run. A producer computes first and packs then; a consumer
-        unpacks first and computes then.
-    meeting : int
-        Row of the mark at which all ranks have arrived; -1 if the graph has none.
-    by_order : bool
-        Whether the match rests on the order of tasks alone, because shapes or sizes are unknown.
-    """
-
-    collective: int
-    kernels: tuple[int, ...]
-    meeting: int
-    by_order: bool = False
-
-
-@dataclass(frozen=True)
-class Targets:
-    """The targets of a search, and the collectives that are none.
-
-    Parameters
-    ----------
-    found : tuple of Target
-        Collectives that match, with their kernels.
-    missed : mapping of str to int
-        Number of collectives that do not match, by reason.
-    """
-
-    found: tuple[Target, ...]
-    missed: Mapping[str, int]
-
-    @property
-    def note(self) -> str:
-        """Number of targets, number of those matched by order alone, and the reasons of the misses, as text."""
-        reasons = "".join(f"; {count} not: {reason}" for reason, count in self.missed.items())
-        by_order = sum(target.by_order for target in self.found)
-        unconfirmed = f" ({by_order} by order alone: shapes or sizes are not known)" if by_order else ""
-        return f"{len(self.found)} collectives matched{unconfirmed}{reasons}"
-
-
-def producers(graph: KernelGraph, kinds: Collection[str], classes: Collection[str]) -> Targets:
-    """Return the collectives whose data a kernel of some classes has just computed.
-
-    The kernel is the last one on its device that the collective waits for. Up to three kernels that copy or convert may
-    stand between. If shapes are known, the bytes that the kernel writes agree with the bytes sent, within a factor of
-    two.
-
-    Parameters
-    ----------
-    graph : KernelGraph
-        The graph to search.
-    kinds : collection of str
-        Kinds of collectives, as in `COLLECTIVE_KINDS`. Collectives of other kinds are counted as missed.
-    classes : collection of str
-        Classes of kernels, as in `profilers.trace.kernels.CLASSES`.
-    """
-    return _Search(graph, backward=True).targets(kinds, classes)
-
-
-def consumers(graph: KernelGraph, kinds: Collection[str], classes: Collection[str]) -> Targets:
-    """Return the collectives whose data a kernel of some classes reads next; otherwise as `producers`."""
-    return _Search(graph, backward=False).targets(kinds, classes)
-
-
-class _Search:
-    """A search along the edges of a graph, backward for producers or forward for consumers.
-
-    A kernel belongs to one target at most, so the search keeps the kernels that it has assigned.
-    """
-
-    def __init__(self, graph: KernelGraph, *, backward: bool) -> None:
-        self._graph, self._backward = graph, backward
-        self._computes = 0 if backward else -1  # position in a path of the kernel that computes
-        edges = graph.edges
-        ordered = np.isin(edges.kind, sorted(_ORDER)) & ~edges.from_start
-        start, neighbour = (edges.target, edges.source) if backward else (edges.source, edges.target)
-        order = np.argsort(start[ordered], kind="stable")
-        self._near_end, self._far_end = start[ordered][order], neighbour[ordered][order]
-        forward = np.argsort(edges.source, kind="stable")
-        self._source, self._target = edges.source[forward], edges.target[forward]
-        self._inside = (np.isin(edges.kind, sorted(_ORDER)) | edges.from_start)[forward]
-        self._meeting = np.full(len(graph.tasks), -1)
-        meets = (edges.kind == EdgeKind.RENDEZVOUS) & (graph.tasks.kind[edges.target] == TaskKind.COLLECTIVE)
-        self._meeting[edges.target[meets]] = edges.source[meets]
-        self._assigned: set[int] = set()
-        self._in_pieces = _in_pieces(graph)
-
-    @cached_property
-    def _start(self) -> npt.NDArray[np.float64]:
-        """Starts in a replay. Unlike measured starts, they are never before the end of a predecessor."""
-        return simulate(self._graph)[0]
-
-    def targets(self, kinds: Collection[str], classes: Collection[str]) -> Targets:
-        """Search every collective of the iteration; a Python loop of about 100 us each."""
-        tasks = self._graph.tasks
-        rows = np.flatnonzero(
-            (tasks.kind == TaskKind.COLLECTIVE) & tasks.in_iteration & (self._in_pieces < _LATER_PIECE)
-        )
-        matched: list[Target] = []
-        missed: Counter[str] = Counter()
-        for row in rows.tolist():
-            kind = COLLECTIVE_KINDS[tasks.collective[row]] if tasks.collective[row] >= 0 else "unknown"
-            if kind not in kinds:
-                missed["their kind is not known" if kind == "unknown" else f"they are {kind}"] += 1
-                continue
-            if self._in_pieces[row]:
-                missed["they are in pieces already"] += 1
-                continue
-            path = self._kernels_beside(row, frozenset(classes))
-            if isinstance(path, str):
-                missed[path] += 1
-            elif reason := self._bytes_mismatch(row, kind, path) or self._outside_wait(path):
-                missed[reason] += 1
-            else:
-                self._assigned.update(path)
-                matched.append(Target(row, path, int(self._meeting[row]), not self._has_sizes(row, path)))
-        return Targets(tuple(matched), dict(missed.most_common()))
-
-    def _kernels_beside(self, collective: int, classes: frozenset[str]) -> tuple[int, ...] | str:
-        """Return the kernels from the one of `classes` to the collective, as they run; or why there are none."""
-        tasks = self._graph.tasks
-        side = "before" if self._backward else "after"
-        path: list[int] = []
-        kernel = self._closest(self._graph.arrival_of(collective) if self._backward else collective, collective)
-        while kernel >= 0 and kernel not in self._assigned:
-            if self._in_pieces[kernel]:
-                return f"what comes {side} them is in pieces already"
-            path.append(kernel)
-            label = CLASSES[tasks.class_[kernel]] if tasks.class_[kernel] >= 0 else "copy"
-            if label in classes:
-                return tuple(reversed(path)) if self._backward else tuple(path)
-            if label not in _PACKING:
-                return f"{label} comes {side} them"
-            if len(path) > _MOST_PACKING:
-                return f"more than {_MOST_PACKING} kernels {side} them only move data"
-            kernel = self._closest(kernel, kernel)
-        return f"no kernel {side} them" if kernel < 0 else f"the kernel {side} them is another's already"
-
-    def _closest(self, task: int, collective: int) -> int:
-        """Return the neighbour of `task` or `collective` that runs closest to them on the device; -1 for none."""
-        tasks = self._graph.tasks
-        ends = (np.searchsorted(self._near_end, (row, row + 1)) for row in {task, collective})
-        neighbours = np.concatenate([self._far_end[first:last] for first, last in ends])
-        on_device = np.isin(tasks.kind[neighbours], (TaskKind.KERNEL, TaskKind.COPY)) & (
-            tasks.device[neighbours] == tasks.device[collective]
-        )
-        neighbours = neighbours[on_device & tasks.in_iteration[neighbours]]
-        if not len(neighbours):
-            return -1
-        closeness = tasks.measured_end_ns[neighbours] if self._backward else -tasks.measured_start_ns[neighbours]
-        return int(neighbours[np.lexsort((neighbours, np.nan_to_num(closeness, nan=-np.inf)))[-1]])
-
-    def _has_sizes(self, collective: int, path: tuple[int, ...]) -> bool:
-        """Tell whether the bytes of the collective and the shapes of the kernel are known."""
-        tasks = self._graph.tasks
-        return bool(tasks.bytes[collective] > 0 and tasks.operator[path[self._computes]] >= 0)
-
-    def _bytes_mismatch(self, collective: int, kind: str, path: tuple[int, ...]) -> str:
-        """Return why the bytes of kernel and collective disagree; empty if they agree, or are unknown."""
-        tasks = self._graph.tasks
-        if not self._has_sizes(collective, path):
-            return ""
-        kernel, sent = path[self._computes], int(tasks.bytes[collective])
-        operator: Operator = self._graph.operators[tasks.operator[kernel]]
-        moved = operator.bytes_written if self._backward else operator.bytes_read
-        parts = max(int(tasks.ranks[collective]), 1) if kind in ("all_gather", "reduce_scatter") else 1
-        if sent / parts > _BYTES_FACTOR * moved or (self._backward and sent * _BYTES_FACTOR * parts < moved):
-            verb = "writes" if self._backward else "reads"
-            return f"the kernel beside them {verb} another amount than is sent"
-        return ""
-
-    def _outside_wait(self, path: tuple[int, ...]) -> str:
-        """Return why the kernels cannot run piece by piece; empty if they can.
-
-        They cannot if another task waits for one of them, and a later one of them waits for that task. Only tasks that
-        start before the last kernel are visited: a handful.
-        """
-        if len(path) == 1:
-            return ""
-        start = self._start
-        latest, seen = start[path[-1]], set(path)
-        pending = [(kernel, True) for kernel in path[:-1]]
-        while pending:
-            task, inside = pending.pop()
-            first, last = np.searchsorted(self._source, (task, task + 1))
-            for edge in range(first, last):
-                target = int(self._target[edge])
-                if target in path and not (inside and self._inside[edge]):
-                    return "the host, or another stream, waits between the kernels beside them"
-                if target not in seen and not start[target] > latest:
-                    seen.add(target)
-                    pending.append((target, False))
-        return ""
-
-
-def _in_pieces(graph: KernelGraph) -> Ints:
-    """Mark tasks that another what-if has split: 1 for the first piece, 2 for later ones, 0 for whole tasks.
-
-    Pieces of a task share its event, its lane and its iteration.
-    """
-    tasks = graph.tasks
-    rows = np.flatnonzero(graph.on_device() & (tasks.event >= 0))
-    key = tasks.event[rows] * (tasks.lane.max(initial=0) + 1) + tasks.lane[rows]
-    key = key * len(graph.iterations) + tasks.iteration[rows]
-    _, first, group, counts = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
-    marks = np.zeros(len(tasks), dtype=np.int64)
-    marks[rows[counts[group] > 1]] = _LATER_PIECE
-    marks[rows[first[counts > 1]]] = 1
-    return marks
 
 
 @dataclass(frozen=True)
@@ -549,9 +305,3 @@ def without_units(graph: KernelGraph, rows: Ints, durations: Floats, hbm_factor:
     pressure[rows] = 0.0
     columns = {"demand": demand, "occupies": occupies, "pressure": pressure, "waves": waves}
     return graph.with_tasks(**columns, duration_ns=duration, basis=basis)
-
-
-def nothing_to_apply(graph: KernelGraph, name: str, targets: Targets) -> KernelGraph:
-    """Return `graph` unchanged, with a note of the reason."""
-    reason = targets.note.removeprefix("0 collectives matched").removeprefix("; ")
-    return graph.with_notes([f"{name}: nothing to apply it to: {reason or 'the iteration has no collective'}"])

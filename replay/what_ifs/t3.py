@@ -4,7 +4,8 @@ import numpy as np
 
 from replay.calibration.parameters import Parameters
 from replay.graph.graph import COLLECTIVE_KINDS, KernelGraph
-from replay.what_ifs.pipeline import bytes_time, nothing_to_apply, producers, ranks_of, send_in_pieces, without_units
+from replay.what_ifs.pipeline import bytes_time, ranks_of, send_in_pieces, without_units
+from replay.what_ifs.targets import nothing_to_apply, producers
 from replay.what_ifs.what_if import WhatIf, recipe
 
 _CLASSES = ("gemm", "convolution")
