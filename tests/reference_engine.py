@@ -180,6 +180,22 @@ def _pressed(run: Run, caps: dict[int, float], got: dict[int, float], runs: dict
     return result
 
 
+def _deferred(graph: KernelGraph, caps: dict[int, float]) -> dict[int, float]:
+    """Return the caps after tasks whose accesses of memory yield to those of others have done so."""
+    share, memory = graph.policy.deferred_share, graph.tasks.demand[:, RESOURCES.index("hbm")]
+    yielding = [i for i in caps if graph.tasks.defers[i] > 0 and memory[i] > 0]
+    if share == 0 or not yielding or len(caps) == 1:
+        return caps
+    left = max(1 - sum(caps[i] * memory[i] for i in caps if graph.tasks.defers[i] == 0), share)
+    for i in sorted(yielding, key=lambda i: caps[i]):
+        rest = sum(memory[k] for k in yielding if caps[k] >= caps[i])
+        if caps[i] * rest > left:
+            return {k: min(caps[k], left / rest) if k in yielding else caps[k] for k in caps}
+        left -= caps[i] * memory[i]
+        yielding = [k for k in yielding if k != i]
+    return caps
+
+
 def _rates(run: Run, mine: list[int]) -> tuple[dict[int, float], bool]:
     """Return the rates of the tasks of a device, and whether a last wave can change them."""
     graph, tasks = run.graph, run.graph.tasks
@@ -194,7 +210,7 @@ def _rates(run: Run, mine: list[int]) -> tuple[dict[int, float], bool]:
         run.granted[i] = got[i]
         caps[i] = _cap(run, i, got[i], wants[i], runs=runs[i])
     short = any(cap < 1 for cap in caps.values()) or sum(wants.values()) > 1 + 1e-12
-    caps = _pressed(run, caps, got, runs)
+    caps = _deferred(graph, _pressed(run, caps, got, runs))
     rates, level = dict.fromkeys(mine, 0.0), 0.0
     rising = {i for i in mine if caps[i] > 0}
     room = {r: 1.0 for r in range(len(RESOURCES)) if RESOURCES[r] not in ("cu", "power")}

@@ -11,7 +11,7 @@ from profilers.errors import InvalidInputError
 from replay.costs.demand import isolated_durations, measured_beside
 from replay.engine.engine import simulate
 from replay.engine.timeline import replay
-from replay.graph.graph import RESOURCES, EdgeKind, KernelGraph, Lane, SharingPolicy, TaskKind
+from replay.graph.graph import FROM_HOST, RESOURCES, EdgeKind, KernelGraph, Lane, SharingPolicy, TaskKind, peer_link
 
 BANDWIDTH = (0.1, 1.0)
 
@@ -71,7 +71,10 @@ def contended_graphs(draw: st.DrawFn) -> KernelGraph:
     graph = make_graph(durations, demands, edges, **columns)
     kind = np.where(is_met, int(EdgeKind.RENDEZVOUS), graph.edges.kind)
     lanes = tuple(Lane(0, device % 3, device) for device in range(6))
-    policy = replace(graph.policy, waiting_pressure=draw(st.sampled_from([0.0, 0.2, 1.0])))
+    defers = draw(st.lists(st.sampled_from([0.0, 1.0]), min_size=len(durations), max_size=len(durations)))
+    graph = graph.with_tasks(defers=np.array(defers))
+    shares = {"waiting_pressure": [0.0, 0.2, 1.0], "deferred_share": [0.0, 0.1, 0.5]}
+    policy = replace(graph.policy, **{name: draw(st.sampled_from(values)) for name, values in shares.items()})
     return replace(graph, edges=replace(graph.edges, kind=kind), lanes=lanes, policy=policy)
 
 
@@ -100,6 +103,31 @@ def test_three_way_sharing_with_different_demands_worked_out_by_hand() -> None:
     # Work 30, 60, 60: the first ends at 30 * 9/5 = 54, when the others have done 30; 0.6 + 0.3 fit, so 30 more.
     _, end = simulate(make_graph([30, 60, 60], [(0, 0.9), (0, 0.6), (0, 0.3)]))
     np.testing.assert_allclose(end, [54, 84, 84])
+
+
+def test_memory_for_a_transfer_that_defers_worked_out_by_hand() -> None:
+    # A kernel that wants all of the memory for 90 ns, beside a transfer of 50 ns. Alike, each has half until the
+    # transfer is done at 100. With a tenth kept for the transfer, the kernel has 0.9 until it is done at 100, when the
+    # transfer has done 10 of 50.
+    alike = make_graph([90, 50], [(0.5, 1.0), (0.0, 1.0)], defers=[0.0, 1.0])
+    np.testing.assert_allclose(simulate(alike)[1], [140, 100])
+    graph = replace(alike, policy=replace(alike.policy, deferred_share=0.1))
+    np.testing.assert_allclose(simulate(graph)[1], [100, 140])
+    # A kernel that leaves 0.4 is not slowed; the transfer does 36 of 50 beside it.
+    modest = graph.with_tasks(demand=graph.tasks.demand * np.array([[0.6], [1.0]]))
+    np.testing.assert_allclose(simulate(modest)[1], [90, 104])
+
+
+def test_links_belong_to_pairs_of_devices() -> None:
+    # Two copies to different peers do not meet; both meet what uses all links, and neither meets the host's link.
+    copy, link = (0.0, 0.0, 1.0), peer_link(np.array([1, 2]))
+    two = make_graph([100, 100], [copy, copy], link=link.tolist())
+    np.testing.assert_allclose(simulate(two)[1], [100, 100])
+    same = two.with_tasks(link=link[[0, 0]])
+    np.testing.assert_allclose(simulate(same)[1], [200, 200])
+    # All links beside a copy to the second peer, which has half of its link until 200, and one from the host.
+    three = make_graph([100, 100, 100], [copy] * 3, link=[-1, int(link[1]), FROM_HOST])
+    np.testing.assert_allclose(simulate(three)[1], [200, 200, 100])
 
 
 def test_a_kernel_that_fills_the_device_starves_a_collective_until_its_tail() -> None:

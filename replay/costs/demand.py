@@ -18,7 +18,16 @@ from replay.calibration.parameters import Parameters
 from replay.costs.interference import with_interference
 from replay.engine.engine import TaskTimes, integrate_rates, wait_times
 from replay.engine.layout import lay_out
-from replay.graph.graph import COPY_DIRECTIONS, RESOURCES, Basis, KernelGraph, SharingPolicy, TaskKind
+from replay.graph.graph import (
+    COPY_DIRECTIONS,
+    FROM_HOST,
+    RESOURCES,
+    TO_HOST,
+    Basis,
+    KernelGraph,
+    SharingPolicy,
+    TaskKind,
+)
 
 
 def isolated_durations(graph: KernelGraph) -> Floats:
@@ -289,14 +298,13 @@ def _bandwidth_of_copies(graph: KernelGraph, is_host_copy: Bools, parameters: Pa
 def _with_host_link(graph: KernelGraph, demand: Floats) -> KernelGraph:
     """Return a copy of `graph` with `demand`, and with demands on the link to the host if its bandwidth is known.
 
-    Link 0 leads into the device, link 1 out of it.
+    `FROM_HOST` leads into the device, `TO_HOST` out of it.
     """
     tasks, link = graph.tasks, graph.tasks.link
     may_cross = graph.on_device() & (tasks.bytes > 0) & (tasks.kind != TaskKind.COLLECTIVE)
     seconds = np.maximum(tasks.duration_ns, 1.0) / 1e9
-    for link_number, (direction, rate) in enumerate(
-        zip((_TO_DEVICE, _TO_HOST), graph.hardware.host_link_bytes_per_s, strict=True)
-    ):
+    directions, numbers = (_TO_DEVICE, _TO_HOST), (FROM_HOST, TO_HOST)
+    for link_number, direction, rate in zip(numbers, directions, graph.hardware.host_link_bytes_per_s, strict=True):
         crosses = _goes(graph, direction) & may_cross
         if rate > 0 and crosses.any():
             demand[crosses, _LINK] = (tasks.bytes / seconds / rate)[crosses]

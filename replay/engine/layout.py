@@ -12,13 +12,13 @@ import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
 from profilers.trace.compiled import compiled
-from replay.graph.graph import RESOURCES, SharingPolicy, TaskKind, Tasks
+from replay.graph.graph import RESOURCES, TO_HOST, SharingPolicy, TaskKind, Tasks
 
 #: Columns of `RESOURCES` that are shared max-min fair: all but compute units and power.
 FAIR = tuple(i for i, name in enumerate(RESOURCES) if name not in ("cu", "power"))
 N_FAIR = len(FAIR)
 #: Positions in `FAIR`.
-HBM_COLUMN, _LINK_COLUMN, _DMA_COLUMN = (FAIR.index(RESOURCES.index(name)) for name in ("hbm", "link", "dma"))
+HBM_COLUMN, LINK_COLUMN, _DMA_COLUMN = (FAIR.index(RESOURCES.index(name)) for name in ("hbm", "link", "dma"))
 #: Columns of `RESOURCES`.
 CU, POWER = RESOURCES.index("cu"), RESOURCES.index("power")
 _MARK = int(TaskKind.MARK)
@@ -48,7 +48,12 @@ ACTIVE_TASK = np.dtype(
 #: Features of `SharingState` in the order in which `_check_columns` writes them.
 _FEATURES = ("has_priorities", "has_waves", "has_interleaving", "has_footprints", "has_power")
 #: Columns of tasks that sharing reads if the feature beside them is on.
-_RARE_COLUMNS = {"extra_round": "has_rounds", "pressure": "has_pressure", "sensitivity": "has_pressure"}
+_RARE_COLUMNS = {
+    "extra_round": "has_rounds",
+    "pressure": "has_pressure",
+    "sensitivity": "has_pressure",
+    "defers": "has_deferring",
+}
 #: Columns of tasks that sharing reads, in the order in which `_check_columns` takes them.
 _TASK_COLUMNS: dict[str, type] = {
     **dict.fromkeys(("demand", "occupies", "waves", "footprint", "hit_share"), np.float64),
@@ -77,6 +82,7 @@ class SharingState(NamedTuple):
     extra_round: Any
     pressure: Any
     sensitivity: Any
+    defers: Any
     resource_of: Any  #: shape (tasks, `N_FAIR`): resource of each fair column; None if every column is one resource
     has_priorities: Any  #: whether priorities differ
     has_waves: Any  #: whether any task has a known number of waves
@@ -85,12 +91,15 @@ class SharingState(NamedTuple):
     has_power: Any  #: whether any task has a power demand
     has_rounds: Any  #: whether a further round of workgroups has a cost
     has_pressure: Any  #: whether any task puts pressure on others that they feel
+    has_deferring: Any  #: whether accesses of memory by some tasks yield to those of others
     has_waiting: Any  #: whether any collective may wait for its peers
     is_undivided: Any  #: whether there is one partition, of all compute units
     in_order: Any  #: as in `SharingPolicy`
     quantised: Any
     waiting_pressure: Any
+    deferred_share: Any
     power_exponent: Any
+    peer_links: Any  #: first of the resources that are links to peers, and the one behind the last
     partitions: Any  #: share of the compute units of each partition
     free_cu: Any  #: share of the compute units left in each partition, while they are handed out
     holdable_cu: Any  #: share of the compute units of each partition that collectives may still hold while they wait
@@ -108,8 +117,8 @@ def lay_out(tasks: Tasks, policy: SharingPolicy) -> SharingState:
     InvalidInputError
         A demand or share is not within 0 to 1, or a task may run on no partition.
     """
-    resource_of, n_resources = _numbered_resources(tasks)
-    rare, has_rare = _rare_columns(tasks)
+    resource_of, n_resources, peer_links = _numbered_resources(tasks)
+    rare, has_rare = _rare_columns(tasks, policy)
     columns = {name: plain(getattr(tasks, name), type_) for name, type_ in _TASK_COLUMNS.items()}
     device, duration = np.empty(len(tasks), np.int64), plain(tasks.duration_ns)
     placement = (device, duration, plain(tasks.kind, np.int64), plain(tasks.device, np.int64))
@@ -129,6 +138,8 @@ def lay_out(tasks: Tasks, policy: SharingPolicy) -> SharingState:
         in_order=policy.in_order,
         quantised=policy.quantised,
         waiting_pressure=policy.waiting_pressure,
+        deferred_share=policy.deferred_share,
+        peer_links=peer_links,
         power_exponent=policy.power_exponent,
         partitions=np.array(policy.partitions, dtype=np.float64),
         free_cu=np.zeros(len(policy.partitions)),
@@ -138,11 +149,15 @@ def lay_out(tasks: Tasks, policy: SharingPolicy) -> SharingState:
     )
 
 
-def _rare_columns(tasks: Tasks) -> tuple[dict[str, npt.NDArray[Any]], dict[str, bool]]:
+def _rare_columns(tasks: Tasks, policy: SharingPolicy) -> tuple[dict[str, npt.NDArray[Any]], dict[str, bool]]:
     """Return the rare columns, of one element if their feature is off, and which features are on."""
     has_rounds = bool(tasks.extra_round.any())
     is_felt = has_rounds or bool(tasks.sensitivity.any())
-    features = {"has_rounds": has_rounds, "has_pressure": bool(tasks.pressure.any()) and is_felt}
+    features = {
+        "has_rounds": has_rounds,
+        "has_pressure": bool(tasks.pressure.any()) and is_felt,
+        "has_deferring": policy.deferred_share > 0 and bool(tasks.defers.any()),
+    }
     columns = {}
     for name, feature in _RARE_COLUMNS.items():
         column = getattr(tasks, name)
@@ -199,18 +214,19 @@ def _refuse(tasks: Tasks, policy: SharingPolicy, task: int) -> None:
     )
 
 
-def _numbered_resources(tasks: Tasks) -> tuple[npt.NDArray[np.int64] | None, int]:
-    """Return the resource of each fair column of each task, and the number of resources.
+def _numbered_resources(tasks: Tasks) -> tuple[npt.NDArray[np.int64] | None, int, tuple[int, int]]:
+    """Return the resource of each fair column of each task, the number of resources, and the range of peer links.
 
     Resources after the fair columns are the numbered links, then the numbered DMA engines. The first result is None if
     no task names a link or engine.
     """
     links, engines = int(tasks.link.max(initial=-1)) + 1, int(tasks.engine.max(initial=-1)) + 1
     if links <= 0 and engines <= 0:
-        return None, N_FAIR
+        return None, N_FAIR, (N_FAIR, N_FAIR)
     if links + engines > _MAX_NUMBERED:
         raise InvalidInputError(f"{links} links and {engines} engines; {_MAX_NUMBERED} together can be told apart")
     resource_of = np.tile(np.arange(N_FAIR), (len(tasks), 1))
-    resource_of[:, _LINK_COLUMN] = np.where(tasks.link >= 0, N_FAIR + tasks.link, _LINK_COLUMN)
+    resource_of[:, LINK_COLUMN] = np.where(tasks.link >= 0, N_FAIR + tasks.link, LINK_COLUMN)
     resource_of[:, _DMA_COLUMN] = np.where(tasks.engine >= 0, N_FAIR + max(links, 0) + tasks.engine, _DMA_COLUMN)
-    return resource_of, N_FAIR + max(links, 0) + max(engines, 0)
+    peers = (min(N_FAIR + TO_HOST + 1, N_FAIR + max(links, 0)), N_FAIR + max(links, 0))
+    return resource_of, N_FAIR + max(links, 0) + max(engines, 0), peers

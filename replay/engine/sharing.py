@@ -5,7 +5,7 @@ every resource: compute units, bandwidth of the L2 cache, of memory and of links
 task a rate. At rate 1 a task runs as fast as alone, at rate 0.5 it takes twice as long, at rate 0 it waits. Rates stay
 as they are until a task arrives, ends, or comes to its last wave of workgroups; then the engine calls `share` again.
 
-`share` works in four steps:
+`share` works in five steps:
 
 1. `_dispatch` hands out compute units. Workgroups are dispatched in the order of priority, then of arrival. No
    task of the same or a lower priority preempts them: a kernel that fills the device leaves nothing to later
@@ -13,11 +13,12 @@ as they are until a task arrives, ends, or comes to its last wave of workgroups;
    kernel of one wave or less always is in its last wave. The units that a task is granted cap its rate. A task needs
    the units of its demand and occupies at least as many; it wants what it occupies, or less in its last wave.
 2. `_raise_misses` raises demands on memory bandwidth if the last-level cache cannot hold the footprints of all tasks.
-3. `_fill` shares every other resource. The rates are max-min fair, so a task draws bandwidth in proportion to its
+3. `_defer` lowers the caps of tasks whose accesses of memory yield to those of others.
+4. `_fill` shares every other resource. The rates are max-min fair, so a task draws bandwidth in proportion to its
    demand. All rates rise together from 0. A rate stops rising at its cap, or once a resource that its task demands is
    full (progressive filling: Bertsekas and Gallager, Data Networks, 2nd
    edition, section 6.5.2).
-4. `_throttle` lowers the clock, and with it the caps, if the tasks draw more power than the device may.
+5. `_throttle` lowers the clock, and with it the caps, if the tasks draw more power than the device may.
 
 The active tasks of a device are `count` rows of the table `SharingState.active`, from row `first` on, in the order of
 dispatch. `replay.engine.layout` describes the columns. Compute units are shares of the device's units throughout.
@@ -26,7 +27,7 @@ dispatch. `replay.engine.layout` describes the columns. Compute units are shares
 import numpy as np
 
 from profilers.trace.compiled import bare, inlined
-from replay.engine.layout import CU, FAIR, FREE, HBM_COLUMN, N_FAIR, POWER, RISING
+from replay.engine.layout import CU, FAIR, FREE, HBM_COLUMN, LINK_COLUMN, N_FAIR, POWER, RISING
 
 #: Shares closer than this are equal.
 _ROUNDING = 1e-12
@@ -81,6 +82,7 @@ def _write_row(state, index, task):  # type: ignore[no-untyped-def]
     for c in range(N_FAIR):
         row.demand[c] = state.demand[task, FAIR[c]]
         row.resource_bits |= (row.demand[c] > 0.0) << _resource(state.resource_of, task, c)
+    row.resource_bits |= _peer_bits(state.resource_of, state, task)
 
 
 @inlined
@@ -89,6 +91,18 @@ def _resource(resource_of, task, c):  # type: ignore[no-untyped-def]
     if resource_of is None:
         return c
     return resource_of[task, c]
+
+
+@inlined
+def _peer_bits(resource_of, state, task):  # type: ignore[no-untyped-def]
+    """Return a bit for each link to a peer, for a task that uses all links to peers alike; 0 for others."""
+    bits = np.int64(0)
+    if resource_of is None:
+        return bits
+    if resource_of[task, LINK_COLUMN] == LINK_COLUMN and state.demand[task, FAIR[LINK_COLUMN]] > 0.0:
+        for r in range(state.peer_links[0], state.peer_links[1]):
+            bits |= np.int64(1) << r
+    return bits
 
 
 @inlined
@@ -110,6 +124,8 @@ def share(state, first, count):  # type: ignore[no-untyped-def]
         _slow(state, first, count)
     if state.has_footprints:
         _raise_misses(state, first, count)
+    if state.has_deferring:
+        _defer(state, first, count)
     _fill(state, first, count)
     if state.has_power:
         _throttle(state, first, count)
@@ -362,6 +378,37 @@ def _raise_misses(state, first, count):  # type: ignore[no-untyped-def]
         state.active[k].demand[HBM_COLUMN] = state.demand[task, FAIR[HBM_COLUMN]] * missed / (1.0 - hit_share)
 
 
+@bare
+def _defer(state, first, count):  # type: ignore[no-untyped-def]
+    """Cap the rates of tasks whose accesses of memory yield to those of other tasks.
+
+    Together they get what the others leave of the bandwidth, and `deferred_share` at least. Among themselves they
+    share it max-min fair.
+    """
+    wanted = 0.0
+    for k in range(first, first + count):
+        row = state.active[k]
+        if state.defers[row.task] <= 0.0:
+            wanted += row.rate_cap * row.demand[HBM_COLUMN]
+    available, level, previous = max(1.0 - wanted, state.deferred_share), 0.0, -1.0
+    while level > previous + _ROUNDING:
+        previous, satisfied, limited = level, 0.0, 0.0
+        for k in range(first, first + count):
+            row = state.active[k]
+            if state.defers[row.task] <= 0.0 or row.demand[HBM_COLUMN] <= 0.0:
+                continue
+            if row.rate_cap <= level:
+                satisfied += row.rate_cap * row.demand[HBM_COLUMN]
+            else:
+                limited += row.demand[HBM_COLUMN]
+        if limited > 0.0:
+            level = (available - satisfied) / limited
+    for k in range(first, first + count):
+        row = state.active[k]
+        if state.defers[row.task] > 0.0 and row.demand[HBM_COLUMN] > 0.0:
+            row.rate_cap = min(row.rate_cap, level)
+
+
 @inlined
 def _add_demands(resource_of, state, first, count):  # type: ignore[no-untyped-def]
     """Add each task's demands at full rate, times its weight, to the demand of tasks whose rate rises."""
@@ -376,6 +423,9 @@ def _add_demands(resource_of, state, first, count):  # type: ignore[no-untyped-d
         row = state.active[k]
         for c in range(N_FAIR):
             state.totals[RISING, resource_of[row.task, c]] += row.weight * row.demand[c]
+        if resource_of[row.task, LINK_COLUMN] == LINK_COLUMN and row.demand[LINK_COLUMN] > 0.0:
+            for r in range(state.peer_links[0], state.peer_links[1]):
+                state.totals[RISING, r] += row.weight * row.demand[LINK_COLUMN]
 
 
 @inlined

@@ -37,7 +37,7 @@ _TASK_COLUMNS: Mapping[str, tuple[type, float]] = {
     ),
     **dict.fromkeys(("workgroups", "bytes", "ranks", "priority", "iteration"), (np.int64, 0.0)),
     **dict.fromkeys(("duration_ns", "release_ns", "waves", "footprint", "hit_share"), (np.float64, 0.0)),
-    **dict.fromkeys(("extra_round", "pressure", "sensitivity", "residency"), (np.float64, 0.0)),
+    **dict.fromkeys(("extra_round", "pressure", "sensitivity", "residency", "defers"), (np.float64, 0.0)),
     **dict.fromkeys(("occupies", "measured_start_ns", "measured_end_ns"), (np.float64, _NAN)),
     "basis": (np.int64, float(Basis.DERIVED)),
     **dict.fromkeys(RESOURCES, (np.float64, 0.0)),

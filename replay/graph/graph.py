@@ -38,6 +38,9 @@ class SharingPolicy:
         Otherwise its time grows in proportion.
     waiting_pressure : float
         Pressure of a collective that waits for its peers, as a share of its pressure while it transfers.
+    deferred_share : float
+        Share of the memory bandwidth that deferring tasks (`Tasks.defers`) get together at least, while others ask for
+        all of it. Beyond that they get what the others leave. 0: nothing defers, and all tasks are served alike.
     power_exponent : float
         Above its power limit a device lowers its clock to ``power ** (-1 / power_exponent)``. Dynamic power is
         proportional to V^2 f, and V about proportional to f.
@@ -45,13 +48,14 @@ class SharingPolicy:
     Raises
     ------
     InvalidInputError
-        Partitions that are not above zero, more than the device together, or more than 62.
+        Partitions that are not above zero, more than the device together, or more than 62; a share outside 0 to 1.
     """
 
     partitions: tuple[float, ...] = (1.0,)
     in_order: bool = True
     quantised: bool = False
     waiting_pressure: float = 1.0
+    deferred_share: float = 0.0
     power_exponent: float = 3.0
 
     def __post_init__(self) -> None:
@@ -62,12 +66,32 @@ class SharingPolicy:
             )
         if not self.power_exponent >= 1:
             raise InvalidInputError(f"a power exponent of {self.power_exponent}: give 1 or more")
+        if not 0 <= self.deferred_share < 1:
+            raise InvalidInputError(
+                f"a share of {self.deferred_share} of the memory for deferring tasks: give 0 or more, below 1"
+            )
 
 
 #: Resources that tasks share on a device. A demand is the share of a resource that a task uses when it runs alone.
 #: `replay.engine.sharing` hands out compute units in the order of dispatch, shares bandwidths max-min fair, and lowers
 #: the clock if the demand on power exceeds 1.
 RESOURCES: tuple[str, ...] = ("cu", "l2", "hbm", "link", "dma", "power")
+#: Numbers of the links from the host and to it; `peer_link` numbers the others.
+FROM_HOST, TO_HOST = 0, 1
+
+
+def peer_link(offset: npt.ArrayLike) -> Ints:
+    """Return the number of the link from a device to its peer at an offset, 1 or more.
+
+    A link belongs to a pair of devices in one direction: `Tasks.device` sends, and the number names the receiver. The
+    network of a node's devices is a link of its own, numbered behind the peers.
+
+    Examples
+    --------
+    >>> peer_link([1, 7]).tolist()
+    [2, 8]
+    """
+    return np.asarray(offset, dtype=np.int64) + TO_HOST
 
 
 #: Directions of copies, as the column ``direction`` of a trace spells them: H is the host, D a device, P a peer.
@@ -257,7 +281,7 @@ class Lane:
 #: Value of a column that is left out, until `Tasks` fills in its default.
 _ABSENT: Any = None
 _DEFAULTS: Mapping[str, float | int | bool] = {
-    **dict.fromkeys(("waves", "footprint", "hit_share", "extra_round", "pressure", "sensitivity"), 0.0),
+    **dict.fromkeys(("waves", "footprint", "hit_share", "extra_round", "pressure", "sensitivity", "defers"), 0.0),
     **dict.fromkeys(("priority", "ranks"), 0),
     **dict.fromkeys(("cu_mask", "link", "engine", "direction", "launched_by", "phase"), -1),
     "factor": 1.0,
@@ -267,7 +291,7 @@ _DEFAULTS: Mapping[str, float | int | bool] = {
 #: Columns that the engine does not read.
 _UNTIMED = ("ranks", "direction", "launched_by", "phase", "residency", "factor")
 #: Columns that the engine reads only if a task has a value in them.
-_RARE = ("extra_round", "pressure", "sensitivity")
+_RARE = ("extra_round", "pressure", "sensitivity", "defers")
 
 
 @dataclass(frozen=True)
@@ -332,8 +356,12 @@ class Tasks:
         Pressure that it puts on the memory system, and thereby on every task beside it.
     sensitivity : array of float64, optional
         Time that a unit of pressure adds, as a share of its duration.
-    link, engine : array of int64, optional
-        Number of the link or DMA engine that its demand is on. All tasks with -1 share one further link or engine.
+    defers : array of float64, optional
+        1 for a task whose accesses of memory yield to those of tasks with 0, as `SharingPolicy.deferred_share` says.
+    link : array of int64, optional
+        Number of the link that its demand is on: `FROM_HOST`, `TO_HOST` or a `peer_link`. -1: all links to peers alike.
+    engine : array of int64, optional
+        Number of the DMA engine that its demand is on. All tasks with -1 share one further engine.
     footprint : array of float64, optional
         Share of the last-level cache that its data fills.
     hit_share : array of float64, optional
@@ -378,6 +406,7 @@ class Tasks:
     extra_round: Floats = _ABSENT
     pressure: Floats = _ABSENT
     sensitivity: Floats = _ABSENT
+    defers: Floats = _ABSENT
     link: Ints = _ABSENT
     engine: Ints = _ABSENT
     footprint: Floats = _ABSENT
