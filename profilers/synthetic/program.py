@@ -114,12 +114,15 @@ class SyntheticStep:
         Tokens of a sequence, and sequences.
     programs : sequence of sequence of KernelCall or Wait
         Program of each rank, in the order of its calls.
+    launch_ns : int
+        Time from a call to the start of its kernel, if the kernel waits for nothing else.
     """
 
     name: str
     sequence_length: int
     batch: int
     programs: Sequence[Sequence[KernelCall | Wait]]
+    launch_ns: int = 8_000
 
 
 @dataclass(frozen=True)
@@ -146,10 +149,6 @@ class SyntheticJob:
     world_size: int
     dtype: str = "BFloat16"
     element_bytes: int = 2
-
-
-#: Time from a call to the start of its kernel, if the kernel waits for nothing else.
-LAUNCH_NS = 8_000
 
 
 @dataclass
@@ -180,6 +179,7 @@ class _Rank:
     program: Sequence[KernelCall | Wait]
     timing: Timing
     free: dict[int, int]
+    launch_ns: int
     queues: dict[int, list[int]] = field(default_factory=dict)
     position: int = 0
 
@@ -211,7 +211,7 @@ class _Rank:
         for stream, queue in self.queues.items():
             if queue and all(position in self.timing.ended for position in self.kernel(queue[0]).after):
                 after = [self.timing.ended[position] for position in self.kernel(queue[0]).after]
-                ready = max([self.timing.called[queue[0]] + LAUNCH_NS, self.free.get(stream, 0), *after])
+                ready = max([self.timing.called[queue[0]] + self.launch_ns, self.free.get(stream, 0), *after])
                 ready_kernels.append((queue[0], ready + self.kernel(queue[0]).lag_ns))
         return ready_kernels
 
@@ -255,7 +255,7 @@ def run_step(
     """
     members = Counter(item.meets for program in step.programs for item in program if isinstance(item, KernelCall))
     ranks = [
-        _Rank(program, Timing(host), dict(free))
+        _Rank(program, Timing(host), dict(free), step.launch_ns)
         for program, host, free in zip(step.programs, hosts, streams, strict=True)
     ]
     moved = True

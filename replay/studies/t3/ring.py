@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from profilers.devices.catalogue import Device, find_device, load_devices
+from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.files import dataset_path, read_toml, typed_table, typed_tables
+from profilers.files import read_toml, typed_table, typed_tables
 from profilers.trace.arrays import Floats, Ints
 from replay.costs.kernels import KernelCalibration, predict
 from replay.engine.timeline import Timeline, replay
@@ -146,7 +146,7 @@ class Workload:
 def load_workload(path: str | Path | None = None) -> Workload:
     """Read sub-layers from a TOML file in the layout of `datasets/workloads/t3.toml`, by default that one.
 
-    The device is one of the catalogue, or that of `datasets/workloads/t3_device.toml`.
+    The device is one of the catalogue.
 
     Raises
     ------
@@ -221,7 +221,7 @@ def _read(file: Path) -> Workload:
     kinds = typed_tables(content, "sublayers", SubLayerTable, file)
     models = typed_tables(content, "models", ModelTable, file)
     try:
-        device = find_device(table.device, load_devices(dataset_path("workloads/t3_device.toml")))
+        device = find_device(table.device)
         sizes = {name: getattr(table, name) for name in ("latency_ns", *_SYSTEM_SIZES)}
         system = System(device, **sizes, replacement=table.replacement)
         sublayers = [
