@@ -100,6 +100,19 @@ def test_a_layer_on_one_rank_has_no_collective_and_on_two_has_four() -> None:
     )
 
 
+def test_sequence_parallel_ranks_scatter_what_they_computed_and_gather_what_they_need() -> None:
+    block = layer_block(MODEL, Pass(2, 1024, size=2, ranks=4, sequence_parallel=True))
+    for way in (block.forward, block.backward):
+        exchanges = [step for step in way if step.collective]
+        assert [step.collective for step in exchanges] == ["all_gather", "reduce_scatter"] * 2
+        assert {step.operator.bytes_read for step in exchanges} == {2 * 1024 * 1024 * 2}  # the whole buffer
+        after = [way[i + 1].operator.kind for i, step in enumerate(way) if step.collective == "all_gather"]
+        before = [way[i - 1].operator.kind for i, step in enumerate(way) if step.collective == "reduce_scatter"]
+        assert after == before == ["matmul", "matmul"]
+    norms = [step.operator.dims for step in block.forward if step.operator.kind == "normalization"]
+    assert norms == [(512, 1024), (512, 1024)]  # a quarter of 2 x 1024 tokens
+
+
 @pytest.mark.parametrize(("sequences", "length", "extra"), [(2, 1024, 0), (1, 1024, 4), (2, 4096, 4), (2, 1022, 4)])
 def test_a_softmax_of_other_sizes_runs_one_by_one(sequences: int, length: int, extra: int) -> None:
     """Megatron-LM's kernel takes multiples of four heads and tokens, up to 2048: 16 heads on 8 ranks are 2."""
@@ -202,6 +215,7 @@ def test_a_device_that_was_not_measured_has_a_wider_interval() -> None:
         (Layout(2, 2, 2), 1, False),
         (Layout(1, 1, 4), 4, True),
         (Layout(2, 1, 4), 2, True),
+        (Layout(4, sequence_parallel=True), 8, False),
     ],
 )
 def test_the_replayed_trace_takes_as_long_as_the_closed_form(layout: Layout, micro: int, recompute: bool) -> None:

@@ -156,6 +156,8 @@ class Layout:
         Ranks that share a layer; replicas of the model; stages, each with as many layers.
     node_devices : int
         Devices of a node.
+    sequence_parallel : bool
+        Whether tensor-parallel ranks share the tokens between the blocks of a layer (arXiv 2205.05198).
 
     Raises
     ------
@@ -172,6 +174,7 @@ class Layout:
     data: int = 1
     pipeline: int = 1
     node_devices: int = 8
+    sequence_parallel: bool = False
 
     def __post_init__(self) -> None:
         for name in ("tensor", "data", "pipeline", "node_devices"):
@@ -382,7 +385,8 @@ def _counts(job: TrainingJob, stage: int) -> dict[str, int]:
 
 
 def _block(job: TrainingJob, name: str) -> Block:
-    run = Pass(job.micro_batch, job.length, size=_SIZE, ranks=job.layout.tensor)
+    layout = job.layout
+    run = Pass(job.micro_batch, job.length, size=_SIZE, ranks=layout.tensor, sequence_parallel=layout.sequence_parallel)
     if name == "head":
         return head_block(job.model, run, shared=job.layout.pipeline == 1)
     return embedding_block(job.model, run) if name == "embedding" else layer_block(job.model, run)
@@ -397,9 +401,11 @@ def timed_steps(steps: Sequence[Step], job: TrainingJob, device: Device, paramet
         operators = [steps[i].operator for i in kernels]
         seconds[kernels] = time_operators(operators, device, parameters=parameters, dtype=_DTYPE).seconds
     if meetings:
-        sizes = [steps[i].operator.bytes_read for i in meetings]
         topology, fits = job.layout.topology("tensor"), parameters.calibration(CollectiveCalibration)
-        seconds[meetings] = predict_collective("all_reduce", sizes, topology, device, fits).seconds
+        for kind in sorted({steps[i].collective for i in meetings}):
+            of_kind = [i for i in meetings if steps[i].collective == kind]
+            sizes = [steps[i].operator.bytes_read for i in of_kind]
+            seconds[of_kind] = predict_collective(kind, sizes, topology, device, fits).seconds
     return list(zip(steps, seconds.tolist(), strict=True))
 
 

@@ -44,6 +44,13 @@ _KERNELS = {
 }
 
 
+_COLLECTIVES = {
+    "all_reduce": "ncclDevKernel_AllReduce_Sum_f16_RING_LL",
+    "all_gather": "ncclDevKernel_AllGather_RING_LL",
+    "reduce_scatter": "ncclDevKernel_ReduceScatter_Sum_f16_RING_LL",
+}
+
+
 def training_trace(
     job: TrainingJob, device: Device, *, fit: TrainingFit, parameters: Parameters, steps: int = 1
 ) -> Trace:
@@ -147,11 +154,12 @@ class _Stage:
         for step, seconds in steps:
             if step.collective:
                 meets = f"stage {self.stage} {what} {len(program)}"
-                exchange = Collective("all_reduce", step.operator.dims[0], f"tp{self.stage}", self.load.ranks, meets)
+                kind = step.collective
+                exchange = Collective(kind, step.operator.dims[0], f"tp{self.stage}", self.load.ranks, meets)
                 calls = self._host_ns(self.costs.collective_call_s)
                 waited = len(program)
                 after = (waited - 1,) if waited and isinstance(program[-1], KernelCall) else ()
-                program.append(self._all_reduce(exchange, seconds, _TENSOR, calls, after))
+                program.append(self._collective(exchange, seconds, _TENSOR, calls, after))
                 continue
             program.append(self._kernel(step, seconds, self._host_ns(call_s), () if waited < 0 else (waited,)))
             waited = -1
@@ -162,14 +170,15 @@ class _Stage:
         operator = step.operator
         factor = self.costs.products if operator.kind == "matmul" else self.costs.streams
         name = _KERNELS.get(operator.kind, f"{step.name.rsplit(':', 1)[-1]}_elementwise_kernel")
-        return KernelCall(name, step.name, max(round(1e9 * factor * seconds), 1), max(host_ns, _LEAST_CALL_NS),
-                    _COMPUTE, tuple(operator.dims), _workgroups(operator), after)  # fmt: skip
+        op, shapes = _call(step)
+        return KernelCall(name, op, max(round(1e9 * factor * seconds), 1), max(host_ns, _LEAST_CALL_NS), _COMPUTE,
+                          shapes[0], _workgroups(operator), after, operands=tuple(shapes[1:]))  # fmt: skip
 
-    def _all_reduce(
+    def _collective(
         self, exchange: Collective, seconds: float, stream: int, host_ns: int, after: tuple[int, ...] = ()
     ) -> KernelCall:
         duration = max(round(1e9 * seconds * self.costs.links), 1)
-        return KernelCall("ncclDevKernel_AllReduce_Sum_f16_RING_LL", "nccl:all_reduce", duration,
+        return KernelCall(_COLLECTIVES[exchange.kind], f"nccl:{exchange.kind}", duration,
                     max(host_ns, _LEAST_CALL_NS), stream, (exchange.elements,), 24, after, exchange)  # fmt: skip
 
     def _transfer(self, way: str, number: int, rank: int, *, source: int) -> list[KernelCall | Wait]:
@@ -196,7 +205,7 @@ class _Stage:
         program.append(Wait())
         if job.layout.data > 1:
             exchange = Collective("all_reduce", mine.weights, f"dp{self.stage}_{rank}", job.layout.data)
-            program += [self._all_reduce(exchange, mine.reduce_s, _DATA, _ENQUEUE_NS), Wait()]
+            program += [self._collective(exchange, mine.reduce_s, _DATA, _ENQUEUE_NS), Wait()]
         if last > 0:
             self._agree(program, rank, last)
         size, update_ns = mine.weights // mine.tensors, max(round(1e9 * mine.update_s / mine.tensors), 1)
@@ -210,11 +219,22 @@ class _Stage:
         load, vocabulary = self.load, self.load.tied_elements
         if self.stage in (0, last):
             tied = Collective("all_reduce", vocabulary, f"embedding{rank}", 2, f"embedding of {rank}")
-            program += [self._all_reduce(tied, load.tied_s, _MODEL, _ENQUEUE_NS), Wait()]
+            program += [self._collective(tied, load.tied_s, _MODEL, _ENQUEUE_NS), Wait()]
         norm = Collective("all_reduce", 1, "model", self.job.layout.tensor * (last + 1), "norm")
         topology, fits = self.job.layout.topology("tensor"), self.parameters.calibration(CollectiveCalibration)
         seconds = predict_collective("all_reduce", [4.0], topology, self.device, fits).seconds[0]
-        program += [self._all_reduce(norm, float(seconds), _MODEL, _ENQUEUE_NS), Wait()]
+        program += [self._collective(norm, float(seconds), _MODEL, _ENQUEUE_NS), Wait()]
+
+
+def _call(step: Step) -> tuple[str, list[tuple[int, ...]]]:
+    """Return the operator that launches a step, and the shapes of its arguments: both matrices of a product."""
+    operator = step.operator
+    if operator.kind not in ("matmul", "batched_matmul"):
+        return step.name, [tuple(operator.dims)]
+    batch, m, n, k = operator.dims
+    if operator.kind == "matmul":
+        return "aten::mm", [(m, k), (k, n)]
+    return "aten::bmm", [(batch, m, k), (batch, k, n)]
 
 
 def _workgroups(operator: Operator) -> int:

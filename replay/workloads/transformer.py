@@ -56,6 +56,8 @@ class Pass:
         Bytes of an element.
     ranks : int
         Ranks that share a layer.
+    sequence_parallel : bool
+        Whether the ranks share the tokens between their blocks: each all-reduce is a reduce-scatter and an all-gather.
 
     Raises
     ------
@@ -68,6 +70,7 @@ class Pass:
     training: bool = False
     size: int = 4
     ranks: int = 1
+    sequence_parallel: bool = False
 
     def __post_init__(self) -> None:
         for name in ("batch", "length", "size", "ranks"):
@@ -92,10 +95,20 @@ def padded_vocabulary(model: Transformer, ranks: int) -> int:
     return -(-model.vocabulary // unit) * unit
 
 
-def all_reduce(elements: int, size: int = 2) -> Step:
-    """Return an all-reduce of that many elements."""
+def exchange(kind: str, elements: int, size: int = 2) -> Step:
+    """Return a collective.
+
+    Parameters
+    ----------
+    kind : str
+        Kind, such as ``"all_reduce"``.
+    elements : int
+        Elements of the whole buffer: what an all-gather returns, and a reduce-scatter takes.
+    size : int
+        Bytes of an element.
+    """
     moved = float(elements * size)
-    return Step("nccl:all_reduce", streaming("copy", moved, moved, elements, size), collective="all_reduce")
+    return Step(f"nccl:{kind}", streaming("copy", moved, moved, elements, size), collective=kind)
 
 
 def layer_block(model: Transformer, run: Pass) -> Block:
@@ -122,13 +135,35 @@ def layer_block(model: Transformer, run: Pass) -> Block:
 
 def _parallel(model: Transformer, run: Pass, inner: Sequence[Step]) -> Block:
     """A normalisation, the block's operators, the sum over ranks, then bias, dropout and residual."""
+    if run.sequence_parallel and run.ranks > 1:
+        return _sequence_parallel(model, run, inner)
     elements = run.tokens * model.hidden
     first = [_norm(model, run)]
     last = [_bias_dropout_add(run, elements, model.hidden)]
-    meet = [all_reduce(elements, run.size)] if run.ranks > 1 else []
+    meet = [exchange("all_reduce", elements, run.size)] if run.ranks > 1 else []
     return Block(
         (*first, *inner, *meet, *last),
         (*backward(last), *backward(inner), *meet, *backward(first), _add(run, elements)),
+    )
+
+
+def _sequence_parallel(model: Transformer, run: Pass, inner: Sequence[Step]) -> Block:
+    """As `_parallel`, with normalisation, dropout and residual of a rank's share of the tokens.
+
+    The gradient of the first product's input is scattered before the gradient of its weights is computed.
+
+    Source: arXiv 2205.05198, section 4.2.
+    """
+    elements, shared = run.tokens * model.hidden, replace(run, length=max(run.length // run.ranks, 1))
+    first, last = [_norm(model, shared)], [_bias_dropout_add(shared, shared.tokens * model.hidden, model.hidden)]
+    gather, scatter = (exchange(kind, elements, run.size) for kind in ("all_gather", "reduce_scatter"))
+    of_input, *of_weights = backward(inner[:1])
+    return Block(
+        (*first, gather, *inner, scatter, *last),
+        (
+            *(*backward(last), gather, *backward(inner[1:]), of_input, scatter, *of_weights),
+            *(*backward(first), _add(shared, shared.tokens * model.hidden)),
+        ),
     )
 
 
@@ -190,7 +225,7 @@ def _bias_dropout_add(run: Pass, elements: int, hidden: int) -> Step:
 def embedding_block(model: Transformer, run: Pass) -> Block:
     """Return the embedding of tokens and positions, with its dropout."""
     elements, size = run.tokens * model.hidden, run.size
-    meet = [all_reduce(elements, size)] if run.ranks > 1 else []
+    meet = [exchange("all_reduce", elements, size)] if run.ranks > 1 else []
     looked_up = _embedding(run, model.hidden)
     rest = [_add(run, elements), _parallel_dropout(elements, size)]
     weights = padded_vocabulary(model, run.ranks) // run.ranks * model.hidden
@@ -214,8 +249,8 @@ def head_block(model: Transformer, run: Pass, *, shared: bool) -> Block:
     local = padded_vocabulary(model, run.ranks) // run.ranks
     norm = [_norm(model, run)]
     logits = [product("aten::mm", 1, run.tokens, local, model.hidden, run.size, weights=local * model.hidden)]
-    few = [all_reduce(run.tokens, _FP32_BYTES)] if run.ranks > 1 else []
-    meet = [all_reduce(run.tokens * model.hidden, run.size)] if run.ranks > 1 else []
+    few = [exchange("all_reduce", run.tokens, _FP32_BYTES)] if run.ranks > 1 else []
+    meet = [exchange("all_reduce", run.tokens * model.hidden, run.size)] if run.ranks > 1 else []
     loss = _cross_entropy(run.tokens * local)
     weights = 2 * model.hidden + (0 if shared else local * model.hidden)
     return Block(

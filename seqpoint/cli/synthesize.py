@@ -49,6 +49,11 @@ def _count(name: str, default: int, text: str) -> Callable[[F], F]:
 @_count("--global-batch", 64, "Number of sequences in a step, over all replicas.")
 @_count("--micro-batch", 4, "Number of sequences that pass a pipeline stage at a time.")
 @_count("--tp", 1, "Number of tensor-parallel ranks.")
+@click.option(
+    "--sequence-parallel",
+    is_flag=True,
+    help="Share the tokens between tensor-parallel ranks: reduce-scatter and all-gather instead of all-reduce.",
+)
 @_count("--dp", 1, "Number of data-parallel replicas.")
 @_count("--pp", 1, "Number of pipeline stages.")
 @click.option(
@@ -87,7 +92,8 @@ def command(model: str, models_: str | None, json_: bool, output: str | None, **
     if model == "gpt":
         refuse_options(("models_",), "on the model gpt; name a model of the file with --model")
     sizes = {name: options[name] for name in ("layers", "hidden", "heads", "feedforward", "vocabulary")}
-    layout = workloads.Layout(options["tp"], options["dp"], options["pp"], options["node_devices"])
+    sizes_of_groups = (options[name] for name in ("tp", "dp", "pp", "node_devices", "sequence_parallel"))
+    layout = workloads.Layout(*sizes_of_groups)
     job = workloads.TrainingJob(_model(model, models_, sizes), options["length"], options["global_batch"],
                       options["micro_batch"], layout, options["recompute"])  # fmt: skip
     fit = workloads.read_training_fit(options["calibration"]) if options["calibration"] else workloads.load_training()
