@@ -1,13 +1,16 @@
-"""Communication of devices as a table: the same columns, words and notes in every command."""
+"""Communication as tables: of devices, and what a what-if does to collectives; the same words in every command."""
 
+import math
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import reduce
 from operator import add
 
 from profilers.trace.activity import COMMUNICATION_KEYS, DeviceTimes
 from profilers.trace.trace import Trace
+from replay.what_ifs import CollectiveEffect
 from seqpoint.notebook import Table
-from seqpoint.units import duration
+from seqpoint.units import duration, quantity
 
 #: Rank, number (None if the trace does not number it) and times of a device.
 DeviceRow = tuple[int, int | None, DeviceTimes]
@@ -86,3 +89,33 @@ def communication_notes(rows: Sequence[DeviceRow], trace: Trace) -> tuple[str, .
         absent = f"waiting for the {world - ranks} absent ranks is inside their transfer"
         lines.append(f"{unnamed:,} collectives of the trace do not name their group: {absent}")
     return tuple(lines)
+
+
+#: Most characters of the name of a kernel in a table.
+_LONGEST_NAME = 40
+
+
+def effects_table(effects: Sequence[CollectiveEffect]) -> Table:
+    """Return what what-ifs do to collectives as text; collectives that are alike have one row.
+
+    Parameters
+    ----------
+    effects : sequence of CollectiveEffect
+        Effects of one or more what-ifs. Times are means over the collectives of a row.
+    """
+    alike: dict[tuple[str, str, int, int, str, str], list[CollectiveEffect]] = defaultdict(list)
+    for effect in effects:
+        facts = (effect.what_if, effect.kind, effect.bytes, effect.ranks, effect.reason)
+        alike[(*facts, effect.kernel[:_LONGEST_NAME] or "-")].append(effect)
+    rows = []
+    for (what_if, kind, size, ranks, reason, kernel), members in alike.items():
+        sizes = (quantity(size, "B") if size else "-", ranks or "-", len(members))
+        times = [sum(getattr(each, name) for each in members) / len(members) for name in ("before_ns", "after_ns")]
+        shown = ["-" if math.isnan(time) else duration(time) for time in times]
+        why = ": ".join(filter(None, (reason, members[0].advice)))
+        rows.append((what_if, kind, *sizes, kernel, *shown, why or "applies"))
+    columns = ("what-if~", "collective~", "bytes", "ranks", "n", "kernel~", "before", "after", "why not: what helps~")
+    return Table("Collectives", columns, rows, note=_EFFECTS)
+
+
+_EFFECTS = "Before and after: from the begin of the first of kernel and collective to the end of both, one iteration."

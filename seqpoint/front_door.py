@@ -429,6 +429,7 @@ def project(
     jobs: int = 0,
     progress: Progress | None = None,
     keep_outliers: bool = False,
+    why: bool = False,
 ) -> "TraceProjection":
     """Project what each what-if would gain, with an interval.
 
@@ -460,6 +461,8 @@ def project(
     keep_outliers : bool
         Whether representatives are chosen from outlying iterations, such as the warm-up, too. By default each outlier
         counts once in the estimate of the run, and is not replayed.
+    why : bool
+        Whether the result says what each what-if does to each collective, or why nothing (`TraceProjection.why`).
 
     Raises
     ------
@@ -483,6 +486,7 @@ def project(
         progress=progress,
         parameters=parameters,
         keep_outliers=keep_outliers,
+        why=why,
     )
     result = project_trace(loaded, changes, options)
     return result.ranked() if ALL_OVERLAPS in items else result

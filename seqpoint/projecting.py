@@ -30,9 +30,9 @@ from replay.projection.projection import Projection, ProjectionOptions, project,
 from replay.projection.provenance import digest
 from replay.projection.rows import ProjectionRow
 from replay.projection.sampling import SampledStep
-from replay.what_ifs import OVERLAPS, WhatIf, compose, parse_what_if, read_plan
+from replay.what_ifs import OVERLAPS, CollectiveEffect, WhatIf, compose, explain, parse_what_if, read_plan
 from seqpoint.choosing import ChosenIterations, choose_iterations
-from seqpoint.communication import communication_table
+from seqpoint.communication import communication_table, effects_table
 from seqpoint.graphs import Progress, communication_facts, communication_rows, step_windows
 from seqpoint.notebook import DataFrame, Table, as_html, as_text, data_frame
 from seqpoint.units import duration
@@ -93,6 +93,8 @@ class ProjectOptions:
         Whether representatives are chosen from outlying iterations, such as the warm-up, too.
     sampled : sequence of SampledStep
         How each of `iterations` stands for others, with `weights`.
+    why : bool
+        Whether the result says what each what-if does to each collective, or why nothing.
     """
 
     iterations: Sequence[int] = ()
@@ -106,6 +108,7 @@ class ProjectOptions:
     parameters: Parameters | None = None
     keep_outliers: bool = False
     sampled: Sequence[SampledStep] = ()
+    why: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,10 +121,13 @@ class TraceProjection:
         The step times of the chosen iterations, unchanged and under each what-if, with intervals and provenance.
     chosen : ChosenIterations
         The iterations that were replayed, and the run that they stand for.
+    effects : tuple of CollectiveEffect, optional
+        Effect of each what-if on each collective, or why there is none; None if nobody asked for them.
     """
 
     projection: Projection
     chosen: ChosenIterations
+    effects: tuple[CollectiveEffect, ...] | None = None
 
     @property
     def rows(self) -> tuple[ProjectionRow, ...]:
@@ -208,13 +214,25 @@ class TraceProjection:
                 for row in projection.rows
             ],
             "provenance": projection.provenance,
-        }
+        } | ({} if self.effects is None else {"effects": [_effect_content(effect) for effect in self.effects]})
 
     def communication(self) -> Table:
         """Return the communication of each device in the first step, unchanged, as text; of the first few devices."""
         rows = communication_rows(self.projection.timelines["baseline"])
         more = f" ({len(rows) - _MAX_DEVICES} more devices not shown)" if len(rows) > _MAX_DEVICES else ""
         return communication_table(f"Communication in the first step, unchanged{more}", rows, _MAX_DEVICES)
+
+    def why(self) -> Table:
+        """Return what each what-if does to collectives, or why nothing and what would have to change, as text.
+
+        Raises
+        ------
+        InvalidInputError
+            The projection was made without `why`.
+        """
+        if self.effects is None:
+            raise InvalidInputError("the projection does not know what happens to collectives; project with why=True")
+        return effects_table(self.effects)
 
     def points_table(self) -> DataFrame:
         """Return the replayed iterations, a row each, with weight, measured step time in ns, and file."""
@@ -271,6 +289,12 @@ def _cells(row: ProjectionRow) -> dict[str, Any]:
     sides = {f"{side}_share": math.nan if row.evidence is None else row.evidence.side(side) for side in SIDES}
     figures = {name: getattr(row, name) for name in _ROW_FIELDS}
     return {"what_if": row.label, **figures, **sides, "applied": row.applied, "reason": row.reason}
+
+
+def _effect_content(effect: CollectiveEffect) -> dict[str, Any]:
+    """Return an effect as JSON; times that are unknown are null."""
+    times = {name: _number(getattr(effect, name)) for name in ("before_ns", "after_ns")}
+    return {**asdict(effect), **times, "applies": effect.applies}
 
 
 def default_what_ifs(trace: Trace, device: str | None = None) -> tuple[str, ...]:
@@ -429,7 +453,16 @@ def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOpti
     facts: dict[str, Any] = {"iterations": list(chosen.numbers), "weights": list(chosen.weights)}
     facts |= {"iterations_chosen": chosen.how, "sampled": [asdict(step) for step in chosen.sampled]}
     facts |= {"ranks": list(trace.meta.ranks), "world_size": trace.meta.world_size}
-    return TraceProjection(with_provenance(result, facts), chosen)
+    effects = None
+    if options.why:
+        effects = tuple(
+            effect
+            for what_if in what_ifs
+            for window in windows
+            for effect in explain(what_if, window.graph, parameters)
+            if effect.iteration in chosen.numbers
+        )
+    return TraceProjection(with_provenance(result, facts), chosen, effects)
 
 
 #: Keys of a result that are compared.

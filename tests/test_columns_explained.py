@@ -15,9 +15,12 @@ from traces import write_trace
 import seqpoint as sp
 from profilers.synthetic import TransformerJob
 from profilers.trace import save_trace
-from seqpoint.columns import SHARED, TABLES, sentences
+from seqpoint.columns import all_sentences, sentences
 
 ROOT = Path(__file__).parents[1]
+
+
+SHARED, TABLES = all_sentences().shared, all_sentences().tables
 
 
 @pytest.fixture

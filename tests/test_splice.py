@@ -1,5 +1,6 @@
 """`replay.what_ifs.splice`: finer graphs in the place of kernels and their collective."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -7,11 +8,14 @@ import pytest
 from graphs import make_graph
 from hypothesis import given
 from hypothesis import strategies as st
-from test_overlap_targets import GEMM, chain, ranks
+from test_overlap_targets import GEMM, NORM, chain, ranks
 
 from profilers.errors import InvalidInputError
+from replay.calibration.parameters import Parameters
+from replay.costs.shipped import load_parameters
 from replay.engine.engine import simulate
 from replay.graph.graph import EdgeKind, KernelGraph, TaskKind
+from replay.what_ifs import WhatIf, compose, explain
 from replay.what_ifs.splice import Pattern, PatternBuilder, Splice, splice, task_budget
 from replay.what_ifs.targets import Targets, consumers, groups_of, producers
 
@@ -112,3 +116,19 @@ def test_patterns_fit_their_groups() -> None:
         Splice(pieces(2, 2), groups)
     assert splice(graph, []) is graph
     assert task_budget(25_600) == 40
+
+
+def test_the_effect_on_each_collective_is_told() -> None:
+    graph = chain([GEMM, "all_reduce", NORM, "all_reduce", "all_gather"], [40.0, 20.0, 10.0, 5.0, 7.0])
+
+    def search(graph: KernelGraph, _parameters: Parameters) -> Targets:
+        return producers(graph, ("all_reduce",), ("gemm",))
+
+    cut = WhatIf("cut", lambda graph, parameters: spliced(graph, search(graph, parameters), 4), targets=search)
+    applied, after_norm, other = explain(compose(cut), graph, load_parameters())
+    assert (applied.before_ns, applied.after_ns, applied.applies) == (60.0, 45.0, True)
+    assert after_norm.reason == "normalization comes before them" and math.isnan(after_norm.after_ns)
+    assert (other.kind, other.reason) == ("all_gather", "they are all_gather")
+    # Another search takes all-gathers; of an all-reduce it says what would have to change.
+    miss = consumers(graph, ("all_gather",), ("gemm",)).misses[0]
+    assert miss.reason == "they are all_reduce" and "sequence parallelism" in miss.advice

@@ -17,6 +17,7 @@ from replay.what_ifs.device import (
 from replay.what_ifs.dispatch import change_priority, cu_order, partition
 from replay.what_ifs.dma import dma_collectives
 from replay.what_ifs.dtype import change_dtype
+from replay.what_ifs.explain import CollectiveEffect, explain
 from replay.what_ifs.ficco import ficco
 from replay.what_ifs.fuse import fuse
 from replay.what_ifs.fuse_collectives import fuse_collectives
@@ -35,6 +36,7 @@ from replay.what_ifs.world_size import change_world_size
 __all__ = [
     "OVERLAPS",
     "Argument",
+    "CollectiveEffect",
     "Recipe",
     "TaskChoice",
     "WhatIf",
@@ -48,6 +50,7 @@ __all__ = [
     "compose",
     "cu_order",
     "dma_collectives",
+    "explain",
     "ficco",
     "fuse",
     "fuse_collectives",

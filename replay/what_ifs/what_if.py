@@ -19,6 +19,7 @@ from replay.calibration.parameters import Parameters
 from replay.graph.choice import TaskChoice as TaskChoice
 from replay.graph.choice import unknown_name as unknown_name
 from replay.graph.graph import KernelGraph
+from replay.what_ifs.targets import Targets
 
 
 def number_text(value: float) -> str:
@@ -125,6 +126,9 @@ class WhatIf:
     retimes : bool
         Whether it models new durations from old ones. It then gets durations without the factors that other what-ifs
         assume (`Tasks.factor`), and they apply to its result. So it commutes with them.
+    targets : callable, optional
+        Takes a graph and the parameters and returns the collectives that it acts on, and why not on others. None for a
+        what-if that does not act on collectives one by one.
     """
 
     name: str
@@ -134,6 +138,7 @@ class WhatIf:
     title: str = ""
     parameters: tuple[tuple[str, float], ...] = ()
     retimes: bool = False
+    targets: Callable[[KernelGraph, Parameters], Targets] | None = None
 
     def __call__(self, graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         """Return the changed graph.

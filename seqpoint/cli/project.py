@@ -161,6 +161,7 @@ def _default(text: str | None) -> str:
     metavar="RESULT.json",
     help="Result of an earlier `seqpoint project --json`, to compute again and compare; exit 1 if a number differs.",
 )
+@click.option("--why", is_flag=True, help="Say what each what-if does to each collective, or why nothing.")
 @perfetto_option
 @hardware_option
 @explain_option
@@ -174,6 +175,7 @@ def project_command(trace: str, marker: str, length: str | None, json_: bool, **
     \b
     seqpoint project job.trace -w dma_collectives -w scale_device:MI355X -w dma_collectives+scale_device:MI355X
     seqpoint project job.trace -w overlap:all
+    seqpoint project job.trace -w t3 -w ficco --why
     seqpoint project job.trace -w @plan.toml --json > result.json
     seqpoint project job.trace --contention mine.json
     seqpoint project job.trace --from result.json
@@ -254,6 +256,8 @@ def show(result: TraceProjection) -> None:
     communication = result.communication()
     if communication.rows:
         print_tables([communication])
+    if result.effects is not None:
+        print_tables([result.why()])
     print_lines(*result.notes())
 
 

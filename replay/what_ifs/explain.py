@@ -1,0 +1,129 @@
+"""What a what-if does to each collective, or why nothing and what would have to change."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from profilers.trace.arrays import Floats, Ints
+from replay.calibration.parameters import Parameters
+from replay.engine.engine import simulate
+from replay.graph.graph import COLLECTIVE_KINDS, KernelGraph
+from replay.what_ifs.targets import Targets
+from replay.what_ifs.what_if import WhatIf, single_steps
+
+
+@dataclass(frozen=True)
+class CollectiveEffect:
+    """Effect of a what-if on a collective of one rank.
+
+    Parameters
+    ----------
+    what_if : str
+        The what-if, or the step of a composition.
+    rank, iteration : int
+        Rank and iteration of the collective.
+    name, kind : str
+        Name of its kernel, and kind.
+    bytes, ranks : int
+        Bytes of its whole buffer and ranks of its group; 0 if unknown.
+    kernel : str
+        Name of the kernel that computes or reads its data; empty if the what-if does not apply, or needs none.
+    before_ns, after_ns : float
+        From the begin of the first of kernel and collective to the end of both, unchanged and under the what-if; NaN if
+        it does not apply.
+    reason, advice : str
+        Why it does not apply, and what would have to change; empty if it applies.
+    """
+
+    what_if: str
+    rank: int
+    iteration: int
+    name: str
+    kind: str
+    bytes: int
+    ranks: int
+    kernel: str = ""
+    before_ns: float = float("nan")
+    after_ns: float = float("nan")
+    reason: str = ""
+    advice: str = ""
+
+    @property
+    def applies(self) -> bool:
+        """Whether the what-if applies to the collective."""
+        return not self.reason
+
+
+def explain(what_if: WhatIf, graph: KernelGraph, parameters: Parameters) -> list[CollectiveEffect]:
+    """Return the effect of a what-if on each collective of a graph, for each of its steps that acts on collectives.
+
+    Parameters
+    ----------
+    what_if : WhatIf
+        A what-if, or a composition; each step sees the graph that the steps before it leave.
+    graph : KernelGraph
+        Graph of one or more iterations.
+    parameters : Parameters
+        With calibrations of kernels and collectives.
+    """
+    effects = []
+    for step in single_steps(what_if):
+        changed = step(graph, parameters)
+        if step.targets is not None:
+            effects += _effects(step, graph, changed, step.targets(graph, parameters))
+        graph = changed
+    return effects
+
+
+def _effects(step: WhatIf, graph: KernelGraph, changed: KernelGraph, targets: Targets) -> list[CollectiveEffect]:
+    rows = [(*target.kernels, target.collective) for target in targets.found]
+    before, after = (_spans(each, graph, rows) for each in (graph, changed))
+    effects = {}
+    for i, target in enumerate(targets.found):
+        kernel = graph.names[graph.tasks.name[target.kernel]] if target.kernels else ""
+        facts = _facts(step, graph, target.collective)
+        effects[target.collective] = replace(facts, kernel=kernel, before_ns=float(before[i]), after_ns=float(after[i]))
+    for miss in targets.misses:
+        facts = _facts(step, graph, miss.collective)
+        effects[miss.collective] = replace(facts, reason=miss.reason, advice=miss.advice)
+    return [effects[row] for row in sorted(effects)]
+
+
+def _facts(step: WhatIf, graph: KernelGraph, row: int) -> CollectiveEffect:
+    tasks = graph.tasks
+    return CollectiveEffect(
+        what_if=step.name,
+        rank=int(graph.ranks()[row]),
+        iteration=graph.iterations[tasks.iteration[row]],
+        name=graph.names[tasks.name[row]],
+        kind=COLLECTIVE_KINDS[tasks.collective[row]] if tasks.collective[row] >= 0 else "unknown",
+        bytes=int(tasks.bytes[row]),
+        ranks=int(tasks.ranks[row]),
+    )
+
+
+def _spans(graph: KernelGraph, original: KernelGraph, rows: Sequence[Sequence[int]]) -> Floats:
+    """Return the time from the first start to the last end of each group of rows, with their pieces in `graph`.
+
+    A piece has the event, the device and the iteration of a row.
+    """
+    start, end = simulate(graph)
+    group = np.repeat(np.arange(len(rows)), [len(each) for each in rows])
+    row = np.array([task for each in rows for task in each], dtype=np.int64)
+    keys, piece_keys = _keys(original, row), _keys(graph, np.arange(len(graph.tasks)))
+    order = np.argsort(keys)
+    at = np.minimum(np.searchsorted(keys[order], piece_keys), max(len(order) - 1, 0))
+    pieces = np.flatnonzero((keys[order][at] == piece_keys) & graph.on_device()) if len(order) else np.zeros(0, int)
+    first, last = np.full(len(rows), np.inf), np.full(len(rows), -np.inf)
+    np.minimum.at(first, group[order][at[pieces]], start[pieces])
+    np.maximum.at(last, group[order][at[pieces]], end[pieces])
+    np.maximum.at(last, group, end[row])
+    return np.asarray(np.where(np.isfinite(first), last - first, np.nan))
+
+
+def _keys(graph: KernelGraph, rows: Ints) -> Ints:
+    """Return a number for the event, device and iteration of tasks; different negative ones for marks without event."""
+    tasks = graph.tasks
+    key = (tasks.event[rows] * (len(graph.devices) + 1) + tasks.device[rows]) * len(graph.iterations)
+    return np.where(tasks.event[rows] >= 0, key + tasks.iteration[rows], -1 - rows)
