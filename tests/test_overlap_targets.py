@@ -113,6 +113,15 @@ def test_what_does_not_fit_is_counted_with_its_reason() -> None:
     assert "1 not: they are broadcast" in found.note
 
 
+def test_a_group_of_one_rank_sends_nothing() -> None:
+    graph = chain([GEMM, "all_reduce"], [4.0, 4.0])
+    alone = graph.with_tasks(ranks=np.array([0, 1]))
+    assert producers(alone, ("all_reduce",), ("gemm",)).missed == {
+        "their group is a single rank, which sends nothing": 1
+    }
+    assert len(producers(graph, ("all_reduce",), ("gemm",)).found) == 1
+
+
 def test_a_kernel_that_writes_another_amount_is_not_it() -> None:
     graph = chain([GEMM, "all_reduce"], [4.0, 4.0])
     product = batched_matmul(1, 64, 64, 64)

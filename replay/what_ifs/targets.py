@@ -213,6 +213,8 @@ class _Search:
         kind = COLLECTIVE_KINDS[tasks.collective[row]] if tasks.collective[row] >= 0 else "unknown"
         if kind not in kinds:
             return _UNKNOWN_KIND if kind == "unknown" else f"{_OTHER_KIND} {kind}"
+        if tasks.ranks[row] == 1:
+            return _ALONE
         if self._in_pieces[row]:
             return "they are in pieces already"
         path = self._kernels_beside(row, classes)
@@ -300,6 +302,7 @@ class _Search:
 _UNKNOWN_KIND, _OTHER_KIND = "their kind is not known", "they are"
 _OUTSIDE_WAIT = "the host, or another stream, waits between the kernels beside them"
 _OTHER_AMOUNT = "the kernel beside them {} another amount than is sent"
+_ALONE = "their group is a single rank, which sends nothing"
 _INCOMPLETE = "not every rank of theirs has such a kernel"
 _SPLIT_REDUCTION = "use sequence parallelism, which replaces the all-reduce by a reduce-scatter and an all-gather"
 #: What would have to change, by the beginning of a reason.
