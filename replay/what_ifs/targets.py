@@ -181,6 +181,10 @@ class _Search:
         self._meeting = np.full(len(graph.tasks), -1)
         meets = (edges.kind == EdgeKind.RENDEZVOUS) & (graph.tasks.kind[edges.target] == TaskKind.COLLECTIVE)
         self._meeting[edges.target[meets]] = edges.source[meets]
+        tasks = graph.tasks
+        self._may_match = np.isin(tasks.kind, (TaskKind.KERNEL, TaskKind.COPY)) & tasks.in_iteration
+        closeness = tasks.measured_end_ns if backward else -tasks.measured_start_ns
+        self._closeness = np.nan_to_num(closeness, nan=-np.inf)
         self._assigned: set[int] = set()
         self._in_pieces = _in_pieces(graph)
 
@@ -244,17 +248,11 @@ class _Search:
 
     def _closest(self, task: int, collective: int) -> int:
         """Return the neighbour of `task` or `collective` that runs closest to them on the device; -1 for none."""
-        tasks = self._graph.tasks
+        device = self._graph.tasks.device
         ends = (np.searchsorted(self._near_end, (row, row + 1)) for row in {task, collective})
-        neighbours = np.concatenate([self._far_end[first:last] for first, last in ends])
-        on_device = np.isin(tasks.kind[neighbours], (TaskKind.KERNEL, TaskKind.COPY)) & (
-            tasks.device[neighbours] == tasks.device[collective]
-        )
-        neighbours = neighbours[on_device & tasks.in_iteration[neighbours]]
-        if not len(neighbours):
-            return -1
-        closeness = tasks.measured_end_ns[neighbours] if self._backward else -tasks.measured_start_ns[neighbours]
-        return int(neighbours[np.lexsort((neighbours, np.nan_to_num(closeness, nan=-np.inf)))[-1]])
+        neighbours = np.concatenate([self._far_end[first:last] for first, last in ends]).tolist()
+        candidates = [row for row in neighbours if self._may_match[row] and device[row] == device[collective]]
+        return max(candidates, key=lambda row: (self._closeness[row], row), default=-1)
 
     def _has_sizes(self, collective: int, path: tuple[int, ...]) -> bool:
         """Tell whether the bytes of the collective and the shapes of the kernel are known."""
