@@ -28,7 +28,7 @@ from replay.graph.graph import COLLECTIVE_KINDS, TaskKind
 from replay.graph.operators import DTYPE_BYTES
 
 #: Rows and columns of a tile that one workgroup computes, as in `replay.costs.kernels.models` for halves.
-_TILES = (
+TILES = (
     *((256, 256), (256, 128), (128, 256), (128, 128)),
     *((128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 32)),
 )
@@ -104,11 +104,11 @@ class Product:
         A library tunes them for the whole device, so that fewer units change nothing: the least time in whole waves,
         of large tiles where these fill the device, else of smaller ones and of parts.
         """
-        units, tiles = self.device.compute_units, _TILES[:_LARGE]
+        units, tiles = self.device.compute_units, TILES[:_LARGE]
         if min(_count(self, *tile) for tile in tiles) >= units:
             return min(((*tile, 1) for tile in tiles), key=lambda grid: _cost(self, grid))
         parts = [2**i for i in range(_MOST_PARTS.bit_length())]
-        fitting = [(*tile, p) for tile in _TILES for p in parts if _count(self, *tile) * p < 2 * units or p == 1]
+        fitting = [(*tile, p) for tile in TILES for p in parts if _count(self, *tile) * p < 2 * units or p == 1]
         return min(fitting, key=lambda grid: _cost(self, grid))
 
     @property
