@@ -14,7 +14,7 @@ from profilers.devices.catalogue import Device
 from profilers.trace.arrays import Bools, Floats, Ints
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import KINDS, CollectiveCalibration, Topology, predict_collective
-from replay.graph.graph import COLLECTIVE_KINDS, EdgeKind, Hardware, KernelGraph, Network, TaskKind
+from replay.graph.graph import COLLECTIVE_KINDS, TO_HOST, EdgeKind, Hardware, KernelGraph, Network, TaskKind
 
 #: Kinds that have no model of their own, and the kind that moves as many bytes.
 _LIKE = {"reduce": "broadcast", "gather": "all_gather", "scatter": "reduce_scatter"}
@@ -189,8 +189,9 @@ def on_links(
     fixed = np.minimum(duration, latency)
     guessed = fixed + (duration - fixed) * stretch
     predicted = exchanged(duration, models.total_ns(before), models.total_ns(after))
-    is_moved = (graph.tasks.kind == TaskKind.COLLECTIVE) & (before != after)
-    return np.where(is_moved, np.where(models.is_known, predicted, guessed), duration)
+    moved = np.where(models.is_known, predicted, guessed)
+    moved = np.where(_on_peer_link(graph), duration * after / before, moved)
+    return np.where(before != after, moved, duration)
 
 
 def resized_collectives(
@@ -227,11 +228,16 @@ def waits_apart(graph: KernelGraph) -> Bools:
     return np.asarray(waits & (graph.tasks.kind == TaskKind.COLLECTIVE) & (group_ranks(graph) > 0))
 
 
+def _on_peer_link(graph: KernelGraph) -> Bools:
+    """Return the mask of tasks that use the link to one peer: blocks of a transfer, without its latency."""
+    return np.asarray(graph.tasks.link > TO_HOST)
+
+
 def link_slowdowns(graph: KernelGraph, hardware: Hardware) -> Floats:
     """Return the wire time of each task on `hardware` over the wire time on the links of the trace.
 
     A group in a node goes by the links of the device. A group of several nodes goes by their network. Both go by the
-    factor of `scale_links`.
+    factor of `scale_links`. So do blocks on the link to one peer, whose whole time is wire time.
 
     Parameters
     ----------
@@ -246,7 +252,7 @@ def link_slowdowns(graph: KernelGraph, hardware: Hardware) -> Floats:
         The catalogue lacks the links of one of two devices.
     """
     tasks, traced = graph.tasks, hardware.original
-    is_collective = tasks.kind == TaskKind.COLLECTIVE
+    is_collective = (tasks.kind == TaskKind.COLLECTIVE) | _on_peer_link(graph)
     crosses = is_collective & (likely_ranks(graph) > hardware.network.devices_per_node)
     slowdown = np.where(is_collective, 1.0 / hardware.factor("links"), 1.0)
     old, new = traced.device, hardware.base or hardware.device
