@@ -19,7 +19,7 @@ from replay.workloads.architecture import named_tables
 SYSTEMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "c3": ("replay.studies.c3:reproduce", "replay.studies.c3:load_scenarios"),
-        "t3": ("replay.studies.t3.study:reproduce", "replay.studies.t3:load_workload"),
+        "t3": ("replay.studies.t3:reproduce", "replay.studies.t3:load_workload"),
         "ficco": (
             "replay.studies.ficco_chooser:reproduce",
             "replay.studies.ficco:load_scenarios",
