@@ -18,6 +18,7 @@ OVERLAPS: tuple[str, ...] = (
     "c3:dma",
     "c3:dma_rp",
     "t3",
+    "t3:mca",
     "ficco:8",
     "fuse_collectives",
     "overlap:none",

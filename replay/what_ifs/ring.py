@@ -30,8 +30,8 @@ _SLICE_DEPTH, _BLOCK_BYTES, _MOST_BLOCKS = 128, 2**18, 4096
 _BUFFERED = 4
 #: Stages whose results the last-level cache holds until they have left for the next rank.
 _HELD_STAGES = 2
-#: Tasks of a block, and of a stage with one slice.
-_OF_BLOCK, _OF_STAGE = 3, 3
+#: Tasks of a block, of a stage with one slice, and of the begins and ends.
+_OF_BLOCK, _OF_STAGE, _MARKS = 3, 3, 4
 #: Names of tasks. Those of `MOVEMENTS` read or write memory.
 PRODUCT_READS, PRODUCT_WRITES, REDUCE_READS, REDUCE_WRITES = (
     *("T3 reads of the product", "T3 writes of the product"),
@@ -298,7 +298,7 @@ class _Ring:
 
     def __post_init__(self) -> None:
         product, half = self.product, max(self.budget // 2, 1)
-        kept = int(np.clip(half // (_OF_BLOCK + 1), 2, product.chunks))
+        kept = int(np.clip((self.budget - _MARKS) // (_OF_BLOCK + _OF_STAGE), min(3, product.chunks), product.chunks))
         #: Chunks that are sent together, as bounds: the first and the last alone.
         self.chunks = np.unique(np.append(0, np.rint(np.linspace(1, product.chunks - 1, kept - 1)).astype(np.int64)))
         self.chunks = np.append(self.chunks, product.chunks)
@@ -348,7 +348,7 @@ class _Ring:
         product, total_ns = self.product, self.times.product_ns
         moved = product.read_bytes(self.bounds, caches_result=True).sum() + product.output_bytes
         bursts_ns = float(moved) * self.times.byte_ns
-        return max(total_ns - bursts_ns, 0.0), min(total_ns / bursts_ns, 1.0)
+        return max(total_ns - bursts_ns, 0.0), total_ns / max(bursts_ns, total_ns, 1e-9)
 
     def send(self, size_bytes: float, before: _Transfer | None, chunks: int = 1, *, stores: bool = False) -> _Transfer:
         """Append a message of each member to the next one, after its transfer `before`.
