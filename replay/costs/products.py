@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from profilers.devices.catalogue import Device, find_device
+from profilers.devices.catalogue import DTYPES, Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import typed_table
 from profilers.trace.arrays import Ints
@@ -23,8 +23,9 @@ from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import Topology, fastest, machine_of
 from replay.costs.kernels import KernelCalibration, predict
+from replay.costs.kernels.models import runs_as
 from replay.graph.assembly import Assembly
-from replay.graph.graph import COLLECTIVE_KINDS, TaskKind
+from replay.graph.graph import COLLECTIVE_KINDS, KernelGraph, TaskKind
 from replay.graph.operators import DTYPE_BYTES
 
 #: Rows and columns of a tile that one workgroup computes, as in `replay.costs.kernels.models` for halves.
@@ -201,6 +202,65 @@ def product_columns(product: Product, parameters: Parameters) -> dict[str, float
         "footprint": min(panel / cache_bytes(device), 1.0),
         "hit_share": 1.0 - memory / cached,
     }
+
+
+#: Assumed of a product of unknown sizes: its rate as a share of the peak, its type, and the tile of a workgroup.
+_ASSUMED_RATE, _ASSUMED_DTYPE, _ASSUMED_TILE = 0.6, "bf16", 128 * 128
+#: Sizes that are not known are multiples of so small a share of their power of two.
+_GRAIN_BITS = 3
+
+
+def product_of_task(
+    graph: KernelGraph, row: int, device: Device, *, operand_bytes: float = 0.0, result_bytes: float = 0.0
+) -> tuple[Product, bool]:
+    """Return the matrix product that a kernel computes, and whether its operator gives the sizes.
+
+    If not, three relations give them: m k from the bytes of the left operand; m n from the bytes of the result, else
+    from the number of workgroups, each with a tile of 128 x 128; m n k from the duration at 60 % of the peak. Sizes
+    that a missing relation leaves open are taken to be equal.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        Graph of the kernel.
+    row : int
+        Row of the kernel.
+    device : Device
+        Device that it runs on.
+    operand_bytes, result_bytes : float
+        Bytes of the left operand and of the result; 0 if unknown.
+    """
+    tasks = graph.tasks
+    named = tuple(DTYPES)[tasks.dtype[row]] if tasks.dtype[row] >= 0 else ""
+    if tasks.operator[row] >= 0 and len(graph.operators[tasks.operator[row]].dims) == _N_DIMS:
+        operator = graph.operators[tasks.operator[row]]
+        batch, m, n, k = operator.dims
+        by_size = {DTYPE_BYTES[dtype]: dtype for dtype in ("fp64", "fp32", "bf16", "fp8")}
+        dtype = named or by_size.get(operator.element_bytes, _ASSUMED_DTYPE)
+        return Product(batch * m, n, k, device, runs_as(device, dtype)), True
+    dtype = runs_as(device, named or _ASSUMED_DTYPE)
+    size = DTYPE_BYTES[dtype]
+    volume = _ASSUMED_RATE * device.flops_per_s(dtype) * tasks.duration_ns[row] / 1e9 / 2
+    left, result = operand_bytes / size, result_bytes / size or float(tasks.workgroups[row] * _ASSUMED_TILE)
+    if left and result:
+        sizes = (left * result / volume, volume / left, volume / result)
+    elif left or result:
+        side, other = sqrt(left or result), volume / (left or result)
+        sizes = (side, other, side) if left else (side, side, other)
+    else:
+        sizes = (volume ** (1 / 3),) * 3
+    m, n, k = (_coarse(each) for each in sizes)
+    return Product(m, n, k, device, dtype), False
+
+
+#: Dimensions of an operator that is a product: batch, m, n and k.
+_N_DIMS = 4
+
+
+def _coarse(size: float) -> int:
+    """Return a size rounded to a few binary digits, so that like kernels have like products."""
+    grain = 1 << max(round(size).bit_length() - 1 - _GRAIN_BITS, 0)
+    return int(max(round(size / grain) * grain, 1))
 
 
 def cache_bytes(device: Device) -> float:

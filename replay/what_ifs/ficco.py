@@ -1,77 +1,230 @@
-"""FiCCO what-if: matrix products begin on the first pieces of a collective (arXiv 2512.10236)."""
+"""FiCCO what-if: a product and its collective run piece by piece, under a schedule (arXiv 2512.10236)."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
+from profilers.trace.arrays import Bools, Floats, Ints
 from replay.calibration.parameters import Parameters
-from replay.graph.graph import RESOURCES, Basis, KernelGraph
-from replay.what_ifs.pipeline import (
-    bytes_time,
-    quantisation,
-    receive_in_pieces,
-    without_units,
+from replay.costs.products import kernel_columns, product_ns, product_of_task
+from replay.costs.wire_time import group_topology, likely_ranks, link_slowdowns, waits_apart
+from replay.graph.graph import COLLECTIVE_KINDS, Basis, KernelGraph
+from replay.what_ifs.chooser import load_chooser
+from replay.what_ifs.schedules import (
+    CARRIERS,
+    GATHERING,
+    LATE,
+    SCATTERING,
+    SCHEDULES,
+    STUDIED,
+    CoupledProduct,
+    Plan,
+    pattern_of,
 )
-from replay.what_ifs.targets import consumers, nothing_to_apply
-from replay.what_ifs.what_if import Argument, WhatIf, recipe, what_if_text
+from replay.what_ifs.splice import Splice, splice, task_budget
+from replay.what_ifs.targets import Target, Targets, consumers, groups_of, nothing_to_apply, producers
+from replay.what_ifs.what_if import Argument, WhatIf, recipe, unknown_name, what_if_text
 
-_DMA = RESOURCES.index("dma")
-_MOST_PIECES = 64
+_NAMES = ("auto", "shards", *STUDIED)
+#: Bytes of a collective and of the operand that it brings agree within this factor.
+_BYTES_FACTOR = 2.0
+#: Differences of times up to this are rounding of the trace.
+_ROUNDING_NS = 1.0
+_UNKNOWN_DEVICE = (
+    "the catalogue does not know the device",
+    "add it to a catalogue (docs/devices.md)",
+)
+_SHARED = "the kernel beside them is another's already", "use one collective for each product: smaller buckets"
+_NODES = "they go between nodes", "keep the groups of products inside a node, whose links DMA engines drive"
+_ALONE = "a single rank takes part", ""
+_FEW_ROWS = "the product has fewer rows than there are pieces", "use larger batches or longer sequences"
+_OTHER_OPERAND = "they bring another amount than an operand of the product", "gather each operand by itself"
 
 
 @recipe(
     "communication",
-    "ficco:8",
-    Argument("pieces", "number of pieces of each collective and product, 1 to 64", "whole", default="8"),
+    "ficco:auto",
+    Argument(
+        "schedule",
+        f"auto (a decision tree chooses), {', '.join(_NAMES[1:])}",
+        "text",
+        (),
+        "auto",
+        "pieces",
+    ),
+    Argument("carrier", "of the bytes: dma, or units (kernels on compute units)", "text", CARRIERS, "dma"),
 )
-def ficco(pieces: int = 8) -> WhatIf:
-    """Cut an all-gather or all-to-all into PIECES, and compute on each piece as soon as it has arrived (FiCCO).
+def ficco(schedule: str = "auto", carrier: str = "dma") -> WhatIf:
+    """Compute on pieces of an all-gather or all-to-all as they arrive, by one of FiCCO's schedules.
 
     The what-if applies to a matrix product that reads the result of the collective. At most three copies or conversions
-    may stand between. The product becomes PIECES kernels of equal rows. Each takes whole waves of workgroups, so all
-    together may take longer than the product; kernels of unknown grid are assumed to lose nothing.
+    may stand between; they are cut with it. The same schedules, turned round, apply to a product and the
+    reduce-scatter of its result: pieces leave as they are computed, and kernels add what has come. Each of P devices
+    cuts what it has for each peer into P pieces, and DMA engines send a piece to all peers at once.
 
-    DMA engines move the pieces, without compute units. Each takes its part of the collective's bandwidth time over
-    `dma_bandwidth_ratio`, plus `dma_command_ns`. The latency of the collective is paid once.
+    - ``shards``: a whole shard goes to one peer after the other, the usual overlap.
+    - ``uniform_fused_1d``: a product for each step, of a piece of each shard's rows.
+    - ``hetero_fused_1d``: the local shard apart, then a product for each step.
+    - ``hetero_unfused_1d``: the local shard apart, then a product for each piece, on a stream for each peer.
+    - ``uniform_fused_2d``: all rows and a part of the depth at a time; of a result, a part of its columns.
+    - ``auto``: a decision tree chooses for each product, or leaves it as it is.
 
-    Not modelled: schedules that start on the local shard or cut in two dimensions (`replay.studies` has them, for given
-    shapes). A fabric may also move pieces to all peers faster than the traced collective.
+    A piece takes the traced time of its product times the modelled time of the piece over that of the whole, with its
+    own waves and the whole's distances between rows. A copy takes `dma_latency_ns` and its bytes over the links of the
+    device, times the traced time of the collective over the modelled one; its command takes `dma_command_ns`.
+
+    Not modelled: launches of the pieces on the host, copies that put fused pieces together, and memory that fills up.
+    If the trace has one rank of several, the time of a collective beyond the model is taken for waiting, and stays.
 
     Source: FiCCO (arXiv 2512.10236).
 
     Raises
     ------
-    InvalidInputError
-        `pieces` is not within 1 to 64.
+    InvalidInputError, NotFoundError
+        There is no such schedule.
     """
-    if not 1 <= pieces <= _MOST_PIECES:
-        raise InvalidInputError(f"{pieces} pieces: give a number from 1 to {_MOST_PIECES}")
+    if schedule.lstrip("-").isdigit():
+        raise InvalidInputError(
+            f"ficco:{schedule}: the number of pieces is that of the ranks; give a schedule instead of a number: "
+            f"{', '.join(_NAMES)}"
+        )
+    if schedule not in _NAMES:
+        raise unknown_name("ficco has no schedule", schedule, _NAMES)
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
-        return _transform(graph, parameters, pieces)
+        return _Ficco(graph, parameters, schedule, carrier).changed()
 
-    return WhatIf(what_if_text("ficco", pieces), transform)
+    return WhatIf(what_if_text("ficco", schedule, *([carrier] if carrier != "dma" else [])), transform)
 
 
-def _transform(graph: KernelGraph, parameters: Parameters, pieces: int) -> KernelGraph:
-    targets = consumers(graph, ("all_gather", "all_to_all"), ("gemm",))
-    if not targets.found:
-        return nothing_to_apply(graph, "ficco", targets)
-    result = receive_in_pieces(graph, targets.found, [pieces] * len(targets.found))
-    rows = np.stack(result.collectives)
-    traced_ns = graph.tasks.duration_ns[rows[:, -1]]
-    bandwidth_ns = np.array([bytes_time(duration, parameters) for duration in traced_ns.tolist()])
-    transfer_ns = bandwidth_ns / pieces / parameters["dma_bandwidth_ratio"] + parameters["dma_command_ns"]
-    piece_ns = np.repeat(transfer_ns[:, None], pieces, axis=1)
-    piece_ns[:, 0] += traced_ns - bandwidth_ns
-    changed = without_units(result.graph, rows.ravel(), piece_ns.ravel())
-    demand, duration, basis = (getattr(changed.tasks, n).copy() for n in ("demand", "duration_ns", "basis"))
-    demand[rows, _DMA] = 1.0
-    product_rows = np.concatenate(result.kernels)
-    duration[product_rows] *= quantisation(graph.tasks.waves[product_rows[:, -1:]], pieces)
-    basis[product_rows] = np.maximum(basis[product_rows], int(Basis.DERIVED))
-    changed = changed.with_tasks(demand=demand, duration_ns=duration, basis=basis)
-    unknown_grids = sum(graph.tasks.waves[target.kernels[-1]] <= 0 for target in targets.found)
-    lossless = (
-        f"; {unknown_grids} products of unknown grid are taken to lose nothing in pieces" if unknown_grids else ""
-    )
-    return changed.with_notes([f"ficco: {targets.note}{lossless}"])
+@dataclass(frozen=True)
+class _Shape:
+    """The coupled product of a group of targets, and whether its sizes are known."""
+
+    coupled: CoupledProduct
+    is_known: bool
+    meets: bool  #: whether the ranks wait for each other in the graph
+
+
+class _Ficco:
+    """The what-if on one graph."""
+
+    def __init__(self, graph: KernelGraph, parameters: Parameters, schedule: str, carrier: str) -> None:
+        self._graph, self._parameters, self._schedule, self._carrier = graph, parameters, schedule, carrier
+        self._ranks: Ints = likely_ranks(graph)
+        self._meets: Bools = waits_apart(graph)
+        self._slowdown: Floats = link_slowdowns(graph, graph.hardware)
+        self._duration: Floats = graph.tasks.duration_ns
+
+    def changed(self) -> KernelGraph:
+        """Return the graph with a pattern in the place of each product and its collective."""
+        graph = self._graph
+        targets = consumers(graph, GATHERING, ("gemm",)).joined(producers(graph, (SCATTERING,), ("gemm",)))
+        targets = _without_shared_kernels(targets)
+        device = graph.hardware.device
+        if device is None:
+            targets = targets.without(targets.found, *_UNKNOWN_DEVICE)
+        shapes: dict[_Shape, list[list[Target]]] = defaultdict(list)
+        if device is not None:
+            for group in groups_of(graph, targets.found):  # about 20 us each
+                shape = self._shape(group[0], device)
+                if isinstance(shape, _Shape):
+                    shapes[shape].append(group)
+                else:
+                    targets = targets.without(group, *shape)
+        if not shapes:
+            return nothing_to_apply(graph, "ficco", targets)
+        return self._spliced(shapes, targets)
+
+    def _shape(self, target: Target, device: Device) -> "_Shape | tuple[str, str]":
+        """Return the coupled product of a target; or the reason why there is none, and advice."""
+        tasks, row, kernel = self._graph.tasks, target.collective, target.kernel
+        topology = group_topology(int(self._ranks[row]), device, self._graph.hardware.network)
+        if topology.n_workers < 2:
+            return _ALONE
+        if topology.nodes > 1:
+            return _NODES
+        moved = float(tasks.bytes[row])
+        sizes = {"result_bytes" if target.sends else "operand_bytes": moved}
+        product, is_known = product_of_task(self._graph, kernel, device, **sizes)
+        if is_known and moved and not target.sends:
+            left, right, _ = product.operand_bytes
+            if not _agree(moved, left) and _agree(moved, right):  # weights are gathered: the product, transposed
+                product = replace(product, m=product.n, n=product.m)
+            elif not _agree(moved, left):
+                return _OTHER_OPERAND
+        if product.m < topology.n_workers**2:
+            return _FEW_ROWS
+        coupled = CoupledProduct(product, COLLECTIVE_KINDS[tasks.collective[row]], topology, moved)
+        return _Shape(coupled, is_known, bool(self._meets[row]))
+
+    def _spliced(self, shapes: dict[_Shape, list[list[Target]]], targets: Targets) -> KernelGraph:
+        """Return the graph with patterns: one for each shape and number of ranks."""
+        names: Counter[str] = Counter()
+        splices: list[tuple[_Shape, Splice]] = []
+        budget = task_budget(len(targets.found))
+        for shape, groups in shapes.items():
+            name = load_chooser().choose(shape.coupled) if self._schedule == "auto" else self._schedule
+            names[name] += sum(map(len, groups))
+            plan = Plan(shape.coupled, SCHEDULES[name], self._carrier)
+            for members in sorted({len(group) for group in groups} if name != "serial" else ()):
+                pattern = pattern_of(plan, self._parameters, members=members, budget=budget)
+                of_size = [group for group in groups if len(group) == members]
+                splices.append((shape, Splice(pattern, of_size, *self._ratios(shape, of_size))))
+        guessed = sum(len(group) for shape, groups in shapes.items() if not shape.is_known for group in groups)
+        note = f"ficco: {targets.note}; {', '.join(f'{count} by {name}' for name, count in names.most_common())}"
+        note += f"; sizes of {guessed} products from grid, bytes and duration" if guessed else ""
+        return self._finished(splice(self._graph, [each for _, each in splices]), splices).with_notes([note])
+
+    def _ratios(self, shape: _Shape, groups: Sequence[Sequence[Target]]) -> tuple[Floats, Floats]:
+        """Return traced times over modelled ones of kernels and of transfers, shape (groups, members)."""
+        kernels = [[self._duration[list(target.kernels)].sum() for target in group] for group in groups]
+        modelled_ns = float(kernel_columns(shape.coupled.transfer, self._parameters)["duration_ns"])
+        collectives = np.array([[target.collective for target in group] for group in groups])
+        transfers = self._duration[collectives] - self._late_ns(shape, collectives)
+        return np.array(kernels) / product_ns(shape.coupled.product, self._parameters), transfers / modelled_ns
+
+    def _late_ns(self, shape: _Shape, collectives: Ints) -> Floats:
+        """Return the time of collectives that is taken for waiting: none if their ranks meet in the graph."""
+        if shape.meets:
+            return np.zeros(collectives.shape)
+        modelled_ns = float(kernel_columns(shape.coupled.transfer, self._parameters)["duration_ns"])
+        beyond = self._duration[collectives] - modelled_ns * self._slowdown[collectives]
+        return np.asarray(np.where(beyond > _ROUNDING_NS, beyond, 0.0))
+
+    def _finished(self, graph: KernelGraph, splices: Sequence[tuple[_Shape, Splice]]) -> KernelGraph:
+        """Return the graph with the waits for late ranks, and with the basis of sizes that are not known."""
+        duration, basis = graph.tasks.duration_ns.copy(), graph.tasks.basis.copy()
+        first = len(self._graph.tasks)
+        for shape, each in splices:
+            n = len(each.pattern.graph.tasks)
+            rows = first + np.arange(len(each.groups) * n).reshape(-1, n)
+            first += rows.size
+            collectives = np.array([[target.collective for target in group] for group in each.groups])
+            late = np.flatnonzero(each.pattern.graph.tasks.name == each.pattern.graph.names.index(LATE))
+            duration[rows[:, late]] = self._late_ns(shape, collectives)
+            if not shape.is_known:
+                basis[rows] = np.maximum(basis[rows], int(Basis.ASSUMED))
+        return graph.with_tasks(duration_ns=duration, basis=basis)
+
+
+def _agree(moved: float, operand: float) -> bool:
+    return operand / _BYTES_FACTOR <= moved <= operand * _BYTES_FACTOR
+
+
+def _without_shared_kernels(targets: Targets) -> Targets:
+    """Return the targets without those whose kernels belong to an earlier one."""
+    taken: set[int] = set()
+    shared = []
+    for target in targets.found:
+        if taken.isdisjoint(target.kernels):
+            taken.update(target.kernels)
+        else:
+            shared.append(target)
+    meetings = {target.meeting for target in shared if target.meeting >= 0}
+    shared += [target for target in targets.found if target.meeting in meetings and target not in shared]
+    return targets.without(shared, *_SHARED) if shared else targets

@@ -6,7 +6,7 @@ the whole: rows of their operands lie as far apart as before (`distance_factor`)
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from math import ceil
@@ -90,6 +90,8 @@ CANDIDATES = ("serial", *STUDIED)
 CARRIERS = ("dma", "units")
 #: Collectives that bring an operand, and the one that sends a result.
 GATHERING, SCATTERING = ("all_gather", "all_to_all"), "reduce_scatter"
+#: Name of the mark that waits for ranks which come late; it takes no time of its own.
+LATE = "late ranks"
 _FABRICS = ("mesh", "switch", "ring")
 
 
@@ -266,19 +268,16 @@ class Plan:
         if self.schedule.transfer == "whole":
             return (Piece(whole, whole, step=0),)
         if self.schedule.shape == "2D":
-            size = "n" if self.coupled.sends else "k"
-            parts = enumerate(_evenly(getattr(whole, size), n))
-            adds = not self.coupled.sends
-            return tuple(
-                Piece(replace(whole, **{size: part}), whole, sums=adds and i > 0, step=i) for i, part in parts if part
-            )
+            if self.coupled.sends:
+                return tuple(Piece(replace(whole, n=part), whole, step=i) for i, part in _parts(whole.n, n))
+            return tuple(Piece(replace(whole, k=part), whole, sums=i > 0, step=i) for i, part in _parts(whole.k, n))
         if self.schedule.order == "uniform":
-            return tuple(Piece(replace(whole, m=rows), whole, step=i) for i, rows in enumerate(_evenly(whole.m, n)))
+            return tuple(Piece(replace(whole, m=rows), whole, step=i) for i, rows in _parts(whole.m, n))
         local = ceil(whole.m / n)
         streams = n - 1 if self.schedule.kernels == "unfused" else 1
         remote = tuple(
             Piece(replace(whole, m=rows), whole, step=i // streams, peer=i % streams if streams > 1 else -1)
-            for i, rows in enumerate(_evenly(whole.m - local, self.steps * streams))
+            for i, rows in _parts(whole.m - local, self.steps * streams)
         )
         own = Piece(replace(whole, m=local), whole)
         return (*remote, own) if self.coupled.sends else (own, *remote)
@@ -308,9 +307,10 @@ class Plan:
         return Transfer(kind, whole.size_bytes / n, topology, device)
 
 
-def _evenly(total: int, parts: int) -> list[int]:
-    """Return whole numbers that differ by one at most, and add up to `total`."""
-    return [total * (i + 1) // parts - total * i // parts for i in range(parts)]
+def _parts(total: int, count: int) -> Iterator[tuple[int, int]]:
+    """Yield numbered sizes that differ by one at most and add up to `total`, without those of 0."""
+    sizes = (total * (i + 1) // count - total * i // count for i in range(count))
+    return ((i, size) for i, size in enumerate(sizes) if size)
 
 
 def ring_hops(n_workers: int) -> float:
@@ -450,7 +450,7 @@ def pattern_of(plan: Plan, parameters: Parameters, *, members: int = 1, budget: 
 
 
 #: Marks of a pattern, and the fewest blocks of steps: the first, the last, and those between.
-_MARKS, _FEWEST_BLOCKS = 4, 3
+_MARKS, _FEWEST_BLOCKS = 5, 3
 
 
 def _blocks(plan: Plan, budget: int) -> tuple[Ints, bool]:
@@ -488,7 +488,8 @@ class _Writer:
                 columns |= {key: min(columns[key] * n, 1.0) for key in ("hbm", "l2", "footprint", "link")}
                 columns["engine"] = [0]
         engines = np.asarray(columns.pop("engine", [-1]))
-        lanes, steps = np.repeat(self.builder.lanes(COLLECTIVE_STREAM), len(engines)), []
+        lanes = np.repeat(self.builder.lanes(COLLECTIVE_STREAM), len(engines))
+        steps: list[Ints] = []
         for count in np.bincount(blocks).tolist():  # as many as there are devices, at most
             several = {key: columns[key] * count for key in ("duration_ns", "bytes")}
             named = {**columns, **several, "engine": np.tile(engines, members)}
@@ -501,13 +502,15 @@ class _Writer:
         return steps
 
     def _write_commands(self, steps: list[Ints]) -> None:
-        """Let copies wait for their commands, which are written one after the other from the collective's begin."""
+        """Let copies wait for their commands, which are written one after the other once all ranks are there."""
         pairs = self.plan.step_transfer.topology.n_workers - 1
         lag_ns = 0.0 if self.plan.on_units else self.parameters["dma_command_ns"]
+        begin = self.builder.mark(LATE, COLLECTIVE_STREAM)
+        self.builder.edges(self.builder.collective_begin, begin)
         for number, rows in zip(np.flatnonzero(np.diff(self.layout[0], prepend=-1)).tolist(), steps, strict=True):
             written = number * pairs + (np.arange(pairs) if rows.shape[1] == pairs else pairs - 1) + 1
             lags = np.tile(lag_ns * np.broadcast_to(written, rows.shape[1]), len(rows))
-            self.builder.edges(np.repeat(self.builder.collective_begin, rows.shape[1]), rows, lag_ns=lags)
+            self.builder.edges(np.repeat(begin, rows.shape[1]), rows, lag_ns=lags)
 
     def _add_products(self) -> dict[tuple[int, int], Ints]:
         """Add the products; return their tasks, shape (members,), by block of steps (-1: the local shard) and peer."""
@@ -563,4 +566,3 @@ class _Writer:
             self.builder.edges(products[(-1, -1) if (-1, -1) in products else (block, -1)], rows)
             last = rows
         self.builder.edges(last, self.builder.collective_end)
-
