@@ -21,9 +21,9 @@ SYSTEMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "c3": ("replay.studies.c3:reproduce", "replay.studies.c3:load_scenarios"),
         "t3": ("replay.studies.t3:reproduce", "replay.studies.t3:load_workload"),
         "ficco": (
-            "replay.studies.ficco_chooser:reproduce",
+            "replay.studies.ficco:reproduce",
             "replay.studies.ficco:load_scenarios",
-            "replay.studies.ficco_chooser:load_chooser",
+            "replay.what_ifs.chooser:load_chooser",
         ),
         "fused": ("replay.studies.fused.study:reproduce", "replay.studies.fused:load_workloads"),
     }

@@ -19,7 +19,7 @@ OVERLAPS: tuple[str, ...] = (
     "c3:dma_rp",
     "t3",
     "t3:mca",
-    "ficco:8",
+    "ficco:auto",
     "fuse_collectives",
     "overlap:none",
     "overlap:no_contention",

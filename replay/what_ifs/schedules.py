@@ -306,6 +306,16 @@ class Plan:
             device = with_figure(device, "link_gbps", device.value("link_gbps") / ring_hops(n))
         return Transfer(kind, whole.size_bytes / n, topology, device)
 
+    def step_columns(self, parameters: Parameters) -> dict[str, Any]:
+        """Return the transfer of one step as columns of a task: a kernel, or a copy for each peer."""
+        if self.on_units:
+            return {**kernel_columns(self.step_transfer, parameters), "priority": 1}
+        return {**copy_columns(self.step_transfer, parameters), "kind": TaskKind.COLLECTIVE}
+
+    def transfer_ns(self, parameters: Parameters) -> float:
+        """Return how long all steps take alone, without the commands of copies, ns."""
+        return self.steps * float(self.step_columns(parameters)["duration_ns"])
+
 
 def _parts(total: int, count: int) -> Iterator[tuple[int, int]]:
     """Yield numbered sizes that differ by one at most and add up to `total`, without those of 0."""
@@ -479,9 +489,8 @@ class _Writer:
         """Add the transfers; return the tasks of each block of steps, shape (members, copies of a step)."""
         blocks, merged = self.layout
         transfer, members, name = self.plan.step_transfer, self.builder.members, self.plan.step_transfer.kind
-        columns: dict[str, Any] = {**kernel_columns(transfer, self.parameters), "priority": 1}
+        columns = self.plan.step_columns(self.parameters)
         if not self.plan.on_units:
-            columns = {**copy_columns(transfer, self.parameters), "kind": TaskKind.COLLECTIVE}
             topology, n = transfer.topology, len(columns["engine"])
             columns["link"] = 1.0 / (topology.node_devices - 1 if topology.fabric == "mesh" else n)
             if merged:
@@ -563,6 +572,6 @@ class _Writer:
             rows = self.builder.tasks("add", lanes, columns, scale="transfer")
             self.builder.edges(last, rows)
             self.builder.edges(steps[block], np.repeat(rows, steps[block].shape[1]))
-            self.builder.edges(products[(-1, -1) if (-1, -1) in products else (block, -1)], rows)
+            self.builder.edges(products.get((-1, -1), products.get((block, -1), self.builder.kernel_begin)), rows)
             last = rows
         self.builder.edges(last, self.builder.collective_end)
