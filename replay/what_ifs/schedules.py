@@ -382,7 +382,7 @@ def piece_columns(piece: Piece, parameters: Parameters) -> dict[str, float]:
     columns, device = product_columns(piece.product, parameters), piece.product.device
     before, after = columns["duration_ns"], piece_ns(piece, parameters)
     if not piece.sums:
-        return {**columns, "duration_ns": after, "hbm": columns["hbm"] * before / after}
+        return {**columns, "duration_ns": after, "hbm": min(columns["hbm"] * before / after, 1.0)}
     read, rate = piece.product.operand_bytes[2], device.memory_bytes_per_s * parameters["memory_efficiency_mixed"]
     memory = columns["hbm"] * before * rate / 1e9
     cached = memory / (1.0 - columns["hit_share"])

@@ -124,11 +124,18 @@ class Targets:
         return f"{len(self.found)} collectives matched{unconfirmed}{reasons}"
 
     def joined(self, others: "Targets") -> "Targets":
-        """Return the targets of two searches of one graph. A miss of one search that is a target of the other goes."""
+        """Return the targets of two searches of one graph.
+
+        A miss of one search that is a target of the other goes. Of two misses, the one that says more than that the
+        collective is of another kind stays.
+        """
         found = (*self.found, *others.found)
         rows = {target.collective for target in found}
-        misses = {miss.collective: miss for miss in (*others.misses, *self.misses) if miss.collective not in rows}
-        return Targets(found, tuple(misses[row] for row in sorted(misses)))
+        misses: dict[int, Miss] = {}
+        for miss in (*self.misses, *others.misses):
+            if miss.collective not in misses or misses[miss.collective].reason.startswith(_OTHER_KIND):
+                misses[miss.collective] = miss
+        return Targets(found, tuple(misses[row] for row in sorted(misses.keys() - rows)))
 
     def without(self, targets: Sequence[Target], reason: str, advice: str = "") -> "Targets":
         """Return the targets without some, which are missed for `reason`."""
