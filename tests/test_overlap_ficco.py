@@ -581,4 +581,3 @@ def test_what_cannot_be_coupled_is_refused(tmp_path: Path) -> None:
         replace(on("ring"), collective="all_to_all")
     with pytest.raises(InvalidInputError, match="devices of one node"):
         replace(G1, topology=Topology(16, 8))
-
