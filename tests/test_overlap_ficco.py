@@ -28,7 +28,7 @@ from replay.graph.operators import batched_matmul
 from replay.studies.ficco import load_scenarios, reproduce, scenario_trace, sweep, times_ns, transfer_ratio
 from replay.studies.layer import step_ns
 from replay.studies.published import published_figures
-from replay.what_ifs import parse_what_if
+from replay.what_ifs import explain, parse_what_if
 from replay.what_ifs.chooser import FEATURES, Chooser, Decision, features_of, load_chooser, score_choices
 from replay.what_ifs.schedules import (
     CANDIDATES,
@@ -408,7 +408,7 @@ def test_sizes_that_are_not_known_come_from_grid_bytes_and_duration() -> None:
     ("graph", "reason"),
     [
         (job(device=""), "the catalogue does not know the device"),
-        (job(ranks=1), "a single rank takes part"),
+        (job(ranks=1), "their group is a single rank"),
         (job(ranks=16), "they go between nodes"),
         (replace(job(), operators=(batched_matmul(1, 60, 8, 2**20, 2),)), "fewer rows than there are pieces"),
         (replace(job(), operators=(batched_matmul(1, 8192, 1024, 1024, 2),)), "another amount than an operand"),
@@ -418,6 +418,8 @@ def test_sizes_that_are_not_known_come_from_grid_bytes_and_duration() -> None:
 def test_what_has_no_schedule_says_why(graph: KernelGraph, reason: str) -> None:
     changed = parse_what_if("ficco")(graph, PARAMETERS)
     assert reason in changed.notes[-1] and "nothing to apply it to" in changed.notes[-1]
+    (effect,) = explain(parse_what_if("ficco"), graph, PARAMETERS)
+    assert reason in effect.reason and (effect.advice or effect.ranks == 1)
     assert simulate(changed)[1].tolist() == simulate(graph)[1].tolist()
 
 
@@ -444,7 +446,8 @@ def test_auto_asks_the_chooser() -> None:
     assert chosen != "serial" and end_of(graph, "ficco") == end_of(graph, f"ficco:{chosen}")
     tiny = replace(graph, operators=(batched_matmul(1, 256, 64, 256, 2),)).with_tasks(bytes=np.array([2**17, 0]))
     assert end_of(tiny, "ficco") == simulate(tiny)[1].max()
-    assert parse_what_if("ficco")(tiny, PARAMETERS).notes[-1].endswith("; 1 by serial")
+    assert "1 not: the chooser expects no schedule to be faster" in parse_what_if("ficco")(tiny, PARAMETERS).notes[-1]
+    assert "1 by hetero_fused_1d" in parse_what_if("ficco:hetero_fused_1d")(tiny, PARAMETERS).notes[-1]
 
 
 def test_what_was_drawn_is_not_what_is_scored_on() -> None:

@@ -40,7 +40,11 @@ _UNKNOWN_DEVICE = (
 )
 _SHARED = "the kernel beside them is another's already", "use one collective for each product: smaller buckets"
 _NODES = "they go between nodes", "keep the groups of products inside a node, whose links DMA engines drive"
-_ALONE = "a single rank takes part", ""
+_ALONE = "their group is a single rank, which sends nothing", "record all ranks"
+_SLOWER = (
+    "the chooser expects no schedule to be faster",
+    "larger products gain more: try longer sequences, or a schedule",
+)
 _FEW_ROWS = "the product has fewer rows than there are pieces", "use larger batches or longer sequences"
 _OTHER_OPERAND = "they bring another amount than an operand of the product", "gather each operand by itself"
 
@@ -98,7 +102,11 @@ def ficco(schedule: str = "auto", carrier: str = "dma") -> WhatIf:
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         return _Ficco(graph, parameters, schedule, carrier).changed()
 
-    return WhatIf(what_if_text("ficco", schedule, *([carrier] if carrier != "dma" else [])), transform)
+    def targets(graph: KernelGraph, parameters: Parameters) -> Targets:
+        return _Ficco(graph, parameters, schedule, carrier).targets()[0]
+
+    name = what_if_text("ficco", schedule, *([carrier] if carrier != CARRIERS[0] else []))
+    return WhatIf(name, transform, targets=targets)
 
 
 @dataclass(frozen=True)
@@ -120,25 +128,51 @@ class _Ficco:
         self._slowdown: Floats = link_slowdowns(graph, graph.hardware)
         self._duration: Floats = graph.tasks.duration_ns
 
-    def changed(self) -> KernelGraph:
-        """Return the graph with a pattern in the place of each product and its collective."""
-        graph = self._graph
+    def targets(self) -> tuple[Targets, dict[_Shape, list[list[Target]]]]:
+        """Return the targets, and their groups by coupled product."""
+        graph, device = self._graph, self._graph.hardware.device
         targets = consumers(graph, GATHERING, ("gemm",)).joined(producers(graph, (SCATTERING,), ("gemm",)))
         targets = _without_shared_kernels(targets)
-        device = graph.hardware.device
         if device is None:
-            targets = targets.without(targets.found, *_UNKNOWN_DEVICE)
+            return targets.without(targets.found, *_UNKNOWN_DEVICE), {}
         shapes: dict[_Shape, list[list[Target]]] = defaultdict(list)
-        if device is not None:
-            for group in groups_of(graph, targets.found):  # about 20 us each
-                shape = self._shape(group[0], device)
-                if isinstance(shape, _Shape):
-                    shapes[shape].append(group)
-                else:
-                    targets = targets.without(group, *shape)
+        missed: dict[tuple[str, str], list[Target]] = defaultdict(list)
+        for group in groups_of(graph, targets.found):  # about 20 us each
+            shape = self._shape(group[0], device)
+            if isinstance(shape, _Shape):
+                shapes[shape].append(group)
+            else:
+                missed[shape] += group
+        for shape in [shape for shape in shapes if self._name(shape) == "serial"]:
+            missed[_SLOWER] += [target for group in shapes.pop(shape) for target in group]
+        for reason, members in missed.items():
+            targets = targets.without(members, *reason)
+        return targets, shapes
+
+    def _name(self, shape: _Shape) -> str:
+        """Return the schedule of a coupled product."""
+        return load_chooser().choose(shape.coupled) if self._schedule == "auto" else self._schedule
+
+    def changed(self) -> KernelGraph:
+        """Return the graph with a pattern in the place of each product and its collective."""
+        targets, shapes = self.targets()
         if not shapes:
-            return nothing_to_apply(graph, "ficco", targets)
-        return self._spliced(shapes, targets)
+            return nothing_to_apply(self._graph, "ficco", targets)
+        names: Counter[str] = Counter()
+        splices: list[tuple[_Shape, Splice]] = []
+        budget = task_budget(len(targets.found))
+        for shape, groups in shapes.items():
+            name = self._name(shape)
+            names[name] += sum(map(len, groups))
+            plan = Plan(shape.coupled, SCHEDULES[name], self._carrier)
+            for members in sorted({len(group) for group in groups}):
+                pattern = pattern_of(plan, self._parameters, members=members, budget=budget)
+                of_size = [group for group in groups if len(group) == members]
+                splices.append((shape, Splice(pattern, of_size, *self._ratios(shape, of_size))))
+        guessed = sum(len(group) for shape, groups in shapes.items() if not shape.is_known for group in groups)
+        note = f"ficco: {targets.note}; {', '.join(f'{count} by {name}' for name, count in names.most_common())}"
+        note += f"; sizes of {guessed} products from grid, bytes and duration" if guessed else ""
+        return self._finished(splice(self._graph, [each for _, each in splices]), splices).with_notes([note])
 
     def _shape(self, target: Target, device: Device) -> "_Shape | tuple[str, str]":
         """Return the coupled product of a target; or the reason why there is none, and advice."""
@@ -161,24 +195,6 @@ class _Ficco:
             return _FEW_ROWS
         coupled = CoupledProduct(product, COLLECTIVE_KINDS[tasks.collective[row]], topology, moved)
         return _Shape(coupled, is_known, bool(self._meets[row]))
-
-    def _spliced(self, shapes: dict[_Shape, list[list[Target]]], targets: Targets) -> KernelGraph:
-        """Return the graph with patterns: one for each shape and number of ranks."""
-        names: Counter[str] = Counter()
-        splices: list[tuple[_Shape, Splice]] = []
-        budget = task_budget(len(targets.found))
-        for shape, groups in shapes.items():
-            name = load_chooser().choose(shape.coupled) if self._schedule == "auto" else self._schedule
-            names[name] += sum(map(len, groups))
-            plan = Plan(shape.coupled, SCHEDULES[name], self._carrier)
-            for members in sorted({len(group) for group in groups} if name != "serial" else ()):
-                pattern = pattern_of(plan, self._parameters, members=members, budget=budget)
-                of_size = [group for group in groups if len(group) == members]
-                splices.append((shape, Splice(pattern, of_size, *self._ratios(shape, of_size))))
-        guessed = sum(len(group) for shape, groups in shapes.items() if not shape.is_known for group in groups)
-        note = f"ficco: {targets.note}; {', '.join(f'{count} by {name}' for name, count in names.most_common())}"
-        note += f"; sizes of {guessed} products from grid, bytes and duration" if guessed else ""
-        return self._finished(splice(self._graph, [each for _, each in splices]), splices).with_notes([note])
 
     def _ratios(self, shape: _Shape, groups: Sequence[Sequence[Target]]) -> tuple[Floats, Floats]:
         """Return traced times over modelled ones of kernels and of transfers, shape (groups, members)."""
