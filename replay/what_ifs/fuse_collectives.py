@@ -30,7 +30,7 @@ _FEWEST_RANKS = 2
 @recipe(
     "communication",
     "fuse_collectives",
-    Argument("order", "what the kernel computes first", default=_REMOTE_FIRST, choices=ORDERS),
+    Argument("order", "what the kernel computes first", default=_REMOTE_FIRST, choices=tuple(ORDERS)),
 )
 def fuse_collectives(order: str = _REMOTE_FIRST) -> WhatIf:
     """Fuse an embedding or matrix product with the all-to-all or all-reduce that follows it.
