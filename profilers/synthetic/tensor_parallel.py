@@ -133,7 +133,7 @@ class _Writer:
         called, thread = self.timing.called[position], self._thread()
         span = {"name": kernel.op, "start_ns": called, "dur_ns": max(kernel.host_ns - 1, 1)}
         shapes = [list(shape) for shape in (kernel.shape, *kernel.operands)]
-        types = [f"c10::{self.job.dtype}"] * len(shapes)
+        types = ["float" if self.job.dtype == "Float" else f"c10::{self.job.dtype}"] * len(shapes)
         arguments = {"shapes": json.dumps(shapes, separators=(",", ":")), "dtypes": json.dumps(types)}
         self._add("ops", {**thread, **span, **arguments})
         for i, source in enumerate(kernel.after):

@@ -25,7 +25,7 @@ SYSTEMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "replay.studies.ficco:load_scenarios",
             "replay.what_ifs.chooser:load_chooser",
         ),
-        "fused": ("replay.studies.fused.study:reproduce", "replay.studies.fused:load_workloads"),
+        "fused": ("replay.studies.fused:reproduce", "replay.studies.fused:load_workloads"),
     }
 )
 #: Abstract of the paper, a public source that was read, derived by arithmetic, a secondary description, recollection.

@@ -1,9 +1,10 @@
 """Fused collectives what-if: a kernel sends its own result slice by slice (arXiv 2305.06942)."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,15 +12,18 @@ from profilers.trace.arrays import Floats, Ints
 from profilers.trace.kernels import CLASSES, COMPUTE_BOUND
 from replay.calibration.parameters import Parameters
 from replay.costs.wire_time import collective_models, group_topology, likely_ranks, link_slowdowns, waits_apart
-from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, EdgeKind, KernelGraph, TaskKind
+from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, EdgeKind, KernelGraph, Network, TaskKind
 from replay.what_ifs.slices import ORDERS, Fusion, Group, fused_pattern
 from replay.what_ifs.splice import Splice, splice, task_budget
 from replay.what_ifs.targets import Target, groups_of, nothing_to_apply, producers
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, unknown_name, what_if_text
+from replay.what_ifs.world_size import checked_network
 
 _KINDS, _CLASSES = ("all_to_all", "all_reduce"), ("embedding", "gemm")
 _REMOTE_FIRST = "remote_first"
-#: Demands of a kernel that its slices have as well.
+#: Usual order and network, as in the arguments.
+_USUAL = (_REMOTE_FIRST, 8, 0, 0.0)
+#: Columns of a kernel that its slices have as well, beside its demand.
 _SHARED = ("occupies", "footprint", "hit_share")
 #: Share of the memory's bandwidth from which a kernel counts as bound by memory, whatever its class.
 _MEMORY_BOUND = 0.7
@@ -31,8 +35,13 @@ _FEWEST_RANKS = 2
     "communication",
     "fuse_collectives",
     Argument("order", "what the kernel computes first", default=_REMOTE_FIRST, choices=tuple(ORDERS)),
+    Argument("per_node", "devices of a node", "whole", default="8"),
+    Argument("adapters", "network adapters of a node; 0: the catalogue's, or one a device", "whole", default="0"),
+    Argument("adapter_gbps", "GB/s of an adapter, one way; 0: the catalogue's", "number", default="0"),
 )
-def fuse_collectives(order: str = _REMOTE_FIRST) -> WhatIf:
+def fuse_collectives(
+    order: str = _REMOTE_FIRST, *, per_node: int = 8, adapters: int = 0, adapter_gbps: float = 0.0
+) -> WhatIf:
     """Fuse an embedding or matrix product with the all-to-all or all-reduce that follows it.
 
     The two become one persistent kernel, which sends each slice of its result as soon as it is computed. The registers
@@ -47,6 +56,8 @@ def fuse_collectives(order: str = _REMOTE_FIRST) -> WhatIf:
     - An all-reduce is summed by the kernel, in one shot or in two, whichever exchanges faster.
     - ORDER says what the kernel computes first: ``remote_first`` what other nodes and then peers wait for,
       ``local_first`` the rank's own slices, ``ascending`` by the receiver's rank.
+    - Nodes of the traced job have PER_NODE devices and ADAPTERS of ADAPTER_GBPS; by default they are those of a usual
+      node of the device.
 
     Slices take the time of the traced kernel, and messages that of the traced collective's bytes, as far as the model
     of collectives explains its time. In a trace of single ranks, the rest is the wait for other ranks, and stays.
@@ -63,107 +74,112 @@ def fuse_collectives(order: str = _REMOTE_FIRST) -> WhatIf:
     """
     if order not in ORDERS:
         raise unknown_name("fuse_collectives has no order", order, tuple(ORDERS))
-    name = what_if_text("fuse_collectives", *([] if order == _REMOTE_FIRST else [order]))
+    network, given = checked_network(per_node, adapters, adapter_gbps), (order, per_node, adapters, adapter_gbps)
+    count = max((i + 1 for i, usual in enumerate(_USUAL) if given[i] != usual), default=0)
+    name = what_if_text("fuse_collectives", *given[:count])
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         targets = producers(graph, _KINDS, _CLASSES)
+        alone = [target for target in targets.found if likely_ranks(graph)[target.collective] == 1]
+        targets = targets.without(alone, "they have one rank") if alone else targets
         if targets.found and graph.hardware.device is None:
             reason = "the trace names no device whose links could send the slices (--device NAME)"
             return graph.with_notes([f"{name}: nothing to apply it to: {reason}"])
         if not targets.found:
             return nothing_to_apply(graph, name, targets)
-        fused = _Fused(graph, parameters, order, groups_of(graph, targets.found)).graph_of_slices()
-        return fused.with_notes([f"{name}: {targets.note}"])
+        stated = graph if network == Network() else replace(graph, hardware=replace(graph.hardware, network=network))
+        fused = _fused(_Groups(stated, parameters, order, groups_of(graph, targets.found)))
+        return replace(fused, hardware=graph.hardware).with_notes([f"{name}: {targets.note}"])
 
     return WhatIf(name, transform)
 
 
+class _Exchanges(NamedTuple):
+    """The time of each task's bytes on its links, the wait for other ranks in its duration, and its ranks."""
+
+    wire_ns: Floats
+    wait_ns: Floats
+    ranks: Ints
+
+
 @dataclass(frozen=True)
-class _Fused:
-    """The targets of a graph, fused: groups of ranks whose collectives meet."""
+class _Groups:
+    """Targets of a graph, in groups of ranks that meet, and how they are to be fused."""
 
     graph: KernelGraph
     parameters: Parameters
     order: str
     groups: Sequence[Sequence[Target]]
 
-    @cached_property
-    def _sent(self) -> tuple[Floats, Floats, Ints, Ints]:
-        """Time of each task's bytes on its links, the wait for other ranks, its bytes and its ranks.
+    @property
+    def collectives(self) -> Ints:
+        """Rows of the collectives."""
+        return np.array([target.collective for group in self.groups for target in group])
 
-        The time of a collective beyond the model's is taken for slower links if its ranks meet in the graph, else for
-        the wait. Where bytes are unknown, a share of the time above `collective_latency_ns` is that of the bytes.
+    @cached_property
+    def exchanges(self) -> _Exchanges:
+        """Times and ranks of all collectives.
+
+        The time of a collective beyond that of the model is taken for slower links if its ranks meet in the graph, else
+        for the wait. Where bytes are unknown, a share of the time above `collective_latency_ns` is that of the bytes.
         """
-        graph, parameters, tasks = self.graph, self.parameters, self.graph.tasks
-        models, apart = collective_models(graph, parameters), waits_apart(graph)
-        slowdown, duration = link_slowdowns(graph, graph.hardware), tasks.duration_ns
+        graph, parameters, duration = self.graph, self.parameters, self.graph.tasks.duration_ns
+        models, apart, slowdown = (
+            collective_models(graph, parameters),
+            waits_apart(graph),
+            link_slowdowns(graph, graph.hardware),
+        )
         total = models.total_ns(slowdown)
         wire = models.wire_ns * slowdown * np.minimum(duration / np.maximum(total, 1e-9), 1.0)
         beyond = np.maximum(duration - total, 0.0)
         share = np.where(apart, *(parameters[f"collective_wire_share{suffix}"] for suffix in ("", "_waiting")))
         above = np.maximum(duration - parameters["collective_latency_ns"], 0.0)
-        wire = np.where(models.is_known, wire + beyond * apart, above * share)
-        wait = np.where(models.is_known, beyond, above * (1 - share)) * ~apart
-        ranks = np.maximum(likely_ranks(graph), graph.world_size or _FEWEST_RANKS)
-        return wire, wait, tasks.bytes, np.where(likely_ranks(graph) > 0, likely_ranks(graph), ranks)
+        ranks = likely_ranks(graph)
+        return _Exchanges(
+            np.where(models.is_known, wire + beyond * apart, above * share),
+            np.where(models.is_known, beyond, above * (1 - share)) * ~apart,
+            np.where(ranks > 0, ranks, max(graph.world_size, _FEWEST_RANKS)),
+        )
 
-    def graph_of_slices(self) -> KernelGraph:
-        """Return the graph with persistent kernels in the place of the targets."""
-        graph = self._without_gaps()
-        collectives = np.array([target.collective for group in self.groups for target in group])
-        changed = splice(graph, self._splices(), drop_launches=True)
-        wait = self._sent[1][collectives]
-        duration, kind = changed.tasks.duration_ns.copy(), changed.tasks.kind.copy()
-        duration[collectives] = wait
-        kind[collectives[wait > 0]] = int(TaskKind.COLLECTIVE)
-        return changed.with_tasks(duration_ns=duration, kind=kind)
+    def alike(self) -> list[list[Sequence[Target]]]:
+        """Return the groups by what their patterns follow from."""
+        tasks, alike = self.graph.tasks, defaultdict[tuple[int, ...], list[Sequence[Target]]](list)
+        for group in self.groups:  # some 5 us each
+            target = group[0]
+            of_kernel = (tasks.workgroups, tasks.operator, tasks.class_, tasks.name)
+            sizes = (tasks.collective[target.collective], *self._size(target))
+            key = (len(group), *map(int, sizes), *(int(column[target.kernel]) for column in of_kernel))
+            alike[key].append(group)
+        return list(alike.values())
 
-    def _without_gaps(self) -> KernelGraph:
-        """Return the graph without the gaps of launches inside targets, and without waits for the library's stream."""
-        edges, n = self.graph.edges, len(self.graph.tasks)
-        packing, sends = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
-        for group in self.groups:
-            for target in group:
-                packing[list(target.packing)] = sends[target.collective] = True
-        is_wait = np.isin(edges.kind, (EdgeKind.WAIT, EdgeKind.WAIT_INFERRED)) & sends[edges.source]
-        lag = np.where(packing[edges.target] & ~edges.from_start, 0.0, edges.lag_ns)
-        lag = np.where(is_wait, np.maximum(lag - self.parameters["stream_sync_ns"], 0.0), lag)
-        return replace(self.graph, edges=replace(edges, lag_ns=lag))
-
-    def _splices(self) -> list[Splice]:
-        """Return one pattern for all groups of the same sizes, with the ratios of traced times to the pattern's."""
-        wire_ns, _, _, _ = self._sent
-        duration, budget = self.graph.tasks.duration_ns, task_budget(sum(map(len, self.groups)))
-        alike: dict[tuple[float, ...], list[Sequence[Target]]] = defaultdict(list)
-        for group in self.groups:  # about 5 us each
-            alike[self._key(group)].append(group)
-        splices = []
-        for groups in alike.values():
-            fusion = self._fusion(groups[0], budget)
-            library_ns = fusion.group.library_ns(fusion.kind, fusion.size_bytes)
-            kernels, wires = (
-                np.array([[column[row(target)] for target in group] for group in groups])
-                for column, row in ((duration, _kernel), (wire_ns, _collective))
-            )
-            pattern = fused_pattern(fusion, self.parameters)
-            splices.append(Splice(pattern, groups, kernels / max(fusion.kernel_ns, 1e-9), wires / library_ns))
-        return splices
-
-    def _key(self, group: Sequence[Target]) -> tuple[float, ...]:
-        """Return what groups with one pattern have in common."""
-        tasks, target = self.graph.tasks, group[0]
-        row, sent = target.kernel, target.collective
-        sizes = (tasks.workgroups[row], tasks.operator[row], tasks.class_[row], tasks.name[row])
-        return (len(group), int(tasks.collective[sent]), *self._size(target), *map(int, sizes))
+    def fusion(self, members: Sequence[Target], budget: int) -> Fusion:
+        """Return what the pattern of a group follows from."""
+        tasks, target = self.graph.tasks, members[0]
+        row, size, ranks = target.kernel, *self._size(target)
+        demand = {name: float(tasks.demand[row, i]) for i, name in enumerate(RESOURCES)}
+        is_light = CLASSES[tasks.class_[row]] not in COMPUTE_BOUND or demand["hbm"] >= _MEMORY_BOUND
+        return Fusion(
+            self._group(ranks),
+            COLLECTIVE_KINDS[tasks.collective[target.collective]],
+            float(size),
+            float(np.mean([tasks.duration_ns[each.kernel] for each in members])),
+            workgroups=int(tasks.workgroups[row]),
+            waves=float(tasks.waves[row]),
+            demand=demand | {name: float(getattr(tasks, name)[row]) for name in _SHARED},
+            is_memory_bound=is_light,
+            order=self.order,
+            members=len(members),
+            budget=budget,
+        )
 
     def _size(self, target: Target) -> tuple[int, int]:
         """Return bytes and ranks of a collective; unknown bytes are those that its links carry in its time."""
-        wire_ns, _, moved, ranks = self._sent
         row = target.collective
-        if moved[row] > 0:
-            return int(moved[row]), int(ranks[row])
-        per_byte = self._group(int(ranks[row])).library_ns(COLLECTIVE_KINDS[self.graph.tasks.collective[row]], 1.0)
-        return max(round(float(wire_ns[row]) / per_byte), 1), int(ranks[row])
+        size, ranks = int(self.graph.tasks.bytes[row]), int(self.exchanges.ranks[row])
+        if size > 0:
+            return size, ranks
+        per_byte = self._group(ranks).library_ns(COLLECTIVE_KINDS[self.graph.tasks.collective[row]], 1.0)
+        return max(round(float(self.exchanges.wire_ns[row]) / per_byte), 1), ranks
 
     def _group(self, ranks: int) -> Group:
         """Return a group of so many ranks."""
@@ -172,31 +188,39 @@ class _Fused:
         topology = group_topology(ranks, hardware.device, hardware.network)
         return Group(topology, hardware.device, self.parameters["store_link_share"])
 
-    def _fusion(self, group: Sequence[Target], budget: int) -> Fusion:
-        """Return what a pattern for a group is built from."""
-        tasks, target = self.graph.tasks, group[0]
-        row, (size, ranks) = target.kernel, self._size(target)
-        demand = {name: float(tasks.demand[row, RESOURCES.index(name)]) for name in RESOURCES}
-        demand |= {name: float(getattr(tasks, name)[row]) for name in _SHARED}
-        is_light = CLASSES[tasks.class_[row]] not in COMPUTE_BOUND or demand["hbm"] >= _MEMORY_BOUND
-        kind = COLLECTIVE_KINDS[tasks.collective[target.collective]]
-        known = {"demand": demand, "is_memory_bound": is_light, "order": self.order}
-        return Fusion(
-            self._group(ranks),
-            kind,
-            float(size),
-            float(np.mean([tasks.duration_ns[each.kernel] for each in group])),
-            workgroups=int(tasks.workgroups[row]),
-            waves=float(tasks.waves[row]),
-            members=len(group),
-            budget=budget,
-            **known,
-        )
+
+def _fused(groups: _Groups) -> KernelGraph:
+    """Return the graph with persistent kernels in the place of targets; where a trace holds waits for ranks, they stay.
+
+    One pattern stands for all groups of the same sizes, scaled to the traced times.
+    """
+    duration, wire_ns = groups.graph.tasks.duration_ns, groups.exchanges.wire_ns
+    budget, splices = task_budget(len(groups.collectives)), []
+    for alike in groups.alike():
+        fusion = groups.fusion(alike[0], budget)
+        kernels = np.array([[duration[target.kernel] for target in group] for group in alike])
+        wires = np.array([[wire_ns[target.collective] for target in group] for group in alike])
+        library_ns = fusion.group.library_ns(fusion.kind, fusion.size_bytes)
+        pattern = fused_pattern(fusion, groups.parameters)
+        splices.append(Splice(pattern, alike, kernels / max(fusion.kernel_ns, 1e-9), wires / library_ns))
+    changed = splice(_without_gaps(groups), splices, drop_launches=True)
+    collectives = groups.collectives
+    wait, duration = groups.exchanges.wait_ns[collectives], changed.tasks.duration_ns.copy()
+    kind = changed.tasks.kind.copy()
+    duration[collectives], kind[collectives[wait > 0]] = wait, int(TaskKind.COLLECTIVE)
+    return changed.with_tasks(duration_ns=duration, kind=kind)
 
 
-def _kernel(target: Target) -> int:
-    return target.kernel
+def _without_gaps(groups: _Groups) -> KernelGraph:
+    """Return the graph without the gaps before packing kernels, and without waits for the library's stream.
 
-
-def _collective(target: Target) -> int:
-    return target.collective
+    A task that waits for the collective by an event does so up to `stream_sync_ns` earlier.
+    """
+    graph, edges, n = groups.graph, groups.graph.edges, len(groups.graph.tasks)
+    packs, sends = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
+    packs[[row for group in groups.groups for target in group for row in target.packing]] = True
+    sends[groups.collectives] = True
+    waits = np.isin(edges.kind, (EdgeKind.WAIT, EdgeKind.WAIT_INFERRED)) & sends[edges.source]
+    lag = np.where(packs[edges.target] & ~edges.from_start, 0.0, edges.lag_ns)
+    lag = np.where(waits, np.maximum(lag - groups.parameters["stream_sync_ns"], 0.0), lag)
+    return replace(graph, edges=replace(edges, lag_ns=lag))

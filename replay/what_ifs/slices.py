@@ -394,9 +394,10 @@ class _Builder:
             return
         group, n_parts = self.fusion.group, waiting.shape[1]
         member = np.zeros_like(sent.offset) if self.fusion.members == 1 else group.receiver(sent.rank, sent.offset)
-        flag = np.where(group.is_far(sent.offset), *(self.parameters[f"{name}_latency_ns"] for name in ("put", "store")))
+        put_ns, store_ns = self.parameters["put_latency_ns"], self.parameters["store_latency_ns"]
+        flag = np.where(group.is_far(sent.offset), put_ns, store_ns)
         target = waiting[member, np.minimum(sent.part, n_parts - 1)]
-        rows = np.unique(np.stack([sent.message, target, flag.astype(np.int64)]), axis=1, return_index=True)[1]
+        rows = np.unique(np.stack([sent.message, target]), axis=1, return_index=True)[1]
         message, target, flag = sent.message[rows], target[rows], flag[rows]
         self.pattern.edges(sent.task[message], target, lag_ns=flag)
         self.pattern.edges(sent.source[message], target, lag_ns=flag)

@@ -60,11 +60,7 @@ def change_world_size(ranks: int, *, per_node: int = 8, adapters: int = 0, adapt
     """
     if ranks < 1 or per_node < 1:
         raise InvalidInputError(f"{ranks} ranks, {per_node} in a node: give two whole numbers above zero")
-    if not 0 <= adapters <= _MOST_ADAPTERS or not 0 <= adapter_gbps <= _MOST_GBPS:
-        raise InvalidInputError(
-            f"{adapters} adapters of {adapter_gbps:g} GB/s: give 0 to {_MOST_ADAPTERS} and 0 to {_MOST_GBPS:g}"
-        )
-    network = Network(per_node, adapters, adapter_gbps)
+    network = checked_network(per_node, adapters, adapter_gbps)
     _check_nodes(ranks, network)
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
@@ -91,6 +87,22 @@ def change_world_size(ranks: int, *, per_node: int = 8, adapters: int = 0, adapt
     given, usual = (per_node, adapters, adapter_gbps), (8, 0, 0.0)
     count = max((i + 1 for i in range(len(usual)) if given[i] != usual[i]), default=0)
     return WhatIf(what_if_text("change_world_size", ranks, *given[:count]), transform, retimes=True)
+
+
+def checked_network(per_node: int, adapters: int, adapter_gbps: float) -> Network:
+    """Return the network that a user gave.
+
+    Raises
+    ------
+    InvalidInputError
+        A number is out of range.
+    """
+    if per_node < 1 or not 0 <= adapters <= _MOST_ADAPTERS or not 0 <= adapter_gbps <= _MOST_GBPS:
+        raise InvalidInputError(
+            f"nodes of {per_node} devices, {adapters} adapters of {adapter_gbps:g} GB/s: give 1 device or more, "
+            f"0 to {_MOST_ADAPTERS} adapters, and 0 to {_MOST_GBPS:g}"
+        )
+    return Network(per_node, adapters, adapter_gbps)
 
 
 _HOW = "give others as change_world_size:{}:PER_NODE:ADAPTERS:ADAPTER_GBPS"
