@@ -80,7 +80,8 @@ def fuse_collectives(
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         targets = producers(graph, _KINDS, _CLASSES)
-        alone = [target for target in targets.found if likely_ranks(graph)[target.collective] == 1]
+        ranks = likely_ranks(graph)
+        alone = [target for target in targets.found if ranks[target.collective] == 1]
         targets = targets.without(alone, "they have one rank") if alone else targets
         if targets.found and graph.hardware.device is None:
             reason = "the trace names no device whose links could send the slices (--device NAME)"
