@@ -15,7 +15,7 @@ from replay.costs.wire_time import collective_models, group_topology, likely_ran
 from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, EdgeKind, KernelGraph, Network, TaskKind
 from replay.what_ifs.slices import ORDERS, Fusion, Group, fused_pattern
 from replay.what_ifs.splice import Splice, splice, task_budget
-from replay.what_ifs.targets import Target, groups_of, nothing_to_apply, producers
+from replay.what_ifs.targets import Target, Targets, groups_of, nothing_to_apply, producers
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, unknown_name, what_if_text
 from replay.what_ifs.world_size import checked_network
 
@@ -79,20 +79,22 @@ def fuse_collectives(
     name = what_if_text("fuse_collectives", *given[:count])
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
-        targets = producers(graph, _KINDS, _CLASSES)
-        ranks = likely_ranks(graph)
-        alone = [target for target in targets.found if ranks[target.collective] == 1]
-        targets = targets.without(alone, "they have one rank") if alone else targets
-        if targets.found and graph.hardware.device is None:
-            reason = "the trace names no device whose links could send the slices (--device NAME)"
-            return graph.with_notes([f"{name}: nothing to apply it to: {reason}"])
+        targets = _targets(graph, parameters)
         if not targets.found:
             return nothing_to_apply(graph, name, targets)
         stated = graph if network == Network() else replace(graph, hardware=replace(graph.hardware, network=network))
         fused = _fused(_Groups(stated, parameters, order, groups_of(graph, targets.found)))
         return replace(fused, hardware=graph.hardware).with_notes([f"{name}: {targets.note}"])
 
-    return WhatIf(name, transform)
+    return WhatIf(name, transform, targets=_targets)
+
+
+def _targets(graph: KernelGraph, _: Parameters) -> Targets:
+    """Return the collectives that can be fused with the kernel before them."""
+    targets = producers(graph, _KINDS, _CLASSES)
+    if targets.found and graph.hardware.device is None:
+        return targets.without(targets.found, "the trace names no device", "name the device: --device NAME")
+    return targets
 
 
 class _Exchanges(NamedTuple):
