@@ -10,7 +10,7 @@ from profilers.trace.activity import COMMUNICATION_KEYS, DeviceTimes
 from profilers.trace.trace import Trace
 from replay.what_ifs import CollectiveEffect
 from seqpoint.notebook import Table
-from seqpoint.units import duration, quantity
+from seqpoint.units import duration
 
 #: Rank, number (None if the trace does not number it) and times of a device.
 DeviceRow = tuple[int, int | None, DeviceTimes]
@@ -109,7 +109,7 @@ def effects_table(effects: Sequence[CollectiveEffect]) -> Table:
         alike[(*facts, effect.kernel[:_LONGEST_NAME] or "-")].append(effect)
     rows = []
     for (what_if, kind, size, ranks, reason, kernel), members in alike.items():
-        sizes = (quantity(size, "B") if size else "-", ranks or "-", len(members))
+        sizes = (f"{size / 1e6:.4g} MB" if size else "-", ranks or "-", len(members))
         times = [sum(getattr(each, name) for each in members) / len(members) for name in ("before_ns", "after_ns")]
         shown = ["-" if math.isnan(time) else duration(time) for time in times]
         why = ": ".join(filter(None, (reason, members[0].advice)))

@@ -211,7 +211,7 @@ class _Search:
         for row in rows.tolist():
             path = self._kernels_of(row, kinds, frozenset(classes))
             if isinstance(path, str):
-                misses.append(Miss(row, path, _advice(path, kinds)))
+                misses.append(Miss(row, path, _advice(path)))
                 continue
             self._assigned.update(path)
             by_order = not self._has_sizes(row, path)
@@ -309,7 +309,13 @@ _OUTSIDE_WAIT = "the host, or another stream, waits between the kernels beside t
 _OTHER_AMOUNT = "the kernel beside them {} another amount than is sent"
 _ALONE = "their group is a single rank, which sends nothing"
 _INCOMPLETE = "not every rank of theirs has such a kernel"
-_SPLIT_REDUCTION = "use sequence parallelism, which replaces the all-reduce by a reduce-scatter and an all-gather"
+#: What would have to change for a collective of a kind that a what-if does not act on.
+_ADVICE_BY_KIND: Mapping[str, str] = {
+    "all_reduce": "use sequence parallelism, which replaces the all-reduce by a reduce-scatter and an all-gather",
+    "all_gather": "ficco and dma_collectives act on all-gathers",
+    "reduce_scatter": "t3 and ficco act on reduce-scatters",
+    "all_to_all": "fuse_collectives, ficco and dma_collectives act on all-to-alls",
+}
 #: What would have to change, by the beginning of a reason.
 _ADVICE: Mapping[str, str] = {
     _UNKNOWN_KIND: "record the collectives' arguments: newer PyTorch writes them, or a Chakra trace has them",
@@ -324,10 +330,10 @@ _ADVICE: Mapping[str, str] = {
 }
 
 
-def _advice(reason: str, kinds: Collection[str]) -> str:
+def _advice(reason: str) -> str:
     """Return what would have to change for a collective that is no target; empty if nothing is known."""
-    if reason.startswith(_OTHER_KIND) and reason.endswith("all_reduce") and "all_reduce" not in kinds:
-        return _SPLIT_REDUCTION
+    if reason.startswith(f"{_OTHER_KIND} ") and (kind := reason.removeprefix(f"{_OTHER_KIND} ")) in COLLECTIVE_KINDS:
+        return _ADVICE_BY_KIND.get(kind, "none of these techniques acts on them")
     if reason.endswith((" comes before them", " comes after them")):
         return "move the collective next to a matrix product: another what-if, or other buckets"
     return next((advice for text, advice in _ADVICE.items() if reason.startswith(text)), "")
