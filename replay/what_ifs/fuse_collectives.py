@@ -141,7 +141,7 @@ class _Groups:
         return _Exchanges(
             np.where(models.is_known, wire + beyond * apart, above * share),
             np.where(models.is_known, beyond, above * (1 - share)) * ~apart,
-            np.where(ranks > 0, ranks, max(graph.world_size, _FEWEST_RANKS)),
+            np.where(ranks > 1, ranks, max(graph.world_size, _FEWEST_RANKS)),
         )
 
     def alike(self) -> list[list[Sequence[Target]]]:
@@ -150,7 +150,7 @@ class _Groups:
         for group in self.groups:  # some 5 us each
             target = group[0]
             of_kernel = (tasks.workgroups, tasks.operator, tasks.class_, tasks.name)
-            sizes = (tasks.collective[target.collective], *self._size(target))
+            sizes = (tasks.collective[target.collective], *self._size(group))
             key = (len(group), *map(int, sizes), *(int(column[target.kernel]) for column in of_kernel))
             alike[key].append(group)
         return list(alike.values())
@@ -158,7 +158,7 @@ class _Groups:
     def fusion(self, members: Sequence[Target], budget: int) -> Fusion:
         """Return what the pattern of a group follows from."""
         tasks, target = self.graph.tasks, members[0]
-        row, size, ranks = target.kernel, *self._size(target)
+        row, size, ranks = target.kernel, *self._size(members)
         demand = {name: float(tasks.demand[row, i]) for i, name in enumerate(RESOURCES)}
         is_light = CLASSES[tasks.class_[row]] not in COMPUTE_BOUND or demand["hbm"] >= _MEMORY_BOUND
         return Fusion(
@@ -175,10 +175,11 @@ class _Groups:
             budget=budget,
         )
 
-    def _size(self, target: Target) -> tuple[int, int]:
+    def _size(self, members: Sequence[Target]) -> tuple[int, int]:
         """Return bytes and ranks of a collective; unknown bytes are those that its links carry in its time."""
-        row = target.collective
+        row = members[0].collective
         size, ranks = int(self.graph.tasks.bytes[row]), int(self.exchanges.ranks[row])
+        ranks = len(members) if len(members) > 1 else ranks
         if size > 0:
             return size, ranks
         per_byte = self._group(ranks).library_ns(COLLECTIVE_KINDS[self.graph.tasks.collective[row]], 1.0)

@@ -315,7 +315,8 @@ class _Builder:
         fusion, kept = self.fusion, 1 - self.parameters["persistent_occupancy_loss"]
         done = ends = np.cumsum(slices.share)
         if fusion.workgroups and fusion.waves:
-            wave = max(int(fusion.workgroups / fusion.waves * kept), 1) / fusion.workgroups
+            resident = min(fusion.workgroups / fusion.waves * kept, fusion.workgroups)
+            wave = max(int(resident), 1) / fusion.workgroups
             ends = np.minimum(np.ceil(done / wave - 1e-9) * wave, done[-1])
         inside = (slices.offset > 0) & ~fusion.group.is_far(slices.offset)
         unwritten = slices.share * fusion.size_bytes / self._memory_bytes_per_s * 1e9 * fusion.is_memory_bound
@@ -353,6 +354,7 @@ class _Builder:
             "kind": TaskKind.COPY,
             "duration_ns": size / rate * 1e9,
             "bytes": np.round(size),
+            "ranks": np.where(is_far, group.ranks, group.topology.devices_per_node),
             "hbm": np.minimum(np.where(is_far, 2.0, 1.0) * rate / peak, 1.0),
             **{"link": 1.0, "link_number": links[link[first]] if n else 0},
         }

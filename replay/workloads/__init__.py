@@ -1,4 +1,4 @@
-"""Transformers, their operators, how they are parallelised, and the time of a training step."""
+"""Transformers and recommendation models: their operators, how they are parallelised, and their training steps."""
 
 from replay.workloads.architecture import (
     Step,
@@ -10,6 +10,7 @@ from replay.workloads.architecture import (
     load_transformers,
     tally,
 )
+from replay.workloads.dlrm import Cluster, Dlrm, dlrm_trace
 from replay.workloads.timing import Timed, time_operators
 from replay.workloads.training import (
     Layout,
@@ -31,6 +32,8 @@ from replay.workloads.training_trace import training_trace
 from replay.workloads.transformer import Pass, forward
 
 __all__ = [
+    "Cluster",
+    "Dlrm",
     "Layout",
     "MeasuredStep",
     "Pass",
@@ -44,6 +47,7 @@ __all__ = [
     "as_measured",
     "backward",
     "calibrate_training",
+    "dlrm_trace",
     "find_transformer",
     "forward",
     "fused",

@@ -312,6 +312,6 @@ def _weight_bytes(widths: Sequence[int]) -> int:
 
 
 def _backward(batch: int, widths: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Return the products of a backward pass: gradients of weights and of inputs, from the last layer on."""
+    """Return the products of a backward pass: gradients of inputs and of weights, from the last layer on."""
     layers = list(pairwise(widths))[::-1]
-    return [shape for a, b in layers for shape in ((a, b, batch), (batch, a, b))]
+    return [shape for a, b in layers for shape in ((batch, a, b), (a, b, batch))]
