@@ -1,17 +1,15 @@
-"""`replay.what_ifs.pipeline` and `replay.what_ifs.pipeline`: what overlap can act on, and kernels piece by piece."""
+"""`replay.what_ifs.targets`: collectives that a what-if acts on, and why not on others."""
 
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from graphs import make_graph
 
 from profilers.trace.kernels import CLASSES
 from replay.engine.engine import simulate
 from replay.graph.graph import COLLECTIVE_KINDS, EdgeKind, KernelGraph, TaskKind
 from replay.graph.operators import batched_matmul
-from replay.what_ifs.pipeline import receive_in_pieces, send_in_pieces
-from replay.what_ifs.targets import consumers, producers
+from replay.what_ifs.targets import producers
 
 GEMM, COPY, NORM = (CLASSES.index(name) for name in ("gemm", "copy", "normalization"))
 
@@ -40,36 +38,6 @@ def test_a_product_that_is_packed_and_sent_is_found() -> None:
     )
 
 
-def test_pieces_are_sent_while_the_next_are_computed() -> None:
-    graph = chain([GEMM, COPY, "all_reduce", GEMM], [40.0, 4.0, 40.0, 10.0])
-    found = producers(graph, ("all_reduce",), ("gemm",)).found
-    result = send_in_pieces(graph, found, [4])
-    start, end = simulate(result.graph)
-    # Pieces of 10 + 1 are computed and packed; each is sent in 10, the first from 11 on.
-    assert start[result.kernels[0][0]].tolist() == [0.0, 11.0, 22.0, 33.0]
-    assert start[result.collectives[0]].tolist() == [11.0, 22.0, 33.0, 44.0]
-    assert end[2] == 54.0 and end[3] == 64.0
-
-
-def test_pieces_are_read_while_the_next_come() -> None:
-    graph = chain([NORM, "all_gather", COPY, GEMM, NORM], [5.0, 40.0, 4.0, 40.0, 10.0])
-    found = consumers(graph, ("all_gather",), ("gemm",)).found
-    assert [(one.collective, one.kernels) for one in found] == [(1, (2, 3))]
-    result = receive_in_pieces(graph, found, [4])
-    start, end = simulate(result.graph)
-    assert start[result.kernels[0][0]].tolist() == [15.0, 26.0, 37.0, 48.0]
-    assert end[3] == 59.0 and end[4] == 69.0
-
-
-def test_one_piece_is_what_there_was() -> None:
-    graph = chain([GEMM, COPY, "all_reduce", COPY, GEMM], [40.0, 4.0, 40.0, 2.0, 10.0])
-    for found, joined in (
-        (producers(graph, ("all_reduce",), ("gemm",)).found, send_in_pieces),
-        (consumers(graph, ("all_reduce",), ("gemm",)).found, receive_in_pieces),
-    ):
-        assert simulate(joined(graph, found, [1]).graph)[1].tolist() == simulate(graph)[1].tolist()
-
-
 def ranks(durations: tuple[float, float]) -> KernelGraph:
     """Two devices: each computes, arrives, and they meet to reduce."""
     kernel, mark, send = TaskKind.KERNEL, TaskKind.MARK, TaskKind.COLLECTIVE
@@ -87,17 +55,6 @@ def ranks(durations: tuple[float, float]) -> KernelGraph:
     graph = replace(graph, edges=replace(graph.edges, kind=kinds), devices=((0, 0), (1, 0)))
     start, end = simulate(graph)
     return graph.with_tasks(measured_start_ns=start, measured_end_ns=end)
-
-
-def test_a_piece_is_sent_when_all_ranks_have_computed_it() -> None:
-    graph = ranks((40.0, 80.0))
-    found = producers(graph, ("all_reduce",), ("gemm",)).found
-    assert [(one.collective, one.kernels, one.meeting) for one in found] == [(2, (0,), 6), (5, (3,), 6)]
-    result = send_in_pieces(graph, found, [4, 4])
-    start, end = simulate(result.graph)
-    for sent in result.collectives:
-        assert start[sent].tolist() == [20.0, 40.0, 60.0, 80.0]
-    assert end[[2, 5]].tolist() == [90.0, 90.0]
 
 
 def test_what_does_not_fit_is_counted_with_its_reason() -> None:
@@ -147,49 +104,3 @@ def test_kernels_between_which_the_host_waits_are_not_cut() -> None:
     with_host = replace(graph, tasks=tasks, edges=graph.edges.joined(waits))
     found = producers(with_host, ("all_reduce",), ("gemm",))
     assert found.found == () and "waits between the kernels" in found.note
-
-
-@pytest.mark.parametrize("pieces", [1, 2, 8])
-def test_more_pieces_may_follow_those_that_carry_data_as_it_comes(pieces: int) -> None:
-    graph = chain([GEMM, "all_reduce", GEMM], [40.0, 40.0, 10.0])
-    result = send_in_pieces(graph, producers(graph, ("all_reduce",), ("gemm",)).found, [pieces], [1])
-    start, end = simulate(result.graph)
-    assert len(result.collectives[0]) == pieces + 1
-    assert start[result.collectives[0][-1]] >= end[0] and start[2] == end[1]
-
-
-def test_one_piece_keeps_the_pauses_that_there_were() -> None:
-    graph = chain([GEMM, COPY, "all_reduce", COPY, GEMM], [40.0, 4.0, 40.0, 2.0, 10.0])
-    graph = replace(graph, edges=replace(graph.edges, lag_ns=np.array([3.0, 5.0, 7.0, 9.0])))
-    for found, joined in (
-        (producers(graph, ("all_reduce",), ("gemm",)).found, send_in_pieces),
-        (consumers(graph, ("all_reduce",), ("gemm",)).found, receive_in_pieces),
-    ):
-        assert simulate(joined(graph, found, [1]).graph)[1].tolist() == simulate(graph)[1].tolist()
-
-
-def test_what_is_in_pieces_is_no_target_again() -> None:
-    graph = chain(["all_gather", GEMM, "all_reduce"], [40.0, 40.0, 40.0])
-    cut = send_in_pieces(graph, producers(graph, ("all_reduce",), ("gemm",)).found, [4]).graph
-    again = producers(cut, ("all_reduce",), ("gemm",))
-    assert again.found == () and again.missed == {"they are in pieces already": 1, "they are all_gather": 1}
-    other = consumers(cut, ("all_gather",), ("gemm",))
-    assert other.found == () and other.missed == {
-        "what comes after them is in pieces already": 1,
-        "they are all_reduce": 1,
-    }
-
-
-def test_what_was_measured_in_another_order_makes_no_circle() -> None:
-    graph = make_graph(
-        [40.0, 1.0, 4.0, 40.0],
-        edges=[(0, 1), (1, 2), (0, 2), (2, 3)],
-        class_=[GEMM, NORM, COPY, -1],
-        kind=[TaskKind.KERNEL] * 3 + [TaskKind.COLLECTIVE],
-        collective=[-1, -1, -1, 0],
-        # The second was measured after the third; a what-if has put it between since.
-        measured_start_ns=[0.0, 200.0, 40.0, 44.0],
-        measured_end_ns=[40.0, 30.0, 44.0, 84.0],
-    )
-    found = producers(graph, ("all_reduce",), ("gemm",)).found
-    assert simulate(send_in_pieces(graph, found, [4] * len(found)).graph)[1].max() == 85.0

@@ -19,7 +19,6 @@ from replay.what_ifs.targets import Target, Targets, groups_of, nothing_to_apply
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, unknown_name, what_if_text
 from replay.what_ifs.world_size import checked_network
 
-_KINDS, _CLASSES = ("all_to_all", "all_reduce"), ("embedding", "gemm")
 _REMOTE_FIRST = "remote_first"
 #: Usual order and network, as in the arguments.
 _USUAL = (_REMOTE_FIRST, 8, 0, 0.0)
@@ -91,7 +90,8 @@ def fuse_collectives(
 
 def _targets(graph: KernelGraph, _: Parameters) -> Targets:
     """Return the collectives that can be fused with the kernel before them."""
-    targets = producers(graph, _KINDS, _CLASSES)
+    targets = producers(graph, ("all_to_all", "all_reduce"), ("gemm",))
+    targets = targets.joined(producers(graph, ("all_to_all",), ("embedding",)))
     if targets.found and graph.hardware.device is None:
         return targets.without(targets.found, "the trace names no device", "name the device: --device NAME")
     return targets
