@@ -136,3 +136,12 @@ def test_a_rising_curve_is_the_least_of_all_larger_sizes() -> None:
     least = np.minimum.accumulate(times[::-1])[::-1]
     assert curve.rising(sizes) == pytest.approx(least)
     assert (np.diff(times) < 0).any() and (np.diff(curve.rising(sizes)) >= 0).all()
+
+
+@pytest.mark.parametrize(("kind", "workers", "bytes_a_pair"), [("all_to_all", 8, 2**27), ("all_to_all", 4, 2**28),
+                                                               ("all_gather", 2, 2**29), ("send_recv", 8, 2**30)])  # fmt: skip
+def test_a_pair_of_devices_on_a_mesh_has_one_link(kind: str, workers: int, bytes_a_pair: int) -> None:
+    mesh = Topology(workers, node_devices=8, fabric="mesh")
+    found = predict_collective(kind, [2.0**30], mesh, MI300X, calibration=load_collectives())
+    assert found.low[0] >= bytes_a_pair / 64e9 * (1 - 1e-9)
+    assert found.seconds[0] >= bytes_a_pair / 48e9 * 0.99  # a link of 64 GB/s carries 48 GB/s of payload

@@ -272,13 +272,25 @@ def _rate_cap(state, row):  # type: ignore[no-untyped-def]
     cap = min(granted / max(row.needed_cu, _ROUNDING), 1.0)
     if granted > _ROUNDING and state.has_rounds and state.extra_round[row.task] > 0.0:
         cap = _single_round_rate(state, row, cap)
-    if state.quantised and state.waves[row.task] > 0.0 and granted > _ROUNDING:
+    if state.quantised and granted > _ROUNDING and _takes_whole_waves(state, row):
         cap = _quantized_rate(state, row)
     cap = 0.0 if granted <= _ROUNDING else cap
     is_complete = granted >= row.wanted_cu - _ROUNDING
     if state.has_rounds:
         row.is_resident |= is_complete and row.remaining_ns <= row.last_wave_ns
     return 1.0 if is_complete else cap
+
+
+@inlined
+def _takes_whole_waves(state, row):  # type: ignore[no-untyped-def]
+    """Return whether a kernel that lacks units takes whole waves, if the policy is quantised.
+
+    Its waves are known, and so are no costs of a further round. A kernel bound by memory, which needs fewer units than
+    it occupies, lacks none as long as it gets what it needs.
+    """
+    waves = state.waves[row.task]
+    has_cost = state.has_rounds and waves <= 1.0 and state.extra_round[row.task] > 0.0
+    return waves > 0.0 and row.granted_cu < row.needed_cu - _ROUNDING and not has_cost
 
 
 @bare

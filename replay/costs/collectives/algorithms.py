@@ -356,7 +356,8 @@ def least_seconds(kind: str, sizes: Floats, topology: Topology, device: Device) 
     else:
         rate = raw_link_bytes_per_s(device, topology.link)
         if topology.fabric == "mesh" and topology.node_devices > 1:
-            rate *= (topology.devices_per_node - 1) / (topology.node_devices - 1)
+            peers = 1 if kind == "send_recv" else topology.devices_per_node - 1
+            rate *= peers / (topology.node_devices - 1)
     return np.asarray(least_volume(kind, topology, device) * sizes / rate)
 
 
@@ -489,6 +490,23 @@ def machine_of(device: Device, topology: Topology, nic_bytes_per_s: float = NETW
         peer = port / (topology.node_devices - 1)
         port = peer * max(topology.devices_per_node - 1, 1)
     return Machine(inside, port, peer, topology.nics_used * nic_bytes_per_s)
+
+
+def busiest_link_s(kind: str, topology: Topology, device: Device) -> float:
+    """Return the time that the busiest link of a group in a node needs for a byte of the buffer, s.
+
+    It is that of the ring, or of the direct exchange. On a mesh, each pair of devices has its share of the links.
+
+    Examples
+    --------
+    >>> from profilers.devices import find_device
+    >>> mesh, device = Topology(8, fabric="mesh"), find_device("MI300X")  # seven links of 48 GB/s
+    >>> [round(busiest_link_s(kind, mesh, device) * 48e9, 6) for kind in ("all_gather", "all_to_all", "send_recv")]
+    [0.125, 0.125, 1.0]
+    """
+    machine = machine_of(device, topology)
+    phases = phases_of(kind, algorithms_of(kind, topology)[0], topology)
+    return sum(phase.volume / machine.of(phase) for phase in phases)
 
 
 def algorithm_seconds(phases: tuple[Phase, ...], protocol: str, machine: Machine, sizes: Floats) -> Floats:

@@ -22,13 +22,11 @@ from replay.costs.collectives.algorithms import (
     NETWORK_BYTES_PER_S,
     PROTOCOLS,
     Topology,
-    algorithms_of,
+    busiest_link_s,
     busiest_volume,
     fastest,
     least_seconds,
-    link_bytes_per_s,
     machine_of,
-    phases_of,
     ring_steps,
     stated_nic_rate,
 )
@@ -121,21 +119,12 @@ def _moved(donor: CollectiveFit, kind: str, sizes: Floats, topology: Topology, d
     The fixed part of the time is taken to go with the clock, the part that grows with the size with the bandwidth.
     """
     fitted = find_device(donor.device)
-    volume = busiest_volume(kind, topology) / busiest_volume(donor.kind, donor.topology)
-    rates = [_busiest_rate(donor.kind, donor.topology, fitted), _busiest_rate(kind, topology, device)]
+    carried = [busiest_link_s(kind, topology, device), busiest_link_s(donor.kind, donor.topology, fitted)]
     clocks = [each.figures["clock_mhz"].value if "clock_mhz" in each.figures else 0.0 for each in (fitted, device)]
     slower = clocks[0] / clocks[1] if min(clocks) > 0 else 1.0
     steps = ring_steps(kind, topology.n_workers) - ring_steps(donor.kind, donor.topology.n_workers)
-    moved = donor.curve.rising(sizes * volume * rates[0] / rates[1], slower)
+    moved = donor.curve.rising(sizes * carried[0] / carried[1], slower)
     return np.maximum(moved + steps * PROTOCOLS["LL"].step_s[topology.link], _LEAST_S)
-
-
-def _busiest_rate(kind: str, topology: Topology, device: Device) -> float:
-    """Return the bandwidth of the links that `busiest_volume` counts: on a mesh, workers exchange over single links."""
-    phases = phases_of(kind, algorithms_of(kind, topology)[0], topology)
-    if topology.fabric == "mesh" and phases[0].level == "peer":
-        return machine_of(device, topology).peer
-    return link_bytes_per_s(device, topology.link)
 
 
 def nic_rate(donors: list[CollectiveFit]) -> float:
@@ -323,7 +312,7 @@ def _fit(measured: MeasuredCollectives) -> CollectiveFit:
     topology, fitted, held_out = measured.topology, measured.part % 2 == 0, measured.part == _SPREAD
     limit = None  # the catalogue does not have the limit of a network
     if topology.link != "network":
-        limit = busiest_volume(measured.kind, topology) / link_bytes_per_s(measured.device, topology.link)
+        limit = busiest_link_s(measured.kind, topology, measured.device)
     group = f"{measured.source}: {measured.kind} of {topology.n_workers} workers"
     try:
         curve = fit_curve(measured.sizes[fitted], measured.seconds[fitted], limit)
