@@ -111,8 +111,17 @@ def test_what_links_carry_at_least() -> None:
     assert least_seconds("all_gather", SMALL, half, MI300X)[0] == pytest.approx(0.75 * 256 / (448e9 * 3 / 7))
 
 
-TOPOLOGIES = (Topology(2), Topology(6), Topology(8), Topology(8, fabric="mesh"), Topology(8, fabric="pairs"),
-              Topology(4, fabric="ring"), Topology(8, 4, 8), Topology(64, 8), Topology(2, 1))  # fmt: skip
+TOPOLOGIES = (
+    Topology(2),
+    Topology(6),
+    Topology(8),
+    Topology(8, fabric="mesh"),
+    Topology(8, fabric="pairs"),
+    Topology(4, fabric="ring"),
+    Topology(8, 4, 8),
+    Topology(64, 8),
+    Topology(2, 1),
+)
 
 
 def test_no_prediction_of_what_was_not_measured_falls_with_size() -> None:
@@ -138,8 +147,10 @@ def test_a_rising_curve_is_the_least_of_all_larger_sizes() -> None:
     assert (np.diff(times) < 0).any() and (np.diff(curve.rising(sizes)) >= 0).all()
 
 
-@pytest.mark.parametrize(("kind", "workers", "bytes_a_pair"), [("all_to_all", 8, 2**27), ("all_to_all", 4, 2**28),
-                                                               ("all_gather", 2, 2**29), ("send_recv", 8, 2**30)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "workers", "bytes_a_pair"),
+    [("all_to_all", 8, 2**27), ("all_to_all", 4, 2**28), ("all_gather", 2, 2**29), ("send_recv", 8, 2**30)],
+)
 def test_a_pair_of_devices_on_a_mesh_has_one_link(kind: str, workers: int, bytes_a_pair: int) -> None:
     mesh = Topology(workers, node_devices=8, fabric="mesh")
     found = predict_collective(kind, [2.0**30], mesh, MI300X, calibration=load_collectives())
