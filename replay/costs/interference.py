@@ -9,6 +9,9 @@ for when some of its workgroups do not find a free compute unit. With pressures 
 
 `with_interference` sets the columns: from a fit to traces (`InterferenceFit`) where it knows the kernel or the
 collective, otherwise from the parameters that are shipped.
+
+Traces show kernels that ran beside collectives. A what-if that puts them side by side for the first time, or that moves
+collectives to DMA engines, uses `with_memory_traffic`: both share the way to memory, and both slow.
 """
 
 from collections.abc import Mapping
@@ -18,11 +21,11 @@ from types import MappingProxyType
 import numpy as np
 
 from profilers.trace.arrays import Bools, Floats, Ints
-from profilers.trace.kernels import CLASSES
+from profilers.trace.kernels import CLASSES, COMPUTE_BOUND
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import CollectiveCalibration
-from replay.costs.wire_time import collective_models
-from replay.graph.graph import KernelGraph, TaskKind
+from replay.costs.wire_time import collective_models, likely_ranks
+from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, KernelGraph, TaskKind
 
 #: Duration of the latencies of a short kernel, ns: what `latency_sensitivity` counts in.
 LATENCY_NS = 3000.0
@@ -170,3 +173,58 @@ def _by_label(graph: KernelGraph, fitted: Mapping[str, float], chosen: Bools, de
     known = np.array([fitted.get(label, np.nan) for label in labels])[index] if labels else np.zeros(0)
     values[rows] = np.where(np.isnan(known), values[rows], known)
     return values
+
+
+_L2, _HBM, _DMA = (RESOURCES.index(name) for name in ("l2", "hbm", "dma"))
+_ARITHMETIC = [CLASSES.index(name) for name in COMPUTE_BOUND]
+_REDUCING = [COLLECTIVE_KINDS.index(kind) for kind in ("all_reduce", "reduce_scatter", "reduce")]
+_WHOLE = [COLLECTIVE_KINDS.index(kind) for kind in ("broadcast", "send_recv")]
+_ALL_REDUCE = COLLECTIVE_KINDS.index("all_reduce")
+
+
+def memory_bytes(graph: KernelGraph) -> Floats:
+    """Return the bytes that the memory of a device reads and writes for each collective; 0 if bytes are unknown.
+
+    All that is sent is read, and all that is received is written. A reduction reads what came and its own part again,
+    and writes the sum.
+    """
+    tasks, ranks = graph.tasks, np.maximum(likely_ranks(graph), 1)
+    exchanged = np.where(np.isin(tasks.collective, _WHOLE), 1.0, (ranks - 1) / ranks)
+    volume = 2.0 * exchanged
+    volume += np.where(np.isin(tasks.collective, _REDUCING), exchanged + 2.0 / ranks, 0.0)
+    volume += np.where(tasks.collective == _ALL_REDUCE, 2.0 * exchanged, 0.0)
+    return np.where(tasks.kind == TaskKind.COLLECTIVE, volume * tasks.bytes, 0.0)
+
+
+def with_memory_traffic(graph: KernelGraph, transfers: Bools, kernels: Bools, parameters: Parameters) -> KernelGraph:
+    """Return a copy of `graph` in which kernels and collectives side by side share the way to memory.
+
+    - A collective of known bytes uses the way to memory, and memory, by its traffic over its duration. Both deliver
+      `memory_efficiency_mixed` of the peak to mixed streams. A kernel moves each byte `collective_kernel_passes` times
+      through a buffer; a DMA engine once. It puts no further pressure on others.
+    - A kernel bound by arithmetic keeps as many requests in flight as hide the latency that it has alone. So its
+      requests fill the way to memory, and whatever others send lengthens its time (Little's law).
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        Graph with demands.
+    transfers, kernels : array of bool, shape (n_tasks,)
+        Masks of the collectives, and of the kernels beside them.
+    parameters : Parameters
+        Parameters of the model.
+    """
+    tasks, device = graph.tasks, graph.hardware.device
+    moved = memory_bytes(graph)
+    if device is None or not (known := transfers & (moved > 0)).any():
+        return graph
+    by_kernel = tasks.demand[:, _DMA] == 0
+    efficiency, demand = parameters["memory_efficiency_mixed"], tasks.demand.copy()
+    passes = np.where(by_kernel, parameters["collective_kernel_passes"], 1.0)
+    rate = passes * moved / (np.maximum(tasks.duration_ns, 1.0) / 1e9)
+    share = np.minimum(rate / (device.memory_bytes_per_s * efficiency), 1.0)
+    demand[known, _HBM] = demand[known, _L2] = share[known]
+    demand[kernels, _HBM] = np.minimum(demand[kernels, _HBM] / efficiency, 1.0)
+    in_flight = kernels & np.isin(tasks.class_, _ARITHMETIC)
+    demand[in_flight, _L2] = tasks.occupies[in_flight]
+    return graph.with_tasks(demand=demand, pressure=np.where(known, 0.0, tasks.pressure))

@@ -1,26 +1,65 @@
-"""DMA what-if: collectives run on the DMA engines instead of the compute units (ConCCL, arXiv 2412.14335)."""
+"""DMA what-if: collectives run on the DMA engines instead of the compute units (ConCCL, arXiv 2412.14335).
+
+A collective becomes a command and a copy for each peer. The host writes the commands one after another, and each copy
+runs on an engine of its own:
+
+    arrival ──▶ command ──▶ command ──▶ command
+                   └▶ copy     └▶ copy     └▶ copy ──▶ end
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
+from profilers.trace.arrays import Floats, Ints
 from replay.calibration.parameters import Parameters
-from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, Basis, KernelGraph, TaskKind
+from replay.costs.collectives import fastest, machine_of
+from replay.costs.wire_time import collective_models, group_topology, likely_ranks, waits_apart
+from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, Basis, EdgeKind, Edges, KernelGraph, TaskKind
 from replay.what_ifs.what_if import WhatIf, recipe
 
-#: DMA engines copy and do no arithmetic, so collectives that reduce stay on the compute units.
-_COPIES_ONLY = ("all_gather", "all_to_all", "broadcast", "gather", "scatter", "send_recv")
-_CU, _DMA = RESOURCES.index("cu"), RESOURCES.index("dma")
+#: DMA engines copy and do no arithmetic, so collectives that reduce stay on the compute units. By kind, the modelled
+#: kind that spends as long on its bytes.
+_COPIES_ONLY: Mapping[str, str] = MappingProxyType(
+    {
+        **{kind: kind for kind in ("all_gather", "all_to_all", "broadcast", "send_recv")},
+        "gather": "all_gather",
+        "scatter": "all_to_all",
+    }
+)
+_KINDS = [COLLECTIVE_KINDS.index(kind) for kind in _COPIES_ONLY]
+#: Kinds in which every device sends to all its peers.
+_TO_ALL = ("all_gather", "all_to_all")
+_SEND = COLLECTIVE_KINDS.index("send_recv")
+_DMA, _LINK = RESOURCES.index("dma"), RESOURCES.index("link")
+#: Ranks of the smallest group that sends anything.
+_FEWEST = 2
+#: Sizes whose difference in time is bytes over bandwidth alone.
+_LARGE = (2.0**29, 2.0**30)
+#: Columns of tasks that use nothing but their time, and further columns that are written.
+_CLEARED = (
+    *("duration_ns", "demand", "occupies", "waves", "workgroups", "bytes", "pressure"),
+    *("extra_round", "footprint", "hit_share"),
+)
+_WRITTEN = (
+    *("kind", "event", "release_ns", "measured_start_ns", "measured_end_ns", "basis", "engine", "collective", "ranks"),
+)
 
 
 @recipe("communication", "dma_collectives")
 def dma_collectives() -> WhatIf:
     """Run collectives without arithmetic on the DMA engines.
 
-    They then use no compute units, but still memory and link bandwidth. A collective takes its isolated duration
-    divided by `dma_bandwidth_ratio`, plus one command (`dma_command_ns`). Collectives that reduce, and those of unknown
-    kind, stay on the compute units; a note counts them.
+    The collective becomes a command and a copy for each peer. Commands follow each other (`dma_command_ns`), and each
+    copy runs on an engine of its own. A copy takes `dma_latency_ns`, and the time that the traced collective spends on
+    the bytes, divided by `dma_bandwidth_ratio`. Copies use no compute units, but links and memory. The wait for other
+    ranks stays. Collectives that reduce, those of unknown kind or bytes, and those of several nodes stay on the
+    compute units; a note counts them. Without a known device, all stay.
 
-    Not modelled: an algorithm that suits the engines better than the traced one. Copies between host and device share
-    the engines with the collectives, as in any replay.
+    Not modelled: an engine whose rate depends on the size of the copy, engines that copies of the host share, and
+    fewer engines than peers.
 
     Source: ConCCL (arXiv 2412.14335).
     """
@@ -28,21 +67,119 @@ def dma_collectives() -> WhatIf:
 
 
 def _transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
-    tasks = graph.tasks
-    collective = tasks.kind == TaskKind.COLLECTIVE
-    kinds = [COLLECTIVE_KINDS.index(kind) for kind in _COPIES_ONLY]
-    moved = collective & np.isin(tasks.collective, kinds) & (tasks.demand[:, _DMA] == 0)
-    demand = tasks.demand.copy()
-    demand[moved, _CU], demand[moved, _DMA] = 0.0, 1.0
-    on_engines_ns = tasks.duration_ns / parameters["dma_bandwidth_ratio"] + parameters["dma_command_ns"]
-    kept = int((collective & ~moved).sum())
-    note = f"dma_collectives: {int(moved.sum())} of {int(collective.sum())} collectives moved"
-    return graph.with_tasks(
-        demand=demand,
-        occupies=np.where(moved, 0.0, tasks.occupies),
-        pressure=np.where(moved, 0.0, tasks.pressure),
-        duration_ns=np.where(moved, on_engines_ns, tasks.duration_ns),
-        basis=np.where(moved, np.maximum(tasks.basis, int(Basis.DERIVED)), tasks.basis),
-    ).with_notes(
-        [note + (f"; {kept} need arithmetic, which DMA engines do not have, or are of unknown kind" if kept else "")]
-    )
+    total = int(((graph.tasks.kind == TaskKind.COLLECTIVE) & (graph.tasks.engine < 0)).sum())
+    rows, kept = _movable(graph)
+    note = f"dma_collectives: {len(rows)} of {total} collectives moved"
+    notes = [note, *(f"{count} {reason}" for reason, count in kept.items())]
+    moved = _on_engines(graph, _copies_of(graph, rows, parameters), parameters) if len(rows) else graph
+    return moved.with_notes(["; ".join(notes)])
+
+
+def _movable(graph: KernelGraph) -> tuple[Ints, Mapping[str, int]]:
+    """Return the rows of collectives that DMA engines can run, and the number of others by reason."""
+    tasks, ranks = graph.tasks, likely_ranks(graph)
+    left = (tasks.kind == TaskKind.COLLECTIVE) & (tasks.engine < 0) & graph.on_device()
+    reasons = {
+        "need arithmetic, which DMA engines do not have, or are of unknown kind": ~np.isin(tasks.collective, _KINDS),
+        "are of unknown bytes": tasks.bytes <= 0,
+        "are on an unknown device (--device NAME)": np.full(len(tasks), graph.hardware.device is None),
+        "have no peer in their node": (ranks < _FEWEST) | (ranks > graph.hardware.network.devices_per_node),
+    }
+    kept = {}
+    for reason, applies in reasons.items():
+        if count := int((left & applies).sum()):
+            kept[reason] = count
+        left &= ~applies
+    return np.flatnonzero(left), kept
+
+
+@dataclass(frozen=True)
+class _Copies:
+    """Copies in the place of collectives: arrays with a row a collective.
+
+    Parameters
+    ----------
+    rows : array of int64
+        Rows of the collectives.
+    count : array of int64
+        Number of copies.
+    link_share : array of float64
+        Share of the links of the device that a copy uses alone.
+    waiting_ns : array of float64
+        Part of the collective's duration in which it waits for other ranks.
+    copy_ns : array of float64
+        Duration of a copy alone.
+    """
+
+    rows: Ints
+    count: Ints
+    link_share: Floats
+    waiting_ns: Floats
+    copy_ns: Floats
+
+
+def _copies_of(graph: KernelGraph, rows: Ints, parameters: Parameters) -> _Copies:
+    """Return the copies of collectives, by the time that each collective spends on its bytes."""
+    tasks, device = graph.tasks, graph.hardware.device
+    assert device is not None
+    count, link_share = np.ones(len(rows), np.int64), np.ones(len(rows))
+    latency_ns, total_ns = np.zeros(len(rows)), np.zeros(len(rows))
+    keys = np.stack([tasks.collective[rows], likely_ranks(graph)[rows]])
+    for kind, ranks in np.unique(keys, axis=1).T.tolist():  # a few groups a job
+        group = (keys[0] == kind) & (keys[1] == ranks)
+        topology = group_topology(ranks, device, graph.hardware.network)
+        sizes = np.append(tasks.bytes[rows[group]], _LARGE)
+        seconds = fastest(_COPIES_ONLY[COLLECTIVE_KINDS[kind]], topology, machine_of(device, topology), sizes)[0]
+        wire = np.minimum(sizes * (seconds[-1] - seconds[-2]) / (_LARGE[1] - _LARGE[0]), seconds)
+        total_ns[group], latency_ns[group] = 1e9 * seconds[:-2], 1e9 * (seconds - wire)[:-2]
+        count[group] = ranks - 1 if COLLECTIVE_KINDS[kind] in _TO_ALL else 1
+        # On a mesh a copy has the link to its peer; through a switch it may use all links of the device.
+        link_share[group] = 1.0 / count[group] if topology.fabric == "mesh" else 1.0
+    duration = tasks.duration_ns[rows]
+    models = collective_models(graph, parameters).total_ns(np.ones(len(tasks)))[rows]
+    busy = np.where(waits_apart(graph)[rows], duration, np.minimum(duration, np.maximum(total_ns, models)))
+    wire_ns = np.maximum(busy - latency_ns, 0.0) / (count * link_share) / parameters["dma_bandwidth_ratio"]
+    return _Copies(rows, count, link_share, duration - busy, parameters["dma_latency_ns"] + wire_ns)
+
+
+def _on_engines(graph: KernelGraph, copies: _Copies, parameters: Parameters) -> KernelGraph:
+    """Return `graph` with commands and copies. The first command keeps the row of its collective."""
+    n, rows, total = len(graph.tasks), copies.rows, int(copies.count.sum())
+    parent = np.repeat(np.arange(len(rows)), copies.count)
+    engine = np.arange(total) - np.repeat(np.cumsum(copies.count) - copies.count, copies.count)
+    later = np.flatnonzero(engine > 0)
+    command = rows[parent]
+    command[later] = n + np.arange(len(later))
+    copy = n + len(later) + np.arange(total)
+    end = n + len(later) + total + np.arange(len(rows))
+    tasks = graph.tasks.select(np.concatenate([np.arange(n), rows[parent[later]], rows[parent], rows]))
+    changed = np.append(rows, np.arange(n, len(tasks)))
+    columns = {name: getattr(tasks, name).copy() for name in (*_CLEARED, *_WRITTEN)}
+    for name in _CLEARED:
+        columns[name][changed] = 0
+    columns["release_ns"][n:], columns["kind"][end], columns["event"][end] = 0.0, int(TaskKind.MARK), -1
+    for name in ("measured_start_ns", "measured_end_ns"):
+        columns[name][n:] = np.nan
+    columns["basis"][changed] = np.maximum(tasks.basis[changed], int(Basis.DERIVED))
+    columns["duration_ns"][command] = parameters["dma_command_ns"]
+    columns["duration_ns"][rows] += copies.waiting_ns
+    columns["duration_ns"][copy] = copies.copy_ns[parent]
+    columns["engine"][copy], columns["engine"][command] = engine, 0
+    columns["demand"][copy, _DMA], columns["demand"][copy, _LINK] = 1.0, copies.link_share[parent]
+    columns["collective"][copy], columns["ranks"][copy] = _SEND, 2
+    whole = graph.tasks.bytes[rows]
+    columns["bytes"][copy] = np.where(copies.count > 1, whole // (copies.count + 1), whole)[parent]
+    return _rewired(replace(graph, tasks=replace(tasks, **columns)), graph.edges, (rows, command, copy, end, parent))
+
+
+def _rewired(graph: KernelGraph, edges: Edges, blocks: tuple[Ints, Ints, Ints, Ints, Ints]) -> KernelGraph:
+    """Return `graph` with the order of commands and copies; what waited for a collective waits for its last copy."""
+    rows, command, copy, end, parent = blocks
+    last = np.arange(len(graph.tasks))
+    last[rows] = end
+    moved = replace(edges, source=np.where(edges.from_start, edges.source, last[edges.source]))
+    same = parent[1:] == parent[:-1]
+    order = Edges.of(command[:-1][same], command[1:][same], kind=EdgeKind.STREAM)
+    started = Edges.of(command, copy, kind=EdgeKind.STREAM)
+    ended = Edges.of(copy, end[parent], kind=EdgeKind.STREAM)
+    return replace(graph, edges=moved.joined(order, started, ended))
