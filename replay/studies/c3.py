@@ -1,46 +1,53 @@
-"""Concurrent computation and communication: scenarios of C3 and ConCCL, their simulation, and their figures.
+"""C3 and ConCCL's scenarios (arXiv 2412.14335): a matrix product and a collective that run side by side.
 
-A scenario is a matrix product and a collective that run side by side (arXiv 2412.14335). `run_scenario` simulates it
-under a policy and returns the share of the ideal speed-up. `reproduce` returns our figure for each published one.
+A row of `datasets/workloads/c3.toml` becomes a synthetic trace of the two, one after the other on a stream. What-ifs
+such as ``change_stream:collectives:new+c3:sp`` put them side by side. `reproduce` returns our published figures.
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, TypeVar
 
 import msgspec
 import numpy as np
 
-from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
 from profilers.files import read_toml, typed_tables
+from profilers.synthetic import Collective, KernelCall
+from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import Topology
 from replay.costs.products import (
     HardwareTable,
     Product,
     Transfer,
-    add_copies,
     kernel_columns,
     kernel_units,
-    product_columns,
     product_ns,
     read_hardware,
 )
-from replay.engine.engine import simulate
-from replay.engine.timeline import Timeline, replay
-from replay.graph.assembly import Assembly
-from replay.graph.graph import KernelGraph, SharingPolicy, hardware_named
-from replay.what_ifs.c3 import PARTITIONS, POLICIES, Policy, find_policy
+from replay.studies.layer import layer_graph, layer_trace, step_ns
+from replay.what_ifs import parse_what_if
 from replay.workloads.architecture import LARGEST, read_or_shipped
 
 Table = TypeVar("Table", bound=msgspec.Struct)
 Size = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
 #: Parts of a model whose weights sharded training gathers at once.
 WEIGHTS = ("projection", "attention", "matrix", "feedforward", "layer")
-_ELEMENT_BYTES = 2
+#: Published names of policies.
+NAMES = {"base": "c3_base", "sp": "c3_sp", "rp": "c3_rp", "sp_rp": "c3_sp_rp", "dma": "conccl", "dma_rp": "conccl_rp"}
+#: Which policy has the lower average: in the abstract; and by all averages that are known.
+_ABSTRACT = (("c3_base", "c3_sp"), ("c3_sp", "conccl_rp"))
+_ALL = (
+    *(("c3_base", high) for high in ("c3_sp", "c3_rp")),
+    *((low, "conccl") for low in ("c3_sp", "c3_rp")),
+    ("conccl", "conccl_rp"),
+)
+_COPIES = {"1kb": 2**10, "64kb": 2**16, "1mb": 2**20, "4mb": 2**22, "16mb": 2**24}
+#: Bytes of an element of bf16, and time from one call to the next, ns.
+_ELEMENT_BYTES, _CALL_NS = 2, 1_500
 
 
 class ModelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,57 +80,53 @@ class ScenarioTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Scenario:
-    """A product and a transfer that need not wait for each other.
-
-    Parameters
-    ----------
-    name : str
-        Name of the scenario.
-    product : Product
-        Matrix product on the compute units.
-    transfer : Transfer
-        Collective that runs beside it.
-    """
+    """A product and a collective that need not wait for each other."""
 
     name: str
     product: Product
     transfer: Transfer
 
+    def alone_ns(self, parameters: Parameters) -> tuple[int, int]:
+        """Return the durations of the product and of the collective alone, ns."""
+        collective = kernel_columns(self.transfer, parameters)["duration_ns"]
+        return round(product_ns(self.product, parameters)), round(collective)
+
+    def trace(self, parameters: Parameters, first: str = "collectives") -> Trace:
+        """Return the trace of one after the other: ``"collectives"`` or ``"gemm"`` first."""
+        ranks = self.transfer.topology.n_workers
+        return layer_trace(self.name, self.product.device, self.calls(parameters, first), world_size=ranks)
+
+    def calls(self, parameters: Parameters, first: str = "collectives") -> list[KernelCall]:
+        """Return the program of one device that stands for all."""
+        shape, transfer = self.product, self.transfer
+        times, elements = self.alone_ns(parameters), round(transfer.size_bytes / _ELEMENT_BYTES)
+        product = KernelCall("gemm_bf16", "aten::mm", times[0], _CALL_NS, shape=(shape.m, shape.k))
+        collective = KernelCall(f"ncclDevKernel_{transfer.kind}", transfer.kind, times[1], _CALL_NS)
+        exchange = Collective(transfer.kind, elements, "all", transfer.topology.n_workers)
+        calls = [
+            replace(collective, workgroups=kernel_units(transfer.kind, parameters), exchange=exchange),
+            replace(product, workgroups=shape.workgroups, operands=((shape.k, shape.n),)),
+        ]
+        return calls if first == "collectives" else calls[::-1]
+
 
 def weight_bytes(model: ModelTable, weights: str) -> int:
-    """Return the size of one of `WEIGHTS` in bf16.
-
-    Examples
-    --------
-    >>> weight_bytes(ModelTable(hidden=4, key_value=2, feedforward=8, matrices=3, source=""), "layer")
-    288
-    """
-    hidden, wide = model.hidden, model.feedforward
-    attention, matrix = 2 * hidden * (hidden + model.key_value), hidden * wide
+    """Return the size of one of `WEIGHTS` in bf16."""
+    attention, matrix = 2 * model.hidden * (model.hidden + model.key_value), model.hidden * model.feedforward
     elements = {
-        "projection": hidden * hidden,
+        "projection": model.hidden**2,
         "attention": attention,
         "matrix": matrix,
         "feedforward": model.matrices * matrix,
         "layer": attention + model.matrices * matrix,
     }
+    if weights not in elements:
+        raise InvalidInputError(f"no weights are called {weights!r}; there are {', '.join(WEIGHTS)}")
     return _ELEMENT_BYTES * elements[weights]
 
 
 def load_scenarios(path: str | Path | None = None) -> Mapping[str, Scenario]:
-    """Read scenarios from a TOML file in the layout of `datasets/workloads/c3.toml`, by default that one.
-
-    Raises
-    ------
-    NotFoundError, InvalidInputError
-        There is no such file; or it is no such file: the entry and the key are named.
-
-    Examples
-    --------
-    >>> scenario = load_scenarios()["cb1_all_gather_half"]
-    >>> scenario.product.n, round(scenario.transfer.size_bytes / 1e6)
-    (57344, 1208)
-    """
+    """Read scenarios from a TOML file in the layout of `datasets/workloads/c3.toml`, by default that one."""
     return read_or_shipped(_read, path, "workloads/c3.toml")
 
 
@@ -132,24 +135,18 @@ def _read(file: Path) -> Mapping[str, Scenario]:
     _, device, topology = read_hardware(content, HardwareTable, file)
     models = typed_tables(content, "models", ModelTable, file)
     products = typed_tables(content, "products", ProductTable, file)
-    tables = typed_tables(content, "scenarios", ScenarioTable, file)
     scenarios = {}
-    for name, table in tables.items():
+    for name, table in typed_tables(content, "scenarios", ScenarioTable, file).items():
         try:
             product = _named(products, "products", table.product)
             shape, gathered = _named(models, "models", product.model), _named(models, "models", table.model)
-            if table.weights not in WEIGHTS:
-                raise InvalidInputError(f"no weights are called {table.weights!r}; there are {', '.join(WEIGHTS)}")
             # A gate's matrix and the one that it gates are multiplied at once.
             columns = shape.feedforward * (2 if shape.matrices == 3 else 1)
-            scenarios[name] = Scenario(
-                name,
-                Product(product.tokens, columns, shape.hidden, device),
-                Transfer(table.collective, float(weight_bytes(gathered, table.weights)), topology, device),
-            )
+            transfer = Transfer(table.collective, float(weight_bytes(gathered, table.weights)), topology, device)
+            scenarios[name] = Scenario(name, Product(product.tokens, columns, shape.hidden, device), transfer)
         except InvalidInputError as error:
             raise InvalidInputError(f"{file}: scenarios.{name}: {error}") from error
-    return MappingProxyType(scenarios)
+    return scenarios
 
 
 def _named(tables: Mapping[str, Table], kind: str, name: str) -> Table:
@@ -158,324 +155,98 @@ def _named(tables: Mapping[str, Table], kind: str, name: str) -> Table:
     return tables[name]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Result of a scenario under a policy.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        Scenario that was simulated.
-    policy : Policy
-        Policy that it ran under.
-    units : int
-        Compute units that were set apart for the collective; 0 for none.
-    alone_ns : (float, float)
-        The product and the transfer, each alone and on compute units.
-    timelines : tuple of Timeline
-        Both together, once for each order of dispatch that the policy leaves open.
-    chances : tuple of float
-        Chance of each of them; 1 together.
-
-    Notes
-    -----
-    ``S = (Tg + Tc) / T``, ``S_ideal = (Tg + Tc) / max(Tg, Tc)``, ``% of ideal = 100 (S - 1) / (S_ideal - 1)``
-    (arXiv 2412.14335). T is the mean over the orders of dispatch.
-    """
-
-    scenario: Scenario
-    policy: Policy
-    units: int
-    alone_ns: tuple[float, float]
-    timelines: tuple[Timeline, ...]
-    chances: tuple[float, ...]
-
-    @property
-    def concurrent_ns(self) -> float:
-        """Until both are done, when they start together."""
-        return sum(chance * line.makespan_ns for chance, line in zip(self.chances, self.timelines, strict=True))
-
-    @property
-    def speedup(self) -> float:
-        """Over one after the other."""
-        return sum(self.alone_ns) / self.concurrent_ns
-
-    @property
-    def ideal(self) -> float:
-        """The speed-up if the shorter were hidden at no cost."""
-        return sum(self.alone_ns) / max(self.alone_ns)
-
-    @property
-    def percent_of_ideal(self) -> float:
-        """Share of the ideal gain that was reached, %."""
-        return 100.0 * (self.speedup - 1.0) / (self.ideal - 1.0)
+def overlapped(policy: str, first: str = "collectives") -> str:
+    """Return the what-if that puts a scenario's product and collective side by side under a policy of `c3`."""
+    return f"change_stream:{first}:new+c3:{policy}"
 
 
-def run_scenario(
-    scenario: Scenario, policy: str | Policy, parameters: Parameters, *, units: int | None = None
-) -> Outcome:
-    """Simulate a scenario under a policy, on one of its devices: all do the same at the same time.
-
-    Where the order of dispatch is open, the collective comes first with `collective_first_chance`.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        Product and transfer to simulate.
-    policy : str or Policy
-        One of `replay.what_ifs.c3.POLICIES`, or its name.
-    parameters : Parameters
-        With calibrations of kernels and collectives.
-    units : int, optional
-        Compute units to set apart for the collective, where the policy sets some apart; by default as the run-time
-        chooses (`chosen_units`).
-
-    Raises
-    ------
-    NotFoundError, InvalidInputError
-        There is no such policy; the units leave the product or the collective none.
-
-    Examples
-    --------
-    >>> from replay.costs.shipped import load_parameters
-    >>> scenario = load_scenarios()["cb1_all_gather_same"]
-    >>> first, dma = (run_scenario(scenario, name, load_parameters()) for name in ("c3_sp", "conccl"))
-    >>> 1 < first.speedup < dma.speedup < dma.ideal
-    True
-    """
-    chosen = find_policy(policy) if isinstance(policy, str) else policy
-    apart = 0
-    chances = {chosen.order: 1.0}
-    if chosen.partition == "chosen":
-        apart = chosen_units(scenario, parameters) if units is None else units
-    if chosen.order == "either" and chosen.carrier == "units" and not apart:
-        first = parameters["collective_first_chance"]
-        chances = {"product": 1.0 - first, "transfer": first}
-    graphs = (graph_of(scenario, replace(chosen, order=order), parameters, units=apart) for order in chances)
-    alone = (product_ns(scenario.product, parameters), kernel_columns(scenario.transfer, parameters)["duration_ns"])
-    return Outcome(scenario, chosen, apart, alone, tuple(replay(graph) for graph in graphs), tuple(chances.values()))
+def speedups(scenario: Scenario, parameters: Parameters) -> dict[str, float]:
+    """Return the speed-up over one after the other by name of the policy. `base` leaves open what is called first."""
+    times = dict(step_ns(scenario.trace(parameters), [overlapped(policy) for policy in NAMES], parameters))
+    gemm, base, chance = overlapped("base", "gemm"), overlapped("base"), parameters["collective_first_chance"]
+    later = step_ns(scenario.trace(parameters, "gemm"), [gemm], parameters)
+    times[base] = chance * times[base] + (1.0 - chance) * later[gemm]
+    return {name: times["nothing"] / times[overlapped(policy)] for policy, name in NAMES.items()}
 
 
-def chosen_units(scenario: Scenario, parameters: Parameters) -> int:
-    """Return how many compute units the run-time sets apart for the collective.
-
-    ``argmin_k max(Tg slow_g(N - k), Tc slow_c(k))`` over `PARTITIONS`: a product takes more waves on fewer units, a
-    collective slows in proportion below the units that saturate its links.
-
-    Examples
-    --------
-    >>> from replay.costs.shipped import load_parameters
-    >>> chosen_units(load_scenarios()["cb1_all_gather_twice"], load_parameters())
-    32
-    """
-    product, transfer = scenario.product, scenario.transfer
-    alone, enough = float(kernel_columns(transfer, parameters)["duration_ns"]), kernel_units(transfer.kind, parameters)
-    return min(
-        PARTITIONS,
-        key=lambda k: (
-            max(product_ns(replace(product, units=product.units - k), parameters), alone * max(enough / k, 1.0)),
-            k,
-        ),
-    )
-
-
-def graph_of(scenario: Scenario, policy: Policy, parameters: Parameters, *, units: int = 0) -> KernelGraph:
-    """Return the graph of a scenario: the product on stream 0, the collective on stream 1, both ready at once.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        Product and transfer to simulate.
-    policy : Policy
-        Order, partition and carrier of the transfer.
-    parameters : Parameters
-        With calibrations of kernels and collectives.
-    units : int
-        Set apart for the collective; 0 for no partition.
-
-    Raises
-    ------
-    InvalidInputError
-        The units leave the product or the collective none.
-
-    Notes
-    -----
-    Both tasks are ready at once. The one that the policy dispatches first takes all units that it can use; an open
-    order counts as the product first. On fewer units a compute-bound product loses whole waves. A memory-bound product
-    loses in proportion to the units that it lacks.
-    """
-    device = scenario.product.device
-    whole = device.compute_units
-    if not 0 <= units < whole:
-        raise InvalidInputError(f"{units} compute units set apart of {whole}; leave the product one at least")
-    product = scenario.product
-    spared = policy.spared if product.memory_bound else 0
-    if units or spared:
-        product = replace(product, units=whole - max(units, spared))
-    transfer, assembly = scenario.transfer, Assembly()
-    lanes = [assembly.lane(device=0, stream=stream) for stream in (0, 1)]
-    compute = {**product_columns(product, parameters), "cu_mask": 1 if units else -1}
-    kernel = {**kernel_columns(transfer, parameters), "cu_mask": 2 if units else -1}
-    fewest = kernel_units(transfer.kind, parameters) < product.workgroups
-    transfer_first = policy.order == "transfer" or (policy.order == "fewest workgroups" and fewest)
-    for side in ("transfer", "product") if transfer_first else ("product", "transfer"):
-        if side == "product":
-            assembly.tasks("product", lanes[0], compute)
-        elif policy.carrier == "dma":
-            add_copies(assembly, lanes[1], transfer, parameters)
-        else:
-            assembly.tasks(transfer.kind, lanes[1], kernel)
-    parts = ((whole - units) / whole, units / whole) if units else (1.0,)
-    sharing = SharingPolicy(partitions=parts, quantised=not product.memory_bound)
-    return assembly.graph(hardware_named(device, "user"), sharing)
-
-
-#: Which policy has the lower average: in the abstract; and by all averages that are known.
-_ABSTRACT = (("c3_base", "c3_sp"), ("c3_sp", "conccl_rp"))
-_ALL = (
-    ("c3_base", "c3_sp"),
-    ("c3_base", "c3_rp"),
-    ("c3_sp", "conccl"),
-    ("c3_rp", "conccl"),
-    ("conccl", "conccl_rp"),
-)
-_COPIES = {"1kb": 2**10, "64kb": 2**16, "1mb": 2**20, "4mb": 2**22, "16mb": 2**24}
-#: Of the products that transfers are as long as, to find the crossover: rows and columns, and steps of the depth.
-_SIDE, _DEPTH, _STEPS = 8192, 64, 96
-
-
-def sweep(scenarios: Mapping[str, Scenario], parameters: Parameters) -> dict[str, dict[str, Outcome]]:
-    """Simulate every scenario under every policy; return outcomes by scenario and policy.
-
-    Examples
-    --------
-    >>> from replay.costs.shipped import load_parameters
-    >>> outcomes = sweep(load_scenarios(), load_parameters())
-    >>> len(outcomes), list(outcomes["cb1_all_gather_same"])[0]
-    (30, 'c3_product_first')
-    """
-    return {
-        name: {policy: run_scenario(scenario, policy, parameters) for policy in POLICIES}
-        for name, scenario in scenarios.items()
-    }
+def percent_of_ideal(scenario: Scenario, speedup: float, parameters: Parameters) -> float:
+    """Return the share of the gain that is left if the shorter of the two is hidden at no cost, %."""
+    alone = scenario.alone_ns(parameters)
+    return 100.0 * (speedup - 1.0) / (sum(alone) / max(alone) - 1.0)
 
 
 def reproduce(parameters: Parameters, scenarios: Mapping[str, Scenario]) -> dict[str, float]:
-    """Return our figure for every name in `datasets/published/c3.toml`.
-
-    Parameters
-    ----------
-    parameters : Parameters
-        With calibrations of kernels and collectives.
-    scenarios : mapping of str to Scenario
-        The published scenarios, by name.
-
-    Examples
-    --------
-    >>> from replay.costs.shipped import load_parameters
-    >>> figures = reproduce(load_parameters(), load_scenarios())
-    >>> figures["c3_base"] < figures["c3_sp"] < figures["conccl_rp"]
-    True
-    """
-    outcomes = list(sweep(scenarios, parameters).values())
+    """Return our figure for every name in `datasets/published/c3.toml`."""
+    outcomes = [(scenario, speedups(scenario, parameters)) for scenario in scenarios.values()]
+    means = {n: float(np.mean([percent_of_ideal(s, by[n], parameters) for s, by in outcomes])) for n in NAMES.values()}
+    gathers = {s.product: s for s in scenarios.values() if s.transfer.kind == "all_gather"}
+    compute, memory = ([s for p, s in gathers.items() if p.memory_bound == bound] for bound in (False, True))
     first = next(iter(scenarios.values()))
-    means = {policy: float(np.mean([each[policy].percent_of_ideal for each in outcomes])) for policy in POLICIES}
-    products = dict.fromkeys(scenario.product for scenario in scenarios.values())
-    compute = [product for product in products if not product.memory_bound]
-    spared = {p: replace(p, units=p.units - 8) for p in products if p.memory_bound}
-    slowdowns = {k: [slowdown_by_units(product, k, parameters) for product in compute] for k in (32, 64)}
-    gains = [1 - product_ns(fewer, parameters) / product_ns(whole, parameters) for whole, fewer in spared.items()]
     return {
-        **{name: means[name] for name in POLICIES if name != "c3_product_first"},
-        "best_speedup": max(outcome.speedup for each in outcomes for outcome in each.values()),
+        **means,
+        "best_speedup": max(max(by.values()) for _, by in outcomes),
         "order_abstract": float(sum(means[low] < means[high] for low, high in _ABSTRACT)),
         "order_all": float(sum(means[low] < means[high] for low, high in _ALL)),
         "sp_rp_over_sp": means["c3_sp_rp"] - means["c3_sp"],
-        **{f"cb_loss_{k}": 100 * (float(np.mean(slowdown)) - 1) for k, slowdown in slowdowns.items()},
-        "mb_gain_8": 100 * max(gains),
+        **{f"cb_loss_{k}": 100 * float(np.mean([loss(s, k, parameters) for s in compute])) for k in (32, 64)},
+        "mb_gain_8": 100 * max(spared_gain(scenario, parameters) for scenario in memory),
         "dma_crossover": crossover_bytes(first, parameters) / 2**20,
-        **{
-            f"dma_overhead_{name}": 100 * share_not_copying(size, first.product.device, parameters)
-            for name, size in _COPIES.items()
-        },
+        **{f"dma_overhead_{n}": 100 * share_not_copying(first, size, parameters) for n, size in _COPIES.items()},
     }
 
 
-def slowdown_by_units(product: Product, fewer: int, parameters: Parameters) -> float:
-    """Return how much longer a compute-bound product takes in the engine when `fewer` units are kept from it.
-
-    Examples
-    --------
-    >>> from profilers.devices import find_device
-    >>> from replay.costs.shipped import load_parameters
-    >>> product = Product(8192, 8192, 8192, find_device("MI300X"))
-    >>> round(slowdown_by_units(product, 64, load_parameters()), 2)
-    1.29
-    """
-    share = fewer / product.device.compute_units
-    assembly = Assembly()
-    assembly.tasks("product", assembly.lane(device=0), {**product_columns(product, parameters), "cu_mask": 1})
-    sharing = SharingPolicy(partitions=(1 - share, share), quantised=True)
-    return float(simulate(assembly.graph(policy=sharing))[1][0]) / product_ns(product, parameters)
+def loss(scenario: Scenario, fewer: int, parameters: Parameters) -> float:
+    """Return the share by which a product takes longer alone with `fewer` units set aside, in whole waves."""
+    text = f"partition:collectives:{fewer / scenario.product.device.compute_units}"
+    times = step_ns(scenario.trace(parameters), [text], parameters.with_values([("dispatch_whole_waves", 1.0)]))
+    return (times[text] - times["nothing"]) / scenario.alone_ns(parameters)[0]
 
 
-def share_not_copying(size_bytes: float, device: Device, parameters: Parameters) -> float:
-    """Return the share of one copy by a DMA engine to a peer that is its command.
+def spared_gain(scenario: Scenario, parameters: Parameters) -> float:
+    """Return the share by which a product is faster alone once it spares compute units for a collective."""
+    graph = layer_graph(scenario.trace(parameters), parameters)
+    changed = parse_what_if(overlapped("dma_rp"))(graph, parameters)
+    row = int(np.argmax(graph.tasks.operator))
+    return float(1.0 - changed.tasks.duration_ns[row] / graph.tasks.duration_ns[row])
 
-    Examples
-    --------
-    >>> from profilers.devices import find_device
-    >>> from replay.costs.shipped import load_parameters
-    >>> device, parameters = find_device("MI300X"), load_parameters()
-    >>> [round(share_not_copying(2.0**size, device, parameters), 3) for size in (10, 20, 24)]
-    [0.708, 0.186, 0.015]
-    """
-    pair = Topology(2, node_devices=8, fabric="mesh")
-    assembly = Assembly()
+
+def share_not_copying(scenario: Scenario, size_bytes: int, parameters: Parameters) -> float:
+    """Return the share of one copy by a DMA engine, to a peer of the scenario's node, that is its command."""
+    node = scenario.transfer.topology
+    pair = Topology(2, node_devices=node.node_devices, fabric=node.fabric)
     # Of two workers, each sends half of its buffer.
-    add_copies(assembly, assembly.lane(device=0), Transfer("all_to_all", 2 * size_bytes, pair, device), parameters)
-    return parameters["dma_command_ns"] / float(simulate(assembly.graph())[1].max())
+    transfer = replace(scenario.transfer, kind="all_to_all", size_bytes=2.0 * size_bytes, topology=pair)
+    copy = replace(scenario, transfer=transfer)
+    trace = layer_trace("copy", scenario.product.device, copy.calls(parameters)[:1], world_size=2)
+    times = step_ns(trace, ["dma_collectives"], parameters)
+    launch = times["nothing"] - copy.alone_ns(parameters)[1]
+    return parameters["dma_command_ns"] / (times["dma_collectives"] - launch)
 
 
-def crossover_bytes(model: Scenario, parameters: Parameters) -> float:
+def crossover_bytes(scenario: Scenario, parameters: Parameters) -> float:
     """Return from which size on an all-gather on DMA engines beats one on compute units that is dispatched first.
 
-    Parameters
-    ----------
-    model : Scenario
-        Its device and topology are taken.
-    parameters : Parameters
-        With calibrations of kernels and collectives.
-
-    Returns
-    -------
-    float
-        Bytes.
-
-    Notes
-    -----
-    Each is beside a compute-bound product that takes as long as it; 0 where DMA engines win beside the shortest of
-    these, infinity where they lose beside the longest.
+    Each is beside a compute-bound product that takes as long as it.
     """
-    least = float("inf")
-    for step in range(_STEPS, 0, -1):
-        product = Product(_SIDE, _SIDE, _DEPTH * step, model.product.device)
-        if product.memory_bound:
-            break
-        transfer = _as_long(model.transfer, product_ns(product, parameters), parameters)
-        scenario = Scenario("crossover", product, transfer)
-        first, dma = (run_scenario(scenario, name, parameters).concurrent_ns for name in ("c3_sp", "conccl"))
-        if dma > first:
-            return least
-        least = transfer.size_bytes
-    return 0.0
+    policies = [overlapped(policy) for policy in ("dma", "sp")]
+
+    def wins(depth: int) -> bool:
+        pair = _as_long(scenario, depth, parameters)
+        dma, first = (step_ns(pair.trace(parameters), policies, parameters)[policy] for policy in policies)
+        return not pair.product.memory_bound and dma <= first
+
+    depths = range(64, 6145, 64)
+    return _as_long(scenario, depths[bisect_left(depths, True, key=wins)], parameters).transfer.size_bytes
 
 
-def _as_long(transfer: Transfer, target_ns: float, parameters: Parameters) -> Transfer:
-    """Return a transfer whose kernel takes this long: by halving, since time grows with size."""
-    low, high = 1.0, 2.0**40
-    while high / low > 1.001:
-        middle = (low * high) ** 0.5
-        middle_ns = kernel_columns(replace(transfer, size_bytes=middle), parameters)["duration_ns"]
-        low, high = (middle, high) if middle_ns < target_ns else (low, middle)
-    return replace(transfer, size_bytes=low)
+def _as_long(scenario: Scenario, depth: int, parameters: Parameters) -> Scenario:
+    """Return a product of this depth, and an all-gather that takes as long."""
+    product = Product(8192, 8192, depth, scenario.product.device)
+
+    def gather_ns(size: int) -> float:
+        transfer = replace(scenario.transfer, kind="all_gather", size_bytes=float(size))
+        return float(kernel_columns(transfer, parameters)["duration_ns"])
+
+    sizes = range(2**16, 2**32, 2**16)
+    size = sizes[bisect_left(sizes, product_ns(product, parameters), key=gather_ns)]
+    return Scenario("as long", product, replace(scenario.transfer, kind="all_gather", size_bytes=float(size)))
