@@ -178,7 +178,9 @@ def with_same_engines(before: KernelGraph, after: KernelGraph) -> KernelGraph:
         The same tasks with new demands.
     """
     old, new = before.tasks.demand, after.tasks.demand
-    kept = np.where(old == 0.0, 0.0, np.where(new == 0.0, old, new))
+    # Copies on engines of their own have a share of the links and of memory that follows from their bytes.
+    on_engine = (before.tasks.engine >= 0)[:, None]
+    kept = np.where(old == 0.0, 0.0, np.where((new == 0.0) | on_engine, old, new))
     demand = np.where(before.on_device()[:, None], kept, new)
     has_units = demand[:, _CU] > 0.0
     pressed = np.where(has_units | (after.tasks.kind != TaskKind.COLLECTIVE), after.tasks.pressure, 0.0)

@@ -91,12 +91,12 @@ class Scenario:
         collective = kernel_columns(self.transfer, parameters)["duration_ns"]
         return round(product_ns(self.product, parameters)), round(collective)
 
-    def trace(self, parameters: Parameters, first: str = "collectives") -> Trace:
-        """Return the trace of one after the other: ``"collectives"`` or ``"gemm"`` first."""
+    def trace(self, parameters: Parameters, first: str = "gemm") -> Trace:
+        """Return the trace of one after the other: ``"gemm"`` or ``"collectives"`` first."""
         ranks = self.transfer.topology.n_workers
         return layer_trace(self.name, self.product.device, self.calls(parameters, first), world_size=ranks)
 
-    def calls(self, parameters: Parameters, first: str = "collectives") -> list[KernelCall]:
+    def calls(self, parameters: Parameters, first: str = "gemm") -> list[KernelCall]:
         """Return the program of one device that stands for all."""
         shape, transfer = self.product, self.transfer
         times, elements = self.alone_ns(parameters), round(transfer.size_bytes / _ELEMENT_BYTES)
@@ -155,17 +155,20 @@ def _named(tables: Mapping[str, Table], kind: str, name: str) -> Table:
     return tables[name]
 
 
-def overlapped(policy: str, first: str = "collectives") -> str:
+def overlapped(policy: str, first: str = "gemm") -> str:
     """Return the what-if that puts a scenario's product and collective side by side under a policy of `c3`."""
     return f"change_stream:{first}:new+c3:{policy}"
 
 
 def speedups(scenario: Scenario, parameters: Parameters) -> dict[str, float]:
-    """Return the speed-up over one after the other by name of the policy. `base` leaves open what is called first."""
+    """Return the speed-up over one after the other by policy, in the order of `NAMES`.
+
+    The product is called first, and `base` leaves that open: with `collective_first_chance` the collective is.
+    """
     times = dict(step_ns(scenario.trace(parameters), [overlapped(policy) for policy in NAMES], parameters))
-    gemm, base, chance = overlapped("base", "gemm"), overlapped("base"), parameters["collective_first_chance"]
-    later = step_ns(scenario.trace(parameters, "gemm"), [gemm], parameters)
-    times[base] = chance * times[base] + (1.0 - chance) * later[gemm]
+    base, chance = overlapped("base", "collectives"), parameters["collective_first_chance"]
+    first = step_ns(scenario.trace(parameters, "collectives"), [base], parameters)[base]
+    times[overlapped("base")] = chance * first + (1.0 - chance) * times[overlapped("base")]
     return {name: times["nothing"] / times[overlapped(policy)] for policy, name in NAMES.items()}
 
 
@@ -217,7 +220,7 @@ def share_not_copying(scenario: Scenario, size_bytes: int, parameters: Parameter
     # Of two workers, each sends half of its buffer.
     transfer = replace(scenario.transfer, kind="all_to_all", size_bytes=2.0 * size_bytes, topology=pair)
     copy = replace(scenario, transfer=transfer)
-    trace = layer_trace("copy", scenario.product.device, copy.calls(parameters)[:1], world_size=2)
+    trace = layer_trace("copy", scenario.product.device, copy.calls(parameters, "collectives")[:1], world_size=2)
     times = step_ns(trace, ["dma_collectives"], parameters)
     launch = times["nothing"] - copy.alone_ns(parameters)[1]
     return parameters["dma_command_ns"] / (times["dma_collectives"] - launch)

@@ -42,7 +42,8 @@ def c3(policy: str) -> WhatIf:
     - ``base``: in the order of their arrival.
     - ``sp`` (schedule prioritisation): collectives are dispatched first.
     - ``rp`` (resource partitioning): collectives get their own 8, 16, 32, 64 or 128 of 304 compute units. As in the
-      paper's run-time, it is the number with which the step would end first without contention for bandwidth.
+      paper's run-time, it is the number with which the step would end first without contention for bandwidth. None do
+      if the step ends no sooner so.
     - ``sp_rp``: both.
     - ``dma`` (ConCCL): collectives without arithmetic run on DMA engines (`dma_collectives`).
     - ``dma_rp``: as ``dma``, and the other collectives as ``rp``.
@@ -84,7 +85,7 @@ def c3(policy: str) -> WhatIf:
             graph = change_priority("collectives", 1)(graph, parameters)
         return _with_own_units(graph, kernels, parameters, name) if "rp" in mechanisms else graph
 
-    return WhatIf(name, transform, retimes=True)
+    return WhatIf(name, transform)
 
 
 def _has_overlap(timeline: Timeline) -> bool:
@@ -124,8 +125,8 @@ def _with_contention(graph: KernelGraph, kernels: Bools, parameters: Parameters)
     is_new = (tasks.kind == TaskKind.COLLECTIVE) & ~measured_beside(graph)[0]
     if not is_new.any():
         return graph
-    policy = replace(graph.policy, quantised=True)
-    return with_memory_traffic(replace(graph, policy=policy), is_new, kernels, parameters)
+    changed = with_memory_traffic(graph, is_new, kernels, parameters)
+    return graph if changed is graph else replace(changed, policy=replace(graph.policy, quantised=True))
 
 
 def _with_own_units(graph: KernelGraph, kernels: Bools, parameters: Parameters, name: str) -> KernelGraph:
@@ -143,10 +144,11 @@ def _with_own_units(graph: KernelGraph, kernels: Bools, parameters: Parameters, 
     times = [replay_graph(partition("collectives", share)(free, parameters)).makespan_ns for share in shares]
     share = shares[int(np.argmin(np.round(times)))]
     chosen = partition("collectives", share)(spared, parameters)
-    note = f"{name}: {round(share * units)} of {units} compute units for collectives"
-    if replay_graph(chosen).makespan_ns > replay_graph(graph).makespan_ns * (1 + _ROUNDING):
-        note += "; the step ends sooner without a partition, since the rule knows nothing of contention"
-    return replace(chosen, notes=(*graph.notes, note))
+    loss = replay_graph(chosen).makespan_ns / replay_graph(graph).makespan_ns - 1.0
+    of_units = f"{round(share * units)} of {units} compute units for collectives"
+    if loss >= -_ROUNDING:
+        return graph.with_notes([f"{name}: no partition is taken; with {of_units} the step takes {loss:.1%} longer"])
+    return replace(chosen, notes=(*graph.notes, f"{name}: {of_units}"))
 
 
 def _without_contention(graph: KernelGraph) -> KernelGraph:
