@@ -232,7 +232,7 @@ def task_labels(graph: KernelGraph) -> npt.NDArray[np.int64]:
 _LAG_CAUSES: Mapping[str, tuple[EdgeKind, ...]] = {
     "host": (EdgeKind.HOST, EdgeKind.HANDOFF, EdgeKind.AUTOGRAD),
     "launch lag": (EdgeKind.LAUNCH, EdgeKind.GRAPH_LAUNCH),
-    "stream lag": (EdgeKind.STREAM,),
+    "stream lag": (EdgeKind.STREAM, EdgeKind.SERIAL),
     "wait lag": (EdgeKind.WAIT,),
     "inferred wait lag": (EdgeKind.WAIT_INFERRED,),
     "sync lag": (EdgeKind.SYNC, EdgeKind.SYNC_INFERRED),

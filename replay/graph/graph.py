@@ -155,6 +155,7 @@ class EdgeKind(IntEnum):
     GRAPH_GAP = 13  #: a pause inside a launched graph, for nodes that the profiler did not record
     QUEUE = 14  #: a launch waits until the launch queue has room; inferred
     LOADER = 15  #: the host waits for the next batch of the input pipeline; inferred
+    SERIAL = 16  #: a task of another stream runs first, since a what-if lets a device run one task at a time
 
 
 #: Kinds whose two ends a profiler records; other edges are inferred from the order of calls and from times.

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from profilers.trace.arrays import Bools, Floats
+from profilers.trace.arrays import Bools
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import measured_beside
 from replay.costs.interference import with_memory_traffic
@@ -18,6 +18,7 @@ from replay.graph.graph import RESOURCES, Basis, KernelGraph, TaskKind
 from replay.graph.operators import Operator
 from replay.what_ifs.dispatch import change_priority, partition
 from replay.what_ifs.dma import dma_collectives
+from replay.what_ifs.targets import Miss, Target, Targets
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, unknown_name
 
 #: Numbers of compute units that a partition may reserve for collectives, and the units of the device on which C3 tries
@@ -71,62 +72,76 @@ def c3(policy: str) -> WhatIf:
     mechanisms, name = policy.split("_"), f"c3:{policy}"
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
-        timeline = replay_graph(graph)
-        if not _has_overlap(timeline):
-            reason = "no collective runs beside other work of its device"
-            advice = "those that nothing waits for can: change_stream:collectives:new"
-            return graph.with_notes([f"{name}: nothing to apply it to: {reason} ({advice})"])
-        kernels = _beside_collectives(timeline)
+        timeline, kernels = replay_graph(graph), (graph.tasks.kind == TaskKind.KERNEL) & ~graph.collectives()
+        overlapped = _overlapped(timeline)
+        if not overlapped.any():
+            return graph.with_notes([f"{name}: nothing to apply it to: no collective {_ALONE}"])
+        is_new = ~measured_beside(graph)[0]
         if "dma" in mechanisms:
-            graph = dma_collectives()(graph, parameters)
-            kernels = np.append(kernels, np.zeros(len(graph.tasks) - len(kernels), dtype=bool))
-        graph = _with_contention(graph, kernels, parameters)
+            before, graph = graph, dma_collectives()(graph, parameters)
+            is_new |= graph.tasks.engine[: len(kernels)] != before.tasks.engine
+        slowed = _beside(timeline, kernels, overlapped & is_new)
+        spared = _beside(timeline, kernels, overlapped)
+        added = len(graph.tasks) - len(kernels)  # commands and copies
+        masks = ((is_new, True), (slowed, False), (spared, False))
+        is_new, slowed, spared = (np.append(mask, np.full(added, value)) for mask, value in masks)
+        graph = _with_contention(graph, is_new, slowed, parameters)
+        if policy == "base" and not slowed.any():
+            graph = graph.with_notes(
+                [f"{name}: nothing to apply it to: every collective that {_ALONE} did so when traced"]
+            )
         if "sp" in mechanisms:
             graph = change_priority("collectives", 1)(graph, parameters)
-        return _with_own_units(graph, kernels, parameters, name) if "rp" in mechanisms else graph
+        return _with_own_units(graph, spared, parameters, name) if "rp" in mechanisms else graph
 
-    return WhatIf(name, transform)
-
-
-def _has_overlap(timeline: Timeline) -> bool:
-    """Tell whether a collective runs, or waits for compute units, while another task runs on its device."""
-    times = replace(timeline, start_ns=_ready_ns(timeline)).device_times()
-    hidden_transfer = (t.transfer_ns - t.exposed_transfer_ns for t in times)
-    return any(ns > _ROUNDING for ns in hidden_transfer)
+    return WhatIf(name, transform, targets=_targets)
 
 
-def _ready_ns(timeline: Timeline) -> Floats:
-    """Return the start of each task; of a collective, the time at which it could start if it had compute units."""
-    tasks = timeline.graph.tasks
-    start = np.where(tasks.kind == TaskKind.COLLECTIVE, timeline.arrivals_ns(), timeline.start_ns)
-    return np.minimum(start, timeline.end_ns)
+_ALONE = "runs beside other work of its device"
+_MOVE = "change_stream:collectives:new lets those overlap whose result nothing needs soon"
 
 
-def _beside_collectives(timeline: Timeline) -> Bools:
-    """Return which kernels run while a collective runs, or waits for compute units, on their device."""
-    graph, ready = timeline.graph, _ready_ns(timeline)
-    tasks = graph.tasks
-    result, is_collective = np.zeros(len(tasks), dtype=bool), graph.collectives()
-    is_kernel = (tasks.kind == TaskKind.KERNEL) & graph.on_device() & ~is_collective
-    for device in range(len(graph.devices)):
-        rows, transfers = (np.flatnonzero(mask & (tasks.device == device)) for mask in (is_kernel, is_collective))
-        transfers = transfers[np.argsort(ready[transfers], kind="stable")]
-        if not len(transfers):
-            continue
-        until = np.maximum.accumulate(timeline.end_ns[transfers])
-        before = np.searchsorted(ready[transfers], timeline.end_ns[rows] - _ROUNDING, side="left") - 1
-        result[rows] = (before >= 0) & (until[before] > timeline.start_ns[rows] + _ROUNDING)
+def _targets(graph: KernelGraph, _parameters: Parameters) -> Targets:
+    """Return the collectives that run beside other tasks, and those that do not."""
+    overlapped = _overlapped(replay_graph(graph))
+    rows = np.flatnonzero((graph.tasks.kind == TaskKind.COLLECTIVE) & graph.tasks.in_iteration)
+    chosen = tuple(Target(row, (), -1) for row in rows[overlapped[rows]].tolist())
+    reason = "run beside no other work of their device"
+    return Targets(chosen, tuple(Miss(row, reason, _MOVE) for row in rows[~overlapped[rows]].tolist()))
+
+
+def _overlapped(timeline: Timeline) -> Bools:
+    """Return the mask of collectives that run, or wait for compute units, while another task runs on their device."""
+    graph = timeline.graph
+    is_collective = graph.collectives()
+    return _beside(timeline, is_collective, graph.on_device() & ~is_collective)
+
+
+def _beside(timeline: Timeline, chosen: Bools, others: Bools) -> Bools:
+    """Return which of `chosen` tasks run while one of `others` runs on the same device.
+
+    A collective runs from when it could start if it had compute units.
+    """
+    graph, device, end = timeline.graph, timeline.graph.tasks.device, timeline.end_ns
+    start = np.where(graph.collectives(), timeline.arrivals_ns(), timeline.start_ns)
+    start, result = np.minimum(start, end), np.zeros(len(end), dtype=bool)
+    for number in range(len(graph.devices)):
+        rows, other = (np.flatnonzero(mask & (device == number)) for mask in (chosen, others))
+        if len(rows) and len(other):
+            other = other[np.argsort(start[other], kind="stable")]
+            until = np.maximum.accumulate(end[other])
+            before = np.searchsorted(start[other], end[rows] - _ROUNDING, side="left") - 1
+            result[rows] = (before >= 0) & (until[before] > start[rows] + _ROUNDING)
     return result
 
 
-def _with_contention(graph: KernelGraph, kernels: Bools, parameters: Parameters) -> KernelGraph:
+def _with_contention(graph: KernelGraph, is_new: Bools, kernels: Bools, parameters: Parameters) -> KernelGraph:
     """Return `graph` with the contention of collectives that no trace shows beside kernels, and of DMA engines."""
-    tasks = graph.tasks
-    is_new = (tasks.kind == TaskKind.COLLECTIVE) & ~measured_beside(graph)[0]
-    if not is_new.any():
+    changed = with_memory_traffic(graph, is_new & graph.collectives(), kernels, parameters)
+    if changed is graph or not kernels.any():
         return graph
-    changed = with_memory_traffic(graph, is_new, kernels, parameters)
-    return graph if changed is graph else replace(changed, policy=replace(graph.policy, quantised=True))
+    note = f"c3: {int(kernels.sum())} kernels share the way to memory with collectives that the trace shows alone"
+    return replace(changed, policy=replace(graph.policy, quantised=True)).with_notes([note])
 
 
 def _with_own_units(graph: KernelGraph, kernels: Bools, parameters: Parameters, name: str) -> KernelGraph:

@@ -7,6 +7,7 @@ runs on an engine of its own:
                    └▶ copy     └▶ copy     └▶ copy ──▶ end
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -18,6 +19,7 @@ from replay.calibration.parameters import Parameters
 from replay.costs.collectives import fastest, machine_of
 from replay.costs.wire_time import collective_models, group_topology, likely_ranks, waits_apart
 from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, Basis, EdgeKind, Edges, KernelGraph, TaskKind
+from replay.what_ifs.targets import Miss, Target, Targets
 from replay.what_ifs.what_if import WhatIf, recipe
 
 #: DMA engines copy and do no arithmetic, so collectives that reduce stay on the compute units. By kind, the modelled
@@ -34,6 +36,11 @@ _KINDS = [COLLECTIVE_KINDS.index(kind) for kind in _COPIES_ONLY]
 _TO_ALL = ("all_gather", "all_to_all")
 _SEND = COLLECTIVE_KINDS.index("send_recv")
 _DMA, _LINK = RESOURCES.index("dma"), RESOURCES.index("link")
+#: Reason and advice for collectives that stay on the compute units.
+_ARITHMETIC = (
+    "need arithmetic, which DMA engines do not have, or are of unknown kind",
+    "use a reduction near memory (t3), or an all-gather or all-to-all",
+)
 #: Ranks of the smallest group that sends anything.
 _FEWEST = 2
 #: Sizes whose difference in time is bytes over bandwidth alone.
@@ -63,34 +70,33 @@ def dma_collectives() -> WhatIf:
 
     Source: ConCCL (arXiv 2412.14335).
     """
-    return WhatIf("dma_collectives", _transform, retimes=True)
+    return WhatIf("dma_collectives", _transform, retimes=True, targets=_targets)
 
 
 def _transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
-    total = int(((graph.tasks.kind == TaskKind.COLLECTIVE) & (graph.tasks.engine < 0)).sum())
-    rows, kept = _movable(graph)
-    note = f"dma_collectives: {len(rows)} of {total} collectives moved"
-    notes = [note, *(f"{count} {reason}" for reason, count in kept.items())]
+    targets = _targets(graph, parameters)
+    rows = np.array([target.collective for target in targets.found], dtype=np.int64)
+    note = f"dma_collectives: {len(rows)} of {len(rows) + len(targets.misses)} collectives moved"
+    notes = [note, *(f"{count} {reason}" for reason, count in Counter(miss.reason for miss in targets.misses).items())]
     moved = _on_engines(graph, _copies_of(graph, rows, parameters), parameters) if len(rows) else graph
     return moved.with_notes(["; ".join(notes)])
 
 
-def _movable(graph: KernelGraph) -> tuple[Ints, Mapping[str, int]]:
-    """Return the rows of collectives that DMA engines can run, and the number of others by reason."""
+def _targets(graph: KernelGraph, _parameters: Parameters) -> Targets:
+    """Return the collectives that DMA engines can run, and the others."""
     tasks, ranks = graph.tasks, likely_ranks(graph)
     left = (tasks.kind == TaskKind.COLLECTIVE) & (tasks.engine < 0) & graph.on_device()
-    reasons = {
-        "need arithmetic, which DMA engines do not have, or are of unknown kind": ~np.isin(tasks.collective, _KINDS),
-        "are of unknown bytes": tasks.bytes <= 0,
-        "are on an unknown device (--device NAME)": np.full(len(tasks), graph.hardware.device is None),
-        "have no peer in their node": (ranks < _FEWEST) | (ranks > graph.hardware.network.devices_per_node),
-    }
-    kept = {}
-    for reason, applies in reasons.items():
-        if count := int((left & applies).sum()):
-            kept[reason] = count
+    no_peer = (ranks < _FEWEST) | (ranks > graph.hardware.network.devices_per_node)
+    misses: list[Miss] = []
+    for reason, advice, applies in (
+        (*_ARITHMETIC, ~np.isin(tasks.collective, _KINDS)),
+        ("are of unknown bytes", "a trace with the sizes of collectives", tasks.bytes <= 0),
+        ("are on an unknown device", "--device NAME", np.full(len(tasks), graph.hardware.device is None)),
+        ("have no peer in their node", "groups of ranks of one node", no_peer),
+    ):
+        misses += [Miss(row, reason, advice) for row in np.flatnonzero(left & applies).tolist()]
         left &= ~applies
-    return np.flatnonzero(left), kept
+    return Targets(tuple(Target(row, (), -1) for row in np.flatnonzero(left).tolist()), tuple(misses))
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,10 @@ def _serial(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
     rows = np.flatnonzero(graph.on_device())
     order = rows[np.lexsort((rows, end[rows], start[rows], graph.tasks.device[rows]))]
     same_device = graph.tasks.device[order][1:] == graph.tasks.device[order][:-1]
-    chain = Edges.of(order[:-1][same_device], order[1:][same_device], kind=EdgeKind.STREAM)
+    first, then = order[:-1][same_device], order[1:][same_device]
+    # Tasks of two streams have an order now, but the later one need not read what the earlier one wrote.
+    same_lane = graph.tasks.lane[first] == graph.tasks.lane[then]
+    chain = Edges.of(first, then, kind=np.where(same_lane, int(EdgeKind.STREAM), int(EdgeKind.SERIAL)))
     # The chain replaces edges that let a task start shortly before its predecessor ends.
     kept = graph.edges.select(~(graph.edges.from_start & (graph.edges.kind == EdgeKind.STREAM)))
     return replace(graph, edges=kept.joined(chain))
