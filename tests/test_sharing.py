@@ -100,6 +100,21 @@ def test_fewer_units_cost_whole_waves_where_asked(waves: float, share: float, ro
     assert ends[1] <= alone / min(share / occupies, 1.0) + 1e-6
 
 
+def test_whole_waves_are_for_kernels_that_lack_units_they_need() -> None:
+    policy = SharingPolicy((0.9, 0.1), quantised=True)
+
+    def ns(**columns: list[float]) -> float:
+        graph = make_graph([1000.0], cu_mask=[1], **columns)
+        return float(simulate(replace(graph, policy=policy))[1][0])
+
+    demands = [(1.0,)]
+    assert ns(demands=demands, waves=[1.0]) == pytest.approx(2000.0)
+    # The cost of a further round is known.
+    assert ns(demands=demands, waves=[1.0], extra_round=[0.6]) == pytest.approx(1600.0)
+    # Bound by memory: half of the units are enough.
+    assert ns(demands=[(0.4,)], occupies=[1.0], waves=[3.0]) == pytest.approx(1000.0)
+
+
 def test_whole_waves_do_not_do_more_than_there_are_units() -> None:
     """Eight kernels of 1.25 waves, 1 us each: 10 us of the device at least."""
     policy = SharingPolicy(quantised=True)

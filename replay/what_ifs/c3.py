@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from profilers.trace.arrays import Bools
+from profilers.trace.arrays import Bools, Ints
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import measured_beside
 from replay.costs.interference import with_memory_traffic
@@ -73,15 +73,15 @@ def c3(policy: str) -> WhatIf:
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         timeline, kernels = replay_graph(graph), (graph.tasks.kind == TaskKind.KERNEL) & ~graph.collectives()
-        overlapped = _overlapped(timeline)
+        overlapped = _partners(timeline, graph.collectives(), graph.on_device() & ~graph.collectives()) >= 0
         if not overlapped.any():
             return graph.with_notes([f"{name}: nothing to apply it to: no collective {_ALONE}"])
         is_new = ~measured_beside(graph)[0]
         if "dma" in mechanisms:
             before, graph = graph, dma_collectives()(graph, parameters)
             is_new |= graph.tasks.engine[: len(kernels)] != before.tasks.engine
-        slowed = _beside(timeline, kernels, overlapped & is_new)
-        spared = _beside(timeline, kernels, overlapped)
+        slowed = _partners(timeline, kernels, overlapped & is_new) >= 0
+        spared = _partners(timeline, kernels, overlapped) >= 0
         added = len(graph.tasks) - len(kernels)  # commands and copies
         masks = ((is_new, True), (slowed, False), (spared, False))
         is_new, slowed, spared = (np.append(mask, np.full(added, value)) for mask, value in masks)
@@ -102,36 +102,33 @@ _MOVE = "change_stream:collectives:new lets those overlap whose result nothing n
 
 
 def _targets(graph: KernelGraph, _parameters: Parameters) -> Targets:
-    """Return the collectives that run beside other tasks, and those that do not."""
-    overlapped = _overlapped(replay_graph(graph))
+    """Return the collectives that run beside other tasks, each with one of these, and those that do not."""
+    partner = _partners(replay_graph(graph), graph.collectives(), graph.on_device() & ~graph.collectives())
     rows = np.flatnonzero((graph.tasks.kind == TaskKind.COLLECTIVE) & graph.tasks.in_iteration)
-    chosen = tuple(Target(row, (), -1) for row in rows[overlapped[rows]].tolist())
+    chosen = rows[partner[rows] >= 0]
+    pairs = zip(chosen.tolist(), partner[chosen].tolist(), strict=True)
     reason = "run beside no other work of their device"
-    return Targets(chosen, tuple(Miss(row, reason, _MOVE) for row in rows[~overlapped[rows]].tolist()))
+    misses = (Miss(row, reason, _MOVE) for row in rows[partner[rows] < 0].tolist())
+    return Targets(tuple(Target(row, (task,), -1) for row, task in pairs), tuple(misses))
 
 
-def _overlapped(timeline: Timeline) -> Bools:
-    """Return the mask of collectives that run, or wait for compute units, while another task runs on their device."""
-    graph = timeline.graph
-    is_collective = graph.collectives()
-    return _beside(timeline, is_collective, graph.on_device() & ~is_collective)
-
-
-def _beside(timeline: Timeline, chosen: Bools, others: Bools) -> Bools:
-    """Return which of `chosen` tasks run while one of `others` runs on the same device.
+def _partners(timeline: Timeline, chosen: Bools, others: Bools) -> Ints:
+    """Return for each of `chosen` tasks one of `others` that runs at the same time on the same device; -1 if none does.
 
     A collective runs from when it could start if it had compute units.
     """
     graph, device, end = timeline.graph, timeline.graph.tasks.device, timeline.end_ns
     start = np.where(graph.collectives(), timeline.arrivals_ns(), timeline.start_ns)
-    start, result = np.minimum(start, end), np.zeros(len(end), dtype=bool)
+    start, result = np.minimum(start, end), np.full(len(end), -1)
     for number in range(len(graph.devices)):
         rows, other = (np.flatnonzero(mask & (device == number)) for mask in (chosen, others))
         if len(rows) and len(other):
             other = other[np.argsort(start[other], kind="stable")]
-            until = np.maximum.accumulate(end[other])
+            is_last = end[other] >= np.maximum.accumulate(end[other])
+            last = other[np.maximum.accumulate(np.where(is_last, np.arange(len(other)), 0))]
             before = np.searchsorted(start[other], end[rows] - _ROUNDING, side="left") - 1
-            result[rows] = (before >= 0) & (until[before] > start[rows] + _ROUNDING)
+            meets = (before >= 0) & (end[last[before]] > start[rows] + _ROUNDING)
+            result[rows[meets]] = last[before[meets]]
     return result
 
 
