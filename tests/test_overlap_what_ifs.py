@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from graphs import make_graph
-from test_overlap_targets import COPY, GEMM, NORM, chain, ranks
+from test_overlap_targets import GEMM, NORM, chain
 from traces import write_trace
 
 from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.trace.kernels import CLASSES
 from replay.costs.shipped import load_parameters
 from replay.engine.engine import simulate
-from replay.graph.graph import Basis, EdgeKind, KernelGraph, TaskKind, hardware_named
+from replay.graph.graph import KernelGraph, TaskKind, hardware_named
 from replay.what_ifs import OVERLAPS, compose, explain, parse_what_if
 from seqpoint.cli import cli
 
@@ -45,36 +44,6 @@ NAMED = (
 
 def end_of(graph: KernelGraph, text: str, parameters: object = FREE) -> float:
     return float(simulate(parse_what_if(text)(graph, parameters))[1].max())  # type: ignore[arg-type]
-
-
-def test_fused_collectives_need_no_packing_and_no_launch() -> None:
-    graph = chain([GEMM, COPY, "all_to_all"], [80e3, 10e3, 80e3]).with_tasks(ranks=np.array([0, 0, 8]))
-    assert end_of(graph, "fuse_collectives") == pytest.approx(10e3 + 80e3)
-    loss = FREE.with_values([("persistent_occupancy_loss", 0.2), ("put_latency_ns", 1e3)])
-    assert end_of(graph, "fuse_collectives", loss) == pytest.approx(100e3 + 11e3)
-
-
-def test_what_is_fused_waits_for_no_launch_of_its_own() -> None:
-    kinds = [TaskKind.KERNEL, TaskKind.COLLECTIVE, TaskKind.HOST]
-    graph = make_graph(
-        [80e3, 80e3, 500e3],
-        [(1.0,), (0.1, 0.1, 1.0), (0.0,)],
-        [(0, 1), (2, 1)],
-        kind=kinds,
-        class_=[CLASSES.index("embedding"), -1, -1],
-        collective=[-1, 3, -1],
-        device=[0, 0, -1],
-        measured_start_ns=[0.0, 500e3, 0.0],
-        measured_end_ns=[80e3, 580e3, 500e3],
-    )
-    launched = graph.edges.kind.copy()
-    launched[1] = EdgeKind.LAUNCH
-    graph = graph.__class__(
-        **{**graph.__dict__, "edges": graph.edges.__class__(**{**graph.edges.__dict__, "kind": launched})}
-    )
-    found = parse_what_if("fuse_collectives")(graph, FREE)
-    assert simulate(graph)[1][1] == 580e3
-    assert simulate(found)[1][1] == pytest.approx(90e3)
 
 
 @pytest.mark.parametrize("text", ["t3", "ficco", "fuse_collectives", "c3:sp", "c3:rp", "c3:dma"])
@@ -146,22 +115,6 @@ def test_what_each_policy_does_to_each_collective_is_told() -> None:
     assert kept.reason == "are of unknown bytes"
 
 
-def test_pieces_of_all_ranks_wait_for_each_other() -> None:
-    graph = ranks((40e3, 80e3)).with_tasks(
-        ranks=np.array([0, 0, 4, 0, 0, 4, 0]), duration_ns=np.array([40e3, 0, 40e3, 80e3, 0, 40e3, 0])
-    )
-    found = parse_what_if("fuse_collectives")(graph, FREE)
-    assert simulate(found)[1][[2, 5]].tolist() == pytest.approx([90e3, 90e3])
-
-
-def test_results_rest_on_what_they_say() -> None:
-    graph = chain([GEMM, COPY, "all_reduce"], [80e3, 10e3, 80e3])
-    fused = parse_what_if("fuse_collectives")(graph, PARAMETERS).tasks
-    assert (fused.basis[fused.event <= 1] == Basis.ASSUMED).all() and (
-        fused.basis[fused.event == 2] == Basis.DERIVED
-    ).all()
-
-
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(NotFoundError, match="policy cannot be"):
         parse_what_if("c3:xx")
@@ -198,12 +151,6 @@ def test_every_named_trace_has_a_projection_or_a_reason(name: str) -> None:
             assert any("slower than doing nothing" in note for note in row["notes"])
         if row["what_if"][0] in ("t3", "t3:mca", "ficco:auto", "fuse_collectives"):
             assert any("collectives matched" in note or "nothing to apply" in note for note in row["notes"])
-
-
-@pytest.mark.parametrize("text", ["fuse_collectives"])
-def test_applied_twice_is_applied_once(text: str) -> None:
-    graph = chain([NORM, "all_gather", GEMM, NORM, GEMM, "all_reduce"], [5e3, 50e3, 60e3, 5e3, 80e3, 40e3])
-    assert end_of(graph, text, PARAMETERS) == end_of(graph, f"{text}+{text}", PARAMETERS) != end_of(graph, "nothing")
 
 
 def test_a_device_of_one_compute_unit_has_none_to_set_aside() -> None:
