@@ -3,16 +3,15 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import log2, sqrt
 
 import numpy as np
 
 from profilers.devices.catalogue import Device
 from replay.calibration.parameters import Parameters
-from replay.costs.products import cache_bytes
+from replay.costs.products import cache_bytes, product_of_task
 from replay.costs.wire_time import likely_ranks
 from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, KernelGraph, TaskKind, peer_link
-from replay.graph.operators import Operator, batched_matmul
+from replay.graph.operators import DTYPE_BYTES
 from replay.what_ifs.ring import RingColumns, RingTimes, TiledProduct, ring_pattern, tile_of
 from replay.what_ifs.splice import Splice, splice, task_budget
 from replay.what_ifs.targets import Target, Targets, groups_of, nothing_to_apply, producers
@@ -23,6 +22,7 @@ _ALL_REDUCE, _ALL_GATHER = COLLECTIVE_KINDS.index("all_reduce"), COLLECTIVE_KIND
 _FAIR, _MCA = "fair", "mca"
 #: Assumed ranks of a collective whose group and bytes the trace does not tell.
 _ANY_RANKS = 8
+_UNKNOWN_DEVICE = ("the trace names no device", "name it: --device NAME")
 
 
 @recipe(
@@ -54,7 +54,7 @@ def _targets(graph: KernelGraph, _parameters: Parameters) -> Targets:
     """Return the reducing collectives that follow a product; none if nothing is known of the device."""
     targets = producers(graph, ("all_reduce", "reduce_scatter"), _CLASSES)
     if graph.hardware.device is None:
-        return targets.without(targets.found, "the trace names no device", "name it: --device NAME")
+        return targets.without(targets.found, *_UNKNOWN_DEVICE)
     return targets
 
 
@@ -65,14 +65,17 @@ def _transform(graph: KernelGraph, parameters: Parameters, name: str) -> KernelG
     defers = int(name.endswith(_MCA))
     rings = _Rings(graph, device, parameters, defers, task_budget(len(targets.found)))
     alike: dict[tuple[TiledProduct, int, int], list[list[Target]]] = defaultdict(list)
-    for group in groups_of(graph, targets.found):
+    guessed = 0
+    for group in groups_of(graph, targets.found):  # about 50 us each
         row = group[0].collective
-        product = rings.product(group[0], int(ranks[row]) or _ANY_RANKS)
+        product, is_known = rings.product(group[0], int(ranks[row]) or _ANY_RANKS)
         alike[product, len(group), int(graph.tasks.collective[row])].append(group)
+        guessed += 0 if is_known else len(group)
     changed = splice(graph, [rings.splice(product, groups) for (product, *_), groups in alike.items()])
     if defers:
         changed = replace(changed, policy=replace(graph.policy, deferred_share=parameters["t3_starvation_share"]))
-    return changed.with_notes([f"{name}: {targets.note}"])
+    sizes = f"; sizes of {guessed} products from grid, bytes and duration" if guessed else ""
+    return changed.with_notes([f"{name}: {targets.note}{sizes}"])
 
 
 @dataclass(frozen=True)
@@ -85,20 +88,21 @@ class _Rings:
     defers: int
     budget: int
 
-    def product(self, target: Target, ranks: int) -> TiledProduct:
-        """Return the product of a target: its sizes, its tile, and how many tiles run at a time."""
+    def product(self, target: Target, ranks: int) -> tuple[TiledProduct, bool]:
+        """Return the product of a target with its tiles, and whether its operator gives the sizes."""
         tasks, row = self.graph.tasks, target.kernel
-        operator = self.graph.operators[tasks.operator[row]] if tasks.operator[row] >= 0 else None
-        if operator is None or len(operator.dims) != 4:
-            operator = _guessed(self.graph, target, self.device)
-        batch, m, n, k = operator.dims
-        rows, columns, size = batch * m, n, operator.element_bytes
-        tile = tile_of(rows, columns, int(tasks.workgroups[row]))
-        left_bytes = operator.bytes_read - size * n * k if operator.kind == "convolution" else float(size * rows * k)
-        if rows < min(columns, ranks * tile[0]):  # too few rows for a tile in each chunk: chunks are columns
-            rows, columns, tile, left_bytes = columns, rows, tile[::-1], float(size * n * k)
+        sent = float(tasks.bytes[target.collective])
+        product, is_known = product_of_task(self.graph, row, self.device, result_bytes=sent)
+        operator = self.graph.operators[tasks.operator[row]] if is_known else None
+        m, n, size = product.m, product.n, operator.element_bytes if operator else DTYPE_BYTES[product.dtype]
+        left, right = float(size * m * product.k), float(size * n * product.k)
+        if operator and operator.kind == "convolution":
+            left = max(operator.bytes_read - right, 0.0)
+        tile = tile_of(m, n, int(tasks.workgroups[row]))
+        if m < min(n, ranks * tile[0]):  # too few rows for a tile in each chunk: chunks are columns
+            m, n, tile, left = n, m, tile[::-1], right
         units = round(self.graph.hardware.compute_units * max(float(tasks.residency[row]), 1.0))
-        return TiledProduct(rows, columns, k, ranks, units, cache_bytes(self.device), tile, size, left_bytes)
+        return TiledProduct(m, n, product.k, ranks, units, cache_bytes(self.device), tile, size, left), is_known
 
     def splice(self, product: TiledProduct, groups: Sequence[Sequence[Target]]) -> Splice:
         """Return the pattern of a product in the place of groups of targets, with their traced times."""
@@ -132,15 +136,3 @@ class _Rings:
             gather |= {"link_number": int(tasks.link[row]), "duration_ns": transfer_ns / 2}
         kernel["class_"] = int(tasks.class_[target.kernel])
         return RingColumns(kernel, {"link": 1.0, "link_number": int(peer_link(1))}, gather, self.defers)
-
-
-def _guessed(graph: KernelGraph, target: Target, device: Device) -> Operator:
-    """Return a square product of the bytes that are sent, or of the grid, which takes the time at half of the peak.
-
-    The depth is a power of two, so that kernels of nearly the same time have one pattern.
-    """
-    tasks, row = graph.tasks, target.kernel
-    elements = tasks.bytes[target.collective] / 2 or max(tasks.workgroups[row], 1) * 128 * 128
-    side = max(round(sqrt(elements)), 1)
-    depth = 0.5 * device.flops_per_s("fp16") * tasks.duration_ns[row] / 1e9 / (2 * side * side)
-    return batched_matmul(1, side, side, 2 ** max(round(log2(max(depth, 1.0))), 0), 2)
