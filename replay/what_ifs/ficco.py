@@ -11,7 +11,7 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Bools, Floats, Ints
 from replay.calibration.parameters import Parameters
 from replay.costs.products import kernel_columns, product_ns, product_of_task
-from replay.costs.wire_time import group_topology, likely_ranks, link_slowdowns, waits_apart
+from replay.costs.wire_time import group_topology, likely_ranks, waits_apart
 from replay.graph.graph import COLLECTIVE_KINDS, Basis, KernelGraph
 from replay.what_ifs.chooser import load_chooser
 from replay.what_ifs.schedules import (
@@ -125,7 +125,6 @@ class _Ficco:
         self._graph, self._parameters, self._schedule, self._carrier = graph, parameters, schedule, carrier
         self._ranks: Ints = likely_ranks(graph)
         self._meets: Bools = waits_apart(graph)
-        self._slowdown: Floats = link_slowdowns(graph, graph.hardware)
         self._duration: Floats = graph.tasks.duration_ns
 
     def targets(self) -> tuple[Targets, dict[_Shape, list[list[Target]]]]:
@@ -209,7 +208,7 @@ class _Ficco:
         if shape.meets:
             return np.zeros(collectives.shape)
         modelled_ns = float(kernel_columns(shape.coupled.transfer, self._parameters)["duration_ns"])
-        beyond = self._duration[collectives] - modelled_ns * self._slowdown[collectives]
+        beyond = self._duration[collectives] - modelled_ns
         return np.asarray(np.where(beyond > _ROUNDING_NS, beyond, 0.0))
 
     def _finished(self, graph: KernelGraph, splices: Sequence[tuple[_Shape, Splice]]) -> KernelGraph:
