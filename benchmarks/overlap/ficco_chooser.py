@@ -14,26 +14,35 @@ import msgspec
 import numpy as np
 from sklearn.tree import DecisionTreeClassifier
 
+from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError
 from profilers.files import write_text
 from profilers.trace.arrays import Floats
 from replay.calibration.parameters import Parameters
+from replay.costs.collectives import Topology
 from replay.costs.products import Product
 from replay.costs.shipped import load_parameters
 from replay.studies.ficco import load_scenarios
 from replay.what_ifs.chooser import FEATURES, Chooser, Decision, Score, features_of, score_choices
 from replay.what_ifs.schedules import CANDIDATES, SCHEDULES, CoupledProduct, Plan, pattern_of
 
-COUNT, SEED, FOLDS = 1500, 1, 5
+SEED, FOLDS = 1, 5
 DEPTHS, LEAST = (2, 3, 4, 5, 6, 8), 15
 #: Of trees whose mean loss is within this share of the lowest, the shallowest is taken.
 TOLERANCE = 0.05
-#: Least and most of each size of a whole product, and what it is a multiple of: log-uniform between them.
-_RANGES: Mapping[str, tuple[int, int, int]] = {
-    "m": (2**12, 2**21, 64),
-    "n": (2**12, 2**17, 256),
-    "k": (2**11, 2**19, 256),
-}
+_Ranges = Mapping[str, tuple[int, int, int]]
+#: Least and most of each size of a whole product, and what it is a multiple of: log-uniform between them. Sizes as wide
+#: apart as the paper's, and those of transformers' layers.
+WIDE: _Ranges = {"m": (2**12, 2**21, 64), "n": (2**12, 2**17, 256), "k": (2**11, 2**19, 256)}
+LAYERS: _Ranges = {"m": (2**11, 2**17, 64), "n": (2**11, 2**16, 256), "k": (2**11, 2**15, 256)}
+#: Groups of products to learn from: device, fabric, ranks, collective, sizes, and how many are drawn.
+FAMILIES: tuple[tuple[str, str, int, str, _Ranges, int], ...] = (
+    ("MI300X", "mesh", 8, "all_gather", WIDE, 1500),
+    ("MI300X", "mesh", 8, "all_gather", LAYERS, 1200),
+    ("MI300X", "mesh", 8, "reduce_scatter", LAYERS, 500),
+    ("MI300X", "mesh", 4, "all_gather", LAYERS, 400),
+    ("H100-SXM5-80GB", "switch", 8, "all_gather", LAYERS, 400),
+)
 #: Share of a device's memory that the operands and the result may take.
 _MEMORY_SHARE = 0.5
 #: Sizes that all differ by less than this share are of the same scenario.
@@ -41,13 +50,17 @@ _NEAR = 0.1
 
 
 def draw_scenarios(
-    like: CoupledProduct, count: int, *, seed: int, without: Iterable[CoupledProduct] = ()
+    like: CoupledProduct,
+    count: int,
+    *,
+    seed: int,
+    without: Iterable[CoupledProduct] = (),
+    ranges: _Ranges = WIDE,
 ) -> tuple[CoupledProduct, ...]:
     """Draw products for the devices of another.
 
-    m from 2^12 to 2^21, n from 2^12 to 2^17, k from 2^11 to 2^19, log-uniform, in multiples of 64, 256 and 256. What
-    takes more than half of a device's memory is drawn again, and what is within 10 % in m, n and k of a product of
-    `without`.
+    Sizes are log-uniform. What takes more than half of a device's memory is drawn again, and what is within 10 % in m,
+    n and k of a product of `without`.
 
     Parameters
     ----------
@@ -59,6 +72,8 @@ def draw_scenarios(
         Seed of the draw.
     without : iterable of CoupledProduct
         Products to stay away from.
+    ranges : mapping
+        Least and most of m, n and k, and what each is a multiple of.
 
     Raises
     ------
@@ -72,9 +87,7 @@ def draw_scenarios(
     room = _MEMORY_SHARE * device.value("memory_gb") * 1e9
     drawn: list[CoupledProduct] = []
     while len(drawn) < count:  # nine draws in ten fit
-        m, n, k = (
-            round(2 ** random.uniform(log2(least), log2(most)) / of) * of for least, most, of in _RANGES.values()
-        )
+        m, n, k = (round(2 ** random.uniform(log2(least), log2(most)) / of) * of for least, most, of in ranges.values())
         if like.sends:
             n, k = n * ranks, max(k // ranks, 1)
         product = replace(like.product, m=m, n=n // ranks, k=k)
@@ -165,7 +178,11 @@ def folded(scenarios: tuple[CoupledProduct, ...], times: Floats, depth: int) -> 
 def main() -> None:
     """Write the chooser to the file that is named, and scores to stdout."""
     parameters, known = load_parameters(), tuple(load_scenarios().values())
-    drawn = draw_scenarios(known[0], COUNT, seed=SEED, without=known)
+    drawn: tuple[CoupledProduct, ...] = ()
+    for number, (device, fabric, ranks, collective, ranges, count) in enumerate(FAMILIES):
+        product = Product(ranks**2, ranks, ranks, find_device(device))
+        like = CoupledProduct(product, collective, Topology(ranks, node_devices=8, fabric=fabric))
+        drawn += draw_scenarios(like, count, seed=SEED + number, without=known, ranges=ranges)
     times = candidate_times_ns(drawn, parameters)
     print("fastest of the drawn:", dict(zip(CANDIDATES, np.bincount(times.argmin(axis=1), minlength=5), strict=True)))
     losses = {}
@@ -181,7 +198,7 @@ def main() -> None:
     print(f"depth {depth}, the paper's scenarios: {score_choices(known, unseen, chooser.choose)}")
     for name in CANDIDATES:
         print(f"always {name}: {score_choices(known, unseen, lambda _, name=name: name)}")
-    made = Chooser(chooser.tree, "benchmarks/overlap/ficco_chooser.py", COUNT, SEED)
+    made = Chooser(chooser.tree, "benchmarks/overlap/ficco_chooser.py", len(drawn), SEED)
     write_text(Path(sys.argv[1]), msgspec.json.format(msgspec.json.encode(made), indent=1).decode() + "\n")
 
 

@@ -46,7 +46,10 @@ _SLOWER = (
     "larger products gain more: try longer sequences, or a schedule",
 )
 _FEW_ROWS = "the product has fewer rows than there are pieces", "use larger batches or longer sequences"
-_OTHER_OPERAND = "they bring another amount than an operand of the product", "gather each operand by itself"
+_OTHER_AMOUNT = (
+    "they move another amount than the product reads or writes",
+    "gather each operand, or scatter each result, by itself: smaller buckets",
+)
 
 
 @recipe(
@@ -184,12 +187,12 @@ class _Ficco:
         moved = float(tasks.bytes[row])
         sizes = {"result_bytes" if target.sends else "operand_bytes": moved}
         product, is_known = product_of_task(self._graph, kernel, device, **sizes)
-        if is_known and moved and not target.sends:
-            left, right, _ = product.operand_bytes
-            if not _agree(moved, left) and _agree(moved, right):  # weights are gathered: the product, transposed
-                product = replace(product, m=product.n, n=product.m)
-            elif not _agree(moved, left):
-                return _OTHER_OPERAND
+        if is_known and moved:
+            left, right, result = product.operand_bytes
+            if not target.sends and not _agree(moved, left) and _agree(moved, right):
+                product = replace(product, m=product.n, n=product.m)  # weights are gathered: the product, transposed
+            elif not _agree(moved, result if target.sends else left):
+                return _OTHER_AMOUNT
         if product.m < topology.n_workers**2:
             return _FEW_ROWS
         coupled = CoupledProduct(product, COLLECTIVE_KINDS[tasks.collective[row]], topology, moved)

@@ -35,7 +35,7 @@ from replay.costs.products import (
     with_boundless_memory,
     with_figure,
 )
-from replay.graph.graph import TaskKind, hardware_named
+from replay.graph.graph import TaskKind, hardware_named, peer_link
 from replay.what_ifs.splice import COLLECTIVE_STREAM, KERNEL_STREAM, Pattern, PatternBuilder
 
 
@@ -307,10 +307,16 @@ class Plan:
         return Transfer(kind, whole.size_bytes / n, topology, device)
 
     def step_columns(self, parameters: Parameters) -> dict[str, Any]:
-        """Return the transfer of one step as columns of a task: a kernel, or a copy for each peer."""
+        """Return the transfer of one step as columns of a task: a kernel, or copies to all peers at once."""
+        transfer = self.step_transfer
         if self.on_units:
-            return {**kernel_columns(self.step_transfer, parameters), "priority": 1}
-        return {**copy_columns(self.step_transfer, parameters), "kind": TaskKind.COLLECTIVE}
+            return {**kernel_columns(transfer, parameters), "priority": 1}
+        columns: dict[str, Any] = copy_columns(transfer, parameters)
+        copies = len(columns["engine"])
+        together = {name: min(columns[name] * copies, 1.0) for name in ("hbm", "l2", "footprint", "link")}
+        if transfer.topology.fabric == "mesh" and copies < self.coupled.peers:
+            together["link_number"] = int(peer_link(1))
+        return {**columns, **together, "engine": 0, "kind": TaskKind.COLLECTIVE}
 
     def transfer_ns(self, parameters: Parameters) -> float:
         """Return how long all steps take alone, without the commands of copies, ns."""
@@ -436,8 +442,8 @@ def pattern_of(plan: Plan, parameters: Parameters, *, members: int = 1, budget: 
 
     If data arrive, each product waits for the step that brings its data. If they leave, each step waits for the
     products of all members, and kernels on another stream add what has come. Products and steps also wait for those
-    before them. Products that only wait for the local shard begin when the collective may. Commands of copies are
-    written ahead, one after the other.
+    before them. The local shard waits for the collective's begin, at which its data are there. A step of copies is one
+    task, since they all start together and take as long; their commands are written ahead, one after the other.
 
     Parameters
     ----------
@@ -448,14 +454,16 @@ def pattern_of(plan: Plan, parameters: Parameters, *, members: int = 1, budget: 
     members : int
         Devices of the group that the pattern has; one stands for all.
     budget : int
-        Tasks for each member. If there are more, the copies of a step become one, and then inner steps are joined.
+        Tasks for each member. If there are more, the steps between the first and the last are joined.
     """
     writer = _Writer(plan, parameters, PatternBuilder(members), _blocks(plan, budget))
-    steps = writer.add_steps()
-    if plan.coupled.sends:
-        writer.send(steps)
+    steps, products = writer.add_steps(), writer.add_products()
+    if not plan.coupled.sends:
+        writer.receive(steps, products)
     else:
-        writer.receive(steps)
+        writer.send(steps, products)
+        if plan.schedule.transfer != "whole":
+            writer.add_sums(steps, products)
     return writer.builder.build(hardware_named(plan.coupled.product.device, "user"))
 
 
@@ -463,17 +471,18 @@ def pattern_of(plan: Plan, parameters: Parameters, *, members: int = 1, budget: 
 _MARKS, _FEWEST_BLOCKS = 5, 3
 
 
-def _blocks(plan: Plan, budget: int) -> tuple[Ints, bool]:
-    """Return the block of each step, whose steps are one task, and whether the copies of a step are one."""
+def _blocks(plan: Plan, budget: int) -> Ints:
+    """Return the block of each step; the steps of a block are one task, and so are their products."""
     adding = plan.steps if plan.coupled.sends else 0
-    few = _MARKS + len(plan.pieces) + plan.steps + adding
-    copies = 0 if plan.on_units else (plan.step_transfer.topology.n_workers - 2) * plan.steps
-    each = (few - _MARKS) / plan.steps
-    limit = max(int((budget - _MARKS) / each), _FEWEST_BLOCKS)
+    limit = max(int((budget - _MARKS) * plan.steps / (len(plan.pieces) + plan.steps + adding)), _FEWEST_BLOCKS)
     if plan.steps <= limit:
-        return np.arange(plan.steps), few + copies > budget
-    inner = 1 + np.arange(plan.steps - 2) * (limit - 2) // (plan.steps - 2)
-    return np.array([0, *inner, limit - 1]), True
+        return np.arange(plan.steps)
+    return np.array([0, *(1 + np.arange(plan.steps - 2) * (limit - 2) // (plan.steps - 2)), limit - 1])
+
+
+#: Products of a plan, shape (members,), by block of steps (-1: the local shard) and peer (-1: all of them).
+_Products = dict[tuple[int, int], Ints]
+_LOCAL = (-1, -1)
 
 
 @dataclass
@@ -483,95 +492,68 @@ class _Writer:
     plan: Plan
     parameters: Parameters
     builder: PatternBuilder
-    layout: tuple[Ints, bool]
+    blocks: Ints
 
     def add_steps(self) -> list[Ints]:
-        """Add the transfers; return the tasks of each block of steps, shape (members, copies of a step)."""
-        blocks, merged = self.layout
-        transfer, members, name = self.plan.step_transfer, self.builder.members, self.plan.step_transfer.kind
-        columns = self.plan.step_columns(self.parameters)
-        if not self.plan.on_units:
-            topology, n = transfer.topology, len(columns["engine"])
-            columns["link"] = 1.0 / (topology.node_devices - 1 if topology.fabric == "mesh" else n)
-            if merged:
-                columns |= {key: min(columns[key] * n, 1.0) for key in ("hbm", "l2", "footprint", "link")}
-                columns["engine"] = [0]
-        engines = np.asarray(columns.pop("engine", [-1]))
-        lanes = np.repeat(self.builder.lanes(COLLECTIVE_STREAM), len(engines))
+        """Add the transfers; return the tasks of each block of steps, shape (members,)."""
+        columns, builder = self.plan.step_columns(self.parameters), self.builder
         steps: list[Ints] = []
-        for count in np.bincount(blocks).tolist():  # as many as there are devices, at most
+        ready = builder.mark(LATE, COLLECTIVE_STREAM)
+        builder.edges(builder.collective_begin, ready)
+        pairs, written = self.plan.step_transfer.topology.n_workers - 1, 0
+        command_ns = 0.0 if self.plan.on_units else self.parameters["dma_command_ns"]
+        for count in np.bincount(self.blocks).tolist():  # as many as there are devices, at most
             several = {key: columns[key] * count for key in ("duration_ns", "bytes")}
-            named = {**columns, **several, "engine": np.tile(engines, members)}
-            rows = self.builder.tasks(f"{name} step", lanes, named, scale="transfer").reshape(members, len(engines))
+            lanes, name = builder.lanes(COLLECTIVE_STREAM), f"{self.plan.step_transfer.kind} step"
+            rows = builder.tasks(name, lanes, {**columns, **several}, scale="transfer")
+            # The first step of a block begins when its commands are written; those of later ones are written meanwhile.
+            builder.edges(ready, rows, lag_ns=(written + pairs) * command_ns)
+            written += count * pairs
             if steps:
-                self.builder.edges(steps[-1], rows)
+                builder.edges(steps[-1], rows)
             steps.append(rows)
-        self._write_commands(steps)
-        self.builder.edges(steps[-1], np.repeat(self.builder.collective_end, len(engines)))
+        builder.edges(steps[-1], builder.collective_end)
         return steps
 
-    def _write_commands(self, steps: list[Ints]) -> None:
-        """Let copies wait for their commands, which are written one after the other once all ranks are there."""
-        pairs = self.plan.step_transfer.topology.n_workers - 1
-        lag_ns = 0.0 if self.plan.on_units else self.parameters["dma_command_ns"]
-        begin = self.builder.mark(LATE, COLLECTIVE_STREAM)
-        self.builder.edges(self.builder.collective_begin, begin)
-        for number, rows in zip(np.flatnonzero(np.diff(self.layout[0], prepend=-1)).tolist(), steps, strict=True):
-            written = number * pairs + (np.arange(pairs) if rows.shape[1] == pairs else pairs - 1) + 1
-            lags = np.tile(lag_ns * np.broadcast_to(written, rows.shape[1]), len(rows))
-            self.builder.edges(np.repeat(begin, rows.shape[1]), rows, lag_ns=lags)
-
-    def _add_products(self) -> dict[tuple[int, int], Ints]:
-        """Add the products; return their tasks, shape (members,), by block of steps (-1: the local shard) and peer."""
+    def add_products(self) -> _Products:
+        """Add the products, on their streams."""
         grouped: dict[tuple[int, int], list[Piece]] = defaultdict(list)
         for piece in self.plan.pieces:  # at most P squared of them
-            grouped[int(self.layout[0][piece.step]) if piece.step >= 0 else -1, piece.peer].append(piece)
+            grouped[int(self.blocks[piece.step]) if piece.step >= 0 else -1, piece.peer].append(piece)
         alike = {(piece.product, piece.sums): piece for piece in self.plan.pieces}
         columns = {key: piece_columns(piece, self.parameters) for key, piece in alike.items()}
-        products: dict[tuple[int, int], Ints] = {}
+        products: _Products = {}
         last: dict[int, Ints] = {}
         for key, pieces in grouped.items():
             stream = KERNEL_STREAM if key[1] <= 0 else COLLECTIVE_STREAM + key[1]
             several = [columns[piece.product, piece.sums] for piece in pieces]
             joined = {**several[0], "duration_ns": sum(each["duration_ns"] for each in several)}
-            rows = self.builder.tasks("product", self.builder.lanes(stream), joined, scale="kernel")
-            self.builder.edges(last.get(stream, self.builder.kernel_begin), rows)
-            products[key] = last[stream] = rows
+            products[key] = self.builder.tasks("product", self.builder.lanes(stream), joined, scale="kernel")
+            self.builder.edges(last.get(stream, self.builder.kernel_begin), products[key])
+            last[stream] = products[key]
         for rows in last.values():
             self.builder.edges(rows, self.builder.kernel_end)
         return products
 
-    def receive(self, steps: list[Ints]) -> None:
-        """Add the products of a plan whose data arrive in `steps`."""
-        for (block, peer), rows in self._add_products().items():
-            if block < 0:
-                self.builder.edges(self.builder.collective_begin, rows)
-                continue
-            arrivals = steps[block]
-            if peer >= 0 and arrivals.shape[1] > 1:
-                arrivals = arrivals[:, [peer]]
-            self.builder.edges(arrivals, np.repeat(rows, arrivals.shape[1]))
+    def receive(self, steps: list[Ints], products: _Products) -> None:
+        """Let products wait for the steps that bring their data."""
+        for (block, _), rows in products.items():
+            self.builder.edges(self.builder.collective_begin if block < 0 else steps[block], rows)
 
-    def send(self, steps: list[Ints]) -> None:
-        """Add the products of a plan whose results leave in `steps`, and the kernels that add what has come."""
-        products = self._add_products()
-        for (block, peer), rows in products.items():
-            if block < 0:
-                continue
-            n = steps[block].shape[1]
-            for slot in [peer] if peer >= 0 and n > 1 else range(n):
-                # A copy brings a product of one other member; a step that is one task, those of all.
-                for shift in [slot + 1] if n > 1 else range(self.builder.members):
-                    self.builder.edges(np.roll(rows, -shift), steps[block][:, slot])
-        if self.plan.schedule.transfer == "whole":
-            return
-        counts, last = np.bincount(self.layout[0]), self.builder.collective_begin
+    def send(self, steps: list[Ints], products: _Products) -> None:
+        """Let steps wait for the products of all members."""
+        for (block, _), rows in products.items():
+            for shift in range(self.builder.members if block >= 0 else 0):
+                self.builder.edges(np.roll(rows, shift), steps[block])
+
+    def add_sums(self, steps: list[Ints], products: _Products) -> None:
+        """Add the kernels that add what the steps have brought to the local product."""
         lanes = self.builder.lanes(COLLECTIVE_STREAM + self.plan.coupled.peers + 1)
-        for block, count in enumerate(counts.tolist()):
+        last = self.builder.collective_begin
+        for block, count in enumerate(np.bincount(self.blocks).tolist()):
             columns = adding_columns(self.plan, count / self.plan.steps, self.parameters)
             rows = self.builder.tasks("add", lanes, columns, scale="transfer")
-            self.builder.edges(last, rows)
-            self.builder.edges(steps[block], np.repeat(rows, steps[block].shape[1]))
-            self.builder.edges(products.get((-1, -1), products.get((block, -1), self.builder.kernel_begin)), rows)
+            for before in (last, steps[block], products.get(_LOCAL, products.get((block, -1), last))):
+                self.builder.edges(before, rows)
             last = rows
         self.builder.edges(last, self.builder.collective_end)
