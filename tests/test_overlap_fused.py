@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from graphs import make_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_overlap_targets import COPY, GEMM, NORM, chain, ranks
@@ -253,6 +254,33 @@ def test_waits_for_launches_and_for_the_other_stream_go() -> None:
     assert ends(late, "fuse_collectives", same).tolist() == ends(graph, "fuse_collectives", same).tolist()
     # A longer wait has another reason, which stays.
     assert ends(late, "fuse_collectives")[3] == pytest.approx(ends(graph, "fuse_collectives")[3] + 1e4)
+
+
+def test_an_elementwise_kernel_between_is_computed_by_the_fused_kernel() -> None:
+    graph = exchange(24_000_000, 2)
+    adds = graph.with_tasks(
+        class_=np.where(graph.tasks.class_ == COPY, CLASSES.index("elementwise"), graph.tasks.class_)
+    )
+    assert ends(adds, "fuse_collectives")[0] == pytest.approx(ends(graph, "fuse_collectives")[0] + 1e5)
+
+
+def test_what_is_fused_waits_for_no_launch_of_its_own() -> None:
+    graph = exchange(24_000_000, 2)
+    launched = make_graph(
+        [*graph.tasks.duration_ns, 8e6],
+        [*[(1.0, 0.2)] * 2, (0.1, 0.1, 1.0), (1.0,), (0.0,)],
+        [(0, 1), (1, 2), (2, 3), (4, 2)],
+        kind=[*graph.tasks.kind, TaskKind.HOST],
+        class_=[*graph.tasks.class_, -1],
+        collective=[*graph.tasks.collective, -1],
+        device=[0, 0, 0, 0, -1],
+        measured_end_ns=[1.0, 2.0, 3.0, 4.0, 0.0],
+        **{name: [*getattr(graph.tasks, name), 0] for name in ("bytes", "ranks")},
+    )
+    kinds = np.array([EdgeKind.STREAM] * 3 + [EdgeKind.LAUNCH])
+    launched = on_device(replace(launched, edges=replace(launched.edges, kind=kinds)), 1)
+    assert simulate(launched)[1][3] > 9e6
+    assert ends(launched, "fuse_collectives")[3] == pytest.approx(ends(graph, "fuse_collectives")[3])
 
 
 def test_a_shorter_exchange_than_the_model_s_is_sent_in_a_shorter_time() -> None:

@@ -65,9 +65,8 @@ class Sweep:
         count = float(np.prod([float(len(values)) for values in self.sizes]))
         if self.collective not in ("all_to_all", "all_reduce"):
             raise InvalidInputError(f"{self.name}: collective {self.collective!r}; give all_to_all or all_reduce")
-        if not (self.sizes and 0 < count <= _MOST_CASES) or len(self.cases[0]) != (
-            4 if self.name == "embedding" else 3
-        ):
+        n_sizes = 4 if self.name == "embedding" else 3
+        if not (self.sizes and 0 < count <= _MOST_CASES) or len(self.cases[0]) != n_sizes:
             raise InvalidInputError(f"{self.name}: sizes of {count:g} cases; give 1 to {_MOST_CASES:,} of 4 sizes "
                                     "(embedding) or 3 (products)")  # fmt: skip
 

@@ -19,6 +19,7 @@ from replay.what_ifs.targets import Target, Targets, groups_of, nothing_to_apply
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, unknown_name, what_if_text
 from replay.what_ifs.world_size import checked_network
 
+_ELEMENTWISE = CLASSES.index("elementwise")
 _REMOTE_FIRST = "remote_first"
 #: Usual order and network, as in the arguments.
 _USUAL = (_REMOTE_FIRST, 8, 0, 0.0)
@@ -44,8 +45,9 @@ def fuse_collectives(
     """Fuse an embedding or matrix product with the all-to-all or all-reduce that follows it.
 
     The two become one persistent kernel, which sends each slice of its result as soon as it is computed. The registers
-    that communication needs cost the kernel `persistent_occupancy_loss` of its throughput. Kernels that pack the
-    buffer disappear, and so do the launches after the kernel, and the library's latency and its waits between streams.
+    that communication needs cost the kernel `persistent_occupancy_loss` of its throughput. Copies that pack the buffer
+    disappear, and so do the launches after the kernel, and the library's latency and its waits between streams.
+    Elementwise kernels in between become the end of the kernel, with the time that they took.
 
     - The kernel has 8 slices for each receiver, fewer for a small kernel or a large graph. A slice is done with the
       wave of its last workgroup.
@@ -61,8 +63,7 @@ def fuse_collectives(
     Slices take the time of the traced kernel, and messages that of the traced collective's bytes, as far as the model
     of collectives explains its time. In a trace of single ranks, the rest is the wait for other ranks, and stays.
 
-    Not modelled: packing kernels that do more than move data, congestion between adapters, and workgroups that slow
-    because they send.
+    Not modelled: congestion between adapters, and workgroups that slow because they send.
 
     Source: fused computation-collectives (arXiv 2305.06942).
 
@@ -144,6 +145,11 @@ class _Groups:
             np.where(ranks > 1, ranks, max(graph.world_size, _FEWEST_RANKS)),
         )
 
+    def kernel_ns(self, target: Target) -> float:
+        """Return the time of a kernel, with that of the elementwise kernels behind it."""
+        rows = [target.kernel, *(row for row in target.packing if self.graph.tasks.class_[row] == _ELEMENTWISE)]
+        return float(self.graph.tasks.duration_ns[rows].sum())
+
     def alike(self) -> list[list[Sequence[Target]]]:
         """Return the groups by what their patterns follow from."""
         tasks, alike = self.graph.tasks, defaultdict[tuple[int, ...], list[Sequence[Target]]](list)
@@ -165,7 +171,7 @@ class _Groups:
             self._group(ranks),
             COLLECTIVE_KINDS[tasks.collective[target.collective]],
             float(size),
-            float(np.mean([tasks.duration_ns[each.kernel] for each in members])),
+            float(np.mean([self.kernel_ns(each) for each in members])),
             workgroups=int(tasks.workgroups[row]),
             waves=float(tasks.waves[row]),
             demand=demand | {name: float(getattr(tasks, name)[row]) for name in _SHARED},
@@ -198,11 +204,11 @@ def _fused(groups: _Groups) -> KernelGraph:
 
     One pattern stands for all groups of the same sizes, scaled to the traced times.
     """
-    duration, wire_ns = groups.graph.tasks.duration_ns, groups.exchanges.wire_ns
+    wire_ns = groups.exchanges.wire_ns
     budget, splices = task_budget(len(groups.collectives)), []
     for alike in groups.alike():
         fusion = groups.fusion(alike[0], budget)
-        kernels = np.array([[duration[target.kernel] for target in group] for group in alike])
+        kernels = np.array([[groups.kernel_ns(target) for target in group] for group in alike])
         wires = np.array([[wire_ns[target.collective] for target in group] for group in alike])
         library_ns = fusion.group.library_ns(fusion.kind, fusion.size_bytes)
         pattern = fused_pattern(fusion, groups.parameters)
