@@ -1,7 +1,6 @@
 """`fuse_collectives`: slices of a persistent kernel, the what-if on graphs, its published set-ups, and DLRM jobs."""
 
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,16 +14,15 @@ from test_overlap_targets import COPY, GEMM, NORM, chain, ranks
 import seqpoint as sp
 from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.files import dataset_path, parse_toml
 from profilers.trace.kernels import CLASSES
 from replay.costs.collectives import CollectiveCalibration, Topology, predict_collective
 from replay.costs.shipped import load_parameters
 from replay.costs.wire_time import group_topology
 from replay.engine.engine import simulate
 from replay.graph.graph import Basis, EdgeKind, KernelGraph, Network, TaskKind, hardware_named
-from replay.studies.fused import Layer, layers, load_workloads, reproduce, what_if_on
+from replay.studies.fused import Layer, layers, load_workloads, what_if_on
 from replay.studies.layer import layer_graph
-from replay.what_ifs import compose, parse_what_if
+from replay.what_ifs import parse_what_if
 from replay.what_ifs.slices import ORDERS, Fusion, Group, fused_pattern, slices_of
 from replay.what_ifs.splice import Pattern
 from replay.workloads import Cluster, Dlrm, dlrm_trace
@@ -317,12 +315,15 @@ def test_durations_rest_on_what_they_say() -> None:
     assert not changed.tasks.demand[named(changed, "send"), 0].any()  # no compute units
 
 
-def test_applied_twice_is_applied_once_and_more_bandwidth_counts_before_it() -> None:
+def test_applied_twice_is_applied_once_and_faster_links_count_before_and_after_it() -> None:
     graph = exchange(240_000_000, 2)
     once = ends(graph, "fuse_collectives", PARAMETERS)
     assert ends(graph, "fuse_collectives+fuse_collectives", PARAMETERS).max() == once.max()
-    faster = compose(parse_what_if("scale_links:2"), parse_what_if("fuse_collectives"))(graph, PARAMETERS)
-    assert simulate(faster)[1].max() < once.max() - 1e6
+    both = [
+        ends(graph, text, PARAMETERS).max()
+        for text in ("scale_links:2+fuse_collectives", "fuse_collectives+scale_links:2")
+    ]
+    assert both[0] == pytest.approx(both[1]) and both[0] < once.max() - 1e6
 
 
 def test_it_says_why_it_does_nothing() -> None:
@@ -348,19 +349,6 @@ def test_arguments_that_cannot_be_are_refused() -> None:
 
 
 WORKLOADS = load_workloads()
-
-
-def met(figure: Mapping[str, float | str], ours: float) -> bool:
-    value, limit = float(figure["value"]), float(figure["limit"])
-    return abs(ours - value) <= (limit * value if figure["limit_is"] == "relative" else limit)
-
-
-def test_all_published_figures_are_met_but_the_one_that_the_page_names() -> None:
-    figures = parse_toml(dataset_path("published/fused.toml").read_text())["figures"]
-    ours = reproduce(PARAMETERS, WORKLOADS)
-    assert ours.keys() == figures.keys()
-    missed = {name for name, figure in figures.items() if figure["grade"] in "ASD" and not met(figure, ours[name])}
-    assert missed == {"intra_node_largest"}
 
 
 @pytest.mark.parametrize("figure", ["inter_node", "intra_node", "gemv", "gemm"])

@@ -227,10 +227,12 @@ def _without_gaps(groups: _Groups) -> KernelGraph:
     A task that waits for the collective by an event does so up to `stream_sync_ns` earlier.
     """
     graph, edges, n = groups.graph, groups.graph.edges, len(groups.graph.tasks)
-    packs, sends = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
-    packs[[row for group in groups.groups for target in group for row in target.packing]] = True
-    sends[groups.collectives] = True
+    computes, packs, sends = np.zeros((3, n), dtype=np.bool_)
+    for group in groups.groups:
+        for target in group:
+            computes[list(target.kernels)] = packs[list(target.packing)] = sends[target.collective] = True
     waits = np.isin(edges.kind, (EdgeKind.WAIT, EdgeKind.WAIT_INFERRED)) & sends[edges.source]
-    lag = np.where(packs[edges.target] & ~edges.from_start, 0.0, edges.lag_ns)
-    lag = np.where(waits, np.maximum(lag - groups.parameters["stream_sync_ns"], 0.0), lag)
+    inside = computes[edges.source] & packs[edges.target] & ~edges.from_start
+    lag = np.where(waits, np.maximum(edges.lag_ns - groups.parameters["stream_sync_ns"], 0.0), edges.lag_ns)
+    lag[inside] = 0.0
     return replace(graph, edges=replace(edges, lag_ns=lag))

@@ -73,8 +73,9 @@ class Group:
     def links(self, offsets: npt.ArrayLike) -> Ints:
         """Return the link to each offset above 0: of a pair on a mesh, else the switch's; or the device's adapters."""
         to = np.asarray(offsets, dtype=np.int64)
-        near = to if self.topology.fabric == "mesh" else np.ones_like(to)
-        return peer_link(np.where(self.is_far(to), self.topology.node_devices, near))
+        is_mesh = self.topology.fabric == "mesh"
+        near, far = (to, self.topology.node_devices) if is_mesh else (np.ones_like(to), 2)
+        return peer_link(np.where(self.is_far(to), far, near))
 
     def bytes_per_s(self, offsets: npt.ArrayLike) -> Floats:
         """Return the bandwidth to each offset; over the adapters, the part of each device if all of them send."""

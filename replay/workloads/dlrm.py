@@ -269,7 +269,7 @@ def dlrm_trace(model: Dlrm, cluster: Cluster, *, parameters: Parameters, steps: 
     >>> model, cluster = Dlrm("small", 512, 4, 20, 64, (512, 64), (576, 1)), Cluster("node", "MI210", 1, 8)
     >>> trace = dlrm_trace(model, cluster, parameters=load_parameters())
     >>> trace.kernels.num_rows, trace.collectives["collective"].to_pylist()
-    (19, ['all_to_all', 'all_reduce', 'all_to_all', 'all_reduce'])
+    (17, ['all_to_all', 'all_reduce', 'all_to_all', 'all_reduce'])
     """
     if steps < 1:
         raise InvalidInputError(f"{steps} steps; a trace has at least one")
