@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import seqpoint as sp
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import dataset_path
+from profilers.synthetic import Collective, KernelCall
 from replay.calibration.parameters import Parameters
 from replay.costs.products import Transfer, kernel_columns, product_ns
 from replay.costs.shipped import load_parameters
@@ -311,12 +312,19 @@ def test_the_share_of_a_copy_that_is_not_copying() -> None:
         assert found == pytest.approx(5500 / (5500 + 2250 + size / 48), rel=1e-4)
 
 
-def gathered(size_bytes: float, *, kind: str = "all_gather", workers: int = 8) -> KernelGraph:
-    """Return the graph of a collective alone, on a mesh of MI300X."""
-    scenario = SCENARIOS["cb1_all_gather_half"]
-    transfer = Transfer(kind, size_bytes, scenario.transfer.topology, scenario.product.device)
-    (call,) = Scenario("alone", scenario.product, transfer).calls(PARAMETERS, "collectives")[:1]
-    return layer_graph(layer_trace("alone", scenario.product.device, [call], world_size=workers), PARAMETERS)
+def call_of(size_bytes: float, parameters: Parameters = PARAMETERS) -> KernelCall:
+    """Return an all-gather on eight MI300X."""
+    model = SCENARIOS["cb1_all_gather_half"]
+    transfer = Transfer("all_gather", size_bytes, model.transfer.topology, model.product.device)
+    ns = round(kernel_columns(transfer, parameters)["duration_ns"])
+    exchange = Collective("all_gather", round(size_bytes / 2), "all", 8)
+    return KernelCall("ncclDevKernel_AllGather", "all_gather", ns, 1500, workgroups=32, exchange=exchange)
+
+
+def gathered(size_bytes: float) -> KernelGraph:
+    """Return the graph of an all-gather alone, on a mesh of MI300X."""
+    device = SCENARIOS["cb1_all_gather_half"].product.device
+    return layer_graph(layer_trace("alone", device, [call_of(size_bytes)], world_size=8), PARAMETERS)
 
 
 @settings(max_examples=20, deadline=None)
@@ -337,9 +345,8 @@ def test_copies_follow_their_commands_and_keep_the_bytes(size: float) -> None:
 
 
 def test_two_collectives_on_engines_share_the_links() -> None:
-    scenario = SCENARIOS["cb1_all_gather_half"]
-    call = scenario.calls(FREE, "collectives")[0]
-    trace = layer_trace("two", scenario.product.device, [call, call], world_size=8)
+    device, call = SCENARIOS["cb1_all_gather_half"].product.device, call_of(2**30)
+    trace = layer_trace("two", device, [call, call], world_size=8)
     texts = ["dma_collectives", "change_stream:collectives:new+dma_collectives"]
     times = step_ns(trace, texts, FREE)
     # A stream has its order, so both take twice as long as each.
@@ -376,6 +383,16 @@ def test_another_device_keeps_the_copies_on_their_engines() -> None:
     copies = moved.tasks.demand[:, DMA] > 0
     assert copies.sum() == 7 and (moved.tasks.demand[copies, RESOURCES.index("link")] < 0.2).all()
     assert not moved.tasks.occupies[copies].any()
+
+
+def test_large_graphs_have_fewer_copies_of_several_peers_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = gathered(2**30)
+    whole = replay(parse_what_if("dma_collectives")(graph, PARAMETERS))
+    monkeypatch.setattr("replay.what_ifs.dma.task_budget", lambda _: 6)
+    few = parse_what_if("dma_collectives")(graph, PARAMETERS)
+    copies = few.tasks.demand[:, DMA] > 0
+    assert copies.sum() == 3 and few.tasks.bytes[copies].sum() == pytest.approx(2**30 * 7 / 8, abs=3)
+    assert replay(few).makespan_ns == pytest.approx(whole.makespan_ns, rel=1e-6)
 
 
 @pytest.mark.parametrize(

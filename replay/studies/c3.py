@@ -4,9 +4,9 @@ A row of `datasets/workloads/c3.toml` becomes a synthetic trace of the two, one 
 such as ``change_stream:collectives:new+c3:sp`` put them side by side. `reproduce` returns our published figures.
 """
 
-from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -18,7 +18,7 @@ from profilers.files import read_toml, typed_tables
 from profilers.synthetic import Collective, KernelCall
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
-from replay.costs.collectives import Topology
+from replay.costs.collectives import fastest, machine_of
 from replay.costs.products import (
     HardwareTable,
     Product,
@@ -40,11 +40,7 @@ WEIGHTS = ("projection", "attention", "matrix", "feedforward", "layer")
 NAMES = {"base": "c3_base", "sp": "c3_sp", "rp": "c3_rp", "sp_rp": "c3_sp_rp", "dma": "conccl", "dma_rp": "conccl_rp"}
 #: Which policy has the lower average: in the abstract; and by all averages that are known.
 _ABSTRACT = (("c3_base", "c3_sp"), ("c3_sp", "conccl_rp"))
-_ALL = (
-    *(("c3_base", high) for high in ("c3_sp", "c3_rp")),
-    *((low, "conccl") for low in ("c3_sp", "c3_rp")),
-    ("conccl", "conccl_rp"),
-)
+_ALL = (*pairwise(("c3_base", "c3_sp", "conccl", "conccl_rp")), *pairwise(("c3_base", "c3_rp", "conccl")))
 _COPIES = {"1kb": 2**10, "64kb": 2**16, "1mb": 2**20, "4mb": 2**22, "16mb": 2**24}
 #: Bytes of an element of bf16, and time from one call to the next, ns.
 _ELEMENT_BYTES, _CALL_NS = 2, 1_500
@@ -88,38 +84,28 @@ class Scenario:
 
     def alone_ns(self, parameters: Parameters) -> tuple[int, int]:
         """Return the durations of the product and of the collective alone, ns."""
-        collective = kernel_columns(self.transfer, parameters)["duration_ns"]
-        return round(product_ns(self.product, parameters)), round(collective)
+        times = product_ns(self.product, parameters), kernel_columns(self.transfer, parameters)["duration_ns"]
+        return round(times[0]), round(times[1])
 
     def trace(self, parameters: Parameters, first: str = "gemm") -> Trace:
-        """Return the trace of one after the other: ``"gemm"`` or ``"collectives"`` first."""
-        ranks = self.transfer.topology.n_workers
-        return layer_trace(self.name, self.product.device, self.calls(parameters, first), world_size=ranks)
-
-    def calls(self, parameters: Parameters, first: str = "gemm") -> list[KernelCall]:
-        """Return the program of one device that stands for all."""
-        shape, transfer = self.product, self.transfer
-        times, elements = self.alone_ns(parameters), round(transfer.size_bytes / _ELEMENT_BYTES)
-        product = KernelCall("gemm_bf16", "aten::mm", times[0], _CALL_NS, shape=(shape.m, shape.k))
-        collective = KernelCall(f"ncclDevKernel_{transfer.kind}", transfer.kind, times[1], _CALL_NS)
-        exchange = Collective(transfer.kind, elements, "all", transfer.topology.n_workers)
+        """Return the trace of one after the other, ``"gemm"`` or ``"collectives"`` first, on one device for all."""
+        shape, transfer, (product_ns, collective_ns) = self.product, self.transfer, self.alone_ns(parameters)
+        elements, ranks = round(transfer.size_bytes / _ELEMENT_BYTES), transfer.topology.n_workers
+        product = KernelCall("gemm_bf16", "aten::mm", product_ns, _CALL_NS, shape=(shape.m, shape.k))
+        collective = KernelCall(f"ncclDevKernel_{transfer.kind}", transfer.kind, collective_ns, _CALL_NS)
+        units, exchange = kernel_units(transfer.kind, parameters), Collective(transfer.kind, elements, "all", ranks)
         calls = [
-            replace(collective, workgroups=kernel_units(transfer.kind, parameters), exchange=exchange),
             replace(product, workgroups=shape.workgroups, operands=((shape.k, shape.n),)),
+            replace(collective, workgroups=units, exchange=exchange),
         ]
-        return calls if first == "collectives" else calls[::-1]
+        return layer_trace(self.name, shape.device, calls if first == "gemm" else calls[::-1], world_size=ranks)
 
 
 def weight_bytes(model: ModelTable, weights: str) -> int:
     """Return the size of one of `WEIGHTS` in bf16."""
     attention, matrix = 2 * model.hidden * (model.hidden + model.key_value), model.hidden * model.feedforward
-    elements = {
-        "projection": model.hidden**2,
-        "attention": attention,
-        "matrix": matrix,
-        "feedforward": model.matrices * matrix,
-        "layer": attention + model.matrices * matrix,
-    }
+    whole = model.matrices * matrix
+    elements = dict(zip(WEIGHTS, (model.hidden**2, attention, matrix, whole, attention + whole), strict=True))
     if weights not in elements:
         raise InvalidInputError(f"no weights are called {weights!r}; there are {', '.join(WEIGHTS)}")
     return _ELEMENT_BYTES * elements[weights]
@@ -180,11 +166,10 @@ def percent_of_ideal(scenario: Scenario, speedup: float, parameters: Parameters)
 
 def reproduce(parameters: Parameters, scenarios: Mapping[str, Scenario]) -> dict[str, float]:
     """Return our figure for every name in `datasets/published/c3.toml`."""
-    outcomes = [(scenario, speedups(scenario, parameters)) for scenario in scenarios.values()]
+    outcomes, first = [(s, speedups(s, parameters)) for s in scenarios.values()], next(iter(scenarios.values()))
     means = {n: float(np.mean([percent_of_ideal(s, by[n], parameters) for s, by in outcomes])) for n in NAMES.values()}
     gathers = {s.product: s for s in scenarios.values() if s.transfer.kind == "all_gather"}
     compute, memory = ([s for p, s in gathers.items() if p.memory_bound == bound] for bound in (False, True))
-    first = next(iter(scenarios.values()))
     return {
         **means,
         "best_speedup": max(max(by.values()) for _, by in outcomes),
@@ -208,22 +193,18 @@ def loss(scenario: Scenario, fewer: int, parameters: Parameters) -> float:
 def spared_gain(scenario: Scenario, parameters: Parameters) -> float:
     """Return the share by which a product is faster alone once it spares compute units for a collective."""
     graph = layer_graph(scenario.trace(parameters), parameters)
-    changed = parse_what_if(overlapped("dma_rp"))(graph, parameters)
-    row = int(np.argmax(graph.tasks.operator))
-    return float(1.0 - changed.tasks.duration_ns[row] / graph.tasks.duration_ns[row])
+    changed, row = parse_what_if(overlapped("dma_rp"))(graph, parameters), graph.tasks.operator >= 0
+    return float(1.0 - changed.tasks.duration_ns[: len(row)][row].sum() / graph.tasks.duration_ns[row].sum())
 
 
 def share_not_copying(scenario: Scenario, size_bytes: int, parameters: Parameters) -> float:
     """Return the share of one copy by a DMA engine, to a peer of the scenario's node, that is its command."""
-    node = scenario.transfer.topology
-    pair = Topology(2, node_devices=node.node_devices, fabric=node.fabric)
+    pair = replace(scenario.transfer.topology, n_workers=2, devices_per_node=2)
     # Of two workers, each sends half of its buffer.
     transfer = replace(scenario.transfer, kind="all_to_all", size_bytes=2.0 * size_bytes, topology=pair)
     copy = replace(scenario, transfer=transfer)
-    trace = layer_trace("copy", scenario.product.device, copy.calls(parameters, "collectives")[:1], world_size=2)
-    times = step_ns(trace, ["dma_collectives"], parameters)
-    launch = times["nothing"] - copy.alone_ns(parameters)[1]
-    return parameters["dma_command_ns"] / (times["dma_collectives"] - launch)
+    times = step_ns(copy.trace(parameters), ["dma_collectives"], parameters)
+    return parameters["dma_command_ns"] / (copy.alone_ns(parameters)[1] + times["dma_collectives"] - times["nothing"])
 
 
 def crossover_bytes(scenario: Scenario, parameters: Parameters) -> float:
@@ -231,25 +212,13 @@ def crossover_bytes(scenario: Scenario, parameters: Parameters) -> float:
 
     Each is beside a compute-bound product that takes as long as it.
     """
-    policies = [overlapped(policy) for policy in ("dma", "sp")]
-
-    def wins(depth: int) -> bool:
-        pair = _as_long(scenario, depth, parameters)
-        dma, first = (step_ns(pair.trace(parameters), policies, parameters)[policy] for policy in policies)
-        return not pair.product.memory_bound and dma <= first
-
-    depths = range(64, 6145, 64)
-    return _as_long(scenario, depths[bisect_left(depths, True, key=wins)], parameters).transfer.size_bytes
-
-
-def _as_long(scenario: Scenario, depth: int, parameters: Parameters) -> Scenario:
-    """Return a product of this depth, and an all-gather that takes as long."""
-    product = Product(8192, 8192, depth, scenario.product.device)
-
-    def gather_ns(size: int) -> float:
-        transfer = replace(scenario.transfer, kind="all_gather", size_bytes=float(size))
-        return float(kernel_columns(transfer, parameters)["duration_ns"])
-
-    sizes = range(2**16, 2**32, 2**16)
-    size = sizes[bisect_left(sizes, product_ns(product, parameters), key=gather_ns)]
-    return Scenario("as long", product, replace(scenario.transfer, kind="all_gather", size_bytes=float(size)))
+    device, topology, sizes = scenario.product.device, scenario.transfer.topology, np.geomspace(2**16, 2**32, 4096)
+    seconds = fastest("all_gather", topology, machine_of(device, topology), sizes)[0]
+    for depth in range(64, 6145, 64):
+        product = Product(8192, 8192, depth, device)
+        size = float(np.interp(product_ns(product, parameters) / 1e9, seconds, sizes))
+        pair = replace(scenario, product=product, transfer=Transfer("all_gather", size, topology, device))
+        _, dma, first = step_ns(pair.trace(parameters), [overlapped("dma"), overlapped("sp")], parameters).values()
+        if dma <= first and not product.memory_bound:
+            return size
+    return float("inf")

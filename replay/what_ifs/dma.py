@@ -8,9 +8,7 @@ runs on an engine of its own:
 """
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 import numpy as np
 
@@ -19,21 +17,14 @@ from replay.calibration.parameters import Parameters
 from replay.costs.collectives import fastest, machine_of
 from replay.costs.wire_time import collective_models, group_topology, likely_ranks, waits_apart
 from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, Basis, EdgeKind, Edges, KernelGraph, TaskKind
+from replay.what_ifs.splice import task_budget
 from replay.what_ifs.targets import Miss, Target, Targets
 from replay.what_ifs.what_if import WhatIf, recipe
 
-#: DMA engines copy and do no arithmetic, so collectives that reduce stay on the compute units. By kind, the modelled
-#: kind that spends as long on its bytes.
-_COPIES_ONLY: Mapping[str, str] = MappingProxyType(
-    {
-        **{kind: kind for kind in ("all_gather", "all_to_all", "broadcast", "send_recv")},
-        "gather": "all_gather",
-        "scatter": "all_to_all",
-    }
-)
-_KINDS = [COLLECTIVE_KINDS.index(kind) for kind in _COPIES_ONLY]
-#: Kinds in which every device sends to all its peers.
-_TO_ALL = ("all_gather", "all_to_all")
+#: DMA engines copy and do no arithmetic, so collectives that reduce stay on the compute units.
+_COPIES_ONLY = ("all_gather", "all_to_all", "broadcast", "gather", "scatter", "send_recv")
+#: Kinds in which every device sends to all its peers; and kinds that spend as long on their bytes as others.
+_TO_ALL, _LIKE = _COPIES_ONLY[:2], {"gather": "all_gather", "scatter": "all_to_all"}
 _SEND = COLLECTIVE_KINDS.index("send_recv")
 _DMA, _LINK = RESOURCES.index("dma"), RESOURCES.index("link")
 #: Reason and advice for collectives that stay on the compute units.
@@ -41,8 +32,8 @@ _ARITHMETIC = (
     "need arithmetic, which DMA engines do not have, or are of unknown kind",
     "use a reduction near memory (t3), or an all-gather or all-to-all",
 )
-#: Ranks of the smallest group that sends anything.
-_FEWEST = 2
+#: Ranks of the smallest group that sends anything, and DMA engines that are told apart.
+_FEWEST, _MOST_ENGINES = 2, 32
 #: Sizes whose difference in time is bytes over bandwidth alone.
 _LARGE = (2.0**29, 2.0**30)
 #: Columns of tasks that use nothing but their time, and further columns that are written.
@@ -86,10 +77,11 @@ def _targets(graph: KernelGraph, _parameters: Parameters) -> Targets:
     """Return the collectives that DMA engines can run, and the others."""
     tasks, ranks = graph.tasks, likely_ranks(graph)
     left = (tasks.kind == TaskKind.COLLECTIVE) & (tasks.engine < 0) & graph.on_device()
+    kinds = [COLLECTIVE_KINDS.index(kind) for kind in _COPIES_ONLY]
     no_peer = (ranks < _FEWEST) | (ranks > graph.hardware.network.devices_per_node)
     misses: list[Miss] = []
     for reason, advice, applies in (
-        (*_ARITHMETIC, ~np.isin(tasks.collective, _KINDS)),
+        (*_ARITHMETIC, ~np.isin(tasks.collective, kinds)),
         ("are of unknown bytes", "a trace with the sizes of collectives", tasks.bytes <= 0),
         ("are on an unknown device", "--device NAME", np.full(len(tasks), graph.hardware.device is None)),
         ("have no peer in their node", "groups of ranks of one node", no_peer),
@@ -109,6 +101,8 @@ class _Copies:
         Rows of the collectives.
     count : array of int64
         Number of copies.
+    peers : array of float64
+        Number of peers that a copy stands for: 1, if the graph is not too large for that.
     link_share : array of float64
         Share of the links of the device that a copy uses alone.
     waiting_ns : array of float64
@@ -119,6 +113,7 @@ class _Copies:
 
     rows: Ints
     count: Ints
+    peers: Floats
     link_share: Floats
     waiting_ns: Floats
     copy_ns: Floats
@@ -128,32 +123,34 @@ def _copies_of(graph: KernelGraph, rows: Ints, parameters: Parameters) -> _Copie
     """Return the copies of collectives, by the time that each collective spends on its bytes."""
     tasks, device = graph.tasks, graph.hardware.device
     assert device is not None
-    count, link_share = np.ones(len(rows), np.int64), np.ones(len(rows))
-    latency_ns, total_ns = np.zeros(len(rows)), np.zeros(len(rows))
+    count, most = np.ones(len(rows), np.int64), task_budget(len(rows)) // 2
+    peers, link_share, latency_ns, total_ns = (np.ones(len(rows)) for _ in range(4))
     keys = np.stack([tasks.collective[rows], likely_ranks(graph)[rows]])
     for kind, ranks in np.unique(keys, axis=1).T.tolist():  # a few groups a job
         group = (keys[0] == kind) & (keys[1] == ranks)
         topology = group_topology(ranks, device, graph.hardware.network)
         sizes = np.append(tasks.bytes[rows[group]], _LARGE)
-        seconds = fastest(_COPIES_ONLY[COLLECTIVE_KINDS[kind]], topology, machine_of(device, topology), sizes)[0]
+        name = COLLECTIVE_KINDS[kind]
+        seconds = fastest(_LIKE.get(name, name), topology, machine_of(device, topology), sizes)[0]
         wire = np.minimum(sizes * (seconds[-1] - seconds[-2]) / (_LARGE[1] - _LARGE[0]), seconds)
         total_ns[group], latency_ns[group] = 1e9 * seconds[:-2], 1e9 * (seconds - wire)[:-2]
-        count[group] = ranks - 1 if COLLECTIVE_KINDS[kind] in _TO_ALL else 1
+        count[group] = min(ranks - 1, most) if name in _TO_ALL else 1
+        peers[group] = (ranks - 1) / count[group] if name in _TO_ALL else 1.0
         # On a mesh a copy has the link to its peer; through a switch it may use all links of the device.
         link_share[group] = 1.0 / count[group] if topology.fabric == "mesh" else 1.0
     duration = tasks.duration_ns[rows]
     models = collective_models(graph, parameters).total_ns(np.ones(len(tasks)))[rows]
     busy = np.where(waits_apart(graph)[rows], duration, np.minimum(duration, np.maximum(total_ns, models)))
     wire_ns = np.maximum(busy - latency_ns, 0.0) / (count * link_share) / parameters["dma_bandwidth_ratio"]
-    return _Copies(rows, count, link_share, duration - busy, parameters["dma_latency_ns"] + wire_ns)
+    return _Copies(rows, count, peers, link_share, duration - busy, parameters["dma_latency_ns"] + wire_ns)
 
 
 def _on_engines(graph: KernelGraph, copies: _Copies, parameters: Parameters) -> KernelGraph:
     """Return `graph` with commands and copies. The first command keeps the row of its collective."""
     n, rows, total = len(graph.tasks), copies.rows, int(copies.count.sum())
     parent = np.repeat(np.arange(len(rows)), copies.count)
-    engine = np.arange(total) - np.repeat(np.cumsum(copies.count) - copies.count, copies.count)
-    later = np.flatnonzero(engine > 0)
+    position = np.arange(total) - np.repeat(np.cumsum(copies.count) - copies.count, copies.count)
+    later = np.flatnonzero(position > 0)
     command = rows[parent]
     command[later] = n + np.arange(len(later))
     copy = n + len(later) + np.arange(total)
@@ -167,14 +164,14 @@ def _on_engines(graph: KernelGraph, copies: _Copies, parameters: Parameters) -> 
     for name in ("measured_start_ns", "measured_end_ns"):
         columns[name][n:] = np.nan
     columns["basis"][changed] = np.maximum(tasks.basis[changed], int(Basis.DERIVED))
-    columns["duration_ns"][command] = parameters["dma_command_ns"]
+    columns["duration_ns"][command] = parameters["dma_command_ns"] * copies.peers[parent]
     columns["duration_ns"][rows] += copies.waiting_ns
     columns["duration_ns"][copy] = copies.copy_ns[parent]
-    columns["engine"][copy], columns["engine"][command] = engine, 0
+    columns["engine"][copy], columns["engine"][command] = position % _MOST_ENGINES, 0
     columns["demand"][copy, _DMA], columns["demand"][copy, _LINK] = 1.0, copies.link_share[parent]
     columns["collective"][copy], columns["ranks"][copy] = _SEND, 2
-    whole = graph.tasks.bytes[rows]
-    columns["bytes"][copy] = np.where(copies.count > 1, whole // (copies.count + 1), whole)[parent]
+    sent = np.where(copies.count > 1, copies.peers / (copies.peers * copies.count + 1), 1.0)
+    columns["bytes"][copy] = np.rint(graph.tasks.bytes[rows] * sent)[parent]
     return _rewired(replace(graph, tasks=replace(tasks, **columns)), graph.edges, (rows, command, copy, end, parent))
 
 
