@@ -25,7 +25,7 @@ from replay.what_ifs.schedules import (
     Plan,
     pattern_of,
 )
-from replay.what_ifs.splice import Splice, splice, task_budget
+from replay.what_ifs.splice import Pattern, Splice, splice, task_budget
 from replay.what_ifs.targets import Target, Targets, consumers, groups_of, nothing_to_apply, producers
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, unknown_name, what_if_text
 
@@ -121,6 +121,15 @@ class _Shape:
     meets: bool  #: whether the ranks wait for each other in the graph
 
 
+@dataclass(frozen=True)
+class _Placed:
+    """A pattern in the place of groups of targets."""
+
+    splice: Splice
+    late_ns: Floats  #: time of each collective that is taken for waiting, shape (groups, members)
+    is_known: bool  #: whether the sizes of the products are known
+
+
 class _Ficco:
     """The what-if on one graph."""
 
@@ -161,20 +170,18 @@ class _Ficco:
         if not shapes:
             return nothing_to_apply(self._graph, "ficco", targets)
         names: Counter[str] = Counter()
-        splices: list[tuple[_Shape, Splice]] = []
-        budget = task_budget(len(targets.found))
+        placed: list[_Placed] = []
         for shape, groups in shapes.items():
             name = self._name(shape)
             names[name] += sum(map(len, groups))
             plan = Plan(shape.coupled, SCHEDULES[name], self._carrier)
             for members in sorted({len(group) for group in groups}):
-                pattern = pattern_of(plan, self._parameters, members=members, budget=budget)
-                of_size = [group for group in groups if len(group) == members]
-                splices.append((shape, Splice(pattern, of_size, *self._ratios(shape, of_size))))
+                pattern = pattern_of(plan, self._parameters, members=members, budget=task_budget(len(targets.found)))
+                placed.append(self._placed(shape, pattern, [group for group in groups if len(group) == members]))
         guessed = sum(len(group) for shape, groups in shapes.items() if not shape.is_known for group in groups)
         note = f"ficco: {targets.note}; {', '.join(f'{count} by {name}' for name, count in names.most_common())}"
         note += f"; sizes of {guessed} products from grid, bytes and duration" if guessed else ""
-        return self._finished(splice(self._graph, [each for _, each in splices]), splices).with_notes([note])
+        return self._finished(splice(self._graph, [each.splice for each in placed]), placed).with_notes([note])
 
     def _shape(self, target: Target, device: Device) -> "_Shape | tuple[str, str]":
         """Return the coupled product of a target; or the reason why there is none, and advice."""
@@ -198,34 +205,25 @@ class _Ficco:
         coupled = CoupledProduct(product, COLLECTIVE_KINDS[tasks.collective[row]], topology, moved)
         return _Shape(coupled, is_known, bool(self._meets[row]))
 
-    def _ratios(self, shape: _Shape, groups: Sequence[Sequence[Target]]) -> tuple[Floats, Floats]:
-        """Return traced times over modelled ones of kernels and of transfers, shape (groups, members)."""
-        kernels = [[self._duration[list(target.kernels)].sum() for target in group] for group in groups]
-        modelled_ns = float(kernel_columns(shape.coupled.transfer, self._parameters)["duration_ns"])
-        collectives = np.array([[target.collective for target in group] for group in groups])
-        transfers = self._duration[collectives] - self._late_ns(shape, collectives)
-        return np.array(kernels) / product_ns(shape.coupled.product, self._parameters), transfers / modelled_ns
+    def _placed(self, shape: _Shape, pattern: Pattern, groups: Sequence[Sequence[Target]]) -> _Placed:
+        """Return the pattern for groups, with traced times over modelled ones as the ratios of its durations."""
+        kernels_ns = np.array([[self._duration[list(target.kernels)].sum() for target in group] for group in groups])
+        traced_ns = np.array([[self._duration[target.collective] for target in group] for group in groups])
+        transfer_ns = float(kernel_columns(shape.coupled.transfer, self._parameters)["duration_ns"])
+        late_ns = np.where(shape.meets | (traced_ns - transfer_ns <= _ROUNDING_NS), 0.0, traced_ns - transfer_ns)
+        ratios = kernels_ns / product_ns(shape.coupled.product, self._parameters), (traced_ns - late_ns) / transfer_ns
+        return _Placed(Splice(pattern, groups, *ratios), late_ns, shape.is_known)
 
-    def _late_ns(self, shape: _Shape, collectives: Ints) -> Floats:
-        """Return the time of collectives that is taken for waiting: none if their ranks meet in the graph."""
-        if shape.meets:
-            return np.zeros(collectives.shape)
-        modelled_ns = float(kernel_columns(shape.coupled.transfer, self._parameters)["duration_ns"])
-        beyond = self._duration[collectives] - modelled_ns
-        return np.asarray(np.where(beyond > _ROUNDING_NS, beyond, 0.0))
-
-    def _finished(self, graph: KernelGraph, splices: Sequence[tuple[_Shape, Splice]]) -> KernelGraph:
+    def _finished(self, graph: KernelGraph, placed: Sequence[_Placed]) -> KernelGraph:
         """Return the graph with the waits for late ranks, and with the basis of sizes that are not known."""
         duration, basis = graph.tasks.duration_ns.copy(), graph.tasks.basis.copy()
         first = len(self._graph.tasks)
-        for shape, each in splices:
-            n = len(each.pattern.graph.tasks)
-            rows = first + np.arange(len(each.groups) * n).reshape(-1, n)
+        for each in placed:
+            pattern = each.splice.pattern.graph
+            rows = first + np.arange(len(each.splice.groups) * len(pattern.tasks)).reshape(-1, len(pattern.tasks))
             first += rows.size
-            collectives = np.array([[target.collective for target in group] for group in each.groups])
-            late = np.flatnonzero(each.pattern.graph.tasks.name == each.pattern.graph.names.index(LATE))
-            duration[rows[:, late]] = self._late_ns(shape, collectives)
-            if not shape.is_known:
+            duration[rows[:, pattern.tasks.name == pattern.names.index(LATE)]] = each.late_ns
+            if not each.is_known:
                 basis[rows] = np.maximum(basis[rows], int(Basis.ASSUMED))
         return graph.with_tasks(duration_ns=duration, basis=basis)
 
