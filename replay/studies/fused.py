@@ -7,6 +7,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,12 +63,11 @@ class Sweep:
     source: str
 
     def __post_init__(self) -> None:
-        count = float(np.prod([float(len(values)) for values in self.sizes]))
+        count, n_sizes = prod(map(len, self.sizes)), 4 if self.name == "embedding" else 3
         if self.collective not in ("all_to_all", "all_reduce"):
             raise InvalidInputError(f"{self.name}: collective {self.collective!r}; give all_to_all or all_reduce")
-        n_sizes = 4 if self.name == "embedding" else 3
         if not (self.sizes and 0 < count <= _MOST_CASES) or len(self.cases[0]) != n_sizes:
-            raise InvalidInputError(f"{self.name}: sizes of {count:g} cases; give 1 to {_MOST_CASES:,} of 4 sizes "
+            raise InvalidInputError(f"{self.name}: sizes of {count} cases; give 1 to {_MOST_CASES:,} of 4 sizes "
                                     "(embedding) or 3 (products)")  # fmt: skip
 
     @property
@@ -183,8 +183,8 @@ class Layer:
             stated = replace(graph, hardware=replace(graph.hardware, network=self.cluster.network))
             latency, launch = float(collective_models(stated, used).latency_ns[sent]), float(_LAUNCH_NS)
         before, after = (replay(each).makespan_ns - launch for each in (graph, changed))
-        durations = (float(tasks.duration_ns[row]) for row in (kernel, sent))
-        return Outcome(before - latency, after, next(durations), next(durations) - latency, float(tasks.waves[kernel]))
+        compute, collective = tasks.duration_ns[[kernel, sent]].tolist()
+        return Outcome(before - latency, after, compute, collective - latency, float(tasks.waves[kernel]))
 
     def skew(self, parameters: Parameters, order: str) -> float:
         """Return how much earlier than the last the first rank has its data, over the time of the last."""
@@ -212,9 +212,8 @@ _LEAST_WAVES = 2.0
 
 def layers(workloads: Workloads, figure: str) -> list[Layer]:
     """Return the layers of a sweep: ``"inter_node"``, ``"intra_node"``, ``"gemv"`` or ``"gemm"``."""
-    name, cluster = _FIGURES[figure]
-    sweep = workloads.sweeps[name]
-    return [Layer(workloads.clusters[cluster], sweep, sizes) for sizes in sweep.cases]
+    sweep, cluster = workloads.sweeps[_FIGURES[figure][0]], workloads.clusters[_FIGURES[figure][1]]
+    return [Layer(cluster, sweep, sizes) for sizes in sweep.cases]
 
 
 def reproduce(parameters: Parameters, workloads: Workloads) -> dict[str, float]:
