@@ -154,11 +154,22 @@ class _Ficco:
                 shapes[shape].append(group)
             else:
                 missed[shape] += group
-        for shape in [shape for shape in shapes if self._name(shape) == "serial"]:
+        for shape in [shape for shape in shapes if not self._gains(shape)]:
             missed[_SLOWER] += [target for group in shapes.pop(shape) for target in group]
         for reason, members in missed.items():
             targets = targets.without(members, *reason)
         return targets, shapes
+
+    def _gains(self, shape: _Shape) -> bool:
+        """Return whether the chooser names a schedule that ends sooner than the collective and the product in turn."""
+        if self._schedule != "auto":
+            return True
+        if (name := self._name(shape)) == "serial":
+            return False
+        plan = Plan(shape.coupled, SCHEDULES[name], self._carrier)
+        in_turn_ns = product_ns(shape.coupled.product, self._parameters)
+        in_turn_ns += float(kernel_columns(shape.coupled.transfer, self._parameters)["duration_ns"])
+        return pattern_of(plan, self._parameters).alone_ns() < in_turn_ns
 
     def _name(self, shape: _Shape) -> str:
         """Return the schedule of a coupled product."""
