@@ -18,7 +18,7 @@ from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 from profilers.files import is_folder, replace_folder
 from profilers.trace.arrays import arrow_array, integers
 from profilers.trace.kernels import CLASSES
-from profilers.trace.quality import RULES
+from profilers.trace.quality import count_rules
 from profilers.trace.schema import SCHEMAS, concatenate, fill_table
 from profilers.trace.trace import Trace, TraceMeta
 
@@ -275,7 +275,7 @@ def meta_from_json(content: dict[str, Any]) -> TraceMeta:
     ValueError, KeyError, AttributeError
         `content` is no description of a trace.
     """
-    counts = {name: count for name, count in content["quality"].items() if name in RULES}
+    counts = {name: count for name, count in content["quality"].items() if name in count_rules()}
     meta = msgspec.convert({**content, "quality": {"counts": counts}}, TraceMeta)
     if unknown := {rule.class_ for rule in meta.class_rules} - set(CLASSES):
         raise ValueError(f"unknown class of kernels {min(unknown)}")

@@ -15,7 +15,7 @@ from profilers.errors import InvalidInputError
 from profilers.ingest.assembly import Placement, base_shifts, collective_shifts, joined_meta
 from profilers.ingest.collectives import match_collectives
 from profilers.trace.arrays import MISSING, arrow_array, ends, integers, put
-from profilers.trace.quality import RULES, Quality
+from profilers.trace.quality import Quality, count_rules
 from profilers.trace.schema import KINDS, concatenate
 from profilers.trace.steps import job_steps, step_times, step_window
 from profilers.trace.trace import Trace, TraceMeta
@@ -240,7 +240,7 @@ def _merged_meta(metas: Sequence[TraceMeta]) -> TraceMeta:
 
 def _rejoined(first: TraceMeta, second: TraceMeta) -> TraceMeta:
     """Return the description of two slices of a trace; each counts its own collectives, and both all other events."""
-    counts = {name: max(first.quality[name], second.quality[name]) for name in RULES}
+    counts = {name: max(first.quality[name], second.quality[name]) for name in count_rules()}
     counts["collectives"] = first.quality["collectives"] + second.quality["collectives"]
     return replace(
         first,
