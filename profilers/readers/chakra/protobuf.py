@@ -16,77 +16,21 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, BinaryIO
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, message_factory, text_format
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-_PACKAGE = "chakra"
-_FIELD = descriptor_pb2.FieldDescriptorProto
-#: Type of field by the name of a scalar type. An attribute can hold each of them: its fields are numbered from 3 on in
-#: this order, each followed by that of a list of the same type.
-_SCALARS: Mapping[str, int] = {
-    name: getattr(_FIELD, f"TYPE_{name.upper()}")
-    for name in (
-        *("double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64"),
-        *("fixed32", "fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes"),
-    )
-} | {"string": _FIELD.TYPE_BYTES}
-_FIRST_VALUE = 3
-_Field = tuple[str, int, str]
+from profilers.files import dataset_path
 
-
-def _messages() -> list[Any]:
-    """Return the classes of attributes, metadata and nodes."""
-    file = descriptor_pb2.FileDescriptorProto(name="seqpoint/et_def.proto", package=_PACKAGE, syntax="proto2")
-    attribute: list[_Field] = [("name", 1, "bytes")]
-    for number, name in enumerate(_SCALARS):
-        _add(file, f"{name}_list", ("values*", 1, name))
-        field = _FIRST_VALUE + 2 * number
-        attribute += [(f"{name}_val", field, name), (f"{name}_list", field + 1, f"{name}_list")]
-    _add(file, "AttributeProto", *attribute)
-    file.message_type[-1].oneof_decl.add(name="value")
-    for value in file.message_type[-1].field[1:]:
-        value.oneof_index = 0
-    _add(file, "IOInfo", ("values", 1, "bytes"), ("shapes", 2, "bytes"), ("types", 3, "bytes"))
-    # Field 1 held the attributes before it held the version.
-    _add(file, "GlobalMetadata", ("version*", 1, "bytes"), ("attr*", 2, "AttributeProto"))
-    _add(
-        file,
-        "Node",
-        ("id", 1, "uint64"),
-        ("name", 2, "bytes"),
-        ("type", 3, "uint64"),
-        ("ctrl_deps*", 4, "uint64"),
-        ("data_deps*", 5, "uint64"),
-        ("start_time_micros", 6, "uint64"),
-        ("duration_micros", 7, "uint64"),
-        ("inputs", 8, "IOInfo"),
-        ("outputs", 9, "IOInfo"),
-        ("attr*", 10, "AttributeProto"),
-    )
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    names = ("AttributeProto", "GlobalMetadata", "Node")
-    return [message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in names]
-
-
-def _add(file: Any, name: str, *fields: _Field) -> None:
-    """Declare a message by the name, number and type of its fields; a star marks a list."""
-    message = file.message_type.add(name=name)
-    for field_name, number, type_ in fields:
-        repeated = field_name.endswith("*")
-        field = message.field.add(name=field_name.rstrip("*"), number=number)
-        field.label = _FIELD.LABEL_REPEATED if repeated else _FIELD.LABEL_OPTIONAL
-        if type_ in _SCALARS:
-            field.type = _SCALARS[type_]
-            field.options.packed = repeated and field.type != _FIELD.TYPE_BYTES
-        else:
-            field.type, field.type_name = _FIELD.TYPE_MESSAGE, f".{_PACKAGE}.{type_}"
-
-
+#: The messages of `datasets/formats/chakra.txtpb` by full name.
+_MESSAGES = message_factory.GetMessages(
+    [text_format.Parse(dataset_path("formats/chakra.txtpb").read_text("utf-8"), descriptor_pb2.FileDescriptorProto())]
+)
 #: A named value or list of values; the first message of a file, with the version of the schema; and an operator,
 #: kernel, copy or communication with the nodes on which it depends.
-_AttributeMessage, MetadataMessage, NodeMessage = _messages()
+_AttributeMessage, MetadataMessage, NodeMessage = (
+    _MESSAGES[f"chakra.{name}"] for name in ("AttributeProto", "GlobalMetadata", "Node")
+)
 
 
 def add_attribute(attributes: Any, name: str, value: str | bool | int) -> None:
