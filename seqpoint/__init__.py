@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from profilers.errors import SeqPointError
-    from profilers.synthetic import TransformerJob
     from profilers.trace import Trace
     from seqpoint.front_door import *
 
@@ -26,7 +25,6 @@ __version__ = "0.1.0"
 __all__ = [
     "SeqPointError",
     "Trace",
-    "TransformerJob",
     "analyze",
     "describe",
     "devices",
@@ -51,7 +49,7 @@ __all__ = [
 ]
 
 #: Modules of the names that are not functions of `seqpoint.front_door`.
-_MODULES = {"SeqPointError": "profilers.errors", "Trace": "profilers.trace", "TransformerJob": "profilers.synthetic"}
+_MODULES = {"SeqPointError": "profilers.errors", "Trace": "profilers.trace"}
 
 
 def __getattr__(name: str) -> Any:

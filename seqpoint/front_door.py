@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from profilers.ingest.pipeline import IngestOptions
     from profilers.plugins import Plugin
     from profilers.readers import Reader
-    from profilers.synthetic import TransformerJob
     from profilers.trace import Trace
     from replay.calibration import Parameters
     from replay.costs.collectives import Topology
@@ -582,32 +581,30 @@ def report(
     return write_report(ReportContent(heading, (section,)), target)
 
 
-def synthesize(job: "TrainingJob | TransformerJob", device: "str | Device", *, steps: int = 1) -> "Trace":
+def synthesize(job: "TrainingJob", device: "str | Device", *, steps: int = 1, lengths: Sequence[int] = ()) -> "Trace":
     """Return the trace of a training job with predicted times; it is marked as synthetic.
 
     Parameters
     ----------
-    job : replay.workloads.TrainingJob or profilers.synthetic.TransformerJob
-        A Megatron-LM job with tensor, pipeline and data parallelism; or a small tensor-parallel transformer whose
-        steps have different sequence lengths.
+    job : replay.workloads.TrainingJob
+        A Megatron-LM job with tensor, pipeline and data parallelism.
     device : str or Device
         A device of the catalogue.
     steps : int
-        Number of iterations of a `TrainingJob`; a `TransformerJob` has one for each of its sequence lengths.
+        Number of iterations; of each of the `lengths`, if they are given.
+    lengths : sequence of int
+        Sequence lengths of successive iterations; by default all have that of the job.
 
     Raises
     ------
     SeqPointError
         The device is unknown, or lacks a figure that is needed.
     """
-    from profilers.synthetic import TransformerJob
-    from profilers.synthetic import synthesize as run
     from replay.costs.shipped import load_parameters
     from replay.workloads import load_training, training_trace
 
-    if isinstance(job, TransformerJob):
-        return run(job, _device(device))
-    return training_trace(job, _device(device), fit=load_training(), parameters=load_parameters(), steps=steps)
+    lengths = tuple(lengths or (job.length,)) * steps
+    return training_trace(job, _device(device), fit=load_training(), parameters=load_parameters(), lengths=lengths)
 
 
 def predict_step(job: "TrainingJob", device: "str | Device") -> "PredictedStep":

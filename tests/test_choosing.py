@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from jsonschema import validate
+from traces import transformer
 
 import seqpoint as sp
 from profilers.files import dataset_path
-from profilers.synthetic import TransformerJob, synthesize
 from profilers.trace import Trace, TraceMeta
 from profilers.trace.schema import make_table
 from replay.projection.sampling import SampledStep, selection_factors
@@ -100,7 +100,7 @@ def test_steps_that_stand_for_themselves_have_no_error_of_selection() -> None:
 
 @pytest.fixture(scope="module")
 def job() -> Trace:
-    return synthesize(TransformerJob(layers=1, sequence_lengths=tuple(range(64, 704, 32))), "MI300X")
+    return transformer(*range(64, 704, 32))
 
 
 def test_a_projection_says_what_is_measured_estimated_and_replayed(job: Trace) -> None:

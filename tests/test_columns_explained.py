@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 from commands import Run
-from traces import write_trace
+from traces import transformer, write_trace
 
 import seqpoint as sp
-from profilers.synthetic import TransformerJob
 from profilers.trace import save_trace
 from seqpoint.columns import all_sentences, sentences
 
@@ -26,8 +25,7 @@ SHARED, TABLES = all_sentences().shared, all_sentences().tables
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
     """Return a job of two ranks with collectives and several lengths."""
-    made = sp.synthesize(TransformerJob(layers=1, tensor_parallel=2, sequence_lengths=(128, 256, 128)), "MI300X")
-    return save_trace(made, tmp_path / "job.trace")
+    return save_trace(transformer(128, 256, 128, tensor=2), tmp_path / "job.trace")
 
 
 @pytest.mark.parametrize(

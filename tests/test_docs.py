@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from traces import write_trace
+from traces import transformer, write_trace
 
 from profilers.devices.catalogue import USER_DEVICES
-from profilers.synthetic import TransformerJob, synthesize
 from profilers.trace import save_trace
 from seqpoint.cli import cli
 
@@ -29,8 +28,7 @@ def blocks(file: str, language: str) -> list[str]:
 
 def test_the_tour_in_python_works_on_any_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tour,) = [text for text in blocks("README.md", "python") if "sp.open(" in text]
-    job = synthesize(TransformerJob(layers=2, sequence_lengths=(128, 256)), "MI300X")
-    save_trace(job, tmp_path / "job.trace")
+    save_trace(transformer(128, 256), tmp_path / "job.trace")
     monkeypatch.chdir(tmp_path)
     tour = tour.replace('"rank*.json.gz"', '"job.trace"')
     with contextlib.redirect_stdout(io.StringIO()) as shown:

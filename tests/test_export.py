@@ -8,13 +8,11 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
-from traces import event, kernel, kineto, launch, step, write_trace
+from traces import event, kernel, kineto, launch, step, transformer, write_trace
 
-from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError
 from profilers.ingest.pipeline import collect
 from profilers.readers.chakra.protobuf import Node, read_records
-from profilers.synthetic import TransformerJob, synthesize
 from profilers.trace.schema import KINDS, make_table
 from profilers.trace.store import load_trace, save_trace
 from profilers.trace.trace import DeviceProperties, Trace, TraceMeta
@@ -77,7 +75,7 @@ def test_everything_comes_back_and_refers_to_the_same(tmp_path: Path, name: str)
 
 def test_times_that_nobody_measured_stay_marked(tmp_path: Path) -> None:
     """A synthetic trace is synthetic after export and ingest, and so is what is joined with it."""
-    trace = synthesize(TransformerJob(layers=1, sequence_lengths=(256,)), find_device("A100-SXM4-80GB"))
+    trace = transformer(256, device="A100-SXM4-80GB")
     back = through_perfetto(trace, tmp_path, "synthetic.json")
     assert trace.meta.synthetic and back.meta.synthetic
     assert load_trace(save_trace(back, tmp_path / "back.trace")).meta.synthetic

@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from graphs import make_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from traces import transformer
 
 from profilers.devices.catalogue import DTYPES, find_device
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
-from profilers.synthetic import TransformerJob, synthesize
 from profilers.trace import save_trace
 from profilers.trace.kernels import CLASSES
 from replay.costs.collectives import Topology, load_collectives, predict_collective
@@ -397,7 +397,7 @@ def test_shipped_costs_of_launches_name_devices_of_the_catalogue() -> None:
 
 
 def test_the_command_gives_its_host_to_every_device(tmp_path: Path) -> None:
-    save_trace(synthesize(TransformerJob(layers=1, sequence_lengths=(64,)), "A100-SXM4-80GB"), tmp_path / "job.trace")
+    save_trace(transformer(64, device="A100-SXM4-80GB"), tmp_path / "job.trace")
     trace = str(tmp_path / "job.trace")
     command = ["project", trace, "-w", "scale_device:MI300X", "-w", "scale_links:2", "--draws", "8", "--json"]
     done = CliRunner().invoke(cli, [*command, "--host", "0.5"], catch_exceptions=False)

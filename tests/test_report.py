@@ -7,11 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from traces import event, kernel, kineto, launch, step
+from traces import event, kernel, kineto, launch, step, transformer
 
 from profilers.errors import InvalidInputError
 from profilers.ingest.pipeline import IngestOptions, collect
-from profilers.synthetic import TransformerJob, synthesize
 from replay.what_ifs import parse_what_if
 from seqpoint.description import describe
 from seqpoint.iteration_table import iteration_table
@@ -34,7 +33,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     document["deviceProperties"][0]["name"] = HOSTILE
     (folder / f"{'<b>name'}.json").write_text(json.dumps(document))
     trace = collect([folder / "<b>name.json"], IngestOptions(length="aten::mm:0:0"))
-    job = synthesize(TransformerJob(layers=1, sequence_lengths=(128, 256)), "MI300X")
+    job = transformer(128, 256)
     what_ifs = [parse_what_if("dma_collectives"), parse_what_if("overlap:ideal")]
     few = ProjectOptions(draws=8)
     sections = (

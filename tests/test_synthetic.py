@@ -9,9 +9,7 @@ from profilers.synthetic import (
     KernelCall,
     SyntheticJob,
     SyntheticStep,
-    TransformerJob,
     Wait,
-    synthesize,
     write_trace,
 )
 from profilers.trace.trace import Trace
@@ -91,10 +89,3 @@ def test_ranks_that_wait_for_each_other_are_named() -> None:
 def test_steps_need_as_many_ranks_each(steps: list[SyntheticStep]) -> None:
     with pytest.raises(InvalidInputError, match="at least one step, and as many ranks in each"):
         write_trace(SyntheticJob("by hand", "1", steps, 1), DEVICE)
-
-
-def test_the_small_job_replays() -> None:
-    trace = synthesize(TransformerJob(layers=2, sequence_lengths=(256, 512)), DEVICE)
-    assert trace.meta.ranks == (0, 1, 2, 3) and trace.meta.world_size == 32
-    timeline = replay(build_graph(trace, 1, parameters=load_parameters()))
-    assert timeline.makespan_ns == pytest.approx(timeline.graph.measured_ns, abs=2)

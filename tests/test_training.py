@@ -231,7 +231,7 @@ def test_the_replayed_trace_takes_as_long_as_the_closed_form(layout: Layout, mic
 
 def test_the_trace_has_every_stage_and_tensor_rank_and_all_that_they_exchange() -> None:
     one = job(16, 2, Layout(2, 2, 2))
-    trace = training_trace(one, A100, steps=2, fit=load_training(), parameters=load_parameters())
+    trace = training_trace(one, A100, lengths=[one.length] * 2, fit=load_training(), parameters=load_parameters())
     assert trace.meta.ranks == (0, 1, 2, 3) and trace.meta.world_size == 8 and trace.meta.synthetic
     assert trace.iterations.num_rows == 8
     rows = [r for r in trace.collectives.to_pylist() if r["iteration"] == 0]
@@ -285,6 +285,6 @@ def test_a_layout_that_cannot_be_says_why() -> None:
 
 def test_a_trace_without_steps_or_too_large_says_so() -> None:
     with pytest.raises(InvalidInputError, match="0 steps"):
-        training_trace(job(), A100, steps=0, fit=load_training(), parameters=load_parameters())
+        training_trace(job(), A100, lengths=(), fit=load_training(), parameters=load_parameters())
     with pytest.raises(InvalidInputError, match=r"a trace may have 2,000,000; take fewer layers"):
         training_trace(job(2**20), A100, fit=load_training(), parameters=load_parameters())

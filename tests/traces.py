@@ -1,4 +1,4 @@
-"""A tiny Kineto file for the tests (one rank, two steps, two streams, a copy, a blocking call), and joins of traces."""
+"""A tiny Kineto file for the tests (one rank, two steps, two streams, a copy, a blocking call); a job; joins."""
 
 import json
 from pathlib import Path
@@ -10,6 +10,8 @@ from profilers.ingest.linking import LINK_COLUMNS, link_rows
 from profilers.ingest.stage import Stage
 from profilers.trace.schema import KINDS
 from profilers.trace.trace import Trace
+from replay.workloads import Layout, TrainingJob, Transformer
+from seqpoint import synthesize
 
 
 def event(name: str, cat: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
@@ -104,3 +106,9 @@ def join_execution_trace(trace: Trace, et: Trace) -> Trace:
     tables = {kind: matched.fill(kind, trace.tables[kind]) for kind in EVENT_KINDS}
     counts = {**matched.counts, "nodes_without_event": et.ops.num_rows - joined}
     return trace.with_tables(**tables).with_quality(counts)
+
+
+def transformer(*lengths: int, tensor: int = 4, device: str = "MI300X") -> Trace:
+    """Return the synthetic trace of a transformer of one layer, with an iteration for each sequence length."""
+    model = Transformer("transformer", "megatron", 1, 4096, 32, 16384, 51200)
+    return synthesize(TrainingJob(model, lengths[0], 4, 2, Layout(tensor, 2)), device, lengths=lengths)

@@ -3,16 +3,14 @@
 Nobody measured these times; `TraceMeta.synthetic` is true for such a trace, and everything that shows one says so.
 """
 
+from profilers.synthetic.events import write_trace
 from profilers.synthetic.program import Collective, KernelCall, SyntheticJob, SyntheticStep, Wait
-from profilers.synthetic.tensor_parallel import TransformerJob, synthesize, write_trace
 
 __all__ = [
     "Collective",
     "KernelCall",
     "SyntheticJob",
     "SyntheticStep",
-    "TransformerJob",
     "Wait",
-    "synthesize",
     "write_trace",
 ]

@@ -1,7 +1,7 @@
 """A training step as a synthetic trace: a program of works and waits for every pipeline stage and tensor rank."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
@@ -52,7 +52,7 @@ _COLLECTIVES = {
 
 
 def training_trace(
-    job: TrainingJob, device: Device, *, fit: TrainingFit, parameters: Parameters, steps: int = 1
+    job: TrainingJob, device: Device, *, fit: TrainingFit, parameters: Parameters, lengths: Sequence[int] | None = None
 ) -> Trace:
     """Return the trace of training steps, on one of the replicas: they all do the same.
 
@@ -69,8 +69,8 @@ def training_trace(
         Costs of host and optimizer.
     parameters : Parameters
         With calibrations of kernels and collectives.
-    steps : int
-        Number of iterations, all alike.
+    lengths : sequence of int, optional
+        Sequence length of each iteration; by default one iteration of the job's own length.
 
     Raises
     ------
@@ -88,14 +88,30 @@ def training_trace(
     >>> trace.meta.synthetic, trace.meta.ranks, trace.iterations.num_rows
     (True, (0, 1), 2)
     """
-    if steps < 1:
-        raise InvalidInputError(f"{steps} steps; a trace has at least one")
+    lengths = (job.length,) if lengths is None else lengths
+    if not lengths:
+        raise InvalidInputError("0 steps; a trace has at least one")
+    programs = {
+        length: _step(replace(job, length=length), device, fit.costs, parameters, len(lengths))
+        for length in dict.fromkeys(lengths)
+    }
+    model, layout = job.model, job.layout
+    description = (
+        f"synthetic training of {model.name}, {model.layers} layers of {model.hidden}, "
+        f"TP {layout.tensor} DP {layout.data} PP {layout.pipeline}, micro-batch {job.micro_batch}"
+    )
+    steps = [programs[length] for length in lengths]
+    return write_trace(SyntheticJob(description, "training", steps, layout.devices, "Half", _SIZE), device)
+
+
+def _step(job: TrainingJob, device: Device, costs: TrainingCosts, parameters: Parameters, steps: int) -> SyntheticStep:
+    """Return an iteration of a job; `steps` is the number of iterations of the trace."""
     load = job_loads([job], device, parameters)[0]
     ranks = job.layout.tensor * job.layout.pipeline
     programs: list[Sequence[KernelCall | Wait]] = []
     for stage in range(job.layout.pipeline):
         parts = stage_parts(job, stage, device, parameters)
-        writer = _Stage(job, stage, load, fit.costs, device, parameters)
+        writer = _Stage(job, stage, load, costs, device, parameters)
         works = sum(len(forward) * (1 + job.recompute) + len(backward) for _, forward, backward in parts)
         if works * job.micro_batches * ranks * steps > MOST_WORKS:
             raise InvalidInputError(
@@ -103,14 +119,8 @@ def training_trace(
                 f"a trace may have {MOST_WORKS:,}; take fewer layers, micro-batches (a smaller global batch) or steps"
             )
         programs += [writer.program(parts, rank) for rank in range(job.layout.tensor)]
-    step = SyntheticStep(f"iteration sequence_length={job.length} batch={job.global_batch}", job.length,
-                         job.global_batch, programs)  # fmt: skip
-    model, layout = job.model, job.layout
-    description = (
-        f"synthetic training of {model.name}, {model.layers} layers of {model.hidden}, "
-        f"TP {layout.tensor} DP {layout.data} PP {layout.pipeline}, micro-batch {job.micro_batch}"
-    )
-    return write_trace(SyntheticJob(description, "training", [step] * steps, layout.devices, "Half", _SIZE), device)
+    name = f"iteration sequence_length={job.length} batch={job.global_batch}"
+    return SyntheticStep(name, job.length, job.global_batch, programs)
 
 
 @dataclass

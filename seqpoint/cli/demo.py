@@ -9,9 +9,9 @@ import click
 
 from profilers.errors import InvalidInputError
 from profilers.files import dataset_path
-from profilers.synthetic import TransformerJob
 from profilers.trace.store import save_trace
 from profilers.trace.trace import Trace
+from replay.workloads import Layout, TrainingJob, Transformer
 from replay.writers.perfetto import write_perfetto
 from seqpoint import front_door
 from seqpoint.cli import project, select
@@ -23,15 +23,17 @@ from seqpoint.units import duration
 
 #: What-ifs that the demo projects on the synthetic job.
 _WHAT_IFS = (
-    "overlap:none",
-    "overlap:no_contention",
     "overlap:ideal",
+    "t3",
     "scale_links:2",
     "scale_kernels:gemm:0.8",
     "scale_device:MI355X",
     "overlap:ideal+scale_device:MI355X",
 )
 _DEVICE = "MI300X"
+_JOB = TrainingJob(Transformer("gpt", "megatron", 8, 4096, 32, 16384, 51200), 2048, 4, 2, Layout(tensor=4, data=2))
+#: Sequence lengths of its iterations, tokens.
+_LENGTHS = (1024, 2048, 1536, 1024, 512, 2048)
 
 
 @click.command("demo")
@@ -68,7 +70,7 @@ def command(output: str) -> None:
     message(
         f"3/4 synthesising a transformer on 4 x {_DEVICE} with tensor-parallel all-reduce (synthetic, not measured)"
     )
-    job = front_door.synthesize(TransformerJob(), _DEVICE)
+    job = front_door.synthesize(_JOB, _DEVICE, lengths=_LENGTHS)
     save_trace(job, folder / "synthetic.trace")
     message(f"4/4 replaying its selected iterations under {len(_WHAT_IFS)} what-ifs")
     job_selection = front_door.select(job)

@@ -101,7 +101,8 @@ def command(model: str, models_: str | None, json_: bool, output: str | None, **
     parameters = load_parameters()
     step = workloads.predict_steps([job], device, fit=fit, parameters=parameters)[0]
     if output:
-        made = workloads.training_trace(job, device, fit=fit, parameters=parameters, steps=options["steps"])
+        lengths = [job.length] * options["steps"]
+        made = workloads.training_trace(job, device, fit=fit, parameters=parameters, lengths=lengths)
         save_trace(made, Path(output))
         message(f"wrote {output}")
     if json_:
