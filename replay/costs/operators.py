@@ -1,16 +1,20 @@
 """The operator of a recorded call: FLOP and bytes, from its name, shapes, types and arguments.
 
-`operator_of` looks up a rule by the name of the call. The rules are in one table at the end; each returns an `Operator`
-that counts FLOP and bytes, or None if the shapes do not tell.
+`operator_of` looks up a rule by the name of the call in `datasets/operators.toml`. The rule returns an `Operator` that
+counts FLOP and bytes, or None if the shapes do not tell.
 """
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from math import prod
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
+
+from profilers.files import dataset_path, read_toml, typed_table
 from replay.graph.operators import DTYPE_BYTES, Operator, attention, batched_matmul, convolution, rowwise, streaming
 
 Shape = tuple[int, ...]
@@ -92,7 +96,7 @@ def operator_of(call: Call) -> Operator | None:
     >>> operator_of(Call("my::kernel", [[128, 32]])) is None
     True
     """
-    rule = _RULES.get(call.name)
+    rule = counting_rules().get(call.name)
     # A tensor that is larger than any memory is from a damaged file.
     if rule is None or any(min(shape) < 1 or prod(shape) > 1 << 50 for shape, _ in call.tensors()):
         return None
@@ -202,6 +206,13 @@ def _convolution(call: Call, *, stride: int, transposed: int | None = None) -> O
     return convolution(images, weight, (images[0], weight[0], *extent), call.element_bytes())
 
 
+def _padding_first_convolution(call: Call, *, padding: int) -> Operator:
+    """Return a convolution whose padding stands before its stride, unlike that of the others."""
+    values = list(call.values)
+    values[padding : padding + 2] = reversed(values[padding : padding + 2])
+    return _convolution(replace(call, values=values), stride=padding)
+
+
 def _per_dimension(values: list[int], count: int) -> list[int]:
     """Return one setting for each dimension; a single value stands for all."""
     return values * count if len(values) == 1 else (values + [0] * count)[:count]
@@ -307,87 +318,32 @@ def _optimizer(call: Call, *, each: float, writes: int) -> Operator:
     return streaming("optimizer", read, read * min(writes, lists) / lists, elements, tensors[0][1], each=each)
 
 
-Rule = Callable[[Call], Operator]
+class _RuleRow(msgspec.Struct, forbid_unknown_fields=True):
+    """A row of `datasets/operators.toml`, whose head explains its keys."""
+
+    rule: str
+    names: str
+    arguments: dict[str, Any] = {}
 
 
-def _rules(names: str, rule: Rule) -> dict[str, Rule]:
-    """Return one rule for several operators of aten."""
-    return {f"aten::{name}": rule for name in names.split()}
+class _RuleFile(msgspec.Struct, forbid_unknown_fields=True):
+    operators: tuple[_RuleRow, ...]
 
 
-#: FLOP an element of operators that take more than one; a transcendental function counts as one.
-_COSTS = {"gelu": 8, "gelu_backward": 12, "silu": 4, "silu_backward": 6, "sigmoid": 3, "sigmoid_backward": 3,
-          "tanh_backward": 3, "addcmul": 3, "addcdiv": 3, "addcmul_": 3, "addcdiv_": 3, "lerp": 3, "lerp_": 3,
-          "native_dropout": 2, "mse_loss": 3, "mse_loss_backward": 3}  # fmt: skip
-_ELEMENTWISE = (
-    "add add_ sub sub_ rsub mul mul_ div div_ pow pow_ neg neg_ abs exp exp_ log log_ sqrt sqrt_ rsqrt rsqrt_ "
-    "reciprocal sin cos tanh tanh_ sigmoid_ relu relu_ clamp clamp_ clamp_min clamp_min_ clamp_max threshold "
-    "threshold_backward where eq ne lt le gt ge logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not "
-    "masked_fill masked_fill_ maximum minimum floor ceil round sign erf native_dropout_backward dropout "
-    "_to_copy tril triu hardtanh hardtanh_ leaky_relu leaky_relu_ isnan isinf"
+_RULES: tuple[Callable[..., Operator], ...] = (
+    *(_product, _scaled_product, _linear, _matrix_vector, _attention, _rowwise, _batch_norm, _elementwise, _fill),
+    *(_convolution, _padding_first_convolution, _convolution_backward, _copy, _gather_lists, _reduction, _embedding),
+    *(_embedding_backward, _cell, _optimizer),
 )
-_RULES: Mapping[str, Rule] = MappingProxyType(
-    _rules("mm bmm matmul", lambda c: _product(c, 0, 1))
-    | _rules("_scaled_mm", _scaled_product)
-    | _rules("addmm baddbmm addbmm", lambda c: _product(c, 1, 2, bias=0))
-    | _rules("linear", _linear)
-    | _rules("mv", lambda c: _matrix_vector(c, 0, 1))
-    | _rules("addmv addmv_", lambda c: _matrix_vector(c, 1, 2))
-    | _rules("convolution _convolution", lambda c: _convolution(c, stride=3, transposed=6))
-    | _rules("conv1d conv2d conv3d", lambda c: _convolution(c, stride=3))
-    | _rules("copy_ clone contiguous", _copy)
-    | _rules("cat stack", _gather_lists)
-    | _rules(
-        "native_layer_norm layer_norm rms_norm _fused_rms_norm", lambda c: _rowwise(c, "normalization", columns=2)
-    )
-    | _rules(
-        "_flash_attention_forward _efficient_attention_forward",
-        lambda c: _attention(c, heads_first=False, causal=8),
-    )
-    | {
-        "aten::cudnn_convolution": lambda c: _convolution(_swap_stride_and_padding(c, 3, 2), stride=2),
-        "aten::miopen_convolution": lambda c: _convolution(_swap_stride_and_padding(c, 4, 3), stride=3),
-        "aten::convolution_backward": _convolution_backward,
-        "aten::_flash_attention_backward": lambda c: _attention(c, heads_first=False, causal=11, at=1, backward=True),
-        "aten::scaled_dot_product_attention": lambda c: _attention(c, heads_first=True, causal=5),
-        "aten::_scaled_dot_product_flash_attention": lambda c: _attention(c, heads_first=True, causal=4),
-        "aten::_scaled_dot_product_efficient_attention": lambda c: _attention(c, heads_first=True, causal=6),
-        "aten::_scaled_dot_product_flash_attention_backward": lambda c: _attention(
-            c, heads_first=True, causal=11, at=1, backward=True
-        ),
-        "aiter::rmsnorm": lambda c: _rowwise(c, "normalization"),
-        "aiter::add_rmsnorm": lambda c: _rowwise(c, "normalization", backward=True),
-        "aten::native_layer_norm_backward": lambda c: _rowwise(c, "normalization", 1, columns=5, backward=True),
-        "aten::native_group_norm": lambda c: _rowwise(c, "normalization"),
-        "aten::_thnn_fused_lstm_cell": lambda c: _cell(c, 4),
-        "aten::_thnn_fused_gru_cell": lambda c: _cell(c, 3),
-        "aten::embedding": _embedding,
-        "aten::embedding_dense_backward": _embedding_backward,
-    }
-    | _rules(
-        "native_batch_norm cudnn_batch_norm miopen_batch_norm batch_norm _native_batch_norm_legit", _batch_norm
-    )
-    | _rules("native_batch_norm_backward", lambda c: _batch_norm(c, 1, backward=True))
-    | _rules("cudnn_batch_norm_backward miopen_batch_norm_backward", lambda c: _batch_norm(c, backward=True))
-    | _rules("_softmax softmax _log_softmax log_softmax", lambda c: _rowwise(c, "softmax"))
-    | _rules("_softmax_backward_data _log_softmax_backward_data", lambda c: _rowwise(c, "softmax", backward=True))
-    | _rules("fill_ zero_ zeros_like ones_like normal_ uniform_ bernoulli_ random_", _fill)
-    | _rules("sum mean max min amax amin argmax argmin any all norm linalg_vector_norm var std cumsum prod", _reduction)
-    | _rules(_ELEMENTWISE, _elementwise)
-    | {f"aten::{name}": (lambda c, each=each: _elementwise(c, each=each)) for name, each in _COSTS.items()}
-    | {f"aten::_foreach_{name}_": (lambda c: _optimizer(c, each=1.0, writes=1))
-       for name in ("add", "mul", "div", "sub", "sqrt", "lerp", "addcmul", "addcdiv", "zero", "copy", "neg", "pow")}
-    | {f"aten::_foreach_{name}": (lambda c: _optimizer(c, each=1.0, writes=1))
-       for name in ("add", "mul", "div", "sqrt", "neg", "pow", "norm")}
-    # Parameters and two moments are written, gradients only read.
-    | {f"aten::_fused_{name}_": (lambda c: _optimizer(c, each=12.0, writes=3)) for name in ("adam", "adamw")}
-    | {"aten::_fused_sgd_": lambda c: _optimizer(c, each=4.0, writes=2)}
-)  # fmt: skip
 
 
-def _swap_stride_and_padding(call: Call, stride: int, padding: int) -> Call:
-    """Return the call with stride before padding, the order of the other convolutions."""
-    values = list(call.values)
-    if max(stride, padding) < len(values):
-        values[stride], values[padding] = values[padding], values[stride]
-    return Call(call.name, call.shapes, call.dtypes, values)
+@cache
+def counting_rules() -> Mapping[str, Callable[[Call], Operator]]:
+    """Return the rule of each operator whose FLOP and bytes can be counted, by its name."""
+    file = dataset_path("operators.toml")
+    functions = {function.__name__: function for function in _RULES}
+    rules: dict[str, Callable[[Call], Operator]] = {}
+    for row in typed_table(read_toml(file, "rules of operators"), _RuleFile, str(file)).operators:
+        rule = partial(functions[f"_{row.rule}"], **row.arguments)
+        rules |= {name if "::" in name else f"aten::{name}": rule for name in row.names.split()}
+    return MappingProxyType(rules)
