@@ -115,7 +115,7 @@ def test_patterns_fit_their_groups() -> None:
     with pytest.raises(InvalidInputError, match="another number of ranks than its pattern, 2"):
         Splice(pieces(2, 2), groups)
     assert splice(graph, []) is graph
-    assert task_budget(25_600) == 40
+    assert task_budget(25_600) == 32
 
 
 def test_the_effect_on_each_collective_is_told() -> None:

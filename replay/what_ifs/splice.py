@@ -36,7 +36,7 @@ from replay.graph.graph import (
 from replay.what_ifs.targets import Target
 
 #: Tasks that all patterns of a graph may have together, and that one pattern may have whatever their number.
-_MOST_TASKS, _FEWEST_TASKS = 2**20, 32
+_MOST_TASKS, _FEWEST_TASKS = 2**17, 32
 #: Streams of the kernel and of the collective in a pattern; further streams are new.
 KERNEL_STREAM, COLLECTIVE_STREAM = 0, 1
 #: What the duration of a task scales with.
@@ -46,12 +46,13 @@ _SCALES = ("nothing", "kernel", "transfer")
 def task_budget(n_members: int) -> int:
     """Return how many tasks a pattern may have for each rank, if so many targets are replaced.
 
-    All together have about a million, so that a graph of 64 ranks and 100 layers stays below 2 GB.
+    All together have about 130,000, or 32 each if they are many, so that draws of the parameters take
+    seconds, and a graph of 64 ranks and 100 layers stays below 2 GB.
 
     Examples
     --------
     >>> task_budget(1), task_budget(1024), task_budget(10**6)
-    (1048576, 1024, 32)
+    (131072, 128, 32)
     """
     return max(_MOST_TASKS // max(n_members, 1), _FEWEST_TASKS)
 

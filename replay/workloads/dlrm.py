@@ -54,13 +54,13 @@ class Dlrm:
         A size is no whole number of 1 or more, or an MLP has no layer.
     """
 
-    name: str
-    batch: int
-    tables: int
-    pooling: int
-    dim: int
-    bottom: tuple[int, ...]
-    top: tuple[int, ...]
+    name: str = "dlrm"
+    batch: int = 4096
+    tables: int = 16
+    pooling: int = 10
+    dim: int = 256
+    bottom: tuple[int, ...] = (2048, 2048, 2048, 256)
+    top: tuple[int, ...] = (2048, 2048, 2048, 1024, 1)
     source: str = ""
 
     def __post_init__(self) -> None:

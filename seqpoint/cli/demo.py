@@ -11,7 +11,8 @@ from profilers.errors import InvalidInputError
 from profilers.files import dataset_path
 from profilers.trace.store import save_trace
 from profilers.trace.trace import Trace
-from replay.workloads import Layout, TrainingJob, Transformer
+from replay.costs.shipped import load_parameters
+from replay.workloads import Cluster, Dlrm, Layout, TrainingJob, Transformer, dlrm_trace
 from replay.writers.perfetto import write_perfetto
 from seqpoint import front_door
 from seqpoint.cli import project, select
@@ -21,17 +22,17 @@ from seqpoint.reporting import ReportContent, ReportSection, write_report
 from seqpoint.selection.another_run import RunEstimate
 from seqpoint.units import duration
 
-#: What-ifs that the demo projects on the synthetic job.
+#: What-ifs that the demo projects on the synthetic transformer, and on the recommendation model.
 _WHAT_IFS = (
-    "overlap:ideal",
-    "t3",
-    "scale_links:2",
-    "scale_kernels:gemm:0.8",
-    "scale_device:MI355X",
-    "overlap:ideal+scale_device:MI355X",
+    *("overlap:none", "overlap:ideal", "t3:mca", "ficco", "t3:mca+ficco", "scale_links:2", "t3:mca+scale_links:2"),
+    *("scale_kernels:gemm:0.8", "scale_device:MI355X", "overlap:ideal+scale_device:MI355X"),
 )
+_OF_DLRM = ("overlap:ideal", "fuse_collectives", "c3:dma", "scale_links:2", "fuse_collectives+scale_links:2")
+#: Draws of the parameters: few, to keep the demo short.
+_DRAWS = 12
 _DEVICE = "MI300X"
-_JOB = TrainingJob(Transformer("gpt", "megatron", 8, 4096, 32, 16384, 51200), 2048, 4, 2, Layout(tensor=4, data=2))
+_LAYOUT = Layout(tensor=4, data=2, sequence_parallel=True)
+_JOB = TrainingJob(Transformer("gpt", "megatron", 4, 4096, 32, 16384, 51200), 2048, 4, 2, _LAYOUT)
 #: Sequence lengths of its iterations, tokens.
 _LENGTHS = (1024, 2048, 1536, 1024, 512, 2048)
 
@@ -67,20 +68,22 @@ def command(output: str) -> None:
     message("2/4 choosing the iterations that stand for it, and predicting the run on two threads from them")
     selection = front_door.select(epoch)
     estimate = front_door.estimate(selection, faster, base=epoch)
-    message(
-        f"3/4 synthesising a transformer on 4 x {_DEVICE} with tensor-parallel all-reduce (synthetic, not measured)"
-    )
+    message(f"3/4 synthesising a transformer on 4 x {_DEVICE} and a recommendation model on 8 (not measured)")
     job = front_door.synthesize(_JOB, _DEVICE, lengths=_LENGTHS)
-    save_trace(job, folder / "synthetic.trace")
-    message(f"4/4 replaying its selected iterations under {len(_WHAT_IFS)} what-ifs")
+    dlrm = dlrm_trace(Dlrm(), Cluster("node", _DEVICE, 1, 8), parameters=load_parameters())
+    for trace, name in ((job, "synthetic.trace"), (dlrm, "dlrm.trace")):
+        save_trace(trace, folder / name)
+    message(f"4/4 replaying iterations under {len(_WHAT_IFS) + len(_OF_DLRM)} what-ifs")
     job_selection = front_door.select(job)
-    result = front_door.project(job, _WHAT_IFS, max_points=len(job_selection.rows))
+    result = front_door.project(job, _WHAT_IFS, max_points=len(job_selection.rows), draws=_DRAWS)
     print_lines("A recorded epoch of training on a CPU, one thread")
     select.show(selection)
     _show_estimate(estimate)
     print_lines("")
     print_lines(f"Transformer on 4 x {_DEVICE} (synthetic: nobody measured these times)")
     project.show(result)
+    print_lines("", f"Recommendation model on 8 x {_DEVICE} (synthetic)")
+    project.show(front_door.project(dlrm, _OF_DLRM, draws=_DRAWS))
     timelines, after = result.projection.timelines, "overlap:ideal"
     write_perfetto(folder / "before_after.json", {"before": timelines["baseline"], f"after {after}": timelines[after]})
     of_job = (front_door.describe(job), job_selection, result.projection)

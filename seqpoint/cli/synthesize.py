@@ -1,6 +1,6 @@
 """The command `synthesize`: a predicted training job, as a step time and as a trace."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -8,13 +8,20 @@ from typing import Any, TypeVar
 import click
 
 from profilers.devices.catalogue import find_device
+from profilers.errors import InvalidInputError
+from profilers.trace.steps import step_times
 from profilers.trace.store import save_trace
 from replay import workloads
 from replay.costs.shipped import load_parameters
 from seqpoint.cli.options import as_json, explain_option, refuse_options
-from seqpoint.cli.output import message, print_json, print_table
+from seqpoint.cli.output import message, print_json, print_lines, print_table
 from seqpoint.units import duration
 
+#: Options that only a transformer has.
+_OF_TRANSFORMERS = (
+    *("models_", "layers", "hidden", "heads", "feedforward", "vocabulary", "length", "global_batch", "micro_batch"),
+    *("tp", "sequence_parallel", "pp", "recompute", "calibration"),
+)
 F = TypeVar("F", bound=Callable[..., Any])
 _POSITIVE = click.IntRange(1)
 
@@ -25,7 +32,11 @@ def _count(name: str, default: int, text: str) -> Callable[[F], F]:
 
 @click.command("synthesize")
 @click.option(
-    "--model", default="gpt", show_default=True, metavar="NAME", help="Name of the model: gpt, or a model of the file."
+    "--model",
+    default="gpt",
+    show_default=True,
+    metavar="NAME",
+    help="Name of the model: gpt, a model of the file, or dlrm, a recommendation model on --dp ranks.",
 )
 @click.option(
     "--models",
@@ -78,15 +89,21 @@ def _count(name: str, default: int, text: str) -> Callable[[F], F]:
 @explain_option
 @as_json
 def command(model: str, models_: str | None, json_: bool, output: str | None, **options: Any) -> None:
-    """Predict the time of a transformer's training step without running it, and write its trace.
+    """Predict the time of a training step without running it, and write its trace.
 
     The job is that of Megatron-LM: 16-bit numbers, Adam, and tensor, pipeline (1F1B) and data parallelism. The trace
-    has every pipeline stage and tensor-parallel rank, and replays like a recorded one.
+    has every pipeline stage and tensor-parallel rank, and replays like a recorded one. With --model dlrm it is DLRM,
+    and one rank stands for all.
 
     \b
     seqpoint synthesize --hidden 4096 --layers 32 --heads 32 --tp 4 --pp 2 --recompute -o job.trace
     seqpoint synthesize --model gpt3_27 --tp 2 --dp 4 --global-batch 128 --device H100-SXM5-80GB --json
+    seqpoint synthesize --model dlrm --dp 16 --device MI300X -o dlrm.trace
     """
+    if model == "dlrm":
+        refuse_options(_OF_TRANSFORMERS, "on the model dlrm")
+        _dlrm(options, output, json_)
+        return
     if not output:
         refuse_options(("steps",), "without --output, which writes the trace")
     if model == "gpt":
@@ -109,6 +126,25 @@ def command(model: str, models_: str | None, json_: bool, output: str | None, **
         print_json(_content(step, device.name))
     else:
         _show(step, device.name)
+
+
+def _dlrm(options: Mapping[str, Any], output: str | None, json_: bool) -> None:
+    """Print the step time of a recommendation model, and write its trace."""
+    ranks, in_node, parameters = options["dp"], min(options["dp"], options["node_devices"]), load_parameters()
+    if ranks % in_node:
+        raise InvalidInputError(
+            f"{ranks} ranks do not fill nodes of {in_node}: give --dp a multiple, or --node-devices"
+        )
+    cluster = workloads.Cluster("ranks", options["device"], ranks // in_node, in_node)
+    trace = workloads.dlrm_trace(workloads.Dlrm(), cluster, parameters=parameters, steps=options["steps"])
+    if output:
+        save_trace(trace, Path(output))
+        message(f"wrote {output}")
+    step_ns = float(step_times(trace).step_ns[-1])
+    if json_:
+        print_json({"device": cluster.device, "devices": ranks, "iteration_s": step_ns / 1e9})
+    else:
+        print_lines(f"{duration(step_ns)} a step on {ranks} {cluster.device}")
 
 
 def _model(name: str, path: str | None, sizes: dict[str, int | None]) -> workloads.Transformer:
