@@ -189,7 +189,8 @@ def memory_bytes(graph: KernelGraph) -> Floats:
     and writes the sum.
     """
     tasks, ranks = graph.tasks, np.maximum(likely_ranks(graph), 1)
-    exchanged = np.where(np.isin(tasks.collective, _WHOLE), 1.0, (ranks - 1) / ranks)
+    is_whole = np.isin(tasks.collective, _WHOLE) | (tasks.engine >= 0)  # a copy has the bytes that it moves
+    exchanged = np.where(is_whole, 1.0, (ranks - 1) / ranks)
     volume = 2.0 * exchanged
     volume += np.where(np.isin(tasks.collective, _REDUCING), exchanged + 2.0 / ranks, 0.0)
     volume += np.where(tasks.collective == _ALL_REDUCE, 2.0 * exchanged, 0.0)

@@ -14,10 +14,20 @@ from profilers.devices.catalogue import Device
 from profilers.trace.arrays import Bools, Floats, Ints
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import KINDS, CollectiveCalibration, Topology, predict_collective
-from replay.graph.graph import COLLECTIVE_KINDS, TO_HOST, EdgeKind, Hardware, KernelGraph, Network, TaskKind
+from replay.graph.graph import (
+    COLLECTIVE_KINDS,
+    RESOURCES,
+    TO_HOST,
+    EdgeKind,
+    Hardware,
+    KernelGraph,
+    Network,
+    TaskKind,
+)
 
 #: Kinds that have no model of their own, and the kind that moves as many bytes.
 _LIKE = {"reduce": "broadcast", "gather": "all_gather", "scatter": "reduce_scatter"}
+_DMA = RESOURCES.index("dma")
 _BARRIER, _UNKNOWN = COLLECTIVE_KINDS.index("barrier"), COLLECTIVE_KINDS.index("unknown")
 #: Devices of the nodes for which the catalogue gives adapters.
 _CATALOGUE_NODE = 8
@@ -190,6 +200,9 @@ def on_links(
     guessed = fixed + (duration - fixed) * stretch
     predicted = exchanged(duration, models.total_ns(before), models.total_ns(after))
     moved = np.where(models.is_known, predicted, guessed)
+    is_copy = graph.tasks.demand[:, _DMA] > 0  # by a DMA engine; its command stays
+    fixed = np.where(is_copy, np.minimum(duration, parameters["dma_latency_ns"]), duration)
+    moved = np.where(graph.tasks.engine >= 0, fixed + (duration - fixed) * after / before, moved)
     moved = np.where(_on_peer_link(graph), duration * after / before, moved)
     return np.where(before != after, moved, duration)
 

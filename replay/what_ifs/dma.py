@@ -15,7 +15,8 @@ import numpy as np
 from profilers.trace.arrays import Floats, Ints
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import fastest, machine_of
-from replay.costs.wire_time import collective_models, group_topology, likely_ranks, waits_apart
+from replay.costs.interference import transfer_share
+from replay.costs.wire_time import group_topology, likely_ranks
 from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, Basis, EdgeKind, Edges, KernelGraph, TaskKind
 from replay.what_ifs.splice import task_budget
 from replay.what_ifs.targets import Miss, Target, Targets
@@ -25,15 +26,14 @@ from replay.what_ifs.what_if import WhatIf, recipe
 _COPIES_ONLY = ("all_gather", "all_to_all", "broadcast", "gather", "scatter", "send_recv")
 #: Kinds in which every device sends to all its peers; and kinds that spend as long on their bytes as others.
 _TO_ALL, _LIKE = _COPIES_ONLY[:2], {"gather": "all_gather", "scatter": "all_to_all"}
-_SEND = COLLECTIVE_KINDS.index("send_recv")
 _DMA, _LINK = RESOURCES.index("dma"), RESOURCES.index("link")
 #: Reason and advice for collectives that stay on the compute units.
 _ARITHMETIC = (
     "need arithmetic, which DMA engines do not have, or are of unknown kind",
     "use a reduction near memory (t3), or an all-gather or all-to-all",
 )
-#: Ranks of the smallest group that sends anything, and DMA engines that are told apart.
-_FEWEST, _MOST_ENGINES = 2, 32
+#: DMA engines that are told apart.
+_MOST_ENGINES = 32
 #: Sizes whose difference in time is bytes over bandwidth alone.
 _LARGE = (2.0**29, 2.0**30)
 #: Columns of tasks that use nothing but their time, and further columns that are written.
@@ -41,9 +41,7 @@ _CLEARED = (
     *("duration_ns", "demand", "occupies", "waves", "workgroups", "bytes", "pressure"),
     *("extra_round", "footprint", "hit_share"),
 )
-_WRITTEN = (
-    *("kind", "event", "release_ns", "measured_start_ns", "measured_end_ns", "basis", "engine", "collective", "ranks"),
-)
+_WRITTEN = (*("kind", "event", "release_ns", "measured_start_ns", "measured_end_ns", "basis", "engine"),)
 
 
 @recipe("communication", "dma_collectives")
@@ -78,13 +76,13 @@ def _targets(graph: KernelGraph, _parameters: Parameters) -> Targets:
     tasks, ranks = graph.tasks, likely_ranks(graph)
     left = (tasks.kind == TaskKind.COLLECTIVE) & (tasks.engine < 0) & graph.on_device()
     kinds = [COLLECTIVE_KINDS.index(kind) for kind in _COPIES_ONLY]
-    no_peer = (ranks < _FEWEST) | (ranks > graph.hardware.network.devices_per_node)
+    several_nodes = ranks > graph.hardware.network.devices_per_node
     misses: list[Miss] = []
     for reason, advice, applies in (
         (*_ARITHMETIC, ~np.isin(tasks.collective, kinds)),
         ("are of unknown bytes", "a trace with the sizes of collectives", tasks.bytes <= 0),
         ("are on an unknown device", "--device NAME", np.full(len(tasks), graph.hardware.device is None)),
-        ("have no peer in their node", "groups of ranks of one node", no_peer),
+        ("span several nodes", "groups of ranks of one node", several_nodes),
     ):
         misses += [Miss(row, reason, advice) for row in np.flatnonzero(left & applies).tolist()]
         left &= ~applies
@@ -134,13 +132,13 @@ def _copies_of(graph: KernelGraph, rows: Ints, parameters: Parameters) -> _Copie
         seconds = fastest(_LIKE.get(name, name), topology, machine_of(device, topology), sizes)[0]
         wire = np.minimum(sizes * (seconds[-1] - seconds[-2]) / (_LARGE[1] - _LARGE[0]), seconds)
         total_ns[group], latency_ns[group] = 1e9 * seconds[:-2], 1e9 * (seconds - wire)[:-2]
-        count[group] = min(ranks - 1, most) if name in _TO_ALL else 1
-        peers[group] = (ranks - 1) / count[group] if name in _TO_ALL else 1.0
+        sent = ranks - 1 if name in _TO_ALL and ranks > 1 else 1
+        count[group] = min(sent, most)
+        peers[group] = sent / count[group]
         # On a mesh a copy has the link to its peer; through a switch it may use all links of the device.
         link_share[group] = 1.0 / count[group] if topology.fabric == "mesh" else 1.0
     duration = tasks.duration_ns[rows]
-    models = collective_models(graph, parameters).total_ns(np.ones(len(tasks)))[rows]
-    busy = np.where(waits_apart(graph)[rows], duration, np.minimum(duration, np.maximum(total_ns, models)))
+    busy = np.maximum(duration * transfer_share(graph, parameters)[rows], np.minimum(duration, total_ns))
     wire_ns = np.maximum(busy - latency_ns, 0.0) / (count * link_share) / parameters["dma_bandwidth_ratio"]
     return _Copies(rows, count, peers, link_share, duration - busy, parameters["dma_latency_ns"] + wire_ns)
 
@@ -169,7 +167,6 @@ def _on_engines(graph: KernelGraph, copies: _Copies, parameters: Parameters) -> 
     columns["duration_ns"][copy] = copies.copy_ns[parent]
     columns["engine"][copy], columns["engine"][command] = position % _MOST_ENGINES, 0
     columns["demand"][copy, _DMA], columns["demand"][copy, _LINK] = 1.0, copies.link_share[parent]
-    columns["collective"][copy], columns["ranks"][copy] = _SEND, 2
     sent = np.where(copies.count > 1, copies.peers / (copies.peers * copies.count + 1), 1.0)
     columns["bytes"][copy] = np.rint(graph.tasks.bytes[rows] * sent)[parent]
     return _rewired(replace(graph, tasks=replace(tasks, **columns)), graph.edges, (rows, command, copy, end, parent))
