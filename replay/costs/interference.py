@@ -175,7 +175,7 @@ def _by_label(graph: KernelGraph, fitted: Mapping[str, float], chosen: Bools, de
     return values
 
 
-_L2, _HBM, _DMA = (RESOURCES.index(name) for name in ("l2", "hbm", "dma"))
+_L2, _HBM = RESOURCES.index("l2"), RESOURCES.index("hbm")
 _ARITHMETIC = [CLASSES.index(name) for name in COMPUTE_BOUND]
 _REDUCING = [COLLECTIVE_KINDS.index(kind) for kind in ("all_reduce", "reduce_scatter", "reduce")]
 _WHOLE = [COLLECTIVE_KINDS.index(kind) for kind in ("broadcast", "send_recv")]
@@ -189,8 +189,7 @@ def memory_bytes(graph: KernelGraph) -> Floats:
     and writes the sum.
     """
     tasks, ranks = graph.tasks, np.maximum(likely_ranks(graph), 1)
-    is_whole = np.isin(tasks.collective, _WHOLE) | (tasks.engine >= 0)  # a copy has the bytes that it moves
-    exchanged = np.where(is_whole, 1.0, (ranks - 1) / ranks)
+    exchanged = np.where(np.isin(tasks.collective, _WHOLE), 1.0, (ranks - 1) / ranks)
     volume = 2.0 * exchanged
     volume += np.where(np.isin(tasks.collective, _REDUCING), exchanged + 2.0 / ranks, 0.0)
     volume += np.where(tasks.collective == _ALL_REDUCE, 2.0 * exchanged, 0.0)
@@ -201,8 +200,8 @@ def with_memory_traffic(graph: KernelGraph, transfers: Bools, kernels: Bools, pa
     """Return a copy of `graph` in which kernels and collectives side by side share the way to memory.
 
     - A collective of known bytes uses the way to memory, and memory, by its traffic over its duration. Both deliver
-      `memory_efficiency_mixed` of the peak to mixed streams. A kernel moves each byte `collective_kernel_passes` times
-      through a buffer; a DMA engine once. It puts no further pressure on others.
+      `memory_efficiency_mixed` of the peak to mixed streams. Its kernel moves each byte `collective_kernel_passes`
+      times, through a buffer. It puts no further pressure on others. Copies on DMA engines have these demands already.
     - A kernel bound by arithmetic keeps as many requests in flight as hide the latency that it has alone. So its
       requests fill the way to memory, and whatever others send lengthens its time (Little's law).
 
@@ -216,13 +215,12 @@ def with_memory_traffic(graph: KernelGraph, transfers: Bools, kernels: Bools, pa
         Parameters of the model.
     """
     tasks, device = graph.tasks, graph.hardware.device
-    moved = memory_bytes(graph)
-    if device is None or not (known := transfers & (moved > 0)).any():
+    moved, on_engine = memory_bytes(graph), transfers & (tasks.engine >= 0)
+    known = transfers & (moved > 0) & ~on_engine
+    if device is None or not (known | on_engine).any():
         return graph
-    by_kernel = tasks.demand[:, _DMA] == 0
     efficiency, demand = parameters["memory_efficiency_mixed"], tasks.demand.copy()
-    passes = np.where(by_kernel, parameters["collective_kernel_passes"], 1.0)
-    rate = passes * moved / (np.maximum(tasks.duration_ns, 1.0) / 1e9)
+    rate = parameters["collective_kernel_passes"] * moved / (np.maximum(tasks.duration_ns, 1.0) / 1e9)
     share = np.minimum(rate / (device.memory_bytes_per_s * efficiency), 1.0)
     demand[known, _HBM] = demand[known, _L2] = share[known]
     demand[kernels, _HBM] = np.minimum(demand[kernels, _HBM] / efficiency, 1.0)

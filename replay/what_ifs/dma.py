@@ -15,7 +15,7 @@ import numpy as np
 from profilers.trace.arrays import Floats, Ints
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import fastest, machine_of
-from replay.costs.interference import transfer_share
+from replay.costs.interference import memory_bytes, transfer_share
 from replay.costs.wire_time import group_topology, likely_ranks
 from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, Basis, EdgeKind, Edges, KernelGraph, TaskKind
 from replay.what_ifs.splice import task_budget
@@ -26,7 +26,7 @@ from replay.what_ifs.what_if import WhatIf, recipe
 _COPIES_ONLY = ("all_gather", "all_to_all", "broadcast", "gather", "scatter", "send_recv")
 #: Kinds in which every device sends to all its peers; and kinds that spend as long on their bytes as others.
 _TO_ALL, _LIKE = _COPIES_ONLY[:2], {"gather": "all_gather", "scatter": "all_to_all"}
-_DMA, _LINK = RESOURCES.index("dma"), RESOURCES.index("link")
+_DMA, _LINK, _HBM, _L2 = (RESOURCES.index(name) for name in ("dma", "link", "hbm", "l2"))
 #: Reason and advice for collectives that stay on the compute units.
 _ARITHMETIC = (
     "need arithmetic, which DMA engines do not have, or are of unknown kind",
@@ -103,6 +103,8 @@ class _Copies:
         Number of peers that a copy stands for: 1, if the graph is not too large for that.
     link_share : array of float64
         Share of the links of the device that a copy uses alone.
+    memory_share : array of float64
+        Share of the memory's bandwidth that a copy uses, of what it delivers to mixed streams.
     waiting_ns : array of float64
         Part of the collective's duration in which it waits for other ranks.
     copy_ns : array of float64
@@ -113,6 +115,7 @@ class _Copies:
     count: Ints
     peers: Floats
     link_share: Floats
+    memory_share: Floats
     waiting_ns: Floats
     copy_ns: Floats
 
@@ -140,7 +143,10 @@ def _copies_of(graph: KernelGraph, rows: Ints, parameters: Parameters) -> _Copie
     duration = tasks.duration_ns[rows]
     busy = np.maximum(duration * transfer_share(graph, parameters)[rows], np.minimum(duration, total_ns))
     wire_ns = np.maximum(busy - latency_ns, 0.0) / (count * link_share) / parameters["dma_bandwidth_ratio"]
-    return _Copies(rows, count, peers, link_share, duration - busy, parameters["dma_latency_ns"] + wire_ns)
+    copy_ns = parameters["dma_latency_ns"] + wire_ns
+    rate = memory_bytes(graph)[rows] / count / np.maximum(copy_ns, 1.0) * 1e9
+    memory = np.minimum(rate / (device.memory_bytes_per_s * parameters["memory_efficiency_mixed"]), 1.0)
+    return _Copies(rows, count, peers, link_share, memory, duration - busy, copy_ns)
 
 
 def _on_engines(graph: KernelGraph, copies: _Copies, parameters: Parameters) -> KernelGraph:
@@ -167,8 +173,8 @@ def _on_engines(graph: KernelGraph, copies: _Copies, parameters: Parameters) -> 
     columns["duration_ns"][copy] = copies.copy_ns[parent]
     columns["engine"][copy], columns["engine"][command] = position % _MOST_ENGINES, 0
     columns["demand"][copy, _DMA], columns["demand"][copy, _LINK] = 1.0, copies.link_share[parent]
-    sent = np.where(copies.count > 1, copies.peers / (copies.peers * copies.count + 1), 1.0)
-    columns["bytes"][copy] = np.rint(graph.tasks.bytes[rows] * sent)[parent]
+    columns["demand"][copy, _HBM] = columns["demand"][copy, _L2] = copies.memory_share[parent]
+    columns["bytes"][rows] = graph.tasks.bytes[rows]  # of all copies together
     return _rewired(replace(graph, tasks=replace(tasks, **columns)), graph.edges, (rows, command, copy, end, parent))
 
 
