@@ -15,7 +15,7 @@ from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from replay.costs.shipped import load_parameters
 from replay.engine.engine import simulate
-from replay.graph.graph import KernelGraph, TaskKind, hardware_named
+from replay.graph.graph import COLLECTIVE_KINDS, KernelGraph, TaskKind, hardware_named
 from replay.what_ifs import OVERLAPS, compose, explain, parse_what_if
 from seqpoint.cli import cli
 
@@ -113,6 +113,9 @@ def test_what_each_policy_does_to_each_collective_is_told() -> None:
     assert together.applies and together.after_ns < together.before_ns
     (kept,) = explain(parse_what_if("dma_collectives"), graph, PARAMETERS)
     assert kept.reason == "are of unknown bytes"
+    reducing = beside((0, 1)).with_tasks(collective=np.array([-1, COLLECTIVE_KINDS.index("reduce_scatter")]))
+    (reduced,) = explain(parse_what_if("c3:dma"), reducing, PARAMETERS)
+    assert reduced.reason.startswith("need arithmetic") and "t3" in reduced.advice
 
 
 def test_wrong_arguments_are_refused() -> None:

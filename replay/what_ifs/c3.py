@@ -17,7 +17,7 @@ from replay.engine.timeline import replay as replay_graph
 from replay.graph.graph import RESOURCES, Basis, KernelGraph, TaskKind
 from replay.graph.operators import Operator
 from replay.what_ifs.dispatch import change_priority, partition
-from replay.what_ifs.dma import dma_collectives
+from replay.what_ifs.dma import dma_collectives, movable
 from replay.what_ifs.targets import Miss, Target, Targets
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, unknown_name
 
@@ -94,14 +94,23 @@ def c3(policy: str) -> WhatIf:
             graph = change_priority("collectives", 1)(graph, parameters)
         return _with_own_units(graph, spared, parameters, name) if "rp" in mechanisms else graph
 
-    return WhatIf(name, transform, targets=_targets)
+    def targets(graph: KernelGraph, parameters: Parameters) -> Targets:
+        overlapped = _targets(graph)
+        if policy != "dma":
+            return overlapped
+        kept = {miss.collective: miss for miss in movable(graph, parameters).misses}
+        found = tuple(target for target in overlapped.found if target.collective not in kept)
+        on_units = (kept[target.collective] for target in overlapped.found if target.collective in kept)
+        return Targets(found, (*overlapped.misses, *on_units))
+
+    return WhatIf(name, transform, targets=targets)
 
 
 _ALONE = "runs beside other work of its device"
 _MOVE = "change_stream:collectives:new lets those overlap whose result nothing needs soon"
 
 
-def _targets(graph: KernelGraph, _parameters: Parameters) -> Targets:
+def _targets(graph: KernelGraph) -> Targets:
     """Return the collectives that run beside other tasks, each with one of these, and those that do not."""
     partner = _partners(replay_graph(graph), graph.collectives(), graph.on_device() & ~graph.collectives())
     rows = np.flatnonzero((graph.tasks.kind == TaskKind.COLLECTIVE) & graph.tasks.in_iteration)

@@ -59,11 +59,11 @@ def dma_collectives() -> WhatIf:
 
     Source: ConCCL (arXiv 2412.14335).
     """
-    return WhatIf("dma_collectives", _transform, retimes=True, targets=_targets)
+    return WhatIf("dma_collectives", _transform, retimes=True, targets=movable)
 
 
 def _transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
-    targets = _targets(graph, parameters)
+    targets = movable(graph, parameters)
     rows = np.array([target.collective for target in targets.found], dtype=np.int64)
     note = f"dma_collectives: {len(rows)} of {len(rows) + len(targets.misses)} collectives moved"
     notes = [note, *(f"{count} {reason}" for reason, count in Counter(miss.reason for miss in targets.misses).items())]
@@ -71,7 +71,7 @@ def _transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     return moved.with_notes(["; ".join(notes)])
 
 
-def _targets(graph: KernelGraph, _parameters: Parameters) -> Targets:
+def movable(graph: KernelGraph, _parameters: Parameters) -> Targets:
     """Return the collectives that DMA engines can run, and the others."""
     tasks, ranks = graph.tasks, likely_ranks(graph)
     left = (tasks.kind == TaskKind.COLLECTIVE) & (tasks.engine < 0) & graph.on_device()
