@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from profilers.devices.catalogue import Device
 from profilers.trace.arrays import Bools, Ints
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import measured_beside
@@ -184,8 +185,7 @@ def _with_spared_units(graph: KernelGraph, kernels: Bools, parameters: Parameter
     tasks, device = graph.tasks, graph.hardware.device
     if device is None or not graph.operators:
         return graph
-    ridge = device.flops_per_s("bf16") / device.memory_bytes_per_s
-    is_bound = np.array([_is_memory_bound(operator, ridge) for operator in graph.operators])
+    is_bound = np.array([_is_memory_bound(operator, device) for operator in graph.operators])
     rows = kernels & (tasks.operator >= 0) & is_bound[tasks.operator]
     left = 1.0 - parameters["memory_bound_spared_units"] / _C3_UNITS
     demand = tasks.demand.copy()
@@ -195,6 +195,8 @@ def _with_spared_units(graph: KernelGraph, kernels: Bools, parameters: Parameter
     return changed.with_durations(np.where(rows, tasks.duration_ns * gain, tasks.duration_ns), Basis.MODELLED)
 
 
-def _is_memory_bound(operator: Operator, ridge: float) -> bool:
+def _is_memory_bound(operator: Operator, device: Device) -> bool:
     """Return whether a product has fewer FLOP for each byte than the peaks of the device."""
+    dtype = {1: "fp8", 2: "bf16"}.get(operator.element_bytes, "fp32")
+    ridge = device.flops_per_s(dtype) / device.memory_bytes_per_s
     return operator.kind in _PRODUCTS and operator.flops < ridge * operator.bytes_moved
