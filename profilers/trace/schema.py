@@ -2,16 +2,18 @@
 
 Every kind starts with the same columns. Times are int64 nanoseconds, intervals are half-open, a missing value is null
 (never -1), names are dictionary-encoded, and the metadata of a field names its unit. Facts without a column stay in
-``args``, one JSON object a row.
+``args``, one JSON object a row. The columns of each kind are in `datasets/schema.toml`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
+from profilers.files import dataset_path, read_toml, typed_table
 from profilers.trace.arrays import MISSING, arrow_array, text_array
 
 #: Whole numbers of smaller magnitude fit int64 and differ from `MISSING`.
@@ -19,121 +21,51 @@ _WIDE = 1 << 63
 _NAME = pa.dictionary(pa.int32(), pa.string())
 
 
-def _fields(type_: pa.DataType, *names: str, unit: str = "", nullable: bool = True) -> tuple[pa.Field, ...]:
-    """Return columns of one type and unit."""
-    metadata = {"unit": unit} if unit else None
-    return tuple(pa.field(name, type_, nullable=nullable, metadata=metadata) for name in names)
-
-
-def _ids(*names: str) -> tuple[pa.Field, ...]:
-    """Return columns of ids and other numbers that have no unit."""
-    return _fields(pa.int64(), *names)
-
-
 #: Rank of the rows of a recording that states no rank, until the recordings are assembled.
 OWN_RANK = -1
 
-#: Columns of every kind of event.
-_COMMON: tuple[pa.Field, ...] = (
-    *_fields(pa.int64(), "id", nullable=False),
-    *_fields(pa.int32(), "rank", nullable=False),
-    *_fields(_NAME, "name", nullable=False),
-    *_fields(pa.int64(), "start_ns", unit="ns", nullable=False),
-    *_fields(pa.int64(), "dur_ns", unit="ns"),
-    *_fields(pa.int32(), "iteration"),
-)
-_ARGS = _fields(_NAME, "args", unit="JSON object")
-_HOST = _ids("process", "thread")
-_DEVICE = (*_fields(pa.int32(), "device"), *_ids("stream", "queue"))
-_CAUSE = _ids("correlation", "launch_id", "op_id")
 
-_EXTRA: dict[str, tuple[pa.Field, ...]] = {
-    # An operator of the framework on the host (aten::mm, an autograd function).
-    "ops": (
-        *_HOST,
-        *_ids("external_id", "sequence_number", "forward_thread", "record_function_id", "event_index"),
-        *_fields(_NAME, "shapes", "dtypes", "strides", "concrete_inputs", unit="JSON array"),
-    ),
-    # A call of the CUDA or HIP runtime or driver.
-    "launches": (*_HOST, *_fields(_NAME, "api"), *_ids("correlation", "external_id", "op_id")),
-    # A kernel on the device, the communication kernels included.
-    "kernels": (
-        *_DEVICE,
-        *_CAUSE,
-        *_ids("external_id"),
-        *_fields(pa.int64(), "workgroups", unit="1"),
-        *_fields(pa.int32(), "workgroup_size", unit="work-items"),
-        *_fields(pa.int32(), "registers", unit="per work-item"),
-        *_fields(pa.int64(), "lds_bytes", unit="B"),
-        *_fields(pa.float32(), "occupancy", unit="%"),
-        *_ids("graph_node", "collective_id"),
-    ),
-    # A memory copy or fill.
-    "copies": (
-        *_DEVICE,
-        *_CAUSE,
-        *_ids("external_id"),
-        *_fields(pa.int64(), "bytes", unit="B"),
-        *_fields(_NAME, "direction"),
-    ),
-    # A collective operation; its time is that of its kernel where it has one.
-    "collectives": (
-        *_ids("kernel_id", "op_id"),
-        *_fields(_NAME, "collective"),
-        *_fields(pa.int64(), "elements_in", "elements_out", unit="1"),
-        *_fields(_NAME, "dtype"),
-        *_fields(pa.int64(), "bytes", unit="B"),
-        *_fields(_NAME, "group_name"),
-        *_fields(pa.int32(), "group_size", unit="ranks"),
-        *_fields(pa.string(), "group_ranks", unit="JSON array"),
-        *_fields(pa.int32(), "sequence", unit="order in the group on this rank"),
-        *_fields(pa.int64(), "match_id", unit="the same number on every rank that takes part"),
-    ),
-    # A synchronisation as the profiler saw it (cuda_sync).
-    "syncs": (
-        *_fields(_NAME, "sync"),
-        *_fields(pa.int32(), "device"),
-        *_ids("stream", "wait_on_stream", "event", "event_correlation", "correlation", "launch_id"),
-    ),
-    # Whatever else has a name and a duration: annotations, Python functions, overhead.
-    "ranges": (
-        *_HOST,
-        *_fields(_NAME, "category"),
-        *_fields(pa.int32(), "device"),
-        *_ids("stream", "external_id", "record_function_id", "event_index"),
-        *_ids("python_id", "python_parent_id", "python_module_id"),
-    ),
-    # A value at an instant, or of a kernel.
-    "counters": (
-        *_HOST,
-        *_fields(_NAME, "category"),
-        *_fields(pa.float64(), "value"),
-        *_fields(_NAME, "unit"),
-        *_ids("kernel_id"),
-    ),
-}
+class _Column(msgspec.Struct, forbid_unknown_fields=True):
+    """A column of a table."""
 
-#: One row an iteration and rank; ``found_by`` says how its limits and its length were found.
-_ITERATIONS = (
-    *_fields(pa.int32(), "rank", "iteration", nullable=False),
-    *_fields(pa.string(), "name", nullable=False),
-    *_fields(pa.int64(), "start_ns", "dur_ns", unit="ns", nullable=False),
-    *_fields(_NAME, "found_by", nullable=False),
-    *_fields(pa.int64(), "sequence_length", unit="tokens"),
-    *_fields(_NAME, "length_found_by"),
-    *_fields(pa.int64(), "batch", unit="sequences"),
-    # The file among separate recordings of one rank, in the order of time; null if the rank has one recording.
-    *_fields(pa.int32(), "recording"),
-)
+    type: str
+    unit: str = ""
+    nullable: bool = True
 
-#: The kinds of event, in the order in which they are stored.
-KINDS: tuple[str, ...] = tuple(_EXTRA)
+
+_Columns = dict[str, _Column]
+
+
+class _Schemas(msgspec.Struct, forbid_unknown_fields=True):
+    """The content of `datasets/schema.toml`, whose head explains its keys."""
+
+    common: _Columns
+    rest: _Columns
+    events: dict[str, _Columns]
+    iterations: _Columns
+
+
+def _schema(columns: _Columns) -> pa.Schema:
+    fields = []
+    for name, column in columns.items():
+        type_ = _NAME if column.type == "name" else pa.type_for_alias(column.type)
+        metadata = {"unit": column.unit} if column.unit else None
+        fields.append(pa.field(name, type_, nullable=column.nullable, metadata=metadata))
+    return pa.schema(fields)
+
+
+def _read_schemas() -> Mapping[str, pa.Schema]:
+    file = dataset_path("schema.toml")
+    content = typed_table(read_toml(file, "columns of events"), _Schemas, str(file))
+    events = {kind: _schema(content.common | extra | content.rest) for kind, extra in content.events.items()}
+    return MappingProxyType({**events, "iterations": _schema(content.iterations)})
+
 
 #: Every table of a trace: the kinds of event, and ``iterations``.
-SCHEMAS: Mapping[str, pa.Schema] = MappingProxyType(
-    {kind: pa.schema([*_COMMON, *extra, *_ARGS]) for kind, extra in _EXTRA.items()}
-    | {"iterations": pa.schema(_ITERATIONS)}
-)
+SCHEMAS: Mapping[str, pa.Schema] = _read_schemas()
+
+#: The kinds of event, in the order in which they are stored.
+KINDS: tuple[str, ...] = tuple(kind for kind in SCHEMAS if kind != "iterations")
 
 
 def empty_table(kind: str) -> pa.Table:
