@@ -13,8 +13,8 @@ A softmax's row then waits for itself about 3 us: three times for memory and twi
 
 *Streams* (`elementwise`). The bytes move at a share of the bandwidth, after a fixed time.
 
-Parameters are fitted in their logarithms. Their priors are round numbers from fits of the six devices that
-`datasets/fits` rests on, so no device that is left out is wholly unknown to them.
+Parameters are fitted in their logarithms. Their priors, in `datasets/kernel_models.toml`, are round numbers from fits
+of the six devices that `datasets/fits` rests on, so no device that is left out is wholly unknown to them.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,11 +23,13 @@ from functools import partial
 from types import MappingProxyType
 from typing import Self
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from profilers.devices.catalogue import DTYPES, Device
 from profilers.errors import InvalidInputError
+from profilers.files import dataset_path, read_toml, typed_table
 from profilers.trace.arrays import Floats
 from profilers.trace.compiled import compiled
 
@@ -334,85 +336,44 @@ def _root_mean_square(theta: Floats, _: Tile, dims: Floats, element_bytes: int, 
     return np.asarray(start + np.maximum(waves * (row + columns * column), moving), dtype=np.float64)
 
 
-def _streaming(start_s: float, memory: float, spread: float) -> Model:
-    return Model(
-        (
-            ModelParameter("start_s", "fixed time of a launch, s", start_s, 1.0),
-            ModelParameter("memory", "share of the bandwidth", memory, spread),
-        ),
-        ("elements", "arrays"),
-        _elementwise,
-    )
+class _ParameterTable(msgspec.Struct, forbid_unknown_fields=True):
+    """A parameter of `datasets/kernel_models.toml`; keys as in `ModelParameter`."""
+
+    prior: float
+    spread: float
+    meaning: str
 
 
-def _row_parameters(**priors: float) -> tuple[ModelParameter, ...]:
-    named = (
-        ("start_s", "fixed time of a launch, s", 0.7),
-        ("memory", "share of the bandwidth", 0.12),
-        ("cache", "share of all caches that rows in flight can use", 0.4),
-        ("sharpness", "how suddenly they stop to fit", 0.4),
-        ("latency_s", "time of a row, s, where rows wait for themselves", 1.5),
-        ("misaligned", "share of speed that rows off a 16-byte boundary cost", 0.5),
-        ("hit", "cost of reading again from the cache, as a share of reading from memory", 0.7),
-        ("hit_misaligned", "the same of rows off a 16-byte boundary", 0.7),
-    )
-    return tuple(ModelParameter(name, meaning, priors[name], spread) for name, meaning, spread in named)
+class _ModelTable(msgspec.Struct, forbid_unknown_fields=True):
+    """A model of `datasets/kernel_models.toml`, whose head explains its keys."""
+
+    form: str
+    dims: tuple[str, ...]
+    parameters: dict[str, _ParameterTable]
+    tiles: tuple[Tile, ...] = ((0, 0),)
 
 
-def _product_parameters(start_s: float, last: float) -> tuple[ModelParameter, ...]:
-    return (
-        ModelParameter("start_s", "fixed time of a launch, s", start_s, 1.0),
-        ModelParameter("efficiency", "share of the peak in the middle of a large product", 0.93, 0.1),
-        ModelParameter("edge", "cost of a tile's edge, elements", 2.0, 0.7),
-        ModelParameter("memory", "share of the bandwidth", 0.7, 0.3),
-        ModelParameter("deepest", "depth below which a product gets no faster", 32.0, 0.7),
-        ModelParameter("misaligned", "share of speed that rows off a 16-byte boundary cost", 0.03, 0.7),
-        ModelParameter("prologue", "depth that a tile costs beside its own", 20.0, 0.7),
-        ModelParameter("far", "time that operands whose rows are far apart cost, as a share of computing", 0.2, 1.0),
-        ModelParameter("stride_bytes", "from which on rows are far apart", 6e4, 0.5),
-        ModelParameter("last", "share of the last wave that is lost", last, 0.5),
-        ModelParameter("sharpness", "how sharply the slower of computing and moving rules", 3.0, 0.3),
-    )
+_FORMS: Mapping[str, Callable[[Floats, Tile, Floats, int, Machine], Floats]] = {
+    "product": partial(_product, parts=1.0),
+    "split product": partial(_product, parts=16.0),
+    "stream": _elementwise,
+    "softmax": _softmax,
+    "normalization": _normalization,
+    "waves of rows": _root_mean_square,
+}
+
+
+def _read_models() -> Mapping[str, Model]:
+    file, models = dataset_path("kernel_models.toml"), {}
+    for kind, content in read_toml(file, "models of kernels").items():
+        table = typed_table(content, _ModelTable, f"{file}: {kind}")
+        parameters = (ModelParameter(name, p.meaning, p.prior, p.spread) for name, p in table.parameters.items())
+        models[kind] = Model(tuple(parameters), table.dims, _FORMS[table.form], table.tiles)
+    return MappingProxyType(models)
 
 
 #: By kind of `replay.graph.Operator`.
-MODELS: Mapping[str, Model] = MappingProxyType(
-    {
-        "matmul": Model(
-            _product_parameters(start_s=5e-5, last=1.0), ("batch", "m", "n", "k"), partial(_product, parts=16.0)
-        ),
-        "batched_matmul": Model(
-            _product_parameters(start_s=4e-5, last=0.5),
-            ("batch", "m", "n", "k"),
-            partial(_product, parts=1.0),
-            ((0, 0), (64, 128), (128, 128)),
-        ),
-        "elementwise": _streaming(1e-5, 0.85, 0.15),
-        "gated_activation": _streaming(3e-6, 0.6, 0.3),
-        "rotary": _streaming(3e-6, 0.6, 0.3),
-        "embedding": _streaming(3e-6, 0.4, 0.5),
-        "rms_normalization": Model(
-            (
-                ModelParameter("start_s", "fixed time of a launch, s", 2e-6, 0.7),
-                ModelParameter("memory", "share of the bandwidth", 0.6, 0.3),
-                ModelParameter("row_s", "time of a row, s", 1e-6, 0.7),
-                ModelParameter("column_s", "time of an element of a row, s", 5e-10, 0.7),
-            ),
-            ("rows", "columns"),
-            _root_mean_square,
-        ),
-        "softmax": Model(
-            _row_parameters(start_s=2e-5, memory=0.85, cache=0.55, sharpness=5.0, latency_s=3e-6, misaligned=0.1,
-                            hit=0.15, hit_misaligned=0.4),
-            ("rows", "columns"), _softmax,
-        ),
-        "normalization": Model(
-            _row_parameters(start_s=3e-5, memory=0.8, cache=1.0, sharpness=2.0, latency_s=1e-7, misaligned=0.02,
-                            hit=0.02, hit_misaligned=0.02),
-            ("rows", "columns"), _normalization,
-        ),
-    }
-)  # fmt: skip
+MODELS: Mapping[str, Model] = _read_models()
 
 
 def least_seconds(kind: str, dims: Floats, element_bytes: int, machine: Machine) -> Floats:
