@@ -15,9 +15,10 @@ between stages, whose exchanges synchronise: it cannot run ahead further than fr
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -508,6 +509,11 @@ def _alike(job: TrainingJob) -> TrainingJob:
                    recompute=False)  # fmt: skip
 
 
+def _cost(prior: float, spread: float) -> Any:
+    """Return a field of `TrainingCosts` with its entry of `PRIORS`."""
+    return field(metadata={"prior": (prior, spread)})
+
+
 @dataclass(frozen=True)
 class TrainingCosts:
     """Costs of host and of running together.
@@ -532,17 +538,17 @@ class TrainingCosts:
         Host time of the optimizer for each parameter.
     """
 
-    forward_call_s: float
-    backward_call_s: float
-    collective_call_s: float
-    micro_batch_s: float
-    step_s: float
-    exchange_s: float
-    products: float
-    streams: float
-    links: float
-    waiting: float
-    update_call_s: float
+    forward_call_s: float = _cost(3e-5, 1.0)
+    backward_call_s: float = _cost(2e-5, 1.0)
+    collective_call_s: float = _cost(5e-5, 1.0)
+    micro_batch_s: float = _cost(1e-3, 1.0)
+    step_s: float = _cost(5e-3, 1.0)
+    exchange_s: float = _cost(3e-4, 1.0)
+    products: float = _cost(1.05, 0.05)
+    streams: float = _cost(1.2, 0.4)
+    links: float = _cost(1.2, 0.5)
+    waiting: float = _cost(0.03, 1.0)
+    update_call_s: float = _cost(2e-5, 1.0)
 
     def kernel_s(self, load: Load) -> float:
         """Return the time of a load's kernels, s, collectives apart."""
@@ -551,21 +557,8 @@ class TrainingCosts:
 
 #: Value that a cost is taken for where data do not tell, and the standard deviation of its logarithm.
 PRIORS: Mapping[str, tuple[float, float]] = MappingProxyType(
-    {
-        "forward_call_s": (3e-5, 1.0),
-        "backward_call_s": (2e-5, 1.0),
-        "collective_call_s": (5e-5, 1.0),
-        "micro_batch_s": (1e-3, 1.0),
-        "step_s": (5e-3, 1.0),
-        "exchange_s": (3e-4, 1.0),
-        "products": (1.05, 0.05),
-        "streams": (1.2, 0.4),
-        "links": (1.2, 0.5),
-        "waiting": (0.03, 1.0),
-        "update_call_s": (2e-5, 1.0),
-    }
+    {cost.name: cost.metadata["prior"] for cost in fields(TrainingCosts)}
 )
-assert tuple(PRIORS) == tuple(field.name for field in fields(TrainingCosts))
 
 
 @dataclass(frozen=True)
