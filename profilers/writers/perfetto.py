@@ -20,7 +20,7 @@ In a trace of several ranks the arguments of every event name its rank.
 
 import gzip
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
@@ -341,40 +341,56 @@ def export_perfetto(trace: Trace, path: Path) -> None:
         out: Any = raw
         if path.suffix == ".gz":
             out = stack.enter_context(gzip.GzipFile("", "wb", 6, raw, mtime=0))
-        _Writing(trace, tables, out).run()
+        processes = ProcessNumbers(trace)
+        write_events(out, _header(trace), _names(trace, processes), _Events(trace, tables, processes).batches())
 
 
-class _Writing:
-    """One pass over a trace that writes its file; every event but the first follows a comma."""
+def write_events(
+    out: Any, header: Mapping[str, Any], named: Iterable[Mapping[str, Any]], batches: Iterable[pa.Array]
+) -> None:
+    """Write a document of events to an open file, each event on a line of its own.
 
-    def __init__(self, trace: Trace, tables: dict[str, pa.Table], out: Any) -> None:
-        self._trace = trace
-        self._tables = tables
-        self._out = out
-        self._processes = ProcessNumbers(trace)
-        self._arguments = Arguments(trace)
-        self._launch_ids, self._launch_rows = integers(trace.launches, "id"), np.arange(trace.launches.num_rows)
-
-    def run(self) -> None:
-        """Write the whole file."""
-        head = json.dumps(_header(self._trace), separators=(",", ":"))
-        names = [json.dumps(event, separators=(",", ":")) for event in _names(self._trace, self._processes)]
-        self._out.write(f'{head[:-1]},"traceEvents":[\n'.encode() + ",\n".join(names).encode())
-        for kind, table in self._tables.items():
-            for first in range(0, table.num_rows, _BATCH):
-                batch = table.slice(first, _BATCH)
-                self._lines(self._events(kind, batch))
-                if kind in ("kernels", "copies"):
-                    self._lines(self._arrows(batch))
-        self._out.write(b"\n]}\n")
-
-    def _lines(self, events: pa.Array) -> None:
-        """Write each event after a comma, on a line of its own: the bytes of the array as they are."""
+    Parameters
+    ----------
+    out : binary file
+        File to write.
+    header : mapping
+        Members of the document beside its events.
+    named : iterable of mapping
+        Events that come first, such as the names of processes; one or more.
+    batches : iterable of pyarrow.Array
+        The others as JSON.
+    """
+    head = json.dumps(header, separators=(",", ":"))
+    names = ",\n".join(json.dumps(event, separators=(",", ":")) for event in named)
+    out.write(f'{head[:-1]},"traceEvents":[\n{names}'.encode())
+    for events in batches:
         if len(events):
             lines = pc.binary_join_element_wise(",\n", events, "")
             _, offsets, data = lines.buffers()
             ends = np.frombuffer(offsets, np.int32)[lines.offset : lines.offset + len(lines) + 1]
-            self._out.write(memoryview(data)[int(ends[0]) : int(ends[-1])])
+            out.write(memoryview(data)[int(ends[0]) : int(ends[-1])])  # the bytes of the array as they are
+    out.write(b"\n]}\n")
+
+
+class _Events:
+    """The events of a trace as JSON, in batches."""
+
+    def __init__(self, trace: Trace, tables: dict[str, pa.Table], processes: ProcessNumbers) -> None:
+        self._trace = trace
+        self._tables = tables
+        self._processes = processes
+        self._arguments = Arguments(trace)
+        self._launch_ids, self._launch_rows = integers(trace.launches, "id"), np.arange(trace.launches.num_rows)
+
+    def batches(self) -> Iterator[pa.Array]:
+        """Yield the events kind by kind, and arrows after kernels and copies."""
+        for kind, table in self._tables.items():
+            for first in range(0, table.num_rows, _BATCH):
+                batch = table.slice(first, _BATCH)
+                yield self._events(kind, batch)
+                if kind in ("kernels", "copies"):
+                    yield self._arrows(batch)
 
     def _events(self, kind: str, batch: pa.Table) -> pa.Array:
         process, thread = self._thread(kind, batch)

@@ -7,7 +7,6 @@ that was waited for. `write_perfetto` writes tasks, waits and arrows in batches 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import pyarrow.compute as pc
 from profilers.files import replaced_file
 from profilers.readers.kineto.reader import SYNTHETIC_MARK
 from profilers.trace.arrays import Floats, Ints, arrow_array
-from profilers.writers.perfetto import microseconds, numbers
+from profilers.writers.perfetto import microseconds, numbers, write_events
 from replay.analysis.critical_path import binding_edges
 from replay.analysis.idle import resource_use
 from replay.engine.timeline import Timeline
@@ -160,22 +159,19 @@ def write_perfetto(path: Path, timelines: Mapping[str, Timeline]) -> None:
     InvalidInputError
         The file cannot be written.
     """
-    # Every event is on a line of its own; the events that name processes come first.
-    headers = [header for i, (name, line) in enumerate(timelines.items()) for header in _headers(name, line, i)]
-    texts = (json.dumps(header, separators=(",", ":")) for header in headers)
+    named = (event for i, (name, line) in enumerate(timelines.items()) for event in _headers(name, line, i))
+    batches = (batch for i, line in enumerate(timelines.values()) for batch in _events(line, i))
     with replaced_file(path) as out:
-        head = json.dumps({"displayTimeUnit": "ns", **SYNTHETIC_MARK}, separators=(",", ":"))
-        out.write(f'{head[:-1]},"traceEvents":[\n'.encode() + ",\n".join(texts).encode())
-        for i, line in enumerate(timelines.values()):
-            waits = waits_of(line)
-            for batch in chain(_tasks(line, i), _waits(line, waits, i), _arrows(line, waits, i)):
-                lines = _concatenate(",\n", batch)
-                _, offsets, data = lines.buffers()
-                ends = np.frombuffer(offsets, np.int32)[lines.offset : lines.offset + len(lines) + 1]
-                out.write(memoryview(data)[int(ends[0]) : int(ends[-1])])
-            for counter in _counters(line, i):
-                out.write(f",\n{json.dumps(counter, separators=(',', ':'))}".encode())
-        out.write(b"\n]}\n")
+        write_events(out, {"displayTimeUnit": "ns", **SYNTHETIC_MARK}, named, batches)
+
+
+def _events(timeline: Timeline, group: int) -> Iterator[pa.Array]:
+    """Yield the events of a timeline as JSON, in batches."""
+    waits = waits_of(timeline)
+    yield from _tasks(timeline, group)
+    yield from _waits(timeline, waits, group)
+    yield from _arrows(timeline, waits, group)
+    yield pa.array([json.dumps(counter, separators=(",", ":")) for counter in _counters(timeline, group)], pa.string())
 
 
 def _headers(name: str, timeline: Timeline, group: int) -> Iterator[dict[str, Any]]:
