@@ -10,16 +10,13 @@ from replay.costs.collectives import (
     KINDS,
     CollectiveCalibration,
     Topology,
-    algorithm_seconds,
     fastest,
-    least_seconds,
-    least_volume,
     load_collectives,
     machine_of,
     phases_of,
     predict_collective,
 )
-from replay.costs.collectives.algorithms import Machine
+from replay.costs.collectives.algorithms import Machine, algorithm_seconds, least_seconds, least_volume
 from replay.costs.collectives.fits import Curve
 
 A100, H100, MI300X = (find_device(name) for name in ("A100-SXM4-80GB", "H100-SXM5-80GB", "MI300X"))

@@ -20,11 +20,9 @@ from replay.costs.collectives import (
     KINDS,
     CollectiveCalibration,
     Topology,
-    algorithm_seconds,
     algorithms_of,
     calibrate_collectives,
     fastest,
-    link_bytes_per_s,
     load_collectives,
     machine_of,
     phases_of,
@@ -34,7 +32,7 @@ from replay.costs.collectives import (
     scored_rows,
     write_collective_calibration,
 )
-from replay.costs.collectives.algorithms import Machine, busiest_volume, ring_steps
+from replay.costs.collectives.algorithms import Machine, algorithm_seconds, busiest_volume, link_bytes_per_s, ring_steps
 from replay.costs.collectives.fits import Curve, fit_curve
 from replay.costs.collectives.predictor import nic_rate
 from seqpoint.cli import cli

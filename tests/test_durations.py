@@ -14,11 +14,9 @@ from profilers.devices.catalogue import find_device, load_devices
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
 from replay.costs.kernels import (
     MODELS,
-    Fit,
     KernelCalibration,
     Machine,
     calibrate,
-    fit,
     load_calibration,
     predict,
     read_calibration,
@@ -26,7 +24,7 @@ from replay.costs.kernels import (
     write_calibration,
 )
 from replay.costs.kernels.models import least_seconds, runs_as
-from replay.costs.kernels.predictor import ANY, ANY_HOT, carry_over
+from replay.costs.kernels.predictor import ANY, ANY_HOT, Fit, carry_over, fit
 from seqpoint.cli import cli
 from seqpoint.validation.kernels import kernel_rows, score_halves, score_kernels
 
