@@ -22,17 +22,7 @@ from google.protobuf.proto import serialize_length_prefixed
 
 from profilers.errors import InvalidInputError
 from profilers.files import replaced_file
-from profilers.readers.chakra.protobuf import (
-    COLLECTIVE,
-    COMPUTE,
-    LOAD,
-    RECEIVE,
-    SEND,
-    STORE,
-    MetadataMessage,
-    NodeMessage,
-    add_attribute,
-)
+from profilers.readers.chakra.protobuf import MetadataMessage, NodeMessage, NodeType, add_attribute
 from profilers.readers.common.json_documents import json_object
 from profilers.trace.arrays import MISSING, Bools, Ints, dense_keys, integers, integers_or_missing
 from profilers.trace.columns import lookup
@@ -151,7 +141,7 @@ _HOST_ATTRIBUTES = {
     "forward_thread": "fw_tid",
     "record_function_id": "rf_id",
 }
-_SENT = {"send": (SEND, "comm_dst", "Dst Rank"), "recv": (RECEIVE, "comm_src", "Src Rank")}
+_SENT = {"send": (NodeType.SEND, "comm_dst", "Dst Rank"), "recv": (NodeType.RECEIVE, "comm_src", "Src Rank")}
 
 Row = dict[str, Any]
 
@@ -244,25 +234,25 @@ def _ids(*positions: Any) -> list[int]:
     return sorted({int(position) + 1 for position in positions if position >= 0})
 
 
-def _described(row: Row, collectives: "_Collectives") -> tuple[int, Row]:
+def _described(row: Row, collectives: "_Collectives") -> tuple[NodeType, Row]:
     """Return the type of a node and its attributes."""
     kind = row["kind"]
     host = kind in _KINDS[:_HOST_KINDS]
     common = {"is_cpu_op": host, "start_ns": row["start_ns"], "dur_ns": row["dur_ns"]}
     if host:
-        return COMPUTE, common | {name: row.get(column) for column, name in _HOST_ATTRIBUTES.items()}
+        return NodeType.COMPUTE, common | {name: row.get(column) for column, name in _HOST_ATTRIBUTES.items()}
     common |= {"tid": row.get("stream"), "stream": row.get("stream"), "device": row.get("device")}
     if kind == "copies":
-        type_ = {"HtoD": LOAD, "DtoH": STORE}.get(row["direction"], COMPUTE)
+        type_ = {"HtoD": NodeType.LOAD, "DtoH": NodeType.STORE}.get(row["direction"], NodeType.COMPUTE)
         return type_, common | {"tensor_size": row["bytes"], "direction": row["direction"]}
     fact = row if kind == "collectives" else collectives.of(row["collective_id"])
     if fact is None:
-        return COMPUTE, common
+        return NodeType.COMPUTE, common
     type_, communication = _communication(fact, row.get("args"))
     return type_, common | communication
 
 
-def _communication(fact: Row, args: str | None) -> tuple[int, Row]:
+def _communication(fact: Row, args: str | None) -> tuple[NodeType, Row]:
     attributes = {
         "comm_size": fact["bytes"],
         "pg_name": fact["group_name"],
@@ -274,11 +264,11 @@ def _communication(fact: Row, args: str | None) -> tuple[int, Row]:
     }
     kind = _COMMUNICATION.get(fact["collective"] or "")
     if kind is not None:
-        return COLLECTIVE, {"comm_type": kind, **attributes}
+        return NodeType.COLLECTIVE, {"comm_type": kind, **attributes}
     stated = json_object(args) if fact["collective"] == "send_recv" else {}
-    type_, key, peer = _SENT.get(str(stated.get("Collective name")), (COMPUTE, "", ""))
+    type_, key, peer = _SENT.get(str(stated.get("Collective name")), (NodeType.COMPUTE, "", ""))
     if not isinstance(stated.get(peer), int):
-        return COMPUTE, attributes
+        return NodeType.COMPUTE, attributes
     return type_, {key: stated[peer], **attributes}
 
 

@@ -22,15 +22,7 @@ from google.protobuf.proto import serialize_length_prefixed
 
 from profilers.errors import InvalidInputError
 from profilers.files import replaced_file
-from profilers.readers.chakra.protobuf import (
-    COLLECTIVE,
-    COMPUTE,
-    RECEIVE,
-    SEND,
-    MetadataMessage,
-    NodeMessage,
-    add_attribute,
-)
+from profilers.readers.chakra.protobuf import MetadataMessage, NodeMessage, NodeType, add_attribute
 from profilers.trace.arrays import Ints
 from replay.engine.engine import simulate
 from replay.graph.graph import COLLECTIVE_KINDS, EdgeKind, KernelGraph, TaskKind
@@ -308,7 +300,7 @@ def _message(number: int, node: GraphNode) -> Any:
     message = NodeMessage(
         id=number,
         name=node.name,
-        type=COMPUTE,
+        type=NodeType.COMPUTE,
         data_deps=sorted({*node.waits_for}),
         start_time_micros=start_us + 1,
         duration_micros=end_us - start_us,
@@ -320,7 +312,7 @@ def _message(number: int, node: GraphNode) -> Any:
 
 def _add_cost(message: Any, graph: KernelGraph, row: int) -> None:
     """Add what a roofline needs: operations and bytes of a kernel, bytes of a copy."""
-    if message.type != COMPUTE:
+    if message.type != NodeType.COMPUTE:
         return
     moved, number = int(graph.tasks.bytes[row]), int(graph.tasks.operator[row])
     if number >= 0:
@@ -344,12 +336,12 @@ def _add_communication(attributes: Any, graph: KernelGraph, row: int, meetings: 
         attributes.add(name=b"involved_dim").bool_list.values.extend(_ALL_DIMENSIONS)
         if group:
             add_attribute(attributes, "pg_name", str(group))
-        return COLLECTIVE
+        return NodeType.COLLECTIVE
     if peer < 0:
-        return COMPUTE
+        return NodeType.COMPUTE
     tag, rank = tags.setdefault(int(meetings.mark[row]), len(tags)), int(meetings.rank[row])
     source, destination = (rank, peer) if meetings.sends[row] else (peer, rank)
     add_attribute(attributes, "comm_size", int(tasks.bytes[row]))
     for name, value in ((b"comm_src", source), (b"comm_dst", destination), (b"comm_tag", tag)):
         attributes.add(name=name, int32_val=value)
-    return SEND if meetings.sends[row] else RECEIVE
+    return NodeType.SEND if meetings.sends[row] else NodeType.RECEIVE

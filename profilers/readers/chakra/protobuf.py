@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from math import isfinite
 from typing import Any, BinaryIO
 
@@ -53,7 +54,7 @@ def add_attribute(attributes: Any, name: str, value: str | bool | int) -> None:
 
 
 #: Types of a node in the public schema (mlcommons/chakra, ``et_def.proto``).
-METADATA, LOAD, STORE, COMPUTE, SEND, RECEIVE, COLLECTIVE = range(1, 8)
+NodeType = IntEnum("NodeType", ["METADATA", "LOAD", "STORE", "COMPUTE", "SEND", "RECEIVE", "COLLECTIVE"])
 #: What later versions add; they are kept as ranges.
 CATEGORIES: Mapping[int, str] = {8: "storage", 9: "batch", 10: "checkpoint"}
 

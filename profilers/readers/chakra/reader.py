@@ -15,19 +15,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from profilers.readers.chakra.protobuf import (
-    CATEGORIES,
-    COLLECTIVE,
-    COMPUTE,
-    LOAD,
-    METADATA,
-    RECEIVE,
-    SEND,
-    STORE,
-    Node,
-    is_chakra,
-    read_records,
-)
+from profilers.readers.chakra.protobuf import CATEGORIES, Node, NodeType, is_chakra, read_records
 from profilers.readers.common.csv_rows import Batches
 from profilers.readers.common.json_documents import UncountedText, listed, mapped, opening
 from profilers.readers.common.numbers import INT32_LIMIT, TIMES_NS, integer, plain_text, positive
@@ -213,7 +201,7 @@ def _node(element: Any) -> Node | None:
     return Node(
         number,
         plain_text(element["name"]),
-        COMPUTE,
+        NodeType.COMPUTE,
         ctrl_deps=_numbers(element.get("ctrl_deps", element.get("parent"))),
         data_deps=_numbers(element.get("data_deps")),
         attributes=attributes,
@@ -241,10 +229,10 @@ def _tensors(members: Mapping[str, Any], key: str, flat: Mapping[str, str]) -> d
 
 
 #: Kind of event by type of node; computation is an operator or a kernel, and any other type a range.
-_KIND_OF = {
-    METADATA: None,
-    **dict.fromkeys((LOAD, STORE), "copies"),
-    **dict.fromkeys((SEND, RECEIVE, COLLECTIVE), "collectives"),
+_KIND_OF: Mapping[int, str | None] = {
+    NodeType.METADATA: None,
+    **dict.fromkeys((NodeType.LOAD, NodeType.STORE), "copies"),
+    **dict.fromkeys((NodeType.SEND, NodeType.RECEIVE, NodeType.COLLECTIVE), "collectives"),
 }
 #: Names of collectives by `comm_type` of the public schema.
 _COMMUNICATION = (
@@ -334,7 +322,7 @@ class Rows:
 
 def _kind(node: Node) -> str | None:
     """Return the kind of event that a node becomes, None for metadata."""
-    if node.type in (0, COMPUTE):
+    if node.type in (0, NodeType.COMPUTE):
         # Chakra's converter writes kernels as nodes of computation too.
         return "kernels" if node.attributes.get("is_cpu_op") is False else "ops"
     return _KIND_OF.get(node.type, "ranges")
@@ -358,7 +346,7 @@ def _columns(kind: str, node: Node, attributes: dict[str, Any]) -> Iterator[tupl
         yield "stream", integer(attributes.get("stream", attributes.get("tid")))
     elif kind == "copies":
         yield "bytes", positive(attributes.get("tensor_size"))
-        yield "direction", "load" if node.type == LOAD else "store"
+        yield "direction", "load" if node.type == NodeType.LOAD else "store"
     else:
         yield from _communication(node, attributes)
 
@@ -376,7 +364,7 @@ def _communication(node: Node, attributes: Mapping[str, Any]) -> Iterator[tuple[
 
 
 def _collective(node: Node) -> str:
-    if node.type != COLLECTIVE:
+    if node.type != NodeType.COLLECTIVE:
         return "send_recv"
     number = integer(node.attributes.get("comm_type"))
     if number is not None and 0 <= number < len(_COMMUNICATION):
