@@ -30,7 +30,7 @@ from replay.projection.projection import Projection, ProjectionOptions, project,
 from replay.projection.provenance import digest
 from replay.projection.rows import ProjectionRow
 from replay.projection.sampling import SampledStep
-from replay.what_ifs import OVERLAPS, CollectiveEffect, WhatIf, compose, explain, parse_what_if, read_plan
+from replay.what_ifs import OVERLAPS, CollectiveEffect, WhatIf, explain, parse_what_if, read_plan
 from seqpoint.choosing import ChosenIterations, choose_iterations
 from seqpoint.communication import communication_table, effects_table
 from seqpoint.graphs import Progress, communication_facts, communication_rows, step_windows
@@ -686,8 +686,7 @@ def _with_classes(trace: Trace, facts: dict[str, Any]) -> Trace:
 def _what_ifs(facts: dict[str, Any]) -> list[WhatIf]:
     what_ifs = []
     for record in facts["what_ifs"]:
-        steps = [parse_what_if(step) for step in record["steps"]]
-        what_if = steps[0] if len(steps) == 1 else compose(*steps)
+        what_if = parse_what_if("+".join(record["steps"]))
         parameters = tuple(sorted((name, float(value)) for name, value in record["parameters"].items()))
         what_ifs.append(replace(what_if, title=record["title"], parameters=parameters))
     return what_ifs

@@ -7,6 +7,7 @@ of `replay.graph`; docs/extending.md shows one.
 
 from replay.what_ifs.c3 import c3
 from replay.what_ifs.device import (
+    limit_power,
     scale_clock,
     scale_compute_units,
     scale_device,
@@ -21,12 +22,10 @@ from replay.what_ifs.explain import CollectiveEffect, explain
 from replay.what_ifs.ficco import ficco
 from replay.what_ifs.fuse import fuse
 from replay.what_ifs.fuse_collectives import fuse_collectives
-from replay.what_ifs.launch_overhead import remove_launch_overhead
 from replay.what_ifs.overlap import OVERLAPS, overlap
 from replay.what_ifs.plan import parse_plan, read_plan
-from replay.what_ifs.power import limit_power
 from replay.what_ifs.registry import compose, parse_what_if, recipe_named, registry, what_ifs
-from replay.what_ifs.scale import scale_host, scale_kernels
+from replay.what_ifs.scale import remove_launch_overhead, scale_host, scale_kernels
 from replay.what_ifs.stream import change_stream
 from replay.what_ifs.swap import swap_kernel
 from replay.what_ifs.t3 import t3

@@ -18,11 +18,13 @@ from replay.costs.host import HostChoice
 from replay.costs.retiming import arithmetic_tasks, one_unit_tasks, source_device
 from replay.costs.wire_time import collective_models, link_slowdowns, waits_apart
 from replay.graph.graph import KernelGraph, TaskKind
-from replay.what_ifs.registry import compose, parse_what_if
+from replay.what_ifs.registry import parse_what_if
 from replay.what_ifs.what_if import Argument, WhatIf, check_factor, recipe, split_words, what_if_text
 
 _FP32 = tuple(DTYPES).index("fp32")
 _FACTOR = Argument("factor", "new value over that of the device", "number")
+#: Smallest factor of the power limit: no device runs on less of it.
+_LEAST_POWER = 0.05
 
 
 @recipe(
@@ -139,8 +141,7 @@ def _with_host(what_if: WhatIf, host: str) -> WhatIf:
     named = [[*step, host] if step[0] == "scale_device" and len(step) == 2 else step for step in words]
     if named == words:
         return what_if
-    parts = [parse_what_if(what_if_text(*step)) for step in named]
-    whole = parts[0] if len(parts) == 1 else compose(*parts)
+    whole = parse_what_if("+".join(what_if_text(*step) for step in named))
     return replace(whole, title=what_if.title, parameters=what_if.parameters)
 
 
@@ -263,3 +264,33 @@ def _with_factor(name: str, figure: str, factor: float) -> WhatIf:
         return with_hardware(graph, parameters, factors={figure: factor})
 
     return WhatIf(what_if_text(name, factor), transform, retimes=True)
+
+
+@recipe("device", "limit_power:0.7", Argument("factor", "new power limit over today's", "number"))
+def limit_power(factor: float) -> WhatIf:
+    """Multiply the power limit of every device by FACTOR.
+
+    A task draws a share of today's limit, by the resource that bounds it: `power_share_compute_bound`,
+    `power_share_memory_bound` or `power_share_collective` of `datasets/parameters.toml`, all assumed. If the tasks on a
+    device together exceed the limit, the clock falls with the third root of the excess. Compute-bound kernels slow with
+    the clock; memory and links do not. A kernel that alone exceeds the limit has a longer isolated duration.
+
+    A factor of 1 changes nothing. Factors multiply: 0.5 twice is 0.25, and 2 after 0.5 restores the traced durations.
+    On another device, shares are of the limit of that device.
+
+    Not modelled: what the limit already cost in the recording, idle power, temperature, and a clock that rises with the
+    limit.
+
+    Source: dynamic power grows with V^2 f, and V about with f; the shares are assumptions.
+
+    Raises
+    ------
+    InvalidInputError
+        `factor` is not within 0.05 to 1e6.
+    """
+    check_factor("limit_power", factor, least=_LEAST_POWER)
+
+    def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
+        return with_hardware(graph, parameters, factors={"power": factor})
+
+    return WhatIf(what_if_text("limit_power", factor), transform, retimes=True)
