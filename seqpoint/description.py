@@ -287,10 +287,7 @@ class Description:
             "devices_cover": self.covers,
             "devices": [self._device_facts(row) for row in self.devices],
             "device_names": sorted({device.name for device in meta.devices if device.name}),
-            "kernel_classes": [
-                {"class": row.class_, "kernels": row.kernels, "time_ns": row.time_ns, "share": row.share}
-                for row in self.classes
-            ],
+            "kernel_classes": [_row(row) for row in self.classes],
             "late_ranks": [asdict(row) for row in late_ranks(self.trace)],
             "copies": [{**asdict(row), "bytes_per_s": row.bytes_per_s} for row in self.copies],
             "iterations_per_rank": {str(rank): ranks.count(rank) for rank in sorted(set(ranks))},

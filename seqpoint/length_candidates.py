@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import scipy
 
 from profilers.errors import InvalidInputError
 from profilers.ingest.lengths import lengths_from_shapes
@@ -225,13 +226,4 @@ def _keys(trace: Trace) -> list[tuple[int, int]]:
 
 def _rank_correlation(x: Floats, y: Floats) -> float | None:
     """Return Spearman's rank correlation, or None if either is constant."""
-    a, b = _ranks(x), _ranks(y)
-    if not (np.ptp(a) and np.ptp(b)):
-        return None
-    return float(np.corrcoef(a, b)[0, 1])
-
-
-def _ranks(values: Floats) -> Floats:
-    """Return the rank of each value; equal values share their mean rank."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[inverse], dtype=np.float64)
+    return float(scipy.stats.spearmanr(x, y).statistic) if np.ptp(x) and np.ptp(y) else None

@@ -380,8 +380,7 @@ class _TotalError:
     biases : ndarray of float64, shape (n_predictions,)
         Bias of the representatives under each prediction that the points allow. A regression estimate has none.
     slopes : ndarray of float64, shape (n_lengths,)
-        Dependence on the logged mean of each length. For SeqPoint's sum it is the predicted mean, which the excess
-        weight multiplies. For the regression it is the standard error that the logged mean adds, with its sign.
+        Standard error that the logged mean of each length adds, with its sign.
     noise, extra : float
         Variance from the noise of the log, and from the scatter of the points beyond it.
     degrees : int
@@ -446,7 +445,7 @@ def estimate_total(values: ArrayLike, log: SelectionLog, *, confidence: float = 
     """
     spread = spread_of(log)
     error = _sum_error(finite_column("values", values, size=log.weights.size), log, spread)
-    half = _sum_half_width(error, spread, confidence)
+    half = _half_width(error, spread, confidence)
     return Estimate(error.total, max(error.total - half, 0.0), error.total + half, confidence)
 
 
@@ -492,7 +491,7 @@ def estimate_speedup(
     if not (a.total and b.total):
         name = "values_b" if a.total else "values_a"
         raise InvalidInputError(f"{name} project a total of zero; a speed-up needs two totals above zero")
-    half = _sum_half_width(_relative_error(a, b), spread, confidence)
+    half = _half_width(_relative_error(a, b), spread, confidence)
     return _ratio_estimate(a.total / b.total, half, confidence)
 
 
@@ -580,7 +579,7 @@ def _sum_error(values: Floats, log: SelectionLog, spread: Spread) -> _TotalError
     return _TotalError(
         total=float(log.weights @ values),
         biases=predictions @ spread.excess,
-        slopes=predictions[0],
+        slopes=spread.excess * predictions[0] * np.sqrt(spread.noise / spread.table.counts),
         noise=noise,
         extra=extra_noise * squares,
         degrees=degrees,
@@ -594,12 +593,6 @@ def _new_noise(values: Floats, weights: Floats, means: Floats, spread: Spread) -
     point_squares, unmeasured_squares = ((weights - 1) * values) ** 2, unmeasured * means**2
     noise = float(point_squares @ spread.noise[spread.points] + unmeasured_squares @ spread.noise)
     return noise, float(point_squares.sum() + unmeasured_squares.sum())
-
-
-def _sum_half_width(error: _TotalError, spread: Spread, confidence: float) -> float:
-    log_variance = float((spread.excess * error.slopes) ** 2 @ (spread.noise / spread.table.counts))
-    mean_square = float(np.max(error.biases**2)) + log_variance + error.noise + error.extra
-    return _half_width(mean_square, error, spread, confidence)
 
 
 def predict_total(
@@ -717,7 +710,7 @@ def assisted_total(values: ArrayLike, log: SelectionLog, *, confidence: float = 
     if not _span_half_of_lengths(spread, points):
         return estimate_total(points, log, confidence=confidence)
     error = _assisted_error(points, log, spread)
-    half = _assisted_half_width(error, spread, confidence)
+    half = _half_width(error, spread, confidence)
     return Estimate(error.total, max(error.total - half, float(points.sum())), error.total + half, confidence)
 
 
@@ -758,7 +751,7 @@ def assisted_speedup(
     if not (_span_half_of_lengths(spread, points_a) and _span_half_of_lengths(spread, points_b)):
         return estimate_speedup(points_a, points_b, log, confidence=confidence)
     a, b = _assisted_error(points_a, log, spread), _assisted_error(points_b, log, spread)
-    half = _assisted_half_width(_relative_error(a, b), spread, confidence)
+    half = _half_width(_relative_error(a, b), spread, confidence)
     return _ratio_estimate(a.total / b.total, half, confidence)
 
 
@@ -793,14 +786,11 @@ def _significant_noise(residuals: Floats, spread: Spread, degrees: int) -> float
     return variance - expected if variance > bound else 0.0
 
 
-def _assisted_half_width(error: _TotalError, spread: Spread, confidence: float) -> float:
-    variance = error.noise + error.extra + float(error.slopes @ error.slopes)
-    return _half_width(variance, error, spread, confidence)
-
-
-def _half_width(mean_square: float, error: _TotalError, spread: Spread, confidence: float) -> float:
+def _half_width(error: _TotalError, spread: Spread, confidence: float) -> float:
     """Return Student's two-sided quantile times the root mean square error; degrees of freedom after Satterthwaite."""
     require_confidence(confidence)
+    by_log = float(error.slopes @ error.slopes)
+    mean_square = float(np.max(error.biases**2)) + by_log + error.noise + error.extra
     if mean_square == 0:
         return 0.0
     extra_share = error.extra / mean_square

@@ -57,7 +57,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from profilers.errors import InvalidInputError
-from profilers.trace.arrays import MISSING, Floats, Ints, integers
+from profilers.trace.arrays import MISSING, Floats, Ints, arrow_array, integers
+from profilers.trace.columns import lookup
 from profilers.trace.schema import SCHEMAS
 from profilers.trace.trace import Trace
 from seqpoint.selection.allocation import neyman_allocation, stratified_variance
@@ -116,9 +117,10 @@ def kernel_population(kernels: pa.Table | Mapping[str, ArrayLike] | KernelPopula
         return kernels
     columns = _columns(kernels)
     durations = _durations(columns["dur_ns"])
-    names, launches = _dense_codes(_value_codes(columns["name"])[0])
+    names, launches = _dense_codes(_ranks(columns["name"])[1])
     for column in (columns[name] for name in _LAUNCH_COLUMNS if name in columns):
-        codes, size = _value_codes(column)
+        values, codes = _ranks(column)
+        size = len(values) + 1
         distinct, launches = _dense_codes(launches * size + codes)
         names = names[distinct // size]
     return KernelPopulation(durations, launches, names)
@@ -143,16 +145,9 @@ def kernels_with_shapes(trace: Trace) -> pa.Table:
     >>> kernels_with_shapes(Trace(TraceMeta("synthetic")))["shapes"].length()
     0
     """
-    op_ids = integers(trace.ops, "id")
-    order = np.argsort(op_ids, kind="stable")
-    kernel_op = integers(trace.kernels, "op_id")
-    position = np.searchsorted(op_ids[order], kernel_op)
-    matched = (kernel_op != MISSING) & (position < op_ids.size)
-    matched[matched] = op_ids[order[position[matched]]] == kernel_op[matched]
-    rows = np.full(kernel_op.size, -1, np.int64)
-    rows[matched] = order[position[matched]]
+    rows = lookup(integers(trace.ops, "id"), np.arange(len(trace.ops)), integers(trace.kernels, "op_id"))
     shapes = trace.ops["shapes"].combine_chunks()
-    return trace.kernels.append_column("shapes", shapes.take(pa.array(rows, mask=~matched)))
+    return trace.kernels.append_column("shapes", shapes.take(arrow_array(rows, rows == MISSING)))
 
 
 def _columns(kernels: pa.Table | Mapping[str, ArrayLike]) -> dict[str, pa.Array]:
@@ -199,25 +194,21 @@ def _durations(column: pa.Array) -> Floats:
     return durations
 
 
-def _value_codes(column: pa.Array) -> tuple[Ints, int]:
-    """Return the rank of each value among the distinct ones, null last, and the number of ranks."""
+def _ranks(column: pa.Array) -> tuple[pa.Array, Ints]:
+    """Return the distinct values, ascending, and the rank of each value, null last; by hashing, without a full sort."""
     encoded = column if pa.types.is_dictionary(column.type) else pc.dictionary_encode(column)
     values = encoded.dictionary
+    order = pc.array_sort_indices(values)
     rank = np.empty(len(values) + 1, np.int64)
-    rank[pc.array_sort_indices(values).to_numpy(zero_copy_only=False)] = np.arange(len(values))
+    rank[order.to_numpy(zero_copy_only=False)] = np.arange(len(values))
     rank[-1] = len(values)
-    indices = encoded.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)
-    return rank[indices], len(values) + 1
+    return values.take(order), rank[encoded.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)]
 
 
 def _dense_codes(keys: Ints) -> tuple[Ints, Ints]:
-    """Return the distinct keys, ascending, and the index of each key among them; by hashing, without a full sort."""
-    encoded = pc.dictionary_encode(pa.array(keys))
-    values = encoded.dictionary.to_numpy(zero_copy_only=False)
-    order = np.argsort(values)
-    rank = np.empty(values.size, np.int64)
-    rank[order] = np.arange(values.size)
-    return values[order], rank[encoded.indices.to_numpy(zero_copy_only=False)]
+    """Return the distinct keys, ascending, and the index of each key among them."""
+    distinct, codes = _ranks(arrow_array(keys))
+    return distinct.to_numpy(zero_copy_only=False), codes
 
 
 #: Most rounds of cutting. Each can double the strata, so this bounds time and not the result.

@@ -11,7 +11,7 @@ A log of 1e8 iterations is gone through in blocks of rows, so that temporary arr
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -387,14 +387,10 @@ def read_epoch(selector: FittedSelector, X: ArrayLike, y: ArrayLike) -> Epoch:
 
 def remember(selector: FittedSelector, epoch: Epoch, choice: Choice) -> None:
     """Set the fitted attributes of a selector, which its `fit` then returns."""
-    selector.representatives_ = choice.representatives
-    selector.weights_ = choice.weights
-    selector.labels_ = choice.labels
-    selector.bin_edges_ = choice.bin_edges
+    for field in fields(choice):
+        setattr(selector, f"{field.name}_", getattr(choice, field.name))
     selector.sequence_lengths_ = epoch.lengths[choice.representatives]
-    selector.projected_total_ = choice.projected_total
     selector.relative_error_ = abs(choice.projected_total - epoch.total) / epoch.total
-    selector.converged_ = choice.converged
 
 
 def require_at_least(name: str, value: float, least: float) -> None:
