@@ -302,6 +302,22 @@ def typed_table(table: object, layout: type[Settings], source: str) -> Settings:
         raise InvalidInputError(f"{source}: {key_first(str(error))}; the keys are {keys}") from error
 
 
+def shipped_table(name: str, what: str, layout: type[Settings]) -> Settings:
+    """Return a shipped TOML file as a struct; errors as of `dataset_path`, `read_toml` and `typed_table`.
+
+    Parameters
+    ----------
+    name : str
+        Path below `datasets/`.
+    what : str
+        Content of such files, for messages.
+    layout : type
+        msgspec struct with the keys of the file.
+    """
+    file = dataset_path(name)
+    return typed_table(read_toml(file, what), layout, str(file))
+
+
 def key_first(reason: str) -> str:
     """Return why msgspec refused a settings file: the key first, in words for tables rather than objects.
 

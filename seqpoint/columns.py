@@ -10,7 +10,7 @@ from functools import cache
 
 import msgspec
 
-from profilers.files import dataset_path, read_toml, typed_table
+from profilers.files import shipped_table
 
 
 class Sentences(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -23,8 +23,7 @@ class Sentences(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def all_sentences() -> Sentences:
     """Return the sentences on all columns."""
-    file = dataset_path("columns.toml")
-    return typed_table(read_toml(file, "sentences on columns"), Sentences, str(file))
+    return shipped_table("columns.toml", "sentences on columns", Sentences)
 
 
 def sentences(title: str, names: Sequence[str]) -> dict[str, str]:

@@ -15,28 +15,28 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from profilers.files import shipped_table
 from profilers.readers.common.csv_rows import CountedKernels, check_not_empty, csv_rows, distinct
 from profilers.readers.common.numbers import INT32_LIMIT, TIMES_NS, integer
 from profilers.readers.common.reader import Head, Sink
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import Quality, TraceMeta
 
-#: Columns that describe the kernel of a line; any other column is a metric, or describes a metric.
-_KERNEL = (
-    *("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context", "Stream"),
-    *("Block Size", "Grid Size", "Device", "CC"),
-    "thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg",
-)
+
+class _NcuFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Content of `datasets/formats/ncu.toml`."""
+
+    kernel: frozenset[str]
+    duration: tuple[str, ...]
+    columns: dict[str, tuple[str, ...]]
+    prefixes: dict[str, int]
+    units: dict[str, str]
+
+
+_FORMAT = shipped_table("formats/ncu.toml", "words of Nsight Compute", _NcuFormat)
 _SIGN = ("ID", "Process ID", "Kernel Name")
-#: Metrics of the kernel's duration, then of its other columns, as the raw and the details page name them.
-_DURATION = ("gpu__time_duration.sum", "gpu__time_duration.avg", "gpu__time_duration.max", "Duration")
-_COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "registers": ("launch__registers_per_thread", "Registers Per Thread"),
-    "workgroups": ("launch__grid_size", "Grid Size"),
-    "workgroup_size": ("launch__block_size", "Block Size"),
-    "lds_bytes": ("launch__shared_mem_per_block",),
-    "occupancy": ("sm__warps_active.avg.pct_of_peak_sustained_active", "Achieved Occupancy"),
-}
 _IN_32_BITS = frozenset({"registers", "workgroup_size"})
 _NUMBER = re.compile(r"[-+]?[\d.,'’\s]+(?:[eE][-+]?\d{1,3})?")
 _LONGEST_NUMBER = 40
@@ -48,10 +48,6 @@ _POINT_SURELY = re.compile(r"\.(?!\d{3}(?!\d))|^[-+]?0?\.|,\d+\.|,\d{3},")
 #: Most metrics of a kernel, characters of a text and texts of a kernel; a file with more is damaged.
 _MOST_METRICS = 65536
 _LONGEST_TEXT, _MOST_TEXTS = 4096, 1000
-_PREFIXES = {"n": -9, "u": -6, "m": -3, "K": 3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15}
-_BASES = {"second": "second", "s": "second", "byte": "byte", "B": "byte", "hz": "hz", "Hz": "hz"} | {
-    name: name for name in ("cycle", "inst", "sector", "thread", "warp", "block", "request", "bit", "flop")
-}
 
 Cells = Mapping[str, str]
 #: Name, unit and value of a metric, as they are printed.
@@ -135,7 +131,9 @@ def _metrics(rows: Iterator[list[str]], counts: Counter[str]) -> Iterator[tuple[
 def _line_metrics(cells: Cells, units: Cells, counts: Counter[str]) -> list[Metric]:
     """Return the metrics of a line; a line of advice has none and is counted."""
     if "Metric Name" not in cells:
-        return [(name, units.get(name, ""), text) for name, text in cells.items() if name not in _KERNEL and text]
+        return [
+            (name, units.get(name, ""), text) for name, text in cells.items() if name not in _FORMAT.kernel and text
+        ]
     if cells["Metric Name"]:
         return [(cells["Metric Name"], cells.get("Metric Unit", ""), cells.get("Metric Value", ""))]
     counts["events"] += 1
@@ -189,7 +187,7 @@ class _Kernels:
         cells = self._cells
         rank = self._ranks.get(cells["Process ID"], 0) if len(self._ranks) > 1 else OWN_RANK
         start = self._end_ns.get(rank, 0)
-        value, unit = next((self._values[name] for name in _DURATION if name in self._values), (Decimal(-1), ""))
+        value, unit = next((self._values[name] for name in _FORMAT.duration if name in self._values), (Decimal(-1), ""))
         duration = round(value) if unit == "ns" and round(value) in range(TIMES_NS.stop - start) else None
         self._end_ns[rank] = start + (duration or 0)
         name = cells.get("Kernel Name", "")
@@ -207,7 +205,7 @@ class _Kernels:
 def _columns(cells: Cells, values: Mapping[str, tuple[Decimal, str]]) -> dict[str, Any]:
     """Return the typed columns of a kernel, from its metrics or else from the cells of its lines."""
     columns: dict[str, Any] = {"stream": integer(cells.get("Stream")), "device": integer(cells.get("Device"))}
-    for column, names in _COLUMNS.items():
+    for column, names in _FORMAT.columns.items():
         value = next((values[name][0] for name in names if name in values), None)
         columns[column] = None if value is None else float(value) if column == "occupancy" else integer(value)
     for column, name in (("workgroups", "Grid Size"), ("workgroup_size", "Block Size")):
@@ -263,8 +261,9 @@ def base_unit(value: Decimal, unit: str) -> tuple[Decimal, str]:
 
 def _without_prefix(unit: str) -> tuple[int, str]:
     """Return the power of ten of a unit's prefix, and the unit without it."""
-    if unit in _BASES:
-        return 0, _BASES[unit]
-    if unit[:1] in _PREFIXES and unit[1:] in _BASES:
-        return _PREFIXES[unit[0]], _BASES[unit[1:]]
+    prefixes, units = _FORMAT.prefixes, _FORMAT.units
+    if unit in units:
+        return 0, units[unit]
+    if unit[:1] in prefixes and unit[1:] in units:
+        return prefixes[unit[0]], units[unit[1:]]
     return 0, unit

@@ -8,37 +8,28 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from profilers.errors import BrokenFileError
+from profilers.files import shipped_table
 from profilers.readers.common.csv_rows import CountedKernels, check_not_empty, csv_rows, distinct
 from profilers.readers.common.numbers import INT32_LIMIT, exact_ns, finite_number, integer
 from profilers.readers.common.reader import Head, Sink
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import Quality, TraceMeta
 
-#: Spellings of the columns of a kernel in lower case, the newer one first.
-_NAMES: Mapping[str, tuple[str, ...]] = {
-    "name": ("kernel_name", "kernelname"),
-    "device": ("gpu_id", "gpu-id"),
-    "queue": ("queue_id", "queue-id"),
-    "start": ("start_timestamp", "beginns"),
-    "end": ("end_timestamp", "endns"),
-    "correlation": ("correlation_id",),
-    "registers": ("arch_vgpr", "vgpr"),
-    "lds_bytes": ("lds_per_workgroup", "lds"),
-    "grid": ("grid_size", "grd"),
-    "workgroup_size": ("workgroup_size", "wgr"),
-}
-#: Other columns that describe a kernel.
-_OTHER_COLUMNS = frozenset(
-    {
-        *("dispatch_id", "index", "pid", "tid", "queue-index", "scratch_per_workitem", "scr", "accum_vgpr", "sgpr"),
-        *("wave_size", "sig", "obj", "fbar", "kernel_id", "node_id", "agent_id", "process_id", "thread_id"),
-        *("dispatchns", "completens", "durationns", "dispatch_timestamp", "complete_timestamp"),
-        *("run_id", "iteration_multiplexing", "kernel_num", "duration", "source"),
-    }
-)
+
+class _ComputeFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Content of `datasets/formats/rocprof_compute.toml`."""
+
+    other: frozenset[str]
+    names: dict[str, tuple[str, ...]]
+
+
+_FORMAT = shipped_table("formats/rocprof_compute.toml", "columns of kernels", _ComputeFormat)
+_NAMES = _FORMAT.names
 #: All columns that describe a kernel; any other column is a counter.
-_KERNEL_COLUMNS = _OTHER_COLUMNS | {spelling for spellings in _NAMES.values() for spelling in spellings}
+_KERNEL_COLUMNS = _FORMAT.other.union(*_NAMES.values())
 _INTEGERS = ("device", "queue", "correlation", "registers", "lds_bytes", "workgroup_size")
 _IN_32_BITS = frozenset({"device", "registers", "workgroup_size"})
 _INT64_LIMIT = 1 << 63
@@ -108,7 +99,7 @@ class _Table:
             return
         name = cells.get(self._columns["name"]) or "unknown"
         self._counts["missing_name"] += name == "unknown"
-        rest = {name: cells[name] for name in self._header if name in _OTHER_COLUMNS and cells[name]}
+        rest = {name: cells[name] for name in self._header if name in _FORMAT.other and cells[name]}
         args = json.dumps(rest, separators=(",", ":")) if rest else None
         self._add_counters(cells)
         self.kernels.add({"rank": OWN_RANK, "name": name, **time, **self._typed(cells), "args": args})

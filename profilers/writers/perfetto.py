@@ -248,8 +248,8 @@ class Arguments:
 
     def _typed(self, kind: str, batch: pa.Table, rest: pa.Array) -> list[pa.Array]:
         members = []
-        for argument in ARGUMENTS.get(kind, ()):
-            column, key = batch[argument.column], argument.keys[0]
+        for name, argument in ARGUMENTS.get(kind, {}).items():
+            column, key = batch[name], argument.keys[0]
             if kind == "counters" and not _stating(rest, "value").any():
                 key = "value"  # the first key that Kineto has for a value is that of memory
             members.append(member(f"{json.dumps(key)}:", reals(column) if argument.what == "float" else text(column)))

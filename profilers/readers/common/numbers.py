@@ -18,8 +18,9 @@ from math import isfinite
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from profilers.trace.arrays import MISSING, Bools, Ints, dense_keys
+from profilers.trace.arrays import MISSING, Bools, Floats, Ints, dense_keys
 
 #: Integers from minus this to below this fit 32 bits.
 INT32_LIMIT = 1 << 31
@@ -143,10 +144,77 @@ def _number(value: Any) -> int | Decimal | None:
     return None
 
 
+#: Integers below are exact in float64.
+_EXACT_FLOAT = 2.0**53
+
+
+def whole_numbers(values: Any) -> Ints:
+    """Return a column of texts or numbers as int64, `MISSING` where a value is no integer.
+
+    Examples
+    --------
+    >>> whole_numbers(pa.array(["12", " 5", "1e3", "", None, "x"])).tolist()[:3]
+    [12, 5, 1000]
+    """
+    if isinstance(values, np.ndarray):
+        return values.astype(np.int64, copy=False)
+    if pa.types.is_floating(values.type):
+        floats = np.asarray(values.fill_null(np.nan).to_numpy(zero_copy_only=False), dtype=float)
+        return _exact_integers(np.where(floats == np.floor(floats), floats, np.nan))
+    try:
+        numbers = values.cast(pa.int64())
+    except pa.ArrowInvalid:
+        texts = values.dictionary_encode()  # a loop over the distinct texts, 1 us each
+        distinct = [None if text is None else integer(text.strip()) for text in texts.dictionary.to_pylist()]
+        numbers = pa.array(distinct, pa.int64()).take(texts.indices)
+    return np.asarray(numbers.fill_null(int(MISSING)).to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _exact_integers(floats: Floats) -> Ints:
+    """Return float64 integers as int64, `MISSING` for NaN and for magnitudes that float64 does not hold exactly."""
+    exact = np.abs(floats) < _EXACT_FLOAT
+    return np.where(exact, np.where(exact, floats, 0).astype(np.int64), MISSING)
+
+
+def narrow(values: Ints) -> Ints:
+    """Return integers with `MISSING` where one is negative or needs more than 32 bits."""
+    return np.where((values >= 0) & (values < INT32_LIMIT), values, MISSING)
+
+
+def workgroups(
+    grid: Ints | Sequence[Ints], size: Ints | Sequence[Ints], in_work_items: Bools | None = None
+) -> tuple[Ints, Ints]:
+    """Return the workgroups of each kernel and the work-items of each workgroup.
+
+    Both are `MISSING` for a kernel with an axis that is not positive. The last workgroup of an axis need not be full.
+
+    Parameters
+    ----------
+    grid, size : array of int64, shape (axes, n), or sequence of array of int64
+        Extents of the grid and of a workgroup, by axis.
+    in_work_items : array of bool, optional
+        Whether a kernel's grid counts work-items; by default all grids do, as in all formats but RPD.
+
+    Examples
+    --------
+    >>> groups, sizes = workgroups([np.array([1000]), np.array([4])], [np.array([256]), np.array([2])])
+    >>> groups.tolist(), sizes.tolist()
+    ([8], [512])
+    """
+    positive = np.logical_and.reduce([axis > 0 for axis in (*grid, *size)])
+    divided = positive if in_work_items is None else positive & in_work_items
+    groups, sizes = np.ones(len(positive)), np.ones(len(positive))
+    for grid_axis, size_axis in zip(grid, size, strict=True):
+        rounded_up = (grid_axis - 1) // np.where(positive, size_axis, 1) + 1
+        groups *= np.where(divided, rounded_up, grid_axis)
+        sizes *= size_axis
+    group_counts, group_sizes = (_exact_integers(np.where(positive, values, np.nan)) for values in (groups, sizes))
+    return group_counts, narrow(group_sizes)
+
+
 #: Name of the call that records its grid in work-items.
 IN_WORK_ITEMS = "hipExtModuleLaunchKernel"
 _MAX_WORKGROUP_SIZE = 1024
-_GRID_LIMIT = 2.0**62
 
 
 def _is_swapped(batches: Sequence[Ints]) -> bool:
@@ -161,18 +229,10 @@ def _is_swapped(batches: Sequence[Ints]) -> bool:
 
 def _counted(extents: Ints, in_work_items: Bools, swapped: bool) -> tuple[Ints, Ints, int]:
     """Return workgroups and workgroup size of kernels, and the number of grids that were in work-items."""
-    has_extents = extents[:, 0] != MISSING
-    grid, block = (
-        np.where(has_extents[:, None], axes, 1).astype(np.int64) for axes in (extents[:, :3], extents[:, 3:])
-    )
-    if swapped:
-        grid, block = block, grid
-    divided = has_extents & (in_work_items | swapped)
-    grid = np.where(divided[:, None], -(-grid // block), grid)
-    fits = np.prod(grid.astype(float), axis=1) < _GRID_LIMIT
-    groups = np.where(has_extents & fits, np.prod(grid, axis=1), MISSING)
-    small = np.prod(block.astype(float), axis=1) <= _MAX_WORKGROUP_SIZE
-    return groups, np.where(has_extents & small, np.prod(block, axis=1), MISSING), int(divided.sum())
+    grid, block = extents[:, :3].T, extents[:, 3:].T
+    divided = (extents[:, 0] != MISSING) & (in_work_items | swapped)
+    groups, sizes = workgroups(block, grid, divided) if swapped else workgroups(grid, block, divided)
+    return groups, np.where(sizes <= _MAX_WORKGROUP_SIZE, sizes, MISSING), int(divided.sum())
 
 
 class Grids:

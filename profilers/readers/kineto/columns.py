@@ -138,14 +138,14 @@ class Columns:
         }
         if name in HOST_KINDS:
             columns |= {"process": values[PROCESS].copy(), "thread": values[THREAD].copy()}
-        for argument in ARGUMENTS[name]:
-            numbers = values[self._slots[kind][argument.column]]
+        for column, argument in ARGUMENTS[name].items():
+            numbers = values[self._slots[kind][column]]
             if argument.what == "json":
-                columns[argument.column] = self._json(numbers)
+                columns[column] = self._json(numbers)
             elif argument.what == "float":
-                columns[argument.column] = arrow_array(numbers.view(np.float64), numbers == MISSING)
+                columns[column] = arrow_array(numbers.view(np.float64), numbers == MISSING)
             else:
-                columns[argument.column] = numbers.copy()
+                columns[column] = numbers.copy()
         self._special(kind, values, columns)
         self._sink.write(name, columns)
         self.scan.rows[kind] = 0
@@ -216,7 +216,7 @@ class Columns:
 
 def _layout(kind: str, keys: Strings, slots: Ints, types: Ints) -> tuple[dict[str, int], int]:
     """Assign slots to the arguments of a kind; return them by column, and their number; fill `slots` and `types`."""
-    arguments = [(argument.column, argument.keys, _STORAGE[argument.what]) for argument in ARGUMENTS[kind]]
+    arguments = [(column, argument.keys, _STORAGE[argument.what]) for column, argument in ARGUMENTS[kind].items()]
     arguments += [(name, (name,), storage) for name, storage in _OTHER_ARGUMENTS.get(kind, ())]
     layout: dict[str, int] = {}
     width = scanner.FIXED

@@ -7,11 +7,12 @@ the standard library decodes, one at a time. Rows are not linked yet.
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from profilers.files import shipped_table
 from profilers.readers.common.numbers import (
     IN_WORK_ITEMS,
     INT32_LIMIT,
@@ -25,17 +26,6 @@ from profilers.readers.common.numbers import (
 from profilers.trace.arrays import MISSING
 from profilers.trace.schema import OWN_RANK
 
-#: Kind of event by category in lower case. Events of any other category with a duration become ranges.
-KIND_OF: Mapping[str, str] = {
-    **dict.fromkeys(("cpu_op", "operator"), "ops"),
-    "kernel": "kernels",
-    **dict.fromkeys(("gpu_memcpy", "memcpy", "gpu_memset", "memset"), "copies"),
-    **dict.fromkeys(
-        ("cuda_runtime", "cuda_driver", "runtime", "mtia_runtime", "xpu_runtime", "xpu_driver"), "launches"
-    ),
-    **dict.fromkeys(("privateuse1_runtime", "privateuse1_driver"), "launches"),
-    "cuda_sync": "syncs",
-}
 #: Kinds whose events have a process and a thread.
 HOST_KINDS = frozenset({"ops", "launches", "ranges", "counters"})
 
@@ -43,72 +33,35 @@ HOST_KINDS = frozenset({"ops", "launches", "ranges", "counters"})
 SYNC_COLUMNS = ("stream", "wait_on_stream", "event", "event_correlation")
 
 
-@dataclass(frozen=True)
-class Argument:
+class Argument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An argument of an event that has a column of its own.
 
     Parameters
     ----------
-    column : str
-        Name of the column.
     keys : tuple of str
         Spellings of the argument; the first that an event has counts.
     what : str
         Type of the column: ``"integer"``, ``"narrow"`` (32 bits), ``"float"`` or ``"json"``.
     """
 
-    column: str
     keys: tuple[str, ...]
     what: str = "integer"
 
 
-_EXTERNAL = Argument("external_id", ("External id", "external id"))
-_CORRELATION = Argument("correlation", ("correlation",))
-_RECORD = Argument("record_function_id", ("Record function id",))
-_INDEX = Argument("event_index", ("Ev Idx",))
-_LANE = (Argument("device", ("device",), "narrow"), Argument("stream", ("stream",)))
+class _KinetoFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Content of `datasets/formats/kineto.toml`."""
 
-ARGUMENTS: Mapping[str, tuple[Argument, ...]] = {
-    "ops": (
-        _EXTERNAL,
-        Argument("sequence_number", ("Sequence number",)),
-        Argument("forward_thread", ("Fwd thread id",)),
-        _RECORD,
-        _INDEX,
-        Argument("shapes", ("Input Dims", "Input dims"), "json"),
-        Argument("dtypes", ("Input type",), "json"),
-        Argument("strides", ("Input Strides",), "json"),
-        Argument("concrete_inputs", ("Concrete Inputs",), "json"),
-    ),
-    "launches": (_EXTERNAL, _CORRELATION),
-    "kernels": (
-        *_LANE,
-        Argument("queue", ("queue",)),
-        _EXTERNAL,
-        _CORRELATION,
-        Argument("registers", ("registers per thread",), "narrow"),
-        Argument("lds_bytes", ("shared memory",)),
-        Argument("occupancy", ("est. achieved occupancy %",), "float"),
-        Argument("graph_node", ("graph node id",)),
-    ),
-    "copies": (*_LANE, _EXTERNAL, _CORRELATION, Argument("bytes", ("bytes",))),
-    "syncs": (
-        *_LANE,
-        _CORRELATION,
-        Argument("wait_on_stream", ("wait_on_stream",)),
-        Argument("event", ("wait_on_cuda_event_id",)),
-        Argument("event_correlation", ("wait_on_cuda_event_record_corr_id",)),
-    ),
-    "ranges": (
-        *_LANE,
-        _EXTERNAL,
-        _RECORD,
-        _INDEX,
-        Argument("python_id", ("Python id",)),
-        Argument("python_parent_id", ("Python parent id",)),
-        Argument("python_module_id", ("Python module id",)),
-    ),
-    "counters": (Argument("value", ("Bytes", "value"), "float"),),
+    categories: dict[str, str]
+    columns: dict[str, tuple[str, ...]]
+    arguments: dict[str, Argument]
+
+
+_FORMAT = shipped_table("formats/kineto.toml", "Kineto's events", _KinetoFormat)
+#: Kind of event by category in lower case. Events of any other category with a duration become ranges.
+KIND_OF: Mapping[str, str] = _FORMAT.categories
+#: Arguments by kind and column.
+ARGUMENTS: Mapping[str, Mapping[str, Argument]] = {
+    kind: {column: _FORMAT.arguments[column] for column in columns} for kind, columns in _FORMAT.columns.items()
 }
 
 Event = dict[str, Any]
@@ -200,10 +153,10 @@ class Rows:
             columns["process"].append(integer(event.get("pid")))
             columns["thread"].append(integer(event.get("tid")))
         typed: set[str] = set()  # arguments that a column holds without loss
-        for argument in ARGUMENTS[kind]:
+        for column, argument in ARGUMENTS[kind].items():
             key = next((k for k in argument.keys if k in args), "")
             value = _CONVERSIONS[argument.what](args[key]) if key else None
-            columns[argument.column].append(value)
+            columns[column].append(value)
             if value is not None:
                 typed.add(key)
         rest = {key: value for key, value in args.items() if key not in typed} or None

@@ -6,12 +6,13 @@ are read before the device work that they caused.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from profilers.errors import BrokenFileError
-from profilers.files import is_folder
+from profilers.files import is_folder, shipped_table
 from profilers.readers.common.database import open_database
 from profilers.readers.common.reader import Head, Sink
 from profilers.readers.common.source import prefetch, require_events
@@ -31,67 +32,37 @@ from profilers.trace.trace import Quality, TraceMeta
 _SIGNS = re.compile(r"CUPTI_ACTIVITY_KIND_\w+|NVTX_EVENTS(_V\d+)?|TARGET_INFO_\w+|META_DATA_EXPORT|EXPORT_META_DATA")
 
 
-@dataclass(frozen=True)
-class _Source:
+class _Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A table of events and how its rows are read.
 
     Parameters
     ----------
     kind : str
         Kind of event that the rows become.
-    convert : callable
-        Function from a batch of rows to columns of the schema.
+    rows : str
+        Name of the function that converts a batch of rows to columns of the schema.
     columns : tuple of str
-        Columns that are read.
+        Columns that it reads.
     args : tuple of str
         Columns that become the arguments of an event.
     """
 
     kind: str
-    convert: Callable[[rows.Batch], rows.Columns]
+    rows: str
     columns: tuple[str, ...]
     args: tuple[str, ...] = ()
 
 
+class _NsysFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Content of `datasets/formats/nsys.toml`."""
+
+    optional: frozenset[str]
+    tables: dict[str, _Source]
+
+
+_FORMAT = shipped_table("formats/nsys.toml", "tables of Nsight Systems", _NsysFormat)
+_SOURCES = _FORMAT.tables
 _TIMES = ("start", "end")
-_DEVICE = (*_TIMES, "deviceId", "streamId", "correlationId", "globalPid")
-_SHAPE = tuple(f"{extent}{axis}" for extent in ("grid", "block") for axis in "XYZ")
-_MEMORY = ("staticSharedMemory", "dynamicSharedMemory")
-_CONTEXT = ("contextId", "greenContextId")
-_CALLS = _Source(
-    "launches", rows.launches, (*_TIMES, "globalTid", "correlationId", "nameId", "eventClass", "returnValue")
-)
-#: Tables of events without the version in their names; calls come first, then the work that they caused.
-_SOURCES: Mapping[str, _Source] = {
-    "CUPTI_ACTIVITY_KIND_RUNTIME": _CALLS,
-    "CUPTI_ACTIVITY_KIND_DRIVER": _CALLS,
-    "CUPTI_ACTIVITY_KIND_KERNEL": _Source(
-        "kernels",
-        rows.kernels,
-        (*_DEVICE, *_SHAPE, "demangledName", "shortName", "mangledName", "registersPerThread", "graphNodeId"),
-        (
-            *(*_SHAPE, *_CONTEXT, "launchType", "cacheConfig", *_MEMORY, "localMemoryPerThread", "localMemoryTotal"),
-            *("sharedMemoryExecuted", "sharedMemoryLimitConfig", "graphId", "clusterX", "clusterY", "clusterZ"),
-        ),
-    ),
-    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": _Source("kernels", rows.graphs, _DEVICE, ("graphId", "graphExecId", *_CONTEXT)),
-    "CUPTI_ACTIVITY_KIND_MEMCPY": _Source(
-        "copies",
-        rows.copies,
-        (*_DEVICE, "bytes", "copyKind", "srcKind", "dstKind"),
-        (*_CONTEXT, "srcDeviceId", "dstDeviceId", "migrationCause", "copyCount", "graphNodeId"),
-    ),
-    "CUPTI_ACTIVITY_KIND_MEMSET": _Source(
-        "copies", rows.fills, (*_DEVICE, "bytes", "memKind"), (*_CONTEXT, "value", "graphNodeId")
-    ),
-    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": _Source("syncs", rows.syncs, (*_DEVICE, "syncType", "eventId"), _CONTEXT),
-    "NVTX_EVENTS": _Source(
-        "ranges", rows.ranges, (*_TIMES, "eventType", "text", "textId", "globalTid"), ("domainId", "category")
-    ),
-}
-#: Columns that not every version has, besides arguments of events that no other column is computed from; any other
-#: column that is absent is counted as missing.
-_OPTIONAL = frozenset({"eventClass", "returnValue", "graphNodeId", "mangledName", "textId"})
 _DEVICE_KINDS = ("kernels", "copies")
 
 
@@ -151,13 +122,13 @@ def _read(tables: Tables, sink: Sink, name: str) -> TraceMeta:
     context = rows.Context(read_strings(tables, counts), ranks, counts)
     for table in order:
         source = sources[table]
-        columns = tuple(dict.fromkeys((*source.columns, *source.args)))
+        convert, columns = rows.CONVERSIONS[source.rows], tuple(dict.fromkeys((*source.columns, *source.args)))
         # A damaged table gives the rows before the damage.
         for batch in prefetch(until_damage(tables, table, columns, counts), 1):
             counts["events"] += len(batch["start"])
             timed = rows.timed(batch, context)
             arguments = {"args": timed.args(source.args)} if source.args else {}
-            counts["kept"] += len(sink.write(source.kind, {**source.convert(timed), **arguments}))
+            counts["kept"] += len(sink.write(source.kind, {**convert(timed), **arguments}))
     if_empty, advice = "its tables of events are damaged from their start", "export it again"
     if not counts["damaged_tables"] and not counts["events"]:
         if_empty = f"no event to read ({', '.join(order) or 'there is no such table'})"
@@ -179,9 +150,9 @@ def _unversioned(table: str) -> str:
 
 def _missing(tables: Tables, table: str, source: _Source) -> int:
     """Return the number of columns that every version should have and this table lacks."""
-    absent = {*source.columns, *source.args} - set(tables.tables[table])
+    absent = set(source.columns) - set(tables.tables[table])
     if required := [name for name in _TIMES if name in absent]:
         raise BrokenFileError(
             f"{tables.path}: table {table} has no column {' and '.join(required)}; export the report again"
         )
-    return len(absent - _OPTIONAL - (set(source.args) - {*_SHAPE, *_MEMORY}))
+    return len(absent - _FORMAT.optional)

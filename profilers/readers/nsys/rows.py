@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profilers.readers.common.numbers import INT32_LIMIT
+from profilers.readers.common.numbers import INT32_LIMIT, narrow, whole_numbers, workgroups
 from profilers.readers.common.references import Ranks, Strings
-from profilers.readers.nsys.tables import process_of, whole_numbers
+from profilers.readers.nsys.tables import process_of
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.columns import Spelling, constant, taken
 
@@ -99,8 +99,8 @@ class Batch:
         return whole_numbers(self.columns[name])
 
     def narrow(self, name: str) -> Ints:
-        """Return a column as integers that fit int32, `MISSING` for any other value."""
-        return _narrow(self.ints(name))
+        """Return a column as integers from 0 to 2^31 - 1, `MISSING` for any other value."""
+        return narrow(self.ints(name))
 
     def texts(self, name: str, change: Callable[[str], str] | None = None) -> pa.DictionaryArray:
         """Return the texts that a column names, each distinct one changed if `change` is given."""
@@ -192,13 +192,15 @@ def kernels(batch: Batch) -> Columns:
     names = batch.texts("demangledName")
     if names.null_count:
         names = batch.context.names(names, batch.texts("shortName"), batch.texts("mangledName"))
+    grid, block = ([batch.ints(f"{extent}{axis}") for axis in "XYZ"] for extent in ("grid", "block"))
+    groups, size = workgroups(grid, block, np.zeros(len(batch.start), dtype=bool))
     static, dynamic = batch.ints("staticSharedMemory"), batch.ints("dynamicSharedMemory")
     fits = (static >= 0) & (dynamic >= 0) & (static < INT32_LIMIT) & (dynamic < INT32_LIMIT)
     return {
         **batch.device(),
         "name": names,
-        "workgroups": _product([batch.ints(f"grid{axis}") for axis in "XYZ"]),
-        "workgroup_size": _narrow(_product([batch.ints(f"block{axis}") for axis in "XYZ"])),
+        "workgroups": groups,
+        "workgroup_size": size,
         "registers": batch.narrow("registersPerThread"),
         "lds_bytes": np.where(fits, static + dynamic, MISSING),
         "graph_node": batch.ints("graphNodeId"),
@@ -301,14 +303,7 @@ def ranges(batch: Batch) -> Columns:
     }
 
 
-def _product(factors: Sequence[Ints]) -> Ints:
-    """Return the product of positive integers; `MISSING` if one is not positive or the product is too large."""
-    product = np.ones(len(factors[0]), dtype=np.int64)
-    magnitude = np.ones(len(factors[0]))
-    for factor in factors:
-        product, magnitude = product * factor, magnitude * np.where(factor < 1, np.inf, factor)
-    return np.where(magnitude < 1 << 62, product, MISSING)
-
-
-def _narrow(values: Ints) -> Ints:
-    return np.where((values >= -INT32_LIMIT) & (values < INT32_LIMIT), values, MISSING)
+#: Functions that convert a table of events, by name.
+CONVERSIONS: Mapping[str, Callable[[Batch], Columns]] = {
+    convert.__name__: convert for convert in (launches, kernels, graphs, copies, fills, syncs, ranges)
+}

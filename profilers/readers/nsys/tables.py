@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from profilers.errors import BrokenFileError, NotFoundError
 from profilers.readers.common.database import Database
-from profilers.readers.common.numbers import positive
+from profilers.readers.common.numbers import positive, whole_numbers
 from profilers.readers.common.references import Ranks, Strings
 from profilers.trace.arrays import MISSING, Ints, arrow_array
 from profilers.trace.columns import combinations
@@ -153,17 +153,6 @@ def until_damage(
     except BrokenFileError:
         if counts is not None:
             counts["damaged_tables"] += 1
-
-
-def whole_numbers(values: Any) -> Ints:
-    """Return a column as int64, `MISSING` where a value is no integer."""
-    if isinstance(values, np.ndarray):
-        return values
-    if not pa.types.is_floating(values.type):
-        return np.full(len(values), MISSING)
-    reals = values.to_numpy(zero_copy_only=False)
-    fits = (np.abs(reals) < 1 << 53) & (np.trunc(reals) == reals)  # integers below are exact in float64
-    return np.where(fits, np.where(fits, reals, 0).astype(np.int64), MISSING)
 
 
 def read_strings(tables: Tables, counts: Counter[str]) -> Strings:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from profilers.readers.common.json_documents import ints, listed
-from profilers.readers.common.numbers import TIMES_NS, finite_number
+from profilers.readers.common.numbers import TIMES_NS, finite_number, narrow, whole_numbers
 from profilers.readers.common.reader import Sink
 from profilers.readers.common.references import Change, renamed, text_list
 from profilers.readers.common.source import require_events
@@ -58,11 +58,11 @@ class Block:
         """Return a column as int64, `MISSING` where a value, as text changed by `change`, is no integer."""
         if name not in self.columns:
             return np.full(self.rows, MISSING)
-        return conversion.whole_numbers(self.columns[name] if change is None else self.texts(name, change))
+        return whole_numbers(self.columns[name] if change is None else self.texts(name, change))
 
     def narrow(self, name: str) -> Ints:
         """Return a column as integers from 0 to 2^31 - 1, `MISSING` for any other value."""
-        return conversion.narrow(self.ints(name))
+        return narrow(self.ints(name))
 
     def reals(self, name: str) -> pa.Array:
         """Return a column as float64, null where a value is no finite number; 0.3 us a distinct value."""
@@ -283,7 +283,7 @@ class Agents:
     def devices(self, keys: Ints) -> Ints:
         """Return the device of each agent key, `MISSING` for a CPU."""
         if not self._gpus:
-            return conversion.narrow(keys)
+            return narrow(keys)
         return lookup(np.array([*self._gpus]), np.arange(len(self._gpus)), keys)
 
     def copies(self, words: pa.Array, source: Ints, target: Ints) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from profilers.errors import BrokenFileError
 from profilers.readers.common.database import open_database
 from profilers.readers.common.json_documents import json_object
-from profilers.readers.common.numbers import plain_text
+from profilers.readers.common.numbers import narrow, plain_text, workgroups
 from profilers.readers.common.reader import Head, Sink
 from profilers.readers.common.references import Ranks, text_list
 from profilers.readers.rocm import conversion
@@ -113,7 +113,7 @@ class Session:
     def _dispatches(self, block: Block) -> dict[str, Any]:
         kernel = block.ints("kernel_id")
         extents = [block.ints(name) for name in _AXES]
-        groups, sizes = conversion.workgroups(extents[:3], extents[3:])
+        groups, sizes = workgroups(extents[:3], extents[3:])
         symbol_names = self._symbol_names.texts(kernel, conversion.kernel_name)
         region_names = self._strings.texts(block.ints("region_name_id"))
         rest = {name: block.ints(name) for name in (*_AXES, "private_segment_size")}
@@ -125,7 +125,7 @@ class Session:
             "device": self.agents.devices(block.ints("agent_id")),
             "workgroups": groups,
             "workgroup_size": sizes,
-            "registers": conversion.narrow(self._symbols("arch_vgpr_count", kernel)),
+            "registers": narrow(self._symbols("arch_vgpr_count", kernel)),
             "lds_bytes": block.ints("group_segment_size"),
             "args": Block(rest).arguments(tuple(rest)),
         }

@@ -17,7 +17,7 @@ import numpy as np
 from profilers.errors import BrokenFileError
 from profilers.readers.common.database import SIGNATURE, open_database
 from profilers.readers.common.json_documents import Document, opening
-from profilers.readers.common.numbers import integer, plain_text
+from profilers.readers.common.numbers import integer, plain_text, workgroups
 from profilers.readers.common.reader import Head, Sink
 from profilers.readers.common.references import renamed, text_list
 from profilers.readers.common.source import read_source
@@ -235,7 +235,7 @@ def _write(table: str, block: Block, out: Output) -> None:
 
 def _kernels(block: Block) -> dict[str, Any]:
     """Return kernels of ``results.csv``; it names queues and no streams, so a queue is both."""
-    groups, sizes = conversion.workgroups([block.ints("grd")], [block.ints("wgr")])
+    groups, sizes = workgroups([block.ints("grd")], [block.ints("wgr")])
     registers = "arch_vgpr" if "arch_vgpr" in block.columns else "vgpr"
     return {
         **_common(block, "KernelName"),

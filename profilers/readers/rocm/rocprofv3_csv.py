@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from profilers.errors import BrokenFileError
+from profilers.readers.common.numbers import workgroups
 from profilers.readers.common.reader import Head, Sink
 from profilers.readers.common.references import Ranks, renamed
 from profilers.readers.rocm import conversion
@@ -142,7 +143,7 @@ class _Events:
     def _kernels(self, block: Block) -> dict[str, Any]:
         axes = [f"_{axis}" for axis in "XYZ"] if "Grid_Size_X" in block.columns else [""]
         grid, size = ([block.ints(extent + axis) for axis in axes] for extent in ("Grid_Size", "Workgroup_Size"))
-        groups, sizes = conversion.workgroups(grid, size)
+        groups, sizes = workgroups(grid, size)
         return {
             **self._rank_and_start(block),
             "name": renamed(block.texts("Kernel_Name"), conversion.kernel_name),

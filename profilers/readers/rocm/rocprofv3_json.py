@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from profilers.errors import BrokenFileError
 from profilers.readers.common.json_documents import ints, listed, load, mapped, opening, walked
-from profilers.readers.common.numbers import plain_text
+from profilers.readers.common.numbers import narrow, plain_text, workgroups
 from profilers.readers.common.reader import Head, Sink
 from profilers.readers.common.references import Strings, text_list
 from profilers.readers.rocm import conversion
@@ -132,7 +132,7 @@ class _Process:
         info = walked(records, "dispatch_info")
         axes = [*(("grid_size", axis) for axis in "xyz"), *(("workgroup_size", axis) for axis in "xyz")]
         extents = [ints(info, *path) for path in axes]
-        groups, size = conversion.workgroups(extents[:3], extents[3:])
+        groups, size = workgroups(extents[:3], extents[3:])
         kernel = ints(info, "kernel_id")
         rest = {
             **dict(zip(_EXTENTS, extents, strict=True)),
@@ -148,7 +148,7 @@ class _Process:
             **_lanes(records, ints(info, "queue_id", "handle")),
             "workgroups": groups,
             "workgroup_size": size,
-            "registers": conversion.narrow(self._symbols("arch_vgpr_count", kernel)),
+            "registers": narrow(self._symbols("arch_vgpr_count", kernel)),
             "lds_bytes": ints(info, "group_segment_size"),
             "args": Block(rest).arguments(tuple(rest)),
         }

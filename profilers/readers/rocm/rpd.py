@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from profilers.readers.common.database import open_database
-from profilers.readers.common.numbers import IN_WORK_ITEMS
+from profilers.readers.common.numbers import IN_WORK_ITEMS, narrow, whole_numbers, workgroups
 from profilers.readers.common.reader import Head, Sink
 from profilers.readers.common.references import Ranks, renamed
 from profilers.readers.rocm import conversion
@@ -103,7 +103,7 @@ class _Events:
 
     def _streams(self, call: Ints) -> Ints:
         """Return the stream of each call: of its kernel, of its copy, or as its arguments state it."""
-        streams = conversion.whole_numbers(self._strings.texts(self._calls("args_id", call), _stated_stream))
+        streams = whole_numbers(self._strings.texts(self._calls("args_id", call), _stated_stream))
         for table in (self._copy_calls, self._kernel_calls):
             recorded = table("stream", call)
             streams = np.where(recorded == MISSING, streams, recorded)
@@ -141,7 +141,7 @@ class _Events:
         launched = self._strings.texts(self._kernel_calls("kernelName_id", call), conversion.kernel_name)
         extents = [self._kernel_calls(name, call) for name in _AXES]
         in_work_items = conversion.is_text(self._strings.texts(self._calls("apiName_id", call)), IN_WORK_ITEMS)
-        groups, sizes = conversion.workgroups(extents[:3], extents[3:], in_work_items)
+        groups, sizes = workgroups(extents[:3], extents[3:], in_work_items)
         self._out.counts["repaired_work_items"] += int((in_work_items & (groups != MISSING)).sum())
         scratch = self._kernel_calls("privateSegmentSize", call)
         rest = Block({**dict(zip(_AXES, extents, strict=True)), "scratch": scratch})
@@ -150,7 +150,7 @@ class _Events:
             "name": pa.compute.coalesce(block.texts("kernel"), launched),
             "workgroups": groups,
             "workgroup_size": sizes,
-            "registers": conversion.narrow(self._registers("vgpr", self._kernel_calls("codeObject_id", call))),
+            "registers": narrow(self._registers("vgpr", self._kernel_calls("codeObject_id", call))),
             "lds_bytes": self._kernel_calls("groupSegmentSize", call),
             "args": rest.arguments(tuple(rest.columns)),
         }
