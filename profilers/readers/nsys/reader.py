@@ -5,8 +5,8 @@ are read before the device work that they caused.
 """
 
 import re
-from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -15,18 +15,11 @@ from profilers.errors import BrokenFileError
 from profilers.files import is_folder, shipped_table
 from profilers.readers.common.database import open_database
 from profilers.readers.common.reader import Head, Sink
+from profilers.readers.common.recording import Output, Recording, Tables
 from profilers.readers.common.source import prefetch, require_events
 from profilers.readers.nsys import rows
-from profilers.readers.nsys.tables import (
-    SUFFIXES,
-    TableFolder,
-    Tables,
-    description,
-    read_ranks,
-    read_strings,
-    until_damage,
-)
-from profilers.trace.trace import Quality, TraceMeta
+from profilers.readers.nsys.tables import SUFFIXES, TableFolder, clock_base_ns, devices_of, read_ranks, version
+from profilers.trace.trace import TraceMeta
 
 #: Names of tables that only Nsight Systems writes.
 _SIGNS = re.compile(r"CUPTI_ACTIVITY_KIND_\w+|NVTX_EVENTS(_V\d+)?|TARGET_INFO_\w+|META_DATA_EXPORT|EXPORT_META_DATA")
@@ -115,32 +108,29 @@ class NsysTablesReader:
 def _read(tables: Tables, sink: Sink, name: str) -> TraceMeta:
     sources = {table: source for table in tables.tables if (source := _SOURCES.get(_unversioned(table))) is not None}
     order = sorted(sources, key=lambda table: (list(_SOURCES).index(_unversioned(table)), table))
-    counts: Counter[str] = Counter()
+    out = Output(name, [tables.path], sink)
+    counts, recording = out.counts, Recording(tables, out.counts)
     for table in order:
-        counts["missing_columns"] += _missing(tables, table, sources[table])
-    ranks, used = read_ranks(tables, [table for table in order if sources[table].kind in _DEVICE_KINDS])
-    context = rows.Context(read_strings(tables, counts), ranks, counts)
+        counts["missing_columns"] += _missing(recording, table, sources[table])
+    ranks, used = read_ranks(recording, [table for table in order if sources[table].kind in _DEVICE_KINDS])
+    context = rows.Context(recording.strings("StringIds", ("id", "value")), ranks)
     for table in order:
         source = sources[table]
         convert, columns = rows.CONVERSIONS[source.rows], tuple(dict.fromkeys((*source.columns, *source.args)))
         # A damaged table gives the rows before the damage.
-        for batch in prefetch(until_damage(tables, table, columns, counts), 1):
-            counts["events"] += len(batch["start"])
-            timed = rows.timed(batch, context)
-            arguments = {"args": timed.args(source.args)} if source.args else {}
-            counts["kept"] += len(sink.write(source.kind, {**convert(timed), **arguments}))
+        for block in prefetch(recording.blocks(table, columns), 1):
+            events = rows.intervals(block, out) if source.kind == "ranges" else block
+            batch = rows.Batch(events.columns, context)
+            arguments = {"args": batch.args(source.args)} if source.args else {}
+            out.write(source.kind, {**convert(batch), **arguments}, batch.ints("end"))
     if_empty, advice = "its tables of events are damaged from their start", "export it again"
     if not counts["damaged_tables"] and not counts["events"]:
         if_empty = f"no event to read ({', '.join(order) or 'there is no such table'})"
         advice = "was CUDA or NVTX traced (nsys profile --trace=cuda,nvtx)?"
     require_events(tables.path, counts, if_empty=if_empty, advice=advice, rows="events")
-    return TraceMeta(
-        format=name,
-        sources=(tables.path.name,),
-        ranks=ranks.numbers,
-        quality=Quality(counts),
-        **description(tables, ranks, used),
-    )
+    devices = devices_of(recording, used if ranks.numbers else None)
+    meta = out.meta(version(recording), ranks=ranks.numbers, devices=devices)
+    return replace(meta, clock_base_ns=clock_base_ns(recording))
 
 
 def _unversioned(table: str) -> str:
@@ -148,7 +138,7 @@ def _unversioned(table: str) -> str:
     return re.sub(r"_V\d+$", "", table)
 
 
-def _missing(tables: Tables, table: str, source: _Source) -> int:
+def _missing(tables: Recording, table: str, source: _Source) -> int:
     """Return the number of columns that every version should have and this table lacks."""
     absent = set(source.columns) - set(tables.tables[table])
     if required := [name for name in _TIMES if name in absent]:

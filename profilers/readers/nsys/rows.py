@@ -1,12 +1,10 @@
 """Conversion of an export's tables to columns of the schema, one function for each kind of table.
 
-`timed` keeps the rows with valid times, as a `Batch`, from which each function takes what it needs. CUPTI's numbers
-become the words that Kineto uses.
+Each function takes what it needs from the rows of a `Batch`. CUPTI's numbers become the words that Kineto uses.
 """
 
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,19 +14,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profilers.readers.common.numbers import INT32_LIMIT, narrow, whole_numbers, workgroups
+from profilers.readers.common.numbers import INT32_LIMIT, workgroups
+from profilers.readers.common.recording import Block, Output
 from profilers.readers.common.references import Ranks, Strings
 from profilers.readers.nsys.tables import process_of
 from profilers.trace.arrays import MISSING, Ints
-from profilers.trace.columns import Spelling, constant, taken
+from profilers.trace.columns import Spelling, constant
 
 Columns = dict[str, Any]
 #: Numbers of one row, None for null.
 Row = tuple[int | None, ...]
 
 _PID = (1 << 24) - 1
-#: Most ns of a time, so that differences and sums of times fit int64.
-_TIME_LIMIT = 1 << 61
 #: CUPTI's number for no stream and no event.
 _NONE = (1 << 32) - 1
 #: Version of the interface in names such as ``cudaLaunchKernel_v7000``, which other profilers leave out.
@@ -55,54 +52,28 @@ class Context:
         Texts by number.
     ranks : Ranks
         Ranks of processes.
-    counts : Counter
-        Counts of losses, updated.
     spellings : dict of hashable to Spelling
         Texts made so far, by the function or the names that they were made with.
     """
 
     strings: Strings
     ranks: Ranks
-    counts: Counter[str]
     spellings: dict[Any, Spelling] = field(default_factory=dict)
-
-    def names(self, *choices: pa.DictionaryArray) -> pa.DictionaryArray:
-        """Return the first name of each row, the best choice first; "unknown" and counted for a row without one."""
-        if not choices[0].null_count:
-            return choices[0]
-        names = pc.coalesce(*(choice.cast(pa.string()) for choice in choices))
-        self.counts["missing_name"] += names.null_count
-        return pc.fill_null(names, "unknown").dictionary_encode()
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Rows of one table whose times are valid.
+class Batch(Block):
+    """Rows of one table of events.
 
     Parameters
     ----------
-    columns : mapping of str to array
-        Columns as `profilers.readers.nsys.tables.Tables.read` gives them.
-    start, duration : array of int64
-        Start and duration in ns; a duration may be `MISSING`.
     context : Context
         State of the export.
     """
 
-    columns: Mapping[str, Any]
-    start: Ints
-    duration: Ints
     context: Context
 
-    def ints(self, name: str) -> Ints:
-        """Return a column as int64, `MISSING` where a value is no integer."""
-        return whole_numbers(self.columns[name])
-
-    def narrow(self, name: str) -> Ints:
-        """Return a column as integers from 0 to 2^31 - 1, `MISSING` for any other value."""
-        return narrow(self.ints(name))
-
-    def texts(self, name: str, change: Callable[[str], str] | None = None) -> pa.DictionaryArray:
+    def named(self, name: str, change: Callable[[str], str] | None = None) -> pa.DictionaryArray:
         """Return the texts that a column names, each distinct one changed if `change` is given."""
         return self.context.strings.encode(self.columns[name], change)
 
@@ -136,7 +107,7 @@ class Batch:
         }
 
     def _times(self, process: Ints) -> Columns:
-        return {"rank": self.context.ranks.of(process), "start_ns": self.start, "dur_ns": self.duration}
+        return {"rank": self.context.ranks.of(process), "start_ns": self.ints("start")}
 
 
 def _members(names: Sequence[str], row: Row) -> str | None:
@@ -150,50 +121,26 @@ def _members(names: Sequence[str], row: Row) -> str | None:
     return json.dumps(members, separators=(",", ":")) if members else None
 
 
-def timed(columns: Mapping[str, Any], context: Context) -> Batch:
-    """Return the rows whose times are valid, and count the others.
-
-    Parameters
-    ----------
-    columns : mapping of str to array
-        Columns of the rows, among them ``start`` and ``end`` in ns. Rows of NVTX, which have an ``eventType``, must
-        be intervals; others are counted as markers.
-    context : Context
-        State of the export; its counts are updated.
-    """
-    counts = context.counts
-    if "eventType" in columns:
-        kind = whole_numbers(columns["eventType"])
-        interval = (np.isin(kind, _INTERVALS) | (kind == MISSING)) & (whole_numbers(columns["end"]) != MISSING)
-        counts["skipped_marker"] += int((~interval).sum())
-        columns = _rows(columns, interval)
-    start, end = whole_numbers(columns["start"]), whole_numbers(columns["end"])
-    # CUPTI writes 0 and 0 for an unknown time.
-    started = (start > -_TIME_LIMIT) & (start < _TIME_LIMIT) & ((start != 0) | (end != 0))
-    ended = (end > -_TIME_LIMIT) & (end < _TIME_LIMIT)
-    duration = np.where(started & ended, np.where(ended, end, 0) - np.where(started, start, 0), MISSING)
-    backwards = (duration < 0) & (duration != MISSING)
-    counts["dropped_no_time"] += int((~started).sum())
-    counts["dropped_negative"] += int(backwards.sum())
-    counts["missing_duration"] += int((started & ~ended).sum())
-    valid = started & ~backwards
-    return Batch(_rows(columns, valid), start[valid], duration[valid], context)
+def intervals(block: Block, out: Output) -> Block:
+    """Return the rows that are intervals; NVTX events of any other type are counted."""
+    kind = block.ints("eventType")
+    interval = (np.isin(kind, _INTERVALS) | (kind == MISSING)) & (block.ints("end") != MISSING)
+    out.skip(int((~interval).sum()), "skipped_marker")
+    return block if interval.all() else block.take(np.flatnonzero(interval))
 
 
-def _rows(columns: Mapping[str, Any], kept: Any) -> Mapping[str, Any]:
-    """Return the rows for which the flag `kept` is set."""
-    if kept.all():
-        return columns
-    return {name: taken(values, np.flatnonzero(kept)) for name, values in columns.items()}
+def _first(*names: pa.DictionaryArray) -> pa.Array:
+    """Return the first name of each row that is not null, the best first."""
+    return pc.coalesce(*(choice.cast(pa.string()) for choice in names))
 
 
 def kernels(batch: Batch) -> Columns:
     """Return columns of ``kernels``."""
-    names = batch.texts("demangledName")
+    names = batch.named("demangledName")
     if names.null_count:
-        names = batch.context.names(names, batch.texts("shortName"), batch.texts("mangledName"))
+        names = _first(names, batch.named("shortName"), batch.named("mangledName"))
     grid, block = ([batch.ints(f"{extent}{axis}") for axis in "XYZ"] for extent in ("grid", "block"))
-    groups, size = workgroups(grid, block, np.zeros(len(batch.start), dtype=bool))
+    groups, size = workgroups(grid, block, np.zeros(batch.rows, dtype=bool))
     static, dynamic = batch.ints("staticSharedMemory"), batch.ints("dynamicSharedMemory")
     fits = (static >= 0) & (dynamic >= 0) & (static < INT32_LIMIT) & (dynamic < INT32_LIMIT)
     return {
@@ -247,7 +194,7 @@ def fills(batch: Batch) -> Columns:
     return {
         **batch.device(),
         "name": batch.spelled(_fill_name, "memKind"),
-        "direction": constant("memset", len(batch.start)),
+        "direction": constant("memset", batch.rows),
         "bytes": batch.ints("bytes"),
     }
 
@@ -280,7 +227,7 @@ def launches(batch: Batch) -> Columns:
     returned = batch.ints("returnValue")  # 0 if the call succeeds
     return {
         **batch.host(),
-        "name": batch.context.names(batch.texts("nameId", partial(_VERSION.sub, ""))),
+        "name": batch.named("nameId", partial(_VERSION.sub, "")),
         "api": batch.spelled(_api, "eventClass"),
         "correlation": np.where(launched, batch.ints("correlationId"), MISSING),
         "args": batch.args(("returnValue",), [np.where(returned == 0, MISSING, returned)]),
@@ -293,13 +240,13 @@ def _api(row: Row) -> str:
 
 def ranges(batch: Batch) -> Columns:
     """Return columns of ``ranges`` from NVTX events."""
-    names, text = [batch.texts("textId")], batch.columns["text"]
+    names, text = [batch.named("textId")], batch.columns["text"]
     if not isinstance(text, np.ndarray):
         names.insert(0, text.cast(pa.string()).dictionary_encode())
     return {
         **batch.host(),
-        "name": batch.context.names(*names),
-        "category": constant("user_annotation", len(batch.start)),
+        "name": _first(*names),
+        "category": constant("user_annotation", batch.rows),
     }
 
 

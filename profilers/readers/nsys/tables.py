@@ -1,11 +1,10 @@
 """Tables of an Nsight Systems export, with the texts, processes and devices that their rows refer to.
 
-`Tables` is a SQLite file (`profilers.readers.common.database.Database`) or a folder with a file for each table
-(`TableFolder`). `read_strings` reads the texts by number, and `read_ranks` gives each process with device work a rank.
-`description` reads the tables that describe the export itself.
+The tables are in a SQLite file (`profilers.readers.common.database.Database`) or in a folder with a file for each
+(`TableFolder`). `read_ranks` gives each process with device work a rank. `version`, `clock_base_ns` and
+`devices_of` read the tables that describe the export itself.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -17,9 +16,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from profilers.errors import BrokenFileError, NotFoundError
-from profilers.readers.common.database import Database
-from profilers.readers.common.numbers import positive, whole_numbers
-from profilers.readers.common.references import Ranks, Strings
+from profilers.readers.common.numbers import positive
+from profilers.readers.common.recording import Recording
+from profilers.readers.common.references import Ranks
 from profilers.trace.arrays import MISSING, Ints, arrow_array
 from profilers.trace.columns import combinations
 from profilers.trace.schema import OWN_RANK
@@ -99,10 +98,6 @@ class TableFolder:
                     yield batch.slice(first, _BATCH)
 
 
-#: Tables by name, read column by column.
-Tables = Database | TableFolder
-
-
 def _files(path: Path) -> list[Path]:
     try:
         return sorted(file for file in path.iterdir() if file.is_file())
@@ -130,41 +125,6 @@ def _values(column: Any) -> Any:
     return column.cast(pa.string())
 
 
-def until_damage(
-    tables: Tables, table: str, columns: Sequence[str], counts: Counter[str] | None = None
-) -> Iterator[dict[str, Any]]:
-    """Yield the batches of a table before its damage; none if the table is absent.
-
-    Parameters
-    ----------
-    tables : Tables
-        Tables of the export.
-    table : str
-        Name of the table.
-    columns : sequence of str
-        Names of the columns to read.
-    counts : Counter, optional
-        Counts of the export, to which a damaged table is added.
-    """
-    if table not in tables.tables:
-        return
-    try:
-        yield from tables.read(table, columns)
-    except BrokenFileError:
-        if counts is not None:
-            counts["damaged_tables"] += 1
-
-
-def read_strings(tables: Tables, counts: Counter[str]) -> Strings:
-    """Return the texts of an export, up to where their table is damaged; none if there is no table."""
-    ids, texts = [np.empty(0, dtype=np.int64)], [pa.array([], pa.string())]
-    for batch in until_damage(tables, "StringIds", ("id", "value"), counts):
-        if not isinstance(batch["value"], np.ndarray):  # else there are nulls only
-            ids.append(whole_numbers(batch["id"]))
-            texts.append(batch["value"].cast(pa.string()))
-    return Strings(np.concatenate(ids), pa.concat_arrays(texts))
-
-
 _PID_BITS = 24
 
 
@@ -173,7 +133,7 @@ def process_of(identifiers: Ints) -> Ints:
     return np.where(identifiers == MISSING, MISSING, identifiers >> _PID_BITS)
 
 
-def read_ranks(tables: Tables, names: Sequence[str]) -> tuple[Ranks, list[tuple[int, int]]]:
+def read_ranks(tables: Recording, names: Sequence[str]) -> tuple[Ranks, list[tuple[int, int]]]:
     """Return the ranks of the processes that did device work, and each rank with each device that it used.
 
     Ranks must be known before the first row is given to a sink, so the tables are read twice, first for two columns.
@@ -187,8 +147,8 @@ def read_ranks(tables: Tables, names: Sequence[str]) -> tuple[Ranks, list[tuple[
     """
     pairs: set[tuple[int, int]] = set()
     for name in names:
-        for batch in until_damage(tables, name, ("globalPid", "deviceId")):
-            process, device = process_of(whole_numbers(batch["globalPid"])), whole_numbers(batch["deviceId"])
+        for block in tables.uncounted().blocks(name, ("globalPid", "deviceId")):
+            process, device = process_of(block.ints("globalPid")), block.ints("deviceId")
             firsts = combinations(np.stack([process, device]))[1]
             pairs.update(zip(process[firsts].tolist(), device[firsts].tolist(), strict=True))
     processes = sorted({process for process, _ in pairs} - {int(MISSING)})
@@ -197,16 +157,7 @@ def read_ranks(tables: Tables, names: Sequence[str]) -> tuple[Ranks, list[tuple[
     return Ranks(rank_of, len(rank_of)), used
 
 
-def description(tables: Tables, ranks: Ranks, used: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """Return what the export states of itself, as arguments of `TraceMeta`: version, start of the clock and devices."""
-    return {
-        "version": _version(tables),
-        "clock_base_ns": _clock_base_ns(tables),
-        "devices": _devices(tables, used if ranks.numbers else None),
-    }
-
-
-def _version(tables: Tables) -> str:
+def version(tables: Recording) -> str:
     """Return the version of the schema and of the product that wrote the export, as far as it states them."""
     stated: dict[str, Any] = {}
     for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
@@ -216,7 +167,7 @@ def _version(tables: Tables) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items() if version) or "schema unknown"
 
 
-def _clock_base_ns(tables: Tables) -> int:
+def clock_base_ns(tables: Recording) -> int:
     """Return the start of the session in ns since the epoch, 0 if the export does not state it."""
     for row in _rows(tables, "TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)):
         if isinstance(row["utcEpochNs"], int) and row["utcEpochNs"] > 0:
@@ -224,7 +175,7 @@ def _clock_base_ns(tables: Tables) -> int:
     return 0
 
 
-def _devices(tables: Tables, used: Sequence[tuple[int, int]] | None) -> tuple[DeviceProperties, ...]:
+def devices_of(tables: Recording, used: Sequence[tuple[int, int]] | None) -> tuple[DeviceProperties, ...]:
     """Return the properties of the devices that each rank used; of all devices if `used` is None."""
     rows = _rows(tables, "TARGET_INFO_GPU", ("id", "name", "smCount", "totalMemory"))
     listed = {row["id"]: row for row in rows if isinstance(row["id"], int)}
@@ -235,9 +186,9 @@ def _devices(tables: Tables, used: Sequence[tuple[int, int]] | None) -> tuple[De
     )
 
 
-def _rows(tables: Tables, table: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+def _rows(tables: Recording, table: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     """Yield the rows of a small table; no rows if the table is absent."""
-    for batch in until_damage(tables, table, columns):
-        values = [arrow_array(v, v == MISSING) if isinstance(v, np.ndarray) else v for v in batch.values()]
+    for block in tables.uncounted().blocks(table, columns):
+        values = [arrow_array(v, v == MISSING) if isinstance(v, np.ndarray) else v for v in block.columns.values()]
         for row in zip(*(column.to_pylist() for column in values), strict=True):
-            yield dict(zip(batch, row, strict=True))
+            yield dict(zip(columns, row, strict=True))

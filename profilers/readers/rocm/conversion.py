@@ -1,12 +1,22 @@
-"""Words of ROCm's tools as words of the schema: domains of calls, directions of copies and names of kernels."""
+"""Words of ROCm's tools as words of the schema: domains of calls, directions of copies, names of kernels, and GPUs."""
 
 import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profilers.trace.arrays import Bools
+from profilers.readers.common.json_documents import ints, listed
+from profilers.readers.common.numbers import narrow
+from profilers.readers.common.recording import Output
+from profilers.readers.common.references import renamed
+from profilers.trace.arrays import MISSING, Bools, Ints
+from profilers.trace.columns import constant, lookup
+from profilers.trace.schema import OWN_RANK
+from profilers.trace.trace import DeviceProperties
 
 
 def is_text(values: pa.Array, text: str) -> Bools:
@@ -82,3 +92,106 @@ def kernel_name(text: str) -> str:
     ('copyBuffer', 'void f<int>(int)')
     """
     return _CLONE.sub("", text.strip().removeprefix('"').removesuffix('"'))
+
+
+#: A GPU as rocprofv3 lists it: its position among the agents of the machine, the number or handle by which events name
+#: it, and its properties.
+Gpu = tuple[int, int, DeviceProperties]
+
+
+def gpu_properties(names: Iterable[str | None], properties: Mapping[str, Any]) -> DeviceProperties:
+    """Return the properties of a GPU from the JSON that rocprofv3 writes of it.
+
+    Parameters
+    ----------
+    names : iterable of str or None
+        Candidates for the name; the first that is not empty counts.
+    properties : mapping of str to Any
+        JSON object with ``cu_count`` and ``mem_banks``.
+    """
+    units = int(ints([properties], "cu_count")[0])
+    banks = ints(listed(properties.get("mem_banks")), "size_in_bytes").tolist()
+    name = next((name for name in names if name), "")
+    return DeviceProperties(OWN_RANK, 0, name, units if units > 0 else None, max(banks, default=0) or None)
+
+
+class Agents:
+    """The agents of a machine, CPUs and GPUs; numbers the GPUs as devices.
+
+    Parameters
+    ----------
+    gpus : iterable of Gpu
+        GPUs in any order. If there is none, as in recordings that list no agents, the key of an agent is its device.
+
+    Examples
+    --------
+    >>> gpu = gpu_properties(["MI300X"], {"cu_count": 304})
+    >>> agents = Agents([(2, 9, gpu), (1, 8, gpu)])
+    >>> agents.devices(np.array([8, 9])).tolist(), (agents.devices(np.array([7])) == MISSING).tolist()
+    ([0, 1], [True])
+    """
+
+    def __init__(self, gpus: Iterable[Gpu]) -> None:
+        self._gpus = {key: properties for _, key, properties in sorted(gpus, key=lambda gpu: gpu[:2])}
+
+    def devices(self, keys: Ints) -> Ints:
+        """Return the device of each agent key, `MISSING` for a CPU."""
+        if not self._gpus:
+            return narrow(keys)
+        return lookup(np.array([*self._gpus]), np.arange(len(self._gpus)), keys)
+
+    def copies(self, words: pa.Array, source: Ints, target: Ints) -> dict[str, Any]:
+        """Return the columns ``name``, ``direction`` and ``device`` of copies that rocprofv3 recorded.
+
+        The device is the source if that is a GPU, else the target. If the recording lists no GPU, the direction tells
+        whether source or target is the device.
+
+        Parameters
+        ----------
+        words : array of string
+            Directions in rocprofv3's spelling, such as ``MEMORY_COPY_HOST_TO_DEVICE``.
+        source, target : array of int64
+            Keys of the agents that a copy reads and writes.
+        """
+        words = words.fill_null("")
+        directions = renamed(words, copy_direction).cast(pa.string())
+        source_gpu, target_gpu = self.devices(source), self.devices(target)
+        peers = (source_gpu != target_gpu) & (source_gpu != MISSING) & (target_gpu != MISSING) & bool(self._gpus)
+        is_target = source_gpu == MISSING if self._gpus else is_text(directions, "HtoD")
+        return {
+            "name": words,
+            "direction": with_peers(directions, peers),
+            "device": np.where(is_target, target_gpu, source_gpu),
+        }
+
+    def properties(self, rank: int) -> tuple[DeviceProperties, ...]:
+        """Return name, compute units and memory of every GPU, as devices of `rank`."""
+        return tuple(replace(gpu, rank=rank, device=i) for i, gpu in enumerate(self._gpus.values()))
+
+
+def lanes(stream: Ints, queue: Ints, correlation: Ints) -> dict[str, Ints]:
+    """Return the columns ``stream``, ``queue`` and ``correlation``.
+
+    In versions of rocprofv3 that name no stream, the queue stands for it.
+    """
+    return {"stream": queue if (stream == MISSING).all() else stream, "queue": queue, "correlation": correlation}
+
+
+def write_calls(out: Output, domain: str, columns: Mapping[str, Any], end: Ints) -> None:
+    """Give calls of one domain to the sink, as launches or as ranges.
+
+    Parameters
+    ----------
+    out : Output
+        Takes the events.
+    domain : str
+        Domain of the calls, as for `call_kind`.
+    columns : mapping of str to array
+        Columns as for `Output.write`. A range has no ``correlation``, so this column is left out.
+    end : array of int64
+        End of each call in ns.
+    """
+    kind, category = call_kind(domain)
+    word = {"api" if kind == "launches" else "category": constant(category, len(end))}
+    kept = {name: values for name, values in columns.items() if kind == "launches" or name != "correlation"}
+    out.write(kind, kept | word, end)

@@ -15,9 +15,9 @@ from pyarrow import csv as arrow_csv
 
 from profilers.readers.common.csv_rows import distinct
 from profilers.readers.common.reader import Sink
+from profilers.readers.common.recording import Block
 from profilers.readers.common.references import text_list
 from profilers.readers.common.source import open_source
-from profilers.readers.rocm.records import Block
 
 _BLOCK = 4 << 20
 #: Bytes of the longest line; a longer one is damage, such as a file without line ends.

@@ -20,10 +20,10 @@ from profilers.readers.common.database import open_database
 from profilers.readers.common.json_documents import json_object
 from profilers.readers.common.numbers import narrow, plain_text, workgroups
 from profilers.readers.common.reader import Head, Sink
+from profilers.readers.common.recording import Block, Join, Output, Recording
 from profilers.readers.common.references import Ranks, text_list
 from profilers.readers.rocm import conversion
-from profilers.readers.rocm.databases import Join, Recording
-from profilers.readers.rocm.records import Agents, Block, Gpu, Output, gpu_properties, lanes
+from profilers.readers.rocm.conversion import Agents, Gpu, gpu_properties, lanes, write_calls
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties, TraceMeta
@@ -149,7 +149,7 @@ class Session:
                 "thread": np.where(system_thread == MISSING, thread, system_thread),
                 "correlation": np.where(np.isin(process, self._ranks.processes), self._correlation(regions), MISSING),
             }
-            self._out.write_calls(self._domain(number), columns, regions.ints("end"))
+            write_calls(self._out, self._domain(number), columns, regions.ints("end"))
 
     def _region_names(self, block: Block, domain: str) -> pa.Array:
         """Return the names of regions; the name of a marker is the message of its event."""

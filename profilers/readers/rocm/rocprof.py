@@ -19,12 +19,12 @@ from profilers.readers.common.database import SIGNATURE, open_database
 from profilers.readers.common.json_documents import Document, opening
 from profilers.readers.common.numbers import integer, plain_text, workgroups
 from profilers.readers.common.reader import Head, Sink
+from profilers.readers.common.recording import Block, Output, Recording
 from profilers.readers.common.references import renamed, text_list
 from profilers.readers.common.source import read_source
 from profilers.readers.rocm import conversion
-from profilers.readers.rocm.databases import Recording
+from profilers.readers.rocm.conversion import write_calls
 from profilers.readers.rocm.delimited import blocks
-from profilers.readers.rocm.records import Block, Output
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.columns import constant
 from profilers.trace.schema import OWN_RANK
@@ -230,7 +230,7 @@ def _write(table: str, block: Block, out: Output) -> None:
     else:
         # The pid of calls and annotations is a lane of the viewer and no process.
         calls = {**_common(block, "Name"), "thread": block.ints("tid"), "correlation": block.ints("Index")}
-        out.write_calls(_DOMAINS[table], calls, end)
+        write_calls(out, _DOMAINS[table], calls, end)
 
 
 def _kernels(block: Block) -> dict[str, Any]:

@@ -16,11 +16,11 @@ import numpy as np
 from profilers.errors import BrokenFileError
 from profilers.readers.common.numbers import workgroups
 from profilers.readers.common.reader import Head, Sink
+from profilers.readers.common.recording import Block, Join, Output
 from profilers.readers.common.references import Ranks, renamed
 from profilers.readers.rocm import conversion
-from profilers.readers.rocm.databases import Join
+from profilers.readers.rocm.conversion import Agents, Gpu, write_calls
 from profilers.readers.rocm.delimited import blocks
-from profilers.readers.rocm.records import Agents, Block, Gpu, Output
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties, TraceMeta
@@ -181,7 +181,7 @@ class _Events:
                 "args": calls.arguments(("Domain",)),
                 "correlation": correlation,
             }
-            self._out.write_calls(domain, columns, calls.ints("End_Timestamp"))
+            write_calls(self._out, domain, columns, calls.ints("End_Timestamp"))
 
     def _counters(self, block: Block) -> None:
         """Write counters, one value a row; a kernel is repeated for each of its counters."""

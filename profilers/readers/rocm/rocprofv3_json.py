@@ -16,10 +16,10 @@ from profilers.errors import BrokenFileError
 from profilers.readers.common.json_documents import ints, listed, load, mapped, opening, walked
 from profilers.readers.common.numbers import narrow, plain_text, workgroups
 from profilers.readers.common.reader import Head, Sink
+from profilers.readers.common.recording import Block, Join, Output
 from profilers.readers.common.references import Strings, text_list
 from profilers.readers.rocm import conversion
-from profilers.readers.rocm.databases import Join
-from profilers.readers.rocm.records import Agents, Block, Gpu, Output, gpu_properties, lanes
+from profilers.readers.rocm.conversion import Agents, Gpu, gpu_properties, lanes, write_calls
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties, TraceMeta
@@ -179,7 +179,7 @@ class _Process:
                 "thread": ints(calls, "thread_id"),
                 "correlation": correlation if self._causes_work else np.full(len(calls), MISSING),
             }
-            self._out.write_calls(domain, columns, ints(calls, "end_timestamp"))
+            write_calls(self._out, domain, columns, ints(calls, "end_timestamp"))
 
     def _call_names(self, records: list[Any], correlation: Ints, domain: str) -> pa.Array:
         """Return the names of calls; the name of a marker is its message."""

@@ -18,10 +18,9 @@ import pyarrow as pa
 from profilers.readers.common.database import open_database
 from profilers.readers.common.numbers import IN_WORK_ITEMS, narrow, whole_numbers, workgroups
 from profilers.readers.common.reader import Head, Sink
+from profilers.readers.common.recording import Block, Join, Output, Recording
 from profilers.readers.common.references import Ranks, renamed
 from profilers.readers.rocm import conversion
-from profilers.readers.rocm.databases import Join, Recording
-from profilers.readers.rocm.records import Block, Output
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.columns import constant
 from profilers.trace.trace import TraceMeta

@@ -1,30 +1,29 @@
-"""Tables of records as ROCm's tools write them, and how their rows become events.
+"""Tables of a recording, and how their rows become events.
 
-`Block` holds rows of one table as columns, whatever the format: CSV, JSON or SQLite. `Output` gives rows with a start
-and an end to a sink. `Agents` numbers the GPUs of a machine as rocprofv3 lists them.
+`Block` holds rows of one table as columns, whatever the format: CSV, JSON, SQLite or Arrow. `Recording` reads the
+tables of one file up to where they are damaged; `Join` looks up the rows that other rows refer to by number. `Output`
+gives rows with a start and an end to a sink.
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from profilers.readers.common.json_documents import ints, listed
+from profilers.errors import BrokenFileError
 from profilers.readers.common.numbers import TIMES_NS, finite_number, narrow, whole_numbers
 from profilers.readers.common.reader import Sink
-from profilers.readers.common.references import Change, renamed, text_list
+from profilers.readers.common.references import Change, Strings, renamed, text_list
 from profilers.readers.common.source import require_events
-from profilers.readers.rocm import conversion
 from profilers.trace.arrays import MISSING, Ints
-from profilers.trace.columns import combinations, constant, encoded, lookup, taken
-from profilers.trace.schema import OWN_RANK
+from profilers.trace.columns import combinations, encoded, lookup, taken
 from profilers.trace.trace import DeviceProperties, Quality, TraceMeta
 
 #: Texts with fewer digits are integers of 64 bits.
@@ -179,23 +178,6 @@ class Output:
         self.counts["missing_name"] += names.null_count
         return names.cast(pa.string()).fill_null("unknown").dictionary_encode() if names.null_count else names
 
-    def write_calls(self, domain: str, columns: Mapping[str, Any], end: Ints) -> None:
-        """Give calls of one domain to the sink, as launches or as ranges.
-
-        Parameters
-        ----------
-        domain : str
-            Domain of the calls, as for `call_kind`.
-        columns : mapping of str to array
-            Columns as for `write`. A range has no ``correlation``, so this column is left out.
-        end : array of int64
-            End of each call in ns.
-        """
-        kind, category = conversion.call_kind(domain)
-        word = {"api" if kind == "launches" else "category": constant(category, len(end))}
-        kept = {name: values for name, values in columns.items() if kind == "launches" or name != "correlation"}
-        self.write(kind, kept | word, end)
-
     def skip(self, rows: int, why: str) -> None:
         """Count rows of the recording under `why`, as in `profilers.trace.trace.Quality`."""
         self.counts["events"] += rows
@@ -240,84 +222,127 @@ def _is_time(values: Ints) -> Any:
     return (values >= TIMES_NS.start) & (values < TIMES_NS.stop)
 
 
-#: A GPU as rocprofv3 lists it: its position among the agents of the machine, the number or handle by which events name
-#: it, and its properties.
-Gpu = tuple[int, int, DeviceProperties]
+class Tables(Protocol):
+    """The tables of an open file or folder; `profilers.readers.common.database.Database` documents them."""
+
+    @property
+    def path(self) -> Path:
+        """The file or folder."""
+        ...
+
+    @property
+    def tables(self) -> Mapping[str, tuple[str, ...]]:
+        """Names of the columns by table."""
+        ...
+
+    def read(self, table: str, columns: Sequence[str], /) -> Iterator[dict[str, Any]]:
+        """Yield batches of the named columns."""
+        ...
 
 
-def gpu_properties(names: Iterable[str | None], properties: Mapping[str, Any]) -> DeviceProperties:
-    """Return the properties of a GPU from the JSON that rocprofv3 writes of it.
-
-    Parameters
-    ----------
-    names : iterable of str or None
-        Candidates for the name; the first that is not empty counts.
-    properties : mapping of str to Any
-        JSON object with ``cu_count`` and ``mem_banks``.
-    """
-    units = int(ints([properties], "cu_count")[0])
-    banks = ints(listed(properties.get("mem_banks")), "size_in_bytes").tolist()
-    name = next((name for name in names if name), "")
-    return DeviceProperties(OWN_RANK, 0, name, units if units > 0 else None, max(banks, default=0) or None)
-
-
-class Agents:
-    """The agents of a machine, CPUs and GPUs; numbers the GPUs as devices.
+class Recording:
+    """The tables of an open recording.
 
     Parameters
     ----------
-    gpus : iterable of Gpu
-        GPUs in any order. If there is none, as in recordings that list no agents, the key of an agent is its device.
-
-    Examples
-    --------
-    >>> gpu = gpu_properties(["MI300X"], {"cu_count": 304})
-    >>> agents = Agents([(2, 9, gpu), (1, 8, gpu)])
-    >>> agents.devices(np.array([8, 9])).tolist(), (agents.devices(np.array([7])) == MISSING).tolist()
-    ([0, 1], [True])
+    database : Tables
+        The open file or folder.
+    counts : Counter
+        Counts of the file; damaged tables are added.
     """
 
-    def __init__(self, gpus: Iterable[Gpu]) -> None:
-        self._gpus = {key: properties for _, key, properties in sorted(gpus, key=lambda gpu: gpu[:2])}
+    def __init__(self, database: Tables, counts: Counter[str]) -> None:
+        self._database = database
+        self.path = database.path
+        self._counts = counts
+        #: Names of the columns by table.
+        self.tables = database.tables
 
-    def devices(self, keys: Ints) -> Ints:
-        """Return the device of each agent key, `MISSING` for a CPU."""
-        if not self._gpus:
-            return narrow(keys)
-        return lookup(np.array([*self._gpus]), np.arange(len(self._gpus)), keys)
+    def uncounted(self) -> "Recording":
+        """Return the same tables, to be read twice: their damage is not counted again."""
+        return Recording(self._database, Counter())
 
-    def copies(self, words: pa.Array, source: Ints, target: Ints) -> dict[str, Any]:
-        """Return the columns ``name``, ``direction`` and ``device`` of copies that rocprofv3 recorded.
+    def check(self, table: str, required: Iterable[str]) -> None:
+        """Check that a table has the columns that an event needs.
 
-        The device is the source if that is a GPU, else the target. If the recording lists no GPU, the direction tells
-        whether source or target is the device.
+        Raises
+        ------
+        BrokenFileError
+            A column is absent; the message names the file, the table and the column.
+        """
+        if missing := sorted(set(required) - set(self.tables.get(table, ()))):
+            raise BrokenFileError(f"{self.path}: table {table} lacks the columns {', '.join(missing)}; record again")
+
+    def blocks(self, table: str, columns: Sequence[str]) -> Iterator[Block]:
+        """Yield the rows of a table up to where it is damaged, which is counted; no rows if the table is absent."""
+        if table not in self.tables:
+            return
+        try:
+            yield from map(Block, self._database.read(table, columns))
+        except BrokenFileError:
+            self._counts["damaged_tables"] += 1
+
+    def join(self, table: str, columns: Sequence[str]) -> "Join":
+        """Return integer columns of all rows of a table, 8 bytes a value; empty if the table is absent."""
+        return Join(columns, [[block.ints(name) for name in columns] for block in self.blocks(table, columns)])
+
+    def strings(self, table: str, columns: Sequence[str] = ("id", "string")) -> Strings:
+        """Return the texts of a table.
 
         Parameters
         ----------
-        words : array of string
-            Directions in rocprofv3's spelling, such as ``MEMORY_COPY_HOST_TO_DEVICE``.
-        source, target : array of int64
-            Keys of the agents that a copy reads and writes.
+        table : str
+            Name of the table.
+        columns : sequence of str
+            The column of numbers, then columns of texts; the first text that is not empty counts.
         """
-        words = words.fill_null("")
-        directions = renamed(words, conversion.copy_direction).cast(pa.string())
-        source_gpu, target_gpu = self.devices(source), self.devices(target)
-        peers = (source_gpu != target_gpu) & (source_gpu != MISSING) & (target_gpu != MISSING) & bool(self._gpus)
-        is_target = source_gpu == MISSING if self._gpus else conversion.is_text(directions, "HtoD")
-        return {
-            "name": words,
-            "direction": conversion.with_peers(directions, peers),
-            "device": np.where(is_target, target_gpu, source_gpu),
-        }
+        texts: dict[int, str] = {}
+        for block in self.blocks(table, columns):
+            for name in columns[1:]:
+                pairs = zip(block.ints(columns[0]).tolist(), block.texts(name).to_pylist(), strict=True)
+                for key, text in pairs:  # a loop over the distinct texts, 0.2 us each
+                    if text:
+                        texts.setdefault(key, text)
+        return Strings(np.fromiter(texts, np.int64), pa.array(texts.values(), pa.string()))
 
-    def properties(self, rank: int) -> tuple[DeviceProperties, ...]:
-        """Return name, compute units and memory of every GPU, as devices of `rank`."""
-        return tuple(replace(gpu, rank=rank, device=i) for i, gpu in enumerate(self._gpus.values()))
+    def schema_version(self, table: str) -> str | None:
+        """Return the version of the schema that a table of metadata states, or None."""
+        for block in self.blocks(table, ("tag", "value")):
+            values = dict(zip(block.texts("tag").to_pylist(), block.texts("value").to_pylist(), strict=True))
+            if version := values.get("schema_version"):
+                return str(version)
+        return None
 
 
-def lanes(stream: Ints, queue: Ints, correlation: Ints) -> dict[str, Ints]:
-    """Return the columns ``stream``, ``queue`` and ``correlation``.
+class Join:
+    """A table whose rows are looked up by number; the first row counts if a number repeats.
 
-    In versions of rocprofv3 that name no stream, the queue stands for it.
+    Parameters
+    ----------
+    names : sequence of str
+        Names of the columns; the first holds the number.
+    blocks : sequence of sequence of array of int64
+        Blocks of rows: the columns of each, in the order of `names`.
+
+    Examples
+    --------
+    >>> from profilers.trace.arrays import MISSING
+    >>> join = Join(("id", "pid"), [[np.array([7, 3]), np.array([70, 30])]])
+    >>> join("pid", np.array([3, 7])).tolist(), (join("pid", np.array([5])) == MISSING).tolist()
+    ([30, 70], [True])
     """
-    return {"stream": queue if (stream == MISSING).all() else stream, "queue": queue, "correlation": correlation}
+
+    def __init__(self, names: Sequence[str], blocks: Sequence[Sequence[Ints]]) -> None:
+        columns = [np.concatenate(arrays) for arrays in zip(*blocks, strict=True)]
+        columns = columns or [np.empty(0, np.int64)] * len(names)
+        order = np.argsort(columns[0], kind="stable")
+        self._key = columns[0][order]
+        self._columns = {name: values[order] for name, values in zip(names, columns, strict=True)}
+
+    def __call__(self, name: str, numbers: Ints) -> Ints:
+        """Return a column of the rows with these numbers, `MISSING` for a number without a row."""
+        return lookup(self._key, self._columns[name], numbers)
+
+    def column(self, name: str) -> Ints:
+        """Return a whole column, in the order of the numbers."""
+        return self._columns[name]
