@@ -6,7 +6,7 @@ that it launched itself: the innermost operator around the launch counts, not it
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from profilers.trace.arrays import MISSING, Ints, integers, strings
 from profilers.trace.columns import combinations, lookup
 from profilers.trace.compiled import compiled
 from profilers.trace.trace import Trace
-from seqpoint.notebook import Table
+from seqpoint.notebook import Table, table_of
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
@@ -201,20 +201,12 @@ def kernels_text(trace: Trace, top: int = TOP) -> Table:
         Most rows of the table.
     """
     rows = kernels_by_name(trace)
-    cells = [
-        (
-            _cut(row.name),
-            row.class_,
-            row.kernels,
-            duration(row.time_ns),
-            f"{100 * row.share:.1f}",
-            "-" if row.median_ns is None else duration(row.median_ns),
-            row.streams,
-        )
-        for row in rows[:top]
-    ]
-    columns = ("kernel~", "class~", "kernels", "time", "share %", "median", "streams")
-    return Table(_title("Kernels by name", trace, rows, top), columns, cells)
+    columns = {
+        "kernel~": "{name}", "class~": "{class_}", "kernels": "{kernels}", "time": "{time_ns:time}",
+        "share %": "{share:.1%}", "median": "{median_ns:time}", "streams": "{streams}",
+    }  # fmt: skip
+    cells = [replace(row, name=_cut(row.name)) for row in rows[:top]]
+    return table_of(_title("Kernels by name", trace, rows, top), columns, cells)
 
 
 def operators_text(trace: Trace, top: int = TOP) -> Table:
@@ -228,20 +220,13 @@ def operators_text(trace: Trace, top: int = TOP) -> Table:
         Most rows of the table.
     """
     rows = operators_by_name(trace)
-    cells = [
-        (
-            _cut(row.name or NO_OPERATOR),
-            row.calls,
-            row.kernels,
-            duration(row.time_ns),
-            f"{100 * row.share:.1f}",
-            duration(row.host_ns),
-        )
-        for row in rows[:top]
-    ]
-    columns = ("operator~", "calls", "kernels", "device time", "share %", "host time")
+    columns = {
+        "operator~": "{name}", "calls": "{calls}", "kernels": "{kernels}", "device time": "{time_ns:time}",
+        "share %": "{share:.1%}", "host time": "{host_ns:time}",
+    }  # fmt: skip
+    cells = [replace(row, name=_cut(row.name or NO_OPERATOR)) for row in rows[:top]]
     note = "Kernels count for the innermost operator that launched them. Host time is without the operators called."
-    return Table(_title("Operators", trace, rows, top), columns, cells, note=note)
+    return table_of(_title("Operators", trace, rows, top), columns, cells, note=note)
 
 
 def _cut(name: str) -> str:

@@ -1,7 +1,7 @@
 """Description of a trace: devices, steps, communication, kernels by class, copies, and the quality of the data."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,9 @@ from profilers.trace.quality import NOTE, WARNING, quality_notes
 from profilers.trace.steps import StepTimes, step_times
 from profilers.trace.trace import Trace, TraceMeta
 from seqpoint.breakdown import NO_OPERATOR, TOP, kernels_by_name, kernels_text, operators_by_name, operators_text
-from seqpoint.communication import DeviceRow, communication_notes, communication_table, device_text
+from seqpoint.communication import DeviceRow, communication_notes, communication_table
 from seqpoint.iteration_table import IterationTable, iteration_table
-from seqpoint.notebook import DataFrame, Table, as_html, data_frame
+from seqpoint.notebook import DataFrame, Table, as_html, data_frame, table_of
 from seqpoint.units import duration
 
 #: Tables that `describe` adds.
@@ -210,12 +210,12 @@ class Description:
     def named_tables(self) -> dict[str, Table]:
         """Return the devices, their communication, the kernels by class, the copies and the counts of the reader."""
         where = "in the steps" if self.steps else "in the whole recording, which has no iteration"
-        classes = [(row.class_, row.kernels, duration(row.time_ns), f"{100 * row.share:.1f}") for row in self.classes]
+        classes = {"class~": "{class_}", "kernels": "{kernels}", "time": "{time_ns:time}", "share %": "{share:.1%}"}
         return {
             "devices": self._steps_text() if self.steps else self._recording_text(),
             "communication": communication_table(f"Communication {where}", self._device_rows()),
             "late": _late_text(late_ranks(self.trace)),
-            "classes": Table("Kernels by class, whole recording", ("class~", "kernels", "time", "share %"), classes),
+            "classes": table_of("Kernels by class, whole recording", classes, self.classes),
             "copies": _copies_text(self.copies),
             "quality": quality_table(self.trace.meta, row_counts(self.trace)),
         }
@@ -239,36 +239,24 @@ class Description:
         return [(row.rank, row.device, row.times) for row in self.devices]
 
     def _steps_text(self) -> Table:
-        columns = ("rank", "device", "steps", "elapsed", "median step", "median latency", "busy", "busy %")
-        rows = [
-            (
-                row.rank,
-                device_text(row.device),
-                row.steps,
-                *map(duration, (row.elapsed_ns, row.step_ns, row.latency_ns)),
-                "-" if row.busy_ns is None else duration(row.busy_ns),
-                "-" if row.busy_share is None else f"{100 * row.busy_share:.1f}",
-            )
-            for row in self.steps
-        ]
+        columns = {
+            "rank": "{rank}", "device": "{device}", "steps": "{steps}", "elapsed": "{elapsed_ns:time}",
+            "median step": "{step_ns:time}", "median latency": "{latency_ns:time}", "busy": "{busy_ns:time}",
+            "busy %": "{busy_share:.1%}",
+        }  # fmt: skip
         note = (
             "Steps add up to the elapsed time. Latency counts from the start of the iteration on the host. "
             "Busy: at least one kernel or copy is on the device."
         )
-        return Table("Devices in the steps, each from one completion to the next", columns, rows, note=note)
+        return table_of("Devices in the steps, each from one completion to the next", columns, self.steps, note=note)
 
     def _recording_text(self) -> Table:
-        rows = [
-            (
-                row.rank,
-                device_text(row.device),
-                *map(duration, (row.span_ns, row.times.busy_ns)),
-                f"{100 * row.busy_share:.1f}",
-            )
-            for row in self.devices
-        ]
+        columns = {
+            "rank": "{rank}", "device": "{device}", "span": "{span_ns:time}", "busy": "{times.busy_ns:time}",
+            "busy %": "{busy_share:.1%}",
+        }  # fmt: skip
         title = "Devices in the whole recording, which has no iteration: from their first to their last work"
-        return Table(title, ("rank", "device", "span", "busy", "busy %"), rows)
+        return table_of(title, columns, self.devices)
 
     def plot(self) -> Any:
         """Return the chart of the time in kernels by class, as a HoloViews object."""
@@ -453,23 +441,22 @@ def _recording_notes(trace: Trace) -> list[str]:
 
 def _late_text(rows: Sequence[LateRank]) -> Table:
     title = f"Ranks that others wait for, whole recording{f', the first {_MAX_LATE}' if len(rows) > _MAX_LATE else ''}"
-    columns = ("rank", "collectives started last", "others wait, added up")
-    cells = [(row.rank, row.collectives, duration(row.waited_ns)) for row in rows[:_MAX_LATE]]
-    return Table(title, columns, cells)
+    columns = {
+        "rank": "{rank}", "collectives started last": "{collectives}", "others wait, added up": "{waited_ns:time}",
+    }  # fmt: skip
+    return table_of(title, columns, rows[:_MAX_LATE])
 
 
 def _copies_text(copies: Sequence[CopyTime]) -> Table:
+    columns = {
+        "direction~": "{c.direction}", "copies": "{c.copies}", "bytes": "{c.bytes:,}", "time": "{c.time_ns:time}",
+        "GB/s": "{gbps:.3g}",
+    }  # fmt: skip
     rows = [
-        (
-            row.direction or "unknown",
-            row.copies,
-            "-" if row.bytes is None else f"{row.bytes:,}",
-            duration(row.time_ns),
-            "-" if row.bytes_per_s is None else f"{row.bytes_per_s / 1e9:.3g}",
-        )
+        {"c": replace(row, direction=row.direction or "unknown"), "gbps": row.bytes_per_s and row.bytes_per_s / 1e9}
         for row in copies
     ]
-    return Table("Copies by direction, whole recording", ("direction~", "copies", "bytes", "time", "GB/s"), rows)
+    return table_of("Copies by direction, whole recording", columns, rows)
 
 
 def _copies(trace: Trace) -> tuple[CopyTime, ...]:

@@ -1,11 +1,14 @@
 """Results as text: tables for the terminal and for pages, and the HTML of a result in a notebook."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from string import Formatter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from seqpoint.columns import sentences
+from seqpoint.units import duration
 
 if TYPE_CHECKING:
     from pandas import DataFrame as DataFrame
@@ -63,6 +66,60 @@ class Table:
     def frame(self) -> DataFrame:
         """Return the table for pandas; its cells stay text."""
         return data_frame(self.rows, list(self.names))
+
+
+class _Cells(Formatter):
+    """Format strings with the units of `table_of`, whose names are keys or attributes of a row."""
+
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return a key of the row, or an attribute if the row has no keys."""
+        (row,) = args
+        return row[key] if isinstance(row, Mapping) else getattr(row, str(key))
+
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        """Format a value: a dash if it is unknown, a time, or a number scaled to the unit at the end of its format."""
+        if value is None or value != value:
+            return "-"
+        if format_spec == "time":
+            return duration(value)
+        for unit, factor in _UNITS.items():
+            if format_spec.endswith(unit):
+                return format(factor * value, f"{format_spec.removesuffix(unit)}f")
+        return super().format_field(value, format_spec)
+
+
+#: Units of a format, with the factor from a share, from seconds, and from nanoseconds.
+_UNITS: Mapping[str, float] = MappingProxyType({"%": 1e2, "ms": 1e3, "us": 1e-3})
+
+
+def table_of(
+    title: str, columns: Mapping[str, str], rows: Iterable[object], *, verbose: bool = False, note: str = ""
+) -> Table:
+    """Return the table of some results.
+
+    Parameters
+    ----------
+    title : str
+        Title above the table.
+    columns : mapping of str to str
+        Headings, as `Table` takes them, and the format string of the cells below each. A format may be ``time`` (from
+        nanoseconds). It may end in a unit, which is not printed: ``%`` (from a share), ``ms`` (from seconds) or ``us``
+        (from nanoseconds). None and NaN are a dash in any format.
+    rows : iterable of object
+        Result of each row. The names of the format strings are its keys, or its attributes.
+    verbose : bool
+        Whether only ``--verbose`` shows the table.
+    note : str
+        Text that a page shows below the table.
+
+    Examples
+    --------
+    >>> table_of("Errors", {"kind~": "{kind}", "err %": "{error:.1%}"}, [{"kind": "matmul", "error": 0.125}]).rows
+    [('matmul', '12.5')]
+    """
+    cells = _Cells()
+    lines = [tuple(cells.vformat(text, (row,), {}) for text in columns.values()) for row in rows]
+    return Table(title, tuple(columns), lines, verbose, note=note)
 
 
 def data_frame(content: Any, columns: list[str] | None = None) -> DataFrame:

@@ -9,10 +9,11 @@ from replay.analysis import IDLE_CAUSES, ChosenTasks, Difference, Exposure, Idle
 from replay.analysis.chosen import DEVICE_KEYS
 from seqpoint import front_door
 from seqpoint.breakdown import contention_lines, contention_table
-from seqpoint.cli.options import as_json, explain_option, hardware_option, load, perfetto_option, trace_argument
+from seqpoint.cli.options import hardware_option, load, output_options, perfetto_option, trace_argument
 from seqpoint.cli.output import message, print_lines, print_result, print_table, print_tables, write_timelines
 from seqpoint.communication import communication_table, device_text
 from seqpoint.graphs import Analysis
+from seqpoint.notebook import table_of
 from seqpoint.projecting import slack_text
 from seqpoint.units import duration
 
@@ -38,8 +39,7 @@ _NAME_LENGTH = 60
 )
 @perfetto_option
 @hardware_option
-@explain_option
-@as_json
+@output_options
 def command(trace: str, marker: str, length: str | None, json_: bool, **options: Any) -> None:
     """Show where a step of TRACE spends its time: pace, critical path, overlap, and why devices idle.
 
@@ -98,9 +98,8 @@ def _show_chosen(label: str, chosen: ChosenTasks) -> None:
         [(*row[:3], *(duration(time) for time in row[3:])) for row in rows],
     )
     names = list(chosen.by_name.items())
-    hidden = f" ({len(names) - _MAX_ROWS} more not shown)" if len(names) > _MAX_ROWS else ""
     print_table(
-        f"{label}Chosen tasks by name{hidden}",
+        f"{label}Chosen tasks by name{_hidden(len(names))}",
         ("name~", "count", "time"),
         [(name[:_NAME_LENGTH], count, duration(ns)) for name, (count, ns) in names[:_MAX_ROWS]],
     )
@@ -188,6 +187,10 @@ def _show_contention(result: Analysis) -> None:
         print_lines(*contention_lines(result.contention, scope))
 
 
+def _hidden(rows: int) -> str:
+    return f" ({rows - _MAX_ROWS} more not shown)" if rows > _MAX_ROWS else ""
+
+
 def _titled(label: str, title: str) -> str:
     return f"{label}{title[0].lower() if label else title[0]}{title[1:]}"
 
@@ -203,24 +206,21 @@ def _show_difference(what_if: str, difference: Difference) -> None:
         ("kind", difference.by_kind),
         ("stream or thread", difference.by_lane),
     ):
-        print_table(
-            f"Change by {title}{f' ({len(rows) - _MAX_ROWS} more not shown)' if len(rows) > _MAX_ROWS else ''}",
-            (f"{title}~", "before", "after", "change", "tasks", "exposed before", "exposed after"),
-            [
-                (
-                    row.label[:_NAME_LENGTH],
-                    duration(row.before_ns),
-                    duration(row.after_ns),
-                    _signed(row.change_ns),
-                    f"{row.before_count}"
-                    if row.before_count == row.after_count
-                    else f"{row.before_count} to {row.after_count}",
-                    duration(row.before_exposed_ns),
-                    duration(row.after_exposed_ns),
-                )
-                for row in rows[:_MAX_ROWS]
-            ],
-        )
+        columns = {
+            f"{title}~": "{name}", "before": "{r.before_ns:time}", "after": "{r.after_ns:time}", "change": "{change}",
+            "tasks": "{tasks}", "exposed before": "{r.before_exposed_ns:time}",
+            "exposed after": "{r.after_exposed_ns:time}",
+        }  # fmt: skip
+        cells = [
+            {
+                "r": row,
+                "name": row.label[:_NAME_LENGTH],
+                "change": _signed(row.change_ns),
+                "tasks": " to ".join(map(str, dict.fromkeys((row.before_count, row.after_count)))),
+            }
+            for row in rows[:_MAX_ROWS]
+        ]
+        print_tables([table_of(f"Change by {title}{_hidden(len(rows))}", columns, cells)])
 
 
 def _signed(ns: float) -> str:

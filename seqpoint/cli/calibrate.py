@@ -22,7 +22,8 @@ from replay.costs.kernels import calibrate, load_calibration, write_calibration
 from replay.costs.shipped import load_parameters
 from replay.workloads import calibrate_training, read_steps, write_training_fit
 from seqpoint.cli.options import explain_option, load
-from seqpoint.cli.output import print_lines, print_table, progress, working
+from seqpoint.cli.output import print_lines, print_table, print_tables, progress, working
+from seqpoint.notebook import table_of
 from seqpoint.validation.kernels import read_kernels
 
 _paths = click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
@@ -103,23 +104,17 @@ def collectives(paths: tuple[str, ...], output: str, device: str | None, fabric:
     new = {
         (group.kind, group.device.name, group.topology.n_workers, group.topology.devices_per_node) for group in measured
     }
-    print_table(
-        "Fits",
-        ("collective~", "device~", "fabric~", "workers", "a node", "measurements", "lines"),
-        [
-            (
-                fit.kind,
-                fit.device,
-                topology.fabric,
-                topology.n_workers,
-                topology.devices_per_node,
-                fit.rows,
-                len(fit.curve.betas),
-            )
-            for fit in calibration.fits
-            if (fit.kind, fit.device, (topology := fit.topology).n_workers, topology.devices_per_node) in new
-        ],
-    )
+    columns = {
+        "collective~": "{fit.kind}", "device~": "{fit.device}", "fabric~": "{fit.topology.fabric}",
+        "workers": "{fit.topology.n_workers}", "a node": "{fit.topology.devices_per_node}",
+        "measurements": "{fit.rows}", "lines": "{lines}",
+    }  # fmt: skip
+    rows = [
+        {"fit": fit, "lines": len(fit.curve.betas)}
+        for fit in calibration.fits
+        if (fit.kind, fit.device, fit.topology.n_workers, fit.topology.devices_per_node) in new
+    ]
+    print_tables([table_of("Fits", columns, rows)])
 
 
 @command.command("training")

@@ -7,7 +7,7 @@ import click
 from profilers.errors import InvalidInputError
 from seqpoint import front_door
 from seqpoint.breakdown import TOP
-from seqpoint.cli.options import as_json, explain_option, load, trace_argument
+from seqpoint.cli.options import load, output_options, trace_argument
 from seqpoint.cli.output import print_lines, print_result, print_tables
 from seqpoint.description import BY, Description
 
@@ -21,8 +21,7 @@ from seqpoint.description import BY, Description
     help="Show kernels by name, or the operators that launched them, instead of the other tables; may be repeated.",
 )
 @click.option("--top", type=click.IntRange(1), help=f"Most rows of a table of --by; --json has all.  [default: {TOP}]")
-@explain_option
-@as_json
+@output_options
 def command(trace: str, marker: str, length: str | None, by: tuple[str, ...], top: int | None, json_: bool) -> None:
     """Show the content of TRACE: devices, steps, communication, kernels, copies, and the quality of the data.
 

@@ -6,14 +6,13 @@ import click
 
 from profilers.devices.catalogue import find_device
 from seqpoint import front_door
-from seqpoint.cli.options import as_json, explain_option
+from seqpoint.cli.options import output_options
 from seqpoint.cli.output import print_json, print_table
 
 
 @click.command("devices")
 @click.argument("name", required=False)
-@explain_option
-@as_json
+@output_options
 def devices_command(name: str | None, json_: bool) -> None:
     """List the device catalogue, or every figure of the device NAME with its source.
 
@@ -53,8 +52,7 @@ def _print_catalogue(json_: bool) -> None:
 
 
 @click.command("readers")
-@explain_option
-@as_json
+@output_options
 def readers_command(json_: bool) -> None:
     """List the trace formats that can be read, the package that brings each, and why one could not be loaded.
 
@@ -82,8 +80,7 @@ def readers_command(json_: bool) -> None:
 
 
 @click.command("selectors")
-@explain_option
-@as_json
+@output_options
 def selectors_command(json_: bool) -> None:
     """List the selectors of iterations, the package that brings each, and why one could not be loaded.
 

@@ -87,6 +87,12 @@ explain_option = click.option(
     help="Print a sentence on each column below the tables.",
 )
 
+
+def output_options(function: F) -> F:
+    """Add the options of a command that prints tables: --explain and --json."""
+    return explain_option(as_json(function))
+
+
 gate_option = click.option("--gate", is_flag=True, help="Exit with status 1 if a limit is not met.")
 
 verbose_option = click.option(

@@ -13,14 +13,13 @@ from replay.what_ifs import Recipe, recipe_named, registry
 from seqpoint import front_door
 from seqpoint.choosing import ChosenIterations
 from seqpoint.cli.options import (
-    as_json,
     classes_file,
-    explain_option,
     hardware_option,
     iteration_option,
     keep_outliers_option,
     load,
     max_points_option,
+    output_options,
     perfetto_option,
     refuse_options,
     trace_argument,
@@ -56,8 +55,7 @@ _INTERVAL_OF_POINTS = "ranges of the parameters, errors of the replay and of the
 
 @click.command("what-ifs")
 @click.argument("name", required=False)
-@explain_option
-@as_json
+@output_options
 def what_ifs_command(name: str | None, json_: bool) -> None:
     """List the what-ifs by group, or show the full description of the what-if NAME.
 
@@ -164,8 +162,7 @@ def _default(text: str | None) -> str:
 @click.option("--why", is_flag=True, help="Say what each what-if does to each collective, or why nothing.")
 @perfetto_option
 @hardware_option
-@explain_option
-@as_json
+@output_options
 def project_command(trace: str, marker: str, length: str | None, json_: bool, **options: Any) -> None:
     """Project what each what-if would gain on the iterations of TRACE.
 

@@ -7,16 +7,15 @@ import click
 
 from seqpoint import front_door
 from seqpoint.cli.options import (
-    as_json,
-    explain_option,
     hardware_option,
     iteration_option,
     load,
+    output_options,
     perfetto_option,
     trace_argument,
 )
-from seqpoint.cli.output import clean, message, print_json, print_table, progress, write_timelines
-from seqpoint.units import duration
+from seqpoint.cli.output import clean, message, print_json, print_tables, progress, write_timelines
+from seqpoint.notebook import table_of
 
 
 @click.command("replay")
@@ -24,8 +23,7 @@ from seqpoint.units import duration
 @iteration_option
 @perfetto_option
 @hardware_option
-@explain_option
-@as_json
+@output_options
 def command(trace: str, marker: str, length: str | None, json_: bool, **options: Any) -> None:
     """Replay iterations of TRACE unchanged, and compare with what was measured.
 
@@ -57,43 +55,26 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
 
 
 def _print_iterations(title: str, rows: Sequence[dict[str, Any]]) -> None:
-    print_table(
-        title,
-        ("iteration", "tasks", "step time", "replayed", "repeated", "repeated %", "latency", "busy %", "unexplained %"),
-        [
-            (
-                row["iteration"],
-                row["tasks"],
-                duration(row["measured_ns"]),
-                duration(row["replayed_ns"]),
-                duration(row["steady_ns"]),
-                f"{100 * (row['steady_ns'] / row['measured_ns'] - 1):+.2f}" if row["measured_ns"] else "-",
-                duration(row["latency_ns"]),
-                f"{100 * row['device_busy_share']:.1f}",
-                f"{100 * row['unexplained']:.1f}",
-            )
-            for row in rows
-        ],
-    )
+    columns = {
+        "iteration": "{iteration}", "tasks": "{tasks}", "step time": "{measured_ns:time}",
+        "replayed": "{replayed_ns:time}", "repeated": "{steady_ns:time}", "repeated %": "{off:+.2%}",
+        "latency": "{latency_ns:time}", "busy %": "{device_busy_share:.1%}", "unexplained %": "{unexplained:.1%}",
+    }  # fmt: skip
+    off = [row["steady_ns"] / row["measured_ns"] - 1 if row["measured_ns"] else None for row in rows]
+    print_tables([table_of(title, columns, [{**row, "off": share} for row, share in zip(rows, off, strict=True)])])
 
 
 def _print_edges(kinds: Sequence[dict[str, Any]]) -> None:
     total = {name: sum(row[name] for row in kinds) for name in ("edges", "binding", "critical")}
     recorded = {name: sum(row[name] for row in kinds if row["recorded"]) for name in total}
     shares = {name: f"{100 * recorded[name] / total[name]:.1f} %" if total[name] else "none" for name in total}
-    print_table(
-        f"What tasks wait for: recorded are {shares['edges']} of the edges, {shares['critical']} of those on the "
-        "critical path",
-        ("kind", "known", "edges", "binding", "critical", "critical lag"),
-        [
-            (
-                row["kind"].replace("_", " "),
-                "recorded" if row["recorded"] else "inferred",
-                row["edges"],
-                row["binding"],
-                row["critical"],
-                duration(row["critical_lag_ns"]),
-            )
-            for row in kinds
-        ],
-    )
+    of_edges = f"recorded are {shares['edges']} of the edges, {shares['critical']} of those on the critical path"
+    columns = {
+        "kind": "{name}", "known": "{known}", "edges": "{edges}", "binding": "{binding}", "critical": "{critical}",
+        "critical lag": "{critical_lag_ns:time}",
+    }  # fmt: skip
+    rows = [
+        {**row, "name": row["kind"].replace("_", " "), "known": "recorded" if row["recorded"] else "inferred"}
+        for row in kinds
+    ]
+    print_tables([table_of(f"What tasks wait for: {of_edges}", columns, rows)])

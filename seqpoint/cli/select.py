@@ -10,21 +10,21 @@ from profilers.errors import InvalidInputError, NotFoundError
 from seqpoint import front_door
 from seqpoint.cli.options import (
     as_json,
-    explain_option,
     keep_outliers_option,
     load,
     marker_option,
     max_iterations_option,
     max_points_option,
+    output_options,
     refuse_options,
     trace_argument,
 )
-from seqpoint.cli.output import print_json, print_lines, print_result, print_table, print_tables
+from seqpoint.cli.output import print_json, print_lines, print_result, print_tables
 from seqpoint.front_door import is_log
 from seqpoint.iteration_table import UNITS
 from seqpoint.length_candidates import LengthCandidates
+from seqpoint.notebook import table_of
 from seqpoint.selection.selecting import SelectionResult
-from seqpoint.units import duration
 
 #: Headings of statistics in the table, if not their names; JSON and `--statistic` use the names.
 _HEADINGS = {"duration": "step time"}
@@ -32,8 +32,7 @@ _HEADINGS = {"duration": "step time"}
 
 @click.command("iterations")
 @trace_argument
-@explain_option
-@as_json
+@output_options
 def iterations_command(trace: str, marker: str, length: str | None, json_: bool) -> None:
     """List the iterations of TRACE with their sequence lengths and statistics.
 
@@ -48,31 +47,18 @@ def iterations_command(trace: str, marker: str, length: str | None, json_: bool)
         print_json(result)
         return
     times = [name for name, unit in UNITS.items() if unit == "ns"]
-    files = ("file~",) if any(row["file"] for row in result["iterations"]) else ()
-    headings = [_HEADINGS.get(name, name.replace("_", " ")) for name in times]
-    print_table(
-        "Iterations",
-        ("rank", "iteration", "length", *headings, "kernels", "found by~", *files),
-        [
-            (
-                row["rank"],
-                row["iteration"],
-                "-" if row["sequence_length"] is None else row["sequence_length"],
-                *(duration(row[name]) for name in times),
-                int(row["kernels"]),
-                row["found_by"],
-                *((row["file"] or "-",) if files else ()),
-            )
-            for row in result["iterations"]
-        ],
-    )
+    columns = {"rank": "{rank}", "iteration": "{iteration}", "length": "{sequence_length}"}
+    columns |= {_HEADINGS.get(name, name.replace("_", " ")): f"{{{name}:time}}" for name in times}
+    columns |= {"kernels": "{kernels:.0f}", "found by~": "{found_by}"}
+    columns |= {"file~": "{file}"} if any(row["file"] for row in result["iterations"]) else {}
+    rows = [row | {"file": row["file"] or None} for row in result["iterations"]]
+    print_tables([table_of("Iterations", columns, rows)])
 
 
 @click.command("lengths")
 @click.argument("trace", type=click.Path())
 @marker_option
-@explain_option
-@as_json
+@output_options
 def lengths_command(trace: str, marker: str, json_: bool) -> None:
     """List the dimensions of operators' inputs in TRACE that could be its sequence length, the best first.
 
@@ -88,23 +74,13 @@ def lengths_command(trace: str, marker: str, json_: bool) -> None:
 def _show_lengths(result: LengthCandidates) -> None:
     """Print the candidates for the sequence length."""
     if result.candidates:
-        print_table(
-            "Candidates for the sequence length",
-            ("--length~", "distinct", "from", "to", "known in", "with step time", "with kernel time", "alike"),
-            [
-                (
-                    *(row.rule, row.distinct, row.low, row.high, f"{row.known} of {result.iterations}"),
-                    *map(_correlation, (row.step_time_correlation, row.kernel_time_correlation)),
-                    row.alike,
-                )
-                for row in result.candidates
-            ],
-        )
+        columns = {
+            "--length~": "{rule}", "distinct": "{distinct}", "from": "{low}", "to": "{high}",
+            "known in": f"{{known}} of {result.iterations}", "with step time": "{step_time_correlation:+.2f}",
+            "with kernel time": "{kernel_time_correlation:+.2f}", "alike": "{alike}",
+        }  # fmt: skip
+        print_tables([table_of("Candidates for the sequence length", columns, result.candidates)])
     print_lines(*result.advice())
-
-
-def _correlation(value: float | None) -> str:
-    return "-" if value is None else f"{value:+.2f}"
 
 
 @click.command("select")
@@ -146,8 +122,7 @@ def _correlation(value: float | None) -> str:
 )
 @max_iterations_option
 @keep_outliers_option
-@explain_option
-@as_json
+@output_options
 def select_command(trace: str, marker: str, length: str | None, json_: bool, **choice: Any) -> None:
     """Select the iterations that stand for the run in TRACE (SeqPoints), with their weights.
 

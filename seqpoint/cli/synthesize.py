@@ -13,7 +13,7 @@ from profilers.trace.steps import step_times
 from profilers.trace.store import save_trace
 from replay import workloads
 from replay.costs.shipped import load_parameters
-from seqpoint.cli.options import as_json, explain_option, refuse_options
+from seqpoint.cli.options import output_options, refuse_options
 from seqpoint.cli.output import message, print_json, print_lines, print_table
 from seqpoint.units import duration
 
@@ -86,8 +86,7 @@ def _count(name: str, default: int, text: str) -> Callable[[F], F]:
     help="Costs of host and optimizer instead of the shipped ones, as `seqpoint calibrate training` writes them.",
 )
 @click.option("-o", "--output", metavar="NAME.trace", type=click.Path(), help="Folder for the trace of a replica.")
-@explain_option
-@as_json
+@output_options
 def command(model: str, models_: str | None, json_: bool, output: str | None, **options: Any) -> None:
     """Predict the time of a training step without running it, and write its trace.
 

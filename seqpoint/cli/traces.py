@@ -13,7 +13,7 @@ import click
 
 from profilers.errors import DependencyError, InvalidInputError
 from profilers.trace.trace import Trace
-from seqpoint.cli.options import as_json, classes_file, explain_option, hardware_option, reading_options
+from seqpoint.cli.options import as_json, classes_file, hardware_option, output_options, reading_options
 from seqpoint.cli.output import byte_progress, message, print_json, print_lines, print_table, print_tables
 from seqpoint.description import quality_table, row_counts, trace_facts
 
@@ -84,8 +84,7 @@ def _cluster(address: str) -> Iterator[Executor]:
 @click.option(
     "--cluster", metavar="ADDRESS", help="Dask scheduler whose workers read the files, such as tcp://host:8786."
 )
-@explain_option
-@as_json
+@output_options
 def ingest_command(files: tuple[str, ...], output: str, marker: str, length: str | None, **more: Any) -> None:
     """Read trace FILES of a job into a .trace folder, which all other commands read.
 

@@ -11,14 +11,7 @@ import click
 from profilers.errors import NotFoundError
 from profilers.files import file_to_write
 from seqpoint import front_door
-from seqpoint.cli.options import (
-    as_json,
-    explain_option,
-    gate_option,
-    max_iterations_option,
-    max_points_option,
-    verbose_option,
-)
+from seqpoint.cli.options import gate_option, max_iterations_option, max_points_option, output_options, verbose_option
 from seqpoint.cli.output import message, print_json, print_lines, print_table, progress, working
 from seqpoint.validation.rows import ValidationRow, all_met
 from seqpoint.validation.suites import PHASES, SUITES, Progress, Suite, SuiteOptions, SuiteResult, load_suite
@@ -76,8 +69,7 @@ _path_argument = click.argument("paths", nargs=-1, metavar="[PATH]...", type=cli
 @click.command(_SCOREBOARD)
 @_path_argument
 @gate_option
-@explain_option
-@as_json
+@output_options
 @click.pass_context
 def _scoreboard(context: click.Context, paths: tuple[Path, ...], gate: bool, json_: bool) -> None:
     """Run every suite on what it knows in PATH, or on what the project ships."""
@@ -123,7 +115,7 @@ def _command(suite: Suite) -> click.Command:
 
     decorated = click.pass_context(run)
     options = [_OPTIONS[name] for name in (*suite.options, *(["plot"] if suite.charts else []))]
-    for decorate in reversed([_path_argument, *options, verbose_option, gate_option, explain_option, as_json]):
+    for decorate in reversed([_path_argument, *options, verbose_option, gate_option, output_options]):
         decorated = decorate(decorated)
     return click.command(suite.name, help=suite.description)(decorated)
 

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from replay.costs import collectives
 from replay.costs.collectives.measurements import holds_collectives
-from seqpoint.notebook import Table
-from seqpoint.validation.rows import ValidationRow, accuracy, short_devices, size_table, summary_row, table_of
+from seqpoint.notebook import Table, table_of
+from seqpoint.validation.rows import ValidationRow, accuracy, short_devices, size_table, summary_row
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
 
 #: Ways to predict a group: with its fit; without the groups of its number of workers; without its device.

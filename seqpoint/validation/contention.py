@@ -16,6 +16,7 @@ seqpoint validate contention recording/ --calibration mine.json --gate
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
+from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 
@@ -25,12 +26,12 @@ from replay import contention
 from replay.contention.reading import TABLE
 from replay.costs.shipped import load_parameters
 from replay.studies.published import published_figures
-from seqpoint.notebook import Table
+from seqpoint.notebook import Table, table_of
 from seqpoint.validation.contention_cases import ContentionCase, notes_on, predict_contention, refit_contention
 from seqpoint.validation.contention_traces import score_contention, trace_content, trace_rows, trace_tables
 from seqpoint.validation.replay import load_recording, read_sources, trace_source
-from seqpoint.validation.rows import ValidationRow, summary_row, table_of
-from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult
+from seqpoint.validation.rows import ValidationRow, summary_row
+from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, followed
 
 ALL = "all"
 #: Scenarios in the table of the largest errors, and characters of their names.
@@ -267,10 +268,8 @@ def _scored(sources: ContentionSources, options: SuiteOptions) -> SuiteResult:
     fit = contention.read_contention_fit(options.calibration) if options.calibration else None
     if not sources.traces:
         return _scored_recordings(sources.recordings, fit, options)
-    progress, scores = options.progress("replaying"), []
-    for number, (name, files) in enumerate(sources.traces):
-        if progress:
-            progress(number, len(sources.traces), name)
+    scores = []
+    for name, files in followed(sources.traces, options.progress("replaying"), itemgetter(0)):
         trace = load_recording(files, options.iterations)
         scores.append(score_contention(name, trace, parameters=load_parameters(), fit=fit))
     details = {"traces": [trace_content(score) for score in scores]}
@@ -326,12 +325,11 @@ def _headline(cases: Sequence[ContentionCase], fit: contention.ContentionFit | N
 def _errors(held: Sequence[ContentionCase]) -> Table:
     """Return the table of errors by mechanism."""
     columns = {
-        "mechanism~": "{s.mechanism}", "n": "{s.cases}", "median": "{s.median:.1%}", "90th": "{s.p90:.1%}",
-        "ends": "{s.ends:.1%}", "slow-\ndown": "{s.slowdown:.1%}", "one by\none": "{s.serial:.1%}",
-        "free": "{s.free:.1%}", "held": "{s.covered:.0%}", "takes": "{s.spread:.1%}", "at\nmost": "{s.spread_max:.1%}",
+        "mechanism~": "{mechanism}", "n": "{cases}", "median": "{median:.1%}", "90th": "{p90:.1%}",
+        "ends": "{ends:.1%}", "slow-\ndown": "{slowdown:.1%}", "one by\none": "{serial:.1%}",
+        "free": "{free:.1%}", "held": "{covered:.0%}", "takes": "{spread:.1%}", "at\nmost": "{spread_max:.1%}",
     }  # fmt: skip
-    scores = [{"s": score} for score in score_by_mechanism(held)]
-    return table_of("Errors of predicted times, in %, of what was not fitted", columns, scores)
+    return table_of("Errors of predicted times, in %, of what was not fitted", columns, score_by_mechanism(held))
 
 
 def _order_line(order: OrderScore) -> str:

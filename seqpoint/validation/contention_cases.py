@@ -1,14 +1,18 @@
 """Predicted scenarios of contention: with fixed parameters, or each with a fit that left it out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from operator import itemgetter
 
 import numpy as np
 
 from replay import contention
+from replay.contention.fitting import chosen_part
 from replay.costs.shipped import load_parameters
 from replay.projection.provenance import QUANTILES
-from seqpoint.validation.suites import Progress
+from seqpoint.validation.suites import Progress, followed
 
 #: Number of folds; each is predicted from a fit of the other folds.
 FOLDS = 4
@@ -155,25 +159,18 @@ def refit_contention(
     """
     devices = sorted({recording.device.name for recording in recordings})
     cases = []
-    for number, device in enumerate(devices):
+    for device, fold in followed([*product(devices, range(FOLDS))], progress, itemgetter(0)):
         mine = [recording for recording in recordings if recording.device.name == device]
-        group_of = contention.linked_groups(mine)
-        for fold in range(FOLDS):
-            if progress:
-                progress(number * FOLDS + fold, len(devices) * FOLDS, device)
-            fit = contention.calibrate_contention(mine, parameters=load_parameters(), part=_others(fold))
-            for recording in mine:
-                out = [
-                    s
-                    for s in recording.scenarios
-                    if len(s.members) > 1 and contention.fold_of(group_of[s.group], FOLDS) == fold
-                ]
-                cases += _cases(recording, out, fit, [False] * len(out))
+        fitted, held_out = (partial(_is_in, fold, inside) for inside in (False, True))
+        fit = contention.calibrate_contention(mine, parameters=load_parameters(), part=fitted)
+        for recording, out in chosen_part(mine, held_out):
+            cases += _cases(recording, out, fit, [False] * len(out))
     return cases
 
 
-def _others(fold: int) -> Callable[[str], bool]:
-    return lambda group_of: contention.fold_of(group_of, FOLDS) != fold
+def _is_in(fold: int, inside: bool, label: str) -> bool:
+    """Return whether a component of groups is inside, or outside, a fold."""
+    return (contention.fold_of(label, FOLDS) == fold) == inside
 
 
 def _cases(

@@ -23,8 +23,8 @@ from replay.contention.traces import (
     overlapped_kernels,
     slowdowns,
 )
-from seqpoint.notebook import Table
-from seqpoint.validation.rows import ValidationRow, table_of
+from seqpoint.notebook import Table, table_of
+from seqpoint.validation.rows import ValidationRow
 
 #: A kernel that takes this many times as long as alone is slowed.
 SLOWED = 1.1
@@ -294,10 +294,10 @@ def trace_tables(scores: Sequence[TraceContentionScore]) -> list[Table | str]:
     methods = [name for name in _HEADINGS if any(name in score.methods for score in scored)]
     columns = {"trace~": "{trace}", "kernels": "{kernels:,}", "slowed": "{slowed:,}", "noise": "{noise:.1%}"}
     means = [
-        {**vars(s), **{f"m{i}": _percent(s.methods.get(name), "mean") for i, name in enumerate(methods)}}
+        {**vars(s), **{f"m{i}": getattr(s.methods.get(name), "mean", None) for i, name in enumerate(methods)}}
         for s in scored
     ]
-    columns |= {_HEADINGS[name]: f"{{m{i}}}" for i, name in enumerate(methods)}
+    columns |= {_HEADINGS[name]: f"{{m{i}:.1%}}" for i, name in enumerate(methods)}
     title = "Kernels beside other work: differences of predicted and measured times, in % of the times alone"
     tables = [table_of(title, columns, means), _details(scored)] if scored else []
     return [*tables, *(f"{score.trace}: {score.remark}" for score in scores if score.remark)]
@@ -306,22 +306,13 @@ def trace_tables(scores: Sequence[TraceContentionScore]) -> list[Table | str]:
 def _details(scored: Sequence[TraceContentionScore]) -> Table:
     """Return the table of the other measures, without contention and by the best method that was not fitted."""
     columns = {
-        "trace~": "{trace}", "method~": "{method}", "90th": "{p90}", "alone from\nbeside": "{inferred}",
-        "slow-down\nexplained": "{explained}", "slowed or\nnot: right": "{sides}", "in the\ninterval": "{covered}",
+        "trace~": "{trace}", "method~": "{method}", "90th": "{p90:.1%}", "alone from\nbeside": "{inferred:.1%}",
+        "slow-down\nexplained": "{explained:.1%}", "slowed or\nnot: right": "{sides:.1%}",
+        "in the\ninterval": "{covered:.1%}",
     }  # fmt: skip
     rows = [
-        {
-            "trace": score.trace,
-            "method": name,
-            **{key: _percent(score.methods[name], key) for key in ("p90", "inferred", "explained", "sides", "covered")},
-        }
+        {"trace": score.trace, "method": name, **vars(score.methods[name])}
         for score in scored
         for name in dict.fromkeys((NO_CONTENTION, score.best))
     ]
     return table_of("The same: other measures, in %", columns, rows)
-
-
-def _percent(score: MethodScore | None, key: str) -> str:
-    """Return a measure of a method in %, or a dash."""
-    value = float("nan") if score is None else getattr(score, key)
-    return "-" if np.isnan(value) else f"{100 * value:.1f}"

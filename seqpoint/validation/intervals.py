@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import permutations
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -27,12 +28,12 @@ from replay.calibration.parameters import Parameters
 from replay.costs.shipped import load_parameters
 from replay.graph.graph import hardware_of
 from replay.what_ifs import scale_device
-from seqpoint.notebook import Table
+from seqpoint.notebook import Table, table_of
 from seqpoint.projecting import ProjectOptions, project_trace
 from seqpoint.validation.pairs import TABLES, MeasuredChange, job_of, trace_changes
 from seqpoint.validation.replay import load_recording
-from seqpoint.validation.rows import ValidationRow, summary_row, table_of
-from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
+from seqpoint.validation.rows import ValidationRow, summary_row
+from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, followed, table_columns
 
 #: Nominal coverage of the intervals, and the coverage that is accepted.
 NOMINAL, LEAST, MOST = 0.9, 0.85, 0.95
@@ -285,14 +286,10 @@ def _read(sources: Sequence[Path], options: SuiteOptions) -> _Sources:
 def _scored(sources: _Sources, options: SuiteOptions) -> SuiteResult:
     """Score every change that the sources hold."""
     progress, parameters = options.progress("projecting"), load_parameters()
-    n, scores, notes = len(sources.tables) + len(sources.jobs), list[IntervalScore](), list(sources.notes)
-    for number, (layout, file) in enumerate(sources.tables):
-        if progress:
-            progress(number, n, file.name)
+    scores, notes = list[IntervalScore](), list(sources.notes)
+    for layout, file in followed(sources.tables, progress, lambda table: table[1].name):
         scores += [score for change in TABLES[layout].read(file) for score in score_change(change, parameters)]
-    for number, (job, files) in enumerate(sources.jobs, len(sources.tables)):
-        if progress:
-            progress(number, n, job)
+    for job, files in followed(sources.jobs, progress, itemgetter(0)):
         try:
             scores += _trace_scores(job, files, options, parameters)
         except InvalidInputError as error:
@@ -324,11 +321,11 @@ def _load(file: Path, options: SuiteOptions) -> Trace:
 def _coverage_table(lines: Sequence[dict[str, object]]) -> Table:
     """Return the table of coverage by kind of comparison."""
     columns = {
-        "comparison~": "{s[kind]}", "intervals": "{s[intervals]}", "held %": "{s[coverage]:.0%}",
-        "high / low": "{s[width]:.2f}", "error %": "{s[error]:.0%}", "widen by": "{s[widening]:.2f}",
-        "held out %": "{s[held_out]:.0%}",
+        "comparison~": "{kind}", "intervals": "{intervals}", "held %": "{coverage:.0%}",
+        "high / low": "{width:.2f}", "error %": "{error:.0%}", "widen by": "{widening:.2f}",
+        "held out %": "{held_out:.0%}",
     }  # fmt: skip
-    return table_of("Coverage of 90 % intervals", columns, [{"s": line} for line in lines])
+    return table_of("Coverage of 90 % intervals", columns, lines)
 
 
 def _table(scores: Sequence[IntervalScore]) -> Table:

@@ -20,9 +20,9 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
 from replay.costs import kernels
 from replay.costs.kernels.measurements import holds_operators
-from seqpoint.notebook import Table
-from seqpoint.validation.rows import ValidationRow, accuracy, short_devices, size_table, summary_row, table_of
-from seqpoint.validation.suites import Progress, Suite, SuiteOptions, SuiteResult, table_columns
+from seqpoint.notebook import Table, table_of
+from seqpoint.validation.rows import ValidationRow, accuracy, short_devices, size_table, summary_row
+from seqpoint.validation.suites import Progress, Suite, SuiteOptions, SuiteResult, followed, table_columns
 
 #: Devices that are left out in turn, whose mean has a limit. T4 and P4 run into their power limit and are shown apart.
 _LIMITED = ("P100-PCIE-16GB", "V100-PCIE-32GB", "A100-PCIE-40GB", "MI100")
@@ -152,9 +152,7 @@ def score_halves(measured: Sequence[kernels.MeasuredOperators], progress: Progre
         Called with (tables done, tables in all, what) before each table.
     """
     scores = []
-    for number, operators in enumerate(measured):
-        if progress:
-            progress(number, len(measured), f"{operators.kind} {operators.device.name}")
+    for operators in followed(measured, progress, lambda operators: f"{operators.kind} {operators.device.name}"):
         first = _half(operators.dims)
         if min(first.sum(), (~first).sum()) < _LEAST_FITTED:
             continue

@@ -21,9 +21,9 @@ from replay.calibration.tables import Row, measured_count, measured_rows, measur
 from replay.costs.kernels import KernelCalibration, load_calibration, read_calibration
 from replay.costs.shipped import load_parameters
 from replay.graph.operators import Operator
-from seqpoint.notebook import Table
-from seqpoint.validation.rows import TimedScore, ValidationRow, short_devices, summary_row, table_of
-from seqpoint.validation.suites import Progress, Suite, SuiteOptions, SuiteResult, table_columns
+from seqpoint.notebook import Table, table_of
+from seqpoint.validation.rows import TimedScore, ValidationRow, short_devices, summary_row
+from seqpoint.validation.suites import Progress, Suite, SuiteOptions, SuiteResult, followed, table_columns
 
 _COLUMNS = ("device", "model", "mode", "seq_len", "batch", "e2e_ms")
 _MODES, _OPTIONS = ("inf", "train"), ("", "fusion")
@@ -157,13 +157,8 @@ def _job(measured: MeasuredModel) -> _Job:
 
 def _tallies(measured: Sequence[MeasuredModel], progress: Progress | None) -> dict[_Job, workloads.Tally]:
     """Count the operators of every different run; a Python loop over them, about 2 ms each."""
-    jobs = list(dict.fromkeys(map(_job, measured)))
-    tallies = {}
-    for number, (model, run, fusing) in enumerate(jobs):
-        if progress:
-            progress(number, len(jobs), model.name)
-        tallies[model, run, fusing] = workloads.tally(model, partial(_steps, run, fusing))
-    return tallies
+    jobs = followed(dict.fromkeys(map(_job, measured)), progress, lambda job: job[0].name)
+    return {job: workloads.tally(job[0], partial(_steps, *job[1:])) for job in jobs}
 
 
 def _steps(run: workloads.Pass, fusing: bool, model: workloads.Transformer) -> list[workloads.Step]:

@@ -21,8 +21,8 @@ from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace.arrays import Floats
 from replay.calibration.tables import MeasuredTable
 from replay.costs.occupancy import KNEE, fit_occupancy
-from seqpoint.notebook import Table
-from seqpoint.validation.rows import ValidationRow, summary_row, table_of
+from seqpoint.notebook import Table, table_of
+from seqpoint.validation.rows import ValidationRow, summary_row
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
 
 _COLUMNS = ("kernel", "workgroups_per_cu", "latency_us")

@@ -16,8 +16,8 @@ from pathlib import Path
 from profilers.errors import InvalidInputError
 from replay.costs.shipped import load_parameters
 from replay.studies.published import SYSTEMS, PublishedFigure, published_figures, read_figures, reproduced
-from seqpoint.notebook import Table
-from seqpoint.validation.rows import ValidationRow, table_of
+from seqpoint.notebook import Table, table_of
+from seqpoint.validation.rows import ValidationRow
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult
 
 

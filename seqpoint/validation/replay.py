@@ -11,6 +11,7 @@ seqpoint validate replay traces/ --json
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -27,9 +28,9 @@ from profilers.trace.trace import Trace
 from replay.engine.timeline import Timeline, replay
 from replay.projection.projection import StepWindow, with_typical_lags
 from seqpoint.graphs import all_iterations, replay_trace, step_windows
-from seqpoint.notebook import Table
-from seqpoint.validation.rows import ValidationRow, table_of
-from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult
+from seqpoint.notebook import Table, table_of
+from seqpoint.validation.rows import ValidationRow
+from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, followed
 
 #: Limit of the error of a step that is replayed unchanged.
 _LIMIT = 0.01
@@ -266,11 +267,8 @@ def load_recording(files: Sequence[Path], iterations: str) -> Trace:
 
 def _scored(traces: Sequence[tuple[str, tuple[Path, ...]]], options: SuiteOptions) -> SuiteResult:
     """Read and replay one trace after another; a trace without an iteration is noted."""
-    progress = options.progress("replaying")
     scores, notes = [], []
-    for number, (name, files) in enumerate(traces):
-        if progress:
-            progress(number, len(traces), name)
+    for name, files in followed(traces, options.progress("replaying"), itemgetter(0)):
         trace = load_recording(files, options.iterations)
         if len(trace.iterations):
             scores.append(score_replay(name, trace))

@@ -5,15 +5,13 @@ Read `ValidationRow` first. The helpers below it make the tables that several su
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from string import Formatter
 from textwrap import fill
-from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from profilers.trace.arrays import Floats
-from seqpoint.notebook import Table
+from seqpoint.notebook import Table, table_of
 
 #: Name, lower bound and upper bound of a class of sizes.
 SizeClass = tuple[str, float, float]
@@ -223,48 +221,8 @@ def accuracy(
     }
 
 
-class _Cells(Formatter):
-    """Format strings with the units of `table_of`."""
-
-    def format_field(self, value: Any, format_spec: str) -> Any:
-        """Scale a number if its format ends in a unit."""
-        for unit, factor in _UNITS.items():
-            if format_spec.endswith(unit):
-                return format(factor * value, f"{format_spec.removesuffix(unit)}f")
-        return super().format_field(value, format_spec)
-
-
-#: Units of a format, with the factor from a share, from seconds, and from nanoseconds.
-_UNITS: Mapping[str, float] = MappingProxyType({"%": 1e2, "ms": 1e3, "us": 1e-3})
 #: Characters of a line of a heading, in tables by size.
 _HEADING = 7
-
-
-def table_of(
-    title: str, columns: Mapping[str, str], scores: Iterable[Mapping[str, Any]], *, verbose: bool = False
-) -> Table:
-    """Return a table of scores.
-
-    Parameters
-    ----------
-    title : str
-        Title above the table.
-    columns : mapping of str to str
-        Headings, as `Table` takes them, and the format string of the cells below each. A format may end in a unit,
-        which is not printed: ``%`` (from a share), ``ms`` (from seconds) or ``us`` (from nanoseconds).
-    scores : iterable of mapping of str to object
-        The names that the format strings use, for each row.
-    verbose : bool
-        Whether only ``--verbose`` shows the table.
-
-    Examples
-    --------
-    >>> table_of("Errors", {"kind~": "{kind}", "err %": "{error:.1%}"}, [{"kind": "matmul", "error": 0.125}]).rows
-    [('matmul', '12.5')]
-    """
-    cells = _Cells()
-    rows = [tuple(cells.vformat(text, (), names) for text in columns.values()) for names in scores]
-    return Table(title, tuple(columns), rows, verbose)
 
 
 def size_table(title: str, columns: Mapping[str, str], scores: Sequence[Mapping[str, Any]]) -> Table:

@@ -20,10 +20,10 @@ import numpy as np
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace.arrays import Floats
 from seqpoint.iteration_table import IterationTable, read_log
-from seqpoint.notebook import Table
+from seqpoint.notebook import Table, table_of
 from seqpoint.selection import parallel_reduction, relative_error, sequential_reduction
 from seqpoint.selection.selecting import METHODS, Budget, method_of
-from seqpoint.validation.rows import ValidationRow, geometric_mean, summary_row, table_of
+from seqpoint.validation.rows import ValidationRow, geometric_mean, summary_row
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
 
 #: Name of the configuration that selections are made on, and of its repetition.
@@ -315,12 +315,12 @@ def _headline(epochs: Epochs) -> str:
 def _table(scores: Sequence[Score]) -> Table:
     """Return the table of the selectors on an epoch."""
     columns = {
-        "selector~": "{s.selector}", "points": "{s.points}", "total %": "{s.total_error:.2%} ({s.total_worst:.2%})",
-        "speed-up %": "{s.speedup_error:.2%} ({s.speedup_worst:.2%})",
-        "fewer, sequential": "{s.sequential_reduction:.0f}x", "parallel": "{s.parallel_reduction:.0f}x",
-        "covered %": "{s.covered:.0%}", "+- %": "{s.half_width:.1%}",
+        "selector~": "{selector}", "points": "{points}", "total %": "{total_error:.2%} ({total_worst:.2%})",
+        "speed-up %": "{speedup_error:.2%} ({speedup_worst:.2%})",
+        "fewer, sequential": "{sequential_reduction:.0f}x", "parallel": "{parallel_reduction:.0f}x",
+        "covered %": "{covered:.0%}", "+- %": "{half_width:.1%}",
     }  # fmt: skip
-    return table_of("Geometric mean (largest) of the errors", columns, [{"s": score} for score in scores])
+    return table_of("Geometric mean (largest) of the errors", columns, scores)
 
 
 SUITE = Suite(

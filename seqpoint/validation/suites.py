@@ -7,12 +7,12 @@ the files that a suite knows from files and folders of any depth. `validate` run
 
 import csv
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -47,6 +47,27 @@ SUITES: Mapping[str, str] = MappingProxyType(
         "audit": "Figures of traces, against sums from their tables.",
     }
 )
+
+
+T = TypeVar("T")
+
+
+def followed(items: Collection[T], progress: Progress | None, name: Callable[[T], str]) -> Iterator[T]:
+    """Yield items one after another, each reported before its turn.
+
+    Parameters
+    ----------
+    items : collection
+        Steps of a suite.
+    progress : callable, optional
+        Called with (steps done, steps in all, what).
+    name : callable
+        Name of an item.
+    """
+    for number, item in enumerate(items):
+        if progress:
+            progress(number, len(items), name(item))
+        yield item
 
 
 @dataclass(frozen=True)
@@ -329,10 +350,8 @@ def _validate_all(paths: Sequence[Path], options: SuiteOptions) -> Validation:
     if missing := next((path for path in paths if not path.exists()), None):
         raise NotFoundError(f"{missing}: no such file, folder or suite; suites are {', '.join(SUITES)}")
     defaults = SuiteOptions()
-    results, lines, unused, show = {}, [], [], options.progress("validating")
-    for number, name in enumerate(SUITES):
-        if show:
-            show(number, len(SUITES), name)
+    results, lines, unused = {}, [], []
+    for name in followed(SUITES, options.progress("validating"), str):
         suite = load_suite(name)
         sources, others = _known_sources(suite, paths)
         unused.append(others)

@@ -18,8 +18,8 @@ from profilers.devices.catalogue import Device, find_device
 from replay import workloads
 from replay.costs.shipped import load_parameters
 from replay.workloads.training_fits import COLUMNS
-from seqpoint.notebook import Table
-from seqpoint.validation.rows import TimedScore, ValidationRow, summary_row, table_of
+from seqpoint.notebook import Table, table_of
+from seqpoint.validation.rows import TimedScore, ValidationRow, summary_row
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
 
 #: Mean error over all steps that were not fitted: the figure that vTrain's authors give for their simulator.
@@ -120,11 +120,11 @@ def _tables(scores: Sequence[StepScore]) -> list[Table]:
         "in interval %": "{covered:.0%}",
     }  # fmt: skip
     by_step = {
-        "step~": "{s.case}", "measured ms": "{s.measured.seconds:.1ms}", "predicted ms": "{s.seconds:.1ms}",
-        "interval ms": "{s.low:.0ms} - {s.high:.0ms}", "error %": "{s.error:.1%}",
+        "step~": "{case}", "measured ms": "{measured.seconds:.1ms}", "predicted ms": "{seconds:.1ms}",
+        "interval ms": "{low:.0ms} - {high:.0ms}", "error %": "{error:.1%}",
     }  # fmt: skip
     title = "Predicted against measured times of steps; below the first rows, those not fitted"
-    worst = [{"s": s} for s in sorted(scores, key=lambda s: -s.error)[:_WORST]]
+    worst = sorted(scores, key=lambda s: -s.error)[:_WORST]
     return [table_of(title, by_group, means), table_of("The worst", by_step, worst)]
 
 
