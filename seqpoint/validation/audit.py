@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +30,15 @@ from replay.what_ifs import compose, parse_what_if
 from seqpoint.description import describe
 from seqpoint.graphs import all_iterations
 from seqpoint.iteration_table import iteration_table
-from seqpoint.notebook import Table
+from seqpoint.notebook import Table, table_of
 from seqpoint.projecting import ProjectOptions, project_trace
 from seqpoint.selection.another_run import estimate_run
 from seqpoint.selection.selecting import SelectOptions, select
 from seqpoint.validation import by_hand
 from seqpoint.validation.replay import SUITE as REPLAY
 from seqpoint.validation.replay import load_recording
-from seqpoint.validation.rows import ValidationRow, table_of
-from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult
+from seqpoint.validation.rows import ValidationRow
+from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, followed
 
 #: Limit of sums and counts, of figures that rest on a replay, and of times that must not change.
 _EXACT, _REPLAYED, _UNCHANGED = 1e-6, 0.011, 0.05
@@ -412,12 +413,9 @@ def _read(sources: Sequence[Path], options: SuiteOptions) -> tuple[list[Recordin
 
 def _scored(read: tuple[Sequence[Recording], Sequence[str]], options: SuiteOptions) -> SuiteResult:
     """Audit one trace after another; a trace without an iteration is noted."""
-    progress = options.progress("auditing")
     traces, notes = read[0], list(read[1])
     rows: list[ValidationRow] = []
-    for number, (name, files) in enumerate(traces):
-        if progress:
-            progress(number, len(traces), name)
+    for name, files in followed(traces, options.progress("auditing"), itemgetter(0)):
         trace = load_recording(files, options.iterations)
         if len(trace.iterations):
             rows += audit(name, trace)
