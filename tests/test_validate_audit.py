@@ -56,7 +56,7 @@ def test_a_rank_that_starts_first_waits(two_ranks: Trace) -> None:
     assert (second.waiting_ns, second.communication_ns) == (2 * 45_000, 2 * 55_000)
     assert (second.exposed_ns, second.exposed_waiting_ns) == (2 * 40_000, 2 * 30_000)
     collectives = by_hand.collectives_by_hand(two_ranks, 0)
-    assert sorted((each.duration_ns, each.transfer_ns, each.matched) for each in collectives) == [
+    assert sorted((each.dur_ns, each.transfer_ns, each.matched) for each in collectives) == [
         (10_000, 10_000, True), (55_000, 10_000, True),
     ]  # fmt: skip
 

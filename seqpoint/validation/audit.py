@@ -162,7 +162,7 @@ def check_copies(subject: Subject) -> Iterator[ValidationRow]:
     """Yield the copies of each direction in the graph against the table of copies."""
     tasks = subject.graph.tasks
     copies = (tasks.kind == TaskKind.COPY) & tasks.in_iteration
-    for direction, (count, size) in by_hand.copies_by_direction(subject.trace, subject.middle).items():
+    for direction, count, size in by_hand.copies_by_direction(subject.trace, subject.middle).itertuples():
         if direction in COPY_DIRECTIONS:
             chosen = copies & (tasks.direction == COPY_DIRECTIONS.index(direction))
             yield subject.row(f"copies {direction} in the graph", count, int(chosen.sum()))
@@ -209,23 +209,23 @@ def check_links(subject: Subject) -> Iterator[ValidationRow]:
     if not collectives:
         return
     before, after = subject.durations(subject.graph), subject.durations(subject.changed("scale_links:0.5"))
-    known = [each for each in collectives if each.event in after]
-    small = [each.event for each in known if 0 < each.bytes < _SMALL_BYTES]
+    known = [each for each in collectives if each.kernel_id in after]
+    small = [each.kernel_id for each in known if 0 < each.bytes < _SMALL_BYTES]
     if small:
         times = (sum(before[event] for event in small), sum(after[event] for event in small))
         yield subject.row(f"scale_links:0.5, collectives below {_SMALL_BYTES >> 10} KiB", *times, _UNCHANGED)
     matched = [each for each in known if each.matched]
     if matched:
         most = sum(each.transfer_ns for each in matched)
-        added = sum(after[each.event] - before[each.event] for each in matched)
+        added = sum(after[each.kernel_id] - before[each.kernel_id] for each in matched)
         yield subject.bounded("scale_links:0.5, time added to matched collectives", added, least=0.0, most=most)
     device, table = subject.graph.hardware.device, subject.trace.collectives
     kinds = dict(zip(table["kernel_id"].to_pylist(), table["collective"].to_pylist(), strict=True))
-    large = [each for each in known if each.bytes >= _LARGE_BYTES and kinds.get(each.event) == "all_reduce"]
-    large = [each for each in large if each.ranks != 1]
+    large = [each for each in known if each.bytes >= _LARGE_BYTES and kinds.get(each.kernel_id) == "all_reduce"]
+    large = [each for each in large if each.group_size != 1]
     if large and device is not None and "link_gbps" in device.figures:
-        least = sum(min(each.bytes / device.value("link_gbps"), each.duration_ns) for each in large)
-        added = sum(after[each.event] - before[each.event] for each in large)
+        least = sum(min(each.bytes / device.value("link_gbps"), each.dur_ns) for each in large)
+        added = sum(after[each.kernel_id] - before[each.kernel_id] for each in large)
         yield subject.bounded("scale_links:0.5, time added to large all-reduces", added, least=least)
 
 
@@ -237,8 +237,8 @@ def check_world_size(subject: Subject) -> Iterator[ValidationRow]:
     """
     device = subject.graph.hardware.device
     known = [each for each in by_hand.collectives_by_hand(subject.trace, subject.middle) if each.bytes >= _LARGE_BYTES]
-    known = [each for each in known if each.matched and each.duration_ns == each.transfer_ns]
-    known = [each for each in known if 1 < each.ranks <= _RANKS // 2]
+    known = [each for each in known if each.matched and each.dur_ns == each.transfer_ns]
+    known = [each for each in known if 1 < each.group_size <= _RANKS // 2]
     if device is None or not known:
         return
     after = subject.durations(subject.changed(f"change_world_size:{_RANKS}"))
@@ -247,18 +247,18 @@ def check_world_size(subject: Subject) -> Iterator[ValidationRow]:
         figure.value if figure else usual for figure, usual in zip(figures, (*_ADAPTERS, math.inf), strict=True)
     )
     network = min(adapters * gbps, link)
-    largest = max((each for each in known if each.event in after), key=lambda each: each.bytes, default=None)
+    largest = max((each for each in known if each.kernel_id in after), key=lambda each: each.bytes, default=None)
     if largest is not None:
-        rounds = 2.0 if "AllReduce" in _name(subject, largest.event) else 1.0
-        traced = rounds * (largest.ranks - 1) / largest.ranks * largest.bytes / largest.duration_ns
-        bus = rounds * (_RANKS - 1) / _RANKS * largest.bytes / after[largest.event]
+        rounds = 2.0 if "AllReduce" in _name(subject, largest.kernel_id) else 1.0
+        traced = rounds * (largest.group_size - 1) / largest.group_size * largest.bytes / largest.dur_ns
+        bus = rounds * (_RANKS - 1) / _RANKS * largest.bytes / after[largest.kernel_id]
         least = _BUS[0] * min(network, traced)  # what was slow inside the node stays slow
         case = f"change_world_size:{_RANKS}, bus bandwidth in GB/s"
         yield subject.bounded(case, bus, least=least, most=_BUS[1] * network)
 
 
 def _name(subject: Subject, event: int) -> str:
-    rows = np.flatnonzero(by_hand.column(subject.trace.kernels, "id") == event)
+    rows = np.flatnonzero(subject.trace.kernels["id"].to_numpy() == event)
     return str(subject.trace.kernels["name"][int(rows[0])].as_py()) if len(rows) else ""
 
 
@@ -272,8 +272,8 @@ def check_dtype(subject: Subject) -> Iterator[ValidationRow]:
         tasks = subject.changed(f"change_dtype:{old}->{new}").tasks
         size = dict(zip(tasks.event.tolist(), tasks.bytes.tolist(), strict=True))
         factor = 2.0 if new == "fp32" else 0.5
-        reference = factor * sum(each.bytes for each in chosen if each.event in size)
-        ours = sum(size[each.event] for each in chosen if each.event in size)
+        reference = factor * sum(each.bytes for each in chosen if each.kernel_id in size)
+        ours = sum(size[each.kernel_id] for each in chosen if each.kernel_id in size)
         yield subject.row(f"change_dtype:{old}->{new}, bytes of collectives in {old}", reference, ours)
 
 

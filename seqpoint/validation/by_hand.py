@@ -3,12 +3,12 @@
 These functions read the columns of the tables alone. They share no code with what they check.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from profilers.trace.arrays import Bools, Ints
@@ -19,14 +19,22 @@ from profilers.trace.trace import Trace
 _FAR = 0.2
 
 
-def column(table: pa.Table, name: str, missing: int = -1) -> Ints:
-    """Return a column of whole numbers, with `missing` in place of nulls."""
-    return np.asarray(table[name].fill_null(missing).to_numpy(), dtype=np.int64)
+def frame(table: pa.Table, *names: str) -> pd.DataFrame:
+    """Return columns of whole numbers: -1 in place of nulls, and 0 in place of an unknown duration or size."""
+    filled = {name: 0 if name in ("dur_ns", "bytes") else -1 for name in names}
+    return pd.DataFrame({name: table[name].fill_null(missing).to_numpy() for name, missing in filled.items()})
 
 
 def texts(table: pa.Table, name: str) -> list[str]:
     """Return a column of texts, "" in place of nulls."""
     return [value or "" for value in table[name].to_pylist()]
+
+
+def device_work(trace: Trace) -> pd.DataFrame:
+    """Return the kernels and then the copies of a trace, with their ends."""
+    columns = ("id", "rank", "device", "iteration", "start_ns", "dur_ns")
+    work = pd.concat([frame(table, *columns) for table in (trace.kernels, trace.copies)], ignore_index=True)
+    return work.assign(end_ns=work.start_ns + work.dur_ns)
 
 
 @dataclass(frozen=True)
@@ -86,59 +94,44 @@ def devices_by_hand(trace: Trace, elapsed_ns: Mapping[int, int] | None = None) -
         Time by rank up to its last completion that counts; by default from the start of its first iteration. Without
         iterations, the whole recording counts.
     """
-    tables = (trace.kernels, trace.copies)
-    ranks, devices, start, number = (
-        np.concatenate([column(t, name) for t in tables]) for name in ("rank", "device", "start_ns", "iteration")
-    )
-    end = start + np.concatenate([column(t, "dur_ns", 0) for t in tables])
+    work = device_work(trace)
     classes = {name: trace.meta.class_of(name) == COLLECTIVE for name in set(texts(trace.kernels, "name"))}
-    collective = np.array([*(classes[name] for name in texts(trace.kernels, "name")), *[False] * len(trace.copies)])
-    arrival = np.maximum(start, _arrivals(trace, np.concatenate([column(t, "id") for t in tables])))
+    work["collective"] = [*(classes[name] for name in texts(trace.kernels, "name")), *[False] * len(trace.copies)]
+    arrivals = _arrivals(trace)
+    work["arrival"] = np.maximum(work.start_ns, [arrivals.get(event, -1) for event in work.id])
     result = {}
-    for rank, device in sorted(set(zip(ranks.tolist(), devices.tolist(), strict=True))):
-        rows = (ranks == rank) & (devices == device)
-        window = _window(trace, rank, end[(ranks == rank) & (number >= 0)])
-        first, last = window or (int(start[rows].min()), int(end[rows].max()))
+    for rank, device in sorted(set(zip(work["rank"].tolist(), work.device.tolist(), strict=True))):
+        rows = work[(work["rank"] == rank) & (work.device == device)]
+        window = _window(trace, rank, work.end_ns[(work["rank"] == rank) & (work.iteration >= 0)])
+        first, last = window or (int(rows.start_ns.min()), int(rows.end_ns.max()))
         first = last - elapsed_ns[rank] if window and elapsed_ns else first
-        cut = [np.clip(times[rows], first, last) for times in (start, end, arrival)]
-        result[rank, device] = _swept(cut[0], cut[1], cut[2], collective[rows], elapsed_ns=last - first)
+        start, end, arrival = (rows[name].clip(first, last).to_numpy() for name in ("start_ns", "end_ns", "arrival"))
+        result[rank, device] = _swept(start, end, arrival, rows.collective.to_numpy(), elapsed_ns=last - first)
     return result
 
 
-def _window(trace: Trace, rank: int, ends_ns: Ints) -> tuple[int, int] | None:
+def _window(trace: Trace, rank: int, ends_ns: "pd.Series[int]") -> tuple[int, int] | None:
     """Return the start of the first iteration of a rank, and its last completion; None without an iteration."""
-    of_rank = column(trace.iterations, "rank") == rank
-    if not of_rank.any():
+    iterations = frame(trace.iterations, "rank", "start_ns", "dur_ns")
+    iterations = iterations[iterations["rank"] == rank]
+    if iterations.empty:
         return None
-    start = column(trace.iterations, "start_ns")[of_rank]
-    host_end = start + column(trace.iterations, "dur_ns")[of_rank]
-    return int(start.min()), max(int(host_end.max()), int(ends_ns.max(initial=0)))
+    host_end = int((iterations.start_ns + iterations.dur_ns).max())
+    return int(iterations.start_ns.min()), max(host_end, 0 if ends_ns.empty else int(ends_ns.max()))
 
 
-def _arrivals(trace: Trace, ids: Ints) -> Ints:
-    """Return when the last rank starts the collective of each kernel; -1 if it is none, or not all ranks are there.
+def _arrivals(trace: Trace) -> dict[int, int]:
+    """Return when the last rank starts each collective, by id of its kernel; only those whose ranks are all there.
 
     A collective that one rank ends before another begins it has clocks that disagree, so its last rank is unknown.
     """
-    groups: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-    sizes: dict[int, int] = defaultdict(lambda: 2)
-    table = trace.collectives
-    columns = [column(table, name).tolist() for name in ("match_id", "rank", "start_ns", "dur_ns", "group_size")]
-    for match, rank, start, duration, size in zip(*columns, strict=True):
-        groups[match].append((rank, start, start + duration))
-        sizes[match] = max(sizes[match], size)
-    last = {}
-    for match, members in groups.items():
-        ranks, starts, ends = zip(*members, strict=True)
-        whole = len(set(ranks)) == len(ranks) >= sizes[match]
-        if match >= 0 and whole and max(starts) < min(ends):
-            last[match] = max(starts)
-    by_kernel = {
-        kernel: last[match]
-        for kernel, match in zip(column(table, "kernel_id").tolist(), columns[0], strict=True)
-        if match in last
-    }
-    return np.array([by_kernel.get(event, -1) for event in ids.tolist()], dtype=np.int64)
+    table = frame(trace.collectives, "kernel_id", "match_id", "rank", "start_ns", "dur_ns", "group_size")
+    table = table.assign(end_ns=table.start_ns + table.dur_ns)[table.match_id >= 0]
+    groups = table.groupby("match_id")
+    ranks, last = groups["rank"].transform("nunique"), groups.start_ns.transform("max")
+    whole = (ranks == groups["rank"].transform("size")) & (ranks >= groups.group_size.transform("max").clip(lower=2))
+    known = whole & (last < groups.end_ns.transform("min"))
+    return dict(zip(table.kernel_id[known], last[known], strict=True))
 
 
 def _swept(start: Ints, end: Ints, arrival: Ints, collective: Bools, *, elapsed_ns: int) -> DeviceByHand:
@@ -157,59 +150,27 @@ def _swept(start: Ints, end: Ints, arrival: Ints, collective: Bools, *, elapsed_
     )
 
 
-@dataclass(frozen=True)
-class CollectiveByHand:
-    """A collective of one rank.
+def collectives_by_hand(trace: Trace, iteration: int) -> list[Any]:
+    """Return the collectives of an iteration on all ranks: named tuples of columns of the trace, and two more.
 
-    Parameters
-    ----------
-    event : int
-        Id of its kernel.
-    duration_ns, transfer_ns : int
-        Its duration, and that of the rank which started last: the duration of the exchange itself.
-    bytes, ranks : int
-        Bytes and ranks; 0 if unknown.
-    matched : bool
-        Whether every rank of its group is in the trace.
-    dtype : str
-        Data type, as the profiler wrote it.
+    `transfer_ns` is the duration of the rank which started last: that of the exchange itself. `matched` tells whether
+    every rank of the group is in the trace.
     """
-
-    event: int
-    duration_ns: int
-    transfer_ns: int
-    bytes: int
-    ranks: int
-    matched: bool
-    dtype: str
-
-
-def collectives_by_hand(trace: Trace, iteration: int) -> list[CollectiveByHand]:
-    """Return the collectives of an iteration on all ranks."""
-    table = trace.collectives
-    names = ("kernel_id", "dur_ns", "bytes", "group_size", "match_id", "iteration")
-    rows = list(zip(*(column(table, name).tolist() for name in names), texts(table, "dtype"), strict=True))
-    of_group: dict[int, list[int]] = defaultdict(list)
-    for _, duration, _, _, match, _, _ in rows:
-        of_group[match].append(duration)
-    return [
-        CollectiveByHand(
-            event, duration, min(of_group[match]) if match >= 0 else duration, max(bytes_, 0), max(ranks, 0),
-            match >= 0 and len(of_group[match]) == ranks, dtype,
-        )
-        for event, duration, bytes_, ranks, match, number, dtype in rows if number == iteration and event >= 0
-    ]  # fmt: skip
+    columns = ("kernel_id", "dur_ns", "bytes", "group_size", "match_id", "iteration")
+    table = frame(trace.collectives, *columns).assign(dtype=texts(trace.collectives, "dtype"))
+    durations, is_known = table.groupby("match_id").dur_ns, table.match_id >= 0
+    table["transfer_ns"] = durations.transform("min").where(is_known, table.dur_ns)
+    table["matched"] = is_known & (durations.transform("size") == table.group_size)
+    return list(table[(table.iteration == iteration) & (table.kernel_id >= 0)].itertuples(index=False))
 
 
 def kernel_times(trace: Trace, iteration: int | None = None) -> dict[str, int]:
     """Return the summed durations of kernels by class, ns, of one iteration or of all."""
-    times: dict[str, int] = defaultdict(int)
-    class_of = {name: trace.meta.class_of(name) for name in set(texts(trace.kernels, "name"))}
-    names, duration = texts(trace.kernels, "name"), column(trace.kernels, "dur_ns", 0).tolist()
-    for name, ns, number in zip(names, duration, column(trace.kernels, "iteration").tolist(), strict=True):
-        if iteration is None or number == iteration:
-            times[class_of[name]] += ns
-    return dict(times)
+    kernels = frame(trace.kernels, "dur_ns", "iteration").assign(name=texts(trace.kernels, "name"))
+    kernels = kernels if iteration is None else kernels[kernels.iteration == iteration]
+    class_of = {name: trace.meta.class_of(name) for name in kernels.name.unique()}
+    times = kernels.dur_ns.groupby(kernels.name.map(class_of)).sum()
+    return dict(zip(times.index, times, strict=True))
 
 
 def step_times(trace: Trace, rank: int) -> dict[int, int]:
@@ -217,58 +178,36 @@ def step_times(trace: Trace, rank: int) -> dict[int, int]:
 
     It is empty if iterations lie far apart, so that they do not follow each other.
     """
-    rows = np.flatnonzero(column(trace.iterations, "rank") == rank)
-    number, start = (column(trace.iterations, name)[rows] for name in ("iteration", "start_ns"))
-    end = dict(zip(number.tolist(), (start + column(trace.iterations, "dur_ns")[rows]).tolist(), strict=True))
-    for table in (trace.kernels, trace.copies):
-        ends_ns = column(table, "start_ns") + column(table, "dur_ns", 0)
-        of_rank = column(table, "rank") == rank
-        for iteration, moment in zip(column(table, "iteration")[of_rank].tolist(), ends_ns[of_rank], strict=True):
-            if iteration in end:
-                end[iteration] = max(end[iteration], int(moment))
-    order = np.argsort(start, kind="stable")
-    gaps = start[order][1:] - (start + column(trace.iterations, "dur_ns")[rows])[order][:-1]
-    if len(gaps) and gaps.max() > _FAR * np.median(column(trace.iterations, "dur_ns")[rows]):
+    steps = frame(trace.iterations, "rank", "iteration", "start_ns", "dur_ns")
+    steps = steps[steps["rank"] == rank].sort_values("start_ns", kind="stable")
+    host_end, work = steps.start_ns + steps.dur_ns, device_work(trace)
+    if ((steps.start_ns - host_end.shift()) > _FAR * steps.dur_ns.median()).any():
         return {}
-    times, before = {}, int(start.min()) if len(start) else 0
-    for iteration in number[order].tolist():
-        times[iteration] = max(end[iteration] - before, 0)
-        before = max(before, end[iteration])
-    return times
+    last = work[work["rank"] == rank].groupby("iteration").end_ns.max()
+    device_end = np.array([last.get(number, 0) for number in steps.iteration], dtype=np.int64)
+    end = host_end.clip(lower=device_end).cummax()
+    before = end.shift(fill_value=steps.start_ns.min() if len(steps) else 0)
+    return dict(zip(steps.iteration, end - before, strict=True))
 
 
 def lone_kernels(trace: Trace, iteration: int) -> Mapping[int, int]:
     """Return the durations, by id, of the kernels of an iteration that no other device work touches in time."""
-    tables = (trace.kernels, trace.copies)
-    start, rank, device, event, number = (
-        np.concatenate([column(t, name) for t in tables]) for name in ("start_ns", "rank", "device", "id", "iteration")
-    )
-    duration = np.concatenate([column(t, "dur_ns", 0) for t in tables])
-    lone: dict[int, int] = {}
-    for key in sorted(set(zip(rank.tolist(), device.tolist(), strict=True))):
-        rows = np.flatnonzero((rank == key[0]) & (device == key[1]))
-        rows = rows[np.argsort(start[rows], kind="stable")]
-        end = start[rows] + duration[rows]
-        before = np.concatenate([[-1], np.maximum.accumulate(end)[:-1]])
-        after = np.concatenate([start[rows][1:], [np.iinfo(np.int64).max]])
-        free = (before <= start[rows]) & (end <= after) & (number[rows] == iteration)
-        lone |= dict(zip(event[rows[free]].tolist(), duration[rows[free]].tolist(), strict=True))
-    kernels = set(column(trace.kernels, "id").tolist())
-    return {event: ns for event, ns in lone.items() if event in kernels}
+    work = device_work(trace).sort_values("start_ns", kind="stable")
+    of_device = work.groupby(["rank", "device"])
+    before = of_device.end_ns.cummax().groupby([work["rank"], work.device]).shift(fill_value=-1)
+    after = of_device.start_ns.shift(-1, fill_value=np.iinfo(np.int64).max)
+    free = (before <= work.start_ns) & (work.end_ns <= after) & (work.iteration == iteration)
+    lone = work[free & (work.index < trace.kernels.num_rows)]
+    return dict(zip(lone.id, lone.dur_ns, strict=True))
 
 
-def copies_by_direction(trace: Trace, iteration: int) -> dict[str, tuple[int, int]]:
-    """Return the number and the bytes of the copies of an iteration by direction."""
-    copies: dict[str, tuple[int, int]] = {}
-    numbers, sizes = column(trace.copies, "iteration").tolist(), column(trace.copies, "bytes", 0).tolist()
-    for number, size, direction in zip(numbers, sizes, texts(trace.copies, "direction"), strict=True):
-        if number == iteration:
-            count, total = copies.get(direction, (0, 0))
-            copies[direction] = (count + 1, total + size)
-    return copies
+def copies_by_direction(trace: Trace, iteration: int) -> pd.DataFrame:
+    """Return the number and the bytes of the copies of an iteration, in columns of these names, by direction."""
+    copies = frame(trace.copies, "iteration", "bytes").assign(direction=texts(trace.copies, "direction"))
+    return copies[copies.iteration == iteration].groupby("direction").bytes.agg(["count", "sum"])
 
 
 def row_counts(trace: Trace) -> dict[str, Any]:
     """Return the number of rows of every table, and of matched collectives."""
     counts = {kind: table.num_rows for kind, table in trace.tables.items()}
-    return counts | {"matched collectives": int((column(trace.collectives, "match_id") >= 0).sum())}
+    return counts | {"matched collectives": int((frame(trace.collectives, "match_id").match_id >= 0).sum())}
