@@ -9,7 +9,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import permutations
 from math import prod
@@ -30,17 +30,8 @@ from profilers.trace.trace import Trace
 from replay.costs.collectives import KINDS
 from replay.costs.shipped import load_parameters
 from replay.from_trace import build_graph, index_trace
-from replay.graph.graph import (
-    COLLECTIVE_KINDS,
-    RESOURCES,
-    EdgeKind,
-    Edges,
-    KernelGraph,
-    Lane,
-    TaskKind,
-    Tasks,
-    hardware_named,
-)
+from replay.graph.assembly import Assembly
+from replay.graph.graph import COLLECTIVE_KINDS, Basis, KernelGraph, TaskKind, hardware_named
 from replay.graph.operators import DTYPE_BYTES, Operator, batched_matmul
 from replay.what_ifs import WhatIf, change_dtype, change_world_size, scale_device
 from seqpoint.graphs import all_iterations
@@ -220,25 +211,11 @@ def serial_graph(
     operators : sequence of Operator
         Operators, to which the column ``operator`` refers.
     """
-    n = len(durations_ns)
-    zeros, unknown, nan = np.zeros(n, dtype=np.int64), np.full(n, -1), np.full(n, np.nan)
-    plain = {
-        **dict.fromkeys(("name", "lane", "device", "basis", "iteration", "workgroups", "bytes"), zeros),
-        **dict.fromkeys(("dtype", "collective", "operator"), unknown),
-        **dict.fromkeys(("measured_start_ns", "measured_end_ns"), nan),
-        "kind": zeros + TaskKind.KERNEL, "class_": zeros + _GEMM, "event": np.arange(n),
-        "demand": np.zeros((n, len(RESOURCES))), "release_ns": np.zeros(n),
-    }  # fmt: skip
-    tasks = Tasks(**plain | dict(columns), duration_ns=np.asarray(durations_ns, dtype=np.float64))
-    edges = Edges(
-        np.arange(n - 1), np.arange(1, n), np.zeros(n - 1), np.zeros(n - 1, dtype=bool),
-        np.full(n - 1, int(EdgeKind.STREAM)),
-    )  # fmt: skip
-    hardware = hardware_named(device, "file")
-    return KernelGraph(
-        tasks, edges, ("kernel",), (Lane(0, 0, 0),), ((0, 0),), float(tasks.duration_ns.sum()), hardware,
-        operators=tuple(operators),
-    )  # fmt: skip
+    assembly = Assembly()
+    measured = {"class_": _GEMM, "basis": int(Basis.MEASURED), "duration_ns": np.asarray(durations_ns)}
+    assembly.chain(assembly.tasks("kernel", assembly.lane(device=0), measured | dict(columns)))
+    graph = assembly.graph(hardware_named(device, "file"))
+    return replace(graph, measured_ns=float(sum(durations_ns)), origin=Basis.MEASURED, operators=tuple(operators))
 
 
 def model_changes(file: Path) -> Iterator[MeasuredChange]:
