@@ -95,27 +95,32 @@ def communication_notes(rows: Sequence[DeviceRow], trace: Trace) -> tuple[str, .
 _LONGEST_NAME = 40
 
 
-def effects_table(effects: Sequence[CollectiveEffect]) -> Table:
-    """Return what what-ifs do to collectives as text; collectives that are alike have one row.
+def effect_tables(effects: Sequence[CollectiveEffect]) -> list[Table]:
+    """Return what what-ifs do to collectives, and why nothing to others, as text; alike collectives share a row.
 
     Parameters
     ----------
     effects : sequence of CollectiveEffect
         Effects of one or more what-ifs. Times are means over the collectives of a row.
     """
-    alike: dict[tuple[str, str, int, int, str, str], list[CollectiveEffect]] = defaultdict(list)
+    alike: dict[tuple[str, str, int, str, str], list[CollectiveEffect]] = defaultdict(list)
     for effect in effects:
-        facts = (effect.what_if, effect.kind, effect.bytes, effect.ranks, effect.reason)
-        alike[(*facts, effect.kernel[:_LONGEST_NAME] or "-")].append(effect)
-    rows = []
-    for (what_if, kind, size, ranks, reason, kernel), members in alike.items():
-        sizes = (f"{size / 1e6:.4g} MB" if size else "-", ranks or "-", len(members))
+        key = (effect.what_if, effect.kind, effect.bytes, effect.reason, effect.kernel[:_LONGEST_NAME])
+        alike[key].append(effect)
+    applied, missed = [], []
+    for (what_if, kind, size, reason, kernel), members in alike.items():
+        first = (what_if, kind, f"{size / 1e6:.4g} MB" if size else "-", len(members))
+        if reason:
+            missed.append((*first, reason, members[0].advice or "-"))
+            continue
         times = [sum(getattr(each, name) for each in members) / len(members) for name in ("before_ns", "after_ns")]
-        shown = ["-" if math.isnan(time) else duration(time) for time in times]
-        why = ": ".join(filter(None, (reason, members[0].advice)))
-        rows.append((what_if, kind, *sizes, kernel, *shown, why or "applies"))
-    columns = ("what-if~", "collective~", "bytes", "ranks", "n", "kernel~", "before", "after", "why not: what helps~")
-    return Table("Collectives", columns, rows, note=_EFFECTS)
+        applied.append((*first, kernel or "-", *("-" if math.isnan(time) else duration(time) for time in times)))
+    columns = ("what-if~", "collective~", "bytes", "n")
+    tables = [
+        Table("Collectives that change", (*columns, "kernel~", "before", "after"), applied, note=_EFFECTS),
+        Table("Collectives that stay", (*columns, "why~", "what helps~"), missed),
+    ]
+    return [table for table in tables if table.rows]
 
 
 _EFFECTS = "Before and after: from the begin of the first of kernel and collective to the end of both, one iteration."

@@ -7,6 +7,7 @@ file, which may come from anybody.
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,13 +27,13 @@ from replay.costs.shipped import load_parameters
 from replay.engine.timeline import Timeline
 from replay.graph.graph import hardware_of
 from replay.projection.evidence import SIDES
-from replay.projection.projection import Projection, ProjectionOptions, project, with_provenance
+from replay.projection.projection import Projection, ProjectionOptions, StepWindow, project, with_provenance
 from replay.projection.provenance import digest
 from replay.projection.rows import ProjectionRow
 from replay.projection.sampling import SampledStep
 from replay.what_ifs import OVERLAPS, CollectiveEffect, WhatIf, explain, parse_what_if, read_plan
 from seqpoint.choosing import ChosenIterations, choose_iterations
-from seqpoint.communication import communication_table, effects_table
+from seqpoint.communication import communication_table, effect_tables
 from seqpoint.graphs import Progress, communication_facts, communication_rows, step_windows
 from seqpoint.notebook import DataFrame, Table, as_html, as_text, data_frame
 from seqpoint.units import duration
@@ -222,8 +223,8 @@ class TraceProjection:
         more = f" ({len(rows) - _MAX_DEVICES} more devices not shown)" if len(rows) > _MAX_DEVICES else ""
         return communication_table(f"Communication in the first step, unchanged{more}", rows, _MAX_DEVICES)
 
-    def why(self) -> Table:
-        """Return what each what-if does to collectives, or why nothing and what would have to change, as text.
+    def why(self) -> list[Table]:
+        """Return what each what-if does to collectives, and why nothing to others, as tables of text.
 
         Raises
         ------
@@ -232,7 +233,7 @@ class TraceProjection:
         """
         if self.effects is None:
             raise InvalidInputError("the projection does not know what happens to collectives; project with why=True")
-        return effects_table(self.effects)
+        return effect_tables(self.effects)
 
     def points_table(self) -> DataFrame:
         """Return the replayed iterations, a row each, with weight, measured step time in ns, and file."""
@@ -453,16 +454,24 @@ def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOpti
     facts: dict[str, Any] = {"iterations": list(chosen.numbers), "weights": list(chosen.weights)}
     facts |= {"iterations_chosen": chosen.how, "sampled": [asdict(step) for step in chosen.sampled]}
     facts |= {"ranks": list(trace.meta.ranks), "world_size": trace.meta.world_size}
-    effects = None
-    if options.why:
-        effects = tuple(
-            effect
-            for what_if in what_ifs
-            for window in windows
-            for effect in explain(what_if, window.graph, parameters)
-            if effect.iteration in chosen.numbers
-        )
+    effects = _effects(what_ifs, windows, chosen.numbers, parameters) if options.why else None
     return TraceProjection(with_provenance(result, facts), chosen, effects)
+
+
+def _effects(
+    what_ifs: Sequence[WhatIf], windows: Sequence[StepWindow], iterations: Sequence[int], parameters: Parameters
+) -> tuple[CollectiveEffect, ...]:
+    """Return the effects on collectives of some iterations; the same steps of several compositions count once."""
+    effects: dict[tuple[int, str], list[CollectiveEffect]] = {}
+    for what_if in what_ifs:
+        for number, window in enumerate(windows):
+            by_steps = defaultdict[str, list[CollectiveEffect]](list)
+            for effect in explain(what_if, window.graph, parameters):
+                if effect.iteration in iterations:
+                    by_steps[effect.what_if].append(effect)
+            for steps, found in by_steps.items():
+                effects.setdefault((number, steps), found)
+    return tuple(effect for found in effects.values() for effect in found)
 
 
 #: Keys of a result that are compared.

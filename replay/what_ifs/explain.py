@@ -20,7 +20,7 @@ class CollectiveEffect:
     Parameters
     ----------
     what_if : str
-        The what-if, or the step of a composition.
+        The what-if, or the steps of a composition up to the one that acts on the collective.
     rank, iteration : int
         Rank and iteration of the collective.
     name, kind : str
@@ -67,33 +67,34 @@ def explain(what_if: WhatIf, graph: KernelGraph, parameters: Parameters) -> list
     parameters : Parameters
         With calibrations of kernels and collectives.
     """
-    effects = []
-    for step in single_steps(what_if):
+    effects, steps = [], single_steps(what_if)
+    for number, step in enumerate(steps):
         changed = step(graph, parameters)
         if step.targets is not None:
-            effects += _effects(step, graph, changed, step.targets(graph, parameters))
+            name = "+".join(each.name for each in steps[: number + 1])
+            effects += _effects(name, graph, changed, step.targets(graph, parameters))
         graph = changed
     return effects
 
 
-def _effects(step: WhatIf, graph: KernelGraph, changed: KernelGraph, targets: Targets) -> list[CollectiveEffect]:
+def _effects(what_if: str, graph: KernelGraph, changed: KernelGraph, targets: Targets) -> list[CollectiveEffect]:
     rows = [(*target.kernels, target.collective) for target in targets.found]
     before, after = (_spans(each, graph, rows) for each in (graph, changed))
     effects = {}
     for i, target in enumerate(targets.found):
         kernel = graph.names[graph.tasks.name[target.kernel]] if target.kernels else ""
-        facts = _facts(step, graph, target.collective)
+        facts = _facts(what_if, graph, target.collective)
         effects[target.collective] = replace(facts, kernel=kernel, before_ns=float(before[i]), after_ns=float(after[i]))
     for miss in targets.misses:
-        facts = _facts(step, graph, miss.collective)
+        facts = _facts(what_if, graph, miss.collective)
         effects[miss.collective] = replace(facts, reason=miss.reason, advice=miss.advice)
     return [effects[row] for row in sorted(effects)]
 
 
-def _facts(step: WhatIf, graph: KernelGraph, row: int) -> CollectiveEffect:
+def _facts(what_if: str, graph: KernelGraph, row: int) -> CollectiveEffect:
     tasks = graph.tasks
     return CollectiveEffect(
-        what_if=step.name,
+        what_if=what_if,
         rank=int(graph.ranks()[row]),
         iteration=graph.iterations[tasks.iteration[row]],
         name=graph.names[tasks.name[row]],

@@ -254,7 +254,7 @@ def show(result: TraceProjection) -> None:
     if communication.rows:
         print_tables([communication])
     if result.effects is not None:
-        print_tables([result.why()])
+        print_tables(result.why())
     print_lines(*result.notes())
 
 
