@@ -1,7 +1,7 @@
 """Communication as tables: of devices, and what a what-if does to collectives; the same words in every command."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import reduce
 from operator import add
@@ -103,24 +103,29 @@ def effect_tables(effects: Sequence[CollectiveEffect]) -> list[Table]:
     effects : sequence of CollectiveEffect
         Effects of one or more what-ifs. Times are means over the collectives of a row.
     """
-    alike: dict[tuple[str, str, int, str, str], list[CollectiveEffect]] = defaultdict(list)
+    alike: dict[tuple[str, str, int, str], list[CollectiveEffect]] = defaultdict(list)
     for effect in effects:
-        key = (effect.what_if, effect.kind, effect.bytes, effect.reason, effect.kernel[:_LONGEST_NAME])
-        alike[key].append(effect)
+        alike[effect.what_if, effect.kind, effect.bytes, effect.reason].append(effect)
     applied, missed = [], []
-    for (what_if, kind, size, reason, kernel), members in alike.items():
+    for (what_if, kind, size, reason), members in alike.items():
         first = (what_if, kind, f"{size / 1e6:.4g} MB" if size else "-", len(members))
         if reason:
             missed.append((*first, reason, members[0].advice or "-"))
             continue
         times = [sum(getattr(each, name) for each in members) / len(members) for name in ("before_ns", "after_ns")]
-        applied.append((*first, kernel or "-", *("-" if math.isnan(time) else duration(time) for time in times)))
+        applied.append((*first, _kernels(members), *("-" if math.isnan(time) else duration(time) for time in times)))
     columns = ("what-if~", "collective~", "bytes", "n")
     tables = [
         Table("Collectives that change", (*columns, "kernel~", "before", "after"), applied, note=_EFFECTS),
         Table("Collectives that stay", (*columns, "why~", "what helps~"), missed),
     ]
     return [table for table in tables if table.rows]
+
+
+def _kernels(effects: Sequence[CollectiveEffect]) -> str:
+    """Return the most frequent kernel of alike collectives, and how many others there are."""
+    (name, _), *others = Counter(effect.kernel[:_LONGEST_NAME] for effect in effects).most_common()
+    return f"{name or '-'}{f' and {len(others)} others' if others else ''}"
 
 
 _EFFECTS = "Before and after: from the begin of the first of kernel and collective to the end of both, one iteration."
