@@ -7,9 +7,9 @@ file, which may come from anybody.
 
 import json
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -462,16 +462,13 @@ def _effects(
     what_ifs: Sequence[WhatIf], windows: Sequence[StepWindow], iterations: Sequence[int], parameters: Parameters
 ) -> tuple[CollectiveEffect, ...]:
     """Return the effects on collectives of some iterations; the same steps of several compositions count once."""
-    effects: dict[tuple[int, str], list[CollectiveEffect]] = {}
-    for what_if in what_ifs:
-        for number, window in enumerate(windows):
-            by_steps = defaultdict[str, list[CollectiveEffect]](list)
-            for effect in explain(what_if, window.graph, parameters):
-                if effect.iteration in iterations:
-                    by_steps[effect.what_if].append(effect)
-            for steps, found in by_steps.items():
-                effects.setdefault((number, steps), found)
-    return tuple(effect for found in effects.values() for effect in found)
+    effects: list[CollectiveEffect] = []
+    told: set[tuple[int, str]] = set()
+    for what_if, (number, window) in product(what_ifs, enumerate(windows)):
+        found = [effect for effect in explain(what_if, window.graph, parameters) if effect.iteration in iterations]
+        effects += [effect for effect in found if (number, effect.what_if) not in told]
+        told |= {(number, effect.what_if) for effect in found}
+    return tuple(effects)
 
 
 #: Keys of a result that are compared.
