@@ -24,36 +24,26 @@ from profilers.files import dataset_path, read_toml, typed_table
 USER_DEVICES: Final = "SEQPOINT_DEVICES"
 _USER_FILE: Final = f"a TOML file that {USER_DEVICES} names, in the layout of datasets/devices.toml (docs/devices.md)"
 
-#: Every figure that a catalogue may give; the last part of a name says the unit.
-_FIGURES: Final = (
-    "compute_units clock_mhz fp64_tflops fp32_tflops fp32_matrix_tflops tf32_tflops bf16_tflops fp16_tflops fp8_tflops "
-    "bf16_sustained_tflops memory_gb memory_gbps l2_mb llc_mb llc_gbps lds_kb unit_threads unit_registers "
-    "unit_workgroups link_gbps links copy_engines power_w node_adapters adapter_gbps"
-)
-#: Each unit by the last part of a name, with its range: far beyond any device, so that models stay within a double.
-_UNITS: Final[Mapping[str, tuple[str, tuple[float, float]]]] = MappingProxyType(
-    {
-        "units": ("1", (1, 1e5)),
-        "threads": ("1", (1, 1e6)),
-        "registers": ("1", (1, 1e9)),
-        "workgroups": ("1", (1, 1e6)),
-        "links": ("1", (1, 1e4)),
-        "engines": ("1", (1, 1e4)),
-        "adapters": ("1", (1, 1e4)),
-        "mhz": ("MHz", (1, 1e5)),
-        "tflops": ("TFLOPS", (1e-3, 1e6)),
-        "gb": ("GB", (1e-3, 1e6)),
-        "gbps": ("GB/s", (1e-2, 1e6)),
-        "mb": ("MB", (1e-3, 1e6)),
-        "kb": ("KB", (1e-1, 1e6)),
-        "w": ("W", (1e-1, 1e5)),
-    }
-)
 
-_UNIT_OF = {figure: _UNITS[figure.rsplit("_")[-1]] for figure in _FIGURES.split()}
-#: The unit of each figure, and its least and largest value in that unit.
-FIGURE_UNITS: Final = MappingProxyType({figure: unit for figure, (unit, _) in _UNIT_OF.items()})
-FIGURE_RANGES: Final = MappingProxyType({figure: limits for figure, (_, limits) in _UNIT_OF.items()})
+class _FigureLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The unit and the range of a figure."""
+
+    unit: str
+    least: float
+    most: float
+
+
+def _read_limits() -> dict[str, _FigureLimits]:
+    file = dataset_path("figures.toml")
+    return {
+        name: typed_table(row, _FigureLimits, f"{file}: {name}") for name, row in read_toml(file, "figures").items()
+    }
+
+
+_LIMITS = _read_limits()
+#: The unit of each figure that a catalogue may give, and its least and largest value in that unit.
+FIGURE_UNITS: Final = MappingProxyType({name: limits.unit for name, limits in _LIMITS.items()})
+FIGURE_RANGES: Final = MappingProxyType({name: (limits.least, limits.most) for name, limits in _LIMITS.items()})
 
 #: A rate that was measured, and the peak that it cannot exceed.
 _SUSTAINED, _PEAK = "bf16_sustained_tflops", "bf16_tflops"
