@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from profilers.ingest.linking import innermost
+from profilers.readers.common.json_documents import json_object
 from profilers.trace.arrays import MISSING, Ints, arrow_array, ends, integers, put, strings
 from profilers.trace.columns import lookup
 from profilers.trace.kernels import COLLECTIVE, ClassRule, check_rules, class_by_rules, is_collective
@@ -163,8 +164,8 @@ def _at(texts: pa.ChunkedArray, rows: Ints) -> list[Any]:
 
 def _facts(name: str, kernel: str | None, op: str | None, note: tuple[str, str | None] | None) -> dict[str, Any]:
     """Return the facts of a collective from its kernel's name and arguments, its operator and its annotation."""
-    stated = next((args for args in (_object(kernel), _object(op)) if "Collective name" in args), {})
-    noted = _object(note[1]) if note else {}
+    stated = next((args for args in (json_object(kernel), json_object(op)) if "Collective name" in args), {})
+    noted = json_object(note[1]) if note else {}
     spelling = stated.get("Collective name") or (ANNOTATION.match(note[0]).group(1) if note else "")  # type: ignore[union-attr]
     in_name = _IN_KERNEL_NAME.search(name)
     elements_in = _count(stated.get("In msg nelems")) or _noted_elements(noted)
@@ -182,14 +183,6 @@ def _facts(name: str, kernel: str | None, op: str | None, note: tuple[str, str |
         "group_size": _count(stated.get("Group size"), 1 << 31),
         "group_ranks": _optional_text(stated.get("Process Group Ranks")) or None,
     }
-
-
-def _object(text: str | None) -> dict[str, Any]:
-    try:
-        value = json.loads(text) if text else {}
-    except RecursionError:
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _count(value: Any, limit: int = 1 << 62) -> int | None:
