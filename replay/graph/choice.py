@@ -88,20 +88,12 @@ def _kinds(graph: KernelGraph) -> Ints:
     return np.where(graph.collectives(), int(TaskKind.COLLECTIVE), graph.tasks.kind)
 
 
-def _names_of(graph: KernelGraph, numbers: Ints) -> list[str]:
-    return [graph.names[number] for number in np.unique(numbers[numbers >= 0]).tolist()]
-
-
 def _fitting(graph: KernelGraph, numbers: Ints, pattern: str) -> Bools:
     """Return which rows of a column of names fit a pattern."""
     fits = np.zeros(len(graph.names) + 1, dtype=bool)
     used = np.unique(numbers[numbers >= 0])
     fits[used] = [name_fits(pattern, graph.names[number]) for number in used.tolist()]
     return np.asarray(fits[numbers])
-
-
-def _equal(numbers: Ints, known: Sequence[str], value: str) -> Bools:
-    return np.asarray(numbers == known.index(value))
 
 
 def _lane_numbers(graph: KernelGraph, name: str) -> Ints:
@@ -145,7 +137,7 @@ def _indexed(about: str, known: tuple[str, ...], column: str) -> _Key:
         present = np.unique(numbers(graph)[rows])
         return [known[number] for number in present[present >= 0].tolist()]
 
-    return _Key(about, lambda graph, value: _equal(numbers(graph), known, value), values, known)
+    return _Key(about, lambda graph, value: numbers(graph) == known.index(value), values, known)
 
 
 def _on_lane(about: str, name: str) -> _Key:
@@ -160,14 +152,11 @@ def _on_lane(about: str, name: str) -> _Key:
 def _named(about: str, column: str) -> _Key:
     """Return the key of a column of names, whose values are patterns."""
 
-    def numbers(graph: KernelGraph) -> Ints:
-        return np.asarray(getattr(graph.tasks, column))
+    def values(graph: KernelGraph, rows: Bools) -> list[str]:
+        numbers = np.unique(getattr(graph.tasks, column)[rows])
+        return [graph.names[number] for number in numbers[numbers >= 0].tolist()]
 
-    return _Key(
-        about,
-        lambda graph, value: _fitting(graph, numbers(graph), value),
-        lambda graph, rows: _names_of(graph, numbers(graph)[rows]),
-    )
+    return _Key(about, lambda graph, value: _fitting(graph, getattr(graph.tasks, column), value), values)
 
 
 #: Keys of the terms of a choice.

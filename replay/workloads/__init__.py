@@ -12,10 +12,7 @@ from replay.workloads.architecture import (
 )
 from replay.workloads.dlrm import Cluster, Dlrm, dlrm_trace
 from replay.workloads.timing import Timed, time_operators
-from replay.workloads.training import (
-    Layout,
-    TrainingJob,
-)
+from replay.workloads.training import Layout, TrainingJob
 from replay.workloads.training_fits import (
     MeasuredStep,
     PredictedStep,

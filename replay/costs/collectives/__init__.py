@@ -1,14 +1,6 @@
 """How long collectives take, by algorithm and topology: fitted where measured, carried over where not."""
 
-from replay.costs.collectives.algorithms import (
-    FABRICS,
-    KINDS,
-    Topology,
-    algorithms_of,
-    fastest,
-    machine_of,
-    phases_of,
-)
+from replay.costs.collectives.algorithms import FABRICS, KINDS, Topology, algorithms_of, fastest, machine_of, phases_of
 from replay.costs.collectives.fits import (
     CollectiveCalibration,
     load_collectives,
@@ -16,11 +8,7 @@ from replay.costs.collectives.fits import (
     write_collective_calibration,
 )
 from replay.costs.collectives.measurements import MeasuredCollectives, read_collectives
-from replay.costs.collectives.predictor import (
-    calibrate_collectives,
-    predict_collective,
-    scored_rows,
-)
+from replay.costs.collectives.predictor import calibrate_collectives, predict_collective, scored_rows
 
 __all__ = [
     "FABRICS",
