@@ -18,13 +18,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from profilers.errors import SeqPointError
     from profilers.trace import Trace
+    from replay.workloads import Layout, TrainingJob, Transformer
     from seqpoint.front_door import *
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Layout",
     "SeqPointError",
     "Trace",
+    "TrainingJob",
+    "Transformer",
     "analyze",
     "describe",
     "devices",
@@ -49,7 +53,11 @@ __all__ = [
 ]
 
 #: Modules of the names that are not functions of `seqpoint.front_door`.
-_MODULES = {"SeqPointError": "profilers.errors", "Trace": "profilers.trace"}
+_MODULES = {
+    "SeqPointError": "profilers.errors",
+    "Trace": "profilers.trace",
+    **dict.fromkeys(("Layout", "TrainingJob", "Transformer"), "replay.workloads"),
+}
 
 
 def __getattr__(name: str) -> Any:

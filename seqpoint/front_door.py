@@ -586,8 +586,8 @@ def synthesize(job: "TrainingJob", device: "str | Device", *, steps: int = 1, le
 
     Parameters
     ----------
-    job : replay.workloads.TrainingJob
-        A Megatron-LM job with tensor, pipeline and data parallelism.
+    job : TrainingJob
+        A Megatron-LM job: a `Transformer`, its batch, and a `Layout` of tensor, pipeline and data parallelism.
     device : str or Device
         A device of the catalogue.
     steps : int

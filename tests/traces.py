@@ -10,8 +10,7 @@ from profilers.ingest.linking import LINK_COLUMNS, link_rows
 from profilers.ingest.stage import Stage
 from profilers.trace.schema import KINDS
 from profilers.trace.trace import Trace
-from replay.workloads import Layout, TrainingJob, Transformer
-from seqpoint import synthesize
+from seqpoint import Layout, TrainingJob, Transformer, synthesize
 
 
 def event(name: str, cat: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
