@@ -3,8 +3,7 @@
 Nobody measured these times; `TraceMeta.synthetic` is true for such a trace, and everything that shows one says so.
 """
 
-from profilers.synthetic.events import write_trace
-from profilers.synthetic.program import Collective, KernelCall, SyntheticJob, SyntheticStep, Wait
+from profilers.synthetic.program import Collective, KernelCall, SyntheticJob, SyntheticStep, Wait, write_trace
 
 __all__ = [
     "Collective",
