@@ -3,8 +3,8 @@
     python benchmarks/jobs/accuracy_of_models.py ../shared/data/models > tests/accuracy/models.csv
 
 Every run is predicted with the shipped fits of its device, and as if the device had never been measured. Nothing is
-fitted to these runs; the share of operators' spreads that a total's interval keeps (`replay.workloads.timing`) was
-chosen so that nine in ten of them are in their interval.
+fitted to these runs; the share of operators' spreads that a total's interval keeps (`replay.workloads.architecture`)
+was chosen so that nine in ten of them are in their interval.
 """
 
 import csv

@@ -3,15 +3,16 @@
 from replay.workloads.architecture import (
     Step,
     Tally,
+    Timed,
     Transformer,
     backward,
     find_transformer,
     fused,
     load_transformers,
     tally,
+    time_operators,
 )
 from replay.workloads.dlrm import Cluster, Dlrm, dlrm_trace
-from replay.workloads.timing import Timed, time_operators
 from replay.workloads.training import Layout, TrainingJob
 from replay.workloads.training_fits import (
     MeasuredStep,

@@ -27,8 +27,7 @@ from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import CollectiveCalibration, Topology, predict_collective
 from replay.graph.operators import streaming
-from replay.workloads.architecture import Step, Transformer, checked_size
-from replay.workloads.timing import time_operators
+from replay.workloads.architecture import Step, Transformer, checked_size, time_operators
 from replay.workloads.transformer import Block, Pass, embedding_block, head_block, layer_block, padded_vocabulary
 
 
