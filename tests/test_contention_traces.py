@@ -18,7 +18,8 @@ from replay.contention import ContentionFit, measure_pairs, read_contention_fit,
 from replay.contention.fitting import FittedRange
 from replay.contention.traces import (
     OverlappedKernels,
-    _joined,
+    _gathered,
+    _of_trace,
     calibrate_traces,
     fit_interference,
     held_out_slowdowns,
@@ -240,9 +241,14 @@ def test_a_fold_is_predicted_from_the_others() -> None:
     assert np.isnan(held_out_slowdowns(kernels, np.zeros(len(kernels)), PARAMETERS)).all()
 
 
+def joined(*traces: Trace) -> OverlappedKernels:
+    return _gathered([_of_trace(trace, measure_pairs(trace), PARAMETERS, None) for trace in traces], PARAMETERS)
+
+
 def test_traces_are_joined_by_label_and_partner() -> None:
-    one, other = kernels_of(job()), kernels_of(job(names=(" b", "")))
-    both = _joined([one, other])
+    traces = job(), job(names=(" b", ""))
+    one, other = map(kernels_of, traces)
+    both = joined(*traces)
     assert len(both) == len(one) + len(other) == 18 + 36
     assert [both.labels[i] for i in both.label] == [
         each.labels[i] for each in (one, other) for i in each.label.tolist()
@@ -258,7 +264,7 @@ def test_traces_are_joined_by_label_and_partner() -> None:
 
 def test_partners_of_other_traces_count_zero() -> None:
     rows, iterations = steps(lambda name, workgroups: 1.1, partner=(NCCL, 8))
-    both = _joined([kernels_of(job()), kernels_of(trace_of(rows, iterations))])
+    both = joined(job(), trace_of(rows, iterations))
     assert both.partners == (f"{NCCL} [24]", f"{NCCL} [8]")
     assert both.transferring.sum(axis=0) == pytest.approx([18, 18])
     assert (both.transferring.min(axis=1) == 0).all()

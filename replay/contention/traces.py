@@ -42,6 +42,8 @@ from replay.graph.graph import KernelGraph, TaskKind
 
 #: Called with (graphs built, graphs in all, what).
 Progress = Callable[[int, int, str], None]
+#: No trace has a rank of this number or above.
+_MOST_RANKS = 2**32
 #: Kernels that a fit uses at most.
 _MOST_ROWS = 20_000
 # The settings of the fit are chosen. Half or twice `_SCALE`, `_PRIOR` or `_FACTOR_EXCESS`, and other powers of time up
@@ -124,6 +126,24 @@ def overlapped_kernels(
     InvalidInputError
         No overlapped kernel is in an iteration.
     """
+    return _gathered([_of_trace(trace, pairs, parameters, progress)], parameters)
+
+
+@dataclass(frozen=True)
+class _TraceKernels:
+    """Overlapped kernels of one trace: its pairs, the graphs with their tasks, and the row of the pair of each task."""
+
+    pairs: ContentionPairs
+    graphs: Sequence[tuple[KernelGraph, Ints]]
+    rows: Ints
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """Return a column of the pairs, for each kernel."""
+        return np.asarray(getattr(self.pairs, name)[self.rows])
+
+
+def _of_trace(trace: Trace, pairs: ContentionPairs, parameters: Parameters, progress: Progress | None) -> _TraceKernels:
+    """Return the overlapped kernels of a trace that are in one of its iterations."""
     blocks = iteration_blocks(trace, pairs.iteration)
     index = index_trace(_sliced(trace, blocks)) if blocks else None
     graphs, rows, seen = [], [], np.zeros(len(pairs.event), dtype=bool)
@@ -141,7 +161,7 @@ def overlapped_kernels(
             rows.append(pair)
     if not graphs:
         raise InvalidInputError("no overlapped kernel of the trace is in an iteration; see `seqpoint describe`")
-    return _gathered(graphs, np.concatenate(rows), pairs, parameters)
+    return _TraceKernels(pairs, graphs, np.concatenate(rows))
 
 
 def _sliced(trace: Trace, blocks: Sequence[tuple[int, ...]]) -> Trace:
@@ -170,10 +190,9 @@ def _tasks_of(graph: KernelGraph, pairs: ContentionPairs, seen: Bools) -> tuple[
     return chosen[is_new], rows[is_new]
 
 
-def _gathered(
-    graphs: list[tuple[KernelGraph, Ints]], pair: Ints, pairs: ContentionPairs, parameters: Parameters
-) -> OverlappedKernels:
-    """Return the kernels of all graphs as arrays, with the work beside each."""
+def _gathered(traces: Sequence[_TraceKernels], parameters: Parameters) -> OverlappedKernels:
+    """Return the kernels of all traces as arrays, with the work beside each; ranks of different traces stay apart."""
+    graphs = [each for trace in traces for each in trace.graphs]
     columns, texts = [], []
     exposures: list[dict[str, tuple[Floats, Floats]]] = []
     for graph, tasks in graphs:
@@ -194,10 +213,12 @@ def _gathered(
         )
         for side in (0, 1)
     ]
-    facts = (pairs.duration_ns[pair], pairs.alone_ns[pair], pairs.rank[pair])
-    return OverlappedKernels(
-        tuple(graphs), pair, *facts, np.concatenate(columns), label, tuple(labels.tolist()), tuple(partners), *beside
-    )
+    pair = np.concatenate([trace.rows for trace in traces])
+    measured, alone = (np.concatenate([each.column(name) for each in traces]) for name in ("duration_ns", "alone_ns"))
+    ranks = np.concatenate([trace.column("rank") + number * _MOST_RANKS for number, trace in enumerate(traces)])
+    rank = np.unique(ranks, return_inverse=True)[1]
+    facts = pair, measured, alone, rank, np.concatenate(columns), label
+    return OverlappedKernels(tuple(graphs), *facts, tuple(labels.tolist()), tuple(partners), *beside)
 
 
 def _exposures(graph: KernelGraph, chosen: Ints, parameters: Parameters) -> dict[str, tuple[Floats, Floats]]:
@@ -478,43 +499,19 @@ def calibrate_traces(
         if pairs.confounded:
             raise InvalidInputError(f"{trace.meta.sources[0]}: {pairs.confounded}; nothing is fitted to such a trace")
         if len(pairs.event):
-            blocks.append(overlapped_kernels(trace, pairs, parameters=parameters, progress=progress))
-    count = sum(map(len, blocks))
+            blocks.append(_of_trace(trace, pairs, parameters, progress))
+    count = sum(len(block.rows) for block in blocks)
     if count < LEAST_KERNELS:
         raise InvalidInputError(
             f"{count} kernels ran beside other work and also alone; at least {LEAST_KERNELS} are needed "
             "(`seqpoint validate contention` says why kernels are left out)"
         )
-    kernels = blocks[0] if len(blocks) == 1 else _joined(blocks)
+    kernels = _gathered(blocks, parameters)
     devices = {graph.hardware.device.name if graph.hardware.device else "" for graph, _ in kernels.graphs}
     if len(devices) > 1:
         names = ", ".join(sorted(devices))
         raise InvalidInputError(f"the traces are of {names}; fit the traces of one device at a time")
     return _with_ranges(kernels, parameters, tuple(trace.meta.fingerprint for trace in traces))
-
-
-def _joined(blocks: Sequence[OverlappedKernels]) -> OverlappedKernels:
-    """Return the kernels of several traces as one; ranks of different traces stay apart."""
-    labels = sorted({label for block in blocks for label in block.labels})
-    partners = sorted({partner for block in blocks for partner in block.partners})
-    number = {label: i for i, label in enumerate(labels)}
-    columns: dict[str, list[npt.NDArray[Any]]] = {}
-    shift = 0
-    for block in blocks:
-        rows: dict[str, npt.NDArray[Any]] = {
-            name: getattr(block, name) for name in ("pair", "measured_ns", "alone_ns", "class_")
-        }
-        rows["rank"] = block.rank + shift
-        shift += int(block.rank.max()) + 1
-        rows["label"] = np.array([number[label] for label in block.labels])[block.label]
-        for name in ("transferring", "waiting"):
-            rows[name] = np.zeros((len(block), len(partners)))
-            rows[name][:, [partners.index(p) for p in block.partners]] = getattr(block, name)
-        for name, column in rows.items():
-            columns.setdefault(name, []).append(column)
-    arrays = {name: np.concatenate(parts) for name, parts in columns.items()}
-    graphs = tuple(each for block in blocks for each in block.graphs)
-    return OverlappedKernels(graphs, labels=tuple(labels), partners=tuple(partners), **arrays)
 
 
 def _with_ranges(kernels: OverlappedKernels, parameters: Parameters, sources: Sequence[str]) -> ContentionFit:
