@@ -13,11 +13,14 @@ no error. So the interval grows as far as the gains of the points differ; equal 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from profilers.trace.arrays import Floats
+
+if TYPE_CHECKING:
+    from replay.projection.projection import StepWindow
 
 #: Seed of these draws, beside that of the projection.
 _SEED = 20
@@ -41,33 +44,14 @@ class SampledStep:
     deviation: float
 
 
-class SampledWindow(Protocol):
-    """A window of steps: the steps with their weights and measured times; `sampled` is empty without a selection."""
-
-    @property
-    def sampled(self) -> tuple[SampledStep, ...]:
-        """How each step stands for others."""
-        ...
-
-    @property
-    def weights(self) -> tuple[float, ...]:
-        """Number of steps that each stands for."""
-        ...
-
-    @property
-    def measured_ns(self) -> tuple[float, ...]:
-        """Measured time of each step."""
-        ...
-
-
 def selection_factors(
-    windows: Sequence[SampledWindow], base_ns: Sequence[float], ratios: Sequence[float], *, draws: int, seed: int
+    windows: "Sequence[StepWindow]", base_ns: Sequence[float], ratios: Sequence[float], *, draws: int, seed: int
 ) -> Floats:
     """Return the factor of the projected time in each draw, by the error of the selection.
 
     Parameters
     ----------
-    windows : sequence of SampledWindow
+    windows : sequence of StepWindow
         Windows of the selected steps.
     base_ns : sequence of float
         Weighted base time of each window.
@@ -96,7 +80,7 @@ def selection_factors(
     return np.asarray(np.where(total > 0, changed.sum(axis=1) / np.maximum(total, _SMALLEST) / usual, 1.0))
 
 
-def _window_error(window: SampledWindow) -> tuple[float, float, float]:
+def _window_error(window: "StepWindow") -> tuple[float, float, float]:
     """Return the position of a window, the relative error of its base time, and that of its gain over one step's."""
     if not window.sampled:
         return 0.0, 0.0, 0.0
