@@ -20,7 +20,7 @@ from replay.what_ifs import parse_what_if
 from seqpoint import plots
 from seqpoint.description import describe
 from seqpoint.iteration_table import iteration_table
-from seqpoint.plots.timelines import CLASS_COLOURS, lanes_of
+from seqpoint.plots.timelines import class_colours, lanes_of
 from seqpoint.selection.selecting import SelectionResult, SelectOptions, select
 from seqpoint.units import time_unit
 
@@ -120,7 +120,7 @@ def test_a_what_if_that_is_not_applicable_has_a_line_without_a_point(projection:
 
 
 def test_every_class_has_its_own_colour() -> None:
-    colours = list(CLASS_COLOURS.values())
+    colours = list(class_colours().values())
     assert len(set(colours)) == len(colours)
 
 

@@ -6,14 +6,15 @@ enough to draw; the title of a chart says what was merged or left out.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+from functools import cache
 from typing import TYPE_CHECKING
 
 import holoviews as hv
 import numpy as np
 
+from profilers.files import dataset_path, read_toml
 from profilers.trace.arrays import Floats, Ints
-from replay.analysis.critical_path import HOST, LABELS, MEMCPY, task_labels
+from replay.analysis.critical_path import LABELS, task_labels
 from replay.engine.timeline import Timeline
 from replay.graph.graph import Lane, TaskKind
 from seqpoint.plots.frame import INK, NAME_LENGTH, Chart, bars_chart, hover_tips, overlay, plain_text
@@ -150,31 +151,10 @@ def _groups(position: Ints, label: Ints, times: tuple[Floats, Floats], limit: in
         share *= 2
 
 
-#: Colour of each class, the same in every chart. The most common classes have Okabe and Ito's eight colours. The others
-#: maximise the smallest distance between any two colours (CIE 1976, at least 15), as seen with normal vision,
-#: deuteranopia and protanopia (matrices of Machado et al. 2009).
-CLASS_COLOURS: Mapping[str, str] = MappingProxyType(
-    {
-        "collective": "#D55E00",
-        "gemm": "#0072B2",
-        "attention": "#56B4E9",
-        "convolution": "#332288",
-        "rnn": "#1DC176",
-        "normalization": "#009E73",
-        "softmax": "#003F26",
-        "embedding": "#CC79A7",
-        "optimizer": "#6F337F",
-        "pooling": "#EBEB92",
-        "dropout": "#95773F",
-        "reduction": "#F0E442",
-        "sort": "#1E00FC",
-        "copy": "#E69F00",
-        "elementwise": "#BD9E47",
-        "other": "#666666",
-        MEMCPY: "#553856",
-        HOST: "#B8C4D4",
-    }
-)
+@cache
+def class_colours() -> Mapping[str, str]:
+    """Return the colour of each class of kernel, of copies and of the host, the same in every chart."""
+    return dict(read_toml(dataset_path("colours.toml"), "colours of charts")["classes"])
 
 
 @saveable
@@ -198,7 +178,7 @@ def class_breakdown(description: "Description") -> Chart:
             f"{row.class_}  {100 * row.share:.1f} %",
             row.time_ns / unit.ns,
             row.kernels,
-            CLASS_COLOURS[row.class_],
+            class_colours()[row.class_],
         )
         for row in classes
     ]
@@ -258,7 +238,7 @@ def _lanes_chart(timeline: Timeline, name: str, scale: tuple[TimeUnit, int]) -> 
     lanes = lanes_of(timeline, limit=limit)
     end = timeline.makespan_ns / unit.ns
     number = len(lanes.lanes)
-    present = [label for label in CLASS_COLOURS if label in set(lanes.label)]
+    present = [label for label in class_colours() if label in set(lanes.label)]
     layers = [_rectangles(lanes, label, unit) for label in present]
     layers.append(hv.VLine(end).opts(color=INK, line_width=1, line_dash="dotted", backend="bokeh"))
     ticks = [(number - 1.0 - i, lane.label) for i, lane in enumerate(lanes.lanes)]
@@ -291,7 +271,7 @@ def _rectangles(lanes: Lanes, label: str, unit: TimeUnit) -> Chart:
         ("duration", f"@duration{{0,0.[000000]}} {unit.name}"),
         ("tasks", "@tasks"),
     )
-    colour = CLASS_COLOURS[label]
+    colour = class_colours()[label]
     return hv.Rectangles(columns, vdims=["name", "duration", "tasks"], label=label).opts(
         fill_color=colour, line_color=colour, line_width=0.5, backend="bokeh", **hover
     )
