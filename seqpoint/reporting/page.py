@@ -266,12 +266,9 @@ def contention_page(scores: Sequence[ContentionCase | TraceContentionScore], not
     traces = [score for score in scores if isinstance(score, TraceContentionScore)]
     figures = _scenario_figures(cases) if cases or not traces else []
     for trace in traces:
+        bars = "Marks are medians, and bars the central 80 % of the kernels."
         figures.append(Figure("", plots.kernel_slowdowns(trace), "Bands: errors of 10 and 25 %."))
-        figures.append(
-            Figure(
-                "", plots.slowdowns_by_workgroups(trace), "Marks are medians, and bars the central 80 % of the kernels."
-            )
-        )
+        figures.append(Figure("", plots.slowdowns_by_workgroups(trace), bars))
     scripts, with_html = embedded([(figure, ()) for figure in figures])
     lines = [*notes, *(_lines(cases) if cases else ()), *map(_trace_line, traces)]
     return rendered("charts.html", _CONTENTION_TITLE, scripts, {"lines": lines, "figures": with_html})
@@ -290,19 +287,12 @@ def _trace_line(score: TraceContentionScore) -> str:
 def _scenario_figures(cases: Sequence[ContentionCase]) -> list[Figure]:
     """Return the charts of the scenarios of recordings."""
     legend = "Hollow: fitted. Hover for names, click a mechanism to hide it, drag to zoom."
-    return [
-        Figure("", plots.predicted_against_measured(cases), legend),
-        Figure(
-            "",
-            plots.slowdowns_against_measured(cases),
-            "If one task is far shorter than the other, times agree easily.",
-        ),
-        Figure(
-            "",
-            plots.error_by_mechanism(cases),
-            "Errors below the dotted lines are within the spread of repeated takes.",
-        ),
-    ]
+    captions = {
+        plots.predicted_against_measured: legend,
+        plots.slowdowns_against_measured: "If one task is far shorter than the other, times agree easily.",
+        plots.error_by_mechanism: "Errors below the dotted lines are within the spread of repeated takes.",
+    }
+    return [Figure("", chart(cases), caption) for chart, caption in captions.items()]
 
 
 def _lines(cases: Sequence[ContentionCase]) -> list[str]:

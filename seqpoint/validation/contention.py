@@ -109,12 +109,8 @@ class OrderScore:
         return self.right / self.compared if self.compared else 0.0
 
 
-@dataclass(frozen=True)
-class ContentionSources:
-    """What the suite reads: recordings, and traces by name with their files."""
-
-    recordings: Sequence[contention.ContentionRecording]
-    traces: Sequence[tuple[str, tuple[Path, ...]]]
+#: What the suite reads: recordings, and traces by name with their files.
+_Sources = tuple[Sequence[contention.ContentionRecording], Sequence[tuple[str, tuple[Path, ...]]]]
 
 
 @dataclass(frozen=True)
@@ -148,23 +144,16 @@ def score_by_mechanism(cases: Sequence[ContentionCase]) -> list[ContentionScore]
 
 def _score(name: str, cases: Sequence[ContentionCase]) -> ContentionScore:
     errors, spreads = [case.error for case in cases], [case.spread for case in cases]
-    measured = np.array([case.measured_ns for case in cases])
-    serial, free = (np.array([getattr(case, which) for case in cases]) for which in ("serial_ns", "free_ns"))
+    ends = [error for case in cases for error in case.end_errors]
     slowdowns = [case.slowdown_error for case in cases if not np.isnan(case.slowdown_error)]
-    return ContentionScore(
-        name,
-        len(cases),
-        float(np.median(errors)),
-        float(np.quantile(errors, 0.9)),
-        float(np.median([error for case in cases for error in case.end_errors])),
-        float(np.median(slowdowns)) if slowdowns else 0.0,
-        float(np.median(np.abs(serial / measured - 1))),
-        float(np.median(np.abs(free / measured - 1))),
-        float(np.mean([case.covered for case in cases])),
-        float(np.median(spreads)),
-        float(np.quantile(spreads, 0.9)),
-        max(spreads),
+    serial, free = (
+        float(np.median([abs(getattr(case, which) / case.measured_ns - 1) for case in cases]))
+        for which in ("serial_ns", "free_ns")
     )
+    time = (float(np.median(errors)), float(np.quantile(errors, 0.9)), float(np.median(ends)))
+    slowdown, covered = float(np.median(slowdowns or [0.0])), float(np.mean([case.covered for case in cases]))
+    takes = (float(np.median(spreads)), float(np.quantile(spreads, 0.9)), max(spreads))
+    return ContentionScore(name, len(cases), *time, slowdown, serial, free, covered, *takes)
 
 
 def score_order(cases: Sequence[ContentionCase]) -> OrderScore:
@@ -256,31 +245,26 @@ def _source(file: Path) -> Path | None:
     return trace_source(file)
 
 
-def _read(sources: Sequence[Path], options: SuiteOptions) -> ContentionSources:
+def _read(sources: Sequence[Path], options: SuiteOptions) -> _Sources:
     """Return the recordings, and the names and files of the traces."""
     recorded = [source for source in sources if (source / TABLE).exists()]
     recordings = [recording for source in recorded for recording in contention.read_contention(source)]
-    return ContentionSources(recordings, read_sources([s for s in sources if s not in recorded], options))
+    return recordings, read_sources([s for s in sources if s not in recorded], options)
 
 
-def _scored(sources: ContentionSources, options: SuiteOptions) -> SuiteResult:
+def _scored(sources: _Sources, options: SuiteOptions) -> SuiteResult:
     """Score recordings and traces."""
     fit = contention.read_contention_fit(options.calibration) if options.calibration else None
-    if not sources.traces:
-        return _scored_recordings(sources.recordings, fit, options)
-    scores = []
-    for name, files in followed(sources.traces, options.progress("replaying"), itemgetter(0)):
-        trace = load_recording(files, options.iterations)
-        scores.append(score_contention(name, trace, parameters=load_parameters(), fit=fit))
-    details = {"traces": [trace_content(score) for score in scores]}
-    result = SuiteResult(trace_rows(scores), details, trace_tables(scores), [s for s in scores if s.methods])
-    if not sources.recordings:
-        return result
-    recorded = _scored_recordings(sources.recordings, fit, options)
-    return SuiteResult(
-        [*recorded.rows, *result.rows], {**recorded.details, **details}, [*recorded.tables, *result.tables],
-        [*recorded.scores, *result.scores], recorded.notes,
-    )  # fmt: skip
+    recordings, traces = sources
+    recorded = _scored_recordings(recordings, fit, options) if recordings or not traces else SuiteResult((), {}, ())
+    scores = [
+        score_contention(name, load_recording(files, options.iterations), parameters=load_parameters(), fit=fit)
+        for name, files in followed(traces, options.progress("replaying"), itemgetter(0))
+    ]
+    details = dict(recorded.details) | ({"traces": [trace_content(score) for score in scores]} if traces else {})
+    tables, drawn = [*recorded.tables, *trace_tables(scores)], [score for score in scores if score.methods]
+    rows = [*recorded.rows, *trace_rows(scores)]
+    return SuiteResult(rows, details, tables, [*recorded.scores, *drawn], recorded.notes)
 
 
 def _scored_recordings(

@@ -189,30 +189,16 @@ def _cases(
     low, high = np.quantile([model.times_ns(model.ends_ns(values)) for values in drawn], QUANTILES, axis=0)
     room = np.exp(fit.spread if fit else 0.0)
     low, high = np.minimum(low, times) / room, np.maximum(high, times) * room
-    ceilings = contention.ceilings_of(recording)
-    return [
-        ContentionCase(
-            recording.source,
-            recording.device.name,
-            s.group,
-            s.name,
-            s.policy,
-            contention.mechanism_of(recording, s, ceilings),
-            _carrier(recording, s),
-            s.measured_ns,
-            float(times[i]),
-            float(low[i]),
-            float(high[i]),
-            tuple(recording.alone_ns(m.work, m.launches) for m in s.members),
-            s.ends_ns,
-            tuple(ends[model.lineup == i].tolist()),
-            tuple(float(m.lag_ns - min(o.lag_ns for o in s.members)) for m in s.members),
-            s.spread,
-            s.takes,
-            fitted[i],
-        )
-        for i, s in enumerate(scenarios)
-    ]
+    ceilings, cases = contention.ceilings_of(recording), []
+    for i, s in enumerate(scenarios):
+        names = (recording.source, recording.device.name, s.group, s.name, s.policy)
+        shared = (contention.mechanism_of(recording, s, ceilings), _carrier(recording, s))
+        predicted = (float(times[i]), float(low[i]), float(high[i]))
+        alone = tuple(recording.alone_ns(m.work, m.launches) for m in s.members)
+        lags = tuple(float(m.lag_ns - min(o.lag_ns for o in s.members)) for m in s.members)
+        members = (alone, s.ends_ns, tuple(ends[model.lineup == i].tolist()), lags)
+        cases.append(ContentionCase(*names, *shared, s.measured_ns, *predicted, *members, s.spread, s.takes, fitted[i]))
+    return cases
 
 
 def _carrier(recording: contention.ContentionRecording, scenario: contention.RecordedScenario) -> str:
