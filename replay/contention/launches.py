@@ -19,27 +19,28 @@ from profilers.trace.compiled import compiled
 from profilers.trace.kernels import COLLECTIVE
 from profilers.trace.trace import Trace
 
-#: Reasons for which a kernel launch is in no pair, with what each means.
-REASONS: Mapping[str, str] = MappingProxyType(
-    {
-        "communication": "The kernel is a collective, whose time depends on other ranks; `collective_pairs` has these.",
-        "computation": "The kernel is no collective; `measure_pairs` has these.",
-        "unknown wait": "It is not known when the last rank started the collective, so its wait cannot be taken out.",
-        "no duration": "The launch has no duration, or one of 0 ns.",
-        "unknown grid": "Neither the grid nor the operator's shapes are known, so launches cannot be compared.",
-        "partly overlapped": "Other work is beside the launch, but not for almost all of its time.",
-        "close neighbor": "Nothing is beside the launch, but work of another stream is less than the least gap away.",
-        "warm-up": "The launch is of a first iteration whose alone launches take another time than later ones.",
-        "first touch": "The first launch of its group on its device took longer than the others.",
-        "never overlapped": "The launch is alone, and so are all others of its group.",
-        "never alone": "The launch is overlapped, and no launch of its group is alone.",
-        "too few alone": "The group has alone launches, but too few.",
-        "ranks differ": "Times alone differ between ranks or iterations, and there are too few alone on this one.",
-        "scattered alone": "The times of the alone launches of the group differ too much.",
-        "positions differ": "No launch at this position is alone, and times alone differ between positions.",
-        "unknown operands": "No launch at this position is alone, and launches at others may have other operands.",
-    }
-)
+#: Reasons for which a kernel launch is in no pair:
+#:
+#: - communication: the kernel is a collective, whose time depends on other ranks; `collective_pairs` has these.
+#: - computation: the kernel is no collective; `measure_pairs` has these.
+#: - unknown wait: it is not known when the last rank started the collective, so its wait cannot be taken out.
+#: - no duration: the launch has no duration, or one of 0 ns.
+#: - partly overlapped: other work is beside the launch, but not for almost all of its time.
+#: - close neighbor: nothing is beside the launch, but work of another stream is less than the least gap away.
+#: - warm-up: the launch is of a first iteration whose alone launches take another time than later ones.
+#: - first touch: the first launch of its group on its device took longer than the others.
+#: - never overlapped: the launch is alone, and so are all others of its group.
+#: - never alone: the launch is overlapped, and no launch of its group is alone.
+#: - too few alone: the group has alone launches, but too few.
+#: - ranks differ: times alone differ between ranks or iterations, and there are too few alone on this one.
+#: - scattered alone: the times of the alone launches of the group differ too much.
+#: - positions differ: no launch at this position is alone, and times alone differ between positions.
+#: - unknown operands: no launch at this position is alone, and launches at others may have other operands.
+REASONS = (
+    "communication", "computation", "unknown wait", "no duration", "partly overlapped", "close neighbor",
+    "warm-up", "first touch", "never overlapped", "never alone", "too few alone", "ranks differ",
+    "scattered alone", "positions differ", "unknown operands",
+)  # fmt: skip
 #: Numbers of the reasons; an undecided launch has none yet, and a launch in use is undecided to the end.
 CODE: Mapping[str, int] = MappingProxyType({reason: number for number, reason in enumerate(REASONS)})
 UNDECIDED, ALONE, OVERLAPPED = -1, -2, -3
@@ -259,17 +260,10 @@ def ordinals(key: Ints, order: Ints) -> tuple[Ints, Ints]:
     >>> before.tolist(), rows.tolist()
     ([1, 0, 2, 0], [3, 1, 3, 3])
     """
-    before, seen = np.zeros(len(key), np.int64), np.zeros(int(key.max(initial=-1)) + 1, np.int64)
-    _count(key, order, before, seen)
-    return before, seen[key]
-
-
-@compiled
-def _count(key, order, before, seen):  # type: ignore[no-untyped-def]
-    """Number the rows of each key in their order."""
-    for row in order:
-        before[row] = seen[key[row]]
-        seen[key[row]] += 1
+    numbers, before = np.bincount(key), np.empty(len(key), np.int64)
+    rows = _by_key(key, order)
+    before[rows] = np.arange(len(rows)) - (np.cumsum(numbers) - numbers)[key[rows]]
+    return before, numbers[key]
 
 
 @dataclass(frozen=True)
@@ -315,29 +309,9 @@ class Launches:
         return codes
 
 
-def _by_key(key: Ints, rows: Ints, numbers: Ints) -> Ints:
-    """Return rows in order of their key; rows of one key keep their order.
-
-    Parameters
-    ----------
-    key : array of int64
-        Keys from 0.
-    rows : array of int64
-        Rows of `key`.
-    numbers : array of int64
-        Number of these rows of each key.
-    """
-    result = np.empty(len(rows), np.int64)
-    _append(key, rows, np.cumsum(numbers) - numbers, result)
-    return result
-
-
-@compiled
-def _append(key, rows, following, result):  # type: ignore[no-untyped-def]
-    """Put each row behind the rows of its key."""
-    for row in rows:
-        result[following[key[row]]] = row
-        following[key[row]] += 1
+def _by_key(key: Ints, rows: Ints) -> Ints:
+    """Return rows in order of their key; rows of one key keep their order."""
+    return rows[np.argsort(key[rows], kind="stable")]
 
 
 def quantiles(key: Ints, values: Floats, count: int, shares: Sequence[float]) -> list[Floats]:
@@ -345,7 +319,7 @@ def quantiles(key: Ints, values: Floats, count: int, shares: Sequence[float]) ->
     if not len(values):
         return [np.full(count, np.nan) for _ in shares]
     numbers = np.bincount(key, minlength=count)
-    ordered = values[_by_key(key, np.argsort(values), numbers)]
+    ordered = values[_by_key(key, np.argsort(values))]
     first, last = np.cumsum(numbers) - numbers, np.maximum(numbers - 1, 0)
     result = []
     for share in shares:
@@ -371,7 +345,7 @@ def _medians(key: Ints, values: Floats, members: Bools, left_out: Bools) -> tupl
     """
     rows = np.flatnonzero(members & (key >= 0))
     numbers = np.bincount(key[rows], minlength=int(key.max(initial=0)) + 1)
-    rows = _by_key(key, rows[np.argsort(values[rows])], numbers)
+    rows = _by_key(key, rows[np.argsort(values[rows])])
     ordered, ahead = np.append(values[rows], np.nan), np.cumsum(numbers) - numbers
     within = np.zeros(len(key), np.int64)
     within[rows] = np.arange(len(rows)) - ahead[key[rows]]
@@ -425,7 +399,7 @@ def _relative(launches: Launches) -> Floats:
     return launches.duration_ns / alone_times(launches, np.zeros(len(launches.row), bool)).median_ns
 
 
-def is_warm_up(launches: Launches, options: PairOptions) -> Bools:
+def is_warm_up(launches: Launches) -> Bools:
     """Return the launches of first iterations whose alone launches take another time than in later ones."""
     relative = _relative(launches)
     codes, firsts = combinations(np.stack([launches.device, launches.iteration]))

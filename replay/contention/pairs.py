@@ -12,6 +12,7 @@ speed. Launches without a pair are counted by reason.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -117,7 +118,7 @@ class ContentionPairs:
     partners : pyarrow.Table
         Kinds of work beside launches; columns of `PARTNER_COLUMNS`. Bytes are rounded down to a power of two.
     excluded : mapping of str to int
-        Number of launches that are in no pair, by the key of `REASONS`.
+        Number of launches that are in no pair, by reason (`REASONS`).
     launches, alone : int
         Number of all launches, and of the alone launches of groups in use; the rest is in a row or excluded.
     noise, noise_mean : float
@@ -339,8 +340,8 @@ def _pair(
     choice = replace(choice, reason=np.where(useless, np.int8(CODE["never overlapped"]), choice.reason))
     excluded = {name: int((choice.reason == code).sum()) for name, code in CODE.items()}
     launches = _candidates(trace, events, choice, _positions(trace, events, near, choice.group))
-    for name, chosen in (("warm-up", is_warm_up), ("first touch", is_first_touch)):
-        dropped = chosen(launches, options)
+    for name, chosen in (("warm-up", is_warm_up), ("first touch", partial(is_first_touch, options=options))):
+        dropped = chosen(launches)
         excluded[name], launches = int(dropped.sum()), launches.select(~dropped)
     launches, by_rank = split_groups(launches, launches.device, options)
     launches, by_iteration = split_groups(launches, launches.iteration, options)
