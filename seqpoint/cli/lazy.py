@@ -53,6 +53,9 @@ class LazyGroup(click.Group):
         By name of the command: ``module:name`` of its function, and its line in the help.
     """
 
+    #: Heading of the list of commands.
+    heading = "Commands"
+
     def __init__(self, *arguments: Any, modules: Mapping[str, tuple[str, str]], **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._modules = modules
@@ -73,5 +76,5 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands, without loading any."""
-        with formatter.section("Commands"):
+        with formatter.section(self.heading):
             formatter.write_dl([(name, text) for name, (_, text) in self._modules.items()])

@@ -11,6 +11,7 @@ import click
 from profilers.errors import NotFoundError
 from profilers.files import file_to_write
 from seqpoint import front_door
+from seqpoint.cli.lazy import LazyGroup
 from seqpoint.cli.options import gate_option, max_iterations_option, max_points_option, output_options, verbose_option
 from seqpoint.cli.output import message, print_json, print_lines, print_table, progress, working
 from seqpoint.validation.rows import ValidationRow, all_met
@@ -23,8 +24,10 @@ _SCOREBOARD = "scoreboard"
 _SHOWN = 5
 
 
-class _SuiteGroup(click.Group):
+class _SuiteGroup(LazyGroup):
     """The suites as commands. Without the name of a suite, the scoreboard is meant."""
+
+    heading = "Suites"
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the scoreboard in front of arguments that name no suite and ask for no help."""
@@ -32,23 +35,17 @@ class _SuiteGroup(click.Group):
             args = [_SCOREBOARD, *args]
         return super().parse_args(ctx, args)
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the suites."""
-        return list(SUITES)
-
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Load a suite and return its command."""
         if cmd_name == _SCOREBOARD:
             return _scoreboard
         return _command(load_suite(cmd_name)) if cmd_name in SUITES else None
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of suites without loading any."""
-        with formatter.section("Suites"):
-            formatter.write_dl(list(SUITES.items()))
+
+_SUITES = {name: ("", text) for name, text in SUITES.items()}
 
 
-@click.group("validate", cls=_SuiteGroup, subcommand_metavar="[SUITE] [PATH]...")
+@click.group("validate", cls=_SuiteGroup, modules=_SUITES, subcommand_metavar="[SUITE] [PATH]...")
 def command() -> None:
     """Score what the toolkit says against what was measured or published.
 
