@@ -18,9 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from profilers.errors import InvalidInputError, NotFoundError, UnknownFormatError
+from profilers.errors import InvalidInputError
 from profilers.files import is_folder
-from profilers.readers import find_reader
 from profilers.trace.arrays import Floats
 from profilers.trace.steps import job_steps, step_times
 from profilers.trace.trace import Trace
@@ -31,7 +30,7 @@ from replay.what_ifs import scale_device
 from seqpoint.notebook import Table, table_of
 from seqpoint.projecting import ProjectOptions, project_trace
 from seqpoint.validation.pairs import TABLES, MeasuredChange, job_of, trace_changes
-from seqpoint.validation.replay import load_recording
+from seqpoint.validation.replay import load_recording, trace_source
 from seqpoint.validation.rows import ValidationRow, summary_row
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, followed, table_columns
 
@@ -240,25 +239,15 @@ def interval_rows(scores: Sequence[IntervalScore]) -> list[ValidationRow]:
 
 def _source(file: Path) -> Path | None:
     """Return a table of a known layout, or a trace whose name, or that of its folder, names a device."""
-    if not file.is_file():
-        return None
-    if _table_reader(file):
+    if file.is_file() and _table_reader(file):
         return file
-    for folder in file.parents[:2]:
-        if (folder / "meta.json").is_file() and (folder / "kernels").is_dir():
-            return folder if job_of(folder)[1] else None
-    if not job_of(file)[1]:
-        return None
-    try:
-        find_reader(file)
-    except (UnknownFormatError, NotFoundError):
-        return None
-    return file
+    trace = trace_source(file)
+    return trace if trace is not None and job_of(trace)[1] else None
 
 
 def _table_reader(file: Path) -> str | None:
     columns = set(table_columns(file))
-    return next((name for name, needed in TABLES.items() if set(needed.columns) <= columns), None)
+    return next((name for name, (needed, _) in TABLES.items() if set(needed) <= columns), None)
 
 
 @dataclass(frozen=True)
@@ -288,7 +277,8 @@ def _scored(sources: _Sources, options: SuiteOptions) -> SuiteResult:
     progress, parameters = options.progress("projecting"), load_parameters()
     scores, notes = list[IntervalScore](), list(sources.notes)
     for layout, file in followed(sources.tables, progress, lambda table: table[1].name):
-        scores += [score for change in TABLES[layout].read(file) for score in score_change(change, parameters)]
+        changes = TABLES[layout][1](file)
+        scores += [score for change in changes for score in score_change(change, parameters)]
     for job, files in followed(sources.jobs, progress, itemgetter(0)):
         try:
             scores += _trace_scores(job, files, options, parameters)

@@ -423,28 +423,12 @@ def _ranks_changed(
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class TableLayout:
-    """A layout of tables that hold measured changes.
-
-    Parameters
-    ----------
-    columns : sequence of str
-        Columns by which a table of the layout is known.
-    read : callable
-        Yield the changes of a file.
-    """
-
-    columns: Sequence[str]
-    read: Callable[[Path], Iterator[MeasuredChange]]
-
-
-#: Layouts by name.
-TABLES: Mapping[str, TableLayout] = MappingProxyType(
+#: Layouts by name: columns by which a table of the layout is known, and what yields the changes of a file.
+TABLES: Mapping[str, tuple[Sequence[str], Callable[[Path], Iterator[MeasuredChange]]]] = MappingProxyType(
     {
-        "models": TableLayout(MODEL_COLUMNS, model_changes),
-        "products": TableLayout(PRODUCT_COLUMNS, product_changes),
-        "products of DeepBench": TableLayout(BENCH_COLUMNS, bench_changes),
-        "collectives": TableLayout(COLLECTIVE_COLUMNS, collective_changes),
+        "models": (MODEL_COLUMNS, model_changes),
+        "products": (PRODUCT_COLUMNS, product_changes),
+        "products of DeepBench": (BENCH_COLUMNS, bench_changes),
+        "collectives": (COLLECTIVE_COLUMNS, collective_changes),
     }
 )
