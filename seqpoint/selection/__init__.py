@@ -5,7 +5,6 @@ speed-ups with intervals) and `selecting` (selectors by name). A selector of ano
 exported here; docs/extending.md shows one.
 """
 
-from seqpoint.selection.baselines import FrequentSelector, MedianSelector, PriorSelector, WorstSelector
 from seqpoint.selection.estimate import (
     Estimate,
     assisted_speedup,
@@ -19,7 +18,7 @@ from seqpoint.selection.estimate import (
 )
 from seqpoint.selection.log import Choice, Epoch, FittedSelector, SelectionLog, read_epoch, remember
 from seqpoint.selection.selecting import Budget, SelectionMethod, selectors
-from seqpoint.selection.seqpoint import SeqPointSelector
+from seqpoint.selection.seqpoint import FrequentSelector, MedianSelector, PriorSelector, SeqPointSelector, WorstSelector
 
 __all__ = [
     "Budget",

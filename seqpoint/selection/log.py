@@ -166,53 +166,8 @@ def _split_sums(codes: Codes, values: Floats, size: int, quantum: float) -> tupl
     return sums, remainders, largest
 
 
-def nearest_iterations(table: LengthTable, statistic: Floats, rows: Ints) -> Ints:
-    """Return the iteration to profile for each chosen length: that with the statistic nearest the length's mean.
-
-    Of several iterations at the same distance it is the earliest.
-
-    Parameters
-    ----------
-    table : LengthTable
-        The epoch, by length.
-    statistic : ndarray of float64, shape (n_iterations,)
-        The statistic that the table was made from.
-    rows : ndarray of int64, shape (n_points,)
-        Chosen rows of `table`, distinct and ascending.
-
-    Returns
-    -------
-    ndarray of int64, shape (n_points,)
-        Index of an iteration for each chosen row.
-
-    Examples
-    --------
-    >>> statistic = np.array([9.0, 11.0, 16.0])
-    >>> table = length_table(np.array([5.0, 5.0, 5.0]), statistic)
-    >>> nearest_iterations(table, statistic, np.array([0])).tolist()
-    [1]
-    """
-    nearest = np.full(rows.size, -1)
-    least = np.full(rows.size, np.inf)
-    choice_of_row = np.full(table.lengths.size, -1, np.int32)
-    choice_of_row[rows] = np.arange(rows.size)
-    for block in row_blocks(statistic.size):
-        choice = choice_of_row[table.of_iteration[block]]
-        candidates = np.flatnonzero(choice >= 0)
-        group = choice[candidates]
-        distance = np.abs(statistic[block][candidates] - table.means[rows[group]])
-        smallest = np.full(rows.size, np.inf)
-        np.minimum.at(smallest, group, distance)
-        ties = np.flatnonzero(distance == smallest[group])
-        groups, first = np.unique(group[ties], return_index=True)
-        better = smallest[groups] < least[groups]
-        nearest[groups[better]] = block.start + candidates[ties[first[better]]]
-        least[groups[better]] = smallest[groups[better]]
-    return nearest
-
-
-def some_nearest_iterations(table: LengthTable, statistic: Floats, rows: Ints, counts: Ints) -> Ints:
-    """Return several iterations of each chosen length: those with the statistic nearest the length's mean.
+def nearest_iterations(table: LengthTable, statistic: Floats, rows: Ints, counts: Ints | None = None) -> Ints:
+    """Return iterations to profile of each chosen length: those with the statistic nearest the length's mean.
 
     Of several iterations at the same distance the earliest come first.
 
@@ -224,8 +179,8 @@ def some_nearest_iterations(table: LengthTable, statistic: Floats, rows: Ints, c
         The statistic that the table was made from.
     rows : ndarray of int64, shape (n_points,)
         Chosen rows of `table`, distinct and ascending.
-    counts : ndarray of int64, shape (n_points,)
-        Iterations to return for each length, from 1 to as many as it has.
+    counts : ndarray of int64, shape (n_points,), optional
+        Iterations to return for each length, from 1 to as many as it has; by default 1.
 
     Returns
     -------
@@ -236,14 +191,18 @@ def some_nearest_iterations(table: LengthTable, statistic: Floats, rows: Ints, c
     --------
     >>> statistic = np.array([9.0, 11.0, 16.0])
     >>> table = length_table(np.array([5.0, 5.0, 5.0]), statistic)
-    >>> some_nearest_iterations(table, statistic, np.array([0]), np.array([2])).tolist()
+    >>> nearest_iterations(table, statistic, np.array([0])).tolist()
+    [1]
+    >>> nearest_iterations(table, statistic, np.array([0]), np.array([2])).tolist()
     [1, 0]
     """
     nearest = []
-    for row, count in zip(rows.tolist(), counts.tolist(), strict=True):  # a pass over the epoch for each point
+    samples = np.ones(rows.size, np.int64) if counts is None else counts
+    for row, count in zip(rows.tolist(), samples.tolist(), strict=True):  # a pass over the epoch for each point
         iterations = np.flatnonzero(table.of_iteration == row)
         distance = np.abs(statistic[iterations] - table.means[row])
-        nearest.append(iterations[np.argsort(distance, kind="stable")[:count]])
+        first = [distance.argmin()] if count == 1 else np.argsort(distance, kind="stable")[:count]
+        nearest.append(iterations[first])
     return np.concatenate(nearest)
 
 
