@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profilers.readers.common.numbers import INT32_LIMIT, workgroups
-from profilers.readers.common.recording import Block, Output
-from profilers.readers.common.references import Ranks, Strings
+from profilers.readers.common.recording import Block, Output, Ranks, Strings
 from profilers.readers.nsys.tables import process_of
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.columns import Spelling, constant

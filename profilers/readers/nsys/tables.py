@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 
 from profilers.errors import BrokenFileError, NotFoundError
 from profilers.readers.common.numbers import positive
-from profilers.readers.common.recording import Recording
-from profilers.readers.common.references import Ranks
+from profilers.readers.common.recording import Ranks, Recording
 from profilers.trace.arrays import MISSING, Ints, arrow_array
 from profilers.trace.columns import combinations
 from profilers.trace.schema import OWN_RANK

@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 
 from profilers.readers.common.json_documents import ints, listed
 from profilers.readers.common.numbers import narrow
-from profilers.readers.common.recording import Output
-from profilers.readers.common.references import renamed
+from profilers.readers.common.recording import Output, renamed
 from profilers.trace.arrays import MISSING, Bools, Ints
 from profilers.trace.columns import constant, lookup
 from profilers.trace.schema import OWN_RANK

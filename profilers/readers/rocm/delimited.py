@@ -15,8 +15,7 @@ from pyarrow import csv as arrow_csv
 
 from profilers.readers.common.csv_rows import distinct
 from profilers.readers.common.reader import Sink
-from profilers.readers.common.recording import Block
-from profilers.readers.common.references import text_list
+from profilers.readers.common.recording import Block, text_list
 from profilers.readers.common.source import open_source
 
 _BLOCK = 4 << 20

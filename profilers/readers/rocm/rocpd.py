@@ -20,8 +20,7 @@ from profilers.readers.common.database import open_database
 from profilers.readers.common.json_documents import json_object
 from profilers.readers.common.numbers import narrow, plain_text, workgroups
 from profilers.readers.common.reader import Head, Sink
-from profilers.readers.common.recording import Block, Join, Output, Recording
-from profilers.readers.common.references import Ranks, text_list
+from profilers.readers.common.recording import Block, Join, Output, Ranks, Recording, text_list
 from profilers.readers.rocm import conversion
 from profilers.readers.rocm.conversion import Agents, Gpu, gpu_properties, lanes, write_calls
 from profilers.trace.arrays import MISSING, Ints

@@ -19,8 +19,7 @@ from profilers.readers.common.database import SIGNATURE, open_database
 from profilers.readers.common.json_documents import Document, opening
 from profilers.readers.common.numbers import integer, plain_text, workgroups
 from profilers.readers.common.reader import Head, Sink
-from profilers.readers.common.recording import Block, Output, Recording
-from profilers.readers.common.references import renamed, text_list
+from profilers.readers.common.recording import Block, Output, Recording, renamed, text_list
 from profilers.readers.common.source import read_source
 from profilers.readers.rocm import conversion
 from profilers.readers.rocm.conversion import write_calls

@@ -16,8 +16,7 @@ import numpy as np
 from profilers.errors import BrokenFileError
 from profilers.readers.common.numbers import workgroups
 from profilers.readers.common.reader import Head, Sink
-from profilers.readers.common.recording import Block, Join, Output
-from profilers.readers.common.references import Ranks, renamed
+from profilers.readers.common.recording import Block, Join, Output, Ranks, renamed
 from profilers.readers.rocm import conversion
 from profilers.readers.rocm.conversion import Agents, Gpu, write_calls
 from profilers.readers.rocm.delimited import blocks

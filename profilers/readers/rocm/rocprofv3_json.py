@@ -16,8 +16,7 @@ from profilers.errors import BrokenFileError
 from profilers.readers.common.json_documents import ints, listed, load, mapped, opening, walked
 from profilers.readers.common.numbers import narrow, plain_text, workgroups
 from profilers.readers.common.reader import Head, Sink
-from profilers.readers.common.recording import Block, Join, Output
-from profilers.readers.common.references import Strings, text_list
+from profilers.readers.common.recording import Block, Join, Output, Strings, text_list
 from profilers.readers.rocm import conversion
 from profilers.readers.rocm.conversion import Agents, Gpu, gpu_properties, lanes, write_calls
 from profilers.trace.arrays import MISSING, Ints

@@ -18,8 +18,7 @@ import pyarrow as pa
 from profilers.readers.common.database import open_database
 from profilers.readers.common.numbers import IN_WORK_ITEMS, narrow, whole_numbers, workgroups
 from profilers.readers.common.reader import Head, Sink
-from profilers.readers.common.recording import Block, Join, Output, Recording
-from profilers.readers.common.references import Ranks, renamed
+from profilers.readers.common.recording import Block, Join, Output, Ranks, Recording, renamed
 from profilers.readers.rocm import conversion
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.columns import constant
@@ -88,6 +87,9 @@ class _Events:
         self._call_of_operation = recording.join("rocpd_api_ops", ("op_id", "api_id"))
         self._kernel_calls = self._with_streams("rocpd_kernelapi", _KERNEL_CALL)
         self._copy_calls = self._with_streams("rocpd_copyapi", _COPY_CALL)
+        # Operators of PyTorch, recorded as marks by its autograd profiler, by the id of their call.
+        self._operators = recording.join("ext_autogradapi", ("api_ptr_id", "seq"))
+        self._shapes = recording.uncounted().strings("ext_autogradapi", ("api_ptr_id", "sizes"))
         self._registers = recording.join("rocpd_kernelcodeobject", ("id", "vgpr"))
         processes = np.unique(self._calls("pid", self._call_of_operation.column("api_id")))
         processes = processes[processes != MISSING]
@@ -166,16 +168,15 @@ class _Events:
 
     def write_calls(self) -> None:
         """Write calls of HIP, operators of PyTorch, markers and the profiler's own overhead."""
-        operators = _Operators(self._recording)
         for block in self._recording.blocks("rocpd_api", _CALL):
             categories = self._strings.texts(block.ints("apiName_id"), _category).fill_null("overhead")
             category = np.array(categories.to_numpy(zero_copy_only=False))
-            is_operator = (category == "user_annotation") & operators.has(block.ints("id"))
+            is_operator = (category == "user_annotation") & (self._operators("api_ptr_id", block.ints("id")) != MISSING)
             category = np.where(is_operator, "operator", category)
             for name in np.unique(category).tolist():
-                self._write_category(block.take(np.flatnonzero(category == name)), name, operators)
+                self._write_category(block.take(np.flatnonzero(category == name)), name)
 
-    def _write_category(self, block: Block, category: str, operators: "_Operators") -> None:
+    def _write_category(self, block: Block, category: str) -> None:
         kind = {"operator": "ops", "hip_runtime": "launches"}.get(category, "ranges")
         is_mark = category in ("operator", "user_annotation")
         columns: dict[str, Any] = {
@@ -192,7 +193,8 @@ class _Events:
         elif kind == "ranges":
             columns["category"] = constant(category, block.rows)
         else:
-            columns |= operators.columns(block.ints("id"))
+            shapes = self._shapes.encode(block.ints("id"), _shapes)
+            columns |= {"sequence_number": self._operators("seq", block.ints("id")), "shapes": shapes}
         self._out.write(kind, columns, block.ints("end"))
 
     def write_monitor(self) -> None:
@@ -233,28 +235,6 @@ def _category(name: str) -> str:
         return "user_annotation"
     plain = name.lstrip("_")
     return conversion.call_kind(plain)[1] if plain.startswith(("hip", "hsa", "nccl", "roctx")) else "overhead"
-
-
-class _Operators:
-    """Operators of PyTorch, recorded as marks by its autograd profiler, by the id of their call."""
-
-    def __init__(self, recording: Recording) -> None:
-        blocks, shapes = [], [pa.array([], pa.string())]
-        for block in recording.blocks("ext_autogradapi", ("api_ptr_id", "seq", "sizes")):
-            rows = np.arange(block.rows) + sum(map(len, shapes))
-            blocks.append([block.ints("api_ptr_id"), block.ints("seq"), rows])
-            shapes.append(block.texts("sizes", _shapes))
-        self._join = Join(("id", "seq", "row"), blocks)
-        self._shapes = pa.concat_arrays(shapes)
-
-    def has(self, call: Ints) -> Any:
-        """Return whether each call is an operator."""
-        return self._join("row", call) != MISSING
-
-    def columns(self, call: Ints) -> dict[str, Any]:
-        """Return sequence number and shapes of calls that are operators."""
-        shapes = self._shapes.take(pa.array(self._join("row", call)))
-        return {"sequence_number": self._join("seq", call), "shapes": shapes.dictionary_encode()}
 
 
 def _shapes(text: str) -> str | None:
