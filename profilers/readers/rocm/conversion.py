@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +17,13 @@ from profilers.trace.arrays import MISSING, Bools, Ints
 from profilers.trace.columns import constant, lookup
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties
+
+
+class TableFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Content of `datasets/formats/rocpd.toml` and `rpd.toml`: columns by table."""
+
+    required: dict[str, tuple[str, ...]]
+    columns: dict[str, tuple[str, ...]]
 
 
 def is_text(values: pa.Array, text: str) -> Bools:

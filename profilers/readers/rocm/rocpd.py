@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from profilers.errors import BrokenFileError
+from profilers.files import shipped_table
 from profilers.readers.common.database import open_database
 from profilers.readers.common.json_documents import json_object
 from profilers.readers.common.numbers import narrow, plain_text, workgroups
@@ -27,17 +28,9 @@ from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties, TraceMeta
 
+_FORMAT = shipped_table("formats/rocpd.toml", "tables of rocpd", conversion.TableFormat)
 _AXES = [f"{extent}_{axis}" for extent in ("grid_size", "workgroup_size") for axis in "xyz"]
-_EVENT = ("id", "nid", "pid", "tid", "start", "end", "event_id")
-_DISPATCH = (
-    *_EVENT,
-    *("agent_id", "kernel_id", "queue_id", "stream_id", "private_segment_size", "group_segment_size"),
-    *("region_name_id", *_AXES),
-)
-_COPY = (*_EVENT, "name_id", "src_agent_id", "dst_agent_id", "size", "queue_id", "stream_id")
-_SYMBOL = ("id", "arch_vgpr_count", "accum_vgpr_count", "sgpr_count")
 _AGENT_NAMES = ("product_name", "model_name", "name")
-_AGENT = ("id", "type", "absolute_index", "extdata", *_AGENT_NAMES)
 
 
 class Session:
@@ -62,11 +55,11 @@ class Session:
         self._out = out
         self._strings = recording.strings(self._table("string"))
         self._symbol_names = recording.strings(self._table("info_kernel_symbol"), ("id", "display_name", "kernel_name"))
-        self._symbols = recording.join(self._table("info_kernel_symbol"), _SYMBOL)
-        self._processes = recording.join(self._table("info_process"), ("id", "pid"))
-        self._threads = recording.join(self._table("info_thread"), ("id", "tid"))
+        self._symbols = self._join("info_kernel_symbol")
+        self._processes = self._join("info_process")
+        self._threads = self._join("info_thread")
         self.agents = Agents(self._gpus())
-        self._events = recording.join(self._table("event"), ("id", "category_id", "stack_id", "correlation_id"))
+        self._events = self._join("event")
         correlation = self._events.column("correlation_id")
         # rocprofv3 has left correlation ids 0 so far, and gives a call and its work the same stack id.
         is_used = 2 * int(((correlation != 0) & (correlation != MISSING)).sum()) > len(correlation)
@@ -77,19 +70,25 @@ class Session:
     def _table(self, name: str) -> str:
         return f"rocpd_{name}{self._suffix}"
 
+    def _blocks(self, name: str) -> Iterator[Block]:
+        return self._recording.blocks(self._table(name), _FORMAT.columns[name])
+
+    def _join(self, name: str) -> Join:
+        return self._recording.join(self._table(name), _FORMAT.columns[name])
+
     def write(self) -> None:
         """Write the events of all tables."""
-        for block in self._recording.blocks(self._table("region"), (*_EVENT, "name_id")):
+        for block in self._blocks("region"):
             self._write_regions(block)
-        for block in self._recording.blocks(self._table("kernel_dispatch"), _DISPATCH):
+        for block in self._blocks("kernel_dispatch"):
             ids = self._out.write("kernels", self._dispatches(block), block.ints("end"))
             self._kernels.append((block.ints("event_id"), ids, block.ints("start"), self._rank(block)))
-        for block in self._recording.blocks(self._table("memory_copy"), _COPY):
+        for block in self._blocks("memory_copy"):
             self._out.write("copies", self._copies(block), block.ints("end"))
         self._write_counters()
 
     def _gpus(self) -> Iterator[Gpu]:
-        for block in self._recording.blocks(self._table("info_agent"), _AGENT):
+        for block in self._blocks("info_agent"):
             numbers = (block.ints(name).tolist() for name in ("absolute_index", "id"))
             texts = (block.texts(name).to_pylist() for name in ("type", "extdata", *_AGENT_NAMES))
             for order, key, kind, extdata, *names in zip(*numbers, *texts, strict=True):
@@ -177,7 +176,7 @@ class Session:
         """Write the values of counters; each names the event of its kernel."""
         names = self._recording.strings(self._table("info_pmc"), ("id", "name", "symbol"))
         kernels = Join(("event", "id", "start", "rank"), self._kernels)
-        for block in self._recording.blocks(self._table("pmc_event"), ("event_id", "pmc_id", "value")):
+        for block in self._blocks("pmc_event"):
             counters = self._out.measured(block, "value")
             event = counters.ints("event_id")
             columns = {
@@ -190,14 +189,8 @@ class Session:
             self._out.write("counters", columns, kernels("start", event))
 
 
-#: Tables of events, each with the columns without which it gives no event.
-_REQUIRED = {
-    "rocpd_kernel_dispatch": ("id", "start", "end", "kernel_id"),
-    "rocpd_memory_copy": ("id", "start", "end"),
-    "rocpd_region": ("id", "start", "end", "name_id"),
-}
 _DEVICE_TABLES = ("rocpd_kernel_dispatch", "rocpd_memory_copy")
-_TABLE = re.compile(rf"({'|'.join(_REQUIRED)})(|_[0-9A-Za-z_]+)")
+_TABLE = re.compile(rf"({'|'.join(_FORMAT.required)})(|_[0-9A-Za-z_]+)")
 
 
 class RocpdReader:
@@ -240,7 +233,7 @@ def _suffixes(path: Path, recording: Recording) -> list[str]:
     suffixes = set()
     for table in recording.tables:
         if match := _TABLE.fullmatch(table):
-            recording.check(table, _REQUIRED[match[1]])
+            recording.check(table, _FORMAT.required[match[1]])
             suffixes.add(match[2])
     if not suffixes:
         raise BrokenFileError(f"{path}: has no table rocpd_kernel_dispatch or rocpd_region; is it from rocprofv3?")

@@ -8,13 +8,14 @@ the arguments of a call.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from profilers.files import shipped_table
 from profilers.readers.common.database import open_database
 from profilers.readers.common.numbers import IN_WORK_ITEMS, narrow, whole_numbers, workgroups
 from profilers.readers.common.reader import Head, Sink
@@ -24,21 +25,8 @@ from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.columns import constant
 from profilers.trace.trace import TraceMeta
 
-#: Columns without which a table gives no event.
-_REQUIRED = {
-    "rocpd_op": ("id", "start", "end", "opType_id"),
-    "rocpd_api": ("id", "start", "end", "apiName_id"),
-    "rocpd_string": ("id", "string"),
-}
+_FORMAT = shipped_table("formats/rpd.toml", "tables of rocmProfileData", conversion.TableFormat)
 _AXES = [f"{extent}{axis}" for extent in ("grid", "workgroup") for axis in "XYZ"]
-_KERNEL_CALL = (
-    *("api_ptr_id", "stream", *_AXES),
-    *("groupSegmentSize", "privateSegmentSize", "codeObject_id", "kernelName_id"),
-)
-_COPY_CALL = ("api_ptr_id", "stream", "size", "srcDevice", "dstDevice")
-_CALL = ("id", "pid", "tid", "start", "end", "apiName_id", "args_id")
-_SAMPLE = ("deviceType", "deviceId", "monitorType", "start", "end", "value")
-_OPERATION = ("id", "gpuId", "queueId", "start", "end", "description_id", "opType_id")
 _COPY = re.compile("copy|fill|memset", re.IGNORECASE)
 _STREAM = re.compile(r"\bstream\s*=\s*(0x[0-9a-fA-F]+)")
 #: Name of the calls that mark ranges and moments of the program; the text of a mark is in its arguments.
@@ -65,7 +53,7 @@ class RpdReader:
         out = Output(self.name, files, sink)
         with open_database(files[0], sink.limit_bytes) as database:
             recording = Recording(database, out.counts)
-            for table, columns in _REQUIRED.items():
+            for table, columns in _FORMAT.required.items():
                 if table != "rocpd_api" or table in recording.tables:
                     recording.check(table, columns)
             events = _Events(recording, out)
@@ -85,8 +73,8 @@ class _Events:
         self._strings = recording.strings("rocpd_string")
         self._calls = recording.join("rocpd_api", ("id", "pid", "apiName_id", "args_id"))
         self._call_of_operation = recording.join("rocpd_api_ops", ("op_id", "api_id"))
-        self._kernel_calls = self._with_streams("rocpd_kernelapi", _KERNEL_CALL)
-        self._copy_calls = self._with_streams("rocpd_copyapi", _COPY_CALL)
+        self._kernel_calls = self._with_streams("rocpd_kernelapi")
+        self._copy_calls = self._with_streams("rocpd_copyapi")
         # Operators of PyTorch, recorded as marks by its autograd profiler, by the id of their call.
         self._operators = recording.join("ext_autogradapi", ("api_ptr_id", "seq"))
         self._shapes = recording.uncounted().strings("ext_autogradapi", ("api_ptr_id", "sizes"))
@@ -95,10 +83,13 @@ class _Events:
         processes = processes[processes != MISSING]
         self.ranks = Ranks({process: rank for rank, process in enumerate(processes.tolist())}, len(processes))
 
-    def _with_streams(self, table: str, columns: Sequence[str]) -> Join:
+    def _blocks(self, table: str) -> Iterator[Block]:
+        return self._recording.blocks(table, _FORMAT.columns[table])
+
+    def _with_streams(self, table: str) -> Join:
         """Return integer columns of a table by call, with the handles of streams as numbers."""
-        blocks = []
-        for block in self._recording.blocks(table, columns):
+        columns, blocks = _FORMAT.columns[table], []
+        for block in self._blocks(table):
             blocks.append([block.ints(name, _decimal if name == "stream" else None) for name in columns])
         return Join(columns, blocks)
 
@@ -115,7 +106,7 @@ class _Events:
 
         A kernel of a graph has the type ``Task`` and the name of the kernel.
         """
-        for block in self._recording.blocks("rocpd_op", _OPERATION):
+        for block in self._blocks("rocpd_op"):
             types = self._strings.texts(block.ints("opType_id")).fill_null("")
             names = self._strings.texts(block.ints("description_id"), lambda text: conversion.kernel_name(text) or None)
             kinds = renamed(types, _operation_kind)
@@ -168,7 +159,7 @@ class _Events:
 
     def write_calls(self) -> None:
         """Write calls of HIP, operators of PyTorch, markers and the profiler's own overhead."""
-        for block in self._recording.blocks("rocpd_api", _CALL):
+        for block in self._blocks("rocpd_api"):
             categories = self._strings.texts(block.ints("apiName_id"), _category).fill_null("overhead")
             category = np.array(categories.to_numpy(zero_copy_only=False))
             is_operator = (category == "user_annotation") & (self._operators("api_ptr_id", block.ints("id")) != MISSING)
@@ -199,7 +190,7 @@ class _Events:
 
     def write_monitor(self) -> None:
         """Write the samples of each device, such as its clock in MHz, as counters."""
-        for block in self._recording.blocks("rocpd_monitor", _SAMPLE):
+        for block in self._blocks("rocpd_monitor"):
             samples = self._out.measured(block, "value")
             columns = {
                 "rank": self.ranks.of(np.full(samples.rows, MISSING)),
