@@ -14,6 +14,7 @@ DEMO_FILES = {
     "epoch_threads2.trace",
     "synthetic.trace",
     "before_after.json",
+    "dlrm.trace",
     "report.html",
 }
 
