@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from profilers.errors import SeqPointError
     from profilers.trace import Trace
-    from replay.workloads import Layout, TrainingJob, Transformer
+    from replay.workloads import Dlrm, Layout, TrainingJob, Transformer
     from seqpoint.front_door import *
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Dlrm",
     "Layout",
     "SeqPointError",
     "Trace",
@@ -56,7 +57,7 @@ __all__ = [
 _MODULES = {
     "SeqPointError": "profilers.errors",
     "Trace": "profilers.trace",
-    **dict.fromkeys(("Layout", "TrainingJob", "Transformer"), "replay.workloads"),
+    **dict.fromkeys(("Dlrm", "Layout", "TrainingJob", "Transformer"), "replay.workloads"),
 }
 
 

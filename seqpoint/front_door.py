@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from replay.costs.collectives import Topology
     from replay.costs.kernels import Predicted
     from replay.what_ifs import Recipe, WhatIf
-    from replay.workloads import PredictedStep, TrainingJob
+    from replay.workloads import Dlrm, PredictedStep, TrainingJob
     from seqpoint.description import Description
     from seqpoint.graphs import Analysis, TraceReplay
     from seqpoint.iteration_table import IterationTable
@@ -581,30 +581,43 @@ def report(
     return write_report(ReportContent(heading, (section,)), target)
 
 
-def synthesize(job: "TrainingJob", device: "str | Device", *, steps: int = 1, lengths: Sequence[int] = ()) -> "Trace":
+def synthesize(
+    job: "TrainingJob | Dlrm",
+    device: "str | Device",
+    *,
+    steps: int = 1,
+    lengths: Sequence[int] = (),
+    ranks: int = 8,
+) -> "Trace":
     """Return the trace of a training job with predicted times; it is marked as synthetic.
 
     Parameters
     ----------
-    job : TrainingJob
-        A Megatron-LM job: a `Transformer`, its batch, and a `Layout` of tensor, pipeline and data parallelism.
+    job : TrainingJob or Dlrm
+        A Megatron-LM job: a `Transformer`, its batch, and a `Layout` of tensor, pipeline and data parallelism. Or a
+        recommendation model, of which one rank stands for all.
     device : str or Device
         A device of the catalogue.
     steps : int
         Number of iterations; of each of the `lengths`, if they are given.
     lengths : sequence of int
-        Sequence lengths of successive iterations; by default all have that of the job.
+        Sequence lengths of successive iterations of a transformer; by default all have that of the job.
+    ranks : int
+        Ranks of a recommendation model, in nodes of eight.
 
     Raises
     ------
     SeqPointError
-        The device is unknown, or lacks a figure that is needed.
+        The device is unknown, or lacks a figure that is needed, or the ranks do not fill their nodes.
     """
     from replay.costs.shipped import load_parameters
-    from replay.workloads import load_training, training_trace
+    from replay.workloads import Dlrm, dlrm_trace, load_training, nodes_of, training_trace
 
+    target, parameters = _device(device), load_parameters()
+    if isinstance(job, Dlrm):
+        return dlrm_trace(job, nodes_of(ranks, 8, target.name), parameters=parameters, steps=steps)
     lengths = tuple(lengths or (job.length,)) * steps
-    return training_trace(job, _device(device), fit=load_training(), parameters=load_parameters(), lengths=lengths)
+    return training_trace(job, target, fit=load_training(), parameters=parameters, lengths=lengths)
 
 
 def predict_step(job: "TrainingJob", device: "str | Device") -> "PredictedStep":

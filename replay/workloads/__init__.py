@@ -12,7 +12,7 @@ from replay.workloads.architecture import (
     tally,
     time_operators,
 )
-from replay.workloads.dlrm import Cluster, Dlrm, dlrm_trace
+from replay.workloads.dlrm import Cluster, Dlrm, dlrm_trace, nodes_of
 from replay.workloads.training import Layout, TrainingJob
 from replay.workloads.training_fits import (
     MeasuredStep,
@@ -51,6 +51,7 @@ __all__ = [
     "fused",
     "load_training",
     "load_transformers",
+    "nodes_of",
     "predict_steps",
     "read_steps",
     "read_training_fit",

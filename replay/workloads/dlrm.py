@@ -130,6 +130,32 @@ class Cluster:
         return Network(self.devices_per_node, self.adapters_per_node, self.adapter_gbps)
 
 
+def nodes_of(ranks: int, node_devices: int, device: str) -> Cluster:
+    """Return the cluster of some ranks, in nodes of so many devices or in a smaller one.
+
+    Parameters
+    ----------
+    ranks, node_devices : int
+        Ranks, a device each, and devices of a full node.
+    device : str
+        Name of the device in the catalogue.
+
+    Raises
+    ------
+    InvalidInputError
+        The ranks do not fill their nodes, or there is a single one.
+
+    Examples
+    --------
+    >>> nodes_of(16, 8, "MI210").nodes, nodes_of(4, 8, "MI210").devices_per_node
+    (2, 4)
+    """
+    in_node = min(ranks, node_devices)
+    if ranks % max(in_node, 1):
+        raise InvalidInputError(f"{ranks} ranks do not fill nodes of {in_node}: change the one or the other")
+    return Cluster("ranks", device, ranks // max(in_node, 1), in_node)
+
+
 @dataclass
 class LayerWriter:
     """Kernels and collectives of one rank that stands for all, with the durations of the models.

@@ -11,8 +11,7 @@ from profilers.errors import InvalidInputError
 from profilers.files import dataset_path
 from profilers.trace.store import save_trace
 from profilers.trace.trace import Trace
-from replay.costs.shipped import load_parameters
-from replay.workloads import Cluster, Dlrm, Layout, TrainingJob, Transformer, dlrm_trace
+from replay.workloads import Dlrm, Layout, TrainingJob, Transformer
 from replay.writers.perfetto import write_perfetto
 from seqpoint import front_door
 from seqpoint.cli import project, select
@@ -70,7 +69,7 @@ def command(output: str) -> None:
     estimate = front_door.estimate(selection, faster, base=epoch)
     message(f"3/4 synthesising a transformer on 4 x {_DEVICE} and a recommendation model on 8 (not measured)")
     job = front_door.synthesize(_JOB, _DEVICE, lengths=_LENGTHS)
-    dlrm = dlrm_trace(Dlrm(), Cluster("node", _DEVICE, 1, 8), parameters=load_parameters())
+    dlrm = front_door.synthesize(Dlrm(), _DEVICE)
     for trace, name in ((job, "synthetic.trace"), (dlrm, "dlrm.trace")):
         save_trace(trace, folder / name)
     message(f"4/4 replaying iterations under {len(_WHAT_IFS) + len(_OF_DLRM)} what-ifs")

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 import click
 
 from profilers.devices.catalogue import find_device
-from profilers.errors import InvalidInputError
 from profilers.trace.steps import step_times
 from profilers.trace.store import save_trace
 from replay import workloads
@@ -129,21 +128,17 @@ def command(model: str, models_: str | None, json_: bool, output: str | None, **
 
 def _dlrm(options: Mapping[str, Any], output: str | None, json_: bool) -> None:
     """Print the step time of a recommendation model, and write its trace."""
-    ranks, in_node, parameters = options["dp"], min(options["dp"], options["node_devices"]), load_parameters()
-    if ranks % in_node:
-        raise InvalidInputError(
-            f"{ranks} ranks do not fill nodes of {in_node}: give --dp a multiple, or --node-devices"
-        )
-    cluster = workloads.Cluster("ranks", options["device"], ranks // in_node, in_node)
+    parameters = load_parameters()
+    cluster = workloads.nodes_of(options["dp"], options["node_devices"], options["device"])
     trace = workloads.dlrm_trace(workloads.Dlrm(), cluster, parameters=parameters, steps=options["steps"])
     if output:
         save_trace(trace, Path(output))
         message(f"wrote {output}")
     step_ns = float(step_times(trace).step_ns[-1])
     if json_:
-        print_json({"device": cluster.device, "devices": ranks, "iteration_s": step_ns / 1e9})
+        print_json({"device": cluster.device, "devices": cluster.ranks, "iteration_s": step_ns / 1e9})
     else:
-        print_lines(f"{duration(step_ns)} a step on {ranks} {cluster.device}")
+        print_lines(f"{duration(step_ns)} a step on {cluster.ranks} {cluster.device}")
 
 
 def _model(name: str, path: str | None, sizes: dict[str, int | None]) -> workloads.Transformer:
