@@ -102,32 +102,30 @@ def _merged(graph: KernelGraph, before: Ints, saved: Floats) -> KernelGraph:
     head = _chain_heads(before)
     duration_ns = tasks.duration_ns
     total_ns = np.bincount(head, weights=duration_ns - saved, minlength=len(tasks))
-    longest_ns = np.zeros(len(tasks))
-    np.maximum.at(longest_ns, head, duration_ns)
+    sum_ns = np.bincount(head, weights=duration_ns, minlength=len(tasks))
     merged = np.zeros(len(tasks), dtype=bool)
     merged[head[before >= 0]] = True
-    scaled_ns, sum_ns = (
-        np.bincount(head, weights=ns, minlength=len(tasks)) for ns in (duration_ns * tasks.factor, duration_ns)
-    )
+
+    def largest(values: Floats) -> Floats:
+        most = values.copy()
+        np.maximum.at(most, head, values)
+        return most
+
+    def mean(values: Floats) -> Floats:
+        total = np.bincount(head, weights=duration_ns * values, minlength=len(tasks))
+        return np.where(merged & (sum_ns > 0), total / np.maximum(sum_ns, 1e-9), values)
+
     columns: dict[str, Any] = {
-        "factor": np.where(merged & (sum_ns > 0), scaled_ns / np.maximum(sum_ns, 1e-9), tasks.factor),
-        "duration_ns": np.where(merged, np.maximum(total_ns, longest_ns), duration_ns),
+        "factor": mean(tasks.factor),
+        "duration_ns": np.where(merged, np.maximum(total_ns, largest(duration_ns)), duration_ns),
         "basis": np.where(merged, int(Basis.ASSUMED), tasks.basis),
         "demand": np.where(merged[:, None], _weighted_demand(tasks.demand, duration_ns, head), tasks.demand),
         "operator": np.where(merged, -1, tasks.operator),
-        "sensitivity": np.where(
-            merged & (sum_ns > 0),
-            np.bincount(head, weights=duration_ns * tasks.sensitivity, minlength=len(tasks)) / np.maximum(sum_ns, 1e-9),
-            tasks.sensitivity,
-        ),
+        "sensitivity": mean(tasks.sensitivity),
     }
     for name in ("occupies", "waves", "workgroups", "footprint", "hit_share", "extra_round", "pressure", "priority"):
-        largest = getattr(tasks, name).copy()
-        np.maximum.at(largest, head, getattr(tasks, name))
-        columns[name] = largest
-    end_ns = np.nan_to_num(tasks.measured_end_ns, nan=-np.inf)
-    last_end_ns = end_ns.copy()
-    np.maximum.at(last_end_ns, head, end_ns)
+        columns[name] = largest(getattr(tasks, name))
+    last_end_ns = largest(np.nan_to_num(tasks.measured_end_ns, nan=-np.inf))
     columns["measured_end_ns"] = np.where(np.isnan(tasks.measured_end_ns), np.nan, last_end_ns)
     columns["name"], names = _merged_names(graph, before, head)
     changed = replace(graph, names=names).with_tasks(**columns)

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from profilers.trace.arrays import MISSING, Bools, Floats, Ints, dense_keys
+from profilers.trace.columns import lookup
 
 #: Integers from minus this to below this fit 32 bits.
 INT32_LIMIT = 1 << 31
@@ -302,10 +303,8 @@ class Grids:
             self._launches = [(ranks, correlations, grids, flags)]
         launch_rank, launch_correlation, launch_extents, launch_flags = self._launches[0]
         keys, searched = dense_keys((launch_rank, launch_correlation), (rank, correlation))
-        distinct, first = np.unique(keys, return_index=True)
-        position = np.minimum(np.searchsorted(distinct, searched), len(distinct) - 1)
-        launched = (distinct[position] == searched) & (correlation != MISSING)
-        row = first[position]
+        row = lookup(keys, np.arange(len(keys)), searched)
+        launched = (row != MISSING) & (correlation != MISSING)
         in_work_items[launched] = launch_flags[row[launched]]
         without_own = launched & (extents[:, 0] == MISSING)
         extents = extents.astype(np.int64)
