@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, cached_property, update_wrapper
+from functools import cache, update_wrapper
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,7 @@ class _Compiled:
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         update_wrapper(self, function)
         self._function = function
+        self._made: Any = None
         self._options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, **options}
 
     def __call__(self, *arguments: Any) -> Any:
@@ -77,15 +78,21 @@ class _Compiled:
         """The type of the function for numba, when another compiled function calls it."""
         return self._dispatcher._numba_type_
 
-    @cached_property
+    @property
     def _dispatcher(self) -> Any:
+        # No `cached_property`: in Python 3.11 it locks, and a thread that compiles would wait for one that wants to.
+        if self._made is None:
+            with _numba().core.compiler_lock.global_compiler_lock:
+                self._made = self._make() if self._made is None else self._made
+        return self._made
+
+    def _make(self) -> Any:
         numba = _numba()
-        with numba.core.compiler_lock.global_compiler_lock:
-            try:
-                with _cache_folder(Path(self._function.__code__.co_filename)):
-                    return numba.njit(cache=True, **self._options)(self._function)
-            except RuntimeError:
-                return numba.njit(**self._options)(self._function)
+        try:
+            with _cache_folder(Path(self._function.__code__.co_filename)):
+                return numba.njit(cache=True, **self._options)(self._function)
+        except RuntimeError:
+            return numba.njit(**self._options)(self._function)
 
 
 class _Inlined(_Compiled):
