@@ -215,7 +215,7 @@ class TraceProjection:
                 for row in projection.rows
             ],
             "provenance": projection.provenance,
-        } | ({} if self.effects is None else {"effects": [_effect_content(effect) for effect in self.effects]})
+        } | ({} if self.effects is None else {"effects": [effect.to_dict() for effect in self.effects]})
 
     def communication(self) -> Table:
         """Return the communication of each device in the first step, unchanged, as text; of the first few devices."""
@@ -290,12 +290,6 @@ def _cells(row: ProjectionRow) -> dict[str, Any]:
     sides = {f"{side}_share": math.nan if row.evidence is None else row.evidence.side(side) for side in SIDES}
     figures = {name: getattr(row, name) for name in _ROW_FIELDS}
     return {"what_if": row.label, **figures, **sides, "applied": row.applied, "reason": row.reason}
-
-
-def _effect_content(effect: CollectiveEffect) -> dict[str, Any]:
-    """Return an effect as JSON; times that are unknown are null."""
-    times = {name: _number(getattr(effect, name)) for name in ("before_ns", "after_ns")}
-    return {**asdict(effect), **times, "applies": effect.applies}
 
 
 def default_what_ifs(trace: Trace, device: str | None = None) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ def _events(events: list[dict[str, Any]]) -> Iterator[tuple[str, str, int, int |
 
 def _named(kind: str, args: dict[str, Any]) -> dict[str, Any]:
     """Return arguments by the names of their columns."""
-    columns = {key: argument.column for argument in ARGUMENTS[kind] for key in argument.keys}
+    columns = {key: column for column, argument in ARGUMENTS[kind].items() for key in argument.keys}
     found = {columns.get(key, key): value for key, value in args.items()}
     return {k: v for k, v in found.items() if not (kind == "syncs" and k in NONE and v == -1)}
 
@@ -79,7 +79,7 @@ def found(path: Path) -> tuple[Counter[str], dict[str, int]]:
 
 def _rows(stage: Stage, kind: str) -> Iterator[tuple[str, str, int, int | None, dict[str, Any]]]:
     table = stage.table(kind)
-    typed = {a.column: (table[a.column].to_pylist(), a.what) for a in ARGUMENTS[kind]}
+    typed = {column: (table[column].to_pylist(), a.what) for column, a in ARGUMENTS[kind].items()}
     rows = zip(
         strings(table, "name"), integers(table, "start_ns").tolist(), integers(table, "dur_ns").tolist(), strict=True
     )

@@ -1,7 +1,9 @@
 """What a what-if does to each collective, or why nothing and what would have to change."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +13,8 @@ from replay.engine.engine import simulate
 from replay.graph.graph import COLLECTIVE_KINDS, KernelGraph
 from replay.what_ifs.targets import Targets
 from replay.what_ifs.what_if import WhatIf, single_steps
+
+_TIMES = ("before_ns", "after_ns")
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,11 @@ class CollectiveEffect:
     def applies(self) -> bool:
         """Whether the what-if applies to the collective."""
         return not self.reason
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the effect as JSON; times that are unknown are null."""
+        times = {name: None if math.isnan(getattr(self, name)) else getattr(self, name) for name in _TIMES}
+        return {**asdict(self), **times, "applies": self.applies}
 
 
 def explain(what_if: WhatIf, graph: KernelGraph, parameters: Parameters) -> list[CollectiveEffect]:
