@@ -656,10 +656,11 @@ def published() -> str:
     )
     return f"""## Figures that papers report
 
-Each system's published set-up is simulated, and compared with its paper. Figures of abstracts (A), public
-sources (S) and arithmetic (D) are gated. Others are shown only. Orders are counted in cases. "Fitted" counts figures
-that a parameter
-was fitted on. The table is [`published.csv`](../tests/accuracy/published.csv); `seqpoint validate published` prints it.
+Each published set-up is a synthetic trace, to which the what-if that users run is applied. Figures of abstracts (A),
+public sources (S) and arithmetic (D) are gated. Others are shown only. Orders are counted in cases. "Fitted" counts
+figures that a parameter was fitted on.
+
+The table is [`published.csv`](../tests/accuracy/published.csv); `seqpoint validate published` prints it.
 
 {table}
 
