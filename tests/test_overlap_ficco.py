@@ -212,6 +212,12 @@ def test_small_budgets_join_inner_steps_and_keep_the_bytes(name: str, scenario: 
         assert tasks.duration_ns[rows][[0, -1]] == pytest.approx(all_tasks.duration_ns[all_rows][[0, -1]])
 
 
+def test_a_result_of_fewer_columns_than_steps_is_scattered_on_one_rank_and_on_all() -> None:
+    narrow = CoupledProduct(replace(G1.product, n=4), "reduce_scatter", G1.topology)
+    times = {time_of(narrow, "uniform_fused_2d", members=members) for members in (1, 8)}
+    assert max(times) == pytest.approx(min(times), rel=1e-12) and min(times) > 0
+
+
 def test_shards_take_seven_times_as_long_on_a_mesh_and_as_long_on_a_switch() -> None:
     for scenario in SCENARIOS.values():
         assert transfer_ratio(scenario, PARAMETERS) == pytest.approx(7.0, rel=1e-9)
@@ -406,7 +412,7 @@ def test_sizes_that_are_not_known_come_from_grid_bytes_and_duration() -> None:
 @pytest.mark.parametrize(
     ("graph", "reason"),
     [
-        (job(device=""), "the catalogue does not know the device"),
+        (job(device=""), "the trace names no device of the catalogue"),
         (job(ranks=1), "their group is a single rank"),
         (job(ranks=16), "they go between nodes"),
         (replace(job(), operators=(batched_matmul(1, 60, 8, 2**20, 2),)), "fewer rows than there are pieces"),

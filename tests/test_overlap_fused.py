@@ -329,7 +329,7 @@ def test_applied_twice_is_applied_once_and_faster_links_count_before_and_after_i
 def test_it_says_why_it_does_nothing() -> None:
     unnamed = chain([GEMM, "all_to_all"], [4e4, 4e4])
     for graph, reason in (
-        (unnamed, "the trace names no device"),
+        (unnamed, "the trace names no device of the catalogue"),
         (on_device(chain([NORM, "all_to_all"], [4e4, 4e4])), "normalization comes before them"),
         (on_device(chain([GEMM, "all_gather"], [4e4, 4e4])), "they are all_gather"),
     ):

@@ -301,11 +301,11 @@ def test_it_says_why_it_does_not_apply() -> None:
     for text, missing in (("t3", graph), ("t3:mca", graph)):
         changed = parse_what_if(text)(missing, PARAMETERS)
         assert simulate(changed)[1].tolist() == simulate(missing)[1].tolist()
-        assert changed.notes[-1] == f"{text}: nothing to apply it to: 1 not: the trace names no device"
+        assert changed.notes[-1] == f"{text}: nothing to apply it to: 1 not: the trace names no device of the catalogue"
     what_if = parse_what_if("t3")
     assert what_if.targets is not None
     (miss,) = what_if.targets(graph, PARAMETERS).misses
-    assert miss.advice == "name it: --device NAME"
+    assert miss.advice == "name it: --device NAME; docs/devices.md adds one"
     with pytest.raises(NotFoundError, match="memory cannot be 'mac'"):
         parse_what_if("t3:mac")
 

@@ -18,13 +18,11 @@ import numpy as np
 from profilers.devices.catalogue import DTYPES, Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import typed_table
-from profilers.trace.arrays import Ints
 from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import Topology, fastest, machine_of
 from replay.costs.kernels import KernelCalibration, predict
 from replay.costs.kernels.models import runs_as
-from replay.graph.assembly import Assembly
 from replay.graph.graph import COLLECTIVE_KINDS, KernelGraph, TaskKind
 from replay.graph.operators import DTYPE_BYTES
 
@@ -471,8 +469,8 @@ def kernel_columns(transfer: Transfer, parameters: Parameters) -> dict[str, floa
 def copy_columns(transfer: Transfer, parameters: Parameters) -> dict[str, object]:
     """Return a collective's copies to its n - 1 peers on DMA engines, each on an engine of its own.
 
-    Columns of `replay.graph.assembly.Assembly.tasks`; `add_copies` adds the time of their commands
-    (`dma_command_ns`). A copy takes `dma_latency_ns` and its bytes over one peer's share of the links.
+    Columns of `replay.graph.assembly.Assembly.tasks`, without the time of their commands (`dma_command_ns`). A copy
+    takes `dma_latency_ns` and its bytes over one peer's share of the links.
 
     Raises
     ------
@@ -495,36 +493,6 @@ def copy_columns(transfer: Transfer, parameters: Parameters) -> dict[str, object
     rate = transfer.memory_bytes / seconds / peers
     columns = _columns(transfer, TaskKind.COPY, seconds, rate, parameters)
     return {**columns, "link": 1.0 / peers, "dma": 1.0, "engine": list(range(peers))}
-
-
-def add_copies(assembly: Assembly, lane: int, transfer: Transfer, parameters: Parameters) -> tuple[Ints, Ints]:
-    """Add a collective on DMA engines: each copy waits for its command, each command for the one before it.
-
-    Returns
-    -------
-    commands, copies : array of int64, shape (n - 1,)
-        Their tasks. A task before the collective precedes the first command. The collective is done when all copies
-        are.
-
-    Examples
-    --------
-    >>> from profilers.devices import find_device
-    >>> from replay.costs.shipped import load_parameters
-    >>> from replay.engine import simulate
-    >>> assembly = Assembly()
-    >>> transfer = Transfer("all_gather", 2**30, Topology(8, fabric="mesh"), find_device("MI300X"))
-    >>> _, copies = add_copies(assembly, assembly.lane(device=0, stream=1), transfer, load_parameters())
-    >>> ends = simulate(assembly.graph())[1][copies]
-    >>> (ends[1:] - ends[:-1]).round().tolist()
-    [5500.0, 5500.0, 5500.0, 5500.0, 5500.0, 5500.0]
-    """
-    peers = transfer.topology.n_workers - 1
-    command = {"kind": TaskKind.COPY, "duration_ns": np.full(peers, parameters["dma_command_ns"])}
-    commands = assembly.tasks(f"{transfer.kind} command", lane, command)
-    assembly.chain(commands)
-    copies = assembly.tasks(f"{transfer.kind} copy", lane, copy_columns(transfer, parameters))
-    assembly.edges(commands, copies)
-    return commands, copies
 
 
 def _columns(

@@ -26,7 +26,7 @@ from replay.what_ifs.schedules import (
     pattern_of,
 )
 from replay.what_ifs.splice import Pattern, Splice, splice, task_budget
-from replay.what_ifs.targets import Target, Targets, consumers, groups_of, nothing_to_apply, producers
+from replay.what_ifs.targets import UNKNOWN_DEVICE, Target, Targets, consumers, groups_of, nothing_to_apply, producers
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, unknown_name, what_if_text
 
 _NAMES = ("auto", "shards", *STUDIED)
@@ -34,10 +34,6 @@ _NAMES = ("auto", "shards", *STUDIED)
 _BYTES_FACTOR = 2.0
 #: Differences of times up to this are rounding of the trace.
 _ROUNDING_NS = 1.0
-_UNKNOWN_DEVICE = (
-    "the catalogue does not know the device",
-    "add it to a catalogue (docs/devices.md)",
-)
 _SHARED = "the kernel beside them is another's already", "use one collective for each product: smaller buckets"
 _NODES = "they go between nodes", "keep the groups of products inside a node, whose links DMA engines drive"
 _ALONE = "their group is a single rank, which sends nothing", "record all ranks"
@@ -145,7 +141,7 @@ class _Ficco:
         targets = consumers(graph, GATHERING, ("gemm",)).joined(producers(graph, (SCATTERING,), ("gemm",)))
         targets = _without_shared_kernels(targets)
         if device is None:
-            return targets.without(targets.found, *_UNKNOWN_DEVICE), {}
+            return targets.without(targets.found, *UNKNOWN_DEVICE), {}
         shapes: dict[_Shape, list[list[Target]]] = defaultdict(list)
         missed: dict[tuple[str, str], list[Target]] = defaultdict(list)
         for group in groups_of(graph, targets.found):  # about 20 us each

@@ -15,7 +15,7 @@ from replay.costs.wire_time import collective_models, group_topology, likely_ran
 from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, EdgeKind, KernelGraph, Network, TaskKind
 from replay.what_ifs.slices import ORDERS, Fusion, Group, fused_pattern
 from replay.what_ifs.splice import Splice, splice, task_budget
-from replay.what_ifs.targets import Target, Targets, groups_of, nothing_to_apply, producers
+from replay.what_ifs.targets import UNKNOWN_DEVICE, Target, Targets, groups_of, nothing_to_apply, producers
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, unknown_name, what_if_text
 from replay.what_ifs.world_size import checked_network
 
@@ -94,7 +94,7 @@ def _targets(graph: KernelGraph, _: Parameters) -> Targets:
     targets = producers(graph, ("all_to_all", "all_reduce"), ("gemm",))
     targets = targets.joined(producers(graph, ("all_to_all",), ("embedding",)))
     if targets.found and graph.hardware.device is None:
-        return targets.without(targets.found, "the trace names no device", "name the device: --device NAME")
+        return targets.without(targets.found, *UNKNOWN_DEVICE)
     return targets
 
 

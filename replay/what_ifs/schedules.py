@@ -36,7 +36,7 @@ from replay.costs.products import (
     with_figure,
 )
 from replay.graph.graph import TaskKind, hardware_named, peer_link
-from replay.what_ifs.splice import COLLECTIVE_STREAM, KERNEL_STREAM, Pattern, PatternBuilder
+from replay.what_ifs.splice import COLLECTIVE_STREAM, KERNEL_STREAM, Pattern, PatternBuilder, task_budget
 
 
 @dataclass(frozen=True)
@@ -279,8 +279,8 @@ class Plan:
             Piece(replace(whole, m=rows), whole, step=i // streams, peer=i % streams if streams > 1 else -1)
             for i, rows in _parts(whole.m - local, self.steps * streams)
         )
-        own = Piece(replace(whole, m=local), whole)
-        return (*remote, own) if self.coupled.sends else (own, *remote)
+        local_piece = Piece(replace(whole, m=local), whole)
+        return (*remote, local_piece) if self.coupled.sends else (local_piece, *remote)
 
     @property
     def step_transfer(self) -> Transfer:
@@ -437,7 +437,7 @@ def adding_columns(plan: Plan, share: float, parameters: Parameters) -> dict[str
     return {**columns, "cu": units, "occupies": units, "hbm": demand, "l2": demand, "footprint": demand}
 
 
-def pattern_of(plan: Plan, parameters: Parameters, *, members: int = 1, budget: int = 2**20) -> Pattern:
+def pattern_of(plan: Plan, parameters: Parameters, *, members: int = 1, budget: int = task_budget(1)) -> Pattern:
     """Return the plan as a pattern: products on the kernel's stream (unfused ones on one a peer), and transfers.
 
     If data arrive, each product waits for the step that brings its data. If they leave, each step waits for the
@@ -541,10 +541,18 @@ class _Writer:
             self.builder.edges(self.builder.collective_begin if block < 0 else steps[block], rows)
 
     def send(self, steps: list[Ints], products: _Products) -> None:
-        """Let steps wait for the products of all members."""
-        for (block, _), rows in products.items():
-            for shift in range(self.builder.members if block >= 0 else 0):
-                self.builder.edges(np.roll(rows, shift), steps[block])
+        """Let steps wait for the products of all members, which meet at a mark: that takes fewer edges than pairs."""
+        first_lane = self.builder.lanes(COLLECTIVE_STREAM)[:1]
+        for block, step in enumerate(steps):
+            of_step = [rows for (of_block, _), rows in products.items() if of_block == block]
+            if not of_step:  # a result of fewer columns than steps
+                continue
+            computed = np.concatenate(of_step)
+            if self.builder.members > 1:
+                meeting = self.builder.tasks("all members computed", first_lane, {"kind": int(TaskKind.MARK)})
+                self.builder.edges(computed, meeting)
+                computed = meeting
+            self.builder.edges(computed, step)
 
     def add_sums(self, steps: list[Ints], products: _Products) -> None:
         """Add the kernels that add what the steps have brought to the local product."""

@@ -19,7 +19,7 @@ from replay.calibration.parameters import Parameters
 from replay.costs.collectives import Topology, algorithms_of, machine_of, phases_of
 from replay.costs.collectives.algorithms import stated_nic_rate
 from replay.graph.graph import Basis, TaskKind, peer_link
-from replay.what_ifs.splice import COLLECTIVE_STREAM, KERNEL_STREAM, Pattern, PatternBuilder
+from replay.what_ifs.splice import COLLECTIVE_STREAM, KERNEL_STREAM, Pattern, PatternBuilder, task_budget
 
 #: Orders of the slices, by what each computes first.
 ORDERS: Mapping[str, str] = MappingProxyType(
@@ -153,7 +153,7 @@ class Fusion:
     is_memory_bound: bool = False
     order: str = "remote_first"
     members: int = 1
-    budget: int = 2**20
+    budget: int = task_budget(1)
 
     @cached_property
     def parts(self) -> int:
@@ -205,8 +205,8 @@ def slices_of(fusion: Fusion, rank: int = 0) -> Slices:
         offset = np.repeat(fusion.group.offset(rank, np.arange(ranks)), len(parts))
         part = np.tile(parts, ranks)
     else:
-        own, near, far = np.zeros(1, np.int64), np.arange(1, node), np.arange(node, ranks)
-        kinds = [own, far, near] if fusion.order == "local_first" else [far, near, own]
+        local, near, far = np.zeros(1, np.int64), np.arange(1, node), np.arange(node, ranks)
+        kinds = [local, far, near] if fusion.order == "local_first" else [far, near, local]
         offset = np.concatenate([np.tile(kind, len(parts)) for kind in kinds])
         part = np.concatenate([np.repeat(parts, len(kind)) for kind in kinds])
     return Slices(offset, part, np.full(len(offset), 1.0 / len(offset)))
@@ -269,7 +269,7 @@ class _Builder:
     fusion: Fusion
     parameters: Parameters
     pattern: PatternBuilder
-    _local: list[Ints] = field(default_factory=list)  #: tasks that compute the own slices of each rank, part by part
+    _local: list[Ints] = field(default_factory=list)  #: tasks that compute the local slices of each rank, part by part
 
     @property
     def _memory_bytes_per_s(self) -> float:

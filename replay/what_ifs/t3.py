@@ -14,7 +14,7 @@ from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, KernelGraph, TaskKin
 from replay.graph.operators import DTYPE_BYTES
 from replay.what_ifs.ring import RingColumns, RingTimes, TiledProduct, ring_pattern, tile_of
 from replay.what_ifs.splice import Splice, splice, task_budget
-from replay.what_ifs.targets import Target, Targets, groups_of, nothing_to_apply, producers
+from replay.what_ifs.targets import UNKNOWN_DEVICE, Target, Targets, groups_of, nothing_to_apply, producers
 from replay.what_ifs.what_if import Argument, WhatIf, recipe
 
 _CLASSES = ("gemm", "convolution")
@@ -22,7 +22,6 @@ _ALL_REDUCE, _ALL_GATHER = COLLECTIVE_KINDS.index("all_reduce"), COLLECTIVE_KIND
 _FAIR, _MCA = "fair", "mca"
 #: Assumed ranks of a collective whose group and bytes the trace does not tell.
 _ANY_RANKS = 8
-_UNKNOWN_DEVICE = ("the trace names no device", "name it: --device NAME")
 
 
 @recipe(
@@ -54,7 +53,7 @@ def _targets(graph: KernelGraph, _parameters: Parameters) -> Targets:
     """Return the reducing collectives that follow a product; none if nothing is known of the device."""
     targets = producers(graph, ("all_reduce", "reduce_scatter"), _CLASSES)
     if graph.hardware.device is None:
-        return targets.without(targets.found, *_UNKNOWN_DEVICE)
+        return targets.without(targets.found, *UNKNOWN_DEVICE)
     return targets
 
 

@@ -308,6 +308,8 @@ _UNKNOWN_KIND, _OTHER_KIND = "their kind is not known", "they are"
 _OUTSIDE_WAIT = "the host, or another stream, waits between the kernels beside them"
 _OTHER_AMOUNT = "the kernel beside them {} another amount than is sent"
 _ALONE = "their group is a single rank, which sends nothing"
+#: Reason and advice of a what-if that needs the figures of the device.
+UNKNOWN_DEVICE = ("the trace names no device of the catalogue", "name it: --device NAME; docs/devices.md adds one")
 _INCOMPLETE = "not every rank of theirs has such a kernel"
 #: What would have to change for a collective of a kind that a what-if does not act on.
 _ADVICE_BY_KIND: Mapping[str, str] = {
@@ -315,6 +317,7 @@ _ADVICE_BY_KIND: Mapping[str, str] = {
     "all_gather": "ficco and dma_collectives act on all-gathers",
     "reduce_scatter": "t3 and ficco act on reduce-scatters",
     "all_to_all": "fuse_collectives, ficco and dma_collectives act on all-to-alls",
+    **dict.fromkeys(("broadcast", "gather", "scatter", "send_recv"), "dma_collectives acts on them"),
 }
 #: What would have to change, by the beginning of a reason.
 _ADVICE: Mapping[str, str] = {
@@ -333,7 +336,7 @@ _ADVICE: Mapping[str, str] = {
 def _advice(reason: str) -> str:
     """Return what would have to change for a collective that is no target; empty if nothing is known."""
     if reason.startswith(f"{_OTHER_KIND} ") and (kind := reason.removeprefix(f"{_OTHER_KIND} ")) in COLLECTIVE_KINDS:
-        return _ADVICE_BY_KIND.get(kind, "none of these techniques acts on them")
+        return _ADVICE_BY_KIND.get(kind, "c3 acts on them if they run beside other work")
     if reason.endswith((" comes before them", " comes after them")):
         return "move the collective next to a matrix product: another what-if, or other buckets"
     return next((advice for text, advice in _ADVICE.items() if reason.startswith(text)), "")
