@@ -1,0 +1,347 @@
+"""Which lines of memory a kernel touches, and in which order: `Stream`, `Tiles`, `Accesses`.
+
+A `Stream` describes a kernel by the tiles that each of its workgroups touches, step by step. `blocks` turns it into
+accesses to cache lines. It dispatches workgroups in order and takes turns among the workgroups that are resident, as
+the compute units of a GPU do. Only a block of accesses is in memory at a time.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from profilers.errors import InvalidInputError
+from profilers.trace.arrays import Bools, Ints
+from profilers.trace.compiled import compiled
+
+#: Bytes to which operands are aligned, as by the allocator of PyTorch.
+ALIGNMENT = 512
+#: Accesses of a block, unless a single step has more.
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An array in memory that a kernel reads or writes.
+
+    Parameters
+    ----------
+    name : str
+        Name, such as ``"A"``.
+    size : int
+        Bytes.
+    address : int
+        Address of the first byte.
+    """
+
+    name: str
+    size: int
+    address: int
+
+
+def operands(**sizes: int) -> tuple[Operand, ...]:
+    """Return operands of these bytes, one after another in memory, each aligned to 512 bytes.
+
+    Examples
+    --------
+    >>> [operand.address for operand in operands(A=100, B=600, C=4)]
+    [0, 512, 1536]
+    """
+    placed: list[Operand] = []
+    address = 0
+    for name, size in sizes.items():
+        placed.append(Operand(name, size, address))
+        address += -(-size // ALIGNMENT) * ALIGNMENT
+    return tuple(placed)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Rectangles of memory: `rows` runs of `width` bytes, `pitch` bytes from one run to the next.
+
+    All are arrays of shape (n,). The tiles of one workgroup stand together, in the order in which it touches them.
+
+    Parameters
+    ----------
+    workgroup : array of int64
+        Number of the workgroup that touches the tile, ascending.
+    address : array of int64
+        First byte of the first run.
+    rows, pitch, width : array of int64
+        Number of runs, bytes between the begins of two runs, bytes of a run.
+    operand : array of int64
+        Index of the operand in `Stream.operands`.
+    is_write : array of bool
+        Whether the tile is written; otherwise it is read.
+    """
+
+    workgroup: Ints
+    address: Ints
+    rows: Ints
+    pitch: Ints
+    width: Ints
+    operand: Ints
+    is_write: Bools
+
+    @classmethod
+    def of(
+        cls,
+        workgroup: npt.ArrayLike,
+        address: npt.ArrayLike,
+        operand: npt.ArrayLike,
+        *,
+        width: npt.ArrayLike,
+        rows: npt.ArrayLike = 1,
+        pitch: npt.ArrayLike = 0,
+        is_write: npt.ArrayLike = False,
+    ) -> "Tiles":
+        """Return tiles from arrays or single values, which broadcast; tiles without rows or width are left out."""
+        columns = np.broadcast_arrays(workgroup, address, rows, pitch, width, operand)
+        groups, begins, counts, pitches, widths, numbers = (
+            np.asarray(column, dtype=np.int64).ravel() for column in columns
+        )
+        written = np.broadcast_to(np.asarray(is_write, dtype=bool), columns[0].shape).ravel()
+        kept = (counts > 0) & (widths > 0)
+        return cls(groups, begins, counts, pitches, widths, numbers, written).select(kept)
+
+    def select(self, rows: Bools | Ints) -> "Tiles":
+        """Return the chosen tiles, by a mask or by their numbers."""
+        return Tiles(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    @classmethod
+    def joined(cls, *several: "Tiles") -> "Tiles":
+        """Return all tiles, by workgroup; the tiles of a workgroup keep the order of the arguments."""
+        columns = [np.concatenate([getattr(tiles, field.name) for tiles in several]) for field in fields(cls)]
+        return cls(*columns).select(np.argsort(columns[0], kind="stable"))
+
+    def __len__(self) -> int:
+        return len(self.workgroup)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A kernel as the tiles that its workgroups touch.
+
+    Parameters
+    ----------
+    name : str
+        Name of the operator, with its shape.
+    operands : tuple of Operand
+        Arrays that it touches.
+    workgroups : int
+        Number of workgroups.
+    steps : int
+        Number of steps of a workgroup. Steps of different workgroups run in turn.
+    tiles : callable
+        Takes the numbers of workgroups, shape (n,), and a step; returns the tiles that they touch in it.
+    flops : float
+        Floating-point operations of the kernel.
+    threads : int
+        Threads of a workgroup.
+    vector_bytes : int
+        Bytes that a thread loads or stores in one instruction.
+    residency : int
+        Workgroups that a compute unit holds at a time.
+    in_flight : int
+        Instructions of a wavefront that may wait for memory at a time: the unrolling of its loop.
+    matrix : bool
+        Whether the arithmetic runs on matrix units.
+    element_bytes : int
+        Bytes of an element.
+    assumptions : tuple of str
+        What the trace does not tell and the stream assumes, such as ``"tile 128 x 128 x 32"``.
+    """
+
+    name: str
+    operands: tuple[Operand, ...]
+    workgroups: int
+    steps: int
+    tiles: Callable[[Ints, int], Tiles]
+    flops: float = 0.0
+    threads: int = 256
+    vector_bytes: int = 16
+    residency: int = 4
+    in_flight: int = 4
+    matrix: bool = False
+    element_bytes: int = 4
+    assumptions: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("workgroups", "steps", "threads", "vector_bytes", "residency", "in_flight"):
+            if getattr(self, name) < 1:
+                raise InvalidInputError(f"{self.name}: {name} is {getattr(self, name)}; it must be 1 or more")
+
+    @cached_property
+    def footprint(self) -> int:
+        """Bytes of all operands."""
+        return sum(operand.size for operand in self.operands)
+
+
+@dataclass(frozen=True)
+class Accesses:
+    """Accesses to cache lines, in order of issue. All are arrays of shape (n,).
+
+    Parameters
+    ----------
+    line : array of int64
+        Number of the line: address over the bytes of a line.
+    sectors : array of uint32
+        Bit i is set if sector i of the line is touched.
+    is_write : array of uint8
+        1 for a store, 0 for a load.
+    operand : array of int16
+        Index of the operand: the instruction that touches it, as far as a policy can tell.
+    unit : array of int32
+        Compute unit that issues the access.
+    """
+
+    line: Ints
+    sectors: npt.NDArray[np.uint32]
+    is_write: npt.NDArray[np.uint8]
+    operand: npt.NDArray[np.int16]
+    unit: npt.NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.line)
+
+
+@dataclass(frozen=True)
+class Lines:
+    """How memory is cut into lines, and which units share it.
+
+    Parameters
+    ----------
+    line_bytes, sector_bytes : int
+        Bytes of a line, and of a sector of it. Powers of two, with 32 sectors or fewer in a line.
+    units : int
+        Compute units.
+    wavefront : int
+        Threads of a wavefront (warp), which issue an instruction together.
+    """
+
+    line_bytes: int
+    sector_bytes: int
+    units: int
+    wavefront: int = 64
+
+    def __post_init__(self) -> None:
+        sizes = (self.line_bytes, self.sector_bytes)
+        if min(sizes) < 1 or any(size & (size - 1) for size in sizes) or not 1 <= sizes[0] // sizes[1] <= 32:
+            raise InvalidInputError(
+                f"lines of {self.line_bytes} bytes in sectors of {self.sector_bytes}: both must be powers of two, "
+                "with 1 to 32 sectors in a line"
+            )
+
+
+def waves(stream: Stream, units: int) -> int:
+    """Return how many times the resident workgroups are exchanged: workgroups over those that fit, rounded up."""
+    return -(-stream.workgroups // (units * stream.residency))
+
+
+def blocks(stream: Stream, lines: Lines, chosen: Iterator[int] | range | None = None) -> Iterator[Accesses]:
+    """Yield the accesses of a kernel, a block at a time.
+
+    Workgroup w runs on unit ``w % units``. A wave of resident workgroups ends before the next one starts. In each step
+    the workgroups take turns: a turn is one instruction of a wavefront.
+
+    Parameters
+    ----------
+    stream : Stream
+        Kernel.
+    lines : Lines
+        Lines and units.
+    chosen : iterable of int, optional
+        Numbers of the waves to run; by default all.
+
+    Yields
+    ------
+    Accesses
+        Blocks of about a million accesses, or of one step if that has more.
+    """
+    resident = lines.units * stream.residency
+    turn = min(stream.threads, lines.wavefront) * stream.vector_bytes
+    kept: list[Accesses] = []
+    for wave in range(waves(stream, lines.units)) if chosen is None else chosen:
+        workgroups = np.arange(wave * resident, min((wave + 1) * resident, stream.workgroups), dtype=np.int64)
+        for step in range(stream.steps):
+            kept.append(accesses_of(stream.tiles(workgroups, step), lines, turn))
+            if sum(map(len, kept)) >= _BLOCK:
+                yield _joined(kept)
+                kept = []
+    if kept:
+        yield _joined(kept)
+
+
+def accesses_of(tiles: Tiles, lines: Lines, turn_bytes: int) -> Accesses:
+    """Return the accesses of a step, in which workgroups take turns of `turn_bytes` bytes.
+
+    Parameters
+    ----------
+    tiles : Tiles
+        Tiles of all workgroups in this step.
+    lines : Lines
+        Lines and units.
+    turn_bytes : int
+        Bytes that a workgroup touches in a turn; at least one line is touched.
+    """
+    starts = np.flatnonzero(np.diff(tiles.workgroup, prepend=-1)).astype(np.int64)
+    bounds = np.append(starts, len(tiles)).astype(np.int64)
+    columns = _expand(
+        tiles.address, tiles.rows, tiles.pitch, tiles.width, tiles.operand, tiles.is_write,
+        bounds, tiles.workgroup[starts] % lines.units, lines.line_bytes, lines.sector_bytes, turn_bytes,
+    )  # fmt: skip
+    return Accesses(*columns)
+
+
+def _joined(several: list[Accesses]) -> Accesses:
+    return Accesses(*(np.concatenate([getattr(block, field.name) for block in several]) for field in fields(Accesses)))
+
+
+@compiled
+def _expand(address, rows, pitch, width, operand, is_write, bounds, unit, line_bytes, sector_bytes, turn_bytes):  # type: ignore[no-untyped-def]
+    """Return line, sectors, is_write, operand and unit of each access, with the workgroups in turn."""
+    n_touches = 0
+    for tile in range(len(address)):
+        for row in range(rows[tile]):
+            begin = address[tile] + row * pitch[tile]
+            n_touches += (begin + width[tile] - 1) // line_bytes - begin // line_bytes + 1
+    line, sectors = np.empty(n_touches, np.int64), np.empty(n_touches, np.uint32)
+    written, operands_, units = (
+        np.empty(n_touches, np.uint8),
+        np.empty(n_touches, np.int16),
+        np.empty(n_touches, np.int32),
+    )
+    groups = len(bounds) - 1
+    tile_of, row_of, byte_of = bounds[:-1].copy(), np.zeros(groups, np.int64), np.zeros(groups, np.int64)
+    filled, left = 0, groups
+    while left > 0:
+        left = 0
+        for group in range(groups):
+            budget = turn_bytes
+            while budget > 0 and tile_of[group] < bounds[group + 1]:
+                tile = tile_of[group]
+                begin = address[tile] + row_of[group] * pitch[tile] + byte_of[group]
+                end = address[tile] + row_of[group] * pitch[tile] + width[tile]
+                number = begin // line_bytes
+                last = min(end, (number + 1) * line_bytes)
+                first_sector = (begin - number * line_bytes) // sector_bytes
+                last_sector = (last - 1 - number * line_bytes) // sector_bytes
+                mask = np.uint32(0)
+                for sector in range(first_sector, last_sector + 1):
+                    mask |= np.uint32(1) << np.uint32(sector)
+                line[filled], sectors[filled] = number, mask
+                written[filled], operands_[filled], units[filled] = is_write[tile], operand[tile], unit[group]
+                filled += 1
+                budget -= last - begin
+                byte_of[group] += last - begin
+                if last == end:
+                    byte_of[group] = 0
+                    row_of[group] += 1
+                    if row_of[group] == rows[tile]:
+                        row_of[group] = 0
+                        tile_of[group] += 1
+            if tile_of[group] < bounds[group + 1]:
+                left += 1
+    return line, sectors, written, operands_, units
