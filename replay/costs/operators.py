@@ -236,7 +236,8 @@ def _batch_norm(call: Call, at: int = 0, *, backward: bool = False) -> Operator:
     """Return a batch normalisation: a row-wise operator with a row for each channel."""
     (x,) = call.sizes(at)
     _require(len(x) > 1)
-    return rowwise("normalization", x[1], max(prod(x) // x[1], 1), call.element_bytes(at), backward=backward)
+    norm = rowwise("normalization", x[1], max(prod(x) // x[1], 1), call.element_bytes(at), backward=backward)
+    return replace(norm, geometry=(x[0], x[1], prod(x[2:])))
 
 
 def _elementwise(call: Call, *, each: float = 1.0) -> Operator:

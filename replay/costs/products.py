@@ -103,18 +103,35 @@ class Product:
         A library tunes them for the whole device, so that fewer units change nothing: the least time in whole waves,
         of large tiles where these fill the device, else of smaller ones and of parts.
         """
-        units, tiles = self.device.compute_units, TILES[:_LARGE]
-        if min(_count(self, *tile) for tile in tiles) >= units:
-            return min(((*tile, 1) for tile in tiles), key=lambda grid: _cost(self, grid))
-        parts = [2**i for i in range(_MOST_PARTS.bit_length())]
-        fitting = [(*tile, p) for tile in TILES for p in parts if _count(self, *tile) * p < 2 * units or p == 1]
-        return min(fitting, key=lambda grid: _cost(self, grid))
+        return library_grid((1, self.m, self.n), self.device.compute_units)
 
     @property
     def workgroups(self) -> int:
         """One for each tile and part of the depth."""
         rows, columns, parts = self.grid
-        return _count(self, rows, columns) * parts
+        return _count((1, self.m, self.n), rows, columns) * parts
+
+
+def library_grid(sizes: tuple[int, int, int], units: int) -> tuple[int, int, int]:
+    """Return rows and columns of a workgroup's tile, and parts of the depth, as a library tunes them for a device.
+
+    Parameters
+    ----------
+    sizes : tuple of int
+        Products, and rows and columns of each.
+    units : int
+        Compute units of the device.
+
+    Examples
+    --------
+    >>> library_grid((1, 8192, 8192), 108)
+    (256, 128, 1)
+    """
+    if min(_count(sizes, *tile) for tile in TILES[:_LARGE]) >= units:
+        return min(((*tile, 1) for tile in TILES[:_LARGE]), key=lambda grid: _cost(sizes, grid, units))
+    parts = [2**i for i in range(_MOST_PARTS.bit_length())]
+    fitting = [(*tile, p) for tile in TILES for p in parts if _count(sizes, *tile) * p < 2 * units or p == 1]
+    return min(fitting, key=lambda grid: _cost(sizes, grid, units))
 
 
 def product_ns(product: Product, parameters: Parameters) -> float:
@@ -266,14 +283,14 @@ def cache_bytes(device: Device) -> float:
     return device.value("llc_mb" if "llc_mb" in device.figures else "l2_mb") * 2.0**20
 
 
-def _count(product: Product, rows: int, columns: int) -> int:
-    return ceil(product.m / rows) * ceil(product.n / columns)
+def _count(sizes: tuple[int, int, int], rows: int, columns: int) -> int:
+    return sizes[0] * ceil(sizes[1] / rows) * ceil(sizes[2] / columns)
 
 
-def _cost(product: Product, grid: tuple[int, int, int]) -> float:
+def _cost(sizes: tuple[int, int, int], grid: tuple[int, int, int], units: int) -> float:
     """Return the cost of a tile's arithmetic in whole waves of the device, in elements of the result."""
     rows, columns, parts = grid
-    waves = ceil(_count(product, rows, columns) * parts / product.device.compute_units)
+    waves = ceil(_count(sizes, rows, columns) * parts / units)
     return waves * rows * columns * (1 + _EDGE * (1 / rows + 1 / columns)) / parts
 
 

@@ -34,6 +34,8 @@ class Operator:
         Bytes of an element of the first floating-point operand.
     working_set_bytes : float
         Bytes that it touches between two uses of the same operand; 0 if these are the bytes that it moves.
+    geometry : tuple of int
+        Shape that `dims` do not tell, or empty: (images, channels, elements of a channel) of a batch norm.
     """
 
     kind: str
@@ -43,6 +45,7 @@ class Operator:
     dims: tuple[int, ...]
     element_bytes: int = 4
     working_set_bytes: float = 0.0
+    geometry: tuple[int, ...] = ()
 
     @property
     def bytes_moved(self) -> float:

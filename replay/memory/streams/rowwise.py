@@ -1,0 +1,326 @@
+"""Streams of kernels that normalise rows or channels: softmax, layer norm, batch norm.
+
+Such a kernel needs a sum over a row before it can write the row. Short rows stay in registers in between. Longer rows
+are read again in every pass.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from profilers.trace.arrays import Ints
+from replay.memory.accesses import Stream, Tiles, operands
+from replay.memory.streams.splitting import STEP_BYTES, checked_sizes, pieces, resident_workgroups
+
+#: Longest row that PyTorch's softmax keeps in registers (`PersistentSoftmax.cuh`), elements, and the rows of one of its
+#: workgroups of four warps.
+REGISTER_ELEMENTS = 1024
+_SHORT_ROWS, _SHORTEST_ROW, _ROWS_OF_SHORTEST = 4, 128, 8
+_THREADS, _MOST_THREADS = 128, 1024
+#: Threads of a workgroup of a batch norm (MIOpen's `BatchNormFwdTrain*`).
+_BATCH_THREADS = 256
+#: FLOP of an element forward and backward (`replay.graph.operators.rowwise`).
+_SOFTMAX_FLOPS, _NORM_FLOPS = (5, 4), (8, 11)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A pass of a workgroup over its rows: names of the arrays that it reads and writes."""
+
+    reads: tuple[str, ...]
+    writes: tuple[str, ...] = ()
+
+
+def softmax(
+    rows: int, columns: int, element_bytes: int = 4, *, backward: bool = False, registers: int = REGISTER_ELEMENTS
+) -> Stream:
+    """Return the stream of a softmax of each row.
+
+    Rows of up to `registers` elements are read once, four or eight of them by a workgroup. A longer row has
+    its own workgroup, which reads it three times forward (maximum, sum, result), and twice backward (sum, result).
+
+    Parameters
+    ----------
+    rows, columns : int
+        Shape of the matrix.
+    element_bytes : int
+        Bytes of an element.
+    backward : bool
+        Whether to return the backward pass, which reads the result and its gradient.
+    registers : int
+        Longest row that stays in registers: 1,024 in PyTorch, 256 in MIOpen.
+
+    Notes
+    -----
+    Source: ``softmax_warp_forward`` and ``cunn_SoftMaxForward`` of PyTorch.
+
+    Examples
+    --------
+    >>> softmax(64, 1000).steps, softmax(64, 8192).steps
+    (1, 6)
+    """
+    checked_sizes(rows=rows, columns=columns)
+    result = Sweep(("gradient", "y"), ("x_gradient",)) if backward else Sweep(("x",), ("y",))
+    again = [Sweep(result.reads)] * (1 if backward else 2)
+    in_registers = columns <= registers
+    flops = _SOFTMAX_FLOPS[backward] * rows * columns
+    plan = _Rows(rows, columns, element_bytes, float(flops), [result] if in_registers else [*again, result])
+    short = _ROWS_OF_SHORTEST if columns <= _SHORTEST_ROW else _SHORT_ROWS
+    name = f"softmax{' backward' if backward else ''} {rows} x {columns}"
+    return _over_rows(name, plan, rows_a_group=short if in_registers else 1)
+
+
+def layer_norm(
+    rows: int, columns: int, element_bytes: int = 4, *, backward: bool = False, registers: int = 0
+) -> Stream:
+    """Return the stream of a layer norm: a workgroup reads its row for mean and variance, and again for the result.
+
+    Parameters
+    ----------
+    rows, columns : int
+        Shape of the matrix.
+    element_bytes : int
+        Bytes of an element.
+    backward : bool
+        Whether to return the kernel of the gradient of the input; it reads the input and the incoming gradient twice.
+    registers : int
+        Longest row that stays in registers; PyTorch keeps none, fused kernels keep up to some 8,192 elements.
+
+    Notes
+    -----
+    Source: ``vectorized_layer_norm_kernel`` and ``layer_norm_grad_input_kernel_vectorized`` of PyTorch.
+
+    Examples
+    --------
+    >>> layer_norm(64, 1024).steps, layer_norm(64, 1024, registers=1024).steps
+    (2, 1)
+    """
+    checked_sizes(rows=rows, columns=columns)
+    statistics = Sweep(("gradient", "x")) if backward else Sweep(("x",))
+    result = Sweep(("gradient", "x", "scale"), ("x_gradient",)) if backward else Sweep(("x", "scale", "shift"), ("y",))
+    sweeps = [result] if columns <= registers else [statistics, result]
+    plan = _Rows(rows, columns, element_bytes, float(_NORM_FLOPS[backward] * rows * columns), sweeps)
+    return _over_rows(f"layer norm{' backward' if backward else ''} {rows} x {columns}", plan, rows_a_group=1)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A matrix, and the sweeps of a kernel over each row of it; scale and shift are a row that all share."""
+
+    rows: int
+    columns: int
+    element_bytes: int
+    flops: float
+    sweeps: Sequence[Sweep]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each array."""
+        names = [name for sweep in self.sweeps for name in (*sweep.reads, *sweep.writes)]
+        row = self.columns * self.element_bytes
+        return {name: row if name in ("scale", "shift") else row * self.rows for name in names}
+
+
+def _over_rows(name: str, plan: _Rows, *, rows_a_group: int) -> Stream:
+    """Return a kernel whose workgroups sweep over whole rows."""
+    arrays = operands(**plan.sizes)
+    index = {array.name: number for number, array in enumerate(arrays)}
+    row_bytes = plan.columns * plan.element_bytes
+    chunk = min(STEP_BYTES // len(plan.sweeps[-1].reads) // plan.element_bytes * plan.element_bytes, row_bytes)
+    if rows_a_group > 1:
+        chunk = row_bytes
+    chunks = -(-row_bytes // chunk)
+
+    def tiles(workgroups: Ints, step: int) -> Tiles:
+        sweep, (first, count) = plan.sweeps[step // chunks], (workgroups * rows_a_group, rows_a_group)
+        begin = step % chunks * chunk
+        width = min(chunk, row_bytes - begin)
+        several = []
+        for array in (*sweep.reads, *sweep.writes):
+            shared = array in ("scale", "shift")
+            several.append(
+                Tiles.of(
+                    workgroups,
+                    arrays[index[array]].address + begin + (0 if shared else first * row_bytes),
+                    index[array],
+                    rows=1 if shared else np.minimum(count, plan.rows - first),
+                    pitch=row_bytes,
+                    width=width,
+                    is_write=array in sweep.writes,
+                )
+            )
+        return Tiles.joined(*several)
+
+    threads = _THREADS if rows_a_group > 1 else _row_threads(plan.columns, plan.element_bytes)
+    passes = "stay in registers" if len(plan.sweeps) == 1 else f"are read in {len(plan.sweeps)} passes"
+    return Stream(
+        name,
+        arrays,
+        workgroups=-(-plan.rows // rows_a_group),
+        steps=chunks * len(plan.sweeps),
+        tiles=tiles,
+        flops=plan.flops,
+        threads=threads,
+        vector_bytes=plan.element_bytes if rows_a_group > 1 else 16,
+        residency=resident_workgroups(threads),
+        in_flight=_in_flight(plan, threads, rows_a_group),
+        element_bytes=plan.element_bytes,
+        assumptions=(f"{rows_a_group} rows a workgroup of {threads} threads", f"rows {passes}"),
+    )
+
+
+def _in_flight(plan: _Rows, threads: int, rows_a_group: int) -> int:
+    """Return the loads of a thread that wait together: a row in registers is loaded whole, longer ones by vectors."""
+    arrays = len(plan.sweeps[-1].reads)
+    return max(rows_a_group * plan.columns // threads, 1) * arrays if rows_a_group > 1 else 2 * arrays
+
+
+def _row_threads(columns: int, element_bytes: int) -> int:
+    """Return the threads for a row: a power of two up to 1,024, each with a vector of 16 bytes or more."""
+    vectors = -(-columns * element_bytes // 16)
+    return min(max(1 << (vectors - 1).bit_length(), _THREADS), _MOST_THREADS)
+
+
+def batch_norm(
+    shape: tuple[int, int, int], element_bytes: int = 4, *, backward: bool = False, passes: int = 0
+) -> Stream:
+    """Return the stream of a batch norm in training, with a workgroup for each channel of a tensor in NCHW order.
+
+    Forward, a workgroup reads its channel of all images for the mean, for the variance, and for the result. Backward,
+    it reads the input and the incoming gradient for two sums, and again for the result.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        (images, channels, elements of a channel of an image).
+    element_bytes : int
+        Bytes of an element.
+    backward : bool
+        Whether to return the backward pass.
+    passes : int
+        Passes over the data, the last of which writes; by default 3 forward and 2 backward.
+
+    Examples
+    --------
+    >>> stream = batch_norm((100, 64, 1024))
+    >>> stream.workgroups, stream.steps
+    (64, 75)
+    """
+    images, channels, extent = shape
+    checked_sizes(images=images, channels=channels, extent=extent)
+    chunk = min(STEP_BYTES // element_bytes, images * extent)
+    plan = _Channels(shape, element_bytes, backward, passes or (2 if backward else 3), channels, chunk, 1)
+    name = f"batch norm{' backward' if backward else ''} {images} x {channels} x {extent}"
+    return plan.stream(name, "a workgroup of 256 threads for each channel")
+
+
+def batch_norm_per_activation(
+    shape: tuple[int, int, int], element_bytes: int = 4, *, backward: bool = False, passes: int = 2
+) -> Stream:
+    """Return the stream of a batch norm of each activation: a thread sums one activation over all images.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        (images, channels, elements of a channel of an image).
+    element_bytes : int
+        Bytes of an element.
+    backward : bool
+        Whether to return the backward pass.
+    passes : int
+        Passes over the data, the last of which writes; 2 in MIOpen, which sums mean and variance together.
+
+    Examples
+    --------
+    >>> stream = batch_norm_per_activation((100, 1000, 1))
+    >>> stream.workgroups, stream.steps
+    (4, 14)
+    """
+    images, channels, extent = shape
+    checked_sizes(images=images, channels=channels, extent=extent)
+    rows = max(STEP_BYTES // (_BATCH_THREADS * element_bytes), 1)
+    groups = -(-channels * extent // _BATCH_THREADS)
+    plan = _Channels(shape, element_bytes, backward, passes, groups, rows, _BATCH_THREADS)
+    name = f"batch norm per activation{' backward' if backward else ''} {images} x {channels} x {extent}"
+    return plan.stream(name, "a thread for each activation")
+
+
+@dataclass(frozen=True)
+class _Channels:
+    """A batch norm: `chunk` elements of a channel in a step, or images if a workgroup has `activations` of each."""
+
+    shape: tuple[int, int, int]
+    element_bytes: int
+    backward: bool
+    passes: int
+    workgroups: int
+    chunk: int
+    activations: int
+
+    @property
+    def chunks(self) -> int:
+        """Steps of a pass."""
+        images, _, extent = self.shape
+        return -(-(images if self.activations > 1 else images * extent) // self.chunk)
+
+    def stream(self, name: str, assumption: str) -> Stream:
+        """Return the stream."""
+        checked_sizes(passes=self.passes)
+        images, channels, extent = self.shape
+        size = images * channels * extent * self.element_bytes
+        names = ("x", "gradient", "x_gradient") if self.backward else ("x", "y")
+        return Stream(
+            name,
+            operands(**dict.fromkeys(names, size)),
+            workgroups=self.workgroups,
+            steps=self.passes * self.chunks,
+            tiles=self.tiles,
+            flops=float(_NORM_FLOPS[self.backward] * images * channels * extent),
+            threads=_BATCH_THREADS,
+            vector_bytes=self.element_bytes,
+            residency=resident_workgroups(_BATCH_THREADS),
+            in_flight=4 * (len(names) - 1),
+            element_bytes=self.element_bytes,
+            assumptions=(assumption, f"{self.passes} passes over the data"),
+        )
+
+    def tiles(self, workgroups: Ints, step: int) -> Tiles:
+        """Return the tiles of workgroups in a step."""
+        last, begin = step // self.chunks == self.passes - 1, step % self.chunks * self.chunk
+        blocks = self._activations if self.activations > 1 else self._channel
+        group, offset, rows, width = blocks(workgroups, begin)
+        images, channels, extent = self.shape
+        pitch = channels * extent * self.element_bytes
+        reads = 2 if self.backward else 1
+        addresses = [array.address for array in operands(**dict.fromkeys("abc", images * pitch))]
+        several = [
+            Tiles.of(group, addresses[number] + offset, number, rows=rows, pitch=pitch, width=width,
+                     is_write=number == reads)
+            for number in range(reads + last)
+        ]  # fmt: skip
+        return Tiles.joined(*several)
+
+    def _channel(self, workgroups: Ints, begin: int) -> tuple[Ints, Ints, Ints, Ints]:
+        """Return workgroup, offset, rows and width of the blocks of each workgroup's channel."""
+        images, channels, extent = self.shape
+        end = min(begin + self.chunk, images * extent)
+        _, image, first, last = pieces([begin], [end], extent)
+        offset = (image * channels * extent + first)[None, :] + (workgroups * extent)[:, None]
+        group, rows = np.broadcast_arrays(workgroups[:, None], 1 + 0 * offset)
+        width = np.broadcast_to(last - first, offset.shape)
+        return (
+            np.array(group).ravel(),
+            offset.ravel() * self.element_bytes,
+            np.array(rows).ravel(),
+            width.ravel() * self.element_bytes,
+        )
+
+    def _activations(self, workgroups: Ints, begin: int) -> tuple[Ints, Ints, Ints, Ints]:
+        """Return workgroup, offset, rows and width of the blocks of each workgroup's activations."""
+        images, channels, extent = self.shape
+        first = workgroups * self.activations
+        width = np.minimum(self.activations, channels * extent - first)
+        rows = np.full_like(first, min(self.chunk, images - begin))
+        offset = begin * channels * extent + first
+        return workgroups, offset * self.element_bytes, rows, width * self.element_bytes
