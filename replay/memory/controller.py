@@ -1,0 +1,659 @@
+"""The compiled DRAM controller: queues, banks and command timing of every channel.
+
+A channel works like the controller of DRAMsim3 (Li et al., IEEE Computer Architecture Letters 2020): requests wait in a
+read queue or a write buffer, one a cycle moves to the command queue of its bank, and banks take turns to issue. Reads
+go first; writes drain in batches. A row hit may pass older requests of its bank, up to four hits after a row opened.
+
+Time jumps from event to event. A channel is visited only in cycles in which it can issue a command, move a request or
+refresh; the result equals that of a simulation of every cycle.
+"""
+
+from typing import Any, NamedTuple
+
+from profilers.trace.compiled import bare, inlined
+
+#: Later than any cycle.
+NEVER = 1 << 60
+#: Row hits after which an open row may be closed although requests for it wait.
+_HIT_LIMIT = 4
+#: Writes that wait in a channel before idle banks start to drain them.
+_DRAIN_FROM = 8
+
+#: Elements of `Machine.rule`: timing in cycles, and sizes.
+(
+    CL, CWL, BURST, RCD, RP, RAS, RC, RRD_S, RRD_L, FAW, READ_S, READ_L, WRITE_S, WRITE_L,
+    READ_WRITE, WRITE_READ_S, WRITE_READ_L, WRITE_PRECHARGE, READ_PRECHARGE, RFC, REFI,
+    CHANNELS, BANKS, GROUPS, QUEUE, COMMANDS, DUAL, CLOSED_PAGE, WINDOW, ENTERING, ACCESS_BYTES,
+) = RULES = range(31)  # fmt: skip
+#: Columns of `Machine.channel`.
+(
+    NEXT, COMMAND_AT, TURN, DRAINING, QUEUED, OLDEST_ACTIVATE, REFRESH_AT, REFRESHES_DUE, FULL,
+    READS, WRITES, MERGED, READ_HITS, WRITE_HITS, ACTIVATES, PRECHARGES, REFRESHES, LATENCY, READ_COMMANDS,
+    WRITE_COMMANDS, PENDING, PENDING_FROM, PENDING_TO, PENDING_CYCLES, BUSY_BANKS, BUSY_AT, BUSY_AREA, BUSY_CYCLES,
+    DATA_END, ACTIVATED,
+) = range(30)  # fmt: skip
+CHANNEL_COLUMNS = ACTIVATED + 4
+#: Columns of `Machine.queue`, two rows a channel: reads, then writes.
+HEAD, TAIL, LENGTH, WANTED, ARRIVED_HEAD, ARRIVED_TAIL, LISTED = range(7)
+#: Columns of `Machine.bank`. FIRST and LAST are its queue; READ_HIT and WRITE_HIT the oldest requests of the open row.
+ROW, HITS, COUNT, ACTIVATE_AT, COLUMN_AT, PRECHARGE_AT, FIRST, LAST, READ_HIT, WRITE_HIT, CAN_CLOSE, WAITING = range(12)
+BANK_COLUMNS = 13
+#: Columns of `Machine.group`: earliest cycle of a command by the other banks of the channel.
+ACTIVATE, READ, WRITE = range(3)
+#: Columns of `Machine.slot`, a request from its arrival to its command.
+FOLLOWING, SLOT_ROW, SLOT_BANK, IS_WRITE, ADDED, COPIES, ADDRESS, SEQUENCE, CHAIN = range(9)
+SLOT_COLUMNS = 9
+#: Elements of `Machine.now`.
+CYCLE, TAKEN, INSIDE, FREE, N_LISTED, ENTERED, SPAN, ARRIVALS = range(8)
+#: Windows of time of the series.
+WINDOWS = 256
+
+
+class Machine(NamedTuple):
+    """All arrays of a simulation."""
+
+    rule: Any
+    now: Any
+    channel: Any
+    queue: Any
+    bank: Any
+    ready: Any  #: by bank: earliest cycle of its next command by the bank alone
+    group: Any
+    slot: Any
+    bucket: Any  #: by hash of an address: first slot of a chain
+    done: Any  #: by cycle, modulo its length: requests that leave the window
+    listed: Any  #: queues with room for a request that waits before them
+    series: Any  #: by window of time and channel: commands, row hits
+
+
+@inlined
+def _bucket(m, address):  # type: ignore[no-untyped-def]
+    """Return the chain of an address."""
+    return ((address // m.rule[ACCESS_BYTES]) * 0x9E3779B1 >> 7) & (len(m.bucket) - 1)
+
+
+@inlined
+def _find(m, address, is_write):  # type: ignore[no-untyped-def]
+    """Return the slot of a request to this address that has no command yet; -1 for none."""
+    s = m.bucket[_bucket(m, address)]
+    while s >= 0 and (m.slot[s, ADDRESS] != address or m.slot[s, IS_WRITE] != is_write):
+        s = m.slot[s, CHAIN]
+    return s
+
+
+@inlined
+def _release(m, s):  # type: ignore[no-untyped-def]
+    """Give a slot back."""
+    m.slot[s, FOLLOWING] = m.now[FREE]
+    m.now[FREE] = s
+
+
+@inlined
+def _unchain(m, s):  # type: ignore[no-untyped-def]
+    """Take a slot out of the chain of its address."""
+    chain = _bucket(m, m.slot[s, ADDRESS])
+    at = m.bucket[chain]
+    if at == s:
+        m.bucket[chain] = m.slot[s, CHAIN]
+        return
+    while m.slot[at, CHAIN] != s:
+        at = m.slot[at, CHAIN]
+    m.slot[at, CHAIN] = m.slot[s, CHAIN]
+
+
+@inlined
+def _set_ready(m, b):  # type: ignore[no-untyped-def]
+    """Set the earliest cycle of the next command of a bank, by the bank alone."""
+    at = NEVER
+    if m.bank[b, COUNT] > 0:
+        if m.bank[b, ROW] < 0:
+            at = m.bank[b, ACTIVATE_AT]
+        else:
+            if m.bank[b, CAN_CLOSE]:
+                at = m.bank[b, PRECHARGE_AT]
+            if m.bank[b, READ_HIT] >= 0 or m.bank[b, WRITE_HIT] >= 0:
+                at = min(at, m.bank[b, COLUMN_AT])
+    m.ready[b] = at
+
+
+@inlined
+def _set_can_close(m, b):  # type: ignore[no-untyped-def]
+    """Set whether the oldest request of a bank may close its row: no hit waits, or enough hits were served."""
+    hits_wait = m.bank[b, READ_HIT] >= 0 or m.bank[b, WRITE_HIT] >= 0
+    m.bank[b, CAN_CLOSE] = m.slot[m.bank[b, FIRST], SLOT_ROW] != m.bank[b, ROW] and (
+        not hits_wait or m.bank[b, HITS] >= _HIT_LIMIT
+    )
+
+
+@inlined
+def _update_bank(m, b):  # type: ignore[no-untyped-def]
+    """Find the candidates of a bank anew, after a command or the first request of its queue."""
+    m.bank[b, READ_HIT] = m.bank[b, WRITE_HIT] = -1
+    m.bank[b, CAN_CLOSE] = 0
+    row = m.bank[b, ROW]
+    if row >= 0 and m.bank[b, COUNT] > 0:
+        s = m.bank[b, FIRST]
+        while s >= 0:
+            if m.slot[s, SLOT_ROW] == row:
+                kind = WRITE_HIT if m.slot[s, IS_WRITE] else READ_HIT
+                if m.bank[b, kind] < 0:
+                    m.bank[b, kind] = s
+                    if m.bank[b, READ_HIT] >= 0 and m.bank[b, WRITE_HIT] >= 0:
+                        break
+            s = m.slot[s, FOLLOWING]
+        _set_can_close(m, b)
+    _set_ready(m, b)
+
+
+@inlined
+def _ready_at(m, c, b):  # type: ignore[no-untyped-def]
+    """Return the earliest cycle of the next command of a bank, with the constraints of its channel."""
+    g = c * m.rule[GROUPS] + (b - c * m.rule[BANKS]) // (m.rule[BANKS] // m.rule[GROUPS])
+    if m.bank[b, ROW] < 0:
+        window = m.channel[c, ACTIVATED + m.channel[c, OLDEST_ACTIVATE]]
+        return max(m.ready[b], m.group[g, ACTIVATE], window)
+    at = NEVER
+    if m.bank[b, CAN_CLOSE]:
+        at = m.bank[b, PRECHARGE_AT]
+    if m.bank[b, READ_HIT] >= 0:
+        at = min(at, max(m.bank[b, COLUMN_AT], m.group[g, READ]))
+    if m.bank[b, WRITE_HIT] >= 0:
+        at = min(at, max(m.bank[b, COLUMN_AT], m.group[g, WRITE]))
+    return at
+
+
+@inlined
+def _pick(m, c, t):  # type: ignore[no-untyped-def]
+    """Return the next bank in turn with a command at cycle `t`, or -1; without one, set when the next can issue."""
+    n_banks = m.rule[BANKS]
+    first, b, soonest = c * n_banks, m.channel[c, TURN], NEVER
+    for _ in range(n_banks):
+        b += 1
+        if b == n_banks:
+            b = 0
+        if m.ready[first + b] < soonest:
+            at = _ready_at(m, c, first + b)
+            if at <= t:
+                m.channel[c, TURN] = b
+                return first + b
+            soonest = min(soonest, at)
+    m.channel[c, COMMAND_AT] = soonest
+    return -1
+
+
+@inlined
+def _column_slot(m, c, b, t):  # type: ignore[no-untyped-def]
+    """Return the request whose data a bank moves at cycle `t`; -1 if it opens or closes a row."""
+    if m.bank[b, ROW] < 0 or (m.bank[b, CAN_CLOSE] and m.bank[b, PRECHARGE_AT] <= t):
+        return -1
+    g = c * m.rule[GROUPS] + (b - c * m.rule[BANKS]) // (m.rule[BANKS] // m.rule[GROUPS])
+    read, write = m.bank[b, READ_HIT], m.bank[b, WRITE_HIT]
+    if read >= 0 and m.group[g, READ] > t:
+        read = -1
+    if write >= 0 and m.group[g, WRITE] > t:
+        write = -1
+    if read < 0 or write < 0:
+        return max(read, write)
+    return read if m.slot[read, SEQUENCE] < m.slot[write, SEQUENCE] else write
+
+
+@inlined
+def _open_or_close(m, c, b, t):  # type: ignore[no-untyped-def]
+    """Issue the activate or precharge of a bank."""
+    rule, n_groups = m.rule, m.rule[GROUPS]
+    if m.bank[b, ROW] >= 0:
+        _close(m, c, b, t)
+    else:
+        own = (b - c * rule[BANKS]) // (rule[BANKS] // n_groups)
+        m.bank[b, ROW] = m.slot[m.bank[b, FIRST], SLOT_ROW]
+        m.bank[b, HITS] = 0
+        m.bank[b, ACTIVATE_AT] = t + rule[RC]
+        m.bank[b, COLUMN_AT] = t + rule[RCD]
+        m.bank[b, PRECHARGE_AT] = t + rule[RAS]
+        for g in range(n_groups):
+            gap = rule[RRD_L] if g == own else rule[RRD_S]
+            m.group[c * n_groups + g, ACTIVATE] = max(m.group[c * n_groups + g, ACTIVATE], t + gap)
+        oldest = m.channel[c, OLDEST_ACTIVATE]
+        m.channel[c, ACTIVATED + oldest] = t + rule[FAW]
+        m.channel[c, OLDEST_ACTIVATE] = (oldest + 1) & 3
+        m.channel[c, ACTIVATES] += 1
+    _update_bank(m, b)
+
+
+@inlined
+def _close(m, c, b, t):  # type: ignore[no-untyped-def]
+    """Close the row of a bank."""
+    m.bank[b, ROW] = -1
+    m.bank[b, HITS] = 0
+    m.bank[b, ACTIVATE_AT] = max(m.bank[b, ACTIVATE_AT], t + m.rule[RP])
+    m.channel[c, PRECHARGES] += 1
+
+
+@inlined
+def _move_data(m, c, b, s, t):  # type: ignore[no-untyped-def]
+    """Issue the read or write of a request."""
+    rule, n_groups, is_write = m.rule, m.rule[GROUPS], m.slot[s, IS_WRITE]
+    own = (b - c * rule[BANKS]) // (rule[BANKS] // n_groups)
+    for g in range(n_groups):
+        at = c * n_groups + g
+        if is_write:
+            m.group[at, WRITE] = max(m.group[at, WRITE], t + (rule[WRITE_L] if g == own else rule[WRITE_S]))
+            m.group[at, READ] = max(m.group[at, READ], t + (rule[WRITE_READ_L] if g == own else rule[WRITE_READ_S]))
+        else:
+            m.group[at, READ] = max(m.group[at, READ], t + (rule[READ_L] if g == own else rule[READ_S]))
+            m.group[at, WRITE] = max(m.group[at, WRITE], t + rule[READ_WRITE])
+    to_precharge = t + (rule[WRITE_PRECHARGE] if is_write else rule[READ_PRECHARGE])
+    m.bank[b, PRECHARGE_AT] = max(m.bank[b, PRECHARGE_AT], to_precharge)
+    _count_data(m, c, b, s, t)
+    m.bank[b, HITS] += 1
+    if rule[CLOSED_PAGE]:
+        _close(m, c, b, m.bank[b, PRECHARGE_AT])
+    _take_out(m, c, b, s, t)
+    _unchain(m, s)
+    _release(m, s)
+    _update_bank(m, b)
+
+
+@inlined
+def _count_data(m, c, b, s, t):  # type: ignore[no-untyped-def]
+    """Count a read or write, and let its requests leave the window when their data are there."""
+    hit = 1 if m.bank[b, HITS] > 0 else 0
+    if m.slot[s, IS_WRITE]:
+        m.channel[c, WRITE_COMMANDS] += 1
+        m.channel[c, WRITE_HITS] += hit
+        end = t + m.rule[CWL] + m.rule[BURST]
+    else:
+        m.channel[c, READ_COMMANDS] += 1
+        m.channel[c, READ_HITS] += hit
+        end = t + m.rule[CL] + m.rule[BURST]
+        copies = m.slot[s, COPIES]
+        m.done[(end + 1) & (len(m.done) - 1)] += copies
+        m.channel[c, LATENCY] += end * copies - m.slot[s, ADDED]
+    m.channel[c, DATA_END] = max(m.channel[c, DATA_END], end)
+    m.channel[c, PENDING] -= 1
+    if m.channel[c, PENDING] == 0:
+        m.channel[c, PENDING_TO] = m.channel[c, DATA_END]
+    while t // m.now[SPAN] >= WINDOWS:
+        _fold_series(m)
+    m.series[t // m.now[SPAN], c, 0] += 1
+    m.series[t // m.now[SPAN], c, 1] += hit
+
+
+@inlined
+def _fold_series(m):  # type: ignore[no-untyped-def]
+    """Join each two windows of the series, which then has twice the span."""
+    for w in range(WINDOWS):
+        for c in range(m.rule[CHANNELS]):
+            for kind in range(2):
+                if w < WINDOWS // 2:
+                    m.series[w, c, kind] = m.series[2 * w, c, kind] + m.series[2 * w + 1, c, kind]
+                else:
+                    m.series[w, c, kind] = 0
+    m.now[SPAN] *= 2
+
+
+@inlined
+def _take_out(m, c, b, s, t):  # type: ignore[no-untyped-def]
+    """Take a request out of the queue of its bank."""
+    before, at = -1, m.bank[b, FIRST]
+    while at != s:
+        before, at = at, m.slot[at, FOLLOWING]
+    if before < 0:
+        m.bank[b, FIRST] = m.slot[s, FOLLOWING]
+    else:
+        m.slot[before, FOLLOWING] = m.slot[s, FOLLOWING]
+    if m.bank[b, LAST] == s:
+        m.bank[b, LAST] = before
+    m.bank[b, COUNT] -= 1
+    m.channel[c, QUEUED] -= 1
+    m.channel[c, FULL] &= ~(1 << (b - c * m.rule[BANKS]))
+    if m.bank[b, COUNT] == 0:
+        _busy(m, c, t, -1)
+
+
+@inlined
+def _busy(m, c, t, change):  # type: ignore[no-untyped-def]
+    """Note that one bank more or fewer has requests."""
+    count, passed = m.channel[c, BUSY_BANKS], t - m.channel[c, BUSY_AT]
+    if count > 0:
+        m.channel[c, BUSY_AREA] += count * passed
+        m.channel[c, BUSY_CYCLES] += passed
+    m.channel[c, BUSY_AT] = t
+    m.channel[c, BUSY_BANKS] = count + change
+
+
+@inlined
+def _command(m, c, t):  # type: ignore[no-untyped-def]
+    """Issue the commands of a cycle: one, or with two command buses one of each kind."""
+    b = _pick(m, c, t)
+    if b < 0:
+        return
+    s = _column_slot(m, c, b, t)
+    if s >= 0:
+        _move_data(m, c, b, s, t)
+    else:
+        _open_or_close(m, c, b, t)
+    if not m.rule[DUAL]:
+        m.channel[c, COMMAND_AT] = t + 1
+        return
+    second = _pick(m, c, t)
+    if second < 0:
+        return
+    m.channel[c, COMMAND_AT] = t + 1
+    s_second = _column_slot(m, c, second, t)
+    if s >= 0 and s_second < 0:
+        _open_or_close(m, c, second, t)
+    elif s < 0 and s_second >= 0:
+        _move_data(m, c, second, s_second, t)
+
+
+@inlined
+def _refresh(m, c, t):  # type: ignore[no-untyped-def]
+    """Close a row for the refresh that is due, or refresh all banks."""
+    rule, first = m.rule, c * m.rule[BANKS]
+    n_open, soonest, latest = 0, NEVER, 0
+    for b in range(first, first + rule[BANKS]):
+        if m.bank[b, ROW] >= 0:
+            n_open += 1
+            if m.bank[b, PRECHARGE_AT] <= t:
+                _close(m, c, b, t)
+                _update_bank(m, b)
+                m.channel[c, COMMAND_AT] = t + 1
+                return
+            soonest = min(soonest, m.bank[b, PRECHARGE_AT])
+        else:
+            latest = max(latest, m.bank[b, ACTIVATE_AT])
+    if n_open > 0 or latest > t:
+        m.channel[c, COMMAND_AT] = soonest if n_open > 0 else latest
+        return
+    for b in range(first, first + rule[BANKS]):
+        m.bank[b, ACTIVATE_AT] = t + rule[RFC]
+        _set_ready(m, b)
+    m.channel[c, REFRESHES] += 1
+    m.channel[c, REFRESHES_DUE] -= 1
+    m.channel[c, COMMAND_AT] = t + 1
+
+
+@inlined
+def _can_move(m, c, kind):  # type: ignore[no-untyped-def]
+    """Return whether a request of this kind can move to the queue of its bank."""
+    return m.queue[2 * c + kind, WANTED] & ~m.channel[c, FULL] != 0
+
+
+@inlined
+def _schedule(m, c, t, final):  # type: ignore[no-untyped-def]
+    """Move a request from the read queue or the write buffer to the queue of its bank."""
+    writes = 2 * c + 1
+    if m.channel[c, DRAINING] == 0:
+        length = m.queue[writes, LENGTH]
+        idle = length > _DRAIN_FROM and m.channel[c, QUEUED] == 0
+        if length >= m.rule[QUEUE] or idle or (final and length > 0 and m.queue[2 * c, LENGTH] == 0):
+            m.channel[c, DRAINING] = length
+    kind = 1 if m.channel[c, DRAINING] > 0 else 0
+    if not _can_move(m, c, kind):
+        return
+    q, before = 2 * c + kind, -1
+    s = m.queue[q, HEAD]
+    while m.channel[c, FULL] >> (m.slot[s, SLOT_BANK] - c * m.rule[BANKS]) & 1:
+        before, s = s, m.slot[s, FOLLOWING]
+    if kind == 1:
+        if _find(m, m.slot[s, ADDRESS], 0) >= 0:
+            m.channel[c, DRAINING] = 0
+            return
+        m.channel[c, DRAINING] -= 1
+    if before < 0:
+        m.queue[q, HEAD] = m.slot[s, FOLLOWING]
+    else:
+        m.slot[before, FOLLOWING] = m.slot[s, FOLLOWING]
+    if m.queue[q, TAIL] == s:
+        m.queue[q, TAIL] = before
+    _leave_queue(m, c, q, s)
+    _append(m, c, s, t)
+
+
+@inlined
+def _leave_queue(m, c, q, s):  # type: ignore[no-untyped-def]
+    """Count a request out of its queue, which then has room for another."""
+    m.queue[q, LENGTH] -= 1
+    b, unit = m.slot[s, SLOT_BANK], 1 << (32 * (q & 1))
+    m.bank[b, WAITING] -= unit
+    if (m.bank[b, WAITING] >> (32 * (q & 1))) & 0xFFFFFFFF == 0:
+        m.queue[q, WANTED] &= ~(1 << (b - c * m.rule[BANKS]))
+    if m.queue[q, ARRIVED_HEAD] >= 0 and m.queue[q, LISTED] < 0:
+        _list(m, q)
+
+
+@inlined
+def _list(m, q):  # type: ignore[no-untyped-def]
+    """Add a queue to those that have room for a request that waits before them."""
+    m.queue[q, LISTED] = m.now[N_LISTED]
+    m.listed[m.now[N_LISTED]] = q
+    m.now[N_LISTED] += 1
+
+
+@inlined
+def _append(m, c, s, t):  # type: ignore[no-untyped-def]
+    """Append a request to the queue of its bank."""
+    b = m.slot[s, SLOT_BANK]
+    m.slot[s, FOLLOWING] = -1
+    m.slot[s, SEQUENCE] = m.now[ARRIVALS]
+    m.now[ARRIVALS] += 1
+    m.channel[c, QUEUED] += 1
+    m.bank[b, COUNT] += 1
+    if m.bank[b, COUNT] == m.rule[COMMANDS]:
+        m.channel[c, FULL] |= 1 << (b - c * m.rule[BANKS])
+    if m.bank[b, COUNT] == 1:
+        m.bank[b, FIRST] = m.bank[b, LAST] = s
+        _busy(m, c, t, 1)
+        _update_bank(m, b)
+    else:
+        m.slot[m.bank[b, LAST], FOLLOWING] = s
+        m.bank[b, LAST] = s
+        kind = WRITE_HIT if m.slot[s, IS_WRITE] else READ_HIT
+        if m.bank[b, ROW] < 0 or m.slot[s, SLOT_ROW] != m.bank[b, ROW] or m.bank[b, kind] >= 0:
+            return
+        m.bank[b, kind] = s
+        _set_can_close(m, b)
+        _set_ready(m, b)
+    if m.channel[c, REFRESHES_DUE] == 0:
+        m.channel[c, COMMAND_AT] = min(m.channel[c, COMMAND_AT], max(t + 1, _ready_at(m, c, b)))
+
+
+@inlined
+def _visit(m, c, t, final):  # type: ignore[no-untyped-def]
+    """Let a channel do what it can in this cycle, and set when it can do something again."""
+    if t >= m.channel[c, REFRESH_AT]:
+        m.channel[c, REFRESH_AT] += m.rule[REFI]
+        m.channel[c, REFRESHES_DUE] += 1
+        m.channel[c, COMMAND_AT] = t
+    if m.channel[c, COMMAND_AT] <= t:
+        if m.channel[c, REFRESHES_DUE] > 0:
+            _refresh(m, c, t)
+        else:
+            _command(m, c, t)
+    before = m.queue[2 * c, LENGTH] + m.queue[2 * c + 1, LENGTH]
+    if before > 0:
+        _schedule(m, c, t, final)
+    after = m.queue[2 * c, LENGTH] + m.queue[2 * c + 1, LENGTH]
+    moved = after != before and after > 0
+    soonest = min(m.channel[c, COMMAND_AT], m.channel[c, REFRESH_AT])
+    m.channel[c, NEXT] = t + 1 if moved else max(soonest, t + 1)
+
+
+@inlined
+def _arrive(m, s, q, t):  # type: ignore[no-untyped-def]
+    """Let a request enter its channel: it is merged with one to the same address, or joins the queue."""
+    c, is_write, address = q >> 1, q & 1, m.slot[s, ADDRESS]
+    m.channel[c, WRITES if is_write else READS] += 1
+    soon = (t + 2) & (len(m.done) - 1)
+    if _find(m, address, 1) >= 0:
+        m.done[soon] += 1
+        m.channel[c, MERGED] += 1
+        m.channel[c, LATENCY] += 1 - is_write
+        _release(m, s)
+        return
+    if is_write:
+        m.done[soon] += 1
+    else:
+        other = _find(m, address, 0)
+        if other >= 0:
+            m.slot[other, COPIES] += 1
+            m.slot[other, ADDED] += t
+            m.channel[c, MERGED] += 1
+            _release(m, s)
+            return
+    m.slot[s, ADDED], m.slot[s, COPIES], m.slot[s, FOLLOWING] = t, 1, -1
+    chain = _bucket(m, address)
+    m.slot[s, CHAIN] = m.bucket[chain]
+    m.bucket[chain] = s
+    _join(m, s, q, t)
+
+
+@inlined
+def _join(m, s, q, t):  # type: ignore[no-untyped-def]
+    """Append a request to the read queue or the write buffer of its channel."""
+    c = q >> 1
+    if m.queue[q, LENGTH] == 0:
+        m.queue[q, HEAD] = s
+    else:
+        m.slot[m.queue[q, TAIL], FOLLOWING] = s
+    m.queue[q, TAIL] = s
+    m.queue[q, LENGTH] += 1
+    b = m.slot[s, SLOT_BANK]
+    m.bank[b, WAITING] += 1 << (32 * (q & 1))
+    m.queue[q, WANTED] |= 1 << (b - c * m.rule[BANKS])
+    if m.channel[c, PENDING] == 0 and t > m.channel[c, PENDING_TO]:
+        m.channel[c, PENDING_CYCLES] += m.channel[c, PENDING_TO] - m.channel[c, PENDING_FROM]
+        m.channel[c, PENDING_FROM] = t
+    m.channel[c, PENDING] += 1
+    m.channel[c, NEXT] = min(m.channel[c, NEXT], t)
+
+
+@inlined
+def _oldest(m):  # type: ignore[no-untyped-def]
+    """Return the position of the listed queue before which the oldest request waits."""
+    best, position = NEVER, -1
+    for i in range(m.now[N_LISTED]):
+        sequence = m.slot[m.queue[m.listed[i], ARRIVED_HEAD], SEQUENCE]
+        if sequence < best:
+            best, position = sequence, i
+    return position
+
+
+@inlined
+def _enter_waiting(m, t):  # type: ignore[no-untyped-def]
+    """Let requests enter that waited for room, oldest first."""
+    while m.now[ENTERED] < m.rule[ENTERING] and m.now[N_LISTED] > 0:
+        position = _oldest(m)
+        q = m.listed[position]
+        s = m.queue[q, ARRIVED_HEAD]
+        m.queue[q, ARRIVED_HEAD] = m.slot[s, FOLLOWING]
+        _arrive(m, s, q, t)
+        m.now[ENTERED] += 1
+        if m.queue[q, ARRIVED_HEAD] < 0 or m.queue[q, LENGTH] >= m.rule[QUEUE]:
+            m.now[N_LISTED] -= 1
+            moved = m.listed[m.now[N_LISTED]]
+            m.listed[position] = moved
+            m.queue[moved, LISTED] = position
+            m.queue[q, LISTED] = -1
+
+
+@inlined
+def _take(m, where, row, is_write, address):  # type: ignore[no-untyped-def]
+    """Return the slot of the next request, and put the request into it."""
+    s = m.now[FREE]
+    m.now[FREE] = m.slot[s, FOLLOWING]
+    m.slot[s, SLOT_ROW], m.slot[s, SLOT_BANK], m.slot[s, ADDRESS] = row, where, address
+    m.slot[s, IS_WRITE] = is_write
+    m.slot[s, FOLLOWING] = -1
+    m.slot[s, SEQUENCE] = m.now[TAKEN]
+    m.now[TAKEN] += 1
+    m.now[INSIDE] += 1
+    return s
+
+
+@inlined
+def _wait(m, s, q):  # type: ignore[no-untyped-def]
+    """Let a request wait before its queue."""
+    if m.queue[q, ARRIVED_HEAD] < 0:
+        m.queue[q, ARRIVED_HEAD] = s
+        if m.queue[q, LENGTH] < m.rule[QUEUE]:
+            _list(m, q)
+    else:
+        m.slot[m.queue[q, ARRIVED_TAIL], FOLLOWING] = s
+    m.queue[q, ARRIVED_TAIL] = s
+
+
+@inlined
+def _visit_channels(m, t, final):  # type: ignore[no-untyped-def]
+    """Visit the channels that are due; return the cycle of the next event."""
+    soonest = NEVER
+    for c in range(m.rule[CHANNELS]):
+        if m.channel[c, NEXT] <= t:
+            _visit(m, c, t, final)
+        soonest = min(soonest, m.channel[c, NEXT])
+    if m.now[N_LISTED] > 0:
+        return t + 1
+    for later in range(t + 1, min(soonest, t + len(m.done))):
+        if m.done[later & (len(m.done) - 1)] > 0:
+            return later
+    return soonest
+
+
+@inlined
+def _is_idle(m):  # type: ignore[no-untyped-def]
+    """Return whether no request is left."""
+    if m.now[INSIDE] > 0:
+        return False
+    pending = 0
+    for c in range(m.rule[CHANNELS]):
+        pending += m.channel[c, PENDING]
+    return pending == 0
+
+
+@bare
+def run(m, bank, row, is_write, address, final):  # type: ignore[no-untyped-def]
+    """Serve requests until the next one could enter the window but is not there; with `final`, until all is done.
+
+    Parameters
+    ----------
+    m : Machine
+        State, which changes.
+    bank : array of int64
+        Bank, counted over all channels.
+    row, address : array of int64
+        Row, and first byte.
+    is_write : array of uint8
+        1 for a write.
+    final : int
+        1 if no request will follow.
+    """
+    position, n, t = 0, len(bank), m.now[CYCLE]
+    if final:
+        for c in range(m.rule[CHANNELS]):
+            m.channel[c, NEXT] = min(m.channel[c, NEXT], t)
+    while True:
+        m.now[INSIDE] -= m.done[t & (len(m.done) - 1)]
+        m.done[t & (len(m.done) - 1)] = 0
+        if position == n and not final and m.now[INSIDE] < m.rule[WINDOW]:
+            break
+        if final and position == n and _is_idle(m):
+            break
+        if m.now[N_LISTED] > 0:
+            _enter_waiting(m, t)
+        while m.now[INSIDE] < m.rule[WINDOW] and position < n:
+            kind = is_write[position] & 1
+            q = 2 * (bank[position] // m.rule[BANKS]) + kind
+            s = _take(m, bank[position], row[position], kind, address[position])
+            position += 1
+            room = m.queue[q, ARRIVED_HEAD] < 0 and m.queue[q, LENGTH] < m.rule[QUEUE]
+            if room and m.now[ENTERED] < m.rule[ENTERING]:
+                _arrive(m, s, q, t)
+                m.now[ENTERED] += 1
+            else:
+                _wait(m, s, q)
+        if position == n and not final and m.now[INSIDE] < m.rule[WINDOW]:
+            break
+        t = _visit_channels(m, t, final)
+        m.now[ENTERED] = 0
+    m.now[CYCLE] = t
