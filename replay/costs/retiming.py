@@ -244,7 +244,7 @@ def one_unit_tasks(graph: KernelGraph, units: int) -> Bools:
     return np.asarray(arithmetic_tasks(graph) & (tasks.operator < 0) & is_small & ~is_persistent)
 
 
-def above_floor(duration: Floats, floors: tuple[float, float], ratio: Floats | float) -> Floats:
+def above_floor(duration: Floats, floors: tuple[Floats | float, Floats | float], ratio: Floats | float) -> Floats:
     """Scale the part of a duration above the floor, and exchange the floor.
 
     Parameters
@@ -252,7 +252,8 @@ def above_floor(duration: Floats, floors: tuple[float, float], ratio: Floats | f
     duration : array of float64
         Durations, in any unit.
     floors : (before, after)
-        Floors in the unit of the durations. A duration below the floor becomes the same share of the new floor.
+        Floors of all durations, or of each, in the unit of the durations. A duration below the floor becomes the same
+        share of the new floor.
     ratio : array of float64
         Factor of the part above the floor.
 

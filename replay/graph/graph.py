@@ -226,6 +226,8 @@ class Hardware:
         Entry of the catalogue that `device` is, before `factors`; None if no what-if has changed the hardware.
     factors : tuple of (str, float)
         Factors that what-ifs set on figures of `base`, by the names of `replay.costs.hardware`, in the order of names.
+    memory : tuple of (str, str or float)
+        Choices of what-ifs on caches and DRAM, by the names of `replay.memory.graphs`, in the order of names.
     """
 
     device: Device | None = None
@@ -238,6 +240,7 @@ class Hardware:
     traced: "Hardware | None" = None
     base: Device | None = None
     factors: tuple[tuple[str, float], ...] = ()
+    memory: tuple[tuple[str, str | float], ...] = ()
 
     @property
     def original(self) -> "Hardware":

@@ -5,7 +5,7 @@ accesses to cache lines. It dispatches workgroups in order and takes turns among
 the compute units of a GPU do. Only a block of accesses is in memory at a time.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 
@@ -150,6 +150,9 @@ class Stream:
         Whether the arithmetic runs on matrix units.
     element_bytes : int
         Bytes of an element.
+    alike : int
+        Number of first steps that all touch other data, in the same way: slices of the depth of a product. Some of
+        them can stand for all. 0 if there are none.
     assumptions : tuple of str
         What the trace does not tell and the stream assumes, such as ``"tile 128 x 128 x 32"``.
     """
@@ -166,6 +169,7 @@ class Stream:
     in_flight: int = 4
     matrix: bool = False
     element_bytes: int = 4
+    alike: int = 0
     assumptions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -240,7 +244,7 @@ def waves(stream: Stream, units: int) -> int:
     return -(-stream.workgroups // (units * stream.residency))
 
 
-def blocks(stream: Stream, lines: Lines, chosen: Iterator[int] | range | None = None) -> Iterator[Accesses]:
+def blocks(stream: Stream, lines: Lines, chosen: Iterable[tuple[int, range]] | None = None) -> Iterator[Accesses]:
     """Yield the accesses of a kernel, a block at a time.
 
     Workgroup w runs on unit ``w % units``. A wave of resident workgroups ends before the next one starts. In each step
@@ -252,8 +256,8 @@ def blocks(stream: Stream, lines: Lines, chosen: Iterator[int] | range | None = 
         Kernel.
     lines : Lines
         Lines and units.
-    chosen : iterable of int, optional
-        Numbers of the waves to run; by default all.
+    chosen : iterable of (int, range), optional
+        Number of a wave and its steps to run, in this order; by default all steps of all waves.
 
     Yields
     ------
@@ -262,10 +266,12 @@ def blocks(stream: Stream, lines: Lines, chosen: Iterator[int] | range | None = 
     """
     resident = lines.units * stream.residency
     turn = min(stream.threads, lines.wavefront) * stream.vector_bytes
+    if chosen is None:
+        chosen = ((wave, range(stream.steps)) for wave in range(waves(stream, lines.units)))
     kept: list[Accesses] = []
-    for wave in range(waves(stream, lines.units)) if chosen is None else chosen:
+    for wave, steps in chosen:
         workgroups = np.arange(wave * resident, min((wave + 1) * resident, stream.workgroups), dtype=np.int64)
-        for step in range(stream.steps):
+        for step in steps:
             kept.append(accesses_of(stream.tiles(workgroups, step), lines, turn))
             if sum(map(len, kept)) >= _BLOCK:
                 yield _joined(kept)

@@ -542,8 +542,9 @@ def _atoms_of(machine, mask):  # type: ignore[no-untyped-def]
 
 @inlined
 def _set(level, line):  # type: ignore[no-untyped-def]
-    """Return the set of a line in a slice."""
-    return line & level.set_mask if level.set_mask >= 0 else line % level.sets
+    """Return the set of a line in a slice; a XOR hash of the higher bits spreads strides of powers of two."""
+    hashed = line ^ line >> 7 ^ line >> 13
+    return hashed & level.set_mask if level.set_mask >= 0 else hashed % level.sets
 
 
 @inlined

@@ -4,10 +4,15 @@
 `datasets/caches.toml`, which holds what the catalogue lacks.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 
-from profilers.errors import InvalidInputError
-from replay.memory.dram import Dram
+import msgspec
+
+from profilers.devices.catalogue import Device
+from profilers.errors import InvalidInputError, NotFoundError
+from profilers.files import shipped_table
+from replay.memory.dram import Dram, find_dram, scaled_dram
 
 REPLACEMENTS = ("lru", "plru", "rrip", "random")
 
@@ -94,6 +99,8 @@ class MemorySystem:
         Last-level cache on the side of the memory, which all dies share.
     dram : Dram
         Memory.
+    memory_latency : int
+        Cycles from a miss of the last cache to its data, when nothing else waits.
     """
 
     name: str
@@ -103,5 +110,126 @@ class MemorySystem:
     l1: Cache
     l2: Cache
     dram: Dram
+    memory_latency: int = 300
     dies: int = 1
     llc: Cache | None = None
+
+    def scaled(self, cache: str, factor: float) -> "MemorySystem":
+        """Return the system with one of its caches larger or smaller: more or fewer sets, the same ways.
+
+        Parameters
+        ----------
+        cache : str
+            ``"l1"``, ``"l2"`` or ``"llc"``.
+        factor : float
+            New bytes over old; the sets are rounded to a whole number, at least one.
+
+        Raises
+        ------
+        InvalidInputError
+            The device has no such cache.
+        """
+        old: Cache | None = getattr(self, cache)
+        if old is None:
+            raise InvalidInputError(f"{self.name} has no last-level cache behind its L2 in the catalogue (llc_mb)")
+        way_bytes = old.ways * old.line_bytes * old.slices
+        new = replace(old, size=max(round(old.sets * factor), 1) * way_bytes)
+        if cache == "l1":
+            return replace(self, l1=new)
+        return replace(self, l2=new) if cache == "l2" else replace(self, llc=new)
+
+
+class _CacheTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A cache of `datasets/caches.toml`, whose head explains its keys."""
+
+    ways: int
+    line_bytes: int
+    sector_bytes: int
+    latency: int
+    line_cycles: float
+    misses: int
+    source: str
+    certainty: str
+    kb: int = 0
+    slices: int = 1
+
+    def cache(self, size: float) -> Cache:
+        return Cache(
+            int(size), self.ways, self.line_bytes, self.sector_bytes, self.slices,
+            latency=self.latency, line_cycles=self.line_cycles, misses=self.misses,
+        )  # fmt: skip
+
+
+class _ArchitectureTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    wavefront: int
+    die_units: int
+    memory_latency: int
+    dram: str
+    l1: _CacheTable
+    l2: _CacheTable
+    llc: _CacheTable | None = None
+    mapping: str = "xor"
+
+
+class _CachesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    drams: dict[str, str]
+    architectures: dict[str, _ArchitectureTable]
+
+
+@cache
+def _shipped() -> _CachesFile:
+    return shipped_table("caches.toml", "caches", _CachesFile)
+
+
+def _dram(standard: str, mapping: str, bandwidth: float) -> Dram:
+    return scaled_dram(find_dram(standard), bandwidth).with_mapping(mapping)
+
+
+@lru_cache(64)
+def memory_system(device: Device) -> MemorySystem:
+    """Return the memory system of a device.
+
+    Sizes of L2 and last-level cache, clock, compute units and bandwidth are the catalogue's. Ways, lines, slices and
+    latencies are those of the architecture (`datasets/caches.toml`). The DRAM has as many channels as give the
+    bandwidth of the catalogue.
+
+    Parameters
+    ----------
+    device : Device
+        Device of the catalogue.
+
+    Raises
+    ------
+    NotFoundError
+        The caches of its architecture are not known.
+    InvalidInputError
+        The catalogue lacks a figure that is needed.
+
+    Examples
+    --------
+    >>> from profilers.devices import find_device
+    >>> system = memory_system(find_device("MI300X"))
+    >>> system.dies, system.l2.size // 2**20, system.llc.size // 2**20
+    (8, 4, 256)
+    """
+    tables = _shipped()
+    table = tables.architectures.get(device.architecture)
+    if table is None:
+        known = ", ".join(sorted(tables.architectures))
+        raise NotFoundError(f"the caches of {device.name} ({device.architecture}) are unknown; those of {known} are")
+    dies = device.compute_units // table.die_units if table.die_units else 1
+    last = "llc_mb" in device.figures and table.llc is not None
+    return MemorySystem(
+        name=device.name,
+        clock_hz=device.value("clock_mhz") * 1e6,
+        units=device.compute_units,
+        wavefront=table.wavefront,
+        l1=table.l1.cache(table.l1.kb * 2**10),
+        l2=table.l2.cache(device.value("l2_mb") * 2**20 / max(dies, 1)),
+        dram=scaled_dram(find_dram(tables.drams.get(device.name, table.dram)), device.memory_bytes_per_s).with_mapping(
+            "xor"
+        ),
+        memory_latency=table.memory_latency,
+        dies=max(dies, 1),
+        llc=table.llc.cache(device.value("llc_mb") * 2**20) if last and table.llc else None,
+    )

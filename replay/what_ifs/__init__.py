@@ -6,6 +6,7 @@ of `replay.graph`; docs/extending.md shows one.
 """
 
 from replay.what_ifs.c3 import c3
+from replay.what_ifs.caching import cache_policy, memory_mapping, scale_cache, simulated_caches
 from replay.what_ifs.device import (
     limit_power,
     scale_clock,
@@ -40,6 +41,7 @@ __all__ = [
     "TaskChoice",
     "WhatIf",
     "c3",
+    "cache_policy",
     "change_dtype",
     "change_priority",
     "change_stream",
@@ -54,6 +56,7 @@ __all__ = [
     "fuse",
     "fuse_collectives",
     "limit_power",
+    "memory_mapping",
     "overlap",
     "parse_plan",
     "parse_what_if",
@@ -62,6 +65,7 @@ __all__ = [
     "recipe_named",
     "registry",
     "remove_launch_overhead",
+    "scale_cache",
     "scale_clock",
     "scale_compute_units",
     "scale_device",
@@ -69,6 +73,7 @@ __all__ = [
     "scale_kernels",
     "scale_links",
     "scale_memory_bandwidth",
+    "simulated_caches",
     "swap_kernel",
     "t3",
     "tasks_argument",

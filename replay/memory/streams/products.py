@@ -171,6 +171,7 @@ def product(
         in_flight=max(loads, 1),
         matrix=element_bytes <= 2 if matrix is None else matrix,
         element_bytes=element_bytes,
+        alike=walk.slices,
         assumptions=(str(tiling), f"layout {layout}", f"tiles in groups of {tiling.group} rows"),
     )
 

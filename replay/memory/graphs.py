@@ -1,0 +1,193 @@
+"""Kernels of a graph under another memory system: other policy, cache sizes, address mapping, or device.
+
+`with_memory` exchanges the simulated time of each kernel whose operator is known. The rest of its traced time, and
+kernels of unknown operators, stay. `with_hardware` keeps these choices when a graph moves to another device: it undoes
+them on the old device, and applies them on the new one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from profilers.devices.catalogue import DTYPES, Device
+from profilers.trace.arrays import Bools, Floats
+from replay.calibration.parameters import Parameters
+from replay.costs.demand import with_demands
+from replay.costs.hardware import with_hardware as with_other_hardware
+from replay.costs.hardware import with_same_engines
+from replay.costs.kernels.predictor import KernelCalibration
+from replay.costs.retiming import above_floor, capability, source_device, streaming_tasks
+from replay.graph.graph import Basis, KernelGraph, TaskKind
+from replay.graph.operators import Operator
+from replay.memory.policies import find_policy
+from replay.memory.simulation import KernelMemory, simulate
+from replay.memory.streams import stream_of
+from replay.memory.system import memory_system
+
+#: Choices on `Hardware.memory`: the policy, the address mapping, and factors of the caches' sizes. `TIMES` is
+#: ``"simulated"`` if demands, and times on other devices, come from simulation.
+POLICY, MAPPING, CACHES, TIMES = "policy", "mapping", ("l1", "l2", "llc"), "times"
+#: The policy of devices as they are: caches keep loads and stores.
+DEVICE_POLICY = "Device"
+#: Largest share of accesses that caches serve: the engine takes shares below 1.
+_MAX_HIT_SHARE = 0.99
+_TYPES = tuple(DTYPES)
+_FP32 = _TYPES.index("fp32")
+
+
+@dataclass(frozen=True)
+class SimulatedKernels:
+    """What simulation says of the kernels of a graph. All are arrays of shape (n_tasks,).
+
+    Parameters
+    ----------
+    time_ns : array of float64
+        Simulated time; NaN for tasks whose operator or shape is unknown.
+    error : array of float64
+        Stated error of the simulated time, as a share of it.
+    footprint, hit_share : array of float64
+        Bytes of the operands, and share of the accesses behind the L1 that caches serve.
+    """
+
+    time_ns: Floats
+    error: Floats
+    footprint: Floats
+    hit_share: Floats
+
+    @property
+    def known(self) -> Bools:
+        """Mask of the kernels that were simulated."""
+        return ~np.isnan(self.time_ns)
+
+
+def simulated_kernels(graph: KernelGraph, parameters: Parameters) -> SimulatedKernels:
+    """Simulate each kernel of known operator on the hardware of the graph; equal kernels are simulated once.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        Graph on a known device.
+    parameters : Parameters
+        With a calibration of kernels, which gives the rates of arithmetic.
+
+    Raises
+    ------
+    InvalidInputError
+        The trace does not name its device, or its caches are unknown.
+    """
+    tasks, device = graph.tasks, source_device(graph)
+    rows = np.flatnonzero((tasks.kind == TaskKind.KERNEL) & graph.on_device() & (tasks.operator >= 0))
+    dtype = np.where(tasks.dtype[rows] >= 0, tasks.dtype[rows], _FP32)
+    keys = np.stack([tasks.operator[rows], dtype, tasks.workgroups[rows].astype(np.int64)])
+    distinct, inverse = np.unique(keys, axis=1, return_inverse=True)
+    fits, settings = parameters.calibration(KernelCalibration), graph.hardware.memory
+    results = [
+        _simulated(graph.operators[operator], workgroups, device, settings,
+                   capability(device, _TYPES[type_], fits).flops_per_s)
+        for operator, type_, workgroups in distinct.T.tolist()
+    ]  # fmt: skip
+    columns = np.full((4, len(tasks)), np.nan)
+    of_kernels = np.array([_figures(result) for result in results]).reshape(-1, 4)
+    columns[:, rows] = of_kernels[inverse.reshape(-1)].T
+    return SimulatedKernels(*columns)
+
+
+def _figures(result: KernelMemory | None) -> tuple[float, float, float, float]:
+    if result is None:
+        return (np.nan,) * 4
+    return 1e9 * result.seconds, result.error, float(result.footprint), result.hit_share
+
+
+@lru_cache(8192)
+def _simulated(
+    operator: Operator, workgroups: int, device: Device, settings: tuple[tuple[str, str | float], ...], rate: float
+) -> KernelMemory | None:
+    """Return the simulation of a kernel; None if its operator has no stream."""
+    stream = stream_of(operator, workgroups=workgroups)
+    if stream is None:
+        return None
+    chosen, system = dict(settings), memory_system(device)
+    for cache in CACHES:
+        system = system.scaled(cache, float(chosen[cache])) if cache in chosen else system
+    if MAPPING in chosen:
+        system = replace(system, dram=system.dram.with_mapping(str(chosen[MAPPING])))
+    policy = find_policy(*str(chosen.get(POLICY, DEVICE_POLICY)).split("\n"))
+    return simulate([stream], system, policy, flops_per_s=rate)
+
+
+def with_memory(graph: KernelGraph, changes: Mapping[str, str | float], parameters: Parameters) -> KernelGraph:
+    """Return a graph whose kernels run under another policy, mapping, or cache sizes.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        Graph on a known device.
+    changes : mapping of str to str or float
+        New policy and mapping, and factors by which the size of a cache changes again.
+    parameters : Parameters
+        With a calibration of kernels, and `memory_simulation_share`.
+    """
+    settings = dict(graph.hardware.memory)
+    for name, value in changes.items():
+        settings[name] = float(settings.get(name, 1.0)) * value if isinstance(value, float) else value
+    return with_settings(graph, tuple(sorted(settings.items())), parameters)
+
+
+def with_settings(
+    graph: KernelGraph, settings: tuple[tuple[str, str | float], ...], parameters: Parameters
+) -> KernelGraph:
+    """Return a graph whose hardware has these settings, with the simulated times of its kernels exchanged."""
+    if settings == graph.hardware.memory:
+        return graph
+    changed = replace(graph, hardware=replace(graph.hardware, memory=settings))
+    before, after = simulated_kernels(graph, parameters), simulated_kernels(changed, parameters)
+    known = before.known & after.known
+    ratio = (after.time_ns[known] / before.time_ns[known]) ** parameters["memory_simulation_share"]
+    duration = graph.tasks.duration_ns.copy()
+    floors = before.time_ns[known], before.time_ns[known] * ratio
+    duration[known] = above_floor(duration[known], floors, 1.0)
+    basis = np.where(duration != graph.tasks.duration_ns, int(Basis.MODELLED), 0)
+    retimed = changed.with_tasks(duration_ns=duration, basis=np.maximum(graph.tasks.basis, basis))
+    demanding = with_same_engines(graph, with_demands(retimed, parameters))
+    return _with_simulated_demands(demanding, after) if dict(settings).get(TIMES) else demanding
+
+
+def _with_simulated_demands(graph: KernelGraph, kernels: SimulatedKernels) -> KernelGraph:
+    """Return a graph whose known kernels share caches by their simulated footprint and hit share."""
+    tasks, known = graph.tasks, kernels.known & (graph.tasks.footprint > 0)
+    system = memory_system(source_device(graph))
+    last = system.llc.size if system.llc else system.l2.size * system.dies
+    footprint = np.where(known, np.minimum(kernels.footprint / last, 1.0), tasks.footprint)
+    hit_share = np.where(known, np.minimum(kernels.hit_share, _MAX_HIT_SHARE), tasks.hit_share)
+    return graph.with_tasks(footprint=footprint, hit_share=hit_share)
+
+
+def with_hardware(
+    graph: KernelGraph,
+    parameters: Parameters,
+    *,
+    device: Device | None = None,
+    factors: Mapping[str, float] | None = None,
+) -> KernelGraph:
+    """Return a graph on another device, or with factors on figures of its device, with its choices on the memory.
+
+    Parameters and errors as of `replay.costs.hardware.with_hardware`.
+    """
+    settings = graph.hardware.memory
+    plain = with_settings(graph, (), parameters)
+    moved = with_other_hardware(plain, parameters, device=device, factors=factors)
+    if dict(settings).get(TIMES):
+        moved = _with_simulated_times(plain, moved, parameters)
+    return with_settings(moved, settings, parameters)
+
+
+def _with_simulated_times(old: KernelGraph, moved: KernelGraph, parameters: Parameters) -> KernelGraph:
+    """Return a moved graph whose known kernels, if bound by memory, take the ratio of their simulated times."""
+    before, after = simulated_kernels(old, parameters), simulated_kernels(moved, parameters)
+    known = before.known & after.known & streaming_tasks(old)
+    duration = moved.tasks.duration_ns.copy()
+    floors = before.time_ns[known], after.time_ns[known]
+    duration[known] = above_floor(old.tasks.duration_ns[known], floors, 1.0)
+    return moved.with_tasks(duration_ns=duration)

@@ -1,0 +1,334 @@
+"""The time of a kernel under a memory system: arithmetic, caches and stalls, DRAM, whichever takes longest.
+
+`simulate` runs the accesses of a kernel through caches (`Hierarchy`) and their misses through DRAM (`DramSimulator`).
+Of a large kernel it runs two groups of waves: the first ones, which find empty caches, and some from the middle, which
+stand for all others. The difference between the halves of the second group is the stated error.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from profilers.errors import InvalidInputError
+from profilers.trace.arrays import Ints
+from replay.memory.accesses import Lines, Stream, Tiles, blocks, waves
+from replay.memory.caches import CacheCounters, Hierarchy, LevelCounters, MemoryPipe
+from replay.memory.dram import DramCounters, DramSimulator
+from replay.memory.policies import CachePolicy
+from replay.memory.system import MemorySystem
+
+#: Accesses that are simulated at most, unless a few waves have more.
+MOST_ACCESSES = 2_000_000
+#: Shares of these accesses: the first waves, waves that only fill the caches again, and each half that is measured.
+_FIRST, _REFILL, _HALF = 0.25, 0.25, 0.25
+#: Steps by which the data of a wave are estimated, and waves that get a share of the accesses.
+_PROBED, _WAVES = 4, 8
+#: Most requests that the memory takes at a time.
+_MOST_WINDOW = 4096
+_LEVELS = ("l1", "l2", "llc")
+_COUNTS = tuple(field.name for field in fields(LevelCounters))
+
+
+@dataclass(frozen=True)
+class KernelMemory:
+    """A kernel, or kernels one after another, under a memory system.
+
+    Parameters
+    ----------
+    seconds : float
+        Time without the launch: for each kernel the longest of the three times below.
+    compute_s : float
+        Time of the arithmetic, in whole waves of workgroups.
+    caches_s : float
+        Time of the accesses by the virtual clock of the caches, stalls included, with memory at its peak.
+    memory_s : float
+        Time of the requests by the DRAM simulation.
+    footprint : int
+        Bytes of the operands.
+    counters : mapping of str to float
+        Counts over all waves: ``l1_loads``, ``l2_load_hits``, ... (`LevelCounters`), ``accesses``, ``dram_reads`` and
+        ``dram_writes`` (requests), ``dram_row_hits`` and ``dram_bytes``.
+    simulated_share : float
+        Share of the workgroups that were simulated.
+    error : float
+        Stated error of the time from the workgroups that were not, as a share of the time.
+    dram : DramCounters
+        Counters of the DRAM over the last simulated waves, with their course over time.
+    """
+
+    seconds: float
+    compute_s: float
+    caches_s: float
+    memory_s: float
+    footprint: int
+    counters: Mapping[str, float]
+    simulated_share: float
+    error: float
+    dram: DramCounters
+
+    @property
+    def bound(self) -> str:
+        """The longest of ``"compute"``, ``"caches"`` and ``"memory"``."""
+        return max(
+            ("compute", self.compute_s), ("caches", self.caches_s), ("memory", self.memory_s), key=lambda x: x[1]
+        )[0]
+
+    def share(self, part: str, *whole: str) -> float:
+        """Return a counter over the sum of others; 0 if that is 0."""
+        return self.counters[part] / max(sum(self.counters[name] for name in whole), 1e-9)
+
+    @property
+    def hit_share(self) -> float:
+        """Share of the accesses behind the L1 that caches serve, in requests to memory."""
+        sectors = self.counters["l2_load_sectors"] + self.counters["l2_store_sectors"]
+        missed = self.counters["l2_load_sectors"] - self.counters["l2_load_sector_hits"] + self.counters["dram_writes"]
+        return float(np.clip(1.0 - missed / max(sectors, 1e-9), 0.0, 1.0))
+
+
+def simulate(
+    streams: Sequence[Stream],
+    system: MemorySystem,
+    policy: CachePolicy,
+    *,
+    flops_per_s: float = float("inf"),
+    most_accesses: int = MOST_ACCESSES,
+    warm: Collection[str] = (),
+    seed: int = 0,
+) -> KernelMemory:
+    """Simulate kernels that run one after another.
+
+    Parameters
+    ----------
+    streams : sequence of Stream
+        Kernels, in order. Equal addresses are the same data, which the L2 keeps from kernel to kernel.
+    system : MemorySystem
+        Device.
+    policy : CachePolicy
+        What its caches keep.
+    flops_per_s : float
+        Rate of the arithmetic on all compute units.
+    most_accesses : int
+        Accesses of a kernel beyond which waves of workgroups stand for others.
+    warm : collection of str
+        Operands that caches hold from an earlier launch, as far as they fit.
+    seed : int
+        Seed of random replacement.
+
+    Returns
+    -------
+    KernelMemory
+        Times, counters, and the stated error.
+
+    Notes
+    -----
+    ``T = max(T_compute, T_caches, T_memory)``, where the time of the caches has the stalls in it, and the time of the
+    memory the row hits: the model of arXiv 1910.00134.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no kernel.
+    """
+    if not streams:
+        raise InvalidInputError("no kernel to simulate")
+    in_flight = max(_lines_in_flight(stream, system) for stream in streams)
+    pipe = MemoryPipe(system.memory_latency, MemoryPipe.of(system.dram, system.clock_hz).request_cycles)
+    caches = Hierarchy(system, policy, in_flight=in_flight, seed=seed, memory=pipe)
+    run = _Run(system, caches, min(system.units * in_flight, _MOST_WINDOW))
+    if warm:
+        for stream in streams:
+            run.fill(stream, most_accesses)
+        streams = [_elsewhere(stream, warm) for stream in streams]
+    return _joined([run.kernel(stream, flops_per_s, most_accesses) for stream in streams])
+
+
+def _lines_in_flight(stream: Stream, system: MemorySystem) -> int:
+    """Return the lines that a compute unit waits for at a time: by its wavefronts, and what each has in flight."""
+    resident = min(stream.residency, -(-stream.workgroups // system.units))
+    wavefronts = resident * -(-stream.threads // system.wavefront)
+    line = system.l1.line_bytes
+    return wavefronts * stream.in_flight * max(min(stream.threads, system.wavefront) * stream.vector_bytes // line, 1)
+
+
+def _elsewhere(stream: Stream, warm: Collection[str]) -> Stream:
+    """Return a kernel whose operands lie elsewhere, apart from the warm ones."""
+    end = max(operand.address + operand.size for operand in stream.operands)
+    offset = -(-end // 2**21) * 2**21
+    moved = np.array([0 if operand.name in warm else offset for operand in stream.operands], dtype=np.int64)
+
+    def tiles(workgroups: Ints, step: int) -> Tiles:
+        touched = stream.tiles(workgroups, step)
+        return replace(touched, address=touched.address + moved[touched.operand])
+
+    return replace(stream, tiles=tiles)
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """Waves that were simulated: workgroups, cycles of the caches, time of the memory, counters."""
+
+    workgroups: float
+    cycles: float
+    memory_s: float
+    counters: Mapping[str, float]
+    dram: DramCounters | None
+
+    def times(self, factor: float) -> "_Segment":
+        counters = {name: factor * value for name, value in self.counters.items()}
+        return _Segment(self.workgroups * factor, self.cycles * factor, self.memory_s * factor, counters, self.dram)
+
+    def plus(self, other: "_Segment") -> "_Segment":
+        names = {**self.counters, **other.counters}
+        counters = {name: self.counters.get(name, 0.0) + other.counters.get(name, 0.0) for name in names}
+        return _Segment(self.workgroups + other.workgroups, self.cycles + other.cycles,
+                        self.memory_s + other.memory_s, counters, other.dram or self.dram)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Caches, and the memory behind them, through which kernels run."""
+
+    system: MemorySystem
+    caches: Hierarchy
+    window: int
+
+    def fill(self, stream: Stream, most_accesses: int) -> None:
+        """Run the last waves of a kernel, so that caches hold what they would after it."""
+        count = waves(stream, self.system.units)
+        steps = range(stream.steps)
+        first = self.segment(stream, [(0, steps)])
+        number = max(most_accesses // max(int(first.counters["accesses"]), 1), 1)
+        self.segment(stream, [(wave, steps) for wave in range(max(count - number, 0), count)], ends=True)
+
+    def kernel(self, stream: Stream, flops_per_s: float, most_accesses: int) -> KernelMemory:
+        """Return the time of a kernel, of whose waves some stand for others if it has more accesses."""
+        count = waves(stream, self.system.units)
+        steps, first = self._first_wave(stream, most_accesses, ends=count == 1)
+        budget = most_accesses // max(int(first.counters["accesses"] * steps / max(stream.alike, steps)), 1)
+        half, refill = max(int(_HALF * budget), 1), max(int(_REFILL * budget), 1)
+        begin = max(int(_FIRST * budget), 1)
+        measured = refill + 2 * half
+        whole_waves = count <= max(budget, begin + measured + 1)
+        first = first.plus(self.waves(stream, range(1, count if whole_waves else begin), steps, ends=whole_waves))
+        if whole_waves:
+            return self._result(stream, first, flops_per_s, error=0.0, simulated=steps / max(stream.alike, steps))
+        middle = (begin + count - measured) // 2
+        self.waves(stream, range(middle, middle + refill), steps)
+        early, late = (
+            self.waves(stream, range(start, start + half), steps) for start in (middle + refill, middle + refill + half)
+        )
+        both = early.plus(late)
+        whole = first.plus(both.times((stream.workgroups - first.workgroups) / both.workgroups))
+        spread = max(_spread(early.cycles, late.cycles), _spread(early.memory_s, late.memory_s))
+        simulated = (first.workgroups + both.workgroups) / stream.workgroups * steps / max(stream.alike, steps)
+        self.caches.flush()
+        return self._result(stream, whole, flops_per_s, error=spread, simulated=simulated)
+
+    def _first_wave(self, stream: Stream, most_accesses: int, *, ends: bool) -> tuple[int, _Segment]:
+        """Run the first wave; return how many of its steps that are alike were run, and its cost.
+
+        Some of them stand for all if a wave touches more than the caches hold, so that no later wave finds its data.
+        """
+        if not stream.alike:
+            return stream.steps, self.waves(stream, range(1), stream.steps, ends=ends)
+        probed = min(stream.alike, _PROBED)
+        touched = [np.unique(block.line) for block in blocks(stream, self.lines, [(0, range(probed))])]
+        step_bytes = sum(map(len, touched)) * self.lines.line_bytes / probed
+        held = self.system.llc.size if self.system.llc else self.system.l2.size * self.system.dies
+        steps = stream.alike
+        if step_bytes * stream.alike > held:
+            accesses = self.segment(stream, [(0, range(probed))]).counters["accesses"] / probed
+            steps = int(np.clip(most_accesses / _WAVES / accesses, probed, stream.alike))
+        return steps, self.waves(stream, range(1), steps, ends=ends)
+
+    @property
+    def lines(self) -> Lines:
+        """Lines of the L1 caches."""
+        l1 = self.system.l1
+        return Lines(l1.line_bytes, l1.sector_bytes, self.system.units, self.system.wavefront)
+
+    def waves(self, stream: Stream, chosen: range, steps: int, *, ends: bool = False) -> _Segment:
+        """Run waves of a kernel, of whose steps that are alike `steps` stand for all; with its end, flush caches."""
+        resident = self.system.units * stream.residency
+        cost = _Segment(0.0, 0.0, 0.0, {}, None)
+        if steps >= stream.alike:
+            cost = self.segment(stream, [(wave, range(stream.steps)) for wave in chosen], ends=ends)
+        else:
+            for wave in chosen:
+                begin = wave * steps % (stream.alike - steps + 1)
+                body = self.segment(stream, [(wave, range(begin, begin + steps))])
+                tail = range(stream.alike, stream.steps)
+                last = self.segment(stream, [(wave, tail)], ends=ends and wave == chosen[-1])
+                cost = cost.plus(body.times(stream.alike / steps)).plus(last)
+        workgroups = min(chosen.stop * resident, stream.workgroups) - chosen.start * resident if chosen else 0
+        return replace(cost, workgroups=float(workgroups))
+
+    def segment(self, stream: Stream, chosen: Sequence[tuple[int, range]], *, ends: bool = False) -> _Segment:
+        """Run steps of waves; with the end of the kernel, L1 caches are emptied and dirty lines written back."""
+        before = self.caches.counters
+        dram_ = self.system.dram
+        memory = DramSimulator(dram_, window=self.window, entering=2 * dram_.channels)
+        accesses = 0
+        for block in blocks(stream, self.lines, chosen):
+            accesses += len(block)
+            memory.serve(self.caches.access(block))
+        if ends:
+            memory.serve(self.caches.flush())
+        dram = memory.finish()
+        counters = _difference(self.caches.counters, before)
+        counters |= {
+            "accesses": float(accesses),
+            "dram_row_hits": float(dram.read_row_hits + dram.write_row_hits),
+            "dram_bytes": float((dram.reads + dram.writes) * self.system.dram.access_bytes),
+        }
+        return _Segment(0.0, counters.pop("cycles"), dram.seconds, counters, dram)
+
+    def _result(
+        self, stream: Stream, whole: _Segment, flops_per_s: float, *, error: float, simulated: float
+    ) -> KernelMemory:
+        units = self.system.units
+        idle = units * -(-stream.workgroups // units) / stream.workgroups
+        times = stream.flops / flops_per_s * idle, whole.cycles / self.system.clock_hz, whole.memory_s
+        assert whole.dram is not None
+        return KernelMemory(
+            max(times), *times, stream.footprint, whole.counters, simulated, error * (1.0 - simulated), whole.dram
+        )
+
+
+def _difference(after: CacheCounters, before: CacheCounters) -> dict[str, float]:
+    """Return the counters between two states, by name."""
+    counts = {
+        f"{level}_{name}": float(getattr(getattr(after, level), name) - getattr(getattr(before, level), name))
+        for level in _LEVELS
+        for name in _COUNTS
+    }
+    return counts | {
+        "dram_reads": float(after.reads - before.reads),
+        "dram_writes": float(after.writes - before.writes),
+        "cycles": after.cycles - before.cycles,
+    }
+
+
+def _spread(first: float, second: float) -> float:
+    """Return the difference of two values over their sum."""
+    return abs(first - second) / max(first + second, 1e-30)
+
+
+def _joined(kernels: Sequence[KernelMemory]) -> KernelMemory:
+    """Return kernels that run one after another as a single result."""
+    if len(kernels) == 1:
+        return kernels[0]
+    total = sum(kernel.seconds for kernel in kernels)
+    weights = [kernel.seconds / total for kernel in kernels]
+    return KernelMemory(
+        seconds=total,
+        compute_s=sum(kernel.compute_s for kernel in kernels),
+        caches_s=sum(kernel.caches_s for kernel in kernels),
+        memory_s=sum(kernel.memory_s for kernel in kernels),
+        footprint=sum(kernel.footprint for kernel in kernels),
+        counters={name: sum(kernel.counters[name] for kernel in kernels) for name in kernels[0].counters},
+        simulated_share=sum(w * kernel.simulated_share for w, kernel in zip(weights, kernels, strict=True)),
+        error=sum(w * kernel.error for w, kernel in zip(weights, kernels, strict=True)),
+        dram=max(kernels, key=lambda kernel: kernel.memory_s).dram,
+    )
