@@ -112,7 +112,7 @@ class Product:
         return _count((1, self.m, self.n), rows, columns) * parts
 
 
-def library_grid(sizes: tuple[int, int, int], units: int) -> tuple[int, int, int]:
+def library_grid(sizes: tuple[int, int, int], units: int, *, most_parts: int = _MOST_PARTS) -> tuple[int, int, int]:
     """Return rows and columns of a workgroup's tile, and parts of the depth, as a library tunes them for a device.
 
     Parameters
@@ -121,6 +121,8 @@ def library_grid(sizes: tuple[int, int, int], units: int) -> tuple[int, int, int
         Products, and rows and columns of each.
     units : int
         Compute units of the device.
+    most_parts : int
+        Most parts that the depth is split into.
 
     Examples
     --------
@@ -129,7 +131,7 @@ def library_grid(sizes: tuple[int, int, int], units: int) -> tuple[int, int, int
     """
     if min(_count(sizes, *tile) for tile in TILES[:_LARGE]) >= units:
         return min(((*tile, 1) for tile in TILES[:_LARGE]), key=lambda grid: _cost(sizes, grid, units))
-    parts = [2**i for i in range(_MOST_PARTS.bit_length())]
+    parts = [2**i for i in range(most_parts.bit_length())]
     fitting = [(*tile, p) for tile in TILES for p in parts if _count(sizes, *tile) * p < 2 * units or p == 1]
     return min(fitting, key=lambda grid: _cost(sizes, grid, units))
 

@@ -20,9 +20,11 @@ _ACCUMULATORS = 32768
 #: Sides of tiles that libraries have kernels for (names of cuBLAS and Tensile kernels).
 _SIDES = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 _PARTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 18, 20, 24, 32)
+#: Least depth of a part: with less, writing partial sums takes longer than the product.
+_LEAST_DEPTH = 256
 LAYOUTS = ("nn", "nt", "tn", "tt")
 #: Bytes of a partial sum of a product that splits its depth.
-_PARTIAL_BYTES = 4
+PARTIAL_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,20 @@ class Tiling:
 
     def __post_init__(self) -> None:
         checked_sizes(rows=self.rows, columns=self.columns, depth=self.depth, parts=self.parts, group=self.group)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a workgroup: 256 for tiles beyond 64 x 64, else 128."""
+        return 256 if self.rows * self.columns > 64 * 64 else 128
+
+    @property
+    def residency(self) -> int:
+        """Workgroups of a unit: their accumulators take up to half of its registers."""
+        return max(min(_ACCUMULATORS // (self.rows * self.columns), 8), 1)
+
+    def loads(self, element_bytes: int) -> int:
+        """Return the loads of 16 bytes of a thread in a step, which are in flight together."""
+        return max((self.rows + self.columns) * self.depth * element_bytes // (self.threads * 16), 1)
 
     def __str__(self) -> str:
         split = f" in {self.parts} parts" if self.parts > 1 else ""
@@ -95,7 +111,7 @@ def _grid(sizes: tuple[int, int, int, int], workgroups: int, units: int) -> tupl
     ]
     if matching:
         return min(matching, key=lambda grid: (grid[2], _edge_cost(m, n, grid), -grid[0] * grid[1], grid))
-    return library_grid((batch, m, n), units)
+    return library_grid((batch, m, n), units, most_parts=min(max(k // _LEAST_DEPTH, 1), _PARTS[-1] // 2))
 
 
 def _edge_cost(m: int, n: int, grid: tuple[int, int, int]) -> float:
@@ -152,8 +168,6 @@ def product(
         raise InvalidInputError(f"layout {layout!r} of a product; one of {', '.join(LAYOUTS)}")
     tiling = tiling or library_tiling(sizes, element_bytes)
     walk = _ProductTiles(sizes, element_bytes, tiling, layout)
-    threads = 256 if tiling.rows * tiling.columns > 64 * 64 else 128
-    loads = (tiling.rows + tiling.columns) * tiling.depth * element_bytes // (threads * 16)
     return Stream(
         f"product {batch} x {m} x {n} x {k}" if batch > 1 else f"product {m} x {n} x {k}",
         operands(
@@ -165,10 +179,10 @@ def product(
         steps=walk.slices + walk.writes,
         tiles=walk,
         flops=2.0 * batch * m * n * k,
-        threads=threads,
+        threads=tiling.threads,
         vector_bytes=16,
-        residency=max(min(_ACCUMULATORS // (tiling.rows * tiling.columns), 8), 1),
-        in_flight=max(loads, 1),
+        residency=tiling.residency,
+        in_flight=tiling.loads(element_bytes),
         matrix=element_bytes <= 2 if matrix is None else matrix,
         element_bytes=element_bytes,
         alike=walk.slices,
@@ -210,7 +224,7 @@ class _ProductTiles:
         share = -(-k // tiling.parts)
         self.length = -(-share // tiling.depth) * tiling.depth
         self.slices = self.length // tiling.depth
-        self.written_bytes = element_bytes if tiling.parts == 1 else max(element_bytes, _PARTIAL_BYTES)
+        self.written_bytes = element_bytes if tiling.parts == 1 else max(element_bytes, PARTIAL_BYTES)
         self.rows_a_write = max(min(_WRITTEN_BYTES // (tiling.columns * self.written_bytes), tiling.rows), 1)
         self.writes = -(-tiling.rows // self.rows_a_write)
         first, second = batch * m * k * element_bytes, batch * k * n * element_bytes

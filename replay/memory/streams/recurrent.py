@@ -1,0 +1,259 @@
+"""Streams of recurrent networks: the pointwise kernel of a cell, and all kernels of a network over time steps."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from profilers.errors import InvalidInputError
+from profilers.trace.arrays import Ints
+from replay.memory.accesses import Operand, Stream, Tiles, operands
+from replay.memory.streams.sequences import Memory, bind, bind_product, product_kernels, section
+from replay.memory.streams.splitting import checked_sizes, pieces, resident_workgroups
+
+#: Gates of each cell.
+GATES: Mapping[str, int] = {"lstm": 4, "gru": 3}
+_THREADS = 256
+#: Arrays that the pointwise kernels of PyTorch read and write (`RNN.cu`), with their elements for each hidden element.
+_FORWARD: Mapping[str, tuple[dict[str, int], dict[str, int]]] = {
+    "lstm": ({"input_gates": 4, "hidden_gates": 4, "cell": 1}, {"hidden": 1, "next_cell": 1, "workspace": 4}),
+    "gru": ({"input_gates": 3, "hidden_gates": 3, "previous": 1}, {"hidden": 1, "workspace": 5}),
+}
+_BACKWARD: Mapping[str, tuple[dict[str, int], dict[str, int]]] = {
+    "lstm": (
+        {"hidden_gradient": 1, "next_cell_gradient": 1, "cell": 1, "next_cell": 1, "workspace": 4},
+        {"gate_gradients": 4, "cell_gradient": 1},
+    ),
+    "gru": (
+        {"hidden_gradient": 1, "workspace": 5},
+        {"gate_gradients": 3, "hidden_gate_gradients": 3, "previous_gradient": 1},
+    ),
+}
+#: FLOP of a gate of a hidden element (`replay.costs.operators`).
+_GATE_FLOPS = 6.0
+
+
+def cell(kind: str, rows: int, hidden: int, element_bytes: int = 4, *, backward: bool = False) -> Stream:
+    """Return the stream of the pointwise kernel of a cell, with a thread for each hidden element.
+
+    Parameters
+    ----------
+    kind : str
+        ``lstm`` or ``gru``.
+    rows, hidden : int
+        Sequences of a batch, and hidden elements.
+    element_bytes : int
+        Bytes of an element.
+    backward : bool
+        Whether to return the backward pass.
+
+    Raises
+    ------
+    InvalidInputError
+        The cell is unknown, or a size is below 1.
+
+    Examples
+    --------
+    >>> [operand.name for operand in cell("lstm", 64, 512).operands]
+    ['input_gates', 'hidden_gates', 'cell', 'hidden', 'next_cell', 'workspace']
+    """
+    checked_sizes(rows=rows, hidden=hidden)
+    if kind not in GATES:
+        raise InvalidInputError(f"cell {kind!r}; one of {', '.join(GATES)}")
+    reads, writes = (_BACKWARD if backward else _FORWARD)[kind]
+    columns = {**reads, **writes}
+    arrays = operands(**{name: rows * hidden * count * element_bytes for name, count in columns.items()})
+    elements = rows * hidden
+
+    def tiles(workgroups: Ints, step: int) -> Tiles:
+        begin = workgroups * _THREADS
+        number, row, first, last = pieces(begin, np.minimum(begin + _THREADS, elements), hidden)
+        several = []
+        for index, (name, count) in enumerate(columns.items()):
+            offset = (row * count)[:, None] * hidden + np.arange(count) * hidden + first[:, None]
+            several.append(
+                Tiles.of(workgroups[number][:, None], arrays[index].address + offset * element_bytes, index,
+                         width=((last - first) * element_bytes)[:, None], is_write=name in writes)
+            )  # fmt: skip
+        return Tiles.joined(*several)
+
+    return Stream(
+        f"{kind} cell{' backward' if backward else ''} {rows} x {hidden}",
+        arrays,
+        workgroups=-(-elements // _THREADS),
+        steps=1,
+        tiles=tiles,
+        flops=_GATE_FLOPS * GATES[kind] * elements * (2 if backward else 1),
+        threads=_THREADS,
+        vector_bytes=element_bytes,
+        residency=resident_workgroups(_THREADS),
+        in_flight=sum(reads.values()),
+        element_bytes=element_bytes,
+        assumptions=("a thread for each hidden element",),
+    )
+
+
+@dataclass(frozen=True)
+class Network:
+    """Shape of a recurrent layer.
+
+    Parameters
+    ----------
+    kind : str
+        ``lstm`` or ``gru``.
+    steps, batch : int
+        Time steps, and sequences.
+    inputs, hidden : int
+        Elements of an input, and of the hidden state.
+    element_bytes : int
+        Bytes of an element.
+
+    Raises
+    ------
+    InvalidInputError
+        The cell is unknown, or a size is below 1.
+    """
+
+    kind: str
+    steps: int
+    batch: int
+    inputs: int
+    hidden: int
+    element_bytes: int = 4
+
+    def __post_init__(self) -> None:
+        checked_sizes(steps=self.steps, batch=self.batch, inputs=self.inputs, hidden=self.hidden)
+        if self.kind not in GATES:
+            raise InvalidInputError(f"cell {self.kind!r}; one of {', '.join(GATES)}")
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the hidden state of a time step."""
+        return self.batch * self.hidden * self.element_bytes
+
+    @property
+    def gates(self) -> int:
+        """Gates of all hidden elements of a sequence."""
+        return GATES[self.kind] * self.hidden
+
+
+def recurrent(network: Network, *, backward: bool = False) -> tuple[Stream, ...]:
+    """Return the kernels of a recurrent layer over its time steps.
+
+    Forward, a product computes the input gates of all steps. Then each step is a product of the hidden state by the
+    recurrent weights, and the pointwise kernel. Backward follows forward: each step, from the last to the first, is the
+    pointwise kernel and a product. Three products of all steps give the gradients of the input and of the weights.
+
+    Parameters
+    ----------
+    network : Network
+        Shape.
+    backward : bool
+        Whether to append the backward pass.
+
+    Returns
+    -------
+    tuple of Stream
+        Kernels in order. They share arrays, so that a cache may keep the weights from step to step.
+
+    Examples
+    --------
+    >>> network = Network("lstm", 3, 16, 128, 128)
+    >>> len(recurrent(network)), len(recurrent(network, backward=True))
+    (7, 16)
+    """
+    arrays = _NetworkArrays(network)
+    return (*arrays.forward(), *(arrays.backward() if backward else ()))
+
+
+class _NetworkArrays:
+    """The arrays of a recurrent layer, and its kernels on them."""
+
+    def __init__(self, network: Network) -> None:
+        self.network, self.memory = network, Memory()
+        size, steps = network.element_bytes, network.steps
+        self.x = self.memory.array("x", steps * network.batch * network.inputs * size)
+        self.input_weights = self.memory.array("input_weights", network.gates * network.inputs * size)
+        self.hidden_weights = self.memory.array("hidden_weights", network.gates * network.hidden * size)
+        self.hidden = self.memory.array("hidden", (steps + 1) * network.state_bytes)
+        self.state = {
+            name: self.memory.array(name, (steps if name == "workspace" else steps + 1) * count * network.state_bytes)
+            for name, count in (("cell", 1), ("workspace", _FORWARD[network.kind][1]["workspace"]))
+        }
+        gates = GATES[network.kind] * network.state_bytes
+        self.input_gates = self.memory.array("input_gates", steps * gates)
+        self.hidden_gates = self.memory.array("hidden_gates", gates)
+
+    def _product(self, sizes: tuple[int, int, int], layout: str, *arrays: Operand) -> tuple[Stream, ...]:
+        """Return the kernels of a product of arrays A, B and C."""
+        kernels = product_kernels((1, *sizes), self.network.element_bytes, layout=layout)
+        return bind_product(self.memory, kernels, arrays)
+
+    def _at(self, array: Operand, step: int, count: int = 1) -> Operand:
+        """Return the rows of a time step in an array with `count` elements for each hidden element."""
+        size = count * self.network.state_bytes
+        return section(array, step * size, size)
+
+    def forward(self) -> list[Stream]:
+        """Return the kernels of the forward pass."""
+        network, gates = self.network, GATES[self.network.kind]
+        rows = network.steps * network.batch
+        sizes = (rows, network.gates, network.inputs)
+        kernels = list(self._product(sizes, "nt", self.x, self.input_weights, self.input_gates))
+        pointwise = cell(network.kind, network.batch, network.hidden, network.element_bytes)
+        for step in range(network.steps):
+            before, after = self._at(self.hidden, step), self._at(self.hidden, step + 1)
+            sizes = (network.batch, network.gates, network.hidden)
+            kernels += self._product(sizes, "nt", before, self.hidden_weights, self.hidden_gates)
+            arrays = {
+                "input_gates": self._at(self.input_gates, step, gates),
+                "hidden_gates": self.hidden_gates,
+                "previous": before,
+                "hidden": after,
+                "cell": self._at(self.state["cell"], step),
+                "next_cell": self._at(self.state["cell"], step + 1),
+                "workspace": self._workspace(step),
+            }
+            kernels.append(bind(pointwise, arrays))
+        return kernels
+
+    def backward(self) -> list[Stream]:
+        """Return the kernels of the backward pass, after those of the forward pass."""
+        network, gates = self.network, GATES[self.network.kind]
+        gradients = {
+            name: self.memory.array(name, count * network.state_bytes)
+            for name, count in (("hidden_gradient", 1), ("next_cell_gradient", 1), ("hidden_gate_gradients", gates))
+        }
+        all_gates = self.memory.array("gate_gradients", network.steps * gates * network.state_bytes)
+        pointwise = cell(network.kind, network.batch, network.hidden, network.element_bytes, backward=True)
+        kernels: list[Stream] = []
+        for step in reversed(range(network.steps)):
+            gate_gradients = self._at(all_gates, step, gates)
+            arrays = {
+                **gradients,
+                "cell": self._at(self.state["cell"], step),
+                "next_cell": self._at(self.state["cell"], step + 1),
+                "workspace": self._workspace(step),
+                "gate_gradients": gate_gradients,
+                "cell_gradient": gradients["next_cell_gradient"],
+                "previous_gradient": gradients["next_cell_gradient"],
+            }
+            kernels.append(bind(pointwise, arrays))
+            sizes = (network.batch, network.hidden, network.gates)
+            kernels += self._product(sizes, "nn", gate_gradients, self.hidden_weights, gradients["hidden_gradient"])
+        return kernels + self._of_all_steps(all_gates)
+
+    def _of_all_steps(self, gates: Operand) -> list[Stream]:
+        """Return the products that give the gradients of the input and of both weights."""
+        network, size = self.network, self.network.element_bytes
+        rows = network.steps * network.batch
+        x_gradient = self.memory.array("x_gradient", self.x.size)
+        sizes = (rows, network.inputs, network.gates)
+        kernels = list(self._product(sizes, "nn", gates, self.input_weights, x_gradient))
+        for source, columns in ((self.x, network.inputs), (self.hidden, network.hidden)):
+            result = self.memory.array("weight_gradient", network.gates * columns * size)
+            kernels += self._product((network.gates, columns, rows), "tn", gates, source, result)
+        return kernels
+
+    def _workspace(self, step: int) -> Operand:
+        return self._at(self.state["workspace"], step, _FORWARD[self.network.kind][1]["workspace"])
