@@ -203,7 +203,16 @@ def _convolution(call: Call, *, stride: int, transposed: int | None = None) -> O
         for size, kernel, step, pad, gap in zip(images[2:], weight[2:], strides, paddings, dilations, strict=True)
     ]
     _require(min(extent) > 0)
-    return convolution(images, weight, (images[0], weight[0], *extent), call.element_bytes())
+    operator = convolution(images, weight, (images[0], weight[0], *extent), call.element_bytes())
+    return replace(operator, geometry=_convolution_geometry(images, weight, (strides, paddings, dilations)))
+
+
+def _convolution_geometry(images: Shape, weight: Shape, settings: tuple[list[int], ...]) -> tuple[int, ...]:
+    """Return the geometry of a convolution of images (`Operator.geometry`); empty for other extents and dilations."""
+    strides, paddings, dilations = settings
+    if len(images) != 4 or any(gap != 1 for gap in dilations) or images[1] % weight[1]:
+        return ()
+    return (*images, weight[0], *weight[2:], *strides, *paddings, images[1] // weight[1])
 
 
 def _padding_first_convolution(call: Call, *, padding: int) -> Operator:
@@ -222,7 +231,12 @@ def _convolution_backward(call: Call) -> Operator:
     """Return both gradients of a convolution; its output has the shape of the incoming gradient."""
     gradient, images, weight = call.sizes(0, 1, 2)
     _require(len(gradient) == len(images) == len(weight) > 2)
-    return convolution(images, weight, gradient, call.element_bytes(), passes=2)
+    operator = convolution(images, weight, gradient, call.element_bytes(), passes=2)
+    settings = [call.integers(4 + i) for i in range(3)]
+    if None in settings or call.flag(7):
+        return operator
+    per_dimension = tuple(_per_dimension(setting or [], len(images) - 2) for setting in settings)
+    return replace(operator, geometry=_convolution_geometry(images, weight, per_dimension))
 
 
 def _rowwise(call: Call, kind: str, at: int = 0, *, columns: int | None = None, backward: bool = False) -> Operator:
@@ -285,7 +299,8 @@ def _embedding(call: Call) -> Operator:
     elements = prod(indices) * table[1]
     moved = elements * call.element_bytes()
     read = moved + prod(indices) * call.element_bytes(1)
-    return streaming("embedding", read, moved, elements, call.element_bytes(), each=0.0)
+    lookup = streaming("embedding", read, moved, elements, call.element_bytes(), each=0.0)
+    return replace(lookup, geometry=(*table, prod(indices)))
 
 
 def _embedding_backward(call: Call) -> Operator:
@@ -306,7 +321,9 @@ def _cell(call: Call, gates: int) -> Operator:
     rows, hidden, size = first[0], first[1] // gates, call.element_bytes()
     read = (prod(first) + prod(second) + rows * hidden) * size
     written = (2 if gates == 4 else 1) * rows * hidden * size + rows * gates * hidden * size
-    return streaming("rnn", read, written, rows * hidden, size, each=6.0 * gates)
+    return replace(
+        streaming("rnn", read, written, rows * hidden, size, each=6.0 * gates), geometry=(rows, hidden, gates)
+    )
 
 
 def _optimizer(call: Call, *, each: float, writes: int) -> Operator:

@@ -35,7 +35,10 @@ class Operator:
     working_set_bytes : float
         Bytes that it touches between two uses of the same operand; 0 if these are the bytes that it moves.
     geometry : tuple of int
-        Shape that `dims` do not tell, or empty: (images, channels, elements of a channel) of a batch norm.
+        Shape that `dims` do not tell; empty if unknown. Batch norm: (images, channels, elements of a channel).
+        Convolution of images: (images, channels, rows, columns, filters, rows and columns of the kernel, those of the
+        stride, those of the padding, groups). Embedding: (rows, columns, lookups). Recurrent cell: (sequences,
+        hidden elements, gates).
     """
 
     kind: str

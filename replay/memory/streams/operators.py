@@ -1,20 +1,39 @@
 """The stream of an operator of a trace: `stream_of`."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from profilers.errors import InvalidInputError
+from profilers.trace.arrays import Ints
 from replay.graph.operators import Operator
 from replay.memory.accesses import Stream
+from replay.memory.streams.attention import Heads, tiled_attention
+from replay.memory.streams.convolutions import Convolution, implicit_product
+from replay.memory.streams.lookups import drawn_indices, embedding
 from replay.memory.streams.products import library_tiling, product
+from replay.memory.streams.recurrent import GATES, cell
 from replay.memory.streams.rowwise import batch_norm, batch_norm_per_activation, layer_norm, softmax
 from replay.memory.streams.streaming import Pass, optimizer, reduction, streaming_pass
+from replay.memory.streams.windows import Window
 
 #: Compute units for which a library chooses a tile if nothing is known: those of an A100.
 _UNITS = 108
 
 
-def stream_of(operator: Operator, *, workgroups: int = 0, units: int = _UNITS) -> Stream | None:
+@dataclass(frozen=True)
+class _Launch:
+    """What is known of the launch of an operator's kernel."""
+
+    workgroups: int
+    units: int
+    kernel: str
+    indices: Ints | None
+
+
+def stream_of(
+    operator: Operator, *, workgroups: int = 0, units: int = _UNITS, kernel: str = "", indices: Ints | None = None
+) -> Stream | None:
     """Return the stream of an operator; None if its kind has none or its shape does not tell.
 
     Parameters
@@ -26,6 +45,10 @@ def stream_of(operator: Operator, *, workgroups: int = 0, units: int = _UNITS) -
         that pass over their data.
     units : int
         Compute units for which a library chooses the tile of a product whose launch is unknown.
+    kernel : str
+        Name of the kernel. It tells the order of dimensions of a convolution, and which gradient it computes.
+    indices : array of int64, optional
+        Measured indices of an embedding; by default uniform, which is the worst case for caches.
 
     Examples
     --------
@@ -37,25 +60,25 @@ def stream_of(operator: Operator, *, workgroups: int = 0, units: int = _UNITS) -
     if rule is None or not operator.dims or min(operator.dims) < 1:
         return None
     try:
-        return rule(operator, workgroups, units)
+        return rule(operator, _Launch(workgroups, units, kernel.lower(), indices))
     except InvalidInputError:
         return None
 
 
-def _product(operator: Operator, workgroups: int, units: int) -> Stream | None:
+def _product(operator: Operator, launch: _Launch) -> Stream | None:
     if len(operator.dims) != 4:
         return None
     batch, m, n, k = operator.dims
-    tiling = library_tiling((batch, m, n, k), operator.element_bytes, workgroups=workgroups, units=units)
+    tiling = library_tiling((batch, m, n, k), operator.element_bytes, workgroups=launch.workgroups, units=launch.units)
     return product((batch, m, n, k), operator.element_bytes, tiling=tiling)
 
 
-def _softmax(operator: Operator, workgroups: int, units: int) -> Stream | None:
+def _softmax(operator: Operator, launch: _Launch) -> Stream | None:
     rows, columns = operator.dims
     return softmax(rows, columns, operator.element_bytes, backward=_is_backward(operator))
 
 
-def _normalization(operator: Operator, workgroups: int, units: int) -> Stream | None:
+def _normalization(operator: Operator, launch: _Launch) -> Stream | None:
     backward = _is_backward(operator)
     if not operator.geometry:
         rows, columns = operator.dims
@@ -70,14 +93,14 @@ def _is_backward(operator: Operator) -> bool:
     return operator.bytes_read > 1.5 * operator.bytes_written
 
 
-def _streaming(operator: Operator, workgroups: int, units: int) -> Stream | None:
+def _streaming(operator: Operator, launch: _Launch) -> Stream | None:
     data = _pass_of(operator)
-    return streaming_pass(f"{operator.kind} {data.elements}", data, workgroups=workgroups)
+    return streaming_pass(f"{operator.kind} {data.elements}", data, workgroups=launch.workgroups)
 
 
-def _reduction(operator: Operator, workgroups: int, units: int) -> Stream | None:
+def _reduction(operator: Operator, launch: _Launch) -> Stream | None:
     data = _pass_of(operator)
-    return reduction(f"reduction {data.elements}", data, workgroups=workgroups)
+    return reduction(f"reduction {data.elements}", data, workgroups=launch.workgroups)
 
 
 def _pass_of(operator: Operator) -> Pass:
@@ -95,14 +118,73 @@ def _arrays(name: str, size: int, full: int) -> dict[str, int]:
     return {**arrays, f"{name}_{count}": rest} if rest else arrays
 
 
-def _optimizer(operator: Operator, workgroups: int, units: int) -> Stream | None:
+def _optimizer(operator: Operator, launch: _Launch) -> Stream | None:
     elements, size = operator.dims[0], operator.element_bytes
     lists = max(round(operator.bytes_read / (elements * size)), 1)
     writes = max(round(operator.bytes_written / (elements * size)), 1)
     return optimizer(elements, size, lists=lists, writes=min(writes, lists), flops=operator.flops / elements)
 
 
-_RULES: Mapping[str, Callable[[Operator, int, int], Stream | None]] = MappingProxyType(
+#: Words in names of kernels (cuDNN, CUTLASS, MIOpen) that tell the gradient of a convolution.
+_DIRECTIONS = {"data": ("dgrad", "bwd_data", "bwddata", "backward_data"), "weight": ("wgrad", "bwd_w", "wrw", "filter")}
+
+
+def _convolution(operator: Operator, launch: _Launch) -> Stream | None:
+    if not operator.geometry:
+        return None
+    n, c, h, w, filters, r, s, *window, groups = operator.geometry
+    shape = Convolution((n, c, h, w), filters, Window((r, s), (window[0], window[1]), (window[2], window[3])), groups)
+    named = (direction for direction, words in _DIRECTIONS.items() if any(word in launch.kernel for word in words))
+    both_gradients = operator.flops > 1.5 * shape.flops
+    direction = next(named, "forward" if not both_gradients else None)
+    if direction is None:
+        return None
+    order = "nhwc" if "nhwc" in launch.kernel else "nchw"
+    pixels, products, taps = shape.sizes
+    sizes = {"forward": (pixels, products, taps), "data": _data_sizes(shape), "weight": (products, taps, pixels)}
+    tiling = library_tiling(
+        (groups, *sizes[direction]), operator.element_bytes, workgroups=launch.workgroups, units=launch.units
+    )
+    if direction != "weight":
+        tiling = replace(tiling, parts=1)
+    return implicit_product(shape, operator.element_bytes, direction=direction, order=order, tiling=tiling)
+
+
+def _data_sizes(shape: Convolution) -> tuple[int, int, int]:
+    """Return pixels, channels of a group and taps of the gradient of a convolution's input."""
+    n, c, h, w = shape.images
+    return n * h * w, c // shape.groups, shape.sizes[1] * shape.window.kernel[0] * shape.window.kernel[1]
+
+
+def _attention(operator: Operator, launch: _Launch) -> Stream | None:
+    heads, queries, keys, width = operator.dims
+    row, size = width * operator.element_bytes, operator.element_bytes
+    backward = operator.bytes_written > 1.5 * heads * queries * row
+    rest = operator.bytes_read - (3 if backward else 1) * heads * queries * row
+    key_heads = max(round(rest / (2 * keys * row)), 1)
+    whole = 4.0 * heads * queries * keys * width * (2.5 if backward else 1.0)
+    shared = heads // key_heads if heads % key_heads == 0 else 1
+    shape = Heads(heads, queries, keys, width, shared, causal=operator.flops < 0.75 * whole)
+    return tiled_attention(shape, size, backward=backward)
+
+
+def _embedding(operator: Operator, launch: _Launch) -> Stream | None:
+    if not operator.geometry:
+        return None
+    rows, columns, lookups = operator.geometry
+    indices = drawn_indices(rows, lookups) if launch.indices is None else launch.indices
+    return embedding((rows, columns), indices, operator.element_bytes)
+
+
+def _cell(operator: Operator, launch: _Launch) -> Stream | None:
+    if not operator.geometry:
+        return None
+    rows, hidden, gates = operator.geometry
+    kinds = {count: kind for kind, count in GATES.items()}
+    return cell(kinds[gates], rows, hidden, operator.element_bytes) if gates in kinds else None
+
+
+_RULES: Mapping[str, Callable[[Operator, _Launch], Stream | None]] = MappingProxyType(
     {
         "matmul": _product,
         "batched_matmul": _product,
@@ -112,5 +194,9 @@ _RULES: Mapping[str, Callable[[Operator, int, int], Stream | None]] = MappingPro
         "copy": _streaming,
         "reduction": _reduction,
         "optimizer": _optimizer,
+        "convolution": _convolution,
+        "attention": _attention,
+        "embedding": _embedding,
+        "rnn": _cell,
     }
 )

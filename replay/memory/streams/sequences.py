@@ -153,34 +153,6 @@ def bind_product(memory: Memory, kernels: Sequence[Stream], arrays: Sequence[Ope
     return bind(kernels[0], {**names, "partials": partials}), bind(kernels[1], {**parts, **names})
 
 
-def chain(kernels: Sequence[tuple[Stream, str, str]]) -> tuple[Stream, ...]:
-    """Return kernels of which each reads what the kernel before it wrote.
-
-    Parameters
-    ----------
-    kernels : sequence of (Stream, str, str)
-        Kernels, with the names of the operand that it reads from its predecessor, and of the operand that it writes for
-        its successor. Both have the same bytes. Other operands have their own addresses.
-
-    Raises
-    ------
-    InvalidInputError
-        A kernel reads other bytes than its predecessor wrote.
-    """
-    memory, previous, chained = Memory(), None, []
-    for stream, source, result in kernels:
-        arrays = {operand.name: memory.array(operand.name, operand.size) for operand in stream.operands}
-        if previous is not None:
-            if previous.size != arrays[source].size:
-                raise InvalidInputError(
-                    f"{stream.name} reads {arrays[source].size} bytes; the kernel before it wrote {previous.size}"
-                )
-            arrays[source] = previous
-        chained.append(bind(stream, arrays))
-        previous = arrays[result]
-    return tuple(chained)
-
-
 def _shifted(tiles: Callable[[Ints, int], Tiles], shifts: Ints) -> Callable[[Ints, int], Tiles]:
     """Return tiles whose addresses are shifted, by operand."""
 

@@ -140,7 +140,7 @@ def pooling(
     --------
     >>> stream = pooling((100, 3, 256, 256), Window.square(3, 2))
     >>> stream.workgroups, [operand.name for operand in stream.operands]
-    (18903, ['x', 'y', 'index'])
+    (18902, ['x', 'y', 'index'])
     """
     images, channels, rows, columns = shape
     checked_sizes(images=images, channels=channels, rows=rows, columns=columns)

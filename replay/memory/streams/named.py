@@ -1,0 +1,387 @@
+"""Streams by name and shape, as a command line gives them: `named_stream`, `named_streams` and `stream_kinds`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from types import MappingProxyType
+
+from profilers.errors import InvalidInputError, NotFoundError
+from replay.graph.operators import DTYPE_BYTES
+from replay.memory.accesses import Stream
+from replay.memory.streams.attention import Heads, naive_attention, tiled_attention
+from replay.memory.streams.convolutions import PASSES, Convolution, direct_convolution, implicit_product
+from replay.memory.streams.lookups import DISTRIBUTIONS, drawn_indices, embedding
+from replay.memory.streams.products import Tiling, library_tiling
+from replay.memory.streams.recurrent import Network, cell, recurrent
+from replay.memory.streams.rowwise import batch_norm, batch_norm_per_activation, layer_norm, softmax
+from replay.memory.streams.sequences import Memory, bind, bind_product, product_kernels
+from replay.memory.streams.streaming import Pass, optimizer, reduction, streaming_pass
+from replay.memory.streams.windows import Window, local_response_norm, pooling
+
+Options = Mapping[str, str | int | float]
+Streams = Stream | tuple[Stream, ...]
+
+
+@dataclass(frozen=True)
+class StreamKind:
+    """A kind of operator that has a stream.
+
+    Parameters
+    ----------
+    name : str
+        Name of the kind.
+    dims : tuple of str
+        Names of the dimensions of its shape.
+    summary : str
+        What it computes.
+    make : callable
+        Takes the shape, the type of data and all options; returns its streams.
+    optional : tuple of int
+        Values of the last dimensions, which a shape may leave out.
+    options : mapping
+        Options with their defaults, whose types are those of the options.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    summary: str
+    make: Callable[[Sequence[int], str, Options], Streams]
+    optional: tuple[int, ...] = ()
+    options: Options = field(default_factory=dict)
+
+    @property
+    def form(self) -> str:
+        """Dimensions of the shape, the optional ones in brackets."""
+        needed = len(self.dims) - len(self.optional)
+        return " ".join([*self.dims[:needed], *(f"[{dim}]" for dim in self.dims[needed:])])
+
+
+def stream_kinds() -> tuple[StreamKind, ...]:
+    """Return the kinds of operators that have streams, in the order of a list for readers.
+
+    Examples
+    --------
+    >>> [(kind.name, kind.form) for kind in stream_kinds()[:2]]
+    [('gemm', 'm n k'), ('batched_gemm', 'batch m n k')]
+    """
+    return tuple(_KINDS.values())
+
+
+def named_streams(
+    kind: str, shape: Sequence[int], dtype: str = "fp32", *, options: Options | None = None
+) -> tuple[Stream, ...]:
+    """Return the kernels of an operator, in order; they share arrays.
+
+    Parameters
+    ----------
+    kind : str
+        Name of a kind, from `stream_kinds`.
+    shape : sequence of int
+        Dimensions of the kind.
+    dtype : str
+        Type of the elements: fp64, fp32, tf32, fp16, bf16, fp8 or int8.
+    options : mapping, optional
+        Options of the kind; the others keep their defaults.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such kind.
+    InvalidInputError
+        The shape has other dimensions or one below 1, or the type or an option is unknown.
+
+    Examples
+    --------
+    >>> [stream.name for stream in named_streams("softmax", (8192, 1000), "fp16")]
+    ['softmax 8192 x 1000']
+    """
+    row = _kind(kind)
+    needed = len(row.dims) - len(row.optional)
+    if not needed <= len(shape) <= len(row.dims):
+        raise InvalidInputError(f"{kind} takes {row.form}, given {len(shape)} numbers")
+    if dtype not in DTYPE_BYTES:
+        raise InvalidInputError(f"dtype {dtype!r}; one of fp64, fp32, tf32, fp16, bf16, fp8, int8")
+    sizes = (*shape, *row.optional[len(shape) - needed :])
+    for name, size in zip(row.dims, sizes, strict=True):
+        if size < (0 if name == "padding" else 1):
+            raise InvalidInputError(f"{kind}: {name} is {size}; give {row.form}, each 1 or more")
+    streams = row.make(sizes, dtype, _checked_options(row, options or {}))
+    return streams if isinstance(streams, tuple) else (streams,)
+
+
+def named_stream(kind: str, shape: Sequence[int], dtype: str = "fp32", *, options: Options | None = None) -> Stream:
+    """Return the stream of an operator of a single kernel; the parameters are those of `named_streams`.
+
+    Raises
+    ------
+    InvalidInputError
+        The operator has several kernels, or an argument is wrong as for `named_streams`.
+
+    Examples
+    --------
+    >>> named_stream("gemm", (4096, 4096, 4096), "fp16").flops
+    137438953472.0
+    """
+    streams = named_streams(kind, shape, dtype, options=options)
+    if len(streams) > 1:
+        raise InvalidInputError(f"{kind} of this shape has {len(streams)} kernels; ask for all of them")
+    return streams[0]
+
+
+def _kind(name: str) -> StreamKind:
+    if name in _KINDS:
+        return _KINDS[name]
+    near = get_close_matches(name, _KINDS, n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(_KINDS)}"
+    raise NotFoundError(f"no operator {name!r} has a stream; {hint}")
+
+
+def _checked_options(row: StreamKind, given: Options) -> Options:
+    """Return the options of a kind with those given, which have the types of the defaults."""
+    for name, value in given.items():
+        if name not in row.options:
+            known = ", ".join(row.options) or "none"
+            raise InvalidInputError(f"{row.name} has no option {name!r}; its options: {known}")
+        wanted = type(row.options[name])
+        if not isinstance(value, int | float if wanted is float else wanted):
+            raise InvalidInputError(
+                f"option {name} of {row.name} is {value!r}; give a value like {row.options[name]!r}"
+            )
+    return {**row.options, **given}
+
+
+def _product(shape: Sequence[int], dtype: str, options: Options) -> Streams:
+    batch, m, n, k = (1, *shape) if len(shape) == 3 else shape
+    size = DTYPE_BYTES[dtype]
+    chosen = library_tiling((batch, m, n, k), size, workgroups=_int(options, "workgroups"))
+    values = {name: _int(options, name) or getattr(chosen, name) for name in ("rows", "columns", "depth", "parts")}
+    tiling = Tiling(**values, group=_int(options, "group"))
+    matrix = size <= 2 or dtype == "tf32"
+    return product_kernels((batch, m, n, k), size, tiling=tiling, layout=str(options["layout"]), matrix=matrix)
+
+
+_PRODUCT_OPTIONS: Options = MappingProxyType(
+    {"layout": "nn", "rows": 0, "columns": 0, "depth": 0, "parts": 0, "group": 8, "workgroups": 0}
+)
+
+
+def _fully_connected(shape: Sequence[int], dtype: str, options: Options) -> Streams:
+    batch, inputs, outputs = shape
+    return product_kernels((1, batch, outputs, inputs), DTYPE_BYTES[dtype], layout="nt")
+
+
+def _shape_of(shape: Sequence[int]) -> Convolution:
+    n, c, h, w, filters, kernel, stride, padding = shape
+    return Convolution((n, c, h, w), filters, Window.square(kernel, stride, padding))
+
+
+def _convolution(shape: Sequence[int], dtype: str, options: Options) -> Streams:
+    if options["algorithm"] not in ("implicit", "direct"):
+        raise InvalidInputError(f"algorithm {options['algorithm']!r} of a convolution; one of implicit, direct")
+    if options["algorithm"] == "direct":
+        return direct_convolution(_shape_of(shape), DTYPE_BYTES[dtype])
+    direction, order = str(options["direction"]), str(options["order"])
+    return implicit_product(_shape_of(shape), DTYPE_BYTES[dtype], direction=direction, order=order)
+
+
+def _passing(name: str, reads: int, writes: int) -> Callable[[Sequence[int], str, Options], Streams]:
+    """Return a maker of kernels with a number of arrays that are read and written."""
+
+    def make(shape: Sequence[int], dtype: str, options: Options) -> Streams:
+        elements, size = shape[0], DTYPE_BYTES[dtype]
+        inputs = {f"input_{number}": elements * size for number in range(_int(options, "reads", reads))}
+        outputs = {f"output_{number}": elements * size for number in range(writes)}
+        data = Pass(inputs, outputs, elements, size, float(elements) if reads else 0.0)
+        return streaming_pass(f"{name} {elements}", data, workgroups=_int(options, "workgroups"))
+
+    return make
+
+
+def _reduction(shape: Sequence[int], dtype: str, options: Options) -> Streams:
+    elements, size = shape[0], DTYPE_BYTES[dtype]
+    data = Pass({"x": elements * size}, {"y": min(shape[1], elements) * size}, elements, size, float(elements))
+    return reduction(f"reduction {elements}", data, workgroups=_int(options, "workgroups"))
+
+
+def _optimizer(shape: Sequence[int], dtype: str, options: Options) -> Streams:
+    return optimizer(shape[0], DTYPE_BYTES[dtype], lists=_int(options, "lists"), writes=_int(options, "writes"))
+
+
+def _rows(
+    of: Callable[..., Stream], *, backward: bool, default: int
+) -> Callable[[Sequence[int], str, Options], Streams]:
+    """Return a maker of a row-wise kernel; `default` is the longest row in registers."""
+
+    def make(shape: Sequence[int], dtype: str, options: Options) -> Streams:
+        registers = _int(options, "registers", default)
+        return of(shape[0], shape[1], DTYPE_BYTES[dtype], backward=backward, registers=registers)
+
+    return make
+
+
+def _batch_norm(*, backward: bool) -> Callable[[Sequence[int], str, Options], Streams]:
+    def make(shape: Sequence[int], dtype: str, options: Options) -> Streams:
+        n, c, h, w = shape
+        modes = {"spatial": batch_norm, "per_activation": batch_norm_per_activation}
+        if options["mode"] not in modes:
+            raise InvalidInputError(f"mode {options['mode']!r} of a batch norm; one of {', '.join(modes)}")
+        passes = {"passes": _int(options, "passes")} if options["passes"] else {}
+        return modes[str(options["mode"])]((n, c, h * w), DTYPE_BYTES[dtype], backward=backward, **passes)
+
+    return make
+
+
+def _pooling(*, backward: bool) -> Callable[[Sequence[int], str, Options], Streams]:
+    def make(shape: Sequence[int], dtype: str, options: Options) -> Streams:
+        n, c, h, w, *window = shape
+        index_bytes = _int(options, "index_bytes")
+        size = DTYPE_BYTES[dtype]
+        return pooling((n, c, h, w), Window.square(*window), size, backward=backward, index_bytes=index_bytes)
+
+    return make
+
+
+def _lrn(*, backward: bool) -> Callable[[Sequence[int], str, Options], Streams]:
+    def make(shape: Sequence[int], dtype: str, options: Options) -> Streams:
+        n, c, h, w, size = shape
+        return local_response_norm((n, c, h * w), DTYPE_BYTES[dtype], size=size, backward=backward)
+
+    return make
+
+
+def _embedding(*, backward: bool) -> Callable[[Sequence[int], str, Options], Streams]:
+    def make(shape: Sequence[int], dtype: str, options: Options) -> Streams:
+        rows, columns, lookups = shape
+        indices = drawn_indices(
+            rows, lookups, distribution=str(options["distribution"]), exponent=float(options["exponent"]),
+            seed=_int(options, "seed"),
+        )  # fmt: skip
+        return embedding((rows, columns), indices, DTYPE_BYTES[dtype], backward=backward)
+
+    return make
+
+
+def _attention(*, tiled: bool, backward: bool = False) -> Callable[[Sequence[int], str, Options], Streams]:
+    def make(shape: Sequence[int], dtype: str, options: Options) -> Streams:
+        count, queries, keys, width = shape
+        heads = Heads(
+            count, queries, keys, width, shared=_int(options, "shared", 1), causal=bool(options.get("causal", 0))
+        )
+        size = DTYPE_BYTES[dtype]
+        return tiled_attention(heads, size, backward=backward) if tiled else naive_attention(heads, size)
+
+    return make
+
+
+def _network(kind: str, *, backward: bool) -> Callable[[Sequence[int], str, Options], Streams]:
+    def make(shape: Sequence[int], dtype: str, options: Options) -> Streams:
+        steps, batch, inputs, hidden = shape
+        return recurrent(Network(kind, steps, batch, inputs, hidden, DTYPE_BYTES[dtype]), backward=backward)
+
+    return make
+
+
+def _cell(kind: str) -> Callable[[Sequence[int], str, Options], Streams]:
+    def make(shape: Sequence[int], dtype: str, options: Options) -> Streams:
+        return cell(kind, shape[0], shape[1], DTYPE_BYTES[dtype], backward=bool(options["backward"]))
+
+    return make
+
+
+def _composed(shape: Sequence[int], dtype: str, options: Options) -> Streams:
+    """Return a convolution, a pooling and a fully connected layer, as in DNNMark's composed model."""
+    n, c, h, w, filters, outputs = shape
+    size = DTYPE_BYTES[dtype]
+    convolution = Convolution((n, c, h, w), filters, Window.square(5, 1, 2))
+    pool = Window.square(3, 2)
+    height, width = pool.output((h, w))
+    connected = product_kernels((1, n, outputs, filters * height * width), size, layout="nt")
+    kernels, memory = [implicit_product(convolution, size), pooling((n, filters, h, w), pool, size)], Memory()
+    x = memory.array("x", n * c * h * w * size)
+    for number, kernel in enumerate(kernels):
+        arrays = {operand.name: memory.array(operand.name, operand.size) for operand in kernel.operands[1:]}
+        kernels[number] = bind(kernel, {"x": x, **arrays})
+        x = arrays["y"]
+    weights = memory.array("weights", filters * height * width * outputs * size)
+    return *kernels, *bind_product(memory, connected, (x, weights, memory.array("y", n * outputs * size)))
+
+
+def _int(options: Options, name: str, default: int = 0) -> int:
+    return int(options.get(name, default))
+
+
+_IMAGE = ("n", "c", "h", "w")
+_NETWORK = ("steps", "batch", "inputs", "hidden")
+_LAUNCH: Options = MappingProxyType({"workgroups": 0})
+_DRAWN: Options = MappingProxyType({"distribution": DISTRIBUTIONS[0], "exponent": 1.05, "seed": 0})
+_NORM: Options = MappingProxyType({"mode": "spatial", "passes": 0})
+_MAXIMUM: Options = MappingProxyType({"index_bytes": 8})
+_HEADS = ("heads", "queries", "keys", "width")
+_SHARED: Options = MappingProxyType({"shared": 1, "causal": 0})
+_POOL = (*_IMAGE, "kernel", "stride", "padding")
+
+_KINDS: Mapping[str, StreamKind] = MappingProxyType(
+    {
+        row.name: row
+        for row in (
+            StreamKind("gemm", ("m", "n", "k"), "Matrix product, m x k by k x n.", _product,
+                       options=_PRODUCT_OPTIONS),
+            StreamKind("batched_gemm", ("batch", "m", "n", "k"), "Matrix products of equal shape.", _product,
+                       options=_PRODUCT_OPTIONS),
+            StreamKind("fully_connected", ("batch", "inputs", "outputs"), "Fully connected layer.", _fully_connected),
+            StreamKind("convolution", (*_IMAGE, "filters", "kernel", "stride", "padding"),
+                       "Convolution of images with square kernels.", _convolution, (1, 0),
+                       {"algorithm": "implicit", "direction": PASSES[0], "order": "nchw"}),
+            StreamKind("elementwise", ("elements",), "Elementwise kernel with a number of inputs.",
+                       _passing("elementwise", 1, 1), options={"reads": 1, "workgroups": 0}),
+            StreamKind("activation", ("elements",), "Activation, forward: reads x, writes y.",
+                       _passing("activation", 1, 1), options=_LAUNCH),
+            StreamKind("activation_backward", ("elements",),
+                       "Activation, backward: reads x, y and the gradient, as MIOpen does.",
+                       _passing("activation backward", 3, 1), options=_LAUNCH),
+            StreamKind("copy", ("elements",), "Copy.", _passing("copy", 1, 1), options=_LAUNCH),
+            StreamKind("fill", ("elements",), "Fill, which only writes.", _passing("fill", 0, 1), options=_LAUNCH),
+            StreamKind("reduction", ("elements", "results"), "Sum of elements into a number of results.", _reduction,
+                       (1,), _LAUNCH),
+            StreamKind("optimizer", ("elements",), "Optimizer step over lists of tensors; by default Adam.",
+                       _optimizer, options={"lists": 4, "writes": 3}),
+            StreamKind("softmax", ("rows", "columns"), "Softmax of each row.",
+                       _rows(softmax, backward=False, default=1024), options={"registers": 1024}),
+            StreamKind("softmax_backward", ("rows", "columns"), "Gradient of a softmax.",
+                       _rows(softmax, backward=True, default=1024), options={"registers": 1024}),
+            StreamKind("layer_norm", ("rows", "columns"), "Layer norm of each row.",
+                       _rows(layer_norm, backward=False, default=0), options={"registers": 0}),
+            StreamKind("layer_norm_backward", ("rows", "columns"), "Gradient of the input of a layer norm.",
+                       _rows(layer_norm, backward=True, default=0), options={"registers": 0}),
+            StreamKind("batch_norm", _IMAGE, "Batch norm in training.", _batch_norm(backward=False), (1, 1), _NORM),
+            StreamKind("batch_norm_backward", _IMAGE, "Gradient of a batch norm.", _batch_norm(backward=True), (1, 1),
+                       _NORM),
+            StreamKind("pooling", _POOL, "Pooling with square windows.", _pooling(backward=False), (1, 0), _MAXIMUM),
+            StreamKind("pooling_backward", _POOL, "Gradient of a pooling.", _pooling(backward=True), (1, 0), _MAXIMUM),
+            StreamKind("lrn", (*_IMAGE, "size"), "Normalisation across channels.", _lrn(backward=False), (5,)),
+            StreamKind("lrn_backward", (*_IMAGE, "size"), "Gradient of a normalisation across channels.",
+                       _lrn(backward=True), (5,)),
+            StreamKind("embedding", ("rows", "columns", "lookups"), "Lookup of rows in a table.",
+                       _embedding(backward=False), options=_DRAWN),
+            StreamKind("embedding_backward", ("rows", "columns", "lookups"), "Gradient of a lookup.",
+                       _embedding(backward=True), options=_DRAWN),
+            StreamKind("attention", _HEADS, "Fused attention.", _attention(tiled=True), options=_SHARED),
+            StreamKind("attention_backward", _HEADS, "Gradient of a fused attention.",
+                       _attention(tiled=True, backward=True), options=_SHARED),
+            StreamKind("attention_naive", _HEADS, "Attention in three kernels, with its scores in memory.",
+                       _attention(tiled=False)),
+            StreamKind("lstm_cell", ("batch", "hidden"), "Pointwise kernel of an LSTM cell.", _cell("lstm"),
+                       options={"backward": 0}),
+            StreamKind("gru_cell", ("batch", "hidden"), "Pointwise kernel of a GRU cell.", _cell("gru"),
+                       options={"backward": 0}),
+            StreamKind("lstm", _NETWORK, "LSTM layer over time steps.", _network("lstm", backward=False)),
+            StreamKind("lstm_training", _NETWORK, "LSTM layer over time steps, forward and backward.",
+                       _network("lstm", backward=True)),
+            StreamKind("gru", _NETWORK, "GRU layer over time steps.", _network("gru", backward=False)),
+            StreamKind("gru_training", _NETWORK, "GRU layer over time steps, forward and backward.",
+                       _network("gru", backward=True)),
+            StreamKind("composed_model", (*_IMAGE, "filters", "outputs"),
+                       "Convolution, pooling and fully connected layer, as in DNNMark.", _composed),
+        )
+    }
+)  # fmt: skip
