@@ -10,6 +10,8 @@ refresh; the result equals that of a simulation of every cycle.
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from profilers.trace.compiled import bare, inlined
 
 #: Later than any cycle.
@@ -23,30 +25,40 @@ _DRAIN_FROM = 8
 (
     CL, CWL, BURST, RCD, RP, RAS, RC, RRD_S, RRD_L, FAW, READ_S, READ_L, WRITE_S, WRITE_L,
     READ_WRITE, WRITE_READ_S, WRITE_READ_L, WRITE_PRECHARGE, READ_PRECHARGE, RFC, REFI,
-    CHANNELS, BANKS, GROUPS, QUEUE, COMMANDS, DUAL, CLOSED_PAGE, WINDOW, ENTERING, ACCESS_BYTES,
-) = RULES = range(31)  # fmt: skip
-#: Columns of `Machine.channel`.
+    CHANNELS, BANKS, GROUPS, QUEUE, COMMANDS, DUAL, CLOSED_PAGE, WINDOW, ENTERING, ACCESS_BITS, BANK_BITS,
+) = RULES = range(32)  # fmt: skip
+#: Columns of `Machine.channel`. OPENED and CLOSED are bits of banks with a command to issue; FULL those of full queues.
 (
-    NEXT, COMMAND_AT, TURN, DRAINING, QUEUED, OLDEST_ACTIVATE, REFRESH_AT, REFRESHES_DUE, FULL,
+    COMMAND_AT, TURN, DRAINING, QUEUED, OPENED, CLOSED, FULL, OLDEST_ACTIVATE, REFRESH_AT, REFRESHES_DUE,
     READS, WRITES, MERGED, READ_HITS, WRITE_HITS, ACTIVATES, PRECHARGES, REFRESHES, LATENCY, READ_COMMANDS,
     WRITE_COMMANDS, PENDING, PENDING_FROM, PENDING_TO, PENDING_CYCLES, BUSY_BANKS, BUSY_AT, BUSY_AREA, BUSY_CYCLES,
     DATA_END, ACTIVATED,
-) = range(30)  # fmt: skip
+) = range(31)  # fmt: skip
 CHANNEL_COLUMNS = ACTIVATED + 4
-#: Columns of `Machine.queue`, two rows a channel: reads, then writes.
-HEAD, TAIL, LENGTH, WANTED, ARRIVED_HEAD, ARRIVED_TAIL, LISTED = range(7)
-#: Columns of `Machine.bank`. FIRST and LAST are its queue; READ_HIT and WRITE_HIT the oldest requests of the open row.
-ROW, HITS, COUNT, ACTIVATE_AT, COLUMN_AT, PRECHARGE_AT, FIRST, LAST, READ_HIT, WRITE_HIT, CAN_CLOSE, WAITING = range(12)
-BANK_COLUMNS = 13
+#: Columns of `Machine.queue`, two rows a channel: reads, then writes. WANTED are bits of the banks of its requests.
+LENGTH, WANTED, ARRIVED_HEAD, ARRIVED_TAIL, LISTED = range(5)
+#: Columns of `Machine.bank`. READ_HIT and WRITE_HIT are positions in its queue: the oldest requests of the open row.
+#: Its candidates are the earliest cycles of commands that it has to issue, by the bank alone. HEAD and TAIL begin the
+#: list of requests in the read queue of the channel; those of its write buffer follow. From KEYS on stands the queue
+#: of the bank: twice the row of each request, plus 1 for a write; then the slots of the requests.
+(
+    ROW, HITS, COUNT, ACTIVATE_AT, COLUMN_AT, PRECHARGE_AT, READ_HIT, WRITE_HIT, GROUP, BIT,
+    CAN_ACTIVATE, CAN_PRECHARGE, CAN_READ, CAN_WRITE, HEAD, TAIL, WRITE_HEAD, WRITE_TAIL, KEYS,
+) = range(19)  # fmt: skip
 #: Columns of `Machine.group`: earliest cycle of a command by the other banks of the channel.
 ACTIVATE, READ, WRITE = range(3)
-#: Columns of `Machine.slot`, a request from its arrival to its command.
-FOLLOWING, SLOT_ROW, SLOT_BANK, IS_WRITE, ADDED, COPIES, ADDRESS, SEQUENCE, CHAIN = range(9)
-SLOT_COLUMNS = 9
+#: Columns of `Machine.slot`, a request from its arrival to its command. WHERE is twice its bank, plus 1 for a write.
+FOLLOWING, SLOT_ROW, WHERE, ADDED, COPIES, ADDRESS, SEQUENCE, CHAIN = range(8)
+SLOT_COLUMNS = 8
 #: Elements of `Machine.now`.
-CYCLE, TAKEN, INSIDE, FREE, N_LISTED, ENTERED, SPAN, ARRIVALS = range(8)
+CYCLE, TAKEN, INSIDE, FREE, N_LISTED, ENTERED, SPAN_BITS = range(7)
 #: Windows of time of the series.
 WINDOWS = 256
+#: A de Bruijn sequence, and the position of each of its 64 windows: they turn a single bit into its number.
+_SEQUENCE = np.uint64(0x03F79D71B4CB0A89)
+_POSITIONS = np.zeros(64, dtype=np.int64)
+for _bit in range(64):
+    _POSITIONS[((0x03F79D71B4CB0A89 << _bit) & 0xFFFFFFFFFFFFFFFF) >> 58] = _bit
 
 
 class Machine(NamedTuple):
@@ -55,9 +67,9 @@ class Machine(NamedTuple):
     rule: Any
     now: Any
     channel: Any
+    next: Any  #: by channel: next cycle in which it can do something
     queue: Any
     bank: Any
-    ready: Any  #: by bank: earliest cycle of its next command by the bank alone
     group: Any
     slot: Any
     bucket: Any  #: by hash of an address: first slot of a chain
@@ -69,14 +81,14 @@ class Machine(NamedTuple):
 @inlined
 def _bucket(m, address):  # type: ignore[no-untyped-def]
     """Return the chain of an address."""
-    return ((address // m.rule[ACCESS_BYTES]) * 0x9E3779B1 >> 7) & (len(m.bucket) - 1)
+    return ((address >> m.rule[ACCESS_BITS]) * 0x9E3779B1 >> 7) & (len(m.bucket) - 1)
 
 
 @inlined
 def _find(m, address, is_write):  # type: ignore[no-untyped-def]
     """Return the slot of a request to this address that has no command yet; -1 for none."""
     s = m.bucket[_bucket(m, address)]
-    while s >= 0 and (m.slot[s, ADDRESS] != address or m.slot[s, IS_WRITE] != is_write):
+    while s >= 0 and (m.slot[s, ADDRESS] != address or m.slot[s, WHERE] & 1 != is_write):
         s = m.slot[s, CHAIN]
     return s
 
@@ -102,99 +114,113 @@ def _unchain(m, s):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _set_ready(m, b):  # type: ignore[no-untyped-def]
-    """Set the earliest cycle of the next command of a bank, by the bank alone."""
-    at = NEVER
+def _set_ready(m, c, b):  # type: ignore[no-untyped-def]
+    """Set the candidates of a bank.
+
+    Its oldest request may close the open row if no hit waits, or enough hits were served.
+    """
+    bit = m.bank[b, BIT]
+    m.channel[c, OPENED] &= ~bit
+    m.channel[c, CLOSED] &= ~bit
+    activate = precharge = read = write = NEVER
     if m.bank[b, COUNT] > 0:
         if m.bank[b, ROW] < 0:
-            at = m.bank[b, ACTIVATE_AT]
+            activate = m.bank[b, ACTIVATE_AT]
+            m.channel[c, CLOSED] |= bit
         else:
-            if m.bank[b, CAN_CLOSE]:
-                at = m.bank[b, PRECHARGE_AT]
-            if m.bank[b, READ_HIT] >= 0 or m.bank[b, WRITE_HIT] >= 0:
-                at = min(at, m.bank[b, COLUMN_AT])
-    m.ready[b] = at
+            if m.bank[b, READ_HIT] >= 0:
+                read = m.bank[b, COLUMN_AT]
+            if m.bank[b, WRITE_HIT] >= 0:
+                write = m.bank[b, COLUMN_AT]
+            enough = m.bank[b, HITS] >= _HIT_LIMIT or (read == NEVER and write == NEVER)
+            if enough and m.bank[b, KEYS] >> 1 != m.bank[b, ROW]:
+                precharge = m.bank[b, PRECHARGE_AT]
+            m.channel[c, OPENED] |= bit
+    m.bank[b, CAN_ACTIVATE], m.bank[b, CAN_PRECHARGE] = activate, precharge
+    m.bank[b, CAN_READ], m.bank[b, CAN_WRITE] = read, write
 
 
 @inlined
-def _set_can_close(m, b):  # type: ignore[no-untyped-def]
-    """Set whether the oldest request of a bank may close its row: no hit waits, or enough hits were served."""
-    hits_wait = m.bank[b, READ_HIT] >= 0 or m.bank[b, WRITE_HIT] >= 0
-    m.bank[b, CAN_CLOSE] = m.slot[m.bank[b, FIRST], SLOT_ROW] != m.bank[b, ROW] and (
-        not hits_wait or m.bank[b, HITS] >= _HIT_LIMIT
-    )
-
-
-@inlined
-def _update_bank(m, b):  # type: ignore[no-untyped-def]
-    """Find the candidates of a bank anew, after a command or the first request of its queue."""
-    m.bank[b, READ_HIT] = m.bank[b, WRITE_HIT] = -1
-    m.bank[b, CAN_CLOSE] = 0
-    row = m.bank[b, ROW]
-    if row >= 0 and m.bank[b, COUNT] > 0:
-        s = m.bank[b, FIRST]
-        while s >= 0:
-            if m.slot[s, SLOT_ROW] == row:
-                kind = WRITE_HIT if m.slot[s, IS_WRITE] else READ_HIT
-                if m.bank[b, kind] < 0:
-                    m.bank[b, kind] = s
-                    if m.bank[b, READ_HIT] >= 0 and m.bank[b, WRITE_HIT] >= 0:
-                        break
-            s = m.slot[s, FOLLOWING]
-        _set_can_close(m, b)
-    _set_ready(m, b)
-
-
-@inlined
-def _ready_at(m, c, b):  # type: ignore[no-untyped-def]
-    """Return the earliest cycle of the next command of a bank, with the constraints of its channel."""
-    g = c * m.rule[GROUPS] + (b - c * m.rule[BANKS]) // (m.rule[BANKS] // m.rule[GROUPS])
-    if m.bank[b, ROW] < 0:
-        window = m.channel[c, ACTIVATED + m.channel[c, OLDEST_ACTIVATE]]
-        return max(m.ready[b], m.group[g, ACTIVATE], window)
-    at = NEVER
-    if m.bank[b, CAN_CLOSE]:
-        at = m.bank[b, PRECHARGE_AT]
-    if m.bank[b, READ_HIT] >= 0:
-        at = min(at, max(m.bank[b, COLUMN_AT], m.group[g, READ]))
-    if m.bank[b, WRITE_HIT] >= 0:
-        at = min(at, max(m.bank[b, COLUMN_AT], m.group[g, WRITE]))
-    return at
+def _update_bank(m, c, b):  # type: ignore[no-untyped-def]
+    """Find the candidates of a bank anew, after a command."""
+    read, write = -1, -1
+    if m.bank[b, ROW] >= 0:
+        key = 2 * m.bank[b, ROW]
+        for i in range(m.bank[b, COUNT] - 1, -1, -1):
+            queued = m.bank[b, KEYS + i]
+            if queued == key:
+                read = i
+            elif queued == key + 1:
+                write = i
+    m.bank[b, READ_HIT], m.bank[b, WRITE_HIT] = read, write
+    _set_ready(m, c, b)
 
 
 @inlined
 def _pick(m, c, t):  # type: ignore[no-untyped-def]
     """Return the next bank in turn with a command at cycle `t`, or -1; without one, set when the next can issue."""
-    n_banks = m.rule[BANKS]
-    first, b, soonest = c * n_banks, m.channel[c, TURN], NEVER
-    for _ in range(n_banks):
-        b += 1
-        if b == n_banks:
-            b = 0
-        if m.ready[first + b] < soonest:
-            at = _ready_at(m, c, first + b)
+    first, turn, soonest = c * m.rule[BANKS], m.channel[c, TURN], NEVER
+    bits = m.channel[c, OPENED]
+    if m.channel[c, CLOSED] != 0:
+        window = m.channel[c, ACTIVATED + m.channel[c, OLDEST_ACTIVATE]]
+        if window <= t:
+            bits |= m.channel[c, CLOSED]
+        else:
+            soonest = window
+    later = bits >> (turn + 1) << (turn + 1)
+    for left in (later, bits ^ later):
+        while left != 0:
+            low = left & -left
+            left ^= low
+            b = first + _POSITIONS[(np.uint64(low) * _SEQUENCE) >> np.uint64(58)]
+            at = _ready_at(m, b)
             if at <= t:
-                m.channel[c, TURN] = b
-                return first + b
+                m.channel[c, TURN] = b - first
+                return b
             soonest = min(soonest, at)
     m.channel[c, COMMAND_AT] = soonest
     return -1
 
 
 @inlined
-def _column_slot(m, c, b, t):  # type: ignore[no-untyped-def]
-    """Return the request whose data a bank moves at cycle `t`; -1 if it opens or closes a row."""
-    if m.bank[b, ROW] < 0 or (m.bank[b, CAN_CLOSE] and m.bank[b, PRECHARGE_AT] <= t):
+def _ready_at(m, b):  # type: ignore[no-untyped-def]
+    """Return the earliest cycle of the next command of a bank; the window of four activates is not considered."""
+    g = m.bank[b, GROUP]
+    row = min(max(m.bank[b, CAN_ACTIVATE], m.group[g, ACTIVATE]), m.bank[b, CAN_PRECHARGE])
+    column = min(max(m.bank[b, CAN_READ], m.group[g, READ]), max(m.bank[b, CAN_WRITE], m.group[g, WRITE]))
+    return min(row, column)
+
+
+@inlined
+def _column_position(m, b, t):  # type: ignore[no-untyped-def]
+    """Return the position of the request whose data a bank moves at cycle `t`; -1 if it opens or closes a row."""
+    if m.bank[b, ROW] < 0 or m.bank[b, CAN_PRECHARGE] <= t:
         return -1
-    g = c * m.rule[GROUPS] + (b - c * m.rule[BANKS]) // (m.rule[BANKS] // m.rule[GROUPS])
     read, write = m.bank[b, READ_HIT], m.bank[b, WRITE_HIT]
-    if read >= 0 and m.group[g, READ] > t:
+    if read >= 0 and m.group[m.bank[b, GROUP], READ] > t:
         read = -1
-    if write >= 0 and m.group[g, WRITE] > t:
+    if write >= 0 and m.group[m.bank[b, GROUP], WRITE] > t:
         write = -1
-    if read < 0 or write < 0:
-        return max(read, write)
-    return read if m.slot[read, SEQUENCE] < m.slot[write, SEQUENCE] else write
+    return max(read, write) if read < 0 or write < 0 else min(read, write)
+
+
+@inlined
+def _command(m, c, t):  # type: ignore[no-untyped-def]
+    """Issue the commands of a cycle: one, or with two command buses one of each kind."""
+    before = 0
+    for turn in range(1 + m.rule[DUAL]):
+        b = _pick(m, c, t)
+        if b < 0:
+            return
+        m.channel[c, COMMAND_AT] = t + 1
+        i = _column_position(m, b, t)
+        if turn == 1 and (i >= 0) == (before >= 0):
+            return
+        if i >= 0:
+            _move_data(m, c, b, i, t)
+        else:
+            _open_or_close(m, c, b, t)
+        before = i
 
 
 @inlined
@@ -204,20 +230,19 @@ def _open_or_close(m, c, b, t):  # type: ignore[no-untyped-def]
     if m.bank[b, ROW] >= 0:
         _close(m, c, b, t)
     else:
-        own = (b - c * rule[BANKS]) // (rule[BANKS] // n_groups)
-        m.bank[b, ROW] = m.slot[m.bank[b, FIRST], SLOT_ROW]
+        m.bank[b, ROW] = m.bank[b, KEYS] >> 1
         m.bank[b, HITS] = 0
         m.bank[b, ACTIVATE_AT] = t + rule[RC]
         m.bank[b, COLUMN_AT] = t + rule[RCD]
         m.bank[b, PRECHARGE_AT] = t + rule[RAS]
-        for g in range(n_groups):
-            gap = rule[RRD_L] if g == own else rule[RRD_S]
-            m.group[c * n_groups + g, ACTIVATE] = max(m.group[c * n_groups + g, ACTIVATE], t + gap)
+        for g in range(c * n_groups, (c + 1) * n_groups):
+            gap = rule[RRD_L] if g == m.bank[b, GROUP] else rule[RRD_S]
+            m.group[g, ACTIVATE] = max(m.group[g, ACTIVATE], t + gap)
         oldest = m.channel[c, OLDEST_ACTIVATE]
         m.channel[c, ACTIVATED + oldest] = t + rule[FAW]
         m.channel[c, OLDEST_ACTIVATE] = (oldest + 1) & 3
         m.channel[c, ACTIVATES] += 1
-    _update_bank(m, b)
+    _update_bank(m, c, b)
 
 
 @inlined
@@ -230,35 +255,35 @@ def _close(m, c, b, t):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _move_data(m, c, b, s, t):  # type: ignore[no-untyped-def]
-    """Issue the read or write of a request."""
-    rule, n_groups, is_write = m.rule, m.rule[GROUPS], m.slot[s, IS_WRITE]
-    own = (b - c * rule[BANKS]) // (rule[BANKS] // n_groups)
-    for g in range(n_groups):
-        at = c * n_groups + g
+def _move_data(m, c, b, i, t):  # type: ignore[no-untyped-def]
+    """Issue the read or write of the request at position `i` of the queue of a bank."""
+    rule, n_groups, is_write = m.rule, m.rule[GROUPS], m.bank[b, KEYS + i] & 1
+    s = m.bank[b, KEYS + rule[COMMANDS] + i]
+    for g in range(c * n_groups, (c + 1) * n_groups):
+        same = g == m.bank[b, GROUP]
         if is_write:
-            m.group[at, WRITE] = max(m.group[at, WRITE], t + (rule[WRITE_L] if g == own else rule[WRITE_S]))
-            m.group[at, READ] = max(m.group[at, READ], t + (rule[WRITE_READ_L] if g == own else rule[WRITE_READ_S]))
+            m.group[g, WRITE] = max(m.group[g, WRITE], t + (rule[WRITE_L] if same else rule[WRITE_S]))
+            m.group[g, READ] = max(m.group[g, READ], t + (rule[WRITE_READ_L] if same else rule[WRITE_READ_S]))
         else:
-            m.group[at, READ] = max(m.group[at, READ], t + (rule[READ_L] if g == own else rule[READ_S]))
-            m.group[at, WRITE] = max(m.group[at, WRITE], t + rule[READ_WRITE])
+            m.group[g, READ] = max(m.group[g, READ], t + (rule[READ_L] if same else rule[READ_S]))
+            m.group[g, WRITE] = max(m.group[g, WRITE], t + rule[READ_WRITE])
     to_precharge = t + (rule[WRITE_PRECHARGE] if is_write else rule[READ_PRECHARGE])
     m.bank[b, PRECHARGE_AT] = max(m.bank[b, PRECHARGE_AT], to_precharge)
-    _count_data(m, c, b, s, t)
+    hit = 1 if m.bank[b, HITS] > 0 else 0
     m.bank[b, HITS] += 1
+    _count_data(m, c, s, hit, t)
     if rule[CLOSED_PAGE]:
         _close(m, c, b, m.bank[b, PRECHARGE_AT])
-    _take_out(m, c, b, s, t)
+    _take_out(m, c, b, i, t)
     _unchain(m, s)
     _release(m, s)
-    _update_bank(m, b)
+    _update_bank(m, c, b)
 
 
 @inlined
-def _count_data(m, c, b, s, t):  # type: ignore[no-untyped-def]
+def _count_data(m, c, s, hit, t):  # type: ignore[no-untyped-def]
     """Count a read or write, and let its requests leave the window when their data are there."""
-    hit = 1 if m.bank[b, HITS] > 0 else 0
-    if m.slot[s, IS_WRITE]:
+    if m.slot[s, WHERE] & 1:
         m.channel[c, WRITE_COMMANDS] += 1
         m.channel[c, WRITE_HITS] += hit
         end = t + m.rule[CWL] + m.rule[BURST]
@@ -273,10 +298,10 @@ def _count_data(m, c, b, s, t):  # type: ignore[no-untyped-def]
     m.channel[c, PENDING] -= 1
     if m.channel[c, PENDING] == 0:
         m.channel[c, PENDING_TO] = m.channel[c, DATA_END]
-    while t // m.now[SPAN] >= WINDOWS:
+    while t >> m.now[SPAN_BITS] >= WINDOWS:
         _fold_series(m)
-    m.series[t // m.now[SPAN], c, 0] += 1
-    m.series[t // m.now[SPAN], c, 1] += hit
+    m.series[t >> m.now[SPAN_BITS], c, 0] += 1
+    m.series[t >> m.now[SPAN_BITS], c, 1] += hit
 
 
 @inlined
@@ -289,24 +314,19 @@ def _fold_series(m):  # type: ignore[no-untyped-def]
                     m.series[w, c, kind] = m.series[2 * w, c, kind] + m.series[2 * w + 1, c, kind]
                 else:
                     m.series[w, c, kind] = 0
-    m.now[SPAN] *= 2
+    m.now[SPAN_BITS] += 1
 
 
 @inlined
-def _take_out(m, c, b, s, t):  # type: ignore[no-untyped-def]
+def _take_out(m, c, b, i, t):  # type: ignore[no-untyped-def]
     """Take a request out of the queue of its bank."""
-    before, at = -1, m.bank[b, FIRST]
-    while at != s:
-        before, at = at, m.slot[at, FOLLOWING]
-    if before < 0:
-        m.bank[b, FIRST] = m.slot[s, FOLLOWING]
-    else:
-        m.slot[before, FOLLOWING] = m.slot[s, FOLLOWING]
-    if m.bank[b, LAST] == s:
-        m.bank[b, LAST] = before
     m.bank[b, COUNT] -= 1
+    slots = KEYS + m.rule[COMMANDS]
+    for later in range(i, m.bank[b, COUNT]):
+        m.bank[b, KEYS + later] = m.bank[b, KEYS + later + 1]
+        m.bank[b, slots + later] = m.bank[b, slots + later + 1]
     m.channel[c, QUEUED] -= 1
-    m.channel[c, FULL] &= ~(1 << (b - c * m.rule[BANKS]))
+    m.channel[c, FULL] &= ~m.bank[b, BIT]
     if m.bank[b, COUNT] == 0:
         _busy(m, c, t, -1)
 
@@ -323,31 +343,6 @@ def _busy(m, c, t, change):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _command(m, c, t):  # type: ignore[no-untyped-def]
-    """Issue the commands of a cycle: one, or with two command buses one of each kind."""
-    b = _pick(m, c, t)
-    if b < 0:
-        return
-    s = _column_slot(m, c, b, t)
-    if s >= 0:
-        _move_data(m, c, b, s, t)
-    else:
-        _open_or_close(m, c, b, t)
-    if not m.rule[DUAL]:
-        m.channel[c, COMMAND_AT] = t + 1
-        return
-    second = _pick(m, c, t)
-    if second < 0:
-        return
-    m.channel[c, COMMAND_AT] = t + 1
-    s_second = _column_slot(m, c, second, t)
-    if s >= 0 and s_second < 0:
-        _open_or_close(m, c, second, t)
-    elif s < 0 and s_second >= 0:
-        _move_data(m, c, second, s_second, t)
-
-
-@inlined
 def _refresh(m, c, t):  # type: ignore[no-untyped-def]
     """Close a row for the refresh that is due, or refresh all banks."""
     rule, first = m.rule, c * m.rule[BANKS]
@@ -357,7 +352,7 @@ def _refresh(m, c, t):  # type: ignore[no-untyped-def]
             n_open += 1
             if m.bank[b, PRECHARGE_AT] <= t:
                 _close(m, c, b, t)
-                _update_bank(m, b)
+                _update_bank(m, c, b)
                 m.channel[c, COMMAND_AT] = t + 1
                 return
             soonest = min(soonest, m.bank[b, PRECHARGE_AT])
@@ -368,7 +363,7 @@ def _refresh(m, c, t):  # type: ignore[no-untyped-def]
         return
     for b in range(first, first + rule[BANKS]):
         m.bank[b, ACTIVATE_AT] = t + rule[RFC]
-        _set_ready(m, b)
+        _set_ready(m, c, b)
     m.channel[c, REFRESHES] += 1
     m.channel[c, REFRESHES_DUE] -= 1
     m.channel[c, COMMAND_AT] = t + 1
@@ -392,33 +387,40 @@ def _schedule(m, c, t, final):  # type: ignore[no-untyped-def]
     kind = 1 if m.channel[c, DRAINING] > 0 else 0
     if not _can_move(m, c, kind):
         return
-    q, before = 2 * c + kind, -1
-    s = m.queue[q, HEAD]
-    while m.channel[c, FULL] >> (m.slot[s, SLOT_BANK] - c * m.rule[BANKS]) & 1:
-        before, s = s, m.slot[s, FOLLOWING]
+    s = _first_to_move(m, c, kind)
     if kind == 1:
         if _find(m, m.slot[s, ADDRESS], 0) >= 0:
             m.channel[c, DRAINING] = 0
             return
         m.channel[c, DRAINING] -= 1
-    if before < 0:
-        m.queue[q, HEAD] = m.slot[s, FOLLOWING]
-    else:
-        m.slot[before, FOLLOWING] = m.slot[s, FOLLOWING]
-    if m.queue[q, TAIL] == s:
-        m.queue[q, TAIL] = before
-    _leave_queue(m, c, q, s)
+    _leave_queue(m, 2 * c + kind, s)
     _append(m, c, s, t)
 
 
 @inlined
-def _leave_queue(m, c, q, s):  # type: ignore[no-untyped-def]
-    """Count a request out of its queue, which then has room for another."""
+def _first_to_move(m, c, kind):  # type: ignore[no-untyped-def]
+    """Return the oldest request of a kind whose bank has room in its queue."""
+    left, best, oldest = m.queue[2 * c + kind, WANTED] & ~m.channel[c, FULL], -1, NEVER
+    while left != 0:
+        low = left & -left
+        left ^= low
+        b = c * m.rule[BANKS] + _POSITIONS[(np.uint64(low) * _SEQUENCE) >> np.uint64(58)]
+        s = m.bank[b, HEAD + 2 * kind]
+        if left == 0 and best < 0:
+            return s
+        if m.slot[s, SEQUENCE] < oldest:
+            best, oldest = s, m.slot[s, SEQUENCE]
+    return best
+
+
+@inlined
+def _leave_queue(m, q, s):  # type: ignore[no-untyped-def]
+    """Take a request out of its queue, which then has room for another."""
+    b, head = m.slot[s, WHERE] >> 1, HEAD + 2 * (q & 1)
+    m.bank[b, head] = m.slot[s, FOLLOWING]
+    if m.bank[b, head] < 0:
+        m.queue[q, WANTED] &= ~m.bank[b, BIT]
     m.queue[q, LENGTH] -= 1
-    b, unit = m.slot[s, SLOT_BANK], 1 << (32 * (q & 1))
-    m.bank[b, WAITING] -= unit
-    if (m.bank[b, WAITING] >> (32 * (q & 1))) & 0xFFFFFFFF == 0:
-        m.queue[q, WANTED] &= ~(1 << (b - c * m.rule[BANKS]))
     if m.queue[q, ARRIVED_HEAD] >= 0 and m.queue[q, LISTED] < 0:
         _list(m, q)
 
@@ -434,29 +436,28 @@ def _list(m, q):  # type: ignore[no-untyped-def]
 @inlined
 def _append(m, c, s, t):  # type: ignore[no-untyped-def]
     """Append a request to the queue of its bank."""
-    b = m.slot[s, SLOT_BANK]
-    m.slot[s, FOLLOWING] = -1
-    m.slot[s, SEQUENCE] = m.now[ARRIVALS]
-    m.now[ARRIVALS] += 1
+    where = m.slot[s, WHERE]
+    b, key, i = where >> 1, 2 * m.slot[s, SLOT_ROW] + (where & 1), m.bank[where >> 1, COUNT]
+    m.bank[b, KEYS + i] = key
+    m.bank[b, KEYS + m.rule[COMMANDS] + i] = s
+    m.bank[b, COUNT] = i + 1
     m.channel[c, QUEUED] += 1
-    m.bank[b, COUNT] += 1
-    if m.bank[b, COUNT] == m.rule[COMMANDS]:
-        m.channel[c, FULL] |= 1 << (b - c * m.rule[BANKS])
-    if m.bank[b, COUNT] == 1:
-        m.bank[b, FIRST] = m.bank[b, LAST] = s
+    if i + 1 == m.rule[COMMANDS]:
+        m.channel[c, FULL] |= m.bank[b, BIT]
+    if i == 0:
         _busy(m, c, t, 1)
-        _update_bank(m, b)
-    else:
-        m.slot[m.bank[b, LAST], FOLLOWING] = s
-        m.bank[b, LAST] = s
-        kind = WRITE_HIT if m.slot[s, IS_WRITE] else READ_HIT
-        if m.bank[b, ROW] < 0 or m.slot[s, SLOT_ROW] != m.bank[b, ROW] or m.bank[b, kind] >= 0:
-            return
-        m.bank[b, kind] = s
-        _set_can_close(m, b)
-        _set_ready(m, b)
-    if m.channel[c, REFRESHES_DUE] == 0:
-        m.channel[c, COMMAND_AT] = min(m.channel[c, COMMAND_AT], max(t + 1, _ready_at(m, c, b)))
+        m.bank[b, READ_HIT] = m.bank[b, WRITE_HIT] = -1
+    kind = WRITE_HIT if where & 1 else READ_HIT
+    is_first_hit = key >> 1 == m.bank[b, ROW] and m.bank[b, kind] < 0
+    if is_first_hit:
+        m.bank[b, kind] = i
+    if i == 0 or is_first_hit:
+        _set_ready(m, c, b)
+        if m.channel[c, REFRESHES_DUE] == 0:
+            at = _ready_at(m, b)
+            if m.bank[b, ROW] < 0:
+                at = max(at, m.channel[c, ACTIVATED + m.channel[c, OLDEST_ACTIVATE]])
+            m.channel[c, COMMAND_AT] = min(m.channel[c, COMMAND_AT], max(t + 1, at))
 
 
 @inlined
@@ -477,7 +478,7 @@ def _visit(m, c, t, final):  # type: ignore[no-untyped-def]
     after = m.queue[2 * c, LENGTH] + m.queue[2 * c + 1, LENGTH]
     moved = after != before and after > 0
     soonest = min(m.channel[c, COMMAND_AT], m.channel[c, REFRESH_AT])
-    m.channel[c, NEXT] = t + 1 if moved else max(soonest, t + 1)
+    m.next[c] = t + 1 if moved else max(soonest, t + 1)
 
 
 @inlined
@@ -512,21 +513,19 @@ def _arrive(m, s, q, t):  # type: ignore[no-untyped-def]
 @inlined
 def _join(m, s, q, t):  # type: ignore[no-untyped-def]
     """Append a request to the read queue or the write buffer of its channel."""
-    c = q >> 1
-    if m.queue[q, LENGTH] == 0:
-        m.queue[q, HEAD] = s
+    c, b, head = q >> 1, m.slot[s, WHERE] >> 1, HEAD + 2 * (q & 1)
+    if m.bank[b, head] < 0:
+        m.bank[b, head] = s
+        m.queue[q, WANTED] |= m.bank[b, BIT]
     else:
-        m.slot[m.queue[q, TAIL], FOLLOWING] = s
-    m.queue[q, TAIL] = s
+        m.slot[m.bank[b, head + 1], FOLLOWING] = s
+    m.bank[b, head + 1] = s
     m.queue[q, LENGTH] += 1
-    b = m.slot[s, SLOT_BANK]
-    m.bank[b, WAITING] += 1 << (32 * (q & 1))
-    m.queue[q, WANTED] |= 1 << (b - c * m.rule[BANKS])
     if m.channel[c, PENDING] == 0 and t > m.channel[c, PENDING_TO]:
         m.channel[c, PENDING_CYCLES] += m.channel[c, PENDING_TO] - m.channel[c, PENDING_FROM]
         m.channel[c, PENDING_FROM] = t
     m.channel[c, PENDING] += 1
-    m.channel[c, NEXT] = min(m.channel[c, NEXT], t)
+    m.next[c] = min(m.next[c], t)
 
 
 @inlined
@@ -559,12 +558,11 @@ def _enter_waiting(m, t):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _take(m, where, row, is_write, address):  # type: ignore[no-untyped-def]
+def _take(m, where, row, address):  # type: ignore[no-untyped-def]
     """Return the slot of the next request, and put the request into it."""
     s = m.now[FREE]
     m.now[FREE] = m.slot[s, FOLLOWING]
-    m.slot[s, SLOT_ROW], m.slot[s, SLOT_BANK], m.slot[s, ADDRESS] = row, where, address
-    m.slot[s, IS_WRITE] = is_write
+    m.slot[s, SLOT_ROW], m.slot[s, WHERE], m.slot[s, ADDRESS] = row, where, address
     m.slot[s, FOLLOWING] = -1
     m.slot[s, SEQUENCE] = m.now[TAKEN]
     m.now[TAKEN] += 1
@@ -589,9 +587,9 @@ def _visit_channels(m, t, final):  # type: ignore[no-untyped-def]
     """Visit the channels that are due; return the cycle of the next event."""
     soonest = NEVER
     for c in range(m.rule[CHANNELS]):
-        if m.channel[c, NEXT] <= t:
+        if m.next[c] <= t:
             _visit(m, c, t, final)
-        soonest = min(soonest, m.channel[c, NEXT])
+        soonest = min(soonest, m.next[c])
     if m.now[N_LISTED] > 0:
         return t + 1
     for later in range(t + 1, min(soonest, t + len(m.done))):
@@ -631,7 +629,7 @@ def run(m, bank, row, is_write, address, final):  # type: ignore[no-untyped-def]
     position, n, t = 0, len(bank), m.now[CYCLE]
     if final:
         for c in range(m.rule[CHANNELS]):
-            m.channel[c, NEXT] = min(m.channel[c, NEXT], t)
+            m.next[c] = min(m.next[c], t)
     while True:
         m.now[INSIDE] -= m.done[t & (len(m.done) - 1)]
         m.done[t & (len(m.done) - 1)] = 0
@@ -643,8 +641,8 @@ def run(m, bank, row, is_write, address, final):  # type: ignore[no-untyped-def]
             _enter_waiting(m, t)
         while m.now[INSIDE] < m.rule[WINDOW] and position < n:
             kind = is_write[position] & 1
-            q = 2 * (bank[position] // m.rule[BANKS]) + kind
-            s = _take(m, bank[position], row[position], kind, address[position])
+            q = 2 * (bank[position] >> m.rule[BANK_BITS]) + kind
+            s = _take(m, 2 * bank[position] + kind, row[position], address[position])
             position += 1
             room = m.queue[q, ARRIVED_HEAD] < 0 and m.queue[q, LENGTH] < m.rule[QUEUE]
             if room and m.now[ENTERED] < m.rule[ENTERING]:

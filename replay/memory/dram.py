@@ -25,7 +25,9 @@ from replay.memory.mapping import AddressMapping
 #: Rules of rows: a row stays open until another is needed, or closes after each request.
 PAGES = ("open", "closed")
 #: Most banks of a channel, which the compiled code keeps in the bits of a number.
-_MOST_BANKS = 62
+_MOST_BANKS = 32
+#: Requests that are decoded at a time, so that their fields stay in the caches.
+_BLOCK = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -287,13 +289,12 @@ class DramSimulator:
 
     def serve(self, traffic: Traffic) -> None:
         """Serve requests until the next one could enter the window."""
-        if len(traffic) == 0:
-            return
-        address = np.ascontiguousarray(traffic.address, dtype=np.int64)
-        channel, group, bank, row = self.dram.address_mapping.decode(address)
-        banks = channel * self._banks + group * self.dram.banks + bank
-        aligned = address & -self.dram.access_bytes
-        at.run(self._machine, banks, row, np.ascontiguousarray(traffic.is_write, dtype=np.uint8), aligned, 0)
+        for begin in range(0, len(traffic), _BLOCK):
+            address = np.ascontiguousarray(traffic.address[begin : begin + _BLOCK], dtype=np.int64)
+            is_write = np.ascontiguousarray(traffic.is_write[begin : begin + _BLOCK], dtype=np.uint8)
+            channel, group, bank, row = self.dram.address_mapping.decode(address)
+            banks = channel * self._banks + group * self.dram.banks + bank
+            at.run(self._machine, banks, row, is_write, address & -self.dram.access_bytes, 0)
 
     def finish(self) -> DramCounters:
         """Serve what is left, writes in the buffers included, and return the counters since the beginning."""
@@ -308,7 +309,8 @@ class DramSimulator:
         cycles = int(max(m.channel[:, at.DATA_END].max(), 0))
         pending = m.channel[:, at.PENDING_CYCLES] + m.channel[:, at.PENDING_TO] - m.channel[:, at.PENDING_FROM]
         busy = int(moved.sum()) * int(dram.burst_cycles)
-        used = -(-cycles // int(m.now[at.SPAN]))
+        span = 1 << int(m.now[at.SPAN_BITS])
+        used = -(-cycles // span)
         return DramCounters(
             cycles=cycles,
             seconds=cycles / dram.clock_hz,
@@ -325,7 +327,7 @@ class DramSimulator:
             bank_parallelism=float(total[at.BUSY_AREA] / max(1, total[at.BUSY_CYCLES])),
             mean_read_latency_cycles=float(total[at.LATENCY] / max(1, total[at.READS])),
             bytes_by_channel=moved * dram.access_bytes,
-            window_seconds=float(m.now[at.SPAN]) / dram.clock_hz,
+            window_seconds=span / dram.clock_hz,
             bytes_over_time=m.series[:used, :, 0] * dram.access_bytes,
             row_hits_over_time=m.series[:used, :, 1].copy(),
         )
@@ -347,7 +349,8 @@ def _rules(dram: Dram, window: int, entering: int) -> Ints:
         at.RFC: t["rfc"], at.REFI: t["refi"], at.CHANNELS: dram.channels, at.BANKS: dram.bank_groups * dram.banks,
         at.GROUPS: dram.bank_groups, at.QUEUE: dram.queue, at.COMMANDS: dram.commands,
         at.DUAL: int(dram.command_buses == 2), at.CLOSED_PAGE: int(dram.page == "closed"), at.WINDOW: window,
-        at.ENTERING: entering, at.ACCESS_BYTES: dram.access_bytes,
+        at.ENTERING: entering, at.ACCESS_BITS: dram.access_bytes.bit_length() - 1,
+        at.BANK_BITS: (dram.bank_groups * dram.banks).bit_length() - 1,
     }  # fmt: skip
     return np.array([rules[index] for index in at.RULES], dtype=np.int64)
 
@@ -361,21 +364,24 @@ def _machine(dram: Dram, window: int, entering: int) -> at.Machine:
     slot[:, at.FOLLOWING] = np.arange(1, n_slots + 1)
     channel = np.zeros((dram.channels, at.CHANNEL_COLUMNS), dtype=np.int64)
     channel[:, at.COMMAND_AT] = at.NEVER
-    channel[:, at.REFRESH_AT] = channel[:, at.NEXT] = rule[at.REFI] or at.NEVER
-    queue = np.zeros((2 * dram.channels, 7), dtype=np.int64)
-    queue[:, [at.HEAD, at.TAIL, at.ARRIVED_HEAD, at.ARRIVED_TAIL, at.LISTED]] = -1
-    bank = np.zeros((n_banks, at.BANK_COLUMNS), dtype=np.int64)
-    bank[:, [at.ROW, at.FIRST, at.LAST, at.READ_HIT, at.WRITE_HIT]] = -1
+    channel[:, at.REFRESH_AT] = rule[at.REFI] or at.NEVER
+    queue = np.zeros((2 * dram.channels, 5), dtype=np.int64)
+    queue[:, [at.ARRIVED_HEAD, at.ARRIVED_TAIL, at.LISTED]] = -1
+    bank = np.zeros((n_banks, at.KEYS + 2 * dram.commands), dtype=np.int64)
+    bank[:, [at.ROW, at.READ_HIT, at.WRITE_HIT, at.HEAD, at.WRITE_HEAD]] = -1
+    bank[:, at.CAN_ACTIVATE : at.CAN_WRITE + 1] = at.NEVER
+    bank[:, at.BIT] = 1 << (np.arange(n_banks) % (dram.bank_groups * dram.banks))
     now = np.zeros(8, dtype=np.int64)
-    now[at.SPAN] = 1024
+    now[at.SPAN_BITS] = 10
+    bank[:, at.GROUP] = np.arange(n_banks) // dram.banks
     longest = int(max(rule[at.CL], rule[at.CWL]) + rule[at.BURST]) + 3
     return at.Machine(
         rule=rule,
         now=now,
         channel=channel,
+        next=channel[:, at.REFRESH_AT].copy(),
         queue=queue,
         bank=bank,
-        ready=np.full(n_banks, at.NEVER),
         group=np.zeros((dram.channels * dram.bank_groups, 3), dtype=np.int64),
         slot=slot,
         bucket=np.full(1 << max(4, n_slots.bit_length()), -1),

@@ -27,6 +27,8 @@ NAMED: Mapping[str, str] = MappingProxyType(
 )
 #: Numbers of the fields in the tables of the compiled code; rank and column select nothing there.
 _SELECTED = {"ch": 0, "bg": 1, "ba": 2, "ro": 3}
+#: Addresses that are decoded at a time, so that they stay in the first cache.
+_CHUNK = 1024
 _PIECE = re.compile(r"([a-z]{2})(\d+|\*)?")
 
 
@@ -162,15 +164,23 @@ class AddressMapping:
 @compiled
 def _decode(address, table, fields, channels, split_at):  # type: ignore[no-untyped-def]
     """Fill channel, bank group, bank and row of each address."""
-    for i in range(len(address)):
-        at = address[i]
-        channel = 0
+    n = len(address)
+    inner = np.empty(_CHUNK, np.int64)
+    for begin in range(0, n, _CHUNK):
+        count = min(_CHUNK, n - begin)
+        for i in range(count):
+            inner[i] = address[begin + i]
+        for field in range(4):
+            fields[field, begin : begin + count] = 0
         if split_at >= 0:
-            upper = at >> split_at
-            rest = upper // channels
-            channel = upper - rest * channels
-            at = (rest << split_at) | (at & ((1 << split_at) - 1))
-        fields[0, i] = channel
-        fields[1, i] = fields[2, i] = fields[3, i] = 0
+            low = (1 << split_at) - 1
+            for i in range(count):
+                upper = inner[i] >> split_at
+                rest = upper // channels
+                fields[0, begin + i] = upper - rest * channels
+                inner[i] = (rest << split_at) | (inner[i] & low)
         for move in range(len(table)):
-            fields[table[move, 0], i] ^= ((at >> table[move, 1]) & table[move, 2]) << table[move, 3]
+            chosen = fields[table[move, 0], begin : begin + count]
+            down, mask, up = table[move, 1], table[move, 2], table[move, 3]
+            for i in range(count):
+                chosen[i] ^= ((inner[i] >> down) & mask) << up
