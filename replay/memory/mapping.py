@@ -41,8 +41,8 @@ class AddressMapping:
     text : str
         Order of bits from high to low, such as ``"rorabgbachco"``: ro row, ra rank, ba bank, bg bank group, ch channel,
         co column. A field is in pieces if each piece has its number of bits, or ``*`` for all that are left:
-        ``"rorababgco*chco2"``. Fields after a plus sign are combined with bits of the row by exclusive or:
-        ``"rorababgchco+ba+ch"``. Or a name of `NAMED`.
+        ``"rorababgco*chco2"``. Banks after a plus sign are combined with bits of the row by exclusive or,
+        the channel with all bits above it: ``"rorababgchco+ba+ch"``. Or a name of `NAMED`.
     widths : mapping of str to int
         Bits of each field. The number of channels may be no power of two; its width is then 0.
     access_bytes : int
@@ -104,7 +104,7 @@ class AddressMapping:
 
     @cached_property
     def _hashed(self) -> tuple[str, ...]:
-        """Fields that are combined with bits of the row."""
+        """Fields that are combined with higher bits: banks with those of the row, the channel with all above it."""
         fields = tuple(self._expanded.split("+")[1:])
         for field in fields:
             if field not in ("ba", "bg", "ch"):
@@ -119,24 +119,28 @@ class AddressMapping:
         """Moves of bits, shape (n, 4): field, shift down, mask, shift up. Moves to one field are combined by xor."""
         moves: list[tuple[int, int, int, int]] = []
         rows: list[int] = []
-        shift = self.access_bytes.bit_length() - 1
+        shift = end = self.access_bytes.bit_length() - 1
         for field, bits, below in self.pieces:
             if field in _SELECTED and bits:
                 moves.append((_SELECTED[field], shift, (1 << bits) - 1, below))
-            if field == "ro":
-                rows.extend(range(shift, shift + bits))
+            rows.extend(range(shift, shift + bits) if field == "ro" else ())
             shift += bits
+            end = shift if field == "ch" else end
+        banks = [field for field in self._hashed if field != "ch"]
         for field in self._hashed:
             width = self.widths[field]
-            if width == 0 or not rows:
-                continue
-            # Row bits are dealt to the hashed fields in turn, so that each of them depends on others.
-            first = sum(self.widths[other] for other in self._hashed[: self._hashed.index(field)])
-            for bit in range(width):
+            if field == "ch":
+                # All bits above the channel, so that no stride stays on a few channels.
                 moves.extend(
-                    (_SELECTED[field], rows[at], 1, bit)
-                    for at in range(first + bit, len(rows), sum(self.widths[other] for other in self._hashed))
+                    (_SELECTED[field], at, 1, number % width) for number, at in enumerate(range(end, shift)) if width
                 )
+                continue
+            # Row bits are dealt to the fields of banks in turn, so that each of them depends on others.
+            first, step = (
+                sum(self.widths[other] for other in banks[: banks.index(field)]),
+                sum(map(self.widths.__getitem__, banks)),
+            )
+            moves.extend((_SELECTED[field], at, 1, bit) for bit in range(width) for at in rows[first + bit :: step])
         return np.array(moves, dtype=np.int64).reshape(-1, 4)
 
     @cached_property
