@@ -248,7 +248,7 @@ def blocks(stream: Stream, lines: Lines, chosen: Iterable[tuple[int, range]] | N
     """Yield the accesses of a kernel, a block at a time.
 
     Workgroup w runs on unit ``w % units``. A wave of resident workgroups ends before the next one starts. In each step
-    the workgroups take turns: a turn is one instruction of a wavefront.
+    the workgroups take turns: a turn is one instruction of all wavefronts of a workgroup.
 
     Parameters
     ----------
@@ -265,7 +265,7 @@ def blocks(stream: Stream, lines: Lines, chosen: Iterable[tuple[int, range]] | N
         Blocks of about a million accesses, or of one step if that has more.
     """
     resident = lines.units * stream.residency
-    turn = min(stream.threads, lines.wavefront) * stream.vector_bytes
+    turn = stream.threads * stream.vector_bytes
     if chosen is None:
         chosen = ((wave, range(stream.steps)) for wave in range(waves(stream, lines.units)))
     kept: list[Accesses] = []
