@@ -1,0 +1,294 @@
+"""The state of a hierarchy of caches as flat arrays, for compiled code.
+
+A set has four rows of `row` numbers each, beside one another in memory: the lines that its ways hold (`LINE`), what the
+replacement remembers (`AGE`), the valid and the dirty sectors as bits (`SECTORS`), and the cycle when a fill arrives
+(`READY`). Rows are padded to a multiple of 8: the machine compares 8 ways at once.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from profilers.errors import InvalidInputError
+from profilers.trace.arrays import Ints
+from replay.memory.dram import Dram
+from replay.memory.policies import CachePolicy
+from replay.memory.system import REPLACEMENTS, Cache, MemorySystem
+
+#: Replacements.
+LRU, PLRU, RRIP, RANDOM = 0, 1, 2, 3
+#: Rows of a set.
+LINE, AGE, SECTORS, READY = 0, 1, 2, 3
+ROWS = 4
+#: Line of an empty way, and of the padding of a row.
+EMPTY, PADDING = -1, -2
+#: Cycle that never comes: ways of the padding wait for it.
+NEVER = 2**31 - 1
+#: Ways that are compared at once.
+GROUP = 8
+#: Bits for the number of a way, in the key that LRU compares.
+WAY_BITS = 12
+MOST_WAYS = 1 << WAY_BITS
+
+
+#: Counters of a level, by row of `Level.counts`.
+(LOADS, LOAD_HITS, STORES, STORE_HITS, LOAD_SECTORS, LOAD_SECTOR_HITS, STORE_SECTORS, STORE_SECTOR_HITS) = range(8)
+BYPASSES, EVICTIONS, WRITE_BACKS, RINSED, STALL_CYCLES = range(8, 13)
+N_COUNTS = 13
+#: Sectors of a line at most. The numbers of `SECTORS` hold valid sectors, dirty ones, an operand, and whether the line
+#: was used again.
+MOST_SECTORS = 8
+VALID = (1 << MOST_SECTORS) - 1
+DIRTY = VALID << MOST_SECTORS
+OPERAND_AT, USED_AGAIN = 2 * MOST_SECTORS, 1 << 22
+#: Operands that the predictor of reuse tells apart, and shares of the sets in which each operand is always kept.
+OPERANDS = 64
+#: Entries of the table of dirty lines by DRAM row.
+ROW_TABLE = 1 << 14
+#: Rows of `Machine.numbers`: requests that wait to be handed on, accesses so far, random numbers by level, counters by
+#: level, the L2 sectors of each request of a line, for each operand the lines that were used again and those that were
+#: evicted before, and the L2 sectors that hold L1 sectors, by the place of the L1 line in the L2 line.
+REQUESTS, STEPS, SEEDS, COUNTS, ATOMS, REUSE, TRANSLATION = 0, 1, 2, 8, 48, 64, 192
+#: Requests that a line takes at most.
+MOST_ATOMS = REUSE - ATOMS
+#: Rows of `Machine.times`: the latest issue, the last completion, the queue of memory, and the next issue of each unit.
+LATEST, COMPLETED, MEMORY_QUEUE, ISSUE = 0, 1, 2, 4
+#: Levels of a hierarchy.
+L1, L2, LLC = 0, 1, 2
+#: What compiled code knows of a level of caches, all of which stand one after another in `Machine.cells`.
+#:
+#: - begin, fills, heads: rows of `Machine.cells` where the sets begin, where the rings of outstanding fills begin (the
+#:   cycles at which the last `misses` fills of each slice arrive), and where the next rows of these rings begin.
+#: - queue: row of `Machine.times` where the queues of the slices begin.
+#: - counts, seed: rows of `Machine.numbers` where the counters begin, and of the state of the random numbers.
+#: - slice_shift, set_mask: logarithm of `slices` and `sets` - 1 if these are powers of two, otherwise -1.
+#: - row: numbers in a row of a set. The others are those of `Cache`.
+LEVEL = np.dtype(
+    [
+        (name, np.int64)
+        for name in ("begin", "fills", "heads", "queue", "counts", "seed", "line_bytes", "sets", "slices")
+    ]
+    + [(name, np.int64) for name in ("ways", "row", "misses", "replacement", "slice_shift", "set_mask")]
+    + [(name, np.float64) for name in ("latency", "line_cycles")]
+)
+#: What the caches keep, and what they share.
+#:
+#: - loads, stores, allocation_bypass, rinse, operand_bypass: flags of `CachePolicy`.
+#: - dies, in_flight: dies, and accesses that a unit may have outstanding.
+#: - outstanding, next_row, dirty: rows of `Machine.cells` where the rings begin that hold the completions of the last
+#:   accesses of the units, where the next rows of these rings begin, and where the table of dirty lines begins.
+#: - line_shift: logarithm of the L1 lines in an L2 line.
+#: - access_bytes, atoms: bytes of a request to memory, and requests that a whole L2 line takes.
+#: - channels, interleave, row_bytes: channels of the memory, bytes after which addresses go to the next channel, and
+#:   bytes of a row.
+#: - has_llc: whether there is a last-level cache.
+#: - memory_latency, request_cycles: cycles from a request to its data, and cycles in which it occupies the memory.
+#: - slack: cycles by which a unit may be behind the latest issue of all units.
+RULES = np.dtype(
+    [
+        (name, np.int64)
+        for name in ("loads", "stores", "allocation_bypass", "rinse", "operand_bypass", "dies", "in_flight")
+    ]
+    + [(name, np.int64) for name in ("outstanding", "next_row", "dirty", "line_shift", "access_bytes", "atoms")]
+    + [(name, np.int64) for name in ("channels", "interleave", "row_bytes", "has_llc")]
+    + [(name, np.float64) for name in ("memory_latency", "request_cycles", "slack")]
+)
+#: Time from the L2 cache to memory and back without load: 375 cycles from a load to its data, less 193 of the L2 cache,
+#: of a V100 at 1.38 GHz (Jia and others, Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking, 2018).
+MEMORY_SECONDS = 132e-9
+#: Bytes after which addresses go to the next channel.
+INTERLEAVE = 256
+#: Requests that are kept before they are handed on.
+REQUEST_ROOM = 1 << 19
+#: Stands for a last-level cache that a device lacks.
+_NO_CACHE = Cache(1, 1, 1, 1, misses=1)
+
+
+@dataclass(frozen=True)
+class MemoryPipe:
+    """Memory as the caches see it: a latency and a bandwidth.
+
+    Parameters
+    ----------
+    latency : float
+        Cycles of the cache clock from a request to its data, without load.
+    request_cycles : float
+        Cycles of the cache clock in which a request occupies the memory.
+    interleave : int
+        Bytes after which addresses go to the next channel.
+    """
+
+    latency: float
+    request_cycles: float
+    interleave: int = INTERLEAVE
+
+    @classmethod
+    def of(cls, dram: Dram, clock_hz: float, efficiency: float = 1.0) -> "MemoryPipe":
+        """Return the memory of a device; `efficiency` is the share of the peak bandwidth that it reaches."""
+        if not 0 < efficiency <= 1:
+            raise InvalidInputError(f"an efficiency of {efficiency:g} of the memory; it is above 0 and at most 1")
+        cycles = dram.burst_cycles / dram.channels * clock_hz / dram.clock_hz
+        return cls(MEMORY_SECONDS * clock_hz, cycles / efficiency)
+
+
+class Machine(NamedTuple):
+    """All state of a hierarchy of caches for compiled code.
+
+    Attributes
+    ----------
+    cells : array of int32
+        Sets, rings of outstanding fills, rings of outstanding accesses, and the table of dirty lines.
+    numbers : array of int64
+        What the head of this module names by row: counters, random numbers, masks.
+    times : array of float64
+        Cycles: clock, next issue of each unit, and for each queue the service that waits and the latest arrival.
+    address, is_write : array of int64 and of uint8
+        Requests to memory.
+    levels : array of `LEVEL`, shape (3,)
+        L1, L2 and last-level cache.
+    rules : array of `RULES`, shape (1,)
+        What the caches keep, and what they share.
+    """
+
+    cells: npt.NDArray[np.int32]
+    numbers: Ints
+    times: npt.NDArray[np.float64]
+    address: Ints
+    is_write: npt.NDArray[np.uint8]
+    levels: npt.NDArray[np.void]
+    rules: npt.NDArray[np.void]
+
+    def sets(self, level: int) -> npt.NDArray[np.int32]:
+        """Return the sets of a level, shape (sets of all caches, `ROWS`, numbers in a row)."""
+        facts = self.levels[level]
+        cells = self.cells[facts["begin"] : facts["fills"]]
+        return cells.reshape(-1, ROWS, int(facts["row"]))
+
+    def empty(self, level: int) -> None:
+        """Empty the caches of a level."""
+        rows, ways = self.sets(level), int(self.levels[level]["ways"])
+        rows[:, [AGE, SECTORS]] = 0
+        rows[:, LINE], rows[:, READY] = PADDING, NEVER
+        rows[:, LINE, :ways], rows[:, READY, :ways] = EMPTY, 0
+
+
+def check_lines(system: MemorySystem) -> None:
+    """Check that the lines of the levels fit each other."""
+    l1, l2, access = system.l1, system.l2, system.dram.access_bytes
+    for name, cache in (("L1", l1), ("L2", l2), ("last-level", system.llc)):
+        if cache is None:
+            continue
+        sector = access if name == "last-level" else cache.sector_bytes
+        if cache.line_bytes % sector or not 1 <= cache.line_bytes // sector <= MOST_SECTORS:
+            raise InvalidInputError(
+                f"{system.name}: lines of {cache.line_bytes} bytes in sectors of {sector} in the {name} cache; a line "
+                f"has 1 to {MOST_SECTORS} whole sectors"
+            )
+        if cache.ways >= MOST_WAYS:
+            raise InvalidInputError(f"{system.name}: {cache.ways} ways in the {name} cache; at most {MOST_WAYS - 1}")
+    ratio = l2.line_bytes // l1.line_bytes
+    if l2.line_bytes % l1.line_bytes or ratio & (ratio - 1):
+        raise InvalidInputError(
+            f"{system.name}: lines of {l2.line_bytes} bytes in L2 and {l1.line_bytes} in L1; those of L2 are "
+            "1, 2, 4 ... times as long"
+        )
+    if l2.line_bytes % access:
+        raise InvalidInputError(
+            f"{system.name}: an L2 line of {l2.line_bytes} bytes is no multiple of {access} of a request"
+        )
+
+
+def new_machine(system: MemorySystem, policy: CachePolicy, in_flight: int, seed: int, memory: MemoryPipe) -> Machine:
+    """Return empty caches.
+
+    Parameters
+    ----------
+    system : MemorySystem
+        Device; `check_lines` raises no error for it.
+    policy : CachePolicy
+        What the caches keep.
+    in_flight : int
+        Lines that a compute unit may wait for at a time.
+    seed : int
+        Seed of random replacement.
+    memory : MemoryPipe
+        Latency and bandwidth of the memory.
+    """
+    caches = [(system.l1, system.units), (system.l2, system.dies), (system.llc or _NO_CACHE, 1)]
+    levels = np.zeros(len(caches), LEVEL)
+    cells, times = 0, ISSUE + system.units
+    for number, (cache, count) in enumerate(caches):
+        facts, slices = levels[number], count * cache.slices
+        row = -(-cache.ways // GROUP) * GROUP
+        for name in ("line_bytes", "sets", "slices", "ways", "misses", "latency", "line_cycles"):
+            facts[name] = getattr(cache, name)
+        facts["row"], facts["replacement"] = row, REPLACEMENTS.index(cache.replacement)
+        facts["slice_shift"] = _logarithm(cache.slices)
+        facts["set_mask"] = cache.sets - 1 if _logarithm(cache.sets) >= 0 else -1
+        facts["seed"], facts["counts"], facts["queue"] = SEEDS + number, COUNTS + number * N_COUNTS, times
+        facts["begin"], facts["fills"] = cells, cells + slices * cache.sets * ROWS * row
+        facts["heads"] = facts["fills"] + slices * cache.misses
+        cells, times = int(facts["heads"]) + slices, times + 2 * slices
+    rules = _rules(system, policy, in_flight, memory)
+    rules["outstanding"] = cells
+    rules["next_row"] = cells + system.units * in_flight
+    rules["dirty"] = rules["next_row"] + system.units
+    machine = Machine(
+        cells=np.zeros(int(rules["dirty"][0]) + ROW_TABLE, np.int32),
+        numbers=_numbers(system, seed),
+        times=np.zeros(times),
+        address=np.empty(REQUEST_ROOM, np.int64),
+        is_write=np.empty(REQUEST_ROOM, np.uint8),
+        levels=levels,
+        rules=rules,
+    )
+    for number in range(len(caches)):
+        machine.empty(number)
+    return machine
+
+
+def _rules(system: MemorySystem, policy: CachePolicy, in_flight: int, memory: MemoryPipe) -> npt.NDArray[np.void]:
+    """Return what the caches keep and share, without the rows of `Machine.cells`."""
+    l2, dram, rules = system.l2, system.dram, np.zeros(1, RULES)
+    for name in ("loads", "stores", "allocation_bypass", "rinse", "operand_bypass"):
+        rules[name] = getattr(policy, name)
+    for name in ("channels", "row_bytes", "access_bytes"):
+        rules[name] = getattr(dram, name)
+    rules["dies"], rules["in_flight"], rules["has_llc"] = system.dies, in_flight, system.llc is not None
+    rules["line_shift"] = _logarithm(l2.line_bytes // system.l1.line_bytes)
+    rules["atoms"], rules["interleave"] = l2.line_bytes // dram.access_bytes, memory.interleave
+    rules["memory_latency"], rules["request_cycles"] = memory.latency, memory.request_cycles
+    rules["slack"] = memory.latency + l2.latency
+    return rules
+
+
+def _numbers(system: MemorySystem, seed: int) -> Ints:
+    """Return `Machine.numbers` of empty caches."""
+    l1, l2, access = system.l1, system.l2, system.dram.access_bytes
+    ratio, parts = l2.line_bytes // l1.line_bytes, l1.line_bytes // l1.sector_bytes
+    numbers = np.zeros(TRANSLATION + (ratio << MOST_SECTORS), np.int64)
+    numbers[SEEDS : SEEDS + 3] = np.random.default_rng(seed).integers(1, 1 << 62, 3)
+    atoms = np.arange(l2.line_bytes // access)
+    numbers[ATOMS : ATOMS + len(atoms)] = _overlap(atoms * access, access, l2)
+    for part in range(ratio):
+        sectors = _overlap(part * l1.line_bytes + np.arange(parts) * l1.sector_bytes, l1.sector_bytes, l2)
+        for mask in range(1 << parts):
+            chosen = sectors[(mask >> np.arange(parts) & 1).astype(bool)]
+            numbers[TRANSLATION + (part << MOST_SECTORS) + mask] = np.bitwise_or.reduce(chosen, initial=0)
+    return numbers
+
+
+def _overlap(begin: Ints, size: int, cache: Cache) -> Ints:
+    """Return the sectors of a line that overlap runs of `size` bytes, as masks."""
+    sectors = np.arange(cache.line_bytes // cache.sector_bytes)
+    first = sectors * cache.sector_bytes
+    overlap = (first < begin[:, None] + size) & (begin[:, None] < first + cache.sector_bytes)
+    masks: Ints = (overlap << sectors).sum(axis=1)
+    return masks
+
+
+def _logarithm(number: int) -> int:
+    """Return the logarithm of a power of two, otherwise -1."""
+    return number.bit_length() - 1 if number & (number - 1) == 0 else -1
