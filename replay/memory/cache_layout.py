@@ -28,9 +28,9 @@ EMPTY, PADDING = -1, -2
 NEVER = 2**31 - 1
 #: Ways that are compared at once.
 GROUP = 8
-#: Bits for the number of a way, in the key that LRU compares.
-WAY_BITS = 12
-MOST_WAYS = 1 << WAY_BITS
+#: Ways whose order of use LRU keeps in 64 bits, 4 for each.
+ORDERED_WAYS = 16
+_FIRST_ORDER = (0x76543210, 0xFEDCBA98 - (1 << 32))
 
 
 #: Counters of a level, by row of `Level.counts`.
@@ -172,6 +172,8 @@ class Machine(NamedTuple):
         rows[:, [AGE, SECTORS]] = 0
         rows[:, LINE], rows[:, READY] = PADDING, NEVER
         rows[:, LINE, :ways], rows[:, READY, :ways] = EMPTY, 0
+        if self.levels[level]["replacement"] == LRU and ways <= ORDERED_WAYS:
+            rows[:, AGE, :2] = _FIRST_ORDER
 
 
 def check_lines(system: MemorySystem) -> None:
@@ -186,8 +188,6 @@ def check_lines(system: MemorySystem) -> None:
                 f"{system.name}: lines of {cache.line_bytes} bytes in sectors of {sector} in the {name} cache; a line "
                 f"has 1 to {MOST_SECTORS} whole sectors"
             )
-        if cache.ways >= MOST_WAYS:
-            raise InvalidInputError(f"{system.name}: {cache.ways} ways in the {name} cache; at most {MOST_WAYS - 1}")
     ratio = l2.line_bytes // l1.line_bytes
     if l2.line_bytes % l1.line_bytes or ratio & (ratio - 1):
         raise InvalidInputError(

@@ -4,10 +4,9 @@
 `CachePolicy` says what they keep. Their content persists from kernel to kernel.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
@@ -29,6 +28,7 @@ from replay.memory.cache_layout import (
     N_COUNTS,
     NEVER,
     OPERANDS,
+    ORDERED_WAYS,
     READY,
     REQUESTS,
     REUSE,
@@ -50,7 +50,8 @@ from replay.memory.system import MemorySystem
 _LIMIT = 1 << 30
 #: Accesses that are taken between two looks at these numbers.
 _STRIDE = 1 << 22
-_Requests = tuple[Ints, npt.NDArray[np.uint8]]
+#: Columns of `Accesses`, with their types for compiled code.
+_COLUMNS = {"line": np.int64, "sectors": np.uint32, "is_write": np.uint8, "operand": np.int16, "unit": np.int32}
 
 
 @dataclass(frozen=True)
@@ -173,17 +174,15 @@ class Hierarchy:
         InvalidInputError
             An address lies past 2^31 lines, or a unit does not exist.
         """
-        if not len(accesses):
-            return self._traffic([])
-        self._check_range(accesses)
-        columns = tuple(np.ascontiguousarray(getattr(accesses, field.name)) for field in fields(Accesses))
-        kept, begin = [], 0
+        if len(accesses):
+            self._check_range(accesses)
+        columns = tuple(np.require(getattr(accesses, name), kind, ["C", "W"]) for name, kind in _COLUMNS.items())
+        begin = 0
         while begin < len(accesses):
             self._keep_small()
-            end = min(begin + _STRIDE, len(accesses))
-            begin = int(walk(self._machine, columns, (begin, end), self._most))
-            kept.append(self._taken())
-        return self._traffic(kept)
+            self._make_room()
+            begin = int(walk(self._machine, columns, (begin, min(begin + _STRIDE, len(accesses))), self._most))
+        return self._taken()
 
     def flush(self) -> Traffic:
         """End a kernel: empty the L1 caches, write dirty lines of L2 back, and return the requests to memory.
@@ -191,18 +190,18 @@ class Hierarchy:
         Lines of L2 stay, clean. Without rinsing they are written back set by set, with rinsing by DRAM row. A
         last-level cache keeps dirty lines.
         """
-        machine = self._machine
-        addresses, kept, begin = self._dirty_requests(), [], 0
-        machine.times[LATEST] = machine.times[COMPLETED]
+        addresses, begin = self._dirty_requests(), 0
+        times = self._machine.times
+        times[LATEST] = times[COMPLETED]
         while begin < len(addresses):
-            begin = int(send(machine, addresses, begin))
-            kept.append(self._taken())
-        machine.empty(L1)
-        machine.numbers[REUSE : REUSE + 2 * OPERANDS] = 0
-        self._begin += float(machine.times[COMPLETED])
+            self._make_room()
+            begin = int(send(self._machine, addresses, begin))
+        self._machine.empty(L1)
+        self._machine.numbers[REUSE : REUSE + 2 * OPERANDS] = 0
+        self._begin += float(times[COMPLETED])
         self._rewind(NEVER)
-        machine.times[:] = 0
-        return self._traffic(kept)
+        times[:] = 0
+        return self._taken()
 
     def _dirty_requests(self) -> Ints:
         """Return the requests that write the dirty lines of L2 back, which become clean."""
@@ -232,18 +231,22 @@ class Hierarchy:
         if accesses.sectors.max() > self._all_sectors:
             raise InvalidInputError(f"an access to sectors {accesses.sectors.max():b} of a line that has fewer")
 
-    def _taken(self) -> _Requests:
-        """Return the requests so far, and make room for others."""
+    def _make_room(self) -> None:
+        """Make room for requests, if half of it is taken."""
+        machine = self._machine
+        room, count = len(machine.address), int(machine.numbers[REQUESTS])
+        if 2 * count > room:
+            address, is_write = np.empty(2 * room, np.int64), np.empty(2 * room, np.uint8)
+            address[:count], is_write[:count] = machine.address[:count], machine.is_write[:count]
+            self._machine = machine._replace(address=address, is_write=is_write)
+
+    def _taken(self) -> Traffic:
+        """Return the requests that wait to be handed on, and count them."""
         machine, count = self._machine, int(self._machine.numbers[REQUESTS])
         machine.numbers[REQUESTS] = 0
-        return machine.address[:count].copy(), machine.is_write[:count].copy()
-
-    def _traffic(self, kept: list[_Requests]) -> Traffic:
-        """Return requests as traffic, and count them."""
-        address = np.concatenate([np.empty(0, np.int64), *(requests[0] for requests in kept)])
-        is_write = np.concatenate([np.empty(0, np.uint8), *(requests[1] for requests in kept)])
+        address, is_write = machine.address[:count].copy(), machine.is_write[:count].copy()
         writes = int(is_write.sum())
-        self._requests += (len(is_write) - writes, writes)
+        self._requests += (count - writes, writes)
         return Traffic(address, is_write)
 
     def _keep_small(self) -> None:
@@ -275,7 +278,7 @@ class Hierarchy:
         """Count the ages of LRU from 1 again, in the same order."""
         machine, most = self._machine, 0
         for number, level in enumerate(machine.levels):
-            if level["replacement"] == LRU:
+            if level["replacement"] == LRU and level["ways"] > ORDERED_WAYS:
                 ages = machine.sets(number)[:, AGE, : level["ways"]]
                 ranks = ages.argsort(axis=1, kind="stable").argsort(axis=1) + 1
                 ages[:] = np.where(ages > 0, ranks, 0)

@@ -60,22 +60,25 @@ def walk(machine, accesses, bounds, most):  # type: ignore[no-untyped-def]
         Requests that a single access may cause.
     """
     lines, sectors, is_write, operands, units = accesses
-    rules, l1 = machine.rules[0], machine.levels[L1]
+    rules, line_cycles = machine.rules[0], machine.levels[L1].line_cycles
+    latest, completed, following = machine.times[LATEST], machine.times[COMPLETED], bounds[1]
     for i in range(bounds[0], bounds[1]):
         if machine.numbers[REQUESTS] + most > len(machine.address):
-            return i
+            following = i
+            break
         machine.numbers[STEPS] += 1
         unit = np.int64(units[i])
-        slot = rules.outstanding + unit * rules.in_flight + machine.cells[rules.next_row + unit]
-        now = max(machine.times[ISSUE + unit], np.float64(machine.cells[slot]), machine.times[LATEST] - rules.slack)
+        row = machine.cells[rules.next_row + unit]
+        slot = rules.outstanding + unit * rules.in_flight + row
+        now = max(machine.times[ISSUE + unit], np.float64(machine.cells[slot]), latest - rules.slack)
         now, done = _serve(machine, (np.int64(lines[i]), np.int64(sectors[i]), is_write[i], operands[i], unit), now)
-        machine.times[ISSUE + unit] = now + l1.line_cycles
-        machine.times[LATEST] = max(machine.times[LATEST], now)
-        machine.times[COMPLETED] = max(machine.times[COMPLETED], done)
+        machine.times[ISSUE + unit] = now + line_cycles
         machine.cells[slot] = _ceil(done)
-        following = machine.cells[rules.next_row + unit] + 1
-        machine.cells[rules.next_row + unit] = following if following < rules.in_flight else 0
-    return bounds[1]
+        machine.cells[rules.next_row + unit] = row + 1 if row + 1 < rules.in_flight else 0
+        latest, completed = max(latest, now), max(completed, done)
+    machine.times[LATEST] = latest
+    machine.times[COMPLETED] = max(completed, machine.times[MEMORY_QUEUE] + machine.times[MEMORY_QUEUE + 1])
+    return following
 
 
 @bare
@@ -84,8 +87,9 @@ def send(machine, addresses, begin):  # type: ignore[no-untyped-def]
     for i in range(begin, len(addresses)):
         if machine.numbers[REQUESTS] + 1 + MOST_SECTORS > len(machine.address):
             return i
-        now = _request(machine, addresses[i], 1, machine.times[LATEST])
-        machine.times[COMPLETED] = max(machine.times[COMPLETED], now + machine.rules[0].request_cycles)
+        _request(machine, addresses[i], 1, machine.times[LATEST])
+    queued = machine.times[MEMORY_QUEUE] + machine.times[MEMORY_QUEUE + 1]
+    machine.times[COMPLETED] = max(machine.times[COMPLETED], queued)
     return len(addresses)
 
 
@@ -255,21 +259,26 @@ def _fill(machine, level, slice_, at, done):  # type: ignore[no-untyped-def]
     machine.cells[level.heads + slice_] = following if following < level.misses else 0
 
 
-@bare
+@inlined
 def _evict(machine, base, way, now):  # type: ignore[no-untyped-def]
     """Write a line of L2 back if it is dirty, and with rinsing its DRAM row; return when memory has accepted it."""
     rules, l2 = machine.rules[0], machine.levels[L2]
-    line = np.int64(machine.cells[base + LINE * l2.row + way])
-    if line < 0:
+    if machine.cells[base + LINE * l2.row + way] < 0:
         return now
     held = np.int64(machine.cells[base + SECTORS * l2.row + way])
     machine.numbers[l2.counts + EVICTIONS] += 1
     if rules.operand_bypass and not held & USED_AGAIN:
         _learn(machine, base, held, 1)
-    if not held & DIRTY:
-        return now
+    return _evict_dirty(machine, base, way, now) if held & DIRTY else now
+
+
+@bare
+def _evict_dirty(machine, base, way, now):  # type: ignore[no-untyped-def]
+    """Write a dirty line of L2 back, and with rinsing its DRAM row; return when memory has accepted it."""
+    l2 = machine.levels[L2]
+    line = np.int64(machine.cells[base + LINE * l2.row + way])
     done = _write_back(machine, base + SECTORS * l2.row + way, line, now)
-    if rules.rinse:
+    if machine.rules[0].rinse:
         _rinse(machine, base, line, now)
     return done
 
@@ -311,41 +320,47 @@ def _write_back(machine, at, line, now):  # type: ignore[no-untyped-def]
     return done
 
 
-@bare
+@inlined
 def _request(machine, address, is_write, now):  # type: ignore[no-untyped-def]
     """Send a request past L2; return when its data arrive, or for a write when it is accepted."""
-    rules, llc = machine.rules[0], machine.levels[LLC]
-    if rules.has_llc:
-        line = address // llc.line_bytes
-        sector = (address - line * llc.line_bytes) // rules.access_bytes
-        mask = np.int64(1) << sector
-        slice_, base = _place(llc, line, 0)
-        now = _enter(machine, llc.queue + 2 * slice_, now, llc.line_cycles)
-        way, held = find_way(machine, llc, base, line), np.int64(0)
-        if way >= 0:
-            held = np.int64(machine.cells[base + SECTORS * llc.row + way])
-            touch(machine, llc, base, way, machine.numbers[STEPS], False)
-        _count(machine, llc, is_write, mask, held & mask)
-        at = base + SECTORS * llc.row + way
-        if not is_write and held & mask:
-            return max(now, np.float64(machine.cells[base + READY * llc.row + way])) + llc.latency
-        if way < 0:
-            way = find_victim(machine, llc, base, now)
-            if way >= 0:
-                at = base + SECTORS * llc.row + way
-                _evict_llc(machine, base, way, now)
-                _insert(machine, llc, base, way, line, 0)
-                touch(machine, llc, base, way, machine.numbers[STEPS], True)
-        machine.numbers[llc.counts + BYPASSES] += way < 0
-        if is_write and way >= 0:
-            machine.cells[at] |= mask | (mask << MOST_SECTORS)
-            return now
-        done = _to_memory(machine, address, is_write, now)
-        if not is_write and way >= 0:
-            machine.cells[at] |= mask
-            machine.cells[base + READY * llc.row + way] = max(machine.cells[base + READY * llc.row + way], _ceil(done))
-        return done if is_write else done + llc.latency
+    if machine.rules[0].has_llc:
+        return _serve_llc(machine, address, is_write, now)
     return _to_memory(machine, address, is_write, now)
+
+
+@bare
+def _serve_llc(machine, address, is_write, now):  # type: ignore[no-untyped-def]
+    """Serve a request by the last-level cache; return when its data arrive, or for a write when it is accepted."""
+    rules, llc = machine.rules[0], machine.levels[LLC]
+    line = address // llc.line_bytes
+    sector = (address - line * llc.line_bytes) // rules.access_bytes
+    mask = np.int64(1) << sector
+    slice_, base = _place(llc, line, 0)
+    now = _enter(machine, llc.queue + 2 * slice_, now, llc.line_cycles)
+    way, held = find_way(machine, llc, base, line), np.int64(0)
+    if way >= 0:
+        held = np.int64(machine.cells[base + SECTORS * llc.row + way])
+        touch(machine, llc, base, way, machine.numbers[STEPS], False)
+    _count(machine, llc, is_write, mask, held & mask)
+    at = base + SECTORS * llc.row + way
+    if not is_write and held & mask:
+        return max(now, np.float64(machine.cells[base + READY * llc.row + way])) + llc.latency
+    if way < 0:
+        way = find_victim(machine, llc, base, now)
+        if way >= 0:
+            at = base + SECTORS * llc.row + way
+            _evict_llc(machine, base, way, now)
+            _insert(machine, llc, base, way, line, 0)
+            touch(machine, llc, base, way, machine.numbers[STEPS], True)
+    machine.numbers[llc.counts + BYPASSES] += way < 0
+    if is_write and way >= 0:
+        machine.cells[at] |= mask | (mask << MOST_SECTORS)
+        return now
+    done = _to_memory(machine, address, is_write, now)
+    if not is_write and way >= 0:
+        machine.cells[at] |= mask
+        machine.cells[base + READY * llc.row + way] = max(machine.cells[base + READY * llc.row + way], _ceil(done))
+    return done if is_write else done + llc.latency
 
 
 @bare
@@ -370,7 +385,6 @@ def _to_memory(machine, address, is_write, now):  # type: ignore[no-untyped-def]
     machine.numbers[REQUESTS] += 1
     now = _enter(machine, MEMORY_QUEUE, now, machine.rules[0].request_cycles)
     done = now + machine.rules[0].request_cycles
-    machine.times[COMPLETED] = max(machine.times[COMPLETED], done)
     return now if is_write else done + machine.rules[0].memory_latency
 
 
