@@ -25,28 +25,28 @@ _DRAIN_FROM = 8
 (
     CL, CWL, BURST, RCD, RP, RAS, RC, RRD_S, RRD_L, FAW, READ_S, READ_L, WRITE_S, WRITE_L,
     READ_WRITE, WRITE_READ_S, WRITE_READ_L, WRITE_PRECHARGE, READ_PRECHARGE, RFC, REFI,
-    CHANNELS, BANKS, GROUPS, QUEUE, COMMANDS, DUAL, CLOSED_PAGE, WINDOW, ENTERING, ACCESS_BITS, BANK_BITS,
+    CHANNELS, BANKS, GROUP_BANKS, QUEUE, COMMANDS, DUAL, CLOSED_PAGE, WINDOW, ENTERING, ACCESS_BITS, BANK_BITS,
 ) = RULES = range(32)  # fmt: skip
-#: Columns of `Machine.channel`. OPENED and CLOSED are bits of banks with a command to issue; FULL those of full queues.
+#: Columns of `Machine.channel`. FULL are bits of banks whose queue is full.
 (
-    COMMAND_AT, TURN, DRAINING, QUEUED, OPENED, CLOSED, FULL, OLDEST_ACTIVATE, REFRESH_AT, REFRESHES_DUE,
+    COMMAND_AT, TURN, DRAINING, QUEUED, FULL, OLDEST_ACTIVATE, REFRESH_AT, REFRESHES_DUE,
     READS, WRITES, MERGED, READ_HITS, WRITE_HITS, ACTIVATES, PRECHARGES, REFRESHES, LATENCY, READ_COMMANDS,
     WRITE_COMMANDS, PENDING, PENDING_FROM, PENDING_TO, PENDING_CYCLES, BUSY_BANKS, BUSY_AT, BUSY_AREA, BUSY_CYCLES,
     DATA_END, ACTIVATED,
-) = range(31)  # fmt: skip
+) = range(29)  # fmt: skip
 CHANNEL_COLUMNS = ACTIVATED + 4
 #: Columns of `Machine.queue`, two rows a channel: reads, then writes. WANTED are bits of the banks of its requests.
 LENGTH, WANTED, ARRIVED_HEAD, ARRIVED_TAIL, LISTED = range(5)
 #: Columns of `Machine.bank`. READ_HIT and WRITE_HIT are positions in its queue: the oldest requests of the open row.
-#: Its candidates are the earliest cycles of commands that it has to issue, by the bank alone. HEAD and TAIL begin the
-#: list of requests in the read queue of the channel; those of its write buffer follow. From KEYS on stands the queue
-#: of the bank: twice the row of each request, plus 1 for a write; then the slots of the requests.
+#: HEAD and TAIL are the list of its requests in the read queue of the channel; those of the write buffer follow. From
+#: KEYS on stands the queue of the bank: twice the row of each request, plus 1 for a write; then the slots.
 (
     ROW, HITS, COUNT, ACTIVATE_AT, COLUMN_AT, PRECHARGE_AT, READ_HIT, WRITE_HIT, GROUP, BIT,
-    CAN_ACTIVATE, CAN_PRECHARGE, CAN_READ, CAN_WRITE, HEAD, TAIL, WRITE_HEAD, WRITE_TAIL, KEYS,
-) = range(19)  # fmt: skip
-#: Columns of `Machine.group`: earliest cycle of a command by the other banks of the channel.
-ACTIVATE, READ, WRITE = range(3)
+    HEAD, TAIL, WRITE_HEAD, WRITE_TAIL, KEYS,
+) = range(15)  # fmt: skip
+#: Rows of a channel in `Machine.can`, by bank: earliest cycle of a command that a bank has to issue, by the bank alone;
+#: and in `Machine.may`: earliest cycle of such a command by the other banks. A precharge needs nothing of them.
+ACTIVATE, READ, WRITE, PRECHARGE = range(4)
 #: Columns of `Machine.slot`, a request from its arrival to its command. WHERE is twice its bank, plus 1 for a write.
 FOLLOWING, SLOT_ROW, WHERE, ADDED, COPIES, ADDRESS, SEQUENCE, CHAIN = range(8)
 SLOT_COLUMNS = 8
@@ -70,7 +70,8 @@ class Machine(NamedTuple):
     next: Any  #: by channel: next cycle in which it can do something
     queue: Any
     bank: Any
-    group: Any
+    can: Any
+    may: Any
     slot: Any
     bucket: Any  #: by hash of an address: first slot of a chain
     done: Any  #: by cycle, modulo its length: requests that leave the window
@@ -119,14 +120,10 @@ def _set_ready(m, c, b):  # type: ignore[no-untyped-def]
 
     Its oldest request may close the open row if no hit waits, or enough hits were served.
     """
-    bit = m.bank[b, BIT]
-    m.channel[c, OPENED] &= ~bit
-    m.channel[c, CLOSED] &= ~bit
     activate = precharge = read = write = NEVER
     if m.bank[b, COUNT] > 0:
         if m.bank[b, ROW] < 0:
             activate = m.bank[b, ACTIVATE_AT]
-            m.channel[c, CLOSED] |= bit
         else:
             if m.bank[b, READ_HIT] >= 0:
                 read = m.bank[b, COLUMN_AT]
@@ -135,9 +132,9 @@ def _set_ready(m, c, b):  # type: ignore[no-untyped-def]
             enough = m.bank[b, HITS] >= _HIT_LIMIT or (read == NEVER and write == NEVER)
             if enough and m.bank[b, KEYS] >> 1 != m.bank[b, ROW]:
                 precharge = m.bank[b, PRECHARGE_AT]
-            m.channel[c, OPENED] |= bit
-    m.bank[b, CAN_ACTIVATE], m.bank[b, CAN_PRECHARGE] = activate, precharge
-    m.bank[b, CAN_READ], m.bank[b, CAN_WRITE] = read, write
+    i = b - c * m.rule[BANKS]
+    m.can[c, ACTIVATE, i], m.can[c, PRECHARGE, i] = activate, precharge
+    m.can[c, READ, i], m.can[c, WRITE, i] = read, write
 
 
 @inlined
@@ -157,49 +154,65 @@ def _update_bank(m, c, b):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _pick(m, c, t):  # type: ignore[no-untyped-def]
-    """Return the next bank in turn with a command at cycle `t`, or -1; without one, set when the next can issue."""
-    first, turn, soonest = c * m.rule[BANKS], m.channel[c, TURN], NEVER
-    bits = m.channel[c, OPENED]
-    if m.channel[c, CLOSED] != 0:
-        window = m.channel[c, ACTIVATED + m.channel[c, OLDEST_ACTIVATE]]
-        if window <= t:
-            bits |= m.channel[c, CLOSED]
-        else:
-            soonest = window
-    later = bits >> (turn + 1) << (turn + 1)
-    for left in (later, bits ^ later):
-        while left != 0:
-            low = left & -left
-            left ^= low
-            b = first + _POSITIONS[(np.uint64(low) * _SEQUENCE) >> np.uint64(58)]
-            at = _ready_at(m, b)
-            if at <= t:
-                m.channel[c, TURN] = b - first
-                return b
-            soonest = min(soonest, at)
-    m.channel[c, COMMAND_AT] = soonest
-    return -1
+def _ready_at(m, c, i, window):  # type: ignore[no-untyped-def]
+    """Return the earliest cycle of the next command of bank `i` of a channel; `window` is that of its next activate."""
+    activate = max(max(m.can[c, ACTIVATE, i], m.may[c, ACTIVATE, i]), window)
+    read, write = max(m.can[c, READ, i], m.may[c, READ, i]), max(m.can[c, WRITE, i], m.may[c, WRITE, i])
+    return min(min(activate, m.can[c, PRECHARGE, i]), min(read, write))
 
 
 @inlined
-def _ready_at(m, b):  # type: ignore[no-untyped-def]
-    """Return the earliest cycle of the next command of a bank; the window of four activates is not considered."""
-    g = m.bank[b, GROUP]
-    row = min(max(m.bank[b, CAN_ACTIVATE], m.group[g, ACTIVATE]), m.bank[b, CAN_PRECHARGE])
-    column = min(max(m.bank[b, CAN_READ], m.group[g, READ]), max(m.bank[b, CAN_WRITE], m.group[g, WRITE]))
-    return min(row, column)
+def _number(bit):  # type: ignore[no-untyped-def]
+    """Return the number of a single bit."""
+    return _POSITIONS[(np.uint64(bit) * _SEQUENCE) >> np.uint64(58)]
+
+
+@inlined
+def _pick(m, c, t):  # type: ignore[no-untyped-def]
+    """Return the next bank in turn with a command at cycle `t`, or -1; without one, set when the next can issue."""
+    window = m.channel[c, ACTIVATED + m.channel[c, OLDEST_ACTIVATE]]
+    bits, soonest = 0, NEVER
+    for i in range(m.rule[BANKS]):
+        at = _ready_at(m, c, i, window)
+        soonest = min(soonest, at)
+        bits |= np.int64(at <= t) << i
+    if bits == 0:
+        m.channel[c, COMMAND_AT] = soonest
+        return -1
+    turn = m.channel[c, TURN] + 1
+    later = bits >> turn << turn
+    if later == 0:
+        later = bits
+    i = _number(later & -later)
+    m.channel[c, TURN] = i
+    return c * m.rule[BANKS] + i
+
+
+@inlined
+def _delay(m, c, kind, at):  # type: ignore[no-untyped-def]
+    """Let no bank of a channel issue a command of this kind before a cycle."""
+    for i in range(m.rule[BANKS]):
+        m.may[c, kind, i] = max(m.may[c, kind, i], at)
+
+
+@inlined
+def _delay_group(m, c, g, kind, at):  # type: ignore[no-untyped-def]
+    """Let no bank of a group, from bank `g` on, issue a command of this kind before a cycle."""
+    for i in range(g, g + m.rule[GROUP_BANKS]):
+        m.may[c, kind, i] = max(m.may[c, kind, i], at)
 
 
 @inlined
 def _column_position(m, b, t):  # type: ignore[no-untyped-def]
     """Return the position of the request whose data a bank moves at cycle `t`; -1 if it opens or closes a row."""
-    if m.bank[b, ROW] < 0 or m.bank[b, CAN_PRECHARGE] <= t:
+    c = b >> m.rule[BANK_BITS]
+    at = b - c * m.rule[BANKS]
+    if m.bank[b, ROW] < 0 or m.can[c, PRECHARGE, at] <= t:
         return -1
     read, write = m.bank[b, READ_HIT], m.bank[b, WRITE_HIT]
-    if read >= 0 and m.group[m.bank[b, GROUP], READ] > t:
+    if read >= 0 and m.may[c, READ, at] > t:
         read = -1
-    if write >= 0 and m.group[m.bank[b, GROUP], WRITE] > t:
+    if write >= 0 and m.may[c, WRITE, at] > t:
         write = -1
     return max(read, write) if read < 0 or write < 0 else min(read, write)
 
@@ -226,7 +239,7 @@ def _command(m, c, t):  # type: ignore[no-untyped-def]
 @inlined
 def _open_or_close(m, c, b, t):  # type: ignore[no-untyped-def]
     """Issue the activate or precharge of a bank."""
-    rule, n_groups = m.rule, m.rule[GROUPS]
+    rule = m.rule
     if m.bank[b, ROW] >= 0:
         _close(m, c, b, t)
     else:
@@ -235,9 +248,8 @@ def _open_or_close(m, c, b, t):  # type: ignore[no-untyped-def]
         m.bank[b, ACTIVATE_AT] = t + rule[RC]
         m.bank[b, COLUMN_AT] = t + rule[RCD]
         m.bank[b, PRECHARGE_AT] = t + rule[RAS]
-        for g in range(c * n_groups, (c + 1) * n_groups):
-            gap = rule[RRD_L] if g == m.bank[b, GROUP] else rule[RRD_S]
-            m.group[g, ACTIVATE] = max(m.group[g, ACTIVATE], t + gap)
+        _delay(m, c, ACTIVATE, t + rule[RRD_S])
+        _delay_group(m, c, m.bank[b, GROUP], ACTIVATE, t + rule[RRD_L])
         oldest = m.channel[c, OLDEST_ACTIVATE]
         m.channel[c, ACTIVATED + oldest] = t + rule[FAW]
         m.channel[c, OLDEST_ACTIVATE] = (oldest + 1) & 3
@@ -257,16 +269,13 @@ def _close(m, c, b, t):  # type: ignore[no-untyped-def]
 @inlined
 def _move_data(m, c, b, i, t):  # type: ignore[no-untyped-def]
     """Issue the read or write of the request at position `i` of the queue of a bank."""
-    rule, n_groups, is_write = m.rule, m.rule[GROUPS], m.bank[b, KEYS + i] & 1
+    rule, is_write, g = m.rule, m.bank[b, KEYS + i] & 1, m.bank[b, GROUP]
     s = m.bank[b, KEYS + rule[COMMANDS] + i]
-    for g in range(c * n_groups, (c + 1) * n_groups):
-        same = g == m.bank[b, GROUP]
-        if is_write:
-            m.group[g, WRITE] = max(m.group[g, WRITE], t + (rule[WRITE_L] if same else rule[WRITE_S]))
-            m.group[g, READ] = max(m.group[g, READ], t + (rule[WRITE_READ_L] if same else rule[WRITE_READ_S]))
-        else:
-            m.group[g, READ] = max(m.group[g, READ], t + (rule[READ_L] if same else rule[READ_S]))
-            m.group[g, WRITE] = max(m.group[g, WRITE], t + rule[READ_WRITE])
+    _delay(m, c, READ, t + (rule[WRITE_READ_S] if is_write else rule[READ_S]))
+    _delay_group(m, c, g, READ, t + (rule[WRITE_READ_L] if is_write else rule[READ_L]))
+    _delay(m, c, WRITE, t + (rule[WRITE_S] if is_write else rule[READ_WRITE]))
+    if is_write:
+        _delay_group(m, c, g, WRITE, t + rule[WRITE_L])
     to_precharge = t + (rule[WRITE_PRECHARGE] if is_write else rule[READ_PRECHARGE])
     m.bank[b, PRECHARGE_AT] = max(m.bank[b, PRECHARGE_AT], to_precharge)
     hit = 1 if m.bank[b, HITS] > 0 else 0
@@ -377,7 +386,10 @@ def _can_move(m, c, kind):  # type: ignore[no-untyped-def]
 
 @inlined
 def _schedule(m, c, t, final):  # type: ignore[no-untyped-def]
-    """Move a request from the read queue or the write buffer to the queue of its bank."""
+    """Move a request from the read queue or the write buffer to the queue of its bank; return whether one moved.
+
+    A write does not move before a read of the same address; reads move in its place.
+    """
     writes = 2 * c + 1
     if m.channel[c, DRAINING] == 0:
         length = m.queue[writes, LENGTH]
@@ -385,16 +397,20 @@ def _schedule(m, c, t, final):  # type: ignore[no-untyped-def]
         if length >= m.rule[QUEUE] or idle or (final and length > 0 and m.queue[2 * c, LENGTH] == 0):
             m.channel[c, DRAINING] = length
     kind = 1 if m.channel[c, DRAINING] > 0 else 0
-    if not _can_move(m, c, kind):
-        return
-    s = _first_to_move(m, c, kind)
-    if kind == 1:
-        if _find(m, m.slot[s, ADDRESS], 0) >= 0:
-            m.channel[c, DRAINING] = 0
-            return
+    s = -1
+    if kind == 1 and _can_move(m, c, 1):
+        s = _first_to_move(m, c, 1)
         m.channel[c, DRAINING] -= 1
+        if _find(m, m.slot[s, ADDRESS], 0) >= 0:
+            m.channel[c, DRAINING] = kind = 0
+            s = -1
+    if kind == 0 and _can_move(m, c, 0):
+        s = _first_to_move(m, c, 0)
+    if s < 0:
+        return False
     _leave_queue(m, 2 * c + kind, s)
     _append(m, c, s, t)
+    return True
 
 
 @inlined
@@ -404,8 +420,7 @@ def _first_to_move(m, c, kind):  # type: ignore[no-untyped-def]
     while left != 0:
         low = left & -left
         left ^= low
-        b = c * m.rule[BANKS] + _POSITIONS[(np.uint64(low) * _SEQUENCE) >> np.uint64(58)]
-        s = m.bank[b, HEAD + 2 * kind]
+        s = m.bank[c * m.rule[BANKS] + _number(low), HEAD + 2 * kind]
         if left == 0 and best < 0:
             return s
         if m.slot[s, SEQUENCE] < oldest:
@@ -454,9 +469,8 @@ def _append(m, c, s, t):  # type: ignore[no-untyped-def]
     if i == 0 or is_first_hit:
         _set_ready(m, c, b)
         if m.channel[c, REFRESHES_DUE] == 0:
-            at = _ready_at(m, b)
-            if m.bank[b, ROW] < 0:
-                at = max(at, m.channel[c, ACTIVATED + m.channel[c, OLDEST_ACTIVATE]])
+            window = m.channel[c, ACTIVATED + m.channel[c, OLDEST_ACTIVATE]]
+            at = _ready_at(m, c, b - c * m.rule[BANKS], window)
             m.channel[c, COMMAND_AT] = min(m.channel[c, COMMAND_AT], max(t + 1, at))
 
 
@@ -472,13 +486,9 @@ def _visit(m, c, t, final):  # type: ignore[no-untyped-def]
             _refresh(m, c, t)
         else:
             _command(m, c, t)
-    before = m.queue[2 * c, LENGTH] + m.queue[2 * c + 1, LENGTH]
-    if before > 0:
-        _schedule(m, c, t, final)
-    after = m.queue[2 * c, LENGTH] + m.queue[2 * c + 1, LENGTH]
-    moved = after != before and after > 0
-    soonest = min(m.channel[c, COMMAND_AT], m.channel[c, REFRESH_AT])
-    m.next[c] = t + 1 if moved else max(soonest, t + 1)
+    moved = _schedule(m, c, t, final)
+    soonest = max(min(m.channel[c, COMMAND_AT], m.channel[c, REFRESH_AT]), t + 1)
+    m.next[c] = t + 1 if moved and (_can_move(m, c, 0) or _can_move(m, c, 1)) else soonest
 
 
 @inlined

@@ -347,7 +347,7 @@ def _rules(dram: Dram, window: int, entering: int) -> Ints:
         at.WRITE_READ_S: t["cwl"] + burst + t["wtr_s"], at.WRITE_READ_L: t["cwl"] + burst + t["wtr_l"],
         at.WRITE_PRECHARGE: t["cwl"] + burst + t["wr"], at.READ_PRECHARGE: t["rtp"],
         at.RFC: t["rfc"], at.REFI: t["refi"], at.CHANNELS: dram.channels, at.BANKS: dram.bank_groups * dram.banks,
-        at.GROUPS: dram.bank_groups, at.QUEUE: dram.queue, at.COMMANDS: dram.commands,
+        at.GROUP_BANKS: dram.banks, at.QUEUE: dram.queue, at.COMMANDS: dram.commands,
         at.DUAL: int(dram.command_buses == 2), at.CLOSED_PAGE: int(dram.page == "closed"), at.WINDOW: window,
         at.ENTERING: entering, at.ACCESS_BITS: dram.access_bytes.bit_length() - 1,
         at.BANK_BITS: (dram.bank_groups * dram.banks).bit_length() - 1,
@@ -357,9 +357,10 @@ def _rules(dram: Dram, window: int, entering: int) -> Ints:
 
 def _machine(dram: Dram, window: int, entering: int) -> at.Machine:
     """Return the state before the first request."""
-    n_banks = dram.channels * dram.bank_groups * dram.banks
+    per_channel = dram.bank_groups * dram.banks
+    n_banks = dram.channels * per_channel
     rule = _rules(dram, window, entering)
-    n_slots = window + dram.channels * (2 * dram.queue + dram.bank_groups * dram.banks * dram.commands) + 1
+    n_slots = window + dram.channels * (2 * dram.queue + per_channel * dram.commands) + 1
     slot = np.zeros((n_slots, at.SLOT_COLUMNS), dtype=np.int64)
     slot[:, at.FOLLOWING] = np.arange(1, n_slots + 1)
     channel = np.zeros((dram.channels, at.CHANNEL_COLUMNS), dtype=np.int64)
@@ -369,11 +370,10 @@ def _machine(dram: Dram, window: int, entering: int) -> at.Machine:
     queue[:, [at.ARRIVED_HEAD, at.ARRIVED_TAIL, at.LISTED]] = -1
     bank = np.zeros((n_banks, at.KEYS + 2 * dram.commands), dtype=np.int64)
     bank[:, [at.ROW, at.READ_HIT, at.WRITE_HIT, at.HEAD, at.WRITE_HEAD]] = -1
-    bank[:, at.CAN_ACTIVATE : at.CAN_WRITE + 1] = at.NEVER
-    bank[:, at.BIT] = 1 << (np.arange(n_banks) % (dram.bank_groups * dram.banks))
+    bank[:, at.BIT] = 1 << (np.arange(n_banks) % per_channel)
     now = np.zeros(8, dtype=np.int64)
     now[at.SPAN_BITS] = 10
-    bank[:, at.GROUP] = np.arange(n_banks) // dram.banks
+    bank[:, at.GROUP] = np.arange(n_banks) % per_channel // dram.banks * dram.banks
     longest = int(max(rule[at.CL], rule[at.CWL]) + rule[at.BURST]) + 3
     return at.Machine(
         rule=rule,
@@ -382,7 +382,8 @@ def _machine(dram: Dram, window: int, entering: int) -> at.Machine:
         next=channel[:, at.REFRESH_AT].copy(),
         queue=queue,
         bank=bank,
-        group=np.zeros((dram.channels * dram.bank_groups, 3), dtype=np.int64),
+        can=np.full((dram.channels, 4, per_channel), at.NEVER),
+        may=np.zeros((dram.channels, 3, per_channel), dtype=np.int64),
         slot=slot,
         bucket=np.full(1 << max(4, n_slots.bit_length()), -1),
         done=np.zeros(1 << longest.bit_length(), dtype=np.int64),
