@@ -19,6 +19,8 @@ from replay.memory.streams.windows import Window
 
 #: Compute units for which a library chooses a tile if nothing is known: those of an A100.
 _UNITS = 108
+#: Most lookups whose indices are drawn: 8 bytes each are in memory.
+_MOST_LOOKUPS = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def stream_of(
     'tile 128 x 256 x 32'
     """
     rule = _RULES.get(operator.kind)
-    if rule is None or not operator.dims or min(operator.dims) < 1:
+    if rule is None or len(operator.dims) != _DIMS.get(operator.kind, 1) or min(operator.dims) < 1:
         return None
     try:
         return rule(operator, _Launch(workgroups, units, kernel.lower(), indices))
@@ -66,8 +68,6 @@ def stream_of(
 
 
 def _product(operator: Operator, launch: _Launch) -> Stream | None:
-    if len(operator.dims) != 4:
-        return None
     batch, m, n, k = operator.dims
     tiling = library_tiling((batch, m, n, k), operator.element_bytes, workgroups=launch.workgroups, units=launch.units)
     return product((batch, m, n, k), operator.element_bytes, tiling=tiling)
@@ -172,6 +172,8 @@ def _embedding(operator: Operator, launch: _Launch) -> Stream | None:
     if not operator.geometry:
         return None
     rows, columns, lookups = operator.geometry
+    if lookups > _MOST_LOOKUPS:
+        return None
     indices = drawn_indices(rows, lookups) if launch.indices is None else launch.indices
     return embedding((rows, columns), indices, operator.element_bytes)
 
@@ -184,6 +186,8 @@ def _cell(operator: Operator, launch: _Launch) -> Stream | None:
     return cell(kinds[gates], rows, hidden, operator.element_bytes) if gates in kinds else None
 
 
+#: Dimensions of each kind, if not one.
+_DIMS = {"matmul": 4, "batched_matmul": 4, "convolution": 4, "attention": 4, "softmax": 2, "normalization": 2}
 _RULES: Mapping[str, Callable[[Operator, _Launch], Stream | None]] = MappingProxyType(
     {
         "matmul": _product,

@@ -83,36 +83,35 @@ class Walk:
         Workgroups, and steps of each.
     slice_ : int
         Elements of a workgroup in a step.
-    strided : bool
-        Whether all workgroups advance together by the slices of a step (a grid-stride loop). Otherwise each
-        workgroup has a contiguous chunk.
+    chunk : int
+        Elements of the contiguous chunk of a workgroup; 0 if all workgroups advance together by the slices of a step
+        (a grid-stride loop).
     """
 
     elements: int
     workgroups: int
     steps: int
     slice_: int
-    strided: bool
+    chunk: int
 
     @classmethod
     def chunks(cls, elements: int, chunk: int, slice_: int = 0) -> "Walk":
         """Return a loop in which each workgroup passes over its own contiguous chunk, a slice in each step."""
         slice_ = min(slice_ or chunk, chunk)
-        return cls(elements, -(-elements // chunk), -(-chunk // slice_), slice_, strided=False)
+        return cls(elements, -(-elements // chunk), -(-chunk // slice_), slice_, chunk)
 
     @classmethod
     def grid_stride(cls, elements: int, workgroups: int, slice_: int) -> "Walk":
         """Return a grid-stride loop of a number of workgroups."""
-        return cls(elements, workgroups, -(-elements // (workgroups * slice_)), slice_, strided=True)
+        return cls(elements, workgroups, -(-elements // (workgroups * slice_)), slice_, 0)
 
     def ranges(self, workgroups: Ints, step: int) -> tuple[Ints, Ints]:
         """Return the first and the end element of each workgroup in a step; empty ranges have equal ends."""
-        if self.strided:
+        if not self.chunk:
             begin = (step * self.workgroups + workgroups) * self.slice_
             bound = np.full_like(begin, self.elements)
         else:
-            chunk = -(-self.elements // self.workgroups)
-            begin = workgroups * chunk + step * self.slice_
-            bound = np.minimum((workgroups + 1) * chunk, self.elements)
+            begin = workgroups * self.chunk + step * self.slice_
+            bound = np.minimum((workgroups + 1) * self.chunk, self.elements)
         begin = np.minimum(begin, bound)
         return begin, np.minimum(begin + self.slice_, bound)

@@ -142,7 +142,7 @@ def _passing(name: str, data: Pass, walk: Walk, *, threads: int) -> Stream:
         residency=resident_workgroups(threads),
         in_flight=max(len(data.reads), 1),
         element_bytes=data.element_bytes,
-        assumptions=(loop + (", in a grid-stride loop" if walk.strided else ""),),
+        assumptions=(loop + ("" if walk.chunk else ", in a grid-stride loop"),),
     )
 
 

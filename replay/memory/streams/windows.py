@@ -4,6 +4,7 @@
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -182,33 +183,54 @@ class _Pooling:
         bytes_ = {"a": inputs * sizes[0], "b": outputs * sizes[0], "c": max(outputs * sizes[1], 1)}
         self.addresses = [array.address for array in operands(**bytes_)]
 
-    def taps_a_step(self, taps: tuple[int, int], length: int) -> int:
-        """Return how many rows of the kernel a step covers, for rows of a number of threads."""
-        segments = -(-_THREADS // length) + 1
-        return max(min(taps[0], _MOST_TILES // (segments * taps[1])), 1)
+    @property
+    def taps(self) -> tuple[int, int]:
+        """Rows and columns of the loads of a thread."""
+        raise NotImplementedError
+
+    @property
+    def length(self) -> int:
+        """Threads of a row."""
+        raise NotImplementedError
+
+    @cached_property
+    def each(self) -> int:
+        """Loads of a thread in a step."""
+        segments = -(-_THREADS // self.length) + 1
+        return max(min(self.taps[0] * self.taps[1], _MOST_TILES // segments), 1)
+
+    @property
+    def steps(self) -> int:
+        """Steps of a workgroup."""
+        return -(-self.taps[0] * self.taps[1] // self.each)
+
+    def loads(self, step: int) -> tuple[Ints, Ints]:
+        """Return row and column of the loads of a step."""
+        last = min((step + 1) * self.each, self.taps[0] * self.taps[1])
+        row, column = np.divmod(np.arange(step * self.each, last, dtype=np.int64), self.taps[1])
+        return row, column
 
 
 class _Forward(_Pooling):
     """Tiles of the forward pass of a pooling."""
 
     @property
-    def each(self) -> int:
-        """Rows of the kernel in a step."""
-        return self.taps_a_step(self.window.kernel, self.width)
+    def taps(self) -> tuple[int, int]:
+        """Rows and columns of the kernel."""
+        return self.window.kernel
 
     @property
-    def steps(self) -> int:
-        """Steps of a workgroup."""
-        return -(-self.window.kernel[0] // self.each)
+    def length(self) -> int:
+        """Columns of the output."""
+        return self.width
 
     def __call__(self, workgroups: Ints, step: int) -> Tiles:
         """Return the tiles of workgroups in a step."""
         begin = workgroups * _THREADS
         end = np.minimum(begin + _THREADS, self.counts[1])
-        number, row, first, last = (column[:, None, None] for column in pieces(begin, end, self.width))
+        number, row, first, last = (column[:, None] for column in pieces(begin, end, self.width))
         plane, y = np.divmod(row, self.height)
-        i = np.arange(step * self.each, min((step + 1) * self.each, self.window.kernel[0]))[:, None]
-        j = np.arange(self.window.kernel[1])
+        i, j = self.loads(step)
         ahead, inside = self.window.inputs(y, y + 1, i, axis=0, extent=self.rows)
         left, count = self.window.inputs(first, last, j, axis=1, extent=self.columns)
         offset = (plane * self.rows + ahead) * self.columns + left
@@ -238,34 +260,28 @@ class _Backward(_Pooling):
         return -(-kernel[0] // stride[0]), -(-kernel[1] // stride[1])
 
     @property
-    def each(self) -> int:
-        """Rows of windows in a step."""
-        return self.taps_a_step(self.taps, self.columns)
-
-    @property
-    def steps(self) -> int:
-        """Steps of a workgroup."""
-        return -(-self.taps[0] // self.each)
+    def length(self) -> int:
+        """Columns of the input."""
+        return self.columns
 
     def __call__(self, workgroups: Ints, step: int) -> Tiles:
         """Return the tiles of workgroups in a step."""
         begin = workgroups * _THREADS
         end = np.minimum(begin + _THREADS, self.counts[0])
-        number, row, first, last = (column[:, None, None, None] for column in pieces(begin, end, self.columns))
+        number, row, first, last = (column[:, None, None] for column in pieces(begin, end, self.columns))
         plane, y = np.divmod(row, self.rows)
         kernel, stride, padding = self.window.kernel, self.window.stride, self.window.padding
-        i = np.arange(step * self.each, min((step + 1) * self.each, self.taps[0]))[:, None, None]
+        i = self.loads(step)[0][:, None]
         top = (y + padding[0]) // stride[0] - i
         holds = (top >= 0) & (top < self.height) & (top * stride[0] - padding[0] + kernel[0] > y)
         left = np.maximum(-((kernel[1] - 1 - first - padding[1]) // stride[1]), 0)
         right = np.minimum((last - 1 + padding[1]) // stride[1] + 1, self.width)
         offset = (plane * self.height + top) * self.width + left
-        repeated = 0 * np.arange(self.taps[1])[:, None]
         arrays = [(1, self.element_bytes), *([(2, self.index_bytes)] if self.index_bytes else [])]
         index, size = (np.array(column) for column in zip(*arrays, strict=True))
         reads = Tiles.of(
             workgroups[number],
-            np.array(self.addresses)[index] + (offset + repeated) * size,
+            np.array(self.addresses)[index] + offset * size,
             index,
             rows=holds.astype(np.int64),
             width=np.maximum(right - left, 0) * size,
