@@ -250,7 +250,7 @@ class _GatheredProduct:
     def __init__(self, gather: _Gather, tiling: Tiling | None) -> None:
         pixels, filters, taps = gather.sizes
         groups, size = gather.groups, gather.element_bytes
-        self.gather, self.tiling = gather, tiling or library_tiling((groups, pixels, filters, taps), size)
+        self.gather, self.tiling = gather, tiling or library_tiling((groups, pixels, filters, taps), size, most_parts=1)
         self.grid = -(-pixels // self.tiling.rows), -(-filters // self.tiling.columns)
         self.workgroups = groups * self.grid[0] * self.grid[1]
         self.slices = -(-taps // self.tiling.depth)

@@ -1,7 +1,7 @@
 """The stream of an operator of a trace: `stream_of`."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from profilers.errors import InvalidInputError
@@ -143,10 +143,9 @@ def _convolution(operator: Operator, launch: _Launch) -> Stream | None:
     pixels, products, taps = shape.sizes
     sizes = {"forward": (pixels, products, taps), "data": _data_sizes(shape), "weight": (products, taps, pixels)}
     tiling = library_tiling(
-        (groups, *sizes[direction]), operator.element_bytes, workgroups=launch.workgroups, units=launch.units
-    )
-    if direction != "weight":
-        tiling = replace(tiling, parts=1)
+        (groups, *sizes[direction]), operator.element_bytes, workgroups=launch.workgroups, units=launch.units,
+        **({} if direction == "weight" else {"most_parts": 1}),
+    )  # fmt: skip
     return implicit_product(shape, operator.element_bytes, direction=direction, order=order, tiling=tiling)
 
 

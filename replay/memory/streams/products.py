@@ -73,7 +73,12 @@ class Tiling:
 
 
 def library_tiling(
-    sizes: tuple[int, int, int, int], element_bytes: int = 4, *, workgroups: int = 0, units: int = 108
+    sizes: tuple[int, int, int, int],
+    element_bytes: int = 4,
+    *,
+    workgroups: int = 0,
+    units: int = 108,
+    most_parts: int = _PARTS[-1],
 ) -> Tiling:
     """Return the tiling that a library would choose.
 
@@ -88,18 +93,20 @@ def library_tiling(
         several do. If none does, the choice is that for an unknown launch.
     units : int
         Compute units for which the library chooses (`replay.costs.products.library_grid`).
+    most_parts : int
+        Most parts that the depth is split into.
 
     Examples
     --------
     >>> print(library_tiling((1, 4096, 4096, 4096), 2, workgroups=512))
     tile 128 x 256 x 32
     """
-    rows, columns, parts = _grid(sizes, workgroups, units)
+    rows, columns, parts = _grid(sizes, workgroups, units, most_parts)
     return Tiling(rows, columns, max(_SLICE_BYTES // element_bytes, 1), min(parts, sizes[3]))
 
 
 @lru_cache(maxsize=4096)
-def _grid(sizes: tuple[int, int, int, int], workgroups: int, units: int) -> tuple[int, int, int]:
+def _grid(sizes: tuple[int, int, int, int], workgroups: int, units: int, most_parts: int) -> tuple[int, int, int]:
     """Return rows and columns of the tile, and parts of the depth."""
     batch, m, n, k = sizes
     matching = [
@@ -107,11 +114,11 @@ def _grid(sizes: tuple[int, int, int, int], workgroups: int, units: int) -> tupl
         for rows in _SIDES
         for columns in _SIDES
         for parts in _PARTS
-        if batch * -(-m // rows) * -(-n // columns) * parts == workgroups and parts <= k
+        if batch * -(-m // rows) * -(-n // columns) * parts == workgroups and parts <= min(k, most_parts)
     ]
     if matching:
         return min(matching, key=lambda grid: (grid[2], _edge_cost(m, n, grid), -grid[0] * grid[1], grid))
-    return library_grid((batch, m, n), units, most_parts=min(max(k // _LEAST_DEPTH, 1), _PARTS[-1] // 2))
+    return library_grid((batch, m, n), units, most_parts=min(max(k // _LEAST_DEPTH, 1), most_parts))
 
 
 def _edge_cost(m: int, n: int, grid: tuple[int, int, int]) -> float:
