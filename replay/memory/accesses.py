@@ -296,7 +296,8 @@ def accesses_of(tiles: Tiles, lines: Lines, turn_bytes: int) -> Accesses:
     bounds = np.append(starts, len(tiles)).astype(np.int64)
     columns = _expand(
         tiles.address, tiles.rows, tiles.pitch, tiles.width, tiles.operand, tiles.is_write,
-        bounds, tiles.workgroup[starts] % lines.units, lines.line_bytes, lines.sector_bytes, turn_bytes,
+        bounds, tiles.workgroup[starts] % lines.units,
+        lines.line_bytes.bit_length() - 1, lines.sector_bytes.bit_length() - 1, turn_bytes,
     )  # fmt: skip
     return Accesses(*columns)
 
@@ -306,48 +307,52 @@ def _joined(several: list[Accesses]) -> Accesses:
 
 
 @compiled
-def _expand(address, rows, pitch, width, operand, is_write, bounds, unit, line_bytes, sector_bytes, turn_bytes):  # type: ignore[no-untyped-def]
+def _expand(address, rows, pitch, width, operand, is_write, bounds, unit, line_shift, sector_shift, turn_bytes):  # type: ignore[no-untyped-def]
     """Return line, sectors, is_write, operand and unit of each access, with the workgroups in turn."""
     n_touches = 0
     for tile in range(len(address)):
-        for row in range(rows[tile]):
-            begin = address[tile] + row * pitch[tile]
-            n_touches += (begin + width[tile] - 1) // line_bytes - begin // line_bytes + 1
+        begin = address[tile]
+        for _ in range(rows[tile]):
+            n_touches += ((begin + width[tile] - 1) >> line_shift) - (begin >> line_shift) + 1
+            begin += pitch[tile]
     line, sectors = np.empty(n_touches, np.int64), np.empty(n_touches, np.uint32)
-    written, operands_, units = (
-        np.empty(n_touches, np.uint8),
-        np.empty(n_touches, np.int16),
-        np.empty(n_touches, np.int32),
-    )
+    written, operands_ = np.empty(n_touches, np.uint8), np.empty(n_touches, np.int16)
+    units = np.empty(n_touches, np.int32)
     groups = len(bounds) - 1
+    # Groups with tiles left, in order; for each its tile, its row, and the first byte of the row that is not touched.
+    waiting = np.arange(groups)
     tile_of, row_of, byte_of = bounds[:-1].copy(), np.zeros(groups, np.int64), np.zeros(groups, np.int64)
-    filled, left = 0, groups
+    last_in_line, filled, left = (1 << line_shift) - 1, 0, groups
     while left > 0:
-        left = 0
-        for group in range(groups):
-            budget = turn_bytes
-            while budget > 0 and tile_of[group] < bounds[group + 1]:
-                tile = tile_of[group]
-                begin = address[tile] + row_of[group] * pitch[tile] + byte_of[group]
-                end = address[tile] + row_of[group] * pitch[tile] + width[tile]
-                number = begin // line_bytes
-                last = min(end, (number + 1) * line_bytes)
-                first_sector = (begin - number * line_bytes) // sector_bytes
-                last_sector = (last - 1 - number * line_bytes) // sector_bytes
-                mask = np.uint32(0)
-                for sector in range(first_sector, last_sector + 1):
-                    mask |= np.uint32(1) << np.uint32(sector)
-                line[filled], sectors[filled] = number, mask
-                written[filled], operands_[filled], units[filled] = is_write[tile], operand[tile], unit[group]
-                filled += 1
-                budget -= last - begin
-                byte_of[group] += last - begin
-                if last == end:
-                    byte_of[group] = 0
-                    row_of[group] += 1
-                    if row_of[group] == rows[tile]:
-                        row_of[group] = 0
-                        tile_of[group] += 1
-            if tile_of[group] < bounds[group + 1]:
-                left += 1
+        kept = 0
+        for position in range(left):
+            group = waiting[position]
+            tile, row, byte, last_tile = tile_of[group], row_of[group], byte_of[group], bounds[group + 1]
+            on, budget = unit[group], turn_bytes
+            while budget > 0 and tile < last_tile:
+                start = address[tile] + row * pitch[tile]
+                begin, end = start + byte, start + width[tile]
+                number, by = operand[tile], is_write[tile]
+                while budget > 0 and begin < end:
+                    stop = min((begin | last_in_line) + 1, end)
+                    first = (begin & last_in_line) >> sector_shift
+                    last = ((stop - 1) & last_in_line) >> sector_shift
+                    line[filled] = begin >> line_shift
+                    sectors[filled] = ((2 << (last - first)) - 1) << first
+                    written[filled], operands_[filled], units[filled] = by, number, on
+                    filled += 1
+                    budget -= stop - begin
+                    begin = stop
+                byte = begin - start
+                if begin == end:
+                    byte = 0
+                    row += 1
+                    if row == rows[tile]:
+                        row = 0
+                        tile += 1
+            tile_of[group], row_of[group], byte_of[group] = tile, row, byte
+            if tile < last_tile:
+                waiting[kept] = group
+                kept += 1
+        left = kept
     return line, sectors, written, operands_, units
