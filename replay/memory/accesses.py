@@ -269,13 +269,15 @@ def blocks(stream: Stream, lines: Lines, chosen: Iterable[tuple[int, range]] | N
     if chosen is None:
         chosen = ((wave, range(stream.steps)) for wave in range(waves(stream, lines.units)))
     kept: list[Accesses] = []
+    count = 0
     for wave, steps in chosen:
         workgroups = np.arange(wave * resident, min((wave + 1) * resident, stream.workgroups), dtype=np.int64)
         for step in steps:
             kept.append(accesses_of(stream.tiles(workgroups, step), lines, turn))
-            if sum(map(len, kept)) >= _BLOCK:
+            count += len(kept[-1])
+            if count >= _BLOCK:
                 yield _joined(kept)
-                kept = []
+                kept, count = [], 0
     if kept:
         yield _joined(kept)
 
