@@ -260,7 +260,8 @@ def _rules(system: MemorySystem, policy: CachePolicy, in_flight: int, memory: Me
     rules["line_shift"] = _logarithm(l2.line_bytes // system.l1.line_bytes)
     rules["atoms"], rules["interleave"] = l2.line_bytes // dram.access_bytes, memory.interleave
     rules["memory_latency"], rules["request_cycles"] = memory.latency, memory.request_cycles
-    rules["slack"] = memory.latency + l2.latency
+    llc_latency = system.llc.latency if system.llc else 0
+    rules["slack"] = 2 * (memory.latency + llc_latency + l2.latency + system.l1.latency)
     return rules
 
 

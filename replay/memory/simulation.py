@@ -144,11 +144,17 @@ def simulate(
 
 
 def _lines_in_flight(stream: Stream, system: MemorySystem) -> int:
-    """Return the lines that a compute unit waits for at a time: by its wavefronts, and what each has in flight."""
-    resident = min(stream.residency, -(-stream.workgroups // system.units))
-    wavefronts = resident * -(-stream.threads // system.wavefront)
+    """Return the accesses that a compute unit waits for at a time: of each resident workgroup, some instructions.
+
+    An instruction waits for all lines that it touches. Their number follows from the first step.
+    """
+    first = stream.tiles(np.arange(min(stream.workgroups, system.units), dtype=np.int64), 0)
     line = system.l1.line_bytes
-    return wavefronts * stream.in_flight * max(min(stream.threads, system.wavefront) * stream.vector_bytes // line, 1)
+    last = (first.address + first.width - 1) // line - first.address // line + 1
+    touched = float((first.rows * last).sum())
+    mean_bytes = float((first.rows * first.width).sum()) / max(touched, 1.0) if touched else float(line)
+    resident = min(stream.residency, -(-stream.workgroups // system.units))
+    return max(round(resident * stream.in_flight * stream.threads * stream.vector_bytes / mean_bytes), 1)
 
 
 def _elsewhere(stream: Stream, warm: Collection[str]) -> Stream:

@@ -27,6 +27,10 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 PARTIAL_BYTES = 4
 
 
+#: Slices that a kernel loads ahead of the one that it multiplies (CUTLASS, multistage pipelines: two to four).
+_STAGES = 2
+
+
 @dataclass(frozen=True)
 class Tiling:
     """How workgroups divide a matrix product.
@@ -64,8 +68,8 @@ class Tiling:
         return max(min(_ACCUMULATORS // (self.rows * self.columns), 8), 1)
 
     def loads(self, element_bytes: int) -> int:
-        """Return the loads of 16 bytes of a thread in a step, which are in flight together."""
-        return max((self.rows + self.columns) * self.depth * element_bytes // (self.threads * 16), 1)
+        """Return the loads of 16 bytes that a thread has in flight: those of the next slice, and of the one after."""
+        return max(_STAGES * (self.rows + self.columns) * self.depth * element_bytes // (self.threads * 16), 1)
 
     def __str__(self) -> str:
         split = f" in {self.parts} parts" if self.parts > 1 else ""
