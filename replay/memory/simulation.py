@@ -13,7 +13,8 @@ import numpy as np
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
 from replay.memory.accesses import Lines, Stream, Tiles, blocks, waves
-from replay.memory.caches import CacheCounters, Hierarchy, LevelCounters, MemoryPipe
+from replay.memory.cache_layout import MemoryPipe
+from replay.memory.caches import CacheCounters, Hierarchy, LevelCounters
 from replay.memory.dram import DramCounters, DramSimulator
 from replay.memory.policies import CachePolicy
 from replay.memory.system import MemorySystem
@@ -22,8 +23,9 @@ from replay.memory.system import MemorySystem
 MOST_ACCESSES = 2_000_000
 #: Shares of these accesses: the first waves, waves that only fill the caches again, and each half that is measured.
 _FIRST, _REFILL, _HALF = 0.25, 0.25, 0.25
-#: Steps by which the data of a wave are estimated, and waves that get a share of the accesses.
-_PROBED, _WAVES = 4, 8
+#: Steps by which the data of a wave are estimated; the steps that stand for all touch less than a cache of their share
+#: by this factor.
+_PROBED, _ROOM = 4, 2.0
 #: Most requests that the memory takes at a time.
 _MOST_WINDOW = 4096
 _LEVELS = ("l1", "l2", "llc")
@@ -132,6 +134,12 @@ def simulate(
     """
     if not streams:
         raise InvalidInputError("no kernel to simulate")
+    if len(streams) == 1 and (share := _share_of_steps(streams[0], system, most_accesses)) < 1.0:
+        shorter = simulate(
+            [_shortened(streams[0], share)], _with_share(system, share), policy,
+            flops_per_s=flops_per_s, most_accesses=most_accesses, warm=warm, seed=seed,
+        )  # fmt: skip
+        return _lengthened(shorter, streams[0], share)
     in_flight = max(_lines_in_flight(stream, system) for stream in streams)
     pipe = MemoryPipe(system.memory_latency, MemoryPipe.of(system.dram, system.clock_hz).request_cycles)
     caches = Hierarchy(system, policy, in_flight=in_flight, seed=seed, memory=pipe)
@@ -155,6 +163,55 @@ def _lines_in_flight(stream: Stream, system: MemorySystem) -> int:
     mean_bytes = float((first.rows * first.width).sum()) / max(touched, 1.0) if touched else float(line)
     resident = min(stream.residency, -(-stream.workgroups // system.units))
     return max(round(resident * stream.in_flight * stream.threads * stream.vector_bytes / mean_bytes), 1)
+
+
+def _share_of_steps(stream: Stream, system: MemorySystem, most_accesses: int) -> float:
+    """Return the share of the steps that are alike that stands for all; 1 if the kernel is small.
+
+    The share of the caches that goes with it must hold what the workgroups touch in a step.
+    """
+    if stream.alike <= _PROBED:
+        return 1.0
+    probed = list(blocks(stream, _lines(system), [(0, range(_PROBED))]))
+    accesses = sum(map(len, probed)) / _PROBED
+    touched = sum(len(np.unique(block.line)) for block in probed) / _PROBED * system.l1.line_bytes
+    resident = min(stream.workgroups, system.units * stream.residency)
+    every = accesses * stream.alike * stream.workgroups / resident
+    least = max(_PROBED, _ROOM * touched * stream.alike / (system.l2.size * system.dies))
+    return min(max(most_accesses / every, least / stream.alike), 1.0)
+
+
+def _shortened(stream: Stream, share: float) -> Stream:
+    """Return a kernel with a share of the steps that are alike, and of the rows that its other steps touch."""
+    kept = max(round(stream.alike * share), 1)
+
+    def tiles(workgroups: Ints, step: int) -> Tiles:
+        if step < kept:
+            return stream.tiles(workgroups, step)
+        touched = stream.tiles(workgroups, step - kept + stream.alike)
+        rows = np.maximum(np.round(touched.rows * share).astype(np.int64), 1)
+        return replace(touched, rows=rows, pitch=touched.pitch * touched.rows // rows)
+
+    steps, flops = kept + stream.steps - stream.alike, stream.flops * share
+    return replace(stream, steps=steps, alike=0, tiles=tiles, flops=flops)
+
+
+def _with_share(system: MemorySystem, share: float) -> MemorySystem:
+    """Return a system with a share of the caches behind the L1."""
+    smaller = system.scaled("l2", share)
+    return smaller.scaled("llc", share) if system.llc else smaller
+
+
+def _lengthened(kernel: KernelMemory, stream: Stream, share: float) -> KernelMemory:
+    """Return the result of a kernel from that of a share of its steps."""
+    counters = {name: value / share for name, value in kernel.counters.items()}
+    times = (kernel.seconds / share, kernel.compute_s / share, kernel.caches_s / share, kernel.memory_s / share)
+    return KernelMemory(*times, stream.footprint, counters, kernel.simulated_share * share, kernel.error, kernel.dram)
+
+
+def _lines(system: MemorySystem) -> Lines:
+    """Return the lines of the L1 caches."""
+    return Lines(system.l1.line_bytes, system.l1.sector_bytes, system.units, system.wavefront)
 
 
 def _elsewhere(stream: Stream, warm: Collection[str]) -> Stream:
@@ -210,63 +267,31 @@ class _Run:
     def kernel(self, stream: Stream, flops_per_s: float, most_accesses: int) -> KernelMemory:
         """Return the time of a kernel, of whose waves some stand for others if it has more accesses."""
         count = waves(stream, self.system.units)
-        steps, first = self._first_wave(stream, most_accesses, ends=count == 1)
-        budget = most_accesses // max(int(first.counters["accesses"] * steps / max(stream.alike, steps)), 1)
+        first = self.waves(stream, range(1), ends=count == 1)
+        budget = most_accesses // max(int(first.counters["accesses"]), 1)
         half, refill = max(int(_HALF * budget), 1), max(int(_REFILL * budget), 1)
         begin = max(int(_FIRST * budget), 1)
         measured = refill + 2 * half
         whole_waves = count <= max(budget, begin + measured + 1)
-        first = first.plus(self.waves(stream, range(1, count if whole_waves else begin), steps, ends=whole_waves))
+        first = first.plus(self.waves(stream, range(1, count if whole_waves else begin), ends=whole_waves))
         if whole_waves:
-            return self._result(stream, first, flops_per_s, error=0.0, simulated=steps / max(stream.alike, steps))
+            return self._result(stream, first, flops_per_s, error=0.0)
         middle = (begin + count - measured) // 2
-        self.waves(stream, range(middle, middle + refill), steps)
+        self.waves(stream, range(middle, middle + refill))
         early, late = (
-            self.waves(stream, range(start, start + half), steps) for start in (middle + refill, middle + refill + half)
+            self.waves(stream, range(start, start + half)) for start in (middle + refill, middle + refill + half)
         )
         both = early.plus(late)
         whole = first.plus(both.times((stream.workgroups - first.workgroups) / both.workgroups))
         spread = max(_spread(early.cycles, late.cycles), _spread(early.memory_s, late.memory_s))
-        simulated = (first.workgroups + both.workgroups) / stream.workgroups * steps / max(stream.alike, steps)
+        simulated = (first.workgroups + both.workgroups) / stream.workgroups
         self.caches.flush()
         return self._result(stream, whole, flops_per_s, error=spread, simulated=simulated)
 
-    def _first_wave(self, stream: Stream, most_accesses: int, *, ends: bool) -> tuple[int, _Segment]:
-        """Run the first wave; return how many of its steps that are alike were run, and its cost.
-
-        Some of them stand for all if a wave touches more than the caches hold, so that no later wave finds its data.
-        """
-        if not stream.alike:
-            return stream.steps, self.waves(stream, range(1), stream.steps, ends=ends)
-        probed = min(stream.alike, _PROBED)
-        touched = [np.unique(block.line) for block in blocks(stream, self.lines, [(0, range(probed))])]
-        step_bytes = sum(map(len, touched)) * self.lines.line_bytes / probed
-        held = self.system.llc.size if self.system.llc else self.system.l2.size * self.system.dies
-        steps = stream.alike
-        if step_bytes * stream.alike > held:
-            accesses = self.segment(stream, [(0, range(probed))]).counters["accesses"] / probed
-            steps = int(np.clip(most_accesses / _WAVES / accesses, probed, stream.alike))
-        return steps, self.waves(stream, range(1), steps, ends=ends)
-
-    @property
-    def lines(self) -> Lines:
-        """Lines of the L1 caches."""
-        l1 = self.system.l1
-        return Lines(l1.line_bytes, l1.sector_bytes, self.system.units, self.system.wavefront)
-
-    def waves(self, stream: Stream, chosen: range, steps: int, *, ends: bool = False) -> _Segment:
-        """Run waves of a kernel, of whose steps that are alike `steps` stand for all; with its end, flush caches."""
+    def waves(self, stream: Stream, chosen: range, *, ends: bool = False) -> _Segment:
+        """Run waves of a kernel; with its end, L1 caches are emptied and dirty lines written back."""
         resident = self.system.units * stream.residency
-        cost = _Segment(0.0, 0.0, 0.0, {}, None)
-        if steps >= stream.alike:
-            cost = self.segment(stream, [(wave, range(stream.steps)) for wave in chosen], ends=ends)
-        else:
-            for wave in chosen:
-                begin = wave * steps % (stream.alike - steps + 1)
-                body = self.segment(stream, [(wave, range(begin, begin + steps))])
-                tail = range(stream.alike, stream.steps)
-                last = self.segment(stream, [(wave, tail)], ends=ends and wave == chosen[-1])
-                cost = cost.plus(body.times(stream.alike / steps)).plus(last)
+        cost = self.segment(stream, [(wave, range(stream.steps)) for wave in chosen], ends=ends)
         workgroups = min(chosen.stop * resident, stream.workgroups) - chosen.start * resident if chosen else 0
         return replace(cost, workgroups=float(workgroups))
 
@@ -276,7 +301,7 @@ class _Run:
         dram_ = self.system.dram
         memory = DramSimulator(dram_, window=self.window, entering=2 * dram_.channels)
         accesses = 0
-        for block in blocks(stream, self.lines, chosen):
+        for block in blocks(stream, _lines(self.system), chosen):
             accesses += len(block)
             memory.serve(self.caches.access(block))
         if ends:
@@ -291,7 +316,7 @@ class _Run:
         return _Segment(0.0, counters.pop("cycles"), dram.seconds, counters, dram)
 
     def _result(
-        self, stream: Stream, whole: _Segment, flops_per_s: float, *, error: float, simulated: float
+        self, stream: Stream, whole: _Segment, flops_per_s: float, *, error: float, simulated: float = 1.0
     ) -> KernelMemory:
         units = self.system.units
         idle = units * -(-stream.workgroups // units) / stream.workgroups
