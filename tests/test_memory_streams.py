@@ -175,6 +175,7 @@ def test_adam_reads_four_lists_and_writes_three() -> None:
         (softmax(11, 1500), {"x": 3}),
         (softmax(3, 9000, 2, backward=True), {"gradient": 2, "y": 2}),
         (softmax(11, 1000, registers=256), {"x": 3}),
+        (softmax(11, 9000, registers=9000), {"x": 1}),
         (layer_norm(11, 1500), {"x": 2, "scale": 11, "shift": 11}),
         (layer_norm(11, 1500, registers=2048), {"x": 1, "scale": 11, "shift": 11}),
         (layer_norm(5, 300, backward=True), {"gradient": 2, "x": 2, "scale": 5}),
@@ -199,6 +200,16 @@ def test_a_long_row_comes_back_after_the_row() -> None:
     stream = softmax(2, 24_000, 2)
     widths = [stream.tiles(np.array([1]), step).width.tolist() for step in range(stream.steps)]
     assert widths == [[16384], [16384], [15232]] * 2 + [[16384] * 2, [16384] * 2, [15232] * 2]
+
+
+def test_a_long_row_in_shared_memory_is_read_whole_before_it_is_written() -> None:
+    operator = rowwise("softmax", 2, 24_000, 2)
+    shared, again = stream_of(operator), stream_of(operator, kernel="cunn_SoftMaxForward<8, c10::Half>")
+    assert shared is not None and again is not None
+    assert sums(shared) == {"x": (96_000, 0), "y": (0, 96_000)} and sums(again)["x"] == (3 * 96_000, 0)
+    assert [shared.tiles(np.array([0]), step).is_write.tolist() for step in range(6)] == [[False]] * 3 + [[True]] * 3
+    longer = stream_of(rowwise("softmax", 2, 24_576, 2))
+    assert longer is not None and sums(longer)["x"] == (3 * 2 * 24_576 * 2, 0)
 
 
 WINDOWS = [
@@ -468,6 +479,7 @@ def of_call(name: str, shapes: list, dtypes: list | None = None, values: list | 
         (attention((2, 3, 100, 32), (3, 80)), 0),
         (attention((2, 4, 100, 32), (2, 80), causal=True), 0),
         (of_call("conv2d", [[2, 6, 9, 9], [8, 6, 3, 3], []], None, ["", "", "", "[1]", "[1]", "[1]"]), 0),
+        (of_call("conv1d", [[2, 6, 90], [8, 3, 3], []], None, ["", "", "", "[1]", "[1]", "[1]"]), 0),
     ],
 )  # fmt: skip
 def test_an_operator_of_a_trace_touches_the_bytes_that_it_counts(operator: Operator, extra: int) -> None:

@@ -208,11 +208,14 @@ def _convolution(call: Call, *, stride: int, transposed: int | None = None) -> O
 
 
 def _convolution_geometry(images: Shape, weight: Shape, settings: tuple[list[int], ...]) -> tuple[int, ...]:
-    """Return the geometry of a convolution of images (`Operator.geometry`); empty for other extents and dilations."""
+    """Return the geometry of a convolution (`Operator.geometry`), lines as images of a row; empty if it is dilated."""
     strides, paddings, dilations = settings
-    if len(images) != 4 or any(gap != 1 for gap in dilations) or images[1] % weight[1]:
+    if len(images) not in (3, 4) or any(gap != 1 for gap in dilations) or images[1] % weight[1]:
         return ()
-    return (*images, weight[0], *weight[2:], *strides, *paddings, images[1] // weight[1])
+    row: Shape = (1,) if len(images) == 3 else ()
+    padding = (0,) * len(row)
+    window = (*row, *weight[2:], *row, *strides, *padding, *paddings)
+    return (*images[:2], *row, *images[2:], weight[0], *window, images[1] // weight[1])
 
 
 def _padding_first_convolution(call: Call, *, padding: int) -> Operator:

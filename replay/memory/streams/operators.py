@@ -1,5 +1,6 @@
 """The stream of an operator of a trace: `stream_of`."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -13,12 +14,21 @@ from replay.memory.streams.convolutions import Convolution, implicit_product
 from replay.memory.streams.lookups import drawn_indices, embedding
 from replay.memory.streams.products import library_tiling, product
 from replay.memory.streams.recurrent import GATES, cell
-from replay.memory.streams.rowwise import batch_norm, batch_norm_per_activation, layer_norm, softmax
+from replay.memory.streams.rowwise import (
+    REGISTER_ELEMENTS,
+    batch_norm,
+    batch_norm_per_activation,
+    layer_norm,
+    shared_memory_row,
+    softmax,
+)
 from replay.memory.streams.streaming import Pass, optimizer, reduction, streaming_pass
 from replay.memory.streams.windows import Window
 
 #: Compute units for which a library chooses a tile if nothing is known: those of an A100.
 _UNITS = 108
+#: PyTorch's kernels of a softmax that read a long row again in each pass.
+_REREADING = re.compile(r"cunn_softmax(?:forward|backward)(?![a-z])")
 #: Most lookups whose indices are drawn: 8 bytes each are in memory.
 _MOST_LOOKUPS = 1 << 26
 
@@ -48,7 +58,8 @@ def stream_of(
     units : int
         Compute units for which a library chooses the tile of a product whose launch is unknown.
     kernel : str
-        Name of the kernel. It tells the order of dimensions of a convolution, and which gradient it computes.
+        Name of the kernel. It tells the order of dimensions of a convolution and which gradient it computes, and
+        whether a softmax reads its rows again.
     indices : array of int64, optional
         Measured indices of an embedding; by default uniform, which is the worst case for caches.
 
@@ -75,7 +86,10 @@ def _product(operator: Operator, launch: _Launch) -> Stream | None:
 
 def _softmax(operator: Operator, launch: _Launch) -> Stream | None:
     rows, columns = operator.dims
-    return softmax(rows, columns, operator.element_bytes, backward=_is_backward(operator))
+    size, backward = operator.element_bytes, _is_backward(operator)
+    reads_again = _REREADING.search(launch.kernel) is not None
+    registers = REGISTER_ELEMENTS if reads_again else shared_memory_row(columns, size)
+    return softmax(rows, columns, size, backward=backward, registers=registers)
 
 
 def _normalization(operator: Operator, launch: _Launch) -> Stream | None:

@@ -18,6 +18,7 @@ from replay.memory.streams.splitting import STEP_BYTES, checked_sizes, pieces, r
 REGISTER_ELEMENTS = 1024
 _SHORT_ROWS, _SHORTEST_ROW, _ROWS_OF_SHORTEST = 4, 128, 8
 _THREADS, _MOST_THREADS = 128, 1024
+_VECTOR_BYTES, _SHARED_BYTES, _SUM_BYTES = 16, 48 << 10, 128
 #: Threads of a workgroup of a batch norm (MIOpen's `BatchNormFwdTrain*`).
 _BATCH_THREADS = 256
 #: FLOP of an element forward and backward (`replay.graph.operators.rowwise`).
@@ -49,7 +50,8 @@ def softmax(
     backward : bool
         Whether to return the backward pass, which reads the result and its gradient.
     registers : int
-        Longest row that stays in registers: 1,024 in PyTorch, 256 in MIOpen.
+        Longest row that stays in registers or shared memory: 1,024 in older PyTorch, 256 in
+        MIOpen, `shared_memory_row` in PyTorch 2.
 
     Notes
     -----
@@ -63,12 +65,27 @@ def softmax(
     checked_sizes(rows=rows, columns=columns)
     result = Sweep(("gradient", "y"), ("x_gradient",)) if backward else Sweep(("x",), ("y",))
     again = [Sweep(result.reads)] * (1 if backward else 2)
-    in_registers = columns <= registers
     flops = _SOFTMAX_FLOPS[backward] * rows * columns
-    plan = _Rows(rows, columns, element_bytes, float(flops), [result] if in_registers else [*again, result])
+    sweeps = _once(result, columns, element_bytes) if columns <= registers else [*again, result]
+    plan = _Rows(rows, columns, element_bytes, float(flops), sweeps)
     short = _ROWS_OF_SHORTEST if columns <= _SHORTEST_ROW else _SHORT_ROWS
     name = f"softmax{' backward' if backward else ''} {rows} x {columns}"
-    return _over_rows(name, plan, rows_a_group=short if in_registers else 1)
+    return _over_rows(name, plan, rows_a_group=short if columns <= min(registers, REGISTER_ELEMENTS) else 1)
+
+
+def shared_memory_row(columns: int, element_bytes: int) -> int:
+    """Return the longest row of a softmax that PyTorch 2 keeps on the chip, for rows of so many elements.
+
+    Rows that whole vectors of 16 bytes make up stay in 48 KiB of shared memory, beside the 128 bytes of a sum
+    (``cunn_SoftMaxForwardSmem``). Others stay in registers, as far as these hold them.
+
+    Examples
+    --------
+    >>> shared_memory_row(8192, 2), shared_memory_row(8191, 2)
+    (24512, 1024)
+    """
+    whole = columns * element_bytes % _VECTOR_BYTES == 0
+    return (_SHARED_BYTES - _SUM_BYTES) // element_bytes if whole else REGISTER_ELEMENTS
 
 
 def layer_norm(
@@ -85,7 +102,7 @@ def layer_norm(
     backward : bool
         Whether to return the kernel of the gradient of the input; it reads the input and the incoming gradient twice.
     registers : int
-        Longest row that stays in registers; PyTorch keeps none, fused kernels keep up to some 8,192 elements.
+        Longest row that stays in registers or shared memory; PyTorch keeps none.
 
     Notes
     -----
@@ -99,9 +116,16 @@ def layer_norm(
     checked_sizes(rows=rows, columns=columns)
     statistics = Sweep(("gradient", "x")) if backward else Sweep(("x",))
     result = Sweep(("gradient", "x", "scale"), ("x_gradient",)) if backward else Sweep(("x", "scale", "shift"), ("y",))
-    sweeps = [result] if columns <= registers else [statistics, result]
+    sweeps = _once(result, columns, element_bytes) if columns <= registers else [statistics, result]
     plan = _Rows(rows, columns, element_bytes, float(_NORM_FLOPS[backward] * rows * columns), sweeps)
     return _over_rows(f"layer norm{' backward' if backward else ''} {rows} x {columns}", plan, rows_a_group=1)
+
+
+def _once(sweep: Sweep, columns: int, element_bytes: int) -> list[Sweep]:
+    """Return the sweeps over a row that stays on the chip: a longer row is read whole before it is written."""
+    if columns * element_bytes <= STEP_BYTES // len(sweep.reads):
+        return [sweep]
+    return [Sweep(sweep.reads), Sweep((), sweep.writes)]
 
 
 @dataclass(frozen=True)
@@ -113,6 +137,16 @@ class _Rows:
     element_bytes: int
     flops: float
     sweeps: Sequence[Sweep]
+
+    @property
+    def arrays_read(self) -> int:
+        """Most arrays that a sweep reads."""
+        return max(len(sweep.reads) for sweep in self.sweeps)
+
+    @property
+    def passes(self) -> int:
+        """Sweeps that read."""
+        return sum(bool(sweep.reads) for sweep in self.sweeps)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -127,7 +161,7 @@ def _over_rows(name: str, plan: _Rows, *, rows_a_group: int) -> Stream:
     arrays = operands(**plan.sizes)
     index = {array.name: number for number, array in enumerate(arrays)}
     row_bytes = plan.columns * plan.element_bytes
-    chunk = min(STEP_BYTES // len(plan.sweeps[-1].reads) // plan.element_bytes * plan.element_bytes, row_bytes)
+    chunk = min(STEP_BYTES // plan.arrays_read // plan.element_bytes * plan.element_bytes, row_bytes)
     if rows_a_group > 1:
         chunk = row_bytes
     chunks = -(-row_bytes // chunk)
@@ -153,7 +187,7 @@ def _over_rows(name: str, plan: _Rows, *, rows_a_group: int) -> Stream:
         return Tiles.joined(*several)
 
     threads = _THREADS if rows_a_group > 1 else _row_threads(plan.columns, plan.element_bytes)
-    passes = "stay in registers" if len(plan.sweeps) == 1 else f"are read in {len(plan.sweeps)} passes"
+    passes = "stay on the chip" if plan.passes == 1 else f"are read in {plan.passes} passes"
     return Stream(
         name,
         arrays,
@@ -162,7 +196,7 @@ def _over_rows(name: str, plan: _Rows, *, rows_a_group: int) -> Stream:
         tiles=tiles,
         flops=plan.flops,
         threads=threads,
-        vector_bytes=plan.element_bytes if rows_a_group > 1 else 16,
+        vector_bytes=plan.element_bytes if rows_a_group > 1 else _VECTOR_BYTES,
         residency=resident_workgroups(threads),
         in_flight=_in_flight(plan, threads, rows_a_group),
         element_bytes=plan.element_bytes,
@@ -172,13 +206,13 @@ def _over_rows(name: str, plan: _Rows, *, rows_a_group: int) -> Stream:
 
 def _in_flight(plan: _Rows, threads: int, rows_a_group: int) -> int:
     """Return the loads of a thread that wait together: a row in registers is loaded whole, longer ones by vectors."""
-    arrays = len(plan.sweeps[-1].reads)
+    arrays = plan.arrays_read
     return max(rows_a_group * plan.columns // threads, 1) * arrays if rows_a_group > 1 else 2 * arrays
 
 
 def _row_threads(columns: int, element_bytes: int) -> int:
     """Return the threads for a row: a power of two up to 1,024, each with a vector of 16 bytes or more."""
-    vectors = -(-columns * element_bytes // 16)
+    vectors = -(-columns * element_bytes // _VECTOR_BYTES)
     return min(max(1 << (vectors - 1).bit_length(), _THREADS), _MOST_THREADS)
 
 
