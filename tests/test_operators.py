@@ -86,6 +86,21 @@ def of(name: str, shapes: list, dtypes: list | None = None, values: list | None 
         (of("_softmax_backward_data", [[4, 100], [4, 100], [], []]), "softmax", 4 * 400, 3200, 1600),
         (of("add", [[4, 5], [5], []]), "elementwise", 20, 4 * 25, 80),
         (of("gelu", [[3, 7], []], [H, ""]), "elementwise", 8 * 21, 42, 42),
+        # 2 x 3 planes of 5 x 5 outputs, each with a position of 8 bytes.
+        (
+            of("max_pool2d_with_indices", [[2, 3, 9, 9]], None, ["", "[3, 3]", "[2]", "[1]", "[1]", "False"]),
+            "pooling",
+            9 * 150,
+            4 * 486,
+            12 * 150,
+        ),
+        (
+            of("avg_pool2d_backward", [[2, 3, 4, 4], [2, 3, 8, 8]], None, ["", "", "[2]", "[]", "[0]", "False"]),
+            "pooling",
+            4 * 96,
+            4 * 96,
+            4 * 384,
+        ),
         (of("sum", [[8, 9], [], []]), "reduction", 72, 288, 4),
         (of("embedding", [[1000, 16], [4, 3], []], [F, "long int", ""]), "embedding", 0, 12 * 64 + 96, 12 * 64),
         (of("_thnn_fused_lstm_cell", [[2, 32], [2, 32], [2, 8]]), "rnn", 24 * 16, 4 * (64 + 64 + 16), 4 * (32 + 64)),
@@ -114,6 +129,7 @@ def test_counts_by_hand(found: Operator | None, kind: str, flops: float, read: f
         ("convolution", [[2, 3, 8, 8], [16, 3, 3, 3]]),
         ("bmm", [[2, 3], "text"]),
         ("embedding", [[1000], [3]]),
+        ("max_pool2d_with_indices", [[2, 3, 9, 9]]),
         ("nothing_known", [[2, 3]]),
     ],
 )

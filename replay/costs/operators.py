@@ -257,6 +257,33 @@ def _batch_norm(call: Call, at: int = 0, *, backward: bool = False) -> Operator:
     return replace(norm, geometry=(x[0], x[1], prod(x[2:])))
 
 
+#: Bytes of the position of a maximum.
+_INDEX_BYTES = 8
+
+
+def _pooling(call: Call, *, maximum: bool, backward: bool = False) -> Operator:
+    """Return a pooling of images; that of a maximum writes, and backward reads, the positions of maxima."""
+    first = 2 if backward else 1
+    (x,) = call.sizes(first - 1)
+    kernel, padding = call.integers(first), call.integers(first + 2)
+    _require(len(x) == 4 and kernel is not None and padding is not None)
+    dilation = call.integers(first + 3) if maximum else None
+    _require(not call.flag(first + (4 if maximum else 3)) and all(gap == 1 for gap in dilation or []))
+    sides, steps, paddings = (
+        _per_dimension(setting or [], 2) for setting in (kernel, call.integers(first + 1) or kernel, padding)
+    )
+    extent = [
+        (size + 2 * pad - side) // max(step, 1) + 1
+        for size, side, step, pad in zip(x[2:], sides, steps, paddings, strict=True)
+    ]
+    _require(min(extent) > 0)
+    size, outputs = call.element_bytes(first - 1), x[0] * x[1] * prod(extent)
+    pooled, index = outputs * size, outputs * _INDEX_BYTES if maximum else 0
+    moved = (pooled + index, prod(x) * size) if backward else (prod(x) * size, pooled + index)
+    operator = streaming("pooling", *moved, outputs, size, each=float(prod(sides)))
+    return replace(operator, geometry=(*x, *sides, *steps, *paddings))
+
+
 def _elementwise(call: Call, *, each: float = 1.0) -> Operator:
     """Return an operator that reads all tensors and writes an output of their broadcast shape."""
     tensors = call.tensors()
@@ -352,8 +379,18 @@ class _RuleFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _RULES: tuple[Callable[..., Operator], ...] = (
-    *(_product, _scaled_product, _linear, _matrix_vector, _attention, _rowwise, _batch_norm, _elementwise, _fill),
-    *(_convolution, _padding_first_convolution, _convolution_backward, _copy, _gather_lists, _reduction, _embedding),
+    *(_product, _scaled_product, _linear, _matrix_vector, _attention, _rowwise, _batch_norm, _pooling),
+    *(
+        _elementwise,
+        _fill,
+        _convolution,
+        _padding_first_convolution,
+        _convolution_backward,
+        _copy,
+        _gather_lists,
+        _reduction,
+        _embedding,
+    ),
     *(_embedding_backward, _cell, _optimizer),
 )
 

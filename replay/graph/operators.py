@@ -23,7 +23,7 @@ class Operator:
     ----------
     kind : str
         ``"matmul"``, ``"batched_matmul"``, ``"convolution"``, ``"attention"``, ``"normalization"``, ``"softmax"``,
-        ``"elementwise"``, ``"reduction"``, ``"embedding"``, ``"rnn"``, ``"optimizer"`` or ``"copy"``.
+        ``"elementwise"``, ``"reduction"``, ``"embedding"``, ``"rnn"``, ``"optimizer"``, ``"pooling"`` or ``"copy"``.
     flops : float
         Floating-point operations; a multiply and an add count as two.
     bytes_read, bytes_written : float
@@ -37,8 +37,8 @@ class Operator:
     geometry : tuple of int
         Shape that `dims` do not tell; empty if unknown. Batch norm: (images, channels, elements of a channel).
         Convolution of images: (images, channels, rows, columns, filters, rows and columns of the kernel, those of the
-        stride, those of the padding, groups). Embedding: (rows, columns, lookups). Recurrent cell: (sequences,
-        hidden elements, gates).
+        stride, those of the padding, groups). Pooling: the same without filters and groups. Embedding: (rows, columns,
+        lookups). Recurrent cell: (sequences, hidden elements, gates).
     """
 
     kind: str

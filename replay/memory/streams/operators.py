@@ -23,7 +23,7 @@ from replay.memory.streams.rowwise import (
     softmax,
 )
 from replay.memory.streams.streaming import Pass, optimizer, reduction, streaming_pass
-from replay.memory.streams.windows import Window
+from replay.memory.streams.windows import Window, pooling
 
 #: Compute units for which a library chooses a tile if nothing is known: those of an A100.
 _UNITS = 108
@@ -181,6 +181,19 @@ def _attention(operator: Operator, launch: _Launch) -> Stream | None:
     return tiled_attention(shape, size, backward=backward)
 
 
+def _pooling(operator: Operator, launch: _Launch) -> Stream | None:
+    if not operator.geometry:
+        return None
+    n, c, h, w, *window = operator.geometry
+    size, inputs = operator.element_bytes, n * c * h * w * operator.element_bytes
+    # Forward reads the input; backward writes its gradient. The other bytes are outputs, and positions of maxima.
+    backward = operator.bytes_written == inputs and operator.bytes_read != inputs
+    others = operator.bytes_read if backward else operator.bytes_written
+    shape = Window((window[0], window[1]), (window[2], window[3]), (window[4], window[5]))
+    index_bytes = round(others / operator.dims[0]) - size
+    return pooling((n, c, h, w), shape, size, backward=backward, index_bytes=index_bytes)
+
+
 def _embedding(operator: Operator, launch: _Launch) -> Stream | None:
     if not operator.geometry:
         return None
@@ -215,5 +228,6 @@ _RULES: Mapping[str, Callable[[Operator, _Launch], Stream | None]] = MappingProx
         "attention": _attention,
         "embedding": _embedding,
         "rnn": _cell,
+        "pooling": _pooling,
     }
 )
