@@ -41,8 +41,8 @@ def measurements(root: Path) -> Path:
 
 def test_the_table_holds_every_suite_of_the_contract() -> None:
     assert list(SUITES) == [
-        "kernels", "collectives", "models", "training", "selection", "replay", "contention", "occupancy", "published",
-        "intervals", "audit",
+        "kernels", "collectives", "models", "training", "selection", "replay", "contention", "occupancy", "memory",
+        "published", "intervals", "audit",
     ]  # fmt: skip
     known = {field.name for field in fields(SuiteOptions)}
     for name in SUITES:
@@ -76,7 +76,8 @@ def test_only_some_unused_files_are_named_unless_all_are_asked_for(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "suite", ["kernels", "collectives", "models", "training", "selection", "contention", "occupancy", "replay"]
+    "suite",
+    ["kernels", "collectives", "models", "training", "selection", "contention", "occupancy", "memory", "replay"],
 )
 def test_a_folder_without_anything_that_a_suite_knows_is_refused(tmp_path: Path, suite: str) -> None:
     (tmp_path / "notes.txt").write_text("nothing measured")
@@ -84,7 +85,7 @@ def test_a_folder_without_anything_that_a_suite_knows_is_refused(tmp_path: Path,
     assert isinstance(shown.exception, NotFoundError) and str(shown.exception).startswith(f"{tmp_path}: holds no ")
 
 
-@pytest.mark.parametrize("suite", ["kernels", "collectives", "models", "training", "contention", "occupancy"])
+@pytest.mark.parametrize("suite", ["kernels", "collectives", "models", "training", "contention", "occupancy", "memory"])
 def test_a_suite_that_ships_nothing_says_so(suite: str) -> None:
     shown = run(suite)
     assert isinstance(shown.exception, NotFoundError) and str(shown.exception).startswith("the project ships no ")

@@ -171,7 +171,7 @@ def _number(bit):  # type: ignore[no-untyped-def]
 def _pick(m, c, t):  # type: ignore[no-untyped-def]
     """Return the next bank in turn with a command at cycle `t`, or -1; without one, set when the next can issue."""
     window = m.channel[c, ACTIVATED + m.channel[c, OLDEST_ACTIVATE]]
-    bits, soonest = 0, NEVER
+    bits, soonest = np.int64(0), NEVER
     for i in range(m.rule[BANKS]):
         at = _ready_at(m, c, i, window)
         soonest = min(soonest, at)

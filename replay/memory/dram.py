@@ -26,6 +26,8 @@ from replay.memory.mapping import AddressMapping
 PAGES = ("open", "closed")
 #: Most banks of a channel, which the compiled code keeps in the bits of a number.
 _MOST_BANKS = 32
+#: Requests that enter all channels in a cycle, at least.
+_ENTERING = 8
 #: Requests that are decoded at a time, so that their fields stay in the caches.
 _BLOCK = 1 << 14
 
@@ -271,8 +273,8 @@ class DramSimulator:
         Memory.
     window : int
         Most requests that wait or are outstanding.
-    entering : int
-        Most requests that enter the channels in a cycle.
+    entering : int, optional
+        Most requests that enter the channels in a cycle; by default 8, or what the data buses of all channels need.
 
     Raises
     ------
@@ -280,7 +282,9 @@ class DramSimulator:
         Window or entering is below 1.
     """
 
-    def __init__(self, dram: Dram, window: int = 1024, entering: int = 8) -> None:
+    def __init__(self, dram: Dram, window: int = 1024, entering: int | None = None) -> None:
+        if entering is None:
+            entering = max(_ENTERING, math.ceil(dram.channels / dram.burst_cycles))
         if window < 1 or entering < 1:
             raise InvalidInputError(f"window {window} and entering {entering}: both must be 1 or more")
         self.dram = dram

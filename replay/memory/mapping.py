@@ -88,9 +88,7 @@ class AddressMapping:
             given = sum(int(size) for size in sizes if size not in ("", "*"))
             open_ended = any(size in ("", "*") for size in sizes)
             if given > self.widths[field] or (sizes and not open_ended and given < self.widths[field]):
-                raise self._refusal(
-                    f"{field} ({meaning}) has {given} bits in it, and {self.widths[field]} in the memory"
-                )
+                raise self._refusal(f"it gives {field} ({meaning}) {given} bits; the memory has {self.widths[field]}")
         pieces: list[tuple[str, int, int]] = []
         for field, size in named:
             given = sum(int(other) for name, other in named if name == field and other not in ("", "*"))

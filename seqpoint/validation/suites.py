@@ -42,6 +42,7 @@ SUITES: Mapping[str, str] = MappingProxyType(
         "replay": "Step times of replayed traces.",
         "contention": "Kernels that ran side by side on a device.",
         "occupancy": "Passes of kernels by the workgroups on a compute unit.",
+        "memory": "Caches and DRAM, against another simulator.",
         "published": "What papers report, against our models of their set-ups.",
         "intervals": "Intervals of projections, on jobs that were measured twice.",
         "audit": "Figures of traces, against sums from their tables.",

@@ -1,0 +1,298 @@
+"""Compare the simulation of caches and DRAM with the references in PATH.
+
+A table of DRAM (CSV or Parquet) has the columns mapping, pattern, window, requests, cycles, read_row_hits and
+write_row_hits: the cycles that another simulator needs for a pattern of requests to one stack of HBM2. Bandwidth and
+row hits of each row are compared; agreement says that the timing rules are right, not that a device behaves so.
+
+\b
+seqpoint validate memory ../shared/data/dram/hbm2_reference.csv --verbose
+seqpoint validate memory ../shared/data/dram --gate --json
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from profilers.errors import InvalidInputError, NotFoundError
+from replay.calibration.tables import MeasuredTable
+from replay.memory.dram import DramSimulator, Traffic, find_dram
+from seqpoint.notebook import table_of
+from seqpoint.validation.memory_patterns import dram_patterns
+from seqpoint.validation.rows import ValidationRow, summary_row
+from seqpoint.validation.suites import PREDICTING, Suite, SuiteOptions, SuiteResult, followed, table_columns
+
+#: Standard of the DRAM that the reference simulates.
+REFERENCE_DRAM = "HBM2_8Gb_x128"
+#: Limits: median and 90th percentile of the errors of bandwidth, median difference of row-hit rates, rank correlation.
+_MEDIAN, _P90, _HITS, _ORDER = 0.10, 0.25, 0.05, 0.95
+_MOST = 10**9
+
+
+@dataclass(frozen=True)
+class DramCase:
+    """A pattern of requests that the reference served.
+
+    Parameters
+    ----------
+    mapping, pattern : str
+        Order of address bits, and name of the pattern (`dram_patterns`).
+    window : int
+        Most requests outstanding.
+    cycles : float
+        Cycles that the reference needed.
+    row_hit_rate : float
+        Row hits over requests.
+    source : str
+        File and row.
+    """
+
+    mapping: str
+    pattern: str
+    window: int
+    cycles: float
+    row_hit_rate: float
+    source: str
+
+    @property
+    def name(self) -> str:
+        """Mapping, pattern and window."""
+        return f"{self.pattern}, {self.mapping}, window {self.window}"
+
+
+@dataclass(frozen=True)
+class DramScore:
+    """A pattern with its simulated figures.
+
+    Parameters
+    ----------
+    case : DramCase
+        The pattern.
+    bandwidth_gbps, reference_gbps : float
+        Simulated bandwidth, and that of the reference.
+    row_hit_rate : float
+        Simulated row hits over requests.
+    """
+
+    case: DramCase
+    bandwidth_gbps: float
+    reference_gbps: float
+    row_hit_rate: float
+
+    @property
+    def error(self) -> float:
+        """``|bandwidth - reference| / reference``."""
+        return abs(self.bandwidth_gbps / self.reference_gbps - 1)
+
+    @property
+    def hit_difference(self) -> float:
+        """Absolute difference of the row-hit rates."""
+        return abs(self.row_hit_rate - self.case.row_hit_rate)
+
+    def row(self) -> ValidationRow:
+        """Return the row of the validation: bandwidth, GB/s."""
+        case = f"DRAM bandwidth: {self.case.name}"
+        return ValidationRow(case, self.reference_gbps, self.bandwidth_gbps, self.error, source=self.case.source)
+
+    def content(self) -> dict[str, object]:
+        """Return the score as JSON with stable keys."""
+        return {
+            "mapping": self.case.mapping,
+            "pattern": self.case.pattern,
+            "window": self.case.window,
+            "reference_gbps": self.reference_gbps,
+            "bandwidth_gbps": self.bandwidth_gbps,
+            "error": self.error,
+            "reference_row_hit_rate": self.case.row_hit_rate,
+            "row_hit_rate": self.row_hit_rate,
+        }
+
+
+_patterns = cache(dram_patterns)
+
+
+def read_dram(table: MeasuredTable, name: str) -> list[DramCase]:
+    """Return the patterns of a table of DRAM.
+
+    Parameters
+    ----------
+    table : MeasuredTable
+        Table with the columns of `KINDS`.
+    name : str
+        Name of the file.
+
+    Raises
+    ------
+    InvalidInputError
+        A pattern is unknown, or a value cannot be.
+    """
+    mappings, patterns = table.texts("mapping"), table.texts("pattern")
+    windows, cycles = table.numbers("window", (1, _MOST), whole=True), table.numbers("cycles", (1, 1e15))
+    hits = table.floats("read_row_hits") + table.floats("write_row_hits")
+    cases = []
+    for row, (mapping, pattern) in enumerate(zip(mappings, patterns, strict=True)):  # about 1 us a row
+        if pattern not in _patterns():
+            raise table.refusal(row, f"no pattern {pattern!r:.80}; known are {', '.join(_patterns())}")
+        rate = float(hits[row]) / len(_patterns()[pattern])
+        if not 0 <= rate <= 1:
+            raise table.refusal(row, f"{hits[row]:g} row hits of {len(_patterns()[pattern])} requests")
+        source = f"{name} row {row + 1}"
+        cases.append(DramCase(str(mapping), pattern, int(windows[row]), float(cycles[row]), rate, source))
+    return cases
+
+
+def score_dram(case: DramCase, traffic: Traffic) -> DramScore:
+    """Simulate a pattern.
+
+    Parameters
+    ----------
+    case : DramCase
+        The pattern, with the figures of the reference.
+    traffic : Traffic
+        Its requests.
+    """
+    dram = find_dram(REFERENCE_DRAM).with_mapping(case.mapping)
+    simulator = DramSimulator(dram, window=case.window)
+    simulator.serve(traffic)
+    counters = simulator.finish()
+    moved = len(traffic) * dram.access_bytes * dram.clock_hz * 1e-9
+    return DramScore(case, moved / counters.cycles, moved / case.cycles, counters.row_hit_rate)
+
+
+def dram_rows(scores: Sequence[DramScore]) -> list[ValidationRow]:
+    """Return a row for each pattern, then the summaries that have limits.
+
+    Parameters
+    ----------
+    scores : sequence of DramScore
+        Patterns with their simulated figures.
+    """
+    errors = [score.error for score in scores]
+    hits = float(np.median([score.hit_difference for score in scores]))
+    rows = [
+        *(score.row() for score in scores),
+        summary_row(f"DRAM bandwidth: median of {len(scores)} patterns", float(np.median(errors)), _MEDIAN),
+        summary_row("DRAM bandwidth: 90th percentile", float(np.quantile(errors, 0.9)), _P90),
+        summary_row("DRAM row-hit rate: median difference", hits, _HITS),
+    ]
+    if len(scores) > 2:
+        order = spearmanr([score.bandwidth_gbps for score in scores], [score.reference_gbps for score in scores])
+        rows.append(summary_row("DRAM bandwidth: rank correlation", float(order.statistic), _ORDER, least=True))
+    return rows
+
+
+def _score_dram(cases: Sequence[DramCase], options: SuiteOptions) -> SuiteResult:
+    progress = options.progress(PREDICTING)
+    scores = [score_dram(case, _patterns()[case.pattern]) for case in followed(cases, progress, lambda c: c.name)]
+    columns = {
+        "mapping~": "{mapping}", "pattern~": "{pattern}", "window": "{window}",
+        "reference GB/s": "{reference_gbps:.1f}", "ours GB/s": "{bandwidth_gbps:.1f}", "error %": "{error:.1%}",
+        "reference row hits %": "{reference_row_hit_rate:.1%}", "ours row hits %": "{row_hit_rate:.1%}",
+    }  # fmt: skip
+    contents = [score.content() for score in scores]
+    table = table_of("DRAM against the reference, by pattern", columns, contents, verbose=True)
+    return SuiteResult(dram_rows(scores), {"dram": contents}, [table], scores)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file that the suite reads.
+
+    Parameters
+    ----------
+    columns : frozenset of str
+        Columns by which the kind is known.
+    read : callable
+        Return the cases of a table, given the table and the name of the file.
+    score : callable
+        Predict the cases and return the result.
+    """
+
+    columns: frozenset[str]
+    read: Callable[[MeasuredTable, str], list[Any]]
+    score: Callable[[Sequence[Any], SuiteOptions], SuiteResult]
+
+
+#: Kinds of files by name, in the order of their results.
+KINDS: Mapping[str, Kind] = MappingProxyType(
+    {
+        "dram": Kind(
+            frozenset({"mapping", "pattern", "window", "cycles", "read_row_hits", "write_row_hits"}),
+            read_dram,
+            _score_dram,
+        )
+    }
+)
+
+
+def kind_of(file: Path) -> str:
+    """Return the kind of a file by its columns; "" for none."""
+    columns = set(table_columns(file))
+    return next((name for name, kind in KINDS.items() if kind.columns <= columns), "")
+
+
+def read_memory(file: Path) -> dict[str, list[Any]]:
+    """Return the cases of a file by their kind.
+
+    Parameters
+    ----------
+    file : Path
+        File of a kind of `KINDS`.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such file.
+    InvalidInputError
+        The file is of no kind, or a value cannot be.
+    """
+    if not file.is_file():
+        raise NotFoundError(f"{file}: no such file")
+    table, name = MeasuredTable.read(file), kind_of(file)
+    if table is None:
+        raise InvalidInputError(f"{file}: {MeasuredTable.UNREADABLE}")
+    if not name:
+        needed = "; or ".join(", ".join(sorted(kind.columns)) for kind in KINDS.values())
+        raise InvalidInputError(f"{file}: the columns are of no reference of memory; needed are {needed}")
+    if not len(table.content):
+        raise InvalidInputError(f"{file}: there is no row")
+    return {name: KINDS[name].read(table, file.name)}
+
+
+def _read(sources: Sequence[Path], options: SuiteOptions) -> dict[str, list[Any]]:
+    cases: dict[str, list[Any]] = {}
+    for source in sources:
+        for name, of_file in read_memory(source).items():
+            cases.setdefault(name, []).extend(of_file)
+    return cases
+
+
+def _scored(cases: Mapping[str, Sequence[Any]], options: SuiteOptions) -> SuiteResult:
+    """Score the cases of each kind, and join the results."""
+    joined = SuiteResult([], {}, [])
+    for name in (name for name in KINDS if name in cases):
+        result = KINDS[name].score(cases[name], options)
+        joined = replace(
+            joined,
+            rows=[*joined.rows, *result.rows],
+            details={**joined.details, **result.details},
+            tables=[*joined.tables, *result.tables],
+            scores=[*joined.scores, *result.scores],
+            notes=[*joined.notes, *result.notes],
+        )
+    return joined
+
+
+SUITE = Suite(
+    name="memory",
+    description=__doc__,
+    needs="reference of DRAM (columns mapping, pattern, window, cycles, read_row_hits, write_row_hits)",
+    source=lambda file: file if kind_of(file) else None,
+    read=_read,
+    score=_scored,
+)
