@@ -563,3 +563,19 @@ def test_bad_input_is_one_line() -> None:
     for bad in (accesses(-1), accesses(1 << 31), accesses(0, unit=1), accesses(0, sectors=4)):
         with pytest.raises(InvalidInputError):
             caches.access(bad)
+
+
+def test_the_adaptive_policy_keeps_what_is_used_again_and_streams_past_l2() -> None:
+    device = system(l1=1024, l2=256 * 1024, ways=16)  # 4,096 lines
+    once = accesses(np.arange(60_000), is_write=np.arange(60_000) % 2)
+    often = accesses(np.random.default_rng(0).integers(0, 6000, 60_000))
+    caches = Hierarchy(device, find_policy("Adaptive"), in_flight=4)
+    caches.access(once)
+    assert caches.counters.l2.bypasses > 0.7 * 60_000
+    # The choice is made anew: random loads of 1.5 times the L2 hit in two of three cases.
+    before = caches.counters
+    caches.access(often)
+    after = caches.counters
+    assert after.l2.load_hits - before.l2.load_hits > 0.4 * (after.l2.loads - before.l2.loads)
+    caches.flush()
+    assert len(caches.access(accesses([1_000_000], is_write=1))) == 0

@@ -49,8 +49,11 @@ OPERANDS = 64
 ROW_TABLE = 1 << 14
 #: Rows of `Machine.numbers`: requests that wait to be handed on, accesses so far, random numbers by level, counters by
 #: level, the L2 sectors of each request of a line, for each operand the lines that were used again and those that were
-#: evicted before, and the L2 sectors that hold L1 sectors, by the place of the L1 line in the L2 line.
-REQUESTS, STEPS, SEEDS, COUNTS, ATOMS, REUSE, TRANSLATION = 0, 1, 2, 8, 48, 64, 192
+#: evicted before, what the adaptive policy measures, and the L2 sectors that hold L1 sectors, by the place of the L1
+#: line in the L2 line.
+REQUESTS, STEPS, SEEDS, COUNTS, ATOMS, REUSE, DUEL, TRANSLATION = 0, 1, 2, 8, 48, 64, 192, 200
+#: Rows of `Machine.numbers` after the requests and accesses of each choice of the adaptive policy.
+DUEL_EVICTIONS, DUEL_CHOICE = DUEL + 6, DUEL + 7
 #: Requests that a line takes at most.
 MOST_ATOMS = REUSE - ATOMS
 #: Rows of `Machine.times`: the latest issue, the last completion, the queue of memory, and the next issue of each unit.
@@ -75,7 +78,7 @@ LEVEL = np.dtype(
 )
 #: What the caches keep, and what they share.
 #:
-#: - loads, stores, allocation_bypass, rinse, operand_bypass: flags of `CachePolicy`.
+#: - loads, stores, allocation_bypass, rinse, operand_bypass, adaptive: flags of `CachePolicy`.
 #: - dies, in_flight: dies, and accesses that a unit may have outstanding.
 #: - outstanding, next_row, dirty: rows of `Machine.cells` where the rings begin that hold the completions of the last
 #:   accesses of the units, where the next rows of these rings begin, and where the table of dirty lines begins.
@@ -87,11 +90,11 @@ LEVEL = np.dtype(
 #: - memory_latency, request_cycles: cycles from a request to its data, and cycles in which it occupies the memory.
 #: - slack: cycles by which a unit may be behind the latest issue of all units.
 RULES = np.dtype(
-    [
+    [(name, np.int64) for name in ("loads", "stores", "allocation_bypass", "rinse", "operand_bypass", "adaptive")]
+    + [
         (name, np.int64)
-        for name in ("loads", "stores", "allocation_bypass", "rinse", "operand_bypass", "dies", "in_flight")
+        for name in ("dies", "in_flight", "outstanding", "next_row", "dirty", "line_shift", "access_bytes", "atoms")
     ]
-    + [(name, np.int64) for name in ("outstanding", "next_row", "dirty", "line_shift", "access_bytes", "atoms")]
     + [(name, np.int64) for name in ("channels", "interleave", "row_bytes", "has_llc")]
     + [(name, np.float64) for name in ("memory_latency", "request_cycles", "slack")]
 )
@@ -252,7 +255,7 @@ def new_machine(system: MemorySystem, policy: CachePolicy, in_flight: int, seed:
 def _rules(system: MemorySystem, policy: CachePolicy, in_flight: int, memory: MemoryPipe) -> npt.NDArray[np.void]:
     """Return what the caches keep and share, without the rows of `Machine.cells`."""
     l2, dram, rules = system.l2, system.dram, np.zeros(1, RULES)
-    for name in ("loads", "stores", "allocation_bypass", "rinse", "operand_bypass"):
+    for name in ("loads", "stores", "allocation_bypass", "rinse", "operand_bypass", "adaptive"):
         rules[name] = getattr(policy, name)
     for name in ("channels", "row_bytes", "access_bytes"):
         rules[name] = getattr(dram, name)

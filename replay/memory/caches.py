@@ -27,7 +27,6 @@ from replay.memory.cache_layout import (
     MOST_SECTORS,
     N_COUNTS,
     NEVER,
-    OPERANDS,
     ORDERED_WAYS,
     READY,
     REQUESTS,
@@ -36,6 +35,7 @@ from replay.memory.cache_layout import (
     ROWS,
     SECTORS,
     STEPS,
+    TRANSLATION,
     WRITE_BACKS,
     MemoryPipe,
     check_lines,
@@ -197,7 +197,7 @@ class Hierarchy:
             self._make_room()
             begin = int(send(self._machine, addresses, begin))
         self._machine.empty(L1)
-        self._machine.numbers[REUSE : REUSE + 2 * OPERANDS] = 0
+        self._machine.numbers[REUSE:TRANSLATION] = 0
         self._begin += float(times[COMPLETED])
         self._rewind(NEVER)
         times[:] = 0

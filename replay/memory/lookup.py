@@ -8,6 +8,7 @@ arrivals come, so that an access of a unit that is behind does not find the time
 import numpy as np
 
 from profilers.trace.compiled import bare, inlined
+from replay.memory.bypass import bypasses, learn_eviction, learn_use, weigh
 from replay.memory.cache_layout import (
     ATOMS,
     BYPASSES,
@@ -26,7 +27,6 @@ from replay.memory.cache_layout import (
     OPERANDS,
     READY,
     REQUESTS,
-    REUSE,
     RINSED,
     ROW_TABLE,
     ROWS,
@@ -34,14 +34,9 @@ from replay.memory.cache_layout import (
     STALL_CYCLES,
     STEPS,
     TRANSLATION,
-    USED_AGAIN,
     WRITE_BACKS,
 )  # fmt: skip
 from replay.memory.replacement import earliest_fill, find_victim, find_way, touch
-
-#: Lines evicted without use before an operand may bypass, how many it takes for each that was used again, and the count
-#: at which both halve.
-_SAMPLES, _DEAD_FOR_USED, _MOST_SAMPLES = 32, 16, 512
 
 
 @bare
@@ -158,15 +153,19 @@ def _load(machine, access, now):  # type: ignore[no-untyped-def]
     if way >= 0:
         touch(machine, l2, base, way, machine.numbers[STEPS], False)
         if missing == 0:
-            _learn_use(machine, base, way)
+            learn_use(machine, base, way)
+            if rules.adaptive:
+                weigh(machine, base, 0)
             return max(now, np.float64(machine.cells[base + READY * l2.row + way])) + l2.latency
     room = np.int64(-1)
-    if rules.loads and (way >= 0 or not _bypasses(machine, operand, base)):
+    if rules.loads and (way >= 0 or not bypasses(machine, operand, base, 0)):
         arrived = now
         room, now = _room(machine, l2, slice_, base, way, now)
         machine.times[l2.queue + 2 * slice_] += now - arrived
     machine.numbers[l2.counts + BYPASSES] += room < 0
     done, fetched = now, np.int64(0)
+    if rules.adaptive:
+        weigh(machine, base, missing)
     for atom in range(rules.atoms):
         if machine.numbers[ATOMS + atom] & missing:
             fetched |= machine.numbers[ATOMS + atom]
@@ -189,9 +188,9 @@ def _store(machine, access, now):  # type: ignore[no-untyped-def]
     if way >= 0:
         touch(machine, l2, base, way, machine.numbers[STEPS], False)
         if held & _atoms_of(machine, mask):
-            _learn_use(machine, base, way)
+            learn_use(machine, base, way)
     room = way
-    if rules.stores and way < 0 and not _bypasses(machine, operand, base):
+    if rules.stores and way < 0 and not bypasses(machine, operand, base, 1):
         arrived, room = now, find_victim(machine, l2, base, now)
         if room < 0 and not rules.allocation_bypass:
             now = max(now, earliest_fill(machine, l2, base))
@@ -206,10 +205,14 @@ def _store(machine, access, now):  # type: ignore[no-untyped-def]
     machine.numbers[l2.counts + BYPASSES] += room < 0
     if rules.stores and room >= 0:
         at = base + SECTORS * l2.row + room
+        if rules.adaptive:
+            weigh(machine, base, mask & ~(np.int64(machine.cells[at]) >> MOST_SECTORS))
         if rules.rinse and not machine.cells[at] & DIRTY:
             machine.cells[_dirty_lines(machine, line)] += 1
         machine.cells[at] |= mask | (mask << MOST_SECTORS)
         return now + l2.latency
+    if rules.adaptive:
+        weigh(machine, base, mask)
     if room >= 0:
         machine.cells[base + SECTORS * l2.row + room] |= mask
     for atom in range(rules.atoms):
@@ -262,13 +265,12 @@ def _fill(machine, level, slice_, at, done):  # type: ignore[no-untyped-def]
 @inlined
 def _evict(machine, base, way, now):  # type: ignore[no-untyped-def]
     """Write a line of L2 back if it is dirty, and with rinsing its DRAM row; return when memory has accepted it."""
-    rules, l2 = machine.rules[0], machine.levels[L2]
+    l2 = machine.levels[L2]
     if machine.cells[base + LINE * l2.row + way] < 0:
         return now
     held = np.int64(machine.cells[base + SECTORS * l2.row + way])
     machine.numbers[l2.counts + EVICTIONS] += 1
-    if rules.operand_bypass and not held & USED_AGAIN:
-        _learn(machine, base, held, 1)
+    learn_eviction(machine, base, held)
     return _evict_dirty(machine, base, way, now) if held & DIRTY else now
 
 
@@ -397,47 +399,6 @@ def _enter(machine, queue, now, service):  # type: ignore[no-untyped-def]
         machine.times[queue + 1] = now
     machine.times[queue] = waits + service
     return now + waits
-
-
-@inlined
-def _bypasses(machine, operand, base):  # type: ignore[no-untyped-def]
-    """Return whether an operand bypasses a set of L2: its lines are evicted before they are used again.
-
-    Each operand is kept in one in 64 sets, whatever is known of it, so that a change of its use is noticed.
-    """
-    number = operand & (OPERANDS - 1)
-    if not machine.rules[0].operand_bypass or _sampled(machine, base) == number:
-        return False
-    used, dead = machine.numbers[REUSE + 2 * number], machine.numbers[REUSE + 2 * number + 1]
-    return dead >= _SAMPLES and dead > _DEAD_FOR_USED * used
-
-
-@inlined
-def _sampled(machine, base):  # type: ignore[no-untyped-def]
-    """Return the operand that the set at `base` always keeps."""
-    return (base // (ROWS * machine.levels[L2].row) * 0x9E3779B1 >> 16) & (OPERANDS - 1)
-
-
-@inlined
-def _learn_use(machine, base, way):  # type: ignore[no-untyped-def]
-    """Note the first use of a line of L2 after the one that filled it."""
-    if machine.rules[0].operand_bypass:
-        at = base + SECTORS * machine.levels[L2].row + way
-        held = np.int64(machine.cells[at])
-        if not held & USED_AGAIN:
-            machine.cells[at] = held | USED_AGAIN
-            _learn(machine, base, held, 0)
-
-
-@inlined
-def _learn(machine, base, held, is_dead):  # type: ignore[no-untyped-def]
-    """Count a line of a sampled set that was used again, or evicted before; counts halve when they get large."""
-    number = held >> OPERAND_AT & (OPERANDS - 1)
-    if _sampled(machine, base) == number:
-        machine.numbers[REUSE + 2 * number + is_dead] += 1
-        if machine.numbers[REUSE + 2 * number + is_dead] >= _MOST_SAMPLES:
-            machine.numbers[REUSE + 2 * number] >>= 1
-            machine.numbers[REUSE + 2 * number + 1] >>= 1
 
 
 @inlined
