@@ -14,7 +14,7 @@ Empty ways are filled first.
 
 import numpy as np
 
-from profilers.trace.compiled import inlined
+from profilers.trace.compiled import bare, inlined
 from replay.memory.cache_layout import AGE, EMPTY, LRU, NEVER, ORDERED_WAYS, PLRU, READY, RRIP
 
 #: Age of a new line, and the greatest, under RRIP.
@@ -40,6 +40,12 @@ def find_victim(machine, level, base, now):  # type: ignore[no-untyped-def]
         if level.ways <= ORDERED_WAYS:
             return _last_in_order(machine, level, base, now)
         return _least_recent(machine, level, base, now)
+    return _find_other_victim(machine, level, base, now)
+
+
+@bare
+def _find_other_victim(machine, level, base, now):  # type: ignore[no-untyped-def]
+    """Return what `find_victim` does under any replacement but LRU; not inlined, which keeps compilation short."""
     way = find_way(machine, level, base, EMPTY)
     if way >= 0:
         return way
@@ -97,7 +103,7 @@ def _to_front(machine, ages, way):  # type: ignore[no-untyped-def]
     machine.cells[ages + 1] = np.int32(order >> np.uint64(32))
 
 
-@inlined
+@bare
 def _least_recent(machine, level, base, now):  # type: ignore[no-untyped-def]
     """Return the way with the least age of those that do not wait, or -1."""
     until, least, way = np.int32(now), np.int32(NEVER), np.int32(-1)
@@ -135,7 +141,14 @@ def touch(machine, level, base, way, stamp, is_new):  # type: ignore[no-untyped-
             _to_front(machine, ages, way)
         else:
             machine.cells[ages + way] = stamp
-    elif level.replacement == RRIP:
+    else:
+        _touch_other(machine, level, ages, way, is_new)
+
+
+@bare
+def _touch_other(machine, level, ages, way, is_new):  # type: ignore[no-untyped-def]
+    """Do what `touch` does under any replacement but LRU."""
+    if level.replacement == RRIP:
         machine.cells[ages + way] = _NEW if is_new else 0
     elif level.replacement == PLRU:
         node = way + level.ways
@@ -144,7 +157,7 @@ def touch(machine, level, base, way, stamp, is_new):  # type: ignore[no-untyped-
             node >>= 1
 
 
-@inlined
+@bare
 def earliest_fill(machine, level, base):  # type: ignore[no-untyped-def]
     """Return the cycle when the first fill of the set at `base` arrives."""
     earliest = np.int32(NEVER)
