@@ -7,6 +7,7 @@ stand for all others. The difference between the halves of the second group is t
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from math import ceil
 
 import numpy as np
 
@@ -21,8 +22,11 @@ from replay.memory.system import MemorySystem
 
 #: Accesses that are simulated at most, unless a few waves have more.
 MOST_ACCESSES = 2_000_000
-#: Shares of these accesses: the first waves, waves that only fill the caches again, and each half that is measured.
-_FIRST, _REFILL, _HALF = 0.25, 0.25, 0.25
+#: Shares of these accesses: the first waves, and each half that is measured.
+_FIRST, _HALF = 0.2, 0.2
+#: Waves before the measured ones fill the caches again: what they bring in, over what caches hold, and how many times
+#: the waves of a half they are at most.
+_REFILL, _MOST_REFILL = 1.25, 4
 #: Steps by which the data of a wave are estimated; the steps that stand for all touch less than a cache of their share
 #: by this factor.
 _PROBED, _ROOM = 4, 2.0
@@ -269,8 +273,8 @@ class _Run:
         count = waves(stream, self.system.units)
         first = self.waves(stream, range(1), ends=count == 1)
         budget = most_accesses // max(int(first.counters["accesses"]), 1)
-        half, refill = max(int(_HALF * budget), 1), max(int(_REFILL * budget), 1)
-        begin = max(int(_FIRST * budget), 1)
+        half, begin = max(round(_HALF * budget), 1), max(int(_FIRST * budget), 1)
+        refill = min(max(ceil(_REFILL * self._held / self._filled(first)), 1), max(half * _MOST_REFILL, 1))
         measured = refill + 2 * half
         whole_waves = count <= max(budget, begin + measured + 1)
         first = first.plus(self.waves(stream, range(1, count if whole_waves else begin), ends=whole_waves))
@@ -287,6 +291,17 @@ class _Run:
         simulated = (first.workgroups + both.workgroups) / stream.workgroups
         self.caches.flush()
         return self._result(stream, whole, flops_per_s, error=spread, simulated=simulated)
+
+    @property
+    def _held(self) -> float:
+        """Bytes that the caches behind the L1 hold."""
+        return self.system.l2.size * self.system.dies + (self.system.llc.size if self.system.llc else 0)
+
+    def _filled(self, wave: _Segment) -> float:
+        """Return the bytes that a wave brings into the L2: what it fetches and what it stores."""
+        sectors = wave.counters["l2_store_sectors"] - wave.counters["l2_store_sector_hits"]
+        fetched = wave.counters["dram_reads"] * self.system.dram.access_bytes
+        return max(fetched + sectors * self.system.l2.sector_bytes, 1.0)
 
     def waves(self, stream: Stream, chosen: range, *, ends: bool = False) -> _Segment:
         """Run waves of a kernel; with its end, L1 caches are emptied and dirty lines written back."""
