@@ -22,6 +22,8 @@ _SIDES = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 _PARTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 18, 20, 24, 32)
 #: Least depth of a part: with less, writing partial sums takes longer than the product.
 _LEAST_DEPTH = 256
+#: The same for a launch whose workgroups a split explains.
+_LEAST_SPLIT = 64
 LAYOUTS = ("nn", "nt", "tn", "tt")
 #: Bytes of a partial sum of a product that splits its depth.
 PARTIAL_BYTES = 4
@@ -118,10 +120,12 @@ def _grid(sizes: tuple[int, int, int, int], workgroups: int, units: int, most_pa
         for rows in _SIDES
         for columns in _SIDES
         for parts in _PARTS
-        if batch * -(-m // rows) * -(-n // columns) * parts == workgroups and parts <= min(k, most_parts)
+        if batch * -(-m // rows) * -(-n // columns) * parts == workgroups
+        and parts <= min(max(k // _LEAST_SPLIT, 1), most_parts)
     ]
     if matching:
-        return min(matching, key=lambda grid: (grid[2], _edge_cost(m, n, grid), -grid[0] * grid[1], grid))
+        # Most kernels of libraries have tiles whose sides are powers of two; few split the depth.
+        return min(matching, key=lambda grid: (_odd_sides(grid), grid[2], _edge_cost(m, n, grid), grid))
     return library_grid((batch, m, n), units, most_parts=min(max(k // _LEAST_DEPTH, 1), most_parts))
 
 
@@ -130,8 +134,12 @@ def _edge_cost(m: int, n: int, grid: tuple[int, int, int]) -> float:
     rows, columns, _ = grid
     padded = -(-m // rows) * rows * -(-n // columns) * columns
     uneven = max(rows, columns) / min(rows, columns)
-    odd = sum(side & (side - 1) != 0 for side in (rows, columns))
-    return padded * (1 + 2 / rows + 2 / columns) * (1 + 0.02 * (uneven - 1)) * (1 + 0.02 * odd)
+    return padded * (1 + 2 / rows + 2 / columns) * (1 + 0.02 * (uneven - 1))
+
+
+def _odd_sides(grid: tuple[int, int, int]) -> int:
+    """Return how many sides of a tile are no power of two."""
+    return sum(side & (side - 1) != 0 for side in grid[:2])
 
 
 def product(
