@@ -10,7 +10,7 @@ import sys
 import time
 
 from replay.memory.dram import Dram, DramSimulator, Traffic, find_dram
-from seqpoint.validation.memory_patterns import dram_patterns
+from seqpoint.validation.memory import dram_patterns
 
 PATTERNS = (
     "stream_read", "stream_write", "stream_mixed_write25", "copy_block16", "copy_block256", "random_blocks512B",

@@ -19,7 +19,8 @@ import numpy.typing as npt
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import dataset_path, read_toml
 from profilers.trace.arrays import Ints
-from replay.memory import controller as at
+from replay.memory import banks as at
+from replay.memory.controller import run
 from replay.memory.mapping import AddressMapping
 
 #: Rules of rows: a row stays open until another is needed, or closes after each request.
@@ -298,12 +299,12 @@ class DramSimulator:
             is_write = np.ascontiguousarray(traffic.is_write[begin : begin + _BLOCK], dtype=np.uint8)
             channel, group, bank, row = self.dram.address_mapping.decode(address)
             banks = channel * self._banks + group * self.dram.banks + bank
-            at.run(self._machine, banks, row, is_write, address & -self.dram.access_bytes, 0)
+            run(self._machine, banks, row, is_write, address & -self.dram.access_bytes, 0)
 
     def finish(self) -> DramCounters:
         """Serve what is left, writes in the buffers included, and return the counters since the beginning."""
         empty = np.empty(0, dtype=np.int64)
-        at.run(self._machine, empty, empty, np.empty(0, dtype=np.uint8), empty, 1)
+        run(self._machine, empty, empty, np.empty(0, dtype=np.uint8), empty, 1)
         return self._counters()
 
     def _counters(self) -> DramCounters:
@@ -338,7 +339,7 @@ class DramSimulator:
 
 
 def _rules(dram: Dram, window: int, entering: int) -> Ints:
-    """Return the timing rules in cycles, in the order of `controller.RULES`."""
+    """Return the timing rules in cycles, in the order of `banks.RULES`."""
     ns, burst = dram.timing, int(dram.burst_cycles)
     in_cycles = {item.name.removesuffix("_ns"): dram.cycles(getattr(ns, item.name)) for item in fields(ns)}
     t = in_cycles
