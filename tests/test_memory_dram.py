@@ -187,6 +187,11 @@ def test_bad_figures_are_refused() -> None:
     for change in ({"rows": 12}, {"channels": 0}, {"page": "ajar"}, {"burst_cycles": 1.5}, {"banks": 64}):
         with pytest.raises(InvalidInputError):
             replace(SMALL, **change)
+    for times in ({"rfc_ns": 4000}, {"cl_ns": -1}, {"faw_ns": float("nan")}):
+        with pytest.raises(InvalidInputError):
+            DramTiming(**times)
+    with pytest.raises(InvalidInputError, match="2 addresses and 1 marks"):
+        DramSimulator(SMALL).serve(Traffic(np.zeros(2, np.int64), np.zeros(1, np.uint8)))
     with pytest.raises(InvalidInputError, match="window 0"):
         DramSimulator(SMALL, window=0)
     with pytest.raises(NotFoundError, match="no DRAM standard 'DDR9'; there are HBM2"):

@@ -96,6 +96,12 @@ class DramTiming:
     rfc_ns: float = 260
     refi_ns: float = 3900
 
+    def __post_init__(self) -> None:
+        if not all(0 <= getattr(self, item.name) < 1e9 for item in fields(self)):
+            raise InvalidInputError("times of DRAM must be 0 to 1e9 ns")
+        if self.refi_ns and self.refi_ns < 2 * (self.rfc_ns + self.ras_ns + self.rp_ns):
+            raise InvalidInputError(f"refreshes every {self.refi_ns:g} ns that last {self.rfc_ns:g} ns leave no time")
+
 
 @dataclass(frozen=True)
 class Dram:
@@ -293,7 +299,15 @@ class DramSimulator:
         self._banks = dram.bank_groups * dram.banks
 
     def serve(self, traffic: Traffic) -> None:
-        """Serve requests until the next one could enter the window."""
+        """Serve requests until the next one could enter the window.
+
+        Raises
+        ------
+        InvalidInputError
+            The arrays differ in length.
+        """
+        if len(traffic.address) != len(traffic.is_write):
+            raise InvalidInputError(f"{len(traffic.address)} addresses and {len(traffic.is_write)} marks of writes")
         for begin in range(0, len(traffic), _BLOCK):
             address = np.ascontiguousarray(traffic.address[begin : begin + _BLOCK], dtype=np.int64)
             is_write = np.ascontiguousarray(traffic.is_write[begin : begin + _BLOCK], dtype=np.uint8)
