@@ -42,8 +42,9 @@ class AddressMapping:
         Order of bits from high to low, such as ``"rorabgbachco"``: ro row, ra rank, ba bank, bg bank group, ch channel,
         co column. A field is in pieces if each piece has its number of bits, or ``*`` for all that are left:
         ``"rorababgco*chco2"``. Banks after a plus sign are combined with bits of the row by exclusive or,
-        the channel with all bits above it: ``"rorababgchco+ba+ch"``. Or a name of `NAMED`. If the number of channels is no power
-        of two, the channel is the rest of a division and is not hashed.
+        the channel with all bits above it: ``"rorababgchco+ba+ch"``.
+        Or a name of `NAMED`. If the number of channels is no power of two, the channel is the rest of a division and
+        is not hashed.
     widths : mapping of str to int
         Bits of each field. The number of channels may be no power of two; its width is then 0.
     access_bytes : int
