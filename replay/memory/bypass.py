@@ -47,7 +47,7 @@ def bypasses(machine, operand, base, is_write):  # type: ignore[no-untyped-def]
     if not rules.operand_bypass:
         return False
     number = operand & (OPERANDS - 1)
-    used, dead = machine.numbers[REUSE + 2 * number], machine.numbers[REUSE + 2 * number + 1]
+    used, dead = machine.numbers[np.uint64(REUSE + 2 * number)], machine.numbers[np.uint64(REUSE + 2 * number + 1)]
     return dead >= _SAMPLES and dead > _DEAD_FOR_USED * used and _sampled(machine, base) != number
 
 
@@ -72,9 +72,9 @@ def learn_use(machine, base, way):  # type: ignore[no-untyped-def]
     """Note the first use of a line of L2 after the one that filled it."""
     if machine.rules[0].operand_bypass:
         at = base + SECTORS * machine.levels[L2].row + way
-        held = np.int64(machine.cells[at])
+        held = np.int64(machine.cells[np.uint64(at)])
         if not held & USED_AGAIN:
-            machine.cells[at] = held | USED_AGAIN
+            machine.cells[np.uint64(at)] = held | USED_AGAIN
             _learn(machine, base, held, 0)
 
 
@@ -83,10 +83,10 @@ def _learn(machine, base, held, is_dead):  # type: ignore[no-untyped-def]
     """Count a line of a sampled set that was used again, or evicted before; counts halve when they get large."""
     number = held >> OPERAND_AT & (OPERANDS - 1)
     if _sampled(machine, base) == number:
-        machine.numbers[REUSE + 2 * number + is_dead] += 1
-        if machine.numbers[REUSE + 2 * number + is_dead] >= _MOST_SAMPLES:
-            machine.numbers[REUSE + 2 * number] >>= 1
-            machine.numbers[REUSE + 2 * number + 1] >>= 1
+        machine.numbers[np.uint64(REUSE + 2 * number + is_dead)] += 1
+        if machine.numbers[np.uint64(REUSE + 2 * number + is_dead)] >= _MOST_SAMPLES:
+            machine.numbers[np.uint64(REUSE + 2 * number)] >>= 1
+            machine.numbers[np.uint64(REUSE + 2 * number + 1)] >>= 1
 
 
 @bare
@@ -100,24 +100,30 @@ def weigh(machine, base, sectors):  # type: ignore[no-untyped-def]
     if group > NOTHING:
         return
     for atom in range(machine.rules[0].atoms):
-        machine.numbers[DUEL + 2 * group] += machine.numbers[ATOMS + atom] & sectors != 0
-    machine.numbers[DUEL + 2 * group + 1] += 1
-    if machine.numbers[DUEL + 2 * group + 1] % _SAMPLES != 0:
+        machine.numbers[np.uint64(DUEL + 2 * group)] += machine.numbers[np.uint64(ATOMS + atom)] & sectors != 0
+    machine.numbers[np.uint64(DUEL + 2 * group + 1)] += 1
+    if machine.numbers[np.uint64(DUEL + 2 * group + 1)] % _SAMPLES != 0:
         return
     choice, best = ALL, np.inf
     for candidate in range(3):
-        requests, accesses = machine.numbers[DUEL + 2 * candidate], machine.numbers[DUEL + 2 * candidate + 1]
+        requests, accesses = (
+            machine.numbers[np.uint64(DUEL + 2 * candidate)],
+            machine.numbers[np.uint64(DUEL + 2 * candidate + 1)],
+        )
         if accesses < _SAMPLES or machine.numbers[DUEL_EVICTIONS] < _SAMPLES:
             return
         best = min(best, requests / accesses)
     for candidate in range(3):
-        requests, accesses = machine.numbers[DUEL + 2 * candidate], machine.numbers[DUEL + 2 * candidate + 1]
+        requests, accesses = (
+            machine.numbers[np.uint64(DUEL + 2 * candidate)],
+            machine.numbers[np.uint64(DUEL + 2 * candidate + 1)],
+        )
         if requests / accesses <= best * _TIE:
             choice = candidate
     machine.numbers[DUEL_CHOICE] = choice
-    if machine.numbers[DUEL + 2 * group + 1] >= _MOST_SAMPLES * 8:
-        machine.numbers[DUEL + 2 * group] >>= 1
-        machine.numbers[DUEL + 2 * group + 1] >>= 1
+    if machine.numbers[np.uint64(DUEL + 2 * group + 1)] >= _MOST_SAMPLES * 8:
+        machine.numbers[np.uint64(DUEL + 2 * group)] >>= 1
+        machine.numbers[np.uint64(DUEL + 2 * group + 1)] >>= 1
 
 
 @inlined

@@ -3,6 +3,8 @@
 Each access is issued when its unit may, waits for room in its L1 cache, is served by a slice of the L2 cache, and goes
 to memory for what is missing. A queue holds the cycles of service that wait at a slice or at memory. It drains as later
 arrivals come, so that an access of a unit that is behind does not find the time of one that is ahead.
+
+Indices are unsigned: numba then leaves out its test for negative ones, which took a tenth of the time.
 """
 
 import numpy as np
@@ -63,16 +65,18 @@ def walk(machine, accesses, bounds, most):  # type: ignore[no-untyped-def]
             break
         machine.numbers[STEPS] += 1
         unit = np.int64(units[i])
-        row = machine.cells[rules.next_row + unit]
+        row = machine.cells[np.uint64(rules.next_row + unit)]
         slot = rules.outstanding + unit * rules.in_flight + row
-        now = max(machine.times[ISSUE + unit], np.float64(machine.cells[slot]), latest - rules.slack)
+        now = max(
+            machine.times[np.uint64(ISSUE + unit)], np.float64(machine.cells[np.uint64(slot)]), latest - rules.slack
+        )
         now, done = _serve(machine, (np.int64(lines[i]), np.int64(sectors[i]), is_write[i], operands[i], unit), now)
-        machine.times[ISSUE + unit] = now + line_cycles
-        machine.cells[slot] = _ceil(done)
-        machine.cells[rules.next_row + unit] = row + 1 if row + 1 < rules.in_flight else 0
+        machine.times[np.uint64(ISSUE + unit)] = now + line_cycles
+        machine.cells[np.uint64(slot)] = _ceil(done)
+        machine.cells[np.uint64(rules.next_row + unit)] = row + 1 if row + 1 < rules.in_flight else 0
         latest, completed = max(latest, now), max(completed, done)
     machine.times[LATEST] = latest
-    machine.times[COMPLETED] = max(completed, machine.times[MEMORY_QUEUE] + machine.times[MEMORY_QUEUE + 1])
+    machine.times[COMPLETED] = max(completed, machine.times[MEMORY_QUEUE] + machine.times[np.uint64(MEMORY_QUEUE + 1)])
     return following
 
 
@@ -83,7 +87,7 @@ def send(machine, addresses, begin):  # type: ignore[no-untyped-def]
         if machine.numbers[REQUESTS] + 1 + MOST_SECTORS > len(machine.address):
             return i
         _request(machine, addresses[i], 1, machine.times[LATEST])
-    queued = machine.times[MEMORY_QUEUE] + machine.times[MEMORY_QUEUE + 1]
+    queued = machine.times[MEMORY_QUEUE] + machine.times[np.uint64(MEMORY_QUEUE + 1)]
     machine.times[COMPLETED] = max(machine.times[COMPLETED], queued)
     return len(addresses)
 
@@ -98,27 +102,29 @@ def _serve(machine, access, now):  # type: ignore[no-untyped-def]
         base = l1.begin + (unit * l1.sets + _set(l1, line)) * ROWS * l1.row
         way = find_way(machine, l1, base, line)
         if way >= 0:
-            valid = np.int64(machine.cells[base + SECTORS * l1.row + way])
+            valid = np.int64(machine.cells[np.uint64(base + SECTORS * l1.row + way)])
     _count(machine, l1, is_write, mask, valid & mask)
     missing, room = mask & ~valid, np.int64(-1)
     if is_write:
         missing = mask
         if way >= 0:
             touch(machine, l1, base, way, machine.numbers[STEPS], False)
-            machine.cells[base + SECTORS * l1.row + way] = valid | mask
+            machine.cells[np.uint64(base + SECTORS * l1.row + way)] = valid | mask
     elif way >= 0 and missing == 0:
         touch(machine, l1, base, way, machine.numbers[STEPS], False)
-        return now, max(now + l1.latency, np.float64(machine.cells[base + READY * l1.row + way]))
+        return now, max(now + l1.latency, np.float64(machine.cells[np.uint64(base + READY * l1.row + way)]))
     else:
         if rules.loads:
             room, now = _room(machine, l1, unit, base, way, now)
         if room < 0:
-            machine.numbers[l1.counts + BYPASSES] += 1
+            machine.numbers[np.uint64(l1.counts + BYPASSES)] += 1
         else:
             if way < 0:
-                machine.numbers[l1.counts + EVICTIONS] += machine.cells[base + LINE * l1.row + room] >= 0
-                machine.cells[base + LINE * l1.row + room] = line
-            machine.cells[base + SECTORS * l1.row + room] = valid | missing
+                machine.numbers[np.uint64(l1.counts + EVICTIONS)] += (
+                    machine.cells[np.uint64(base + LINE * l1.row + room)] >= 0
+                )
+                machine.cells[np.uint64(base + LINE * l1.row + room)] = line
+            machine.cells[np.uint64(base + SECTORS * l1.row + room)] = valid | missing
             touch(machine, l1, base, room, machine.numbers[STEPS], way < 0)
     done = _serve_l2(machine, (line, missing, is_write, operand, unit), now)
     if room >= 0:
@@ -132,12 +138,12 @@ def _serve_l2(machine, access, now):  # type: ignore[no-untyped-def]
     l1_line, l1_mask, is_write, operand, unit = access
     rules, l2 = machine.rules[0], machine.levels[L2]
     line = l1_line >> rules.line_shift
-    mask = machine.numbers[TRANSLATION + ((l1_line - (line << rules.line_shift)) << MOST_SECTORS) + l1_mask]
+    mask = machine.numbers[np.uint64(TRANSLATION + ((l1_line - (line << rules.line_shift)) << MOST_SECTORS) + l1_mask)]
     slice_, base = _place(l2, line, unit % rules.dies if rules.dies > 1 else 0)
     now = _enter(machine, l2.queue + 2 * slice_, now, l2.line_cycles)
     way, held = find_way(machine, l2, base, line), np.int64(0)
     if way >= 0:
-        held = np.int64(machine.cells[base + SECTORS * l2.row + way])
+        held = np.int64(machine.cells[np.uint64(base + SECTORS * l2.row + way)])
     _count(machine, l2, is_write, mask, held & mask)
     if is_write:
         return _store(machine, (line, mask, operand, slice_, base, way, held), now)
@@ -156,26 +162,26 @@ def _load(machine, access, now):  # type: ignore[no-untyped-def]
             learn_use(machine, base, way)
             if rules.adaptive:
                 weigh(machine, base, 0)
-            return max(now, np.float64(machine.cells[base + READY * l2.row + way])) + l2.latency
+            return max(now, np.float64(machine.cells[np.uint64(base + READY * l2.row + way)])) + l2.latency
     room = np.int64(-1)
     if rules.loads and (way >= 0 or not bypasses(machine, operand, base, 0)):
         arrived = now
         room, now = _room(machine, l2, slice_, base, way, now)
-        machine.times[l2.queue + 2 * slice_] += now - arrived
-    machine.numbers[l2.counts + BYPASSES] += room < 0
+        machine.times[np.uint64(l2.queue + 2 * slice_)] += now - arrived
+    machine.numbers[np.uint64(l2.counts + BYPASSES)] += room < 0
     done, fetched = now, np.int64(0)
     if rules.adaptive:
         weigh(machine, base, missing)
     for atom in range(rules.atoms):
-        if machine.numbers[ATOMS + atom] & missing:
-            fetched |= machine.numbers[ATOMS + atom]
+        if machine.numbers[np.uint64(ATOMS + atom)] & missing:
+            fetched |= machine.numbers[np.uint64(ATOMS + atom)]
             done = max(done, _request(machine, line * l2.line_bytes + atom * rules.access_bytes, 0, now))
     if room >= 0:
         if way < 0:
             _evict(machine, base, room, now)
             _insert(machine, l2, base, room, line, operand)
             touch(machine, l2, base, room, machine.numbers[STEPS], True)
-        machine.cells[base + SECTORS * l2.row + room] |= fetched
+        machine.cells[np.uint64(base + SECTORS * l2.row + room)] |= fetched
         _fill(machine, l2, slice_, base + READY * l2.row + room, done)
     return done + l2.latency
 
@@ -194,29 +200,29 @@ def _store(machine, access, now):  # type: ignore[no-untyped-def]
         arrived, room = now, find_victim(machine, l2, base, now)
         if room < 0 and not rules.allocation_bypass:
             now = max(now, earliest_fill(machine, l2, base))
-            machine.numbers[l2.counts + STALL_CYCLES] += _ceil(now - arrived)
-            machine.times[l2.queue + 2 * slice_] += now - arrived
+            machine.numbers[np.uint64(l2.counts + STALL_CYCLES)] += _ceil(now - arrived)
+            machine.times[np.uint64(l2.queue + 2 * slice_)] += now - arrived
             room = find_victim(machine, l2, base, now)
         if room >= 0:
             accepted = _evict(machine, base, room, now)
             _insert(machine, l2, base, room, line, operand)
-            machine.cells[base + READY * l2.row + room] = _ceil(accepted)
+            machine.cells[np.uint64(base + READY * l2.row + room)] = _ceil(accepted)
             touch(machine, l2, base, room, machine.numbers[STEPS], True)
-    machine.numbers[l2.counts + BYPASSES] += room < 0
+    machine.numbers[np.uint64(l2.counts + BYPASSES)] += room < 0
     if rules.stores and room >= 0:
         at = base + SECTORS * l2.row + room
         if rules.adaptive:
-            weigh(machine, base, mask & ~(np.int64(machine.cells[at]) >> MOST_SECTORS))
-        if rules.rinse and not machine.cells[at] & DIRTY:
-            machine.cells[_dirty_lines(machine, line)] += 1
-        machine.cells[at] |= mask | (mask << MOST_SECTORS)
+            weigh(machine, base, mask & ~(np.int64(machine.cells[np.uint64(at)]) >> MOST_SECTORS))
+        if rules.rinse and not machine.cells[np.uint64(at)] & DIRTY:
+            machine.cells[np.uint64(_dirty_lines(machine, line))] += 1
+        machine.cells[np.uint64(at)] |= mask | (mask << MOST_SECTORS)
         return now + l2.latency
     if rules.adaptive:
         weigh(machine, base, mask)
     if room >= 0:
-        machine.cells[base + SECTORS * l2.row + room] |= mask
+        machine.cells[np.uint64(base + SECTORS * l2.row + room)] |= mask
     for atom in range(rules.atoms):
-        if machine.numbers[ATOMS + atom] & mask:
+        if machine.numbers[np.uint64(ATOMS + atom)] & mask:
             now = max(now, _request(machine, line * l2.line_bytes + atom * rules.access_bytes, 1, now))
     return now + l2.latency
 
@@ -224,9 +230,9 @@ def _store(machine, access, now):  # type: ignore[no-untyped-def]
 @inlined
 def _insert(machine, level, base, way, line, operand):  # type: ignore[no-untyped-def]
     """Let a way hold a line without sectors."""
-    machine.cells[base + LINE * level.row + way] = line
-    machine.cells[base + SECTORS * level.row + way] = (operand & (OPERANDS - 1)) << OPERAND_AT
-    machine.cells[base + READY * level.row + way] = 0
+    machine.cells[np.uint64(base + LINE * level.row + way)] = line
+    machine.cells[np.uint64(base + SECTORS * level.row + way)] = (operand & (OPERANDS - 1)) << OPERAND_AT
+    machine.cells[np.uint64(base + READY * level.row + way)] = 0
 
 
 @inlined
@@ -237,7 +243,12 @@ def _room(machine, level, slice_, base, way, now):  # type: ignore[no-untyped-de
     fills of its slice.
     """
     until = max(
-        now, np.float64(machine.cells[level.fills + slice_ * level.misses + machine.cells[level.heads + slice_]])
+        now,
+        np.float64(
+            machine.cells[
+                np.uint64(level.fills + slice_ * level.misses + machine.cells[np.uint64(level.heads + slice_)])
+            ]
+        ),
     )
     if until > now and machine.rules[0].allocation_bypass:
         return np.int64(-1), now
@@ -249,27 +260,29 @@ def _room(machine, level, slice_, base, way, now):  # type: ignore[no-untyped-de
             until = max(until, earliest_fill(machine, level, base))
             way = find_victim(machine, level, base, until)
     if until > now:
-        machine.numbers[level.counts + STALL_CYCLES] += _ceil(until - now)
+        machine.numbers[np.uint64(level.counts + STALL_CYCLES)] += _ceil(until - now)
     return way, until
 
 
 @inlined
 def _fill(machine, level, slice_, at, done):  # type: ignore[no-untyped-def]
     """Let the way with the time at `at` wait for its fill, which arrives at `done`."""
-    machine.cells[at] = max(machine.cells[at], _ceil(done))
-    machine.cells[level.fills + slice_ * level.misses + machine.cells[level.heads + slice_]] = _ceil(done)
-    following = machine.cells[level.heads + slice_] + 1
-    machine.cells[level.heads + slice_] = following if following < level.misses else 0
+    machine.cells[np.uint64(at)] = max(machine.cells[np.uint64(at)], _ceil(done))
+    machine.cells[np.uint64(level.fills + slice_ * level.misses + machine.cells[np.uint64(level.heads + slice_)])] = (
+        _ceil(done)
+    )
+    following = machine.cells[np.uint64(level.heads + slice_)] + 1
+    machine.cells[np.uint64(level.heads + slice_)] = following if following < level.misses else 0
 
 
 @inlined
 def _evict(machine, base, way, now):  # type: ignore[no-untyped-def]
     """Write a line of L2 back if it is dirty, and with rinsing its DRAM row; return when memory has accepted it."""
     l2 = machine.levels[L2]
-    if machine.cells[base + LINE * l2.row + way] < 0:
+    if machine.cells[np.uint64(base + LINE * l2.row + way)] < 0:
         return now
-    held = np.int64(machine.cells[base + SECTORS * l2.row + way])
-    machine.numbers[l2.counts + EVICTIONS] += 1
+    held = np.int64(machine.cells[np.uint64(base + SECTORS * l2.row + way)])
+    machine.numbers[np.uint64(l2.counts + EVICTIONS)] += 1
     learn_eviction(machine, base, held)
     return _evict_dirty(machine, base, way, now) if held & DIRTY else now
 
@@ -278,7 +291,7 @@ def _evict(machine, base, way, now):  # type: ignore[no-untyped-def]
 def _evict_dirty(machine, base, way, now):  # type: ignore[no-untyped-def]
     """Write a dirty line of L2 back, and with rinsing its DRAM row; return when memory has accepted it."""
     l2 = machine.levels[L2]
-    line = np.int64(machine.cells[base + LINE * l2.row + way])
+    line = np.int64(machine.cells[np.uint64(base + LINE * l2.row + way)])
     done = _write_back(machine, base + SECTORS * l2.row + way, line, now)
     if machine.rules[0].rinse:
         _rinse(machine, base, line, now)
@@ -297,28 +310,28 @@ def _rinse(machine, base, line, now):  # type: ignore[no-untyped-def]
     first += address % stride // rules.interleave * rules.interleave
     for run in range(first, first + rules.row_bytes * rules.channels, stride):
         for at in range(run, run + rules.interleave, l2.line_bytes):
-            if machine.cells[row] == 0:
+            if machine.cells[np.uint64(row)] == 0:
                 return
             other = at // l2.line_bytes
             _, others = _place(l2, other, die)
             way = find_way(machine, l2, others, other)
-            if way >= 0 and machine.cells[others + SECTORS * l2.row + way] & DIRTY:
+            if way >= 0 and machine.cells[np.uint64(others + SECTORS * l2.row + way)] & DIRTY:
                 _write_back(machine, others + SECTORS * l2.row + way, other, now)
-                machine.numbers[l2.counts + RINSED] += 1
+                machine.numbers[np.uint64(l2.counts + RINSED)] += 1
 
 
 @bare
 def _write_back(machine, at, line, now):  # type: ignore[no-untyped-def]
     """Write the dirty sectors at `at` of a line back, which makes it clean; return when memory has accepted them."""
     rules, l2 = machine.rules[0], machine.levels[L2]
-    dirty, done = (np.int64(machine.cells[at]) & DIRTY) >> MOST_SECTORS, now
+    dirty, done = (np.int64(machine.cells[np.uint64(at)]) & DIRTY) >> MOST_SECTORS, now
     for atom in range(rules.atoms):
-        if machine.numbers[ATOMS + atom] & dirty:
+        if machine.numbers[np.uint64(ATOMS + atom)] & dirty:
             done = max(done, _request(machine, line * l2.line_bytes + atom * rules.access_bytes, 1, now))
-    machine.cells[at] &= ~DIRTY
-    machine.numbers[l2.counts + WRITE_BACKS] += 1
+    machine.cells[np.uint64(at)] &= ~DIRTY
+    machine.numbers[np.uint64(l2.counts + WRITE_BACKS)] += 1
     if rules.rinse:
-        machine.cells[_dirty_lines(machine, line)] -= 1
+        machine.cells[np.uint64(_dirty_lines(machine, line))] -= 1
     return done
 
 
@@ -341,12 +354,12 @@ def _serve_llc(machine, address, is_write, now):  # type: ignore[no-untyped-def]
     now = _enter(machine, llc.queue + 2 * slice_, now, llc.line_cycles)
     way, held = find_way(machine, llc, base, line), np.int64(0)
     if way >= 0:
-        held = np.int64(machine.cells[base + SECTORS * llc.row + way])
+        held = np.int64(machine.cells[np.uint64(base + SECTORS * llc.row + way)])
         touch(machine, llc, base, way, machine.numbers[STEPS], False)
     _count(machine, llc, is_write, mask, held & mask)
     at = base + SECTORS * llc.row + way
     if not is_write and held & mask:
-        return max(now, np.float64(machine.cells[base + READY * llc.row + way])) + llc.latency
+        return max(now, np.float64(machine.cells[np.uint64(base + READY * llc.row + way)])) + llc.latency
     if way < 0:
         way = find_victim(machine, llc, base, now)
         if way >= 0:
@@ -354,14 +367,16 @@ def _serve_llc(machine, address, is_write, now):  # type: ignore[no-untyped-def]
             _evict_llc(machine, base, way, now)
             _insert(machine, llc, base, way, line, 0)
             touch(machine, llc, base, way, machine.numbers[STEPS], True)
-    machine.numbers[llc.counts + BYPASSES] += way < 0
+    machine.numbers[np.uint64(llc.counts + BYPASSES)] += way < 0
     if is_write and way >= 0:
-        machine.cells[at] |= mask | (mask << MOST_SECTORS)
+        machine.cells[np.uint64(at)] |= mask | (mask << MOST_SECTORS)
         return now
     done = _to_memory(machine, address, is_write, now)
     if not is_write and way >= 0:
-        machine.cells[at] |= mask
-        machine.cells[base + READY * llc.row + way] = max(machine.cells[base + READY * llc.row + way], _ceil(done))
+        machine.cells[np.uint64(at)] |= mask
+        machine.cells[np.uint64(base + READY * llc.row + way)] = max(
+            machine.cells[np.uint64(base + READY * llc.row + way)], _ceil(done)
+        )
     return done if is_write else done + llc.latency
 
 
@@ -369,12 +384,12 @@ def _serve_llc(machine, address, is_write, now):  # type: ignore[no-untyped-def]
 def _evict_llc(machine, base, way, now):  # type: ignore[no-untyped-def]
     """Write the dirty sectors of a line of the last-level cache to memory."""
     llc = machine.levels[LLC]
-    line = np.int64(machine.cells[base + LINE * llc.row + way])
+    line = np.int64(machine.cells[np.uint64(base + LINE * llc.row + way)])
     if line < 0:
         return
-    machine.numbers[llc.counts + EVICTIONS] += 1
-    dirty = (np.int64(machine.cells[base + SECTORS * llc.row + way]) & DIRTY) >> MOST_SECTORS
-    machine.numbers[llc.counts + WRITE_BACKS] += dirty != 0
+    machine.numbers[np.uint64(llc.counts + EVICTIONS)] += 1
+    dirty = (np.int64(machine.cells[np.uint64(base + SECTORS * llc.row + way)]) & DIRTY) >> MOST_SECTORS
+    machine.numbers[np.uint64(llc.counts + WRITE_BACKS)] += dirty != 0
     for sector in range(llc.line_bytes // machine.rules[0].access_bytes):
         if dirty >> sector & 1:
             _to_memory(machine, line * llc.line_bytes + sector * machine.rules[0].access_bytes, 1, now)
@@ -393,11 +408,11 @@ def _to_memory(machine, address, is_write, now):  # type: ignore[no-untyped-def]
 @inlined
 def _enter(machine, queue, now, service):  # type: ignore[no-untyped-def]
     """Join a queue; return when service begins. The queue drains with the latest arrival."""
-    waits, latest = machine.times[queue], machine.times[queue + 1]
+    waits, latest = machine.times[np.uint64(queue)], machine.times[np.uint64(queue + 1)]
     if now > latest:
         waits = max(waits - (now - latest), 0.0)
-        machine.times[queue + 1] = now
-    machine.times[queue] = waits + service
+        machine.times[np.uint64(queue + 1)] = now
+    machine.times[np.uint64(queue)] = waits + service
     return now + waits
 
 
@@ -405,10 +420,10 @@ def _enter(machine, queue, now, service):  # type: ignore[no-untyped-def]
 def _count(machine, level, is_write, mask, hit):  # type: ignore[no-untyped-def]
     """Count an access of a level: lines and sectors, and how many of them hit."""
     first = 2 * np.int64(is_write)
-    machine.numbers[level.counts + first] += 1
-    machine.numbers[level.counts + first + 1] += mask == hit
-    machine.numbers[level.counts + first + 4] += _ones(mask)
-    machine.numbers[level.counts + first + 5] += _ones(hit)
+    machine.numbers[np.uint64(level.counts + first)] += 1
+    machine.numbers[np.uint64(level.counts + first + 1)] += mask == hit
+    machine.numbers[np.uint64(level.counts + first + 4)] += _ones(mask)
+    machine.numbers[np.uint64(level.counts + first + 5)] += _ones(hit)
 
 
 @inlined
@@ -424,8 +439,8 @@ def _atoms_of(machine, mask):  # type: ignore[no-untyped-def]
     """Return the sectors of all requests that touch the given sectors."""
     touched = np.int64(0)
     for atom in range(machine.rules[0].atoms):
-        if machine.numbers[ATOMS + atom] & mask:
-            touched |= machine.numbers[ATOMS + atom]
+        if machine.numbers[np.uint64(ATOMS + atom)] & mask:
+            touched |= machine.numbers[np.uint64(ATOMS + atom)]
     return touched
 
 

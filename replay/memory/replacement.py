@@ -54,17 +54,17 @@ def _find_other_victim(machine, level, base, now):  # type: ignore[no-untyped-de
     if level.replacement == PLRU:
         node = 1
         while node < level.ways:
-            node = 2 * node + machine.cells[base + AGE * level.row + node]
+            node = 2 * node + machine.cells[np.uint64(base + AGE * level.row + node)]
         way = node - level.ways
     else:
-        bits = np.uint64(machine.numbers[level.seed])
+        bits = np.uint64(machine.numbers[np.uint64(level.seed)])
         bits ^= bits << np.uint64(13)
         bits ^= bits >> np.uint64(7)
         bits ^= bits << np.uint64(17)
-        machine.numbers[level.seed] = np.int64(bits)
+        machine.numbers[np.uint64(level.seed)] = np.int64(bits)
         way = np.int64(bits % np.uint64(level.ways))
     for _ in range(level.ways):
-        if machine.cells[base + READY * level.row + way] <= now:
+        if machine.cells[np.uint64(base + READY * level.row + way)] <= now:
             return way
         way = way + 1 if way + 1 < level.ways else 0
     return np.int64(-1)
@@ -76,7 +76,7 @@ def _last_in_order(machine, level, base, now):  # type: ignore[no-untyped-def]
     order, ready = _order(machine, base + AGE * level.row), base + READY * level.row
     for position in range(level.ways - 1, -1, -1):
         way = np.int64(order >> np.uint64(4 * position) & np.uint64(15))
-        if machine.cells[ready + way] <= now:
+        if machine.cells[np.uint64(ready + way)] <= now:
             return way
     return np.int64(-1)
 
@@ -84,7 +84,7 @@ def _last_in_order(machine, level, base, now):  # type: ignore[no-untyped-def]
 @inlined
 def _order(machine, ages):  # type: ignore[no-untyped-def]
     """Return the order of ways whose two halves begin at `ages`."""
-    low, high = np.uint32(machine.cells[ages]), np.uint32(machine.cells[ages + 1])
+    low, high = np.uint32(machine.cells[np.uint64(ages)]), np.uint32(machine.cells[np.uint64(ages + 1)])
     return np.uint64(high) << np.uint64(32) | np.uint64(low)
 
 
@@ -99,8 +99,8 @@ def _to_front(machine, ages, way):  # type: ignore[no-untyped-def]
     equal = (differs - np.uint64(0x1111111111111111)) & ~differs & np.uint64(0x8888888888888888)
     before = ((equal & (~equal + np.uint64(1))) << np.uint64(1)) - np.uint64(1)
     order = order & ~before | order << np.uint64(4) & before | number
-    machine.cells[ages] = np.int32(order & np.uint64(0xFFFFFFFF))
-    machine.cells[ages + 1] = np.int32(order >> np.uint64(32))
+    machine.cells[np.uint64(ages)] = np.int32(order & np.uint64(0xFFFFFFFF))
+    machine.cells[np.uint64(ages + 1)] = np.int32(order >> np.uint64(32))
 
 
 @bare
@@ -124,11 +124,11 @@ def _most_distant(machine, level, base, now):  # type: ignore[no-untyped-def]
     ages, ready = base + AGE * level.row, base + READY * level.row
     way, greatest = np.int64(-1), np.int32(-1)
     for i in range(level.ways):
-        if machine.cells[ready + i] <= now and machine.cells[ages + i] > greatest:
-            way, greatest = np.int64(i), machine.cells[ages + i]
+        if machine.cells[np.uint64(ready + i)] <= now and machine.cells[np.uint64(ages + i)] > greatest:
+            way, greatest = np.int64(i), machine.cells[np.uint64(ages + i)]
     if way >= 0 and greatest < _DISTANT:
         for i in range(level.ways):
-            machine.cells[ages + i] = min(machine.cells[ages + i] + _DISTANT - greatest, _DISTANT)
+            machine.cells[np.uint64(ages + i)] = min(machine.cells[np.uint64(ages + i)] + _DISTANT - greatest, _DISTANT)
     return way
 
 
@@ -140,7 +140,7 @@ def touch(machine, level, base, way, stamp, is_new):  # type: ignore[no-untyped-
         if level.ways <= ORDERED_WAYS:
             _to_front(machine, ages, way)
         else:
-            machine.cells[ages + way] = stamp
+            machine.cells[np.uint64(ages + way)] = stamp
     else:
         _touch_other(machine, level, ages, way, is_new)
 
@@ -149,11 +149,11 @@ def touch(machine, level, base, way, stamp, is_new):  # type: ignore[no-untyped-
 def _touch_other(machine, level, ages, way, is_new):  # type: ignore[no-untyped-def]
     """Do what `touch` does under any replacement but LRU."""
     if level.replacement == RRIP:
-        machine.cells[ages + way] = _NEW if is_new else 0
+        machine.cells[np.uint64(ages + way)] = _NEW if is_new else 0
     elif level.replacement == PLRU:
         node = way + level.ways
         while node > 1:
-            machine.cells[ages + (node >> 1)] = 1 - (node & 1)
+            machine.cells[np.uint64(ages + (node >> 1))] = 1 - (node & 1)
             node >>= 1
 
 
@@ -162,5 +162,5 @@ def earliest_fill(machine, level, base):  # type: ignore[no-untyped-def]
     """Return the cycle when the first fill of the set at `base` arrives."""
     earliest = np.int32(NEVER)
     for i in range(level.ways):
-        earliest = min(earliest, machine.cells[base + READY * level.row + i])
+        earliest = min(earliest, machine.cells[np.uint64(base + READY * level.row + i)])
     return np.float64(earliest)
