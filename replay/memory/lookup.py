@@ -10,7 +10,6 @@ Indices are unsigned: numba then leaves out its test for negative ones, which to
 import numpy as np
 
 from profilers.trace.compiled import bare, inlined
-from replay.memory.bypass import bypasses, learn_eviction, learn_use, weigh
 from replay.memory.cache_layout import (
     ATOMS,
     BYPASSES,
@@ -38,7 +37,16 @@ from replay.memory.cache_layout import (
     TRANSLATION,
     WRITE_BACKS,
 )  # fmt: skip
-from replay.memory.replacement import earliest_fill, find_victim, find_way, touch
+from replay.memory.replacement import (
+    bypasses,
+    earliest_fill,
+    find_victim,
+    find_way,
+    learn_eviction,
+    learn_use,
+    touch,
+    weigh,
+)
 
 
 @bare
