@@ -544,7 +544,7 @@ def test_a_policy_of_a_third_party_comes_from_a_file(tmp_path: Path) -> None:
     [
         ({"l2": Cache(8192, 4, 32, 32)}, "those of L2 are 1, 2, 4"),
         ({"l2": Cache(8192, 4, 512, 32)}, "1 to 8 whole sectors"),
-        ({"dram": replace(DRAM, access_bytes=48)}, "no multiple of 48"),
+        ({"dram": replace(DRAM, access_bytes=128)}, "no multiple of 128"),
     ],
 )
 def test_lines_that_do_not_fit_are_refused(change: dict[str, object], message: str) -> None:
