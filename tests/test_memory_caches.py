@@ -26,10 +26,17 @@ REPLACEMENTS = ("lru", "plru", "rrip", "random")
 
 
 def system(
-    *, units: int = 1, l1: int = 1024, l2: int = 8192, ways: int = 4, replacement: str = "lru", llc: Cache | None = None
+    *,
+    units: int = 1,
+    l1: int = 1024,
+    l2: int = 8192,
+    ways: int = 4,
+    replacement: str = "lru",
+    llc: Cache | None = None,
+    hashed: bool = False,
 ) -> MemorySystem:
     """Return a device with lines of 64 bytes in sectors of 32, without latency."""
-    instant = {"replacement": replacement, "latency": 0, "line_cycles": 0.0}
+    instant = {"replacement": replacement, "latency": 0, "line_cycles": 0.0, "hashed": hashed}
     return MemorySystem(
         "small",
         1e9,
@@ -132,6 +139,10 @@ class ReferenceCache:
         return self.random % self.ways
 
 
+def hash_of(cache: Cache, line: int) -> int:
+    return line ^ line >> 7 ^ line >> 13 if cache.hashed else line
+
+
 class Reference:
     """Caches of `system` in plain Python, with 32-byte requests."""
 
@@ -146,7 +157,7 @@ class Reference:
     def l2_set(self, line: int) -> int:
         turn, place = divmod(line, self.device.l2.slices)
         slice_ = (place + (turn ^ turn >> 5 ^ turn >> 11 ^ turn >> 17)) % self.device.l2.slices
-        return slice_ * self.device.l2.sets + turn % self.device.l2.sets
+        return slice_ * self.device.l2.sets + hash_of(self.device.l2, turn) % self.device.l2.sets
 
     def send(self, line: int, mask: int, is_write: int) -> None:
         self.requests += [(64 * line + 32 * sector, is_write) for sector in (0, 1) if mask >> sector & 1]
@@ -156,7 +167,7 @@ class Reference:
             *(getattr(stream, name).tolist() for name in ("line", "sectors", "is_write", "unit")), strict=True
         ):
             self.now += 1
-            number = unit * self.device.l1.sets + line % self.device.l1.sets
+            number = unit * self.device.l1.sets + hash_of(self.device.l1, line) % self.device.l1.sets
             held = self.l1.find(number, line) if self.policy.loads else None
             if held and held.valid & mask == mask:
                 self.hits["l1 stores" if is_write else "l1 loads"] += 1
@@ -221,7 +232,8 @@ class Reference:
 def test_counts_and_requests_equal_a_reference_in_plain_python(name: str, replacement: str) -> None:
     policy = find_policy(name)
     for seed in range(3):
-        device, stream = system(units=3, replacement=replacement), random_accesses(seed, units=3)
+        device = system(units=3, replacement=replacement, hashed=seed == 1)
+        stream = random_accesses(seed, units=3)
         caches = Hierarchy(device, policy, in_flight=2, seed=seed, memory=INSTANT)
         reference = Reference(device, policy, seed)
         traffic = caches.access(stream)
@@ -350,7 +362,9 @@ def test_a_stream_takes_as_long_as_the_memory_and_a_single_load_its_latencies() 
     caches = Hierarchy(device, find_policy("Uncached"), in_flight=1000, memory=pipe)
     caches.access(accesses(np.arange(1000)))
     assert caches.counters.cycles == pytest.approx(2000 * 3, rel=0.05)
-    assert MemoryPipe.of(DRAM, 2e9, 0.5).request_cycles == 2 * 2 * 2 / 4  # 2 cycles of 1 GHz, 4 channels, half speed
+    assert (
+        MemoryPipe.of(replace(system(), clock_hz=2e9), 0.5).request_cycles == 2 * 2 * 2 / 4
+    )  # 2 cycles of 1 GHz, 4 channels, half speed
 
 
 def test_a_unit_waits_for_its_lines_in_flight() -> None:
@@ -518,7 +532,7 @@ def test_misses_equal_those_of_cachegrind(tmp_path: Path, size: int, ways: int) 
         ["valgrind", "--tool=lackey", "--trace-mem=yes", program], capture_output=True, text=True, check=False
     ).stderr
     address = np.array([int(text, 16) for text in re.findall(r"^ [LSM] ([0-9a-f]+),", trace, re.MULTILINE)])
-    device = MemorySystem("", 1e9, 1, 64, Cache(size, ways, 64, 64), Cache(1 << 16, 4, 64, 64), DRAM)
+    device = MemorySystem("", 1e9, 1, 64, Cache(size, ways, 64, 64, hashed=False), Cache(1 << 16, 4, 64, 64), DRAM)
     caches = Hierarchy(device, CachePolicy("", loads=True, stores=True), in_flight=1, memory=INSTANT)
     caches.access(accesses(address // 64, sectors=1))
     misses = caches.counters.l1.loads - caches.counters.l1.load_hits
@@ -558,7 +572,7 @@ def test_bad_input_is_one_line() -> None:
     with pytest.raises(InvalidInputError, match="in_flight is 0"):
         Hierarchy(system(), find_policy("CacheR"), in_flight=0)
     with pytest.raises(InvalidInputError, match="an efficiency of 2"):
-        MemoryPipe.of(DRAM, 1e9, 2.0)
+        MemoryPipe.of(system(), 2.0)
     caches = Hierarchy(system(), find_policy("CacheR"), in_flight=1)
     for bad in (accesses(-1), accesses(1 << 31), accesses(0, unit=1), accesses(0, sectors=4)):
         with pytest.raises(InvalidInputError):

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
-from replay.memory.dram import Dram
 from replay.memory.policies import CachePolicy
 from replay.memory.system import REPLACEMENTS, Cache, MemorySystem
 
@@ -47,6 +46,8 @@ OPERAND_AT, USED_AGAIN = 2 * MOST_SECTORS, 1 << 22
 OPERANDS = 64
 #: Entries of the table of dirty lines by DRAM row.
 ROW_TABLE = 1 << 14
+#: Entries of the table of lines that are fetched without a way, of three numbers each.
+FETCHED_TABLE = 1 << 13
 #: Rows of `Machine.numbers`: requests that wait to be handed on, accesses so far, random numbers by level, counters by
 #: level, the L2 sectors of each request of a line, for each operand the lines that were used again and those that were
 #: evicted before, what the adaptive policy measures, and the L2 sectors that hold L1 sectors, by the place of the L1
@@ -67,6 +68,7 @@ L1, L2, LLC = 0, 1, 2
 #: - queue: row of `Machine.times` where the queues of the slices begin.
 #: - counts, seed: rows of `Machine.numbers` where the counters begin, and of the state of the random numbers.
 #: - slice_shift, set_mask: logarithm of `slices` and `sets` - 1 if these are powers of two, otherwise -1.
+#: - near, far: shifts of the hash that chooses a set; lines have fewer bits than 62.
 #: - row: numbers in a row of a set. The others are those of `Cache`.
 LEVEL = np.dtype(
     [
@@ -74,14 +76,16 @@ LEVEL = np.dtype(
         for name in ("begin", "fills", "heads", "queue", "counts", "seed", "line_bytes", "sets", "slices")
     ]
     + [(name, np.int64) for name in ("ways", "row", "misses", "replacement", "slice_shift", "set_mask")]
+    + [(name, np.int64) for name in ("near", "far")]
     + [(name, np.float64) for name in ("latency", "line_cycles")]
 )
 #: What the caches keep, and what they share.
 #:
 #: - loads, stores, allocation_bypass, rinse, operand_bypass, adaptive: flags of `CachePolicy`.
 #: - dies, in_flight: dies, and accesses that a unit may have outstanding.
-#: - outstanding, next_row, dirty: rows of `Machine.cells` where the rings begin that hold the completions of the last
-#:   accesses of the units, where the next rows of these rings begin, and where the table of dirty lines begins.
+#: - outstanding, next_row, dirty, fetched: rows of `Machine.cells` where the rings begin that hold the completions of
+#:   the last accesses of the units, where the next rows of these rings begin, and where two tables begin: of dirty
+#:   lines, and of lines that are fetched without a way (line, sectors, cycle at which they arrive).
 #: - line_shift: logarithm of the L1 lines in an L2 line.
 #: - access_bytes, atoms: bytes of a request to memory, and requests that a whole L2 line takes.
 #: - channels, interleave, row_bytes: channels of the memory, bytes after which addresses go to the next channel, and
@@ -93,14 +97,21 @@ RULES = np.dtype(
     [(name, np.int64) for name in ("loads", "stores", "allocation_bypass", "rinse", "operand_bypass", "adaptive")]
     + [
         (name, np.int64)
-        for name in ("dies", "in_flight", "outstanding", "next_row", "dirty", "line_shift", "access_bytes", "atoms")
+        for name in (
+            "dies",
+            "in_flight",
+            "outstanding",
+            "next_row",
+            "dirty",
+            "fetched",
+            "line_shift",
+            "access_bytes",
+            "atoms",
+        )
     ]
     + [(name, np.int64) for name in ("channels", "interleave", "row_bytes", "has_llc")]
     + [(name, np.float64) for name in ("memory_latency", "request_cycles", "slack")]
 )
-#: Time from the L2 cache to memory and back without load: 375 cycles from a load to its data, less 193 of the L2 cache,
-#: of a V100 at 1.38 GHz (Jia and others, Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking, 2018).
-MEMORY_SECONDS = 132e-9
 #: Bytes after which addresses go to the next channel.
 INTERLEAVE = 256
 #: Requests that are kept before they are handed on.
@@ -128,12 +139,13 @@ class MemoryPipe:
     interleave: int = INTERLEAVE
 
     @classmethod
-    def of(cls, dram: Dram, clock_hz: float, efficiency: float = 1.0) -> "MemoryPipe":
+    def of(cls, system: MemorySystem, efficiency: float = 1.0) -> "MemoryPipe":
         """Return the memory of a device; `efficiency` is the share of the peak bandwidth that it reaches."""
         if not 0 < efficiency <= 1:
             raise InvalidInputError(f"an efficiency of {efficiency:g} of the memory; it is above 0 and at most 1")
-        cycles = dram.burst_cycles / dram.channels * clock_hz / dram.clock_hz
-        return cls(MEMORY_SECONDS * clock_hz, cycles / efficiency)
+        dram = system.dram
+        cycles = dram.burst_cycles / dram.channels * system.clock_hz / dram.clock_hz
+        return cls(system.memory_latency, cycles / efficiency)
 
 
 class Machine(NamedTuple):
@@ -230,6 +242,7 @@ def new_machine(system: MemorySystem, policy: CachePolicy, in_flight: int, seed:
         facts["row"], facts["replacement"] = row, REPLACEMENTS.index(cache.replacement)
         facts["slice_shift"] = _logarithm(cache.slices)
         facts["set_mask"] = cache.sets - 1 if _logarithm(cache.sets) >= 0 else -1
+        facts["near"], facts["far"] = (7, 13) if cache.hashed else (62, 62)
         facts["seed"], facts["counts"], facts["queue"] = SEEDS + number, COUNTS + number * N_COUNTS, times
         facts["begin"], facts["fills"] = cells, cells + slices * cache.sets * ROWS * row
         facts["heads"] = facts["fills"] + slices * cache.misses
@@ -238,8 +251,9 @@ def new_machine(system: MemorySystem, policy: CachePolicy, in_flight: int, seed:
     rules["outstanding"] = cells
     rules["next_row"] = cells + system.units * in_flight
     rules["dirty"] = rules["next_row"] + system.units
+    rules["fetched"] = rules["dirty"] + ROW_TABLE
     machine = Machine(
-        cells=np.zeros(int(rules["dirty"][0]) + ROW_TABLE, np.int32),
+        cells=np.zeros(int(rules["fetched"][0]) + 3 * FETCHED_TABLE, np.int32),
         numbers=_numbers(system, seed),
         times=np.zeros(times),
         address=np.empty(REQUEST_ROOM, np.int64),

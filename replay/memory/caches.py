@@ -145,7 +145,7 @@ class Hierarchy:
         if in_flight < 1:
             raise InvalidInputError(f"in_flight is {in_flight}; a compute unit waits for 1 line or more")
         check_lines(system)
-        pipe = memory or MemoryPipe.of(system.dram, system.clock_hz)
+        pipe = memory or MemoryPipe.of(system)
         self._machine = new_machine(system, policy, in_flight, seed, pipe)
         self._most = _most_requests(system, policy)
         self._requests = np.zeros(2, np.int64)
@@ -269,6 +269,8 @@ class Hierarchy:
             fills[:] = np.maximum(fills - cycles, 0)
         outstanding = machine.cells[rules["outstanding"] : rules["next_row"]]
         outstanding[:] = np.maximum(outstanding - cycles, 0)
+        fetched = machine.cells[rules["fetched"] :].reshape(-1, 3)
+        fetched[:, 2] = np.maximum(fetched[:, 2] - cycles, 0)
         times, queues = machine.times, int(machine.levels[L1]["queue"])
         waits = [times[MEMORY_QUEUE], *times[queues::2]]
         times[:] = np.maximum(times - cycles, 0)

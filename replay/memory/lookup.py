@@ -16,12 +16,15 @@ from replay.memory.cache_layout import (
     COMPLETED,
     DIRTY,
     EVICTIONS,
+    FETCHED_TABLE,
     ISSUE,
     L1,
     L2,
     LATEST,
     LINE,
     LLC,
+    LOAD_HITS,
+    LOAD_SECTOR_HITS,
     MEMORY_QUEUE,
     MOST_SECTORS,
     OPERAND_AT,
@@ -176,6 +179,13 @@ def _load(machine, access, now):  # type: ignore[no-untyped-def]
         arrived = now
         room, now = _room(machine, l2, slice_, base, way, now)
         machine.times[np.uint64(l2.queue + 2 * slice_)] += now - arrived
+    fetch = rules.fetched + 3 * ((line ^ base >> 8) & (FETCHED_TABLE - 1))
+    if room < 0 and rules.loads and rules.allocation_bypass:
+        arrives = np.float64(machine.cells[np.uint64(fetch + 2)])
+        is_on_its_way = machine.cells[np.uint64(fetch)] == line and arrives > now
+        if is_on_its_way and missing & ~np.int64(machine.cells[np.uint64(fetch + 1)]) == 0:
+            _count_merged(machine, l2, missing)
+            return arrives + l2.latency
     machine.numbers[np.uint64(l2.counts + BYPASSES)] += room < 0
     done, fetched = now, np.int64(0)
     if rules.adaptive:
@@ -191,7 +201,17 @@ def _load(machine, access, now):  # type: ignore[no-untyped-def]
             touch(machine, l2, base, room, machine.numbers[STEPS], True)
         machine.cells[np.uint64(base + SECTORS * l2.row + room)] |= fetched
         _fill(machine, l2, slice_, base + READY * l2.row + room, done)
+    elif rules.allocation_bypass:
+        machine.cells[np.uint64(fetch)], machine.cells[np.uint64(fetch + 1)] = line, fetched
+        machine.cells[np.uint64(fetch + 2)] = _ceil(done)
     return done + l2.latency
+
+
+@inlined
+def _count_merged(machine, level, mask):  # type: ignore[no-untyped-def]
+    """Count a load that waits for a fetch that another load has begun: a hit, although its line has no way."""
+    machine.numbers[np.uint64(level.counts + LOAD_HITS)] += 1
+    machine.numbers[np.uint64(level.counts + LOAD_SECTOR_HITS)] += _ones(mask)
 
 
 @inlined
@@ -454,8 +474,8 @@ def _atoms_of(machine, mask):  # type: ignore[no-untyped-def]
 
 @inlined
 def _set(level, line):  # type: ignore[no-untyped-def]
-    """Return the set of a line in a slice; a XOR hash of the higher bits spreads strides of powers of two."""
-    hashed = line ^ line >> 7 ^ line >> 13
+    """Return the set of a line in a slice."""
+    hashed = line ^ line >> level.near ^ line >> level.far
     return hashed & level.set_mask if level.set_mask >= 0 else hashed % level.sets
 
 

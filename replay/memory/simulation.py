@@ -14,7 +14,6 @@ import numpy as np
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
 from replay.memory.accesses import Lines, Stream, Tiles, blocks, waves
-from replay.memory.cache_layout import MemoryPipe
 from replay.memory.caches import CacheCounters, Hierarchy, LevelCounters
 from replay.memory.dram import DramCounters, DramSimulator
 from replay.memory.policies import CachePolicy
@@ -145,8 +144,7 @@ def simulate(
         )  # fmt: skip
         return _lengthened(shorter, streams[0], share)
     in_flight = max(_lines_in_flight(stream, system) for stream in streams)
-    pipe = MemoryPipe(system.memory_latency, MemoryPipe.of(system.dram, system.clock_hz).request_cycles)
-    caches = Hierarchy(system, policy, in_flight=in_flight, seed=seed, memory=pipe)
+    caches = Hierarchy(system, policy, in_flight=in_flight, seed=seed)
     run = _Run(system, caches, min(system.units * in_flight, _MOST_WINDOW))
     if warm:
         for stream in streams:
@@ -313,8 +311,7 @@ class _Run:
     def segment(self, stream: Stream, chosen: Sequence[tuple[int, range]], *, ends: bool = False) -> _Segment:
         """Run steps of waves; with the end of the kernel, L1 caches are emptied and dirty lines written back."""
         before = self.caches.counters
-        dram_ = self.system.dram
-        memory = DramSimulator(dram_, window=self.window, entering=2 * dram_.channels)
+        memory = DramSimulator(self.system.dram, window=self.window)
         accesses = 0
         for block in blocks(stream, _lines(self.system), chosen):
             accesses += len(block)

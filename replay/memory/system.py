@@ -39,6 +39,8 @@ class Cache:
         Cycles in which a slice serves a line.
     misses : int
         Misses that a slice keeps outstanding (MSHRs).
+    hashed : bool
+        Whether a XOR hash of the higher bits of the address chooses the set, so that strides of powers of two spread.
 
     Raises
     ------
@@ -55,6 +57,7 @@ class Cache:
     latency: int = 100
     line_cycles: float = 1.0
     misses: int = 256
+    hashed: bool = True
 
     def __post_init__(self) -> None:
         if min(self.size, self.ways, self.slices, self.misses) < 1:
