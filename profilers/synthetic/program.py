@@ -62,6 +62,8 @@ class KernelCall:
         Shape of the operator's input.
     operands : tuple of tuple of int
         Shapes of its further arguments, such as the right matrix of a product. Without them, FLOP are unknown.
+    values : tuple of str
+        Arguments that are no tensors, as a profiler writes them, by position; empty for tensors.
     workgroups : int
         Workgroups of the kernel.
     after : tuple of int
@@ -83,6 +85,7 @@ class KernelCall:
     exchange: Collective | None = None
     operands: tuple[tuple[int, ...], ...] = ()
     lag_ns: int = 0
+    values: tuple[str, ...] = ()
 
     @property
     def meets(self) -> str:
@@ -294,6 +297,8 @@ def run_step(
 
 #: Host time in ns of an operator before its launch, of a launch, and of the record of an event.
 _OPERATOR_NS, _LAUNCH_CALL_NS, _EVENT_NS = 500, 500, 100
+#: Names of element types in the records of operators, where they differ from those of collectives.
+_ELEMENT_TYPES = {"Float": "float", "Double": "double"}
 #: Least time from one call to the next, ns: it has to hold the three above.
 _MIN_HOST_NS = 1_500
 
@@ -402,8 +407,10 @@ class _Writer:
         called, thread = self.timing.called[position], self._thread()
         span = {"name": kernel.op, "start_ns": called, "dur_ns": max(kernel.host_ns - 1, 1)}
         shapes = [list(shape) for shape in (kernel.shape, *kernel.operands)]
-        types = ["float" if self.job.dtype == "Float" else f"c10::{self.job.dtype}"] * len(shapes)
+        types = [_ELEMENT_TYPES.get(self.job.dtype, f"c10::{self.job.dtype}")] * len(shapes)
         arguments = {"shapes": json.dumps(shapes, separators=(",", ":")), "dtypes": json.dumps(types)}
+        if kernel.values:
+            arguments["concrete_inputs"] = json.dumps(kernel.values)
         self._add("ops", {**thread, **span, **arguments})
         for i, source in enumerate(kernel.after):
             stream, record = self.records[source]

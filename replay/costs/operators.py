@@ -284,6 +284,16 @@ def _pooling(call: Call, *, maximum: bool, backward: bool = False) -> Operator:
     return replace(operator, geometry=(*x, *sides, *steps, *paddings))
 
 
+def _channel_norm(call: Call, *, backward: bool = False) -> Operator:
+    """Return a normalisation across channels (LRN) in training, which keeps the scale for its backward pass."""
+    (x,) = call.sizes(0)
+    _require(len(x) > 2)
+    size, elements, arrays = call.element_bytes(), prod(x), (4, 1) if backward else (1, 2)
+    read, written = (count * elements * size for count in arrays)
+    norm = streaming("lrn", read, written, elements, size, each=14.0)
+    return replace(norm, geometry=(x[0], x[1], prod(x[2:]), int(backward)))
+
+
 def _elementwise(call: Call, *, each: float = 1.0) -> Operator:
     """Return an operator that reads all tensors and writes an output of their broadcast shape."""
     tensors = call.tensors()
@@ -352,8 +362,19 @@ def _cell(call: Call, gates: int) -> Operator:
     read = (prod(first) + prod(second) + rows * hidden) * size
     written = (2 if gates == 4 else 1) * rows * hidden * size + rows * gates * hidden * size
     return replace(
-        streaming("rnn", read, written, rows * hidden, size, each=6.0 * gates), geometry=(rows, hidden, gates)
+        streaming("rnn", read, written, rows * hidden, size, each=6.0 * gates), geometry=(rows, hidden, gates, 0)
     )
+
+
+def _cell_backward(call: Call, *, gates: int, kept: int) -> Operator:
+    """Return the pointwise backward pass of a recurrent cell; `kept` numbers what the forward pass kept for it."""
+    workspace, size = call.sizes(kept)[0], call.element_bytes(kept)
+    states, read, written = (4, 8, 5) if gates == 4 else (5, 6, 7)
+    _require(len(workspace) == 2 and workspace[1] % states == 0)
+    rows, hidden = workspace[0], workspace[1] // states
+    elements = rows * hidden
+    cell = streaming("rnn", read * elements * size, written * elements * size, elements, size, each=12.0 * gates)
+    return replace(cell, geometry=(rows, hidden, gates, 1))
 
 
 def _optimizer(call: Call, *, each: float, writes: int) -> Operator:
@@ -391,7 +412,7 @@ _RULES: tuple[Callable[..., Operator], ...] = (
         _reduction,
         _embedding,
     ),
-    *(_embedding_backward, _cell, _optimizer),
+    *(_embedding_backward, _cell, _cell_backward, _optimizer, _channel_norm),
 )
 
 

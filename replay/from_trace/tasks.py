@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from profilers.errors import InvalidInputError
-from profilers.trace.arrays import MISSING, Ints, arrow_array, integers, strings
+from profilers.trace.arrays import MISSING, Ints, arrow_array, encode_text, integers, strings
 from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
@@ -112,17 +112,17 @@ def add_device(assembly: Assembly, window: Window, host: HostTasks) -> tuple[Int
     Return the task of each row of device work, the distinct operators, and notes.
     """
     meetings, meeting_notes = find_meetings(window)
-    operator, operators = window_operators(window)
+    computed, moved, operators = window_operators(window)
     meeting_ns = np.full(len(window.device_work), MISSING)  # when the last rank arrives
     for rows in meetings:
         meeting_ns[rows] = window.device_work.start[rows].max()
-    tasks = _add_tasks(assembly, window, operator, meeting_ns)
+    tasks = _add_tasks(assembly, window, (computed, moved), meeting_ns)
     notes = add_starts(assembly, window, host, tasks)
     add_meetings(assembly, window, meetings, tasks)
     return tasks[1], operators, [*meeting_notes, *notes]
 
 
-def _add_tasks(assembly: Assembly, window: Window, operator: Ints, meeting_ns: Ints) -> tuple[Ints, Ints]:
+def _add_tasks(assembly: Assembly, window: Window, operators: tuple[Ints, Ints], meeting_ns: Ints) -> tuple[Ints, Ints]:
     """Append a task for each row, and before each collective of a meeting a mark for its arrival.
 
     Return the first and the last task of each row. The wait of a rank before all have arrived is not part of the
@@ -138,7 +138,7 @@ def _add_tasks(assembly: Assembly, window: Window, operator: Ints, meeting_ns: I
     start = np.where(is_meeting, meeting_ns, device_work.start)[rows]
     columns = {
         column: np.where(is_arrival, default, values[rows])
-        for column, (values, default) in _task_columns(window, operator).items()
+        for column, (values, default) in _task_columns(window, operators).items()
     }
     columns["launched_by"] = np.where(is_arrival, -1, _launching_operators(assembly, window)[rows])
     numbers = assembly.tasks(
@@ -158,7 +158,7 @@ def _add_tasks(assembly: Assembly, window: Window, operator: Ints, meeting_ns: I
     return begin, done
 
 
-def _task_columns(window: Window, operator: Ints) -> dict[str, tuple[Ints, int]]:
+def _task_columns(window: Window, operators: tuple[Ints, Ints]) -> dict[str, tuple[Ints, int]]:
     """Return the columns that describe each row, and the value that an arrival has in each."""
     device_work, table = window.device_work, window.trace.collectives
     table_row = window.index.collectives.find(device_work.collective)
@@ -174,7 +174,8 @@ def _task_columns(window: Window, operator: Ints) -> dict[str, tuple[Ints, int]]
         "bytes": (np.where(is_collective, size, np.maximum(device_work.bytes, 0)), 0),
         "dtype": (window_dtypes(window), -1),
         "collective": (np.where(is_collective, _collective_kinds(window, table_row), -1), -1),
-        "operator": (operator, -1),
+        "operator": (operators[0], -1),
+        "memory_operator": (operators[1], -1),
         "ranks": (ranks, 0),
         "direction": (device_work.direction, -1),
         "phase": (device_work.phase, -1),
@@ -234,30 +235,51 @@ _OPERATOR_KINDS: Mapping[str, tuple[str, ...]] = {
     "convolution": ("convolution",),
     "attention": ("attention",),
 }
+#: Kinds of operators that are bound by memory. Each is computed by a single kernel, or its accesses are unknown.
+_MEMORY_KINDS = frozenset(
+    ("elementwise", "copy", "reduction", "normalization", "softmax", "pooling", "lrn", "embedding", "rnn", "optimizer")
+)
 _CALL_COLUMNS = ("name", "shapes", "dtypes", "concrete_inputs")
 
 
-def window_operators(window: Window) -> tuple[Ints, tuple[Operator, ...]]:
-    """Return the operator of each row of device work, -1 if unknown, and the distinct operators.
+def window_operators(window: Window) -> tuple[Ints, Ints, tuple[Operator, ...]]:
+    """Return the operator that each row of device work computes, the one whose data it moves, and the operators.
 
-    Equal calls share one operator, so that a job of many layers has few of them.
+    The first is known for products, convolutions and attention, the second for kernels that are bound by memory, if
+    their operator launched no other kernel; otherwise they are -1. Equal calls share one operator, so that a job of
+    many layers has few of them.
     """
-    device_work, ops = window.device_work, window.trace.ops
-    classes = window.index.device_work.classes[device_work.name]
-    candidates = np.flatnonzero(np.isin(classes, tuple(_OPERATOR_KINDS)))
-    rows = window.index.ops.find(device_work.op[candidates])
-    candidates, rows = candidates[rows != MISSING], rows[rows != MISSING]
-    distinct, index = np.unique(rows, return_inverse=True)
-    calls = ops.select(list(_CALL_COLUMNS)).take(arrow_array(distinct)).to_pylist() if len(distinct) else []
-    keys = [tuple(call[column] for column in _CALL_COLUMNS) for call in calls]
-    operator_of_call = {key: operator_of(Call.of_row(*key)) for key in dict.fromkeys(keys)}
-    numbers: dict[Operator, int] = {}
-    result = np.full(len(device_work), -1)
-    for row, i in zip(candidates.tolist(), index.tolist(), strict=True):
-        operator = operator_of_call[keys[i]]
-        if operator is not None and operator.kind in _OPERATOR_KINDS[classes[row]]:
-            result[row] = numbers.setdefault(operator, len(numbers))
-    return result, tuple(numbers)
+    device_work = window.device_work
+    rows = window.index.ops.find(device_work.op)
+    launched = np.flatnonzero((rows != MISSING) & ~device_work.is_copy & (device_work.collective == MISSING))
+    distinct, index, counts = np.unique(rows[launched], return_inverse=True, return_counts=True)
+    call, calls = _distinct_calls(window, distinct)
+    operators = [operator_of(each) for each in calls]
+    distinct_operators = tuple(dict.fromkeys(each for each in operators if each is not None))
+    numbers = {operator: number for number, operator in enumerate(distinct_operators)}
+    number_of_call = np.array([numbers.get(each, -1) if each else -1 for each in operators], dtype=np.int64)
+    kinds = np.array([each.kind for each in distinct_operators] or [""])
+    number = number_of_call[call[index]] if len(calls) else np.full(len(launched), -1)
+    known, kind = number >= 0, kinds[np.maximum(number, 0)]
+    class_ = window.index.device_work.classes[device_work.name[launched]]
+    computes = np.zeros(len(launched), dtype=bool)
+    for name, allowed in _OPERATOR_KINDS.items():
+        computes |= known & (class_ == name) & np.isin(kind, allowed)
+    moves = known & ~computes & (counts[index] == 1) & np.isin(kind, tuple(_MEMORY_KINDS))
+    computed, moved = np.full((2, len(device_work)), -1)
+    computed[launched[computes]], moved[launched[moves]] = number[computes], number[moves]
+    return computed, moved, distinct_operators
+
+
+def _distinct_calls(window: Window, rows: Ints) -> tuple[Ints, list[Call]]:
+    """Return the number of the call of each row of the trace's ops, and the distinct calls."""
+    table = window.trace.ops.select(list(_CALL_COLUMNS)).take(arrow_array(rows))
+    encoded = [encode_text(table[name]) for name in _CALL_COLUMNS]
+    number, first = np.zeros(len(rows), dtype=np.int64), np.zeros(0, dtype=np.int64)
+    for codes, texts in encoded:
+        _, first, number = np.unique(number * (len(texts) + 1) + codes, return_index=True, return_inverse=True)
+    columns = [[texts[code] if code >= 0 else None for code in codes[first]] for codes, texts in encoded]
+    return number, [Call.of_row(*row) for row in zip(*columns, strict=True)]
 
 
 #: Data types by the profiler's names for an operator's inputs.

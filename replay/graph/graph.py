@@ -287,13 +287,13 @@ _ABSENT: Any = None
 _DEFAULTS: Mapping[str, float | int | bool] = {
     **dict.fromkeys(("waves", "footprint", "hit_share", "extra_round", "pressure", "sensitivity", "defers"), 0.0),
     **dict.fromkeys(("priority", "ranks"), 0),
-    **dict.fromkeys(("cu_mask", "link", "engine", "direction", "launched_by", "phase"), -1),
+    **dict.fromkeys(("cu_mask", "link", "engine", "direction", "launched_by", "phase", "memory_operator"), -1),
     "factor": 1.0,
     "residency": 0.0,
     "interleaved": False,
 }
 #: Columns that the engine does not read.
-_UNTIMED = ("ranks", "direction", "launched_by", "phase", "residency", "factor")
+_UNTIMED = ("ranks", "direction", "launched_by", "phase", "residency", "factor", "memory_operator")
 #: Columns that the engine reads only if a task has a value in them.
 _RARE = ("extra_round", "pressure", "sensitivity", "defers")
 
@@ -382,6 +382,9 @@ class Tasks:
         Workgroups that a compute unit holds at once; 0 if unknown.
     factor : array of float64, optional
         Factor that what-ifs assume for its duration. `duration_ns` contains it; models re-time the duration without it.
+    memory_operator : array of int64, optional
+        Operator of a kernel that is bound by memory, as an index into `KernelGraph.operators`; -1 if unknown. Only
+        the simulation of caches uses it.
     """
 
     kind: Ints
@@ -421,6 +424,7 @@ class Tasks:
     phase: Ints = _ABSENT
     residency: Floats = _ABSENT
     factor: Floats = _ABSENT
+    memory_operator: Ints = _ABSENT
 
     def __post_init__(self) -> None:
         for name, value in _DEFAULTS.items():

@@ -23,7 +23,8 @@ class Operator:
     ----------
     kind : str
         ``"matmul"``, ``"batched_matmul"``, ``"convolution"``, ``"attention"``, ``"normalization"``, ``"softmax"``,
-        ``"elementwise"``, ``"reduction"``, ``"embedding"``, ``"rnn"``, ``"optimizer"``, ``"pooling"`` or ``"copy"``.
+        ``"elementwise"``, ``"reduction"``, ``"embedding"``, ``"rnn"``, ``"optimizer"``, ``"pooling"``, ``"lrn"``
+        (normalisation across channels) or ``"copy"``.
     flops : float
         Floating-point operations; a multiply and an add count as two.
     bytes_read, bytes_written : float
@@ -38,7 +39,8 @@ class Operator:
         Shape that `dims` do not tell; empty if unknown. Batch norm: (images, channels, elements of a channel).
         Convolution of images: (images, channels, rows, columns, filters, rows and columns of the kernel, those of the
         stride, those of the padding, groups). Pooling: the same without filters and groups. Embedding: (rows, columns,
-        lookups). Recurrent cell: (sequences, hidden elements, gates).
+        lookups). Recurrent cell: (sequences, hidden elements, gates, 1 if backward). Normalisation across channels:
+        (images, channels, elements of a channel, 1 if backward).
     """
 
     kind: str

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from profilers.devices.catalogue import DTYPES, Device
-from profilers.trace.arrays import Bools, Floats
+from profilers.trace.arrays import Bools, Floats, Ints
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import with_demands
 from replay.costs.hardware import with_hardware as with_other_hardware
@@ -33,6 +33,8 @@ POLICY, MAPPING, CACHES, TIMES = "policy", "mapping", ("l1", "l2", "llc"), "time
 DEVICE_POLICY = "Device"
 #: Largest share of accesses that caches serve: the engine takes shares below 1.
 _MAX_HIT_SHARE = 0.99
+#: Operand of a product that holds the weights: `aten::linear` and `aten::addmm` multiply the data by them.
+_WEIGHTS = "B"
 _TYPES = tuple(DTYPES)
 _FP32 = _TYPES.index("fp32")
 
@@ -65,12 +67,28 @@ class SimulatedKernels:
 def simulated_kernels(graph: KernelGraph, parameters: Parameters) -> SimulatedKernels:
     """Simulate each kernel of known operator on the hardware of the graph; equal kernels are simulated once.
 
+    The parameters and errors are those of `memory_of_kernels`.
+    """
+    rows, results, number = memory_of_kernels(graph, parameters)
+    columns = np.full((4, len(graph.tasks)), np.nan)
+    columns[:, rows] = np.array([_figures(result) for result in results]).reshape(-1, 4)[number].T
+    return SimulatedKernels(*columns)
+
+
+def memory_of_kernels(graph: KernelGraph, parameters: Parameters) -> tuple[Ints, list[KernelMemory | None], Ints]:
+    """Return the kernels of known operator, the simulations of the distinct ones, and the simulation of each kernel.
+
     Parameters
     ----------
     graph : KernelGraph
         Graph on a known device.
     parameters : Parameters
-        With a calibration of kernels, which gives the rates of arithmetic.
+        With a calibration of kernels, which gives the rates of arithmetic, and `memory_simulation_accesses`.
+
+    Returns
+    -------
+    array of int64, list of KernelMemory, array of int64
+        Tasks; simulations, None for an operator whose accesses are unknown; number of the simulation of each task.
 
     Raises
     ------
@@ -78,20 +96,55 @@ def simulated_kernels(graph: KernelGraph, parameters: Parameters) -> SimulatedKe
         The trace does not name its device, or its caches are unknown.
     """
     tasks, device = graph.tasks, source_device(graph)
-    rows = np.flatnonzero((tasks.kind == TaskKind.KERNEL) & graph.on_device() & (tasks.operator >= 0))
+    operator = known_operators(graph)
+    rows = np.flatnonzero((tasks.kind == TaskKind.KERNEL) & graph.on_device() & (operator >= 0))
     dtype = np.where(tasks.dtype[rows] >= 0, tasks.dtype[rows], _FP32)
-    keys = np.stack([tasks.operator[rows], dtype, tasks.workgroups[rows].astype(np.int64)])
-    distinct, inverse = np.unique(keys, axis=1, return_inverse=True)
+    warm = _reads_warm_weights(graph, rows, operator[rows])
+    keys = np.stack([operator[rows], dtype, tasks.workgroups[rows].astype(np.int64), warm])
+    distinct, number = np.unique(keys, axis=1, return_inverse=True)
     fits, settings = parameters.calibration(KernelCalibration), graph.hardware.memory
+    accesses = int(parameters["memory_simulation_accesses"])
     results = [
-        _simulated(graph.operators[operator], workgroups, device, settings,
-                   capability(device, _TYPES[type_], fits).flops_per_s)
-        for operator, type_, workgroups in distinct.T.tolist()
+        _simulated(_Kernel(graph.operators[kind], workgroups, device, bool(is_warm)), settings,
+                   capability(device, _TYPES[type_], fits).flops_per_s, accesses)
+        for kind, type_, workgroups, is_warm in distinct.T.tolist()
     ]  # fmt: skip
-    columns = np.full((4, len(tasks)), np.nan)
-    of_kernels = np.array([_figures(result) for result in results]).reshape(-1, 4)
-    columns[:, rows] = of_kernels[inverse.reshape(-1)].T
-    return SimulatedKernels(*columns)
+    return rows, results, number.reshape(-1)
+
+
+def known_operators(graph: KernelGraph) -> Ints:
+    """Return the operator whose data each task moves, as an index into the operators of the graph; -1 if unknown."""
+    return np.where(graph.tasks.operator >= 0, graph.tasks.operator, graph.tasks.memory_operator)
+
+
+def _reads_warm_weights(graph: KernelGraph, rows: Ints, operator: Ints) -> Bools:
+    """Return the mask of products whose weights the last time step of a recurrent network has left in the caches.
+
+    They are those of as many rows as the last cell on their stream has sequences, if an equal product ran before that
+    cell and after the cell before it.
+    """
+    kinds = np.array([each.kind for each in graph.operators] or [""])
+    count = np.array([_sequences(each) for each in graph.operators] or [-1], dtype=np.int64)
+    lane, start = graph.tasks.lane[rows], np.nan_to_num(graph.tasks.measured_start_ns[rows], nan=np.inf)
+    order = np.lexsort((rows, start, lane))
+    kind, sequences, is_cell = kinds[operator[order]], count[operator[order]], kinds[operator[order]] == "rnn"
+    cells = np.cumsum(is_cell)
+    last = np.maximum.accumulate(np.where(is_cell, np.arange(len(order)), -1))
+    follows = (kind == "matmul") & (last >= 0) & (lane[order][last] == lane[order]) & (sequences[last] == sequences)
+    alike = np.lexsort((np.arange(len(order)), operator[order], lane[order]))
+    same = (np.diff(operator[order][alike]) == 0) & (np.diff(lane[order][alike]) == 0)
+    again = np.zeros(len(order), dtype=bool)
+    again[alike[1:]] = same & (np.diff(cells[alike]) == 1)
+    result = np.zeros(len(rows), dtype=bool)
+    result[order] = follows & again
+    return result
+
+
+def _sequences(operator: Operator) -> int:
+    """Return the sequences of a recurrent cell, or the rows of a product; -1 for other operators."""
+    if operator.kind == "rnn" and operator.geometry:
+        return operator.geometry[0]
+    return operator.dims[1] if operator.kind == "matmul" else -1
 
 
 def _figures(result: KernelMemory | None) -> tuple[float, float, float, float]:
@@ -100,21 +153,33 @@ def _figures(result: KernelMemory | None) -> tuple[float, float, float, float]:
     return 1e9 * result.seconds, result.error, float(result.footprint), result.hit_share
 
 
+@dataclass(frozen=True)
+class _Kernel:
+    """A kernel on a device: its operator, its grid, and whether its weights are in the caches when it starts."""
+
+    operator: Operator
+    workgroups: int
+    device: Device
+    is_warm: bool
+
+
 @lru_cache(8192)
 def _simulated(
-    operator: Operator, workgroups: int, device: Device, settings: tuple[tuple[str, str | float], ...], rate: float
+    kernel: _Kernel, settings: tuple[tuple[str, str | float], ...], rate: float, accesses: int
 ) -> KernelMemory | None:
     """Return the simulation of a kernel; None if its operator has no stream."""
-    stream = stream_of(operator, workgroups=workgroups)
+    units = kernel.device.compute_units
+    stream = stream_of(kernel.operator, workgroups=kernel.workgroups, units=units)
     if stream is None:
         return None
-    chosen, system = dict(settings), memory_system(device)
+    chosen, system = dict(settings), memory_system(kernel.device)
     for cache in CACHES:
         system = system.scaled(cache, float(chosen[cache])) if cache in chosen else system
     if MAPPING in chosen:
         system = replace(system, dram=system.dram.with_mapping(str(chosen[MAPPING])))
     policy = find_policy(*str(chosen.get(POLICY, DEVICE_POLICY)).split("\n"))
-    return simulate([stream], system, policy, flops_per_s=rate)
+    warm = (_WEIGHTS,) if kernel.is_warm else ()
+    return simulate([stream], system, policy, flops_per_s=rate, most_accesses=accesses, warm=warm)
 
 
 def with_memory(graph: KernelGraph, changes: Mapping[str, str | float], parameters: Parameters) -> KernelGraph:

@@ -184,10 +184,6 @@ def _shipped() -> _CachesFile:
     return shipped_table("caches.toml", "caches", _CachesFile)
 
 
-def _dram(standard: str, mapping: str, bandwidth: float) -> Dram:
-    return scaled_dram(find_dram(standard), bandwidth).with_mapping(mapping)
-
-
 @lru_cache(64)
 def memory_system(device: Device) -> MemorySystem:
     """Return the memory system of a device.
@@ -222,6 +218,7 @@ def memory_system(device: Device) -> MemorySystem:
         raise NotFoundError(f"the caches of {device.name} ({device.architecture}) are unknown; those of {known} are")
     dies = device.compute_units // table.die_units if table.die_units else 1
     last = "llc_mb" in device.figures and table.llc is not None
+    dram = scaled_dram(find_dram(tables.drams.get(device.name, table.dram)), device.memory_bytes_per_s)
     return MemorySystem(
         name=device.name,
         clock_hz=device.value("clock_mhz") * 1e6,
@@ -229,9 +226,7 @@ def memory_system(device: Device) -> MemorySystem:
         wavefront=table.wavefront,
         l1=table.l1.cache(table.l1.kb * 2**10),
         l2=table.l2.cache(device.value("l2_mb") * 2**20 / max(dies, 1)),
-        dram=scaled_dram(find_dram(tables.drams.get(device.name, table.dram)), device.memory_bytes_per_s).with_mapping(
-            "xor"
-        ),
+        dram=dram.with_mapping(table.mapping),
         memory_latency=table.memory_latency,
         dies=max(dies, 1),
         llc=table.llc.cache(device.value("llc_mb") * 2**20) if last and table.llc else None,

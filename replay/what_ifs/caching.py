@@ -31,7 +31,9 @@ def cache_policy(policy: str, file: str = "") -> WhatIf:
     rest of the traced time stays. Kernels of unknown operators keep their time; a note has the share of time that was
     simulated. The same policy twice changes nothing.
 
-    Not modelled: data that one kernel leaves in a cache for the next one, and the tile that a library really chose.
+    A time step of a recurrent network finds the weights that the step before left in the L2 cache.
+
+    Not modelled: other data that a kernel leaves in a cache for the next, and the tile that a library really chose.
 
     Source: the policies of arXiv 1910.00134; `replay.memory`.
 

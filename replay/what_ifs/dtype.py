@@ -88,15 +88,15 @@ def _retyped(graph: KernelGraph, chosen: Bools, types: tuple[str, str], paramete
 
 def _with_operators(graph: KernelGraph, chosen: Bools, size: float) -> KernelGraph:
     """Return `graph` with operators of other element sizes for the chosen tasks."""
-    operator = graph.tasks.operator
-    numbers: npt.NDArray[np.int64] = np.unique(operator[chosen & (operator >= 0)])
+    columns = {name: getattr(graph.tasks, name) for name in ("operator", "memory_operator")}
+    numbers: npt.NDArray[np.int64] = np.unique(np.concatenate([c[chosen & (c >= 0)] for c in columns.values()]))
     if not len(numbers) or size == 1.0:
         return graph
     position = np.full(len(graph.operators), -1, dtype=np.int64)
     position[numbers] = len(graph.operators) + np.arange(len(numbers))
     more = tuple(resized(graph.operators[number], size) for number in numbers.tolist())
-    moved = np.where(chosen & (operator >= 0), position[np.maximum(operator, 0)], operator)
-    return replace(graph, operators=(*graph.operators, *more)).with_tasks(operator=moved)
+    moved = {name: np.where(chosen & (c >= 0), position[np.maximum(c, 0)], c) for name, c in columns.items()}
+    return replace(graph, operators=(*graph.operators, *more)).with_tasks(**moved)
 
 
 _ARITHMETIC = [number for number, name in enumerate(CLASSES) if name in COMPUTE_BOUND]

@@ -121,6 +121,7 @@ def _merged(graph: KernelGraph, before: Ints, saved: Floats) -> KernelGraph:
         "basis": np.where(merged, int(Basis.ASSUMED), tasks.basis),
         "demand": np.where(merged[:, None], _weighted_demand(tasks.demand, duration_ns, head), tasks.demand),
         "operator": np.where(merged, -1, tasks.operator),
+        "memory_operator": np.where(merged, -1, tasks.memory_operator),
         "sensitivity": mean(tasks.sensitivity),
     }
     for name in ("occupies", "waves", "workgroups", "footprint", "hit_share", "extra_round", "pressure", "priority"):

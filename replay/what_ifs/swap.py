@@ -29,7 +29,7 @@ _DURATION = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)(ns|us|ms|s)", re.ASCII)
 _MOST_WORKGROUPS = 10**12
 _NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 #: Columns that a kernel copies from the kernel that replaces it.
-_COPIED = ("name", "factor", "class_", "workgroups", "dtype", "operator", "demand", *DEMAND_COLUMNS)
+_COPIED = ("name", "factor", "class_", "workgroups", "dtype", "operator", "memory_operator", "demand", *DEMAND_COLUMNS)
 
 
 @recipe(
@@ -142,5 +142,6 @@ def _with_grid(graph: KernelGraph, chosen: Bools, class_: str, workgroups: int, 
         class_=np.where(chosen, CLASSES.index(class_), tasks.class_) if class_ else tasks.class_,
         workgroups=np.where(chosen, workgroups, tasks.workgroups) if workgroups else tasks.workgroups,
         operator=np.where(chosen, -1, tasks.operator),
+        memory_operator=np.where(chosen, -1, tasks.memory_operator),
     )
     return with_demands_from(changed, with_demands(changed, parameters), chosen)

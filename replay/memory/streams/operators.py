@@ -23,7 +23,7 @@ from replay.memory.streams.rowwise import (
     softmax,
 )
 from replay.memory.streams.streaming import Pass, optimizer, reduction, streaming_pass
-from replay.memory.streams.windows import Window, pooling
+from replay.memory.streams.windows import Window, local_response_norm, pooling
 
 #: Compute units for which a library chooses a tile if nothing is known: those of an A100.
 _UNITS = 108
@@ -207,9 +207,18 @@ def _embedding(operator: Operator, launch: _Launch) -> Stream | None:
 def _cell(operator: Operator, launch: _Launch) -> Stream | None:
     if not operator.geometry:
         return None
-    rows, hidden, gates = operator.geometry
+    rows, hidden, gates, backward = operator.geometry
     kinds = {count: kind for kind, count in GATES.items()}
-    return cell(kinds[gates], rows, hidden, operator.element_bytes) if gates in kinds else None
+    if gates not in kinds:
+        return None
+    return cell(kinds[gates], rows, hidden, operator.element_bytes, backward=bool(backward))
+
+
+def _channel_norm(operator: Operator, launch: _Launch) -> Stream | None:
+    if not operator.geometry:
+        return None
+    images, channels, pixels, backward = operator.geometry
+    return local_response_norm((images, channels, pixels), operator.element_bytes, backward=bool(backward))
 
 
 #: Dimensions of each kind, if not one.
@@ -228,6 +237,7 @@ _RULES: Mapping[str, Callable[[Operator, _Launch], Stream | None]] = MappingProx
         "attention": _attention,
         "embedding": _embedding,
         "rnn": _cell,
+        "lrn": _channel_norm,
         "pooling": _pooling,
     }
 )

@@ -1,0 +1,343 @@
+"""The study of cache policies: 17 workloads as traces, and `cache_policy` on them (arXiv 1910.00134).
+
+`load_study` reads the workloads. `outcomes` applies each policy to the trace of each workload, one by one, and keeps
+what is done in a file. `reproduce` returns our figure for each published one.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from zlib import crc32
+
+import msgspec
+import numpy as np
+
+from profilers.devices import find_device
+from profilers.devices.catalogue import Device
+from profilers.errors import BrokenFileError, InvalidInputError
+from profilers.files import read_toml, replaced_file, typed_table
+from profilers.synthetic import KernelCall
+from profilers.trace.trace import Trace
+from replay.calibration.parameters import Parameters
+from replay.costs.operators import Call, operator_of
+from replay.engine.timeline import replay
+from replay.graph.graph import TaskKind
+from replay.memory.graphs import known_operators, memory_of_kernels, simulated_kernels
+from replay.memory.streams import stream_of
+from replay.memory.system import memory_system
+from replay.studies.layer import layer_graph, layer_trace
+from replay.what_ifs import parse_what_if
+from replay.workloads.architecture import read_or_shipped
+
+#: Policies that keep the same for all workloads, and those with optimisations; each of these adds to the one before.
+STATIC = ("Uncached", "CacheR", "CacheRW")
+OPTIMISED = ("CacheRW-AB", "CacheRW-AB-CR", "CacheRW-AB-CR-PCby")
+CLASSES = ("memory-insensitive", "reuse-sensitive", "throughput-sensitive")
+#: Share of the time by which two policies differ if a workload is sensitive to them; the threshold is ours.
+NEAR = 0.02
+_HOST_NS = 1_500
+#: Accesses of a kernel that are simulated for the published figures.
+_ACCESSES = 500_000.0
+#: Workloads of a single kernel that reads its operands again, and whose operands fit the L2.
+_FITTING = ("FwBN", "BwBN")
+_TYPES: Mapping[str, str] = MappingProxyType({"Float": "float", "Double": "double"})
+_COUNTERS = ("dram_reads", "dram_writes", "dram_row_hits", "l1_stall_cycles", "l2_stall_cycles")
+
+
+class CallTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A call of a file of workloads: operator, name of its kernel, shapes and values of its arguments."""
+
+    op: str
+    kernel: str
+    shapes: tuple[tuple[int, ...], ...]
+    values: tuple[str, ...] = ()
+
+
+class PhaseTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Calls of a file of workloads that are repeated."""
+
+    calls: tuple[CallTable, ...]
+    times: int = 1
+
+
+class WorkloadTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A workload of a file of workloads, whose head explains its keys."""
+
+    class_: str = msgspec.field(name="class")
+    source: str
+    phases: tuple[PhaseTable, ...]
+    element: str = "Float"
+
+
+class StudyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file of workloads."""
+
+    device: str
+    workloads: dict[str, WorkloadTable]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A workload on a device.
+
+    Parameters
+    ----------
+    name, class_ : str
+        Name, and its class in the paper: one of `CLASSES`.
+    device : Device
+        Device of the catalogue.
+    element : str
+        ``"Float"`` or ``"Double"``.
+    calls : tuple of KernelCall
+        Calls, with the grids of their kernels and without durations.
+    """
+
+    name: str
+    class_: str
+    device: Device
+    element: str
+    calls: tuple[KernelCall, ...]
+
+    def trace(self, parameters: Parameters) -> Trace:
+        """Return the trace of the workload; its kernels last as long as their simulation says."""
+        blank = self._trace(np.full(len(self.calls), _HOST_NS))
+        graph = layer_graph(blank, parameters)
+        rows = graph.tasks.kind == TaskKind.KERNEL
+        times = simulated_kernels(graph, parameters).time_ns[rows]
+        if np.isnan(times).any():
+            call = self.calls[int(np.flatnonzero(np.isnan(times))[0])]
+            raise InvalidInputError(f"{self.name}: the accesses of {call.op} of {call.shape} are unknown")
+        return self._trace(np.maximum(np.round(times), 1).astype(np.int64))
+
+    def _trace(self, durations: Iterable[int]) -> Trace:
+        calls = [replace(call, duration_ns=int(ns)) for call, ns in zip(self.calls, durations, strict=True)]
+        element = (self.element, 8 if self.element == "Double" else 4)
+        return layer_trace(self.name, self.device, calls, world_size=1, element=element)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A workload under a policy.
+
+    Parameters
+    ----------
+    workload, policy : str
+        Names.
+    settings : int
+        Checksum of the workload and of the parameters.
+    ns : float
+        Time from the start of the first kernel to the end of the last, ns.
+    row_hit_rate : float
+        Row hits over requests to memory.
+    stall_cycles : float
+        Cycles in which misses waited for a way or a fill.
+    reads_of_unique : float
+        Bytes read from memory over those of the operands that the kernels read, each counted once a kernel.
+    """
+
+    workload: str
+    policy: str
+    settings: int
+    ns: float
+    row_hit_rate: float
+    stall_cycles: float
+    reads_of_unique: float
+
+
+def load_study(path: str | Path | None = None) -> Mapping[str, Workload]:
+    """Read a TOML file in the layout of `datasets/workloads/caching.toml`, by default that one.
+
+    Raises
+    ------
+    NotFoundError, InvalidInputError
+        There is no such file; or it is no such file: the table and the key are named.
+
+    Examples
+    --------
+    >>> study = load_study()
+    >>> len(study), study["FwLSTM"].calls[1].op, study["FwLSTM"].calls[1].workgroups
+    (17, 'aten::linear', 16)
+    """
+    return read_or_shipped(_read, path, "workloads/caching.toml")
+
+
+def _read(file: Path) -> Mapping[str, Workload]:
+    table = typed_table(read_toml(file, "workloads of the caching study"), StudyTable, str(file))
+    device = find_device(table.device)
+    workloads = {}
+    for name, row in table.workloads.items():
+        if row.class_ not in CLASSES or row.element not in _TYPES:
+            kinds = f"a class is one of {', '.join(CLASSES)}, an element one of {', '.join(_TYPES)}"
+            raise InvalidInputError(f"{file}: workloads.{name}: {kinds}")
+        calls = {call: _kernel_call(call, row.element, device) for phase in row.phases for call in phase.calls}
+        order = [calls[call] for phase in row.phases for call in phase.calls * phase.times]
+        workloads[name] = Workload(name, row.class_, device, row.element, tuple(order))
+    return workloads
+
+
+def _kernel_call(call: CallTable, element: str, device: Device) -> KernelCall:
+    """Return a call whose kernel has the grid that its operator would be launched with; 1 if that is unknown."""
+    operator = operator_of(Call(call.op, call.shapes, [_TYPES[element]] * len(call.shapes), call.values))
+    stream = stream_of(operator, units=device.compute_units) if operator else None
+    return KernelCall(
+        call.kernel, call.op, 1, _HOST_NS, shape=call.shapes[0], operands=call.shapes[1:], values=call.values,
+        workgroups=stream.workgroups if stream else 1,
+    )  # fmt: skip
+
+
+def outcome(workload: Workload, policy: str, parameters: Parameters) -> Outcome:
+    """Return what `cache_policy` makes of the trace of a workload.
+
+    Parameters
+    ----------
+    workload : Workload
+        Workload.
+    policy : str
+        Name of a policy.
+    parameters : Parameters
+        With a calibration of kernels.
+    """
+    graph = layer_graph(workload.trace(parameters), parameters)
+    changed = parse_what_if(f"cache_policy:{policy}")(graph, parameters)
+    timeline, kernels = replay(changed), changed.tasks.kind == TaskKind.KERNEL
+    _, simulations, number = memory_of_kernels(changed, parameters)
+    total = {name: 0.0 for name in _COUNTERS}
+    for simulation, count in zip(simulations, np.bincount(number), strict=True):
+        for name in _COUNTERS:
+            total[name] += count * simulation.counters[name] if simulation else 0.0
+    unique = sum(changed.operators[i].bytes_read for i in known_operators(changed)[kernels])
+    access_bytes = memory_system(workload.device).dram.access_bytes
+    requests = max(total["dram_reads"] + total["dram_writes"], 1.0)
+    return Outcome(
+        workload.name,
+        policy,
+        _settings(workload, parameters),
+        float(timeline.end_ns[kernels].max() - timeline.start_ns[kernels].min()),
+        total["dram_row_hits"] / requests,
+        total["l1_stall_cycles"] + total["l2_stall_cycles"],
+        total["dram_reads"] * access_bytes / unique,
+    )
+
+
+def outcomes(
+    workloads: Mapping[str, Workload], parameters: Parameters, policies: Sequence[str], file: Path | None = None
+) -> Iterator[Outcome]:
+    """Yield the outcome of each workload under each policy, as soon as it is known.
+
+    Parameters
+    ----------
+    workloads : mapping of str to Workload
+        Workloads.
+    parameters : Parameters
+        With a calibration of kernels.
+    policies : sequence of str
+        Names of policies.
+    file : Path, optional
+        JSON lines, to which each outcome is appended. Outcomes of equal workloads and parameters that it holds are not
+        simulated again; a last line that an interruption cut is dropped.
+
+    Raises
+    ------
+    BrokenFileError
+        A line of the file is no outcome.
+    """
+    known = _kept(file) if file else {}
+    for workload in workloads.values():
+        for policy in policies:
+            key = (workload.name, policy, _settings(workload, parameters))
+            if key in known:
+                yield known[key]
+                continue
+            result = outcome(workload, policy, parameters)
+            if file:
+                with file.open("ab") as lines:
+                    lines.write(msgspec.json.encode(result) + b"\n")
+            yield result
+
+
+def _kept(file: Path) -> dict[tuple[str, str, int], Outcome]:
+    """Return the outcomes of a file, without a last line that was cut, which is taken away."""
+    content = file.read_bytes() if file.exists() else b""
+    whole = content[: content.rfind(b"\n") + 1]
+    if len(whole) < len(content):
+        with replaced_file(file) as new:
+            new.write(whole)
+    kept = {}
+    for number, line in enumerate(whole.splitlines(), 1):
+        try:
+            result = msgspec.json.decode(line, type=Outcome)
+        except msgspec.DecodeError as error:
+            raise BrokenFileError(f"{file}: line {number} is no outcome of a workload ({error}); delete it") from error
+        kept[result.workload, result.policy, result.settings] = result
+    return kept
+
+
+def _settings(workload: Workload, parameters: Parameters) -> int:
+    """Return a checksum of all that an outcome depends on."""
+    values = [parameters[name] for name in ("memory_simulation_accesses", "memory_simulation_share")]
+    return crc32(repr((workload, values)).encode())
+
+
+def reproduce(parameters: Parameters, workloads: Mapping[str, Workload]) -> dict[str, float]:
+    """Return our figure for every name in `datasets/published/caching.toml`."""
+    fewer = parameters.with_values([("memory_simulation_accesses", _ACCESSES)])
+    by: dict[str, dict[str, Outcome]] = {name: {} for name in workloads}
+    for each in outcomes(workloads, fewer, (*STATIC, *OPTIMISED)):
+        by[each.workload][each.policy] = each
+    return figures(workloads, by)
+
+
+def figures(workloads: Mapping[str, Workload], by: Mapping[str, Mapping[str, Outcome]]) -> dict[str, float]:
+    """Return our figure for every name in `datasets/published/caching.toml`, from the outcomes by workload and policy.
+
+    Parameters
+    ----------
+    workloads : mapping of str to Workload
+        Workloads.
+    by : mapping
+        Outcomes of all policies by workload and policy.
+    """
+    best = {name: min(each[policy].ns for policy in STATIC) for name, each in by.items()}
+    near = {
+        policy: sum(each[policy].ns <= (1 + NEAR) * best[name] for name, each in by.items())
+        for policy in (*STATIC, OPTIMISED[-1])
+    }
+    listed = {kind: [name for name, each in workloads.items() if each.class_ == kind] for kind in CLASSES}
+    kinds = {name: class_of(each) for name, each in by.items()}
+    return {
+        "static_winners": float(sum(near[policy] == len(by) for policy in STATIC)),
+        "optimised_matches": float(near[OPTIMISED[-1]]),
+        **{kind.split("-")[0]: float(sum(kinds[name] == kind for name in names)) for kind, names in listed.items()},
+        "gemm_spread": 100 * max(spread(by[name]) for name in ("SGEMM", "DGEMM")),
+        "streaming_stores": float(sum(_hurts_until_optimised(by[name]) for name in ("FwAct", "BwAct"))),
+        "rinsing_row_hits": float(sum(
+            each["CacheRW-AB-CR"].row_hit_rate >= each["CacheRW-AB"].row_hit_rate for each in by.values()
+        )),
+        "bypass_stalls": float(sum(each["CacheRW-AB"].stall_cycles <= each["CacheRW"].stall_cycles for each in by.values())),
+        "unique_reads": max(by[name]["CacheR"].reads_of_unique for name in _FITTING),
+    }  # fmt: skip
+
+
+def spread(by: Mapping[str, Outcome]) -> float:
+    """Return by which share of its time the slowest static policy is slower than the fastest."""
+    times = [by[policy].ns for policy in STATIC]
+    return max(times) / min(times) - 1.0
+
+
+def class_of(by: Mapping[str, Outcome]) -> str:
+    """Return the class of a workload by its times under the static policies.
+
+    It is insensitive if they are within 2 %, sensitive to reuse if a cache gains more than that, and else sensitive to
+    throughput, as caches cost time.
+    """
+    if spread(by) <= NEAR:
+        return CLASSES[0]
+    cached = min(by["CacheR"].ns, by["CacheRW"].ns)
+    return CLASSES[1] if cached < by["Uncached"].ns / (1 + NEAR) else CLASSES[2]
+
+
+def _hurts_until_optimised(by: Mapping[str, Outcome]) -> bool:
+    """Return whether keeping stores gains nothing without optimisations, and costs nothing with them."""
+    uncached = by["Uncached"].ns
+    return by["CacheRW"].ns >= uncached and by["CacheRW-AB-CR"].ns <= (1 + NEAR) * uncached
