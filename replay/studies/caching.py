@@ -202,7 +202,7 @@ def outcome(workload: Workload, policy: str, parameters: Parameters) -> Outcome:
     changed = parse_what_if(f"cache_policy:{policy}")(graph, parameters)
     timeline, kernels = replay(changed), changed.tasks.kind == TaskKind.KERNEL
     _, simulations, number = memory_of_kernels(changed, parameters)
-    total = {name: 0.0 for name in _COUNTERS}
+    total = dict.fromkeys(_COUNTERS, 0.0)
     for simulation, count in zip(simulations, np.bincount(number), strict=True):
         for name in _COUNTERS:
             total[name] += count * simulation.counters[name] if simulation else 0.0
