@@ -48,6 +48,7 @@ __all__ = [
     "reproduce",
     "sample_kernels",
     "select",
+    "simulate_memory",
     "synthesize",
     "validate",
     "what_ifs",

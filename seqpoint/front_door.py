@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from replay.calibration import Parameters
     from replay.costs.collectives import Topology
     from replay.costs.kernels import Predicted
+    from replay.memory.policies import CachePolicy
     from replay.what_ifs import Recipe, WhatIf
     from replay.workloads import Dlrm, PredictedStep, TrainingJob
     from seqpoint.description import Description
     from seqpoint.graphs import Analysis, TraceReplay
     from seqpoint.iteration_table import IterationTable
     from seqpoint.length_candidates import LengthCandidates
+    from seqpoint.memory_simulation import SimulatedMemory
     from seqpoint.projecting import Reproduction, TraceProjection
     from seqpoint.selection.another_run import RunEstimate
     from seqpoint.selection.kernels import KernelSampler
@@ -697,6 +699,80 @@ def predict_collective(kind: str, sizes: Sequence[int], topology: "Topology", de
     from replay.costs.collectives import predict_collective as run
 
     return run(kind, list(sizes), topology, _device(device), load_collectives())
+
+
+def simulate_memory(
+    operator: str,
+    shape: Sequence[int],
+    device: "str | Device" = "A100-SXM4-80GB",
+    *,
+    policies: "Sequence[str | CachePolicy]" = (),
+    policy_file: str | PathLike[str] | None = None,
+    dtype: str = "fp16",
+    options: "Mapping[str, str | int | float] | None" = None,
+    caches: "Mapping[str, str | float] | None" = None,
+    mapping: str = "",
+    dram: str = "",
+    max_accesses: int = 2_000_000,
+    warm: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> "SimulatedMemory":
+    """Simulate the caches and the DRAM under an operator of known shape, for each cache policy.
+
+    Parameters
+    ----------
+    operator : str
+        Kind of operator, such as ``"gemm"``; ``seqpoint simulate memory --list`` prints all.
+    shape : sequence of int
+        Its dimensions, such as m, n and k of a product.
+    device : str or Device
+        A device of the catalogue.
+    policies : sequence of str or CachePolicy
+        Cache policies; by default all that are shipped, and those of the file.
+    policy_file : str or path, optional
+        TOML file of further policies.
+    dtype : str
+        Type of the elements: fp64, fp32, tf32, fp16, bf16, fp8 or int8.
+    options : mapping, optional
+        Options of the operator, such as ``{"layout": "nt"}`` of a product.
+    caches : mapping, optional
+        Changes to caches: ``{"L2": 2}`` doubles its size, ``{"L2.ways": 8}`` sets a figure of it.
+    mapping : str
+        Mapping of addresses to channels, banks and rows, by default that of the device.
+    dram : str
+        DRAM standard, such as ``"HBM3"``, with the bandwidth of the device; or ``"HBM3:4000"`` with 4,000 GB/s.
+    max_accesses : int
+        Accesses of a kernel beyond which waves of workgroups stand for others, with a stated error; 0 for no limit.
+    warm : sequence of str
+        Operands that caches hold from an earlier launch, as far as they fit; ``"all"`` for every operand.
+    progress : callable, optional
+        Called with (policies done, policies in all, name of the policy).
+
+    Raises
+    ------
+    SeqPointError
+        The operator, device, policy, mapping or another name is unknown, or a shape or a cache is not possible.
+
+    Examples
+    --------
+    >>> result = simulate_memory("copy", [100_000], "CachePolicy-GPU", policies=["Uncached", "CacheRW"])
+    >>> [(row["policy"], row["dram_read_bytes"]) for row in result.rows]
+    [('Uncached', 200000.0), ('CacheRW', 200000.0)]
+    """
+    from replay.costs.kernels import load_calibration
+    from replay.memory.policies import find_policy, load_policies
+    from seqpoint.memory_simulation import MemoryOptions, simulate_operator
+
+    chosen = [find_policy(each, policy_file) if isinstance(each, str) else each for each in policies]
+    changes = MemoryOptions(dtype, options or {}, caches or {}, mapping, dram, max_accesses, tuple(warm))
+    return simulate_operator(
+        (operator, shape),
+        _device(device),
+        chosen or list(load_policies(policy_file).values()),
+        changes,
+        calibration=load_calibration(),
+        progress=progress,
+    )
 
 
 def validate(

@@ -266,6 +266,53 @@ class DramCounters:
         """Row hits over requests; 0 without requests."""
         return self.row_hits / max(1, self.reads + self.writes)
 
+    def followed_by(self, later: "DramCounters") -> "DramCounters":
+        """Return the counters of two simulations of a memory, one after the other.
+
+        Counts add up. Utilisation and bank parallelism are means over the cycles. The series continue in windows of the
+        longer length, and windows are joined in pairs if they become too many.
+        """
+        cycles, moved = (self.cycles, later.cycles), (self.bytes_by_channel.sum(), later.bytes_by_channel.sum())
+        waited = sum(size / side.efficiency for size, side in zip(moved, (self, later), strict=True) if size)
+        window = max(self.window_seconds, later.window_seconds)
+        series: dict[str, Any] = {
+            name: np.concatenate(
+                [_joined_windows(getattr(side, name), round(window / side.window_seconds)) for side in (self, later)]
+            )
+            for name in ("bytes_over_time", "row_hits_over_time")
+        }
+        while len(series["bytes_over_time"]) > at.WINDOWS:
+            window, series = 2 * window, {name: _joined_windows(rows, 2) for name, rows in series.items()}
+        added: dict[str, Any] = {name: getattr(self, name) + getattr(later, name) for name in _ADDED}
+        return DramCounters(
+            **added,
+            utilisation=_mean((self.utilisation, later.utilisation), cycles),
+            efficiency=float(sum(moved) / waited) if waited else 0.0,
+            bank_parallelism=_mean((self.bank_parallelism, later.bank_parallelism), cycles),
+            mean_read_latency_cycles=_mean(
+                (self.mean_read_latency_cycles, later.mean_read_latency_cycles), (self.reads, later.reads)
+            ),
+            window_seconds=window,
+            **series,
+        )
+
+
+#: Counters that add up over simulations.
+_ADDED = (
+    *("cycles", "seconds", "reads", "writes", "merged", "read_row_hits", "write_row_hits"),
+    *("activates", "precharges", "refreshes", "bytes_by_channel"),
+)
+
+
+def _joined_windows(series: Ints, number: int) -> Ints:
+    """Return a series over time in windows that are a number of times as long."""
+    padded = np.pad(series, ((0, -len(series) % number), (0, 0)))
+    return np.asarray(padded.reshape(-1, number, series.shape[1]).sum(axis=1), dtype=np.int64)
+
+
+def _mean(values: tuple[float, float], weights: tuple[int, int]) -> float:
+    return sum(value * weight for value, weight in zip(values, weights, strict=True)) / max(sum(weights), 1)
+
 
 class DramSimulator:
     """Serve requests in order, as many at a time as fit into a window.

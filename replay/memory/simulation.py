@@ -7,6 +7,7 @@ stand for all others. The difference between the halves of the second group is t
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import reduce
 from math import ceil
 
 import numpy as np
@@ -59,7 +60,7 @@ class KernelMemory:
     error : float
         Stated error of the time from the workgroups that were not, as a share of the time.
     dram : DramCounters
-        Counters of the DRAM over the last simulated waves, with their course over time.
+        Counters of the DRAM over the simulated waves, one after another, with their course over time.
     """
 
     seconds: float
@@ -245,9 +246,10 @@ class _Segment:
 
     def plus(self, other: "_Segment") -> "_Segment":
         names = {**self.counters, **other.counters}
+        dram = self.dram.followed_by(other.dram) if self.dram and other.dram else self.dram or other.dram
         counters = {name: self.counters.get(name, 0.0) + other.counters.get(name, 0.0) for name in names}
         return _Segment(self.workgroups + other.workgroups, self.cycles + other.cycles,
-                        self.memory_s + other.memory_s, counters, other.dram or self.dram)  # fmt: skip
+                        self.memory_s + other.memory_s, counters, dram)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -373,5 +375,5 @@ def _joined(kernels: Sequence[KernelMemory]) -> KernelMemory:
         counters={name: sum(kernel.counters[name] for kernel in kernels) for name in kernels[0].counters},
         simulated_share=sum(w * kernel.simulated_share for w, kernel in zip(weights, kernels, strict=True)),
         error=sum(w * kernel.error for w, kernel in zip(weights, kernels, strict=True)),
-        dram=max(kernels, key=lambda kernel: kernel.memory_s).dram,
+        dram=reduce(DramCounters.followed_by, (kernel.dram for kernel in kernels)),
     )

@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "project": ("project:project_command", "Project the speed-up of what-ifs, with intervals."),
     "what-ifs": ("project:what_ifs_command", "List the what-ifs, or describe one."),
     "synthesize": ("synthesize:command", "Predict a training job without running it, and write its trace."),
+    "simulate": ("simulate:command", "Simulate caches and memory under an operator, without a trace."),
     "validate": ("validate:command", "Score predictions against measurements."),
     "calibrate": ("calibrate:command", "Fit models to your own measurements."),
     "devices": ("listings:devices_command", "List the device catalogue."),

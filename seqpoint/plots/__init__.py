@@ -1,4 +1,4 @@
-"""Charts of selections, timelines, projections and contention, as HoloViews objects for the Bokeh backend.
+"""Charts of selections, timelines, projections, contention and memory, as HoloViews objects for the Bokeh backend.
 
 Each chart has ``save("chart.html")``, which writes one file that opens without a network; `save` does so for charts
 that were composed of others.
@@ -12,6 +12,14 @@ from seqpoint.plots.contention import (
     slowdowns_by_workgroups,
 )
 from seqpoint.plots.frame import plain_text
+from seqpoint.plots.memory import (
+    memory_channels,
+    memory_overview,
+    memory_row_hits,
+    memory_times,
+    memory_times_by_operator,
+    memory_traffic,
+)
 from seqpoint.plots.projections import projection_intervals
 from seqpoint.plots.saving import save
 from seqpoint.plots.selections import (
@@ -33,6 +41,12 @@ __all__ = [
     "interval_coverage",
     "kernel_slowdowns",
     "length_histogram",
+    "memory_channels",
+    "memory_overview",
+    "memory_row_hits",
+    "memory_times",
+    "memory_times_by_operator",
+    "memory_traffic",
     "plain_text",
     "predicted_against_measured",
     "projection_intervals",

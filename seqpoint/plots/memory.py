@@ -1,0 +1,297 @@
+"""Charts of simulated caches and DRAM: times and traffic by policy, row hits, and channels over time."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import holoviews as hv
+import numpy as np
+
+from profilers.errors import InvalidInputError
+from seqpoint.plots.frame import INK, Chart, framed, hover_tips, overlay, plain_text
+from seqpoint.plots.saving import saveable
+from seqpoint.units import time_unit
+
+if TYPE_CHECKING:
+    from seqpoint.memory_simulation import SimulatedMemory
+
+#: Colour, marker and size of each of the times, and of each level.
+_TIMES: Mapping[str, tuple[str, str, int]] = MappingProxyType(
+    {
+        "compute": ("#009E73", "triangle", 10),
+        "caches": ("#E69F00", "square", 8),
+        "memory": ("#0072B2", "circle", 9),
+    }
+)
+_LEVELS: Mapping[str, tuple[str, str, int]] = MappingProxyType(
+    {
+        "L1": ("#009E73", "triangle", 10),
+        "L2": ("#E69F00", "square", 8),
+        "LLC": ("#CC79A7", "diamond", 12),
+        "DRAM reads": ("#0072B2", "circle", 9),
+        "DRAM writes": ("#D55E00", "inverted_triangle", 10),
+    }
+)
+#: Colours of policies, by Okabe and Ito, as far as they go.
+_POLICIES = ("#24292F", "#999999", "#56B4E9", "#0072B2", "#009E73", "#E69F00", "#D55E00", "#CC79A7")
+_NAME_LENGTH = 40
+
+
+@saveable
+def memory_times(simulated: "SimulatedMemory") -> Chart:
+    """Return the chart of the time by policy, as bars, with marks for the times of which it is the longest.
+
+    Parameters
+    ----------
+    simulated : SimulatedMemory
+        An operator under some policies.
+
+    Returns
+    -------
+    holoviews.Overlay
+        ``Rectangles`` for the times, and ``Points`` for compute, caches and memory.
+    """
+    rows = simulated.rows
+    unit = time_unit(max(row["time_ns"] for row in rows))
+    bars = _bars([row["time_ns"] / unit.ns for row in rows])
+    values = {name: [row[f"{name}_ns"] / unit.ns for row in rows] for name in _TIMES}
+    marks = _marks(rows, values, _TIMES, f"@x{{0.000}} {unit.name}")
+    longest = max(row["time_ns"] for row in rows) / unit.ns
+    title = f"Time by cache policy (bar: the longest of three), {_label(simulated)}"
+    return _by_policy([bars, *marks], rows, title, f"time ({unit.name})", xlim=(0, 1.05 * longest))
+
+
+@saveable
+def memory_traffic(simulated: "SimulatedMemory") -> Chart:
+    """Return the chart of the bytes that each level moves, by policy, on a logarithmic axis.
+
+    Parameters
+    ----------
+    simulated : SimulatedMemory
+        An operator under some policies.
+
+    Returns
+    -------
+    holoviews.Overlay
+        ``Points`` for the levels of caches, and for reads and writes of the DRAM.
+    """
+    rows, system = simulated.rows, simulated.system
+    values: dict[str, list[float]] = {}
+    for name in ("L1", "L2", "LLC"):
+        cache = getattr(system, name.lower())
+        if cache is not None:
+            counts = (result.counters for result in simulated.results)
+            values[name] = [
+                cache.sector_bytes * (c[f"{name.lower()}_load_sectors"] + c[f"{name.lower()}_store_sectors"]) / 1e6
+                for c in counts
+            ]
+    values["DRAM reads"] = [row["dram_read_bytes"] / 1e6 for row in rows]
+    values["DRAM writes"] = [row["dram_write_bytes"] / 1e6 for row in rows]
+    # A logarithmic axis has no zero.
+    shown = {name: [value or np.nan for value in of_level] for name, of_level in values.items()}
+    positive = [value for of_level in values.values() for value in of_level if value > 0] or [1.0]
+    footprint = simulated.results[0].footprint / 1e6
+    layers = [
+        hv.VLine(footprint).opts(color=INK, line_width=1, line_dash="dashed", backend="bokeh"),
+        *_marks(rows, shown, _LEVELS, "@x{0,0.00} MB"),
+    ]
+    ends = (min([*positive, footprint]) / 1.3, max([*positive, footprint]) * 1.3)
+    title = f"Traffic by level (dashed: bytes of the operands), {_label(simulated)}"
+    return _by_policy(layers, rows, title, "MB", logx=True, xlim=ends, xticks=_ticks(*ends))
+
+
+@saveable
+def memory_row_hits(simulated: "SimulatedMemory") -> Chart:
+    """Return the chart of the share of DRAM requests that find their row open, by policy.
+
+    Parameters
+    ----------
+    simulated : SimulatedMemory
+        An operator under some policies.
+
+    Returns
+    -------
+    holoviews.Overlay
+        ``Rectangles``, and ``Points`` at their ends.
+    """
+    rows = simulated.rows
+    shares = [100 * row["row_hit_share"] for row in rows]
+    marks = _marks(rows, {"memory": shares}, _TIMES, "@x{0.0} %", legend=False)
+    return _by_policy(
+        [_bars(shares), *marks],
+        rows,
+        f"DRAM requests that find their row open, {_label(simulated)}",
+        "row hits (% of requests)",
+        xlim=(0, 102),
+    )
+
+
+@saveable
+def memory_channels(simulated: "SimulatedMemory", policy: str | None = None) -> Chart:
+    """Return the heat map of DRAM channels over time: bytes moved as a share of the channel's peak.
+
+    Parameters
+    ----------
+    simulated : SimulatedMemory
+        An operator under some policies.
+    policy : str, optional
+        The policy to show, by default the first one.
+
+    Returns
+    -------
+    holoviews.Image
+        Share in per cent by time and channel, over the simulated waves.
+
+    Raises
+    ------
+    NotFoundError
+        The policy was not simulated.
+    InvalidInputError
+        No request reached the DRAM.
+    """
+    counters, dram = simulated.result(policy).dram, simulated.system.dram
+    windows, channels = counters.bytes_over_time.shape
+    if not counters.bytes_over_time.sum():
+        raise InvalidInputError("no request reached the DRAM; there are no channels to show over time")
+    peak_bytes = dram.bandwidth / dram.channels * counters.window_seconds
+    span_ns = 1e9 * windows * counters.window_seconds
+    unit = time_unit(span_ns)
+    share = 100 * counters.bytes_over_time.T[::-1] / peak_bytes
+    image = hv.Image(
+        share, bounds=(0, -0.5, span_ns / unit.ns, channels - 0.5), kdims=["time", "channel"], vdims=["busy"]
+    )
+    return image.opts(
+        cmap="viridis",
+        clim=(0, 100),
+        colorbar=True,
+        clabel="% of the channel's peak",
+        xlabel=f"time in the DRAM simulation ({unit.name})",
+        ylabel="channel",
+        height=300,
+        **framed(f"DRAM channels over time, {policy or simulated.policies[0].name}, {_label(simulated)}"),
+        **hover_tips(("time", f"$x{{0.00}} {unit.name}"), ("channel", "$y{0}"), ("of peak", "@image{0} %")),
+        backend="bokeh",
+    )
+
+
+@saveable
+def memory_times_by_operator(simulated: "Sequence[SimulatedMemory]") -> Chart:
+    """Return the chart of times by operator and policy, relative to the first policy.
+
+    Parameters
+    ----------
+    simulated : sequence of SimulatedMemory
+        Operators under the same policies; at least one.
+
+    Returns
+    -------
+    holoviews.Overlay
+        A line at 1, and ``Rectangles`` for each policy.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no operator, or their policies differ.
+    """
+    policies = {tuple(policy.name for policy in each.policies) for each in simulated}
+    if len(policies) != 1:
+        raise InvalidInputError("to compare operators, simulate each under the same policies")
+    (names,) = policies
+    width = 0.84 / len(names)
+    layers = [hv.HLine(1.0).opts(color=INK, line_width=1, line_dash="dashed", backend="bokeh")]
+    highest = 1.0
+    for number, name in enumerate(names):
+        cells = []
+        for place, each in enumerate(simulated):
+            ratio = 1 / each.rows[number]["speedup"]
+            left = place - 0.42 + number * width
+            cells.append((left, 0.0, left + 0.92 * width, ratio, plain_text(each.label, _NAME_LENGTH), name))
+            highest = max(highest, ratio)
+        bars = hv.Rectangles(cells, vdims=["operator", "policy"], label=plain_text(name, _NAME_LENGTH))
+        tips = hover_tips(("operator", "@operator"), ("policy", "@policy"), ("relative time", "@top{0.000}"))
+        look = {"color": _POLICIES[number % len(_POLICIES)], "line_width": 0}
+        layers.append(bars.opts(**look, **tips, backend="bokeh"))
+    labels = [plain_text(each.label, _NAME_LENGTH) for each in simulated]
+    return overlay(
+        layers,
+        f"Time by operator and cache policy, relative to {plain_text(names[0], _NAME_LENGTH)}",
+        ("", f"time over that under {plain_text(names[0], _NAME_LENGTH)}"),
+        height=380,
+        xticks=list(enumerate(labels)),
+        xlim=(-0.6, len(labels) - 0.4),
+        ylim=(0, 1.05 * highest),
+    )
+
+
+@saveable
+def memory_overview(simulated: "SimulatedMemory") -> Chart:
+    """Return all charts of an operator below each other, with a heat map for each policy.
+
+    Parameters
+    ----------
+    simulated : SimulatedMemory
+        An operator under some policies.
+    """
+    charts = [memory_times(simulated), memory_traffic(simulated), memory_row_hits(simulated)]
+    for policy, result in zip(simulated.policies, simulated.results, strict=True):
+        if result.dram.bytes_over_time.sum():
+            charts.append(memory_channels(simulated, policy.name))
+    return hv.Layout(charts).cols(1)
+
+
+def _label(simulated: "SimulatedMemory") -> str:
+    return plain_text(f"{simulated.label} on {simulated.system.name}", 80)
+
+
+def _levels(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Return the height of each policy, the first on top."""
+    return [float(len(rows) - 1 - number) for number in range(len(rows))]
+
+
+def _bars(values: Sequence[float]) -> Chart:
+    """Return pale horizontal bars, a policy each."""
+    top = len(values) - 1
+    bars = [(0.0, top - number - 0.3, value, top - number + 0.3) for number, value in enumerate(values)]
+    return hv.Rectangles(bars).opts(color="#D8DEE4", line_width=0, backend="bokeh")
+
+
+def _marks(
+    rows: Sequence[Mapping[str, Any]],
+    values: Mapping[str, Sequence[float]],
+    looks: Mapping[str, tuple[str, str, int]],
+    tip: str,
+    *,
+    legend: bool = True,
+) -> list[Chart]:
+    """Return a mark for each policy and each kind of value."""
+    names = [plain_text(row["policy"], _NAME_LENGTH) for row in rows]
+    layers = []
+    for name, of_kind in values.items():
+        colour, marker, size = looks[name]
+        columns = (of_kind, _levels(rows), names)
+        points = hv.Points(columns, kdims=["x", "y"], vdims=["policy"], label=name if legend else "")
+        look = {"color": colour, "marker": marker, "size": size, "line_color": "white", "line_width": 0.7}
+        layers.append(points.opts(**look, **hover_tips(("policy", "@policy"), (name, tip)), backend="bokeh"))
+    return layers
+
+
+def _by_policy(
+    layers: Sequence[Chart], rows: Sequence[Mapping[str, Any]], title: str, xlabel: str, **look: Any
+) -> Chart:
+    """Return a chart with a row for each policy."""
+    ticks = [(level, plain_text(row["policy"], _NAME_LENGTH)) for level, row in zip(_levels(rows), rows, strict=True)]
+    return overlay(
+        layers,
+        title,
+        (xlabel, ""),
+        height=118 + 24 * len(rows),
+        ylim=(-0.6, len(rows) - 0.4),
+        yticks=ticks,
+        **look,
+    )
+
+
+def _ticks(low: float, high: float) -> list[tuple[float, str]]:
+    """Return powers of ten and their thirds as ticks of a logarithmic axis."""
+    ticks = [base * 10.0**power for power in range(-6, 9) for base in (1, 3)]
+    return [(tick, f"{tick:,g}") for tick in ticks if low <= tick <= high]
