@@ -438,7 +438,7 @@ def _machine(dram: Dram, window: int, entering: int) -> at.Machine:
     bank[:, [at.ROW, at.READ_HIT, at.WRITE_HIT, at.HEAD, at.WRITE_HEAD]] = -1
     bank[:, at.BIT] = 1 << (np.arange(n_banks) % per_channel)
     now = np.zeros(8, dtype=np.int64)
-    now[at.SPAN_BITS] = 10
+    now[at.SPAN_BITS] = 6
     bank[:, at.GROUP] = np.arange(n_banks) % per_channel // dram.banks * dram.banks
     longest = int(max(rule[at.CL], rule[at.CWL]) + rule[at.BURST]) + 3
     return at.Machine(

@@ -1,12 +1,10 @@
 """The commands `seqpoint simulate`."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
-from profilers.files import file_to_write
 from seqpoint import front_door
 from seqpoint.cli.lazy import LazyGroup
 from seqpoint.cli.options import output_options, refuse_options
@@ -112,7 +110,10 @@ def memory(
         return
     if json_:
         refuse_options(("over_time",), "with --json, which has the course over time")
-    target = file_to_write(Path(plot)) if plot else None
+    if plot:
+        from seqpoint.plots.saving import page_to_write
+
+        page_to_write(plot)
     result = front_door.simulate_memory(
         operator,
         shape,
@@ -128,9 +129,9 @@ def memory(
         warm=how["warm"],
         progress=progress("simulating"),
     )
-    if target is not None:
-        result.plots().save(target)
-        message(f"wrote {target}")
+    if plot:
+        result.plots().save(plot)
+        message(f"wrote {plot}")
     print_result(result, json_, lambda shown: _show(shown, how["over_time"]))
 
 

@@ -57,8 +57,10 @@ def memory_times(simulated: "SimulatedMemory") -> Chart:
     values = {name: [row[f"{name}_ns"] / unit.ns for row in rows] for name in _TIMES}
     marks = _marks(rows, values, _TIMES, f"@x{{0.000}} {unit.name}")
     longest = max(row["time_ns"] for row in rows) / unit.ns
-    title = f"Time by cache policy (bar: the longest of three), {_label(simulated)}"
-    return _by_policy([bars, *marks], rows, title, f"time ({unit.name})", xlim=(0, 1.05 * longest))
+    title = f"Time by cache policy: {_label(simulated)}"
+    return _by_policy(
+        [bars, *marks], rows, title, f"time ({unit.name}); the longest of three sets it", xlim=(0, 1.05 * longest)
+    )
 
 
 @saveable
@@ -96,8 +98,10 @@ def memory_traffic(simulated: "SimulatedMemory") -> Chart:
         *_marks(rows, shown, _LEVELS, "@x{0,0.00} MB"),
     ]
     ends = (min([*positive, footprint]) / 1.3, max([*positive, footprint]) * 1.3)
-    title = f"Traffic by level (dashed: bytes of the operands), {_label(simulated)}"
-    return _by_policy(layers, rows, title, "MB", logx=True, xlim=ends, xticks=_ticks(*ends))
+    title = f"Traffic by level: {_label(simulated)}"
+    return _by_policy(
+        layers, rows, title, "MB (dashed: bytes of the operands)", logx=True, xlim=ends, xticks=_ticks(*ends)
+    )
 
 
 @saveable
@@ -120,8 +124,8 @@ def memory_row_hits(simulated: "SimulatedMemory") -> Chart:
     return _by_policy(
         [_bars(shares), *marks],
         rows,
-        f"DRAM requests that find their row open, {_label(simulated)}",
-        "row hits (% of requests)",
+        f"Row hits of the DRAM: {_label(simulated)}",
+        "requests that find their row open (%)",
         xlim=(0, 102),
     )
 
@@ -150,6 +154,7 @@ def memory_channels(simulated: "SimulatedMemory", policy: str | None = None) -> 
         No request reached the DRAM.
     """
     counters, dram = simulated.result(policy).dram, simulated.system.dram
+    name = policy or simulated.policies[0].name
     windows, channels = counters.bytes_over_time.shape
     if not counters.bytes_over_time.sum():
         raise InvalidInputError("no request reached the DRAM; there are no channels to show over time")
@@ -168,7 +173,7 @@ def memory_channels(simulated: "SimulatedMemory", policy: str | None = None) -> 
         xlabel=f"time in the DRAM simulation ({unit.name})",
         ylabel="channel",
         height=300,
-        **framed(f"DRAM channels over time, {policy or simulated.policies[0].name}, {_label(simulated)}"),
+        **framed(f"DRAM channels over time, {plain_text(name, _NAME_LENGTH)}: {_label(simulated)}"),
         **hover_tips(("time", f"$x{{0.00}} {unit.name}"), ("channel", "$y{0}"), ("of peak", "@image{0} %")),
         backend="bokeh",
     )
@@ -236,11 +241,11 @@ def memory_overview(simulated: "SimulatedMemory") -> Chart:
     for policy, result in zip(simulated.policies, simulated.results, strict=True):
         if result.dram.bytes_over_time.sum():
             charts.append(memory_channels(simulated, policy.name))
-    return hv.Layout(charts).cols(1)
+    return hv.Layout(charts).opts(shared_axes=False, backend="bokeh").cols(1)
 
 
 def _label(simulated: "SimulatedMemory") -> str:
-    return plain_text(f"{simulated.label} on {simulated.system.name}", 80)
+    return plain_text(simulated.label, 60)
 
 
 def _levels(rows: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -292,6 +297,6 @@ def _by_policy(
 
 
 def _ticks(low: float, high: float) -> list[tuple[float, str]]:
-    """Return powers of ten and their thirds as ticks of a logarithmic axis."""
-    ticks = [base * 10.0**power for power in range(-6, 9) for base in (1, 3)]
+    """Return powers of ten, twice and five times each, as ticks of a logarithmic axis."""
+    ticks = [base * 10.0**power for power in range(-6, 9) for base in (1, 2, 5)]
     return [(tick, f"{tick:,g}") for tick in ticks if low <= tick <= high]

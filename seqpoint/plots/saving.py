@@ -77,16 +77,21 @@ def save(chart: Chart, path: str | PathLike[str]) -> Path:
     InvalidInputError
         The name does not end in ``.html``, or the folder does not exist or may not be written.
     """
+    target = page_to_write(path)
+    scripts, (element,) = drawn([(chart, ())])
+    write_text(target, _page(target.stem, scripts, element))
+    return target
+
+
+def page_to_write(path: str | PathLike[str]) -> Path:
+    """Return the path of a page that can be written; the errors are those of `save`."""
     target = Path(path)
     if target.suffix.lower() not in {".html", ".htm"}:
         raise InvalidInputError(
             f"{target}: charts are saved as HTML; name the file {target.with_suffix('.html').name}, "
             "whose toolbar saves pictures (.png)"
         )
-    file_to_write(target)
-    scripts, (element,) = drawn([(chart, ())])
-    write_text(target, _page(target.stem, scripts, element))
-    return target
+    return file_to_write(target)
 
 
 def _page(title: str, scripts: Sequence[str], element: str) -> str:
