@@ -91,7 +91,8 @@ def page_to_write(path: str | PathLike[str]) -> Path:
             f"{target}: charts are saved as HTML; name the file {target.with_suffix('.html').name}, "
             "whose toolbar saves pictures (.png)"
         )
-    return file_to_write(target)
+    file_to_write(target)
+    return target
 
 
 def _page(title: str, scripts: Sequence[str], element: str) -> str:
