@@ -16,7 +16,8 @@ from profilers.trace.arrays import Ints
 from replay.memory.accesses import Stream, Tiles, operands
 
 _FLOAT, _HALF = 4, 2
-_WARP = 32
+#: Threads of a warp, and bytes of a sector of a line.
+_WARP, _SECTOR = 32, 32
 
 
 @dataclass(frozen=True)
@@ -157,11 +158,13 @@ def srad() -> Stream:
         """Return what the 16 warps of each workgroup read of an array that threads index by pixel."""
         begin = np.minimum(w[:, None] * threads + np.arange(threads // _WARP) * _WARP, pixels)
         number = np.minimum(begin[..., None] + np.arange(_WARP), pixels - 1)
-        sectors = np.sort(index(number) * _FLOAT // 32, axis=-1).reshape(len(w), -1)
-        first = np.diff(sectors, axis=1, prepend=-1) != 0
-        first[:, ::_WARP] = True
-        used = np.repeat(begin < pixels, _WARP, axis=1)
-        return Touch(array, sectors * 32, np.where(first & used, 32, 0))
+        sectors = np.sort(index(number) * _FLOAT // _SECTOR, axis=-1)
+        starts = np.flatnonzero(np.diff(sectors, axis=-1, prepend=-2) > 1)
+        ends = np.append(starts[1:], sectors.size) - 1
+        width = np.zeros(sectors.size, np.int64)
+        width[starts] = (sectors.flat[ends] - sectors.flat[starts] + 1) * _SECTOR
+        width = np.where(begin[..., None] < pixels, width.reshape(sectors.shape), 0)
+        return Touch(array, (sectors * _SECTOR).reshape(len(w), -1), width.reshape(len(w), -1))
 
     def row(i: Ints) -> Ints:
         return i % rows
@@ -251,7 +254,7 @@ def sobol() -> Stream:
 
 
 def cutlass_gemm(m: int, n: int) -> Stream:
-    """Return CUTLASS 1's wmma_gemm_nn: m x n x m in halves, column by column, 128 x 128 x 32 a step, a result in floats."""
+    """Return CUTLASS 1's wmma_gemm_nn: m x n x m, halves by columns, 128 x 128 x 32 a step, the result in floats."""
     tile, depth = 128, 32
     down, columns = m // tile, min(n, tile)
 
