@@ -14,11 +14,13 @@ from replay.memory.accesses import Stream, Tiles, operands
 from replay.memory.streams.splitting import STEP_BYTES, checked_sizes, pieces, resident_workgroups
 
 #: Longest row that PyTorch's softmax keeps in registers (`PersistentSoftmax.cuh`), elements, and the rows of one of its
-#: workgroups of four warps.
+#: workgroups of 128 threads, each wavefront of which has a row, or two if they are short.
 REGISTER_ELEMENTS = 1024
-_SHORT_ROWS, _SHORTEST_ROW, _ROWS_OF_SHORTEST = 4, 128, 8
+_SHORTEST_ROW, _ROWS_OF_SHORTEST = 128, 2
 _THREADS, _MOST_THREADS = 128, 1024
 _VECTOR_BYTES, _SHARED_BYTES, _SUM_BYTES = 16, 48 << 10, 128
+#: Wavefronts of a workgroup of a layer norm (``num_threads() / warp_size`` of `layer_norm_kernel.cu`).
+_NORM_WAVEFRONTS = 4
 #: Threads of a workgroup of a batch norm (MIOpen's `BatchNormFwdTrain*`).
 _BATCH_THREADS = 256
 #: FLOP of an element forward and backward (`replay.graph.operators.rowwise`).
@@ -34,12 +36,18 @@ class Sweep:
 
 
 def softmax(
-    rows: int, columns: int, element_bytes: int = 4, *, backward: bool = False, registers: int = REGISTER_ELEMENTS
+    rows: int,
+    columns: int,
+    element_bytes: int = 4,
+    *,
+    backward: bool = False,
+    registers: int = REGISTER_ELEMENTS,
+    wavefront: int = 32,
 ) -> Stream:
     """Return the stream of a softmax of each row.
 
-    Rows of up to `registers` elements are read once, four or eight of them by a workgroup. A longer row has
-    its own workgroup, which reads it three times forward (maximum, sum, result), and twice backward (sum, result).
+    Rows of up to `registers` elements are read once, each by a wavefront of a workgroup of 128 threads. A longer row
+    has its own workgroup, which reads it three times forward (maximum, sum, result), and twice backward (sum, result).
 
     Parameters
     ----------
@@ -52,6 +60,8 @@ def softmax(
     registers : int
         Longest row that stays in registers or shared memory: 1,024 in older PyTorch, 256 in
         MIOpen, `shared_memory_row` in PyTorch 2.
+    wavefront : int
+        Threads of a wavefront.
 
     Notes
     -----
@@ -62,15 +72,17 @@ def softmax(
     >>> softmax(64, 1000).steps, softmax(64, 8192).steps
     (1, 6)
     """
-    checked_sizes(rows=rows, columns=columns)
+    checked_sizes(rows=rows, columns=columns, wavefront=wavefront)
     result = Sweep(("gradient", "y"), ("x_gradient",)) if backward else Sweep(("x",), ("y",))
     again = [Sweep(result.reads)] * (1 if backward else 2)
     flops = _SOFTMAX_FLOPS[backward] * rows * columns
     sweeps = _once(result, columns, element_bytes) if columns <= registers else [*again, result]
     plan = _Rows(rows, columns, element_bytes, float(flops), sweeps)
-    short = _ROWS_OF_SHORTEST if columns <= _SHORTEST_ROW else _SHORT_ROWS
     name = f"softmax{' backward' if backward else ''} {rows} x {columns}"
-    return _over_rows(name, plan, rows_a_group=short if columns <= min(registers, REGISTER_ELEMENTS) else 1)
+    if columns > min(registers, REGISTER_ELEMENTS):
+        return _over_rows(name, plan, rows_a_group=1, threads=_row_threads(columns, element_bytes))
+    short = max(_THREADS // wavefront, 1) * (_ROWS_OF_SHORTEST if columns <= _SHORTEST_ROW else 1)
+    return _over_rows(name, plan, rows_a_group=short, threads=_THREADS)
 
 
 def shared_memory_row(columns: int, element_bytes: int) -> int:
@@ -89,9 +101,17 @@ def shared_memory_row(columns: int, element_bytes: int) -> int:
 
 
 def layer_norm(
-    rows: int, columns: int, element_bytes: int = 4, *, backward: bool = False, registers: int = 0
+    rows: int,
+    columns: int,
+    element_bytes: int = 4,
+    *,
+    backward: bool = False,
+    registers: int = 0,
+    wavefront: int = 32,
 ) -> Stream:
     """Return the stream of a layer norm: a workgroup reads its row for mean and variance, and again for the result.
+
+    A workgroup has four wavefronts, however long its row is.
 
     Parameters
     ----------
@@ -103,6 +123,8 @@ def layer_norm(
         Whether to return the kernel of the gradient of the input; it reads the input and the incoming gradient twice.
     registers : int
         Longest row that stays in registers or shared memory; PyTorch keeps none.
+    wavefront : int
+        Threads of a wavefront.
 
     Notes
     -----
@@ -113,12 +135,13 @@ def layer_norm(
     >>> layer_norm(64, 1024).steps, layer_norm(64, 1024, registers=1024).steps
     (2, 1)
     """
-    checked_sizes(rows=rows, columns=columns)
+    checked_sizes(rows=rows, columns=columns, wavefront=wavefront)
     statistics = Sweep(("gradient", "x")) if backward else Sweep(("x",))
     result = Sweep(("gradient", "x", "scale"), ("x_gradient",)) if backward else Sweep(("x", "scale", "shift"), ("y",))
     sweeps = _once(result, columns, element_bytes) if columns <= registers else [statistics, result]
     plan = _Rows(rows, columns, element_bytes, float(_NORM_FLOPS[backward] * rows * columns), sweeps)
-    return _over_rows(f"layer norm{' backward' if backward else ''} {rows} x {columns}", plan, rows_a_group=1)
+    name = f"layer norm{' backward' if backward else ''} {rows} x {columns}"
+    return _over_rows(name, plan, rows_a_group=1, threads=_NORM_WAVEFRONTS * wavefront)
 
 
 def _once(sweep: Sweep, columns: int, element_bytes: int) -> list[Sweep]:
@@ -156,7 +179,7 @@ class _Rows:
         return {name: row if name in ("scale", "shift") else row * self.rows for name in names}
 
 
-def _over_rows(name: str, plan: _Rows, *, rows_a_group: int) -> Stream:
+def _over_rows(name: str, plan: _Rows, *, rows_a_group: int, threads: int) -> Stream:
     """Return a kernel whose workgroups sweep over whole rows."""
     arrays = operands(**plan.sizes)
     index = {array.name: number for number, array in enumerate(arrays)}
@@ -186,7 +209,6 @@ def _over_rows(name: str, plan: _Rows, *, rows_a_group: int) -> Stream:
             )
         return Tiles.joined(*several)
 
-    threads = _THREADS if rows_a_group > 1 else _row_threads(plan.columns, plan.element_bytes)
     passes = "stay on the chip" if plan.passes == 1 else f"are read in {plan.passes} passes"
     return Stream(
         name,
@@ -211,9 +233,12 @@ def _in_flight(plan: _Rows, threads: int, rows_a_group: int) -> int:
 
 
 def _row_threads(columns: int, element_bytes: int) -> int:
-    """Return the threads for a row: a power of two up to 1,024, each with a vector of 16 bytes or more."""
-    vectors = -(-columns * element_bytes // _VECTOR_BYTES)
-    return min(max(1 << (vectors - 1).bit_length(), _THREADS), _MOST_THREADS)
+    """Return the threads for a row of a softmax: a power of two, so that half of a vector or more is left to each.
+
+    Source: ``SoftMax_getBlockSize`` of PyTorch.
+    """
+    wanted = max(min(columns * element_bytes // _VECTOR_BYTES, _MOST_THREADS) // 2, 32)
+    return 1 << (wanted - 1).bit_length()
 
 
 def batch_norm(
