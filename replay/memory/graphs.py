@@ -5,9 +5,11 @@ kernels of unknown operators, stay. `with_hardware` keeps these choices when a g
 them on the old device, and applies them on the new one.
 """
 
+import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -100,15 +102,17 @@ def memory_of_kernels(graph: KernelGraph, parameters: Parameters) -> tuple[Ints,
     rows = np.flatnonzero((tasks.kind == TaskKind.KERNEL) & graph.on_device() & (operator >= 0))
     dtype = np.where(tasks.dtype[rows] >= 0, tasks.dtype[rows], _FP32)
     warm = _reads_warm_weights(graph, rows, operator[rows])
-    keys = np.stack([operator[rows], dtype, tasks.workgroups[rows].astype(np.int64), warm])
+    keys = np.stack([operator[rows], dtype, tasks.workgroups[rows].astype(np.int64), warm, tasks.name[rows]])
     distinct, number = np.unique(keys, axis=1, return_inverse=True)
     fits, settings = parameters.calibration(KernelCalibration), graph.hardware.memory
     accesses = int(parameters["memory_simulation_accesses"])
-    results = [
-        _simulated(_Kernel(graph.operators[kind], workgroups, device, bool(is_warm)), settings,
-                   capability(device, _TYPES[type_], fits).flops_per_s, accesses)
-        for kind, type_, workgroups, is_warm in distinct.T.tolist()
-    ]  # fmt: skip
+    kernels = [
+        _Kernel(graph.operators[kind], workgroups, graph.names[name], device, bool(is_warm))
+        for kind, _, workgroups, is_warm, name in distinct.T.tolist()
+    ]
+    rates = [capability(device, _TYPES[type_], fits).flops_per_s for type_ in distinct[1].tolist()]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = list(pool.map(partial(_simulated, settings=settings, accesses=accesses), kernels, rates))
     return rows, results, number.reshape(-1)
 
 
@@ -155,21 +159,22 @@ def _figures(result: KernelMemory | None) -> tuple[float, float, float, float]:
 
 @dataclass(frozen=True)
 class _Kernel:
-    """A kernel on a device: its operator, its grid, and whether its weights are in the caches when it starts."""
+    """A kernel on a device: its operator, grid and name, and whether its weights are in the caches when it starts."""
 
     operator: Operator
     workgroups: int
+    name: str
     device: Device
     is_warm: bool
 
 
 @lru_cache(8192)
 def _simulated(
-    kernel: _Kernel, settings: tuple[tuple[str, str | float], ...], rate: float, accesses: int
+    kernel: _Kernel, rate: float, *, settings: tuple[tuple[str, str | float], ...], accesses: int
 ) -> KernelMemory | None:
     """Return the simulation of a kernel; None if its operator has no stream."""
     units = kernel.device.compute_units
-    stream = stream_of(kernel.operator, workgroups=kernel.workgroups, units=units)
+    stream = stream_of(kernel.operator, workgroups=kernel.workgroups, units=units, kernel=kernel.name)
     if stream is None:
         return None
     chosen, system = dict(settings), memory_system(kernel.device)
