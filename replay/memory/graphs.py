@@ -33,6 +33,8 @@ from replay.memory.system import memory_system
 POLICY, MAPPING, CACHES, TIMES = "policy", "mapping", ("l1", "l2", "llc"), "times"
 #: The policy of devices as they are: caches keep loads and stores.
 DEVICE_POLICY = "Device"
+#: Choices that change nothing, apart from factors of 1.
+_AS_IT_IS = {POLICY: DEVICE_POLICY}
 #: Largest share of accesses that caches serve: the engine takes shares below 1.
 _MAX_HIT_SHARE = 0.99
 #: Operand of a product that holds the weights: `aten::linear` and `aten::addmm` multiply the data by them.
@@ -202,7 +204,8 @@ def with_memory(graph: KernelGraph, changes: Mapping[str, str | float], paramete
     settings = dict(graph.hardware.memory)
     for name, value in changes.items():
         settings[name] = float(settings.get(name, 1.0)) * value if isinstance(value, float) else value
-    return with_settings(graph, tuple(sorted(settings.items())), parameters)
+    kept = {name: value for name, value in settings.items() if value != _AS_IT_IS.get(name, 1.0)}
+    return with_settings(graph, tuple(sorted(kept.items())), parameters)
 
 
 def with_settings(
