@@ -262,7 +262,10 @@ class SimulatedMemory:
             f"{system.dram.bandwidth / 1e9:,.0f} GB/s, mapping {system.dram.mapping}",
         ]
         if least < 1:
-            sentences.append(f"simulated: {100 * least:.0f} % of the workgroups; the column ± % has the stated error")
+            sentences.append(
+                f"simulated: {100 * least:.0f} % of the accesses, which stand for all; ± % is the stated error, - if "
+                "there is none; --accesses 0 simulates all"
+            )
         return sentences
 
     def text_tables(self) -> list[Table]:
@@ -336,7 +339,8 @@ def _row(policy: CachePolicy, result: KernelMemory, system: MemorySystem) -> dic
         "bandwidth_share": rate / system.dram.bandwidth,
         **stalls,
         "stall_cycles_per_access": sum(stalls.values()) / max(counters["accesses"], 1.0),
-        "error_share": result.error,
+        # Where a share of the steps stands for all, no two halves tell an error.
+        "error_share": result.error if result.error or result.simulated_share == 1 else None,
         "simulated_share": result.simulated_share,
     }
 
