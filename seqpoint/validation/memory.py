@@ -24,6 +24,14 @@ from profilers.trace.arrays import Ints
 from replay.calibration.tables import MeasuredTable
 from replay.memory.dram import DramSimulator, Traffic, find_dram
 from seqpoint.notebook import table_of
+from seqpoint.validation.memory_hardware import (
+    COUNTER_COLUMNS,
+    TIME_COLUMNS,
+    read_counters,
+    read_times,
+    score_counters,
+    score_times,
+)
 from seqpoint.validation.rows import ValidationRow, summary_row
 from seqpoint.validation.suites import PREDICTING, Suite, SuiteOptions, SuiteResult, followed, table_columns
 
@@ -281,7 +289,9 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             frozenset({"mapping", "pattern", "window", "cycles", "read_row_hits", "write_row_hits"}),
             read_dram,
             _score_dram,
-        )
+        ),
+        "counters": Kind(COUNTER_COLUMNS, read_counters, score_counters),
+        "times": Kind(TIME_COLUMNS, read_times, score_times),
     }
 )
 
