@@ -153,6 +153,9 @@ class Stream:
     alike : int
         Number of first steps that all touch other data, in the same way: slices of the depth of a product. Some of
         them can stand for all. 0 if there are none.
+    idle_cycles : float
+        Cycles of a workgroup in which its compute unit issues no access, such as those of a reduction whose threads
+        meet in the same bank of shared memory.
     assumptions : tuple of str
         What the trace does not tell and the stream assumes, such as ``"tile 128 x 128 x 32"``.
     """
@@ -170,6 +173,7 @@ class Stream:
     matrix: bool = False
     element_bytes: int = 4
     alike: int = 0
+    idle_cycles: float = 0.0
     assumptions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

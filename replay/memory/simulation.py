@@ -43,7 +43,8 @@ class KernelMemory:
     Parameters
     ----------
     seconds : float
-        Time without the launch: for each kernel the longest of the three times below.
+        Time without the launch: for each kernel the longest of the three times below, and the cycles in which its
+        compute units issue no access (`Stream.idle_cycles`).
     compute_s : float
         Time of the arithmetic, in whole waves of workgroups.
     caches_s : float
@@ -128,8 +129,8 @@ def simulate(
 
     Notes
     -----
-    ``T = max(T_compute, T_caches, T_memory)``, where the time of the caches has the stalls in it, and the time of the
-    memory the row hits: the model of arXiv 1910.00134.
+    ``T = max(T_compute, T_caches, T_memory) + T_idle``, where the time of the caches has the stalls in it, and the time
+    of the memory the row hits: the model of arXiv 1910.00134.
 
     Raises
     ------
@@ -333,11 +334,13 @@ class _Run:
         self, stream: Stream, whole: _Segment, flops_per_s: float, *, error: float, simulated: float = 1.0
     ) -> KernelMemory:
         units = self.system.units
-        idle = units * -(-stream.workgroups // units) / stream.workgroups
+        a_unit = -(-stream.workgroups // units)
+        idle = units * a_unit / stream.workgroups
         times = stream.flops / flops_per_s * idle, whole.cycles / self.system.clock_hz, whole.memory_s
         assert whole.dram is not None
+        seconds = max(times) + a_unit * stream.idle_cycles / self.system.clock_hz
         return KernelMemory(
-            max(times), *times, stream.footprint, whole.counters, simulated, error * (1.0 - simulated), whole.dram
+            seconds, *times, stream.footprint, whole.counters, simulated, error * (1.0 - simulated), whole.dram
         )
 
 

@@ -5,7 +5,7 @@ are read again in every pass.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -48,6 +48,8 @@ def softmax(
 
     Rows of up to `registers` elements are read once, each by a wavefront of a workgroup of 128 threads. A longer row
     has its own workgroup, which reads it three times forward (maximum, sum, result), and twice backward (sum, result).
+    Each maximum and sum is a reduction in shared memory, for which a compute unit stands still for as many cycles as
+    the workgroup has threads: a thread adds up the values of a wavefront, which lie in one bank for all these threads.
 
     Parameters
     ----------
@@ -65,7 +67,7 @@ def softmax(
 
     Notes
     -----
-    Source: ``softmax_warp_forward`` and ``cunn_SoftMaxForward`` of PyTorch.
+    Source: ``softmax_warp_forward``, ``cunn_SoftMaxForward`` and ``blockReduce`` of PyTorch 2.1.
 
     Examples
     --------
@@ -80,7 +82,9 @@ def softmax(
     plan = _Rows(rows, columns, element_bytes, float(flops), sweeps)
     name = f"softmax{' backward' if backward else ''} {rows} x {columns}"
     if columns > min(registers, REGISTER_ELEMENTS):
-        return _over_rows(name, plan, rows_a_group=1, threads=_row_threads(columns, element_bytes))
+        threads = _row_threads(columns, element_bytes)
+        stream = _over_rows(name, plan, rows_a_group=1, threads=threads)
+        return replace(stream, idle_cycles=(1.0 if backward else 2.0) * threads)
     short = max(_THREADS // wavefront, 1) * (_ROWS_OF_SHORTEST if columns <= _SHORTEST_ROW else 1)
     return _over_rows(name, plan, rows_a_group=short, threads=_THREADS)
 
