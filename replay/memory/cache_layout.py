@@ -90,6 +90,7 @@ LEVEL = np.dtype(
 #: - access_bytes, atoms: bytes of a request to memory, and requests that a whole L2 line takes.
 #: - channels, interleave, row_bytes: channels of the memory, bytes after which addresses go to the next channel, and
 #:   bytes of a row.
+#: - fold: logarithm of the channels if the channel is combined with all bits above it, otherwise 0.
 #: - has_llc: whether there is a last-level cache.
 #: - memory_latency, request_cycles: cycles from a request to its data, and cycles in which it occupies the memory.
 #: - slack: cycles by which a unit may be behind the latest issue of all units.
@@ -109,7 +110,7 @@ RULES = np.dtype(
             "atoms",
         )
     ]
-    + [(name, np.int64) for name in ("channels", "interleave", "row_bytes", "has_llc")]
+    + [(name, np.int64) for name in ("channels", "interleave", "row_bytes", "fold", "has_llc")]
     + [(name, np.float64) for name in ("memory_latency", "request_cycles", "slack")]
 )
 #: Bytes after which addresses go to the next channel.
@@ -273,6 +274,7 @@ def _rules(system: MemorySystem, policy: CachePolicy, in_flight: int, memory: Me
         rules[name] = getattr(policy, name)
     for name in ("channels", "row_bytes", "access_bytes"):
         rules[name] = getattr(dram, name)
+    rules["fold"] = _logarithm(dram.channels) if dram.address_mapping.folds_channel else 0
     rules["dies"], rules["in_flight"], rules["has_llc"] = system.dies, in_flight, system.llc is not None
     rules["line_shift"] = _logarithm(l2.line_bytes // system.l1.line_bytes)
     rules["atoms"], rules["interleave"] = l2.line_bytes // dram.access_bytes, memory.interleave

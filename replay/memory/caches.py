@@ -27,6 +27,8 @@ from replay.memory.cache_layout import (
     MOST_SECTORS,
     N_COUNTS,
     NEVER,
+    OPERAND_AT,
+    OPERANDS,
     ORDERED_WAYS,
     READY,
     REQUESTS,
@@ -36,6 +38,7 @@ from replay.memory.cache_layout import (
     SECTORS,
     STEPS,
     TRANSLATION,
+    USED_AGAIN,
     WRITE_BACKS,
     MemoryPipe,
     check_lines,
@@ -44,6 +47,7 @@ from replay.memory.cache_layout import (
 from replay.memory.dram import Traffic
 from replay.memory.lookup import send, walk
 from replay.memory.policies import CachePolicy
+from replay.memory.replacement import MOST_SAMPLES, SAMPLE_HASH, SAMPLE_SHIFT
 from replay.memory.system import MemorySystem
 
 #: Numbers of accesses and of cycles after which both are counted from 0 again.
@@ -150,7 +154,9 @@ class Hierarchy:
         self._most = _most_requests(system, policy)
         self._requests = np.zeros(2, np.int64)
         self._begin = 0.0
+        self._lesson = np.zeros(2 * OPERANDS, np.int64)
         self._units = system.units
+        self._mapping = system.dram.address_mapping
         self._all_sectors = (1 << system.l1.line_bytes // system.l1.sector_bytes) - 1
 
     @property
@@ -197,6 +203,7 @@ class Hierarchy:
             self._make_room()
             begin = int(send(self._machine, addresses, begin))
         self._machine.empty(L1)
+        self._lesson = self._reuse()
         self._machine.numbers[REUSE:TRANSLATION] = 0
         self._begin += float(times[COMPLETED])
         self._rewind(NEVER)
@@ -218,9 +225,43 @@ class Hierarchy:
         addresses = lines[:, None] * l2["line_bytes"] + np.arange(len(atoms)) * rules["access_bytes"]
         requests: Ints = addresses[(dirty[:, None] & atoms) != 0]
         if rules["rinse"]:
-            channel = requests // rules["interleave"] % rules["channels"]
+            channel = self._mapping.decode(requests)[0]
             requests = requests[np.lexsort((requests, channel, requests // (rules["row_bytes"] * rules["channels"])))]
         return requests
+
+    @property
+    def lesson(self) -> Ints:
+        """What instructions bypass by operand learnt in the last kernel: see `teach`."""
+        return self._lesson
+
+    def teach(self, lesson: Ints, launches: int = 1) -> None:
+        """Let the next kernel know the reuse of its operands from earlier launches, as if each had been alike.
+
+        Parameters
+        ----------
+        lesson : array of int64
+            `lesson` of the caches in which the kernel ran.
+        launches : int
+            Number of earlier launches.
+        """
+        counts = launches * lesson.reshape(-1, 2)
+        # Both counts of an operand halve, as often as they do when they are counted one by one.
+        halved = np.ceil(np.log2(counts.max(axis=1) // MOST_SAMPLES + 1)).astype(np.int64)
+        self._machine.numbers[REUSE : REUSE + len(lesson)] = (counts >> halved[:, None]).ravel()
+
+    def _reuse(self) -> Ints:
+        """Return how many lines of each operand in its sample sets were used again, and how many were not by now."""
+        machine, l2 = self._machine, self._machine.levels[L2]
+        counts: Ints = machine.numbers[REUSE : REUSE + 2 * OPERANDS].copy()
+        if not machine.rules[0]["operand_bypass"]:
+            return counts
+        sets = machine.sets(L2)
+        number = np.arange(len(sets)) + l2["begin"] // (ROWS * l2["row"])
+        sampled = (number * SAMPLE_HASH >> SAMPLE_SHIFT & OPERANDS - 1)[:, None]
+        held = sets[:, SECTORS].astype(np.int64)
+        dead = (sets[:, LINE] >= 0) & (held & USED_AGAIN == 0) & (held >> OPERAND_AT & OPERANDS - 1 == sampled)
+        counts[1::2] += np.bincount((sampled + 0 * held)[dead], minlength=OPERANDS)
+        return counts
 
     def _check_range(self, accesses: Accesses) -> None:
         """Check lines and units."""

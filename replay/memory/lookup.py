@@ -333,10 +333,11 @@ def _rinse(machine, base, line, now):  # type: ignore[no-untyped-def]
     die = (base - l2.begin) // (l2.slices * l2.sets * ROWS * l2.row)
     row = _dirty_lines(machine, line)
     stride = rules.channels * rules.interleave
-    address = line * l2.line_bytes
-    first = address // (rules.row_bytes * rules.channels) * (rules.row_bytes * rules.channels)
-    first += address % stride // rules.interleave * rules.interleave
-    for run in range(first, first + rules.row_bytes * rules.channels, stride):
+    channel = _channel(rules, line * l2.line_bytes)
+    first = line * l2.line_bytes // (rules.row_bytes * rules.channels) * (rules.row_bytes * rules.channels)
+    for turn in range(first, first + rules.row_bytes * rules.channels, stride):
+        # The channel of an address is its hash of the bits above, combined with its own bits.
+        run = turn + (channel ^ _channel(rules, turn) if rules.fold else channel) * rules.interleave
         for at in range(run, run + rules.interleave, l2.line_bytes):
             if machine.cells[np.uint64(row)] == 0:
                 return
@@ -497,9 +498,21 @@ def _dirty_lines(machine, line):  # type: ignore[no-untyped-def]
     """Return the cell that counts the dirty lines of the DRAM row of a line, and of rows with the same hash."""
     rules = machine.rules[0]
     address = line * machine.levels[L2].line_bytes
-    channel = address // rules.interleave % rules.channels
-    row = address // (rules.row_bytes * rules.channels) * rules.channels + channel
+    row = address // (rules.row_bytes * rules.channels) * rules.channels + _channel(rules, address)
     return rules.dirty + (row & (ROW_TABLE - 1))
+
+
+@inlined
+def _channel(rules, address):  # type: ignore[no-untyped-def]
+    """Return the channel of an address (`replay.memory.mapping`)."""
+    turn = address // rules.interleave
+    channel = turn % rules.channels
+    if rules.fold > 0:
+        turn >>= rules.fold
+        while turn > 0:
+            channel ^= turn & (rules.channels - 1)
+            turn >>= rules.fold
+    return channel
 
 
 @inlined

@@ -111,6 +111,11 @@ class AddressMapping:
                 raise self._refusal(f"{field!r} cannot be hashed; ba, bg and ch can")
         return fields
 
+    @property
+    def folds_channel(self) -> bool:
+        """Whether the channel is combined with all bits above it."""
+        return "ch" in self._hashed and self.widths["ch"] > 0
+
     def _refusal(self, problem: str) -> InvalidInputError:
         return InvalidInputError(f"address mapping {self.text!r}: {problem}")
 

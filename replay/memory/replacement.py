@@ -45,7 +45,9 @@ from replay.memory.cache_layout import (
 
 #: Lines evicted without use before an operand may bypass, how many it takes for each that was used again, and the count
 #: at which both halve.
-_SAMPLES, _DEAD_FOR_USED, _MOST_SAMPLES = 32, 16, 512
+_SAMPLES, _DEAD_FOR_USED, MOST_SAMPLES = 32, 16, 512
+#: Hash of the number of a set that tells which operand, or choice, it samples.
+SAMPLE_HASH, SAMPLE_SHIFT = 0x9E3779B1, 16
 #: Choices that sample sets measure.
 ALL, LOADS_ONLY, NOTHING = 0, 1, 2
 #: Groups of sets by hash, the first three of which measure the choices.
@@ -230,7 +232,7 @@ def learn_eviction(machine, base, held):  # type: ignore[no-untyped-def]
 @inlined
 def _sampled(machine, base):  # type: ignore[no-untyped-def]
     """Return the operand that the set at `base` always keeps."""
-    return (base // (ROWS * machine.levels[L2].row) * 0x9E3779B1 >> 16) & (OPERANDS - 1)
+    return (base // (ROWS * machine.levels[L2].row) * SAMPLE_HASH >> SAMPLE_SHIFT) & (OPERANDS - 1)
 
 
 @inlined
@@ -250,7 +252,7 @@ def _learn(machine, base, held, is_dead):  # type: ignore[no-untyped-def]
     number = held >> OPERAND_AT & (OPERANDS - 1)
     if _sampled(machine, base) == number:
         machine.numbers[np.uint64(REUSE + 2 * number + is_dead)] += 1
-        if machine.numbers[np.uint64(REUSE + 2 * number + is_dead)] >= _MOST_SAMPLES:
+        if machine.numbers[np.uint64(REUSE + 2 * number + is_dead)] >= MOST_SAMPLES:
             machine.numbers[np.uint64(REUSE + 2 * number)] >>= 1
             machine.numbers[np.uint64(REUSE + 2 * number + 1)] >>= 1
 
@@ -287,7 +289,7 @@ def weigh(machine, base, sectors):  # type: ignore[no-untyped-def]
         if requests / accesses <= best * _TIE:
             choice = candidate
     machine.numbers[DUEL_CHOICE] = choice
-    if machine.numbers[np.uint64(DUEL + 2 * group + 1)] >= _MOST_SAMPLES * 8:
+    if machine.numbers[np.uint64(DUEL + 2 * group + 1)] >= MOST_SAMPLES * 8:
         machine.numbers[np.uint64(DUEL + 2 * group)] >>= 1
         machine.numbers[np.uint64(DUEL + 2 * group + 1)] >>= 1
 
@@ -295,4 +297,4 @@ def weigh(machine, base, sectors):  # type: ignore[no-untyped-def]
 @inlined
 def _group(machine, base):  # type: ignore[no-untyped-def]
     """Return the choice that the set at `base` measures, or a greater number."""
-    return (base // (ROWS * machine.levels[L2].row) * 0x9E3779B1 >> 16) & (_GROUPS - 1)
+    return (base // (ROWS * machine.levels[L2].row) * SAMPLE_HASH >> SAMPLE_SHIFT) & (_GROUPS - 1)

@@ -27,6 +27,8 @@ _FIRST, _HALF = 0.2, 0.2
 #: Waves before the measured ones fill the caches again: what they bring in, over what caches hold, and how many times
 #: the waves of a half they are at most.
 _REFILL, _MOST_REFILL = 1.25, 4
+#: Share of the accesses by which caches learn what they would know of a kernel, and its launches before this one.
+_LEARNT, _LAUNCHES = 0.25, 4
 #: Steps by which the data of a wave are estimated; the steps that stand for all touch less than a cache of their share
 #: by this factor.
 _PROBED, _ROOM = 4, 2.0
@@ -149,8 +151,8 @@ def simulate(
         )  # fmt: skip
         return _lengthened(shorter, streams[0], share)
     in_flight = max(_lines_in_flight(stream, system) for stream in streams)
-    caches = Hierarchy(system, policy, in_flight=in_flight, seed=seed)
-    run = _Run(system, caches, min(system.units * in_flight, _MOST_WINDOW))
+    caches, earlier = (Hierarchy(system, policy, in_flight=in_flight, seed=seed) for _ in range(2))
+    run = _Run(system, caches, min(system.units * in_flight, _MOST_WINDOW), earlier if policy.operand_bypass else None)
     if warm:
         for stream in streams:
             run.fill(stream, most_accesses)
@@ -264,9 +266,28 @@ class _Run:
     system: MemorySystem
     caches: Hierarchy
     window: int
+    earlier: Hierarchy | None = None
+
+    def learn(self, stream: Stream, most_accesses: int) -> None:
+        """Let caches that learn from reuse know a kernel from earlier launches of it.
+
+        Another hierarchy runs its first waves. Several launches teach as much as one that is as many times as long.
+        """
+        if self.earlier is None:
+            return
+        steps, accesses = range(stream.steps), 0
+        chosen = [(wave, steps) for wave in range(waves(stream, self.system.units))]
+        for block in blocks(stream, _lines(self.system), chosen):
+            self.earlier.access(block)
+            accesses += len(block)
+            if accesses >= _LEARNT * most_accesses:
+                break
+        self.earlier.flush()
+        self.caches.teach(self.earlier.lesson, _LAUNCHES)
 
     def fill(self, stream: Stream, most_accesses: int) -> None:
         """Run the last waves of a kernel, so that caches hold what they would after it."""
+        self.learn(stream, most_accesses)
         count = waves(stream, self.system.units)
         steps = range(stream.steps)
         first = self.segment(stream, [(0, steps)])
@@ -275,6 +296,7 @@ class _Run:
 
     def kernel(self, stream: Stream, flops_per_s: float, most_accesses: int) -> KernelMemory:
         """Return the time of a kernel, of whose waves some stand for others if it has more accesses."""
+        self.learn(stream, most_accesses)
         count = waves(stream, self.system.units)
         first = self.waves(stream, range(1), ends=count == 1)
         budget = most_accesses // max(int(first.counters["accesses"]), 1)
@@ -294,7 +316,7 @@ class _Run:
         whole = first.plus(both.times((stream.workgroups - first.workgroups) / both.workgroups))
         spread = max(_spread(early.cycles, late.cycles), _spread(early.memory_s, late.memory_s))
         simulated = (first.workgroups + both.workgroups) / stream.workgroups
-        self.caches.flush()
+        whole = whole.plus(self.segment(stream, [], ends=True))
         error = _SPREADS * spread + _WAVES_ERROR
         return self._result(stream, whole, flops_per_s, error=error, simulated=simulated)
 
