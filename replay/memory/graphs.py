@@ -9,7 +9,8 @@ import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,9 +24,10 @@ from replay.costs.kernels.predictor import KernelCalibration
 from replay.costs.retiming import above_floor, capability, source_device, streaming_tasks
 from replay.graph.graph import Basis, KernelGraph, TaskKind
 from replay.graph.operators import Operator
+from replay.memory.accesses import Stream
 from replay.memory.policies import find_policy
-from replay.memory.simulation import KernelMemory, simulate
-from replay.memory.streams import stream_of
+from replay.memory.simulation import KernelMemory, simulate, simulate_each
+from replay.memory.streams import stream_of, time_steps
 from replay.memory.system import memory_system
 
 #: Choices on `Hardware.memory`: the policy, the address mapping, and factors of the caches' sizes. `TIMES` is
@@ -37,8 +39,6 @@ DEVICE_POLICY = "Device"
 _AS_IT_IS = {POLICY: DEVICE_POLICY}
 #: Largest share of accesses that caches serve: the engine takes shares below 1.
 _MAX_HIT_SHARE = 0.99
-#: Operand of a product that holds the weights: `aten::linear` and `aten::addmm` multiply the data by them.
-_WEIGHTS = "B"
 _TYPES = tuple(DTYPES)
 _FP32 = _TYPES.index("fp32")
 
@@ -103,19 +103,22 @@ def memory_of_kernels(graph: KernelGraph, parameters: Parameters) -> tuple[Ints,
     operator = known_operators(graph)
     rows = np.flatnonzero((tasks.kind == TaskKind.KERNEL) & graph.on_device() & (operator >= 0))
     dtype = np.where(tasks.dtype[rows] >= 0, tasks.dtype[rows], _FP32)
-    warm = _reads_warm_weights(graph, rows, operator[rows])
-    keys = np.stack([operator[rows], dtype, tasks.workgroups[rows].astype(np.int64), warm, tasks.name[rows]])
+    keys = np.stack([operator[rows], dtype, tasks.workgroups[rows].astype(np.int64), tasks.name[rows]])
     distinct, number = np.unique(keys, axis=1, return_inverse=True)
-    fits, settings = parameters.calibration(KernelCalibration), graph.hardware.memory
-    accesses = int(parameters["memory_simulation_accesses"])
+    fits, number = parameters.calibration(KernelCalibration), number.reshape(-1)
     kernels = [
-        _Kernel(graph.operators[kind], workgroups, graph.names[name], device, bool(is_warm))
-        for kind, _, workgroups, is_warm, name in distinct.T.tolist()
+        _Kernel(graph.operators[kind], workgroups, graph.names[name], capability(device, _TYPES[type_], fits).flops_per_s)
+        for kind, type_, workgroups, name in distinct.T.tolist()
     ]
-    rates = [capability(device, _TYPES[type_], fits).flops_per_s for type_ in distinct[1].tolist()]
+    partner = _partners(graph, rows, operator[rows])
+    pairs, pair = np.unique(
+        np.stack([number, np.where(partner >= 0, number[partner], -1)]), axis=1, return_inverse=True
+    )
+    simulator = _Simulator(device, graph.hardware.memory, int(parameters["memory_simulation_accesses"]))
+    own, other = ([kernels[i] if i >= 0 else None for i in side] for side in pairs.tolist())
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = list(pool.map(partial(_simulated, settings=settings, accesses=accesses), kernels, rates))
-    return rows, results, number.reshape(-1)
+        results = list(pool.map(simulator.result, own, other))
+    return rows, results, pair.reshape(-1)
 
 
 def known_operators(graph: KernelGraph) -> Ints:
@@ -123,26 +126,39 @@ def known_operators(graph: KernelGraph) -> Ints:
     return np.where(graph.tasks.operator >= 0, graph.tasks.operator, graph.tasks.memory_operator)
 
 
-def _reads_warm_weights(graph: KernelGraph, rows: Ints, operator: Ints) -> Bools:
-    """Return the mask of products whose weights the last time step of a recurrent network has left in the caches.
+def _partners(graph: KernelGraph, rows: Ints, operator: Ints) -> Ints:
+    """Return the other kernel of the time step of a recurrent network that a kernel is in, -1 for other kernels.
 
-    They are those of as many rows as the last cell on their stream has sequences, if an equal product ran before that
-    cell and after the cell before it.
+    A product is in a time step, with the last cell on its stream, if it has as many rows as the cell has sequences, and
+    an equal product ran before that cell and after the cell before it. So its weights are those of the step before. A
+    cell is in the time step of such a product if it follows the product, or else if the product follows it.
+
+    Returns
+    -------
+    array of int64, shape (n,)
+        Positions in `rows`.
     """
     kinds = np.array([each.kind for each in graph.operators] or [""])
     count = np.array([_sequences(each) for each in graph.operators] or [-1], dtype=np.int64)
     lane, start = graph.tasks.lane[rows], np.nan_to_num(graph.tasks.measured_start_ns[rows], nan=np.inf)
     order = np.lexsort((rows, start, lane))
-    kind, sequences, is_cell = kinds[operator[order]], count[operator[order]], kinds[operator[order]] == "rnn"
-    cells = np.cumsum(is_cell)
-    last = np.maximum.accumulate(np.where(is_cell, np.arange(len(order)), -1))
-    follows = (kind == "matmul") & (last >= 0) & (lane[order][last] == lane[order]) & (sequences[last] == sequences)
-    alike = np.lexsort((np.arange(len(order)), operator[order], lane[order]))
-    same = (np.diff(operator[order][alike]) == 0) & (np.diff(lane[order][alike]) == 0)
-    again = np.zeros(len(order), dtype=bool)
-    again[alike[1:]] = same & (np.diff(cells[alike]) == 1)
-    result = np.zeros(len(rows), dtype=bool)
-    result[order] = follows & again
+    lane, operator = lane[order], operator[order]
+    position, is_cell = np.arange(len(order)), kinds[operator] == "rnn"
+    last = np.maximum.accumulate(np.where(is_cell, position, -1))
+    follows = (kinds[operator] == "matmul") & (last >= 0) & (lane[last] == lane)
+    follows &= count[operator[last]] == count[operator]
+    alike = np.lexsort((position, operator, lane))
+    same = (np.diff(operator[alike]) == 0) & (np.diff(lane[alike]) == 0)
+    follows[alike[:1]] = False
+    follows[alike[1:]] &= same & (np.diff(np.cumsum(is_cell)[alike]) == 1)
+    partner = np.where(follows, last, -1)
+    for step in (1, -1):
+        # First the product after a cell, then the product before it, which is preferred.
+        beside = np.clip(position + step, 0, max(len(order) - 1, 0))
+        paired = is_cell & follows[beside] & (lane[beside] == lane)
+        partner[paired] = beside[paired]
+    result = np.full(len(rows), -1)
+    result[order] = np.where(partner >= 0, order[partner], -1)
     return result
 
 
@@ -159,34 +175,46 @@ def _figures(result: KernelMemory | None) -> tuple[float, float, float, float]:
     return 1e9 * result.seconds, result.error, float(result.footprint), result.hit_share
 
 
-@dataclass(frozen=True)
-class _Kernel:
-    """A kernel on a device: its operator, grid and name, and whether its weights are in the caches when it starts."""
+class _Kernel(NamedTuple):
+    """A kernel: its operator, grid and name, and the rate of its arithmetic."""
 
     operator: Operator
     workgroups: int
     name: str
+    flops_per_s: float
+
+
+@dataclass(frozen=True)
+class _Simulator:
+    """Simulates kernels on a device with choices on its memory; `accesses` as of `simulate`."""
+
     device: Device
-    is_warm: bool
+    settings: tuple[tuple[str, str | float], ...]
+    accesses: int
 
+    @lru_cache(8192)  # noqa: B019 - few simulators, which are equal by their fields
+    def result(self, kernel: _Kernel, partner: _Kernel | None) -> KernelMemory | None:
+        """Return the simulation of a kernel, perhaps in a time step with another; None if its accesses are unknown."""
+        stream, other = self._stream(kernel), self._stream(partner) if partner else None
+        if stream is None:
+            return None
+        chosen, system = dict(self.settings), memory_system(self.device)
+        for cache in CACHES:
+            system = system.scaled(cache, float(chosen[cache])) if cache in chosen else system
+        if MAPPING in chosen:
+            system = replace(system, dram=system.dram.with_mapping(str(chosen[MAPPING])))
+        policy = find_policy(*str(chosen.get(POLICY, DEVICE_POLICY)).split("\n"))
+        if other is None:
+            return simulate([stream], system, policy, flops_per_s=kernel.flops_per_s, most_accesses=self.accesses)
+        is_cell = kernel.operator.kind == "rnn"
+        kernels = time_steps(other, stream) if is_cell else time_steps(stream, other)
+        rate = kernel.flops_per_s
+        step = simulate_each(kernels, system, policy, flops_per_s=rate, most_accesses=self.accesses)[-2:]
+        return step[is_cell]
 
-@lru_cache(8192)
-def _simulated(
-    kernel: _Kernel, rate: float, *, settings: tuple[tuple[str, str | float], ...], accesses: int
-) -> KernelMemory | None:
-    """Return the simulation of a kernel; None if its operator has no stream."""
-    units = kernel.device.compute_units
-    stream = stream_of(kernel.operator, workgroups=kernel.workgroups, units=units, kernel=kernel.name)
-    if stream is None:
-        return None
-    chosen, system = dict(settings), memory_system(kernel.device)
-    for cache in CACHES:
-        system = system.scaled(cache, float(chosen[cache])) if cache in chosen else system
-    if MAPPING in chosen:
-        system = replace(system, dram=system.dram.with_mapping(str(chosen[MAPPING])))
-    policy = find_policy(*str(chosen.get(POLICY, DEVICE_POLICY)).split("\n"))
-    warm = (_WEIGHTS,) if kernel.is_warm else ()
-    return simulate([stream], system, policy, flops_per_s=rate, most_accesses=accesses, warm=warm)
+    def _stream(self, kernel: _Kernel) -> Stream | None:
+        units = self.device.compute_units
+        return stream_of(kernel.operator, workgroups=kernel.workgroups, units=units, kernel=kernel.name)
 
 
 def with_memory(graph: KernelGraph, changes: Mapping[str, str | float], parameters: Parameters) -> KernelGraph:

@@ -45,7 +45,7 @@ from replay.memory.cache_layout import (
 
 #: Lines evicted without use before an operand may bypass, how many it takes for each that was used again, and the count
 #: at which both halve.
-_SAMPLES, _DEAD_FOR_USED, MOST_SAMPLES = 32, 16, 512
+_SAMPLES, _DEAD_FOR_USED, MOST_SAMPLES = 32, 16, 4096
 #: Hash of the number of a set that tells which operand, or choice, it samples.
 SAMPLE_HASH, SAMPLE_SHIFT = 0x9E3779B1, 16
 #: Choices that sample sets measure.
@@ -289,7 +289,7 @@ def weigh(machine, base, sectors):  # type: ignore[no-untyped-def]
         if requests / accesses <= best * _TIE:
             choice = candidate
     machine.numbers[DUEL_CHOICE] = choice
-    if machine.numbers[np.uint64(DUEL + 2 * group + 1)] >= MOST_SAMPLES * 8:
+    if machine.numbers[np.uint64(DUEL + 2 * group + 1)] >= MOST_SAMPLES:
         machine.numbers[np.uint64(DUEL + 2 * group)] >>= 1
         machine.numbers[np.uint64(DUEL + 2 * group + 1)] >>= 1
 

@@ -28,7 +28,7 @@ _FIRST, _HALF = 0.2, 0.2
 #: the waves of a half they are at most.
 _REFILL, _MOST_REFILL = 1.25, 4
 #: Share of the accesses by which caches learn what they would know of a kernel, and its launches before this one.
-_LEARNT, _LAUNCHES = 0.25, 4
+_LEARNT, _LAUNCHES = 0.25, 32
 #: Steps by which the data of a wave are estimated; the steps that stand for all touch less than a cache of their share
 #: by this factor.
 _PROBED, _ROOM = 4, 2.0
@@ -150,14 +150,47 @@ def simulate(
             flops_per_s=flops_per_s, most_accesses=most_accesses, warm=warm, seed=seed,
         )  # fmt: skip
         return _lengthened(shorter, streams[0], share)
-    in_flight = max(_lines_in_flight(stream, system) for stream in streams)
-    caches, earlier = (Hierarchy(system, policy, in_flight=in_flight, seed=seed) for _ in range(2))
-    run = _Run(system, caches, min(system.units * in_flight, _MOST_WINDOW), earlier if policy.operand_bypass else None)
+    run = _Run.of(streams, system, policy, seed)
     if warm:
         for stream in streams:
             run.fill(stream, most_accesses)
         streams = [_elsewhere(stream, warm) for stream in streams]
-    return _joined([run.kernel(stream, flops_per_s, most_accesses) for stream in streams])
+    return _joined(run.kernels(streams, flops_per_s, most_accesses))
+
+
+def simulate_each(
+    streams: Sequence[Stream],
+    system: MemorySystem,
+    policy: CachePolicy,
+    *,
+    flops_per_s: float = float("inf"),
+    most_accesses: int = MOST_ACCESSES,
+) -> list[KernelMemory]:
+    """Simulate kernels that run one after another, and return the result of each.
+
+    The parameters and errors are those of `simulate`.
+    """
+    if not streams:
+        raise InvalidInputError("no kernel to simulate")
+    return _Run.of(streams, system, policy, 0).kernels(streams, flops_per_s, most_accesses)
+
+
+def _with_own_operands(streams: Sequence[Stream]) -> list[Stream]:
+    """Return kernels whose operands have numbers of their own: a policy tells instructions apart by them."""
+    names = list(dict.fromkeys(stream.name for stream in streams))
+    widths = {stream.name: len(stream.operands) for stream in streams}
+    first = dict(zip(names, np.cumsum([0, *(widths[name] for name in names)]).tolist(), strict=False))
+    return [_numbered(stream, first[stream.name]) if first[stream.name] else stream for stream in streams]
+
+
+def _numbered(stream: Stream, first: int) -> Stream:
+    """Return a kernel whose operands are numbered from `first` on."""
+
+    def tiles(workgroups: Ints, step: int) -> Tiles:
+        touched = stream.tiles(workgroups, step)
+        return replace(touched, operand=touched.operand + first)
+
+    return replace(stream, tiles=tiles)
 
 
 def _lines_in_flight(stream: Stream, system: MemorySystem) -> int:
@@ -268,13 +301,28 @@ class _Run:
     window: int
     earlier: Hierarchy | None = None
 
-    def learn(self, stream: Stream, most_accesses: int) -> None:
-        """Let caches that learn from reuse know a kernel from earlier launches of it.
+    @classmethod
+    def of(cls, streams: Sequence[Stream], system: MemorySystem, policy: CachePolicy, seed: int) -> "_Run":
+        """Return empty caches for kernels, and others in which their earlier launches run if the policy learns."""
+        in_flight = max(_lines_in_flight(stream, system) for stream in streams)
+        caches, earlier = (Hierarchy(system, policy, in_flight=in_flight, seed=seed) for _ in range(2))
+        window = min(system.units * in_flight, _MOST_WINDOW)
+        return cls(system, caches, window, earlier if policy.operand_bypass else None)
 
-        Another hierarchy runs its first waves. Several launches teach as much as one that is as many times as long.
-        """
-        if self.earlier is None:
-            return
+    def kernels(self, streams: Sequence[Stream], flops_per_s: float, most_accesses: int) -> list[KernelMemory]:
+        """Return the result of each kernel; caches that learn from reuse know all of them from earlier launches."""
+        numbered = _with_own_operands(streams)
+        lessons = [self.lesson(stream, most_accesses) for stream in numbered] if self.earlier else []
+        results = []
+        for stream in numbered:
+            if lessons:
+                self.caches.teach(np.sum(lessons, axis=0), _LAUNCHES)
+            results.append(self.kernel(stream, flops_per_s, most_accesses))
+        return results
+
+    def lesson(self, stream: Stream, most_accesses: int) -> Ints:
+        """Return what an earlier launch teaches of reuse: the first waves of a kernel, in the other caches."""
+        assert self.earlier is not None
         steps, accesses = range(stream.steps), 0
         chosen = [(wave, steps) for wave in range(waves(stream, self.system.units))]
         for block in blocks(stream, _lines(self.system), chosen):
@@ -283,11 +331,12 @@ class _Run:
             if accesses >= _LEARNT * most_accesses:
                 break
         self.earlier.flush()
-        self.caches.teach(self.earlier.lesson, _LAUNCHES)
+        return self.earlier.lesson
 
     def fill(self, stream: Stream, most_accesses: int) -> None:
         """Run the last waves of a kernel, so that caches hold what they would after it."""
-        self.learn(stream, most_accesses)
+        if self.earlier:
+            self.lesson(stream, most_accesses)
         count = waves(stream, self.system.units)
         steps = range(stream.steps)
         first = self.segment(stream, [(0, steps)])
@@ -296,7 +345,6 @@ class _Run:
 
     def kernel(self, stream: Stream, flops_per_s: float, most_accesses: int) -> KernelMemory:
         """Return the time of a kernel, of whose waves some stand for others if it has more accesses."""
-        self.learn(stream, most_accesses)
         count = waves(stream, self.system.units)
         first = self.waves(stream, range(1), ends=count == 1)
         budget = most_accesses // max(int(first.counters["accesses"]), 1)

@@ -7,5 +7,6 @@ over rows), `windows`, `lookups`, `attention` and `recurrent`. `sequences` lets 
 
 from replay.memory.streams.named import StreamKind, named_stream, named_streams, stream_kinds
 from replay.memory.streams.operators import stream_of
+from replay.memory.streams.recurrent import time_steps
 
-__all__ = ["StreamKind", "named_stream", "named_streams", "stream_kinds", "stream_of"]
+__all__ = ["StreamKind", "named_stream", "named_streams", "stream_kinds", "stream_of", "time_steps"]

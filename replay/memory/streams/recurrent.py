@@ -93,6 +93,53 @@ def cell(kind: str, rows: int, hidden: int, element_bytes: int = 4, *, backward:
     )
 
 
+#: States of a cell that the product of the next time step reads, operands of a cell that the product before it wrote,
+#: and what a cell reads of what the cell of the last time step wrote.
+_TO_PRODUCT = ("hidden", "gate_gradients", "hidden_gate_gradients")
+_FROM_PRODUCT = ("hidden_gates", "hidden_gradient")
+_CARRIED: Mapping[str, str] = {"cell": "next_cell", "previous": "hidden", "next_cell_gradient": "cell_gradient"}
+
+
+def time_steps(product: Stream, pointwise: Stream, steps: int = 2) -> tuple[Stream, ...]:
+    """Return the kernels of some time steps, which share arrays, from the product and the cell of one step.
+
+    The weights and the result of the product have the same addresses in all steps. Each cell writes new states, which
+    the product and the cell of the next step read.
+
+    Parameters
+    ----------
+    product, pointwise : Stream
+        Product of the recurrent weights, and kernel of the cell.
+    steps : int
+        Time steps.
+
+    Examples
+    --------
+    >>> from replay.memory.streams.products import product
+    >>> kernels = time_steps(product((1, 16, 1024, 256)), cell("lstm", 16, 256))
+    >>> kernels[2].operands[0].address == kernels[1].operands[3].address  # the hidden state
+    True
+    """
+    memory = Memory()
+    data, weights, result = product.operands[:3]
+    shared = {array.name: memory.array(array.name, array.size) for array in (weights, result)}
+    kernels: list[Stream] = []
+    before: dict[str, Operand] = {}
+    for _ in range(steps):
+        states = [before[name] for name in _TO_PRODUCT if name in before and before[name].size == data.size]
+        read = states[0] if states else memory.array(data.name, data.size)
+        kernels.append(bind(product, {**shared, data.name: read}))
+        arrays = {}
+        for array in pointwise.operands:
+            handed = array.name in _FROM_PRODUCT and array.size == result.size
+            carried = before.get(_CARRIED.get(array.name, ""))
+            kept = shared[result.name] if handed else carried
+            arrays[array.name] = kept or memory.array(array.name, array.size)
+        kernels.append(bind(pointwise, arrays))
+        before = arrays
+    return tuple(kernels)
+
+
 @dataclass(frozen=True)
 class Network:
     """Shape of a recurrent layer.
