@@ -107,7 +107,9 @@ def memory_of_kernels(graph: KernelGraph, parameters: Parameters) -> tuple[Ints,
     distinct, number = np.unique(keys, axis=1, return_inverse=True)
     fits, number = parameters.calibration(KernelCalibration), number.reshape(-1)
     kernels = [
-        _Kernel(graph.operators[kind], workgroups, graph.names[name], capability(device, _TYPES[type_], fits).flops_per_s)
+        _Kernel(
+            graph.operators[kind], workgroups, graph.names[name], capability(device, _TYPES[type_], fits).flops_per_s
+        )
         for kind, type_, workgroups, name in distinct.T.tolist()
     ]
     partner = _partners(graph, rows, operator[rows])
