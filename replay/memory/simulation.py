@@ -144,9 +144,10 @@ def simulate(
     """
     if not streams:
         raise InvalidInputError("no kernel to simulate")
-    if len(streams) == 1 and (share := _share_of_steps(streams[0], system, most_accesses)) < 1.0:
+    if len(streams) == 1 and (part := _share_of_steps(streams[0], system, most_accesses))[0] < 1.0:
+        share, smaller = part
         shorter = simulate(
-            [_shortened(streams[0], share)], _with_share(system, share), policy,
+            [_shortened(streams[0], share)], smaller, policy,
             flops_per_s=flops_per_s, most_accesses=most_accesses, warm=warm, seed=seed,
         )  # fmt: skip
         return _lengthened(shorter, streams[0], share)
@@ -207,20 +208,25 @@ def _lines_in_flight(stream: Stream, system: MemorySystem) -> int:
     return max(round(resident * stream.in_flight * stream.threads * stream.vector_bytes / mean_bytes), 1)
 
 
-def _share_of_steps(stream: Stream, system: MemorySystem, most_accesses: int) -> float:
-    """Return the share of the steps that are alike that stands for all; 1 if the kernel is small.
+def _share_of_steps(stream: Stream, system: MemorySystem, most_accesses: int) -> tuple[float, MemorySystem]:
+    """Return the share of the steps that are alike that stands for all, 1 if the kernel is small, and its caches.
 
-    The share of the caches that goes with it must hold what the workgroups touch in a step.
+    The caches shrink as the steps do, and must hold what the workgroups touch in a step. If a single step fills them
+    twice, no step finds data of another, and they stay as they are.
     """
     if stream.alike <= _PROBED:
-        return 1.0
+        return 1.0, system
     probed = list(blocks(stream, _lines(system), [(0, range(_PROBED))]))
     accesses = sum(map(len, probed)) / _PROBED
     touched = sum(len(np.unique(block.line)) for block in probed) / _PROBED * system.l1.line_bytes
     resident = min(stream.workgroups, system.units * stream.residency)
     every = accesses * stream.alike * stream.workgroups / resident
-    least = max(_PROBED, _ROOM * touched * stream.alike / (system.l2.size * system.dies))
-    return min(max(most_accesses / every, least / stream.alike), 1.0)
+    held = system.l2.size * system.dies
+    if touched > _ROOM * (held + (system.llc.size if system.llc else 0)):
+        return min(max(most_accesses / every, 1.0 / stream.alike), 1.0), system
+    least = max(_PROBED, _ROOM * touched * stream.alike / held)
+    share = min(max(most_accesses / every, least / stream.alike), 1.0)
+    return share, _with_share(system, share)
 
 
 def _shortened(stream: Stream, share: float) -> Stream:

@@ -356,5 +356,6 @@ def local_response_norm(
         residency=resident_workgroups(_THREADS),
         in_flight=len(reads),
         element_bytes=element_bytes,
+        alike=-(-channels // each),
         assumptions=(f"{size} channels stay in registers", f"{pixels} pixels a workgroup"),
     )
