@@ -66,7 +66,8 @@ def main(accesses: int) -> None:
     times, sizes, stated = np.abs(np.array(rows)).T
     within = 100 * np.mean(times <= stated)
     print(
-        f"{len(rows)} cases: time {np.median(times):.1f} % at the median, {np.quantile(times, 0.9):.1f} % for nine in ten"
+        f"{len(rows)} cases: time {np.median(times):.1f} % at the median, {np.quantile(times, 0.9):.1f} % for nine in "
+        "ten"
     )
     print(
         f"bytes {np.median(sizes):.1f} and {np.quantile(sizes, 0.9):.1f} %; {within:.0f} % are within the stated error"

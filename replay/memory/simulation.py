@@ -32,8 +32,8 @@ _LEARNT, _LAUNCHES = 0.25, 32
 #: Steps by which the data of a wave are estimated; the steps that stand for all touch less than a cache of their share
 #: by this factor.
 _PROBED, _ROOM = 4, 2.0
-#: Stated error of waves that stand for others: their spread times the first, plus the second. Stated error of a share of
-#: the depth. Nine in ten of the kernels, devices and policies of benchmarks/memory/sampling.py are within it.
+#: Stated error of waves that stand for others: their spread times the first, plus the second. The third is that of a
+#: share of the depth. Nine in ten of the cases of benchmarks/memory/sampling.py are within them.
 _SPREADS, _WAVES_ERROR, _DEPTH_ERROR = 3.0, 0.04, 0.2
 #: Most requests that the memory takes at a time.
 _MOST_WINDOW = 4096
