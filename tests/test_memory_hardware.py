@@ -136,3 +136,6 @@ def test_rows_take_the_threads_of_their_launch() -> None:
     assert (layer_norm(64, 4096).threads, layer_norm(64, 4096, wavefront=64).threads) == (128, 256)
     assert [softmax(64, columns).threads for columns in (1000, 1041, 2048, 2085, 8192)] == [128, 256, 256, 512, 512]
     assert [softmax(5326, 696, wavefront=wavefront).workgroups for wavefront in (32, 64)] == [1332, 2663]
+    long_row = softmax(64, 1085, wavefront=64)
+    assert (long_row.threads, long_row.idle_cycles) == (1024, 0.0)
+    assert long_row.flops == 2 * (170 + 2 * 88) * 1024 * 64  # two elements a thread

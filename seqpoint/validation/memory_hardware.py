@@ -256,8 +256,7 @@ class TimeCase:
             return streaming_pass(self.op, data)
         of = softmax if self.kind == "softmax" else layer_norm
         stream = of(self.rows, self.columns, 4, wavefront=wavefront)
-        idle = stream.idle_cycles * self.threads / stream.threads
-        return replace(stream, threads=self.threads, residency=resident_workgroups(self.threads), idle_cycles=idle)
+        return replace(stream, threads=self.threads, residency=resident_workgroups(self.threads))
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,11 @@ _THREADS, _MOST_THREADS = 128, 1024
 _VECTOR_BYTES, _SHARED_BYTES, _SUM_BYTES = 16, 48 << 10, 128
 #: Wavefronts of a workgroup of a layer norm (``num_threads() / warp_size`` of `layer_norm_kernel.cu`).
 _NORM_WAVEFRONTS = 4
+#: Threads of a wavefront of CDNA, and slots of issue of a thread of a softmax of long rows there, fixed and for each of
+#: its elements; a slot is worth two FLOP. Counted from PyTorch's source and the instruction set, exact to a third: 30
+#: for addresses, 70 for each of two reductions; of an element 10, 30 and 48 in the three passes, 17 of them for an
+#: exponential and 14 for the division.
+_AMD_WAVEFRONT, _ISSUE_SLOTS = 64, (170.0, 88.0)
 #: Threads of a workgroup of a batch norm (MIOpen's `BatchNormFwdTrain*`).
 _BATCH_THREADS = 256
 #: FLOP of an element forward and backward (`replay.graph.operators.rowwise`).
@@ -48,8 +53,9 @@ def softmax(
 
     Rows of up to `registers` elements are read once, each by a wavefront of a workgroup of 128 threads. A longer row
     has its own workgroup, which reads it three times forward (maximum, sum, result), and twice backward (sum, result).
-    Each maximum and sum is a reduction in shared memory, for which a compute unit stands still for as many cycles as
-    the workgroup has threads: a thread adds up the values of a wavefront, which lie in one bank for all these threads.
+    With wavefronts of 32, each maximum and sum is a reduction in shared memory, for which a compute unit stands still
+    for as many cycles as the workgroup has threads: a thread adds up the values of a wavefront, which lie in one bank
+    for all these threads. With wavefronts of 64, a workgroup has up to 1,024 threads, and a reduction is by shuffles.
 
     Parameters
     ----------
@@ -67,7 +73,8 @@ def softmax(
 
     Notes
     -----
-    Source: ``softmax_warp_forward``, ``cunn_SoftMaxForward`` and ``blockReduce`` of PyTorch 2.1.
+    Source: ``softmax_warp_forward``, ``cunn_SoftMaxForward`` and ``blockReduce`` of PyTorch 2.1; for wavefronts of 64
+    ``SoftMaxForward_getBlockSize`` and ``blockReduceWarp`` of later ones.
 
     Examples
     --------
@@ -82,11 +89,21 @@ def softmax(
     plan = _Rows(rows, columns, element_bytes, float(flops), sweeps)
     name = f"softmax{' backward' if backward else ''} {rows} x {columns}"
     if columns > min(registers, REGISTER_ELEMENTS):
-        threads = _row_threads(columns, element_bytes)
-        stream = _over_rows(name, plan, rows_a_group=1, threads=threads)
-        return replace(stream, idle_cycles=(1.0 if backward else 2.0) * threads)
+        return _long_rows(name, plan, wavefront, reductions=1 if backward else 2)
     short = max(_THREADS // wavefront, 1) * (_ROWS_OF_SHORTEST if columns <= _SHORTEST_ROW else 1)
     return _over_rows(name, plan, rows_a_group=short, threads=_THREADS)
+
+
+def _long_rows(name: str, plan: "_Rows", wavefront: int, *, reductions: int) -> Stream:
+    """Return a softmax whose rows do not stay in registers, each by a workgroup of its own."""
+    if wavefront < _AMD_WAVEFRONT:
+        threads = _row_threads(plan.columns, plan.element_bytes)
+        stream = _over_rows(name, plan, rows_a_group=1, threads=threads)
+        return replace(stream, idle_cycles=float(reductions * threads))
+    threads = min(1 << (plan.columns - 1).bit_length(), _MOST_THREADS)
+    fixed, each = (slots * reductions / 2 for slots in _ISSUE_SLOTS)
+    slots = (fixed + each * -(-plan.columns // threads)) * threads * plan.rows
+    return _over_rows(name, replace(plan, flops=max(2.0 * slots, plan.flops)), rows_a_group=1, threads=threads)
 
 
 def shared_memory_row(columns: int, element_bytes: int) -> int:
