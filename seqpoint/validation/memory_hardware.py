@@ -41,7 +41,7 @@ TIME_COLUMNS = frozenset({"op", "device", "B", "H", "latency_ms", "block_x", "bl
 _HITS, _BYTES, _TIMES = 0.10, 0.20, 0.20
 #: Devices whose times have limits, and most rows of a device and kind that are simulated.
 LIMITED = ("V100-PCIE-32GB", "A100-PCIE-40GB", "MI100")
-_SAMPLED, _SAMPLED_OTHERS = 10, 2
+_SAMPLED, _SAMPLED_OTHERS = 8, 2
 #: Policy of the devices: loads are kept, stores are combined in the L2.
 _POLICY = "CacheRW"
 #: Fewest accesses of a large kernel that are simulated, and lines that a unit waits for where only counts matter.
