@@ -167,7 +167,8 @@ class _PassTiles:
         if array.size >= elements or is_write:
             unit = array.size // elements or (size if array.size % size == 0 else 1)
             count = -(-array.size // unit)
-            first, last = (np.minimum(bound * count // elements * unit, array.size) for bound in (begin, end))
+            shares = (begin, end) if count == elements else (bound * count // elements for bound in (begin, end))
+            first, last = (np.minimum(share * unit, array.size) for share in shares)
             return Tiles.of(workgroups, array.address + first, index, width=last - first, is_write=is_write)
         number, _, first, last = pieces(begin * size, end * size, array.size)
         return Tiles.of(workgroups[number], array.address + first, index, width=last - first)
