@@ -344,10 +344,17 @@ class _Run:
         if self.earlier:
             self.lesson(stream, most_accesses)
         count = waves(stream, self.system.units)
-        steps = range(stream.steps)
-        first = self.segment(stream, [(0, steps)])
-        number = max(most_accesses // max(int(first.counters["accesses"]), 1), 1)
-        self.segment(stream, [(wave, steps) for wave in range(max(count - number, 0), count)], ends=True)
+        number = max(most_accesses // max(self.through_caches(stream, range(1)), 1), 1)
+        self.through_caches(stream, range(max(count - number, 0), count))
+        self.caches.flush()
+
+    def through_caches(self, stream: Stream, chosen: range) -> int:
+        """Run waves whose time does not matter, only what they leave in the caches; return their accesses."""
+        steps, accesses = range(stream.steps), 0
+        for block in blocks(stream, _lines(self.system), [(wave, steps) for wave in chosen]):
+            self.caches.access(block)
+            accesses += len(block)
+        return accesses
 
     def kernel(self, stream: Stream, flops_per_s: float, most_accesses: int) -> KernelMemory:
         """Return the time of a kernel, of whose waves some stand for others if it has more accesses."""
@@ -362,7 +369,7 @@ class _Run:
         if whole_waves:
             return self._result(stream, first, flops_per_s, error=0.0)
         middle = (begin + count - measured) // 2
-        self.waves(stream, range(middle, middle + refill))
+        self.through_caches(stream, range(middle, middle + refill))
         early, late = (
             self.waves(stream, range(start, start + half)) for start in (middle + refill, middle + refill + half)
         )
