@@ -13,6 +13,7 @@ from replay.memory.accesses import Lines, blocks
 from replay.memory.policies import find_policy
 from replay.memory.simulation import simulate
 from replay.memory.streams.rowwise import layer_norm, softmax
+from replay.memory.streams.streaming import Pass, streaming_pass
 from replay.memory.system import memory_system
 from seqpoint.validation.memory_hardware import (
     TimeCase,
@@ -139,3 +140,10 @@ def test_rows_take_the_threads_of_their_launch() -> None:
     long_row = softmax(64, 1085, wavefront=64)
     assert (long_row.threads, long_row.idle_cycles) == (1024, 0.0)
     assert long_row.flops == 2 * (170 + 2 * 88) * 1024 * 64  # two elements a thread
+
+
+def test_a_pass_over_many_elements_ends_at_the_end_of_its_arrays() -> None:
+    size = 4 * 4_000_000_000  # elements squared leave 64 bits
+    stream = streaming_pass("copy", Pass({"a": size}, {"b": size}, size // 4))
+    last = stream.tiles(np.array([stream.workgroups - 1]), 0)
+    assert (last.address + last.width).tolist() == [size, 2 * size]
