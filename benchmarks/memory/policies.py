@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 from replay.costs.shipped import load_parameters
-from replay.studies.caching import OPTIMISED, STATIC, load_study, outcomes
+from replay.studies.caching import OPTIMISED, STATIC, outcomes
+from replay.studies.workloads import load_study
 
 COLUMNS = ("workload", "policy", "us", "over_best_static", "row_hit_rate", "stall_cycles", "reads_of_unique")
 

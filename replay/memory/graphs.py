@@ -133,7 +133,7 @@ def _partners(graph: KernelGraph, rows: Ints, operator: Ints) -> Ints:
 
     A product is in a time step, with the last cell on its stream, if it has as many rows as the cell has sequences, and
     an equal product ran before that cell and after the cell before it. So its weights are those of the step before. A
-    cell is in the time step of such a product if it follows the product, or else if the product follows it.
+    cell is in the time step of such a product if it follows the product, or if it follows none and precedes it.
 
     Returns
     -------
@@ -154,11 +154,11 @@ def _partners(graph: KernelGraph, rows: Ints, operator: Ints) -> Ints:
     follows[alike[:1]] = False
     follows[alike[1:]] &= same & (np.diff(np.cumsum(is_cell)[alike]) == 1)
     partner = np.where(follows, last, -1)
-    for step in (1, -1):
-        # First the product after a cell, then the product before it, which is preferred.
-        beside = np.clip(position + step, 0, max(len(order) - 1, 0))
-        paired = is_cell & follows[beside] & (lane[beside] == lane)
-        partner[paired] = beside[paired]
+    before, after = np.maximum(position - 1, 0), np.minimum(position + 1, max(len(order) - 1, 0))
+    similar = (kinds[operator[before]] == "matmul") & (count[operator[before]] == count[operator])
+    behind = is_cell & similar & (lane[before] == lane)
+    ahead = is_cell & ~behind & follows[after] & (lane[after] == lane)
+    partner = np.where(behind & follows[before], before, np.where(ahead, after, partner))
     result = np.full(len(rows), -1)
     result[order] = np.where(partner >= 0, order[partner], -1)
     return result

@@ -1,127 +1,40 @@
-"""The study of cache policies: 17 workloads as traces, and `cache_policy` on them (arXiv 1910.00134).
+"""The study of cache policies: `cache_policy` on the traces of 17 workloads (arXiv 1910.00134).
 
-`load_study` reads the workloads. `outcomes` applies each policy to the trace of each workload, one by one, and keeps
-what is done in a file. `reproduce` returns our figure for each published one.
+`outcomes` applies each policy to the trace of each workload, one by one, and keeps what is done in a file. `reproduce`
+returns our figure for each published one.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from zlib import crc32
 
 import msgspec
 import numpy as np
 
-from profilers.devices import find_device
-from profilers.devices.catalogue import Device
-from profilers.errors import BrokenFileError, InvalidInputError
-from profilers.files import read_toml, replaced_file, typed_table
-from profilers.synthetic import KernelCall
-from profilers.trace.trace import Trace
+from profilers.errors import BrokenFileError
+from profilers.files import replaced_file
 from replay.calibration.parameters import Parameters
-from replay.costs.operators import Call, operator_of
 from replay.engine.timeline import replay
 from replay.graph.graph import KernelGraph, TaskKind
-from replay.memory.graphs import known_operators, memory_of_kernels, simulated_kernels
-from replay.memory.streams import stream_of
+from replay.memory.graphs import known_operators, memory_of_kernels
 from replay.memory.system import memory_system
-from replay.studies.layer import layer_graph, layer_trace
+from replay.studies.workloads import CLASSES, Workload
 from replay.what_ifs import parse_what_if
-from replay.workloads.architecture import read_or_shipped
 
 #: Policies that keep the same for all workloads, and those with optimisations; each of these adds to the one before.
 STATIC = ("Uncached", "CacheR", "CacheRW")
 OPTIMISED = ("CacheRW-AB", "CacheRW-AB-CR", "CacheRW-AB-CR-PCby")
-CLASSES = ("memory-insensitive", "reuse-sensitive", "throughput-sensitive")
 #: Share of the time by which two policies differ if a workload is sensitive to them; the threshold is ours.
 NEAR = 0.02
-_HOST_NS = 1_500
-#: Accesses of a kernel that are simulated for the published figures: with half of them, policies differ by 3 % where they
-#: do not with all.
+#: Accesses of a kernel that are simulated for the published figures; half of them move times by up to 3 %.
 _ACCESSES = 2_000_000.0
 #: Workloads of a single kernel that reads its operands again, and whose operands fit the L2.
 _FITTING = ("FwBN", "BwBN")
-_TYPES: Mapping[str, str] = MappingProxyType({"Float": "float", "Double": "double"})
 _COUNTERS = ("dram_reads", "dram_writes", "dram_row_hits", "l1_stall_cycles", "l2_stall_cycles")
-
-
-class CallTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A call of a file of workloads: operator, name of its kernel, shapes and values of its arguments."""
-
-    op: str
-    kernel: str
-    shapes: tuple[tuple[int, ...], ...]
-    values: tuple[str, ...] = ()
-
-
-class PhaseTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Calls of a file of workloads that are repeated."""
-
-    calls: tuple[CallTable, ...]
-    times: int = 1
-
-
-class WorkloadTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A workload of a file of workloads, whose head explains its keys."""
-
-    class_: str = msgspec.field(name="class")
-    source: str
-    phases: tuple[PhaseTable, ...]
-    element: str = "Float"
-
-
-class StudyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file of workloads."""
-
-    device: str
-    workloads: dict[str, WorkloadTable]
-
-
-@dataclass(frozen=True)
-class Workload:
-    """A workload on a device.
-
-    Parameters
-    ----------
-    name, class_ : str
-        Name, and its class in the paper: one of `CLASSES`.
-    device : Device
-        Device of the catalogue.
-    element : str
-        ``"Float"`` or ``"Double"``.
-    calls : tuple of KernelCall
-        Calls, with the grids of their kernels and without durations.
-    """
-
-    name: str
-    class_: str
-    device: Device
-    element: str
-    calls: tuple[KernelCall, ...]
-
-    def graph(self, parameters: Parameters) -> KernelGraph:
-        """Return the graph of the trace of the workload."""
-        return layer_graph(self.trace(parameters), parameters)
-
-    def trace(self, parameters: Parameters) -> Trace:
-        """Return the trace of the workload; its kernels last as long as their simulation says."""
-        blank = self._trace(np.full(len(self.calls), _HOST_NS))
-        graph = layer_graph(blank, parameters)
-        rows = graph.tasks.kind == TaskKind.KERNEL
-        times = simulated_kernels(graph, parameters).time_ns[rows]
-        if np.isnan(times).any():
-            call = self.calls[int(np.flatnonzero(np.isnan(times))[0])]
-            raise InvalidInputError(f"{self.name}: the accesses of {call.op} of {call.shape} are unknown")
-        return self._trace(np.maximum(np.round(times), 1).astype(np.int64))
-
-    def _trace(self, durations: Iterable[int]) -> Trace:
-        calls = [replace(call, duration_ns=int(ns)) for call, ns in zip(self.calls, durations, strict=True)]
-        element = (self.element, 8 if self.element == "Double" else 4)
-        return layer_trace(self.name, self.device, calls, world_size=1, element=element)
 
 
 @dataclass(frozen=True)
@@ -153,47 +66,6 @@ class Outcome:
     reads_of_unique: float
 
 
-def load_study(path: str | Path | None = None) -> Mapping[str, Workload]:
-    """Read a TOML file in the layout of `datasets/workloads/caching.toml`, by default that one.
-
-    Raises
-    ------
-    NotFoundError, InvalidInputError
-        There is no such file; or it is no such file: the table and the key are named.
-
-    Examples
-    --------
-    >>> study = load_study()
-    >>> len(study), study["FwLSTM"].calls[1].op, study["FwLSTM"].calls[1].workgroups
-    (17, 'aten::linear', 16)
-    """
-    return read_or_shipped(_read, path, "workloads/caching.toml")
-
-
-def _read(file: Path) -> Mapping[str, Workload]:
-    table = typed_table(read_toml(file, "workloads of the caching study"), StudyTable, str(file))
-    device = find_device(table.device)
-    workloads = {}
-    for name, row in table.workloads.items():
-        if row.class_ not in CLASSES or row.element not in _TYPES:
-            kinds = f"a class is one of {', '.join(CLASSES)}, an element one of {', '.join(_TYPES)}"
-            raise InvalidInputError(f"{file}: workloads.{name}: {kinds}")
-        calls = {call: _kernel_call(call, row.element, device) for phase in row.phases for call in phase.calls}
-        order = [calls[call] for phase in row.phases for call in phase.calls * phase.times]
-        workloads[name] = Workload(name, row.class_, device, row.element, tuple(order))
-    return workloads
-
-
-def _kernel_call(call: CallTable, element: str, device: Device) -> KernelCall:
-    """Return a call whose kernel has the grid that its operator would be launched with; 1 if that is unknown."""
-    operator = operator_of(Call(call.op, call.shapes, [_TYPES[element]] * len(call.shapes), call.values))
-    stream = stream_of(operator, units=device.compute_units) if operator else None
-    return KernelCall(
-        call.kernel, call.op, 1, _HOST_NS, shape=call.shapes[0], operands=call.shapes[1:], values=call.values,
-        workgroups=stream.workgroups if stream else 1,
-    )  # fmt: skip
-
-
 def outcome(workload: Workload, policy: str, *, graph: KernelGraph, parameters: Parameters) -> Outcome:
     """Return what `cache_policy` makes of a workload.
 
@@ -214,8 +86,8 @@ def outcome(workload: Workload, policy: str, *, graph: KernelGraph, parameters: 
     total = dict.fromkeys(_COUNTERS, 0.0)
     for simulation, count in zip(simulations, np.bincount(number), strict=True):
         for name in _COUNTERS:
-            total[name] += count * simulation.counters[name] if simulation else 0.0
-    unique = sum(changed.operators[i].bytes_read for i in known_operators(changed)[kernels])
+            total[name] += float(count) * simulation.counters[name] if simulation else 0.0
+    unique = float(sum(changed.operators[i].bytes_read for i in known_operators(changed)[kernels]))
     access_bytes = memory_system(workload.device).dram.access_bytes
     requests = max(total["dram_reads"] + total["dram_writes"], 1.0)
     return Outcome(
@@ -258,8 +130,10 @@ def outcomes(
         for workload in workloads.values():
             keys = [(workload.name, policy, _settings(workload, parameters)) for policy in policies]
             missing = [policy for policy, key in zip(policies, keys, strict=True) if key not in known]
-            graph = workload.graph(parameters) if missing else None
-            simulated = pool.map(partial(outcome, workload, graph=graph, parameters=parameters), missing)
+            simulated: Iterator[Outcome] = iter(())
+            if missing:
+                graph = workload.graph(parameters)
+                simulated = pool.map(partial(outcome, workload, graph=graph, parameters=parameters), missing)
             for key in keys:
                 result = known.get(key) or next(simulated)
                 if file and key not in known:

@@ -26,7 +26,7 @@ SYSTEMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "replay.what_ifs.chooser:load_chooser",
         ),
         "fused": ("replay.studies.fused:reproduce", "replay.studies.fused:load_workloads"),
-        "caching": ("replay.studies.caching:reproduce", "replay.studies.caching:load_study"),
+        "caching": ("replay.studies.caching:reproduce", "replay.studies.workloads:load_study"),
     }
 )
 #: Abstract of the paper, a public source that was read, derived by arithmetic, a secondary description, recollection.

@@ -1,0 +1,147 @@
+"""Workloads of a file, as traces of calls whose kernels last as long as their simulation on a device says.
+
+`load_study` reads the workloads of the study of cache policies (arXiv 1910.00134).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+
+import msgspec
+import numpy as np
+
+from profilers.devices import find_device
+from profilers.devices.catalogue import Device
+from profilers.errors import InvalidInputError
+from profilers.files import read_toml, typed_table
+from profilers.synthetic import KernelCall
+from profilers.trace.trace import Trace
+from replay.calibration.parameters import Parameters
+from replay.costs.operators import Call, operator_of
+from replay.graph.graph import KernelGraph, TaskKind
+from replay.memory.graphs import simulated_kernels
+from replay.memory.streams import stream_of
+from replay.studies.layer import layer_graph, layer_trace
+from replay.workloads.architecture import read_or_shipped
+
+#: Classes of workloads in the study.
+CLASSES = ("memory-insensitive", "reuse-sensitive", "throughput-sensitive")
+_HOST_NS = 1_500
+_TYPES: Mapping[str, str] = MappingProxyType({"Float": "float", "Double": "double"})
+
+
+class CallTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A call of a file of workloads: operator, name of its kernel, shapes and values of its arguments."""
+
+    op: str
+    kernel: str
+    shapes: tuple[tuple[int, ...], ...]
+    values: tuple[str, ...] = ()
+
+
+class PhaseTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Calls of a file of workloads that are repeated."""
+
+    calls: tuple[CallTable, ...]
+    times: int = 1
+
+
+class WorkloadTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A workload of a file of workloads, whose head explains its keys."""
+
+    class_: str = msgspec.field(name="class")
+    source: str
+    phases: tuple[PhaseTable, ...]
+    element: str = "Float"
+
+
+class StudyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file of workloads."""
+
+    device: str
+    workloads: dict[str, WorkloadTable]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A workload on a device.
+
+    Parameters
+    ----------
+    name, class_ : str
+        Name, and its class in the paper: one of `CLASSES`.
+    device : Device
+        Device of the catalogue.
+    element : str
+        ``"Float"`` or ``"Double"``.
+    calls : tuple of KernelCall
+        Calls, with the grids of their kernels and without durations.
+    """
+
+    name: str
+    class_: str
+    device: Device
+    element: str
+    calls: tuple[KernelCall, ...]
+
+    def graph(self, parameters: Parameters) -> KernelGraph:
+        """Return the graph of the trace of the workload."""
+        return layer_graph(self.trace(parameters), parameters)
+
+    def trace(self, parameters: Parameters) -> Trace:
+        """Return the trace of the workload; its kernels last as long as their simulation says."""
+        blank = self._trace(np.full(len(self.calls), _HOST_NS))
+        graph = layer_graph(blank, parameters)
+        rows = graph.tasks.kind == TaskKind.KERNEL
+        times = simulated_kernels(graph, parameters).time_ns[rows]
+        if np.isnan(times).any():
+            call = self.calls[int(np.flatnonzero(np.isnan(times))[0])]
+            raise InvalidInputError(f"{self.name}: the accesses of {call.op} of {call.shape} are unknown")
+        return self._trace(np.maximum(np.round(times), 1).astype(np.int64))
+
+    def _trace(self, durations: Iterable[int]) -> Trace:
+        calls = [replace(call, duration_ns=int(ns)) for call, ns in zip(self.calls, durations, strict=True)]
+        element = (self.element, 8 if self.element == "Double" else 4)
+        return layer_trace(self.name, self.device, calls, world_size=1, element=element)
+
+
+def load_study(path: str | Path | None = None) -> Mapping[str, Workload]:
+    """Read a TOML file in the layout of `datasets/workloads/caching.toml`, by default that one.
+
+    Raises
+    ------
+    NotFoundError, InvalidInputError
+        There is no such file; or it is no such file: the table and the key are named.
+
+    Examples
+    --------
+    >>> study = load_study()
+    >>> len(study), study["FwLSTM"].calls[1].op, study["FwLSTM"].calls[1].workgroups
+    (17, 'aten::linear', 16)
+    """
+    return read_or_shipped(_read, path, "workloads/caching.toml")
+
+
+def _read(file: Path) -> Mapping[str, Workload]:
+    table = typed_table(read_toml(file, "workloads of the caching study"), StudyTable, str(file))
+    device = find_device(table.device)
+    workloads = {}
+    for name, row in table.workloads.items():
+        if row.class_ not in CLASSES or row.element not in _TYPES:
+            kinds = f"a class is one of {', '.join(CLASSES)}, an element one of {', '.join(_TYPES)}"
+            raise InvalidInputError(f"{file}: workloads.{name}: {kinds}")
+        calls = {call: _kernel_call(call, row.element, device) for phase in row.phases for call in phase.calls}
+        order = [calls[call] for phase in row.phases for call in phase.calls * phase.times]
+        workloads[name] = Workload(name, row.class_, device, row.element, tuple(order))
+    return workloads
+
+
+def _kernel_call(call: CallTable, element: str, device: Device) -> KernelCall:
+    """Return a call whose kernel has the grid that its operator would be launched with; 1 if that is unknown."""
+    operator = operator_of(Call(call.op, call.shapes, [_TYPES[element]] * len(call.shapes), call.values))
+    stream = stream_of(operator, units=device.compute_units) if operator else None
+    return KernelCall(
+        call.kernel, call.op, 1, _HOST_NS, shape=call.shapes[0], operands=call.shapes[1:], values=call.values,
+        workgroups=stream.workgroups if stream else 1,
+    )  # fmt: skip
