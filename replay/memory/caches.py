@@ -47,7 +47,7 @@ from replay.memory.cache_layout import (
 from replay.memory.dram import Traffic
 from replay.memory.lookup import send, walk
 from replay.memory.policies import CachePolicy
-from replay.memory.replacement import MOST_SAMPLES, SAMPLE_HASH, SAMPLE_SHIFT
+from replay.memory.replacement import MOST_TAUGHT, SAMPLE_HASH, SAMPLE_SHIFT
 from replay.memory.system import MemorySystem
 
 #: Numbers of accesses and of cycles after which both are counted from 0 again.
@@ -246,7 +246,7 @@ class Hierarchy:
         """
         counts = launches * lesson.reshape(-1, 2)
         # Both counts of an operand halve, as often as they do when they are counted one by one.
-        halved = np.ceil(np.log2(counts.max(axis=1) // MOST_SAMPLES + 1)).astype(np.int64)
+        halved = np.ceil(np.log2(counts.max(axis=1) // MOST_TAUGHT + 1)).astype(np.int64)
         self._machine.numbers[REUSE : REUSE + len(lesson)] = (counts >> halved[:, None]).ravel()
 
     def _reuse(self) -> Ints:

@@ -44,8 +44,10 @@ from replay.memory.cache_layout import (
 )
 
 #: Lines evicted without use before an operand may bypass, how many it takes for each that was used again, and the count
-#: at which both halve.
-_SAMPLES, _DEAD_FOR_USED, MOST_SAMPLES = 32, 16, 4096
+#: at multiples of which both halve.
+_SAMPLES, _DEAD_FOR_USED, _MOST_SAMPLES = 32, 16, 512
+#: Most samples that earlier launches of a kernel teach.
+MOST_TAUGHT = 8 * _MOST_SAMPLES
 #: Hash of the number of a set that tells which operand, or choice, it samples.
 SAMPLE_HASH, SAMPLE_SHIFT = 0x9E3779B1, 16
 #: Choices that sample sets measure.
@@ -252,7 +254,7 @@ def _learn(machine, base, held, is_dead):  # type: ignore[no-untyped-def]
     number = held >> OPERAND_AT & (OPERANDS - 1)
     if _sampled(machine, base) == number:
         machine.numbers[np.uint64(REUSE + 2 * number + is_dead)] += 1
-        if machine.numbers[np.uint64(REUSE + 2 * number + is_dead)] >= MOST_SAMPLES:
+        if machine.numbers[np.uint64(REUSE + 2 * number + is_dead)] & (_MOST_SAMPLES - 1) == 0:
             machine.numbers[np.uint64(REUSE + 2 * number)] >>= 1
             machine.numbers[np.uint64(REUSE + 2 * number + 1)] >>= 1
 
@@ -289,7 +291,7 @@ def weigh(machine, base, sectors):  # type: ignore[no-untyped-def]
         if requests / accesses <= best * _TIE:
             choice = candidate
     machine.numbers[DUEL_CHOICE] = choice
-    if machine.numbers[np.uint64(DUEL + 2 * group + 1)] >= MOST_SAMPLES:
+    if machine.numbers[np.uint64(DUEL + 2 * group + 1)] >= 8 * _MOST_SAMPLES:
         machine.numbers[np.uint64(DUEL + 2 * group)] >>= 1
         machine.numbers[np.uint64(DUEL + 2 * group + 1)] >>= 1
 
