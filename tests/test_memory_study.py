@@ -13,6 +13,9 @@ from profilers.synthetic import KernelCall
 from replay.costs.operators import Call, operator_of
 from replay.costs.shipped import load_parameters
 from replay.graph.graph import TaskKind
+from replay.memory.accesses import Accesses
+from replay.memory.cache_layout import REUSE
+from replay.memory.caches import Hierarchy
 from replay.memory.graphs import known_operators, memory_of_kernels, simulated_kernels
 from replay.memory.policies import find_policy
 from replay.memory.simulation import simulate, simulate_each
@@ -25,6 +28,7 @@ from replay.studies.caching import OPTIMISED, STATIC, Outcome, class_of, figures
 from replay.studies.layer import layer_graph, layer_trace
 from replay.studies.published import published_figures
 from replay.studies.workloads import Workload, load_study
+from replay.what_ifs.caching import cache_policy
 
 PARAMETERS = load_parameters()
 GPU = find_device("CachePolicy-GPU")
@@ -109,9 +113,12 @@ def recurrent_calls(steps: int) -> list[KernelCall]:
 def test_the_first_time_step_finds_cold_caches_and_later_ones_the_weights() -> None:
     trace = layer_trace("layer", GPU, recurrent_calls(4), world_size=1, element=("Float", 4))
     graph = layer_graph(trace, PARAMETERS)
-    rows, results, number = memory_of_kernels(graph, PARAMETERS)
+    rows, results, number, in_step = memory_of_kernels(graph, PARAMETERS)
     order = np.argsort(graph.tasks.measured_start_ns[rows])
     products, cells = number[order][::2], number[order][1::2]
+    assert in_step[order].tolist() == [False] * 2 + [True] * 6
+    (note,) = [text for text in cache_policy("CacheR")(graph, PARAMETERS).notes if text.startswith("cache_policy")]
+    assert "6 of them are time steps of recurrent networks" in note
     assert len(set(products[1:].tolist())) == 1 and products[0] != products[1]
     assert len(set(cells[1:].tolist())) == 1 and cells[0] != cells[1]
     cold, warm = results[products[0]], results[products[1]]
@@ -127,7 +134,8 @@ def test_gradients_of_weights_and_other_streams_are_no_time_steps() -> None:
     other = [replace(call, stream=9) for call in steps[::2]]
     for calls in ([each for pair in zip(steps[1::2], [gradient] * 3, strict=True) for each in pair], other):
         graph = layer_graph(layer_trace("layer", GPU, calls, world_size=1, element=("Float", 4)), PARAMETERS)
-        _, results, number = memory_of_kernels(graph, PARAMETERS)
+        _, results, number, in_step = memory_of_kernels(graph, PARAMETERS)
+        assert not in_step.any()
         assert len(results) == len({call.op for call in calls})
         assert len(set(number.tolist())) == len(results)
 
@@ -144,6 +152,36 @@ def test_what_a_product_wrote_is_read_from_the_cache_only_if_stores_are_kept() -
     assert reads["CacheR"][0] == state and reads["CacheR"][1] >= gates + state
     assert reads["Uncached"][0] > 512 * 128 * 4 / 64
     assert reads["CacheRW-AB-CR-PCby"] == reads["CacheRW"]
+
+
+def test_rinsing_writes_back_one_row_of_a_memory_with_hashed_channels() -> None:
+    caches = Hierarchy(SYSTEM, find_policy("CacheRW-AB-CR"), in_flight=64)
+    dram = SYSTEM.dram
+    assert dram.mapping == "xor" and dram.address_mapping.folds_channel
+    rows = dram.row_bytes * dram.channels // SYSTEM.l2.line_bytes  # lines of one row of each channel
+    line = np.arange(rows) + 5 * rows
+    # Set by set, lines far away push the lines of these rows out.
+    far = (np.arange(4 * SYSTEM.l2.size // SYSTEM.l2.line_bytes) + 10**6).astype(np.int64)
+    order = np.concatenate([line, far])
+    one = np.ones(len(order))
+    stores = Accesses(
+        order, one.astype(np.uint32), one.astype(np.uint8), 0 * one.astype(np.int16), 0 * one.astype(np.int32)
+    )
+    address = caches.access(stores).address
+    written = address[(address >= line[0] * 64) & (address <= line[-1] * 64)]
+    channel, group, bank, row = dram.address_mapping.decode(written)
+    assert len(written) == rows and caches.counters.l2.rinsed > 0
+    # The requests of a row follow each other: it is opened once.
+    changes = np.count_nonzero(np.diff(channel) | np.diff(group) | np.diff(bank) | np.diff(row))
+    assert changes == dram.channels - 1
+
+
+def test_launches_teach_in_proportion_and_up_to_a_bound() -> None:
+    caches = Hierarchy(SYSTEM, find_policy("CacheRW-AB-CR-PCby"), in_flight=4)
+    lesson = np.zeros_like(caches.lesson)
+    lesson[:6] = [6, 105, 0, 40, 1000, 400]
+    caches.teach(lesson, 32)
+    assert caches._machine.numbers[REUSE : REUSE + 6].tolist() == [192, 3360, 0, 1280, 4000, 1600]
 
 
 def test_stores_that_no_launch_used_again_bypass_from_the_first_one_on() -> None:

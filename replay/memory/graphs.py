@@ -55,12 +55,15 @@ class SimulatedKernels:
         Stated error of the simulated time, as a share of it.
     footprint, hit_share : array of float64
         Bytes of the operands, and share of the accesses behind the L1 that caches serve.
+    in_step : array of bool
+        Whether the kernel finds in the caches what an earlier time step of a recurrent network left there.
     """
 
     time_ns: Floats
     error: Floats
     footprint: Floats
     hit_share: Floats
+    in_step: Bools
 
     @property
     def known(self) -> Bools:
@@ -73,14 +76,37 @@ def simulated_kernels(graph: KernelGraph, parameters: Parameters) -> SimulatedKe
 
     The parameters and errors are those of `memory_of_kernels`.
     """
-    rows, results, number = memory_of_kernels(graph, parameters)
-    columns = np.full((4, len(graph.tasks)), np.nan)
-    columns[:, rows] = np.array([_figures(result) for result in results]).reshape(-1, 4)[number].T
-    return SimulatedKernels(*columns)
+    memories = memory_of_kernels(graph, parameters)
+    columns, in_step = np.full((4, len(graph.tasks)), np.nan), np.zeros(len(graph.tasks), dtype=bool)
+    figures = np.array([_figures(result) for result in memories.results]).reshape(-1, 4)
+    columns[:, memories.tasks], in_step[memories.tasks] = figures[memories.number].T, memories.in_step
+    time_ns, error, footprint, hit_share = columns
+    return SimulatedKernels(time_ns, error, footprint, hit_share, in_step)
 
 
-def memory_of_kernels(graph: KernelGraph, parameters: Parameters) -> tuple[Ints, list[KernelMemory | None], Ints]:
-    """Return the kernels of known operator, the simulations of the distinct ones, and the simulation of each kernel.
+class KernelMemories(NamedTuple):
+    """Simulations of the kernels of a graph.
+
+    Attributes
+    ----------
+    tasks : array of int64, shape (n,)
+        Kernels of known operator.
+    results : list of KernelMemory or None
+        Simulations of the distinct kernels; None for an operator whose accesses are unknown.
+    number : array of int64, shape (n,)
+        Simulation of each task.
+    in_step : array of bool, shape (n,)
+        Whether a task is a later time step of a recurrent network.
+    """
+
+    tasks: Ints
+    results: list[KernelMemory | None]
+    number: Ints
+    in_step: Bools
+
+
+def memory_of_kernels(graph: KernelGraph, parameters: Parameters) -> KernelMemories:
+    """Simulate the distinct kernels of known operator, those of time steps of recurrent networks with their cell.
 
     Parameters
     ----------
@@ -88,11 +114,6 @@ def memory_of_kernels(graph: KernelGraph, parameters: Parameters) -> tuple[Ints,
         Graph on a known device.
     parameters : Parameters
         With a calibration of kernels, which gives the rates of arithmetic, and `memory_simulation_accesses`.
-
-    Returns
-    -------
-    array of int64, list of KernelMemory, array of int64
-        Tasks; simulations, None for an operator whose accesses are unknown; number of the simulation of each task.
 
     Raises
     ------
@@ -120,7 +141,7 @@ def memory_of_kernels(graph: KernelGraph, parameters: Parameters) -> tuple[Ints,
     own, other = ([kernels[i] if i >= 0 else None for i in side] for side in pairs.tolist())
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(simulator.result, own, other))
-    return rows, results, pair.reshape(-1)
+    return KernelMemories(rows, results, pair.reshape(-1), partner >= 0)
 
 
 def known_operators(graph: KernelGraph) -> Ints:

@@ -82,9 +82,9 @@ def outcome(workload: Workload, policy: str, *, graph: KernelGraph, parameters: 
     """
     changed = parse_what_if(f"cache_policy:{policy}")(graph, parameters)
     timeline, kernels = replay(changed), changed.tasks.kind == TaskKind.KERNEL
-    _, simulations, number = memory_of_kernels(changed, parameters)
+    memories = memory_of_kernels(changed, parameters)
     total = dict.fromkeys(_COUNTERS, 0.0)
-    for simulation, count in zip(simulations, np.bincount(number), strict=True):
+    for simulation, count in zip(memories.results, np.bincount(memories.number), strict=True):
         for name in _COUNTERS:
             total[name] += float(count) * simulation.counters[name] if simulation else 0.0
     unique = float(sum(changed.operators[i].bytes_read for i in known_operators(changed)[kernels]))

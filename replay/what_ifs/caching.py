@@ -31,7 +31,8 @@ def cache_policy(policy: str, file: str = "") -> WhatIf:
     rest of the traced time stays. Kernels of unknown operators keep their time; a note has the share of time that was
     simulated. The same policy twice changes nothing.
 
-    A time step of a recurrent network finds the weights that the step before left in the L2 cache.
+    A time step of a recurrent network, a product and its cell (``aten::_thnn_fused_lstm_cell``, ``_gru_cell``), finds
+    what the step before left in the caches: weights, gates and states, as far as the policy keeps them.
 
     Not modelled: other data that a kernel leaves in a cache for the next, and the tile that a library really chose.
 
@@ -132,7 +133,9 @@ def _coverage(graph: KernelGraph, parameters: Parameters) -> str:
     if not known.any():
         return f"{text}; shapes of operators are missing (record_shapes=True)"
     ratios = np.quantile(simulated.time_ns[known] / tasks.duration_ns[known], (0.1, 0.5, 0.9))
-    error = 100 * float(np.max(simulated.error[known]))
+    error, steps = 100 * float(np.max(simulated.error[known])), int((known & simulated.in_step).sum())
+    if steps:
+        text += f"; {steps} of them are time steps of recurrent networks, which find weights and states in the L2"
     return (
         f"{text}; simulated over traced time is {ratios[1]:.2f} at the median and {ratios[0]:.2f} to {ratios[2]:.2f} "
         f"for eight in ten; sampling of large kernels adds {error:.1f} % at most"
