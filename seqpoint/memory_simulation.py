@@ -218,6 +218,12 @@ class SimulatedMemory:
 
         return memory_channels(self, policy)
 
+    def plot_beside(self, *others: "SimulatedMemory") -> Any:
+        """Return the chart of times of this and other operators by policy, relative to the first policy."""
+        from seqpoint.plots import memory_times_by_operator
+
+        return memory_times_by_operator([self, *others])
+
     def plots(self) -> Any:
         """Return all charts below each other, with a heat map for each policy."""
         from seqpoint.plots import memory_overview

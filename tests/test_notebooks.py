@@ -15,6 +15,7 @@ from nbclient import NotebookClient
 
 #: Texts that the outputs of each hold, among others.
 SAID = {
+    "caching": ("CacheRW-AB-CR", "Time by cache policy", "row hit %", "scale_cache:L2:2"),
     "tour": ("Selected iterations", "Estimated run", "Replay", "Critical path by cause", "scale_device:MI355X", "MB"),
     "overlap": ("gated figures within", "overlap:ideal", "collectives matched", "Validation: published"),
 }

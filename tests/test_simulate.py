@@ -234,15 +234,13 @@ def test_the_heat_map_holds_the_share_of_each_channel(gemm: Any) -> None:
 
 
 def test_operators_are_compared_under_the_same_policies(gemm: Any) -> None:
-    from seqpoint.plots import memory_times_by_operator
-
     copied = sp.simulate_memory("copy", [4096], "CachePolicy-GPU", policies=["Uncached", "CacheRW"])
-    chart = list(memory_times_by_operator([gemm, copied]))
+    chart = list(gemm.plot_beside(copied))
     first = chart[1].dimension_values("y1", expanded=True)
     assert [layer.label for layer in chart[1:]] == ["Uncached", "CacheRW"] and list(first) == [1.0, 1.0]
     other = sp.simulate_memory("copy", [4096], "CachePolicy-GPU", policies=["CacheRW"])
     with pytest.raises(InvalidInputError, match="under the same policies"):
-        memory_times_by_operator([gemm, other])
+        gemm.plot_beside(other)
 
 
 def test_counters_of_two_simulations_follow_each_other() -> None:
