@@ -269,8 +269,8 @@ class SimulatedMemory:
         ]
         if least < 1:
             sentences.append(
-                f"simulated: {100 * least:.0f} % of the accesses, which stand for all; ± % is the stated error, - if "
-                "there is none; --accesses 0 simulates all"
+                f"simulated: {100 * least:.0f} % of the workgroups, which stand for all (--accesses 0: all); ± % is the "
+                "stated error"
             )
         return sentences
 
@@ -345,8 +345,7 @@ def _row(policy: CachePolicy, result: KernelMemory, system: MemorySystem) -> dic
         "bandwidth_share": rate / system.dram.bandwidth,
         **stalls,
         "stall_cycles_per_access": sum(stalls.values()) / max(counters["accesses"], 1.0),
-        # Where a share of the steps stands for all, no two halves tell an error.
-        "error_share": result.error if result.error or result.simulated_share == 1 else None,
+        "error_share": result.error,
         "simulated_share": result.simulated_share,
     }
 

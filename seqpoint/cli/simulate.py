@@ -93,7 +93,8 @@ def memory(
 ) -> None:
     """Run the memory accesses of OPERATOR with SHAPE through the caches and the DRAM of a device.
 
-    Time is the longest of arithmetic, caches (with stalls) and DRAM, without the launch. Nothing is measured.
+    Time is the longest of arithmetic, caches (with stalls) and DRAM, and cycles in which compute units issue no access;
+    without the launch. Nothing is measured.
 
     With --json, each of `rows` has policy, time_ns, speedup, bound, compute_ns, caches_ns, memory_ns, l1_hit_share,
     l2_hit_share, llc_hit_share, dram_read_bytes, dram_write_bytes, row_hit_share, bandwidth_gbps, bandwidth_share,

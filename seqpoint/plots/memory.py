@@ -1,6 +1,7 @@
 """Charts of simulated caches and DRAM: times and traffic by policy, row hits, and channels over time."""
 
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,8 @@ _LEVELS: Mapping[str, tuple[str, str, int]] = MappingProxyType(
 #: Colours of policies, by Okabe and Ito, as far as they go.
 _POLICIES = ("#24292F", "#999999", "#56B4E9", "#0072B2", "#009E73", "#E69F00", "#D55E00", "#CC79A7")
 _NAME_LENGTH = 40
+#: Characters of a line below a group of bars.
+_TICK_WIDTH = 18
 
 
 @saveable
@@ -216,7 +219,7 @@ def memory_times_by_operator(simulated: "Sequence[SimulatedMemory]") -> Chart:
         tips = hover_tips(("operator", "@operator"), ("policy", "@policy"), ("relative time", "@top{0.000}"))
         look = {"color": _POLICIES[number % len(_POLICIES)], "line_width": 0}
         layers.append(bars.opts(**look, **tips, backend="bokeh"))
-    labels = [plain_text(each.label, _NAME_LENGTH) for each in simulated]
+    labels = ["\n".join(wrap(plain_text(each.label, _NAME_LENGTH), _TICK_WIDTH)) for each in simulated]
     return overlay(
         layers,
         f"Time by operator and cache policy, relative to {plain_text(names[0], _NAME_LENGTH)}",
