@@ -269,8 +269,8 @@ class SimulatedMemory:
         ]
         if least < 1:
             sentences.append(
-                f"simulated: {100 * least:.0f} % of the workgroups, which stand for all (--accesses 0: all); ± % is the "
-                "stated error"
+                f"simulated: {100 * least:.0f} % of the workgroups, which stand for all (--accesses 0: all); "
+                "± % is the stated error"
             )
         return sentences
 

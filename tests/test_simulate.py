@@ -1,6 +1,7 @@
 """`seqpoint simulate memory`: tables, JSON, charts, the list of choices, and one line for each wrong input."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,13 @@ def test_warm_operands_are_not_read_again(run: Run) -> None:
     assert (cold["dram_read_bytes"], half["dram_read_bytes"], warm["dram_read_bytes"]) == (BYTES, BYTES, 0)
 
 
+def test_kernels_with_warm_operands_still_share_their_other_arrays(run: Run) -> None:
+    attention = ("attention_naive", 2, 128, 128, 64, "--device", "CachePolicy-GPU", "--dtype", "fp32")
+    (cold,), (warm,) = (rows(run, *attention, "--policy", "CacheRW", *how) for how in ((), ("--warm", "B")))
+    inputs = 2 * 128 * 64 * 4
+    assert (cold["dram_read_bytes"], warm["dram_read_bytes"]) == (3 * inputs, inputs), "keys and values are warm"
+
+
 def test_a_larger_cache_and_other_memory_are_used(run: Run) -> None:
     changed = ("--cache", "L2=2", "--cache", "L2.ways=8", "--dram", "HBM3:1000", "--mapping", "row")
     content = json.loads(run("simulate", "memory", *COPY, "--policy", "CacheRW", *changed, "--json").out)
@@ -99,6 +107,15 @@ def test_a_policy_of_a_file_runs_beside_those_that_are_shipped(run: Run, tmp_pat
     named = [row["policy"] for row in rows(run, *COPY, "--policy-file", file)]
     assert named == [*load_policies(), "Mine"]
     assert [row["policy"] for row in rows(run, *COPY, "--policy-file", file, "--policy", "mine")] == ["Mine"]
+
+
+def test_the_policy_in_the_documentation_is_read(run: Run, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "caching.md").read_text()
+    (policies,) = re.findall(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "mine.toml").write_text(policies)
+    names = [row["policy"] for row in rows(run, *COPY, "--policy-file", "mine.toml", "--policy", "LoadsRinsed")]
+    assert names == ["LoadsRinsed"]
+    assert [name for name in load_policies() if f"| `{name}` |" not in page] == []
 
 
 def test_an_option_of_the_operator_changes_its_kernel(run: Run) -> None:

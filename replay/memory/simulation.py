@@ -155,7 +155,7 @@ def simulate(
     if warm:
         for stream in streams:
             run.fill(stream, most_accesses)
-        streams = [_elsewhere(stream, warm) for stream in streams]
+        streams = _elsewhere(streams, warm)
     return _joined(run.kernels(streams, flops_per_s, most_accesses))
 
 
@@ -263,11 +263,18 @@ def _lines(system: MemorySystem) -> Lines:
     return Lines(system.l1.line_bytes, system.l1.sector_bytes, system.units, system.wavefront)
 
 
-def _elsewhere(stream: Stream, warm: Collection[str]) -> Stream:
-    """Return a kernel whose operands lie elsewhere, apart from the warm ones."""
-    end = max(operand.address + operand.size for operand in stream.operands)
-    offset = -(-end // 2**21) * 2**21
-    moved = np.array([0 if operand.name in warm else offset for operand in stream.operands], dtype=np.int64)
+def _elsewhere(streams: Sequence[Stream], warm: Collection[str]) -> list[Stream]:
+    """Return kernels whose arrays lie elsewhere, apart from the warm ones; arrays that kernels share stay shared."""
+    every = [operand for stream in streams for operand in stream.operands]
+    kept = {(operand.address, operand.address + operand.size) for operand in every if operand.name in warm}
+    offset = -(-max(operand.address + operand.size for operand in every) // 2**21) * 2**21
+    return [_moved(stream, kept, offset) for stream in streams]
+
+
+def _moved(stream: Stream, kept: Collection[tuple[int, int]], offset: int) -> Stream:
+    """Return a kernel with its arrays at an offset, apart from those that begin within ranges of addresses."""
+    is_kept = [any(begin <= operand.address < end for begin, end in kept) for operand in stream.operands]
+    moved = np.where(is_kept, 0, offset).astype(np.int64)
 
     def tiles(workgroups: Ints, step: int) -> Tiles:
         touched = stream.tiles(workgroups, step)
