@@ -28,6 +28,7 @@ from replay.memory.accesses import Stream
 from replay.memory.policies import find_policy
 from replay.memory.simulation import KernelMemory, simulate, simulate_each
 from replay.memory.streams import stream_of, time_steps
+from replay.memory.streams.operators import NAMED_KERNELS
 from replay.memory.system import memory_system
 
 #: Choices on `Hardware.memory`: the policy, the address mapping, and factors of the caches' sizes. `TIMES` is
@@ -124,12 +125,17 @@ def memory_of_kernels(graph: KernelGraph, parameters: Parameters) -> KernelMemor
     operator = known_operators(graph)
     rows = np.flatnonzero((tasks.kind == TaskKind.KERNEL) & graph.on_device() & (operator >= 0))
     dtype = np.where(tasks.dtype[rows] >= 0, tasks.dtype[rows], _FP32)
-    keys = np.stack([operator[rows], dtype, tasks.workgroups[rows].astype(np.int64), tasks.name[rows]])
+    kinds = np.array([each.kind for each in graph.operators] or [""])
+    name = np.where(np.isin(kinds[operator[rows]], NAMED_KERNELS), tasks.name[rows], -1)
+    keys = np.stack([operator[rows], dtype, tasks.workgroups[rows].astype(np.int64), name])
     distinct, number = np.unique(keys, axis=1, return_inverse=True)
     fits, number = parameters.calibration(KernelCalibration), number.reshape(-1)
     kernels = [
         _Kernel(
-            graph.operators[kind], workgroups, graph.names[name], capability(device, _TYPES[type_], fits).flops_per_s
+            graph.operators[kind],
+            workgroups,
+            graph.names[name] if name >= 0 else "",
+            capability(device, _TYPES[type_], fits).flops_per_s,
         )
         for kind, type_, workgroups, name in distinct.T.tolist()
     ]
@@ -236,8 +242,8 @@ class _Simulator:
         return step[is_cell]
 
     def _stream(self, kernel: _Kernel) -> Stream | None:
-        units = self.device.compute_units
-        return stream_of(kernel.operator, workgroups=kernel.workgroups, units=units, kernel=kernel.name)
+        system = memory_system(self.device)
+        return stream_of(kernel.operator, workgroups=kernel.workgroups, system=system, kernel=kernel.name)
 
 
 def with_memory(graph: KernelGraph, changes: Mapping[str, str | float], parameters: Parameters) -> KernelGraph:

@@ -22,6 +22,7 @@ from replay.costs.operators import Call, operator_of
 from replay.graph.graph import KernelGraph, TaskKind
 from replay.memory.graphs import simulated_kernels
 from replay.memory.streams import stream_of
+from replay.memory.system import memory_system
 from replay.studies.layer import layer_graph, layer_trace
 from replay.workloads.architecture import read_or_shipped
 
@@ -140,7 +141,7 @@ def _read(file: Path) -> Mapping[str, Workload]:
 def _kernel_call(call: CallTable, element: str, device: Device) -> KernelCall:
     """Return a call whose kernel has the grid that its operator would be launched with; 1 if that is unknown."""
     operator = operator_of(Call(call.op, call.shapes, [_TYPES[element]] * len(call.shapes), call.values))
-    stream = stream_of(operator, units=device.compute_units) if operator else None
+    stream = stream_of(operator, system=memory_system(device)) if operator else None
     return KernelCall(
         call.kernel, call.op, 1, _HOST_NS, shape=call.shapes[0], operands=call.shapes[1:], values=call.values,
         workgroups=stream.workgroups if stream else 1,

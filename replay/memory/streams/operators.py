@@ -24,9 +24,12 @@ from replay.memory.streams.rowwise import (
 )
 from replay.memory.streams.streaming import Pass, optimizer, reduction, streaming_pass
 from replay.memory.streams.windows import Window, local_response_norm, pooling
+from replay.memory.system import MemorySystem
 
-#: Compute units for which a library chooses a tile if nothing is known: those of an A100.
-_UNITS = 108
+#: Compute units and threads of a wavefront for which a library chooses a launch: those of an A100.
+_UNITS, _WAVEFRONT = 108, 32
+#: Kinds of operators whose stream the name of the kernel changes.
+NAMED_KERNELS = ("convolution", "softmax")
 #: PyTorch's kernels of a softmax that read a long row again in each pass.
 _REREADING = re.compile(r"cunn_softmax(?:forward|backward)(?![a-z])")
 #: Most lookups whose indices are drawn: 8 bytes each are in memory.
@@ -39,12 +42,18 @@ class _Launch:
 
     workgroups: int
     units: int
+    wavefront: int
     kernel: str
     indices: Ints | None
 
 
 def stream_of(
-    operator: Operator, *, workgroups: int = 0, units: int = _UNITS, kernel: str = "", indices: Ints | None = None
+    operator: Operator,
+    *,
+    workgroups: int = 0,
+    system: MemorySystem | None = None,
+    kernel: str = "",
+    indices: Ints | None = None,
 ) -> Stream | None:
     """Return the stream of an operator; None if its kind has none or its shape does not tell.
 
@@ -55,8 +64,8 @@ def stream_of(
     workgroups : int
         Workgroups of the recorded launch; 0 if unknown. They choose the tile of a product, and the loop of kernels
         that pass over their data.
-    units : int
-        Compute units for which a library chooses the tile of a product whose launch is unknown.
+    system : MemorySystem, optional
+        Device, whose compute units and wavefronts a library chooses a launch for; by default those of an A100.
     kernel : str
         Name of the kernel. It tells the order of dimensions of a convolution and which gradient it computes, and
         whether a softmax reads its rows again.
@@ -73,7 +82,8 @@ def stream_of(
     if rule is None or len(operator.dims) != _DIMS.get(operator.kind, 1) or min(operator.dims) < 1:
         return None
     try:
-        return rule(operator, _Launch(workgroups, units, kernel.lower(), indices))
+        units, wavefront = (system.units, system.wavefront) if system else (_UNITS, _WAVEFRONT)
+        return rule(operator, _Launch(workgroups, units, wavefront, kernel.lower(), indices))
     except InvalidInputError:
         return None
 
@@ -89,14 +99,14 @@ def _softmax(operator: Operator, launch: _Launch) -> Stream | None:
     size, backward = operator.element_bytes, _is_backward(operator)
     reads_again = _REREADING.search(launch.kernel) is not None
     registers = REGISTER_ELEMENTS if reads_again else shared_memory_row(columns, size)
-    return softmax(rows, columns, size, backward=backward, registers=registers)
+    return softmax(rows, columns, size, backward=backward, registers=registers, wavefront=launch.wavefront)
 
 
 def _normalization(operator: Operator, launch: _Launch) -> Stream | None:
     backward = _is_backward(operator)
     if not operator.geometry:
         rows, columns = operator.dims
-        return layer_norm(rows, columns, operator.element_bytes, backward=backward)
+        return layer_norm(rows, columns, operator.element_bytes, backward=backward, wavefront=launch.wavefront)
     images, channels, extent = operator.geometry
     of = batch_norm_per_activation if extent == 1 else batch_norm
     return of((images, channels, extent), operator.element_bytes, backward=backward)
