@@ -144,9 +144,14 @@ def memory_of_kernels(graph: KernelGraph, parameters: Parameters) -> KernelMemor
         np.stack([number, np.where(partner >= 0, number[partner], -1)]), axis=1, return_inverse=True
     )
     simulator = _Simulator(device, graph.hardware.memory, int(parameters["memory_simulation_accesses"]))
-    own, other = ([kernels[i] if i >= 0 else None for i in side] for side in pairs.tolist())
+    # A product and its cell are simulated together, a product first.
+    cells = [kernel.operator.kind == "rnn" for kernel in kernels]
+    groups = [(own,) if other < 0 else (other, own) if cells[own] else (own, other) for own, other in pairs.T.tolist()]
+    distinct_groups = list(dict.fromkeys(groups))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = list(pool.map(simulator.result, own, other))
+        simulated = pool.map(simulator.results, [tuple(kernels[i] for i in group) for group in distinct_groups])
+        by_group = dict(zip(distinct_groups, simulated, strict=True))
+    results = [by_group[group][group.index(own)] for group, own in zip(groups, pairs[0].tolist(), strict=True)]
     return KernelMemories(rows, results, pair.reshape(-1), partner >= 0)
 
 
@@ -222,24 +227,24 @@ class _Simulator:
     accesses: int
 
     @lru_cache(8192)  # noqa: B019 - few simulators, which are equal by their fields
-    def result(self, kernel: _Kernel, partner: _Kernel | None) -> KernelMemory | None:
-        """Return the simulation of a kernel, perhaps in a time step with another; None if its accesses are unknown."""
-        stream, other = self._stream(kernel), self._stream(partner) if partner else None
-        if stream is None:
-            return None
+    def results(self, kernels: tuple[_Kernel, ...]) -> list[KernelMemory] | list[None]:
+        """Return the simulation of a kernel, or of the product and the cell of a time step; None if it is unknown."""
+        streams = [stream for stream in map(self._stream, kernels) if stream is not None]
+        if len(streams) < len(kernels):
+            return [None] * len(kernels)
         chosen, system = dict(self.settings), memory_system(self.device)
         for cache in CACHES:
             system = system.scaled(cache, float(chosen[cache])) if cache in chosen else system
         if MAPPING in chosen:
             system = replace(system, dram=system.dram.with_mapping(str(chosen[MAPPING])))
         policy = find_policy(*str(chosen.get(POLICY, DEVICE_POLICY)).split("\n"))
-        if other is None:
-            return simulate([stream], system, policy, flops_per_s=kernel.flops_per_s, most_accesses=self.accesses)
-        is_cell = kernel.operator.kind == "rnn"
-        kernels = time_steps(other, stream) if is_cell else time_steps(stream, other)
-        rate = kernel.flops_per_s
-        step = simulate_each(kernels, system, policy, flops_per_s=rate, most_accesses=self.accesses)[-2:]
-        return step[is_cell]
+        rate = kernels[0].flops_per_s
+        if len(streams) == 1:
+            return [simulate(streams, system, policy, flops_per_s=rate, most_accesses=self.accesses)]
+        product, cell = streams
+        return simulate_each(time_steps(product, cell), system, policy, flops_per_s=rate, most_accesses=self.accesses)[
+            -2:
+        ]
 
     def _stream(self, kernel: _Kernel) -> Stream | None:
         system = memory_system(self.device)
