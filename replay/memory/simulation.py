@@ -63,8 +63,8 @@ class KernelMemory:
         ``dram_writes`` (requests), ``dram_row_hits`` and ``dram_bytes``.
     simulated_share : float
         Share of the workgroups that were simulated.
-    error : float
-        Stated error of the time from the workgroups that were not, as a share of the time.
+    sampling_error : float
+        Stated error of the times of caches and memory from what was not simulated, as a share of them.
     dram : DramCounters
         Counters of the DRAM over the simulated waves, one after another, with their course over time.
     """
@@ -76,7 +76,7 @@ class KernelMemory:
     footprint: int
     counters: Mapping[str, float]
     simulated_share: float
-    error: float
+    sampling_error: float
     dram: DramCounters
 
     @property
@@ -85,6 +85,12 @@ class KernelMemory:
         return max(
             ("compute", self.compute_s), ("caches", self.caches_s), ("memory", self.memory_s), key=lambda x: x[1]
         )[0]
+
+    @property
+    def error(self) -> float:
+        """Stated error of the time, as a share of it: that of its accesses, as far as these can bound it."""
+        accesses_s = max(self.caches_s, self.memory_s)
+        return max(accesses_s * (1.0 + self.sampling_error) / max(accesses_s, self.compute_s, 1e-30) - 1.0, 0.0)
 
     def share(self, part: str, *whole: str) -> float:
         """Return a counter over the sum of others; 0 if that is 0."""
@@ -254,7 +260,7 @@ def _lengthened(kernel: KernelMemory, stream: Stream, share: float) -> KernelMem
     """Return the result of a kernel from that of a share of its steps."""
     counters = {name: value / share for name, value in kernel.counters.items()}
     times = (kernel.seconds / share, kernel.compute_s / share, kernel.caches_s / share, kernel.memory_s / share)
-    error = kernel.error + _DEPTH_ERROR
+    error = kernel.sampling_error + _DEPTH_ERROR
     return KernelMemory(*times, stream.footprint, counters, kernel.simulated_share * share, error, kernel.dram)
 
 
@@ -470,6 +476,6 @@ def _joined(kernels: Sequence[KernelMemory]) -> KernelMemory:
         footprint=sum(kernel.footprint for kernel in kernels),
         counters={name: sum(kernel.counters[name] for kernel in kernels) for name in kernels[0].counters},
         simulated_share=sum(w * kernel.simulated_share for w, kernel in zip(weights, kernels, strict=True)),
-        error=sum(w * kernel.error for w, kernel in zip(weights, kernels, strict=True)),
+        sampling_error=sum(w * kernel.sampling_error for w, kernel in zip(weights, kernels, strict=True)),
         dram=reduce(DramCounters.followed_by, (kernel.dram for kernel in kernels)),
     )
