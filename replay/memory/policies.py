@@ -80,7 +80,7 @@ def load_policies(path: str | PathLike[str] | None = None) -> dict[str, CachePol
     Examples
     --------
     >>> list(load_policies())[:3]
-    ['Uncached', 'CacheR', 'CacheRW']
+    ['Device', 'Uncached', 'CacheR']
     """
     shipped = _read(dataset_path("cache_policies.toml"))
     return shipped if path is None else shipped | _read(Path(path))

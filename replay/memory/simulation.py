@@ -60,7 +60,7 @@ class KernelMemory:
         Bytes of the operands.
     counters : mapping of str to float
         Counts over all waves: ``l1_loads``, ``l2_load_hits``, ... (`LevelCounters`), ``accesses``, ``dram_reads`` and
-        ``dram_writes`` (requests), ``dram_row_hits`` and ``dram_bytes``.
+        ``dram_writes`` (requests), ``dram_row_hits`` and ``dram_bytes``, and ``l2_bytes`` (sectors asked of the L2).
     simulated_share : float
         Share of the workgroups that were simulated.
     sampling_error : float
@@ -98,10 +98,8 @@ class KernelMemory:
 
     @property
     def hit_share(self) -> float:
-        """Share of the accesses behind the L1 that caches serve, in requests to memory."""
-        sectors = self.counters["l2_load_sectors"] + self.counters["l2_store_sectors"]
-        missed = self.counters["l2_load_sectors"] - self.counters["l2_load_sector_hits"] + self.counters["dram_writes"]
-        return float(np.clip(1.0 - missed / max(sectors, 1e-9), 0.0, 1.0))
+        """Share of the bytes behind the L1 that caches serve, so that they do not go to memory."""
+        return float(np.clip(1.0 - self.counters["dram_bytes"] / max(self.counters["l2_bytes"], 1e-9), 0.0, 1.0))
 
 
 def simulate(
@@ -324,9 +322,9 @@ class _Run:
     def of(cls, streams: Sequence[Stream], system: MemorySystem, policy: CachePolicy, seed: int) -> "_Run":
         """Return empty caches for kernels, and others in which their earlier launches run if the policy learns."""
         in_flight = max(_lines_in_flight(stream, system) for stream in streams)
-        caches, earlier = (Hierarchy(system, policy, in_flight=in_flight, seed=seed) for _ in range(2))
-        window = min(system.units * in_flight, _MOST_WINDOW)
-        return cls(system, caches, window, earlier if policy.operand_bypass else None)
+        count = 2 if policy.operand_bypass else 1
+        hierarchies = [Hierarchy(system, policy, in_flight=in_flight, seed=seed) for _ in range(count)]
+        return cls(system, hierarchies[0], min(system.units * in_flight, _MOST_WINDOW), *hierarchies[1:])
 
     def kernels(self, streams: Sequence[Stream], flops_per_s: float, most_accesses: int) -> list[KernelMemory]:
         """Return the result of each kernel; caches that learn from reuse know all of them from earlier launches."""
@@ -428,6 +426,7 @@ class _Run:
             "accesses": float(accesses),
             "dram_row_hits": float(dram.read_row_hits + dram.write_row_hits),
             "dram_bytes": float((dram.reads + dram.writes) * self.system.dram.access_bytes),
+            "l2_bytes": (counters["l2_load_sectors"] + counters["l2_store_sectors"]) * self.system.l2.sector_bytes,
         }
         return _Segment(0.0, counters.pop("cycles"), dram.seconds, counters, dram)
 

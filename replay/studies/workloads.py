@@ -119,7 +119,7 @@ def load_study(path: str | Path | None = None) -> Mapping[str, Workload]:
     --------
     >>> study = load_study()
     >>> len(study), study["FwLSTM"].calls[1].op, study["FwLSTM"].calls[1].workgroups
-    (17, 'aten::linear', 16)
+    (17, 'aten::linear', 32)
     """
     return read_or_shipped(_read, path, "workloads/caching.toml")
 
