@@ -4,7 +4,6 @@
 """
 
 import difflib
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
@@ -14,9 +13,8 @@ from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import dataset_path, read_toml, typed_table
 
 
-@dataclass(frozen=True)
-class CachePolicy:
-    """What the caches of a device keep.
+class CachePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the caches of a device keep: a row of `datasets/cache_policies.toml`.
 
     Parameters
     ----------
@@ -35,6 +33,8 @@ class CachePolicy:
         Whether loads and stores of an instruction without reuse bypass the L2 (PCby).
     adaptive : bool
         Whether a kernel measures the choices of loads and stores on a few sets, and the rest follows the best.
+    waits_at_end : bool
+        Whether a kernel ends when its dirty lines are written back; otherwise they go to memory beside later kernels.
     about : str
         One sentence, with the source.
     """
@@ -46,19 +46,7 @@ class CachePolicy:
     rinse: bool = False
     operand_bypass: bool = False
     adaptive: bool = False
-    about: str = ""
-
-
-class _PolicyRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A row of a file of policies; the head of `datasets/cache_policies.toml` explains its keys."""
-
-    name: str
-    loads: bool
-    stores: bool
-    allocation_bypass: bool = False
-    rinse: bool = False
-    operand_bypass: bool = False
-    adaptive: bool = False
+    waits_at_end: bool = True
     about: str = ""
 
 
@@ -125,8 +113,8 @@ def _read(path: Path) -> dict[str, CachePolicy]:
         raise InvalidInputError(f"{path}: a file of cache policies holds a list 'policies', and nothing else")
     policies: dict[str, CachePolicy] = {}
     for number, row in enumerate(rows, 1):
-        table = typed_table(row, _PolicyRow, f"{path}: policy {number}")
+        table = typed_table(row, CachePolicy, f"{path}: policy {number}")
         if table.name in policies:
             raise InvalidInputError(f"{path}: policy {number} is called {table.name!r}, as is one before it")
-        policies[table.name] = CachePolicy(**msgspec.structs.asdict(table))
+        policies[table.name] = table
     return policies

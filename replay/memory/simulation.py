@@ -314,6 +314,7 @@ class _Run:
     """Caches, and the memory behind them, through which kernels run."""
 
     system: MemorySystem
+    policy: CachePolicy
     caches: Hierarchy
     window: int
     earlier: Hierarchy | None = None
@@ -324,7 +325,7 @@ class _Run:
         in_flight = max(_lines_in_flight(stream, system) for stream in streams)
         count = 2 if policy.operand_bypass else 1
         hierarchies = [Hierarchy(system, policy, in_flight=in_flight, seed=seed) for _ in range(count)]
-        return cls(system, hierarchies[0], min(system.units * in_flight, _MOST_WINDOW), *hierarchies[1:])
+        return cls(system, policy, hierarchies[0], min(system.units * in_flight, _MOST_WINDOW), *hierarchies[1:])
 
     def kernels(self, streams: Sequence[Stream], flops_per_s: float, most_accesses: int) -> list[KernelMemory]:
         """Return the result of each kernel; caches that learn from reuse know all of them from earlier launches."""
@@ -388,7 +389,7 @@ class _Run:
         whole = first.plus(both.times((stream.workgroups - first.workgroups) / both.workgroups))
         spread = max(_spread(early.cycles, late.cycles), _spread(early.memory_s, late.memory_s))
         simulated = (first.workgroups + both.workgroups) / stream.workgroups
-        whole = whole.plus(self.segment(stream, [], ends=True))
+        whole = whole.plus(self._last_writes(stream, whole))
         error = _SPREADS * spread + _WAVES_ERROR
         return self._result(stream, whole, flops_per_s, error=error, simulated=simulated)
 
@@ -402,6 +403,14 @@ class _Run:
         sectors = wave.counters["l2_store_sectors"] - wave.counters["l2_store_sector_hits"]
         fetched = wave.counters["dram_reads"] * self.system.dram.access_bytes
         return max(fetched + sectors * self.system.l2.sector_bytes, 1.0)
+
+    def _last_writes(self, stream: Stream, whole: _Segment) -> _Segment:
+        """Return the write-back at the end of a sampled kernel; together no more is written than was stored."""
+        last = self.segment(stream, [], ends=True)
+        access = self.system.dram.access_bytes
+        stored = whole.counters["l2_store_sectors"] * self.system.l2.sector_bytes
+        left = stored - whole.counters["dram_writes"] * access
+        return last.times(float(np.clip(left / max(last.counters["dram_writes"] * access, 1.0), 0.0, 1.0)))
 
     def waves(self, stream: Stream, chosen: range, *, ends: bool = False) -> _Segment:
         """Run waves of a kernel; with its end, L1 caches are emptied and dirty lines written back."""
@@ -418,10 +427,13 @@ class _Run:
         for block in blocks(stream, _lines(self.system), chosen):
             accesses += len(block)
             memory.serve(self.caches.access(block))
+        cycles = self.caches.counters.cycles
         if ends:
             memory.serve(self.caches.flush())
         dram = memory.finish()
         counters = _difference(self.caches.counters, before)
+        if not self.policy.waits_at_end:
+            counters["cycles"] = cycles - before.cycles
         counters |= {
             "accesses": float(accesses),
             "dram_row_hits": float(dram.read_row_hits + dram.write_row_hits),
