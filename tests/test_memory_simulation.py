@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from profilers.devices.catalogue import find_device, load_devices
 from profilers.errors import InvalidInputError, NotFoundError
 from replay.memory.accesses import Stream, Tiles, operands
-from replay.memory.policies import find_policy
+from replay.memory.policies import CachePolicy, find_policy
 from replay.memory.simulation import KernelMemory, simulate
 from replay.memory.streams import named_stream, named_streams
 from replay.memory.system import Cache, memory_system
@@ -94,6 +94,32 @@ def test_kernels_one_after_another_find_what_the_first_left() -> None:
     one = simulate([reread(2**20, 1)], STUDY, CACHE_R)
     assert two.counters["dram_reads"] == one.counters["dram_reads"]
     assert one.seconds < two.seconds < 2 * one.seconds
+
+
+def test_only_some_policies_wait_for_dirty_lines_at_the_end_of_a_kernel() -> None:
+    # 1 MiB of results fits the L2 and is written to memory when the kernel ends: no cycle of the caches for `Device`.
+    waits = CachePolicy(name="waits", loads=True, stores=True, allocation_bypass=True)
+    waiting, ends = (simulate([named_stream("elementwise", (2**18,))], MI100, policy) for policy in (waits, DEVICE))
+    assert ends.counters["dram_writes"] == waiting.counters["dram_writes"] == 2**20 / MI100.dram.access_bytes
+    assert ends.caches_s < waiting.caches_s
+
+
+@pytest.mark.parametrize("factor", [0.125, 0.25, 0.5])
+@pytest.mark.parametrize("most_accesses", [100_000, 10**9])
+def test_a_smaller_l2_speeds_no_kernel_that_stores_up(factor: float, most_accesses: int) -> None:
+    stream = named_stream("elementwise", (2_000_000,))
+    small, whole = (
+        simulate([stream], system, DEVICE, most_accesses=most_accesses)
+        for system in (MI100.scaled("l2", factor), MI100)
+    )
+    assert small.seconds > 0.99 * whole.seconds
+
+
+def test_a_sampled_kernel_writes_no_more_than_it_stores() -> None:
+    # 12 million elements of 4 bytes are stored once; every one of them is in memory when the kernel has ended.
+    result = time_of("elementwise", (12_000_000,), most_accesses=100_000)
+    assert result.simulated_share < 0.5
+    assert result.counters["dram_writes"] * MI100.dram.access_bytes == pytest.approx(48e6, rel=0.01)
 
 
 def test_equal_seeds_give_equal_results() -> None:
