@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from traces import event, kernel, kineto, launch, write_trace
 
@@ -236,7 +236,6 @@ tasks = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(tasks, st.integers(0, 40), st.integers(0, 60))
 def test_every_moment_is_counted_once(rows: list[tuple[int, int, int, bool, bool]], first: int, length: int) -> None:
     start, size, late, collective, matched = (

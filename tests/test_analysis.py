@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from graphs import GIVEN, make_graph
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_engine import graphs
 
@@ -80,7 +80,6 @@ def timelines(draw: st.DrawFn) -> Timeline:
     return replay(graph)
 
 
-@settings(max_examples=300, deadline=None)
 @given(timelines())
 def test_the_pieces_of_a_critical_path_are_the_makespan(line: Timeline) -> None:
     path = critical_path(line)
@@ -96,7 +95,6 @@ def test_the_pieces_of_a_critical_path_are_the_makespan(line: Timeline) -> None:
         assert all(value > 0 for value in by.values())
 
 
-@settings(max_examples=200, deadline=None)
 @given(timelines())
 def test_only_a_device_keeps_a_ready_task_waiting_and_the_path_has_no_slack(line: Timeline) -> None:
     path = critical_path(line)
@@ -109,7 +107,6 @@ def test_only_a_device_keeps_a_ready_task_waiting_and_the_path_has_no_slack(line
     assert kept.any() or (slack[path.task] <= 1e-6).all()
 
 
-@settings(max_examples=200, deadline=None)
 @given(timelines())
 def test_a_device_is_busy_or_idle_for_a_cause(line: Timeline) -> None:
     idle = idle_by_cause(line)
@@ -124,7 +121,6 @@ def test_a_device_is_busy_or_idle_for_a_cause(line: Timeline) -> None:
     assert (idle.cause_ns >= 0).all() and (idle.earlier_ns >= -1e-6).all() and (idle.slowed_ns >= 0).all()
 
 
-@settings(max_examples=200, deadline=None)
 @given(timelines())
 def test_exposure_agrees_with_unions_of_intervals(line: Timeline) -> None:
     found, kind = exposure(line), line.graph.tasks.kind
@@ -145,7 +141,6 @@ def test_exposure_agrees_with_unions_of_intervals(line: Timeline) -> None:
         assert found.exposed_copy_ns[device] == pytest.approx(busy - without_copies, abs=1e-6)
 
 
-@settings(max_examples=200, deadline=None)
 @given(timelines(), st.integers(1, 40))
 def test_what_tasks_use_is_their_demand_for_their_isolated_time(line: Timeline, bins: int) -> None:
     tasks = line.graph.tasks
@@ -183,7 +178,6 @@ def replace_own(line: Timeline) -> Timeline:
     return replace(line, graph=line.graph.with_tasks(iteration=np.zeros(len(line.graph.tasks), dtype=np.int64)))
 
 
-@settings(max_examples=100, deadline=None)
 @given(timelines(), timelines())
 def test_a_difference_adds_up_to_the_change_of_the_makespan(before: Timeline, after: Timeline) -> None:
     found = difference(before, after)

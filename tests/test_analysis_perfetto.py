@@ -10,7 +10,7 @@ import jsonschema
 import numpy as np
 import pytest
 from graphs import make_graph
-from hypothesis import given, settings
+from hypothesis import given
 from test_analysis import timelines
 from traces import kernel, kineto, launch, step, write_trace
 
@@ -70,7 +70,6 @@ def graph_of(path: Path) -> KernelGraph:
     return build_graph(collect([path]), 1, parameters=load_parameters())
 
 
-@settings(max_examples=100, deadline=None)
 @given(timelines())
 def test_random_timelines_are_written_as_the_format_asks(line: Timeline) -> None:
     tasks = line.graph.tasks

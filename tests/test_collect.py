@@ -383,7 +383,7 @@ def check(seed: int, folder: Path) -> str:
     return "trace"
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 2**32))
 def test_damage_ends_in_a_trace_or_in_one_error(tmp_path: Path, seed: int) -> None:
     check(seed, tmp_path)

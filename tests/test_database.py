@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from profilers.errors import BrokenFileError
@@ -102,7 +102,6 @@ def tables(draw: st.DrawFn) -> tuple[list[str], list[tuple[Any, ...]], list[str]
     return kinds, rows, pragmas
 
 
-@settings(max_examples=150, deadline=None)
 @given(tables(), st.booleans())
 def test_any_table_reads_as_sqlite_reads_it(tmp_path_factory: pytest.TempPathFactory, table: Any, key: bool) -> None:
     kinds, rows, pragmas = table

@@ -3,7 +3,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 from graphs import GIVEN, make_graph
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reference_engine import simulate_plainly
 
@@ -232,7 +232,6 @@ def test_an_empty_graph_takes_no_time() -> None:
     assert replay(make_graph([])).makespan_ns == 0
 
 
-@settings(deadline=None, max_examples=1000)
 @given(graphs())
 def test_makespan_lies_between_the_critical_path_and_the_serial_sum(graph: KernelGraph) -> None:
     tasks, edges = graph.tasks, graph.edges
@@ -249,7 +248,6 @@ def test_makespan_lies_between_the_critical_path_and_the_serial_sum(graph: Kerne
     assert (end - start >= tasks.duration_ns - 1e-2).all()
 
 
-@settings(deadline=None, max_examples=1000)
 @given(graphs())
 def test_every_edge_is_kept(graph: KernelGraph) -> None:
     start, end = simulate(graph)
@@ -258,7 +256,6 @@ def test_every_edge_is_kept(graph: KernelGraph) -> None:
     assert (start[edges.target] >= since + edges.lag_ns - 1e-6).all()
 
 
-@settings(deadline=None, max_examples=300)
 @given(graphs(waves=True), st.lists(st.integers(0, 2), min_size=12, max_size=12))
 def test_it_does_what_the_plain_rules_do(graph: KernelGraph, priority: list[int]) -> None:
     graph = graph.with_tasks(priority=np.array(priority[: len(graph.tasks)]))
@@ -267,14 +264,12 @@ def test_it_does_what_the_plain_rules_do(graph: KernelGraph, priority: list[int]
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=0.5)
 
 
-@settings(deadline=None, max_examples=300)
 @given(contended_graphs())
 def test_meetings_and_interference_do_what_the_plain_rules_do(graph: KernelGraph) -> None:
     for times, plain in zip(simulate(graph), simulate_plainly(graph), strict=True):
         np.testing.assert_allclose(times, plain, rtol=1e-6, atol=0.5)
 
 
-@settings(deadline=None, max_examples=300)
 @given(contended_graphs(), st.sampled_from([(1.0,), (0.9, 0.1), (0.3, 0.4, 0.3)]), st.booleans(), st.data())
 def test_collectives_that_wait_let_every_other_task_end(graph, partitions, in_order, data) -> None:
     n = len(graph.tasks)
@@ -290,7 +285,6 @@ def test_collectives_that_wait_let_every_other_task_end(graph, partitions, in_or
     assert (start[edges.target] >= since + edges.lag_ns - 1e-6).all()
 
 
-@settings(deadline=None, max_examples=1000)
 @given(graphs())
 def test_it_is_deterministic_and_ignores_the_order_of_edges(graph: KernelGraph) -> None:
     one = simulate(graph)
@@ -300,7 +294,6 @@ def test_it_is_deterministic_and_ignores_the_order_of_edges(graph: KernelGraph) 
     np.testing.assert_array_equal(one[1], other[1])
 
 
-@settings(deadline=None, max_examples=1000)
 @given(graphs())
 def test_inverting_the_sharing_returns_the_durations_where_all_get_equal_parts(graph: KernelGraph) -> None:
     graph = replace(graph, policy=SharingPolicy(in_order=False))
@@ -320,7 +313,6 @@ def test_what_was_measured_longer_than_it_is_known_to_take_keeps_its_units_to_it
     np.testing.assert_allclose(isolated_durations(graph)[1], 80 * 0.3 / 0.7 + 20)
 
 
-@settings(deadline=None, max_examples=1000)
 @given(graphs(waves=True))
 def test_what_was_measured_is_replayed_from_the_durations_found_in_it(graph: KernelGraph) -> None:
     start, end = simulate(graph)
@@ -333,7 +325,6 @@ def test_what_was_measured_is_replayed_from_the_durations_found_in_it(graph: Ker
     np.testing.assert_allclose(again[1], end, atol=0.1, rtol=1e-6)
 
 
-@settings(deadline=None, max_examples=1000)
 @given(graphs(waves=True), st.randoms(use_true_random=False))
 def test_shuffled_tasks_change_nothing_where_no_two_arrive_together(graph: KernelGraph, random) -> None:
     n = len(graph.tasks)
@@ -346,7 +337,6 @@ def test_shuffled_tasks_change_nothing_where_no_two_arrive_together(graph: Kerne
         np.testing.assert_allclose(one, other[order], rtol=1e-12, atol=1e-2)
 
 
-@settings(deadline=None, max_examples=1000)
 @given(graphs(waves=True), st.integers(2, 5))
 def test_a_task_split_into_parts_that_follow_each_other_takes_as_long(graph: KernelGraph, parts: int) -> None:
     # Alone on its device, split then put together again is the identity.
@@ -355,7 +345,6 @@ def test_a_task_split_into_parts_that_follow_each_other_takes_as_long(graph: Ker
     assert replay(chain).makespan_ns == pytest.approx(duration, abs=1e-6)
 
 
-@settings(deadline=None, max_examples=1000)
 @given(graphs(waves=True), st.floats(1, 3))
 def test_scaling_every_time_scales_the_timeline(graph: KernelGraph, factor: float) -> None:
     edges = replace(graph.edges, lag_ns=graph.edges.lag_ns * factor)
@@ -364,7 +353,6 @@ def test_scaling_every_time_scales_the_timeline(graph: KernelGraph, factor: floa
         np.testing.assert_allclose(one, factor * other, rtol=1e-6, atol=1)
 
 
-@settings(deadline=None, max_examples=1000)
 @given(graphs(), st.floats(0, 1))
 def test_less_demand_never_slows_the_whole_of_a_graph_without_edges(graph: KernelGraph, factor: float) -> None:
     free = KernelGraph(

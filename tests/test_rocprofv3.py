@@ -440,7 +440,6 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path, *(place for key, own in inner for place in places(own, (*path, key)))]
 
 
-@settings(max_examples=120, deadline=None)
 @given(st.sampled_from(places(TOOL)[1:]), JSON)
 def test_any_json_in_any_place_is_a_trace_or_one_error(
     tmp_path_factory: pytest.TempPathFactory, place: tuple[Any, ...], value: Any

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from traces import event, kernel, launch, write_trace
 
@@ -53,7 +53,6 @@ OPTIONS = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(options=OPTIONS)
 def test_rows_are_those_asked_for_and_refer_to_nothing_else(whole: Trace, options: SliceOptions) -> None:
     first = 0 if options.start_ns is None else options.start_ns

@@ -11,10 +11,10 @@ from seqpoint.validation.published import score_published
 COLUMNS = ("system", "name", "published", "ours", "unit", "grade", "fitted", "met")
 
 
-def table() -> list[dict[str, str]]:
-    """Return a row a published figure."""
+def table(system: str | None = None) -> list[dict[str, str]]:
+    """Return a row for each published figure of one system, or of all."""
     rows = []
-    for score in score_published():
+    for score in score_published([system] if system else ()):
         figure, met = score.figure, score.row.met
         values = (
             score.system,
