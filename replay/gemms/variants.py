@@ -30,6 +30,8 @@ class Variants:
         Rows of its matrix instruction; 0 if it uses vector instructions.
     lds_bytes : array of float64
         Shared memory or LDS of a workgroup; NaN if unknown.
+    candidate : array of int64
+        Number of the kernel in the fit of a `VariantModel`; -1 if it has none.
 
     Raises
     ------
@@ -50,6 +52,7 @@ class Variants:
     threads: Ints
     matrix_rows: Ints
     lds_bytes: Floats
+    candidate: Ints
 
     def __post_init__(self) -> None:
         if len({len(getattr(self, field.name)) for field in fields(self)}) > 1:
@@ -71,7 +74,9 @@ class Variants:
 
         Without other values, a variant has no split, 256 threads and unknown LDS.
         """
-        defaults = {"global_split": 1, "local_split": 1, "threads": 256, "matrix_rows": 0, "lds_bytes": np.nan}
+        defaults: dict[str, npt.ArrayLike] = {
+            "global_split": 1, "local_split": 1, "threads": 256, "matrix_rows": 0, "lds_bytes": np.nan, "candidate": -1
+        }  # fmt: skip
         values = {**defaults, **columns, "tile_m": tile_m, "tile_n": tile_n, "depth": depth}
         unknown = set(values) - {field.name for field in fields(cls)}
         if unknown:

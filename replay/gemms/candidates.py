@@ -1,0 +1,340 @@
+"""Tables of measured candidates: the time of every kernel that a library could run, for a set of GEMMs.
+
+A row is a candidate kernel on a GEMM, as tuning runs of Tensile or CUTLASS record them. `read_candidates` checks a
+table and returns `MeasuredCandidates`. Failed measurements and repetitions are counted.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from profilers.devices.catalogue import DTYPES
+from profilers.errors import InvalidInputError, NotFoundError
+from profilers.trace.arrays import Bools, Floats, Ints
+from replay.calibration.tables import MeasuredTable
+from replay.gemms.gemm import Gemm
+from replay.gemms.variants import Variants
+
+_SHAPE: Final = ("m", "n", "k")
+#: Columns of `Variants` and the names that a table may give them.
+_NAMES: Final = {
+    "tile_m": ("macro_tile_m", "tile_m"),
+    "tile_n": ("macro_tile_n", "tile_n"),
+    "depth": ("depth_u", "depth"),
+    "global_split": ("global_split_u", "global_split"),
+    "local_split": ("local_split_u", "local_split"),
+    "threads": ("workgroup_size_threads", "threads"),
+    "lds_bytes": ("lds_bytes", "lds_min_bytes"),
+}
+#: Times and throughputs, and the factor to ns; a throughput needs the FLOP of the GEMM.
+_TIMES: Final = {"time_ns": 1.0, "time_us": 1e3, "time_ms": 1e6}
+#: Columns that name a kernel.
+_KERNELS: Final = ("kernel_name", "kernel", "candidate_id")
+#: Columns that describe the GEMM or the measurement, not the kernel.
+_NOT_TRAITS: Final = frozenset(
+    (*_SHAPE, "batch", "transpose_a", "transpose_b", "dtype", "device", "workgroups", "gflops", *_TIMES, *_KERNELS)
+)
+#: Words of a file's name that say the type of the operands.
+_DTYPE_WORDS: Final = {"f64": "fp64", "f32": "fp32", "f16": "fp16", "half": "fp16", "f8": "fp8"}
+#: A trait with more values than this is a number; a text with more values is a name, and no trait.
+_MOST_LEVELS: Final = 12
+_MOST_TEXTS: Final = 24
+#: Largest dimension of a GEMM, tile or split; and the range of a time, ns.
+_MOST_SIZE, _MOST_TILE, _TIME_RANGE = 2**31, 2**16, (1.0, 1e14)
+#: Largest matrix instruction, rows.
+_MOST_ROWS: Final = 1024
+
+NEEDS: Final = "table of candidate kernels (columns m, n, k, macro_tile_m, macro_tile_n, and gflops or time_us)"
+
+
+@dataclass(frozen=True)
+class MeasuredCandidates:
+    """Times of candidate kernels on GEMMs: r measurements of c kernels.
+
+    Parameters
+    ----------
+    source : str
+        Name of the file.
+    gemms : tuple of Gemm
+        Distinct GEMMs.
+    variants : Variants
+        Distinct kernels; `Variants.candidate` is their number, from 0.
+    traits : array of float64, shape (c, t)
+        Coded parameters of each kernel: indicators of values, or logarithms.
+    gemm_of, variant_of : array of int64, shape (r,)
+        Numbers of the GEMM and of the kernel that each row measures, in the order of both.
+    time_ns : array of float64, shape (r,)
+        Duration.
+    failed : int
+        Rows without a time: zero, negative or missing.
+    repeated : int
+        Rows that measure a kernel again; the median of the repetitions is kept.
+    """
+
+    source: str
+    gemms: tuple[Gemm, ...]
+    variants: Variants
+    traits: Floats
+    gemm_of: Ints
+    variant_of: Ints
+    time_ns: Floats
+    failed: int = 0
+    repeated: int = 0
+
+    def of_gemms(self, numbers: Ints) -> "MeasuredCandidates":
+        """Return the measurements of some GEMMs, which keep their numbers."""
+        rows = np.isin(self.gemm_of, numbers)
+        return replace(self, gemm_of=self.gemm_of[rows], variant_of=self.variant_of[rows], time_ns=self.time_ns[rows])
+
+
+def holds_candidates(columns: list[str]) -> bool:
+    """Return whether a table with these columns has the layout that `read_candidates` reads.
+
+    Examples
+    --------
+    >>> holds_candidates(["m", "n", "k", "tile_m", "tile_n", "time_us"]), holds_candidates(["m", "n", "k", "time_us"])
+    (True, False)
+    """
+    tiles = all(set(_NAMES[name]) & set(columns) for name in ("tile_m", "tile_n"))
+    return tiles and set(_SHAPE) <= set(columns) and bool({"gflops", *_TIMES} & set(columns))
+
+
+def dtype_of_file(file: Path, dtype: str | None = None) -> str:
+    """Return the type of the operands: the given one, else that of a word of the file's name.
+
+    Raises
+    ------
+    InvalidInputError
+        The type is not in `profilers.devices.DTYPES`, or the name has no such word.
+
+    Examples
+    --------
+    >>> dtype_of_file(Path("candidates_mi100_f32.parquet")), dtype_of_file(Path("h100_bf16.csv"))
+    ('fp32', 'bf16')
+    """
+    words = re.split(r"[^a-z0-9]+", file.stem.lower())
+    for word in (dtype,) if dtype else words:
+        if (named := _DTYPE_WORDS.get(word, word)) in DTYPES:
+            return named
+    if dtype:
+        raise InvalidInputError(f"data type {dtype!r} is none of {', '.join(DTYPES)}")
+    raise InvalidInputError(f"{file}: which type are the operands? say --dtype, one of {', '.join(DTYPES)}")
+
+
+def read_candidates(path: str | Path, dtype: str | None = None) -> MeasuredCandidates:
+    """Read a table of measured candidates.
+
+    A row has the GEMM (m, n, k; batch, transpose_a and transpose_b if the table has them), the kernel (macro_tile_m,
+    macro_tile_n; depth_u, global_split_u, local_split_u, workgroup_size_threads, lds_bytes, matrix_instruction if
+    known; -1 means that a value is not known), and gflops, time_us, time_ms or time_ns. Every other column that is
+    constant for a kernel describes it, whatever its name.
+
+    Parameters
+    ----------
+    path : str or Path
+        Parquet or CSV file.
+    dtype : str, optional
+        Type of the operands, if neither a column ``dtype`` nor the file's name says it.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such file.
+    InvalidInputError
+        A column is missing or there twice, a value cannot be, or no row has a time. The message names file, column and
+        row.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise NotFoundError(f"{file}: no such file")
+    table = MeasuredTable.read(file)
+    if table is None:
+        raise InvalidInputError(f"{file}: {MeasuredTable.UNREADABLE}")
+    table.refuse_doubles(table.columns)
+    if not holds_candidates(table.columns):
+        raise InvalidInputError(f"{file}: no {NEEDS}; it has {', '.join(table.columns)[:200]}")
+    if not len(table.content):
+        raise InvalidInputError(f"{file}: there is no row")
+    shapes = _shapes(table)
+    time, failed = _times(table, 2.0 * shapes[:, :4].prod(axis=1))
+    kept = np.flatnonzero(~failed)
+    if not len(kept):
+        raise InvalidInputError(f"{file}: no row has a time above zero")
+    gemms, gemm_of = _gemms(table, shapes[kept], dtype, kept)
+    columns = _variant_columns(table)
+    traits = _trait_columns(table)
+    numbers, first, variant_of = _kernels(table, {**columns, **traits}, kept)
+    variants = Variants.of(
+        **{name: _known(name, values[first]) for name, values in columns.items()}, candidate=np.arange(len(numbers))
+    )
+    coded = _coded({**columns, **traits}, first)
+    order, rows, time_ns = _medians(gemm_of, variant_of, time[kept])
+    return MeasuredCandidates(
+        file.name, gemms, variants, coded, gemm_of[order], variant_of[order], time_ns,
+        int(failed.sum()), len(kept) - rows,
+    )  # fmt: skip
+
+
+def _shapes(table: MeasuredTable) -> Ints:
+    """Return m, n, k, batch and both transposes of each row."""
+    columns = [table.numbers(name, (1, _MOST_SIZE), whole=True) for name in _SHAPE]
+    batch = "batch" in table.columns
+    columns.append(table.numbers("batch", (1, _MOST_SIZE), whole=True) if batch else np.ones(len(columns[0])))
+    for name in ("transpose_a", "transpose_b"):
+        columns.append(_flags(table, name) if name in table.columns else np.zeros(len(columns[0])))
+    return np.column_stack(columns).astype(np.int64)
+
+
+def _flags(table: MeasuredTable, name: str) -> Floats:
+    """Return a column of true and false, of 0 and 1, or of N and T."""
+    if pa.types.is_string(table.content[name].type) or pa.types.is_dictionary(table.content[name].type):
+        texts = table.texts(name, ("N", "T", "false", "true"), f"{name} of")
+        return np.isin(texts, ("T", "true")).astype(float)
+    values = table.floats(name)
+    if len(bad := np.flatnonzero((values != 0) & (values != 1))):
+        raise table.refusal(int(bad[0]), f"{name} is {values[bad[0]]:g}; it must be 0 or 1")
+    return values
+
+
+def _times(table: MeasuredTable, flops: Floats) -> tuple[Floats, Bools]:
+    """Return the time of each row in ns, and the rows that have none."""
+    name = next(name for name in (*_TIMES, "gflops") if name in table.columns)
+    values = table.floats(name)
+    failed = ~(values > 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        time = flops / values if name == "gflops" else values * _TIMES[name]
+    odd = ~failed & ~((time >= _TIME_RANGE[0]) & (time <= _TIME_RANGE[1]))
+    if len(bad := np.flatnonzero(odd)):
+        raise table.refusal(
+            int(bad[0]), f"{name} is {values[bad[0]]:g}: a time of {time[bad[0]]:.3g} ns; check its unit"
+        )
+    return time, failed
+
+
+def _gemms(table: MeasuredTable, shapes: Ints, dtype: str | None, kept: Ints) -> tuple[tuple[Gemm, ...], Ints]:
+    """Return the distinct GEMMs and the number of each row's."""
+    if "dtype" in table.columns and dtype is None:
+        named = table.texts("dtype")[kept]
+        names, codes = np.unique(named.astype(str), return_inverse=True)
+        types = [dtype_of_file(table.file, name) for name in names]
+    else:
+        types, codes = [dtype_of_file(table.file, dtype)], np.zeros(len(shapes), dtype=np.int64)
+    distinct, numbers = np.unique(np.column_stack([shapes, codes]), axis=0, return_inverse=True)
+    gemms = tuple(
+        Gemm(m, n, k, batch, types[code], bool(a), bool(b)) for m, n, k, batch, a, b, code in distinct.tolist()
+    )
+    return gemms, numbers.ravel()
+
+
+def _variant_columns(table: MeasuredTable) -> dict[str, Floats]:
+    """Return the columns of `Variants` that the table has; -1 if a value is not known."""
+    columns = {}
+    for variant, names in _NAMES.items():
+        if name := next((name for name in names if name in table.columns), ""):
+            values = np.nan_to_num(table.floats(name), nan=-1.0)
+            needed = variant in ("tile_m", "tile_n")
+            most = 2**30 if variant == "lds_bytes" else _MOST_TILE
+            whole = (values == np.floor(values)) & (values <= most)
+            good = whole & (
+                (values >= 1) | ((values == -1) & (not needed)) | ((values == 0) & (variant == "lds_bytes"))
+            )
+            if len(bad := np.flatnonzero(~good)):
+                unknown = "" if needed else ", or -1 if it is not known"
+                raise table.refusal(int(bad[0]), f"{name} is {values[bad[0]]:g}; it must be 1 to {most}{unknown}")
+            columns[variant] = values
+    if "matrix_instruction" in table.columns:
+        columns["matrix_rows"] = _matrix_rows(table)
+    return columns
+
+
+def _matrix_rows(table: MeasuredTable) -> Floats:
+    """Return the rows of each matrix instruction, such as 32 for ``32x32x2x1``; 0 for ``none``."""
+    texts, codes = np.unique(table.texts("matrix_instruction").astype(str), return_inverse=True)
+    rows = []
+    for code, text in enumerate(texts):
+        number = re.match(r"\d{1,4}(?=x|$)", text)
+        if not (number and int(number[0]) <= _MOST_ROWS) and text not in ("none", "", "-1"):
+            row = int(np.flatnonzero(codes == code)[0])
+            raise table.refusal(row, f"matrix_instruction is {text!r:.40}; it must be like 32x32x2x1, or none")
+        rows.append(float(number[0]) if number else 0.0)
+    return np.array(rows)[codes]
+
+
+def _trait_columns(table: MeasuredTable) -> dict[str, Any]:
+    """Return the columns that may describe a kernel beside those of `Variants`: numbers, or codes of texts."""
+    read = {name for names in _NAMES.values() for name in names}
+    traits: dict[str, Any] = {}
+    for name in table.columns:
+        if name in read or name in _NOT_TRAITS:
+            continue
+        column = table.content[name]
+        if (
+            pa.types.is_dictionary(column.type)
+            or pa.types.is_string(column.type)
+            or pa.types.is_large_string(column.type)
+        ):
+            levels = column.cast(pa.string()).combine_chunks().dictionary_encode()
+            if len(levels.dictionary) <= _MOST_TEXTS:
+                traits[name] = np.nan_to_num(levels.indices.to_numpy(zero_copy_only=False).astype(float), nan=-1.0)
+        elif pa.types.is_boolean(column.type) or pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+            traits[name] = np.nan_to_num(table.floats(name), nan=-1.0, posinf=-1.0, neginf=-1.0)
+    return traits
+
+
+def _kernels(table: MeasuredTable, columns: dict[str, Any], kept: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return the numbers of the distinct kernels, a row of each, and the kernel of each kept row.
+
+    A name holds for rows with equal columns: a table may use it for several kernels. A trait that is not constant for
+    a named kernel describes the GEMM; it is taken out of `columns`.
+    """
+    codes = np.zeros(len(kept), dtype=np.int64)
+    named = next((name for name in _KERNELS if name in table.columns), "")
+    if named:
+        column = table.content[named].combine_chunks()
+        column = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        indices = column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        _, codes = np.unique(indices[kept], return_inverse=True)
+    for name in list(columns):
+        values = columns[name][kept]
+        _, first = np.unique(codes, return_index=True)
+        if named and (values[first][codes] == values).all():
+            continue
+        if named and name not in (*_NAMES, "matrix_rows"):
+            del columns[name]
+            continue
+        _, levels = np.unique(values, return_inverse=True)
+        _, codes = np.unique(codes * (levels.max() + 1) + levels, return_inverse=True)
+    numbers, first = np.unique(codes, return_index=True)
+    return numbers, kept[first], codes
+
+
+def _known(name: str, values: Floats) -> Floats:
+    """Return a column of `Variants` with defaults for unknown values."""
+    default = {"depth": 32.0, "threads": 256.0, "lds_bytes": np.nan}.get(name, 1.0)
+    return values if name == "matrix_rows" else np.where(values < 0, default, values)
+
+
+def _coded(columns: dict[str, Any], first: Ints) -> Floats:
+    """Return indicators of the values of each column, or the logarithm if a column has many."""
+    coded = [np.ones(len(first))]
+    for values in columns.values():
+        of_kernel = values[first]
+        levels = np.unique(of_kernel)
+        if len(levels) <= _MOST_LEVELS:
+            coded += [(of_kernel == level).astype(float) for level in levels[1:]]
+        else:
+            coded.append(np.log2(np.maximum(of_kernel, 1.0)))
+    return np.column_stack(coded)
+
+
+def _medians(gemm_of: Ints, variant_of: Ints, time: Floats) -> tuple[Ints, int, Floats]:
+    """Return a row of each pair of GEMM and kernel, in their order, their number, and the median of their times."""
+    order = np.lexsort((time, variant_of, gemm_of))
+    pairs = gemm_of[order] * (variant_of.max() + 1) + variant_of[order]
+    _, starts, counts = np.unique(pairs, return_index=True, return_counts=True)
+    low, high = starts + (counts - 1) // 2, starts + counts // 2
+    return order[starts], len(starts), np.sqrt(time[order][low] * time[order][high])
