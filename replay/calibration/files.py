@@ -1,4 +1,4 @@
-"""Calibration files: fitted models of kernels, collectives, training and contention, in one JSON layout.
+"""Calibration files: fitted models of kernels, collectives, training, contention and GEMMs, in one JSON layout.
 
 A file is an envelope, `CalibrationFile`: what was fitted, on which devices, from which measurements. Inside is the fit,
 whose layout the module of its kind defines as a msgspec struct. `CalibrationLayout` joins the two: it reads a file,
@@ -16,7 +16,7 @@ from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
 from profilers.files import key_first, replaced_file
 
 #: What can be calibrated: the subcommands of `seqpoint calibrate`.
-Kind = Literal["kernels", "collectives", "training", "contention"]
+Kind = Literal["kernels", "collectives", "training", "contention", "gemms"]
 Fit = TypeVar("Fit")
 Model = TypeVar("Model")
 #: Version of the layout that this version writes and reads.
@@ -31,7 +31,7 @@ class CalibrationFile(msgspec.Struct, Generic[Fit], frozen=True, forbid_unknown_
     Parameters
     ----------
     kind : str
-        What was fitted: ``"kernels"``, ``"collectives"``, ``"training"`` or ``"contention"``.
+        What was fitted: ``"kernels"``, ``"collectives"``, ``"training"``, ``"contention"`` or ``"gemms"``.
     version : int
         Version of the layout.
     devices : tuple of str

@@ -1,12 +1,35 @@
 """General matrix multiplications (GEMMs) side by side: kernel variants, degrees of concurrency, and groups in a graph.
 
-Read in this order: `gemm` (a GEMM and its operands), `variants` (tiles, splits and the resources of a kernel), and
-`variant_model` (the time and the demands of a variant on a share of a device). It implements GOLDYLOC
-(arXiv 2409.02227).
+Read in this order: `gemm` (a GEMM and its operands), `variants` (tiles, splits and the resources of a kernel),
+`variant_times` (their physics), `effects` (what measurements add to it), `variant_model` (the time and the demands of a
+variant on a share of a device, and the libraries of devices), `candidates` (tables of measured kernels) and `fitting`.
+It implements GOLDYLOC (arXiv 2409.02227).
 """
 
+from replay.gemms.candidates import MeasuredCandidates, read_candidates
+from replay.gemms.fitting import fit_library, fit_variants
 from replay.gemms.gemm import Gemm
-from replay.gemms.variant_model import VariantCosts, VariantModel, library_of
+from replay.gemms.variant_model import (
+    VariantCosts,
+    VariantFit,
+    VariantModel,
+    library_of,
+    read_variant_fit,
+    write_variant_fit,
+)
 from replay.gemms.variants import Variants
 
-__all__ = ["Gemm", "VariantCosts", "VariantModel", "Variants", "library_of"]
+__all__ = [
+    "Gemm",
+    "MeasuredCandidates",
+    "VariantCosts",
+    "VariantFit",
+    "VariantModel",
+    "Variants",
+    "fit_library",
+    "fit_variants",
+    "library_of",
+    "read_candidates",
+    "read_variant_fit",
+    "write_variant_fit",
+]

@@ -1,22 +1,28 @@
 """The time and the demands of a kernel variant on a share of a device.
 
 A workgroup computes one tile of the result. `VariantModel.costs` counts the rounds of workgroups that the compute
-units run, the time of a round, and the bytes that memory moves with a share of the last-level cache.
+units run, the time of a round, and the bytes that memory moves with a share of the last-level cache. A fit corrects
+the time of each kernel. `library_of` returns the kernels that a device has, and their model.
 """
 
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
-from profilers.devices.catalogue import Device
+from profilers.devices.catalogue import DTYPES, Device, find_device
 from profilers.errors import InvalidInputError
+from profilers.files import dataset_path
 from profilers.trace.arrays import Floats, Ints
-from replay.costs.kernels.models import runs_as
-from replay.costs.occupancy import resident_workgroups
-from replay.costs.products import TILES, cache_bytes
+from replay.calibration.files import CalibrationFile, CalibrationLayout
+from replay.costs.products import TILES
+from replay.gemms.effects import VariantEffects
 from replay.gemms.gemm import Gemm
+from replay.gemms.variant_times import VariantConstants, VariantGrid, busy_ns
 from replay.gemms.variants import Variants
 from replay.graph.operators import DTYPE_BYTES
 
@@ -53,28 +59,20 @@ class VariantCosts:
     resident: Floats
 
 
-class VariantModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A model of kernel variants; the defaults are for a device without a fit.
+@dataclass(frozen=True)
+class VariantModel:
+    """A model of kernel variants; the default is for a device without a fit.
 
     Parameters
     ----------
-    efficiency : float
-        Share of the peak that a compute unit reaches on a large tile.
-    edge : float
-        Cost of a tile's edge, in elements.
-    memory_efficiency : float
-        Share of the peak bandwidth that operands reach.
-    floor_ns : float
-        Time of a kernel without work, ns.
-    sharpness : float
-        How sharply the slower of computing and moving rules.
+    constants : VariantConstants
+        Constants of the physics.
+    effects : VariantEffects, optional
+        Corrections of kernels, by `Variants.candidate`.
     """
 
-    efficiency: float = 0.85
-    edge: float = 2.0
-    memory_efficiency: float = 0.85
-    floor_ns: float = 3000.0
-    sharpness: float = 3.0
+    constants: VariantConstants = field(default_factory=VariantConstants)
+    effects: VariantEffects | None = None
 
     def costs(
         self, gemm: Gemm, variants: Variants, device: Device, *, units: int = 0, cache_share: float = 1.0
@@ -101,8 +99,8 @@ class VariantModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         Notes
         -----
-        ``T = floor + (A**p + (bytes / B)**p) ** (1 / p)``, ``A = ceil(workgroups / units) * t``, and ``t`` the time
-        of a tile at the peak of a compute unit times `efficiency`, lengthened by its edges.
+        ``T = (floor + busy(units, cache)) * exp(effect(gemm, variant))``, with `busy_ns` of
+        `replay.gemms.variant_times`. The effect does not depend on units and cache.
 
         Examples
         --------
@@ -113,71 +111,195 @@ class VariantModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         >>> bool(whole[0] < whole[1]), bool((1.8 < half / whole).all() and (half / whole < 2.2).all())
         (True, True)
         """
-        units = units or device.compute_units
-        if not 1 <= units <= device.compute_units:
+        if not 0 <= units <= device.compute_units:
             raise InvalidInputError(f"{units} compute units; {device.name} has {device.compute_units}")
         if not 0 < cache_share <= 1:
             raise InvalidInputError(f"a cache share of {cache_share}: give a number above 0, at most 1")
-        workgroups, resident = variants.workgroups(gemm), _resident(variants, device)
-        peak = device.flops_per_s(runs_as(device, gemm.dtype)) / device.compute_units
-        steps = np.ceil(gemm.k / (variants.global_split * variants.depth)) * variants.depth
-        tile_flops = 2.0 * variants.tile_m * variants.tile_n * steps
-        edges = 1.0 + self.edge * (1.0 / variants.tile_m + 1.0 / variants.tile_n)
-        arithmetic = np.ceil(workgroups / units) * tile_flops * edges / (peak * self.efficiency) * 1e9
-        memory, cached, footprint = traffic(gemm, variants, units, cache_share * cache_bytes(device))
-        moving = memory / (device.memory_bytes_per_s * self.memory_efficiency) * 1e9
-        busy = (arithmetic**self.sharpness + moving**self.sharpness) ** (1 / self.sharpness)
-        return VariantCosts(self.floor_ns + busy, arithmetic, memory, footprint, cached, workgroups, resident)
+        grid = VariantGrid.of(gemm, variants, device, units=units, cache_share=cache_share)
+        busy, arithmetic = busy_ns(self.constants, grid, device)
+        factor = self._factors(gemm, variants, device)
+        floor = self.constants.floor_ns + self.constants.split_ns * (variants.global_split > 1)
+        resident = np.maximum(np.floor(np.minimum(grid.resident, self.constants.resident)), 1.0)
+        return VariantCosts(
+            (floor + busy) * factor, arithmetic * factor, grid.memory_bytes, grid.kept_bytes, grid.requested_bytes,
+            variants.workgroups(gemm), resident,
+        )  # fmt: skip
+
+    def measured_ns(self, gemm: Gemm, variants: Variants, device: Device) -> Floats:
+        """Return the time that a table of candidates records: that of the whole device, with the launch.
+
+        Parameters
+        ----------
+        gemm : Gemm
+            GEMM that the variants compute.
+        variants : Variants
+            Kernels, n of them.
+        device : Device
+            Device that they run on.
+        """
+        launch = self.constants.launch_ns * self._factors(gemm, variants, device)
+        return self.costs(gemm, variants, device).time_ns + launch
+
+    def _factors(self, gemm: Gemm, variants: Variants, device: Device) -> Floats:
+        """Return the factor of each variant."""
+        if self.effects is None:
+            return np.ones(len(variants))
+        whole = VariantGrid.of(gemm, variants, device)
+        return np.exp(self.effects.log_factors(gemm, whole, variants.candidate))
 
 
-def library_of(device: Device, dtype: str) -> tuple[Variants, VariantModel]:
-    """Return the variants that a library has for a device and a type, and their model."""
+@dataclass(frozen=True)
+class VariantFit:
+    """Kernels of a library on a device, with their model.
+
+    Parameters
+    ----------
+    device : Device
+        Device that was measured.
+    dtype : str
+        Type of the operands.
+    variants : Variants
+        Kernels.
+    model : VariantModel
+        Their model.
+    source : str
+        Measurements, in words.
+    """
+
+    device: Device
+    dtype: str
+    variants: Variants
+    model: VariantModel
+    source: str
+
+
+class _EffectsRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The arrays of `VariantEffects` in a file."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    general: tuple[float, ...]
+    slopes: tuple[tuple[float, ...], ...]
+    shapes: tuple[tuple[float, ...], ...]
+    profiles: tuple[tuple[float, ...], ...]
+    components: tuple[tuple[float, ...], ...]
+
+
+class _FitRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fit of a file: type, columns of `Variants` (LDS of 0 is unknown), constants and effects."""
+
+    dtype: str
+    variants: dict[str, tuple[float, ...]]
+    constants: VariantConstants
+    effects: _EffectsRow | None = None
+
+
+def _fit_of(content: CalibrationFile[_FitRow]) -> VariantFit:
+    """Return the fit of a file's content."""
+    fit = content.fit
+    if len(content.devices) != 1 or fit.dtype not in DTYPES:
+        raise ValueError(f"it is for {', '.join(content.devices) or 'no device'} and type {fit.dtype}")
+    columns = {name: np.array(values) for name, values in fit.variants.items()}
+    columns["lds_bytes"] = np.where(columns["lds_bytes"] > 0, columns["lds_bytes"], np.nan)
+    variants = Variants.of(**columns, candidate=np.arange(len(columns["tile_m"])))
+    effects = None
+    if fit.effects is not None:
+        effects = VariantEffects(*(np.array(getattr(fit.effects, f.name), dtype=float) for f in fields(VariantEffects)))
+        effects.check(len(variants))
+    model = VariantModel(fit.constants, effects)
+    return VariantFit(find_device(content.devices[0]), fit.dtype, variants, model, content.source)
+
+
+_LAYOUT = CalibrationLayout("gemms", _FitRow, _fit_of)
+
+
+def read_variant_fit(path: str | Path) -> VariantFit:
+    """Read what `seqpoint calibrate gemms` wrote.
+
+    Raises
+    ------
+    NotFoundError, InvalidInputError
+        There is no such file, or it is no fit of GEMMs.
+    """
+    return _LAYOUT.read(path)
+
+
+def write_variant_fit(path: Path, fit: VariantFit) -> None:
+    """Write a fit, whole or not at all.
+
+    Parameters
+    ----------
+    path : Path
+        JSON file.
+    fit : VariantFit
+        Kernels and their model.
+    """
+    columns = {
+        f.name: tuple(float(value) for value in np.nan_to_num(getattr(fit.variants, f.name)))
+        for f in fields(Variants)
+        if f.name != "candidate"
+    }
+    effects = None
+    if fit.model.effects is not None:
+        arrays = {f.name: _rounded(getattr(fit.model.effects, f.name)) for f in fields(VariantEffects)}
+        effects = msgspec.convert(arrays, _EffectsRow)
+    constants = msgspec.structs.asdict(fit.model.constants)
+    rounded = VariantConstants(**{name: _rounded(np.array([value]))[0] for name, value in constants.items()})
+    row = _FitRow(fit.dtype, columns, rounded, effects)
+    _LAYOUT.write(path, row, devices=[fit.device.name], source=fit.source)
+
+
+def _rounded(values: Floats) -> Any:
+    """Return nested lists of numbers with four significant digits."""
+    if values.ndim > 1:
+        return tuple(_rounded(row) for row in values)
+    return tuple(float(f"{value:.4g}") for value in values)
+
+
+@cache
+def shipped_fits() -> tuple[VariantFit, ...]:
+    """Return the fits that the project ships, by name of the file."""
+    return tuple(read_variant_fit(path) for path in sorted(dataset_path("fits").glob("gemm_variants_*.json")))
+
+
+def library_of(device: Device, dtype: str, fits: Sequence[VariantFit] | None = None) -> tuple[Variants, VariantModel]:
+    """Return the variants that a library has for a device and a type, and their model.
+
+    They come from the fit of the device and the type. Otherwise they come from a fit of the same architecture: its
+    kernels, and its constants, which are relative to the rates of a device. The effects of kernels are kept if the
+    type is the same. Without such a fit, they are tiles and splits that libraries use, and a prior.
+
+    Parameters
+    ----------
+    device : Device
+        Device that runs the GEMMs.
+    dtype : str
+        Type of the operands.
+    fits : sequence of VariantFit, optional
+        Fits, the preferred ones first; by default those that the project ships.
+    """
+    for fit in sorted(shipped_fits() if fits is None else fits, key=lambda fit: _distance(fit, device, dtype)):
+        if _distance(fit, device, dtype) == (0, 0):
+            return fit.variants, fit.model
+        if fit.device.architecture.split()[0] != device.architecture.split()[0]:
+            break
+        scale = DTYPE_BYTES[fit.dtype] / DTYPE_BYTES[dtype]
+        depth = np.maximum(fit.variants.depth * scale, 1).astype(np.int64)
+        kept = fit.model.effects if fit.dtype == dtype and fit.device.architecture == device.architecture else None
+        return replace(fit.variants, depth=depth), VariantModel(fit.model.constants, kept)
     rows = [(*tile, split) for tile in TILES for split in _SPLITS]
     tile_m, tile_n, split = np.array(rows).T
     size = DTYPE_BYTES[dtype]
     lds = 2.0 * (tile_m + tile_n) * 32 * size
-    fits = lds <= device.value("lds_kb") * 2**10
-    return Variants.of(tile_m=tile_m, tile_n=tile_n, global_split=split, lds_bytes=lds).select(fits), VariantModel()
+    fits_lds = lds <= device.value("lds_kb") * 2**10
+    variants = Variants.of(tile_m=tile_m, tile_n=tile_n, global_split=split, lds_bytes=lds)
+    return variants.select(fits_lds), VariantModel()
 
 
-def _resident(variants: Variants, device: Device) -> Floats:
-    """Return the workgroups that one compute unit holds at once; at least 1."""
-    return np.maximum(resident_workgroups(device, variants.threads, lds_bytes=variants.lds_bytes), 1.0)
-
-
-def traffic(gemm: Gemm, variants: Variants, units: int, room_bytes: float) -> tuple[Floats, Floats, Floats]:
-    """Return bytes that memory moves, bytes that workgroups request, and bytes that the last-level cache keeps.
-
-    The workgroups that run at one time compute a nearly square block of the result. They read its rows and columns of
-    the operands from memory once (Hong and Kung, 1981). An operand whose panel fits the cache is read once in all.
-    Parts of the depth add their results in memory: each reads and writes the result.
-
-    Parameters
-    ----------
-    gemm : Gemm
-        GEMM that the variants compute.
-    variants : Variants
-        Kernels, n of them.
-    units : int
-        Compute units that they run on.
-    room_bytes : float
-        Bytes of the last-level cache that they may use.
-    """
-    left, right, result = (size / gemm.batch for size in gemm.operand_bytes)
-    size, tm, tn = DTYPE_BYTES[gemm.dtype], variants.tile_m, variants.tile_n
-    tiles = np.maximum(units / variants.global_split, 1.0)
-    block = np.sqrt(tiles * tm * tn)
-    high = np.minimum(np.maximum(block, tm), gemm.m)
-    wide = np.minimum(np.maximum(tiles * tm * tn / high, tn), gemm.n)
-    high = np.minimum(np.maximum(tiles * tm * tn / wide, tm), gemm.m)
-    passes_m, passes_n = np.ceil(gemm.m / high), np.ceil(gemm.n / wide)
-    both = left * passes_n + right * passes_m
-    rows, columns = size * high * gemm.k, size * wide * gemm.k
-    by_rows = np.where(rows <= room_bytes, left + passes_m * right, np.inf)
-    by_columns = np.where(columns <= room_bytes, right + passes_n * left, np.inf)
-    read = np.minimum(both, np.minimum(by_rows, by_columns))
-    kept = np.where(read == by_rows, rows, np.where(read == by_columns, columns, 0.0))
-    written = result * np.where(variants.global_split > 1, 2.0 * variants.global_split, 1.0)
-    requested = left * np.ceil(gemm.n / tn) + right * np.ceil(gemm.m / tm) + written
-    memory = gemm.batch * (read + written)
-    return memory, np.maximum(gemm.batch * requested, memory), kept
+def _distance(fit: VariantFit, device: Device, dtype: str) -> tuple[int, int]:
+    """Return how far a fit is from a device, and from a type: 0 if it is the same."""
+    near = fit.device.architecture.split()[0] == device.architecture.split()[0]
+    of_device = (
+        0 if fit.device.name == device.name else 1 + (fit.device.architecture != device.architecture) + 8 * (not near)
+    )
+    return of_device, int(fit.dtype != dtype) * (1 + abs(DTYPE_BYTES[fit.dtype] - DTYPE_BYTES[dtype]))

@@ -5,8 +5,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
+from msgspec.structs import asdict as asdict_of
 
-from profilers.devices.catalogue import find_device
+from profilers.devices.catalogue import DTYPES, device_of_file, find_device
 from profilers.files import file_to_write, is_folder
 from replay.contention import calibrate_contention, read_contention, write_contention_fit
 from replay.contention.reading import TABLE
@@ -20,6 +21,7 @@ from replay.costs.collectives import (
 )
 from replay.costs.kernels import calibrate, load_calibration, write_calibration
 from replay.costs.shipped import load_parameters
+from replay.gemms import fit_library, read_candidates, write_variant_fit
 from replay.workloads import calibrate_training, read_steps, write_training_fit
 from seqpoint.cli.options import explain_option, load
 from seqpoint.cli.output import print_lines, print_table, print_tables, progress, working
@@ -41,6 +43,7 @@ def command() -> None:
     seqpoint calibrate collectives h100_all_reduce.csv -o mine.json
     seqpoint calibrate training steps.csv -o mine.json
     seqpoint calibrate contention recording/ -o mine.json
+    seqpoint calibrate gemms candidates.parquet --device MI100 --dtype fp32 -o mine.json
     """
 
 
@@ -148,6 +151,41 @@ def training(paths: tuple[str, ...], output: str, device: str, node_devices: int
         f"Costs on {fit.device}",
         ("cost~", "value"),
         [(name, f"{value:.4g}") for name, value in asdict(fit.costs).items()],
+    )
+
+
+@command.command("gemms")
+@explain_option
+@click.argument("table", type=click.Path())
+@_output
+@click.option("--device", metavar="NAME", help="That was measured, if the file's name does not say it.")
+@click.option("--dtype", type=click.Choice(list(DTYPES)), help="Of the operands, if the table does not say it.")
+@click.option("--most", type=click.IntRange(1, 1000), default=160, show_default=True, help="Kernels to keep at most.")
+def gemms(table: str, output: str, device: str | None, dtype: str | None, most: int) -> None:
+    """Fit times of kernel variants to TABLE, which has the time of every candidate kernel on a set of GEMMs.
+
+    The columns are those of `seqpoint validate gemms`, which scores such a fit on GEMMs that it did not see. The
+    kernels that are worth having are written with the fit.
+
+    \b
+    seqpoint calibrate gemms tensile_candidates_mi100_f32.parquet -o mine.json
+    seqpoint calibrate gemms measured.csv --device H100-SXM5-80GB --dtype bf16 -o mine.json
+    """
+    target = file_to_write(Path(output))
+    with working("reading candidates"):
+        candidates = read_candidates(table, dtype)
+    measured = device_of_file(Path(table), device) if device is None else find_device(device)
+    with working(f"fitting {len(candidates.time_ns):,} times"):
+        fit = fit_library(candidates, measured, most=most)
+    write_variant_fit(target, fit)
+    print_lines(
+        f"fitted to {fit.source}, on {fit.device.name}; {len(fit.variants)} kernels are kept; rows without a time: "
+        f"{candidates.failed}; repeated rows: {candidates.repeated}"
+    )
+    print_table(
+        "Constants",
+        ("constant~", "value"),
+        [(name, f"{value:.4g}") for name, value in asdict_of(fit.model.constants).items()],
     )
 
 

@@ -1,0 +1,245 @@
+"""The physics of a kernel variant: rounds of workgroups, the time of a round, and the bytes that move.
+
+`VariantConstants` has the constants, which a table of candidates fits or a prior gives. `busy_cycles` computes the time
+of variants, and `traffic` the bytes. More compute units never make either larger.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from profilers.devices.catalogue import Device
+from profilers.trace.arrays import Floats, Ints
+from replay.costs.kernels.models import runs_as
+from replay.costs.occupancy import resident_workgroups
+from replay.costs.products import cache_bytes
+from replay.gemms.gemm import Gemm
+from replay.gemms.variants import Variants
+from replay.graph.operators import DTYPE_BYTES
+
+#: Bytes that a compute unit takes from the L2 cache, and from LDS, in a cycle (AMD CDNA and GCN 5).
+_L2_BYTES, _LDS_BYTES = 64.0, 128.0
+_WAVE: Final = 64
+#: Engine clock of a device whose clock is unknown, MHz.
+_CLOCK_MHZ: Final = 1500.0
+
+
+class VariantConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Constants of the physics; the defaults are for a device without a fit. Cycles are of the engine clock.
+
+    Parameters
+    ----------
+    efficiency : float
+        Share of the peak that a compute unit reaches on a large tile.
+    edge : float
+        Cost of a tile's edge, in elements.
+    memory_efficiency, cache_efficiency : float
+        Share of the peak bandwidth of memory, and of the L2 cache, that operands reach.
+    load : float
+        Cycles of LDS for each cycle that its bandwidth asks for.
+    step_cycles, wave_cycles : float
+        Latency of a step of the depth: a constant, and a part for each wave of the workgroup.
+    prologue_cycles : float
+        Time of a workgroup before its first step and after its last.
+    store, split_store : float
+        Cycles to write 64 bytes of the result, and further cycles if the depth is split.
+    floor_ns : float
+        Time of a kernel without work, ns.
+    launch_ns : float
+        Time of the launch, ns, which measurements of a table include and a kernel in a trace does not.
+    split_ns : float
+        Further time of a kernel that splits the depth, ns.
+    resident : float
+        Most workgroups that a compute unit holds, beside the limits of threads and LDS: registers are not recorded.
+    sharpness : float
+        How sharply the slowest of computing, the L2 cache and memory rules.
+    """
+
+    efficiency: float = 0.85
+    edge: float = 2.0
+    memory_efficiency: float = 0.85
+    cache_efficiency: float = 8.0
+    load: float = 0.0
+    step_cycles: float = 0.0
+    wave_cycles: float = 0.0
+    prologue_cycles: float = 0.0
+    store: float = 0.0
+    split_store: float = 0.0
+    floor_ns: float = 3000.0
+    launch_ns: float = 0.0
+    split_ns: float = 0.0
+    resident: float = 32.0
+    sharpness: float = 3.0
+
+
+@dataclass(frozen=True)
+class VariantGrid:
+    """Quantities of variants that run a GEMM on some units: columns of equal length n.
+
+    Parameters
+    ----------
+    tile_m, tile_n, depth, split, waves : array of float64
+        Tile, depth of a step, split of the depth, and waves of a workgroup.
+    workgroups, steps, on_unit : array of float64
+        Workgroups; steps of the depth; and workgroups of the busiest compute unit.
+    resident : array of float64
+        Workgroups that threads and LDS allow on one compute unit at once.
+    flop_cycles : array of float64
+        Cycles of a step at the peak of a compute unit.
+    element_bytes : array of float64
+        Bytes of an element.
+    used : array of float64, shape (n, 2)
+        Share of the rows and of the columns of the tiles that the result has.
+    memory_bytes, requested_bytes, kept_bytes : array of float64
+        As `traffic` returns them.
+    units : float
+        Compute units.
+    """
+
+    tile_m: Floats
+    tile_n: Floats
+    depth: Floats
+    split: Floats
+    waves: Floats
+    workgroups: Floats
+    steps: Floats
+    on_unit: Floats
+    resident: Floats
+    flop_cycles: Floats
+    element_bytes: Floats
+    used: Floats
+    memory_bytes: Floats
+    requested_bytes: Floats
+    kept_bytes: Floats
+    units: Floats
+
+    @classmethod
+    def of(
+        cls, gemm: Gemm, variants: Variants, device: Device, *, units: int = 0, cache_share: float = 1.0
+    ) -> "VariantGrid":
+        """Return the quantities on a share of a device; `units` of 0 are all of them."""
+        units = units or device.compute_units
+        tile_m, tile_n, depth = (getattr(variants, name).astype(float) for name in ("tile_m", "tile_n", "depth"))
+        split, workgroups = variants.global_split.astype(float), variants.workgroups(gemm).astype(float)
+        memory, requested, kept = traffic(gemm, variants, units, cache_share * cache_bytes(device))
+        rows, columns = np.ceil(gemm.m / tile_m), np.ceil(gemm.n / tile_n)
+        full = np.ones(len(variants))
+        return cls(
+            tile_m, tile_n, depth, split, np.ceil(variants.threads / _WAVE),
+            workgroups, np.ceil(gemm.k / (split * depth)), np.ceil(workgroups / units),
+            resident_of(variants, device), 2.0 * tile_m * tile_n * depth / _unit_flops(gemm, variants, device),
+            DTYPE_BYTES[gemm.dtype] * full, np.column_stack([gemm.m / (rows * tile_m), gemm.n / (columns * tile_n)]),
+            memory, requested, kept, units * full,
+        )  # fmt: skip
+
+
+def clock_hz(device: Device) -> float:
+    """Return the engine clock."""
+    return 1e6 * (device.value("clock_mhz") if "clock_mhz" in device.figures else _CLOCK_MHZ)
+
+
+def resident_of(variants: Variants, device: Device) -> Floats:
+    """Return the workgroups that threads and LDS allow on one compute unit at once; at least 1."""
+    return np.maximum(resident_workgroups(device, variants.threads, lds_bytes=variants.lds_bytes), 1.0)
+
+
+def _unit_flops(gemm: Gemm, variants: Variants, device: Device) -> Floats:
+    """Return the FLOP that one compute unit does in a cycle with the instructions of each variant."""
+    peak = np.full(len(variants), device.flops_per_s(runs_as(device, gemm.dtype)))
+    if gemm.dtype == "fp32" and "fp32_matrix_tflops" in device.figures:
+        peak = np.where(variants.matrix_rows > 0, device.value("fp32_matrix_tflops") * 1e12, peak)
+    return np.asarray(peak / (device.compute_units * clock_hz(device)))
+
+
+def compute_cycles(constants: VariantConstants | Any, grid: VariantGrid) -> Floats:
+    """Return the cycles in which the busiest compute unit runs its workgroups.
+
+    A unit runs ``floor(on_unit / r)`` rounds of r resident workgroups and a last round of the others. A round of x
+    workgroups takes ``(L**3 + (x * A)**3)**(1/3)``: steps wait for each other (L) or for the units of arithmetic and
+    LDS (A), as in Volkov, Understanding latency hiding on GPUs (2016). Prologue and stores are added.
+    """
+    tile_bytes = (grid.tile_m + grid.tile_n) * grid.depth * grid.element_bytes
+    edges = 1.0 + constants.edge * (1.0 / grid.tile_m + 1.0 / grid.tile_n)
+    each = grid.flop_cycles * edges / constants.efficiency + constants.load * tile_bytes / _LDS_BYTES
+    busy = grid.steps * each
+    waiting = (grid.steps * (constants.step_cycles + constants.wave_cycles * grid.waves)) ** 3
+    written = grid.tile_m * grid.tile_n * grid.element_bytes / _L2_BYTES
+    store = written * (constants.store + constants.split_store * (grid.split > 1))
+    resident = np.maximum(np.minimum(grid.resident, constants.resident), 1.0)
+    full = np.floor(grid.on_unit / resident)
+    last = grid.on_unit - full * resident
+
+    def cycles(count: Floats) -> Floats:
+        return np.asarray(np.cbrt(waiting + (count * busy) ** 3) + constants.prologue_cycles + count * store)
+
+    return np.asarray(full * cycles(resident) + np.where(last > 0, cycles(last), 0.0))
+
+
+def busy_ns(constants: VariantConstants | Any, grid: VariantGrid, device: Device) -> tuple[Floats, Floats]:
+    """Return the time of the variants without floor and launch, and its part without memory, ns.
+
+    The slowest of computing, the L2 cache and memory rules: ``(C**p + L**p + M**p) ** (1 / p)``.
+    """
+    clock, sharp = clock_hz(device), constants.sharpness
+    compute = compute_cycles(constants, grid) / clock * 1e9
+    cache = grid.requested_bytes / (grid.units * _L2_BYTES * clock * constants.cache_efficiency) * 1e9
+    memory = grid.memory_bytes / (device.memory_bytes_per_s * constants.memory_efficiency) * 1e9
+    inner = compute**sharp + cache**sharp
+    return np.asarray((inner + memory**sharp) ** (1 / sharp)), np.asarray(inner ** (1 / sharp))
+
+
+def traffic(gemm: Gemm, variants: Variants, units: int, room_bytes: float) -> tuple[Floats, Floats, Floats]:
+    """Return bytes that memory moves, bytes that workgroups request, and bytes that the last-level cache keeps.
+
+    The workgroups that run at one time compute a nearly square block of the result. They read its rows and columns of
+    the operands from memory once (Hong and Kung, 1981). An operand whose panel fits the cache is read once in all.
+    Parts of the depth add their results in memory: each reads and writes the result.
+
+    Parameters
+    ----------
+    gemm : Gemm
+        GEMM that the variants compute.
+    variants : Variants
+        Kernels, n of them.
+    units : int
+        Compute units that they run on.
+    room_bytes : float
+        Bytes of the last-level cache that they may use.
+    """
+    left, right, result = (size / gemm.batch for size in gemm.operand_bytes)
+    size, tm, tn = DTYPE_BYTES[gemm.dtype], variants.tile_m, variants.tile_n
+    tiles = np.maximum(units / variants.global_split, 1.0)
+    block = np.sqrt(tiles * tm * tn)
+    high = np.minimum(np.maximum(block, tm), gemm.m)
+    wide = np.minimum(np.maximum(tiles * tm * tn / high, tn), gemm.n)
+    high = np.minimum(np.maximum(tiles * tm * tn / wide, tm), gemm.m)
+    read, kept = _operand_reads((left, right), (size * gemm.k, gemm.m, gemm.n), (tm, tn), (high, wide), room_bytes)
+    written = result * np.where(variants.global_split > 1, 2.0 * variants.global_split, 1.0)
+    requested = left * np.ceil(gemm.n / tn) + right * np.ceil(gemm.m / tm) + written
+    memory = gemm.batch * (read + written)
+    return memory, np.maximum(gemm.batch * requested, memory), kept
+
+
+def _operand_reads(
+    operands: tuple[float, float],
+    lines: tuple[int, int, int],
+    tile: tuple[Ints, Ints],
+    block: tuple[Floats, Floats],
+    room_bytes: float,
+) -> tuple[Floats, Floats]:
+    """Return the bytes of operands that memory reads, and those that the cache keeps between uses.
+
+    `lines` has the bytes of a row or column of an operand, the rows and the columns. A panel of the left operand that
+    the cache keeps is at most as high as the block, and at most as high as the room allows.
+    """
+    (left, right), (line_bytes, m, n) = operands, lines
+    read = left * n / block[1] + right * m / block[0]
+    kept = np.zeros(len(read))
+    for once, again, size, least, most in ((left, right, m, tile[0], block[0]), (right, left, n, tile[1], block[1])):
+        panel = np.minimum(most, room_bytes / line_bytes)
+        bytes_ = np.where(panel >= np.minimum(least, size), once + again * size / np.maximum(panel, 1e-9), np.inf)
+        kept = np.where(bytes_ < read, panel * line_bytes, kept)
+        read = np.minimum(read, bytes_)
+    return read, kept
