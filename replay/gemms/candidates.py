@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from profilers.devices.catalogue import DTYPES
+from profilers.devices.catalogue import DTYPES, Device, device_of_file, find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace.arrays import Bools, Floats, Ints
 from replay.calibration.tables import MeasuredTable
@@ -43,8 +43,8 @@ _DTYPE_WORDS: Final = {"f64": "fp64", "f32": "fp32", "f16": "fp16", "half": "fp1
 #: A trait with more values than this is a number; a text with more values is a name, and no trait.
 _MOST_LEVELS: Final = 12
 _MOST_TEXTS: Final = 24
-#: Largest dimension of a GEMM, tile or split; and the range of a time, ns.
-_MOST_SIZE, _MOST_TILE, _TIME_RANGE = 2**31, 2**16, (1.0, 1e14)
+#: Largest dimension of a GEMM; tile, depth, split or threads; and LDS; and the range of a time, ns.
+_MOST_SIZE, _MOST_TILE, _MOST_LDS, _TIME_RANGE = 2**31, 2**16, 2**30, (1.0, 1e14)
 #: Largest matrix instruction, rows.
 _MOST_ROWS: Final = 1024
 
@@ -59,6 +59,8 @@ class MeasuredCandidates:
     ----------
     source : str
         Name of the file.
+    device : Device
+        Device that was measured.
     gemms : tuple of Gemm
         Distinct GEMMs.
     variants : Variants
@@ -76,6 +78,7 @@ class MeasuredCandidates:
     """
 
     source: str
+    device: Device
     gemms: tuple[Gemm, ...]
     variants: Variants
     traits: Floats
@@ -125,7 +128,7 @@ def dtype_of_file(file: Path, dtype: str | None = None) -> str:
     raise InvalidInputError(f"{file}: which type are the operands? say --dtype, one of {', '.join(DTYPES)}")
 
 
-def read_candidates(path: str | Path, dtype: str | None = None) -> MeasuredCandidates:
+def read_candidates(path: str | Path, device: str | None = None, dtype: str | None = None) -> MeasuredCandidates:
     """Read a table of measured candidates.
 
     A row has the GEMM (m, n, k; batch, transpose_a and transpose_b if the table has them), the kernel (macro_tile_m,
@@ -137,13 +140,15 @@ def read_candidates(path: str | Path, dtype: str | None = None) -> MeasuredCandi
     ----------
     path : str or Path
         Parquet or CSV file.
+    device : str, optional
+        Name of the device that was measured, if neither a column ``device`` nor the file's name says it.
     dtype : str, optional
         Type of the operands, if neither a column ``dtype`` nor the file's name says it.
 
     Raises
     ------
     NotFoundError
-        There is no such file.
+        There is no such file, or no such device.
     InvalidInputError
         A column is missing or there twice, a value cannot be, or no row has a time. The message names file, column and
         row.
@@ -165,16 +170,14 @@ def read_candidates(path: str | Path, dtype: str | None = None) -> MeasuredCandi
     if not len(kept):
         raise InvalidInputError(f"{file}: no row has a time above zero")
     gemms, gemm_of = _gemms(table, shapes[kept], dtype, kept)
-    columns = _variant_columns(table)
+    columns = variant_columns(table)
     traits = _trait_columns(table)
     numbers, first, variant_of = _kernels(table, {**columns, **traits}, kept)
-    variants = Variants.of(
-        **{name: _known(name, values[first]) for name, values in columns.items()}, candidate=np.arange(len(numbers))
-    )
+    variants = Variants.of(**known_columns(columns, first), candidate=np.arange(len(numbers)))
     coded = _coded({**columns, **traits}, first)
     order, rows, time_ns = _medians(gemm_of, variant_of, time[kept])
     return MeasuredCandidates(
-        file.name, gemms, variants, coded, gemm_of[order], variant_of[order], time_ns,
+        file.name, _device(table, device), gemms, variants, coded, gemm_of[order], variant_of[order], time_ns,
         int(failed.sum()), len(kept) - rows,
     )  # fmt: skip
 
@@ -230,36 +233,59 @@ def _gemms(table: MeasuredTable, shapes: Ints, dtype: str | None, kept: Ints) ->
     return gemms, numbers.ravel()
 
 
-def _variant_columns(table: MeasuredTable) -> dict[str, Floats]:
-    """Return the columns of `Variants` that the table has; -1 if a value is not known."""
+def _device(table: MeasuredTable, device: str | None) -> Device:
+    """Return the device of a table: the given one, else that of a column, else that of the file's name."""
+    if device is not None:
+        return find_device(device)
+    if "device" not in table.columns:
+        return device_of_file(table.file, None)
+    devices = {found.name: found for found in table.devices(table.texts("device")).values()}
+    if len(devices) > 1:
+        raise InvalidInputError(f"{table.file}: devices are {', '.join(sorted(devices))}; give a table for each")
+    return next(iter(devices.values()))
+
+
+def variant_columns(table: MeasuredTable, prefix: str = "") -> dict[str, Floats]:
+    """Return the columns of `Variants` that a table has; -1 if a value is not known.
+
+    Parameters
+    ----------
+    table : MeasuredTable
+        Table with tiles and other parameters of kernels.
+    prefix : str
+        Text before the names of the columns.
+
+    Raises
+    ------
+    InvalidInputError
+        A value cannot be; the message names file, row and column.
+    """
     columns = {}
     for variant, names in _NAMES.items():
-        if name := next((name for name in names if name in table.columns), ""):
+        if name := next((prefix + name for name in names if prefix + name in table.columns), ""):
             values = np.nan_to_num(table.floats(name), nan=-1.0)
-            needed = variant in ("tile_m", "tile_n")
-            most = 2**30 if variant == "lds_bytes" else _MOST_TILE
+            needed, lds = variant in ("tile_m", "tile_n"), variant == "lds_bytes"
+            most = _MOST_LDS if lds else _MOST_TILE
             whole = (values == np.floor(values)) & (values <= most)
-            good = whole & (
-                (values >= 1) | ((values == -1) & (not needed)) | ((values == 0) & (variant == "lds_bytes"))
-            )
+            good = whole & ((values >= (0 if lds else 1)) | ((values == -1) & (not needed)))
             if len(bad := np.flatnonzero(~good)):
                 unknown = "" if needed else ", or -1 if it is not known"
                 raise table.refusal(int(bad[0]), f"{name} is {values[bad[0]]:g}; it must be 1 to {most}{unknown}")
             columns[variant] = values
-    if "matrix_instruction" in table.columns:
-        columns["matrix_rows"] = _matrix_rows(table)
+    if (name := f"{prefix}matrix_instruction") in table.columns:
+        columns["matrix_rows"] = _matrix_rows(table, name)
     return columns
 
 
-def _matrix_rows(table: MeasuredTable) -> Floats:
+def _matrix_rows(table: MeasuredTable, name: str) -> Floats:
     """Return the rows of each matrix instruction, such as 32 for ``32x32x2x1``; 0 for ``none``."""
-    texts, codes = np.unique(table.texts("matrix_instruction").astype(str), return_inverse=True)
+    texts, codes = np.unique(table.texts(name).astype(str), return_inverse=True)
     rows = []
     for code, text in enumerate(texts):
         number = re.match(r"\d{1,4}(?=x|$)", text)
         if not (number and int(number[0]) <= _MOST_ROWS) and text not in ("none", "", "-1"):
             row = int(np.flatnonzero(codes == code)[0])
-            raise table.refusal(row, f"matrix_instruction is {text!r:.40}; it must be like 32x32x2x1, or none")
+            raise table.refusal(row, f"{name} is {text!r:.40}; it must be like 32x32x2x1, or none")
         rows.append(float(number[0]) if number else 0.0)
     return np.array(rows)[codes]
 
@@ -310,6 +336,19 @@ def _kernels(table: MeasuredTable, columns: dict[str, Any], kept: Ints) -> tuple
         _, codes = np.unique(codes * (levels.max() + 1) + levels, return_inverse=True)
     numbers, first = np.unique(codes, return_index=True)
     return numbers, kept[first], codes
+
+
+def known_columns(columns: dict[str, Floats], rows: Ints) -> dict[str, Floats]:
+    """Return some rows of the columns of `Variants`, with defaults for unknown values.
+
+    Parameters
+    ----------
+    columns : dict of str to array
+        What `variant_columns` returned.
+    rows : array of int64
+        Rows.
+    """
+    return {name: _known(name, values[rows]) for name, values in columns.items()}
 
 
 def _known(name: str, values: Floats) -> Floats:

@@ -16,6 +16,8 @@ from replay.gemms.variant_times import VariantGrid
 #: Length of the covariance of shapes, in binary orders of m, n, k and batch, and distance of another layout.
 LENGTH: Final = 2.0
 _LAYOUT_DISTANCE: Final = 1.0e3
+#: Effects fade beyond this distance from every measured shape, in binary orders.
+_REACH: Final = 2.0
 #: Number of columns of `shape_features`.
 N_FEATURES: Final = 15
 #: Numbers in the matrices that are solved at one time.
@@ -116,9 +118,12 @@ class VariantEffects:
         features = np.clip(shape_features(gemm, grid), self.low, self.high)
         known = (candidate >= 0) & (candidate < len(self.slopes))
         rows = np.where(known, candidate, 0)
-        near = self.components @ shape_covariance(self.shapes, shape_place(gemm)[None, :])[:, 0]
+        place = shape_place(gemm)
+        near = self.components @ shape_covariance(self.shapes, place[None, :])[:, 0]
         own = np.einsum("ij,ij->i", features, self.slopes[rows]) + self.profiles[rows] @ near
-        return np.where(known, own, features @ self.general)
+        away = np.sqrt(((self.shapes - place)[:, :4] ** 2).sum(axis=1).min())
+        kept = np.exp(-0.5 * (max(away - _REACH, 0.0) / LENGTH) ** 2)
+        return np.asarray(kept * np.where(known, own, features @ self.general))
 
     def library(self, chosen: Ints, most: int) -> "VariantEffects":
         """Return the effects of some kernels, with a number of components at most.

@@ -67,7 +67,7 @@ class _Rows:
     over_best: Floats
 
 
-def _rows_of(candidates: MeasuredCandidates, device: Device) -> _Rows:
+def _rows_of(candidates: MeasuredCandidates) -> _Rows:
     """Return the quantities of each measurement, with the logarithms of the time and of the time over the best."""
     grids, features = [], []
     logs = np.log(candidates.time_ns)
@@ -76,7 +76,7 @@ def _rows_of(candidates: MeasuredCandidates, device: Device) -> _Rows:
     for number in np.unique(candidates.gemm_of):  # one evaluation a GEMM
         rows = candidates.gemm_of == number
         gemm = candidates.gemms[number]
-        grids.append(VariantGrid.of(gemm, candidates.variants.select(candidates.variant_of[rows]), device))
+        grids.append(VariantGrid.of(gemm, candidates.variants.select(candidates.variant_of[rows]), candidates.device))
         features.append(shape_features(gemm, grids[-1]))
     grid = VariantGrid(*(np.concatenate([getattr(g, f.name) for g in grids]) for f in fields(VariantGrid)))
     return _Rows(grid, np.concatenate(features), logs, logs - best[candidates.gemm_of])
@@ -86,30 +86,28 @@ def _select(grid: VariantGrid, rows: Ints) -> VariantGrid:
     return VariantGrid(*(getattr(grid, f.name)[rows] for f in fields(VariantGrid)))
 
 
-def fit_variants(candidates: MeasuredCandidates, device: Device, *, seed: int = 0) -> VariantModel:
+def fit_variants(candidates: MeasuredCandidates, *, seed: int = 0) -> VariantModel:
     """Fit constants and effects to measured candidates.
 
     Parameters
     ----------
     candidates : MeasuredCandidates
         Measurements; `Variants.candidate` numbers the effects.
-    device : Device
-        Device that was measured.
     seed : int
         Seed of the sample of rows that constants and slopes are fitted to.
 
     Raises
     ------
     InvalidInputError
-        There are fewer than two GEMMs.
+        There are fewer than two GEMMs or kernels.
     """
-    if len(np.unique(candidates.gemm_of)) < 2:
-        raise InvalidInputError(f"{candidates.source}: one GEMM only; a fit needs two or more")
-    rows = _rows_of(candidates, device)
+    if min(len(np.unique(numbers)) for numbers in (candidates.gemm_of, candidates.variant_of)) < 2:
+        raise InvalidInputError(f"{candidates.source}: one GEMM or kernel only; a fit needs two of each or more")
+    rows = _rows_of(candidates)
     random = np.random.default_rng(seed)
     near = np.flatnonzero(rows.over_best < np.log(_SLOWEST))
-    constants = _fit_constants(rows, _sample(near, candidates.gemm_of, _ROWS, random), device)
-    busy, _ = busy_ns(constants, rows.grid, device)
+    constants = _fit_constants(rows, _sample(near, candidates.gemm_of, _ROWS, random), candidates.device)
+    busy, _ = busy_ns(constants, rows.grid, candidates.device)
     floors = constants.floor_ns + constants.launch_ns + constants.split_ns * (rows.grid.split > 1)
     residual = rows.log_ns - np.log(floors + busy)
     low, high = rows.features.min(axis=0), rows.features.max(axis=0)
@@ -172,7 +170,7 @@ def _fit_slopes(rows: _Rows, candidates: MeasuredCandidates, residual: Floats, s
     return np.asarray(candidates.traits @ found.reshape(candidates.traits.shape[1], -1))
 
 
-def measured_times(model: VariantModel, candidates: MeasuredCandidates, device: Device, numbers: Ints) -> Floats:
+def measured_times(model: VariantModel, candidates: MeasuredCandidates, numbers: Ints) -> Floats:
     """Return the time that the model expects in each row of some GEMMs; NaN in the other rows.
 
     Parameters
@@ -181,8 +179,6 @@ def measured_times(model: VariantModel, candidates: MeasuredCandidates, device: 
         Model with the effects of the table's kernels.
     candidates : MeasuredCandidates
         Table.
-    device : Device
-        Device that was measured.
     numbers : array of int64
         GEMMs to predict.
     """
@@ -190,7 +186,7 @@ def measured_times(model: VariantModel, candidates: MeasuredCandidates, device: 
     for number in numbers:  # one evaluation a GEMM
         rows = candidates.gemm_of == number
         variants = candidates.variants.select(candidates.variant_of[rows])
-        times[rows] = model.measured_ns(candidates.gemms[number], variants, device)
+        times[rows] = model.measured_ns(candidates.gemms[number], variants, candidates.device)
     return times
 
 
@@ -238,15 +234,13 @@ def _families(places: Floats, reach: float) -> Ints:
         labels = linked
 
 
-def held_out_times(candidates: MeasuredCandidates, device: Device, fold_of: Ints, *, seed: int = 0) -> Floats:
+def held_out_times(candidates: MeasuredCandidates, fold_of: Ints, *, seed: int = 0) -> Floats:
     """Return the time of each row, predicted by a fit without the GEMMs of its fold.
 
     Parameters
     ----------
     candidates : MeasuredCandidates
         Table.
-    device : Device
-        Device that was measured.
     fold_of : array of int64
         Fold of each GEMM.
     seed : int
@@ -255,8 +249,8 @@ def held_out_times(candidates: MeasuredCandidates, device: Device, fold_of: Ints
     times = np.full(len(candidates.time_ns), np.nan)
     for fold in np.unique(fold_of):
         left_out = np.flatnonzero(fold_of == fold)
-        model = fit_variants(candidates.of_gemms(np.flatnonzero(fold_of != fold)), device, seed=seed)
-        predicted = measured_times(model, candidates, device, left_out)
+        model = fit_variants(candidates.of_gemms(np.flatnonzero(fold_of != fold)), seed=seed)
+        predicted = measured_times(model, candidates, left_out)
         times = np.where(np.isnan(times), predicted, times)
     return times
 
@@ -303,15 +297,13 @@ def library_rows(candidates: MeasuredCandidates, expected_ns: Floats, *, most: i
     return np.sort(np.array(chosen))
 
 
-def fit_library(candidates: MeasuredCandidates, device: Device, *, most: int = 160) -> VariantFit:
+def fit_library(candidates: MeasuredCandidates, *, most: int = 160) -> VariantFit:
     """Fit a table of candidates and return the kernels that a library keeps, with their model.
 
     Parameters
     ----------
     candidates : MeasuredCandidates
         Table, of GEMMs of one type.
-    device : Device
-        Device that was measured.
     most : int
         Most kernels.
 
@@ -323,8 +315,8 @@ def fit_library(candidates: MeasuredCandidates, device: Device, *, most: int = 1
     types = sorted({gemm.dtype for gemm in candidates.gemms})
     if len(types) > 1:
         raise InvalidInputError(f"{candidates.source}: GEMMs of {' and '.join(types)}; give a table for each type")
-    model = fit_variants(candidates, device)
-    expected = measured_times(model, candidates, device, np.unique(candidates.gemm_of))
+    model = fit_variants(candidates)
+    expected = measured_times(model, candidates, np.unique(candidates.gemm_of))
     chosen = library_rows(candidates, expected, most=most)
     assert model.effects is not None
     effects = model.effects.library(chosen, _COMPONENTS)
@@ -333,4 +325,4 @@ def fit_library(candidates: MeasuredCandidates, device: Device, *, most: int = 1
         f"{candidates.source}: {len(candidates.time_ns):,} times of {len(candidates.variants):,} candidates on "
         f"{len(candidates.gemms)} GEMMs"
     )
-    return VariantFit(device, types[0], variants, VariantModel(model.constants, effects), source)
+    return VariantFit(candidates.device, types[0], variants, VariantModel(model.constants, effects), source)

@@ -22,7 +22,7 @@ from replay.calibration.files import CalibrationFile, CalibrationLayout
 from replay.costs.products import TILES
 from replay.gemms.effects import VariantEffects
 from replay.gemms.gemm import Gemm
-from replay.gemms.variant_times import VariantConstants, VariantGrid, busy_ns
+from replay.gemms.variant_times import VariantConstants, VariantGrid, busy_ns, least_ns
 from replay.gemms.variants import Variants
 from replay.graph.operators import DTYPE_BYTES
 
@@ -100,7 +100,8 @@ class VariantModel:
         Notes
         -----
         ``T = (floor + busy(units, cache)) * exp(effect(gemm, variant))``, with `busy_ns` of
-        `replay.gemms.variant_times`. The effect does not depend on units and cache.
+        `replay.gemms.variant_times`, and at least the time of the arithmetic at the peak. The effect does not depend on
+        units and cache.
 
         Examples
         --------
@@ -117,13 +118,18 @@ class VariantModel:
             raise InvalidInputError(f"a cache share of {cache_share}: give a number above 0, at most 1")
         grid = VariantGrid.of(gemm, variants, device, units=units, cache_share=cache_share)
         busy, arithmetic = busy_ns(self.constants, grid, device)
-        factor = self._factors(gemm, variants, device)
+        factor, least = self._factors(gemm, variants, device), least_ns(grid, device)
         floor = self.constants.floor_ns + self.constants.split_ns * (variants.global_split > 1)
         resident = np.maximum(np.floor(np.minimum(grid.resident, self.constants.resident)), 1.0)
         return VariantCosts(
-            (floor + busy) * factor, arithmetic * factor, grid.memory_bytes, grid.kept_bytes, grid.requested_bytes,
-            variants.workgroups(gemm), resident,
-        )  # fmt: skip
+            time_ns=np.maximum((floor + busy) * factor, least),
+            arithmetic_ns=np.maximum(arithmetic * factor, least),
+            memory_bytes=grid.memory_bytes,
+            footprint_bytes=grid.kept_bytes,
+            operand_bytes=grid.requested_bytes,
+            workgroups=variants.workgroups(gemm),
+            resident=resident,
+        )
 
     def measured_ns(self, gemm: Gemm, variants: Variants, device: Device) -> Floats:
         """Return the time that a table of candidates records: that of the whole device, with the launch.

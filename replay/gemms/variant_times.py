@@ -177,6 +177,11 @@ def compute_cycles(constants: VariantConstants | Any, grid: VariantGrid) -> Floa
     return np.asarray(full * cycles(resident) + np.where(last > 0, cycles(last), 0.0))
 
 
+def least_ns(grid: VariantGrid, device: Device) -> Floats:
+    """Return the time of the busiest compute unit at its peak, which no kernel falls below, ns."""
+    return np.asarray(grid.on_unit * grid.steps * grid.flop_cycles / clock_hz(device) * 1e9)
+
+
 def busy_ns(constants: VariantConstants | Any, grid: VariantGrid, device: Device) -> tuple[Floats, Floats]:
     """Return the time of the variants without floor and launch, and its part without memory, ns.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from msgspec.structs import asdict as asdict_of
 
-from profilers.devices.catalogue import DTYPES, device_of_file, find_device
+from profilers.devices.catalogue import DTYPES, find_device
 from profilers.files import file_to_write, is_folder
 from replay.contention import calibrate_contention, read_contention, write_contention_fit
 from replay.contention.reading import TABLE
@@ -173,10 +173,9 @@ def gemms(table: str, output: str, device: str | None, dtype: str | None, most: 
     """
     target = file_to_write(Path(output))
     with working("reading candidates"):
-        candidates = read_candidates(table, dtype)
-    measured = device_of_file(Path(table), device) if device is None else find_device(device)
+        candidates = read_candidates(table, device, dtype)
     with working(f"fitting {len(candidates.time_ns):,} times"):
-        fit = fit_library(candidates, measured, most=most)
+        fit = fit_library(candidates, most=most)
     write_variant_fit(target, fit)
     print_lines(
         f"fitted to {fit.source}, on {fit.device.name}; {len(fit.variants)} kernels are kept; rows without a time: "

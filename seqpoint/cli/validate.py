@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from profilers.devices.catalogue import DTYPES
 from profilers.errors import NotFoundError
 from profilers.files import file_to_write
 from seqpoint import front_door
@@ -193,6 +194,9 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
     {
         "calibration": _option("--calibration", "Fits of `seqpoint calibrate` to score.", **_FILE),
         "device": _option("--device", "Measured device, if neither column nor file name says it.", metavar="NAME"),
+        "dtype": _option(
+            "--dtype", "Type of the operands, if neither column nor file name says it.", type=click.Choice(list(DTYPES))
+        ),
         "fabric": _fabric_option,
         "halves": _option("--halves", "Also fit one half of each table and score the other.", is_flag=True),
         "refit": _option("--refit", "Fit three quarters of the measurements first; score the rest.", is_flag=True),

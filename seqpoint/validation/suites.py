@@ -42,6 +42,7 @@ SUITES: Mapping[str, str] = MappingProxyType(
         "replay": "Step times of replayed traces.",
         "contention": "Kernels that ran side by side on a device.",
         "occupancy": "Passes of kernels by the workgroups on a compute unit.",
+        "gemms": "Candidate kernels of GEMMs that a fit did not see.",
         "memory": "Caches and DRAM, against another simulator.",
         "published": "What papers report, against our models of their set-ups.",
         "intervals": "Intervals of projections, on jobs that were measured twice.",
@@ -81,6 +82,8 @@ class SuiteOptions:
         File of fitted costs to score in place of the shipped ones.
     device : str, optional
         Name of the device that was measured, if neither a column nor the name of the file says it.
+    dtype : str, optional
+        Type of the operands, if neither a column nor the name of the file says it.
     fabric : str, optional
         Connection of the devices of a node, one of `replay.costs.collectives.FABRICS`.
     node_devices : int
@@ -103,6 +106,7 @@ class SuiteOptions:
 
     calibration: str | None = None
     device: str | None = None
+    dtype: str | None = None
     fabric: str | None = None
     node_devices: int = 8
     models: str | None = None
