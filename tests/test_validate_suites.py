@@ -41,8 +41,8 @@ def measurements(root: Path) -> Path:
 
 def test_the_table_holds_every_suite_of_the_contract() -> None:
     assert list(SUITES) == [
-        "kernels", "collectives", "models", "training", "selection", "replay", "contention", "occupancy", "memory",
-        "published", "intervals", "audit",
+        "kernels", "collectives", "models", "training", "selection", "replay", "contention", "occupancy", "gemms",
+        "memory", "published", "intervals", "audit",
     ]  # fmt: skip
     known = {field.name for field in fields(SuiteOptions)}
     for name in SUITES:
@@ -77,7 +77,18 @@ def test_only_some_unused_files_are_named_unless_all_are_asked_for(tmp_path: Pat
 
 @pytest.mark.parametrize(
     "suite",
-    ["kernels", "collectives", "models", "training", "selection", "contention", "occupancy", "memory", "replay"],
+    [
+        "kernels",
+        "collectives",
+        "models",
+        "training",
+        "selection",
+        "contention",
+        "occupancy",
+        "gemms",
+        "memory",
+        "replay",
+    ],
 )
 def test_a_folder_without_anything_that_a_suite_knows_is_refused(tmp_path: Path, suite: str) -> None:
     (tmp_path / "notes.txt").write_text("nothing measured")
@@ -85,7 +96,9 @@ def test_a_folder_without_anything_that_a_suite_knows_is_refused(tmp_path: Path,
     assert isinstance(shown.exception, NotFoundError) and str(shown.exception).startswith(f"{tmp_path}: holds no ")
 
 
-@pytest.mark.parametrize("suite", ["kernels", "collectives", "models", "training", "contention", "occupancy", "memory"])
+@pytest.mark.parametrize(
+    "suite", ["kernels", "collectives", "models", "training", "contention", "occupancy", "gemms", "memory"]
+)
 def test_a_suite_that_ships_nothing_says_so(suite: str) -> None:
     shown = run(suite)
     assert isinstance(shown.exception, NotFoundError) and str(shown.exception).startswith("the project ships no ")

@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from seqpoint.validation.gemms import candidate_rows, read_candidates, read_winners, winner_ranks
+from replay.gemms import read_candidates
+from seqpoint.validation.gemms import candidate_rows, read_winners, winner_ranks
 
 TABLES = ("tensile_candidates_mi100_f32.parquet", "tensile_candidates_vega20_f16.parquet")
 WINNERS = "rocblas_mi100_cu_efficiency.parquet"

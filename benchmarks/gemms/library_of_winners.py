@@ -29,7 +29,7 @@ def library(data: Path, fits: Path) -> VariantFit:
     rows = np.flatnonzero((table.texts("dtype_in") == "f16") & (columns["matrix_rows"] > 0))
     names = [name for name in columns if name != "lds_bytes"]
     _, first = np.unique(np.column_stack([columns[name][rows] for name in names]), axis=0, return_index=True)
-    variants = Variants.of(**known_columns(columns, rows[first]))  # type: ignore[arg-type]
+    variants = Variants.of(**known_columns(columns, rows[first]))
     source = f"{WINNERS}: {len(first)} kernels of FP16; constants of {fitted.source}"
     numbered = replace(variants, candidate=np.full(len(variants), -1))
     return VariantFit(fitted.device, "fp16", numbered, VariantModel(fitted.model.constants), source)

@@ -239,7 +239,7 @@ def _device(table: MeasuredTable, device: str | None) -> Device:
         return find_device(device)
     if "device" not in table.columns:
         return device_of_file(table.file, None)
-    devices = {found.name: found for found in table.devices(table.texts("device")).values()}
+    devices = {named.name: named for named in table.devices(table.texts("device")).values()}
     if len(devices) > 1:
         raise InvalidInputError(f"{table.file}: devices are {', '.join(sorted(devices))}; give a table for each")
     return next(iter(devices.values()))
@@ -281,7 +281,7 @@ def _matrix_rows(table: MeasuredTable, name: str) -> Floats:
     """Return the rows of each matrix instruction, such as 32 for ``32x32x2x1``; 0 for ``none``."""
     texts, codes = np.unique(table.texts(name).astype(str), return_inverse=True)
     rows = []
-    for code, text in enumerate(texts):
+    for code, text in enumerate(map(str, texts)):
         number = re.match(r"\d{1,4}(?=x|$)", text)
         if not (number and int(number[0]) <= _MOST_ROWS) and text not in ("none", "", "-1"):
             row = int(np.flatnonzero(codes == code)[0])

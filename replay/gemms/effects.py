@@ -37,7 +37,7 @@ def shape_features(gemm: Gemm, grid: VariantGrid) -> Floats:
     )  # fmt: skip
 
 
-def shape_place(gemm: Gemm) -> Floats:
+def shape_coordinates(gemm: Gemm) -> Floats:
     """Return the coordinates of a GEMM among shapes: binary orders of m, n, k, batch, and its layout."""
     sizes = [np.log2(size) for size in (gemm.m, gemm.n, gemm.k, gemm.batch)]
     return np.array([*sizes, _LAYOUT_DISTANCE * gemm.transpose_a, _LAYOUT_DISTANCE * gemm.transpose_b])
@@ -66,7 +66,7 @@ class VariantEffects:
     slopes : array of float64, shape (c, 15)
         Weights of the features for each kernel.
     shapes : array of float64, shape (s, 6)
-        `shape_place` of the measured GEMMs.
+        `shape_coordinates` of the measured GEMMs.
     profiles : array of float64, shape (c, p)
         Weights of the components for each kernel.
     components : array of float64, shape (p, s)
@@ -118,12 +118,12 @@ class VariantEffects:
         features = np.clip(shape_features(gemm, grid), self.low, self.high)
         known = (candidate >= 0) & (candidate < len(self.slopes))
         rows = np.where(known, candidate, 0)
-        place = shape_place(gemm)
-        near = self.components @ shape_covariance(self.shapes, place[None, :])[:, 0]
-        own = np.einsum("ij,ij->i", features, self.slopes[rows]) + self.profiles[rows] @ near
-        away = np.sqrt(((self.shapes - place)[:, :4] ** 2).sum(axis=1).min())
+        point = shape_coordinates(gemm)
+        near = self.components @ shape_covariance(self.shapes, point[None, :])[:, 0]
+        measured = np.einsum("ij,ij->i", features, self.slopes[rows]) + self.profiles[rows] @ near
+        away = np.sqrt(((self.shapes - point)[:, :4] ** 2).sum(axis=1).min())
         kept = np.exp(-0.5 * (max(away - _REACH, 0.0) / LENGTH) ** 2)
-        return np.asarray(kept * np.where(known, own, features @ self.general))
+        return np.asarray(kept * np.where(known, measured, features @ self.general))
 
     def library(self, chosen: Ints, most: int) -> "VariantEffects":
         """Return the effects of some kernels, with a number of components at most.
@@ -152,7 +152,7 @@ def kernel_effects(residuals: Floats, noise: Floats, shapes: Floats) -> Floats:
     noise : array of float64, shape (c, s)
         Variance of each residual.
     shapes : array of float64, shape (s, 6)
-        `shape_place` of the shapes.
+        `shape_coordinates` of the shapes.
     """
     measured = np.isfinite(residuals)
     weights = np.zeros(residuals.shape)

@@ -18,7 +18,7 @@ from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
 from replay.gemms.candidates import MeasuredCandidates
-from replay.gemms.effects import VariantEffects, kernel_effects, shape_features, shape_place
+from replay.gemms.effects import VariantEffects, kernel_effects, shape_coordinates, shape_features
 from replay.gemms.gemm import Gemm
 from replay.gemms.variant_model import VariantFit, VariantModel
 from replay.gemms.variant_times import VariantConstants, VariantGrid, busy_ns
@@ -113,7 +113,7 @@ def fit_variants(candidates: MeasuredCandidates, *, seed: int = 0) -> VariantMod
     low, high = rows.features.min(axis=0), rows.features.max(axis=0)
     slopes = _fit_slopes(rows, candidates, residual, _sample(near, candidates.gemm_of, _ROWS_OF_SLOPES, random))
     residual = residual - np.einsum("ij,ij->i", rows.features, slopes[candidates.variant_of])
-    shapes = np.array([shape_place(gemm) for gemm in candidates.gemms])
+    shapes = np.array([shape_coordinates(gemm) for gemm in candidates.gemms])
     table = np.full((len(candidates.variants), len(shapes)), np.nan)
     noise = np.full(table.shape, np.inf)
     at = (candidates.variant_of, candidates.gemm_of)
@@ -166,8 +166,8 @@ def _fit_slopes(rows: _Rows, candidates: MeasuredCandidates, residual: Floats, s
     scale = _RIDGE * len(sample) / _ROWS_OF_SLOPES
     design *= weights[:, None]
     squares = (design.T @ design).astype(float) + scale * np.eye(design.shape[1])
-    found = np.linalg.solve(squares, (design.T @ (weights * residual[sample])).astype(float))
-    return np.asarray(candidates.traits @ found.reshape(candidates.traits.shape[1], -1))
+    solution = np.linalg.solve(squares, (design.T @ (weights * residual[sample])).astype(float))
+    return np.asarray(candidates.traits @ solution.reshape(candidates.traits.shape[1], -1))
 
 
 def measured_times(model: VariantModel, candidates: MeasuredCandidates, numbers: Ints) -> Floats:
@@ -209,12 +209,12 @@ def folds_of(gemms: tuple[Gemm, ...], *, families: bool, folds: int = 5) -> Ints
     >>> folds_of(gemms, families=True, folds=3).tolist()
     [0, 0, 1, 2]
     """
-    places = np.array([shape_place(gemm)[:4] for gemm in gemms])
+    coordinates = np.array([shape_coordinates(gemm)[:4] for gemm in gemms])
     labels = np.arange(len(gemms))
     if families:
-        labels = _families(places, 1.01)
+        labels = _families(coordinates, 1.01)
         if 2 * np.bincount(labels).max() > len(gemms):
-            labels = _families(places, 0.6)
+            labels = _families(coordinates, 0.6)
     names, counts = np.unique(labels, return_counts=True)
     fold_of, filled = {}, np.zeros(min(folds, len(names)))
     for at in np.argsort(-counts, kind="stable"):  # a few hundred families
@@ -223,12 +223,12 @@ def folds_of(gemms: tuple[Gemm, ...], *, families: bool, folds: int = 5) -> Ints
     return np.array([fold_of[label] for label in labels])
 
 
-def _families(places: Floats, reach: float) -> Ints:
-    """Return for each place the first place that a chain of steps within `reach` leads to."""
-    near = np.abs(places[:, None] - places[None]).sum(-1) <= reach
-    labels = np.arange(len(places))
+def _families(coordinates: Floats, reach: float) -> Ints:
+    """Return for each shape the first shape that a chain of steps within `reach` leads to."""
+    near = np.abs(coordinates[:, None] - coordinates[None]).sum(-1) <= reach
+    labels = np.arange(len(coordinates))
     while True:
-        linked = np.where(near, labels[None, :], len(places)).min(axis=1)
+        linked = np.where(near, labels[None, :], len(coordinates)).min(axis=1)
         if (linked == labels).all():
             return labels
         labels = linked

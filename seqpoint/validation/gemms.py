@@ -112,10 +112,8 @@ def candidate_scores(candidates: MeasuredCandidates, expected_ns: Floats) -> lis
         measured, expected = candidates.time_ns[rows], expected_ns[rows]
         best, chosen = measured.argmin(), expected.argmin()
         spearman = float(spearmanr(expected, measured).statistic) if len(rows) > 1 and np.ptp(measured) > 0 else np.nan
-        times = (measured[best], expected[best], measured[chosen], expected[chosen])
-        best_ns, expected_ns, chosen_ns, promised_ns = map(float, times)
-        gemm = candidates.gemms[number]
-        scores.append(CandidateScore(gemm, best_ns, expected_ns, chosen_ns, promised_ns, spearman))
+        times = [float(t) for t in (measured[best], expected[best], measured[chosen], expected[chosen])]
+        scores.append(CandidateScore(candidates.gemms[number], times[0], times[1], times[2], times[3], spearman))
     return scores
 
 
