@@ -2,13 +2,16 @@
 
 Read in this order: `gemm` (a GEMM and its operands), `variants` (tiles, splits and the resources of a kernel),
 `variant_times` (their physics), `effects` (what measurements add to it), `variant_model` (the time and the demands of a
-variant on a share of a device, and the libraries of devices), `candidates` (tables of measured kernels) and `fitting`.
-It implements GOLDYLOC (arXiv 2409.02227).
+variant on a share of a device, and the libraries of devices), `candidates` (tables of measured kernels) and `fitting`;
+then `concurrency` (kernels side by side in the engine) and `go_kernels` (the variants that are best side by side). It
+implements GOLDYLOC (arXiv 2409.02227).
 """
 
 from replay.gemms.candidates import MeasuredCandidates, read_candidates
+from replay.gemms.concurrency import concurrent_ns, variant_columns
 from replay.gemms.fitting import fit_library, fit_variants
 from replay.gemms.gemm import Gemm
+from replay.gemms.go_kernels import DEGREES, GoKernel, GoMix, go_kernel, go_kernels, go_mix
 from replay.gemms.variant_model import (
     VariantCosts,
     VariantFit,
@@ -20,16 +23,24 @@ from replay.gemms.variant_model import (
 from replay.gemms.variants import Variants
 
 __all__ = [
+    "DEGREES",
     "Gemm",
+    "GoKernel",
+    "GoMix",
     "MeasuredCandidates",
     "VariantCosts",
     "VariantFit",
     "VariantModel",
     "Variants",
+    "concurrent_ns",
     "fit_library",
     "fit_variants",
+    "go_kernel",
+    "go_kernels",
+    "go_mix",
     "library_of",
     "read_candidates",
     "read_variant_fit",
+    "variant_columns",
     "write_variant_fit",
 ]

@@ -48,6 +48,8 @@ class VariantCosts:
         Workgroups of the kernel.
     resident : array of float64
         Workgroups that one compute unit holds at once.
+    floor_ns, memory_ns : array of float64
+        The part of the time before the first workgroup starts, and that of `memory_bytes` at the delivered bandwidth.
     """
 
     time_ns: Floats
@@ -57,6 +59,8 @@ class VariantCosts:
     operand_bytes: Floats
     workgroups: Ints
     resident: Floats
+    floor_ns: Floats
+    memory_ns: Floats
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,7 @@ class VariantModel:
         factor, least = self._factors(gemm, variants, device), least_ns(grid, device)
         floor = self.constants.floor_ns + self.constants.split_ns * (variants.global_split > 1)
         resident = np.maximum(np.floor(np.minimum(grid.resident, self.constants.resident)), 1.0)
+        delivered = device.memory_bytes_per_s * self.constants.memory_efficiency
         return VariantCosts(
             time_ns=np.maximum((floor + busy) * factor, least),
             arithmetic_ns=np.maximum(arithmetic * factor, least),
@@ -129,6 +134,8 @@ class VariantModel:
             operand_bytes=grid.requested_bytes,
             workgroups=variants.workgroups(gemm),
             resident=resident,
+            floor_ns=floor * factor,
+            memory_ns=grid.memory_bytes / delivered * 1e9,
         )
 
     def measured_ns(self, gemm: Gemm, variants: Variants, device: Device) -> Floats:

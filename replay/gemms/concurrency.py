@@ -1,0 +1,391 @@
+"""GEMMs side by side on a device, as a small graph of the engine.
+
+`variant_columns` describes a kernel variant as one task. That is enough beside other kernels, but its last wave of
+workgroups is rounded up with the kernel: two kernels of 1.5 waves take 3.5 rounds, where a device that fills the first
+one's tail with the second takes 3. `concurrent_ns` therefore cuts each kernel into slices of a few workgroups, which
+the engine dispatches in order. Many sets are simulated at once, each on a device of its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from profilers.devices.catalogue import DTYPES, Device
+from profilers.errors import InvalidInputError
+from profilers.trace.arrays import Floats, Ints
+from profilers.trace.kernels import CLASSES
+from replay.calibration.parameters import Parameters
+from replay.costs.products import SHARPNESS, cache_bytes
+from replay.engine.engine import simulate
+from replay.gemms.gemm import Gemm
+from replay.gemms.variant_model import VariantCosts, VariantModel, library_of
+from replay.gemms.variants import Variants
+from replay.graph.assembly import Assembly
+
+#: Slices of a wave of workgroups.
+_SLICES: Final = 8
+#: So small a share of the cache keeps no operand between uses.
+_NO_CACHE: Final = 1e-6
+#: Share of accesses that a cache serves at most; the engine wants less than 1.
+_MAX_HIT_SHARE: Final = 0.99
+
+#: Columns of `replay.graph.assembly.Assembly.tasks`.
+TaskColumns: TypeAlias = dict[str, npt.NDArray[np.float64] | npt.NDArray[np.int64] | int]
+
+
+@dataclass(frozen=True)
+class KernelTimes:
+    """Kernels whose workgroups run in waves: columns of equal length n, one row a kernel.
+
+    Parameters
+    ----------
+    floor_ns : array of float64
+        Time before the first workgroup starts, on no compute unit.
+    workgroups : array of int64
+        Workgroups.
+    units : array of int64
+        Compute units of the device; each runs one workgroup of a wave.
+    round_ns, last_ns : array of float64
+        Time of a whole wave, and of the last wave, which may fill less of the device.
+    needed : array of float64
+        Share of the units that it occupies with which it runs at full rate.
+    hbm, l2 : array of float64
+        Share of memory's and of the cache's bandwidth that a whole wave draws.
+    last_hbm, last_l2 : array of float64
+        The same for the last wave.
+    footprint, hit_share : array of float64
+        Share of the last-level cache that its operands fill, and share of accesses that this cache serves.
+    """
+
+    floor_ns: Floats
+    workgroups: Ints
+    units: Ints
+    round_ns: Floats
+    last_ns: Floats
+    needed: Floats
+    hbm: Floats
+    l2: Floats
+    last_hbm: Floats
+    last_l2: Floats
+    footprint: Floats
+    hit_share: Floats
+
+    def __len__(self) -> int:
+        """Return the number of kernels."""
+        return len(self.workgroups)
+
+    @property
+    def rounds(self) -> Ints:
+        """Rounds of workgroups of each kernel on the whole device, its last wave included."""
+        return -(-self.workgroups // self.units)
+
+    @property
+    def alone_ns(self) -> Floats:
+        """Duration of each kernel alone on the device."""
+        return np.asarray(self.floor_ns + (self.rounds - 1) * self.round_ns + self.last_ns)
+
+    def select(self, rows: npt.ArrayLike) -> "KernelTimes":
+        """Return some of the kernels, by row numbers or a mask."""
+        return KernelTimes(*(getattr(self, field.name)[np.atleast_1d(rows)] for field in fields(self)))
+
+    def joined(self, *others: "KernelTimes") -> "KernelTimes":
+        """Return these kernels and those of `others`, in this order."""
+        return KernelTimes(*(np.concatenate([getattr(each, f.name) for each in (self, *others)]) for f in fields(self)))
+
+
+@dataclass(frozen=True)
+class GemmDevice:
+    """A device with the model of its GEMM kernels, and the parameters of contention.
+
+    Parameters
+    ----------
+    device : Device
+        Device.
+    model : VariantModel
+        Model of the time and the traffic of kernels.
+    parameters : Parameters
+        Parameters of the contention model.
+    """
+
+    device: Device
+    model: VariantModel
+    parameters: Parameters
+
+    @property
+    def units(self) -> int:
+        """Compute units of the device."""
+        return self.device.compute_units
+
+    def times(self, gemm: Gemm, variants: Variants, on_unit: npt.ArrayLike = 0) -> KernelTimes:
+        """Return kernel variants by waves of workgroups.
+
+        Parameters
+        ----------
+        gemm : Gemm
+            GEMM that the variants compute.
+        variants : Variants
+            Kernels, n of them.
+        on_unit : int or array of int64, shape (n,)
+            Workgroups that a compute unit runs in all, those of other kernels included; 0 for those of the kernel.
+
+        Notes
+        -----
+        A unit that runs several workgroups at once hides their latency, also if they belong to several kernels. With
+        X workgroups on a unit, the arithmetic of a wave therefore takes ``A(X) / X``, and A(X) is the model's on
+        ``workgroups / X`` units. A wave takes ``(a**p + m**p) ** (1 / p)``, with its arithmetic a and its memory
+        traffic m, scaled so that the waves of the kernel alone take the time of the model. Its demand on memory is
+        capped at 1: then memory alone rules it.
+        """
+        costs = self.model.costs(gemm, variants, self.device)
+        waves = costs.workgroups / self.units
+        rounds = np.ceil(waves)
+        last = waves - rounds + 1.0
+        floor = np.minimum(costs.floor_ns, costs.time_ns)
+        memory = costs.memory_ns / waves
+        alone = costs.arithmetic_ns / rounds
+        busy = (rounds - 1.0) * _norm(alone, memory) + _norm(alone, memory * last)
+        scale = (costs.time_ns - floor) / busy
+        each = self._wave_ns(gemm, variants, np.maximum(rounds, on_unit))
+        full, tail = _norm(each, memory) * scale, _norm(each, memory * last) * scale
+        cache = self._cache_ns(costs.operand_bytes) / waves
+        footprint, hit_share = self._cache_use(gemm, variants, costs)
+        return KernelTimes(
+            floor_ns=floor,
+            workgroups=costs.workgroups,
+            units=np.full(len(variants), self.units),
+            round_ns=full,
+            last_ns=tail,
+            needed=self._needed(each / _norm(each, memory)),
+            hbm=np.minimum(memory / full, 1.0),
+            l2=np.minimum(cache / full, 1.0),
+            last_hbm=np.minimum(memory * last / tail, 1.0),
+            last_l2=np.minimum(cache * last / tail, 1.0),
+            footprint=footprint,
+            hit_share=hit_share,
+        )
+
+    def columns(self, gemm: Gemm, variants: Variants) -> TaskColumns:
+        """Return kernel variants as tasks; as `variant_columns`."""
+        costs = self.model.costs(gemm, variants, self.device)
+        occupies = np.minimum(costs.workgroups / self.units, 1.0)
+        footprint, hit_share = self._cache_use(gemm, variants, costs)
+        return {
+            "duration_ns": costs.time_ns,
+            "class_": CLASSES.index("gemm"),
+            "dtype": tuple(DTYPES).index(gemm.dtype),
+            "cu": occupies * self._needed(costs.arithmetic_ns / costs.time_ns),
+            "occupies": occupies,
+            "hbm": np.minimum(costs.memory_ns / costs.time_ns, 1.0),
+            "l2": np.minimum(self._cache_ns(costs.operand_bytes) / costs.time_ns, 1.0),
+            "workgroups": costs.workgroups,
+            "waves": costs.workgroups / self.units,
+            "residency": costs.resident,
+            "footprint": footprint,
+            "hit_share": hit_share,
+        }
+
+    def _wave_ns(self, gemm: Gemm, variants: Variants, on_unit: Floats) -> Floats:
+        """Return the arithmetic of a wave if a unit runs `on_unit` workgroups in all."""
+        shares = np.maximum(np.ceil(variants.workgroups(gemm) / on_unit), 1.0).astype(np.int64)
+        arithmetic = np.empty(len(variants))
+        for units in np.unique(shares).tolist():  # a few: most variants have a like number of workgroups
+            chosen = shares == units
+            costs = self.model.costs(gemm, variants.select(chosen), self.device, units=min(units, self.units))
+            arithmetic[chosen] = costs.arithmetic_ns / np.ceil(costs.workgroups / units)
+        return arithmetic
+
+    def _needed(self, busy: Floats) -> Floats:
+        """Return the share of its units that a kernel needs whose arithmetic takes the share `busy` of its time."""
+        return np.minimum(np.maximum(busy, self.parameters["cu_share_saturating_memory"]), 1.0)
+
+    def _cache_ns(self, requested_bytes: Floats) -> Floats:
+        """Return the time that the last-level cache needs for these bytes at its peak."""
+        bandwidth = self.parameters["l2_bandwidth_ratio"] * self.device.memory_bytes_per_s
+        return requested_bytes / bandwidth * 1e9
+
+    def _cache_use(self, gemm: Gemm, variants: Variants, costs: VariantCosts) -> tuple[Floats, Floats]:
+        """Return footprints as a share of the last-level cache, and the share of accesses that the cache saves."""
+        without = self.model.costs(gemm, variants, self.device, cache_share=_NO_CACHE).memory_bytes
+        footprint = np.minimum(costs.footprint_bytes / cache_bytes(self.device), 1.0)
+        saved = 1.0 - costs.memory_bytes / np.maximum(without, costs.memory_bytes)
+        return footprint, np.minimum(saved, _MAX_HIT_SHARE)
+
+
+def variant_columns(
+    gemm: Gemm, variants: Variants, *, device: Device, parameters: Parameters, model: VariantModel | None = None
+) -> TaskColumns:
+    """Return kernel variants as columns of `replay.graph.assembly.Assembly.tasks`, a task each.
+
+    Parameters
+    ----------
+    gemm : Gemm
+        GEMM that the variants compute.
+    variants : Variants
+        Kernels, n of them.
+    device : Device
+        Device that they run on.
+    parameters : Parameters
+        Parameters of the contention model.
+    model : VariantModel, optional
+        Model of their time and traffic; by default that of the device's library.
+
+    Returns
+    -------
+    dict
+        Arrays of length n or one value for all. `occupies` is the share of units that workgroups fill, `cu` the part
+        of it that arithmetic needs, at least `cu_share_saturating_memory`. `hbm` is a share of what memory delivers,
+        `l2` of `l2_bandwidth_ratio` times the peak of memory. `hit_share` counts accesses that the cache saves while
+        it keeps an operand's panel: without the cache, memory moves ``1 / (1 - hit_share)`` times as much.
+
+    Examples
+    --------
+    >>> from profilers.devices import find_device
+    >>> from replay.costs.shipped import load_parameters
+    >>> variants = Variants.of(tile_m=[128, 64], tile_n=[128, 64])
+    >>> options = {"device": find_device("MI100"), "parameters": load_parameters()}
+    >>> variant_columns(Gemm(1024, 1024, 1024), variants, **options)["workgroups"].tolist()
+    [64, 256]
+    """
+    model = model or library_of(device, gemm.dtype)[1]
+    return GemmDevice(device, model, parameters).columns(gemm, variants)
+
+
+def concurrent_ns(
+    kernels: Sequence[tuple[Gemm, Variants]],
+    *,
+    device: Device,
+    parameters: Parameters,
+    model: VariantModel | None = None,
+) -> float:
+    """Return the time from the common start of kernels to the end of the last, ns.
+
+    Parameters
+    ----------
+    kernels : sequence of (Gemm, Variants)
+        GEMMs, each with the variant, one row, that computes it. They are dispatched in this order.
+    device, parameters, model
+        As for `variant_columns`.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no kernel, or a GEMM has several variants.
+
+    Examples
+    --------
+    Two kernels of 60 workgroups each fill a device of 120 compute units together:
+
+    >>> from profilers.devices import find_device
+    >>> from replay.costs.shipped import load_parameters
+    >>> half = (Gemm(640, 768, 4096), Variants.of(tile_m=64, tile_n=128))
+    >>> options = {"device": find_device("MI100"), "parameters": load_parameters()}
+    >>> concurrent_ns([half, half], **options) / concurrent_ns([half], **options)
+    1.0
+    """
+    if not kernels or any(len(variant) != 1 for _, variant in kernels):
+        raise InvalidInputError("GEMMs side by side: give one variant for each GEMM, and a GEMM at least")
+    workgroups = sum(int(variant.workgroups(gemm)[0]) for gemm, variant in kernels)
+    on_unit = -(-workgroups // device.compute_units)
+    times = [
+        GemmDevice(device, model or library_of(device, gemm.dtype)[1], parameters).times(gemm, variant, on_unit)
+        for gemm, variant in kernels
+    ]
+    return float(sets_ns(times[0].joined(*times[1:]), np.arange(len(times))[None])[0])
+
+
+def sets_ns(kernels: KernelTimes, sets: Ints) -> Floats:
+    """Return the time of each set of kernels that start together, ns.
+
+    Parameters
+    ----------
+    kernels : KernelTimes
+        Kernels, n of them.
+    sets : array of int64, shape (n_sets, degree)
+        Kernels of each set in the order of dispatch, by row; -1 for none.
+
+    Returns
+    -------
+    array of float64, shape (n_sets,)
+    """
+    present = sets >= 0
+    set_of, kernel_of = np.repeat(np.arange(len(sets)), present.sum(axis=1)), sets[present]
+    parts = _Slices.of(kernels)
+    count = parts.count[kernel_of]
+    # Slice k of kernel r of the sets is row first[r] + k of the table of slices.
+    rows = np.repeat(parts.first[kernel_of] - np.cumsum(count) + count, count) + np.arange(count.sum())
+    device = np.repeat(set_of, count)
+    assembly = Assembly()
+    lanes = np.array([assembly.lane(device=number) for number in range(len(sets))])
+    assembly.tasks("slice", lanes[device], {name: column[rows] for name, column in parts.columns.items()})
+    ends = np.zeros(len(sets))
+    np.maximum.at(ends, device, simulate(assembly.graph())[1])
+    return ends
+
+
+@dataclass(frozen=True)
+class _Slices:
+    """Slices of kernels: columns of tasks, and the first slice and the number of slices of each kernel."""
+
+    columns: dict[str, npt.NDArray[np.float64]]
+    first: Ints
+    count: Ints
+
+    @classmethod
+    def of(cls, kernels: KernelTimes) -> "_Slices":
+        """Cut kernels into slices in the order of dispatch.
+
+        All waves but two are one task. The last whole wave is cut into `_SLICES` slices. The end is cut finer and
+        finer, so that no workgroup of the end starts before its turn.
+        """
+        units, rounds = kernels.units, kernels.rounds
+        sizes, of_last, kernel = [], [], []
+        for row in range(len(kernels)):  # some ten slices a kernel
+            wave = _wave_slices(int(units[row])) if rounds[row] > 1 else []
+            end = _end_slices(int(kernels.workgroups[row] - (rounds[row] - 1) * units[row]), int(units[row]))
+            before = [int(units[row])] if rounds[row] > 2 else []
+            sizes += before + wave + end
+            of_last += [False] * len(before + wave) + [True] * len(end)
+            kernel += [row] * len(before + wave + end)
+        of, is_last, share = np.array(kernel), np.array(of_last), np.array(sizes) / units[kernel]
+        count = np.bincount(of, minlength=len(kernels))
+        first = np.cumsum(count) - count
+        body = first[rounds > 2]
+        waves = np.ones(len(of))
+        waves[body] = rounds[rounds > 2] - 2
+        last_share = ((kernels.workgroups - 1) % units + 1)[of] / units[of]
+        part = np.where(is_last, share / last_share, share)  # of the demand of its wave
+        columns = {
+            "release_ns": kernels.floor_ns[of],
+            "duration_ns": waves * np.where(is_last, kernels.last_ns[of], kernels.round_ns[of]),
+            "occupies": share,
+            "cu": share * kernels.needed[of],
+            "waves": waves,
+            "hbm": part * np.where(is_last, kernels.last_hbm[of], kernels.hbm[of]),
+            "l2": part * np.where(is_last, kernels.last_l2[of], kernels.l2[of]),
+            "footprint": part * kernels.footprint[of],
+            "hit_share": kernels.hit_share[of],
+        }
+        return cls(columns, first, count)
+
+
+def _wave_slices(units: int) -> list[int]:
+    """Return the workgroups of the slices of a whole wave."""
+    size = -(-units // _SLICES)
+    return [min(size, units - start) for start in range(0, units, size)]
+
+
+def _end_slices(workgroups: int, units: int) -> list[int]:
+    """Return the workgroups of the slices of a last wave: each of the last ones has half of what remains."""
+    size, sizes = -(-units // _SLICES), []
+    while workgroups > 0:
+        sizes.append(size if workgroups > size else -(-workgroups // 2))
+        workgroups -= sizes[-1]
+    return sizes
+
+
+def _norm(first: Floats, second: Floats) -> Floats:
+    """Return the time of two activities at once, ruled by the slower one."""
+    return np.asarray((first**SHARPNESS + second**SHARPNESS) ** (1 / SHARPNESS))

@@ -1,0 +1,309 @@
+"""GO-kernels: the kernel variants that are best with copies or other GEMMs beside them (GOLDYLOC, arXiv 2409.02227).
+
+A library chooses the variant that is fastest alone. `go_kernels` retunes each GEMM for a share of the compute units and
+the cache, runs the best few candidates side by side in the engine, and keeps the winner for each degree of concurrency.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Final
+
+import numpy as np
+
+from profilers.devices.catalogue import Device
+from profilers.errors import InvalidInputError
+from profilers.trace.arrays import Floats, Ints
+from replay.calibration.parameters import Parameters
+from replay.gemms.concurrency import GemmDevice, KernelTimes, sets_ns
+from replay.gemms.gemm import Gemm
+from replay.gemms.variant_model import library_of
+from replay.gemms.variants import Variants
+
+#: Degrees of concurrency that the published predictor chooses from.
+DEGREES: Final = (1, 2, 4, 8, 16)
+#: Candidates that are best on the units and the cache of a degree, and on those of the next degree.
+_N_BEST, _N_BEST_NEXT = 4, 2
+#: Kernels of the sets that one call of the engine simulates at most.
+_MAX_KERNELS: Final = 4096
+#: Passes over a set of different GEMMs, each of which may change its variant.
+_PASSES: Final = 2
+#: Gain below which a candidate does not displace the default: the engine's rounding.
+_MIN_GAIN: Final = 1e-9
+
+
+@dataclass(frozen=True)
+class GoKernel:
+    """The variant of a GEMM that is best with `degree` copies side by side, and its times.
+
+    Parameters
+    ----------
+    gemm : Gemm
+        GEMM that it computes.
+    degree : int
+        Copies side by side.
+    variant, default : Variants
+        The GO-kernel, and the variant that is fastest alone; one row each.
+    time_ns, default_ns : float
+        Time of all copies side by side, with the GO-kernel and with the default.
+    alone_ns : float
+        Time of the default alone on the device.
+    """
+
+    gemm: Gemm
+    degree: int
+    variant: Variants
+    default: Variants
+    time_ns: float
+    default_ns: float
+    alone_ns: float
+
+    @property
+    def sequential_ns(self) -> float:
+        """Time of the copies one after another, each with the default."""
+        return self.degree * self.alone_ns
+
+    @property
+    def speedup(self) -> float:
+        """Speed-up of the GO-kernels side by side over one after another."""
+        return self.sequential_ns / self.time_ns
+
+    @property
+    def default_speedup(self) -> float:
+        """Speed-up of the defaults side by side over one after another."""
+        return self.sequential_ns / self.default_ns
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the isolated best is the concurrent best."""
+        return self.time_ns >= self.default_ns * (1 - _MIN_GAIN)
+
+
+def go_kernels(
+    gemms: Sequence[Gemm], degrees: Sequence[int] = DEGREES, *, device: Device, parameters: Parameters
+) -> list[GoKernel]:
+    """Return the GO-kernel of each GEMM at each degree, GEMM by GEMM.
+
+    Parameters
+    ----------
+    gemms : sequence of Gemm
+        GEMMs.
+    degrees : sequence of int
+        Copies side by side, 1 or more.
+    device : Device
+        Device that they run on.
+    parameters : Parameters
+        Parameters of the contention model.
+
+    Raises
+    ------
+    InvalidInputError
+        A degree is below 1.
+
+    Examples
+    --------
+    >>> from profilers.devices import find_device
+    >>> from replay.costs.shipped import load_parameters
+    >>> options = {"device": find_device("MI100"), "parameters": load_parameters()}
+    >>> alone, pair = go_kernels([Gemm(512, 1024, 1024)], [1, 2], **options)
+    >>> alone.is_default, pair.speedup >= pair.default_speedup >= 1.0
+    (True, True)
+    """
+    if any(degree < 1 for degree in degrees):
+        raise InvalidInputError(f"degrees {list(degrees)}: a degree of concurrency is 1 or more")
+    result: list[GoKernel] = []
+    pending: list[_Search] = []
+    kernels = 0
+    for gemm in gemms:
+        tuning = _Tuning.of(gemm, device, parameters)
+        for degree in degrees:
+            pending.append(tuning.search(degree))
+            kernels += degree * len(pending[-1].rows)
+        if kernels >= _MAX_KERNELS:
+            result, pending, kernels = result + _winners(pending), [], 0
+    return result + _winners(pending)
+
+
+def go_kernel(gemm: Gemm, degree: int, *, device: Device, parameters: Parameters) -> GoKernel:
+    """Return the GO-kernel of a GEMM at a degree, kept for the next call; as `go_kernels`."""
+    return _cached(gemm, degree, device, parameters)
+
+
+@lru_cache(maxsize=4096)
+def _cached(gemm: Gemm, degree: int, device: Device, parameters: Parameters) -> GoKernel:
+    return go_kernels([gemm], [degree], device=device, parameters=parameters)[0]
+
+
+@dataclass(frozen=True)
+class GoMix:
+    """GO-kernels of different GEMMs side by side.
+
+    Parameters
+    ----------
+    gemms : tuple of Gemm
+        GEMMs in the order of dispatch.
+    variants, defaults : tuple of Variants
+        GO-kernel and default of each; one row each.
+    time_ns, default_ns : float
+        Time of all side by side, with the GO-kernels and with the defaults.
+    sequential_ns : float
+        Time of the defaults one after another.
+    """
+
+    gemms: tuple[Gemm, ...]
+    variants: tuple[Variants, ...]
+    defaults: tuple[Variants, ...]
+    time_ns: float
+    default_ns: float
+    sequential_ns: float
+
+
+def go_mix(gemms: Sequence[Gemm], *, device: Device, parameters: Parameters) -> GoMix:
+    """Return the variants that are best for different GEMMs side by side.
+
+    Each GEMM begins with its GO-kernel for as many copies of itself. Then each in turn takes the candidate that is best
+    with the others as they are.
+
+    Parameters
+    ----------
+    gemms : sequence of Gemm
+        GEMMs in the order of dispatch.
+    device, parameters
+        As for `go_kernels`.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no GEMM.
+
+    Examples
+    --------
+    >>> from profilers.devices import find_device
+    >>> from replay.costs.shipped import load_parameters
+    >>> gemms = [Gemm(512, 1024, 1024), Gemm(128, 1024, 4096)]
+    >>> mix = go_mix(gemms, device=find_device("MI100"), parameters=load_parameters())
+    >>> mix.time_ns <= mix.default_ns
+    True
+    """
+    if not gemms:
+        raise InvalidInputError("no GEMM to run side by side")
+    tunings = {gemm: _Tuning.of(gemm, device, parameters) for gemm in dict.fromkeys(gemms)}
+    searches = {gemm: tuning.search(len(gemms)) for gemm, tuning in tunings.items()}
+    winners = dict(zip(searches, (_best(times) for times in _times_of(list(searches.values()))), strict=True))
+    members = [searches[gemm] for gemm in gemms]
+    chosen = np.array([winners[gemm] for gemm in gemms])
+    for position in [*range(len(gemms))] * _PASSES:
+        sets = np.tile(chosen, (len(members[position].rows), 1))
+        sets[:, position] = np.arange(len(sets))
+        chosen = sets[int(np.argmin(_mixed_ns(members, sets)))]
+    defaults = np.zeros_like(chosen)  # the default is the first candidate
+    time_ns, default_ns = _mixed_ns(members, np.stack([chosen, defaults])).tolist()
+    if time_ns >= default_ns * (1 - _MIN_GAIN):
+        chosen, time_ns = defaults, default_ns
+    variants = tuple(search.variant(row) for search, row in zip(members, chosen.tolist(), strict=True))
+    sequential_ns = sum(search.alone_ns for search in members)
+    default = tuple(search.variant(0) for search in members)
+    return GoMix(tuple(gemms), variants, default, time_ns, default_ns, sequential_ns)
+
+
+@dataclass(frozen=True)
+class _Tuning:
+    """A GEMM with the kernels of its device; it ranks them on a share of the device."""
+
+    gemm: Gemm
+    library: Variants
+    device: GemmDevice
+
+    @classmethod
+    def of(cls, gemm: Gemm, device: Device, parameters: Parameters) -> "_Tuning":
+        library, model = library_of(device, gemm.dtype)
+        return cls(gemm, library, GemmDevice(device, model, parameters))
+
+    def search(self, degree: int) -> "_Search":
+        """Return the candidates of a degree."""
+        rows = [self.ranked(1)[:1]]
+        if degree > 1:
+            rows += [self.ranked(degree)[:_N_BEST], self.ranked(2 * degree)[:_N_BEST_NEXT]]
+        return _Search(self, degree, np.array(list(dict.fromkeys(np.concatenate(rows).tolist()))))
+
+    def ranked(self, parts: int) -> Ints:
+        """Return the variants, the fastest first, on one of `parts` equal parts of the device."""
+        units = max(self.device.units // parts, 1)
+        costs = self.device.model.costs(
+            self.gemm, self.library, self.device.device, units=units, cache_share=1.0 / parts
+        )
+        return np.argsort(costs.time_ns, kind="stable")
+
+
+@dataclass(frozen=True)
+class _Search:
+    """Candidates of a GEMM at a degree: rows of the library, the default first."""
+
+    tuning: _Tuning
+    degree: int
+    rows: Ints
+
+    @cached_property
+    def variants(self) -> Variants:
+        """Candidates."""
+        return self.tuning.library.select(self.rows)
+
+    @cached_property
+    def workgroups(self) -> Ints:
+        """Workgroups of each candidate."""
+        return self.variants.workgroups(self.tuning.gemm)
+
+    @cached_property
+    def alone_ns(self) -> float:
+        """Time of the default alone."""
+        return float(self.times(0).alone_ns[0])
+
+    def times(self, on_unit: Ints | int) -> KernelTimes:
+        """Return the times of the candidates; `on_unit` as in `GemmDevice.times`."""
+        return self.tuning.device.times(self.tuning.gemm, self.variants, on_unit)
+
+    def variant(self, row: int) -> Variants:
+        """Return a candidate."""
+        return self.variants.select(row)
+
+
+def _times_of(searches: Sequence[_Search]) -> list[Floats]:
+    """Return for each search the time of `degree` copies of each candidate, ns."""
+    count = np.array([len(search.rows) for search in searches])
+    times = [search.times(-(-search.degree * search.workgroups // search.tuning.device.units)) for search in searches]
+    joined = times[0].joined(*times[1:])
+    degree = np.repeat([search.degree for search in searches], count)
+    copies = np.arange(degree.max()) < degree[:, None]
+    sets = np.where(copies, np.arange(len(joined))[:, None], -1)
+    return np.split(sets_ns(joined, sets), np.cumsum(count)[:-1])
+
+
+def _mixed_ns(members: Sequence[_Search], sets: Ints) -> Floats:
+    """Return the time of each set of kernels: a row of `sets` has the candidate of each member."""
+    workgroups = np.stack([search.workgroups[sets[:, k]] for k, search in enumerate(members)], axis=1)
+    on_unit = -(-workgroups.sum(axis=1) // members[0].tuning.device.units)
+    times = [
+        search.tuning.device.times(search.tuning.gemm, search.variants.select(sets[:, k]), on_unit)
+        for k, search in enumerate(members)
+    ]
+    joined = times[0].joined(*times[1:])
+    return sets_ns(joined, np.arange(len(joined)).reshape(len(members), len(sets)).T)
+
+
+def _best(times: Floats) -> int:
+    """Return the best candidate; the default, which is the first, unless another is faster."""
+    best = int(np.argmin(times))
+    return best if times[best] < times[0] * (1 - _MIN_GAIN) else 0
+
+
+def _winners(searches: Sequence[_Search]) -> list[GoKernel]:
+    """Return the GO-kernel of each search."""
+    if not searches:
+        return []
+    result = []
+    for search, times in zip(searches, _times_of(searches), strict=True):
+        best = _best(times)
+        variants = search.variant(best), search.variant(0)
+        copies = float(times[best]), float(times[0]), search.alone_ns
+        result.append(GoKernel(search.tuning.gemm, search.degree, *variants, *copies))
+    return result
