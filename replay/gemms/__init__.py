@@ -12,6 +12,7 @@ from replay.gemms.concurrency import concurrent_ns, variant_columns
 from replay.gemms.fitting import fit_library, fit_variants
 from replay.gemms.gemm import Gemm
 from replay.gemms.go_kernels import DEGREES, GoKernel, GoMix, go_kernel, go_kernels, go_mix
+from replay.gemms.groups import Group, Groups, independent_gemms
 from replay.gemms.variant_model import (
     VariantCosts,
     VariantFit,
@@ -27,6 +28,8 @@ __all__ = [
     "Gemm",
     "GoKernel",
     "GoMix",
+    "Group",
+    "Groups",
     "MeasuredCandidates",
     "VariantCosts",
     "VariantFit",
@@ -38,6 +41,7 @@ __all__ = [
     "go_kernel",
     "go_kernels",
     "go_mix",
+    "independent_gemms",
     "library_of",
     "read_candidates",
     "read_variant_fit",
