@@ -7,6 +7,7 @@ of `replay.graph`; docs/extending.md shows one.
 
 from replay.what_ifs.c3 import c3
 from replay.what_ifs.caching import cache_policy, memory_mapping, scale_cache, simulated_caches
+from replay.what_ifs.concurrent_gemms import concurrent_gemms
 from replay.what_ifs.device import (
     limit_power,
     scale_clock,
@@ -49,6 +50,7 @@ __all__ = [
     "check_choices",
     "check_factor",
     "compose",
+    "concurrent_gemms",
     "cu_order",
     "dma_collectives",
     "explain",

@@ -93,7 +93,7 @@ class _Move:
 
     def before(self) -> Ints:
         """Return the last task that stays before each task on its old lane; -1 for none."""
-        return _previous(self.graph.tasks.lane, self.order, ~self.moved)
+        return previous_on_lane(self.graph.tasks.lane, self.order, ~self.moved)
 
 
 def _new_lanes(graph: KernelGraph, chosen: Bools, stream: str) -> tuple[tuple[Lane, ...], Ints]:
@@ -114,8 +114,18 @@ def _new_lanes(graph: KernelGraph, chosen: Bools, stream: str) -> tuple[tuple[La
     return tuple(lanes), lane
 
 
-def _previous(lane: Ints, order: Ints, among: Bools) -> Ints:
-    """Return the last task before each task on its lane, among the tasks in `among`; -1 for none."""
+def previous_on_lane(lane: Ints, order: Ints, among: Bools) -> Ints:
+    """Return the last task before each task on its lane, among some; -1 for none.
+
+    Parameters
+    ----------
+    lane : array of int64
+        Lane of each task.
+    order : array of int64
+        All tasks, in the order in which they run.
+    among : array of bool
+        Mask of the tasks that count.
+    """
     by_lane = order[np.argsort(lane[order], kind="stable")]
     position = np.where(among[by_lane], np.arange(len(by_lane)), -1)
     latest = np.maximum.accumulate(np.concatenate([[-1], position[:-1]]))
@@ -148,7 +158,7 @@ def _reordered(move: _Move) -> Edges:
 def _new_order(move: _Move) -> Edges:
     """Return the edges of the order on the new streams, next to moved tasks."""
     lane = move.lane
-    before = _previous(lane, move.order, np.ones(len(lane), dtype=bool))
+    before = previous_on_lane(lane, move.order, np.ones(len(lane), dtype=bool))
     rows = np.flatnonzero((before >= 0) & (move.graph.tasks.device >= 0))
     joins = (move.moved[rows] | move.moved[before[rows]]) & np.isin(lane[rows], lane[move.moved])
     rows = rows[joins]
@@ -159,7 +169,7 @@ def _waits(move: _Move) -> Edges:
     """Return edges to every event and host wait from the last moved task before it."""
     graph = move.graph
     edges = graph.edges
-    latest = _previous(graph.tasks.lane, move.order, move.moved)
+    latest = previous_on_lane(graph.tasks.lane, move.order, move.moved)
     leaves = np.isin(edges.kind, _WAITS_FOR_STREAM) & (latest[edges.source] >= 0)
     leaves &= graph.tasks.lane[edges.source] != graph.tasks.lane[edges.target]
     return Edges.of(latest[edges.source[leaves]], edges.target[leaves], kind=edges.kind[leaves])
