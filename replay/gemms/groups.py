@@ -16,9 +16,10 @@ import numpy as np
 from profilers.trace.arrays import Bools, Floats, Ints
 from profilers.trace.kernels import CLASSES
 from replay.engine.engine import simulate
+from replay.gemms.chains import Chain, StreamKernels, repeated_chains
 from replay.gemms.gemm import Gemm, gemm_of_task
 from replay.graph.graph import COPY_DIRECTIONS, PHASES, STREAM_EDGES, EdgeKind, KernelGraph, TaskKind
-from replay.graph.operators import DTYPE_BYTES, Operator
+from replay.graph.operators import Operator
 
 #: Kinds of evidence that GEMMs do not depend on each other, strongest first.
 EVIDENCE: Final = ("streams", "gradients", "shapes", "assumed")
@@ -30,6 +31,8 @@ _AFTER_IT: Final = re.compile(r"split_?k_?reduce|reduce.*split_?k|PostGSU|fixup|
 _BIAS: Final = frozenset(("aten::add", "aten::add_"))
 #: Most kernels that one group spans, and most kernels between products and the attention that reads them.
 _LONGEST, _NEAR_ATTENTION = 128, 40
+#: Operators that gather rows of a tensor.
+_GATHERS: Final = frozenset(("aten::index", "aten::index_select", "aten::gather", "aten::embedding"))
 _GEMM, _ATTENTION, _SOFTMAX = (CLASSES.index(name) for name in ("gemm", "attention", "softmax"))
 _BACKWARD = PHASES.index("backward")
 _MEMSET = COPY_DIRECTIONS.index("memset")
@@ -46,7 +49,8 @@ class Group:
     gemms : tuple of int
         Rows of the kernels, in the order in which they run.
     runs : tuple of tuple of int
-        For each of them, its row and the rows of kernels that belong to it: a memset before, a split's sum after.
+        Rows that stay together, one tuple for each member: a GEMM with the kernels that belong to it (a memset before,
+        a split's sum after), or a chain of GEMMs.
     evidence : str
         Weakest evidence by which they are taken to be independent, one of `EVIDENCE`.
     """
@@ -83,7 +87,8 @@ def independent_gemms(graph: KernelGraph) -> Groups:
     - ``shapes``: no kernel from the first to the last writes as many elements as an operand of a later one has.
     - ``assumed``: a result has the size of a later operand. But the products have one input shape and attention
       follows (query, key and value), or a product of low rank beside the one that it adapts, before the second of low
-      rank (LoRA, arXiv 2106.09685).
+      rank (LoRA, arXiv 2106.09685). Or whole chains repeat, each with rows of its own (experts); then a member is a
+      chain.
 
     A group ends before a kernel of unknown shape, a collective, another phase of the step, and a product that may need
     a result of the group.
@@ -230,10 +235,10 @@ class _Facts:
             return frozenset(int(tasks.bytes[row]) // size for size in (1, 2, 4, 8))
         return None
 
-    def adds_bias(self, row: int) -> bool:
-        """Tell whether a kernel's operator adds two tensors."""
+    def launched_by(self, row: int) -> str:
+        """Return the name of the operator that launched a kernel; empty if unknown."""
         name = int(self.tasks.launched_by[row])
-        return name >= 0 and self.graph.names[name] in _BIAS
+        return self.graph.names[name] if name >= 0 else ""
 
 
 def _added(operator: Operator) -> int:
@@ -247,7 +252,7 @@ def _added(operator: Operator) -> int:
 
 def _written(operator: Operator) -> frozenset[int]:
     """Return the numbers of elements that the results of an operator may have."""
-    sizes = {round(operator.bytes_written / size) for size in {operator.element_bytes, *DTYPE_BYTES.values()}}
+    sizes = {round(operator.bytes_written / operator.element_bytes)}
     if operator.kind == "attention":
         heads, queries, keys, width = operator.dims
         sizes |= {heads * queries * width, heads * keys * width}
@@ -284,6 +289,10 @@ class _Search:
     def __init__(self, facts: _Facts, rows: Sequence[int], reasons: dict[int, str]) -> None:
         self._facts, self._rows, self._reasons = facts, rows, reasons
         self._products = [facts.gemm(row) for row in rows]
+        gathers = [facts.launched_by(row) in _GATHERS and facts.tasks.class_[row] != _GEMM for row in rows]
+        is_work = [facts.tasks.kind[row] in (TaskKind.KERNEL, TaskKind.COPY) for row in rows]
+        continues = [is_work[at] and at > 0 and self._continues(at - 1, at) for at in range(len(rows))]
+        self._kernels = StreamKernels(self._products, gathers, continues)
 
     def groups(self) -> list[Group]:
         """Return the groups of the stream; a Python loop over its kernels, a few us each."""
@@ -291,6 +300,10 @@ class _Search:
         while position < len(self._rows):
             if self._products[position] is None or self._facts.tasks.iteration[self._rows[position]] < 0:
                 position += 1
+                continue
+            if chains := repeated_chains(self._kernels, position):
+                groups.append(self._group_of_chains(chains))
+                position = chains[-1].end
                 continue
             candidate = self._grown(position)
             if len(candidate.gemms) > 1:
@@ -302,6 +315,11 @@ class _Search:
         weakest = max(candidate.evidence, key=EVIDENCE.index)
         runs = tuple(self._run(position) for position in candidate.gemms)
         return Group(tuple(self._rows[position] for position in candidate.gemms), runs, weakest)
+
+    def _group_of_chains(self, chains: Sequence[Chain]) -> Group:
+        spans = [(chain.first, self._span(chain.products[-1])[1]) for chain in chains]
+        gemms = tuple(self._rows[position] for chain in chains for position in chain.products)
+        return Group(gemms, tuple(tuple(self._rows[first:end]) for first, end in spans), "assumed")
 
     def _run(self, position: int) -> tuple[int, ...]:
         """Return the rows of a product and of the kernels that belong to it."""
@@ -362,7 +380,7 @@ class _Search:
         if written is None or not is_work:
             return False
         last = self._products[candidate.gemms[-1]]
-        is_bias = facts.adds_bias(row) and last is not None and last.batch * last.m * last.n in written
+        is_bias = facts.launched_by(row) in _BIAS and last is not None and last.batch * last.m * last.n in written
         candidate.only_bias &= bool(is_bias)
         if not is_bias:
             candidate.between |= written
@@ -383,9 +401,26 @@ class _Search:
             return "gradients"
         if operands & results:
             return "assumed" if same_input and self._may_share(candidate, at) else ""
-        if not same_input and any(_may_slice(size, operands) for size in results | candidate.between):
+        if not same_input and self._may_slice(candidate, gemm):
             return ""
         return "shapes"
+
+    def _may_slice(self, candidate: _Candidate, gemm: Gemm) -> bool:
+        """Tell whether an operand may be some rows or columns of what the group or kernels between have written."""
+        operands = ((gemm.m, gemm.k), (gemm.k, gemm.n))
+        if any(size > rows * columns and (gemm.batch > 1 or not size % rows or not size % columns)
+               for size in candidate.between for rows, columns in operands):  # fmt: skip
+            return True
+        members = [each for position in candidate.gemms if (each := self._products[position]) is not None]
+        sides = [(each.batch * each.m, each.n) for each in members]
+        if gemm.batch > 1:
+            return any(high * wide > gemm.batch * rows * columns for high, wide in sides for rows, columns in operands)
+        return any(
+            (high == rows and wide > columns) or (wide == columns and high > rows)
+            for side in sides
+            for high, wide in (side, side[::-1])
+            for rows, columns in operands
+        )
 
     def _is_gradient_pair(self, candidate: _Candidate, at: int) -> bool:
         """Tell whether two products are the gradients of the operands of one product, in the backward pass.
@@ -432,8 +467,3 @@ class _Search:
         if base is None or low is None or second is None:
             return False
         return low.n < base.n and (second.m, second.n, second.k) == (low.m, base.n, low.n)
-
-
-def _may_slice(size: int, operands: set[int]) -> bool:
-    """Tell whether an operand may be a slice of a result."""
-    return any(size > operand for operand in operands)

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from profilers.devices.catalogue import Device
-from profilers.trace.arrays import Floats, Ints
+from profilers.trace.arrays import Bools, Floats, Ints
 from replay.calibration.parameters import Parameters
 from replay.costs.products import cache_bytes
 from replay.engine.engine import simulate
@@ -31,7 +31,6 @@ _AUTO, _DEFAULT, _GO = "auto", "default", "go"
 _MIN_GAIN: Final = 1e-9
 #: Groups that the note names.
 _MOST_NAMED: Final = 3
-_NO_EDGES: Final = Edges.of([], [], kind=EdgeKind.STREAM).joined()
 _CU, _L2, _HBM = (RESOURCES.index(name) for name in ("cu", "l2", "hbm"))
 
 
@@ -46,8 +45,9 @@ def concurrent_gemms(degree: str = _AUTO, kernels: str = _GO) -> WhatIf:
     """Run independent matrix products side by side, on streams of their own.
 
     Products of one device and one step are independent if sizes, phases and streams say so, or the pattern of query,
-    key and value; the note names the evidence of each group. Each group is dealt into sets of DEGREE products, set
-    after set. A set begins when its first product would have, and what followed a product on the stream waits for it.
+    key and value; the note names the evidence of each group. Each group is dealt into sets of DEGREE products, or
+    chains of products, set after set. A set begins when its first product would have, and what followed a product on
+    the stream waits for it.
 
     The traced kernels keep their isolated durations, and the engine shares compute units, cache and memory between
     them. With ``go``, a product takes the kernel of the library that is fastest on 1 / DEGREE of the units and the
@@ -92,13 +92,13 @@ class _Plan:
     @property
     def sets(self) -> list[tuple[Run, ...]]:
         """Runs that are side by side, set after set; none if their streams are theirs already."""
-        if self.group.evidence == "streams" or self.degree == 1:
-            return []
-        return list(_dealt(self.group.runs, self.degree))
+        return [] if self.group.evidence == "streams" else self.dealt
 
-
-def _dealt(items: Sequence[Run], degree: int) -> list[tuple[Run, ...]]:
-    return [tuple(items[first : first + degree]) for first in range(0, len(items), degree)]
+    @property
+    def dealt(self) -> list[tuple[Run, ...]]:
+        """Runs of each set."""
+        runs = self.group.runs
+        return [runs[first : first + self.degree] for first in range(0, len(runs), self.degree)]
 
 
 @dataclass(frozen=True)
@@ -134,32 +134,37 @@ class _Trials:
 
     def _times_ns(self, plans: Sequence[_Plan]) -> Floats:
         """Return the time of each plan: that of its sets, one after another. Each set has a device of its own."""
-        rows: list[int] = []
-        device: list[int] = []
-        degree: list[int] = []
-        plan_of_set: list[int] = []
-        for number, plan in enumerate(plans):
-            gemms = plan.group.gemms
-            for first in range(0, len(gemms), plan.degree):
-                members = gemms[first : first + plan.degree]
-                rows += members
-                device += [len(plan_of_set)] * len(members)
-                degree += [plan.degree if plan.tuned and len(members) > 1 else 1] * len(members)
-                plan_of_set.append(number)
-        graph = self.graph
-        tasks = replace(graph.tasks.select(np.array(rows)), device=np.array(device), release_ns=np.zeros(len(rows)))
-        trial = replace(graph, tasks=tasks, edges=_NO_EDGES, devices=tuple((0, n) for n in set(device)))
-        trial = _retuned(trial, np.array(degree), self.parameters)
-        ends = np.zeros(len(plan_of_set))
+        is_gemm = _members(self.graph, [plan.group for plan in plans])
+        sets = [(number, plan, members) for number, plan in enumerate(plans) for members in plan.dealt]
+        runs = [(number, run) for number, (_, _, members) in enumerate(sets) for run in members]
+        rows = np.concatenate([run for _, run in runs]).astype(np.int64)
+        device = np.repeat([number for number, _ in runs], [len(run) for _, run in runs])
+        run_of = np.repeat(np.arange(len(runs)), [len(run) for _, run in runs])
+        tuned = np.array([plan.degree if plan.tuned and len(members) > 1 else 1 for _, plan, members in sets])
+        tasks = replace(self.graph.tasks.select(rows), device=device, release_ns=np.zeros(len(rows)))
+        inside = np.flatnonzero(np.diff(run_of) == 0)
+        edges = Edges.of(inside, inside + 1, kind=EdgeKind.STREAM).joined()
+        devices = tuple((0, number) for number in range(len(sets)))
+        trial = replace(self.graph, tasks=tasks, edges=edges, devices=devices)
+        trial = _retuned(trial, np.where(is_gemm[rows], tuned[device], 1), self.parameters)
+        ends = np.zeros(len(sets))
         np.maximum.at(ends, device, simulate(trial)[1])
-        return np.bincount(plan_of_set, weights=ends, minlength=len(plans)).astype(np.float64)
+        total = np.bincount([number for number, _, _ in sets], weights=ends, minlength=len(plans))
+        return total.astype(np.float64)
+
+
+def _members(graph: KernelGraph, groups: Sequence[Group]) -> Bools:
+    """Return the mask of the GEMM kernels of groups."""
+    mask = np.zeros(len(graph.tasks), dtype=bool)
+    mask[[row for group in groups for row in group.gemms]] = True
+    return mask
 
 
 def _possible(group: Group, degrees: Sequence[int]) -> list[int]:
     """Return the degrees that a group can have: more than its products are as good as their number."""
+    most = next((each for each in DEGREES if each >= len(group.runs)), DEGREES[-1])
     if group.evidence == "streams":
-        return [max(each for each in DEGREES if each < 2 * len(group.gemms) or each == 1)]
-    most = next((each for each in DEGREES if each >= len(group.gemms)), DEGREES[-1])
+        return [most]
     return sorted({min(each, most) for each in degrees})
 
 
@@ -167,10 +172,11 @@ def _with_variants(graph: KernelGraph, plans: Sequence[_Plan], parameters: Param
     """Return the graph with the kernels of tuned plans."""
     degree = np.ones(len(graph.tasks), dtype=np.int64)
     for plan in plans:
-        for members in _dealt([(row,) for row in plan.group.gemms], plan.degree) if plan.tuned else []:
+        for members in plan.dealt if plan.tuned else []:
             if len(members) > 1:
                 degree[[row for run in members for row in run]] = plan.degree
-    return _retuned(graph, degree, parameters)
+    is_gemm = _members(graph, [plan.group for plan in plans])
+    return _retuned(graph, np.where(is_gemm, degree, 1), parameters)
 
 
 def _retuned(graph: KernelGraph, degree: Ints, parameters: Parameters) -> KernelGraph:
@@ -272,7 +278,7 @@ def _reason(found: Groups) -> str:
 def _note(graph: KernelGraph, found: Groups, plans: Sequence[_Plan]) -> str:
     """Return a note that names the groups, and the GEMMs in none."""
     kinds = Counter(
-        (_label(graph, plan.group), min(plan.degree, len(plan.group.gemms)), plan.tuned, plan.group.evidence)
+        (_label(graph, plan.group), min(plan.degree, len(plan.group.runs)), plan.tuned, plan.group.evidence)
         for plan in plans
     )
     named = [
@@ -288,5 +294,8 @@ def _note(graph: KernelGraph, found: Groups, plans: Sequence[_Plan]) -> str:
 
 def _label(graph: KernelGraph, group: Group) -> str:
     """Return the shapes of a group, such as ``3 of 512x512x512 bf16``."""
+    if len(group.runs) < len(group.gemms):
+        first = [str(gemm_of_task(graph, row)) for row in group.gemms if row in group.runs[0]]
+        return f"{len(group.runs)} chains such as {', '.join(first)}"
     shapes = Counter(str(gemm_of_task(graph, row)) for row in group.gemms)
     return " + ".join(f"{count} of {shape}" if count > 1 else shape for shape, count in shapes.items())
