@@ -5,8 +5,9 @@
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -14,18 +15,16 @@ import numpy as np
 from profilers.devices.catalogue import Device
 from profilers.trace.arrays import Bools, Floats, Ints
 from replay.calibration.parameters import Parameters
-from replay.costs.products import cache_bytes
 from replay.engine.engine import simulate
+from replay.gemms.concurrency import variant_columns
 from replay.gemms.gemm import Gemm, gemm_of_task
+from replay.gemms.go_kernels import DEGREES, GoKernel, go_kernels
 from replay.gemms.groups import Group, Groups, independent_gemms
-from replay.gemms.variant_model import library_of
 from replay.graph.graph import RESOURCES, Basis, EdgeKind, Edges, KernelGraph
 from replay.what_ifs.beside import Run, run_beside
 from replay.what_ifs.targets import UNKNOWN_DEVICE
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, what_if_text
 
-#: Degrees of concurrency that the published predictor chooses from (arXiv 2409.02227).
-DEGREES: Final = (1, 2, 4, 8, 16)
 _AUTO, _DEFAULT, _GO = "auto", "default", "go"
 #: Gain below which nothing changes: the engine's rounding.
 _MIN_GAIN: Final = 1e-9
@@ -50,8 +49,8 @@ def concurrent_gemms(degree: str = _AUTO, kernels: str = _GO) -> WhatIf:
     the stream waits for it.
 
     The traced kernels keep their isolated durations, and the engine shares compute units, cache and memory between
-    them. With ``go``, a product takes the kernel of the library that is fastest on 1 / DEGREE of the units and the
-    cache, if the set is faster with it. Its duration is the traced one times the ratio of the two kernels' models.
+    them. With ``go``, a product takes its GO-kernel, the one of the library that is best with DEGREE copies side by
+    side, if the set is faster with it. Its duration is the traced one times the ratio of the two kernels' models.
     ``auto`` runs each kind of group in the engine at every degree and keeps the fastest.
 
     Not modelled: launches take the host time of one stream, though each further stream costs an event and a wait
@@ -199,7 +198,7 @@ def _retuned(graph: KernelGraph, degree: Ints, parameters: Parameters) -> Kernel
 
 @dataclass(frozen=True)
 class _Variant:
-    """A kernel tuned for a share of a device, against the kernel that is fastest alone.
+    """A GO-kernel, against the kernel that is fastest alone.
 
     Parameters
     ----------
@@ -209,9 +208,9 @@ class _Variant:
         Its duration, and the bytes that it requests from memory and from the cache, over those of that kernel.
     workgroups : int
         Workgroups.
-    occupies, waves, busy, footprint : float
-        Share of the units that it fills, waves of workgroups, share of its time that its arithmetic takes, and share
-        of the last-level cache that it needs.
+    occupies, waves, needed, footprint : float
+        Share of the units that it fills, waves of workgroups, share of the units with which it runs at full rate, and
+        share of the last-level cache that it needs.
     """
 
     is_default: bool
@@ -221,30 +220,53 @@ class _Variant:
     workgroups: int
     occupies: float
     waves: float
-    busy: float
+    needed: float
     footprint: float
 
     @classmethod
     def of(cls, gemm: Gemm, degree: int, *, device: Device, parameters: Parameters) -> "_Variant":
-        """Return the kernel that is fastest on 1 / `degree` of the units and the cache."""
-        library, model = library_of(device, gemm.dtype)
-        whole = model.costs(gemm, library, device)
-        units = max(device.compute_units // degree, 1)
-        share = model.costs(gemm, library, device, units=units, cache_share=1.0 / degree)
-        default, best = int(np.argmin(whole.time_ns)), int(np.argmin(share.time_ns))
-        busy = float(whole.arithmetic_ns[best] / whole.time_ns[best])
-        waves = float(whole.workgroups[best] / device.compute_units)
+        """Return the GO-kernel of a GEMM."""
+        go = _go_kernel(gemm, degree, device, _Nominal.of(parameters))
+        columns = [
+            variant_columns(gemm, each, device=device, parameters=parameters) for each in (go.default, go.variant)
+        ]
+        default, best = ({name: float(np.ravel(value)[0]) for name, value in each.items()} for each in columns)
+        ratio = {name: _ratio(best, default, name) for name in ("hbm", "l2")}
         return cls(
-            is_default=default == best,
-            time_ratio=float(whole.time_ns[best] / whole.time_ns[default]),
-            memory_ratio=float(whole.memory_bytes[best] / whole.memory_bytes[default]),
-            cache_ratio=float(whole.operand_bytes[best] / whole.operand_bytes[default]),
-            workgroups=int(whole.workgroups[best]),
-            occupies=min(waves, 1.0),
-            waves=waves,
-            busy=min(max(busy, parameters["cu_share_saturating_memory"]), 1.0),
-            footprint=min(float(whole.footprint_bytes[best]) / cache_bytes(device), 1.0),
+            is_default=go.is_default,
+            time_ratio=best["duration_ns"] / default["duration_ns"],
+            memory_ratio=ratio["hbm"],
+            cache_ratio=ratio["l2"],
+            workgroups=int(best["workgroups"]),
+            occupies=best["occupies"],
+            waves=best["waves"],
+            needed=best["cu"],
+            footprint=best["footprint"],
         )
+
+
+def _ratio(best: Mapping[str, float], default: Mapping[str, float], resource: str) -> float:
+    """Return the bytes that a kernel takes from a resource over those of the default; 1 if that takes none."""
+    sizes = [each[resource] * each["duration_ns"] for each in (best, default)]
+    return sizes[0] / sizes[1] if sizes[1] > 0 else 1.0
+
+
+@dataclass(frozen=True)
+class _Nominal:
+    """Parameters at their nominal values, by which a library is tuned; equal if the values are."""
+
+    values: tuple[tuple[str, float], ...]
+    parameters: Parameters = field(compare=False)
+
+    @classmethod
+    def of(cls, parameters: Parameters) -> "_Nominal":
+        values = tuple((name, parameter.value) for name, parameter in sorted(parameters.known.items()))
+        return cls(values, parameters.with_values(values))
+
+
+@lru_cache(maxsize=4096)
+def _go_kernel(gemm: Gemm, degree: int, device: Device, nominal: _Nominal) -> GoKernel:
+    return go_kernels([gemm], [degree], device=device, parameters=nominal.parameters)[0]
 
 
 def _with_columns(graph: KernelGraph, rows: Ints, variants: Sequence[_Variant]) -> KernelGraph:
@@ -256,7 +278,7 @@ def _with_columns(graph: KernelGraph, rows: Ints, variants: Sequence[_Variant]) 
     tasks = graph.tasks
     column = {name: np.array([getattr(each, name) for each in variants]) for name in _Variant.__dataclass_fields__}
     demand = tasks.demand.copy()
-    demand[rows, _CU] = column["occupies"] * column["busy"]
+    demand[rows, _CU] = column["needed"]
     for resource, ratio in ((_HBM, column["memory_ratio"]), (_L2, column["cache_ratio"])):
         demand[rows, resource] = np.minimum(demand[rows, resource] * ratio / column["time_ratio"], 1.0)
     duration = tasks.duration_ns.copy()
