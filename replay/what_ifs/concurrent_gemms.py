@@ -51,7 +51,8 @@ def concurrent_gemms(degree: str = _AUTO, kernels: str = _GO) -> WhatIf:
     The traced kernels keep their isolated durations, and the engine shares compute units, cache and memory between
     them. With ``go``, a product takes its GO-kernel, the one of the library that is best with DEGREE copies side by
     side, if the set is faster with it. Its duration is the traced one times the ratio of the two kernels' models.
-    ``auto`` runs each kind of group in the engine at every degree and keeps the fastest.
+    ``auto`` runs each kind of group in the engine at every degree and keeps the fastest; it changes nothing if the
+    step as a whole would take longer.
 
     Not modelled: launches take the host time of one stream, though each further stream costs an event and a wait
     (a few us each). Memory that a product reuses from a tensor freed before it stays free of conflicts.
@@ -75,7 +76,12 @@ def concurrent_gemms(degree: str = _AUTO, kernels: str = _GO) -> WhatIf:
         if kernels == _GO and device is None:
             notes.append(f"concurrent_gemms: kernels stay as traced: {UNKNOWN_DEVICE[0]}; {UNKNOWN_DEVICE[1]}")
         tuned = _with_variants(graph, plans, parameters)
-        return run_beside(tuned, [each for plan in plans for each in plan.sets]).with_notes(notes)
+        changed = run_beside(tuned, [each for plan in plans for each in plan.sets])
+        if degree == _AUTO and (slower := _slowdown(graph, changed)) > _MIN_GAIN:
+            # What else runs on the device, such as collectives, can lose more than the products gain.
+            notes = [f"concurrent_gemms: products stay one after another: the step would take {slower:.2%} longer"]
+            return graph.with_notes(notes)
+        return changed.with_notes(notes)
 
     return WhatIf(what_if_text("concurrent_gemms", degree, kernels), transform, retimes=True)
 
@@ -288,6 +294,12 @@ def _with_columns(graph: KernelGraph, rows: Ints, variants: Sequence[_Variant]) 
     for name, array in values.items():
         array[rows] = column[name]
     return graph.with_tasks(demand=demand, **values)
+
+
+def _slowdown(graph: KernelGraph, changed: KernelGraph) -> float:
+    """Return by which share a changed graph takes longer."""
+    before, after = (float(simulate(each)[1].max()) for each in (graph, changed))
+    return after / before - 1.0 if before > 0 else 0.0
 
 
 def _reason(found: Groups) -> str:
