@@ -54,8 +54,8 @@ def concurrent_gemms(degree: str = _AUTO, kernels: str = _GO) -> WhatIf:
     ``auto`` runs each kind of group in the engine at every degree and keeps the fastest; it changes nothing if the
     step as a whole would take longer.
 
-    Not modelled: launches take the host time of one stream, though each further stream costs an event and a wait
-    (a few us each). Memory that a product reuses from a tensor freed before it stays free of conflicts.
+    Not modelled: the host time of the events by which streams wait for each other; launches stay where they are. Nor
+    are buffers that the allocator reuses in the order of one stream.
 
     Source: GOLDYLOC (arXiv 2409.02227).
 
