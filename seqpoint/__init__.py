@@ -34,6 +34,7 @@ __all__ = [
     "describe",
     "devices",
     "estimate",
+    "gemms",
     "ingest",
     "iterations",
     "lengths",

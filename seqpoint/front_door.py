@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from replay.what_ifs import Recipe, WhatIf
     from replay.workloads import Dlrm, PredictedStep, TrainingJob
     from seqpoint.description import Description
+    from seqpoint.gemms import TraceGemms
     from seqpoint.graphs import Analysis, TraceReplay
     from seqpoint.iteration_table import IterationTable
     from seqpoint.length_candidates import LengthCandidates
@@ -414,6 +415,26 @@ def analyze(
     change = parse_what_if(what_if) if isinstance(what_if, str) else what_if
     choice = None if tasks is None else TaskChoice(tasks)
     return analyze_trace(_trace(trace), iteration, what_if=change, device=device, tasks=choice)
+
+
+def gemms(trace: "Trace | Paths", *, device: str | None = None) -> "TraceGemms":
+    """Return the matrix products (GEMMs) of a trace by shape: time, efficiency, waves, tail, and why they are slow.
+
+    Parameters
+    ----------
+    trace : Trace, path or sequence of paths
+        The trace, recorded with the shapes of operators.
+    device : str, optional
+        The device that the trace was recorded on, if the trace does not say.
+
+    Raises
+    ------
+    SeqPointError
+        The trace cannot be read, or the device is unknown.
+    """
+    from seqpoint.gemms import find_gemms
+
+    return find_gemms(_trace(trace), device=device)
 
 
 def project(

@@ -243,37 +243,52 @@ _CALL_COLUMNS = ("name", "shapes", "dtypes", "concrete_inputs")
 
 
 def window_operators(window: Window) -> tuple[Ints, Ints, tuple[Operator, ...]]:
-    """Return the operator that each row of device work computes, the one whose data it moves, and the operators.
+    """Return the operator that each row of device work computes, the one whose data it moves, and the operators."""
+    work = window.device_work
+    launched_by = np.where(work.is_copy | (work.collective != MISSING), MISSING, work.op)
+    return kernel_operators(window.index, launched_by, work.name)
+
+
+def kernel_operators(index: TraceIndex, ops: Ints, names: Ints) -> tuple[Ints, Ints, tuple[Operator, ...]]:
+    """Return the operator that each kernel computes, the one whose data it moves, and the operators.
 
     The first is known for products, convolutions and attention, the second for kernels that are bound by memory, if
     their operator launched no other kernel; otherwise they are -1. Equal calls share one operator, so that a job of
     many layers has few of them.
+
+    Parameters
+    ----------
+    index : TraceIndex
+        Index of the trace.
+    ops : array of int64, shape (n,)
+        Id of the operator that launched each kernel; `MISSING` if unknown, and for what is no kernel.
+    names : array of int64, shape (n,)
+        Name of each kernel, as an index into the names of the index.
     """
-    device_work = window.device_work
-    rows = window.index.ops.find(device_work.op)
-    launched = np.flatnonzero((rows != MISSING) & ~device_work.is_copy & (device_work.collective == MISSING))
-    distinct, index, counts = np.unique(rows[launched], return_inverse=True, return_counts=True)
-    call, calls = _distinct_calls(window, distinct)
+    rows = index.ops.find(ops)
+    launched = np.flatnonzero(rows != MISSING)
+    distinct, position, counts = np.unique(rows[launched], return_inverse=True, return_counts=True)
+    call, calls = _distinct_calls(index, distinct)
     operators = [operator_of(each) for each in calls]
     distinct_operators = tuple(dict.fromkeys(each for each in operators if each is not None))
     numbers = {operator: number for number, operator in enumerate(distinct_operators)}
     number_of_call = np.array([numbers.get(each, -1) if each else -1 for each in operators], dtype=np.int64)
     kinds = np.array([each.kind for each in distinct_operators] or [""])
-    number = number_of_call[call[index]] if len(calls) else np.full(len(launched), -1)
+    number = number_of_call[call[position]] if len(calls) else np.full(len(launched), -1)
     known, kind = number >= 0, kinds[np.maximum(number, 0)]
-    class_ = window.index.device_work.classes[device_work.name[launched]]
+    class_ = index.device_work.classes[names[launched]]
     computes = np.zeros(len(launched), dtype=bool)
     for name, allowed in _OPERATOR_KINDS.items():
         computes |= known & (class_ == name) & np.isin(kind, allowed)
-    moves = known & ~computes & (counts[index] == 1) & np.isin(kind, tuple(_MEMORY_KINDS))
-    computed, moved = np.full((2, len(device_work)), -1)
+    moves = known & ~computes & (counts[position] == 1) & np.isin(kind, tuple(_MEMORY_KINDS))
+    computed, moved = np.full((2, len(ops)), -1)
     computed[launched[computes]], moved[launched[moves]] = number[computes], number[moves]
     return computed, moved, distinct_operators
 
 
-def _distinct_calls(window: Window, rows: Ints) -> tuple[Ints, list[Call]]:
+def _distinct_calls(index: TraceIndex, rows: Ints) -> tuple[Ints, list[Call]]:
     """Return the number of the call of each row of the trace's ops, and the distinct calls."""
-    table = window.trace.ops.select(list(_CALL_COLUMNS)).take(arrow_array(rows))
+    table = index.trace.ops.select(list(_CALL_COLUMNS)).take(arrow_array(rows))
     encoded = [encode_text(table[name]) for name in _CALL_COLUMNS]
     number, first = np.zeros(len(rows), dtype=np.int64), np.zeros(0, dtype=np.int64)
     for codes, texts in encoded:
@@ -304,15 +319,31 @@ def window_dtypes(window: Window) -> Ints:
 
     The record of a collective tells it, else the kernel's name, else the inputs of its operator.
     """
-    by_name = window.index.device_work.dtypes[window.device_work.name]
-    unnamed = np.flatnonzero(by_name < 0)
-    rows = window.index.ops.find(window.device_work.op[unnamed])
-    distinct, index = np.unique(rows, return_inverse=True)
-    texts = window.trace.ops["dtypes"].take(arrow_array(distinct, distinct == MISSING)).to_pylist()
+    return _with_recorded_dtypes(window, kernel_dtypes(window.index, window.device_work.op, window.device_work.name))
+
+
+def kernel_dtypes(index: TraceIndex, ops: Ints, names: Ints) -> Ints:
+    """Return the data type of each kernel, as an index into `tuple(DTYPES)`; -1 if unknown.
+
+    Its name tells it, else the inputs of its operator.
+
+    Parameters
+    ----------
+    index : TraceIndex
+        Index of the trace.
+    ops : array of int64, shape (n,)
+        Id of the operator that launched each kernel, or `MISSING`.
+    names : array of int64, shape (n,)
+        Name of each kernel, as an index into the names of the index.
+    """
+    result = index.device_work.dtypes[names].copy()
+    unnamed = np.flatnonzero(result < 0)
+    rows = index.ops.find(ops[unnamed])
+    distinct, position = np.unique(rows, return_inverse=True)
+    texts = index.trace.ops["dtypes"].take(arrow_array(distinct, distinct == MISSING)).to_pylist()
     dtype_of_text = {text: _dtype_of_inputs(text) for text in set(texts)}
-    result = by_name.copy()
-    result[unnamed] = np.array([dtype_of_text[text] for text in texts], dtype=np.int64)[index]
-    return _with_recorded_dtypes(window, result)
+    result[unnamed] = np.array([dtype_of_text[text] for text in texts], dtype=np.int64)[position]
+    return result
 
 
 def _with_recorded_dtypes(window: Window, dtypes: Ints) -> Ints:

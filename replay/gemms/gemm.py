@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from profilers.devices.catalogue import DTYPES
 from profilers.errors import InvalidInputError
 from replay.graph.graph import KernelGraph
-from replay.graph.operators import DTYPE_BYTES
+from replay.graph.operators import DTYPE_BYTES, Operator
 
 #: Dimensions of an operator that is a GEMM: batch, m, n and k.
 _N_DIMS = 4
@@ -81,10 +81,29 @@ def gemm_of_task(graph: KernelGraph, row: int) -> Gemm | None:
         Row of the kernel.
     """
     number = int(graph.tasks.operator[row])
-    operator = graph.operators[number] if number >= 0 else None
-    if operator is None or operator.kind not in ("matmul", "batched_matmul") or len(operator.dims) != _N_DIMS:
+    return None if number < 0 else gemm_of_operator(graph.operators[number], int(graph.tasks.dtype[row]))
+
+
+def gemm_of_operator(operator: Operator, dtype: int = -1) -> Gemm | None:
+    """Return the GEMM that an operator is; None if it is none.
+
+    Parameters
+    ----------
+    operator : Operator
+        Operator of a kernel.
+    dtype : int
+        Data type of the kernel, as an index into ``tuple(profilers.devices.DTYPES)``; -1 for that of an element of the
+        operator's size.
+
+    Examples
+    --------
+    >>> from replay.graph.operators import batched_matmul
+    >>> str(gemm_of_operator(batched_matmul(2, 64, 32, 16, 4)))
+    '2x64x32x16 fp32'
+    """
+    if operator.kind not in ("matmul", "batched_matmul") or len(operator.dims) != _N_DIMS:
         return None
-    code = int(graph.tasks.dtype[row])
-    dtype = tuple(DTYPES)[code] if code >= 0 else _DTYPE_OF_SIZE.get(operator.element_bytes, "bf16")
     batch, m, n, k = operator.dims
-    return Gemm(m, n, k, batch, dtype)
+    return Gemm(
+        m, n, k, batch, tuple(DTYPES)[dtype] if dtype >= 0 else _DTYPE_OF_SIZE.get(operator.element_bytes, "bf16")
+    )

@@ -1,4 +1,4 @@
-"""Charts of selections, timelines, projections, contention and memory, as HoloViews objects for the Bokeh backend.
+"""Charts of selections, timelines, projections, contention, GEMMs and memory, as HoloViews objects for Bokeh.
 
 Each chart has ``save("chart.html")``, which writes one file that opens without a network; `save` does so for charts
 that were composed of others.
@@ -12,6 +12,7 @@ from seqpoint.plots.contention import (
     slowdowns_by_workgroups,
 )
 from seqpoint.plots.frame import plain_text
+from seqpoint.plots.gemms import gemm_efficiency
 from seqpoint.plots.memory import (
     memory_channels,
     memory_overview,
@@ -38,6 +39,7 @@ __all__ = [
     "class_breakdown",
     "error_by_mechanism",
     "errors_by_points",
+    "gemm_efficiency",
     "interval_coverage",
     "kernel_slowdowns",
     "length_histogram",

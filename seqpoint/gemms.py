@@ -1,0 +1,386 @@
+"""GEMMs of a trace: efficiency, waves and tail of each shape, and why it is slow.
+
+`find_gemms` groups the launches of GEMMs by shape. Each `GemmRow` has its time, its rates, its grid, and the causes of
+low efficiency. Kernels whose shape the trace does not tell are counted.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from profilers.trace.arrays import Ints
+from profilers.trace.trace import Trace
+from replay.gemms.gemm import Gemm
+from replay.gemms.tiles import Grid, grid_of, tile_of_name
+from replay.graph.graph import Hardware, hardware_of
+from seqpoint.gemm_causes import Cause, Rates, Surroundings, causes_of, rates_of
+from seqpoint.gemm_launches import GemmLaunches, gemm_launches
+from seqpoint.graphs import given_hardware
+from seqpoint.notebook import DataFrame, Table, as_html, data_frame, table_of
+from seqpoint.units import duration
+
+#: Rows of a table as text by default, and causes and kinds of neighbours in it; the JSON has all.
+TOP = 20
+_MAX_CAUSES, _MAX_PARTNERS = 2, 2
+#: Most characters of names of kernels and operators in it.
+_NAME_LENGTH, _OPERATOR_LENGTH = 48, 28
+#: A rate this far above the peak says that the device, the type or the times are wrong.
+_ABOVE_PEAK = 1.02
+_RECORD_SHAPES = (
+    "record them with torch.profiler.profile(record_shapes=True), outside of CUDA graphs and compiled regions"
+)
+
+
+@dataclass(frozen=True)
+class GemmRow:
+    """Launches of GEMMs of one shape and type; times in ns.
+
+    Parameters
+    ----------
+    gemm : Gemm
+        Shape and type.
+    operators : tuple of str
+        Names of the operators that launched them, most time first.
+    kernel : str
+        Name of the kernel with most time.
+    kernels : int
+        Number of distinct kernels.
+    launches : int
+        Number of launches.
+    time_ns : int
+        Sum of their durations.
+    share : float
+        Share of the time of all kernels of the trace.
+    median_ns : float
+        Median duration of a launch.
+    rates : Rates, optional
+        Rates on the device; None if it is unknown.
+    grid : Grid, optional
+        Grid of that kernel; None if neither tile nor workgroups are known, or the device is unknown.
+    resident_known : bool
+        Whether registers and shared memory tell how many workgroups a compute unit holds; else one is assumed.
+    beside_share : float
+        Share of the time with other work on the device.
+    partners : tuple of (str, float)
+        Classes of that work, each with its share of the launches that have a partner, most frequent first.
+    idle_before_ns : float
+        Median time that the device is idle just before a launch.
+    why : tuple of Cause
+        Causes of low efficiency, the leading one first.
+    """
+
+    gemm: Gemm
+    operators: tuple[str, ...]
+    kernel: str
+    kernels: int
+    launches: int
+    time_ns: int
+    share: float
+    median_ns: float
+    rates: Rates | None
+    grid: Grid | None
+    resident_known: bool
+    beside_share: float
+    partners: tuple[tuple[str, float], ...]
+    idle_before_ns: float
+    why: tuple[Cause, ...]
+
+    @property
+    def flops_per_s(self) -> float | None:
+        """FLOP over time; None without time."""
+        return 1e9 * self.gemm.flops * self.launches / self.time_ns if self.time_ns else None
+
+    @property
+    def efficiency(self) -> float | None:
+        """FLOP/s over the peak of the device; None if unknown."""
+        return None if self.rates is None else self.rates.efficiency
+
+    @property
+    def tile(self) -> str:
+        """Rows, columns and depth of the tile as text; a tilde marks a guess, a dash an unknown tile."""
+        if self.grid is None or not self.grid.tile_m:
+            return "-"
+        sizes = (self.grid.tile_m, self.grid.tile_n, *([self.grid.depth] if self.grid.depth else []))
+        return f"{'~' * (self.grid.known_by != 'name')}{'x'.join(map(str, sizes))}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as JSON with stable keys."""
+        gemm, grid, rates = self.gemm, self.grid, self.rates
+        return {
+            **{name: getattr(gemm, name) for name in ("batch", "m", "n", "k", "dtype")},
+            **{"operators": list(self.operators), "kernel": self.kernel, "kernels": self.kernels},
+            **{"launches": self.launches, "time_ns": self.time_ns, "share": self.share, "median_ns": self.median_ns},
+            "flops_per_s": self.flops_per_s,
+            "efficiency": self.efficiency,
+            "efficiency_limit": None if rates is None else rates.limit,
+            "bandwidth_share": None if rates is None else rates.bandwidth_share,
+            **_grid_facts(gemm, grid),
+            "resident": grid.resident if grid and self.resident_known else None,
+            "beside_share": self.beside_share,
+            "partners": [{"class": name, "share": share} for name, share in self.partners],
+            "idle_before_ns": self.idle_before_ns,
+            "why": [{"cause": cause.name, "detail": cause.detail, "guess": cause.is_guess} for cause in self.why],
+        }
+
+
+def _grid_facts(gemm: Gemm, grid: Grid | None) -> dict[str, Any]:
+    """Return the grid as JSON; null for what is unknown."""
+    names = ("tile_m", "tile_n", "depth", "split", "workgroups", "tiles", "persistent")
+    facts = {name: None if grid is None else getattr(grid, name) for name in names}
+    for name in ("tile_m", "tile_n", "depth", "split", "workgroups"):
+        facts[name] = facts[name] or None
+    rounds = ("waves", "last_wave", "tail_efficiency")
+    return {
+        **facts,
+        "tile_known_by": grid.known_by or None if grid else None,
+        **{name: None if grid is None else getattr(grid, name) for name in rounds},
+        "tile_inside": None if grid is None else grid.inside(gemm),
+    }
+
+
+@dataclass(frozen=True)
+class TraceGemms:
+    """GEMMs of a trace by shape.
+
+    Parameters
+    ----------
+    rows : tuple of GemmRow
+        Shapes, most time first.
+    kernel_ns : int
+        Sum of the durations of all kernels of the trace.
+    unknown : mapping of str to (int, int)
+        GEMM kernels of unknown shape, by reason: number, and sum of their durations.
+    hardware : Hardware
+        Hardware of the trace.
+    """
+
+    rows: tuple[GemmRow, ...]
+    kernel_ns: int
+    unknown: dict[str, tuple[int, int]]
+    hardware: Hardware
+
+    @property
+    def time_ns(self) -> int:
+        """Sum of the durations of the GEMMs of known shape."""
+        return sum(row.time_ns for row in self.rows)
+
+    @property
+    def efficiency(self) -> float | None:
+        """Mean efficiency, weighted by time; None if the device is unknown."""
+        known = [(row.efficiency, row.time_ns) for row in self.rows if row.efficiency is not None]
+        total = sum(time for _, time in known)
+        return sum(each * time for each, time in known) / total if total else None
+
+    def table(self) -> DataFrame:
+        """Return a row for each shape, most time first; times in ns."""
+        rows = []
+        for row in self.rows:
+            facts = row.to_dict()
+            facts["operators"] = ", ".join(row.operators)
+            facts["partners"] = ", ".join(name for name, _ in row.partners)
+            facts["why"] = "; ".join(map(str, row.why))
+            rows.append(facts)
+        return data_frame(rows)
+
+    def plot(self) -> Any:
+        """Return the chart of efficiency against waves, as a HoloViews object."""
+        from seqpoint.plots.gemms import gemm_efficiency
+
+        return gemm_efficiency(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `seqpoint gemms --json` prints."""
+        device = self.hardware.device
+        return {
+            "device": device.name if device else None,
+            "known_by": self.hardware.known_by,
+            "compute_units": self.hardware.compute_units if device else None,
+            "kernel_ns": self.kernel_ns,
+            "gemm_ns": self.time_ns,
+            "efficiency": self.efficiency,
+            "rows": [row.to_dict() for row in self.rows],
+            "unknown": [
+                {"reason": reason, "kernels": count, "time_ns": time} for reason, (count, time) in self.unknown.items()
+            ],
+            "notes": list(self.notes()),
+        }
+
+    def summary(self) -> list[str]:
+        """Return how much of the time GEMMs take, how efficient they are, and how many have no known shape."""
+        launches, lines = sum(row.launches for row in self.rows), []
+        if self.rows:
+            rate = "" if self.efficiency is None else f", at {100 * self.efficiency:.1f} % of the peak on average"
+            lines.append(
+                f"{launches:,} GEMMs of {len(self.rows)} shapes take {duration(self.time_ns)}, "
+                f"{self._percent(self.time_ns)} of the kernel time{rate}"
+            )
+        for reason, (count, time) in self.unknown.items():
+            lines.append(
+                f"{count:,} GEMM kernels {reason} have no known shape: {duration(time)}, {self._percent(time)} of the "
+                "kernel time"
+            )
+        if not lines:
+            lines.append("the trace holds no GEMM kernel; `seqpoint describe TRACE --by kernel` lists its kernels")
+        return lines
+
+    def _percent(self, time_ns: int) -> str:
+        return f"{100 * time_ns / max(self.kernel_ns, 1):.1f} %"
+
+    def notes(self) -> tuple[str, ...]:
+        """Return notes on what is missing or doubtful."""
+        notes = []
+        if self.hardware.device is None and self.rows:
+            notes.append("the trace does not name its device, so efficiency and waves are unknown; add --device NAME")
+        if self.unknown and not self.rows:
+            notes.append(f"no GEMM has a known shape; {_RECORD_SHAPES}")
+        above = [row for row in self.rows if row.efficiency is not None and row.efficiency > _ABOVE_PEAK]
+        if above:
+            notes.append(
+                f"{above[0].gemm} runs at {100 * (above[0].efficiency or 0):.0f} % of the peak: the device, the data "
+                "type or the durations are wrong"
+            )
+        return tuple(notes)
+
+    def tables(self, top: int = TOP) -> tuple[Table, ...]:
+        """Return the tables of text: time and rates, grids, and surroundings of each shape.
+
+        Parameters
+        ----------
+        top : int
+            Most rows of each.
+        """
+        cells = list(self._cells(top))
+        if not cells:
+            return ()
+        more = f": {top} of {len(self.rows)} (--top shows more)" if len(self.rows) > top else ""
+        number = {"no.": "{number}"}
+        rates = {
+            **number, "shape~": "{shape}", "type~": "{gemm.dtype}", "operator~": "{operator}",
+            "launches": "{row.launches}", "time": "{row.time_ns:time}", "share %": "{row.share:.1%}",
+            "median": "{row.median_ns:time}", "TFLOP/s": "{tflops:.3g}", "of peak %": "{row.efficiency:.1%}",
+            "limit %": "{limit:.0%}", "why~": "{why}",
+        }  # fmt: skip
+        grids = {
+            **number, "kernel~": "{kernel}", "tile~": "{row.tile}", "split": "{split}", "workgroups": "{workgroups}",
+            "waves": "{waves:.2f}", "last wave %": "{last:.0%}", "tail %": "{tail:.0%}", "inside %": "{inside:.0%}",
+        }  # fmt: skip
+        around = {
+            **number, "shape~": "{shape}", "idle before": "{row.idle_before_ns:time}",
+            "beside %": "{row.beside_share:.0%}", "partners~": "{partners}",
+        }  # fmt: skip
+        return (
+            table_of(f"GEMMs by time, whole recording{more}", rates, cells),
+            table_of("Tiles and waves of the GEMMs", grids, cells),
+            table_of("What runs before and beside the GEMMs", around, cells),
+        )
+
+    def _cells(self, top: int) -> Iterator[dict[str, Any]]:
+        for number, row in enumerate(self.rows[:top], 1):
+            gemm, grid, rates = row.gemm, row.grid, row.rates
+            partners = [f"{name} {100 * share:.0f} %" for name, share in row.partners[:_MAX_PARTNERS]]
+            yield {
+                "number": number,
+                "row": row,
+                "gemm": gemm,
+                "shape": str(gemm).removesuffix(f" {gemm.dtype}"),
+                "operator": _cut(row.operators[0], _OPERATOR_LENGTH) if row.operators else "-",
+                "tflops": None if row.flops_per_s is None else row.flops_per_s / 1e12,
+                "limit": None if rates is None else rates.limit,
+                "why": "; ".join(map(str, row.why[:_MAX_CAUSES])) or "-",
+                "kernel": _cut(row.kernel, _NAME_LENGTH),
+                "split": (grid.split or None) if grid else None,
+                "workgroups": (grid.workgroups or None) if grid else None,
+                "waves": grid.waves if grid else None,
+                "last": grid.last_wave if grid else None,
+                "tail": grid.tail_efficiency if grid else None,
+                "inside": grid.inside(gemm) if grid else None,
+                "partners": ", ".join(partners) or "-",
+            }
+
+    def _repr_html_(self) -> str:
+        return as_html("GEMMs", [*self.summary(), *self.notes()], {"By shape": self.table()})
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 3] + "..."
+
+
+def find_gemms(trace: Trace, *, device: str | None = None) -> TraceGemms:
+    """Return the GEMMs of a trace by shape.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace; kernels outside of iterations count, too.
+    device : str, optional
+        Device that the trace was recorded on, if the trace does not say.
+
+    Raises
+    ------
+    NotFoundError
+        The device is unknown.
+    """
+    asked = trace.without_context()
+    hardware = given_hardware(device) or hardware_of(trace)
+    launches = gemm_launches(asked, hardware.device)
+    order = np.argsort(launches.shape, kind="stable")
+    cuts = np.flatnonzero(np.diff(launches.shape[order])) + 1
+    blocks = np.split(order, cuts) if len(order) else []
+    rows = [_row(launches, block, hardware) for block in blocks]  # a loop over shapes
+    ordered = sorted(rows, key=lambda row: (-row.time_ns, str(row.gemm)))
+    return TraceGemms(tuple(ordered), launches.kernel_ns_in_all, launches.unknown, hardware)
+
+
+def _row(launches: GemmLaunches, rows: Ints, hardware: Hardware) -> GemmRow:
+    """Return the row of the launches of one shape."""
+    gemm, operator = launches.shapes[launches.shape[rows[0]]]
+    duration_ns = launches.duration_ns[rows]
+    time_ns = int(duration_ns.sum())
+    names = _by_time(launches.name[rows], duration_ns)
+    kernel = launches.names[names[0]]
+    main = rows[launches.name[rows] == names[0]]
+    device, grid, resident = hardware.device, None, 0
+    if device is not None:
+        resident = int(np.median(launches.resident[main]))
+        workgroups = int(np.median(launches.workgroups[main]))
+        tile = tile_of_name(kernel)
+        grid = grid_of(gemm, tile, workgroups, units=hardware.compute_units, resident=max(resident, 1))
+    partners = launches.partner[rows][launches.partner[rows] >= 0]
+    classes, counts = np.unique(partners, return_counts=True)
+    most = sorted(zip((-counts).tolist(), (launches.classes[code] for code in classes.tolist()), strict=True))
+    kinds = tuple((name, -count / len(partners)) for count, name in most)
+    around = Surroundings(
+        median_ns=float(np.median(duration_ns)),
+        beside_share=int(launches.beside_ns[rows].sum()) / max(time_ns, 1),
+        partner=kinds[0][0] if kinds else "",
+        idle_before_ns=float(np.median(launches.idle_before_ns[rows])),
+    )
+    rates = None if device is None else rates_of(gemm, operator, time_ns / len(rows), device)
+    rated = None if device is None or rates is None else (device, rates)
+    operators = _by_time(launches.operator[rows], duration_ns)
+    return GemmRow(
+        gemm=gemm,
+        operators=tuple(launches.operator_names[code] for code in operators if code >= 0),
+        kernel=kernel,
+        kernels=len(names),
+        launches=len(rows),
+        time_ns=time_ns,
+        share=time_ns / max(launches.kernel_ns_in_all, 1),
+        median_ns=around.median_ns,
+        rates=rates,
+        grid=grid,
+        resident_known=resident > 0,
+        beside_share=around.beside_share,
+        partners=kinds,
+        idle_before_ns=around.idle_before_ns,
+        why=causes_of(gemm, grid, kernel, around=around, rated=rated),
+    )
+
+
+def _by_time(codes: Ints, duration_ns: Ints) -> list[int]:
+    """Return the distinct codes, those with most time first."""
+    distinct, position = np.unique(codes, return_inverse=True)
+    total = np.bincount(position, weights=duration_ns)
+    return [int(code) for code in distinct[np.lexsort((distinct, -total))]]
