@@ -174,7 +174,7 @@ def _of_grid(gemm: Gemm, grid: Grid) -> list[Cause]:
         count = min(grid.tiles, grid.workgroups or grid.tiles)
         causes.append(Cause("few workgroups", f"{count} on {grid.units} units", assumed))
     elif grid.tail_efficiency < _USED:
-        detail = f"{grid.waves:.2f} waves, the last {100 * grid.last_wave:.0f} % full"
+        detail = f"{grid.tiles} tiles keep {grid.units} units {100 * grid.tail_efficiency:.0f} % busy"
         causes.append(Cause("tail", detail, assumed))
     inside = grid.inside(gemm)
     if inside is not None and inside < _USED:

@@ -5,7 +5,6 @@ it. `gemm_launches` returns launches as columns; `replay.gemms.tiles` explains t
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -20,9 +19,43 @@ from replay.gemms.gemm import Gemm, gemm_of_operator
 from replay.graph.operators import Operator
 
 #: Reasons for which the shape of a GEMM kernel is unknown.
-CONVOLUTION, NO_OPERATOR, NO_SHAPES = "of convolutions", "without an operator", "of operators without known shapes"
+NO_SHAPES, NO_OPERATOR, CONVOLUTION = REASONS = (
+    "their operators tell none",
+    "no operator launched them",
+    "they compute convolutions",
+)
 #: Class of copies beside a kernel.
 _COPY = "copy"
+
+
+@dataclass(frozen=True)
+class UnknownKernels:
+    """GEMM kernels whose shape is unknown: columns of equal length, one row a kernel.
+
+    Parameters
+    ----------
+    name : array of int64
+        Name, as an index into `GemmLaunches.names`.
+    duration_ns : array of int64
+        Duration.
+    workgroups, resident : array of int64
+        Workgroups, and workgroups that a compute unit holds at once; 0 if unknown.
+    reason : array of int64
+        Reason, as an index into `REASONS`.
+    """
+
+    name: Ints
+    duration_ns: Ints
+    workgroups: Ints
+    resident: Ints
+    reason: Ints
+
+    def by_reason(self) -> dict[str, tuple[int, int]]:
+        """Return number and time of the kernels by reason, most time first."""
+        counts = np.bincount(self.reason, minlength=len(REASONS)).tolist()
+        times = [int(self.duration_ns[self.reason == code].sum()) for code in range(len(REASONS))]
+        rows = sorted(zip(REASONS, counts, times, strict=True), key=lambda row: -row[2])
+        return {text: (count, time) for text, count, time in rows if count}
 
 
 @dataclass(frozen=True)
@@ -59,8 +92,8 @@ class GemmLaunches:
         Distinct texts; names are untrusted.
     kernel_ns_in_all : int
         Sum of the durations of all kernels of the trace.
-    unknown : mapping of str to (int, int)
-        GEMM kernels whose shape is unknown, by reason: number, and sum of their durations.
+    unknown : UnknownKernels
+        GEMM kernels whose shape is unknown.
     """
 
     shape: Ints
@@ -79,7 +112,7 @@ class GemmLaunches:
     operator_names: tuple[str, ...]
     classes: tuple[str, ...]
     kernel_ns_in_all: int
-    unknown: dict[str, tuple[int, int]]
+    unknown: UnknownKernels
 
     def __len__(self) -> int:
         return len(self.shape)
@@ -101,7 +134,9 @@ def gemm_launches(trace: Trace, device: Device | None) -> GemmLaunches:
     number, _, operators = kernel_operators(index, columns["op"], columns["name"])
     gemm_operators = np.array([gemm_of_operator(operator) is not None for operator in operators] or [False])
     known = (number >= 0) & gemm_operators[np.maximum(number, 0)]
-    reason = np.where(number >= 0, CONVOLUTION, np.where(columns["op"] == MISSING, NO_OPERATOR, NO_SHAPES))
+    why_unknown = np.where(columns["op"] == MISSING, REASONS.index(NO_OPERATOR), REASONS.index(NO_SHAPES))
+    reason = np.where(number >= 0, REASONS.index(CONVOLUTION), why_unknown)
+    workgroups, resident = np.maximum(columns["workgroups"], 0), _resident(columns, device)
     dtype = kernel_dtypes(index, columns["op"], columns["name"])
     calls = _Calls.of(np.flatnonzero(known), columns["op"], duration)
     main = calls.main
@@ -114,8 +149,8 @@ def gemm_launches(trace: Trace, device: Device | None) -> GemmLaunches:
         duration_ns=calls.sums(duration),
         kernel_ns=duration[main],
         event=columns["id"][main],
-        workgroups=np.maximum(columns["workgroups"][main], 0),
-        resident=_resident({name: columns[name][main] for name in ("threads", "registers", "lds_bytes")}, device),
+        workgroups=workgroups[main],
+        resident=resident[main],
         beside_ns=calls.sums(beside),
         partner=partner[main],
         idle_before_ns=_idle_before(events, columns["id"][calls.first]),
@@ -124,7 +159,9 @@ def gemm_launches(trace: Trace, device: Device | None) -> GemmLaunches:
         operator_names=tuple(map(str, index.device_work.op_names)),
         classes=classes,
         kernel_ns_in_all=all_ns,
-        unknown=_unknown(reason[~known], duration[~known]),
+        unknown=UnknownKernels(
+            *(column[~known] for column in (columns["name"], duration, workgroups, resident, reason))
+        ),
     )
 
 
@@ -225,11 +262,3 @@ def _resident(columns: dict[str, Ints], device: Device | None) -> Ints:
     held = resident_workgroups(device, distinct[0], registers=distinct[1], lds_bytes=distinct[2])
     result[known] = np.nan_to_num(held)[position.ravel()].astype(np.int64)
     return result
-
-
-def _unknown(reason: Any, duration: Ints) -> dict[str, tuple[int, int]]:
-    """Return number and time of the kernels of unknown shape by reason, most time first."""
-    sums = {
-        text: (int((reason == text).sum()), int(duration[reason == text].sum())) for text in np.unique(reason).tolist()
-    }
-    return dict(sorted(sums.items(), key=lambda item: (-item[1][1], item[0])))

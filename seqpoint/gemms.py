@@ -13,7 +13,7 @@ import numpy as np
 from profilers.trace.arrays import Ints
 from profilers.trace.trace import Trace
 from replay.gemms.gemm import Gemm
-from replay.gemms.tiles import Grid, grid_of, tile_of_name
+from replay.gemms.tiles import Grid, grid_of, tile_end, tile_of_name
 from replay.graph.graph import Hardware, hardware_of
 from seqpoint.gemm_causes import Cause, Rates, Surroundings, causes_of, rates_of
 from seqpoint.gemm_launches import GemmLaunches, gemm_launches
@@ -25,7 +25,11 @@ from seqpoint.units import duration
 TOP = 20
 _MAX_CAUSES, _MAX_PARTNERS = 2, 2
 #: Most characters of names of kernels and operators in it.
-_NAME_LENGTH, _OPERATOR_LENGTH = 48, 28
+_NAME_LENGTH, _UNKNOWN_LENGTH, _OPERATOR_LENGTH = 48, 40, 28
+#: Properties of a grid in JSON.
+_ROUNDS = ("waves", "last_wave", "tail_efficiency")
+#: Share of the GEMM time from which most of it is meant.
+_MOSTLY = 0.5
 #: A rate this far above the peak says that the device, the type or the times are wrong.
 _ABOVE_PEAK = 1.02
 _RECORD_SHAPES = (
@@ -131,13 +135,54 @@ def _grid_facts(gemm: Gemm, grid: Grid | None) -> dict[str, Any]:
     facts = {name: None if grid is None else getattr(grid, name) for name in names}
     for name in ("tile_m", "tile_n", "depth", "split", "workgroups"):
         facts[name] = facts[name] or None
-    rounds = ("waves", "last_wave", "tail_efficiency")
     return {
         **facts,
         "tile_known_by": grid.known_by or None if grid else None,
-        **{name: None if grid is None else getattr(grid, name) for name in rounds},
+        **{name: None if grid is None else getattr(grid, name) for name in _ROUNDS},
         "tile_inside": None if grid is None else grid.inside(gemm),
     }
+
+
+@dataclass(frozen=True)
+class GemmKernel:
+    """Launches of one GEMM kernel with one number of workgroups, whose shapes are unknown; times in ns.
+
+    Parameters
+    ----------
+    kernel : str
+        Name of the kernel.
+    launches : int
+        Number of launches.
+    time_ns : int
+        Sum of their durations.
+    share : float
+        Share of the time of all kernels of the trace.
+    median_ns : float
+        Median duration.
+    tile : str
+        Rows, columns and depth of its tile as the library sees them; a dash if its name states none.
+    grid : Grid, optional
+        Workgroups as a grid. None without workgroups or device, and for a kernel whose workgroups
+        take several tiles each.
+    """
+
+    kernel: str
+    launches: int
+    time_ns: int
+    share: float
+    median_ns: float
+    tile: str
+    grid: Grid | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as JSON with stable keys."""
+        names = ("kernel", "launches", "time_ns", "share", "median_ns")
+        grid = {name: self.grid and getattr(self.grid, name) for name in ("workgroups", *_ROUNDS)}
+        return {
+            **{name: getattr(self, name) for name in names},
+            "tile": None if self.tile == "-" else self.tile,
+            **grid,
+        }
 
 
 @dataclass(frozen=True)
@@ -152,6 +197,8 @@ class TraceGemms:
         Sum of the durations of all kernels of the trace.
     unknown : mapping of str to (int, int)
         GEMM kernels of unknown shape, by reason: number, and sum of their durations.
+    kernels : tuple of GemmKernel
+        These kernels by name, most time first.
     hardware : Hardware
         Hardware of the trace.
     """
@@ -159,6 +206,7 @@ class TraceGemms:
     rows: tuple[GemmRow, ...]
     kernel_ns: int
     unknown: dict[str, tuple[int, int]]
+    kernels: tuple[GemmKernel, ...]
     hardware: Hardware
 
     @property
@@ -204,6 +252,7 @@ class TraceGemms:
             "unknown": [
                 {"reason": reason, "kernels": count, "time_ns": time} for reason, (count, time) in self.unknown.items()
             ],
+            "kernels_of_unknown_shape": [row.to_dict() for row in self.kernels],
             "notes": list(self.notes()),
         }
 
@@ -217,10 +266,9 @@ class TraceGemms:
                 f"{self._percent(self.time_ns)} of the kernel time{rate}"
             )
         for reason, (count, time) in self.unknown.items():
-            lines.append(
-                f"{count:,} GEMM kernels {reason} have no known shape: {duration(time)}, {self._percent(time)} of the "
-                "kernel time"
-            )
+            kernels = "1 GEMM kernel has" if count == 1 else f"{count:,} GEMM kernels have"
+            share = self._percent(time)
+            lines.append(f"{kernels} no known shape ({reason}): {duration(time)}, {share} of the kernel time")
         if not lines:
             lines.append("the trace holds no GEMM kernel; `seqpoint describe TRACE --by kernel` lists its kernels")
         return lines
@@ -235,6 +283,12 @@ class TraceGemms:
             notes.append("the trace does not name its device, so efficiency and waves are unknown; add --device NAME")
         if self.unknown and not self.rows:
             notes.append(f"no GEMM has a known shape; {_RECORD_SHAPES}")
+        waiting = sum(row.time_ns for row in self.rows if row.idle_before_ns > row.median_ns)
+        if waiting > _MOSTLY * self.time_ns:
+            notes.append(
+                "before most GEMMs the device is idle for longer than they take: the host sets the pace, and faster "
+                "GEMMs gain little (`seqpoint analyze` shows where)"
+            )
         above = [row for row in self.rows if row.efficiency is not None and row.efficiency > _ABOVE_PEAK]
         if above:
             notes.append(
@@ -252,9 +306,6 @@ class TraceGemms:
             Most rows of each.
         """
         cells = list(self._cells(top))
-        if not cells:
-            return ()
-        more = f": {top} of {len(self.rows)} (--top shows more)" if len(self.rows) > top else ""
         number = {"no.": "{number}"}
         rates = {
             **number, "shape~": "{shape}", "type~": "{gemm.dtype}", "operator~": "{operator}",
@@ -263,18 +314,28 @@ class TraceGemms:
             "limit %": "{limit:.0%}", "why~": "{why}",
         }  # fmt: skip
         grids = {
-            **number, "kernel~": "{kernel}", "tile~": "{row.tile}", "split": "{split}", "workgroups": "{workgroups}",
-            "waves": "{waves:.2f}", "last wave %": "{last:.0%}", "tail %": "{tail:.0%}", "inside %": "{inside:.0%}",
+            **number, "kernel~": "{kernel}", "tile~": "{row.tile}", "split": "{split}", **_WAVES,
+            "inside %": "{inside:.0%}",
         }  # fmt: skip
         around = {
             **number, "shape~": "{shape}", "idle before": "{row.idle_before_ns:time}",
             "beside %": "{row.beside_share:.0%}", "partners~": "{partners}",
         }  # fmt: skip
-        return (
-            table_of(f"GEMMs by time, whole recording{more}", rates, cells),
+        unknown = {
+            "kernel~": "{kernel}", "launches": "{row.launches}", "time": "{row.time_ns:time}",
+            "share %": "{row.share:.1%}", "median": "{row.median_ns:time}", "tile~": "{row.tile}", **_WAVES,
+        }  # fmt: skip
+        kernels = [
+            {"row": row, "kernel": _short_kernel(row.kernel, _UNKNOWN_LENGTH), **_wave_cells(row.grid)}
+            for row in self.kernels[:top]
+        ]
+        tables = (
+            table_of(f"GEMMs by time, whole recording{_more(len(self.rows), top)}", rates, cells),
             table_of("Tiles and waves of the GEMMs", grids, cells),
             table_of("What runs before and beside the GEMMs", around, cells),
+            table_of(f"GEMM kernels of unknown shape{_more(len(self.kernels), top)}", unknown, kernels),
         )
+        return tuple(table for table in tables if table.rows)
 
     def _cells(self, top: int) -> Iterator[dict[str, Any]]:
         for number, row in enumerate(self.rows[:top], 1):
@@ -289,18 +350,42 @@ class TraceGemms:
                 "tflops": None if row.flops_per_s is None else row.flops_per_s / 1e12,
                 "limit": None if rates is None else rates.limit,
                 "why": "; ".join(map(str, row.why[:_MAX_CAUSES])) or "-",
-                "kernel": _cut(row.kernel, _NAME_LENGTH),
+                "kernel": _short_kernel(row.kernel),
                 "split": (grid.split or None) if grid else None,
-                "workgroups": (grid.workgroups or None) if grid else None,
-                "waves": grid.waves if grid else None,
-                "last": grid.last_wave if grid else None,
-                "tail": grid.tail_efficiency if grid else None,
+                **_wave_cells(grid),
                 "inside": grid.inside(gemm) if grid else None,
                 "partners": ", ".join(partners) or "-",
             }
 
     def _repr_html_(self) -> str:
         return as_html("GEMMs", [*self.summary(), *self.notes()], {"By shape": self.table()})
+
+
+#: Columns on waves, from the cells of `_wave_cells`.
+_WAVES = {
+    "workgroups": "{workgroups}", "waves": "{waves:.2f}", "last wave %": "{last_wave:.0%}",
+    "tail %": "{tail_efficiency:.0%}",
+}  # fmt: skip
+
+
+def _wave_cells(grid: Grid | None) -> dict[str, Any]:
+    """Return the cells on the waves of a grid; None where they are unknown."""
+    cells = {name: None if grid is None else getattr(grid, name) for name in _ROUNDS}
+    return {"workgroups": (grid.workgroups or None) if grid else None, **cells}
+
+
+def _more(rows: int, top: int) -> str:
+    """Return how many of the rows a title promises."""
+    return f": {top} of {rows} (--top shows more)" if rows > top else ""
+
+
+def _short_kernel(name: str, length: int = _NAME_LENGTH) -> str:
+    """Return a kernel's name with its begin and what stands before the end of its tile."""
+    text = name.removeprefix("void ").removeprefix("cutlass::Kernel<").removeprefix("cutlass::Kernel2<")
+    if len(text) <= length:
+        return text
+    end = tile_end(text)
+    return _cut(text, length) if end <= length - 3 else f"{text[:8]}...{text[end - length + 11 : end]}"
 
 
 def _cut(text: str, length: int) -> str:
@@ -330,7 +415,30 @@ def find_gemms(trace: Trace, *, device: str | None = None) -> TraceGemms:
     blocks = np.split(order, cuts) if len(order) else []
     rows = [_row(launches, block, hardware) for block in blocks]  # a loop over shapes
     ordered = sorted(rows, key=lambda row: (-row.time_ns, str(row.gemm)))
-    return TraceGemms(tuple(ordered), launches.kernel_ns_in_all, launches.unknown, hardware)
+    unknown = launches.unknown
+    grids, position = np.unique(np.stack([unknown.name, unknown.workgroups]), axis=1, return_inverse=True)
+    kernels = [
+        _kernel(launches, np.flatnonzero(position.ravel() == number), hardware) for number in range(grids.shape[1])
+    ]
+    by_time = tuple(sorted(kernels, key=lambda row: (-row.time_ns, row.kernel)))
+    return TraceGemms(tuple(ordered), launches.kernel_ns_in_all, unknown.by_reason(), by_time, hardware)
+
+
+def _kernel(launches: GemmLaunches, rows: Ints, hardware: Hardware) -> GemmKernel:
+    """Return the row of the launches of one kernel with one number of workgroups, of unknown shape."""
+    unknown = launches.unknown
+    name, duration_ns = launches.names[unknown.name[rows[0]]], unknown.duration_ns[rows]
+    tile, time_ns = tile_of_name(name), int(duration_ns.sum())
+    workgroups, resident = int(unknown.workgroups[rows[0]]), int(np.median(unknown.resident[rows]))
+    stays = tile is not None and tile.persistent
+    grid = None
+    if workgroups and not stays and hardware.device is not None:
+        counts = (workgroups, workgroups, 0, False, hardware.compute_units, max(resident, 1))
+        grid = Grid(0, 0, 0, "", *counts)
+    sizes = () if tile is None else (tile.m, tile.n, *([tile.depth] if tile.depth else []))
+    text = "x".join(map(str, sizes)) or "-"
+    share = time_ns / max(launches.kernel_ns_in_all, 1)
+    return GemmKernel(name, len(rows), time_ns, share, float(np.median(duration_ns)), text, grid)
 
 
 def _row(launches: GemmLaunches, rows: Ints, hardware: Hardware) -> GemmRow:

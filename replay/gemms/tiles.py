@@ -93,16 +93,34 @@ def tile_of_name(name: str) -> Tile | None:
     >>> tile_of_name("gemv2T_kernel_val") is None
     True
     """
-    text = name[:_LENGTH]
+    if (match := _tile_match(name)) is None:
+        return None
+    found, persistent = match
+    sizes, text = found.groupdict(), found.string
+    split = _GLOBAL_SPLIT.search(text)
+    stays = (persistent and not _SPLITS.search(text)) or _STREAM_K.search(text) is not None
+    return Tile(int(sizes["m"]), int(sizes["n"]), int(sizes.get("k") or 0), int(split[1]) if split else 0, stays)
+
+
+def tile_end(name: str) -> int:
+    """Return the position in a kernel's name behind its tile; 0 if it states none.
+
+    Examples
+    --------
+    >>> name = "ampere_sgemm_128x64_nn"
+    >>> name[: tile_end(name)]
+    'ampere_sgemm_128x64'
+    """
+    match = _tile_match(name)
+    return 0 if match is None else match[0].end(max(match[0].re.groupindex.values()))
+
+
+def _tile_match(name: str) -> tuple[re.Match[str], bool] | None:
+    """Return the first pattern's match with sizes that a tile can have, and whether its kernels are persistent."""
     for pattern, persistent in _PATTERNS:
-        if (match := pattern.search(text)) is None:
-            continue
-        sizes = match.groupdict()
-        if int(sizes["m"]) not in _SIDES or int(sizes["n"]) not in _SIDES:
-            continue
-        split = _GLOBAL_SPLIT.search(text)
-        stays = (persistent and not _SPLITS.search(text)) or _STREAM_K.search(text) is not None
-        return Tile(int(sizes["m"]), int(sizes["n"]), int(sizes.get("k") or 0), int(split[1]) if split else 0, stays)
+        match = pattern.search(name[:_LENGTH])
+        if match is not None and int(match["m"]) in _SIDES and int(match["n"]) in _SIDES:
+            return match, persistent
     return None
 
 
