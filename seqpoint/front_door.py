@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from replay.what_ifs import Recipe, WhatIf
     from replay.workloads import Dlrm, PredictedStep, TrainingJob
     from seqpoint.description import Description
-    from seqpoint.gemms import TraceGemms
+    from seqpoint.gemm_table import TraceGemms
     from seqpoint.graphs import Analysis, TraceReplay
     from seqpoint.iteration_table import IterationTable
     from seqpoint.length_candidates import LengthCandidates
@@ -432,7 +432,7 @@ def gemms(trace: "Trace | Paths", *, device: str | None = None) -> "TraceGemms":
     SeqPointError
         The trace cannot be read, or the device is unknown.
     """
-    from seqpoint.gemms import find_gemms
+    from seqpoint.gemm_table import find_gemms
 
     return find_gemms(_trace(trace), device=device)
 

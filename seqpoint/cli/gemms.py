@@ -7,7 +7,7 @@ import click
 from seqpoint import front_door
 from seqpoint.cli.options import hardware_option, load, output_options, trace_argument
 from seqpoint.cli.output import message, print_lines, print_result, print_tables
-from seqpoint.gemms import TOP, TraceGemms
+from seqpoint.gemm_table import TOP, TraceGemms
 
 
 @click.command("gemms")

@@ -10,7 +10,7 @@ from seqpoint.plots.frame import NAME_LENGTH, Chart, hover_tips, overlay, plain_
 from seqpoint.plots.saving import saveable
 
 if TYPE_CHECKING:
-    from seqpoint.gemms import GemmRow, TraceGemms
+    from seqpoint.gemm_table import GemmRow, TraceGemms
 
 #: Colours of leading causes, by Okabe and Ito, in the order of their time; further causes share the last one.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#777777")

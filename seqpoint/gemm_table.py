@@ -21,9 +21,9 @@ from seqpoint.graphs import given_hardware
 from seqpoint.notebook import DataFrame, Table, as_html, data_frame, table_of
 from seqpoint.units import duration
 
-#: Rows of a table as text by default, and causes and kinds of neighbours in it; the JSON has all.
+#: Rows of a table as text by default, and kinds of neighbours in it; the JSON has all.
 TOP = 20
-_MAX_CAUSES, _MAX_PARTNERS = 2, 2
+_MAX_PARTNERS = 2
 #: Most characters of names of kernels and operators in it.
 _NAME_LENGTH, _UNKNOWN_LENGTH, _OPERATOR_LENGTH = 48, 40, 28
 #: Properties of a grid in JSON.
@@ -310,9 +310,10 @@ class TraceGemms:
         rates = {
             **number, "shape~": "{shape}", "type~": "{gemm.dtype}", "operator~": "{operator}",
             "launches": "{row.launches}", "time": "{row.time_ns:time}", "share %": "{row.share:.1%}",
-            "median": "{row.median_ns:time}", "TFLOP/s": "{tflops:.3g}", "of peak %": "{row.efficiency:.1%}",
-            "limit %": "{limit:.0%}", "why~": "{why}",
+            "median": "{row.median_ns:time}", "TFLOP/s": "{tflops:.4g}", "of peak %": "{row.efficiency:.1%}",
+            "limit %": "{limit:.0%}",
         }  # fmt: skip
+        why = {**number, "shape~": "{shape}", "why~": "{why}"}
         grids = {
             **number, "kernel~": "{kernel}", "tile~": "{row.tile}", "split": "{split}", **_WAVES,
             "inside %": "{inside:.0%}",
@@ -331,6 +332,7 @@ class TraceGemms:
         ]
         tables = (
             table_of(f"GEMMs by time, whole recording{_more(len(self.rows), top)}", rates, cells),
+            table_of("Causes of low efficiency", why, [cell for cell in cells if cell["row"].why]),
             table_of("Tiles and waves of the GEMMs", grids, cells),
             table_of("What runs before and beside the GEMMs", around, cells),
             table_of(f"GEMM kernels of unknown shape{_more(len(self.kernels), top)}", unknown, kernels),
@@ -349,7 +351,7 @@ class TraceGemms:
                 "operator": _cut(row.operators[0], _OPERATOR_LENGTH) if row.operators else "-",
                 "tflops": None if row.flops_per_s is None else row.flops_per_s / 1e12,
                 "limit": None if rates is None else rates.limit,
-                "why": "; ".join(map(str, row.why[:_MAX_CAUSES])) or "-",
+                "why": "; ".join(map(str, row.why)),
                 "kernel": _short_kernel(row.kernel),
                 "split": (grid.split or None) if grid else None,
                 **_wave_cells(grid),
