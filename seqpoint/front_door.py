@@ -417,24 +417,28 @@ def analyze(
     return analyze_trace(_trace(trace), iteration, what_if=change, device=device, tasks=choice)
 
 
-def gemms(trace: "Trace | Paths", *, device: str | None = None) -> "TraceGemms":
+def gemms(trace: "Trace | Paths", *, iteration: int | None = None, device: str | None = None) -> "TraceGemms":
     """Return the matrix products (GEMMs) of a trace by shape: time, efficiency, waves, tail, and why they are slow.
+
+    It also finds the independent GEMMs of a step, and suggests how many of them to run side by side.
 
     Parameters
     ----------
     trace : Trace, path or sequence of paths
         The trace, recorded with the shapes of operators.
+    iteration : int, optional
+        The iteration whose GEMMs are searched for groups; the one of median step time by default.
     device : str, optional
         The device that the trace was recorded on, if the trace does not say.
 
     Raises
     ------
     SeqPointError
-        The trace cannot be read, or the device is unknown.
+        The trace cannot be read, or the device or the iteration is unknown.
     """
     from seqpoint.gemm_table import find_gemms
 
-    return find_gemms(_trace(trace), device=device)
+    return find_gemms(_trace(trace), iteration=iteration, device=device)
 
 
 def project(

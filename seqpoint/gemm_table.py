@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
 from profilers.trace.trace import Trace
 from replay.gemms.gemm import Gemm
 from replay.gemms.tiles import Grid, grid_of, tile_end, tile_of_name
 from replay.graph.graph import Hardware, hardware_of
 from seqpoint.gemm_causes import Cause, Rates, Surroundings, causes_of, rates_of
+from seqpoint.gemm_groups import StepGroups, suggest_groups
 from seqpoint.gemm_launches import GemmLaunches, gemm_launches
 from seqpoint.graphs import given_hardware
 from seqpoint.notebook import DataFrame, Table, as_html, data_frame, table_of
@@ -201,6 +203,12 @@ class TraceGemms:
         These kernels by name, most time first.
     hardware : Hardware
         Hardware of the trace.
+    step : StepGroups, optional
+        Independent GEMMs of a step; None if they are unknown.
+    why_no_step : str
+        Why they are unknown; empty if they are known.
+    synthetic : bool
+        Whether the trace was synthesised.
     """
 
     rows: tuple[GemmRow, ...]
@@ -208,6 +216,9 @@ class TraceGemms:
     unknown: dict[str, tuple[int, int]]
     kernels: tuple[GemmKernel, ...]
     hardware: Hardware
+    step: StepGroups | None = None
+    why_no_step: str = ""
+    synthetic: bool = False
 
     @property
     def time_ns(self) -> int:
@@ -253,6 +264,7 @@ class TraceGemms:
                 {"reason": reason, "kernels": count, "time_ns": time} for reason, (count, time) in self.unknown.items()
             ],
             "kernels_of_unknown_shape": [row.to_dict() for row in self.kernels],
+            "step": None if self.step is None else self.step.to_dict(),
             "notes": list(self.notes()),
         }
 
@@ -283,6 +295,12 @@ class TraceGemms:
             notes.append("the trace does not name its device, so efficiency and waves are unknown; add --device NAME")
         if self.unknown and not self.rows:
             notes.append(f"no GEMM has a known shape; {_RECORD_SHAPES}")
+        if self.rows and self.synthetic:
+            notes.append("the trace is synthetic: nobody measured its times, and its grids are those of one tile")
+        if self.rows and self.why_no_step:
+            notes.append(f"no independent GEMMs were searched: {self.why_no_step}")
+        if self.step is not None and self.step.left_out:
+            notes.append(f"{self.step.left_out} more kinds of groups of independent GEMMs have less time")
         waiting = sum(row.time_ns for row in self.rows if row.idle_before_ns > row.median_ns)
         if waiting > _MOSTLY * self.time_ns:
             notes.append(
@@ -335,9 +353,32 @@ class TraceGemms:
             table_of("Causes of low efficiency", why, [cell for cell in cells if cell["row"].why]),
             table_of("Tiles and waves of the GEMMs", grids, cells),
             table_of("What runs before and beside the GEMMs", around, cells),
+            *self._group_tables(top),
             table_of(f"GEMM kernels of unknown shape{_more(len(self.kernels), top)}", unknown, kernels),
         )
         return tuple(table for table in tables if table.rows)
+
+    def _group_tables(self, top: int) -> list[Table]:
+        """Return the table of independent GEMMs, if there are any."""
+        if self.step is None:
+            return []
+        columns = {
+            "group~": "{row.label}", "groups": "{row.groups}", "evidence~": "{row.evidence}",
+            "time": "{row.time_ns:time}", "at once": "{at_once}", "tile~": "{tiles}",
+            "speed-up": "{row.speedup:.2f}", "gain %": "{gain:.1%}",
+        }  # fmt: skip
+        total = max(self.step.kernel_ns, 1.0)
+        cells = [
+            {
+                "row": row,
+                "at_once": min(row.degree, len(row.gemms)),
+                "tiles": ", ".join(row.tiles) or "-",
+                "gain": row.gain_ns / total,
+            }
+            for row in self.step.rows[:top]
+        ]
+        title = f"Independent GEMMs of iteration {self.step.iteration}{_more(len(self.step.rows), top)}"
+        return [table_of(title, columns, cells)]
 
     def _cells(self, top: int) -> Iterator[dict[str, Any]]:
         for number, row in enumerate(self.rows[:top], 1):
@@ -394,20 +435,22 @@ def _cut(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 3] + "..."
 
 
-def find_gemms(trace: Trace, *, device: str | None = None) -> TraceGemms:
-    """Return the GEMMs of a trace by shape.
+def find_gemms(trace: Trace, *, iteration: int | None = None, device: str | None = None) -> TraceGemms:
+    """Return the GEMMs of a trace by shape, and those of a step that are independent.
 
     Parameters
     ----------
     trace : Trace
         The trace; kernels outside of iterations count, too.
+    iteration : int, optional
+        Iteration whose GEMMs are searched for groups; by default that of median step time.
     device : str, optional
         Device that the trace was recorded on, if the trace does not say.
 
     Raises
     ------
-    NotFoundError
-        The device is unknown.
+    NotFoundError, InvalidInputError
+        The device or the iteration is unknown.
     """
     asked = trace.without_context()
     hardware = given_hardware(device) or hardware_of(trace)
@@ -423,7 +466,19 @@ def find_gemms(trace: Trace, *, device: str | None = None) -> TraceGemms:
         _kernel(launches, np.flatnonzero(position.ravel() == number), hardware) for number in range(grids.shape[1])
     ]
     by_time = tuple(sorted(kernels, key=lambda row: (-row.time_ns, row.kernel)))
-    return TraceGemms(tuple(ordered), launches.kernel_ns_in_all, unknown.by_reason(), by_time, hardware)
+    facts = (tuple(ordered), launches.kernel_ns_in_all, unknown.by_reason(), by_time, hardware)
+    return TraceGemms(*facts, *_step(trace, iteration, device), synthetic=trace.meta.synthetic)
+
+
+def _step(trace: Trace, iteration: int | None, device: str | None) -> tuple[StepGroups | None, str]:
+    """Return the independent GEMMs of a step, or why they are unknown; an iteration that was asked for must exist."""
+    try:
+        step = suggest_groups(trace, iteration, device=device)
+    except InvalidInputError as error:
+        if iteration is not None:
+            raise
+        return None, str(error)
+    return step, "" if step is not None else "the device is unknown"
 
 
 def _kernel(launches: GemmLaunches, rows: Ints, hardware: Hardware) -> GemmKernel:

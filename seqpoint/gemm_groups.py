@@ -1,0 +1,219 @@
+"""Independent GEMMs of a step, and how many of them to run side by side with which kernels (GOLDYLOC).
+
+`suggest_groups` finds the groups in the graph of an iteration. It runs each kind of group in the engine at every degree
+of concurrency, with kernels tuned for it, and keeps the fastest.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from profilers.devices.catalogue import Device
+from profilers.trace.kernels import CLASSES
+from profilers.trace.trace import Trace
+from replay.calibration.parameters import Parameters
+from replay.costs.shipped import load_parameters
+from replay.gemms.gemm import Gemm, gemm_of_task
+from replay.gemms.go_kernels import DEGREES, GoMix, go_mix
+from replay.gemms.groups import Group, independent_gemms
+from replay.gemms.variants import Variants
+from replay.graph.graph import KernelGraph
+from seqpoint.graphs import graph_of
+
+#: Gain below which GEMMs stay one after another: less than the models can tell.
+_MIN_GAIN = 0.02
+#: Kinds of groups that are searched, those with most time first.
+_MOST_KINDS = 64
+#: Evidence of GEMMs that run side by side already.
+_STREAMS = "streams"
+
+
+@dataclass(frozen=True)
+class GemmGroup:
+    """Groups of independent GEMMs of equal shapes in a step; times in ns.
+
+    Parameters
+    ----------
+    gemms : tuple of Gemm
+        GEMMs of each group, in the order in which they run.
+    groups : int
+        Number of such groups in the step.
+    evidence : str
+        Weakest evidence that they are independent, one of `replay.gemms.groups.EVIDENCE`.
+    time_ns : float
+        Isolated durations of all their kernels in the step, as measured.
+    degree : int
+        Degree of concurrency, as ``concurrent_gemms:DEGREE`` takes it; 1 for one after another.
+    tiles : tuple of str
+        Tile and split of the kernels at that degree, such as ``128x64`` or ``64x64 split 4``; empty at degree 1.
+    is_tuned : bool
+        Whether a kernel is another than the one that is fastest alone.
+    sequential_ns, concurrent_ns : float
+        Modelled time of one group one after another, and at that degree.
+    """
+
+    gemms: tuple[Gemm, ...]
+    groups: int
+    evidence: str
+    time_ns: float
+    degree: int
+    tiles: tuple[str, ...]
+    is_tuned: bool
+    sequential_ns: float
+    concurrent_ns: float
+
+    @property
+    def speedup(self) -> float:
+        """Modelled speed-up of a group over one after another."""
+        return self.sequential_ns / self.concurrent_ns
+
+    @property
+    def gain_ns(self) -> float:
+        """Measured time in the step that this speed-up would save."""
+        return self.time_ns * (1 - 1 / self.speedup)
+
+    @property
+    def label(self) -> str:
+        """Shapes as text, such as ``3 x 512x512x512 bf16``."""
+        counts = Counter(map(str, self.gemms))
+        return " + ".join(f"{count} x {shape}" if count > 1 else shape for shape, count in counts.items())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the groups as JSON with stable keys."""
+        names = ("groups", "evidence", "time_ns", "degree", "sequential_ns", "concurrent_ns", "speedup", "gain_ns")
+        return {
+            "gemms": [str(gemm) for gemm in self.gemms],
+            **{name: getattr(self, name) for name in names},
+            "tiles": list(self.tiles),
+            "kernels": "go" if self.is_tuned else "default",
+        }
+
+
+@dataclass(frozen=True)
+class StepGroups:
+    """Independent GEMMs of a step.
+
+    Parameters
+    ----------
+    iteration : int
+        Number of the iteration.
+    kernel_ns : float
+        Isolated durations of all kernels of the step.
+    rows : tuple of GemmGroup
+        Groups by shapes, the largest gain first.
+    others : mapping of str to int
+        Number of GEMM kernels in no group, by reason.
+    left_out : int
+        Kinds of groups that were not searched, since others have more time.
+    """
+
+    iteration: int
+    kernel_ns: float
+    rows: tuple[GemmGroup, ...]
+    others: dict[str, int]
+    left_out: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the groups as JSON with stable keys."""
+        return {
+            "iteration": self.iteration,
+            "kernel_ns": self.kernel_ns,
+            "rows": [row.to_dict() for row in self.rows],
+            "not_grouped": self.others,
+            "left_out": self.left_out,
+        }
+
+
+def suggest_groups(trace: Trace, iteration: int | None, *, device: str | None) -> StepGroups | None:
+    """Return the independent GEMMs of a step with a degree of concurrency; None if the device is unknown.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+    iteration : int or None
+        Number of the iteration; by default that of median step time.
+    device : str or None
+        Device that the trace was recorded on, if the trace does not say.
+
+    Raises
+    ------
+    NotFoundError, InvalidInputError
+        The device or the iteration is unknown, or the trace has no iteration.
+    """
+    number, graph = graph_of(trace, iteration, device=device)
+    if graph.hardware.device is None:
+        return None
+    found = independent_gemms(graph)
+    kinds: dict[tuple[tuple[Gemm, ...], str], list[Group]] = {}
+    for group in found.groups:  # a Python loop over groups, some us each
+        kinds.setdefault((_gemms(graph, group), group.evidence), []).append(group)
+    times = {key: _time_ns(graph, groups) for key, groups in kinds.items()}
+    searched = sorted(kinds, key=lambda key: (-times[key], str(key)))[:_MOST_KINDS]
+    tuner = _Tuner(graph.hardware.device, load_parameters())
+    rows = [tuner.suggestion(*key, len(kinds[key]), times[key]) for key in searched]
+    tasks = graph.tasks
+    is_kernel = graph.on_device() & tasks.in_iteration & (tasks.class_ >= 0) & (tasks.class_ != _COLLECTIVE)
+    ordered = tuple(sorted(rows, key=lambda row: (-row.gain_ns, -row.time_ns, row.label)))
+    total = float(tasks.duration_ns[is_kernel].sum())
+    return StepGroups(number, total, ordered, dict(found.others), len(kinds) - len(searched))
+
+
+_COLLECTIVE = CLASSES.index("collective")
+
+
+def _gemms(graph: KernelGraph, group: Group) -> tuple[Gemm, ...]:
+    gemms = [gemm_of_task(graph, row) for row in group.gemms]
+    return tuple(gemm for gemm in gemms if gemm is not None)
+
+
+def _time_ns(graph: KernelGraph, groups: Sequence[Group]) -> float:
+    """Return the isolated durations of the kernels of groups."""
+    rows = np.unique([row for group in groups for run in group.runs for row in run])
+    return float(graph.tasks.duration_ns[rows].sum())
+
+
+class _Tuner:
+    """Search of degrees and kernels on a device; sets of equal GEMMs are simulated once."""
+
+    def __init__(self, device: Device, parameters: Parameters) -> None:
+        self._mix = cache(lambda gemms: go_mix(gemms, device=device, parameters=parameters))
+
+    def suggestion(self, gemms: tuple[Gemm, ...], evidence: str, groups: int, time_ns: float) -> GemmGroup:
+        """Return the fastest degree of a group; 1 if it gains too little, or if it is side by side already."""
+        sequential_ns = sum(self._time_ns(gemms, 1))
+        times = {degree: sum(self._time_ns(gemms, degree)) for degree in _degrees(len(gemms))}
+        best = min(times, key=lambda degree: (times[degree], degree))
+        if evidence == _STREAMS or times[best] > (1 - _MIN_GAIN) * sequential_ns:
+            best = 1
+        mixes: list[GoMix] = [self._mix(members) for members in _dealt(gemms, best)]
+        tiles = {
+            (gemm, _tile(variant)): None for mix in mixes for gemm, variant in zip(mix.gemms, mix.variants, strict=True)
+        }
+        is_tuned = best > 1 and any(mix.time_ns < mix.default_ns for mix in mixes)
+        concurrent_ns = times[best] if best > 1 else sequential_ns
+        kernels = tuple(dict.fromkeys(tile for _, tile in tiles)) if best > 1 else ()
+        return GemmGroup(gemms, groups, evidence, time_ns, best, kernels, is_tuned, sequential_ns, concurrent_ns)
+
+    def _time_ns(self, gemms: tuple[Gemm, ...], degree: int) -> list[float]:
+        """Return the time of each set of a group."""
+        return [float(self._mix(members).time_ns) for members in _dealt(gemms, degree)]
+
+
+def _degrees(count: int) -> list[int]:
+    """Return the degrees for a number of GEMMs: up to the first that runs all at once."""
+    return [degree for degree in DEGREES if degree == 1 or degree < 2 * count]
+
+
+def _dealt(gemms: tuple[Gemm, ...], degree: int) -> list[tuple[Gemm, ...]]:
+    return [gemms[first : first + degree] for first in range(0, len(gemms), degree)]
+
+
+def _tile(variant: Variants) -> str:
+    """Return tile and split of one variant."""
+    split = int(variant.global_split[0])
+    return f"{variant.tile_m[0]}x{variant.tile_n[0]}{f' split {split}' if split > 1 else ''}"
