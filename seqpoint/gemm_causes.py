@@ -154,7 +154,7 @@ def causes_of(
     ['few workgroups: 16 on 108 units']
     """
     found = [] if rated is None else _near_peak(gemm, *rated) + _memory(rated[1])
-    found += [] if grid is None else _of_grid(gemm, grid)
+    found += [] if grid is None else _of_grid(gemm, grid, 0.0 if rated is None else rated[1].efficiency)
     found += _of_shape(gemm, grid, kernel) + _of_surroundings(around)
     found += [] if rated is None else _faster_type(gemm, *rated)
     is_far = rated is not None and rated[1].efficiency < _FAR * rated[1].limit * _sustained(gemm, rated[0])
@@ -166,14 +166,15 @@ def _memory(rates: Rates) -> list[Cause]:
     return [Cause("memory-bound", f"{100 * rates.bandwidth_share:.0f} % of the bandwidth")] if is_bound else []
 
 
-def _of_grid(gemm: Gemm, grid: Grid) -> list[Cause]:
-    """Return the causes that the workgroups tell."""
+def _of_grid(gemm: Gemm, grid: Grid, efficiency: float) -> list[Cause]:
+    """Return the causes that the workgroups tell; units that were idle cannot have computed."""
     causes = []
     assumed = not grid.workgroups  # the tile alone tells how many there were
-    if grid.units_used < _USED:
+    is_possible = efficiency <= grid.tail_efficiency
+    if is_possible and grid.units_used < _USED:
         count = min(grid.tiles, grid.workgroups or grid.tiles)
         causes.append(Cause("few workgroups", f"{count} on {grid.units} units", assumed))
-    elif grid.tail_efficiency < _USED:
+    elif is_possible and grid.tail_efficiency < _USED:
         detail = f"{grid.tiles} tiles keep {grid.units} units {100 * grid.tail_efficiency:.0f} % busy"
         causes.append(Cause("tail", detail, assumed))
     inside = grid.inside(gemm)

@@ -148,6 +148,9 @@ def test_each_cause_has_its_mark() -> None:
     odd = Gemm(1024, 1022, 1023, dtype="fp16")
     (guessed,) = causes_of(odd, None, "k", around=Surroundings(30e3), rated=None)
     assert str(guessed) == "~misaligned: k = 1023, n = 1022, no multiple of 8"
+    busy = Rates(efficiency=0.6, limit=1.0, bandwidth_share=0.1)  # more than 51 % of the units can have computed
+    assert names(causes_of(Gemm(1408, 1280, 960, dtype="fp16"), grid, HALF, around=Surroundings(30e3),
+                           rated=(a100, busy))) == []  # fmt: skip
     (stated,) = causes_of(odd, None, "cutlass_x_align2", around=Surroundings(30e3), rated=None)
     assert str(stated) == "misaligned: 2 of 8 elements" and not stated.is_guess
     around = Surroundings(5e3, beside_share=0.5, partner="collective", idle_before_ns=20e3)
@@ -186,8 +189,8 @@ def recorded(tmp_path: Path) -> Path:
     small = {"grid": [4, 4, 1]}
     return saved(
         tmp_path,
-        product(100, 1, [[512, 4096], [4096, 512]], kernel(HALF, 120, 40, 10, **small)),
-        product(200, 2, [[512, 4096], [4096, 512]], kernel(HALF, 220, 44, 20, **small)),
+        product(100, 1, [[512, 4096], [4096, 512]], kernel(HALF, 120, 60, 10, **small)),
+        product(200, 2, [[512, 4096], [4096, 512]], kernel(HALF, 220, 64, 20, **small)),
         product(
             300, 3, [[64, 8192], [8192, 64]],
             kernel(CUTLASS, 320, 20, 30, grid=[1, 1, 8], **{"registers per thread": 128, "shared memory": 0}),
@@ -204,12 +207,12 @@ def test_launches_of_one_shape_share_a_row(recorded: Path) -> None:
     first, second = gemms.rows
     assert str(first.gemm) == "512x512x4096 fp16" and (first.launches, first.time_ns, first.median_ns) == (
         2,
-        84_000,
-        42_000,
+        124_000,
+        62_000,
     )
-    assert first.share == 84 / 130 and first.operators == ("aten::mm",) and first.kernel == HALF
-    assert first.flops_per_s == pytest.approx(2 * 2**31 / 84e-6)
-    assert first.efficiency == pytest.approx(2 * 2**31 / 84e-6 / 312e12)
+    assert first.share == 124 / 170 and first.operators == ("aten::mm",) and first.kernel == HALF
+    assert first.flops_per_s == pytest.approx(2 * 2**31 / 124e-6)
+    assert first.efficiency == pytest.approx(2 * 2**31 / 124e-6 / 312e12)
     assert first.grid is not None and (first.tile, first.grid.workgroups, first.resident_known) == (
         "128x128x32",
         16,
@@ -254,7 +257,7 @@ def test_the_command_prints_tables_and_json(recorded: Path, tmp_path: Path) -> N
     chart = tmp_path / "gemms.html"
     done = CliRunner().invoke(cli, ["gemms", str(recorded), "--json", "--plot", str(chart)])
     content = json.loads(done.stdout)
-    assert content["device"] == "A100-SXM4-80GB" and content["gemm_ns"] == 108_000 and len(content["rows"]) == 2
+    assert content["device"] == "A100-SXM4-80GB" and content["gemm_ns"] == 148_000 and len(content["rows"]) == 2
     row = content["rows"][0]
     assert (row["m"], row["n"], row["k"], row["batch"], row["tile_known_by"]) == (512, 512, 4096, 1, "name")
     assert row["why"][0] == {"cause": "few workgroups", "detail": "16 on 108 units", "guess": False}
@@ -309,3 +312,40 @@ def test_damaged_values_leave_the_other_gemms(tmp_path: Path) -> None:
     assert gemms.unknown == {"their operators tell none": (2, 18_000)}
     grid = gemms.rows[0].grid  # the tile alone tells that there was one
     assert grid is not None and (grid.workgroups, grid.tiles) == (0, 1)
+
+
+def test_independent_gemms_of_a_step_have_a_degree_and_a_gain(recorded: Path) -> None:
+    step = sp.gemms(recorded).step
+    assert step is not None and step.iteration == 1
+    (row,) = step.rows
+    # No product can read an earlier one: the results have fewer elements than any operand.
+    assert row.label == "2 x 512x512x4096 fp16 + 64x64x8192 fp16"
+    assert (row.groups, row.evidence, row.degree) == (1, "shapes", 4)
+    assert 1.02 < row.speedup <= 3.0 and row.concurrent_ns < row.sequential_ns
+    assert row.gain_ns == pytest.approx(row.time_ns * (1 - row.concurrent_ns / row.sequential_ns))
+    assert row.time_ns == 148_000 and all("x" in tile for tile in row.tiles)
+    shown = CliRunner().invoke(cli, ["gemms", str(recorded), "-i", "1"], env={"COLUMNS": "140"}).output
+    assert "Independent GEMMs of iteration 1" in shown and row.label in shown
+    facts = json.loads(CliRunner().invoke(cli, ["gemms", str(recorded), "--json"]).stdout)["step"]
+    assert facts["rows"][0]["speedup"] == step.rows[0].speedup and facts["not_grouped"] == step.others
+
+
+def test_gemms_that_fill_the_device_stay_one_after_another(tmp_path: Path) -> None:
+    dims = [[8192, 4096], [4096, 8192]]
+    path = saved(
+        tmp_path,
+        product(100, 1, dims, kernel(HALF, 120, 2200, 10, grid=[64, 64, 1])),
+        product(200, 2, dims, kernel(HALF, 2330, 2200, 20, grid=[64, 64, 1])),
+    )
+    step = sp.gemms(path).step
+    assert step is not None
+    (row,) = step.rows
+    assert (row.degree, row.tiles, row.is_tuned, row.speedup, row.gain_ns) == (1, (), False, 1.0, 0.0)
+
+
+def test_groups_need_a_device_and_an_iteration(recorded: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="no iteration 7"):
+        sp.gemms(recorded, iteration=7)
+    path = saved(tmp_path, product(100, 1, [[512, 4096], [4096, 512]], kernel(HALF, 120, 40, 10)), deviceProperties=[])
+    gemms = sp.gemms(path)
+    assert gemms.step is None and any("no independent GEMMs were searched" in note for note in gemms.notes())
