@@ -49,6 +49,7 @@ __all__ = [
     "reproduce",
     "sample_kernels",
     "select",
+    "simulate_gemms",
     "simulate_memory",
     "synthesize",
     "validate",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from replay.what_ifs import Recipe, WhatIf
     from replay.workloads import Dlrm, PredictedStep, TrainingJob
     from seqpoint.description import Description
+    from seqpoint.gemm_concurrency import ConcurrentGemms
     from seqpoint.gemm_table import TraceGemms
     from seqpoint.graphs import Analysis, TraceReplay
     from seqpoint.iteration_table import IterationTable
@@ -724,6 +725,42 @@ def predict_collective(kind: str, sizes: Sequence[int], topology: "Topology", de
     from replay.costs.collectives import predict_collective as run
 
     return run(kind, list(sizes), topology, _device(device), load_collectives())
+
+
+def simulate_gemms(
+    shapes: Sequence[Sequence[int]], device: "str | Device", *, dtype: str = "fp16", degrees: Sequence[int] = ()
+) -> "ConcurrentGemms":
+    """Run copies of matrix products (GEMMs) side by side on a device, with kernels tuned for it (GOLDYLOC).
+
+    Nothing is measured: a model of kernels gives their times, and the engine shares the device.
+
+    Parameters
+    ----------
+    shapes : sequence of sequence of int
+        m, n and k of each GEMM, or batch, m, n and k.
+    device : str or Device
+        A device of the catalogue.
+    dtype : str
+        Data type, such as ``"fp16"``.
+    degrees : sequence of int
+        Copies side by side; 1, 2, 4, 8 and 16 by default.
+
+    Raises
+    ------
+    SeqPointError
+        The device or the data type is unknown, or a shape or a degree is not positive.
+
+    Examples
+    --------
+    >>> simulated = simulate_gemms([(128, 1024, 1024)], "MI100", degrees=[1, 4])
+    >>> alone, four = simulated.kernels
+    >>> alone.speedup, 1.0 < four.speedup <= 4.0
+    (1.0, True)
+    """
+    from replay.gemms.go_kernels import DEGREES
+    from seqpoint.gemm_concurrency import simulate_gemms as run
+
+    return run(shapes, _device(device), dtype=dtype, degrees=list(degrees) or DEGREES)
 
 
 def simulate_memory(

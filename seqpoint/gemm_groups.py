@@ -20,8 +20,8 @@ from replay.costs.shipped import load_parameters
 from replay.gemms.gemm import Gemm, gemm_of_task
 from replay.gemms.go_kernels import DEGREES, GoMix, go_mix
 from replay.gemms.groups import Group, independent_gemms
-from replay.gemms.variants import Variants
 from replay.graph.graph import KernelGraph
+from seqpoint.gemm_concurrency import tile_text
 from seqpoint.graphs import graph_of
 
 #: Gain below which GEMMs stay one after another: less than the models can tell.
@@ -191,12 +191,10 @@ class _Tuner:
         if evidence == _STREAMS or times[best] > (1 - _MIN_GAIN) * sequential_ns:
             best = 1
         mixes: list[GoMix] = [self._mix(members) for members in _dealt(gemms, best)]
-        tiles = {
-            (gemm, _tile(variant)): None for mix in mixes for gemm, variant in zip(mix.gemms, mix.variants, strict=True)
-        }
+        variants = [variant for mix in mixes for variant in mix.variants]
         is_tuned = best > 1 and any(mix.time_ns < mix.default_ns for mix in mixes)
         concurrent_ns = times[best] if best > 1 else sequential_ns
-        kernels = tuple(dict.fromkeys(tile for _, tile in tiles)) if best > 1 else ()
+        kernels = tuple(dict.fromkeys(map(tile_text, variants))) if best > 1 else ()
         return GemmGroup(gemms, groups, evidence, time_ns, best, kernels, is_tuned, sequential_ns, concurrent_ns)
 
     def _time_ns(self, gemms: tuple[Gemm, ...], degree: int) -> list[float]:
@@ -211,9 +209,3 @@ def _degrees(count: int) -> list[int]:
 
 def _dealt(gemms: tuple[Gemm, ...], degree: int) -> list[tuple[Gemm, ...]]:
     return [gemms[first : first + degree] for first in range(0, len(gemms), degree)]
-
-
-def _tile(variant: Variants) -> str:
-    """Return tile and split of one variant."""
-    split = int(variant.global_split[0])
-    return f"{variant.tile_m[0]}x{variant.tile_n[0]}{f' split {split}' if split > 1 else ''}"

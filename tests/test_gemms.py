@@ -349,3 +349,33 @@ def test_groups_need_a_device_and_an_iteration(recorded: Path, tmp_path: Path) -
     path = saved(tmp_path, product(100, 1, [[512, 4096], [4096, 512]], kernel(HALF, 120, 40, 10)), deviceProperties=[])
     gemms = sp.gemms(path)
     assert gemms.step is None and any("no independent GEMMs were searched" in note for note in gemms.notes())
+
+
+def test_copies_of_gemms_gain_by_size_and_degree(tmp_path: Path) -> None:
+    simulated = sp.simulate_gemms([(256, 256, 1024), (1, 4096, 4096, 1024)], "MI100", dtype="fp32", degrees=[1, 4])
+    rows = simulated.to_dict()["rows"]
+    assert [(row["gemm"], row["degree"]) for row in rows] == [
+        (shape, degree) for shape in ("256x256x1024 fp32", "4096x4096x1024 fp32") for degree in (1, 4)
+    ]
+    small, large = rows[1], rows[3]
+    # A product of a few workgroups gains with each copy; one of many waves does not.
+    assert rows[0]["speedup"] == rows[2]["speedup"] == 1.0
+    assert 1.5 < small["speedup"] <= 4.0 and 1.0 <= large["speedup"] < 1.2
+    assert all(row["speedup"] == pytest.approx(row["sequential_ns"] / row["time_ns"]) for row in rows)
+    assert all(row["speedup"] >= row["default_speedup"] * (1 - 1e-9) for row in rows)
+    simulated.plot().save(tmp_path / "map.html")
+    assert len(simulated.table()) == 4 and (tmp_path / "map.html").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "words"),
+    [
+        ((512, 512), {}, "give m, n and k"),
+        ((512, 0, 64), {}, "each dimension must be 1 or more"),
+        ((512, 512, 64), {"dtype": "int4"}, "types are"),
+        ((512, 512, 64), {"degrees": [0]}, "1 or more"),
+    ],
+)
+def test_a_gemm_that_cannot_be_is_refused(shape: tuple[int, ...], options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        sp.simulate_gemms([shape], "MI100", **options)

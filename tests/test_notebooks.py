@@ -16,6 +16,7 @@ from nbclient import NotebookClient
 #: Texts that the outputs of each hold, among others.
 SAID = {
     "caching": ("CacheRW-AB-CR", "Time by cache policy", "row hit %", "scale_cache:L2:2"),
+    "concurrent_gemms": ("is the fastest side by side", "GEMMs of 15 shapes", "at once", "concurrent_gemms:auto:go"),
     "tour": ("Selected iterations", "Estimated run", "Replay", "Critical path by cause", "scale_device:MI355X", "MB"),
     "overlap": ("gated figures within", "overlap:ideal", "collectives matched", "Validation: published"),
 }

@@ -12,7 +12,7 @@ from seqpoint.plots.contention import (
     slowdowns_by_workgroups,
 )
 from seqpoint.plots.frame import plain_text
-from seqpoint.plots.gemms import gemm_efficiency
+from seqpoint.plots.gemms import concurrency_map, gemm_efficiency
 from seqpoint.plots.memory import (
     memory_channels,
     memory_overview,
@@ -37,6 +37,7 @@ __all__ = [
     "baseline_errors",
     "before_after",
     "class_breakdown",
+    "concurrency_map",
     "error_by_mechanism",
     "errors_by_points",
     "gemm_efficiency",

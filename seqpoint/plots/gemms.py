@@ -1,19 +1,23 @@
-"""Charts of GEMMs: efficiency against waves."""
+"""Charts of GEMMs: efficiency against waves, and speed-up by size and degree of concurrency."""
 
 from typing import TYPE_CHECKING
 
 import holoviews as hv
 import numpy as np
+from bokeh.palettes import interp_palette
 
 from profilers.errors import InvalidInputError
-from seqpoint.plots.frame import NAME_LENGTH, Chart, hover_tips, overlay, plain_text
+from seqpoint.plots.frame import INK, NAME_LENGTH, Chart, hover_tips, overlay, plain_text
 from seqpoint.plots.saving import saveable
 
 if TYPE_CHECKING:
+    from seqpoint.gemm_concurrency import ConcurrentGemms
     from seqpoint.gemm_table import GemmRow, TraceGemms
 
 #: Colours of leading causes, by Okabe and Ito, in the order of their time; further causes share the last one.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#777777")
+#: Colours of a map, light enough for dark labels on them.
+_HEAT = interp_palette(["#FFFFFF", "#C6DBEF", "#6BAED6"], 64)
 #: Diameters of the marks of the smallest and the largest share of time, in pixels.
 _SMALLEST, _LARGEST = 5.0, 34.0
 
@@ -85,4 +89,51 @@ def _marks(cause: str, rows: "list[GemmRow]", colour: str, largest: float) -> Ch
     )  # fmt: skip
     return hv.Points(columns, kdims=["waves", "efficiency"], vdims=list(columns)[2:], label=cause).opts(
         color=colour, size="size", fill_alpha=0.6, line_color=colour, backend="bokeh", **hover_tips(*tips)
+    )
+
+
+@saveable
+def concurrency_map(simulated: "ConcurrentGemms") -> Chart:
+    """Return the map of speed-ups of GEMMs side by side over one after another, by shape and degree.
+
+    Parameters
+    ----------
+    simulated : ConcurrentGemms
+        Copies of GEMMs side by side.
+
+    Returns
+    -------
+    holoviews.Overlay
+        ``HeatMap`` of speed-ups, and ``Labels`` with them.
+    """
+    kernels = simulated.kernels
+    if not kernels:
+        raise InvalidInputError("there is no GEMM to draw; give a shape")
+    speedups = [kernel.speedup for kernel in kernels]
+    degrees, shapes = [str(kernel.degree) for kernel in kernels], [str(kernel.gemm) for kernel in kernels]
+    tips = (
+        ("shape", "@shape"), ("side by side", "@degree"), ("speed-up", "@speedup{0.00}"),
+        ("with the kernels that are best alone", "@default{0.00}"),
+    )  # fmt: skip
+    cells = (degrees, shapes, speedups, [kernel.default_speedup for kernel in kernels])
+    heat = hv.HeatMap(cells, kdims=["degree", "shape"], vdims=["speedup", "default"]).opts(
+        cmap=_HEAT,
+        logz=True,
+        clabel="speed-up",
+        colorbar=True,
+        clim=(1.0, max(*speedups, 1.01)),
+        backend="bokeh",
+        **hover_tips(*tips),
+    )
+    texts = [f"{speedup:.2f}" for speedup in speedups]
+    labels = hv.Labels((degrees, shapes, texts), ["degree", "shape"]).opts(
+        text_font_size="8pt", text_color=INK, backend="bokeh"
+    )
+    return overlay(
+        [heat, labels],
+        f"Speed-up side by side over one after another on {simulated.device.name} (modelled)",
+        ("GEMMs side by side", ""),
+        height=110 + 26 * len(set(shapes)),
+        show_legend=False,
+        invert_yaxis=True,
     )
