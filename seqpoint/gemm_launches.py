@@ -4,12 +4,13 @@ A launch is a call of an operator such as ``aten::mm``. If its depth is split, t
 it. `gemm_launches` returns launches as columns; `replay.gemms.tiles` explains their grids.
 """
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
 
 from profilers.devices.catalogue import Device
-from profilers.trace.arrays import MISSING, Ints
+from profilers.trace.arrays import MISSING, Bools, Ints
 from profilers.trace.columns import combinations, lookup
 from profilers.trace.trace import Trace
 from replay.contention.launches import DeviceEvents, Neighbors
@@ -19,11 +20,14 @@ from replay.gemms.gemm import Gemm, gemm_of_operator
 from replay.graph.operators import Operator
 
 #: Reasons for which the shape of a GEMM kernel is unknown.
-NO_SHAPES, NO_OPERATOR, CONVOLUTION = REASONS = (
+NO_SHAPES, NO_OPERATOR, CONVOLUTION, NO_PRODUCT = REASONS = (
     "their operators tell none",
     "no operator launched them",
     "they compute convolutions",
+    "the kernel whose parts they add is not recorded",
 )
+#: Kernels that add the parts of a split depth.
+_HELPER = re.compile(r"split_?k_?reduce|reduce\w*split_?k|PostGSU", re.IGNORECASE)
 #: Class of copies beside a kernel.
 _COPY = "copy"
 
@@ -67,13 +71,13 @@ class GemmLaunches:
     shape : array of int64
         Index into `shapes`.
     name : array of int64
-        Name of its longest kernel, as an index into `names`.
+        Name of its main kernel, the longest that computes products, as an index into `names`.
     operator : array of int64
         Name of the operator that launched it, as an index into `operator_names`.
     duration_ns : array of int64
         Sum of the durations of its kernels.
     kernel_ns : array of int64
-        Duration of its longest kernel.
+        Duration of its main kernel.
     event : array of int64
         Id of that kernel in the trace.
     workgroups : array of int64
@@ -138,7 +142,12 @@ def gemm_launches(trace: Trace, device: Device | None) -> GemmLaunches:
     reason = np.where(number >= 0, REASONS.index(CONVOLUTION), why_unknown)
     workgroups, resident = np.maximum(columns["workgroups"], 0), _resident(columns, device)
     dtype = kernel_dtypes(index, columns["op"], columns["name"])
-    calls = _Calls.of(np.flatnonzero(known), columns["op"], duration)
+    helpers = np.array([_HELPER.search(str(name)) is not None for name in index.device_work.names] or [False])
+    is_helper = helpers[columns["name"]]
+    has_product = np.isin(columns["op"], columns["op"][known & ~is_helper])
+    reason[known & ~has_product] = REASONS.index(NO_PRODUCT)
+    known &= has_product
+    calls = _Calls.of(np.flatnonzero(known), columns["op"], duration, is_helper)
     main = calls.main
     shape, shapes = _shapes(number[main], dtype[main], operators)
     beside, partner, classes = _beside(events, columns["id"])
@@ -196,10 +205,10 @@ class _Calls:
     first: Ints
 
     @classmethod
-    def of(cls, rows: Ints, ops: Ints, duration: Ints) -> "_Calls":
-        """Group rows, which are in the order of time, by operator."""
+    def of(cls, rows: Ints, ops: Ints, duration: Ints, is_helper: Bools) -> "_Calls":
+        """Group rows, which are in the order of time, by operator; a helper is no main kernel beside others."""
         _, first, call = np.unique(ops[rows], return_index=True, return_inverse=True)
-        order = np.lexsort((np.arange(len(rows)), -duration[rows], call))
+        order = np.lexsort((np.arange(len(rows)), -duration[rows], is_helper[rows], call))
         heads = np.searchsorted(call[order], np.arange(len(first)))
         return cls(rows, call, rows[order[heads]], rows[first])
 

@@ -226,6 +226,16 @@ def test_launches_of_one_shape_share_a_row(recorded: Path) -> None:
     assert second.resident_known and second.grid.resident == 2 and second.grid.waves == pytest.approx(8 / 216)
 
 
+def test_the_sum_of_a_split_depth_is_not_its_main_kernel(tmp_path: Path) -> None:
+    path = saved(tmp_path, product(100, 1, [[64, 8192], [8192, 64]], kernel(CUTLASS, 120, 3, 10, grid=[1, 1, 8]),
+                                   kernel("void splitKreduce_kernel<float>", 124, 9, 11, grid=[8, 1, 1])))  # fmt: skip
+    (row,) = sp.gemms(path).rows
+    assert (row.kernel, row.time_ns, row.gemm.dtype, row.tile) == (CUTLASS, 12_000, "fp16", "64x64x32")
+    alone = kernel("void splitKreduce_kernel<float>", 124, 9, 10, grid=[8, 1, 1])
+    lost = sp.gemms(saved(tmp_path, product(100, 1, [[64, 8192], [8192, 64]], alone)))
+    assert lost.rows == () and lost.unknown == {"the kernel whose parts they add is not recorded": (1, 9_000)}
+
+
 def test_what_runs_before_and_beside_is_measured(tmp_path: Path) -> None:
     beside = kernel("ncclDevKernel_AllGather_RING_LL", 130, 30, 77, stream=20)
     path = saved(tmp_path, product(100, 1, [[512, 4096], [4096, 512]], kernel(HALF, 120, 40, 10)), [beside],
