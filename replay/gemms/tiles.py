@@ -40,9 +40,11 @@ _PATTERNS: Final = tuple(
 _GLOBAL_SPLIT: Final = re.compile(r"_GSU(\d+)(?=_|$)")
 #: Kernels of Tensile whose workgroups share all tiles evenly (stream-K); SK0 does not.
 _STREAM_K: Final = re.compile(r"_SK[1-9]\d*(?=_|$)")
-#: Sides of a tile that a kernel can have, and most parts of the depth.
+#: Sides of a tile that a kernel can have.
 _SIDES: Final = range(4, 1025)
-_MOST_PARTS: Final = 64
+#: Parts of the depth that libraries often take at most, and the step along it if the name states none.
+_USUAL_PARTS: Final = 64
+_USUAL_DEPTH: Final = 8
 #: CUTLASS rounds one side of the grid up to a multiple of these, so that neighbours share operands in the cache.
 _SWIZZLES: Final = (2, 4, 8)
 #: Kernels that split the depth, and so launch a workgroup for each part.
@@ -255,17 +257,17 @@ def grid_of(gemm: Gemm, tile: Tile | None, workgroups: int, *, units: int, resid
 def _fits(gemm: Gemm, side: tuple[int, int], workgroups: int, tile: Tile) -> Iterator[tuple[int, int, int, int, int]]:
     """Yield ways to get `workgroups`: a penalty, rows and columns of the tile, parts of the depth, and tiles."""
     rows, columns = side
-    count = _count(gemm, rows, columns)
-    if workgroups % count == 0 and workgroups // count <= _MOST_PARTS:
+    count, most = _count(gemm, rows, columns), max(gemm.k // (tile.depth or _USUAL_DEPTH), 1)
+    if workgroups % count == 0 and workgroups // count <= most:
         split = workgroups // count
-        yield int(tile.split not in (0, split)), rows, columns, split, workgroups
+        yield int(tile.split not in (0, split) or split > _USUAL_PARTS), rows, columns, split, workgroups
     down, across = ceil(gemm.m / rows), ceil(gemm.n / columns)
     for many in _SWIZZLES:
         for a, b in ((ceil(down / many) * many, across), (down, ceil(across / many) * many)):
             padded = gemm.batch * a * b
-            if padded > count and workgroups % padded == 0 and workgroups // padded <= _MOST_PARTS:
+            if padded > count and workgroups % padded == 0 and workgroups // padded <= most:
                 split = workgroups // padded
-                yield 2 + many, rows, columns, split, count * split
+                yield 2 + many + 8 * (split > _USUAL_PARTS), rows, columns, split, count * split
 
 
 def _guessed(gemm: Gemm, workgroups: int, units: int, resident: int) -> Grid | None:
