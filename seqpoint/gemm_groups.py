@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ from seqpoint.graphs import graph_of
 _MIN_GAIN = 0.02
 #: Kinds of groups that are searched, those with most time first.
 _MOST_KINDS = 64
+#: GEMMs of each member of a group.
+Members = tuple[tuple[Gemm, ...], ...]
 #: Evidence of GEMMs that run side by side already.
 _STREAMS = "streams"
 
@@ -38,8 +41,8 @@ class GemmGroup:
 
     Parameters
     ----------
-    gemms : tuple of Gemm
-        GEMMs of each group, in the order in which they run.
+    members : tuple of tuple of Gemm
+        Members of each group in the order in which they run: a GEMM each, or a chain of GEMMs.
     groups : int
         Number of such groups in the step.
     evidence : str
@@ -56,7 +59,7 @@ class GemmGroup:
         Modelled time of one group one after another, and at that degree.
     """
 
-    gemms: tuple[Gemm, ...]
+    members: Members
     groups: int
     evidence: str
     time_ns: float
@@ -78,15 +81,15 @@ class GemmGroup:
 
     @property
     def label(self) -> str:
-        """Shapes as text, such as ``3 x 512x512x512 bf16``."""
-        counts = Counter(map(str, self.gemms))
+        """Shapes as text, such as ``3 x 512x512x512 bf16``, with ``>`` between the GEMMs of a chain."""
+        counts = Counter(" > ".join(map(str, chain)) for chain in self.members)
         return " + ".join(f"{count} x {shape}" if count > 1 else shape for shape, count in counts.items())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the groups as JSON with stable keys."""
         names = ("groups", "evidence", "time_ns", "degree", "sequential_ns", "concurrent_ns", "speedup", "gain_ns")
         return {
-            "gemms": [str(gemm) for gemm in self.gemms],
+            "members": [[str(gemm) for gemm in chain] for chain in self.members],
             **{name: getattr(self, name) for name in names},
             "tiles": list(self.tiles),
             "kernels": "go" if self.is_tuned else "default",
@@ -149,12 +152,12 @@ def suggest_groups(trace: Trace, iteration: int | None, *, device: str | None) -
     if graph.hardware.device is None:
         return None
     found = independent_gemms(graph)
-    kinds: dict[tuple[tuple[Gemm, ...], str], list[Group]] = {}
+    kinds: dict[tuple[Members, str], list[Group]] = {}
     for group in found.groups:  # a Python loop over groups, some us each
-        kinds.setdefault((_gemms(graph, group), group.evidence), []).append(group)
+        kinds.setdefault((_members(graph, group), group.evidence), []).append(group)
     times = {key: _time_ns(graph, groups) for key, groups in kinds.items()}
     searched = sorted(kinds, key=lambda key: (-times[key], str(key)))[:_MOST_KINDS]
-    tuner = _Tuner(graph.hardware.device, load_parameters())
+    tuner = Tuner(graph.hardware.device, load_parameters())
     rows = [tuner.suggestion(*key, len(kinds[key]), times[key]) for key in searched]
     tasks = graph.tasks
     is_kernel = graph.on_device() & tasks.in_iteration & (tasks.class_ >= 0) & (tasks.class_ != _COLLECTIVE)
@@ -166,9 +169,11 @@ def suggest_groups(trace: Trace, iteration: int | None, *, device: str | None) -
 _COLLECTIVE = CLASSES.index("collective")
 
 
-def _gemms(graph: KernelGraph, group: Group) -> tuple[Gemm, ...]:
-    gemms = [gemm_of_task(graph, row) for row in group.gemms]
-    return tuple(gemm for gemm in gemms if gemm is not None)
+def _members(graph: KernelGraph, group: Group) -> Members:
+    """Return the GEMMs of each run of a group."""
+    rows = set(group.gemms)
+    chains = ([gemm_of_task(graph, row) for row in run if row in rows] for run in group.runs)
+    return tuple(tuple(gemm for gemm in chain if gemm is not None) for chain in chains)
 
 
 def _time_ns(graph: KernelGraph, groups: Sequence[Group]) -> float:
@@ -177,35 +182,51 @@ def _time_ns(graph: KernelGraph, groups: Sequence[Group]) -> float:
     return float(graph.tasks.duration_ns[rows].sum())
 
 
-class _Tuner:
-    """Search of degrees and kernels on a device; sets of equal GEMMs are simulated once."""
+class Tuner:
+    """Search of degrees and kernels on a device; sets of equal GEMMs are simulated once.
+
+    Parameters
+    ----------
+    device : Device
+        Device that the GEMMs run on.
+    parameters : Parameters
+        Parameters of the contention model.
+    """
 
     def __init__(self, device: Device, parameters: Parameters) -> None:
         self._mix = cache(lambda gemms: go_mix(gemms, device=device, parameters=parameters))
 
-    def suggestion(self, gemms: tuple[Gemm, ...], evidence: str, groups: int, time_ns: float) -> GemmGroup:
-        """Return the fastest degree of a group; 1 if it gains too little, or if it is side by side already."""
-        sequential_ns = sum(self._time_ns(gemms, 1))
-        times = {degree: sum(self._time_ns(gemms, degree)) for degree in _degrees(len(gemms))}
-        best = min(times, key=lambda degree: (times[degree], degree))
-        if evidence == _STREAMS or times[best] > (1 - _MIN_GAIN) * sequential_ns:
-            best = 1
-        mixes: list[GoMix] = [self._mix(members) for members in _dealt(gemms, best)]
-        variants = [variant for mix in mixes for variant in mix.variants]
-        is_tuned = best > 1 and any(mix.time_ns < mix.default_ns for mix in mixes)
-        concurrent_ns = times[best] if best > 1 else sequential_ns
-        kernels = tuple(dict.fromkeys(map(tile_text, variants))) if best > 1 else ()
-        return GemmGroup(gemms, groups, evidence, time_ns, best, kernels, is_tuned, sequential_ns, concurrent_ns)
+    def suggestion(self, members: Members, evidence: str, groups: int, time_ns: float) -> GemmGroup:
+        """Return the fastest degree of a group; 1 if it gains too little, or if it is side by side already.
 
-    def _time_ns(self, gemms: tuple[Gemm, ...], degree: int) -> list[float]:
-        """Return the time of each set of a group."""
-        return [float(self._mix(members).time_ns) for members in _dealt(gemms, degree)]
+        Parameters
+        ----------
+        members : tuple of tuple of Gemm
+            GEMMs of each member.
+        evidence : str
+            Evidence that the members are independent.
+        groups : int
+            Number of such groups in the step.
+        time_ns : float
+            Measured time of their kernels.
+        """
+        times = {degree: sum(mix.time_ns for mix in self._mixes(members, degree)) for degree in _degrees(len(members))}
+        best = min(times, key=lambda degree: (times[degree], degree))
+        if evidence == _STREAMS or times[best] > (1 - _MIN_GAIN) * times[1]:
+            best = 1
+        mixes = self._mixes(members, best)
+        variants = [variant for mix in mixes for variant in mix.variants]
+        kernels = tuple(dict.fromkeys(map(tile_text, variants))) if best > 1 else ()
+        is_tuned = best > 1 and any(mix.time_ns < mix.default_ns for mix in mixes)
+        return GemmGroup(members, groups, evidence, time_ns, best, kernels, is_tuned, times[1], times[best])
+
+    def _mixes(self, members: Members, degree: int) -> list[GoMix]:
+        """Return what runs side by side, one after another: of chains, the first GEMMs, then the second ones."""
+        sets = (members[first : first + degree] for first in range(0, len(members), degree))
+        steps = (each for chains in sets for each in zip_longest(*chains))
+        return [self._mix(tuple(gemm for gemm in step if gemm is not None)) for step in steps]
 
 
 def _degrees(count: int) -> list[int]:
-    """Return the degrees for a number of GEMMs: up to the first that runs all at once."""
+    """Return the degrees for a number of members: up to the first that runs all at once."""
     return [degree for degree in DEGREES if degree == 1 or degree < 2 * count]
-
-
-def _dealt(gemms: tuple[Gemm, ...], degree: int) -> list[tuple[Gemm, ...]]:
-    return [gemms[first : first + degree] for first in range(0, len(gemms), degree)]

@@ -371,7 +371,7 @@ class TraceGemms:
         cells = [
             {
                 "row": row,
-                "at_once": min(row.degree, len(row.gemms)),
+                "at_once": min(row.degree, len(row.members)),
                 "tiles": ", ".join(row.tiles) or "-",
                 "gain": row.gain_ns / total,
             }
