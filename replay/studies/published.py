@@ -26,6 +26,7 @@ SYSTEMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "replay.what_ifs.chooser:load_chooser",
         ),
         "fused": ("replay.studies.fused:reproduce", "replay.studies.fused:load_workloads"),
+        "goldyloc": ("replay.studies.goldyloc:reproduce", "replay.studies.goldyloc:load_workloads"),
         "caching": ("replay.studies.caching:reproduce", "replay.studies.workloads:load_study"),
     }
 )

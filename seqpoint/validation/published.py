@@ -1,8 +1,8 @@
 """Compare what papers report with what our models of their set-ups say.
 
-PATH is a system (c3, t3, ficco or fused) or a file of figures named after a system, such as c3.toml. Evidence: A
-the paper's abstract, S a public source, D arithmetic; W a secondary description and M recollection are shown and
-have no limit. A figure that a parameter was fitted on is marked; the others are predictions.
+PATH is a system (c3, t3, ficco, fused, goldyloc or caching) or a file of figures named after a system, such as
+c3.toml. Evidence: A the paper's abstract, S a public source, D arithmetic; W a secondary description and M recollection
+are shown and have no limit. A figure that a parameter was fitted on is marked; the others are predictions.
 
 \b
 seqpoint validate published
