@@ -3,12 +3,13 @@
 Read in this order: `gemm` (a GEMM and its operands), `variants` (tiles, splits and the resources of a kernel),
 `variant_times` (their physics), `effects` (what measurements add to it), `variant_model` (the time and the demands of a
 variant on a share of a device, and the libraries of devices), `candidates` (tables of measured kernels) and `fitting`;
-then `concurrency` (kernels side by side in the engine) and `go_kernels` (the variants that are best side by side). It
-implements GOLDYLOC (arXiv 2409.02227).
+then `concurrency` (kernels side by side in the engine), `go_kernels` (the variants that are best side by side) and
+`degrees` (how many to run side by side). It implements GOLDYLOC (arXiv 2409.02227).
 """
 
 from replay.gemms.candidates import MeasuredCandidates, read_candidates
 from replay.gemms.concurrency import concurrent_ns, variant_columns
+from replay.gemms.degrees import DegreePredictor, load_degree_predictor
 from replay.gemms.fitting import fit_library, fit_variants
 from replay.gemms.gemm import Gemm
 from replay.gemms.go_kernels import DEGREES, GoKernel, GoMix, go_kernel, go_kernels, go_mix
@@ -25,6 +26,7 @@ from replay.gemms.variants import Variants
 
 __all__ = [
     "DEGREES",
+    "DegreePredictor",
     "Gemm",
     "GoKernel",
     "GoMix",
@@ -43,6 +45,7 @@ __all__ = [
     "go_mix",
     "independent_gemms",
     "library_of",
+    "load_degree_predictor",
     "read_candidates",
     "read_variant_fit",
     "variant_columns",

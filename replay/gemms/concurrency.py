@@ -97,8 +97,29 @@ class KernelTimes:
 
 
 @dataclass(frozen=True)
+class Saturation:
+    """How few compute units draw the bandwidth of memory, and the bandwidth of the last-level cache over memory's.
+
+    Parameters
+    ----------
+    units_share : float
+        The parameter `cu_share_saturating_memory`.
+    cache_ratio : float
+        The parameter `l2_bandwidth_ratio`.
+    """
+
+    units_share: float
+    cache_ratio: float
+
+    @classmethod
+    def of(cls, parameters: Parameters) -> "Saturation":
+        """Return the values of the parameters."""
+        return cls(parameters["cu_share_saturating_memory"], parameters["l2_bandwidth_ratio"])
+
+
+@dataclass(frozen=True)
 class GemmDevice:
-    """A device with the model of its GEMM kernels, and the parameters of contention.
+    """A device with the model of its GEMM kernels.
 
     Parameters
     ----------
@@ -106,13 +127,13 @@ class GemmDevice:
         Device.
     model : VariantModel
         Model of the time and the traffic of kernels.
-    parameters : Parameters
+    saturation : Saturation
         Parameters of the contention model.
     """
 
     device: Device
     model: VariantModel
-    parameters: Parameters
+    saturation: Saturation
 
     @property
     def units(self) -> int:
@@ -134,10 +155,10 @@ class GemmDevice:
         Notes
         -----
         A unit that runs several workgroups at once hides their latency, also if they belong to several kernels. With
-        X workgroups on a unit, the arithmetic of a wave therefore takes ``A(X) / X``, and A(X) is the model's on
-        ``workgroups / X`` units. A wave takes ``(a**p + m**p) ** (1 / p)``, with its arithmetic a and its memory
-        traffic m, scaled so that the waves of the kernel alone take the time of the model. Its demand on memory is
-        capped at 1: then memory alone rules it.
+        X workgroups on a unit, the arithmetic of a wave therefore takes a time in proportion to ``A(X) / X``, and A(X)
+        is the model's on ``workgroups / X`` units. A wave takes ``(a**p + m**p) ** (1 / p)``, with its arithmetic a and
+        its memory traffic m. All are scaled so that the waves of the kernel alone take the time of the model. The
+        demand on memory is capped at 1: then memory alone rules the wave.
         """
         costs = self.model.costs(gemm, variants, self.device)
         waves = costs.workgroups / self.units
@@ -148,7 +169,8 @@ class GemmDevice:
         alone = costs.arithmetic_ns / rounds
         busy = (rounds - 1.0) * _norm(alone, memory) + _norm(alone, memory * last)
         scale = (costs.time_ns - floor) / busy
-        each = self._wave_ns(gemm, variants, np.maximum(rounds, on_unit))
+        shared, own = (self._wave_ns(gemm, variants, count) for count in (np.maximum(rounds, on_unit), rounds))
+        each = alone * shared / own
         full, tail = _norm(each, memory) * scale, _norm(each, memory * last) * scale
         cache = self._cache_ns(costs.operand_bytes) / waves
         footprint, hit_share = self._cache_use(gemm, variants, costs)
@@ -199,11 +221,11 @@ class GemmDevice:
 
     def _needed(self, busy: Floats) -> Floats:
         """Return the share of its units that a kernel needs whose arithmetic takes the share `busy` of its time."""
-        return np.minimum(np.maximum(busy, self.parameters["cu_share_saturating_memory"]), 1.0)
+        return np.minimum(np.maximum(busy, self.saturation.units_share), 1.0)
 
     def _cache_ns(self, requested_bytes: Floats) -> Floats:
         """Return the time that the last-level cache needs for these bytes at its peak."""
-        bandwidth = self.parameters["l2_bandwidth_ratio"] * self.device.memory_bytes_per_s
+        bandwidth = self.saturation.cache_ratio * self.device.memory_bytes_per_s
         return requested_bytes / bandwidth * 1e9
 
     def _cache_use(self, gemm: Gemm, variants: Variants, costs: VariantCosts) -> tuple[Floats, Floats]:
@@ -250,7 +272,7 @@ def variant_columns(
     [64, 256]
     """
     model = model or library_of(device, gemm.dtype)[1]
-    return GemmDevice(device, model, parameters).columns(gemm, variants)
+    return GemmDevice(device, model, Saturation.of(parameters)).columns(gemm, variants)
 
 
 def concurrent_ns(
@@ -289,8 +311,9 @@ def concurrent_ns(
         raise InvalidInputError("GEMMs side by side: give one variant for each GEMM, and a GEMM at least")
     workgroups = sum(int(variant.workgroups(gemm)[0]) for gemm, variant in kernels)
     on_unit = -(-workgroups // device.compute_units)
+    saturation = Saturation.of(parameters)
     times = [
-        GemmDevice(device, model or library_of(device, gemm.dtype)[1], parameters).times(gemm, variant, on_unit)
+        GemmDevice(device, model or library_of(device, gemm.dtype)[1], saturation).times(gemm, variant, on_unit)
         for gemm, variant in kernels
     ]
     return float(sets_ns(times[0].joined(*times[1:]), np.arange(len(times))[None])[0])
@@ -302,88 +325,84 @@ def sets_ns(kernels: KernelTimes, sets: Ints) -> Floats:
     Parameters
     ----------
     kernels : KernelTimes
-        Kernels, n of them.
+        Kernels of one device, n of them.
     sets : array of int64, shape (n_sets, degree)
         Kernels of each set in the order of dispatch, by row; -1 for none.
 
     Returns
     -------
     array of float64, shape (n_sets,)
+
+    Notes
+    -----
+    Slices end where the device is full, counted over the workgroups of a set in the order of dispatch. So each slice
+    starts as a whole, as its workgroups would, unless kernels differ in the time of a wave.
     """
     present = sets >= 0
-    set_of, kernel_of = np.repeat(np.arange(len(sets)), present.sum(axis=1)), sets[present]
-    parts = _Slices.of(kernels)
-    count = parts.count[kernel_of]
-    # Slice k of kernel r of the sets is row first[r] + k of the table of slices.
-    rows = np.repeat(parts.first[kernel_of] - np.cumsum(count) + count, count) + np.arange(count.sum())
-    device = np.repeat(set_of, count)
+    workgroups = np.where(present, kernels.workgroups[sets], 0)
+    before = np.cumsum(workgroups, axis=1) - workgroups
+    device = np.repeat(np.arange(len(sets)), present.sum(axis=1))
+    member, columns = _slices(kernels.select(sets[present]), before[present])
     assembly = Assembly()
     lanes = np.array([assembly.lane(device=number) for number in range(len(sets))])
-    assembly.tasks("slice", lanes[device], {name: column[rows] for name, column in parts.columns.items()})
+    assembly.tasks("slice", lanes[device[member]], columns)
     ends = np.zeros(len(sets))
-    np.maximum.at(ends, device, simulate(assembly.graph())[1])
+    np.maximum.at(ends, device[member], simulate(assembly.graph())[1])
     return ends
 
 
-@dataclass(frozen=True)
-class _Slices:
-    """Slices of kernels: columns of tasks, and the first slice and the number of slices of each kernel."""
+def _slices(kernels: KernelTimes, first: Ints) -> tuple[Ints, dict[str, npt.NDArray[np.float64]]]:
+    """Cut kernels into slices in the order of dispatch; return the kernel of each slice, and its columns as a task.
 
-    columns: dict[str, npt.NDArray[np.float64]]
-    first: Ints
-    count: Ints
-
-    @classmethod
-    def of(cls, kernels: KernelTimes) -> "_Slices":
-        """Cut kernels into slices in the order of dispatch.
-
-        All waves but two are one task. The last whole wave is cut into `_SLICES` slices. The end is cut finer and
-        finer, so that no workgroup of the end starts before its turn.
-        """
-        units, rounds = kernels.units, kernels.rounds
-        sizes, of_last, kernel = [], [], []
-        for row in range(len(kernels)):  # some ten slices a kernel
-            wave = _wave_slices(int(units[row])) if rounds[row] > 1 else []
-            end = _end_slices(int(kernels.workgroups[row] - (rounds[row] - 1) * units[row]), int(units[row]))
-            before = [int(units[row])] if rounds[row] > 2 else []
-            sizes += before + wave + end
-            of_last += [False] * len(before + wave) + [True] * len(end)
-            kernel += [row] * len(before + wave + end)
-        of, is_last, share = np.array(kernel), np.array(of_last), np.array(sizes) / units[kernel]
-        count = np.bincount(of, minlength=len(kernels))
-        first = np.cumsum(count) - count
-        body = first[rounds > 2]
-        waves = np.ones(len(of))
-        waves[body] = rounds[rounds > 2] - 2
-        last_share = ((kernels.workgroups - 1) % units + 1)[of] / units[of]
-        part = np.where(is_last, share / last_share, share)  # of the demand of its wave
-        columns = {
-            "release_ns": kernels.floor_ns[of],
-            "duration_ns": waves * np.where(is_last, kernels.last_ns[of], kernels.round_ns[of]),
-            "occupies": share,
-            "cu": share * kernels.needed[of],
-            "waves": waves,
-            "hbm": part * np.where(is_last, kernels.last_hbm[of], kernels.hbm[of]),
-            "l2": part * np.where(is_last, kernels.last_l2[of], kernels.l2[of]),
-            "footprint": part * kernels.footprint[of],
-            "hit_share": kernels.hit_share[of],
-        }
-        return cls(columns, first, count)
-
-
-def _wave_slices(units: int) -> list[int]:
-    """Return the workgroups of the slices of a whole wave."""
+    The number of the first workgroup of each kernel counts those of the kernels before it. The last wave of a kernel
+    has slices of its own. Before it, the slices that fill a wave of the device are followed by whole waves as one
+    task, and by a last whole wave in slices.
+    """
+    units, before_last = kernels.units, (kernels.rounds - 1) * kernels.units
+    aligned = -(-first // units) * units
+    whole = np.maximum((first + before_last - aligned) // units - 1, 0)
+    end, split = first + kernels.workgroups, first + before_last
+    # Regions of each kernel: until the device is full, whole waves, and slices again; then its last wave.
+    low = np.stack([first, aligned, aligned + whole * units, split], axis=1)
+    low[whole == 0, 1:3] = split[whole == 0, None]
+    high = np.concatenate([low[:, 1:], end[:, None]], axis=1)
     size = -(-units // _SLICES)
-    return [min(size, units - start) for start in range(0, units, size)]
+    cuts = -(-units // size)
 
+    def cut(position: Ints) -> Ints:
+        """Return the number of the slice of the device that has a workgroup."""
+        wave, rest = np.divmod(position, units[:, None])
+        return np.asarray(wave * cuts[:, None] + rest // size[:, None])
 
-def _end_slices(workgroups: int, units: int) -> list[int]:
-    """Return the workgroups of the slices of a last wave: each of the last ones has half of what remains."""
-    size, sizes = -(-units // _SLICES), []
-    while workgroups > 0:
-        sizes.append(size if workgroups > size else -(-workgroups // 2))
-        workgroups -= sizes[-1]
-    return sizes
+    start, count = cut(low), cut(np.maximum(high - 1, 0)) - cut(low) + 1
+    count[:, 1] = 1
+    count[low >= high] = 0
+    n_regions = low.shape[1]
+    region = np.repeat(np.arange(low.size), count.ravel())
+    of, is_body, is_last = region // n_regions, region % n_regions == 1, region % n_regions == n_regions - 1
+    number = start.ravel()[region] + np.arange(len(region)) - np.repeat(np.cumsum(count) - count.ravel(), count.ravel())
+
+    def position(number: Ints) -> Ints:
+        """Return the first workgroup of a slice of the device."""
+        wave, rest = np.divmod(number, cuts[of])
+        return np.asarray(wave * units[of] + rest * size[of])
+
+    begins = np.maximum(position(number), low.ravel()[region])
+    ends = np.where(is_body, begins + units[of], np.minimum(position(number + 1), high.ravel()[region]))
+    share = (ends - begins) / units[of]
+    part = np.where(is_last, share / ((end - split) / units)[of], share)  # of the demand of its wave
+    waves = np.where(is_body, whole[of], 1).astype(np.float64)
+    return of, {
+        "release_ns": kernels.floor_ns[of],
+        "duration_ns": waves * np.where(is_last, kernels.last_ns[of], kernels.round_ns[of]),
+        "occupies": share,
+        "cu": share * kernels.needed[of],
+        "waves": waves,
+        "hbm": part * np.where(is_last, kernels.last_hbm[of], kernels.hbm[of]),
+        "l2": part * np.where(is_last, kernels.last_l2[of], kernels.l2[of]),
+        "footprint": part * kernels.footprint[of],
+        "hit_share": kernels.hit_share[of],
+    }
 
 
 def _norm(first: Floats, second: Floats) -> Floats:

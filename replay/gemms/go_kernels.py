@@ -15,7 +15,7 @@ from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
 from replay.calibration.parameters import Parameters
-from replay.gemms.concurrency import GemmDevice, KernelTimes, sets_ns
+from replay.gemms.concurrency import GemmDevice, KernelTimes, Saturation, sets_ns
 from replay.gemms.gemm import Gemm
 from replay.gemms.variant_model import library_of
 from replay.gemms.variants import Variants
@@ -111,27 +111,35 @@ def go_kernels(
     """
     if any(degree < 1 for degree in degrees):
         raise InvalidInputError(f"degrees {list(degrees)}: a degree of concurrency is 1 or more")
+    return _go_kernels(gemms, degrees, device, Saturation.of(parameters))
+
+
+def go_kernel(gemm: Gemm, degree: int, *, device: Device, parameters: Parameters) -> GoKernel:
+    """Return the GO-kernel of a GEMM at a degree, kept for the next call; as `go_kernels`."""
+    if degree < 1:
+        raise InvalidInputError(f"degree {degree}: a degree of concurrency is 1 or more")
+    return _kept(gemm, degree, device, Saturation.of(parameters))
+
+
+@lru_cache(maxsize=4096)
+def _kept(gemm: Gemm, degree: int, device: Device, saturation: Saturation) -> GoKernel:
+    return _go_kernels([gemm], [degree], device, saturation)[0]
+
+
+def _go_kernels(
+    gemms: Sequence[Gemm], degrees: Sequence[int], device: Device, saturation: Saturation
+) -> list[GoKernel]:
     result: list[GoKernel] = []
     pending: list[_Search] = []
     kernels = 0
     for gemm in gemms:
-        tuning = _Tuning.of(gemm, device, parameters)
+        tuning = _Tuning.of(gemm, device, saturation)
         for degree in degrees:
             pending.append(tuning.search(degree))
             kernels += degree * len(pending[-1].rows)
         if kernels >= _MAX_KERNELS:
             result, pending, kernels = result + _winners(pending), [], 0
     return result + _winners(pending)
-
-
-def go_kernel(gemm: Gemm, degree: int, *, device: Device, parameters: Parameters) -> GoKernel:
-    """Return the GO-kernel of a GEMM at a degree, kept for the next call; as `go_kernels`."""
-    return _cached(gemm, degree, device, parameters)
-
-
-@lru_cache(maxsize=4096)
-def _cached(gemm: Gemm, degree: int, device: Device, parameters: Parameters) -> GoKernel:
-    return go_kernels([gemm], [degree], device=device, parameters=parameters)[0]
 
 
 @dataclass(frozen=True)
@@ -187,7 +195,8 @@ def go_mix(gemms: Sequence[Gemm], *, device: Device, parameters: Parameters) -> 
     """
     if not gemms:
         raise InvalidInputError("no GEMM to run side by side")
-    tunings = {gemm: _Tuning.of(gemm, device, parameters) for gemm in dict.fromkeys(gemms)}
+    saturation = Saturation.of(parameters)
+    tunings = {gemm: _Tuning.of(gemm, device, saturation) for gemm in dict.fromkeys(gemms)}
     searches = {gemm: tuning.search(len(gemms)) for gemm, tuning in tunings.items()}
     winners = dict(zip(searches, (_best(times) for times in _times_of(list(searches.values()))), strict=True))
     members = [searches[gemm] for gemm in gemms]
@@ -215,9 +224,9 @@ class _Tuning:
     device: GemmDevice
 
     @classmethod
-    def of(cls, gemm: Gemm, device: Device, parameters: Parameters) -> "_Tuning":
+    def of(cls, gemm: Gemm, device: Device, saturation: Saturation) -> "_Tuning":
         library, model = library_of(device, gemm.dtype)
-        return cls(gemm, library, GemmDevice(device, model, parameters))
+        return cls(gemm, library, GemmDevice(device, model, saturation))
 
     def search(self, degree: int) -> "_Search":
         """Return the candidates of a degree."""
