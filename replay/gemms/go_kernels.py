@@ -23,7 +23,7 @@ from replay.gemms.variants import Variants
 #: Degrees of concurrency that the published predictor chooses from.
 DEGREES: Final = (1, 2, 4, 8, 16)
 #: Candidates that are best on the units and the cache of a degree, and on those of the next degree.
-_N_BEST, _N_BEST_NEXT = 4, 2
+_N_BEST, _N_BEST_NEXT = 8, 4
 #: Kernels of the sets that one call of the engine simulates at most.
 _MAX_KERNELS: Final = 4096
 #: Passes over a set of different GEMMs, each of which may change its variant.
