@@ -66,8 +66,9 @@ def test_few_parameters_are_fitted_and_each_says_on_what() -> None:
 
 
 def test_closed_forms_are_exact_and_orderings_hold() -> None:
-    # The test of the table computes its figures anew.
-    gated = [row for row in TABLE if row["met"] and (row["grade"] == "D" or row["unit"] == "cases")]
+    # The test of the table computes its figures anew. A quotient of two published means is no closed form.
+    forms = [row for row in TABLE if row["name"] != "default_over_sequential"]
+    gated = [row for row in forms if row["met"] and (row["grade"] == "D" or row["unit"] == "cases")]
     assert len(gated) > 8
     assert [row["name"] for row in gated if row["met"] != "yes"] == []
 
