@@ -249,12 +249,12 @@ if __name__ == "__main__":
 
 
 def test_a_kill_leaves_the_old_trace_or_the_new_one(tmp_path: Path) -> None:
-    """Kill it ten times at random moments; then let it finish: the bytes are those of a run that was let be."""
+    """Kill it six times at random moments; then let it finish: the bytes are those of a run that was let be."""
     script = tmp_path / "run.py"
     script.write_text(KILLED)
     source = tmp_path / "source"
     source.mkdir()
-    paths = [str(rank_file(source, rank, steps=300)) for rank in range(4)]
+    paths = [str(rank_file(source, rank, steps=150)) for rank in range(4)]
     target = tmp_path / "t.trace"
     command = [sys.executable, str(script), str(target), *paths]
     subprocess.run([sys.executable, str(script), str(tmp_path / "whole.trace"), *paths], check=True)
@@ -264,7 +264,7 @@ def test_a_kill_leaves_the_old_trace_or_the_new_one(tmp_path: Path) -> None:
     subprocess.run([sys.executable, str(script), str(tmp_path / "again.trace"), *paths], check=True)
     spent = time.monotonic() - began
     dice = random.Random(3)
-    for _ in range(10):
+    for _ in range(6):
         with subprocess.Popen(command, start_new_session=True) as process:
             time.sleep(dice.uniform(0.1, 1.05) * spent)
             os.killpg(process.pid, signal.SIGKILL)

@@ -113,7 +113,7 @@ def streams(draw: st.DrawFn) -> Traffic:
     return traffic(lines * 64, rng.random(count) < draw(st.sampled_from([0.0, 0.3, 1.0])))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(dram=drams, requests=streams(), window=st.sampled_from([1, 5, 40]))
 def test_events_give_what_every_cycle_gives(dram: Dram, requests: Traffic, window: int) -> None:
     channel, group, bank, row = dram.address_mapping.decode(requests.address)
