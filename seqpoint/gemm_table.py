@@ -132,7 +132,7 @@ class GemmRow:
 
 
 def _grid_facts(gemm: Gemm, grid: Grid | None) -> dict[str, Any]:
-    """Return the grid as JSON; null for what is unknown."""
+    """Return the grid as JSON; null for an unknown value."""
     names = ("tile_m", "tile_n", "depth", "split", "workgroups", "tiles", "persistent")
     facts = {name: None if grid is None else getattr(grid, name) for name in names}
     for name in ("tile_m", "tile_n", "depth", "split", "workgroups"):
@@ -289,7 +289,7 @@ class TraceGemms:
         return f"{100 * time_ns / max(self.kernel_ns, 1):.1f} %"
 
     def notes(self) -> tuple[str, ...]:
-        """Return notes on what is missing or doubtful."""
+        """Return notes on missing and doubtful figures."""
         notes = []
         if self.hardware.device is None and self.rows:
             notes.append("the trace does not name its device, so efficiency and waves are unknown; add --device NAME")
@@ -436,7 +436,7 @@ def _cut(text: str, length: int) -> str:
 
 
 def find_gemms(trace: Trace, *, iteration: int | None = None, device: str | None = None) -> TraceGemms:
-    """Return the GEMMs of a trace by shape, and those of a step that are independent.
+    """Return the GEMMs of a trace by shape, and the independent GEMMs of a step.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ from seqpoint.validation.gemms import candidate_scores, read_winners, small_grid
 
 MI100 = find_device("MI100")
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "gemm_variants"
-#: Two GEMMs and two kernels, one of which was measured twice and one of which failed once.
+#: Two GEMMs and two kernels. One kernel was measured twice, and one failed once.
 TABLE = """m,n,k,batch,transpose_a,macro_tile_m,macro_tile_n,depth_u,global_split_u,lds_bytes,prefetch,kernel,time_us
 64,64,128,1,0,32,32,16,1,8192,1,a,10
 64,64,128,1,0,64,64,16,2,-1,2,b,20

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from replay.calibration.tables import MeasuredTable
-from replay.gemms.candidates import known_columns, variant_columns
+from replay.gemms.candidates import known_columns, recorded_columns
 from replay.gemms.variant_model import VariantFit, VariantModel, read_variant_fit, write_variant_fit
 from replay.gemms.variants import Variants
 
@@ -25,7 +25,7 @@ def library(data: Path, fits: Path) -> VariantFit:
     fitted = read_variant_fit(fits / "gemm_variants_mi100_fp32.json")
     table = MeasuredTable.read(data / WINNERS)
     assert table is not None
-    columns = variant_columns(table)
+    columns = recorded_columns(table)
     rows = np.flatnonzero((table.texts("dtype_in") == "f16") & (columns["matrix_rows"] > 0))
     names = [name for name in columns if name != "lds_bytes"]
     _, first = np.unique(np.column_stack([columns[name][rows] for name in names]), axis=0, return_index=True)

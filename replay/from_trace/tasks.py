@@ -261,7 +261,7 @@ def kernel_operators(index: TraceIndex, ops: Ints, names: Ints) -> tuple[Ints, I
     index : TraceIndex
         Index of the trace.
     ops : array of int64, shape (n,)
-        Id of the operator that launched each kernel; `MISSING` if unknown, and for what is no kernel.
+        Id of the operator that launched each kernel; `MISSING` if unknown, and for copies and collectives.
     names : array of int64, shape (n,)
         Name of each kernel, as an index into the names of the index.
     """

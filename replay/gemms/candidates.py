@@ -170,7 +170,7 @@ def read_candidates(path: str | Path, device: str | None = None, dtype: str | No
     if not len(kept):
         raise InvalidInputError(f"{file}: no row has a time above zero")
     gemms, gemm_of = _gemms(table, shapes[kept], dtype, kept)
-    columns = variant_columns(table)
+    columns = recorded_columns(table)
     traits = _trait_columns(table)
     numbers, first, variant_of = _kernels(table, {**columns, **traits}, kept)
     variants = Variants.of(**known_columns(columns, first), candidate=np.arange(len(numbers)))
@@ -245,7 +245,7 @@ def _device(table: MeasuredTable, device: str | None) -> Device:
     return next(iter(devices.values()))
 
 
-def variant_columns(table: MeasuredTable, prefix: str = "") -> dict[str, Floats]:
+def recorded_columns(table: MeasuredTable, prefix: str = "") -> dict[str, Floats]:
     """Return the columns of `Variants` that a table has; -1 if a value is not known.
 
     Parameters
@@ -344,7 +344,7 @@ def known_columns(columns: dict[str, Floats], rows: Ints) -> dict[str, Floats]:
     Parameters
     ----------
     columns : dict of str to array
-        What `variant_columns` returned.
+        What `recorded_columns` returned.
     rows : array of int64
         Rows.
     """

@@ -34,7 +34,7 @@ class StreamKernels:
 
 @dataclass(frozen=True)
 class Chain:
-    """Products of which each reads the result of an earlier one, from a width back to that width.
+    """Products, each after one whose result it reads; the last has the width that the first one read.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def chain_at(kernels: StreamKernels, position: int) -> Chain | None:
 
 
 def repeated_chains(kernels: StreamKernels, position: int) -> list[Chain]:
-    """Return the chain at a position and those of the same weights' shapes that follow it; empty if none follows.
+    """Return the chain at a position and the chains that follow it with the same shapes of weights, if any follow.
 
     Each chain gathers rows of its own. Without gathers, chains follow each other at once, and have different numbers of
     rows, which the next layer of a network would not.

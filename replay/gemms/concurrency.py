@@ -169,8 +169,10 @@ class GemmDevice:
         alone = costs.arithmetic_ns / rounds
         busy = (rounds - 1.0) * _norm(alone, memory) + _norm(alone, memory * last)
         scale = (costs.time_ns - floor) / busy
-        shared, own = (self._wave_ns(gemm, variants, count) for count in (np.maximum(rounds, on_unit), rounds))
-        each = alone * shared / own
+        shared, alone_on_unit = (
+            self._wave_ns(gemm, variants, count) for count in (np.maximum(rounds, on_unit), rounds)
+        )
+        each = alone * shared / alone_on_unit
         full, tail = _norm(each, memory) * scale, _norm(each, memory * last) * scale
         cache = self._cache_ns(costs.operand_bytes) / waves
         footprint, hit_share = self._cache_use(gemm, variants, costs)

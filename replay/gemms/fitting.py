@@ -125,7 +125,7 @@ def fit_variants(candidates: MeasuredCandidates, *, seed: int = 0) -> VariantMod
 
 
 def _sample(rows: Ints, gemm_of: Ints, most: int, random: np.random.Generator) -> Ints:
-    """Return rows of which every GEMM has about as many, at most `most` in all."""
+    """Return at most `most` rows, about as many for every GEMM."""
     mixed = random.permutation(rows)
     order = mixed[np.argsort(gemm_of[mixed], kind="stable")]
     _, starts, counts = np.unique(gemm_of[order], return_index=True, return_counts=True)
@@ -258,7 +258,7 @@ def held_out_times(candidates: MeasuredCandidates, fold_of: Ints, *, seed: int =
 def library_rows(candidates: MeasuredCandidates, expected_ns: Floats, *, most: int = 160) -> Ints:
     """Return the kernels that a library keeps.
 
-    The first are those that bring the fastest of the library nearest the best of all GEMMs together. Of each other
+    The first kernels bring the fastest of the library nearest the best, over all GEMMs together. Of each other
     tile, split and depth, the kernel that is nearest the best on average follows. It must come within a factor of 1.5
     of the best somewhere: with a share of the compute units it may be the fastest.
 

@@ -1,8 +1,9 @@
 """Groups of GEMM kernels that do not depend on each other.
 
 A trace holds no tensors, so that a stream shows an order and no dependencies. `independent_gemms` searches each stream
-for products that need nothing of what runs since the first of their group began. A kernel can give a product an operand
-only if it writes as many elements as the operand has. What sizes leave open is decided by the patterns of `_Pattern`.
+for products that need no result of a kernel that ran since the first of their group began. A kernel can give a product
+an operand only if it writes as many elements as the operand has. What sizes leave open is decided by the patterns of
+`_Pattern`.
 """
 
 import re
@@ -406,7 +407,7 @@ class _Search:
         return "shapes"
 
     def _may_slice(self, candidate: _Candidate, gemm: Gemm) -> bool:
-        """Tell whether an operand may be some rows or columns of what the group or kernels between have written."""
+        """Tell whether an operand may be some rows or columns of a result of the group or of kernels between."""
         operands = ((gemm.m, gemm.k), (gemm.k, gemm.n))
         if any(size > rows * columns and (gemm.batch > 1 or not size % rows or not size % columns)
                for size in candidate.between for rows, columns in operands):  # fmt: skip

@@ -40,7 +40,7 @@ class WorkloadTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class ConcurrentGemms:
+class IndependentGemms:
     """Equal GEMMs that do not depend on each other, on a device."""
 
     name: str
@@ -85,12 +85,12 @@ class Outcome:
     auto: float
 
 
-def load_workloads(path: str | Path | None = None) -> Mapping[str, ConcurrentGemms]:
+def load_workloads(path: str | Path | None = None) -> Mapping[str, IndependentGemms]:
     """Read workloads from a TOML file in the layout of `datasets/workloads/goldyloc.toml`, by default that one."""
     return read_or_shipped(_read, path, "workloads/goldyloc.toml")
 
 
-def _read(file: Path) -> Mapping[str, ConcurrentGemms]:
+def _read(file: Path) -> Mapping[str, IndependentGemms]:
     content = read_toml(file, "workloads")
     try:
         device = find_device(str(content.get("device", "")))
@@ -98,12 +98,12 @@ def _read(file: Path) -> Mapping[str, ConcurrentGemms]:
         raise InvalidInputError(f"{file}: device: {error}") from error
     tables = typed_tables(content, "workloads", WorkloadTable, file)
     return {
-        name: ConcurrentGemms(name, table.count, Gemm(*table.gemm, dtype=_DTYPE), device)
+        name: IndependentGemms(name, table.count, Gemm(*table.gemm, dtype=_DTYPE), device)
         for name, table in tables.items()
     }
 
 
-def outcome_of(workload: ConcurrentGemms, parameters: Parameters) -> Outcome:
+def outcome_of(workload: IndependentGemms, parameters: Parameters) -> Outcome:
     """Return the speed-ups of a workload, by the what-if on its trace."""
     degree = next(each for each in DEGREES if each >= workload.count)
     options = (f"{degree}:default", f"{degree}:go", "auto:go")
@@ -112,7 +112,7 @@ def outcome_of(workload: ConcurrentGemms, parameters: Parameters) -> Outcome:
     return Outcome(*(times[_NO_HOST] / times[text] for text in texts))
 
 
-def reproduce(parameters: Parameters, workloads: Mapping[str, ConcurrentGemms]) -> dict[str, float]:
+def reproduce(parameters: Parameters, workloads: Mapping[str, IndependentGemms]) -> dict[str, float]:
     """Return our figure for every name in `datasets/published/goldyloc.toml`."""
     outcomes = [outcome_of(workload, parameters) for workload in workloads.values()]
     default, best = (np.array([getattr(each, name) for each in outcomes]) for name in ("default", "auto"))

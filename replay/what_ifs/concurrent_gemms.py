@@ -6,8 +6,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -18,7 +17,7 @@ from replay.calibration.parameters import Parameters
 from replay.engine.engine import simulate
 from replay.gemms.concurrency import variant_columns
 from replay.gemms.gemm import Gemm, gemm_of_task
-from replay.gemms.go_kernels import DEGREES, GoKernel, go_kernels
+from replay.gemms.go_kernels import DEGREES, go_kernel
 from replay.gemms.groups import Group, Groups, independent_gemms
 from replay.graph.graph import RESOURCES, Basis, EdgeKind, Edges, KernelGraph
 from replay.what_ifs.beside import Run, run_beside
@@ -66,13 +65,13 @@ def concurrent_gemms(degree: str = _AUTO, kernels: str = _GO) -> WhatIf:
     """
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
-        found = independent_gemms(graph)
-        if not found.groups:
-            return graph.with_notes([f"concurrent_gemms: nothing to apply it to: {_reason(found)}"])
+        groups = independent_gemms(graph)
+        if not groups.groups:
+            return graph.with_notes([f"concurrent_gemms: nothing to apply it to: {_reason(groups)}"])
         device = graph.hardware.device if kernels == _GO else None
         degrees = DEGREES if degree == _AUTO else (int(degree),)
-        plans = _Trials(graph, device, parameters).plans(found.groups, degrees)
-        notes = [_note(graph, found, plans)]
+        plans = _Trials(graph, device, parameters).plans(groups.groups, degrees)
+        notes = [_note(graph, groups, plans)]
         if kernels == _GO and device is None:
             notes.append(f"concurrent_gemms: kernels stay as traced: {UNKNOWN_DEVICE[0]}; {UNKNOWN_DEVICE[1]}")
         tuned = _with_variants(graph, plans, parameters)
@@ -232,7 +231,7 @@ class _Variant:
     @classmethod
     def of(cls, gemm: Gemm, degree: int, *, device: Device, parameters: Parameters) -> "_Variant":
         """Return the GO-kernel of a GEMM."""
-        go = _go_kernel(gemm, degree, device, _Nominal.of(parameters))
+        go = go_kernel(gemm, degree, device=device, parameters=_nominal(parameters))
         columns = [
             variant_columns(gemm, each, device=device, parameters=parameters) for each in (go.default, go.variant)
         ]
@@ -257,22 +256,9 @@ def _ratio(best: Mapping[str, float], default: Mapping[str, float], resource: st
     return sizes[0] / sizes[1] if sizes[1] > 0 else 1.0
 
 
-@dataclass(frozen=True)
-class _Nominal:
-    """Parameters at their nominal values, by which a library is tuned; equal if the values are."""
-
-    values: tuple[tuple[str, float], ...]
-    parameters: Parameters = field(compare=False)
-
-    @classmethod
-    def of(cls, parameters: Parameters) -> "_Nominal":
-        values = tuple((name, parameter.value) for name, parameter in sorted(parameters.known.items()))
-        return cls(values, parameters.with_values(values))
-
-
-@lru_cache(maxsize=4096)
-def _go_kernel(gemm: Gemm, degree: int, device: Device, nominal: _Nominal) -> GoKernel:
-    return go_kernels([gemm], [degree], device=device, parameters=nominal.parameters)[0]
+def _nominal(parameters: Parameters) -> Parameters:
+    """Return the parameters at their nominal values, by which a library is tuned."""
+    return parameters.with_values([(name, known.value) for name, known in parameters.known.items()])
 
 
 def _with_columns(graph: KernelGraph, rows: Ints, variants: Sequence[_Variant]) -> KernelGraph:
@@ -302,14 +288,14 @@ def _slowdown(graph: KernelGraph, changed: KernelGraph) -> float:
     return after / before - 1.0 if before > 0 else 0.0
 
 
-def _reason(found: Groups) -> str:
+def _reason(groups: Groups) -> str:
     """Return why no product is in a group."""
-    if not found.others:
+    if not groups.others:
         return "the iteration has no GEMM"
-    return "; ".join(f"{count} GEMMs: {reason}" for reason, count in found.others.items())
+    return "; ".join(f"{count} GEMMs: {reason}" for reason, count in groups.others.items())
 
 
-def _note(graph: KernelGraph, found: Groups, plans: Sequence[_Plan]) -> str:
+def _note(graph: KernelGraph, groups: Groups, plans: Sequence[_Plan]) -> str:
     """Return a note that names the groups, and the GEMMs in none."""
     kinds = Counter(
         (_label(graph, plan.group), min(plan.degree, len(plan.group.runs)), plan.tuned, plan.group.evidence)
@@ -321,8 +307,8 @@ def _note(graph: KernelGraph, found: Groups, plans: Sequence[_Plan]) -> str:
         for (label, degree, tuned, evidence), count in kinds.most_common(_MOST_NAMED)
     ]
     more = f"; {len(kinds) - _MOST_NAMED} more kinds of groups" if len(kinds) > _MOST_NAMED else ""
-    rest = f"; not grouped: {_reason(found)}" if found.others else ""
-    n_gemms = sum(len(group.gemms) for group in found.groups)
+    rest = f"; not grouped: {_reason(groups)}" if groups.others else ""
+    n_gemms = sum(len(group.gemms) for group in groups.groups)
     return f"concurrent_gemms: {n_gemms} GEMMs in {len(plans)} groups: {'; '.join(named)}{more}{rest}"
 
 

@@ -33,7 +33,7 @@ from replay.gemms.candidates import (
     holds_candidates,
     known_columns,
     read_candidates,
-    variant_columns,
+    recorded_columns,
 )
 from replay.gemms.fitting import fit_variants, folds_of, held_out_times, measured_times
 from replay.gemms.gemm import Gemm
@@ -230,7 +230,7 @@ def read_winners(file: Path, device: str | None = None, dtype: str | None = None
     else:
         types = [dtype_of_file(file, dtype)] * count
     gemms = tuple(Gemm(*shape) for shape in zip(*sizes, batch, types, strict=True))
-    columns = known_columns(variant_columns(table, "cu_"), np.arange(count))
+    columns = known_columns(recorded_columns(table, "cu_"), np.arange(count))
     measured = find_device(device) if device else device_of_file(file, None)
     return UnitWinners(file.name, measured, gemms, Variants.of(**columns))
 
