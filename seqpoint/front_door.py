@@ -757,7 +757,7 @@ def simulate_gemms(
     >>> alone.speedup, 1.0 < four.speedup <= 4.0
     (1.0, True)
     """
-    from replay.gemms.go_kernels import DEGREES
+    from replay.gemms.tuning import DEGREES
     from seqpoint.gemm_concurrency import simulate_gemms as run
 
     return run(shapes, _device(device), dtype=dtype, degrees=list(degrees) or DEGREES)

@@ -8,7 +8,7 @@ from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
 from replay.costs.shipped import load_parameters
 from replay.gemms.gemm import Gemm
-from replay.gemms.go_kernels import DEGREES, GoKernel, go_kernels
+from replay.gemms.tuning import DEGREES, GoKernel, go_kernels
 from replay.gemms.variants import Variants
 from seqpoint.notebook import DataFrame, as_html, data_frame
 

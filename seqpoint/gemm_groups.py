@@ -19,8 +19,8 @@ from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.costs.shipped import load_parameters
 from replay.gemms.gemm import Gemm, gemm_of_task
-from replay.gemms.go_kernels import DEGREES, GoMix, go_mix
 from replay.gemms.groups import Group, independent_gemms
+from replay.gemms.tuning import DEGREES, GoMix, go_mix
 from replay.graph.graph import KernelGraph
 from seqpoint.gemm_concurrency import tile_text
 from seqpoint.graphs import graph_of

@@ -3,7 +3,7 @@
 Read in this order: `gemm` (a GEMM and its operands), `variants` (tiles, splits and the resources of a kernel),
 `variant_times` (their physics), `effects` (what measurements add to it), `variant_model` (the time and the demands of a
 variant on a share of a device, and the libraries of devices), `candidates` (tables of measured kernels) and `fitting`;
-then `concurrency` (kernels side by side in the engine), `go_kernels` (the variants that are best side by side) and
+then `concurrency` (kernels side by side in the engine), `tuning` (the variants that are best side by side) and
 `degrees` (how many to run side by side). It implements GOLDYLOC (arXiv 2409.02227).
 """
 
@@ -12,8 +12,8 @@ from replay.gemms.concurrency import concurrent_ns, variant_columns
 from replay.gemms.degrees import DegreePredictor, load_degree_predictor
 from replay.gemms.fitting import fit_library, fit_variants
 from replay.gemms.gemm import Gemm
-from replay.gemms.go_kernels import DEGREES, GoKernel, GoMix, go_kernel, go_kernels, go_mix
 from replay.gemms.groups import Group, Groups, independent_gemms
+from replay.gemms.tuning import DEGREES, GoKernel, GoMix, go_kernel, go_kernels, go_mix
 from replay.gemms.variant_model import (
     VariantCosts,
     VariantFit,

@@ -19,7 +19,7 @@ from profilers.synthetic import KernelCall
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.gemms import Gemm
-from replay.gemms.go_kernels import DEGREES, GoKernel, go_kernels
+from replay.gemms.tuning import DEGREES, GoKernel, go_kernels
 from replay.studies.layer import layer_trace, step_ns
 from replay.workloads.architecture import LARGEST, read_or_shipped
 

@@ -1,7 +1,7 @@
 """Concurrent GEMMs what-if: independent matrix products run side by side, with kernels tuned for it (GOLDYLOC).
 
-`independent_gemms` finds the groups. `_Trials` runs sets of their kernels in the engine, on a device each, and
-`_Trials.plan` keeps the degree and the kernels that are fastest. `run_beside` changes the order.
+`independent_gemms` finds the groups, `plan_groups` chooses the degree and the kernels of each. `_with_sets` gives the
+kernels their durations and shares of the device, and `run_beside` changes the order.
 """
 
 from collections import Counter
@@ -12,21 +12,23 @@ from typing import Final
 import numpy as np
 
 from profilers.devices.catalogue import Device
-from profilers.trace.arrays import Bools, Floats, Ints
+from profilers.trace.arrays import Floats
 from replay.calibration.parameters import Parameters
 from replay.engine.engine import simulate
 from replay.gemms.concurrency import variant_columns
 from replay.gemms.gemm import Gemm, gemm_of_task
-from replay.gemms.go_kernels import DEGREES, go_kernel
 from replay.gemms.groups import Group, Groups, independent_gemms
-from replay.graph.graph import RESOURCES, Basis, EdgeKind, Edges, KernelGraph
-from replay.what_ifs.beside import Run, run_beside
+from replay.gemms.planning import MIN_GAIN, STREAMS, GroupPlan, KernelSet, plan_groups
+from replay.gemms.tuning import DEGREES
+from replay.gemms.variants import Variants
+from replay.graph.graph import RESOURCES, Basis, KernelGraph
+from replay.what_ifs.beside import run_beside
 from replay.what_ifs.targets import UNKNOWN_DEVICE
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, what_if_text
 
-_AUTO, _DEFAULT, _GO = "auto", "default", "go"
-#: Gain below which nothing changes: the engine's rounding.
-_MIN_GAIN: Final = 1e-9
+_AUTO, _PREDICTED, _DEFAULT, _GO = "auto", "predicted", "default", "go"
+#: Slowdown of a step that counts: above the engine's rounding.
+_MIN_SLOWDOWN: Final = 1e-9
 #: Groups that the note names.
 _MOST_NAMED: Final = 3
 _CU, _L2, _HBM = (RESOURCES.index(name) for name in ("cu", "l2", "hbm"))
@@ -35,7 +37,8 @@ _CU, _L2, _HBM = (RESOURCES.index(name) for name in ("cu", "l2", "hbm"))
 @recipe(
     "scheduling",
     "concurrent_gemms:auto:go",
-    Argument("degree", "products side by side, or auto", choices=(_AUTO, *map(str, DEGREES)), default=_AUTO),
+    Argument("degree", "products side by side, auto, or predicted", choices=(_AUTO, _PREDICTED, *map(str, DEGREES)),
+             default=_AUTO),
     Argument("kernels", "default or go: the traced kernels, or kernels tuned for a share of the device",
              choices=(_DEFAULT, _GO), default=_GO),
 )  # fmt: skip
@@ -47,11 +50,15 @@ def concurrent_gemms(degree: str = _AUTO, kernels: str = _GO) -> WhatIf:
     chains of products, set after set. A set begins when its first product would have, and what followed a product on
     the stream waits for it.
 
-    The traced kernels keep their isolated durations, and the engine shares compute units, cache and memory between
-    them. With ``go``, a product takes its GO-kernel, the one of the library that is best with DEGREE copies side by
-    side, if the set is faster with it. Its duration is the traced one times the ratio of the two kernels' models.
-    ``auto`` runs each kind of group in the engine at every degree and keeps the fastest; it changes nothing if the
-    step as a whole would take longer.
+    The engine runs each kind of set by itself, cut into slices of a wave, with the traced kernels. Its products then
+    get such shares of the device that the set takes that time if they all start together. A product alone keeps its
+    time. With ``go``, a set takes its GO-kernels, those of the library that are best side by side, if it is faster
+    with them. Durations are the traced ones times the ratio of the two kernels' models.
+
+    ``auto`` takes the degree of least time for each kind of group, or 1 if none gains 2 %. Products that the host
+    launches too far apart to meet keep their kernels, and nothing changes if the step would take longer. It judges the
+    step as the what-ifs before it leave it, so name those that change the host first. ``predicted`` takes the degree
+    that a logistic regression on the sizes gives, as hardware would, and judges nothing.
 
     Not modelled: the host time of the events by which streams wait for each other; launches stay where they are. Nor
     are buffers that the allocator reuses in the order of one stream.
@@ -61,22 +68,28 @@ def concurrent_gemms(degree: str = _AUTO, kernels: str = _GO) -> WhatIf:
     Raises
     ------
     NotFoundError
-        `degree` is none of auto, 1, 2, 4, 8 and 16, or `kernels` neither default nor go.
+        `degree` is none of auto, predicted, 1, 2, 4, 8 and 16, or `kernels` neither default nor go.
     """
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         groups = independent_gemms(graph)
         if not groups.groups:
             return graph.with_notes([f"concurrent_gemms: nothing to apply it to: {_reason(groups)}"])
-        device = graph.hardware.device if kernels == _GO else None
-        degrees = DEGREES if degree == _AUTO else (int(degree),)
-        plans = _Trials(graph, device, parameters).plans(groups.groups, degrees)
+        tuned, device = kernels == _GO, graph.hardware.device
+        number = None if degree in (_AUTO, _PREDICTED) else int(degree)
+        predicted = degree == _PREDICTED
+        plans = plan_groups(
+            graph, groups.groups, parameters=parameters, degree=number, predicted=predicted, tuned=tuned
+        )
+        changed = _applied(graph, plans, parameters)
+        if degree == _AUTO:
+            met = _with_kernels_that_meet(graph, changed, plans)
+            changed = changed if met == plans else _applied(graph, plans := met, parameters)
         notes = [_note(graph, groups, plans)]
-        if kernels == _GO and device is None:
-            notes.append(f"concurrent_gemms: kernels stay as traced: {UNKNOWN_DEVICE[0]}; {UNKNOWN_DEVICE[1]}")
-        tuned = _with_variants(graph, plans, parameters)
-        changed = run_beside(tuned, [each for plan in plans for each in plan.sets])
-        if degree == _AUTO and (slower := _slowdown(graph, changed)) > _MIN_GAIN:
+        if device is None and (tuned or predicted):
+            kept = "kernels stay as traced" if not predicted else "products stay one after another"
+            notes.append(f"concurrent_gemms: {kept}: {UNKNOWN_DEVICE[0]}; {UNKNOWN_DEVICE[1]}")
+        if degree == _AUTO and (slower := _slowdown(graph, changed)) > _MIN_SLOWDOWN:
             # What else runs on the device, such as collectives, can lose more than the products gain.
             notes = [f"concurrent_gemms: products stay one after another: the step would take {slower:.2%} longer"]
             return graph.with_notes(notes)
@@ -85,169 +98,105 @@ def concurrent_gemms(degree: str = _AUTO, kernels: str = _GO) -> WhatIf:
     return WhatIf(what_if_text("concurrent_gemms", degree, kernels), transform, retimes=True)
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """A group with its degree of concurrency, and whether its kernels are tuned for that degree."""
-
-    group: Group
-    degree: int
-    tuned: bool
-
-    @property
-    def sets(self) -> list[tuple[Run, ...]]:
-        """Runs that are side by side, set after set; none if their streams are theirs already."""
-        return [] if self.group.evidence == "streams" else self.dealt
-
-    @property
-    def dealt(self) -> list[tuple[Run, ...]]:
-        """Runs of each set."""
-        runs = self.group.runs
-        return [runs[first : first + self.degree] for first in range(0, len(runs), self.degree)]
+def _applied(graph: KernelGraph, plans: Sequence[GroupPlan], parameters: Parameters) -> KernelGraph:
+    """Return the graph with the kernels and the order of the plans."""
+    changed = _with_sets(graph, plans, parameters)
+    return run_beside(changed, [runs for plan in plans for runs in plan.moves])
 
 
-@dataclass(frozen=True)
-class _Trials:
-    """Trials of groups in the engine; `device` is None if kernels stay as traced."""
+def _with_kernels_that_meet(graph: KernelGraph, changed: KernelGraph, plans: Sequence[GroupPlan]) -> list[GroupPlan]:
+    """Return the plans without the GO-kernels of sets whose time in the step of `changed` is no gain."""
+    start, end = simulate(changed)
+    duration = graph.tasks.duration_ns
 
-    graph: KernelGraph
-    device: Device | None
-    parameters: Parameters
+    def kept(each: KernelSet) -> KernelSet:
+        rows = list(each.rows)
+        span = float(end[rows].max() - start[rows].min())
+        gains = span <= (1 - MIN_GAIN) * float(duration[rows].sum())
+        return each if gains or not each.variants else replace(each, variants=(), defaults=(), share=1.0)
 
-    def plans(self, groups: Sequence[Group], degrees: Sequence[int]) -> list[_Plan]:
-        """Return the degree and the kernels of each group; groups of the same kernels have the same plan."""
-        keys = [self._key(group) for group in groups]
-        first = dict(reversed(list(zip(keys, groups, strict=True))))
-        choices = [
-            _Plan(group, degree, tuned)
-            for group in first.values()
-            for degree in _possible(group, degrees)
-            for tuned in ((False, True) if self.device is not None and degree > 1 else (False,))
-        ]
-        times = self._times_ns(choices)
-        best: dict[tuple[object, ...], tuple[float, _Plan]] = {}
-        for plan, time in zip(choices, times.tolist(), strict=True):  # the simpler plan comes first, and stays if equal
-            key = self._key(plan.group)
-            if key not in best or time < best[key][0] * (1 - _MIN_GAIN):
-                best[key] = time, plan
-        return [replace(best[key][1], group=group) for key, group in zip(keys, groups, strict=True)]
-
-    def _key(self, group: Group) -> tuple[object, ...]:
-        tasks, rows = self.graph.tasks, list(group.gemms)
-        columns = (tasks.operator[rows], tasks.dtype[rows], tasks.workgroups[rows])
-        return (group.evidence == "streams", *(tuple(column.tolist()) for column in columns))
-
-    def _times_ns(self, plans: Sequence[_Plan]) -> Floats:
-        """Return the time of each plan: that of its sets, one after another. Each set has a device of its own."""
-        is_gemm = _members(self.graph, [plan.group for plan in plans])
-        sets = [(number, plan, members) for number, plan in enumerate(plans) for members in plan.dealt]
-        runs = [(number, run) for number, (_, _, members) in enumerate(sets) for run in members]
-        rows = np.concatenate([run for _, run in runs]).astype(np.int64)
-        device = np.repeat([number for number, _ in runs], [len(run) for _, run in runs])
-        run_of = np.repeat(np.arange(len(runs)), [len(run) for _, run in runs])
-        tuned = np.array([plan.degree if plan.tuned and len(members) > 1 else 1 for _, plan, members in sets])
-        tasks = replace(self.graph.tasks.select(rows), device=device, release_ns=np.zeros(len(rows)))
-        inside = np.flatnonzero(np.diff(run_of) == 0)
-        edges = Edges.of(inside, inside + 1, kind=EdgeKind.STREAM).joined()
-        devices = tuple((0, number) for number in range(len(sets)))
-        trial = replace(self.graph, tasks=tasks, edges=edges, devices=devices)
-        trial = _retuned(trial, np.where(is_gemm[rows], tuned[device], 1), self.parameters)
-        ends = np.zeros(len(sets))
-        np.maximum.at(ends, device, simulate(trial)[1])
-        total = np.bincount([number for number, _, _ in sets], weights=ends, minlength=len(plans))
-        return total.astype(np.float64)
+    return [replace(plan, sets=tuple(map(kept, plan.sets))) for plan in plans]
 
 
-def _members(graph: KernelGraph, groups: Sequence[Group]) -> Bools:
-    """Return the mask of the GEMM kernels of groups."""
-    mask = np.zeros(len(graph.tasks), dtype=bool)
-    mask[[row for group in groups for row in group.gemms]] = True
-    return mask
-
-
-def _possible(group: Group, degrees: Sequence[int]) -> list[int]:
-    """Return the degrees that a group can have: more than its products are as good as their number."""
-    most = next((each for each in DEGREES if each >= len(group.runs)), DEGREES[-1])
-    if group.evidence == "streams":
-        return [most]
-    return sorted({min(each, most) for each in degrees})
-
-
-def _with_variants(graph: KernelGraph, plans: Sequence[_Plan], parameters: Parameters) -> KernelGraph:
-    """Return the graph with the kernels of tuned plans."""
-    degree = np.ones(len(graph.tasks), dtype=np.int64)
-    for plan in plans:
-        for members in plan.dealt if plan.tuned else []:
-            if len(members) > 1:
-                degree[[row for run in members for row in run]] = plan.degree
-    is_gemm = _members(graph, [plan.group for plan in plans])
-    return _retuned(graph, np.where(is_gemm, degree, 1), parameters)
-
-
-def _retuned(graph: KernelGraph, degree: Ints, parameters: Parameters) -> KernelGraph:
-    """Return the graph with the kernels for a degree of concurrency; degree 1 keeps a kernel as it is."""
-    device = graph.hardware.device
-    rows = np.flatnonzero(degree > 1)
-    if device is None or not len(rows):
+def _with_sets(graph: KernelGraph, plans: Sequence[GroupPlan], parameters: Parameters) -> KernelGraph:
+    """Return the graph with the kernels of the plans, and the shares of the device that sets leave to each of them."""
+    tasks = graph.tasks
+    columns = {name: getattr(tasks, name).copy() for name in ("occupies", "waves", "workgroups", "footprint")}
+    columns |= {"interleaved": tasks.interleaved.copy(), "extra_round": tasks.extra_round.copy()}
+    demand, duration = tasks.demand.copy(), tasks.duration_ns.copy()
+    kept: dict[tuple[Gemm, int, int], _GoRatios] = {}
+    changed = False
+    for plan in plans:  # a Python loop over sets, about 50 us each
+        for each in plan.sets:
+            rows = np.array(each.rows)
+            if len(rows) == 1 or (plan.group.evidence == STREAMS and not each.variants):
+                continue
+            changed = True
+            set_ns = each.share * tasks.duration_ns[rows].sum()
+            if each.variants:
+                ratios = _ratios(graph, each, parameters, kept)
+                duration[rows] *= [ratio.time for ratio in ratios]
+                for resource, name in ((_HBM, "memory"), (_L2, "cache")):
+                    scale = np.array([getattr(ratio, name) / ratio.time for ratio in ratios])
+                    demand[rows, resource] = np.minimum(demand[rows, resource] * scale, 1.0)
+                columns["workgroups"][rows] = [ratio.workgroups for ratio in ratios]
+                columns["footprint"][rows] = [ratio.footprint for ratio in ratios]
+            share = _share_of_device(duration[rows], set_ns)
+            demand[rows, _CU] = columns["occupies"][rows] = share
+            columns["waves"][rows], columns["extra_round"][rows], columns["interleaved"][rows] = 0.0, 0.0, True
+    if not changed:
         return graph
-    variants: dict[tuple[Gemm, int], _Variant] = {}
-    chosen = []
-    for row in rows.tolist():  # a Python loop over tuned products, a few us each
-        gemm = gemm_of_task(graph, row)
-        assert gemm is not None
-        key = gemm, int(degree[row])
-        if key not in variants:
-            variants[key] = _Variant.of(*key, device=device, parameters=parameters)
-        chosen.append(variants[key])
-    return _with_columns(graph, rows, chosen)
+    if not np.array_equal(duration, tasks.duration_ns):
+        graph = graph.with_durations(duration, Basis.MODELLED)
+    return graph.with_tasks(demand=demand, **columns)
+
+
+def _share_of_device(duration_ns: Floats, set_ns: float) -> float:
+    """Return the share of the device that each kernel of a set takes, so that the set takes `set_ns`.
+
+    With a share o each, m kernels at once run at the rate ``min(1, 1 / (m o))``. So the set takes the sum of
+    ``max(1, m o)`` times the difference between one duration and the next shorter one.
+    """
+    steps = np.diff(np.sort(duration_ns), prepend=0.0)
+    active = np.arange(len(steps), 0, -1)
+    share = 1.0
+    for most in range(1, len(steps)):  # shares from 1 / (most + 1) to 1 / most
+        slowed = active > most
+        share = (set_ns - steps[~slowed].sum()) / max(float((steps * active)[slowed].sum()), 1e-9)
+        if share >= 1.0 / (most + 1):
+            break
+    return float(np.clip(share, 1.0 / len(steps), 1.0))
 
 
 @dataclass(frozen=True)
-class _Variant:
+class _GoRatios:
     """A GO-kernel, against the kernel that is fastest alone.
 
     Parameters
     ----------
-    is_default : bool
-        Whether it is the kernel that is fastest alone.
-    time_ratio, memory_ratio, cache_ratio : float
+    time, memory, cache : float
         Its duration, and the bytes that it requests from memory and from the cache, over those of that kernel.
     workgroups : int
         Workgroups.
-    occupies, waves, needed, footprint : float
-        Share of the units that it fills, waves of workgroups, share of the units with which it runs at full rate, and
-        share of the last-level cache that it needs.
+    footprint : float
+        Share of the last-level cache that it needs.
     """
 
-    is_default: bool
-    time_ratio: float
-    memory_ratio: float
-    cache_ratio: float
+    time: float
+    memory: float
+    cache: float
     workgroups: int
-    occupies: float
-    waves: float
-    needed: float
     footprint: float
 
     @classmethod
-    def of(cls, gemm: Gemm, degree: int, *, device: Device, parameters: Parameters) -> "_Variant":
-        """Return the GO-kernel of a GEMM."""
-        go = go_kernel(gemm, degree, device=device, parameters=_nominal(parameters))
-        columns = [
-            variant_columns(gemm, each, device=device, parameters=parameters) for each in (go.default, go.variant)
-        ]
-        default, best = ({name: float(np.ravel(value)[0]) for name, value in each.items()} for each in columns)
-        ratio = {name: _ratio(best, default, name) for name in ("hbm", "l2")}
-        return cls(
-            is_default=go.is_default,
-            time_ratio=best["duration_ns"] / default["duration_ns"],
-            memory_ratio=ratio["hbm"],
-            cache_ratio=ratio["l2"],
-            workgroups=int(best["workgroups"]),
-            occupies=best["occupies"],
-            waves=best["waves"],
-            needed=best["cu"],
-            footprint=best["footprint"],
-        )
+    def of(
+        cls, gemm: Gemm, variant: Variants, default: Variants, *, device: Device, parameters: Parameters
+    ) -> "_GoRatios":
+        """Return the ratios of two variants, one row each."""
+        columns = [variant_columns(gemm, each, device=device, parameters=parameters) for each in (variant, default)]
+        go, alone = ({name: float(np.ravel(value)[0]) for name, value in each.items()} for each in columns)
+        memory, cache = (_ratio(go, alone, name) for name in ("hbm", "l2"))
+        return cls(go["duration_ns"] / alone["duration_ns"], memory, cache, int(go["workgroups"]), go["footprint"])
 
 
 def _ratio(best: Mapping[str, float], default: Mapping[str, float], resource: str) -> float:
@@ -256,30 +205,21 @@ def _ratio(best: Mapping[str, float], default: Mapping[str, float], resource: st
     return sizes[0] / sizes[1] if sizes[1] > 0 else 1.0
 
 
-def _nominal(parameters: Parameters) -> Parameters:
-    """Return the parameters at their nominal values, by which a library is tuned."""
-    return parameters.with_values([(name, known.value) for name, known in parameters.known.items()])
-
-
-def _with_columns(graph: KernelGraph, rows: Ints, variants: Sequence[_Variant]) -> KernelGraph:
-    """Return the graph with the durations and demands of variants; a default kernel keeps those of the trace."""
-    changed = np.array([not variant.is_default for variant in variants])
-    rows, variants = rows[changed], [variant for variant in variants if not variant.is_default]
-    if not len(rows):
-        return graph
-    tasks = graph.tasks
-    column = {name: np.array([getattr(each, name) for each in variants]) for name in _Variant.__dataclass_fields__}
-    demand = tasks.demand.copy()
-    demand[rows, _CU] = column["needed"]
-    for resource, ratio in ((_HBM, column["memory_ratio"]), (_L2, column["cache_ratio"])):
-        demand[rows, resource] = np.minimum(demand[rows, resource] * ratio / column["time_ratio"], 1.0)
-    duration = tasks.duration_ns.copy()
-    duration[rows] *= column["time_ratio"]
-    graph = graph.with_durations(duration, Basis.MODELLED)
-    values = {name: getattr(tasks, name).copy() for name in ("occupies", "waves", "workgroups", "footprint")}
-    for name, array in values.items():
-        array[rows] = column[name]
-    return graph.with_tasks(demand=demand, **values)
+def _ratios(
+    graph: KernelGraph, each: KernelSet, parameters: Parameters, kept: dict[tuple[Gemm, int, int], _GoRatios]
+) -> list[_GoRatios]:
+    """Return the ratios of the GO-kernels of a set; `kept` holds those of earlier sets."""
+    device = graph.hardware.device
+    assert device is not None
+    result = []
+    for row, variant, default in zip(each.rows, each.variants, each.defaults, strict=True):
+        gemm = gemm_of_task(graph, row)
+        assert gemm is not None
+        key = gemm, id(variant), id(default)
+        if key not in kept:
+            kept[key] = _GoRatios.of(gemm, variant, default, device=device, parameters=parameters)
+        result.append(kept[key])
+    return result
 
 
 def _slowdown(graph: KernelGraph, changed: KernelGraph) -> float:
@@ -295,10 +235,10 @@ def _reason(groups: Groups) -> str:
     return "; ".join(f"{count} GEMMs: {reason}" for reason, count in groups.others.items())
 
 
-def _note(graph: KernelGraph, groups: Groups, plans: Sequence[_Plan]) -> str:
+def _note(graph: KernelGraph, groups: Groups, plans: Sequence[GroupPlan]) -> str:
     """Return a note that names the groups, and the GEMMs in none."""
     kinds = Counter(
-        (_label(graph, plan.group), min(plan.degree, len(plan.group.runs)), plan.tuned, plan.group.evidence)
+        (_label(graph, plan.group), min(plan.degree, len(plan.group.runs)), plan.is_tuned, plan.group.evidence)
         for plan in plans
     )
     named = [

@@ -28,6 +28,8 @@ _N_BEST, _N_BEST_NEXT = 8, 4
 _MAX_KERNELS: Final = 4096
 #: Passes over a set of different GEMMs, each of which may change its variant.
 _PASSES: Final = 2
+#: Factor between two grids that count as alike.
+_ABOUT: Final = 1.25
 #: Gain below which a candidate does not displace the default: the engine's rounding.
 _MIN_GAIN: Final = 1e-9
 
@@ -169,8 +171,9 @@ class GoMix:
 def go_mix(gemms: Sequence[Gemm], *, device: Device, parameters: Parameters) -> GoMix:
     """Return the variants that are best for different GEMMs side by side.
 
-    Each GEMM begins with its GO-kernel for as many copies of itself. Then each in turn takes the candidate that is best
-    with the others as they are.
+    Equal GEMMs take one kernel, that of `go_kernels`. Of different ones, each begins with its GO-kernel for as many
+    copies of itself. Then each in turn takes the candidate that is best with the others as they are. The result is kept
+    for the next call.
 
     Parameters
     ----------
@@ -195,7 +198,14 @@ def go_mix(gemms: Sequence[Gemm], *, device: Device, parameters: Parameters) -> 
     """
     if not gemms:
         raise InvalidInputError("no GEMM to run side by side")
-    saturation = Saturation.of(parameters)
+    return _kept_mix(tuple(gemms), device, Saturation.of(parameters))
+
+
+@lru_cache(maxsize=4096)
+def _kept_mix(gemms: tuple[Gemm, ...], device: Device, saturation: Saturation) -> GoMix:
+    if len(set(gemms)) == 1:
+        go, n = _kept(gemms[0], len(gemms), device, saturation), len(gemms)
+        return GoMix(gemms, (go.variant,) * n, (go.default,) * n, go.time_ns, go.default_ns, go.sequential_ns)
     tunings = {gemm: _Tuning.of(gemm, device, saturation) for gemm in dict.fromkeys(gemms)}
     searches = {gemm: tuning.search(len(gemms)) for gemm, tuning in tunings.items()}
     winners = dict(zip(searches, (_best(times) for times in _times_of(list(searches.values()))), strict=True))
@@ -212,7 +222,44 @@ def go_mix(gemms: Sequence[Gemm], *, device: Device, parameters: Parameters) -> 
     variants = tuple(search.variant(row) for search, row in zip(members, chosen.tolist(), strict=True))
     sequential_ns = sum(search.alone_ns for search in members)
     default = tuple(search.variant(0) for search in members)
-    return GoMix(tuple(gemms), variants, default, time_ns, default_ns, sequential_ns)
+    return GoMix(gemms, variants, default, time_ns, default_ns, sequential_ns)
+
+
+def library_share(
+    gemms: tuple[Gemm, ...], workgroups: tuple[int, ...], *, device: Device, parameters: Parameters
+) -> float | None:
+    """Return the time of GEMMs side by side over one after another, by the library's kernels of such grids.
+
+    Parameters
+    ----------
+    gemms : tuple of Gemm
+        GEMMs in the order of dispatch.
+    workgroups : tuple of int
+        Workgroups of the kernel of each; 0 if unknown, then the kernel that is fastest alone.
+    device, parameters
+        As for `go_kernels`.
+
+    Returns
+    -------
+    float or None
+        None if the library has no kernel of a GEMM whose workgroups are within a quarter of those given.
+    """
+    return _kept_share(gemms, workgroups, device, Saturation.of(parameters))
+
+
+@lru_cache(maxsize=4096)
+def _kept_share(
+    gemms: tuple[Gemm, ...], workgroups: tuple[int, ...], device: Device, saturation: Saturation
+) -> float | None:
+    members = []
+    for gemm, count in zip(gemms, workgroups, strict=True):
+        tuning = _Tuning.of(gemm, device, saturation)
+        row = tuning.with_workgroups(count)
+        if row is None:
+            return None
+        members.append(_Search(tuning, len(gemms), np.array([row])))
+    alone_ns = sum(member.alone_ns for member in members)
+    return float(_mixed_ns(members, np.zeros((1, len(members)), dtype=np.int64))[0]) / alone_ns
 
 
 @dataclass(frozen=True)
@@ -234,6 +281,15 @@ class _Tuning:
         if degree > 1:
             rows += [self.ranked(degree)[:_N_BEST], self.ranked(2 * degree)[:_N_BEST_NEXT]]
         return _Search(self, degree, np.array(list(dict.fromkeys(np.concatenate(rows).tolist()))))
+
+    def with_workgroups(self, count: int) -> int | None:
+        """Return the variant that is fastest alone of those with about `count` workgroups; 0 stands for any count."""
+        ranked = self.ranked(1)
+        if count == 0:
+            return int(ranked[0])
+        distance = np.abs(np.log(self.library.workgroups(self.gemm)[ranked] / count))
+        best = int(np.argmin(distance))  # the first of equals is the fastest
+        return int(ranked[best]) if distance[best] <= np.log(_ABOUT) else None
 
     def ranked(self, parts: int) -> Ints:
         """Return the variants, the fastest first, on one of `parts` equal parts of the device."""
