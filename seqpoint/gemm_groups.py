@@ -1,38 +1,30 @@
 """Independent GEMMs of a step, and how many of them to run side by side with which kernels (GOLDYLOC).
 
-`suggest_groups` finds the groups in the graph of an iteration. It runs each kind of group in the engine at every degree
-of concurrency, with kernels tuned for it, and keeps the fastest.
+`suggest_groups` finds the groups in the graph of an iteration, and takes the plan that the what-if `concurrent_gemms`
+takes for each kind of group: `replay.gemms.planning.plan_groups`.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
-from profilers.devices.catalogue import Device
 from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import Trace
-from replay.calibration.parameters import Parameters
 from replay.costs.shipped import load_parameters
 from replay.gemms.gemm import Gemm, gemm_of_task
 from replay.gemms.groups import Group, independent_gemms
-from replay.gemms.tuning import DEGREES, GoMix, go_mix
+from replay.gemms.planning import STREAMS, GroupPlan, plan_groups
 from replay.graph.graph import KernelGraph
 from seqpoint.gemm_concurrency import tile_text
 from seqpoint.graphs import graph_of
 
-#: Gain below which GEMMs stay one after another: less than the models can tell.
-_MIN_GAIN = 0.02
 #: Kinds of groups that are searched, those with most time first.
 _MOST_KINDS = 64
 #: GEMMs of each member of a group.
 Members = tuple[tuple[Gemm, ...], ...]
-#: Evidence of GEMMs that run side by side already.
-_STREAMS = "streams"
 
 
 @dataclass(frozen=True)
@@ -50,13 +42,13 @@ class GemmGroup:
     time_ns : float
         Isolated durations of all their kernels in the step, as measured.
     degree : int
-        Degree of concurrency, as ``concurrent_gemms:DEGREE`` takes it; 1 for one after another.
+        Members side by side; 1 for one after another.
     tiles : tuple of str
-        Tile and split of the kernels at that degree, such as ``128x64`` or ``64x64 split 4``; empty at degree 1.
+        Tile and split of the GO-kernels, such as ``128x64`` or ``64x64 split 4``; empty if the traced kernels stay.
     is_tuned : bool
-        Whether a kernel is another than the one that is fastest alone.
+        Whether the group takes GO-kernels.
     sequential_ns, concurrent_ns : float
-        Modelled time of one group one after another, and at that degree.
+        Time of their GEMMs in the step one after another, as measured, and at that degree, as modelled.
     """
 
     members: Members
@@ -72,12 +64,12 @@ class GemmGroup:
     @property
     def speedup(self) -> float:
         """Modelled speed-up of a group over one after another."""
-        return self.sequential_ns / self.concurrent_ns
+        return self.sequential_ns / self.concurrent_ns if self.concurrent_ns else 1.0
 
     @property
     def gain_ns(self) -> float:
-        """Measured time in the step that this speed-up would save."""
-        return self.time_ns * (1 - 1 / self.speedup)
+        """Measured time of kernels in the step that this would save."""
+        return self.sequential_ns - self.concurrent_ns
 
     @property
     def label(self) -> str:
@@ -157,13 +149,26 @@ def suggest_groups(trace: Trace, iteration: int | None, *, device: str | None) -
         kinds.setdefault((_members(graph, group), group.evidence), []).append(group)
     times = {key: _time_ns(graph, groups) for key, groups in kinds.items()}
     searched = sorted(kinds, key=lambda key: (-times[key], str(key)))[:_MOST_KINDS]
-    tuner = Tuner(graph.hardware.device, load_parameters())
-    rows = [tuner.suggestion(*key, len(kinds[key]), times[key]) for key in searched]
+    chosen = [group for key in searched for group in kinds[key]]
+    plans = {id(plan.group): plan for plan in plan_groups(graph, chosen, parameters=load_parameters())}
+    rows = [_row(*key, [plans[id(group)] for group in kinds[key]], times[key]) for key in searched]
     tasks = graph.tasks
     is_kernel = graph.on_device() & tasks.in_iteration & (tasks.class_ >= 0) & (tasks.class_ != _COLLECTIVE)
     ordered = tuple(sorted(rows, key=lambda row: (-row.gain_ns, -row.time_ns, row.label)))
     total = float(tasks.duration_ns[is_kernel].sum())
     return StepGroups(number, total, ordered, dict(found.others), len(kinds) - len(searched))
+
+
+def _row(members: Members, evidence: str, plans: Sequence[GroupPlan], time_ns: float) -> GemmGroup:
+    """Return the row of the groups of a kind."""
+    first = plans[0]  # those of a kind have the same plan, if the grids of their kernels are the same
+    variants = [variant for plan in plans for each in plan.sets for variant in each.variants]
+    is_beside = first.degree > 1 and evidence != STREAMS
+    tiles = tuple(dict.fromkeys(map(tile_text, variants))) if is_beside else ()
+    sequential, time = (sum(getattr(plan, name) for plan in plans) for name in ("sequential_ns", "time_ns"))
+    degree = min(first.degree, len(members)) if is_beside else 1
+    counts = evidence, time_ns, degree, tiles, is_beside and first.is_tuned
+    return GemmGroup(members, len(plans), *counts, sequential, time if is_beside else sequential)
 
 
 _COLLECTIVE = CLASSES.index("collective")
@@ -180,53 +185,3 @@ def _time_ns(graph: KernelGraph, groups: Sequence[Group]) -> float:
     """Return the isolated durations of the kernels of groups."""
     rows = np.unique([row for group in groups for run in group.runs for row in run])
     return float(graph.tasks.duration_ns[rows].sum())
-
-
-class Tuner:
-    """Search of degrees and kernels on a device; sets of equal GEMMs are simulated once.
-
-    Parameters
-    ----------
-    device : Device
-        Device that the GEMMs run on.
-    parameters : Parameters
-        Parameters of the contention model.
-    """
-
-    def __init__(self, device: Device, parameters: Parameters) -> None:
-        self._mix = cache(lambda gemms: go_mix(gemms, device=device, parameters=parameters))
-
-    def suggestion(self, members: Members, evidence: str, groups: int, time_ns: float) -> GemmGroup:
-        """Return the fastest degree of a group; 1 if it gains too little, or if it is side by side already.
-
-        Parameters
-        ----------
-        members : tuple of tuple of Gemm
-            GEMMs of each member.
-        evidence : str
-            Evidence that the members are independent.
-        groups : int
-            Number of such groups in the step.
-        time_ns : float
-            Measured time of their kernels.
-        """
-        times = {degree: sum(mix.time_ns for mix in self._mixes(members, degree)) for degree in _degrees(len(members))}
-        best = min(times, key=lambda degree: (times[degree], degree))
-        if evidence == _STREAMS or times[best] > (1 - _MIN_GAIN) * times[1]:
-            best = 1
-        mixes = self._mixes(members, best)
-        variants = [variant for mix in mixes for variant in mix.variants]
-        kernels = tuple(dict.fromkeys(map(tile_text, variants))) if best > 1 else ()
-        is_tuned = best > 1 and any(mix.time_ns < mix.default_ns for mix in mixes)
-        return GemmGroup(members, groups, evidence, time_ns, best, kernels, is_tuned, times[1], times[best])
-
-    def _mixes(self, members: Members, degree: int) -> list[GoMix]:
-        """Return what runs side by side, one after another: of chains, the first GEMMs, then the second ones."""
-        sets = (members[first : first + degree] for first in range(0, len(members), degree))
-        steps = (each for chains in sets for each in zip_longest(*chains))
-        return [self._mix(tuple(gemm for gemm in step if gemm is not None)) for step in steps]
-
-
-def _degrees(count: int) -> list[int]:
-    """Return the degrees for a number of members: up to the first that runs all at once."""
-    return [degree for degree in DEGREES if degree == 1 or degree < 2 * count]

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,18 +10,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_gemm_groups import ATTENTION, DATA, DOWN, GATE, SILU, SQUARE, Kernel, pointwise, stream
 
-from profilers.devices.catalogue import find_device
+from profilers.devices.catalogue import DTYPES, find_device
 from profilers.errors import SeqPointError
 from profilers.ingest.pipeline import collect
 from replay.costs.shipped import load_parameters
 from replay.engine.engine import simulate
 from replay.from_trace import build_graph
+from replay.gemms.degrees import load_degree_predictor
+from replay.gemms.gemm import gemm_of_task
 from replay.gemms.groups import independent_gemms
+from replay.gemms.planning import GroupPlan, plan_groups
 from replay.graph.graph import RESOURCES, EdgeKind, Edges, KernelGraph, Lane, TaskKind, hardware_named
 from replay.graph.operators import batched_matmul
 from replay.what_ifs import parse_plan, parse_what_if
+from replay.what_ifs.concurrent_gemms import _share_of_device
 
 NOMINAL = load_parameters()
+FP16, FP32 = (tuple(DTYPES).index(name) for name in ("fp16", "fp32"))
 QKV: list[Kernel] = [SQUARE, SQUARE, SQUARE, ATTENTION]
 
 
@@ -138,6 +144,83 @@ def test_tuned_kernels_are_used_only_if_their_set_is_faster() -> None:
     graph = replace(with_grids(stream(QKV), 0.6, [1e5] * 4), hardware=hardware_named(find_device("MI100"), "trace"))
     default, go = (simulate(applied(f"concurrent_gemms:4:{kernels}", graph))[1][3] for kernels in ("default", "go"))
     assert go <= default <= 4e5
+
+
+def planned(graph: KernelGraph, **options: Any) -> GroupPlan:
+    (plan,) = plan_groups(graph, independent_gemms(graph).groups, parameters=NOMINAL, **options)
+    return plan
+
+
+def on_mi100(graph: KernelGraph) -> KernelGraph:
+    return replace(graph, hardware=hardware_named(find_device("MI100"), "trace"))
+
+
+def test_chains_are_planned_step_by_step() -> None:
+    up, down = batched_matmul(1, 64, 2816, 1024, 2), batched_matmul(1, 64, 1024, 2816, 2)
+    expert: list[Kernel] = [(pointwise(64 * 1024), "aten::index"), up, pointwise(64 * 2816), down]
+    graph = on_mi100(with_grids(stream(expert * 4), 0.25, [1e3, 3e4, 2e3, 2e4] * 4).with_tasks(dtype=np.full(16, FP16)))
+    plan = planned(graph, degree=4)
+    assert [each.rows for each in plan.sets] == [(1, 5, 9, 13), (3, 7, 11, 15)] and plan.degree == 4
+    assert plan.sequential_ns == pytest.approx(2e5)
+    assert plan.time_ns == pytest.approx(
+        sum(each.share * 4 * ns for each, ns in zip(plan.sets, (3e4, 2e4), strict=True))
+    )
+
+
+def test_a_set_takes_its_planned_time_if_its_products_start_together() -> None:
+    graph = on_mi100(with_grids(stream(QKV), 0.6, [6e4, 6e4, 6e4, 1e4]).with_tasks(dtype=np.full(4, FP16)))
+    for options in ({"tuned": False}, {"tuned": True}):
+        plan = planned(graph, degree=4, **options)
+        assert plan.time_ns < plan.sequential_ns and plan.is_tuned <= options["tuned"]
+        changed = applied(f"concurrent_gemms:4:{'go' if options['tuned'] else 'default'}", graph)
+        assert simulate(changed)[1][:3].max() == pytest.approx(plan.time_ns, rel=1e-3)
+
+
+def test_auto_and_the_command_take_the_fastest_degree() -> None:
+    graph = on_mi100(with_grids(stream(QKV), 0.25, [6e4, 6e4, 6e4, 1e4]).with_tasks(dtype=np.full(4, FP16)))
+    best = planned(graph)
+    assert best.time_ns == min(planned(graph, degree=degree).time_ns for degree in (1, 2, 4))
+
+
+def test_the_predictor_gives_the_degree() -> None:
+    graph = on_mi100(with_grids(stream(QKV), 0.25, [6e4, 6e4, 6e4, 1e4]).with_tasks(dtype=np.full(4, FP16)))
+    gemm = gemm_of_task(graph, 0)
+    assert gemm is not None
+    degree = load_degree_predictor().degree_of(gemm, 3, device=find_device("MI100"))
+    assert planned(graph, predicted=True).degree == degree
+    assert (
+        applied("concurrent_gemms:predicted", graph).notes[-1] == applied(f"concurrent_gemms:{degree}", graph).notes[-1]
+    )
+    nameless = replace(graph, hardware=stream(QKV).hardware)
+    assert (
+        "products stay one after another: the trace names no device"
+        in applied("concurrent_gemms:predicted", nameless).notes[-1]
+    )
+
+
+def test_products_too_far_apart_to_meet_keep_their_kernels() -> None:
+    small: list[Kernel] = [batched_matmul(1, 128, 128, 1024, 4)] * 2
+    graph = on_mi100(with_grids(stream(small), 1.0, [6e4, 6e4]).with_tasks(dtype=np.full(2, FP32)))
+    assert planned(graph).is_tuned  # without a split, 120 workgroups have little to do
+    apart = graph.with_tasks(release_ns=np.array([0.0, 1e6]))
+    changed = applied("concurrent_gemms", apart)
+    assert np.array_equal(changed.tasks.duration_ns, graph.tasks.duration_ns)
+    assert np.array_equal(simulate(changed)[1], simulate(apart)[1])
+
+
+@given(st.lists(st.floats(1.0, 1e6), min_size=2, max_size=16), st.floats(0.0, 1.0))
+def test_kernels_that_share_a_device_take_the_time_of_their_set(durations: list[float], position: float) -> None:
+    shortest, longest = max(durations), sum(durations)
+    wanted = shortest + position * (longest - shortest)
+    share = _share_of_device(np.array(durations), wanted)
+    graph = with_grids(stream([SQUARE] * len(durations)), share, durations)
+    together = replace(graph, edges=graph.edges.select(np.zeros(len(graph.edges), dtype=bool)))
+    n = len(durations)
+    lanes = tuple(Lane(0, 0, number) for number in range(n))
+    together = replace(together, lanes=lanes).with_tasks(
+        lane=np.arange(n), waves=np.zeros(n), interleaved=np.ones(n, dtype=bool)
+    )
+    assert simulate(together)[1].max() == pytest.approx(wanted, rel=1e-6, abs=0.01)
 
 
 @pytest.mark.parametrize("text", ["0", "3", "x", "-1", "4.0"])

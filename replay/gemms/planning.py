@@ -18,6 +18,7 @@ from replay.gemms.concurrency import KernelTimes, sets_ns
 from replay.gemms.degrees import load_degree_predictor
 from replay.gemms.gemm import Gemm, gemm_of_task
 from replay.gemms.groups import Group
+from replay.gemms.tiles import grid_of, tile_of_name
 from replay.gemms.tuning import DEGREES, GoMix, go_mix, library_share
 from replay.gemms.variants import Variants
 from replay.graph.graph import KernelGraph
@@ -128,7 +129,7 @@ def plan_groups(
 
     Notes
     -----
-    For a traced kernel stands the kernel of the device's library with as many workgroups that is fastest alone. The
+    For a traced kernel stands the kernel of the device's library with as many tiles that is fastest alone. The
     engine gives the time of these kernels side by side over one after another, and that of the GO-kernels over the
     library's fastest ones one after another. Such a share is taken of the measured time of the set. Without a known
     device, or a library kernel with about as many workgroups, the traced kernels are cut into equal waves.
@@ -189,12 +190,19 @@ class _Planner:
         assert gemm is not None
         return gemm
 
+    def _tiles(self, row: int, gemm: Gemm) -> int:
+        """Return the tiles that a traced kernel computes: its workgroups, unless each of them takes several."""
+        tasks = self.graph.tasks
+        tile, workgroups = tile_of_name(self.graph.names[tasks.name[row]]), int(tasks.workgroups[row])
+        grid = tile and grid_of(gemm, tile, workgroups, units=self.graph.hardware.compute_units)
+        return grid.tiles if grid else workgroups
+
     def _traced_share(self, rows: Rows, durations: Floats) -> float:
         """Return the time of traced kernels side by side over one after another, at most 1."""
         tasks, hardware = self.graph.tasks, self.graph.hardware
         gemms = tuple(map(self._gemm, rows))
         if hardware.device is not None:
-            counts = tuple(tasks.workgroups[list(rows)].tolist())
+            counts = tuple(map(self._tiles, rows, gemms))
             share = library_share(gemms, counts, device=hardware.device, parameters=self._nominal())
             if share is not None:
                 return min(share, 1.0)
