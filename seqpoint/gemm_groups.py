@@ -162,7 +162,7 @@ def suggest_groups(trace: Trace, iteration: int | None, *, device: str | None) -
 def _row(members: Members, evidence: str, plans: Sequence[GroupPlan], time_ns: float) -> GemmGroup:
     """Return the row of the groups of a kind."""
     first = plans[0]  # those of a kind have the same plan, if the grids of their kernels are the same
-    variants = [variant for plan in plans for each in plan.sets for variant in each.variants]
+    variants = [kernel.variant for plan in plans for each in plan.sets for kernel in each.tuned]
     is_beside = first.degree > 1 and evidence != STREAMS
     tiles = tuple(dict.fromkeys(map(tile_text, variants))) if is_beside else ()
     sequential, time = (sum(getattr(plan, name) for plan in plans) for name in ("sequential_ns", "time_ns"))

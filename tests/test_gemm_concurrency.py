@@ -28,7 +28,6 @@ from replay.gemms import (
     go_mix,
     library_of,
     load_degree_predictor,
-    variant_columns,
 )
 from replay.gemms.concurrency import GemmDevice, Saturation, sets_ns
 from replay.gemms.degrees import FEATURES, features_of
@@ -129,7 +128,7 @@ def test_a_kernel_alone_takes_the_time_of_the_model(gemm: Gemm, row: int) -> Non
     variant = variants.select(row % len(variants))
     expected = model.costs(gemm, variant, MI100).time_ns[0]
     assert concurrent_ns([(gemm, variant)], device=MI100, parameters=PARAMETERS) == pytest.approx(expected, rel=1e-5)
-    columns = variant_columns(gemm, variant, device=MI100, parameters=PARAMETERS)
+    columns = GemmDevice.of(MI100, gemm, Saturation.of(PARAMETERS)).columns(gemm, variant)
     assembly = Assembly()
     assembly.tasks("gemm", assembly.lane(device=0), columns)
     assert simulate(assembly.graph())[1][0] == pytest.approx(expected)
@@ -179,7 +178,7 @@ def test_a_mix_is_never_slower_than_its_defaults_and_equal_gemms_are_a_mix_of_co
     shapes = [Gemm(512, 512, 512), Gemm(64, 4096, 1024), Gemm(1024, 64, 1024), Gemm(256, 256, 64)]
     mix = go_mix(shapes, device=MI100, parameters=PARAMETERS)
     assert mix.time_ns <= mix.default_ns
-    chosen = list(zip(shapes, mix.variants, strict=True))
+    chosen = list(zip(shapes, [kernel.variant for kernel in mix.kernels], strict=True))
     assert concurrent_ns(chosen, device=MI100, parameters=PARAMETERS) == pytest.approx(mix.time_ns)
     copies = go_mix([shapes[1]] * 4, device=MI100, parameters=PARAMETERS)
     assert copies.time_ns <= go_kernel(shapes[1], 4, device=MI100, parameters=PARAMETERS).time_ns * (1 + 1e-9)

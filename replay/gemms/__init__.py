@@ -3,12 +3,12 @@
 Read in this order: `gemm` (a GEMM and its operands), `variants` (tiles, splits and the resources of a kernel),
 `variant_times` (their physics), `effects` (what measurements add to it), `variant_model` (the time and the demands of a
 variant on a share of a device, and the libraries of devices), `candidates` (tables of measured kernels) and `fitting`;
-then `concurrency` (kernels side by side in the engine), `tuning` (the variants that are best side by side) and
-`degrees` (how many to run side by side). It implements GOLDYLOC (arXiv 2409.02227).
+then `concurrency` (kernels side by side in the engine), `tuning` (the variants that are best side by side), `degrees`
+(how many, predicted by sizes), `groups` (independent GEMMs of a graph) and `planning` (degree and kernels of a group). It implements GOLDYLOC (arXiv 2409.02227).
 """
 
 from replay.gemms.candidates import MeasuredCandidates, read_candidates
-from replay.gemms.concurrency import concurrent_ns, variant_columns
+from replay.gemms.concurrency import concurrent_ns
 from replay.gemms.degrees import DegreePredictor, load_degree_predictor
 from replay.gemms.fitting import fit_library, fit_variants
 from replay.gemms.gemm import Gemm
@@ -48,6 +48,5 @@ __all__ = [
     "load_degree_predictor",
     "read_candidates",
     "read_variant_fit",
-    "variant_columns",
     "write_variant_fit",
 ]

@@ -1,6 +1,6 @@
 """GEMMs side by side on a device, as a small graph of the engine.
 
-`variant_columns` describes a kernel variant as one task. That is enough beside other kernels, but its last wave of
+`GemmDevice.columns` describes a kernel variant as one task. That is enough beside other kernels, but its last wave of
 workgroups is rounded up with the kernel: two kernels of 1.5 waves take 3.5 rounds, where a device that fills the first
 one's tail with the second takes 3. `concurrent_ns` therefore cuts each kernel into slices of a few workgroups, which
 the engine dispatches in order. Many sets are simulated at once, each on a device of its own.
@@ -186,6 +186,11 @@ class GemmDevice:
     model: VariantModel
     saturation: Saturation
 
+    @classmethod
+    def of(cls, device: Device, gemm: Gemm, saturation: Saturation, model: VariantModel | None = None) -> "GemmDevice":
+        """Return a device with a model, by default that of its library for the type of a GEMM."""
+        return cls(device, model or library_of(device, gemm.dtype)[1], saturation)
+
     @property
     def units(self) -> int:
         """Compute units of the device."""
@@ -244,7 +249,24 @@ class GemmDevice:
         )
 
     def columns(self, gemm: Gemm, variants: Variants) -> TaskColumns:
-        """Return kernel variants as tasks; as `variant_columns`."""
+        """Return kernel variants as columns of `replay.graph.assembly.Assembly.tasks`, a task each.
+
+        Parameters
+        ----------
+        gemm : Gemm
+            GEMM that the variants compute.
+        variants : Variants
+            Kernels, n of them.
+
+        Returns
+        -------
+        dict
+            Arrays of length n or one value for all. `occupies` is the share of units that workgroups fill, `cu` the
+            part of it that arithmetic needs, at least `cu_share_saturating_memory`. `hbm` is a share of what memory
+            delivers, `l2` of `l2_bandwidth_ratio` times the peak of memory. `hit_share` counts accesses that the cache
+            saves while it keeps an operand's panel: without the cache, memory moves ``1 / (1 - hit_share)`` times as
+            much.
+        """
         costs = self.model.costs(gemm, variants, self.device)
         occupies = np.minimum(costs.workgroups / self.units, 1.0)
         footprint, hit_share = self._cache_use(gemm, variants, costs)
@@ -290,45 +312,6 @@ class GemmDevice:
         return footprint, np.minimum(saved, _MAX_HIT_SHARE)
 
 
-def variant_columns(
-    gemm: Gemm, variants: Variants, *, device: Device, parameters: Parameters, model: VariantModel | None = None
-) -> TaskColumns:
-    """Return kernel variants as columns of `replay.graph.assembly.Assembly.tasks`, a task each.
-
-    Parameters
-    ----------
-    gemm : Gemm
-        GEMM that the variants compute.
-    variants : Variants
-        Kernels, n of them.
-    device : Device
-        Device that they run on.
-    parameters : Parameters
-        Parameters of the contention model.
-    model : VariantModel, optional
-        Model of their time and traffic; by default that of the device's library.
-
-    Returns
-    -------
-    dict
-        Arrays of length n or one value for all. `occupies` is the share of units that workgroups fill, `cu` the part
-        of it that arithmetic needs, at least `cu_share_saturating_memory`. `hbm` is a share of what memory delivers,
-        `l2` of `l2_bandwidth_ratio` times the peak of memory. `hit_share` counts accesses that the cache saves while
-        it keeps an operand's panel: without the cache, memory moves ``1 / (1 - hit_share)`` times as much.
-
-    Examples
-    --------
-    >>> from profilers.devices import find_device
-    >>> from replay.costs.shipped import load_parameters
-    >>> variants = Variants.of(tile_m=[128, 64], tile_n=[128, 64])
-    >>> options = {"device": find_device("MI100"), "parameters": load_parameters()}
-    >>> variant_columns(Gemm(1024, 1024, 1024), variants, **options)["workgroups"].tolist()
-    [64, 256]
-    """
-    model = model or library_of(device, gemm.dtype)[1]
-    return GemmDevice(device, model, Saturation.of(parameters)).columns(gemm, variants)
-
-
 def concurrent_ns(
     kernels: Sequence[tuple[Gemm, Variants]],
     *,
@@ -342,8 +325,12 @@ def concurrent_ns(
     ----------
     kernels : sequence of (Gemm, Variants)
         GEMMs, each with the variant, one row, that computes it. They are dispatched in this order.
-    device, parameters, model
-        As for `variant_columns`.
+    device : Device
+        Device that they run on.
+    parameters : Parameters
+        Parameters of the contention model.
+    model : VariantModel, optional
+        Model of their time and traffic; by default that of the device's library for each type.
 
     Raises
     ------
@@ -366,10 +353,7 @@ def concurrent_ns(
     workgroups = sum(int(variant.workgroups(gemm)[0]) for gemm, variant in kernels)
     on_unit = -(-workgroups // device.compute_units)
     saturation = Saturation.of(parameters)
-    times = [
-        GemmDevice(device, model or library_of(device, gemm.dtype)[1], saturation).times(gemm, variant, on_unit)
-        for gemm, variant in kernels
-    ]
+    times = [GemmDevice.of(device, gemm, saturation, model).times(gemm, variant, on_unit) for gemm, variant in kernels]
     return float(sets_ns(times[0].joined(*times[1:]), np.arange(len(times))[None])[0])
 
 

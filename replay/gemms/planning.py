@@ -19,8 +19,7 @@ from replay.gemms.degrees import load_degree_predictor
 from replay.gemms.gemm import Gemm, gemm_of_task
 from replay.gemms.groups import Group
 from replay.gemms.tiles import grid_of, tile_of_name
-from replay.gemms.tuning import DEGREES, GoMix, go_mix, library_share
-from replay.gemms.variants import Variants
+from replay.gemms.tuning import DEGREES, GoMix, TunedKernel, go_mix, library_share
 from replay.graph.graph import KernelGraph
 
 #: Gain below which products stay one after another: less than the models can tell.
@@ -41,14 +40,13 @@ class KernelSet:
         Rows of the kernels in the graph, in the order of dispatch.
     share : float
         Time of the set, as a share of the time of its traced kernels one after another.
-    variants, defaults : tuple of Variants
-        GO-kernel of each, and the kernel that is fastest alone; one row each. Empty if the traced kernels stay.
+    tuned : tuple of TunedKernel
+        GO-kernel of each; empty if the traced kernels stay.
     """
 
     rows: Rows
     share: float
-    variants: tuple[Variants, ...] = ()
-    defaults: tuple[Variants, ...] = ()
+    tuned: tuple[TunedKernel, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ class GroupPlan:
     @property
     def is_tuned(self) -> bool:
         """Whether a set has other kernels than the traced ones."""
-        return any(each.variants for each in self.sets)
+        return any(each.tuned for each in self.sets)
 
     @property
     def moves(self) -> list[tuple[Rows, ...]]:
@@ -225,7 +223,7 @@ class _Planner:
             if len(rows) > 1 and self.tuned and self.graph.hardware.device is not None:
                 mix = self._mix(tuple(map(self._gemm, rows)))
                 if mix.time_ns / mix.sequential_ns < share:
-                    each = KernelSet(rows, mix.time_ns / mix.sequential_ns, mix.variants, mix.defaults)
+                    each = KernelSet(rows, mix.time_ns / mix.sequential_ns, mix.kernels)
             sets.append(each)
             total += each.share * alone
         return GroupPlan(group, degree, tuple(sets), sequential, total)

@@ -145,6 +145,31 @@ def _go_kernels(
 
 
 @dataclass(frozen=True)
+class TunedKernel:
+    """A GO-kernel, against the kernel that is fastest alone.
+
+    Parameters
+    ----------
+    variant : Variants
+        The GO-kernel, one row.
+    time_ratio, memory_ratio, cache_ratio : float
+        Its time alone, and the bytes that it requests from memory and from the last-level cache, over those of the
+        kernel that is fastest alone.
+    workgroups : int
+        Workgroups.
+    footprint : float
+        Share of the last-level cache that it needs.
+    """
+
+    variant: Variants
+    time_ratio: float
+    memory_ratio: float
+    cache_ratio: float
+    workgroups: int
+    footprint: float
+
+
+@dataclass(frozen=True)
 class GoMix:
     """GO-kernels of different GEMMs side by side.
 
@@ -152,8 +177,10 @@ class GoMix:
     ----------
     gemms : tuple of Gemm
         GEMMs in the order of dispatch.
-    variants, defaults : tuple of Variants
-        GO-kernel and default of each; one row each.
+    kernels : tuple of TunedKernel
+        GO-kernel of each.
+    defaults : tuple of Variants
+        Kernel of each that is fastest alone; one row each.
     time_ns, default_ns : float
         Time of all side by side, with the GO-kernels and with the defaults.
     sequential_ns : float
@@ -161,7 +188,7 @@ class GoMix:
     """
 
     gemms: tuple[Gemm, ...]
-    variants: tuple[Variants, ...]
+    kernels: tuple[TunedKernel, ...]
     defaults: tuple[Variants, ...]
     time_ns: float
     default_ns: float
@@ -205,7 +232,8 @@ def go_mix(gemms: Sequence[Gemm], *, device: Device, parameters: Parameters) -> 
 def _kept_mix(gemms: tuple[Gemm, ...], device: Device, saturation: Saturation) -> GoMix:
     if len(set(gemms)) == 1:
         go, n = _kept(gemms[0], len(gemms), device, saturation), len(gemms)
-        return GoMix(gemms, (go.variant,) * n, (go.default,) * n, go.time_ns, go.default_ns, go.sequential_ns)
+        kernel = _tuned(gemms[0], go.variant, go.default, GemmDevice.of(device, gemms[0], saturation))
+        return GoMix(gemms, (kernel,) * n, (go.default,) * n, go.time_ns, go.default_ns, go.sequential_ns)
     tunings = {gemm: _Tuning.of(gemm, device, saturation) for gemm in dict.fromkeys(gemms)}
     searches = {gemm: tuning.search(len(gemms)) for gemm, tuning in tunings.items()}
     winners = dict(zip(searches, (_best(times) for times in _times_of(list(searches.values()))), strict=True))
@@ -219,10 +247,22 @@ def _kept_mix(gemms: tuple[Gemm, ...], device: Device, saturation: Saturation) -
     time_ns, default_ns = _mixed_ns(members, np.stack([chosen, defaults])).tolist()
     if time_ns >= default_ns * (1 - _MIN_GAIN):
         chosen, time_ns = defaults, default_ns
-    variants = tuple(search.variant(row) for search, row in zip(members, chosen.tolist(), strict=True))
-    sequential_ns = sum(search.alone_ns for search in members)
+    variants = [search.variant(row) for search, row in zip(members, chosen.tolist(), strict=True)]
     default = tuple(search.variant(0) for search in members)
-    return GoMix(gemms, variants, default, time_ns, default_ns, sequential_ns)
+    kernels = tuple(
+        _tuned(gemm, variant, alone, tunings[gemm].device)
+        for gemm, variant, alone in zip(gemms, variants, default, strict=True)
+    )
+    return GoMix(gemms, kernels, default, time_ns, default_ns, sum(search.alone_ns for search in members))
+
+
+def _tuned(gemm: Gemm, variant: Variants, default: Variants, device: GemmDevice) -> TunedKernel:
+    """Return a GO-kernel against a default kernel, one row each."""
+    columns = [device.columns(gemm, each) for each in (variant, default)]
+    go, alone = ({name: float(np.ravel(value)[0]) for name, value in each.items()} for each in columns)
+    time_ratio = go["duration_ns"] / alone["duration_ns"]
+    memory, cache = (time_ratio * go[name] / alone[name] if alone[name] > 0 else 1.0 for name in ("hbm", "l2"))
+    return TunedKernel(variant, time_ratio, memory, cache, int(go["workgroups"]), go["footprint"])
 
 
 def library_share(
@@ -272,8 +312,7 @@ class _Tuning:
 
     @classmethod
     def of(cls, gemm: Gemm, device: Device, saturation: Saturation) -> "_Tuning":
-        library, model = library_of(device, gemm.dtype)
-        return cls(gemm, library, GemmDevice(device, model, saturation))
+        return cls(gemm, library_of(device, gemm.dtype)[0], GemmDevice.of(device, gemm, saturation))
 
     def search(self, degree: int) -> "_Search":
         """Return the candidates of a degree."""

@@ -5,22 +5,19 @@ kernels their durations and shares of the device, and `run_beside` changes the o
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from profilers.devices.catalogue import Device
 from profilers.trace.arrays import Floats
 from replay.calibration.parameters import Parameters
 from replay.engine.engine import simulate
-from replay.gemms.concurrency import variant_columns
-from replay.gemms.gemm import Gemm, gemm_of_task
+from replay.gemms.gemm import gemm_of_task
 from replay.gemms.groups import Group, Groups, independent_gemms
 from replay.gemms.planning import MIN_GAIN, STREAMS, GroupPlan, KernelSet, plan_groups
 from replay.gemms.tuning import DEGREES
-from replay.gemms.variants import Variants
 from replay.graph.graph import RESOURCES, Basis, KernelGraph
 from replay.what_ifs.beside import run_beside
 from replay.what_ifs.targets import UNKNOWN_DEVICE
@@ -81,10 +78,10 @@ def concurrent_gemms(degree: str = _AUTO, kernels: str = _GO) -> WhatIf:
         plans = plan_groups(
             graph, groups.groups, parameters=parameters, degree=number, predicted=predicted, tuned=tuned
         )
-        changed = _applied(graph, plans, parameters)
+        changed = _applied(graph, plans)
         if degree == _AUTO:
             met = _with_kernels_that_meet(graph, changed, plans)
-            changed = changed if met == plans else _applied(graph, plans := met, parameters)
+            changed = changed if met == plans else _applied(graph, plans := met)
         notes = [_note(graph, groups, plans)]
         if device is None and (tuned or predicted):
             kept = "kernels stay as traced" if not predicted else "products stay one after another"
@@ -98,9 +95,9 @@ def concurrent_gemms(degree: str = _AUTO, kernels: str = _GO) -> WhatIf:
     return WhatIf(what_if_text("concurrent_gemms", degree, kernels), transform, retimes=True)
 
 
-def _applied(graph: KernelGraph, plans: Sequence[GroupPlan], parameters: Parameters) -> KernelGraph:
+def _applied(graph: KernelGraph, plans: Sequence[GroupPlan]) -> KernelGraph:
     """Return the graph with the kernels and the order of the plans."""
-    changed = _with_sets(graph, plans, parameters)
+    changed = _with_sets(graph, plans)
     return run_beside(changed, [runs for plan in plans for runs in plan.moves])
 
 
@@ -113,34 +110,32 @@ def _with_kernels_that_meet(graph: KernelGraph, changed: KernelGraph, plans: Seq
         rows = list(each.rows)
         span = float(end[rows].max() - start[rows].min())
         gains = span <= (1 - MIN_GAIN) * float(duration[rows].sum())
-        return each if gains or not each.variants else replace(each, variants=(), defaults=(), share=1.0)
+        return each if gains or not each.tuned else replace(each, tuned=(), share=1.0)
 
     return [replace(plan, sets=tuple(map(kept, plan.sets))) for plan in plans]
 
 
-def _with_sets(graph: KernelGraph, plans: Sequence[GroupPlan], parameters: Parameters) -> KernelGraph:
+def _with_sets(graph: KernelGraph, plans: Sequence[GroupPlan]) -> KernelGraph:
     """Return the graph with the kernels of the plans, and the shares of the device that sets leave to each of them."""
     tasks = graph.tasks
     columns = {name: getattr(tasks, name).copy() for name in ("occupies", "waves", "workgroups", "footprint")}
     columns |= {"interleaved": tasks.interleaved.copy(), "extra_round": tasks.extra_round.copy()}
     demand, duration = tasks.demand.copy(), tasks.duration_ns.copy()
-    kept: dict[tuple[Gemm, int, int], _GoRatios] = {}
     changed = False
     for plan in plans:  # a Python loop over sets, about 50 us each
         for each in plan.sets:
             rows = np.array(each.rows)
-            if len(rows) == 1 or (plan.group.evidence == STREAMS and not each.variants):
+            if len(rows) == 1 or (plan.group.evidence == STREAMS and not each.tuned):
                 continue
             changed = True
             set_ns = each.share * tasks.duration_ns[rows].sum()
-            if each.variants:
-                ratios = _ratios(graph, each, parameters, kept)
-                duration[rows] *= [ratio.time for ratio in ratios]
-                for resource, name in ((_HBM, "memory"), (_L2, "cache")):
-                    scale = np.array([getattr(ratio, name) / ratio.time for ratio in ratios])
+            if each.tuned:
+                duration[rows] *= [kernel.time_ratio for kernel in each.tuned]
+                for resource, name in ((_HBM, "memory_ratio"), (_L2, "cache_ratio")):
+                    scale = np.array([getattr(kernel, name) / kernel.time_ratio for kernel in each.tuned])
                     demand[rows, resource] = np.minimum(demand[rows, resource] * scale, 1.0)
-                columns["workgroups"][rows] = [ratio.workgroups for ratio in ratios]
-                columns["footprint"][rows] = [ratio.footprint for ratio in ratios]
+                columns["workgroups"][rows] = [kernel.workgroups for kernel in each.tuned]
+                columns["footprint"][rows] = [kernel.footprint for kernel in each.tuned]
             share = _share_of_device(duration[rows], set_ns)
             demand[rows, _CU] = columns["occupies"][rows] = share
             columns["waves"][rows], columns["extra_round"][rows], columns["interleaved"][rows] = 0.0, 0.0, True
@@ -166,60 +161,6 @@ def _share_of_device(duration_ns: Floats, set_ns: float) -> float:
         if share >= 1.0 / (most + 1):
             break
     return float(np.clip(share, 1.0 / len(steps), 1.0))
-
-
-@dataclass(frozen=True)
-class _GoRatios:
-    """A GO-kernel, against the kernel that is fastest alone.
-
-    Parameters
-    ----------
-    time, memory, cache : float
-        Its duration, and the bytes that it requests from memory and from the cache, over those of that kernel.
-    workgroups : int
-        Workgroups.
-    footprint : float
-        Share of the last-level cache that it needs.
-    """
-
-    time: float
-    memory: float
-    cache: float
-    workgroups: int
-    footprint: float
-
-    @classmethod
-    def of(
-        cls, gemm: Gemm, variant: Variants, default: Variants, *, device: Device, parameters: Parameters
-    ) -> "_GoRatios":
-        """Return the ratios of two variants, one row each."""
-        columns = [variant_columns(gemm, each, device=device, parameters=parameters) for each in (variant, default)]
-        go, alone = ({name: float(np.ravel(value)[0]) for name, value in each.items()} for each in columns)
-        memory, cache = (_ratio(go, alone, name) for name in ("hbm", "l2"))
-        return cls(go["duration_ns"] / alone["duration_ns"], memory, cache, int(go["workgroups"]), go["footprint"])
-
-
-def _ratio(best: Mapping[str, float], default: Mapping[str, float], resource: str) -> float:
-    """Return the bytes that a kernel takes from a resource over those of the default; 1 if that takes none."""
-    sizes = [each[resource] * each["duration_ns"] for each in (best, default)]
-    return sizes[0] / sizes[1] if sizes[1] > 0 else 1.0
-
-
-def _ratios(
-    graph: KernelGraph, each: KernelSet, parameters: Parameters, kept: dict[tuple[Gemm, int, int], _GoRatios]
-) -> list[_GoRatios]:
-    """Return the ratios of the GO-kernels of a set; `kept` holds those of earlier sets."""
-    device = graph.hardware.device
-    assert device is not None
-    result = []
-    for row, variant, default in zip(each.rows, each.variants, each.defaults, strict=True):
-        gemm = gemm_of_task(graph, row)
-        assert gemm is not None
-        key = gemm, id(variant), id(default)
-        if key not in kept:
-            kept[key] = _GoRatios.of(gemm, variant, default, device=device, parameters=parameters)
-        result.append(kept[key])
-    return result
 
 
 def _slowdown(graph: KernelGraph, changed: KernelGraph) -> float:
