@@ -4,7 +4,8 @@ Read in this order: `gemm` (a GEMM and its operands), `variants` (tiles, splits 
 `variant_times` (their physics), `effects` (what measurements add to it), `variant_model` (the time and the demands of a
 variant on a share of a device, and the libraries of devices), `candidates` (tables of measured kernels) and `fitting`;
 then `concurrency` (kernels side by side in the engine), `tuning` (the variants that are best side by side), `degrees`
-(how many, predicted by sizes), `groups` (independent GEMMs of a graph) and `planning` (degree and kernels of a group). It implements GOLDYLOC (arXiv 2409.02227).
+(how many, predicted by sizes), `groups` (independent GEMMs of a graph) and `planning` (degree and kernels of a group).
+It implements GOLDYLOC (arXiv 2409.02227).
 """
 
 from replay.gemms.candidates import MeasuredCandidates, read_candidates

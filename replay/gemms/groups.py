@@ -36,6 +36,7 @@ _LONGEST, _NEAR_ATTENTION = 128, 40
 _GATHERS: Final = frozenset(("aten::index", "aten::index_select", "aten::gather", "aten::embedding"))
 _GEMM, _ATTENTION, _SOFTMAX = (CLASSES.index(name) for name in ("gemm", "attention", "softmax"))
 _BACKWARD = PHASES.index("backward")
+_COPY, _COLLECTIVE = int(TaskKind.COPY), int(TaskKind.COLLECTIVE)
 _MEMSET = COPY_DIRECTIONS.index("memset")
 #: Reasons why GEMMs are in no group.
 UNKNOWN_SHAPE, CHAIN, ALONE = "their shapes are unknown", "the product beside them may need them", "no product beside"
@@ -189,6 +190,8 @@ class _Facts:
         joined[edges.target[np.isin(edges.kind, sorted(STREAM_EDGES)) & (
             edges.from_start | (edges.kind == EdgeKind.BACKLOG))]] = True  # fmt: skip
         self.is_joined = joined
+        is_work = np.isin(graph.tasks.kind, [TaskKind.KERNEL, TaskKind.COPY])
+        self.is_work: list[bool] = is_work.tolist()  #: by task: whether it may write an operand
         self._label: dict[int, str] = {}
 
     def gemm(self, row: int) -> Gemm | None:
@@ -232,7 +235,7 @@ class _Facts:
         number = int(max(tasks.operator[row], tasks.memory_operator[row]))
         if number >= 0:
             return self._written[number]
-        if tasks.kind[row] == TaskKind.COPY and tasks.bytes[row] > 0:
+        if tasks.bytes[row] > 0 and tasks.kind[row] == _COPY:
             return frozenset(int(tasks.bytes[row]) // size for size in (1, 2, 4, 8))
         return None
 
@@ -291,8 +294,7 @@ class _Search:
         self._facts, self._rows, self._reasons = facts, rows, reasons
         self._products = [facts.gemm(row) for row in rows]
         gathers = [facts.launched_by(row) in _GATHERS and facts.tasks.class_[row] != _GEMM for row in rows]
-        is_work = [facts.tasks.kind[row] in (TaskKind.KERNEL, TaskKind.COPY) for row in rows]
-        continues = [is_work[at] and at > 0 and self._continues(at - 1, at) for at in range(len(rows))]
+        continues = [facts.is_work[row] and at > 0 and self._continues(at - 1, at) for at, row in enumerate(rows)]
         self._kernels = StreamKernels(self._products, gathers, continues)
 
     def groups(self) -> list[Group]:
@@ -377,8 +379,7 @@ class _Search:
         """Add a kernel between products to a group; tell whether the group may go on after it."""
         facts, row = self._facts, self._rows[at]
         written = facts.written(row)
-        is_work = facts.tasks.kind[row] in (TaskKind.KERNEL, TaskKind.COPY) and facts.tasks.class_[row] != _GEMM
-        if written is None or not is_work:
+        if written is None or not facts.is_work[row] or facts.tasks.class_[row] == _GEMM:
             return False
         last = self._products[candidate.gemms[-1]]
         is_bias = facts.launched_by(row) in _BIAS and last is not None and last.batch * last.m * last.n in written
@@ -454,7 +455,7 @@ class _Search:
                 return gemm.batch == 1
             if product is not None and (product.batch, product.m, product.k) != (gemm.batch, gemm.m, gemm.k):
                 return False
-            if tasks.kind[row] == TaskKind.COLLECTIVE:
+            if tasks.kind[row] == _COLLECTIVE:
                 return False
         return False
 

@@ -152,7 +152,8 @@ def _share_of_device(duration_ns: Floats, set_ns: float) -> float:
     With a share o each, m kernels at once run at the rate ``min(1, 1 / (m o))``. So the set takes the sum of
     ``max(1, m o)`` times the difference between one duration and the next shorter one.
     """
-    steps = np.diff(np.sort(duration_ns), prepend=0.0)
+    steps = np.sort(duration_ns)
+    steps[1:] -= steps[:-1].copy()
     active = np.arange(len(steps), 0, -1)
     share = 1.0
     for most in range(1, len(steps)):  # shares from 1 / (most + 1) to 1 / most
