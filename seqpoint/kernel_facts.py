@@ -1,0 +1,236 @@
+"""Facts of every kernel of a trace: who launched it, in which module and phase, and how much work it does.
+
+`kernel_facts` joins what the trace knows of a kernel to the FLOP and bytes of its operator. Tables of
+`seqpoint.characterization` and `seqpoint.comparison` are sums over these columns.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from profilers.trace.arrays import MISSING, Bools, Floats, Ints, encode_text, integers
+from profilers.trace.columns import lookup
+from profilers.trace.trace import Trace
+from replay.from_trace import index_trace, kernel_dtypes, kernel_operators
+from replay.graph.graph import PHASES, Hardware
+from replay.graph.operators import Operator
+
+#: Prefix by which PyTorch's profiler names calls of modules.
+_MODULE = "nn.Module: "
+#: Phase of collectives, after those of the graph.
+COMMUNICATION = "communication"
+#: Phases of kernels, and of kernels whose phase the trace does not tell.
+KERNEL_PHASES = (*PHASES, COMMUNICATION, "unknown")
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """Kernels of a trace in the order of their start: columns of length n, one row a kernel.
+
+    Parameters
+    ----------
+    event : array of int64
+        Id of the kernel in the trace.
+    rank, device, stream, iteration : array of int64
+        Where and when it ran; -1 if unknown.
+    start_ns, duration_ns : array of int64
+        Start on the trace's clock, and duration.
+    name : array of int64
+        Name, as an index into `names`.
+    class_ : array of int64
+        Class, as an index into `classes`.
+    operator : array of int64
+        Name of the operator that launched it, as an index into `operator_names`; -1 if unknown.
+    call : array of int64
+        Id of that operator's call in the trace; -1 if unknown.
+    shape : array of int64
+        Shapes of the inputs of that call, as an index into `shapes`; -1 if unknown.
+    module : array of int64
+        Innermost module around its launch, as an index into `modules`; -1 if unknown.
+    phase : array of int64
+        Phase, as an index into `KERNEL_PHASES`.
+    dtype : array of int64
+        Data type, as an index into `tuple(DTYPES)`; -1 if unknown.
+    workgroups : array of int64
+        Workgroups; 0 if unknown.
+    work : array of int64
+        What it computes or whose data it moves, as an index into `operators`; -1 if unknown.
+    flops, bytes : array of float64
+        FLOP and bytes of its operator; NaN if unknown. The longest kernel of a call has them, its others have 0.
+    names, classes, operator_names, shapes, modules : tuple of str
+        Distinct texts; names are untrusted.
+    operators : tuple of Operator
+        Distinct operators.
+    hardware : Hardware
+        Hardware of the trace.
+    """
+
+    event: Ints
+    rank: Ints
+    device: Ints
+    stream: Ints
+    iteration: Ints
+    start_ns: Ints
+    duration_ns: Ints
+    name: Ints
+    class_: Ints
+    operator: Ints
+    call: Ints
+    shape: Ints
+    module: Ints
+    phase: Ints
+    dtype: Ints
+    workgroups: Ints
+    work: Ints
+    flops: Floats
+    bytes: Floats
+    names: tuple[str, ...]
+    classes: tuple[str, ...]
+    operator_names: tuple[str, ...]
+    shapes: tuple[str, ...]
+    modules: tuple[str, ...]
+    operators: tuple[Operator, ...]
+    hardware: Hardware
+
+    def __len__(self) -> int:
+        return len(self.event)
+
+    @property
+    def total_ns(self) -> int:
+        """Sum of the durations of all kernels."""
+        return int(self.duration_ns.sum())
+
+    def is_class(self, name: str) -> Bools:
+        """Return the mask of the kernels of a class."""
+        return np.asarray(np.array([each == name for each in self.classes] or [False])[self.class_])
+
+
+def kernel_facts(trace: Trace, hardware: Hardware | None = None) -> KernelFacts:
+    """Return the facts of all kernels of a trace, those outside of iterations included.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+    hardware : Hardware, optional
+        Hardware of the trace, if it does not say.
+    """
+    index = index_trace(trace)
+    work = index.device_work
+    rows = np.flatnonzero(~work.columns["is_copy"])
+    columns = {name: values[rows] for name, values in work.columns.items()}
+    is_collective = columns["collective"] != MISSING
+    launched_by = np.where(is_collective, MISSING, columns["op"])
+    computes, moves, operators = kernel_operators(index, launched_by, columns["name"])
+    number = np.where(computes >= 0, computes, moves)
+    duration = np.maximum(columns["end"] - columns["start"], 0)
+    flops, moved = _work_of_calls(number, columns["op"], duration, operators)
+    classes, class_of_name = np.unique(work.classes.astype(str), return_inverse=True)
+    phase = np.where(columns["phase"] < 0, len(KERNEL_PHASES) - 1, columns["phase"])
+    module, modules = _modules(trace, columns["launch_id"], columns["op"])
+    shape, shapes = _shapes(trace, columns["op"])
+    return KernelFacts(
+        event=columns["id"],
+        **{name: _known(columns[name]) for name in ("rank", "device", "stream", "iteration")},
+        start_ns=columns["start"],
+        duration_ns=duration,
+        name=columns["name"],
+        class_=class_of_name[columns["name"]] if len(rows) else np.zeros(0, np.int64),
+        operator=columns["launched_by"],
+        call=_known(columns["op"]),
+        shape=shape,
+        module=module,
+        phase=np.where(is_collective, KERNEL_PHASES.index(COMMUNICATION), phase),
+        dtype=kernel_dtypes(index, columns["op"], columns["name"]),
+        workgroups=np.maximum(_known(columns["workgroups"]), 0),
+        work=number,
+        flops=flops,
+        bytes=moved,
+        names=tuple(map(str, work.names)),
+        classes=tuple(classes.tolist()),
+        operator_names=tuple(map(str, work.op_names)),
+        shapes=shapes,
+        modules=modules,
+        operators=operators,
+        hardware=hardware or index.hardware,
+    )
+
+
+def _known(column: Ints) -> Ints:
+    return np.where(column == MISSING, -1, column)
+
+
+def _work_of_calls(number: Ints, calls: Ints, duration: Ints, operators: tuple[Operator, ...]) -> tuple[Floats, Floats]:
+    """Return FLOP and bytes of each kernel: all of its call's for the longest kernel of a call, 0 for the others."""
+    known = np.flatnonzero(number >= 0)
+    order = known[np.lexsort((-duration[known], calls[known]))]
+    is_first = np.ones(len(order), dtype=bool)
+    is_first[1:] = calls[order][1:] != calls[order][:-1]
+    flops, moved = np.full((2, len(number)), np.nan)
+    flops[known], moved[known] = 0.0, 0.0
+    longest = order[is_first]
+    figures = np.array([(each.flops, each.bytes_moved) for each in operators] or [(0.0, 0.0)])
+    flops[longest], moved[longest] = figures[number[longest]].T
+    return flops, moved
+
+
+def _shapes(trace: Trace, calls: Ints) -> tuple[Ints, tuple[str, ...]]:
+    """Return the shapes of the inputs of the call that launched each kernel, as codes, and their texts."""
+    codes, texts = encode_text(trace.ops["shapes"])
+    found = lookup(integers(trace.ops, "id"), codes, calls)
+    return np.where(found == MISSING, -1, found), tuple(map(str, texts))
+
+
+def _modules(trace: Trace, launches: Ints, calls: Ints) -> tuple[Ints, tuple[str, ...]]:
+    """Return the innermost module around the launch of each kernel, as codes, and the names of the modules.
+
+    Calls of modules of one thread nest. A call of a module that the trace cut at its end reaches to its recorded end.
+    """
+    codes, texts = encode_text(trace.ranges["name"])
+    names = [str(text) for text in texts]
+    is_module = np.array([*(name.startswith(_MODULE) for name in names), False], dtype=bool)
+    rows = np.flatnonzero(is_module[codes])
+    result = np.full(len(launches), -1)
+    if not len(rows):
+        return result, ()
+    start, rank, thread = _launch_times(trace, launches, calls)
+    columns = {name: integers(trace.ranges, name)[rows] for name in ("rank", "thread", "start_ns", "dur_ns")}
+    end = columns["start_ns"] + np.where(columns["dur_ns"] == MISSING, 0, columns["dur_ns"])
+    keys = np.stack([columns["rank"], columns["thread"]])
+    for key in np.unique(keys, axis=1).T:  # a Python loop over threads
+        mine = np.flatnonzero((keys == key[:, None]).all(axis=0))
+        mine = mine[np.lexsort((-end[mine], columns["start_ns"][mine]))]
+        asked = np.flatnonzero((rank == key[0]) & (thread == key[1]) & (start != MISSING))
+        innermost = _innermost(columns["start_ns"][mine], end[mine], start[asked])
+        result[asked] = np.where(innermost >= 0, codes[rows[mine[innermost]]], -1)
+    used, position = np.unique(result, return_inverse=True)
+    offset = int(used[0] == -1)
+    modules = tuple(names[code].removeprefix(_MODULE) for code in used[offset:].tolist())
+    return position - offset, modules
+
+
+def _launch_times(trace: Trace, launches: Ints, calls: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return start, rank and thread of the launch of each kernel, or of its operator; `MISSING` if unknown."""
+    result = []
+    for name in ("start_ns", "rank", "thread"):
+        by_launch = lookup(integers(trace.launches, "id"), integers(trace.launches, name), launches)
+        by_call = lookup(integers(trace.ops, "id"), integers(trace.ops, name), calls)
+        result.append(np.where(by_launch == MISSING, by_call, by_launch))
+    return result[0], result[1], result[2]
+
+
+def _innermost(start: Ints, end: Ints, asked: Ints) -> Ints:
+    """Return the innermost of nested spans around each time; -1 for none. Spans are sorted by (start, -end)."""
+    parent, open_ = np.full(len(start), -1), list[int]()
+    for row in range(len(start)):  # a Python loop over spans, under 1 us each
+        while open_ and end[open_[-1]] <= start[row]:
+            open_.pop()
+        if open_:
+            parent[row] = open_[-1]
+        open_.append(row)
+    found = np.searchsorted(start, asked, side="right") - 1
+    outside = np.flatnonzero((found >= 0) & (end[found] <= asked))
+    while len(outside):  # as many rounds as spans nest
+        found[outside] = parent[found[outside]]
+        outside = outside[(found[outside] >= 0) & (end[found[outside]] <= asked[outside])]
+    return found
