@@ -1,0 +1,556 @@
+"""Where the time of a trace goes: operators, shapes, kernels, modules and phases, each against the roofline.
+
+`characterize_trace` sums the columns of `seqpoint.kernel_facts`. Every table has each kernel in exactly one row, so its
+times add up to the time of all kernels. Rates compare FLOP and bytes of the operators to the device's peaks
+(Williams, Waterman and Patterson, Roofline, CACM 52(4), 2009).
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from profilers.devices.catalogue import DTYPES, Device
+from profilers.errors import InvalidInputError
+from profilers.trace.arrays import Floats, Ints
+from profilers.trace.columns import combinations
+from profilers.trace.steps import step_times
+from profilers.trace.trace import Trace
+from replay.costs.kernels.models import runs_as
+from seqpoint.graphs import given_hardware
+from seqpoint.kernel_facts import KERNEL_PHASES, KernelFacts, kernel_facts
+from seqpoint.notebook import DataFrame, Table, as_html, data_frame, table_of
+from seqpoint.traffic import CollectiveRow, LaunchQueue, collective_rows, launch_queues
+from seqpoint.units import duration
+
+if TYPE_CHECKING:
+    from seqpoint.plots.frame import Chart
+
+#: What a table can have rows of.
+BY: Final = ("operator", "shape", "kernel", "class", "phase", "module")
+#: Tables that the command prints, and most rows of each; the JSON has all.
+SHOWN: Final = ("phase", "class", "module", "operator", "shape")
+TOP: Final = 15
+#: Classes of kernels whose FLOP count for model FLOP utilisation.
+_MATRIX: Final = ("gemm", "convolution", "attention", "rnn")
+#: Least share of the time of such kernels with known FLOP, for a figure of all.
+_ENOUGH: Final = 0.8
+#: Time of a kernel without work, ns: a few us from its launch on the device to its end.
+_EMPTY_NS: Final = 3e3
+#: Share of the roof below which a kernel that could be shorter than an empty one is bound by latency.
+_FAR: Final = 0.5
+#: A share of the roof above this says that the device, a type, a shape or a cache makes a figure wrong.
+_ABOVE: Final = 1.02
+BOUNDS: Final = ("compute", "memory", "latency", "unknown")
+#: Name of what has none, by table.
+_NONE: Final = {
+    "operator": "(no operator)",
+    "shape": "(no operator)",
+    "module": "(no module)",
+}
+#: Most characters of a name or of shapes in text.
+_TEXT_LENGTH: Final = 44
+
+
+@dataclass(frozen=True)
+class WorkRow:
+    """Kernels that have something in common; times in ns.
+
+    Parameters
+    ----------
+    name : str
+        What they have in common: the name of an operator, a kernel, a class, a phase or a module.
+    shapes : str
+        Shapes of the inputs of the operator, as the profiler wrote them; empty if the table has none.
+    class_ : str
+        Class of kernels with most of the time.
+    calls : int
+        Number of calls of operators that launched them; a kernel without one counts as a call.
+    kernels : int
+        Number of kernels.
+    time_ns : int
+        Sum of their durations.
+    share : float
+        Share of the time of all kernels.
+    min_ns, median_ns, max_ns : float
+        Least, median and largest time of a call.
+    known_ns : int
+        Time of kernels whose FLOP and bytes are known.
+    flops, bytes : float
+        FLOP and bytes of these.
+    roof_ns : float, optional
+        Least time in which the device could do this work; None if the device is unknown.
+    bound : str
+        What bounds most of the time of kernels of known work, one of `BOUNDS`.
+    waves : float, optional
+        Median of workgroups over compute units; None if unknown.
+    """
+
+    name: str
+    shapes: str
+    class_: str
+    calls: int
+    kernels: int
+    time_ns: int
+    share: float
+    min_ns: float
+    median_ns: float
+    max_ns: float
+    known_ns: int
+    flops: float
+    bytes: float
+    roof_ns: float | None
+    bound: str
+    waves: float | None
+
+    @property
+    def flops_per_s(self) -> float | None:
+        """FLOP over the time of kernels of known work; None without any."""
+        return 1e9 * self.flops / self.known_ns if self.known_ns else None
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """Bytes over the time of kernels of known work; None without any."""
+        return 1e9 * self.bytes / self.known_ns if self.known_ns else None
+
+    @property
+    def intensity(self) -> float | None:
+        """FLOP over bytes; None without bytes."""
+        return self.flops / self.bytes if self.bytes else None
+
+    @property
+    def roof_share(self) -> float | None:
+        """Least time over the time that kernels of known work took; None if unknown."""
+        return self.roof_ns / self.known_ns if self.roof_ns is not None and self.known_ns else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as JSON with stable keys."""
+        facts = {name.rstrip("_"): value for name, value in asdict(self).items()}
+        names = ("flops_per_s", "bytes_per_s", "intensity", "roof_share")
+        return facts | {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class Utilisation:
+    """Model FLOP utilisation: FLOP of matrix kernels over what the devices could do in the time of the steps.
+
+    Parameters
+    ----------
+    share : float
+        The utilisation. Chowdhery et al., PaLM (arXiv 2204.02311), appendix B.
+    known : float
+        Share of the time of matrix kernels whose FLOP are known; below 1, the utilisation is a lower bound.
+    """
+
+    share: float
+    known: float
+
+
+@dataclass(frozen=True)
+class Characterization:
+    """Where the time of a trace goes.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+    facts : KernelFacts
+        Its kernels.
+    """
+
+    trace: Trace
+    facts: KernelFacts
+
+    def rows(self, by: str = "operator") -> tuple[WorkRow, ...]:
+        """Return a row for each operator, operator with shapes, kernel, class, phase or module, most time first.
+
+        Parameters
+        ----------
+        by : str
+            One of `BY`.
+
+        Raises
+        ------
+        InvalidInputError
+            `by` is none of them.
+        """
+        keys, names, shapes = self._keys(by)
+        codes, firsts = combinations(keys)
+        order = np.lexsort((np.arange(len(codes)), codes))
+        cuts = np.flatnonzero(np.diff(codes[order])) + 1
+        groups = np.split(order, cuts) if len(order) else []
+        rows = [self._row(names[first], shapes[first], rows) for first, rows in zip(firsts, groups, strict=True)]
+        return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.name, row.shapes)))
+
+    def _keys(self, by: str) -> tuple[Ints, Sequence[str], Sequence[str]]:
+        """Return what tells the kernels of a table's rows apart, and the name and the shapes of each kernel."""
+        facts = self.facts
+        empty = _Texts(np.full(len(facts), -1), (), "")
+        columns: dict[str, tuple[Ints, tuple[str, ...]]] = {
+            "operator": (facts.operator, facts.operator_names),
+            "shape": (facts.operator, facts.operator_names),
+            "kernel": (facts.name, facts.names),
+            "class": (facts.class_, facts.classes),
+            "phase": (facts.phase, KERNEL_PHASES),
+            "module": (self._module_types[0], self._module_types[1]),
+        }
+        if by not in columns:
+            raise InvalidInputError(f"a table by {by!r}: it is by one of {', '.join(BY)}")
+        codes, texts = columns[by]
+        names = _Texts(codes, texts, _NONE.get(by, ""))
+        if by != "shape":
+            return codes[None], names, empty
+        return np.stack([codes, facts.shape]), names, _Texts(facts.shape, facts.shapes, "")
+
+    @cached_property
+    def _module_types(self) -> tuple[Ints, tuple[str, ...]]:
+        """Type of the module of each kernel, without the number that the profiler adds to each instance."""
+        types = [name.rsplit("_", 1)[0] if name.rsplit("_", 1)[-1].isdigit() else name for name in self.facts.modules]
+        distinct = tuple(dict.fromkeys(types))
+        code = np.array([*(distinct.index(each) for each in types), -1], dtype=np.int64)
+        return code[self.facts.module], distinct
+
+    def _row(self, name: str, shapes: str, rows: Ints) -> WorkRow:
+        """Return the row of some kernels."""
+        facts, time = self.facts, self.facts.duration_ns[rows]
+        calls = np.where(facts.call[rows] >= 0, facts.call[rows], -2 - rows)
+        _, call = np.unique(calls, return_inverse=True)
+        by_call = np.bincount(call, weights=time)
+        known = np.isfinite(facts.flops[rows])
+        by_class = np.bincount(facts.class_[rows], weights=time, minlength=len(facts.classes))
+        device, total = facts.hardware.device, int(time.sum())
+        grid = facts.workgroups[rows]
+        return WorkRow(
+            name,
+            shapes,
+            facts.classes[int(by_class.argmax())],
+            len(by_call),
+            len(rows),
+            total,
+            total / max(facts.total_ns, 1),
+            float(by_call.min()),
+            float(np.median(by_call)),
+            float(by_call.max()),
+            int(time[known].sum()),
+            float(facts.flops[rows][known].sum()),
+            float(facts.bytes[rows][known].sum()),
+            None if device is None else float(self._roof_ns[rows][known].sum()),
+            self._bound(rows[known]),
+            float(np.median(grid[grid > 0])) / facts.hardware.compute_units if device and (grid > 0).any() else None,
+        )
+
+    def _bound(self, rows: Ints) -> str:
+        """Return what bounds most of the time of some kernels."""
+        if not len(rows):
+            return BOUNDS[-1]
+        time = np.bincount(self._bounds[rows], weights=self.facts.duration_ns[rows], minlength=len(BOUNDS))
+        return BOUNDS[int(time.argmax())]
+
+    @cached_property
+    def _limits_ns(self) -> tuple[Floats, Floats]:
+        """Time of the arithmetic and of the memory traffic of each kernel at the peaks; NaN if unknown."""
+        facts = self.facts
+        result = np.full((2, len(facts)), np.nan)
+        if facts.hardware.device is None:
+            return result[0], result[1]
+        peaks = _peaks(facts.hardware.device)
+        is_matrix = np.isin(facts.class_, [code for code, name in enumerate(facts.classes) if name in _MATRIX])
+        peak = np.where(is_matrix, peaks[facts.dtype], peaks[tuple(DTYPES).index("fp32")])
+        return 1e9 * facts.flops / peak, 1e9 * facts.bytes / facts.hardware.device.memory_bytes_per_s
+
+    @cached_property
+    def _roof_ns(self) -> Floats:
+        return np.asarray(np.maximum(*self._limits_ns))
+
+    @cached_property
+    def _bounds(self) -> Ints:
+        """What bounds each kernel, as an index into `BOUNDS`."""
+        arithmetic, memory = self._limits_ns
+        time = self.facts.duration_ns
+        bound = np.where(arithmetic >= memory, BOUNDS.index("compute"), BOUNDS.index("memory"))
+        short = (self._roof_ns < _EMPTY_NS) & (self._roof_ns < _FAR * time)
+        bound[short & (self._roof_ns > 0)] = BOUNDS.index("latency")
+        bound[~(self._roof_ns > 0)] = BOUNDS.index("unknown")
+        return np.asarray(bound)
+
+    @cached_property
+    def bound_shares(self) -> dict[str, float]:
+        """Share of the time of all kernels that each of `BOUNDS` bounds."""
+        time = np.bincount(self._bounds, weights=self.facts.duration_ns, minlength=len(BOUNDS))
+        return {name: float(each) / max(self.facts.total_ns, 1) for name, each in zip(BOUNDS, time, strict=True)}
+
+    @cached_property
+    def utilisation(self) -> Utilisation | None:
+        """Model FLOP utilisation of the steps; None without steps, a device, or matrix kernels of known FLOP."""
+        facts, steps = self.facts, step_times(self.trace)
+        is_matrix = np.isin(facts.class_, [code for code, name in enumerate(facts.classes) if name in _MATRIX])
+        inside = is_matrix & (facts.iteration >= 0)
+        total = float(facts.duration_ns[inside].sum())
+        known = inside & np.isfinite(self._limits_ns[0])
+        if not known.any() or not total or facts.hardware.device is None:
+            return None
+        devices = len(np.unique(np.stack([facts.rank[inside], facts.device[inside]]), axis=1).T)
+        ranks = len(np.unique(steps.rank)) or 1
+        elapsed = float(steps.step_ns.sum()) * devices / ranks
+        if not elapsed:
+            return None
+        share = float(self._limits_ns[0][known].sum()) / elapsed
+        return Utilisation(share, float(facts.duration_ns[known].sum()) / total)
+
+    @cached_property
+    def collectives(self) -> tuple[CollectiveRow, ...]:
+        """Collectives by kind and size, most time first."""
+        return collective_rows(self.trace)
+
+    @cached_property
+    def launches(self) -> tuple[LaunchQueue, ...]:
+        """Launches and the queue of each device."""
+        return launch_queues(self.trace)
+
+    def roofs(self) -> dict[str, float]:
+        """Return the peak of each data type of matrix kernels with known FLOP, in FLOP/s, and of FP32 outside them."""
+        facts, device = self.facts, self.facts.hardware.device
+        if device is None:
+            return {}
+        is_matrix = np.isin(facts.class_, [code for code, name in enumerate(facts.classes) if name in _MATRIX])
+        used = np.unique(facts.dtype[is_matrix & (facts.flops > 0)]).tolist()
+        names = {tuple(DTYPES)[code]: code for code in used if code >= 0} | {"fp32": tuple(DTYPES).index("fp32")}
+        peaks = _peaks(device)
+        return {name: float(peaks[code]) for name, code in names.items() if np.isfinite(peaks[code])}
+
+    def nested(self, levels: Sequence[str]) -> dict[tuple[str, ...], int]:
+        """Return the time of kernels by what they have in common, level by level, ns.
+
+        Parameters
+        ----------
+        levels : sequence of str
+            What tells kernels apart at each level, each one of `BY`.
+
+        Returns
+        -------
+        dict of tuple of str to int
+            Time by path; parents before their children, and those of one parent by time.
+        """
+        keys = [self._keys(level) for level in levels]
+        result: dict[tuple[str, ...], int] = {}
+
+        def fill(path: tuple[str, ...], rows: Ints) -> None:
+            if len(path) == len(levels):
+                return
+            codes, names, _ = keys[len(path)]
+            _, first, group = np.unique(codes[0][rows], return_index=True, return_inverse=True)
+            times = np.bincount(group, weights=self.facts.duration_ns[rows])
+            for number in np.argsort(-times, kind="stable").tolist():
+                child = (*path, names[rows[first[number]]])
+                result[child] = int(times[number])
+                fill(child, rows[group == number])
+
+        fill((), np.arange(len(self.facts)))
+        return result
+
+    def table(self, by: str = "operator") -> DataFrame:
+        """Return a row for each operator, or what `by` names, most time first; times in ns."""
+        return data_frame([row.to_dict() for row in self.rows(by)])
+
+    def plot(self, kind: str = "roofline") -> "Chart":
+        """Return a chart as a HoloViews object.
+
+        Parameters
+        ----------
+        kind : str
+            ``"roofline"``, ``"treemap"`` (operators by time) or ``"icicle"`` (phases, classes and operators).
+        """
+        from seqpoint.plots.characterization import chart_of
+
+        return chart_of(self, kind)
+
+    def summary(self) -> list[str]:
+        """Return how much time kernels take, what bounds them, and how much of the peak the steps use."""
+        facts, shares = self.facts, self.bound_shares
+        if not len(facts):
+            return ["the trace holds no kernel; `seqpoint describe TRACE` shows what it holds"]
+        lines = [f"{len(facts):,} kernels take {duration(facts.total_ns)}"]
+        if facts.hardware.device is not None and shares["unknown"] < 1:
+            bounds = ", ".join(
+                f"{100 * shares[name]:.0f} % {text}"
+                for name, text in zip(BOUNDS, ("bound by compute", "by memory", "by latency", "unknown"), strict=True)
+            )
+            lines.append(f"of their time, {bounds}")
+        if self.utilisation is not None:
+            use = self.utilisation
+            least = (
+                "" if use.known > _ENOUGH else f" at least: FLOP are known for {100 * use.known:.0f} % of their time"
+            )
+            lines.append(f"matrix kernels use {100 * use.share:.1f} % of the peak in the time of the steps{least}")
+        return lines
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what the trace does not tell, and figures that cannot be right."""
+        facts, notes = self.facts, []
+        if not len(facts):
+            return ()
+        share = facts.duration_ns[np.isfinite(facts.flops)].sum() / max(facts.total_ns, 1)
+        if facts.hardware.device is None:
+            notes.append("the trace does not name its device, so rates have no roof; add --device NAME")
+        if not any(facts.shapes):
+            notes.append("no operator has shapes, so FLOP and bytes are unknown; record with record_shapes=True")
+        elif share < _FAR:
+            notes.append(f"FLOP and bytes are known for {100 * share:.0f} % of the kernel time (operators with shapes)")
+        if not facts.modules:
+            notes.append("the trace names no module; record with with_modules=True or with_stack=True")
+        above = [row for row in self.rows("shape") if (row.roof_share or 0.0) > _ABOVE and row.share > 1e-3]
+        if above:
+            name = f"{above[0].name} {above[0].shapes}".strip()
+            notes.append(
+                f"{len(above)} rows are above the roof, such as {name[:80]}: caches serve them, or the device is wrong"
+            )
+        return tuple(notes)
+
+    def tables(self, by: Sequence[str] = SHOWN, top: int = TOP) -> tuple[Table, ...]:
+        """Return the tables of text.
+
+        Parameters
+        ----------
+        by : sequence of str
+            Tables to return, each one of `BY`.
+        top : int
+            Most rows of each.
+        """
+        unknown = {"phase": not (self.facts.phase < len(KERNEL_PHASES) - 1).any(), "module": not self.facts.modules}
+        tables = [self._text(each, top) for each in by if by != SHOWN or not unknown.get(each)]
+        if self.collectives:
+            columns = {
+                "kind~": "{kind}", "size": "{size}", "ranks": "{ranks}", "calls": "{calls}", "time": "{time_ns:time}",
+                "median": "{median_ns:time}", "waiting %": "{waiting_share:.0%}", "skew": "{skew_ns:time}",
+                "bus GB/s": "{gb_per_s:.4g}",
+            }  # fmt: skip
+            tables.append(table_of("Collectives by kind and size", columns, self.collectives[:top]))
+        if self.launches:
+            columns = {
+                "rank": "{rank}", "device": "{device}", "launches": "{launches}", "delay": "{delay_ns:time}",
+                "queue": "{queue:.1f}", "longest queue": "{longest_queue}", "starts idle %": "{idle_share:.0%}",
+                "idle %": "{gap_share:.1%}",
+            }  # fmt: skip
+            tables.append(table_of("Launches and queues, whole recording", columns, self.launches))
+        return tuple(table for table in tables if table.rows)
+
+    def _text(self, by: str, top: int) -> Table:
+        rows = self.rows(by)
+        shown = [_cells(row) for row in rows[:top]]
+        columns = {f"{'operator' if by == 'shape' else by}~": "{name}"}
+        if by == "shape":
+            columns["shapes~"] = "{shapes}"
+        elif by not in ("class", "phase"):
+            columns["class~"] = "{row.class_}"
+        columns |= {
+            "kernels" if by == "kernel" else "calls": "{row.calls}", "time": "{row.time_ns:time}",
+            "share %": "{row.share:.1%}",
+        }  # fmt: skip
+        if by in ("shape", "kernel"):
+            columns["median"] = "{row.median_ns:time}"
+        if by not in ("shape", "kernel"):
+            columns["FLOP/B"] = "{row.intensity:.3g}"
+        if by != "kernel":
+            columns |= {"TFLOP/s": "{tflops:.3g}", "GB/s": "{gb:.4g}"}
+        columns |= {"of roof %": "{row.roof_share:.0%}", "bound~": "{row.bound}"}
+        if by in ("shape", "kernel"):
+            columns["waves"] = "{row.waves:.2f}"
+        more = f": {top} of {len(rows)} (--top shows more)" if len(rows) > top else ""
+        title = {"shape": "Operators by shapes", "class": "Classes of kernels"}.get(by, f"{by.capitalize()}s")
+        return table_of(f"{title} by time, whole recording{more}", columns, shown)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `seqpoint characterize --json` prints."""
+        device = self.facts.hardware.device
+        return {
+            "device": device.name if device else None,
+            "known_by": self.facts.hardware.known_by,
+            "kernels": len(self.facts),
+            "kernel_ns": self.facts.total_ns,
+            "bound_shares": self.bound_shares,
+            "utilisation": None if self.utilisation is None else asdict(self.utilisation),
+            "rows": [row.to_dict() for row in self.rows()],
+            "by": {each: [row.to_dict() for row in self.rows(each)] for each in BY if each != "operator"},
+            "collectives": [row.to_dict() for row in self.collectives],
+            "launches": [asdict(row) for row in self.launches],
+            "notes": list(self.notes()),
+        }
+
+    def _repr_html_(self) -> str:
+        tables = {"Operators": self.table(), "Operators by shapes": self.table("shape"), "Phases": self.table("phase")}
+        return as_html("Characterisation", [*self.summary(), *self.notes()], tables)
+
+
+class _Texts(Sequence[str]):
+    """Text of each row by its code; rows without a code have one text."""
+
+    def __init__(self, codes: Ints, texts: tuple[str, ...], none: str) -> None:
+        self._codes, self._texts, self._none = codes, texts, none
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def __getitem__(self, row: Any) -> Any:
+        code = int(self._codes[row])
+        return self._texts[code] if code >= 0 else self._none
+
+
+def _peaks(device: Device) -> Floats:
+    """Return the peak of each data type in FLOP/s, and of an unknown type that of FP32, as the last; NaN if unknown."""
+
+    def peak(dtype: str) -> float:
+        try:
+            return device.flops_per_s(runs_as(device, dtype))
+        except InvalidInputError:
+            return float("nan")
+
+    return np.array([*map(peak, DTYPES), peak("fp32")])
+
+
+def _cells(row: WorkRow) -> dict[str, Any]:
+    """Return the cells of a row of text."""
+    return {
+        "row": row,
+        "name": _cut(row.name),
+        "shapes": _cut(shapes_text(row.shapes)),
+        "tflops": None if row.flops_per_s is None else row.flops_per_s / 1e12,
+        "gb": None if row.bytes_per_s is None else row.bytes_per_s / 1e9,
+    }
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _TEXT_LENGTH else f"{text[: _TEXT_LENGTH - 1]}…"
+
+
+def shapes_text(shapes: str) -> str:
+    """Return the shapes of inputs in short: those of scalars are left out.
+
+    Examples
+    --------
+    >>> shapes_text("[[768],[788,768],[768,768],[],[]]")
+    '768, 788x768, 768x768'
+    """
+    tensors = re.findall(r"\[([\d, ]+)\]", shapes)
+    return ", ".join(re.sub(r"\s*,\s*", "x", each.strip()) for each in tensors) if tensors else ""
+
+
+def characterize_trace(trace: Trace, *, device: str | None = None) -> Characterization:
+    """Return where the time of a trace goes.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace; kernels outside of iterations count, too.
+    device : str, optional
+        Device that the trace was recorded on, if the trace does not say.
+
+    Raises
+    ------
+    NotFoundError
+        The device is unknown.
+    """
+    asked = trace.without_context()
+    return Characterization(asked, kernel_facts(asked, given_hardware(device)))

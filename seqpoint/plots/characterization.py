@@ -1,0 +1,253 @@
+"""Charts of where the time goes: a roofline, a treemap of operators, and an icicle of phases, classes and operators."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import holoviews as hv
+import numpy as np
+
+from profilers.errors import InvalidInputError
+from seqpoint.plots.frame import INK, NAME_LENGTH, Chart, framed, hover_tips, overlay, plain_text
+from seqpoint.plots.saving import saveable
+from seqpoint.units import duration
+
+if TYPE_CHECKING:
+    from seqpoint.characterization import Characterization, WorkRow
+
+#: Kinds of charts.
+KINDS: Final = ("roofline", "treemap", "icicle")
+#: Colours of bounds, and of classes in the order of their time, by Okabe and Ito; further classes share the last one.
+_BOUNDS: Final = {"compute": "#0072B2", "memory": "#D55E00", "latency": "#E69F00"}
+_COLOURS: Final = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00", "#0072B2", "#BBBBBB")
+#: Dashes of the roofs of data types.
+_DASHES: Final = ("solid", "dashed", "dotted", "dotdash")
+#: Diameters of the marks of the smallest and the largest share of time, in pixels.
+_SMALLEST, _LARGEST = 5.0, 34.0
+#: Share of the time from which a rectangle has its name, and shares of width and height that a character takes.
+_NAMED, _CHARACTER, _LINE = 0.012, 0.0075, 0.045
+
+
+def chart_of(characterization: "Characterization", kind: str) -> Chart:
+    """Return a chart of one of `KINDS`.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such kind, or nothing to draw.
+    """
+    charts = {"roofline": roofline, "treemap": operator_treemap, "icicle": phase_icicle}
+    if kind not in charts:
+        raise InvalidInputError(f"a chart {kind!r}: it is one of {', '.join(KINDS)}")
+    return charts[kind](characterization)
+
+
+@saveable
+def roofline(characterization: "Characterization") -> Chart:
+    """Return the roofline of the device with a mark for each operator and shapes, its area the share of the time.
+
+    Parameters
+    ----------
+    characterization : Characterization
+        Where the time goes; rows of unknown FLOP or bytes are left out.
+
+    Returns
+    -------
+    holoviews.Overlay
+        ``Curve`` of the roof of each data type in use, and ``Points`` for what bounds the rows.
+
+    Raises
+    ------
+    InvalidInputError
+        The device is unknown, or no row has FLOP and bytes.
+    """
+    device = characterization.facts.hardware.device
+    rows = [row for row in characterization.rows("shape") if row.flops and row.bytes and row.flops_per_s]
+    if device is None or not rows:
+        raise InvalidInputError("no operator has known FLOP on a known device to draw; name the device with --device")
+    intensity = np.array([row.flops / row.bytes for row in rows])
+    low, high = intensity.min() / 2, max(float(intensity.max()) * 2, 1e3)
+    x = np.geomspace(low, high, 200)
+    layers = []
+    for (name, peak), dash in zip(
+        characterization.roofs().items(), ("solid", "dashed", "dotted", "dotdash"), strict=False
+    ):
+        y = np.minimum(peak, x * device.memory_bytes_per_s) / 1e12
+        curve = hv.Curve((x, y), "intensity", "tflops", label=f"roof of {name}")
+        layers.append(curve.opts(color=INK, line_width=1.5, line_dash=dash, backend="bokeh"))
+    largest = max(row.share for row in rows)
+    for bound, colour in _BOUNDS.items():
+        if members := [row for row in rows if row.bound == bound]:
+            layers.append(_marks(members, bound, colour, largest))
+    rates = [1e-12 * (row.flops_per_s or 1.0) for row in rows]
+    top = max(*(peak / 1e12 for peak in characterization.roofs().values()), *rates)
+    return overlay(
+        layers,
+        f"Roofline of {device.name} (a mark for each operator and shapes; area: share of the kernel time)",
+        ("FLOP a byte", "TFLOP/s"),
+        height=460,
+        logx=True,
+        logy=True,
+        xlim=(low, high),
+        ylim=(min(rates) / 2, top * 2),
+    )
+
+
+def _marks(rows: "Sequence[WorkRow]", bound: str, colour: str, largest: float) -> Chart:
+    """Return the marks of rows with one bound."""
+    columns: dict[str, Sequence[Any]] = {
+        "intensity": [row.flops / row.bytes for row in rows],
+        "tflops": [1e-12 * (row.flops_per_s or 0.0) for row in rows],
+        "size": [_SMALLEST + (_LARGEST - _SMALLEST) * float(np.sqrt(row.share / largest)) for row in rows],
+        "name": [plain_text(row.name, NAME_LENGTH) for row in rows],
+        "shapes": [plain_text(row.shapes, NAME_LENGTH) for row in rows],
+        "time": [f"{duration(row.time_ns)}, {100 * row.share:.1f} %" for row in rows],
+        "roof": ["-" if row.roof_share is None else f"{100 * row.roof_share:.0f} %" for row in rows],
+    }
+    points = hv.Points(columns, ["intensity", "tflops"], [*columns][2:], label=f"bound by {bound}")
+    tips = hover_tips(("operator", "@name"), ("shapes", "@shapes"), ("time", "@time"), ("of the roof", "@roof"))
+    return points.opts(
+        color=colour, size="size", alpha=0.6, line_color=INK, line_width=0.5, **{**tips, "backend": "bokeh"}
+    )
+
+
+@saveable
+def operator_treemap(characterization: "Characterization") -> Chart:
+    """Return the operators as rectangles whose area is their share of the kernel time, coloured by class.
+
+    Bruls, Huizing and van Wijk, Squarified Treemaps (2000).
+    """
+    rows = [row for row in characterization.rows() if row.share > 0]
+    if not rows:
+        raise InvalidInputError("the trace holds no kernel to draw")
+    boxes = squarified([row.share for row in rows])
+    colour = _class_colours(characterization)
+    cells = [
+        _Cell(box, row.name, row.share, row.time_ns, colour(row.class_), row.class_)
+        for box, row in zip(boxes, rows, strict=True)
+    ]
+    return _rectangles(cells, "Operators (area: share of the kernel time; colour: class of kernels)", 460)
+
+
+@saveable
+def phase_icicle(characterization: "Characterization") -> Chart:
+    """Return phases, the classes of their kernels and their operators as rectangles, each as wide as its time."""
+    levels = characterization.nested(("phase", "class", "operator"))
+    if not levels:
+        raise InvalidInputError("the trace holds no kernel to draw")
+    colour = _class_colours(characterization)
+    total = sum(time for path, time in levels.items() if len(path) == 1)
+    cells, offset = [], dict[tuple[str, ...], float]()
+    for path, time in levels.items():  # parents come first, and children in the order of their time
+        parent, depth = path[:-1], len(path) - 1
+        left = offset.get(parent, 0.0)
+        offset[parent], offset[path] = left + time / total, left
+        fill = colour(path[1]) if depth else "#D9DEE4"
+        box = (left, (2 - depth) / 3, left + time / total, (3 - depth) / 3)
+        cells.append(_Cell(box, path[-1], time / total, time, fill, " > ".join(path[:-1])))
+    return _rectangles(cells, "Phases, classes and operators (width: share of the kernel time)", 340)
+
+
+Box = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """A rectangle with its text: left, bottom, right and top within 0 to 1."""
+
+    box: Box
+    name: str
+    share: float
+    time_ns: float
+    colour: str
+    parent: str
+
+    @property
+    def label(self) -> str:
+        """Name as far as it fits; empty if the rectangle is too small."""
+        left, bottom, right, top = self.box
+        fits = int((right - left) / _CHARACTER)
+        return plain_text(self.name, fits) if fits > 2 and top - bottom > _LINE and self.share > _NAMED else ""
+
+
+def _rectangles(cells: Sequence[_Cell], title: str, height: int) -> Chart:
+    """Return rectangles with their names and tooltips."""
+    columns = {
+        **{name: [cell.box[i] for cell in cells] for i, name in enumerate(("left", "bottom", "right", "top"))},
+        "colour": [cell.colour for cell in cells],
+        "name": [plain_text(cell.name, NAME_LENGTH) for cell in cells],
+        "time": [f"{duration(cell.time_ns)}, {100 * cell.share:.1f} %" for cell in cells],
+        "of": [plain_text(cell.parent, NAME_LENGTH) for cell in cells],
+    }
+    tips = hover_tips(("name", "@name"), ("time", "@time"), ("of", "@of"))
+    boxes = hv.Rectangles(columns, ["left", "bottom", "right", "top"], ["colour", "name", "time", "of"])
+    boxes = boxes.opts(color="colour", line_color="white", line_width=1, **{**tips, "backend": "bokeh"})
+    named = [cell for cell in cells if cell.label]
+    texts = hv.Labels(
+        {
+            "x": [(cell.box[0] + cell.box[2]) / 2 for cell in named],
+            "y": [(cell.box[1] + cell.box[3]) / 2 for cell in named],
+            "text": [cell.label for cell in named],
+        },
+        ["x", "y"],
+        "text",
+    ).opts(text_font_size="8pt", text_color=INK, backend="bokeh")
+    look = {"xaxis": None, "yaxis": None, "xlim": (0, 1), "ylim": (0, 1), "height": height, "show_legend": False}
+    return hv.Overlay([boxes, texts]).opts(**look, **framed(title), backend="bokeh")
+
+
+def _class_colours(characterization: "Characterization") -> Any:
+    """Return the function from a class of kernels to its colour: classes with most time have colours of their own."""
+    named: Mapping[str, str] = dict(
+        zip((row.name for row in characterization.rows("class")), _COLOURS[:-1], strict=False)
+    )
+    return lambda name: named.get(name, _COLOURS[-1])
+
+
+def squarified(shares: Sequence[float]) -> list[Box]:
+    """Return rectangles with these areas that fill the unit square, each close to a square.
+
+    Parameters
+    ----------
+    shares : sequence of float
+        Areas above 0 in falling order; they add up to about 1.
+
+    Returns
+    -------
+    list of (left, bottom, right, top)
+
+    Examples
+    --------
+    >>> squarified([0.5, 0.25, 0.25])
+    [(0.0, 0.0, 0.5, 1.0), (0.5, 0.0, 1.0, 0.5), (0.5, 0.5, 1.0, 1.0)]
+    """
+    total = sum(shares)
+    left, bottom, right, top = 0.0, 0.0, 1.0, 1.0
+    boxes: list[Box] = []
+    areas = [share / total for share in shares]
+    while areas:
+        width, height = right - left, top - bottom
+        side = max(min(width, height), 1e-12)
+        count, best = 1, _worst(areas[:1], side)
+        while count < len(areas) and (worse := _worst(areas[: count + 1], side)) <= best:
+            count, best = count + 1, worse
+        row, areas = areas[:count], areas[count:]
+        depth, at = sum(row) / side, 0.0
+        for area in row:
+            length = area / max(depth, 1e-12)
+            if height <= width:
+                boxes.append((left, bottom + at, left + depth, bottom + at + length))
+            else:
+                boxes.append((left + at, bottom, left + at + length, bottom + depth))
+            at += length
+        if height <= width:
+            left += depth
+        else:
+            bottom += depth
+    return boxes
+
+
+def _worst(row: Sequence[float], side: float) -> float:
+    """Return the largest ratio of sides of the rectangles of a row along a side."""
+    total = sum(row)
+    return max(max(side**2 * area / total**2, total**2 / (side**2 * area)) for area in row)
