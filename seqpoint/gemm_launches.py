@@ -84,6 +84,8 @@ class GemmLaunches:
         Workgroups of that kernel; 0 if unknown.
     resident : array of int64
         Workgroups of it that a compute unit holds at once; 0 if the trace does not tell.
+    adding_ns : array of int64
+        Part of the duration in the kernels that add the parts of a split depth.
     beside_ns : array of int64
         Part of the duration with other work on the device.
     partner : array of int64
@@ -108,6 +110,7 @@ class GemmLaunches:
     event: Ints
     workgroups: Ints
     resident: Ints
+    adding_ns: Ints
     beside_ns: Ints
     partner: Ints
     idle_before_ns: Ints
@@ -160,6 +163,7 @@ def gemm_launches(trace: Trace, device: Device | None) -> GemmLaunches:
         event=columns["id"][main],
         workgroups=workgroups[main],
         resident=resident[main],
+        adding_ns=calls.sums(duration * is_helper),
         beside_ns=calls.sums(beside),
         partner=partner[main],
         idle_before_ns=_idle_before(events, columns["id"][calls.first]),

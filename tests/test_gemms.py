@@ -17,7 +17,7 @@ from replay.gemms.gemm import Gemm
 from replay.gemms.tiles import Tile, grid_of, tile_of_name
 from replay.graph.operators import batched_matmul
 from seqpoint.cli import cli
-from seqpoint.gemm_causes import CAUSES, Rates, Surroundings, causes_of, rates_of
+from seqpoint.gemm_causes import CAUSES, Rates, Surroundings, causes_of, parts_of, rates_of
 from seqpoint.gemm_table import TraceGemms
 
 HALF = "ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_tn"
@@ -154,7 +154,10 @@ def test_each_cause_has_its_mark() -> None:
     (stated,) = causes_of(odd, None, "cutlass_x_align2", around=Surroundings(30e3), rated=None)
     assert str(stated) == "misaligned: 2 of 8 elements" and not stated.is_guess
     around = Surroundings(5e3, beside_share=0.5, partner="collective", idle_before_ns=20e3)
-    assert names(causes_of(vector, None, "k", around=around, rated=None)) == ["short", "contention", "idle before"]
+    causes = causes_of(vector, None, "k", around=around, rated=None, fixed_ns=4e3)
+    assert names(causes) == ["short", "contention", "idle before"]
+    assert str(causes[0]) == "~short: about 4 us of 5 us is fixed"
+    assert str(causes[2]) == "~idle before: the device waits 20 us for the host, so a faster kernel gains nothing"
     fast = Rates(efficiency=0.9, limit=1.0, bandwidth_share=0.1)
     assert names(causes_of(vector, None, "k", around=Surroundings(30e3), rated=(a100, fast))) == ["near peak"]
     slow = Rates(efficiency=0.1, limit=1.0, bandwidth_share=0.1)
@@ -165,6 +168,45 @@ def test_each_cause_has_its_mark() -> None:
         "fp32",
     ]
     assert {"memory-bound", "tail", "edges", "not explained"} <= set(CAUSES)
+
+
+MI300_TILE = "Cijk_Alik_Bljk_BBS_BH_MT64x32x256_MI16x16x1_SN"
+
+
+def test_the_least_times_of_a_kernel_by_hand() -> None:
+    mi300x, gemm = find_device("MI300X"), Gemm(788, 768, 3072, dtype="bf16")
+    grid = grid_of(gemm, tile_of_name(MI300_TILE), 300, units=304)
+    parts = parts_of(gemm, grid, MI300_TILE, device=mi300x, fixed_ns=5e3)
+    # One tile of 32 x 64 a unit, 12 steps. 116 + 240 + 300 cycles from the last cache, at 2.1 GHz.
+    assert parts.waits == 12 and parts.waiting_ns == pytest.approx(12 * 656 / 2.1)
+    # 96 x 3072 elements of 2 bytes; 300 units share the 8 x 16 slices of 128 bytes a cycle.
+    assert parts.cache_ns == pytest.approx(96 * 3072 * 2 / (8 * 16 * 128 / 300 * 2.1))
+    assert parts.compute_ns == pytest.approx(2 * 32 * 64 * 3072 / (1307.4e12 / 304) * 1e9)
+    ahead = parts_of(gemm, grid, f"{MI300_TILE}_PGR2_PLR1", device=mi300x, fixed_ns=5e3)
+    assert ahead.waits == 6 and ahead.total_ns == pytest.approx(parts.total_ns - parts.waiting_ns / 2)
+    # Buffers that no name states, and loads that clusters share, are unknown.
+    h100, hopper = find_device("H100-SXM5-80GB"), "sm90_xmma_gemm_bf16_tn_n_tilesize128x64x64_warpgroupsize1x1x1"
+    known = parts_of(gemm, grid_of(gemm, tile_of_name(hopper), 98, units=132), hopper, device=h100, fixed_ns=4e3)
+    assert (known.waits, known.cache_ns) == (0, 0.0) and known.compute_ns > 0
+    assert parts_of(gemm, None, hopper, device=h100, fixed_ns=4e3).total_ns == 4e3
+
+
+def test_a_full_wave_that_is_slow_has_a_cause_of_its_own() -> None:
+    mi300x, gemm = find_device("MI300X"), Gemm(788, 768, 3072, dtype="bf16")
+    grid = grid_of(gemm, tile_of_name(MI300_TILE), 300, units=304)
+
+    def causes(time_ns: float, efficiency: float, **around: float) -> list[str]:
+        rated = (mi300x, Rates(efficiency, 1.0, 0.1))
+        surroundings = Surroundings(time_ns, **around)  # type: ignore[arg-type]
+        return names(causes_of(gemm, grid, MI300_TILE, around=surroundings, rated=rated, fixed_ns=5e3))
+
+    # Fixed time, waits, loads and arithmetic are 16.8 us one after another.
+    assert causes(22.8e3, 0.124, idle_before_ns=38e3) == ["no overlap", "idle before"]
+    assert causes(12e3, 0.24) == ["cache traffic", "short", "latency", "sustained rate"]
+    assert causes(16e3, 0.18)[:1] == ["cache traffic"]
+    assert causes(60e3, 0.05) == ["not explained"]
+    assert causes(60e3, 0.05, adding_share=0.3) == ["split"]
+    assert causes(60e3, 0.05, beside_share=0.9) == ["contention"]
 
 
 def product(

@@ -12,7 +12,8 @@ from seqpoint.plots.saving import saveable
 
 if TYPE_CHECKING:
     from seqpoint.gemm_concurrency import ConcurrentGemms
-    from seqpoint.gemm_table import GemmRow, TraceGemms
+    from seqpoint.gemm_rows import GemmRow
+    from seqpoint.gemm_table import TraceGemms
 
 #: Colours of leading causes, by Okabe and Ito, in the order of their time; further causes share the last one.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#777777")
