@@ -1,5 +1,6 @@
 """Kernel variants of GEMMs: tables of candidates, their fit, libraries, and invariants of the model."""
 
+import csv
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -32,7 +33,8 @@ from replay.gemms.variant_times import VariantConstants, traffic
 from seqpoint.validation.gemms import candidate_scores, read_winners, small_grids, summarize, winner_ranks
 
 MI100 = find_device("MI100")
-SHARED = Path(__file__).parents[2] / "shared" / "data" / "gemm_variants"
+ROOT = Path(__file__).parents[1]
+SHARED = ROOT.parent / "shared" / "data" / "gemm_variants"
 #: Two GEMMs and two kernels. One kernel was measured twice, and one failed once.
 TABLE = """m,n,k,batch,transpose_a,macro_tile_m,macro_tile_n,depth_u,global_split_u,lds_bytes,prefetch,kernel,time_us
 64,64,128,1,0,32,32,16,1,8192,1,a,10
@@ -316,3 +318,21 @@ def test_measured_candidates_of_the_mi100_that_a_fit_did_not_see() -> None:
     some = replace(table, gemm_of=table.gemm_of[rows], variant_of=table.variant_of[rows], time_ns=table.time_ns[rows])
     summary = summarize(candidate_scores(some, held_out_times(some, folds_of(some.gemms, families=True))))
     assert summary["error"] < 0.15 and summary["regret"] < 0.10 and summary["spearman"] > 0.9
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the measured candidates in ../shared/data/gemm_variants")
+def test_the_table_of_accuracy_has_the_noise_and_the_ranks_of_winners_of_today(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Compute the rows without a fit anew; those with one take minutes in benchmarks/gemms/accuracy_of_gemms.py."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "gemms"))
+    from accuracy_of_gemms import fast_rows
+
+    table = list(csv.DictReader((ROOT / "tests" / "accuracy" / "gemms.csv").read_text().splitlines()))
+    for found, recorded in zip(fast_rows(SHARED), table[-2:], strict=True):
+        assert found.keys() == recorded.keys() and found["protocol"] == recorded["protocol"]
+        for name, text in recorded.items():
+            if "." in text:  # the last digit may differ with the version of NumPy
+                assert float(found[name]) == pytest.approx(float(text), rel=1e-3, abs=0.011), name
+            else:
+                assert found[name] == text, name
