@@ -17,6 +17,7 @@ from seqpoint import front_door
 from seqpoint.cli import project, select
 from seqpoint.cli.options import explain_option
 from seqpoint.cli.output import message, print_lines
+from seqpoint.gemm_table import TraceGemms
 from seqpoint.reporting import ReportContent, ReportSection, write_report
 from seqpoint.selection.another_run import RunEstimate
 from seqpoint.units import duration
@@ -26,7 +27,10 @@ _WHAT_IFS = (
     *("overlap:none", "overlap:ideal", "t3:mca", "ficco", "t3:mca+ficco", "scale_links:2", "t3:mca+scale_links:2"),
     *("scale_kernels:gemm:0.8", "scale_device:MI355X", "overlap:ideal+scale_device:MI355X"),
 )
-_OF_DLRM = ("overlap:ideal", "fuse_collectives", "c3:dma", "scale_links:2", "fuse_collectives+scale_links:2")
+_OF_DLRM = (
+    *("overlap:ideal", "fuse_collectives", "c3:dma", "concurrent_gemms", "scale_links:2"),
+    "fuse_collectives+scale_links:2",
+)
 #: Draws of the parameters: few, to keep the demo short.
 _DRAWS = 12
 _DEVICE = "MI300X"
@@ -83,6 +87,7 @@ def command(output: str) -> None:
     project.show(result)
     print_lines("", f"Recommendation model on 8 x {_DEVICE} (synthetic)")
     project.show(front_door.project(dlrm, _OF_DLRM, draws=_DRAWS))
+    _show_gemms(front_door.gemms(dlrm))
     timelines, after = result.projection.timelines, "overlap:ideal"
     write_perfetto(folder / "before_after.json", {"before": timelines["baseline"], f"after {after}": timelines[after]})
     of_job = (front_door.describe(job), job_selection, result.projection)
@@ -108,3 +113,15 @@ def _show_estimate(estimate: RunEstimate) -> None:
         f"measured {duration(measured)} (error {100 * error:.2f} %); "
         f"speed-up {estimate.speedup:.3f} [{estimate.speedup_low:.3f}, {estimate.speedup_high:.3f}]"
     )
+
+
+def _show_gemms(gemms: TraceGemms) -> None:
+    """Print how efficient the matrix products are, and what the group that gains most would gain side by side."""
+    print_lines(*(f"GEMMs: {line}" for line in gemms.summary()))
+    groups = () if gemms.step is None else gemms.step.rows
+    if groups:
+        best = max(groups, key=lambda row: row.gain_ns)
+        print_lines(
+            f"GEMMs: {best.label} do not depend on each other (evidence: {best.evidence}); side by side they take "
+            f"{duration(best.concurrent_ns)} instead of {duration(best.sequential_ns)} (modelled)"
+        )
