@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import holoviews as hv
 import numpy as np
+from bokeh.core.properties import value
 from bokeh.palettes import interp_palette
 
 from profilers.errors import InvalidInputError
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#777777")
 #: Colours of a map, light enough for dark labels on them.
 _HEAT = interp_palette(["#FFFFFF", "#C6DBEF", "#6BAED6"], 64)
-#: Diameters of the marks of the smallest and the largest share of time, in pixels.
+#: Least diameter of a mark, and that of the largest share of time, in pixels.
 _SMALLEST, _LARGEST = 5.0, 34.0
+#: Room below 0 and above the highest mark, as a share of the axis, so that no mark is cut off.
+_ROOM = 0.06
 
 
 @saveable
@@ -48,7 +51,7 @@ def gemm_efficiency(gemms: "TraceGemms") -> Chart:
     by_cause: dict[str, list[GemmRow]] = {}
     for row in rows:
         by_cause.setdefault(row.why[0].name if row.why else "no cause", []).append(row)
-    named = list(by_cause.items())
+    named = sorted(by_cause.items(), key=lambda each: -sum(row.time_ns for row in each[1]))
     last = len(_COLOURS) - 1
     if len(named) > len(_COLOURS):
         named = [*named[:last], ("others", [row for _, members in named[last:] for row in members])]
@@ -65,16 +68,13 @@ def gemm_efficiency(gemms: "TraceGemms") -> Chart:
         height=420,
         logx=True,
         xlim=(min(waves) / 1.6, max(waves) * 1.6),
-        ylim=(0, 1.04 * top),
+        ylim=(-_ROOM * top, (1 + _ROOM) * top),
     )
 
 
 def _marks(cause: str, rows: "list[GemmRow]", colour: str, largest: float) -> Chart:
     """Return the marks of the shapes with one leading cause."""
-    size = [
-        _SMALLEST + (_LARGEST - _SMALLEST) * float(np.sqrt(row.share / largest)) if largest else _SMALLEST
-        for row in rows
-    ]
+    size = [max(_LARGEST * float(np.sqrt(row.share / largest)) if largest else 0.0, _SMALLEST) for row in rows]
     columns = {
         "waves": [row.grid.waves if row.grid else np.nan for row in rows],
         "efficiency": [100 * (row.efficiency or 0.0) for row in rows],
@@ -128,7 +128,7 @@ def concurrency_map(simulated: "ConcurrentGemms") -> Chart:
     )
     texts = [f"{speedup:.2f}" for speedup in speedups]
     labels = hv.Labels((degrees, shapes, texts), ["degree", "shape"]).opts(
-        text_font_size="8pt", text_color=INK, backend="bokeh"
+        text_font_size="8pt", text_font=value("sans-serif"), text_color=INK, backend="bokeh"
     )
     return overlay(
         [heat, labels],
