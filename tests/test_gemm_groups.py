@@ -1,19 +1,22 @@
 """`replay.gemms.groups`: products that need nothing of each other, by hand."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from traces import join_execution_trace
 
 from profilers.ingest.pipeline import collect
 from profilers.trace.kernels import CLASSES
 from replay.costs.shipped import load_parameters
 from replay.from_trace import build_graph
+from replay.from_trace.tasks import storages_of_arguments
 from replay.gemms.groups import CHAIN, UNKNOWN_SHAPE, independent_gemms
 from replay.graph.assembly import Assembly
-from replay.graph.graph import PHASES, KernelGraph
+from replay.graph.graph import PHASES, KernelGraph, Storages
 from replay.graph.operators import Operator, attention, batched_matmul, rowwise, streaming
 
 DATA = Path(__file__).parents[2] / "shared/data/traces"
@@ -125,6 +128,25 @@ def test_products_on_two_streams_at_one_time_are_a_group() -> None:
     assert found(apart.with_tasks(lane=np.array([0, 1]))) == [((0, 1), "streams")]
 
 
+def with_storages(graph: KernelGraph, *uses: tuple[set[int], set[int]] | None) -> KernelGraph:
+    storages = {row: Storages(frozenset(use[0]), frozenset(use[1])) for row, use in enumerate(uses) if use}
+    return replace(graph.with_tasks(event=np.arange(len(uses))), storages=storages)
+
+
+def test_an_execution_trace_tells_what_products_depend_on() -> None:
+    squares = stream([SQUARE, SQUARE])  # by sizes the second may read the first
+    assert found(squares) == []
+    assert found(with_storages(squares, ({1, 2}, {3}), ({1, 4}, {5}))) == [((0, 1), "dependencies")]
+    assert found(with_storages(squares, ({1, 2}, {3}), ({3, 4}, {5}))) == []
+    # A second product that writes what the first reads must wait, too; so must one of unknown tensors, by size.
+    assert found(with_storages(squares, ({1, 2}, {3}), ({1, 4}, {2}))) == []
+    assert found(with_storages(squares, ({1, 2}, {3}), None)) == []
+    # By sizes the products are free; by tensors the second reads what the kernel between computed from the first.
+    between = stream([GATE, SILU, GATE])
+    assert found(with_storages(between, ({1, 2}, {3}), ({3}, {6}), ({6, 4}, {5}))) == []
+    assert found(with_storages(between, ({1, 2}, {3}), ({7}, {6}), ({6, 4}, {5}))) == [((0, 2), "dependencies")]
+
+
 def test_groups_end_at_steps_phases_and_collectives() -> None:
     graph = stream([GATE, GATE])
     for column in ({"iteration": np.array([0, 1])}, {"phase": np.array([0, 1])}):
@@ -140,3 +162,27 @@ def test_a_trace_of_a_recommender_has_pairs_of_gradients() -> None:
     assert {group.evidence for group in groups} == {"gradients"}
     # The interaction's batched products, and the layers of both networks.
     assert len(groups) == 7 and all(len(group.gemms) == 2 for group in groups)
+    # The tensors of its execution trace bear out each pair, and no other.
+    joined = join_execution_trace(trace, collect(sorted((DATA / "chakra/dlrm8").glob("*.json.gz"))[:1]))
+    graph = build_graph(joined, 10, parameters=load_parameters())
+    kernels = set(graph.tasks.event[graph.on_device() & (graph.tasks.launched_by >= 0)].tolist())
+    assert kernels and kernels <= graph.storages.keys()
+    proven = independent_gemms(graph).groups
+    assert [group.gemms for group in proven] == [group.gemms for group in groups]
+    assert {group.evidence for group in proven} == {"dependencies"}
+
+
+@pytest.mark.parametrize(
+    "text", ["[1", "{}", '{"execution_trace": 3}', '{"execution_trace": {"inputs": {"values": [7]}}}']
+)
+def test_an_operator_without_readable_tensors_has_no_storages(text: str) -> None:
+    assert storages_of_arguments(text) is None
+
+
+def test_an_operator_that_returns_nothing_may_write_what_it_reads() -> None:
+    tensors = [[[1, 8, 0, 4, 4, "cuda:0"], [[2, 9, 0, 4, 4, "cuda:0"]], [0, 0, 0, 0, 0, ""], 0.5]]
+    for values, writes in (([], {8, 9}), ([[3, 7, 0, 4, 4, "cuda:0"]], {7})):
+        node = {"inputs": {"values": tensors}, "outputs": {"values": values}}
+        assert storages_of_arguments(json.dumps({"execution_trace": node})) == Storages(
+            frozenset({8, 9}), frozenset(writes)
+        )

@@ -1,9 +1,9 @@
 """Groups of GEMM kernels that do not depend on each other.
 
-A trace holds no tensors, so that a stream shows an order and no dependencies. `independent_gemms` searches each stream
-for products that need no result of a kernel that ran since the first of their group began. A kernel can give a product
-an operand only if it writes as many elements as the operand has. What sizes leave open is decided by the patterns of
-`_Pattern`.
+A stream shows an order and no dependencies. `independent_gemms` searches each stream for products that need no result
+of a kernel that ran since the first of their group began. An execution trace names the tensors. Without one, a kernel
+can give a product an operand only if it writes as many elements as the operand has. Patterns of usual layers decide
+what sizes leave open.
 """
 
 import re
@@ -23,7 +23,7 @@ from replay.graph.graph import COPY_DIRECTIONS, PHASES, STREAM_EDGES, EdgeKind, 
 from replay.graph.operators import Operator
 
 #: Kinds of evidence that GEMMs do not depend on each other, strongest first.
-EVIDENCE: Final = ("streams", "gradients", "shapes", "assumed")
+EVIDENCE: Final = ("streams", "dependencies", "gradients", "shapes", "assumed")
 #: Kernels of a product beside its main one that run before it, and after it: they clear or scale the result, or add
 #: the parts of a split depth.
 _BEFORE_IT: Final = re.compile(r"memset|beta_?only|fill|zero|init", re.IGNORECASE)
@@ -84,6 +84,8 @@ def independent_gemms(graph: KernelGraph) -> Groups:
     The evidence of a group is the weakest of its kernels:
 
     - ``streams``: they already run at the same time on different streams.
+    - ``dependencies``: an execution trace names the storages of all tensors from the first to the last. No product
+      reads what an earlier one wrote, or what was computed from that, and none writes what an earlier one uses.
     - ``gradients``: the two products of a linear layer's backward pass, next to each other. Both read the gradient of
       its result, and neither reads the other.
     - ``shapes``: no kernel from the first to the last writes as many elements as an operand of a later one has.
@@ -394,6 +396,9 @@ class _Search:
         first = members[0]
         assert gemm is not None
         assert first is not None
+        needs = self._needs(candidate, at)
+        if needs is not None:
+            return "" if needs else "dependencies"
         operands = {size for size in self._facts.operands(self._rows[at], gemm) if size}
         results = {each.batch * each.m * each.n for each in members if each is not None}
         same_input = (gemm.batch, gemm.m, gemm.k) == (first.batch, first.m, first.k)
@@ -406,6 +411,21 @@ class _Search:
         if not same_input and self._may_slice(candidate, gemm):
             return ""
         return "shapes"
+
+    def _needs(self, candidate: _Candidate, at: int) -> bool | None:
+        """Tell whether a product depends on the group by the storages of tensors; None if one of them is unknown."""
+        storages, events = self._facts.graph.storages, self._facts.tasks.event
+        used: set[int] = set()
+        written: set[int] = set()
+        for position in range(candidate.gemms[0], at):
+            kernel = storages.get(int(events[self._rows[position]]))
+            if kernel is None:
+                return None
+            is_member = position in candidate.gemms
+            used |= kernel.reads if is_member else frozenset()
+            written |= kernel.writes if is_member or kernel.reads & written else frozenset()
+        last = storages.get(int(events[self._rows[at]]))
+        return None if last is None else bool(last.reads & written or last.writes & (used | written))
 
     def _may_slice(self, candidate: _Candidate, gemm: Gemm) -> bool:
         """Tell whether an operand may be some rows or columns of a result of the group or of kernels between."""

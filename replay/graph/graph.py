@@ -528,6 +528,20 @@ class Edges:
 
 
 @dataclass(frozen=True)
+class Storages:
+    """Storages of the tensors that an operator reads and writes, as numbers that are unique within a rank.
+
+    Parameters
+    ----------
+    reads, writes : frozenset of int
+        Numbers of the storages. Tensors that share memory, such as views, share a storage.
+    """
+
+    reads: frozenset[int]
+    writes: frozenset[int]
+
+
+@dataclass(frozen=True)
 class KernelGraph:
     """Tasks of consecutive iterations on all their ranks, with the edges that they wait for.
 
@@ -559,6 +573,8 @@ class KernelGraph:
         Numbers of the iterations. A repeated iteration has its number again.
     world_size : int
         Ranks of the job, in the graph or not; 0 if the trace does not say.
+    storages : mapping of int to Storages
+        Storages of the tensors of kernels, by the id of their event; empty without an execution trace.
     """
 
     tasks: Tasks
@@ -574,6 +590,7 @@ class KernelGraph:
     policy: SharingPolicy = field(default_factory=SharingPolicy)
     iterations: tuple[int, ...] = (0,)
     world_size: int = 0
+    storages: Mapping[int, "Storages"] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         n = len(self.tasks)
