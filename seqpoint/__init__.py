@@ -31,6 +31,7 @@ __all__ = [
     "TrainingJob",
     "Transformer",
     "analyze",
+    "characterize",
     "describe",
     "devices",
     "estimate",

@@ -9,12 +9,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from profilers.devices.catalogue import DTYPES, Device
 from profilers.errors import InvalidInputError
+from profilers.files import replaced_file
 from profilers.trace.arrays import Floats, Ints
 from profilers.trace.columns import combinations
 from profilers.trace.steps import step_times
@@ -355,6 +357,24 @@ class Characterization:
         """Return a row for each operator, or what `by` names, most time first; times in ns."""
         return data_frame([row.to_dict() for row in self.rows(by)])
 
+    def save(self, path: str | Path, by: str = "operator") -> Path:
+        """Write `table` to a file, its kind told by the name; an older file stays until the new one is complete.
+
+        Raises
+        ------
+        InvalidInputError
+            The name ends in neither ``.csv`` nor ``.parquet``, or the file cannot be written.
+        """
+        file, table = Path(path), self.table(by)
+        if file.suffix not in (".csv", ".parquet"):
+            raise InvalidInputError(f"{file}: a table is written as .csv or .parquet")
+        with replaced_file(file) as stream:
+            if file.suffix == ".csv":
+                table.to_csv(stream, index=False)
+            else:
+                table.to_parquet(stream, index=False)
+        return file
+
     def plot(self, kind: str = "roofline") -> "Chart":
         """Return a chart as a HoloViews object.
 
@@ -459,7 +479,7 @@ class Characterization:
         if by in ("shape", "kernel"):
             columns["waves"] = "{row.waves:.2f}"
         more = f": {top} of {len(rows)} (--top shows more)" if len(rows) > top else ""
-        title = {"shape": "Operators by shapes", "class": "Classes of kernels"}.get(by, f"{by.capitalize()}s")
+        title = {"shape": "Operators with their shapes", "class": "Classes"}.get(by, f"{by.capitalize()}s")
         return table_of(f"{title} by time, whole recording{more}", columns, shown)
 
     def to_dict(self) -> dict[str, Any]:

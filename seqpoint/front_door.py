@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from replay.memory.policies import CachePolicy
     from replay.what_ifs import Recipe, WhatIf
     from replay.workloads import Dlrm, PredictedStep, TrainingJob
+    from seqpoint.characterization import Characterization
     from seqpoint.description import Description
     from seqpoint.gemm_concurrency import ConcurrentGemms
     from seqpoint.gemm_table import TraceGemms
@@ -416,6 +417,26 @@ def analyze(
     change = parse_what_if(what_if) if isinstance(what_if, str) else what_if
     choice = None if tasks is None else TaskChoice(tasks)
     return analyze_trace(_trace(trace), iteration, what_if=change, device=device, tasks=choice)
+
+
+def characterize(trace: "Trace | Paths", *, device: str | None = None) -> "Characterization":
+    """Return where the time of a trace goes: operators, shapes, kernels, modules and phases, against the roofline.
+
+    Parameters
+    ----------
+    trace : Trace, path or sequence of paths
+        The trace; FLOP and bytes need the shapes of operators.
+    device : str, optional
+        The device that the trace was recorded on, if the trace does not say.
+
+    Raises
+    ------
+    SeqPointError
+        The trace cannot be read, or the device is unknown.
+    """
+    from seqpoint.characterization import characterize_trace
+
+    return characterize_trace(_trace(trace), device=device)
 
 
 def gemms(trace: "Trace | Paths", *, iteration: int | None = None, device: str | None = None) -> "TraceGemms":

@@ -23,6 +23,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "slice": ("traces:slice_command", "Cut iterations, ranks or a time span out of a trace."),
     "export": ("traces:export_command", "Write a trace for Perfetto, or as Chakra execution traces."),
     "describe": ("describe:command", "Show devices, steps, kernels by class, overlap and data quality."),
+    "characterize": (
+        "characterize:command",
+        "Show where the time goes: operators, shapes, modules, phases.",
+    ),
     "iterations": ("select:iterations_command", "List the iterations with their lengths and statistics."),
     "lengths": ("select:lengths_command", "List what could be the sequence length, by its correlation with time."),
     "select": ("select:select_command", "Select the iterations that stand for the run (SeqPoints)."),

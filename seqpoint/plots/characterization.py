@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import holoviews as hv
 import numpy as np
+from bokeh.core.properties import value
 
 from profilers.errors import InvalidInputError
 from seqpoint.plots.frame import INK, NAME_LENGTH, Chart, framed, hover_tips, overlay, plain_text
@@ -20,6 +21,8 @@ KINDS: Final = ("roofline", "treemap", "icicle")
 #: Colours of bounds, and of classes in the order of their time, by Okabe and Ito; further classes share the last one.
 _BOUNDS: Final = {"compute": "#0072B2", "memory": "#D55E00", "latency": "#E69F00"}
 _COLOURS: Final = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00", "#0072B2", "#BBBBBB")
+#: Share of the kernel time from which a row is a mark.
+_DRAWN: Final = 1e-3
 #: Dashes of the roofs of data types.
 _DASHES: Final = ("solid", "dashed", "dotted", "dotdash")
 #: Diameters of the marks of the smallest and the largest share of time, in pixels.
@@ -49,7 +52,7 @@ def roofline(characterization: "Characterization") -> Chart:
     Parameters
     ----------
     characterization : Characterization
-        Where the time goes; rows of unknown FLOP or bytes are left out.
+        Where the time goes; rows of unknown FLOP or bytes, and below 0.1 % of the time, are left out.
 
     Returns
     -------
@@ -62,7 +65,8 @@ def roofline(characterization: "Characterization") -> Chart:
         The device is unknown, or no row has FLOP and bytes.
     """
     device = characterization.facts.hardware.device
-    rows = [row for row in characterization.rows("shape") if row.flops and row.bytes and row.flops_per_s]
+    known = [row for row in characterization.rows("shape") if row.flops and row.bytes and row.flops_per_s]
+    rows = [row for row in known if row.share >= _DRAWN] or known
     if device is None or not rows:
         raise InvalidInputError("no operator has known FLOP on a known device to draw; name the device with --device")
     intensity = np.array([row.flops / row.bytes for row in rows])
@@ -191,7 +195,7 @@ def _rectangles(cells: Sequence[_Cell], title: str, height: int) -> Chart:
         },
         ["x", "y"],
         "text",
-    ).opts(text_font_size="8pt", text_color=INK, backend="bokeh")
+    ).opts(text_font=value("sans-serif"), text_font_size="8pt", text_color=INK, backend="bokeh")
     look = {"xaxis": None, "yaxis": None, "xlim": (0, 1), "ylim": (0, 1), "height": height, "show_legend": False}
     return hv.Overlay([boxes, texts]).opts(**look, **framed(title), backend="bokeh")
 
