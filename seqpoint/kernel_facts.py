@@ -229,8 +229,8 @@ def _innermost(start: Ints, end: Ints, asked: Ints) -> Ints:
             parent[row] = open_[-1]
         open_.append(row)
     found = np.searchsorted(start, asked, side="right") - 1
-    outside = np.flatnonzero((found >= 0) & (end[found] <= asked))
-    while len(outside):  # as many rounds as spans nest
+    outside = np.flatnonzero(found >= 0)
+    while len(outside := outside[end[found[outside]] <= asked[outside]]):  # as many rounds as spans nest
         found[outside] = parent[found[outside]]
-        outside = outside[(found[outside] >= 0) & (end[found[outside]] <= asked[outside])]
+        outside = outside[found[outside] >= 0]
     return found

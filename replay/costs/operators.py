@@ -5,6 +5,7 @@ counts FLOP and bytes, or None if the shapes do not tell.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -81,6 +82,11 @@ class Call:
     def flag(self, argument: int) -> bool:
         """Return a boolean argument; False if it was not recorded."""
         return str(self._value(argument)).lower() == "true"
+
+    def text(self, argument: int) -> str:
+        """Return an argument as text; empty if it was not recorded."""
+        value = self._value(argument)
+        return "" if value is None else str(value)
 
     def _value(self, argument: int) -> Any:
         return self.values[argument] if argument < len(self.values) else None
@@ -231,10 +237,14 @@ def _per_dimension(values: list[int], count: int) -> list[int]:
 
 
 def _convolution_backward(call: Call) -> Operator:
-    """Return both gradients of a convolution; its output has the shape of the incoming gradient."""
+    """Return the gradients of a convolution; its output has the shape of the incoming gradient.
+
+    The last argument tells which gradients are asked for, of images, weight and bias. Without it, both are counted.
+    """
     gradient, images, weight = call.sizes(0, 1, 2)
     _require(len(gradient) == len(images) == len(weight) > 2)
-    operator = convolution(images, weight, gradient, call.element_bytes(), passes=2)
+    asked = re.findall("True|False", call.text(10))[:2] or ["True", "True"]
+    operator = convolution(images, weight, gradient, call.element_bytes(), passes=max(asked.count("True"), 1))
     settings = [call.integers(4 + i) for i in range(3)]
     if None in settings or call.flag(7):
         return operator
