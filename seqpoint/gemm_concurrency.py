@@ -7,9 +7,8 @@ from typing import Any
 from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
 from replay.costs.shipped import load_parameters
-from replay.gemms.gemm import Gemm
+from replay.gemms.gemm import Gemm, Variants
 from replay.gemms.tuning import DEGREES, GoKernel, go_kernels
-from replay.gemms.variants import Variants
 from seqpoint.notebook import DataFrame, as_html, data_frame
 
 #: Dimensions of a shape without and with a batch.

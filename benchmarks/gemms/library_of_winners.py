@@ -14,8 +14,8 @@ import numpy as np
 
 from replay.calibration.tables import MeasuredTable
 from replay.gemms.candidates import known_columns, recorded_columns
+from replay.gemms.gemm import Variants
 from replay.gemms.variant_model import VariantFit, VariantModel, read_variant_fit, write_variant_fit
-from replay.gemms.variants import Variants
 
 WINNERS = "rocblas_mi100_winners.parquet"
 

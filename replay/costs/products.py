@@ -18,6 +18,7 @@ import numpy as np
 from profilers.devices.catalogue import DTYPES, Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import typed_table
+from profilers.trace.arrays import Floats, Ints
 from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import Topology, fastest, machine_of
@@ -378,12 +379,36 @@ def _blocked(product: Product, units: int) -> tuple[float, float, float]:
     """Return bytes of operands that nearly square blocks of `units` tiles read, and the rows and columns of one."""
     rows, columns, parts = product.grid
     left, right, _ = product.operand_bytes
-    tiles = max(units / parts, 1.0)
-    block = sqrt(tiles * rows * columns)
-    high = min(max(block, rows), product.m)
-    wide = min(max(tiles * rows * columns / high, columns), product.n)
-    high = min(max(tiles * rows * columns / wide, rows), product.m)
+    high, wide = map(float, block_of_tiles(max(units / parts, 1.0), (rows, columns), (product.m, product.n)))
     return left * ceil(product.n / wide) + right * ceil(product.m / high), high, wide
+
+
+def block_of_tiles(
+    tiles: Floats | float, tile: tuple[Ints | int, Ints | int], sizes: tuple[int, int]
+) -> tuple[Floats, Floats]:
+    """Return the rows and columns of the nearly square block of the result that some tiles cover.
+
+    Tiles that run at one time read the rows and columns of this block once (Hong and Kung, 1981). If the result is
+    narrower than a square block, the block is longer on the other side.
+
+    Parameters
+    ----------
+    tiles : float or array of float64
+        Number of tiles, 1 or more.
+    tile : tuple of int or of array of int64
+        Rows and columns of a tile.
+    sizes : tuple of int
+        Rows and columns of the result.
+
+    Examples
+    --------
+    >>> [tuple(map(float, block_of_tiles(16, (64, 64), sizes))) for sizes in ((8192, 8192), (128, 8192))]
+    [(256.0, 256.0), (128.0, 512.0)]
+    """
+    area = tiles * tile[0] * tile[1]
+    high = np.minimum(np.maximum(np.sqrt(area), tile[0]), sizes[0])
+    wide = np.minimum(np.maximum(area / high, tile[1]), sizes[1])
+    return np.minimum(np.maximum(area / wide, tile[0]), sizes[0]), wide
 
 
 #: The collectives that are modelled, by the parameter that says how many compute units saturate their links.

@@ -1,10 +1,10 @@
 """General matrix multiplications (GEMMs) side by side: kernel variants, degrees of concurrency, and groups in a graph.
 
-Read in this order: `gemm` (a GEMM and its operands), `variants` (tiles, splits and the resources of a kernel),
-`variant_times` (their physics), `effects` (what measurements add to it), `variant_model` (the time and the demands of a
-variant on a share of a device, and the libraries of devices), `candidates` (tables of measured kernels) and `fitting`;
-then `concurrency` (kernels side by side in the engine), `tuning` (the variants that are best side by side), `degrees`
-(how many, predicted by sizes), `groups` (independent GEMMs of a graph) and `planning` (degree and kernels of a group).
+Read in this order: `gemm` (a GEMM, and the tiles, splits and resources of the kernels that compute it), `variant_times`
+(their physics, and what measurements add to it), `variant_model` (the time and the demands of a variant on a share of a
+device, and the libraries of devices), `candidates` (tables of measured kernels) and `fitting`; then `concurrency`
+(kernels side by side in the engine), `tuning` (the variants that are best side by side), `degrees` (how many, predicted
+by sizes), `groups` (independent GEMMs of a graph) and `planning` (degree and kernels of a group).
 It implements GOLDYLOC (arXiv 2409.02227).
 """
 
@@ -12,7 +12,7 @@ from replay.gemms.candidates import MeasuredCandidates, read_candidates
 from replay.gemms.concurrency import concurrent_ns
 from replay.gemms.degrees import DegreePredictor, load_degree_predictor
 from replay.gemms.fitting import fit_library, fit_variants
-from replay.gemms.gemm import Gemm
+from replay.gemms.gemm import Gemm, Variants
 from replay.gemms.groups import Group, Groups, independent_gemms
 from replay.gemms.tuning import DEGREES, GoKernel, GoMix, go_kernel, go_kernels, go_mix
 from replay.gemms.variant_model import (
@@ -23,7 +23,6 @@ from replay.gemms.variant_model import (
     read_variant_fit,
     write_variant_fit,
 )
-from replay.gemms.variants import Variants
 
 __all__ = [
     "DEGREES",

@@ -16,8 +16,7 @@ from profilers.devices.catalogue import DTYPES, Device, device_of_file, find_dev
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace.arrays import Bools, Floats, Ints
 from replay.calibration.tables import MeasuredTable
-from replay.gemms.gemm import Gemm
-from replay.gemms.variants import Variants
+from replay.gemms.gemm import Gemm, Variants
 
 _SHAPE: Final = ("m", "n", "k")
 #: Columns of `Variants` and the names that a table may give them.

@@ -20,9 +20,8 @@ from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
 from replay.costs.products import SHARPNESS, cache_bytes
 from replay.engine.engine import simulate
-from replay.gemms.gemm import Gemm
+from replay.gemms.gemm import Gemm, Variants
 from replay.gemms.variant_model import VariantCosts, VariantModel, library_of
-from replay.gemms.variants import Variants
 from replay.graph.assembly import Assembly
 from replay.graph.graph import RESOURCES, Tasks
 

@@ -18,10 +18,17 @@ from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
 from replay.gemms.candidates import MeasuredCandidates
-from replay.gemms.effects import VariantEffects, kernel_effects, shape_coordinates, shape_features
 from replay.gemms.gemm import Gemm
 from replay.gemms.variant_model import VariantFit, VariantModel
-from replay.gemms.variant_times import VariantConstants, VariantGrid, busy_ns
+from replay.gemms.variant_times import (
+    VariantConstants,
+    VariantEffects,
+    VariantGrid,
+    busy_ns,
+    kernel_effects,
+    shape_coordinates,
+    shape_features,
+)
 
 #: Where the search for the constants starts, and how far, as a factor, they usually are from there.
 _STARTS: Final = {

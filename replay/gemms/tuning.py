@@ -16,9 +16,8 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
 from replay.calibration.parameters import Parameters
 from replay.gemms.concurrency import GemmDevice, KernelTimes, Saturation, sets_ns
-from replay.gemms.gemm import Gemm
+from replay.gemms.gemm import Gemm, Variants
 from replay.gemms.variant_model import library_of
-from replay.gemms.variants import Variants
 
 #: Degrees of concurrency that the published predictor chooses from.
 DEGREES: Final = (1, 2, 4, 8, 16)

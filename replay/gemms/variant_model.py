@@ -20,10 +20,8 @@ from profilers.files import dataset_path
 from profilers.trace.arrays import Floats, Ints
 from replay.calibration.files import CalibrationFile, CalibrationLayout
 from replay.costs.products import TILES
-from replay.gemms.effects import VariantEffects
-from replay.gemms.gemm import Gemm
-from replay.gemms.variant_times import VariantConstants, VariantGrid, busy_ns, least_ns
-from replay.gemms.variants import Variants
+from replay.gemms.gemm import Gemm, Variants
+from replay.gemms.variant_times import VariantConstants, VariantEffects, VariantGrid, busy_ns, least_ns
 from replay.graph.operators import DTYPE_BYTES
 
 #: Splits of the depth that a library without a table is taken to have.

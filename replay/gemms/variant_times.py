@@ -1,10 +1,14 @@
-"""The physics of a kernel variant: rounds of workgroups, the time of a round, and the bytes that move.
+"""The time of a kernel variant: rounds of workgroups, the bytes that move, and what measurements add.
 
-`VariantConstants` has the constants, which a table of candidates fits or a prior gives. `busy_cycles` computes the time
-of variants, and `traffic` the bytes. More compute units never make either larger.
+`VariantConstants` has the constants of the physics, which a table of candidates fits or a prior gives. `busy_ns`
+computes the time of variants, and `traffic` the bytes. More compute units never make either larger.
+
+`VariantEffects` has what the physics does not know: instruction order, prefetch, registers. It corrects the time of a
+kernel by a factor that depends on the GEMM and the kernel. The factor does not depend on the compute units or the share
+of the cache, so that more units never make a kernel slower.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -14,9 +18,8 @@ from profilers.devices.catalogue import Device
 from profilers.trace.arrays import Floats, Ints
 from replay.costs.kernels.models import runs_as
 from replay.costs.occupancy import resident_workgroups
-from replay.costs.products import cache_bytes
-from replay.gemms.gemm import Gemm
-from replay.gemms.variants import Variants
+from replay.costs.products import block_of_tiles, cache_bytes
+from replay.gemms.gemm import Gemm, Variants
 from replay.graph.operators import DTYPE_BYTES
 
 #: Bytes that a compute unit takes from the L2 cache, and from LDS, in a cycle (AMD CDNA and GCN 5).
@@ -24,6 +27,15 @@ _L2_BYTES, _LDS_BYTES = 64.0, 128.0
 _WAVE: Final = 64
 #: Engine clock of a device whose clock is unknown, MHz.
 _CLOCK_MHZ: Final = 1500.0
+#: Length of the covariance of shapes, in binary orders of m, n, k and batch, and distance of another layout.
+LENGTH: Final = 2.0
+_LAYOUT_DISTANCE: Final = 1.0e3
+#: Effects fade beyond this distance from every measured shape, in binary orders.
+_REACH: Final = 2.0
+#: Number of columns of `shape_features`.
+N_FEATURES: Final = 15
+#: Numbers in the matrices that are solved at one time.
+_BATCH: Final = 2_000_000
 
 
 class VariantConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -216,10 +228,7 @@ def traffic(gemm: Gemm, variants: Variants, units: int, room_bytes: float) -> tu
     left, right, result = (size / gemm.batch for size in gemm.operand_bytes)
     size, tm, tn = DTYPE_BYTES[gemm.dtype], variants.tile_m, variants.tile_n
     tiles = np.maximum(units / variants.global_split, 1.0)
-    block = np.sqrt(tiles * tm * tn)
-    high = np.minimum(np.maximum(block, tm), gemm.m)
-    wide = np.minimum(np.maximum(tiles * tm * tn / high, tn), gemm.n)
-    high = np.minimum(np.maximum(tiles * tm * tn / wide, tm), gemm.m)
+    high, wide = block_of_tiles(tiles, (tm, tn), (gemm.m, gemm.n))
     read, kept = _operand_reads((left, right), (size * gemm.k, gemm.m, gemm.n), (tm, tn), (high, wide), room_bytes)
     written = result * np.where(variants.global_split > 1, 2.0 * variants.global_split, 1.0)
     requested = left * np.ceil(gemm.n / tn) + right * np.ceil(gemm.m / tm) + written
@@ -248,3 +257,153 @@ def _operand_reads(
         kept = np.where(bytes_ < read, panel * line_bytes, kept)
         read = np.minimum(read, bytes_)
     return read, kept
+
+
+def shape_features(gemm: Gemm, grid: VariantGrid) -> Floats:
+    """Return quantities of a GEMM on the whole device that effects of kernels depend on, shape (n, 15).
+
+    They are, in this order, each scaled to about one: a constant; binary orders of m, n, k (from 1,024) and batch; both
+    transposes; binary orders of the workgroups of the busiest unit, and of the steps of the depth; binary orders by
+    which the grid falls short of the resident workgroups of all units; whether a unit has no workgroup; the used share
+    of the rows and of the columns of the tiles; the product of the two binary orders, and the square of the second.
+    """
+    logs = [np.log2(size) for size in (gemm.m, gemm.n, gemm.k, gemm.batch)]
+    shared = np.array([1.0, *(np.array(logs) - (10, 10, 10, 0)), gemm.transpose_a, gemm.transpose_b])
+    on_unit, steps = np.log2(grid.on_unit) / 2, np.log2(grid.steps) / 3
+    filled = grid.workgroups / grid.units
+    shared = np.broadcast_to(shared / (1, 4, 4, 4, 4, 1, 1), (len(steps), len(shared)))
+    sparse = np.minimum(np.log2(filled / grid.resident), 0.0)
+    return np.column_stack([shared, on_unit, steps, sparse, filled < 1, grid.used, on_unit * steps, steps * steps])
+
+
+def shape_coordinates(gemm: Gemm) -> Floats:
+    """Return the coordinates of a GEMM among shapes: binary orders of m, n, k, batch, and its layout."""
+    sizes = [np.log2(size) for size in (gemm.m, gemm.n, gemm.k, gemm.batch)]
+    return np.array([*sizes, _LAYOUT_DISTANCE * gemm.transpose_a, _LAYOUT_DISTANCE * gemm.transpose_b])
+
+
+def shape_covariance(left: Floats, right: Floats) -> Floats:
+    """Return the covariance of effects between shapes: a constant and a part that falls with distance.
+
+    Kernels of one layout of operands run no other layout; its covariance is zero there.
+    """
+    away = left[:, None, :] - right[None, :, :]
+    near = np.exp(-0.5 * ((away[..., :4] / LENGTH) ** 2).sum(-1))
+    return np.asarray((1.0 + near) * (np.abs(away[..., 4:]).max(-1) == 0))
+
+
+@dataclass(frozen=True)
+class VariantEffects:
+    """Logarithms of time over physics, for c kernels of a fit.
+
+    Parameters
+    ----------
+    low, high : array of float64, shape (15,)
+        Range of each column of `shape_features` in the measurements; features are clipped to it.
+    general : array of float64, shape (15,)
+        Weights of the features for a kernel that was not measured.
+    slopes : array of float64, shape (c, 15)
+        Weights of the features for each kernel.
+    shapes : array of float64, shape (s, 6)
+        `shape_coordinates` of the measured GEMMs.
+    profiles : array of float64, shape (c, p)
+        Weights of the components for each kernel.
+    components : array of float64, shape (p, s)
+        Weights of the covariances with the measured GEMMs.
+    """
+
+    low: Floats
+    high: Floats
+    general: Floats
+    slopes: Floats
+    shapes: Floats
+    profiles: Floats
+    components: Floats
+
+    def check(self, kernels: int) -> None:
+        """Check that the arrays belong together.
+
+        Parameters
+        ----------
+        kernels : int
+            Number of kernels.
+
+        Raises
+        ------
+        ValueError
+            An array has another shape.
+        """
+        shapes, components = len(self.shapes), len(self.components)
+        expected = {
+            "low": (N_FEATURES,), "high": (N_FEATURES,), "general": (N_FEATURES,), "slopes": (kernels, N_FEATURES),
+            "shapes": (shapes, 6), "profiles": (kernels, components), "components": (components, shapes),
+        }  # fmt: skip
+        for name, shape in expected.items():
+            if getattr(self, name).shape != shape:
+                raise ValueError(f"effects: {name} is {getattr(self, name).shape}; it must be {shape}")
+
+    def log_factors(self, gemm: Gemm, grid: VariantGrid, candidate: Ints) -> Floats:
+        """Return the logarithm of the factor of each variant.
+
+        Parameters
+        ----------
+        gemm : Gemm
+            GEMM that the variants compute.
+        grid : VariantGrid
+            Quantities of the variants on the whole device.
+        candidate : array of int64, shape (n,)
+            Numbers of the kernels; -1 for a kernel that was not measured.
+        """
+        features = np.clip(shape_features(gemm, grid), self.low, self.high)
+        known = (candidate >= 0) & (candidate < len(self.slopes))
+        rows = np.where(known, candidate, 0)
+        point = shape_coordinates(gemm)
+        near = self.components @ shape_covariance(self.shapes, point[None, :])[:, 0]
+        measured = np.einsum("ij,ij->i", features, self.slopes[rows]) + self.profiles[rows] @ near
+        away = np.sqrt(((self.shapes - point)[:, :4] ** 2).sum(axis=1).min())
+        kept = np.exp(-0.5 * (max(away - _REACH, 0.0) / LENGTH) ** 2)
+        return np.asarray(kept * np.where(known, measured, features @ self.general))
+
+    def library(self, chosen: Ints, most: int) -> "VariantEffects":
+        """Return the effects of some kernels, with a number of components at most.
+
+        Parameters
+        ----------
+        chosen : array of int64
+            Numbers of the kernels, which become 0, 1, ...
+        most : int
+            Largest number of components. Those that explain most of the effects on the measured shapes are kept.
+        """
+        root = np.linalg.cholesky(shape_covariance(self.shapes, self.shapes) + 1e-6 * np.eye(len(self.shapes)))
+        left, sizes, right = np.linalg.svd(self.profiles[chosen] @ self.components @ root, full_matrices=False)
+        components = np.linalg.solve(root.T, right[:most].T).T
+        profiles = left[:, :most] * sizes[:most]
+        return replace(self, slopes=self.slopes[chosen], profiles=profiles, components=components)
+
+
+def kernel_effects(residuals: Floats, noise: Floats, shapes: Floats) -> Floats:
+    """Return weights of covariances that explain residuals of kernels: kernel ridge regression, row by row.
+
+    Parameters
+    ----------
+    residuals : array of float64, shape (c, s)
+        Residual of each kernel on each shape; NaN if it was not measured.
+    noise : array of float64, shape (c, s)
+        Variance of each residual.
+    shapes : array of float64, shape (s, 6)
+        `shape_coordinates` of the shapes.
+    """
+    measured = np.isfinite(residuals)
+    weights = np.zeros(residuals.shape)
+    covariance = shape_covariance(shapes, shapes)
+    patterns, of_pattern = np.unique(measured, axis=0, return_inverse=True)
+    of_pattern = of_pattern.ravel()
+    for number, pattern in enumerate(patterns):  # one solution for each set of measured shapes
+        at = np.flatnonzero(pattern)
+        if not len(at):
+            continue
+        every = np.flatnonzero(of_pattern == number)
+        for rows in np.array_split(every, -(-len(every) * len(at) ** 2 // _BATCH)):
+            matrices = covariance[np.ix_(at, at)] + noise[np.ix_(rows, at)][:, :, None] * np.eye(len(at))
+            weights[np.ix_(rows, at)] = np.linalg.solve(matrices, residuals[np.ix_(rows, at)][..., None])[..., 0]
+    return weights

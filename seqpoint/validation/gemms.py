@@ -36,9 +36,8 @@ from replay.gemms.candidates import (
     recorded_columns,
 )
 from replay.gemms.fitting import fit_variants, folds_of, held_out_times, measured_times
-from replay.gemms.gemm import Gemm
+from replay.gemms.gemm import Gemm, Variants
 from replay.gemms.variant_model import library_of
-from replay.gemms.variants import Variants
 from seqpoint.notebook import Table, table_of
 from seqpoint.validation.rows import ValidationRow, summary_row
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
