@@ -78,8 +78,12 @@ def test_throughput_is_a_time_and_parquet_is_read_as_csv(tmp_path: Path) -> None
         ("time_us", "seconds", "no table of candidate kernels"),
         ("64,64,128,1,0,32", "64,-64,128,1,0,32", r"row 1: n is -64"),
         ("64,64,128,1,0,32", "64.5,64,128,1,0,32", r"row 1: m is 64.5; it must be whole"),
-        ("64,64,256,2,1,64,64", "64,64,256,2,1,0,64", r"row 4: macro_tile_m is 0; it must be 1 to 65536$"),
+        ("64,64,256,2,1,64,64", "64,64,256,2,1,0,64", r"row 4: macro_tile_m is 0; it must be whole, 1 to 65536$"),
         (",16,2,-1,2,b,20", ",16,-2,-1,2,b,20", r"row 2: global_split_u is -2; .* or -1 if it is not known"),
+        ("1,8192,1,a,10", "1,-8,1,a,10", r"row 1: lds_bytes is -8; it must be whole, 0 to 1073741824, or -1"),
+        ("64,64,128,1,0,32", "64,64,128,0.5,0,32", r"row 1: batch is 0.5; it must be 1 to"),
+        ("64,64,128,1,0,32", "64,64,128,1,,32", r"row 1: transpose_a is nan; it must be 0 or 1"),
+        ("b,20", "b,inf", r"row 2: time_us is inf: a time of .*check its unit"),
         ("b,20", "b,2e99", r"row 2: time_us is 2e\+99: a time of .*check its unit"),
         ("64,64,256,2,1,32", "64,64,256,2,7,32", r"row 3: transpose_a is 7; it must be 0 or 1"),
         ("a,10", "a,fast", r"column time_us is no number"),
@@ -90,6 +94,49 @@ def test_a_value_that_cannot_be_is_named(tmp_path: Path, old: str, new: str, mes
     assert old in TABLE
     with pytest.raises(InvalidInputError, match=message):
         read_candidates(written(tmp_path, TABLE.replace(old, new, 1)))
+
+
+def test_columns_of_texts_and_types_are_read_whatever_their_encoding(tmp_path: Path) -> None:
+    """A type that is unknown is named with its row; texts of Arrow's three encodings read alike."""
+    texts = pa.array(["N", "T", "T"])
+    columns = {
+        "m": [64, 64, 64], "n": [64, 64, 64], "k": [8, 8, 8], "tile_m": [16, 16, 16], "tile_n": [16, 16, 16],
+        "time_us": [1.0, 2.0, 3.0], "dtype": ["fp16", "fp16", "bf16"],
+    }  # fmt: skip
+    for column in (texts, texts.cast(pa.large_string()), texts.dictionary_encode()):
+        pq.write_table(pa.table({**columns, "transpose_a": column}), tmp_path / "a.parquet")
+        gemms = read_candidates(tmp_path / "a.parquet", "MI100").gemms
+        assert [(gemm.transpose_a, gemm.dtype) for gemm in gemms] == [(False, "fp16"), (True, "bf16"), (True, "fp16")]
+    pq.write_table(pa.table({**columns, "dtype": ["fp16", "int4", "bf16"]}), tmp_path / "a.parquet")
+    with pytest.raises(InvalidInputError, match=r"a.parquet: row 2: data type 'int4' is none of"):
+        read_candidates(tmp_path / "a.parquet", "MI100")
+
+
+def test_a_column_that_varies_for_a_kernel_describes_no_kernel(tmp_path: Path) -> None:
+    text = TABLE.replace("prefetch,", "prefetch,lda,").replace(",a,", ",7,a,").replace(",2,b,", ",2,9,b,")
+    table = read_candidates(written(tmp_path, text))
+    assert len(table.variants) == 2
+    varying = text.replace(",7,a,40", ",8,a,40").replace(",9,b,80", ",6,b,80")
+    assert varying != text
+    without = read_candidates(written(tmp_path, varying))
+    assert len(without.variants) == 2 and without.traits.shape[1] == table.traits.shape[1] - 1
+    np.testing.assert_array_equal(without.traits, read_candidates(written(tmp_path)).traits)
+
+
+def test_a_text_of_many_values_has_an_indicator_for_each(tmp_path: Path) -> None:
+    """The order of texts means nothing, so that no logarithm of their numbers is a trait."""
+    rows = [f"64,64,{64 * (i % 2 + 1)},{16 * (i // 2 + 1)},16,mode{i // 2},k{i // 2},10" for i in range(40)]
+    head = "m,n,k,macro_tile_m,macro_tile_n,mode,kernel,time_us"
+    table = read_candidates(written(tmp_path, "\n".join([head, *rows])))
+    # A constant, the logarithm of the tile's rows, and 19 indicators of 20 modes; columns of one value give nothing.
+    assert table.traits.shape == (20, 21) and sorted(table.traits.sum(axis=0)[2:].tolist()) == [1.0] * 19
+
+
+def test_large_products_do_not_overflow(tmp_path: Path) -> None:
+    side = 2**22
+    text = f"m,n,k,batch,tile_m,tile_n,gflops\n{side},{side},{side},4,256,256,1e8\n"
+    table = read_candidates(written(tmp_path, text))
+    assert table.time_ns.tolist() == pytest.approx([2.0 * side**3 * 4 / 1e8])
 
 
 def test_a_table_without_device_type_or_times_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ table and returns `MeasuredCandidates`. Failed measurements and repetitions are 
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,7 @@ _NAMES: Final = {
     "threads": ("workgroup_size_threads", "threads"),
     "lds_bytes": ("lds_bytes", "lds_min_bytes"),
 }
-#: Times and throughputs, and the factor to ns; a throughput needs the FLOP of the GEMM.
+#: Times, and the factor to ns. The first that a table has counts; without any, its throughput, gflops.
 _TIMES: Final = {"time_ns": 1.0, "time_us": 1e3, "time_ms": 1e6}
 #: Columns that name a kernel.
 _KERNELS: Final = ("kernel_name", "kernel", "candidate_id")
@@ -39,7 +39,7 @@ _NOT_TRAITS: Final = frozenset(
 )
 #: Words of a file's name that say the type of the operands.
 _DTYPE_WORDS: Final = {"f64": "fp64", "f32": "fp32", "f16": "fp16", "half": "fp16", "f8": "fp8"}
-#: A trait with more values than this is a number; a text with more values is a name, and no trait.
+#: A number with more values than this is coded by its logarithm. A text with more values is a name, and no trait.
 _MOST_LEVELS: Final = 12
 _MOST_TEXTS: Final = 24
 #: Largest dimension of a GEMM; tile, depth, split or threads; and LDS; and the range of a time, ns.
@@ -164,16 +164,15 @@ def read_candidates(path: str | Path, device: str | None = None, dtype: str | No
     if not len(table.content):
         raise InvalidInputError(f"{file}: there is no row")
     shapes = _shapes(table)
-    time, failed = _times(table, 2.0 * shapes[:, :4].prod(axis=1))
+    time, failed = _times(table, 2.0 * shapes[:, :4].prod(axis=1, dtype=np.float64))
     kept = np.flatnonzero(~failed)
     if not len(kept):
         raise InvalidInputError(f"{file}: no row has a time above zero")
     gemms, gemm_of = _gemms(table, shapes[kept], dtype, kept)
-    columns = recorded_columns(table)
-    traits = _trait_columns(table)
-    numbers, first, variant_of = _kernels(table, {**columns, **traits}, kept)
-    variants = Variants.of(**known_columns(columns, first), candidate=np.arange(len(numbers)))
-    coded = _coded({**columns, **traits}, first)
+    columns, texts = recorded_columns(table), _text_columns(table)
+    first, variant_of, traits = _kernels(table, {**columns, **texts, **_number_columns(table)}, kept)
+    variants = Variants.of(**known_columns(columns, first), candidate=np.arange(len(first)))
+    coded = _coded({name: values[first] for name, values in traits.items()}, frozenset(texts))
     order, rows, time_ns = _medians(gemm_of, variant_of, time[kept])
     return MeasuredCandidates(
         file.name, _device(table, device), gemms, variants, coded, gemm_of[order], variant_of[order], time_ns,
@@ -193,7 +192,7 @@ def _shapes(table: MeasuredTable) -> Ints:
 
 def _flags(table: MeasuredTable, name: str) -> Floats:
     """Return a column of true and false, of 0 and 1, or of N and T."""
-    if pa.types.is_string(table.content[name].type) or pa.types.is_dictionary(table.content[name].type):
+    if _holds_texts(table.content[name].type):
         texts = table.texts(name, ("N", "T", "false", "true"), f"{name} of")
         return np.isin(texts, ("T", "true")).astype(float)
     values = table.floats(name)
@@ -220,9 +219,7 @@ def _times(table: MeasuredTable, flops: Floats) -> tuple[Floats, Bools]:
 def _gemms(table: MeasuredTable, shapes: Ints, dtype: str | None, kept: Ints) -> tuple[tuple[Gemm, ...], Ints]:
     """Return the distinct GEMMs and the number of each row's."""
     if "dtype" in table.columns and dtype is None:
-        named = table.texts("dtype")[kept]
-        names, codes = np.unique(named.astype(str), return_inverse=True)
-        types = [dtype_of_file(table.file, name) for name in names]
+        types, codes = _types(table, kept)
     else:
         types, codes = [dtype_of_file(table.file, dtype)], np.zeros(len(shapes), dtype=np.int64)
     distinct, numbers = np.unique(np.column_stack([shapes, codes]), axis=0, return_inverse=True)
@@ -230,6 +227,18 @@ def _gemms(table: MeasuredTable, shapes: Ints, dtype: str | None, kept: Ints) ->
         Gemm(m, n, k, batch, types[code], bool(a), bool(b)) for m, n, k, batch, a, b, code in distinct.tolist()
     )
     return gemms, numbers.ravel()
+
+
+def _types(table: MeasuredTable, kept: Ints) -> tuple[list[str], Ints]:
+    """Return the distinct types of a column, and the number of each kept row's."""
+    names, first, codes = np.unique(table.texts("dtype")[kept].astype(str), return_index=True, return_inverse=True)
+    types = []
+    for name, row in zip(names, kept[first], strict=True):
+        try:
+            types.append(dtype_of_file(table.file, str(name)))
+        except InvalidInputError as error:
+            raise table.refusal(int(row), error) from error
+    return types, codes
 
 
 def _device(table: MeasuredTable, device: str | None) -> Device:
@@ -263,13 +272,12 @@ def recorded_columns(table: MeasuredTable, prefix: str = "") -> dict[str, Floats
     for variant, names in _NAMES.items():
         if name := next((prefix + name for name in names if prefix + name in table.columns), ""):
             values = np.nan_to_num(table.floats(name), nan=-1.0)
-            needed, lds = variant in ("tile_m", "tile_n"), variant == "lds_bytes"
-            most = _MOST_LDS if lds else _MOST_TILE
-            whole = (values == np.floor(values)) & (values <= most)
-            good = whole & ((values >= (0 if lds else 1)) | ((values == -1) & (not needed)))
-            if len(bad := np.flatnonzero(~good)):
-                unknown = "" if needed else ", or -1 if it is not known"
-                raise table.refusal(int(bad[0]), f"{name} is {values[bad[0]]:g}; it must be 1 to {most}{unknown}")
+            needed = variant in ("tile_m", "tile_n")
+            least, most = (0, _MOST_LDS) if variant == "lds_bytes" else (1, _MOST_TILE)
+            known = (values == np.floor(values)) & (values >= least) & (values <= most)
+            if len(bad := np.flatnonzero(~(known | ((values == -1) & (not needed))))):
+                rule = f"it must be whole, {least} to {most}" + ("" if needed else ", or -1 if it is not known")
+                raise table.refusal(int(bad[0]), f"{name} is {values[bad[0]]:g}; {rule}")
             columns[variant] = values
     if (name := f"{prefix}matrix_instruction") in table.columns:
         columns["matrix_rows"] = _matrix_rows(table, name)
@@ -289,52 +297,67 @@ def _matrix_rows(table: MeasuredTable, name: str) -> Floats:
     return np.array(rows)[codes]
 
 
-def _trait_columns(table: MeasuredTable) -> dict[str, Any]:
-    """Return the columns that may describe a kernel beside those of `Variants`: numbers, or codes of texts."""
+def _holds_texts(kind: pa.DataType) -> bool:
+    """Return whether a column of this type holds texts."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _other_columns(table: MeasuredTable) -> list[str]:
+    """Return the columns that may describe a kernel, beside those of `Variants`."""
     read = {name for names in _NAMES.values() for name in names}
-    traits: dict[str, Any] = {}
-    for name in table.columns:
-        if name in read or name in _NOT_TRAITS:
-            continue
-        column = table.content[name]
-        if (
-            pa.types.is_dictionary(column.type)
-            or pa.types.is_string(column.type)
-            or pa.types.is_large_string(column.type)
-        ):
+    return [name for name in table.columns if name not in read and name not in _NOT_TRAITS]
+
+
+def _text_columns(table: MeasuredTable) -> dict[str, Floats]:
+    """Return the columns of texts with few values that may describe a kernel, as codes; -1 if a value is missing."""
+    columns = {}
+    for name in _other_columns(table):
+        if _holds_texts((column := table.content[name]).type):
             levels = column.cast(pa.string()).combine_chunks().dictionary_encode()
             if len(levels.dictionary) <= _MOST_TEXTS:
-                traits[name] = np.nan_to_num(levels.indices.to_numpy(zero_copy_only=False).astype(float), nan=-1.0)
-        elif pa.types.is_boolean(column.type) or pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
-            traits[name] = np.nan_to_num(table.floats(name), nan=-1.0, posinf=-1.0, neginf=-1.0)
-    return traits
+                columns[name] = levels.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(float)
+    return columns
 
 
-def _kernels(table: MeasuredTable, columns: dict[str, Any], kept: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return the numbers of the distinct kernels, a row of each, and the kernel of each kept row.
+def _number_columns(table: MeasuredTable) -> dict[str, Floats]:
+    """Return the columns of numbers that may describe a kernel; -1 if a value is missing or not finite."""
+    tests = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating)
+    names = [name for name in _other_columns(table) if any(test(table.content[name].type) for test in tests)]
+    return {name: np.nan_to_num(table.floats(name), nan=-1.0, posinf=-1.0, neginf=-1.0) for name in names}
 
-    A name holds for rows with equal columns: a table may use it for several kernels. A trait that is not constant for
-    a named kernel describes the GEMM; it is taken out of `columns`.
+
+def _kernels(table: MeasuredTable, columns: dict[str, Floats], kept: Ints) -> tuple[Ints, Ints, dict[str, Floats]]:
+    """Return a row of each distinct kernel, the kernel of each kept row, and the columns that describe kernels.
+
+    A kernel has one name, if the table has names, and one value of each column of `Variants`: a table may use a name
+    for several kernels. Any other column that varies for a named kernel describes the GEMM, and is left out. Without
+    names, each combination of values is a kernel.
     """
-    codes = np.zeros(len(kept), dtype=np.int64)
-    named = next((name for name in _KERNELS if name in table.columns), "")
-    if named:
-        column = table.content[named].combine_chunks()
-        column = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-        indices = column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        _, codes = np.unique(indices[kept], return_inverse=True)
-    for name in list(columns):
-        values = columns[name][kept]
+    codes, named = _name_codes(table, kept)
+    describing = {}
+    for name, values in columns.items():
         _, first = np.unique(codes, return_index=True)
-        if named and (values[first][codes] == values).all():
+        constant = bool((values[kept][first][codes] == values[kept]).all())
+        if named and not constant and name not in (*_NAMES, "matrix_rows"):
             continue
-        if named and name not in (*_NAMES, "matrix_rows"):
-            del columns[name]
-            continue
-        _, levels = np.unique(values, return_inverse=True)
-        _, codes = np.unique(codes * (levels.max() + 1) + levels, return_inverse=True)
-    numbers, first = np.unique(codes, return_index=True)
-    return numbers, kept[first], codes
+        describing[name] = values
+        if not constant:
+            _, levels = np.unique(values[kept], return_inverse=True)
+            _, codes = np.unique(codes * (levels.max() + 1) + levels, return_inverse=True)
+    _, first = np.unique(codes, return_index=True)
+    return kept[first], codes, describing
+
+
+def _name_codes(table: MeasuredTable, kept: Ints) -> tuple[Ints, bool]:
+    """Return the number of the name of each kept row's kernel, and whether the table has names."""
+    name = next((name for name in _KERNELS if name in table.columns), "")
+    if not name:
+        return np.zeros(len(kept), dtype=np.int64), False
+    column = table.content[name].combine_chunks()
+    column = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    indices = column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return np.unique(indices[kept], return_inverse=True)[1], True
 
 
 def known_columns(columns: dict[str, Floats], rows: Ints) -> dict[str, Floats]:
@@ -356,16 +379,15 @@ def _known(name: str, values: Floats) -> Floats:
     return values if name == "matrix_rows" else np.where(values < 0, default, values)
 
 
-def _coded(columns: dict[str, Any], first: Ints) -> Floats:
-    """Return indicators of the values of each column, or the logarithm if a column has many."""
-    coded = [np.ones(len(first))]
-    for values in columns.values():
-        of_kernel = values[first]
-        levels = np.unique(of_kernel)
-        if len(levels) <= _MOST_LEVELS:
-            coded += [(of_kernel == level).astype(float) for level in levels[1:]]
+def _coded(columns: dict[str, Floats], texts: frozenset[str]) -> Floats:
+    """Return indicators of the values of each column, or the logarithm of a number with many values."""
+    coded = [np.ones(len(next(iter(columns.values()))))]
+    for name, values in columns.items():
+        levels = np.unique(values)
+        if name in texts or len(levels) <= _MOST_LEVELS:
+            coded += [(values == level).astype(float) for level in levels[1:]]
         else:
-            coded.append(np.log2(np.maximum(of_kernel, 1.0)))
+            coded.append(np.log2(np.maximum(values, 1.0)))
     return np.column_stack(coded)
 
 
