@@ -1,6 +1,7 @@
 """Kernel variants of GEMMs: tables of candidates, their fit, libraries, and invariants of the model."""
 
 import csv
+import json
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from profilers.devices import find_device
 from profilers.errors import InvalidInputError, NotFoundError
+from profilers.files import dataset_path
 from profilers.trace.arrays import Floats
 from replay.gemms import (
     Gemm,
@@ -271,6 +273,31 @@ def test_a_fit_is_written_and_read_and_its_library_keeps_the_best(tmp_path: Path
     (tmp_path / "odd.json").write_text(text.replace('"low": [', '"low": [0.0,'))
     with pytest.raises(InvalidInputError, match=r"effects: low is \(16,\); it must be \(15,\)"):
         read_variant_fit(tmp_path / "odd.json")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("variants", "lds_bytes"), None, r"fit.variants: .*lds_bytes"),
+        (("variants", "depth"), [16.0], "variants: columns differ in length"),
+        (("variants", "tile_q"), [16.0], "unknown key 'tile_q'"),
+        (("constants", "efficiency"), 0.0, r"Expected `float` > 0"),
+        (("constants", "store"), -1.0, r"Expected `float` >= 0"),
+        (("constants", "resident"), 0.5, r"Expected `float` >= 1"),
+        (("effects", "low"), [9.0] * 15, "effects: low is above high"),
+        (("effects", "shapes"), [], r"effects: shapes is \(0,\); it must be \(0, 6\)"),
+    ],
+)
+def test_a_file_that_is_no_fit_is_refused_with_the_place(
+    tmp_path: Path, path: tuple[str, str], value: object, message: str
+) -> None:
+    content = json.loads(dataset_path("fits").joinpath("gemm_variants_mi100_fp32.json").read_text())
+    content["fit"][path[0]] |= {path[1]: value}
+    if value is None:
+        del content["fit"][path[0]][path[1]]
+    (tmp_path / "fit.json").write_text(json.dumps(content))
+    with pytest.raises(InvalidInputError, match=rf"fit.json: not what .*{message}"):
+        read_variant_fit(tmp_path / "fit.json")
 
 
 def test_a_library_comes_from_the_device_else_its_architecture_else_a_prior() -> None:

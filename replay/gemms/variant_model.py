@@ -196,11 +196,24 @@ class _EffectsRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     components: tuple[tuple[float, ...], ...]
 
 
+class _VariantsRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The columns of `Variants` in a file; LDS of 0 is unknown."""
+
+    tile_m: tuple[float, ...]
+    tile_n: tuple[float, ...]
+    depth: tuple[float, ...]
+    global_split: tuple[float, ...]
+    local_split: tuple[float, ...]
+    threads: tuple[float, ...]
+    matrix_rows: tuple[float, ...]
+    lds_bytes: tuple[float, ...]
+
+
 class _FitRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The fit of a file: type, columns of `Variants` (LDS of 0 is unknown), constants and effects."""
+    """The fit of a file."""
 
     dtype: str
-    variants: dict[str, tuple[float, ...]]
+    variants: _VariantsRow
     constants: VariantConstants
     effects: _EffectsRow | None = None
 
@@ -210,7 +223,9 @@ def _fit_of(content: CalibrationFile[_FitRow]) -> VariantFit:
     fit = content.fit
     if len(content.devices) != 1 or fit.dtype not in DTYPES:
         raise ValueError(f"it is for {', '.join(content.devices) or 'no device'} and type {fit.dtype}")
-    columns = {name: np.array(values) for name, values in fit.variants.items()}
+    columns = {name: np.array(values) for name, values in msgspec.structs.asdict(fit.variants).items()}
+    if len({len(values) for values in columns.values()}) > 1:
+        raise ValueError("variants: columns differ in length")
     columns["lds_bytes"] = np.where(columns["lds_bytes"] > 0, columns["lds_bytes"], np.nan)
     variants = Variants.of(**columns, candidate=np.arange(len(columns["tile_m"])))
     effects = None
@@ -256,7 +271,7 @@ def write_variant_fit(path: Path, fit: VariantFit) -> None:
         effects = msgspec.convert(arrays, _EffectsRow)
     constants = msgspec.structs.asdict(fit.model.constants)
     rounded = VariantConstants(**{name: _rounded(np.array([value]))[0] for name, value in constants.items()})
-    row = _FitRow(fit.dtype, columns, rounded, effects)
+    row = _FitRow(fit.dtype, _VariantsRow(**columns), rounded, effects)
     _LAYOUT.write(path, row, devices=[fit.device.name], source=fit.source)
 
 

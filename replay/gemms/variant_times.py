@@ -9,7 +9,7 @@ of the cache, so that more units never make a kernel slower.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
@@ -36,6 +36,12 @@ _REACH: Final = 2.0
 N_FEATURES: Final = 15
 #: Numbers in the matrices that are solved at one time.
 _BATCH: Final = 2_000_000
+
+
+#: Constants that a file may have: above zero, zero or more, and one or more.
+_Positive = Annotated[float, msgspec.Meta(gt=0)]
+_FromZero = Annotated[float, msgspec.Meta(ge=0)]
+_FromOne = Annotated[float, msgspec.Meta(ge=1)]
 
 
 class VariantConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,21 +75,21 @@ class VariantConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         How sharply the slowest of computing, the L2 cache and memory rules.
     """
 
-    efficiency: float = 0.85
-    edge: float = 2.0
-    memory_efficiency: float = 0.85
-    cache_efficiency: float = 8.0
-    load: float = 0.0
-    step_cycles: float = 0.0
-    wave_cycles: float = 0.0
-    prologue_cycles: float = 0.0
-    store: float = 0.0
-    split_store: float = 0.0
-    floor_ns: float = 3000.0
-    launch_ns: float = 0.0
-    split_ns: float = 0.0
-    resident: float = 32.0
-    sharpness: float = 3.0
+    efficiency: _Positive = 0.85
+    edge: _FromZero = 2.0
+    memory_efficiency: _Positive = 0.85
+    cache_efficiency: _Positive = 8.0
+    load: _FromZero = 0.0
+    step_cycles: _FromZero = 0.0
+    wave_cycles: _FromZero = 0.0
+    prologue_cycles: _FromZero = 0.0
+    store: _FromZero = 0.0
+    split_store: _FromZero = 0.0
+    floor_ns: _FromZero = 3000.0
+    launch_ns: _FromZero = 0.0
+    split_ns: _FromZero = 0.0
+    resident: _FromOne = 32.0
+    sharpness: _Positive = 3.0
 
 
 @dataclass(frozen=True)
@@ -331,7 +337,7 @@ class VariantEffects:
         Raises
         ------
         ValueError
-            An array has another shape.
+            An array has another shape, or a range is upside down.
         """
         shapes, components = len(self.shapes), len(self.components)
         expected = {
@@ -341,6 +347,8 @@ class VariantEffects:
         for name, shape in expected.items():
             if getattr(self, name).shape != shape:
                 raise ValueError(f"effects: {name} is {getattr(self, name).shape}; it must be {shape}")
+        if (self.low > self.high).any():
+            raise ValueError("effects: low is above high")
 
     def log_factors(self, gemm: Gemm, grid: VariantGrid, candidate: Ints) -> Floats:
         """Return the logarithm of the factor of each variant.
