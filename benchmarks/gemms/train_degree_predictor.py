@@ -3,8 +3,9 @@
     python benchmarks/gemms/train_degree_predictor.py datasets/fits/gemm_degrees.json
 
 GEMMs are drawn from layers of transformers, attention heads, GNMT, recurrent cells, experts and LoRA adapters. Each
-runs in the engine at every degree, with its GO-kernels, on MI100. Scores go to stdout as CSV: families that were left
-out of the training, and other devices. Progress goes to stderr. Run it again when the model of kernel variants changes.
+runs in the engine at every degree, with its GO-kernels, on an MI100 and an A100. Scores go to stdout as CSV: families
+that were left out of the training, and other devices. Progress goes to stderr. Run it again when the model of kernel
+variants changes.
 """
 
 import csv
@@ -28,8 +29,11 @@ from replay.gemms import DEGREES, Gemm, go_kernels
 from replay.gemms.degrees import FEATURES, DegreePredictor, features_of
 
 SEED, MADE_BY = 1, "benchmarks/gemms/train_degree_predictor.py"
-#: Device that the predictor learns from, and others that it is scored on: GEMMs of a family, and types.
-TRAINED = ("MI100", 150, ("fp32", "fp16"))
+#: Devices that the predictor learns from, one of each vendor, and others that score it: GEMMs of a family, and types.
+TRAINED = (
+    ("MI100", 150, ("fp32", "fp16")),
+    ("A100-SXM4-80GB", 100, ("bf16", "tf32")),
+)
 OTHERS = (
     ("MI210", 50, ("fp32", "fp16")),
     ("MI50", 50, ("fp32", "fp16")),
@@ -184,7 +188,8 @@ def train(families: Mapping[str, Rows], errors: npt.ArrayLike = 0.0) -> DegreePr
     }  # fmt: skip
     return DegreePredictor(
         degrees=DEGREES, features=tuple(FEATURES), **{name: _rounded(value) for name, value in figures.items()},
-        made_by=MADE_BY, seed=SEED, gemms=int(every.sum()), device=TRAINED[0], tolerance=TOLERANCE,
+        made_by=MADE_BY, seed=SEED, gemms=int(every.sum()), device=", ".join(name for name, *_ in TRAINED),
+        tolerance=TOLERANCE,
     )  # fmt: skip
 
 
@@ -232,8 +237,12 @@ def write_table(rows: Sequence[Mapping[str, object]]) -> None:
 
 def main(path: Path) -> None:
     """Train, score, and write the predictor."""
-    name, count, dtypes = TRAINED
-    families, kernels = measure(find_device(name), draw(count, dtypes, SEED))
+    families, kernels = {}, []
+    trained = {}
+    for number, (name, count, dtypes) in enumerate(TRAINED):
+        trained[name], more = measure(find_device(name), draw(count, dtypes, SEED + 10 * number))
+        kernels += more
+        families = {key: families[key].joined(rows) if families else rows for key, rows in trained[name].items()}
     others = {}
     for other, number, types in OTHERS:
         others[other], more = measure(find_device(other), draw(number, types, SEED + 1))
@@ -242,12 +251,13 @@ def main(path: Path) -> None:
     errors = gain_errors([train(rest[left]) for left in families], list(families.values()))
     scores = [
         {"device": name, "family": f"{left} (left out)", **score(train(rest[left], errors), rows)}
-        for left, rows in families.items()
+        for name, of_device in trained.items()
+        for left, rows in of_device.items()
     ]
     predictor = train(families, errors)
-    for device, decisions in {name: families, **others}.items():
+    for device, decisions in {**trained, **others}.items():
         rows = next(iter(decisions.values())).joined(*list(decisions.values())[1:])
-        label = "all (trained)" if device == name else "all"
+        label = "all (trained)" if device in trained else "all"
         scores.append({"device": device, "family": label, **score(predictor, rows)})
     write_table(kernels)
     write_table(scores)

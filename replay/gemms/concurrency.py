@@ -43,6 +43,11 @@ _CU, _HBM, _L2 = (RESOURCES.index(name) for name in ("cu", "hbm", "l2"))
 TaskColumns: TypeAlias = dict[str, npt.NDArray[np.float64] | npt.NDArray[np.int64] | int]
 
 
+def serial_start(device: Device) -> float:
+    """Return the share of the time before a kernel's first workgroup in which the device starts no other kernel."""
+    return _SERIAL_START.get(device.vendor, _SERIAL_ELSEWHERE)
+
+
 @dataclass(frozen=True)
 class KernelTimes:
     """Kernels whose workgroups run in waves: columns of equal length n, one row a kernel.
@@ -233,7 +238,7 @@ class GemmDevice:
         footprint, hit_share = self._cache_use(gemm, variants, costs)
         return KernelTimes(
             floor_ns=floor,
-            serial=np.full(len(variants), _SERIAL_START.get(self.device.vendor, _SERIAL_ELSEWHERE)),
+            serial=np.full(len(variants), serial_start(self.device)),
             workgroups=costs.workgroups,
             units=np.full(len(variants), self.units),
             round_ns=full,

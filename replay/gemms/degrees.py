@@ -22,6 +22,7 @@ from profilers.files import dataset_path, key_first
 from profilers.trace.arrays import Floats, Ints
 from replay.costs.kernels.models import runs_as
 from replay.costs.products import cache_bytes
+from replay.gemms.concurrency import serial_start
 from replay.gemms.gemm import Gemm
 from replay.graph.operators import DTYPE_BYTES
 
@@ -86,6 +87,7 @@ FEATURES: Mapping[str, Callable[[_Sizes], Floats]] = MappingProxyType(
         "log_footprint": lambda s: np.log2(s.operand_bytes / cache_bytes(s.device)),
         "log_intensity": lambda s: np.log2(s.flops / s.operand_bytes / (s.flops_per_s / s.device.memory_bytes_per_s)),
         "log_time": lambda s: np.log2(s.flops / s.flops_per_s / _SHORT_S),
+        "serial_start": lambda s: np.full(len(s.m), serial_start(s.device)),
         "log_available": lambda s: np.log2(s.available),
     }
 )
@@ -131,7 +133,7 @@ class DegreePredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gemms : int
         Number of these GEMMs.
     device : str
-        Device that they ran on, in the engine.
+        Devices that they ran on, in the engine.
     tolerance : float
         Degrees whose time is within this share of the fastest are as good as the fastest; the smallest was learnt.
     """
