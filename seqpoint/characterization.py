@@ -22,10 +22,10 @@ from profilers.trace.columns import combinations
 from profilers.trace.steps import step_times
 from profilers.trace.trace import Trace
 from replay.costs.kernels.models import runs_as
+from seqpoint.communication import CollectiveRow, LaunchQueue, collective_rows, launch_queues
 from seqpoint.graphs import given_hardware
 from seqpoint.kernel_facts import KERNEL_PHASES, KernelFacts, kernel_facts
 from seqpoint.notebook import DataFrame, Table, as_html, data_frame, table_of
-from seqpoint.traffic import CollectiveRow, LaunchQueue, collective_rows, launch_queues
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
@@ -441,21 +441,24 @@ class Characterization:
         """
         unknown = {"phase": not (self.facts.phase < len(KERNEL_PHASES) - 1).any(), "module": not self.facts.modules}
         tables = [self._text(each, top) for each in by if by != SHOWN or not unknown.get(each)]
-        if self.collectives:
-            columns = {
-                "kind~": "{kind}", "size": "{size}", "ranks": "{ranks}", "calls": "{calls}", "time": "{time_ns:time}",
-                "median": "{median_ns:time}", "waiting %": "{waiting_share:.0%}", "skew": "{skew_ns:time}",
-                "bus GB/s": "{gb_per_s:.4g}",
-            }  # fmt: skip
-            tables.append(table_of("Collectives by kind and size", columns, self.collectives[:top]))
-        if self.launches:
-            columns = {
-                "rank": "{rank}", "device": "{device}", "launches": "{launches}", "delay": "{delay_ns:time}",
-                "queue": "{queue:.1f}", "longest queue": "{longest_queue}", "starts idle %": "{idle_share:.0%}",
-                "idle %": "{gap_share:.1%}",
-            }  # fmt: skip
-            tables.append(table_of("Launches and queues, whole recording", columns, self.launches))
+        tables += [self._collectives_text(top), self._launches_text()]
         return tuple(table for table in tables if table.rows)
+
+    def _collectives_text(self, top: int) -> Table:
+        columns = {
+            "kind~": "{kind}", "size": "{size}", "ranks": "{ranks}", "calls": "{calls}", "time": "{time_ns:time}",
+            "median": "{median_ns:time}", "waiting %": "{waiting_share:.0%}", "skew": "{skew_ns:time}",
+            "bus GB/s": "{gb_per_s:.4g}",
+        }  # fmt: skip
+        return table_of("Collectives by kind and size", columns, self.collectives[:top])
+
+    def _launches_text(self) -> Table:
+        columns = {
+            "rank": "{rank}", "device": "{device}", "launches": "{launches}", "delay": "{delay_ns:time}",
+            "queue": "{queue:.1f}", "longest queue": "{longest_queue}", "starts idle %": "{idle_share:.0%}",
+            "idle %": "{gap_share:.1%}",
+        }  # fmt: skip
+        return table_of("Launches and queues, whole recording", columns, self.launches)
 
     def _text(self, by: str, top: int) -> Table:
         rows = self.rows(by)

@@ -1,12 +1,21 @@
-"""Communication as tables: of devices, and what a what-if does to collectives; the same words in every command."""
+"""Communication as tables: of devices, collectives, launches, and what a what-if does to collectives.
+
+The same words in every command.
+"""
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import reduce
 from operator import add
+from typing import Any, Final
 
-from profilers.trace.activity import COMMUNICATION_KEYS, DeviceTimes
+import numpy as np
+
+from profilers.trace.activity import COMMUNICATION_KEYS, DeviceTimes, last_arrivals, times_of_recording
+from profilers.trace.arrays import MISSING, Ints, ends, integers, strings
+from profilers.trace.columns import combinations, lookup
 from profilers.trace.trace import Trace
 from replay.what_ifs import CollectiveEffect
 from seqpoint.notebook import Table
@@ -20,6 +29,17 @@ _LEGEND = (
 )
 #: Keys whose figure is a lower, or an upper, bound while the last rank of some collectives is unknown.
 _AT_LEAST, _AT_MOST = ("waiting_ns", "exposed_waiting_ns"), ("transfer_ns", "exposed_transfer_ns")
+#: Bytes over the bus for a byte of the buffer, with n ranks (nccl-tests, doc/PERFORMANCE.md).
+_BUS: Final[Mapping[str, Callable[[int], float]]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
+    "broadcast": lambda n: 1.0,
+    "reduce": lambda n: 1.0,
+    "send_recv": lambda n: 1.0,
+}
+_UNITS: Final = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
 
 
 def device_text(device: int | None) -> str:
@@ -129,3 +149,190 @@ def _kernels(effects: Sequence[CollectiveEffect]) -> str:
 
 
 _EFFECTS = "Before and after: from the begin of the first of kernel and collective to the end of both, one iteration."
+
+
+@dataclass(frozen=True)
+class CollectiveRow:
+    """Collectives of one kind, size and number of ranks; times in ns.
+
+    Parameters
+    ----------
+    kind : str
+        Kind, such as ``"all_reduce"``.
+    bytes : int, optional
+        Size of the buffer; None if unknown.
+    ranks : int, optional
+        Ranks of the group; None if unknown.
+    calls : int
+        Number of calls, one for each rank.
+    time_ns : int
+        Sum of their durations.
+    median_ns : float
+        Median duration.
+    transfer_ns : float, optional
+        Median time from the start of the last rank; None if no last rank is known.
+    waiting_share : float, optional
+        Share of the time in which the rank waits for the last one; None if no last rank is known.
+    skew_ns : float, optional
+        Median over collectives of the time from the start of the first rank to that of the last; None if unknown.
+    """
+
+    kind: str
+    bytes: int | None
+    ranks: int | None
+    calls: int
+    time_ns: int
+    median_ns: float
+    transfer_ns: float | None
+    waiting_share: float | None
+    skew_ns: float | None
+
+    @property
+    def bus_bytes_per_s(self) -> float | None:
+        """Bytes over the bus a second of transfer, or of the median time if waiting is unknown; None if unknown."""
+        if not self.bytes or not self.ranks or self.kind not in _BUS:
+            return None
+        time = self.median_ns if self.transfer_ns is None else self.transfer_ns
+        return 1e9 * self.bytes * _BUS[self.kind](self.ranks) / time if time else None
+
+    @property
+    def gb_per_s(self) -> float | None:
+        """The same in GB/s."""
+        return None if self.bus_bytes_per_s is None else self.bus_bytes_per_s / 1e9
+
+    @property
+    def size(self) -> str:
+        """Size of the buffer as text; a dash if unknown."""
+        if self.bytes is None:
+            return "-"
+        name, unit = next((name, unit) for name, unit in _UNITS if self.bytes >= unit or unit == 1.0)
+        return f"{self.bytes / unit:.4g} {name}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as JSON with stable keys."""
+        return asdict(self) | {"bus_bytes_per_s": self.bus_bytes_per_s}
+
+
+@dataclass(frozen=True)
+class LaunchQueue:
+    """Launches of the kernels of a device, and its queue; times in ns.
+
+    Parameters
+    ----------
+    rank : int
+        Rank of the device.
+    device : int
+        Number of the device; -1 if unknown.
+    launches : int
+        Number of kernels whose launch is recorded.
+    delay_ns : float
+        Median time from a launch to the start of its kernel.
+    queue : float
+        Median number of launched kernels that had not started at a launch.
+    longest_queue : int
+        Largest such number.
+    idle_share : float
+        Share of launches that found neither a kernel in the queue nor one on the device.
+    gap_share : float
+        Share of the time from the first to the last work in which the device has none.
+    """
+
+    rank: int
+    device: int
+    launches: int
+    delay_ns: float
+    queue: float
+    longest_queue: int
+    idle_share: float
+    gap_share: float
+
+
+def collective_rows(trace: Trace) -> tuple[CollectiveRow, ...]:
+    """Return the collectives of a trace by kind, size and number of ranks, most time first."""
+    table = trace.collectives
+    if not table.num_rows:
+        return ()
+    kinds, kind = np.unique(strings(table, "collective").astype(str), return_inverse=True)
+    size, ranks, match = (integers(table, name) for name in ("bytes", "group_size", "match_id"))
+    start, arrived = integers(table, "start_ns"), last_arrivals(trace)
+    time = np.maximum(ends(table) - start, 0)
+    known = arrived != MISSING
+    waiting = np.where(known, np.clip(arrived - start, 0, time), 0)
+    skew = _skews(np.where(known, match, MISSING), start)
+    rows = []
+    for mine in _groups(np.stack([kind, size, ranks])):
+        matched = mine[known[mine]]
+        apart = skew[matched][skew[matched] != MISSING]
+        rows.append(
+            CollectiveRow(
+                kind=str(kinds[kind[mine[0]]]),
+                bytes=_known(size[mine[0]]),
+                ranks=_known(ranks[mine[0]]),
+                calls=len(mine),
+                time_ns=int(time[mine].sum()),
+                median_ns=float(np.median(time[mine])),
+                transfer_ns=float(np.median((time - waiting)[matched])) if len(matched) else None,
+                waiting_share=float(waiting[matched].sum() / max(time[matched].sum(), 1)) if len(matched) else None,
+                skew_ns=float(np.median(apart)) if len(apart) else None,
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.kind, row.bytes or 0)))
+
+
+def _known(value: int) -> int | None:
+    return None if value == MISSING else int(value)
+
+
+def _groups(keys: Ints) -> Iterator[Ints]:
+    """Yield the rows of each combination of keys."""
+    codes, _ = combinations(keys)
+    order = np.argsort(codes, kind="stable")
+    yield from np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+
+
+def _skews(match: Ints, start: Ints) -> Ints:
+    """Return for one row of each matched collective the time from its first to its last start; else `MISSING`."""
+    result = np.full(len(match), MISSING)
+    rows = np.flatnonzero(match != MISSING)
+    _, first, group = np.unique(match[rows], return_index=True, return_inverse=True)
+    early, late = np.full(len(first), np.iinfo(np.int64).max), np.full(len(first), np.iinfo(np.int64).min)
+    np.minimum.at(early, group, start[rows])
+    np.maximum.at(late, group, start[rows])
+    result[rows[first]] = late - early
+    return result
+
+
+def launch_queues(trace: Trace) -> tuple[LaunchQueue, ...]:
+    """Return the launches and the queue of each device with recorded launches, by (rank, device)."""
+    kernels = trace.kernels
+    launched = lookup(
+        integers(trace.launches, "id"), integers(trace.launches, "start_ns"), integers(kernels, "launch_id")
+    )
+    start, end = integers(kernels, "start_ns"), ends(kernels)
+    rank, device = integers(kernels, "rank"), integers(kernels, "device")
+    gaps = {
+        (each.rank, -1 if each.device is None else each.device): 1 - each.times.busy_ns / max(each.span_ns, 1)
+        for each in times_of_recording(trace)
+    }
+    known = np.flatnonzero((launched != MISSING) & (start != MISSING))
+    rows = []
+    for group in _groups(np.stack([rank[known], device[known]])) if len(known) else ():
+        mine = known[group]
+        at = np.sort(launched[mine])
+        before = np.searchsorted(at, at, side="left")
+        started = np.searchsorted(np.sort(start[mine]), at, side="left")
+        ended = np.searchsorted(np.sort(end[mine]), at, side="left")
+        queue = np.maximum(before - started, 0)
+        key = int(rank[mine[0]]), -1 if device[mine[0]] == MISSING else int(device[mine[0]])
+        rows.append(
+            LaunchQueue(
+                *key,
+                launches=len(mine),
+                delay_ns=float(np.median(start[mine] - launched[mine])),
+                queue=float(np.median(queue)),
+                longest_queue=int(queue.max()),
+                idle_share=float((before <= ended).mean()),
+                gap_share=float(gaps.get(key, np.nan)),
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: (row.rank, row.device)))

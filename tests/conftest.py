@@ -8,7 +8,7 @@ import pytest
 from commands import Result, Run
 from hypothesis import HealthCheck, settings
 
-from seqpoint.columns import sentences
+from seqpoint.notebook import sentences
 
 # Every run of the suite draws the same examples. Look for new ones with `pytest --hypothesis-profile thorough`.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
@@ -32,7 +32,7 @@ def explained_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     def explained(title: str, names: Sequence[str]) -> dict[str, str]:
         found = sentences(title, names)
         missing = [name for name in names if name not in found]
-        assert not missing, f"table {title!r}: write a sentence on {missing} in seqpoint/columns.py, for --explain"
+        assert not missing, f"table {title!r}: write a sentence on {missing} in datasets/columns.toml, for --explain"
         return found
 
     monkeypatch.setattr("seqpoint.cli.output.sentences", explained)

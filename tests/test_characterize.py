@@ -17,9 +17,9 @@ from profilers.ingest.pipeline import collect
 from replay.costs.operators import Call, operator_of
 from seqpoint.characterization import BOUNDS, BY, characterize_trace, shapes_text
 from seqpoint.cli import cli
+from seqpoint.communication import collective_rows, launch_queues
 from seqpoint.kernel_facts import KERNEL_PHASES, _innermost, kernel_facts
 from seqpoint.plots.characterization import squarified
-from seqpoint.traffic import collective_rows, launch_queues
 
 DATA = Path(__file__).parents[2] / "shared/data/traces/kineto"
 A100 = [{"id": 0, "name": "NVIDIA A100-SXM4-80GB", "totalGlobalMem": 1, "numSms": 108}]

@@ -14,7 +14,7 @@ from traces import transformer, write_trace
 
 import seqpoint as sp
 from profilers.trace import save_trace
-from seqpoint.columns import all_sentences, sentences
+from seqpoint.notebook import all_sentences, sentences
 
 ROOT = Path(__file__).parents[1]
 
@@ -72,7 +72,7 @@ def test_json_has_no_tables_to_explain(run: Run, job: Path) -> None:
 def test_the_fixture_fails_on_a_column_without_a_sentence() -> None:
     from seqpoint.cli.output import print_table
 
-    with pytest.raises(AssertionError, match=r"write a sentence on \['flavour'\] in seqpoint/columns.py"):
+    with pytest.raises(AssertionError, match=r"write a sentence on \['flavour'\] in datasets/columns.toml"):
         print_table("Events", ("kind~", "flavour"), [])
 
 
@@ -147,4 +147,4 @@ def test_each_column_that_the_source_names_is_explained() -> None:
         for name in (" ".join(text.removesuffix("~").split()) for text in columns)
         if "x" not in name.split() and not sentences(title, [name]) and not (title == "*" and name in somewhere)
     ]
-    assert missing == [], "write a sentence on each in seqpoint/columns.py, for --explain"
+    assert missing == [], "write a sentence on each in datasets/columns.toml, for --explain"

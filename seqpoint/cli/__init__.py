@@ -24,7 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("traces:export_command", "Write a trace for Perfetto, or as Chakra execution traces."),
     "describe": ("describe:command", "Show devices, steps, kernels by class, overlap and data quality."),
     "characterize": (
-        "characterize:command",
+        "characterize:characterize_command",
         "Show where the time goes: operators, shapes, modules, phases.",
     ),
     "iterations": ("select:iterations_command", "List the iterations with their lengths and statistics."),
@@ -33,7 +33,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "estimate": ("select:estimate_command", "Estimate a run's total from a selection made on another run."),
     "replay": ("replay:command", "Replay iterations unchanged, and compare with what was measured."),
     "analyze": ("analyze:command", "Show the critical path, overlap and idle time of a step."),
-    "gemms": ("gemms:command", "List the GEMMs of a trace: efficiency, waves, tail, and why they are slow."),
+    "gemms": (
+        "characterize:gemms_command",
+        "List the GEMMs of a trace: efficiency, waves, tail, why they are slow.",
+    ),
     "project": ("project:project_command", "Project the speed-up of what-ifs, with intervals."),
     "what-ifs": ("project:what_ifs_command", "List the what-ifs, or describe one."),
     "synthesize": ("synthesize:command", "Predict a training job without running it, and write its trace."),

@@ -21,8 +21,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from seqpoint.columns import sentences
-from seqpoint.notebook import Table
+from seqpoint.notebook import Table, sentences
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
