@@ -155,13 +155,13 @@ class _Planner:
         for key, each in alike.items():
             plans = [self._plan(each[0], number, durations) for number in degrees[key]]
             best[key] = _fastest(plans) if len(plans) > 1 else plans[0]
-        return [_moved_to(group, best[key], self.graph) for key, group in zip(keys, groups, strict=True)]
+        return [_plan_of(group, best[key], self.graph) for key, group in zip(keys, groups, strict=True)]
 
     def _key(self, group: Group) -> object:
         """Return what groups with the same plan have in common."""
         tasks, gemms = self.graph.tasks, set(group.gemms)
         runs = [[row for row in run if row in gemms] for run in group.runs]
-        columns = (tasks.operator, tasks.dtype, tasks.workgroups)
+        columns = (tasks.operator, tasks.dtype, tasks.workgroups, tasks.name)
         return group.evidence == STREAMS, tuple(
             tuple(tuple(column[run].tolist()) for column in columns) for run in runs
         )
@@ -257,10 +257,8 @@ def _fastest(plans: Sequence[GroupPlan]) -> GroupPlan:
     return best if best.time_ns <= (1 - MIN_GAIN) * plans[0].time_ns else plans[0]
 
 
-def _moved_to(group: Group, plan: GroupPlan, graph: KernelGraph) -> GroupPlan:
-    """Return the plan for another group of the same kernels, whose durations may differ."""
-    if group is plan.group:
-        return plan
+def _plan_of(group: Group, plan: GroupPlan, graph: KernelGraph) -> GroupPlan:
+    """Return the plan for a group of the same kernels, whose durations may differ."""
     duration = graph.tasks.duration_ns
     sets = [replace(each, rows=rows) for each, rows in zip(plan.sets, _sets(group, plan.degree), strict=True)]
     sequential = float(duration[list(group.gemms)].sum())
