@@ -53,6 +53,8 @@ _NONE: Final = {
     "shape": "(no operator)",
     "module": "(no module)",
 }
+#: Parts of names of kernels that tell them not apart.
+_COMMON: Final = re.compile(r"^void |\b(?:at::native::|std::)|\(anonymous namespace\)::")
 #: Most characters of a name or of shapes in text.
 _TEXT_LENGTH: Final = 44
 
@@ -439,10 +441,23 @@ class Characterization:
         top : int
             Most rows of each.
         """
-        unknown = {"phase": not (self.facts.phase < len(KERNEL_PHASES) - 1).any(), "module": not self.facts.modules}
-        tables = [self._text(each, top) for each in by if by != SHOWN or not unknown.get(each)]
+        if by == SHOWN:
+            by = self._told()
+        tables = [self._text(each, top) for each in by]
         tables += [self._collectives_text(top), self._launches_text()]
         return tuple(table for table in tables if table.rows)
+
+    def _told(self) -> tuple[str, ...]:
+        """Return the tables to show: those that the trace tells, and kernels by name if it tells no operator."""
+        facts = self.facts
+        told = {
+            "phase": (facts.phase < len(KERNEL_PHASES) - 1).any(),
+            "module": bool(facts.modules),
+            "operator": (facts.operator >= 0).any(),
+            "shape": any(facts.shapes),
+        }
+        shown = tuple(each for each in SHOWN if told.get(each, True))
+        return shown if told["operator"] else (*shown, "kernel")
 
     def _collectives_text(self, top: int) -> Table:
         columns = {
@@ -537,7 +552,7 @@ def _cells(row: WorkRow) -> dict[str, Any]:
     """Return the cells of a row of text."""
     return {
         "row": row,
-        "name": _cut(row.name),
+        "name": _cut(_COMMON.sub("", row.name)),
         "shapes": _cut(shapes_text(row.shapes)),
         "tflops": None if row.flops_per_s is None else row.flops_per_s / 1e12,
         "gb": None if row.bytes_per_s is None else row.bytes_per_s / 1e9,

@@ -134,6 +134,7 @@ def test_what_cannot_be_told_is_said(tmp_path: Path) -> None:
     nameless = sp.characterize(saved(tmp_path, [launch(10, 1), kernel("k", 30, 5, 1)], deviceProperties=[]))
     notes = " ".join(nameless.notes())
     assert "add --device NAME" in notes and "record_shapes=True" in notes and "names no module" in notes
+    assert [table.title.split()[0] for table in nameless.tables()] == ["Classes", "Kernels", "Launches"]
     with pytest.raises(InvalidInputError, match="name the device"):
         nameless.plot()
     with pytest.raises(InvalidInputError, match="one of operator"):
