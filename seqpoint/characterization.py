@@ -22,10 +22,10 @@ from profilers.trace.columns import combinations
 from profilers.trace.steps import step_times
 from profilers.trace.trace import Trace
 from replay.costs.kernels.models import runs_as
+from replay.graph.graph import given_hardware
 from seqpoint.communication import CollectiveRow, LaunchQueue, collective_rows, launch_queues
-from seqpoint.graphs import given_hardware
 from seqpoint.kernel_facts import KERNEL_PHASES, KernelFacts, kernel_facts
-from seqpoint.notebook import DataFrame, Table, as_html, data_frame, table_of
+from seqpoint.notebook import TOP, DataFrame, Table, as_html, data_frame, table_of
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 
 #: What a table can have rows of.
 BY: Final = ("operator", "shape", "kernel", "class", "phase", "module")
-#: Tables that the command prints, and most rows of each; the JSON has all.
+#: Tables that the command prints.
 SHOWN: Final = ("phase", "class", "module", "operator", "shape")
-TOP: Final = 15
 #: Classes of kernels whose FLOP count for model FLOP utilisation.
 _MATRIX: Final = ("gemm", "convolution", "attention", "rnn")
 #: Least share of the time of such kernels with known FLOP, for a figure of all.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
 from operator import add
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -17,9 +17,11 @@ from profilers.trace.activity import COMMUNICATION_KEYS, DeviceTimes, last_arriv
 from profilers.trace.arrays import MISSING, Ints, ends, integers, strings
 from profilers.trace.columns import combinations, lookup
 from profilers.trace.trace import Trace
-from replay.what_ifs import CollectiveEffect
 from seqpoint.notebook import Table
 from seqpoint.units import duration
+
+if TYPE_CHECKING:
+    from replay.what_ifs import CollectiveEffect
 
 #: Rank, number (None if the trace does not number it) and times of a device.
 DeviceRow = tuple[int, int | None, DeviceTimes]
@@ -115,7 +117,7 @@ def communication_notes(rows: Sequence[DeviceRow], trace: Trace) -> tuple[str, .
 _LONGEST_NAME = 40
 
 
-def effect_tables(effects: Sequence[CollectiveEffect]) -> list[Table]:
+def effect_tables(effects: "Sequence[CollectiveEffect]") -> list[Table]:
     """Return what what-ifs do to collectives, and why nothing to others, as text; alike collectives share a row.
 
     Parameters
@@ -142,7 +144,7 @@ def effect_tables(effects: Sequence[CollectiveEffect]) -> list[Table]:
     return [table for table in tables if table.rows]
 
 
-def _kernels(effects: Sequence[CollectiveEffect]) -> str:
+def _kernels(effects: "Sequence[CollectiveEffect]") -> str:
     """Return the most frequent kernel of alike collectives, and how many others there are."""
     (name, _), *others = Counter(effect.kernel[:_LONGEST_NAME] for effect in effects).most_common()
     return f"{name or '-'}{f' and {len(others)} others' if others else ''}"

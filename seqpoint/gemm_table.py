@@ -14,16 +14,14 @@ from profilers.errors import InvalidInputError
 from profilers.trace.trace import Trace
 from replay.costs.shipped import load_parameters
 from replay.gemms.tiles import Grid, tile_end
-from replay.graph.graph import Hardware, hardware_of
+from replay.graph.graph import Hardware, given_hardware, hardware_of
 from seqpoint.gemm_groups import StepGroups, suggest_groups
 from seqpoint.gemm_launches import GemmLaunches, gemm_launches
 from seqpoint.gemm_rows import ROUNDS, GemmKernel, GemmRow, gemm_row, kernel_row
-from seqpoint.graphs import given_hardware
-from seqpoint.notebook import DataFrame, Table, as_html, data_frame, table_of
+from seqpoint.notebook import TOP, DataFrame, Table, as_html, data_frame, table_of
 from seqpoint.units import duration
 
-#: Rows of a table as text by default, and kinds of neighbours in it; the JSON has all.
-TOP = 20
+#: Kinds of neighbours in a table of text; the JSON has all.
 _MAX_PARTNERS = 2
 #: Most characters of names of kernels and operators in it.
 _NAME_LENGTH, _UNKNOWN_LENGTH, _OPERATOR_LENGTH = 48, 40, 28

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
 from profilers.trace.steps import StepTimes, job_steps, step_times, step_window
@@ -25,7 +24,7 @@ from replay.engine.steady import SteadyState
 from replay.engine.timeline import Timeline, replay
 from replay.from_trace import build_graph, index_trace
 from replay.graph.choice import TaskChoice
-from replay.graph.graph import RECORDED_EDGES, EdgeKind, Hardware, KernelGraph, hardware_named
+from replay.graph.graph import RECORDED_EDGES, EdgeKind, KernelGraph, given_hardware
 from replay.projection.projection import StepWindow
 from replay.projection.rows import NOTHING_CHANGES, joined_notes
 from replay.what_ifs import WhatIf, check_choices
@@ -59,27 +58,6 @@ def all_iterations(trace: Trace) -> list[int]:
     if not numbers:
         raise InvalidInputError(_NO_ITERATION)
     return numbers
-
-
-def given_hardware(device: str | None) -> Hardware | None:
-    """Return the hardware of the device that a user names.
-
-    Parameters
-    ----------
-    device : str or None
-        Name of a device of the catalogue, or None.
-
-    Returns
-    -------
-    Hardware or None
-        None if no device is named.
-
-    Raises
-    ------
-    NotFoundError
-        The device is unknown.
-    """
-    return None if device is None else hardware_named(find_device(device), "user")
 
 
 def step_windows(

@@ -11,7 +11,7 @@ from functools import cache
 from html import escape
 from string import Formatter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -24,6 +24,8 @@ else:
     DataFrame = Any  # pandas takes a quarter of a second to load
 
 
+#: Rows of a table as text by default; the JSON has all.
+TOP: Final = 20
 #: Rows of a table that a notebook shows; `.table()` has all of them.
 _SHOWN_ROWS = 25
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 import numpy as np
-from scipy.optimize import least_squares
+import scipy
 
 from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
@@ -157,7 +157,7 @@ def _fit_constants(rows: _Rows, sample: Ints, device: Device) -> VariantConstant
         return np.concatenate([weights * (predicted - log_ns), np.sqrt(_PRIOR) * 0.2 * (logs - starts) / spreads])
 
     options = {"loss": "soft_l1", "f_scale": 0.2, "max_nfev": 40}
-    fits = [(least_squares(misses, starts, args=(count,), **options), count) for count in _RESIDENT]
+    fits = [(scipy.optimize.least_squares(misses, starts, args=(count,), **options), count) for count in _RESIDENT]
     best, resident = min(fits, key=lambda fit: float(fit[0].cost))
     fitted = {name: float(value) for name, value in zip(_STARTS, np.exp(best.x), strict=True)}
     floor = min(fitted["floor_ns"], _FLOOR_NS)

@@ -790,6 +790,27 @@ def hardware_of(trace: Trace) -> Hardware:
     return replace(hardware, compute_units=units)
 
 
+def given_hardware(device: str | None) -> Hardware | None:
+    """Return the hardware of the device that a user names.
+
+    Parameters
+    ----------
+    device : str or None
+        Name of a device of the catalogue, or None.
+
+    Returns
+    -------
+    Hardware or None
+        None if no device is named.
+
+    Raises
+    ------
+    NotFoundError
+        The device is unknown.
+    """
+    return None if device is None else hardware_named(find_device(device), "user")
+
+
 def hardware_named(device: Device, known_by: str) -> Hardware:
     """Return a device of the catalogue as the hardware of a graph."""
     engines = device.figures.get("copy_engines")

@@ -1,22 +1,27 @@
 """The commands `characterize` and `gemms`: where the time of a trace goes, printed as tables."""
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from seqpoint import front_door
-from seqpoint.characterization import BY, SHOWN, TOP, Characterization
 from seqpoint.cli.options import hardware_option, load, output_options, trace_argument
 from seqpoint.cli.output import message, print_lines, print_result, print_tables
-from seqpoint.gemm_table import TOP as GEMMS_TOP
-from seqpoint.gemm_table import TraceGemms
+from seqpoint.notebook import TOP
+
+if TYPE_CHECKING:
+    from seqpoint.characterization import Characterization
+    from seqpoint.gemm_table import TraceGemms
+
+#: What a table of `characterize` can have rows of.
+_BY = ("operator", "shape", "kernel", "class", "phase", "module")
 
 
 @click.command("characterize")
 @trace_argument
 @click.option(
-    "--by", multiple=True, type=click.Choice(BY), help="Table to print; may be repeated.  [default: all but kernel]"
+    "--by", multiple=True, type=click.Choice(_BY), help="Table to print; may be repeated.  [default: all but kernel]"
 )
 @click.option(
     "--top", type=click.IntRange(1), default=TOP, show_default=True, help="Most rows of a table; --json has all."
@@ -67,21 +72,21 @@ def characterize_command(
         result.plot(chart).save(plot)
         message(f"wrote {plot}")
     if table:
-        result.save(table, (by or SHOWN[-2:])[0])
+        result.save(table, by[0] if by else "operator")
         message(f"wrote {table}")
-    print_result(result, json_, partial(_show_characterization, by=by or SHOWN, top=top))
+    print_result(result, json_, partial(_show_characterization, by=by, top=top))
 
 
-def _show_characterization(result: Characterization, by: tuple[str, ...], top: int) -> None:
+def _show_characterization(result: "Characterization", by: tuple[str, ...], top: int) -> None:
     print_lines(*result.summary())
-    print_tables(result.tables(by, top))
+    print_tables(result.tables(by, top) if by else result.tables(top=top))
     print_lines(*(f"note: {note}" for note in result.notes()))
 
 
 @click.command("gemms")
 @trace_argument
 @click.option(
-    "--top", type=click.IntRange(1), default=GEMMS_TOP, show_default=True, help="Most rows of a table; --json has all."
+    "--top", type=click.IntRange(1), default=TOP, show_default=True, help="Most rows of a table; --json has all."
 )
 @click.option("--iteration", "-i", type=int, help="Iteration to search for groups.  [default: that of median time]")
 @click.option("--plot", metavar="FILE.html", type=click.Path(), help="Write the chart of efficiency against waves.")
@@ -115,7 +120,7 @@ def gemms_command(
     print_result(result, json_, partial(_show_gemms, top=top))
 
 
-def _show_gemms(result: TraceGemms, top: int) -> None:
+def _show_gemms(result: "TraceGemms", top: int) -> None:
     print_lines(*result.summary())
     print_tables(result.tables(top))
     print_lines(*(f"note: {note}" for note in result.notes()))
