@@ -59,6 +59,7 @@ def open(  # noqa: A001 - the verb of the front door, as in `xarray.open_dataset
     classes: str | PathLike[str] | None = None,
     counters: Paths = (),
     execution_traces: Paths = (),
+    captures: Paths = (),
     limit_bytes: int | None = None,
     progress: Progress | None = None,
 ) -> "Trace":
@@ -79,6 +80,9 @@ def open(  # noqa: A001 - the verb of the front door, as in `xarray.open_dataset
         Files of Nsight Compute or rocprof-compute, whose counters are joined to the kernels.
     execution_traces : str, path or sequence of them, optional
         Chakra execution traces of the same ranks, whose nodes are joined to the operators.
+    captures : str, path or sequence of them, optional
+        Traces of the same job while its graphs are captured, or without graphs. The kernels of CUDA or HIP graphs get
+        their operators and shapes.
     limit_bytes : int, optional
         Size that a packed file may unpack to; 8 GB by default.
     progress : callable, optional
@@ -100,12 +104,12 @@ def open(  # noqa: A001 - the verb of the front door, as in `xarray.open_dataset
     from profilers.trace.store import is_trace, load_trace
 
     files = _expanded(paths)
-    is_plain = iterations == "auto" and not (length or classes or counters or execution_traces)
+    is_plain = iterations == "auto" and not (length or classes or counters or execution_traces or captures)
     if is_plain and len(files) == 1 and is_trace(files[0]):
         return load_trace(files[0])
     from profilers.ingest.pipeline import collect, open_trace
 
-    options = _ingest_options(iterations, length, counters, execution_traces, limit_bytes, progress)
+    options = _ingest_options(iterations, length, (counters, execution_traces, captures), limit_bytes, progress)
     options = _with_classes(options, classes)
     return open_trace(files[0], options) if len(files) == 1 else collect(files, options)
 
@@ -119,6 +123,7 @@ def ingest(
     classes: str | PathLike[str] | None = None,
     counters: Paths = (),
     execution_traces: Paths = (),
+    captures: Paths = (),
     limit_bytes: int | None = None,
     progress: Progress | None = None,
 ) -> "Summary":
@@ -130,7 +135,7 @@ def ingest(
         Files, folders, or patterns such as ``"rank*.json.gz"``.
     output : str or path
         Folder to write; its name ends in ``.trace``.
-    iterations, length, classes, counters, execution_traces, limit_bytes, progress
+    iterations, length, classes, counters, execution_traces, captures, limit_bytes, progress
         As `open` takes them.
 
     Raises
@@ -140,7 +145,7 @@ def ingest(
     """
     from profilers.ingest.pipeline import ingest as run
 
-    options = _ingest_options(iterations, length, counters, execution_traces, limit_bytes, progress)
+    options = _ingest_options(iterations, length, (counters, execution_traces, captures), limit_bytes, progress)
     return run(_expanded(paths), output, _with_classes(options, classes))
 
 
@@ -154,16 +159,17 @@ def _with_classes(options: "IngestOptions", classes: str | PathLike[str] | None)
 def _ingest_options(
     iterations: str,
     length: str | None,
-    counters: Paths,
-    execution_traces: Paths,
+    joined: tuple[Paths, Paths, Paths],
     limit_bytes: int | None,
     progress: Progress | None,
 ) -> "IngestOptions":
     """Return how files become a trace, from the arguments of `open`."""
     from profilers.ingest.pipeline import IngestOptions
 
-    joined = [tuple(_expanded(paths)) if paths else () for paths in (counters, execution_traces)]
-    options = IngestOptions(iterations, length, progress, counters=joined[0], execution_traces=joined[1])
+    files = [tuple(_expanded(paths)) if paths else () for paths in joined]
+    options = IngestOptions(
+        iterations, length, progress, counters=files[0], execution_traces=files[1], captures=files[2]
+    )
     return options if limit_bytes is None else replace(options, limit_bytes=limit_bytes)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profilers.ingest.capture import captured_module
 from profilers.trace.arrays import MISSING, Bools, Floats, Ints, encode_text, integers
 from profilers.trace.columns import lookup
 from profilers.trace.trace import Trace
@@ -127,7 +128,8 @@ def kernel_facts(trace: Trace, hardware: Hardware | None = None) -> KernelFacts:
     flops, moved = _work_of_calls(number, columns["op"], duration, operators)
     classes, class_of_name = np.unique(work.classes.astype(str), return_inverse=True)
     phase = np.where(columns["phase"] < 0, len(KERNEL_PHASES) - 1, columns["phase"])
-    module, modules = _modules(trace, columns["launch_id"], columns["op"])
+    around = _modules(trace, columns["launch_id"], columns["op"])
+    module, modules = _with_captured_modules(trace, columns["op"], *around)
     shape, shapes = _shapes(trace, columns["op"])
     return KernelFacts(
         event=columns["id"],
@@ -207,6 +209,18 @@ def _modules(trace: Trace, launches: Ints, calls: Ints) -> tuple[Ints, tuple[str
     offset = int(used[0] == -1)
     modules = tuple(names[code].removeprefix(_MODULE) for code in used[offset:].tolist())
     return position - offset, modules
+
+
+def _with_captured_modules(
+    trace: Trace, calls: Ints, module: Ints, modules: tuple[str, ...]
+) -> tuple[Ints, tuple[str, ...]]:
+    """Return the modules of kernels, with those that the capture of a graph names for the operators of its kernels."""
+    codes, texts = encode_text(trace.ops["args"])
+    stated = [captured_module(str(text)) for text in texts]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys([*modules, *filter(None, stated)]))}
+    of_text = np.array([*(numbers[name] if name else -1 for name in stated), -1], dtype=np.int64)
+    of_call = lookup(integers(trace.ops, "id"), of_text[codes], calls)
+    return np.where(of_call >= 0, of_call, module), tuple(numbers)
 
 
 def _launch_times(trace: Trace, launches: Ints, calls: Ints) -> tuple[Ints, Ints, Ints]:

@@ -4,7 +4,8 @@ Both run the same steps, and keep rows in memory or in a folder:
 
 1. Read each recording: give its rows ids, and link kernels to launches and operators.
 2. Assemble the recordings: one clock, one numbering of ranks and ids, iterations, matched collectives.
-3. Finish the rows of the recordings that share a rank, a batch at a time. Execution traces are joined here.
+3. Finish the rows of the recordings that share a rank, a batch at a time. Execution traces and captures are joined
+   here.
 4. Join counters to the finished kernels.
 
 `ingest` reads in several processes with bounded memory, and resumes an interrupted run. The recordings that it has
@@ -36,8 +37,12 @@ import pyarrow as pa
 from profilers.errors import InvalidInputError, SeqPointError
 from profilers.files import replace_folder
 from profilers.ingest.assembly import Placement, assemble, finished
+from profilers.ingest.capture import Captures, read_captures
 from profilers.ingest.collectives import reclassify
 from profilers.ingest.counters import KERNEL_COLUMNS, add_counters
+from profilers.ingest.graph_kernels import KERNEL_COLUMNS as GRAPH_KERNEL_COLUMNS
+from profilers.ingest.graph_kernels import LAUNCH_COLUMNS as GRAPH_LAUNCH_COLUMNS
+from profilers.ingest.graph_kernels import GraphOperators, check_captured, graph_operators
 from profilers.ingest.iterations import annotation_pattern
 from profilers.ingest.join import (
     EVENT_COLUMNS,
@@ -86,6 +91,8 @@ class IngestOptions:
         Files of Nsight Compute or rocprof-compute, whose counters are joined to the kernels.
     execution_traces : tuple of path
         Chakra execution traces of the same ranks, whose nodes are joined to the operators.
+    captures : tuple of path
+        Traces of stream capture, or without graphs, whose operators are joined to the kernels of graphs.
     class_rules : tuple of ClassRule
         A user's own classes of kernels; unlike the other options, they also apply to a ``.trace`` folder.
     """
@@ -96,6 +103,7 @@ class IngestOptions:
     limit_bytes: int = DEFAULT_LIMIT_BYTES
     counters: tuple[str | os.PathLike[str], ...] = ()
     execution_traces: tuple[str | os.PathLike[str], ...] = ()
+    captures: tuple[str | os.PathLike[str], ...] = ()
     class_rules: tuple[ClassRule, ...] = ()
 
     def __post_init__(self) -> None:
@@ -361,12 +369,14 @@ def _run(
     Recordings wait in `folder`, or in memory. Returned are the description of the trace, its rows by kind, and the
     smallest id above those of its events.
     """
+    captures = _read_captures(options)
     sources = _read_all(pool, inputs[0], folder, options)
     assembly = assemble([_loaded(source) for source in sources], options.iterations, options.length)
     timeline = list(zip(sources, assembly.placements, strict=True))
     nodes, node_count = None, 0
     if inputs[1]:
         nodes, node_count = _placed_nodes(_read_all(pool, inputs[1], folder, options), assembly.meta.ranks, options)
+    joined = None if captures is None else (captures, assembly.iterations, assembly.next_id)
     quality, rows = Quality(), dict.fromkeys((*KINDS, "iterations"), 0)
     groups = [timeline] if folder is None else _sharing_ranks(timeline)
     futures = []
@@ -375,7 +385,7 @@ def _run(
         of_ranks = np.isin(integers(assembly.collectives, "rank"), sorted(ranks))
         collectives = assembly.collectives.filter(arrow_array(of_ranks))
         nodes_of_ranks = None if nodes is None else [pair for pair in nodes if ranks & _ranks([pair])]
-        futures.append(pool.submit(_finish, group, collectives, nodes_of_ranks, open_writer))
+        futures.append(pool.submit(_finish, group, collectives, (nodes_of_ranks, joined), open_writer))
     for future in futures:
         counts, written = future.result()
         quality += Quality(counts)
@@ -383,11 +393,13 @@ def _run(
     if nodes is not None:
         check_joined(quality["nodes_joined"])
         quality += Quality({"nodes_without_event": node_count - quality["nodes_joined"]})
+    if captures is not None:
+        check_captured(quality.counts, captures, assembly.meta.sources)
     with open_writer() as writer:
         writer.write("iterations", assembly.iterations)
     rows["iterations"] = assembly.iterations.num_rows
     meta = replace(assembly.meta, quality=assembly.meta.quality + quality, class_rules=options.class_rules)
-    return meta, rows, assembly.next_id
+    return meta, rows, assembly.next_id * (1 if captures is None else 2)
 
 
 def _read_all(
@@ -451,6 +463,24 @@ def _placed_nodes(
     return list(zip(sources, assembly.placements, strict=True)), rows
 
 
+#: Captures, the iterations of the trace, and the smallest id above those of its events.
+_JoinedCaptures = tuple[Captures, pa.Table, int]
+
+
+def _read_captures(options: IngestOptions) -> Captures | None:
+    """Return the captures that the options name; this holds them in memory."""
+    if not options.captures:
+        return None
+    plain = IngestOptions(limit_bytes=options.limit_bytes)
+    traces: list[tuple[str, Trace]] = []
+    for path in map(Path, options.captures):
+        if is_trace(path):
+            traces.append((path.name, load_trace(path)))
+        else:
+            traces += [(each.name, collect(each.files, plain)) for each in find_recordings([path])]
+    return read_captures(traces)
+
+
 def _ranks(placed: Sequence[_PlacedSource]) -> set[int]:
     return {rank for _, placement in placed for rank in placement.spans}
 
@@ -470,18 +500,26 @@ def _sharing_ranks(timeline: Sequence[_PlacedSource]) -> list[list[_PlacedSource
 def _finish(
     group: Sequence[_PlacedSource],
     collectives: pa.Table,
-    nodes: Sequence[_PlacedSource] | None,
+    joined: tuple[Sequence[_PlacedSource] | None, _JoinedCaptures | None],
     open_writer: _OpenWriter,
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Write the finished rows of recordings; return their quality counts, and their rows by kind."""
     quality = Quality()
+    nodes, captures = joined
     with system_memory(), open_writer() as writer:
         matched = None if nodes is None else _matched_nodes(group, nodes)
         for source, placement in group:
             counts: dict[str, int] = {}
+            graphs = None if captures is None else _graph_operators((source, placement), captures)
+            first = writer.rows.get("kernels", 0)
             for kind, table in prefetch(finished(_loaded(source), placement, collectives, counts)):
                 filled = table if matched is None else matched.fill(kind, table, writer.rows.get(kind, 0))
+                if graphs is not None and kind == "kernels":
+                    filled = graphs.fill(filled, writer.rows.get(kind, 0) - first)
                 writer.write(kind, filled)
+            if graphs is not None:
+                writer.write("ops", graphs.ops)
+                quality += Quality(graphs.counts)
             quality += Quality(counts)
         if matched is not None:
             quality += Quality(matched.counts)
@@ -492,6 +530,13 @@ def _matched_nodes(group: Sequence[_PlacedSource], nodes: Sequence[_PlacedSource
     """Match nodes with the operators and annotations of the same ranks; only their key columns are read."""
     events = {kind: _rows(group, kind, EVENT_COLUMNS) for kind in EVENT_KINDS}
     return match_nodes(events, _rows(nodes, "ops", NODE_COLUMNS), sorted(_ranks(group) & _ranks(nodes)))
+
+
+def _graph_operators(pair: _PlacedSource, captures: _JoinedCaptures) -> GraphOperators:
+    """Match the kernels of graph launches of a recording with captures; only their key columns are read."""
+    kernels = _rows([pair], "kernels", GRAPH_KERNEL_COLUMNS)
+    launches = pair[1].with_iterations(_rows([pair], "launches", GRAPH_LAUNCH_COLUMNS))
+    return graph_operators(kernels, launches, captures[1], captures[0], captures[2])
 
 
 def _rows(placed: Sequence[_PlacedSource], kind: str, columns: Sequence[str]) -> pa.Table:
@@ -508,7 +553,7 @@ def _with_counters(
     """Add the counters of other files to those of the timeline; this holds all counters in memory."""
     quality = Quality()
     for path in options.counters:
-        counted = collect([path], replace(options, counters=(), execution_traces=(), class_rules=()))
+        counted = collect([path], replace(options, counters=(), execution_traces=(), captures=(), class_rules=()))
         counters, counts = add_counters(kernels, counters, counted, next_id)
         next_id += counts["counters_joined"]
         quality += Quality(counts)

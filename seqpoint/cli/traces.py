@@ -82,6 +82,15 @@ def _cluster(address: str) -> Iterator[Executor]:
     help="Chakra execution trace of a rank of the same job, to join to its operators; may be repeated.",
 )
 @click.option(
+    "--capture",
+    "captures",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(),
+    help="Trace of the same job while its graphs are captured, or without graphs, whose operators and shapes the "
+    "kernels of CUDA or HIP graphs get; may be repeated.",
+)
+@click.option(
     "--cluster", metavar="ADDRESS", help="Dask scheduler whose workers read the files, such as tcp://host:8786."
 )
 @output_options
@@ -94,13 +103,14 @@ def ingest_command(files: tuple[str, ...], output: str, marker: str, length: str
     \b
     seqpoint ingest rank*.json.gz -o job.trace
     seqpoint ingest epoch/ --iterations file --length aten::embedding:1:1 -o epoch.trace
+    seqpoint ingest decode.json.gz --capture capture.json.gz -o decode.trace
     """
     # Arrow reads this when it loads; the system's allocator keeps less of what is free than Arrow's own.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     from profilers.ingest.pipeline import IngestOptions, ingest
     from profilers.trace.kernels import read_class_rules
 
-    joined = {"counters": more["counters"], "execution_traces": more["traces"]}
+    joined = {"counters": more["counters"], "execution_traces": more["traces"], "captures": more["captures"]}
     if (file := classes_file()) is not None:
         joined["class_rules"] = read_class_rules(file)
     options = IngestOptions(marker, length, byte_progress("reading"), parse_bytes(more["limit"]), **joined)
