@@ -219,6 +219,17 @@ def test_other_variants_and_kernels_of_its_own_leave_the_rest_matched(tmp_path: 
     assert trace.meta.quality["graph_kernels_unmatched"] == trace.meta.quality["orphan_op"] == 1
 
 
+def test_names_may_be_mangled_on_one_side_only(tmp_path: Path) -> None:
+    capture = captured(0, 32)
+    for each in capture:
+        if "kernel" in each["args"]:
+            name = each["args"]["kernel"]
+            each["args"]["kernel"] = f"_ZN2my{len(name)}{name}ILi4EEEvPf"
+    trace = joined(tmp_path, step(1, 32, [f"void my::{name}<4>(float*)" for name in LAYER] * 3), capture)
+    assert trace.meta.quality["graph_kernels_matched"] == 12
+    assert shapes_of_kernels(trace)[0] == "[[32,64],[64,128]]"
+
+
 def test_kernels_of_parallel_streams_run_in_another_order(tmp_path: Path) -> None:
     names = [*LAYER] * 3
     names[4], names[6] = names[6], names[4]
@@ -292,7 +303,9 @@ def test_the_command_joins_captures_and_a_trace_that_was_ingested_takes_none(tmp
     capture, target = write(tmp_path / "capture.json", captured(0, 32)), str(tmp_path / "t.trace")
     result = CliRunner().invoke(cli, ["ingest", str(timeline), "--capture", str(capture), "-o", target, "--json"])
     assert result.exit_code == 0
-    assert json.loads(result.stdout)["rows"]["ops"] == 9
+    assert json.loads(result.stdout)["events"]["ops"] == 9
+    text = CliRunner().invoke(cli, ["ingest", str(timeline), "--capture", str(capture), "-o", target]).stdout
+    assert "1 launch of graphs: 12 of 12 kernels are in the capture, 100.0 % of their time" in text
     with pytest.raises(InvalidInputError, match="were chosen when it was ingested"):
         sp.open(target, captures=capture)
     assert sp.open(timeline, captures=capture).ops.num_rows == 9

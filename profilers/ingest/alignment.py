@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profilers.ingest.capture import CapturedSequence, Captures, loose_name
+from profilers.ingest.capture import CapturedSequence, Captures, identifier, is_mangled, loose_name
 from profilers.ingest.counters import plain_name
 from profilers.ingest.join import align
 from profilers.trace.arrays import Ints, encode_text
@@ -137,16 +137,19 @@ class CapturedNames:
     ----------
     captures : Captures
         The captures.
+    names : sequence of str
+        Distinct names of the kernels of the trace. If only one side mangles names, similar names have one identifier.
     """
 
-    def __init__(self, captures: Captures) -> None:
+    def __init__(self, captures: Captures, names: Sequence[str] = ()) -> None:
+        mangled = {any(map(is_mangled, of_side)) for of_side in (captures.names, names)}
+        self._similar = identifier if len(mangled) > 1 else loose_name
         self.captures = captures
         self._exact: dict[str, int] = {}
         self._loose: dict[str, int] = {}
         self._classes: list[str] = []
-        self._kinds: dict[str, int] = {}
-        names = self.of([*captures.names])
-        self._names = [self._taken(names, sequence.name) for sequence in captures.sequences]
+        captured = self.of([*captures.names])
+        self._names = [self._taken(captured, sequence.name) for sequence in captures.sequences]
         _, call = np.unique(self._texts_of_calls(), axis=1, return_inverse=True)
         self._call_kind = np.append(np.asarray(call, np.int64).ravel(), -1)
         contents: dict[tuple[bytes, bytes], list[int]] = defaultdict(list)
@@ -159,7 +162,7 @@ class CapturedNames:
     def of(self, names: Sequence[str]) -> KernelNames:
         """Return distinct names as numbers."""
         exact = [self._exact.setdefault(plain_name(name), len(self._exact)) for name in names]
-        loose = [self._loose.setdefault(loose_name(name), len(self._loose)) for name in names]
+        loose = [self._loose.setdefault(self._similar(name), len(self._loose)) for name in names]
         return KernelNames(np.array(exact, np.int64), np.array(loose, np.int64))
 
     @staticmethod

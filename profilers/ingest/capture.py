@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from profilers.errors import InvalidInputError
-from profilers.ingest.counters import plain_name
+from profilers.ingest.counters import base_name, plain_name
 from profilers.ingest.iterations import KERNEL_SEQUENCE
 from profilers.ingest.linking import innermost
 from profilers.readers.common.numbers import IN_WORK_ITEMS, workgroups
@@ -60,6 +60,28 @@ def loose_name(name: str) -> str:
     True
     """
     return _NUMBERS.sub("#", plain_name(name))
+
+
+@cache
+def identifier(name: str) -> str:
+    """Return the identifier of a kernel without numbers, of a mangled or a demangled name.
+
+    Examples
+    --------
+    >>> identifier("_ZN5aiter11norm_kernelILi4EEEvPf"), identifier("void aiter::norm_kernel<4>(float*)")
+    ('norm_kernel', 'norm_kernel')
+    """
+    if not is_mangled(name):
+        return _NUMBERS.sub("#", base_name(name))
+    rest, last = name.removeprefix("_Z").removeprefix("N").lstrip("KVr"), name
+    while (length := re.match(r"\d{1,3}", rest)) is not None:
+        last, rest = rest[length.end() :][: int(length[0])], rest[length.end() + int(length[0]) :]
+    return _NUMBERS.sub("#", last)
+
+
+def is_mangled(name: str) -> bool:
+    """Return whether a name is mangled as compilers of C++ do it (Itanium ABI)."""
+    return name.startswith("_Z")
 
 
 @dataclass(frozen=True)

@@ -174,8 +174,8 @@ def graph_operators(
     next_id : int
         The smallest id above those of all events; the operators get ids from `next_id` to twice that.
     """
-    names = CapturedNames(captures)
     codes, texts = encode_text(kernels["name"])
+    names = CapturedNames(captures, [str(text) for text in texts])
     distinct = names.of([str(text) for text in texts])
     groups = integers(kernels, "workgroups")
     needed = _needed(launches, iterations)

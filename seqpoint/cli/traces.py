@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from profilers.errors import DependencyError, InvalidInputError
-from profilers.trace.trace import Trace
+from profilers.trace.trace import Quality, Trace
 from seqpoint.cli.options import as_json, classes_file, hardware_option, output_options, reading_options
 from seqpoint.cli.output import byte_progress, message, print_json, print_lines, print_table, print_tables
 from seqpoint.description import quality_table, row_counts, trace_facts
@@ -124,7 +124,19 @@ def ingest_command(files: tuple[str, ...], output: str, marker: str, length: str
     files_read, ranks = len(result.meta.sources), list(result.meta.ranks)
     print_lines(f"{result.path}: {files_read} files, ranks {ranks}, {result.rows['iterations']} iterations")
     print_table("Events", ("kind~", "rows"), [(kind, n) for kind, n in result.rows.items() if kind != "iterations"])
+    if (counts := result.meta.quality)["graph_kernels"]:
+        print_lines(_captured_share(counts))
     print_tables([quality_table(result.meta, result.rows)])
+
+
+def _captured_share(counts: Quality) -> str:
+    """Return how many kernels of graphs have an operator from a capture, as text."""
+    launches, kernels, matched = (counts[name] for name in ("graph_launches", "graph_kernels", "graph_kernels_matched"))
+    share = 100 * counts["graph_kernel_matched_ns"] / max(counts["graph_kernel_ns"], 1)
+    return (
+        f"{launches:,} launch{'es' if launches > 1 else ''} of graphs: {matched:,} of {kernels:,} kernels are in the "
+        f"capture, {share:.1f} % of their time"
+    )
 
 
 @click.command("merge")
