@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from replay.workloads import Dlrm, PredictedStep, TrainingJob
     from seqpoint.characterization import Characterization
     from seqpoint.description import Description
-    from seqpoint.gemm_concurrency import ConcurrentGemms
+    from seqpoint.gemm_groups import ConcurrentGemms
     from seqpoint.gemm_table import TraceGemms
     from seqpoint.graphs import Analysis, TraceReplay
     from seqpoint.iteration_table import IterationTable
@@ -785,7 +785,7 @@ def simulate_gemms(
     (1.0, True)
     """
     from replay.gemms.tuning import DEGREES
-    from seqpoint.gemm_concurrency import simulate_gemms as run
+    from seqpoint.gemm_groups import simulate_gemms as run
 
     return run(shapes, _device(device), dtype=dtype, degrees=list(degrees) or DEGREES)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from traces import join_counters
 
 from profilers.errors import InvalidInputError
-from profilers.ingest.counters import base_name, plain_name
+from profilers.ingest.join import base_name, plain_name
 from profilers.trace.schema import make_table
 from profilers.trace.trace import Trace, TraceMeta
 

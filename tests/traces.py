@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from profilers.ingest.counters import add_counters
-from profilers.ingest.join import EVENT_KINDS, check_joined, common_ranks, match_nodes
+from profilers.ingest.join import EVENT_KINDS, add_counters, check_joined, common_ranks, match_nodes
 from profilers.ingest.linking import LINK_COLUMNS, link_rows
 from profilers.ingest.stage import Stage
 from profilers.trace.schema import KINDS

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from profilers.ingest.capture import CapturedSequence, Captures, identifier, is_mangled, loose_name
-from profilers.ingest.counters import plain_name
-from profilers.ingest.join import align
+from profilers.ingest.join import align, plain_name
 from profilers.trace.arrays import Ints, encode_text
 from profilers.trace.kernels import classify
 

@@ -24,8 +24,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from profilers.errors import InvalidInputError
-from profilers.ingest.counters import base_name, plain_name
 from profilers.ingest.iterations import KERNEL_SEQUENCE
+from profilers.ingest.join import base_name, plain_name
 from profilers.ingest.linking import innermost
 from profilers.readers.common.numbers import IN_WORK_ITEMS, workgroups
 from profilers.trace.arrays import MISSING, Bools, Ints, arrow_array, encode_text, integers, strings

@@ -39,7 +39,6 @@ from profilers.files import replace_folder
 from profilers.ingest.assembly import Placement, assemble, finished
 from profilers.ingest.capture import Captures, read_captures
 from profilers.ingest.collectives import reclassify
-from profilers.ingest.counters import KERNEL_COLUMNS, add_counters
 from profilers.ingest.graph_kernels import KERNEL_COLUMNS as GRAPH_KERNEL_COLUMNS
 from profilers.ingest.graph_kernels import LAUNCH_COLUMNS as GRAPH_LAUNCH_COLUMNS
 from profilers.ingest.graph_kernels import GraphOperators, check_captured, graph_operators
@@ -47,8 +46,10 @@ from profilers.ingest.iterations import annotation_pattern
 from profilers.ingest.join import (
     EVENT_COLUMNS,
     EVENT_KINDS,
+    KERNEL_COLUMNS,
     NODE_COLUMNS,
     MatchedNodes,
+    add_counters,
     check_joined,
     common_ranks,
     match_nodes,

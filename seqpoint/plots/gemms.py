@@ -12,7 +12,7 @@ from seqpoint.plots.frame import INK, NAME_LENGTH, Chart, hover_tips, overlay, p
 from seqpoint.plots.saving import saveable
 
 if TYPE_CHECKING:
-    from seqpoint.gemm_concurrency import ConcurrentGemms
+    from seqpoint.gemm_groups import ConcurrentGemms
     from seqpoint.gemm_rows import GemmRow
     from seqpoint.gemm_table import TraceGemms
 
