@@ -32,6 +32,7 @@ __all__ = [
     "Transformer",
     "analyze",
     "characterize",
+    "compare",
     "describe",
     "devices",
     "estimate",

@@ -6,7 +6,7 @@ Each function takes a trace (or its path) and returns a frozen result. A result 
 a call of a function here. Heavy libraries load when a function needs them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from glob import glob
 from os import PathLike, fspath
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from replay.what_ifs import Recipe, WhatIf
     from replay.workloads import Dlrm, PredictedStep, TrainingJob
     from seqpoint.characterization import Characterization
+    from seqpoint.comparison import Comparison
     from seqpoint.description import Description
     from seqpoint.gemm_groups import ConcurrentGemms
     from seqpoint.gemm_table import TraceGemms
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from seqpoint.selection.another_run import RunEstimate
     from seqpoint.selection.kernels import KernelSampler
     from seqpoint.selection.selecting import SelectionResult
+    from seqpoint.step_sample import StepSample
     from seqpoint.validation.suites import Validation
 
 #: Called with (done, in all, what) as work goes on.
@@ -443,6 +445,70 @@ def characterize(trace: "Trace | Paths", *, device: str | None = None) -> "Chara
     from seqpoint.characterization import characterize_trace
 
     return characterize_trace(_trace(trace), device=device)
+
+
+def compare(
+    before: "Trace | Paths | Iterable[Trace]",
+    after: "Trace | Paths | Iterable[Trace]",
+    *,
+    same_job: bool = False,
+    confidence: float = 0.99,
+) -> "Comparison":
+    """Compare two traces or groups of runs: what changed, where, and whether it is more than noise.
+
+    Parameters
+    ----------
+    before, after : Trace, path, or several of them
+        A trace or its path is one run. Each trace of a sequence, and each file that a pattern matches, is a run of its
+        own; read the files of several ranks with `open` first.
+    same_job : bool
+        Whether the step times are judged even if the sides run different operators.
+    confidence : float
+        Confidence level of the intervals.
+
+    Raises
+    ------
+    SeqPointError
+        A trace cannot be read, a side has none, or the confidence is not between 0 and 1.
+
+    Examples
+    --------
+    >>> from profilers.files import dataset_path
+    >>> trace = open(dataset_path("samples/cpu_epoch/epoch_threads1.pt.trace.json.gz"))
+    >>> compare(trace, trace).summary()[0]
+    'no difference beyond noise: the steps are identical'
+    """
+    from seqpoint.comparison import compare_samples
+
+    if not 0 < confidence < 1:
+        raise InvalidInputError(f"the confidence {confidence:g} is not between 0 and 1")
+    sides = [_samples(side) for side in (before, after)]
+    if not all(sides):
+        raise InvalidInputError("a side has no run; name a trace on each side")
+    return compare_samples(sides[0], sides[1], same_job=same_job, confidence=confidence)
+
+
+def _samples(side: "Trace | Paths | Iterable[Trace]") -> "list[StepSample]":
+    """Return the steps of each run of a side, the first one with its critical path; one trace at a time is open."""
+    from seqpoint.step_sample import step_sample, with_critical_path
+
+    samples: list[StepSample] = []
+    for run in _runs(side):
+        trace = _trace(run)
+        sample = step_sample(trace)
+        samples.append(sample if samples else with_critical_path(sample, trace))
+    return samples
+
+
+def _runs(side: "Trace | Paths | Iterable[Trace]") -> "Iterable[Trace | Path]":
+    """Return the runs of one side of a comparison."""
+    from profilers.trace import Trace
+
+    if isinstance(side, Trace):
+        return [side]
+    if isinstance(side, str | PathLike):
+        return _expanded(side)
+    return (run for item in side for run in _runs(item))
 
 
 def gemms(trace: "Trace | Paths", *, iteration: int | None = None, device: str | None = None) -> "TraceGemms":

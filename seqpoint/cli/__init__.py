@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "characterize:gemms_command",
         "List the GEMMs of a trace: efficiency, waves, tail, why they are slow.",
     ),
+    "compare": ("compare:command", "Show what changed between two traces, and whether it is more than noise."),
     "project": ("project:project_command", "Project the speed-up of what-ifs, with intervals."),
     "what-ifs": ("project:what_ifs_command", "List the what-ifs, or describe one."),
     "synthesize": ("synthesize:command", "Predict a training job without running it, and write its trace."),

@@ -4,6 +4,7 @@ Each chart has ``save("chart.html")``, which writes one file that opens without 
 that were composed of others.
 """
 
+from seqpoint.plots.comparison import changes_by_operator
 from seqpoint.plots.contention import (
     error_by_mechanism,
     kernel_slowdowns,
@@ -36,6 +37,7 @@ from seqpoint.plots.timelines import before_after, class_breakdown, timeline_lan
 __all__ = [
     "baseline_errors",
     "before_after",
+    "changes_by_operator",
     "class_breakdown",
     "concurrency_map",
     "error_by_mechanism",

@@ -1,0 +1,409 @@
+"""Steps of a run as samples: step times, the parts that each step is made of, and the time of its operators.
+
+`step_sample` measures a trace. Each moment of a step belongs to one of `PARTS` on each device, so the parts of a step
+add up to its step time. The kernels of a step are summed by operator and shapes of inputs.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from profilers.errors import InvalidInputError
+from profilers.trace.activity import last_arrivals
+from profilers.trace.arrays import MISSING, Bools, Floats, Ints, encode_text, ends, integers
+from profilers.trace.columns import lookup
+from profilers.trace.kernels import CLASSES, COLLECTIVE
+from profilers.trace.steps import StepTimes, job_steps, step_times
+from profilers.trace.trace import Trace
+from replay.analysis import attribution, critical_path
+from replay.graph.graph import Hardware
+from seqpoint.breakdown import self_times
+from seqpoint.graphs import step_windows
+from seqpoint.kernel_facts import kernel_facts
+from seqpoint.selection.outliers import find_outliers
+
+_COMPUTE = tuple(name for name in CLASSES if name != COLLECTIVE)
+#: Parts of a step after the classes of kernels. Each moment of a device belongs to the first that fits: kernels beside
+#: a collective, kernels alone (classes that run together share the moment), data of collectives, waiting for peers,
+#: copies, idle. Ranks whose steps are shorter than the job's have the rest.
+OVERLAP, EXPOSED, WAITING, COPIES = "overlap", "communication exposed", "waiting for peers", "copies"
+HOST, NO_CALL, RANKS = "idle, host in a call", "idle, no host call", "between ranks"
+PARTS = (*_COMPUTE, OVERLAP, EXPOSED, WAITING, COPIES, HOST, NO_CALL, RANKS)
+#: Parts of a step without devices.
+_HOST_ONLY = {HOST: "host in a call", NO_CALL: "host outside of calls"}
+#: Starts a search for the least rank.
+_LARGEST = int(np.iinfo(np.int64).max)
+#: Fewest iterations, least share of a run, and least correlation of the step times of aligned runs.
+_FEWEST_PAIRS, _COMMON, _RELATED = 10, 0.8, 0.8
+#: Most kernels of a step whose critical path is searched.
+_MOST_KERNELS = 50_000
+#: Fewest steps that must remain if the first step of a recording is left out.
+_FEWEST = 3
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Kernels summed by step, key and kernel name; columns of equal length.
+
+    Parameters
+    ----------
+    step : array of int64
+        Row of the step in its run.
+    key : array of int64
+        Operator with its shapes, as an index into `keys`.
+    kernel : array of int64
+        Name of the kernel, as an index into `kernels`.
+    time_ns, count : array of float64
+        Sum of the durations and number of kernels, each divided by the number of ranks.
+    keys : tuple of (str, str)
+        Name of an operator, or of a kernel without an operator; shapes of its inputs, "" if unknown.
+    kernels, classes : tuple of str
+        Names of kernels, and the class of each.
+    sequence : array of int64
+        Keys of the kernels of the middle step of one rank, in order of start.
+    """
+
+    step: Ints
+    key: Ints
+    kernel: Ints
+    time_ns: Floats
+    count: Floats
+    keys: tuple[tuple[str, str], ...]
+    kernels: tuple[str, ...]
+    classes: tuple[str, ...]
+    sequence: Ints
+
+
+@dataclass(frozen=True)
+class StepSample:
+    """Steps of one run: rows of equal length, without context, outliers and the first step of a recording.
+
+    Parameters
+    ----------
+    iteration : array of int64
+        Number of each iteration.
+    step_ns : array of float64, shape (steps,)
+        Step times of the job.
+    parts_ns : array of float64, shape (steps, len(PARTS))
+        Parts of each step, on average over devices. They add up to the step time.
+    launches : Launches
+        Kernels of the steps; operators on the host if the trace has no kernels.
+    outliers : int
+        Number of steps left out as outliers.
+    all_ns : float
+        Mean step time with outliers.
+    length : float
+        Mean sequence length; NaN if unknown.
+    ranks : tuple of int
+        Numbers of the ranks.
+    on_host : bool
+        Whether the trace has no device work.
+    synthetic : bool
+        Whether the trace was synthesised.
+    hardware : Hardware
+        Hardware of the trace.
+    path_ns : mapping of str to float
+        Time on the critical path of a typical step by cause (`replay.analysis.critical_path`); empty if unknown.
+    """
+
+    iteration: Ints
+    step_ns: Floats
+    parts_ns: Floats
+    launches: Launches
+    outliers: int
+    all_ns: float
+    length: float
+    ranks: tuple[int, ...]
+    on_host: bool
+    synthetic: bool
+    hardware: Hardware
+    path_ns: Mapping[str, float] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.step_ns)
+
+    def take(self, rows: Ints) -> "StepSample":
+        """Return the steps in `rows`, which ascend."""
+        launches = self.launches
+        inside = np.isin(launches.step, rows)
+        columns = {name: getattr(launches, name)[inside] for name in ("key", "kernel", "time_ns", "count")}
+        step = np.searchsorted(rows, launches.step[inside])
+        return replace(
+            self,
+            iteration=self.iteration[rows],
+            step_ns=self.step_ns[rows],
+            parts_ns=self.parts_ns[rows],
+            launches=replace(launches, step=step, **columns),
+        )
+
+
+def aligned(before: StepSample, after: StepSample) -> tuple[StepSample, StepSample] | None:
+    """Return two runs cut to their common iterations if these do the same work one by one, else None.
+
+    They do if at least ten iterations and four fifths of each run are common, and if their step times rise and fall
+    together: a correlation of 0.8, which ten unrelated pairs reach once in 200.
+    """
+    common, *rows = np.intersect1d(before.iteration, after.iteration, return_indices=True)
+    if len(common) < max(_FEWEST_PAIRS, _COMMON * len(before), _COMMON * len(after)):
+        return None
+    cut = before.take(np.sort(rows[0])), after.take(np.sort(rows[1]))
+    deviations = [run.step_ns - run.step_ns.mean() for run in cut]
+    spread = float(np.prod([np.linalg.norm(each) for each in deviations]))
+    is_same = bool((cut[0].iteration == cut[1].iteration).all())
+    return cut if is_same and spread and deviations[0] @ deviations[1] >= _RELATED * spread else None
+
+
+def part_name(part: str, on_host: bool) -> str:
+    """Return the name of a part of a step in tables; a step without devices is all host."""
+    return _HOST_ONLY.get(part, part) if on_host else part
+
+
+def step_sample(trace: Trace) -> StepSample:
+    """Return the steps of a trace as samples.
+
+    Left out are iterations that are context of a slice, outliers (`seqpoint.selection.outliers`), and the first step of
+    a recording if three others remain: no completion comes before it, so it is measured otherwise.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace of a run.
+    """
+    steps = step_times(trace)
+    job = job_steps(steps)
+    rows = np.flatnonzero(~np.isin(job.iteration, trace.meta.context))
+    follows = job.follows[rows]
+    if follows.sum() >= _FEWEST:
+        rows = rows[follows]
+    values = job.step_ns[rows].astype(np.float64)
+    kept = find_outliers(values).others(len(rows))
+    number = job.iteration[rows][kept]
+    on_host = not (trace.kernels.num_rows or trace.copies.num_rows)
+    step_ns = values[kept]
+    parts = _parts(trace, steps, number, on_host)
+    parts[:, -1] = step_ns - parts.sum(axis=1)
+    launches, hardware = _launches(trace, number)
+    lengths = integers(trace.iterations, "sequence_length")[np.isin(integers(trace.iterations, "iteration"), number)]
+    return StepSample(
+        iteration=number,
+        step_ns=step_ns,
+        parts_ns=parts,
+        launches=launches,
+        outliers=len(rows) - len(kept),
+        all_ns=float(values.mean()) if len(values) else 0.0,
+        length=float(lengths.mean()) if len(lengths) and (lengths != MISSING).all() else float("nan"),
+        ranks=tuple(np.unique(steps.rank).tolist()),
+        on_host=on_host,
+        synthetic=trace.meta.synthetic,
+        hardware=hardware,
+    )
+
+
+def with_critical_path(sample: StepSample, trace: Trace) -> StepSample:
+    """Return a sample with the critical path of its step of median time, replayed in the steady state.
+
+    The path stays unknown if the step has more than 50,000 kernels, or if its kernels belong to no iteration.
+
+    Parameters
+    ----------
+    sample : StepSample
+        Steps of `trace`.
+    trace : Trace
+        The trace.
+    """
+    if not len(sample):
+        return sample
+    row = int(np.argsort(sample.step_ns, kind="stable")[(len(sample) - 1) // 2])
+    launches = sample.launches
+    if launches.count[launches.step == row].sum() * len(sample.ranks) > _MOST_KERNELS:
+        return sample
+    try:
+        (window,) = step_windows(trace, [int(sample.iteration[row])])
+    except InvalidInputError:
+        return sample
+    path = attribution(critical_path(window.steady().at_step(window.chosen[0])))
+    return replace(sample, path_ns=path.by_cause)
+
+
+def _launches(trace: Trace, iterations: Ints) -> tuple[Launches, Hardware]:
+    """Return the kernels of some iterations by step, key and name, or the operators of a trace without kernels."""
+    facts = kernel_facts(trace)
+    columns: tuple[Ints, ...]
+    if len(facts):
+        names, operators = facts.names, facts.operator_names
+        # A kernel without an operator has the key of its own name, behind the names of operators.
+        who = np.where(facts.operator >= 0, facts.operator, len(operators) + facts.name)
+        columns = (facts.iteration, facts.rank, facts.start_ns, who, facts.shape, facts.name, facts.duration_ns)
+        texts, shapes = (*operators, *names), facts.shapes
+        classes = tuple(facts.classes[code] for code in _first_of(facts.name, facts.class_, len(names)).tolist())
+        labels = _Labels(texts, shapes, names, classes)
+    else:
+        ops = trace.ops
+        (who, found), (shape, shape_texts) = encode_text(ops["name"]), encode_text(ops["shapes"])
+        iteration, rank, start = (integers(ops, name) for name in ("iteration", "rank", "start_ns"))
+        columns = (iteration, rank, start, who, shape, np.zeros(len(who), np.int64), self_times(ops))
+        labels = _Labels(tuple(map(str, found)), tuple(map(str, shape_texts)), ("",), ("host",))
+    return _summed(columns, iterations, labels), facts.hardware
+
+
+class _Labels(NamedTuple):
+    """Texts of codes: operators and kernels without one, shapes, kernels, and the class of each kernel."""
+
+    operators: tuple[str, ...]
+    shapes: tuple[str, ...]
+    kernels: tuple[str, ...]
+    classes: tuple[str, ...]
+
+
+def _first_of(codes: Ints, values: Ints, size: int) -> Ints:
+    """Return the value of the first row of each code; 0 for a code without rows."""
+    result = np.zeros(size, np.int64)
+    result[codes[::-1]] = values[::-1]
+    return result
+
+
+def _summed(columns: tuple[Ints, ...], iterations: Ints, labels: _Labels) -> Launches:
+    """Return rows of (iteration, rank, start, operator, shape, kernel, duration) summed by step, key and kernel."""
+    iteration, *_ = columns
+    step = lookup(iterations, np.arange(len(iterations)), np.where(iteration < 0, MISSING, iteration))
+    inside = np.flatnonzero(step != MISSING)
+    step = step[inside]
+    _, rank, start, who, shape, kernel, time = (column[inside] for column in columns)
+    pairs, key = np.unique(np.stack([who, shape]), axis=1, return_inverse=True)
+    groups, group = np.unique(np.stack([step, key.ravel(), kernel]), axis=1, return_inverse=True)
+    ranks, size = max(len(np.unique(rank)), 1), groups.shape[1]
+    shown = np.flatnonzero((step == len(iterations) // 2) & (rank == rank.min(initial=_LARGEST)))
+    names, shapes = labels.operators, labels.shapes
+    return Launches(
+        groups[0],
+        groups[1],
+        groups[2],
+        np.bincount(group.ravel(), weights=time, minlength=size) / ranks,
+        np.bincount(group.ravel(), minlength=size) / ranks,
+        tuple((names[n], shapes[s] if s >= 0 else "") for n, s in pairs.T.tolist()),
+        labels.kernels,
+        labels.classes,
+        key.ravel()[shown[np.argsort(start[shown], kind="stable")]],
+    )
+
+
+@dataclass(frozen=True)
+class _Spans:
+    """Intervals of one device, or of the hosts of a rank: start, end, and the layer that each is active in."""
+
+    start: Ints
+    end: Ints
+    layer: Ints
+
+    def select(self, rows: Bools) -> "_Spans":
+        return _Spans(self.start[rows], self.end[rows], self.layer[rows])
+
+    def joined(self, other: "_Spans") -> "_Spans":
+        return _Spans(*(np.concatenate(pair) for pair in zip(vars(self).values(), vars(other).values(), strict=True)))
+
+
+#: Layers: a class of kernels each, data of collectives, collectives that wait, copies, host calls.
+_TRANSFER_LAYER = len(_COMPUTE)
+_WAITING_LAYER, _COPY_LAYER, _HOST_LAYER = _TRANSFER_LAYER + 1, _TRANSFER_LAYER + 2, _TRANSFER_LAYER + 3
+
+
+def _parts(trace: Trace, steps: StepTimes, iterations: Ints, on_host: bool) -> Floats:
+    """Return the parts of each step on average over the devices; without devices, over the ranks."""
+    total, devices = np.zeros((len(iterations), len(PARTS))), np.zeros(len(iterations))
+    calls = _host_calls(trace)
+    ranks = [(rank, None) for rank in np.unique(steps.rank).tolist()]
+    for rank, spans in ranks if on_host else _device_spans(trace):  # a Python loop over devices
+        of_rank = np.flatnonzero((steps.rank == rank) & np.isin(steps.iteration, iterations))
+        host = calls.get(rank)
+        all_spans = [each for each in (spans, host) if each is not None]
+        if not len(of_rank) or not all_spans:
+            continue
+        merged = all_spans[0] if len(all_spans) == 1 else all_spans[0].joined(all_spans[1])
+        step = lookup(iterations, np.arange(len(iterations)), steps.iteration[of_rank])
+        total[step] += _sweep(merged, steps.begin_ns[of_rank], steps.completion_ns[of_rank])
+        devices[step] += 1
+    return total / np.maximum(devices, 1)[:, None]
+
+
+def _sweep(spans: _Spans, begin: Ints, completion: Ints) -> Floats:
+    """Return the time of each part in each window, from one walk over the starts and ends."""
+    inside = (spans.end > begin.min()) & (spans.start < completion.max())
+    spans = spans.select(inside)
+    time = np.concatenate([spans.start, spans.end, begin, completion])
+    order = np.argsort(time, kind="stable")
+    count, n = len(spans.start), len(time)
+    delta = np.concatenate([np.ones(count), -np.ones(count), np.zeros(n - 2 * count)])[order]
+    layer = np.concatenate([spans.layer, spans.layer, np.full(n - 2 * count, -1)])[order]
+    active = np.stack([np.cumsum(np.where(layer == i, delta, 0)) > 0 for i in range(_HOST_LAYER + 1)])
+    length = np.diff(time[order], append=time[order][-1:]).astype(np.float64)
+    windows = np.argsort(begin, kind="stable")
+    window = windows[np.maximum(np.searchsorted(begin[windows], time[order], side="right") - 1, 0)]
+    length[(time[order] < begin[window]) | (time[order] >= completion[window])] = 0.0
+    classes = active[: len(_COMPUTE)]
+    together = classes.sum(axis=0)
+    communicates = active[_TRANSFER_LAYER] | active[_WAITING_LAYER]
+    result = np.zeros((len(begin), len(PARTS)))
+    for i, runs in enumerate(classes):
+        weight = np.where(runs & ~communicates, length / np.maximum(together, 1), 0.0)
+        result[:, i] = np.bincount(window, weights=weight, minlength=len(begin))
+    rules = (
+        (OVERLAP, (together > 0) & communicates), (EXPOSED, active[_TRANSFER_LAYER]), (WAITING, active[_WAITING_LAYER]),
+        (COPIES, active[_COPY_LAYER]), (HOST, active[_HOST_LAYER]), (NO_CALL, np.ones(n, dtype=bool)),
+    )  # fmt: skip
+    free = (together == 0) | communicates
+    for part, fits in rules:
+        column = PARTS.index(part)
+        result[:, column] = np.bincount(window, weights=np.where(free & fits, length, 0.0), minlength=len(begin))
+        free &= ~fits
+    return result
+
+
+def _device_spans(trace: Trace) -> Iterator[tuple[int, _Spans]]:
+    """Yield the rank and the intervals of each device."""
+    kernels, copies = trace.kernels, trace.copies
+    codes, names = encode_text(kernels["name"])
+    number = {name: i for i, name in enumerate((*_COMPUTE, COLLECTIVE))}
+    layer = np.array([*(number[trace.meta.class_of(str(name))] for name in names), number["other"]])[codes]
+    collective = integers(kernels, "collective_id")
+    layer = np.where(collective != MISSING, _TRANSFER_LAYER, layer)
+    start, end = integers(kernels, "start_ns"), ends(kernels)
+    arrived = lookup(integers(trace.collectives, "id"), last_arrivals(trace), collective)
+    waits = np.flatnonzero((arrived != MISSING) & (layer == _TRANSFER_LAYER))
+    until = np.clip(arrived[waits], start[waits], end[waits])
+    work = _Spans(start.copy(), end, layer)
+    work.start[waits] = until
+    waiting = _Spans(start[waits], until, np.full(len(waits), _WAITING_LAYER))
+    copied = _Spans(integers(copies, "start_ns"), ends(copies), np.full(copies.num_rows, _COPY_LAYER))
+    spans = work.joined(waiting).joined(copied)
+    keys = [np.concatenate([c := integers(kernels, n), c[waits], integers(copies, n)]) for n in ("rank", "device")]
+    for rank, device in np.unique(np.stack(keys), axis=1).T.tolist():
+        yield rank, spans.select((keys[0] == rank) & (keys[1] == device))
+
+
+def _host_calls(trace: Trace) -> dict[int, _Spans]:
+    """Return the time that each rank spends in operators and in calls of the runtime, as disjoint intervals."""
+    tables: tuple[pa.Table, ...] = (trace.ops, trace.launches)
+    rank = np.concatenate([integers(table, "rank") for table in tables])
+    start, end = (
+        np.concatenate(columns) for columns in ([integers(t, "start_ns") for t in tables], [ends(t) for t in tables])
+    )
+    result = {}
+    for number in np.unique(rank).tolist():
+        rows = np.flatnonzero(rank == number)
+        rows = rows[np.argsort(start[rows], kind="stable")]
+        reach = np.maximum.accumulate(end[rows])
+        heads = np.flatnonzero(np.append(True, start[rows][1:] > reach[:-1]))
+        last = np.append(heads[1:] - 1, len(rows) - 1)
+        result[number] = _Spans(start[rows][heads], reach[last], np.full(len(heads), _HOST_LAYER))
+    return result
+
+
+def without_outlying_runs(runs: list[StepSample]) -> tuple[list[StepSample], int]:
+    """Return the runs without outliers, and their number, if each run has one step."""
+    if any(len(run) != 1 for run in runs):
+        return runs, 0
+    kept = find_outliers(np.concatenate([run.step_ns for run in runs])).others(len(runs)).tolist()
+    return [runs[row] for row in kept], len(runs) - len(kept)
