@@ -14,12 +14,10 @@ import numpy as np
 
 from profilers.trace.arrays import Floats
 from seqpoint.noise import Changes, changes_of, paired_changes_of
-from seqpoint.notebook import DataFrame, Table, as_html, data_frame, table_of
+from seqpoint.notebook import TOP, DataFrame, Table, as_html, data_frame, table_of
 from seqpoint.step_sample import PARTS, Launches, StepSample, aligned, part_name, without_outlying_runs
 from seqpoint.units import duration
 
-#: Rows of a table as text by default; the JSON has all.
-TOP = 20
 #: Confidence level of the intervals, and the smallest change that counts as one.
 CONFIDENCE, LEAST = 0.99, 0.005
 #: Share of the steps in which an operator must occur with the same shapes; else its shapes vary, and its name counts.

@@ -1,8 +1,8 @@
 """Noise of measured steps: the change of means between two groups, and how far it may be chance.
 
 `changes_of` compares columns of two groups by Welch's t-test, `paired_changes_of` those of two runs whose steps do the
-same work one by one. Successive steps of a run are alike, so their scatter
-alone makes a change look surer than it is. Their autocorrelation tells how many independent steps they are worth.
+same work one by one. Successive steps of a run are alike, so their scatter alone makes a change look surer than it is.
+Their autocorrelation tells how many independent steps they are worth.
 """
 
 from collections.abc import Sequence

@@ -10,7 +10,8 @@ from profilers.trace.trace import Trace
 from seqpoint import front_door
 from seqpoint.cli.options import load, output_options, reading_options
 from seqpoint.cli.output import message, print_lines, print_result, print_tables
-from seqpoint.comparison import TOP, UNKNOWN, Comparison
+from seqpoint.comparison import UNKNOWN, Comparison
+from seqpoint.notebook import TOP
 
 #: Word between the runs before and after.
 _BETWEEN = "to"
