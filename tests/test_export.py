@@ -236,7 +236,7 @@ REAL = ("hta/nccl_a100_rank0.json.gz", "hta/mi250_minitoy.json.gz", "ddp4/mi300_
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"no real traces at {DATA}")
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize("name", REAL[:-1])  # that of four ranks takes half a minute
 def test_real_traces_come_back_from_perfetto_json(tmp_path: Path, name: str) -> None:
     trace = collect([DATA / name])
     back = through_perfetto(trace, tmp_path)
