@@ -11,7 +11,9 @@ from hypothesis import HealthCheck, settings
 from seqpoint.notebook import sentences
 
 # Every run of the suite draws the same examples. Look for new ones with `pytest --hypothesis-profile thorough`.
-settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.register_profile(
+    "suite", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, max_examples=40
+)
 settings.register_profile("thorough", settings.get_profile("suite"), derandomize=False, max_examples=1000)
 settings.load_profile("suite")
 

@@ -255,7 +255,8 @@ def test_the_predictor_saturates_for_many_waves_and_lets_small_gemms_run_at_once
     assert predictor.degree_of(Gemm(8192, 8192, 4096), 16, device=MI100) == 1
     assert predictor.degree_of(Gemm(128, 128, 256), 16, device=MI100) == 16
     assert (predictor.made_by, predictor.device) == (
-        "benchmarks/gemms/train_degree_predictor.py", "MI100, A100-SXM4-80GB"
+        "benchmarks/gemms/train_degree_predictor.py",
+        "MI100, A100-SXM4-80GB",
     )
     assert predictor.gemms >= 900
 
