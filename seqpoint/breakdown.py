@@ -17,14 +17,13 @@ from profilers.trace.arrays import MISSING, Ints, integers, strings
 from profilers.trace.columns import combinations, lookup
 from profilers.trace.compiled import compiled
 from profilers.trace.trace import Trace
-from seqpoint.notebook import Table, table_of
+from seqpoint.notebook import TOP, Table, table_of
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
     from replay.contention.totals import ContentionRow, ContentionTime
 
-#: Rows of a table as text by default, and most characters of a name in it.
-TOP = 20
+#: Most characters of a name in a table of text.
 _NAME_LENGTH = 66
 #: Share of the kernel time outside the iterations from which a title tells it.
 _SHOWN_SHARE = 0.001

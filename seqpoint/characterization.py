@@ -260,7 +260,7 @@ class Characterization:
         if facts.hardware.device is None:
             return result[0], result[1]
         peaks = _peaks(facts.hardware.device)
-        is_matrix = np.isin(facts.class_, [code for code, name in enumerate(facts.classes) if name in _MATRIX])
+        is_matrix = facts.in_classes(_MATRIX)
         peak = np.where(is_matrix, peaks[facts.dtype], peaks[tuple(DTYPES).index("fp32")])
         return 1e9 * facts.flops / peak, 1e9 * facts.bytes / facts.hardware.device.memory_bytes_per_s
 
@@ -289,7 +289,7 @@ class Characterization:
     def utilisation(self) -> Utilisation | None:
         """Model FLOP utilisation of the steps; None without steps, a device, or matrix kernels of known FLOP."""
         facts, steps = self.facts, step_times(self.trace)
-        is_matrix = np.isin(facts.class_, [code for code, name in enumerate(facts.classes) if name in _MATRIX])
+        is_matrix = facts.in_classes(_MATRIX)
         inside = is_matrix & (facts.iteration >= 0)
         total = float(facts.duration_ns[inside].sum())
         known = inside & np.isfinite(self._limits_ns[0])
@@ -318,7 +318,7 @@ class Characterization:
         facts, device = self.facts, self.facts.hardware.device
         if device is None:
             return {}
-        is_matrix = np.isin(facts.class_, [code for code, name in enumerate(facts.classes) if name in _MATRIX])
+        is_matrix = facts.in_classes(_MATRIX)
         used = np.unique(facts.dtype[is_matrix & (facts.flops > 0)]).tolist()
         names = {tuple(DTYPES)[code]: code for code in used if code >= 0} | {"fp32": tuple(DTYPES).index("fp32")}
         peaks = _peaks(device)

@@ -12,10 +12,10 @@ from profilers.trace.arrays import MISSING, integers, strings
 from profilers.trace.quality import NOTE, WARNING, quality_notes
 from profilers.trace.steps import StepTimes, step_times
 from profilers.trace.trace import Trace, TraceMeta
-from seqpoint.breakdown import NO_OPERATOR, TOP, kernels_by_name, kernels_text, operators_by_name, operators_text
+from seqpoint.breakdown import NO_OPERATOR, kernels_by_name, kernels_text, operators_by_name, operators_text
 from seqpoint.communication import DeviceRow, communication_notes, communication_table
 from seqpoint.iteration_table import IterationTable, iteration_table
-from seqpoint.notebook import DataFrame, Table, as_html, data_frame, table_of
+from seqpoint.notebook import TOP, DataFrame, Table, as_html, data_frame, table_of
 from seqpoint.units import duration
 
 #: Tables that `describe` adds.

@@ -4,6 +4,7 @@
 `seqpoint.characterization` and `seqpoint.comparison` are sums over these columns.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,9 +102,9 @@ class KernelFacts:
         """Sum of the durations of all kernels."""
         return int(self.duration_ns.sum())
 
-    def is_class(self, name: str) -> Bools:
-        """Return the mask of the kernels of a class."""
-        return np.asarray(np.array([each == name for each in self.classes] or [False])[self.class_])
+    def in_classes(self, names: Collection[str]) -> Bools:
+        """Return the mask of the kernels of some classes."""
+        return np.isin(self.class_, [code for code, name in enumerate(self.classes) if name in names])
 
 
 def kernel_facts(trace: Trace, hardware: Hardware | None = None) -> KernelFacts:
@@ -179,8 +180,8 @@ def _work_of_calls(number: Ints, calls: Ints, duration: Ints, operators: tuple[O
 def _shapes(trace: Trace, calls: Ints) -> tuple[Ints, tuple[str, ...]]:
     """Return the shapes of the inputs of the call that launched each kernel, as codes, and their texts."""
     codes, texts = encode_text(trace.ops["shapes"])
-    found = lookup(integers(trace.ops, "id"), codes, calls)
-    return np.where(found == MISSING, -1, found), tuple(map(str, texts))
+    shape = lookup(integers(trace.ops, "id"), codes, calls)
+    return np.where(shape == MISSING, -1, shape), tuple(map(str, texts))
 
 
 def _modules(trace: Trace, launches: Ints, calls: Ints) -> tuple[Ints, tuple[str, ...]]:
@@ -242,9 +243,9 @@ def _innermost(start: Ints, end: Ints, asked: Ints) -> Ints:
         if open_:
             parent[row] = open_[-1]
         open_.append(row)
-    found = np.searchsorted(start, asked, side="right") - 1
-    outside = np.flatnonzero(found >= 0)
-    while len(outside := outside[end[found[outside]] <= asked[outside]]):  # as many rounds as spans nest
-        found[outside] = parent[found[outside]]
-        outside = outside[found[outside] >= 0]
-    return found
+    innermost = np.searchsorted(start, asked, side="right") - 1
+    outside = np.flatnonzero(innermost >= 0)
+    while len(outside := outside[end[innermost[outside]] <= asked[outside]]):  # as many rounds as spans nest
+        innermost[outside] = parent[innermost[outside]]
+        outside = outside[innermost[outside] >= 0]
+    return innermost

@@ -32,7 +32,7 @@ from profilers.trace.columns import lookup
 from profilers.trace.schema import make_table
 
 #: Columns of kernels, of launches and of iterations that matching reads.
-KERNEL_COLUMNS = (
+GRAPH_KERNEL_COLUMNS = (
     "id",
     "rank",
     "name",
@@ -166,7 +166,7 @@ def graph_operators(
     Parameters
     ----------
     kernels, launches : Table
-        Rows of the recording, with at least the columns `KERNEL_COLUMNS` and `LAUNCH_COLUMNS`.
+        Rows of the recording, with at least the columns `GRAPH_KERNEL_COLUMNS` and `LAUNCH_COLUMNS`.
     iterations : Table
         Iterations of the trace.
     captures : Captures

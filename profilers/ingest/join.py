@@ -340,7 +340,7 @@ def _with_node(args: str | None, node: str | None) -> str | None:
 
 
 #: Columns of a timeline's kernels that joining counters needs.
-KERNEL_COLUMNS = ("id", "rank", "device", "name", "start_ns", "iteration")
+COUNTED_KERNEL_COLUMNS = ("id", "rank", "device", "name", "start_ns", "iteration")
 _CLONE = re.compile(r"\s*\[clone [^\]]*\]|\.kd$")
 _RETURNS = re.compile(r"^(?:void|int|bool|auto|static)\s+")
 
@@ -402,7 +402,7 @@ def add_counters(
     Parameters
     ----------
     kernels : Table
-        The kernels of the timeline, with at least the columns `KERNEL_COLUMNS`.
+        The kernels of the timeline, with at least the columns `COUNTED_KERNEL_COLUMNS`.
     counters : Table
         The counters that the timeline has.
     counted : Trace

@@ -39,14 +39,13 @@ from profilers.files import replace_folder
 from profilers.ingest.assembly import Placement, assemble, finished
 from profilers.ingest.capture import Captures, read_captures
 from profilers.ingest.collectives import reclassify
-from profilers.ingest.graph_kernels import KERNEL_COLUMNS as GRAPH_KERNEL_COLUMNS
+from profilers.ingest.graph_kernels import GRAPH_KERNEL_COLUMNS, GraphOperators, check_captured, graph_operators
 from profilers.ingest.graph_kernels import LAUNCH_COLUMNS as GRAPH_LAUNCH_COLUMNS
-from profilers.ingest.graph_kernels import GraphOperators, check_captured, graph_operators
 from profilers.ingest.iterations import annotation_pattern
 from profilers.ingest.join import (
+    COUNTED_KERNEL_COLUMNS,
     EVENT_COLUMNS,
     EVENT_KINDS,
-    KERNEL_COLUMNS,
     NODE_COLUMNS,
     MatchedNodes,
     add_counters,
@@ -245,7 +244,7 @@ def ingest(
         with _pool(executor, len(timeline)) as pool:
             meta, rows, next_id = _run((timeline, nodes), options, folder, pool, open_writer)
         if options.counters:
-            kernels, counters = read_kind(new, "kernels", KERNEL_COLUMNS), read_kind(new, "counters")
+            kernels, counters = read_kind(new, "kernels", COUNTED_KERNEL_COLUMNS), read_kind(new, "counters")
             counters, counts = _with_counters(kernels, counters, next_id, options)
             with open_writer() as writer:
                 writer.write("counters", counters)

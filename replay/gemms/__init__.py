@@ -14,7 +14,7 @@ from replay.gemms.degrees import DegreePredictor, load_degree_predictor
 from replay.gemms.fitting import fit_library, fit_variants
 from replay.gemms.gemm import Gemm, Variants
 from replay.gemms.groups import Group, Groups, independent_gemms
-from replay.gemms.tuning import DEGREES, GoKernel, GoMix, go_kernel, go_kernels, go_mix
+from replay.gemms.tuning import DEGREES, GoKernel, GoMix, go_kernels, go_mix
 from replay.gemms.variant_model import (
     VariantCosts,
     VariantFit,
@@ -40,7 +40,6 @@ __all__ = [
     "concurrent_ns",
     "fit_library",
     "fit_variants",
-    "go_kernel",
     "go_kernels",
     "go_mix",
     "independent_gemms",

@@ -115,13 +115,6 @@ def go_kernels(
     return _go_kernels(gemms, degrees, device, Saturation.of(parameters))
 
 
-def go_kernel(gemm: Gemm, degree: int, *, device: Device, parameters: Parameters) -> GoKernel:
-    """Return the GO-kernel of a GEMM at a degree, kept for the next call; as `go_kernels`."""
-    if degree < 1:
-        raise InvalidInputError(f"degree {degree}: a degree of concurrency is 1 or more")
-    return _kept(gemm, degree, device, Saturation.of(parameters))
-
-
 @lru_cache(maxsize=4096)
 def _kept(gemm: Gemm, degree: int, device: Device, saturation: Saturation) -> GoKernel:
     return _go_kernels([gemm], [degree], device, saturation)[0]

@@ -6,22 +6,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from seqpoint import front_door
+from seqpoint.characterization import BY, Characterization
 from seqpoint.cli.options import hardware_option, load, output_options, trace_argument
 from seqpoint.cli.output import message, print_lines, print_result, print_tables
 from seqpoint.notebook import TOP
 
 if TYPE_CHECKING:
-    from seqpoint.characterization import Characterization
     from seqpoint.gemm_table import TraceGemms
-
-#: What a table of `characterize` can have rows of.
-_BY = ("operator", "shape", "kernel", "class", "phase", "module")
 
 
 @click.command("characterize")
 @trace_argument
 @click.option(
-    "--by", multiple=True, type=click.Choice(_BY), help="Table to print; may be repeated.  [default: all but kernel]"
+    "--by", multiple=True, type=click.Choice(BY), help="Table to print; may be repeated.  [default: all but kernel]"
 )
 @click.option(
     "--top", type=click.IntRange(1), default=TOP, show_default=True, help="Most rows of a table; --json has all."
@@ -77,7 +74,7 @@ def characterize_command(
     print_result(result, json_, partial(_show_characterization, by=by, top=top))
 
 
-def _show_characterization(result: "Characterization", by: tuple[str, ...], top: int) -> None:
+def _show_characterization(result: Characterization, by: tuple[str, ...], top: int) -> None:
     print_lines(*result.summary())
     print_tables(result.tables(by, top) if by else result.tables(top=top))
     print_lines(*(f"note: {note}" for note in result.notes()))

@@ -6,10 +6,10 @@ import click
 
 from profilers.errors import InvalidInputError
 from seqpoint import front_door
-from seqpoint.breakdown import TOP
 from seqpoint.cli.options import load, output_options, trace_argument
 from seqpoint.cli.output import print_lines, print_result, print_tables
 from seqpoint.description import BY, Description
+from seqpoint.notebook import TOP
 
 
 @click.command("describe")
