@@ -19,6 +19,7 @@ from profilers.errors import InvalidInputError
 from profilers.files import replaced_file
 from profilers.trace.arrays import Floats, Ints
 from profilers.trace.columns import combinations
+from profilers.trace.kernels import COLLECTIVE
 from profilers.trace.steps import step_times
 from profilers.trace.trace import Trace
 from replay.costs.kernels.models import runs_as
@@ -395,10 +396,15 @@ class Characterization:
             return ["the trace holds no kernel; `seqpoint describe TRACE` shows what it holds"]
         lines = [f"{len(facts):,} kernels take {duration(facts.total_ns)}"]
         if facts.hardware.device is not None and shares["unknown"] < 1:
-            bounds = ", ".join(
-                f"{100 * shares[name]:.0f} % {text}"
-                for name, text in zip(BOUNDS, ("bound by compute", "by memory", "by latency", "unknown"), strict=True)
-            )
+            moving = float(facts.duration_ns[facts.in_classes((COLLECTIVE,))].sum()) / max(facts.total_ns, 1)
+            shown = {
+                "bound by compute": shares["compute"],
+                "by memory": shares["memory"],
+                "by latency": shares["latency"],
+            }
+            shown |= {"communication": moving} if moving else {}
+            shown |= {"unknown": shares["unknown"] - moving}
+            bounds = ", ".join(f"{100 * share:.0f} % {text}" for text, share in shown.items())
             lines.append(f"of their time, {bounds}")
         if self.utilisation is not None:
             use = self.utilisation
