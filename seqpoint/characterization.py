@@ -262,7 +262,7 @@ class Characterization:
             return result[0], result[1]
         peaks = _peaks(facts.hardware.device)
         is_matrix = facts.in_classes(_MATRIX)
-        peak = np.where(is_matrix, peaks[facts.dtype], peaks[tuple(DTYPES).index("fp32")])
+        peak = np.where(is_matrix, peaks[facts.dtype], _vector_peak(facts.hardware.device))
         return 1e9 * facts.flops / peak, 1e9 * facts.bytes / facts.hardware.device.memory_bytes_per_s
 
     @cached_property
@@ -321,9 +321,11 @@ class Characterization:
             return {}
         is_matrix = facts.in_classes(_MATRIX)
         used = np.unique(facts.dtype[is_matrix & (facts.flops > 0)]).tolist()
-        names = {tuple(DTYPES)[code]: code for code in used if code >= 0} | {"fp32": tuple(DTYPES).index("fp32")}
-        peaks = _peaks(device)
-        return {name: float(peaks[code]) for name, code in names.items() if np.isfinite(peaks[code])}
+        peaks, vector = _peaks(device), _vector_peak(device)
+        roofs = {tuple(DTYPES)[code]: float(peaks[code]) for code in used if code >= 0}
+        if roofs.get("fp32", vector) != vector:
+            roofs["fp32 matrix"] = roofs["fp32"]
+        return {name: peak for name, peak in (roofs | {"fp32": vector}).items() if np.isfinite(peak)}
 
     def nested(self, levels: Sequence[str]) -> dict[tuple[str, ...], int]:
         """Return the time of kernels by what they have in common, level by level, ns.
@@ -542,15 +544,29 @@ class _Texts(Sequence[str]):
 
 
 def _peaks(device: Device) -> Floats:
-    """Return the peak of each data type in FLOP/s, and of an unknown type that of FP32, as the last; NaN if unknown."""
+    """Return the peak of matrix products in each data type, FLOP/s; NaN if unknown. An unknown type, the last, is FP32.
+
+    FP32 products run on the matrix units of devices that have them for FP32.
+    """
 
     def peak(dtype: str) -> float:
+        dtype = runs_as(device, dtype)
+        if dtype == "fp32" and "fp32_matrix_tflops" in device.figures:
+            return device.value("fp32_matrix_tflops") * 1e12
         try:
-            return device.flops_per_s(runs_as(device, dtype))
+            return device.flops_per_s(dtype)
         except InvalidInputError:
             return float("nan")
 
     return np.array([*map(peak, DTYPES), peak("fp32")])
+
+
+def _vector_peak(device: Device) -> float:
+    """Return the peak of FP32 outside matrix units, FLOP/s; NaN if unknown."""
+    try:
+        return device.flops_per_s("fp32")
+    except InvalidInputError:
+        return float("nan")
 
 
 def _cells(row: WorkRow) -> dict[str, Any]:

@@ -9,13 +9,16 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, groupby
 from typing import Any
 
 from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
 from profilers.trace.schema import make_table
 from profilers.trace.trace import DeviceProperties, Trace, TraceMeta
+
+#: Shape of a tensor, or the shapes of a list of tensors.
+Shape = tuple[int, ...] | tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -58,12 +61,16 @@ class KernelCall:
         Time on the host from its call to the next call.
     stream : int
         Stream of the kernel.
-    shape : tuple of int
-        Shape of the operator's input.
-    operands : tuple of tuple of int
+    shape : tuple of int, or of shapes
+        Shape of the operator's input; of a list of tensors, their shapes.
+    operands : tuple of tuple of int, or of shapes
         Shapes of its further arguments, such as the right matrix of a product. Without them, FLOP are unknown.
     values : tuple of str
         Arguments that are no tensors, as a profiler writes them, by position; empty for tensors.
+    types : tuple of str
+        Types of the elements of the arguments, as profilers name them; by default those of the job.
+    phase : str
+        Phase of the step, such as ``"backward"``; the trace has an annotation around calls of one phase.
     workgroups : int
         Workgroups of the kernel.
     after : tuple of int
@@ -79,13 +86,15 @@ class KernelCall:
     duration_ns: int
     host_ns: int
     stream: int = 7
-    shape: tuple[int, ...] = ()
+    shape: Shape = ()
     workgroups: int = 1
     after: tuple[int, ...] = ()
     exchange: Collective | None = None
-    operands: tuple[tuple[int, ...], ...] = ()
+    operands: tuple[Shape, ...] = ()
     lag_ns: int = 0
     values: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    phase: str = ""
 
     @property
     def meets(self) -> str:
@@ -376,10 +385,22 @@ class _Writer:
                 self._launch(position, item, recorded=position in awaited)
             else:
                 self._wait(position, item)
+        self._annotate(program)
         span = {"name": self.step.name, "start_ns": start_ns, "dur_ns": self.timing.host_ns - start_ns}
         self._add("ranges", {**span, **self._thread(), "category": "user_annotation"})
         tokens = {"sequence_length": self.step.sequence_length, "batch": self.step.batch}
         self._add("iterations", {**span, **tokens, "found_by": "annotation", "length_found_by": "annotation"})
+
+    def _annotate(self, program: Sequence[KernelCall | Wait]) -> None:
+        """Write an annotation around successive calls of one phase."""
+        calls = [(position, item) for position, item in enumerate(program) if isinstance(item, KernelCall)]
+        for phase, group in groupby(calls, key=lambda call: call[1].phase):
+            (first, item), *others = group
+            last, item = others[-1] if others else (first, item)
+            start, end = self.timing.called[first], self.timing.called[last] + item.host_ns
+            if phase:
+                span = {"name": phase, "start_ns": start, "dur_ns": end - start, "category": "user_annotation"}
+                self._add("ranges", {**span, **self._thread()})
 
     def _add(self, kind: str, columns: Mapping[str, Any]) -> None:
         """Add an event of this step and rank."""
@@ -407,7 +428,9 @@ class _Writer:
         called, thread = self.timing.called[position], self._thread()
         span = {"name": kernel.op, "start_ns": called, "dur_ns": max(kernel.host_ns - 1, 1)}
         shapes = [list(shape) for shape in (kernel.shape, *kernel.operands)]
-        types = [_ELEMENT_TYPES.get(self.job.dtype, f"c10::{self.job.dtype}")] * len(shapes)
+        types = [
+            _ELEMENT_TYPES.get(dtype, f"c10::{dtype}") for dtype in kernel.types or (self.job.dtype,) * len(shapes)
+        ]
         arguments = {"shapes": json.dumps(shapes, separators=(",", ":")), "dtypes": json.dumps(types)}
         if kernel.values:
             arguments["concrete_inputs"] = json.dumps(kernel.values)

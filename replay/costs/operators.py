@@ -387,14 +387,24 @@ def _cell_backward(call: Call, *, gates: int, kept: int) -> Operator:
     return replace(cell, geometry=(rows, hidden, gates, 1))
 
 
-def _optimizer(call: Call, *, each: float, writes: int) -> Operator:
-    """Return an optimizer step over lists of tensors: it reads all lists and writes `writes` of them."""
-    tensors = call.tensors()
-    lists = sum(1 for shape in call.shapes if _is_list_of_shapes(shape))
-    _require(bool(tensors) and lists > 0)
-    read = sum(prod(shape) * size for shape, size in tensors)
-    elements = max(sum(prod(shape) for shape, _ in tensors) // lists, 1)
-    return streaming("optimizer", read, read * min(writes, lists) / lists, elements, tensors[0][1], each=each)
+def _optimizer(call: Call, *, each: float, writes: int, out: int = 0) -> Operator:
+    """Return an optimizer step over lists of tensors.
+
+    It reads all lists but the last `out`, which it writes, and writes `writes` of those that it reads.
+    """
+    sizes = [
+        [(prod(dims), call.element_bytes(argument)) for dims in map(_dimensions, shape) if dims is not None]
+        for argument, shape in enumerate(call.shapes)
+        if _is_list_of_shapes(shape)
+    ]
+    _require(len(sizes) > out and any(sizes))
+    bytes_of = [sum(elements * size for elements, size in tensors) for tensors in sizes]
+    lists = len(sizes) - out
+    read = sum(bytes_of[:lists])
+    written = read * min(writes, lists) / lists + sum(bytes_of[lists:])
+    elements = max(sum(elements for tensors in sizes for elements, _ in tensors) // len(sizes), 1)
+    element_bytes = next(size for tensors in sizes for _, size in tensors)
+    return streaming("optimizer", read, written, elements, element_bytes, each=each)
 
 
 class _RuleRow(msgspec.Struct, forbid_unknown_fields=True):

@@ -13,7 +13,7 @@ from replay.workloads.architecture import (
     time_operators,
 )
 from replay.workloads.dlrm import Cluster, Dlrm, dlrm_trace, nodes_of
-from replay.workloads.training import Layout, TrainingJob
+from replay.workloads.training import OPTIMIZERS, PRECISIONS, Layout, TrainingJob
 from replay.workloads.training_fits import (
     MeasuredStep,
     PredictedStep,
@@ -27,9 +27,12 @@ from replay.workloads.training_fits import (
     write_training_fit,
 )
 from replay.workloads.training_trace import training_trace
-from replay.workloads.transformer import Pass, forward
+from replay.workloads.transformer import TRAINED_STYLES, Pass, forward
 
 __all__ = [
+    "OPTIMIZERS",
+    "PRECISIONS",
+    "TRAINED_STYLES",
     "Cluster",
     "Dlrm",
     "Layout",

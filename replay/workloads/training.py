@@ -26,9 +26,17 @@ from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import CollectiveCalibration, Topology, predict_collective
-from replay.graph.operators import streaming
+from replay.graph.operators import Operator, streaming
 from replay.workloads.architecture import Step, Transformer, checked_size, time_operators
-from replay.workloads.transformer import Block, Pass, embedding_block, head_block, layer_block, padded_vocabulary
+from replay.workloads.transformer import (
+    TRAINED_STYLES,
+    Block,
+    Pass,
+    embedding_block,
+    head_block,
+    layer_block,
+    padded_vocabulary,
+)
 
 
 @dataclass(frozen=True)
@@ -197,9 +205,61 @@ class Layout:
         return Topology(size, here, max(node, here), nics=max(1, node // 2 // groups))
 
 
+#: Bytes of an element in each precision that a job may train in.
+PRECISIONS: Mapping[str, int] = MappingProxyType({"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2})
+
+
+@dataclass(frozen=True)
+class OptimizerPass:
+    """One pass of the optimizer over the parameters.
+
+    Parameters
+    ----------
+    kernel, operator : str
+        Name of its kernel, and of the operator that launches it.
+    read, written : int
+        Bytes that it reads and writes for each parameter.
+    lists : tuple of int
+        Bytes of an element of each list of tensors that is its argument.
+    """
+
+    kernel: str
+    operator: str
+    read: int
+    written: int
+    lists: tuple[int, ...] = ()
+
+
+def _adam(read: int, written: int) -> OptimizerPass:
+    return OptimizerPass("multi_tensor_adam_kernel", "aten::_fused_adam_", read, written)
+
+
+def _apex(name: str, read: int, written: int, lists: tuple[int, ...]) -> OptimizerPass:
+    return OptimizerPass(f"multi_tensor_{name}_kernel", f"amp_C::multi_tensor_{name}", read, written, lists)
+
+
+_LAMB = (
+    _apex("l2norm", 4, 0, (4,)),
+    _apex("lamb_stage1", 16, 12, (4, 4, 4, 4)),
+    *[_apex("l2norm", 4, 0, (4,))] * 2,
+    _apex("lamb_stage2", 8, 4, (4, 4)),
+)
+#: Passes of each optimizer by name and bytes of an element of activations: 4, or 2 with FP32 copies of the weights.
+#: Adam as Megatron-LM runs it, here one pass: norm of the gradients (4), clipping (4 + 4), Adam (16 read, 12 written),
+#: gradients cleared (4). With FP32 copies: gradients converted (2 + 4), checked and unscaled (4 + 4), weights converted
+#: (4 + 2), 2 to clear. LAMB (arXiv 1904.00962) as NVIDIA Apex runs it: norm of the gradients; moments, and the update
+#: in the gradients' place; norms of weights and updates; weights. With FP32 copies, both are converted.
+OPTIMIZERS: Mapping[str, Mapping[int, tuple[OptimizerPass, ...]]] = MappingProxyType(
+    {
+        "adam": {4: (_adam(24, 20),), 2: (_adam(31, 31),)},
+        "lamb": {4: _LAMB, 2: (_apex("scale", 2, 4, (2, 4)), *_LAMB, _apex("scale", 4, 2, (4, 2)))},
+    }
+)
+
+
 @dataclass(frozen=True)
 class TrainingJob:
-    """One training step of a transformer, in 16 bits with FP32 copies of the weights (arXiv 1710.03740) and Adam.
+    """One training step of a transformer.
 
     Parameters
     ----------
@@ -213,12 +273,17 @@ class TrainingJob:
         How it is split over devices.
     recompute : bool
         Whether the forward pass of a layer is run again before its backward pass, instead of keeping activations.
+    precision : str
+        One of `PRECISIONS`. ``"fp16"`` and ``"bf16"`` are mixed precision, with FP32 copies of the weights (arXiv
+        1710.03740); in ``"tf32"`` matrix products alone are in TF32.
+    optimizer : str
+        One of `OPTIMIZERS`.
 
     Raises
     ------
     InvalidInputError
-        Sizes are no whole numbers, below one, too large, or do not divide: micro-batches and replicas the batch,
-        stages the layers, ranks the heads.
+        The style, precision or optimizer is unknown. Sizes are no whole numbers, below one, too large, or do not
+        divide: micro-batches and replicas the batch, stages the layers, ranks the heads.
 
     Examples
     --------
@@ -233,8 +298,19 @@ class TrainingJob:
     micro_batch: int
     layout: Layout = Layout()
     recompute: bool = False
+    precision: str = "fp16"
+    optimizer: str = "adam"
 
     def __post_init__(self) -> None:
+        for name, known in (("precision", PRECISIONS), ("optimizer", OPTIMIZERS)):
+            if getattr(self, name) not in known:
+                raise InvalidInputError(f"no {name} {getattr(self, name)!r:.40}; there are {', '.join(known)}")
+        if self.model.style not in TRAINED_STYLES:
+            raise InvalidInputError(
+                f"{self.model.name}: style {self.model.style}; styles that train here are {', '.join(TRAINED_STYLES)}"
+            )
+        if self.model.style == "bert" and self.layout.sequence_parallel:
+            raise InvalidInputError(f"{self.model.name}: BERT has no sequence parallelism; Megatron-LM's style has")
         for name in ("length", "global_batch", "micro_batch"):
             object.__setattr__(self, name, checked_size(name, getattr(self, name)))
         layout, model = self.layout, self.model
@@ -259,11 +335,19 @@ class TrainingJob:
         """Micro-batches of a replica."""
         return self.global_batch // (self.micro_batch * self.layout.data)
 
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an element of weights and activations."""
+        return PRECISIONS[self.precision]
 
-#: B that Adam with FP32 copies moves a parameter: gradients converted (2 + 4), checked and unscaled (4 + 4), their norm
-#: (4), clipped (4 + 4), Adam itself (16 read, 12 written), weights converted (4 + 2), gradients cleared (2).
-_OPTIMIZER_BYTES = 62
-_SIZE, _DTYPE = 2, "fp16"
+    @property
+    def optimizer_passes(self) -> tuple[OptimizerPass, ...]:
+        """Passes of the optimizer over the parameters, in order."""
+        return OPTIMIZERS[self.optimizer][self.element_bytes]
+
+
+#: Parameters that one launch of a multi-tensor kernel covers: 320 blocks of 65,536 (NVIDIA Apex, csrc).
+_LAUNCH_PARAMETERS = 320 * 65_536
 #: A step, and the time that it takes on the device alone, s.
 TimedStep = tuple[Step, float]
 #: Name of a part of a stage, and the steps of a micro-batch forward and backward.
@@ -336,17 +420,20 @@ class StageLoad:
         In forward order.
     reduce_s : float
         All-reduce of its gradients over replicas.
-    update_s : float
-        Time of the optimizer for its weights.
+    update_s : tuple of float
+        Time of each pass of the optimizer over its weights.
     weights, tensors : int
         Elements of its parameters on a rank, and parameters.
+    launches : int
+        Kernels of each pass of the optimizer.
     """
 
     parts: tuple[PartLoad, ...]
     reduce_s: float
-    update_s: float
+    update_s: tuple[float, ...]
     weights: int
     tensors: int
+    launches: int
 
 
 @dataclass(frozen=True)
@@ -386,20 +473,24 @@ def _counts(job: TrainingJob, stage: int) -> dict[str, int]:
 
 def _block(job: TrainingJob, name: str) -> Block:
     layout = job.layout
-    run = Pass(job.micro_batch, job.length, size=_SIZE, ranks=layout.tensor, sequence_parallel=layout.sequence_parallel)
+    run = Pass(job.micro_batch, job.length, training=True, size=job.element_bytes, ranks=layout.tensor,
+               sequence_parallel=layout.sequence_parallel)  # fmt: skip
     if name == "head":
         return head_block(job.model, run, shared=job.layout.pipeline == 1)
     return embedding_block(job.model, run) if name == "embedding" else layer_block(job.model, run)
 
 
 def timed_steps(steps: Sequence[Step], job: TrainingJob, device: Device, parameters: Parameters) -> list[TimedStep]:
-    """Return the steps with the time that each takes on the device alone, s, in 16 bits."""
+    """Return the steps with the time that each takes on the device alone, s."""
     seconds = np.zeros(len(steps))
-    kernels = [i for i, step in enumerate(steps) if not step.collective]
     meetings = [i for i, step in enumerate(steps) if step.collective]
-    if kernels:
-        operators = [steps[i].operator for i in kernels]
-        seconds[kernels] = time_operators(operators, device, parameters=parameters, dtype=_DTYPE).seconds
+    kernels: dict[str, list[int]] = {}
+    for i, step in enumerate(steps):
+        if not step.collective:
+            kernels.setdefault(_computed_in(step.operator, job.precision), []).append(i)
+    for dtype, rows in kernels.items():
+        operators = [steps[i].operator for i in rows]
+        seconds[rows] = time_operators(operators, device, parameters=parameters, dtype=dtype).seconds
     if meetings:
         topology, fits = job.layout.topology("tensor"), parameters.calibration(CollectiveCalibration)
         for kind in sorted({steps[i].collective for i in meetings}):
@@ -407,6 +498,11 @@ def timed_steps(steps: Sequence[Step], job: TrainingJob, device: Device, paramet
             sizes = [steps[i].operator.bytes_read for i in of_kind]
             seconds[of_kind] = predict_collective(kind, sizes, topology, device, fits).seconds
     return list(zip(steps, seconds.tolist(), strict=True))
+
+
+def _computed_in(operator: Operator, precision: str) -> str:
+    """Return the type that an operator computes in: TF32 is of matrix products alone."""
+    return "fp32" if precision == "tf32" and operator.kind not in ("matmul", "batched_matmul") else precision
 
 
 def stage_parts(job: TrainingJob, stage: int, device: Device, parameters: Parameters) -> list[StagePart]:
@@ -445,10 +541,14 @@ class _Timer:
         fits = self.parameters.calibration(CollectiveCalibration)
         return float(predict_collective(kind, [moved], topology, self.device, fits).seconds[0])
 
-    def _update(self, weights: int) -> float:
-        half = weights * _OPTIMIZER_BYTES / 2
-        operators = [streaming("optimizer", half, half, weights, _SIZE)]
-        return time_operators(operators, self.device, parameters=self.parameters, dtype=_DTYPE).total
+    def _update(self, weights: int, optimizer: str, precision: str) -> tuple[float, ...]:
+        size = PRECISIONS[precision]
+        operators = [
+            streaming("optimizer", weights * each.read, weights * each.written, weights, size)
+            for each in OPTIMIZERS[optimizer][size]
+        ]
+        dtype = _computed_in(operators[0], precision)
+        return tuple(time_operators(operators, self.device, parameters=self.parameters, dtype=dtype).seconds.tolist())
 
 
 def job_loads(jobs: Sequence[TrainingJob], device: Device, parameters: Parameters) -> list[JobLoad]:
@@ -480,13 +580,13 @@ def _job_load(job: TrainingJob, timer: _Timer) -> JobLoad:
     neighbours = layout.topology("pipeline")
     elements = padded_vocabulary(job.model, layout.tensor) // layout.tensor * job.model.hidden
     transfer = timer.collective("send_recv", float(activation_bytes(job)), neighbours)
-    tied = timer.collective("all_reduce", float(elements * _SIZE), neighbours)
+    tied = timer.collective("all_reduce", float(elements * job.element_bytes), neighbours)
     return JobLoad(stages, job.micro_batches, transfer, tied, elements, layout.tensor)
 
 
 def activation_bytes(job: TrainingJob) -> int:
     """Return the bytes that a rank sends to the next stage for a micro-batch."""
-    return job.micro_batch * job.length * job.model.hidden * _SIZE
+    return job.micro_batch * job.length * job.model.hidden * job.element_bytes
 
 
 def _stage(job: TrainingJob, stage: int, timer: _Timer) -> StageLoad:
@@ -496,8 +596,10 @@ def _stage(job: TrainingJob, stage: int, timer: _Timer) -> StageLoad:
         for name, count in counts.items()
     )
     weights, tensors = (sum(getattr(part, n) * part.count for part in parts) for n in ("weights", "tensors"))
-    reduced = timer.collective("all_reduce", float(weights * _SIZE), job.layout.topology("data"))
-    return StageLoad(parts, reduced, timer.update(weights), weights, tensors)
+    reduced = timer.collective("all_reduce", float(weights * job.element_bytes), job.layout.topology("data"))
+    # The fitted costs of a launch are those of Adam, whose fit takes a call for each parameter.
+    launches = tensors if job.optimizer == "adam" else -(-weights // _LAUNCH_PARAMETERS)
+    return StageLoad(parts, reduced, timer.update(weights, job.optimizer, job.precision), weights, tensors, launches)
 
 
 def _alike(job: TrainingJob) -> TrainingJob:
@@ -601,7 +703,8 @@ def step_time(load: JobLoad, costs: TrainingCosts) -> BreakDown:
     exchange = load.transfer_s * costs.links + costs.exchange_s if len(times) > 1 else 0.0
     piped = max(run_schedule(times, load.micro_batches, exchange))
     data = costs.links * (max(stage.reduce_s for stage in load.stages) + load.tied_s)
-    optimizer = max(max(stage.update_s, costs.update_call_s * stage.tensors) for stage in load.stages)
+    optimizer = max(sum(max(each, costs.update_call_s * stage.launches) for each in stage.update_s)
+                    for stage in load.stages)  # fmt: skip
     alone = [run_schedule([time], load.micro_batches)[0] for time in times]
     slowest = alone.index(max(alone))
     total = sum((part.total for part in load.stages[slowest].parts), Load())

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
@@ -30,25 +31,40 @@ MOST_WORKS = 2_000_000
 _COMPUTE, _TENSOR, _DATA, _MODEL = 7, 20, 24, 25
 #: Streams of what is sent and received, by direction: neither waits for the others.
 _SEND, _RECEIVE = {"forward": 26, "backward": 27}, {"forward": 28, "backward": 29}
-_SIZE, _TILE, _BLOCK = 2, 128, 2048
+_TILE, _BLOCK = 128, 2048
+#: Type of the elements, as profilers name it, by precision.
+_ELEMENTS = {"fp32": "Float", "tf32": "Float", "fp16": "Half", "bf16": "BFloat16"}
 _LEAST_CALL_NS, _ENQUEUE_NS = 1_500, 2_000
-#: By kind of operator, the kernel's name.
+_TYPES = {2: "Half", 4: "Float"}
+#: By kind of operator, the kernel's name; that of a product tells its precision.
 _KERNELS = {
-    "matmul": "synthetic_gemm_fp16_128x128",
-    "batched_matmul": "synthetic_batched_gemm_fp16_128x128",
+    "matmul": "synthetic_gemm_{}_128x128",
+    "batched_matmul": "synthetic_batched_gemm_{}_128x128",
     "softmax": "scaled_masked_softmax_kernel",
     "normalization": "layer_norm_kernel",
     "reduction": "reduce_kernel",
     "embedding": "embedding_kernel",
-    "optimizer": "multi_tensor_adam_kernel",
+}
+#: PyTorch's operators of backward passes, by the operator whose gradient they compute.
+_BACKWARD = {
+    "aten::softmax": "aten::_softmax_backward_data",
+    "aten::layer_norm": "aten::native_layer_norm_backward",
+    "aten::copy_": "aten::copy_",
+    "aten::div": "aten::div",
+    "aten::div_": "aten::div",
+    "aten::addmm": "aten::sum",
+    "aten::embedding": "aten::embedding_dense_backward",
+    "aten::index": "aten::index_put_",
+    "aten::to": "aten::_to_copy",
 }
 
 
 _COLLECTIVES = {
-    "all_reduce": "ncclDevKernel_AllReduce_Sum_f16_RING_LL",
+    "all_reduce": "ncclDevKernel_AllReduce_Sum_{}_RING_LL",
     "all_gather": "ncclDevKernel_AllGather_RING_LL",
-    "reduce_scatter": "ncclDevKernel_ReduceScatter_Sum_f16_RING_LL",
+    "reduce_scatter": "ncclDevKernel_ReduceScatter_Sum_{}_RING_LL",
 }
+_SUMMED_IN = {"fp32": "f32", "tf32": "f32", "fp16": "f16", "bf16": "bf16"}
 
 
 def training_trace(
@@ -101,7 +117,8 @@ def training_trace(
         f"TP {layout.tensor} DP {layout.data} PP {layout.pipeline}, micro-batch {job.micro_batch}"
     )
     steps = [programs[length] for length in lengths]
-    return write_trace(SyntheticJob(description, "training", steps, layout.devices, "Half", _SIZE), device)
+    element = _ELEMENTS[job.precision]
+    return write_trace(SyntheticJob(description, "training", steps, layout.devices, element, job.element_bytes), device)
 
 
 def _step(job: TrainingJob, device: Device, costs: TrainingCosts, parameters: Parameters, steps: int) -> SyntheticStep:
@@ -160,7 +177,7 @@ class _Stage:
 
     def _steps(self, program: list[KernelCall | Wait], steps: Sequence[TimedStep], call_s: float, what: str) -> None:
         """Append kernels; a collective waits for the kernel before it, and the kernel after it for the collective."""
-        waited = -1
+        waited, phase = -1, "forward" if what.startswith("forward") else "backward"
         for step, seconds in steps:
             if step.collective:
                 meets = f"stage {self.stage} {what} {len(program)}"
@@ -171,7 +188,8 @@ class _Stage:
                 after = (waited - 1,) if waited and isinstance(program[-1], KernelCall) else ()
                 program.append(self._collective(exchange, seconds, _TENSOR, calls, after))
                 continue
-            program.append(self._kernel(step, seconds, self._host_ns(call_s), () if waited < 0 else (waited,)))
+            after = () if waited < 0 else (waited,)
+            program.append(replace(self._kernel(step, seconds, self._host_ns(call_s), after), phase=phase))
             waited = -1
         if waited >= 0:  # the next works are other parts of the model, which need what was added up
             program.append(Wait(stream=_TENSOR))
@@ -181,14 +199,18 @@ class _Stage:
         factor = self.costs.products if operator.kind == "matmul" else self.costs.streams
         name = _KERNELS.get(operator.kind, f"{step.name.rsplit(':', 1)[-1]}_elementwise_kernel")
         op, shapes = _call(step)
-        return KernelCall(name, op, max(round(1e9 * factor * seconds), 1), max(host_ns, _LEAST_CALL_NS), _COMPUTE,
-                          shapes[0], _workgroups(operator), after, operands=tuple(shapes[1:]))  # fmt: skip
+        is_other = operator.element_bytes != self.job.element_bytes
+        types = (_TYPES[operator.element_bytes],) * len(shapes) if is_other else ()
+        return KernelCall(name.format(self.job.precision), op, max(round(1e9 * factor * seconds), 1),
+                          max(host_ns, _LEAST_CALL_NS), _COMPUTE, shapes[0], _workgroups(operator), after,
+                          operands=tuple(shapes[1:]), types=types)  # fmt: skip
 
     def _collective(
         self, exchange: Collective, seconds: float, stream: int, host_ns: int, after: tuple[int, ...] = ()
     ) -> KernelCall:
         duration = max(round(1e9 * seconds * self.costs.links), 1)
-        return KernelCall(_COLLECTIVES[exchange.kind], f"nccl:{exchange.kind}", duration,
+        name = _COLLECTIVES[exchange.kind].format(_SUMMED_IN[self.job.precision])
+        return KernelCall(name, f"nccl:{exchange.kind}", duration,
                     max(host_ns, _LEAST_CALL_NS), stream, (exchange.elements,), 24, after, exchange)  # fmt: skip
 
     def _transfer(self, way: str, number: int, rank: int, *, source: int) -> list[KernelCall | Wait]:
@@ -198,7 +220,7 @@ class _Stage:
             return []
         group = f"pp{rank}_{min(source, target)}_{max(source, target)}"
         meets = f"{way} {number} of {rank} from {source} to {target}"
-        exchange = Collective("send_recv", activation_bytes(self.job) // _SIZE, group, 2, meets)
+        exchange = Collective("send_recv", activation_bytes(self.job) // self.job.element_bytes, group, 2, meets)
         op, streams = ("nccl:send", _SEND) if source == self.stage else ("nccl:recv", _RECEIVE)
         duration = max(round(1e9 * self.load.transfer_s * self.costs.links), 1)
         shape = (exchange.elements,)
@@ -218,11 +240,14 @@ class _Stage:
             program += [self._collective(exchange, mine.reduce_s, _DATA, _ENQUEUE_NS), Wait()]
         if last > 0:
             self._agree(program, rank, last)
-        size, update_ns = mine.weights // mine.tensors, max(round(1e9 * mine.update_s / mine.tensors), 1)
         call_ns = max(round(1e9 * self.costs.update_call_s), _LEAST_CALL_NS)
-        update = KernelCall(_KERNELS["optimizer"], "aten::_fused_adam_", update_ns, call_ns, _COMPUTE, (size,),
-                      max(size // _BLOCK, 1))  # fmt: skip
-        program += [update] * mine.tensors
+        size = mine.weights // mine.launches
+        for update, seconds in zip(job.optimizer_passes, mine.update_s, strict=True):
+            lists = (((size,),),) * len(update.lists) or ((size,),)
+            call = KernelCall(update.kernel, update.operator, max(round(1e9 * seconds / mine.launches), 1), call_ns,
+                              _COMPUTE, lists[0], max(size // _BLOCK, 1), operands=lists[1:],
+                              types=tuple(_TYPES[each] for each in update.lists), phase="optimizer")  # fmt: skip
+            program += [call] * mine.launches
         program.append(Wait(host_ns=round(1e9 * self.costs.step_s)))
 
     def _agree(self, program: list[KernelCall | Wait], rank: int, last: int) -> None:
@@ -237,11 +262,17 @@ class _Stage:
 
 
 def _call(step: Step) -> tuple[str, list[tuple[int, ...]]]:
-    """Return the operator that launches a step, and the shapes of its arguments: both matrices of a product."""
+    """Return the operator that launches a step, and the shapes of its arguments: all that it reads."""
     operator = step.operator
+    dims = tuple(operator.dims)
     if operator.kind not in ("matmul", "batched_matmul"):
-        return step.name, [tuple(operator.dims)]
-    batch, m, n, k = operator.dims
+        forward, is_backward, _ = step.name.partition("_backward")
+        name = _BACKWARD.get(forward, step.name) if is_backward else step.name
+        if is_backward and forward == "aten::softmax" and operator.kind == "elementwise":
+            name = "aten::mul"  # of the result and its gradient
+        elements = prod(dims)
+        return name, [dims] * max(int(operator.bytes_read / (elements * operator.element_bytes)), 1)
+    batch, m, n, k = dims
     if operator.kind == "matmul":
         return "aten::mm", [(m, k), (k, n)]
     return "aten::bmm", [(batch, m, k), (batch, k, n)]

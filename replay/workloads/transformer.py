@@ -1,11 +1,12 @@
 """The operators of transformers, on one device or split over several.
 
-The operators of Megatron-LM's transformer on one tensor-parallel rank, forward and backward.
+The operators of a training job on one tensor-parallel rank, forward and backward: Megatron-LM's transformer with its
+fused kernels, or BERT as PyTorch runs it.
 
 Sources: Megatron-LM (arXiv 1909.08053), section 3: a layer's two blocks each have a column-parallel product, then a
 row-parallel one whose results are added up by an all-reduce; backward, the gradient of the block's input is. The
-vocabulary is split too (arXiv 2104.04473, section 3). Mask and softmax are one kernel, bias and GELU one, bias, dropout
-and residual one.
+vocabulary is split too (arXiv 2104.04473, section 3). In Megatron-LM mask and softmax are one kernel, bias and GELU
+one, bias, dropout and residual one.
 
 The operators of a transformer's forward pass, as PyTorch runs them one by one.
 """
@@ -111,6 +112,14 @@ def exchange(kind: str, elements: int, size: int = 2) -> Step:
     return Step(f"nccl:{kind}", streaming("copy", moved, moved, elements, size), collective=kind)
 
 
+#: Styles of implementation that `layer_block`, `embedding_block` and `head_block` know.
+TRAINED_STYLES = ("megatron", "bert")
+#: Positions and kinds of sentence that BERT embeds (arXiv 1810.04805, section 3).
+_BERT_POSITIONS, _BERT_SEGMENTS = 512, 2
+#: Share of the tokens that BERT predicts: 20 of 128, 80 of 512 (`max_predictions_per_seq` of its reference code).
+_PREDICTED = 5 / 32
+
+
 def layer_block(model: Transformer, run: Pass) -> Block:
     """Return one layer.
 
@@ -121,15 +130,26 @@ def layer_block(model: Transformer, run: Pass) -> Block:
     >>> [sum(bool(s.collective) for s in layer_block(model, Pass(1, 1024, size=2, ranks=n)).forward) for n in (1, 2)]
     [0, 2]
     """
-    hidden, wide = model.hidden, model.feedforward
-    attention = _parallel(model, run, _attention(model, run))
-    feedforward = _parallel(model, run, _feedforward(model, run))
+    hidden, wide, is_bert = model.hidden, model.feedforward, model.style == "bert"
+    block = _normalised_after if is_bert else _parallel
+    attention = block(model, run, _bert_attention(model, run) if is_bert else _attention(model, run))
+    feedforward = block(model, run, _bert_feedforward(model, run) if is_bert else _feedforward(model, run))
     weights = (4 * hidden * hidden + 3 * hidden + 2 * hidden * wide + wide) // run.ranks + 6 * hidden
     return Block(
         (*attention.forward, *feedforward.forward),
         (*feedforward.backward, *attention.backward),
         weights,
-        tensors=12,
+        tensors=16 if is_bert else 12,
+    )
+
+
+def _normalised_after(model: Transformer, run: Pass, inner: Sequence[Step]) -> Block:
+    """A block of BERT: its operators, the sum over ranks, then dropout, residual and normalisation."""
+    elements, last = run.tokens * model.hidden, _bert_closing(model, run)
+    meet = [exchange("all_reduce", elements, run.size)] if run.ranks > 1 else []
+    return Block(
+        (*inner, *meet, *last),
+        (*backward(last), *backward(inner), *meet, _add(run, elements)),
     )
 
 
@@ -227,11 +247,16 @@ def embedding_block(model: Transformer, run: Pass) -> Block:
     elements, size = run.tokens * model.hidden, run.size
     meet = [exchange("all_reduce", elements, size)] if run.ranks > 1 else []
     looked_up = _embedding(run, model.hidden)
-    rest = [_add(run, elements), _parallel_dropout(elements, size)]
     weights = padded_vocabulary(model, run.ranks) // run.ranks * model.hidden
     grown = stream("aten::add_", weights, arrays=3, back=0, size=size)
-    back = (*backward(rest), *backward([looked_up]), *backward([looked_up]), grown)
-    return Block((looked_up, looked_up, *meet, *rest), back, weights + run.length * model.hidden, tensors=2)
+    if model.style == "bert":
+        lookups, rest = [looked_up] * 3, [*[_add(run, elements)] * 2, _norm(model, run), *_dropout(run, elements)]
+        others, tensors = (_BERT_POSITIONS + _BERT_SEGMENTS + 2) * model.hidden, 5
+    else:
+        lookups, rest = [looked_up] * 2, [_add(run, elements), _parallel_dropout(elements, size)]
+        others, tensors = run.length * model.hidden, 2
+    back = (*backward(rest), *backward(lookups), grown)
+    return Block((*lookups, *meet, *rest), back, weights + others, tensors)
 
 
 def head_block(model: Transformer, run: Pass, *, shared: bool) -> Block:
@@ -246,6 +271,8 @@ def head_block(model: Transformer, run: Pass, *, shared: bool) -> Block:
     shared : bool
         Whether the embedding's weights are on the same rank, so that they are not stored twice.
     """
+    if model.style == "bert":
+        return _bert_loss(model, run, shared=shared)
     local = padded_vocabulary(model, run.ranks) // run.ranks
     norm = [_norm(model, run)]
     logits = [product("aten::mm", 1, run.tokens, local, model.hidden, run.size, weights=local * model.hidden)]
@@ -258,6 +285,28 @@ def head_block(model: Transformer, run: Pass, *, shared: bool) -> Block:
         (*backward(loss), *backward(logits), *meet, *backward(norm)),
         weights,
         tensors=2 if shared else 3,
+    )
+
+
+def _bert_loss(model: Transformer, run: Pass, *, shared: bool) -> Block:
+    """Which sentence follows, and the words at the masked positions; the loss is computed in FP32."""
+    hidden, size = model.hidden, run.size
+    local = padded_vocabulary(model, run.ranks) // run.ranks
+    masked = max(round(run.tokens * _PREDICTED), 1)
+    picked = stream("aten::index", masked * hidden, size=size)
+    pooled, words = _bert_head(model, run, masked=masked, vocabulary=local)
+    to_fp32 = [
+        stream("aten::to", masked * local, arrays=1 + _FP32_BYTES / size, back=1 + _FP32_BYTES / size, size=size)
+    ]
+    loss = [*(to_fp32 if size < _FP32_BYTES else []), _softmax(masked, local, _FP32_BYTES)]
+    few = [exchange("all_reduce", masked, _FP32_BYTES)] * 2 if run.ranks > 1 else []
+    meet = [exchange("all_reduce", masked * hidden, size)] if run.ranks > 1 else []
+    weights = 2 * hidden * hidden + 6 * hidden + 2 + local + (0 if shared else local * hidden)
+    return Block(
+        (*pooled, picked, *words, *loss, *few),
+        (*backward(loss), *backward(words[-1:]), *meet, *backward([picked, *words[:-1]]), *backward(pooled)),
+        weights,
+        tensors=9 if shared else 10,
     )
 
 
@@ -316,9 +365,9 @@ def _embedding(run: Pass, hidden: int) -> Step:
 
 def _attend(model: Transformer, run: Pass, masked: list[Step]) -> list[Step]:
     """Scores, masks, softmax, and the weighted sum of values; operands are copied into heads."""
-    heads, length, width = run.batch * model.heads, run.length, model.width
+    heads, length, width = max(run.batch * model.heads // run.ranks, 1), run.length, model.width
     # Copies of a projection into the order of heads, or back.
-    copy = stream("aten::copy_", run.tokens * model.hidden, size=run.size)
+    copy = stream("aten::copy_", heads * length * width, size=run.size)
     return [
         *[copy] * 2,
         product("aten::bmm", heads, length, length, width, run.size),
@@ -332,38 +381,50 @@ def _attend(model: Transformer, run: Pass, masked: list[Step]) -> list[Step]:
 
 
 def _scores(model: Transformer, run: Pass) -> int:
-    return run.batch * model.heads * run.length * run.length
+    return max(run.batch * model.heads // run.ranks, 1) * run.length * run.length
+
+
+def _bert_attention(model: Transformer, run: Pass) -> list[Step]:
+    local, scores = model.hidden // run.ranks, _scores(model, run)
+    masked = [stream("aten::div", scores, size=run.size), stream("aten::add", scores, back=0, size=run.size)]
+    return [
+        *[_linear(run, model.hidden, local)] * 3,
+        *_attend(model, run, masked),
+        _linear(run, local, model.hidden),
+    ]
+
+
+def _bert_feedforward(model: Transformer, run: Pass) -> list[Step]:
+    local = model.feedforward // run.ranks
+    return [
+        _linear(run, model.hidden, local),
+        stream("aten::gelu", run.tokens * local, back=3, size=run.size),
+        _linear(run, local, model.hidden),
+    ]
+
+
+def _bert_closing(model: Transformer, run: Pass) -> list[Step]:
+    elements = run.tokens * model.hidden
+    return [*_dropout(run, elements), _add(run, elements), _norm(model, run)]
 
 
 def _bert(model: Transformer, run: Pass) -> list[Step]:
-    hidden, tokens, scores = model.hidden, run.tokens, _scores(model, run)
-    masked = [stream("aten::div", scores, size=run.size), stream("aten::add", scores, back=0, size=run.size)]
-    closing = [*_dropout(run, tokens * hidden), _add(run, tokens * hidden), _norm(model, run)]
-    layer = [
-        *[_linear(run, hidden, hidden)] * 3,
-        *_attend(model, run, masked),
-        _linear(run, hidden, hidden),
-        *closing,
-        _linear(run, hidden, model.feedforward),
-        stream("aten::gelu", tokens * model.feedforward, back=3, size=run.size),
-        _linear(run, model.feedforward, hidden),
-        *closing,
-    ]
-    first = [*[_embedding(run, hidden)] * 3, *[_add(run, tokens * hidden)] * 2, _norm(model, run)]
-    return [*first, *_dropout(run, tokens * hidden), *layer * model.layers, *_bert_head(model, run)]
+    elements, closing = run.tokens * model.hidden, _bert_closing(model, run)
+    layer = [*_bert_attention(model, run), *closing, *_bert_feedforward(model, run), *closing]
+    first = [*[_embedding(run, model.hidden)] * 3, *[_add(run, elements)] * 2, _norm(model, run)]
+    pooled, words = _bert_head(model, run, masked=run.tokens, vocabulary=model.vocabulary)
+    last = [*pooled, *(words if run.training else [])]
+    return [*first, *_dropout(run, elements), *layer * model.layers, *last]
 
 
-def _bert_head(model: Transformer, run: Pass) -> list[Step]:
+def _bert_head(model: Transformer, run: Pass, *, masked: int, vocabulary: int) -> tuple[list[Step], list[Step]]:
+    """Return the operators that score the first tokens, and those that predict `masked` tokens."""
     hidden = model.hidden
-    pooled = [_linear(run, hidden, hidden, count=run.batch), _linear(run, hidden, 2, count=run.batch)]
-    if not run.training:
-        return pooled
-    return [
-        *pooled,
-        _linear(run, hidden, hidden),
-        stream("aten::gelu", run.tokens * hidden, back=3, size=run.size),
-        _norm(model, run),
-        _linear(run, hidden, model.vocabulary),
+    return [_linear(run, hidden, hidden, count=run.batch), _linear(run, hidden, 2, count=run.batch)], [
+        _linear(run, hidden, hidden, count=masked),
+        stream("aten::gelu", masked * hidden, back=3, size=run.size),
+        rows("aten::layer_norm", "normalization", masked, hidden, run.size),
+        _linear(run, hidden, vocabulary, count=masked),
     ]
 
 

@@ -19,7 +19,7 @@ from seqpoint.units import duration
 #: Options that only a transformer has.
 _OF_TRANSFORMERS = (
     *("models_", "layers", "hidden", "heads", "feedforward", "vocabulary", "length", "global_batch", "micro_batch"),
-    *("tp", "sequence_parallel", "pp", "recompute", "calibration"),
+    *("tp", "sequence_parallel", "pp", "recompute", "precision", "optimizer", "calibration"),
 )
 F = TypeVar("F", bound=Callable[..., Any])
 _POSITIVE = click.IntRange(1)
@@ -70,6 +70,16 @@ def _count(name: str, default: int, text: str) -> Callable[[F], F]:
     "--recompute", is_flag=True, help="Compute activations again in the backward pass instead of keeping them."
 )
 @click.option(
+    "--precision",
+    type=click.Choice(list(workloads.PRECISIONS)),
+    default="fp16",
+    show_default=True,
+    help="Number format; of 16 bits, mixed precision with FP32 copies of the weights.",
+)
+@click.option(
+    "--optimizer", type=click.Choice(list(workloads.OPTIMIZERS)), default="adam", show_default=True, help="Optimizer."
+)
+@click.option(
     "--device",
     default="A100-SXM4-80GB",
     show_default=True,
@@ -89,13 +99,14 @@ def _count(name: str, default: int, text: str) -> Callable[[F], F]:
 def command(model: str, models_: str | None, json_: bool, output: str | None, **options: Any) -> None:
     """Predict the time of a training step without running it, and write its trace.
 
-    The job is that of Megatron-LM: 16-bit numbers, Adam, and tensor, pipeline (1F1B) and data parallelism. The trace
-    has every pipeline stage and tensor-parallel rank, and replays like a recorded one. With --model dlrm it is DLRM,
-    and one rank stands for all.
+    The job is that of Megatron-LM, or of BERT as PyTorch runs it, with tensor, pipeline (1F1B) and data parallelism.
+    The trace has every pipeline stage and tensor-parallel rank, and replays like a recorded one. With --model dlrm it
+    is DLRM, and one rank stands for all.
 
     \b
     seqpoint synthesize --hidden 4096 --layers 32 --heads 32 --tp 4 --pp 2 --recompute -o job.trace
     seqpoint synthesize --model gpt3_27 --tp 2 --dp 4 --global-batch 128 --device H100-SXM5-80GB --json
+    seqpoint synthesize --model bert_large --length 128 --precision fp32 --optimizer lamb --device MI100 -o bert.trace
     seqpoint synthesize --model dlrm --dp 16 --device MI300X -o dlrm.trace
     """
     if model == "dlrm":
@@ -110,7 +121,8 @@ def command(model: str, models_: str | None, json_: bool, output: str | None, **
     sizes_of_groups = (options[name] for name in ("tp", "dp", "pp", "node_devices", "sequence_parallel"))
     layout = workloads.Layout(*sizes_of_groups)
     job = workloads.TrainingJob(_model(model, models_, sizes), options["length"], options["global_batch"],
-                      options["micro_batch"], layout, options["recompute"])  # fmt: skip
+                      options["micro_batch"], layout, options["recompute"], options["precision"],
+                      options["optimizer"])  # fmt: skip
     fit = workloads.read_training_fit(options["calibration"]) if options["calibration"] else workloads.load_training()
     device = find_device(options["device"])
     parameters = load_parameters()
@@ -147,7 +159,8 @@ def _model(name: str, path: str | None, sizes: dict[str, int | None]) -> workloa
     chosen: dict[str, Any] = {size: value for size, value in sizes.items() if value}
     if "hidden" in chosen:
         chosen = {"feedforward": 4 * chosen["hidden"]} | chosen
-    return replace(base, style="megatron", experts=1, source="", **chosen)
+    style = base.style if base.style in workloads.TRAINED_STYLES else "megatron"
+    return replace(base, style=style, experts=1, source="", **chosen)
 
 
 def _parts(step: workloads.PredictedStep) -> dict[str, float]:
@@ -168,6 +181,8 @@ def _content(step: workloads.PredictedStep, device: str) -> dict[str, object]:
         "device": device,
         "devices": job.layout.devices,
         "model": {name: getattr(model, name) for name in ("layers", "hidden", "heads", "feedforward", "vocabulary")},
+        "precision": job.precision,
+        "optimizer": job.optimizer,
         "micro_batches": job.micro_batches,
         "iteration_s": step.seconds,
         "low_s": step.low_s,
