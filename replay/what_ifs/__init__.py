@@ -27,7 +27,7 @@ from replay.what_ifs.fuse_collectives import fuse_collectives
 from replay.what_ifs.overlap import OVERLAPS, overlap
 from replay.what_ifs.plan import parse_plan, read_plan
 from replay.what_ifs.registry import compose, parse_what_if, recipe_named, registry, what_ifs
-from replay.what_ifs.scale import remove_launch_overhead, scale_host, scale_kernels
+from replay.what_ifs.scale import near_memory, remove_launch_overhead, scale_host, scale_kernels
 from replay.what_ifs.stream import change_stream
 from replay.what_ifs.swap import swap_kernel
 from replay.what_ifs.t3 import t3
@@ -59,6 +59,7 @@ __all__ = [
     "fuse_collectives",
     "limit_power",
     "memory_mapping",
+    "near_memory",
     "overlap",
     "parse_plan",
     "parse_what_if",

@@ -1,15 +1,22 @@
-"""Scaling what-ifs: chosen tasks, or the host, are faster or slower by a factor; or launches cost next to nothing."""
+"""Scaling what-ifs: chosen tasks, or the host, are faster or slower by a factor; or launches cost next to nothing.
+
+`near_memory` scales kernels by the bandwidth inside the memory.
+"""
 
 from dataclasses import replace
 
 import numpy as np
 
 from profilers.errors import InvalidInputError
+from profilers.trace.kernels import CLASSES, COMPUTE_BOUND
 from replay.calibration.parameters import Parameters
 from replay.graph.choice import TaskChoice
-from replay.graph.graph import HOST_TIME_EDGES, LAUNCH_EDGES, Basis, EdgeKind, KernelGraph, TaskKind
+from replay.graph.graph import HOST_TIME_EDGES, LAUNCH_EDGES, RESOURCES, Basis, EdgeKind, KernelGraph, TaskKind
 from replay.what_ifs.swap import duration_ns
 from replay.what_ifs.what_if import Argument, WhatIf, check_factor, recipe, tasks_argument, what_if_text
+
+_HBM = RESOURCES.index("hbm")
+_ARITHMETIC = [CLASSES.index(name) for name in COMPUTE_BOUND]
 
 
 @recipe(
@@ -41,6 +48,55 @@ def scale_kernels(tasks: str, factor: float) -> WhatIf:
         return graph.with_factor(chosen, factor, Basis.ASSUMED).with_notes([note])
 
     return WhatIf(what_if_text("scale_kernels", tasks, factor), transform, choices=(choice,))
+
+
+@recipe(
+    "kernels",
+    "near_memory:optimizer",
+    tasks_argument("run in the memory"),
+    Argument("factor", "bandwidth inside the memory over that outside", "number", default="0"),
+)
+def near_memory(tasks: str, factor: float = 0.0) -> WhatIf:
+    """Run chosen kernels inside the memory, whose banks read and write at FACTOR times the bandwidth outside.
+
+    By default FACTOR is `near_memory_bandwidth` of `datasets/parameters.toml`. A kernel takes its floor
+    (`kernel_floor_ns`, a launch) and its time above it, of which the share that waits for memory is divided by FACTOR.
+    That share is the kernel's demand of the memory's bandwidth over `hbm_share_memory_bound`. While it runs, no other
+    kernel has the memory: it asks for all of its bandwidth.
+
+    Matrix products, convolutions and attention stay on the compute units, and a note counts them.
+
+    Not modelled: whether the operands of one operation lie in one bank, a change between modes of the memory, and the
+    arithmetic that its units lack (a square root or a division of an optimizer).
+
+    Source: near-memory optimizers as in the BERT characterisation (arXiv 2104.08335). FACTOR is that of HBM-PIM, whose
+    banks work at the same time: derived in arXiv 2311.05034's set-up.
+
+    Raises
+    ------
+    InvalidInputError, NotFoundError
+        `tasks` is no valid choice, or `factor` is neither 0 nor within 1e-6 to 1e6.
+    """
+    choice = TaskChoice(tasks, kinds=(TaskKind.KERNEL,), allowed=(TaskKind.KERNEL,))
+    check_factor("near_memory", factor, zero=True)
+
+    def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
+        times, all_chosen = factor or parameters["near_memory_bandwidth"], choice.rows(graph)
+        chosen = all_chosen & ~np.isin(graph.tasks.class_, _ARITHMETIC)
+        device, duration_ns = graph.hardware.device, graph.tasks.duration_ns
+        amd = "_amd" if device is not None and device.vendor == "AMD" else ""
+        floor_ns = np.minimum(parameters[f"kernel_floor{amd}_ns"], duration_ns)
+        waiting = np.minimum(graph.tasks.demand[:, _HBM] / parameters["hbm_share_memory_bound"], 1.0)
+        inside_ns = floor_ns + (duration_ns - floor_ns) * (1.0 - waiting + waiting / times)
+        demand = graph.tasks.demand.copy()
+        demand[chosen, _HBM] = 1.0
+        changed = graph.with_durations(np.where(chosen, inside_ns, duration_ns), Basis.ASSUMED)
+        stay = int((all_chosen & ~chosen).sum())
+        note = f"near_memory: {int(chosen.sum())} kernels at {times:g} times the bandwidth"
+        return changed.with_tasks(demand=demand).with_notes([note + (f"; {stay} products stay" if stay else "")])
+
+    name = what_if_text("near_memory", tasks, *([factor] if factor else []))
+    return WhatIf(name, transform, choices=(choice,), retimes=True)
 
 
 def _copies_left(graph: KernelGraph, tasks: str) -> str:
