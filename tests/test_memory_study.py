@@ -26,9 +26,9 @@ from replay.memory.system import memory_system
 from replay.studies import caching
 from replay.studies.caching import OPTIMISED, STATIC, Outcome, class_of, figures, outcomes
 from replay.studies.layer import layer_graph, layer_trace
-from replay.studies.published import published_figures
 from replay.studies.workloads import Workload, load_study
 from replay.what_ifs.caching import cache_policy
+from seqpoint.validation.published import published_figures
 
 PARAMETERS = load_parameters()
 GPU = find_device("CachePolicy-GPU")

@@ -27,7 +27,6 @@ from replay.graph.graph import Basis, KernelGraph, TaskKind, hardware_named
 from replay.graph.operators import batched_matmul
 from replay.studies.ficco import load_scenarios, reproduce, scenario_trace, sweep, times_ns, transfer_ratio
 from replay.studies.layer import step_ns
-from replay.studies.published import published_figures
 from replay.what_ifs import explain, parse_what_if
 from replay.what_ifs.chooser import FEATURES, Chooser, Decision, features_of, load_chooser, score_choices
 from replay.what_ifs.schedules import (
@@ -45,6 +44,7 @@ from replay.what_ifs.schedules import (
     piece_ns,
     ring_hops,
 )
+from seqpoint.validation.published import published_figures
 
 PARAMETERS, SCENARIOS = load_parameters(), load_scenarios()
 MI300X, G1 = find_device("MI300X"), SCENARIOS["g1"]

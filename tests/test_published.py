@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from profilers.errors import BrokenFileError, NotFoundError
 from replay.costs.shipped import load_parameters
-from replay.studies.published import SYSTEMS, published_figures, read_figures
 from seqpoint.cli import cli
+from seqpoint.validation.published import SYSTEMS, published_figures, read_figures
 
 ROOT = Path(__file__).parents[1]
 TABLE = list(csv.DictReader((ROOT / "tests" / "accuracy" / "published.csv").read_text().splitlines()))

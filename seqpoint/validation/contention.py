@@ -25,10 +25,10 @@ import numpy as np
 from replay import contention
 from replay.contention.reading import TABLE
 from replay.costs.shipped import load_parameters
-from replay.studies.published import published_figures
 from seqpoint.notebook import Table, table_of
 from seqpoint.validation.contention_cases import ContentionCase, notes_on, predict_contention, refit_contention
 from seqpoint.validation.contention_traces import score_contention, trace_content, trace_rows, trace_tables
+from seqpoint.validation.published import published_figures
 from seqpoint.validation.replay import load_recording, read_sources, trace_source
 from seqpoint.validation.rows import ValidationRow, summary_row
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, followed
