@@ -2,8 +2,8 @@
 
 A choice is one or more terms, joined by ``,``, and a task has to fit them all: ``gemm,rank=0,phase=backward``. A term
 is ``KEY=VALUE`` (`KEYS`), or a plain word: ``all``, ``kernels``, ``collectives``, ``copies``, or a class. The first may
-also be the name of a task with ``*`` and ``?``. A choice that fits no task is an error that lists what
-would fit.
+also be the name of a task with ``*`` and ``?``. A value that is no name may be several, joined by ``/``, of which a
+task has to fit one: ``class=elementwise/dropout``. A choice that fits no task is an error that lists what would fit.
 """
 
 import difflib
@@ -74,6 +74,8 @@ KIND_WORDS: Mapping[str, TaskKind] = {
 }
 DEVICE_KINDS: tuple[TaskKind, ...] = tuple(KIND_WORDS.values())
 _ALL, _KIND = "all", "kind"
+#: Between values of one term that is no name: tasks have to fit one of them.
+_OR = "/"
 #: Most characters and stars of a pattern, since it is matched with every name of a trace.
 _MAX_PATTERN, _MAX_STARS = 200, 16
 #: Start of a term that is no name: a key and ``=``, or a whole word for a kind or a class.
@@ -137,7 +139,10 @@ def _indexed(about: str, known: tuple[str, ...], column: str) -> _Key:
         present = np.unique(numbers(graph)[rows])
         return [known[number] for number in present[present >= 0].tolist()]
 
-    return _Key(about, lambda graph, value: numbers(graph) == known.index(value), values, known)
+    def fits(graph: KernelGraph, value: str) -> Bools:
+        return np.asarray(np.isin(numbers(graph), [known.index(each) for each in value.split(_OR)]))
+
+    return _Key(about, fits, values, known)
 
 
 def _on_lane(about: str, name: str) -> _Key:
@@ -146,7 +151,10 @@ def _on_lane(about: str, name: str) -> _Key:
     def values(graph: KernelGraph, rows: Bools) -> list[str]:
         return [str(number) for number in np.unique(_lane_numbers(graph, name)[rows]).tolist()]
 
-    return _Key(about, lambda graph, value: _lane_numbers(graph, name) == int(value), values, number=True)
+    def fits(graph: KernelGraph, value: str) -> Bools:
+        return np.asarray(np.isin(_lane_numbers(graph, name), [int(each) for each in value.split(_OR)]))
+
+    return _Key(about, fits, values, number=True)
 
 
 def _named(about: str, column: str) -> _Key:
@@ -195,7 +203,8 @@ class TaskChoice:
         ``copies``; a class of `profilers.trace.kernels.CLASSES`; or ``KEY=VALUE`` with one of `KEYS`: ``class``,
         ``name``, ``operator``, ``copies``, ``collectives``, ``rank``, ``device``, ``stream`` or ``phase``. The first
         may be the name of a task as the trace writes it, in which ``*`` stands for any text and ``?`` for any
-        character. A ``,`` that no other term follows belongs to the name.
+        character. A ``,`` that no other term follows belongs to the name. Values other than names may be several,
+        joined by ``/``.
     kinds : tuple of TaskKind
         Kinds of tasks for which ``all`` and terms that say nothing of the kind stand, such as ``rank=0``.
     allowed : tuple of TaskKind
@@ -212,6 +221,8 @@ class TaskChoice:
     (('class', 'gemm'), ('rank', '0'))
     >>> TaskChoice("*tile<64, 2>*,copies=dtoh").terms
     (('name', '*tile<64, 2>*'), ('copies', 'DtoH'))
+    >>> TaskChoice("class=elementwise/dropout,rank=0/3").terms
+    (('class', 'elementwise/dropout'), ('rank', '0/3'))
     """
 
     text: str
@@ -335,6 +346,8 @@ def _checked_value(key: str, value: str) -> str:
     if key not in KEYS:
         raise unknown_name("tasks are not chosen by", key, KEYS)
     kind = KEYS[key]
+    if _OR in value and (kind.number or kind.known):
+        return _OR.join(_checked_value(key, each.strip()) for each in value[:_MAX_PATTERN].split(_OR))
     if kind.number:
         if not (value.isascii() and value.isdecimal() and len(value) < 19):
             raise InvalidInputError(f"{key}={value[:40]}: give the number of a {key}, as in {key}=0")

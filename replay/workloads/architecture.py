@@ -468,6 +468,7 @@ def time_operators(
     parameters: Parameters,
     dtype: str = "fp32",
     without: Sequence[str] = (),
+    queued: bool = True,
 ) -> Timed:
     """Predict operators that follow one another on a stream.
 
@@ -483,6 +484,8 @@ def time_operators(
         Data type of the computation.
     without : sequence of str
         Devices whose fits are not used.
+    queued : bool
+        Whether operators wait in the stream for one another; otherwise the host waits for each.
 
     Notes
     -----
@@ -501,7 +504,7 @@ def time_operators(
         unique, which = np.unique([_dims(model, operator) for operator in alike], axis=0, return_inverse=True)
         each = predict(model, unique, device, element_bytes=size, dtype=dtype, calibration=calibration,
                        without=without)  # fmt: skip
-        start = max(each.start_s - _QUEUED_S, 0.0)
+        start = max(each.start_s - _QUEUED_S, 0.0) if queued else 0.0
         for i, values in enumerate((each.seconds, each.low, each.high)):
             times[i, rows] = np.maximum(values - start * values / each.seconds, 0.0)[which.reshape(-1)]
         if not modelled:

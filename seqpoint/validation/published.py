@@ -1,6 +1,6 @@
 """Compare what papers report with what our models of their set-ups say.
 
-PATH is a system (c3, t3, ficco, fused, goldyloc or caching) or a file of figures named after a system, such as
+PATH is a system (c3, t3, ficco, fused, goldyloc, caching or bert) or a file of figures named after a system, such as
 c3.toml. Evidence: A the paper's abstract, S a public source, D arithmetic; W a secondary description and M recollection
 are shown and have no limit. A figure that a parameter was fitted on is marked; the others are predictions.
 
@@ -41,6 +41,7 @@ SYSTEMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "fused": ("replay.studies.fused:reproduce", "replay.studies.fused:load_workloads"),
         "goldyloc": ("replay.studies.goldyloc:reproduce", "replay.studies.goldyloc:load_workloads"),
         "caching": ("replay.studies.caching:reproduce", "replay.studies.workloads:load_study"),
+        "bert": ("seqpoint.validation.bert:reproduce", "seqpoint.validation.bert:load_cases"),
     }
 )
 #: Abstract of the paper, a public source that was read, derived by arithmetic, a secondary description, recollection.

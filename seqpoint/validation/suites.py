@@ -38,6 +38,7 @@ SUITES: Mapping[str, str] = MappingProxyType(
         "collectives": "Times of collectives.",
         "models": "Times of whole transformers.",
         "training": "Times of training steps.",
+        "bert": "Shares of operators and ratios of throughput of BERT-Large.",
         "selection": "Selectors, on configurations that they did not see.",
         "replay": "Step times of replayed traces.",
         "contention": "Kernels that ran side by side on a device.",
