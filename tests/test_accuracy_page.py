@@ -35,6 +35,7 @@ SYSTEMS = {
     "fused": "fused collectives, arXiv 2305.06942",
     "goldyloc": "GOLDYLOC, arXiv 2409.02227",
     "caching": "GPU cache policies, arXiv 1910.00134",
+    "bert": "BERT characterisation, arXiv 2104.08335",
 }
 #: Why a published figure is missed, by system and name.
 MISSED = {
@@ -43,6 +44,7 @@ MISSED = {
     ("fused", "intra_node_largest"): "Fixed costs dominate our shortest case. The paper's cases are not public.",
     ("goldyloc", "go_over_default_mean"): "Kernels are dispatched in order here, so they hardly contend for the cache.",
     ("goldyloc", "default_over_sequential"): "Default kernels fill each other's last waves here, perhaps too well.",
+    ("bert", "gemms_dominate"): "Of four short sequences in mixed precision, LAMB takes half of the time.",
 }
 #: Units of published figures; counts have none.
 UNITS = {"%": " %", "x": "x"}
@@ -434,6 +436,49 @@ def half_precision(rows: Sequence[Row]) -> str:
 def mean_of(rows: Iterable[Row]) -> str:
     """Return the mean error of some rows."""
     return percent(fmean(column(rows, "error")))
+
+
+def bert() -> str:
+    """Return the section about the parts of BERT-Large."""
+    rows = read("bert")
+    limited = {row["case"]: row for row in rows if row["limit"]}
+    shares = [row for row in rows if row["case"].endswith((", fitted", ", carried"))]
+    devices = sorted({row["case"].split(", ")[2] for row in shares})
+
+    def error(device: str, basis: str) -> str:
+        alike = [row for row in shares if row["case"].split(", ")[2:] == [device, basis]]
+        return percent(fmean(float(row["error"]) for row in alike if float(row["measured"]) >= 0.05))
+
+    table = grid(
+        ("device", "fitted", "carried"),
+        [(device, *(error(device, basis) for basis in ("fitted", "carried"))) for device in devices],
+    )
+    ratios = []
+    for name, title in (
+        ("precision", "mixed over full precision"),
+        ("phases", "phase 1 over phase 2"),
+        ("devices", "most over fewest devices, each device"),
+    ):
+        alike = column([row for row in rows if row["case"].startswith(f"{name}: ")], "error")
+        found = f"{sum(each <= 15 for each in alike)} of {len(alike)}"
+        ratios.append((title, percent(float(limited[f"ratios of {name}: median"]["error"])), found))
+    mean = percent(float(limited["shares of 5% and more, each device left out: mean"]["error"]))
+    return f"""## Parts of BERT-Large
+
+Shares of the operators of a layer in its time, FP32, inference and training of 512 tokens. The error is that of
+shares of 5 % and more; its mean over devices that are left out is {mean}.
+
+{table}
+
+Throughput of pre-training with LAMB, published by NVIDIA for four frameworks, V100 and A100, 1 to 512 GPUs. The
+error is that of ratios; nothing was fitted to them.
+
+{grid(("ratio of throughput", "median error", "within 15 %"), ratios)}
+
+PyTorch and PaddlePaddle leave out padding in phase 2, so that their ratios of phases are not scored. TensorFlow gains
+less from mixed precision than the others on the same GPUs. The table is [`bert.csv`](../tests/accuracy/bert.csv);
+`seqpoint validate bert` prints it.
+"""
 
 
 def models() -> str:
@@ -929,7 +974,19 @@ def total(rows: Iterable[Row], name: str) -> int:
 
 
 SECTIONS: tuple[Callable[[], str], ...] = (
-    *(in_short, falls_short, replay, selection, kernels, operators, models, collectives, another_device, intervals),
+    *(
+        in_short,
+        falls_short,
+        replay,
+        selection,
+        kernels,
+        operators,
+        models,
+        bert,
+        collectives,
+        another_device,
+        intervals,
+    ),
     *(training, published, contention, occupancy, memory, gemms, reading),
 )
 

@@ -269,9 +269,7 @@ def _what_ifs(single: Sequence[BertProfile], parameters: Parameters) -> dict[str
     ]
     return {
         "near_memory_follows_lamb": float(sum(larger)),
-        "near_memory_most": 100 * (max(near.values()) - 1),
         "fusion_gains": float(sum(gain > 1 for gain in fused.values())),
-        "fusion_most": 100 * (max(fused.values()) - 1),
     }
 
 
@@ -576,15 +574,7 @@ def _source(file: Path) -> Path | None:
     return file if set(_NODE_COLUMNS) <= columns or set(_THROUGHPUT_COLUMNS) <= columns else None
 
 
-@dataclass(frozen=True)
-class BertMeasured:
-    """Measured layers and throughput of BERT-Large."""
-
-    layers: Sequence[LayerTimes]
-    throughput: Sequence[Throughput]
-
-
-def read_bert(sources: Sequence[Path]) -> BertMeasured:
+def read_bert(sources: Sequence[Path]) -> tuple[list[LayerTimes], list[Throughput]]:
     """Read tables of operators and of throughput.
 
     Raises
@@ -599,13 +589,13 @@ def read_bert(sources: Sequence[Path]) -> BertMeasured:
             layers += _read_layers(file)
         else:
             throughput += _read_throughput(file)
-    return BertMeasured(layers, throughput)
+    return layers, throughput
 
 
-def _scored(measured: BertMeasured, options: SuiteOptions) -> SuiteResult:
+def _scored(measured: tuple[list[LayerTimes], list[Throughput]], options: SuiteOptions) -> SuiteResult:
     """Score shares and ratios."""
-    of_layers = _layer_rows(measured.layers)
-    of_steps, notes = _throughput_rows(measured.throughput, options)
+    of_layers = _layer_rows(measured[0])
+    of_steps, notes = _throughput_rows(measured[1], options)
     tables = [
         _table(title, rows)
         for title, rows in (
@@ -614,8 +604,7 @@ def _scored(measured: BertMeasured, options: SuiteOptions) -> SuiteResult:
         )
         if rows
     ]
-    rows = [*of_layers, *of_steps]
-    return SuiteResult(rows, {}, tables, notes=notes)
+    return SuiteResult([*of_layers, *of_steps], {}, tables, notes=notes)
 
 
 def _table(title: str, rows: Sequence[ValidationRow]) -> Table:
