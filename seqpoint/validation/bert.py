@@ -224,17 +224,22 @@ def _lamb(found: Mapping[str, BertProfile], single: Sequence[BertProfile], param
     in_fp32 = [one for one in single if one.case.job.precision == "fp32"]
     times = [one.lamb_ns for one in in_fp32]
     share = {name: one.lamb_share for name, one in found.items()}
-    rises = [
-        *(share[f"n128_b4_{each}"] > share[f"n128_b32_{each}"] for each in ("fp32", "fp16")),
-        *(share[f"{each}_fp16"] > share[f"{each}_fp32"] for each in ("n128_b32", "n128_b4", "n512_b4")),
-    ]
     falls = [share[f"n128_b32_{each}_micro"] < share[f"n128_b4_{each}"] for each in ("fp32", "fp16")]
     return {
         "lamb_bytes": found["n128_b32_fp32"].lamb_bytes(parameters),
         "lamb_spread": max(times) / min(times),
-        "lamb_share_rises": float(sum(rises)),
+        "lamb_share_rises": _rises(share),
         "micro_batches_hide_lamb": float(sum(falls)),
     }
+
+
+def _rises(values: Mapping[str, float]) -> float:
+    """Return in how many of five cases a value by case rises as the batch falls, or under mixed precision."""
+    pairs = [
+        *((f"n128_b32_{each}", f"n128_b4_{each}") for each in ("fp32", "fp16")),
+        *((f"{each}_fp32", f"{each}_fp16") for each in ("n128_b32", "n128_b4", "n512_b4")),
+    ]
+    return float(sum(values[more] > values[less] for less, more in pairs))
 
 
 def _bounds(found: Mapping[str, BertProfile], single: Sequence[BertProfile]) -> dict[str, float]:
@@ -263,12 +268,8 @@ def _what_ifs(single: Sequence[BertProfile], parameters: Parameters) -> dict[str
         times = step_ns(one.trace, [_NO_HOST, *texts], parameters)
         gains[one.case.name] = [times[_NO_HOST] / times[text] for text in texts]
     near, fused = ({name: values[i] for name, values in gains.items()} for i in range(2))
-    larger = [
-        *(near[f"n128_b4_{each}"] > near[f"n128_b32_{each}"] for each in ("fp32", "fp16")),
-        *(near[f"{each}_fp16"] > near[f"{each}_fp32"] for each in ("n128_b32", "n128_b4", "n512_b4")),
-    ]
     return {
-        "near_memory_follows_lamb": float(sum(larger)),
+        "near_memory_follows_lamb": _rises(near),
         "fusion_gains": float(sum(gain > 1 for gain in fused.values())),
     }
 
