@@ -1,6 +1,7 @@
 """What all tests share: Hypothesis without deadlines, the command line as a fixture, and no notice of compilation."""
 
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -8,7 +9,12 @@ import pytest
 from commands import Result, Run
 from hypothesis import HealthCheck, settings
 
+import seqpoint as sp
 from seqpoint.notebook import sentences
+
+#: From this number of tests on, the two workers share the compilation.
+MANY_TESTS = 1000
+SAMPLE = Path(__file__).parents[1] / "datasets" / "samples" / "cpu_epoch" / "epoch_threads1.pt.trace.json.gz"
 
 # Every run of the suite draws the same examples. Look for new ones with `pytest --hypothesis-profile thorough`.
 settings.register_profile(
@@ -16,6 +22,22 @@ settings.register_profile(
 )
 settings.register_profile("thorough", settings.get_profile("suite"), derandomize=False, max_examples=1000)
 settings.load_profile("suite")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Compile the simulation of memory in one worker, and the reader and the engine in the other.
+
+    Otherwise both, and the processes that tests start, compile the same functions at the same time.
+    """
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if len(session.items) < MANY_TESTS:
+        return
+    if worker == "gw0":
+        sp.simulate_memory("gemm", (64, 64, 64), "MI100", max_accesses=1000)
+    elif worker == "gw1":
+        sp.open(SAMPLE)
+        model = sp.Transformer("gpt", "megatron", 1, 1024, 16, 4096, 8192)
+        sp.replay(sp.synthesize(sp.TrainingJob(model, 256, 4, 2, sp.Layout(2)), "MI300X"))
 
 
 @pytest.fixture(autouse=True)

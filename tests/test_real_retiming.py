@@ -17,9 +17,10 @@ Found = dict[tuple[str, str], dict[str, str]]
 
 @pytest.fixture(scope="module")
 def found() -> Found:
+    """Return the rows of the table; its intervals are of fewer draws, which no test compares with the table."""
     from accuracy_of_retiming import table
 
-    return {(row["case"], row["class"]): row for row in table(DATA)}
+    return {(row["case"], row["class"]): row for row in table(DATA, draws=40)}
 
 
 def test_every_row_is_as_the_table_says(found: Found) -> None:

@@ -85,7 +85,7 @@ def score_retiming(
     traced: Sequence[KernelGraph],
     measured: Sequence[KernelGraph],
     then: WhatIf | None = None,
-    seed: int = 0,
+    draws: int = _DRAWS,
 ) -> RetimingScore:
     """Re-time the graphs of one device for the device of others, and compare their kernels' total time.
 
@@ -99,8 +99,8 @@ def score_retiming(
         The same iterations of one job on two devices, as many of each.
     then : WhatIf, optional
         What else is known to differ on the target, such as a data type.
-    seed : int
-        Of the draws for the interval.
+    draws : int
+        Draws of the parameters for the interval.
 
     Raises
     ------
@@ -113,9 +113,9 @@ def score_retiming(
     if source is None or target is None:
         raise InvalidInputError(f"{case}: a trace does not say on which device it was recorded")
     what_if = compose(scale_device(target), *([then] if then else []))
-    nominal, random = load_parameters(), np.random.default_rng(seed)
+    nominal, random = load_parameters(), np.random.default_rng(0)
     new = _totals(traced, what_if, nominal)
-    drawn = [_totals(traced, what_if, nominal.drawn(random)).sum() for _ in range(_DRAWS)]
+    drawn = [_totals(traced, what_if, nominal.drawn(random)).sum() for _ in range(draws)]
     low, high = np.quantile(drawn, (0.05, 0.95)).tolist()
     old, true = _times_by_class(traced), _times_by_class(measured)
     classes = {
@@ -165,23 +165,23 @@ def graphs(path: Path) -> tuple[KernelGraph, ...]:
     return tuple(build_graph(index, iteration, parameters=load_parameters()) for iteration in iterations)
 
 
-def scores(folder: Path) -> list[RetimingScore]:
+def scores(folder: Path, draws: int = _DRAWS) -> list[RetimingScore]:
     """Return the score of every pair, there and back."""
     found = []
     for pair in PAIRS:
         for one, other in (pair, pair[::-1]):
-            found.append(score_retiming(_case(one), graphs(folder / one), graphs(folder / other)))
+            found.append(score_retiming(_case(one), graphs(folder / one), graphs(folder / other), draws=draws))
     a100, v100 = (graphs(folder / path) for path in PAIRS[-1])
-    return [*found, score_retiming(INFORMATION[1], v100, a100, change_dtype("fp32->tf32"))]
+    return [*found, score_retiming(INFORMATION[1], v100, a100, change_dtype("fp32->tf32"), draws)]
 
 
 def _case(path: str) -> str:
     return Path(path).name.removesuffix(".json.gz")
 
 
-def table(folder: Path) -> list[dict[str, str]]:
+def table(folder: Path, draws: int = _DRAWS) -> list[dict[str, str]]:
     """Return the rows of the table."""
-    several = scores(folder)
+    several = scores(folder, draws)
     rows = []
     for score, gated in zip(several, retiming_rows(several, INFORMATION), strict=True):
         totals = (score.traced_ns, score.measured_ns, score.retimed_ns)
