@@ -17,14 +17,22 @@ import numpy as np
 from profilers.devices.catalogue import DTYPES, Device
 from profilers.errors import InvalidInputError
 from profilers.files import replaced_file
-from profilers.trace.arrays import Floats, Ints
-from profilers.trace.columns import combinations
+from profilers.trace.arrays import MISSING, Floats, Ints, row_keys
+from profilers.trace.columns import row_groups
 from profilers.trace.kernels import COLLECTIVE
 from profilers.trace.steps import step_times
 from profilers.trace.trace import Trace
 from replay.costs.kernels.models import runs_as
 from replay.graph.graph import given_hardware
-from seqpoint.communication import CollectiveRow, LaunchQueue, collective_rows, launch_queues
+from seqpoint.communication import (
+    CollectiveRow,
+    LaunchQueue,
+    RankRow,
+    collective_rows,
+    launch_queues,
+    rank_rows,
+    straggler_line,
+)
 from seqpoint.kernel_facts import KERNEL_PHASES, KernelFacts, kernel_facts
 from seqpoint.notebook import TOP, DataFrame, Table, as_html, data_frame, table_of
 from seqpoint.units import duration
@@ -55,6 +63,8 @@ _NONE: Final = {
 }
 #: Parts of names of kernels that tell them not apart.
 _COMMON: Final = re.compile(r"^void |\b(?:at::native::|std::)|\(anonymous namespace\)::")
+#: Remark on a table of the terminal that has not all rows.
+_MORE: Final = " (--top shows more)"
 #: Most characters of a name or of shapes in text.
 _TEXT_LENGTH: Final = 44
 
@@ -85,10 +95,15 @@ class WorkRow:
         Time of kernels whose FLOP and bytes are known.
     flops, bytes : float
         FLOP and bytes of these.
+    moved_ns : int
+        Time of kernels whose bytes are known, whether their FLOP are or not.
+    moved_bytes : float
+        Bytes of these.
     roof_ns : float, optional
-        Least time in which the device could do this work; None if the device is unknown.
+        Least time in which the device could do the work of these; None if the device is unknown. Where FLOP are
+        unknown, it is the time of the bytes.
     bound : str
-        What bounds most of the time of kernels of known work, one of `BOUNDS`.
+        What bounds most of the time of kernels of known bytes, one of `BOUNDS`.
     waves : float, optional
         Median of workgroups over compute units; None if unknown.
     """
@@ -106,6 +121,8 @@ class WorkRow:
     known_ns: int
     flops: float
     bytes: float
+    moved_ns: int
+    moved_bytes: float
     roof_ns: float | None
     bound: str
     waves: float | None
@@ -117,8 +134,8 @@ class WorkRow:
 
     @property
     def bytes_per_s(self) -> float | None:
-        """Bytes over the time of kernels of known work; None without any."""
-        return 1e9 * self.bytes / self.known_ns if self.known_ns else None
+        """Bytes over the time of kernels of known bytes; None without any."""
+        return 1e9 * self.moved_bytes / self.moved_ns if self.moved_ns else None
 
     @property
     def intensity(self) -> float | None:
@@ -127,8 +144,8 @@ class WorkRow:
 
     @property
     def roof_share(self) -> float | None:
-        """Least time over the time that kernels of known work took; None if unknown."""
-        return self.roof_ns / self.known_ns if self.roof_ns is not None and self.known_ns else None
+        """Least time over the time that kernels of known bytes took; None if unknown."""
+        return self.roof_ns / self.moved_ns if self.roof_ns is not None and self.moved_ns else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as JSON with stable keys."""
@@ -182,11 +199,9 @@ class Characterization:
             `by` is none of them.
         """
         keys, names, shapes = self._keys(by)
-        codes, firsts = combinations(keys)
-        order = np.lexsort((np.arange(len(codes)), codes))
-        cuts = np.flatnonzero(np.diff(codes[order])) + 1
-        groups = np.split(order, cuts) if len(order) else []
-        rows = [self._row(names[first], shapes[first], rows) for first, rows in zip(firsts, groups, strict=True)]
+        by_call = np.argsort(self._calls, kind="stable")
+        groups = (by_call[group] for group in row_groups(*keys[:, by_call]))
+        rows = [self._row(names[group[0]], shapes[group[0]], group) for group in groups]
         return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.name, row.shapes)))
 
     def _keys(self, by: str) -> tuple[Ints, Sequence[str], Sequence[str]]:
@@ -217,13 +232,16 @@ class Characterization:
         code = np.array([*(distinct.index(each) for each in types), -1], dtype=np.int64)
         return code[self.facts.module], distinct
 
+    @cached_property
+    def _calls(self) -> Ints:
+        """Call of each kernel; a kernel without one has a negative number of its own."""
+        return np.where(self.facts.call >= 0, self.facts.call, -2 - np.arange(len(self.facts)))
+
     def _row(self, name: str, shapes: str, rows: Ints) -> WorkRow:
-        """Return the row of some kernels."""
+        """Return the row of some kernels, which are ordered by call."""
         facts, time = self.facts, self.facts.duration_ns[rows]
-        calls = np.where(facts.call[rows] >= 0, facts.call[rows], -2 - rows)
-        _, call = np.unique(calls, return_inverse=True)
-        by_call = np.bincount(call, weights=time)
-        known = np.isfinite(facts.flops[rows])
+        by_call = np.add.reduceat(time, np.flatnonzero(np.diff(self._calls[rows], prepend=MISSING)))
+        known, moved = np.isfinite(facts.flops[rows]), np.isfinite(facts.bytes[rows])
         by_class = np.bincount(facts.class_[rows], weights=time, minlength=len(facts.classes))
         device, total = facts.hardware.device, int(time.sum())
         grid = facts.workgroups[rows]
@@ -241,8 +259,10 @@ class Characterization:
             int(time[known].sum()),
             float(facts.flops[rows][known].sum()),
             float(facts.bytes[rows][known].sum()),
-            None if device is None else float(self._roof_ns[rows][known].sum()),
-            self._bound(rows[known]),
+            int(time[moved].sum()),
+            float(facts.bytes[rows][moved].sum()),
+            None if device is None else float(self._roof_ns[rows][moved].sum()),
+            self._bound(rows[moved]),
             float(np.median(grid[grid > 0])) / facts.hardware.compute_units if device and (grid > 0).any() else None,
         )
 
@@ -267,7 +287,8 @@ class Characterization:
 
     @cached_property
     def _roof_ns(self) -> Floats:
-        return np.asarray(np.maximum(*self._limits_ns))
+        arithmetic, memory = self._limits_ns
+        return np.where(np.isnan(self.facts.flops), memory, np.maximum(arithmetic, memory))
 
     @cached_property
     def _bounds(self) -> Ints:
@@ -277,7 +298,8 @@ class Characterization:
         bound = np.where(arithmetic >= memory, BOUNDS.index("compute"), BOUNDS.index("memory"))
         short = (self._roof_ns < _EMPTY_NS) & (self._roof_ns < _FAR * time)
         bound[short & (self._roof_ns > 0)] = BOUNDS.index("latency")
-        bound[~(self._roof_ns > 0)] = BOUNDS.index("unknown")
+        unsure = np.isnan(self.facts.flops) & ~(self._roof_ns >= _FAR * time) & ~short
+        bound[unsure | ~(self._roof_ns > 0)] = BOUNDS.index("unknown")
         return np.asarray(bound)
 
     @cached_property
@@ -296,7 +318,7 @@ class Characterization:
         known = inside & np.isfinite(self._limits_ns[0])
         if not known.any() or not total or facts.hardware.device is None:
             return None
-        devices = len(np.unique(np.stack([facts.rank[inside], facts.device[inside]]), axis=1).T)
+        devices = len(np.unique(row_keys(facts.rank[inside], facts.device[inside])))
         ranks = len(np.unique(steps.rank)) or 1
         elapsed = float(steps.step_ns.sum()) * devices / ranks
         if not elapsed:
@@ -308,6 +330,11 @@ class Characterization:
     def collectives(self) -> tuple[CollectiveRow, ...]:
         """Collectives by kind and size, most time first."""
         return collective_rows(self.trace)
+
+    @cached_property
+    def ranks(self) -> tuple[RankRow, ...]:
+        """Time of each device by cause, and how its rank holds others up."""
+        return rank_rows(self.trace, self.facts)
 
     @cached_property
     def launches(self) -> tuple[LaunchQueue, ...]:
@@ -414,20 +441,25 @@ class Characterization:
                 "" if use.known > _ENOUGH else f" at least: FLOP are known for {100 * use.known:.0f} % of their time"
             )
             lines.append(f"matrix kernels use {100 * use.share:.1f} % of the peak in the time of the steps{least}")
-        return lines
+        line = straggler_line(self.ranks)
+        return lines if line is None else [*lines, line]
 
     def notes(self) -> tuple[str, ...]:
         """Return what the trace does not tell, and figures that cannot be right."""
         facts, notes = self.facts, []
         if not len(facts):
             return ()
-        share = facts.duration_ns[np.isfinite(facts.flops)].sum() / max(facts.total_ns, 1)
+        share, moved = (
+            facts.duration_ns[np.isfinite(figures)].sum() / max(facts.total_ns, 1)
+            for figures in (facts.flops, facts.bytes)
+        )
         if facts.hardware.device is None:
             notes.append("the trace does not name its device, so rates have no roof; add --device NAME")
         if not any(facts.shapes):
             notes.append("no operator has shapes, so FLOP and bytes are unknown; record with record_shapes=True")
         elif share < _FAR:
-            notes.append(f"FLOP and bytes are known for {100 * share:.0f} % of the kernel time (operators with shapes)")
+            flop, bytes_ = f"FLOP are known for {100 * share:.0f} %", f"bytes for {100 * moved:.0f} %"
+            notes.append(f"{flop} and {bytes_} of the kernel time (operators with shapes)")
         if not facts.modules:
             notes.append("the trace names no module; record with with_modules=True or with_stack=True")
         above = [row for row in self.rows("shape") if (row.roof_share or 0.0) > _ABOVE and row.share > 1e-3]
@@ -450,8 +482,8 @@ class Characterization:
         """
         if by == SHOWN:
             by = self._told()
-        tables = [self._text(each, top) for each in by]
-        tables += [self._collectives_text(top), self._launches_text()]
+        tables = [self.text_table(each, top, remark=_MORE) for each in by]
+        tables += [self.ranks_table(top), self._collectives_text(top), self._launches_text()]
         return tuple(table for table in tables if table.rows)
 
     def _told(self) -> tuple[str, ...]:
@@ -465,6 +497,26 @@ class Characterization:
         }
         shown = tuple(each for each in SHOWN if told.get(each, True))
         return shown if told["operator"] else (*shown, "kernel")
+
+    def ranks_table(self, top: int = TOP) -> Table:
+        """Return the time of each device by cause as text.
+
+        Parameters
+        ----------
+        top : int
+            Most rows.
+        """
+        columns = {
+            "rank": "{rank}", "device": "{device}", "elapsed": "{elapsed_ns:time}", "compute": "{compute_ns:time}",
+            "transfer": "{transfer_ns:time}", "waiting": "{waiting_ns:time}", "host": "{host_ns:time}",
+            "other idle": "{idle_ns:time}",
+        }  # fmt: skip
+        if len({row.rank for row in self.ranks}) > 1:
+            columns |= {
+                "slower %": "{slowdown:+.1%}", "class~": "{slowest_class}", "of class %": "{class_slowdown:+.1%}",
+                "late": "{late}", "others wait": "{waited_ns:time}",
+            }  # fmt: skip
+        return table_of("Time of each device by cause, whole recording", columns, self.ranks[:top])
 
     def _collectives_text(self, top: int) -> Table:
         columns = {
@@ -482,7 +534,18 @@ class Characterization:
         }  # fmt: skip
         return table_of("Launches and queues, whole recording", columns, self.launches)
 
-    def _text(self, by: str, top: int) -> Table:
+    def text_table(self, by: str = "operator", top: int = TOP, *, remark: str = "") -> Table:
+        """Return one table of text.
+
+        Parameters
+        ----------
+        by : str
+            One of `BY`.
+        top : int
+            Most rows.
+        remark : str
+            End of the title if rows are left out.
+        """
         rows = self.rows(by)
         shown = [_cells(row) for row in rows[:top]]
         columns = {f"{'operator' if by == 'shape' else by}~": "{name}"}
@@ -497,13 +560,13 @@ class Characterization:
         if by in ("shape", "kernel"):
             columns["median"] = "{row.median_ns:time}"
         if by not in ("shape", "kernel"):
-            columns["FLOP/B"] = "{row.intensity:.3g}"
+            columns["FLOP/B"] = "{row.intensity:.4g}"
         if by != "kernel":
-            columns |= {"TFLOP/s": "{tflops:.3g}", "GB/s": "{gb:.4g}"}
+            columns |= {"TFLOP/s": "{tflops:.4g}", "GB/s": "{gb:.4g}"}
         columns |= {"of roof %": "{row.roof_share:.0%}", "bound~": "{row.bound}"}
         if by in ("shape", "kernel"):
             columns["waves"] = "{row.waves:.2f}"
-        more = f": {top} of {len(rows)} (--top shows more)" if len(rows) > top else ""
+        more = f": {top} of {len(rows)}{remark}" if len(rows) > top else ""
         title = {"shape": "Operators with their shapes", "class": "Classes"}.get(by, f"{by.capitalize()}s")
         return table_of(f"{title} by time, whole recording{more}", columns, shown)
 
@@ -521,11 +584,12 @@ class Characterization:
             "by": {each: [row.to_dict() for row in self.rows(each)] for each in BY if each != "operator"},
             "collectives": [row.to_dict() for row in self.collectives],
             "launches": [asdict(row) for row in self.launches],
+            "ranks": [asdict(row) for row in self.ranks],
             "notes": list(self.notes()),
         }
 
     def _repr_html_(self) -> str:
-        tables = {"Operators": self.table(), "Operators by shapes": self.table("shape"), "Phases": self.table("phase")}
+        tables = {table.title.replace(_MORE, ""): table.frame() for table in self.tables()}
         return as_html("Characterisation", [*self.summary(), *self.notes()], tables)
 
 

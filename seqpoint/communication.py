@@ -5,7 +5,7 @@ The same words in every command.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
 from operator import add
@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from profilers.trace.activity import COMMUNICATION_KEYS, DeviceTimes, last_arrivals, times_of_recording
-from profilers.trace.arrays import MISSING, Ints, ends, integers, strings
-from profilers.trace.columns import combinations, lookup
+from profilers.trace.activity import COMMUNICATION_KEYS, DeviceTimes, last_arrivals, late_ranks, times_of_recording
+from profilers.trace.arrays import MISSING, Ints, ends, integers, row_keys, strings
+from profilers.trace.columns import lookup, row_groups
+from profilers.trace.kernels import COLLECTIVE
 from profilers.trace.trace import Trace
+from seqpoint.kernel_facts import KernelFacts
 from seqpoint.notebook import Table
 from seqpoint.units import duration
 
@@ -262,7 +264,7 @@ def collective_rows(trace: Trace) -> tuple[CollectiveRow, ...]:
     waiting = np.where(known, np.clip(arrived - start, 0, time), 0)
     skew = _skews(np.where(known, match, MISSING), start)
     rows = []
-    for mine in _groups(np.stack([kind, size, ranks])):
+    for mine in row_groups(kind, size, ranks):
         matched = mine[known[mine]]
         apart = skew[matched][skew[matched] != MISSING]
         rows.append(
@@ -283,13 +285,6 @@ def collective_rows(trace: Trace) -> tuple[CollectiveRow, ...]:
 
 def _known(value: int) -> int | None:
     return None if value == MISSING else int(value)
-
-
-def _groups(keys: Ints) -> Iterator[Ints]:
-    """Yield the rows of each combination of keys."""
-    codes, _ = combinations(keys)
-    order = np.argsort(codes, kind="stable")
-    yield from np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
 
 
 def _skews(match: Ints, start: Ints) -> Ints:
@@ -318,7 +313,7 @@ def launch_queues(trace: Trace) -> tuple[LaunchQueue, ...]:
     }
     known = np.flatnonzero((launched != MISSING) & (start != MISSING))
     rows = []
-    for group in _groups(np.stack([rank[known], device[known]])) if len(known) else ():
+    for group in row_groups(rank[known], device[known]):
         mine = known[group]
         at = np.sort(launched[mine])
         before = np.searchsorted(at, at, side="left")
@@ -338,3 +333,174 @@ def launch_queues(trace: Trace) -> tuple[LaunchQueue, ...]:
             )
         )
     return tuple(sorted(rows, key=lambda row: (row.rank, row.device)))
+
+
+@dataclass(frozen=True)
+class RankRow:
+    """Time of a device from its first to its last work, by cause, and how its rank holds others up; times in ns.
+
+    The elapsed time is the sum of compute, transfer, waiting, host and idle time.
+
+    Parameters
+    ----------
+    rank : int
+        Rank of the device.
+    device : int
+        Number of the device; -1 if unknown.
+    elapsed_ns : int
+        Time from the first to the last work.
+    compute_ns : float
+        Time with a kernel that is no collective, or a copy, on the device.
+    transfer_ns : float
+        Time with nothing but collectives on the device, after the last rank has started; all if that is unknown.
+    waiting_ns : float, optional
+        Time with nothing but collectives that wait for another rank; None if no last rank is known.
+    host_ns : int
+        Idle time before the call that launches the next work: the device waits for the host.
+    idle_ns : float
+        Other idle time, such as from a launch to the start of its kernel.
+    slowdown : float, optional
+        Time of its kernels over that of the median rank, less 1: kernels of one name and grid that run on all ranks, no
+        collectives. None with one rank.
+    slowest_class : str
+        Class of kernels that loses most time against the median rank; "" if none.
+    class_slowdown : float, optional
+        The same as `slowdown`, for that class.
+    late : int
+        Collectives that the rank was the last to start.
+    waited_ns : int
+        Time that the other ranks waited for it in these, summed over ranks.
+    """
+
+    rank: int
+    device: int
+    elapsed_ns: int
+    compute_ns: float
+    transfer_ns: float
+    waiting_ns: float | None
+    host_ns: int
+    idle_ns: float
+    slowdown: float | None
+    slowest_class: str
+    class_slowdown: float | None
+    late: int
+    waited_ns: int
+
+
+def rank_rows(trace: Trace, facts: KernelFacts) -> tuple[RankRow, ...]:
+    """Return the time of each device by cause, and how its rank holds others up, by (rank, device).
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+    facts : KernelFacts
+        Its kernels.
+    """
+    host, slow = _host_gaps(trace), _slowdowns(facts)
+    late = {row.rank: row for row in late_ranks(trace)}
+    rows = []
+    for each in times_of_recording(trace):
+        times, device = each.times, -1 if each.device is None else each.device
+        host_ns = host.get((each.rank, device), 0)
+        slowdown, slowest, of_class = slow.get(each.rank, (None, "", None))
+        rows.append(
+            RankRow(
+                each.rank,
+                device,
+                each.span_ns,
+                compute_ns=times.busy_ns - times.exposed_ns,
+                transfer_ns=times.exposed_transfer_ns,
+                waiting_ns=times.exposed_waiting_ns,
+                host_ns=host_ns,
+                idle_ns=each.span_ns - times.busy_ns - host_ns,
+                slowdown=slowdown,
+                slowest_class=slowest,
+                class_slowdown=of_class,
+                late=late[each.rank].collectives if each.rank in late else 0,
+                waited_ns=late[each.rank].waited_ns if each.rank in late else 0,
+            )
+        )
+    return tuple(rows)
+
+
+def _host_gaps(trace: Trace) -> dict[tuple[int, int], int]:
+    """Return for each (rank, device) the idle time before the call that launches the next work."""
+    tables = (trace.kernels, trace.copies)
+    rank, device, launch, start = (
+        np.concatenate([integers(table, name) for table in tables])
+        for name in ("rank", "device", "launch_id", "start_ns")
+    )
+    end = np.concatenate([ends(table) for table in tables])
+    called = lookup(integers(trace.launches, "id"), integers(trace.launches, "start_ns"), launch)
+    result = {}
+    for group in row_groups(rank, device):
+        rows = group[np.argsort(start[group], kind="stable")]
+        reach, following = np.maximum.accumulate(end[rows])[:-1], rows[1:]
+        until = np.where(called[following] == MISSING, reach, np.minimum(called[following], start[following]))
+        key = int(rank[rows[0]]), -1 if device[rows[0]] == MISSING else int(device[rows[0]])
+        result[key] = int(np.maximum(until - reach, 0).sum())
+    return result
+
+
+def _slowdowns(facts: KernelFacts) -> dict[int, tuple[float, str, float | None]]:
+    """Return the slowdown of each rank against the median, its slowest class, and the slowdown of that class.
+
+    Kernels with the same name and grid are alike; those that do not run on all ranks are left out.
+    """
+    ranks = np.unique(facts.rank)
+    mine = np.flatnonzero(~facts.in_classes((COLLECTIVE,)))
+    _, first, kind = np.unique(
+        row_keys(facts.name[mine], facts.workgroups[mine]), return_index=True, return_inverse=True
+    )
+    cell = np.searchsorted(ranks, facts.rank[mine]) * len(first) + kind
+    shape, cells = (len(ranks), len(first)), len(ranks) * len(first)
+    calls = np.bincount(cell, minlength=cells).reshape(shape)
+    time = np.bincount(cell, weights=facts.duration_ns[mine], minlength=cells).reshape(shape)
+    common = (calls > 0).all(axis=0)
+    if len(ranks) < 2 or not common.any():
+        return {}
+    mean = time[:, common] / calls[:, common]
+    weight, median = calls[:, common].mean(axis=0), np.median(mean, axis=0)
+    of_class = facts.class_[mine][first][common]
+    typical = np.bincount(of_class, weights=weight * median, minlength=len(facts.classes))
+    result: dict[int, tuple[float, str, float | None]] = {}
+    for rank, row in zip(ranks.tolist(), weight * mean, strict=True):
+        own = np.bincount(of_class, weights=row, minlength=len(typical))
+        slowest = int((own - typical).argmax())
+        is_slower = own[slowest] > typical[slowest]
+        share = float(own[slowest] / typical[slowest] - 1) if is_slower and typical[slowest] else None
+        name = facts.classes[slowest] if is_slower else ""
+        result[rank] = float(own.sum() / max(typical.sum(), 1.0) - 1), name, share
+    return result
+
+
+#: Waiting for a rank above this share of the time of all devices makes it a straggler.
+_STRAGGLES: Final = 0.01
+#: A cause explains that a rank is late if it takes at least this share of the mean wait of the others.
+_EXPLAINS: Final = 0.2
+
+
+def straggler_line(rows: Sequence[RankRow]) -> str | None:
+    """Return the sentence on the rank that others wait for most, and why; None if they hardly wait.
+
+    Parameters
+    ----------
+    rows : sequence of RankRow
+        Rows of all devices.
+    """
+    if len({row.rank for row in rows}) < 2:
+        return None
+    late = max(rows, key=lambda row: row.waited_ns)
+    if late.waited_ns < _STRAGGLES * sum(row.elapsed_ns for row in rows):
+        return None
+    held = late.waited_ns / (len(rows) - 1)
+    host = late.host_ns - float(np.median([row.host_ns for row in rows]))
+    slower = (late.slowdown or 0.0) * late.compute_ns
+    text = f"rank {late.rank} is the straggler: the others wait {duration(held)} each, in {late.late} collectives"
+    if host >= max(slower, _EXPLAINS * held):
+        return f"{text}; its device waits for the host {duration(host)} longer than the median"
+    if slower >= _EXPLAINS * held:
+        of_class = f", {late.slowest_class} {100 * (late.class_slowdown or 0.0):.1f} %" if late.slowest_class else ""
+        return f"{text}; its kernels take {100 * (late.slowdown or 0.0):.1f} % longer than the median{of_class}"
+    return f"{text}; neither its kernels nor its host explain it: it may have begun late, or its clock is apart"

@@ -654,7 +654,7 @@ def report(
     device: str | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Write a self-contained HTML report: lengths, classes, timelines, what-ifs and quality.
+    """Write a self-contained HTML report: lengths, classes, operators, roofline, timelines, what-ifs and quality.
 
     Parameters
     ----------
@@ -698,7 +698,8 @@ def report(
     projection = project(loaded, what_ifs, max_points=max_points, device=device, progress=progress)
     label = "synthetic" if loaded.meta.synthetic else ""
     contention = contention_of(loaded, device=device)
-    section = ReportSection(heading, label, description, selection, projection.projection, contention)
+    of_kernels = characterize(loaded, device=device) if loaded.kernels.num_rows else None
+    section = ReportSection(heading, label, description, selection, projection.projection, contention, of_kernels)
     return write_report(ReportContent(heading, (section,)), target)
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profilers.ingest.capture import captured_module
 from profilers.trace.arrays import MISSING, Bools, Floats, Ints, encode_text, integers
 from profilers.trace.columns import lookup
 from profilers.trace.trace import Trace
-from replay.from_trace import index_trace, kernel_dtypes, kernel_operators
+from replay.costs.operators import fused_bytes
+from replay.from_trace import TraceIndex, distinct_calls, index_trace, kernel_dtypes, kernel_operators
 from replay.graph.graph import PHASES, Hardware
 from replay.graph.operators import Operator
 
@@ -58,7 +58,8 @@ class KernelFacts:
     work : array of int64
         What it computes or whose data it moves, as an index into `operators`; -1 if unknown.
     flops, bytes : array of float64
-        FLOP and bytes of its operator; NaN if unknown. The longest kernel of a call has them, its others have 0.
+        FLOP and bytes of its operator; NaN if unknown. The longest kernel of a call has them, its others have 0. Bytes
+        of kernels that `torch.compile` wrote are known without FLOP.
     names, classes, operator_names, shapes, modules : tuple of str
         Distinct texts; names are untrusted.
     operators : tuple of Operator
@@ -127,6 +128,8 @@ def kernel_facts(trace: Trace, hardware: Hardware | None = None) -> KernelFacts:
     number = np.where(computes >= 0, computes, moves)
     duration = np.maximum(columns["end"] - columns["start"], 0)
     flops, moved = _work_of_calls(number, columns["op"], duration, operators)
+    fused = number < 0
+    moved[fused] = _fused_bytes(index, columns["op"][fused])
     classes, class_of_name = np.unique(work.classes.astype(str), return_inverse=True)
     phase = np.where(columns["phase"] < 0, len(KERNEL_PHASES) - 1, columns["phase"])
     around = _modules(trace, columns["launch_id"], columns["op"])
@@ -177,6 +180,17 @@ def _work_of_calls(number: Ints, calls: Ints, duration: Ints, operators: tuple[O
     return flops, moved
 
 
+def _fused_bytes(index: TraceIndex, ops: Ints) -> Floats:
+    """Return the bytes of the kernels that `torch.compile` wrote, by the operator that launched each; else NaN."""
+    rows = index.ops.find(ops)
+    launched = np.flatnonzero(rows != MISSING)
+    number, calls = distinct_calls(index, rows[launched])
+    known = [fused_bytes(call) for call in calls]
+    result = np.full(len(ops), np.nan)
+    result[launched] = np.array([np.nan if each is None else each for each in known], dtype=np.float64)[number]
+    return result
+
+
 def _shapes(trace: Trace, calls: Ints) -> tuple[Ints, tuple[str, ...]]:
     """Return the shapes of the inputs of the call that launched each kernel, as codes, and their texts."""
     codes, texts = encode_text(trace.ops["shapes"])
@@ -216,6 +230,10 @@ def _with_captured_modules(
     trace: Trace, calls: Ints, module: Ints, modules: tuple[str, ...]
 ) -> tuple[Ints, tuple[str, ...]]:
     """Return the modules of kernels, with those that the capture of a graph names for the operators of its kernels."""
+    if not trace.meta.quality["graph_kernels_matched"]:  # the import below loads all of `profilers.ingest`
+        return module, modules
+    from profilers.ingest.capture import captured_module
+
     codes, texts = encode_text(trace.ops["args"])
     stated = [captured_module(str(text)) for text in texts]
     numbers = {name: number for number, name in enumerate(dict.fromkeys([*modules, *filter(None, stated)]))}

@@ -950,14 +950,18 @@ known
 
 
 def agreement() -> str:
-    """Return the paragraph about Holistic Trace Analysis."""
-    rows = read("hta")
+    """Return the paragraph about Holistic Trace Analysis and TraceLens."""
+    rows, operators = read("hta"), read("characterize")
+    traces = len({row["trace"] for row in operators})
     paths = sum(row["figure"] == "path_us" for row in rows)
     return (
         f"{len(rows) - paths} figures of Holistic Trace Analysis {rows[0]['version']} and {paths} of its critical "
         "paths are compared by a test ([`hta.csv`](../tests/accuracy/hta.csv)). The figures agree once its rounding is "
         "applied. "
-        "[analysis.md](analysis.md) explains each difference."
+        "[analysis.md](analysis.md) explains each difference. "
+        f"{len(operators)} more, of operators, kernels and timelines of {traces} traces, are those of HTA and of the "
+        "reports that TraceLens publishes ([`characterize.csv`](../tests/accuracy/characterize.csv)); "
+        "[characterize.md](characterize.md) says what is defined otherwise."
     )
 
 

@@ -1,23 +1,30 @@
 """`seqpoint characterize`: every kernel in one row, work and rates by hand, PyTorch's own FLOP, and odd traces."""
 
+import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from test_analysis_hta import counted_by_hta
 from traces import event, kernel, kineto, launch, transformer
 
 import seqpoint as sp
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.ingest.pipeline import collect
+from profilers.ingest.pipeline import IngestOptions, collect
+from profilers.trace.activity import times_of_recording
+from profilers.trace.arrays import integers
 from replay.costs.operators import Call, operator_of
 from seqpoint.characterization import BOUNDS, BY, characterize_trace, shapes_text
 from seqpoint.cli import cli
-from seqpoint.communication import collective_rows, launch_queues
+from seqpoint.communication import RankRow, collective_rows, launch_queues, rank_rows, straggler_line
 from seqpoint.kernel_facts import KERNEL_PHASES, _innermost, kernel_facts
 from seqpoint.plots.characterization import squarified
 
@@ -126,15 +133,19 @@ def test_charts_hold_the_names_of_the_trace_as_text(tmp_path: Path, kind: str) -
               kernel(GEMM, 120, 20, 10, **{"External id": 1}), operator("aten::mm", 200, 2, [[512, 512], [512, 512]]),
               launch(205, 11), kernel(GEMM, 220, 20, 11, **{"External id": 2})]  # fmt: skip
     page = tmp_path / "chart.html"
-    sp.characterize(saved(tmp_path, events)).plot(kind).save(page)
+    result = sp.characterize(saved(tmp_path, events))
+    result.plot(kind).save(page)
     assert "<script>alert(1)" not in page.read_text()
+    view = result._repr_html_()
+    assert "&lt;script&gt;alert(1)" in view and "<script>" not in view and "Phases by time" not in view
+    assert "--top" not in view and "Operators by time" in view
 
 
 def test_what_cannot_be_told_is_said(tmp_path: Path) -> None:
     nameless = sp.characterize(saved(tmp_path, [launch(10, 1), kernel("k", 30, 5, 1)], deviceProperties=[]))
     notes = " ".join(nameless.notes())
     assert "add --device NAME" in notes and "record_shapes=True" in notes and "names no module" in notes
-    assert [table.title.split()[0] for table in nameless.tables()] == ["Classes", "Kernels", "Launches"]
+    assert [table.title.split()[0] for table in nameless.tables()] == ["Classes", "Kernels", "Time", "Launches"]
     with pytest.raises(InvalidInputError, match="name the device"):
         nameless.plot()
     with pytest.raises(InvalidInputError, match="one of operator"):
@@ -154,6 +165,50 @@ def test_collectives_have_bus_bandwidth_and_skew() -> None:
     row = next(row for row in rows if row.kind == "all_reduce" and row.bytes and row.ranks)
     time = row.median_ns if row.transfer_ns is None else row.transfer_ns
     assert row.bus_bytes_per_s == pytest.approx(1e9 * row.bytes * 2 * (row.ranks - 1) / row.ranks / time)  # type: ignore[operator]
+
+
+def test_the_time_of_a_device_has_causes_that_add_up(tmp_path: Path) -> None:
+    # From 15 to 100 us: kernels of 25, 20 and 5 us. The second is launched 10 us after the first has ended, and starts
+    # 15 us later. The third is launched while the second runs, and starts 10 us after its end.
+    events = [launch(10, 1), launch(50, 2), launch(70, 3),
+              kernel("a", 15, 25, 1), kernel("b", 65, 20, 2), kernel("c", 95, 5, 3)]  # fmt: skip
+    trace = collect([saved(tmp_path, events)])
+    (row,) = rank_rows(trace, kernel_facts(trace))
+    assert (row.elapsed_ns, row.compute_ns, row.host_ns, row.idle_ns) == (85_000, 50_000, 10_000, 25_000)
+    assert (row.slowdown, row.late, row.waiting_ns, row.transfer_ns) == (None, 0, 0.0, 0.0)
+
+
+def test_a_rank_with_slower_kernels_is_named() -> None:
+    trace = transformer(128)
+    facts = kernel_facts(trace)
+    rows = rank_rows(trace, facts)
+    assert len(rows) > 2 and straggler_line(rows) is None
+    for row in rows:
+        parts = (row.compute_ns, row.transfer_ns, row.waiting_ns or 0.0, row.host_ns, row.idle_ns)
+        assert sum(parts) == pytest.approx(row.elapsed_ns) and row.slowdown == pytest.approx(0.0)
+    slow = facts.in_classes(("gemm",)) & (facts.rank == rows[1].rank)
+    slower = rank_rows(trace, replace(facts, duration_ns=np.where(slow, 2 * facts.duration_ns, facts.duration_ns)))
+    assert slower[1].slowest_class == "gemm" and slower[1].class_slowdown == pytest.approx(1.0)
+    assert 0 < slower[1].slowdown < 1 and slower[0].slowdown == pytest.approx(0.0)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("late", "why"),
+    [
+        ({"host_ns": 150}, "its device waits for the host 150 ns longer"),
+        (
+            {"slowdown": 0.2, "slowest_class": "gemm", "class_slowdown": 0.3},
+            "20.0 % longer than the median, gemm 30.0 %",
+        ),
+        ({}, "neither its kernels nor its host"),
+    ],
+)
+def test_the_sentence_on_a_straggler_tells_why(late: dict[str, object], why: str) -> None:
+    row = RankRow(0, 0, 1000, 900.0, 50.0, 50.0, 0, 0.0, 0.0, "", None, 0, 0)
+    rows = [row, replace(row, rank=1), replace(row, rank=2, late=3, waited_ns=300, **late)]
+    text = straggler_line(rows)
+    assert text is not None and why in text and "rank 2 is the straggler: the others wait 150 ns each" in text
+    assert straggler_line(rows[:2]) is None and straggler_line(rows[2:]) is None
 
 
 def test_the_queue_counts_kernels_launched_before_and_not_started(tmp_path: Path) -> None:
@@ -208,6 +263,50 @@ def test_rows_of_real_traces_add_up(file: str) -> None:
         assert sum(row.time_ns for row in result.rows(by)) == facts.total_ns
 
 
+def test_bytes_of_compiled_kernels_are_known_without_flop(tmp_path: Path) -> None:
+    events: list[dict[str, object]] = []
+    names = ("triton_poi_fused_relu_0", "triton_poi_fused_embedding_1", "triton_red_fused_sum_2")
+    for number, (name, us) in enumerate(zip(names, (30, 30, 300), strict=True), 1):
+        events += [operator(name, 1000 * number, number, [[4096, 4096], [4096, 4096], []])]
+        events += [launch(1000 * number + 5, number)]
+        events += [kernel(name, 1000 * number + 10, us, number, **{"External id": number})]
+    relu, lookup, total = (
+        {row.name: row for row in sp.characterize(saved(tmp_path, events)).rows()}[name] for name in names
+    )
+    assert (relu.known_ns, relu.flops, relu.flops_per_s) == (0, 0.0, None) and relu.moved_bytes == 4 * 4096**2
+    assert relu.bytes_per_s == pytest.approx(4 * 4096**2 / 30e-6) and relu.bound == "memory"
+    assert total.roof_share == pytest.approx(relu.roof_share / 10) and total.bound == "unknown"  # type: ignore[operator]
+    assert (lookup.moved_ns, lookup.bytes_per_s, lookup.roof_share, lookup.bound) == (0, None, None, "unknown")
+
+
+def test_flash_attention_is_what_pytorch_counts_or_unknown() -> None:
+    counter = pytest.importorskip("torch.utils.flop_counter")
+    q, k = [2, 64, 8, 32], [2, 96, 2, 32]
+    heads_first = [[shape[i] for i in (0, 2, 1, 3)] for shape in (q, [2, 96, 8, 32], [2, 96, 8, 32])]
+    forward = counter.sdpa_flop_count(*heads_first)
+    backward = counter.sdpa_backward_flop_count(heads_first[0], *heads_first)
+    values = [""] * 24
+    flash_3 = Call("flash_attn_3::fwd", [q, k, k, *[[]] * 23], ["c10::Half"] * 3, [*values, "False", "-1", "-1"])
+    flash_2 = Call("flash_attn::_flash_attn_forward", [q, k, k], ["c10::Half"] * 3, [*values[:5], "False", "-1", "-1"])
+    back_3 = Call(
+        "flash_attn_3::bwd", [q, q, k, k, q, *[[]] * 14], ["c10::Half"] * 5, [*values[:16], "False", "-1", "0"]
+    )
+    counts = [operator_of(call) for call in (flash_3, flash_2, back_3)]
+    assert [count.flops for count in counts if count] == [forward, forward, backward]
+    causal = operator_of(replace(flash_3, values=[*values, "True", "-1", "0"]))
+    assert causal is not None and causal.flops == forward / 2
+    of_lengths = [*flash_3.shapes[:7], [3], [3], *flash_3.shapes[9:]]
+    pages = [*flash_3.shapes[:14], [2, 16], *flash_3.shapes[15:]]
+    for unknown in (
+        replace(flash_3, shapes=of_lengths),
+        replace(flash_3, shapes=pages),
+        replace(flash_3, values=[*values, "True", "128", "0"]),
+        replace(flash_3, values=()),
+        replace(flash_3, name="flash_attn::_flash_attn_varlen_forward"),
+    ):
+        assert operator_of(unknown) is None
+
+
 def test_flop_are_those_that_pytorch_counts(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from torch.profiler import ProfilerActivity, profile
@@ -243,3 +342,68 @@ def test_flop_are_those_that_pytorch_counts(tmp_path: Path) -> None:
         str(name).replace("aten.", "aten::"): flops for name, flops in counter.get_flop_counts()["Global"].items()
     }
     assert {name: ours[name] for name in theirs} == theirs and len(theirs) == 5
+
+
+PEERS = list(csv.DictReader((Path(__file__).parent / "accuracy" / "characterize.csv").read_text().splitlines()))
+
+
+def peer_traces(table: str) -> list[str]:
+    return list(dict.fromkeys(row["trace"] for row in PEERS if row["table"] == table))
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="needs the traces in shared/data")
+@pytest.mark.parametrize("name", peer_traces("operators"))
+def test_operators_are_those_of_tracelens(name: str) -> None:
+    """TraceLens' reports on its own traces. Its FLOP of addmm count the bias, which PyTorch's counter does not."""
+    result = sp.characterize(DATA / f"{name}.json.gz")
+    rows, operators = result.rows("shape"), {row.name: row for row in result.rows()}
+    for peer in (row for row in PEERS if row["trace"] == name and row["tool"] == "TraceLens"):
+        if peer["table"] == "summary":
+            ours = operators[peer["name"]]
+            figures = {"kernel_us": ours.time_ns / 1e3}
+        else:
+            (ours,) = (row for row in rows if row.name == peer["name"] and row.shapes.startswith(peer["shapes"]))
+            bias = np.prod(json.loads(ours.shapes)[1][:1] + json.loads(ours.shapes)[0]) if "addmm" in ours.name else 0
+            gflop = (ours.flops / ours.calls + bias) / 1e9
+            figures = {"gflop": gflop, "mib": ours.bytes / ours.calls / 2**20, "kernel_us": ours.time_ns / 1e3}
+        assert ours.calls == int(peer["calls"])
+        # TraceLens keeps microseconds as 32-bit numbers, or of times since the start of the machine.
+        assert figures[peer["figure"]] == pytest.approx(float(peer["value"]), rel=2e-6), peer
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="needs the traces in shared/data")
+@pytest.mark.parametrize("name", peer_traces("timeline"))
+def test_the_timeline_is_that_of_tracelens(name: str) -> None:
+    """TraceLens leaves out work that nobody launched in the recording, and memory fills."""
+    trace = collect([DATA / f"{name}.json.gz"])
+    copies = trace.copies.filter(pc.not_equal(trace.copies["direction"].cast("string"), "memset"))
+    kept = {
+        kind: table.filter(pc.is_valid(table["launch_id"]))
+        for kind, table in {"kernels": trace.kernels, "copies": copies}.items()
+    }
+    (device,) = times_of_recording(trace.with_tables(**kept))
+    ours = {
+        "total_time": device.span_ns,
+        "busy_time": device.times.busy_ns,
+        "idle_time": device.span_ns - device.times.busy_ns,
+        "total_comm_time": device.times.communication_ns,
+    }
+    theirs = {
+        row["name"]: 1e6 * float(row["value"]) for row in PEERS if row["trace"] == name and row["table"] == "timeline"
+    }
+    assert ours == pytest.approx(theirs, abs=20)
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="needs the traces in shared/data")
+@pytest.mark.parametrize("name", peer_traces("kernels"))
+def test_the_longest_kernels_are_those_of_hta(name: str) -> None:
+    """HTA rounds starts up and ends down to whole us, and leaves out work that is launched after the steps."""
+    trace = collect([DATA / f"{name}.json.gz"], IngestOptions("whole"))
+    kept = np.isin(integers(trace.kernels, "id"), list(counted_by_hta(trace)))
+    result = characterize_trace(trace.with_tables(kernels=trace.kernels.filter(pa.array(kept))))
+    ours = {row.name: row for row in result.rows("kernel")}
+    theirs = {row["name"]: float(row["value"]) for row in PEERS if row["trace"] == name and row["table"] == "kernels"}
+    assert theirs
+    for kernel_name, sum_us in theirs.items():
+        row = ours[kernel_name]
+        assert 0 <= row.time_ns / 1e3 - sum_us <= 2 * row.kernels

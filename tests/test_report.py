@@ -12,6 +12,7 @@ from traces import event, kernel, kineto, launch, step, transformer
 from profilers.errors import InvalidInputError
 from profilers.ingest.pipeline import IngestOptions, collect
 from replay.what_ifs import parse_what_if
+from seqpoint.characterization import characterize_trace
 from seqpoint.description import describe
 from seqpoint.iteration_table import iteration_table
 from seqpoint.projecting import ProjectOptions, project_trace
@@ -38,9 +39,21 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     few = ProjectOptions(draws=8)
     sections = (
         ReportSection(
-            HOSTILE, "", describe(trace), select(iteration_table(trace)), project_trace(trace, what_ifs, few).projection
+            HOSTILE,
+            "",
+            describe(trace),
+            select(iteration_table(trace)),
+            project_trace(trace, what_ifs, few).projection,
+            characterization=characterize_trace(trace),
         ),
-        ReportSection("Job", "synthetic", describe(job), None, project_trace(job, what_ifs, few).projection),
+        ReportSection(
+            "Job",
+            "synthetic",
+            describe(job),
+            None,
+            project_trace(job, what_ifs, few).projection,
+            characterization=characterize_trace(job),
+        ),
     )
     return write_report(ReportContent(HOSTILE, sections), folder / "report.html")
 
@@ -66,6 +79,9 @@ def test_it_shows_the_numbers_and_where_they_come_from(page: Path) -> None:
     for wanted in (
         "Chosen iterations",
         "Kernels by class",
+        "Operators by time",
+        "Operators against the roofline",
+        "kernels take",
         "What-ifs",
         "Quality of the trace",
         "Provenance",

@@ -19,9 +19,7 @@ from profilers.errors import InvalidInputError
 from profilers.ingest.collectives import match_collectives
 from profilers.ingest.duplicates import RankedFile, refuse_same_events
 from profilers.ingest.iterations import (
-    KERNEL_SEQUENCE,
     SEPARATE_FILE,
-    WHOLE_TRACE,
     Extent,
     Iterations,
     caused_iterations,
@@ -35,7 +33,7 @@ from profilers.ingest.lengths import add_lengths
 from profilers.ingest.recording import LinkedRecording, combined_fingerprint
 from profilers.trace.arrays import MISSING, Growing, Ints, Narrowed, arrow_array, ends, integers, put, text_codes
 from profilers.trace.columns import Lanes, by_lane, lookup, row_slices, sorting
-from profilers.trace.schema import KINDS, OWN_RANK, concatenate
+from profilers.trace.schema import KERNEL_SEQUENCE, KINDS, OWN_RANK, WHOLE_TRACE, concatenate
 from profilers.trace.trace import Quality, Trace, TraceMeta
 
 

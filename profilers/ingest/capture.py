@@ -24,13 +24,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from profilers.errors import InvalidInputError
-from profilers.ingest.iterations import KERNEL_SEQUENCE
 from profilers.ingest.join import base_name, plain_name
 from profilers.ingest.linking import innermost
 from profilers.readers.common.numbers import IN_WORK_ITEMS, workgroups
 from profilers.trace.arrays import MISSING, Bools, Ints, arrow_array, encode_text, integers, strings
 from profilers.trace.columns import lookup
-from profilers.trace.schema import SCHEMAS, concatenate
+from profilers.trace.schema import KERNEL_SEQUENCE, SCHEMAS, concatenate
 from profilers.trace.trace import Trace
 
 #: Names of calls that launch a graph.

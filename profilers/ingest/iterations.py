@@ -29,7 +29,7 @@ import pyarrow as pa
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import MISSING, Ints, ends, integers, strings
 from profilers.trace.compiled import compiled
-from profilers.trace.schema import make_table
+from profilers.trace.schema import KERNEL_SEQUENCE, WHOLE_TRACE, make_table
 
 #: Smallest number of iterations that is a period.
 _MIN_ITERATIONS = 3
@@ -172,8 +172,6 @@ def _contents(codes: Codes, first: Ints, width: int) -> Codes:
     return np.bincount(cells, minlength=len(first) * width).reshape(-1, width).astype(np.int32)
 
 
-#: Values of ``found_by`` without marks: no iteration was found, or a period of the kernels.
-WHOLE_TRACE, KERNEL_SEQUENCE = "whole trace", "kernel sequence"
 #: Value of ``found_by`` if a file without marks is one of several recordings of its rank.
 SEPARATE_FILE = "file (separate recordings)"
 #: Category of the ranges that a user or framework writes around code on the host.

@@ -5,12 +5,12 @@
 and `late_ranks` which ranks the others waited for.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 
-from profilers.trace.arrays import MISSING, Bools, Floats, Ints, ends, integers, strings, union_length
+from profilers.trace.arrays import MISSING, Bools, Floats, Ints, encode_text, ends, integers, union_length
 from profilers.trace.columns import lookup
 from profilers.trace.kernels import COLLECTIVE
 from profilers.trace.steps import StepTimes
@@ -235,9 +235,9 @@ def _devices(trace: Trace) -> Iterator[tuple[int, int | None, DeviceWork]]:
 
 def _collectives(trace: Trace) -> tuple[Bools, Ints]:
     """Return which kernels are collectives, and when the last rank started each; `MISSING` if unknown."""
-    kernels, names = trace.kernels, strings(trace.kernels, "name")
-    class_of: Mapping[str, bool] = {name: trace.meta.class_of(name) == COLLECTIVE for name in set(names)}
-    by_name = np.array([class_of[name] for name in names], dtype=bool)
+    kernels, (codes, names) = trace.kernels, encode_text(trace.kernels["name"])
+    is_collective = [trace.meta.class_of(name) == COLLECTIVE for name in names]
+    by_name = np.array([*is_collective, False], dtype=bool)[codes]
     collective = integers(kernels, "collective_id")
     arrived = lookup(integers(trace.collectives, "id"), last_arrivals(trace), collective)
     return by_name | (collective != MISSING), np.where(collective == MISSING, MISSING, arrived)

@@ -6,6 +6,7 @@ themselves in memory. `union_length` measures half-open intervals.
 """
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -172,6 +173,22 @@ def dense_keys(*pairs: tuple[Ints, Ints]) -> list[Ints]:
         distinct, dense = np.unique(second, return_inverse=True)
         keys = np.unique(first, return_inverse=True)[1] * max(len(distinct), 1) + dense
     return np.split(keys, np.cumsum([len(pair[0]) for pair in pairs])[:-1])
+
+
+def row_keys(*columns: Ints) -> Ints:
+    """Return one key a row, equal for rows with equal values in all columns.
+
+    Parameters
+    ----------
+    *columns : array of int64
+        Columns of equal length.
+
+    Examples
+    --------
+    >>> row_keys(np.array([7, 8, 7]), np.array([0, 0, 1]), np.array([2, 2, 2])).tolist()
+    [0, 2, 1]
+    """
+    return reduce(lambda first, second: dense_keys((first, second))[0], columns)
 
 
 def text_array(texts: Sequence[str | None]) -> pa.Array:

@@ -92,6 +92,28 @@ def combinations(rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], In
     return codes, firsts[:distinct]
 
 
+def row_groups(*columns: Ints) -> list[Ints]:
+    """Return the rows of each combination of values, in the order of the values; rows of one keep their order.
+
+    Unlike `combinations` it compiles nothing, and sorts.
+
+    Parameters
+    ----------
+    *columns : array of int64, shape (n,)
+        At least one column.
+
+    Examples
+    --------
+    >>> [rows.tolist() for rows in row_groups(np.array([5, 4, 5]), np.array([0, 0, 0]))]
+    [[1], [0, 2]]
+    """
+    if not len(columns[0]):
+        return []
+    order = np.lexsort(columns[::-1])
+    changes = np.logical_or.reduce([np.diff(column[order]) != 0 for column in columns])
+    return np.split(order, np.flatnonzero(changes) + 1)
+
+
 @compiled
 def _number(rows, table, codes, firsts, salt):  # type: ignore[no-untyped-def]
     """Give each distinct row the next number, through a hash table with open addressing."""

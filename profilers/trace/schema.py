@@ -23,6 +23,8 @@ _NAME = pa.dictionary(pa.int32(), pa.string())
 
 #: Rank of the rows of a recording that states no rank, until the recordings are assembled.
 OWN_RANK = -1
+#: Values of ``found_by`` without marks: no iteration was found, or a period of the kernels.
+WHOLE_TRACE, KERNEL_SEQUENCE = "whole trace", "kernel sequence"
 
 
 class _Column(msgspec.Struct, forbid_unknown_fields=True):

@@ -112,6 +112,31 @@ def operator_of(call: Call) -> Operator | None:
         return None
 
 
+#: Prefix of the kernels that `torch.compile` writes, and words of those that may touch a part of their arguments only.
+_FUSED = "triton_"
+_PARTLY = re.compile("embedding|gather|scatter|index|nll_loss|slice|select|split|strided|unfold|pool|upsample|pad")
+
+
+def fused_bytes(call: Call) -> float | None:
+    """Return the bytes of the arguments of a kernel that `torch.compile` wrote, each counted once.
+
+    A trace does not tell what the kernel computes, so its FLOP are unknown. None for any other call, and for a kernel
+    whose name says that it may touch a part of its arguments only.
+
+    Examples
+    --------
+    >>> fused_bytes(Call("triton_poi_fused_relu_0", [[4, 8], [4, 8], []], ["float", "float", "Scalar"]))
+    256.0
+    >>> fused_bytes(Call("triton_poi_fused_embedding_0", [[4], [50, 8]], ["int", "float"])) is None
+    True
+    """
+    tensors = call.tensors()
+    if not call.name.startswith(_FUSED) or _PARTLY.search(call.name) or not tensors:
+        return None
+    moved = float(sum(prod(shape) * size for shape, size in tensors))
+    return moved if 0 < moved < 1 << 50 else None
+
+
 class _UnknownShapeError(Exception):
     """The shapes of a call do not tell its operator."""
 
@@ -195,6 +220,26 @@ def _attention(call: Call, *, heads_first: bool, causal: int, at: int = 0, backw
     heads, length = (1, 2) if heads_first else (2, 1)
     queries, keys = (query[0], query[heads], query[length], query[3]), (key[heads], key[length])
     return attention(queries, keys, call.element_bytes(at), causal=call.flag(causal), backward=backward)
+
+
+def _flash_attention(
+    call: Call, *, causal: int, window: int, lengths: Sequence[int] = (), at: int = 0, backward: bool = False
+) -> Operator:
+    """Return attention of the Flash-Attention packages, heads third.
+
+    It is unknown if a tensor among the arguments `lengths` holds the lengths of sequences, or pages, since a trace has
+    no values of tensors. It is unknown, too, if argument `window` limits the keys, or is not recorded.
+    """
+    _require(not any(call.shape(argument) for argument in lengths) and call.text(window) == "-1")
+    return _attention(call, heads_first=False, causal=causal, at=at, backward=backward)
+
+
+def _gated(call: Call, *, each: float) -> Operator:
+    """Return the product of one half of each row, after an activation, and the other half; the output comes first."""
+    output, x = call.sizes(0, 1)
+    _require(x[-1] == 2 * output[-1] and x[:-1] == output[:-1])
+    size = call.element_bytes(1)
+    return streaming("elementwise", prod(x) * size, prod(output) * size, prod(output), size, each=each)
 
 
 def _convolution(call: Call, *, stride: int, transposed: int | None = None) -> Operator:
@@ -420,19 +465,10 @@ class _RuleFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _RULES: tuple[Callable[..., Operator], ...] = (
-    *(_product, _scaled_product, _linear, _matrix_vector, _attention, _rowwise, _batch_norm, _pooling),
-    *(
-        _elementwise,
-        _fill,
-        _convolution,
-        _padding_first_convolution,
-        _convolution_backward,
-        _copy,
-        _gather_lists,
-        _reduction,
-        _embedding,
-    ),
-    *(_embedding_backward, _cell, _cell_backward, _optimizer, _channel_norm),
+    *(_product, _scaled_product, _linear, _matrix_vector, _attention, _flash_attention, _rowwise, _batch_norm),
+    *(_pooling, _elementwise, _gated, _fill, _convolution, _padding_first_convolution, _convolution_backward),
+    *(_copy, _gather_lists, _reduction, _embedding, _embedding_backward, _cell, _cell_backward, _optimizer),
+    _channel_norm,
 )
 
 

@@ -6,6 +6,6 @@ into each kernel (`starts`).
 """
 
 from replay.from_trace.index import TraceIndex, index_trace
-from replay.from_trace.tasks import build_graph, kernel_dtypes, kernel_operators
+from replay.from_trace.tasks import build_graph, distinct_calls, kernel_dtypes, kernel_operators
 
-__all__ = ["TraceIndex", "build_graph", "index_trace", "kernel_dtypes", "kernel_operators"]
+__all__ = ["TraceIndex", "build_graph", "distinct_calls", "index_trace", "kernel_dtypes", "kernel_operators"]

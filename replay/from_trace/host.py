@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from profilers.ingest.iterations import WHOLE_TRACE
 from profilers.trace.arrays import MISSING, Bools, Ints, strings
+from profilers.trace.schema import WHOLE_TRACE
 from replay.from_trace.index import LOADER_PREFIX
 from replay.from_trace.window import Calls, Window
 from replay.graph.assembly import Assembly

@@ -8,6 +8,7 @@ launches that found the launch queue full.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from profilers.trace.arrays import (
     ends,
     integers,
     integers_or_missing,
+    row_keys,
     strings,
 )
 from profilers.trace.columns import lookup
@@ -213,9 +215,9 @@ def unblocked_ns(
 def _before_recording(device_work: Mapping[str, npt.NDArray[Any]], rows: Ints, launch: Ints) -> npt.NDArray[np.bool_]:
     """Return the mask of a rank's rows that have no launch and start before all launched rows of their stream."""
     before = np.zeros(len(rows), dtype=bool)
-    streams = np.stack([device_work["device"][rows], device_work["stream"][rows]], axis=1)
-    for stream in np.unique(streams, axis=0).tolist():  # a few streams
-        members = np.flatnonzero((streams == stream).all(axis=1))
+    streams = row_keys(device_work["device"][rows], device_work["stream"][rows])
+    for stream in np.unique(streams).tolist():  # a few streams
+        members = np.flatnonzero(streams == stream)
         linked = np.flatnonzero(launch[rows[members]] != MISSING)
         before[members[: linked[0]] if len(linked) else members[:0]] = True
     return before
@@ -282,29 +284,49 @@ class TraceIndex:
         The trace itself.
     device_work : WorkColumns
         Kernels and copies.
-    calls : CallColumns
-        Calls of the runtime; on a job without devices, operators.
-    ops, collectives : SortedRows
-        Rows of these tables by id.
-    syncs : RecordedSyncs
-        Recorded synchronisations.
-    backward : mapping of (rank, thread) to array
-        Backward operators with their forward operators, as `backward_ops` returns them.
-    launching_ranks : frozenset of int
-        Ranks with at least one recorded launch; on the others, gaps stand for the host.
+    ops : SortedRows
+        Rows of the operators by id.
     hardware : Hardware
         Hardware of the devices.
     """
 
     trace: Trace
     device_work: WorkColumns
-    calls: CallColumns
     ops: SortedRows
-    collectives: SortedRows
-    syncs: RecordedSyncs
-    backward: Mapping[tuple[int, int], Ints]
-    launching_ranks: frozenset[int]
     hardware: Hardware
+
+    @cached_property
+    def calls(self) -> CallColumns:
+        """Calls of the runtime; on a job without devices, operators."""
+        if self.on_host_alone:
+            calls = _index_calls(self.trace.ops)
+        else:
+            calls = _index_calls(self.trace.launches, _loader_calls(self.trace))
+        unblocked = np.zeros(len(calls.columns["id"]), np.int64)
+        if self.hardware.launch_queue:
+            unblocked = unblocked_ns(calls.columns, calls.names, self.device_work.columns)
+        return replace(calls, columns={**calls.columns, "unblocked": unblocked})
+
+    @cached_property
+    def collectives(self) -> SortedRows:
+        """Rows of the collectives by id."""
+        return SortedRows.by(integers(self.trace.collectives, "id"))
+
+    @cached_property
+    def syncs(self) -> RecordedSyncs:
+        """Recorded synchronisations."""
+        return recorded_syncs(self.trace)
+
+    @cached_property
+    def backward(self) -> Mapping[tuple[int, int], Ints]:
+        """Backward operators with their forward operators, as `backward_ops` returns them."""
+        return backward_ops(self.trace)
+
+    @cached_property
+    def launching_ranks(self) -> frozenset[int]:
+        """Ranks with at least one recorded launch; on the others, gaps stand for the host."""
+        columns = self.device_work.columns
+        return frozenset(np.unique(columns["rank"][columns["launch_id"] != MISSING]).tolist())
 
     @property
     def on_host_alone(self) -> bool:
@@ -339,24 +361,8 @@ def index_trace(trace: Trace) -> TraceIndex:
 
     It costs a sort of the events, and regular expressions on each distinct name.
     """
-    device_work = _index_device_work(trace)
-    calls = _index_calls(trace.launches, _loader_calls(trace)) if len(device_work.reach) else _index_calls(trace.ops)
-    hardware = hardware_of(trace)
-    unblocked = np.zeros(len(calls.columns["id"]), np.int64)
-    if hardware.launch_queue:
-        unblocked = unblocked_ns(calls.columns, calls.names, device_work.columns)
-    ranks, launched = device_work.columns["rank"], device_work.columns["launch_id"] != MISSING
-    return TraceIndex(
-        trace,
-        device_work,
-        replace(calls, columns={**calls.columns, "unblocked": unblocked}),
-        SortedRows.by(integers(trace.ops, "id")),
-        SortedRows.by(integers(trace.collectives, "id")),
-        recorded_syncs(trace),
-        backward_ops(trace),
-        frozenset(np.unique(ranks[launched]).tolist()),
-        hardware,
-    )
+    ops = SortedRows.by(integers(trace.ops, "id"))
+    return TraceIndex(trace, _index_device_work(trace), ops, hardware_of(trace))
 
 
 def _index_device_work(trace: Trace) -> WorkColumns:
@@ -376,8 +382,8 @@ def _index_device_work(trace: Trace) -> WorkColumns:
     order = np.argsort(merged["start"], kind="stable")
     columns = {name: values[order] for name, values in merged.items()}
     columns["opens"] = np.zeros(len(order), dtype=bool)
-    streams = np.stack([columns["rank"], columns["device"], columns["stream"]], axis=1)
-    columns["opens"][np.unique(streams, axis=0, return_index=True)[1]] = True
+    streams = row_keys(columns["rank"], columns["device"], columns["stream"])
+    columns["opens"][np.unique(streams, return_index=True)[1]] = True
     classes = np.array([trace.meta.class_of(name) for name in names], dtype=object)
     dtypes = np.array([dtype_of_name(name) for name in names], dtype=np.int64)
     reach = np.maximum.accumulate(columns["end"])

@@ -11,7 +11,7 @@ import re
 import numpy as np
 import pyarrow as pa
 
-from profilers.trace.arrays import MISSING, Bools, Ints, encode_text, ends, integers
+from profilers.trace.arrays import MISSING, Bools, Ints, encode_text, ends, integers, row_keys
 from profilers.trace.columns import lookup
 from profilers.trace.trace import Trace
 from replay.graph.graph import PHASES
@@ -61,10 +61,12 @@ def work_phases(trace: Trace, launch_id: Ints, op_id: Ints) -> Ints:
     phase = np.full(len(time), -1)
     spans = _op_spans(trace)
     known = time != MISSING
-    for key in np.unique(np.stack([rank[known], thread[known]], axis=1), axis=0).tolist():  # a few threads a rank
-        rows = np.flatnonzero(known & (rank == key[0]) & (thread == key[1]))
+    keys = row_keys(rank, thread)
+    for first in np.unique(np.where(known, keys, MISSING), return_index=True)[1].tolist():  # a few threads a rank
+        rows = np.flatnonzero(known & (keys == keys[first]))
         rows = rows[np.argsort(time[rows], kind="stable")]
-        phase[rows] = _of_spans(time[rows], {number: span.on(*key) for number, span in spans.items()})
+        on_thread = {number: span.on(int(rank[first]), int(thread[first])) for number, span in spans.items()}
+        phase[rows] = _of_spans(time[rows], on_thread)
     for number, (ranks, start, end) in _annotations(trace).items():
         for each in np.unique(ranks).tolist():
             rows = np.flatnonzero(known & (rank == each) & np.isin(phase, (-1, _FORWARD)))

@@ -269,7 +269,7 @@ def kernel_operators(index: TraceIndex, ops: Ints, names: Ints) -> tuple[Ints, I
     rows = index.ops.find(ops)
     launched = np.flatnonzero(rows != MISSING)
     distinct, position, counts = np.unique(rows[launched], return_inverse=True, return_counts=True)
-    call, calls = _distinct_calls(index, distinct)
+    call, calls = distinct_calls(index, distinct)
     operators = [operator_of(each) for each in calls]
     distinct_operators = tuple(dict.fromkeys(each for each in operators if each is not None))
     numbers = {operator: number for number, operator in enumerate(distinct_operators)}
@@ -287,8 +287,16 @@ def kernel_operators(index: TraceIndex, ops: Ints, names: Ints) -> tuple[Ints, I
     return computed, moved, distinct_operators
 
 
-def _distinct_calls(index: TraceIndex, rows: Ints) -> tuple[Ints, list[Call]]:
-    """Return the number of the call of each row of the trace's ops, and the distinct calls."""
+def distinct_calls(index: TraceIndex, rows: Ints) -> tuple[Ints, list[Call]]:
+    """Return the number of the call of each row of the trace's ops, and the distinct calls.
+
+    Parameters
+    ----------
+    index : TraceIndex
+        Index of the trace.
+    rows : array of int64, shape (n,)
+        Rows of the trace's table of operators.
+    """
     table = index.trace.ops.select(list(_CALL_COLUMNS)).take(arrow_array(rows))
     encoded = [encode_text(table[name]) for name in _CALL_COLUMNS]
     number, first = np.zeros(len(rows), dtype=np.int64), np.zeros(0, dtype=np.int64)
@@ -395,10 +403,12 @@ def kernel_dtypes(index: TraceIndex, ops: Ints, names: Ints) -> Ints:
     result = index.device_work.dtypes[names].copy()
     unnamed = np.flatnonzero(result < 0)
     rows = index.ops.find(ops[unnamed])
-    distinct, position = np.unique(rows, return_inverse=True)
-    texts = index.trace.ops["dtypes"].take(arrow_array(distinct, distinct == MISSING)).to_pylist()
-    dtype_of_text = {text: _dtype_of_inputs(text) for text in set(texts)}
-    result[unnamed] = np.array([dtype_of_text[text] for text in texts], dtype=np.int64)[position]
+    codes, texts = encode_text(index.trace.ops["dtypes"])
+    code = np.append(codes, -1)[np.where(rows == MISSING, len(codes), rows)]
+    used = np.unique(code)
+    of_text = np.full(len(texts) + 1, -1)
+    of_text[used] = [_dtype_of_inputs(texts[each] if each >= 0 else None) for each in used.tolist()]
+    result[unnamed] = of_text[code]
     return result
 
 

@@ -11,6 +11,7 @@ from bokeh.core.properties import value
 from profilers.errors import InvalidInputError
 from seqpoint.plots.frame import INK, NAME_LENGTH, Chart, framed, hover_tips, overlay, plain_text
 from seqpoint.plots.saving import saveable
+from seqpoint.plots.timelines import class_colours
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
@@ -18,9 +19,8 @@ if TYPE_CHECKING:
 
 #: Kinds of charts.
 KINDS: Final = ("roofline", "treemap", "icicle")
-#: Colours of bounds, and of classes in the order of their time, by Okabe and Ito; further classes share the last one.
+#: Colours of bounds, by Okabe and Ito.
 _BOUNDS: Final = {"compute": "#0072B2", "memory": "#D55E00", "latency": "#E69F00"}
-_COLOURS: Final = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00", "#0072B2", "#BBBBBB")
 #: Share of the kernel time from which a row is a mark.
 _DRAWN: Final = 1e-3
 #: Dashes of the roofs of data types.
@@ -29,6 +29,10 @@ _DASHES: Final = ("solid", "dashed", "dotted", "dotdash")
 _SMALLEST, _LARGEST = 5.0, 34.0
 #: Share of the time from which a rectangle has its name, and shares of width and height that a character takes.
 _NAMED, _CHARACTER, _LINE = 0.012, 0.0075, 0.045
+#: Brightness of a colour, of 255, below which a name on it is white.
+_DARK: Final = 120
+#: Height of the legend above the rectangles, as a share of theirs.
+_LEGEND: Final = 0.07
 
 
 def chart_of(characterization: "Characterization", kind: str) -> Chart:
@@ -73,13 +77,11 @@ def roofline(characterization: "Characterization") -> Chart:
     low, high = intensity.min() / 2, max(float(intensity.max()) * 2, 1e3)
     x = np.geomspace(low, high, 200)
     layers = []
-    for (name, peak), dash in zip(
-        characterization.roofs().items(), ("solid", "dashed", "dotted", "dotdash"), strict=False
-    ):
+    for (name, peak), dash in zip(characterization.roofs().items(), _DASHES, strict=False):
         y = np.minimum(peak, x * device.memory_bytes_per_s) / 1e12
         curve = hv.Curve((x, y), "intensity", "tflops", label=f"roof of {name}")
         layers.append(curve.opts(color=INK, line_width=1.5, line_dash=dash, backend="bokeh"))
-    largest = max(row.share for row in rows)
+    largest, drawn = max(row.share for row in rows), sum(row.share for row in rows)
     for bound, colour in _BOUNDS.items():
         if members := [row for row in rows if row.bound == bound]:
             layers.append(_marks(members, bound, colour, largest))
@@ -87,7 +89,7 @@ def roofline(characterization: "Characterization") -> Chart:
     top = max(*(peak / 1e12 for peak in characterization.roofs().values()), *rates)
     return overlay(
         layers,
-        f"Roofline of {device.name} (a mark for each operator and shapes; area: share of the kernel time)",
+        f"Roofline of {device.name} (a mark for each operator and shapes: {100 * drawn:.0f} % of the kernel time)",
         ("FLOP a byte", "TFLOP/s"),
         height=460,
         logx=True,
@@ -125,12 +127,12 @@ def operator_treemap(characterization: "Characterization") -> Chart:
     if not rows:
         raise InvalidInputError("the trace holds no kernel to draw")
     boxes = squarified([row.share for row in rows])
-    colour = _class_colours(characterization)
     cells = [
-        _Cell(box, row.name, row.share, row.time_ns, colour(row.class_), row.class_)
+        _Cell(box, row.name, row.share, row.time_ns, class_colours()[row.class_], row.class_)
         for box, row in zip(boxes, rows, strict=True)
     ]
-    return _rectangles(cells, "Operators (area: share of the kernel time; colour: class of kernels)", 460)
+    of_class = {row.name: [cell for cell in cells if cell.parent == row.name] for row in characterization.rows("class")}
+    return _rectangles(of_class, "Operators (area: share of the kernel time; colour: class of kernels)", 480)
 
 
 @saveable
@@ -139,17 +141,16 @@ def phase_icicle(characterization: "Characterization") -> Chart:
     levels = characterization.nested(("phase", "class", "operator"))
     if not levels:
         raise InvalidInputError("the trace holds no kernel to draw")
-    colour = _class_colours(characterization)
     total = sum(time for path, time in levels.items() if len(path) == 1)
     cells, offset = [], dict[tuple[str, ...], float]()
     for path, time in levels.items():  # parents come first, and children in the order of their time
         parent, depth = path[:-1], len(path) - 1
         left = offset.get(parent, 0.0)
         offset[parent], offset[path] = left + time / total, left
-        fill = colour(path[1]) if depth else "#D9DEE4"
+        fill = class_colours()[path[1]] if depth else "#D9DEE4"
         box = (left, (2 - depth) / 3, left + time / total, (3 - depth) / 3)
         cells.append(_Cell(box, path[-1], time / total, time, fill, " > ".join(path[:-1])))
-    return _rectangles(cells, "Phases, classes and operators (width: share of the kernel time)", 340)
+    return _rectangles({"": cells}, "Phases, classes and operators (width: share of the kernel time)", 340)
 
 
 Box = tuple[float, float, float, float]
@@ -173,9 +174,35 @@ class _Cell:
         fits = int((right - left) / _CHARACTER)
         return plain_text(self.name, fits) if fits > 2 and top - bottom > _LINE and self.share > _NAMED else ""
 
+    @property
+    def ink(self) -> str:
+        """Colour of the name: white on dark rectangles."""
+        red, green, blue = (int(self.colour[at : at + 2], 16) for at in (1, 3, 5))
+        return INK if 0.2126 * red + 0.7152 * green + 0.0722 * blue > _DARK else "#FFFFFF"
 
-def _rectangles(cells: Sequence[_Cell], title: str, height: int) -> Chart:
-    """Return rectangles with their names and tooltips."""
+
+def _rectangles(groups: Mapping[str, Sequence[_Cell]], title: str, height: int) -> Chart:
+    """Return rectangles with their names and tooltips; the legend has the names of several groups."""
+    boxes = [_boxes(name, cells) for name, cells in groups.items() if cells]
+    named = [cell for cells in groups.values() for cell in cells if cell.label]
+    texts = hv.Labels(
+        {
+            "x": [(cell.box[0] + cell.box[2]) / 2 for cell in named],
+            "y": [(cell.box[1] + cell.box[3]) / 2 for cell in named],
+            "text": [cell.label for cell in named],
+            "ink": [cell.ink for cell in named],
+        },
+        ["x", "y"],
+        ["text", "ink"],
+    ).opts(text_font=value("sans-serif"), text_font_size="8pt", text_color="ink", backend="bokeh")
+    has_legend = len(boxes) > 1
+    look = {"xaxis": None, "yaxis": None, "xlim": (0, 1), "ylim": (0, 1.0 + _LEGEND * has_legend), "height": height}
+    legend = {"show_legend": has_legend, "legend_position": "top", "legend_cols": 9}
+    return hv.Overlay([*boxes, texts]).opts(**look, **legend, **framed(title), backend="bokeh")
+
+
+def _boxes(label: str, cells: Sequence[_Cell]) -> Chart:
+    """Return the rectangles of cells, with a label for the legend."""
     columns = {
         **{name: [cell.box[i] for cell in cells] for i, name in enumerate(("left", "bottom", "right", "top"))},
         "colour": [cell.colour for cell in cells],
@@ -184,28 +211,8 @@ def _rectangles(cells: Sequence[_Cell], title: str, height: int) -> Chart:
         "of": [plain_text(cell.parent, NAME_LENGTH) for cell in cells],
     }
     tips = hover_tips(("name", "@name"), ("time", "@time"), ("of", "@of"))
-    boxes = hv.Rectangles(columns, ["left", "bottom", "right", "top"], ["colour", "name", "time", "of"])
-    boxes = boxes.opts(color="colour", line_color="white", line_width=1, **{**tips, "backend": "bokeh"})
-    named = [cell for cell in cells if cell.label]
-    texts = hv.Labels(
-        {
-            "x": [(cell.box[0] + cell.box[2]) / 2 for cell in named],
-            "y": [(cell.box[1] + cell.box[3]) / 2 for cell in named],
-            "text": [cell.label for cell in named],
-        },
-        ["x", "y"],
-        "text",
-    ).opts(text_font=value("sans-serif"), text_font_size="8pt", text_color=INK, backend="bokeh")
-    look = {"xaxis": None, "yaxis": None, "xlim": (0, 1), "ylim": (0, 1), "height": height, "show_legend": False}
-    return hv.Overlay([boxes, texts]).opts(**look, **framed(title), backend="bokeh")
-
-
-def _class_colours(characterization: "Characterization") -> Any:
-    """Return the function from a class of kernels to its colour: classes with most time have colours of their own."""
-    named: Mapping[str, str] = dict(
-        zip((row.name for row in characterization.rows("class")), _COLOURS[:-1], strict=False)
-    )
-    return lambda name: named.get(name, _COLOURS[-1])
+    boxes = hv.Rectangles(columns, ["left", "bottom", "right", "top"], ["colour", "name", "time", "of"], label=label)
+    return boxes.opts(color="colour", line_color="white", line_width=1, **{**tips, "backend": "bokeh"})
 
 
 def squarified(shares: Sequence[float]) -> list[Box]:

@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 from profilers.files import write_text
 from replay.projection.projection import Projection
 from seqpoint import __version__, plots
+from seqpoint.characterization import Characterization
 from seqpoint.description import row_counts, trace_facts
 from seqpoint.plots.saving import FONTS, drawn, inert, policy_of
 from seqpoint.reporting import tables
@@ -58,8 +59,18 @@ def section_figures(section: tables.ReportSection) -> list[Figure]:
             figures.append(Figure("baselines", coverage))
     if section.description.classes:
         figures.append(Figure("classes", plots.class_breakdown(section.description)))
+    if section.characterization is not None:
+        figures += _operator_figures(section.characterization)
     if section.projection is not None:
         figures += _projection_figures(section.projection)
+    return figures
+
+
+def _operator_figures(result: Characterization) -> list[Figure]:
+    """Return the treemap of the operators, and the roofline if the device and the FLOP of some operator are known."""
+    figures = [Figure("operators", result.plot("treemap"))] if len(result.facts) else []
+    if len(result.roofs()) and any(row.flops and row.bytes for row in result.rows("shape")):
+        figures.append(Figure("shapes", result.plot("roofline"), "Hover for names and shapes, drag to zoom."))
     return figures
 
 
@@ -180,12 +191,16 @@ def _view(section: tables.ReportSection, figures: list[Figure]) -> dict[str, Any
 def _blocks(section: tables.ReportSection, figures: list[Figure]) -> list[dict[str, Any]]:
     """Return the blocks of a section that are not empty: a heading with charts and tables."""
     selection, projection, contention = section.selection, section.projection, section.contention
+    operators = section.characterization
     of_trace = section.description.named_tables()
     blocks = [
         ("Sequence lengths and chosen iterations", "selection", tables.points_table(selection) if selection else None),
         ("Baselines", "baselines", selection.tables()[1] if selection else None),
         ("Where the time goes", "classes", of_trace["classes"]),
+        ("Operators", "operators", tables.operator_table(operators) if operators else None),
+        ("Operators against the roofline", "shapes", operators.text_table("shape") if operators else None),
         ("Steps and devices", "", of_trace["devices"]),
+        ("Time by cause", "", operators.ranks_table() if operators else None),
         ("Communication", "", of_trace["communication"]),
         ("Ranks that others wait for", "", of_trace["late"]),
         ("Contention", "", tables.contention_block(contention) if contention else None),

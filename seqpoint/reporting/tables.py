@@ -14,6 +14,7 @@ from replay.projection.evidence import EVIDENCE, Evidence
 from replay.projection.projection import Projection
 from replay.projection.rows import ProjectionRow
 from seqpoint.breakdown import contention_lines, contention_table
+from seqpoint.characterization import Characterization
 from seqpoint.description import Description
 from seqpoint.notebook import Table
 from seqpoint.projecting import pace_lines
@@ -76,6 +77,8 @@ class ReportSection:
         What-ifs projected on the trace.
     contention : ContentionTime, optional
         Time that contention took from its kernels.
+    characterization : Characterization, optional
+        Where the time of its kernels goes.
     """
 
     heading: str
@@ -84,6 +87,7 @@ class ReportSection:
     selection: SelectionResult | None = None
     projection: Projection | None = None
     contention: ContentionTime | None = None
+    characterization: Characterization | None = None
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -163,6 +167,8 @@ def notes(section: ReportSection) -> tuple[str, ...]:
         lines.append(
             f"{count(section.selection.without_length, 'iteration')} without a known length left out of the selection"
         )
+    if section.characterization is not None:
+        lines += section.characterization.notes()
     if section.projection is not None:
         baseline = section.projection.timelines.get("baseline")
         lines += [] if baseline is None else baseline.graph.notes
@@ -268,6 +274,12 @@ def contention_block(time: ContentionTime) -> Table:
     table, lines = contention_table(time, _RECORDING), contention_lines(time, _RECORDING)
     note = " ".join(f"{line[:1].upper()}{line[1:]}." for line in lines)
     return replace(table, title=table.title or "Time that contention took", note=note)
+
+
+def operator_table(result: Characterization) -> Table:
+    """Return the operators by time, with the sentences on all kernels."""
+    note = " ".join(f"{line[:1].upper()}{line[1:]}." for line in result.summary())
+    return replace(result.text_table(), note=note)
 
 
 def projection_table(projection: Projection) -> Table:
