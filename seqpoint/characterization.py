@@ -282,7 +282,7 @@ class Characterization:
             return result[0], result[1]
         peaks = _peaks(facts.hardware.device)
         is_matrix = facts.in_classes(_MATRIX)
-        peak = np.where(is_matrix, peaks[facts.dtype], _vector_peak(facts.hardware.device))
+        peak = np.where(is_matrix, peaks[facts.dtype], _peak(facts.hardware.device, "fp32"))
         return 1e9 * facts.flops / peak, 1e9 * facts.bytes / facts.hardware.device.memory_bytes_per_s
 
     @cached_property
@@ -348,7 +348,7 @@ class Characterization:
             return {}
         is_matrix = facts.in_classes(_MATRIX)
         used = np.unique(facts.dtype[is_matrix & (facts.flops > 0)]).tolist()
-        peaks, vector = _peaks(device), _vector_peak(device)
+        peaks, vector = _peaks(device), _peak(device, "fp32")
         roofs = {tuple(DTYPES)[code]: float(peaks[code]) for code in used if code >= 0}
         if roofs.get("fp32", vector) != vector:
             roofs["fp32 matrix"] = roofs["fp32"]
@@ -608,27 +608,14 @@ class _Texts(Sequence[str]):
 
 
 def _peaks(device: Device) -> Floats:
-    """Return the peak of matrix products in each data type, FLOP/s; NaN if unknown. An unknown type, the last, is FP32.
-
-    FP32 products run on the matrix units of devices that have them for FP32.
-    """
-
-    def peak(dtype: str) -> float:
-        dtype = runs_as(device, dtype)
-        if dtype == "fp32" and "fp32_matrix_tflops" in device.figures:
-            return device.value("fp32_matrix_tflops") * 1e12
-        try:
-            return device.flops_per_s(dtype)
-        except InvalidInputError:
-            return float("nan")
-
-    return np.array([*map(peak, DTYPES), peak("fp32")])
+    """Return the peak of matrix products in each data type, FLOP/s. An unknown type, the last, is FP32."""
+    return np.array([_peak(device, runs_as(device, dtype), matrix=True) for dtype in (*DTYPES, "fp32")])
 
 
-def _vector_peak(device: Device) -> float:
-    """Return the peak of FP32 outside matrix units, FLOP/s; NaN if unknown."""
+def _peak(device: Device, dtype: str, *, matrix: bool = False) -> float:
+    """Return a peak, FLOP/s; NaN if it is unknown."""
     try:
-        return device.flops_per_s("fp32")
+        return device.flops_per_s(dtype, matrix=matrix)
     except InvalidInputError:
         return float("nan")
 

@@ -23,7 +23,7 @@ from seqpoint.iteration_table import IterationTable, iteration_table
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
-    from seqpoint.selection.outliers import Outliers
+    from seqpoint.outliers import Outliers
 
 #: Confidence level of the interval of the run, that of the intervals of a projection.
 _CONFIDENCE = 0.9
@@ -258,8 +258,8 @@ def _points_by_time(
     table: IterationTable, steps: StepTimes, max_points: int, *, keep_outliers: bool
 ) -> ChosenIterations:
     """Return the iteration of each stretch of the run whose step time is nearest the mean of the stretch."""
+    from seqpoint.outliers import NO_OUTLIERS, find_outliers
     from seqpoint.selection.estimate import relative_spreads
-    from seqpoint.selection.outliers import NO_OUTLIERS, find_outliers
 
     values = table.statistic("duration")
     outliers = NO_OUTLIERS if keep_outliers else find_outliers(values, begins=table.begins)

@@ -1,78 +1,67 @@
 """What changed between two traces or groups of runs, where, and whether it is more than noise.
 
 `compare_samples` compares steps that `seqpoint.step_sample` measured. The result has a verdict on the step time, the
-change of each part of a step, the change of each operator, and the kernels that appeared or vanished.
+change of each part of a step, the change of each operator, and the kernels that appeared or vanished. Steps that
+`seqpoint.projected_steps` projected can be the side before: then the result tells how far the projection is off.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from profilers.trace.arrays import Floats
-from seqpoint.noise import Changes, changes_of, paired_changes_of
+from seqpoint.matching import (
+    APPEARED,
+    BY_NAME,
+    BY_POSITION,
+    BY_SHAPES,
+    REGULAR,
+    VANISHED,
+    KernelOfOneSide,
+    column_of,
+    common_share,
+    kernel_totals,
+    kernels_of_one_side,
+    matched,
+    sums,
+    top_kernels,
+)
+from seqpoint.noise import Change, Changes, changes_of, drift_of, paired_changes_of, rows_of
 from seqpoint.notebook import TOP, DataFrame, Table, as_html, data_frame, table_of
-from seqpoint.step_sample import PARTS, Launches, StepSample, aligned, part_name, without_outlying_runs
+from seqpoint.step_sample import (
+    HOST,
+    NO_CALL,
+    PARTS,
+    ProjectedStep,
+    StepSample,
+    aligned,
+    part_name,
+    without_outlying_runs,
+)
 from seqpoint.units import duration
 
 #: Confidence level of the intervals, and the smallest change that counts as one.
 CONFIDENCE, LEAST = 0.99, 0.005
-#: Share of the steps in which an operator must occur with the same shapes; else its shapes vary, and its name counts.
-_REGULAR = 0.5
 #: Below this likeness, two sides are different jobs. Real traces of one job, eager and compiled, or on two vendors'
 #: devices, have 0.92 to 1; those of different jobs at most 0.54.
 _ALIKE = 0.7
 #: Most characters of an operator and of a kernel in a table.
-_OPERATOR_LENGTH, _KERNEL_LENGTH = 48, 64
+_OPERATOR_LENGTH, _KERNEL_LENGTH = 52, 52
 
 FASTER, SLOWER, SAME, UNKNOWN = "faster", "slower", "no difference beyond noise", "cannot tell"
-BY_SHAPES, BY_NAME, BY_POSITION = "name and shapes", "name", "position"
-APPEARED, VANISHED = "appeared", "vanished"
+AS_PROJECTED = "as projected"
+#: Part of a step without work on a device, in a host call or not.
+IDLE = "idle"
 
 #: Tables of the JSON.
-_TABLES = ("parts", "path", "operators", "kernels")
-
-_Key = tuple[str, str]
-
-
-@dataclass(frozen=True)
-class Change:
-    """Time a step, before and after; times in ns.
-
-    Parameters
-    ----------
-    name : str
-        Operator, kernel without an operator, or part of a step; untrusted text.
-    before_ns, after_ns : float
-        Mean time a step.
-    noise_ns : float, optional
-        Half-width of the interval of the change; None if each side has one step.
-    beyond_noise : bool, optional
-        Whether the change is beyond the noise and not tiny; None if the noise is unknown.
-    """
-
-    name: str
-    before_ns: float
-    after_ns: float
-    noise_ns: float | None
-    beyond_noise: bool | None
-
-    @property
-    def change_ns(self) -> float:
-        """After less before."""
-        return self.after_ns - self.before_ns
-
-    @property
-    def ratio(self) -> float | None:
-        """Change over the time before; None without time before."""
-        return self.change_ns / self.before_ns if self.before_ns else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the change as JSON with stable keys."""
-        return {**asdict(self), "change_ns": self.change_ns, "change": self.ratio}
+_TABLES = ("parts", "path", "classes", "operators", "kernels")
+#: Share of the kernel time in operators of one side from which a note tells it.
+_OF_ONE_SIDE = 0.25
+#: Share of the host in a critical path from which a step is called host-bound.
+_HOST_BOUND = 0.5
 
 
 @dataclass(frozen=True)
@@ -100,35 +89,6 @@ class OperatorChange(Change):
 
 
 @dataclass(frozen=True)
-class KernelOfOneSide:
-    """Kernel that only one side runs.
-
-    Parameters
-    ----------
-    kernel : str
-        Its name; untrusted text.
-    class_ : str
-        Its class.
-    side : str
-        ``"appeared"`` or ``"vanished"``.
-    kernels : float
-        Number a step.
-    time_ns : float
-        Time a step.
-    """
-
-    kernel: str
-    class_: str
-    side: str
-    kernels: float
-    time_ns: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the kernel as JSON with stable keys."""
-        return {name.removesuffix("_"): value for name, value in asdict(self).items()}
-
-
-@dataclass(frozen=True)
 class Side:
     """Facts of one side.
 
@@ -152,6 +112,10 @@ class Side:
         Whether no run has device work.
     synthetic : bool
         Whether a run was synthesised.
+    what_if : str
+        What-if that the steps were projected with; "" if they were measured.
+    drift : float
+        Relative change of the step times along a single run, beyond chance; 0 if there is none.
     """
 
     runs: int
@@ -164,9 +128,11 @@ class Side:
     all_ns: float
     on_host: bool
     synthetic: bool
+    what_if: str = ""
+    drift: float = 0.0
 
     def __str__(self) -> str:
-        steps = f"{self.steps} step{'s' * (self.steps != 1)}"
+        steps = f"{self.steps} step{'s' * (self.steps != 1)}" + f" with {self.what_if}" * bool(self.what_if)
         runs = f" of {self.runs} runs" if self.runs > 1 else ""
         ranks = f", {self.ranks} ranks" if self.ranks > 1 else ""
         left_out = f" ({self.outliers} outlier{'s' * (self.outliers != 1)} left out)" if self.outliers else ""
@@ -181,9 +147,12 @@ class Comparison:
     Parameters
     ----------
     verdict : str
-        ``"faster"``, ``"slower"``, ``"no difference beyond noise"`` or ``"cannot tell"``: the step time after.
+        ``"faster"``, ``"slower"``, ``"no difference beyond noise"`` or ``"cannot tell"``: the step time after. Against
+        a projection, ``"as projected"`` says that the step time is within its interval, and the first two that it is
+        below or above.
     reason : str
-        Why nothing can be told; else "".
+        Why nothing can be told, a drift along a run, or where the measured step time lies in the interval of a
+        projection; else "".
     step : Change
         Step time.
     confidence : float
@@ -197,12 +166,16 @@ class Comparison:
     path : tuple of Change
         Causes of the critical path of a typical step of the first run of each side, the largest change first. They add
         up to that step in the steady state, and their noise is unknown. Empty if a path is unknown.
+    classes : tuple of Change
+        Kernels by class, the largest change first; times add up to the kernel time of a step and rank.
     operators : tuple of OperatorChange
         Changes beyond noise first, the largest first.
     kernels : tuple of KernelOfOneSide
         Kernels that appeared or vanished, most time first.
     before, after : Side
         Facts of the sides.
+    projection : ProjectedStep, optional
+        Step time before with its interval, if it was projected.
     """
 
     verdict: str
@@ -213,10 +186,12 @@ class Comparison:
     likeness: float
     parts: tuple[Change, ...]
     path: tuple[Change, ...]
+    classes: tuple[Change, ...]
     operators: tuple[OperatorChange, ...]
     kernels: tuple[KernelOfOneSide, ...]
     before: Side
     after: Side
+    projection: ProjectedStep | None = None
 
     def slower_by(self, limit: float) -> bool:
         """Return whether the step is slower beyond noise, and by more than a share of the step time before.
@@ -234,7 +209,7 @@ class Comparison:
 
     def plot(self, top: int = TOP) -> Any:
         """Return the chart of the largest changes by operator, as a HoloViews object."""
-        from seqpoint.plots.comparison import changes_by_operator
+        from seqpoint.plots.projections import changes_by_operator
 
         return changes_by_operator(self, top)
 
@@ -245,33 +220,38 @@ class Comparison:
             "step": self.step.to_dict(),
             "before": asdict(self.before),
             "after": asdict(self.after),
-            **{
-                name: [row.to_dict() for row in getattr(self, name)]
-                for name in ("parts", "path", "operators", "kernels")
-            },
+            "projection": None if self.projection is None else asdict(self.projection),
+            **{name: [row.to_dict() for row in getattr(self, name)] for name in _TABLES},
             "notes": list(self.notes()),
         }
 
     def summary(self) -> list[str]:
         """Return the verdict with the step times, and the facts of the sides."""
-        step, lines = self.step, [f"before: {self.before}", f"after: {self.after}"]
+        step, verdict = self.step, f"{self.verdict}{': ' * bool(self.reason)}{self.reason}"
+        names = ("before", "after") if self.projection is None else ("projected", "measured")
+        lines = [f"{name}: {side}" for name, side in zip(names, (self.before, self.after), strict=True)]
         if not (self.before.steps and self.after.steps):
-            return [f"{self.verdict}: {self.reason}", *lines]
+            return [verdict, *lines]
+        if self.projection is not None:
+            return [verdict, *_errors(step, self.classes, self.projection, alike=self.verdict != UNKNOWN), *lines]
         times = f"step time {duration(step.before_ns)} to {duration(step.after_ns)}"
         change = "" if step.ratio is None else f", {100 * step.ratio:+.2f} %"
         if step.noise_ns is not None and step.before_ns:
             noise = 100 * step.noise_ns / step.before_ns
             change += f" (noise {noise:.2f} % from {self.unit}, at {100 * self.confidence:g} %)"
-        return [f"{self.verdict}{': ' * bool(self.reason)}{self.reason}", times + change, *lines]
+        return [verdict, times + change, *lines]
 
     def notes(self) -> tuple[str, ...]:
         """Return notes on what the figures do and do not tell."""
-        notes, sides = [], (self.before, self.after)
-        if self.unit != "runs" and self.step.noise_ns is not None:
+        notes, sides = self._notes_on_projection(), (self.before, self.after)
+        if self.unit != "runs" and self.step.noise_ns is not None and self.projection is None:
             notes.append(
                 "the noise is the scatter of steps within one run; several runs a side also show how runs differ"
             )
-        if self.before.device != self.after.device:
+        if self.before.on_host != self.after.on_host and self.before.steps and self.after.steps:
+            name = "before" if self.before.on_host else "after"
+            notes.append(f"the side {name} has no device work: its times are the host's, the others the devices'")
+        elif self.before.device != self.after.device:
             notes.append(f"the devices differ: {' and '.join(str(side.device or 'unknown') for side in sides)}")
         for name, side in zip(("before", "after"), sides, strict=True):
             if side.synthetic:
@@ -284,19 +264,42 @@ class Comparison:
             )
         if self.likeness < _ALIKE:
             notes.append(f"the sides share {100 * self.likeness:.0f} % of their kernels: different jobs?")
-        elif self._share(BY_SHAPES) < _REGULAR:
+        elif self._of_one_side():
+            share = 100 * self._share(APPEARED, VANISHED)
+            notes.append(f"{share:.0f} % of the kernel time is of operators of one side alone; compare classes instead")
+        elif self._share(BY_SHAPES) < REGULAR:
             notes.append("most operators match by name alone: shapes differ or vary, as with another batch or length")
         lengths = [side.length for side in sides if side.length is not None]
         if len(lengths) == 2 and abs(lengths[1] - lengths[0]) > LEAST * lengths[0]:
             notes.append(f"the mean sequence lengths differ: {lengths[0]:.4g} and {lengths[1]:.4g}")
+        if self.verdict == SAME and (drifts := _drifts(sides)):
+            notes.append(f"{' and '.join(drifts)}; such a drift counts as noise, and hides small changes")
         if self.before.outliers or self.after.outliers:
             with_all = " to ".join(duration(side.all_ns) for side in sides)
             notes.append(f"outlying steps, such as the warm-up, are left out; with them the mean is {with_all}")
         return tuple(notes)
 
-    def _share(self, matched_by: str) -> float:
-        """Return the share of the time of the operators in rows that were matched in one way."""
-        times = [(row.matched_by == matched_by, row.before_ns + row.after_ns) for row in self.operators]
+    def _notes_on_projection(self) -> list[str]:
+        """Return the notes of the projection, and whether its step or the measured one is host-bound."""
+        if self.projection is None or not (self.before.steps and self.after.steps):
+            return []
+        notes = []
+        times = {row.name: (row.before_ns, row.after_ns) for row in self.path}
+        totals = (sum(before for before, _ in times.values()), sum(after for _, after in times.values()))
+        shares = [ns / max(total, 1e-9) for ns, total in zip(times.get("host", (0.0, 0.0)), totals, strict=True)]
+        if max(shares) > _HOST_BOUND:
+            text = " and ".join(f"{100 * share:.0f} % of the {name} critical path" for share, name in
+                                zip(shares, ("projected", "measured"), strict=True))  # fmt: skip
+            notes.append(f"host-bound: the host has {text}, so the step times tell little about the devices")
+        return [*notes, *self.projection.notes]
+
+    def _of_one_side(self) -> bool:
+        """Return whether operators of one side alone have so much time that classes tell more."""
+        return not self.before.on_host and self._share(APPEARED, VANISHED) > _OF_ONE_SIDE
+
+    def _share(self, *matched_by: str) -> float:
+        """Return the share of the time of the operators in rows that were matched in some ways."""
+        times = [(row.matched_by in matched_by, row.before_ns + row.after_ns) for row in self.operators]
         return sum(time for fits, time in times if fits) / max(sum(time for _, time in times), 1e-9)
 
     def tables(self, top: int = TOP) -> tuple[Table, ...]:
@@ -307,25 +310,31 @@ class Comparison:
         top : int
             Most rows of each.
         """
-        times = {
-            "before": "{row.before_ns:time}", "after": "{row.after_ns:time}", "change": "{change}",
-            "noise": "{row.noise_ns:time}", "of step %": "{of_step:+.2%}", "clear~": "{clear}",
-        }  # fmt: skip
-        path = {"cause~": "{name}", **{name: times[name] for name in ("before", "after", "change", "of step %")}}
+        projected = self.projection is not None
+        times = _ERRORS if projected else _CHANGES
+        path = {"cause~": "{name}", **{name: text for name, text in times.items() if name not in ("noise", "clear~")}}
         what, number = ("host operator", "calls") if self.before.on_host else ("operator", "kernels")
         operators = {f"{what}~": "{name}", **times, number: "{kernels}"}
+        operators.pop("noise", None)  # leaves room for the names
         only = {
             "side~": "{side}", "kernel~": "{kernel}", "class~": "{class_}", "kernels": "{kernels:.4g}",
             "time": "{time_ns:time}",
         }  # fmt: skip
         changed = [row for row in self.operators if row.change_ns or row.before_kernels != row.after_kernels]
-        shown = [{**asdict(row), "kernel": _cut(row.kernel, _KERNEL_LENGTH)} for row in self.kernels[:top]]
+        shown = [
+            {**asdict(row), "kernel": _cut(row.kernel.removeprefix("void "), _KERNEL_LENGTH)}
+            for row in self.kernels[:top]
+        ]
+        against = ", projected against measured" if projected else ""
+        order = against or ", largest change first"
+        by_operator = f"Operators{against}" if projected else "Operators by change of their time a step"
         tables = (
-            table_of("Parts of a step, largest change first", {"part~": "{name}", **times}, self._cells(self.parts)),
-            table_of("Critical path of a typical step by cause", path, self._cells(self.path)),
-            table_of(f"Operators by change of their time a step{_more(changed, top)}", operators,
-                     self._cells(changed[:top])),
-            table_of(f"Kernels that appeared or vanished{_more(self.kernels, top)}", only, shown),
+            table_of(f"Parts of a step{order}", {"part~": "{name}", **times}, self._cells(self.parts)),
+            table_of(f"Critical path of a typical step by cause{against}", path, self._cells(self.path)),
+            table_of(f"Kernels by class{against}", {"class~": "{name}", **times},
+                     self._cells(self.classes) if projected or self._of_one_side() else []),
+            table_of(f"{by_operator}{_more(changed, top)}", operators, self._cells(changed[:top])),
+            table_of(f"Kernels that appeared or vanished{_more(self.kernels, top)}", only, [] if projected else shown),
         )  # fmt: skip
         return tuple(table for table in tables if table.rows)
 
@@ -335,27 +344,43 @@ class Comparison:
             name, kernels = row.name, ""
             if isinstance(row, OperatorChange):
                 how = _HOW.get(row.matched_by, "")
-                shapes = row.shapes.replace(",[]", "").replace("[]", "")
-                name = _cut(f"{row.name} {shapes}".strip(), _OPERATOR_LENGTH - len(how)) + how
+                if self.projection is not None:
+                    how = {APPEARED: " (measured alone)", VANISHED: " (projected alone)"}.get(row.matched_by, how)
+                shapes = row.shapes.replace(",[]", "").replace("[]", "").replace("[]", "")
+                name = _cut(f"{row.name} {shapes}".strip(), _OPERATOR_LENGTH) + how
                 counts = dict.fromkeys(f"{count:.4g}" for count in (row.before_kernels, row.after_kernels))
                 kernels = " to ".join(counts)
-            of_step = row.change_ns / self.step.before_ns if self.step.before_ns else None
+            change_ns, step_ns = row.change_ns, self.step.before_ns
+            if self.projection is not None:
+                change_ns, step_ns = -change_ns, self.step.after_ns
             clear = {None: "-", True: "yes", False: "no"}[row.beyond_noise]
-            cells.append({"row": row, "name": name, "change": _signed(row.change_ns), "of_step": of_step,
-                          "clear": clear, "kernels": kernels})  # fmt: skip
+            of_step = change_ns / step_ns if step_ns else None
+            cells.append({"row": row, "name": name, "change": _signed(change_ns), "of_step": of_step,
+                          "clear": clear, "kernels": kernels, "error": row.error})  # fmt: skip
         return cells
 
     def _repr_html_(self) -> str:
-        tables = {table.title: table.frame() for table in self.tables()}
-        return as_html("Comparison", [*self.summary(), *self.notes()], tables)
+        tables = {table.title.replace(_TOP_HINT, " (.table() has all)"): table for table in self.tables()}
+        return as_html("Comparison", [*self.summary(), *(f"note: {note}" for note in self.notes())], tables)
 
 
+#: Columns of the times of a change, and of the error of a projection.
+_CHANGES = {
+    "before": "{row.before_ns:time}", "after": "{row.after_ns:time}", "change": "{change}",
+    "noise": "{row.noise_ns:time}", "of step %": "{of_step:+.2%}", "clear~": "{clear}",
+}  # fmt: skip
+_ERRORS = {
+    "projected": "{row.before_ns:time}", "measured": "{row.after_ns:time}", "error": "{change}",
+    "error %": "{error:+.1%}", "of step %": "{of_step:+.1%}",
+}  # fmt: skip
+#: End of the title of a table with further rows.
+_TOP_HINT = " (--top shows more)"
 #: What the name of an operator is followed by, by the way that it was matched.
 _HOW = {APPEARED: " (appeared)", VANISHED: " (vanished)", BY_POSITION: " (same position)"}
 
 
 def _more(rows: Sequence[object], top: int) -> str:
-    return f": {top} of {len(rows)} (--top shows more)" if len(rows) > top else ""
+    return f": {top} of {len(rows)}{_TOP_HINT}" if len(rows) > top else ""
 
 
 def _cut(text: str, length: int) -> str:
@@ -364,6 +389,18 @@ def _cut(text: str, length: int) -> str:
 
 def _signed(ns: float) -> str:
     return f"{'+' if ns > 0 else '-' if ns < 0 else ''}{duration(abs(ns))}"
+
+
+def _errors(step: Change, classes: Sequence[Change], projection: ProjectedStep, *, alike: bool) -> list[str]:
+    """Return the projected and measured step and kernel time, in a sentence each, with errors if the jobs are alike."""
+    interval = f"{100 * projection.confidence:g} % interval {duration(projection.low_ns)} to"
+    interval += f" {duration(projection.high_ns)}"
+    kernels = Change("kernels", sum(row.before_ns for row in classes), sum(row.after_ns for row in classes), None, None)
+    lines = []
+    for name, row, more in (("step", step, f" ({interval})"), ("kernel", kernels, "")):
+        error = "" if row.error is None or not alike else f": error {100 * row.error:+.1f} %"
+        lines.append(f"{name} time {duration(row.before_ns)} projected{more}, {duration(row.after_ns)} measured{error}")
+    return lines
 
 
 def compare_samples(
@@ -387,25 +424,30 @@ def compare_samples(
     least : float
         Smallest change that counts, as a share of the time.
     """
+    projection = _mean_projection(before)
     groups, outliers = zip(*(without_outlying_runs(list(runs)) for runs in (before, after)), strict=True)
     sides = [_side(runs, dropped) for runs, dropped in zip(groups, outliers, strict=True)]
     runs = [[run for run in group if len(run)] for group in groups]
     if not all(runs):
         which = " and ".join(name for name, group in zip(("before", "after"), runs, strict=True) if not group)
         reason = f"no steps {which}; read the traces with --iterations (see docs/traces.md)"
-        nothing = Change("step", 0.0, 0.0, None, None)
-        return Comparison(UNKNOWN, reason, nothing, confidence, "steps", 0.0, (), (), (), (), *sides)
+        nothing, tables = Change("step", 0.0, 0.0, None, None), ((), (), (), (), ())
+        return Comparison(UNKNOWN, reason, nothing, confidence, "steps", 0.0, *tables, sides[0], sides[1])
     pair = aligned(runs[0][0], runs[1][0]) if len(runs[0]) == len(runs[1]) == 1 else None
     runs = runs if pair is None else [[run] for run in pair]
     change = partial(_changes, runs, is_aligned=pair is not None, confidence=confidence)
-    (step,) = _rows(change(lambda run: run.step_ns[:, None]), ("step",), least)
+    (step,) = rows_of(change(lambda run: run.step_ns[:, None]), ("step",), least)
     on_host = all(side.on_host for side in sides)
-    changed = change(lambda run: run.parts_ns)
-    parts = _rows(changed, [part_name(part, on_host) for part in PARTS], least)
+    changed = change(_idle_joined if projection else lambda run: run.parts_ns)
+    names = [IDLE if projection and part == HOST else part_name(part, on_host) for part in PARTS]
+    parts = [row for row in rows_of(changed, names, least) if abs(row.before_ns) + abs(row.after_ns) >= 1]
     operators = _operators(runs, change, least)
     likeness = _likeness(runs, operators, on_host)
-    verdict, reason = _verdict(step, operators, likeness >= _ALIKE or same_job)
-    shown = sorted((row for row in parts if abs(row.before_ns) + abs(row.after_ns) >= 1), key=_by_change)
+    verdict, reason = _verdict(step, operators, likeness >= _ALIKE or same_job, projection)
+    if verdict in (FASTER, SLOWER) and projection is None:
+        reason = " and ".join(_drifts(sides))
+        reason = reason and f"but {reason}; such a drift alone can make two stretches of a run differ"
+    order = _by_change if projection is None else _by_error
     return Comparison(
         verdict=verdict,
         reason=reason,
@@ -413,13 +455,42 @@ def compare_samples(
         confidence=confidence,
         unit=changed.unit,
         likeness=likeness,
-        parts=tuple(shown),
+        parts=tuple(sorted(parts, key=order)),
         path=_path(runs[0][0], runs[1][0]),
-        operators=operators,
-        kernels=_of_one_side(runs),
+        classes=() if on_host else tuple(sorted(_classes(runs, change, least), key=order)),
+        operators=tuple(sorted(operators, key=lambda row: (*order(row), row.shapes))),
+        kernels=kernels_of_one_side(runs),
         before=sides[0],
         after=sides[1],
+        projection=projection,
     )
+
+
+def _mean_projection(runs: Sequence[StepSample]) -> ProjectedStep | None:
+    """Return the mean of the projected steps of some runs; None if a run was measured."""
+    steps = [run.projected for run in runs if run.projected is not None]
+    if not steps or len(steps) < len(runs):
+        return None
+    step_ns, low_ns, high_ns = np.mean([(step.step_ns, step.low_ns, step.high_ns) for step in steps], axis=0).tolist()
+    notes = tuple(dict.fromkeys(note for step in steps for note in step.notes))
+    return replace(steps[0], step_ns=step_ns, low_ns=low_ns, high_ns=high_ns, notes=notes)
+
+
+def _drifts(sides: Sequence[Side]) -> list[str]:
+    """Return which sides drift along their run."""
+    return [
+        f"step times {'rise' if side.drift > 0 else 'fall'} by {100 * abs(side.drift):.1f} % along the side {name}"
+        for name, side in zip(("before", "after"), sides, strict=True)
+        if abs(side.drift) >= LEAST
+    ]
+
+
+def _idle_joined(run: StepSample) -> Floats:
+    """Return the parts of each step with all idle time in one; the replay of a host does not tell its operators."""
+    parts, (host, no_call) = run.parts_ns.copy(), map(PARTS.index, (HOST, NO_CALL))
+    parts[:, host] += parts[:, no_call]
+    parts[:, no_call] = 0.0
+    return parts
 
 
 def _path(before: StepSample, after: StepSample) -> tuple[Change, ...]:
@@ -431,8 +502,15 @@ def _path(before: StepSample, after: StepSample) -> tuple[Change, ...]:
     return tuple(sorted(rows, key=_by_change))
 
 
-def _verdict(step: Change, operators: Sequence[OperatorChange], alike: bool) -> tuple[str, str]:
-    """Return the verdict on the step time, and the reason if it cannot be told."""
+def _verdict(
+    step: Change, operators: Sequence[OperatorChange], alike: bool, projection: ProjectedStep | None
+) -> tuple[str, str]:
+    """Return the verdict on the step time, and its reason, if there is one to tell."""
+    if alike and projection is not None:
+        where, verdict = "is within", AS_PROJECTED
+        if not projection.low_ns <= step.after_ns <= projection.high_ns:
+            where, verdict = ("is above", SLOWER) if step.after_ns > projection.high_ns else ("is below", FASTER)
+        return verdict, f"the measured step time {where} the interval of the projection"
     if not step.change_ns and not any(row.change_ns for row in operators):
         return SAME, "the steps are identical"
     if not alike:
@@ -456,22 +534,14 @@ def _changes(
     return paired_changes_of(before[0], after[0], confidence) if is_aligned else changes_of(before, after, confidence)
 
 
-def _rows(changes: Changes, names: Sequence[str], least: float) -> list[Change]:
-    """Return a row for each column."""
-    beyond, noise = changes.beyond(least), changes.noise
-    return [
-        Change(name, float(changes.before[i]), float(changes.after[i]), *_known(noise[i], beyond[i]))
-        for i, name in enumerate(names)
-    ]
-
-
-def _known(noise: float, beyond: bool) -> tuple[float | None, bool | None]:
-    return (None, None) if np.isnan(noise) else (float(noise), bool(beyond))
-
-
 def _by_change(row: Change) -> tuple[bool, float, str]:
     """Return the sort key of a row: changes beyond noise first, the largest first."""
     return row.beyond_noise is False, -abs(row.change_ns), row.name
+
+
+def _by_error(row: Change) -> tuple[bool, float, str]:
+    """Return the sort key of a row against a projection: the largest error first."""
+    return False, -abs(row.change_ns), row.name
 
 
 def _side(runs: Sequence[StepSample], outliers: int) -> Side:
@@ -489,17 +559,35 @@ def _side(runs: Sequence[StepSample], outliers: int) -> Side:
         all_ns=float(np.mean([run.all_ns for run in runs])) if runs else 0.0,
         on_host=all(run.on_host for run in runs),
         synthetic=any(run.synthetic for run in runs),
+        what_if=next((run.projected.what_if for run in runs if run.projected is not None), ""),
+        drift=drift_of(runs[0].step_ns) if len(runs) == 1 and runs[0].projected is None else 0.0,
     )
+
+
+def _classes(
+    runs: Sequence[Sequence[StepSample]], change: Callable[[Callable[[StepSample], Floats]], Changes], least: float
+) -> list[Change]:
+    """Return the change of the kernels of each class that occurs."""
+    names = sorted({name for group in runs for run in group for name in run.launches.classes})
+    number = {name: i for i, name in enumerate(names)}
+
+    def summed(run: StepSample) -> Floats:
+        total = np.zeros((len(run), len(names)))
+        of_kernel = np.array([number[name] for name in run.launches.classes] or [0], np.int64)
+        np.add.at(total, (run.launches.step, of_kernel[run.launches.kernel]), run.launches.time_ns)
+        return total
+
+    return [row for row in rows_of(change(summed), names, least) if row.before_ns or row.after_ns]
 
 
 def _operators(
     runs: Sequence[Sequence[StepSample]], change: Callable[[Callable[[StepSample], Floats]], Changes], least: float
-) -> tuple[OperatorChange, ...]:
+) -> list[OperatorChange]:
     """Return the changes of the operators, matched by name and shapes, else by name, else by position."""
-    final, how = _matched(runs)
+    final, how = matched(runs)
     keys = sorted(set(final.values()))
     number = {key: i for i, key in enumerate(keys)}
-    columns = {id(run): _column_of(run.launches, final, number) for group in runs for run in group}
+    columns = {id(run): column_of(run.launches, final, number) for group in runs for run in group}
 
     def summed(run: StepSample, values: Floats) -> Floats:
         total = np.zeros((len(run), len(keys)))
@@ -508,87 +596,15 @@ def _operators(
 
     times = change(lambda run: summed(run, run.launches.time_ns))
     counts = change(lambda run: summed(run, run.launches.count))
-    kernels = [_top_kernels(group, columns) for group in runs]
+    kernels = [top_kernels(group, columns) for group in runs]
     rows = []
-    for i, (key, row) in enumerate(zip(keys, _rows(times, [name for name, _ in keys], least), strict=True)):
+    for i, (key, row) in enumerate(zip(keys, rows_of(times, [name for name, _ in keys], least), strict=True)):
         counted = {"before_kernels": float(counts.before[i]), "after_kernels": float(counts.after[i])}
         way = APPEARED if not counted["before_kernels"] else VANISHED if not counted["after_kernels"] else BY_NAME
         names = {"before_kernel": kernels[0].get(i, ""), "after_kernel": kernels[1].get(i, "")}
         facts: dict[str, Any] = {**vars(row), **counted, **names}
         rows.append(OperatorChange(shapes=key[1], matched_by=how.get(key, way), **facts))
-    return tuple(sorted(rows, key=lambda row: (*_by_change(row), row.shapes)))
-
-
-def _column_of(launches: Launches, final: dict[_Key, _Key], number: dict[_Key, int]) -> np.ndarray[Any, Any]:
-    """Return the column of each row of `launches`."""
-    of_key = np.array([number[final[key]] for key in launches.keys] or [0], np.int64)
-    return of_key[launches.key]
-
-
-def _top_kernels(runs: Sequence[StepSample], columns: dict[int, Any]) -> dict[int, str]:
-    """Return the name of the kernel with most time of each column."""
-    total: Counter[tuple[int, str]] = Counter()
-    for run in runs:
-        pairs, group = np.unique(np.stack([columns[id(run)], run.launches.kernel]), axis=1, return_inverse=True)
-        times = np.bincount(group.ravel(), weights=run.launches.time_ns, minlength=pairs.shape[1])
-        for (column, kernel), time in zip(pairs.T.tolist(), times.tolist(), strict=True):
-            total[column, run.launches.kernels[kernel]] += time
-    ordered = sorted(total.items(), key=lambda item: (item[1], item[0]))
-    return {column: name for (column, name), _ in ordered}
-
-
-def _matched(runs: Sequence[Sequence[StepSample]]) -> tuple[dict[_Key, _Key], dict[_Key, str]]:
-    """Return the row that each operator with shapes belongs to, and how each row was matched, if it was not by name."""
-    present = [_steps_with(group) for group in runs]
-    steps = [sum(map(len, group)) for group in runs]
-    final, how = {}, {}
-    for key in {*present[0], *present[1]}:
-        regular = all(side[key] >= _REGULAR * count for side, count in zip(present, steps, strict=True))
-        final[key] = key if regular else (key[0], "")
-        if regular:
-            how[key] = BY_SHAPES if key[1] else BY_NAME
-    names = [{final[key] for key in side} for side in present]
-    pairs = _by_position(runs, final, names[0] & names[1])
-    for one, other in pairs.items():
-        row = (f"{one[0]} -> {other[0]}", "")
-        how[row] = BY_POSITION
-        for key, of in final.items():
-            if of in (one, other):
-                final[key] = row
-    return final, how
-
-
-def _steps_with(runs: Sequence[StepSample]) -> Counter[_Key]:
-    """Return in how many steps each key occurs."""
-    count: Counter[_Key] = Counter()
-    for run in runs:
-        pairs = np.unique(np.stack([run.launches.step, run.launches.key]), axis=1)
-        for i, number in enumerate(np.bincount(pairs[1], minlength=len(run.launches.keys)).tolist()):
-            count[run.launches.keys[i]] += number
-    return count
-
-
-def _by_position(runs: Sequence[Sequence[StepSample]], final: dict[_Key, _Key], shared: set[_Key]) -> dict[_Key, _Key]:
-    """Return the pairs of rows of one side each that first occur behind the same row, the same distance behind it."""
-    places = [_places(group[0].launches, final, shared) for group in runs]
-    return {places[0][place]: places[1][place] for place in places[0] if place in places[1]}
-
-
-def _places(launches: Launches, final: dict[_Key, _Key], shared: set[_Key]) -> dict[tuple[_Key, int, int], _Key]:
-    """Return the rows of one side by place: the last shared row, its occurrence, and the distance behind it."""
-    places: dict[tuple[_Key, int, int], _Key] = {}
-    seen, found = Counter[_Key](), set[_Key]()
-    last, distance = ("", ""), 0
-    for number in launches.sequence.tolist():  # a Python loop over the kernels of a step, under 1 us each
-        row = final[launches.keys[number]]
-        distance += 1
-        if row in shared:
-            last, distance = row, 0
-            seen[row] += 1
-        elif row not in found:
-            found.add(row)
-            places[last, seen[last], distance] = row
-    return places
+    return rows
 
 
 def _likeness(runs: Sequence[Sequence[StepSample]], rows: Sequence[OperatorChange], on_host: bool) -> float:
@@ -596,50 +612,7 @@ def _likeness(runs: Sequence[Sequence[StepSample]], rows: Sequence[OperatorChang
 
     A compiler renames operators but leaves most classes. Without kernels there are operators alone.
     """
-    by_operator = [
-        _sums((row.name, getattr(row, side)) for row in rows) for side in ("before_kernels", "after_kernels")
-    ]
-    totals = [_kernel_totals(group) for group in runs]
-    by_class = [_sums((row[0], row[1] / steps) for row in kernels.values()) for kernels, steps in totals]
-    return max(_common(*by_operator), 0.0 if on_host else _common(*by_class))
-
-
-def _sums(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Return the sum of the numbers of each name."""
-    total: dict[str, float] = {}
-    for name, number in pairs:
-        total[name] = total.get(name, 0.0) + number
-    return total
-
-
-def _common(one: dict[str, float], other: dict[str, float]) -> float:
-    """Return the sum of the smaller numbers of each name over that of the larger ones."""
-    pairs = [(one.get(name, 0.0), other.get(name, 0.0)) for name in {**one, **other}]
-    most = sum(map(max, pairs))
-    return sum(map(min, pairs)) / most if most else 1.0
-
-
-def _of_one_side(runs: Sequence[Sequence[StepSample]]) -> tuple[KernelOfOneSide, ...]:
-    """Return the kernels that only one side runs, most time first."""
-    sides = [_kernel_totals(group) for group in runs]
-    rows = [
-        KernelOfOneSide(name, class_, what, count / steps, time / steps)
-        for (totals, steps), (others, _), what in zip(sides, reversed(sides), (VANISHED, APPEARED), strict=True)
-        for name, (class_, count, time) in totals.items()
-        if name not in others
-    ]
-    return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.kernel)))
-
-
-def _kernel_totals(runs: Sequence[StepSample]) -> tuple[dict[str, tuple[str, float, float]], int]:
-    """Return class, number and time of each kernel by name, and the number of steps."""
-    totals: dict[str, tuple[str, float, float]] = {}
-    for run in runs:
-        launches = run.launches
-        sums = [np.bincount(launches.kernel, weights=each) for each in (launches.count, launches.time_ns)]
-        for code, (count, time) in enumerate(zip(*(each.tolist() for each in sums), strict=True)):
-            if count:
-                name, class_ = launches.kernels[code], launches.classes[code]
-                _, *before = totals.get(name, (class_, 0.0, 0.0))
-                totals[name] = (class_, before[0] + count, before[1] + time)
-    return totals, sum(map(len, runs))
+    by_operator = [sums((row.name, getattr(row, side)) for row in rows) for side in ("before_kernels", "after_kernels")]
+    totals = [kernel_totals(group) for group in runs]
+    by_class = [sums((row[0], row[1] / steps) for row in kernels.values()) for kernels, steps in totals]
+    return max(common_share(*by_operator), 0.0 if on_host else common_share(*by_class))

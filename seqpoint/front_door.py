@@ -451,6 +451,8 @@ def compare(
     before: "Trace | Paths | Iterable[Trace]",
     after: "Trace | Paths | Iterable[Trace]",
     *,
+    what_if: "str | WhatIf | None" = None,
+    device: str | None = None,
     same_job: bool = False,
     confidence: float = 0.99,
 ) -> "Comparison":
@@ -461,6 +463,11 @@ def compare(
     before, after : Trace, path, or several of them
         A trace or its path is one run. Each trace of a sequence, and each file that a pattern matches, is a run of its
         own; read the files of several ranks with `open` first.
+    what_if : str or WhatIf, optional
+        What-if that the runs before are projected with, such as ``"scale_device:V100"``; the result then tells how far
+        the projection is from the runs after.
+    device : str, optional
+        Device that the projected traces were recorded on, if they do not say.
     same_job : bool
         Whether the step times are judged even if the sides run different operators.
     confidence : float
@@ -469,7 +476,8 @@ def compare(
     Raises
     ------
     SeqPointError
-        A trace cannot be read, a side has none, or the confidence is not between 0 and 1.
+        A trace cannot be read, a side has none, the confidence is not between 0 and 1, or the what-if is unknown or
+        cannot be applied.
 
     Examples
     --------
@@ -482,19 +490,38 @@ def compare(
 
     if not 0 < confidence < 1:
         raise InvalidInputError(f"the confidence {confidence:g} is not between 0 and 1")
-    sides = [_samples(side) for side in (before, after)]
+    sides = [_samples(before, _one_what_if(what_if), device), _samples(after)]
     if not all(sides):
         raise InvalidInputError("a side has no run; name a trace on each side")
     return compare_samples(sides[0], sides[1], same_job=same_job, confidence=confidence)
 
 
-def _samples(side: "Trace | Paths | Iterable[Trace]") -> "list[StepSample]":
+def _one_what_if(what_if: "str | WhatIf | None") -> "WhatIf | None":
+    """Return the what-if that a text names."""
+    if not isinstance(what_if, str):
+        return what_if
+    from seqpoint.projecting import parse_what_ifs
+
+    chosen = parse_what_ifs([what_if])
+    if len(chosen) != 1:
+        raise InvalidInputError(f"{what_if} names {len(chosen)} what-ifs; a comparison takes one")
+    return chosen[0]
+
+
+def _samples(
+    side: "Trace | Paths | Iterable[Trace]", what_if: "WhatIf | None" = None, device: str | None = None
+) -> "list[StepSample]":
     """Return the steps of each run of a side, the first one with its critical path; one trace at a time is open."""
     from seqpoint.step_sample import step_sample, with_critical_path
 
     samples: list[StepSample] = []
     for run in _runs(side):
         trace = _trace(run)
+        if what_if is not None:
+            from seqpoint.projected_steps import projected_sample
+
+            samples.append(projected_sample(trace, what_if, device=device))
+            continue
         sample = step_sample(trace)
         samples.append(sample if samples else with_critical_path(sample, trace))
     return samples

@@ -6,15 +6,20 @@ Their autocorrelation tells how many independent steps they are worth.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
 
-from profilers.trace.arrays import Bools, Floats
+from profilers.trace.arrays import Bools, Floats, Ints
 
+#: Fewest steps in which a drift is looked for, and level of its test.
+_FEWEST_OF_DRIFT, _DRIFT_LEVEL = 20, 0.99
 #: Share of the steps of the smaller group up to which lags count, and the largest lag.
 _LAGS, _MOST_LAGS = 1 / 3, 64
+#: Most steps of a run whose slopes are those of all pairs.
+_MOST_OF_SLOPES = 1000
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,61 @@ class Changes:
         """Return whether each change is beyond the noise, and at least the share `least` of the larger mean."""
         change = np.abs(self.change)
         return np.asarray((change > self.noise) & (change >= least * np.maximum(self.before, self.after)))
+
+
+@dataclass(frozen=True)
+class Change:
+    """Time a step, before and after; times in ns.
+
+    Parameters
+    ----------
+    name : str
+        Operator, kernel without an operator, or part of a step; untrusted text.
+    before_ns, after_ns : float
+        Mean time a step.
+    noise_ns : float, optional
+        Half-width of the interval of the change; None if each side has one step.
+    beyond_noise : bool, optional
+        Whether the change is beyond the noise and not tiny; None if the noise is unknown.
+    """
+
+    name: str
+    before_ns: float
+    after_ns: float
+    noise_ns: float | None
+    beyond_noise: bool | None
+
+    @property
+    def change_ns(self) -> float:
+        """After less before."""
+        return self.after_ns - self.before_ns
+
+    @property
+    def ratio(self) -> float | None:
+        """Change over the time before; None without time before."""
+        return self.change_ns / self.before_ns if self.before_ns else None
+
+    @property
+    def error(self) -> float | None:
+        """Error of the time before as a projection of the time after; None without time after."""
+        return -self.change_ns / self.after_ns if self.after_ns else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the change as JSON with stable keys."""
+        return {**asdict(self), "change_ns": self.change_ns, "change": self.ratio}
+
+
+def rows_of(changes: Changes, names: Sequence[str], least: float) -> list[Change]:
+    """Return a row for each column."""
+    beyond, noise = changes.beyond(least), changes.noise
+    return [
+        Change(name, float(changes.before[i]), float(changes.after[i]), *_known(noise[i], beyond[i]))
+        for i, name in enumerate(names)
+    ]
+
+
+def _known(noise: float, beyond: bool) -> tuple[float | None, bool | None]:
+    return (None, None) if np.isnan(noise) else (float(noise), bool(beyond))
 
 
 def changes_of(before: Sequence[Floats], after: Sequence[Floats], confidence: float) -> Changes:
@@ -110,6 +170,47 @@ def paired_changes_of(before: Floats, after: Floats, confidence: float) -> Chang
     error = np.sqrt(residual.var(axis=0, ddof=1) / count)
     noise = np.asarray(stdtrit(count - 1, (1 + confidence) / 2) * error)
     return Changes(means[0], means[1], noise, confidence, "paired steps")
+
+
+def drift_of(values: Floats) -> float:
+    """Return the relative change along a run, from its first to its last step; 0 if there is none beyond chance.
+
+    A drift is there if the rank correlation of value and position (Spearman) is significant at 99 %. Successive steps
+    are alike also without a drift. So the number of steps is lowered by the autocorrelation about the line. The change
+    is that of the line through the ranks' median slope (Theil 1950, Sen 1968, J. Am. Stat. Assoc. 63, 1379).
+
+    Parameters
+    ----------
+    values : array of float64, shape (steps,)
+        Times in the order of the run.
+
+    Examples
+    --------
+    >>> random = np.random.default_rng(0)
+    >>> steps = 100 + random.standard_normal(40)
+    >>> drift_of(steps), round(drift_of(steps - np.arange(40) / 2), 1)
+    (0.0, -0.2)
+    """
+    if len(values) < _FEWEST_OF_DRIFT or not np.ptp(values):
+        return 0.0
+    position = np.arange(len(values), dtype=np.float64)
+    first, second = np.triu_indices(len(values), 1) if len(values) <= _MOST_OF_SLOPES else _spread_pairs(len(values))
+    slope = float(np.median((values[second] - values[first]) / (second - first)))
+    residual = values - slope * position
+    count = max(len(values) / float(_correlation([residual[:, None]])[0]), 3.0)
+    _, rank, equal = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(equal) - equal / 2)[rank]  # equal times share their mean rank
+    r = float(np.corrcoef(ranks, position)[0, 1])
+    bound = stdtrit(count - 2, (1 + _DRIFT_LEVEL) / 2)
+    is_drift = abs(r) * np.sqrt((count - 2) / max(1 - r * r, 1e-12)) > bound
+    mean = float(values.mean())
+    return slope * (len(values) - 1) / mean if is_drift and mean else 0.0
+
+
+def _spread_pairs(size: int) -> tuple[Ints, Ints]:
+    """Return pairs of positions half a run apart: the slopes of a long run, in linear time."""
+    first = np.arange(size - size // 2)
+    return first, first + size // 2
 
 
 def _correlation(groups: Sequence[Floats]) -> Floats:

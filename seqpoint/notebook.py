@@ -160,7 +160,7 @@ def as_text(sentences: Sequence[str], table: DataFrame) -> str:
     return "\n".join([*sentences, table.to_string(index=False, float_format="{:,.4g}".format)])
 
 
-def as_html(heading: str, sentences: Sequence[str], tables: Mapping[str, DataFrame]) -> str:
+def as_html(heading: str, sentences: Sequence[str], tables: Mapping[str, "DataFrame | Table"]) -> str:
     """Return a result as HTML; all text is escaped, since names come from traces.
 
     Parameters
@@ -169,8 +169,9 @@ def as_html(heading: str, sentences: Sequence[str], tables: Mapping[str, DataFra
         Name of the result.
     sentences : sequence of str
         Sentences below the heading, a paragraph each.
-    tables : mapping of str to pandas.DataFrame
-        Tables by caption. The first 25 rows of each are shown; a table without rows is left out.
+    tables : mapping of str to pandas.DataFrame or Table
+        Tables by caption. The first 25 rows of each are shown, and all of a table of text; a table without rows is left
+        out.
 
     Examples
     --------
@@ -180,12 +181,30 @@ def as_html(heading: str, sentences: Sequence[str], tables: Mapping[str, DataFra
     """
     parts = [f"<h4>{escape(heading)}</h4>", *(f"<p>{escape(sentence)}</p>" for sentence in sentences)]
     for caption, table in tables.items():
+        if isinstance(table, Table):
+            parts += [f"<p><b>{escape(caption)}</b></p>", _text_html(table)] if table.rows else []
+            continue
         if table.empty:
             continue
         more = f" (the first {_SHOWN_ROWS} of {len(table)} rows)" if len(table) > _SHOWN_ROWS else ""
         parts.append(f"<p><b>{escape(caption)}</b>{more}</p>")
         parts.append(_table_html(table.head(_SHOWN_ROWS)))
     return "<div>" + "\n".join(parts) + "</div>"
+
+
+def _text_html(table: Table) -> str:
+    """Return a table of text as HTML, with numbers aligned to the right."""
+    sides = ["left" if kind == "text" else "right" for kind in table.kinds]
+
+    def line(tag: str, cells: Sequence[object]) -> str:
+        pairs = zip(sides, cells, strict=True)
+        texts = (
+            f'<{tag} style="text-align: {side}; padding: 0 0.5em">{escape(str(cell))}</{tag}>' for side, cell in pairs
+        )
+        return f"<tr>{''.join(texts)}</tr>"
+
+    rows = [line("th", table.names), *(line("td", row) for row in table.rows)]
+    return '<table border="0" class="dataframe">' + "\n".join(rows) + "</table>"
 
 
 def _table_html(table: DataFrame) -> str:

@@ -29,7 +29,7 @@ from replay.graph.graph import hardware_of
 from replay.projection.evidence import SIDES
 from replay.projection.projection import Projection, ProjectionOptions, StepWindow, project, with_provenance
 from replay.projection.provenance import digest
-from replay.projection.rows import ProjectionRow
+from replay.projection.rows import ProjectionRow, recording_notes
 from replay.projection.sampling import SampledStep
 from replay.what_ifs import OVERLAPS, CollectiveEffect, WhatIf, explain, parse_what_if, read_plan
 from seqpoint.choosing import ChosenIterations, choose_iterations
@@ -60,8 +60,6 @@ _MAX_DEVICES = 8
 _MIN_SHARE = 0.005
 #: A larger bound is not shown as a number: nothing else takes time.
 _MOST_BOUND = 100.0
-#: Relative difference of the steady state from the measurement, above which a note says so.
-_STEADY_TOLERANCE = 0.02
 #: A rank holds up the others if its share of the critical path exceeds this, plus an equal share of the rest.
 _DOMINANT_SHARE = 0.5
 
@@ -391,22 +389,14 @@ def pace_lines(projection: Projection) -> list[str]:
             lines.append(
                 f"pace: rank {rank} has {100 * largest:.0f} % of the critical path; the other ranks wait for it"
             )
-    drift = projection.steady_ns / projection.measured_ns - 1 if projection.measured_ns else 0.0
-    if abs(drift) > _STEADY_TOLERANCE:
-        change = f"{100 * abs(drift):.1f} % {'longer' if drift > 0 else 'less'}"
-        lines.append(
-            f"note: repeated, these iterations take {change} than in the recording, which is not in a steady state: "
-            "queues grow or shrink in it. Intervals are wider for that."
-        )
     facts = projection.provenance
-    missing = (facts.get("world_size") or 0) - len(facts.get("ranks", ()))
-    if missing > 0 and projection.pace.get("communication", 0.0) > _STEADY_TOLERANCE:
-        absent = f"{missing} of {facts['world_size']} ranks are not in the trace"
-        lines.append(
-            f"note: {absent}. What these ranks wait for is unknown, so pace and gains may be far off, also outside the "
-            "interval; collectives contain the wait for absent ranks"
-        )
-    return lines
+    steady, communication = (
+        projection.steady_ns / projection.measured_ns if projection.measured_ns else 1.0,
+        projection.pace.get("communication", 0.0),
+    )
+    world_size, ranks = facts.get("world_size") or 0, len(facts.get("ranks", ()))
+    notes = recording_notes(steady, communication, world_size=world_size, ranks=ranks)
+    return [*lines, *(f"note: {note}" for note in notes)]
 
 
 def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOptions | None = None) -> TraceProjection:

@@ -2,9 +2,10 @@
 
 `step_sample` measures a trace. Each moment of a step belongs to one of `PARTS` on each device, so the parts of a step
 add up to its step time. The kernels of a step are summed by operator and shapes of inputs.
+`seqpoint.projected_steps` projects the steps of a sample.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -22,8 +23,8 @@ from replay.analysis import attribution, critical_path
 from replay.graph.graph import Hardware
 from seqpoint.breakdown import self_times
 from seqpoint.graphs import step_windows
-from seqpoint.kernel_facts import kernel_facts
-from seqpoint.selection.outliers import find_outliers
+from seqpoint.kernel_facts import KernelFacts, kernel_facts
+from seqpoint.outliers import find_outliers
 
 _COMPUTE = tuple(name for name in CLASSES if name != COLLECTIVE)
 #: Parts of a step after the classes of kernels. Each moment of a device belongs to the first that fits: kernels beside
@@ -78,6 +79,32 @@ class Launches:
 
 
 @dataclass(frozen=True)
+class ProjectedStep:
+    """Mean step time of a run under a what-if, with its interval; times in ns.
+
+    Parameters
+    ----------
+    what_if : str
+        The what-if.
+    step_ns : float
+        Projected step time.
+    low_ns, high_ns : float
+        Ends of its interval.
+    confidence : float
+        Confidence level of the interval.
+    notes : tuple of str
+        Notes of the what-if, and on the recording.
+    """
+
+    what_if: str
+    step_ns: float
+    low_ns: float
+    high_ns: float
+    confidence: float
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class StepSample:
     """Steps of one run: rows of equal length, without context, outliers and the first step of a recording.
 
@@ -107,6 +134,8 @@ class StepSample:
         Hardware of the trace.
     path_ns : mapping of str to float
         Time on the critical path of a typical step by cause (`replay.analysis.critical_path`); empty if unknown.
+    projected : ProjectedStep, optional
+        The projection that the steps come from; None if they were measured.
     """
 
     iteration: Ints
@@ -121,6 +150,7 @@ class StepSample:
     synthetic: bool
     hardware: Hardware
     path_ns: Mapping[str, float] = field(default_factory=dict)
+    projected: ProjectedStep | None = None
 
     def __len__(self) -> int:
         return len(self.step_ns)
@@ -164,7 +194,7 @@ def part_name(part: str, on_host: bool) -> str:
 def step_sample(trace: Trace) -> StepSample:
     """Return the steps of a trace as samples.
 
-    Left out are iterations that are context of a slice, outliers (`seqpoint.selection.outliers`), and the first step of
+    Left out are iterations that are context of a slice, outliers (`seqpoint.outliers`), and the first step of
     a recording if three others remain: no completion comes before it, so it is measured otherwise.
 
     Parameters
@@ -183,7 +213,7 @@ def step_sample(trace: Trace) -> StepSample:
     number = job.iteration[rows][kept]
     on_host = not (trace.kernels.num_rows or trace.copies.num_rows)
     step_ns = values[kept]
-    parts = _parts(trace, steps, number, on_host)
+    parts = _measured_parts(trace, steps, number, on_host)
     parts[:, -1] = step_ns - parts.sum(axis=1)
     launches, hardware = _launches(trace, number)
     lengths = integers(trace.iterations, "sequence_length")[np.isin(integers(trace.iterations, "iteration"), number)]
@@ -233,23 +263,31 @@ def _launches(trace: Trace, iterations: Ints) -> tuple[Launches, Hardware]:
     facts = kernel_facts(trace)
     columns: tuple[Ints, ...]
     if len(facts):
-        names, operators = facts.names, facts.operator_names
-        # A kernel without an operator has the key of its own name, behind the names of operators.
-        who = np.where(facts.operator >= 0, facts.operator, len(operators) + facts.name)
-        columns = (facts.iteration, facts.rank, facts.start_ns, who, facts.shape, facts.name, facts.duration_ns)
-        texts, shapes = (*operators, *names), facts.shapes
-        classes = tuple(facts.classes[code] for code in _first_of(facts.name, facts.class_, len(names)).tolist())
-        labels = _Labels(texts, shapes, names, classes)
+        keys = (operators_of(facts), facts.shape, facts.name)
+        columns = (facts.iteration, facts.rank, facts.start_ns, *keys, facts.duration_ns)
+        labels = labels_of(facts)
     else:
         ops = trace.ops
         (who, found), (shape, shape_texts) = encode_text(ops["name"]), encode_text(ops["shapes"])
         iteration, rank, start = (integers(ops, name) for name in ("iteration", "rank", "start_ns"))
         columns = (iteration, rank, start, who, shape, np.zeros(len(who), np.int64), self_times(ops))
-        labels = _Labels(tuple(map(str, found)), tuple(map(str, shape_texts)), ("",), ("host",))
-    return _summed(columns, iterations, labels), facts.hardware
+        labels = KernelTexts(tuple(map(str, found)), tuple(map(str, shape_texts)), ("",), ("host",))
+    return summed(columns, iterations, labels), facts.hardware
 
 
-class _Labels(NamedTuple):
+def operators_of(facts: KernelFacts) -> Ints:
+    """Return the operator of each kernel; one without an operator has its own name, behind those of operators."""
+    return np.where(facts.operator >= 0, facts.operator, len(facts.operator_names) + facts.name)
+
+
+def labels_of(facts: KernelFacts) -> "KernelTexts":
+    """Return the texts of the codes of kernels."""
+    codes = first_of(facts.name, facts.class_, len(facts.names)).tolist()
+    classes = tuple(facts.classes[code] for code in codes)
+    return KernelTexts((*facts.operator_names, *facts.names), facts.shapes, facts.names, classes)
+
+
+class KernelTexts(NamedTuple):
     """Texts of codes: operators and kernels without one, shapes, kernels, and the class of each kernel."""
 
     operators: tuple[str, ...]
@@ -258,15 +296,18 @@ class _Labels(NamedTuple):
     classes: tuple[str, ...]
 
 
-def _first_of(codes: Ints, values: Ints, size: int) -> Ints:
+def first_of(codes: Ints, values: Ints, size: int) -> Ints:
     """Return the value of the first row of each code; 0 for a code without rows."""
     result = np.zeros(size, np.int64)
     result[codes[::-1]] = values[::-1]
     return result
 
 
-def _summed(columns: tuple[Ints, ...], iterations: Ints, labels: _Labels) -> Launches:
-    """Return rows of (iteration, rank, start, operator, shape, kernel, duration) summed by step, key and kernel."""
+def summed(columns: tuple[Ints, ...], iterations: Ints, labels: KernelTexts, counts: Floats | None = None) -> Launches:
+    """Return rows of (iteration, rank, start, operator, shape, kernel, duration) summed by step, key and kernel.
+
+    Each row counts as one kernel, or as `counts` says.
+    """
     iteration, *_ = columns
     step = lookup(iterations, np.arange(len(iterations)), np.where(iteration < 0, MISSING, iteration))
     inside = np.flatnonzero(step != MISSING)
@@ -282,7 +323,7 @@ def _summed(columns: tuple[Ints, ...], iterations: Ints, labels: _Labels) -> Lau
         groups[1],
         groups[2],
         np.bincount(group.ravel(), weights=time, minlength=size) / ranks,
-        np.bincount(group.ravel(), minlength=size) / ranks,
+        np.bincount(group.ravel(), weights=None if counts is None else counts[inside], minlength=size) / ranks,
         tuple((names[n], shapes[s] if s >= 0 else "") for n, s in pairs.T.tolist()),
         labels.kernels,
         labels.classes,
@@ -291,44 +332,69 @@ def _summed(columns: tuple[Ints, ...], iterations: Ints, labels: _Labels) -> Lau
 
 
 @dataclass(frozen=True)
-class _Spans:
+class DeviceSpans:
     """Intervals of one device, or of the hosts of a rank: start, end, and the layer that each is active in."""
 
     start: Ints
     end: Ints
     layer: Ints
 
-    def select(self, rows: Bools) -> "_Spans":
-        return _Spans(self.start[rows], self.end[rows], self.layer[rows])
+    def select(self, rows: Bools) -> "DeviceSpans":
+        """Return some of the intervals."""
+        return DeviceSpans(self.start[rows], self.end[rows], self.layer[rows])
 
-    def joined(self, other: "_Spans") -> "_Spans":
-        return _Spans(*(np.concatenate(pair) for pair in zip(vars(self).values(), vars(other).values(), strict=True)))
+    def joined(self, other: "DeviceSpans") -> "DeviceSpans":
+        """Return these intervals and those of `other`."""
+        return DeviceSpans(
+            *(np.concatenate(pair) for pair in zip(vars(self).values(), vars(other).values(), strict=True))
+        )
 
 
 #: Layers: a class of kernels each, data of collectives, collectives that wait, copies, host calls.
-_TRANSFER_LAYER = len(_COMPUTE)
-_WAITING_LAYER, _COPY_LAYER, _HOST_LAYER = _TRANSFER_LAYER + 1, _TRANSFER_LAYER + 2, _TRANSFER_LAYER + 3
+TRANSFER_LAYER = len(_COMPUTE)
+WAITING_LAYER, COPY_LAYER, HOST_LAYER = TRANSFER_LAYER + 1, TRANSFER_LAYER + 2, TRANSFER_LAYER + 3
 
 
-def _parts(trace: Trace, steps: StepTimes, iterations: Ints, on_host: bool) -> Floats:
-    """Return the parts of each step on average over the devices; without devices, over the ranks."""
-    total, devices = np.zeros((len(iterations), len(PARTS))), np.zeros(len(iterations))
-    calls = _host_calls(trace)
-    ranks = [(rank, None) for rank in np.unique(steps.rank).tolist()]
-    for rank, spans in ranks if on_host else _device_spans(trace):  # a Python loop over devices
-        of_rank = np.flatnonzero((steps.rank == rank) & np.isin(steps.iteration, iterations))
-        host = calls.get(rank)
-        all_spans = [each for each in (spans, host) if each is not None]
-        if not len(of_rank) or not all_spans:
+class RankWindows(NamedTuple):
+    """Steps of a rank: rows of the sample, begin and completion of each."""
+
+    row: Ints
+    begin: Ints
+    completion: Ints
+
+
+def _measured_parts(trace: Trace, steps: StepTimes, iterations: Ints, on_host: bool) -> Floats:
+    """Return the parts of each measured step on average over the devices; without devices, over the ranks."""
+    calls, of_rank = _host_calls(trace), {}
+    for rank in np.unique(steps.rank).tolist():
+        rows = np.flatnonzero((steps.rank == rank) & np.isin(steps.iteration, iterations))
+        row = lookup(iterations, np.arange(len(iterations)), steps.iteration[rows])
+        of_rank[rank] = RankWindows(row, steps.begin_ns[rows], steps.completion_ns[rows])
+    devices = calls.items() if on_host else _with_calls(_device_spans(trace), calls)
+    return mean_parts(devices, of_rank, len(iterations))
+
+
+def _with_calls(
+    devices: "Iterable[tuple[int, DeviceSpans]]", calls: "Mapping[int, DeviceSpans]"
+) -> "Iterator[tuple[int, DeviceSpans]]":
+    """Yield each device with the host calls of its rank."""
+    for rank, spans in devices:
+        yield rank, spans.joined(calls[rank]) if rank in calls else spans
+
+
+def mean_parts(devices: "Iterable[tuple[int, DeviceSpans]]", steps: Mapping[int, RankWindows], size: int) -> Floats:
+    """Return the parts of each step on average over devices: the rank and the intervals of each."""
+    total, count = np.zeros((size, len(PARTS))), np.zeros(size)
+    for rank, spans in devices:  # a Python loop over devices
+        of_rank = steps.get(rank)
+        if of_rank is None or not len(of_rank.row):
             continue
-        merged = all_spans[0] if len(all_spans) == 1 else all_spans[0].joined(all_spans[1])
-        step = lookup(iterations, np.arange(len(iterations)), steps.iteration[of_rank])
-        total[step] += _sweep(merged, steps.begin_ns[of_rank], steps.completion_ns[of_rank])
-        devices[step] += 1
-    return total / np.maximum(devices, 1)[:, None]
+        total[of_rank.row] += _sweep(spans, of_rank.begin, of_rank.completion)
+        count[of_rank.row] += 1
+    return total / np.maximum(count, 1)[:, None]
 
 
-def _sweep(spans: _Spans, begin: Ints, completion: Ints) -> Floats:
+def _sweep(spans: DeviceSpans, begin: Ints, completion: Ints) -> Floats:
     """Return the time of each part in each window, from one walk over the starts and ends."""
     inside = (spans.end > begin.min()) & (spans.start < completion.max())
     spans = spans.select(inside)
@@ -337,21 +403,21 @@ def _sweep(spans: _Spans, begin: Ints, completion: Ints) -> Floats:
     count, n = len(spans.start), len(time)
     delta = np.concatenate([np.ones(count), -np.ones(count), np.zeros(n - 2 * count)])[order]
     layer = np.concatenate([spans.layer, spans.layer, np.full(n - 2 * count, -1)])[order]
-    active = np.stack([np.cumsum(np.where(layer == i, delta, 0)) > 0 for i in range(_HOST_LAYER + 1)])
+    active = np.stack([np.cumsum(np.where(layer == i, delta, 0)) > 0 for i in range(HOST_LAYER + 1)])
     length = np.diff(time[order], append=time[order][-1:]).astype(np.float64)
     windows = np.argsort(begin, kind="stable")
     window = windows[np.maximum(np.searchsorted(begin[windows], time[order], side="right") - 1, 0)]
     length[(time[order] < begin[window]) | (time[order] >= completion[window])] = 0.0
     classes = active[: len(_COMPUTE)]
     together = classes.sum(axis=0)
-    communicates = active[_TRANSFER_LAYER] | active[_WAITING_LAYER]
+    communicates = active[TRANSFER_LAYER] | active[WAITING_LAYER]
     result = np.zeros((len(begin), len(PARTS)))
     for i, runs in enumerate(classes):
         weight = np.where(runs & ~communicates, length / np.maximum(together, 1), 0.0)
         result[:, i] = np.bincount(window, weights=weight, minlength=len(begin))
     rules = (
-        (OVERLAP, (together > 0) & communicates), (EXPOSED, active[_TRANSFER_LAYER]), (WAITING, active[_WAITING_LAYER]),
-        (COPIES, active[_COPY_LAYER]), (HOST, active[_HOST_LAYER]), (NO_CALL, np.ones(n, dtype=bool)),
+        (OVERLAP, (together > 0) & communicates), (EXPOSED, active[TRANSFER_LAYER]), (WAITING, active[WAITING_LAYER]),
+        (COPIES, active[COPY_LAYER]), (HOST, active[HOST_LAYER]), (NO_CALL, np.ones(n, dtype=bool)),
     )  # fmt: skip
     free = (together == 0) | communicates
     for part, fits in rules:
@@ -361,29 +427,34 @@ def _sweep(spans: _Spans, begin: Ints, completion: Ints) -> Floats:
     return result
 
 
-def _device_spans(trace: Trace) -> Iterator[tuple[int, _Spans]]:
+def layers() -> Ints:
+    """Return the layer of each class of kernels, and at the end that of a kernel of unknown class."""
+    number = {name: i for i, name in enumerate((*_COMPUTE, COLLECTIVE))}
+    return np.array([number[name] for name in (*CLASSES, "other")])
+
+
+def _device_spans(trace: Trace) -> Iterator[tuple[int, DeviceSpans]]:
     """Yield the rank and the intervals of each device."""
     kernels, copies = trace.kernels, trace.copies
     codes, names = encode_text(kernels["name"])
-    number = {name: i for i, name in enumerate((*_COMPUTE, COLLECTIVE))}
-    layer = np.array([*(number[trace.meta.class_of(str(name))] for name in names), number["other"]])[codes]
+    layer = layers()[[*(CLASSES.index(trace.meta.class_of(str(name))) for name in names), -1]][codes]
     collective = integers(kernels, "collective_id")
-    layer = np.where(collective != MISSING, _TRANSFER_LAYER, layer)
+    layer = np.where(collective != MISSING, TRANSFER_LAYER, layer)
     start, end = integers(kernels, "start_ns"), ends(kernels)
     arrived = lookup(integers(trace.collectives, "id"), last_arrivals(trace), collective)
-    waits = np.flatnonzero((arrived != MISSING) & (layer == _TRANSFER_LAYER))
+    waits = np.flatnonzero((arrived != MISSING) & (layer == TRANSFER_LAYER))
     until = np.clip(arrived[waits], start[waits], end[waits])
-    work = _Spans(start.copy(), end, layer)
+    work = DeviceSpans(start.copy(), end, layer)
     work.start[waits] = until
-    waiting = _Spans(start[waits], until, np.full(len(waits), _WAITING_LAYER))
-    copied = _Spans(integers(copies, "start_ns"), ends(copies), np.full(copies.num_rows, _COPY_LAYER))
+    waiting = DeviceSpans(start[waits], until, np.full(len(waits), WAITING_LAYER))
+    copied = DeviceSpans(integers(copies, "start_ns"), ends(copies), np.full(copies.num_rows, COPY_LAYER))
     spans = work.joined(waiting).joined(copied)
     keys = [np.concatenate([c := integers(kernels, n), c[waits], integers(copies, n)]) for n in ("rank", "device")]
     for rank, device in np.unique(np.stack(keys), axis=1).T.tolist():
         yield rank, spans.select((keys[0] == rank) & (keys[1] == device))
 
 
-def _host_calls(trace: Trace) -> dict[int, _Spans]:
+def _host_calls(trace: Trace) -> dict[int, DeviceSpans]:
     """Return the time that each rank spends in operators and in calls of the runtime, as disjoint intervals."""
     tables: tuple[pa.Table, ...] = (trace.ops, trace.launches)
     rank = np.concatenate([integers(table, "rank") for table in tables])
@@ -397,7 +468,7 @@ def _host_calls(trace: Trace) -> dict[int, _Spans]:
         reach = np.maximum.accumulate(end[rows])
         heads = np.flatnonzero(np.append(True, start[rows][1:] > reach[:-1]))
         last = np.append(heads[1:] - 1, len(rows) - 1)
-        result[number] = _Spans(start[rows][heads], reach[last], np.full(len(heads), _HOST_LAYER))
+        result[number] = DeviceSpans(start[rows][heads], reach[last], np.full(len(heads), HOST_LAYER))
     return result
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,13 @@ from hypothesis import strategies as st
 from traces import event, kernel, kineto, launch, transformer, write_trace
 
 import seqpoint as sp
-from profilers.errors import InvalidInputError, NotFoundError
+from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
 from profilers.files import dataset_path
 from profilers.trace.arrays import Floats
 from profilers.trace.trace import Trace
 from seqpoint.cli import cli
 from seqpoint.comparison import Comparison, compare_samples
-from seqpoint.noise import changes_of, paired_changes_of
+from seqpoint.noise import changes_of, drift_of, paired_changes_of
 from seqpoint.step_sample import PARTS, StepSample, step_sample
 
 KINETO = Path(__file__).parents[2] / "shared" / "data" / "traces" / "kineto"
@@ -129,6 +130,40 @@ def test_paired_steps_give_few_false_alarms() -> None:
         before, after = (length + drifting(random, 24, 0.5) for _ in range(2))
         alarms += int(paired_changes_of(before, after, 0.99).beyond(0.0)[0])
     assert alarms / 400 <= 0.05
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.5])
+def test_a_drift_along_a_run_is_found(correlation: float) -> None:
+    random = np.random.default_rng(13)
+    runs = [drifting(random, 40, correlation)[:, 0] for _ in range(200)]
+    line = np.arange(40) / 39
+    assert sum(bool(drift_of(run)) for run in runs) / 200 <= 0.05
+    found = [drift_of(run - 4 * line) for run in runs]
+    assert sum(each < 0 for each in found) / 200 >= 0.8
+    assert np.median([each for each in found if each]) == pytest.approx(-0.04, abs=0.005)
+    assert drift_of(np.arange(10.0)) == 0 and drift_of(np.full(40, 3.0)) == 0
+
+
+def test_a_long_run_has_its_drift_too() -> None:
+    noise = np.random.default_rng(2).standard_normal(3000)
+    assert drift_of(100 + noise) == 0
+    assert drift_of(100 + noise + np.arange(3000) / 300) == pytest.approx(0.0952, abs=0.003)
+
+
+def test_a_verdict_tells_of_a_drift(tmp_path: Path) -> None:
+    sample = step_sample(sp.open(job(tmp_path / "a.json", steps=41)))
+    line = np.arange(40) / 39
+
+    def against(factor: Floats | float) -> Comparison:
+        return compare_samples([sample], [replace(sample, step_ns=sample.step_ns * factor)])
+
+    slower = against(1.2 + 0.05 * line)
+    assert slower.verdict == "slower" and slower.summary()[0].startswith("slower: but step times rise by 4.")
+    assert slower.before.drift == 0 and slower.after.drift == pytest.approx(0.041, abs=0.003)
+    same = against(1.0 - 0.02 * line)
+    assert (same.verdict, same.reason) == ("no difference beyond noise", "")
+    assert any("step times fall by" in note for note in same.notes())
+    assert against(1.2).reason == "" and not any("drift" in note for note in against(1.2).notes())
 
 
 def test_splits_of_a_recorded_epoch_give_few_false_alarms() -> None:
@@ -318,6 +353,117 @@ def test_a_predicted_job_against_another() -> None:
     assert sum("synthetic" in note for note in result.notes()) == 2
 
 
+# Projections
+
+
+def test_a_projection_that_changes_next_to_nothing_is_the_measured_step(tmp_path: Path) -> None:
+    """The replayed steps have the parts, classes and operators of the measured ones."""
+    path = write_trace(tmp_path / "a.json", steps=5)
+    result = sp.compare(path, path, what_if="scale_host:1.0000001")
+    assert result.verdict == "as projected" and result.likeness == 1.0
+    assert result.step.error == pytest.approx(0, abs=1e-6)
+    for row in (*result.parts, *result.classes, *result.operators):
+        assert row.before_ns == pytest.approx(row.after_ns, rel=1e-5, abs=2), row.name
+    assert {part.name for part in result.parts} >= {"gemm", "idle"}
+    assert all(row.matched_by == "name and shapes" for row in result.operators if row.shapes)
+
+
+def test_a_projection_against_a_measured_step(tmp_path: Path) -> None:
+    """The GEMM of the projection takes half its time, that of the measured job 90 % of it."""
+    paths = job(tmp_path / "a.json"), job(tmp_path / "b.json", mm=90.0, seed=1)
+    result = sp.compare(*paths, what_if="scale_kernels:gemm:0.5")
+    gemm = next(row for row in result.classes if row.name == "gemm")
+    assert gemm.before_ns == pytest.approx(50_000, rel=0.02) and gemm.error == pytest.approx(-0.444, abs=0.02)
+    assert result.classes[0] == gemm and result.operators[0].name == "aten::mm"
+    assert sum(row.change_ns for row in result.parts) == pytest.approx(result.step.change_ns, abs=2)
+    assert sum(row.before_ns for row in result.classes) == pytest.approx(sum(r.before_ns for r in result.operators))
+    measured = sp.compare(*paths)
+    assert [row.after_ns for row in result.operators] == [row.after_ns for row in measured.operators]
+
+
+def test_the_projected_step_is_that_of_project(tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "a.json", steps=5)
+    result = sp.compare(path, path, what_if="scale_kernels:all:2")
+    steps = step_sample(sp.open(path)).iteration.tolist()
+    (row,) = sp.project(path, ["scale_kernels:all:2"], iterations=steps).rows
+    assert result.projection is not None and result.projection.what_if == row.label
+    assert result.step.before_ns == pytest.approx(row.projected_ns / len(steps))
+    assert result.projection.step_ns == pytest.approx(row.projected_ns / len(steps))
+    assert row.projected_ns / result.projection.low_ns / len(steps) == pytest.approx(row.high / row.speedup)
+
+
+@pytest.mark.parametrize(("slow", "verdict", "where"), [(0, "as projected", "within"), (900, "slower", "above"),
+                                                        (-500, "faster", "below")])  # fmt: skip
+def test_the_measured_step_lies_in_the_interval_or_not(tmp_path: Path, slow: float, verdict: str, where: str) -> None:
+    paths = job(tmp_path / "a.json"), job(tmp_path / "b.json", slow=slow, seed=1)
+    result = sp.compare(*paths, what_if="scale_kernels:gemm:0.99")
+    assert (result.verdict, where in result.reason) == (verdict, True)
+    assert result.slower_by(0.5) == (verdict == "slower")
+    assert any(note.startswith("host-bound") for note in result.notes())
+
+
+def test_ranks_of_a_projection_wait_and_transfer_as_in_the_trace() -> None:
+    trace = transformer(128, 128, 128, 128, tensor=2)
+    result = sp.compare(trace, trace, what_if="scale_host:1.0000001")
+    for row in result.parts:
+        assert row.before_ns == pytest.approx(row.after_ns, abs=0.003 * result.step.after_ns), row.name
+    for row in result.classes:
+        assert row.before_ns == pytest.approx(row.after_ns, abs=10), row.name
+    slower = sp.compare(trace, trace, what_if="scale_links:0.5")
+    error = {row.name: row.error for row in slower.classes}
+    assert error["collective"] and error["collective"] > 0.2 and error["gemm"] == pytest.approx(0, abs=1e-3)
+
+
+def test_what_cannot_be_projected_says_so(tmp_path: Path) -> None:
+    path = job(tmp_path / "a.json")
+    for what_if, message in (
+        ("scale_kernels:gemm:1", "not applicable"), ("no_such:1", "no_such"), ("overlap:all", "takes one"),
+        ("dma_collectives", "not applicable"),
+    ):  # fmt: skip
+        with pytest.raises(SeqPointError, match=message):
+            sp.compare(path, path, what_if=what_if)
+    host = dataset_path("samples/cpu_epoch/epoch_threads1.pt.trace.json.gz")
+    with pytest.raises(InvalidInputError, match="no device work"):
+        sp.compare(host, path, what_if="scale_host:0.5")
+    assert run(path, path, "--device", "H100").exit_code == 2
+
+
+def test_a_projection_of_another_job_has_no_error(tmp_path: Path) -> None:
+    paths = job(tmp_path / "a.json"), job(tmp_path / "b.json", layers=4, slow=300.0)
+    result = sp.compare(*paths, what_if="scale_kernels:gemm:0.5")
+    assert result.verdict == "cannot tell" and not any("error" in line for line in result.summary())
+    assert any("different jobs?" in note for note in result.notes())
+    judged = sp.compare(*paths, what_if="scale_kernels:gemm:0.5", same_job=True)
+    assert judged.verdict == "slower" and any("error" in line for line in judged.summary())
+
+
+def test_groups_of_runs_are_projected_one_by_one(tmp_path: Path) -> None:
+    before = [job(tmp_path / f"a{i}.json", steps=4, seed=i) for i in range(2)]
+    result = sp.compare(before, job(tmp_path / "b.json", seed=5), what_if="scale_kernels:gemm:0.5")
+    alone = [sp.compare(path, path, what_if="scale_kernels:gemm:0.5").projection for path in before]
+    assert result.projection is not None and result.before.runs == 2
+    assert result.projection.low_ns == pytest.approx(np.mean([step.low_ns for step in alone if step is not None]))
+
+
+def test_a_side_without_device_work_is_told(tmp_path: Path) -> None:
+    host = dataset_path("samples/cpu_epoch/epoch_threads1.pt.trace.json.gz")
+    result = sp.compare(host, job(tmp_path / "a.json"))
+    assert result.verdict == "cannot tell" and any("no device work" in note for note in result.notes())
+    assert not any("devices differ" in note for note in result.notes())
+
+
+def test_the_command_shows_a_projection(tmp_path: Path) -> None:
+    paths = job(tmp_path / "a.json"), job(tmp_path / "b.json", mm=90.0, seed=1)
+    shown = run(*paths, "--what-if", "scale_kernels:gemm:0.5", "--plot", tmp_path / "chart.html")
+    assert shown.exit_code == 0 and "Kernels by class, projected against measured" in shown.output
+    assert "with scale_kernels:gemm:0.5" in shown.output and "appeared" not in shown.output
+    content = json.loads(run(*paths, "-w", "scale_kernels:gemm:0.5", "--json").stdout)
+    assert set(content["projection"]) == {"what_if", "step_ns", "low_ns", "high_ns", "confidence", "notes"}
+    assert content["before"]["what_if"] == "scale_kernels:gemm:0.5" and content["verdict"] == "as projected"
+    assert run(*paths, "--what-if", "scale_kernels:gemm:0.5", "--explain").exit_code == 0
+    assert (tmp_path / "chart.html").stat().st_size > 10_000
+
+
 # Command, page and chart
 
 
@@ -329,8 +475,8 @@ def test_the_command_prints_tables_and_json(tmp_path: Path) -> None:
     assert all(len(line) <= 100 for line in shown.output.splitlines() if line[:1] in "┃│┏└┡")
     content = json.loads(run(*paths, "--json").stdout)
     assert list(content) == [
-        "verdict", "reason", "confidence", "unit", "likeness", "step", "before", "after", "parts", "path",
-        "operators", "kernels", "notes",
+        "verdict", "reason", "confidence", "unit", "likeness", "step", "before", "after", "projection", "parts", "path",
+        "classes", "operators", "kernels", "notes",
     ]  # fmt: skip
     change = {"name", "before_ns", "after_ns", "noise_ns", "beyond_noise", "change_ns", "change"}
     assert set(content["parts"][0]) == set(content["step"]) == change
@@ -369,8 +515,9 @@ def test_names_are_escaped_and_cut_on_pages(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script>" + "x" * 500
     page = tmp_path / "chart.html"
     paths = job(tmp_path / "a.json"), job(tmp_path / "b.json", add=evil, mm=120.0)
-    html = sp.compare(*paths)._repr_html_()
-    assert "<script>" not in html and "&lt;script&gt;" in html
+    for html in (sp.compare(*paths)._repr_html_(), sp.compare(*paths[::-1], what_if="scale_host:0.5")._repr_html_()):
+        assert "<script>" not in html and "text-align: right" in html
+    assert "&lt;script&gt;" in sp.compare(*paths)._repr_html_() and "--top" not in html
     done = run(*paths, "--plot", page)
     assert done.exit_code == 0 and page.stat().st_size > 10_000
     with pytest.raises(InvalidInputError, match="no operator changed"):
@@ -406,8 +553,33 @@ def test_one_model_on_two_devices_matches_by_operator() -> None:
     assert any(re.search("devices differ: H100.* and MI300X", note) for note in result.notes())
 
 
+def test_stretches_of_a_run_in_which_nothing_changed_give_few_false_alarms() -> None:
+    """Random halves and adjacent stretches of 64 iterations of one training job."""
+    sample = step_sample(sp.open(recorded("particle_transformer/batch_8")))
+    random, n = np.random.default_rng(3), len(sample)
+    orders = [random.permutation(n) for _ in range(40)]
+    pairs = [(np.sort(order[: n // 2]), np.sort(order[n // 2 :])) for order in orders]
+    for length in (8, 16, 24):
+        starts = np.linspace(0, n - 2 * length, 8).astype(int)
+        pairs += [(np.arange(at, at + length), np.arange(at + length, at + 2 * length)) for at in starts]
+    verdicts = [compare_samples([sample.take(one)], [sample.take(other)]).verdict for one, other in pairs]
+    assert n == 60 and len(verdicts) == 64
+    assert sum(verdict in ("faster", "slower") for verdict in verdicts) <= 0.05 * len(verdicts)
+
+
 def test_an_eager_job_and_its_compiled_twin_are_one_job() -> None:
     result = sp.compare(recorded("hta/trace_diff_a100.json.gz"), recorded("hta/trace_diff_v100.json.gz"))
     assert result.verdict == "slower" and result.step.ratio == pytest.approx(0.51, abs=0.01)
     assert result.parts[0].name == "gemm" and result.parts[0].beyond_noise
     assert sum(part.change_ns for part in result.parts) == pytest.approx(result.step.change_ns)
+
+
+def test_a_projected_a100_against_the_measured_v100() -> None:
+    """The step and the kernels of the V100 are within 10 %; the interval holds the measured step."""
+    paths = recorded("hta/trace_diff_a100.json.gz"), recorded("hta/trace_diff_v100.json.gz")
+    result = sp.compare(*paths, what_if="scale_device:V100")
+    assert result.verdict == "as projected" and result.before.device == result.after.device
+    assert result.step.error is not None and abs(result.step.error) < 0.1
+    kernels = sum(row.before_ns for row in result.classes) / sum(row.after_ns for row in result.classes)
+    assert kernels == pytest.approx(1, abs=0.1)
+    assert sum(row.change_ns for row in result.parts) == pytest.approx(result.step.change_ns, abs=100)

@@ -13,8 +13,8 @@ import seqpoint as sp
 from profilers.files import dataset_path
 from seqpoint.cli import cli
 from seqpoint.iteration_table import IterationTable
+from seqpoint.outliers import find_outliers
 from seqpoint.selection.another_run import estimate_run
-from seqpoint.selection.outliers import find_outliers
 from seqpoint.selection.selecting import SelectOptions, select
 
 PARTICLES = Path(__file__).parents[2] / "shared" / "data" / "traces" / "kineto" / "particle_transformer"

@@ -16,7 +16,7 @@ from sklearn.exceptions import NotFittedError
 from profilers.errors import InvalidInputError, SeqPointError
 from profilers.trace.schema import make_table
 from profilers.trace.trace import Trace, TraceMeta
-from seqpoint.selection.allocation import neyman_allocation, stratified_variance
+from seqpoint.selection.estimate import neyman_allocation, stratified_variance
 from seqpoint.selection.kernels import (
     KernelSampler,
     cut_strata,

@@ -15,7 +15,7 @@ from profilers.trace.schema import make_table
 from profilers.trace.trace import Trace, TraceMeta
 from seqpoint.cli import cli
 from seqpoint.iteration_table import IterationTable
-from seqpoint.selection.allocation import shared_allocation, stratified_variance
+from seqpoint.selection.estimate import shared_allocation, stratified_variance
 from seqpoint.selection.kernels import estimate_drawn_speedup as estimate_speedup
 from seqpoint.selection.kernels import estimate_drawn_total as estimate_total
 from seqpoint.selection.log import exact_sums, length_table, nearest_iterations

@@ -199,7 +199,7 @@ class Device:
         """Peak one-way bandwidth to all peers together, bytes/s."""
         return self.value("link_gbps") * 1e9
 
-    def flops_per_s(self, dtype: str) -> float:
+    def flops_per_s(self, dtype: str, *, matrix: bool = False) -> float:
         """Return the peak rate of a data type, FLOP/s, without sparsity.
 
         Where the device has no peak of its own for the type, that of the type it would compute in stands in:
@@ -209,6 +209,8 @@ class Device:
         ----------
         dtype : str
             One of `DTYPES`.
+        matrix : bool
+            Whether the rate is that of matrix products: some devices have matrix units for FP32.
 
         Raises
         ------
@@ -222,7 +224,8 @@ class Device:
         """
         if dtype not in DTYPES:
             raise InvalidInputError(f"data type {dtype!r} is none of {', '.join(DTYPES)}")
-        for figure in DTYPES[dtype]:
+        of_matrix = ("fp32_matrix_tflops",) if matrix and dtype == "fp32" else ()
+        for figure in (*of_matrix, *DTYPES[dtype]):
             if figure in self.figures:
                 return self.figures[figure].value * 1e12
         raise _unknown(self.name, " or ".join(DTYPES[dtype]))

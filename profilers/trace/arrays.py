@@ -5,7 +5,7 @@
 themselves in memory. `union_length` measures half-open intervals.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import Any
 
@@ -374,3 +374,13 @@ class Runs:
         run = np.searchsorted(firsts, rows, "right") - 1
         taken: npt.NDArray[np.int64] = self._starts.values()[run] + self._steps.values()[run] * (rows - firsts[run])
         return taken
+
+
+#: Rows of a block.
+_BLOCK_ROWS = 1 << 20
+
+
+def row_blocks(size: int) -> Iterator[slice]:
+    """Yield slices that cover `size` rows in blocks, so that temporary arrays stay small."""
+    for start in range(0, size, _BLOCK_ROWS):
+        yield slice(start, min(start + _BLOCK_ROWS, size))

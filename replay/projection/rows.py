@@ -56,6 +56,37 @@ def _join_note(by_position: dict[int, str], n: int, iterations: Sequence[int]) -
     return f"{text} (iteration{'s' * (len(by_position) > 1)} {names})"
 
 
+#: Relative difference of the steady state from the measurement, and share of communication, that a note tells.
+_NOTED = 0.02
+
+
+def recording_notes(steady: float, communication: float, *, world_size: int, ranks: int) -> list[str]:
+    """Return notes on a recording that is not in a steady state, or lacks ranks.
+
+    Parameters
+    ----------
+    steady : float
+        Time of its repeated steps over their measured time.
+    communication : float
+        Share of communication in the critical path.
+    world_size, ranks : int
+        Ranks of the job, 0 if unknown, and of the recording.
+    """
+    notes, missing = [], world_size - ranks
+    if abs(steady - 1) > _NOTED:
+        change = f"{100 * abs(steady - 1):.1f} % {'longer' if steady > 1 else 'less'}"
+        notes.append(
+            f"repeated, these iterations take {change} than in the recording, which is not in a steady state: "
+            "queues grow or shrink in it. Intervals are wider for that."
+        )
+    if missing > 0 and communication > _NOTED:
+        notes.append(
+            f"{missing} of {world_size} ranks are not in the trace. What these ranks wait for is unknown, so pace and "
+            "gains may be far off, also outside the interval; collectives contain the wait for absent ranks"
+        )
+    return notes
+
+
 #: Reason of a what-if that changes nothing.
 NOTHING_CHANGES = "changes no task of these iterations"
 

@@ -8,7 +8,7 @@ import click
 
 from profilers.trace.trace import Trace
 from seqpoint import front_door
-from seqpoint.cli.options import load, output_options, reading_options
+from seqpoint.cli.options import load, output_options, reading_options, refuse_options
 from seqpoint.cli.output import message, print_lines, print_result, print_tables
 from seqpoint.comparison import UNKNOWN, Comparison
 from seqpoint.notebook import TOP
@@ -45,6 +45,18 @@ class _Percent(click.ParamType[float]):
     help="Exit with status 1 if the step is slower beyond noise, and by more than this. If nothing can be told, the "
     "status is 0, and a line on stderr says so.",
 )
+@click.option(
+    "--what-if",
+    "-w",
+    metavar="NAME:ARGUMENT[+...]",
+    help="Project the runs before with this what-if, such as scale_device:V100, and tell how far that is from the runs "
+    "after.",
+)
+@click.option(
+    "--device",
+    metavar="NAME",
+    help="Device that the projected traces were recorded on, if they do not say.",
+)
 @click.option("--same-job", is_flag=True, help="Judge the step times even if the sides run different operators.")
 @click.option(
     "--confidence",
@@ -65,15 +77,20 @@ def command(traces: tuple[str, ...], marker: str, length: str | None, json_: boo
     Each file or folder is a run. The word "to" stands between the runs before and after; two traces need none. The
     first step of a recording and outliers are left out. Read the files of several ranks with `seqpoint ingest` first.
 
-    With --json: verdict (faster, slower, no difference beyond noise, cannot tell), reason, confidence, unit (steps,
-    paired steps or runs), likeness, step, before, after, parts, path, operators, kernels, notes. `step` and each of
-    `parts`, `path` and `operators` have name, before_ns, after_ns, noise_ns, beyond_noise, change_ns, change (over
+    With --what-if the steps before are a projection: is the measured step time after within its interval, and which
+    parts, classes and operators are off?
+
+    With --json: verdict (faster, slower, no difference beyond noise, as projected, cannot tell), reason, confidence,
+    unit (steps, paired steps or runs), likeness, step, before, after, projection (what_if, step_ns, low_ns, high_ns,
+    confidence, notes; or null), parts, path, classes, operators, kernels, notes. `step` and each of `parts`, `path`,
+    `classes` and `operators` have name, before_ns, after_ns, noise_ns, beyond_noise, change_ns, change (over
     before). Operators also have shapes, matched_by, before_kernels, after_kernels, before_kernel, after_kernel. Each of
     `kernels` has kernel, class, side (appeared or vanished), kernels, time_ns. Times are a step's; null is unknown.
 
     \b
     seqpoint compare before.trace after.trace
     seqpoint compare before/*.json to after/*.json --fail-if-slower 2%
+    seqpoint compare a100.trace v100.trace --what-if scale_device:V100
     """
     before, after = _sides(traces)
     if how["plot"]:
@@ -81,7 +98,10 @@ def command(traces: tuple[str, ...], marker: str, length: str | None, json_: boo
 
         page_to_write(how["plot"])
     groups = [_loaded(names, marker, length) for names in (before, after)]
-    result = front_door.compare(*groups, same_job=how["same_job"], confidence=how["confidence"])
+    if how["what_if"] is None:
+        refuse_options(("device",), "without --what-if; a comparison takes the devices from the traces")
+    options = {name: how[name] for name in ("what_if", "device", "same_job", "confidence")}
+    result = front_door.compare(*groups, **options)
     if how["plot"]:
         result.plot(how["top"]).save(how["plot"])
         message(f"wrote {how['plot']}")

@@ -4,7 +4,6 @@ Each chart has ``save("chart.html")``, which writes one file that opens without 
 that were composed of others.
 """
 
-from seqpoint.plots.comparison import changes_by_operator
 from seqpoint.plots.contention import (
     error_by_mechanism,
     kernel_slowdowns,
@@ -22,7 +21,7 @@ from seqpoint.plots.memory import (
     memory_times_by_operator,
     memory_traffic,
 )
-from seqpoint.plots.projections import projection_intervals
+from seqpoint.plots.projections import changes_by_operator, projection_intervals
 from seqpoint.plots.saving import save
 from seqpoint.plots.selections import (
     baseline_errors,

@@ -1,14 +1,23 @@
-"""Charts of projections and of overlap studies: speed-ups with intervals, sweeps, choices, and lanes of pieces."""
+"""Charts of changes with intervals: the speed-ups of what-ifs, and the operators of a comparison."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import holoviews as hv
 import numpy as np
 
+from profilers.errors import InvalidInputError
 from replay.projection.projection import Projection
 from replay.projection.rows import ProjectionRow
 from seqpoint.plots.frame import BLUE, GREY, INK, NAME_LENGTH, RED, Chart, hover_tips, overlay, plain_text
 from seqpoint.plots.saving import saveable
+from seqpoint.units import time_unit
+
+if TYPE_CHECKING:
+    from seqpoint.comparison import Comparison
+
+#: Most characters of an operator on the axis; the tooltip has more.
+_LABEL_LENGTH = 44
 
 
 @saveable
@@ -75,3 +84,74 @@ def _intervals(rows: Sequence[ProjectionRow], y: Sequence[float], look: tuple[st
             label=verdict,
         ).opts(color=colour, size=10, line_color="white", backend="bokeh", **hover),
     ]
+
+
+@saveable
+def changes_by_operator(comparison: "Comparison", top: int = 20) -> Chart:
+    """Return bars of the change of each operator: red for longer, blue for shorter, grey within the noise.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        The comparison.
+    top : int
+        Most operators.
+
+    Returns
+    -------
+    holoviews.Overlay
+        ``Bars`` of the changes, the largest on top, and ``ErrorBars`` of their noise.
+
+    Raises
+    ------
+    InvalidInputError
+        No operator changed.
+    """
+    rows = [row for row in comparison.operators if row.change_ns][:top]
+    if not rows:
+        raise InvalidInputError("no operator changed, so there is nothing to draw")
+    unit = time_unit(max(abs(row.change_ns) for row in rows))
+    sides, sign = (("before", "after"), 1) if comparison.projection is None else (("measured", "projected"), -1)
+    names = [plain_text(f"{row.name} {row.shapes}".strip(), NAME_LENGTH) for row in rows]
+    labels = [f"{number}. {plain_text(name, _LABEL_LENGTH)}" for number, name in enumerate(names, 1)]
+    change = [sign * row.change_ns / unit.ns for row in rows]
+    noise = [(row.noise_ns or 0.0) / unit.ns for row in rows]
+    colours = [
+        GREY if row.beyond_noise is False else RED if each > 0 else BLUE for row, each in zip(rows, change, strict=True)
+    ]
+    columns = {
+        "operator": labels,
+        "change": change,
+        "noise": noise,
+        "colour": colours,
+        "name": names,
+        sides[0]: [(row.before_ns if sign > 0 else row.after_ns) / unit.ns for row in rows],
+        sides[1]: [(row.after_ns if sign > 0 else row.before_ns) / unit.ns for row in rows],
+    }
+    tips = (
+        ("operator", "@name"), *((side, f"@{side} {unit.name}") for side in sides),
+        ("change", f"@change {unit.name}"), ("noise", f"@noise {unit.name}"),
+    )  # fmt: skip
+    bars = hv.Bars(columns, kdims=["operator"], vdims=list(columns)[1:]).opts(
+        color="colour", line_color=None, bar_width=0.72, backend="bokeh", **hover_tips(*tips)
+    )
+    layers = [bars]
+    if comparison.step.noise_ns is not None:
+        errors = hv.ErrorBars((labels, change, noise), kdims=["operator"], vdims=["change", "noise"])
+        layers.append(errors.opts(line_color=INK, hooks=[_to_front], backend="bokeh"))
+    grey = "grey: within the noise" if len(layers) > 1 else "noise unknown"
+    what = "Change" if comparison.projection is None else "Error"
+    return overlay(
+        layers,
+        f"{what} of the time of operators in a step; step time: {comparison.verdict} ({grey})",
+        ("", f"{sides[1]} less {sides[0]} ({unit.name})"),
+        height=110 + 26 * len(rows),
+        invert_axes=True,
+        invert_yaxis=True,
+        show_legend=False,
+    )
+
+
+def _to_front(plot: Any, _element: Any) -> None:
+    """Draw the marks of the noise above the bars."""
+    plot.handles["glyph"].level = "overlay"

@@ -11,9 +11,9 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
 from seqpoint.iteration_table import UNITS, IterationTable
 from seqpoint.notebook import DataFrame, as_html, data_frame
+from seqpoint.outliers import counted_text
 from seqpoint.selection.estimate import assisted_speedup, assisted_total
 from seqpoint.selection.log import SelectionLog
-from seqpoint.selection.outliers import counted_text
 from seqpoint.units import quantity
 
 

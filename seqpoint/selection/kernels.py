@@ -61,8 +61,7 @@ from profilers.trace.arrays import MISSING, Floats, Ints, arrow_array, integers
 from profilers.trace.columns import lookup
 from profilers.trace.schema import SCHEMAS
 from profilers.trace.trace import Trace
-from seqpoint.selection.allocation import neyman_allocation, stratified_variance
-from seqpoint.selection.estimate import Estimate
+from seqpoint.selection.estimate import Estimate, neyman_allocation, stratified_variance
 from seqpoint.selection.log import finite_column, finite_pair, require_at_least, require_confidence
 
 #: Columns that, with the name, make a kind of launch; each may be absent or hold nulls.

@@ -10,7 +10,6 @@ A log holds the sequence length and a statistic of every iteration of an epoch. 
 A log of 1e8 iterations is gone through in blocks of rows, so that temporary arrays stay small.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, Self
 
@@ -20,12 +19,10 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 
 from profilers.errors import InvalidInputError
-from profilers.trace.arrays import Floats, Ints
+from profilers.trace.arrays import Floats, Ints, row_blocks
 
 Codes = NDArray[np.signedinteger[Any]]
 
-#: Rows of a block.
-_BLOCK_ROWS = 1 << 20
 #: Whole lengths are counted instead of sorted if their range is at most this many times the number of rows, ...
 _MAX_SPARSITY = 4
 #: ... and at most this wide.
@@ -84,12 +81,6 @@ def length_table(lengths: Floats, statistic: Floats) -> LengthTable:
         counts += np.bincount(of_iteration[rows], minlength=distinct.size)
     means = exact_sums(of_iteration, statistic, distinct.size) / counts
     return LengthTable(distinct, counts, means, of_iteration)
-
-
-def row_blocks(size: int) -> Iterator[slice]:
-    """Yield slices that cover `size` rows in blocks, so that temporary arrays stay small."""
-    for start in range(0, size, _BLOCK_ROWS):
-        yield slice(start, min(start + _BLOCK_ROWS, size))
 
 
 def _count_whole_lengths(lengths: Floats) -> tuple[Floats, Codes] | None:

@@ -21,6 +21,7 @@ from profilers.plugins import Plugin, load_plugins, package_of
 from profilers.trace.arrays import Floats, Ints
 from seqpoint.iteration_table import UNITS, IterationTable
 from seqpoint.notebook import DataFrame, Table, as_html, data_frame
+from seqpoint.outliers import NO_OUTLIERS, Outliers, counted_text, find_outliers
 from seqpoint.selection.estimate import (
     Estimate,
     assisted_speedup,
@@ -33,7 +34,6 @@ from seqpoint.selection.estimate import (
 )
 from seqpoint.selection.kernels import estimate_drawn_speedup, estimate_drawn_total, expand_total
 from seqpoint.selection.log import FittedSelector, SelectionLog
-from seqpoint.selection.outliers import NO_OUTLIERS, Outliers, counted_text, find_outliers
 from seqpoint.selection.seqpoint import FrequentSelector, MedianSelector, PriorSelector, SeqPointSelector, WorstSelector
 from seqpoint.selection.stratified import KMedoidsSelector, RandomSelector, StratifiedSelector
 from seqpoint.units import quantity

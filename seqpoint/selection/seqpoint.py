@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from seqpoint.selection.allocation import shared_allocation
+from seqpoint.selection.estimate import shared_allocation
 from seqpoint.selection.log import Choice, Epoch, Selector, nearest_iterations, read_epoch, remember, require_at_least
 
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import MISSING, Floats, Ints, integers, strings
 from profilers.trace.trace import Trace
-from seqpoint.selection.allocation import shared_allocation
+from seqpoint.selection.estimate import shared_allocation
 from seqpoint.selection.kernels import SamplingPlan, Strata, draw_rows
 from seqpoint.selection.log import Choice, Epoch, Selector, read_epoch, remember, require_at_least
 

@@ -154,7 +154,7 @@ class Machine:
         """
         dtype = runs_as(device, dtype)
         fp32_matrix = dtype == "fp32" and "fp32_matrix_tflops" in device.figures
-        peak = sheet = device.value("fp32_matrix_tflops") * 1e12 if fp32_matrix else device.flops_per_s(dtype)
+        peak = sheet = device.flops_per_s(dtype, matrix=True)
         matrix = fp32_matrix or (dtype in _MATRIX_TYPES and device.architecture not in _NO_MATRIX)
         if matrix:
             peak *= _MATRIX_SHARE if fp32_matrix else matrix_share(device)

@@ -25,8 +25,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from profilers.trace.arrays import Bools, Floats, Ints
-from seqpoint.selection.log import row_blocks
+from profilers.trace.arrays import Bools, Floats, Ints, row_blocks
 
 #: Fewest iterations of a run that can be judged; below, every iteration counts.
 _FEWEST = 8
