@@ -172,6 +172,14 @@ def test_fused_kernels_save_a_floor_and_what_they_pass_on() -> None:
         class_=[ELEMENTWISE] * 2)).tasks.duration_ns.tolist() == [18_000 - 2_000 - 3_000]  # fmt: skip
 
 
+def test_kernels_of_an_optimizer_pass_nothing_to_the_next_of_their_name() -> None:
+    """Two streaming kernels of 20 us save 2 us; as elementwise kernels they save the 18 us that are passed, too."""
+    for name, expected in (("optimizer", 38_000), ("elementwise", 20_000)):
+        number = CLASSES.index(name)
+        graph = make_graph([20_000, 20_000], demands=[(1, 0.75)] * 2, edges=[(0, 1)], class_=[number] * 2)
+        assert applied(f"fuse:{name}", graph).tasks.duration_ns.tolist() == [expected]
+
+
 def test_kernels_that_others_wait_for_are_not_fused() -> None:
     waited = make_graph([5_000] * 3, edges=[(0, 1), (0, 2)], class_=[ELEMENTWISE] * 3, lane=[0, 0, 0])
     waited = kinds(waited, [EdgeKind.STREAM, EdgeKind.WAIT])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from profilers.trace.arrays import Bools, Floats, Ints
+from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
 from replay.graph.choice import TaskChoice
 from replay.graph.graph import LAUNCH_EDGES, RESOURCES, STREAM_EDGES, Basis, KernelGraph, TaskKind
@@ -31,8 +32,9 @@ def fuse(tasks: str) -> WhatIf:
     The merged kernel takes the sum of the durations, less the savings of each joint, and never less than its longest
     part. A joint saves the floor of a kernel (`kernel_floor_ns`) and the time to write and read the intermediate
     result. If shapes are known, its size is the smaller of the bytes written and the bytes read. Otherwise the saved
-    time is a share (`fused_traffic_share`) of the memory time of the shorter kernel, for each of write and read. The
-    launch of the second kernel takes no time, and a pause between the two disappears.
+    time is a share (`fused_traffic_share`) of the memory time of the shorter kernel, for each of write and read. Kernels
+    of one name in an optimizer go through other tensors, so that such a joint saves the floor alone. The launch of the
+    second kernel takes no time, and a pause between the two disappears.
 
     Not modelled: whether the arithmetic can be fused, and the registers and occupancy of the merged kernel. A later
     kernel may still need the intermediate result. It is then written all the same, and only half of the traffic is
@@ -89,6 +91,9 @@ def _saved_time(graph: KernelGraph, before: Ints, parameters: Parameters) -> Flo
         traffic_ns = np.where(
             has_shapes, 2e9 * passed_bytes / (memory_bound_share * device.memory_bytes_per_s), traffic_ns
         )
+    # Successive kernels of one name in an optimizer go through other tensors: nothing passes from one to the next.
+    is_optimizer = tasks.class_[second] == CLASSES.index("optimizer")
+    traffic_ns = np.where(is_optimizer & (tasks.name[first] == tasks.name[second]), 0.0, traffic_ns)
     amd = "_amd" if device is not None and device.vendor == "AMD" else ""
     floor_ns = np.minimum(parameters[f"kernel_floor{amd}_ns"], tasks.duration_ns[second])
     saved = np.zeros(len(tasks))
