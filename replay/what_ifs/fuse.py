@@ -32,8 +32,8 @@ def fuse(tasks: str) -> WhatIf:
     The merged kernel takes the sum of the durations, less the savings of each joint, and never less than its longest
     part. A joint saves the floor of a kernel (`kernel_floor_ns`) and the time to write and read the intermediate
     result. If shapes are known, its size is the smaller of the bytes written and the bytes read. Otherwise the saved
-    time is a share (`fused_traffic_share`) of the memory time of the shorter kernel, for each of write and read. Kernels
-    of one name in an optimizer go through other tensors, so that such a joint saves the floor alone. The launch of the
+    time is a share (`fused_traffic_share`) of the memory time of the shorter kernel, for each of write and read.
+    Kernels of one name in an optimizer go through other tensors: such a joint saves the floor alone. The launch of the
     second kernel takes no time, and a pause between the two disappears.
 
     Not modelled: whether the arithmetic can be fused, and the registers and occupancy of the merged kernel. A later
