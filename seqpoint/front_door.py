@@ -790,7 +790,7 @@ def predict_step(job: "TrainingJob", device: "str | Device") -> "PredictedStep":
     return predict_steps([job], _device(device), fit=load_training(), parameters=load_parameters())[0]
 
 
-def predict_kernels(
+def predict(
     kind: str, shapes: Sequence[Sequence[float]], device: "str | Device", *, dtype: str = "fp16"
 ) -> "Predicted":
     """Predict how long an operator takes on a device, from its shapes and the device's data sheet.
@@ -813,13 +813,14 @@ def predict_kernels(
 
     Examples
     --------
-    >>> predicted = predict_kernels("matmul", [[1, 4096, 4096, 4096]], "A100-SXM4-80GB")
+    >>> predicted = predict("matmul", [[1, 4096, 4096, 4096]], "A100-SXM4-80GB")
     >>> bool(0.3e-3 < predicted.seconds[0] < 1.2e-3)
     True
     """
-    from replay.costs.kernels import load_calibration, predict
+    from replay.costs.kernels import load_calibration
+    from replay.costs.kernels import predict as run
 
-    return predict(kind, shapes, _device(device), dtype=dtype, calibration=load_calibration())
+    return run(kind, shapes, _device(device), dtype=dtype, calibration=load_calibration())
 
 
 def predict_collective(kind: str, sizes: Sequence[int], topology: "Topology", device: "str | Device") -> "Predicted":

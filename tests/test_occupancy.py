@@ -122,7 +122,13 @@ def test_a_device_without_limits_and_a_negative_number_are_refused() -> None:
 
 
 def test_every_shipped_device_has_limits() -> None:
-    for device in load_devices().values():
+    devices = load_devices().values()
+    assert [device.name for device in devices if device.vendor not in ("NVIDIA", "AMD")] == ["Arc Pro B60"]
+    for device in devices:
+        if device.vendor == "Intel":
+            with pytest.raises(InvalidInputError, match="how a compute unit of Intel allocates is unknown"):
+                unit_limits(device)
+            continue
         limits = unit_limits(device)
         assert limits.threads % limits.wave == 0 and limits.registers in (65536, 131072), device.name
         assert resident_workgroups(device, 256, registers=32, lds_bytes=1024) >= 4, device.name
