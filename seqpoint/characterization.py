@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from profilers.devices.catalogue import DTYPES, Device
+from profilers.devices.catalogue import DTYPES
 from profilers.errors import InvalidInputError
 from profilers.files import replaced_file
 from profilers.trace.arrays import MISSING, Floats, Ints, row_keys
@@ -22,7 +22,6 @@ from profilers.trace.columns import row_groups
 from profilers.trace.kernels import COLLECTIVE
 from profilers.trace.steps import step_times
 from profilers.trace.trace import Trace
-from replay.costs.kernels.models import runs_as
 from replay.graph.graph import given_hardware
 from seqpoint.communication import (
     CollectiveRow,
@@ -33,7 +32,7 @@ from seqpoint.communication import (
     rank_rows,
     straggler_line,
 )
-from seqpoint.kernel_facts import KERNEL_PHASES, KernelFacts, kernel_facts
+from seqpoint.kernel_facts import KERNEL_PHASES, KernelFacts, Texts, kernel_facts, matrix_peaks, peak_of
 from seqpoint.notebook import TOP, DataFrame, Table, as_html, data_frame, table_of
 from seqpoint.units import duration
 
@@ -50,11 +49,15 @@ _MATRIX: Final = ("gemm", "convolution", "attention", "rnn")
 _ENOUGH: Final = 0.8
 #: Time of a kernel without work, ns: a few us from its launch on the device to its end.
 _EMPTY_NS: Final = 3e3
+#: Longest time that latency alone explains, ns, and share of its roof below which a longer kernel is inefficient.
+_LATENCY_NS, _INEFFICIENT = 1e4, 0.1
 #: Share of the roof below which a kernel that could be shorter than an empty one is bound by latency.
 _FAR: Final = 0.5
+#: Share of the kernel time without a launch from which a note tells.
+_LOST: Final = 0.01
 #: A share of the roof above this says that the device, a type, a shape or a cache makes a figure wrong.
 _ABOVE: Final = 1.02
-BOUNDS: Final = ("compute", "memory", "latency", "unknown")
+BOUNDS: Final = ("compute", "memory", "latency", "inefficient", "unknown")
 #: Name of what has none, by table.
 _NONE: Final = {
     "operator": "(no operator)",
@@ -207,7 +210,7 @@ class Characterization:
     def _keys(self, by: str) -> tuple[Ints, Sequence[str], Sequence[str]]:
         """Return what tells the kernels of a table's rows apart, and the name and the shapes of each kernel."""
         facts = self.facts
-        empty = _Texts(np.full(len(facts), -1), (), "")
+        empty = Texts(np.full(len(facts), -1), (), "")
         columns: dict[str, tuple[Ints, tuple[str, ...]]] = {
             "operator": (facts.operator, facts.operator_names),
             "shape": (facts.operator, facts.operator_names),
@@ -219,10 +222,10 @@ class Characterization:
         if by not in columns:
             raise InvalidInputError(f"a table by {by!r}: it is by one of {', '.join(BY)}")
         codes, texts = columns[by]
-        names = _Texts(codes, texts, _NONE.get(by, ""))
+        names = Texts(codes, texts, _NONE.get(by, ""))
         if by != "shape":
             return codes[None], names, empty
-        return np.stack([codes, facts.shape]), names, _Texts(facts.shape, facts.shapes, "")
+        return np.stack([codes, facts.shape]), names, Texts(facts.shape, facts.shapes, "")
 
     @cached_property
     def _module_types(self) -> tuple[Ints, tuple[str, ...]]:
@@ -280,9 +283,9 @@ class Characterization:
         result = np.full((2, len(facts)), np.nan)
         if facts.hardware.device is None:
             return result[0], result[1]
-        peaks = _peaks(facts.hardware.device)
+        peaks = matrix_peaks(facts.hardware.device)
         is_matrix = facts.in_classes(_MATRIX)
-        peak = np.where(is_matrix, peaks[facts.dtype], _peak(facts.hardware.device, "fp32"))
+        peak = np.where(is_matrix, peaks[facts.dtype], peak_of(facts.hardware.device, "fp32"))
         return 1e9 * facts.flops / peak, 1e9 * facts.bytes / facts.hardware.device.memory_bytes_per_s
 
     @cached_property
@@ -296,7 +299,8 @@ class Characterization:
         arithmetic, memory = self._limits_ns
         time = self.facts.duration_ns
         bound = np.where(arithmetic >= memory, BOUNDS.index("compute"), BOUNDS.index("memory"))
-        short = (self._roof_ns < _EMPTY_NS) & (self._roof_ns < _FAR * time)
+        short = (self._roof_ns < _EMPTY_NS) & (self._roof_ns < _FAR * time) & (time <= _LATENCY_NS)
+        bound[(time > _LATENCY_NS) & (self._roof_ns < _INEFFICIENT * time)] = BOUNDS.index("inefficient")
         bound[short & (self._roof_ns > 0)] = BOUNDS.index("latency")
         unsure = np.isnan(self.facts.flops) & ~(self._roof_ns >= _FAR * time) & ~short
         bound[unsure | ~(self._roof_ns > 0)] = BOUNDS.index("unknown")
@@ -348,7 +352,7 @@ class Characterization:
             return {}
         is_matrix = facts.in_classes(_MATRIX)
         used = np.unique(facts.dtype[is_matrix & (facts.flops > 0)]).tolist()
-        peaks, vector = _peaks(device), _peak(device, "fp32")
+        peaks, vector = matrix_peaks(device), peak_of(device, "fp32")
         roofs = {tuple(DTYPES)[code]: float(peaks[code]) for code in used if code >= 0}
         if roofs.get("fp32", vector) != vector:
             roofs["fp32 matrix"] = roofs["fp32"]
@@ -423,14 +427,19 @@ class Characterization:
         facts, shares = self.facts, self.bound_shares
         if not len(facts):
             return ["the trace holds no kernel; `seqpoint describe TRACE` shows what it holds"]
+        device = facts.hardware.device
         lines = [f"{len(facts):,} kernels take {duration(facts.total_ns)}"]
-        if facts.hardware.device is not None and shares["unknown"] < 1:
+        if device is not None:
+            peaks = ", ".join(f"{peak / 1e12:,.1f} TFLOP/s in {name}" for name, peak in self.roofs().items())
+            lines.append(f"roofs of {device.name}: {peaks}; {device.memory_bytes_per_s / 1e9:,.0f} GB/s")
+        if device is not None and shares["unknown"] < 1:
             moving = float(facts.duration_ns[facts.in_classes((COLLECTIVE,))].sum()) / max(facts.total_ns, 1)
             shown = {
                 "bound by compute": shares["compute"],
                 "by memory": shares["memory"],
                 "by latency": shares["latency"],
             }
+            shown |= {"far below the roof": shares["inefficient"]} if shares["inefficient"] else {}
             shown |= {"communication": moving} if moving else {}
             shown |= {"unknown": shares["unknown"] - moving}
             bounds = ", ".join(f"{100 * share:.0f} % {text}" for text, share in shown.items())
@@ -453,6 +462,13 @@ class Characterization:
             facts.duration_ns[np.isfinite(figures)].sum() / max(facts.total_ns, 1)
             for figures in (facts.flops, facts.bytes)
         )
+        orphan = facts.launch < 0
+        if (lost := facts.duration_ns[orphan].sum() / max(facts.total_ns, 1)) > _LOST:
+            which = f"{int(orphan.sum()):,} kernels, {100 * lost:.0f} % of the kernel time"
+            notes.append(f"{which}, have no launch in the trace, so no operator: profile from before the first step on")
+        missing = (self.trace.meta.world_size or 0) - len(self.trace.meta.ranks)
+        if missing > 0 and facts.in_classes((COLLECTIVE,)).any():
+            notes.append(f"{missing} ranks are not in the trace: times of collectives contain the wait for them")
         if facts.hardware.device is None:
             notes.append("the trace does not name its device, so rates have no roof; add --device NAME")
         if not any(facts.shapes):
@@ -513,8 +529,8 @@ class Characterization:
         }  # fmt: skip
         if len({row.rank for row in self.ranks}) > 1:
             columns |= {
-                "slower %": "{slowdown:+.1%}", "class~": "{slowest_class}", "of class %": "{class_slowdown:+.1%}",
-                "late": "{late}", "others wait": "{waited_ns:time}",
+                "slower %": "{slowdown:+.1%}", "slowest class~": "{slowest}", "late": "{late}",
+                "others wait": "{waited_ns:time}",
             }  # fmt: skip
         return table_of("Time of each device by cause, whole recording", columns, self.ranks[:top])
 
@@ -591,33 +607,6 @@ class Characterization:
     def _repr_html_(self) -> str:
         tables = {table.title.replace(_MORE, ""): table.frame() for table in self.tables()}
         return as_html("Characterisation", [*self.summary(), *self.notes()], tables)
-
-
-class _Texts(Sequence[str]):
-    """Text of each row by its code; rows without a code have one text."""
-
-    def __init__(self, codes: Ints, texts: tuple[str, ...], none: str) -> None:
-        self._codes, self._texts, self._none = codes, texts, none
-
-    def __len__(self) -> int:
-        return len(self._codes)
-
-    def __getitem__(self, row: Any) -> Any:
-        code = int(self._codes[row])
-        return self._texts[code] if code >= 0 else self._none
-
-
-def _peaks(device: Device) -> Floats:
-    """Return the peak of matrix products in each data type, FLOP/s. An unknown type, the last, is FP32."""
-    return np.array([_peak(device, runs_as(device, dtype), matrix=True) for dtype in (*DTYPES, "fp32")])
-
-
-def _peak(device: Device, dtype: str, *, matrix: bool = False) -> float:
-    """Return a peak, FLOP/s; NaN if it is unknown."""
-    try:
-        return device.flops_per_s(dtype, matrix=matrix)
-    except InvalidInputError:
-        return float("nan")
 
 
 def _cells(row: WorkRow) -> dict[str, Any]:

@@ -386,6 +386,11 @@ class RankRow:
     late: int
     waited_ns: int
 
+    @property
+    def slowest(self) -> str:
+        """The slowest class and its slowdown in per cent; "" if none is slower."""
+        return f"{self.slowest_class} {100 * (self.class_slowdown or 0.0):.1f}" if self.slowest_class else ""
+
 
 def rank_rows(trace: Trace, facts: KernelFacts) -> tuple[RankRow, ...]:
     """Return the time of each device by cause, and how its rank holds others up, by (rank, device).

@@ -326,7 +326,7 @@ class Comparison:
             for row in self.kernels[:top]
         ]
         against = ", projected against measured" if projected else ""
-        order = against or ", largest change first"
+        order = against or ", clear changes first, then by size"
         by_operator = f"Operators{against}" if projected else "Operators by change of their time a step"
         tables = (
             table_of(f"Parts of a step{order}", {"part~": "{name}", **times}, self._cells(self.parts)),

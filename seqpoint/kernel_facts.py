@@ -4,14 +4,18 @@
 `seqpoint.characterization` and `seqpoint.comparison` are sums over these columns.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from profilers.devices.catalogue import DTYPES, Device
+from profilers.errors import InvalidInputError
 from profilers.trace.arrays import MISSING, Bools, Floats, Ints, encode_text, integers
 from profilers.trace.columns import lookup
 from profilers.trace.trace import Trace
+from replay.costs.kernels.models import runs_as
 from replay.costs.operators import fused_bytes
 from replay.from_trace import TraceIndex, distinct_calls, index_trace, kernel_dtypes, kernel_operators
 from replay.graph.graph import PHASES, Hardware
@@ -47,6 +51,8 @@ class KernelFacts:
         Id of that operator's call in the trace; -1 if unknown.
     shape : array of int64
         Shapes of the inputs of that call, as an index into `shapes`; -1 if unknown.
+    launch : array of int64
+        Id of the call that launched it; -1 if unknown.
     module : array of int64
         Innermost module around its launch, as an index into `modules`; -1 if unknown.
     phase : array of int64
@@ -79,6 +85,7 @@ class KernelFacts:
     class_: Ints
     operator: Ints
     call: Ints
+    launch: Ints
     shape: Ints
     module: Ints
     phase: Ints
@@ -144,6 +151,7 @@ def kernel_facts(trace: Trace, hardware: Hardware | None = None) -> KernelFacts:
         class_=class_of_name[columns["name"]] if len(rows) else np.zeros(0, np.int64),
         operator=columns["launched_by"],
         call=_known(columns["op"]),
+        launch=_known(columns["launch_id"]),
         shape=shape,
         module=module,
         phase=np.where(is_collective, KERNEL_PHASES.index(COMMUNICATION), phase),
@@ -267,3 +275,30 @@ def _innermost(start: Ints, end: Ints, asked: Ints) -> Ints:
         innermost[outside] = parent[innermost[outside]]
         outside = outside[innermost[outside] >= 0]
     return innermost
+
+
+def matrix_peaks(device: Device) -> Floats:
+    """Return the peak of matrix products in each data type, FLOP/s. An unknown type, the last, is FP32."""
+    return np.array([peak_of(device, runs_as(device, dtype), matrix=True) for dtype in (*DTYPES, "fp32")])
+
+
+def peak_of(device: Device, dtype: str, *, matrix: bool = False) -> float:
+    """Return a peak, FLOP/s; NaN if it is unknown."""
+    try:
+        return device.flops_per_s(dtype, matrix=matrix)
+    except InvalidInputError:
+        return float("nan")
+
+
+class Texts(Sequence[str]):
+    """Text of each row by its code; rows without a code have one text."""
+
+    def __init__(self, codes: Ints, texts: tuple[str, ...], none: str) -> None:
+        self._codes, self._texts, self._none = codes, texts, none
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def __getitem__(self, row: Any) -> Any:
+        code = int(self._codes[row])
+        return self._texts[code] if code >= 0 else self._none

@@ -30,7 +30,7 @@ _COMPUTE = tuple(name for name in CLASSES if name != COLLECTIVE)
 #: Parts of a step after the classes of kernels. Each moment of a device belongs to the first that fits: kernels beside
 #: a collective, kernels alone (classes that run together share the moment), data of collectives, waiting for peers,
 #: copies, idle. Ranks whose steps are shorter than the job's have the rest.
-OVERLAP, EXPOSED, WAITING, COPIES = "overlap", "communication exposed", "waiting for peers", "copies"
+OVERLAP, EXPOSED, WAITING, COPIES = "overlap", "communication exposed", "waiting for peers", "memory copies"
 HOST, NO_CALL, RANKS = "idle, host in a call", "idle, no host call", "between ranks"
 PARTS = (*_COMPUTE, OVERLAP, EXPOSED, WAITING, COPIES, HOST, NO_CALL, RANKS)
 #: Parts of a step without devices.

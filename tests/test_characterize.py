@@ -117,7 +117,11 @@ def test_the_command_prints_writes_and_draws(tmp_path: Path) -> None:
         cli, ["characterize", str(path), "--table", str(table), "--plot", str(chart)], env={"COLUMNS": "100"}
     )
     assert done.exit_code == 0, done.output
-    assert "3 kernels take 110 us" in done.stdout and "Operators with their shapes by time" in done.stdout
+    assert (
+        "3 kernels take 110 us" in done.stdout
+        and "roofs of A100" in done.stdout
+        and "Operators with their shapes by time" in done.stdout
+    )
     assert all(len(line) <= 100 for line in done.stdout.splitlines())
     assert len(pd.read_csv(table)) == 3 and chart.stat().st_size > 10_000
     facts = json.loads(CliRunner().invoke(cli, ["characterize", str(path), "--json"]).stdout)

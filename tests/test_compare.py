@@ -199,7 +199,7 @@ def test_parts_of_a_step_by_hand(tmp_path: Path) -> None:
         "elementwise": 45_000.0,  # half of these, and from 150 to 180
         "overlap": 70_000.0,  # the addition from 180 to 200, the GEMM from 300 to 350
         "communication exposed": 150_000.0,
-        "copies": 30_000.0,
+        "memory copies": 30_000.0,
         "idle, host in a call": 150_000.0,  # before the first kernel, and the synchronisation
         "idle, no host call": 470_000.0,
     }

@@ -14,7 +14,7 @@ from replay.costs.demand import with_demands, with_demands_from
 from replay.costs.hardware import with_same_engines
 from replay.costs.retiming import resized, retyped, source_device
 from replay.costs.wire_time import resized_collectives
-from replay.graph.graph import Basis, KernelGraph, TaskKind
+from replay.graph.graph import PHASES, Basis, KernelGraph, TaskKind
 from replay.graph.operators import DTYPE_BYTES
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, unknown_name, what_if_text
 
@@ -32,6 +32,9 @@ def change_dtype(types: str) -> WhatIf:
     the size of the type. Its predicted time is exchanged for that of the new bytes; the wait for other ranks stays. A
     kernel stays as it is if neither its name nor its operator tells its type. Products of FP32 operands in TF32 are of
     type tf32. Notes count what stays.
+
+    To a smaller type, kernels of the optimizer stay: mixed precision keeps weights and moments in FP32 (arXiv
+    1710.03740).
 
     Not modelled: casts that mixed precision adds or removes, and numerical accuracy.
 
@@ -58,11 +61,19 @@ def change_dtype(types: str) -> WhatIf:
         if f"{new}_tflops" not in device.figures:
             available = [dtype for dtype in _TYPES if f"{dtype}_tflops" in device.figures]
             raise InvalidInputError(f"{device.name} does not compute in {new}; choose one of {', '.join(available)}")
-        chosen = (tasks.dtype == _TYPES.index(old)) & graph.on_device()
+        chosen = (tasks.dtype == _TYPES.index(old)) & graph.on_device() & ~_of_optimizer(graph, old, new)
         changed = _retyped(graph, chosen, (old, new), parameters) if chosen.any() else graph
         return changed.with_notes(_notes(graph, changed.tasks.duration_ns, chosen, (old, new)))
 
     return WhatIf(what_if_text("change_dtype", f"{old}->{new}"), transform, retimes=True)
+
+
+def _of_optimizer(graph: KernelGraph, old: str, new: str) -> Bools:
+    """Return which tasks are kernels of the optimizer that stay, since the new type is smaller."""
+    tasks = graph.tasks
+    of_optimizer = (tasks.class_ == CLASSES.index("optimizer")) | (tasks.phase == PHASES.index("optimizer"))
+    is_smaller = DTYPE_BYTES[new] < DTYPE_BYTES[old]
+    return np.asarray(of_optimizer & (tasks.kind == TaskKind.KERNEL) & is_smaller)
 
 
 def _retyped(graph: KernelGraph, chosen: Bools, types: tuple[str, str], parameters: Parameters) -> KernelGraph:
@@ -111,6 +122,8 @@ def _notes(graph: KernelGraph, duration: Floats, chosen: Bools, types: tuple[str
     both = f"{int((changed & kernel).sum())} kernels" + (f" and {collectives} collectives" if collectives else "")
     notes = [f"change_dtype: {both} in {old}"]
     total = max(tasks.duration_ns[kernel].sum(), 1e-9)
+    if (stays := _of_optimizer(graph, old, new) & (tasks.dtype == _TYPES.index(old))).any():
+        notes.append(f"change_dtype: {int(stays.sum())} kernels of the optimizer stay in {old}, as in mixed precision")
     in_tf32 = kernel & (tasks.dtype == _TYPES.index("tf32")) & np.isin(tasks.class_, _ARITHMETIC)
     unknown = kernel & (tasks.dtype < 0)
     if old == "fp32" and in_tf32.any():
