@@ -464,8 +464,8 @@ class Characterization:
         )
         orphan = facts.launch < 0
         if (lost := facts.duration_ns[orphan].sum() / max(facts.total_ns, 1)) > _LOST:
-            which = f"{int(orphan.sum()):,} kernels, {100 * lost:.0f} % of the kernel time"
-            notes.append(f"{which}, have no launch in the trace, so no operator: profile from before the first step on")
+            lack = f"{100 * lost:.0f} % of the kernel time has no launch in the trace"
+            notes.append(f"{lack}: start to profile before the first step")
         missing = (self.trace.meta.world_size or 0) - len(self.trace.meta.ranks)
         if missing > 0 and facts.in_classes((COLLECTIVE,)).any():
             notes.append(f"{missing} ranks are not in the trace: times of collectives contain the wait for them")
