@@ -426,7 +426,7 @@ class Characterization:
         """Return how much time kernels take, what bounds them, and how much of the peak the steps use."""
         facts, shares = self.facts, self.bound_shares
         if not len(facts):
-            return ["the trace holds no kernel; `seqpoint describe TRACE` shows what it holds"]
+            return ["the trace holds no kernel of a GPU; `seqpoint describe TRACE` shows what it holds"]
         device = facts.hardware.device
         lines = [f"{len(facts):,} kernels take {duration(facts.total_ns)}"]
         if device is not None:

@@ -159,7 +159,7 @@ def test_what_cannot_be_told_is_said(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         sp.characterize(tmp_path / "t.json", device="no such device")
     empty = characterize_trace(collect([saved(tmp_path, [event("aten::mm", "cpu_op", 1, 2)])]))
-    assert empty.summary() == ["the trace holds no kernel; `seqpoint describe TRACE` shows what it holds"]
+    assert empty.summary() == ["the trace holds no kernel of a GPU; `seqpoint describe TRACE` shows what it holds"]
     assert empty.rows() == () and empty.notes() == () and empty.tables() == ()
 
 

@@ -232,7 +232,7 @@ BAD = {
     "missing file": (lambda folder: folder / "nothing.json", "nothing.json: cannot be read"),
     "folder without a trace": (lambda folder: folder, "holds no trace that a reader knows"),
     "not a trace": (written("a.json", '{"a": 1}'), "no reader knows this format"),
-    "empty file": (written("a.json", ""), "no reader knows this format"),
+    "empty file": (written("a.json", ""), "the file is empty"),
     "empty events": (
         written("a.json", '{"schemaVersion": 1, "traceEvents": []}'),
         "its traceEvents is empty",

@@ -117,6 +117,8 @@ def _sides(traces: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if _BETWEEN not in traces and len(traces) == 2:
         return traces[:1], traces[1:]
     if traces.count(_BETWEEN) != 1:
+        if len(traces) == 1:
+            raise click.UsageError("name two traces, before and after")
         raise click.UsageError(f"put the word {_BETWEEN!r} once between the runs before and after")
     at = traces.index(_BETWEEN)
     if not traces[:at] or not traces[at + 1 :]:

@@ -200,6 +200,8 @@ def find_reader(path: Path) -> Reader:
             if _is_ours(reader):
                 raise
             problems.append(f"; {plugin.label} failed: {type(error).__name__}: {error}")
+    if not path.stat().st_size:
+        raise UnknownFormatError(f"{path}: the file is empty")
     raise UnknownFormatError(
         f"{path}: no reader knows this format (readers: {', '.join(sorted(names)) or 'none'}){''.join(problems)}"
     )
