@@ -27,6 +27,9 @@ KINDS = {
     "rms_normalization": "RMS norm",
     "rotary": "rotary embedding",
     "embedding": "embedding",
+    "matrix_matmul": "matrix product",
+    "quantization": "quantization",
+    "quantization_scale": "scale of quantization",
 }
 SYSTEMS = {
     "c3": "C3 and ConCCL, arXiv 2412.14335",
@@ -398,7 +401,57 @@ Intervals are for 90 %. The table is [`kernel_durations.csv`](../tests/accuracy/
 The form of the models was chosen with these devices in view. NeuSight's figures are its authors', on other shapes.
 
 {half_precision(rows)}
+
+{framework_operators()}
 """
+
+
+def framework_operators() -> str:
+    """Return the table of operators inside inference frameworks."""
+    cases = [(row["case"].split(" "), row) for row in read("framework_operators")]
+    by_case = {tuple(case[:3]): {} for case, _ in cases}
+    for (*key, library, basis), row in cases:
+        by_case[*key][f"{library} {basis}"] = row
+
+    def cells(row: Row) -> tuple[str, str, str]:
+        return percent(float(row["error"])), f"{float(row['bias']):.2f}", percent(float(row["covered"]))
+
+    def others(rows: Mapping[str, Row]) -> str:
+        return span(column((row for name, row in rows.items() if "trtllm" not in name), "error"), 0)
+
+    heads = (
+        "operator",
+        "device",
+        "type",
+        "other shapes",
+        "bias",
+        "held",
+        "carried",
+        "bias",
+        "held",
+        "other frameworks",
+    )
+    table = grid(
+        heads,
+        (
+            (
+                KINDS[kind],
+                device.partition("-")[0],
+                dtype,
+                *cells(rows["trtllm halves"]),
+                *cells(rows["trtllm carried"]),
+                others(rows) if len(rows) > 2 else "",
+            )
+            for (kind, device, dtype), rows in by_case.items()
+        ),
+    )
+    return f"""Operators inside inference frameworks, as AIConfigurator measured them. The fits are of TensorRT-LLM,
+which calls NVIDIA's libraries. *Other shapes* is one half of the shapes, predicted from the other half. *Other
+frameworks* is the error of the same fits on SGLang and vLLM, whose own FP8 and NVFP4 kernels differ. INT8, weight-only
+types and NVFP4 were measured on one device each, so they are carried from fits of another type. The table is
+[`framework_operators.csv`](../tests/accuracy/framework_operators.csv).
+
+{table}"""
 
 
 def single_kernels() -> list[Row]:

@@ -165,7 +165,9 @@ def test_no_peak_at_all_names_what_was_looked_for() -> None:
 
 def test_unknown_type_and_unknown_figure_list_what_there_is() -> None:
     with pytest.raises(InvalidInputError, match=", ".join(DTYPES)):
-        find_device("P4").flops_per_s("int8")
+        find_device("P4").flops_per_s("int3")
+    with pytest.raises(InvalidInputError, match="'P4': nvfp4_tflops is unknown"):
+        find_device("P4").flops_per_s("nvfp4")
     with pytest.raises(InvalidInputError, match=r"'speed'; the figures are compute_units"):
         find_device("P4").value("speed")
 

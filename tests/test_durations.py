@@ -23,7 +23,7 @@ from replay.costs.kernels import (
     read_measurements,
     write_calibration,
 )
-from replay.costs.kernels.models import least_seconds, runs_as
+from replay.costs.kernels.models import CORRECTION_SIZES, corrected_seconds, least_seconds, runs_as
 from replay.costs.kernels.predictor import ANY, ANY_HOT, Fit, carry_over, fit
 from seqpoint.cli import cli
 from seqpoint.validation.kernels import kernel_rows, score_halves, score_kernels
@@ -54,7 +54,7 @@ def test_a_fit_finds_what_the_durations_were_made_with(kind: str) -> None:
     machine = Machine.of(A100)
     dims, seconds = synthetic(kind, machine, shift=0.9, noise=0.02)
     found = fit(kind, dims, seconds, 4, machine)
-    assert found.rows == len(dims) and found.spread == 0.1
+    assert found.rows == len(dims) and (found.spread < 0.1 if found.correction else found.spread == 0.1)
     predicted = MODELS[kind].seconds(found.theta, found.tile, dims, 4, machine)
     assert np.mean(np.abs(predicted / seconds - 1)) < 0.03
     if len(MODELS[kind].tiles) == 1:
@@ -403,8 +403,8 @@ def test_a_type_without_fits_uses_those_of_the_same_units() -> None:
     half, brain, single = (
         predict("matmul", shape, a100, dtype=d, calibration=load_calibration()) for d in ("fp16", "bf16", "fp32")
     )
-    assert (half.basis, brain.basis) == ("fitted", "carried")
-    assert half.seconds == brain.seconds < single.seconds / 5
+    assert (half.basis, brain.basis) == ("fitted", "fitted")
+    assert brain.seconds == pytest.approx(half.seconds, rel=0.2) and brain.seconds < single.seconds / 5
 
 
 def test_a_card_that_runs_into_its_limit_has_the_wider_interval() -> None:
@@ -559,3 +559,102 @@ def test_a_limit_that_is_missed_fails_the_gate(tmp_path: Path) -> None:
 def test_no_fits_at_all(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="run `seqpoint calibrate kernels`"):
         predict("softmax", [[8.0, 8.0]], A100, calibration=KernelCalibration({}, {}))
+
+
+def framework_table(folder: Path, end: str = "gemm", **changes: object) -> Path:
+    """Write a table of operators inside frameworks: 24 products on an A100, of which one cell may be changed."""
+    sizes = [2**power for power in range(4, 12)] * 3
+    dtypes = ["bfloat16"] * 16 + ["fp8_block"] * 8
+    columns = {
+        "system": ["a100_sxm"] * 24, "framework": ["trtllm"] * 8 + ["vllm"] * 16, "dtype": dtypes,
+        "m_elements": sizes, "n_elements": [4096] * 24, "k_elements": [1024] * 24,
+        "latency_us": [5.0 + size / 100 for size in sizes],
+    }  # fmt: skip
+    for name, value in changes.items():
+        columns[name][1] = value
+    pq.write_table(pa.table(columns), folder / f"aic_{end}.parquet")
+    return folder / f"aic_{end}.parquet"
+
+
+def test_operators_of_frameworks_are_read_by_framework_and_type(tmp_path: Path) -> None:
+    found = read_measurements(framework_table(tmp_path))
+    assert [(one.kind, one.library, one.dtype, one.device.name, len(one)) for one in found] == [
+        ("matrix_matmul", "trtllm", "bf16", "A100-SXM4-80GB", 8),
+        ("matrix_matmul", "vllm", "bf16", "A100-SXM4-80GB", 8),
+    ]
+    assert found[0].dims[0].tolist() == [1, 16, 4096, 1024] and found[0].seconds[0] == pytest.approx(5.16e-6)
+    kept = read_measurements(tmp_path, library="vllm")
+    assert [one.library for one in kept] == ["vllm"]
+    quantized = read_measurements(framework_table(tmp_path, "quant_scale_matrix"))[0]
+    assert (quantized.kind, quantized.dims[0].tolist()) == ("quantization", [16, 1024])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"latency_us": -1.0}, "row 2: latency_us is -1"),
+        ({"m_elements": 0}, "row 2: m_elements is 0"),
+        ({"dtype": "int3"}, "row 2: no data type 'int3'"),
+        ({"system": "a1000_sxm"}, "row 2: .*a1000"),
+    ],
+)
+def test_a_table_of_a_framework_that_cannot_be_is_named(tmp_path: Path, changes: dict, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=rf"aic_gemm\.parquet: {message}"):
+        read_measurements(framework_table(tmp_path, **changes))
+
+
+def test_a_product_is_timed_by_the_fit_of_its_units() -> None:
+    """On NVIDIA's devices BF16 takes the fit of matrix units; FP32, and AMD's devices, the general one."""
+    shapes = [[1.0, 16, 8192, 8192]]
+
+    def seconds(kind: str, name: str, dtype: str) -> float:
+        return float(predict(kind, shapes, find_device(name), dtype=dtype, calibration=load_calibration()).seconds[0])
+
+    for name in ("H100", "H200", "L40S", "GB200"):
+        assert (
+            seconds("matmul", name, "bf16") == seconds("matrix_matmul", name, "bf16") != seconds("matmul", name, "fp32")
+        )
+    assert seconds("matmul", "MI300X", "bf16") != seconds("matrix_matmul", "MI300X", "bf16")
+
+
+def test_few_rows_take_the_time_of_the_weights() -> None:
+    """Weights in 8 and 4 bits are read in less time; 4096 rows compute in 16 bits all the same."""
+    device = find_device("A100-SXM4-80GB")
+    times = {
+        dtype: predict("matmul", [[1.0, 16, 16384, 16384], [1.0, 4096, 16384, 16384]], device, dtype=dtype,
+                       calibration=load_calibration()).seconds
+        for dtype in ("bf16", "int8_wo", "int4_wo")
+    }  # fmt: skip
+    assert times["int4_wo"][0] < times["int8_wo"][0] < 0.7 * times["bf16"][0]
+    assert 0.8 < times["int8_wo"][1] / times["bf16"][1] < 1.3
+    for name, dtype in (("A100", "nvfp4"), ("V100", "int8")):
+        with pytest.raises(InvalidInputError, match=f"{dtype}_tflops is unknown"):
+            predict("matmul", [[1.0, 16, 64, 64]], find_device(name), dtype=dtype, calibration=load_calibration())
+
+
+def test_a_correction_is_linear_in_the_logarithms_of_the_sizes() -> None:
+    model, grid = MODELS["quantization"], np.zeros((len(CORRECTION_SIZES), len(CORRECTION_SIZES)))
+    grid[CORRECTION_SIZES.index(64), CORRECTION_SIZES.index(1024)] = 0.4
+    dims = np.array([[64.0, 1024], [96, 1024], [32, 1024], [64, 512 * 2**0.5]])
+    found = corrected_seconds(model, grid.reshape(-1), dims, np.ones(4))
+    assert np.log(found) == pytest.approx([0.4, 0.4 * (1 - np.log2(1.5)), 0.0, 0.2])
+
+
+def test_a_fit_corrects_what_the_model_lacks(tmp_path: Path) -> None:
+    """Times that depend on the rows in a way that the model does not know are predicted between the fitted sizes."""
+    machine = Machine.of(find_device("H100"), "fp8")
+    dims = np.random.default_rng(0).integers(16, 16384, (1500, 2)).astype(np.float64)
+    model = MODELS["quantization"]
+    bare = model.seconds(np.exp(model.prior), (0, 0), dims, 1, machine)
+    seconds = bare * np.exp(0.3 * np.sin(np.log2(dims[:, 0])))
+    found = fit("quantization", dims[:1000], seconds[:1000], 1, machine)
+    rest = np.log(found.seconds("quantization", dims[1000:], 1, machine) / seconds[1000:])
+    assert np.abs(rest).mean() < 0.05 and found.spread < 0.15
+    calibration = KernelCalibration({("quantization", "H100-SXM5-80GB", "fp8"): found}, {})
+    write_calibration(tmp_path / "mine.json", calibration)
+    again = read_calibration(tmp_path / "mine.json").fits["quantization", "H100-SXM5-80GB", "fp8"]
+    assert again.correction == pytest.approx(found.correction, abs=1e-9)
+    text = (tmp_path / "mine.json").read_text().replace('"correction": [\n', '"correction": [\n"9999", ', 1)
+    (tmp_path / "bad.json").write_text(text)
+    with pytest.raises(InvalidInputError, match="the correction of quantization on H100-SXM5-80GB needs 196 values"):
+        read_calibration(tmp_path / "bad.json")

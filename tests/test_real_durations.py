@@ -33,6 +33,17 @@ def test_the_table_has_every_case(found: dict[str, dict[str, str]]) -> None:
     assert set(found) == {row["case"] for row in TABLE}
 
 
+FRAMEWORKS = list(csv.DictReader((ROOT / "tests" / "accuracy" / "framework_operators.csv").read_text().splitlines()))
+
+
+def test_operators_of_frameworks_are_as_accurate_as_the_table_says() -> None:
+    """The shipped fits, and fits of one half of the shapes, give the errors of the table."""
+    from accuracy_of_durations import frameworks
+
+    errors = {row["case"]: float(row["error"]) for row in frameworks(DATA.parent / "operators")}
+    assert errors == pytest.approx({row["case"]: float(row["error"]) for row in FRAMEWORKS}, abs=0.05)
+
+
 def test_the_grids_say_which_column_is_the_depth() -> None:
     """A batched product has a workgroup a tile of K columns and M rows: N is summed over."""
     table = pq.read_table(DATA / "nvidia_bmm.parquet").to_pandas()

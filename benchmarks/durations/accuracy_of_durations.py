@@ -1,6 +1,8 @@
-"""Regenerate tests/accuracy/kernel_durations.csv: predicted against measured durations of operators.
+"""Regenerate the tables of predicted against measured durations of operators in tests/accuracy.
 
     python benchmarks/durations/accuracy_of_durations.py ../shared/data/kernels > tests/accuracy/kernel_durations.csv
+    python benchmarks/durations/accuracy_of_durations.py ../shared/data/operators \
+        > tests/accuracy/framework_operators.csv
 
 Every device is predicted with its own fit, and carried over from the others as if it had never been measured. The
 shipped fits are made from the FP32 files without `_test` in their names (and MI100's, which have no test files), and
@@ -12,6 +14,12 @@ from the FP16 profiles:
 
 FP16 is scored on what was not fitted: a profile by fits of the other files of its device, and every FP16 table by
 halves, of which one is fitted and the other scored.
+
+Fits of operators inside inference frameworks are added to those. They are of TensorRT-LLM, which calls NVIDIA's
+libraries; operators of other frameworks are scored with them too:
+
+    seqpoint calibrate kernels ../shared/data/operators/aic_{gemm,quant_compute_scale,quant_scale_matrix}.parquet \
+        --library trtllm -o datasets/fits/kernels.json
 """
 
 import csv
@@ -23,6 +31,8 @@ from replay.costs.kernels import MeasuredOperators, calibrate, read_measurements
 from seqpoint.validation.kernels import KernelScore, kernel_rows, score_halves, score_kernels
 
 COLUMNS = ("case", "rows", "error", "median", "bias", "covered", "limit")
+#: Framework whose operators were fitted, and fewest operators of a table that is scored.
+LIBRARY, LEAST_ROWS = "trtllm", 10
 #: Of the mean over the operators of an FP16 table of an A100.
 FP16_LIMIT = "12"
 
@@ -40,6 +50,19 @@ def table(folder: Path) -> list[dict[str, str]]:
         *({"case": r.case, "error": f"{100 * r.error:.2f}", "limit": f"{100 * (r.limit or 0):g}"} for r in summaries),
         *halves([one for one in measured if one.dtype == "fp16"]),
     ]
+
+
+def frameworks(folder: Path) -> list[dict[str, str]]:
+    """Return the rows of operators inside frameworks: by halves of shapes, carried over, and of other frameworks."""
+    measured = [one for one in read_measurements(folder) if len(one) >= LEAST_ROWS]
+    of_library = [one for one in measured if one.library == LIBRARY]
+    others = [one for one in measured if one.library != LIBRARY and "quantization" not in one.kind]
+    scores = [
+        *score_halves(of_library),
+        *(score for score in score_kernels(of_library) if score.basis == "carried"),
+        *(score for score in score_kernels(others) if score.basis == "fitted"),
+    ]
+    return [{**_score(s), "case": f"{s.kind} {s.device} {s.dtype} {s.library} {s.basis}"} for s in scores]
 
 
 def halves(measured: Sequence[MeasuredOperators]) -> list[dict[str, str]]:
@@ -74,4 +97,5 @@ def _score(one: KernelScore) -> dict[str, str]:
 if __name__ == "__main__":
     writer = csv.DictWriter(sys.stdout, COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(table(Path(sys.argv[1])))
+    data = Path(sys.argv[1])
+    writer.writerows((table if data.name == "kernels" else frameworks)(data))

@@ -61,6 +61,10 @@ DTYPES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "bf16": ("bf16_tflops", "fp32_tflops"),
         "fp16": ("fp16_tflops", "fp32_tflops"),
         "fp8": ("fp8_tflops", "fp16_tflops", "fp32_tflops"),
+        "int8": ("int8_tflops",),
+        "int8_wo": ("fp16_tflops",),  # weights of 8 bits alone; the arithmetic is in 16 bits
+        "int4_wo": ("fp16_tflops",),
+        "nvfp4": ("nvfp4_tflops",),
     }
 )
 
@@ -203,7 +207,8 @@ class Device:
         """Return the peak rate of a data type, FLOP/s, without sparsity.
 
         Where the device has no peak of its own for the type, that of the type it would compute in stands in:
-        FP8 as FP16, then FP32; FP16, BF16 and TF32 as FP32. FP64 and FP32 have no stand-in.
+        FP8 as FP16, then FP32; FP16, BF16 and TF32 as FP32. FP64, FP32, INT8 and NVFP4 have no stand-in. Weight-only
+        types compute in FP16.
 
         Parameters
         ----------

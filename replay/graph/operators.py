@@ -11,7 +11,8 @@ DTYPE_BYTES: dict[str, int] = {
     "double": 8, "fp64": 8, "long": 8, "long int": 8, "c10::complex<float>": 8, "c10::complex<double>": 16,
     "c10::Half": 2, "fp16": 2, "c10::BFloat16": 2, "bf16": 2, "short": 2,
     "fp8": 1, "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1,
-    "signed char": 1, "unsigned char": 1, "bool": 1, "int8": 1,
+    "signed char": 1, "unsigned char": 1, "bool": 1, "int8": 1, "nvfp4": 1,  # whole bytes
+    "int8_wo": 2, "int4_wo": 2,  # of activations and results
 }  # fmt: skip
 
 

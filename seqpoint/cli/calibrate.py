@@ -52,7 +52,8 @@ def command() -> None:
 @_paths
 @_output
 @click.option("--fresh", is_flag=True, help="Without the shipped fits of other devices.")
-def kernels(paths: tuple[str, ...], output: str, fresh: bool) -> None:
+@click.option("--library", metavar="NAME", help="Framework to fit, of tables that name several, such as trtllm.")
+def kernels(paths: tuple[str, ...], output: str, fresh: bool, library: str | None) -> None:
     """Fit durations of operators, by kind and device, to the tables (or folders of tables) PATH.
 
     The columns are those of `seqpoint validate kernels`. Devices that are not in the tables keep the shipped fits;
@@ -63,7 +64,7 @@ def kernels(paths: tuple[str, ...], output: str, fresh: bool) -> None:
     """
     target = file_to_write(Path(output))
     with working(f"reading {len(paths)} tables"):
-        measured = [operators for path in paths for operators in read_kernels(path)]
+        measured = [operators for path in paths for operators in read_kernels(path, library=library)]
     with working(f"fitting {sum(map(len, measured)):,} operators"):
         calibration = calibrate(measured, None if fresh else load_calibration())
     write_calibration(target, calibration)

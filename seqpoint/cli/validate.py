@@ -198,6 +198,7 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
             "--dtype", "Type of the operands, if neither column nor file name says it.", type=click.Choice(list(DTYPES))
         ),
         "fabric": _fabric_option,
+        "library": _option("--library", "Framework to score, of tables that name several: trtllm.", metavar="NAME"),
         "halves": _option("--halves", "Also fit one half of each table and score the other.", is_flag=True),
         "refit": _option("--refit", "Fit three quarters of the measurements first; score the rest.", is_flag=True),
         "models": _option("--models", "TOML file of transformers, in place of the shipped ones.", **_FILE),

@@ -66,6 +66,8 @@ class KernelScore:
         Whether this file was fitted, on this device or on others.
     source : str
         Name of the file.
+    library : str
+        Framework that was measured; empty if the table does not say it.
     """
 
     kind: str
@@ -80,9 +82,12 @@ class KernelScore:
     by_size: Mapping[str, float]
     seen: bool
     source: str
+    library: str = ""
 
 
-def read_kernels(*paths: str | Path, device: str | None = None) -> list[kernels.MeasuredOperators]:
+def read_kernels(
+    *paths: str | Path, device: str | None = None, library: str | None = None
+) -> list[kernels.MeasuredOperators]:
     """Read measured operators as `replay.costs.kernels.read_measurements` does, and leave out tables without a row.
 
     Parameters
@@ -91,15 +96,20 @@ def read_kernels(*paths: str | Path, device: str | None = None) -> list[kernels.
         Tables, or folders of tables.
     device : str, optional
         Device of tables if neither a column nor the file's name says it.
+    library : str, optional
+        Framework whose operators are kept, of tables that name it; by default all.
 
     Raises
     ------
     NotFoundError, InvalidInputError
         As `read_measurements`; or no table has a row.
     """
-    measured = [operators for path in paths for operators in kernels.read_measurements(path, device) if len(operators)]
+    measured = [
+        operators for path in paths for operators in kernels.read_measurements(path, device, library) if len(operators)
+    ]
     if not measured:
-        raise InvalidInputError(f"{', '.join(map(str, paths))}: there is no row below the header")
+        of_library = f" of {library}" if library else " below the header"
+        raise InvalidInputError(f"{', '.join(map(str, paths))}: there is no row{of_library}")
     return measured
 
 
@@ -121,7 +131,9 @@ def score_kernels(
         kind, device, dtype = operators.kind, operators.device.name, operators.dtype
         if (kind, device, dtype) in calibration.fits:
             scores.append(_score(operators, calibration, ()))
-        if calibration.donors(kind, calibration.like(kind, dtype), {device}):
+        if calibration.stand_ins(kind, dtype, {device}) or calibration.donors(
+            kind, calibration.like(kind, dtype), {device}
+        ):
             scores.append(_score(operators, calibration, (device,)))
     return scores
 
@@ -193,6 +205,7 @@ def _summary(measured: kernels.MeasuredOperators, predicted: kernels.Predicted, 
         predicted.basis,
         seen=seen,
         source=measured.source,
+        library=measured.library,
         **errors,
     )
 
@@ -219,12 +232,20 @@ def kernel_rows(scores: Sequence[KernelScore]) -> list[ValidationRow]:
 
 def _row(score: KernelScore) -> ValidationRow:
     """Return the row of a score."""
-    case = f"{score.kind}, {score.device}, {score.dtype}, {score.basis}"
+    case = ", ".join(filter(None, (score.kind, score.device, score.dtype, score.library, score.basis)))
     fitted = score.seen and score.basis == "fitted"
     return ValidationRow(case, None, score.error, score.error, fitted=fitted, source=score.source)
 
 
-_CASE = MappingProxyType({"operator~": "{s.kind}", "device~": "{device}", "type~": "{s.dtype}", "basis~": "{basis}"})
+_CASE = MappingProxyType(
+    {
+        "operator~": "{s.kind}",
+        "device~": "{device}",
+        "type~": "{s.dtype}",
+        "library~": "{s.library}",
+        "basis~": "{basis}",
+    }
+)
 _ERRORS = MappingProxyType(
     {"rows": "{s.rows}", "err %": "{s.error:.1%}", "bias": "{s.bias:.2f}", "held %": "{s.covered:.0%}"}
 )
@@ -246,10 +267,11 @@ def _tables(scores: Sequence[KernelScore]) -> list[Table]:
         {"s": s, "device": short[s.device], "basis": s.basis + "*" * (s.seen and s.basis == "fitted")} for s in scores
     ]
     title = "Predicted against measured durations (* was fitted; held: in 90 % interval)"
+    case = {head: cell for head, cell in _CASE.items() if head != "library~" or any(s.library for s in scores)}
     files = sorted({(s.source, "yes" if s.seen else "no") for s in scores})
     return [
-        table_of(title, _CASE | _ERRORS, names),
-        size_table("Error % by measured duration", _CASE, names),
+        table_of(title, case | dict(_ERRORS), names),
+        size_table("Error % by measured duration", case, names),
         Table("Files", ("file~", "was fitted~"), files, verbose=True),
     ]
 
@@ -259,7 +281,7 @@ SUITE = Suite(
     description=__doc__,
     needs="table of measured operators (columns op, device, latency_ms, and B H)",
     source=lambda file: file if holds_operators(file, table_columns(file)) else None,
-    read=lambda sources, options: read_kernels(*sources, device=options.device),
+    read=lambda sources, options: read_kernels(*sources, device=options.device, library=options.library),
     score=_scored,
-    options=("calibration", "device", "halves"),
+    options=("calibration", "device", "halves", "library"),
 )

@@ -91,6 +91,8 @@ class SuiteOptions:
         Number of devices of a node.
     models : str, optional
         TOML file of transformers to use in place of the shipped ones.
+    library : str, optional
+        Framework whose operators are scored, of tables that name several.
     halves : bool
         Whether one half of each table is also fitted, and the other half scored.
     refit : bool
@@ -111,6 +113,7 @@ class SuiteOptions:
     fabric: str | None = None
     node_devices: int = 8
     models: str | None = None
+    library: str | None = None
     halves: bool = False
     refit: bool = False
     max_points: int = 12

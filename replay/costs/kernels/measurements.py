@@ -197,6 +197,8 @@ class MeasuredOperators:
         Name of the file.
     digest : str
         SHA-256 of the file, by which a fit remembers what it has seen.
+    library : str
+        Framework whose operators were measured; empty if the table does not say it.
     """
 
     kind: str
@@ -206,6 +208,7 @@ class MeasuredOperators:
     dtype: str
     source: str
     digest: str
+    library: str = ""
 
     @property
     def element_bytes(self) -> int:
@@ -216,14 +219,18 @@ class MeasuredOperators:
         return len(self.seconds)
 
 
-def read_measurements(path: str | Path, device: str | None = None) -> list[MeasuredOperators]:
+def read_measurements(
+    path: str | Path, device: str | None = None, library: str | None = None
+) -> list[MeasuredOperators]:
     """Read a table of measured operators, or all those in a folder.
 
     A table has the columns ``op``, ``device``, ``latency_ms``, and ``B M N K`` (linear and bmm: ``B`` products of an
     (M, N) by an (N, K) matrix) or ``B H`` (others), one row an operator. With all five sizes it may hold both; sizes
     that an operator lacks are not read. A column ``dtype`` holds the data type of each row (a key of
     `profilers.devices.DTYPES`); without it all is FP32. Vidur's profiles of a model and the sweeps of LLMCompass
-    (`llmcompass_DEVICE_matmul.csv`), both FP16, are read too. In a folder, tables with other columns are passed over.
+    (`llmcompass_DEVICE_matmul.csv`), both FP16, are read too. So are AIConfigurator's tables of operators inside
+    inference frameworks (`*_gemm.parquet`, `*_quant_compute_scale.parquet`, `*_quant_scale_matrix.parquet`), without
+    FP8 products that have a scale a block. In a folder, tables with other columns are passed over.
 
     Parameters
     ----------
@@ -231,6 +238,8 @@ def read_measurements(path: str | Path, device: str | None = None) -> list[Measu
         Table of measured operators, or a folder of such tables.
     device : str, optional
         Device of tables that name none in a column or in the file's name.
+    library : str, optional
+        Framework whose operators are kept, of tables that name it; by default all.
 
     Raises
     ------
@@ -243,7 +252,8 @@ def read_measurements(path: str | Path, device: str | None = None) -> list[Measu
     if device is not None:
         find_device(device)
     what = "table of measured operators (columns op, device, latency_ms, and B H)"
-    return read_tables(path, partial(_read, device=device), suffixes=MeasuredTable.SUFFIXES, table=what)
+    measured = read_tables(path, partial(_read, device=device), suffixes=MeasuredTable.SUFFIXES, table=what)
+    return [operators for operators in measured if library is None or operators.library in ("", library)]
 
 
 def _read(file: Path, device: str | None) -> list[MeasuredOperators] | str:
@@ -258,12 +268,68 @@ def _read(file: Path, device: str | None) -> list[MeasuredOperators] | str:
         table.refuse_doubles(table.columns)
     if _fits(table.columns):
         return list(_measured(table))
+    if framework := _framework_table(file, table.columns):
+        return list(_of_frameworks(table, *framework))
     if is_profile(table.columns):
         return [_half_precision(file, device, rows, table.digest) for rows in profiled(table)]
     return (
         f"columns {', '.join(table.columns)}; needed are op, device, latency_ms, and B M N K (linear, bmm) or B H "
-        "(softmax, ln, elementwise), or those of a profile: time_stats.OP.median, num_tokens, n_embd..."
+        "(softmax, ln, elementwise), or those of a profile: time_stats.OP.median, num_tokens, n_embd..., or those of "
+        "frameworks, in a file *_gemm or *_quant_...: system, framework, dtype, m_elements, latency_us..."
     )
+
+
+#: Kind and size columns of the tables of operators inside inference frameworks, by the end of the file's name.
+_FRAMEWORK_TABLES: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "gemm": ("matrix_matmul", ("m_elements", "n_elements", "k_elements")),
+        "quant_compute_scale": ("quantization_scale", ("m_elements", "k_elements")),
+        "quant_scale_matrix": ("quantization", ("m_elements", "k_elements")),
+    }
+)
+_FRAMEWORK_COLUMNS = ("system", "framework", "dtype", "latency_us")
+#: Data types of these tables; None: FP8 with a scale a block, whose times are those of the host, is passed over.
+_FRAMEWORK_TYPES: Mapping[str, str | None] = MappingProxyType(
+    {
+        "bfloat16": "bf16", "fp8": "fp8", "fp8_block": None, "sq": "int8", "int8_wo": "int8_wo",
+        "int4_wo": "int4_wo", "nvfp4": "nvfp4",
+    }
+)  # fmt: skip
+
+
+def _framework_table(file: Path, columns: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
+    """Return kind and size columns of a table of operators inside frameworks; None of any other table."""
+    for end, (kind, sizes) in _FRAMEWORK_TABLES.items():
+        if file.stem.endswith(f"_{end}") and {*_FRAMEWORK_COLUMNS, *sizes} <= set(columns):
+            return kind, sizes
+    return None
+
+
+def _of_frameworks(table: MeasuredTable, kind: str, names: tuple[str, ...]) -> Iterator[MeasuredOperators]:
+    """Yield the operators of such a table by data type, device and framework."""
+    microseconds = table.numbers("latency_us", (0, 1e3 * _LONGEST_MS))
+    sizes = np.column_stack([table.numbers(name, (1, LARGEST), whole=True) for name in names])
+    if kind == "matrix_matmul":
+        sizes = np.column_stack((np.ones(len(sizes)), sizes))
+    systems, libraries = table.texts("system"), table.texts("framework")
+    dtypes = table.texts("dtype", _FRAMEWORK_TYPES, "data type")
+    # `a100_sxm` is the A100 of the catalogue: what a system is called before its form.
+    short = np.array([system.partition("_")[0] for system in systems.tolist()], dtype=object)
+    devices = table.devices(short)
+    groups, group = np.unique(np.array([dtypes, short, libraries], dtype=str), axis=1, return_inverse=True)
+    for number, (dtype, system, library) in enumerate(groups.T.tolist()):
+        rows = group.reshape(-1) == number
+        if (named := _FRAMEWORK_TYPES[dtype]) is not None:
+            yield MeasuredOperators(
+                kind,
+                devices[system],
+                sizes[rows],
+                microseconds[rows] / 1e6,
+                named,
+                table.file.name,
+                table.digest,
+                library,
+            )
 
 
 def _half_precision(file: Path, device: str | None, rows: Rows, digest: str) -> MeasuredOperators:
@@ -283,7 +349,7 @@ def holds_operators(file: Path, columns: Sequence[str]) -> bool:
     >>> holds_operators(Path("measured.csv"), ["op", "device", "latency_ms", "B", "H"])
     True
     """
-    return is_sweep(file) or _fits(columns) or is_profile(columns)
+    return is_sweep(file) or _fits(columns) or is_profile(columns) or _framework_table(file, columns) is not None
 
 
 def _measured(table: MeasuredTable) -> Iterator[MeasuredOperators]:

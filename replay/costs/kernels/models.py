@@ -7,6 +7,13 @@ a few parameters with a meaning. `least_seconds` is the bound that a data sheet 
 time. So the grid takes a whole number of waves, and each tile pays for its prologue. Long rows of the operands (a large
 depth) lie far apart in memory, which costs Pascal devices up to three times and others little.
 
+*Products of matrix units* (`matrix_matmul`: 16 bits and less). The fastest tile and split of the depth count. A tile
+takes the longest of computing, of being fed from the L2 cache, and of the smallest tile, and writes its result. The
+device moves all operands from memory meanwhile. A split pays for its sum. The rate at which a unit is fed, and the
+smallest tile, go by the unit's peak, and the start by the clock, so that they carry over between generations.
+Activations may be quantized before. In the measurements weights come from memory, not from a warm cache: an A100 reads
+16 to 32 MB of them at 1.2 TB/s, a B200 at 4.7 TB/s.
+
 *Rows* (`softmax`, `normalization`). A row that does not fit a block's registers is read again, from the cache while the
 rows in flight fit it: PyTorch's kernels read twice for a normalisation, three times for a softmax beyond 1024 columns.
 A softmax's row then waits for itself about 3 us: three times for memory and twice for all threads of the block.
@@ -57,7 +64,24 @@ _ALL_WIDE = ("Ada Lovelace", "Hopper", "Blackwell")
 #: GFLOP and more in traces of an H100 (BF16, 0.70) and an MI300X (BF16, 0.49), and in published measurements of an A100
 #: (FP16, 0.81), over the 0.95 of the sustained rate that kernels reach. It is used for the MI100, not fitted to it.
 _MATRIX_SHARE = 0.69
-_MATRIX_TYPES = ("tf32", "bf16", "fp16", "fp8")
+_MATRIX_TYPES = ("tf32", "bf16", "fp16", "fp8", "int8", "int8_wo", "int4_wo", "nvfp4")
+#: Bytes of an element of activations, weights and results of a product; NVFP4 has a scale of a byte for 16 elements.
+_OPERAND_BYTES: Mapping[str, tuple[float, float, float]] = MappingProxyType(
+    {
+        "fp64": (8.0, 8.0, 8.0),
+        "fp32": (4.0, 4.0, 4.0),
+        "tf32": (4.0, 4.0, 4.0),
+        "bf16": (2.0, 2.0, 2.0),
+        "fp16": (2.0, 2.0, 2.0),
+        "fp8": (1.0, 1.0, 2.0),
+        "int8": (1.0, 1.0, 2.0),
+        "int8_wo": (2.0, 1.0, 2.0),
+        "int4_wo": (2.0, 0.5, 2.0),
+        "nvfp4": (0.5625, 0.5625, 2.0),
+    }
+)
+#: Clock at which `start_s` of a product of matrix units is given, and clock of a device whose clock is unknown.
+_CLOCK_HZ = 2e9
 #: Architectures whose peaks of halves are of vector units.
 _NO_MATRIX = ("Pascal", "GCN 5")
 #: How sharply the lower of two rates rules.
@@ -81,7 +105,9 @@ def runs_as(device: Device, dtype: str) -> str:
     if dtype not in DTYPES:
         raise InvalidInputError(f"data type {dtype!r} is none of {', '.join(DTYPES)}")
     have = [figure for figure in DTYPES[dtype] if figure in device.figures]
-    return have[0].removesuffix("_tflops") if have else dtype
+    if not have or have[0] == DTYPES[dtype][0]:
+        return dtype
+    return have[0].removesuffix("_tflops")
 
 
 def _is_wide(device: Device) -> bool:
@@ -120,6 +146,10 @@ class Machine:
         Peak of the data sheet, which nothing exceeds.
     cache_bytes : float
         Size of all caches between the compute units and memory.
+    operand_bytes : (float, float, float)
+        Bytes of an element of activations, weights and results of a product.
+    clock_hz : float
+        Peak clock; 2 GHz if unknown.
     """
 
     name: str
@@ -132,6 +162,8 @@ class Machine:
     lds_bytes: float
     peak_flops_per_s: float
     cache_bytes: float
+    operand_bytes: tuple[float, float, float] = (4.0, 4.0, 4.0)
+    clock_hz: float = _CLOCK_HZ
 
     @classmethod
     def of(cls, device: Device, dtype: str = "fp32", *, power: bool = True) -> Self:
@@ -175,6 +207,8 @@ class Machine:
             device.value("lds_kb") * 2**10,
             sheet,
             (device.value("l2_mb") + (device.value("llc_mb") if "llc_mb" in device.figures else 0.0)) * 2**20,
+            _OPERAND_BYTES[dtype],
+            device.value("clock_mhz") * 1e6 if "clock_mhz" in device.figures else _CLOCK_HZ,
         )
 
     @property
@@ -220,12 +254,15 @@ class Model:
         ``(theta, tile, dims, element_bytes, machine)`` to s, shape (n,); `theta` holds the parameters' values.
     tiles : tuple of Tile
         Rows and columns of the tiles that a fit chooses from.
+    correction : tuple of int
+        Columns of `dims` over which a fit of a device corrects the model (`correction_weights`).
     """
 
     parameters: tuple[ModelParameter, ...]
     dims: tuple[str, ...]
     seconds: Callable[[Floats, Tile, Floats, int, Machine], Floats]
     tiles: tuple[Tile, ...] = ((0, 0),)
+    correction: tuple[int, ...] = ()
 
     @property
     def prior(self) -> Floats:
@@ -288,9 +325,81 @@ def _fill_product(dims, odd, theta, machine, tiles, seconds):  # type: ignore[no
         seconds[i] = start + best ** (1 / sharpness)
 
 
+def _matrix_product(theta: Floats, _: Tile, dims: Floats, __: int, machine: Machine) -> Floats:
+    """Return the times of products of matrix units; the sizes of elements are those of the machine's type."""
+    seconds = np.empty(len(dims))
+    rates = (machine.compute_units, machine.flops_per_s, machine.memory_bytes_per_s, machine.clock_hz / _CLOCK_HZ)
+    _fill_matrix_product(
+        np.ascontiguousarray(dims), theta, np.array(rates), np.array(machine.operand_bytes), _MATRIX_TILES, seconds
+    )
+    return seconds
+
+
+#: Tiles of products of matrix units, from which libraries choose.
+_MATRIX_TILES = np.array(
+    [(256, 256), (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (32, 128), (128, 32),
+     (32, 64), (64, 32), (32, 32), (16, 128), (16, 64), (64, 16), (16, 32)], np.float64
+)  # fmt: skip
+#: Most parts of the depth, the least depth of a part, and bytes that a part of a result moves: FP32, written and read.
+_MOST_PARTS, _LEAST_DEPTH, _SPLIT_BYTES = 32.0, 64.0, 8.0
+
+
+@compiled
+def _fill_matrix_product(dims, theta, machine, sizes, tiles, seconds):  # type: ignore[no-untyped-def]
+    start, efficiency, edge, memory, smallest, feed, sum_s, sharpness, last, prologue, write, quantize = theta
+    units, flops, bandwidth, clock = machine
+    activation, weight, result = sizes
+    last, rate, moved_s = min(last, 1.0), flops / units, 1 / (bandwidth * memory)
+    fed_s, least_s = feed / (rate * activation), 2 * smallest**2 / rate
+    depth_s, write_s = np.empty(len(tiles)), np.empty(len(tiles))
+    for t in range(len(tiles)):
+        rows, columns = tiles[t]
+        computing = 2 * rows * columns * (1 + edge * (1 / rows + 1 / columns)) / (rate * efficiency)
+        depth_s[t] = max(computing, (rows * activation + columns * weight) * fed_s, least_s)
+        write_s[t] = rows * columns * result * write * fed_s
+    for i in range(len(dims)):
+        batch, m, n, k = dims[i]
+        all_moved_s = batch * (m * k * activation + k * n * weight + m * n * result) * moved_s
+        part_s = _SPLIT_BYTES * batch * m * n * moved_s
+        best, best_computing, best_moving, best_sum = np.inf, 0.0, 0.0, 0.0
+        for t in range(len(tiles)):
+            grid = batch * np.ceil(m / tiles[t, 0]) * np.ceil(n / tiles[t, 1]) / units
+            parts = 1.0
+            while parts <= _MOST_PARTS:
+                share = grid * parts
+                waves = share + last * (np.ceil(share) - share) if share > 1 else 1.0
+                computing = waves * (depth_s[t] * (k / parts + prologue) + write_s[t])
+                moving, summing = all_moved_s, 0.0
+                if parts > 1:
+                    moving, summing = all_moved_s + part_s * parts, sum_s
+                whole = max(computing, moving) + summing
+                if whole < best:
+                    best, best_computing, best_moving, best_sum = whole, computing, moving, summing
+                if share >= 2 or k / parts < 2 * _LEAST_DEPTH:
+                    break  # more parts only add to what is moved
+                parts *= 2
+        longest = max(best_computing, best_moving)
+        other = min(best_computing, best_moving) / longest
+        seconds[i] = start / clock + longest * (1 + other**sharpness) ** (1 / sharpness) + best_sum
+        seconds[i] += quantize * batch * m * k * moved_s
+
+
 def _elementwise(theta: Floats, _: Tile, dims: Floats, element_bytes: int, machine: Machine) -> Floats:
     start, memory = theta
     return np.asarray(start + dims[:, 0] * dims[:, 1] * element_bytes / (machine.memory_bytes_per_s * memory))
+
+
+#: Bytes of an activation before it is quantized.
+_ACTIVATION_BYTES = 2
+
+
+def _quantization(theta: Floats, _: Tile, dims: Floats, element_bytes: int, machine: Machine, writes: bool) -> Floats:
+    """Return the times to read activations of 16 bits, and to write them in `element_bytes`."""
+    start, memory, cache, hit = theta
+    moved = dims.prod(axis=1) * (_ACTIVATION_BYTES + element_bytes * writes)
+    missed = 1 / (1 + (cache * machine.l2_bytes / moved) ** 2)
+    bandwidth = machine.memory_bytes_per_s * memory
+    return np.asarray(start + moved * (missed + (1 - missed) * min(hit, 1.0)) / bandwidth, dtype=np.float64)
 
 
 def _rows(
@@ -351,11 +460,15 @@ class _ModelTable(msgspec.Struct, forbid_unknown_fields=True):
     dims: tuple[str, ...]
     parameters: dict[str, _ParameterTable]
     tiles: tuple[Tile, ...] = ((0, 0),)
+    correction: tuple[str, ...] = ()
 
 
 _FORMS: Mapping[str, Callable[[Floats, Tile, Floats, int, Machine], Floats]] = {
     "product": partial(_product, parts=1.0),
     "split product": partial(_product, parts=16.0),
+    "matrix product": _matrix_product,
+    "quantization": partial(_quantization, writes=True),
+    "quantization scale": partial(_quantization, writes=False),
     "stream": _elementwise,
     "softmax": _softmax,
     "normalization": _normalization,
@@ -368,12 +481,62 @@ def _read_models() -> Mapping[str, Model]:
     for kind, content in read_toml(file, "models of kernels").items():
         table = typed_table(content, _ModelTable, f"{file}: {kind}")
         parameters = (ModelParameter(name, p.meaning, p.prior, p.spread) for name, p in table.parameters.items())
-        models[kind] = Model(tuple(parameters), table.dims, _FORMS[table.form], table.tiles)
+        corrected = tuple(map(table.dims.index, table.correction))
+        models[kind] = Model(tuple(parameters), table.dims, _FORMS[table.form], table.tiles, corrected)
     return MappingProxyType(models)
 
 
 #: By kind of `replay.graph.Operator`.
 MODELS: Mapping[str, Model] = _read_models()
+
+
+#: Sizes between which corrections are interpolated, along each column.
+CORRECTION_SIZES = (1, 2, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536)
+
+
+def corrected_seconds(model: Model, correction: Floats, dims: Floats, seconds: Floats) -> Floats:
+    """Return modelled times times the exponential of a correction, which is linear in the logarithms of the sizes.
+
+    Parameters
+    ----------
+    model : Model
+        Model of the times.
+    correction : array of float64, shape (len(CORRECTION_SIZES) ** len(model.correction),)
+        Logarithms of measured over modelled times on the grid of sizes, the last column fastest; or empty.
+    dims : array of float64, shape (n, n_dims)
+        Shapes.
+    seconds : array of float64, shape (n,)
+        Modelled times.
+    """
+    if not len(correction):
+        return seconds
+    corrected = np.empty(len(seconds))
+    _correct(np.ascontiguousarray(dims[:, model.correction]), correction, _LOG_SIZES, seconds, corrected)
+    return corrected
+
+
+_LOG_SIZES = np.log2(CORRECTION_SIZES)
+
+
+@compiled
+def _correct(sizes, correction, knots, seconds, corrected):  # type: ignore[no-untyped-def]
+    n, columns = sizes.shape
+    first, weight = np.zeros(columns, np.int64), np.zeros(columns)
+    for i in range(n):
+        for c in range(columns):
+            size, lower = min(np.log2(sizes[i, c]), knots[-1]), 0
+            while lower < len(knots) - 2 and size >= knots[lower + 1]:
+                lower += 1
+            first[c], weight[c] = lower, (size - knots[lower]) / (knots[lower + 1] - knots[lower])
+        total = 0.0
+        for corner in range(2**columns):
+            place, share = 0, 1.0
+            for c in range(columns):
+                upper = corner >> c & 1
+                place = place * len(knots) + first[c] + upper
+                share *= weight[c] if upper else 1 - weight[c]
+            total += share * correction[place]
+        corrected[i] = seconds[i] * np.exp(total)
 
 
 def least_seconds(kind: str, dims: Floats, element_bytes: int, machine: Machine) -> Floats:
@@ -402,7 +565,9 @@ def least_seconds(kind: str, dims: Floats, element_bytes: int, machine: Machine)
     """
     if MODELS[kind].dims == ("batch", "m", "n", "k"):
         return np.asarray(2.0 * dims.prod(axis=1) / machine.peak_flops_per_s)
-    # Rows are read and written; streams count their arrays.
-    arrays = 1.0 if MODELS[kind].dims == ("elements", "arrays") else 2.0
-    moved = np.maximum(dims.prod(axis=1) * arrays * element_bytes - machine.cache_bytes, 0.0)
+    # Rows are read and written; streams count their arrays; quantization reads 16 bits.
+    element = element_bytes if MODELS[kind].dims == ("elements", "arrays") else 2 * element_bytes
+    if kind.startswith("quantization"):
+        element = _ACTIVATION_BYTES
+    moved = np.maximum(dims.prod(axis=1) * element - machine.cache_bytes, 0.0)
     return np.asarray(moved / machine.memory_bytes_per_s)

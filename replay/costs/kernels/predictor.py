@@ -20,10 +20,19 @@ import scipy
 from profilers.devices.catalogue import DTYPES, Device, find_device
 from profilers.errors import InvalidInputError
 from profilers.files import dataset_path
-from profilers.trace.arrays import Floats
+from profilers.trace.arrays import Bools, Floats
 from replay.calibration.files import CalibrationFile, CalibrationLayout
 from replay.costs.kernels.measurements import LARGEST, MeasuredOperators
-from replay.costs.kernels.models import MODELS, Machine, Model, Tile, least_seconds, runs_as
+from replay.costs.kernels.models import (
+    CORRECTION_SIZES,
+    MODELS,
+    Machine,
+    Model,
+    Tile,
+    corrected_seconds,
+    least_seconds,
+    runs_as,
+)
 from replay.graph.operators import DTYPE_BYTES
 
 #: Confidence level of intervals.
@@ -37,6 +46,9 @@ _HOLD, _HOLD_ROWS = 4.0, 1500
 _OUTLIER = 0.1
 #: Least spread: another card of the kind or another version of its library differs by as much, however good the fit.
 _LEAST_SPREAD = 0.1
+#: Weight of a correction's squared steps between neighbouring knots, and of its squared values over those: 0.1 and 0.3
+#: leave out-of-sample errors of products within 0.1 %. Largest correction of a logarithm.
+_SMOOTH, _SMALL, _MOST_CORRECTED = 0.2, 0.1, 0.7
 #: Dimensions and seconds of measurements.
 Rows = tuple[Floats, Floats]
 
@@ -55,17 +67,25 @@ class Fit:
         Number of measurements.
     spread : float
         90 % quantile of the absolute error of the logarithm, on measurements that were held out.
+    correction : tuple of float
+        Logarithms of measured over modelled times, on the grid of `corrected_seconds`; empty without correction.
     """
 
     values: tuple[float, ...]
     tile: Tile
     rows: int
     spread: float
+    correction: tuple[float, ...] = ()
 
     @property
     def theta(self) -> Floats:
         """The values as an array."""
         return np.array(self.values)
+
+    def seconds(self, kind: str, dims: Floats, element_bytes: int, machine: Machine) -> Floats:
+        """Return the times of operators, corrected by what was measured, s, shape (n,)."""
+        modelled = MODELS[kind].seconds(self.theta, self.tile, dims, element_bytes, machine)
+        return corrected_seconds(MODELS[kind], np.array(self.correction), dims, modelled)
 
 
 def fit(kind: str, dims: Floats, seconds: Floats, element_bytes: int, machine: Machine) -> Fit:
@@ -93,7 +113,8 @@ def fit(kind: str, dims: Floats, seconds: Floats, element_bytes: int, machine: M
     -----
     Least squares of the logarithm with the soft L1 loss, and a normal prior of each parameter's logarithm. Parameters
     that the data do not determine keep their prior, so that they carry over to other devices. The spread is the larger
-    of two: of a random half by a fit to the other half, and of the larger sizes by a fit to the smaller ones.
+    of two: of a random half by a fit to the other half, and of the larger sizes by a fit to the smaller ones. A model
+    with a correction is for the sizes that were measured, so its spread is that of the random half alone.
     """
     if kind not in MODELS:
         raise InvalidInputError(f"no model of {kind!r}; there are {', '.join(MODELS)}")
@@ -114,16 +135,51 @@ def fit(kind: str, dims: Floats, seconds: Floats, element_bytes: int, machine: M
             return float(np.mean(np.abs(times / trial[1] - 1)))
 
         tile = min(model.tiles, key=error)
-    theta = _theta(model, tile, (dims[:_ROWS], seconds[:_ROWS]), predicted)
+
+    def trained(rows: Bools) -> tuple[Floats, Floats]:
+        theta = _theta(model, tile, (dims[rows][:_ROWS], seconds[rows][:_ROWS]), predicted)
+        errors = np.log(seconds[rows] / predicted(theta, tile, dims[rows]))
+        return theta, _correction(model, dims[rows], errors)
+
     drawn = np.arange(len(dims)) < len(dims) // 2
     smaller = dims.prod(axis=1) <= np.median(dims.prod(axis=1))
-    spread = _LEAST_SPREAD
-    for half in (drawn, smaller):
+    spread = 0.0 if model.correction else _LEAST_SPREAD
+    for half in (drawn,) if model.correction else (drawn, smaller):
         if not half.all():  # all may be of one size
-            trial_theta = _theta(model, tile, (dims[half][:_ROWS], seconds[half][:_ROWS]), predicted)
-            errors = np.log(predicted(trial_theta, tile, dims[~half]) / seconds[~half])
+            theta, correction = trained(half)
+            others = corrected_seconds(model, correction, dims[~half], predicted(theta, tile, dims[~half]))
+            errors = np.log(others / seconds[~half])
             spread = max(spread, float(np.quantile(np.abs(errors), CONFIDENCE)))
-    return Fit(tuple(theta.tolist()), tile, len(dims), spread)
+    theta, correction = trained(np.ones(len(dims), dtype=np.bool_))
+    return Fit(tuple(theta.tolist()), tile, len(dims), spread, tuple(correction.tolist()))
+
+
+def _correction(model: Model, dims: Floats, errors: Floats) -> Floats:
+    """Return the correction that leaves the least squares of `errors`, and differs little from knot to knot."""
+    knots, columns = np.log2(CORRECTION_SIZES), model.correction
+    if not columns:
+        return np.empty(0)
+    size, count = len(knots), len(knots) ** len(columns)
+    place, weight = np.zeros((len(dims), 1), dtype=np.int64), np.ones((len(dims), 1))
+    for column in columns:
+        sizes = np.minimum(np.log2(dims[:, column]), knots[-1])
+        lower = np.clip(np.searchsorted(knots, sizes, side="right") - 1, 0, size - 2)
+        share = ((sizes - knots[lower]) / np.diff(knots)[lower])[:, None]
+        place = np.concatenate((place * size + lower[:, None], place * size + lower[:, None] + 1), axis=1)
+        weight = np.concatenate((weight * (1 - share), weight * share), axis=1)
+    rows = np.repeat(np.arange(len(dims)), weight.shape[1])
+    design = scipy.sparse.csr_array((weight.ravel(), (rows, place.ravel())), shape=(len(dims), count))
+    held = _SMALL * scipy.sparse.eye_array(count)
+    step = scipy.sparse.diags_array(
+        [np.full(size - 1, -1.0), np.ones(size - 1)], offsets=[0, 1], shape=(size - 1, size)
+    )
+    for column in range(len(columns)):
+        before, after = (scipy.sparse.eye_array(size**power) for power in (column, len(columns) - 1 - column))
+        differences = scipy.sparse.kron(scipy.sparse.kron(before, step), after)
+        held = held + differences.T @ differences
+    clipped = np.clip(errors, -_MOST_CORRECTED, _MOST_CORRECTED)
+    solved = scipy.sparse.linalg.spsolve((design.T @ design + _SMOOTH * held).tocsc(), design.T @ clipped)
+    return np.asarray(np.round(np.clip(solved, -_MOST_CORRECTED, _MOST_CORRECTED), 3), dtype=np.float64)
 
 
 def _theta(model: Model, tile: Tile, rows: Rows, predicted: Callable[[Floats, Tile, Floats], Floats]) -> Floats:
@@ -194,7 +250,16 @@ def carry_over(kind: str, donors: Mapping[str, Fit], machine: Machine) -> Fit:
 Key = tuple[str, str, str]
 #: Data types that the same units compute.
 _NEAREST: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"bf16": ("fp16",), "fp16": ("bf16",), "tf32": ("fp16", "bf16"), "fp8": ("fp16", "bf16")}
+    {
+        "bf16": ("fp16",),
+        "fp16": ("bf16",),
+        "tf32": ("fp16", "bf16"),
+        "fp8": ("int8", "fp16", "bf16"),
+        "int8": ("fp8", "bf16"),
+        "nvfp4": ("fp8", "bf16"),
+        "int8_wo": ("int4_wo", "bf16"),
+        "int4_wo": ("int8_wo", "bf16"),
+    }
 )
 
 #: Names that stand for a device without measurements, and for one that runs into its power limit.
@@ -230,15 +295,23 @@ class KernelCalibration:
     def __hash__(self) -> int:  # results are cached by calibration, and mappings have no hash
         return hash((len(self.fits), self.digests))
 
-    def like(self, kind: str, dtype: str) -> str:
+    def like(self, kind: str, dtype: str, without: Collection[str] = ()) -> str:
         """Return the data type whose fits stand in for `dtype`: its own, that of the same units, FP32, or any."""
-        fitted = sorted({each for k, _, each in self.fits if k == kind})
+        fitted = sorted({each for k, name, each in self.fits if k == kind and name not in without})
         nearest = (dtype, *_NEAREST.get(dtype, ()), "fp32", *fitted)
         return next((each for each in nearest if each in fitted), dtype)
 
     def knows(self, kind: str, dtype: str) -> bool:
         """Return whether any device has a fit that can stand in."""
         return bool(self.donors(kind, self.like(kind, dtype), ()))
+
+    def stand_ins(self, kind: str, dtype: str, without: Collection[str]) -> dict[str, Fit]:
+        """Return the fits that stand in on devices other than `without`.
+
+        Products of matrix units have types that one device alone was measured in. Fits of the nearest type stand in.
+        """
+        alone = MODELS[kind].correction and len(self.donors(kind, dtype, ())) == 1
+        return self.donors(kind, self.like(kind, dtype, without) if alone else dtype, without)
 
     def donors(self, kind: str, dtype: str, without: Collection[str]) -> dict[str, Fit]:
         """Return the fits of all devices but those `without`, by device."""
@@ -287,7 +360,7 @@ def _carried(calibration: KernelCalibration, rows: Mapping[Key, Rows]) -> dict[K
             quantiles = [
                 np.quantile(_log_errors((kind, name, dtype), donors, rows[kind, name, dtype]), CONFIDENCE)
                 for name in (cool if cool and left_out in (ANY, *cool) else names)
-                if name != left_out and (donors := calibration.donors(kind, dtype, {name, left_out}))
+                if name != left_out and (donors := calibration.stand_ins(kind, dtype, {name, left_out}))
             ]
             if quantiles:
                 carried[kind, left_out, dtype] = float(np.mean(quantiles))
@@ -298,8 +371,7 @@ def _log_errors(key: Key, donors: Mapping[str, Fit], rows: Rows) -> Floats:
     """Return the absolute errors of the logarithm of predictions for a device that are carried over from others."""
     (kind, name, dtype), (dims, seconds) = key, rows
     machine = Machine.of(find_device(name), dtype)
-    mixed = carry_over(kind, donors, machine)
-    predicted = MODELS[kind].seconds(mixed.theta, mixed.tile, dims, DTYPE_BYTES[dtype], machine)
+    predicted = carry_over(kind, donors, machine).seconds(kind, dims, DTYPE_BYTES[dtype], machine)
     return np.asarray(np.abs(np.log(predicted / seconds)))
 
 
@@ -313,6 +385,7 @@ class KernelFitRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spread: _Spread
     tile: Tile
     parameters: dict[str, float]
+    correction: tuple[str, ...] = ()
 
 
 class CarriedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -346,7 +419,9 @@ def write_calibration(path: Path, calibration: KernelCalibration) -> None:
     for key, fit in sorted(calibration.fits.items()):
         named = zip(MODELS[key[0]].parameters, fit.values, strict=True)
         values = {parameter.name: float(f"{value:.5g}") for parameter, value in named}
-        fits.append(KernelFitRow(*key, fit.rows, round(fit.spread, 4), fit.tile, values))
+        table = np.round(1e3 * np.array(fit.correction)).astype(int).reshape(-1, len(CORRECTION_SIZES))
+        correction = tuple(" ".join(map(str, line)) for line in table.tolist())
+        fits.append(KernelFitRow(*key, fit.rows, round(fit.spread, 4), fit.tile, values, correction))
     carried = tuple(CarriedRow(*key, round(spread, 4)) for key, spread in sorted(calibration.carried.items()))
     devices = sorted({row.device for row in fits})
     source = f"{len(calibration.digests)} tables of measured operators"
@@ -396,7 +471,16 @@ def _fit_of(row: KernelFitRow) -> Fit:
             )
     if row.tile not in model.tiles:
         raise ValueError(f"the tile of {subject} is {row.tile}; there are {', '.join(map(str, model.tiles))}")
-    return Fit(values, row.tile, row.rows, row.spread)
+    return Fit(values, row.tile, row.rows, row.spread, _correction_of(row, model, subject))
+
+
+def _correction_of(row: KernelFitRow, model: Model, subject: str) -> tuple[float, ...]:
+    """Return the correction of a calibration file, which has it in thousandths."""
+    values = np.array([int(text) for line in row.correction for text in line.split()], dtype=np.float64) / 1e3
+    expected = len(CORRECTION_SIZES) ** len(model.correction) if model.correction else 0
+    if len(values) not in (0, expected) or (np.abs(values) > _MOST_CORRECTED + 1e-9).any():
+        raise ValueError(f"the correction of {subject} needs {expected} values of at most {_MOST_CORRECTED * 1e3:g}")
+    return tuple(values.tolist())
 
 
 _LAYOUT = CalibrationLayout("kernels", KernelFits, _calibration_of)
@@ -482,21 +566,42 @@ def predict(
     element_bytes = DTYPE_BYTES[dtype] if element_bytes is None else element_bytes
     if not 1 <= element_bytes <= _MOST_BYTES:
         raise InvalidInputError(f"elements of {element_bytes} bytes; they have 1 to {_MOST_BYTES}")
+    left_out = {without} if isinstance(without, str) else set(without)
+    kind = _kind_of_units(kind, device, dtype, calibration, left_out)
     shapes, machine = _checked_shapes(kind, dims), Machine.of(device, dtype)
-    like, left_out = calibration.like(kind, dtype), {without} if isinstance(without, str) else set(without)
+    like = calibration.like(kind, dtype, left_out if MODELS[kind].correction else ())
     used = calibration.fits.get((kind, device.name, like))
     if used is not None and device.name not in left_out:
         spread, basis = used.spread, "fitted" if like == dtype else "carried"
     else:
         used = carry_over(kind, calibration.donors(kind, like, {device.name, *left_out}), machine)
         names = (device.name, ANY_HOT if runs_hot(device) else ANY, ANY)
-        spreads = [calibration.carried.get((kind, name, like)) for name in names]
+        spreads = [calibration.carried.get((kind, name, each)) for each in (dtype, like) for name in names]
         spread, basis = next((each for each in spreads if each is not None), UNKNOWN_SPREAD), "carried"
     # No prediction is below the bound of the data sheet.
     least, factor = least_seconds(kind, shapes, element_bytes, machine), float(np.exp(spread))
-    seconds = np.maximum(MODELS[kind].seconds(used.theta, used.tile, shapes, element_bytes, machine), least)
+    seconds = np.maximum(used.seconds(kind, shapes, element_bytes, machine), least)
     start_s = used.values[0]  # the first parameter of every model
     return Predicted(seconds, np.maximum(seconds / factor, least), seconds * factor, basis, start_s)
+
+
+def _kind_of_units(
+    kind: str, device: Device, dtype: str, calibration: KernelCalibration, left_out: Collection[str]
+) -> str:
+    """Return the kind whose model times a product: that of matrix units for their types on NVIDIA's devices.
+
+    A general fit to products of this type, of the device or another of its architecture, goes first. No device of AMD
+    was measured.
+    """
+    general = calibration.donors(kind, dtype, left_out)
+    own = any(find_device(name).architecture == device.architecture for name in general)
+    if kind != "matmul" or own or dtype not in _UNIT_TYPES or device.vendor == "AMD" or device.architecture == "Pascal":
+        return kind
+    return _OF_UNITS if calibration.donors(_OF_UNITS, calibration.like(_OF_UNITS, dtype, left_out), left_out) else kind
+
+
+#: Kind of products of matrix units, and their types.
+_OF_UNITS, _UNIT_TYPES = "matrix_matmul", ("fp16", "bf16", "fp8", "int8", "int8_wo", "int4_wo", "nvfp4")
 
 
 def _checked_shapes(kind: str, dims: npt.ArrayLike) -> Floats:
