@@ -823,7 +823,9 @@ def predict(
     return run(kind, shapes, _device(device), dtype=dtype, calibration=load_calibration())
 
 
-def predict_collective(kind: str, sizes: Sequence[int], topology: "Topology", device: "str | Device") -> "Predicted":
+def predict_collective(
+    kind: str, sizes: Sequence[int], topology: "Topology", device: "str | Device", *, library: str = "nccl"
+) -> "Predicted":
     """Predict how long a collective takes.
 
     Parameters
@@ -837,16 +839,18 @@ def predict_collective(kind: str, sizes: Sequence[int], topology: "Topology", de
         Number of devices that take part, and of devices in a node.
     device : str or Device
         A device of the catalogue.
+    library : str
+        One of `replay.costs.collectives.LIBRARIES`.
 
     Raises
     ------
     SeqPointError
-        The kind or device is unknown.
+        The kind, device or library is unknown.
     """
     from replay.costs.collectives import load_collectives
     from replay.costs.collectives import predict_collective as run
 
-    return run(kind, list(sizes), topology, _device(device), load_collectives())
+    return run(kind, list(sizes), topology, _device(device), load_collectives(), library=library)
 
 
 def simulate_gemms(

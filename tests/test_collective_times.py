@@ -24,6 +24,7 @@ from replay.costs.collectives import (
     calibrate_collectives,
     fastest,
     load_collectives,
+    load_systems,
     machine_of,
     phases_of,
     predict_collective,
@@ -33,7 +34,7 @@ from replay.costs.collectives import (
     write_collective_calibration,
 )
 from replay.costs.collectives.algorithms import Machine, algorithm_seconds, busiest_volume, link_bytes_per_s, ring_steps
-from replay.costs.collectives.fits import Curve, fit_curve
+from replay.costs.collectives.fits import Curve, fit_curve, point_curve
 from replay.costs.collectives.predictor import nic_rate
 from seqpoint.cli import cli
 from seqpoint.validation.collectives import collective_rows, score_collectives
@@ -213,6 +214,96 @@ def test_a_curve_finds_the_lines_that_the_times_were_made_with() -> None:
     assert found.seconds(far)[0] == pytest.approx(made.seconds(far)[0], rel=0.03)
 
 
+def test_a_curve_through_points_meets_them_and_stays_between() -> None:
+    x = 2.0 ** np.arange(9, 30)
+    t = 20e-6 + x / 100e9
+    found = point_curve(x, t)
+    assert found.seconds(x) == pytest.approx(t) and min(*found.alphas_s, *found.betas) >= 0
+    between = 2.0 ** np.arange(9.5, 29)
+    assert found.seconds(between) == pytest.approx(20e-6 + between / 100e9, rel=0.03)
+    assert found.seconds([2.0**31])[0] == pytest.approx(20e-6 + 2.0**31 / 100e9, rel=0.02)
+
+
+SWEEP = "system,gpu,collective,ranks_count,ranks_per_node_count,setting_id,library,implementation,message_bytes,time_us"
+
+
+def sweep(folder: Path, name: str = "sweep.csv", **change: object) -> Path:
+    """A table in the layout of nccl-tests, with one cell of the third row changed."""
+    lines = [SWEEP]
+    for kind, ranks, here, setting, library, implementation in (
+        ("all_reduce", 8, 4, 4, "nccl", "NCCL"), ("alltoall", 8, 4, 1, "nccl", "NCCL"),
+        ("all_reduce", 4, 4, 4, "custom_allreduce", "X_eager"), ("sendrecv", 2, 2, 4, "nccl", "NCCL"),
+    ):  # fmt: skip
+        for size in 2 ** np.arange(12, 28):
+            row = f"polaris,NVIDIA A100-SXM4-40GB,{kind},{ranks},{here},{setting},{library},{implementation}"
+            lines.append(f"{row},{size},{30 + size / 2e4:.3f}")
+    cells = dict(zip(SWEEP.split(","), lines[3].split(","), strict=True)) | {k: str(v) for k, v in change.items()}
+    lines[3] = ",".join(cells.values())
+    path = folder / name
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_table_of_nccl_tests_is_read_by_its_columns(tmp_path: Path) -> None:
+    found = {(one.kind, one.library): one for one in read_collectives(sweep(tmp_path))}
+    assert set(found) == {
+        ("all_reduce", "nccl"),
+        ("all_to_all", "nccl"),
+        ("all_reduce", "custom_eager"),
+        ("send_recv", "nccl"),
+    }
+    reduce, exchange = (found[kind, "nccl"] for kind in ("all_reduce", "all_to_all"))
+    assert reduce.topology == load_systems()["Polaris"].topology(8, 4, "4") and reduce.device.name == "A100-SXM4-40GB"
+    assert (reduce.topology.nics, reduce.topology.network) == (2, "slingshot:4")
+    assert exchange.topology.network == "ethernet:1"  # without the plug-in for the adapters
+    assert reduce.seconds[0] == pytest.approx((30 + 4096 / 2e4) / 1e6, rel=1e-4)
+    assert found["send_recv", "nccl"].topology.link == "device"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"time_us": 0}, "row 3: time_us is 0; it must be finite and above zero"),
+        ({"message_bytes": -4}, "row 3: message_bytes is -4"),
+        ({"collective": "scan"}, "row 3: no collective 'scan'"),
+        ({"ranks_count": 6}, "row 3: 6 workers, 4 in each node of 4 devices: workers must fill"),
+        ({"library": "mpi"}, "row 3: no library 'mpi'"),
+        ({"gpu": "Voodoo 2"}, "row 3: no device is called 'Voodoo 2'"),
+        ({"ranks_per_node_count": 2.5}, "row 3: ranks_per_node_count is 2.5; it must be whole"),
+        ({"setting_id": "fast"}, "column setting_id is no number"),
+    ],
+)
+def test_a_row_of_nccl_tests_that_cannot_be_is_named(tmp_path: Path, change: dict, message: str) -> None:
+    with pytest.raises(InvalidInputError) as error:
+        read_collectives(sweep(tmp_path, **change))
+    assert message in str(error.value) and "sweep.csv" in str(error.value)
+
+
+def test_few_sizes_are_fitted_by_a_curve_through_them_and_kept_by_library(tmp_path: Path) -> None:
+    measured = read_collectives(sweep(tmp_path))
+    write_collective_calibration(tmp_path / "c.json", calibrate_collectives(measured))
+    known = read_collective_calibration(tmp_path / "c.json")
+    assert {fit.library for fit in known.fits} == {"nccl", "custom_eager"}
+    for one in measured:
+        found = predict_collective(one.kind, one.sizes, one.topology, one.device, known, library=one.library)
+        assert found.basis == "fitted" and found.seconds == pytest.approx(one.seconds, rel=1e-3)
+    scores = score_collectives(measured, known)
+    own = [score for score in scores if score.how == "sizes left out"]
+    assert len(own) == 4 and all(0.001 < score.error < 0.05 for score in own)  # each size left out in turn
+    with pytest.raises(InvalidInputError, match="no library is called 'mpi'"):
+        predict_collective("all_reduce", [1e6], Topology(4), A100, known, library="mpi")
+    two = replace(measured[0], sizes=measured[0].sizes[:2], seconds=measured[0].seconds[:2])
+    with pytest.raises(InvalidInputError, match="2 sizes were measured; a fit needs 3 or more"):
+        calibrate_collectives([two])
+
+
+def test_systems_name_devices_of_the_catalogue() -> None:
+    for name, system in load_systems().items():
+        group = system.topology(4 * system.devices)
+        assert find_device(system.device).figures and group.nodes == 4, name
+        assert group.nic_gbps > 0 and system.source
+
+
 def test_one_outlier_does_not_move_a_curve() -> None:
     x = np.linspace(1e6, 64e6, 200)
     t = 20e-6 + x / 100e9
@@ -350,36 +441,32 @@ def test_a_group_without_fit_is_predicted_from_the_others(tmp_path: Path) -> Non
         assert np.mean(np.abs(own.seconds / one.seconds - 1)) < 0.01
         large = one.sizes > 1e7
         assert np.mean(np.abs(other.seconds / one.seconds - 1)[large]) < 0.05
-    assert nic_rate([f for f in known.fits if f.topology.link == "network"]) == pytest.approx(10e9, rel=0.02)
+    assert nic_rate([f for f in known.fits if f.topology.link == "network"]) == pytest.approx(10e9, rel=0.05)
 
 
 def test_other_links_and_collectives_take_their_share() -> None:
-    """A carried all-gather is half an all-reduce of what is large; an H100 is faster as its links are."""
+    """A carried all-gather is half an all-reduce of what is large; an MI300X on a switch is faster as its links are."""
     size = [2.0**30]
     reduce, gather = (
         predict_collective(kind, size, Topology(16), A100, calibration=load_collectives()).seconds[0]
         for kind in ("all_reduce", "all_gather")
     )
     assert gather == pytest.approx(reduce / 2, rel=0.03)
-    hopper = predict_collective("all_reduce", size, Topology(8), H100, calibration=load_collectives())
+    other = predict_collective("all_reduce", size, Topology(8), MI300X, calibration=load_collectives())
     own = predict_collective("all_reduce", size, Topology(8), A100, calibration=load_collectives())
-    assert (hopper.basis, own.basis) == ("carried", "fitted")
-    assert own.seconds[0] / hopper.seconds[0] == pytest.approx(370.8 / 240, rel=0.1)
-    own, hopper = (
-        predict_collective("all_reduce", [2.0**25], Topology(8), one, calibration=load_collectives())
-        for one in (A100, H100)
-    )
-    assert hopper.high[0] / hopper.low[0] > own.high[0] / own.low[0]
+    assert (other.basis, own.basis) == ("carried", "fitted")
+    assert own.seconds[0] / other.seconds[0] == pytest.approx(336 / 240, rel=0.2)
+    assert other.high[0] / other.low[0] > own.high[0] / own.low[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("topology", "basis"), [
-    (Topology(2, 2, 4, "pairs"), "carried"), (Topology(2), "carried"),
-    (Topology(2, 1, 4, "pairs"), "prior"), (Topology(16, 8), "prior")])  # fmt: skip
-def test_no_group_of_an_h100_was_measured(kind: str, topology: Topology, basis: str) -> None:
+def test_no_bridged_pair_of_an_h100_was_measured(kind: str) -> None:
     """A table that was called an H100's was a copy of an A100's; nothing of it may stay in the shipped fits."""
-    found = predict_collective(kind, [2.0**20], topology, H100, calibration=load_collectives())
-    assert found.basis == basis and found.low[0] < found.seconds[0] < found.high[0]
+    known = load_collectives()
+    assert all(fit.topology.fabric == "switch" for fit in known.fits if fit.device == H100.name)
+    pairs = Topology(2, 2, 4, "pairs")
+    found = predict_collective(kind, [2.0**20], pairs, H100, calibration=known)
+    assert found.basis == "carried" and found.low[0] < found.seconds[0] < found.high[0]
 
 
 def test_cards_of_the_same_links_share_a_fit() -> None:
@@ -583,7 +670,7 @@ def test_measurements_that_say_nothing_of_other_sizes_are_refused(tmp_path: Path
     (one,) = (m for m in read_collectives(table(tmp_path)) if m.topology.n_workers == 16)
     for size in np.geomspace(1e4, 1e8, 12).round():  # whichever part it falls in
         same = replace(one, sizes=np.full(200, size), seconds=np.linspace(1e-4, 2e-4, 200))
-        with pytest.raises(InvalidInputError, match=r"half of [01] sizes were measured; a fit needs 6 or more"):
+        with pytest.raises(InvalidInputError, match=r": 1 sizes were measured; a fit needs 3 or more"):
             calibrate_collectives([same])
     fitted = one.part % 2 == 0
     few = replace(one, sizes=one.sizes[fitted], seconds=one.seconds[fitted])
@@ -633,9 +720,9 @@ def test_calibrate_then_validate(tmp_path: Path) -> None:
 
 def test_a_device_that_was_never_fitted_is_validated(tmp_path: Path) -> None:
     mine = table(tmp_path, "mine.csv")
-    found = json.loads(run("validate", "collectives", mine, "--device", "H200-SXM-141GB", "--json").stdout)
+    found = json.loads(run("validate", "collectives", mine, "--device", "V100-SXM2-16GB", "--json").stdout)
     assert {s["how"] for s in found["scores"]} == {"workers left out", "device left out"}
-    again = json.loads(run("validate", "collectives", mine, "--device", "H200", "--refit", "--json").stdout)
+    again = json.loads(run("validate", "collectives", mine, "--device", "V100", "--refit", "--json").stdout)
     fitted = [s for s in again["scores"] if s["how"] == "fitted"]
     assert len(fitted) == 5 and max(s["error"] for s in fitted) < 0.02
     assert all(15 < s["rows"] < 50 for s in fitted)
@@ -679,6 +766,6 @@ def test_no_bandwidth_beyond_what_was_measured_is_above_the_link() -> None:
 
 
 def test_intervals_widen_beyond_the_largest_measured_size() -> None:
-    found = predict_collective("all_reduce", [2.0**25, 2.0**29], Topology(8), A100, calibration=load_collectives())
+    found = predict_collective("all_reduce", [2.0**25, 2.0**31], Topology(8), A100, calibration=load_collectives())
     width = found.high / found.low
     assert width[1] > 1.2 * width[0]

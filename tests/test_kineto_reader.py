@@ -240,7 +240,9 @@ def test_the_content_decides_not_the_name(tmp_path: Path, content: bytes, known:
     if known:
         assert find_reader(path).name == "kineto"
     else:
-        with pytest.raises(UnknownFormatError, match=r"no reader knows this format \(readers: .*kineto|the file is empty"):
+        with pytest.raises(
+            UnknownFormatError, match=r"no reader knows this format \(readers: .*kineto|the file is empty"
+        ):
             find_reader(path)
 
 

@@ -92,8 +92,8 @@ def kernels(paths: tuple[str, ...], output: str, fresh: bool, library: str | Non
 def collectives(paths: tuple[str, ...], output: str, device: str | None, fabric: str | None, fresh: bool) -> None:
     """Fit times of collectives, by device and group of workers, to the tables (or folders of tables) PATH.
 
-    The columns are those of `seqpoint validate collectives`. One quarter of the sizes is not fitted, for that command
-    to score. Groups that are not in the tables keep the shipped fits; what was never measured is carried over.
+    The columns are those of `seqpoint validate collectives`. Of more than 40 sizes, one quarter is not fitted, for that
+    command to score. Groups that are not in the tables keep the shipped fits; what was never measured is carried over.
 
     \b
     seqpoint calibrate collectives a100_dgx_all_reduce.csv -o mine.json

@@ -1,8 +1,9 @@
 """Compare predicted times of collectives with those measured in PATH.
 
 A table has the columns collective, size (bytes), num_workers, devices_per_node, and a column
-time_stats.COLLECTIVE.median (ms) of each collective in it. Each group of workers is predicted with its own fit,
-if it has a fit, then as if no group of that number of workers had been measured, then as if its device had not.
+time_stats.COLLECTIVE.median (ms) of each collective in it; or those of nccl-tests: collective, ranks_count,
+message_bytes, time_us. Each group of workers is predicted with its own fit, if it has a fit, then as if no group of
+that number of workers had been measured, then as if its device had not.
 
 \b
 seqpoint validate collectives a100_dgx_all_reduce.csv --json
@@ -10,7 +11,7 @@ seqpoint validate collectives measured.csv --device H200 --refit
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -22,10 +23,13 @@ from seqpoint.notebook import Table, table_of
 from seqpoint.validation.rows import ValidationRow, accuracy, short_devices, size_table, summary_row
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
 
-#: Ways to predict a group: with its fit; without the groups of its number of workers; without its device.
-_FITTED, _WORKERS, _DEVICE = "fitted", "workers left out", "device left out"
-#: Limits of the mean error over groups, and of the share of times in their 90 % interval.
-_LIMITS: Mapping[str, float] = MappingProxyType({_FITTED: 0.05, _WORKERS: 0.15})
+#: Ways to predict a group: with its fit; by a curve through its other sizes; without the groups of its number of
+#: workers; without its device.
+_FITTED, _SIZES_OUT, _WORKERS, _DEVICE = "fitted", "sizes left out", "workers left out", "device left out"
+#: Limits of the mean error over groups, and of the share of times in their 90 % interval. Over nodes, what was left out
+#: is gated by the mean of the groups' median errors: libraries change their algorithm at sizes of their own.
+_LIMITS: Mapping[str, float] = MappingProxyType({_FITTED: 0.05, _SIZES_OUT: 0.08, _WORKERS: 0.15})
+_MEDIAN_LIMIT = 0.25
 _LEAST_COVERED = 0.85
 _SIZES: tuple[tuple[str, float, float], ...] = (
     ("below 1 MiB", 0.0, 2.0**20),
@@ -45,7 +49,7 @@ class CollectiveScore:
     workers, devices_per_node : int
         Workers of the group, and workers of the group on each node.
     how : str
-        ``"fitted"``, ``"workers left out"`` or ``"device left out"``.
+        ``"fitted"``, ``"sizes left out"``, ``"workers left out"`` or ``"device left out"``.
     basis : str
         Evidence for the prediction: ``"fitted"``, ``"carried"`` or ``"prior"``.
     rows : int
@@ -58,9 +62,11 @@ class CollectiveScore:
         Mean error by size of the buffer.
     gated : bool
         Whether it counts for the mean that has a limit. A number of workers can only be left out if other numbers
-        were measured.
+        were measured. All-reduces of inference frameworks and TCP have no limit.
     source : str
         Name of the file.
+    library, network : str
+        Library that ran it; adapters and network between nodes, if they are known.
     """
 
     kind: str
@@ -79,12 +85,16 @@ class CollectiveScore:
     by_size: Mapping[str, float]
     gated: bool
     source: str
+    library: str = "nccl"
+    network: str = ""
 
     @property
     def case(self) -> str:
         """Name of the case: collective, device and group."""
         group = f"{self.workers} workers, {self.devices_per_node} a node"
-        return f"{self.kind}, {self.device} ({self.fabric}), {group}, {self.how}"
+        # NCCL from PyTorch is the library of tables that do not name one.
+        words = [self.fabric, *([self.library] if self.library != "torch" else []), *filter(None, [self.network])]
+        return f"{self.kind}, {self.device} ({', '.join(words)}), {group}, {self.how}"
 
 
 def score_collectives(
@@ -96,23 +106,38 @@ def score_collectives(
     ----------
     measured : sequence of MeasuredCollectives
         Groups with their times. A fit is scored on the quarter of the sizes of its file that was not fitted, and on all
-        sizes of another file.
+        sizes of another file. A curve through few sizes is scored without each of them in turn, from 64 KiB on.
     calibration : CollectiveCalibration, optional
         Fits to predict with; by default the shipped ones.
     """
     calibration = collectives.load_collectives() if calibration is None else calibration
     scores = []
-    for group in measured:
-        n = group.topology.n_workers
-        if n == 1:
-            continue
-        every = np.ones(len(group), dtype=bool)
-        if calibration.own(group.kind, group.topology, group.device) is not None:
-            rows = collectives.scored_rows(group) if group.digest in calibration.digests else every
-            if rows.any():
-                scores.append(_score(group, calibration, _FITTED, rows))
-        scores.append(_score(group, calibration.without_workers(n), _WORKERS, every))
-        scores.append(_score(group, calibration.without_device(group.device), _DEVICE, every))
+    for groups in collectives.pooled_groups([each for each in measured if each.topology.n_workers > 1]).values():
+        scores += _group_scores(groups, calibration)
+    return scores
+
+
+def _group_scores(
+    pooled: Sequence[collectives.MeasuredCollectives], calibration: collectives.CollectiveCalibration
+) -> list[CollectiveScore]:
+    """Predict the measurements of one group in up to three ways."""
+    scores: list[CollectiveScore] = []
+    sizes, seconds = (np.concatenate([getattr(each, name) for each in pooled]) for name in ("sizes", "seconds"))
+    source = ", ".join(sorted({each.source for each in pooled}))
+    group = replace(pooled[0], sizes=sizes, seconds=seconds, source=source)
+    if calibration.own(group.kind, group.topology, group.device, group.library) is not None:
+        is_known = all(each.digest in calibration.digests for each in pooled)
+        rows = np.ones(len(group), dtype=bool)
+        if is_known and not collectives.has_few_sizes(pooled):
+            rows = collectives.scored_rows(group)
+        if is_known and collectives.has_few_sizes(pooled):
+            scores.append(_score(group, calibration, _SIZES_OUT, collectives.scored_alone(pooled, sizes), pooled))
+        elif rows.any():
+            scores.append(_score(group, calibration, _FITTED, rows))
+    rows = collectives.scored_alone(pooled, sizes)
+    scores.append(_score(group, calibration.without_workers(group.topology.n_workers), _WORKERS, rows))
+    if group.topology.link != "network" or group.topology.nic_gbps:
+        scores.append(_score(group, calibration.without_device(group.device), _DEVICE, rows))
     return scores
 
 
@@ -121,11 +146,22 @@ def _score(
     calibration: collectives.CollectiveCalibration,
     how: str,
     rows: npt.NDArray[np.bool_],
+    pooled: Sequence[collectives.MeasuredCollectives] = (),
 ) -> CollectiveScore:
-    """Return the errors of some rows of a group."""
+    """Return the errors of some rows of a group; with `pooled`, each size by a curve through the other sizes."""
     sizes, topology = group.sizes[rows], group.topology
-    predicted = collectives.predict_collective(group.kind, sizes, topology, group.device, calibration)
-    others = any(fit.kind == group.kind and fit.topology.n_workers != topology.n_workers for fit in calibration.fits)
+    predicted = collectives.predict_collective(
+        group.kind, sizes, topology, group.device, calibration, library=group.library
+    )
+    times = predicted.seconds, predicted.low, predicted.high
+    if pooled:
+        shift = collectives.left_out_seconds(pooled, sizes) / predicted.seconds
+        times = predicted.seconds * shift, predicted.low * shift, predicted.high * shift
+    others = any(
+        fit.kind == group.kind and fit.library == group.library and fit.topology.n_workers != topology.n_workers
+        for fit in calibration.fits
+    )
+    is_gated = not (group.library.startswith("custom") or topology.network.startswith("ethernet"))
     return CollectiveScore(
         kind=group.kind,
         device=group.device.name,
@@ -135,10 +171,19 @@ def _score(
         devices_per_node=topology.devices_per_node,
         how=how,
         basis=predicted.basis,
-        gated=how == _FITTED or (how == _WORKERS and others),
+        gated=is_gated and (how in (_FITTED, _SIZES_OUT) or (how == _WORKERS and others)),
         source=group.source,
-        **accuracy((predicted.seconds, predicted.low, predicted.high), group.seconds[rows], sizes, _SIZES),
+        library=group.library,
+        network=_network_name(topology),
+        **accuracy(times, group.seconds[rows], sizes, _SIZES),
     )
+
+
+def _network_name(topology: collectives.Topology) -> str:
+    """Return the adapters and the name of the network of a group, or an empty text."""
+    if topology.nodes == 1 or not topology.nic_gbps:
+        return ""
+    return f"{topology.nics} x {8 * topology.nic_gbps:g} Gbit/s {topology.network}".strip()
 
 
 def collective_rows(scores: Sequence[CollectiveScore]) -> list[ValidationRow]:
@@ -147,13 +192,23 @@ def collective_rows(scores: Sequence[CollectiveScore]) -> list[ValidationRow]:
     for how, limit in _LIMITS.items():
         for kind in sorted({score.kind for score in scores}):
             chosen = [score for score in scores if score.gated and (score.kind, score.how) == (kind, how)]
-            if not chosen:
-                continue
-            error, covered = (float(np.mean([getattr(s, name) for s in chosen])) for name in ("error", "covered"))
-            case, groups = f"{kind}, {how}", f"{len(chosen)} groups"
-            rows.append(summary_row(f"{case}: mean over {groups}", error, limit))
-            rows.append(summary_row(f"{case}: share in 90 % intervals, {groups}", covered, _LEAST_COVERED, least=True))
+            between = [score for score in chosen if how != _FITTED and score.link == "network"]
+            inside = [score for score in chosen if score not in between]
+            if inside:
+                rows.append(_summary(f"{kind}, {how}: mean", [score.error for score in inside], limit))
+            if between:
+                medians = [score.median for score in between]
+                rows.append(_summary(f"{kind} over nodes, {how}: mean median", medians, _MEDIAN_LIMIT))
+            if chosen:
+                covered = float(np.mean([score.covered for score in chosen]))
+                case = f"{kind}, {how}: share in 90 % intervals, {len(chosen)} groups"
+                rows.append(summary_row(case, covered, _LEAST_COVERED, least=True))
     return rows
+
+
+def _summary(case: str, errors: list[float], limit: float) -> ValidationRow:
+    """Return the row of a mean over groups."""
+    return summary_row(f"{case} over {len(errors)} groups", float(np.mean(errors)), limit)
 
 
 _GROUP = "{s.workers} ({s.devices_per_node})"
@@ -184,7 +239,10 @@ def _tables(scores: Sequence[CollectiveScore]) -> list[Table]:
     names = [
         {
             "s": s,
-            "device": short[s.device] + f" {s.fabric}" * (sum(device == s.device for device, _ in fabrics) > 1),
+            "device": short[s.device]
+            + f" {s.fabric}" * (sum(device == s.device for device, _ in fabrics) > 1)
+            + f" {s.library}" * (len({other.library for other in scores}) > 1)
+            + f" {s.network}" * bool(s.network),
             "left_out": s.how.removesuffix(" left out") if s.how != _FITTED else "",
         }
         for s in scores

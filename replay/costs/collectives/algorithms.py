@@ -7,7 +7,7 @@ protocols, with the constants of NCCL. `least_seconds` is the bound that the lin
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -17,9 +17,13 @@ from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
 
-#: How the devices of a node are joined: each to each, by a switch, in a ring, or in pairs. A bridge joins a pair; other
-#: traffic goes over PCIe.
-FABRICS = ("mesh", "switch", "ring", "pairs")
+#: How the devices of a node are joined: each to each, by a switch, in a ring, in pairs, or not at all. A bridge joins a
+#: pair; other traffic goes over PCIe. Without links, it goes over PCIe and through the memory of the host.
+FABRICS = ("mesh", "switch", "ring", "pairs", "pcie")
+#: Networks between nodes. A group may add a word after a colon, such as the settings of its library.
+NETWORKS = ("infiniband", "roce", "slingshot", "ethernet")
+#: Cards whose links need a bridge to one other card, so that no switch joins more.
+_BRIDGED = ("A100-PCIE-40GB", "A100-PCIE-80GB", "H100-PCIE-80GB", "H100-NVL-94GB", "A40", "RTX A6000")
 #: The slowest kind of link that a group has to cross.
 LINKS = ("device", "pcie", "network")
 #: More is a number in another unit, or a mistake.
@@ -32,9 +36,20 @@ MOST_GBPS = 1e5
 _SHARE = {"Hopper": 0.824, "Blackwell": 0.802, "CDNA 3": 0.75, "CDNA 4": 0.75}
 _ANY_SHARE = 0.8
 #: PCIe by NCCL's table: 12 GB/s on generation 3 with 16 lanes, which carry 16 before headers; twice that a generation.
-_PCIE_GBPS = {"Pascal": 12.0, "Volta": 12.0, "Turing": 12.0, "Hopper": 48.0, "Blackwell": 48.0, "CDNA 3": 48.0}
+_PCIE_GBPS = {
+    "Pascal": 12.0,
+    "Volta": 12.0,
+    "Turing": 12.0,
+    "Hopper": 48.0,
+    "Blackwell": 48.0,
+    "CDNA 3": 48.0,
+    "CDNA 4": 48.0,
+}
 _ANY_PCIE_GBPS = 24.0
 _PCIE_SHARE = 0.75
+#: Share of that rate between devices without a direct way to each other: NCCL writes to the memory of the host and
+#: reads from it, so each byte passes the host bridge twice. No such box was measured.
+_HOST_BRIDGE_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -46,23 +61,27 @@ class Topology:
     n_workers : int
         Workers of the group.
     devices_per_node : int, optional
-        Devices of the group in each node; by default all are in one node.
+        Devices of the group in each node; by default all are in one node. A smaller group is in one node, too.
     node_devices : int, optional
         Devices of a node, in the group or not; by default those of the group.
     fabric : str
         One of `FABRICS`.
     nics : int, optional
-        Network adapters of a node for traffic between devices. By default there is one for two devices, as in the
-        measured nodes and in many rented ones. A DGX A100 or H100 has one for each device.
+        Network adapters of a node for traffic between devices. By default there is one for two devices, as in many
+        rented nodes. A DGX A100 or H100 has one for each device.
     nic_gbps : float
-        Bandwidth of an adapter by its data sheet, one way, GB/s; 0 if it is not known. A network whose bandwidth is
-        given is predicted from it, and not from groups that were measured on another network.
+        Bandwidth of an adapter by its data sheet, one way, GB/s; 0 if it is not known. Then the catalogue's adapters
+        for the device are taken, unless such nodes were measured. If some pairs of nodes are slower than others, give
+        the bandwidth of the slowest: every collective of the group waits for it.
+    network : str
+        One of `NETWORKS`, with settings after a colon if several were measured (``"slingshot:4"``); ``""`` if it is
+        not known.
 
     Raises
     ------
     InvalidInputError
         A number is not whole, or not 1 to 2^20 (0 stands for the default), the group does not fill its nodes, a node
-        has fewer devices than the group uses there, or there is no such fabric.
+        has fewer devices than the group uses there, or there is no such fabric or network.
 
     Examples
     --------
@@ -70,6 +89,8 @@ class Topology:
     (2, 'network', 'device')
     >>> Topology(4, fabric="pairs").link, Topology(2, node_devices=4, fabric="pairs").link
     ('pcie', 'device')
+    >>> Topology(2, 8).devices_per_node, Topology(2, 8).node_devices
+    (2, 8)
     """
 
     n_workers: int
@@ -78,6 +99,7 @@ class Topology:
     fabric: str = "switch"
     nics: int = 0
     nic_gbps: float = 0.0
+    network: str = ""
 
     def __post_init__(self) -> None:
         if not 0 <= self.nic_gbps <= MOST_GBPS:
@@ -85,14 +107,16 @@ class Topology:
         for name in ("n_workers", "devices_per_node", "node_devices", "nics"):
             least = 1 if name == "n_workers" else 0
             object.__setattr__(self, name, _whole(name, getattr(self, name), least))
-        if self.devices_per_node == 0:
-            object.__setattr__(self, "devices_per_node", self.n_workers)
         if self.node_devices == 0:
-            object.__setattr__(self, "node_devices", self.devices_per_node)
+            object.__setattr__(self, "node_devices", self.devices_per_node or self.n_workers)
+        if self.devices_per_node == 0 or self.n_workers < self.devices_per_node:
+            object.__setattr__(self, "devices_per_node", self.n_workers)
         if self.nics == 0:
             object.__setattr__(self, "nics", max(1, self.node_devices // 2))
         if self.fabric not in FABRICS:
             raise InvalidInputError(f"no fabric is called {self.fabric!r}; there are {', '.join(FABRICS)}")
+        if self.network and self.network.split(":")[0] not in NETWORKS:
+            raise InvalidInputError(f"no network is called {self.network!r:.40}; there are {', '.join(NETWORKS)}")
         if self.n_workers % self.devices_per_node or self.devices_per_node > self.node_devices:
             raise InvalidInputError(
                 f"{self.n_workers} workers, {self.devices_per_node} in each node of {self.node_devices} devices: "
@@ -109,12 +133,43 @@ class Topology:
         """The slowest kind of link that the group crosses: one of `LINKS`."""
         if self.nodes > 1:
             return "network"
-        return "pcie" if self.fabric == "pairs" and self.n_workers > 2 else "device"
+        return "pcie" if self.fabric == "pcie" or (self.fabric == "pairs" and self.n_workers > 2) else "device"
 
     @property
     def nics_used(self) -> int:
         """Adapters of a node that the group drives: no more than it has devices there."""
         return min(self.nics, self.devices_per_node)
+
+
+def usual_topology(topology: Topology, device: Device) -> Topology:
+    """Return a topology with what the catalogue knows of the device in place of what is not given.
+
+    Devices that no switch joins are on a bridge or on PCIe. Adapters of unknown bandwidth are those of the device's
+    usual node.
+
+    Examples
+    --------
+    >>> from profilers.devices import find_device
+    >>> usual_topology(Topology(8), find_device("L4")).fabric, usual_topology(Topology(8), find_device("A40")).fabric
+    ('pcie', 'pairs')
+    >>> group = usual_topology(Topology(80, 8), find_device("H100-SXM5-80GB"))
+    >>> group.nics, group.nic_gbps
+    (8, 50.0)
+    """
+    fabric, nics, rate = topology.fabric, topology.nics, topology.nic_gbps
+    if fabric == "switch" and "link_gbps" not in device.figures:
+        fabric = "pcie"
+    elif fabric == "switch" and device.name in _BRIDGED:
+        fabric = "pairs"
+    if topology.nodes > 1 and not rate and {"node_adapters", "adapter_gbps"} <= set(device.figures):
+        if nics == max(1, topology.node_devices // 2):
+            nics = max(1, round(device.value("node_adapters") * topology.node_devices / _USUAL_NODE))
+        rate = device.value("adapter_gbps")
+    return replace(topology, fabric=fabric, nics=nics, nic_gbps=rate)
+
+
+#: Devices of the node for which the catalogue gives adapters.
+_USUAL_NODE = 8
 
 
 def _whole(name: str, value: object, least: int) -> int:
@@ -172,7 +227,7 @@ KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"
 _PAIRWISE = ("all_to_all", "send_recv")
 _ALGORITHMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "all_reduce": ("ring", "tree", "one-shot", "two-shot", "hierarchical"),
+        "all_reduce": ("ring", "tree", "one-shot", "two-shot", "hierarchical", "nvls"),
         "all_gather": ("ring", "direct", "hierarchical"),
         "reduce_scatter": ("ring", "direct", "hierarchical"),
         "all_to_all": ("direct",),
@@ -226,7 +281,9 @@ def phases_of(kind: str, algorithm: str, topology: Topology) -> tuple[Phase, ...
     2(n-1)/n of the buffer, half of each for all-gather and reduce-scatter; tree all-reduce 2 log2(n) steps and twice
     the buffer, between nodes 2 log2(nodes) steps and 2(g-1) in each of g devices (NCCL, src/graph/tuning.cc), whose
     bytes flow at the same time; one-shot one step and the buffer to every peer, two-shot two steps and 2/n of it. In a
-    hierarchy, nodes reduce-scatter, exchange over the network, and gather.
+    hierarchy, nodes reduce-scatter, exchange over the network, and gather. A ring over nodes crosses the network once
+    a node and pass; its other steps stay in a node (NCCL, src/graph/tuning.cc). With NVLS, switches reduce: a device
+    sends the buffer once, and its part of the result.
 
     Examples
     --------
@@ -241,8 +298,9 @@ def phases_of(kind: str, algorithm: str, topology: Topology) -> tuple[Phase, ...
     if n == 1:
         return ()
     if algorithm == "ring":
-        steps = ring_steps(kind, n)
-        return (Phase("network" if nodes > 1 else "port", steps, 1.0 if kind == "broadcast" else steps / n),)
+        return _ring(kind, topology)
+    if algorithm == "nvls":
+        return (Phase("port", _NVLS_STEPS, (1 + 1 / n) / _NVLS_SHARE),)
     if algorithm == "tree" and nodes == 1:
         return (Phase("port", passes * (n - 1).bit_length(), float(passes)),)
     steps = passes * (per_node - 1)
@@ -257,6 +315,21 @@ def phases_of(kind: str, algorithm: str, topology: Topology) -> tuple[Phase, ...
     return (_exchange(kind, topology),)
 
 
+def _ring(kind: str, topology: Topology) -> tuple[Phase, ...]:
+    """Return the phases of a ring: steps between nodes, which carry the bytes, and those in a node."""
+    steps = ring_steps(kind, topology.n_workers)
+    volume = 1.0 if kind == "broadcast" else steps / topology.n_workers
+    if topology.nodes == 1:
+        return (Phase("port", steps, volume),)
+    between = (2 if kind == "all_reduce" else 1) * (topology.nodes - 1)
+    inside = (Phase("port", steps - between, 0.0),) if steps > between else ()
+    return (Phase("network", between, volume), *inside)
+
+
+#: NVLS by NCCL 2.30 (src/graph/tuning.cc): 85 % of the links on Hopper, and 25 us, which five steps take.
+_NVLS_SHARE, _NVLS_STEPS = 0.85, 5
+
+
 def _exchange(kind: str, topology: Topology) -> Phase:
     """Return the one phase in which every worker sends to its peers directly.
 
@@ -267,7 +340,7 @@ def _exchange(kind: str, topology: Topology) -> Phase:
         return Phase("peer", 1, 1 / n if kind in ("all_gather", "reduce_scatter") else 1.0)
     if nodes > 1:  # one message takes one adapter
         volume = topology.nics_used if kind == "send_recv" else topology.devices_per_node * (nodes - 1) / nodes
-        return Phase("network", 1, float(volume))
+        return Phase("network", 1 if kind == "send_recv" else nodes - 1, float(volume))
     is_mesh = topology.fabric == "mesh"
     if kind == "send_recv":
         return Phase("peer" if is_mesh else "port", 1, 1.0)
@@ -288,11 +361,15 @@ def algorithms_of(kind: str, topology: Topology) -> tuple[str, ...]:
     ('ring', 'tree', 'one-shot', 'two-shot')
     >>> algorithms_of("all_reduce", Topology(16, 8))
     ('ring', 'tree', 'hierarchical')
+    >>> algorithms_of("all_reduce", Topology(8))
+    ('ring', 'tree', 'nvls')
     """
     if kind not in KINDS:
         raise InvalidInputError(f"no collective is called {kind!r}; there are {', '.join(KINDS)}")
     all_linked = topology.nodes == 1 and (topology.fabric == "mesh" or topology.n_workers == 2)
-    excluded = {"hierarchical"} if topology.nodes == 1 else set()
+    excluded = {"hierarchical"} if topology.nodes == 1 else {"nvls"}
+    if topology.fabric != "switch" or topology.n_workers <= 2:  # two devices have nothing to gain
+        excluded.add("nvls")
     if not all_linked and kind not in _PAIRWISE:
         excluded |= {"one-shot", "two-shot", "direct"}
     return tuple(name for name in _ALGORITHMS[kind] if name not in excluded)
@@ -331,7 +408,7 @@ _REDUCING = ("Hopper", "Blackwell")
 def least_seconds(kind: str, sizes: Floats, topology: Topology, device: Device) -> Floats:
     """Return the time that the busiest links need for the bytes alone, at their raw rates.
 
-    An adapter of unknown bandwidth is as fast as its 16 lanes of PCIe.
+    Adapters of unknown bandwidth are those of the device's usual node, or as fast as their 16 lanes of PCIe.
 
     Parameters
     ----------
@@ -351,6 +428,7 @@ def least_seconds(kind: str, sizes: Floats, topology: Topology, device: Device) 
     >>> float(least_seconds("all_reduce", np.array([32e9]), Topology(4, fabric="pairs"), a100)[0])  # PCIe: 32 GB/s
     1.5
     """
+    topology = usual_topology(topology, device)
     if topology.link == "network":
         rate = topology.nics_used * (topology.nic_gbps * 1e9 or raw_link_bytes_per_s(device, "pcie"))
     else:
@@ -385,8 +463,12 @@ def least_volume(kind: str, topology: Topology, device: Device) -> float:
 
 #: An adapter of 100 Gbit/s by NCCL's table (src/graph/topo.h), where nothing is known of the network.
 NETWORK_BYTES_PER_S = 12e9
-#: Share of an adapter's raw rate that NCCL's table counts on: 12 of 12.5 GB/s.
-_NIC_SHARE = 0.96
+#: Share of an adapter's raw rate that large messages get, and the latency of a step over NCCL's. The first row is
+#: NCCL's table, 12 of 12.5 GB/s, which InfiniBand of 25 and 50 GB/s keeps to (0.91 to 0.98). Slingshot and TCP are
+#: measured on nodes of four A100 and two adapters. RoCE was not measured.
+_NETWORK_FIGURES: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {"": (0.96, 1.0), "infiniband": (0.96, 1.0), "roce": (0.96, 1.0), "slingshot": (0.73, 2.4), "ethernet": (0.19, 4.0)}
+)
 
 
 def stated_nic_rate(kind: str, topology: Topology, device: Device) -> float:
@@ -401,7 +483,7 @@ def stated_nic_rate(kind: str, topology: Topology, device: Device) -> float:
     >>> stated_nic_rate("all_reduce", nodes, find_device("A100-SXM4-80GB")) / 1e9
     24.0
     """
-    rate = topology.nic_gbps * 1e9 * _NIC_SHARE
+    rate = topology.nic_gbps * 1e9 * _NETWORK_FIGURES[topology.network.split(":")[0]][0]
     if kind in _PAIRWISE or topology.devices_per_node == 1:
         return rate
     return min(rate, machine_of(device, topology).port / topology.nics_used)
@@ -459,12 +541,18 @@ class Machine:
         Link whose latency is paid in a node, one of `replay.costs.collectives.algorithms.LINKS`.
     port, peer, network : float
         Bytes a second of all links of a device, of its links to one other device, and of all used adapters of a node.
+    slowness : float
+        Latency of a step over the network over NCCL's.
+    reduces : bool
+        Whether the switches reduce what they pass on.
     """
 
     link: str
     port: float
     peer: float
     network: float
+    slowness: float = 1.0
+    reduces: bool = False
 
     def of(self, phase: Phase) -> float:
         """Return the bandwidth of a phase."""
@@ -483,13 +571,16 @@ def machine_of(device: Device, topology: Topology, nic_bytes_per_s: float = NETW
     nic_bytes_per_s : float
         Rate of one adapter, one way.
     """
-    inside = "pcie" if topology.fabric == "pairs" and topology.devices_per_node > 2 else "device"
-    port = peer = link_bytes_per_s(device, inside)
+    is_bridged = topology.fabric == "pairs" and topology.devices_per_node > 2
+    inside = "pcie" if is_bridged or topology.fabric == "pcie" else "device"
+    port = peer = link_bytes_per_s(device, inside) * (_HOST_BRIDGE_SHARE if topology.fabric == "pcie" else 1.0)
     if topology.fabric == "mesh" and topology.node_devices > 1:
         # Each other device of the node has its share of the links; those of devices outside the group lie idle.
         peer = port / (topology.node_devices - 1)
         port = peer * max(topology.devices_per_node - 1, 1)
-    return Machine(inside, port, peer, topology.nics_used * nic_bytes_per_s)
+    slowness = _NETWORK_FIGURES[topology.network.split(":")[0]][1]
+    reduces = topology.fabric == "switch" and device.architecture in _REDUCING
+    return Machine(inside, port, peer, topology.nics_used * nic_bytes_per_s, slowness, reduces)
 
 
 def busiest_link_s(kind: str, topology: Topology, device: Device) -> float:
@@ -532,8 +623,11 @@ def algorithm_seconds(phases: tuple[Phase, ...], protocol: str, machine: Machine
     if not phases:
         return np.zeros_like(sizes)
     packing = PROTOCOLS[protocol]
-    links = [phase.level if phase.level.startswith("network") else machine.link for phase in phases]
-    fixed = packing.base_s + sum(phase.steps * packing.step_s[link] for phase, link in zip(phases, links, strict=True))
+    fixed = packing.base_s
+    for phase in phases:
+        is_between = phase.level.startswith("network")
+        step_s = packing.step_s[phase.level] * machine.slowness if is_between else packing.step_s[machine.link]
+        fixed += phase.steps * step_s
     return np.asarray(fixed + sum(phase.volume / (packing.share * machine.of(phase)) for phase in phases) * sizes)
 
 
@@ -562,6 +656,8 @@ def fastest(kind: str, topology: Topology, machine: Machine, sizes: Floats) -> t
     choices = IN_A_NODE if topology.nodes == 1 else OVER_THE_NETWORK
     if kind == "all_reduce" and topology.nodes > CHAINED_NODES:
         choices = (*choices, ("tree", "LL"), ("tree", "Simple"))
+    if machine.reduces and topology.nodes == 1:
+        choices = (*choices, ("nvls", "Simple"))
     algorithms = algorithms_of(kind, topology)
     times = {
         f"{algorithm} {protocol}": algorithm_seconds(phases_of(kind, algorithm, topology), protocol, machine, sizes)

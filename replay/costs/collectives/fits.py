@@ -27,6 +27,11 @@ from replay.costs.collectives.algorithms import KINDS, LINKS, MOST_BYTES, MOST_G
 
 #: Lines that a curve has at most, and measurements that one needs at least.
 _MOST_LINES, _LEAST_ROWS = 10, 6
+#: Sizes that a curve through points needs at least.
+LEAST_POINTS = 3
+#: Libraries that run a collective: NCCL by itself; NCCL launched from PyTorch, launch included; the all-reduce of an
+#: inference framework, replayed in a CUDA graph, or launched one by one.
+LIBRARIES = ("nccl", "torch", "custom", "custom_eager")
 #: Factor of sizes that a line spans at least. Beyond the largest measured size, a line fitted to the sizes from half of
 #: the largest on continues the curve.
 _SPAN, _LARGE = 1.25, 0.5
@@ -61,10 +66,12 @@ class Curve:
 
     def seconds(self, sizes: npt.ArrayLike) -> Floats:
         """Return the time at each size in bytes, of the shape of `sizes`."""
-        return self._at(np.asarray(sizes, dtype=np.float64), 1.0)
+        exact = np.asarray(sizes, dtype=np.float64)
+        line = _range_of(self.starts_bytes, exact)
+        return np.asarray(np.array(self.alphas_s)[line] + np.array(self.betas)[line] * exact)
 
-    def rising(self, sizes: npt.ArrayLike, slower: float = 1.0) -> Floats:
-        """Return the least time of each size and all larger sizes, with fixed times `slower` times as long.
+    def rising(self, sizes: npt.ArrayLike) -> Floats:
+        """Return the least time of each size and all larger sizes.
 
         A message can be sent as a longer one, so no longer message takes less time.
 
@@ -75,13 +82,9 @@ class Curve:
         """
         exact = np.asarray(sizes, dtype=np.float64)
         starts = np.array(self.starts_bytes)
-        begins = slower * np.array(self.alphas_s) + np.array(self.betas) * starts
+        begins = np.array(self.alphas_s) + np.array(self.betas) * starts
         later = np.append(np.minimum.accumulate(begins[::-1])[::-1], np.inf)
-        return np.asarray(np.minimum(self._at(exact, slower), later[np.searchsorted(starts, exact, side="right")]))
-
-    def _at(self, sizes: Floats, slower: float) -> Floats:
-        line = _range_of(self.starts_bytes, sizes)
-        return np.asarray(slower * np.array(self.alphas_s)[line] + np.array(self.betas)[line] * sizes)
+        return np.asarray(np.minimum(self.seconds(exact), later[np.searchsorted(starts, exact, side="right")]))
 
 
 def _range_of(starts: tuple[float, ...], sizes: Floats) -> Ints:
@@ -229,6 +232,33 @@ def _weighted(x: Floats, t: Floats, weight: Floats) -> tuple[float, float]:
     return su / suu, 0.0
 
 
+def point_curve(sizes: Floats, seconds: Floats) -> Curve:
+    """Return a curve through a few measured sizes.
+
+    Parameters
+    ----------
+    sizes, seconds : array of float64, shape (n,)
+        Bytes, ascending without doubles, and seconds, above zero. There are two sizes or more.
+
+    Notes
+    -----
+    Around each point, time goes with the power of the size that its neighbours show, as a line with that slope; the
+    power is kept between 0 and 1. Lines meet halfway between the points, on a logarithmic scale.
+
+    Examples
+    --------
+    >>> point_curve(np.array([1.0, 4.0, 16.0]), np.array([5.0, 5.0, 20.0])).seconds([1, 4, 16, 32]).tolist()
+    [5.0, 5.0, 20.0, 40.0]
+    """
+    x, t = np.log(sizes), np.log(seconds)
+    slopes = np.diff(t) / np.diff(x)
+    power = np.concatenate((slopes[:1], (slopes[1:] + slopes[:-1]) / 2, slopes[-1:])).clip(0.0, 1.0)
+    starts = np.concatenate((sizes[:1], np.sqrt(sizes[1:] * sizes[:-1])))
+    return Curve(
+        tuple(starts.tolist()), tuple(((1 - power) * seconds).tolist()), tuple((power * seconds / sizes).tolist())
+    )
+
+
 @dataclass(frozen=True)
 class Band:
     """Bounds of measured over predicted times, by size.
@@ -271,6 +301,8 @@ class CollectiveFit:
         Number of measurements.
     most_bytes : float
         Largest size that was measured.
+    library : str
+        One of `LIBRARIES`.
     """
 
     kind: str
@@ -280,6 +312,7 @@ class CollectiveFit:
     band: Band
     rows: int
     most_bytes: float
+    library: str = "nccl"
 
 
 @dataclass(frozen=True)
@@ -291,8 +324,9 @@ class CollectiveCalibration:
     fits : tuple of CollectiveFit
         One fit for each measured group and kind.
     spreads : mapping of (str, str, int) to float
-        90 % quantile of the absolute logarithmic error for groups that were not fitted, by kind of link, basis, and the
-        number of workers that was left out (0: none).
+        90 % quantile of the absolute logarithmic error for groups that were not fitted, by kind of link, evidence
+        (``"carried"`` from the same links, ``"device"`` from others, ``"custom"``, ``"prior"``), and the number of
+        workers that was left out (0: none).
     digests : tuple of str
         SHA-256 of the files that were fitted.
     left_out : int
@@ -304,10 +338,11 @@ class CollectiveCalibration:
     digests: tuple[str, ...] = ()
     left_out: int = 0
 
-    def own(self, kind: str, topology: Topology, device: Device) -> CollectiveFit | None:
+    def own(self, kind: str, topology: Topology, device: Device, library: str = "nccl") -> CollectiveFit | None:
         """Return the fit of a group: the same workers, fabric and links; that of the device itself before others.
 
-        Between nodes whose adapters are given, the adapters are the same, too.
+        Between nodes whose adapters are given, the adapters are the same, too. Where NCCL was measured in one way only,
+        that fit stands for the other.
         """
         size = (topology.n_workers, topology.devices_per_node)
         fits = [
@@ -315,9 +350,11 @@ class CollectiveCalibration:
             for fit in self.fits
             if (fit.kind, fit.topology.n_workers, fit.topology.devices_per_node) == (kind, *size)
             and same_place(fit, topology, device)
-            and same_network(fit, topology)
+            and (same_network(fit, topology) or is_group_on_unknown_network(fit, topology))
+            and (fit.topology.network == topology.network or ":" not in fit.topology.network)
+            and same_library(fit, library)
         ]
-        return min(fits, key=lambda fit: fit.device != device.name, default=None)
+        return min(fits, key=lambda fit: (fit.library != library, fit.device != device.name), default=None)
 
     def without_workers(self, n_workers: int) -> Self:
         """Return the calibration without the groups of a number of workers."""
@@ -335,9 +372,29 @@ def same_place(fit: CollectiveFit, topology: Topology, device: Device) -> bool:
 
 
 def same_network(fit: CollectiveFit, topology: Topology) -> bool:
-    """Return whether a fit is of the network of `topology`, as far as its adapters are given."""
-    adapters = (fit.topology.nics, fit.topology.nic_gbps)
-    return topology.link != "network" or not topology.nic_gbps or adapters == (topology.nics, topology.nic_gbps)
+    """Return whether a fit is of the network of `topology`, as far as its adapters and its name are given.
+
+    A network of adapters without a name is not Ethernet, whose TCP leaves most of the bandwidth unused.
+    """
+    if topology.link != "network":
+        return True
+    if not topology.nic_gbps:
+        nodes = [(each.nic_gbps, each.nics, each.node_devices) for each in (fit.topology, topology)]
+        return nodes[0] == nodes[1]
+    name, wanted = fit.topology.network, topology.network
+    is_named = name == wanted or name.startswith(f"{wanted}:") if wanted else not name.startswith("ethernet")
+    return is_named and (fit.topology.nics, fit.topology.nic_gbps) == (topology.nics, topology.nic_gbps)
+
+
+def is_group_on_unknown_network(fit: CollectiveFit, topology: Topology) -> bool:
+    """Return whether a fit is of as many workers and nodes, and neither says anything of its adapters."""
+    groups = [(each.n_workers, each.devices_per_node, each.nic_gbps) for each in (fit.topology, topology)]
+    return groups[0] == groups[1] and not topology.nic_gbps
+
+
+def same_library(fit: CollectiveFit, library: str) -> bool:
+    """Return whether a fit is of the library, or both are NCCL, launched in one way or another."""
+    return fit.library == library or {fit.library, library} == {"nccl", "torch"}
 
 
 def same_links(fit: CollectiveFit, device: Device) -> bool:
@@ -392,13 +449,15 @@ class CollectiveFitRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     measured_over_predicted: tuple[BandRow, ...]
     nics: _Count | None = None
     nic_gbps: Annotated[float, msgspec.Meta(gt=0, le=MOST_GBPS)] | None = None
+    network: str = ""
+    library: str = "nccl"
 
 
 class SpreadRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An entry of `CollectiveCalibration.spreads`, as a calibration file holds it."""
 
     link: str
-    basis: Literal["carried", "prior"]
+    basis: Literal["carried", "device", "custom", "prior"]
     left_out: Annotated[int, msgspec.Meta(ge=0, le=MOST_WORKERS)]
     spread: Annotated[float, msgspec.Meta(ge=0, le=_MOST_SPREAD)]
 
@@ -450,7 +509,7 @@ def _row_of(fit: CollectiveFit) -> CollectiveFitRow:
         for start, low, high in zip(band.starts_bytes, band.low, band.high, strict=True)
     )
     group = (topology.fabric, topology.link, topology.n_workers, topology.devices_per_node, topology.node_devices)
-    network = (topology.nics, topology.nic_gbps or None)
+    network = (topology.nics, topology.nic_gbps or None, topology.network, fit.library)
     return CollectiveFitRow(fit.kind, fit.device, *group, fit.rows, round(fit.most_bytes), lines, bounds, *network)
 
 
@@ -488,7 +547,7 @@ def _fit_of(row: CollectiveFitRow) -> CollectiveFit:
     if row.kind not in KINDS:
         raise ValueError(f"no collective is called {row.kind[:_SHOWN]!r}")
     try:
-        network = (row.nics or 0, row.nic_gbps or 0.0)
+        network = (row.nics or 0, row.nic_gbps or 0.0, row.network)
         topology = Topology(row.workers, row.devices_per_node, row.node_devices, row.fabric, *network)
         lines, bounds = row.lines, row.measured_over_predicted
         if any(line.alpha_us + line.us_per_mb == 0 for line in lines):
@@ -498,7 +557,10 @@ def _fit_of(row: CollectiveFitRow) -> CollectiveFit:
         band = Band(_starts(bounds), tuple(row.low for row in bounds), tuple(row.high for row in bounds))
     except (ValueError, InvalidInputError) as error:
         raise ValueError(f"{row.kind} on {row.device[:_SHOWN]}: {error}") from error
-    return CollectiveFit(row.kind, find_device(row.device).name, topology, curve, band, row.rows, row.most_bytes)
+    if row.library not in LIBRARIES:
+        raise ValueError(f"{row.kind} on {row.device[:_SHOWN]}: no library is called {row.library[:_SHOWN]!r}")
+    group = (row.kind, find_device(row.device).name, topology)
+    return CollectiveFit(*group, curve, band, row.rows, row.most_bytes, row.library)
 
 
 def _starts(rows: Sequence[LineRow | BandRow]) -> tuple[float, ...]:

@@ -16,25 +16,33 @@ from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
 from replay.costs.collectives.algorithms import (
-    CHAINED_NODES,
     KINDS,
     MOST_BYTES,
     NETWORK_BYTES_PER_S,
     PROTOCOLS,
     Topology,
+    algorithms_of,
     busiest_link_s,
     busiest_volume,
     fastest,
     least_seconds,
     machine_of,
+    phases_of,
     ring_steps,
     stated_nic_rate,
+    usual_topology,
 )
 from replay.costs.collectives.fits import (
+    LEAST_POINTS,
+    LIBRARIES,
     Band,
     CollectiveCalibration,
     CollectiveFit,
+    Curve,
     fit_curve,
+    is_group_on_unknown_network,
+    point_curve,
+    same_library,
     same_links,
     same_network,
     same_place,
@@ -46,14 +54,21 @@ from replay.costs.kernels.predictor import Predicted
 _SMALL_BYTES = 65536.0
 #: Collectives whose workers pass data on, and those in which each only sends and receives.
 _FAMILIES = (("all_reduce", "all_gather", "reduce_scatter", "broadcast"), ("all_to_all", "send_recv"))
+#: Share of the smallest measured size down to which a fit holds.
+_NEAR = 0.5
 #: Least time of a collective: a kernel's launch.
 _LEAST_S = 2e-6
 
 
 def carried_seconds(
-    kind: str, sizes: Floats, topology: Topology, device: Device, calibration: CollectiveCalibration
+    kind: str,
+    sizes: Floats,
+    topology: Topology,
+    device: Device,
+    calibration: CollectiveCalibration,
+    library: str = "nccl",
 ) -> tuple[Floats, str]:
-    """Return the time of a group that has no fit, and its basis.
+    """Return the time of a group that has no fit, and the evidence for it.
 
     Parameters
     ----------
@@ -67,45 +82,107 @@ def carried_seconds(
         Device of every worker.
     calibration : CollectiveCalibration
         Fits of measured groups.
+    library : str
+        One of `replay.costs.collectives.LIBRARIES`.
 
     Returns
     -------
     seconds : array of float64, shape (n,)
-    basis : str
-        ``"carried"`` from measured groups, or ``"prior"``.
+    evidence : str
+        ``"carried"`` from measured groups of the same links, ``"device"`` from groups of other links, ``"custom"`` from
+        any of the all-reduces of inference frameworks, or ``"prior"``.
     """
-    donors = [fit for fit in calibration.fits if fit.topology.link == topology.link]
     if topology.link == "network":
-        # A network belongs to a place: adapters of another place say nothing of it.
-        local = [fit for fit in donors if same_place(fit, topology, device) and same_network(fit, topology)]
-        if topology.nic_gbps and not local:
-            rate = stated_nic_rate(kind, topology, device)
-        else:
-            rate = nic_rate(_same_family(kind, local) or local)
-        seconds = _between_nodes(kind, sizes, topology, device, rate)
-        return seconds + launch_seconds(kind, calibration), "carried" if local else "prior"
+        return _between_nodes(kind, sizes, topology, device, calibration)
+    # A group that was measured with large messages only says nothing of latencies.
+    donors = [
+        fit
+        for fit in calibration.fits
+        if fit.topology.link == topology.link
+        and same_library(fit, library)
+        and fit.curve.starts_bytes[0] <= _SMALL_BYTES
+    ]
+    if topology.fabric == "mesh" and all(fit.topology.fabric != "mesh" for fit in donors):
+        # No mesh was measured. Its published times are those of frameworks, with launches, as the ones from PyTorch.
+        donors = [fit for fit in donors if fit.library == "torch"]
     nearest = _nearest(kind, donors, topology, device)
     if not nearest:
         prior = fastest(kind, topology, machine_of(device, topology), sizes)[0]
         return prior + launch_seconds(kind, calibration), "prior"
-    logs = [np.log(_moved(fit, kind, sizes, topology, device)) for fit in nearest]
-    return np.exp(np.mean(logs, axis=0)), "carried"
+    logs = [share * np.log(_moved(fit, kind, sizes, topology, device)) for fit, share in nearest]
+    evidence = "carried" if same_links(nearest[0][0], device) else "device"
+    return np.exp(np.sum(logs, axis=0)), "custom" if library.startswith("custom") else evidence
 
 
-def _between_nodes(kind: str, sizes: Floats, topology: Topology, device: Device, rate: float) -> Floats:
-    """Return the fastest algorithm's time, not less than that of two of the nodes."""
-    seconds = fastest(kind, topology, machine_of(device, topology, rate), sizes)[0]
-    if topology.nodes <= CHAINED_NODES:
-        return seconds
-    two = replace(topology, n_workers=CHAINED_NODES * topology.devices_per_node)
-    return np.maximum(seconds, fastest(kind, two, machine_of(device, two, rate), sizes)[0])
+def _between_nodes(
+    kind: str, sizes: Floats, topology: Topology, device: Device, calibration: CollectiveCalibration
+) -> tuple[Floats, str]:
+    """Return the time over a network, and the evidence for it.
+
+    The model is the fastest algorithm with the rate of the adapters. Groups that were measured on as many devices a
+    node correct it, each at the size with messages as large as theirs: a ring and an exchange of n workers send a n-th
+    of the buffer at once. A network belongs to a place: adapters of another place say nothing of it.
+    """
+    local = [fit for fit in calibration.fits if same_place(fit, topology, device) and same_network(fit, topology)]
+    local = [fit for fit in local if fit.topology.link == "network"]
+    similar = [fit for fit in local if fit.kind == kind] or _same_family(kind, local) or local
+    if topology.nic_gbps and not similar:
+        rate = stated_nic_rate(kind, topology, device)
+    else:
+        rate = nic_rate(similar)
+        if topology.nic_gbps:
+            rate = min(rate, topology.nic_gbps * 1e9)
+    if similar and not topology.network:
+        topology = replace(topology, network=similar[0].topology.network)
+    seconds = fastest(kind, topology, machine_of(device, topology, rate), _GRID)[0]
+    same = [fit for fit in similar if fit.topology.devices_per_node == topology.devices_per_node] or similar
+    reached = [fit.topology.nodes for fit in same if fit.topology.nodes <= topology.nodes]
+    nearest = max(reached, default=min((fit.topology.nodes for fit in same), default=0))
+    donors = [fit for fit in same if fit.topology.nodes == nearest]
+    if donors:
+        seconds = seconds * np.exp(np.mean([_beyond_model(fit, _GRID, topology, rate) for fit in donors], axis=0))
+    else:
+        seconds = seconds + launch_seconds(kind, calibration)
+    least = np.minimum.accumulate(seconds[::-1])[::-1]  # a message can be sent as a longer one
+    return np.exp(np.interp(np.log(sizes), np.log(_GRID), np.log(least))), "carried" if local else "prior"
 
 
-def _nearest(kind: str, donors: list[CollectiveFit], topology: Topology, device: Device) -> list[CollectiveFit]:
-    """Return the donors to use: the same collective before its family, the same place before the same links."""
+#: Sizes at which times over a network are found, bytes; between them they are interpolated on logarithmic scales.
+_GRID = 2.0 ** np.arange(0, 51, 0.125)
+#: Share of a measured group's size that a larger group's messages are compared at, at least: two to eight nodes were
+#: checked, and beyond them libraries go over to trees, whose messages do not shrink with the group.
+_LEAST_SHARE = 0.25
+
+
+def _beyond_model(fit: CollectiveFit, sizes: Floats, topology: Topology, rate: float) -> Floats:
+    """Return the logarithm of measured over modelled time of a fit, at the sizes that a group's messages have there."""
+    share = max(fit.topology.n_workers / topology.n_workers, _LEAST_SHARE)
+    at = np.clip(sizes * share, max(fit.curve.starts_bytes[0], 1.0), fit.most_bytes)
+    machine = machine_of(find_device(fit.device), fit.topology, rate)
+    return np.asarray(np.log(fit.curve.seconds(at) / fastest(fit.kind, fit.topology, machine, at)[0]))
+
+
+def _nearest(
+    kind: str, donors: list[CollectiveFit], topology: Topology, device: Device
+) -> list[tuple[CollectiveFit, float]]:
+    """Return the donors to use with their shares: the same collective before its family, the same place before links.
+
+    Of each device and fabric, the groups with the next fewer and the next more workers count, the nearer one more.
+    """
     similar = [fit for fit in donors if fit.kind == kind] or _same_family(kind, donors)
     local = [fit for fit in similar if same_place(fit, topology, device)]
-    return local or [fit for fit in similar if same_links(fit, device)] or similar
+    chosen = local or [fit for fit in similar if same_links(fit, device)] or similar
+    by_place: dict[tuple[str, ...], dict[int, CollectiveFit]] = {}
+    for fit in chosen:
+        place = (fit.device, fit.topology.fabric, fit.kind, fit.library)
+        by_place.setdefault(place, {})[fit.topology.n_workers] = fit
+    shares = []
+    for fits in by_place.values():
+        fewer = max((n for n in fits if n <= topology.n_workers), default=min(fits))
+        more = min((n for n in fits if n >= topology.n_workers), default=max(fits))
+        above = np.log2(topology.n_workers / fewer) / np.log2(more / fewer) if more > fewer else 0.0
+        shares += [(fits[n], float(share)) for n, share in ((fewer, 1 - above), (more, above)) if share > 0]
+    return [(fit, share / len(by_place)) for fit, share in shares]
 
 
 def _same_family(kind: str, donors: Iterable[CollectiveFit]) -> list[CollectiveFit]:
@@ -116,14 +193,14 @@ def _same_family(kind: str, donors: Iterable[CollectiveFit]) -> list[CollectiveF
 def _moved(donor: CollectiveFit, kind: str, sizes: Floats, topology: Topology, device: Device) -> Floats:
     """Return a donor's time at the size with which its busiest link is as busy, corrected by steps.
 
-    The fixed part of the time is taken to go with the clock, the part that grows with the size with the bandwidth.
+    The time of a small message is taken to go with the clock, the part that grows with the size with the bandwidth.
     """
     fitted = find_device(donor.device)
     carried = [busiest_link_s(kind, topology, device), busiest_link_s(donor.kind, donor.topology, fitted)]
     clocks = [each.figures["clock_mhz"].value if "clock_mhz" in each.figures else 0.0 for each in (fitted, device)]
     slower = clocks[0] / clocks[1] if min(clocks) > 0 else 1.0
     steps = ring_steps(kind, topology.n_workers) - ring_steps(donor.kind, donor.topology.n_workers)
-    moved = donor.curve.rising(sizes * carried[0] / carried[1], slower)
+    moved = donor.curve.rising(sizes * carried[0] / carried[1]) + (slower - 1) * donor.curve.alphas_s[0]
     return np.maximum(moved + steps * PROTOCOLS["LL"].step_s[topology.link], _LEAST_S)
 
 
@@ -132,20 +209,27 @@ def nic_rate(donors: list[CollectiveFit]) -> float:
 
     Sharing lowers the rate of an adapter, nothing raises it. Without a donor, it is that of 100 Gbit/s.
     """
-    step = PROTOCOLS["Simple"].step_s["network"]
     rates = []
     for fit in donors:
-        fixed = ring_steps(fit.kind, fit.topology.n_workers) * step
-        seconds = max(float(fit.curve.seconds(fit.most_bytes)) - fixed, _LEAST_S)
-        rates.append(busiest_volume(fit.kind, fit.topology) * fit.most_bytes / seconds / fit.topology.nics_used)
+        volume, seconds = busiest_volume(fit.kind, fit.topology), float(fit.curve.seconds(fit.most_bytes))
+        steps = sum(
+            phase.steps for phase in phases_of(fit.kind, _simplest(fit), fit.topology) if phase.level == "network"
+        )
+        fixed = min(steps * PROTOCOLS["Simple"].step_s["network"], seconds / 2)
+        rates.append(volume * fit.most_bytes / max(seconds - fixed, _LEAST_S) / fit.topology.nics_used)
     return max(rates, default=NETWORK_BYTES_PER_S)
+
+
+def _simplest(fit: CollectiveFit) -> str:
+    """Return the ring, or the direct exchange, of a fit's collective."""
+    return algorithms_of(fit.kind, fit.topology)[0]
 
 
 def launch_seconds(kind: str, calibration: CollectiveCalibration) -> float:
     """Return the time of a small message beyond NCCL's latencies: launch, and waiting for the slowest worker."""
     beyond = []
     for fit in _same_family(kind, calibration.fits):
-        if fit.topology.link == "device":
+        if fit.topology.link == "device" and same_library(fit, "nccl"):
             machine = machine_of(find_device(fit.device), fit.topology)
             prior = fastest(kind, fit.topology, machine, np.array([_SMALL_BYTES]))[0][0]
             beyond.append(max(float(fit.curve.seconds(_SMALL_BYTES)) - float(prior), 0.0))
@@ -172,6 +256,8 @@ def predict_collective(
     topology: Topology,
     device: Device,
     calibration: CollectiveCalibration,
+    *,
+    library: str = "nccl",
 ) -> Predicted:
     """Predict how long a collective takes.
 
@@ -187,6 +273,8 @@ def predict_collective(
         Device of every worker.
     calibration : CollectiveCalibration
         Fits to predict from.
+    library : str
+        One of `replay.costs.collectives.LIBRARIES`.
 
     Returns
     -------
@@ -197,7 +285,7 @@ def predict_collective(
     Raises
     ------
     InvalidInputError
-        There is no such collective, or a size is no number, not above zero, or above 2^50.
+        There is no such collective or library, or a size is no number, not above zero, or above 2^50.
 
     Examples
     --------
@@ -211,25 +299,48 @@ def predict_collective(
     [0.0]
     """
     exact = _checked_sizes(kind, sizes)
+    if library not in LIBRARIES:
+        raise InvalidInputError(f"no library is called {library!r:.40}; there are {', '.join(LIBRARIES)}")
     if topology.n_workers == 1:
         zeros = np.zeros_like(exact)
         return Predicted(zeros, zeros, zeros, "none")
-    flat = exact.ravel()
+    flat, topology = exact.ravel(), known_topology(topology, device, calibration)
     least = least_seconds(kind, flat, topology, device)
-    fit = calibration.own(kind, topology, device)
+    seconds, evidence = carried_seconds(kind, flat, topology, device, calibration, library)
+    seconds = np.maximum(seconds, least)
+    high = np.full_like(flat, _spread(calibration, topology, evidence))
+    low, basis = 1 / high, "prior" if evidence == "prior" else "carried"
+    fit = calibration.own(kind, topology, device, library)
     if fit is not None:
-        seconds, (low, high), basis = fit.curve.seconds(flat), fit.band.at(flat), "fitted"
-        is_beyond, widest = flat > fit.most_bytes, _spread(calibration, topology, "carried")
-        low = np.where(is_beyond, np.minimum(low, 1 / widest), low)
-        high = np.where(is_beyond, np.maximum(high, widest), high)
-    else:
-        seconds, basis = carried_seconds(kind, flat, topology, device, calibration)
-        seconds = np.maximum(seconds, least)
-        high = np.full_like(flat, _spread(calibration, topology, basis))
-        low = 1 / high
+        # Far below the smallest measured size, a curve says nothing of the latency.
+        is_within, is_beyond = flat >= _NEAR * fit.curve.starts_bytes[0], flat > fit.most_bytes
+        seconds = np.where(is_within, fit.curve.seconds(flat), seconds)
+        bounds, widest = fit.band.at(flat), _spread(calibration, topology, "carried")
+        low = np.where(is_within, np.where(is_beyond, np.minimum(bounds[0], 1 / widest), bounds[0]), low)
+        high = np.where(is_within, np.where(is_beyond, np.maximum(bounds[1], widest), bounds[1]), high)
+        basis = "fitted"
     shortest = np.minimum(np.maximum(seconds * low, least), seconds)
-    seconds, low, high = (each.reshape(exact.shape) for each in (seconds, shortest, seconds * high))
-    return Predicted(seconds, low, high, basis)
+    times = [np.asarray(each.reshape(exact.shape)) for each in (seconds, shortest, seconds * high)]
+    return Predicted(times[0], times[1], times[2], basis)
+
+
+def known_topology(topology: Topology, device: Device, calibration: CollectiveCalibration) -> Topology:
+    """Return a topology with what is not given: by measured nodes with as many adapters, or by the catalogue."""
+    usual = usual_topology(topology, device)
+    if topology.link != "network" or topology.nic_gbps:
+        return usual
+    places = [fit for fit in calibration.fits if fit.topology.link == "network" and same_place(fit, topology, device)]
+    if any(same_network(fit, topology) or is_group_on_unknown_network(fit, topology) for fit in places):
+        return topology
+    nodes = (topology.node_devices, topology.nics)
+    rates = {
+        fit.topology.nic_gbps
+        for fit in places
+        if (fit.topology.node_devices, fit.topology.nics) == nodes and not fit.topology.network.startswith("ethernet")
+    }
+    if not rates:
+        return usual
+    return replace(topology, nic_gbps=usual.nic_gbps if usual.nic_gbps in rates else max(rates))
 
 
 def _checked_sizes(kind: str, sizes: npt.ArrayLike) -> Floats:
@@ -258,6 +369,8 @@ def _spread(calibration: CollectiveCalibration, topology: Topology, basis: str) 
     a group that is left out is one doubling away from the next one.
     """
     n, link = topology.n_workers, topology.link
+    if link == "pcie" and basis in ("device", "prior"):  # one box was measured, of four A100
+        return float(np.exp(_UNKNOWN))
     most = max((fit.topology.n_workers for fit in calibration.fits if fit.topology.link == link), default=n)
     guesses = 1 + max(float(np.log2(n / most)), 0.0)
     return float(np.exp(calibration.spreads.get((link, basis, calibration.left_out), _UNKNOWN) * np.sqrt(guesses)))
@@ -286,34 +399,108 @@ def calibrate_collectives(
         A group has too few sizes, or none has two workers: one alone exchanges nothing.
     """
     base = base or CollectiveCalibration()
-    fits = {_key(fit): fit for fit in base.fits}
+    fits = {_key(fit.kind, fit.device, fit.topology, fit.library): fit for fit in base.fits}
     sources = ", ".join(sorted({group.source for group in measured}))
     measured = [group for group in measured if group.topology.n_workers > 1]
     if not measured:
         raise InvalidInputError(f"{sources}: no group of two or more workers was measured; one exchanges nothing")
-    pooled: dict[tuple[str, str, Topology], list[MeasuredCollectives]] = {}
-    for group in measured:
-        pooled.setdefault((group.kind, group.device.name, group.topology), []).append(group)
-    for groups in pooled.values():
-        sizes, seconds = (np.concatenate([getattr(group, name) for group in groups]) for name in ("sizes", "seconds"))
-        fit = _fit(replace(groups[0], sizes=sizes, seconds=seconds))
-        fits[_key(fit)] = fit
+    pooled = pooled_groups(measured)
+    again = {key[:-1] for key in pooled if key[-1] in ("nccl", "torch")}
+    fits = {key: fit for key, fit in fits.items() if key[:-1] not in again}
+    for key, groups in pooled.items():
+        fits[key] = _fit(groups)
     digests = {group.digest for group in measured}.union(base.digests)
     whole = CollectiveCalibration(tuple(fits[key] for key in sorted(fits)), digests=tuple(sorted(digests)))
     return replace(whole, spreads=MappingProxyType({**base.spreads, **_spreads(whole, measured)}))
 
 
-def _key(fit: CollectiveFit) -> tuple[str, str, str, int, int]:
-    topology = fit.topology
-    return fit.device, topology.fabric, fit.kind, topology.n_workers, topology.devices_per_node
+_Key = tuple[str, str, str, int, int, int, float, str, str]
 
 
-def _fit(measured: MeasuredCollectives) -> CollectiveFit:
+def _key(kind: str, device: str, topology: Topology, library: str) -> _Key:
+    """Return what tells groups apart: within a node, adapters and devices outside the group do not."""
+    network = (topology.nics, topology.nic_gbps, topology.network) if topology.nodes > 1 else (0, 0.0, "")
+    return device, topology.fabric, kind, topology.n_workers, topology.devices_per_node, *network, library
+
+
+def pooled_groups(measured: Sequence[MeasuredCollectives]) -> dict[_Key, list[MeasuredCollectives]]:
+    """Return measurements by the group that they are of, so that those of several files are fitted together."""
+    pooled: dict[_Key, list[MeasuredCollectives]] = {}
+    for group in measured:
+        pooled.setdefault(_key(group.kind, group.device.name, group.topology, group.library), []).append(group)
+    return pooled
+
+
+#: Sizes up to which a curve goes through all of them; of more, lines are fitted.
+_FEW_SIZES = 40
+
+
+def has_few_sizes(groups: Sequence[MeasuredCollectives]) -> bool:
+    """Return whether the curve of a group goes through every measured size."""
+    return len(np.unique(np.concatenate([group.sizes for group in groups]))) <= _FEW_SIZES
+
+
+def scored_alone(groups: Sequence[MeasuredCollectives], sizes: Floats) -> npt.NDArray[np.bool_]:
+    """Return the mask of the sizes on which a group that is left out is scored.
+
+    Of few sizes, they are those from 64 KiB on, if there are any: tables of nccl-tests begin with a few bytes, whose
+    times are launches.
+    """
+    is_large = sizes >= _SMALL_BYTES
+    return is_large if has_few_sizes(groups) and is_large.any() else np.ones(len(sizes), dtype=bool)
+
+
+def _points(groups: Sequence[MeasuredCollectives]) -> tuple[Floats, Floats]:
+    """Return each size and its time: the geometric mean over files of their medians."""
+    times: dict[float, list[float]] = {}
+    for group in groups:
+        for size in np.unique(group.sizes):  # tens of sizes
+            times.setdefault(float(size), []).append(float(np.log(np.median(group.seconds[group.sizes == size]))))
+    sizes = np.array(sorted(times))
+    return sizes, np.exp([np.mean(times[size]) for size in sizes.tolist()])
+
+
+def left_out_seconds(groups: Sequence[MeasuredCollectives], sizes: Floats) -> Floats:
+    """Return the time of each size by a curve through the other sizes.
+
+    Parameters
+    ----------
+    groups : sequence of MeasuredCollectives
+        Measurements of one group, of few sizes.
+    sizes : array of float64, shape (n,)
+        Measured sizes, bytes.
+    """
+    points, times = _points(groups)
+    found = [
+        float(point_curve(points[points != size], times[points != size]).seconds(size)) for size in points.tolist()
+    ]
+    return np.array(found)[np.searchsorted(points, sizes)]
+
+
+def _fit(groups: Sequence[MeasuredCollectives]) -> CollectiveFit:
+    sizes, seconds = (np.concatenate([getattr(group, name) for group in groups]) for name in ("sizes", "seconds"))
+    measured = replace(groups[0], sizes=sizes, seconds=seconds)
+    name = f"{measured.source}: {measured.kind} of {measured.topology.n_workers} workers"
+    curve, band = _curve_through(groups, name) if has_few_sizes(groups) else _curve_of_lines(measured, name)
+    group = (measured.kind, measured.device.name, measured.topology)
+    return CollectiveFit(*group, curve, band, len(measured), float(sizes.max()), measured.library)
+
+
+def _curve_through(groups: Sequence[MeasuredCollectives], name: str) -> tuple[Curve, Band]:
+    """Return a curve through all sizes, and its bounds on sizes that were left out in turn."""
+    points, times = _points(groups)
+    if len(points) < LEAST_POINTS:
+        raise InvalidInputError(f"{name}: {len(points)} sizes were measured; a fit needs {LEAST_POINTS} or more")
+    sizes, seconds = (np.concatenate([getattr(group, name) for group in groups]) for name in ("sizes", "seconds"))
+    return point_curve(points, times), _band(sizes, seconds / left_out_seconds(groups, sizes))
+
+
+def _curve_of_lines(measured: MeasuredCollectives, group: str) -> tuple[Curve, Band]:
+    """Return lines fitted to half of the sizes, and their bounds on a quarter."""
     topology, fitted, held_out = measured.topology, measured.part % 2 == 0, measured.part == _SPREAD
     limit = None  # the catalogue does not have the limit of a network
     if topology.link != "network":
         limit = busiest_link_s(measured.kind, topology, measured.device)
-    group = f"{measured.source}: {measured.kind} of {topology.n_workers} workers"
     try:
         curve = fit_curve(measured.sizes[fitted], measured.seconds[fitted], limit)
     except InvalidInputError as error:
@@ -324,9 +511,7 @@ def _fit(measured: MeasuredCollectives) -> CollectiveFit:
             "them"
         )
     sizes = measured.sizes[held_out]
-    band = _band(sizes, measured.seconds[held_out] / curve.seconds(sizes))
-    largest = float(measured.sizes.max())
-    return CollectiveFit(measured.kind, measured.device.name, topology, curve, band, len(measured), largest)
+    return curve, _band(sizes, measured.seconds[held_out] / curve.seconds(sizes))
 
 
 def _band(sizes: Floats, ratios: Floats) -> Band:
@@ -351,6 +536,7 @@ def _spreads(
     the number that is left out. Every group counts the same.
     """
     spreads = {}
+    named = [group for group in measured if group.topology.link != "network" or group.topology.nic_gbps]
     for left_out in sorted({0, *(group.topology.n_workers for group in measured)}):
         rest = calibration.without_workers(left_out)
         errors: dict[tuple[str, str], list[Floats]] = {}
@@ -358,10 +544,15 @@ def _spreads(
             topology = group.topology
             if topology.n_workers in (1, left_out):
                 continue
-            for reduced in (rest.without_workers(topology.n_workers), rest.without_device(group.device)):
-                seconds, basis = carried_seconds(group.kind, group.sizes, topology, group.device, reduced)
-                quantiles = np.quantile(np.abs(np.log(seconds / group.seconds)), _LEVELS)
-                errors.setdefault((topology.link, basis), []).append(quantiles)
+            rows = scored_alone([group], group.sizes)
+            reduced = [rest.without_workers(topology.n_workers)]
+            reduced += [rest.without_device(group.device)] if any(group is each for each in named) else []
+            for fits in reduced:
+                usual = known_topology(topology, group.device, fits)
+                sizes = group.sizes[rows]
+                seconds, evidence = carried_seconds(group.kind, sizes, usual, group.device, fits, group.library)
+                quantiles = np.quantile(np.abs(np.log(seconds / group.seconds[rows])), _LEVELS)
+                errors.setdefault((topology.link, evidence), []).append(quantiles)
         for (link, basis), several in errors.items():
             # One or two groups say little of the next: those of every kind of link in a node then count.
             pool = (link,) if link == "network" or len(several) >= _LEAST_GROUPS else ("device", "pcie")
