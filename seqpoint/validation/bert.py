@@ -390,7 +390,8 @@ def _step_group(step: Step, projection: int) -> str:
 def _layer_rows(layers: Sequence[LayerTimes]) -> list[ValidationRow]:
     """Return the shares of each layer's operators, with the fits of its device and without them."""
     parameters, rows = load_parameters(), []
-    fitted = {device for _, device, _ in parameters.calibration(KernelCalibration).fits}
+    fits = parameters.calibration(KernelCalibration).fits
+    fitted = {device for _, device, dtype in fits if dtype == "fp32"}
     errors: list[float] = []
     for layer in layers:
         total = sum(layer.seconds.values())

@@ -132,7 +132,7 @@ def score_models(
     rows, or 10,000 equal layers, take little longer than one.
     """
     calibration = calibration or load_calibration()
-    fitted = {device for _, device, _ in calibration.fits}
+    fitted = {device for _, device, dtype in calibration.fits if dtype == "fp32"}
     tallies = _tallies(measured, progress)
     groups: dict[tuple[Device, str], dict[_Job, None]] = {}
     for run in measured:
