@@ -24,6 +24,22 @@ settings.register_profile("thorough", settings.get_profile("suite"), derandomize
 settings.load_profile("suite")
 
 
+#: Tests of half a minute and more. They come first, so that no worker ends with one while the other has nothing left.
+LONG = (
+    "test_the_wheel_holds_the_data_and_runs_the_demo",
+    "test_no_figure_is_another_than_the_table_says",
+    "test_a_notebook_runs_and_draws_its_charts",
+    "test_the_tools_find_nothing",
+    "test_the_output_in_the_documentation_is_what_the_command_prints",
+    "test_selectors_do_on_real_traces_what_the_table_says",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put long tests first, in their own order."""
+    items.sort(key=lambda item: item.name.partition("[")[0] not in LONG)
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Compile the simulation of memory in one worker, and the reader and the engine in the other.
 
