@@ -12,6 +12,7 @@ import numpy as np
 
 from profilers.errors import InvalidInputError
 from profilers.trace.trace import Trace
+from replay.costs.retiming import floor_ns
 from replay.costs.shipped import load_parameters
 from replay.gemms.tiles import Grid, tile_end
 from replay.graph.graph import Hardware, given_hardware, hardware_of
@@ -333,6 +334,6 @@ def _fixed_ns(launches: GemmLaunches, hardware: Hardware) -> float:
     """Return the time of a product without work: that of the vendor's devices, at most the shortest of the trace."""
     if hardware.device is None:
         return 0.0
-    usual = load_parameters()["product_floor_amd_ns" if hardware.device.vendor == "AMD" else "product_floor_ns"]
+    usual = floor_ns("product", hardware.device, load_parameters())
     durations = launches.duration_ns[launches.duration_ns > 0]
     return float(min(usual, durations.min())) if len(durations) else usual

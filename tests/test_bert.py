@@ -151,8 +151,8 @@ def test_the_study_reads_what_characterize_says() -> None:
     case = load_cases()["n128_b4_fp32"]
     profile = profile_of(case, load_parameters())
     assert profile.lamb_share == pytest.approx(
-        next(row.time_ns for row in profile.found.rows("phase") if row.name == "optimizer")
-        / profile.found.facts.total_ns
+        next(row.time_ns for row in profile.characterization.rows("phase") if row.name == "optimizer")
+        / profile.characterization.facts.total_ns
     )
     assert sum(profile.product_flops.values()) == 0.947040288768e12
 

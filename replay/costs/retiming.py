@@ -207,8 +207,23 @@ class _Side:
     better: Floats
 
     def floor_ns(self, kind: str, parameters: Parameters) -> float:
-        amd = "_amd" if self.device.vendor == "AMD" else ""
-        return parameters[f"{kind}_floor{amd}_ns"]
+        return floor_ns(kind, self.device, parameters)
+
+
+def floor_ns(kind: str, device: Device | None, parameters: Parameters) -> float:
+    """Return the time of a kernel without work on devices of a vendor, ns.
+
+    Parameters
+    ----------
+    kind : str
+        ``"kernel"``, or ``"product"`` for a matrix product.
+    device : Device, optional
+        The device; without one, the time is that of NVIDIA's.
+    parameters : Parameters
+        With the floors.
+    """
+    amd = "_amd" if device is not None and device.vendor == "AMD" else ""
+    return parameters[f"{kind}_floor{amd}_ns"]
 
 
 def arithmetic_tasks(graph: KernelGraph) -> Bools:

@@ -12,6 +12,7 @@ import numpy as np
 from profilers.trace.arrays import Bools, Floats, Ints
 from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
+from replay.costs.retiming import floor_ns
 from replay.graph.choice import TaskChoice
 from replay.graph.graph import LAUNCH_EDGES, RESOURCES, STREAM_EDGES, Basis, KernelGraph, TaskKind
 from replay.what_ifs.what_if import WhatIf, recipe, tasks_argument, what_if_text
@@ -94,10 +95,9 @@ def _saved_time(graph: KernelGraph, before: Ints, parameters: Parameters) -> Flo
     # Successive kernels of one name in an optimizer go through other tensors: nothing passes from one to the next.
     is_optimizer = tasks.class_[second] == CLASSES.index("optimizer")
     traffic_ns = np.where(is_optimizer & (tasks.name[first] == tasks.name[second]), 0.0, traffic_ns)
-    amd = "_amd" if device is not None and device.vendor == "AMD" else ""
-    floor_ns = np.minimum(parameters[f"kernel_floor{amd}_ns"], tasks.duration_ns[second])
+    least_ns = np.minimum(floor_ns("kernel", device, parameters), tasks.duration_ns[second])
     saved = np.zeros(len(tasks))
-    saved[second] = floor_ns + np.minimum(traffic_ns, tasks.duration_ns[second] - floor_ns)
+    saved[second] = least_ns + np.minimum(traffic_ns, tasks.duration_ns[second] - least_ns)
     return saved
 
 

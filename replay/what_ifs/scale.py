@@ -8,15 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from profilers.errors import InvalidInputError
-from profilers.trace.kernels import CLASSES, COMPUTE_BOUND
 from replay.calibration.parameters import Parameters
+from replay.costs.retiming import arithmetic_tasks, floor_ns
 from replay.graph.choice import TaskChoice
 from replay.graph.graph import HOST_TIME_EDGES, LAUNCH_EDGES, RESOURCES, Basis, EdgeKind, KernelGraph, TaskKind
 from replay.what_ifs.swap import duration_ns
 from replay.what_ifs.what_if import Argument, WhatIf, check_factor, recipe, tasks_argument, what_if_text
 
 _HBM = RESOURCES.index("hbm")
-_ARITHMETIC = [CLASSES.index(name) for name in COMPUTE_BOUND]
 
 
 @recipe(
@@ -82,12 +81,10 @@ def near_memory(tasks: str, factor: float = 0.0) -> WhatIf:
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         times, all_chosen = factor or parameters["near_memory_bandwidth"], choice.rows(graph)
-        chosen = all_chosen & ~np.isin(graph.tasks.class_, _ARITHMETIC)
-        device, duration_ns = graph.hardware.device, graph.tasks.duration_ns
-        amd = "_amd" if device is not None and device.vendor == "AMD" else ""
-        floor_ns = np.minimum(parameters[f"kernel_floor{amd}_ns"], duration_ns)
+        chosen, duration_ns = all_chosen & ~arithmetic_tasks(graph), graph.tasks.duration_ns
+        least_ns = np.minimum(floor_ns("kernel", graph.hardware.device, parameters), duration_ns)
         waiting = np.minimum(graph.tasks.demand[:, _HBM] / parameters["hbm_share_memory_bound"], 1.0)
-        inside_ns = floor_ns + (duration_ns - floor_ns) * (1.0 - waiting + waiting / times)
+        inside_ns = least_ns + (duration_ns - least_ns) * (1.0 - waiting + waiting / times)
         demand = graph.tasks.demand.copy()
         demand[chosen, _HBM] = 1.0
         changed = graph.with_durations(np.where(chosen, inside_ns, duration_ns), Basis.ASSUMED)

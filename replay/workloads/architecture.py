@@ -421,7 +421,7 @@ _SHARED, _LISTED = 0.45, 0.1
 
 #: Kinds that the model of another covers, and the share of a machine's rate that large products reach.
 _AS = {"convolution": "matmul"}
-_PRODUCT_SHARE = 0.93
+PRODUCT_SHARE = 0.93
 
 
 @dataclass(frozen=True)
@@ -518,7 +518,7 @@ def _computing(operators: Sequence[Operator], device: Device, dtype: str, parame
     rate = Machine.of(device, dtype).flops_per_s
     flops = np.array([operator.flops for operator in operators])
     attends = np.array([operator.kind == "attention" for operator in operators])
-    shares = ((attention.value, _PRODUCT_SHARE), (attention.high, 1.0), (attention.low, _PRODUCT_SHARE**2))
+    shares = ((attention.value, PRODUCT_SHARE), (attention.high, 1.0), (attention.low, PRODUCT_SHARE**2))
     return np.array([flops / (rate * np.where(attends, share, product_share)) for share, product_share in shares])
 
 

@@ -541,11 +541,10 @@ class _Timer:
         fits = self.parameters.calibration(CollectiveCalibration)
         return float(predict_collective(kind, [moved], topology, self.device, fits).seconds[0])
 
-    def _update(self, weights: int, optimizer: str, precision: str) -> tuple[float, ...]:
-        size = PRECISIONS[precision]
+    def _update(self, weights: int, passes: tuple[OptimizerPass, ...], precision: str) -> tuple[float, ...]:
         operators = [
-            streaming("optimizer", weights * each.read, weights * each.written, weights, size)
-            for each in OPTIMIZERS[optimizer][size]
+            streaming("optimizer", weights * each.read, weights * each.written, weights, PRECISIONS[precision])
+            for each in passes
         ]
         dtype = _computed_in(operators[0], precision)
         return tuple(time_operators(operators, self.device, parameters=self.parameters, dtype=dtype).seconds.tolist())
@@ -599,7 +598,9 @@ def _stage(job: TrainingJob, stage: int, timer: _Timer) -> StageLoad:
     reduced = timer.collective("all_reduce", float(weights * job.element_bytes), job.layout.topology("data"))
     # The fitted costs of a launch are those of Adam, whose fit takes a call for each parameter.
     launches = tensors if job.optimizer == "adam" else -(-weights // _LAUNCH_PARAMETERS)
-    return StageLoad(parts, reduced, timer.update(weights, job.optimizer, job.precision), weights, tensors, launches)
+    return StageLoad(
+        parts, reduced, timer.update(weights, job.optimizer_passes, job.precision), weights, tensors, launches
+    )
 
 
 def _alike(job: TrainingJob) -> TrainingJob:

@@ -30,11 +30,11 @@ from replay.costs.kernels import KernelCalibration, Machine
 from replay.costs.shipped import load_parameters
 from replay.graph.operators import Operator
 from replay.studies.layer import step_ns
-from replay.workloads.architecture import LARGEST, Step, read_or_shipped, time_operators
+from replay.workloads.architecture import LARGEST, PRODUCT_SHARE, Step, read_or_shipped, time_operators
 from replay.workloads.training import job_loads
 from replay.workloads.transformer import Pass, head_block, layer_block
 from seqpoint.characterization import Characterization, characterize_trace
-from seqpoint.kernel_facts import COMMUNICATION, KERNEL_PHASES
+from seqpoint.kernel_facts import COMMUNICATION, KERNEL_PHASES, KernelFacts
 from seqpoint.notebook import Table, table_of
 from seqpoint.validation.rows import ValidationRow, summary_row
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, followed, table_columns
@@ -113,21 +113,25 @@ class BertProfile:
     trace: Trace
 
     @cached_property
-    def found(self) -> Characterization:
+    def characterization(self) -> Characterization:
         """The characterisation of the trace."""
         return characterize_trace(self.trace)
+
+    @property
+    def facts(self) -> KernelFacts:
+        """Kernels of the trace."""
+        return self.characterization.facts
 
     @cached_property
     def product_flops(self) -> dict[str, float]:
         """FLOP of the layers' products: linear projections, products of attention, and the feed-forward part."""
-        return {part: float(self.found.facts.flops[rows].sum()) for part, rows in self._products.items()}
+        return {part: float(self.facts.flops[rows].sum()) for part, rows in self._products.items()}
 
     @cached_property
     def _products(self) -> dict[str, Bools]:
-        facts = self.found.facts
-        kinds = np.array([*(operator.kind for operator in facts.operators), ""])[facts.work]
+        kinds = np.array([*(operator.kind for operator in self.facts.operators), ""])[self.facts.work]
         sizes = _linear_flops(self.case.job)
-        return {part: (kinds == "matmul") & (facts.flops == flop) for part, flop in sizes.items()} | {
+        return {part: (kinds == "matmul") & (self.facts.flops == flop) for part, flop in sizes.items()} | {
             "attention": kinds == "batched_matmul"
         }
 
@@ -139,22 +143,16 @@ class BertProfile:
     def intensity(self, part: str) -> float:
         """Return the FLOP/byte of a part's products in the forward pass."""
         rows = self._products[part] & self.in_phase("forward")
-        facts = self.found.facts
-        return float(facts.flops[rows].sum() / facts.bytes[rows].sum())
+        return float(self.facts.flops[rows].sum() / self.facts.bytes[rows].sum())
 
     def in_phase(self, phase: str) -> Bools:
         """Return the mask of the kernels of a phase."""
-        return np.asarray(self.found.facts.phase == KERNEL_PHASES.index(phase))
+        return np.asarray(self.facts.phase == KERNEL_PHASES.index(phase))
 
     def share(self, rows: Bools) -> float:
         """Return the share of some kernels in the time of all."""
-        duration = self.found.facts.duration_ns
+        duration = self.facts.duration_ns
         return float(duration[rows].sum() / duration.sum())
-
-    @property
-    def lamb_ns(self) -> float:
-        """Time of the optimizer, ns."""
-        return float(self.found.facts.duration_ns[self.in_phase("optimizer")].sum())
 
     @property
     def lamb_share(self) -> float:
@@ -164,18 +162,18 @@ class BertProfile:
     def lamb_bytes(self, parameters: Parameters) -> float:
         """Return the bytes that the optimizer moves for each parameter of a rank."""
         (load,) = job_loads([self.case.job], self.case.device, parameters)
-        moved = self.found.facts.bytes[self.in_phase("optimizer")].sum()
+        moved = self.facts.bytes[self.in_phase("optimizer")].sum()
         return float(moved / (load.stages[0].weights * load.ranks))
 
     @property
     def replicated_share(self) -> float:
         """Share of normalisations, which every rank computes for itself, and of collectives."""
-        return self.share(self.found.facts.in_classes(("normalization",)) | self.in_phase(COMMUNICATION))
+        return self.share(self.facts.in_classes(("normalization",)) | self.in_phase(COMMUNICATION))
 
     @property
     def attention_bound(self) -> frozenset[str]:
         """What bounds the products of attention."""
-        return frozenset(row.bound for row in self.found.rows("shape") if row.name == "aten::bmm")
+        return frozenset(row.bound for row in self.characterization.rows("shape") if row.name == "aten::bmm")
 
 
 def _linear_flops(job: workloads.TrainingJob) -> dict[str, float]:
@@ -195,39 +193,39 @@ def profile_of(case: BertCase, parameters: Parameters) -> BertProfile:
 
 def reproduce(parameters: Parameters, cases: Mapping[str, BertCase]) -> dict[str, float]:
     """Return our figure for every name in `datasets/published/bert.toml`."""
-    found = {name: profile_of(case, parameters) for name, case in cases.items()}
-    single = [one for one in found.values() if one.case.job.micro_batches == one.case.job.layout.tensor == 1]
+    steps = {name: profile_of(case, parameters) for name, case in cases.items()}
+    single = [step for step in steps.values() if step.case.job.micro_batches == step.case.job.layout.tensor == 1]
     return {
-        **_arithmetic(found),
-        **_lamb(found, single, parameters),
-        **_bounds(found, single),
+        **_arithmetic(steps),
+        **_lamb(steps, single, parameters),
+        **_bounds(steps, single),
         **_what_ifs(single, parameters),
     }
 
 
-def _arithmetic(found: Mapping[str, BertProfile]) -> dict[str, float]:
+def _arithmetic(steps: Mapping[str, BertProfile]) -> dict[str, float]:
     figures = {}
     for length, name in ((128, "n128_b32_fp32"), (512, "n512_b4_fp32")):
-        flops = found[name].product_flops
+        flops = steps[name].product_flops
         for part, value in flops.items():
             figures[f"share_{part.replace('-', '_')}_n{length}"] = 100 * value / sum(flops.values())
     for name in ("n128_b32", "n128_b4", "n512_b4"):
-        figures[f"tflop_{name}"] = sum(found[f"{name}_fp32"].product_flops.values()) / 1e12
-    one = found["n128_b32_fp32"]
+        figures[f"tflop_{name}"] = sum(steps[f"{name}_fp32"].product_flops.values()) / 1e12
+    step = steps["n128_b32_fp32"]
     for part in ("projection", "attention", "feed-forward"):
-        figures[f"intensity_{part.replace('-', '_')}"] = one.intensity(part)
-    flop = [float(one.found.facts.flops[one.products & one.in_phase(phase)].sum()) for phase in ("backward", "forward")]
+        figures[f"intensity_{part.replace('-', '_')}"] = step.intensity(part)
+    flop = [float(step.facts.flops[step.products & step.in_phase(phase)].sum()) for phase in ("backward", "forward")]
     return figures | {"backward_over_forward": flop[0] / flop[1]}
 
 
-def _lamb(found: Mapping[str, BertProfile], single: Sequence[BertProfile], parameters: Parameters) -> dict[str, float]:
-    in_fp32 = [one for one in single if one.case.job.precision == "fp32"]
-    times = [one.lamb_ns for one in in_fp32]
-    share = {name: one.lamb_share for name, one in found.items()}
+def _lamb(steps: Mapping[str, BertProfile], single: Sequence[BertProfile], parameters: Parameters) -> dict[str, float]:
+    in_fp32 = [step for step in single if step.case.job.precision == "fp32"]
+    times = [step.facts.duration_ns[step.in_phase("optimizer")].sum() for step in in_fp32]
+    share = {name: step.lamb_share for name, step in steps.items()}
     falls = [share[f"n128_b32_{each}_micro"] < share[f"n128_b4_{each}"] for each in ("fp32", "fp16")]
     return {
-        "lamb_bytes": found["n128_b32_fp32"].lamb_bytes(parameters),
-        "lamb_spread": max(times) / min(times),
+        "lamb_bytes": steps["n128_b32_fp32"].lamb_bytes(parameters),
+        "lamb_spread": float(max(times) / min(times)),
         "lamb_share_rises": _rises(share),
         "micro_batches_hide_lamb": float(sum(falls)),
     }
@@ -242,19 +240,19 @@ def _rises(values: Mapping[str, float]) -> float:
     return float(sum(values[more] > values[less] for less, more in pairs))
 
 
-def _bounds(found: Mapping[str, BertProfile], single: Sequence[BertProfile]) -> dict[str, float]:
-    classes = [one.found.rows("class")[0].name for one in single]
-    split = [found[f"n128_b32_fp32{each}"].replicated_share for each in ("", "_tp2", "_tp4", "_tp8")]
+def _bounds(steps: Mapping[str, BertProfile], single: Sequence[BertProfile]) -> dict[str, float]:
+    classes = [step.characterization.rows("class")[0].name for step in single]
+    split = [steps[f"n128_b32_fp32{each}"].replicated_share for each in ("", "_tp2", "_tp4", "_tp8")]
     mixed = [
-        (found[f"{each}_fp32"].share(found[f"{each}_fp32"].products), found[f"{each}_fp16"])
+        (steps[f"{each}_fp32"].share(steps[f"{each}_fp32"].products), steps[f"{each}_fp16"])
         for each in ("n128_b32", "n128_b4", "n512_b4")
     ]
     return {
         "gemms_dominate": float(sum(name == "gemm" for name in classes)),
-        "memory_prominent": float(sum(one.found.bound_shares["memory"] >= _PROMINENT for one in single)),
-        "attention_memory_bound": float(sum(one.attention_bound == {"memory"} for one in single)),
+        "memory_prominent": float(sum(step.characterization.bound_shares["memory"] >= _PROMINENT for step in single)),
+        "attention_memory_bound": float(sum(step.attention_bound == {"memory"} for step in single)),
         "attention_intensity_most": max(
-            one.intensity("attention") for one in single if one.case.job.precision == "fp32"
+            step.intensity("attention") for step in single if step.case.job.precision == "fp32"
         ),
         "tensor_raises_replicated": float(sum(more > less for less, more in pairwise(split))),
         "mixed_lowers_gemm_share": float(sum(other.share(other.products) < share for share, other in mixed)),
@@ -263,10 +261,10 @@ def _bounds(found: Mapping[str, BertProfile], single: Sequence[BertProfile]) -> 
 
 def _what_ifs(single: Sequence[BertProfile], parameters: Parameters) -> dict[str, float]:
     gains = {}
-    for one in single:
+    for step in single:
         texts = [f"{_NO_HOST}+{each}" for each in ("near_memory:optimizer", _FUSED)]
-        times = step_ns(one.trace, [_NO_HOST, *texts], parameters)
-        gains[one.case.name] = [times[_NO_HOST] / times[text] for text in texts]
+        times = step_ns(step.trace, [_NO_HOST, *texts], parameters)
+        gains[step.case.name] = [times[_NO_HOST] / times[text] for text in texts]
     near, fused = ({name: values[i] for name, values in gains.items()} for i in range(2))
     return {
         "near_memory_follows_lamb": _rises(near),
@@ -285,8 +283,6 @@ _THROUGHPUT_COLUMNS = (
 _LEAST_SHARE, _LIMIT = 0.05, 0.15
 _FORMATS = {"FP16-mixed": "fp16", "TF32": "tf32", "FP32": "fp32"}
 _GPUS = {"V100-16GB": "V100-SXM2-16GB", "V100-32GB": "V100-SXM2-32GB"}
-#: Share of a device's rate that large products reach.
-_PRODUCT_SHARE = 0.93
 #: Characters of a text that a message repeats.
 _SHOWN = 40
 
@@ -451,7 +447,7 @@ class Throughput:
         blocks = [layer_block(job.model, run)] * job.model.layers + [head_block(job.model, run, shared=True)]
         steps = [step for block in blocks for step in (*block.forward, *block.backward)]
         flops = sum(step.operator.flops for step in steps if step.operator.kind in _PRODUCTS) / job.micro_batch
-        rate = Machine.of(self.device, job.precision).flops_per_s * _PRODUCT_SHARE
+        rate = Machine.of(self.device, job.precision).flops_per_s * PRODUCT_SHARE
         return flops * self.measured / job.layout.devices > rate
 
 
@@ -501,28 +497,28 @@ class _Ratio:
     padded: bool = False
 
 
-def _of_extreme_count(one: Throughput, group: Collection[Throughput]) -> bool | None:
+def _of_extreme_count(run: Throughput, group: Collection[Throughput]) -> bool | None:
     counts = [each.job.layout.devices for each in group]
     extreme = {max(counts): True, min(counts): False} if max(counts) > min(counts) else {}
-    return extreme.get(one.job.layout.devices)
+    return extreme.get(run.job.layout.devices)
 
 
 #: Mixed over full precision; phase 1 over phase 2; most devices over fewest.
 _RATIOS = (
     _Ratio(
         "precision",
-        lambda one: (one.framework, one.gpu, f"phase {one.phase}", f"{one.job.layout.devices} GPUs"),
-        lambda one, _: one.job.element_bytes == 2,
+        lambda run: (run.framework, run.gpu, f"phase {run.phase}", f"{run.job.layout.devices} GPUs"),
+        lambda run, _: run.job.element_bytes == 2,
     ),
     _Ratio(
         "phases",
-        lambda one: (one.framework, one.gpu, one.precision),
-        lambda one, _: one.phase == 1,
+        lambda run: (run.framework, run.gpu, run.precision),
+        lambda run, _: run.phase == 1,
         padded=True,
     ),
     _Ratio(
         "devices",
-        lambda one: (one.framework, one.gpu, f"phase {one.phase}", one.precision),
+        lambda run: (run.framework, run.gpu, f"phase {run.phase}", run.precision),
         _of_extreme_count,
     ),
 )
@@ -532,14 +528,14 @@ def _throughput_rows(measured: Sequence[Throughput], options: SuiteOptions) -> t
     """Return ratios of throughput for each device, and a note on what is left out."""
     parameters, fit = load_parameters(), workloads.load_training()
     rates = {}
-    for one in followed(measured, options.progress("predicting steps"), lambda each: each.source):
-        step = workloads.predict_steps([one.job], one.device, fit=fit, parameters=parameters)[0]
-        rates[one] = (one.measured, one.job.global_batch / step.seconds)
-    skipping = {(one.framework, one.phase) for one in measured if one.skips_padding}
+    for run in followed(measured, options.progress("predicting steps"), lambda each: each.source):
+        step = workloads.predict_steps([run.job], run.device, fit=fit, parameters=parameters)[0]
+        rates[run] = (run.measured, run.job.global_batch / step.seconds)
+    skipping = {(run.framework, run.phase) for run in measured if run.skips_padding}
     rows: list[ValidationRow] = []
     for ratio in _RATIOS:
-        scored = [one for one in measured if not ratio.padded or (one.framework, one.phase) not in skipping]
-        found = _ratio_rows(ratio, {one: rates[one] for one in scored})
+        scored = [run for run in measured if not ratio.padded or (run.framework, run.phase) not in skipping]
+        found = _ratio_rows(ratio, {run: rates[run] for run in scored})
         rows += found
         if found:
             error = float(np.median([row.error for row in found]))
@@ -555,14 +551,14 @@ def _throughput_rows(measured: Sequence[Throughput], options: SuiteOptions) -> t
 def _ratio_rows(ratio: _Ratio, rates: Mapping[Throughput, tuple[float, float]]) -> list[ValidationRow]:
     """Return a row for each group that has both sides of a ratio: medians of their throughput for each device."""
     groups: dict[tuple[object, ...], list[Throughput]] = {}
-    for one in rates:
-        groups.setdefault(ratio.key(one), []).append(one)
+    for run in rates:
+        groups.setdefault(ratio.key(run), []).append(run)
     rows = []
     for key, group in groups.items():
         sides: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
-        for one in group:
-            if (side := ratio.side(one, group)) is not None:
-                sides[side].append(tuple(rate / one.job.layout.devices for rate in rates[one]))  # type: ignore[arg-type]
+        for run in group:
+            if (side := ratio.side(run, group)) is not None:
+                sides[side].append(tuple(rate / run.job.layout.devices for rate in rates[run]))  # type: ignore[arg-type]
         if sides[True] and sides[False]:
             over, under = (np.median(np.array(sides[side]), axis=0) for side in (True, False))
             names = ", ".join(map(str, key))
