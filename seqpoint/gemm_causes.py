@@ -12,7 +12,7 @@ from typing import Final
 
 from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError, NotFoundError
-from replay.costs.kernels.models import matrix_share, runs_as
+from replay.costs.kernels.machine import matrix_share, runs_as
 from replay.costs.products import cache_bytes
 from replay.gemms.gemm import Gemm
 from replay.gemms.tiles import Grid, tile_end

@@ -15,7 +15,7 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import MISSING, Bools, Floats, Ints, encode_text, integers
 from profilers.trace.columns import lookup
 from profilers.trace.trace import Trace
-from replay.costs.kernels.models import runs_as
+from replay.costs.kernels.machine import runs_as
 from replay.costs.operators import fused_bytes
 from replay.from_trace import TraceIndex, distinct_calls, index_trace, kernel_dtypes, kernel_operators
 from replay.graph.graph import PHASES, Hardware

@@ -26,9 +26,8 @@ from replay.contention.totals import with_pairs
 from replay.costs.shipped import load_parameters
 from replay.engine.timeline import Timeline
 from replay.graph.graph import hardware_of
-from replay.projection.evidence import SIDES
+from replay.projection.evidence import SIDES, digest
 from replay.projection.projection import Projection, ProjectionOptions, StepWindow, project, with_provenance
-from replay.projection.provenance import digest
 from replay.projection.rows import ProjectionRow, recording_notes
 from replay.projection.sampling import SampledStep
 from replay.what_ifs import OVERLAPS, CollectiveEffect, WhatIf, explain, parse_what_if, read_plan

@@ -14,7 +14,7 @@ from profilers.errors import InvalidInputError
 from replay import workloads
 from replay.costs.shipped import load_parameters
 from replay.graph.graph import RESOURCES
-from replay.studies.layer import layer_graph
+from replay.studies.workloads import layer_graph
 from replay.what_ifs import parse_what_if
 from replay.workloads.transformer import Pass, embedding_block, head_block, layer_block
 from seqpoint.cli import cli

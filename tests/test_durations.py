@@ -23,7 +23,8 @@ from replay.costs.kernels import (
     read_measurements,
     write_calibration,
 )
-from replay.costs.kernels.models import CORRECTION_SIZES, corrected_seconds, least_seconds, runs_as
+from replay.costs.kernels.machine import runs_as
+from replay.costs.kernels.models import CORRECTION_SIZES, corrected_seconds, least_seconds
 from replay.costs.kernels.predictor import ANY, ANY_HOT, Fit, carry_over, fit
 from seqpoint.cli import cli
 from seqpoint.validation.kernels import kernel_rows, score_halves, score_kernels

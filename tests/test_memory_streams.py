@@ -14,13 +14,12 @@ from replay.memory.accesses import Lines, Operand, Stream, blocks
 from replay.memory.streams import named_stream, named_streams, stream_kinds, stream_of
 from replay.memory.streams.attention import Heads, naive_attention, tiled_attention
 from replay.memory.streams.convolutions import ORDERS, Convolution, direct_convolution, implicit_product
-from replay.memory.streams.lookups import drawn_indices, embedding
 from replay.memory.streams.products import LAYOUTS, Tiling, library_tiling, product, tile_order
 from replay.memory.streams.recurrent import Network, cell, recurrent
 from replay.memory.streams.rowwise import batch_norm, batch_norm_per_activation, layer_norm, softmax
 from replay.memory.streams.sequences import Memory, bind, product_kernels, section
 from replay.memory.streams.splitting import pieces
-from replay.memory.streams.streaming import Pass, optimizer, reduction, streaming_pass
+from replay.memory.streams.streaming import Pass, drawn_indices, embedding, optimizer, reduction, streaming_pass
 from replay.memory.streams.windows import Window, local_response_norm, pooling
 
 FEW = settings(max_examples=25, deadline=None)

@@ -25,8 +25,7 @@ from replay.memory.streams.recurrent import cell
 from replay.memory.system import memory_system
 from replay.studies import caching
 from replay.studies.caching import OPTIMISED, STATIC, Outcome, class_of, figures, outcomes
-from replay.studies.layer import layer_graph, layer_trace
-from replay.studies.workloads import Workload, load_study
+from replay.studies.workloads import Workload, layer_graph, layer_trace, load_study
 from replay.what_ifs.caching import cache_policy
 from seqpoint.validation.published import published_figures
 

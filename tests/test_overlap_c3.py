@@ -35,7 +35,7 @@ from replay.studies.c3 import (
     speedups,
     weight_bytes,
 )
-from replay.studies.layer import layer_graph, layer_trace, step_ns
+from replay.studies.workloads import layer_graph, layer_trace, step_ns
 from replay.what_ifs import parse_what_if
 from replay.what_ifs.c3 import PARTITIONS
 

@@ -26,7 +26,7 @@ from replay.engine.engine import simulate
 from replay.graph.graph import Basis, KernelGraph, TaskKind, hardware_named
 from replay.graph.operators import batched_matmul
 from replay.studies.ficco import load_scenarios, reproduce, scenario_trace, sweep, times_ns, transfer_ratio
-from replay.studies.layer import step_ns
+from replay.studies.workloads import step_ns
 from replay.what_ifs import explain, parse_what_if
 from replay.what_ifs.chooser import FEATURES, Chooser, Decision, features_of, load_chooser, score_choices
 from replay.what_ifs.schedules import (

@@ -21,7 +21,7 @@ from replay.costs.wire_time import group_topology
 from replay.engine.engine import simulate
 from replay.graph.graph import Basis, EdgeKind, KernelGraph, Network, TaskKind, hardware_named
 from replay.studies.fused import Layer, layers, load_workloads, what_if_on
-from replay.studies.layer import layer_graph
+from replay.studies.workloads import layer_graph
 from replay.what_ifs import parse_what_if
 from replay.what_ifs.slices import ORDERS, Fusion, Group, fused_pattern, slices_of
 from replay.what_ifs.splice import Pattern

@@ -20,8 +20,8 @@ from profilers.synthetic import Collective, KernelCall, SyntheticJob, SyntheticS
 from replay.costs.shipped import load_parameters
 from replay.engine.engine import simulate
 from replay.graph.graph import RESOURCES, Basis, KernelGraph, SharingPolicy, TaskKind, hardware_named
-from replay.studies.layer import layer_graph, step_ns
 from replay.studies.t3 import load_workload, near_memory_gain, reproduce, speedup_beside_few_units, study
+from replay.studies.workloads import layer_graph, step_ns
 from replay.what_ifs import parse_what_if
 from replay.what_ifs.ring import (
     MOVEMENTS,

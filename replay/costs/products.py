@@ -23,7 +23,7 @@ from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import Topology, fastest, machine_of
 from replay.costs.kernels import KernelCalibration, predict
-from replay.costs.kernels.models import runs_as
+from replay.costs.kernels.machine import runs_as
 from replay.graph.graph import COLLECTIVE_KINDS, KernelGraph, TaskKind
 from replay.graph.operators import DTYPE_BYTES
 

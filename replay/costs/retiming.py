@@ -17,7 +17,8 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Bools, Floats, Ints
 from profilers.trace.kernels import CLASSES, COMPUTE_BOUND
 from replay.calibration.parameters import Parameters
-from replay.costs.kernels.models import MODELS, Machine, runs_as
+from replay.costs.kernels.machine import Machine, runs_as
+from replay.costs.kernels.models import MODELS
 from replay.costs.kernels.predictor import Fit, KernelCalibration, carry_over
 from replay.graph.graph import RESOURCES, KernelGraph, TaskKind
 from replay.graph.operators import DTYPE_BYTES, Operator
@@ -74,7 +75,7 @@ def capability(device: Device, dtype: str, calibration: KernelCalibration) -> Ca
 
     Vector units (FP32, FP64) sustain the fitted share of FP32 products (`datasets/fits`): of the device, else of one of
     its architecture, else carried over from all. Matrix units of 16 and 8 bits and TF32 sustain
-    `replay.costs.kernels.models.matrix_share`.
+    `replay.costs.kernels.machine.matrix_share`.
 
     Parameters
     ----------

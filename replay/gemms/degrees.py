@@ -20,7 +20,7 @@ from profilers.devices.catalogue import Device
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 from profilers.files import dataset_path, key_first
 from profilers.trace.arrays import Floats, Ints
-from replay.costs.kernels.models import runs_as
+from replay.costs.kernels.machine import runs_as
 from replay.costs.products import cache_bytes
 from replay.gemms.concurrency import serial_start
 from replay.gemms.gemm import Gemm

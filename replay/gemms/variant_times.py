@@ -16,7 +16,7 @@ import numpy as np
 
 from profilers.devices.catalogue import Device
 from profilers.trace.arrays import Floats, Ints
-from replay.costs.kernels.models import runs_as
+from replay.costs.kernels.machine import runs_as
 from replay.costs.occupancy import resident_workgroups
 from replay.costs.products import block_of_tiles, cache_bytes
 from replay.gemms.gemm import Gemm, Variants

@@ -24,8 +24,7 @@ from replay.costs.demand import isolate
 from replay.engine.steady import USUAL_CYCLES, Change, Pattern, SteadyState, cycle_of, steady_states, unchanged
 from replay.engine.timeline import Timeline
 from replay.graph.graph import SYNC_EDGES, EdgeKind, KernelGraph
-from replay.projection.evidence import Evidence, step_evidence
-from replay.projection.provenance import QUANTILES, provenance_of
+from replay.projection.evidence import QUANTILES, Evidence, provenance_of, step_evidence
 from replay.projection.rows import NOTHING_CHANGES, ProjectionRow, joined_notes
 from replay.projection.sampling import SampledStep, selection_factors
 from replay.projection.sweep import Steps, jobs_for, sweep

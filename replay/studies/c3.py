@@ -28,7 +28,7 @@ from replay.costs.products import (
     product_ns,
     read_hardware,
 )
-from replay.studies.layer import layer_graph, layer_trace, step_ns
+from replay.studies.workloads import layer_graph, layer_trace, step_ns
 from replay.what_ifs import parse_what_if
 from replay.workloads.architecture import LARGEST, read_or_shipped
 

@@ -22,7 +22,7 @@ from replay.calibration.parameters import Parameters
 from replay.costs.products import HardwareTable, Product, kernel_columns, product_ns, read_hardware
 from replay.engine.timeline import Timeline, replay
 from replay.graph.graph import KernelGraph, TaskKind
-from replay.studies.layer import layer_graph, layer_trace
+from replay.studies.workloads import layer_graph, layer_trace
 from replay.what_ifs import parse_what_if
 from replay.what_ifs.chooser import Chooser, score_choices
 from replay.what_ifs.schedules import CANDIDATES, SCHEDULES, STUDIED, CoupledProduct, Plan

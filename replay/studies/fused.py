@@ -21,7 +21,7 @@ from replay.calibration.parameters import Parameters
 from replay.costs.wire_time import collective_models
 from replay.engine.timeline import replay
 from replay.graph.graph import TaskKind
-from replay.studies.layer import layer_graph, step_ns
+from replay.studies.workloads import layer_graph, step_ns
 from replay.what_ifs import parse_what_if
 from replay.workloads.architecture import named_tables, read_or_shipped
 from replay.workloads.dlrm import Cluster, Dlrm, LayerWriter, dlrm_trace

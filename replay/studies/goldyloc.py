@@ -20,7 +20,7 @@ from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.gemms import Gemm
 from replay.gemms.tuning import DEGREES, GoKernel, go_kernels
-from replay.studies.layer import layer_trace, step_ns
+from replay.studies.workloads import layer_trace, step_ns
 from replay.workloads.architecture import LARGEST, read_or_shipped
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]

@@ -22,7 +22,7 @@ from replay.costs.products import cache_bytes
 from replay.engine.timeline import replay
 from replay.graph.assembly import Assembly
 from replay.graph.graph import SharingPolicy
-from replay.studies.layer import layer_graph, layer_trace, step_ns
+from replay.studies.workloads import layer_graph, layer_trace, step_ns
 from replay.what_ifs import parse_what_if
 from replay.what_ifs.ring import MOVEMENTS, RingColumns, RingTimes, TiledProduct, ring_pattern
 

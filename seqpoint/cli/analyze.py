@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from replay.analysis import IDLE_CAUSES, ChosenTasks, Difference, Exposure, Idle, Pace
-from replay.analysis.chosen import DEVICE_KEYS
+from replay.analysis.tasks import DEVICE_KEYS
 from seqpoint import front_door
 from seqpoint.breakdown import contention_lines, contention_table
 from seqpoint.cli.options import hardware_option, load, output_options, perfetto_option, trace_argument

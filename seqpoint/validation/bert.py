@@ -29,7 +29,7 @@ from replay.calibration.tables import MeasuredTable, Row, measured_count, measur
 from replay.costs.kernels import KernelCalibration, Machine
 from replay.costs.shipped import load_parameters
 from replay.graph.operators import Operator
-from replay.studies.layer import step_ns
+from replay.studies.workloads import step_ns
 from replay.workloads.architecture import LARGEST, PRODUCT_SHARE, Step, read_or_shipped, time_operators
 from replay.workloads.training import job_loads
 from replay.workloads.transformer import Pass, head_block, layer_block

@@ -11,7 +11,7 @@ import numpy as np
 from replay import contention
 from replay.contention.fitting import chosen_part
 from replay.costs.shipped import load_parameters
-from replay.projection.provenance import QUANTILES
+from replay.projection.evidence import QUANTILES
 from seqpoint.validation.suites import Progress, followed
 
 #: Number of folds; each is predicted from a fit of the other folds.

@@ -1,7 +1,8 @@
 """How long operators take on a device, from their shapes and its data sheet, with an interval."""
 
+from replay.costs.kernels.machine import Machine
 from replay.costs.kernels.measurements import MeasuredOperators, read_measurements
-from replay.costs.kernels.models import MODELS, Machine
+from replay.costs.kernels.models import MODELS
 from replay.costs.kernels.predictor import (
     KernelCalibration,
     Predicted,

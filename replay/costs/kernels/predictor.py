@@ -22,16 +22,15 @@ from profilers.errors import InvalidInputError
 from profilers.files import dataset_path
 from profilers.trace.arrays import Bools, Floats
 from replay.calibration.files import CalibrationFile, CalibrationLayout
+from replay.costs.kernels.machine import Machine, runs_as
 from replay.costs.kernels.measurements import LARGEST, MeasuredOperators
 from replay.costs.kernels.models import (
     CORRECTION_SIZES,
     MODELS,
-    Machine,
     Model,
     Tile,
     corrected_seconds,
     least_seconds,
-    runs_as,
 )
 from replay.graph.operators import DTYPE_BYTES
 

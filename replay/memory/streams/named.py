@@ -10,12 +10,19 @@ from replay.graph.operators import DTYPE_BYTES
 from replay.memory.accesses import Stream
 from replay.memory.streams.attention import Heads, naive_attention, tiled_attention
 from replay.memory.streams.convolutions import PASSES, Convolution, direct_convolution, implicit_product
-from replay.memory.streams.lookups import DISTRIBUTIONS, drawn_indices, embedding
 from replay.memory.streams.products import Tiling, library_tiling
 from replay.memory.streams.recurrent import Network, cell, recurrent
 from replay.memory.streams.rowwise import batch_norm, batch_norm_per_activation, layer_norm, softmax
 from replay.memory.streams.sequences import Memory, bind, bind_product, product_kernels
-from replay.memory.streams.streaming import Pass, optimizer, reduction, streaming_pass
+from replay.memory.streams.streaming import (
+    DISTRIBUTIONS,
+    Pass,
+    drawn_indices,
+    embedding,
+    optimizer,
+    reduction,
+    streaming_pass,
+)
 from replay.memory.streams.windows import Window, local_response_norm, pooling
 
 Options = Mapping[str, str | int | float]

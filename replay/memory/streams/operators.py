@@ -11,7 +11,6 @@ from replay.graph.operators import Operator
 from replay.memory.accesses import Stream
 from replay.memory.streams.attention import Heads, tiled_attention
 from replay.memory.streams.convolutions import Convolution, implicit_product
-from replay.memory.streams.lookups import drawn_indices, embedding
 from replay.memory.streams.products import library_tiling, product
 from replay.memory.streams.recurrent import GATES, cell
 from replay.memory.streams.rowwise import (
@@ -22,7 +21,7 @@ from replay.memory.streams.rowwise import (
     shared_memory_row,
     softmax,
 )
-from replay.memory.streams.streaming import Pass, optimizer, reduction, streaming_pass
+from replay.memory.streams.streaming import Pass, drawn_indices, embedding, optimizer, reduction, streaming_pass
 from replay.memory.streams.windows import Window, local_response_norm, pooling
 from replay.memory.system import MemorySystem
 
