@@ -266,9 +266,12 @@ def load_devices(*paths: str | Path) -> Mapping[str, Device]:
     >>> len(load_devices()) > 20
     True
     """
-    user_files = os.environ.get(USER_DEVICES, "").split(os.pathsep)
-    catalogue = _shipped_and(tuple(filter(None, user_files)))
+    catalogue = _shipped_and(_user_files())
     return _with_files(catalogue.values(), paths) if paths else catalogue
+
+
+def _user_files() -> tuple[str, ...]:
+    return tuple(filter(None, os.environ.get(USER_DEVICES, "").split(os.pathsep)))
 
 
 @cache
@@ -321,15 +324,24 @@ def find_device(name: str, devices: Mapping[str, Device] | None = None) -> Devic
     >>> find_device("Tesla V100-DGXS-32GB").name
     'V100-SXM2-32GB'
     """
-    catalogue = load_devices() if devices is None else devices
-    index = {_plain(alias): device for alias, device in _named(catalogue)}
+    index = _index_of_files(_user_files()) if devices is None else _by_name(devices)
     if (key := _plain(name)) in index:
         return index[key]
     near = difflib.get_close_matches(key, list(index), n=8, cutoff=0.4)
-    names = list(dict.fromkeys(index[key].name for key in near))[:4] or sorted(catalogue)
+    names = list(dict.fromkeys(index[key].name for key in near))[:4] or sorted({d.name for d in index.values()})
     raise NotFoundError(
         f"no device is called {name!r}; nearest: {', '.join(names)}; a device of your own goes into {_USER_FILE}"
     )
+
+
+def _by_name(devices: Mapping[str, Device]) -> Mapping[str, Device]:
+    """Return the device of every name and alias, as they are compared."""
+    return {_plain(alias): device for alias, device in _named(devices)}
+
+
+@cache
+def _index_of_files(user_files: tuple[str, ...]) -> Mapping[str, Device]:
+    return _by_name(_shipped_and(user_files))
 
 
 @lru_cache(maxsize=4096)
