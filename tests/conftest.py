@@ -26,7 +26,7 @@ settings.load_profile("suite")
 
 #: Tests of half a minute and more. They come first, so that no worker ends with one while the other has nothing left.
 LONG = (
-    "test_the_wheel_holds_the_data_and_runs_the_demo",
+    "test_the_wheel_holds_code_and_data_and_the_demo_needs_what_it_declares",
     "test_no_figure_is_another_than_the_table_says",
     "test_a_notebook_runs_and_draws_its_charts",
     "test_the_tools_find_nothing",

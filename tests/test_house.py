@@ -1,6 +1,7 @@
 """The house keeps its own rules: layers, types, style, the wheel, the two commands of the README."""
 
 import ast
+import hashlib
 import re
 import subprocess
 import sys
@@ -97,17 +98,32 @@ def link_dependencies(site: Path) -> None:
                 target.symlink_to(source)
 
 
-def test_the_wheel_holds_the_data_and_runs_the_demo(tmp_path: Path) -> None:
+def contents(folder: Path, without: str = "") -> dict[str, str]:
+    """Return the digest of each file below a folder, by its path there."""
+    files = {str(p.relative_to(folder)): p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts}
+    kept = {name: path for name, path in files.items() if not (without and name.startswith(without))}
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in kept.items()}
+
+
+def test_the_wheel_holds_code_and_data_and_the_demo_needs_what_it_declares(tmp_path: Path) -> None:
     built = run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path)
     assert built.returncode == 0, built.stdout + built.stderr
     (wheel,) = tmp_path.glob("*.whl")
     run(sys.executable, "-m", "venv", tmp_path / "venv")
-    python = tmp_path / "venv" / "bin" / "python"
+    binaries = tmp_path / "venv" / "bin"
     # Nothing but the declared dependencies can be imported: pip installs the wheel alone.
-    installed = run(python, "-m", "pip", "install", "-q", "--no-compile", "--no-deps", wheel, cwd=tmp_path)
+    installed = run(binaries / "python", "-m", "pip", "install", "-q", "--no-compile", "--no-deps", wheel, cwd=tmp_path)
     assert installed.returncode == 0, installed.stderr
-    link_dependencies(next((tmp_path / "venv" / "lib").glob("python*/site-packages")))
-    demo = run(python.parent / "seqpoint", "demo", "-o", tmp_path / "demo", cwd=tmp_path)
+    site = next((tmp_path / "venv" / "lib").glob("python*/site-packages"))
+    link_dependencies(site)
+    for package in ("profilers", "replay", "seqpoint"):
+        assert contents(site / package, without="datasets/") == contents(ROOT / package)
+    assert contents(site / "seqpoint" / "datasets") == contents(ROOT / "datasets")
+    listed = run(binaries / "seqpoint", "devices", "H200", cwd=tmp_path)
+    assert "H200" in listed.stdout, listed.stderr
+    # The demo runs the same code from the checkout, where other tests have compiled it.
+    start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from seqpoint.cli import main; main()"
+    demo = run(binaries / "python", "-c", start, "demo", "-o", tmp_path / "demo", cwd=tmp_path)
     assert demo.returncode == 0, demo.stderr
     assert {p.name for p in (tmp_path / "demo").iterdir()} == DEMO_FILES
     assert demo.stdout.splitlines()[-1] == f"report: {tmp_path / 'demo' / 'report.html'}"
