@@ -59,7 +59,7 @@ class Assembly:
     _names: dict[str, int] = field(default_factory=dict)
     _lanes: dict[Lane, int] = field(default_factory=dict)
     _devices: dict[tuple[int, int], int] = field(default_factory=dict)
-    _tasks: list[dict[str, npt.NDArray[Any]]] = field(default_factory=list)
+    _tasks: list[tuple[int, int, dict[str, npt.NDArray[Any]]]] = field(default_factory=list)
     _edges: list[Edges] = field(default_factory=list)
     _releases: list[tuple[Ints, npt.ArrayLike]] = field(default_factory=list)
     _count: int = 0
@@ -108,21 +108,12 @@ class Assembly:
         name_number = self._number_name(name) if isinstance(name, str) else name
         arrays = {key: np.asarray(value) for key, value in {**columns, "lane": lane, "name": name_number}.items()}
         try:
-            (n,) = np.broadcast_shapes((1,), *(value.shape for value in arrays.values()))
-            block: dict[str, npt.NDArray[Any]] = {
-                key: np.broadcast_to(arrays.get(key, np.asarray(default)).astype(type_), n)
-                for key, (type_, default) in _TASK_COLUMNS.items()
-            }
+            (n,) = np.broadcast_shapes((1,), *{value.shape for value in arrays.values()})
         except ValueError as error:
             raise InvalidInputError(f"columns of the tasks {name!r} differ in length: {error}") from error
-        block["occupies"] = np.where(np.isnan(block["occupies"]), block["cu"], block["occupies"])
-        numbers = np.arange(self._count, self._count + n)
-        block |= {key: np.broadcast_to(arrays[key].astype(np.int64), n) for key in ("lane", "name")}
-        if "event" not in columns:
-            block["event"] = numbers
-        self._tasks.append(block)
+        self._tasks.append((self._count, n, arrays))
         self._count += n
-        return numbers
+        return np.arange(self._count - n, self._count)
 
     def edges(
         self,
@@ -155,7 +146,7 @@ class Assembly:
         """
         if not self._tasks:
             raise InvalidInputError("the graph has no task; add one with `tasks` first")
-        columns = {key: np.concatenate([block[key] for block in self._tasks]) for key in self._tasks[0]}
+        columns = self._columns()
         for rows, times_ns in self._releases:
             np.maximum.at(columns["release_ns"], rows, times_ns)
         demand = np.stack([columns.pop(name) for name in RESOURCES], axis=1)
@@ -167,3 +158,16 @@ class Assembly:
         return KernelGraph(
             tasks, edges, *names, 0.0, hardware or Hardware(), Basis.DERIVED, policy=policy or SharingPolicy()
         )
+
+    def _columns(self) -> dict[str, npt.NDArray[Any]]:
+        """Return every column of all tasks: its default, but in the blocks that give it."""
+        columns: dict[str, npt.NDArray[Any]] = {
+            key: np.full(self._count, default, type_) for key, (type_, default) in _TASK_COLUMNS.items()
+        }
+        columns["event"] = np.arange(self._count)
+        columns |= {key: np.empty(self._count, np.int64) for key in ("lane", "name")}
+        for first, n, given in self._tasks:
+            for key, values in given.items():
+                columns[key][first : first + n] = values
+        columns["occupies"] = np.where(np.isnan(columns["occupies"]), columns["cu"], columns["occupies"])
+        return columns
