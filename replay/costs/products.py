@@ -113,6 +113,7 @@ class Product:
         return _count((1, self.m, self.n), rows, columns) * parts
 
 
+@lru_cache(maxsize=4096)
 def library_grid(sizes: tuple[int, int, int], units: int, *, most_parts: int = _MOST_PARTS) -> tuple[int, int, int]:
     """Return rows and columns of a workgroup's tile, and parts of the depth, as a library tunes them for a device.
 
