@@ -16,8 +16,8 @@ import numpy as np
 from profilers.trace.arrays import Bools, integers, strings
 from profilers.trace.steps import StepTimes, is_file, job_steps, step_times
 from profilers.trace.trace import Trace
+from replay.projection.evidence import SampledStep
 from replay.projection.projection import StepWindow
-from replay.projection.sampling import SampledStep
 from seqpoint.graphs import all_iterations
 from seqpoint.iteration_table import IterationTable, iteration_table
 from seqpoint.units import duration

@@ -791,25 +791,34 @@ def predict_step(job: "TrainingJob", device: "str | Device") -> "PredictedStep":
 
 
 def predict(
-    kind: str, shapes: Sequence[Sequence[float]], device: "str | Device", *, dtype: str = "fp16"
+    kind: str,
+    shapes: Sequence[Sequence[float]],
+    device: "str | Device",
+    *,
+    dtype: str = "fp16",
+    library: str | None = None,
 ) -> "Predicted":
     """Predict how long an operator takes on a device, from its shapes and the device's data sheet.
 
     Parameters
     ----------
     kind : str
-        Kind of operator, such as ``"matmul"`` or ``"softmax"``.
+        Kind of operator, such as ``"matmul"``, ``"softmax"`` or ``"context_attention"``.
     shapes : sequence of sequence of float
-        Shapes: batch, m, n and k of a product; rows and columns of other operators.
+        Shapes: batch, m, n and k of a product; rows and columns of other operators; sequences, query tokens, KV tokens,
+        query heads, KV heads, head dimension and window (0: none) of attention.
     device : str or Device
         A device of the catalogue.
     dtype : str
         Data type, such as ``"fp16"``.
+    library : str, optional
+        Library whose kernels run, of kinds that were measured in several: ``"trtllm"`` (the default), ``"vllm"`` or
+        ``"sglang"``.
 
     Raises
     ------
     SeqPointError
-        The kind, device or data type is unknown, or a shape is not positive.
+        The kind, device, data type or library is unknown, or a shape is not positive.
 
     Examples
     --------
@@ -820,7 +829,7 @@ def predict(
     from replay.costs.kernels import load_calibration
     from replay.costs.kernels import predict as run
 
-    return run(kind, shapes, _device(device), dtype=dtype, calibration=load_calibration())
+    return run(kind, shapes, _device(device), dtype=dtype, library=library, calibration=load_calibration())
 
 
 def predict_collective(

@@ -26,10 +26,9 @@ from replay.contention.totals import with_pairs
 from replay.costs.shipped import load_parameters
 from replay.engine.timeline import Timeline
 from replay.graph.graph import hardware_of
-from replay.projection.evidence import SIDES, digest
+from replay.projection.evidence import SIDES, SampledStep, digest
 from replay.projection.projection import Projection, ProjectionOptions, StepWindow, project, with_provenance
 from replay.projection.rows import ProjectionRow, recording_notes
-from replay.projection.sampling import SampledStep
 from replay.what_ifs import OVERLAPS, CollectiveEffect, WhatIf, explain, parse_what_if, read_plan
 from seqpoint.choosing import ChosenIterations, choose_iterations
 from seqpoint.communication import communication_table, effect_tables

@@ -14,7 +14,7 @@ import seqpoint as sp
 from profilers.files import dataset_path
 from profilers.trace import Trace, TraceMeta
 from profilers.trace.schema import make_table
-from replay.projection.sampling import SampledStep, selection_factors
+from replay.projection.evidence import SampledStep, selection_factors
 from seqpoint.choosing import choose_iterations
 from seqpoint.projecting import reproduce
 

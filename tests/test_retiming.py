@@ -46,7 +46,7 @@ def of_operators(device: str, durations: list[float], dtype: str = "bf16") -> Ke
 def seconds(operator: Operator, device: str, dtype: str = "bf16") -> float:
     return float(
         modelled_seconds(
-            [operator], capability(find_device(device), dtype, calibration=load_calibration()), 4e-6, 0.44
+            [operator], capability(find_device(device), dtype, calibration=load_calibration()), 4e-6, NOMINAL
         )[0]
     )
 
@@ -104,7 +104,7 @@ def test_latency_goes_by_the_clock_of_the_same_design() -> None:
 
 def test_a_kernel_that_does_nothing_takes_the_floor_of_the_vendor() -> None:
     graph = on("A100", [2_000.0], class_=[CLASSES.index("elementwise")])
-    assert scale_device("MI300X")(graph, NOMINAL).tasks.duration_ns[0] == pytest.approx(4_400)
+    assert scale_device("MI300X")(graph, NOMINAL).tasks.duration_ns[0] == pytest.approx(3_500)
     assert scale_device("V100")(graph, NOMINAL).tasks.duration_ns[0] == pytest.approx(2_000)
 
 

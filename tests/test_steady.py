@@ -12,7 +12,7 @@ from traces import event, kernel, kineto, launch
 
 from profilers.ingest.pipeline import collect
 from profilers.trace.trace import Trace
-from replay.analysis.pace import pace
+from replay.analysis.idle import pace
 from replay.costs.shipped import load_parameters
 from replay.projection.projection import StepWindow
 from replay.what_ifs import parse_what_if

@@ -15,11 +15,18 @@ from the FP16 profiles:
 FP16 is scored on what was not fitted: a profile by fits of the other files of its device, and every FP16 table by
 halves, of which one is fitted and the other scored.
 
-Fits of operators inside inference frameworks are added to those. They are of TensorRT-LLM, which calls NVIDIA's
-libraries; operators of other frameworks are scored with them too:
+Fits of operators inside inference frameworks are added to those. Those of products and quantization are of
+TensorRT-LLM, which calls NVIDIA's libraries; products of other frameworks are scored with them too. Attention is fitted
+and scored for each framework apart:
 
     seqpoint calibrate kernels ../shared/data/operators/aic_{gemm,quant_compute_scale,quant_scale_matrix}.parquet \
         --library trtllm -o datasets/fits/kernels.json
+    for library in trtllm vllm sglang; do seqpoint calibrate kernels --library $library \
+        ../shared/data/operators/aic_{context,generation}_attention.parquet -o datasets/fits/kernels.json; done
+
+Experts are fitted in all frameworks, each backend by itself:
+
+    seqpoint calibrate kernels ../shared/data/operators/aic_moe.parquet -o datasets/fits/kernels.json
 """
 
 import csv
@@ -27,12 +34,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from replay.costs.kernels import MeasuredOperators, calibrate, read_measurements
+from replay.costs.kernels import MeasuredOperators, calibrate, load_calibration, read_measurements
 from seqpoint.validation.kernels import KernelScore, kernel_rows, score_halves, score_kernels
 
 COLUMNS = ("case", "rows", "error", "median", "bias", "covered", "limit")
 #: Framework whose operators were fitted, and fewest operators of a table that is scored.
 LIBRARY, LEAST_ROWS = "trtllm", 10
+#: Frameworks whose attention was fitted.
+ATTENTION_OF = ("trtllm", "vllm", "sglang")
 #: Of the mean over the operators of an FP16 table of an A100.
 FP16_LIMIT = "12"
 
@@ -52,15 +61,20 @@ def table(folder: Path) -> list[dict[str, str]]:
     ]
 
 
-def frameworks(folder: Path) -> list[dict[str, str]]:
-    """Return the rows of operators inside frameworks: by halves of shapes, carried over, and of other frameworks."""
+def frameworks(folder: Path, attention_of: Sequence[str] = ATTENTION_OF) -> list[dict[str, str]]:
+    """Return the rows of operators inside frameworks: by halves, carried over, and of libraries without fits."""
     measured = [one for one in read_measurements(folder) if len(one) >= LEAST_ROWS]
-    of_library = [one for one in measured if one.library == LIBRARY]
-    others = [one for one in measured if one.library != LIBRARY and "quantization" not in one.kind]
+    attention = [one for one in measured if "attention" in one.kind and one.library in attention_of]
+    rest = [one for one in measured if "attention" not in one.kind]
+    fitted = {(kind, library) for kind, _, _, library in load_calibration().fits}
+    own = [one for one in rest if (one.kind, one.library) in fitted]
+    others = [one for one in rest if (one.kind, one.library) not in fitted and "quantization" not in one.kind]
     scores = [
-        *score_halves(of_library),
-        *(score for score in score_kernels(of_library) if score.basis == "carried"),
+        *score_halves([one for one in own if one.library == LIBRARY]),
+        *(score for score in score_kernels(own) if score.basis == "carried"),
         *(score for score in score_kernels(others) if score.basis == "fitted"),
+        *score_halves(attention),
+        *(score for score in score_kernels(attention) if score.basis == "carried"),
     ]
     return [{**_score(s), "case": f"{s.kind} {s.device} {s.dtype} {s.library} {s.basis}"} for s in scores]
 

@@ -42,7 +42,7 @@ INFORMATION = ("trace_diff_v100", "trace_diff_v100, fp32->tf32")
 
 
 #: Error of a job's total kernel time that is allowed.
-LIMIT = 0.20
+LIMIT = 0.15
 #: Draws of the parameters for the interval.
 _DRAWS = 200
 _COLLECTIVE = CLASSES.index("collective")

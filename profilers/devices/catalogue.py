@@ -65,6 +65,10 @@ DTYPES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "int8_wo": ("fp16_tflops",),  # weights of 8 bits alone; the arithmetic is in 16 bits
         "int4_wo": ("fp16_tflops",),
         "nvfp4": ("nvfp4_tflops",),
+        "fp8_block": ("fp8_tflops", "fp16_tflops", "fp32_tflops"),  # with a scale a block
+        "w4a16_mxfp4": ("fp16_tflops",),  # weights of 4 bits alone, with a scale a block
+        "w4a8_mxfp4_mxfp8": ("fp8_tflops",),  # weights of 4 bits, activations of 8
+        "bf16_kv_fp8": ("bf16_tflops", "fp32_tflops"),  # attention in BF16 over a KV cache of 8 bits
     }
 )
 

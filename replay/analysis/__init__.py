@@ -4,8 +4,18 @@ Read `critical_path` first, which most other modules use.
 """
 
 from replay.analysis.critical_path import Attribution, CriticalPath, Part, attribution, critical_path
-from replay.analysis.idle import IDLE_CAUSES, Exposure, Idle, ResourceUse, exposure, idle_by_cause, resource_use
-from replay.analysis.pace import PACE_RESOURCES, Pace, pace
+from replay.analysis.idle import (
+    IDLE_CAUSES,
+    PACE_RESOURCES,
+    Exposure,
+    Idle,
+    Pace,
+    ResourceUse,
+    exposure,
+    idle_by_cause,
+    pace,
+    resource_use,
+)
 from replay.analysis.tasks import ChosenTasks, Difference, chosen_tasks, difference
 
 __all__ = [

@@ -6,7 +6,7 @@ counts as latency and stays. Of any other kernel, the part above the floor of it
 the class. Going to another device and back returns the traced duration.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -17,9 +17,10 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Bools, Floats, Ints
 from profilers.trace.kernels import CLASSES, COMPUTE_BOUND
 from replay.calibration.parameters import Parameters
+from replay.costs.kernels.fits import Fit, carry_over
 from replay.costs.kernels.machine import Machine, runs_as
 from replay.costs.kernels.models import MODELS
-from replay.costs.kernels.predictor import Fit, KernelCalibration, carry_over
+from replay.costs.kernels.predictor import KernelCalibration
 from replay.graph.graph import RESOURCES, KernelGraph, TaskKind
 from replay.graph.operators import DTYPE_BYTES, Operator
 
@@ -63,8 +64,22 @@ class Capability:
 
         The models are fitted to FP32, and to times that include the host's launch; times of traced kernels do not.
         """
+        return self._fit_with(kind, {"start_s": floor_s, "efficiency": self.efficiency})
+
+    def attention_fit(self, floor_s: float, parameters: Parameters) -> Fit:
+        """Return the parameters of the model of attention on this device, with the start of traced kernels.
+
+        FlashAttention was measured on NVIDIA's devices. The kernels of ROCm run at another share of the peak and take
+        longer before their first key.
+        """
+        traced = {"start_s": floor_s}
+        if self.machine.vendor == "AMD":
+            traced["efficiency"] = parameters["attention_share_amd"]
+            traced["prologue_s"] = parameters["attention_prologue_amd_ns"] * 1e-9
+        return self._fit_with(_CONTEXT, traced)
+
+    def _fit_with(self, kind: str, traced: Mapping[str, float]) -> Fit:
         fit = _fit(kind, self.machine, self.dtype, self.calibration)
-        traced = {"start_s": floor_s, "efficiency": self.efficiency}
         named = zip(MODELS[kind].parameters, fit.values, strict=True)
         return replace(fit, values=tuple(traced.get(parameter.name, value) for parameter, value in named))
 
@@ -114,7 +129,8 @@ def capability(device: Device, dtype: str, calibration: KernelCalibration) -> Ca
 @cache
 def _fit(kind: str, machine: Machine, dtype: str, calibration: KernelCalibration) -> Fit:
     """Return the device's own fit, that of devices of its architecture, or the one carried over from all."""
-    fits = calibration.donors(kind, calibration.like(kind, dtype), ())
+    library = _FLASH if kind == _CONTEXT else None
+    fits = calibration.donors(kind, calibration.like(kind, dtype, library=library), (), library=library)
     alike = {name: fit for name, fit in fits.items() if find_device(name).architecture == machine.architecture}
     return fits.get(machine.name) or carry_over(kind, alike or fits, machine)
 
@@ -127,18 +143,18 @@ def _fitted(kind: str, name: str, machine: Machine, calibration: KernelCalibrati
 
 #: The model of each kind of operator. A convolution counts as the product of its laid-out windows.
 _MODEL_OF = {"matmul": "matmul", "batched_matmul": "batched_matmul", "convolution": "matmul"}
-#: Queries that a workgroup of a fused attention holds (FlashAttention-2, arXiv 2307.08691, section 3.3).
-_QUERIES = 128
+#: The model of a fused attention, and the framework that runs FlashAttention, as PyTorch does.
+_CONTEXT, _FLASH = "context_attention", "sglang"
 
 
 def modelled_seconds(
-    operators: Sequence[Operator], target: Capability, floor_s: float, attention_share: float
+    operators: Sequence[Operator], target: Capability, floor_s: float, parameters: Parameters
 ) -> Floats:
     """Return the time of each operator, s, shape (n,).
 
-    - Products and convolutions: the models of `replay.costs.kernels`, with the sustained share of the peak of `target`.
-    - Attention: workgroups of 128 queries go through all keys, each at the rate of one compute unit. Fewer workgroups
-      than units leave units idle.
+    Products, convolutions and attention take the times of the models of `replay.costs.kernels`: products with the
+    sustained share of the peak of `target`. Attention without a causal mask counts as one of as many pairs of query and
+    key, and a backward pass takes as much longer as it computes.
 
     Parameters
     ----------
@@ -148,8 +164,8 @@ def modelled_seconds(
         Device and data type that the operators run on.
     floor_s : float
         Time of a kernel that computes next to nothing.
-    attention_share : float
-        Rate of a fused attention over that of a matrix product.
+    parameters : Parameters
+        With the share and the start of attention on AMD.
 
     Examples
     --------
@@ -157,8 +173,9 @@ def modelled_seconds(
     >>> from replay.costs.operators import batched_matmul
     >>> from replay.costs.retiming import capability
     >>> from replay.costs.kernels import load_calibration
+    >>> from replay.costs.shipped import load_parameters
     >>> a100 = capability(find_device("A100-SXM4-80GB"), "bf16", load_calibration())
-    >>> seconds = modelled_seconds([batched_matmul(1, 4096, 4096, 4096, 2)], a100, 4e-6, 0.5)[0]
+    >>> seconds = modelled_seconds([batched_matmul(1, 4096, 4096, 4096, 2)], a100, 4e-6, load_parameters())[0]
     >>> bool(0.8 < 2 * 4096**3 / seconds / 271e12 < 1.0)
     True
     """
@@ -169,7 +186,9 @@ def modelled_seconds(
     for (kind, size), rows in groups.items():
         several = [operators[row] for row in rows]
         if kind == "attention":
-            seconds[rows] = [_attention(operator, target, floor_s, attention_share) for operator in several]
+            fit, passes, dims = target.attention_fit(floor_s, parameters), *_attention_dims(several)
+            times = MODELS[_CONTEXT].seconds(fit.theta, fit.tile, dims, size, target.machine)
+            seconds[rows] = floor_s + (times - floor_s) * passes
         else:
             model, fit = MODELS[_MODEL_OF[kind]], target.fit(_MODEL_OF[kind], floor_s)
             dims = np.array([operator.dims for operator in several], dtype=np.float64)
@@ -177,15 +196,16 @@ def modelled_seconds(
     return seconds
 
 
-def _attention(operator: Operator, target: Capability, floor_s: float, share: float) -> float:
-    heads, queries, keys, width = operator.dims
-    units = target.machine.compute_units
-    # Counted FLOP over those of a pass over all scores, masked ones too: a half if causal.
-    passes = operator.flops / (4.0 * heads * queries * keys * width)
-    blocks = heads * np.ceil(queries / _QUERIES)
-    each = passes * 4.0 * _QUERIES * keys * width / (target.flops_per_s / units * share)
-    moving = operator.bytes_moved / target.bytes_per_s
-    return float(floor_s + max(max(blocks / units, 1.0) * each, moving))
+def _attention_dims(operators: Sequence[Operator]) -> tuple[Floats, Floats]:
+    """Return the passes of each attention over its scores, 1 in a forward pass, and its dims of the model."""
+    heads, queries, keys, width = np.array([operator.dims for operator in operators], dtype=np.float64).T
+    counted = np.array([operator.flops for operator in operators]) / (4.0 * heads * queries * keys * width)
+    # A causal mask leaves half of the scores; a backward pass computes 2.5 times as much as a forward one.
+    is_causal = np.isclose(counted, 0.5) | np.isclose(counted, 1.25)
+    tokens = np.where(is_causal, np.maximum(keys, queries), keys + (queries - 1) / 2)
+    ones = np.ones(len(heads))
+    passes = np.where(is_causal, 2.0, 1.0) * counted
+    return passes, np.column_stack((ones, queries, tokens, heads, heads, width, 0 * ones))
 
 
 _TYPES = tuple(DTYPES)
@@ -308,7 +328,7 @@ def retimed(graph: KernelGraph, target: Device, units: int, parameters: Paramete
     kernels are apart (`one_unit_tasks`).
     """
     source, tasks = source_device(graph), graph.tasks
-    dtype = np.where(tasks.dtype >= 0, tasks.dtype, _FP32)
+    dtype = _types_of(graph)
     sides = (
         _Side(source, dtype, graph.hardware.compute_units, _efficiency(graph, source, parameters)),
         _Side(target, dtype, units, _efficiency(graph, target, parameters)),
@@ -319,6 +339,21 @@ def retimed(graph: KernelGraph, target: Device, units: int, parameters: Paramete
     ]
     streamed = above_floor(tasks.duration_ns, _floors("kernel", sides, parameters), rates[0] / rates[1])
     return _by_class(graph, _arithmetic(graph, sides, parameters), streamed)
+
+
+def _types_of(graph: KernelGraph) -> Ints:
+    """Return the data type of each task (index in `DTYPES`).
+
+    A task of unknown type has the type in which kernels of its class spend most time, or FP32 if no type is known.
+    """
+    tasks = graph.tasks
+    types, is_known = np.where(tasks.dtype >= 0, tasks.dtype, _FP32), tasks.dtype >= 0
+    for class_ in np.unique(tasks.class_[~is_known]).tolist():
+        alike = tasks.class_ == class_
+        if (alike & is_known).any():
+            time_ns = np.bincount(tasks.dtype[alike & is_known], tasks.duration_ns[alike & is_known])
+            types[alike & ~is_known] = int(np.argmax(time_ns))
+    return np.asarray(types)
 
 
 def _efficiency(graph: KernelGraph, device: Device, parameters: Parameters) -> Floats:
@@ -349,7 +384,7 @@ def retyped(graph: KernelGraph, old: str, new: str, parameters: Parameters) -> F
         Floors and efficiencies, with a calibration of kernels.
     """
     device, tasks = source_device(graph), graph.tasks
-    before = np.where(tasks.dtype >= 0, tasks.dtype, _FP32)
+    before = _types_of(graph)
     chosen = tasks.dtype == _TYPES.index(old)
     after = np.where(chosen, _TYPES.index(new), before)
     units = graph.hardware.compute_units
@@ -436,7 +471,7 @@ def _modelled(
             rows = np.flatnonzero(of_kind & (dtypes == dtype))
             floor = floors[rows] = side.floor_ns(kind, parameters)
             several = [operators[row] for row in rows.tolist()]
-            times[rows] = 1e9 * modelled_seconds(several, target, floor * 1e-9, parameters["attention_share"])
+            times[rows] = 1e9 * modelled_seconds(several, target, floor * 1e-9, parameters)
     return times, floors
 
 

@@ -12,7 +12,8 @@ DTYPE_BYTES: dict[str, int] = {
     "c10::Half": 2, "fp16": 2, "c10::BFloat16": 2, "bf16": 2, "short": 2,
     "fp8": 1, "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1,
     "signed char": 1, "unsigned char": 1, "bool": 1, "int8": 1, "nvfp4": 1,  # whole bytes
-    "int8_wo": 2, "int4_wo": 2,  # of activations and results
+    "int8_wo": 2, "int4_wo": 2, "w4a16_mxfp4": 2, "bf16_kv_fp8": 2,  # of activations and results
+    "fp8_block": 1, "w4a8_mxfp4_mxfp8": 1,
 }  # fmt: skip
 
 

@@ -18,15 +18,14 @@ import numpy as np
 from profilers.errors import InvalidInputError, SeqPointError
 from profilers.trace.arrays import Floats
 from profilers.trace.trace import TraceMeta
-from replay.analysis.pace import PACE_RESOURCES, pace
+from replay.analysis.idle import PACE_RESOURCES, pace
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import isolate
 from replay.engine.steady import USUAL_CYCLES, Change, Pattern, SteadyState, cycle_of, steady_states, unchanged
 from replay.engine.timeline import Timeline
 from replay.graph.graph import SYNC_EDGES, EdgeKind, KernelGraph
-from replay.projection.evidence import QUANTILES, Evidence, provenance_of, step_evidence
+from replay.projection.evidence import QUANTILES, Evidence, SampledStep, provenance_of, selection_factors, step_evidence
 from replay.projection.rows import NOTHING_CHANGES, ProjectionRow, joined_notes
-from replay.projection.sampling import SampledStep, selection_factors
 from replay.projection.sweep import Steps, jobs_for, sweep
 from replay.what_ifs.what_if import WhatIf, check_choices
 

@@ -16,7 +16,17 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from replay.graph.operators import rowwise, streaming
-from replay.workloads.architecture import Step, Transformer, backward, checked_size, column_sums, product, rows, stream
+from replay.workloads.architecture import (
+    Step,
+    Transformer,
+    backward,
+    checked_size,
+    column_sums,
+    product,
+    rows,
+    stream,
+    waited,
+)
 
 #: The vocabulary is filled up to a multiple of this for each rank.
 _VOCABULARY_UNIT = 128
@@ -498,19 +508,41 @@ def _switch_attention(model: Transformer, run: Pass, arrays: float) -> list[Step
 
 
 def _switch_feedforward(model: Transformer, run: Pass, experts: int) -> list[Step]:
-    """Each token goes to one expert, so that experts share the tokens; the router picks and puts them back."""
+    """A gated product, as in T5 1.1 and in Switch Transformer (arXiv 2101.03961, table 9)."""
+    hidden, tokens = model.hidden, run.tokens
+    routed = _routed(model, run, experts) if experts > 1 else _gated(model, run, tokens)
+    closing = [*_dropout(run, tokens * hidden), _add(run, tokens * hidden)]
+    return [*_root_mean_square(model, run), *routed, *closing]
+
+
+def _gated(model: Transformer, run: Pass, tokens: int) -> list[Step]:
+    hidden, wide = model.hidden, model.feedforward
+    return [
+        *[_linear(run, hidden, wide, bias=False, count=tokens)] * 2,
+        stream("aten::gelu", tokens * wide, back=3, size=run.size),
+        stream("aten::mul", tokens * wide, arrays=3, back=6, size=run.size),
+        _linear(run, wide, hidden, bias=False, count=tokens),
+    ]
+
+
+def _routed(model: Transformer, run: Pass, experts: int) -> list[Step]:
+    """Each token goes to one expert, so that experts share the tokens; the router picks and puts them back.
+
+    The host waits for the tokens of each expert twice, to gather and to put back, so that small operators start late.
+    """
     hidden, tokens = model.hidden, run.tokens
     each = max(tokens // experts, 1)
-    expert = [
-        _linear(run, hidden, model.feedforward, bias=False, count=each),
-        stream("aten::relu", each * model.feedforward, back=3, size=run.size),
-        _linear(run, model.feedforward, hidden, bias=False, count=each),
-    ]
     moved = stream("aten::index", each * hidden, size=run.size)
-    routed = [step for _ in range(experts) for step in (moved, *expert, moved)] if experts > 1 else expert
-    router = [_linear(run, hidden, experts, bias=False)] if experts > 1 else []
-    closing = [*_dropout(run, tokens * hidden), _add(run, tokens * hidden)]
-    return [*_root_mean_square(model, run), *router, *routed, *closing]
+    picked = waited("aten::nonzero", tokens, size=run.size)
+    router = [
+        _linear(run, hidden, experts, bias=False),
+        rows("aten::softmax", "softmax", tokens, experts, run.size),
+        *[stream(f"aten::{name}", tokens * experts, size=run.size) for name in ("argmax", "one_hot", "cumsum", "mul")],
+        stream("aten::clone", tokens * hidden, size=run.size),
+    ]
+    chosen = [picked, moved, *_gated(model, run, each), picked, moved]
+    scaled = stream("aten::mul", tokens * hidden, arrays=2, back=3, size=run.size)
+    return [*router, *chosen * experts, scaled]
 
 
 def _switch(model: Transformer, run: Pass) -> list[Step]:

@@ -68,10 +68,10 @@ def kernels(paths: tuple[str, ...], output: str, fresh: bool, library: str | Non
     with working(f"fitting {sum(map(len, measured)):,} operators"):
         calibration = calibrate(measured, None if fresh else load_calibration())
     write_calibration(target, calibration)
-    new = {(operators.kind, operators.device.name, operators.dtype) for operators in measured}
+    new = {(operators.kind, operators.device.name, operators.dtype, operators.library) for operators in measured}
     print_table(
         "Fits",
-        ("operator~", "device~", "type~", "measurements", "off by at most, 9 in 10"),
+        ("operator~", "device~", "type~", "library~", "measurements", "off by at most, 9 in 10"),
         [
             (*key, fit.rows, f"{100 * math.expm1(fit.spread):.0f} %")
             for key, fit in sorted(calibration.fits.items())

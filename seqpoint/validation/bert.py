@@ -387,7 +387,7 @@ def _layer_rows(layers: Sequence[LayerTimes]) -> list[ValidationRow]:
     """Return the shares of each layer's operators, with the fits of its device and without them."""
     parameters, rows = load_parameters(), []
     fits = parameters.calibration(KernelCalibration).fits
-    fitted = {device for _, device, dtype in fits if dtype == "fp32"}
+    fitted = {device for _, device, dtype, _ in fits if dtype == "fp32"}
     errors: list[float] = []
     for layer in layers:
         total = sum(layer.seconds.values())

@@ -3,10 +3,11 @@
 A rate is the peak of the catalogue, the share of it that matrix units sustain, or what the power limit allows.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Self
+from typing import NamedTuple, Self
 
 from profilers.devices.catalogue import DTYPES, Device
 from profilers.errors import InvalidInputError
@@ -18,14 +19,39 @@ FAMILIES: tuple[tuple[str, ...], ...] = (
     ("Vega", "CDNA", "CDNA 2", "CDNA 3", "CDNA 4"),
 )
 
-#: J per FLOP of FP32 arithmetic outside matrix units, and the share of the power limit that arithmetic gets: of five
-#: values tried (8 to 11.5 pJ), the one with which left-out devices are predicted best on the files that are fitted. A
-#: T4 then sustains 63 % of its peak, a P4 86 %, an A100 PCIe 93 %, a V100 PCIe all of it.
-_JOULE_PER_FLOP, _POWER_SHARE = 10.2e-12, 0.75
-#: Share of that energy in chips of 5 nm, by the foundry's claims (TSMC: 7 nm 60 % less than 16, 5 nm 30 % less than 7).
-#: It matters to small cards; no measurement here shows it. An A100's 7 nm at full clock take as much as a T4's 12 nm at
-#: half of it.
-_ENERGY: dict[str, float] = dict.fromkeys(("Ada Lovelace", "Hopper", "Blackwell", "CDNA 3", "CDNA 4"), 0.3)
+#: Board power without arithmetic (leakage, memory, regulators): W, and share of the power limit. Round numbers
+#: from recollection of what drivers report of idle cards at full clock: 22 to 30 W of a T4, P4 and L4, 35 to 55 W of a
+#: V100 PCIe and an A100 PCIe. Arithmetic gets a tenth of the limit at least.
+_IDLE_W, _IDLE_SHARE, _LEAST_SHARE = 20.0, 0.1, 0.1
+#: J per FLOP of FP32 arithmetic outside matrix units at 1 V and 12 to 16 nm, and J per byte of memory. With 22 pJ,
+#: of 19 to 23 tried, products of left-out T4, P4 and A100 PCIe are predicted best together.
+_JOULE_PER_FLOP, _JOULE_PER_BYTE = 22e-12, 50e-12
+#: Least voltage of a chip, over that of its highest clock.
+_LEAST_VOLT = 0.7
+
+
+class _Process(NamedTuple):
+    """How energy and voltage of a chip's process go.
+
+    `energy` is that of a FLOP at 1 V over that of 12 to 16 nm. The least voltage suffices up to `low_hz`, and 1 V is
+    needed at `high_hz`; between them the voltage is linear.
+    """
+
+    energy: float
+    low_hz: float
+    high_hz: float
+
+
+_NM_16, _NM_7 = _Process(1.0, 1.2e9, 1.9e9), _Process(1.0, 1.0e9, 1.9e9)
+#: 5 and 4 nm. No card of them is in the fitted files. It is assumed that a card of 72 W (L4) sustains a third to a half
+#: of its FP32 peak, and the energy is set to that.
+_NM_5 = _Process(0.38, 1.2e9, 2.6e9)
+_PROCESSES: Mapping[str, _Process] = MappingProxyType(
+    {
+        **dict.fromkeys(("Pascal", "Volta", "Turing", "GCN 5", "Vega"), _NM_16),
+        **dict.fromkeys(("Ada Lovelace", "Hopper", "Blackwell", "CDNA 3", "CDNA 4"), _NM_5),
+    }
+)
 #: An SM of 128 FP32 lanes (Ampere's GA10x and later) issues one instruction a cycle to each 32 of them, so that every
 #: load costs an FMA: one instruction in five is assumed. Of 64 lanes (Volta, Turing, GA100) other instructions are
 #: free, and Pascal issues two at a time.
@@ -35,8 +61,12 @@ _ALL_WIDE = ("Ada Lovelace", "Hopper", "Blackwell")
 #: GFLOP and more in traces of an H100 (BF16, 0.70) and an MI300X (BF16, 0.49), and in published measurements of an A100
 #: (FP16, 0.81), over the 0.95 of the sustained rate that kernels reach. It is used for the MI100, not fitted to it.
 _MATRIX_SHARE = 0.69
-_MATRIX_TYPES = ("tf32", "bf16", "fp16", "fp8", "int8", "int8_wo", "int4_wo", "nvfp4")
-#: Bytes of an element of activations, weights and results of a product; NVFP4 has a scale of a byte for 16 elements.
+_MATRIX_TYPES = (
+    "tf32", "bf16", "fp16", "fp8", "int8", "int8_wo", "int4_wo", "nvfp4", "fp8_block", "w4a16_mxfp4",
+    "w4a8_mxfp4_mxfp8", "bf16_kv_fp8",
+)  # fmt: skip
+#: Bytes of an element of activations, weights and results of a product; of queries, the KV cache and results of an
+#: attention. NVFP4 has a scale of a byte for 16 elements, MXFP4 and MXFP8 for 32.
 _OPERAND_BYTES: Mapping[str, tuple[float, float, float]] = MappingProxyType(
     {
         "fp64": (8.0, 8.0, 8.0),
@@ -49,14 +79,18 @@ _OPERAND_BYTES: Mapping[str, tuple[float, float, float]] = MappingProxyType(
         "int8_wo": (2.0, 1.0, 2.0),
         "int4_wo": (2.0, 0.5, 2.0),
         "nvfp4": (0.5625, 0.5625, 2.0),
+        "fp8_block": (1.0, 1.0, 2.0),
+        "w4a16_mxfp4": (2.0, 0.53125, 2.0),
+        "w4a8_mxfp4_mxfp8": (1.03125, 0.53125, 2.0),
+        "bf16_kv_fp8": (2.0, 1.0, 2.0),
     }
 )
 #: Clock at which `start_s` of a product of matrix units is given, and clock of a device whose clock is unknown.
 REFERENCE_CLOCK_HZ = 2e9
 #: Architectures whose peaks of halves are of vector units.
 NO_MATRIX = ("Pascal", "GCN 5")
-#: How sharply the lower of two rates rules.
-_SHARPNESS = 12.0
+#: Rate of vector units over that of FP32: packed halves, and dot products of four bytes.
+_VECTOR_RATES: Mapping[str, float] = MappingProxyType({"fp16": 2.0, "int8": 4.0})
 
 
 def runs_as(device: Device, dtype: str) -> str:
@@ -90,6 +124,29 @@ def _is_wide(device: Device) -> bool:
     return lanes > _WIDE_LANES
 
 
+def _powered_flops_per_s(device: Device, arithmetic_w: float) -> float:
+    """Return the rate of FP32 arithmetic at the clock whose power is `arithmetic_w`.
+
+    Power goes with the clock and with the square of the voltage, P = C V(f)^2 f, and the energy of a FLOP with V^2. A
+    device whose clock is unknown runs at the least voltage.
+    """
+    process = _PROCESSES.get(device.architecture, _NM_7)
+    if "clock_mhz" not in device.figures:
+        return arithmetic_w / (_JOULE_PER_FLOP * process.energy * _LEAST_VOLT**2)
+    clock_hz, peak = device.value("clock_mhz") * 1e6, device.value("fp32_tflops") * 1e12
+
+    def watt(hz: float) -> float:
+        above = max(hz - process.low_hz, 0.0) / (process.high_hz - process.low_hz)
+        volt = _LEAST_VOLT + (1 - _LEAST_VOLT) * above
+        return _JOULE_PER_FLOP * process.energy * volt**2 * peak * hz / clock_hz
+
+    low_hz, high_hz = 0.0, 4 * clock_hz
+    for _ in range(40):  # halves the interval of the clock
+        middle_hz = (low_hz + high_hz) / 2
+        low_hz, high_hz = (middle_hz, high_hz) if watt(middle_hz) < arithmetic_w else (low_hz, middle_hz)
+    return peak * low_hz / clock_hz
+
+
 def matrix_share(device: Device) -> float:
     """Return the share of their peak that matrix units sustain in types of 16 bits and less, and in TF32.
 
@@ -121,6 +178,15 @@ class Machine:
         Bytes of an element of activations, weights and results of a product.
     clock_hz : float
         Peak clock; 2 GHz if unknown.
+    vector_flops_per_s : float
+        Peak of FP32 outside matrix units.
+    packed_flops_per_s : float
+        Peak of the type outside matrix units: that of FP32, twice that in FP16, four times that in INT8.
+    full_clock_flops_per_s, powered_flops_per_s : float
+        Sustained rate at the peak clock, and the rate that the power limit allows (infinite without a limit);
+        `flops_per_s` is the lower one.
+    powered_byte_s : float
+        Time in which a byte of memory takes the energy that the power limit leaves to arithmetic, s.
     """
 
     name: str
@@ -135,6 +201,11 @@ class Machine:
     cache_bytes: float
     operand_bytes: tuple[float, float, float] = (4.0, 4.0, 4.0)
     clock_hz: float = REFERENCE_CLOCK_HZ
+    vector_flops_per_s: float = 0.0
+    packed_flops_per_s: float = 0.0
+    full_clock_flops_per_s: float = math.inf
+    powered_flops_per_s: float = math.inf
+    powered_byte_s: float = 0.0
 
     @classmethod
     def of(cls, device: Device, dtype: str = "fp32", *, power: bool = True) -> Self:
@@ -161,18 +232,19 @@ class Machine:
         matrix = fp32_matrix or (dtype in _MATRIX_TYPES and device.architecture not in NO_MATRIX)
         if matrix:
             peak *= _MATRIX_SHARE if fp32_matrix else matrix_share(device)
+        arithmetic_w, limited = math.inf, math.inf
         if dtype == "fp32" and not matrix:
             peak *= _ISSUE_SHARE if _is_wide(device) else 1.0
             if power and "power_w" in device.figures:
-                energy = _JOULE_PER_FLOP * _ENERGY.get(device.architecture, 1.0)
-                sustained = _POWER_SHARE * device.value("power_w") / energy
-                peak = (peak**-_SHARPNESS + sustained**-_SHARPNESS) ** (-1 / _SHARPNESS)
+                watt = device.value("power_w")
+                arithmetic_w = max(watt * (1 - _IDLE_SHARE) - _IDLE_W, watt * _LEAST_SHARE)
+                limited = _powered_flops_per_s(device, arithmetic_w)
         return cls(
             device.name,
             device.vendor,
             device.architecture,
             float(device.compute_units),
-            peak,
+            min(peak, limited),
             device.memory_bytes_per_s,
             device.value("l2_mb") * 2**20,
             device.value("lds_kb") * 2**10,
@@ -180,6 +252,11 @@ class Machine:
             (device.value("l2_mb") + (device.value("llc_mb") if "llc_mb" in device.figures else 0.0)) * 2**20,
             _OPERAND_BYTES[dtype],
             device.value("clock_mhz") * 1e6 if "clock_mhz" in device.figures else REFERENCE_CLOCK_HZ,
+            device.flops_per_s("fp32"),
+            device.flops_per_s("fp32") * _VECTOR_RATES.get(dtype, 1.0),
+            peak,
+            limited,
+            _JOULE_PER_BYTE / arithmetic_w,
         )
 
     @property

@@ -1,7 +1,7 @@
-"""Measured durations of operators, from tables of three public layouts.
+"""Measured durations of operators, from tables of four public layouts.
 
-The layouts are those of NeuSight's data set, of Vidur's profiles and of LLMCompass' sweeps. Every row is checked; an
-error names the file and the row.
+The layouts are those of NeuSight's data set, of Vidur's profiles, of LLMCompass' sweeps and of AIConfigurator
+(`framework_tables`). Every row is checked; an error names the file and the row.
 """
 
 import hashlib
@@ -13,13 +13,16 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from profilers.devices.catalogue import DTYPES, Device, device_of_file, find_device
 from profilers.errors import InvalidInputError
-from profilers.trace.arrays import Floats
+from profilers.trace.arrays import Bools, Floats
 from replay.calibration.tables import MeasuredTable, read_tables
-from replay.costs.kernels.models import MODELS
+from replay.costs.kernels.convolutions import ALGORITHM, impossible
+from replay.costs.kernels.framework_tables import framework_groups, framework_table
+from replay.costs.kernels.models import LARGEST, MODELS
 from replay.graph.operators import DTYPE_BYTES
 
 #: Bounds on the numbers of a sweep.
@@ -173,8 +176,8 @@ KIND_OF: dict[str, tuple[str, int]] = {
 _PRODUCT, _ROWS = ("B", "M", "K", "N"), ("B", "H")
 #: Columns that mark a table of measured operators.
 _MARKS = {"op", "latency_ms", "num_tokens"}
-#: Largest dimension of an operator, and longest duration in ms.
-LARGEST, _LONGEST_MS = 1e15, 1e9
+#: Longest duration in ms.
+_LONGEST_MS = 1e9
 
 
 @dataclass(frozen=True)
@@ -229,8 +232,8 @@ def read_measurements(
     that an operator lacks are not read. A column ``dtype`` holds the data type of each row (a key of
     `profilers.devices.DTYPES`); without it all is FP32. Vidur's profiles of a model and the sweeps of LLMCompass
     (`llmcompass_DEVICE_matmul.csv`), both FP16, are read too. So are AIConfigurator's tables of operators inside
-    inference frameworks (`*_gemm.parquet`, `*_quant_compute_scale.parquet`, `*_quant_scale_matrix.parquet`), without
-    FP8 products that have a scale a block. In a folder, tables with other columns are passed over.
+    inference frameworks (`replay.costs.kernels.framework_tables`). In a folder, tables with other columns are passed
+    over.
 
     Parameters
     ----------
@@ -239,7 +242,8 @@ def read_measurements(
     device : str, optional
         Device of tables that name none in a column or in the file's name.
     library : str, optional
-        Framework whose operators are kept, of tables that name it; by default all.
+        Framework whose operators are kept, of tables that name it, or one implementation of it (`sglang_triton`); by
+        default all.
 
     Raises
     ------
@@ -253,7 +257,13 @@ def read_measurements(
         find_device(device)
     what = "table of measured operators (columns op, device, latency_ms, and B H)"
     measured = read_tables(path, partial(_read, device=device), suffixes=MeasuredTable.SUFFIXES, table=what)
-    return [operators for operators in measured if library is None or operators.library in ("", library)]
+    return [
+        operators
+        for operators in measured
+        if library is None
+        or library in (operators.library, operators.library.partition("_")[0])
+        or not operators.library
+    ]
 
 
 def _read(file: Path, device: str | None) -> list[MeasuredOperators] | str:
@@ -268,68 +278,27 @@ def _read(file: Path, device: str | None) -> list[MeasuredOperators] | str:
         table.refuse_doubles(table.columns)
     if _fits(table.columns):
         return list(_measured(table))
-    if framework := _framework_table(file, table.columns):
-        return list(_of_frameworks(table, *framework))
+    if set(_RECORD) <= set(table.columns):
+        return list(_recorded_convolutions(table, device))
+    if set(_SHEET) <= set(table.columns):
+        return list(_sheet_convolutions(table))
+    if framework := framework_table(file, table.columns):
+        if framework.kind not in MODELS:
+            return f"operators of kind {framework.kind} have no model"
+        return [
+            MeasuredOperators(
+                framework.kind, group.device, group.dims, group.seconds, group.dtype, file.name, table.digest,
+                group.library,
+            )
+            for group in framework_groups(table, framework)
+        ]  # fmt: skip
     if is_profile(table.columns):
         return [_half_precision(file, device, rows, table.digest) for rows in profiled(table)]
     return (
         f"columns {', '.join(table.columns)}; needed are op, device, latency_ms, and B M N K (linear, bmm) or B H "
         "(softmax, ln, elementwise), or those of a profile: time_stats.OP.median, num_tokens, n_embd..., or those of "
-        "frameworks, in a file *_gemm or *_quant_...: system, framework, dtype, m_elements, latency_us..."
+        "frameworks, in a file *_gemm, *_attention, *_moe or *_quant_...: system, framework, dtype, latency_us..."
     )
-
-
-#: Kind and size columns of the tables of operators inside inference frameworks, by the end of the file's name.
-_FRAMEWORK_TABLES: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "gemm": ("matrix_matmul", ("m_elements", "n_elements", "k_elements")),
-        "quant_compute_scale": ("quantization_scale", ("m_elements", "k_elements")),
-        "quant_scale_matrix": ("quantization", ("m_elements", "k_elements")),
-    }
-)
-_FRAMEWORK_COLUMNS = ("system", "framework", "dtype", "latency_us")
-#: Data types of these tables; None: FP8 with a scale a block, whose times are those of the host, is passed over.
-_FRAMEWORK_TYPES: Mapping[str, str | None] = MappingProxyType(
-    {
-        "bfloat16": "bf16", "fp8": "fp8", "fp8_block": None, "sq": "int8", "int8_wo": "int8_wo",
-        "int4_wo": "int4_wo", "nvfp4": "nvfp4",
-    }
-)  # fmt: skip
-
-
-def _framework_table(file: Path, columns: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
-    """Return kind and size columns of a table of operators inside frameworks; None of any other table."""
-    for end, (kind, sizes) in _FRAMEWORK_TABLES.items():
-        if file.stem.endswith(f"_{end}") and {*_FRAMEWORK_COLUMNS, *sizes} <= set(columns):
-            return kind, sizes
-    return None
-
-
-def _of_frameworks(table: MeasuredTable, kind: str, names: tuple[str, ...]) -> Iterator[MeasuredOperators]:
-    """Yield the operators of such a table by data type, device and framework."""
-    microseconds = table.numbers("latency_us", (0, 1e3 * _LONGEST_MS))
-    sizes = np.column_stack([table.numbers(name, (1, LARGEST), whole=True) for name in names])
-    if kind == "matrix_matmul":
-        sizes = np.column_stack((np.ones(len(sizes)), sizes))
-    systems, libraries = table.texts("system"), table.texts("framework")
-    dtypes = table.texts("dtype", _FRAMEWORK_TYPES, "data type")
-    # `a100_sxm` is the A100 of the catalogue: what a system is called before its form.
-    short = np.array([system.partition("_")[0] for system in systems.tolist()], dtype=object)
-    devices = table.devices(short)
-    groups, group = np.unique(np.array([dtypes, short, libraries], dtype=str), axis=1, return_inverse=True)
-    for number, (dtype, system, library) in enumerate(groups.T.tolist()):
-        rows = group.reshape(-1) == number
-        if (named := _FRAMEWORK_TYPES[dtype]) is not None:
-            yield MeasuredOperators(
-                kind,
-                devices[system],
-                sizes[rows],
-                microseconds[rows] / 1e6,
-                named,
-                table.file.name,
-                table.digest,
-                library,
-            )
 
 
 def _half_precision(file: Path, device: str | None, rows: Rows, digest: str) -> MeasuredOperators:
@@ -349,7 +318,11 @@ def holds_operators(file: Path, columns: Sequence[str]) -> bool:
     >>> holds_operators(Path("measured.csv"), ["op", "device", "latency_ms", "B", "H"])
     True
     """
-    return is_sweep(file) or _fits(columns) or is_profile(columns) or _framework_table(file, columns) is not None
+    framework = framework_table(file, columns)
+    if framework is not None and framework.kind in MODELS:
+        return True
+    convolutions = set(_RECORD) <= set(columns) or set(_SHEET) <= set(columns)
+    return convolutions or is_sweep(file) or _fits(columns) or is_profile(columns)
 
 
 def _measured(table: MeasuredTable) -> Iterator[MeasuredOperators]:
@@ -380,3 +353,132 @@ def _measured(table: MeasuredTable) -> Iterator[MeasuredOperators]:
             yield MeasuredOperators(
                 kind, devices[name], dims, milliseconds[rows] / 1e3, dtype, table.file.name, table.digest
             )
+
+
+#: Columns of MIOpen's record of convolutions, in the order of the model, and of DeepBench's sheets.
+_RECORD = (
+    "n", "c", "d", "h", "w", "k", "kernel_d", "kernel_h", "kernel_w", "stride_d", "stride_h", "stride_w",
+    "pad_d", "pad_h", "pad_w", "dilation_d", "dilation_h", "dilation_w", "groups", "direction", "layout",
+    "algorithm", "solver", "dtype", "config_id", "time_ms", "spatial_dims",
+)  # fmt: skip
+_SHEET = (
+    "op", "device", "mode", "precision", "direction", "n", "c", "h", "w", "k", "filter_h", "filter_w", "stride_h",
+    "stride_w", "pad_h", "pad_w", "algorithm", "time_ms",
+)  # fmt: skip
+_DIRECTIONS: Mapping[str, float] = MappingProxyType({"forward": 1.0, "backward_data": 2.0, "backward_weights": 3.0})
+_LAYOUTS: Mapping[str, float] = MappingProxyType({"NCHW": 1.0, "NHWC-NHWC-NHWC": 2.0, "NHWC": 2.0, "NCDHW": 3.0})
+_ALGORITHMS: Mapping[str, float] = MappingProxyType(
+    {"ImplicitGEMM": 1.0, "GEMM": 2.0, "Direct": 3.0, "Winograd": 4.0, "FFT": 5.0}
+)
+#: Start of the name of a solver that no library would choose, and that only checks others.
+_NAIVE = "ConvDirectNaive"
+#: Devices of MIOpen's records whose names are not of the catalogue. A die of an MI250 has the record of an MI210.
+_RECORDED_DEVICES: Mapping[str, str] = MappingProxyType({"mi200_104cu": "MI210", "vega20_60cu": "MI50"})
+#: Devices of DeepBench's sheets.
+_SHEET_DEVICES: Mapping[str, str] = MappingProxyType(
+    {
+        "NV_V100": "V100-SXM2-16GB", "NV_P100": "P100-PCIE-16GB", "NV_T4": "T4", "NV_1080Ti": "GTX 1080 Ti",
+        "AMD_VegaFE": "Radeon Vega Frontier Edition",
+    }
+)  # fmt: skip
+#: Data type of a sheet by the start of its precision, and algorithm by a part of its name.
+_PRECISIONS: Mapping[str, str] = MappingProxyType(
+    {"Float": "fp32", "16 bit inputs, 16 bit multiplication": "fp16", "GEMM, Conv: Int8": "int8"}
+)
+_SHEET_ALGORITHMS: Mapping[str, float] = MappingProxyType(
+    {
+        "PRECOMP_GEMM": 1.0,
+        "IMPLICIT_GEMM": 1.0,
+        "AlgoGEMM": 2.0,
+        "Direct": 3.0,
+        "WINOGRAD": 4.0,
+        "Winograd": 4.0,
+        "FFT": 5.0,
+    }
+)
+
+
+def _recorded_convolutions(table: MeasuredTable, device: str | None) -> Iterator[MeasuredOperators]:
+    """Yield the convolutions of a record of MIOpen by data type: the fastest of each, then the best of each algorithm.
+
+    Naive solvers are left out, and so are convolutions without another one, and types that the device lacks.
+    """
+    stem = next((name for name in _RECORDED_DEVICES if name in table.file.stem), None)
+    recorded = find_device(_RECORDED_DEVICES[stem]) if stem and device is None else device_of_file(table.file, device)
+    milliseconds = table.numbers("time_ms", (0, _LONGEST_MS))
+    sizes = [_size(table, name) for name in _RECORD[:19]]
+    numbered = [_numbered(table, name, of) for name, of in (("direction", _DIRECTIONS), ("layout", _LAYOUTS))]
+    dims = np.column_stack((*sizes, *numbered, _numbered(table, "algorithm", _ALGORITHMS)))
+    _refuse_impossible(table, dims)
+    naive = np.char.startswith(table.texts("solver").astype(str), _NAIVE)
+    types = np.char.lower(table.texts("dtype").astype(str))
+    yield from _convolutions(table, recorded, "miopen", (dims[~naive], milliseconds[~naive] / 1e3, types[~naive]))
+
+
+def _sheet_convolutions(table: MeasuredTable) -> Iterator[MeasuredOperators]:
+    """Yield the convolutions of DeepBench's sheets by device and data type; rows of other operators are passed over."""
+    devices, precisions = table.texts("device"), table.texts("precision")
+    types = np.full(len(devices), "", dtype=object)
+    for start, dtype in _PRECISIONS.items():
+        types[np.char.startswith(precisions.astype(str), start)] = dtype
+    rows = (table.texts("op") == "conv") & np.isin(devices, list(_SHEET_DEVICES)) & (types != "")
+    milliseconds = table.numbers("time_ms", (0, _LONGEST_MS), rows=rows)
+    algorithms, directions = np.zeros(len(rows)), table.texts("direction").astype(str)
+    for part, number in _SHEET_ALGORITHMS.items():
+        algorithms[np.char.find(table.texts("algorithm").astype(str), part) >= 0] = number
+    one, zero = np.ones(len(rows)), np.zeros(len(rows))
+    way = np.select([directions == name for name in _DIRECTIONS], list(_DIRECTIONS.values()), 1.0)
+    size = partial(_size, table, rows=rows)
+    dims = np.column_stack(
+        (size("n"), size("c"), one, size("h"), size("w"), size("k"), one, size("filter_h"), size("filter_w"),
+         one, size("stride_h"), size("stride_w"), zero, size("pad_h"), size("pad_w"), one, one, one, one, way, one,
+         algorithms)
+    )  # fmt: skip
+    _refuse_impossible(table, dims, rows)
+    for name, device in _SHEET_DEVICES.items():
+        mine = rows & (devices == name)
+        library = "cudnn" if name.startswith("NV_") else "miopen"
+        yield from _convolutions(
+            table, find_device(device), library, (dims[mine], milliseconds[mine] / 1e3, types[mine].astype(str))
+        )
+
+
+def _size(table: MeasuredTable, name: str, rows: Bools | None = None) -> Floats:
+    """Return a column of sizes; padding may be 0."""
+    if name.startswith("pad"):
+        rows = (table.floats(name) != 0) & (True if rows is None else rows)
+    return table.numbers(name, (1, LARGEST), whole=True, rows=rows)
+
+
+def _numbered(table: MeasuredTable, name: str, numbers: Mapping[str, float]) -> Floats:
+    texts = table.texts(name, numbers, name).astype(str)
+    return np.asarray(np.select([texts == text for text in numbers], list(numbers.values())), dtype=np.float64)
+
+
+def _refuse_impossible(table: MeasuredTable, dims: Floats, rows: Bools | None = None) -> None:
+    of = np.arange(len(dims)) if rows is None else np.flatnonzero(rows)
+    if (problem := impossible(dims[of])) is not None:
+        raise table.refusal(int(of[problem[0]]), problem[1])
+
+
+def _convolutions(
+    table: MeasuredTable, device: Device, library: str, measured: tuple[Floats, Floats, npt.NDArray[np.str_]]
+) -> Iterator[MeasuredOperators]:
+    """Yield measured convolutions by data type: the fastest of each shape as algorithm 0, then those that are named."""
+    all_dims, all_seconds, types = measured
+    for dtype in sorted(set(types.tolist())):
+        if not any(figure == f"{dtype}_tflops" for figure in device.figures):
+            continue
+        dims, seconds = all_dims[types == dtype], all_seconds[types == dtype]
+        fastest = dims.copy()
+        fastest[:, ALGORITHM] = 0
+        dims, seconds = (
+            np.concatenate((fastest, dims[dims[:, ALGORITHM] > 0])),
+            np.concatenate((seconds, seconds[dims[:, ALGORITHM] > 0])),
+        )
+        order = np.argsort(seconds, kind="stable")
+        _, first = np.unique(dims[order], axis=0, return_index=True)
+        kept = order[np.sort(first)]
+        yield MeasuredOperators(
+            "convolution", device, dims[kept], seconds[kept], dtype, table.file.name, table.digest, library
+        )

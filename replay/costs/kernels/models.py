@@ -14,6 +14,10 @@ smallest tile, go by the unit's peak, and the start by the clock, so that they c
 Activations may be quantized before. In the measurements weights come from memory, not from a warm cache: an A100 reads
 16 to 32 MB of them at 1.2 TB/s, a B200 at 4.7 TB/s.
 
+*Attention* (`context_attention`, `generation_attention`): see `replay.costs.kernels.attention`.
+
+*Experts* (`experts`): see `replay.costs.kernels.experts`.
+
 *Rows* (`softmax`, `normalization`). A row that does not fit a block's registers is read again, from the cache while the
 rows in flight fit it: PyTorch's kernels read twice for a normalisation, three times for a softmax beyond 1024 columns.
 A softmax's row then waits for itself about 3 us: three times for memory and twice for all threads of the block.
@@ -25,20 +29,32 @@ of the six devices that `datasets/fits` rests on, so no device that is left out 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
+from typing import Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from profilers.errors import InvalidInputError
 from profilers.files import dataset_path, read_toml, typed_table
 from profilers.trace.arrays import Floats
 from profilers.trace.compiled import compiled
+from replay.costs.kernels.attention import (
+    check_attention,
+    context_seconds,
+    generation_seconds,
+    least_attention_seconds,
+)
+from replay.costs.kernels.convolutions import check_convolutions, convolution_seconds, least_convolution_seconds
+from replay.costs.kernels.experts import check_experts, experts_seconds, least_experts_seconds
 from replay.costs.kernels.machine import REFERENCE_CLOCK_HZ, Machine
 
 Tile = tuple[int, int]
+#: Axes of a table of corrections; each is the product of some columns of `dims`.
+Axes = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -61,6 +77,10 @@ class ModelParameter:
     spread: float
 
 
+def _accept(_: Floats) -> None:
+    """Accept every shape."""
+
+
 @dataclass(frozen=True)
 class Model:
     """Durations of one kind of operator.
@@ -75,15 +95,46 @@ class Model:
         ``(theta, tile, dims, element_bytes, machine)`` to s, shape (n,); `theta` holds the parameters' values.
     tiles : tuple of Tile
         Rows and columns of the tiles that a fit chooses from.
-    correction : tuple of int
-        Columns of `dims` over which a fit of a device corrects the model (`correction_weights`).
+    correction : tuple of Axes
+        Tables by which a fit of a device corrects the model (`corrected_seconds`), each by its axes.
+    may_be_zero : tuple of int
+        Columns of `dims` that may be 0; all others are 1 or more.
+    library : str
+        Library that is meant if none is named, of kinds that were measured in several.
+    by_architecture : bool
+        Whether fits of devices of the same architecture, corrections included, are carried over before those of all.
+    by_units : bool
+        Whether those of devices whose matrix units run asynchronously, or do not, come next.
+    types : tuple of str
+        Data types that the kind has, on devices with units for them; empty for all.
+    least : callable, optional
+        ``(dims, element_bytes, machine)`` to the least time that the data sheet allows, s, shape (n,); by default that
+        of products or of streams.
+    check : callable
+        Function of `dims` that raises InvalidInputError for a shape that cannot be.
+    optional : tuple of float
+        Values of the last columns of `dims` if a shape leaves them out.
+    trees : bool
+        Whether a fit holds trees of the times of several algorithms (`replay.costs.kernels.convolutions`).
+    vendor_libraries : mapping of str to str
+        Library that is meant on the devices of a vendor, in place of `library`.
     """
 
     parameters: tuple[ModelParameter, ...]
     dims: tuple[str, ...]
     seconds: Callable[[Floats, Tile, Floats, int, Machine], Floats]
     tiles: tuple[Tile, ...] = ((0, 0),)
-    correction: tuple[int, ...] = ()
+    correction: tuple[Axes, ...] = ()
+    may_be_zero: tuple[int, ...] = ()
+    library: str = ""
+    by_architecture: bool = False
+    by_units: bool = False
+    types: tuple[str, ...] = ()
+    least: Callable[[Floats, int, Machine], Floats] | None = None
+    check: Callable[[Floats], None] = _accept
+    optional: tuple[float, ...] = ()
+    trees: bool = False
+    vendor_libraries: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def prior(self) -> Floats:
@@ -104,7 +155,9 @@ def _product(theta: Floats, tile: Tile, dims: Floats, element_bytes: int, machin
     """Return the times of products whose depth is split into at most `parts` parts."""
     odd = _misaligned(dims[:, 3], element_bytes) | _misaligned(dims[:, 2], element_bytes)
     seconds = np.empty(len(dims))
-    rates = (machine.compute_units, machine.flops_per_s, machine.memory_bytes_per_s, float(element_bytes), parts)
+    powered = (machine.powered_flops_per_s, machine.powered_byte_s)
+    full_clock = min(machine.full_clock_flops_per_s, machine.peak_flops_per_s)
+    rates = (machine.compute_units, full_clock, machine.memory_bytes_per_s, float(element_bytes), parts, *powered)
     tiles = (_TILES if element_bytes > 2 else _HALF_TILES) if tile == (0, 0) else np.array([tile], np.float64)
     _fill_product(np.ascontiguousarray(dims), odd, theta, np.array(rates), tiles, seconds)
     return seconds
@@ -118,8 +171,8 @@ _HALF_TILES = np.concatenate((np.array([(256, 128), (128, 256)], np.float64), _T
 @compiled
 def _fill_product(dims, odd, theta, machine, tiles, seconds):  # type: ignore[no-untyped-def]
     start, efficiency, edge, memory, deepest, misaligned, prologue, far, stride, last, sharpness = theta
-    units, flops, bandwidth, size, parts = machine
-    last = min(last, 1.0)
+    units, flops, bandwidth, size, parts, powered, byte_s = machine
+    last, sharpness = min(last, 1.0), max(sharpness, 1.0)
     for i in range(len(dims)):
         batch, m, n, k = dims[i]
         aligned = 1 - min(misaligned, 0.9) * odd[i]
@@ -139,7 +192,9 @@ def _fill_product(dims, odd, theta, machine, tiles, seconds):  # type: ignore[no
                 computing = waves * 2 * tile[0] * tile[1] * depth / speed
                 extra = size * batch * m * n * split if split > 1 else 0.0
                 moving = (moved + extra) / (bandwidth * memory)
-                best = min(best, computing**sharpness + moving**sharpness)
+                # The clock falls to what the power limit leaves; units that wait take little.
+                energy = share * units * 2 * tile[0] * tile[1] * k / split / powered + (moved + extra) * byte_s
+                best = min(best, max(computing, energy) ** sharpness + moving**sharpness)
                 if share >= 2:
                     break  # more parts only add to what is moved
                 split *= 2
@@ -286,7 +341,14 @@ class _ModelTable(msgspec.Struct, forbid_unknown_fields=True):
     dims: tuple[str, ...]
     parameters: dict[str, _ParameterTable]
     tiles: tuple[Tile, ...] = ((0, 0),)
-    correction: tuple[str, ...] = ()
+    correction: tuple[tuple[str, ...], ...] = ()
+    may_be_zero: tuple[str, ...] = ()
+    library: str = ""
+    carried_by: Literal["all", "architecture", "architecture and units"] = "all"
+    types: tuple[str, ...] = ()
+    optional: dict[str, float] = {}
+    trees: bool = False
+    vendor_libraries: dict[str, str] = {}
 
 
 _FORMS: Mapping[str, Callable[[Floats, Tile, Floats, int, Machine], Floats]] = {
@@ -299,7 +361,27 @@ _FORMS: Mapping[str, Callable[[Floats, Tile, Floats, int, Machine], Floats]] = {
     "softmax": _softmax,
     "normalization": _normalization,
     "waves of rows": _root_mean_square,
+    "context attention": context_seconds,
+    "generation attention": generation_seconds,
+    "experts": experts_seconds,
+    "convolution": convolution_seconds,
 }
+#: Bounds and checks of forms that have their own.
+_LEAST: Mapping[str, Callable[[Floats, int, Machine], Floats]] = {
+    **dict.fromkeys(("context attention", "generation attention"), least_attention_seconds),
+    "experts": least_experts_seconds,
+    "convolution": least_convolution_seconds,
+}
+_CHECKS: Mapping[str, Callable[[Floats], None]] = {
+    **dict.fromkeys(("context attention", "generation attention"), check_attention),
+    "experts": check_experts,
+    "convolution": check_convolutions,
+}
+
+
+def _columns(dims: tuple[str, ...], axis: str) -> tuple[int, ...]:
+    """Return the columns whose product an axis such as ``m`` or ``sequences*kv_heads`` is."""
+    return tuple(dims.index(name) for name in axis.split("*"))
 
 
 def _read_models() -> Mapping[str, Model]:
@@ -307,8 +389,15 @@ def _read_models() -> Mapping[str, Model]:
     for kind, content in read_toml(file, "models of kernels").items():
         table = typed_table(content, _ModelTable, f"{file}: {kind}")
         parameters = (ModelParameter(name, p.meaning, p.prior, p.spread) for name, p in table.parameters.items())
-        corrected = tuple(map(table.dims.index, table.correction))
-        models[kind] = Model(tuple(parameters), table.dims, _FORMS[table.form], table.tiles, corrected)
+        corrected = tuple(tuple(_columns(table.dims, axis) for axis in axes) for axes in table.correction)
+        zeros = tuple(map(table.dims.index, table.may_be_zero))
+        models[kind] = Model(
+            tuple(parameters), table.dims, _FORMS[table.form], table.tiles, corrected, zeros, table.library,
+            table.carried_by != "all", table.carried_by == "architecture and units", table.types,
+            _LEAST.get(table.form), _CHECKS.get(table.form, _accept),
+            tuple(table.optional.values()), table.trees,
+            MappingProxyType(table.vendor_libraries),
+        )  # fmt: skip
     return MappingProxyType(models)
 
 
@@ -321,14 +410,15 @@ CORRECTION_SIZES = (1, 2, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 163
 
 
 def corrected_seconds(model: Model, correction: Floats, dims: Floats, seconds: Floats) -> Floats:
-    """Return modelled times times the exponential of a correction, which is linear in the logarithms of the sizes.
+    """Return modelled times times the exponential of corrections, which are linear in the logarithms of the sizes.
 
     Parameters
     ----------
     model : Model
         Model of the times.
-    correction : array of float64, shape (len(CORRECTION_SIZES) ** len(model.correction),)
-        Logarithms of measured over modelled times on the grid of sizes, the last column fastest; or empty.
+    correction : array of float64
+        Logarithms of measured over modelled times on the grid of sizes, the last axis of a table fastest, table after
+        table; or empty.
     dims : array of float64, shape (n, n_dims)
         Shapes.
     seconds : array of float64, shape (n,)
@@ -336,9 +426,22 @@ def corrected_seconds(model: Model, correction: Floats, dims: Floats, seconds: F
     """
     if not len(correction):
         return seconds
-    corrected = np.empty(len(seconds))
-    _correct(np.ascontiguousarray(dims[:, model.correction]), correction, _LOG_SIZES, seconds, corrected)
+    corrected, first = seconds, 0
+    for axes in model.correction:
+        values = correction[first : first + table_size(axes)]
+        before, corrected, first = corrected, np.empty(len(seconds)), first + table_size(axes)
+        _correct(axis_sizes(dims, axes), values, _LOG_SIZES, before, corrected)
     return corrected
+
+
+def table_size(axes: Axes) -> int:
+    """Return the number of values of a table of corrections."""
+    return int(len(CORRECTION_SIZES) ** len(axes))
+
+
+def axis_sizes(dims: Floats, axes: Axes) -> Floats:
+    """Return the sizes of operators along the axes of a table of corrections, shape (n, n_axes)."""
+    return np.ascontiguousarray(np.column_stack([dims[:, columns].prod(axis=1) for columns in axes]))
 
 
 _LOG_SIZES = np.log2(CORRECTION_SIZES)
@@ -350,7 +453,7 @@ def _correct(sizes, correction, knots, seconds, corrected):  # type: ignore[no-u
     first, weight = np.zeros(columns, np.int64), np.zeros(columns)
     for i in range(n):
         for c in range(columns):
-            size, lower = min(np.log2(sizes[i, c]), knots[-1]), 0
+            size, lower = min(np.log2(max(sizes[i, c], 1.0)), knots[-1]), 0
             while lower < len(knots) - 2 and size >= knots[lower + 1]:
                 lower += 1
             first[c], weight[c] = lower, (size - knots[lower]) / (knots[lower + 1] - knots[lower])
@@ -389,6 +492,8 @@ def least_seconds(kind: str, dims: Floats, element_bytes: int, machine: Machine)
     >>> float(least_seconds("matmul", np.array([[1.0, 1000, 1000, 975]]), 4, machine)[0])
     0.0001
     """
+    if (least := MODELS[kind].least) is not None:
+        return least(dims, element_bytes, machine)
     if MODELS[kind].dims == ("batch", "m", "n", "k"):
         return np.asarray(2.0 * dims.prod(axis=1) / machine.peak_flops_per_s)
     # Rows are read and written; streams count their arrays; quantization reads 16 bits.
@@ -397,3 +502,45 @@ def least_seconds(kind: str, dims: Floats, element_bytes: int, machine: Machine)
         element = _ACTIVATION_BYTES
     moved = np.maximum(dims.prod(axis=1) * element - machine.cache_bytes, 0.0)
     return np.asarray(moved / machine.memory_bytes_per_s)
+
+
+#: Largest dimension of an operator.
+LARGEST = 1e15
+
+
+def checked_shapes(kind: str, dims: npt.ArrayLike) -> Floats:
+    """Return the shapes of operators, with the values of columns that may be left out.
+
+    Parameters
+    ----------
+    kind : str
+        One of `MODELS`.
+    dims : array-like, shape (n, n_dims)
+        Shapes, in the columns that the model's `dims` name.
+
+    Raises
+    ------
+    InvalidInputError
+        The table has other columns, or a dimension is out of range.
+    """
+    names = MODELS[kind].dims
+    try:
+        shapes = np.asarray(dims, dtype=np.float64)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InvalidInputError(f"dims are no table of numbers ({error}); {kind} needs {', '.join(names)}") from error
+    optional = MODELS[kind].optional
+    if shapes.ndim == 2 and len(names) - len(optional) <= shapes.shape[1] < len(names):
+        left_out = optional[shapes.shape[1] - len(names) :]
+        shapes = np.column_stack((shapes, np.tile(left_out, (len(shapes), 1))))
+    if shapes.ndim != 2 or shapes.shape[1] != len(names):
+        raise InvalidInputError(f"dims have shape {shapes.shape}; {kind} needs (n, {len(names)}): {', '.join(names)}")
+    least = np.array([0.0 if i in MODELS[kind].may_be_zero else 1.0 for i in range(len(names))])
+    bad = np.flatnonzero(~((shapes >= least) & (shapes <= LARGEST)).all(axis=1))
+    if len(bad):
+        zero = "".join(f" ({names[i]} 0 or more)" for i in MODELS[kind].may_be_zero)
+        raise InvalidInputError(
+            f"dims[{int(bad[0])}] are {shapes[bad[0]].tolist()}; each must be 1 or more{zero}, and at most "
+            f"{LARGEST:.0e}"
+        )
+    MODELS[kind].check(shapes)
+    return shapes
