@@ -806,7 +806,8 @@ def predict(
         Kind of operator, such as ``"matmul"``, ``"softmax"`` or ``"context_attention"``.
     shapes : sequence of sequence of float
         Shapes: batch, m, n and k of a product; rows and columns of other operators; sequences, query tokens, KV tokens,
-        query heads, KV heads, head dimension and window (0: none) of attention.
+        query heads, KV heads, head dimension and window (0: none) of attention. A wrong number of columns gives an
+        error that names those of the kind, such as the nine of ``"experts"`` and the nineteen of ``"convolution"``.
     device : str or Device
         A device of the catalogue.
     dtype : str

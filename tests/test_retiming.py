@@ -45,9 +45,7 @@ def of_operators(device: str, durations: list[float], dtype: str = "bf16") -> Ke
 
 def seconds(operator: Operator, device: str, dtype: str = "bf16") -> float:
     return float(
-        modelled_seconds(
-            [operator], capability(find_device(device), dtype, calibration=load_calibration()), 4e-6, NOMINAL
-        )[0]
+        modelled_seconds([operator], capability(find_device(device), dtype, calibration=load_calibration()), 4e-6)[0]
     )
 
 

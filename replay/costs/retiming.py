@@ -6,7 +6,7 @@ counts as latency and stays. Of any other kernel, the part above the floor of it
 the class. Going to another device and back returns the traced duration.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -64,21 +64,9 @@ class Capability:
 
         The models are fitted to FP32, and to times that include the host's launch; times of traced kernels do not.
         """
-        return self._fit_with(kind, {"start_s": floor_s, "efficiency": self.efficiency})
-
-    def attention_fit(self, floor_s: float, parameters: Parameters) -> Fit:
-        """Return the parameters of the model of attention on this device, with the start of traced kernels.
-
-        FlashAttention was measured on NVIDIA's devices. The kernels of ROCm run at another share of the peak and take
-        longer before their first key.
-        """
         traced = {"start_s": floor_s}
-        if self.machine.vendor == "AMD":
-            traced["efficiency"] = parameters["attention_share_amd"]
-            traced["prologue_s"] = parameters["attention_prologue_amd_ns"] * 1e-9
-        return self._fit_with(_CONTEXT, traced)
-
-    def _fit_with(self, kind: str, traced: Mapping[str, float]) -> Fit:
+        if kind != _CONTEXT:
+            traced["efficiency"] = self.efficiency
         fit = _fit(kind, self.machine, self.dtype, self.calibration)
         named = zip(MODELS[kind].parameters, fit.values, strict=True)
         return replace(fit, values=tuple(traced.get(parameter.name, value) for parameter, value in named))
@@ -147,9 +135,7 @@ _MODEL_OF = {"matmul": "matmul", "batched_matmul": "batched_matmul", "convolutio
 _CONTEXT, _FLASH = "context_attention", "sglang"
 
 
-def modelled_seconds(
-    operators: Sequence[Operator], target: Capability, floor_s: float, parameters: Parameters
-) -> Floats:
+def modelled_seconds(operators: Sequence[Operator], target: Capability, floor_s: float) -> Floats:
     """Return the time of each operator, s, shape (n,).
 
     Products, convolutions and attention take the times of the models of `replay.costs.kernels`: products with the
@@ -164,8 +150,6 @@ def modelled_seconds(
         Device and data type that the operators run on.
     floor_s : float
         Time of a kernel that computes next to nothing.
-    parameters : Parameters
-        With the share and the start of attention on AMD.
 
     Examples
     --------
@@ -173,9 +157,8 @@ def modelled_seconds(
     >>> from replay.costs.operators import batched_matmul
     >>> from replay.costs.retiming import capability
     >>> from replay.costs.kernels import load_calibration
-    >>> from replay.costs.shipped import load_parameters
     >>> a100 = capability(find_device("A100-SXM4-80GB"), "bf16", load_calibration())
-    >>> seconds = modelled_seconds([batched_matmul(1, 4096, 4096, 4096, 2)], a100, 4e-6, load_parameters())[0]
+    >>> seconds = modelled_seconds([batched_matmul(1, 4096, 4096, 4096, 2)], a100, 4e-6)[0]
     >>> bool(0.8 < 2 * 4096**3 / seconds / 271e12 < 1.0)
     True
     """
@@ -186,7 +169,7 @@ def modelled_seconds(
     for (kind, size), rows in groups.items():
         several = [operators[row] for row in rows]
         if kind == "attention":
-            fit, passes, dims = target.attention_fit(floor_s, parameters), *_attention_dims(several)
+            fit, passes, dims = target.fit(_CONTEXT, floor_s), *_attention_dims(several)
             times = MODELS[_CONTEXT].seconds(fit.theta, fit.tile, dims, size, target.machine)
             seconds[rows] = floor_s + (times - floor_s) * passes
         else:
@@ -471,7 +454,7 @@ def _modelled(
             rows = np.flatnonzero(of_kind & (dtypes == dtype))
             floor = floors[rows] = side.floor_ns(kind, parameters)
             several = [operators[row] for row in rows.tolist()]
-            times[rows] = 1e9 * modelled_seconds(several, target, floor * 1e-9, parameters)
+            times[rows] = 1e9 * modelled_seconds(several, target, floor * 1e-9)
     return times, floors
 
 

@@ -244,7 +244,8 @@ def carry_over(kind: str, donors: Mapping[str, Fit], machine: Machine) -> Fit:
     A device of the same family weighs a hundred times one of another family. A card below 100 W weighs three tenths of
     that, and nothing for the efficiency. A prior with a small spread weighs half of the heaviest device, so that a
     family of one device does not rule alone. Operators of inference frameworks and convolutions have the mean of the
-    others, those that are carried by architecture of the nearest devices.
+    others, those that are carried by architecture of the nearest devices. Values that a model has for a vendor go
+    first.
 
     Parameters
     ----------
@@ -284,10 +285,12 @@ def carry_over(kind: str, donors: Mapping[str, Fit], machine: Machine) -> Fit:
         weights = np.vstack([weights, _PRIOR_WEIGHT * certainty * weights.max(axis=0)])
         logs = np.vstack([logs, MODELS[kind].prior])
         theta = np.exp([_median(*columns) for columns in zip(logs.T, weights.T, strict=True)])
+    of_vendor = MODELS[kind].vendor_values.get(machine.vendor, {})
+    values = [of_vendor.get(parameter.name, value) for parameter, value in zip(parameters, theta.tolist(), strict=True)]
     votes: dict[Tile, float] = {}
     for donor, weight in zip(donors.values(), family.tolist(), strict=True):
         votes[donor.tile] = votes.get(donor.tile, 0.0) + weight
-    return Fit(tuple(theta.tolist()), max(sorted(votes), key=lambda tile: votes[tile]), 0, 0.0, correction)
+    return Fit(tuple(values), max(sorted(votes), key=lambda tile: votes[tile]), 0, 0.0, correction)
 
 
 def _nearest(

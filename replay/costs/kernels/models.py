@@ -118,6 +118,8 @@ class Model:
         Whether a fit holds trees of the times of several algorithms (`replay.costs.kernels.convolutions`).
     vendor_libraries : mapping of str to str
         Library that is meant on the devices of a vendor, in place of `library`.
+    vendor_values : mapping of str to mapping of str to float
+        Parameters of a vendor's devices that have no fit, by name, in place of those of other devices.
     """
 
     parameters: tuple[ModelParameter, ...]
@@ -135,6 +137,7 @@ class Model:
     optional: tuple[float, ...] = ()
     trees: bool = False
     vendor_libraries: Mapping[str, str] = field(default_factory=dict)
+    vendor_values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def prior(self) -> Floats:
@@ -349,6 +352,7 @@ class _ModelTable(msgspec.Struct, forbid_unknown_fields=True):
     optional: dict[str, float] = {}
     trees: bool = False
     vendor_libraries: dict[str, str] = {}
+    vendor_values: dict[str, dict[str, float]] = {}
 
 
 _FORMS: Mapping[str, Callable[[Floats, Tile, Floats, int, Machine], Floats]] = {
@@ -396,7 +400,7 @@ def _read_models() -> Mapping[str, Model]:
             table.carried_by != "all", table.carried_by == "architecture and units", table.types,
             _LEAST.get(table.form), _CHECKS.get(table.form, _accept),
             tuple(table.optional.values()), table.trees,
-            MappingProxyType(table.vendor_libraries),
+            MappingProxyType(table.vendor_libraries), MappingProxyType(table.vendor_values),
         )  # fmt: skip
     return MappingProxyType(models)
 
