@@ -541,7 +541,8 @@ def checked_shapes(kind: str, dims: npt.ArrayLike) -> Floats:
     least = np.array([0.0 if i in MODELS[kind].may_be_zero else 1.0 for i in range(len(names))])
     bad = np.flatnonzero(~((shapes >= least) & (shapes <= LARGEST)).all(axis=1))
     if len(bad):
-        zero = "".join(f" ({names[i]} 0 or more)" for i in MODELS[kind].may_be_zero)
+        zeros = " and ".join(names[i] for i in MODELS[kind].may_be_zero)
+        zero = f" ({zeros} 0 or more)" if zeros else ""
         raise InvalidInputError(
             f"dims[{int(bad[0])}] are {shapes[bad[0]].tolist()}; each must be 1 or more{zero}, and at most "
             f"{LARGEST:.0e}"
