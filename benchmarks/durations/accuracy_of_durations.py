@@ -61,8 +61,13 @@ def table(folder: Path) -> list[dict[str, str]]:
     ]
 
 
-def frameworks(folder: Path, attention_of: Sequence[str] = ATTENTION_OF) -> list[dict[str, str]]:
-    """Return the rows of operators inside frameworks: by halves, carried over, and of libraries without fits."""
+def frameworks(
+    folder: Path, attention_of: Sequence[str] = ATTENTION_OF, halves_of: Sequence[str] | None = None
+) -> list[dict[str, str]]:
+    """Return the rows of operators inside frameworks: by halves, carried over, and of libraries without fits.
+
+    `halves_of` are the kinds that are scored by halves, each of which is fitted; None for all.
+    """
     measured = [one for one in read_measurements(folder) if len(one) >= LEAST_ROWS]
     attention = [one for one in measured if "attention" in one.kind and one.library in attention_of]
     rest = [one for one in measured if "attention" not in one.kind]
@@ -70,10 +75,10 @@ def frameworks(folder: Path, attention_of: Sequence[str] = ATTENTION_OF) -> list
     own = [one for one in rest if (one.kind, one.library) in fitted]
     others = [one for one in rest if (one.kind, one.library) not in fitted and "quantization" not in one.kind]
     scores = [
-        *score_halves([one for one in own if one.library == LIBRARY]),
+        *score_halves([o for o in own if o.library == LIBRARY and (halves_of is None or o.kind in halves_of)]),
         *(score for score in score_kernels(own) if score.basis == "carried"),
         *(score for score in score_kernels(others) if score.basis == "fitted"),
-        *score_halves(attention),
+        *score_halves([o for o in attention if halves_of is None or o.kind in halves_of]),
         *(score for score in score_kernels(attention) if score.basis == "carried"),
     ]
     return [{**_score(s), "case": f"{s.kind} {s.device} {s.dtype} {s.library} {s.basis}"} for s in scores]
