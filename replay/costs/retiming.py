@@ -60,9 +60,10 @@ class Capability:
         return self.machine.memory_bytes_per_s * self.memory
 
     def fit(self, kind: str, floor_s: float) -> Fit:
-        """Return the parameters of a product's model on this device, with start and efficiency of traced kernels.
+        """Return the parameters of a model on this device, with the start of traced kernels, in s.
 
-        The models are fitted to FP32, and to times that include the host's launch; times of traced kernels do not.
+        The models are fitted to times that include the host's launch; times of traced kernels do not. Products are
+        fitted to FP32, so they also take the efficiency of this type.
         """
         traced = {"start_s": floor_s}
         if kind != _CONTEXT:

@@ -514,9 +514,9 @@ def time_operators(
 
     Notes
     -----
-    A convolution is the product that it is when its windows are laid out. Attention,
-    cells of recurrent networks, optimisers and reductions have no model. Such an operator takes the longer of two
-    times: its bytes as a stream, and its FLOP at the rate of large products. Attention reaches `attention_share` of it.
+    A convolution is the product that it is when its windows are laid out. Attention, cells of recurrent networks,
+    optimisers and reductions are not modelled here. Such an operator takes the longer of two times: its bytes as a
+    stream, and its FLOP at the rate of large products. Attention reaches `attention_share` of it.
     """
     calibration, operators = parameters.calibration(KernelCalibration), list(operators)
     kinds = [_AS.get(operator.kind, operator.kind) for operator in operators]
