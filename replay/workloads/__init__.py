@@ -13,7 +13,20 @@ from replay.workloads.architecture import (
     time_operators,
 )
 from replay.workloads.dlrm import Cluster, Dlrm, dlrm_trace, nodes_of
-from replay.workloads.training import OPTIMIZERS, PRECISIONS, Layout, TrainingJob
+from replay.workloads.jobs import (
+    ATTENTIONS,
+    EDITS,
+    OPTIMIZERS,
+    PRECISIONS,
+    SCHEDULES,
+    SHARDINGS,
+    Layout,
+    TrainingJob,
+    edit_job,
+    job_sizes,
+    read_job,
+    training_job,
+)
 from replay.workloads.training_fits import (
     MeasuredStep,
     PredictedStep,
@@ -30,8 +43,12 @@ from replay.workloads.training_trace import training_trace
 from replay.workloads.transformer import TRAINED_STYLES, Pass, forward
 
 __all__ = [
+    "ATTENTIONS",
+    "EDITS",
     "OPTIMIZERS",
     "PRECISIONS",
+    "SCHEDULES",
+    "SHARDINGS",
     "TRAINED_STYLES",
     "Cluster",
     "Dlrm",
@@ -49,17 +66,21 @@ __all__ = [
     "backward",
     "calibrate_training",
     "dlrm_trace",
+    "edit_job",
     "find_transformer",
     "forward",
     "fused",
+    "job_sizes",
     "load_training",
     "load_transformers",
     "nodes_of",
     "predict_steps",
+    "read_job",
     "read_steps",
     "read_training_fit",
     "tally",
     "time_operators",
+    "training_job",
     "training_trace",
     "write_training_fit",
 ]

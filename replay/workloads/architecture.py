@@ -153,12 +153,20 @@ class Transformer:
         Experts of a layer with experts; 1 in a model without any. At most 16,384, and 2^20 in all layers.
     source : str
         Where the sizes come from.
+    kv_heads : int
+        Heads of keys and values, which groups of heads share (arXiv 2305.13245); 0 stands for as many as heads.
+    experts_per_token : int
+        Experts that each token goes to.
+    expert_feedforward : int
+        Size of the feed-forward layer of an expert; 0 stands for `feedforward`.
+    dense_layers : int
+        First layers without experts.
 
     Raises
     ------
     InvalidInputError
         There is no such style, a size is no whole number within its bounds, or the heads do not divide the hidden
-        size.
+        size, nor heads of keys the heads. More experts of a token than there are, or more dense layers.
     """
 
     name: str
@@ -170,6 +178,10 @@ class Transformer:
     vocabulary: int
     experts: int = 1
     source: str = ""
+    kv_heads: int = 0
+    experts_per_token: int = 1
+    expert_feedforward: int = 0
+    dense_layers: int = 0
 
     def __post_init__(self) -> None:
         if self.style not in STYLES:
@@ -183,6 +195,27 @@ class Transformer:
             )
         if self.hidden % self.heads:
             raise InvalidInputError(f"{self.name}: {self.heads} heads do not divide a hidden size of {self.hidden}")
+        for size, least, most in (
+            ("kv_heads", 0, self.heads),
+            ("experts_per_token", 1, self.experts),
+            ("expert_feedforward", 0, LARGEST),
+            ("dense_layers", 0, self.layers),
+        ):
+            value = getattr(self, size)
+            if isinstance(value, bool) or not hasattr(value, "__index__") or not least <= index(value) <= most:
+                raise InvalidInputError(f"{self.name}: {size} is {value!r:.40}; it must be {least} to {most:,}")
+        if self.heads % self.key_value_heads:
+            raise InvalidInputError(f"{self.name}: {self.kv_heads} heads of keys do not divide {self.heads} heads")
+
+    @property
+    def key_value_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.kv_heads or self.heads
+
+    @property
+    def expert_size(self) -> int:
+        """Size of the feed-forward layer of an expert."""
+        return self.expert_feedforward or self.feedforward
 
     @property
     def width(self) -> int:

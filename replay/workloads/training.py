@@ -7,8 +7,6 @@ than its call, and is done no earlier than the last call. Where one is slower, t
 Megatron-LM the host waits for the device before each forward pass, where it reads the sizes of the batch back, and
 between stages, whose exchanges synchronise: it cannot run ahead further than from a forward pass to the backward pass.
 
-`TrainingJob`: a transformer, its batch, and how it is split over devices.
-
 `Load`: calls and device time of a part of a training step, before any parameter of training is applied.
 
 `TrainingCosts`: the few parameters of training that no data sheet gives, and the time of a step from them.
@@ -23,13 +21,12 @@ from typing import Any
 import numpy as np
 
 from profilers.devices.catalogue import Device
-from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import CollectiveCalibration, Topology, predict_collective
 from replay.graph.operators import Operator, streaming
-from replay.workloads.architecture import Step, Transformer, checked_size, time_operators
+from replay.workloads.architecture import Step, time_operators
+from replay.workloads.jobs import PRECISIONS, OptimizerPass, TrainingJob
 from replay.workloads.transformer import (
-    TRAINED_STYLES,
     Block,
     Pass,
     embedding_block,
@@ -146,204 +143,6 @@ def run_schedule(
                 position[i] += 1
                 left -= 1
     return tuple(device)
-
-
-#: Of one kind of parallelism, and devices of a node.
-_MOST_RANKS = 2**20
-#: Micro-batches of all stages, which the schedule goes through one by one.
-_MOST_SCHEDULED = 2**20
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How a job is split: ranks of a tensor-parallel group are neighbours, then replicas, then pipeline stages.
-
-    Parameters
-    ----------
-    tensor, data, pipeline : int
-        Ranks that share a layer; replicas of the model; stages, each with as many layers.
-    node_devices : int
-        Devices of a node.
-    sequence_parallel : bool
-        Whether tensor-parallel ranks share the tokens between the blocks of a layer (arXiv 2205.05198).
-
-    Raises
-    ------
-    InvalidInputError
-        One is no whole number, below one or above 2^20.
-
-    Examples
-    --------
-    >>> Layout(4, 2, 2).devices, Layout(4, 2, 2).topology("data").nodes, Layout(4, 2, 2).topology("pipeline").link
-    (16, 1, 'network')
-    """
-
-    tensor: int = 1
-    data: int = 1
-    pipeline: int = 1
-    node_devices: int = 8
-    sequence_parallel: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("tensor", "data", "pipeline", "node_devices"):
-            object.__setattr__(self, name, checked_size(name, getattr(self, name), _MOST_RANKS))
-
-    @property
-    def devices(self) -> int:
-        """Devices of the job."""
-        return self.tensor * self.data * self.pipeline
-
-    def topology(self, group: str) -> Topology:
-        """Return where the ranks of a group are: ``"tensor"``, ``"data"``, or two neighbours of ``"pipeline"``."""
-        stride = {"tensor": 1, "data": self.tensor, "pipeline": self.tensor * self.data}[group]
-        size = {"tensor": self.tensor, "data": self.data, "pipeline": min(self.pipeline, 2)}[group]
-        node = self.node_devices
-        here = max(min(size, node // stride), 1)
-        while size % here:
-            here -= 1
-        groups = max(min(stride, node), 1)
-        return Topology(size, here, max(node, here), nics=max(1, node // 2 // groups))
-
-
-#: Bytes of an element in each precision that a job may train in.
-PRECISIONS: Mapping[str, int] = MappingProxyType({"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2})
-
-
-@dataclass(frozen=True)
-class OptimizerPass:
-    """One pass of the optimizer over the parameters.
-
-    Parameters
-    ----------
-    kernel, operator : str
-        Name of its kernel, and of the operator that launches it.
-    read, written : int
-        Bytes that it reads and writes for each parameter.
-    lists : tuple of int
-        Bytes of an element of each list of tensors that is its argument.
-    """
-
-    kernel: str
-    operator: str
-    read: int
-    written: int
-    lists: tuple[int, ...] = ()
-
-
-def _adam(read: int, written: int) -> OptimizerPass:
-    return OptimizerPass("multi_tensor_adam_kernel", "aten::_fused_adam_", read, written)
-
-
-def _apex(name: str, read: int, written: int, lists: tuple[int, ...]) -> OptimizerPass:
-    return OptimizerPass(f"multi_tensor_{name}_kernel", f"amp_C::multi_tensor_{name}", read, written, lists)
-
-
-_LAMB = (
-    _apex("l2norm", 4, 0, (4,)),
-    _apex("lamb_stage1", 16, 12, (4, 4, 4, 4)),
-    *[_apex("l2norm", 4, 0, (4,))] * 2,
-    _apex("lamb_stage2", 8, 4, (4, 4)),
-)
-#: Passes of each optimizer by name and bytes of an element of activations: 4, or 2 with FP32 copies of the weights.
-#: Adam as Megatron-LM runs it, here one pass: norm of the gradients (4), clipping (4 + 4), Adam (16 read, 12 written),
-#: gradients cleared (4). With FP32 copies: gradients converted (2 + 4), checked and unscaled (4 + 4), weights converted
-#: (4 + 2), 2 to clear. LAMB (arXiv 1904.00962) as NVIDIA Apex runs it: norm of the gradients; moments, and the update
-#: in the gradients' place; norms of weights and updates; weights. With FP32 copies, both are converted.
-OPTIMIZERS: Mapping[str, Mapping[int, tuple[OptimizerPass, ...]]] = MappingProxyType(
-    {
-        "adam": {4: (_adam(24, 20),), 2: (_adam(31, 31),)},
-        "lamb": {4: _LAMB, 2: (_apex("scale", 2, 4, (2, 4)), *_LAMB, _apex("scale", 4, 2, (4, 2)))},
-    }
-)
-
-
-@dataclass(frozen=True)
-class TrainingJob:
-    """One training step of a transformer.
-
-    Parameters
-    ----------
-    model : Transformer
-        Sizes of the transformer.
-    length : int
-        Tokens of a sequence.
-    global_batch, micro_batch : int
-        Sequences of a step, and of a pass through a stage.
-    layout : Layout
-        How it is split over devices.
-    recompute : bool
-        Whether the forward pass of a layer is run again before its backward pass, instead of keeping activations.
-    precision : str
-        One of `PRECISIONS`. ``"fp16"`` and ``"bf16"`` are mixed precision, with FP32 copies of the weights (arXiv
-        1710.03740); in ``"tf32"`` matrix products alone are in TF32.
-    optimizer : str
-        One of `OPTIMIZERS`.
-
-    Raises
-    ------
-    InvalidInputError
-        The style, precision or optimizer is unknown. Sizes are no whole numbers, below one, too large, or do not
-        divide: micro-batches and replicas the batch, stages the layers, ranks the heads.
-
-    Examples
-    --------
-    >>> model = Transformer("gpt", "megatron", 24, 2048, 16, 8192, 51200)
-    >>> TrainingJob(model, 1024, 64, 4, Layout(2, 2, 2)).micro_batches
-    8
-    """
-
-    model: Transformer
-    length: int
-    global_batch: int
-    micro_batch: int
-    layout: Layout = Layout()
-    recompute: bool = False
-    precision: str = "fp16"
-    optimizer: str = "adam"
-
-    def __post_init__(self) -> None:
-        for name, known in (("precision", PRECISIONS), ("optimizer", OPTIMIZERS)):
-            if getattr(self, name) not in known:
-                raise InvalidInputError(f"no {name} {getattr(self, name)!r:.40}; there are {', '.join(known)}")
-        if self.model.style not in TRAINED_STYLES:
-            raise InvalidInputError(
-                f"{self.model.name}: style {self.model.style}; styles that train here are {', '.join(TRAINED_STYLES)}"
-            )
-        if self.model.style == "bert" and self.layout.sequence_parallel:
-            raise InvalidInputError(f"{self.model.name}: BERT has no sequence parallelism; Megatron-LM's style has")
-        for name in ("length", "global_batch", "micro_batch"):
-            object.__setattr__(self, name, checked_size(name, getattr(self, name)))
-        layout, model = self.layout, self.model
-        if self.global_batch % (self.micro_batch * layout.data):
-            raise InvalidInputError(
-                f"{layout.data} replicas of micro-batches of {self.micro_batch} do not divide "
-                f"a batch of {self.global_batch}"
-            )
-        if model.layers % layout.pipeline:
-            raise InvalidInputError(f"{layout.pipeline} stages do not divide {model.layers} layers")
-        if layout.pipeline * self.micro_batches > _MOST_SCHEDULED:
-            raise InvalidInputError(
-                f"{self.micro_batches} micro-batches through {layout.pipeline} stages; at most {_MOST_SCHEDULED:,} "
-                "in all are scheduled: take a smaller batch, larger micro-batches or more replicas"
-            )
-        for name, size in (("heads", model.heads), ("feedforward", model.feedforward), ("hidden", model.hidden)):
-            if size % layout.tensor:
-                raise InvalidInputError(f"{layout.tensor} tensor-parallel ranks do not divide {name} of {size}")
-
-    @property
-    def micro_batches(self) -> int:
-        """Micro-batches of a replica."""
-        return self.global_batch // (self.micro_batch * self.layout.data)
-
-    @property
-    def element_bytes(self) -> int:
-        """Bytes of an element of weights and activations."""
-        return PRECISIONS[self.precision]
-
-    @property
-    def optimizer_passes(self) -> tuple[OptimizerPass, ...]:
-        """Passes of the optimizer over the parameters, in order."""
-        return OPTIMIZERS[self.optimizer][self.element_bytes]
 
 
 #: Parameters that one launch of a multi-tensor kernel covers: 320 blocks of 65,536 (NVIDIA Apex, csrc).

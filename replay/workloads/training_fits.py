@@ -24,13 +24,12 @@ from replay.calibration.files import CalibrationFile, CalibrationLayout
 from replay.calibration.parameters import Parameters, conformal_bound
 from replay.calibration.tables import Row, measured_count, measured_rows, measured_seconds
 from replay.workloads.architecture import Transformer
+from replay.workloads.jobs import Layout, TrainingJob
 from replay.workloads.training import (
     PRIORS,
     BreakDown,
     JobLoad,
-    Layout,
     TrainingCosts,
-    TrainingJob,
     job_loads,
     step_time,
 )

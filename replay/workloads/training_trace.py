@@ -12,12 +12,12 @@ from replay.calibration.parameters import Parameters
 from replay.costs.collectives import CollectiveCalibration, predict_collective
 from replay.graph.operators import Operator
 from replay.workloads.architecture import Step
+from replay.workloads.jobs import TrainingJob
 from replay.workloads.training import (
     JobLoad,
     StagePart,
     TimedStep,
     TrainingCosts,
-    TrainingJob,
     activation_bytes,
     host_slowdown,
     job_loads,

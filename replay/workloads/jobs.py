@@ -1,0 +1,479 @@
+"""Training jobs: a transformer, its batch, and how it is split over devices.
+
+A job is a few sizes. `training_job` makes one from a flat table of them, such as a file of `read_job` holds, and
+`job_sizes` returns the table of a job. `edit_job` changes one size, and what follows from it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from profilers.errors import InvalidInputError
+from profilers.files import read_toml
+from replay.costs.collectives import Topology
+from replay.workloads.architecture import Transformer, checked_size, find_transformer, load_transformers
+from replay.workloads.transformer import TRAINED_STYLES
+
+#: Orders in which pipeline stages run their micro-batches.
+SCHEDULES: Mapping[str, str] = MappingProxyType(
+    {
+        "1f1b": "one forward, one backward (PipeDream-Flush, arXiv 2006.09503)",
+        "interleaved": "1f1b with several chunks of layers in each stage (Megatron-LM, arXiv 2104.04473)",
+        "zero_bubble": "1f1b whose weights' gradients fill the bubbles (ZB-H1, arXiv 2401.10241)",
+    }
+)
+#: How attention is computed: operator by operator, with the scores in memory, or in one kernel (arXiv 2205.14135).
+ATTENTIONS = ("plain", "flash")
+#: Stages of ZeRO (arXiv 1910.02054): what data-parallel ranks share: nothing, optimizer, gradients too, weights too.
+SHARDINGS = (0, 1, 2, 3)
+#: Of one kind of parallelism, and devices of a node.
+_MOST_RANKS = 2**20
+#: Micro-batches of all stages, which the schedule goes through one by one.
+_MOST_SCHEDULED = 2**20
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a job is split.
+
+    Ranks of a tensor-parallel group are neighbours, then those of a context-parallel group, then replicas, then
+    pipeline stages, as in Megatron-LM. The experts of a layer are shared by neighbours among context-parallel ranks and
+    replicas.
+
+    Parameters
+    ----------
+    tensor, data, pipeline : int
+        Ranks that share a layer; replicas of the model; stages, each with as many layers.
+    node_devices : int
+        Devices of a node.
+    sequence_parallel : bool
+        Whether tensor-parallel ranks share the tokens between the blocks of a layer (arXiv 2205.05198).
+    context : int
+        Ranks that share the tokens of a sequence.
+    expert : int
+        Ranks that share the experts of a layer; they divide ``context * data``.
+    schedule : str
+        One of `SCHEDULES`.
+    chunks : int
+        Chunks of layers in a stage: 2 or more if the schedule is interleaved, else 1.
+
+    Raises
+    ------
+    InvalidInputError
+        One is no whole number, below one or above 2^20. The schedule is unknown, or does not go with the chunks or
+        stages. The ranks that share experts do not divide the others.
+
+    Examples
+    --------
+    >>> Layout(4, 2, 2).devices, Layout(4, 2, 2).topology("data").nodes, Layout(4, 2, 2).topology("pipeline").link
+    (16, 1, 'network')
+    """
+
+    tensor: int = 1
+    data: int = 1
+    pipeline: int = 1
+    node_devices: int = 8
+    sequence_parallel: bool = False
+    context: int = 1
+    expert: int = 1
+    schedule: str = "1f1b"
+    chunks: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("tensor", "data", "pipeline", "node_devices", "context", "expert", "chunks"):
+            object.__setattr__(self, name, checked_size(name, getattr(self, name), _MOST_RANKS))
+        if self.schedule not in SCHEDULES:
+            raise InvalidInputError(f"no schedule {self.schedule!r:.40}; there are {', '.join(SCHEDULES)}")
+        if (self.chunks > 1) != (self.schedule == "interleaved"):
+            raise InvalidInputError(
+                f"schedule {self.schedule} with {self.chunks} chunks a stage: interleaved takes 2 or more, others 1"
+            )
+        if self.chunks > 1 and self.pipeline == 1:
+            raise InvalidInputError(
+                f"{self.chunks} chunks of one stage: an interleaved schedule needs 2 stages or more"
+            )
+        if self.data * self.context % self.expert:
+            raise InvalidInputError(
+                f"{self.expert} ranks that share experts do not divide {self.data} replicas of {self.context} "
+                "context-parallel ranks"
+            )
+
+    @property
+    def devices(self) -> int:
+        """Devices of the job."""
+        return self.tensor * self.context * self.data * self.pipeline
+
+    def topology(self, group: str) -> Topology:
+        """Return where the ranks of a group are.
+
+        Parameters
+        ----------
+        group : str
+            ``"tensor"``, ``"context"``, ``"data"``, ``"expert"``, or ``"pipeline"`` for two neighbours; ``"gradients"``
+            for the ranks that sum the gradients of the same weights: replicas and context-parallel ranks; ``"experts"``
+            for those that sum the gradients of the same experts.
+        """
+        replicas = self.context * self.data
+        stride, size = {
+            "tensor": (1, self.tensor),
+            "context": (self.tensor, self.context),
+            "expert": (self.tensor, self.expert),
+            "gradients": (self.tensor, replicas),
+            "experts": (self.tensor * self.expert, replicas // self.expert),
+            "data": (self.tensor * self.context, self.data),
+            "pipeline": (self.tensor * replicas, min(self.pipeline, 2)),
+        }[group]
+        node = self.node_devices
+        here = max(min(size, node // stride), 1)
+        while size % here:
+            here -= 1
+        groups = max(min(stride, node), 1)
+        return Topology(size, here, max(node, here), nics=max(1, node // 2 // groups))
+
+
+#: Bytes of an element in each precision that a job may train in.
+#: In ``"fp8"`` the products of weights alone are in 8 bits; activations and weights stay in 16 (arXiv 2209.05433).
+PRECISIONS: Mapping[str, int] = MappingProxyType({"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2})
+
+
+@dataclass(frozen=True)
+class OptimizerPass:
+    """One pass of the optimizer over the parameters.
+
+    Parameters
+    ----------
+    kernel, operator : str
+        Name of its kernel, and of the operator that launches it.
+    read, written : int
+        Bytes that it reads and writes for each parameter.
+    lists : tuple of int
+        Bytes of an element of each list of tensors that is its argument.
+    """
+
+    kernel: str
+    operator: str
+    read: int
+    written: int
+    lists: tuple[int, ...] = ()
+
+
+def _adam(read: int, written: int) -> OptimizerPass:
+    return OptimizerPass("multi_tensor_adam_kernel", "aten::_fused_adam_", read, written)
+
+
+def _apex(name: str, read: int, written: int, lists: tuple[int, ...]) -> OptimizerPass:
+    return OptimizerPass(f"multi_tensor_{name}_kernel", f"amp_C::multi_tensor_{name}", read, written, lists)
+
+
+_LAMB = (
+    _apex("l2norm", 4, 0, (4,)),
+    _apex("lamb_stage1", 16, 12, (4, 4, 4, 4)),
+    *[_apex("l2norm", 4, 0, (4,))] * 2,
+    _apex("lamb_stage2", 8, 4, (4, 4)),
+)
+#: Passes of each optimizer by name and bytes of an element of activations: 4, or 2 with FP32 copies of the weights.
+#: Adam as Megatron-LM runs it, here one pass: norm of the gradients (4), clipping (4 + 4), Adam (16 read, 12 written),
+#: gradients cleared (4). With FP32 copies: gradients converted (2 + 4), checked and unscaled (4 + 4), weights converted
+#: (4 + 2), 2 to clear. LAMB (arXiv 1904.00962) as NVIDIA Apex runs it: norm of the gradients; moments, and the update
+#: in the gradients' place; norms of weights and updates; weights. With FP32 copies, both are converted.
+OPTIMIZERS: Mapping[str, Mapping[int, tuple[OptimizerPass, ...]]] = MappingProxyType(
+    {
+        "adam": {4: (_adam(24, 20),), 2: (_adam(31, 31),)},
+        "lamb": {4: _LAMB, 2: (_apex("scale", 2, 4, (2, 4)), *_LAMB, _apex("scale", 4, 2, (4, 2)))},
+    }
+)
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """One training step of a transformer.
+
+    Parameters
+    ----------
+    model : Transformer
+        Sizes of the transformer.
+    length : int
+        Tokens of a sequence.
+    global_batch, micro_batch : int
+        Sequences of a step, and of a pass through a stage.
+    layout : Layout
+        How it is split over devices.
+    recompute : bool
+        Whether the forward pass of a layer is run again before its backward pass, instead of keeping activations.
+    precision : str
+        One of `PRECISIONS`. ``"fp16"`` and ``"bf16"`` are mixed precision, with FP32 copies of the weights (arXiv
+        1710.03740); in ``"tf32"`` matrix products alone are in TF32.
+    optimizer : str
+        One of `OPTIMIZERS`.
+    attention : str
+        One of `ATTENTIONS`.
+    sharding : int
+        One of `SHARDINGS`: what replicas share. 3 is fully sharded data parallelism (FSDP).
+
+    Raises
+    ------
+    InvalidInputError
+        The style, precision, optimizer, attention or sharding is unknown. Sizes are no whole numbers, below one, too
+        large, or do not divide: micro-batches and replicas the batch, chunks and stages the layers, tensor-parallel
+        ranks the heads, context-parallel ones the tokens, ranks that share experts the experts.
+
+    Examples
+    --------
+    >>> model = Transformer("gpt", "megatron", 24, 2048, 16, 8192, 51200)
+    >>> TrainingJob(model, 1024, 64, 4, Layout(2, 2, 2)).micro_batches
+    8
+    """
+
+    model: Transformer
+    length: int
+    global_batch: int
+    micro_batch: int
+    layout: Layout = Layout()
+    recompute: bool = False
+    precision: str = "fp16"
+    optimizer: str = "adam"
+    attention: str = "plain"
+    sharding: int = 0
+
+    def __post_init__(self) -> None:
+        choices = {"precision": PRECISIONS, "optimizer": OPTIMIZERS, "attention": ATTENTIONS, "sharding": SHARDINGS}
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                listed = ", ".join(map(str, known))
+                raise InvalidInputError(f"no {name} {getattr(self, name)!r:.40}; there are {listed}")
+        if self.model.style not in TRAINED_STYLES:
+            raise InvalidInputError(
+                f"{self.model.name}: style {self.model.style}; styles that train here are {', '.join(TRAINED_STYLES)}"
+            )
+        if self.model.style == "bert" and self.layout.sequence_parallel:
+            raise InvalidInputError(f"{self.model.name}: BERT has no sequence parallelism; Megatron-LM's style has")
+        for name in ("length", "global_batch", "micro_batch"):
+            object.__setattr__(self, name, checked_size(name, getattr(self, name)))
+        layout, model = self.layout, self.model
+        if self.global_batch % (self.micro_batch * layout.data):
+            raise InvalidInputError(
+                f"{layout.data} replicas of micro-batches of {self.micro_batch} do not divide "
+                f"a batch of {self.global_batch}"
+            )
+        stages = layout.pipeline * layout.chunks
+        if model.layers % stages:
+            chunks = f" of {layout.chunks} chunks" if layout.chunks > 1 else ""
+            raise InvalidInputError(
+                f"{layout.pipeline} stages{chunks} do not divide {model.layers} layers; "
+                f"{divisors(model.layers // layout.chunks)} stages do"
+            )
+        if layout.chunks > 1 and self.micro_batches % layout.pipeline:
+            raise InvalidInputError(
+                f"an interleaved schedule needs a multiple of {layout.pipeline} micro-batches, not {self.micro_batches}"
+            )
+        if layout.pipeline * self.micro_batches > _MOST_SCHEDULED:
+            raise InvalidInputError(
+                f"{self.micro_batches} micro-batches through {layout.pipeline} stages; at most {_MOST_SCHEDULED:,} "
+                "in all are scheduled: take a smaller batch, larger micro-batches or more replicas"
+            )
+        self._check_shares()
+
+    def _check_shares(self) -> None:
+        """Raise an error if ranks do not divide what they share."""
+        layout, model = self.layout, self.model
+        shared = [
+            (
+                "tensor-parallel",
+                layout.tensor,
+                {name: getattr(model, name) for name in ("heads", "feedforward", "hidden")},
+            ),
+            ("context-parallel", layout.context, {"length": self.length}),
+            ("expert-parallel", layout.expert, {"experts": model.experts}),
+        ]
+        for kind, ranks, sizes in shared:
+            for name, size in sizes.items():
+                if size % ranks:
+                    raise InvalidInputError(
+                        f"{ranks} {kind} ranks do not divide {name} of {size}; {divisors(size)} ranks do"
+                    )
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of a replica."""
+        return self.global_batch // (self.micro_batch * self.layout.data)
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an element of weights and activations."""
+        return PRECISIONS[self.precision]
+
+    @property
+    def optimizer_passes(self) -> tuple[OptimizerPass, ...]:
+        """Passes of the optimizer over the parameters, in order."""
+        return OPTIMIZERS[self.optimizer][self.element_bytes]
+
+
+#: Most divisors that a message lists.
+_LISTED = 12
+
+
+def divisors(number: int) -> str:
+    """Return the divisors of a number as text, for messages; of many, the smallest.
+
+    Examples
+    --------
+    >>> divisors(12)
+    '1, 2, 3, 4, 6 or 12'
+    """
+    found = [each for each in range(1, min(number, _MOST_RANKS) + 1) if number % each == 0]
+    if len(found) > _LISTED:
+        return f"{', '.join(map(str, found[:_LISTED]))} ..."
+    return " or ".join(filter(None, [", ".join(map(str, found[:-1])), str(found[-1])]))
+
+
+#: Sizes of a job whose table names no model, and that of a model.
+_DEFAULTS: Mapping[str, Any] = MappingProxyType(
+    {"name": "gpt", "style": "megatron", "layers": 24, "hidden": 2048, "heads": 16, "vocabulary": 51200}
+)
+_OF_MODEL = tuple(each.name for each in fields(Transformer) if each.name != "source")
+_OF_LAYOUT = tuple(each.name for each in fields(Layout))
+_OF_JOB = tuple(each.name for each in fields(TrainingJob) if each.name not in ("model", "layout"))
+#: Keys of the flat table of a job.
+SIZES = (*_OF_MODEL, *_OF_LAYOUT, *_OF_JOB)
+
+
+def job_sizes(job: TrainingJob) -> dict[str, Any]:
+    """Return the flat table of a job: `SIZES` and their values.
+
+    Examples
+    --------
+    >>> sizes = job_sizes(training_job({"hidden": 1024, "tensor": 2}))
+    >>> sizes["hidden"], sizes["feedforward"], sizes["tensor"], sizes["schedule"]
+    (1024, 4096, 2, '1f1b')
+    """
+    parts = ((job.model, _OF_MODEL), (job.layout, _OF_LAYOUT), (job, _OF_JOB))
+    return {name: getattr(part, name) for part, names in parts for name in names}
+
+
+def training_job(sizes: Mapping[str, Any], models: Mapping[str, Transformer] | None = None) -> TrainingJob:
+    """Return the job of a flat table.
+
+    Parameters
+    ----------
+    sizes : mapping
+        Values of `SIZES`. ``"model"`` names a model of `models`, whose sizes hold where the table gives none; without
+        it the model is a GPT of 24 layers of 2048. A hidden size without ``"feedforward"`` takes four times that.
+        Defaults of a batch: length 1024, global batch 64, micro-batch 4.
+    models : mapping of str to Transformer, optional
+        Models by name; by default the shipped ones.
+
+    Raises
+    ------
+    NotFoundError, InvalidInputError
+        A key is unknown, there is no such model, or the sizes make no job.
+    """
+    unknown = sorted(set(sizes) - {*SIZES, "model"})
+    if unknown:
+        raise InvalidInputError(f"a job has no {unknown[0]!r:.40}; it has model, {', '.join(SIZES)}")
+    model: dict[str, Any] = dict(_DEFAULTS)
+    if "model" in sizes:
+        found = find_transformer(sizes["model"], load_transformers() if models is None else models)
+        model = {name: getattr(found, name) for name in _OF_MODEL}
+        if found.style not in TRAINED_STYLES:
+            model |= {"style": "megatron", "experts": 1}
+    if "hidden" in sizes or "feedforward" not in model:
+        model["feedforward"] = 4 * sizes.get("hidden", model["hidden"])
+    model |= {name: sizes[name] for name in _OF_MODEL if name in sizes}
+    batch = {"length": 1024, "global_batch": 64, "micro_batch": 4}
+    batch |= {name: sizes[name] for name in _OF_JOB if name in sizes}
+    layout = {name: sizes[name] for name in _OF_LAYOUT if name in sizes}
+    try:
+        return TrainingJob(Transformer(**model), layout=Layout(**layout), **batch)
+    except TypeError as error:  # such as text where a number is compared
+        raise InvalidInputError(f"the sizes make no job: {error}") from error
+
+
+def read_job(path: str | Path) -> TrainingJob:
+    """Read a job from the table ``[job]`` of a TOML file.
+
+    Parameters
+    ----------
+    path : str or Path
+        File with the keys of `training_job`.
+
+    Raises
+    ------
+    NotFoundError, InvalidInputError
+        There is no such file, it has no such table, or the table makes no job; the message names the file.
+    """
+    content = read_toml(Path(path), "a job")
+    table = content.get("job")
+    if not isinstance(table, Mapping):
+        raise InvalidInputError(f"{path}: no table [job]; its keys are model, {', '.join(SIZES)}")
+    try:
+        return training_job(table)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{path}: {error}") from error
+
+
+def _batch_of(job: TrainingJob, data: int, micro: int) -> int:
+    """Return the global batch of other replicas or micro-batches: each replica runs as many micro-batches."""
+    return job.micro_batches * data * micro
+
+
+def _hidden(job: TrainingJob, hidden: int) -> dict[str, Any]:
+    """Heads keep their width, and the feed-forward layer its ratio."""
+    model = job.model
+    sizes = {"heads": model.heads * hidden, "feedforward": model.feedforward * hidden}
+    for name, scaled in sizes.items():
+        if scaled % model.hidden:
+            raise InvalidInputError(
+                f"hidden {hidden}: {name} of {getattr(model, name)} for {model.hidden} do not scale to a whole number; "
+                f"take a multiple of {model.width}"
+            )
+    return {"hidden": hidden} | {name: scaled // model.hidden for name, scaled in sizes.items()}
+
+
+#: Edits of a job by name: the sizes that change, for a new number.
+EDITS: Mapping[str, Callable[[TrainingJob, int], dict[str, Any]]] = MappingProxyType(
+    {
+        "tensor_parallel": lambda job, ranks: {"tensor": ranks},
+        "data_parallel": lambda job, ranks: {"data": ranks, "global_batch": _batch_of(job, ranks, job.micro_batch)},
+        "pipeline_parallel": lambda job, stages: {"pipeline": stages},
+        "expert_parallel": lambda job, ranks: {"expert": ranks},
+        "context_parallel": lambda job, ranks: {"context": ranks},
+        "micro_batch": lambda job, size: {"micro_batch": size, "global_batch": _batch_of(job, job.layout.data, size)},
+        "sequence_length": lambda job, tokens: {"length": tokens},
+        "layers": lambda job, layers: {"layers": layers},
+        "hidden": _hidden,
+    }
+)
+
+
+def edit_job(job: TrainingJob, edit: str, number: int, **others: Any) -> TrainingJob:
+    """Return a job with one size changed, and what follows from it.
+
+    Parameters
+    ----------
+    job : TrainingJob
+        The job.
+    edit : str
+        One of `EDITS`. ``"data_parallel"`` and ``"micro_batch"`` keep the micro-batches of a replica, so that the
+        global batch grows; ``"hidden"`` keeps the width of a head and the ratio of the feed-forward layer.
+    number : int
+        The new size.
+    **others
+        Further values of `SIZES`, such as ``schedule="interleaved", chunks=2``.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such edit, or the sizes make no job; the message says what does.
+
+    Examples
+    --------
+    >>> job = edit_job(training_job({"hidden": 1024}), "hidden", 2048)
+    >>> job.model.heads, job.model.feedforward
+    (32, 8192)
+    """
+    if edit not in EDITS:
+        raise InvalidInputError(f"no edit {edit!r:.40}; there are {', '.join(EDITS)}")
+    checked_size(edit, number)
+    return training_job(job_sizes(job) | EDITS[edit](job, number) | others)
