@@ -186,6 +186,10 @@ OPTIMIZERS: Mapping[str, Mapping[int, tuple[OptimizerPass, ...]]] = MappingProxy
 )
 
 
+#: Sizes of a model that tensor-parallel ranks share.
+_SHARED = ("heads", "feedforward", "hidden")
+
+
 @dataclass(frozen=True)
 class TrainingJob:
     """One training step of a transformer.
@@ -279,11 +283,7 @@ class TrainingJob:
         """Raise an error if ranks do not divide what they share."""
         layout, model = self.layout, self.model
         shared = [
-            (
-                "tensor-parallel",
-                layout.tensor,
-                {name: getattr(model, name) for name in ("heads", "feedforward", "hidden")},
-            ),
+            ("tensor-parallel", layout.tensor, {size: getattr(model, size) for size in _SHARED}),
             ("context-parallel", layout.context, {"length": self.length}),
             ("expert-parallel", layout.expert, {"experts": model.experts}),
         ]
@@ -381,7 +381,7 @@ def training_job(sizes: Mapping[str, Any], models: Mapping[str, Transformer] | N
     if "hidden" in sizes or "feedforward" not in model:
         model["feedforward"] = 4 * sizes.get("hidden", model["hidden"])
     model |= {name: sizes[name] for name in _OF_MODEL if name in sizes}
-    batch = {"length": 1024, "global_batch": 64, "micro_batch": 4}
+    batch: dict[str, Any] = {"length": 1024, "global_batch": 64, "micro_batch": 4}
     batch |= {name: sizes[name] for name in _OF_JOB if name in sizes}
     layout = {name: sizes[name] for name in _OF_LAYOUT if name in sizes}
     try:
@@ -421,7 +421,8 @@ def _batch_of(job: TrainingJob, data: int, micro: int) -> int:
 def _hidden(job: TrainingJob, hidden: int) -> dict[str, Any]:
     """Heads keep their width, and the feed-forward layer its ratio."""
     model = job.model
-    sizes = {"heads": model.heads * hidden, "feedforward": model.feedforward * hidden}
+    names = ("heads", "kv_heads", "feedforward", "expert_feedforward")
+    sizes = {name: getattr(model, name) * hidden for name in names}
     for name, scaled in sizes.items():
         if scaled % model.hidden:
             raise InvalidInputError(
