@@ -7,6 +7,7 @@ whatever their content; `typed_table` checks them against msgspec structs.
 
 import ctypes
 import errno
+import fcntl
 import os
 import re
 import secrets
@@ -143,6 +144,37 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
             raise InvalidInputError(f"{path}: cannot be written ({error.strerror})") from error
         raise
+
+
+@contextmanager
+def held_folder(folder: Path, target: Path, busy: str) -> Iterator[None]:
+    """Make a folder of unfinished work, and hold it for this process; the system releases it when the process ends.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder to make, if it does not exist, and to hold.
+    target : Path
+        What is being written, for messages.
+    busy : str
+        What another process that holds the folder is doing, such as ``"another sweep is writing this result"``.
+
+    Raises
+    ------
+    InvalidInputError
+        The folder cannot be written, or another process holds it.
+    """
+    try:
+        folder.mkdir(exist_ok=True)
+        lock = (folder / "lock").open("w")
+    except OSError as error:
+        raise InvalidInputError(f"{target}: cannot be written ({error.strerror})") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InvalidInputError(f"{target}: {busy}; wait for it") from error
+        yield
 
 
 def write_text(path: Path, text: str) -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from profilers.trace import Trace
     from replay.workloads import Dlrm, Layout, TrainingJob, Transformer
     from seqpoint.front_door import *
+    from seqpoint.job_scaling import scaling
+    from seqpoint.sweeps import sweep
 
 __version__ = "0.1.0"
 
@@ -50,18 +52,24 @@ __all__ = [
     "report",
     "reproduce",
     "sample_kernels",
+    "scaling",
     "select",
     "simulate_gemms",
     "simulate_memory",
+    "stragglers",
+    "sweep",
     "synthesize",
     "validate",
     "what_ifs",
 ]
 
-#: Modules of the names that are not functions of `seqpoint.front_door`.
+#: Modules of the names that are not in `seqpoint.front_door`.
 _MODULES = {
     "SeqPointError": "profilers.errors",
     "Trace": "profilers.trace",
+    "stragglers": "seqpoint.graphs",
+    "scaling": "seqpoint.job_scaling",
+    "sweep": "seqpoint.sweeps",
     **dict.fromkeys(("Dlrm", "Layout", "TrainingJob", "Transformer"), "replay.workloads"),
 }
 

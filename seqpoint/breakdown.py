@@ -17,10 +17,11 @@ from profilers.trace.arrays import MISSING, Ints, integers, strings
 from profilers.trace.columns import combinations, lookup
 from profilers.trace.compiled import compiled
 from profilers.trace.trace import Trace
-from seqpoint.notebook import TOP, Table, table_of
+from seqpoint.notebook import TOP, DataFrame, Table, as_html, data_frame, table_of
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
+    from replay.analysis.stragglers import Straggler, Stragglers
     from replay.contention.totals import ContentionRow, ContentionTime
 
 #: Most characters of a name in a table of text.
@@ -334,3 +335,99 @@ def _taken(row: "ContentionRow") -> str:
         if launches
     ]
     return " and ".join(taken) or "unknown"
+
+
+#: Share of the slow-down from which balancing one rank, stage or operation is worth a sentence.
+_WORTH_TELLING = 0.3
+#: Key of the fix of the worst rank on its stage, as `replay.analysis.stragglers.WORST_WORKERS`.
+_WORKERS = "worst_workers"
+#: Slow-down below which a job counts as balanced.
+_NOTICEABLE = 1.01
+#: Words for a row of each dimension.
+_DIMENSION_WORDS = {"rank": "rank", "stage": "stage", "operation": "operation", "micro_batch": "micro-batch"}
+
+
+@dataclass(frozen=True)
+class StragglerReport:
+    """Stragglers of one or more jobs.
+
+    Parameters
+    ----------
+    jobs : tuple of Stragglers
+        The jobs.
+    """
+
+    jobs: "tuple[Stragglers, ...]"
+
+    def table(self) -> DataFrame:
+        """Return a row for each rank, stage, operation and micro-batch of each job, the worst first; times in ns."""
+        return data_frame(self.to_dict()["rows"]).drop(columns="by_step")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `seqpoint analyze --stragglers --json` prints."""
+        jobs = [job.to_dict() for job in self.jobs]
+        return {"rows": [row for job in jobs for row in job.pop("rows")], "jobs": jobs}
+
+    def summary(self) -> list[str]:
+        """Return for each job the slow-down and its cost, and who is to blame, in two sentences."""
+        return [line for job in self.jobs for line in (_slowdown_line(job), _advice_line(job))]
+
+    def notes(self) -> list[str]:
+        """Return the notes of all jobs, each once."""
+        return list(dict.fromkeys(note for job in self.jobs for note in job.notes))
+
+    def tables(self) -> list[Table]:
+        """Return a table for each dimension of each job: the worst, with what they cost alone."""
+        columns = {"slow-down": "{slowdown:.3f}", "extra": "{extra:time}", "worst step": "{worst:.3f}"}
+        tables = []
+        for job in self.jobs:
+            for dimension, word in _DIMENSION_WORDS.items():
+                rows = job.of(dimension)
+                more = f" ({len(rows) - TOP} more not shown)" if len(rows) > TOP else ""
+                cells = [{"name": row.name} | _straggler_cells(job, row) for row in rows[:TOP]]
+                title = f"{_titled_job(job)}Slow-down by {word}, the others balanced{more}"
+                tables += [table_of(title, {f"{word}~": "{name}", **columns}, cells)] if cells else []
+        return tables
+
+    def _repr_html_(self) -> str:
+        return as_html("Stragglers", [*self.summary(), *self.notes()], {"Slow-downs": self.table()})
+
+
+def _straggler_cells(job: "Stragglers", row: "Straggler") -> dict[str, float]:
+    extra = float(row.step_ns.mean() - job.balanced_ns.mean())
+    return {"slowdown": row.slowdown, "extra": extra, "worst": float((row.step_ns / job.balanced_ns).max())}
+
+
+def _titled_job(job: "Stragglers") -> str:
+    return f"{job.job[:_NAME_LENGTH]}: " if job.job else ""
+
+
+def _slowdown_line(job: "Stragglers") -> str:
+    base, balanced = float(job.base_ns.mean()), float(job.balanced_ns.mean())
+    steps = f"{len(job.steps)} steps take on average" if len(job.steps) > 1 else f"step {job.steps[0]} takes"
+    return (
+        f"{_titled_job(job)}{steps} {duration(base)}, {job.slowdown:.3f} times the {duration(balanced)} of balanced "
+        f"work: {100 * job.waste:.1f} % of the GPUs' time is lost"
+    )
+
+
+def _advice_line(job: "Stragglers") -> str:
+    """Return who is slow, and what balancing that one alone would save."""
+    if job.slowdown < _NOTICEABLE:
+        return f"{_titled_job(job)}the work is balanced"
+    words = {name: f"{word} {job.of(name)[0].name}" for name, word in _DIMENSION_WORDS.items() if job.of(name)}
+    if len(job.workers) == 1:
+        rank, _, stage = job.workers[0].partition("/")
+        words = {_WORKERS: f"rank {rank} on stage {stage}"} | words
+    told = [name for name in words if job.recovered(name) >= _WORTH_TELLING]
+    if not told:
+        return f"{_titled_job(job)}no rank, stage or operation alone is to blame"
+    told.sort(key=lambda name: job.fixed_ns[name])  # what saves most has the shortest step
+    longest, more_ns = next(iter(job.excess_ns.items()), ("", 0.0))
+    parts = [
+        f"{words[name]} ({min(100 * job.recovered(name), 100):.0f} % of the loss, "
+        f"{duration(float(job.base_ns.mean()) - job.fixed_ns[name])} a step"
+        + (f"; its {longest} is {duration(more_ns)} longer)" if name == "rank" and more_ns > 0 else ")")
+        for name in told
+    ]
+    return f"{_titled_job(job)}balancing one alone saves most at {', then '.join(parts)}"

@@ -5,10 +5,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from profilers.errors import InvalidInputError
 from profilers.trace.activity import DeviceActivity, LateRank, late_ranks, times_in_steps, times_of_recording
-from profilers.trace.arrays import MISSING, integers, strings
+from profilers.trace.arrays import MISSING, Ints, integers, numbers, strings
 from profilers.trace.quality import NOTE, WARNING, quality_notes
 from profilers.trace.steps import StepTimes, step_times
 from profilers.trace.trace import Trace, TraceMeta
@@ -114,6 +116,55 @@ class RankSteps:
 
 
 @dataclass(frozen=True)
+class DeviceMemory:
+    """Memory that the framework's allocator has handed out on a device, after each change.
+
+    Parameters
+    ----------
+    rank, device : int
+        Rank, and number of the device.
+    time_ns : array of int64, shape (n,)
+        Times of the changes, ascending.
+    allocated_bytes : array of int64, shape (n,)
+        Bytes in use after each change.
+    reserved_bytes : int
+        Most bytes that the allocator held; `MISSING` if unknown.
+    iteration : int, optional
+        Iteration of the peak; None outside of iterations.
+    """
+
+    rank: int
+    device: int
+    time_ns: Ints
+    allocated_bytes: Ints
+    reserved_bytes: int
+    iteration: int | None
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes in use."""
+        return int(self.allocated_bytes.max())
+
+    @property
+    def peak_ns(self) -> int:
+        """Time from the first change to the first peak."""
+        return int(self.time_ns[self.allocated_bytes.argmax()] - self.time_ns[0])
+
+    def row(self) -> dict[str, Any]:
+        """Return the peak as JSON with stable keys."""
+        return {
+            "rank": self.rank,
+            "device": self.device,
+            "changes": len(self.time_ns),
+            "first_bytes": int(self.allocated_bytes[0]),
+            "peak_bytes": self.peak_bytes,
+            "peak_ns": self.peak_ns,
+            "iteration": self.iteration,
+            "reserved_bytes": None if self.reserved_bytes == MISSING else self.reserved_bytes,
+        }
+
+
+@dataclass(frozen=True)
 class Description:
     """Description of a trace.
 
@@ -134,6 +185,8 @@ class Description:
         Steps of each device, or of a rank without a device.
     by : tuple of str
         Further tables to show first: ``"kernel"``, ``"operator"`` or both.
+    memory : tuple of DeviceMemory
+        Memory in use on each device over time, of a trace whose profiler recorded it.
     """
 
     trace: Trace
@@ -143,6 +196,7 @@ class Description:
     devices: tuple[DeviceActivity, ...]
     steps: tuple[RankSteps, ...]
     by: tuple[str, ...] = ()
+    memory: tuple[DeviceMemory, ...] = ()
 
     @property
     def covers(self) -> str:
@@ -217,6 +271,7 @@ class Description:
             "late": _late_text(late_ranks(self.trace)),
             "classes": table_of("Kernels by class, whole recording", classes, self.classes),
             "copies": _copies_text(self.copies),
+            "memory": _memory_text(self.memory),
             "quality": quality_table(self.trace.meta, row_counts(self.trace)),
         }
 
@@ -264,6 +319,18 @@ class Description:
 
         return class_breakdown(self)
 
+    def memory_plot(self) -> Any:
+        """Return the chart of the memory in use over time, as a HoloViews object.
+
+        Raises
+        ------
+        InvalidInputError
+            The trace has no events of memory.
+        """
+        from seqpoint.plots import allocated_memory
+
+        return allocated_memory(self)
+
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint describe --json` prints."""
         meta, iterations = self.trace.meta, self.iterations
@@ -278,6 +345,7 @@ class Description:
             "kernel_classes": [_row(row) for row in self.classes],
             "late_ranks": [asdict(row) for row in late_ranks(self.trace)],
             "copies": [{**asdict(row), "bytes_per_s": row.bytes_per_s} for row in self.copies],
+            "memory": [row.row() for row in self.memory],
             "iterations_per_rank": {str(rank): ranks.count(rank) for rank in sorted(set(ranks))},
             "found_by": sorted(set(iterations.found_by)),
             "steps": [{**asdict(row), "busy_share": row.busy_share} for row in self.steps],
@@ -394,7 +462,7 @@ def describe(trace: Trace, by: Sequence[str] = ()) -> Description:
     devices = times_in_steps(trace, steps) if len(steps) else times_of_recording(trace)
     asked = trace.without_context()
     tables = (iteration_table(trace), _classes(asked), _copies(asked), devices, _steps(steps, devices))
-    return Description(asked, *tables, chosen)
+    return Description(asked, *tables, chosen, device_memory(asked))
 
 
 def _steps(steps: StepTimes, devices: Sequence[DeviceActivity]) -> tuple[RankSteps, ...]:
@@ -457,6 +525,55 @@ def _copies_text(copies: Sequence[CopyTime]) -> Table:
         for row in copies
     ]
     return table_of("Copies by direction, whole recording", columns, rows)
+
+
+def _memory_text(rows: Sequence[DeviceMemory]) -> Table:
+    columns = {
+        "rank": "{rank}", "device": "{device}", "peak MiB": "{peak:,.1f}", "peak after": "{peak_ns:time}",
+        "iteration": "{iteration}", "first MiB": "{first:,.1f}", "reserved MiB": "{reserved:,.1f}",
+    }  # fmt: skip
+    cells = [
+        {"peak": each["peak_bytes"] / 2**20, "first": each["first_bytes"] / 2**20,
+         "reserved": None if each["reserved_bytes"] is None else each["reserved_bytes"] / 2**20} | each
+        for each in (row.row() for row in rows)
+    ]  # fmt: skip
+    return table_of("Memory in use on devices, by the framework's allocator", columns, cells)
+
+
+#: Name of the events of memory in PyTorch's traces, and the device type of a host in them.
+_MEMORY, _HOST = "[memory]", 0
+
+
+def device_memory(trace: Trace) -> tuple[DeviceMemory, ...]:
+    """Return the memory in use on each device over time; nothing for a trace without such events.
+
+    PyTorch's profiler writes an event for each change, with the total after it, if it was told to profile memory.
+    Traces of 2021 and before have no totals; their events are left out.
+    """
+    table = trace.counters
+    events = table.filter(pc.equal(table["name"].cast(pa.string()), _MEMORY))
+    if not events.num_rows:
+        return ()
+    texts = events["args"].cast(pa.string())
+    keys = ("Device Type", "Device Id", "Total Allocated", "Total Reserved")
+    type_, device, allocated, reserved = (_argument(texts, key) for key in keys)
+    rank, start = integers(events, "rank"), integers(events, "start_ns")
+    iteration = integers(events, "iteration")
+    known = (type_ != MISSING) & (type_ != _HOST) & (device != MISSING) & (allocated != MISSING)
+    rows = []
+    for one_rank, one_device in np.unique(np.column_stack([rank[known], device[known]]), axis=0).tolist():
+        of_device = np.flatnonzero(known & (rank == one_rank) & (device == one_device))
+        of_device = of_device[np.argsort(start[of_device], kind="stable")]
+        at_peak = int(iteration[of_device[allocated[of_device].argmax()]])
+        common = (start[of_device], allocated[of_device], int(reserved[of_device].max()))
+        rows.append(DeviceMemory(one_rank, one_device, *common, None if at_peak == MISSING else at_peak))
+    return tuple(rows)
+
+
+def _argument(texts: pa.ChunkedArray, key: str) -> Ints:
+    """Return a whole number of the arguments of events, which are JSON; `MISSING` where there is none."""
+    found = pc.extract_regex(texts, rf'"{key}": ?(?P<number>-?[0-9]{{1,18}})[,}}]')
+    return numbers(pc.struct_field(found, "number").cast(pa.int64()), MISSING)
 
 
 def _copies(trace: Trace) -> tuple[CopyTime, ...]:

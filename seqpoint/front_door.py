@@ -570,6 +570,7 @@ def project(
     max_points: int = 8,
     device: str | None = None,
     host: str | None = None,
+    job: str | None = None,
     parameters: "Parameters | None" = None,
     draws: int = 32,
     seed: int = 0,
@@ -595,6 +596,8 @@ def project(
         The device that the trace was recorded on, if the trace does not say.
     host : str, optional
         Host of every ``scale_device`` without one: ``keep``, a factor of host time, or a device's name.
+    job : str, optional
+        TOML file with a table ``[job]``: sizes that the trace does not tell, for what-ifs that edit the job.
     parameters : Parameters, optional
         Parameters of the models with their ranges; the shipped ones by default.
     draws : int
@@ -616,13 +619,14 @@ def project(
     SeqPointError
         A what-if, the device or an iteration is unknown, or a what-if cannot be applied.
     """
-    from replay.what_ifs import with_host
+    from replay.what_ifs import with_host, with_job
     from seqpoint.projecting import ALL_OVERLAPS, ProjectOptions, default_what_ifs, parse_what_ifs, project_trace
 
     loaded = _trace(trace)
     items = [what_ifs] if isinstance(what_ifs, str) else list(what_ifs) or list(default_what_ifs(loaded, device))
     changes = [change for item in items for change in (parse_what_ifs([item]) if isinstance(item, str) else [item])]
     changes = changes if host is None else with_host(changes, host)
+    changes = changes if job is None else with_job(changes, job)
     options = ProjectOptions(
         iterations=tuple(iterations),
         max_points=max_points,
@@ -766,7 +770,7 @@ def synthesize(
     if isinstance(job, Dlrm):
         return dlrm_trace(job, nodes_of(ranks, 8, target.name), parameters=parameters, steps=steps)
     lengths = tuple(lengths or (job.length,)) * steps
-    return training_trace(job, target, fit=load_training(), parameters=parameters, lengths=lengths)
+    return training_trace(job, target, fit=load_training(job), parameters=parameters, lengths=lengths)
 
 
 def predict_step(job: "TrainingJob", device: "str | Device") -> "PredictedStep":
@@ -787,7 +791,7 @@ def predict_step(job: "TrainingJob", device: "str | Device") -> "PredictedStep":
     from replay.costs.shipped import load_parameters
     from replay.workloads import load_training, predict_steps
 
-    return predict_steps([job], _device(device), fit=load_training(), parameters=load_parameters())[0]
+    return predict_steps([job], _device(device), fit=load_training(job), parameters=load_parameters())[0]
 
 
 def predict(

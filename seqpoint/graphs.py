@@ -7,27 +7,39 @@ with the measured ones. `analyze_trace` analyses a step in the steady state, as 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from profilers.errors import InvalidInputError
+from profilers.ingest.pipeline import IngestOptions, open_trace
 from profilers.trace.arrays import Floats
 from profilers.trace.steps import StepTimes, job_steps, step_times, step_window
 from profilers.trace.trace import Trace
 from replay import analysis
 from replay.analysis.critical_path import Dependencies, dependencies
+from replay.analysis.stragglers import (
+    StragglerRun,
+    Stragglers,
+    TraceBalance,
+    attribute_stragglers,
+    operation_stragglers,
+)
 from replay.calibration.parameters import Parameters
 from replay.contention.totals import ContentionTime, contention_time, iteration_graphs
 from replay.costs.shipped import load_parameters
-from replay.engine.steady import SteadyState
+from replay.engine.steady import Change, SteadyState, unchanged
 from replay.engine.timeline import Timeline, replay
 from replay.from_trace import build_graph, index_trace
 from replay.graph.choice import TaskChoice
 from replay.graph.graph import RECORDED_EDGES, EdgeKind, KernelGraph, given_hardware
 from replay.projection.projection import StepWindow
 from replay.projection.rows import NOTHING_CHANGES, joined_notes
-from replay.what_ifs import WhatIf, check_choices
+from replay.what_ifs import WhatIf, check_choices, parse_what_if
+from replay.workloads.operations import is_parquet, read_operations
+from seqpoint.breakdown import StragglerReport
 from seqpoint.communication import DeviceRow, communication_notes
 from seqpoint.notebook import DataFrame, as_html, data_frame
 from seqpoint.units import duration
@@ -578,6 +590,65 @@ def analyze_trace(
     change = analysis.difference(before.timeline, after.timeline)
     is_unchanged = changed(window.graph, parameters).replays_like(window.graph)
     return Analysis(*facts, what_if, after, change, notes, is_unchanged, contention)
+
+
+def stragglers(
+    trace: Trace | str | Path,
+    iteration: int | None = None,
+    *,
+    what_if: WhatIf | str | None = None,
+    device: str | None = None,
+) -> StragglerReport:
+    """Return who makes the steps of a job longer: slow-downs by rank, stage, operation and micro-batch.
+
+    Parameters
+    ----------
+    trace : Trace, str or Path
+        Trace of several ranks, or the path of one; or of a Parquet table of operations
+        (`replay.workloads.operations`), whose jobs are analysed one by one.
+    iteration : int, optional
+        Number of the step. By default that of median step time of a trace, and all steps of a table.
+    what_if : str or WhatIf, optional
+        What-if that comes first, such as ``"scale_kernels:gemm@rank=3:1.2"``; for traces.
+    device : str, optional
+        Device that the trace was recorded on, if the trace does not say.
+
+    Raises
+    ------
+    SeqPointError
+        The trace has one rank, there is no such step, or the what-if is unknown or cannot be applied.
+    """
+    change = parse_what_if(what_if) if isinstance(what_if, str) else what_if
+    if not isinstance(trace, Trace) and is_parquet(trace):
+        if change is not None:
+            raise InvalidInputError(f"{change.name}: a table of operations has no kernels; what-ifs need a trace")
+        jobs = read_operations(trace).values()
+        return StragglerReport(tuple(operation_stragglers(job.only(iteration)) for job in jobs))
+    opened = trace if isinstance(trace, Trace) else open_trace(Path(trace), IngestOptions())
+    return StragglerReport((_trace_stragglers(opened, iteration, change, device),))
+
+
+def _trace_stragglers(trace: Trace, iteration: int | None, what_if: WhatIf | None, device: str | None) -> Stragglers:
+    """Return the stragglers of the window of an iteration of a trace.
+
+    The steps of the window count together: a rank that is late in one makes the next one shorter.
+    """
+    if len(trace.meta.ranks) < 2:
+        raise InvalidInputError("stragglers show among ranks, and the trace has one; give the files of all ranks")
+    number, parameters = typical_iteration(trace) if iteration is None else iteration, load_parameters()
+    (window,) = step_windows(trace, [number], device=device)
+    change: Change = unchanged
+    if what_if is not None:
+        check_choices(what_if, [window.graph], parameters)
+        change = partial(what_if, parameters=parameters)
+
+    def times(changes: Sequence[Change]) -> list[Floats]:
+        return [state.step_ns for state in window.steady_all(changes)]
+
+    of_job, iterations = job_steps(step_times(trace)), window.graph.iterations
+    recorded_ns = of_job.step_ns[np.searchsorted(of_job.iteration, iterations)].astype(np.float64)
+    run = StragglerRun(TraceBalance(), window.graph, times, change)
+    return attribute_stragglers(run, job="", steps=iterations, recorded_ns=recorded_ns, notes=window.graph.notes)
 
 
 def contention_of(trace: Trace, *, device: str | None = None) -> ContentionTime:

@@ -3,6 +3,8 @@
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,22 @@ LONG = (
     "test_the_output_in_the_documentation_is_what_the_command_prints",
     "test_selectors_do_on_real_traces_what_the_table_says",
 )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Import all tests in the second worker from the last to the first.
+
+    The first worker collects them from the first to the last. Each module is rewritten and compiled by the worker that
+    comes first; the other reads the bytecode.
+    """
+    folder = Path(__file__).parent
+    named = {Path(argument).absolute() for argument in session.config.args}
+    if os.environ.get("PYTEST_XDIST_WORKER") != "gw1" or folder not in named:
+        return
+    for path in sorted(folder.glob("test_*.py"), reverse=True):
+        # Whatever hinders an import is reported by the collection.
+        with suppress(Exception, pytest.skip.Exception):
+            import_module(path.stem)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

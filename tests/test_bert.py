@@ -16,7 +16,8 @@ from replay.costs.shipped import load_parameters
 from replay.graph.graph import RESOURCES
 from replay.studies.workloads import layer_graph
 from replay.what_ifs import parse_what_if
-from replay.workloads.transformer import Pass, embedding_block, head_block, layer_block
+from replay.workloads.decoder import Pass
+from replay.workloads.transformer import embedding_block, head_block, layer_block
 from seqpoint.cli import cli
 from seqpoint.validation.bert import layer_seconds, load_cases, profile_of, read_bert
 from tests.graphs import make_graph
@@ -106,7 +107,7 @@ def test_tf32_speeds_up_products_alone() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"precision": "fp8"}, "no precision 'fp8'; there are fp32, tf32, fp16, bf16"),
+        ({"precision": "fp4"}, "no precision 'fp4'; there are fp32, tf32, fp16, bf16, fp8"),
         ({"optimizer": "sgd"}, "no optimizer 'sgd'; there are adam, lamb"),
         ({"layout": workloads.Layout(2, sequence_parallel=True)}, "BERT has no sequence parallelism"),
         (

@@ -145,3 +145,31 @@ def test_kernels_of_a_trace_without_kernels_are_an_error(run: Run, tmp_path: Pat
     result = run("describe", path, "--by", "kernel")
     assert (result.code, len(result.err.splitlines())) == (1, 1)
     assert "no kernels to list by name" in result.err
+
+
+def change(ts: float, allocated: int, kind: int = 1, device: int = 0) -> dict[str, object]:
+    """Return an event of memory as PyTorch writes it."""
+    args = {"Total Reserved": 4 << 20, "Total Allocated": allocated, "Bytes": 512, "Device Id": device,
+            "Device Type": kind}  # fmt: skip
+    return {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 1, "tid": 1, "ts": ts,
+            "args": args}  # fmt: skip
+
+
+def test_the_peak_of_memory_is_found_by_device(tmp_path: Path, run: Run) -> None:
+    changes = [change(10, 1 << 20), change(40, 3 << 20), change(90, 2 << 20), change(95, 3 << 20)]
+    others = [change(50, 9 << 20, kind=0, device=-1), change(60, 5 << 20, device=1)]
+    described = sp.describe(opened(tmp_path / "a.json", kernel("gemm", 10, 20, 1), *changes, *others))
+    first, second = described.memory
+    assert (first.device, first.peak_bytes, first.peak_ns, first.reserved_bytes) == (0, 3 << 20, 30 * US, 4 << 20)
+    assert first.allocated_bytes.tolist() == [1 << 20, 3 << 20, 2 << 20, 3 << 20] and second.peak_bytes == 5 << 20
+    assert described.to_dict()["memory"][0]["peak_bytes"] == 3 << 20
+    assert "Memory in use on devices" in run("describe", tmp_path / "a.json").out
+    curves = list(described.memory_plot())
+    assert [len(curve) for curve in curves] == [4, 1]
+
+
+def test_a_trace_without_memory_says_nothing_of_it(trace: Trace) -> None:
+    described = sp.describe(trace)
+    assert described.memory == () and not any("Memory" in table.title for table in described.tables())
+    with pytest.raises(InvalidInputError, match="profile_memory=True"):
+        described.memory_plot()

@@ -364,6 +364,9 @@ def test_progress_counts_every_draw_up_to_the_last(tmp_path: Path) -> None:
         options=options,
         parameters=load_parameters(),
     )
+    # First the unchanged steps and each what-if, with the parameters as they are; then the draws.
+    assert told[:3] == [(0, 3, "unchanged steps"), (1, 3, "overlap:none"), (2, 3, "overlap:ideal")]
+    told = told[3:]
     assert [done for done, _, _ in told] == list(range(24))
     assert {total for _, total, _ in told} == {24}
     assert [what for _, _, what in told] == ["durations without contention", "overlap:none", "overlap:ideal"] * 8

@@ -11,18 +11,25 @@ from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph
 from replay.workloads import (
+    InferenceJob,
     Layout,
     Pass,
     TrainingJob,
     Transformer,
     backward,
     forward,
+    inference_parts,
+    inference_trace,
     load_training,
+    load_transformers,
     predict_steps,
+    training_job,
     training_trace,
 )
-from replay.workloads.training import BreakDown, Duration, job_loads, one_forward_one_backward, run_schedule, step_time
-from replay.workloads.transformer import layer_block, padded_vocabulary
+from replay.workloads.decoder import Block, padded_vocabulary
+from replay.workloads.schedules import Duration, run_schedule, schedule_order
+from replay.workloads.training import BreakDown, job_loads, step_time
+from replay.workloads.transformer import embedding_block, head_block, layer_block
 
 A100 = find_device("A100-SXM4-80GB")
 ONE = Layout()
@@ -43,7 +50,8 @@ def test_two_stages_and_three_micro_batches_by_hand() -> None:
     Second stage: F0 1-2, B0 2-4, F1 4-5, B1 5-7, F2 7-8 (its input is there at 7), B2 8-10.
     First stage: F0 0-1, F1 1-2, B0 4-6, F2 6-7, B1 7-9, B2 10-12.
     """
-    assert one_forward_one_backward(0, 2, 3) == [
+    order = [(each.way, each.micro_batch) for each in schedule_order("1f1b", 0, 2, 3)]
+    assert order == [
         ("forward", 0), ("forward", 1), ("backward", 0), ("forward", 2), ("backward", 1), ("backward", 2),
     ]  # fmt: skip
     assert run_schedule([stage(1, 2)] * 2, 3) == (12.0, 10.0)
@@ -52,6 +60,37 @@ def test_two_stages_and_three_micro_batches_by_hand() -> None:
 @pytest.mark.parametrize(("stages", "count"), [(1, 1), (1, 5), (2, 2), (4, 8), (4, 2), (8, 3)])
 def test_equal_stages_take_a_slot_for_each_micro_batch_and_each_stage_before_the_last(stages: int, count: int) -> None:
     assert max(run_schedule([stage(1, 2)] * stages, count)) == pytest.approx(3 * (count + stages - 1))
+
+
+@pytest.mark.parametrize(("stages", "count", "chunks"), [(2, 4, 2), (4, 8, 2), (4, 4, 3), (8, 16, 4)])
+def test_chunks_divide_the_bubble(stages: int, count: int, chunks: int) -> None:
+    """Megatron-LM's interleaved schedule, arXiv 2104.04473, section 2.2: (p - 1) / (v m) of the time of the work."""
+    parts = [stage(1 / chunks, 2 / chunks)] * (stages * chunks)
+    took = max(run_schedule(parts, count, schedule="interleaved", chunks=chunks))
+    assert took == pytest.approx(3 * count * (1 + (stages - 1) / (chunks * count)))
+
+
+@pytest.mark.parametrize(("stages", "count"), [(1, 3), (2, 4), (4, 8), (8, 8)])
+@pytest.mark.parametrize(("ahead", "back", "late"), [(1, 1, 1), (1, 1.2, 0.8), (2, 1, 1), (1, 1, 0.5)])
+def test_gradients_of_weights_fill_the_bubble(stages: int, count: int, ahead: float, back: float, late: float) -> None:
+    """ZB-H1, arXiv 2401.10241, section 2: stages idle for (p - 1) (f + b - w)."""
+    part = {**stage(ahead, back), "weights": Duration(0, late)}
+    took = max(run_schedule([part] * stages, count, schedule="zero_bubble"))
+    assert took == pytest.approx(count * (ahead + back + late) + (stages - 1) * (ahead + back - late))
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zero_bubble"])
+def test_a_schedule_has_each_pass_once_and_gradients_after_what_they_need(schedule: str) -> None:
+    chunks = 2 if schedule == "interleaved" else 1
+    for i in range(4):
+        order = schedule_order(schedule, i, 4, 8, chunks)
+        ways = {way: {(x.micro_batch, x.chunk) for x in order if x.way == way} for way in ("forward", "backward")}
+        assert ways["forward"] == ways["backward"] == {(n, c) for n in range(8) for c in range(chunks)}
+        assert len(order) == 16 * chunks + 8 * (schedule == "zero_bubble")
+        at = {each: number for number, each in enumerate(order)}
+        for each in order:
+            needs = {"backward": "forward", "weights": "backward"}.get(each.way)
+            assert needs is None or at[replace(each, way=needs)] < at[each]
 
 
 def test_every_exchange_on_the_way_through_the_stages_counts() -> None:
@@ -229,6 +268,168 @@ def test_the_replayed_trace_takes_as_long_as_the_closed_form(layout: Layout, mic
     )
 
 
+#: Small jobs of what large models train with.
+STYLES = {
+    "flash": {"attention": "flash"},
+    "context": {"attention": "flash", "context": 4},
+    "gathered": {"context": 2},
+    "fp8": {"attention": "flash", "precision": "fp8", "tensor": 2, "sequence_parallel": True},
+    "experts": {"experts": 8, "experts_per_token": 2, "shared_experts": 1, "dense_layers": 1, "data": 4, "expert": 4},
+    "latent": {"attention": "flash", "head_width": 64, "kv_heads": 0, "query_rank": 512, "key_rank": 256,
+               "rotary_width": 32},
+    "interleaved": {"pipeline": 2, "schedule": "interleaved", "chunks": 2, "layers": 6, "count_ends": True},
+    "zero bubble": {"pipeline": 4, "schedule": "zero_bubble", "layers": 4},
+    "optimizer shared": {"data": 2, "sharding": 1, "overlap_gradients": True, "pipeline": 2},
+    "weights shared": {"data": 2, "sharding": 3},
+    "weights gathered ahead": {"data": 2, "sharding": 3, "overlap_gradients": True},
+}  # fmt: skip
+
+
+def llama(**sizes: object) -> TrainingJob:
+    small = {"style": "llama", "layers": 2, "hidden": 1024, "heads": 16, "kv_heads": 4, "vocabulary": 32000}
+    return training_job(small | {"precision": "bf16", "global_batch": 8, "micro_batch": 2} | sizes)
+
+
+@pytest.mark.parametrize("sizes", STYLES.values(), ids=STYLES)
+def test_what_large_models_train_with_replays_to_its_predicted_time(sizes: dict[str, object]) -> None:
+    one, device = llama(**sizes), find_device("H100-SXM5-80GB")
+    trace = training_trace(one, device, fit=load_training(), parameters=load_parameters())
+    timeline = replay(build_graph(trace, 0, parameters=load_parameters()))
+    predicted = predict_steps([one], device, fit=load_training(), parameters=load_parameters())[0]
+    assert timeline.makespan_ns / 1e9 == pytest.approx(predicted.seconds, rel=0.03)
+    assert (predicted.parts.expert_s > 0) == (one.layout.expert > 1)
+    assert (predicted.parts.context_s > 0) == (one.layout.context > 1)
+
+
+def test_replicas_that_share_more_update_less_and_exchange_more() -> None:
+    data = {
+        (stage, overlaps): predict_steps(
+            [llama(data=4, global_batch=32, sharding=stage, overlap_gradients=overlaps)],
+            A100, fit=load_training(), parameters=load_parameters(),
+        )[0].parts
+        for stage in range(4)
+        for overlaps in (False, True)
+    }  # fmt: skip
+    assert all(data[stage, True].data_s < data[stage, False].data_s for stage in range(4))
+    assert data[0, False].data_s < data[2, False].data_s < data[3, False].data_s
+    assert data[1, False].optimizer_s == data[3, False].optimizer_s < data[0, False].optimizer_s
+
+
+def test_stages_with_an_end_have_a_layer_less() -> None:
+    one = llama(layers=126, pipeline=16, schedule="interleaved", chunks=8, count_ends=True, global_batch=32)
+    assert one.chunk_layers == (0, *[1] * 126, 0)
+    loads = job_loads([llama(layers=6, pipeline=4, count_ends=True)], A100, load_parameters())
+    assert [[part.count for part in stage.parts] for stage in loads[0].stages] == [[1, 1], [2], [2], [1, 1]]
+    with pytest.raises(InvalidInputError, match="4 stages do not divide 7 layers with both ends; 1, 3 or 9 stages do"):
+        llama(layers=7, pipeline=4, count_ends=True)
+
+
+@pytest.mark.parametrize(
+    ("phase", "sizes"),
+    [("prefill", {}), ("decode", {"tensor": 2}), ("decode", STYLES["experts"]), ("decode", STYLES["latent"])],
+    ids=["prefill", "decode", "experts", "latent"],
+)
+def test_a_step_of_inference_replays_to_its_predicted_time(phase: str, sizes: dict[str, object]) -> None:
+    trained, device = llama(**sizes), find_device("H100-SXM5-80GB")
+    one = InferenceJob(trained.model, phase, 8, 1000, 0 if phase == "prefill" else 23, trained.layout)
+    parts = inference_parts(one, device, parameters=load_parameters())
+    seconds = sum(count * sum(each for _, each in steps) for _, steps, count in parts)
+    graph = build_graph(inference_trace(one, device, parameters=load_parameters()), 0, parameters=load_parameters())
+    # A kernel starts 8 us after its call: the first, and one after the host waited for the embedding's all-reduce.
+    launches = 1 + (trained.layout.tensor > 1)
+    assert replay(graph).makespan_ns / 1e9 - launches * 8e-6 == pytest.approx(seconds, rel=0.02)
+
+
+def test_a_decode_reads_all_weights_and_the_cache_and_gets_slower_as_it_grows() -> None:
+    model, device = load_transformers()["llama31_8b"], find_device("H100-SXM5-80GB")
+
+    def seconds(generated: int, sequences: int = 1) -> float:
+        one = InferenceJob(model, "decode", sequences, 1024, generated)
+        parts = inference_parts(one, device, parameters=load_parameters())
+        return sum(count * sum(each for _, each in steps) for _, steps, count in parts)
+
+    weights_s = 2 * 8.03e9 / 3.35e12
+    assert weights_s < seconds(0) < 2 * weights_s
+    cache_s = 2 * 32 * 8 * 128 * 2 * 64 * 30_000 / 3.35e12  # keys and values of 30,000 tokens more
+    assert seconds(30_000, 64) - seconds(0, 64) > 0.8 * cache_s
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"phase": "encode"}, "inference has no phase 'encode'; there are prefill, decode"),
+        ({"precision": "fp32"}, "inference has no precision 'fp32'; there are fp16, bf16, fp8"),
+        ({"phase": "prefill"}, "a prefill comes before the first generated token"),
+        ({"layout": Layout(1, 1, 2)}, "inference is split over tensor-parallel ranks"),
+        ({"layout": Layout(3)}, "3 tensor-parallel ranks do not divide heads of 16"),
+    ],
+)
+def test_inference_that_cannot_be_says_why(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        replace(InferenceJob(llama().model, "decode", 1, 100, 1), **changes)  # type: ignore[arg-type]
+
+
+def test_flash_attention_moves_no_scores_and_computes_half_of_them() -> None:
+    plain, flash = (layer_block(MODEL, Pass(2, 1024, size=2, attention=each)) for each in ("plain", "flash"))
+    attend = [step.operator for step in (*flash.forward, *flash.backward) if "flash" in step.name]
+    scores = [s.operator.flops for s in plain.forward if s.operator.kind == "batched_matmul"]
+    assert attend[0].flops == pytest.approx(sum(scores) / 2, rel=1e-3)
+    assert attend[1].flops == 2.5 * attend[0].flops
+    assert plain.weights == flash.weights
+
+
+def test_context_parallel_ranks_share_tokens_and_pairs() -> None:
+    model = llama().model
+    one, four = (layer_block(model, Pass(2, 4096 // n, size=2, attention="flash", context=n)) for n in (1, 4))
+
+    def flops(block: Block) -> float:
+        return sum(s.operator.flops for s in (*block.forward, *block.backward) if not s.collective)
+
+    assert flops(one) == pytest.approx(4 * flops(four), rel=0.01)
+    assert one.weights == four.weights
+    for way, each in ((four.forward, 1), (four.backward, 2)):
+        at, ring = next((i, s) for i, s in enumerate(way) if s.collective)
+        # Keys and values of three other ranks, and backward their gradients.
+        assert ring.operator.bytes_read == each * 2 * (2 * 1024) * (4 * 64) * 3 * 2
+        assert ring.overlapped and "flash" in way[at + 1].name
+
+
+def test_ranks_that_share_experts_exchange_every_tokens_choices() -> None:
+    model = llama(**STYLES["experts"]).model
+    alone, four = (layer_block(model, Pass(2, 1024, size=2, expert=n)) for n in (1, 4))
+    assert alone.expert_weights == 4 * four.expert_weights == 8 * 3 * 1024 * 4096
+    for way in (four.forward, four.backward):
+        sent = [step.operator.bytes_read for step in way if step.group == "expert"]
+        assert sent == [2 * 1024 * 2 * 1024 * 2] * 2  # tokens, choices, hidden, bytes; there and back
+    dense = layer_block(model, Pass(2, 1024, size=2, expert=4), dense=True)
+    assert dense.expert_weights == 0 and all(step.group == "tensor" for step in dense.forward)
+
+
+def test_products_in_8_bits_are_faster_and_quantized() -> None:
+    loads = job_loads(
+        [llama(layers=1, hidden=4096, length=4096, attention="flash", precision=each) for each in ("bf16", "fp8")],
+        find_device("H100-SXM5-80GB"), load_parameters(),
+    )  # fmt: skip
+    layers = [load.stages[0].parts[1] for load in loads]
+    assert layers[1].forward.products_s < 0.8 * layers[0].forward.products_s
+    assert layers[1].forward.operators - layers[0].forward.operators == 4  # an input of each of four products
+
+
+@pytest.mark.parametrize(
+    ("name", "billion"),
+    [("llama31_8b", 8.03), ("llama2_70b", 68.98), ("llama31_405b", 405.9), ("deepseek_v3", 671.0),
+     ("deepseek_v2", 235.7), ("gpt3_175b", 174.6)],
+)  # fmt: skip
+def test_shipped_models_have_the_parameters_that_their_authors_count(name: str, billion: float) -> None:
+    model = load_transformers()[name]
+    run = Pass(1, 2048, size=2, attention="flash")
+    blocks = [embedding_block(model, run), head_block(model, run, shared=True)]
+    weights = sum(block.weights for block in blocks)
+    for dense, count in ((True, model.dense_layers), (False, model.layers - model.dense_layers)):
+        weights += count * layer_block(model, run, dense=dense).weights
+    assert weights / 1e9 == pytest.approx(billion, rel=0.003)
+
+
 def test_the_trace_has_every_stage_and_tensor_rank_and_all_that_they_exchange() -> None:
     one = job(16, 2, Layout(2, 2, 2))
     trace = training_trace(one, A100, lengths=[one.length] * 2, fit=load_training(), parameters=load_parameters())
@@ -271,11 +472,17 @@ def test_step_time_grows_with_each_cost() -> None:
         ({"length": 2.5}, "length is 2.5; it must be a whole number"),
         ({"global_batch": 2**21, "micro_batch": 1}, "2097152 micro-batches through 1 stages; at most 1,048,576"),
         ({"length": 0}, "length is 0; it must be 1 or more"),
+        ({"attention": "flash", "precision": "fp32"}, "flash attention and experts run in 16 bits, not in fp32"),
     ],
 )
 def test_a_job_that_cannot_be_says_why(changes: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         job(**changes) if "length" not in changes else replace(job(), **changes)
+
+
+def test_a_device_without_8_bits_says_so() -> None:
+    with pytest.raises(InvalidInputError, match=r"A100-SXM4-80GB does not compute in fp8: .* take bf16"):
+        predict_steps([job(precision="fp8")], A100, fit=load_training(), parameters=load_parameters())
 
 
 def test_a_layout_that_cannot_be_says_why() -> None:
@@ -288,3 +495,23 @@ def test_a_trace_without_steps_or_too_large_says_so() -> None:
         training_trace(job(), A100, lengths=(), fit=load_training(), parameters=load_parameters())
     with pytest.raises(InvalidInputError, match=r"a trace may have 2,000,000; take fewer layers"):
         training_trace(job(2**20), A100, fit=load_training(), parameters=load_parameters())
+
+
+def test_groups_over_nodes_have_the_adapters_of_the_usual_node_and_share_them() -> None:
+    """A DGX A100 has eight adapters of 25 GB/s; eight groups side by side have one each."""
+    found = [(each.nics, each.nic_gbps) for each in (
+        Layout(16).topology("tensor", A100),
+        Layout(4, 16).topology("data", A100),
+        Layout(8, 1, 8).topology("pipeline", A100),
+        Layout(8, 1, 8).topology("pipeline"),
+    )]  # fmt: skip
+    assert found == [(8, 25.0), (2, 25.0), (1, 25.0), (1, 0.0)]
+    wide = job(layout=Layout(16))
+    parts = predict_steps([wide], A100, fit=load_training(), parameters=load_parameters())[0].parts
+    assert (
+        parts.tensor_s
+        < 3
+        * predict_steps([job(layout=Layout(8))], A100, fit=load_training(), parameters=load_parameters())[
+            0
+        ].parts.tensor_s
+    )

@@ -41,8 +41,9 @@ def measurements(root: Path) -> Path:
 
 def test_the_table_holds_every_suite_of_the_contract() -> None:
     assert list(SUITES) == [
-        "kernels", "collectives", "models", "training", "bert", "selection", "replay", "contention", "occupancy",
-        "gemms", "memory", "published", "intervals", "audit",
+        "kernels", "collectives", "models", "training", "job_memory", "bert", "stragglers", "selection", "replay",
+        "contention",
+        "occupancy", "gemms", "memory", "published", "intervals", "audit",
     ]  # fmt: skip
     known = {field.name for field in fields(SuiteOptions)}
     for name in SUITES:
@@ -97,7 +98,8 @@ def test_a_folder_without_anything_that_a_suite_knows_is_refused(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    "suite", ["kernels", "collectives", "models", "training", "contention", "occupancy", "gemms", "memory"]
+    "suite",
+    ["kernels", "collectives", "models", "training", "job_memory", "contention", "occupancy", "gemms", "memory"],
 )
 def test_a_suite_that_ships_nothing_says_so(suite: str) -> None:
     shown = run(suite)

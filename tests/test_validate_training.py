@@ -181,7 +181,7 @@ def test_the_command_prints_rows_and_gates(tmp_path: Path) -> None:
     other = CliRunner().invoke(cli, ["validate", "training", path, "--device", "H100-SXM5-80GB", "--json"])
     assert {one["basis"] for one in json.loads(other.stdout)["scores"]} == {"carried"}
     unknown = CliRunner().invoke(cli, ["validate", "training", path, "--device", "Z80"])
-    assert isinstance(unknown.exception, NotFoundError) and "A100-SXM4-80GB" in str(unknown.exception)
+    assert isinstance(unknown.exception, NotFoundError) and "`seqpoint devices` lists all" in str(unknown.exception)
 
 
 def test_calibrate_writes_what_validate_reads(tmp_path: Path) -> None:
@@ -198,6 +198,7 @@ def test_a_synthesised_trace_is_read_and_replayed(tmp_path: Path) -> None:
     arguments = ["synthesize", "--layers", "2", "--hidden", "1024", "--pp", "2", "--global-batch", "8", "--json"]
     run = CliRunner().invoke(cli, [*arguments, "--device", "A100", "-o", output])
     content = json.loads(run.stdout)
+    assert "writing about 240 kernels and collectives of 2 ranks" in run.stderr
     assert sum(content["shares"].values()) == pytest.approx(1)
     assert content["low_s"] < content["iteration_s"] < content["high_s"]
     replayed = json.loads(CliRunner().invoke(cli, ["replay", output, "--json"]).stdout)["iterations"][0]
@@ -206,6 +207,31 @@ def test_a_synthesised_trace_is_read_and_replayed(tmp_path: Path) -> None:
     assert json.loads(named.stdout)["model"]["hidden"] == 2560
     missing = CliRunner().invoke(cli, ["synthesize", "--model", "none"])
     assert isinstance(missing.exception, NotFoundError)
+
+
+def test_a_job_comes_from_a_file_and_options_replace_its_sizes(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text('[job]\nmodel = "llama31_8b"\nlayers = 2\ntensor = 2\nattention = "flash"\nprecision = "bf16"\n')
+    run = CliRunner().invoke(cli, ["synthesize", "--job", str(file), "--dp", "2", "--sharding", "1", "--json"])
+    content = json.loads(run.stdout)
+    assert (content["devices"], content["model"]["layers"], content["precision"]) == (4, 2, "bf16")
+    file.write_text("[job]\ntensr = 2\n")
+    misspelt = CliRunner().invoke(cli, ["synthesize", "--job", str(file)])
+    assert "job.toml: a job has no size called 'tensr'; did you mean tensor" in str(misspelt.exception)
+    device = CliRunner().invoke(cli, ["synthesize", "--device", "zzzqqq"])
+    assert str(device.exception).startswith("no device is called 'zzzqqq'; `seqpoint devices` lists all; ")
+    both = CliRunner().invoke(cli, ["synthesize", "--job", str(file), "--model", "gpt3_27"])
+    assert both.exit_code == 2 and "--model: no effect with --job" in both.output
+
+
+def test_a_step_of_inference_is_predicted_and_options_of_training_are_refused() -> None:
+    arguments = ["synthesize", "--model", "llama31_8b", "--layers", "2", "--phase", "decode", "--global-batch", "4"]
+    content = json.loads(CliRunner().invoke(cli, [*arguments, "--json"]).stdout)
+    assert content["phase"] == "decode" and sum(content["parts_s"].values()) == pytest.approx(content["iteration_s"])
+    refused = CliRunner().invoke(cli, [*arguments, "--pp", "2"])
+    assert refused.exit_code == 2 and "--pp: no effect in a step of inference" in refused.output
+    alone = CliRunner().invoke(cli, ["synthesize", "--generated", "3"])
+    assert alone.exit_code == 2 and "--generated: no effect without --phase decode" in alone.output
 
 
 ROOT = Path(__file__).parents[1]

@@ -332,9 +332,11 @@ def find_device(name: str, devices: Mapping[str, Device] | None = None) -> Devic
     if (key := _plain(name)) in index:
         return index[key]
     near = difflib.get_close_matches(key, list(index), n=8, cutoff=0.4)
-    names = list(dict.fromkeys(index[key].name for key in near))[:4] or sorted({d.name for d in index.values()})
+    names = list(dict.fromkeys(index[key].name for key in near))[:4]
+    nearest = f"nearest: {', '.join(names)}; " if names else ""
     raise NotFoundError(
-        f"no device is called {name!r}; nearest: {', '.join(names)}; a device of your own goes into {_USER_FILE}"
+        f"no device is called {name!r}; {nearest}`seqpoint devices` lists all; a device of your own goes into "
+        f"{_USER_FILE}"
     )
 
 

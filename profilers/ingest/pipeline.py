@@ -13,7 +13,6 @@ read wait in a folder beside the target (``.NAME.trace.work/``), also after an i
 in one step at the end.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -35,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 
 from profilers.errors import InvalidInputError, SeqPointError
-from profilers.files import replace_folder
+from profilers.files import held_folder, replace_folder
 from profilers.ingest.assembly import Placement, assemble, finished
 from profilers.ingest.capture import Captures, read_captures
 from profilers.ingest.collectives import reclassify
@@ -311,17 +310,8 @@ _OpenWriter = Callable[[], AbstractContextManager[TraceWriter | _MemoryWriter]]
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder of a workspace for this process; the system releases it when the process ends."""
-    try:
-        folder.mkdir(exist_ok=True)
-        lock = (folder / "lock").open("w")
-    except OSError as error:
-        raise InvalidInputError(f"{folder}: cannot be written ({error.strerror})") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise InvalidInputError(f"{folder}: another ingest is writing this trace; wait for it") from error
+    """Hold the folder of a workspace for this process."""
+    with held_folder(folder, folder, "another ingest is writing this trace"):
         try:
             yield
         except OSError as error:

@@ -6,11 +6,13 @@ A `SyntheticJob` is plain data: the kernels, collectives and waits of each step 
 """
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import count, groupby
 from typing import Any
+
+import pyarrow as pa
 
 from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
@@ -193,28 +195,39 @@ class Timing:
 
 @dataclass
 class _Rank:
-    """State of a rank: its position in the program, and the kernels that were called and have not run."""
+    """State of a rank: its position in the program, and the kernels that were called and have not run.
+
+    A kernel that waits for no other rank runs when it is called, if what it waits for has run; others queue.
+    """
 
     program: Sequence[KernelCall | Wait]
     timing: Timing
     free: dict[int, int]
     launch_ns: int
-    queues: dict[int, list[int]] = field(default_factory=dict)
+    shared: Set[str]
+    queues: dict[int, deque[int]] = field(default_factory=dict)
     position: int = 0
 
     def advance(self) -> bool:
-        """Make all calls up to the next wait that blocks; return whether there was one."""
+        """Run what waits for no other rank, and make all calls up to the next wait; return whether there was any."""
+        moved = False
+        for queue in self.queues.values():
+            while queue and self._run(queue[0]):
+                queue.popleft()
+                moved = True
         before = self.position
         while self.position < len(self.program) and self._call(self.program[self.position]):
             self.position += 1
-        return self.position > before
+        return moved or self.position > before
 
     def _call(self, item: KernelCall | Wait) -> bool:
         timing, position = self.timing, self.position
         if isinstance(item, KernelCall):
             timing.called[position] = timing.host_ns
             timing.host_ns += item.host_ns
-            self.queues.setdefault(item.stream, []).append(position)
+            queue = self.queues.setdefault(item.stream, deque())
+            if queue or not self._run(position):
+                queue.append(position)
             return True
         if any(queue for stream, queue in self.queues.items() if item.stream in (None, stream)):
             return False
@@ -224,15 +237,37 @@ class _Rank:
         timing.host_ns = timing.returned[position] + item.host_ns
         return True
 
-    def heads(self) -> list[tuple[int, int]]:
-        """Return the next kernel of each stream and the time at which it is ready, if that is known."""
-        ready_kernels = []
-        for stream, queue in self.queues.items():
-            if queue and all(position in self.timing.ended for position in self.kernel(queue[0]).after):
-                after = [self.timing.ended[position] for position in self.kernel(queue[0]).after]
-                ready = max([self.timing.called[queue[0]] + self.launch_ns, self.free.get(stream, 0), *after])
-                ready_kernels.append((queue[0], ready + self.kernel(queue[0]).lag_ns))
-        return ready_kernels
+    def _run(self, position: int) -> bool:
+        """Run the next kernel of a stream, unless it meets other ranks or what it waits for has not run."""
+        kernel = self.kernel(position)
+        if kernel.exchange is not None and kernel.exchange.meets in self.shared:
+            return False
+        ready = self._ready(position, kernel)
+        if ready is None:
+            return False
+        self._finish(position, kernel, ready, ready + kernel.duration_ns)
+        return True
+
+    def _ready(self, position: int, kernel: KernelCall) -> int | None:
+        """Return when the next kernel of a stream could start; None if a kernel that it waits for has not run."""
+        timing = self.timing
+        ready = max(timing.called[position] + self.launch_ns, self.free.get(kernel.stream, 0))
+        for source in kernel.after:
+            ended = timing.ended.get(source)
+            if ended is None:
+                return None
+            ready = max(ready, ended)
+        return ready + kernel.lag_ns
+
+    def arrivals(self) -> list[tuple[str, int, int]]:
+        """Return the collectives that are next on a stream: key, position, and the time at which each is ready."""
+        found = []
+        for queue in self.queues.values():
+            if queue and (kernel := self.kernel(queue[0])).meets in self.shared:
+                ready = self._ready(queue[0], kernel)
+                if ready is not None:
+                    found.append((kernel.meets, queue[0], ready))
+        return found
 
     def kernel(self, position: int) -> KernelCall:
         """Return the kernel or collective at a position of the program."""
@@ -240,12 +275,15 @@ class _Rank:
         assert isinstance(item, KernelCall)
         return item
 
-    def finish(self, position: int, started: int, ended: int) -> None:
-        """Record when the next kernel of a stream ran."""
-        stream = self.kernel(position).stream
+    def meet(self, position: int, started: int, ended: int) -> None:
+        """Record when the collective that is next on its stream ran."""
+        kernel = self.kernel(position)
+        self._finish(position, kernel, started, ended)
+        self.queues[kernel.stream].popleft()
+
+    def _finish(self, position: int, kernel: KernelCall, started: int, ended: int) -> None:
         self.timing.started[position], self.timing.ended[position] = started, ended
-        self.free[stream] = ended
-        self.queues[stream].pop(0)
+        self.free[kernel.stream] = ended
 
 
 def run_step(
@@ -272,9 +310,12 @@ def run_step(
     InvalidInputError
         Ranks wait for one another for ever; the message names the first kernel that does.
     """
-    members = Counter(item.meets for program in step.programs for item in program if isinstance(item, KernelCall))
+    members = Counter(
+        item.meets for program in step.programs for item in program if isinstance(item, KernelCall) and item.exchange
+    )
+    shared = {key for key, size in members.items() if key and size > 1}
     ranks = [
-        _Rank(program, Timing(host), dict(free), step.launch_ns)
+        _Rank(program, Timing(host), dict(free), step.launch_ns, shared)
         for program, host, free in zip(step.programs, hosts, streams, strict=True)
     ]
     moved = True
@@ -283,19 +324,13 @@ def run_step(
         arrived: dict[str, list[tuple[int, int, int]]] = {}
         for number, rank in enumerate(ranks):
             moved |= rank.advance()
-            for position, ready in rank.heads():
-                kernel = rank.kernel(position)
-                if kernel.meets:
-                    arrived.setdefault(kernel.meets, []).append((number, position, ready))
-                else:
-                    rank.finish(position, ready, ready + kernel.duration_ns)
-                    moved = True
+            for key, position, ready in rank.arrivals():
+                arrived.setdefault(key, []).append((number, position, ready))
         for key, arrivals in arrived.items():
             if len(arrivals) == members[key]:
                 last_arrival = max(ready for _, _, ready in arrivals)
                 for number, position, ready in arrivals:
-                    kernel = ranks[number].kernel(position)
-                    ranks[number].finish(position, ready, last_arrival + kernel.duration_ns)
+                    ranks[number].meet(position, ready, last_arrival + ranks[number].kernel(position).duration_ns)
                 moved = True
     for number, rank in enumerate(ranks):
         if left := sorted(position for queue in rank.queues.values() for position in queue):
@@ -310,16 +345,42 @@ _OPERATOR_NS, _LAUNCH_CALL_NS, _EVENT_NS = 500, 500, 100
 _ELEMENT_TYPES = {"Float": "float", "Double": "double"}
 #: Least time from one call to the next, ns: it has to hold the three above.
 _MIN_HOST_NS = 1_500
+#: Thread that makes all calls, and threads of a workgroup.
+_THREAD, _WORKGROUP_SIZE = 1, 256
+
+
+#: Columns of each kind of event after the rank and the iteration, in the order in which `_Writer` gives them.
+_EVENT_COLUMNS = {
+    "ops": ("process", "thread", "id", "name", "start_ns", "dur_ns", "shapes", "dtypes", "concrete_inputs"),
+    "launches": ("process", "thread", "id", "name", "start_ns", "dur_ns", "api", "op_id", "correlation"),
+    "syncs": ("id", "name", "start_ns", "dur_ns", "sync", "device", "correlation", "launch_id", "stream",
+              "wait_on_stream", "event_correlation"),
+    "kernels": ("name", "start_ns", "dur_ns", "op_id", "device", "stream", "correlation", "launch_id", "workgroups",
+                "workgroup_size", "id", "collective_id"),
+    "collectives": ("name", "start_ns", "dur_ns", "op_id", "id", "kernel_id", "collective", "elements_in",
+                    "elements_out", "dtype", "bytes", "group_name", "group_size", "match_id", "sequence"),
+    "ranges": ("name", "start_ns", "dur_ns", "process", "thread", "id", "category"),
+    "iterations": ("name", "start_ns", "dur_ns", "sequence_length", "batch", "found_by", "length_found_by"),
+}  # fmt: skip
 
 
 @dataclass
 class _EventRows:
-    """Rows of each kind of event, the next id, and the numbers of collectives: across ranks, and in each group."""
+    """Rows of each kind of event, the next id, and the numbers of collectives: across ranks, and in each group.
 
-    rows: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
+    `arguments` holds the texts of shapes and types that were written before, by what they say.
+    """
+
+    rows: dict[str, list[tuple[Any, ...]]] = field(default_factory=lambda: defaultdict(list))
     ids: Iterator[int] = field(default_factory=count)
     matches: dict[tuple[int, str], int] = field(default_factory=dict)
     sequences: dict[tuple[int, str], Iterator[int]] = field(default_factory=lambda: defaultdict(count))
+    arguments: dict[tuple[Any, ...], tuple[str, str, str | None]] = field(default_factory=dict)
+
+    def table(self, kind: str) -> pa.Table:
+        """Return the table of a kind of event."""
+        names = ("rank", "iteration", *_EVENT_COLUMNS[kind])
+        return make_table(kind, dict(zip(names, map(list, zip(*self.rows[kind], strict=True)), strict=True)))
 
 
 def write_trace(job: SyntheticJob, device: Device) -> Trace:
@@ -348,10 +409,7 @@ def write_trace(job: SyntheticJob, device: Device) -> Trace:
         for rank, timing in enumerate(timings):
             _Writer(job, step, number, rank, timing, events).write(hosts[rank])
         hosts, free = [timing.host_ns for timing in timings], free_after
-    tables = {
-        kind: make_table(kind, {name: [row.get(name) for row in rows] for name in set().union(*rows)})
-        for kind, rows in events.rows.items()
-    }
+    tables = {kind: events.table(kind) for kind in list(events.rows)}
     meta = TraceMeta(
         format="synthetic",
         version=job.version,
@@ -361,7 +419,8 @@ def write_trace(job: SyntheticJob, device: Device) -> Trace:
         devices=tuple(DeviceProperties(rank, 0, device.name, device.compute_units) for rank in range(ranks)),
     )
     collectives = events.rows["collectives"]
-    matched = sum(row["match_id"] is not None for row in collectives)
+    match = ("rank", "iteration", *_EVENT_COLUMNS["collectives"]).index("match_id")
+    matched = sum(row[match] is not None for row in collectives)
     return Trace(meta, tables).with_quality({"collectives": len(collectives), "collectives_matched": matched})
 
 
@@ -380,16 +439,15 @@ class _Writer:
     def write(self, start_ns: int) -> None:
         program = self.step.programs[self.rank]
         awaited = {source for item in program if isinstance(item, KernelCall) for source in item.after}
-        for position, item in enumerate(program):  # a Python loop over kernels, about 10 us each
+        for position, item in enumerate(program):  # a Python loop over kernels, about 5 us each
             if isinstance(item, KernelCall):
                 self._launch(position, item, recorded=position in awaited)
             else:
                 self._wait(position, item)
         self._annotate(program)
-        span = {"name": self.step.name, "start_ns": start_ns, "dur_ns": self.timing.host_ns - start_ns}
-        self._add("ranges", {**span, **self._thread(), "category": "user_annotation"})
-        tokens = {"sequence_length": self.step.sequence_length, "batch": self.step.batch}
-        self._add("iterations", {**span, **tokens, "found_by": "annotation", "length_found_by": "annotation"})
+        span = (self.step.name, start_ns, self.timing.host_ns - start_ns)
+        self._range(*span)
+        self._add("iterations", *span, self.step.sequence_length, self.step.batch, "annotation", "annotation")
 
     def _annotate(self, program: Sequence[KernelCall | Wait]) -> None:
         """Write an annotation around successive calls of one phase."""
@@ -399,72 +457,81 @@ class _Writer:
             last, item = others[-1] if others else (first, item)
             start, end = self.timing.called[first], self.timing.called[last] + item.host_ns
             if phase:
-                span = {"name": phase, "start_ns": start, "dur_ns": end - start, "category": "user_annotation"}
-                self._add("ranges", {**span, **self._thread()})
+                self._range(phase, start, end - start)
 
-    def _add(self, kind: str, columns: Mapping[str, Any]) -> None:
-        """Add an event of this step and rank."""
-        self.events.rows[kind].append({"rank": self.rank, "iteration": self.number, **columns})
+    def _range(self, name: str, start_ns: int, dur_ns: int) -> None:
+        """Write an annotation of the thread that makes all calls."""
+        self._add("ranges", name, start_ns, dur_ns, self.rank, _THREAD, next(self.events.ids), "user_annotation")
 
-    def _thread(self) -> dict[str, int]:
-        """Return the columns of the thread that makes all calls, and the id of its next event."""
-        return {"process": self.rank, "thread": 1, "id": next(self.events.ids)}
+    def _add(self, kind: str, *values: Any) -> None:
+        """Add an event of this step and rank, with the values of its columns."""
+        self.events.rows[kind].append((self.rank, self.number, *values))
 
     def _call(self, name: str, start_ns: int, dur_ns: int, op: int | None = None) -> int:
         """Write a call of the runtime and return its id, which is its correlation."""
-        thread = self._thread()
-        call = {"name": name, "start_ns": start_ns, "dur_ns": dur_ns, "api": "cuda_runtime", "op_id": op}
-        self._add("launches", {**thread, **call, "correlation": thread["id"]})
-        return thread["id"]
+        call = next(self.events.ids)
+        self._add("launches", self.rank, _THREAD, call, name, start_ns, dur_ns, "cuda_runtime", op, call)
+        return call
 
-    def _sync(self, kind: str, call: int, start_ns: int, **columns: int) -> None:
-        wait = {"id": next(self.events.ids), "name": kind, "start_ns": start_ns, "dur_ns": 0, "sync": kind, "device": 0}
-        self._add("syncs", {**wait, **columns, "correlation": call, "launch_id": call})
+    def _sync(self, kind: str, call: int, start_ns: int, *streams: int | None) -> None:
+        """Write a wait: of a stream, and if it waits for another, that stream and the event."""
+        self._add("syncs", next(self.events.ids), kind, start_ns, 0, kind, 0, call, call, *streams)
+
+    def _arguments(self, kernel: KernelCall) -> tuple[str, str, str | None]:
+        """Return shapes, types and other values of the arguments of a call, as text."""
+        key = (kernel.shape, kernel.operands, kernel.types, kernel.values)
+        if (texts := self.events.arguments.get(key)) is None:
+            shapes = [list(shape) for shape in (kernel.shape, *kernel.operands)]
+            types = [
+                _ELEMENT_TYPES.get(dtype, f"c10::{dtype}") for dtype in kernel.types or (self.job.dtype,) * len(shapes)
+            ]
+            values = json.dumps(kernel.values) if kernel.values else None
+            texts = json.dumps(shapes, separators=(",", ":")), json.dumps(types), values
+            self.events.arguments[key] = texts
+        return texts
 
     def _launch(self, position: int, kernel: KernelCall, *, recorded: bool) -> None:
         """Write an operator with its waits, its launch and its kernel; `recorded`, with an event after the launch."""
         if kernel.host_ns < _MIN_HOST_NS:
             raise InvalidInputError(f"{kernel.op}: a call takes {kernel.host_ns} ns; it must be {_MIN_HOST_NS} or more")
-        called, thread = self.timing.called[position], self._thread()
-        span = {"name": kernel.op, "start_ns": called, "dur_ns": max(kernel.host_ns - 1, 1)}
-        shapes = [list(shape) for shape in (kernel.shape, *kernel.operands)]
-        types = [
-            _ELEMENT_TYPES.get(dtype, f"c10::{dtype}") for dtype in kernel.types or (self.job.dtype,) * len(shapes)
-        ]
-        arguments = {"shapes": json.dumps(shapes, separators=(",", ":")), "dtypes": json.dumps(types)}
-        if kernel.values:
-            arguments["concrete_inputs"] = json.dumps(kernel.values)
-        self._add("ops", {**thread, **span, **arguments})
+        called, op = self.timing.called[position], next(self.events.ids)
+        span = (kernel.op, called, max(kernel.host_ns - 1, 1))
+        self._add("ops", self.rank, _THREAD, op, *span, *self._arguments(kernel))
         for i, source in enumerate(kernel.after):
             stream, record = self.records[source]
             wait = self._call("cudaStreamWaitEvent", called + i, 1)
-            streams = {"stream": kernel.stream, "wait_on_stream": stream, "event_correlation": record}
-            self._sync("Stream Wait Event", wait, called + i, **streams)
-        launch = self._call("cudaLaunchKernel", called + _OPERATOR_NS, _LAUNCH_CALL_NS, thread["id"])
+            self._sync("Stream Wait Event", wait, called + i, kernel.stream, stream, record)
+        launch = self._call("cudaLaunchKernel", called + _OPERATOR_NS, _LAUNCH_CALL_NS, op)
         if recorded:
             record_ns = called + _OPERATOR_NS + _LAUNCH_CALL_NS + _EVENT_NS
             self.records[position] = kernel.stream, self._call("cudaEventRecord", record_ns, _EVENT_NS)
-        self._kernel(position, kernel, thread["id"], launch)
+        self._kernel(position, kernel, op, launch)
 
     def _kernel(self, position: int, kernel: KernelCall, op: int, launch: int) -> None:
         start, end = self.timing.started[position], self.timing.ended[position]
         kernel_id = next(self.events.ids)
         collective = next(self.events.ids) if kernel.exchange else None
-        span = {"name": kernel.name, "start_ns": start, "dur_ns": end - start, "op_id": op}
-        stream = {"device": 0, "stream": kernel.stream, "correlation": launch, "launch_id": launch}
-        size = {"workgroups": kernel.workgroups, "workgroup_size": 256}
-        self._add("kernels", {**span, **stream, **size, "id": kernel_id, "collective_id": collective})
+        span = (kernel.name, start, end - start, op)
+        self._add(
+            "kernels",
+            *span,
+            0,
+            kernel.stream,
+            launch,
+            launch,
+            kernel.workgroups,
+            _WORKGROUP_SIZE,
+            kernel_id,
+            collective,
+        )
         if kernel.exchange is None:
             return
         exchange, key = kernel.exchange, (self.number, kernel.exchange.meets)
         match = self.events.matches.setdefault(key, len(self.events.matches)) if exchange.meets else None
         self._add(
-            "collectives",
-            {**span, "id": collective, "kernel_id": kernel_id, "collective": exchange.kind,
-             "elements_in": exchange.elements, "elements_out": exchange.elements, "dtype": self.job.dtype,
-             "bytes": exchange.elements * self.job.element_bytes, "group_name": exchange.group,
-             "group_size": exchange.size, "match_id": match,
-             "sequence": next(self.events.sequences[self.rank, exchange.group])},
+            "collectives", *span, collective, kernel_id, exchange.kind, exchange.elements, exchange.elements,
+            self.job.dtype, exchange.elements * self.job.element_bytes, exchange.group, exchange.size, match,
+            next(self.events.sequences[self.rank, exchange.group])
         )  # fmt: skip
 
     def _wait(self, position: int, wait: Wait) -> None:
@@ -472,4 +539,4 @@ class _Writer:
         name = "cudaDeviceSynchronize" if wait.stream is None else "cudaStreamSynchronize"
         call = self._call(name, called, max(returned - called, 1))
         if wait.stream is not None:
-            self._sync("Stream Sync", call, called, stream=wait.stream)
+            self._sync("Stream Sync", call, called, wait.stream, None, None)

@@ -173,10 +173,15 @@ def _column(values: Any, type_: pa.DataType) -> Any:
 
 def _listed(values: list[Any], type_: pa.DataType) -> Any:
     """Return a list of texts or whole numbers as an Arrow array, and any other list as it is."""
-    types = {type(value) for value in values} - {type(None)}
+    types = set(map(type, values))
+    has_nulls = type(None) in types
+    types.discard(type(None))
     if types == {str}:
         return text_array(values)
-    if types == {int} and all(value is None or -_WIDE < value < _WIDE for value in values):
-        numbers = np.array([MISSING if value is None else value for value in values], np.int64)
-        return arrow_array(numbers, numbers == MISSING)
+    if types == {int}:
+        known = [value for value in values if value is not None] if has_nulls else values
+        if min(known) > -_WIDE and max(known) < _WIDE:
+            filled = [MISSING if value is None else value for value in values] if has_nulls else values
+            numbers = np.array(filled, np.int64)
+            return arrow_array(numbers, numbers == MISSING)
     return values if types else pa.nulls(len(values), type_)

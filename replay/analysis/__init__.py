@@ -1,4 +1,4 @@
-"""What a timeline shows: critical path, exposed communication, idle time, the pace of a step, and differences.
+"""What a timeline shows: critical path, exposed communication, idle time, pace of a step, stragglers, differences.
 
 Read `critical_path` first, which most other modules use.
 """
@@ -16,6 +16,15 @@ from replay.analysis.idle import (
     pace,
     resource_use,
 )
+from replay.analysis.stragglers import (
+    OperationBalance,
+    Straggler,
+    StragglerRun,
+    Stragglers,
+    TraceBalance,
+    attribute_stragglers,
+    operation_stragglers,
+)
 from replay.analysis.tasks import ChosenTasks, Difference, chosen_tasks, difference
 
 __all__ = [
@@ -27,15 +36,22 @@ __all__ = [
     "Difference",
     "Exposure",
     "Idle",
+    "OperationBalance",
     "Pace",
     "Part",
     "ResourceUse",
+    "Straggler",
+    "StragglerRun",
+    "Stragglers",
+    "TraceBalance",
+    "attribute_stragglers",
     "attribution",
     "chosen_tasks",
     "critical_path",
     "difference",
     "exposure",
     "idle_by_cause",
+    "operation_stragglers",
     "pace",
     "resource_use",
 ]

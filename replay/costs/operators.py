@@ -43,9 +43,11 @@ class Call:
     values: Sequence[Any] = ()
 
     @classmethod
-    def of_row(cls, name: str, shapes: str | None, dtypes: str | None = None, values: str | None = None) -> "Call":
+    def of_row(
+        cls, name: str | None, shapes: str | None, dtypes: str | None = None, values: str | None = None
+    ) -> "Call":
         """Return the call of a row of a trace's ops, from its JSON; anything but an array counts as not recorded."""
-        return cls(name, *(_json_array(text) for text in (shapes, dtypes, values)))
+        return cls(name or "", *(_json_array(text) for text in (shapes, dtypes, values)))
 
     def shape(self, argument: int) -> Shape | None:
         """Return the dimensions of a tensor argument; None for an argument without dimensions."""

@@ -170,7 +170,7 @@ def modelled_seconds(operators: Sequence[Operator], target: Capability, floor_s:
     for (kind, size), rows in groups.items():
         several = [operators[row] for row in rows]
         if kind == "attention":
-            fit, passes, dims = target.fit(_CONTEXT, floor_s), *_attention_dims(several)
+            fit, passes, dims = target.fit(_CONTEXT, floor_s), *attention_dims(several)
             times = MODELS[_CONTEXT].seconds(fit.theta, fit.tile, dims, size, target.machine)
             seconds[rows] = floor_s + (times - floor_s) * passes
         else:
@@ -180,7 +180,7 @@ def modelled_seconds(operators: Sequence[Operator], target: Capability, floor_s:
     return seconds
 
 
-def _attention_dims(operators: Sequence[Operator]) -> tuple[Floats, Floats]:
+def attention_dims(operators: Sequence[Operator]) -> tuple[Floats, Floats]:
     """Return the passes of each attention over its scores, 1 in a forward pass, and its dims of the model."""
     heads, queries, keys, width = np.array([operator.dims for operator in operators], dtype=np.float64).T
     counted = np.array([operator.flops for operator in operators]) / (4.0 * heads * queries * keys * width)

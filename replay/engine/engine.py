@@ -382,10 +382,10 @@ def state_of(graph: KernelGraph) -> State:
 def _waiting_tasks(graph: KernelGraph) -> tuple[Ints, int]:
     """Return the collective that begins to wait at each mark, -1 for other tasks, and the number of collectives.
 
-    The array has one element if no collective waits.
+    The array has one element if no collective waits on a device.
     """
     arrival = graph.arrival_marks()
-    collectives = np.flatnonzero(arrival >= 0)
+    collectives = np.flatnonzero((arrival >= 0) & (graph.tasks.device >= 0))
     waiting_task = np.full(len(arrival) if len(collectives) else 1, -1)
     waiting_task[arrival[collectives]] = collectives
     return waiting_task, len(collectives)

@@ -25,7 +25,17 @@ from replay.from_trace.index import DTYPE_INDEX, TraceIndex, index_trace
 from replay.from_trace.starts import add_starts
 from replay.from_trace.window import Window, clock_notes, open_window
 from replay.graph.assembly import Assembly
-from replay.graph.graph import COLLECTIVE_KINDS, Basis, EdgeKind, Hardware, KernelGraph, Lane, Storages, TaskKind
+from replay.graph.graph import (
+    COLLECTIVE_KINDS,
+    Basis,
+    EdgeKind,
+    Hardware,
+    KernelGraph,
+    Lane,
+    RecordedCall,
+    Storages,
+    TaskKind,
+)
 from replay.graph.operators import Operator
 
 
@@ -297,13 +307,28 @@ def distinct_calls(index: TraceIndex, rows: Ints) -> tuple[Ints, list[Call]]:
     rows : array of int64, shape (n,)
         Rows of the trace's table of operators.
     """
+    number, recorded = _recorded_calls(index, rows)
+    return number, [Call.of_row(*row) for row in recorded]
+
+
+def _recorded_calls(index: TraceIndex, rows: Ints) -> tuple[Ints, list[RecordedCall]]:
+    """Return the same with the calls as they were recorded."""
     table = index.trace.ops.select(list(_CALL_COLUMNS)).take(arrow_array(rows))
     encoded = [encode_text(table[name]) for name in _CALL_COLUMNS]
     number, first = np.zeros(len(rows), dtype=np.int64), np.zeros(0, dtype=np.int64)
     for codes, texts in encoded:
         _, first, number = np.unique(number * (len(texts) + 1) + codes, return_index=True, return_inverse=True)
     columns = [[texts[code] if code >= 0 else None for code in codes[first]] for codes, texts in encoded]
-    return number, [Call.of_row(*row) for row in zip(*columns, strict=True)]
+    return number, list(zip(*columns, strict=True))
+
+
+def _launching_calls(window: Window) -> tuple[Ints, tuple[RecordedCall, ...]]:
+    """Return the number of the call that launched each row of device work, -1 if unknown, and the distinct calls."""
+    rows = window.index.ops.find(window.device_work.op)
+    known = rows != MISSING
+    numbers = np.full(len(rows), -1)
+    numbers[known], calls = _recorded_calls(window.index, rows[known])
+    return numbers, tuple(calls)
 
 
 def kernel_storages(window: Window) -> dict[int, Storages]:
@@ -470,8 +495,11 @@ def build_graph(
     device_tasks, operators, notes = add_device(assembly, window, host)
     add_returns(assembly, window, host, device_tasks)
     graph = assembly.graph(hardware or index.hardware)
+    launching, calls = _launching_calls(window)
+    call = np.full(len(graph.tasks), -1)
+    call[device_tasks] = launching
     graph = replace(
-        graph,
+        graph.with_tasks(call=call),
         measured_ns=float(np.nanmax(graph.tasks.measured_end_ns[graph.tasks.in_iteration], initial=0.0)),
         origin=Basis.ASSUMED if index.trace.meta.synthetic else Basis.MEASURED,
         notes=(*_device_notes(hardware, index.hardware), *clock_notes(window), *notes),
@@ -479,6 +507,7 @@ def build_graph(
         iterations=numbers,
         world_size=index.trace.meta.world_size or 0,
         storages=kernel_storages(window),
+        calls=calls,
     )
     return isolate(graph.with_notes(_recording_notes(graph)), parameters)
 

@@ -31,7 +31,7 @@ _TASK_COLUMNS: Mapping[str, tuple[type, float]] = {
         ("class_", "dtype", "collective", "operator", "cu_mask", "link_number", "engine", "event", "direction"),
         (np.int64, -1.0),
     ),
-    **dict.fromkeys(("launched_by", "phase", "memory_operator"), (np.int64, -1.0)),
+    **dict.fromkeys(("launched_by", "phase", "memory_operator", "call"), (np.int64, -1.0)),
     **dict.fromkeys(("workgroups", "bytes", "ranks", "priority", "iteration"), (np.int64, 0.0)),
     **dict.fromkeys(("duration_ns", "release_ns", "waves", "footprint", "hit_share"), (np.float64, 0.0)),
     **dict.fromkeys(("extra_round", "pressure", "sensitivity", "residency", "defers"), (np.float64, 0.0)),

@@ -1,9 +1,10 @@
 """`TaskChoice`: the one grammar by which what-ifs and analyses choose tasks.
 
-A choice is one or more terms, joined by ``,``, and a task has to fit them all: ``gemm,rank=0,phase=backward``. A term
-is ``KEY=VALUE`` (`KEYS`), or a plain word: ``all``, ``kernels``, ``collectives``, ``copies``, or a class. The first may
-also be the name of a task with ``*`` and ``?``. A value that is no name may be several, joined by ``/``, of which a
-task has to fit one: ``class=elementwise/dropout``. A choice that fits no task is an error that lists what would fit.
+A choice is one or more terms, joined by ``,``, and a task has to fit them all: ``gemm,rank=0,phase=backward``. Before
+a key, ``@`` is the same as ``,``: ``gemm@rank=0``. A term is ``KEY=VALUE`` (`KEYS`), or a plain word: ``all``,
+``kernels``, ``collectives``, ``copies``, or a class. The first may also be the name of a task with ``*`` and ``?``. A
+value that is no name may be several, joined by ``/``, of which a task has to fit one: ``class=elementwise/dropout``. A
+choice that fits no task is an error that lists what would fit.
 """
 
 import difflib
@@ -19,7 +20,7 @@ import numpy as np
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace.arrays import Bools, Ints
 from profilers.trace.kernels import CLASSES
-from replay.graph.graph import COLLECTIVE_KINDS, COPY_DIRECTIONS, PHASES, KernelGraph, TaskKind
+from replay.graph.graph import COLLECTIVE_KINDS, COPY_DIRECTIONS, PHASES, EdgeKind, KernelGraph, TaskKind
 
 #: Most names that are compared and that a message shows, and most characters of each. A trace has any number of names.
 _MAX_COMPARED, _MAX_COMPARED_LENGTH, _MAX_SHOWN, _MAX_SHOWN_LENGTH = 2000, 120, 12, 60
@@ -74,15 +75,11 @@ KIND_WORDS: Mapping[str, TaskKind] = {
 }
 DEVICE_KINDS: tuple[TaskKind, ...] = tuple(KIND_WORDS.values())
 _ALL, _KIND = "all", "kind"
+_SEND_RECV = COLLECTIVE_KINDS.index("send_recv")
 #: Between values of one term that is no name: tasks have to fit one of them.
 _OR = "/"
 #: Most characters and stars of a pattern, since it is matched with every name of a trace.
 _MAX_PATTERN, _MAX_STARS = 200, 16
-#: Start of a term that is no name: a key and ``=``, or a whole word for a kind or a class.
-_TERM = re.compile(
-    rf"(?:^|,)\s*(?:([a-z_]+)=|({'|'.join((_ALL, *KIND_WORDS, *CLASSES))})\s*(?=,|$))",
-    re.ASCII,
-)
 
 
 def _kinds(graph: KernelGraph) -> Ints:
@@ -157,6 +154,45 @@ def _on_lane(about: str, name: str) -> _Key:
     return _Key(about, fits, values, number=True)
 
 
+def pipeline_stages(graph: KernelGraph) -> Ints:
+    """Return the pipeline stage of each task, by the transfers between ranks; -1 if nothing tells it.
+
+    The first transfer between two ranks carries activations, from a stage to the next one. Senders and receivers are
+    told apart by the operator that launched them (``nccl:send``, ``nccl:recv``).
+    """
+    tasks, edges, ranks = graph.tasks, graph.edges, graph.ranks()
+    arrival, stages = graph.arrival_marks(), np.full(int(ranks.max(initial=-1)) + 2, -1)
+    rows = np.flatnonzero((arrival >= 0) & (tasks.collective == _SEND_RECV) & (tasks.launched_by >= 0))
+    meeting = np.full(len(tasks), -1)
+    meets = (edges.kind == EdgeKind.RENDEZVOUS) & (tasks.lane[edges.target] < 0)
+    meeting[edges.source[meets]] = edges.target[meets]
+    pairs: dict[int, dict[str, int]] = {}
+    for row in rows[np.argsort(tasks.measured_start_ns[rows], kind="stable")].tolist():  # transfers, about 1 us each
+        name = graph.names[tasks.launched_by[row]].lower()
+        way = "send" if "send" in name else "recv" if "recv" in name else ""
+        pairs.setdefault(int(meeting[arrival[row]]), {})[way] = int(ranks[row])
+    for pair in pairs.values():
+        if len(pair) == 2 and "" not in pair:
+            sender, receiver = pair["send"], pair["recv"]
+            stages[sender] = max(stages[sender], 0)
+            if stages[receiver] < 0:
+                stages[receiver] = stages[sender] + 1
+    return np.asarray(stages[ranks])
+
+
+def _staged(about: str) -> _Key:
+    """Return the key of the pipeline stage."""
+
+    def values(graph: KernelGraph, rows: Bools) -> list[str]:
+        stages = np.unique(pipeline_stages(graph)[rows])
+        return [str(stage) for stage in stages[stages >= 0].tolist()]
+
+    def fits(graph: KernelGraph, value: str) -> Bools:
+        return np.asarray(np.isin(pipeline_stages(graph), [int(each) for each in value.split(_OR)]))
+
+    return _Key(about, fits, values, number=True)
+
+
 def _named(about: str, column: str) -> _Key:
     """Return the key of a column of names, whose values are patterns."""
 
@@ -177,15 +213,24 @@ KEYS: Mapping[str, _Key] = {
     "rank": _on_lane("rank", "rank"),
     "device": _on_lane("number of the device", "device"),
     "stream": _on_lane("number of the stream", "number"),
+    "stage": _staged("pipeline stage, from 0, by the transfers between ranks"),
     "phase": _indexed("phase of a training step", PHASES, "phase"),
 }
+#: Names of the keys; behind an ``@``, which stands for the ``,`` between terms, only these are keys.
+_NAMES = "|".join(KEYS)
+#: Start of a term that is no name: a key and ``=``, or a whole word for a kind or a class.
+_TERM = re.compile(
+    rf"(?:^|,)\s*(?:([a-z_]+)=|({'|'.join((_ALL, *KIND_WORDS, *CLASSES))})\s*(?=,|@(?:{_NAMES})=|$))|@({_NAMES})=",
+    re.ASCII,
+)
 #: Keys that say nothing of the kind of the task.
-_OF_ANY_KIND = frozenset({_ALL, "rank", "device", "stream", "phase"})
+_OF_ANY_KIND = frozenset({_ALL, "rank", "device", "stream", "stage", "phase"})
 #: Reasons why no task of a graph has a value of a key.
 _UNTOLD = {
     "operator": "the trace does not say which operators launched its kernels and copies",
     "phase": "the trace does not tell the phases of its steps: it has neither sequence numbers of autograd, nor "
     "operators such as Optimizer.step, nor annotations such as forward and backward",
+    "stage": "the trace has no sends and receives between ranks, named by the operators that launched them",
     "collectives": "the trace has no collective",
     "copies": "the trace has no copy whose direction is known",
     "class": "the trace has no kernel",
@@ -201,10 +246,10 @@ class TaskChoice:
     text : str
         Terms joined by ``,``, of which a task has to fit all. A term is ``all``; ``kernels``, ``collectives`` or
         ``copies``; a class of `profilers.trace.kernels.CLASSES`; or ``KEY=VALUE`` with one of `KEYS`: ``class``,
-        ``name``, ``operator``, ``copies``, ``collectives``, ``rank``, ``device``, ``stream`` or ``phase``. The first
-        may be the name of a task as the trace writes it, in which ``*`` stands for any text and ``?`` for any
-        character. A ``,`` that no other term follows belongs to the name. Values other than names may be several,
-        joined by ``/``.
+        ``name``, ``operator``, ``copies``, ``collectives``, ``rank``, ``device``, ``stream``, ``stage`` or ``phase``.
+        Before a key, ``@`` is the same as ``,``. The first term may be the name of a task as the trace writes it, in
+        which ``*`` stands for any text and ``?`` for any character. A ``,`` that no other term follows belongs to the
+        name. Values other than names may be several, joined by ``/``.
     kinds : tuple of TaskKind
         Kinds of tasks for which ``all`` and terms that say nothing of the kind stand, such as ``rank=0``.
     allowed : tuple of TaskKind
@@ -219,6 +264,8 @@ class TaskChoice:
     --------
     >>> TaskChoice("gemm, rank=0").terms
     (('class', 'gemm'), ('rank', '0'))
+    >>> TaskChoice("gemm@rank=3").terms
+    (('class', 'gemm'), ('rank', '3'))
     >>> TaskChoice("*tile<64, 2>*,copies=dtoh").terms
     (('name', '*tile<64, 2>*'), ('copies', 'DtoH'))
     >>> TaskChoice("class=elementwise/dropout,rank=0/3").terms
@@ -241,7 +288,8 @@ class TaskChoice:
         ends = [*(match.start() for match in starts[1:]), len(self.text)]
         for match, end in zip(starts, ends, strict=False):
             value = self.text[match.end() : end].strip()
-            terms.append(_plain_term(match[2]) if match[2] else (match[1], _checked_value(match[1], value)))
+            key = match[1] or match[3]
+            terms.append(_plain_term(match[2]) if match[2] else (key, _checked_value(key, value)))
         return tuple(terms)
 
     def rows(self, graph: KernelGraph) -> Bools:

@@ -19,6 +19,9 @@ from profilers.trace.kernels import CLASSES, COLLECTIVE
 from profilers.trace.trace import Trace
 from replay.graph.operators import Operator
 
+#: Call of an operator as it was recorded: its name, then shapes, types and other arguments as JSON; None if absent.
+RecordedCall = tuple[str | None, str | None, str | None, str | None]
+
 
 @dataclass(frozen=True)
 class SharingPolicy:
@@ -287,13 +290,13 @@ _ABSENT: Any = None
 _DEFAULTS: Mapping[str, float | int | bool] = {
     **dict.fromkeys(("waves", "footprint", "hit_share", "extra_round", "pressure", "sensitivity", "defers"), 0.0),
     **dict.fromkeys(("priority", "ranks"), 0),
-    **dict.fromkeys(("cu_mask", "link", "engine", "direction", "launched_by", "phase", "memory_operator"), -1),
+    **dict.fromkeys(("cu_mask", "link", "engine", "direction", "launched_by", "phase", "memory_operator", "call"), -1),
     "factor": 1.0,
     "residency": 0.0,
     "interleaved": False,
 }
 #: Columns that the engine does not read.
-_UNTIMED = ("ranks", "direction", "launched_by", "phase", "residency", "factor", "memory_operator")
+_UNTIMED = ("ranks", "direction", "launched_by", "phase", "residency", "factor", "memory_operator", "call")
 #: Columns that the engine reads only if a task has a value in them.
 _RARE = ("extra_round", "pressure", "sensitivity", "defers")
 
@@ -385,6 +388,8 @@ class Tasks:
     memory_operator : array of int64, optional
         Operator of a kernel that is bound by memory, as an index into `KernelGraph.operators`; -1 if unknown. Only
         the simulation of caches uses it.
+    call : array of int64, optional
+        Call of the operator that launched it, as an index into `KernelGraph.calls`; -1 if unknown.
     """
 
     kind: Ints
@@ -425,6 +430,7 @@ class Tasks:
     residency: Floats = _ABSENT
     factor: Floats = _ABSENT
     memory_operator: Ints = _ABSENT
+    call: Ints = _ABSENT
 
     def __post_init__(self) -> None:
         for name, value in _DEFAULTS.items():
@@ -575,6 +581,8 @@ class KernelGraph:
         Ranks of the job, in the graph or not; 0 if the trace does not say.
     storages : mapping of int to Storages
         Storages of the tensors of kernels, by the id of their event; empty without an execution trace.
+    calls : sequence of RecordedCall
+        Distinct calls of the operators that launched tasks.
     """
 
     tasks: Tasks
@@ -591,6 +599,7 @@ class KernelGraph:
     iterations: tuple[int, ...] = (0,)
     world_size: int = 0
     storages: Mapping[int, "Storages"] = field(default_factory=dict)
+    calls: tuple[RecordedCall, ...] = field(default=())
 
     def __post_init__(self) -> None:
         n = len(self.tasks)

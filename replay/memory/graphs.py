@@ -247,8 +247,14 @@ class _Simulator:
         ]
 
     def _stream(self, kernel: _Kernel) -> Stream | None:
-        system = memory_system(self.device)
-        return stream_of(kernel.operator, workgroups=kernel.workgroups, system=system, kernel=kernel.name)
+        return _stream_of(self.device, kernel)
+
+
+@lru_cache(8192)
+def _stream_of(device: Device, kernel: _Kernel) -> Stream | None:
+    """Return the stream of a kernel: the same object under every policy, so that its steps are probed once."""
+    system = memory_system(device)
+    return stream_of(kernel.operator, workgroups=kernel.workgroups, system=system, kernel=kernel.name)
 
 
 def with_memory(graph: KernelGraph, changes: Mapping[str, str | float], parameters: Parameters) -> KernelGraph:

@@ -7,7 +7,7 @@ stand for all others. The difference between the halves of the second group give
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import reduce
+from functools import lru_cache, reduce
 from math import ceil
 
 import numpy as np
@@ -220,9 +220,7 @@ def _share_of_steps(stream: Stream, system: MemorySystem, most_accesses: int) ->
     """
     if stream.alike <= _PROBED:
         return 1.0, system
-    probed = list(blocks(stream, _lines(system), [(0, range(_PROBED))]))
-    accesses = sum(map(len, probed)) / _PROBED
-    touched = sum(len(np.unique(block.line)) for block in probed) / _PROBED * system.l1.line_bytes
+    accesses, touched = _probed(stream, _lines(system))
     resident = min(stream.workgroups, system.units * stream.residency)
     every = accesses * stream.alike * stream.workgroups / resident
     held = system.l2.size * system.dies
@@ -231,6 +229,20 @@ def _share_of_steps(stream: Stream, system: MemorySystem, most_accesses: int) ->
     least = max(_PROBED, _ROOM * touched * stream.alike / held)
     share = min(max(most_accesses / every, least / stream.alike), 1.0)
     return share, _with_share(system, share)
+
+
+@lru_cache(64)
+def _probed(stream: Stream, lines: Lines) -> tuple[float, float]:
+    """Return the accesses of a step of the first wave, and the bytes of the lines that it touches.
+
+    They are the same under every policy.
+    """
+    count, touched = 0, 0
+    for block in blocks(stream, lines, [(0, range(_PROBED))]):
+        count += len(block)
+        # `np.unique` of as many integers takes ten times as long: it hashes them.
+        touched += int(np.count_nonzero(np.diff(np.sort(block.line), prepend=-1)))
+    return count / _PROBED, touched / _PROBED * lines.line_bytes
 
 
 def _shortened(stream: Stream, share: float) -> Stream:

@@ -25,9 +25,9 @@ from replay.engine.steady import USUAL_CYCLES, Change, Pattern, SteadyState, cyc
 from replay.engine.timeline import Timeline
 from replay.graph.graph import SYNC_EDGES, EdgeKind, KernelGraph
 from replay.projection.evidence import QUANTILES, Evidence, SampledStep, provenance_of, selection_factors, step_evidence
-from replay.projection.rows import NOTHING_CHANGES, ProjectionRow, joined_notes
+from replay.projection.rows import NO_EFFECT, NOTHING_CHANGES, ProjectionRow, joined_notes, work_notes
 from replay.projection.sweep import Steps, jobs_for, sweep
-from replay.what_ifs.what_if import WhatIf, check_choices
+from replay.what_ifs.what_if import WhatIf, check_choices, single_steps
 
 #: Edges whose lag is a delay between host and device, or between device tasks.
 _DELAYS = (
@@ -144,7 +144,6 @@ _ROUNDING = 1e-9
 #: A speed-up this far below 1 is a loss.
 _SLOWER = 1e-6
 _UNSETTLED = "{}: the time of a step had not settled when it was cut off"
-_NO_EFFECT = "no task of these iterations starts or ends at another time"
 #: Most iterations that a note names.
 _MOST_NAMED = 8
 #: A gain or loss of steps above this is not hidden by rounding.
@@ -266,10 +265,11 @@ def project(
     _check_inputs(windows, what_ifs, parameters)
     cycles = max(1 if window.pattern is None else USUAL_CYCLES for window in windows)
     jobs = jobs_for([window.graph for window in windows], options.jobs, cycles=cycles)
-    base = _Baseline.of(windows, sweep([window.steady for window in windows], jobs, Steps(0)))
-    outcomes = sweep(
-        [partial(_outcome, what_if, base, parameters, options.iterations) for what_if in what_ifs], jobs, Steps(0)
-    )
+    steps = Steps(1 + len(what_ifs), options.progress)
+    steps.next("unchanged steps")
+    base = _Baseline.of(windows, sweep([window.steady for window in windows], jobs, steps))
+    runs = [partial(_outcome, what_if, base, parameters, options.iterations, steps) for what_if in what_ifs]
+    outcomes = sweep(runs, jobs, steps)
     applied = [what_if for what_if, outcome in zip(what_ifs, outcomes, strict=True) if outcome.applied]
     samples = _drawn(base, applied, parameters, options, jobs=jobs)
     rows, timelines = [], {"baseline": base.first.cut()}
@@ -430,8 +430,11 @@ class _Outcome:
         return "; ".join(reasons) + (f" ({'; '.join(added)})" if added else "")
 
 
-def _outcome(what_if: WhatIf, base: _Baseline, nominal: Parameters, iterations: Sequence[int]) -> _Outcome:
+def _outcome(
+    what_if: WhatIf, base: _Baseline, nominal: Parameters, iterations: Sequence[int], steps: Steps
+) -> _Outcome:
     """Return the outcome of a what-if under nominal parameters."""
+    steps.next(what_if.label)
     outcomes = []
     for i, (window, before, base_ns) in enumerate(zip(base.windows, base.states, base.base_ns, strict=True)):
         try:
@@ -457,7 +460,7 @@ def _window_outcome(what_if: WhatIf, window: StepWindow, before: SteadyState, no
     notes = (state.timeline.graph if window.pattern is None else what_if(window.graph, parameters)).notes
     added, reason = notes[len(window.graph.notes) :], ""
     if not change.applied or _same_times(before.timeline, state.timeline):
-        notes, reason = window.graph.notes, _NO_EFFECT if change.applied else NOTHING_CHANGES
+        notes, reason = window.graph.notes, NO_EFFECT if change.applied else NOTHING_CHANGES
     if not (state.settled and before.settled):
         notes = (*notes, _UNSETTLED.format(what_if.label))
     gains = (window.total_ns(before) / max(total, _SHORTEST_NS), before.period_ns / max(state.period_ns, _SHORTEST_NS))
@@ -641,7 +644,10 @@ def _projection_row(
         on_device,
         min(float(device_low), on_device),
         max(float(device_high), on_device),
-        notes=_row_notes(what_if, outcome, (speedup, float(high)), iterations),
+        notes=(
+            *_row_notes(what_if, outcome, (speedup, float(high)), iterations),
+            *work_notes(what_if, [(fsum(each.weights), each.graph) for each in base.windows], base.total_ns, projected),
+        ),
         title=what_if.title,
     )
 
@@ -667,7 +673,8 @@ def _row_notes(
         named = f" (not of iteration {names}{', ...' * (len(same) > _MOST_NAMED)})" if names else ""
         notes.append(f"{what_if.label}: changes steps of {n - len(same)} of {n} groups of iterations{named}")
     speedup, high = gain
-    if speedup < 1 - _SLOWER and not any(window.shifted for window in outcome.windows):
+    is_loss = speedup < 1 - _SLOWER and not any(window.shifted for window in outcome.windows)
+    if is_loss and not any(step.tokens for step in single_steps(what_if)):
         doubt = "" if high < 1 else ", by less than the interval can tell"
         notes.append(f"{what_if.label}: slower than doing nothing{doubt}")
     return tuple(notes)

@@ -5,7 +5,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from replay.graph.graph import KernelGraph
 from replay.projection.evidence import Evidence
+from replay.what_ifs.what_if import WhatIf, single_steps
 
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 
@@ -87,8 +89,41 @@ def recording_notes(steady: float, communication: float, *, world_size: int, ran
     return notes
 
 
+def work_notes(
+    what_if: WhatIf, graphs: Sequence[tuple[float, KernelGraph]], before_ns: float, after_ns: float
+) -> list[str]:
+    """Return the time of a token before and after a what-if that changes the work of a step; else nothing.
+
+    Parameters
+    ----------
+    what_if : WhatIf
+        The what-if.
+    graphs : sequence of (float, KernelGraph)
+        Graphs, each with the number of steps that it stands for.
+    before_ns, after_ns : float
+        Time of all these steps.
+    """
+    edits = [step.tokens for step in single_steps(what_if) if step.tokens]
+    if not edits:
+        return []
+    before = after = 0.0
+    for steps, graph in graphs:
+        pairs = [tokens(graph) for tokens in edits]
+        before += steps * pairs[0][0]
+        after += steps * pairs[0][0] * math.prod(new / old for old, new in pairs)
+    steps = math.fsum(steps for steps, _ in graphs)
+    tokens = " and ".join(dict.fromkeys(f"{count / steps:,.0f}" for count in (before, after)))
+    times = [f"{ns / count / 1e3:.4g} us" for ns, count in ((before_ns, before), (after_ns, after))]
+    return [
+        f"{what_if.label}: the job changes, so compare the time of a token: {times[0]} before, {times[1]} after "
+        f"({tokens} tokens in a replica's step)"
+    ]
+
+
 #: Reason of a what-if that changes nothing.
 NOTHING_CHANGES = "changes no task of these iterations"
+#: Reason of a what-if that changes tasks, and no time.
+NO_EFFECT = "no task of these iterations starts or ends at another time"
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,18 @@ from replay.what_ifs.explain import CollectiveEffect, explain
 from replay.what_ifs.ficco import ficco
 from replay.what_ifs.fuse import fuse
 from replay.what_ifs.fuse_collectives import fuse_collectives
+from replay.what_ifs.job import (
+    context_parallel,
+    data_parallel,
+    expert_parallel,
+    hidden,
+    layers,
+    micro_batch,
+    pipeline_parallel,
+    sequence_length,
+    tensor_parallel,
+    with_job,
+)
 from replay.what_ifs.overlap import OVERLAPS, overlap
 from replay.what_ifs.plan import parse_plan, read_plan
 from replay.what_ifs.registry import compose, parse_what_if, recipe_named, registry, what_ifs
@@ -51,19 +63,26 @@ __all__ = [
     "check_factor",
     "compose",
     "concurrent_gemms",
+    "context_parallel",
     "cu_order",
+    "data_parallel",
     "dma_collectives",
+    "expert_parallel",
     "explain",
     "ficco",
     "fuse",
     "fuse_collectives",
+    "hidden",
+    "layers",
     "limit_power",
     "memory_mapping",
+    "micro_batch",
     "near_memory",
     "overlap",
     "parse_plan",
     "parse_what_if",
     "partition",
+    "pipeline_parallel",
     "read_plan",
     "recipe_named",
     "registry",
@@ -76,10 +95,13 @@ __all__ = [
     "scale_kernels",
     "scale_links",
     "scale_memory_bandwidth",
+    "sequence_length",
     "simulated_caches",
     "swap_kernel",
     "t3",
     "tasks_argument",
+    "tensor_parallel",
     "what_ifs",
     "with_host",
+    "with_job",
 ]

@@ -129,6 +129,9 @@ class WhatIf:
     targets : callable, optional
         Takes a graph and the parameters and returns the collectives that it acts on, and why not on others. None for a
         what-if that does not act on collectives one by one.
+    tokens : callable, optional
+        Takes a graph and returns the tokens of a step of one replica, before and after. None for a what-if that leaves
+        the work of a step as it is. Steps of unlike work are compared by the time of a token.
     """
 
     name: str
@@ -139,6 +142,7 @@ class WhatIf:
     parameters: tuple[tuple[str, float], ...] = ()
     retimes: bool = False
     targets: Callable[[KernelGraph, Parameters], Targets] | None = None
+    tokens: Callable[[KernelGraph], tuple[float, float]] | None = None
 
     def __call__(self, graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         """Return the changed graph.
@@ -211,7 +215,7 @@ def check_factor(what: str, factor: float, *, zero: bool = False, least: float =
 
 
 #: Groups in which what-ifs are listed, in this order.
-GROUPS: tuple[str, ...] = ("kernels", "device", "communication", "host", "scheduling")
+GROUPS: tuple[str, ...] = ("kernels", "job", "device", "communication", "host", "scheduling")
 _KINDS = ("text", "number", "whole")
 #: Most characters of an argument: it is a name or a number.
 _MAX_LENGTH = 300

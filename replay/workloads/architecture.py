@@ -129,12 +129,15 @@ STYLES: Mapping[str, str] = MappingProxyType(
         "opt": "decoder; three projections, causal mask added and clamped, ReLU, a normalisation before",
         "switch": "encoder and decoder without biases; position bias, gated GELU, every second layer of experts",
         "megatron": "decoder; one projection, fused mask and softmax, fused bias and GELU, normalisations before",
+        "llama": "decoder; grouped heads of keys, rotary positions, gated SiLU or experts, RMS norm, no biases",
     }
 )
 _SIZES = ("layers", "hidden", "heads", "feedforward", "vocabulary")
 #: Most layers and experts; those of all layers together are bounded too, since lists of steps grow with them.
 _MOST = MappingProxyType({"layers": 10_000, "experts": 2**14})
 _MOST_EXPERTS = 2**20
+#: Sizes, 0 or more, that models of one style alone have.
+_OF_LLAMA = ("shared_experts", "head_width", "query_rank", "key_rank", "rotary_width")
 
 
 @dataclass(frozen=True)
@@ -161,12 +164,20 @@ class Transformer:
         Size of the feed-forward layer of an expert; 0 stands for `feedforward`.
     dense_layers : int
         First layers without experts.
+    shared_experts : int
+        Experts that every token goes to, besides.
+    head_width : int
+        Elements of a head; 0 stands for those that the heads share the hidden size in.
+    query_rank, key_rank, rotary_width : int
+        Latent attention (arXiv 2405.04434): elements that queries, and keys with values, are compressed to, and those
+        of a head that hold positions. 0 stands for none.
 
     Raises
     ------
     InvalidInputError
         There is no such style, a size is no whole number within its bounds, or the heads do not divide the hidden
-        size, nor heads of keys the heads. More experts of a token than there are, or more dense layers.
+        size, nor heads of keys the heads. More experts of a token than there are, or more dense layers. The style has
+        no experts, grouped heads or latent attention.
     """
 
     name: str
@@ -182,6 +193,11 @@ class Transformer:
     experts_per_token: int = 1
     expert_feedforward: int = 0
     dense_layers: int = 0
+    shared_experts: int = 0
+    head_width: int = 0
+    query_rank: int = 0
+    key_rank: int = 0
+    rotary_width: int = 0
 
     def __post_init__(self) -> None:
         if self.style not in STYLES:
@@ -193,19 +209,23 @@ class Transformer:
             raise InvalidInputError(
                 f"{self.name}: {self.layers} layers of {self.experts} experts; at most {_MOST_EXPERTS:,} in all"
             )
-        if self.hidden % self.heads:
+        if self.hidden % self.heads and not self.head_width:
             raise InvalidInputError(f"{self.name}: {self.heads} heads do not divide a hidden size of {self.hidden}")
         for size, least, most in (
             ("kv_heads", 0, self.heads),
             ("experts_per_token", 1, self.experts),
             ("expert_feedforward", 0, LARGEST),
             ("dense_layers", 0, self.layers),
+            *((size, 0, LARGEST) for size in _OF_LLAMA),
         ):
             value = getattr(self, size)
             if isinstance(value, bool) or not hasattr(value, "__index__") or not least <= index(value) <= most:
                 raise InvalidInputError(f"{self.name}: {size} is {value!r:.40}; it must be {least} to {most:,}")
         if self.heads % self.key_value_heads:
             raise InvalidInputError(f"{self.name}: {self.kv_heads} heads of keys do not divide {self.heads} heads")
+        odd = [size for size in _OF_LLAMA if getattr(self, size)]
+        if odd and self.style != "llama":
+            raise InvalidInputError(f"{self.name}: style {self.style} has no {odd[0]}; style llama has")
 
     @property
     def key_value_heads(self) -> int:
@@ -220,7 +240,7 @@ class Transformer:
     @property
     def width(self) -> int:
         """Elements of a head."""
-        return self.hidden // self.heads
+        return self.head_width or self.hidden // self.heads
 
 
 def load_transformers(path: str | Path | None = None) -> Mapping[str, Transformer]:
@@ -281,6 +301,12 @@ class Step:
         Bytes that it reads of the result of the operator before it; 0 for an operator that does not fuse.
     collective : str
         Kind of collective, where the step is one; `operator` then holds the bytes that are exchanged.
+    group : str
+        Ranks of the collective, as `replay.workloads.Layout.topology` names them.
+    overlapped : bool
+        Whether the collective runs beside the operator after it.
+    of_weights : bool
+        Whether it computes a gradient of weights, on which no other operator waits.
     """
 
     name: str
@@ -289,6 +315,9 @@ class Step:
     parameters: int = 0
     chained: float = 0.0
     collective: str = ""
+    group: str = "tensor"
+    overlapped: bool = False
+    of_weights: bool = False
 
 
 def stream(name: str, elements: int, arrays: float = 2.0, back: float = 2.0, size: int = 4) -> Step:
@@ -374,13 +403,40 @@ def product(name: str, batch: int, m: int, n: int, k: int, size: int = 4, *, wei
 
 
 def backward(steps: Sequence[Step]) -> list[Step]:
-    """Return the backward pass: gradients in reverse order; those of weights are accumulated."""
-    gradients = []
+    """Return the backward pass: gradients in reverse order; those of weights are accumulated.
+
+    A collective with a gradient is exchanged again, a gather as a scatter. One that runs beside the operator after it
+    does so with that operator's gradients.
+    """
+    gradients: list[Step] = []
+    last = 0
     for step in reversed(steps):
-        gradients += [Step(f"{step.name}_backward", operator) for operator in step.gradient]
-        if step.parameters:
-            size = step.operator.element_bytes
-            gradients.append(stream("aten::add_", step.parameters, arrays=3, back=0, size=size))
+        where = last if step.overlapped else len(gradients)
+        last = where
+        gradients[where:where] = _gradients(step)
+    return gradients
+
+
+_TURNED = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}
+_PRODUCTS = ("matmul", "experts")
+
+
+def _gradients(step: Step) -> list[Step]:
+    if step.collective:
+        kind = _TURNED.get(step.collective, step.collective)
+        return [
+            replace(step, name=f"nccl:{kind}", operator=operator, gradient=(), collective=kind)
+            for operator in step.gradient
+        ]
+    # The first product is the gradient of the input, and what follows it those of weights and bias.
+    inputs = next((i for i, each in enumerate(step.gradient) if each.kind in _PRODUCTS), 0)
+    gradients = [
+        Step(f"{step.name}_backward", operator, of_weights=bool(step.parameters) and i > inputs)
+        for i, operator in enumerate(step.gradient)
+    ]
+    if step.parameters:
+        size = step.operator.element_bytes
+        gradients.append(replace(stream("aten::add_", step.parameters, arrays=3, back=0, size=size), of_weights=True))
     return gradients
 
 
@@ -451,7 +507,8 @@ def tally(model: Transformer, listing: Callable[[Transformer], Sequence[Step]]) 
     >>> len(counted.operators), sum(counted.counts) == len(forward(model, run))
     (13, True)
     """
-    least = _PERIOD + model.layers % _PERIOD
+    dense = min(model.dense_layers, model.layers)
+    least = _PERIOD + dense + (model.layers - dense) % _PERIOD
     sizes = (model.layers,) if model.layers <= least + _PERIOD else (least, least + _PERIOD)
     counts, *more = (Counter(step.operator for step in listing(replace(model, layers=n))) for n in sizes)
     if more:
@@ -473,6 +530,8 @@ _SHARED_HOT = 1.0
 #: Kinds that the model of another covers, and the share of a machine's rate that large products reach.
 _AS = {"convolution": "matmul"}
 PRODUCT_SHARE = 0.93
+#: The framework that runs FlashAttention, as PyTorch does.
+_LIBRARY = {"context_attention": "sglang", "generation_attention": "sglang"}
 
 
 @dataclass(frozen=True)
@@ -553,6 +612,7 @@ def time_operators(
     """
     calibration, operators = parameters.calibration(KernelCalibration), list(operators)
     kinds = [_AS.get(operator.kind, operator.kind) for operator in operators]
+    passes = np.array([_passes(operator) for operator in operators])
     times = np.zeros((3, len(operators)))
     for kind in sorted(set(kinds)):
         rows = [i for i, each in enumerate(kinds) if each == kind]
@@ -561,13 +621,23 @@ def time_operators(
         model, size = kind if modelled else "elementwise", max(operator.element_bytes for operator in alike)
         unique, which = np.unique([_dims(model, operator) for operator in alike], axis=0, return_inverse=True)
         each = predict(model, unique, device, element_bytes=size, dtype=dtype, calibration=calibration,
-                       without=without)  # fmt: skip
+                       library=_LIBRARY.get(model), without=without)  # fmt: skip
         start = max(each.start_s - _QUEUED_S, 0.0) if queued and kind != "transfer" else 0.0
         for i, values in enumerate((each.seconds, each.low, each.high)):
             times[i, rows] = np.maximum(values - start * values / each.seconds, 0.0)[which.reshape(-1)]
         if not modelled:
             times[:, rows] = np.maximum(times[:, rows], _computing(alike, device, dtype, parameters))
+    times *= passes
     return Timed(times[0], times[1], times[2], tuple(kinds), _SHARED_HOT if runs_hot(device) else _SHARED)
+
+
+def _passes(operator: Operator) -> float:
+    """Return how often an operator computes what the model of its shape does: backward, attention computes more."""
+    if operator.kind != "context_attention":
+        return 1.0
+    sequences, queries, keys, heads, _, width, _ = operator.dims
+    pairs = queries * keys - queries * (queries - 1) / 2
+    return operator.flops / (4.0 * sequences * heads * width * pairs)
 
 
 def _computing(operators: Sequence[Operator], device: Device, dtype: str, parameters: Parameters) -> Floats:

@@ -5,14 +5,16 @@ A job is a few sizes. `training_job` makes one from a flat table of them, such a
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
 from profilers.files import read_toml
-from replay.costs.collectives import Topology
+from replay.costs.collectives import Topology, usual_topology
+from replay.graph.choice import unknown_name
 from replay.workloads.architecture import Transformer, checked_size, find_transformer, load_transformers
 from replay.workloads.transformer import TRAINED_STYLES
 
@@ -58,6 +60,10 @@ class Layout:
         One of `SCHEDULES`.
     chunks : int
         Chunks of layers in a stage: 2 or more if the schedule is interleaved, else 1.
+    count_ends : bool
+        Whether the embedding and the output layer count as a layer each where stages share the layers, so that the
+        first and the last stage have one less: Llama 3 405B has 126 layers on 16 stages (arXiv 2407.21783, section
+        3.3).
 
     Raises
     ------
@@ -80,6 +86,7 @@ class Layout:
     expert: int = 1
     schedule: str = "1f1b"
     chunks: int = 1
+    count_ends: bool = False
 
     def __post_init__(self) -> None:
         for name in ("tensor", "data", "pipeline", "node_devices", "context", "expert", "chunks"):
@@ -105,8 +112,10 @@ class Layout:
         """Devices of the job."""
         return self.tensor * self.context * self.data * self.pipeline
 
-    def topology(self, group: str) -> Topology:
-        """Return where the ranks of a group are.
+    def topology(self, group: str, device: Device | None = None) -> Topology:
+        """Return where the ranks of a group are, and their share of the network adapters of a node.
+
+        Groups that run side by side share the adapters.
 
         Parameters
         ----------
@@ -114,6 +123,8 @@ class Layout:
             ``"tensor"``, ``"context"``, ``"data"``, ``"expert"``, or ``"pipeline"`` for two neighbours; ``"gradients"``
             for the ranks that sum the gradients of the same weights: replicas and context-parallel ranks; ``"experts"``
             for those that sum the gradients of the same experts.
+        device : Device, optional
+            Device whose usual node has the adapters of the catalogue. Without one, nothing is known of them.
         """
         replicas = self.context * self.data
         stride, size = {
@@ -130,12 +141,19 @@ class Layout:
         while size % here:
             here -= 1
         groups = max(min(stride, node), 1)
-        return Topology(size, here, max(node, here), nics=max(1, node // 2 // groups))
+        whole = Topology(size, here, max(node, here))
+        if device is not None:
+            whole = usual_topology(whole, device)
+        share = min(whole.nics / groups, 1.0)  # of an adapter that several groups share
+        return replace(whole, nics=max(1, whole.nics // groups), nic_gbps=whole.nic_gbps * share)
 
 
 #: Bytes of an element in each precision that a job may train in.
-#: In ``"fp8"`` the products of weights alone are in 8 bits; activations and weights stay in 16 (arXiv 2209.05433).
-PRECISIONS: Mapping[str, int] = MappingProxyType({"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2})
+#: In ``"fp8"`` the products of weights alone are in 8 bits, in ``"nvfp4"`` in 4; activations and weights stay in 16
+#: (arXiv 2209.05433, 2509.25149).
+PRECISIONS: Mapping[str, int] = MappingProxyType({"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2, "nvfp4": 2})
+#: Those whose products of weights are in fewer than 16 bits.
+NARROW = ("fp8", "nvfp4")
 
 
 @dataclass(frozen=True)
@@ -215,6 +233,10 @@ class TrainingJob:
         One of `ATTENTIONS`.
     sharding : int
         One of `SHARDINGS`: what replicas share. 3 is fully sharded data parallelism (FSDP).
+    overlap_gradients : bool
+        Whether replicas exchange gradients and weights beside the kernels of a step.
+    adapter_rank : int
+        Rank of the adapters that are trained in place of the weights (LoRA, arXiv 2106.09685); 0 trains the weights.
 
     Raises
     ------
@@ -240,8 +262,12 @@ class TrainingJob:
     optimizer: str = "adam"
     attention: str = "plain"
     sharding: int = 0
+    overlap_gradients: bool = False
+    adapter_rank: int = 0
 
     def __post_init__(self) -> None:
+        if self.adapter_rank:
+            checked_size("adapter_rank", self.adapter_rank)
         choices = {"precision": PRECISIONS, "optimizer": OPTIMIZERS, "attention": ATTENTIONS, "sharding": SHARDINGS}
         for name, known in choices.items():
             if getattr(self, name) not in known:
@@ -261,12 +287,12 @@ class TrainingJob:
                 f"{layout.data} replicas of micro-batches of {self.micro_batch} do not divide "
                 f"a batch of {self.global_batch}"
             )
-        stages = layout.pipeline * layout.chunks
-        if model.layers % stages:
+        ends = 2 * layout.count_ends
+        if (model.layers + ends) % (layout.pipeline * layout.chunks):
             chunks = f" of {layout.chunks} chunks" if layout.chunks > 1 else ""
             raise InvalidInputError(
-                f"{layout.pipeline} stages{chunks} do not divide {model.layers} layers; "
-                f"{divisors(model.layers // layout.chunks)} stages do"
+                f"{layout.pipeline} stages{chunks} do not divide {model.layers} layers"
+                f"{' with both ends' if ends else ''}; {divisors((model.layers + ends) // layout.chunks)} stages do"
             )
         if layout.chunks > 1 and self.micro_batches % layout.pipeline:
             raise InvalidInputError(
@@ -276,6 +302,10 @@ class TrainingJob:
             raise InvalidInputError(
                 f"{self.micro_batches} micro-batches through {layout.pipeline} stages; at most {_MOST_SCHEDULED:,} "
                 "in all are scheduled: take a smaller batch, larger micro-batches or more replicas"
+            )
+        if self.element_bytes > PRECISIONS["fp16"] and (self.attention == "flash" or model.experts > 1):
+            raise InvalidInputError(
+                f"flash attention and experts run in 16 bits, not in {self.precision}; take fp16, bf16 or fp8"
             )
         self._check_shares()
 
@@ -295,6 +325,13 @@ class TrainingJob:
                     )
 
     @property
+    def chunk_layers(self) -> tuple[int, ...]:
+        """Layers of each chunk in order of the model: the first chunk of each stage, then the second."""
+        chunks, ends = self.layout.pipeline * self.layout.chunks, 2 * self.layout.count_ends
+        even = (self.model.layers + ends) // chunks
+        return tuple(even - self.layout.count_ends * ((i == 0) + (i == chunks - 1)) for i in range(chunks))
+
+    @property
     def micro_batches(self) -> int:
         """Micro-batches of a replica."""
         return self.global_batch // (self.micro_batch * self.layout.data)
@@ -308,6 +345,81 @@ class TrainingJob:
     def optimizer_passes(self) -> tuple[OptimizerPass, ...]:
         """Passes of the optimizer over the parameters, in order."""
         return OPTIMIZERS[self.optimizer][self.element_bytes]
+
+
+#: Phases of inference: all tokens of the prompts at once, or one new token of each sequence.
+PHASES = ("prefill", "decode")
+
+
+@dataclass(frozen=True)
+class InferenceJob:
+    """One step of inference: the prompts of a batch, or the next token of each sequence.
+
+    Parameters
+    ----------
+    model : Transformer
+        Sizes of the transformer, of style ``"llama"`` or ``"megatron"``.
+    phase : str
+        One of `PHASES`.
+    sequences, prompt : int
+        Sequences of the batch, and tokens of each prompt.
+    generated : int
+        Tokens that each sequence has generated before this step; 0 in a prefill.
+    layout : Layout
+        How it is split over devices: tensor-parallel ranks, and ranks that share experts, as many as replicas.
+    precision : str
+        ``"fp16"``, ``"bf16"`` or ``"fp8"``.
+
+    Raises
+    ------
+    InvalidInputError
+        The phase, style or precision is none of these, sizes are no whole numbers or do not divide, or the layout has
+        stages, context-parallel ranks or replicas beyond those that share experts.
+
+    Examples
+    --------
+    >>> model = load_transformers()["llama31_8b"]
+    >>> InferenceJob(model, "decode", 8, 1024, 100).keys
+    1125
+    """
+
+    model: Transformer
+    phase: str
+    sequences: int
+    prompt: int
+    generated: int = 0
+    layout: Layout = Layout()
+    precision: str = "bf16"
+
+    def __post_init__(self) -> None:
+        choices = (("phase", PHASES), ("precision", ("fp16", "bf16", "fp8")))
+        for name, known in choices:
+            if (value := getattr(self, name)) not in known:
+                raise InvalidInputError(f"inference has no {name} {value!r:.40}; there are {', '.join(known)}")
+        if self.model.style not in ("llama", "megatron"):
+            raise InvalidInputError(f"{self.model.name}: inference takes styles llama and megatron")
+        for name in ("sequences", "prompt"):
+            object.__setattr__(self, name, checked_size(name, getattr(self, name)))
+        checked_size("generated", self.generated + 1)
+        if self.phase == "prefill" and self.generated:
+            raise InvalidInputError("a prefill comes before the first generated token; take phase decode")
+        layout = self.layout
+        if layout.pipeline * layout.context > 1 or layout.data != layout.expert:
+            raise InvalidInputError(
+                "inference is split over tensor-parallel ranks, and experts over as many ranks as replicas"
+            )
+        # Ranks divide what they share as in training.
+        TrainingJob(self.model, self.prompt, layout.data, 1, layout, precision=self.precision)
+
+    @property
+    def keys(self) -> int:
+        """Tokens that the last token of a sequence attends to."""
+        return self.prompt + self.generated + (self.phase == "decode")
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an element of weights and activations."""
+        return PRECISIONS[self.precision]
 
 
 #: Most divisors that a message lists.
@@ -371,7 +483,7 @@ def training_job(sizes: Mapping[str, Any], models: Mapping[str, Transformer] | N
     """
     unknown = sorted(set(sizes) - {*SIZES, "model"})
     if unknown:
-        raise InvalidInputError(f"a job has no {unknown[0]!r:.40}; it has model, {', '.join(SIZES)}")
+        raise InvalidInputError(str(unknown_name("a job has no size called", unknown[0], ["model", *SIZES])))
     model: dict[str, Any] = dict(_DEFAULTS)
     if "model" in sizes:
         found = find_transformer(sizes["model"], load_transformers() if models is None else models)
@@ -406,7 +518,9 @@ def read_job(path: str | Path) -> TrainingJob:
     content = read_toml(Path(path), "a job")
     table = content.get("job")
     if not isinstance(table, Mapping):
-        raise InvalidInputError(f"{path}: no table [job]; its keys are model, {', '.join(SIZES)}")
+        raise InvalidInputError(
+            f"{path}: no table [job]; it has sizes such as model, length, global_batch, tensor (docs/training.md)"
+        )
     try:
         return training_job(table)
     except InvalidInputError as error:

@@ -1,149 +1,32 @@
 """Time of a parallel training step.
 
-Pipeline schedules: the order in which a stage runs its micro-batches, and when each is done.
+`Load` holds calls and device time of a part of a training step, before any parameter of training is applied.
+`job_loads` makes those of a job. `TrainingCosts` has the few parameters of training that no data sheet gives, and
+`step_time` the time of a step from them.
 
-A stage has two clocks, host and device. The host calls the operators of a micro-batch; the device starts no earlier
-than its call, and is done no earlier than the last call. Where one is slower, the other waits or runs ahead. In
-Megatron-LM the host waits for the device before each forward pass, where it reads the sizes of the batch back, and
-between stages, whose exchanges synchronise: it cannot run ahead further than from a forward pass to the backward pass.
-
-`Load`: calls and device time of a part of a training step, before any parameter of training is applied.
-
-`TrainingCosts`: the few parameters of training that no data sheet gives, and the time of a step from them.
+Gradients of replicas are summed after the last micro-batch. Sharded (ZeRO, arXiv 1910.02054; FSDP, arXiv 2304.11277),
+each rank updates a share: gradients are reduced to shares, of stages 2 and 3 after each micro-batch, and weights are
+gathered after the update, of stage 3 for each pass of each layer instead.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from profilers.devices.catalogue import Device
+from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import CollectiveCalibration, Topology, predict_collective
 from replay.graph.operators import Operator, streaming
 from replay.workloads.architecture import Step, time_operators
-from replay.workloads.jobs import PRECISIONS, OptimizerPass, TrainingJob
-from replay.workloads.transformer import (
-    Block,
-    Pass,
-    embedding_block,
-    head_block,
-    layer_block,
-    padded_vocabulary,
-)
-
-
-@dataclass(frozen=True)
-class Duration:
-    """Time of host and device for a part of a step.
-
-    A host that is free at h is free again at ``h + host_s``. A device that is free at d is done at the later of
-    ``d + device_s`` and ``h + reach_s``.
-
-    Parameters
-    ----------
-    host_s, device_s : float
-        Calls, and kernels.
-    reach_s : float
-        From the first call to the end, on a device that is free: 0 is taken for the longer of the two.
-
-    Examples
-    --------
-    >>> slow, heavy = Duration(2.0, 1.0), Duration(1.0, 3.0)
-    >>> slow.then(heavy).reach_s, heavy.then(slow).reach_s  # the heavy part has to wait for its calls, or hides others'
-    (5.0, 4.0)
-    """
-
-    host_s: float
-    device_s: float
-    reach_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "reach_s", max(self.reach_s, self.host_s, self.device_s))
-
-    def then(self, other: "Duration") -> "Duration":
-        """Return the duration of this with `other` after it."""
-        reach = max(self.reach_s + other.device_s, self.host_s + other.reach_s)
-        return Duration(self.host_s + other.host_s, self.device_s + other.device_s, reach)
-
-    def times(self, count: int) -> "Duration":
-        """Return the duration of `count` repetitions, one after the other."""
-        more = (count - 1) * max(self.host_s, self.device_s)
-        return Duration(count * self.host_s, count * self.device_s, self.reach_s + more)
-
-
-def one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> list[tuple[str, int]]:
-    """Return the order of a stage: forward passes until the first gradient can come, then one of each, then the rest.
-
-    Source: PipeDream-Flush, arXiv 2006.09503; Megatron-LM, arXiv 2104.04473, figure 4.
-
-    Examples
-    --------
-    >>> one_forward_one_backward(0, 2, 2)
-    [('forward', 0), ('forward', 1), ('backward', 0), ('backward', 1)]
-    >>> one_forward_one_backward(1, 2, 2)
-    [('forward', 0), ('backward', 0), ('forward', 1), ('backward', 1)]
-    """
-    ahead = min(stages - stage - 1, micro_batches)
-    order = [("forward", i) for i in range(ahead)]
-    for i in range(micro_batches - ahead):
-        order += [("forward", ahead + i), ("backward", i)]
-    return order + [("backward", i) for i in range(micro_batches - ahead, micro_batches)]
-
-
-def run_schedule(
-    stages: Sequence[Mapping[str, Duration]], micro_batches: int, exchange_s: float = 0.0
-) -> tuple[float, ...]:
-    """Run one-forward-one-backward; return when each stage is done, s.
-
-    Parameters
-    ----------
-    stages : sequence of mapping of str to Duration
-        Durations ``"forward"`` and ``"backward"`` of each pipeline stage, in order.
-    micro_batches : int
-        Number of micro-batches of a step.
-    exchange_s : float
-        From when one stage is done with a micro-batch and the next asks for it until that can start with it.
-
-    Notes
-    -----
-    If all stages take f forward and b backward, and exchanges no time, they are done after
-    ``(micro_batches + stages - 1) * (f + b)`` (arXiv 2104.04473, section 2.2).
-
-    Examples
-    --------
-    >>> stage = {"forward": Duration(0.0, 1.0), "backward": Duration(0.0, 2.0)}
-    >>> run_schedule([stage] * 2, 3)
-    (12.0, 10.0)
-    """
-    n = len(stages)
-    orders = [one_forward_one_backward(i, n, micro_batches) for i in range(n)]
-    host, device, position = [0.0] * n, [0.0] * n, [0] * n
-    done: dict[tuple[int, str, int], float] = {}
-    left = 2 * n * micro_batches
-    while left:
-        for i in range(n):
-            while position[i] < len(orders[i]):
-                way, number = orders[i][position[i]]
-                before = i - 1 if way == "forward" else i + 1
-                if 0 <= before < n and (before, way, number) not in done:
-                    break
-                began = max(host[i], device[i] if way == "forward" else 0.0)  # it reads the batch's sizes back
-                if 0 <= before < n:
-                    began = max(began, done[before, way, number]) + exchange_s
-                took = stages[i][way]
-                host[i] = began + took.host_s
-                device[i] = max(device[i] + took.device_s, began + took.reach_s)
-                if n > 1:
-                    host[i] = device[i]  # it waits for what it sends
-                done[i, way, number] = device[i]
-                position[i] += 1
-                left -= 1
-    return tuple(device)
-
+from replay.workloads.decoder import Block, Pass, exchange, padded_vocabulary
+from replay.workloads.jobs import NARROW, PRECISIONS, InferenceJob, OptimizerPass, TrainingJob
+from replay.workloads.schedules import Duration, run_schedule
+from replay.workloads.transformer import embedding_block, head_block, layer_block
 
 #: Parameters that one launch of a multi-tensor kernel covers: 320 blocks of 65,536 (NVIDIA Apex, csrc).
 _LAUNCH_PARAMETERS = 320 * 65_536
@@ -161,15 +44,27 @@ class Load:
     ----------
     operators, collectives : int
         Number of operators and collectives that the host calls.
-    products_s, streams_s, communication_s : float
-        Time of matrix products, of other kernels, and of collectives, each running alone.
+    products_s, streams_s : float
+        Time of kernels of matrix units, and of other kernels, each running alone.
+    tensor_s, context_s, expert_s : float
+        Time of the collectives of each kind of group, beyond what runs beside kernels.
+    gradients_s : float
+        Time in which replicas gather weights and reduce gradients of this part.
     """
 
     operators: int = 0
     collectives: int = 0
     products_s: float = 0.0
     streams_s: float = 0.0
-    communication_s: float = 0.0
+    tensor_s: float = 0.0
+    context_s: float = 0.0
+    expert_s: float = 0.0
+    gradients_s: float = 0.0
+
+    @property
+    def communication_s(self) -> float:
+        """Time of collectives within a replica."""
+        return self.tensor_s + self.context_s + self.expert_s
 
     def __add__(self, other: "Load") -> "Load":
         """Return the load of both."""
@@ -194,6 +89,10 @@ class PartLoad:
         Elements of its parameters on a rank, and parameters; of the part once.
     again : bool
         Whether the forward pass is run again before the backward pass.
+    expert_weights : int
+        Elements of its experts' parameters among `weights`.
+    of_weights : Load
+        The part of the backward pass that computes gradients of weights.
     """
 
     forward: Load
@@ -202,6 +101,8 @@ class PartLoad:
     weights: int
     tensors: int
     again: bool = False
+    expert_weights: int = 0
+    of_weights: Load = Load()
 
     @property
     def total(self) -> Load:
@@ -215,24 +116,33 @@ class StageLoad:
 
     Parameters
     ----------
-    parts : tuple of PartLoad
-        In forward order.
-    reduce_s : float
-        All-reduce of its gradients over replicas.
+    chunks : tuple of tuple of PartLoad
+        Parts of each chunk of layers, in forward order.
+    reduce_s, gather_s : float
+        Sum of its gradients over replicas, whole or to shares; gathering of updated weights.
     update_s : tuple of float
         Time of each pass of the optimizer over its weights.
     weights, tensors : int
         Elements of its parameters on a rank, and parameters.
+    updated : int
+        Elements that the optimizer of a rank updates.
     launches : int
         Kernels of each pass of the optimizer.
     """
 
-    parts: tuple[PartLoad, ...]
+    chunks: tuple[tuple[PartLoad, ...], ...]
     reduce_s: float
+    gather_s: float
     update_s: tuple[float, ...]
     weights: int
     tensors: int
+    updated: int
     launches: int
+
+    @property
+    def parts(self) -> tuple[PartLoad, ...]:
+        """Parts of all chunks."""
+        return tuple(part for chunk in self.chunks for part in chunk)
 
 
 @dataclass(frozen=True)
@@ -241,45 +151,98 @@ class JobLoad:
 
     Parameters
     ----------
+    job : TrainingJob
+        The job.
     stages : tuple of StageLoad
         One for each pipeline stage, in order.
-    micro_batches : int
-        Number of micro-batches of a step.
     transfer_s : float
         Time to send activations from one stage to the next; 0 with one stage.
     tied_s : float
         All-reduce of the embedding's gradients between the first and the last stage; 0 of one stage.
     tied_elements : int
         Number of elements of the tied weights whose gradients are summed.
-    ranks : int
-        Number of ranks of a tensor-parallel group.
     """
 
+    job: TrainingJob
     stages: tuple[StageLoad, ...]
-    micro_batches: int
-    transfer_s: float
-    tied_s: float
-    tied_elements: int
-    ranks: int
+    transfer_s: float = 0.0
+    tied_s: float = 0.0
+    tied_elements: int = 0
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of a step."""
+        return self.job.micro_batches
 
 
-def _counts(job: TrainingJob, stage: int) -> dict[str, int]:
-    """Return the parts of a stage in forward order, and how many there are of each."""
-    layout = job.layout
-    first, last = {"embedding": 1} if stage == 0 else {}, {"head": 1} if stage == layout.pipeline - 1 else {}
-    return {**first, "layer": job.model.layers // layout.pipeline, **last}
+def _counts(job: TrainingJob, stage: int, chunk: int) -> dict[str, int]:
+    """Return the parts of a chunk of a stage in forward order, and how many there are of each."""
+    layers, number = job.chunk_layers, chunk * job.layout.pipeline + stage
+    dense = min(max(job.model.dense_layers - sum(layers[:number]), 0), layers[number])
+    counts = {
+        "embedding": int(number == 0),
+        "dense": dense,
+        "layer": layers[number] - dense,
+        "head": int(number == len(layers) - 1),
+    }
+    return {name: count for name, count in counts.items() if count}
 
 
 def _block(job: TrainingJob, name: str) -> Block:
     layout = job.layout
-    run = Pass(job.micro_batch, job.length, training=True, size=job.element_bytes, ranks=layout.tensor,
-               sequence_parallel=layout.sequence_parallel)  # fmt: skip
+    run = Pass(job.micro_batch, job.length // layout.context, training=True, size=job.element_bytes,
+               ranks=layout.tensor, sequence_parallel=layout.sequence_parallel, attention=job.attention,
+               context=layout.context, expert=layout.expert, product_size=int(job.precision in NARROW))  # fmt: skip
     if name == "head":
-        return head_block(job.model, run, shared=job.layout.pipeline == 1)
-    return embedding_block(job.model, run) if name == "embedding" else layer_block(job.model, run)
+        block = head_block(job.model, run, shared=job.layout.pipeline == 1)
+    elif name == "embedding":
+        block = embedding_block(job.model, run)
+    else:
+        block = layer_block(job.model, run, dense=name == "dense")
+    return _with_shards(job, _adapted(block, job.adapter_rank) if job.adapter_rank else block)
 
 
-def timed_steps(steps: Sequence[Step], job: TrainingJob, device: Device, parameters: Parameters) -> list[TimedStep]:
+def _with_shards(job: TrainingJob, block: Block) -> Block:
+    """Return a block with what replicas that share gradients or weights exchange for it in each micro-batch."""
+    if job.sharding < _SHARED_GRADIENTS:
+        return block
+    shares = [("gradients", block.weights - block.expert_weights), ("experts", block.expert_weights)]
+    shares = [(group, elements) for group, elements in shares if elements and job.layout.topology(group).n_workers > 1]
+    gather, scatter = (
+        tuple(exchange(kind, elements, job.element_bytes, group) for group, elements in shares)
+        for kind in ("all_gather", "reduce_scatter")
+    )
+    if job.sharding == _SHARED_GRADIENTS:
+        return replace(block, backward=(*block.backward, *scatter))
+    if job.overlap_gradients:  # all of it runs beside the part
+        return replace(block, forward=(*gather, *block.forward), backward=(*gather, *scatter, *block.backward))
+    return replace(block, forward=(*gather, *block.forward), backward=(*gather, *block.backward, *scatter))
+
+
+#: Stage of ZeRO from which replicas share gradients.
+_SHARED_GRADIENTS = 2
+
+
+def _adapted(block: Block, rank: int) -> Block:
+    """Return a part whose weights are frozen beside adapters of this rank at each product.
+
+    No gradient of a frozen weight is computed, summed or stored. Products of adapters, some 16 columns wide, are left
+    out: they take about a hundredth of the others' time.
+
+    Source: LoRA, arXiv 2106.09685, section 4.
+    """
+    products = [step.operator.dims for step in block.forward if step.parameters and step.operator.kind == "matmul"]
+    return Block(
+        block.forward,
+        tuple(step for step in block.backward if not step.of_weights),
+        rank * sum(n + k for _, _, n, k in products),
+        2 * len(products),
+    )
+
+
+def timed_steps(
+    steps: Sequence[Step], job: TrainingJob | InferenceJob, device: Device, parameters: Parameters
+) -> list[TimedStep]:
     """Return the steps with the time that each takes on the device alone, s."""
     seconds = np.zeros(len(steps))
     meetings = [i for i, step in enumerate(steps) if step.collective]
@@ -290,51 +253,150 @@ def timed_steps(steps: Sequence[Step], job: TrainingJob, device: Device, paramet
     for dtype, rows in kernels.items():
         operators = [steps[i].operator for i in rows]
         seconds[rows] = time_operators(operators, device, parameters=parameters, dtype=dtype).seconds
-    if meetings:
-        topology, fits = job.layout.topology("tensor"), parameters.calibration(CollectiveCalibration)
-        for kind in sorted({steps[i].collective for i in meetings}):
-            of_kind = [i for i in meetings if steps[i].collective == kind]
-            sizes = [steps[i].operator.bytes_read for i in of_kind]
-            seconds[of_kind] = predict_collective(kind, sizes, topology, device, fits).seconds
+    fits = parameters.calibration(CollectiveCalibration)
+    for kind, group in sorted({(steps[i].collective, steps[i].group) for i in meetings}):
+        alike = [i for i in meetings if (steps[i].collective, steps[i].group) == (kind, group)]
+        sizes = [steps[i].operator.bytes_read for i in alike]
+        topology = job.layout.topology(group, device)
+        if kind == "send_recv":  # to the next rank of a ring
+            topology = replace(topology, n_workers=2, devices_per_node=min(topology.devices_per_node, 2))
+        seconds[alike] = predict_collective(kind, sizes, topology, device, fits).seconds
     return list(zip(steps, seconds.tolist(), strict=True))
 
 
+#: Kinds of operators of matrix units.
+MATRIX_KINDS = ("matmul", "context_attention", "generation_attention", "experts")
+
+
 def _computed_in(operator: Operator, precision: str) -> str:
-    """Return the type that an operator computes in: TF32 is of matrix products alone."""
-    return "fp32" if precision == "tf32" and operator.kind not in ("matmul", "batched_matmul") else precision
+    """Return the type that an operator computes in: TF32, FP8 and NVFP4 are of matrix products alone."""
+    if precision == "tf32":
+        return "tf32" if operator.kind in ("matmul", "batched_matmul") else "fp32"
+    if precision in NARROW:
+        return precision if operator.element_bytes == 1 and operator.kind != "quantization" else "bf16"
+    return precision
 
 
-def stage_parts(job: TrainingJob, stage: int, device: Device, parameters: Parameters) -> list[StagePart]:
-    """Return the parts of a stage in forward order: name, and the timed steps of a micro-batch in each direction."""
-    parts = []
-    for name, count in _counts(job, stage).items():
-        block = _block(job, name)
-        forward, backward = (timed_steps(steps, job, device, parameters) for steps in (block.forward, block.backward))
-        parts += [(name, forward, backward)] * count
-    return parts
+def inference_parts(
+    job: InferenceJob, device: Device, *, parameters: Parameters
+) -> list[tuple[str, list[TimedStep], int]]:
+    """Return the parts of a step of inference: name, operators with the time of each, s, and how often it is run.
+
+    Logits are those of the last token of each sequence. Times are those of kernels: calls are captured in a graph, as
+    inference frameworks do, so that the host costs nothing.
+
+    Parameters
+    ----------
+    job : InferenceJob
+        Step to predict.
+    device : Device
+        Device that all ranks run on.
+    parameters : Parameters
+        With calibrations of kernels and collectives.
+
+    Raises
+    ------
+    InvalidInputError
+        The catalogue lacks a figure of the device, or the device does not compute in the job's precision.
+
+    Examples
+    --------
+    >>> from profilers.devices import find_device
+    >>> from replay.costs.shipped import load_parameters
+    >>> from replay.workloads import InferenceJob, load_transformers
+    >>> job = InferenceJob(load_transformers()["llama31_8b"], "decode", 1, 1024)
+    >>> parts = inference_parts(job, find_device("H100"), parameters=load_parameters())
+    >>> seconds = sum(count * sum(seconds for _, seconds in steps) for _, steps, count in parts)
+    >>> 16e9 / 3.35e12 < seconds < 2 * 16e9 / 3.35e12  # 8 billion weights of two bytes are read
+    True
+    """
+    _check_fp8([job], device)
+    is_prefill, layout, model = job.phase == "prefill", job.layout, job.model
+    run = Pass(job.sequences, job.prompt if is_prefill else 1, size=job.element_bytes, ranks=layout.tensor,
+               attention="flash", expert=layout.expert, product_size=int(job.precision == "fp8"),
+               cached=0 if is_prefill else job.keys - 1)  # fmt: skip
+    blocks = {
+        "embedding": (embedding_block(model, run), 1),
+        "dense": (layer_block(model, run, dense=True), model.dense_layers),
+        "layer": (layer_block(model, run), model.layers - model.dense_layers),
+        "head": (head_block(model, replace(run, length=1), shared=True), 1),
+    }
+    return [
+        # Of the head, the normalisation and the logits: there is no loss.
+        (name, timed_steps(block.forward[: _LOGITS if name == "head" else None], job, device, parameters), count)
+        for name, (block, count) in blocks.items()
+        if count
+    ]
 
 
-class _Timer:
-    """Times the parts of jobs on a device; what several have in common once."""
+#: Operators of a head before the loss.
+_LOGITS = 2
+
+
+def _check_fp8(jobs: Sequence[TrainingJob | InferenceJob], device: Device) -> None:
+    """Raise an error if a job computes in 8 bits and the device does not."""
+    if any(job.precision == "fp8" for job in jobs) and "fp8_tflops" not in device.figures:
+        raise InvalidInputError(f"{device.name} does not compute in fp8: the catalogue has no fp8_tflops; take bf16")
+
+
+#: Most parts of each kind that a timer keeps.
+_TIMED_PARTS = 4096
+
+
+class JobTimer:
+    """Times the parts of jobs on a device; what several jobs, stages or chunks have in common once.
+
+    Parameters
+    ----------
+    device : Device
+        Device that all ranks run on.
+    parameters : Parameters
+        With calibrations of kernels and collectives.
+    """
 
     def __init__(self, device: Device, parameters: Parameters) -> None:
         self.device = device
         self.parameters = parameters
-        self.part = cache(self._part)
-        self.collective = cache(self._collective)
-        self.update = cache(self._update)
+        kept = lru_cache(_TIMED_PARTS)
+        self.steps = kept(self._steps)
+        self.part = kept(self._part)
+        self.collective = kept(self._collective)
+        self.update = kept(self._update)
+
+    def load(self, job: TrainingJob) -> JobLoad:
+        """Return the loads of a job.
+
+        Raises
+        ------
+        InvalidInputError
+            The catalogue lacks a figure of the device, or the device does not compute in the job's precision.
+        """
+        _check_fp8([job], self.device)
+        return _job_load(job, self)
+
+    def stage_parts(self, job: TrainingJob, stage: int, chunk: int) -> list[StagePart]:
+        """Return the parts of a chunk in forward order: name, and the timed steps of a micro-batch in each direction.
+
+        Parts that are the same share their lists.
+        """
+        alike, parts = _alike(job), list[StagePart]()
+        for name, count in _counts(job, stage, chunk).items():
+            parts += [(name, *self.steps(alike, name))] * count
+        return parts
+
+    def _steps(self, job: TrainingJob, name: str) -> tuple[list[TimedStep], list[TimedStep]]:
+        block = _block(job, name)
+        return self._timed(block.forward, job), self._timed(block.backward, job)
+
+    def _timed(self, steps: Sequence[Step], job: TrainingJob) -> list[TimedStep]:
+        return timed_steps(steps, job, self.device, self.parameters)
 
     def _part(self, job: TrainingJob, name: str) -> PartLoad:
         block = _block(job, name)
-        forward, backward = (self._load(steps, job) for steps in (block.forward, block.backward))
-        return PartLoad(forward, backward, 1, block.weights, block.tensors)
-
-    def _load(self, steps: Sequence[Step], job: TrainingJob) -> Load:
-        timed = timed_steps(steps, job, self.device, self.parameters)
-        exchanges = [seconds for step, seconds in timed if step.collective]
-        products = sum(seconds for step, seconds in timed if step.operator.kind == "matmul")
-        streams = sum(seconds for _, seconds in timed) - sum(exchanges) - products
-        return Load(len(timed) - len(exchanges), len(exchanges), products, streams, sum(exchanges))
+        of_weights = self._timed([step for step in block.backward if step.of_weights], job)
+        forward, backward, late = (_load(timed) for timed in (*self.steps(job, name), of_weights))
+        return PartLoad(forward, backward, 1, block.weights, block.tensors, expert_weights=block.expert_weights,
+                        of_weights=late)  # fmt: skip
 
     def _collective(self, kind: str, moved: float, topology: Topology) -> float:
         fits = self.parameters.calibration(CollectiveCalibration)
@@ -347,6 +409,22 @@ class _Timer:
         ]
         dtype = _computed_in(operators[0], precision)
         return tuple(time_operators(operators, self.device, parameters=self.parameters, dtype=dtype).seconds.tolist())
+
+
+def _load(timed: Sequence[TimedStep]) -> Load:
+    """Return the load of the steps of a part."""
+    meets = dict.fromkeys(("tensor", "context", "expert", "gradients"), 0.0)
+    products = streams = 0.0
+    for i, (step, seconds) in enumerate(timed):
+        if step.collective:
+            hidden = timed[i + 1][1] if step.overlapped else 0.0
+            meets["gradients" if step.group == "experts" else step.group] += max(seconds - hidden, 0.0)
+        elif step.operator.kind in MATRIX_KINDS:
+            products += seconds
+        else:
+            streams += seconds
+    count = sum(bool(step.collective) for step, _ in timed)
+    return Load(len(timed) - count, count, products, streams, *meets.values())
 
 
 def job_loads(jobs: Sequence[TrainingJob], device: Device, parameters: Parameters) -> list[JobLoad]:
@@ -364,50 +442,83 @@ def job_loads(jobs: Sequence[TrainingJob], device: Device, parameters: Parameter
     Raises
     ------
     InvalidInputError
-        The catalogue lacks a figure of the device.
+        The catalogue lacks a figure of the device, or the device does not compute in the job's precision.
     """
-    timer = _Timer(device, parameters)
-    return [_job_load(job, timer) for job in jobs]
+    timer = JobTimer(device, parameters)
+    return [timer.load(job) for job in jobs]
 
 
-def _job_load(job: TrainingJob, timer: _Timer) -> JobLoad:
+def _job_load(job: TrainingJob, timer: JobTimer) -> JobLoad:
     layout = job.layout
     stages = tuple(_stage(job, stage, timer) for stage in range(layout.pipeline))
     if layout.pipeline == 1:
-        return JobLoad(stages, job.micro_batches, 0.0, 0.0, 0, layout.tensor)
-    neighbours = layout.topology("pipeline")
-    elements = padded_vocabulary(job.model, layout.tensor) // layout.tensor * job.model.hidden
+        return JobLoad(job, stages)
+    neighbours = layout.topology("pipeline", timer.device)
     transfer = timer.collective("send_recv", float(activation_bytes(job)), neighbours)
+    if job.model.style == "llama":  # whose output layer has weights of its own
+        return JobLoad(job, stages, transfer)
+    elements = padded_vocabulary(job.model, layout.tensor) // layout.tensor * job.model.hidden
     tied = timer.collective("all_reduce", float(elements * job.element_bytes), neighbours)
-    return JobLoad(stages, job.micro_batches, transfer, tied, elements, layout.tensor)
+    return JobLoad(job, stages, transfer, tied, elements)
 
 
 def activation_bytes(job: TrainingJob) -> int:
-    """Return the bytes that a rank sends to the next stage for a micro-batch."""
-    return job.micro_batch * job.length * job.model.hidden * job.element_bytes
+    """Return the bytes that a rank sends to the next stage for a micro-batch: with sequence parallelism, its share."""
+    layout = job.layout
+    shares = layout.context * (layout.tensor if layout.sequence_parallel else 1)
+    return job.micro_batch * job.length // shares * job.model.hidden * job.element_bytes
 
 
-def _stage(job: TrainingJob, stage: int, timer: _Timer) -> StageLoad:
-    counts, alike = _counts(job, stage), _alike(job)
-    parts = tuple(
-        replace(timer.part(alike, name), count=count, again=job.recompute and name == "layer")
-        for name, count in counts.items()
+def _stage(job: TrainingJob, stage: int, timer: JobTimer) -> StageLoad:
+    alike = _alike(job)
+    chunks = tuple(
+        tuple(
+            replace(timer.part(alike, name), count=count, again=job.recompute and name in ("layer", "dense"))
+            for name, count in _counts(job, stage, chunk).items()
+        )
+        for chunk in range(job.layout.chunks)
     )
-    weights, tensors = (sum(getattr(part, n) * part.count for part in parts) for n in ("weights", "tensors"))
-    reduced = timer.collective("all_reduce", float(weights * job.element_bytes), job.layout.topology("data"))
+    parts = [part for chunk in chunks for part in chunk]
+    weights, tensors, experts = (
+        sum(getattr(part, name) * part.count for part in parts) for name in ("weights", "tensors", "expert_weights")
+    )
+    exchanged = {"all_reduce": 0.0, "reduce_scatter": 0.0, "all_gather": 0.0}
+    updated = 0
+    for group, elements in (("gradients", weights - experts), ("experts", experts)):
+        topology = job.layout.topology(group, timer.device)
+        updated += -(-elements // topology.n_workers) if job.sharding else elements
+        for kind in _END_OF_STEP[job.sharding] if elements else ():
+            exchanged[kind] += timer.collective(kind, float(elements * job.element_bytes), topology)
     # The fitted costs of a launch are those of Adam, whose fit takes a call for each parameter.
     launches = tensors if job.optimizer == "adam" else -(-weights // _LAUNCH_PARAMETERS)
     return StageLoad(
-        parts, reduced, timer.update(weights, job.optimizer_passes, job.precision), weights, tensors, launches
+        chunks,
+        exchanged["all_reduce"] + exchanged["reduce_scatter"],
+        exchanged["all_gather"],
+        timer.update(updated, job.optimizer_passes, job.precision),
+        weights,
+        tensors,
+        updated,
+        launches,
     )
+
+
+#: Collectives of replicas after the last micro-batch, by stage of ZeRO.
+_END_OF_STEP: Mapping[int, tuple[str, ...]] = MappingProxyType(
+    {0: ("all_reduce",), 1: ("reduce_scatter", "all_gather"), 2: ("all_gather",), 3: ()}
+)
 
 
 def _alike(job: TrainingJob) -> TrainingJob:
     """Return a job whose parts take as long: fewer layers, one micro-batch, in the same places."""
-    stages = min(job.layout.pipeline, 2)
-    layout = replace(job.layout, pipeline=stages, data=1)
-    return replace(job, model=replace(job.model, layers=stages), global_batch=job.micro_batch, layout=layout,
-                   recompute=False)  # fmt: skip
+    stages, layout = min(job.layout.pipeline, 2), job.layout
+    # Replicas change a part only if they exchange for it in each micro-batch.
+    shares = job.sharding if job.sharding >= _SHARED_GRADIENTS else 0
+    data = layout.data if shares else layout.expert
+    layout = replace(layout, pipeline=stages, data=data, schedule="1f1b", chunks=1, count_ends=False)
+    model = replace(job.model, layers=stages, dense_layers=0)
+    return replace(job, model=model, global_batch=job.micro_batch * data, layout=layout, recompute=False,
+                   sharding=shares)  # fmt: skip
 
 
 def _cost(prior: float, spread: float) -> Any:
@@ -472,8 +583,8 @@ class BreakDown:
         Time of the step.
     compute_s : float
         Kernels of the slowest stage.
-    tensor_s : float
-        Its tensor-parallel collectives, which do not overlap.
+    tensor_s, context_s, expert_s : float
+        Its collectives of tensor-parallel, context-parallel and expert-parallel ranks, as far as they do not overlap.
     host_s : float
         Its device waits for the host's calls.
     bubble_s : float
@@ -491,54 +602,106 @@ class BreakDown:
     bubble_s: float
     data_s: float
     optimizer_s: float
+    context_s: float = 0.0
+    expert_s: float = 0.0
 
 
 def step_time(load: JobLoad, costs: TrainingCosts) -> BreakDown:
     """Return how long a step takes, and where its time goes.
 
     The schedule of `run_schedule`; then gradients are summed over replicas and the embedding's between first and last
-    stage, and the optimizer runs.
+    stage, and the optimizer runs. If the job overlaps them, replicas exchange gradients beside the backward pass of the
+    last micro-batch, and weights beside the forward pass of the first.
     """
-    times = [_stage_time(stage, load, costs) for stage in load.stages]
-    exchange = load.transfer_s * costs.links + costs.exchange_s if len(times) > 1 else 0.0
-    piped = max(run_schedule(times, load.micro_batches, exchange))
-    data = costs.links * (max(stage.reduce_s for stage in load.stages) + load.tied_s)
+    layout = load.job.layout
+    times = [_chunk_times(load.stages[i], load, costs) for i in range(layout.pipeline)]
+    exchange = load.transfer_s * costs.links + costs.exchange_s if layout.pipeline > 1 else 0.0
+    in_order = [times[i][chunk] for chunk in range(layout.chunks) for i in range(layout.pipeline)]
+    piped = max(run_schedule(in_order, load.micro_batches, exchange, schedule=layout.schedule, chunks=layout.chunks))
+    data = costs.links * load.tied_s + max(
+        _exposed(stage, load, costs, chunks) for stage, chunks in zip(load.stages, times, strict=True)
+    )
     optimizer = max(sum(max(each, costs.update_call_s * stage.launches) for each in stage.update_s)
                     for stage in load.stages)  # fmt: skip
-    alone = [run_schedule([time], load.micro_batches)[0] for time in times]
+    alone = [run_schedule([_joined(chunks)], load.micro_batches)[0] for chunks in times]
     slowest = alone.index(max(alone))
-    total = sum((part.total for part in load.stages[slowest].parts), Load())
+    parts = load.stages[slowest].parts
+    total = sum((part.total for part in parts), Load())
     compute = costs.kernel_s(total) * load.micro_batches
-    tensor = costs.links * total.communication_s * load.micro_batches
+    tensor, context, expert = (
+        costs.links * load.micro_batches * each for each in (total.tensor_s, total.context_s, total.expert_s)
+    )
+    shared = load.micro_batches * sum(_shared_s(each, load, costs) for part in parts for each in _ways(part))
     return BreakDown(
         piped + data + optimizer + costs.step_s,
         compute,
         tensor,
-        alone[slowest] - compute - tensor + costs.step_s,
+        alone[slowest] - compute - tensor - context - expert - shared + costs.step_s,
         piped - alone[slowest],
-        data,
+        data + shared,
         optimizer,
+        context,
+        expert,
     )
 
 
-def host_slowdown(load: JobLoad, costs: TrainingCosts) -> float:
+def _ways(part: PartLoad) -> list[Load]:
+    """Return the passes of all repetitions of a part for a micro-batch."""
+    return [*[part.forward] * (1 + part.again), part.backward] * part.count
+
+
+def _joined(chunks: Sequence[Mapping[str, Duration]]) -> Mapping[str, Duration]:
+    """Return the durations of a stage without others: chunk after chunk, and gradients of weights at once."""
+    ahead, back = Duration(0.0, 0.0), Duration(0.0, 0.0)
+    for each in chunks:
+        ahead = ahead.then(each["forward"])
+    for each in reversed(chunks):
+        back = back.then(each["backward"]).then(each.get("weights", Duration(0.0, 0.0)))
+    return {"forward": ahead, "backward": back}
+
+
+def _exposed(stage: StageLoad, load: JobLoad, costs: TrainingCosts, chunks: Sequence[Mapping[str, Duration]]) -> float:
+    """Return the time of a stage's exchanges with replicas after the last micro-batch that nothing hides, s."""
+    reduced, gathered = costs.links * stage.reduce_s, costs.links * stage.gather_s
+    if not load.job.overlap_gradients:
+        return reduced + gathered
+    joined = _joined(chunks)
+    return max(reduced - joined["backward"].reach_s, 0.0) + max(gathered - joined["forward"].reach_s, 0.0)
+
+
+def _shared_s(part: Load, load: JobLoad, costs: TrainingCosts) -> float:
+    """Return the time in which replicas gather weights or reduce gradients of a part, and nothing hides it, s."""
+    shared = costs.links * part.gradients_s
+    busy = costs.kernel_s(part) + costs.links * part.communication_s
+    return max(shared - busy, 0.0) if load.job.overlap_gradients else shared
+
+
+def host_slowdown(ranks: int, costs: TrainingCosts) -> float:
     """Return how much longer a host takes beside others of its tensor-parallel group."""
-    return 1 + costs.waiting * (load.ranks - 1)
+    return 1 + costs.waiting * (ranks - 1)
 
 
-def _stage_time(stage: StageLoad, load: JobLoad, costs: TrainingCosts) -> dict[str, Duration]:
-    slower = host_slowdown(load, costs)
+def _chunk_times(stage: StageLoad, load: JobLoad, costs: TrainingCosts) -> list[dict[str, Duration]]:
+    """Return the durations of each chunk of a stage, by way."""
+    slower, none = host_slowdown(load.job.layout.tensor, costs), Duration(0.0, 0.0)
+    is_split = load.job.layout.schedule == "zero_bubble"
 
     def took(part: Load, call_s: float) -> Duration:
         host = (part.operators * call_s + part.collectives * costs.collective_call_s) * slower
-        return Duration(host, costs.kernel_s(part) + costs.links * part.communication_s)
+        busy = costs.kernel_s(part) + costs.links * part.communication_s
+        return Duration(host, busy + _shared_s(part, load, costs))
 
-    ahead, back = Duration(costs.micro_batch_s * slower, 0.0), Duration(0.0, 0.0)
-    for part in stage.parts:
-        ahead = ahead.then(took(part.forward, costs.forward_call_s).times(part.count))
-    for part in reversed(stage.parts):
-        each = took(part.backward, costs.backward_call_s)
-        if part.again:
-            each = took(part.forward, costs.forward_call_s).then(each)
-        back = back.then(each.times(part.count))
-    return {"forward": ahead, "backward": back}
+    times = []
+    for chunk in stage.chunks:
+        ahead, back, late = Duration(costs.micro_batch_s / len(stage.chunks) * slower, 0.0), none, none
+        for part in chunk:
+            ahead = ahead.then(took(part.forward, costs.forward_call_s).times(part.count))
+        for part in reversed(chunk):
+            inputs = part.backward + part.of_weights * -1 if is_split else part.backward
+            each = took(inputs, costs.backward_call_s)
+            if part.again:
+                each = took(part.forward, costs.forward_call_s).then(each)
+            back = back.then(each.times(part.count))
+            late = late.then(took(part.of_weights, costs.backward_call_s).times(part.count))
+        times.append({"forward": ahead, "backward": back} | ({"weights": late} if is_split else {}))
+    return times

@@ -4,19 +4,20 @@ Measured steps come in the layout of vTrain's published measurements, one step a
 costs of host and optimizer to a share of them. `predict_steps` predicts any job, with an interval and a breakdown.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from hashlib import sha256
 from math import exp, hypot
 from pathlib import Path
-from typing import Annotated
+from types import MappingProxyType
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 import scipy
 
-from profilers.devices.catalogue import Device
+from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError
 from profilers.files import dataset_path
 from profilers.trace.arrays import Floats
@@ -24,11 +25,12 @@ from replay.calibration.files import CalibrationFile, CalibrationLayout
 from replay.calibration.parameters import Parameters, conformal_bound
 from replay.calibration.tables import Row, measured_count, measured_rows, measured_seconds
 from replay.workloads.architecture import Transformer
-from replay.workloads.jobs import Layout, TrainingJob
+from replay.workloads.jobs import NARROW, Layout, TrainingJob
 from replay.workloads.training import (
     PRIORS,
     BreakDown,
     JobLoad,
+    JobTimer,
     TrainingCosts,
     job_loads,
     step_time,
@@ -69,11 +71,17 @@ class MeasuredStep:
         Measured time of a step, s.
     source : str
         File and row.
+    device, system, run : str
+        Name of the device in the catalogue, of the system that it is in, and of what was run; empty if the table does
+        not say.
     """
 
     job: TrainingJob
     seconds: float
     source: str
+    device: str = ""
+    system: str = ""
+    run: str = ""
 
     @property
     def configuration(self) -> str:
@@ -85,7 +93,8 @@ class MeasuredStep:
     @property
     def digest(self) -> str:
         """Digest of numbers and time, by which a fit recognises the measurement."""
-        return sha256(f"{self.configuration},{self.seconds:.9f}".encode()).hexdigest()[:10]
+        where = f",{self.device},{self.system},{self.run}" if self.system else ""
+        return sha256(f"{self.configuration},{self.seconds:.9f}{where}".encode()).hexdigest()[:10]
 
 
 def read_steps(path: str | Path, node_devices: int = 8) -> list[MeasuredStep]:
@@ -153,7 +162,7 @@ class TrainingFit:
     device : str
         Name in the catalogue.
     devices : int
-        Largest number of devices that was measured, all in one node.
+        Largest number of devices that was measured.
     costs : TrainingCosts
         Fitted costs of host and optimizer.
     recompute : bool
@@ -164,6 +173,8 @@ class TrainingFit:
         Digests of the measurements that were fitted.
     source : str
         Measurements that were fitted, in words.
+    others : tuple of str
+        Further devices that were measured.
     """
 
     device: str
@@ -173,6 +184,7 @@ class TrainingFit:
     spread: float
     digests: tuple[str, ...] = ()
     source: str = ""
+    others: tuple[str, ...] = ()
 
 
 class TrainingCostsFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -197,7 +209,7 @@ def write_training_fit(path: Path, fit: TrainingFit) -> None:
     """
     costs = {name: float(f"{value:.5g}") for name, value in asdict(fit.costs).items()}
     content = TrainingCostsFit(fit.devices, costs, fit.recompute, round(fit.spread, 4), fit.digests)
-    _LAYOUT.write(path, content, devices=[fit.device], source=fit.source)
+    _LAYOUT.write(path, content, devices=[fit.device, *fit.others], source=fit.source)
 
 
 def read_training_fit(path: str | Path) -> TrainingFit:
@@ -218,37 +230,63 @@ def read_training_fit(path: str | Path) -> TrainingFit:
 
 def _training_fit_of(content: CalibrationFile[TrainingCostsFit]) -> TrainingFit:
     fit = content.fit
-    if len(content.devices) != 1:
-        raise ValueError(f"devices has {len(content.devices)} names; costs are fitted to one device")
+    if not content.devices:
+        raise ValueError("devices has no name; costs are fitted to one device or more")
     if odd := sorted(fit.costs.keys() ^ PRIORS.keys()):
         raise ValueError(f"costs has or lacks {odd[0][:_SHOWN]!r}; the costs are {', '.join(PRIORS)}")
-    costs = TrainingCosts(**fit.costs)
-    return TrainingFit(content.devices[0], fit.devices, costs, fit.recompute, fit.spread, fit.digests, content.source)
+    first, *others = content.devices
+    return TrainingFit(
+        first, fit.devices, TrainingCosts(**fit.costs), fit.recompute, fit.spread, fit.digests, content.source,
+        tuple(others),
+    )  # fmt: skip
 
 
 _LAYOUT = CalibrationLayout("training", TrainingCostsFit, _training_fit_of)
 
 
-@cache
-def load_training() -> TrainingFit:
-    """Return the shipped costs.
+#: Shipped costs by what sets the libraries apart: Megatron-LM of 2022 with the scores of attention in memory, and
+#: Transformer Engine with flash attention, in 16 bits or with products in fewer.
+SHIPPED: Mapping[str, str] = MappingProxyType(
+    {"plain": "fits/training.json", "flash": "fits/training_flash.json", "narrow": "fits/training_narrow.json"}
+)
+
+
+def shipped_costs(job: TrainingJob) -> str:
+    """Return the key of `SHIPPED` for a job, by its precision and its attention."""
+    return "narrow" if job.precision in NARROW else job.attention
+
+
+def load_training(job: TrainingJob | None = None) -> TrainingFit:
+    """Return the shipped costs for a job, by default those of Megatron-LM on A100.
+
+    Parameters
+    ----------
+    job : TrainingJob, optional
+        Its precision and its attention choose the costs, as `SHIPPED` says; the device does not.
 
     Examples
     --------
     >>> load_training().device
     'A100-SXM4-80GB'
     """
-    return read_training_fit(dataset_path("fits/training.json"))
+    return _shipped(SHIPPED[shipped_costs(job) if job else "plain"])
+
+
+@cache
+def _shipped(name: str) -> TrainingFit:
+    return read_training_fit(dataset_path(name))
 
 
 #: Share of the measurements that is fitted; `seqpoint validate training` scores the rest.
 SHARE = 0.1
 #: Measurements that a fit needs at least.
 LEAST_STEPS = 20
+#: Cases that a fit of several systems needs at least.
+LEAST_CASES = 8
 #: Expected standard deviation of the logarithm of a measured time, against which priors count.
 _NOISE = 0.05
 _FOLDS, _CONFIDENCE = 6, 0.9
-_STEP = 1e-3
+_STEP, _TOLERANCE = 1e-3, 1e-4
 
 
 def calibrate_training(
@@ -295,9 +333,68 @@ def calibrate_training(
         max(step.job.layout.devices for step in fitted),
         _costs(theta),
         recompute,
-        _spread(loads, seconds, [step.job for step in fitted]),
+        _spread(loads, seconds, [_shapes(step.job) for step in fitted]),
         tuple(sorted(step.digest for step in fitted)),
         f"{len(fitted)} of {len(measured)} measured steps, chosen by a hash of their configurations",
+    )
+
+
+def is_fitted_system(system: str) -> bool:
+    """Return whether steps of a system are fitted: of one in two, by a hash of its name.
+
+    Examples
+    --------
+    >>> [is_fitted_system(f"system {i}") for i in range(4)]
+    [True, False, True, True]
+    """
+    return sha256(system.encode()).digest()[0] % 2 == 0
+
+
+def calibrate_systems(measured: Sequence[MeasuredStep], *, parameters: Parameters) -> TrainingFit:
+    """Fit the costs to the measured steps of half of the systems, chosen by `is_fitted_system`.
+
+    Systems that ran the same job on the same device are one case, with the median of their times. The interval is
+    conformal, as that of `calibrate_training`: of cases whose model and device were left out.
+
+    Parameters
+    ----------
+    measured : sequence of MeasuredStep
+        Steps of any jobs with their devices, and systems.
+    parameters : Parameters
+        With calibrations of kernels and collectives.
+
+    Raises
+    ------
+    InvalidInputError
+        Half of the systems have fewer than 8 cases.
+    """
+    fitted = [step for step in measured if is_fitted_system(step.system)]
+    cases: dict[tuple[str, TrainingJob], list[MeasuredStep]] = {}
+    for step in fitted:
+        cases.setdefault((step.device, step.job), []).append(step)
+    if len(cases) < LEAST_CASES:
+        raise InvalidInputError(f"half of the systems have {len(cases)} cases; at least {LEAST_CASES} are needed")
+    devices = sorted({device for device, _ in cases})
+    loads: list[JobLoad] = []
+    seconds: list[float] = []
+    keys: list[tuple[object, ...]] = []
+    for device in devices:
+        here = {job: steps for (name, job), steps in cases.items() if name == device}
+        loads += job_loads(list(here), find_device(device), parameters)
+        seconds += [float(np.median([step.seconds for step in steps])) for steps in here.values()]
+        keys += [(device, job.model.name) for job in here]
+    theta, _ = _fit(loads, np.array(seconds), _SYSTEMS)
+    spread = _spread(loads, np.array(seconds), keys, _SYSTEMS, theta)
+    return TrainingFit(
+        devices[0],
+        max(step.job.layout.devices for step in fitted),
+        _costs(theta),
+        recompute=False,
+        # Of one model on one device, nothing says how far the costs carry.
+        spread=spread if len(set(keys)) > 1 else hypot(spread, _CARRIED),
+        digests=tuple(sorted(step.digest for step in fitted)),
+        source=f"{len(fitted)} of {len(measured)} measured steps, of systems chosen by a hash of their names",
+        others=tuple(devices[1:]),
     )
 
 
@@ -310,28 +407,65 @@ def _predicted(theta: Floats, loads: Sequence[JobLoad]) -> Floats:
     return np.array([step_time(load, costs).total_s for load in loads])
 
 
-def _fit(loads: Sequence[JobLoad], seconds: Floats) -> tuple[Floats, float]:
-    """Return the logarithms of the costs, and half the sum of squares of the residuals, priors included."""
-    prior, width = np.array(list(PRIORS.values())).T
+@dataclass(frozen=True)
+class _Belief:
+    """What a fit knows before: priors of the costs, and the deviation of the logarithm of a time, given the costs."""
+
+    priors: Mapping[str, tuple[float, float]]
+    noise: float
+
+
+_ONE_SYSTEM = _Belief(PRIORS, _NOISE)
+#: Of several systems: their kernels differ more than the times of one, and their hosts replay CUDA graphs or run ahead,
+#: so that no call costs more than its launch on the device.
+_SYSTEMS = _Belief(
+    {**PRIORS}
+    | {"products": (1.05, 0.2), "forward_call_s": (2e-6, 0.3), "backward_call_s": (2e-6, 0.3), "waiting": (0.01, 0.3)}
+    | {"collective_call_s": (5e-6, 0.3), "micro_batch_s": (1e-4, 0.5), "step_s": (2e-3, 0.7)}
+    | {"exchange_s": (5e-5, 0.5), "update_call_s": (1e-6, 0.3)},
+    0.12,
+)
+
+
+def _fit(
+    loads: Sequence[JobLoad], seconds: Floats, belief: _Belief = _ONE_SYSTEM, start: Floats | None = None
+) -> tuple[Floats, float]:
+    """Return the logarithms of the costs, and half the sum of squares of the residuals, priors included.
+
+    The search starts from the priors, or from the solution of a similar fit.
+    """
+    prior, width = np.array(list(belief.priors.values())).T
     prior = np.log(prior)
 
     def residuals(theta: Floats) -> Floats:
-        return np.concatenate((np.log(_predicted(theta, loads) / seconds) / _NOISE, (theta - prior) / width))
+        return np.concatenate((np.log(_predicted(theta, loads) / seconds) / belief.noise, (theta - prior) / width))
 
-    result = scipy.optimize.least_squares(residuals, prior, diff_step=_STEP)
+    result = scipy.optimize.least_squares(
+        residuals, prior if start is None else start, diff_step=_STEP, ftol=_TOLERANCE, xtol=_TOLERANCE
+    )
     return np.asarray(result.x), float(result.cost)
 
 
-def _spread(loads: Sequence[JobLoad], seconds: Floats, jobs: Sequence[TrainingJob]) -> float:
+def _shapes(job: TrainingJob) -> tuple[object, ...]:
+    """Return the sizes that shape the kernels of a job."""
+    return (job.model.hidden, job.length, job.micro_batch, job.layout.tensor)
+
+
+def _spread(
+    loads: Sequence[JobLoad],
+    seconds: Floats,
+    shapes: Sequence[tuple[Any, ...]],
+    belief: _Belief = _ONE_SYSTEM,
+    start: Floats | None = None,
+) -> float:
     """Return the spread of predictions from fits that left out a sixth of the shapes of kernels."""
-    shapes = [(job.model.hidden, job.length, job.micro_batch, job.layout.tensor) for job in jobs]
     order = {shape: i for i, shape in enumerate(sorted(set(shapes)))}
     folds = np.array([order[shape] % _FOLDS for shape in shapes])
     errors = []
     for fold in np.unique(folds):
         left_out = np.flatnonzero(folds == fold)
         rest = np.flatnonzero(folds != fold) if len(order) > 1 else left_out
-        theta, _ = _fit([loads[i] for i in rest.tolist()], seconds[rest])
+        theta, _ = _fit([loads[i] for i in rest.tolist()], seconds[rest], belief, start)
         errors.append(np.log(_predicted(theta, [loads[i] for i in left_out.tolist()]) / seconds[left_out]))
     return conformal_bound(np.concatenate(errors), _CONFIDENCE)
 
@@ -370,7 +504,12 @@ class PredictedStep:
 
 
 def predict_steps(
-    jobs: Sequence[TrainingJob], device: Device, *, fit: TrainingFit, parameters: Parameters
+    jobs: Sequence[TrainingJob],
+    device: Device,
+    *,
+    fit: TrainingFit,
+    parameters: Parameters,
+    timer: JobTimer | None = None,
 ) -> list[PredictedStep]:
     """Predict training steps.
 
@@ -384,6 +523,8 @@ def predict_steps(
         Costs of host and optimizer. Costs of the host are taken to be the same on any device.
     parameters : Parameters
         With calibrations of kernels and collectives.
+    timer : JobTimer, optional
+        Times of parts of earlier jobs on this device with these parameters.
 
     Raises
     ------
@@ -402,16 +543,11 @@ def predict_steps(
     >>> short.parts.bubble_s / short.seconds > 2 * long.parts.bubble_s / long.seconds
     True
     """
-    predicted = []
-    for job, load in zip(jobs, job_loads(jobs, device, parameters), strict=True):
-        parts = step_time(load, fit.costs)
-        is_fitted = device.name == fit.device and job.layout.devices <= fit.devices
+    predicted, timer = [], timer or JobTimer(device, parameters)
+    for job in jobs:
+        parts = step_time(timer.load(job), fit.costs)
+        is_fitted = device.name in (fit.device, *fit.others) and job.layout.devices <= fit.devices
         factor = exp(fit.spread if is_fitted else hypot(fit.spread, _CARRIED))
         basis = "fitted" if is_fitted else "carried"
         predicted.append(PredictedStep(job, parts, parts.total_s / factor, parts.total_s * factor, basis))
     return predicted
-
-
-def as_measured(jobs: Sequence[TrainingJob], fit: TrainingFit) -> list[TrainingJob]:
-    """Return the jobs with layers recomputed, or not, as in the runs that were fitted."""
-    return [replace(job, recompute=fit.recompute) for job in jobs]

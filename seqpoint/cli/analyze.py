@@ -5,14 +5,16 @@ from typing import Any
 
 import click
 
+from profilers.errors import InvalidInputError
 from replay.analysis import IDLE_CAUSES, ChosenTasks, Difference, Exposure, Idle, Pace
 from replay.analysis.tasks import DEVICE_KEYS
+from replay.workloads.operations import is_parquet
 from seqpoint import front_door
-from seqpoint.breakdown import contention_lines, contention_table
-from seqpoint.cli.options import hardware_option, load, output_options, perfetto_option, trace_argument
+from seqpoint.breakdown import StragglerReport, contention_lines, contention_table
+from seqpoint.cli.options import hardware_option, load, output_options, perfetto_option, refuse_options, trace_argument
 from seqpoint.cli.output import message, print_lines, print_result, print_table, print_tables, write_timelines
 from seqpoint.communication import communication_table, device_text
-from seqpoint.graphs import Analysis
+from seqpoint.graphs import Analysis, stragglers
 from seqpoint.notebook import table_of
 from seqpoint.projecting import slack_text
 from seqpoint.units import duration
@@ -37,6 +39,12 @@ _NAME_LENGTH = 60
     metavar="CHOICE",
     help="Tasks to count and time: a class, a name with * and ?, or terms such as copies=DtoH (docs/what_ifs.md).",
 )
+@click.option(
+    "--stragglers",
+    is_flag=True,
+    help="Show who makes the step longer: the slow-down that each rank, stage, class of kernel and micro-batch causes "
+    "alone. TRACE may be a Parquet table of operations (docs/stragglers.md).",
+)
 @perfetto_option
 @hardware_option
 @output_options
@@ -50,7 +58,15 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
     \b
     seqpoint analyze job.trace
     seqpoint analyze job.trace -i 12 -w overlap:ideal --perfetto both.json
+    seqpoint analyze job.trace --stragglers
     """
+    if options["stragglers"]:
+        _stragglers(trace, (marker, length), json_, options)
+        return
+    if is_parquet(trace):
+        raise InvalidInputError(
+            f"{trace}: a Parquet file is no trace; of a table of operations, --stragglers shows who makes steps longer"
+        )
     result = front_door.analyze(
         load(trace, marker, length),
         iteration=options["iteration"],
@@ -63,6 +79,23 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
         message(f"note: the device {hardware.device.name} is a guess from the file's name (see --device)")
     write_timelines(options["perfetto"], result.timelines)
     print_result(result, json_, _show)
+
+
+def _stragglers(trace: str, how: tuple[str, str | None], json_: bool, options: Mapping[str, Any]) -> None:
+    """Print who makes the steps of a trace, or of a table of operations, longer."""
+    refuse_options(["tasks", "perfetto"], "with --stragglers; leave one out")
+    what_if, device = options["text"], options["device"]
+    source = trace if is_parquet(trace) else load(trace, *how)
+    if source is trace:
+        refuse_options(["device", "marker", "length"], "on a table of operations")
+    result = stragglers(source, options["iteration"], what_if=what_if, device=device)
+    print_result(result, json_, _show_stragglers)
+
+
+def _show_stragglers(result: StragglerReport) -> None:
+    print_lines(*result.summary())
+    print_tables(result.tables())
+    print_lines(*(f"note: {note}" for note in result.notes()))
 
 
 def _show(result: Analysis) -> None:

@@ -146,6 +146,12 @@ def _default(text: str | None) -> str:
     help="Host of each scale_device: the traced one (keep), a factor of host time, or a device's typical launch cost."
     "  [default: the traced one, with the spread between machines]",
 )
+@click.option(
+    "--job",
+    metavar="FILE.toml",
+    type=click.Path(),
+    help="File with a table [job]: sizes that the trace does not tell, for what-ifs that edit the job.",
+)
 @click.option("--jobs", "-j", type=click.IntRange(1, 1024), help="Draws at a time.  [default: one for each core]")
 @click.option(
     "--contention",

@@ -1,32 +1,64 @@
-"""The command `synthesize`: a predicted training job, as a step time and as a trace."""
+"""Predicted training jobs: `synthesize`, as a step time and as a trace, and `sweep`, thousands of scenarios."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from profilers.devices.catalogue import find_device
+from profilers.devices.catalogue import Device, find_device
 from profilers.trace.steps import step_times
 from profilers.trace.store import save_trace
 from replay import workloads
 from replay.costs.shipped import load_parameters
 from seqpoint.cli.options import output_options, refuse_options
-from seqpoint.cli.output import message, print_json, print_lines, print_table
+from seqpoint.cli.output import (
+    message,
+    print_json,
+    print_lines,
+    print_result,
+    print_table,
+    print_tables,
+    progress,
+    working,
+)
+from seqpoint.cli.traces import cluster
 from seqpoint.units import duration
 
+if TYPE_CHECKING:
+    from seqpoint.sweeps import SweepResult
+
+#: Sizes of a job by the name of their option.
+_SIZES: Mapping[str, str] = {
+    name: name
+    for name in (
+        *("layers", "hidden", "heads", "feedforward", "vocabulary", "kv_heads", "experts", "experts_per_token"),
+        *("length", "global_batch", "micro_batch", "sequence_parallel", "schedule", "chunks", "recompute"),
+        *("precision", "optimizer", "attention", "sharding", "overlap_gradients", "node_devices"),
+    )
+} | {"tp": "tensor", "dp": "data", "pp": "pipeline", "cp": "context", "ep": "expert"}
 #: Options that only a transformer has.
 _OF_TRANSFORMERS = (
-    *("models_", "layers", "hidden", "heads", "feedforward", "vocabulary", "length", "global_batch", "micro_batch"),
-    *("tp", "sequence_parallel", "pp", "recompute", "precision", "optimizer", "calibration"),
+    *(set(_SIZES) - {"dp", "node_devices"}),
+    *("job_", "models_", "phase", "generated", "calibration"),
+)
+#: Options of training that inference has no use for.
+_OF_TRAINING = (
+    *("micro_batch", "pp", "cp", "sequence_parallel", "schedule", "chunks", "recompute", "optimizer", "attention"),
+    *("sharding", "overlap_gradients", "calibration", "steps", "job_"),
 )
 F = TypeVar("F", bound=Callable[..., Any])
 _POSITIVE = click.IntRange(1)
+#: Most pipeline stages whose memory is printed: the first and the last ones.
+_STAGES = 16
 
 
-def _count(name: str, default: int, text: str) -> Callable[[F], F]:
-    return click.option(name, type=_POSITIVE, default=default, show_default=True, help=text)
+def _count(name: str, text: str) -> Callable[[F], F]:
+    return click.option(name, type=_POSITIVE, help=text)
+
+
+def _choice(name: str, known: Iterable[object], text: str) -> Callable[[F], F]:
+    return click.option(name, type=click.Choice([str(each) for each in known]), help=text)
 
 
 @click.command("synthesize")
@@ -44,40 +76,55 @@ def _count(name: str, default: int, text: str) -> Callable[[F], F]:
     type=click.Path(),
     help="File of models to use instead of the shipped ones.",
 )
-@click.option("--layers", type=_POSITIVE, help="Number of layers.  [default: that of the model; of gpt, 24]")
-@click.option("--hidden", type=_POSITIVE, help="Hidden size.  [default: that of the model; of gpt, 2048]")
-@click.option("--heads", type=_POSITIVE, help="Number of attention heads.  [default: that of the model; of gpt, 16]")
 @click.option(
-    "--feedforward",
-    type=_POSITIVE,
-    help="Size of the feed-forward layer.  [default: that of the model; with --hidden, 4 times that]",
+    "--job",
+    "job_",
+    metavar="FILE.toml",
+    type=click.Path(),
+    help="File with a table [job] of sizes; options given besides replace them.",
 )
-@click.option(
-    "--vocabulary", type=_POSITIVE, help="Size of the vocabulary.  [default: that of the model; of gpt, 51200]"
-)
-@_count("--length", 1024, "Sequence length in tokens.")
-@_count("--global-batch", 64, "Number of sequences in a step, over all replicas.")
-@_count("--micro-batch", 4, "Number of sequences that pass a pipeline stage at a time.")
-@_count("--tp", 1, "Number of tensor-parallel ranks.")
+@_count("--layers", "Number of layers.  [default: that of the model; of gpt, 24]")
+@_count("--hidden", "Hidden size.  [default: that of the model; of gpt, 2048]")
+@_count("--heads", "Number of attention heads.  [default: that of the model; of gpt, 16]")
+@_count("--kv-heads", "Number of heads of keys and values.  [default: that of the model; of gpt, --heads]")
+@_count("--feedforward", "Size of the feed-forward layer.  [default: that of the model; with --hidden, 4 times that]")
+@_count("--vocabulary", "Size of the vocabulary.  [default: that of the model; of gpt, 51200]")
+@_count("--experts", "Number of experts of a layer.  [default: that of the model; of gpt, 1]")
+@_count("--experts-per-token", "Number of experts that a token goes to.  [default: that of the model; of gpt, 1]")
+@_count("--length", "Sequence length in tokens; with --phase, of a prompt.  [default: 1024]")
+@_count("--global-batch", "Number of sequences in a step, over all replicas; with --phase, of a rank.  [default: 64]")
+@_count("--micro-batch", "Number of sequences that pass a pipeline stage at a time.  [default: 4]")
+@_count("--tp", "Number of tensor-parallel ranks.  [default: 1]")
 @click.option(
     "--sequence-parallel",
     is_flag=True,
     help="Share the tokens between tensor-parallel ranks: reduce-scatter and all-gather instead of all-reduce.",
 )
-@_count("--dp", 1, "Number of data-parallel replicas.")
-@_count("--pp", 1, "Number of pipeline stages.")
+@_count("--cp", "Number of context-parallel ranks, which share the tokens of a sequence.  [default: 1]")
+@_count("--dp", "Number of data-parallel replicas.  [default: 1]")
+@_count("--ep", "Number of ranks that share the experts, among replicas and --cp.  [default: 1]")
+@_count("--pp", "Number of pipeline stages.  [default: 1]")
+@_choice("--schedule", workloads.SCHEDULES, "Order of the micro-batches in a stage.  [default: 1f1b]")
+@_count("--chunks", "Number of chunks of layers in a stage, of --schedule interleaved.  [default: 1]")
 @click.option(
     "--recompute", is_flag=True, help="Compute activations again in the backward pass instead of keeping them."
 )
-@click.option(
+@_choice(
     "--precision",
-    type=click.Choice(list(workloads.PRECISIONS)),
-    default="fp16",
-    show_default=True,
-    help="Number format; of 16 bits, mixed precision with FP32 copies of the weights.",
+    workloads.PRECISIONS,
+    "Number format; of 16 bits, mixed precision with FP32 copies of the weights.  [default: fp16; with --phase, bf16]",
 )
+@_choice("--optimizer", workloads.OPTIMIZERS, "Optimizer.  [default: adam]")
+@_choice("--attention", workloads.ATTENTIONS, "Attention: operator by operator, or in one kernel.  [default: plain]")
+@_choice(
+    "--sharding",
+    workloads.SHARDINGS,
+    "Stage of ZeRO: replicas share nothing, the optimizer, gradients too, weights too.  [default: 0]",
+)
+@click.option("--overlap-gradients", is_flag=True, help="Exchange gradients and weights of replicas beside kernels.")
+@_choice("--phase", workloads.PHASES, "A step of inference: all prompts, or the next token of each sequence.")
 @click.option(
-    "--optimizer", type=click.Choice(list(workloads.OPTIMIZERS)), default="adam", show_default=True, help="Optimizer."
+    "--generated", type=click.IntRange(0), help="Number of tokens generated before, of --phase decode.  [default: 0]"
 )
 @click.option(
     "--device",
@@ -86,8 +133,8 @@ def _count(name: str, default: int, text: str) -> Callable[[F], F]:
     metavar="NAME",
     help="Device of the catalogue; `seqpoint devices` lists the names.",
 )
-@_count("--node-devices", 8, "Number of devices in a node.")
-@_count("--steps", 1, "Number of iterations in the trace.")
+@_count("--node-devices", "Number of devices in a node.  [default: 8]")
+@_count("--steps", "Number of iterations in the trace.  [default: 1]")
 @click.option(
     "--calibration",
     metavar="FILE",
@@ -99,14 +146,17 @@ def _count(name: str, default: int, text: str) -> Callable[[F], F]:
 def command(model: str, models_: str | None, json_: bool, output: str | None, **options: Any) -> None:
     """Predict the time of a training step without running it, and write its trace.
 
-    The job is that of Megatron-LM, or of BERT as PyTorch runs it, with tensor, pipeline (1F1B) and data parallelism.
-    The trace has every pipeline stage and tensor-parallel rank, and replays like a recorded one. With --model dlrm it
-    is DLRM, and one rank stands for all.
+    The job is that of Megatron-LM, of models like Llama and DeepSeek, or of BERT as PyTorch runs it, with tensor,
+    pipeline, data, context and expert parallelism. The trace has every pipeline stage and tensor-parallel rank, and
+    replays like a recorded one. With --phase it is a step of inference. With --model dlrm it is DLRM, and one rank
+    stands for all.
 
     \b
     seqpoint synthesize --hidden 4096 --layers 32 --heads 32 --tp 4 --pp 2 --recompute -o job.trace
     seqpoint synthesize --model gpt3_27 --tp 2 --dp 4 --global-batch 128 --device H100-SXM5-80GB --json
     seqpoint synthesize --model bert_large --length 128 --precision fp32 --optimizer lamb --device MI100 -o bert.trace
+    seqpoint synthesize --model llama31_8b --tp 2 --dp 4 --sharding 1 --attention flash --precision bf16 --device H100
+    seqpoint synthesize --model llama2_70b --tp 8 --phase decode --global-batch 16 --device H100
     seqpoint synthesize --model dlrm --dp 16 --device MI300X -o dlrm.trace
     """
     if model == "dlrm":
@@ -117,32 +167,97 @@ def command(model: str, models_: str | None, json_: bool, output: str | None, **
         refuse_options(("steps",), "without --output, which writes the trace")
     if model == "gpt":
         refuse_options(("models_",), "on the model gpt; name a model of the file with --model")
-    sizes = {name: options[name] for name in ("layers", "hidden", "heads", "feedforward", "vocabulary")}
-    sizes_of_groups = (options[name] for name in ("tp", "dp", "pp", "node_devices", "sequence_parallel"))
-    layout = workloads.Layout(*sizes_of_groups)
-    job = workloads.TrainingJob(_model(model, models_, sizes), options["length"], options["global_batch"],
-                      options["micro_batch"], layout, options["recompute"], options["precision"],
-                      options["optimizer"])  # fmt: skip
-    fit = workloads.read_training_fit(options["calibration"]) if options["calibration"] else workloads.load_training()
-    device = find_device(options["device"])
+    if options["job_"]:
+        refuse_options(("model", "models_"), "with --job, whose table [job] names the model")
+    device, sizes = find_device(options["device"]), _sizes(model, options)
+    models = workloads.load_transformers(models_)
+    if options["phase"]:
+        refuse_options(_OF_TRAINING, "in a step of inference")
+        _inference(sizes, models, options, output, json_)
+        return
+    refuse_options(("generated",), "without --phase decode")
+    job = workloads.training_job(sizes, models)
+    path = options["calibration"]
+    fit = workloads.read_training_fit(path) if path else workloads.load_training(job)
     parameters = load_parameters()
     step = workloads.predict_steps([job], device, fit=fit, parameters=parameters)[0]
     if output:
-        lengths = [job.length] * options["steps"]
-        made = workloads.training_trace(job, device, fit=fit, parameters=parameters, lengths=lengths)
-        save_trace(made, Path(output))
-        message(f"wrote {output}")
+        _write(job, workloads.JobTimer(device, parameters), fit, options["steps"] or 1, output)
     if json_:
-        print_json(_content(step, device.name))
+        print_json(_content(step, device.name) | _memory(job, device))
     else:
-        _show(step, device.name)
+        _show(step, device)
+
+
+def _write(
+    job: workloads.TrainingJob, timer: workloads.JobTimer, fit: workloads.TrainingFit, steps: int, output: str
+) -> None:
+    """Write the trace of a job, and say on stderr how large it gets."""
+    layout, works = job.layout, steps * workloads.count_works(job, timer)
+    message(f"writing about {works:,} kernels and collectives of {layout.tensor * layout.pipeline} ranks")
+    if works > _MANY:
+        message("note: for what-ifs on a job of this size, `seqpoint scaling` and `seqpoint sweep` are much faster")
+    with working("writing the trace"):
+        save_trace(workloads.trace_of_steps(job, timer, fit.costs, lengths=[job.length] * steps), Path(output))
+    message(f"wrote {output}")
+
+
+#: Kernels and collectives of a trace that takes a minute to project.
+_MANY = 200_000
+
+
+def _sizes(model: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the flat table of a job: that of a file, and what options give."""
+    given = {size: options[name] for name, size in _SIZES.items() if options[name] not in (None, False)}
+    if "sharding" in given:
+        given["sharding"] = int(given["sharding"])
+    if not options["job_"]:
+        return given if model == "gpt" else {"model": model} | given
+    table = workloads.job_sizes(workloads.read_job(options["job_"]))
+    if "hidden" in given:
+        del table["feedforward"]
+    return table | given
+
+
+def _inference(
+    sizes: dict[str, Any],
+    models: Mapping[str, workloads.Transformer],
+    options: Mapping[str, Any],
+    output: str | None,
+    json_: bool,
+) -> None:
+    """Print the time of a step of inference, and write its trace."""
+    ranks = sizes.get("expert", 1)
+    alone = {"global_batch": ranks, "micro_batch": 1, "data": ranks, "precision": "bf16", "length": 1024}
+    trained = workloads.training_job(alone | sizes | {name: alone[name] for name in ("global_batch", "data")}, models)
+    job = workloads.InferenceJob(
+        trained.model, options["phase"], sizes.get("global_batch", 64), trained.length, options["generated"] or 0,
+        trained.layout, trained.precision,
+    )  # fmt: skip
+    device, parameters = find_device(options["device"]), load_parameters()
+    parts = workloads.inference_parts(job, device, parameters=parameters)
+    seconds = {name: count * sum(each for _, each in steps) for name, steps, count in parts}
+    if output:
+        save_trace(workloads.inference_trace(job, device, parameters=parameters), Path(output))
+        message(f"wrote {output}")
+    total = sum(seconds.values())
+    if json_:
+        ranks = job.layout.devices
+        print_json({"device": device.name, "devices": ranks, "phase": job.phase, "iteration_s": total,
+                    "parts_s": seconds})  # fmt: skip
+        return
+    print_table(
+        f"{duration(1e9 * total)} a {job.phase} of {job.sequences} sequences on {job.layout.devices} {device.name}",
+        ("part~", "time", "share %"),
+        [(name, duration(1e9 * each), f"{100 * each / total:.1f}") for name, each in seconds.items()],
+    )
 
 
 def _dlrm(options: Mapping[str, Any], output: str | None, json_: bool) -> None:
     """Print the step time of a recommendation model, and write its trace."""
     parameters = load_parameters()
-    cluster = workloads.nodes_of(options["dp"], options["node_devices"], options["device"])
-    trace = workloads.dlrm_trace(workloads.Dlrm(), cluster, parameters=parameters, steps=options["steps"])
+    cluster = workloads.nodes_of(options["dp"] or 1, options["node_devices"] or 8, options["device"])
+    trace = workloads.dlrm_trace(workloads.Dlrm(), cluster, parameters=parameters, steps=options["steps"] or 1)
     if output:
         save_trace(trace, Path(output))
         message(f"wrote {output}")
@@ -153,21 +268,13 @@ def _dlrm(options: Mapping[str, Any], output: str | None, json_: bool) -> None:
         print_lines(f"{duration(step_ns)} a step on {cluster.ranks} {cluster.device}")
 
 
-def _model(name: str, path: str | None, sizes: dict[str, int | None]) -> workloads.Transformer:
-    gpt = workloads.Transformer("gpt", "megatron", 24, 2048, 16, 8192, 51200)
-    base = gpt if name == "gpt" else workloads.find_transformer(name, workloads.load_transformers(path))
-    chosen: dict[str, Any] = {size: value for size, value in sizes.items() if value}
-    if "hidden" in chosen:
-        chosen = {"feedforward": 4 * chosen["hidden"]} | chosen
-    style = base.style if base.style in workloads.TRAINED_STYLES else "megatron"
-    return replace(base, style=style, experts=1, source="", **chosen)
-
-
 def _parts(step: workloads.PredictedStep) -> dict[str, float]:
     parts = step.parts
     return {
         "compute": parts.compute_s,
         "tensor_parallel": parts.tensor_s,
+        **({"context_parallel": parts.context_s} if step.job.layout.context > 1 else {}),
+        **({"expert_parallel": parts.expert_s} if step.job.layout.expert > 1 else {}),
         "host_bound": parts.host_s,
         "bubble": parts.bubble_s,
         "data_parallel": parts.data_s,
@@ -188,18 +295,117 @@ def _content(step: workloads.PredictedStep, device: str) -> dict[str, object]:
         "low_s": step.low_s,
         "high_s": step.high_s,
         "basis": step.basis,
+        "tokens_per_gpu_s": _tokens_per_gpu_s(step),
         "parts_s": _parts(step),
         "shares": {name: value / step.seconds for name, value in _parts(step).items()},
     }
 
 
-def _show(step: workloads.PredictedStep, device: str) -> None:
-    took, low, high = (duration(1e9 * value) for value in (step.seconds, step.low_s, step.high_s))
+def _show(step: workloads.PredictedStep, device: Device) -> None:
+    job, ranks = step.job, step.job.layout.devices
+    memory, took = workloads.job_memory(job), duration(1e9 * step.seconds)
+    low, high = (duration(1e9 * value) for value in (step.low_s, step.high_s))
+    if "memory_gb" in device.figures:
+        usable = f"usable memory of {device.name}: {workloads.usable_bytes(device) / 1e9:.1f} GB"
+        if workloads.memory_share(memory, device) > 1:
+            print_lines(f"does not fit: a rank needs {memory.reserved / 1e9:.1f} GB, {usable}", _what_fits(job, device))
+            took = f"if it did fit, {took}"
+        else:
+            print_lines(f"fits: a rank needs {memory.reserved / 1e9:.1f} GB, {usable}")
+    print_lines(
+        f"{took} a step ({low} - {high}, {step.basis}) on {ranks} {device.name}, "
+        f"{_tokens_per_gpu_s(step):,.0f} tokens/s per GPU"
+    )
     print_table(
-        f"{took} a step ({low} - {high}, {step.basis}) on {step.job.layout.devices} {device}",
+        "Parts of the step",
         ("part~", "time", "share %"),
         [
             (name.replace("_", " "), duration(1e9 * value), f"{100 * value / step.seconds:.1f}")
             for name, value in _parts(step).items()
         ],
     )
+    _show_memory(job)
+
+
+def _tokens_per_gpu_s(step: workloads.PredictedStep) -> float:
+    return step.job.global_batch * step.job.length / step.seconds / step.job.layout.devices
+
+
+#: Options of the changes that `fitting_changes` tries.
+_CHANGES: Mapping[str, str] = {"recompute": "--recompute", "sharding": "--sharding {}", "tensor": "--tp {}"}
+
+
+def _what_fits(job: workloads.TrainingJob, device: Device) -> str:
+    """Return a sentence on the changes that make a job fit, each alone."""
+    more = {"tensor": lambda ranks: f" on {job.layout.devices // job.layout.tensor * ranks} GPUs"}
+    changes = [
+        f"{_CHANGES[key].format(value)}{more.get(key, lambda _: '')(value)} ({memory.reserved / 1e9:.1f} GB)"
+        for key, value, memory in workloads.fitting_changes(job, device)
+    ]
+    if changes:
+        return f"it fits with one of: {', '.join(changes)}"
+    return "neither --recompute nor more --sharding or --tp alone makes it fit; combine them, or take more --pp"
+
+
+def _memory(job: workloads.TrainingJob, device: Device) -> dict[str, object]:
+    """Return the bytes of a rank by stage, and whether they fit; None of a device whose memory is unknown."""
+    stages, is_known = workloads.memory_by_stage(job), "memory_gb" in device.figures
+    return {
+        "memory": [each.content() for each in stages],
+        "memory_bytes": workloads.job_memory(job).reserved,
+        "usable_bytes": workloads.usable_bytes(device) if is_known else None,
+        "fits": workloads.fits(job, device) if is_known else None,
+    }
+
+
+def _show_memory(job: workloads.TrainingJob) -> None:
+    stages = workloads.memory_by_stage(job)
+    shown = stages if len(stages) <= _STAGES else (*stages[: _STAGES // 2], *stages[-_STAGES // 2 :])
+    columns = ("stage", "weights", "gradients", "optimizer", "activations", "buffers", "total", "reserved")
+    cells = [(str(each.stage), *(f"{getattr(each, name) / 1e9:.1f}" for name in columns[1:])) for each in shown]
+    print_table("GB of a rank by pipeline stage", columns, cells)
+
+
+@click.command("sweep")
+@click.argument("plan", type=click.Path())
+@click.option(
+    "-o", "--output", metavar="NAME.parquet", type=click.Path(), help="Parquet file for a row of each scenario."
+)
+@click.option("--cluster", "address", metavar="ADDRESS", help="Dask scheduler whose workers time the scenarios.")
+@click.option("--jobs", "-j", type=click.IntRange(1, 1024), help="Processes.  [default: one for each core]")
+@click.option("--html", metavar="FILE.html", type=click.Path(), help="Write the chart of the Pareto front.")
+@output_options
+def sweep_command(plan: str, output: str | None, json_: bool, **options: Any) -> None:
+    """Time the scenarios of PLAN: a grid or a search over sizes of a job, devices and what-ifs.
+
+    PLAN is a TOML file with a table [job], or the path of a trace; a table [grid] of lists; lists of devices and
+    what_ifs; and [search] for a grid that is too large to time all of it. docs/sweeps.md explains them. With --output,
+    a sweep that was stopped goes on where it was.
+
+    With --json: scenarios, tried, failed, errors, best, devices (usable_bytes and best of each), pareto (by what_if and
+    device), nearest (what almost fits, with usable_bytes and memory_share), and rows, each with the values of the grid,
+    device, what_if, gpus, step_s, low_s, high_s, tokens_per_s, tokens_per_gpu_s, memory_bytes, fits, basis and error.
+
+    \b
+    seqpoint sweep plan.toml -o result.parquet
+    seqpoint sweep plan.toml -o result.parquet --cluster tcp://scheduler:8786
+    """
+    from seqpoint.sweeps import sweep
+
+    if options["address"]:
+        refuse_options(("jobs",), "beside --cluster, whose workers time the scenarios")
+    with cluster(options["address"]) as executor:
+        result = sweep(plan, output, executor=executor, jobs=options["jobs"] or 0, progress=progress("timing"))
+    if result.resumed:
+        message(f"{result.resumed} chunks of scenarios had been timed before")
+    if result.finished:
+        message(f"{output} has the result of this plan already, and was read; delete it to time the scenarios again")
+    written = None if result.finished else output
+    for path in filter(None, (written, options["html"] and result.plot().save(options["html"]))):
+        message(f"wrote {path}")
+    print_result(result, json_, _show_sweep)
+
+
+def _show_sweep(result: "SweepResult") -> None:
+    print_lines(*result.summary())
+    print_tables(result.tables())

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -45,18 +45,21 @@ def parse_bytes(text: str) -> int:
 
 
 @contextmanager
-def _cluster(address: str) -> Iterator[Executor]:
-    """Connect to a Dask scheduler, and yield its executor."""
+def cluster(address: str | None) -> Iterator[Executor | None]:
+    """Connect to a Dask scheduler, and yield its executor; None without an address."""
+    if not address:
+        yield None
+        return
     try:
         from distributed import Client
     except ImportError as error:
         raise DependencyError("--cluster needs dask.distributed: pip install 'seqpoint[cluster]'") from error
     try:
-        client = Client(address, timeout="10s", set_as_default=False)  # type: ignore[no-untyped-call]
+        client = Client(address, timeout="10s", set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         raise InvalidInputError(f"--cluster {address}: no scheduler answers there ({error})") from error
     with client:
-        yield client.get_executor(pure=False)  # type: ignore[no-untyped-call]
+        yield client.get_executor(pure=False)
 
 
 @click.command("ingest")
@@ -114,7 +117,7 @@ def ingest_command(files: tuple[str, ...], output: str, marker: str, length: str
     if (file := classes_file()) is not None:
         joined["class_rules"] = read_class_rules(file)
     options = IngestOptions(marker, length, byte_progress("reading"), parse_bytes(more["limit"]), **joined)
-    with _cluster(more["cluster"]) if more["cluster"] else nullcontext() as executor:
+    with cluster(more["cluster"]) as executor:
         result = ingest(files, output, options, executor=executor)
     if result.resumed:
         message(f"{result.resumed} of {len(result.meta.sources)} files had been read before")

@@ -21,7 +21,13 @@ from seqpoint.plots.memory import (
     memory_times_by_operator,
     memory_traffic,
 )
-from seqpoint.plots.projections import changes_by_operator, projection_intervals
+from seqpoint.plots.projections import (
+    changes_by_operator,
+    communication_share,
+    pareto_front,
+    projection_intervals,
+    scaling_times,
+)
 from seqpoint.plots.saving import save
 from seqpoint.plots.selections import (
     baseline_errors,
@@ -31,13 +37,15 @@ from seqpoint.plots.selections import (
     statistic_by_iteration,
     statistic_by_length,
 )
-from seqpoint.plots.timelines import before_after, class_breakdown, timeline_lanes
+from seqpoint.plots.timelines import allocated_memory, before_after, class_breakdown, timeline_lanes
 
 __all__ = [
+    "allocated_memory",
     "baseline_errors",
     "before_after",
     "changes_by_operator",
     "class_breakdown",
+    "communication_share",
     "concurrency_map",
     "error_by_mechanism",
     "errors_by_points",
@@ -51,10 +59,12 @@ __all__ = [
     "memory_times",
     "memory_times_by_operator",
     "memory_traffic",
+    "pareto_front",
     "plain_text",
     "predicted_against_measured",
     "projection_intervals",
     "save",
+    "scaling_times",
     "slowdowns_against_measured",
     "slowdowns_by_workgroups",
     "statistic_by_iteration",

@@ -58,15 +58,13 @@ def bars_chart(bars: Chart, title: str, xlabel: str, hover: Mapping[str, Any]) -
 
 
 def overlay(layers: Sequence[Chart], title: str, labels: tuple[str, str], *, height: int, **look: Any) -> Chart:
-    """Return the layers as one chart with a legend above the data."""
+    """Return the layers as one chart with a legend, by default above the data."""
     return hv.Overlay(layers).opts(
         xlabel=labels[0],
         ylabel=labels[1],
         height=height,
-        legend_position="top",
-        legend_cols=7,
         **framed(title),
-        **look,
+        **{"legend_position": "top", "legend_cols": 7, **look},
         backend="bokeh",
     )
 

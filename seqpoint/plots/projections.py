@@ -1,6 +1,6 @@
-"""Charts of changes with intervals: the speed-ups of what-ifs, and the operators of a comparison."""
+"""Charts of changes: the speed-ups of what-ifs, the operators of a comparison, and scenarios of a scaling."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import holoviews as hv
@@ -9,12 +9,15 @@ import numpy as np
 from profilers.errors import InvalidInputError
 from replay.projection.projection import Projection
 from replay.projection.rows import ProjectionRow
-from seqpoint.plots.frame import BLUE, GREY, INK, NAME_LENGTH, RED, Chart, hover_tips, overlay, plain_text
+from seqpoint.plots.frame import BLUE, GREY, INK, NAME_LENGTH, RED, Chart, framed, hover_tips, overlay, plain_text
 from seqpoint.plots.saving import saveable
-from seqpoint.units import time_unit
+from seqpoint.units import TimeUnit, duration, time_unit
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from seqpoint.comparison import Comparison
+    from seqpoint.job_scaling import Scaling, ScalingRow
 
 #: Most characters of an operator on the axis; the tooltip has more.
 _LABEL_LENGTH = 44
@@ -155,3 +158,225 @@ def changes_by_operator(comparison: "Comparison", top: int = 20) -> Chart:
 def _to_front(plot: Any, _element: Any) -> None:
     """Draw the marks of the noise above the bars."""
     plot.handles["glyph"].level = "overlay"
+
+
+#: Colours of lines, which differ for most eyes (Okabe and Ito), and marks beyond them.
+_LINES = (BLUE, RED, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", INK)
+_MARKS = ("circle", "square", "triangle", "diamond", "cross")
+#: Parts of a step and their colours; they add up to it.
+_PARTS = {
+    "compute alone": GREY,
+    "compute beside communication": "#56B4E9",
+    "exposed communication": RED,
+    "bubble": "#E69F00",
+    "idle": "#D8DEE4",
+}
+
+
+@saveable
+def communication_share(scaling: "Scaling") -> Chart:
+    """Return the share of the step in which communication is exposed, by the first axis that varies.
+
+    Scenarios that do not fit into memory have a cross.
+
+    Parameters
+    ----------
+    scaling : Scaling
+        Scenarios; each combination of the other axes is a line.
+
+    Returns
+    -------
+    holoviews.Overlay
+        A ``Curve`` and a ``Scatter`` for each line.
+
+    Raises
+    ------
+    InvalidInputError
+        No axis has two values.
+    """
+    if not scaling.varied:
+        raise InvalidInputError("no axis has two possible values, so there is no line to draw")
+    axis, *others = scaling.varied
+    lines: dict[str, list[ScalingRow]] = {}
+    rows = [row for row in scaling.applied if axis in row.scenario]
+    for row in rows:
+        lines.setdefault(row.label(others) or "exposed communication", []).append(row)
+    values = sorted({row.scenario[axis] for row in rows})
+    is_log, margin = values[-1] >= 4 * values[0], 0.05 * (values[-1] - values[0])
+    layers, hover = [], hover_tips((axis, "@x"), ("exposed communication", "@share{0.0} %"), ("step", "@step"))
+    for number, (label, of_line) in enumerate(lines.items()):
+        look = {"color": _LINES[number % len(_LINES)], "backend": "bokeh"}
+        of_line = sorted(of_line, key=lambda row: row.scenario[axis])
+        points = [(row.scenario[axis], 100 * row.share, duration(row.step_ns)) for row in of_line]
+        marks = hv.Scatter(points, kdims=["x"], vdims=["share", "step"], label=label)
+        mark = _MARKS[number // len(_LINES) % len(_MARKS)]
+        layers += [
+            hv.Curve([point[:2] for point in points], "x", "share", label=label).opts(line_width=2, **look),
+            marks.opts(size=7, marker=mark, **look, **hover),
+        ]
+    if large := [(row.scenario[axis], 100 * row.share) for row in rows if row.fits is False]:
+        crosses = hv.Scatter(large, kdims=["x"], vdims=["share"], label="does not fit into memory")
+        layers.append(crosses.opts(marker="x", size=14, color=INK, line_width=2, backend="bokeh"))
+    return overlay(
+        layers,
+        f"Exposed communication: {_of(scaling)}",
+        (scaling.title(axis), "share of the step (%)"),
+        height=360,
+        logx=is_log,
+        xlim=(values[0] / 1.08, values[-1] * 1.08) if is_log else (values[0] - margin, values[-1] + margin),
+        legend_cols=1 + len(lines) // 14,
+        legend_position="right",
+        xticks=[(value, f"{value:g}") for value in values],
+        ylim=(0, max(1.08 * max(100 * row.share for row in rows), 1)),
+        show_legend=bool(others or large),
+    )
+
+
+@saveable
+def scaling_times(scaling: "Scaling") -> Chart:
+    """Return bars of the step of each scenario: compute, communication beside it and exposed, bubble, idle time.
+
+    Parameters
+    ----------
+    scaling : Scaling
+        Scenarios.
+
+    Returns
+    -------
+    holoviews.Bars
+        Horizontal bars, whose parts add up to the step time.
+    """
+    rows = scaling.applied
+    unit, axes = time_unit(max(row.step_ns for row in rows)), scaling.varied or scaling.axes
+    cells = []
+    for row in rows:
+        parts = (row.compute_ns - row.hidden_ns, row.hidden_ns, row.exposed_ns, row.bubble_ns, row.idle_ns)
+        label = row.label(axes) + " (as traced)" * row.is_baseline + " (does not fit)" * (row.fits is False)
+        cells += [(label, part, ns / unit.ns, 100 * ns / row.step_ns) for part, ns in zip(_PARTS, parts, strict=True)]
+    shown = {part for _, part, time, _ in cells if time}
+    tips = hover_tips(
+        ("scenario", "@scenario"), ("part", "@part"), ("time", f"@time {unit.name}"), ("share", "@share{0.0} %")
+    )
+    kept = [cell for cell in cells if cell[1] in shown]
+    return hv.Bars(kept, kdims=["scenario", "part"], vdims=["time", "share"]).opts(
+        stacked=True,
+        color="part",
+        cmap={part: colour for part, colour in _PARTS.items() if part in shown},
+        line_color=None,
+        bar_width=0.72,
+        invert_axes=True,
+        invert_yaxis=True,
+        xlabel="",
+        ylabel=f"time of a step ({unit.name})",
+        height=max(130 + 26 * len(rows), 210),
+        legend_position="right",
+        **framed(f"Time of a step: {_of(scaling)}"),
+        **{**tips, "backend": "bokeh"},
+    )
+
+
+def _of(scaling: "Scaling") -> str:
+    """Return the job or trace, and its device, for a title."""
+    return plain_text(scaling.of + (f" on {scaling.device}" if scaling.device else ""), NAME_LENGTH)
+
+
+#: Most scenarios that a chart draws; of more, evenly spaced ones.
+_MOST_POINTS = 20_000
+#: Most numbers of devices that the axis names.
+_MOST_TICKS = 14
+#: Dashes of the fronts of what-ifs; there are lines for as many.
+_DASHES = ("dashed", "dotted", "dotdash")
+#: Bytes of a GB.
+_GB = 1e9
+
+
+@saveable
+def pareto_front(scenarios: "DataFrame", front: Sequence[Mapping[str, Any]], main: str = "nothing") -> Chart:
+    """Return step time against devices of the scenarios of a sweep, with the front that no scenario beats in both.
+
+    Each device has a colour: a line for its front, faint points for other scenarios, crosses for scenarios that do not
+    fit into memory. Fronts of what-ifs are dashed, and have no other points.
+
+    Parameters
+    ----------
+    scenarios : pandas.DataFrame
+        Rows with ``device``, ``what_if``, ``gpus``, ``step_s``, ``memory_bytes``, ``fits``, and what tells them apart;
+        as `seqpoint.sweeps.SweepResult.table` returns them. Rows without a time are left out.
+    front : sequence of mapping
+        Rows of the fronts, by what-if, device and number of devices.
+    main : str
+        What-if whose scenarios are points.
+
+    Returns
+    -------
+    holoviews.Overlay
+        ``Points`` of the scenarios, and a ``Curve`` of each front.
+
+    Raises
+    ------
+    InvalidInputError
+        No scenario has a time.
+    """
+    timed = scenarios[scenarios.step_s.notna()]
+    if timed.empty:
+        raise InvalidInputError("no scenario has a time, so there is nothing to draw")
+    unit = time_unit(1e9 * float(timed.step_s.median()))
+    fronts: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in front:
+        fronts.setdefault((row["what_if"], row["device"] or ""), []).append(row)
+    others = list(dict.fromkeys(what_if for what_if, _ in fronts if what_if != main))[: len(_DASHES)]
+    dashes = {main: "solid", **dict(zip(others, _DASHES, strict=False))}
+    shown = timed[timed.what_if == main]
+    shown = shown.iloc[:: max(-(-len(shown) // _MOST_POINTS), 1)]
+    names = timed.device.fillna("").unique()
+    colours = {name: _LINES[number % len(_LINES)] for number, name in enumerate(names)}
+    layers = _scenario_points(shown, colours, unit)
+    for (what_if, device), rows in fronts.items():
+        if what_if in dashes:
+            layers += _front_line(rows, _front_name(device, what_if, main), (colours[device], dashes[what_if]), unit)
+    counts = np.unique(timed.gpus).tolist()
+    ticks = {"xticks": [(count, f"{count:,.0f}") for count in counts]} if len(counts) <= _MOST_TICKS else {}
+    title = f"Step time against devices: {len(timed):,} of {len(scenarios):,} scenarios have a time"
+    look = {"logx": len(counts) > 1, "logy": True, "legend_cols": 3, **ticks}
+    return overlay(layers, title, ("GPUs", f"step time ({unit.name})"), height=480, **look)
+
+
+def _front_name(device: str, what_if: str, main: str) -> str:
+    return plain_text(f"{device or 'Pareto front'}{'' if what_if == main else f', {what_if}'}", NAME_LENGTH)
+
+
+def _scenario_points(timed: "DataFrame", colours: Mapping[str, str], unit: TimeUnit) -> list[Chart]:
+    """Return a faint point for each scenario, and a cross for each that does not fit."""
+    texts = timed.columns[: list(timed.columns).index("device")]
+    names = [
+        plain_text(", ".join(f"{key} {value}" for key, value in zip((*texts, "", ""), row, strict=True)), NAME_LENGTH)
+        for row in timed[[*texts, "device", "what_if"]].itertuples(index=False, name=None)
+    ]
+    memory = timed.memory_bytes.astype(float).to_numpy() / _GB
+    columns = (timed.gpus.to_numpy(), timed.step_s.to_numpy() * 1e9 / unit.ns, memory, np.array(names, dtype=object))
+    hover = hover_tips(
+        ("scenario", "@name"), ("GPUs", "@gpus"), ("step", f"@step{{0.000}} {unit.name}"), ("memory", "@memory{0.0} GB")
+    )
+    fits, devices = timed.fits.fillna(True).to_numpy(dtype=bool), timed.device.fillna("").to_numpy()
+    layers = []
+    for name, colour in colours.items():
+        for rows, marker, size, words in ((fits, "circle", 5, ""), (~fits, "x", 8, "does not fit")):
+            if (chosen := rows & (devices == name)).any():
+                cells = tuple(column[chosen] for column in columns)
+                label = ", ".join(filter(None, (_front_name(name, "", ""), words)))
+                look = {"color": colour, "marker": marker, "size": size, "alpha": 0.25 if not words else 0.6}
+                points = hv.Points(cells, ["gpus", "step"], ["memory", "name"], label=label)
+                layers.append(points.opts(**look, backend="bokeh", **hover))
+    return layers
+
+
+def _front_line(rows: Sequence[Mapping[str, Any]], label: str, look: tuple[str, str], unit: TimeUnit) -> list[Chart]:
+    """Return the line of a front, with a mark for each of its scenarios; `look` is colour and dash."""
+    cells = [(row["gpus"], 1e9 / unit.ns * row["step_s"]) for row in rows]
+    colour, dash = look
+    line = {"color": colour, "line_dash": dash, "line_width": 2, "backend": "bokeh"}
+    marks = {"color": colour, "size": 7 if dash == "solid" else 4, "backend": "bokeh"}
+    return [
+        hv.Curve(cells, "gpus", "step", label=label).opts(**line),
+        hv.Points(cells, ["gpus", "step"], label=label).opts(**marks),
+    ]

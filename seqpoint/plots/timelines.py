@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import holoviews as hv
 import numpy as np
 
+from profilers.errors import InvalidInputError
 from profilers.files import dataset_path, read_toml
 from profilers.trace.arrays import Floats, Ints
 from replay.analysis.critical_path import LABELS, task_labels
@@ -186,6 +187,50 @@ def class_breakdown(description: "Description") -> Chart:
     bars = hv.Bars(rows, kdims=["class"], vdims=["time", "kernels", "colour"])
     title = "Time in kernels by class, all ranks"
     return bars_chart(bars, title, f"time ({unit.name})", tips)
+
+
+#: Most devices of a chart of memory, and most points of a device: where there are more, the largest of neighbours.
+_DEVICES, _POINTS = 8, 2000
+
+
+@saveable
+def allocated_memory(description: "Description") -> Chart:
+    """Return the chart of the memory in use over time, a line for each of the first eight devices.
+
+    Parameters
+    ----------
+    description : Description
+        Description of a trace with events of memory.
+
+    Returns
+    -------
+    holoviews.Overlay
+        ``Curve`` for each device, in steps.
+
+    Raises
+    ------
+    InvalidInputError
+        The trace has no events of memory.
+    """
+    shown = description.memory[:_DEVICES]
+    if not shown:
+        raise InvalidInputError("the trace has no events of memory; record it with profile_memory=True")
+    start = min(int(row.time_ns[0]) for row in shown)
+    unit = time_unit(max(int(row.time_ns[-1]) for row in shown) - start)
+    layers, highest = [], max(row.peak_bytes for row in shown) / 2**20
+    colours = list(class_colours().values())
+    for row, colour in zip(shown, colours, strict=False):
+        width = -(-len(row.time_ns) // _POINTS)
+        # The largest of each group of neighbours, at its time.
+        largest = [i + int(row.allocated_bytes[i : i + width].argmax()) for i in range(0, len(row.time_ns), width)]
+        columns = ((row.time_ns[largest] - start) / unit.ns, row.allocated_bytes[largest] / 2**20)
+        curve = hv.Curve(columns, "time", "MiB", label=f"rank {row.rank}, device {row.device}")
+        tips = hover_tips(("time", f"@time{{0,0.[000]}} {unit.name}"), ("in use", "@MiB{0,0.[0]} MiB"))
+        layers.append(curve.opts(interpolation="steps-post", color=colour, line_width=1.5, **tips, backend="bokeh"))
+    more = len(description.memory) - len(shown)
+    title = "Memory in use" + (f", the first {_DEVICES} of {_DEVICES + more} devices" if more else "")
+    labels = (f"time from the first change ({unit.name})", "MiB")
+    return overlay(layers, title, labels, height=320, ylim=(0, 1.05 * highest))
 
 
 @saveable

@@ -59,6 +59,8 @@ def section_figures(section: tables.ReportSection) -> list[Figure]:
             figures.append(Figure("baselines", coverage))
     if section.description.classes:
         figures.append(Figure("classes", plots.class_breakdown(section.description)))
+    if section.description.memory:
+        figures.append(Figure("memory", section.description.memory_plot()))
     if section.characterization is not None:
         figures += _operator_figures(section.characterization)
     if section.projection is not None:
@@ -205,6 +207,7 @@ def _blocks(section: tables.ReportSection, figures: list[Figure]) -> list[dict[s
         ("Ranks that others wait for", "", of_trace["late"]),
         ("Contention", "", tables.contention_block(contention) if contention else None),
         ("Copies", "", of_trace["copies"]),
+        ("Memory in use", "memory", of_trace["memory"]),
         ("Timeline before and after", "timeline", None),
         ("What-ifs", "projection", tables.projection_table(projection) if projection else None),
     ]

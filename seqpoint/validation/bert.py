@@ -31,8 +31,9 @@ from replay.costs.shipped import load_parameters
 from replay.graph.operators import Operator
 from replay.studies.workloads import step_ns
 from replay.workloads.architecture import LARGEST, PRODUCT_SHARE, Step, read_or_shipped, time_operators
+from replay.workloads.decoder import Pass
 from replay.workloads.training import job_loads
-from replay.workloads.transformer import Pass, head_block, layer_block
+from replay.workloads.transformer import head_block, layer_block
 from seqpoint.characterization import Characterization, characterize_trace
 from seqpoint.kernel_facts import COMMUNICATION, KERNEL_PHASES, KernelFacts
 from seqpoint.notebook import Table, table_of
@@ -163,7 +164,7 @@ class BertProfile:
         """Return the bytes that the optimizer moves for each parameter of a rank."""
         (load,) = job_loads([self.case.job], self.case.device, parameters)
         moved = self.facts.bytes[self.in_phase("optimizer")].sum()
-        return float(moved / (load.stages[0].weights * load.ranks))
+        return float(moved / (load.stages[0].weights * load.job.layout.tensor))
 
     @property
     def replicated_share(self) -> float:

@@ -1,16 +1,21 @@
 """Compare predicted times of training steps with those measured in PATH.
 
-Columns are # GPUs, global batch, micro batch, hidden size, attention heads, # layers, sequence length, tensor
-parallelism, data parallelism, pipeline parallelism, iteration time (ms): Megatron-LM in 16 bits. Steps that the
-costs were fitted to are marked, and are not in the mean that has a limit. Without --device, the steps ran on the
-device of the costs.
+PATH holds tables of four kinds. Megatron-LM in 16 bits: # GPUs, global batch, micro batch, hidden size, attention
+heads, # layers, sequence length, tensor parallelism, data parallelism, pipeline parallelism, iteration time (ms). Runs
+of MLPerf Training: benchmark, submitter, system, accelerator, their layout and step_time_median_s. SimuMax's steps on
+B200: model, layout and step_time_real_ms. Throughput of BERT: framework, gpu, precision, batches and step_time_s. Steps
+that the costs were fitted to are marked, and are in no figure that has a limit. Without --device, a step ran on the
+device that its table names, or else on that of the costs.
 
 \b
 seqpoint validate training megatron_a100_single_node.csv --gate
 seqpoint validate training measured.csv --device H100-SXM5-80GB --json
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -19,17 +24,33 @@ from replay import workloads
 from replay.costs.shipped import load_parameters
 from replay.workloads.training_fits import COLUMNS
 from seqpoint.notebook import Table, table_of
-from seqpoint.validation.rows import TimedScore, ValidationRow, summary_row
+from seqpoint.validation.rows import ValidationRow, summary_row
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
+from seqpoint.validation.training_tables import (
+    MeasuredSteps,
+    RatioScore,
+    StepScore,
+    read_table,
+    scale_ratios,
+    table_kind,
+    throughput_ratios,
+)
 
-#: Mean error over all steps that were not fitted: the figure that vTrain's authors give for their simulator.
-_LIMIT = 0.084
+#: Name of the figure of each kind of table, and its limit. That of Megatron-LM is the mean error that vTrain's authors
+#: give for their simulator.
+_LIMITS = MappingProxyType(
+    {
+        "Megatron": ("mean", 0.084),
+        "MLPerf": ("median", 0.15),
+        "SimuMax": ("mean", 0.15),
+    }
+)
+#: Ratios of each kind of table, and the limit of their median error.
+RATIOS: Mapping[str, tuple[Callable[[Sequence[StepScore]], list[RatioScore]], float]] = MappingProxyType(
+    {"MLPerf": (scale_ratios, 0.08), "BERT": (throughput_ratios, 0.15)}
+)
 #: Steps in the table of the largest errors.
 _WORST = 10
-
-
-#: A measured step with its prediction.
-StepScore = TimedScore[workloads.MeasuredStep]
 
 
 def _case(job: workloads.TrainingJob) -> str:
@@ -41,32 +62,47 @@ def _case(job: workloads.TrainingJob) -> str:
     )
 
 
+def _name(step: workloads.MeasuredStep) -> str:
+    """Return the name of a step: what ran where, if its table says so."""
+    if not step.system:
+        return _case(step.job)
+    job, layout = step.job, step.job.layout
+    return f"{step.run}, {step.system}, {layout.devices} x {step.device}, {job.precision}, {job.length} tokens"
+
+
 def score_steps(
-    measured: Sequence[workloads.MeasuredStep], device: Device, fit: workloads.TrainingFit
+    measured: Sequence[workloads.MeasuredStep], device: Device | None, fit: workloads.TrainingFit | None
 ) -> list[StepScore]:
-    """Predict every measured step; layers are recomputed, or not, as in the runs that were fitted.
+    """Predict every measured step.
 
     Parameters
     ----------
     measured : sequence of MeasuredStep
         Steps, with their times.
-    device : Device
-        Device that they ran on.
-    fit : TrainingFit
-        Costs to predict with.
+    device : Device, optional
+        Device that they ran on; by default the device of each step.
+    fit : TrainingFit, optional
+        Costs to predict with; by default the shipped ones for each job. Where the table names no device, it does not
+        say either whether layers are recomputed: they are, or not, as in the runs that were fitted.
 
     Raises
     ------
     InvalidInputError
         The catalogue lacks a figure of the device.
     """
-    jobs = workloads.as_measured([step.job for step in measured], fit)
-    predicted = workloads.predict_steps(jobs, device, fit=fit, parameters=load_parameters())
-    digests = set(fit.digests)
-    return [
-        StepScore(_case(step.job), step, ours.basis, ours.seconds, ours.low_s, ours.high_s, step.digest in digests)
-        for step, ours in zip(measured, predicted, strict=True)
-    ]
+    parameters, scores = load_parameters(), {}
+    fits = [fit or workloads.load_training(step.job) for step in measured]
+    keys = [(device.name if device else step.device, costs) for step, costs in zip(measured, fits, strict=True)]
+    for key in dict.fromkeys(keys):
+        name, costs = key
+        rows = [i for i, each in enumerate(keys) if each == key]
+        steps = [measured[i] for i in rows]
+        jobs = [step.job if step.device else replace(step.job, recompute=costs.recompute) for step in steps]
+        predicted = workloads.predict_steps(jobs, device or find_device(name), fit=costs, parameters=parameters)
+        for i, step, ours in zip(rows, steps, predicted, strict=True):
+            fitted = step.digest in costs.digests
+            scores[i] = StepScore(_name(step), step, ours.basis, ours.seconds, ours.low_s, ours.high_s, fitted)
+    return [scores[i] for i in range(len(measured))]
 
 
 def training_groups(scores: Sequence[StepScore]) -> dict[str, list[StepScore]]:
@@ -89,31 +125,78 @@ def training_groups(scores: Sequence[StepScore]) -> dict[str, list[StepScore]]:
     return dict(sorted(groups.items(), key=lambda kv: (order[kv[0].rsplit(" ", 1)[0]], int(kv[0].rsplit(" ", 1)[1]))))
 
 
-def training_rows(scores: Sequence[StepScore]) -> list[ValidationRow]:
-    """Return a row for each step, then the mean over the steps that were not fitted."""
+def run_groups(scores: Sequence[StepScore]) -> dict[str, list[StepScore]]:
+    """Return the scores by what was run, device and precision."""
+    groups: dict[str, list[StepScore]] = {}
+    for score in scores:
+        step = score.measured
+        for name in (step.run, step.device, step.job.precision):
+            groups.setdefault(name, []).append(score)
+    return groups
+
+
+def training_rows(scores: Sequence[StepScore], kind: str = "Megatron") -> list[ValidationRow]:
+    """Return a row for each step, then the error of the steps that were not fitted.
+
+    Parameters
+    ----------
+    scores : sequence of StepScore
+        Scores of one table.
+    kind : str
+        Kind of the table.
+    """
     rows = [score.row() for score in scores]
     errors = [score.error for score in scores if not score.fitted]
-    if errors:
-        rows.append(summary_row("steps not fitted: mean", float(np.mean(errors)), _LIMIT))
+    if errors and kind in _LIMITS:
+        figure, limit = _LIMITS[kind]
+        name = "steps not fitted" if kind == "Megatron" else f"{kind}: steps not fitted"
+        rows.append(summary_row(f"{name}: {figure}", float(getattr(np, figure)(errors)), limit))
     return rows
 
 
-def _scored(measured: Sequence[workloads.MeasuredStep], options: SuiteOptions) -> SuiteResult:
+def ratio_rows(ratios: Sequence[RatioScore], kind: str) -> list[ValidationRow]:
+    """Return the median error of the ratios of each kind of which one step was not fitted."""
+    kinds: dict[str, list[float]] = {}
+    for ratio in ratios:
+        if not ratio.fitted:
+            kinds.setdefault(ratio.kind, []).append(ratio.error)
+    return [
+        summary_row(f"{kind}: ratio of {name}: median", float(np.median(errors)), RATIOS[kind][1])
+        for name, errors in kinds.items()
+    ]
+
+
+def _scored(tables: Sequence[MeasuredSteps], options: SuiteOptions) -> SuiteResult:
     """Score steps with the shipped or the given costs."""
-    fit = workloads.read_training_fit(options.calibration) if options.calibration else workloads.load_training()
-    scores = score_steps(measured, find_device(options.device or fit.device), fit)
-    details = {"scores": [{**score.content(), "fitted": score.fitted} for score in scores]}
-    return SuiteResult(training_rows(scores), details, _tables(scores), scores)
+    fit = workloads.read_training_fit(options.calibration) if options.calibration else None
+    rows, shown, notes = [], [], []
+    scores: list[StepScore] = []
+    ratios: list[RatioScore] = []
+    for table in tables:
+        is_unnamed = not any(step.device for step in table.steps)
+        name = options.device or ((fit or workloads.load_training()).device if is_unnamed else "")
+        some = score_steps(table.steps, find_device(name) if name else None, fit)
+        between = RATIOS[table.kind][0](some) if table.kind in RATIOS else []
+        rows += training_rows(some, table.kind) + ratio_rows(between, table.kind)
+        shown += _tables(some, table.kind)
+        notes += [f"{table.kind}: {count} of {table.rows} rows skipped: {why}" for why, count in table.skipped.items()]
+        scores, ratios = scores + some, ratios + between
+    details = {
+        "scores": [{**score.content(), "fitted": score.fitted} for score in scores],
+        "ratios": [{**vars(ratio), "error": ratio.error} for ratio in ratios],
+    }
+    return SuiteResult(rows, details, shown, scores, notes)
 
 
-def _tables(scores: Sequence[StepScore]) -> list[Table]:
+def _tables(scores: Sequence[StepScore], kind: str) -> list[Table]:
     """Return the tables of scores: errors by group, and the largest."""
     fitted, rest = ([s for s in scores if s.fitted is which] for which in (True, False))
     totals = {name: some for name, some in (("fitted", fitted), ("not fitted", rest)) if some}
+    groups = training_groups(rest) if kind == "Megatron" else run_groups(rest)
     means = [
         {"name": name, "n": len(some)}
         | {key: sum(getattr(s, key) for s in some) / len(some) for key in ("error", "ratio", "covered")}
-        for name, some in (totals | training_groups(rest)).items()
+        for name, some in (totals | groups).items()
     ]
     by_group = {
         "steps~": "{name}", "n": "{n}", "error %": "{error:.1%}", "bias": "{ratio:.2f}",
@@ -123,19 +206,21 @@ def _tables(scores: Sequence[StepScore]) -> list[Table]:
         "step~": "{case}", "measured ms": "{measured.seconds:.1ms}", "predicted ms": "{seconds:.1ms}",
         "interval ms": "{low:.0ms} - {high:.0ms}", "error %": "{error:.1%}",
     }  # fmt: skip
-    title = "Predicted against measured times of steps; below the first rows, those not fitted"
+    title = f"Predicted against measured times of steps, {kind}; below the first rows, those not fitted"
     worst = sorted(scores, key=lambda s: -s.error)[:_WORST]
-    return [table_of(title, by_group, means), table_of("The worst", by_step, worst)]
+    return [table_of(title, by_group, means), table_of(f"The worst, {kind}", by_step, worst)]
+
+
+def _read(sources: Sequence[Path], options: SuiteOptions) -> list[MeasuredSteps]:
+    return [read_table(path, table_kind(table_columns(path)), options.node_devices) for path in sources]
 
 
 SUITE = Suite(
     name="training",
     description=__doc__,
-    needs=f"CSV file of measured training steps (columns {', '.join(COLUMNS)})",
-    source=lambda file: file if file.suffix == ".csv" and set(COLUMNS) <= set(table_columns(file)) else None,
-    read=lambda sources, options: [
-        step for path in sources for step in workloads.read_steps(path, options.node_devices)
-    ],
+    needs=f"CSV file of measured training steps (columns {', '.join(COLUMNS)}, or those of another table)",
+    source=lambda file: file if file.suffix == ".csv" and table_kind(table_columns(file)) else None,
+    read=_read,
     score=_scored,
     options=("calibration", "device", "node_devices"),
 )

@@ -1,0 +1,99 @@
+"""Regenerate tests/accuracy/training_steps.csv, or the shipped costs of training with flash attention.
+
+    python benchmarks/jobs/accuracy_of_steps.py ../shared/data/training > tests/accuracy/training_steps.csv
+    python benchmarks/jobs/accuracy_of_steps.py ../shared/data/training --fit
+
+The costs are fitted to the steps of half of the systems, chosen by a hash of their names: `training_narrow.json` to
+those with products in 8 bits or fewer, `training_flash.json` to the others with flash attention. Steps of the systems
+that were left out are scored by what ran, device and precision; then the ratios of two steps. Errors are of predicted
+over measured time, in %.
+"""
+
+import csv
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from profilers.files import dataset_path
+from replay.costs.shipped import load_parameters
+from replay.workloads import calibrate_systems, write_training_fit
+from replay.workloads.training_fits import SHIPPED, shipped_costs
+from seqpoint.validation.suites import table_columns
+from seqpoint.validation.training import RATIOS, run_groups, score_steps
+from seqpoint.validation.training_tables import MeasuredSteps, RatioScore, StepScore, read_table, table_kind
+
+COLUMNS = ("case", "n", "median", "mean", "worst", "bias", "covered")
+KINDS = ("MLPerf", "SimuMax", "BERT")
+
+
+def read_tables(folder: Path) -> list[MeasuredSteps]:
+    """Return the tables of measured steps in a folder, without Megatron-LM's."""
+    kinds = {path: table_kind(table_columns(path)) for path in sorted(folder.glob("*.csv"))}
+    return [read_table(path, kind) for path, kind in kinds.items() if kind in KINDS]
+
+
+def table_of_scores(kind: str, scores: Sequence[StepScore]) -> list[dict[str, str]]:
+    """Return a row for the steps that were fitted, one for the others, and one for each group of those."""
+    fitted, rest = ([score for score in scores if score.fitted is which] for which in (True, False))
+    groups = {"fitted": fitted, "left out": rest, **run_groups(rest)}
+    return [_steps(f"{kind}: {name}", some) for name, some in groups.items() if some]
+
+
+def table_of_ratios(kind: str, ratios: Sequence[RatioScore]) -> list[dict[str, str]]:
+    """Return a row for the ratios of each kind, of which one step at least was left out."""
+    rest = [ratio for ratio in ratios if not ratio.fitted]
+    names = dict.fromkeys(ratio.kind for ratio in rest)
+    return [
+        _errors(f"{kind}: ratio of {name}", [ratio.predicted / ratio.measured for ratio in rest if ratio.kind == name])
+        for name in names
+    ]
+
+
+def _steps(case: str, scores: Sequence[StepScore]) -> dict[str, str]:
+    covered = 100 * sum(score.covered for score in scores) / len(scores)
+    return _errors(case, [score.ratio for score in scores]) | {"covered": f"{covered:.0f}"}
+
+
+def _errors(case: str, ratios: Iterable[float]) -> dict[str, str]:
+    quotients = np.array(list(ratios))
+    errors = 100 * np.abs(quotients - 1)
+    return {
+        "case": case,
+        "n": str(len(errors)),
+        "median": f"{np.median(errors):.1f}",
+        "mean": f"{errors.mean():.1f}",
+        "worst": f"{errors.max():.0f}",
+        "bias": f"{np.exp(np.log(quotients).mean()):.3f}",
+        "covered": "",
+    }
+
+
+def table(folder: Path) -> list[dict[str, str]]:
+    """Return the rows of all tables."""
+    rows = []
+    for measured in read_tables(folder):
+        scores = score_steps(measured.steps, None, None)
+        rows += table_of_scores(measured.kind, scores)
+        if measured.kind in RATIOS:
+            rows += table_of_ratios(measured.kind, RATIOS[measured.kind][0](scores))
+    return rows
+
+
+def fit(folder: Path) -> None:
+    """Fit and write the shipped costs of each kind of job with flash attention."""
+    steps = [step for measured in read_tables(folder) for step in measured.steps]
+    for key in ("flash", "narrow"):
+        some = [step for step in steps if shipped_costs(step.job) == key]
+        target = dataset_path("fits/training.json").with_name(Path(SHIPPED[key]).name)
+        write_training_fit(target, calibrate_systems(some, parameters=load_parameters()))
+
+
+if __name__ == "__main__":
+    if "--fit" in sys.argv:
+        fit(Path(sys.argv[1]))
+    else:
+        writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(table(Path(sys.argv[1])))

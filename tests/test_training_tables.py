@@ -1,0 +1,277 @@
+"""Tables of measured training steps: rows become jobs, what is not known is counted, ratios compare two steps."""
+
+import csv
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from profilers.devices.catalogue import find_device
+from profilers.errors import InvalidInputError
+from replay.costs.shipped import load_parameters
+from replay.workloads import (
+    Layout,
+    MeasuredStep,
+    TrainingFit,
+    TrainingJob,
+    calibrate_systems,
+    find_transformer,
+    load_training,
+    load_transformers,
+    predict_steps,
+    read_training_fit,
+    training_job,
+    write_training_fit,
+)
+from replay.workloads.training_fits import is_fitted_system
+from seqpoint.validation.suites import SuiteOptions, table_columns
+from seqpoint.validation.training import RATIOS, SUITE, ratio_rows, run_groups, score_steps, training_rows
+from seqpoint.validation.training_tables import (
+    MeasuredSteps,
+    StepScore,
+    read_table,
+    scale_ratios,
+    table_kind,
+    throughput_ratios,
+)
+
+MLPERF = {
+    "round": "v5.0", "benchmark": "llama2_70b_lora", "submitter": "Someone", "system": "box", "accelerator":
+    "NVIDIA H200-SXM5-141GB", "nodes_count": "1", "accelerators_count": "8", "tp_ranks": "2.0", "pp_ranks": "1.0",
+    "cp_ranks": "1.0", "ep_ranks": "1.0", "dp_ranks": "4.0", "vpp_chunks": "", "micro_batch_sequences": "1.0",
+    "global_batch_sequences": "8", "grad_accum_steps": "2.0", "sequence_tokens": "8192", "step_time_median_s": "3.2",
+    "config_file": "config_1x8.sh",
+}  # fmt: skip
+NO_LAYOUT = dict.fromkeys(
+    ("tp_ranks", "pp_ranks", "cp_ranks", "ep_ranks", "dp_ranks", "micro_batch_sequences", "config_file"), ""
+)
+SIMUMAX = {
+    "model": "llama3-70b", "accelerator": "NVIDIA B200", "accelerators_count": "8", "layers_count": "12",
+    "sequence_tokens": "32768", "micro_batch_sequences": "1", "micro_batches_per_step_count": "4", "tp_ranks": "2",
+    "pp_ranks": "1", "cp_ranks": "4", "ep_ranks": "1", "dp_ranks": "1", "step_time_real_ms": "1758.0",
+}  # fmt: skip
+BERT = {
+    "framework": "PyTorch", "gpu": "A100-80GB", "sequence_tokens": "512", "nodes_count": "2", "gpus_count": "16",
+    "precision": "FP16-mixed", "micro_batch_sequences": "32", "grad_accum_steps": "64", "step_time_s": "9.9",
+}  # fmt: skip
+
+
+def read(folder: Path, *rows: Mapping[str, str]) -> MeasuredSteps:
+    path = folder / "steps.csv"
+    with path.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    return read_table(path, table_kind(table_columns(path)))
+
+
+def test_runs_of_one_configuration_are_one_step_with_the_median(tmp_path: Path) -> None:
+    times = [{**MLPERF, "step_time_median_s": text} for text in ("3.1", "3.9", "3.2")]
+    table = read(tmp_path, *times, {**MLPERF, "system": "other"})
+    (first, second), job = table.steps, table.steps[0].job
+    assert (table.kind, table.rows, table.skipped, first.seconds) == ("MLPerf", 4, {}, 3.2)
+    assert (first.device, first.system, second.system) == ("H200-SXM-141GB", "Someone box", "Someone other")
+    assert (job.model.name, job.adapter_rank, job.precision, job.attention) == ("llama2_70b", 16, "fp8", "flash")
+    assert (job.layout.tensor, job.layout.sequence_parallel, job.micro_batches) == (2, True, 2)
+    assert first.digest != second.digest
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"benchmark": "llama31_405b", "accelerators_count": "512", "nodes_count": "64", "tp_ranks": "8",
+          "pp_ranks": "8", "cp_ranks": "2", "vpp_chunks": "8.0", "global_batch_sequences": "32",
+          "grad_accum_steps": "8"},
+         {"layout.count_ends": True, "layout.schedule": "interleaved", "layout.chunks": 8, "sharding": 1,
+          "adapter_rank": 0, "layout.node_devices": 8}),
+        ({"benchmark": "bert", "tp_ranks": "1", "dp_ranks": "8", "sequence_tokens": "512",
+          "micro_batch_sequences": "48", "global_batch_sequences": "768", "grad_accum_steps": "1"},
+         {"length": 256, "micro_batch": 96, "global_batch": 768, "optimizer": "lamb"}),
+        ({**NO_LAYOUT, "grad_accum_steps": "1"}, {"layout.data": 8, "layout.tensor": 1, "micro_batch": 1}),
+        ({"accelerator": "NVIDIA Blackwell GPU (GB200)", "nodes_count": "2", "config_file": "a_fp4.sh"},
+         {"precision": "nvfp4", "layout.node_devices": 8}),
+        ({"accelerator": "NVIDIA A100 - PCIe - 80 GB"}, {"precision": "fp16"}),
+    ],
+)  # fmt: skip
+def test_a_row_of_mlperf_becomes_its_job(
+    tmp_path: Path, change: Mapping[str, str], expected: Mapping[str, object]
+) -> None:
+    (step,) = read(tmp_path, {**MLPERF, **change}).steps
+    for path, value in expected.items():
+        found: object = step.job
+        for name in path.split("."):
+            found = getattr(found, name)
+        assert found == value, path
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (NO_LAYOUT, "no layout, and more than one is possible"),
+        ({**NO_LAYOUT, "grad_accum_steps": "1", "round": "v5.1", "accelerator": "NVIDIA B200"}, "FP8 or NVFP4"),
+        ({"accelerator": "TPU-v5p"}, "no device 'TPU-v5p'"),
+        ({"benchmark": "dlrm"}, "'dlrm' is no transformer"),
+        ({"step_time_median_s": ""}, "no step time"),
+        ({"grad_accum_steps": "1"}, "contradict the batch"),
+    ],
+)
+def test_a_row_whose_job_is_not_known_is_counted(tmp_path: Path, change: Mapping[str, str], reason: str) -> None:
+    table = read(tmp_path, MLPERF, {**MLPERF, **change})
+    ((said, count),) = table.skipped.items()
+    assert reason in said and (count, len(table.steps)) == (1, 1)
+    noted = SUITE.score([table], SuiteOptions()).notes
+    assert noted == [f"MLPerf: 1 of 2 rows skipped: {said}"]
+
+
+@pytest.mark.parametrize(
+    ("row", "change", "message"),
+    [
+        (MLPERF, {"tp_ranks": "4"}, "the layout is of 16 devices, not the 8 of accelerators_count"),
+        (MLPERF, {"step_time_median_s": "-1"}, "step_time_median_s is '-1'; it must be a number above zero"),
+        (MLPERF, {"micro_batch_sequences": "1.5"}, "micro_batch_sequences is '1.5'"),
+        (SIMUMAX, {"tp_ranks": "3"}, "3 tensor-parallel ranks do not divide heads of 64"),
+        (BERT, {"gpus_count": "x"}, "gpus_count is 'x'"),
+    ],
+)
+def test_a_row_that_cannot_be_is_named(
+    tmp_path: Path, row: Mapping[str, str], change: Mapping[str, str], message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=message) as error:
+        read(tmp_path, row, {**row, **change})
+    assert "steps.csv: row 2: " in str(error.value)
+
+
+def test_rows_of_simumax_and_bert_become_their_jobs(tmp_path: Path) -> None:
+    deepseek = {**SIMUMAX, "model": "deepseekv3", "tp_ranks": "1", "cp_ranks": "1", "dp_ranks": "8", "ep_ranks": "8",
+                "layers_count": "4"}  # fmt: skip
+    llama, experts = read(tmp_path, SIMUMAX, deepseek, {**SIMUMAX, "model": "other"}).steps
+    assert (llama.job.model.layers, llama.job.layout.context, llama.seconds) == (12, 4, 1.758)
+    assert (experts.job.model.layers, experts.job.model.dense_layers, experts.job.layout.expert) == (4, 1, 8)
+    binned, padded, unknown = (BERT, {**BERT, "framework": "TensorFlow"}, {**BERT, "precision": "INT8"})
+    table = read(tmp_path, binned, padded, unknown)
+    assert [step.job.length for step in table.steps] == [288, 512]
+    assert table.steps[0].job.layout.topology("data").nodes == 2
+    assert table.skipped == {"precision 'INT8' is none that is known here": 1}
+    assert table_kind(["system", "device"]) == ""
+
+
+def _score(seconds: float, predicted: float, devices: int, **changes: object) -> StepScore:
+    job = training_job({"data": devices, "global_batch": 8 * devices, "micro_batch": 8, "length": 128, **changes})
+    step = MeasuredStep(job, seconds, "row", "A100-SXM4-80GB", "Owner system", "run")
+    return StepScore(f"{devices} devices", step, "fitted", predicted, predicted / 2, predicted * 2)
+
+
+def test_ratios_compare_speeds_of_steps_that_differ_in_one_thing() -> None:
+    few, many = _score(2.0, 2.0, 2), _score(2.0, 2.5, 8)
+    (ratio,) = scale_ratios([many, few])
+    assert (ratio.measured, ratio.predicted) == (4.0, pytest.approx(3.2)) and ratio.error == pytest.approx(0.2)
+    (row,) = ratio_rows([ratio], "MLPerf")
+    assert row.error == pytest.approx(0.2) and row.met is False
+    assert scale_ratios([few, replace(few)]) == [] and ratio_rows([replace(ratio, fitted=True)], "MLPerf") == []
+    other, longer, both = _score(1.0, 1.0, 2, precision="bf16"), _score(3.0, 3.0, 8, length=512), _score(
+        1.0, 1.0, 8, precision="bf16")  # fmt: skip
+    assert [each.kind for each in throughput_ratios([few, many, other, longer, both])] == [
+        "devices", "precision", "phase", "phase", "precision", "devices"]  # fmt: skip
+
+
+def test_errors_of_fitted_steps_are_in_no_figure_that_has_a_limit() -> None:
+    far, near = replace(_score(1.0, 2.0, 2), fitted=True), _score(1.0, 1.1, 4)
+    *_, figure = training_rows([far, near], "MLPerf")
+    assert figure.error == pytest.approx(0.1) and figure.met
+    assert [row.limit for row in training_rows([far, near], "BERT")] == [None, None]
+    assert set(run_groups([near])) == {"run", "A100-SXM4-80GB", "fp16"}
+
+
+def test_costs_are_chosen_by_precision_and_attention() -> None:
+    plain, flash = training_job({}), training_job({"attention": "flash", "precision": "bf16"})
+    fits = [load_training(job) for job in (plain, flash, replace(flash, precision="fp8"))]
+    assert load_training() == fits[0] and len({fit.costs for fit in fits}) == 3
+    job = replace(flash, precision="fp8")
+    step, far = (
+        predict_steps([job], find_device(name), fit=load_training(job), parameters=load_parameters())[0]
+        for name in ("B200", "H100-PCIE-80GB")
+    )
+    assert (step.basis, far.basis) == ("fitted", "carried") and far.high_s / far.low_s > step.high_s / step.low_s
+
+
+def test_adapters_take_the_gradients_of_weights_from_a_step() -> None:
+    model = replace(find_transformer("llama2_70b", load_transformers()), layers=4)
+    job = TrainingJob(model, 4096, 8, 1, Layout(data=8), attention="flash", precision="bf16")
+    whole, frozen, larger = predict_steps(
+        [job, replace(job, adapter_rank=16), replace(job, adapter_rank=64)],
+        find_device("H100-SXM5-80GB"), fit=load_training(job), parameters=load_parameters(),
+    )  # fmt: skip
+    # A forward product, and of two backward one that is left.
+    assert 0.6 < frozen.parts.compute_s / whole.parts.compute_s < 0.75
+    assert frozen.parts.data_s < larger.parts.data_s < whole.parts.data_s / 20
+
+
+def _known(costs: TrainingFit) -> list[MeasuredStep]:
+    """Steps of systems, whose times are what costs predict."""
+    model = replace(find_transformer("llama31_8b", load_transformers()), layers=2)
+    jobs = [
+        TrainingJob(model, length, 8 * tensor, micro, Layout(tensor, sequence_parallel=tensor > 1), precision="bf16",
+                    attention="flash")
+        for length in (2048, 4096) for tensor in (1, 2, 4) for micro in (1, 4)
+    ]  # fmt: skip
+    device = find_device("H100-SXM5-80GB")
+    steps = predict_steps(jobs, device, fit=costs, parameters=load_parameters())
+    return [
+        MeasuredStep(step.job, step.seconds, "row", device.name, f"system {system}", "run")
+        for system in range(4)
+        for step in steps
+    ]
+
+
+def test_half_of_the_systems_give_the_costs_of_all(tmp_path: Path) -> None:
+    shipped = load_training(training_job({"attention": "flash"}))
+    known = replace(shipped, costs=replace(shipped.costs, products=1.15))
+    steps = _known(known)
+    fit = calibrate_systems(steps, parameters=load_parameters())
+    assert len(fit.digests) == sum(is_fitted_system(step.system) for step in steps) == 36
+    rest = [score for score in score_steps(steps, None, fit) if not score.fitted]
+    assert len(rest) == 12 and max(score.error for score in rest) < 0.03
+    path = tmp_path / "mine.json"
+    write_training_fit(path, replace(fit, others=("B200-SXM-192GB",)))
+    assert read_training_fit(path).others == ("B200-SXM-192GB",)
+    with pytest.raises(InvalidInputError, match="half of the systems have 3 cases; at least 8 are needed"):
+        calibrate_systems(steps[:3], parameters=load_parameters())
+
+
+ROOT = Path(__file__).parents[1]
+DATA = ROOT.parent / "shared" / "data" / "training"
+TABLE = {
+    row["case"]: row for row in csv.DictReader((ROOT / "tests/accuracy/training_steps.csv").read_text().splitlines())
+}
+LIMITS = {
+    "MLPerf: left out": ("median", 15), "MLPerf: ratio of scale": ("median", 8), "SimuMax: left out": ("mean", 15),
+    "BERT: ratio of precision": ("median", 15), "BERT: ratio of phase": ("median", 15),
+    "BERT: ratio of devices": ("median", 15),
+}  # fmt: skip
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"no measured training steps at {DATA}")
+
+
+@pytest.mark.parametrize("case", LIMITS)
+def test_the_table_meets_its_limits(case: str) -> None:
+    column, limit = LIMITS[case]
+    assert float(TABLE[case][column]) <= limit
+
+
+@needs_data
+def test_a_part_of_the_table_is_current_and_the_costs_are_of_the_systems_that_a_hash_chooses() -> None:
+    sys.path.insert(0, str(ROOT / "benchmarks" / "jobs"))
+    from accuracy_of_steps import read_tables, table_of_scores
+
+    subset = {"SimuMax": "deepseekv3", "MLPerf": "llama31_8b v5.1", "BERT": "PyTorch"}
+    for table in read_tables(DATA):
+        name = subset[table.kind]
+        scores = score_steps([step for step in table.steps if step.run == name], None, None)
+        found = next(row for row in table_of_scores(table.kind, scores) if row["case"] == f"{table.kind}: {name}")
+        for column, most in (("n", 0), ("median", 0.2), ("mean", 0.2), ("covered", 1)):
+            assert float(found[column]) == pytest.approx(float(TABLE[found["case"]][column]), abs=most), (name, column)
+        if table.kind in RATIOS and table.kind != "MLPerf":
+            continue
+        fitted = {step.digest for step in table.steps if is_fitted_system(step.system)}
+        assert fitted <= {digest for step in table.steps for digest in load_training(step.job).digests}
