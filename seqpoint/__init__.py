@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from profilers.errors import SeqPointError
     from profilers.trace import Trace
+    from replay.formats import quantize
     from replay.workloads import Dlrm, Layout, TrainingJob, Transformer
     from seqpoint.front_door import *
     from seqpoint.job_scaling import scaling
     from seqpoint.sweeps import sweep
+    from seqpoint.weight_copies import weight_copies
 
 __version__ = "0.1.0"
 
@@ -47,6 +49,7 @@ __all__ = [
     "predict_collective",
     "predict_step",
     "project",
+    "quantize",
     "readers",
     "replay",
     "report",
@@ -60,6 +63,7 @@ __all__ = [
     "sweep",
     "synthesize",
     "validate",
+    "weight_copies",
     "what_ifs",
 ]
 
@@ -67,9 +71,11 @@ __all__ = [
 _MODULES = {
     "SeqPointError": "profilers.errors",
     "Trace": "profilers.trace",
+    "quantize": "replay.formats",
     "stragglers": "seqpoint.graphs",
     "scaling": "seqpoint.job_scaling",
     "sweep": "seqpoint.sweeps",
+    "weight_copies": "seqpoint.weight_copies",
     **dict.fromkeys(("Dlrm", "Layout", "TrainingJob", "Transformer"), "replay.workloads"),
 }
 

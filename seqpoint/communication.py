@@ -1,4 +1,4 @@
-"""Communication as tables: of devices, collectives, launches, and what a what-if does to collectives.
+"""Communication as tables: of devices, collectives, launches, and what a what-if does to collectives or weights.
 
 The same words in every command.
 """
@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
+from itertools import groupby
 from operator import add
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +24,7 @@ from seqpoint.notebook import Table
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
-    from replay.what_ifs import CollectiveEffect
+    from replay.what_ifs import CollectiveEffect, LayerQuantization
 
 #: Rank, number (None if the trace does not number it) and times of a device.
 DeviceRow = tuple[int, int | None, DeviceTimes]
@@ -152,6 +153,54 @@ def _kernels(effects: "Sequence[CollectiveEffect]") -> str:
     return f"{name or '-'}{f' and {len(others)} others' if others else ''}"
 
 
+def layer_tables(layers: "Sequence[LayerQuantization]") -> list[Table]:
+    """Return the times of quantising the weights of layers as text, of the rank that waits longest.
+
+    Passes in which a layer has the same times share a row, and so do layers that follow one another.
+
+    Parameters
+    ----------
+    layers : sequence of LayerQuantization
+        Times of the layers of one or more what-ifs.
+    """
+    by_rank: dict[tuple[str, int], list[LayerQuantization]] = defaultdict(list)
+    for layer in layers:
+        by_rank[layer.what_if, layer.rank].append(layer)
+    longest: dict[str, list[LayerQuantization]] = {}
+    for (what_if, _), members in by_rank.items():
+        others = longest.get(what_if, members)
+        longest[what_if] = max(others, members, key=lambda each: sum(one.exposed_ns for one in each))
+    columns = ("pass~", "layer~", "weights", "T_compute", "T_quantise", "slack", "exposed", "n")
+    tables = list[Table]()
+    for what_if, members in longest.items():
+        rows = [
+            (phase, names[0] if len(names) == 1 else f"{names[0]} to {names[-1].split()[-1]}", *cells)
+            for (phase, *cells), names in _alike_layers(members)
+        ]
+        title = f"Weights quantised by {what_if}, rank {members[0].rank}"
+        tables.append(Table(title, columns, rows, note="" if tables else _LAYERS))
+    return tables
+
+
+def _alike_layers(layers: "Sequence[LayerQuantization]") -> list[tuple[tuple[str, ...], list[str]]]:
+    """Return cells of rows, and the names of the layers that share them."""
+    counts = Counter(((each.phase, each.name), _layer_cells(each)) for each in layers)
+    order = {key: number for number, key in enumerate(dict.fromkeys(key for key, _ in counts))}
+    rows = sorted(counts.items(), key=lambda item: order[item[0][0]])
+    cells = [((phase, *times, str(count)), name) for ((phase, name), times), count in rows]
+    alike = groupby(cells, key=lambda each: each[0])
+    return [(key, [name for _, name in several]) for key, several in alike]
+
+
+def _layer_cells(layer: "LayerQuantization") -> tuple[str, ...]:
+    times = (layer.compute_ns, layer.quantize_ns, layer.slack_ns, layer.exposed_ns)
+    return f"{layer.elements / 1e6:.4g} M", *map(duration, times)
+
+
+_LAYERS = (
+    "T_compute: time beside which the copies can be made. Slack: what is left of it. Exposed: time for which the "
+    "layer waits, in the replay."
+)
 _EFFECTS = "Before and after: from the begin of the first of kernel and collective to the end of both, one iteration."
 
 

@@ -612,7 +612,8 @@ def project(
         Whether representatives are chosen from outlying iterations, such as the warm-up, too. By default each outlier
         counts once in the estimate of the run, and is not replayed.
     why : bool
-        Whether the result says what each what-if does to each collective, or why nothing (`TraceProjection.why`).
+        Whether the result says what each what-if does to each collective, or why nothing, and to the weights of layers
+        (`TraceProjection.why`).
 
     Raises
     ------

@@ -9,7 +9,6 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -27,11 +26,20 @@ from replay.costs.shipped import load_parameters
 from replay.engine.timeline import Timeline
 from replay.graph.graph import hardware_of
 from replay.projection.evidence import SIDES, SampledStep, digest
-from replay.projection.projection import Projection, ProjectionOptions, StepWindow, project, with_provenance
+from replay.projection.projection import Projection, ProjectionOptions, project, with_provenance
 from replay.projection.rows import ProjectionRow, recording_notes
-from replay.what_ifs import OVERLAPS, CollectiveEffect, WhatIf, explain, parse_what_if, read_plan
+from replay.what_ifs import (
+    OVERLAPS,
+    CollectiveEffect,
+    LayerQuantization,
+    WhatIf,
+    all_effects,
+    all_layers,
+    parse_what_if,
+    read_plan,
+)
 from seqpoint.choosing import ChosenIterations, choose_iterations
-from seqpoint.communication import communication_table, effect_tables
+from seqpoint.communication import communication_table, effect_tables, layer_tables
 from seqpoint.graphs import Progress, communication_facts, communication_rows, step_windows
 from seqpoint.notebook import DataFrame, Table, as_html, as_text, data_frame
 from seqpoint.units import duration
@@ -91,7 +99,7 @@ class ProjectOptions:
     sampled : sequence of SampledStep
         How each of `iterations` stands for others, with `weights`.
     why : bool
-        Whether the result says what each what-if does to each collective, or why nothing.
+        Whether the result says what each what-if does to each collective, or why nothing, and to weights of layers.
     """
 
     iterations: Sequence[int] = ()
@@ -120,11 +128,14 @@ class TraceProjection:
         The iterations that were replayed, and the run that they stand for.
     effects : tuple of CollectiveEffect, optional
         Effect of each what-if on each collective, or why there is none; None if nobody asked for them.
+    layers : tuple of LayerQuantization
+        Times of the layers whose weights a what-if quantises, if somebody asked for effects.
     """
 
     projection: Projection
     chosen: ChosenIterations
     effects: tuple[CollectiveEffect, ...] | None = None
+    layers: tuple[LayerQuantization, ...] = ()
 
     @property
     def rows(self) -> tuple[ProjectionRow, ...]:
@@ -211,7 +222,14 @@ class TraceProjection:
                 for row in projection.rows
             ],
             "provenance": projection.provenance,
-        } | ({} if self.effects is None else {"effects": [effect.to_dict() for effect in self.effects]})
+        } | self._reasons()
+
+    def _reasons(self) -> dict[str, Any]:
+        """Return effects on collectives and on weights of layers, if somebody asked for them, as JSON."""
+        if self.effects is None:
+            return {}
+        effects = {"effects": [effect.to_dict() for effect in self.effects]}
+        return effects | ({"layers": [layer.to_dict() for layer in self.layers]} if self.layers else {})
 
     def communication(self) -> Table:
         """Return the communication of each device in the first step, unchanged, as text; of the first few devices."""
@@ -220,7 +238,7 @@ class TraceProjection:
         return communication_table(f"Communication in the first step, unchanged{more}", rows, _MAX_DEVICES)
 
     def why(self) -> list[Table]:
-        """Return what each what-if does to collectives, and why nothing to others, as tables of text.
+        """Return what each what-if does to collectives and to weights of layers, and why nothing, as tables of text.
 
         Raises
         ------
@@ -229,7 +247,7 @@ class TraceProjection:
         """
         if self.effects is None:
             raise InvalidInputError("the projection does not know what happens to collectives; project with why=True")
-        return effect_tables(self.effects)
+        return [*effect_tables(self.effects), *layer_tables(self.layers)]
 
     def points_table(self) -> DataFrame:
         """Return the replayed iterations, a row each, with weight, measured step time in ns, and file."""
@@ -436,21 +454,10 @@ def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOpti
     facts: dict[str, Any] = {"iterations": list(chosen.numbers), "weights": list(chosen.weights)}
     facts |= {"iterations_chosen": chosen.how, "sampled": [asdict(step) for step in chosen.sampled]}
     facts |= {"ranks": list(trace.meta.ranks), "world_size": trace.meta.world_size}
-    effects = _effects(what_ifs, windows, chosen.numbers, parameters) if options.why else None
-    return TraceProjection(with_provenance(result, facts), chosen, effects)
-
-
-def _effects(
-    what_ifs: Sequence[WhatIf], windows: Sequence[StepWindow], iterations: Sequence[int], parameters: Parameters
-) -> tuple[CollectiveEffect, ...]:
-    """Return the effects on collectives of some iterations; the same steps of several compositions count once."""
-    effects: list[CollectiveEffect] = []
-    told: set[tuple[int, str]] = set()
-    for what_if, (number, window) in product(what_ifs, enumerate(windows)):
-        found = [effect for effect in explain(what_if, window.graph, parameters) if effect.iteration in iterations]
-        effects += [effect for effect in found if (number, effect.what_if) not in told]
-        told |= {(number, effect.what_if) for effect in found}
-    return tuple(effects)
+    graphs = [window.graph for window in windows] if options.why else []
+    effects = all_effects(what_ifs, graphs, chosen.numbers, parameters) if options.why else None
+    layers = all_layers(what_ifs, graphs, chosen.numbers, parameters)
+    return TraceProjection(with_provenance(result, facts), chosen, effects, layers)
 
 
 #: Keys of a result that are compared.

@@ -42,6 +42,7 @@ SYSTEMS = {
     "goldyloc": "GOLDYLOC, arXiv 2409.02227",
     "caching": "GPU cache policies, arXiv 1910.00134",
     "comp_vs_comm": "Computation against communication, arXiv 2302.02825",
+    "jitq": "Copies just in time (JIT-Q), arXiv 2311.05034",
     "bert": "BERT characterisation, arXiv 2104.08335",
 }
 #: Why a published figure is missed, by system and name.
@@ -501,7 +502,8 @@ def framework_operators() -> str:
 which calls NVIDIA's libraries. *Other shapes* is one half of the shapes, predicted from the other half. *Other
 frameworks* is the error of the same fits on SGLang and vLLM, whose own FP8 and NVFP4 kernels differ. INT8, weight-only
 types and NVFP4 were measured on one device each, so they are carried from fits of another type. Experts are fitted for
-each framework and backend; the last column is the range of those others, carried over. The table is
+each framework and backend, and quantization for each framework; the last column is the range of those others, carried
+over. The table is
 [`framework_operators.csv`](../tests/accuracy/framework_operators.csv).
 
 {table}"""

@@ -46,6 +46,7 @@ def job(tmp_path: Path) -> Path:
         "devices MI300X",
         "readers",
         "selectors",
+        "formats",
         "synthesize",
     ],
 )

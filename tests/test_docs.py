@@ -41,6 +41,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     """Return a function that runs a command of the documentation in a folder that has the README's job, once."""
     folder = tmp_path_factory.mktemp("documentation")
     (folder / "datasets").symlink_to(ROOT / "datasets")
+    (folder / "copies.toml").write_text(blocks("docs/jitq.md", "toml")[0])
 
     @functools.cache
     def run(command: str) -> str:
@@ -70,6 +71,7 @@ def console(page: Path) -> list[tuple[str, list[str]]]:
 NOT_RUN = (
     "nanogpt.trace",
     "particles.trace",
+    "weights.npy",  # tests/test_formats.py compares what is shown
     "operations.parquet",
     "../shared",
     "overlap:all",
@@ -93,7 +95,7 @@ def test_the_output_in_the_documentation_is_what_the_command_prints(page: str, s
             at = printed.index(text, at) + len(text)
 
 
-@pytest.mark.parametrize("page", ["durations", "overlap_c3", "overlap_ficco", "overlap_fused", "overlap_t3"])
+@pytest.mark.parametrize("page", ["durations", "formats", "overlap_c3", "overlap_ficco", "overlap_fused", "overlap_t3"])
 def test_an_example_in_python_prints_what_stands_below_it(page: str) -> None:
     example = blocks(f"docs/{page}.md", "python")[0]
     with contextlib.redirect_stdout(io.StringIO()) as shown:

@@ -26,7 +26,7 @@ from replay.costs.kernels import (
 from replay.costs.kernels.fits import Fit, carry_over, fit
 from replay.costs.kernels.machine import runs_as
 from replay.costs.kernels.models import CORRECTION_SIZES, corrected_seconds, least_seconds
-from replay.costs.kernels.predictor import ANY, ANY_HOT
+from replay.costs.kernels.predictor import ANY, ANY_HOT, Predicted
 from seqpoint.cli import cli
 from seqpoint.validation.kernels import kernel_rows, score_halves, score_kernels
 
@@ -64,7 +64,8 @@ def shapes(kind: str, n: int = 400, seed: int = 0) -> np.ndarray:
     columns = {"batch": (1, 2) if kind == "matmul" else (1, 300), "arrays": (2, 4), "elements": (10**5, 10**8)}
     if kind.endswith("attention"):
         return attention_shapes(rng, n, context=kind.startswith("context"))
-    drawn = [rng.integers(*columns.get(name, (16, 6000)), n) for name in MODELS[kind].dims]
+    needed = MODELS[kind].dims[: len(MODELS[kind].dims) - len(MODELS[kind].optional)]
+    drawn = [rng.integers(*columns.get(name, (16, 6000)), n) for name in needed]
     return np.column_stack(drawn).astype(np.float64)
 
 
@@ -589,7 +590,7 @@ def test_nothing_is_promised_that_the_data_sheet_forbids(kind: str, dtype: str) 
              "elements": 2.0**30, "arrays": 3.0, "sequences": 64.0, "query_tokens": 4096.0, "kv_tokens": 8192.0,
              "query_heads": 32.0, "kv_heads": 8.0, "head_dim": 128.0, "window": 0.0, "tokens": 8192.0, "hidden": 4096.0,
              "inter": 8192.0, "topk": 2.0, "experts": 8.0, "tensor_parallel": 1.0, "expert_parallel": 1.0, "skew": 0.0,
-             "gated": 1.0}  # fmt: skip
+             "gated": 1.0, "source_bytes": 2.0, "target_bits": 8.0}  # fmt: skip
     dims = np.array([[large[name] for name in MODELS[kind].dims]])
     for device in load_devices().values():
         try:
@@ -843,6 +844,59 @@ def test_few_rows_take_the_time_of_the_weights() -> None:
     for name, dtype in (("A100", "nvfp4"), ("V100", "int8")):
         with pytest.raises(InvalidInputError, match=f"{dtype}_tflops is unknown"):
             predict("matmul", [[1.0, 16, 64, 64]], find_device(name), dtype=dtype, calibration=load_calibration())
+
+
+def test_quantization_to_another_format_takes_the_time_of_its_bytes() -> None:
+    """FP32 to the 9 bits of MX9 moves 5.125 bytes an element, BF16 to FP8 moves 3."""
+
+    def quantized(*formats: float) -> Predicted:
+        shape = [[65536.0, 16384.0, *formats]]
+        return predict("quantization", shape, find_device("B200"), dtype="fp8", calibration=load_calibration())
+
+    eight, same, nine = quantized(), quantized(2, 8), quantized(4, 9)
+    assert (eight.basis, same.basis, nine.basis) == ("fitted", "fitted", "carried")
+    assert same.seconds[0] == eight.seconds[0]
+    assert nine.seconds[0] / eight.seconds[0] == pytest.approx(5.125 / 3, rel=0.01)
+    assert nine.high[0] / nine.seconds[0] > eight.high[0] / eight.seconds[0]
+    with pytest.raises(InvalidInputError, match=r"1 to 8 bytes before \(source_bytes\) and 1 to 64 bits after"):
+        quantized(2, 128)
+
+
+@pytest.mark.parametrize("library", ["trtllm", "vllm"])
+def test_a_device_without_fp8_quantizes_at_its_bandwidth(library: str) -> None:
+    device, shape = find_device("A100"), [[65536.0, 8192.0]]
+    fp8, int8 = (
+        predict("quantization", shape, device, dtype=dtype, library=library, calibration=load_calibration())
+        for dtype in ("fp8", "int8")
+    )
+    assert (fp8.basis, int8.basis) == ("carried", "carried") and fp8.seconds[0] == int8.seconds[0]
+    assert 0.75 < 3 * np.prod(shape[0]) / fp8.seconds[0] / device.memory_bytes_per_s < 0.95
+
+
+def test_libraries_quantize_by_different_kernels() -> None:
+    """vLLM gives a row to a workgroup, and SGLang moves seven times the bytes of one kernel."""
+    shapes = [[1.0, 65536], [256, 256], [16384, 4], [65536, 8192]]
+    row, square, column, large = {}, {}, {}, {}
+    for library in ("trtllm", "vllm", "sglang"):
+        row[library], square[library], column[library], large[library] = predict(
+            "quantization", shapes, find_device("H100"), dtype="fp8", library=library, calibration=load_calibration()
+        ).seconds
+    assert min(row["vllm"], column["vllm"]) > 2.5 * square["vllm"]
+    assert max(row["trtllm"], column["trtllm"]) < 1.5 * square["trtllm"]
+    assert 6 < large["sglang"] / large["trtllm"] < 12
+
+
+def test_products_tell_the_start_of_quantization() -> None:
+    """A product in FP8 quantizes first: its start says that of a kernel that was not measured on the device."""
+    shipped, device = load_calibration(), find_device("H100")
+    fits = {key: fit for key, fit in shipped.fits.items() if key[:2] != ("quantization", device.name)}
+    alone = {key: fit for key, fit in fits.items() if key[:2] != ("matrix_matmul", device.name)}
+    own, by_products, by_data_sheet = (
+        predict("quantization", [[16.0, 1024]], device, dtype="fp8", calibration=replace(shipped, fits=each)).seconds[0]
+        for each in (shipped.fits, fits, alone)
+    )
+    assert own < by_products < by_data_sheet
+    assert by_products < 1.2 * own < 1.3 * own < by_data_sheet
 
 
 def test_a_correction_is_linear_in_the_logarithms_of_the_sizes() -> None:

@@ -213,8 +213,8 @@ def _trace_back(last, binding, times, edges):  # type: ignore[no-untyped-def]
 
 
 #: Labels of tasks that are no kernels; a kernel's label is its class.
-HOST, MEMCPY = "host", "memory copy"
-LABELS: tuple[str, ...] = (*CLASSES, HOST, MEMCPY)
+HOST, MEMCPY, PIM = "host", "memory copy", "processing in memory"
+LABELS: tuple[str, ...] = (*CLASSES, HOST, MEMCPY, PIM)
 
 
 def task_labels(graph: KernelGraph) -> npt.NDArray[np.int64]:
@@ -222,6 +222,7 @@ def task_labels(graph: KernelGraph) -> npt.NDArray[np.int64]:
     tasks = graph.tasks
     label = np.where(tasks.class_ >= 0, tasks.class_, CLASSES.index("other"))
     special = {TaskKind.HOST: HOST, TaskKind.MARK: HOST, TaskKind.COPY: MEMCPY, TaskKind.COLLECTIVE: COLLECTIVE}
+    special[TaskKind.PIM] = PIM
     for kind, name in special.items():
         label[tasks.kind == kind] = LABELS.index(name)
     return np.asarray(label)
@@ -245,13 +246,18 @@ _LAG_CAUSES: Mapping[str, tuple[EdgeKind, ...]] = {
 }
 #: Causes of the time on a critical path, in the order of tables.
 PATH_CAUSES: tuple[str, ...] = (
-    *("kernel", "collective", "copy", "contention"),
+    *("kernel", "collective", "copy", PIM, "contention"),
     *_LAG_CAUSES,
     *("ready", "release"),
 )
 _CAUSE_OF_LAG = {kind: cause for cause, kinds in _LAG_CAUSES.items() for kind in kinds}
 #: Causes of the tasks that are not host calls or marks.
-_CAUSE_OF_TASK = {TaskKind.KERNEL: "kernel", TaskKind.COPY: "copy", TaskKind.COLLECTIVE: "collective"}
+_CAUSE_OF_TASK = {
+    TaskKind.KERNEL: "kernel",
+    TaskKind.COPY: "copy",
+    TaskKind.COLLECTIVE: "collective",
+    TaskKind.PIM: PIM,
+}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,15 @@ from profilers.errors import InvalidInputError
 from profilers.trace.activity import DeviceTimes
 from profilers.trace.arrays import Bools, Floats, Ints
 from profilers.trace.compiled import compiled
-from replay.analysis.critical_path import PATH_CAUSES, CriticalPath, Part, binding_edges, critical_path, path_causes
+from replay.analysis.critical_path import (
+    PATH_CAUSES,
+    PIM,
+    CriticalPath,
+    Part,
+    binding_edges,
+    critical_path,
+    path_causes,
+)
 from replay.engine.engine import TaskTimes, integrate_rates, wait_times
 from replay.engine.layout import lay_out
 from replay.engine.steady import Slack, SteadyState
@@ -30,7 +38,7 @@ _CAUSES_OF_RESOURCE: Mapping[str, tuple[str, ...]] = {
     "host": ("host", "launch lag", "sync lag", "gap for the host"),
     "loader": ("loader",),
     "device": (
-        *("kernel", "contention", "launch queue", "stream lag", "wait lag", "inferred wait lag"),
+        *("kernel", PIM, "contention", "launch queue", "stream lag", "wait lag", "inferred wait lag"),
         *("gap in a graph", "ready"),
     ),
     "communication": ("collective", "rendezvous lag"),

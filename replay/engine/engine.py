@@ -28,7 +28,7 @@ import numpy.typing as npt
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
 from profilers.trace.compiled import bare, inlined
-from replay.engine.layout import CU, FAIR, N_FAIR, POWER, SharingState, lay_out, plain
+from replay.engine.layout import CU, DMA_COLUMN, FAIR, N_FAIR, PIM, POWER, SharingState, lay_out, plain
 from replay.engine.sharing import activate, begin_waiting, share, stop_waiting
 from replay.graph.graph import RESOURCES, KernelGraph
 
@@ -549,4 +549,5 @@ def _log_usage(in_use, index, sharing, count):  # type: ignore[no-untyped-def]
         for c in range(N_FAIR):
             # A task that is alone has the whole cache, so that its demands are those of the graph.
             demand = row.demand[c] if count > 1 else sharing.demand[row.task, FAIR[c]]
-            in_use[index, FAIR[c]] += row.rate * demand
+            resource = PIM if c == DMA_COLUMN and sharing.demand[row.task, PIM] > 0.0 else FAIR[c]
+            in_use[index, resource] += row.rate * demand

@@ -1,9 +1,10 @@
 """Sharing of a device: at which rate each of its active tasks runs, and how compute units are handed out.
 
 Several tasks can be active on a device at once, such as a matrix product and an all-reduce. Each demands a share of
-every resource: compute units, bandwidth of the L2 cache, of memory and of links, DMA engines, power. Sharing gives each
-task a rate. At rate 1 a task runs as fast as alone, at rate 0.5 it takes twice as long, at rate 0 it waits. Rates stay
-as they are until a task arrives, ends, or comes to its last wave of workgroups; then the engine calls `share` again.
+every resource: compute units, bandwidth of the L2 cache, of memory and of links, DMA engines, processing in memory,
+power. Sharing gives each task a rate. At rate 1 a task runs as fast as alone, at rate 0.5 it takes twice as long, at
+rate 0 it waits. Rates stay as they are until a task arrives, ends, or comes to its last wave of workgroups; then the
+engine calls `share` again.
 
 `share` works in five steps:
 

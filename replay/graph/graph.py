@@ -77,8 +77,8 @@ class SharingPolicy:
 
 #: Resources that tasks share on a device. A demand is the share of a resource that a task uses when it runs alone.
 #: `replay.engine.sharing` hands out compute units in the order of dispatch, shares bandwidths max-min fair, and lowers
-#: the clock if the demand on power exceeds 1.
-RESOURCES: tuple[str, ...] = ("cu", "l2", "hbm", "link", "dma", "power")
+#: the clock if the demand on power exceeds 1. `pim` are the units of processing in memory.
+RESOURCES: tuple[str, ...] = ("cu", "l2", "hbm", "link", "dma", "power", "pim")
 #: Numbers of the links from the host and to it; `peer_link` numbers the others.
 FROM_HOST, TO_HOST = 0, 1
 
@@ -128,6 +128,7 @@ class TaskKind(IntEnum):
     COPY = 2
     COLLECTIVE = 3
     MARK = 4  #: takes no time: an arrival, a rendezvous, the end of the host's step
+    PIM = 5  #: processing in memory
 
 
 class Basis(IntEnum):
@@ -257,6 +258,8 @@ class Hardware:
 
 #: Number of the lane on which batches of the input pipeline become ready.
 LOADER_THREAD = -2
+#: Number of the stream of a device on which its memory processes.
+PIM_STREAM = -3
 
 
 @dataclass(frozen=True)
@@ -270,7 +273,8 @@ class Lane:
     device : int, optional
         Number of the device; None for a thread.
     number : int
-        Number of the stream or thread, as the profiler wrote it; `LOADER_THREAD` for the input pipeline.
+        Number of the stream or thread, as the profiler wrote it; `LOADER_THREAD` for the input pipeline, `PIM_STREAM`
+        for processing in memory.
     """
 
     rank: int
@@ -282,7 +286,8 @@ class Lane:
         """Name of the queue for tables and charts."""
         if self.device is None:
             return f"rank {self.rank} {'loader' if self.number == LOADER_THREAD else f'thread {self.number}'}"
-        return f"rank {self.rank} GPU {self.device} stream {self.number}"
+        stream = "PIM" if self.number == PIM_STREAM else f"stream {self.number}"
+        return f"rank {self.rank} GPU {self.device} {stream}"
 
 
 #: Value of a column that is left out, until `Tasks` fills in its default.
@@ -452,6 +457,18 @@ class Tasks:
     def select(self, rows: npt.NDArray[Any]) -> "Tasks":
         """Return the tasks in `rows` (a mask or an index)."""
         return Tasks(**{name: column[rows] for name, column in vars(self).items()})
+
+    def joined(self, *others: "Tasks") -> "Tasks":
+        """Return these tasks followed by `others`. A column that is one value in all of them stays a view of it."""
+        blocks, columns = (self, *others), {}
+        for name in vars(self):
+            parts = [getattr(block, name) for block in blocks]
+            is_view = all(part.strides[0] == 0 and len(part) for part in parts)
+            if is_view and all(part[0] == parts[0][0] for part in parts):
+                columns[name] = np.broadcast_to(parts[0][0], sum(map(len, blocks)))
+            else:
+                columns[name] = np.concatenate(parts)
+        return Tasks(**columns)
 
     @property
     def in_iteration(self) -> Bools:

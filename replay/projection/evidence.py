@@ -19,7 +19,7 @@ import numpy as np
 from profilers.devices.catalogue import Device
 from profilers.trace.arrays import Bools, Floats, Ints
 from profilers.trace.trace import TraceMeta
-from replay.analysis.critical_path import PATH_CAUSES, CriticalPath, Part, critical_path, path_causes
+from replay.analysis.critical_path import PATH_CAUSES, PIM, CriticalPath, Part, critical_path, path_causes
 from replay.calibration.parameters import Parameters
 from replay.engine.steady import Pattern, SteadyState
 from replay.engine.timeline import Timeline
@@ -185,7 +185,7 @@ def _models_digest(nominal: Parameters, devices: Sequence[Device]) -> str:
 _CAUSES_OF_SIDE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "host": ("host", "gap for the host", "loader"),
-        "device": ("kernel", "collective", "copy", "contention"),
+        "device": ("kernel", "collective", "copy", PIM, "contention"),
         "delays": (
             *("launch lag", "stream lag", "wait lag", "inferred wait lag", "sync lag", "rendezvous lag", "backlog"),
             *("gap in a graph", "launch queue", "ready", "release"),

@@ -20,7 +20,7 @@ from replay.what_ifs.device import (
 from replay.what_ifs.dispatch import change_priority, cu_order, partition
 from replay.what_ifs.dma import dma_collectives
 from replay.what_ifs.dtype import change_dtype
-from replay.what_ifs.explain import CollectiveEffect, explain
+from replay.what_ifs.explain import CollectiveEffect, all_effects, all_layers, explain, explain_layers
 from replay.what_ifs.ficco import ficco
 from replay.what_ifs.fuse import fuse
 from replay.what_ifs.fuse_collectives import fuse_collectives
@@ -38,11 +38,13 @@ from replay.what_ifs.job import (
 )
 from replay.what_ifs.overlap import OVERLAPS, overlap
 from replay.what_ifs.plan import parse_plan, read_plan
+from replay.what_ifs.quantize_weights import quantize_weights
 from replay.what_ifs.registry import compose, parse_what_if, recipe_named, registry, what_ifs
 from replay.what_ifs.scale import near_memory, remove_launch_overhead, scale_host, scale_kernels
 from replay.what_ifs.stream import change_stream
 from replay.what_ifs.swap import swap_kernel
 from replay.what_ifs.t3 import t3
+from replay.what_ifs.weight_copies import LayerQuantization
 from replay.what_ifs.what_if import Argument, Recipe, TaskChoice, WhatIf, check_choices, check_factor, tasks_argument
 from replay.what_ifs.world_size import change_world_size
 
@@ -50,9 +52,12 @@ __all__ = [
     "OVERLAPS",
     "Argument",
     "CollectiveEffect",
+    "LayerQuantization",
     "Recipe",
     "TaskChoice",
     "WhatIf",
+    "all_effects",
+    "all_layers",
     "c3",
     "cache_policy",
     "change_dtype",
@@ -69,6 +74,7 @@ __all__ = [
     "dma_collectives",
     "expert_parallel",
     "explain",
+    "explain_layers",
     "ficco",
     "fuse",
     "fuse_collectives",
@@ -83,6 +89,7 @@ __all__ = [
     "parse_what_if",
     "partition",
     "pipeline_parallel",
+    "quantize_weights",
     "read_plan",
     "recipe_named",
     "registry",

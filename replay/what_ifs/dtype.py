@@ -62,7 +62,7 @@ def change_dtype(types: str) -> WhatIf:
             available = [dtype for dtype in _TYPES if f"{dtype}_tflops" in device.figures]
             raise InvalidInputError(f"{device.name} does not compute in {new}; choose one of {', '.join(available)}")
         chosen = (tasks.dtype == _TYPES.index(old)) & graph.on_device() & ~_of_optimizer(graph, old, new)
-        changed = _retyped(graph, chosen, (old, new), parameters) if chosen.any() else graph
+        changed = retyped_tasks(graph, chosen, (old, new), parameters) if chosen.any() else graph
         return changed.with_notes(_notes(graph, changed.tasks.duration_ns, chosen, (old, new)))
 
     return WhatIf(what_if_text("change_dtype", f"{old}->{new}"), transform, retimes=True)
@@ -76,8 +76,20 @@ def _of_optimizer(graph: KernelGraph, old: str, new: str) -> Bools:
     return np.asarray(of_optimizer & (tasks.kind == TaskKind.KERNEL) & is_smaller)
 
 
-def _retyped(graph: KernelGraph, chosen: Bools, types: tuple[str, str], parameters: Parameters) -> KernelGraph:
-    """Return `graph` with the chosen tasks in another type: durations, bytes, operators and demands."""
+def retyped_tasks(graph: KernelGraph, chosen: Bools, types: tuple[str, str], parameters: Parameters) -> KernelGraph:
+    """Return a graph with the chosen tasks in another type: durations, bytes, operators and demands.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        Graph on a known device.
+    chosen : array of bool, shape (n_tasks,)
+        Mask of tasks of the old type.
+    types : (str, str)
+        Old and new type, of `profilers.devices.DTYPES`.
+    parameters : Parameters
+        With calibrations of kernels and collectives.
+    """
     tasks, size = graph.tasks, DTYPE_BYTES[types[1]] / DTYPE_BYTES[types[0]]
     is_collective = chosen & (tasks.kind == TaskKind.COLLECTIVE)
     moved = np.where(is_collective, np.maximum(np.round(tasks.bytes * size), np.sign(tasks.bytes)), tasks.bytes)

@@ -1,9 +1,10 @@
-"""What a what-if does to each collective, or why nothing and what would have to change."""
+"""What a what-if does to each collective, or why nothing and what would have to change; and to weights of layers."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from itertools import product
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from replay.calibration.parameters import Parameters
 from replay.engine.engine import simulate
 from replay.graph.graph import COLLECTIVE_KINDS, KernelGraph
 from replay.what_ifs.targets import Targets
+from replay.what_ifs.weight_copies import LayerQuantization
 from replay.what_ifs.what_if import WhatIf, single_steps
 
 _TIMES = ("before_ns", "after_ns")
@@ -84,6 +86,64 @@ def explain(what_if: WhatIf, graph: KernelGraph, parameters: Parameters) -> list
             effects += _effects(name, graph, changed, step.targets(graph, parameters))
         graph = changed
     return effects
+
+
+def explain_layers(what_if: WhatIf, graph: KernelGraph, parameters: Parameters) -> list[LayerQuantization]:
+    """Return the times of the layers whose weights a what-if quantises, for each of its steps that does.
+
+    Parameters
+    ----------
+    what_if : WhatIf
+        A what-if, or a composition; each step sees the graph that the steps before it leave.
+    graph : KernelGraph
+        Graph of one or more iterations.
+    parameters : Parameters
+        With calibrations of kernels and collectives.
+    """
+    times, steps = list[LayerQuantization](), single_steps(what_if)
+    for number, step in enumerate(steps):
+        if step.layers is not None:
+            name = "+".join(each.name for each in steps[: number + 1])
+            times += [replace(each, what_if=name) for each in step.layers(graph, parameters)]
+        graph = step(graph, parameters)
+    return times
+
+
+#: What a what-if does in an iteration.
+_Fact = TypeVar("_Fact", CollectiveEffect, LayerQuantization)
+
+
+def all_effects(
+    what_ifs: Sequence[WhatIf], graphs: Sequence[KernelGraph], iterations: Sequence[int], parameters: Parameters
+) -> tuple[CollectiveEffect, ...]:
+    """Return what what-ifs do to the collectives of some iterations, as `explain` does for one.
+
+    The same steps of several compositions count once for each graph.
+    """
+    return _all(explain, what_ifs, graphs, (iterations, parameters))
+
+
+def all_layers(
+    what_ifs: Sequence[WhatIf], graphs: Sequence[KernelGraph], iterations: Sequence[int], parameters: Parameters
+) -> tuple[LayerQuantization, ...]:
+    """Return the times of the layers whose weights what-ifs quantise in some iterations, as `explain_layers` does."""
+    return _all(explain_layers, what_ifs, graphs, (iterations, parameters))
+
+
+def _all(
+    explain: Callable[[WhatIf, KernelGraph, Parameters], Sequence[_Fact]],
+    what_ifs: Sequence[WhatIf],
+    graphs: Sequence[KernelGraph],
+    given: tuple[Sequence[int], Parameters],
+) -> tuple[_Fact, ...]:
+    iterations, parameters = given
+    facts: list[_Fact] = []
+    told: set[tuple[int, str]] = set()
+    for what_if, (number, graph) in product(what_ifs, enumerate(graphs)):
+        found = [each for each in explain(what_if, graph, parameters) if each.iteration in iterations]
+        facts += [each for each in found if (number, each.what_if) not in told]
+        told |= {(number, each.what_if) for each in found}
+    return tuple(facts)
 
 
 def _effects(what_if: str, graph: KernelGraph, changed: KernelGraph, targets: Targets) -> list[CollectiveEffect]:

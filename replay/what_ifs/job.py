@@ -595,6 +595,7 @@ EDITING = (
     "sequence_length",
     "layers",
     "hidden",
+    "quantize_weights",
 )
 
 
@@ -627,9 +628,13 @@ def with_job(what_ifs: Sequence[WhatIf], path: str) -> list[WhatIf]:
     return changed
 
 
+#: Second arguments of edits that have one, by their defaults.
+_SECOND: Mapping[str, str] = {"pipeline_parallel": "1f1b", "quantize_weights": "jit_pim"}
+
+
 def _with_path(step: list[str], path: str) -> list[str]:
     if step[0] not in EDITING:
         return step
-    default = ["1f1b"] if step[0] == "pipeline_parallel" and len(step) == 2 else []
-    full = 4 if step[0] == "pipeline_parallel" else 3
+    default = [_SECOND[step[0]]] if step[0] in _SECOND and len(step) == 2 else []
+    full = 4 if step[0] in _SECOND else 3
     return step if len(step) >= full else [*step, *default, path]

@@ -428,6 +428,59 @@ def _with_calls(graph: KernelGraph, after: Ints, numbers: Ints, call_ns: float) 
 _STREAM, _WORKGROUPS = 9000, 24
 
 
+def with_kernels_before(
+    graph: KernelGraph, names: Sequence[str], before: Ints, columns: Mapping[str, Any]
+) -> tuple[KernelGraph, Ints]:
+    """Return a graph with kernels on the compute stream, each right before a kernel, and the new rows of all tasks.
+
+    The same call of the host launches both.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        The graph.
+    names : sequence of str, length n
+        Names of the new kernels.
+    before : array of int64, shape (n,)
+        Rows of the kernels that they come before, each once.
+    columns : mapping
+        Columns of the new kernels that differ from those of their followers: an array of length n or one value.
+
+    Returns
+    -------
+    graph : KernelGraph
+    rows : array of int64, shape (n_tasks + n,)
+        Row of each task in the new graph: those of the old one, then the new kernels.
+    """
+    tasks, n = graph.tasks, len(graph.tasks)
+    new = np.arange(n, n + len(before))
+    known = {name: number for number, name in enumerate(graph.names)}
+    constant: dict[str, Any] = {
+        "name": [known.setdefault(name, len(known)) for name in names],
+        **dict.fromkeys(("operator", "memory_operator", "call", "launched_by", "event", "dtype"), -1),
+        **dict.fromkeys(("bytes", "workgroups", "waves"), 0),
+        **dict.fromkeys(("measured_start_ns", "measured_end_ns"), np.nan),
+        **columns,
+    }
+    added = tasks.select(before)
+    changed = {key: np.empty_like(getattr(added, key)) for key in constant}
+    for key, column in changed.items():
+        column[:] = constant[key]
+    heir = np.arange(n)
+    heir[before] = new
+    edges = graph.edges
+    follows = (tasks.lane[edges.source] == tasks.lane[edges.target]) & (tasks.lane[edges.source] >= 0)
+    queued = replace(edges, target=np.where(follows, heir[edges.target], edges.target))
+    launches = edges.select(np.isin(edges.kind, sorted(LAUNCH_EDGES)) & (heir[edges.target] >= n))
+    launched = replace(launches, target=heir[launches.target])
+    linked = queued.joined(launched, Edges.of(new, before, kind=EdgeKind.STREAM))
+    grown = replace(graph, tasks=joined_tasks([tasks, replace(added, **changed)]), edges=linked, names=tuple(known))
+    order = np.argsort(np.concatenate([np.arange(n), before - 0.5]), kind="stable")
+    rows = np.empty(len(order), dtype=np.int64)
+    rows[order] = np.arange(len(order))
+    return _reordered(grown, order), rows
+
+
 def gradient_exchanges(graph: KernelGraph, job: TracedJob) -> Bools:
     """Return the mask of collectives of replicas, of gradients or weights: those of the streams of the largest."""
     tasks, ranks = graph.tasks, graph.ranks()

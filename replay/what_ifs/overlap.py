@@ -35,7 +35,7 @@ OVERLAPS: tuple[str, ...] = (
 def overlap(mode: str) -> WhatIf:
     """Change which device tasks run side by side.
 
-    - ``none``: each device runs one task at a time, in the order of their starts.
+    - ``none``: each device runs one task at a time, in the order of their starts; its memory may process beside it.
     - ``no_contention``: collectives and copies use no shared resource, so they slow no kernel.
     - ``ideal``: as ``no_contention``, and only other communication waits for a collective. No schedule of the same
       tasks can be faster.
@@ -58,7 +58,7 @@ def overlap(mode: str) -> WhatIf:
 
 def _serial(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
     start, end = simulate(graph)
-    rows = np.flatnonzero(graph.on_device())
+    rows = np.flatnonzero(graph.on_device() & (graph.tasks.kind != TaskKind.PIM))
     order = rows[np.lexsort((rows, end[rows], start[rows], graph.tasks.device[rows]))]
     same_device = graph.tasks.device[order][1:] == graph.tasks.device[order][:-1]
     first, then = order[:-1][same_device], order[1:][same_device]

@@ -10,7 +10,7 @@ pattern serves all groups of the same sizes: its durations are scaled to the tra
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -231,7 +231,7 @@ def splice(graph: KernelGraph, splices: Sequence[Splice], *, drop_launches: bool
         edges.append(placed.edges())
         rewired.add(placed)
         first += n_groups * len(pattern.graph.tasks)
-    tasks = _joined_tasks([rewired.marks(), *added])
+    tasks = rewired.marks().joined(*added)
     return replace(
         graph,
         tasks=tasks,
@@ -439,17 +439,3 @@ _USED = (
     *("duration_ns", "occupies", "waves", "workgroups", "bytes", "pressure", "extra_round"),
     *("footprint", "hit_share"),
 )
-
-
-def _joined_tasks(blocks: Sequence[Tasks]) -> Tasks:
-    """Return tasks one block after the other. A column that is one value in all blocks stays a view of it."""
-    columns = {}
-    n = sum(len(block) for block in blocks)
-    for name in (column.name for column in fields(Tasks)):
-        parts = [getattr(block, name) for block in blocks]
-        is_view = all(part.strides[0] == 0 and len(part) for part in parts)
-        if is_view and all(part[0] == parts[0][0] for part in parts):
-            columns[name] = np.broadcast_to(parts[0][0], n)
-        else:
-            columns[name] = np.concatenate(parts)
-    return Tasks(**columns)

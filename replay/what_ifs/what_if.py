@@ -20,6 +20,7 @@ from replay.graph.choice import TaskChoice as TaskChoice
 from replay.graph.choice import unknown_name as unknown_name
 from replay.graph.graph import KernelGraph
 from replay.what_ifs.targets import Targets
+from replay.what_ifs.weight_copies import LayerQuantization
 
 
 def number_text(value: float) -> str:
@@ -132,6 +133,9 @@ class WhatIf:
     tokens : callable, optional
         Takes a graph and returns the tokens of a step of one replica, before and after. None for a what-if that leaves
         the work of a step as it is. Steps of unlike work are compared by the time of a token.
+    layers : callable, optional
+        Takes a graph and the parameters and returns the times of each layer whose weights it quantises. None for a
+        what-if that quantises none.
     """
 
     name: str
@@ -143,6 +147,7 @@ class WhatIf:
     retimes: bool = False
     targets: Callable[[KernelGraph, Parameters], Targets] | None = None
     tokens: Callable[[KernelGraph], tuple[float, float]] | None = None
+    layers: Callable[[KernelGraph, Parameters], Sequence[LayerQuantization]] | None = None
 
     def __call__(self, graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         """Return the changed graph.

@@ -239,15 +239,18 @@ def _arrows(timeline: Timeline, waits: Waits, group: int) -> Iterator[pa.Array]:
 
 
 def _counters(timeline: Timeline, group: int) -> Iterator[dict[str, Any]]:
-    """Yield the share of each resource in use, at the times at which one changes."""
+    """Yield the share of each resource in use, at the times at which one changes; PIM only if a task uses it."""
     use = resource_use(timeline, _BINS)
+    has_pim = bool(timeline.graph.tasks.demand[:, use.resources.index("pim")].any())
+    shown = [k for k, name in enumerate(use.resources) if name != "pim" or has_pim]
+    names = [use.resources[k] for k in shown]
     for d, (rank, device) in enumerate(use.devices):
-        shares = np.round(100 * use.use[d], 2)
+        shares = np.round(100 * use.use[d][:, shown], 2)
         changed = np.ones(len(shares), dtype=bool)
         changed[1:] = (shares[1:] != shares[:-1]).any(axis=1)
         common = {"ph": "C", "name": f"GPU {device}: % in use", "pid": group * _PROCESSES + rank, "tid": 0}
         for k in np.flatnonzero(changed).tolist():
-            values = dict(zip(use.resources, shares[k].tolist(), strict=True))
+            values = dict(zip(names, shares[k].tolist(), strict=True))
             yield {**common, "ts": round(float(use.edges_ns[k]) / 1e3, 3), "args": values}
 
 

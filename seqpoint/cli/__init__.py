@@ -49,6 +49,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "devices": ("listings:devices_command", "List the device catalogue."),
     "readers": ("listings:readers_command", "List the trace formats that can be read."),
     "selectors": ("listings:selectors_command", "List the selectors of iterations."),
+    "formats": ("listings:formats_command", "List the data formats, or what each makes of an array."),
     "report": ("project:report_command", "Write a report as a self-contained page of HTML."),
     "demo": ("demo:command", "Run the whole path on the data that the project ships."),
 }

@@ -1,13 +1,19 @@
-"""Commands that list what is there: `seqpoint devices`, `seqpoint readers` and `seqpoint selectors`."""
+"""Commands that list what is there: `seqpoint devices`, `readers`, `selectors` and `formats`."""
 
 import inspect
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from profilers.devices.catalogue import find_device
+from profilers.errors import InvalidInputError
 from seqpoint import front_door
-from seqpoint.cli.options import output_options
-from seqpoint.cli.output import print_json, print_table
+from seqpoint.cli.options import output_options, refuse_options
+from seqpoint.cli.output import message, print_json, print_lines, print_result, print_table, print_tables
+
+if TYPE_CHECKING:
+    from replay.formats import Format
+    from seqpoint.weight_copies import WeightCopies
 
 
 @click.command("devices")
@@ -105,3 +111,129 @@ def selectors_command(json_: bool) -> None:
 
 def _origin(package: str = "seqpoint", problem: str = "") -> dict[str, str | None]:
     return {"package": package, "error": problem or None}
+
+
+@click.command("formats")
+@click.argument("file", required=False, metavar="[FILE.npy]", type=click.Path())
+@click.option(
+    "--format", "names", metavar="NAME,...", help="Formats, parted by commas.  [default: all, or all that fit the axis]"
+)
+@click.option("--axis", type=int, default=-1, show_default=True, help="Axis that the blocks lie along.")
+@click.option(
+    "--job", metavar="FILE.toml", type=click.Path(), help="Memory of the job of a file, with copies of its weights."
+)
+@click.option("--device", metavar="NAME", help="With --job: device that all ranks run on.  [default: MI300X]")
+@output_options
+def formats_command(
+    file: str | None, names: str | None, axis: int, job: str | None, device: str | None, json_: bool
+) -> None:
+    """List the data formats, or show the size and the error of the array in FILE.npy in each of them.
+
+    The array holds float16, float32 or float64, as `numpy.save` writes it. With --job: the memory of a job that trains
+    with copies of its weights in --format, all of them kept or made just in time, and what that allows.
+
+    \b
+    seqpoint formats
+    seqpoint formats weights.npy --format mx9,mxfp8_e4m3 --axis 0
+    seqpoint formats --job job.toml --format mx9,mx6 --device MI300X
+    """
+    from replay.formats import FORMATS, find_format
+
+    if job is not None:
+        refuse_options(["file", "axis"], "with --job")
+        _print_copies(job, names, device, json_)
+        return
+    refuse_options(["device"], "without --job")
+    chosen = [find_format(name) for name in names.split(",")] if names is not None else list(FORMATS.values())
+    if file is None:
+        refuse_options(["axis"], "without FILE.npy")
+        _print_formats(chosen, json_)
+    else:
+        _print_errors(file, chosen, axis, fitting_only=names is None, json_=json_)
+
+
+def _print_copies(file: str, names: str | None, device: str | None, json_: bool) -> None:
+    from replay.workloads import read_job
+    from seqpoint.weight_copies import weight_copies
+
+    if names is None:
+        raise click.UsageError("--job needs the formats of the copies, such as --format mx9,mx6")
+    copies = weight_copies(read_job(file), names.split(","), device=device or "MI300X")
+    print_result(copies, json_, _show_copies)
+
+
+def _show_copies(copies: "WeightCopies") -> None:
+    print_lines(*copies.summary())
+    print_tables([copies.text()])
+
+
+def _print_formats(formats: "list[Format]", json_: bool) -> None:
+    if json_:
+        keys = (
+            *("name", "kind", "element_bits", "exponent_bits", "mantissa_bits", "block", "scale", "scale_bits"),
+            *("pair", "pair_bits", "tensor_bits", "largest", "bits_per_value", "source"),
+        )
+        values = [{key: getattr(each, key) for key in keys} for each in formats]
+        print_json([{**row, **{k: float(row[k]) for k in ("largest", "bits_per_value")}} for row in values])
+        return
+    columns = ("name~", "kind~", "bits a value", "element~", "largest", "block", "scale~", "pair", "source~")
+    rows = [
+        (
+            *(each.name, each.kind, f"{float(each.bits_per_value):g}"),
+            f"1+{each.exponent_bits}+{each.mantissa_bits}",
+            f"{float(each.largest):.4g}",
+            *(each.block if each.is_directional else "-", each.scale, each.pair if each.pair_bits else "-"),
+            each.source,
+        )
+        for each in formats
+    ]
+    print_table("Data formats", columns, rows)
+
+
+def _print_errors(file: str, formats: "list[Format]", axis: int, *, fitting_only: bool, json_: bool) -> None:
+    from dataclasses import asdict
+
+    from replay.formats import error_statistics, load_array, quantize
+
+    array = load_array(file)
+    rows: list[dict[str, Any]] = []
+    unfit: list[str] = []
+    for each in formats:
+        try:
+            copy = quantize(array, each, axis)
+        except InvalidInputError:
+            # Of all formats, those whose blocks do not fit are left out; another fault is that of all formats.
+            if not (
+                fitting_only and each.is_directional and -array.ndim <= axis < array.ndim and array.dtype.kind == "f"
+            ):
+                raise
+            unfit.append(each.name)
+            continue
+        size = {"bytes": copy.nbytes, "of_file_percent": 100 * copy.nbytes / max(array.nbytes, 1)}
+        rows.append({"format": each.name, **size, **asdict(error_statistics(array, copy))})
+    if unfit:
+        message(f"note: axis {axis} of {array.shape} is no whole number of blocks of {', '.join(unfit)}")
+    if json_:
+        print_json(rows)
+        return
+    columns = (
+        "format~",
+        "bytes",
+        "size %",
+        "mean error",
+        "largest error",
+        "SQNR dB",
+        "saturated %",
+        "to zero %",
+        "lost %",
+    )
+    cells = [
+        (
+            *(row["format"], f"{row['bytes']:,}", f"{row['of_file_percent']:.1f}"),
+            *(f"{row[key]:.3g}" for key in ("mean_absolute", "maximum")),
+            f"{row['sqnr_db']:.1f}",
+            *(f"{100 * row[key]:.3g}" for key in ("saturated", "flushed", "lost")),
+        )
+        for row in rows
+    ]
+    print_table(f"Data formats on {file}, {array.dtype} of shape {array.shape}", columns, cells)

@@ -165,7 +165,7 @@ def _default(text: str | None) -> str:
     metavar="RESULT.json",
     help="Result of an earlier `seqpoint project --json`, to compute again and compare; exit 1 if a number differs.",
 )
-@click.option("--why", is_flag=True, help="Say what each what-if does to each collective, or why nothing.")
+@click.option("--why", is_flag=True, help="Say what each what-if does to collectives and to weights of layers.")
 @perfetto_option
 @hardware_option
 @output_options

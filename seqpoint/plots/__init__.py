@@ -24,6 +24,7 @@ from seqpoint.plots.memory import (
 from seqpoint.plots.projections import (
     changes_by_operator,
     communication_share,
+    memory_by_part,
     pareto_front,
     projection_intervals,
     scaling_times,
@@ -53,6 +54,7 @@ __all__ = [
     "interval_coverage",
     "kernel_slowdowns",
     "length_histogram",
+    "memory_by_part",
     "memory_channels",
     "memory_overview",
     "memory_row_hits",

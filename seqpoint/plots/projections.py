@@ -16,6 +16,7 @@ from seqpoint.units import TimeUnit, duration, time_unit
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from replay.workloads.job_memory import JobMemory
     from seqpoint.comparison import Comparison
     from seqpoint.job_scaling import Scaling, ScalingRow
 
@@ -254,23 +255,66 @@ def scaling_times(scaling: "Scaling") -> Chart:
         label = row.label(axes) + " (as traced)" * row.is_baseline + " (does not fit)" * (row.fits is False)
         cells += [(label, part, ns / unit.ns, 100 * ns / row.step_ns) for part, ns in zip(_PARTS, parts, strict=True)]
     shown = {part for _, part, time, _ in cells if time}
+    colours = {part: colour for part, colour in _PARTS.items() if part in shown}
+    bars = hv.Bars([cell for cell in cells if cell[1] in shown], kdims=["scenario", "part"], vdims=["time", "share"])
+    return _stacked(bars, colours, f"Time of a step: {_of(scaling)}", ("time of a step", unit.name))
+
+
+#: Colours of parts of memory, as they are stacked.
+_MEMORY: Mapping[str, str] = {
+    "weights": BLUE, "gradients": "#56B4E9", "optimizer": "#009E73", "activations": "#E69F00", "buffers": GREY,
+}  # fmt: skip
+
+
+@saveable
+def memory_by_part(memories: "Mapping[str, JobMemory]") -> Chart:
+    """Return bars of the memory of a rank by part, one for each scenario.
+
+    Parameters
+    ----------
+    memories : mapping of str to JobMemory
+        Memory by the name of its scenario, such as ``"copies just in time"``.
+
+    Returns
+    -------
+    holoviews.Bars
+        Horizontal bars, whose parts add up to the allocated memory in GB.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no memory to draw.
+    """
+    if not memories:
+        raise InvalidInputError("no memory to draw; give that of one or more jobs, as job_memory returns it")
+    cells = [
+        (plain_text(name, NAME_LENGTH), part, getattr(memory, part) / 1e9, 100 * getattr(memory, part) / memory.total)
+        for name, memory in memories.items()
+        for part in _MEMORY
+    ]
+    bars = hv.Bars(cells, kdims=["scenario", "part"], vdims=["memory", "share"])
+    return _stacked(bars, _MEMORY, "Memory of a rank", ("memory", "GB"))
+
+
+def _stacked(bars: Chart, colours: Mapping[str, str], title: str, value: tuple[str, str]) -> Chart:
+    """Return horizontal bars of scenarios, stacked by part; `value` is what they show, and its unit."""
+    (what, unit), name = value, bars.vdims[0].name
     tips = hover_tips(
-        ("scenario", "@scenario"), ("part", "@part"), ("time", f"@time {unit.name}"), ("share", "@share{0.0} %")
+        ("scenario", "@scenario"), ("part", "@part"), (name, f"@{name} {unit}"), ("share", "@share{0.0} %")
     )
-    kept = [cell for cell in cells if cell[1] in shown]
-    return hv.Bars(kept, kdims=["scenario", "part"], vdims=["time", "share"]).opts(
+    return bars.opts(
         stacked=True,
         color="part",
-        cmap={part: colour for part, colour in _PARTS.items() if part in shown},
+        cmap=dict(colours),
         line_color=None,
         bar_width=0.72,
         invert_axes=True,
         invert_yaxis=True,
         xlabel="",
-        ylabel=f"time of a step ({unit.name})",
-        height=max(130 + 26 * len(rows), 210),
+        ylabel=f"{what} ({unit})",
+        height=max(130 + 26 * len(set(bars.dimension_values("scenario"))), 210),
         legend_position="right",
-        **framed(f"Time of a step: {_of(scaling)}"),
+        **framed(title),
         **{**tips, "backend": "bokeh"},
     )
 

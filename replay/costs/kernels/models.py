@@ -18,6 +18,8 @@ Activations may be quantized before. In the measurements weights come from memor
 
 *Experts* (`experts`): see `replay.costs.kernels.experts`.
 
+*Quantization* (`quantization`, `quantization_scale`): see `replay.costs.kernels.quantization`.
+
 *Rows* (`softmax`, `normalization`). A row that does not fit a block's registers is read again, from the cache while the
 rows in flight fit it: PyTorch's kernels read twice for a normalisation, three times for a softmax beyond 1024 columns.
 A softmax's row then waits for itself about 3 us: three times for memory and twice for all threads of the block.
@@ -51,6 +53,7 @@ from replay.costs.kernels.attention import (
 from replay.costs.kernels.convolutions import check_convolutions, convolution_seconds, least_convolution_seconds
 from replay.costs.kernels.experts import check_experts, experts_seconds, least_experts_seconds
 from replay.costs.kernels.machine import REFERENCE_CLOCK_HZ, Machine
+from replay.costs.kernels.quantization import check_quantizations, least_quantization_seconds, quantization_seconds
 
 Tile = tuple[int, int]
 #: Axes of a table of corrections; each is the product of some columns of `dims`.
@@ -273,19 +276,6 @@ def _elementwise(theta: Floats, _: Tile, dims: Floats, element_bytes: int, machi
     return np.asarray(start + dims[:, 0] * dims[:, 1] * element_bytes / (machine.memory_bytes_per_s * memory))
 
 
-#: Bytes of an activation before it is quantized.
-_ACTIVATION_BYTES = 2
-
-
-def _quantization(theta: Floats, _: Tile, dims: Floats, element_bytes: int, machine: Machine, writes: bool) -> Floats:
-    """Return the times to read activations of 16 bits, and to write them in `element_bytes`."""
-    start, memory, cache, hit = theta
-    moved = dims.prod(axis=1) * (_ACTIVATION_BYTES + element_bytes * writes)
-    missed = 1 / (1 + (cache * machine.l2_bytes / moved) ** 2)
-    bandwidth = machine.memory_bytes_per_s * memory
-    return np.asarray(start + moved * (missed + (1 - missed) * min(hit, 1.0)) / bandwidth, dtype=np.float64)
-
-
 def _rows(
     theta: Floats, dims: Floats, element_bytes: int, machine: Machine, in_flight: Floats, again: Floats
 ) -> Floats:
@@ -359,8 +349,8 @@ _FORMS: Mapping[str, Callable[[Floats, Tile, Floats, int, Machine], Floats]] = {
     "product": partial(_product, parts=1.0),
     "split product": partial(_product, parts=16.0),
     "matrix product": _matrix_product,
-    "quantization": partial(_quantization, writes=True),
-    "quantization scale": partial(_quantization, writes=False),
+    "quantization": quantization_seconds,
+    "quantization scale": partial(quantization_seconds, writes=False),
     "stream": _elementwise,
     "softmax": _softmax,
     "normalization": _normalization,
@@ -374,11 +364,13 @@ _FORMS: Mapping[str, Callable[[Floats, Tile, Floats, int, Machine], Floats]] = {
 _LEAST: Mapping[str, Callable[[Floats, int, Machine], Floats]] = {
     **dict.fromkeys(("context attention", "generation attention"), least_attention_seconds),
     "experts": least_experts_seconds,
+    **dict.fromkeys(("quantization", "quantization scale"), least_quantization_seconds),
     "convolution": least_convolution_seconds,
 }
 _CHECKS: Mapping[str, Callable[[Floats], None]] = {
     **dict.fromkeys(("context attention", "generation attention"), check_attention),
     "experts": check_experts,
+    **dict.fromkeys(("quantization", "quantization scale"), check_quantizations),
     "convolution": check_convolutions,
 }
 
@@ -500,10 +492,8 @@ def least_seconds(kind: str, dims: Floats, element_bytes: int, machine: Machine)
         return least(dims, element_bytes, machine)
     if MODELS[kind].dims == ("batch", "m", "n", "k"):
         return np.asarray(2.0 * dims.prod(axis=1) / machine.peak_flops_per_s)
-    # Rows are read and written; streams count their arrays; quantization reads 16 bits.
+    # Rows are read and written; streams count their arrays.
     element = element_bytes if MODELS[kind].dims == ("elements", "arrays") else 2 * element_bytes
-    if kind.startswith("quantization"):
-        element = _ACTIVATION_BYTES
     moved = np.maximum(dims.prod(axis=1) * element - machine.cache_bytes, 0.0)
     return np.asarray(moved / machine.memory_bytes_per_s)
 

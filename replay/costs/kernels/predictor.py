@@ -5,7 +5,7 @@ and `predict` uses it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -33,6 +33,7 @@ from replay.costs.kernels.models import (
     least_seconds,
     table_size,
 )
+from replay.costs.kernels.quantization import was_measured
 from replay.graph.operators import DTYPE_BYTES
 
 #: Kind, catalogue's name of the device (or of the device that is left out), data type, and library whose kernels were
@@ -412,14 +413,18 @@ def predict(
     shapes, machine = checked_shapes(kind, dims), Machine.of(device, dtype)
     like = calibration.like(kind, dtype, left_out if MODELS[kind].correction else (), library=library)
     used = calibration.fits.get((kind, device.name, like, library))
-    if used is not None and device.name not in left_out:
-        spread, basis = used.spread, "fitted" if like == dtype else "carried"
-    else:
-        donors = calibration.donors(kind, like, {device.name, *left_out}, library=library)
+    names = (device.name, ANY_HOT if runs_hot(device) else ANY, ANY)
+    spreads = [calibration.carried.get((kind, name, each, library)) for each in (dtype, like) for name in names]
+    spread, basis = next((each for each in spreads if each is not None), UNKNOWN_SPREAD), "carried"
+    if used is None or device.name in left_out:
+        donors: Mapping[str, Fit] = calibration.donors(kind, like, {device.name, *left_out}, library=library)
+        if kind in _QUANTIZATIONS:
+            donors = _with_starts_of_products(donors, calibration, device.name, library, left_out)
         used = carry_over(kind, donors, machine)
-        names = (device.name, ANY_HOT if runs_hot(device) else ANY, ANY)
-        spreads = [calibration.carried.get((kind, name, each, library)) for each in (dtype, like) for name in names]
-        spread, basis = next((each for each in spreads if each is not None), UNKNOWN_SPREAD), "carried"
+    elif kind in _QUANTIZATIONS and not was_measured(shapes):
+        spread = max(spread, used.spread)
+    else:
+        spread, basis = used.spread, "fitted" if like == dtype else "carried"
     # No prediction is below the bound of the data sheet.
     least, factor = least_seconds(kind, shapes, element_bytes, machine), float(np.exp(spread))
     seconds = np.maximum(used.seconds(kind, shapes, element_bytes, machine), least)
@@ -437,6 +442,28 @@ def _check_type(kind: str, device: Device, dtype: str) -> None:
         raise InvalidInputError(
             f"{device.name} does not compute in {needed.removesuffix('_tflops')}: the catalogue has no {needed}"
         )
+
+
+def _with_starts_of_products(
+    donors: Mapping[str, Fit], calibration: KernelCalibration, device: str, library: str, left_out: Collection[str]
+) -> Mapping[str, Fit]:
+    """Return fits of quantization whose starts are scaled to a device by its products in FP8.
+
+    A product of TensorRT-LLM in FP8 quantizes its activations first. Its start exceeds that of a product in BF16 by the
+    start of the quantization. Fits stay as they are where the library's products were not measured in both types.
+    """
+    starts = {
+        name: eight.values[0] - products[name].values[0]
+        for products in (calibration.donors(_OF_UNITS, "bf16", left_out),)
+        for name, eight in calibration.donors(_OF_UNITS, "fp8", left_out).items()
+        if library == calibration.library(_OF_UNITS) and name in products
+    }
+    if starts.get(device, 0.0) <= 0 or not all(starts.get(name, 0.0) > 0 for name in donors):
+        return donors
+    return {
+        name: replace(fit, values=(fit.values[0] * starts[device] / starts[name], *fit.values[1:]))
+        for name, fit in donors.items()
+    }
 
 
 def _kind_of_units(
@@ -463,6 +490,8 @@ def _kind_of_units(
     return _OF_UNITS if calibration.donors(_OF_UNITS, calibration.like(_OF_UNITS, dtype, left_out), left_out) else kind
 
 
+#: Kinds whose format is in their dimensions.
+_QUANTIZATIONS = ("quantization", "quantization_scale")
 #: Kind of products of matrix units, and their types.
 _OF_UNITS = "matrix_matmul"
 _UNIT_TYPES = (

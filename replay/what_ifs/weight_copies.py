@@ -1,0 +1,412 @@
+"""Which weights the products of a transformer read, layer by layer and pass by pass, and the memory of their copies.
+
+A forward product reads a weight W, and the product of the gradient of its input reads the transpose. Formats with
+blocks need a copy for each direction. The product of the gradient of the weight reads none. `find_layer_weights` finds
+the products in the graph of a step, `WeightMemory` counts bytes, and `saved_share` is the closed form of the share that
+copies just in time save.
+
+Source: JIT-Q (arXiv 2311.05034).
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import fsum
+from typing import Any
+
+import numpy as np
+
+from profilers.errors import InvalidInputError
+from profilers.trace.arrays import Ints
+from replay.formats import Format
+from replay.graph.graph import PHASES, KernelGraph
+from replay.what_ifs.job_graph import find_runs
+from replay.what_ifs.job_shapes import BACKWARD, OPTIMIZER, compute_streams
+from replay.workloads.traced_job import TracedJob
+
+#: Bits of a weight from which copies are made: those of mixed precision are FP32 (arXiv 1710.03740).
+SOURCE_BITS = 32
+#: Bytes of a weight in FP32, of the two moments of Adam, and of the gradient in FP32.
+WEIGHT_BYTES, MOMENT_BYTES, GRADIENT_BYTES = 4.0, 8.0, 4.0
+#: Numbers of products outside layers: of the vocabulary, and of weights that not every layer has.
+OUTPUT, OTHER = -1, -2
+_OUTSIDE: Mapping[int, str] = {OUTPUT: "output layer", OTHER: "another product"}
+
+
+def layer_name(layer: int) -> str:
+    """Return the name of a layer by its number.
+
+    Examples
+    --------
+    >>> layer_name(3), layer_name(OUTPUT)
+    ('layer 3', 'output layer')
+    """
+    return _OUTSIDE.get(layer) or f"layer {layer}"
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """Weights that the products of one layer read in one pass.
+
+    Parameters
+    ----------
+    rank : int
+        Rank of the products.
+    way : int
+        Index of the phase of the pass in `PHASES`: forward or backward.
+    iteration : int
+        Iteration of the products, as in `Tasks.iteration`.
+    layer : int
+        Number of the layer on the rank, from 0; `OUTPUT` for the product of the vocabulary, `OTHER` for one of a weight
+        that not every layer has.
+    shapes : tuple of (int, int)
+        Rows and columns of the weight of each product, as it reads it: the sum is over columns, along which blocks lie.
+    products : tuple of int
+        Rows of the products in the graph, in order.
+    trigger : int
+        Task at whose start the copies may begin: the first product of the layer before, or the first kernel of the
+        pass after the optimizer; -1 if there is none.
+    before : int
+        Task that has to end before, if there is no `trigger`; -1 if there is none.
+    """
+
+    rank: int
+    way: int
+    iteration: int
+    layer: int
+    shapes: tuple[tuple[int, int], ...]
+    products: tuple[int, ...]
+    trigger: int = -1
+    before: int = -1
+
+    @property
+    def elements(self) -> int:
+        """Values of the weights."""
+        return sum(rows * columns for rows, columns in self.shapes)
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether the products of a backward pass read them, so that they are transposed."""
+        return self.way == BACKWARD
+
+    @property
+    def label(self) -> str:
+        """Name of the layer and the pass, such as ``"layer 3, forward"``."""
+        return f"{layer_name(self.layer)}, {PHASES[self.way]}"
+
+
+@dataclass(frozen=True)
+class LayerQuantization:
+    """Times of making the copies of a layer for one pass, ns.
+
+    Parameters
+    ----------
+    what_if : str
+        The what-if, or the steps of a composition up to the one that makes the copies.
+    rank, iteration : int
+        Rank, and iteration of the trace.
+    phase : str
+        Pass that the copies are for, as in `PHASES`.
+    layer : int
+        As in `LayerWeights`.
+    elements : int
+        Values of the weights.
+    compute_ns : float
+        Time beside which the copies can be made: from their trigger to the first product of the layer.
+    quantize_ns : float
+        Time of making the copies alone.
+    slack_ns : float
+        Compute time less that of the copies, and less that of copies that queue before them. Below 0, products wait.
+    exposed_ns : float
+        Time in which the first product of the layer waits for the copies, in the replay.
+    """
+
+    what_if: str
+    rank: int
+    iteration: int
+    phase: str
+    layer: int
+    elements: int
+    compute_ns: float
+    quantize_ns: float
+    slack_ns: float
+    exposed_ns: float
+
+    @property
+    def name(self) -> str:
+        """Name of the layer."""
+        return layer_name(self.layer)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the times as JSON; a product outside layers has no number."""
+        return {**asdict(self), "layer": self.layer if self.layer >= 0 else None}
+
+
+def find_layer_weights(graph: KernelGraph, job: TracedJob) -> list[LayerWeights]:
+    """Return the weights that each layer reads in each pass, in the order of the passes of each rank.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        Graph of one or more training steps.
+    job : TracedJob
+        Sizes of the job of the trace.
+
+    Raises
+    ------
+    InvalidInputError
+        No products of weights are equally many in each layer.
+    """
+    forward = _operands(graph, job)
+    operands = {False: forward, True: _operands(graph, job, forward)}
+    found: list[LayerWeights] = []
+    layers: dict[bool, tuple[frozenset[_Shape], int]] = {}
+    for rows in compute_streams(graph):
+        runs = [
+            (run.way, run.rows[0], _products(graph, run.rows[0], operands[run.way == BACKWARD]))
+            for run in find_runs(graph, [rows], 1)
+        ]
+        layers = layers or {back: _shapes_of_layer(runs, job, backward=back) for back in (False, True)}
+        found += _of_rank(graph, rows, runs, (layers, job.layers))
+    if not any(each.layer >= 0 for each in found):
+        raise InvalidInputError(
+            f"no products of weights are equally many in each of {job.layers} layers, as far as shapes tell, so nobody "
+            "knows which belong to which. Possible: change_dtype, for all kernels of a type"
+        )
+    return found
+
+
+#: Rows and columns of a weight.
+_Shape = tuple[int, int]
+#: A product: its row, the shape of its weight, and whether that is of the output layer.
+_Product = tuple[int, _Shape, bool]
+#: A pass: its phase, its kernels, and its products of weights.
+_Pass = tuple[int, Ints, list[_Product]]
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """Weight that an operator reads.
+
+    A product may read a weight, or be the gradient of one, if as many tokens are a side of the weight. Then it is each
+    in turn: the gradient of the input goes first.
+    """
+
+    shape: tuple[int, int]
+    is_output: bool
+    in_turn: bool
+
+
+def _operands(graph: KernelGraph, job: TracedJob, forward: Mapping[int, _Operand] | None = None) -> dict[int, _Operand]:
+    """Return the weight that each operator of forward passes reads, by number of the operator.
+
+    Given those of the forward passes, return those of the backward passes. There, a product that sums over tokens is
+    the gradient of a weight. A product with as many rows is unclear: its weight has to be one of the forward passes. If
+    it runs twice as often as they read that, every other one is a gradient.
+    """
+    tasks, tokens = graph.tasks, job.sizes["batch"] * job.sizes["length"]
+    is_of_pass = (tasks.operator >= 0) & ((tasks.phase == BACKWARD) == (forward is not None))
+    counts = Counter(tasks.operator[is_of_pass].tolist())
+    reads = Counter[_Shape]()
+    for number, count in Counter(tasks.operator[(tasks.operator >= 0) & (tasks.phase != BACKWARD)].tolist()).items():
+        if forward is not None and number in forward:
+            reads[forward[number].shape] += count
+    operands = {}
+    for number in sorted(counts):  # a few dozen operators
+        operator = graph.operators[number]
+        if operator.kind != "matmul" or len(operator.dims) != 4 or operator.dims[:2] != (1, tokens):
+            continue
+        _, _, n, k = operator.dims
+        is_unclear = forward is not None and k == tokens
+        if not is_unclear or reads[k, n]:
+            in_turn = is_unclear and counts[number] >= 2 * reads[k, n]
+            operands[number] = _Operand((n, k), job.sizes.get("vocabulary") in (n, k), in_turn)
+    return operands
+
+
+def _products(graph: KernelGraph, kernels: Ints, operands: dict[int, _Operand]) -> list[_Product]:
+    """Return the products of weights among kernels."""
+    numbers = graph.tasks.operator[kernels]
+    chosen = np.isin(numbers, list(operands))
+    products, seen = [], Counter[int]()
+    for row, number in zip(kernels[chosen].tolist(), numbers[chosen].tolist(), strict=True):  # some products a layer
+        operand = operands[number]
+        seen[number] += 1
+        if not operand.in_turn or seen[number] % 2:
+            products.append((row, operand.shape, operand.is_output))
+    return products
+
+
+def _shapes_of_layer(runs: Sequence[_Pass], job: TracedJob, *, backward: bool) -> tuple[frozenset[_Shape], int]:
+    """Return the shapes of weights that each layer has in a forward or backward pass, and how many these are."""
+    products = [each for way, _, several in runs for each in several if (way == BACKWARD) == backward]
+    counts, passes = Counter(shape for _, shape, is_output in products if not is_output), job.layers * job.micro_batches
+    shapes = frozenset(shape for shape, count in counts.items() if count >= passes)
+    return shapes, sum(counts[shape] // passes for shape in shapes)
+
+
+def _of_rank(
+    graph: KernelGraph, rows: Ints, runs: Sequence[_Pass], sizes: tuple[dict[bool, tuple[frozenset[_Shape], int]], int]
+) -> list[LayerWeights]:
+    """Return the weights that the layers of a rank read; `sizes` are the shapes of a layer by way, and the layers."""
+    of_layer, layers = sizes
+    found: list[LayerWeights] = []
+    updated, ranks = True, graph.ranks()
+    for way, kernels, products in runs:
+        updated |= way == OPTIMIZER
+        back = way == BACKWARD
+        for layer, group in _layers(products, of_layer[back], layers, backward=back):
+            first = group[0][0]
+            iteration, before = int(graph.tasks.iteration[first]), found[-1:]
+            follows = bool(before) and not updated and before[0].iteration == iteration
+            start = (before[0].products[0], -1) if follows else _start(rows, kernels, first)
+            columns = tuple(shape for _, shape, _ in group), tuple(row for row, *_ in group)
+            found.append(LayerWeights(int(ranks[first]), way, iteration, layer, *columns, *start))
+            updated = False
+    return found
+
+
+def _layers(
+    products: Sequence[_Product], of_layer: tuple[frozenset[_Shape], int], layers: int, *, backward: bool
+) -> list[tuple[int, list[_Product]]]:
+    """Return the products of each layer of a run of passes, with the number of the layer.
+
+    Products of a layer's shapes beyond those of whole layers are of the head: last forward, first backward.
+    """
+    shapes, count = of_layer
+    inside = [not is_output and shape in shapes for _, shape, is_output in products]
+    beyond = sum(inside) % count if count else 0
+    position = -beyond if backward else 0
+    end = sum(inside) - beyond
+    groups: list[tuple[int, list[_Product]]] = []
+    current: list[_Product] = []
+    for product, is_inside in zip(products, inside, strict=True):  # some products a layer
+        if not is_inside or not 0 <= position < end:
+            groups.append((OUTPUT if product[2] else OTHER, [product]))
+            position += is_inside
+            continue
+        if position % count == 0:
+            layer = position // count % layers
+            current = []
+            groups.append((layers - 1 - layer if backward else layer, current))
+        position += 1
+        current.append(product)
+    return groups
+
+
+def _start(rows: Ints, kernels: Ints, first: int) -> tuple[int, int]:
+    """Return the task at whose start, and the one after whose end, the copies of the first layer may be made."""
+    if first != kernels[0]:
+        return int(kernels[0]), -1
+    place = int(np.searchsorted(rows, first))
+    return -1, int(rows[place - 1]) if place else -1
+
+
+def copy_bytes(elements: float, formats: Sequence[Format], *, directions: int = 1) -> float:
+    """Return the bytes of copies of a weight, with their scales.
+
+    Parameters
+    ----------
+    elements : float
+        Values of the weight.
+    formats : sequence of Format
+        Formats, of each of which there is a copy.
+    directions : int
+        2 if the transpose is needed too. A format without blocks needs one copy for both.
+
+    Examples
+    --------
+    >>> from replay.formats import find_format
+    >>> copy_bytes(1, [find_format("mx9"), find_format("fp8_e4m3")], directions=2)
+    3.25
+    """
+    bits = [float(each.bits_per_value) * (directions if each.is_directional else 1) for each in formats]
+    return elements * fsum(bits) / 8.0
+
+
+def saved_share(copies: float, others: float = WEIGHT_BYTES + MOMENT_BYTES) -> float:
+    """Return the share of the memory of a parameter that its copies take: L / (HP + optimizer + gradient + L).
+
+    It is what copies just in time save of many layers.
+
+    Parameters
+    ----------
+    copies : float
+        Bytes L of all copies of a parameter.
+    others : float
+        Bytes of the parameter in high precision, its optimizer state, and its gradient if that is kept. By default
+        FP32 and two moments, 12 bytes, as in JIT-Q (arXiv 2311.05034).
+
+    Examples
+    --------
+    >>> from replay.formats import find_format
+    >>> two = [copy_bytes(1, [find_format(name)], directions=2) for name in ("mx9", "mx6")]
+    >>> round(100 * saved_share(two[0]), 1), round(100 * saved_share(sum(two)), 1)
+    (15.8, 23.8)
+    """
+    return copies / (others + copies)
+
+
+@dataclass(frozen=True)
+class WeightMemory:
+    """Bytes of the weights of a rank, of their states and copies.
+
+    Parameters
+    ----------
+    states_bytes : float
+        Weights in FP32, two moments of the optimizer, and gradients.
+    copies_bytes : float
+        Low-precision copies of all layers.
+    live_bytes : float
+        Copies that exist at once if they are made just in time.
+    """
+
+    states_bytes: float
+    copies_bytes: float
+    live_bytes: float
+
+    @property
+    def before(self) -> float:
+        """Bytes with the copies of all layers."""
+        return self.states_bytes + self.copies_bytes
+
+    @property
+    def after(self) -> float:
+        """Bytes with the copies of the layer that runs and of the next."""
+        return self.states_bytes + self.live_bytes
+
+    @property
+    def saved(self) -> float:
+        """Share of the bytes that copies just in time save."""
+        return 1.0 - self.after / self.before
+
+
+def weight_memory(layers: Sequence[LayerWeights], formats: Sequence[Format], states: float) -> WeightMemory:
+    """Return the memory of the weights of products, of the rank with most.
+
+    Parameters
+    ----------
+    layers : sequence of LayerWeights
+        Weights that layers read in each pass, as `find_layer_weights` returns them.
+    formats : sequence of Format
+        Formats of the copies.
+    states : float
+        Bytes of a parameter and its states, without copies.
+    """
+    memory = []
+    for rank in sorted({each.rank for each in layers}):
+        mine = [each for each in layers if each.rank == rank]
+        elements = sum({each.layer: each.elements for each in mine if not each.is_backward}.values())
+        live = max(_live_bytes(several, formats) for several in zip(mine, [*mine[1:], None], strict=True))
+        memory.append(WeightMemory(states * elements, copy_bytes(elements, formats, directions=2), live))
+    return max(memory, key=lambda each: each.before)
+
+
+def _live_bytes(layers: tuple[LayerWeights, LayerWeights | None], formats: Sequence[Format]) -> float:
+    """Return the bytes of the copies of a layer and of the next; forward and backward may share those of a layer."""
+    first, then = layers
+    if then is None:
+        return copy_bytes(first.elements, formats)
+    if first.layer == then.layer:
+        return copy_bytes(first.elements, formats, directions=2)
+    return copy_bytes(first.elements, formats) + copy_bytes(then.elements, formats)
