@@ -174,7 +174,7 @@ def layer_tables(layers: "Sequence[LayerQuantization]") -> list[Table]:
     tables = list[Table]()
     for what_if, members in longest.items():
         rows = [
-            (phase, names[0] if len(names) == 1 else f"{names[0]} to {names[-1].split()[-1]}", *cells)
+            (phase, names[0] if len(names) == 1 else f"{names[0]} to {names[-1].removeprefix('layer ')}", *cells)
             for (phase, *cells), names in _alike_layers(members)
         ]
         title = f"Weights quantised by {what_if}, rank {members[0].rank}"
@@ -187,7 +187,12 @@ def _alike_layers(layers: "Sequence[LayerQuantization]") -> list[tuple[tuple[str
     counts = Counter(((each.phase, each.name), _layer_cells(each)) for each in layers)
     order = {key: number for number, key in enumerate(dict.fromkeys(key for key, _ in counts))}
     rows = sorted(counts.items(), key=lambda item: order[item[0][0]])
-    cells = [((phase, *times, str(count)), name) for ((phase, name), times), count in rows]
+    several, seen = Counter(key for key, _ in counts), set[tuple[str, str]]()
+    cells = []
+    for ((phase, name), times), count in rows:
+        turn = "" if several[phase, name] == 1 else ", later" if (phase, name) in seen else ", first"
+        seen.add((phase, name))
+        cells.append(((phase, *times, str(count)), name + turn))
     alike = groupby(cells, key=lambda each: each[0])
     return [(key, [name for _, name in several]) for key, several in alike]
 
@@ -199,7 +204,7 @@ def _layer_cells(layer: "LayerQuantization") -> tuple[str, ...]:
 
 _LAYERS = (
     "T_compute: time beside which the copies can be made. Slack: what is left of it. Exposed: time for which the "
-    "layer waits, in the replay."
+    "layer waits, in the replay. First, later: micro-batches of a step whose times differ."
 )
 _EFFECTS = "Before and after: from the begin of the first of kernel and collective to the end of both, one iteration."
 

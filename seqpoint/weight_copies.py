@@ -1,7 +1,8 @@
 """What copies of weights in low precision cost a job in memory, and what memory that is saved allows: `weight_copies`.
 
 Copies that are kept are there for all layers. Copies just in time (arXiv 2311.05034) are there for two layers, one that
-runs and the next. The time that they take is that of the what-if ``quantize_weights``.
+runs and the next. Products read the copies in the place of weights in BF16. An embedding that no product reads has no
+copies and stays in BF16. The time that copies take is that of the what-if ``quantize_weights``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,9 +13,11 @@ from typing import Any
 from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError
 from replay.formats import Format, find_format
+from replay.graph.choice import unknown_name
+from replay.what_ifs.quantize_weights import KEEPING, MAKERS
 from replay.what_ifs.weight_copies import copy_bytes
 from replay.workloads import TrainingJob, job_memory, memory_share, usable_bytes
-from replay.workloads.job_memory import JobMemory
+from replay.workloads.job_memory import JobMemory, embedding_bytes
 from seqpoint.notebook import DataFrame, Table, as_html, as_text, data_frame, table_of
 
 #: Ways to hold weights, and the maker of copies that holds them so.
@@ -32,13 +35,15 @@ class CopiesRow:
     copies : str
         ``"bf16"`` for the job as it is, ``"kept"``, or ``"just in time"``.
     memory : JobMemory
-        Memory of the rank that needs most; `weights` are the copies.
+        Memory of the rank that needs most; `weights` are the copies, and the embedding in BF16.
     share : float
         Reserved memory as a share of the usable memory of the device.
     micro_batch : int
         Largest micro-batch that fits; 0 if none does.
     ranks : int
         Fewest tensor-parallel ranks on which the job fits; 0 if none are enough.
+    copies_bytes : int
+        Bytes of the weights that products read: of BF16, or of the copies.
     """
 
     copies: str
@@ -46,12 +51,14 @@ class CopiesRow:
     share: float
     micro_batch: int
     ranks: int
+    copies_bytes: int
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as JSON."""
         return {
             "copies": self.copies,
-            "copies_bytes": self.memory.weights,
+            "copies_bytes": self.copies_bytes,
+            "weights_bytes": self.memory.weights,
             "memory_bytes": self.memory.reserved,
             "fits": self.share <= 1,
             "largest_micro_batch": self.micro_batch,
@@ -103,10 +110,12 @@ class WeightCopies:
 
     def summary(self) -> list[str]:
         """Return what is compared, and what copies just in time save, in a sentence each."""
-        kept, live = (row.memory for row in self.rows[1:])
-        saved = kept.reserved - live.reserved
+        plain, (kept, live) = self.rows[0], (row.memory for row in self.rows[1:])
+        saved, others = kept.reserved - live.reserved, plain.memory.weights - plain.copies_bytes
         return [
             f"copies in {', '.join(self.formats)}, of weights and of their transposes; FP32 weights in the optimizer",
+            f"they replace {plain.copies_bytes / 1e9:.1f} GB of weights in bf16"
+            + (f"; {others / 1e9:.1f} GB of the embedding stay in bf16" if others else ""),
             f"just in time saves {saved / 1e9:.1f} GB of a rank, {saved / kept.reserved:.1%} of its memory",
             f"usable memory of {self.device.name}: {usable_bytes(self.device) / 1e9:.1f} GB",
         ]
@@ -159,6 +168,7 @@ def weight_copies(job: TrainingJob, formats: Sequence[str], *, device: str = "MI
             memory_share(memory, hardware),
             largest_micro_batch(job, hardware, *how),
             fewest_ranks(job, hardware, *how),
+            memory.weights - embedding_bytes(job, memory.stage),
         )
         for name, how in held.items()
     ]
@@ -175,12 +185,13 @@ def memory_with_copies(job: TrainingJob, formats: Sequence[Format], maker: str) 
     formats : sequence of Format
         Formats of the copies, of weights and of their transposes; empty for the job as it is.
     maker : str
-        Who makes the copies, as in ``quantize_weights``: ``"pim"`` keeps all of them, others keep those of two layers.
+        Who makes the copies, as in ``quantize_weights``: ``"pim"`` and ``"gpu_kept"`` keep all of them, others those of
+        two layers.
 
     Raises
     ------
-    InvalidInputError
-        The job is in another precision.
+    InvalidInputError, NotFoundError
+        The job is in another precision, or there is no such maker.
 
     Examples
     --------
@@ -195,9 +206,12 @@ def memory_with_copies(job: TrainingJob, formats: Sequence[Format], maker: str) 
     memory = job_memory(job)
     if not formats:
         return memory
-    copies = copy_bytes(memory.weights / job.element_bytes, formats, directions=2)
+    if maker not in MAKERS:
+        raise unknown_name("maker cannot be", str(maker), MAKERS)
+    embedding = embedding_bytes(job, memory.stage)
+    copies = copy_bytes((memory.weights - embedding) / job.element_bytes, formats, directions=2)
     of_rank = max(job.model.layers // job.layout.pipeline, 1)
-    return replace(memory, weights=round(copies if maker == "pim" else copies * min(1.0, 1.0 / of_rank)))
+    return replace(memory, weights=round(embedding + copies * (1.0 if maker in KEEPING else 1.0 / of_rank)))
 
 
 def fits_with_copies(job: TrainingJob, device: Device, formats: Sequence[Format], maker: str) -> bool:

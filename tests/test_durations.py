@@ -246,6 +246,12 @@ def test_bad_operators_are_named(kind: str, dims: list, message: str) -> None:
         predict(kind, dims, A100, calibration=load_calibration())
 
 
+def test_an_unknown_data_type_is_named() -> None:
+    for kind, dims in (("quantization", [[4096, 4096, 16, 9]]), ("matmul", [[1, 64, 64, 64]])):
+        with pytest.raises(InvalidInputError, match="data type 'potato' is none of fp64, fp32, "):
+            predict(kind, dims, A100, calibration=load_calibration(), dtype="potato")
+
+
 def table(folder: Path, name: str = "softmax.csv", rows: int = 40, **change: object) -> Path:
     """Softmax on two devices, as fast as the model says, with one cell changed."""
     lines = ["op,device,B,H,latency_ms"]

@@ -3,6 +3,7 @@
 import json
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -24,6 +25,9 @@ PEERS = {
     "mxfp6_e2m3": ml_dtypes.float6_e2m3fn,
     "mxfp4": ml_dtypes.float4_e2m1fn,
 }
+#: File of an array with more bytes than an integer of 64 bits can count.
+_HEAD = b"{'descr': '<f4', 'fortran_order': False, 'shape': (4611686018427387904, 8)}\n"
+OVERFLOW = b"\x93NUMPY\x01\x00" + len(_HEAD).to_bytes(2, "little") + _HEAD
 
 
 def blocks(kind: type[np.floating]) -> np.ndarray:
@@ -58,8 +62,8 @@ def test_a_copy_equals_the_reference_bit_for_bit(name: str, kind: type[np.floati
     if copy.microexponents.size:
         assert copy.microexponents.reshape(-1).tolist() == [shifts for _, _, shifts in expected]
     values = np.array([values_of(name, block) for block in expected])
-    with np.errstate(over="ignore"):
-        values = values.astype(np.float32)
+    largest = np.finfo(np.float32).max  # values above it saturate there
+    values = np.clip(values, -largest, largest).astype(np.float32)
     np.testing.assert_array_equal(copy.dequantize(), values)
     numbers = ~np.isnan(values)
     np.testing.assert_array_equal(np.signbit(copy.dequantize())[numbers], np.signbit(values)[numbers])
@@ -201,6 +205,50 @@ def test_errors_are_counted_by_kind() -> None:
     assert exact.sqnr_db == np.inf and exact.maximum == 0
 
 
+@pytest.mark.parametrize("name", [name for name, each in FORMATS.items() if each.overflow == "largest"])
+def test_values_beyond_float32_saturate(name: str) -> None:
+    values = np.full((1, 32), 1e300) * [[1.0], [-1.0]]
+    copy = quantize(values, name)
+    each = find_format(name)
+    largest = float(each.largest) * (2.0**127 if each.is_directional else 1.0)
+    copied = copy.dequantize()
+    assert copied.tolist() == (np.sign(values) * min(largest, float(np.finfo(np.float32).max))).tolist()
+    found = error_statistics(values, copy)
+    assert (found.sqnr_db, found.mean_absolute, found.saturated, found.lost) == (0, 1e300, 1, 0)
+
+
+def test_infinities_that_are_read_stay_infinite() -> None:
+    packed = bytes([127] + 32 * [0x7C])  # the scale 1, and the code of infinity in E5M2
+    assert (unpack(packed, "mxfp8_e5m2", (32,)).dequantize() == np.inf).all()
+
+
+def test_errors_of_tiny_and_of_huge_values_are_those_of_ordinary_ones() -> None:
+    values = np.random.default_rng(7).standard_normal(64)
+    found = [error_statistics(values * 2.0**power, quantize(values * 2.0**power, "mx4")) for power in (-100, 0, 120)]
+    assert len({(each.sqnr_db, each.saturated, each.flushed) for each in found}) == 1
+    assert error_statistics(1e-300 * values, quantize(1e-300 * values, "mx4")).sqnr_db == 0
+
+
+def test_an_array_without_finite_values_has_no_errors() -> None:
+    for values in (np.full(32, np.nan), np.full(32, -np.inf)):
+        found = error_statistics(values, quantize(values, "mx9"))
+        assert found.not_finite == 1
+        assert np.isnan([found.mean_absolute, found.maximum, found.sqnr_db, found.saturated, found.lost]).all()
+
+
+def test_a_number_keeps_its_shape() -> None:
+    for name in ("fp8_e4m3", "bf16", "fp32"):
+        assert quantize(np.float32(3.0), name).dequantize() == np.array(3.0) and not quantize(3.0, name).shape
+        assert quantize(3.0, name).dequantize().shape == ()
+
+
+class Tensor:
+    """A tensor of a library that makes no array of it."""
+
+    def __array__(self, *_: object) -> np.ndarray:
+        raise TypeError("Got unsupported ScalarType BFloat16")
+
+
 def test_sqnr_of_normal_values_rises_by_six_decibels_a_bit() -> None:
     values = np.random.default_rng(6).standard_normal(1 << 14).astype(np.float32)
     sqnr = [error_statistics(values, quantize(values, name)).sqnr_db for name in ("mx4", "mx6", "mx9")]
@@ -216,9 +264,15 @@ def test_sqnr_of_normal_values_rises_by_six_decibels_a_bit() -> None:
         (np.ones(16, complex), "fp16", -1, "these are complex128"),
         (np.ones((2, 16)), "mx9", 2, "no axis 2: axes are -2 to 1"),
         (np.float64(1.0), "mx9", -1, "the array has no axis"),
+        (np.ones(32), None, -1, "a data format is given by its name, not by None; formats: mx9"),
+        (np.ones(32), 9, -1, "not by 9"),
+        *((np.ones((32, 32)), "mx9", axis, "an axis is a whole number") for axis in (1.0, "x", None, True)),
+        (np.ma.masked_array(np.ones(32), np.ones(32)), "mx9", -1, r"masked array .*array.filled\(0\)"),
+        ([[1.0, 2.0], [3.0]], "mx9", -1, "the values make no array"),
+        (Tensor(), "mx9", -1, r"BFloat16\); of a torch tensor, give tensor.detach\(\)"),
     ],
 )
-def test_bad_arrays_are_named(array: np.ndarray, name: str, axis: int, problem: str) -> None:
+def test_bad_arrays_are_named(array: Any, name: Any, axis: Any, problem: str) -> None:
     with pytest.raises(InvalidInputError, match=problem) as refusal:
         sp.quantize(array, name, axis)
     assert "\n" not in str(refusal.value)
@@ -248,10 +302,18 @@ def test_the_command_lists_the_formats_with_their_sources(run: Run) -> None:
     assert all(row["source"] for row in rows)
 
 
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give tables the width that the page shows, whatever the terminal has."""
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+@pytest.mark.usefixtures("wide")
 def test_the_command_shows_errors_of_an_array(run: Run, weights: Path) -> None:
     rows = json.loads(run("formats", weights, "--format", "mx9,nvfp4", "--axis", 0, "--json").out)
     array = np.load(weights)
     assert [row["bytes"] for row in rows] == [4608, 2308]
+    assert [row["share_of_array"] for row in rows] == [4608 / 16384, 2308 / 16384]
     assert rows[0]["sqnr_db"] == error_statistics(array, sp.quantize(array, "mx9", axis=0)).sqnr_db
     page = (Path(__file__).parents[1] / "docs" / "formats.md").read_text()
     shown = page.split("$ seqpoint formats weights.npy")[1].split("```")[0].splitlines()[1:]
@@ -268,9 +330,29 @@ def test_formats_whose_blocks_do_not_fit_are_left_out_unless_they_are_named(run:
     assert result.code == 1 and "blocks of 32, and axis -1 has length 16" in result.err
 
 
+@pytest.mark.usefixtures("wide")
+def test_the_command_says_how_many_values_are_not_finite(run: Run, tmp_path: Path) -> None:
+    values = np.ones((4, 32))
+    np.save(tmp_path / "finite.npy", values)
+    result = run("formats", "finite.npy")
+    assert "not finite" not in result.out + result.err
+    values[0, :5] = np.inf
+    np.save(tmp_path / "some.npy", values)
+    result = run("formats", "some.npy", "--format", "mx9", "--explain")
+    assert "note: 5 of 128 values are not finite" in result.err and "3.91" in result.out
+    np.save(tmp_path / "none.npy", np.full((32, 32), np.nan))
+    result = run("formats", "none.npy", "--format", "mx9", "--json")
+    (row,) = json.loads(result.out)
+    assert "1,024 of 1,024 values are not finite" in result.err
+    assert (row["not_finite"], row["mean_absolute"], row["lost"]) == (1.0, None, None)
+    assert "│ - " in " ".join(run("formats", "none.npy", "--format", "mx9").out.split())
+
+
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
+        (OVERFLOW, "cannot be read as an array"),
         (np.array([{}]), "Python objects"),
         (np.ones(32, np.int64), "these are int64"),
         (b"\x93NUMPY", "EOF"),

@@ -182,7 +182,10 @@ def test_what_cannot_be_is_refused_in_one_line() -> None:
             replace(STACK, **changes)
     for arguments, problem in (
         ((10, 32, ()), "no copy"), ((10, 32, (0,)), "values of 0 bits"), ((10, 65, (9,)), "values of 65 bits"),
-        ((-1, 32, (9,)), "not negative"), ((float("nan"), 32, (9,)), "finite"),
+        ((10, 32, 9), "bits of copies are 9; give a value for each copy"), ((10, 32, "x"), "bits of copies are 'x'"),
+        ((10, "x", (9,)), "a number, and not 'x'"), ((10, 32, ("9",)), "a number, and not '9'"),
+        (("x", 32, (9,)), "elements of tensors are 'x'"), ((-1, 32, (9,)), "not negative"),
+        ((float("nan"), 32, (9,)), "finite"),
     ):  # fmt: skip
         with pytest.raises(InvalidInputError, match=problem):
             pim_quantization(*arguments, STACK)

@@ -9,14 +9,17 @@ import pytest
 from bokeh.models import Plot
 from traces import write_trace
 
+from profilers.devices import find_device
 from profilers.ingest.pipeline import IngestOptions, collect
 from profilers.trace.trace import Trace
+from replay.analysis.critical_path import LABELS, task_labels
 from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph
 from replay.projection.projection import Projection, ProjectionOptions, StepWindow, project
 from replay.projection.rows import ProjectionRow
 from replay.what_ifs import parse_what_if
+from replay.workloads import load_training, training_job, training_trace
 from seqpoint import plots
 from seqpoint.description import describe
 from seqpoint.iteration_table import iteration_table
@@ -81,6 +84,15 @@ def test_a_timeline_has_a_rectangle_a_task(trace: Trace) -> None:
     timeline = replay(build_graph(trace, 1, parameters=load_parameters()))
     rectangles = elements(plots.timeline_lanes(timeline), hv.Rectangles)
     assert sum(len(r) for r in rectangles) == len(lanes_of(timeline)) == 9
+
+
+def test_kernels_that_quantise_weights_have_a_class_of_their_own() -> None:
+    job = training_job({"layers": 1, "hidden": 512, "heads": 8, "length": 128, "micro_batch": 1, "global_batch": 1})
+    parameters = load_parameters()
+    steps = training_trace(job, find_device("MI210"), fit=load_training(), parameters=parameters)
+    graph = parse_what_if("quantize_weights:mx9:gpu")(build_graph(steps, 0, parameters=parameters), parameters)
+    labels = {LABELS[label] for label in task_labels(graph)}
+    assert {"quantisation", "gemm", "elementwise"} <= labels <= set(class_colours())
 
 
 def test_a_long_timeline_is_merged_and_says_so(trace: Trace) -> None:

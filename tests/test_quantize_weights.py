@@ -37,9 +37,11 @@ from replay.workloads import (
     job_memory,
     load_training,
     load_transformers,
+    read_job,
     training_job,
     training_trace,
 )
+from replay.workloads.job_memory import embedding_bytes
 from replay.workloads.traced_job import find_job
 from replay.workloads.training_trace import inference_trace
 from seqpoint.projecting import ProjectOptions, parse_what_ifs, project_trace
@@ -55,7 +57,7 @@ FORWARD, BACKWARD = 0, 1
 @cache
 def traced(device: str = "MI210", **sizes: Any) -> KernelGraph:
     """Return the graph of a synthetic step of a small job, with some sizes changed."""
-    job = training_job({**SMALL, **sizes})
+    job = training_job({**({} if "model" in sizes else SMALL), **sizes})
     trace = training_trace(job, find_device(device), fit=load_training(), parameters=load_parameters())
     return build_graph(trace, 0, parameters=load_parameters())
 
@@ -100,6 +102,7 @@ def test_layers_are_found_in_the_order_of_passes_each_with_its_weights() -> None
         {"length": 768},  # as many as queries, keys and values
         {"style": "bert"},
         {"pipeline": 3, "global_batch": 16},
+        {"pipeline": 3, "global_batch": 16, "length": 256, "recompute": True},  # passes in turn, then several in a row
     ],
 )
 def test_every_pass_reads_the_weights_of_each_layer_once(sizes: dict[str, Any]) -> None:
@@ -126,8 +129,60 @@ def test_layers_of_a_recorded_step_are_told_from_the_products_of_its_head() -> N
 
 
 def test_recomputed_layers_read_their_weights_again() -> None:
-    found = [each for each in weights(traced(recompute=True)) if each.layer >= 0]
-    assert {(each.way, each.elements) for each in found} == {(FORWARD, LAYER), (BACKWARD, 2 * LAYER)}
+    graph = traced(recompute=True, global_batch=4)
+    found = [each for each in weights(graph) if each.layer >= 0]
+    assert {(each.way, each.elements, each.share_again) for each in found} == {
+        (FORWARD, LAYER, 0),
+        (BACKWARD, LAYER, 1),
+    }
+    assert [each.layer for each in found] == [0, 1, 2, 2, 1, 0]
+    # A format with blocks needs copies of both directions, others one copy.
+    for maker in ("jit_pim", "gpu"):
+        for name, is_slower in (("mx9", True), ("fp8_e4m3", False)):
+            changed_ = changed(f"quantize_weights:{name}:{maker}", graph)
+            added = np.flatnonzero(changed_.tasks.event == -1)[-8:]
+            times = dict(
+                zip(
+                    (changed_.names[i] for i in changed_.tasks.name[added]),
+                    changed_.tasks.duration_ns[added],
+                    strict=True,
+                )
+            )
+            back, forth = (times[f"quantise to {name}: layer 1, {way}"] for way in ("backward", "forward"))
+            assert bool(back > 1.3 * forth) == is_slower, (maker, name)
+
+
+#: Sizes of Llama 3.1 8B: hidden 4096, a feed-forward layer of 14336, heads of 128.
+LLAMA = {"model": "llama31_8b", "layers": 2, "tensor": 2, "micro_batch": 1, "global_batch": 1, "precision": "bf16"}
+LLAMA_LAYER = (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336) // 2
+
+
+@pytest.mark.parametrize(
+    ("sizes", "edit", "share"),
+    [
+        ({"length": 4096}, "micro_batch:2", 1),  # as many tokens as the hidden size, before the edit
+        ({"length": 2048}, "micro_batch:2", 1),  # as many as queries of a rank, then as the hidden size
+        ({"length": 4096}, "sequence_length:2048", 1),
+        ({"length": 2048}, "tensor_parallel:4", 0.5),
+        ({"length": 4096}, "tensor_parallel:1", 2),
+        ({"length": 2048, "recompute": True}, "", 1),
+        ({"length": 1536, "recompute": True}, "", 1),
+        ({"length": 4096, "recompute": True}, "micro_batch:2", 1),
+        ({"length": 4096, "recompute": True}, "tensor_parallel:1", 2),
+    ],
+)
+def test_weights_are_told_from_gradients_where_tokens_are_as_many_as_a_size(
+    sizes: dict[str, Any], edit: str, share: float
+) -> None:
+    graph = traced("H100", **(LLAMA | sizes))
+    found = weights(changed(edit, graph) if edit else graph)
+    found = [each for each in found if each.rank == found[0].rank]
+    assert [(each.way, each.layer) for each in found] == [
+        *((FORWARD, layer) for layer in (0, 1, OUTPUT)), *((BACKWARD, layer) for layer in (OUTPUT, 1, 0))
+    ]  # fmt: skip
+    assert {each.elements for each in found if each.layer >= 0} == {share * LLAMA_LAYER}
+    again = 4 if sizes.get("recompute") else 0
+    assert [len(each.products) for each in found] == [4, 4, 1, 1, 4 + again, 4 + again]
 
 
 def test_pim_makes_copies_for_each_pass_just_in_time_and_once_a_step_if_they_are_kept() -> None:
@@ -159,7 +214,7 @@ def test_the_gpu_makes_copies_on_the_compute_stream_before_each_layer() -> None:
 def test_products_run_at_the_rate_of_the_format_if_the_device_has_one() -> None:
     h100 = traced("H100")
     rows = [row for each in weights(h100) for row in each.products]
-    for name, is_faster in (("mx9", False), ("mxfp8_e4m3", True), ("fp8_e5m2", True), ("mxfp6_e3m2", False)):
+    for name, is_faster in (("mx9", False), ("mxfp8_e4m3", False), ("fp8_e5m2", True), ("mxfp6_e3m2", False)):
         new = changed(f"quantize_weights:{name}", h100)
         assert bool((new.tasks.duration_ns[rows] < h100.tasks.duration_ns[rows]).all()) == is_faster, name
         assert any("rate" in note for note in new.notes)
@@ -259,6 +314,7 @@ def test_a_job_file_follows_the_maker(tmp_path: Path) -> None:
         ("quantize_weights:mx9:cpu", NotFoundError, "maker cannot be 'cpu'; "),
         ("quantize_weights:fp32", InvalidInputError, "fp32 has no fewer bits than weights"),
         ("quantize_weights:" + ",".join(["mx9"] * 9), InvalidInputError, "copies in 9 formats; 8 at most"),
+        ("quantize_weights:mx9,mx6,mx9", InvalidInputError, "copies in mx9 twice; name each format once"),
         ("quantize_weights", InvalidInputError, "as in quantize_weights:mx9"),
     ],
 )
@@ -286,3 +342,110 @@ def test_copies_may_begin_when_the_kernel_before_the_step_ends() -> None:
     moved = graph.with_tasks(phase=np.where(np.isin(np.arange(len(graph.tasks)), earlier), 2, graph.tasks.phase))
     first = find_layer_weights(moved, job)[0]
     assert (first.trigger, first.before) == (-1, int(earlier[-1]))
+
+
+def test_block_scales_need_matrix_units_that_take_them() -> None:
+    graph = traced("B200")
+    rows = [row for each in weights(graph) for row in each.products]
+    for name in ("mxfp8_e4m3", "nvfp4", "fp8_e4m3"):
+        new = changed(f"quantize_weights:{name}", graph)
+        assert (new.tasks.duration_ns[rows] < graph.tasks.duration_ns[rows]).all(), name
+        assert any("Activations and gradients are not quantised, so the gain is an upper bound" in n for n in new.notes)
+    for device in ("MI300X", "L40S"):
+        notes = changed("quantize_weights:mxfp8_e4m3:gpu", traced(device)).notes
+        assert any("take no scales of blocks (Blackwell and CDNA 4 do): products keep their time" in n for n in notes)
+
+
+def test_gpu_kernels_that_are_kept_run_once_a_step_before_its_first_product() -> None:
+    graph = traced()
+    kept, each_pass = (changed(f"quantize_weights:mx9:{maker}", graph) for maker in ("gpu_kept", "gpu"))
+    added = np.flatnonzero((kept.tasks.event == -1) & (kept.tasks.kind == TaskKind.KERNEL))
+    assert [kept.names[name] for name in kept.tasks.name[added]] == ["quantise to mx9: all layers"]
+    assert kept.tasks.lane[added[0] + 1] == kept.tasks.lane[added[0]]
+    assert len(kept.tasks) == len(graph.tasks) + 1
+    # Two micro-batches, whose copies are made once.
+    by_pass = np.flatnonzero((each_pass.tasks.event == -1) & (each_pass.tasks.kind == TaskKind.KERNEL))
+    assert 2 * kept.tasks.duration_ns[added].sum() == pytest.approx(
+        each_pass.tasks.duration_ns[by_pass].sum(), rel=0.01
+    )
+    busy = study_graph(ModelTable(1024, 16, 512, 4), 3, find_device("MI210"), load_parameters())
+    what_if = parse_what_if("quantize_weights:mx9:gpu_kept")
+    assert what_if.layers is not None
+    found = what_if.layers(busy, load_parameters())
+    assert [each.layer for each in found] == [0, 1, 2, OUTPUT]
+    longer = replay(what_if(busy, load_parameters())).makespan_ns - replay(busy).makespan_ns
+    assert sum(each.exposed_ns for each in found) == pytest.approx(longer, rel=0.01)
+    assert all(0 < each.exposed_ns <= each.quantize_ns for each in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("quantize_weights:mx9+scale_device:V100", "scale_device after quantize_weights: .* Put quantize_weights last"),
+        ("quantize_weights:mx9+scale_links:2+micro_batch:2", "micro_batch after quantize_weights"),
+        ("quantize_weights:fp8_e4m3+change_dtype:bf16->fp8", "change_dtype after quantize_weights"),
+        ("quantize_weights:mx9+quantize_weights:mx6", "quantize_weights twice; name all formats in one"),
+    ],
+)
+def test_edits_after_the_copies_are_refused(text: str, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        parse_what_if(text)
+    assert parse_what_if("scale_device:V100+quantize_weights:mx9+scale_links:2").steps
+
+
+@pytest.mark.parametrize(
+    ("precision", "name", "message"),
+    [
+        ("fp8", "mx9", "products of weights run in fp8 in this step"),
+        ("bf16", "bf16", "the step multiplies weights in bf16 already"),
+    ],
+)
+def test_a_step_in_the_format_or_in_fewer_bits_is_refused(precision: str, name: str, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        changed(f"quantize_weights:{name}", traced("H100", precision=precision))
+
+
+def test_notes_count_one_rank_and_one_set_of_copies() -> None:
+    graph = traced("MI210", tensor=2)
+    elements = (3 * LAYER + 51200 * 1024) / 2
+    for maker, is_memory in (("jit_pim", True), ("pim", True), ("gpu", False), ("gpu_kept", False)):
+        notes = changed(f"quantize_weights:mx9:{maker}", graph).notes
+        (note,) = (each for each in notes if "weights that products read" in each)
+        assert f"a rank has {elements / 1e6:.4g} M weights" in note and f"copies by {maker} (" in note
+        assert ("No device on sale has such memory: hypothetical" in note) == is_memory
+    (note,) = (
+        each for each in changed("quantize_weights:fp8_e4m3,mx9", traced("H100")).notes if "run at the rate" in each
+    )
+    assert "at the rate of fp8, the rate of fp8_e4m3, the first format" in note
+
+
+def test_the_note_and_the_command_count_the_same_copies(tmp_path: Path) -> None:
+    sizes = {"layers": 3, "tensor": 2, "length": 1024, "micro_batch": 1, "global_batch": 2}
+    file = tmp_path / "job.toml"
+    lines = [f"{name} = {size}" for name, size in sizes.items()]
+    file.write_text("\n".join(["[job]", "model = 'llama31_8b'", "precision = 'bf16'", *lines]))
+    job = read_job(str(file))
+    memory, embedding = job_memory(job), embedding_bytes(job)
+    kept = memory_with_copies(job, [find_format("mx9")], "gpu_kept")
+    assert kept == memory_with_copies(job, [find_format("mx9")], "pim")
+    trace = training_trace(job, find_device("H100"), fit=load_training(job), parameters=load_parameters())
+    graph = build_graph(trace, 0, parameters=load_parameters())
+    for text, counted in (
+        (f"quantize_weights:mx9:pim:{file}", "all that the job file tells, with sharding 0"),
+        (f"tensor_parallel:4+quantize_weights:mx9:pim:{file}", "layers and output layer alone"),
+    ):
+        (note,) = (each for each in changed(text, graph).notes if "Adam's states" in each)
+        assert counted in note
+    states, copies = memory.gradients + memory.optimizer + embedding, kept.weights - embedding
+    (note,) = (each for each in changed(f"quantize_weights:mx9:pim:{file}", graph).notes if "Adam's states" in each)
+    assert f"{states / 1e9:.3g} GB" in note and f"kept copies add {copies / 1e9:.3g} GB" in note
+    rows = weight_copies(job, ["mx9"], device="H100").rows
+    assert [row.memory.weights - row.copies_bytes for row in rows] == [embedding] * 3
+    assert rows[1].copies_bytes == pytest.approx(rows[0].copies_bytes * 9 / 8, rel=1e-6)
+    assert "GB of the embedding stay in bf16" in weight_copies(job, ["mx9"], device="H100").summary()[1]
+    tied = training_job({"layers": 24, "precision": "bf16"})
+    assert embedding_bytes(tied) == 0 < embedding_bytes(replace(tied, layout=Layout(pipeline=2)))
+    shards = [replace(job, layout=Layout(data=2, tensor=2), sharding=sharding) for sharding in (0, 3)]
+    assert embedding_bytes(shards[0]) == 2 * embedding_bytes(shards[1])
+    with pytest.raises(NotFoundError, match="maker cannot be 'cpu'"):
+        memory_with_copies(job, [find_format("mx9")], "cpu")

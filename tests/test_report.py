@@ -4,6 +4,7 @@ import html
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from seqpoint.description import describe
 from seqpoint.iteration_table import iteration_table
 from seqpoint.projecting import ProjectOptions, project_trace
 from seqpoint.reporting import ReportContent, ReportSection, write_report
+from seqpoint.reporting.tables import notes as notes_of
 from seqpoint.selection.selecting import select
 
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"></script>"
@@ -89,6 +91,22 @@ def test_it_shows_the_numbers_and_where_they_come_from(page: Path) -> None:
     ):
         assert wanted in text
     assert re.search(r'class="[^"]*badge[^"]*"[^>]*>\s*synthetic', text, re.IGNORECASE)
+
+
+def test_a_note_names_the_what_ifs_that_have_it(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text(json.dumps(kineto(step(1, 1000.0))))
+    trace = collect([tmp_path / "t.json"], IngestOptions())
+    what_ifs = [parse_what_if(f"scale_kernels:all:{factor}") for factor in (0.5, 0.25, 0.1)]
+    projection = project_trace(trace, what_ifs, ProjectOptions(draws=2)).projection
+    given = (("adds 1 GB", "of all"), ("adds 2 GB", "of all"), ())
+    rows = [replace(row, notes=notes) for row, notes in zip(projection.rows, given, strict=True)]
+    section = ReportSection("", "", describe(trace), projection=replace(projection, rows=rows))
+    names = [" + ".join(row.what_if) for row in rows]
+    assert notes_of(section)[-3:] == (
+        f"{names[0]}: adds 1 GB",
+        f"{names[0]}, {names[1]}: of all",
+        f"{names[1]}: adds 2 GB",
+    )
 
 
 def test_nothing_is_written_where_it_cannot_be(tmp_path: Path) -> None:

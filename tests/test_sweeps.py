@@ -200,7 +200,8 @@ def test_the_command_writes_parquet_json_and_a_chart(run: Run) -> None:
     timed = [(row["gpus"], row["step_s"]) for row in content["rows"] if row["step_s"]]
     assert front == sorted(front) and all(a[1] > b[1] for a, b in pairwise(front))
     assert front[0] == min(timed) and content["best"]["step_s"] == min(step for _, step in timed)
-    assert "Step time against devices" in Path("r.html").read_text()
+    page = Path("r.html").read_text()
+    assert "Step time against devices" in page and "(faint: each scenario; full: Pareto front)" in page
     assert hidden(Path()) == []
     shown = run("sweep", made)
     assert "12 scenarios: 8 have a step time" in shown.out and "Pareto front" in shown.out
@@ -239,6 +240,15 @@ def test_each_what_if_and_device_has_its_front(tmp_path: Path) -> None:
     lines = [layer.label for layer in found.plot() if type(layer).__name__ == "Curve"]
     assert lines == [*devices, *(f"{device}, scale_kernels:all:0.5" for device in devices)]
     assert found.to_dict()["devices"][0]["usable_bytes"] == pytest.approx(79.9e9, rel=1e-3)
+
+
+def test_a_what_if_that_changes_the_memory_has_none(tmp_path: Path) -> None:
+    head = 'devices = ["MI300X"]\nwhat_ifs = ["nothing", "quantize_weights:mx9", "micro_batch:2", "scale_host:0.5"]\n'
+    found = sp.sweep(plan(tmp_path, head + JOB))
+    rows = {row["what_if"].split(":")[0]: row for row in found.rows.to_pylist()}
+    assert [name for name, row in rows.items() if row["memory_bytes"] is None] == ["quantize_weights", "micro_batch"]
+    assert [row["fits"] for row in rows.values()] == [True, None, None, True]
+    assert all(row["step_s"] for row in rows.values()) and "quantize_weights" in str(found.tables()[1].title)
 
 
 def test_a_sweep_in_which_nothing_fits_shows_what_is_nearest(run: Run) -> None:

@@ -212,15 +212,19 @@ def _trace_back(last, binding, times, edges):  # type: ignore[no-untyped-def]
     return columns, times_ns
 
 
-#: Labels of tasks that are no kernels; a kernel's label is its class.
-HOST, MEMCPY, PIM = "host", "memory copy", "processing in memory"
-LABELS: tuple[str, ...] = (*CLASSES, HOST, MEMCPY, PIM)
+#: Labels of tasks that are no kernels, and of kernels that a what-if adds; a kernel's label is its class.
+HOST, MEMCPY, PIM, QUANTISATION = "host", "memory copy", "processing in memory", "quantisation"
+LABELS: tuple[str, ...] = (*CLASSES, HOST, MEMCPY, PIM, QUANTISATION)
+#: Start of the names of the kernels that `quantize_weights` adds.
+_QUANTISE = "quantise to "
 
 
 def task_labels(graph: KernelGraph) -> npt.NDArray[np.int64]:
     """Return the label of each task, as an index into `LABELS`."""
     tasks = graph.tasks
     label = np.where(tasks.class_ >= 0, tasks.class_, CLASSES.index("other"))
+    names = [number for number, name in enumerate(graph.names) if name.startswith(_QUANTISE)]
+    label[np.isin(tasks.name, names)] = LABELS.index(QUANTISATION)
     special = {TaskKind.HOST: HOST, TaskKind.MARK: HOST, TaskKind.COPY: MEMCPY, TaskKind.COLLECTIVE: COLLECTIVE}
     special[TaskKind.PIM] = PIM
     for kind, name in special.items():

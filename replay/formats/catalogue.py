@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 
-from profilers.errors import NotFoundError
+from profilers.errors import InvalidInputError, NotFoundError
 
 _SHARED = "arXiv 2302.08007, With Shared Microexponents"
 _OCP_MX = "OCP Microscaling Formats (MX) v1.0"
@@ -175,24 +175,32 @@ _ALL = (
 FORMATS: Mapping[str, Format] = MappingProxyType({each.name: each for each in _ALL})
 
 
-def find_format(name: str) -> Format:
+def find_format(name: str | Format) -> Format:
     """Return the format of a name; case, and a hyphen for an underscore, do not matter.
 
     Parameters
     ----------
-    name : str
-        Name of a format, one of `FORMATS`.
+    name : str or Format
+        Name of a format, one of `FORMATS`; a format is returned as it is.
 
     Raises
     ------
     NotFoundError
         No format has that name; the message gives the nearest ones and all others.
+    InvalidInputError
+        The name is no text.
 
     Examples
     --------
     >>> find_format("MXFP8-E4M3").block
     32
     """
+    if isinstance(name, Format):
+        return name
+    if not isinstance(name, str):
+        raise InvalidInputError(
+            f"a data format is given by its name, not by {name!r:.40}; formats: {', '.join(FORMATS)}"
+        )
     plain = name.strip().lower().replace("-", "_")
     if plain in FORMATS:
         return FORMATS[plain]

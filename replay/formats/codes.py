@@ -1,8 +1,8 @@
 """Codes of elements and scales: round values to them, read them, and pack them.
 
-The functions named ``write_`` are the loops behind `quantize`, and fill arrays that their caller made. Values are flat,
-with the members of a block side by side. A magnitude is scaled by a power of two, which is exact, and then rounded to a
-whole number.
+The functions named ``write_`` are the loops behind `quantize`, and fill arrays that their caller made. `read_values` is
+the way back. Values are flat, with the members of a block side by side. A magnitude is scaled by a power of two, which
+is exact, and then rounded to a whole number.
 """
 
 from functools import cache
@@ -196,6 +196,49 @@ def write_nvfp4(target: Format, values: npt.NDArray[Any], codes: Codes, scales: 
         out = codes[start * target.block :][: part.size]
         _elements(target, part.reshape(-1), np.zeros(1, np.int64), out)
     return tensor_scale
+
+
+def read_values(
+    target: Format, codes: Codes, scales: Bytes, micro: Bytes, tensor_scale: float
+) -> npt.NDArray[np.float32]:
+    """Return the values of codes. Products of a finite element and a finite scale saturate at the largest float32."""
+    if target.element_bits == 32:
+        return codes.view(np.float32).copy()
+    if target.element_bits == 16:
+        wide = (codes.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        return wide if target.exponent_bits == 8 else codes.view(np.float16).astype(np.float32)
+    numbers = element_values(target)
+    if not target.is_directional:
+        return numbers.astype(np.float32)[codes]
+    if target.scale == "E4M3":
+        factors = element_values(find_format("fp8_e4m3")) * tensor_scale
+    else:
+        factors = np.ldexp(1.0, np.arange(256) - SCALE_BIAS)
+        factors[SCALE_NAN] = nan
+    elements = np.full(256, nan)
+    elements[: len(numbers)] = numbers
+    values = np.empty(codes.size, np.float32)
+    tables = elements, np.stack([factors, factors / 2]), float(np.finfo(np.float32).max)
+    _scaled(codes.reshape(-1), scales.reshape(-1), micro.reshape(-1), tables, values)
+    return values
+
+
+@compiled
+def _scaled(codes: Any, scales: Any, micro: Any, tables: tuple[Any, Any, float], values: Any) -> None:
+    """Write elements times the scale of their block; a microexponent of a pair of values halves it."""
+    elements, factors, largest = tables
+    length = len(codes) // max(len(scales), 1)
+    for block in range(len(scales)):
+        bits = np.int64(micro[block]) if len(micro) else 0
+        whole, half = factors[0, scales[block]], factors[1, scales[block]]
+        for i in range(block * length, (block + 1) * length, 2):
+            factor = half if bits & 1 else whole
+            bits >>= 1
+            for j in range(i, i + 2):
+                value = elements[codes[j]] * factor
+                if largest < abs(value) < inf:
+                    value = largest if value > 0 else -largest
+                values[j] = value
 
 
 @cache

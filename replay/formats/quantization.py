@@ -5,7 +5,8 @@ before the last step, except by the divisions of NVFP4.
 """
 
 from dataclasses import dataclass
-from math import inf, log10, nan, prod
+from math import frexp, inf, log10, nan, prod
+from operator import index
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,11 @@ from profilers.trace.arrays import Bools, Floats
 from replay.formats.catalogue import Format, find_format
 from replay.formats.codes import (
     CHUNK,
-    SCALE_BIAS,
-    SCALE_NAN,
     Bytes,
     Codes,
     code_type,
-    element_values,
     pack_codes,
+    read_values,
     unpack_codes,
     write_floats,
     write_integers,
@@ -71,17 +70,18 @@ class Quantized:
     def dequantize(self) -> npt.NDArray[np.float32]:
         """Return the values as float32, in the shape of the array.
 
-        Every number of a format is a float32, except products above the largest float32, which become infinite, and
-        those of NVFP4 with its two scales, which are rounded once.
+        Every number of a format is a float32, except products above the largest float32, which saturate there, and
+        those of NVFP4 with its two scales, which are rounded once. OCP MX v1.0 leaves such products open.
 
         Examples
         --------
         >>> quantize(np.array([1.0, 0.3] * 8), "mx4").dequantize()[:2].tolist()
         [1.0, 0.5]
         """
-        values = _values(self)
-        moved = np.moveaxis(values.reshape(self._moved_shape), -1, self.axis) if self.shape else values
-        return np.ascontiguousarray(moved.reshape(self.shape))
+        values = read_values(self.format, self.codes, self.scales, self.microexponents, self.tensor_scale)
+        if not self.shape:
+            return values.reshape(())
+        return np.ascontiguousarray(np.moveaxis(values.reshape(self._moved_shape), -1, self.axis))
 
     def pack(self) -> bytes:
         """Return the array as bytes, with no bit unused.
@@ -126,7 +126,8 @@ def quantize(array: npt.ArrayLike, data_format: str | Format, axis: int = -1) ->
     NotFoundError
         The format is unknown.
     InvalidInputError
-        The values are no floats, the axis does not exist, or its length is no multiple of the block.
+        The values are no floats or are masked, the format is no name, the axis does not exist, or its length is no
+        multiple of the block.
 
     Examples
     --------
@@ -134,8 +135,8 @@ def quantize(array: npt.ArrayLike, data_format: str | Format, axis: int = -1) ->
     >>> quantize(weights, "mx9").nbytes, quantize(weights, "mxfp4").nbytes
     (36, 17)
     """
-    target = find_format(data_format) if isinstance(data_format, str) else data_format
-    values, axis = _checked(np.asarray(array), target, axis)
+    target = find_format(data_format)
+    values, axis = _checked(_as_array(array), target, axis)
     moved = np.ascontiguousarray(np.moveaxis(values, axis, -1) if values.ndim else values)
     shape = (*moved.shape[:-1], moved.shape[-1] // target.block) if target.is_directional else (0,)
     scales, micro = np.zeros(shape, np.uint8), np.zeros(shape if target.pair_bits else (0,), np.uint8)
@@ -178,7 +179,7 @@ def unpack(data: bytes, data_format: str | Format, shape: tuple[int, ...], axis:
     >>> bool((unpack(copy.pack(), "mx6", (16,)).codes == copy.codes).all())
     True
     """
-    target = find_format(data_format) if isinstance(data_format, str) else data_format
+    target = find_format(data_format)
     if any(length < 0 for length in shape):
         raise InvalidInputError(f"a shape has no negative lengths, and this one is {shape}")
     axis = _checked_axis(shape, target, axis)
@@ -217,7 +218,8 @@ def load_array(path: str | PathLike[str]) -> npt.NDArray[Any]:
         raise NotFoundError(f"{path}: no such file; a .npy file, as numpy.save writes it, is needed")
     try:
         # A mapped array cannot be larger than its file, whatever the header says.
-        return np.lib.format.open_memmap(path, mode="r")
+        with np.errstate(over="ignore"):
+            return np.lib.format.open_memmap(path, mode="r")
     except (OSError, ValueError, TypeError, OverflowError, SyntaxError) as error:
         reason = str(error).split("\n", 1)[0]
         raise BrokenFileError(f"{path}: cannot be read as an array in .npy format: {reason}") from error
@@ -249,8 +251,7 @@ def directional_copies(matrix: npt.ArrayLike, data_format: str | Format) -> tupl
     >>> [copy.axis for copy in directional_copies(weights, "mx9")], len(directional_copies(weights, "bf16"))
     ([1, 0], 1)
     """
-    target = find_format(data_format) if isinstance(data_format, str) else data_format
-    values = np.asarray(matrix)
+    target, values = find_format(data_format), _as_array(matrix)
     if values.ndim < 2:
         raise InvalidInputError(f"a matrix has at least 2 axes, and this array has {values.ndim}")
     return tuple(quantize(values, target, axis) for axis in ((-1, -2) if target.is_directional else (-1,)))
@@ -263,7 +264,7 @@ class ErrorStatistics:
     Parameters
     ----------
     mean_absolute, maximum : float
-        Mean and largest absolute error of the values that stay finite.
+        Mean and largest absolute error of the values that stay finite; NaN if there are none.
     sqnr_db : float
         Signal-to-quantisation-noise ratio in dB: 10 log10 of the sum of squares over the sum of squared errors.
         Infinite without an error; NaN without a value other than zero.
@@ -273,6 +274,8 @@ class ErrorStatistics:
         Share of values that are not zero and became zero.
     lost : float
         Share of values that became infinite or NaN.
+    not_finite : float
+        Share of infinite values and NaN in the original. Other shares are of its finite values, and NaN without any.
     """
 
     mean_absolute: float
@@ -281,6 +284,7 @@ class ErrorStatistics:
     saturated: float
     flushed: float
     lost: float
+    not_finite: float
 
 
 def error_statistics(array: npt.ArrayLike, quantized: Quantized) -> ErrorStatistics:
@@ -304,34 +308,55 @@ def error_statistics(array: npt.ArrayLike, quantized: Quantized) -> ErrorStatist
     >>> error_statistics(values, quantize(values, "mx4")).maximum
     0.25
     """
-    values = np.asarray(array)
+    values = _as_array(array)
     if values.shape != quantized.shape:
         raise InvalidInputError(f"the array has shape {values.shape}, and its copy {quantized.shape}")
     largest = np.moveaxis(_is_largest(quantized), -1, quantized.axis) if values.ndim else _is_largest(quantized)
     x, y, limit = values.reshape(-1), quantized.dequantize().reshape(-1), largest.reshape(-1)
-    parts = [_errors(x[i : i + CHUNK], y[i : i + CHUNK], limit[i : i + CHUNK]) for i in range(0, len(x), CHUNK)]
+    chunks = [slice(i, i + CHUNK) for i in range(0, len(x), CHUNK)]
+    tops = [np.max(np.abs(x[each]), where=np.isfinite(x[each]), initial=0.0) for each in chunks]
+    exponent = frexp(float(max(tops, default=0.0)))[1]
+    parts = [_errors(x[each], y[each], limit[each], exponent) for each in chunks]
     table = np.array(parts).reshape(-1, 8)
     finite, kept, saturated, flushed, signal, noise, absolute = table[:, :7].sum(axis=0).tolist()
     return ErrorStatistics(
-        absolute / max(kept, 1),
-        float(table[:, 7].max(initial=0.0)),
+        float(np.ldexp(absolute / kept, exponent)) if kept else nan,
+        float(table[:, 7].max()) if kept else nan,
         10 * log10(signal / noise) if noise and signal else inf if signal else nan,
-        saturated / max(finite, 1),
-        flushed / max(finite, 1),
-        (finite - kept) / max(finite, 1),
+        saturated / finite if finite else nan,
+        flushed / finite if finite else nan,
+        (finite - kept) / finite if finite else nan,
+        (len(x) - finite) / max(len(x), 1),
     )
 
 
-def _errors(original: npt.NDArray[Any], copy: npt.NDArray[np.float32], is_largest: Bools) -> Floats:
-    """Return counts of finite, kept, saturated and flushed values, sums of x^2, e^2 and |e|, and the largest |e|."""
+def _errors(original: npt.NDArray[Any], copy: npt.NDArray[np.float32], is_largest: Bools, exponent: int) -> Floats:
+    """Return counts of finite, kept, saturated and flushed values, sums of x^2, e^2 and |e|, and the largest |e|.
+
+    Values are below 2^exponent. Sums are those of values over it, whose squares are in the range of float64.
+    """
     finite, above = np.isfinite(original), np.abs(original) > np.abs(copy)
     kept = finite & np.isfinite(copy)
     x = np.where(kept, original, 0).astype(np.float64)
     error = np.abs(x - np.where(kept, copy, 0))
     flags = (finite, kept, finite & is_largest & above, finite & (original != 0) & (copy == 0))
-    with np.errstate(over="ignore"):
-        sums = (np.square(x).sum(), np.square(error).sum(), error.sum(), error.max(initial=0.0))
+    with np.errstate(over="ignore", under="ignore"):
+        signal, noise = np.ldexp(x, -exponent), np.ldexp(error, -exponent)
+        sums = (np.square(signal).sum(), np.square(noise).sum(), noise.sum(), error.max(initial=0.0))
     return np.array([*map(np.count_nonzero, flags), *sums], np.float64)
+
+
+def _as_array(values: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Return values as an array."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise InvalidInputError("a masked array has no values behind its mask; fill them first: array.filled(0)")
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, and tensors of other libraries
+        reason = str(error).split("\n", 1)[0]
+        raise InvalidInputError(
+            f"the values make no array ({reason:.150}); of a torch tensor, give tensor.detach().cpu().float().numpy()"
+        ) from error
 
 
 def _checked(values: npt.NDArray[Any], target: Format, axis: int) -> tuple[npt.NDArray[Any], int]:
@@ -343,6 +368,10 @@ def _checked(values: npt.NDArray[Any], target: Format, axis: int) -> tuple[npt.N
 
 
 def _checked_axis(shape: tuple[int, ...], target: Format, axis: int) -> int:
+    try:
+        axis = index(None if isinstance(axis, bool) else axis)  # type: ignore[arg-type]
+    except TypeError:
+        raise InvalidInputError(f"an axis is a whole number such as -1, and not {axis!r:.40}") from None
     if not shape and not target.is_directional and axis in (-1, 0):
         return 0
     if not -len(shape) <= axis < len(shape):
@@ -358,31 +387,6 @@ def _checked_axis(shape: tuple[int, ...], target: Format, axis: int) -> int:
 
 def _move_to_end(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
     return (*shape[:axis], *shape[axis + 1 :], *shape[axis : axis + 1])
-
-
-def _values(quantized: Quantized) -> npt.NDArray[np.float32]:
-    """Return the values in the order of the codes."""
-    target, codes = quantized.format, quantized.codes
-    if target.element_bits == 32:
-        return codes.view(np.float32).copy()
-    if target.element_bits == 16:
-        wide = (codes.astype(np.uint32) << np.uint32(16)).view(np.float32)
-        return wide if target.exponent_bits == 8 else codes.view(np.float16).astype(np.float32)
-    elements = element_values(target)
-    if not target.is_directional:
-        return elements.astype(np.float32)[codes]
-    blocks = codes.reshape(-1, target.block)
-    with np.errstate(over="ignore", under="ignore"):
-        if target.scale == "E4M3":
-            e4m3 = element_values(find_format("fp8_e4m3")) * quantized.tensor_scale
-            return (elements[blocks] * e4m3[quantized.scales.reshape(-1, 1)]).astype(np.float32)
-        exponents = quantized.scales.reshape(-1, 1).astype(np.int32) - SCALE_BIAS
-        if target.pair_bits:
-            bits = np.unpackbits(quantized.microexponents.reshape(-1, 1), axis=1, bitorder="little")
-            exponents = exponents - np.repeat(bits, target.pair, axis=1)
-        values = np.ldexp(elements.astype(np.float32)[blocks], exponents)
-    values[quantized.scales.reshape(-1) == SCALE_NAN] = nan
-    return values
 
 
 def _is_largest(quantized: Quantized) -> Bools:

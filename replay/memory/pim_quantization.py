@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from numbers import Real
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -177,16 +178,23 @@ def _total(parts: Mapping[str, Floats]) -> Floats:
     return np.asarray(np.sum(list(parts.values()), axis=0), dtype=np.float64)
 
 
-def _checked(elements: npt.ArrayLike, source_bits: float, target_bits: Sequence[float], layout: CopyLayout) -> Floats:
+def _checked(elements: npt.ArrayLike, source_bits: Any, target_bits: Any, layout: CopyLayout) -> Floats:
     """Return the elements as floats."""
+    if np.ndim(target_bits) != 1:
+        raise InvalidInputError(f"bits of copies are {target_bits!r:.40}; give a value for each copy, such as (9, 9)")
     if not len(target_bits):
         raise InvalidInputError("no copy to quantise to; give the bits of a value of each copy, such as (9, 9)")
     for bits in (source_bits, *target_bits):
-        if not 0 < bits <= _MOST_BITS:
+        if isinstance(bits, bool) or not isinstance(bits, Real):
+            raise InvalidInputError(f"the bits of a value are a number, and not {bits!r:.40}")
+        if not 0 < float(bits) <= _MOST_BITS:
             raise InvalidInputError(f"values of {bits} bits; give more than 0, {_MOST_BITS} at most")
     if layout.transposed > len(target_bits):
         raise InvalidInputError(f"{layout.transposed} transposed copies of {len(target_bits)}")
-    numbers = np.asarray(elements, dtype=np.float64)
+    try:
+        numbers = np.asarray(elements, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidInputError(f"elements of tensors are {elements!r:.60}; give whole numbers") from None
     if not (np.isfinite(numbers) & (numbers >= 0)).all():
         raise InvalidInputError("elements of tensors must be finite and not negative")
     return numbers

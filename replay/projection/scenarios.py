@@ -220,6 +220,11 @@ def _tells_apart(what_if: WhatIf) -> bool:
     return not keys.isdisjoint(_OF_SOME)
 
 
+def _changes_memory(what_if: WhatIf) -> bool:
+    """Return whether a job under a what-if has other memory: one with copies of its weights, or with other sizes."""
+    return any(step.layers is not None or step.tokens is not None for step in single_steps(what_if))
+
+
 def fewer_micro_batches(job: TrainingJob) -> list[tuple[TrainingJob, float]]:
     """Return jobs of few micro-batches, with weights by which the sum of their step times is that of a job.
 
@@ -564,15 +569,18 @@ def job_rows(plan: SweepPlan, numbers: Sequence[int]) -> list[Row]:
             rows[-1]["error"] = job
         else:
             waiting.setdefault((device, load_training(job)), []).append((rows[-1], job))
+    without_memory = {text for text in plan.what_ifs if _changes_memory(parse_what_if(text))}
     for (device, fit), pairs in waiting.items():
         scenarios = [(job, row["what_if"]) for row, job in pairs]
         timer, memory = _timer(device), cache(job_memory)
         hardware = timer.device
         times = predict_scenarios(scenarios, hardware, fit=fit, parameters=timer.parameters, timer=timer)
         for (row, job), time in zip(pairs, times, strict=True):
-            row |= {GPUS: job.layout.devices, "memory_bytes": memory(job).reserved}
-            if "memory_gb" in hardware.figures:
-                row["fits"] = memory_share(memory(job), hardware) <= 1
+            row[GPUS] = job.layout.devices
+            if row["what_if"] not in without_memory:
+                row["memory_bytes"] = memory(job).reserved
+                if "memory_gb" in hardware.figures:
+                    row["fits"] = memory_share(memory(job), hardware) <= 1
             row |= time_columns(time, job.layout.devices, job.global_batch * job.length)
     return rows
 

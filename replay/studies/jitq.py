@@ -31,7 +31,6 @@ from replay.formats import find_format
 from replay.from_trace import build_graph
 from replay.graph.graph import RESOURCES, KernelGraph, TaskKind
 from replay.what_ifs import LayerQuantization, explain_layers, parse_what_if
-from replay.what_ifs.quantize_weights import MAKERS
 from replay.what_ifs.weight_copies import (
     MOMENT_BYTES,
     WEIGHT_BYTES,
@@ -189,7 +188,9 @@ def study(model: ModelTable, given: Study, parameters: Parameters) -> Outcome:
     (True, True)
     """
     graph = study_graph(model, given.layers, find_device(given.device), parameters)
-    lost, kept, by_gpu = (throughput_lost(graph, given.formats, maker, parameters) for maker in MAKERS)
+    lost, kept, by_gpu = (
+        throughput_lost(graph, given.formats, maker, parameters) for maker in ("jit_pim", "pim", "gpu")
+    )
     what_if = parse_what_if(f"quantize_weights:{given.formats}")
     alone = replay(without_contention(what_if(graph, parameters))).makespan_ns
     layers = tuple(explain_layers(what_if, graph, parameters))

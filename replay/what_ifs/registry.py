@@ -5,7 +5,7 @@ the group ``seqpoint.what_ifs``. A recipe of another package that cannot be load
 errors name the package.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -120,6 +120,11 @@ def compose(*parts: WhatIf) -> WhatIf:
     parts : WhatIf
         The what-ifs to apply, in this order.
 
+    Raises
+    ------
+    InvalidInputError
+        A what-if that changes the job, the device or data types follows one that quantises weights.
+
     Examples
     --------
     >>> from replay.what_ifs import dma_collectives, scale_links
@@ -133,7 +138,29 @@ def compose(*parts: WhatIf) -> WhatIf:
         return graph
 
     steps = tuple(step for what_if in parts for step in what_if.steps)
+    _check_order(parts)
     return WhatIf("+".join(steps) or "nothing", transform, parts)
+
+
+#: Groups of what-ifs, and further what-ifs, that change the products whose weights a what-if before them quantised.
+_RETIMING, _RETYPING = ("job", "device"), ("change_dtype",)
+
+
+def _check_order(parts: Sequence[WhatIf]) -> None:
+    """Raise an error if a what-if that changes products follows one that quantises their weights."""
+    singles, copies = list(parts), ""
+    while any(each.parts for each in singles):
+        singles = [single for each in singles for single in (each.parts or [each])]
+    for each in singles:
+        name = split_words(each.name)[0]
+        known = what_ifs().get(name)
+        if copies and known is not None and (known.group in _RETIMING or name in _RETYPING):
+            raise InvalidInputError(
+                f"{name} after {copies}: copies and rates of products would not follow. Put {copies} last"
+                if name != copies
+                else f"{name} twice; name all formats in one, as in {name}:mx9,mx6"
+            )
+        copies = copies or (name if each.layers is not None else "")
 
 
 def parse_what_if(text: str) -> WhatIf:

@@ -60,7 +60,7 @@ class LayerWeights:
         Number of the layer on the rank, from 0; `OUTPUT` for the product of the vocabulary, `OTHER` for one of a weight
         that not every layer has.
     shapes : tuple of (int, int)
-        Rows and columns of the weight of each product, as it reads it: the sum is over columns, along which blocks lie.
+        Rows and columns of each weight, as a product reads it: the sum is over columns, along which blocks lie.
     products : tuple of int
         Rows of the products in the graph, in order.
     trigger : int
@@ -68,6 +68,8 @@ class LayerWeights:
         pass after the optimizer; -1 if there is none.
     before : int
         Task that has to end before, if there is no `trigger`; -1 if there is none.
+    again : tuple of (int, int)
+        Rows and columns of the weights that a backward pass reads as forward passes do too, to recompute the layer.
     """
 
     rank: int
@@ -78,11 +80,17 @@ class LayerWeights:
     products: tuple[int, ...]
     trigger: int = -1
     before: int = -1
+    again: tuple[tuple[int, int], ...] = ()
 
     @property
     def elements(self) -> int:
-        """Values of the weights."""
+        """Values of the weights, each of which counts once."""
         return sum(rows * columns for rows, columns in self.shapes)
+
+    @property
+    def share_again(self) -> float:
+        """Share of the weights that the pass reads in both directions."""
+        return sum(rows * columns for rows, columns in self.again) / self.elements
 
     @property
     def is_backward(self) -> bool:
@@ -157,15 +165,10 @@ def find_layer_weights(graph: KernelGraph, job: TracedJob) -> list[LayerWeights]
     InvalidInputError
         No products of weights are equally many in each layer.
     """
-    forward = _operands(graph, job)
-    operands = {False: forward, True: _operands(graph, job, forward)}
     found: list[LayerWeights] = []
-    layers: dict[bool, tuple[frozenset[_Shape], int]] = {}
+    layers: dict[bool, Counter[_Shape]] = {}
     for rows in compute_streams(graph):
-        runs = [
-            (run.way, run.rows[0], _products(graph, run.rows[0], operands[run.way == BACKWARD]))
-            for run in find_runs(graph, [rows], 1)
-        ]
+        runs = _passes(graph, job, rows)
         layers = layers or {back: _shapes_of_layer(runs, job, backward=back) for back in (False, True)}
         found += _of_rank(graph, rows, runs, (layers, job.layers))
     if not any(each.layer >= 0 for each in found):
@@ -184,69 +187,120 @@ _Product = tuple[int, _Shape, bool]
 _Pass = tuple[int, Ints, list[_Product]]
 
 
-@dataclass(frozen=True)
-class _Operand:
-    """Weight that an operator reads.
+def _passes(graph: KernelGraph, job: TracedJob, rows: Ints) -> list[_Pass]:
+    """Return the passes of a rank with their products of weights.
 
-    A product may read a weight, or be the gradient of one, if as many tokens are a side of the weight. Then it is each
-    in turn: the gradient of the input goes first.
+    In a forward pass, each product whose rows are the tokens reads a weight. A backward pass has, for each weight (n,
+    k) of the forward pass, the product of the gradient of the input (tokens, k, n), and one that sums over tokens and
+    reads no weight. If tokens are as many as n or k, these are alike, and `_reads` tells them apart.
     """
-
-    shape: tuple[int, int]
-    is_output: bool
-    in_turn: bool
-
-
-def _operands(graph: KernelGraph, job: TracedJob, forward: Mapping[int, _Operand] | None = None) -> dict[int, _Operand]:
-    """Return the weight that each operator of forward passes reads, by number of the operator.
-
-    Given those of the forward passes, return those of the backward passes. There, a product that sums over tokens is
-    the gradient of a weight. A product with as many rows is unclear: its weight has to be one of the forward passes. If
-    it runs twice as often as they read that, every other one is a gradient.
-    """
-    tasks, tokens = graph.tasks, job.sizes["batch"] * job.sizes["length"]
-    is_of_pass = (tasks.operator >= 0) & ((tasks.phase == BACKWARD) == (forward is not None))
-    counts = Counter(tasks.operator[is_of_pass].tolist())
-    reads = Counter[_Shape]()
-    for number, count in Counter(tasks.operator[(tasks.operator >= 0) & (tasks.phase != BACKWARD)].tolist()).items():
-        if forward is not None and number in forward:
-            reads[forward[number].shape] += count
-    operands = {}
-    for number in sorted(counts):  # a few dozen operators
-        operator = graph.operators[number]
-        if operator.kind != "matmul" or len(operator.dims) != 4 or operator.dims[:2] != (1, tokens):
-            continue
-        _, _, n, k = operator.dims
-        is_unclear = forward is not None and k == tokens
-        if not is_unclear or reads[k, n]:
-            in_turn = is_unclear and counts[number] >= 2 * reads[k, n]
-            operands[number] = _Operand((n, k), job.sizes.get("vocabulary") in (n, k), in_turn)
-    return operands
+    tokens, vocabulary = job.sizes["batch"] * job.sizes["length"], job.sizes.get("vocabulary")
+    runs = [(run.way, run.rows[0]) for run in find_runs(graph, [rows], 1)]
+    products = [(way, _tokens_products(graph, kernels, tokens)) for way, kernels in runs]
+    forward = Counter((n, k) for way, several in products if way != BACKWARD for _, (m, n, k) in several if m == tokens)
+    backward = [each for way, several in products if way == BACKWARD for each in several]
+    steps = graph.tasks.iteration[rows]
+    count = job.micro_batches * len(np.unique(steps[steps >= 0]))
+    again = {each: i for each, i in forward.items() if vocabulary not in each}
+    again = again if _is_recomputed(backward, forward, tokens) else {}
+    gradients = _gradients(backward, (forward, again), tokens, (job.layers * count, count))
+    return [
+        (way, kernels, [(row, (n, k), vocabulary in (n, k)) for row, (m, n, k) in several
+                        if m == tokens and row not in gradients])
+        for (way, kernels), (_, several) in zip(runs, products, strict=True)
+    ]  # fmt: skip
 
 
-def _products(graph: KernelGraph, kernels: Ints, operands: dict[int, _Operand]) -> list[_Product]:
-    """Return the products of weights among kernels."""
+def _tokens_products(graph: KernelGraph, kernels: Ints, tokens: int) -> list[tuple[int, tuple[int, int, int]]]:
+    """Return the row and the sides of products of two matrices whose rows are the tokens, or that sum over them."""
+    sides = {
+        number: operator.dims[1:]
+        for number in np.unique(graph.tasks.operator[kernels]).tolist()
+        if number >= 0
+        and (operator := graph.operators[number]).kind == "matmul"
+        and len(operator.dims) == 4
+        and operator.dims[0] == 1
+        and tokens in (operator.dims[1], operator.dims[3])
+    }
     numbers = graph.tasks.operator[kernels]
-    chosen = np.isin(numbers, list(operands))
-    products, seen = [], Counter[int]()
-    for row, number in zip(kernels[chosen].tolist(), numbers[chosen].tolist(), strict=True):  # some products a layer
-        operand = operands[number]
-        seen[number] += 1
-        if not operand.in_turn or seen[number] % 2:
-            products.append((row, operand.shape, operand.is_output))
-    return products
+    chosen = np.isin(numbers, list(sides))
+    return [(row, sides[each]) for row, each in zip(kernels[chosen].tolist(), numbers[chosen].tolist(), strict=True)]
 
 
-def _shapes_of_layer(runs: Sequence[_Pass], job: TracedJob, *, backward: bool) -> tuple[frozenset[_Shape], int]:
-    """Return the shapes of weights that each layer has in a forward or backward pass, and how many these are."""
+def _gradients(
+    products: Sequence[tuple[int, tuple[int, int, int]]],
+    reads: tuple[Mapping[_Shape, int], Mapping[_Shape, int]],
+    tokens: int,
+    blocks: tuple[int, int],
+) -> frozenset[int]:
+    """Return the rows of products of backward passes that have the tokens as rows, and are gradients of weights.
+
+    Products of the same sides read weights as often as forward passes read the transpose, and as often as layers that
+    are recomputed read them. All others are gradients. In a layer, recomputed products go first; then the gradient of
+    the input goes before that of the weight. `reads` are how often forward passes and recomputed layers read each
+    weight; `blocks` are the layers of all backward passes, and these passes.
+    """
+    forward, again = reads
+    alike: dict[_Shape, list[int]] = {}
+    for row, (m, n, k) in products:
+        if m == tokens:
+            alike.setdefault((n, k), []).append(row)
+    gradients: list[int] = []
+    for (n, k), rows in alike.items():
+        first = min(again.get((n, k), 0), len(rows))
+        then = min(forward.get((k, n), 0), len(rows) - first)
+        others = len(rows) - first - then
+        number = next((each for each in blocks if each and not any(i % each for i in (first, then, others))), 1)
+        turns = _turns(first // number, then // number, others // number) * number
+        gradients += [row for row, is_read in zip(rows, turns, strict=True) if not is_read]
+    return frozenset(gradients)
+
+
+def _turns(first: int, then: int, others: int) -> list[bool]:
+    """Return whether each product of a layer reads a weight: `first` do, then those that do and `others` take turns.
+
+    Examples
+    --------
+    >>> _turns(1, 2, 2)
+    [True, True, False, True, False]
+    """
+    order = sorted([(place, 0) for place in range(then)] + [(place, 1) for place in range(others)])
+    return [True] * first + [not is_other for _, is_other in order]
+
+
+def _is_recomputed(
+    products: Sequence[tuple[int, tuple[int, int, int]]], forward: Mapping[_Shape, int], tokens: int
+) -> bool:
+    """Whether backward passes read weights once more than for gradients of inputs, since they recompute layers.
+
+    Weights whose gradients are clear decide: these sum over tokens and have other rows. Without any, weights that have
+    more than two products for each of the forward passes do.
+    """
+    reads = Counter[_Shape]()
+    for (n, k), count in forward.items():
+        reads[min(n, k), max(n, k)] += count
+    total, clear = Counter[_Shape](), Counter[_Shape]()
+    for _, (m, n, k) in products:
+        sides = (n, k) if m == tokens else (m, n)
+        total[min(sides), max(sides)] += 1
+        clear[min(sides), max(sides)] += m != tokens
+    sure = [each for each, count in reads.items() if clear[each] >= count]
+    if sure:
+        return sum(total[each] - clear[each] for each in sure) > sum(reads[each] for each in sure)
+    if not any(k == tokens for _, (_, _, k) in products):  # frozen weights have no gradients
+        return sum(total[each] for each in reads) > reads.total()
+    return sum(total[each] for each in reads) > 2 * reads.total()
+
+
+def _shapes_of_layer(runs: Sequence[_Pass], job: TracedJob, *, backward: bool) -> Counter[_Shape]:
+    """Return the shapes of weights that each layer reads in a forward or backward pass, and how often."""
     products = [each for way, _, several in runs for each in several if (way == BACKWARD) == backward]
     counts, passes = Counter(shape for _, shape, is_output in products if not is_output), job.layers * job.micro_batches
-    shapes = frozenset(shape for shape, count in counts.items() if count >= passes)
-    return shapes, sum(counts[shape] // passes for shape in shapes)
+    return Counter({shape: count // passes for shape, count in counts.items() if count >= passes})
 
 
 def _of_rank(
-    graph: KernelGraph, rows: Ints, runs: Sequence[_Pass], sizes: tuple[dict[bool, tuple[frozenset[_Shape], int]], int]
+    graph: KernelGraph, rows: Ints, runs: Sequence[_Pass], sizes: tuple[dict[bool, Counter[_Shape]], int]
 ) -> list[LayerWeights]:
     """Return the weights that the layers of a rank read; `sizes` are the shapes of a layer by way, and the layers."""
     of_layer, layers = sizes
@@ -260,21 +314,43 @@ def _of_rank(
             iteration, before = int(graph.tasks.iteration[first]), found[-1:]
             follows = bool(before) and not updated and before[0].iteration == iteration
             start = (before[0].products[0], -1) if follows else _start(rows, kernels, first)
-            columns = tuple(shape for _, shape, _ in group), tuple(row for row, *_ in group)
-            found.append(LayerWeights(int(ranks[first]), way, iteration, layer, *columns, *start))
+            shapes, again = _once_each([shape for _, shape, _ in group], of_layer[False] if layer >= 0 else {})
+            columns = tuple(shapes), tuple(row for row, *_ in group)
+            found.append(LayerWeights(int(ranks[first]), way, iteration, layer, *columns, *start, tuple(again)))
             updated = False
     return found
 
 
+def _once_each(shapes: Sequence[_Shape], forward: Mapping[_Shape, int]) -> tuple[list[_Shape], list[_Shape]]:
+    """Return the shapes of the weights of a layer, and of those that it reads again.
+
+    Those read last count. In a backward pass, the gradient of the input follows recomputation.
+
+    Examples
+    --------
+    >>> _once_each([(4, 2), (2, 4), (2, 2)], {(4, 2): 1, (2, 2): 1})
+    ([(2, 4), (2, 2)], [(4, 2)])
+    """
+    left = Counter[_Shape]()
+    for (n, k), count in forward.items():
+        left[min(n, k), max(n, k)] += count
+    once, again = list[_Shape](), list[_Shape]()
+    for n, k in reversed(shapes):
+        key = min(n, k), max(n, k)
+        (again if forward and not left[key] else once).append((n, k))
+        left[key] -= left[key] > 0
+    return once[::-1], again[::-1]
+
+
 def _layers(
-    products: Sequence[_Product], of_layer: tuple[frozenset[_Shape], int], layers: int, *, backward: bool
+    products: Sequence[_Product], of_layer: Counter[_Shape], layers: int, *, backward: bool
 ) -> list[tuple[int, list[_Product]]]:
     """Return the products of each layer of a run of passes, with the number of the layer.
 
     Products of a layer's shapes beyond those of whole layers are of the head: last forward, first backward.
     """
-    shapes, count = of_layer
-    inside = [not is_output and shape in shapes for _, shape, is_output in products]
+    count = of_layer.total()
+    inside = [not is_output and shape in of_layer for _, shape, is_output in products]
     beyond = sum(inside) % count if count else 0
     position = -beyond if backward else 0
     end = sum(inside) - beyond
@@ -405,8 +481,11 @@ def weight_memory(layers: Sequence[LayerWeights], formats: Sequence[Format], sta
 def _live_bytes(layers: tuple[LayerWeights, LayerWeights | None], formats: Sequence[Format]) -> float:
     """Return the bytes of the copies of a layer and of the next; forward and backward may share those of a layer."""
     first, then = layers
-    if then is None:
-        return copy_bytes(first.elements, formats)
-    if first.layer == then.layer:
+    if then is not None and first.layer == then.layer:
         return copy_bytes(first.elements, formats, directions=2)
-    return copy_bytes(first.elements, formats) + copy_bytes(then.elements, formats)
+    return sum(
+        (1.0 - each.share_again) * copy_bytes(each.elements, formats)
+        + each.share_again * copy_bytes(each.elements, formats, directions=2)
+        for each in layers
+        if each is not None
+    )

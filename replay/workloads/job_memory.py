@@ -165,6 +165,28 @@ def job_memory(job: TrainingJob, stage: int | None = None) -> JobMemory:
     return _stage_memory(job, stage, _kinds(job))
 
 
+def embedding_bytes(job: TrainingJob, stage: int = 0) -> int:
+    """Return the bytes of the weights of an embedding that no product reads, as they are in `JobMemory.weights`.
+
+    An output layer on the same rank that shares the embedding's weights reads them; then they are 0.
+
+    Examples
+    --------
+    >>> from replay.workloads.jobs import training_job
+    >>> job = training_job({"model": "llama31_8b", "precision": "bf16"})
+    >>> embedding_bytes(job) == 2 * 128256 * 4096
+    True
+    """
+    layout = job.layout
+    own, alone = (
+        _weights(job.model, job.length, layout.tensor, layout.expert, shared=shared)
+        for shared in (layout.pipeline == 1, False)
+    )
+    if stage > 0 or own.head < alone.head:
+        return 0
+    return ceil(own.embedding * job.element_bytes / (layout.data * layout.context if job.sharding >= GATHERED else 1))
+
+
 def memory_by_stage(job: TrainingJob) -> tuple[JobMemory, ...]:
     """Return the memory of a rank of each pipeline stage, in order."""
     kinds = _kinds(job)

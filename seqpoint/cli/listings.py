@@ -209,31 +209,39 @@ def _print_errors(file: str, formats: "list[Format]", axis: int, *, fitting_only
                 raise
             unfit.append(each.name)
             continue
-        size = {"bytes": copy.nbytes, "of_file_percent": 100 * copy.nbytes / max(array.nbytes, 1)}
+        size = {"bytes": copy.nbytes, "share_of_array": copy.nbytes / max(array.nbytes, 1)}
         rows.append({"format": each.name, **size, **asdict(error_statistics(array, copy))})
     if unfit:
         message(f"note: axis {axis} of {array.shape} is no whole number of blocks of {', '.join(unfit)}")
+    if rows and (share := rows[0]["not_finite"]):
+        message(
+            f"note: {round(share * array.size):,} of {array.size:,} values are not finite (infinity or NaN); "
+            "errors are those of the others, and a block with one of them becomes NaN"
+        )
     if json_:
         print_json(rows)
         return
-    columns = (
-        "format~",
-        "bytes",
-        "size %",
-        "mean error",
-        "largest error",
-        "SQNR dB",
-        "saturated %",
-        "to zero %",
-        "lost %",
-    )
+    _print_error_table(f"Data formats on {file}, {array.dtype} of shape {array.shape}", rows)
+
+
+def _print_error_table(title: str, rows: list[dict[str, Any]]) -> None:
+    """Print sizes and errors; a column of values that are not finite if the array has any."""
+    errors = {"mean_absolute": "mean error", "maximum": "largest error"}
+    shares = {"saturated": "saturated %", "flushed": "to zero %", "lost": "lost %"}
+    if any(row["not_finite"] for row in rows):
+        shares["not_finite"] = "not finite %"
+    columns = ("format~", "bytes", "size %", *errors.values(), "SQNR dB", *shares.values())
     cells = [
         (
-            *(row["format"], f"{row['bytes']:,}", f"{row['of_file_percent']:.1f}"),
-            *(f"{row[key]:.3g}" for key in ("mean_absolute", "maximum")),
-            f"{row['sqnr_db']:.1f}",
-            *(f"{100 * row[key]:.3g}" for key in ("saturated", "flushed", "lost")),
+            *(row["format"], f"{row['bytes']:,}", f"{100 * row['share_of_array']:.1f}"),
+            *(_known(f"{row[key]:.3g}") for key in errors),
+            _known(f"{row['sqnr_db']:.1f}"),
+            *(_known(f"{100 * row[key]:.3g}") for key in shares),
         )
         for row in rows
     ]
-    print_table(f"Data formats on {file}, {array.dtype} of shape {array.shape}", columns, cells)
+    print_table(title, columns, cells)
+
+
+def _known(text: str) -> str:
+    return "-" if text == "nan" else text

@@ -380,7 +380,11 @@ def pareto_front(scenarios: "DataFrame", front: Sequence[Mapping[str, Any]], mai
             layers += _front_line(rows, _front_name(device, what_if, main), (colours[device], dashes[what_if]), unit)
     counts = np.unique(timed.gpus).tolist()
     ticks = {"xticks": [(count, f"{count:,.0f}") for count in counts]} if len(counts) <= _MOST_TICKS else {}
-    title = f"Step time against devices: {len(timed):,} of {len(scenarios):,} scenarios have a time"
+    device = f" on {plain_text(names[0], NAME_LENGTH)}" * (len(names) == 1 and bool(names[0]))
+    title = (
+        f"Step time against devices{device}: {len(timed):,} of {len(scenarios):,} scenarios have a time "
+        "(faint: each scenario; full: Pareto front)"
+    )
     look = {"logx": len(counts) > 1, "logy": True, "legend_cols": 3, **ticks}
     return overlay(layers, title, ("GPUs", f"step time ({unit.name})"), height=480, **look)
 

@@ -42,7 +42,7 @@ class Lanes:
     lane : array of int64
         Index into `lanes` of each rectangle.
     label : tuple of str
-        Class of kernel, `HOST` or `MEMCPY`.
+        Class of kernel, or one of the other `replay.analysis.critical_path.LABELS`.
     name : tuple of str
         Name of the longest task in the rectangle; untrusted text.
     start_ns, end_ns : array of float64

@@ -173,8 +173,17 @@ def notes(section: ReportSection) -> tuple[str, ...]:
         baseline = section.projection.timelines.get("baseline")
         lines += [] if baseline is None else baseline.graph.notes
         lines += [line.removeprefix("note: ") for line in pace_lines(section.projection)]
-        lines += [note for row in section.projection.rows for note in row.notes]
+        lines += _notes_of_what_ifs(section.projection)
     return tuple(dict.fromkeys(lines))
+
+
+def _notes_of_what_ifs(projection: Projection) -> list[str]:
+    """Return the notes of what-ifs, each behind the names of the what-ifs that have it."""
+    owners: dict[str, list[str]] = {}
+    for row in projection.rows:
+        for note in row.notes:
+            owners.setdefault(note, []).append(" + ".join(row.what_if))
+    return [f"{', '.join(dict.fromkeys(names))}: {note}" for note, names in owners.items()]
 
 
 def _read(description: Description) -> str:

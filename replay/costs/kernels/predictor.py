@@ -435,10 +435,12 @@ def predict(
 def _check_type(kind: str, device: Device, dtype: str) -> None:
     """Refuse a data type that the kind does not have, or that the device does not compute in."""
     types = MODELS[kind].types
-    if types and dtype not in types:
+    if not types:
+        return
+    if dtype not in types:
         raise InvalidInputError(f"no model of {kind} in {dtype}; there are {', '.join(types)}")
     needed = "fp8_tflops" if "fp8" in dtype else DTYPES[dtype][0]
-    if types and needed not in device.figures:
+    if needed not in device.figures:
         raise InvalidInputError(
             f"{device.name} does not compute in {needed.removesuffix('_tflops')}: the catalogue has no {needed}"
         )
