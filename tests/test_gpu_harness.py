@@ -548,6 +548,19 @@ def test_a_run_for_which_the_gate_opened_too_early_is_thrown_away() -> None:
     assert len(launched) > 10 and len(launched) % 10 == 0, "ten for each time that the gate was too early, and ten"
 
 
+def test_what_goes_before_a_run_goes_before_each_attempt_and_the_clock_is_known_after() -> None:
+    device, happened = Device(launch_ns=400_000), list[str]()
+    timeline, kernel = Timeline(device, device.clock), device.kernel(1_000)
+
+    def launch(turn: int) -> None:
+        happened.append("launch")
+        kernel(turn)
+
+    assert timeline.run([Queue(device.Stream(), launch)], lambda: happened.append("before")) == [(0, 1_000)]
+    assert len(happened) > 2 and happened == ["before", "launch"] * (len(happened) // 2)
+    assert timeline.clock_mhz == pytest.approx(2000, rel=0.01)
+
+
 def test_a_lag_is_as_long_as_asked_though_the_clock_was_another_when_the_device_was_idle() -> None:
     device = Device()
     device.cycles_per_ns = 0.345
@@ -687,7 +700,8 @@ def test_a_gpu_has_the_features_that_worked_and_says_why_it_lacks_the_others(
     monkeypatch.setattr(module, "found", refused)
     monkeypatch.setattr(module, "TritonKernels", broken)
     assert {"copy_engine", "priorities"} <= gpu.features and not {"partitions", "triton"} & gpu.features
-    assert gpu._missing == {"partitions": "cuGreenCtxCreate answers 801", "triton": "OSError: no C compiler"}
+    missing = {name: gpu._missing[name] for name in ("partitions", "triton")}
+    assert missing == {"partitions": "cuGreenCtxCreate answers 801", "triton": "OSError: no C compiler"}
 
 
 def test_a_gpu_counts_no_run_but_those_asked_for_and_keeps_no_more_than_its_share(gpu: Any) -> None:

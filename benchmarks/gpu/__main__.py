@@ -14,6 +14,7 @@ from benchmarks.gpu import environment
 from benchmarks.gpu.journal import Journal
 from benchmarks.gpu.pack import COMMAND, JOURNAL, can_pack, pack
 from benchmarks.gpu.plan import PARTS, Plan, plan
+from benchmarks.gpu.ptx_launches import FOLDER
 from benchmarks.gpu.run import (
     DeviceLostError,
     Outcome,
@@ -77,7 +78,10 @@ def _parser() -> argparse.ArgumentParser:
         "--without",
         default="",
         metavar="FEATURES",
-        help="not to be tried: triton, pinned, copy_engine, partitions, profiler",
+        help="not to be tried: triton, pinned, copy_engine, partitions, profiler, ptx",
+    )
+    parser.add_argument(
+        "--ptx", type=Path, default=FOLDER, metavar="DIR", help="with the plans of part g (default datasets/ptx)"
     )
     parser.add_argument("--plan", action="store_true", help="print what would be recorded, and record nothing")
     parser.add_argument("--pack", action="store_true", help="only write the tables of what is recorded")
@@ -109,7 +113,7 @@ def _recorded(options: argparse.Namespace, stop: Stop, begun: float) -> int:
     with hangs_no_longer_than(START_SECONDS):
         machine = _machine(options)
         facts = machine.facts()
-    planned = plan(facts, options.size, options.seed, parts=options.parts)
+    planned = plan(facts, options.size, options.seed, parts=options.parts, ptx=options.ptx)
     steps, left_out = _chosen(planned, machine)
     if options.plan:
         print(_summary(steps, left_out, planned))

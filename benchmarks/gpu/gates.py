@@ -68,8 +68,19 @@ class Timeline:
         self._cycles_per_ns = self._calibrated()
         self._launch_ns = float(FIRST_LAUNCH_NS)
 
-    def run(self, queues: Sequence[Queue]) -> list[tuple[int, int]]:
+    @property
+    def clock_mhz(self) -> float:
+        """Clock of the device's compute units, MHz, as the last run found it while its gate was closed."""
+        return 1000 * self._cycles_per_ns
+
+    def run(self, queues: Sequence[Queue], before: Callable[[], object] = lambda: None) -> list[tuple[int, int]]:
         """Return (start, end) of every queue, ns from the first start.
+
+        Parameters
+        ----------
+        queues : sequence of Queue
+        before : callable
+            Called ahead of each attempt; what it launches is over before the gate closes.
 
         Raises
         ------
@@ -79,6 +90,7 @@ class Timeline:
         launches = sum(queue.launches for queue in queues)
         wait_ns = BASE_NS + SLACK * self._launch_ns * launches
         for attempt in range(ATTEMPTS):
+            before()
             found, closed, took_ns, steady = self._once(queues, wait_ns)
             guess_ns = max((took_ns - BASE_NS) / launches, self._launch_ns / 2, LEAST_LAUNCH_NS)
             self._launch_ns = min(guess_ns, MOST_LAUNCH_NS)

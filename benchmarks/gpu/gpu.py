@@ -17,6 +17,7 @@ from benchmarks.gpu.held import Held, slots_of
 from benchmarks.gpu.kernels import Bound, Place, Special, bind, sets_of
 from benchmarks.gpu.partitions import PartitionError, found, split
 from benchmarks.gpu.profile import described
+from benchmarks.gpu.ptx_launches import probe
 from benchmarks.gpu.step import Member
 from benchmarks.gpu.work import Work, copied, moved, streamed
 
@@ -99,6 +100,7 @@ class GpuMachine:
     def features(self) -> frozenset[str]:
         """What was found to work, by trying it; `facts` says under `missing` what did not, and why."""
         tried = {"triton": self._try_triton, "pinned": self._try_pinned, "copy_engine": self._try_engine}
+        tried["ptx"] = partial(probe, self.device)
         working = {name for name, attempt in tried.items() if self._works(name, attempt)}
         least, greatest = self._torch.cuda.Stream.priority_range()
         if greatest < least:

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import contention, decomposition
+from benchmarks.gpu import contention, decomposition, ptx_launches
 from benchmarks.gpu.policies import Abilities
 from benchmarks.gpu.scenarios import Group, group_step
 from benchmarks.gpu.sizes import SIZES, Size
@@ -18,7 +18,7 @@ from benchmarks.gpu.work import Work
 
 __all__ = ["PARTS", "Plan", "plan"]
 
-PARTS = "abcdef"
+PARTS = "abcdefg"
 #: Works whose kernels are looked up by one pass of the profiler, and what that is guessed to take.
 WORKS_A_PASS = 32
 PASS_SECONDS, WORK_SECONDS = 1.0, 0.05
@@ -33,7 +33,9 @@ class Plan:
     groups: tuple[Group, ...] = ()
 
 
-def plan(facts: Mapping[str, Any], size: str, seed: int = 0, *, parts: str = PARTS) -> Plan:
+def plan(
+    facts: Mapping[str, Any], size: str, seed: int = 0, *, parts: str = PARTS, ptx: Path = ptx_launches.FOLDER
+) -> Plan:
     """Return the plan for a device.
 
     Parameters
@@ -47,6 +49,8 @@ def plan(facts: Mapping[str, Any], size: str, seed: int = 0, *, parts: str = PAR
     parts : str
         Letters of those that are wanted; e and f need PyTorch. A step is the same whatever else is wanted. Which
         kernels did the works of a to d is looked up with f, whether that is wanted or not.
+    ptx : Path
+        Folder with the plans of part g.
     """
     numbers = SIZES[size]
     abilities = Abilities.of(facts, numbers.cache_bytes)
@@ -59,6 +63,8 @@ def plan(facts: Mapping[str, Any], size: str, seed: int = 0, *, parts: str = PAR
     # A profiler that ran once slows the launches of its process even after it has ended, so what needs it comes last.
     trained = _steps_of("training", facts, size) if "e" in parts else []
     steps += [step for step in trained if "profiler" not in step.needs]
+    # A kernel that somebody gives may leave the device in error, so all that is timed otherwise comes before.
+    steps += ptx_launches.steps(facts, size, ptx) if "g" in parts else []
     steps += _kernel_steps(recorded)
     steps += _steps_of("operators", facts, size) if "f" in parts else []
     steps += [step for step in trained if "profiler" in step.needs]

@@ -45,6 +45,15 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "grid_x": "int64", "grid_y": "int64", "grid_z": "int64",
         "block_x": "int64", "block_y": "int64", "block_z": "int64",
     },
+    "ptx": {
+        "plan": "string", "launch": "int64", "entry": "string", "ptx_sha256": "string",
+        "device": "string", "compute_capability": "string",
+        "grid_x": "int64", "grid_y": "int64", "grid_z": "int64",
+        "block_x": "int64", "block_y": "int64", "block_z": "int64",
+        "registers": "int64", "static_shared_bytes": "int64", "dynamic_shared_bytes": "int64", "local_bytes": "int64",
+        "cache": "string", "repetition": "int64", "duration_ns": "int64",
+        "spin_clock_mhz": "double", "sm_clock_mhz": "double",
+    },
 }  # fmt: skip
 
 
@@ -81,7 +90,7 @@ class Machine(Protocol):
 
     @property
     def features(self) -> frozenset[str]:
-        """What it can, of ``triton``, ``partitions``, ``priorities``, ``copy_engine``, ``pinned``, ``profiler``."""
+        """Any of ``triton``, ``partitions``, ``priorities``, ``copy_engine``, ``pinned``, ``ptx``, ``profiler``."""
 
     def facts(self) -> dict[str, Any]:
         """Return what it is, under the keys of `device` in ``environment.json``."""
@@ -111,7 +120,7 @@ class Step:
     key : str
         Tells it from all others; a resumed recording looks for it.
     part : str
-        ``"a"`` to ``"f"``, of the plan.
+        ``"a"`` to ``"g"``, of the plan.
     seconds : float
         That it may take, by a guess.
     run : callable
