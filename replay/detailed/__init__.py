@@ -1,0 +1,26 @@
+"""Kernels executed instruction by instruction: PTX read, checked, and run without a GPU.
+
+Read in this order: `ptx` (the file), `lowering` (an entry as arrays), `lanes` (arithmetic), `execution` (warps and
+blocks), and `launch` (buffers, parameters, grids).
+"""
+
+from replay.detailed.launch import CallResult, KernelCall, KernelOutputs, Plan, read_module, run_kernel, run_plan
+from replay.detailed.lowering import Program, lower
+from replay.detailed.ptx import Entry, Instruction, Module, Variable, parse_ptx
+
+__all__ = [
+    "CallResult",
+    "Entry",
+    "Instruction",
+    "KernelCall",
+    "KernelOutputs",
+    "Module",
+    "Plan",
+    "Program",
+    "Variable",
+    "lower",
+    "parse_ptx",
+    "read_module",
+    "run_kernel",
+    "run_plan",
+]

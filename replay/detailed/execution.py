@@ -1,0 +1,269 @@
+"""Execute the blocks of a kernel, compiled: warp by warp, an instruction at a time over its active lanes.
+
+A warp keeps a stack of (position, join, lanes). A branch on which lanes disagree pushes both ways; they meet again at
+the immediate post-dominator. Warps of a block take turns at barriers.
+"""
+
+import numpy as np
+
+from profilers.trace.compiled import compiled
+from replay.detailed.lowering import (
+    ATOMIC,
+    BARRIER,
+    BRANCH,
+    CONVERT,
+    COPY,
+    EXIT,
+    F64,
+    GUARD,
+    HALF,
+    JOIN,
+    KIND,
+    LDMATRIX,
+    LOAD,
+    MASK,
+    MMA,
+    NEGATED,
+    PACK,
+    SELECT,
+    SETP_HALF,
+    SHUFFLE,
+    STORE,
+    TARGET,
+    UNPACK,
+    VOTE,
+    D,
+)
+from replay.detailed.memory import (
+    AT,
+    BLOCK,
+    BLOCK_X,
+    BLOCK_Y,
+    BLOCK_Z,
+    ENDLESS,
+    EPOCH,
+    EXECUTED,
+    GRID_X,
+    GRID_Y,
+    LIMIT,
+    NESTED,
+    PROBLEM,
+    SHARED_AT,
+    SHARED_BYTES,
+    access,
+    atomic,
+    copy,
+    load_matrices,
+)
+from replay.detailed.warp import arithmetic, half, move, multiply_matrices, set_predicates, shuffle, vote
+
+
+@compiled
+def _guarded(row, registers, mask):  # type: ignore[no-untyped-def]
+    """Return the lanes of a mask whose guard lets them execute an instruction."""
+    guard = row[GUARD]
+    if guard < 0:
+        return mask
+    kept = np.int64(0)
+    for lane in range(32):
+        if (registers[guard, lane] != 0) != (row[NEGATED] != 0):
+            kept |= np.int64(1) << lane
+    return kept & mask
+
+
+@compiled
+def _leave(stack, depth, gone):  # type: ignore[no-untyped-def]
+    """Take lanes out of all entries of a stack; return its depth without empty and finished entries."""
+    for level in range(depth):
+        stack[level, 2] &= ~gone
+    while depth > 0 and (stack[depth - 1, 2] == 0 or stack[depth - 1, 0] == stack[depth - 1, 1]):
+        depth -= 1
+    return depth
+
+
+@compiled
+def _branch(stack, depth, row, position, taken):  # type: ignore[no-untyped-def]
+    """Let a warp branch; return the new depth of its stack, or -1 if it is full."""
+    top = depth - 1
+    mask, join = stack[top, 2], row[JOIN]
+    if taken == mask:
+        stack[top, 0] = row[TARGET]
+    elif taken == 0:
+        stack[top, 0] = position + 1
+    else:
+        if stack[top, 1] == join:
+            depth -= 1
+        else:
+            stack[top, 0] = join
+        if depth + 2 > len(stack):
+            return -1
+        for way in range(2):
+            to, lanes = (position + 1, mask & ~taken) if way == 0 else (row[TARGET], taken)
+            if to != join:
+                stack[depth, 0], stack[depth, 1], stack[depth, 2] = to, join, lanes
+                depth += 1
+    return _leave(stack, depth, np.int64(0))
+
+
+@compiled
+def run_warp(program, registers, stack, depth, warp, memory, geometry, allocations, shadow, tiles, report):  # type: ignore[no-untyped-def]
+    """Execute a warp until a barrier or its end; return the depth of its stack, 0 at its end, -1 after a problem."""
+    code, lists = program
+    while depth > 0:
+        position = stack[depth - 1, 0]
+        row = code[position]
+        kind = row[KIND]
+        geometry[EXECUTED] += 1
+        report[AT] = position
+        if geometry[EXECUTED] > geometry[LIMIT]:
+            report[PROBLEM] = ENDLESS
+            return -1
+        mask = _guarded(row, registers, stack[depth - 1, 2])
+        if kind == BRANCH:
+            depth = _branch(stack, depth, row, position, mask)
+            if depth < 0:
+                report[PROBLEM] = NESTED
+                return -1
+            continue
+        if kind == EXIT:
+            stack[depth - 1, 0] = position + 1
+            depth = _leave(stack, depth, mask)
+            continue
+        fine = True
+        if mask != 0:
+            if kind <= F64:
+                arithmetic(row, registers, mask)
+            elif kind == HALF:
+                half(row, registers, mask)
+            elif kind <= SETP_HALF:
+                set_predicates(row, registers, mask)
+            elif kind == SELECT or kind == CONVERT or kind == PACK or kind == UNPACK:
+                move(row, lists, registers, mask)
+            elif kind == LOAD or kind == STORE:
+                fine = access(row, lists, registers, mask, warp, memory, geometry, allocations, shadow, report)
+            elif kind == SHUFFLE:
+                shuffle(row, registers, mask)
+            elif kind == VOTE:
+                vote(row, registers, mask)
+            elif kind == ATOMIC:
+                fine = atomic(row, registers, mask, warp, memory, geometry, allocations, report)
+            elif kind == LDMATRIX:
+                fine = load_matrices(row, lists, registers, warp, memory, geometry, allocations, report)
+            elif kind == MMA:
+                multiply_matrices(row, lists, registers, tiles)
+            elif kind == COPY:
+                fine = copy(row, registers, mask, warp, memory, geometry, allocations, shadow, report)
+            elif kind == MASK:
+                for lane in range(32):
+                    registers[row[D], lane] = np.uint64(mask)
+        if not fine:
+            return -1
+        stack[depth - 1, 0] = position + 1
+        depth = _leave(stack, depth, np.int64(0))
+        if kind == BARRIER and mask != 0:
+            return depth
+    return 0
+
+
+@compiled
+def _begin(constants, special, registers, block, geometry):  # type: ignore[no-untyped-def]
+    """Set the registers of a block that hold constants and special registers."""
+    bx, by = geometry[BLOCK_X], geometry[BLOCK_Y]
+    x, y = block % geometry[GRID_X], block // geometry[GRID_X] % geometry[GRID_Y]
+    for warp in range(len(registers)):
+        registers[warp] = np.uint64(0)
+        for n in range(len(constants)):
+            registers[warp, constants[n, 0], :32] = np.uint64(constants[n, 1])
+        for lane in range(32):
+            thread = warp * 32 + lane
+            for n in range(len(special)):
+                which, one = special[n, 1], np.int64(1)
+                value = np.int64(0)
+                if which == 0:
+                    value = thread % bx
+                elif which == 1:
+                    value = thread // bx % by
+                elif which == 2:
+                    value = thread // (bx * by)
+                elif which == 3:
+                    value = x
+                elif which == 4:
+                    value = y
+                elif which == 5:
+                    value = block // (geometry[GRID_X] * geometry[GRID_Y])
+                elif which < 9:
+                    value = geometry[BLOCK_X + which - 6]
+                elif which < 12:
+                    value = geometry[GRID_X + which - 9]
+                elif which == 12:
+                    value = np.int64(lane)
+                elif which == 13:
+                    value = np.int64(warp)
+                elif which == 14:
+                    value = np.int64(len(registers))
+                elif which == 16:
+                    value = (one << lane) - 1
+                elif which == 17:
+                    value = (one << (lane + 1)) - 1
+                elif which == 18:
+                    value = one << lane
+                elif which == 19:
+                    value = 0xFFFFFFFF & ~((one << lane) - 1)
+                elif which == 20:
+                    value = 0xFFFFFFFF & ~((one << (lane + 1)) - 1)
+                registers[warp, special[n, 0], lane] = np.uint64(value)
+
+
+@compiled
+def run_blocks(program, fixed, registers, stacks, blocks, memory, geometry, allocations, shadow, tiles, report):  # type: ignore[no-untyped-def]
+    """Execute blocks, one after the other; return how many ended without a problem.
+
+    Parameters
+    ----------
+    program : (array, array)
+        Instructions and lists of registers.
+    fixed : (array, array)
+        Constants and special registers.
+    registers : array of uint64, shape (warps, registers, 64)
+        Registers of a block; the upper 32 are room for exchanges between lanes.
+    stacks : array of int64, shape (warps, depth, 3)
+        Position, join and lanes.
+    blocks : array of int64
+        Blocks to execute, in order.
+    memory : tuple of arrays
+        Memory as bytes and as words of 2, 4 and 8 bytes.
+    geometry, report : array of int64
+        Launch, and what went wrong.
+    allocations : tuple of arrays
+        First byte and end of each allocation, and the allocation of each 256 bytes.
+    shadow : array of int64, shape (2, shared bytes)
+        Last writer and reader of each byte of shared memory.
+    tiles : array of float64, shape (2, 16, 16)
+        Room for matrix products.
+    """
+    warps = len(registers)
+    threads = geometry[BLOCK_X] * geometry[BLOCK_Y] * geometry[BLOCK_Z]
+    depths = np.zeros(warps, np.int64)
+    for number in range(len(blocks)):
+        report[BLOCK] = blocks[number]
+        _begin(fixed[0], fixed[1], registers, blocks[number], geometry)
+        memory[0][geometry[SHARED_AT] : geometry[SHARED_AT] + geometry[SHARED_BYTES]] = 0
+        for warp in range(warps):
+            lanes = min(threads - 32 * warp, 32)
+            stacks[warp, 0, 0], stacks[warp, 0, 1] = 0, -1
+            stacks[warp, 0, 2] = (np.int64(1) << lanes) - 1
+            depths[warp] = 1
+        left = warps
+        while left > 0:
+            geometry[EPOCH] += 1
+            left = 0
+            for warp in range(warps):
+                if depths[warp] > 0:
+                    depths[warp] = run_warp(
+                        program, registers[warp], stacks[warp], depths[warp], warp, memory, geometry, allocations,
+                        shadow, tiles, report,
+                    )  # fmt: skip
+                    if depths[warp] < 0:
+                        return number
+                    left += depths[warp] > 0
+    return len(blocks)

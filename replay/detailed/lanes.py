@@ -1,0 +1,394 @@
+"""Compiled arithmetic of one lane: integer, FP32, FP64, FP16 and BF16 operations of PTX on the bits of registers.
+
+Registers hold 64 bits. A value of a narrower type is kept zero-extended.
+"""
+
+import math
+
+import numpy as np
+
+from profilers.trace.compiled import compiled
+
+#: Operations on integers of any width.
+(
+    ADD, SUB, MUL_LO, MUL_HI, MUL_WIDE, MAD_LO, MAD_HI, MAD_WIDE, DIV, REM, MIN, MAX, ABS, NEG, AND, OR, XOR, NOT,
+    SHL, SHR, POPC, CLZ, BFIND, BFIND_SHIFT, BREV, BFE, BFI, PRMT, LOP3, SHF_L, SHF_R, SAD, CNOT, MOV,
+) = range(34)  # fmt: skip
+#: Operations on floating-point numbers.
+(
+    F_ADD, F_SUB, F_MUL, F_FMA, F_DIV, F_MIN, F_MAX, F_ABS, F_NEG, F_RCP, F_SQRT, F_RSQRT, F_SIN, F_COS, F_EX2, F_LG2,
+    F_TANH, F_COPYSIGN, F_FMA_RM, F_FMA_RP, F_FMA_RZ,
+) = range(21)  # fmt: skip
+#: Comparisons; those past GE are true of unordered operands.
+EQ, NE, LT, LE, GT, GE, EQU, NEU, LTU, LEU, GTU, GEU, NUM, NAN = range(14)
+
+
+@compiled
+def signed(a, bits):  # type: ignore[no-untyped-def]
+    """Return the low bits of a register as a signed number."""
+    shift = 64 - bits
+    return (np.int64(a) << shift) >> shift
+
+
+@compiled
+def _mul_hi64(a, b):  # type: ignore[no-untyped-def]
+    low = np.uint64(0xFFFFFFFF)
+    s = np.uint64(32)
+    a0, a1, b0, b1 = a & low, a >> s, b & low, b >> s
+    middle = a1 * b0 + ((a0 * b0) >> s)
+    other = a0 * b1 + (middle & low)
+    return a1 * b1 + (middle >> s) + (other >> s)
+
+
+@compiled
+def _mul_hi(a, b, bits, is_signed):  # type: ignore[no-untyped-def]
+    if bits < 64:
+        if is_signed:
+            return np.uint64((signed(a, bits) * signed(b, bits)) >> bits)
+        return (a * b) >> np.uint64(bits)
+    high = _mul_hi64(a, b)
+    if is_signed:
+        if np.int64(a) < 0:
+            high -= b
+        if np.int64(b) < 0:
+            high -= a
+    return high
+
+
+@compiled
+def _clz(a, bits):  # type: ignore[no-untyped-def]
+    count = 0
+    while count < bits and (a >> np.uint64(bits - 1 - count)) & np.uint64(1) == 0:
+        count += 1
+    return count
+
+
+@compiled
+def _prmt(a, b, c):  # type: ignore[no-untyped-def]
+    both = (b << np.uint64(32)) | a
+    result = np.uint64(0)
+    for i in range(4):
+        selector = (c >> np.uint64(4 * i)) & np.uint64(15)
+        byte = (both >> (np.uint64(8) * (selector & np.uint64(7)))) & np.uint64(255)
+        if selector & np.uint64(8):
+            byte = np.uint64(255) if byte & np.uint64(128) else np.uint64(0)
+        result |= byte << np.uint64(8 * i)
+    return result
+
+
+@compiled
+def _bit_field(op, a, b, c, e, bits, is_signed):  # type: ignore[no-untyped-def]
+    """Return BFE of (a, position b, length c), or BFI of a into b at c with length e."""
+    one = np.uint64(1)
+    if op == BFE:
+        at, length = np.int64(b & np.uint64(255)), np.int64(c & np.uint64(255))
+        if length == 0:
+            return np.uint64(0)
+        if is_signed:
+            top = min(at + length - 1, bits - 1)
+            value = np.int64(0)
+            if at < bits:
+                value = (np.int64(a) << (63 - top)) >> (63 - top)
+                return np.uint64(value >> at)
+            return np.uint64(np.int64(-1)) if (a >> np.uint64(bits - 1)) & one else np.uint64(0)
+        value2 = a >> np.uint64(at) if at < bits else np.uint64(0)
+        return value2 & ((one << np.uint64(length)) - one) if length < 64 else value2
+    at, length = np.int64(c & np.uint64(255)), np.int64(e & np.uint64(255))
+    if length == 0 or at >= bits:
+        return b
+    field = (one << np.uint64(length)) - one if length < 64 else ~np.uint64(0)
+    return (b & ~(field << np.uint64(at))) | ((a & field) << np.uint64(at))
+
+
+@compiled
+def integer(op, a, b, c, e, bits, is_signed):  # type: ignore[no-untyped-def]
+    """Return the result of an integer operation on registers of `bits` bits, not yet cut to its width."""
+    sa, sb = signed(a, bits), signed(b, bits)
+    if op == ADD:
+        return a + b
+    if op == SUB:
+        return a - b
+    if op == MUL_LO:
+        return a * b
+    if op == MAD_LO:
+        return a * b + c
+    if op == MUL_WIDE or op == MAD_WIDE:
+        wide = np.uint64(sa * sb) if is_signed else a * b
+        return wide + c if op == MAD_WIDE else wide
+    if op == MUL_HI:
+        return _mul_hi(a, b, bits, is_signed)
+    if op == MAD_HI:
+        return _mul_hi(a, b, bits, is_signed) + c
+    if op == AND:
+        return a & b
+    if op == OR:
+        return a | b
+    if op == XOR:
+        return a ^ b
+    if op == NOT:
+        return ~a
+    if op == MOV:
+        return a
+    if op == SHL:
+        count = b & np.uint64(0xFFFFFFFF)
+        return a << count if count < np.uint64(bits) else np.uint64(0)
+    if op == SHR:
+        count = b & np.uint64(0xFFFFFFFF)
+        if is_signed:
+            return np.uint64(sa >> np.int64(min(count, np.uint64(bits - 1))))
+        return a >> count if count < np.uint64(bits) else np.uint64(0)
+    if op == MIN:
+        return (a if sa < sb else b) if is_signed else (a if a < b else b)
+    if op == MAX:
+        return (a if sa > sb else b) if is_signed else (a if a > b else b)
+    if op == DIV or op == REM:
+        return _divided(op, a, b, bits, is_signed)
+    if op == ABS:
+        return np.uint64(-sa if sa < 0 else sa)
+    if op == NEG:
+        return np.uint64(-sa)
+    if op == BFE or op == BFI:
+        return _bit_field(op, a, b, c, e, bits, is_signed)
+    return _rare(op, a, b, c, e, bits, is_signed)
+
+
+@compiled
+def _divided(op, a, b, bits, is_signed):  # type: ignore[no-untyped-def]
+    """Return quotient or remainder; a division by 0 gives all ones, as the hardware does, and its remainder is a."""
+    if b == np.uint64(0):
+        return ~np.uint64(0) if op == DIV else a
+    if not is_signed:
+        return a // b if op == DIV else a % b
+    sa, sb = signed(a, bits), signed(b, bits)
+    if sb == -1:
+        return np.uint64(-sa) if op == DIV else np.uint64(0)
+    magnitude = np.int64(abs(sa) // abs(sb))
+    quotient = -magnitude if (sa < 0) != (sb < 0) else magnitude
+    return np.uint64(quotient) if op == DIV else np.uint64(sa - quotient * sb)
+
+
+@compiled
+def _rare(op, a, b, c, e, bits, is_signed):  # type: ignore[no-untyped-def]
+    one = np.uint64(1)
+    if op == POPC:
+        count = np.uint64(0)
+        while a:
+            a &= a - one
+            count += one
+        return count
+    if op == CLZ:
+        return np.uint64(_clz(a, bits))
+    if op == BFIND or op == BFIND_SHIFT:
+        value = ~a if is_signed and signed(a, bits) < 0 else a
+        value = value & ((one << np.uint64(bits)) - one) if bits < 64 else value
+        if value == np.uint64(0):
+            return np.uint64(0xFFFFFFFF)
+        zeros = _clz(value, bits)
+        return np.uint64(zeros) if op == BFIND_SHIFT else np.uint64(bits - 1 - zeros)
+    if op == BREV:
+        result = np.uint64(0)
+        for i in range(bits):
+            result |= ((a >> np.uint64(i)) & one) << np.uint64(bits - 1 - i)
+        return result
+    if op == PRMT:
+        return _prmt(a, b, c)
+    if op == LOP3:
+        result = np.uint64(0)
+        for i in range(8):
+            if (e >> np.uint64(i)) & one:
+                result |= (a if i & 4 else ~a) & (b if i & 2 else ~b) & (c if i & 1 else ~c)
+        return result
+    if op == SHF_L or op == SHF_R:
+        count = c & np.uint64(31) if e == np.uint64(0) else min(c & np.uint64(0xFFFFFFFF), np.uint64(32))
+        both = (b << np.uint64(32)) | a
+        if op == SHF_L:
+            return (both << count) >> np.uint64(32) if count < np.uint64(32) else a
+        return both >> count
+    if op == SAD:
+        larger = signed(a, bits) > signed(b, bits) if is_signed else a > b
+        return c + (a - b if larger else b - a)
+    return one if a == np.uint64(0) else np.uint64(0)  # CNOT
+
+
+@compiled
+def fma32(a, b, c):  # type: ignore[no-untyped-def]
+    """Return a * b + c rounded once: the sum in FP64 is rounded to odd, so that rounding it again is exact.
+
+    Boldo and Melquiond, Emulation of FMA and correctly rounded sums, IEEE Trans. Computers 57 (2008).
+    """
+    product, addend = np.float64(a) * np.float64(b), np.float64(c)
+    total = product + addend
+    back = total - product
+    error = (product - (total - back)) + (addend - back)
+    bits = np.float64(total).view(np.int64)
+    if error != 0.0 and (bits & 1) == 0:
+        bits += 1 if (error > 0) == (total > 0) else -1
+    return np.float32(np.int64(bits).view(np.float64))
+
+
+@compiled
+def _fma32_directed(op, a, b, c):  # type: ignore[no-untyped-def]
+    product, addend = np.float64(a) * np.float64(b), np.float64(c)
+    total = product + addend
+    back = total - product
+    error = (product - (total - back)) + (addend - back)
+    near = np.float32(total)
+    over = np.float64(near) > total or (np.float64(near) == total and error < 0)
+    under = np.float64(near) < total or (np.float64(near) == total and error > 0)
+    down = op == F_FMA_RM or (op == F_FMA_RZ and total > 0)
+    if over and down:
+        return np.nextafter(near, np.float32(-np.inf))
+    if under and not down:
+        return np.nextafter(near, np.float32(np.inf))
+    return near
+
+
+@compiled
+def fma64(a, b, c):  # type: ignore[no-untyped-def]
+    """Return a * b + c in FP64, rounded once but for ties of the three-part sum (Dekker's product)."""
+    product = a * b
+    if not (abs(product) < 1e290 and abs(a) < 1e150 and abs(b) < 1e150) or product == 0.0:
+        return product + c
+    t, u = 134217729.0 * a, 134217729.0 * b
+    a1, b1 = t - (t - a), u - (u - b)
+    a2, b2 = a - a1, b - b1
+    low = ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2
+    total = product + c
+    back = total - product
+    error = (product - (total - back)) + (c - back)
+    return total + (error + low)
+
+
+@compiled
+def floating(op, a, b, c):  # type: ignore[no-untyped-def]
+    """Return the result of an operation on FP64 numbers; FP32 operations round it once more."""
+    if op == F_ADD:
+        return a + b
+    if op == F_SUB:
+        return a - b
+    if op == F_MUL:
+        return a * b
+    if op == F_DIV:
+        return a / b
+    if op == F_MIN:
+        return b if a != a else (a if b != b or a < b or (a == b and math.copysign(1.0, a) < 0) else b)
+    if op == F_MAX:
+        return b if a != a else (a if b != b or a > b or (a == b and math.copysign(1.0, a) > 0) else b)
+    if op == F_ABS:
+        return abs(a)
+    if op == F_NEG:
+        return -a
+    if op == F_RCP:
+        return 1.0 / a
+    if op == F_SQRT:
+        return math.sqrt(a) if a >= 0 else (a if a != a else np.nan)
+    if op == F_RSQRT:
+        return 1.0 / math.sqrt(a) if a >= 0 else np.nan
+    if op == F_SIN:
+        return math.sin(a) if abs(a) < np.inf else np.nan
+    if op == F_COS:
+        return math.cos(a) if abs(a) < np.inf else np.nan
+    if op == F_EX2:
+        return 2.0**a
+    if op == F_LG2:
+        return math.log2(a) if a > 0 else (-np.inf if a == 0 else np.nan)
+    if op == F_TANH:
+        return math.tanh(a)
+    return math.copysign(b, a)  # F_COPYSIGN: the sign of a on b
+
+
+@compiled
+def single(op, a, b, c):  # type: ignore[no-untyped-def]
+    """Return the result of an operation on FP32 numbers, rounded to nearest.
+
+    Sums, products, quotients and square roots of FP32 numbers in FP64 round to the same FP32 number as one rounding.
+    """
+    if op == F_FMA:
+        return fma32(a, b, c)
+    if op >= F_FMA_RM:
+        return _fma32_directed(op, a, b, c)
+    return np.float32(floating(op, np.float64(a), np.float64(b), np.float64(c)))
+
+
+@compiled
+def half_to_float(bits):  # type: ignore[no-untyped-def]
+    """Return the FP32 number of FP16 bits."""
+    sign = np.uint32(bits & np.uint64(0x8000)) << np.uint32(16)
+    exponent, fraction = (np.int64(bits) >> 10) & 31, np.int64(bits) & 1023
+    if exponent == 31:
+        return np.uint32(sign | np.uint32(0x7F800000 | (fraction << 13))).view(np.float32)
+    value = fraction * 2.0**-24 if exponent == 0 else (1024 + fraction) * 2.0 ** (exponent - 25)
+    return np.float32(-value if sign else value)
+
+
+@compiled
+def float_to_half(value):  # type: ignore[no-untyped-def]
+    """Return the FP16 bits nearest to an FP64 number, ties to even."""
+    sign = np.uint64(0x8000) if math.copysign(1.0, value) < 0 else np.uint64(0)
+    size = abs(value)
+    if size != size:
+        return np.uint64(0x7FFF)
+    if size >= 65520.0:
+        return sign | np.uint64(0x7C00)
+    if size == 0.0:
+        return sign
+    exponent = max(math.frexp(size)[1] - 1, -14)
+    quantum = 2.0 ** (exponent - 10)
+    scaled = size / quantum
+    whole = math.floor(scaled)
+    rest = scaled - whole
+    if rest > 0.5 or (rest == 0.5 and whole % 2 == 1):
+        whole += 1
+    steps = np.int64(whole)
+    return sign | np.uint64(steps if exponent == -14 and steps < 1024 else ((exponent + 14) << 10) + steps)
+
+
+@compiled
+def brain_to_float(bits):  # type: ignore[no-untyped-def]
+    """Return the FP32 number of BF16 bits."""
+    return np.uint32((bits & np.uint64(0xFFFF)) << np.uint64(16)).view(np.float32)
+
+
+@compiled
+def float_to_brain(value):  # type: ignore[no-untyped-def]
+    """Return the BF16 bits nearest to an FP32 number, ties to even."""
+    if value != value:
+        return np.uint64(0x7FFF)
+    bits = np.uint64(np.float32(value).view(np.uint32))
+    return (bits + np.uint64(0x7FFF) + ((bits >> np.uint64(16)) & np.uint64(1))) >> np.uint64(16)
+
+
+@compiled
+def half_operation(op, a, b, c, is_brain):  # type: ignore[no-untyped-def]
+    """Return the 16 bits of an operation on FP16 or BF16 bits, computed in FP64 and rounded once."""
+    if is_brain:
+        x, y, z = brain_to_float(a), brain_to_float(b), brain_to_float(c)
+    else:
+        x, y, z = half_to_float(a), half_to_float(b), half_to_float(c)
+    if op == F_FMA:
+        wide = np.float64(x) * np.float64(y) + np.float64(z)
+    else:
+        wide = floating(op, np.float64(x), np.float64(y), np.float64(z))
+    return float_to_brain(np.float32(wide)) if is_brain else float_to_half(wide)
+
+
+@compiled
+def compared(how, below, above, equal):  # type: ignore[no-untyped-def]
+    """Return whether a comparison holds, from three facts; all are false of unordered operands."""
+    unordered = not (below or above or equal)
+    if how == NUM:
+        return not unordered
+    if how == NAN:
+        return unordered
+    if how >= EQU and unordered:
+        return True
+    plain = how - EQU if how >= EQU else how
+    if plain == EQ:
+        return equal
+    if plain == NE:
+        return below or above
+    if plain == LT:
+        return below
+    if plain == LE:
+        return below or equal
+    return above if plain == GT else above or equal

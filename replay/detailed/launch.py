@@ -1,0 +1,369 @@
+"""Launch kernels: place buffers in memory, pass parameters, execute the grid, and return the buffers.
+
+`run_kernel` runs one launch, `run_plan` a sequence that shares buffers. Results are exact: no time is modelled.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from profilers.errors import InvalidInputError, NotFoundError
+from profilers.trace.arrays import Ints
+from replay.detailed import memory as at
+from replay.detailed.execution import run_blocks
+from replay.detailed.lowering import GLOBAL_BASE, Program, global_layout, lower
+from replay.detailed.ptx import TYPE_BYTES, Module, Variable, parse_ptx
+
+#: Most threads of a block, blocks of a launch, and bytes of memory.
+_MOST_THREADS, _MOST_BLOCKS, _MOST_MEMORY = 1024, 1 << 31, 8 << 30
+#: Most bytes of shared memory of a block: that of an H100.
+_MOST_SHARED = 227 * 1024
+#: Instructions of a warp after which a run ends, by default.
+INSTRUCTION_LIMIT = 1 << 40
+#: NumPy types of parameters.
+_SCALARS = {
+    "f16": "<f2", "f32": "<f4", "f64": "<f8", "s8": "i1", "s16": "<i2", "s32": "<i4", "s64": "<i8",
+    "u8": "u1", "u16": "<u2", "u32": "<u4", "u64": "<u8", "b8": "u1", "b16": "<u2", "b32": "<u4", "b64": "<u8",
+}  # fmt: skip
+
+Progress = Callable[[int, int, str], None]
+Shape3 = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """A launch of a plan.
+
+    Parameters
+    ----------
+    ptx : Path
+        PTX file.
+    entry : str
+        Kernel.
+    grid, block : (int, int, int)
+        Blocks, and threads of a block.
+    arguments : tuple
+        One a parameter: the name of a buffer, or a number.
+    shared_bytes : int
+        Dynamic shared memory of a block.
+    """
+
+    ptx: Path
+    entry: str
+    grid: Shape3
+    block: Shape3
+    arguments: tuple[str | int | float, ...]
+    shared_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sequence of launches that share buffers.
+
+    Parameters
+    ----------
+    name : str
+        Name.
+    buffers : mapping of str to array
+        Initial content of each buffer.
+    calls : tuple of KernelCall
+        Launches, in order.
+    """
+
+    name: str
+    buffers: Mapping[str, npt.NDArray[Any]]
+    calls: tuple[KernelCall, ...]
+
+
+@dataclass(frozen=True)
+class CallResult:
+    """What a launch executed.
+
+    Parameters
+    ----------
+    entry : str
+        Kernel.
+    grid, block : (int, int, int)
+        Blocks, and threads of a block.
+    blocks : int
+        Blocks that were executed.
+    warp_instructions : int
+        Instructions of warps, over these blocks.
+    """
+
+    entry: str
+    grid: Shape3
+    block: Shape3
+    blocks: int
+    warp_instructions: int
+
+
+@dataclass(frozen=True)
+class KernelOutputs:
+    """Buffers after a run.
+
+    Parameters
+    ----------
+    outputs : mapping of str to array
+        Each buffer after the last launch, in its shape and type.
+    calls : tuple of CallResult
+        Launches, in order.
+    """
+
+    outputs: Mapping[str, npt.NDArray[Any]]
+    calls: tuple[CallResult, ...]
+
+
+@lru_cache(64)
+def _module(path: str, mtime_ns: int, size: int) -> Module:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as problem:
+        raise InvalidInputError(f"{path}: byte {problem.start}: this is no text, so no PTX") from None
+    return parse_ptx(text, path)
+
+
+def read_module(path: str | Path) -> Module:
+    """Return the module of a PTX file.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such file.
+    InvalidInputError
+        It is no PTX, or has something that is not supported.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise NotFoundError(f"{file}: there is no such file")
+    facts = file.stat()
+    if facts.st_size > 1 << 26:
+        raise InvalidInputError(f"{file}: {facts.st_size} bytes; PTX of up to 64 MiB can be read")
+    return _module(str(file), facts.st_mtime_ns, facts.st_size)
+
+
+class _Memory:
+    """Memory of a device: buffers and variables, 256 bytes apart, with guard bytes between them."""
+
+    def __init__(self, buffers: Mapping[str, npt.NDArray[Any]], programs: Sequence[Program], room: int) -> None:
+        self.buffers = {name: np.ascontiguousarray(array) for name, array in buffers.items()}
+        head = max([256, *(-(-p.parameter_bytes // 256) * 256 + 256 for p in programs)])
+        ends = [global_layout(p.globals, -(-p.parameter_bytes // 256) * 256 + 256)[1] for p in programs]
+        begin = max([head, *ends])
+        named = tuple(Variable(name, "global", "b8", 256, array.nbytes) for name, array in self.buffers.items())
+        self.offset, end = global_layout(named, begin)
+        if end + room > _MOST_MEMORY:
+            raise InvalidInputError(
+                f"buffers, shared and local memory take {end + room} bytes; {_MOST_MEMORY} are the most"
+            )
+        self.end, self.begin = end, begin
+        words = np.zeros(-(-(end + room) // 8) + 32, dtype=np.uint64)
+        self.views = tuple(words.view(kind) for kind in (np.uint8, np.uint16, np.uint32, np.uint64))
+        self.bytes = self.views[0]
+        for name, array in self.buffers.items():
+            place = self.offset[name]
+            self.bytes[place : place + array.nbytes] = array.reshape(-1).view(np.uint8)
+
+    def allocations(self, program: Program) -> tuple[Ints, Ints, Ints]:
+        """Place the variables of a program; return the first byte, the end and the map of all allocations."""
+        places = [(0, program.parameter_bytes)] if program.parameter_bytes else []
+        begin = -(-program.parameter_bytes // 256) * 256 + 256
+        offsets, _ = global_layout(program.globals, begin)
+        for variable in program.globals:
+            place = offsets[variable.name]
+            places.append((place, place + variable.size))
+            self.bytes[place : place + len(variable.content)] = np.frombuffer(variable.content, dtype=np.uint8)
+        places += [(self.offset[name], self.offset[name] + array.nbytes) for name, array in self.buffers.items()]
+        owner = np.full(self.end // 256 + 1, -1, dtype=np.int64)
+        for number, (first, last) in enumerate(places):
+            owner[first // 256 : -(-last // 256)] = number
+        table = np.array(places or [(0, 0)], dtype=np.int64)
+        return table[:, 0].copy(), table[:, 1].copy(), owner
+
+    def outputs(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the buffers as they are now."""
+        return {
+            name: self.bytes[self.offset[name] : self.offset[name] + array.nbytes].copy().view(array.dtype)
+            .reshape(array.shape) for name, array in self.buffers.items()
+        }  # fmt: skip
+
+
+def run_kernel(
+    program: Program,
+    grid: Sequence[int],
+    block: Sequence[int],
+    arguments: Sequence[npt.NDArray[Any] | int | float],
+    *,
+    shared_bytes: int = 0,
+    blocks: Iterable[int] | None = None,
+) -> KernelOutputs:
+    """Execute a launch of a kernel; return its buffers as ``arg0``, ``arg1`` and so on.
+
+    Parameters
+    ----------
+    program : Program
+        Kernel, as `lower` returns it.
+    grid, block : sequence of int
+        Blocks, and threads of a block, in up to three dimensions.
+    arguments : sequence of array, int or float
+        One a parameter, in order; an array is a buffer that the kernel gets a pointer to.
+    shared_bytes : int
+        Dynamic shared memory of a block.
+    blocks : iterable of int, optional
+        Blocks to execute, counted along x, then y, then z; by default all.
+
+    Raises
+    ------
+    InvalidInputError
+        The launch does not fit the kernel, or the kernel accesses memory out of bounds, races in shared memory or does
+        not end; with kernel, block, thread and line.
+
+    Examples
+    --------
+    >>> text = '''.version 8.0 .target sm_70 .address_size 64
+    ... .visible .entry fill(.param .u64 p) { .reg .b64 %rd<3>; .reg .b32 %r<2>;
+    ... ld.param.u64 %rd1, [p]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd1, %rd1, %rd2;
+    ... st.global.u32 [%rd1], %r1; ret; }'''
+    >>> run_kernel(lower(parse_ptx(text)), [1], [4], [np.zeros(4, dtype=np.uint32)]).outputs["arg0"]
+    array([0, 1, 2, 3], dtype=uint32)
+    """
+    buffers = {f"arg{n}": value for n, value in enumerate(arguments) if isinstance(value, np.ndarray)}
+    named = tuple(f"arg{n}" if isinstance(value, np.ndarray) else value for n, value in enumerate(arguments))
+    call = KernelCall(Path(program.module.source), program.entry.name, _three(grid), _three(block), named, shared_bytes)
+    memory = _Memory(buffers, [program], _room(program, call))
+    result = _run_call(program, call, memory, INSTRUCTION_LIMIT, blocks)
+    return KernelOutputs(memory.outputs(), (result,))
+
+
+def run_plan(plan: Plan, *, limit: int = INSTRUCTION_LIMIT, progress: Progress | None = None) -> KernelOutputs:
+    """Execute the launches of a plan in order; return all buffers after the last.
+
+    Parameters
+    ----------
+    plan : Plan
+        Launches and buffers.
+    limit : int
+        Instructions of warps in a launch after which it counts as endless.
+    progress : callable, optional
+        Called with (launches done, launches in all, name of the kernel).
+
+    Raises
+    ------
+    NotFoundError
+        A PTX file is missing.
+    InvalidInputError
+        As `run_kernel`.
+    """
+    programs = [lower(read_module(call.ptx), call.entry) for call in plan.calls]
+    room = max([0, *(_room(program, call) for program, call in zip(programs, plan.calls, strict=True))])
+    memory = _Memory(plan.buffers, programs, room)
+    results = []
+    for number, (program, call) in enumerate(zip(programs, plan.calls, strict=True)):
+        if progress:
+            progress(number, len(plan.calls), call.entry)
+        results.append(_run_call(program, call, memory, limit, None))
+    return KernelOutputs(memory.outputs(), tuple(results))
+
+
+def _three(sizes: Sequence[int]) -> Shape3:
+    values = [int(size) for size in sizes] + [1, 1, 1]
+    return values[0], values[1], values[2]
+
+
+def _room(program: Program, call: KernelCall) -> int:
+    """Return the bytes of shared and local memory of a block, after checks of the launch."""
+    name = f"{program.module.source}: {program.entry.name}"
+    threads, blocks = int(np.prod(call.block, dtype=object)), int(np.prod(call.grid, dtype=object))
+    if min(*call.grid, *call.block) < 1 or threads > _MOST_THREADS or blocks >= _MOST_BLOCKS:
+        raise InvalidInputError(
+            f"{name}: grid {call.grid} and block {call.block}: 1 to {_MOST_THREADS} threads, fewer than 2^31 blocks"
+        )
+    shared = program.shared_bytes + call.shared_bytes
+    if call.shared_bytes < 0 or shared > _MOST_SHARED:
+        raise InvalidInputError(f"{name}: {shared} bytes of shared memory; up to {_MOST_SHARED} are possible")
+    if len(call.arguments) != len(program.entry.parameters):
+        raise InvalidInputError(
+            f"{name}: {len(call.arguments)} arguments for {len(program.entry.parameters)} parameters"
+        )
+    return shared + 64 + threads * (program.local_bytes + 8)
+
+
+def _run_call(
+    program: Program, call: KernelCall, memory: _Memory, limit: int, blocks: Iterable[int] | None
+) -> CallResult:
+    allocations = memory.allocations(program)
+    _pass_parameters(program, call, memory)
+    warps = -(-int(np.prod(call.block)) // 32)
+    shared = program.shared_bytes + call.shared_bytes
+    shared_at = -(-memory.end // 16) * 16
+    local_at = -(-(shared_at + shared) // 16) * 16
+    local_bytes = -(-program.local_bytes // 8) * 8
+    geometry = np.array(
+        [*call.grid, *call.block, shared_at, shared, local_at, local_bytes, warps, limit, 0, 0],
+        dtype=np.int64,
+    )  # fmt: skip
+    chosen = np.arange(int(np.prod(call.grid)), dtype=np.int64) if blocks is None else np.fromiter(blocks, np.int64)
+    report = np.zeros(8, dtype=np.int64)
+    done = run_blocks(
+        (program.code, program.lists), (program.constants, program.special),
+        np.zeros((warps, program.registers, 64), dtype=np.uint64), np.zeros((warps, 64, 3), dtype=np.int64), chosen,
+        memory.views, geometry, allocations, np.zeros((2, shared + 8), dtype=np.int64), np.zeros((2, 16, 16)), report,
+    )  # fmt: skip
+    if done < len(chosen):
+        raise InvalidInputError(_problem(program, call, report, int(geometry[at.LIMIT])))
+    return CallResult(call.entry, call.grid, call.block, int(done), int(geometry[at.EXECUTED]))
+
+
+def _pass_parameters(program: Program, call: KernelCall, memory: _Memory) -> None:
+    """Write the arguments of a launch to the memory of parameters."""
+    where = f"{program.module.source}: {program.entry.name}"
+    facts = zip(program.entry.parameters, program.parameter_offset, call.arguments, strict=True)
+    for number, (parameter, offset, value) in enumerate(facts):
+        size = TYPE_BYTES[parameter.type]
+        if parameter.size != size:
+            raise InvalidInputError(
+                f"{where}: parameter {number} is a structure of {parameter.size} bytes; not supported"
+            )
+        if isinstance(value, str):
+            if value not in memory.offset:
+                raise InvalidInputError(f"{where}: parameter {number}: there is no buffer {value!r}")
+            if size != 8:
+                raise InvalidInputError(f"{where}: parameter {number} has type .{parameter.type}, no pointer")
+            value = GLOBAL_BASE + memory.offset[value]
+        memory.bytes[offset : offset + size] = _scalar(value, parameter, f"{where}: parameter {number}")
+
+
+def _scalar(value: float, parameter: Variable, where: str) -> npt.NDArray[np.uint8]:
+    """Return a number as the bytes of a parameter."""
+    kind = np.dtype(_SCALARS[parameter.type])
+    if kind.kind != "f":
+        if value != int(value) or not -(1 << 8 * kind.itemsize - 1) <= value < 1 << 8 * kind.itemsize:
+            raise InvalidInputError(f"{where}: {value} does not fit type .{parameter.type}")
+        return np.array([int(value) % (1 << 8 * kind.itemsize)], dtype=f"<u{kind.itemsize}").view(np.uint8)
+    return np.array([value], dtype=kind).view(np.uint8)
+
+
+def _problem(program: Program, call: KernelCall, report: Ints, limit: int) -> str:
+    """Return what went wrong, with kernel, block, thread and line."""
+    line = int(program.code[report[at.AT], -1])
+    x, y, _ = call.grid
+    number = int(report[at.BLOCK])
+    block = (number % x, number // x % y, number // (x * y))
+    bx, by, _ = call.block
+    thread = int(report[at.THREAD])
+    where = f"{program.module.source}: line {line}: {program.entry.name}, block {block}"
+    lane = f", thread {(thread % bx, thread // bx % by, thread // (bx * by))}"
+    address = f"address {int(report[at.ADDRESS]):#x}"
+    texts = {
+        at.OUT_OF_BOUNDS: f"{where}{lane}: {address} is outside all buffers",
+        at.MISALIGNED: f"{where}{lane}: {address} is not aligned to the access",
+        at.RACE: f"{where}{lane}: two warps use the same byte of shared memory without a barrier between, one writes",
+        at.ENDLESS: f"{where}: more than {limit} instructions of warps: an endless loop, or set a higher limit",
+        at.NESTED: f"{where}: branches are nested too deeply",
+    }
+    return texts[int(report[at.PROBLEM])]

@@ -1,0 +1,252 @@
+"""Execute the instructions of a warp that access memory, compiled: loads, stores, atomics, asynchronous copies.
+
+Every access is checked: bounds of buffers, alignment, and races between the warps of a block in shared memory.
+"""
+
+import numpy as np
+
+from profilers.trace.compiled import compiled
+from replay.detailed.lanes import (
+    ADD,
+    AND,
+    MAX,
+    MIN,
+    OR,
+    XOR,
+    integer,
+    signed,
+)
+from replay.detailed.lowering import (
+    BITS,
+    COMPARE,
+    COUNT,
+    EXCHANGE,
+    FP32,
+    FP64,
+    FROM,
+    GENERIC,
+    GLOBAL,
+    GLOBAL_BASE,
+    INCREMENT,
+    KIND,
+    LOCAL,
+    LOCAL_WINDOW,
+    OFFSET,
+    OP,
+    SHARED,
+    SHARED_WINDOW,
+    SIGNED,
+    SPACE,
+    STORE,
+    TO,
+    VECTOR,
+    A,
+    B,
+    C,
+    D,
+    E,
+)
+
+#: Elements of the geometry of a launch.
+(
+    GRID_X, GRID_Y, GRID_Z, BLOCK_X, BLOCK_Y, BLOCK_Z, SHARED_AT, SHARED_BYTES, LOCAL_AT, LOCAL_BYTES, WARPS, LIMIT,
+    EPOCH, EXECUTED,
+) = range(14)  # fmt: skip
+#: Problems that end a run.
+NO_PROBLEM, OUT_OF_BOUNDS, MISALIGNED, RACE, ENDLESS, NESTED = range(6)
+#: Elements of the report of a problem.
+PROBLEM, AT, BLOCK, THREAD, ADDRESS = range(5)
+
+
+@compiled
+def _place(memory, geometry, allocations, space, address, size, thread):  # type: ignore[no-untyped-def]
+    """Return the byte of memory at an address, or minus the problem."""
+    m8, starts, ends, owner = memory[0], allocations[0], allocations[1], allocations[2]
+    if space == GENERIC:
+        space = GLOBAL
+        if address >= LOCAL_WINDOW:
+            space, address = LOCAL, address - LOCAL_WINDOW
+        elif address >= SHARED_WINDOW:
+            space, address = SHARED, address - SHARED_WINDOW
+    if address & (size - 1):
+        return -MISALIGNED
+    if space == SHARED:
+        if address < 0 or address + size > geometry[SHARED_BYTES]:
+            return -OUT_OF_BOUNDS
+        return geometry[SHARED_AT] + address
+    if space == LOCAL:
+        if address < 0 or address + size > geometry[LOCAL_BYTES]:
+            return -OUT_OF_BOUNDS
+        return geometry[LOCAL_AT] + thread * geometry[LOCAL_BYTES] + address
+    at = address - GLOBAL_BASE
+    if at < 0 or at >= len(owner) * 256 or at >= len(m8):
+        return -OUT_OF_BOUNDS
+    number = owner[at >> 8]
+    if number < 0 or at < starts[number] or at + size > ends[number]:
+        return -OUT_OF_BOUNDS
+    return at
+
+
+@compiled
+def _read(memory, at, size):  # type: ignore[no-untyped-def]
+    if size == 4:
+        return np.uint64(memory[2][at >> 2])
+    if size == 8:
+        return memory[3][at >> 3]
+    if size == 2:
+        return np.uint64(memory[1][at >> 1])
+    return np.uint64(memory[0][at])
+
+
+@compiled
+def _write(memory, at, size, value):  # type: ignore[no-untyped-def]
+    if size == 4:
+        memory[2][at >> 2] = np.uint32(value & np.uint64(0xFFFFFFFF))
+    elif size == 8:
+        memory[3][at >> 3] = value
+    elif size == 2:
+        memory[1][at >> 1] = np.uint16(value & np.uint64(0xFFFF))
+    else:
+        memory[0][at] = np.uint8(value & np.uint64(0xFF))
+
+
+@compiled
+def _races(shadow, geometry, at, size, warp, is_write):  # type: ignore[no-untyped-def]
+    """Return whether bytes of shared memory are used by two warps between barriers, one of them writing."""
+    first = at - geometry[SHARED_AT]
+    if first < 0 or first >= geometry[SHARED_BYTES]:
+        return False
+    mine, epoch = geometry[EPOCH] << 8 | warp, geometry[EPOCH]
+    for byte in range(first, first + size):
+        writer, reader = shadow[0, byte], shadow[1, byte]
+        if writer >> 8 == epoch and writer != mine:
+            return True
+        if is_write:
+            if reader >> 8 == epoch and reader != mine:
+                return True
+            shadow[0, byte] = mine
+        else:
+            shadow[1, byte] = mine if reader >> 8 != epoch or reader == mine else epoch << 8 | 255
+    return False
+
+
+@compiled
+def access(row, lists, registers, mask, warp, memory, geometry, allocations, shadow, report):  # type: ignore[no-untyped-def]
+    """Execute a load or a store; return whether it ended without a problem."""
+    size, count, space = row[BITS] >> 3, row[COUNT], row[SPACE]
+    is_store, first = row[KIND] == STORE, row[VECTOR]
+    for lane in range(32):
+        if not mask >> lane & 1:
+            continue
+        thread = warp * 32 + lane
+        address = np.int64(registers[row[A], lane]) + row[OFFSET]
+        if space == SHARED or space == LOCAL:
+            address &= 0xFFFFFFFF
+        at = _place(memory, geometry, allocations, space, address, size * count, thread)
+        if at < 0:
+            report[PROBLEM], report[THREAD], report[ADDRESS] = -at, thread, address
+            return False
+        if space == SHARED and _races(shadow, geometry, at, size * count, warp, is_store):
+            report[PROBLEM], report[THREAD], report[ADDRESS] = RACE, thread, address
+            return False
+        for element in range(count):
+            register, here = lists[first + element], at + element * size
+            if is_store:
+                _write(memory, here, size, registers[register, lane])
+            else:
+                value = _read(memory, here, size)
+                if row[SIGNED] and size < 8:
+                    value = np.uint64(signed(value, size * 8))
+                    if row[TO] == 32 or (row[TO] < 0 and size == 4):
+                        value &= np.uint64(0xFFFFFFFF)
+                registers[register, lane] = value
+    return True
+
+
+@compiled
+def atomic(row, registers, mask, warp, memory, geometry, allocations, report):  # type: ignore[no-untyped-def]
+    """Execute an atomic operation, lane after lane; return whether it ended without a problem."""
+    size, op = row[BITS] >> 3, row[OP]
+    cut = ~np.uint64(0) if size == 8 else np.uint64(0xFFFFFFFF)
+    for lane in range(32):
+        if not mask >> lane & 1:
+            continue
+        address, thread = np.int64(registers[row[A], lane]) + row[OFFSET], warp * 32 + lane
+        if row[SPACE] == SHARED:
+            address &= 0xFFFFFFFF
+        at = _place(memory, geometry, allocations, row[SPACE], address, size, thread)
+        if at < 0:
+            report[PROBLEM], report[THREAD], report[ADDRESS] = -at, thread, address
+            return False
+        old, value = _read(memory, at, size), registers[row[B], lane]
+        if row[FROM] == FP32:
+            total = np.uint32(old).view(np.float32) + np.uint32(value).view(np.float32)
+            new = np.uint64(np.float32(total).view(np.uint32))
+        elif row[FROM] == FP64:
+            new = np.float64(np.uint64(old).view(np.float64) + np.uint64(value).view(np.float64)).view(np.uint64)
+        elif op == EXCHANGE:
+            new = value
+        elif op == COMPARE:
+            new = registers[row[C], lane] if old == value else old
+        elif op == INCREMENT:
+            new = np.uint64(0) if old >= value else old + np.uint64(1)
+        elif op == ADD or op == MIN or op == MAX or op == AND or op == OR or op == XOR:
+            new = integer(op, old, value, value, value, row[BITS], row[SIGNED]) & cut
+        else:
+            new = value if old == 0 or old > value else old - np.uint64(1)
+        _write(memory, at, size, new)
+        if row[D] >= 0:
+            registers[row[D], lane] = old
+    return True
+
+
+@compiled
+def copy(row, registers, mask, warp, memory, geometry, allocations, shadow, report):  # type: ignore[no-untyped-def]
+    """Execute ``cp.async``: the copy is complete at once."""
+    for lane in range(32):
+        if not mask >> lane & 1:
+            continue
+        target = (np.int64(registers[row[D], lane]) + row[E]) & 0xFFFFFFFF
+        source, thread = np.int64(registers[row[A], lane]) + row[OFFSET], warp * 32 + lane
+        given = np.int64(registers[row[B], lane]) if row[B] >= 0 else row[COUNT]
+        for byte in range(0, row[COUNT], 4):
+            to = _place(memory, geometry, allocations, SHARED, target + byte, 4, thread)
+            value, at = np.uint64(0), np.int64(0)
+            if byte < given:
+                at = _place(memory, geometry, allocations, GLOBAL, source + byte, 4, thread)
+            if to < 0 or at < 0:
+                report[PROBLEM], report[THREAD] = -to if to < 0 else -at, thread
+                report[ADDRESS] = target + byte if to < 0 else source + byte
+                return False
+            if byte < given:
+                value = _read(memory, at, 4)
+            if _races(shadow, geometry, to, 4, warp, True):
+                report[PROBLEM], report[THREAD], report[ADDRESS] = RACE, thread, target + byte
+                return False
+            _write(memory, to, 4, value)
+    return True
+
+
+@compiled
+def load_matrices(row, lists, registers, warp, memory, geometry, allocations, report):  # type: ignore[no-untyped-def]
+    """Execute ``ldmatrix``: lanes 8m to 8m + 7 give the rows of matrix m (PTX ISA, warp-level matrix load)."""
+    count, first = row[COUNT], row[VECTOR]
+    for matrix in range(count):
+        for lane in range(32):
+            value = np.uint64(0)
+            for part in range(2):
+                line, column = lane >> 2, 2 * (lane & 3) + part
+                if row[OP]:
+                    line, column = column, line
+                source = matrix * 8 + line
+                address = (np.int64(registers[row[A], source]) + row[OFFSET] + 2 * column) & 0xFFFFFFFF
+                at = _place(memory, geometry, allocations, SHARED, address, 2, warp * 32 + source)
+                if at < 0:
+                    report[PROBLEM], report[THREAD], report[ADDRESS] = -at, warp * 32 + source, address
+                    return False
+                value |= _read(memory, at, 2) << np.uint64(16 * part)
+            registers[lists[first + matrix], 32 + lane] = value
+    for matrix in range(count):
+        for lane in range(32):
+            registers[lists[first + matrix], lane] = registers[lists[first + matrix], 32 + lane]
+    return True

@@ -1,0 +1,397 @@
+"""Read PTX: the entries of a file, their parameters, registers, variables and instructions, each with its line.
+
+`parse_ptx` takes what NVRTC and Triton emit. What it cannot read is refused with the line, before anything runs.
+"""
+
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from profilers.errors import InvalidInputError
+
+#: Bytes of a fundamental type, by its name without the dot.
+TYPE_BYTES: Mapping[str, int] = {
+    "pred": 1, "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2,
+    "b32": 4, "u32": 4, "s32": 4, "f32": 4, "f16x2": 4, "bf16x2": 4, "tf32": 4,
+    "b64": 8, "u64": 8, "s64": 8, "f64": 8,
+}  # fmt: skip
+_TOKEN = re.compile(r'"[^"]*"|[A-Za-z_$%.][\w$.]*(?:::[\w$.]+)*|\d[\w.+]*|<|>|\S')
+_NAME = re.compile(r"[A-Za-z_$%][\w$]*$")
+#: Directives before the body of an entry that change nothing that it computes.
+_HINTS = (".maxntid", ".reqntid", ".minnctapersm", ".maxnctapersm", ".maxnreg", ".pragma", ".noreturn")
+_MOST_BYTES = 1 << 26
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """An instruction as it is written.
+
+    Parameters
+    ----------
+    line : int
+        Line of the file, from 1.
+    opcode : str
+        Opcode with its modifiers, such as ``"ld.global.v4.f32"``.
+    operands : tuple of str
+        Operands; a vector keeps its braces and an address its brackets.
+    guard : str
+        Predicate register, with a leading ``!`` if it is negated; empty without one.
+    """
+
+    line: int
+    opcode: str
+    operands: tuple[str, ...]
+    guard: str = ""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable in memory.
+
+    Parameters
+    ----------
+    name, space, type : str
+        Name, state space (``"shared"``, ``"global"``, ``"const"``, ``"local"``, ``"param"``) and type of an element.
+    align, size : int
+        Alignment and size, bytes; the size of dynamic shared memory is 0.
+    content : bytes
+        Initial content; zeros if empty.
+    """
+
+    name: str
+    space: str
+    type: str
+    align: int
+    size: int
+    content: bytes = b""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kernel.
+
+    Parameters
+    ----------
+    name : str
+        Name of the entry.
+    parameters : tuple of Variable
+        Parameters, in order.
+    registers : mapping of str to str
+        Type of each declared register; ranges such as ``%r<9>`` are kept as ``"%r"``.
+    variables : tuple of Variable
+        Variables of the kernel.
+    code : tuple of Instruction
+        Instructions.
+    labels : mapping of str to int
+        Position of the instruction that a label stands before.
+    line : int
+        Line on which it begins.
+    """
+
+    name: str
+    parameters: tuple[Variable, ...]
+    registers: Mapping[str, str]
+    variables: tuple[Variable, ...]
+    code: tuple[Instruction, ...]
+    labels: Mapping[str, int]
+    line: int
+
+
+@dataclass(frozen=True)
+class Module:
+    """A PTX file.
+
+    Parameters
+    ----------
+    source : str
+        Name of the file, for messages.
+    version, target : str
+        PTX version and target architecture.
+    entries : mapping of str to Entry
+        Kernels by name.
+    variables : tuple of Variable
+        Variables of the module.
+    """
+
+    source: str
+    version: str
+    target: str
+    entries: Mapping[str, Entry]
+    variables: tuple[Variable, ...]
+
+    def entry(self, name: str = "") -> Entry:
+        """Return an entry by name; without a name, the only one.
+
+        Raises
+        ------
+        InvalidInputError
+            There is no such entry, or there are several and no name.
+        """
+        if not name and len(self.entries) == 1:
+            return next(iter(self.entries.values()))
+        if name not in self.entries:
+            problem = f"no entry {name!r}" if name else "several entries; name one"
+            raise InvalidInputError(f"{self.source}: {problem}; there are {', '.join(self.entries) or 'none'}")
+        return self.entries[name]
+
+
+@dataclass
+class _Reader:
+    """A position in the tokens of a file."""
+
+    source: str
+    tokens: list[tuple[str, int]]
+    at: int = 0
+    variables: list[Variable] = field(default_factory=list)
+
+    @property
+    def line(self) -> int:
+        return self.tokens[min(self.at, len(self.tokens) - 1)][1] if self.tokens else 1
+
+    def peek(self) -> str:
+        return self.tokens[self.at][0] if self.at < len(self.tokens) else ""
+
+    def take(self, expected: str = "") -> str:
+        if self.at >= len(self.tokens):
+            raise self.refusal("the file ends in the middle of a statement")
+        token, _ = self.tokens[self.at]
+        if expected and token != expected:
+            raise self.refusal(f"expected {expected!r}, found {token!r}")
+        self.at += 1
+        return token
+
+    def until(self, *ends: str) -> list[str]:
+        """Take the tokens before one of `ends`, and that one."""
+        taken: list[str] = []
+        while (token := self.take()) not in ends:
+            taken.append(token)
+        return taken
+
+    def refusal(self, problem: str) -> InvalidInputError:
+        return InvalidInputError(f"{self.source}: line {self.line}: {problem}")
+
+
+def parse_ptx(text: str, source: str = "PTX") -> Module:
+    """Return the module that a PTX text describes.
+
+    Parameters
+    ----------
+    text : str
+        PTX.
+    source : str
+        Name for messages.
+
+    Raises
+    ------
+    InvalidInputError
+        The text is not PTX, ends early, or has a directive that is not supported; with the line.
+
+    Examples
+    --------
+    >>> parse_ptx(".version 8.8 .target sm_70 .address_size 64 .visible .entry k() { ret; }").target
+    'sm_70'
+    """
+    if len(text) > _MOST_BYTES:
+        raise InvalidInputError(f"{source}: {len(text)} bytes of PTX; {_MOST_BYTES} are the most")
+    reader = _Reader(source, list(_tokens(text)))
+    facts, entries = {"version": "", "target": ""}, {}
+    while reader.peek():
+        token = reader.take()
+        if token in (".version", ".target"):
+            facts[token[1:]] = _version(reader) if token == ".version" else _target(reader)
+        elif token == ".address_size":
+            if reader.take() != "64":
+                raise reader.refusal("addresses must have 64 bits")
+        elif token in (".visible", ".weak", ".extern", ".common"):
+            continue
+        elif token == ".entry":
+            if not facts["version"]:
+                raise reader.refusal("an entry before .version: this is no PTX file")
+            entry = _entry(reader)
+            entries[entry.name] = entry
+        elif token in (".global", ".const", ".shared"):
+            reader.variables.append(_variable(reader, token[1:]))
+        else:
+            raise reader.refusal(f"{token!r} is not supported outside an entry")
+    if not facts["version"]:
+        raise InvalidInputError(f"{source}: line 1: no .version: this is no PTX file")
+    return Module(source, facts["version"], facts["target"], entries, tuple(reader.variables))
+
+
+def _tokens(text: str) -> Iterator[tuple[str, int]]:
+    """Yield the tokens of a text with their lines, without comments."""
+    without = re.sub(r"/\*.*?\*/", lambda match: "\n" * match[0].count("\n"), text, flags=re.DOTALL)
+    for number, line in enumerate(without.split("\n"), 1):
+        for match in _TOKEN.finditer(line.split("//", 1)[0]):
+            yield match[0], number
+
+
+def _version(reader: _Reader) -> str:
+    version = reader.take()
+    if not re.fullmatch(r"\d+\.\d+", version) or not 6 <= float(version) < 10:
+        raise reader.refusal(f"PTX version {version!r}; 6.0 to 9.9 can be read")
+    return version
+
+
+def _target(reader: _Reader) -> str:
+    target = reader.take()
+    if not re.fullmatch(r"sm_\d+[af]?", target):
+        raise reader.refusal(f"target {target!r}; sm_70 to sm_90 are supported")
+    while reader.peek() == ",":
+        reader.take()
+        reader.take()
+    return target
+
+
+def _entry(reader: _Reader) -> Entry:
+    line, name = reader.line, reader.take()
+    parameters: list[Variable] = []
+    if reader.peek() == "(":
+        reader.take()
+        while reader.peek() != ")":
+            reader.take(".param")
+            parameters.append(_declared(reader, "param", reader.until(",", ")")))
+            reader.at -= reader.tokens[reader.at - 1][0] == ")"
+        reader.take(")")
+    while reader.peek() != "{":
+        hint = reader.take()
+        if hint not in _HINTS and not re.fullmatch(r"[\d,]+", hint):
+            raise reader.refusal(f"{hint!r} is not supported before the body of an entry")
+    reader.take("{")
+    registers: dict[str, str] = {}
+    variables: list[Variable] = []
+    code: list[Instruction] = []
+    labels: dict[str, int] = {}
+    depth = 1
+    while depth:
+        token = reader.take()
+        if token in "{}":
+            depth += 1 if token == "{" else -1
+        elif token == ".reg":
+            _registers(reader, registers)
+        elif token in (".shared", ".local", ".param"):
+            variables.append(_variable(reader, token[1:]))
+        elif token == ".pragma":
+            reader.until(";")
+        elif reader.peek() == ":" and _NAME.match(token):
+            reader.take()
+            labels[token] = len(code)
+        elif token.startswith("."):
+            raise reader.refusal(f"directive {token!r} is not supported")
+        else:
+            reader.at -= 1
+            code.append(_instruction(reader))
+    return Entry(name, tuple(parameters), registers, tuple(variables), tuple(code), labels, line)
+
+
+def _registers(reader: _Reader, registers: dict[str, str]) -> None:
+    kind = reader.take().removeprefix(".")
+    if kind not in TYPE_BYTES:
+        raise reader.refusal(f"registers of type .{kind} are not supported")
+    for name in "".join(reader.until(";")).split(","):
+        plain = re.sub(r"<\d+>$", "", name)
+        if registers.setdefault(plain, kind) != kind:
+            raise reader.refusal(f"register {plain} is declared again with another type")
+
+
+def _instruction(reader: _Reader) -> Instruction:
+    line, guard = reader.line, ""
+    if reader.peek() == "@":
+        reader.take()
+        guard = reader.take()
+        guard = guard + reader.take() if guard == "!" else guard
+    opcode = reader.take()
+    if not re.match(r"[a-z]", opcode):
+        raise reader.refusal(f"{opcode!r} is no instruction")
+    return Instruction(line, opcode, _operands(reader.until(";")), guard)
+
+
+def _operands(tokens: list[str]) -> tuple[str, ...]:
+    """Split the tokens of an instruction at the commas outside braces and brackets."""
+    operands, depth = [""], 0
+    for token in tokens:
+        depth += (token in "{[(") - (token in "}])")
+        if (token == "," and not depth) or (token == "|" and not depth):
+            operands.append("")
+        else:
+            operands[-1] += token
+    return tuple(operands) if tokens else ()
+
+
+def _variable(reader: _Reader, space: str) -> Variable:
+    return _declared(reader, space, reader.until(";"))
+
+
+def _declared(reader: _Reader, space: str, tokens: list[str]) -> Variable:
+    """Return the variable of a declaration such as ``.align 4 .f32 x[8] = {…}``."""
+    align, kind, rest = 0, "", list(tokens)
+    while rest and rest[0].startswith("."):
+        token = rest.pop(0)[1:]
+        if token == "align" and rest:
+            align = int(rest.pop(0))
+        elif token in TYPE_BYTES:
+            kind = token
+        elif token not in ("ptr", "global", "const", "shared", "local", "generic", "managed", "attribute"):
+            raise reader.refusal(f".{token} is not supported in a declaration")
+    match = re.fullmatch(r"([\w$%]+)((?:\[\d*\])*)(?:=(.*))?", "".join(rest))
+    if not match or not kind:
+        raise reader.refusal(f"this is no declaration: {' '.join(tokens)}")
+    count = 1
+    for size in re.findall(r"\[(\d*)\]", match[2]):
+        count *= int(size or 0)
+    size, each = count * TYPE_BYTES[kind], TYPE_BYTES[kind]
+    if size > _MOST_BYTES:
+        raise reader.refusal(f"{match[1]} has {size} bytes; {_MOST_BYTES} are the most")
+    content = b"".join(_value(reader, text, kind) for text in match[3].strip("{}").split(",")) if match[3] else b""
+    return Variable(match[1], space, kind, max(align, each), size, content)
+
+
+def _value(reader: _Reader, text: str, kind: str) -> bytes:
+    """Return an initial value as bytes."""
+    size = TYPE_BYTES[kind]
+    try:
+        bits = literal_bits(text, kind)
+    except ValueError:
+        raise reader.refusal(f"{text!r} is no initial value of type .{kind}") from None
+    return (bits & ((1 << 8 * size) - 1)).to_bytes(size, "little")
+
+
+def literal_bits(text: str, kind: str) -> int:
+    """Return the bits of a literal as a value of a type.
+
+    Parameters
+    ----------
+    text : str
+        Literal: an integer, ``0fXXXXXXXX``, ``0dXXXXXXXXXXXXXXXX`` or a decimal fraction.
+    kind : str
+        Type, without the dot.
+
+    Raises
+    ------
+    ValueError
+        The text is no literal.
+
+    Examples
+    --------
+    >>> hex(literal_bits("0f3F800000", "f32")), literal_bits("-1", "s32") & 0xFFFFFFFF
+    ('0x3f800000', 4294967295)
+    """
+    sign, plain = (-1, text[1:]) if text.startswith("-") else (1, text)
+    if plain[:2] in ("0f", "0F") and len(plain) == 10:
+        return int(plain[2:], 16) ^ (0x80000000 if sign < 0 else 0)
+    if plain[:2] in ("0d", "0D") and len(plain) == 18:
+        bits = int(plain[2:], 16) ^ ((1 << 63) if sign < 0 else 0)
+        return bits if kind != "f32" else _float_bits(struct.unpack("<d", bits.to_bytes(8, "little"))[0], kind)
+    if kind in ("f32", "f64", "f16", "bf16"):
+        return _float_bits(sign * float(plain), kind)
+    plain = plain.rstrip("U")
+    if re.fullmatch(r"0[0-7]+", plain):
+        return sign * int(plain, 8)
+    return sign * int(plain, 0)
+
+
+def _float_bits(value: float, kind: str) -> int:
+    if kind == "bf16":
+        return int.from_bytes(struct.pack("<f", value), "little") >> 16
+    return int.from_bytes(struct.pack({"f32": "<f", "f64": "<d", "f16": "<e"}[kind], value), "little")

@@ -1,0 +1,428 @@
+"""Execute the instructions of a warp that stay in registers, compiled, over its active lanes."""
+
+import numpy as np
+
+from profilers.trace.compiled import compiled
+from replay.detailed.lanes import (
+    ADD,
+    AND,
+    F_ADD,
+    F_MUL,
+    MAD_LO,
+    MAD_WIDE,
+    MOV,
+    MUL_LO,
+    MUL_WIDE,
+    OR,
+    SHL,
+    SUB,
+    brain_to_float,
+    compared,
+    float_to_brain,
+    float_to_half,
+    floating,
+    fma32,
+    fma64,
+    half_operation,
+    half_to_float,
+    integer,
+    signed,
+    single,
+)
+from replay.detailed.lanes import F_FMA as FUSED
+from replay.detailed.lowering import (
+    BF16,
+    BITS,
+    CONVERT,
+    COUNT,
+    D2,
+    DOWN,
+    F32,
+    FP16,
+    FP32,
+    FP64,
+    FROM,
+    HOW,
+    INT,
+    KIND,
+    NEAREST,
+    OFFSET,
+    OP,
+    PACK,
+    SATURATE,
+    SELECT,
+    SETP_F32,
+    SETP_F64,
+    SETP_INT,
+    SIGNED,
+    TO,
+    UP,
+    VECTOR,
+    WHOLE,
+    ZERO,
+    A,
+    B,
+    C,
+    D,
+    E,
+)
+
+
+@compiled
+def _number(bits, part, is_brain):  # type: ignore[no-untyped-def]
+    half = (bits >> np.uint64(16 * part)) & np.uint64(0xFFFF)
+    return np.float64(brain_to_float(half)) if is_brain else np.float64(half_to_float(half))
+
+
+@compiled
+def multiply_matrices(row, lists, registers, tiles):  # type: ignore[no-untyped-def]
+    """Execute ``mma.m16n8k8`` or ``m16n8k16``: fragments as in the PTX ISA; products are summed in FP64."""
+    depth, is_brain, wide = row[COUNT], row[SIGNED], row[OP]
+    a, b = tiles[0], tiles[1]
+    for lane in range(32):
+        group, quad = lane >> 2, lane & 3
+        for number in range(depth // 4):
+            line, column = group + 8 * (number & 1), 2 * quad + 8 * (number >> 1)
+            bits = registers[lists[row[A] + number], lane]
+            a[line, column], a[line, column + 1] = _number(bits, 0, is_brain), _number(bits, 1, is_brain)
+        for number in range(depth // 8):
+            bits, deep = registers[lists[row[B] + number], lane], 2 * quad + 8 * number
+            b[group, deep], b[group, deep + 1] = _number(bits, 0, is_brain), _number(bits, 1, is_brain)
+    for lane in range(32):
+        group, quad = lane >> 2, lane & 3
+        for half in range(2):
+            results = np.uint64(0)
+            for part in range(2):
+                line, column = group + 8 * half, 2 * quad + part
+                total = 0.0
+                for k in range(depth):
+                    total += a[line, k] * b[column, k]
+                if wide:
+                    at = lists[row[C] + 2 * half + part]
+                    total += np.float64(np.uint32(registers[at, lane]).view(np.float32))
+                    bits = np.uint64(np.float32(total).view(np.uint32))
+                    registers[lists[row[D] + 2 * half + part], 32 + lane] = bits
+                else:
+                    total += _number(registers[lists[row[C] + half], lane], part, 0)
+                    results |= float_to_half(total) << np.uint64(16 * part)
+            if not wide:
+                registers[lists[row[D] + half], 32 + lane] = results
+    for number in range(4 if wide else 2):
+        for lane in range(32):
+            registers[lists[row[D] + number], lane] = registers[lists[row[D] + number], 32 + lane]
+
+
+@compiled
+def _converted(row, value, other):  # type: ignore[no-untyped-def]
+    """Return the result of a conversion."""
+    source, target, how, bits = row[FROM], row[TO], row[HOW], row[BITS]
+    number, whole = 0.0, np.uint64(0)
+    if source == WHOLE:
+        whole = np.uint64(signed(value, bits)) if row[SIGNED] else value
+        if target == WHOLE:
+            return _saturated(whole, row) if row[SATURATE] else whole
+        number = np.float64(np.int64(whole)) if row[SIGNED] else np.float64(whole)
+    elif source == FP32:
+        number = np.float64(np.uint32(value).view(np.float32))
+    elif source == FP64:
+        number = np.uint64(value).view(np.float64)
+    else:
+        number = np.float64(half_to_float(value & np.uint64(0xFFFF)) if source == FP16 else brain_to_float(value))
+    if target == WHOLE:
+        return _to_integer(number, how, row[COUNT], row[OFFSET])
+    if row[OP]:
+        number = _rounded(number, how)
+    if row[SATURATE]:
+        number = min(max(number, 0.0), 1.0) if number == number else 0.0
+    if target == FP64:
+        return np.float64(number).view(np.uint64)
+    if target == FP32:
+        return np.uint64(np.float32(_narrow(number, how if not row[OP] else NEAREST)).view(np.uint32))
+    if row[B] >= 0:
+        low = np.float64(np.uint32(other).view(np.float32))
+        if target == FP16:
+            return float_to_half(number) << np.uint64(16) | float_to_half(low)
+        return float_to_brain(np.float32(number)) << np.uint64(16) | float_to_brain(np.float32(low))
+    return float_to_brain(np.float32(number)) if target == BF16 else float_to_half(number)
+
+
+@compiled
+def _narrow(number, how):  # type: ignore[no-untyped-def]
+    near = np.float32(number)
+    over, under = np.float64(near) > number, np.float64(near) < number
+    if over and (how == DOWN or (how == ZERO and number > 0)):
+        return np.nextafter(near, np.float32(-np.inf))
+    if under and (how == UP or (how == ZERO and number < 0)):
+        return np.nextafter(near, np.float32(np.inf))
+    return near
+
+
+@compiled
+def _rounded(number, how):  # type: ignore[no-untyped-def]
+    if how == ZERO:
+        return np.trunc(number)
+    if how == DOWN:
+        return np.floor(number)
+    return np.ceil(number) if how == UP else np.rint(number)
+
+
+@compiled
+def _to_integer(number, how, bits, is_signed):  # type: ignore[no-untyped-def]
+    """Return a number rounded to an integer, clamped to its type; NaN gives 0."""
+    if number != number:
+        return np.uint64(0)
+    whole = _rounded(number, how)
+    if is_signed:
+        limit = 2.0 ** (bits - 1)
+        if whole >= limit:
+            return np.uint64((np.int64(1) << np.int64(bits - 1)) - 1)
+        return np.uint64(np.int64(max(whole, -limit)))
+    if whole >= 2.0**bits:
+        return ~np.uint64(0) if bits == 64 else (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
+    return np.uint64(max(whole, 0.0))
+
+
+@compiled
+def _saturated(whole, row):  # type: ignore[no-untyped-def]
+    """Return an integer clamped to a narrower type."""
+    bits, value = row[COUNT], np.int64(whole)
+    if bits >= 64:
+        return whole
+    low = -(np.int64(1) << np.int64(bits - 1)) if row[OFFSET] else np.int64(0)
+    high = (np.int64(1) << np.int64(bits - 1 if row[OFFSET] else bits)) - 1
+    if not row[SIGNED] and value < 0:
+        return np.uint64(high)
+    return np.uint64(min(max(value, low), high))
+
+
+@compiled
+def _compare(row, registers, lane):  # type: ignore[no-untyped-def]
+    """Return the truth of a comparison."""
+    a, b = registers[row[A], lane], registers[row[B], lane]
+    kind = row[KIND]
+    if kind == SETP_INT:
+        if row[SIGNED]:
+            x, y = signed(a, row[BITS]), signed(b, row[BITS])
+            return compared(row[HOW], x < y, x > y, x == y)
+        return compared(row[HOW], a < b, a > b, a == b)
+    if kind == SETP_F32:
+        u, v = np.uint32(a).view(np.float32), np.uint32(b).view(np.float32)
+        return compared(row[HOW], u < v, u > v, u == v)
+    if kind == SETP_F64:
+        p, q = np.uint64(a).view(np.float64), np.uint64(b).view(np.float64)
+        return compared(row[HOW], p < q, p > q, p == q)
+    p, q = _number(a, 0, row[SIGNED]), _number(b, 0, row[SIGNED])
+    return compared(row[HOW], p < q, p > q, p == q)
+
+
+@compiled
+def set_predicates(row, registers, mask):  # type: ignore[no-untyped-def]
+    """Execute a comparison, combined with another predicate if it has one."""
+    for lane in range(32):
+        if not mask >> lane & 1:
+            continue
+        truth = _compare(row, registers, lane)
+        other = not truth
+        if row[C] >= 0:
+            given = (registers[row[C], lane] != 0) != (row[SATURATE] != 0)
+            if row[OP] == AND:
+                truth, other = truth and given, other and given
+            elif row[OP] == OR:
+                truth, other = truth or given, other or given
+            else:
+                truth, other = truth != given, other != given
+        if row[D] >= 0:
+            registers[row[D], lane] = np.uint64(truth)
+        if row[D2] >= 0:
+            registers[row[D2], lane] = np.uint64(other)
+
+
+@compiled
+def shuffle(row, registers, mask):  # type: ignore[no-untyped-def]
+    """Execute ``shfl.sync`` (PTX ISA): a lane out of its segment gives the lane its own value."""
+    for lane in range(32):
+        registers[row[D], 32 + lane] = registers[row[A], lane]
+    for lane in range(32):
+        if not mask >> lane & 1:
+            continue
+        b, c = np.int64(registers[row[B], lane]) & 31, np.int64(registers[row[C], lane])
+        clamp, segment = c & 31, (c >> 8) & 31
+        most = (lane & segment) | (clamp & ~segment)
+        least = lane & segment
+        if row[OP] == 0:
+            other = lane - b
+        elif row[OP] == 1:
+            other = lane + b
+        elif row[OP] == 2:
+            other = lane ^ b
+        else:
+            other = least | (b & ~segment)
+        inside = other >= most if row[OP] == 0 else other <= most
+        source = other if inside else lane
+        registers[row[D], lane] = registers[row[D], 32 + (source & 31)]
+        if row[D2] >= 0:
+            registers[row[D2], lane] = np.uint64(inside)
+
+
+@compiled
+def vote(row, registers, mask):  # type: ignore[no-untyped-def]
+    """Execute `vote`: all, any, uni or ballot over the active lanes."""
+    ballot = np.int64(0)
+    for lane in range(32):
+        if mask >> lane & 1 and (registers[row[A], lane] != 0) != (row[SATURATE] != 0):
+            ballot |= np.int64(1) << lane
+    if row[OP] == 0:
+        value = np.uint64(ballot == mask)
+    elif row[OP] == 1:
+        value = np.uint64(ballot != 0)
+    elif row[OP] == 2:
+        value = np.uint64(ballot == 0 or ballot == mask)
+    else:
+        value = np.uint64(ballot)
+    for lane in range(32):
+        if mask >> lane & 1:
+            registers[row[D], lane] = value
+
+
+@compiled
+def half(row, registers, mask):  # type: ignore[no-untyped-def]
+    """Execute an operation on FP16 or BF16 numbers, one or two a register."""
+    b = row[B] if row[B] >= 0 else row[A]
+    c = row[C] if row[C] >= 0 else row[A]
+    low = np.uint64(0xFFFF)
+    for lane in range(32):
+        if not mask >> lane & 1:
+            continue
+        result = np.uint64(0)
+        for part in range(row[COUNT]):
+            shift = np.uint64(16 * part)
+            x, y = (registers[row[A], lane] >> shift) & low, (registers[b, lane] >> shift) & low
+            z = (registers[c, lane] >> shift) & low
+            result |= half_operation(row[OP], x, y, z, row[SIGNED]) << shift
+        registers[row[D], lane] = result
+
+
+@compiled
+def _common_single(op, x, y, z, out):  # type: ignore[no-untyped-def]
+    """Fill `out` for the most common FP32 operations, without branches over lanes; return whether it did."""
+    if op == FUSED:
+        for lane in range(32):
+            p, q = np.uint32(x[lane]).view(np.float32), np.uint32(y[lane]).view(np.float32)
+            fused = np.float32(fma32(p, q, np.uint32(z[lane]).view(np.float32)))
+            out[lane] = np.uint64(fused.view(np.uint32))
+        return True
+    if op > F_MUL:
+        return False
+    for lane in range(32):
+        p, q = np.uint32(x[lane]).view(np.float32), np.uint32(y[lane]).view(np.float32)
+        value = p * q if op == F_MUL else (p + q if op == F_ADD else p - q)
+        out[lane] = np.uint64(np.float32(value).view(np.uint32))
+    return True
+
+
+@compiled
+def _common_integer(row, x, y, z, cut, out):  # type: ignore[no-untyped-def]
+    """Fill `out` for the most common integer operations, without branches over lanes; return whether it did."""
+    op, shift = row[OP], np.int64(64 - row[BITS])
+    if op == ADD or op == MOV or op == AND or op == SUB or op == OR:
+        for lane in range(32):
+            a, b = x[lane], y[lane]
+            if op == ADD:
+                a += b
+            elif op == AND:
+                a &= b
+            elif op == SUB:
+                a -= b
+            elif op == OR:
+                a |= b
+            out[lane] = a & cut
+        return True
+    if op == MUL_LO or op == MAD_LO:
+        for lane in range(32):
+            out[lane] = (x[lane] * y[lane] + (z[lane] if op == MAD_LO else np.uint64(0))) & cut
+        return True
+    if (op == MUL_WIDE or op == MAD_WIDE) and row[SIGNED]:
+        for lane in range(32):
+            product = ((np.int64(x[lane]) << shift) >> shift) * ((np.int64(y[lane]) << shift) >> shift)
+            out[lane] = (np.uint64(product) + (z[lane] if op == MAD_WIDE else np.uint64(0))) & cut
+        return True
+    if op == SHL:
+        for lane in range(32):
+            count = y[lane] & np.uint64(0xFFFFFFFF)
+            out[lane] = (x[lane] << count) & cut if count < np.uint64(row[BITS]) else np.uint64(0)
+        return True
+    return False
+
+
+@compiled
+def arithmetic(row, registers, mask):  # type: ignore[no-untyped-def]
+    """Execute an operation on integers, FP32 or FP64 numbers."""
+    d, a, op = row[D], row[A], row[OP]
+    b = row[B] if row[B] >= 0 else a
+    c = row[C] if row[C] >= 0 else a
+    x, y, z, result = registers[a], registers[b], registers[c], registers[d]
+    out = result[32:]
+    if row[KIND] == F32:
+        if not _common_single(op, x, y, z, out):
+            for lane in range(32):
+                p, q = np.uint32(x[lane]).view(np.float32), np.uint32(y[lane]).view(np.float32)
+                value = single(op, p, q, np.uint32(z[lane]).view(np.float32))
+                out[lane] = np.uint64(np.float32(value).view(np.uint32))
+        if row[SATURATE]:
+            for lane in range(32):
+                value = np.uint32(out[lane]).view(np.float32)
+                value = min(max(value, np.float32(0)), np.float32(1)) if value == value else np.float32(0)
+                out[lane] = np.uint64(np.float32(value).view(np.uint32))
+    elif row[KIND] == INT:
+        bits = row[TO]
+        cut = ~np.uint64(0) if bits >= 64 else (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
+        if not _common_integer(row, x, y, z, cut, out):
+            e = registers[row[E]] if row[E] >= 0 else x
+            for lane in range(32):
+                out[lane] = integer(op, x[lane], y[lane], z[lane], e[lane], row[BITS], row[SIGNED]) & cut
+    else:
+        for lane in range(32):
+            p, q = np.uint64(x[lane]).view(np.float64), np.uint64(y[lane]).view(np.float64)
+            wide = fma64(p, q, np.uint64(z[lane]).view(np.float64)) if op == FUSED else floating(op, p, q, 0.0)
+            out[lane] = np.float64(wide).view(np.uint64)
+    _keep(result, mask)
+
+
+@compiled
+def _keep(result, mask):  # type: ignore[no-untyped-def]
+    """Move the upper half of a register, the new values, to the active lanes of its lower half."""
+    if mask == 0xFFFFFFFF:
+        for lane in range(32):
+            result[lane] = result[32 + lane]
+    else:
+        for lane in range(32):
+            if mask >> lane & 1:
+                result[lane] = result[32 + lane]
+
+
+@compiled
+def move(row, lists, registers, mask):  # type: ignore[no-untyped-def]
+    """Execute a selection, a conversion, or a move between a register and a vector."""
+    kind, bits, first = row[KIND], row[BITS], row[VECTOR]
+    cut = (
+        ~np.uint64(0) if kind != CONVERT or row[COUNT] >= 64 else (np.uint64(1) << np.uint64(row[COUNT])) - np.uint64(1)
+    )
+    for lane in range(32):
+        if not mask >> lane & 1:
+            continue
+        if kind == SELECT:
+            chosen = row[A] if registers[row[C], lane] != 0 else row[B]
+            registers[row[D], lane] = registers[chosen, lane]
+        elif kind == CONVERT:
+            other = registers[row[B], lane] if row[B] >= 0 else np.uint64(0)
+            registers[row[D], lane] = _converted(row, registers[row[A], lane], other) & cut
+        elif kind == PACK:
+            value = np.uint64(0)
+            for n in range(row[COUNT]):
+                value |= registers[lists[first + n], lane] << np.uint64(n * bits)
+            registers[row[D], lane] = value
+        else:
+            value = registers[row[A], lane]
+            for n in range(row[COUNT]):
+                part = (value >> np.uint64(n * bits)) & ((np.uint64(1) << np.uint64(bits)) - np.uint64(1))
+                registers[lists[first + n], lane] = part
