@@ -10,6 +10,13 @@ from profilers.trace.arrays import Ints
 Mask = npt.NDArray[np.bool_]
 
 
+def leaders(branches: Mask, exits: Mask, targets: Ints) -> list[int]:
+    """Return the first instruction of each basic block; arguments as those of `joins`."""
+    starts = {0} | {int(t) for t in targets[branches]}
+    starts |= {int(p) + 1 for p in np.flatnonzero(branches | exits) if p + 1 < len(branches)}
+    return sorted(starts)
+
+
 def joins(branches: Mask, exits: Mask, guarded: Mask, targets: Ints) -> Ints:
     """Return for each branch the instruction at which its two ways meet; -1 for other instructions.
 
@@ -23,9 +30,7 @@ def joins(branches: Mask, exits: Mask, guarded: Mask, targets: Ints) -> Ints:
         Target of each branch.
     """
     n = len(branches)
-    starts = {0} | {int(t) for t in targets[branches]}
-    starts |= {int(p) + 1 for p in np.flatnonzero(branches | exits) if p + 1 < n}
-    begins = sorted(starts)
+    begins = leaders(branches, exits, targets)
     number = {begin: k for k, begin in enumerate(begins)}
     leave = len(begins)
     following: list[list[int]] = []

@@ -20,6 +20,7 @@ from replay.detailed.lowering import (
     JOIN,
     KIND,
     LDMATRIX,
+    LEADER,
     LOAD,
     MASK,
     MMA,
@@ -28,6 +29,7 @@ from replay.detailed.lowering import (
     SELECT,
     SETP_HALF,
     SHUFFLE,
+    SLOT,
     STORE,
     TARGET,
     UNPACK,
@@ -55,6 +57,7 @@ from replay.detailed.memory import (
     copy,
     load_matrices,
 )
+from replay.detailed.tracing import FIRST, LAST, begin_record, grown, record_access
 from replay.detailed.warp import arithmetic, half, move, multiply_matrices, set_predicates, shuffle, vote
 
 
@@ -106,13 +109,19 @@ def _branch(stack, depth, row, position, taken):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def run_warp(program, registers, stack, depth, warp, memory, geometry, allocations, shadow, tiles, report):  # type: ignore[no-untyped-def]
-    """Execute a warp until a barrier or its end; return the depth of its stack, 0 at its end, -1 after a problem."""
+def run_warp(program, registers, stack, depth, warp, memory, geometry, allocations, shadow, tiles, report, recording):  # type: ignore[no-untyped-def]
+    """Execute a warp until a barrier or its end; return the depth of its stack, 0 at its end.
+
+    It is -1 after a problem, and less than -1 if the trace is full: minus 1, minus the depth.
+    """
     code, lists = program
+    tracing = len(recording[0]) > 0
     while depth > 0:
         position = stack[depth - 1, 0]
         row = code[position]
         kind = row[KIND]
+        if tracing and row[LEADER] >= 0 and not begin_record(row, stack[depth - 1, 2], warp, recording):
+            return -1 - depth
         geometry[EXECUTED] += 1
         report[AT] = position
         if geometry[EXECUTED] > geometry[LIMIT]:
@@ -131,6 +140,8 @@ def run_warp(program, registers, stack, depth, warp, memory, geometry, allocatio
             continue
         fine = True
         if mask != 0:
+            if tracing and row[SLOT] >= 0:
+                record_access(row, registers, mask, warp, geometry, report, recording)
             if kind <= F64:
                 arithmetic(row, registers, mask)
             elif kind == HALF:
@@ -215,8 +226,10 @@ def _begin(constants, special, registers, block, geometry):  # type: ignore[no-u
 
 
 @compiled
-def run_blocks(program, fixed, registers, stacks, blocks, memory, geometry, allocations, shadow, tiles, report):  # type: ignore[no-untyped-def]
-    """Execute blocks, one after the other; return how many ended without a problem.
+def run_blocks(
+    program, fixed, registers, stacks, blocks, memory, geometry, allocations, shadow, tiles, report, recording
+):  # type: ignore[no-untyped-def]
+    """Execute blocks, one after the other; return how many ended without a problem, and the trace.
 
     Parameters
     ----------
@@ -240,7 +253,11 @@ def run_blocks(program, fixed, registers, stacks, blocks, memory, geometry, allo
         Last writer and reader of each byte of shared memory.
     tiles : array of float64, shape (2, 16, 16)
         Room for matrix products.
+    recording : (array of int32, array of int64, array of int64)
+        Trace, empty if none is wanted; its marks; and the first record of each warp of each block
+        (`replay.detailed.tracing`).
     """
+    trace, marks, firsts = recording
     warps = len(registers)
     threads = geometry[BLOCK_X] * geometry[BLOCK_Y] * geometry[BLOCK_Z]
     depths = np.zeros(warps, np.int64)
@@ -253,17 +270,23 @@ def run_blocks(program, fixed, registers, stacks, blocks, memory, geometry, allo
             stacks[warp, 0, 0], stacks[warp, 0, 1] = 0, -1
             stacks[warp, 0, 2] = (np.int64(1) << lanes) - 1
             depths[warp] = 1
+            marks[LAST + warp] = -1
+        marks[FIRST] = number * warps
         left = warps
         while left > 0:
             geometry[EPOCH] += 1
             left = 0
             for warp in range(warps):
-                if depths[warp] > 0:
+                while depths[warp] > 0:
                     depths[warp] = run_warp(
                         program, registers[warp], stacks[warp], depths[warp], warp, memory, geometry, allocations,
-                        shadow, tiles, report,
+                        shadow, tiles, report, (trace, marks, firsts),
                     )  # fmt: skip
-                    if depths[warp] < 0:
-                        return number
-                    left += depths[warp] > 0
-    return len(blocks)
+                    if depths[warp] == -1:
+                        return number, trace
+                    if depths[warp] >= 0:
+                        break
+                    depths[warp] = -1 - depths[warp]
+                    trace = grown(trace, marks)
+                left += depths[warp] > 0
+    return len(blocks), trace

@@ -18,6 +18,7 @@ from replay.detailed import memory as at
 from replay.detailed.execution import run_blocks
 from replay.detailed.lowering import GLOBAL_BASE, Program, global_layout, lower
 from replay.detailed.ptx import TYPE_BYTES, Module, Variable, parse_ptx
+from replay.detailed.tracing import END, LAST
 
 #: Most threads of a block, blocks of a launch, and bytes of memory.
 _MOST_THREADS, _MOST_BLOCKS, _MOST_MEMORY = 1024, 1 << 31, 8 << 30
@@ -25,6 +26,8 @@ _MOST_THREADS, _MOST_BLOCKS, _MOST_MEMORY = 1024, 1 << 31, 8 << 30
 _MOST_SHARED = 227 * 1024
 #: Instructions of a warp after which a run ends, by default.
 INSTRUCTION_LIMIT = 1 << 40
+#: Elements of a trace at first; it grows.
+_TRACE = 1 << 16
 #: NumPy types of parameters.
 _SCALARS = {
     "f16": "<f2", "f32": "<f4", "f64": "<f8", "s8": "i1", "s16": "<i2", "s32": "<i4", "s64": "<i8",
@@ -147,7 +150,7 @@ def read_module(path: str | Path) -> Module:
     return _module(str(file), facts.st_mtime_ns, facts.st_size)
 
 
-class _Memory:
+class DeviceMemory:
     """Memory of a device: buffers and variables, 256 bytes apart, with guard bytes between them."""
 
     def __init__(self, buffers: Mapping[str, npt.NDArray[Any]], programs: Sequence[Program], room: int) -> None:
@@ -235,7 +238,7 @@ def run_kernel(
     buffers = {f"arg{n}": value for n, value in enumerate(arguments) if isinstance(value, np.ndarray)}
     named = tuple(f"arg{n}" if isinstance(value, np.ndarray) else value for n, value in enumerate(arguments))
     call = KernelCall(Path(program.module.source), program.entry.name, _three(grid), _three(block), named, shared_bytes)
-    memory = _Memory(buffers, [program], _room(program, call))
+    memory = DeviceMemory(buffers, [program], _room(program, call))
     result = _run_call(program, call, memory, INSTRUCTION_LIMIT, blocks)
     return KernelOutputs(memory.outputs(), (result,))
 
@@ -261,7 +264,7 @@ def run_plan(plan: Plan, *, limit: int = INSTRUCTION_LIMIT, progress: Progress |
     """
     programs = [lower(read_module(call.ptx), call.entry) for call in plan.calls]
     room = max([0, *(_room(program, call) for program, call in zip(programs, plan.calls, strict=True))])
-    memory = _Memory(plan.buffers, programs, room)
+    memory = DeviceMemory(plan.buffers, programs, room)
     results = []
     for number, (program, call) in enumerate(zip(programs, plan.calls, strict=True)):
         if progress:
@@ -293,33 +296,85 @@ def _room(program: Program, call: KernelCall) -> int:
     return shared + 64 + threads * (program.local_bytes + 8)
 
 
+class BlockRunner:
+    """A launch whose blocks can be executed some at a time.
+
+    Parameters
+    ----------
+    program : Program
+        Kernel.
+    call : KernelCall
+        Launch.
+    memory : DeviceMemory
+        Buffers; they change.
+    limit : int
+        Instructions of warps after which the launch counts as endless.
+    """
+
+    def __init__(self, program: Program, call: KernelCall, memory: DeviceMemory, limit: int) -> None:
+        self.program, self.call, self.memory = program, call, memory
+        self.warps = -(-int(np.prod(call.block)) // 32)
+        self.blocks = int(np.prod(call.grid))
+        self._allocations = memory.allocations(program)
+        _pass_parameters(program, call, memory)
+        shared = program.shared_bytes + call.shared_bytes
+        shared_at = -(-memory.end // 16) * 16
+        local_at = -(-(shared_at + shared) // 16) * 16
+        local_bytes = -(-program.local_bytes // 8) * 8
+        self._geometry = np.array(
+            [*call.grid, *call.block, shared_at, shared, local_at, local_bytes, self.warps, limit, 0, 0],
+            dtype=np.int64,
+        )  # fmt: skip
+        self._registers = np.zeros((self.warps, program.registers, 64), dtype=np.uint64)
+        self._stacks = np.zeros((self.warps, 64, 3), dtype=np.int64)
+        self._shadow = np.zeros((2, shared + 8), dtype=np.int64)
+        self._tiles = np.zeros((2, 16, 16))
+
+    @property
+    def warp_instructions(self) -> int:
+        """Instructions of warps that were executed."""
+        return int(self._geometry[at.EXECUTED])
+
+    def run(self, blocks: Ints, record: bool = False) -> tuple[npt.NDArray[np.int32], Ints]:
+        """Execute blocks; return their trace and the first record of each warp (`replay.detailed.tracing`).
+
+        Parameters
+        ----------
+        blocks : array of int64
+            Blocks, counted along x, then y, then z.
+        record : bool
+            Whether to record a trace; it is empty otherwise.
+
+        Raises
+        ------
+        InvalidInputError
+            The kernel accesses memory out of bounds, races in shared memory or does not end.
+        """
+        report = np.zeros(8, dtype=np.int64)
+        trace = np.zeros(_TRACE if record else 0, dtype=np.int32)
+        marks = np.full(LAST + self.warps, -1, dtype=np.int64)
+        marks[END] = 0
+        firsts = np.full(len(blocks) * self.warps, -1, dtype=np.int64)
+        done, trace = run_blocks(
+            (self.program.code, self.program.lists), (self.program.constants, self.program.special), self._registers,
+            self._stacks, blocks, self.memory.views, self._geometry, self._allocations, self._shadow, self._tiles,
+            report, (trace, marks, firsts),
+        )  # fmt: skip
+        if done < len(blocks):
+            raise InvalidInputError(_problem(self.program, self.call, report, int(self._geometry[at.LIMIT])))
+        return trace[: marks[END]], firsts
+
+
 def _run_call(
-    program: Program, call: KernelCall, memory: _Memory, limit: int, blocks: Iterable[int] | None
+    program: Program, call: KernelCall, memory: DeviceMemory, limit: int, blocks: Iterable[int] | None
 ) -> CallResult:
-    allocations = memory.allocations(program)
-    _pass_parameters(program, call, memory)
-    warps = -(-int(np.prod(call.block)) // 32)
-    shared = program.shared_bytes + call.shared_bytes
-    shared_at = -(-memory.end // 16) * 16
-    local_at = -(-(shared_at + shared) // 16) * 16
-    local_bytes = -(-program.local_bytes // 8) * 8
-    geometry = np.array(
-        [*call.grid, *call.block, shared_at, shared, local_at, local_bytes, warps, limit, 0, 0],
-        dtype=np.int64,
-    )  # fmt: skip
-    chosen = np.arange(int(np.prod(call.grid)), dtype=np.int64) if blocks is None else np.fromiter(blocks, np.int64)
-    report = np.zeros(8, dtype=np.int64)
-    done = run_blocks(
-        (program.code, program.lists), (program.constants, program.special),
-        np.zeros((warps, program.registers, 64), dtype=np.uint64), np.zeros((warps, 64, 3), dtype=np.int64), chosen,
-        memory.views, geometry, allocations, np.zeros((2, shared + 8), dtype=np.int64), np.zeros((2, 16, 16)), report,
-    )  # fmt: skip
-    if done < len(chosen):
-        raise InvalidInputError(_problem(program, call, report, int(geometry[at.LIMIT])))
-    return CallResult(call.entry, call.grid, call.block, int(done), int(geometry[at.EXECUTED]))
+    runner = BlockRunner(program, call, memory, limit)
+    chosen = np.arange(runner.blocks, dtype=np.int64) if blocks is None else np.fromiter(blocks, np.int64)
+    runner.run(chosen)
+    return CallResult(call.entry, call.grid, call.block, len(chosen), runner.warp_instructions)
 
 
-def _pass_parameters(program: Program, call: KernelCall, memory: _Memory) -> None:
+def _pass_parameters(program: Program, call: KernelCall, memory: DeviceMemory) -> None:
     """Write the arguments of a launch to the memory of parameters."""
     where = f"{program.module.source}: {program.entry.name}"
     facts = zip(program.entry.parameters, program.parameter_offset, call.arguments, strict=True)

@@ -12,7 +12,7 @@ import numpy as np
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
 from replay.detailed import lanes
-from replay.detailed.control_flow import joins
+from replay.detailed.control_flow import joins, leaders
 from replay.detailed.ptx import TYPE_BYTES, Entry, Instruction, Module, Variable, literal_bits
 
 #: Kinds of instructions.
@@ -20,13 +20,15 @@ from replay.detailed.ptx import TYPE_BYTES, Entry, Instruction, Module, Variable
     INT, F32, F64, HALF, SETP_INT, SETP_F32, SETP_F64, SETP_HALF, SELECT, CONVERT, LOAD, STORE, BRANCH, EXIT, BARRIER,
     SHUFFLE, VOTE, ATOMIC, PACK, UNPACK, LDMATRIX, MMA, COPY, NOTHING, MASK,
 ) = range(25)  # fmt: skip
-#: Columns of `Program.code`. VECTOR is the position of the first register of a vector in `Program.lists`.
+#: Columns of `Program.code`. VECTOR is the position of the first register of a vector in `Program.lists`. The first
+#: instruction of a basic block has the number of the block in LEADER, and the number of its memory accesses in MEMORIES;
+#: SLOT numbers these accesses.
 (
     KIND, OP, BITS, SIGNED, D, A, B, C, E, GUARD, NEGATED, TARGET, JOIN, OFFSET, COUNT, SPACE, FROM, TO, HOW, SATURATE,
-    D2, VECTOR, LINE,
-) = range(23)  # fmt: skip
-#: State spaces. GENERIC addresses name any of them.
-GLOBAL, SHARED, LOCAL, GENERIC = range(4)
+    D2, VECTOR, LEADER, SLOT, MEMORIES, LINE,
+) = range(26)  # fmt: skip
+#: State spaces. GENERIC addresses name any of them; parameters and constants lie in global memory.
+GLOBAL, SHARED, LOCAL, GENERIC, PARAMETER, CONSTANT = range(6)
 #: Kinds of number in conversions.
 WHOLE, FP16, BF16, FP32, FP64 = range(5)
 #: Roundings of conversions.
@@ -66,7 +68,7 @@ _ATOMICS: Mapping[str, int] = {
 }  # fmt: skip
 _ROUNDINGS = {"rn": NEAREST, "rni": NEAREST, "rz": ZERO, "rzi": ZERO, "rm": DOWN, "rmi": DOWN, "rp": UP, "rpi": UP}
 _SPACES = {
-    "global": GLOBAL, "const": GLOBAL, "param": GLOBAL, "shared": SHARED, "shared::cta": SHARED, "local": LOCAL,
+    "global": GLOBAL, "const": CONSTANT, "param": PARAMETER, "shared": SHARED, "shared::cta": SHARED, "local": LOCAL,
 }  # fmt: skip
 _NUMBERS = {"f16": FP16, "bf16": BF16, "f32": FP32, "f64": FP64}
 #: Modifiers that change neither result nor order here: rounding to nearest, cache hints, approximations, scopes.
@@ -86,7 +88,7 @@ class Program:
     ----------
     module, entry : Module, Entry
         What it was lowered from.
-    code : array of int64, shape (n, 23)
+    code : array of int64, shape (n, 26)
         Instructions; columns as in this module.
     lists : array of int64
         Registers of vectors.
@@ -247,12 +249,13 @@ def lower(module: Module, name: str = "") -> Program:
     rows = [_row(state, instruction) for instruction in entry.code] or [{KIND: EXIT}]
     rows.append({KIND: EXIT, LINE: entry.code[-1].line if entry.code else entry.line})
     code = np.full((len(rows), LINE + 1), -1, dtype=np.int64)
-    code[:, [NEGATED, SIGNED, SATURATE, HOW, OFFSET, SPACE]] = 0
+    code[:, [NEGATED, SIGNED, SATURATE, HOW, OFFSET, SPACE, MEMORIES]] = 0
     for number, row in enumerate(rows):
         for column, value in row.items():
             code[number, column] = value
     branches, exits = code[:, KIND] == BRANCH, code[:, KIND] == EXIT
     code[:, JOIN] = joins(branches, exits, code[:, GUARD] >= 0, code[:, TARGET])
+    _number_blocks(code, leaders(branches, exits, code[:, TARGET]))
     special = [(state.numbers[s], i) for i, s in enumerate(SPECIAL) if s in state.numbers]
     constants = [(register, _as_signed(bits)) for bits, register in state.constants.items()]
     return Program(
@@ -260,6 +263,15 @@ def lower(module: Module, name: str = "") -> Program:
         np.array(constants, dtype=np.int64).reshape(-1, 2), np.array(special, dtype=np.int64).reshape(-1, 2),
         state.shared_bytes, state.local_bytes, state.parameter_bytes, state.parameter_offset, state.globals,
     )  # fmt: skip
+
+
+def _number_blocks(code: Ints, begins: list[int]) -> None:
+    """Number the basic blocks, and the accesses to memory of each."""
+    accesses = np.isin(code[:, KIND], (LOAD, STORE, ATOMIC, LDMATRIX, COPY)) & (code[:, SPACE] != PARAMETER)
+    for number, (begin, end) in enumerate(zip(begins, [*begins[1:], len(code)], strict=True)):
+        inside = np.flatnonzero(accesses[begin:end]) + begin
+        code[begin, LEADER], code[begin, MEMORIES] = number, len(inside)
+        code[inside, SLOT] = np.arange(len(inside))
 
 
 def _as_signed(bits: int) -> int:
@@ -395,15 +407,7 @@ def _cvt(state: _Lowering, i: Instruction, opcode: list[str]) -> dict[int, int]:
 
 
 def _space(opcode: list[str]) -> int:
-    spaces = {
-        "global": GLOBAL,
-        "const": GLOBAL,
-        "param": GLOBAL,
-        "shared": SHARED,
-        "shared::cta": SHARED,
-        "local": LOCAL,
-    }
-    return next((spaces[m] for m in opcode[1:] if m in spaces), GENERIC)
+    return next((_SPACES[m] for m in opcode[1:] if m in _SPACES), GENERIC)
 
 
 def _known(opcode: list[str], more: set[str]) -> None:

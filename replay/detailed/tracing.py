@@ -1,0 +1,243 @@
+"""Record what warps execute, for the timing model: basic blocks, active lanes, and where each access goes.
+
+A record stands in an array of int32: number of the basic block, active lanes, distance to the next record of the warp
+(0 at its end), and an element for each access to memory. Such an element is 0 if no lane took part; minus the passes
+that an access to shared or constant memory needs; or the distance to the sectors of an access to global memory: their
+number, and the number of each. A sector is 32 bytes.
+"""
+
+import numpy as np
+
+from profilers.trace.compiled import compiled
+from replay.detailed.lowering import (
+    ATOMIC,
+    BITS,
+    CONSTANT,
+    COPY,
+    COUNT,
+    GENERIC,
+    GLOBAL,
+    GLOBAL_BASE,
+    KIND,
+    LDMATRIX,
+    LEADER,
+    LOCAL,
+    LOCAL_WINDOW,
+    MEMORIES,
+    OFFSET,
+    SHARED,
+    SHARED_WINDOW,
+    SLOT,
+    SPACE,
+    A,
+)
+from replay.detailed.memory import BLOCK, LOCAL_BYTES, WARPS
+
+#: Elements of a record before those of its accesses.
+BLOCK_NUMBER, LANES, NEXT, ACCESSES = range(4)
+#: Elements of the marks: end of the trace, first record of the block's warps in `firsts`, and last record by warp.
+END, FIRST, LAST = range(3)
+#: Least room for a record and the sectors of an access.
+_ROOM = 4096
+#: First sector of local memory, which each warp has for itself.
+LOCAL_SECTOR = 1 << 29
+#: Lanes of a shift into the count of sectors that an atomic access keeps the most lanes of an address in.
+SAME_ADDRESS = 16
+
+
+@compiled
+def grown(trace, marks):  # type: ignore[no-untyped-def]
+    """Return a copy of the trace that is twice as long."""
+    larger = np.empty(2 * len(trace) + 8 * _ROOM, np.int32)
+    larger[: marks[END]] = trace[: marks[END]]
+    return larger
+
+
+@compiled
+def begin_record(row, mask, warp, recording):  # type: ignore[no-untyped-def]
+    """Begin the record of a basic block; return whether there was room."""
+    trace, marks, firsts = recording
+    at, last = marks[END], marks[LAST + warp]
+    if at + row[MEMORIES] + _ROOM > len(trace):
+        return False
+    trace[at + BLOCK_NUMBER], trace[at + NEXT] = row[LEADER], 0
+    lanes = 0
+    for lane in range(32):
+        lanes += mask >> lane & 1
+    trace[at + LANES] = lanes
+    for slot in range(row[MEMORIES]):
+        trace[at + ACCESSES + slot] = 0
+    marks[END] = at + ACCESSES + row[MEMORIES]
+    if last < 0:
+        firsts[marks[FIRST] + warp] = at
+    else:
+        trace[last + NEXT] = at - last
+    marks[LAST + warp] = at
+    return True
+
+
+@compiled
+def _passes(addresses, n, size):  # type: ignore[no-untyped-def]
+    """Return the passes of an access to shared memory: the most words that lanes want of a bank at a time.
+
+    There are 32 banks of 4 bytes. Lanes that want 8 or 16 bytes take part by halves and quarters of a warp (CUDA C
+    Programming Guide, shared memory).
+    """
+    words = max(size >> 2, 1)
+    total, together = 0, 32 // words
+    seen = np.empty(32, np.int64)
+    for begin in range(0, 32, together):
+        counts = np.zeros(32, np.int64)
+        n_seen, most = 0, 0
+        for lane in range(begin, begin + together):
+            if addresses[lane] < 0:
+                continue
+            first = addresses[lane] >> 2
+            known = False
+            for k in range(n_seen):
+                if seen[k] == first:
+                    known = True
+                    break
+            if known:
+                continue
+            seen[n_seen] = first
+            n_seen += 1
+            for word in range(first, first + words):
+                counts[word & 31] += 1
+                most = max(most, counts[word & 31])
+        total += most
+    return max(total, 1)
+
+
+@compiled
+def _sectors(addresses, size, trace, at):  # type: ignore[no-untyped-def]
+    """Write the sectors of an access behind the trace, sorted by their first lane; return their number."""
+    n = 0
+    for lane in range(32):
+        if addresses[lane] < 0:
+            continue
+        for sector in range(addresses[lane] >> 5, (addresses[lane] + size - 1 >> 5) + 1):
+            known = False
+            for k in range(n - 1, -1, -1):
+                if trace[at + 1 + k] == sector:
+                    known = True
+                    break
+            if not known:
+                n += 1
+                trace[at + n] = sector
+    return n
+
+
+@compiled
+def _most_alike(addresses):  # type: ignore[no-untyped-def]
+    """Return how many lanes use the same address at most."""
+    most = 1
+    for lane in range(32):
+        if addresses[lane] < 0:
+            continue
+        count = 0
+        for other in range(32):
+            count += addresses[other] == addresses[lane]
+        most = max(most, count)
+    return most
+
+
+@compiled
+def _addresses(row, registers, mask, base, offset, addresses):  # type: ignore[no-untyped-def]
+    for lane in range(32):
+        addresses[lane] = np.int64(registers[base, lane]) + offset if mask >> lane & 1 else -1
+
+
+@compiled
+def record_access(row, registers, mask, warp, geometry, report, recording):  # type: ignore[no-untyped-def]
+    """Write where an access to memory goes into the record of its basic block."""
+    trace, marks, _ = recording
+    if row[SLOT] < 0 or mask == 0:
+        return
+    at = marks[LAST + warp]
+    element, kind, space = at + ACCESSES + row[SLOT], row[KIND], row[SPACE]
+    addresses = np.empty(32, np.int64)
+    size = (row[BITS] >> 3) * (1 if kind == ATOMIC else row[COUNT])
+    _addresses(row, registers, mask, row[A], row[OFFSET], addresses)
+    if kind == LDMATRIX:
+        trace[element] = -_matrix_passes(row, addresses)
+        return
+    if kind == COPY:
+        size, space = row[COUNT], GLOBAL
+    if space == GENERIC:
+        space, window = GLOBAL, np.int64(0)
+        for lane in range(32):
+            if addresses[lane] >= LOCAL_WINDOW:
+                space, window = LOCAL, LOCAL_WINDOW
+            elif addresses[lane] >= SHARED_WINDOW:
+                space, window = SHARED, SHARED_WINDOW
+        for lane in range(32):
+            addresses[lane] -= window if addresses[lane] >= 0 else 0
+    elif space == SHARED or space == LOCAL:
+        for lane in range(32):
+            addresses[lane] &= 0xFFFFFFFF if addresses[lane] >= 0 else -1
+    if space == SHARED:
+        passes = _passes(addresses, 32, size)
+        trace[element] = -(max(passes, _most_alike(addresses)) if kind == ATOMIC else passes)
+        return
+    if space == CONSTANT:
+        trace[element] = -_distinct(addresses)
+        return
+    for lane in range(32):
+        if addresses[lane] < 0:
+            continue
+        if space == LOCAL:
+            # Local memory is interleaved: the same word of all lanes is contiguous.
+            place = (addresses[lane] >> 2) * 128 + 4 * lane
+            number = report[BLOCK] * geometry[WARPS] + warp
+            addresses[lane] = (LOCAL_SECTOR << 5) + (number * geometry[LOCAL_BYTES] * 32 + place) % (1 << 33)
+        else:
+            addresses[lane] -= GLOBAL_BASE
+    end = marks[END]
+    words = max(size >> 2, 1) if space == LOCAL else 1
+    n = 0
+    if words > 1:
+        for lane in range(32):
+            if addresses[lane] >= 0:
+                for word in range(words):
+                    n = _add(trace, end, n, addresses[lane] + 128 * word >> 5)
+    else:
+        n = _sectors(addresses, size, trace, end)
+    trace[end] = n | (_most_alike(addresses) << SAME_ADDRESS if kind == ATOMIC else 0)
+    trace[element] = end - at
+    marks[END] = end + 1 + n
+
+
+@compiled
+def _add(trace, at, n, sector):  # type: ignore[no-untyped-def]
+    for k in range(n):
+        if trace[at + 1 + k] == sector:
+            return n
+    trace[at + 1 + n] = sector
+    return n + 1
+
+
+@compiled
+def _distinct(addresses):  # type: ignore[no-untyped-def]
+    """Return the number of words that lanes read."""
+    n = 0
+    for lane in range(32):
+        if addresses[lane] < 0:
+            continue
+        new = True
+        for other in range(lane):
+            new = new and addresses[other] >> 2 != addresses[lane] >> 2
+        n += new
+    return n
+
+
+@compiled
+def _matrix_passes(row, addresses):  # type: ignore[no-untyped-def]
+    """Return the passes of ``ldmatrix``: eight rows of 16 bytes for each matrix."""
+    total = 0
+    rows = np.empty(32, np.int64)
+    for matrix in range(row[COUNT]):
+        for lane in range(32):
+            rows[lane] = addresses[8 * matrix + lane] & 0xFFFFFFFF if lane < 8 else -1
+        total += _passes(rows, 32, 16)
+    return total
