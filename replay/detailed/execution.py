@@ -226,9 +226,9 @@ def _begin(constants, special, registers, block, geometry):  # type: ignore[no-u
 
 
 @compiled
-def run_blocks(
+def run_blocks(  # type: ignore[no-untyped-def]
     program, fixed, registers, stacks, blocks, memory, geometry, allocations, shadow, tiles, report, recording
-):  # type: ignore[no-untyped-def]
+):
     """Execute blocks, one after the other; return how many ended without a problem, and the trace.
 
     Parameters

@@ -21,8 +21,8 @@ from replay.detailed.ptx import TYPE_BYTES, Entry, Instruction, Module, Variable
     SHUFFLE, VOTE, ATOMIC, PACK, UNPACK, LDMATRIX, MMA, COPY, NOTHING, MASK,
 ) = range(25)  # fmt: skip
 #: Columns of `Program.code`. VECTOR is the position of the first register of a vector in `Program.lists`. The first
-#: instruction of a basic block has the number of the block in LEADER, and the number of its memory accesses in MEMORIES;
-#: SLOT numbers these accesses.
+#: instruction of a basic block has the block's number in LEADER, and the count of its memory accesses in MEMORIES; SLOT
+#: numbers these accesses.
 (
     KIND, OP, BITS, SIGNED, D, A, B, C, E, GUARD, NEGATED, TARGET, JOIN, OFFSET, COUNT, SPACE, FROM, TO, HOW, SATURATE,
     D2, VECTOR, LEADER, SLOT, MEMORIES, LINE,
@@ -104,6 +104,8 @@ class Program:
         Offset of each parameter.
     globals : tuple of Variable
         Variables in global and constant memory.
+    widths : tuple of int
+        32-bit registers of the machine that each register takes; 0 for predicates and constants.
     """
 
     module: Module
@@ -118,6 +120,7 @@ class Program:
     parameter_bytes: int
     parameter_offset: tuple[int, ...]
     globals: tuple[Variable, ...]
+    widths: tuple[int, ...]
 
 
 def global_layout(variables: tuple[Variable, ...], begin: int = 0) -> tuple[dict[str, int], int]:
@@ -177,6 +180,12 @@ class _Lowering:
         """Return the declared type of a register; empty if it has none."""
         registers = self.entry.registers
         return registers.get(name) or registers.get(name.rstrip("0123456789"), "")
+
+    def widths(self) -> tuple[int, ...]:
+        """Return the 32-bit registers of the machine that each register takes."""
+        sizes = {"pred": 0, "b64": 2, "u64": 2, "s64": 2, "f64": 2}
+        named = {number: sizes.get(self.kind(name), 1) for name, number in self.numbers.items()}
+        return tuple(named.get(number, 0) for number in range(self.count))
 
     def operand(self, text: str, kind: str, line: int) -> int:
         """Return the register of an operand; a literal or an address becomes a constant."""
@@ -262,6 +271,7 @@ def lower(module: Module, name: str = "") -> Program:
         module, entry, code, np.array(state.lists or [0], dtype=np.int64), max(state.count, 1),
         np.array(constants, dtype=np.int64).reshape(-1, 2), np.array(special, dtype=np.int64).reshape(-1, 2),
         state.shared_bytes, state.local_bytes, state.parameter_bytes, state.parameter_offset, state.globals,
+        state.widths(),
     )  # fmt: skip
 
 

@@ -165,7 +165,7 @@ def record_access(row, registers, mask, warp, geometry, report, recording):  # t
     if kind == COPY:
         size, space = row[COUNT], GLOBAL
     if space == GENERIC:
-        space, window = GLOBAL, np.int64(0)
+        space, window = GLOBAL, 0
         for lane in range(32):
             if addresses[lane] >= LOCAL_WINDOW:
                 space, window = LOCAL, LOCAL_WINDOW
@@ -173,7 +173,7 @@ def record_access(row, registers, mask, warp, geometry, report, recording):  # t
                 space, window = SHARED, SHARED_WINDOW
         for lane in range(32):
             addresses[lane] -= window if addresses[lane] >= 0 else 0
-    elif space == SHARED or space == LOCAL:
+    elif space in (SHARED, LOCAL):
         for lane in range(32):
             addresses[lane] &= 0xFFFFFFFF if addresses[lane] >= 0 else -1
     if space == SHARED:

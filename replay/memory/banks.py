@@ -45,7 +45,7 @@ ACTIVATE, READ, WRITE, PRECHARGE = range(4)
 FOLLOWING, SLOT_ROW, WHERE, ADDED, COPIES, ADDRESS, SEQUENCE, CHAIN = range(8)
 SLOT_COLUMNS = 8
 #: Elements of `Machine.now`.
-CYCLE, TAKEN, INSIDE, FREE, N_LISTED, ENTERED, SPAN_BITS = range(7)
+CYCLE, TAKEN, INSIDE, FREE, N_LISTED, ENTERED, SPAN_BITS, FINISHED = range(8)
 #: Windows of time of the series.
 WINDOWS = 256
 #: A de Bruijn sequence, and the position of each of its 64 windows: they turn a single bit into its number.
@@ -71,6 +71,7 @@ class Machine(NamedTuple):
     done: Any  #: by cycle, modulo its length: requests that leave the window
     listed: Any  #: queues with room for a request that waits before them
     series: Any  #: by window of time and channel: commands, row hits
+    finished: Any  #: reads that have ended since the caller looked: address and cycle; empty if nobody looks
 
 
 @inlined
@@ -93,6 +94,14 @@ def release(m, s):  # type: ignore[no-untyped-def]
     """Give a slot back."""
     m.slot[s, FOLLOWING] = m.now[FREE]
     m.now[FREE] = s
+
+
+@inlined
+def finish(m, address, end):  # type: ignore[no-untyped-def]
+    """Note that a read has ended, if somebody wants to know."""
+    if len(m.finished) > 0:
+        m.finished[m.now[FINISHED], 0], m.finished[m.now[FINISHED], 1] = address, end
+        m.now[FINISHED] += 1
 
 
 @inlined
@@ -296,6 +305,7 @@ def _count_data(m, c, s, hit, t):  # type: ignore[no-untyped-def]
         end = t + m.rule[CL] + m.rule[BURST]
         copies = m.slot[s, COPIES]
         m.done[(end + 1) & (len(m.done) - 1)] += copies
+        finish(m, m.slot[s, ADDRESS], end)
         m.channel[c, LATENCY] += end * copies - m.slot[s, ADDED]
     m.channel[c, DATA_END] = max(m.channel[c, DATA_END], end)
     m.channel[c, PENDING] -= 1

@@ -65,6 +65,7 @@ from replay.memory.banks import (
     busy,
     command,
     find,
+    finish,
     number,
     ready_at,
     refresh,
@@ -197,6 +198,8 @@ def _arrive(m, s, q, t):  # type: ignore[no-untyped-def]
     soon = (t + 2) & (len(m.done) - 1)
     if find(m, address, 1) >= 0:
         m.done[soon] += 1
+        if not is_write:
+            finish(m, address, t + 2)
         m.channel[c, MERGED] += 1
         m.channel[c, LATENCY] += 1 - is_write
         release(m, s)
@@ -315,6 +318,45 @@ def _is_idle(m):  # type: ignore[no-untyped-def]
     for c in range(m.rule[CHANNELS]):
         pending += m.channel[c, PENDING]
     return pending == 0
+
+
+@bare
+def submit(m, bank, row, is_write, address, at):  # type: ignore[no-untyped-def]
+    """Let a request arrive at a cycle that is not before the last one that `advance` was given.
+
+    Parameters
+    ----------
+    m : Machine
+        State, which changes; made to tell when reads end.
+    bank, row, is_write, address : int
+        As in `run`.
+    at : int
+        Cycle.
+    """
+    q = 2 * (bank >> m.rule[BANK_BITS]) + is_write
+    s = _take(m, 2 * bank + is_write, row, address)
+    m.now[CYCLE] = min(m.now[CYCLE], at)
+    if m.queue[q, ARRIVED_HEAD] < 0 and m.queue[q, LENGTH] < m.rule[QUEUE]:
+        _arrive(m, s, q, at)
+    else:
+        _wait(m, s, q)
+
+
+@bare
+def advance(m, until):  # type: ignore[no-untyped-def]
+    """Serve the requests that are there until the next event is later than a cycle.
+
+    Reads that end meanwhile stand in ``m.finished``, address and cycle, and their number in ``m.now[FINISHED]``.
+    """
+    t = m.now[CYCLE]
+    while t <= until:
+        m.now[INSIDE] -= m.done[t & (len(m.done) - 1)]
+        m.done[t & (len(m.done) - 1)] = 0
+        if m.now[N_LISTED] > 0:
+            _enter_waiting(m, t)
+        t = _visit_channels(m, t, 0)
+        m.now[ENTERED] = 0
+    m.now[CYCLE] = t
 
 
 @bare

@@ -337,12 +337,10 @@ class DramSimulator:
     """
 
     def __init__(self, dram: Dram, window: int = 1024, entering: int | None = None) -> None:
-        if entering is None:
-            entering = max(_ENTERING, math.ceil(dram.channels / dram.burst_cycles))
-        if window < 1 or entering < 1:
+        if window < 1 or (entering is not None and entering < 1):
             raise InvalidInputError(f"window {window} and entering {entering}: both must be 1 or more")
         self.dram = dram
-        self._machine = _machine(dram, window, entering)
+        self._machine = new_machine(dram, window, entering)
         self._banks = dram.bank_groups * dram.banks
 
     def serve(self, traffic: Traffic) -> None:
@@ -366,37 +364,47 @@ class DramSimulator:
         """Serve what is left, writes in the buffers included, and return the counters since the beginning."""
         empty = np.empty(0, dtype=np.int64)
         run(self._machine, empty, empty, np.empty(0, dtype=np.uint8), empty, 1)
-        return self._counters()
+        return counters_of(self._machine, self.dram)
 
-    def _counters(self) -> DramCounters:
-        m, dram = self._machine, self.dram
-        total = m.channel.sum(axis=0)
-        moved = m.channel[:, at.READ_COMMANDS] + m.channel[:, at.WRITE_COMMANDS]
-        cycles = int(max(m.channel[:, at.DATA_END].max(), 0))
-        pending = m.channel[:, at.PENDING_CYCLES] + m.channel[:, at.PENDING_TO] - m.channel[:, at.PENDING_FROM]
-        busy = int(moved.sum()) * int(dram.burst_cycles)
-        span = 1 << int(m.now[at.SPAN_BITS])
-        used = -(-cycles // span)
-        return DramCounters(
-            cycles=cycles,
-            seconds=cycles / dram.clock_hz,
-            reads=int(total[at.READS]),
-            writes=int(total[at.WRITES]),
-            merged=int(total[at.MERGED]),
-            read_row_hits=int(total[at.READ_HITS]),
-            write_row_hits=int(total[at.WRITE_HITS]),
-            activates=int(total[at.ACTIVATES]),
-            precharges=int(total[at.PRECHARGES]),
-            refreshes=int(total[at.REFRESHES]),
-            utilisation=busy / max(1, cycles * dram.channels),
-            efficiency=busy / max(1, int(pending.sum())),
-            bank_parallelism=float(total[at.BUSY_AREA] / max(1, total[at.BUSY_CYCLES])),
-            mean_read_latency_cycles=float(total[at.LATENCY] / max(1, total[at.READS])),
-            bytes_by_channel=moved * dram.access_bytes,
-            window_seconds=span / dram.clock_hz,
-            bytes_over_time=m.series[:used, :, 0] * dram.access_bytes,
-            row_hits_over_time=m.series[:used, :, 1].copy(),
-        )
+
+def counters_of(m: at.Machine, dram: Dram) -> DramCounters:
+    """Return what a simulation counted until now.
+
+    Parameters
+    ----------
+    m : Machine
+        State.
+    dram : Dram
+        Memory.
+    """
+    total = m.channel.sum(axis=0)
+    moved = m.channel[:, at.READ_COMMANDS] + m.channel[:, at.WRITE_COMMANDS]
+    cycles = int(max(m.channel[:, at.DATA_END].max(), 0))
+    until = np.where(m.channel[:, at.PENDING] > 0, m.channel[:, at.DATA_END], m.channel[:, at.PENDING_TO])
+    pending = m.channel[:, at.PENDING_CYCLES] + np.maximum(until - m.channel[:, at.PENDING_FROM], 0)
+    busy = int(moved.sum()) * int(dram.burst_cycles)
+    span = 1 << int(m.now[at.SPAN_BITS])
+    used = -(-cycles // span)
+    return DramCounters(
+        cycles=cycles,
+        seconds=cycles / dram.clock_hz,
+        reads=int(total[at.READS]),
+        writes=int(total[at.WRITES]),
+        merged=int(total[at.MERGED]),
+        read_row_hits=int(total[at.READ_HITS]),
+        write_row_hits=int(total[at.WRITE_HITS]),
+        activates=int(total[at.ACTIVATES]),
+        precharges=int(total[at.PRECHARGES]),
+        refreshes=int(total[at.REFRESHES]),
+        utilisation=busy / max(1, cycles * dram.channels),
+        efficiency=busy / max(1, int(pending.sum())),
+        bank_parallelism=float(total[at.BUSY_AREA] / max(1, total[at.BUSY_CYCLES])),
+        mean_read_latency_cycles=float(total[at.LATENCY] / max(1, total[at.READS])),
+        bytes_by_channel=moved * dram.access_bytes,
+        window_seconds=span / dram.clock_hz,
+        bytes_over_time=m.series[:used, :, 0] * dram.access_bytes,
+        row_hits_over_time=m.series[:used, :, 1].copy(),
+    )
 
 
 def _rules(dram: Dram, window: int, entering: int) -> Ints:
@@ -421,8 +429,22 @@ def _rules(dram: Dram, window: int, entering: int) -> Ints:
     return np.array([rules[index] for index in at.RULES], dtype=np.int64)
 
 
-def _machine(dram: Dram, window: int, entering: int) -> at.Machine:
-    """Return the state before the first request."""
+def new_machine(dram: Dram, window: int, entering: int | None = None, listening: bool = False) -> at.Machine:
+    """Return the state before the first request.
+
+    Parameters
+    ----------
+    dram : Dram
+        Memory.
+    window : int
+        Most requests that wait or are outstanding.
+    entering : int, optional
+        Most requests that enter the channels in a cycle; by default as `DramSimulator`.
+    listening : bool
+        Whether the caller wants to know when reads end (`replay.memory.controller.advance`).
+    """
+    if entering is None:
+        entering = max(_ENTERING, math.ceil(dram.channels / dram.burst_cycles))
     per_channel = dram.bank_groups * dram.banks
     n_banks = dram.channels * per_channel
     rule = _rules(dram, window, entering)
@@ -455,6 +477,7 @@ def _machine(dram: Dram, window: int, entering: int) -> at.Machine:
         done=np.zeros(1 << longest.bit_length(), dtype=np.int64),
         listed=np.zeros(2 * dram.channels, dtype=np.int64),
         series=np.zeros((at.WINDOWS, dram.channels, 2), dtype=np.int64),
+        finished=np.zeros((2 * n_slots if listening else 0, 2), dtype=np.int64),
     )
 
 

@@ -1,0 +1,63 @@
+"""Which registers an instruction reads and writes."""
+
+from dataclasses import dataclass
+
+from replay.detailed import lowering as low
+from replay.detailed.lowering import Program
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Registers of an instruction.
+
+    Parameters
+    ----------
+    sources, targets : tuple of int
+        Registers that it reads, its guard included, and that it writes.
+    """
+
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
+
+
+def operands_of(program: Program) -> list[Operands]:
+    """Return the registers of each instruction of a program."""
+    return [_operands(row, program.lists) for row in program.code]
+
+
+def _operands(row, lists) -> Operands:  # type: ignore[no-untyped-def]
+    kind = row[low.KIND]
+    sources = [int(row[low.GUARD])]
+    vector = [int(r) for r in lists[row[low.VECTOR] : row[low.VECTOR] + row[low.COUNT]]] if row[low.VECTOR] >= 0 else []
+    plain = [int(row[column]) for column in (low.A, low.B, low.C, low.E)]
+    target = [int(row[low.D]), int(row[low.D2])]
+    if kind == low.LOAD or kind == low.LDMATRIX:
+        sources, target = [*sources, int(row[low.A])], vector
+    elif kind == low.STORE or kind == low.PACK:
+        sources += [int(row[low.A]), *vector]
+    elif kind == low.UNPACK:
+        sources, target = [*sources, int(row[low.A])], vector
+    elif kind == low.MMA:
+        deep, results = int(row[low.COUNT]), 4 if row[low.OP] else 2
+        spans = ((low.A, deep // 4), (low.B, deep // 8), (low.C, results))
+        sources += [int(lists[row[column] + n]) for column, count in spans for n in range(count)]
+        target = [int(lists[row[low.D] + n]) for n in range(results)]
+    elif kind == low.COPY:
+        sources, target = [*sources, int(row[low.D]), *plain[:2]], []
+    else:
+        sources += plain
+    if kind == low.STORE:
+        target = []
+    return Operands(tuple(s for s in sources if s >= 0), tuple(t for t in target if t >= 0))
+
+
+def single_definitions(operands: list[Operands]) -> tuple[dict[int, int], dict[int, list[int]]]:
+    """Return the instruction that defines each register, -1 if there are several, and those that read it."""
+    defined: dict[int, int] = {}
+    uses: dict[int, list[int]] = {}
+    for row, item in enumerate(operands):
+        for target in item.targets:
+            defined[target] = -1 if target in defined else row
+        for source in set(item.sources):
+            uses.setdefault(source, []).append(row)
+    return defined, uses
