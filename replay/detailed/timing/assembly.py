@@ -38,6 +38,8 @@ from replay.detailed.timing.scheduling import ordered
 (
     UNIT, ISSUES, INTERVAL, LATENCY, ROLE, SOURCES, SOURCES_END, TARGETS, TARGETS_END, SLOTS, SLOTS_END, WIDTH, LINE,
 ) = range(13)  # fmt: skip
+#: Largest power of two that is of interest as an alignment.
+_MOST_ALIGNED = 1 << 16
 #: Registers of 32 bit that a thread has at most.
 _MOST_REGISTERS = 255
 #: Registers that the assembler takes beside those that live at the same time.
@@ -132,6 +134,7 @@ class _Folding:
         self.extra: dict[int, tuple[int, ...]] = {}
         self.narrow = self._shared_addresses()
         self.special = {int(register) for register, _ in program.special}
+        self.aligned = self._alignments()
         for row in range(len(self.opcodes)):
             self._fold(row)
 
@@ -262,31 +265,43 @@ class _Folding:
             tuple(sorted(sources)), item.targets, slots, width, int(code[low.LINE]), row, _touched(code),
         )  # fmt: skip
 
-    def alignment(self, register: int, depth: int = 8) -> int:
-        """Return a power of two that divides the value of a register."""
-        register = self.alias.get(register, register)
-        if register in self.value:
-            return _power(self.value[register])
-        row = self.defined.get(register, -1)
-        if row < 0 or depth == 0 or row >= len(self.opcodes):
+    def _alignments(self) -> dict[int, int]:
+        """Return a power of two that divides each register, whatever way it was set."""
+        powers = {register: _power(value) for register, value in self.value.items()}
+        changed = True
+        while changed:
+            changed = False
+            for row, opcode in enumerate(self.opcodes):
+                for target in self.operands[row].targets:
+                    power = min(powers.get(target, _MOST_ALIGNED), self._alignment(row, opcode.split("."), powers))
+                    changed = changed or power != powers.get(target)
+                    powers[target] = power
+        return powers
+
+    def _alignment(self, row: int, opcode: list[str], powers: dict[int, int]) -> int:
+        """Return a power of two that divides the result of an instruction; unknown operands are divided by all."""
+        code, name = self.code[row], opcode[0]
+        a, b, c = (powers.get(int(code[column]), _MOST_ALIGNED) for column in (low.A, low.B, low.C))
+        if int(code[low.A]) in self.special or code[low.KIND] not in (low.INT, low.CONVERT):
             return 1
-        opcode, code = self.opcodes[row].split("."), self.code[row]
-        if opcode[0] in ("mov", "cvta", "cvt"):
-            return self.alignment(int(code[low.A]), depth - 1)
-        if opcode[0] in ("add", "sub", "or", "mul", "mad", "shl"):
-            a, b = self.alignment(int(code[low.A]), depth - 1), self.alignment(int(code[low.B]), depth - 1)
-            if opcode[0] == "shl":
-                return min(a << min(self.value.get(int(code[low.B]), 0), 16), 1 << 16)
-            if opcode[0] == "mul":
-                return min(a * b, 1 << 16)
-            if opcode[0] == "mad":
-                return min(a * b, self.alignment(int(code[low.C]), depth - 1))
+        if name in ("mov", "cvta", "cvt"):
+            return a
+        if name in ("add", "sub", "or", "xor"):
             return min(a, b)
+        # The assembler follows pointers around a loop, but no index that is multiplied afterwards.
+        once = [self.defined.get(int(code[column]), 0) >= 0 for column in (low.A, low.B)]
+        a, b = (power if single else 1 for power, single in zip((a, b), once, strict=True))
+        if name == "shl":
+            return min(a << min(self.value.get(int(code[low.B]), 0), 16), _MOST_ALIGNED)
+        if name == "and":
+            return max(a, b)
+        if name in ("mul", "mad") and "hi" not in opcode:
+            return min(a * b, _MOST_ALIGNED, c if name == "mad" else _MOST_ALIGNED)
         return 1
 
 
 def _power(value: int) -> int:
-    return min(value & -value, 1 << 16) if value else 1 << 16
+    return min(value & -value, _MOST_ALIGNED) if value else _MOST_ALIGNED
 
 
 def _touched(code: Ints) -> frozenset[int]:
@@ -314,9 +329,9 @@ def _merged(operations: list[Operation], folding: _Folding) -> list[Operation]:
                 continue
             code = folding.code[operation.row]
             base, offset = int(code[low.A]), int(code[low.OFFSET])
-            aligned = folding.alignment(base)
+            aligned = folding.aligned.get(base, 1)
             if base in folding.value:
-                offset, base, aligned = offset + folding.value[base], -1, 1 << 16
+                offset, base, aligned = offset + folding.value[base], -1, _MOST_ALIGNED
             wide = min(16, aligned)
             key = (base, offset // wide, wide)
             if wide <= operation.width or code[low.GUARD] >= 0:
@@ -401,7 +416,7 @@ def _allocated(listed: list[list[Operation]], program: Program, blocks: list[int
     free: list[int] = []
     active: list[tuple[int, int, int]] = []
     names: dict[int, int] = {}
-    live, most = 0, 0
+    live, most, given = 0, 0, 0
     for register in events:
         still = []
         for end, name, width in active:
@@ -411,8 +426,8 @@ def _allocated(listed: list[list[Operation]], program: Program, blocks: list[int
             else:
                 still.append((end, name, width))
         active = still
-        names[register] = free.pop() if free else len(names)
-        names[register] = min(names[register], len(set(names.values())))
+        names[register] = free.pop() if free else given
+        given = max(given, names[register] + 1)
         active.append((last[register], names[register], widths.get(register, 1)))
         live += widths.get(register, 1)
         most = max(most, live)

@@ -16,7 +16,6 @@ from replay.detailed.timing.assembly import (
     TARGETS,
     TARGETS_END,
     UNIT,
-    WIDTH,
 )
 from replay.detailed.timing.assembly import ISSUES as ISSUE_CYCLES
 from replay.detailed.timing.caches import (
@@ -96,6 +95,7 @@ from replay.detailed.timing.state import (
     OPERATION,
     OPERATIONS_END,
     ORDER,
+    PASS_CYCLES,
     PHASE,
     PIPELINE,
     QUEUE,
@@ -303,7 +303,7 @@ def _global_load(s, trace, operations, lists, w, o, u, t):  # type: ignore[no-un
         return
     start = max(t + 1, s.pipeline[u, PIPELINE])
     passes = (n_sectors + 3) >> 2
-    s.pipeline[u, PIPELINE] = start + passes
+    s.pipeline[u, PIPELINE] = start + passes * s.rule[PASS_CYCLES]
     load = s.now[FREE_LOAD]
     s.now[FREE_LOAD] = s.load[load, FOLLOWING]
     missing, before = 0, np.int64(-1)
@@ -343,7 +343,7 @@ def _global_store(s, trace, operations, lists, w, o, u, t):  # type: ignore[no-u
             write_l2(s, u, np.int64(trace[record + at + n]), start + (n >> 2), s.rule[SLICE_TENTHS])
             total += 1
     s.counters[STORE_SECTORS] += total
-    s.pipeline[u, PIPELINE] = start + ((total + 3) >> 2)
+    s.pipeline[u, PIPELINE] = start + ((total + 3) >> 2) * s.rule[PASS_CYCLES]
 
 
 @inlined
@@ -383,9 +383,9 @@ def _shared(s, trace, operations, lists, w, o, u, t):  # type: ignore[no-untyped
             s.counters[CONSTANT_REQUESTS] += passes
             passes *= s.rule[CONSTANT_CYCLES]
         else:
-            passes = max(passes, operations[o, WIDTH] >> 3)
             s.counters[SHARED_ACCESSES] += 1
             s.counters[SHARED_PASSES] += passes
+            passes *= s.rule[PASS_CYCLES]
         s.pipeline[u, PIPELINE] = start + passes
         ready = start + passes - 1 + operations[o, LATENCY]
     for k in range(operations[o, TARGETS], operations[o, TARGETS_END]):

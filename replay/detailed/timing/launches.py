@@ -20,7 +20,8 @@ from replay.memory.banks import Machine
 from replay.memory.dram import Dram, DramCounters, counters_of, new_machine
 from replay.memory.system import MemorySystem, memory_system
 
-#: Rules by which a scheduler chooses a warp: in turn, or the same as long as it can, and then the oldest.
+#: Rules by which a scheduler chooses a warp: in turn, or the same as long as it can, and then the oldest. Schedulers of
+#: NVIDIA are greedy (Huerta et al., Analyzing Modern NVIDIA GPU Cores, arXiv 2503.20481).
 POLICIES = ("lrr", "gto")
 #: Cycles of the way from a compute unit to L2, and between looks at the progress.
 _HOP, _PERIOD = 40, 4096
@@ -52,7 +53,7 @@ class Target:
 
     core: Core
     memory: MemorySystem
-    policy: str = "lrr"
+    policy: str = "gto"
 
     @classmethod
     def of(
@@ -62,7 +63,7 @@ class Target:
         clock_mhz: float | None = None,
         memory_gbps: float | None = None,
         mapping: str | None = None,
-        policy: str = "lrr",
+        policy: str = "gto",
     ) -> "Target":
         """Return a device of the catalogue as a target.
 
@@ -322,7 +323,7 @@ def _state(
         at.GREEDY: POLICIES.index(target.policy), at.BRANCH_AFTER: figures.branch, at.QUEUE: _QUEUE,
         at.DRAM_WINDOW: dram.channels * _DRAM_WINDOW - 64, at.SLICE_TENTHS: round(10 * l2.line_cycles / 4),
         at.L1_MISSES: l1.misses, at.BARRIER_AFTER: figures.barrier, at.CONSTANT_CYCLES: _CONSTANT_CYCLES,
-        at.SHARED_LATENCY: figures.shared_latency,
+        at.PASS_CYCLES: round(l1.line_cycles),
     }  # fmt: skip
     for key, value in rules.items():
         rule[key] = round(value)
