@@ -15,12 +15,14 @@ import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
-
-import msgspec
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from profilers.errors import InvalidInputError, NotFoundError
+
+if TYPE_CHECKING:
+    import msgspec
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -30,7 +32,7 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.
 _NAME_SHOWN = 40
 #: Characters of a reason that an error shows: a file may hold anything.
 _SHOWN_CHARACTERS = 200
-Settings = TypeVar("Settings", bound=msgspec.Struct)
+Settings = TypeVar("Settings", bound="msgspec.Struct")
 #: Words of msgspec, and the words of settings files for them.
 _WORDS = (
     (r"Object missing required field `(.*)`", r"lacks the key '\1'"),
@@ -320,11 +322,13 @@ def typed_table(table: object, layout: type[Settings], source: str) -> Settings:
 
     Examples
     --------
+    >>> import msgspec
     >>> class Size(msgspec.Struct):
     ...     rows: int
     >>> typed_table({"rows": 4}, Size, "sizes.toml: sizes.small").rows
     4
     """
+    msgspec = import_module("msgspec")  # The GPU harness writes files where there is PyTorch alone.
     try:
         return msgspec.convert(table, layout)
     except InvalidInputError as error:  # from a check in the struct itself

@@ -869,6 +869,16 @@ def test_the_script_for_a_lent_machine_leaves_an_archive_that_is_packed_elsewher
     assert {path.name for path in made.iterdir()} >= {"works.parquet", "alone.parquet", "together.parquet", "README.md"}
 
 
+def test_recording_needs_no_package_beside_pytorch() -> None:
+    pytest.importorskip("torch")
+    harness = "__main__, benchmarks.gpu.gpu, benchmarks.gpu.cpu, benchmarks.gpu.operators, benchmarks.gpu.training"
+    code = (
+        "import sys\nsys.modules.update(dict.fromkeys(('msgspec', 'pandas', 'pyarrow')))\n"
+        f"import benchmarks.gpu.{harness}\nassert not benchmarks.gpu.pack.can_pack()"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
 def run_script(text: str, folder: Path, **variables: str) -> None:
     """Run a script as a shell would, and expect it to end well."""
     done = subprocess.run(
