@@ -330,12 +330,13 @@ def typed_table(table: object, layout: type[Settings], source: str) -> Settings:
     """
     msgspec = import_module("msgspec")  # The GPU harness writes files where there is PyTorch alone.
     try:
-        return msgspec.convert(table, layout)
+        converted: Settings = msgspec.convert(table, layout)
     except InvalidInputError as error:  # from a check in the struct itself
         raise InvalidInputError(f"{source}: {error}") from error
     except msgspec.ValidationError as error:
         keys = ", ".join(layout.__struct_encode_fields__)
         raise InvalidInputError(f"{source}: {key_first(str(error))}; the keys are {keys}") from error
+    return converted
 
 
 def shipped_table(name: str, what: str, layout: type[Settings]) -> Settings:
