@@ -335,6 +335,10 @@ class BlockRunner:
         """Instructions of warps that were executed."""
         return int(self._geometry[at.EXECUTED])
 
+    def resume(self, warp_instructions: int) -> None:
+        """Go on after a part of the launch that was executed elsewhere, with so many instructions of warps."""
+        self._geometry[at.EXECUTED] = warp_instructions
+
     def run(self, blocks: Ints, record: bool = False) -> tuple[npt.NDArray[np.int32], Ints]:
         """Execute blocks; return their trace and the first record of each warp (`replay.detailed.tracing`).
 

@@ -1,8 +1,11 @@
 """Time a launch: feed traces of its blocks to the compute units, and read what they counted."""
 
+import hashlib
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +13,7 @@ import numpy.typing as npt
 
 from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
+from profilers.files import replaced_file
 from profilers.trace.arrays import Ints
 from replay.detailed.launch import BlockRunner
 from replay.detailed.timing import state as at
@@ -33,6 +37,8 @@ _QUEUE = 16
 _CONSTANT_CYCLES = 2
 #: Elements of a trace beyond which blocks that have ended are dropped.
 _LONG_TRACE = 1 << 26
+#: Version of saved states.
+_FORMAT = 1
 #: Blocks a place of a compute unit that are timed by default: others take as long.
 WAVES = 8
 
@@ -198,25 +204,77 @@ class TimedLaunch:
         progress : callable, optional
             Called with (blocks done, blocks in all).
         """
-        places = self.resident * self.target.core.units
-        now = self.state.now
-        self._feed(places)
-        while True:
-            why = run(
-                self.state, self.machine, self._trace, self._firsts, self.assembly.operations, self.assembly.lists,
-                self.assembly.blocks, int(now[at.CYCLE]) + _PERIOD,
-            )  # fmt: skip
-            done = self.timed - int(now[at.LEFT])
-            self._progress.append((int(now[at.CYCLE]), done))
+        while not self.advance():
             if progress:
-                progress(done, self.runner.blocks)
-            if why == DONE:
-                break
-            if why == NEEDS_BLOCKS:
-                self._feed(max(places // 4, 1))
+                progress(self.timed - int(self.state.now[at.LEFT]), self.runner.blocks)
         if self.timed < self.runner.blocks:
             self.runner.run(np.arange(self.timed, self.runner.blocks, dtype=np.int64))
         return self._result()
+
+    def advance(self, cycles: int = _PERIOD) -> bool:
+        """Simulate some cycles; return whether all blocks that are to be timed have ended."""
+        places = self.resident * self.target.core.units
+        now = self.state.now
+        if now[at.FED] == 0:
+            self._feed(places)
+        until = int(now[at.CYCLE]) + cycles
+        while True:
+            why = run(
+                self.state, self.machine, self._trace, self._firsts, self.assembly.operations, self.assembly.lists,
+                self.assembly.blocks, until,
+            )  # fmt: skip
+            self._progress.append((int(now[at.CYCLE]), self.timed - int(now[at.LEFT])))
+            if why != NEEDS_BLOCKS:
+                return bool(why == DONE)
+            self._feed(max(places // 4, 1))
+
+    def save(self, path: str | Path) -> None:
+        """Write all of the state to a file, from which `resume` goes on bit for bit.
+
+        Parameters
+        ----------
+        path : str or Path
+            File; it appears whole or not at all.
+        """
+        arrays = {f"state.{name}": value for name, value in self.state._asdict().items()}
+        arrays |= {f"dram.{name}": value for name, value in self.machine._asdict().items()}
+        arrays |= {
+            "trace": self._trace, "firsts": self._firsts, "progress": np.array(self._progress, dtype=np.int64),
+            "memory": self.runner.memory.bytes, "executed": np.array([self.runner.warp_instructions]),
+            "launch": np.frombuffer(self._identity(), dtype=np.uint8),
+        }  # fmt: skip
+        with replaced_file(Path(path)) as file:
+            np.savez(file, **arrays)
+
+    def resume(self, path: str | Path) -> None:
+        """Read the state that `save` wrote.
+
+        Raises
+        ------
+        InvalidInputError
+            The file is none of `save`, is damaged, or is that of another launch.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as saved:
+                if saved["launch"].tobytes() != self._identity():
+                    raise InvalidInputError(f"{path}: this is the state of another launch or device")
+                for name, value in self.state._asdict().items():
+                    _restore(value, saved[f"state.{name}"])
+                for name, value in self.machine._asdict().items():
+                    _restore(value, saved[f"dram.{name}"])
+                _restore(self.runner.memory.bytes, saved["memory"])
+                self._trace, self._firsts = saved["trace"], saved["firsts"]
+                self._progress = [(int(a), int(b)) for a, b in saved["progress"]]
+                self.runner.resume(int(saved["executed"][0]))
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as problem:
+            raise InvalidInputError(f"{path}: this is no saved state of a simulation: {problem}") from None
+
+    def _identity(self) -> bytes:
+        """Return a hash of all that the state belongs to."""
+        call = self.runner.call
+        facts = (call.entry, call.grid, call.block, call.arguments, call.shared_bytes, self.registers, self.timed)
+        text = f"{facts}{self.target}{_FORMAT}"
+        return hashlib.sha256(text.encode() + self.runner.program.code.tobytes()).digest()
 
     def _feed(self, count: int) -> None:
         """Execute the next blocks, and append their traces."""
@@ -284,6 +342,12 @@ def time_launch(
 ) -> Timing:  # fmt: skip
     """Time a launch; parameters as those of `TimedLaunch`."""
     return TimedLaunch(runner, target, registers, waves).run(progress)
+
+
+def _restore(array: npt.NDArray[Any], saved: npt.NDArray[Any]) -> None:
+    if array.shape != saved.shape or array.dtype != saved.dtype:
+        raise ValueError(f"an array of {saved.shape} {saved.dtype}, not {array.shape} {array.dtype}")
+    array[...] = saved
 
 
 def _requests(target: Target) -> int:
