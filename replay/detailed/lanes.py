@@ -221,7 +221,7 @@ def fma32(a, b, c):  # type: ignore[no-untyped-def]
     back = total - product
     error = (product - (total - back)) + (addend - back)
     bits = np.float64(total).view(np.int64)
-    if error != 0.0 and (bits & 1) == 0:
+    if abs(error) > 0.0 and (bits & 1) == 0:  # not for NaN, the error of an infinite sum
         bits += 1 if (error > 0) == (total > 0) else -1
     return np.float32(np.int64(bits).view(np.float64))
 
@@ -254,6 +254,8 @@ def fma64(a, b, c):  # type: ignore[no-untyped-def]
     a2, b2 = a - a1, b - b1
     low = ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2
     total = product + c
+    if not abs(total) < np.inf:
+        return total
     back = total - product
     error = (product - (total - back)) + (c - back)
     return total + (error + low)

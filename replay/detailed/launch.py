@@ -3,7 +3,7 @@
 `run_kernel` runs one launch, `run_plan` a sequence that shares buffers. Results are exact: no time is modelled.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -271,6 +271,28 @@ def run_plan(plan: Plan, *, limit: int = INSTRUCTION_LIMIT, progress: Progress |
             progress(number, len(plan.calls), call.entry)
         results.append(_run_call(program, call, memory, limit, None))
     return KernelOutputs(memory.outputs(), tuple(results))
+
+
+def runners(plan: Plan, limit: int = INSTRUCTION_LIMIT) -> "Iterator[BlockRunner]":
+    """Yield the launches of a plan, in order; each must be run before the next.
+
+    Parameters
+    ----------
+    plan : Plan
+        Launches and buffers.
+    limit : int
+        Instructions of warps in a launch after which it counts as endless.
+
+    Raises
+    ------
+    NotFoundError, InvalidInputError
+        As `run_plan`.
+    """
+    programs = [lower(read_module(call.ptx), call.entry) for call in plan.calls]
+    room = max([0, *(_room(program, call) for program, call in zip(programs, plan.calls, strict=True))])
+    memory = DeviceMemory(plan.buffers, programs, room)
+    for program, call in zip(programs, plan.calls, strict=True):
+        yield BlockRunner(program, call, memory, limit)
 
 
 def _three(sizes: Sequence[int]) -> Shape3:

@@ -15,7 +15,7 @@ from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
 from profilers.files import replaced_file
 from profilers.trace.arrays import Ints
-from replay.detailed.launch import BlockRunner
+from replay.detailed.launch import INSTRUCTION_LIMIT, BlockRunner, Plan, runners
 from replay.detailed.timing import state as at
 from replay.detailed.timing.assembly import Assembly, assemble
 from replay.detailed.timing.cores import Core, core_of
@@ -37,6 +37,8 @@ _QUEUE = 16
 _CONSTANT_CYCLES = 2
 #: Elements of a trace beyond which blocks that have ended are dropped.
 _LONG_TRACE = 1 << 26
+#: Data that pass L2 until its state is steady, over its size; and how many times the blocks may become for them.
+_TURNS, _MOST_MORE = 1.5, 64
 #: Version of saved states.
 _FORMAT = 1
 #: Blocks a place of a compute unit that are timed by default: others take as long.
@@ -182,7 +184,8 @@ class TimedLaunch:
     def __init__(
         self, runner: BlockRunner, target: Target, registers: int | None = None, waves: int | None = WAVES
     ) -> None:
-        self.runner, self.target = runner, target
+        self.runner, self.target, self.waves = runner, target, waves
+        self._turned = 0
         self.assembly: Assembly = assemble(runner.program, target.core)
         self.registers = registers or self.assembly.registers
         shared = runner.program.shared_bytes + runner.call.shared_bytes
@@ -196,18 +199,20 @@ class TimedLaunch:
         self._firsts: Ints = np.zeros(0, dtype=np.int64)
         self._progress: list[tuple[int, int]] = [(0, 0)]
 
-    def run(self, progress: Callable[[int, int], None] | None = None) -> Timing:
+    def run(self, progress: Callable[[int, int], None] | None = None, execute_all: bool = True) -> Timing:
         """Time all blocks that are to be timed, and execute the others.
 
         Parameters
         ----------
         progress : callable, optional
             Called with (blocks done, blocks in all).
+        execute_all : bool
+            Whether blocks that are not timed are executed, so that the buffers are complete.
         """
         while not self.advance():
             if progress:
                 progress(self.timed - int(self.state.now[at.LEFT]), self.runner.blocks)
-        if self.timed < self.runner.blocks:
+        if execute_all and self.timed < self.runner.blocks:
             self.runner.run(np.arange(self.timed, self.runner.blocks, dtype=np.int64))
         return self._result()
 
@@ -224,9 +229,24 @@ class TimedLaunch:
                 self.assembly.blocks, until,
             )  # fmt: skip
             self._progress.append((int(now[at.CYCLE]), self.timed - int(now[at.LEFT])))
+            self._time_more(places)
             if why != NEEDS_BLOCKS:
                 return bool(why == DONE)
             self._feed(max(places // 4, 1))
+
+    def _time_more(self, places: int) -> None:
+        """Time more blocks if those that were to be timed move too little data to fill L2, changed lines included."""
+        now, s = self.state.now, self.state.counters
+        done = self.timed - int(now[at.LEFT])
+        if self._turned or done < min(places, self.timed) or now[at.LEFT] == 0:
+            return
+        moved = 32 * int(s[at.L2_READ_MISSES] + s[at.L2_WRITES]) / done
+        self._turned = max(ceil(_TURNS * self.target.memory.l2.size / max(moved, 1)), 1)
+        if self.waves is not None:
+            more = min(self.runner.blocks, max(self.timed, places + 2 * self._turned), self.timed * _MOST_MORE)
+            now[at.BLOCKS] += more - self.timed
+            now[at.LEFT] += more - self.timed
+            self.timed = more
 
     def save(self, path: str | Path) -> None:
         """Write all of the state to a file, from which `resume` goes on bit for bit.
@@ -241,7 +261,7 @@ class TimedLaunch:
         arrays |= {
             "trace": self._trace, "firsts": self._firsts, "progress": np.array(self._progress, dtype=np.int64),
             "memory": self.runner.memory.bytes, "executed": np.array([self.runner.warp_instructions]),
-            "launch": np.frombuffer(self._identity(), dtype=np.uint8),
+            "turned": np.array([self._turned]), "launch": np.frombuffer(self._identity(), dtype=np.uint8),
         }  # fmt: skip
         with replaced_file(Path(path)) as file:
             np.savez(file, **arrays)
@@ -264,6 +284,7 @@ class TimedLaunch:
                     _restore(value, saved[f"dram.{name}"])
                 _restore(self.runner.memory.bytes, saved["memory"])
                 self._trace, self._firsts = saved["trace"], saved["firsts"]
+                self.timed, self._turned = int(self.state.now[at.BLOCKS]), int(saved["turned"][0])
                 self._progress = [(int(a), int(b)) for a, b in saved["progress"]]
                 self.runner.resume(int(saved["executed"][0]))
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as problem:
@@ -272,7 +293,7 @@ class TimedLaunch:
     def _identity(self) -> bytes:
         """Return a hash of all that the state belongs to."""
         call = self.runner.call
-        facts = (call.entry, call.grid, call.block, call.arguments, call.shared_bytes, self.registers, self.timed)
+        facts = (call.entry, call.grid, call.block, call.arguments, call.shared_bytes, self.registers, self.waves)
         text = f"{facts}{self.target}{_FORMAT}"
         return hashlib.sha256(text.encode() + self.runner.program.code.tobytes()).digest()
 
@@ -323,7 +344,7 @@ class TimedLaunch:
         places = self.resident * self.target.core.units
         points = np.array(self._progress, dtype=float)
         last = self.timed - places
-        first = min(places, last / 2)
+        first = min(max(places, self._turned), last / 2)
         steady = points[(points[:, 1] >= first) & (points[:, 1] <= last)]
         if len(steady) < 3 or steady[-1, 1] <= steady[0, 1]:
             steady = points[[0, -1]]
@@ -334,6 +355,13 @@ class TimedLaunch:
         spread = (max(slopes) - min(slopes)) / slope if len(slopes) > 1 else 0.5
         rest = (self.runner.blocks - self.timed) * slope
         return busy + rest, float((spread + 0.02) * rest / (busy + rest))
+
+
+def timed_plan(
+    plan: Plan, target: Target, *, waves: int | None = WAVES, execute_all: bool = True, limit: int = INSTRUCTION_LIMIT
+) -> list[Timing]:
+    """Time the launches of a plan, each with cold caches; parameters as those of `TimedLaunch`."""
+    return [TimedLaunch(runner, target, None, waves).run(None, execute_all) for runner in runners(plan, limit)]
 
 
 def time_launch(
