@@ -6,7 +6,7 @@ the immediate post-dominator. Warps of a block take turns at barriers.
 
 import numpy as np
 
-from profilers.trace.compiled import compiled
+from profilers.trace.compiled import bare, compiled
 from replay.detailed.lowering import (
     ATOMIC,
     BARRIER,
@@ -61,7 +61,7 @@ from replay.detailed.tracing import FIRST, LAST, begin_record, grown, record_acc
 from replay.detailed.warp import arithmetic, half, move, multiply_matrices, set_predicates, shuffle, vote
 
 
-@compiled
+@bare
 def _guarded(row, registers, mask):  # type: ignore[no-untyped-def]
     """Return the lanes of a mask whose guard lets them execute an instruction."""
     guard = row[GUARD]
@@ -74,7 +74,7 @@ def _guarded(row, registers, mask):  # type: ignore[no-untyped-def]
     return kept & mask
 
 
-@compiled
+@bare
 def _leave(stack, depth, gone):  # type: ignore[no-untyped-def]
     """Take lanes out of all entries of a stack; return its depth without empty and finished entries."""
     for level in range(depth):
@@ -84,7 +84,7 @@ def _leave(stack, depth, gone):  # type: ignore[no-untyped-def]
     return depth
 
 
-@compiled
+@bare
 def _branch(stack, depth, row, position, taken):  # type: ignore[no-untyped-def]
     """Let a warp branch; return the new depth of its stack, or -1 if it is full."""
     top = depth - 1
@@ -108,7 +108,7 @@ def _branch(stack, depth, row, position, taken):  # type: ignore[no-untyped-def]
     return _leave(stack, depth, np.int64(0))
 
 
-@compiled
+@bare
 def run_warp(program, registers, stack, depth, warp, memory, geometry, allocations, shadow, tiles, report, recording):  # type: ignore[no-untyped-def]
     """Execute a warp until a barrier or its end; return the depth of its stack, 0 at its end.
 
@@ -176,7 +176,7 @@ def run_warp(program, registers, stack, depth, warp, memory, geometry, allocatio
     return 0
 
 
-@compiled
+@bare
 def _begin(constants, special, registers, block, geometry):  # type: ignore[no-untyped-def]
     """Set the registers of a block that hold constants and special registers."""
     bx, by = geometry[BLOCK_X], geometry[BLOCK_Y]
@@ -258,6 +258,7 @@ def run_blocks(  # type: ignore[no-untyped-def]
         (`replay.detailed.tracing`).
     """
     trace, marks, firsts = recording
+    scratch = np.empty((4, 32), np.int64)
     warps = len(registers)
     threads = geometry[BLOCK_X] * geometry[BLOCK_Y] * geometry[BLOCK_Z]
     depths = np.zeros(warps, np.int64)
@@ -280,7 +281,7 @@ def run_blocks(  # type: ignore[no-untyped-def]
                 while depths[warp] > 0:
                     depths[warp] = run_warp(
                         program, registers[warp], stacks[warp], depths[warp], warp, memory, geometry, allocations,
-                        shadow, tiles, report, (trace, marks, firsts),
+                        shadow, tiles, report, (trace, marks, firsts, scratch),
                     )  # fmt: skip
                     if depths[warp] == -1:
                         return number, trace

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from profilers.trace.compiled import compiled
+from profilers.trace.compiled import bare
 
 #: Operations on integers of any width.
 (
@@ -23,14 +23,14 @@ from profilers.trace.compiled import compiled
 EQ, NE, LT, LE, GT, GE, EQU, NEU, LTU, LEU, GTU, GEU, NUM, NAN = range(14)
 
 
-@compiled
+@bare
 def signed(a, bits):  # type: ignore[no-untyped-def]
     """Return the low bits of a register as a signed number."""
     shift = 64 - bits
     return (np.int64(a) << shift) >> shift
 
 
-@compiled
+@bare
 def _mul_hi64(a, b):  # type: ignore[no-untyped-def]
     low = np.uint64(0xFFFFFFFF)
     s = np.uint64(32)
@@ -40,7 +40,7 @@ def _mul_hi64(a, b):  # type: ignore[no-untyped-def]
     return a1 * b1 + (middle >> s) + (other >> s)
 
 
-@compiled
+@bare
 def _mul_hi(a, b, bits, is_signed):  # type: ignore[no-untyped-def]
     if bits < 64:
         if is_signed:
@@ -55,7 +55,7 @@ def _mul_hi(a, b, bits, is_signed):  # type: ignore[no-untyped-def]
     return high
 
 
-@compiled
+@bare
 def _clz(a, bits):  # type: ignore[no-untyped-def]
     count = 0
     while count < bits and (a >> np.uint64(bits - 1 - count)) & np.uint64(1) == 0:
@@ -63,7 +63,7 @@ def _clz(a, bits):  # type: ignore[no-untyped-def]
     return count
 
 
-@compiled
+@bare
 def _prmt(a, b, c):  # type: ignore[no-untyped-def]
     both = (b << np.uint64(32)) | a
     result = np.uint64(0)
@@ -76,7 +76,7 @@ def _prmt(a, b, c):  # type: ignore[no-untyped-def]
     return result
 
 
-@compiled
+@bare
 def _bit_field(op, a, b, c, e, bits, is_signed):  # type: ignore[no-untyped-def]
     """Return BFE of (a, position b, length c), or BFI of a into b at c with length e."""
     one = np.uint64(1)
@@ -100,7 +100,7 @@ def _bit_field(op, a, b, c, e, bits, is_signed):  # type: ignore[no-untyped-def]
     return (b & ~(field << np.uint64(at))) | ((a & field) << np.uint64(at))
 
 
-@compiled
+@bare
 def integer(op, a, b, c, e, bits, is_signed):  # type: ignore[no-untyped-def]
     """Return the result of an integer operation on registers of `bits` bits, not yet cut to its width."""
     sa, sb = signed(a, bits), signed(b, bits)
@@ -152,7 +152,7 @@ def integer(op, a, b, c, e, bits, is_signed):  # type: ignore[no-untyped-def]
     return _rare(op, a, b, c, e, bits, is_signed)
 
 
-@compiled
+@bare
 def _divided(op, a, b, bits, is_signed):  # type: ignore[no-untyped-def]
     """Return quotient or remainder; a division by 0 gives all ones, as the hardware does, and its remainder is a."""
     if b == np.uint64(0):
@@ -167,7 +167,7 @@ def _divided(op, a, b, bits, is_signed):  # type: ignore[no-untyped-def]
     return np.uint64(quotient) if op == DIV else np.uint64(sa - quotient * sb)
 
 
-@compiled
+@bare
 def _rare(op, a, b, c, e, bits, is_signed):  # type: ignore[no-untyped-def]
     one = np.uint64(1)
     if op == POPC:
@@ -210,7 +210,7 @@ def _rare(op, a, b, c, e, bits, is_signed):  # type: ignore[no-untyped-def]
     return one if a == np.uint64(0) else np.uint64(0)  # CNOT
 
 
-@compiled
+@bare
 def fma32(a, b, c):  # type: ignore[no-untyped-def]
     """Return a * b + c rounded once: the sum in FP64 is rounded to odd, so that rounding it again is exact.
 
@@ -226,7 +226,7 @@ def fma32(a, b, c):  # type: ignore[no-untyped-def]
     return np.float32(np.int64(bits).view(np.float64))
 
 
-@compiled
+@bare
 def _fma32_directed(op, a, b, c):  # type: ignore[no-untyped-def]
     product, addend = np.float64(a) * np.float64(b), np.float64(c)
     total = product + addend
@@ -243,7 +243,7 @@ def _fma32_directed(op, a, b, c):  # type: ignore[no-untyped-def]
     return near
 
 
-@compiled
+@bare
 def fma64(a, b, c):  # type: ignore[no-untyped-def]
     """Return a * b + c in FP64, rounded once but for ties of the three-part sum (Dekker's product)."""
     product = a * b
@@ -261,7 +261,7 @@ def fma64(a, b, c):  # type: ignore[no-untyped-def]
     return total + (error + low)
 
 
-@compiled
+@bare
 def floating(op, a, b, c):  # type: ignore[no-untyped-def]
     """Return the result of an operation on FP64 numbers; FP32 operations round it once more."""
     if op == F_ADD:
@@ -299,7 +299,7 @@ def floating(op, a, b, c):  # type: ignore[no-untyped-def]
     return math.copysign(b, a)  # F_COPYSIGN: the sign of a on b
 
 
-@compiled
+@bare
 def single(op, a, b, c):  # type: ignore[no-untyped-def]
     """Return the result of an operation on FP32 numbers, rounded to nearest.
 
@@ -312,7 +312,7 @@ def single(op, a, b, c):  # type: ignore[no-untyped-def]
     return np.float32(floating(op, np.float64(a), np.float64(b), np.float64(c)))
 
 
-@compiled
+@bare
 def half_to_float(bits):  # type: ignore[no-untyped-def]
     """Return the FP32 number of FP16 bits."""
     sign = np.uint32(bits & np.uint64(0x8000)) << np.uint32(16)
@@ -323,7 +323,7 @@ def half_to_float(bits):  # type: ignore[no-untyped-def]
     return np.float32(-value if sign else value)
 
 
-@compiled
+@bare
 def float_to_half(value):  # type: ignore[no-untyped-def]
     """Return the FP16 bits nearest to an FP64 number, ties to even."""
     sign = np.uint64(0x8000) if math.copysign(1.0, value) < 0 else np.uint64(0)
@@ -345,13 +345,13 @@ def float_to_half(value):  # type: ignore[no-untyped-def]
     return sign | np.uint64(steps if exponent == -14 and steps < 1024 else ((exponent + 14) << 10) + steps)
 
 
-@compiled
+@bare
 def brain_to_float(bits):  # type: ignore[no-untyped-def]
     """Return the FP32 number of BF16 bits."""
     return np.uint32((bits & np.uint64(0xFFFF)) << np.uint64(16)).view(np.float32)
 
 
-@compiled
+@bare
 def float_to_brain(value):  # type: ignore[no-untyped-def]
     """Return the BF16 bits nearest to an FP32 number, ties to even."""
     if value != value:
@@ -360,7 +360,7 @@ def float_to_brain(value):  # type: ignore[no-untyped-def]
     return (bits + np.uint64(0x7FFF) + ((bits >> np.uint64(16)) & np.uint64(1))) >> np.uint64(16)
 
 
-@compiled
+@bare
 def half_operation(op, a, b, c, is_brain):  # type: ignore[no-untyped-def]
     """Return the 16 bits of an operation on FP16 or BF16 bits, computed in FP64 and rounded once."""
     if is_brain:
@@ -374,7 +374,7 @@ def half_operation(op, a, b, c, is_brain):  # type: ignore[no-untyped-def]
     return float_to_brain(np.float32(wide)) if is_brain else float_to_half(wide)
 
 
-@compiled
+@bare
 def compared(how, below, above, equal):  # type: ignore[no-untyped-def]
     """Return whether a comparison holds, from three facts; all are false of unordered operands."""
     unordered = not (below or above or equal)

@@ -5,7 +5,7 @@ Every access is checked: bounds of buffers, alignment, and races between the war
 
 import numpy as np
 
-from profilers.trace.compiled import compiled
+from profilers.trace.compiled import bare, inlined
 from replay.detailed.lanes import (
     ADD,
     AND,
@@ -58,7 +58,7 @@ NO_PROBLEM, OUT_OF_BOUNDS, MISALIGNED, RACE, ENDLESS, NESTED = range(6)
 PROBLEM, AT, BLOCK, THREAD, ADDRESS = range(5)
 
 
-@compiled
+@inlined
 def _place(memory, geometry, allocations, space, address, size, thread):  # type: ignore[no-untyped-def]
     """Return the byte of memory at an address, or minus the problem."""
     m8, starts, ends, owner = memory[0], allocations[0], allocations[1], allocations[2]
@@ -87,7 +87,7 @@ def _place(memory, geometry, allocations, space, address, size, thread):  # type
     return at
 
 
-@compiled
+@inlined
 def _read(memory, at, size):  # type: ignore[no-untyped-def]
     if size == 4:
         return np.uint64(memory[2][at >> 2])
@@ -98,7 +98,7 @@ def _read(memory, at, size):  # type: ignore[no-untyped-def]
     return np.uint64(memory[0][at])
 
 
-@compiled
+@inlined
 def _write(memory, at, size, value):  # type: ignore[no-untyped-def]
     if size == 4:
         memory[2][at >> 2] = np.uint32(value & np.uint64(0xFFFFFFFF))
@@ -110,7 +110,7 @@ def _write(memory, at, size, value):  # type: ignore[no-untyped-def]
         memory[0][at] = np.uint8(value & np.uint64(0xFF))
 
 
-@compiled
+@inlined
 def _races(shadow, geometry, at, size, warp, is_write):  # type: ignore[no-untyped-def]
     """Return whether bytes of shared memory are used by two warps between barriers, one of them writing."""
     first = at - geometry[SHARED_AT]
@@ -130,7 +130,7 @@ def _races(shadow, geometry, at, size, warp, is_write):  # type: ignore[no-untyp
     return False
 
 
-@compiled
+@bare
 def access(row, lists, registers, mask, warp, memory, geometry, allocations, shadow, report):  # type: ignore[no-untyped-def]
     """Execute a load or a store; return whether it ended without a problem."""
     size, count, space = row[BITS] >> 3, row[COUNT], row[SPACE]
@@ -163,7 +163,7 @@ def access(row, lists, registers, mask, warp, memory, geometry, allocations, sha
     return True
 
 
-@compiled
+@bare
 def atomic(row, registers, mask, warp, memory, geometry, allocations, report):  # type: ignore[no-untyped-def]
     """Execute an atomic operation, lane after lane; return whether it ended without a problem."""
     size, op = row[BITS] >> 3, row[OP]
@@ -200,7 +200,7 @@ def atomic(row, registers, mask, warp, memory, geometry, allocations, report):  
     return True
 
 
-@compiled
+@bare
 def copy(row, registers, mask, warp, memory, geometry, allocations, shadow, report):  # type: ignore[no-untyped-def]
     """Execute ``cp.async``: the copy is complete at once."""
     for lane in range(32):
@@ -227,7 +227,7 @@ def copy(row, registers, mask, warp, memory, geometry, allocations, shadow, repo
     return True
 
 
-@compiled
+@bare
 def load_matrices(row, lists, registers, warp, memory, geometry, allocations, report):  # type: ignore[no-untyped-def]
     """Execute ``ldmatrix``: lanes 8m to 8m + 7 give the rows of matrix m (PTX ISA, warp-level matrix load)."""
     count, first = row[COUNT], row[VECTOR]

@@ -8,7 +8,7 @@ number, and the number of each. A sector is 32 bytes.
 
 import numpy as np
 
-from profilers.trace.compiled import compiled
+from profilers.trace.compiled import bare, compiled
 from replay.detailed.lowering import (
     ATOMIC,
     BITS,
@@ -53,10 +53,10 @@ def grown(trace, marks):  # type: ignore[no-untyped-def]
     return larger
 
 
-@compiled
+@bare
 def begin_record(row, mask, warp, recording):  # type: ignore[no-untyped-def]
     """Begin the record of a basic block; return whether there was room."""
-    trace, marks, firsts = recording
+    trace, marks, firsts = recording[0], recording[1], recording[2]
     at, last = marks[END], marks[LAST + warp]
     if at + row[MEMORIES] + _ROOM > len(trace):
         return False
@@ -76,8 +76,8 @@ def begin_record(row, mask, warp, recording):  # type: ignore[no-untyped-def]
     return True
 
 
-@compiled
-def _passes(addresses, n, size):  # type: ignore[no-untyped-def]
+@bare
+def _passes(addresses, size, seen, counts):  # type: ignore[no-untyped-def]
     """Return the passes of an access to shared memory: the most words that lanes want of a bank at a time.
 
     There are 32 banks of 4 bytes. Lanes that want 8 or 16 bytes take part by halves and quarters of a warp (CUDA C
@@ -85,9 +85,8 @@ def _passes(addresses, n, size):  # type: ignore[no-untyped-def]
     """
     words = max(size >> 2, 1)
     total, together = 0, 32 // words
-    seen = np.empty(32, np.int64)
     for begin in range(0, 32, together):
-        counts = np.zeros(32, np.int64)
+        counts[:] = 0
         n_seen, most = 0, 0
         for lane in range(begin, begin + together):
             if addresses[lane] < 0:
@@ -109,7 +108,7 @@ def _passes(addresses, n, size):  # type: ignore[no-untyped-def]
     return max(total, 1)
 
 
-@compiled
+@bare
 def _sectors(addresses, size, trace, at):  # type: ignore[no-untyped-def]
     """Write the sectors of an access behind the trace, sorted by their first lane; return their number."""
     n = 0
@@ -128,7 +127,7 @@ def _sectors(addresses, size, trace, at):  # type: ignore[no-untyped-def]
     return n
 
 
-@compiled
+@bare
 def _most_alike(addresses):  # type: ignore[no-untyped-def]
     """Return how many lanes use the same address at most."""
     most = 1
@@ -142,25 +141,25 @@ def _most_alike(addresses):  # type: ignore[no-untyped-def]
     return most
 
 
-@compiled
+@bare
 def _addresses(row, registers, mask, base, offset, addresses):  # type: ignore[no-untyped-def]
     for lane in range(32):
         addresses[lane] = np.int64(registers[base, lane]) + offset if mask >> lane & 1 else -1
 
 
-@compiled
+@bare
 def record_access(row, registers, mask, warp, geometry, report, recording):  # type: ignore[no-untyped-def]
     """Write where an access to memory goes into the record of its basic block."""
-    trace, marks, _ = recording
+    trace, marks, _, scratch = recording
     if row[SLOT] < 0 or mask == 0:
         return
     at = marks[LAST + warp]
     element, kind, space = at + ACCESSES + row[SLOT], row[KIND], row[SPACE]
-    addresses = np.empty(32, np.int64)
+    addresses, seen, counts, rows = scratch[0], scratch[1], scratch[2], scratch[3]
     size = (row[BITS] >> 3) * (1 if kind == ATOMIC else row[COUNT])
     _addresses(row, registers, mask, row[A], row[OFFSET], addresses)
     if kind == LDMATRIX:
-        trace[element] = -_matrix_passes(row, addresses)
+        trace[element] = -_matrix_passes(row, addresses, rows, seen, counts)
         return
     if kind == COPY:
         size, space = row[COUNT], GLOBAL
@@ -177,7 +176,7 @@ def record_access(row, registers, mask, warp, geometry, report, recording):  # t
         for lane in range(32):
             addresses[lane] &= 0xFFFFFFFF if addresses[lane] >= 0 else -1
     if space == SHARED:
-        passes = _passes(addresses, 32, size)
+        passes = _passes(addresses, size, seen, counts)
         trace[element] = -(max(passes, _most_alike(addresses)) if kind == ATOMIC else passes)
         return
     if space == CONSTANT:
@@ -208,7 +207,7 @@ def record_access(row, registers, mask, warp, geometry, report, recording):  # t
     marks[END] = end + 1 + n
 
 
-@compiled
+@bare
 def _add(trace, at, n, sector):  # type: ignore[no-untyped-def]
     for k in range(n):
         if trace[at + 1 + k] == sector:
@@ -217,7 +216,7 @@ def _add(trace, at, n, sector):  # type: ignore[no-untyped-def]
     return n + 1
 
 
-@compiled
+@bare
 def _distinct(addresses):  # type: ignore[no-untyped-def]
     """Return the number of words that lanes read."""
     n = 0
@@ -231,13 +230,12 @@ def _distinct(addresses):  # type: ignore[no-untyped-def]
     return n
 
 
-@compiled
-def _matrix_passes(row, addresses):  # type: ignore[no-untyped-def]
+@bare
+def _matrix_passes(row, addresses, rows, seen, counts):  # type: ignore[no-untyped-def]
     """Return the passes of ``ldmatrix``: eight rows of 16 bytes for each matrix."""
     total = 0
-    rows = np.empty(32, np.int64)
     for matrix in range(row[COUNT]):
         for lane in range(32):
             rows[lane] = addresses[8 * matrix + lane] & 0xFFFFFFFF if lane < 8 else -1
-        total += _passes(rows, 32, 16)
+        total += _passes(rows, 16, seen, counts)
     return total

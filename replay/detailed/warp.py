@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from profilers.trace.compiled import compiled
+from profilers.trace.compiled import bare
 from replay.detailed.lanes import (
     ADD,
     AND,
@@ -68,13 +68,13 @@ from replay.detailed.lowering import (
 )
 
 
-@compiled
+@bare
 def _number(bits, part, is_brain):  # type: ignore[no-untyped-def]
     half = (bits >> np.uint64(16 * part)) & np.uint64(0xFFFF)
     return np.float64(brain_to_float(half)) if is_brain else np.float64(half_to_float(half))
 
 
-@compiled
+@bare
 def multiply_matrices(row, lists, registers, tiles):  # type: ignore[no-untyped-def]
     """Execute ``mma.m16n8k8`` or ``m16n8k16``: fragments as in the PTX ISA; products are summed in FP64."""
     depth, is_brain, wide = row[COUNT], row[SIGNED], row[OP]
@@ -112,7 +112,7 @@ def multiply_matrices(row, lists, registers, tiles):  # type: ignore[no-untyped-
             registers[lists[row[D] + number], lane] = registers[lists[row[D] + number], 32 + lane]
 
 
-@compiled
+@bare
 def _converted(row, value, other):  # type: ignore[no-untyped-def]
     """Return the result of a conversion."""
     source, target, how, bits = row[FROM], row[TO], row[HOW], row[BITS]
@@ -146,7 +146,7 @@ def _converted(row, value, other):  # type: ignore[no-untyped-def]
     return float_to_brain(np.float32(number)) if target == BF16 else float_to_half(number)
 
 
-@compiled
+@bare
 def _narrow(number, how):  # type: ignore[no-untyped-def]
     near = np.float32(number)
     over, under = np.float64(near) > number, np.float64(near) < number
@@ -157,7 +157,7 @@ def _narrow(number, how):  # type: ignore[no-untyped-def]
     return near
 
 
-@compiled
+@bare
 def _rounded(number, how):  # type: ignore[no-untyped-def]
     if how == ZERO:
         return np.trunc(number)
@@ -166,7 +166,7 @@ def _rounded(number, how):  # type: ignore[no-untyped-def]
     return np.ceil(number) if how == UP else np.rint(number)
 
 
-@compiled
+@bare
 def _to_integer(number, how, bits, is_signed):  # type: ignore[no-untyped-def]
     """Return a number rounded to an integer, clamped to its type; NaN gives 0."""
     if number != number:
@@ -182,7 +182,7 @@ def _to_integer(number, how, bits, is_signed):  # type: ignore[no-untyped-def]
     return np.uint64(max(whole, 0.0))
 
 
-@compiled
+@bare
 def _saturated(whole, row):  # type: ignore[no-untyped-def]
     """Return an integer clamped to a narrower type."""
     bits, value = row[COUNT], np.int64(whole)
@@ -195,7 +195,7 @@ def _saturated(whole, row):  # type: ignore[no-untyped-def]
     return np.uint64(min(max(value, low), high))
 
 
-@compiled
+@bare
 def _compare(row, registers, lane):  # type: ignore[no-untyped-def]
     """Return the truth of a comparison."""
     a, b = registers[row[A], lane], registers[row[B], lane]
@@ -215,7 +215,7 @@ def _compare(row, registers, lane):  # type: ignore[no-untyped-def]
     return compared(row[HOW], p < q, p > q, p == q)
 
 
-@compiled
+@bare
 def set_predicates(row, registers, mask):  # type: ignore[no-untyped-def]
     """Execute a comparison, combined with another predicate if it has one."""
     for lane in range(32):
@@ -237,7 +237,7 @@ def set_predicates(row, registers, mask):  # type: ignore[no-untyped-def]
             registers[row[D2], lane] = np.uint64(other)
 
 
-@compiled
+@bare
 def shuffle(row, registers, mask):  # type: ignore[no-untyped-def]
     """Execute ``shfl.sync`` (PTX ISA): a lane out of its segment gives the lane its own value."""
     for lane in range(32):
@@ -264,7 +264,7 @@ def shuffle(row, registers, mask):  # type: ignore[no-untyped-def]
             registers[row[D2], lane] = np.uint64(inside)
 
 
-@compiled
+@bare
 def vote(row, registers, mask):  # type: ignore[no-untyped-def]
     """Execute `vote`: all, any, uni or ballot over the active lanes."""
     ballot = np.int64(0)
@@ -284,7 +284,7 @@ def vote(row, registers, mask):  # type: ignore[no-untyped-def]
             registers[row[D], lane] = value
 
 
-@compiled
+@bare
 def half(row, registers, mask):  # type: ignore[no-untyped-def]
     """Execute an operation on FP16 or BF16 numbers, one or two a register."""
     b = row[B] if row[B] >= 0 else row[A]
@@ -302,7 +302,7 @@ def half(row, registers, mask):  # type: ignore[no-untyped-def]
         registers[row[D], lane] = result
 
 
-@compiled
+@bare
 def _common_single(op, x, y, z, out):  # type: ignore[no-untyped-def]
     """Fill `out` for the most common FP32 operations, without branches over lanes; return whether it did."""
     if op == FUSED:
@@ -320,7 +320,7 @@ def _common_single(op, x, y, z, out):  # type: ignore[no-untyped-def]
     return True
 
 
-@compiled
+@bare
 def _common_integer(row, x, y, z, cut, out):  # type: ignore[no-untyped-def]
     """Fill `out` for the most common integer operations, without branches over lanes; return whether it did."""
     op, shift = row[OP], np.int64(64 - row[BITS])
@@ -354,7 +354,7 @@ def _common_integer(row, x, y, z, cut, out):  # type: ignore[no-untyped-def]
     return False
 
 
-@compiled
+@bare
 def arithmetic(row, registers, mask):  # type: ignore[no-untyped-def]
     """Execute an operation on integers, FP32 or FP64 numbers."""
     d, a, op = row[D], row[A], row[OP]
@@ -388,7 +388,7 @@ def arithmetic(row, registers, mask):  # type: ignore[no-untyped-def]
     _keep(result, mask)
 
 
-@compiled
+@bare
 def _keep(result, mask):  # type: ignore[no-untyped-def]
     """Move the upper half of a register, the new values, to the active lanes of its lower half."""
     if mask == 0xFFFFFFFF:
@@ -400,7 +400,7 @@ def _keep(result, mask):  # type: ignore[no-untyped-def]
                 result[lane] = result[32 + lane]
 
 
-@compiled
+@bare
 def move(row, lists, registers, mask):  # type: ignore[no-untyped-def]
     """Execute a selection, a conversion, or a move between a register and a vector."""
     kind, bits, first = row[KIND], row[BITS], row[VECTOR]
