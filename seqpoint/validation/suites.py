@@ -47,6 +47,7 @@ SUITES: Mapping[str, str] = MappingProxyType(
         "occupancy": "Passes of kernels by the workgroups on a compute unit.",
         "gemms": "Candidate kernels of GEMMs that a fit did not see.",
         "memory": "Caches and DRAM, against another simulator.",
+        "detailed": "Kernels in PTX, executed and timed, against counters.",
         "published": "What papers report, against our models of their set-ups.",
         "intervals": "Intervals of projections, on jobs that were measured twice.",
         "audit": "Figures of traces, against sums from their tables.",

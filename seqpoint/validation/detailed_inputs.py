@@ -1,0 +1,232 @@
+"""Read what was measured of kernels whose PTX is at hand, and make their inputs.
+
+A folder holds PTX files and ``kernels.json``: by kernel the file, the entry, the launch, the parameters with a rule for
+their content, and the measured cycles. Nothing of the file is executed: expressions are read by `evaluated`, which
+knows arithmetic and a few functions of NumPy.
+"""
+
+import ast
+import json
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from profilers.errors import InvalidInputError, NotFoundError
+from replay.detailed import KernelCall, Plan
+
+_TYPES = {
+    "f16": np.float16, "f32": np.float32, "f64": np.float64, "s8": np.int8, "s16": np.int16, "s32": np.int32,
+    "s64": np.int64, "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64,
+}  # fmt: skip
+#: Most elements of a buffer.
+_MOST = 1 << 29
+_BINARY: Mapping[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+}  # fmt: skip
+_FUNCTIONS = {"maximum": np.maximum, "minimum": np.minimum, "exp": np.exp}
+
+
+class _Fill(msgspec.Struct, frozen=True):
+    kind: str = "zeros"
+    low: float = 0.0
+    high: float = 1.0
+    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+    expr: str = ""
+    file: str = ""
+
+
+class _Parameter(msgspec.Struct, frozen=True):
+    name: str
+    type: str
+    n: Annotated[int, msgspec.Meta(ge=1, le=_MOST)] = 1
+    fill: _Fill | None = None
+    value: float | int | None = None
+    texture: dict[str, Any] | None = None
+
+
+class _Kernel(msgspec.Struct, frozen=True):
+    ptx: str
+    entry: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    params: list[_Parameter]
+    dynamic_shared_bytes: int = 0
+    measured_cycles: float = 0.0
+    registers_per_thread_ptxas_12_9_sm70: int = 0
+    counters_row: dict[str, str] = {}
+    checks_interpreter_vs_counters: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class MeasuredKernel:
+    """A kernel with what was measured of it.
+
+    Parameters
+    ----------
+    name : str
+        Name.
+    folder : Path
+        Folder of its files.
+    facts : object
+        Row of ``kernels.json``.
+    counters : mapping of str to str
+        Row of the table of counters, if there is one; columns as those of Accel-Sim.
+    """
+
+    name: str
+    folder: Path
+    facts: _Kernel
+    counters: Mapping[str, str]
+
+    @property
+    def has_texture(self) -> bool:
+        """Whether it reads a texture."""
+        return any(parameter.texture for parameter in self.facts.params)
+
+    def plan(self) -> Plan:
+        """Return its launch with its inputs.
+
+        Raises
+        ------
+        NotFoundError, InvalidInputError
+            A file of data is missing, or a rule is unknown.
+        """
+        buffers: dict[str, NDArray[Any]] = {}
+        arguments: list[str | int | float] = []
+        for parameter in self.facts.params:
+            if not parameter.type.endswith("*"):
+                arguments.append(0 if parameter.value is None else parameter.value)
+                continue
+            buffers[parameter.name] = self._content(parameter)
+            arguments.append(parameter.name)
+        facts = self.facts
+        call = KernelCall(
+            self.folder / facts.ptx, facts.entry, facts.grid, facts.block, tuple(arguments), facts.dynamic_shared_bytes
+        )
+        return Plan(self.name, buffers, (call,))
+
+    def _content(self, parameter: _Parameter) -> NDArray[Any]:
+        where = f"{self.folder / 'kernels.json'}: {self.name}: {parameter.name}"
+        if parameter.type[:-1] not in _TYPES:
+            raise InvalidInputError(f"{where}: type {parameter.type!r:.40}; pointers to {', '.join(_TYPES)}")
+        kind, fill, count = _TYPES[parameter.type[:-1]], parameter.fill or _Fill(), parameter.n
+        random = np.random.default_rng(fill.seed)
+        if fill.kind == "uniform":
+            spread = np.float32(fill.high - fill.low)
+            return (random.random(count, dtype=np.float32) * spread + np.float32(fill.low)).astype(kind)
+        if fill.kind == "randint":
+            return random.integers(int(fill.low), int(fill.high), size=count).astype(kind)
+        if fill.kind == "expr":
+            values = np.asarray(evaluated(fill.expr, {"i": np.arange(count), "n": count}, where)).astype(kind)
+            if values.shape != (count,):
+                raise InvalidInputError(f"{where}: {fill.expr!r:.80} gives {values.shape}, not {count} elements")
+            return values
+        if fill.kind == "file":
+            file = (self.folder / fill.file).resolve()
+            if not file.is_relative_to(self.folder.resolve()) or not file.is_file():
+                raise NotFoundError(f"{where}: no file {fill.file!r:.80} in {self.folder}")
+            return np.fromfile(file, kind, count)
+        if fill.kind != "zeros":
+            raise InvalidInputError(f"{where}: fill {fill.kind!r:.40}; uniform, randint, expr, file or zeros")
+        return np.zeros(count, kind)
+
+
+def read_kernels(file: Path) -> list[MeasuredKernel]:
+    """Read a file ``kernels.json``, and the counters of its kernels if their table is beside the folder.
+
+    Parameters
+    ----------
+    file : Path
+        File; the table is ``../hardware_counters/accelsim_hw_perf_volta.csv``.
+
+    Raises
+    ------
+    InvalidInputError
+        The file is damaged or lacks a key.
+    """
+    try:
+        content = json.loads(file.read_bytes())
+        kernels = msgspec.convert(content["kernels"], dict[str, _Kernel])
+    except (ValueError, KeyError, TypeError, RecursionError, msgspec.ValidationError) as problem:
+        raise InvalidInputError(f"{file}: no measured kernels: {str(problem)[:200]}") from None
+    counters = _counters(file.parents[1] / "hardware_counters" / "accelsim_hw_perf_volta.csv")
+    return [
+        MeasuredKernel(name, file.parent, facts, counters.get(facts.counters_row.get("kernel", ""), {}))
+        for name, facts in kernels.items()
+    ]
+
+
+def _counters(file: Path) -> dict[str, dict[str, str]]:
+    if not file.is_file():
+        return {}
+    lines = [line.split(",") for line in file.read_text(encoding="utf-8").splitlines()]
+    return {row[1]: dict(zip(lines[0], row, strict=False)) for row in lines[1:] if len(row) > 1}
+
+
+def evaluated(text: str, names: Mapping[str, Any], where: str) -> Any:
+    """Return the value of an expression of arithmetic and a few functions of NumPy, without executing anything else.
+
+    Parameters
+    ----------
+    text : str
+        Expression, such as ``np.minimum(i + 1, n - 1)``.
+    names : mapping of str to object
+        Values by name.
+    where : str
+        Place, for messages.
+
+    Raises
+    ------
+    InvalidInputError
+        It has anything that is not known.
+
+    Examples
+    --------
+    >>> evaluated("np.minimum(i + 1, n - 1)", {"i": np.arange(3), "n": 3}, "x").tolist()
+    [1, 2, 2]
+    """
+    try:
+        return _value(ast.parse(text[:400], mode="eval").body, names)
+    except (SyntaxError, KeyError, TypeError, ValueError, AttributeError, RecursionError, MemoryError):
+        raise InvalidInputError(f"{where}: {text!r:.80} is no expression that is known") from None
+
+
+def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        return node.value
+    if isinstance(node, ast.Name):
+        return names[node.id]
+    if isinstance(node, ast.BinOp):
+        return _BINARY[type(node.op)](_value(node.left, names), _value(node.right, names))
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        raise TypeError(node)
+    if node.func.attr == "view" and len(node.args) == 1:
+        return _value(node.func.value, names).view(np.dtype(_type_name(node.args[0])))
+    arguments = [_value(argument, names) for argument in node.args]
+    keywords = {k.arg: k.value for k in node.keywords}
+    name, owner = node.func.attr, node.func.value
+    if isinstance(owner, ast.Name) and owner.id == "np":
+        return _FUNCTIONS[name](*arguments)
+    if name == "integers" and isinstance(owner, ast.Call) and isinstance(owner.func, ast.Attribute):
+        if owner.func.attr != "default_rng":
+            raise KeyError(owner.func.attr)
+        size = _value(keywords["size"], names)
+        if not 0 <= size <= 4 * _MOST:
+            raise ValueError(size)
+        kind: Any = np.dtype(_type_name(keywords["dtype"]) if "dtype" in keywords else "int64")
+        random = np.random.default_rng(*[_value(argument, names) for argument in owner.args])
+        return random.integers(*arguments, size=size, dtype=kind)
+    raise KeyError(name)
+
+
+def _type_name(node: ast.expr) -> str:
+    """Return the name of a type, as of ``np.uint32``."""
+    if not isinstance(node, ast.Attribute):
+        raise TypeError(node)
+    return node.attr
