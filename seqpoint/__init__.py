@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from replay.workloads import Dlrm, Layout, TrainingJob, Transformer
     from seqpoint.front_door import *
     from seqpoint.job_scaling import scaling
+    from seqpoint.kernel_simulation import simulate_kernel
     from seqpoint.sweeps import sweep
     from seqpoint.weight_copies import weight_copies
 
@@ -58,6 +59,7 @@ __all__ = [
     "scaling",
     "select",
     "simulate_gemms",
+    "simulate_kernel",
     "simulate_memory",
     "stragglers",
     "sweep",
@@ -74,6 +76,7 @@ _MODULES = {
     "quantize": "replay.formats",
     "stragglers": "seqpoint.graphs",
     "scaling": "seqpoint.job_scaling",
+    "simulate_kernel": "seqpoint.kernel_simulation",
     "sweep": "seqpoint.sweeps",
     "weight_copies": "seqpoint.weight_copies",
     **dict.fromkeys(("Dlrm", "Layout", "TrainingJob", "Transformer"), "replay.workloads"),

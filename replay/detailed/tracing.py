@@ -172,7 +172,7 @@ def record_access(row, registers, mask, warp, geometry, report, recording):  # t
                 space, window = SHARED, SHARED_WINDOW
         for lane in range(32):
             addresses[lane] -= window if addresses[lane] >= 0 else 0
-    elif space in (SHARED, LOCAL):
+    elif space == SHARED or space == LOCAL:
         for lane in range(32):
             addresses[lane] &= 0xFFFFFFFF if addresses[lane] >= 0 else -1
     if space == SHARED:

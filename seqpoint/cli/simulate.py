@@ -14,13 +14,17 @@ from seqpoint.cli.output import message, print_json, print_lines, print_result, 
 @click.group(
     "simulate",
     cls=LazyGroup,
-    modules={"memory": ("seqpoint.cli.simulate:memory", "Run the accesses of an operator through caches and DRAM.")},
+    modules={
+        "memory": ("seqpoint.cli.simulate:memory", "Run the accesses of an operator through caches and DRAM."),
+        "kernel": ("seqpoint.cli.simulate_kernel:kernel", "Execute and time kernels in PTX."),
+    },
 )
 def command() -> None:
-    """Simulate an operator of known shape on a device, without a trace and without the device.
+    """Simulate an operator of known shape, or a kernel in PTX, without a trace and without the device.
 
     \b
     seqpoint simulate memory gemm 4096 4096 4096 --device A100-SXM4-80GB
+    seqpoint simulate kernel softmax.toml --device V100-SXM2-16GB
     """
 
 

@@ -400,13 +400,13 @@ def _issue(s, trace, firsts, operations, lists, blocks, w, p, u, t):  # type: ig
     s.now[INSTRUCTIONS] += operations[o, ISSUE_CYCLES]
     s.scheduler[p, UNIT_FREE + unit] = t + operations[o, INTERVAL]
     s.warp[w, AFTER] = t + operations[o, ISSUE_CYCLES]
-    if role in (GLOBAL_LOAD, COPY):
+    if role == GLOBAL_LOAD or role == COPY:
         _global_load(s, trace, operations, lists, w, o, u, t)
     elif role == GLOBAL_STORE:
         _global_store(s, trace, operations, lists, w, o, u, t)
     elif role == ATOMIC:
         _atomic(s, trace, operations, lists, w, o, u, t)
-    elif role in (SHARED_LOAD, SHARED_STORE, CONSTANT_LOAD):
+    elif role == SHARED_LOAD or role == SHARED_STORE or role == CONSTANT_LOAD:
         _shared(s, trace, operations, lists, w, o, u, t)
     else:
         for k in range(operations[o, TARGETS], operations[o, TARGETS_END]):

@@ -29,6 +29,8 @@ from replay.memory.system import MemorySystem, memory_system
 POLICIES = ("lrr", "gto")
 #: Cycles of the way from a compute unit to L2, and between looks at the progress.
 _HOP, _PERIOD = 40, 4096
+#: What schedulers do in a cycle, in the order of `Timing.by_unit`.
+DOINGS = ("issues", "waits for a unit", "waits for a result", "waits for memory", "waits at a barrier", "has no warp")
 #: Requests to DRAM that wait or are on their way at most, by channel.
 _DRAM_WINDOW = 64
 #: Cycles by which accesses may be ahead of the memory pipeline.

@@ -1,0 +1,139 @@
+"""The command `seqpoint simulate kernel`."""
+
+from typing import Any
+
+import click
+
+from seqpoint.cli.options import output_options, refuse_options
+from seqpoint.cli.output import message, print_lines, print_result, print_tables, progress
+
+
+def _sizes(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
+    """Return sizes such as ``64,1,1`` or ``64x2``."""
+    if text is None:
+        return ()
+    try:
+        return tuple(int(part) for part in text.replace("x", ",").split(","))
+    except ValueError:
+        raise click.BadParameter(f"{text!r}: write 64 or 64,2,1") from None
+
+
+@click.command("kernel")
+@click.argument("file", metavar="FILE", required=False)
+@click.option("--plan", metavar="FILE.toml", type=click.Path(), help="Plan of launches; the same as FILE.toml.")
+@click.option("--entry", default="", metavar="NAME", help="Entry of a PTX file; not needed if it has one.")
+@click.option("--grid", callback=_sizes, metavar="X[,Y[,Z]]", help="Blocks of the launch.")
+@click.option("--block", callback=_sizes, metavar="X[,Y[,Z]]", help="Threads of a block.")
+@click.option(
+    "--arg", "arguments", multiple=True, metavar="VALUE",
+    help="Argument, one a parameter in order: a number; NAME=f32[64,256] for a buffer of zeros, with a fill as "
+    "NAME=f32[64,256]:normal:seed=1 (normal, uniform, randint, arange; low, high, seed); NAME=@FILE.npy; or the NAME "
+    "of a buffer before.",
+)  # fmt: skip
+@click.option(
+    "--shared-bytes", default=0, show_default=True, type=click.IntRange(0), help="Dynamic shared memory of a block."
+)
+@click.option("--device", metavar="NAME", help="Device of the catalogue on which to time.  [default: execute only]")
+@click.option("--clock", "clock_mhz", type=float, metavar="MHZ", help="Clock of the compute units.")
+@click.option("--bandwidth", "memory_gbps", type=float, metavar="GBPS", help="Bandwidth of the memory, GB/s.")
+@click.option("--mapping", metavar="NAME", help="Mapping of addresses to channels and banks, as of simulate memory.")
+@click.option(
+    "--scheduler", default="gto", show_default=True, type=click.Choice(["gto", "lrr"]),
+    help="Which warp issues: greedy, then the oldest; or in turn.",
+)  # fmt: skip
+@click.option("--registers", type=click.IntRange(1, 255), help="Registers of a thread.  [default: estimated]")
+@click.option(
+    "--waves", default=8, show_default=True, type=click.IntRange(0),
+    help="Waves of blocks that are timed at least; others take as long. 0 for all.",
+)  # fmt: skip
+@click.option(
+    "--limit", default=1 << 40, type=click.IntRange(1), metavar="N",
+    help="Instructions of warps in a launch after which it counts as endless.",
+)  # fmt: skip
+@click.option("--outputs", metavar="DIR", type=click.Path(), help="Write each buffer as NAME.npy into a new folder.")
+@click.option(
+    "--perfetto", metavar="FILE.json.gz", type=click.Path(),
+    help="Write the launches as a trace, which seqpoint ingest and Perfetto read.",
+)  # fmt: skip
+@click.option("--plot", metavar="FILE.html", type=click.Path(), help="Write heat maps over time.")
+@output_options
+def kernel(
+    file: str | None, plan: str | None, json_: bool, plot: str | None, perfetto: str | None, outputs: str | None,
+    arguments: tuple[str, ...], **how: Any,
+) -> None:  # fmt: skip
+    """Execute a kernel in PTX, or a plan of several, and with --device say how long it takes and why.
+
+    FILE is a PTX file or a plan in TOML. No GPU is needed. Every launch begins with cold caches.
+
+    With --json, each of `launches` has entry, grid, block and warp_instructions; with --device also time_ns, cycles,
+    time_error, timed_blocks, blocks, resident_blocks, registers, issue_share, stalls, l1_load_hit_rate,
+    l2_read_hit_rate, dram_read_bytes, dram_write_bytes, dram_utilisation, dram_efficiency, row_hit_rate and
+    bank_parallelism.
+
+    \b
+    seqpoint simulate kernel softmax.toml --device V100-SXM2-16GB
+    seqpoint simulate kernel add.ptx --grid 32 --block 128 --arg y=f32[16384] --arg x=f32[16384]:normal --arg 16384
+    """
+    if (file is None) == (plan is None):
+        raise click.UsageError("give one FILE, or --plan FILE.toml")
+    if not how["device"]:
+        refuse_options(("clock_mhz", "memory_gbps", "mapping", "registers", "waves", "scheduler"), "without --device")
+        if plot or perfetto:
+            raise click.UsageError("--plot and --perfetto show times; give a --device")
+    if plot:
+        from seqpoint.plots.saving import page_to_write
+
+        page_to_write(plot)
+    from seqpoint.kernel_simulation import simulate_kernel
+
+    passed, buffers = _arguments(arguments)
+    how["waves"] = how["waves"] or None
+    result = simulate_kernel(
+        plan or str(file), arguments=passed, buffers=buffers, progress=progress("simulating"), **how
+    )
+    if outputs:
+        result.save_outputs(outputs)
+        message(f"wrote {outputs}")
+    if perfetto:
+        _save_trace(result, perfetto)
+        message(f"wrote {perfetto}")
+    if plot:
+        result.plots().save(plot)
+        message(f"wrote {plot}")
+    print_result(result, json_, _show)
+
+
+def _arguments(texts: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of a launch, and the buffers that they name."""
+    from replay.detailed.plans import parse_argument
+
+    passed: list[Any] = []
+    buffers: dict[str, Any] = {}
+    for text in texts:
+        name, value = parse_argument(text)
+        if not name:
+            passed.append(value)
+            continue
+        if value is not None:
+            if name in buffers:
+                raise click.UsageError(f"--arg {text}: the buffer {name} is there already")
+            buffers[name] = value
+        passed.append(name)
+    return passed, buffers
+
+
+def _save_trace(result: Any, path: str) -> None:
+    import gzip
+    import json
+    from pathlib import Path
+
+    from profilers.files import replaced_file
+
+    content = json.dumps(result.trace_events()).encode()
+    with replaced_file(Path(path)) as stream:
+        stream.write(gzip.compress(content, mtime=0) if path.endswith(".gz") else content)
+
+
+def _show(shown: Any) -> None:
+    print_lines(*shown.summary())
+    print_tables(shown.text_tables())

@@ -1,0 +1,333 @@
+"""Execute kernels in PTX without a GPU, and say how long they take: `simulate_kernel` returns outputs and timings."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profilers.devices import find_device
+from profilers.devices.catalogue import Device
+from profilers.errors import InvalidInputError
+from replay.detailed import KernelCall, Plan
+from replay.detailed.launch import INSTRUCTION_LIMIT, BlockRunner, CallResult, runners
+from replay.detailed.plans import read_plan, three
+from replay.detailed.timing.launches import DOINGS, WAVES, Target, TimedLaunch, Timing
+from seqpoint.notebook import DataFrame, Table, as_html, data_frame, table_of
+from seqpoint.units import duration
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class SimulatedKernels:
+    """Launches of kernels that were executed, and on a device also timed.
+
+    Parameters
+    ----------
+    plan : Plan
+        Launches.
+    outputs : mapping of str to array
+        Each buffer after the last launch.
+    calls : tuple of CallResult
+        What each launch executed.
+    timings : tuple of Timing
+        How long each launch takes; empty without a device.
+    target : Target, optional
+        Device.
+    """
+
+    plan: Plan
+    outputs: Mapping[str, NDArray[Any]]
+    calls: tuple[CallResult, ...]
+    timings: tuple[Timing, ...] = ()
+    target: Target | None = None
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each launch, with the keys of ``launches`` in the JSON."""
+        rows = []
+        for number, call in enumerate(self.calls):
+            facts = {"entry": call.entry, "grid": list(call.grid), "block": list(call.block)}
+            row: dict[str, Any] = {"launch": number, **facts, "warp_instructions": call.warp_instructions}
+            rows.append(row | (timing_facts(self.timings[number]) if self.timings else {}))
+        return rows
+
+    @property
+    def seconds(self) -> float:
+        """Time of all launches, one after another; 0 without a device."""
+        return sum(timing.seconds for timing in self.timings)
+
+    def table(self) -> DataFrame:
+        """Return a row for each launch: executed instructions, and with a device times, stalls and traffic."""
+        return data_frame(self.rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what ``seqpoint simulate kernel --json`` prints."""
+        outputs = {name: {"dtype": str(a.dtype), "shape": list(a.shape)} for name, a in self.outputs.items()}
+        device = self.target.memory.name if self.target else None
+        return {"plan": self.plan.name, "device": device, "launches": self.rows, "outputs": outputs}
+
+    def summary(self) -> list[str]:
+        """Return the lines above the table."""
+        device = f" on {self.target.memory.name}: {duration(1e9 * self.seconds)}" if self.target else ", not timed"
+        return [f"{self.plan.name}: {len(self.calls)} launches{device}"]
+
+    def text_tables(self) -> list[Table]:
+        """Return the table of launches for the terminal."""
+        columns = {
+            "launch": "{launch}", "entry~": "{entry}", "grid~": "{shape}", "warp instructions": "{warp_instructions}",
+        }  # fmt: skip
+        if self.timings:
+            columns |= {
+                "time~": "{time}", "error %": "{time_error:.1%}", "blocks a unit": "{resident_blocks}",
+                "issue %": "{issue_share:.1%}", "L2 hits %": "{l2_read_hit_rate:.1%}",
+                "DRAM util %": "{dram_utilisation:.1%}", "DRAM eff %": "{dram_efficiency:.1%}",
+            }  # fmt: skip
+        rows = [
+            row | {"shape": f"{_by(row['grid'])} of {_by(row['block'])}", "time": duration(row.get("time_ns", 0.0))}
+            for row in self.rows
+        ]
+        return [table_of("Launches", columns, rows)]
+
+    def plots(self) -> Any:
+        """Return the heat maps of each timed launch, as a HoloViews object."""
+        from seqpoint.plots.kernels import kernel_overview
+
+        return kernel_overview(self)
+
+    def plot(self) -> Any:
+        """Return the chart of what the schedulers of the longest launch do over time."""
+        from seqpoint.plots.kernels import kernel_activity
+
+        return kernel_activity(self)
+
+    def trace_events(self) -> dict[str, Any]:
+        """Return the launches one after another as a trace in the layout of the PyTorch profiler.
+
+        Raises
+        ------
+        InvalidInputError
+            The launches were not timed.
+        """
+        if not self.timings or self.target is None:
+            raise InvalidInputError("a trace has times; give a device")
+        events, start = [], 0.0
+        for number, (call, timing) in enumerate(zip(self.calls, self.timings, strict=True)):
+            length = 1e6 * timing.seconds
+            events.append(
+                {
+                    "ph": "X", "cat": "kernel", "name": call.entry, "pid": 0, "tid": 7, "ts": start, "dur": length,
+                    "args": {
+                        "device": 0, "stream": 7, "correlation": number + 1, "grid": list(call.grid),
+                        "block": list(call.block), "registers per thread": timing.registers,
+                    },
+                }
+            )  # fmt: skip
+            start += length
+        device = {"id": 0, "name": self.target.memory.name, "numSms": self.target.core.units, "warpSize": 32}
+        return {"schemaVersion": 1, "deviceProperties": [device], "traceEvents": events}
+
+    def save_outputs(self, folder: str | PathLike[str]) -> None:
+        """Write each buffer as ``NAME.npy`` into a folder, which appears whole or not at all.
+
+        Raises
+        ------
+        InvalidInputError
+            The folder exists, or cannot be written.
+        """
+        target = Path(folder)
+        if target.exists():
+            raise InvalidInputError(f"{target}: exists already")
+        try:
+            new = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name[:40]}."))
+        except OSError as problem:
+            raise InvalidInputError(f"{target}: cannot be written ({problem.strerror})") from None
+        try:
+            for name, values in self.outputs.items():
+                np.save(new / f"{name}.npy", values, allow_pickle=False)
+            new.chmod(0o755)
+            new.rename(target)
+        except OSError as problem:
+            raise InvalidInputError(f"{target}: cannot be written ({problem.strerror})") from None
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+
+    def _repr_html_(self) -> str:
+        return as_html(
+            "Simulated kernels", self.summary(), {table.title: table.frame() for table in self.text_tables()}
+        )
+
+
+def _by(sizes: Sequence[int]) -> str:
+    return " x ".join(str(size) for size in sizes if size != 1) or "1"
+
+
+def timing_facts(timing: Timing) -> dict[str, Any]:
+    """Return the figures of a timed launch, by the keys of the JSON."""
+    counters, busy = timing.counters, timing.by_unit.sum(axis=0)
+    loads = counters["l1_load_hits"] + counters["l1_load_misses"]
+    scale = timing.blocks / timing.timed_blocks
+    return {
+        "time_ns": 1e9 * timing.seconds,
+        "cycles": timing.cycles,
+        "time_error": timing.cycles_error,
+        "timed_blocks": timing.timed_blocks,
+        "blocks": timing.blocks,
+        "resident_blocks": timing.resident_blocks,
+        "registers": timing.registers,
+        "issue_share": float(busy[0] / max(busy.sum(), 1)),
+        "stalls": {name: float(share / max(busy.sum(), 1)) for name, share in zip(DOINGS, busy, strict=True)},
+        "l1_load_hit_rate": counters["l1_load_hits"] / max(loads, 1),
+        "l2_read_hit_rate": timing.l2_read_hit_rate,
+        "dram_read_bytes": 32 * counters["dram_read_sectors"] * scale,
+        "dram_write_bytes": 32 * counters["dram_write_sectors"] * scale,
+        "dram_utilisation": timing.dram.utilisation,
+        "dram_efficiency": timing.dram.efficiency,
+        "row_hit_rate": timing.dram.row_hit_rate,
+        "bank_parallelism": timing.dram.bank_parallelism,
+    }
+
+
+def simulate_kernel(
+    kernel: str | PathLike[str] | Plan,
+    entry: str = "",
+    *,
+    grid: Sequence[int] = (),
+    block: Sequence[int] = (),
+    arguments: Sequence[NDArray[Any] | int | float | str] = (),
+    buffers: Mapping[str, NDArray[Any]] | None = None,
+    shared_bytes: int = 0,
+    device: str | Device | None = None,
+    clock_mhz: float | None = None,
+    memory_gbps: float | None = None,
+    mapping: str | None = None,
+    scheduler: str = "gto",
+    registers: int | None = None,
+    waves: int | None = WAVES,
+    limit: int = INSTRUCTION_LIMIT,
+    progress: Progress | None = None,
+) -> SimulatedKernels:
+    """Execute a kernel in PTX, or a plan of several, and time it if a device is given.
+
+    Parameters
+    ----------
+    kernel : str, path or Plan
+        PTX file, TOML file of a plan, or a plan.
+    entry : str
+        Entry of the PTX file; may be empty if it has one.
+    grid, block : sequence of int
+        Blocks, and threads of a block, in up to three dimensions.
+    arguments : sequence of array, int, float or str
+        One a parameter; arrays are buffers ``arg0``, ``arg1`` and so on, and a text names one of `buffers`.
+    buffers : mapping of str to array, optional
+        Buffers that arguments name.
+    shared_bytes : int
+        Dynamic shared memory of a block.
+    device : str or Device, optional
+        Device of the catalogue; without one, nothing is timed.
+    clock_mhz, memory_gbps : float, optional
+        Clock of compute units, and bandwidth of the memory; by default those of the catalogue.
+    mapping : str, optional
+        Mapping of addresses to channels, banks and rows; by default that of the device.
+    scheduler : str
+        ``"gto"``, greedy then oldest, or ``"lrr"``, in turn.
+    registers : int, optional
+        Registers of a thread; by default estimated from the PTX.
+    waves : int, optional
+        Blocks a place of a compute unit that are timed at least; others take as long, with a stated error. None for all
+        blocks. All blocks are executed.
+    limit : int
+        Instructions of warps in a launch after which it counts as endless.
+    progress : callable, optional
+        Called with (blocks done, blocks in all, name of the kernel).
+
+    Raises
+    ------
+    SeqPointError
+        A file, entry or device is missing, the PTX is not supported, the launch does not fit, or the kernel accesses
+        memory out of bounds, races in shared memory or does not end.
+
+    Examples
+    --------
+    >>> from profilers.files import dataset_path
+    >>> result = simulate_kernel(dataset_path("ptx/triton/softmax.toml"), device="V100-SXM2-16GB")
+    >>> result.outputs["y"].sum(axis=1)[:2].round(4).tolist()
+    [1.0, 1.0]
+    >>> result.timings[0].dram.efficiency >= result.timings[0].dram.utilisation
+    True
+    """
+    plan = _plan(kernel, entry, grid, block, arguments, buffers, shared_bytes)
+    target = None
+    if device is not None:
+        found = find_device(device) if isinstance(device, str) else device
+        target = Target.of(found, clock_mhz=clock_mhz, memory_gbps=memory_gbps, mapping=mapping, policy=scheduler)
+    calls, timings, last = [], [], None
+    for runner in runners(plan, limit):
+        name = runner.call.entry or runner.program.entry.name
+        timings += _run(runner, target, registers, waves, _named(progress, name))
+        call = runner.call
+        calls.append(CallResult(name, call.grid, call.block, runner.blocks, runner.warp_instructions))
+        last = runner
+    outputs = last.memory.outputs() if last else {}
+    return SimulatedKernels(plan, outputs, tuple(calls), tuple(timings), target)
+
+
+def _named(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:
+    return (lambda done, count: progress(done, count, name)) if progress else None
+
+
+def _run(
+    runner: BlockRunner,
+    target: Target | None,
+    registers: int | None,
+    waves: int | None,
+    progress: Callable[[int, int], None] | None,
+) -> list[Timing]:
+    """Execute a launch; return its timing if there is a device."""
+    if target is not None:
+        return [TimedLaunch(runner, target, registers, waves).run(progress)]
+    step = max(runner.blocks // 100, 1)
+    for begin in range(0, runner.blocks, step):
+        runner.run(np.arange(begin, min(begin + step, runner.blocks), dtype=np.int64))
+        if progress:
+            progress(begin, runner.blocks)
+    return []
+
+
+def _plan(
+    kernel: str | PathLike[str] | Plan,
+    entry: str,
+    grid: Sequence[int],
+    block: Sequence[int],
+    arguments: Sequence[NDArray[Any] | int | float | str],
+    buffers: Mapping[str, NDArray[Any]] | None,
+    shared_bytes: int,
+) -> Plan:
+    """Return the plan of the arguments of `simulate_kernel`."""
+    is_plan = isinstance(kernel, Plan) or Path(kernel).suffix.lower() == ".toml"
+    if is_plan and (entry or grid or block or arguments or buffers or shared_bytes):
+        raise InvalidInputError("a plan has entry, grid, block, arguments and shared bytes of its own")
+    if isinstance(kernel, Plan):
+        return kernel
+    if is_plan:
+        return read_plan(Path(kernel))
+    file = Path(kernel)
+    if not grid or not block:
+        raise InvalidInputError(f"{file}: give the grid and the block of the launch")
+    named = dict(buffers or {})
+    passed: list[str | int | float] = []
+    for number, value in enumerate(arguments):
+        if isinstance(value, np.ndarray):
+            named[f"arg{number}"] = value
+            passed.append(f"arg{number}")
+        else:
+            passed.append(value)
+    where = str(file)
+    call = KernelCall(file, entry, three(tuple(grid), where), three(tuple(block), where), tuple(passed), shared_bytes)
+    return Plan(entry or file.stem, named, (call,))
