@@ -127,7 +127,8 @@ def kernel_heat_map(simulated: "SimulatedKernels", what: str, launch: int | None
     bounds = (0, -0.5, span_ns * len(values) / unit.ns, values.shape[1] - 0.5)
     image = hv.Image(100 * values.T[::-1], bounds=bounds, kdims=["time", "place"], vdims=["busy"])
     return image.opts(
-        cmap="viridis", clim=(0, 100), colorbar=True, clabel=words[1], xlabel=f"time ({unit.name})", ylabel=words[0],
+        cmap="viridis", clim=(0, 100 * float(values.max())), colorbar=True, clabel=words[1],
+        xlabel=f"time ({unit.name})", ylabel=words[0],
         height=300, **framed(f"{words[2]}: {_label(simulated, number)}"),
         **hover_tips(("time", f"$x{{0.00}} {unit.name}"), (words[0], "$y{0}"), ("busy", "@image{0} %")),
         backend="bokeh",

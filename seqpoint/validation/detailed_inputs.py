@@ -220,7 +220,7 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
         if not 0 <= size <= 4 * _MOST:
             raise ValueError(size)
         kind: Any = np.dtype(_type_name(keywords["dtype"]) if "dtype" in keywords else "int64")
-        random = np.random.default_rng(*[_value(argument, names) for argument in owner.args])
+        random: Any = np.random.default_rng(*[_value(argument, names) for argument in owner.args])
         return random.integers(*arguments, size=size, dtype=kind)
     raise KeyError(name)
 

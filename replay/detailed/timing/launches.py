@@ -277,7 +277,7 @@ class TimedLaunch:
             The file is none of `save`, is damaged, or is that of another launch.
         """
         try:
-            with np.load(path, allow_pickle=False) as saved:
+            with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as saved:
                 if saved["launch"].tobytes() != self._identity():
                     raise InvalidInputError(f"{path}: this is the state of another launch or device")
                 for name, value in self.state._asdict().items():
