@@ -99,7 +99,7 @@ def test_a_folder_without_anything_that_a_suite_knows_is_refused(tmp_path: Path,
 
 @pytest.mark.parametrize(
     "suite",
-    ["kernels", "collectives", "models", "training", "job_memory", "contention", "occupancy", "gemms", "memory"],
+    ["kernels", "collectives", "models", "training", "job_memory", "occupancy", "gemms", "memory", "detailed"],
 )
 def test_a_suite_that_ships_nothing_says_so(suite: str) -> None:
     shown = run(suite)

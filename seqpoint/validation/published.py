@@ -1,9 +1,9 @@
 """Compare what papers report with what our models of their set-ups say.
 
-PATH is a system (c3, t3, ficco, fused, goldyloc, caching, comp_vs_comm, jitq or bert) or a file of figures named after
-a system, such as c3.toml. Evidence: A the paper's abstract, S a public source, D arithmetic; W a secondary description
-and M recollection are shown and have no limit. A figure that a parameter was fitted on is marked; the others are
-predictions.
+PATH is a system (c3, t3, ficco, fused, goldyloc, caching, comp_vs_comm, detailed, jitq or bert) or a file of figures
+named after a system, such as c3.toml. Evidence: A the paper's abstract, S a public source, D arithmetic; W a secondary
+description and M recollection are shown and have no limit. A figure that a parameter was fitted on is marked; the
+others are predictions.
 
 \b
 seqpoint validate published
@@ -43,6 +43,7 @@ SYSTEMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "goldyloc": ("replay.studies.goldyloc:reproduce", "replay.studies.goldyloc:load_workloads"),
         "caching": ("replay.studies.caching:reproduce", "replay.studies.workloads:load_study"),
         "comp_vs_comm": ("replay.studies.comp_vs_comm:reproduce", "replay.studies.comp_vs_comm:load_study"),
+        "detailed": ("replay.studies.detailed:reproduce",),
         "jitq": ("replay.studies.jitq:reproduce", "replay.studies.jitq:load_study"),
         "bert": ("seqpoint.validation.bert:reproduce", "seqpoint.validation.bert:load_cases"),
     }

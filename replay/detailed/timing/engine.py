@@ -6,12 +6,11 @@ Time jumps from event to event; a scheduler is visited only in cycles in which o
 import numpy as np
 
 from profilers.trace.compiled import bare, inlined
+from replay.detailed.timing.accesses import atomic, global_load, global_store, shared, takes
 from replay.detailed.timing.assembly import (
     INTERVAL,
     LATENCY,
     ROLE,
-    SLOTS,
-    SLOTS_END,
     SOURCES,
     TARGETS,
     TARGETS_END,
@@ -22,15 +21,9 @@ from replay.detailed.timing.caches import (
     fetch,
     fill_l2,
     fold_series,
-    l1_allocate,
-    l1_place,
-    new_waiter,
-    read_l2,
     release_request,
     reply,
     serve_dram,
-    take_request,
-    write_l2,
 )
 from replay.detailed.timing.expansion import (
     ATOMIC,
@@ -51,19 +44,14 @@ from replay.detailed.timing.state import (
     ARRIVED,
     AT,
     AT_BARRIER,
-    ATOMIC_ACCESSES,
     BARRIER_AFTER,
     BEGAN,
     BLOCK_NUMBER,
     BLOCKS,
     BRANCH_AFTER,
-    COMING,
-    CONSTANT_CYCLES,
-    CONSTANT_REQUESTS,
     COPIES,
     CYCLE,
     DID,
-    DRAM_WINDOW,
     EMPTY,
     ENDED,
     EVENTS,
@@ -75,17 +63,11 @@ from replay.detailed.timing.state import (
     FREE_LOAD,
     FREE_WAITER,
     GREEDY,
-    IN_USE,
     INSTRUCTIONS,
     ISSUES,
-    L1_LATENCY,
-    L1_LOAD_HITS,
-    L1_LOAD_MISSES,
-    L1_MISSES,
     LAST_WARP,
     LEFT,
     LIVE,
-    LOAD_SECTORS,
     MISSING,
     NEVER,
     NEXT_BLOCK,
@@ -95,15 +77,12 @@ from replay.detailed.timing.state import (
     OPERATION,
     OPERATIONS_END,
     ORDER,
-    PASS_CYCLES,
     PHASE,
     PIPELINE,
     QUEUE,
     R_EVENT,
-    R_L1,
     R_NEXT,
     R_UNIT,
-    R_WAITER,
     READY,
     REASON,
     RECORD,
@@ -111,17 +90,10 @@ from replay.detailed.timing.state import (
     RESIDENT,
     RUNS,
     SCHEDULERS,
-    SHARED_ACCESSES,
-    SHARED_PASSES,
     SINCE,
-    SLICE_TENTHS,
     SPAN_BITS,
-    STORE_SECTORS,
-    TO_L2,
     UNIT_FREE,
     UNITS,
-    USED,
-    VALID,
     WAITS_BARRIER,
     WAITS_MEMORY,
     WAITS_RESULT,
@@ -130,14 +102,12 @@ from replay.detailed.timing.state import (
     WARPS,
     WINDOWS,
 )
-from replay.detailed.tracing import ACCESSES, NEXT, SAME_ADDRESS
+from replay.detailed.tracing import NEXT
 from replay.memory.banks import CYCLE as DRAM_CYCLE
 from replay.memory.banks import INSIDE
 
 #: Cycles after which a scheduler looks again if the memory pipeline does not take an access.
 _AGAIN = 4
-#: Requests that are kept free for writes.
-_SPARE = 1 << 15
 #: Why `run` returns.
 DONE, NEEDS_BLOCKS, PAUSED = range(3)
 
@@ -253,146 +223,6 @@ def _complete(s, trace, operations, lists, blocks, load, t):  # type: ignore[no-
 
 
 @inlined
-def _takes(s, m, u, t):  # type: ignore[no-untyped-def]
-    """Return whether the memory pipeline of a unit takes an access to global memory."""
-    room = s.now[FREE_LOAD] >= 0 and s.now[IN_USE] < len(s.request) - _SPARE and m.now[INSIDE] < s.rule[DRAM_WINDOW]
-    near = s.pipeline[u, TO_L2] - t <= 4 * s.rule[QUEUE] and s.pipeline[u, ON_THEIR_WAY] < s.rule[L1_MISSES]
-    return room and near
-
-
-@inlined
-def _load_sector(s, u, load, sector, start, before, through):  # type: ignore[no-untyped-def]
-    """Let a load ask L1 for a sector; return 1 if it must wait for it."""
-    line, bit = sector >> 2, sector & 3
-    place = -1 if through else l1_place(s, u, line)
-    if place >= 0:
-        s.l1_state[place, USED] = s.now[CYCLE]
-        if (s.l1_state[place, VALID] >> bit) & 1:
-            s.counters[L1_LOAD_HITS] += 1
-            return 0
-        if (s.l1_state[place, COMING] >> bit) & 1:
-            s.counters[L1_LOAD_HITS] += 1
-            s.l1_wait[4 * place + bit] = new_waiter(s, load, s.l1_wait[4 * place + bit])
-            return 1
-    elif not through:
-        place = l1_allocate(s, u, line)
-    s.counters[L1_LOAD_MISSES] += 1
-    r = take_request(s, u, sector)
-    s.request[r, R_L1] = place
-    if place >= 0:
-        s.l1_state[place, COMING] |= 1 << bit
-        s.l1_wait[4 * place + bit] = new_waiter(s, load, -1)
-    else:
-        s.request[r, R_WAITER] = new_waiter(s, load, -1)
-    s.pipeline[u, ON_THEIR_WAY] += 1
-    read_l2(s, r, start, before == line)
-    return 1
-
-
-@inlined
-def _global_load(s, trace, operations, lists, w, o, u, t):  # type: ignore[no-untyped-def]
-    """Issue a load of global memory, or a copy from it to shared memory."""
-    record, n_sectors = s.warp[w, RECORD], 0
-    for k in range(operations[o, SLOTS], operations[o, SLOTS_END]):
-        at = trace[record + ACCESSES + lists[k]]
-        n_sectors += trace[record + at] if at > 0 else 0
-    is_copy = operations[o, ROLE] == COPY
-    if n_sectors == 0:
-        for k in range(operations[o, TARGETS], operations[o, TARGETS_END]):
-            s.ready[w, lists[k]] = t + 1
-        return
-    start = max(t + 1, s.pipeline[u, PIPELINE])
-    passes = (n_sectors + 3) >> 2
-    s.pipeline[u, PIPELINE] = start + passes * s.rule[PASS_CYCLES]
-    load = s.now[FREE_LOAD]
-    s.now[FREE_LOAD] = s.load[load, FOLLOWING]
-    missing, before = 0, np.int64(-1)
-    s.counters[LOAD_SECTORS] += n_sectors
-    for k in range(operations[o, SLOTS], operations[o, SLOTS_END]):
-        at = trace[record + ACCESSES + lists[k]]
-        if at <= 0:
-            continue
-        for n in range(1, trace[record + at] + 1):
-            sector = np.int64(trace[record + at + n])
-            missing += _load_sector(s, u, load, sector, start + (n >> 2), before, is_copy)
-            before = sector >> 2
-    s.load[load, OF_WARP], s.load[load, MISSING] = w, missing
-    s.load[load, READY] = start + passes - 1 + s.rule[L1_LATENCY]
-    s.load[load, OF_OPERATION] = o
-    if is_copy:
-        s.load[load, OF_OPERATION] = -1 - s.warp[w, PHASE]
-        s.warp[w, COPIES + s.warp[w, PHASE]] += missing > 0
-    value = NEVER if missing > 0 else s.load[load, READY]
-    for k in range(operations[o, TARGETS], operations[o, TARGETS_END]):
-        s.ready[w, lists[k]] = value
-    if missing == 0:
-        s.load[load, FOLLOWING] = s.now[FREE_LOAD]
-        s.now[FREE_LOAD] = load
-
-
-@inlined
-def _global_store(s, trace, operations, lists, w, o, u, t):  # type: ignore[no-untyped-def]
-    record = s.warp[w, RECORD]
-    start = max(t + 1, s.pipeline[u, PIPELINE])
-    total = 0
-    for k in range(operations[o, SLOTS], operations[o, SLOTS_END]):
-        at = trace[record + ACCESSES + lists[k]]
-        if at <= 0:
-            continue
-        for n in range(1, trace[record + at] + 1):
-            write_l2(s, u, np.int64(trace[record + at + n]), start + (n >> 2), s.rule[SLICE_TENTHS])
-            total += 1
-    s.counters[STORE_SECTORS] += total
-    s.pipeline[u, PIPELINE] = start + ((total + 3) >> 2) * s.rule[PASS_CYCLES]
-
-
-@inlined
-def _atomic(s, trace, operations, lists, w, o, u, t):  # type: ignore[no-untyped-def]
-    """Issue an atomic access, of shared memory or, in L2, of global memory."""
-    record, at = s.warp[w, RECORD], 0
-    for k in range(operations[o, SLOTS], operations[o, SLOTS_END]):
-        at = trace[record + ACCESSES + lists[k]]
-    start = max(t + 1, s.pipeline[u, PIPELINE])
-    s.counters[ATOMIC_ACCESSES] += 1
-    ready, has_targets = t + 1, operations[o, TARGETS] < operations[o, TARGETS_END]
-    if at < 0:
-        s.pipeline[u, PIPELINE] = start - 2 * at
-        ready = start - 2 * at + operations[o, LATENCY]
-    elif at > 0:
-        n = trace[record + at] & ((1 << SAME_ADDRESS) - 1)
-        alike = trace[record + at] >> SAME_ADDRESS
-        s.pipeline[u, PIPELINE] = start + ((n + 3) >> 2)
-        for k in range(1, n + 1):
-            end = write_l2(s, u, np.int64(trace[record + at + k]), start + (k >> 2), 10 * alike)
-            ready = max(ready, end + alike + s.rule[L1_LATENCY])
-    if has_targets:
-        for k in range(operations[o, TARGETS], operations[o, TARGETS_END]):
-            s.ready[w, lists[k]] = ready
-
-
-@inlined
-def _shared(s, trace, operations, lists, w, o, u, t):  # type: ignore[no-untyped-def]
-    """Issue an access to shared or constant memory."""
-    record, passes, role = s.warp[w, RECORD], 0, operations[o, ROLE]
-    for k in range(operations[o, SLOTS], operations[o, SLOTS_END]):
-        passes = max(passes, -trace[record + ACCESSES + lists[k]])
-    ready = t + 1
-    if passes > 0:
-        start = max(t + 1, s.pipeline[u, PIPELINE])
-        if role == CONSTANT_LOAD:
-            s.counters[CONSTANT_REQUESTS] += passes
-            passes *= s.rule[CONSTANT_CYCLES]
-        else:
-            s.counters[SHARED_ACCESSES] += 1
-            s.counters[SHARED_PASSES] += passes
-            passes *= s.rule[PASS_CYCLES]
-        s.pipeline[u, PIPELINE] = start + passes
-        ready = start + passes - 1 + operations[o, LATENCY]
-    for k in range(operations[o, TARGETS], operations[o, TARGETS_END]):
-        s.ready[w, lists[k]] = ready
-
-
-@inlined
 def _issue(s, trace, firsts, operations, lists, blocks, w, p, u, t):  # type: ignore[no-untyped-def]
     """Issue the next operation of a warp."""
     o = s.warp[w, OPERATION]
@@ -401,13 +231,13 @@ def _issue(s, trace, firsts, operations, lists, blocks, w, p, u, t):  # type: ig
     s.scheduler[p, UNIT_FREE + unit] = t + operations[o, INTERVAL]
     s.warp[w, AFTER] = t + operations[o, ISSUE_CYCLES]
     if role == GLOBAL_LOAD or role == COPY:
-        _global_load(s, trace, operations, lists, w, o, u, t)
+        global_load(s, trace, operations, lists, w, o, u, t)
     elif role == GLOBAL_STORE:
-        _global_store(s, trace, operations, lists, w, o, u, t)
+        global_store(s, trace, operations, lists, w, o, u, t)
     elif role == ATOMIC:
-        _atomic(s, trace, operations, lists, w, o, u, t)
+        atomic(s, trace, operations, lists, w, o, u, t)
     elif role == SHARED_LOAD or role == SHARED_STORE or role == CONSTANT_LOAD:
-        _shared(s, trace, operations, lists, w, o, u, t)
+        shared(s, trace, operations, lists, w, o, u, t)
     else:
         for k in range(operations[o, TARGETS], operations[o, TARGETS_END]):
             s.ready[w, lists[k]] = t + operations[o, LATENCY]
@@ -472,7 +302,7 @@ def _visit(s, m, trace, firsts, operations, lists, blocks, p, t):  # type: ignor
         if operations[o, UNIT] == MEMORY and free <= t:
             if s.pipeline[u, PIPELINE] - t > s.rule[QUEUE]:
                 free = s.pipeline[u, PIPELINE] - s.rule[QUEUE]
-            elif (operations[o, ROLE] == GLOBAL_LOAD or operations[o, ROLE] == GLOBAL_STORE) and not _takes(s, m, u, t):
+            elif (operations[o, ROLE] == GLOBAL_LOAD or operations[o, ROLE] == GLOBAL_STORE) and not takes(s, m, u, t):
                 free = t + _AGAIN
         if free > t:
             soonest = min(soonest, free)
