@@ -1,12 +1,13 @@
 """Execute kernels in PTX without a GPU, and say how long they take: `simulate_kernel` returns outputs and timings."""
 
+import json
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +17,13 @@ from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
 from replay.detailed import KernelCall, Plan
 from replay.detailed.launch import INSTRUCTION_LIMIT, BlockRunner, CallResult, runners
-from replay.detailed.plans import read_plan, three
+from replay.detailed.plans import check_name, read_plan, three
 from replay.detailed.timing.launches import DOINGS, WAVES, Target, TimedLaunch, Timing
 from seqpoint.notebook import DataFrame, Table, as_html, data_frame, table_of
 from seqpoint.units import duration
+
+if TYPE_CHECKING:
+    from profilers.trace import Trace
 
 Progress = Callable[[int, int, str], None]
 
@@ -40,6 +44,8 @@ class SimulatedKernels:
         How long each launch takes; empty without a device.
     target : Target, optional
         Device.
+    shared_bytes : tuple of int
+        Shared memory of a block of each launch.
     """
 
     plan: Plan
@@ -47,6 +53,7 @@ class SimulatedKernels:
     calls: tuple[CallResult, ...]
     timings: tuple[Timing, ...] = ()
     target: Target | None = None
+    shared_bytes: tuple[int, ...] = ()
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -118,7 +125,8 @@ class SimulatedKernels:
         if not self.timings or self.target is None:
             raise InvalidInputError("a trace has times; give a device")
         events, start = [], 0.0
-        for number, (call, timing) in enumerate(zip(self.calls, self.timings, strict=True)):
+        facts = zip(self.calls, self.timings, self.shared_bytes, strict=True)
+        for number, (call, timing, shared_bytes) in enumerate(facts):
             length = 1e6 * timing.seconds
             events.append(
                 {
@@ -126,6 +134,7 @@ class SimulatedKernels:
                     "args": {
                         "device": 0, "stream": 7, "correlation": number + 1, "grid": list(call.grid),
                         "block": list(call.block), "registers per thread": timing.registers,
+                        "shared memory": shared_bytes,
                     },
                 }
             )  # fmt: skip
@@ -133,17 +142,32 @@ class SimulatedKernels:
         device = {"id": 0, "name": self.target.memory.name, "numSms": self.target.core.units, "warpSize": 32}
         return {"schemaVersion": 1, "deviceProperties": [device], "traceEvents": events}
 
+    def trace(self) -> "Trace":
+        """Return the launches one after another as a trace, for `sp.describe`, `sp.project` and the like.
+
+        Raises
+        ------
+        InvalidInputError
+            The launches were not timed.
+        """
+        from profilers.ingest import open_trace
+
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "simulated.json"
+            file.write_text(json.dumps(self.trace_events()))
+            return open_trace(file)
+
     def save_outputs(self, folder: str | PathLike[str]) -> None:
         """Write each buffer as ``NAME.npy`` into a folder, which appears whole or not at all.
 
         Raises
         ------
         InvalidInputError
-            The folder exists, or cannot be written.
+            The folder exists or cannot be written, or the name of a buffer cannot be that of a file.
         """
-        target = Path(folder)
-        if target.exists():
-            raise InvalidInputError(f"{target}: exists already")
+        target = new_folder(folder)
+        for name in self.outputs:
+            check_name(name, f"{target}: buffers")
         try:
             new = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name[:40]}."))
         except OSError as problem:
@@ -166,6 +190,22 @@ class SimulatedKernels:
 
 def _by(sizes: Sequence[int]) -> str:
     return " x ".join(str(size) for size in sizes if size != 1) or "1"
+
+
+def new_folder(path: str | PathLike[str]) -> Path:
+    """Return the path of a folder that does not exist yet, in one that does.
+
+    Raises
+    ------
+    InvalidInputError
+        The folder exists, or that in which it is to be does not.
+    """
+    target = Path(path)
+    if target.exists() or target.is_symlink():
+        raise InvalidInputError(f"{target}: exists already; give the name of a new folder")
+    if not target.parent.is_dir():
+        raise InvalidInputError(f"{target}: cannot be written (there is no folder {target.parent})")
+    return target
 
 
 def timing_facts(timing: Timing) -> dict[str, Any]:
@@ -267,15 +307,16 @@ def simulate_kernel(
     if device is not None:
         found = find_device(device) if isinstance(device, str) else device
         target = Target.of(found, clock_mhz=clock_mhz, memory_gbps=memory_gbps, mapping=mapping, policy=scheduler)
-    calls, timings, last = [], [], None
+    calls, timings, shared, last = [], [], [], None
     for runner in runners(plan, limit):
         name = runner.call.entry or runner.program.entry.name
         timings += _run(runner, target, registers, waves, _named(progress, name))
         call = runner.call
         calls.append(CallResult(name, call.grid, call.block, runner.blocks, runner.warp_instructions))
+        shared.append(runner.program.shared_bytes + call.shared_bytes)
         last = runner
     outputs = last.memory.outputs() if last else {}
-    return SimulatedKernels(plan, outputs, tuple(calls), tuple(timings), target)
+    return SimulatedKernels(plan, outputs, tuple(calls), tuple(timings), target, tuple(shared))
 
 
 def _named(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:

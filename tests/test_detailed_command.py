@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +46,38 @@ def test_a_plan_is_timed_drawn_and_written_as_a_trace(tmp_path: Path) -> None:
     assert event["name"] == "softmax" and event["args"]["grid"] == [64, 1, 1] and event["dur"] > 1
     opened = sp.open(trace)
     assert sp.describe(opened).to_dict()
+    row = opened.kernels.to_pylist()[0]
+    assert (row["workgroups"], row["workgroup_size"], row["lds_bytes"]) == (64, 128, 16) and row["registers"] > 0
     assert "Warp schedulers over time" in page.read_text() and "DRAM channels over time" in page.read_text()
+
+
+def test_launches_are_a_trace_in_python_too() -> None:
+    simulated = sp.simulate_kernel(SOFTMAX, device="A100-SXM4-80GB")
+    kernels = simulated.trace().kernels
+    assert kernels.column("name").to_pylist() == ["softmax"]
+    assert kernels.column("dur_ns").to_pylist() == [round(1e9 * simulated.seconds)]
+    with pytest.raises(InvalidInputError, match="give a device"):
+        sp.simulate_kernel(SOFTMAX).trace()
+
+
+def test_what_cannot_be_written_is_said_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seqpoint.kernel_simulation.simulate_kernel", lambda *_, **__: pytest.fail("it ran"))
+    for option, name in (("--outputs", "missing/out"), ("--outputs", ""), ("--perfetto", "missing/t.json")):
+        code, text = run(SOFTMAX, "--device", "A100-SXM4-80GB", option, str(tmp_path / name))
+        assert code != 0 and ("cannot be written" in text or "exists already" in text), text
+
+
+def test_no_buffer_is_written_outside_the_folder_of_outputs(tmp_path: Path) -> None:
+    for name in ("../escaped", "a/b", "a.b", ""):
+        buffers = f'[buffers]\n"{name}" = {{ dtype = "f32", shape = [4] }}\n'
+        launch = f'[[launches]]\nptx = "{PTX}"\nentry = "copy"\ngrid = [1]\nblock = [32]\n'
+        (tmp_path / "plan.toml").write_text(f'{buffers}{launch}arguments = ["{name}", "{name}", 4]\n')
+        code, text = run(str(tmp_path / "plan.toml"), "--outputs", str(tmp_path / "out"))
+        assert code != 0 and "no name of a buffer" in text, text
+        simulated = replace(sp.simulate_kernel(SOFTMAX), outputs={name: np.zeros(4)})
+        with pytest.raises(InvalidInputError, match="no name of a buffer"):
+            simulated.save_outputs(tmp_path / "out")
+        assert [path.name for path in tmp_path.iterdir()] == ["plan.toml"]
 
 
 COPY = ["--entry", "copy", "--grid", "1", "--block", "32"]
@@ -89,11 +122,21 @@ def test_bad_files_give_one_clear_line(tmp_path: Path, text: str, message: str) 
         ('x = { dtype = "f32", file = "none.npy" }', "no such file"),
         ('x = { dtype = "f32", shape = [4000000000, 4000000000] }', "shape"),
         ('y = { dtype = "f32", shape = [4] }', "there is no buffer 'x'"),
+        ('x = { dtype = "f32", shape = [4], fill = "randint", low = -inf }', "are no range"),
+        ('x = { dtype = "f32", shape = [4], fill = "randint", high = 1e30 }', "64 bits"),
+        ('x = { dtype = "u8", shape = [4], fill = "randint", low = 300, high = 301 }', "do not fit u8"),
+        ('x = { dtype = "u8", shape = [4000000000], fill = "normal" }', "buffers.x.shape"),
+        ('x = { dtype = "f32", shape = [7], file = "six.npy" }', "six.npy has [6]"),
+        ('x = { dtype = "f64", file = "six.npy" }', "elements of float32, not float64"),
+        ('x = { dtype = "f32", file = "huge.npy" }', "no array of NumPy"),
     ],
 )  # fmt: skip
 def test_bad_plans_name_file_and_key(tmp_path: Path, line: str, message: str) -> None:
     plan = tmp_path / "plan.toml"
     (tmp_path / "k.ptx").write_text("")
+    np.save(tmp_path / "six.npy", np.zeros(6, np.float32))
+    content = (tmp_path / "six.npy").read_bytes()
+    (tmp_path / "huge.npy").write_bytes(content.replace(b"(6,), }" + 14 * b" ", b"(100000000000000,), }"))
     launch = '[[launches]]\nptx = "k.ptx"\nentry = "k"\ngrid = [1]\nblock = [32]\narguments = ["x"]\n'
     plan.write_text(f"[buffers]\n{line}\n{launch}")
     with pytest.raises((InvalidInputError, NotFoundError), match=r"plan\.toml") as problem:
@@ -106,9 +149,27 @@ def test_arguments_are_numbers_or_buffers(tmp_path: Path) -> None:
     assert parse_argument(f"x=@{tmp_path / 'x.npy'}")[1].tolist() == [0, 1, 2]  # type: ignore[union-attr]
     assert parse_argument("h=bf16[2]:uniform:low=1:high=1")[1].tolist() == [0x3F80, 0x3F80]  # type: ignore[union-attr]
     assert parse_argument("-3") == ("", -3) and parse_argument("y") == ("y", None)
-    for text in ("y=", "y=f32[]", "1y=f32[2]", "y=f32[2]:normal:size=3"):
-        with pytest.raises(InvalidInputError):
-            parse_argument(text)
+    assert parse_argument("y=u8[2]:randint:low=7:high=8")[1].tolist() == [7, 7]  # type: ignore[union-attr]
+
+
+#: Bad arguments with a part of the message; each was a traceback, or silently something else, or might become it.
+BAD_ARGUMENTS = {
+    "y=": "after the equals sign", "y=f32[]": "after the equals sign", "1y=f32[2]": "a number, NAME=",
+    "../y=f32[2]": "a number, NAME=", "y=f32[2]:normal:size=3": "fill normal has seed",
+    "y=f32[2]:uniform:low=abc": "low: 'abc' is no number", "y=f32[2]:uniform:low=-1e400": "are no range",
+    "y=f32[2]:uniform:low=nan": "are no range", "y=f32[2]:randint:low=-1e30": "64 bits",
+    "y=f32[2]:normal:seed=1.5": "seed: '1.5' is no number", "y=f32[2]:normal:seed=-1": "seed",
+    "y=f32[2]:normal:uniform": "cannot stand here", "y=f32[2]:high=2": "no fill", "y=f32[2 2]": "between commas",
+    f"y=f32[{'1,' * 70}1]": "1 to 16 sizes", f"y=f32[2]:normal:seed={'9' * 5000}": "is no number",
+    "y=f16[65600]:arange": "do not fit f16", "y=u8[2]:normal:seed=1": "do not fit u8", "y=f32[²]": "equals sign",
+    "y=bf16[9]:uniform:low=3.39e38:high=1e39": "do not fit bf16",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", BAD_ARGUMENTS, ids=lambda text: text[:40])
+def test_bad_arguments_are_refused(text: str) -> None:
+    with pytest.raises(InvalidInputError, match=re.escape(BAD_ARGUMENTS[text])):
+        parse_argument(text)
 
 
 def test_expressions_of_measurements_are_not_executed() -> None:

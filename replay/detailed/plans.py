@@ -25,7 +25,13 @@ DTYPES: dict[str, Any] = {
 FILLS = ("zeros", "normal", "uniform", "randint", "arange")
 #: Most bytes of a buffer.
 _MOST_BYTES = 4 << 30
-_BUFFER = re.compile(r"(\w+)\[([\d, ]+)\]((?::[\w.=+-]+)*)")
+#: Most dimensions of a buffer; NumPy has 64.
+_MOST_DIMENSIONS = 16
+#: Name of a buffer. It becomes the name of a file, so that it has no dots or slashes.
+_NAME = re.compile(r"[^\W\d]\w{0,99}")
+_BUFFER = re.compile(r"(\w{1,9})\[([0-9, ]{1,400})\]((?::[\w.=+-]+)*)")
+#: Settings that each fill has in an argument of the command line.
+_SETTINGS = {"normal": ("seed",), "uniform": ("seed", "low", "high"), "randint": ("seed", "low", "high")}
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 32)]
 
@@ -74,6 +80,8 @@ def read_plan(path: str | Path) -> Plan:
     content = typed_table(read_toml(file, "a plan of launches"), _PlanFile, str(file))
     if not content.launches:
         raise InvalidInputError(f"{file}: launches: a plan has one or more")
+    for name in content.buffers:
+        check_name(name, f"{file}: buffers")
     buffers = {
         name: make_buffer(facts, f"{file}: buffers.{name}", file.parent) for name, facts in content.buffers.items()
     }
@@ -89,6 +97,18 @@ def read_plan(path: str | Path) -> Plan:
         grid, block = (three(sizes, where) for sizes in (launch.grid, launch.block))
         calls.append(KernelCall(source, launch.entry, grid, block, tuple(launch.arguments), launch.shared_bytes))
     return Plan(content.about or file.stem, buffers, tuple(calls))
+
+
+def check_name(name: str, where: str) -> None:
+    """Check the name of a buffer, which is also that of its file.
+
+    Raises
+    ------
+    InvalidInputError
+        It is not a letter followed by letters, digits and underscores, 100 in all.
+    """
+    if not _NAME.fullmatch(name):
+        raise InvalidInputError(f"{where}: {name!r:.60} is no name of a buffer; letters, digits and underscores are")
 
 
 def three(sizes: "list[int] | tuple[int, ...]", where: str) -> tuple[int, int, int]:
@@ -119,42 +139,74 @@ def make_buffer(facts: _Buffer, where: str, folder: Path) -> NDArray[Any]:
         raise InvalidInputError(f"{where}.dtype: {facts.dtype!r:.40}; one of {', '.join(DTYPES)}")
     kind = np.dtype(DTYPES[facts.dtype])
     if facts.file:
-        return _loaded(folder / facts.file, kind, where)
+        values = _loaded(folder / facts.file, f"{where}.file")
+        if values.dtype != kind:
+            raise InvalidInputError(f"{where}.file: {facts.file}: elements of {values.dtype}, not {kind}")
+        if facts.shape and values.shape != tuple(facts.shape):
+            raise InvalidInputError(f"{where}.shape: {facts.shape}, but {facts.file} has {list(values.shape)}")
+        return values
     count = math.prod(facts.shape)
-    if not facts.shape or count * kind.itemsize > _MOST_BYTES:
-        raise InvalidInputError(f"{where}.shape: {facts.shape} has no size, or more than {_MOST_BYTES} bytes")
+    width = kind.itemsize if facts.fill == "zeros" else 8
+    if not 1 <= len(facts.shape) <= _MOST_DIMENSIONS or count * width > _MOST_BYTES:
+        raise InvalidInputError(
+            f"{where}.shape: {facts.shape!s:.60}; 1 to {_MOST_DIMENSIONS} sizes, and up to {_MOST_BYTES} bytes, "
+            "of 8 an element if it is filled"
+        )
     if facts.fill not in FILLS:
         raise InvalidInputError(f"{where}.fill: {facts.fill!r:.40}; one of {', '.join(FILLS)}")
-    if not facts.low <= facts.high < 1e300:
+    if not -1e300 < facts.low <= facts.high < 1e300:
         raise InvalidInputError(f"{where}: low {facts.low} and high {facts.high} are no range")
-    values = _filled(facts, count)
+    if facts.fill == "zeros":
+        return np.zeros(facts.shape, kind)
+    values = _filled(facts, count, where)
+    _check_range(values, facts.dtype, where)
     if facts.dtype == "bf16":
         bits = values.astype(np.float32).view(np.uint32)
         values = bits + 0x7FFF + ((bits >> 16) & 1) >> 16
     return values.astype(kind).reshape(facts.shape)
 
 
-def _filled(facts: _Buffer, count: int) -> NDArray[Any]:
+def _filled(facts: _Buffer, count: int, where: str) -> NDArray[Any]:
     random = np.random.default_rng(facts.seed)
     if facts.fill == "normal":
         return random.standard_normal(count, dtype=np.float32)
     if facts.fill == "uniform":
         return facts.low + random.random(count) * (facts.high - facts.low)
-    if facts.fill == "randint":
-        return random.integers(int(facts.low), max(int(facts.high), int(facts.low) + 1), size=count)
-    return np.arange(count) if facts.fill == "arange" else np.zeros(count)
+    if facts.fill == "arange":
+        return np.arange(count)
+    low, high = int(facts.low), max(int(facts.high), int(facts.low) + 1)
+    if low < -(1 << 63) or high > 1 << 63:
+        raise InvalidInputError(f"{where}: low {facts.low} and high {facts.high}: randint has 64 bits")
+    return random.integers(low, high, size=count)
 
 
-def _loaded(file: Path, kind: "np.dtype[Any]", where: str) -> NDArray[Any]:
+def _check_range(values: NDArray[Any], dtype: str, where: str) -> None:
+    """Check that a type holds all values of a fill."""
+    if dtype[0] in "su":
+        facts = np.iinfo(DTYPES[dtype])
+        low, high = float(facts.min), float(facts.max)
+    else:
+        high = {"f16": 65504.0, "bf16": 3.38e38, "f32": 3.4e38, "f64": math.inf}[dtype]
+        low = -high
+    least, most = values.min(), values.max()
+    if not (low <= least and most <= high):
+        raise InvalidInputError(f"{where}: values from {least} to {most} do not fit {dtype}")
+
+
+def _loaded(file: Path, where: str) -> NDArray[Any]:
+    """Return the array of a NumPy file, with elements that a kernel can take."""
     if not file.is_file():
-        raise NotFoundError(f"{where}.file: {file}: there is no such file")
+        raise NotFoundError(f"{where}: {file}: there is no such file")
+    if file.stat().st_size > _MOST_BYTES:
+        raise InvalidInputError(f"{where}: {file}: more than {_MOST_BYTES} bytes")
     try:
-        values = np.load(file, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as problem:
-        raise InvalidInputError(f"{where}.file: {file}: no array of NumPy ({str(problem)[:100]})") from None
-    if not isinstance(values, np.ndarray) or values.dtype != kind:
-        raise InvalidInputError(f"{where}.file: {file}: elements of {getattr(values, 'dtype', '?')}, not {kind}")
-    return np.asarray(values)
+        with file.open("rb") as stream:
+            values = np.load(stream, allow_pickle=False)
+    except (ValueError, OSError, EOFError, MemoryError) as problem:
+        raise InvalidInputError(f"{where}: {file}: no array of NumPy ({str(problem)[:100]})") from None
+    if not isinstance(values, np.ndarray) or values.dtype not in [np.dtype(kind) for kind in DTYPES.values()]:
+        raise InvalidInputError(f"{where}: {file}: no array with elements of {', '.join(DTYPES)}")
+    return values
 
 
 def parse_argument(text: str) -> tuple[str, NDArray[Any] | int | float | None]:
@@ -186,36 +238,39 @@ def parse_argument(text: str) -> tuple[str, NDArray[Any] | int | float | None]:
         except ValueError:
             continue
     name, equals, rest = text.partition("=")
-    if not name.isidentifier():
+    if not _NAME.fullmatch(name):
         raise InvalidInputError(f"argument {text!r:.80}: a number, NAME=f32[64,256]:normal:seed=1 or NAME=@FILE.npy")
     if not equals:
         return name, None
     if rest.startswith("@"):
-        return name, _any_array(Path(rest[1:]), text)
+        return name, _loaded(Path(rest[1:]), f"argument {text!r:.80}")
     match = _BUFFER.fullmatch(rest)
     if not match:
         raise InvalidInputError(f"argument {text!r:.80}: after the equals sign stands f32[64,256]:normal:seed=1")
-    sizes = [int(size) for size in match[2].split(",") if size.strip()]
-    facts: dict[str, Any] = {"dtype": match[1], "shape": sizes}
-    for part in match[3].split(":")[1:]:
-        key, is_setting, value = part.partition("=")
-        if not is_setting:
-            facts["fill"] = key
-        elif key in ("seed", "low", "high"):
-            facts[key] = int(value) if key == "seed" and value.isdigit() else float(value)
-        else:
-            raise InvalidInputError(f"argument {text!r:.80}: no setting {key!r}; seed, low and high")
-    buffer = typed_table(facts, _Buffer, f"argument {text!r:.80}")
+    where = f"argument {text!r:.80}"
+    facts = _settings(match[3].split(":")[1:], where)
+    try:
+        facts["shape"] = [int(size) for size in match[2].split(",") if size.strip()]
+    except ValueError:
+        raise InvalidInputError(f"{where}: sizes stand between commas") from None
+    buffer = typed_table({"dtype": match[1], **facts}, _Buffer, where)
     return name, make_buffer(buffer, f"argument {name}", Path())
 
 
-def _any_array(file: Path, text: str) -> NDArray[Any]:
-    if not file.is_file():
-        raise NotFoundError(f"argument {text!r:.80}: {file}: there is no such file")
-    try:
-        values = np.load(file, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as problem:
-        raise InvalidInputError(f"{file}: no array of NumPy ({str(problem)[:100]})") from None
-    if not isinstance(values, np.ndarray) or values.dtype not in [np.dtype(kind) for kind in DTYPES.values()]:
-        raise InvalidInputError(f"{file}: elements that no kernel takes")
-    return values
+def _settings(parts: list[str], where: str) -> dict[str, Any]:
+    """Return the fill and the settings that stand behind the sizes of a buffer."""
+    facts: dict[str, Any] = {}
+    for part in parts:
+        key, is_setting, value = part.partition("=")
+        allowed = _SETTINGS.get(facts.get("fill", ""), ())
+        if not is_setting and "fill" not in facts:
+            facts["fill"] = key
+            continue
+        if not is_setting or key not in allowed or key in facts:
+            known = f"fill {facts['fill']} has {', '.join(allowed) or 'no settings'}" if "fill" in facts else "no fill"
+            raise InvalidInputError(f"{where}: {part!r:.40} cannot stand here ({known}, each once)")
+        try:
+            facts[key] = int(value) if key == "seed" else float(value)
+        except ValueError:
+            raise InvalidInputError(f"{where}: {key}: {value!r:.40} is no number") from None
+    return facts

@@ -1,9 +1,11 @@
 """The command `seqpoint simulate kernel`."""
 
+from pathlib import Path
 from typing import Any
 
 import click
 
+from profilers.files import file_to_write, replaced_file
 from seqpoint.cli.options import output_options, refuse_options
 from seqpoint.cli.output import message, print_lines, print_result, print_tables, progress
 
@@ -84,17 +86,21 @@ def kernel(
         from seqpoint.plots.saving import page_to_write
 
         page_to_write(plot)
-    from seqpoint.kernel_simulation import simulate_kernel
+    if perfetto is not None:
+        file_to_write(Path(perfetto))
+    from seqpoint.kernel_simulation import new_folder, simulate_kernel
 
+    if outputs is not None:
+        new_folder(outputs)
     passed, buffers = _arguments(arguments)
     how["waves"] = how["waves"] or None
     result = simulate_kernel(
         plan or str(file), arguments=passed, buffers=buffers, progress=progress("simulating"), **how
     )
-    if outputs:
+    if outputs is not None:
         result.save_outputs(outputs)
         message(f"wrote {outputs}")
-    if perfetto:
+    if perfetto is not None:
         _save_trace(result, perfetto)
         message(f"wrote {perfetto}")
     if plot:
@@ -125,9 +131,6 @@ def _arguments(texts: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:
 def _save_trace(result: Any, path: str) -> None:
     import gzip
     import json
-    from pathlib import Path
-
-    from profilers.files import replaced_file
 
     content = json.dumps(result.trace_events()).encode()
     with replaced_file(Path(path)) as stream:
