@@ -162,9 +162,10 @@ def _divided(op, a, b, bits, is_signed):  # type: ignore[no-untyped-def]
     sa, sb = signed(a, bits), signed(b, bits)
     if sb == -1:
         return np.uint64(-sa) if op == DIV else np.uint64(0)
-    magnitude = np.int64(abs(sa) // abs(sb))
-    quotient = -magnitude if (sa < 0) != (sb < 0) else magnitude
-    return np.uint64(quotient) if op == DIV else np.uint64(sa - quotient * sb)
+    # Unsigned, since the least number has no positive counterpart.
+    magnitude = (np.uint64(-sa) if sa < 0 else np.uint64(sa)) // (np.uint64(-sb) if sb < 0 else np.uint64(sb))
+    quotient = np.uint64(0) - magnitude if (sa < 0) != (sb < 0) else magnitude
+    return quotient if op == DIV else np.uint64(sa) - quotient * np.uint64(sb)
 
 
 @bare
@@ -211,27 +212,47 @@ def _rare(op, a, b, c, e, bits, is_signed):  # type: ignore[no-untyped-def]
 
 
 @bare
-def fma32(a, b, c):  # type: ignore[no-untyped-def]
-    """Return a * b + c rounded once: the sum in FP64 is rounded to odd, so that rounding it again is exact.
+def sum_error(a, b, total):  # type: ignore[no-untyped-def]
+    """Return a + b - total, exactly (Knuth); NaN if the total is infinite."""
+    back = total - a
+    return (a - (total - back)) + (b - back)
+
+
+@bare
+def odd_sum(a, b):  # type: ignore[no-untyped-def]
+    """Return the sum of FP64 numbers, rounded to odd, so that rounding it to two bits less again is exact.
 
     Boldo and Melquiond, Emulation of FMA and correctly rounded sums, IEEE Trans. Computers 57 (2008).
     """
-    product, addend = np.float64(a) * np.float64(b), np.float64(c)
-    total = product + addend
-    back = total - product
-    error = (product - (total - back)) + (addend - back)
+    total = a + b
+    error = sum_error(a, b, total)
     bits = np.float64(total).view(np.int64)
     if abs(error) > 0.0 and (bits & 1) == 0:  # not for NaN, the error of an infinite sum
         bits += 1 if (error > 0) == (total > 0) else -1
-    return np.float32(np.int64(bits).view(np.float64))
+    return np.int64(bits).view(np.float64)
+
+
+@bare
+def odd_single(value):  # type: ignore[no-untyped-def]
+    """Return an FP64 number as FP32, rounded to odd."""
+    near = np.float32(value)
+    bits = np.float32(near).view(np.int32)
+    if np.float64(near) != value and value == value and (bits & 1) == 0:
+        bits += 1 if abs(value) > abs(np.float64(near)) else -1
+    return np.int32(bits).view(np.float32)
+
+
+@bare
+def fma32(a, b, c):  # type: ignore[no-untyped-def]
+    """Return a * b + c rounded once."""
+    return np.float32(odd_sum(np.float64(a) * np.float64(b), np.float64(c)))
 
 
 @bare
 def _fma32_directed(op, a, b, c):  # type: ignore[no-untyped-def]
     product, addend = np.float64(a) * np.float64(b), np.float64(c)
     total = product + addend
-    back = total - product
-    error = (product - (total - back)) + (addend - back)
+    error = sum_error(product, addend, total)
     near = np.float32(total)
     over = np.float64(near) > total or (np.float64(near) == total and error < 0)
     under = np.float64(near) < total or (np.float64(near) == total and error > 0)
@@ -245,20 +266,32 @@ def _fma32_directed(op, a, b, c):  # type: ignore[no-untyped-def]
 
 @bare
 def fma64(a, b, c):  # type: ignore[no-untyped-def]
-    """Return a * b + c in FP64, rounded once but for ties of the three-part sum (Dekker's product)."""
-    product = a * b
-    if not (abs(product) < 1e290 and abs(a) < 1e150 and abs(b) < 1e150) or product == 0.0:
-        return product + c
-    t, u = 134217729.0 * a, 134217729.0 * b
-    a1, b1 = t - (t - a), u - (u - b)
-    a2, b2 = a - a1, b - b1
-    low = ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2
-    total = product + c
-    if not abs(total) < np.inf:
-        return total
-    back = total - product
-    error = (product - (total - back)) + (c - back)
-    return total + (error + low)
+    """Return a * b + c in FP64, rounded once (Dekker's product; Boldo and Melquiond's sum of three numbers).
+
+    Factors are scaled to 0.5 to 1, so that no part of the product is too large or too small.
+    """
+    if a == 0.0 or b == 0.0 or c == 0.0 or not (abs(a) < np.inf and abs(b) < np.inf and abs(c) < np.inf):
+        return a * b + c
+    (x, p), (y, q), (z, r) = math.frexp(a), math.frexp(b), math.frexp(c)
+    scale, apart = p + q, r - p - q
+    if apart > 110:
+        return c
+    z = math.ldexp(z, max(apart, -200))
+    t, u = 134217729.0 * x, 134217729.0 * y
+    x1, y1 = t - (t - x), u - (u - y)
+    x2, y2 = x - x1, y - y1
+    product = x * y
+    low = ((x1 * y1 - product) + x1 * y2 + x2 * y1) + x2 * y2
+    middle = z + low
+    below = sum_error(z, low, middle)
+    high = product + middle
+    rest = odd_sum(below, sum_error(product, middle, high))
+    if math.frexp(high)[1] + scale > -1022 or high == 0.0:
+        return math.ldexp(high + rest, scale)
+    # A subnormal result: 2^52 of its units are added, so that the sum ends at the unit, and taken off again.
+    units = math.copysign(math.ldexp(1.0, 52 - 1074 - scale), high)
+    whole = units + high
+    return math.ldexp((whole + odd_sum(sum_error(units, high, whole), rest)) - units, scale)
 
 
 @bare
@@ -368,10 +401,10 @@ def half_operation(op, a, b, c, is_brain):  # type: ignore[no-untyped-def]
     else:
         x, y, z = half_to_float(a), half_to_float(b), half_to_float(c)
     if op == F_FMA:
-        wide = np.float64(x) * np.float64(y) + np.float64(z)
+        wide = odd_sum(np.float64(x) * np.float64(y), np.float64(z))
     else:
         wide = floating(op, np.float64(x), np.float64(y), np.float64(z))
-    return float_to_brain(np.float32(wide)) if is_brain else float_to_half(wide)
+    return float_to_brain(odd_single(wide)) if is_brain else float_to_half(wide)
 
 
 @bare

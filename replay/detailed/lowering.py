@@ -406,14 +406,16 @@ def _cvt(state: _Lowering, i: Instruction, opcode: list[str]) -> dict[int, int]:
     how = next((_ROUNDINGS[m] for m in opcode if m in _ROUNDINGS), NEAREST)
     whole = int(any(m in ("rni", "rzi", "rmi", "rpi") for m in modifiers))
     packed = target in ("f16x2", "bf16x2")
-    if packed and source != "f32":
+    if (packed and source != "f32") or ("16" in target and target[0] in "fb" and how != NEAREST and not whole):
         raise KeyError(source)
     row = {KIND: CONVERT, D: state.register(i.operands[0], i.line), A: state.operand(i.operands[1], source, i.line)}
     row |= {FROM: _NUMBERS.get(source, WHOLE), TO: _NUMBERS.get(target.removesuffix("x2"), WHOLE), HOW: how}
     if packed:
         row |= {B: state.operand(i.operands[2], source, i.line)}
     row |= {BITS: 8 * TYPE_BYTES[source], SIGNED: int(source[0] == "s"), COUNT: 8 * TYPE_BYTES[target]}
-    return row | {OFFSET: int(target[0] == "s"), OP: whole, SATURATE: int("sat" in modifiers)}
+    # The width of the register, if the type is signed: it is extended to it.
+    held = 8 * TYPE_BYTES.get(state.kind(i.operands[0]), 8) if target[0] == "s" else 0
+    return row | {OFFSET: held, OP: whole, SATURATE: int("sat" in modifiers)}
 
 
 def _space(opcode: list[str]) -> int:

@@ -26,8 +26,10 @@ from replay.detailed.lanes import (
     half_operation,
     half_to_float,
     integer,
+    odd_sum,
     signed,
     single,
+    sum_error,
 )
 from replay.detailed.lanes import F_FMA as FUSED
 from replay.detailed.lowering import (
@@ -121,7 +123,7 @@ def _converted(row, value, other):  # type: ignore[no-untyped-def]
         whole = np.uint64(signed(value, bits)) if row[SIGNED] else value
         if target == WHOLE:
             return _saturated(whole, row) if row[SATURATE] else whole
-        number = np.float64(np.int64(whole)) if row[SIGNED] else np.float64(whole)
+        number = _real(whole, row[SIGNED], target, how)
     elif source == FP32:
         number = np.float64(np.uint32(value).view(np.float32))
     elif source == FP64:
@@ -144,6 +146,22 @@ def _converted(row, value, other):  # type: ignore[no-untyped-def]
             return float_to_half(number) << np.uint64(16) | float_to_half(low)
         return float_to_brain(np.float32(number)) << np.uint64(16) | float_to_brain(np.float32(low))
     return float_to_brain(np.float32(number)) if target == BF16 else float_to_half(number)
+
+
+@bare
+def _real(whole, is_signed, target, how):  # type: ignore[no-untyped-def]
+    """Return an integer as FP64: rounded as asked for if that is the target, to odd if it is rounded again."""
+    upper = np.float64(np.int64(whole) >> 32) if is_signed else np.float64(whole >> np.uint64(32))
+    upper, lower = 4294967296.0 * upper, np.float64(whole & np.uint64(0xFFFFFFFF))
+    if target != FP64:
+        return odd_sum(upper, lower)
+    near = upper + lower
+    error = sum_error(upper, lower, near)
+    if error < 0 and (how == DOWN or (how == ZERO and near > 0)):
+        return np.nextafter(near, -np.inf)
+    if error > 0 and (how == UP or (how == ZERO and near < 0)):
+        return np.nextafter(near, np.inf)
+    return near
 
 
 @bare
@@ -184,15 +202,11 @@ def _to_integer(number, how, bits, is_signed):  # type: ignore[no-untyped-def]
 
 @bare
 def _saturated(whole, row):  # type: ignore[no-untyped-def]
-    """Return an integer clamped to a narrower type."""
-    bits, value = row[COUNT], np.int64(whole)
-    if bits >= 64:
-        return whole
-    low = -(np.int64(1) << np.int64(bits - 1)) if row[OFFSET] else np.int64(0)
-    high = (np.int64(1) << np.int64(bits - 1 if row[OFFSET] else bits)) - 1
-    if not row[SIGNED] and value < 0:
-        return np.uint64(high)
-    return np.uint64(min(max(value, low), high))
+    """Return an integer clamped to another type."""
+    high = ~np.uint64(0) >> np.uint64(64 - row[COUNT] + (1 if row[OFFSET] else 0))
+    if not row[SIGNED] or np.int64(whole) >= 0:
+        return min(whole, high)
+    return np.uint64(max(np.int64(whole), np.int64(~high))) if row[OFFSET] else np.uint64(0)
 
 
 @bare
@@ -415,7 +429,10 @@ def move(row, lists, registers, mask):  # type: ignore[no-untyped-def]
             registers[row[D], lane] = registers[chosen, lane]
         elif kind == CONVERT:
             other = registers[row[B], lane] if row[B] >= 0 else np.uint64(0)
-            registers[row[D], lane] = _converted(row, registers[row[A], lane], other) & cut
+            value = _converted(row, registers[row[A], lane], other) & cut
+            if row[OFFSET] > row[COUNT]:  # a signed type in a wider register
+                value = np.uint64(signed(value, row[COUNT])) & (~np.uint64(0) >> np.uint64(64 - row[OFFSET]))
+            registers[row[D], lane] = value
         elif kind == PACK:
             value = np.uint64(0)
             for n in range(row[COUNT]):
