@@ -422,7 +422,11 @@ def _pass_parameters(program: Program, call: KernelCall, memory: DeviceMemory) -
 def _scalar(value: float, parameter: Variable, where: str) -> npt.NDArray[np.uint8]:
     """Return a number as the bytes of a parameter."""
     kind = np.dtype(_SCALARS[parameter.type])
-    if kind.kind != "f":
+    is_real = kind.kind == "f"
+    if (isinstance(value, int) and is_real and abs(value) > 1e300) or (not is_real and not abs(value) < np.inf):
+        shown = value if isinstance(value, float) else "a number beyond 1e300"
+        raise InvalidInputError(f"{where}: {shown} does not fit type .{parameter.type}")
+    if not is_real:
         if value != int(value) or not -(1 << 8 * kind.itemsize - 1) <= value < 1 << 8 * kind.itemsize:
             raise InvalidInputError(f"{where}: {value} does not fit type .{parameter.type}")
         return np.array([int(value) % (1 << 8 * kind.itemsize)], dtype=f"<u{kind.itemsize}").view(np.uint8)
