@@ -188,6 +188,14 @@ def test_faults_of_a_kernel_name_block_thread_and_line(body: str, monkeypatch: p
         (HEAD + ".entry k() { .reg .b32 %r<3>; add.s32 %r1, %r2, %q; }", "line 2: register %q"),
         (HEAD + ".entry k() { bra NOWHERE; }", "there is no label NOWHERE"),
         (HEAD + ".entry k() { wgmma.fence.sync.aligned; }", "wgmma"),
+        (HEAD + ".shared .align .b8 s[4];", "line 2: .align is not supported"),
+        (HEAD + ".shared .align 3 .b8 s[4];", "line 2: .align is not supported"),
+        (HEAD + f".shared .b8 s[{'9' * 5000}];", "line 2: this is no declaration"),
+        (
+            HEAD + ".entry k() { .reg .b32 %r<3>; .reg .b64 %q;\natom.global.foo.u32 %r1, [%q], 1; }",
+            "line 3: atom.global",
+        ),
+        (HEAD + f".entry k() {{ .reg .b64 %q;\nld.global.u64 %q, [%q+{1 << 64}]; }}", "line 3: address .* 64 bits"),
     ],
 )
 def test_what_is_not_supported_is_named_with_its_line(text: str, message: str) -> None:

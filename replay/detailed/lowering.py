@@ -223,7 +223,10 @@ class _Lowering:
         match = re.fullmatch(r"\[([\w$%.]+)(?:\+(-?\w+))?(-\w+)?\]", text)
         if not match:
             raise self.refusal(line, f"address {text} is not supported")
-        return self.operand(match[1], "u64", line), int(match[2] or match[3] or "0", 0)
+        offset = int(match[2] or match[3] or "0", 0)
+        if not -(1 << 63) <= offset < 1 << 63:
+            raise self.refusal(line, f"address {text:.60}: the offset has more than 64 bits")
+        return self.operand(match[1], "u64", line), offset
 
     def refusal(self, line: int, problem: str) -> InvalidInputError:
         return InvalidInputError(f"{self.module.source}: line {line}: {problem}")
@@ -297,7 +300,7 @@ def _row(state: _Lowering, instruction: Instruction) -> dict[int, int]:
         row |= {NEGATED: int(instruction.guard.startswith("!"))}
     try:
         lowered = _LOWERED.get(opcode[0], _arithmetic)(state, instruction, opcode)
-    except (IndexError, KeyError, ValueError):
+    except (IndexError, KeyError, ValueError, StopIteration):
         raise state.refusal(line, f"{instruction.opcode} is not supported") from None
     return row | lowered
 

@@ -21,6 +21,8 @@ _NAME = re.compile(r"[A-Za-z_$%][\w$]*$")
 #: Directives before the body of an entry that change nothing that it computes.
 _HINTS = (".maxntid", ".reqntid", ".minnctapersm", ".maxnctapersm", ".maxnreg", ".pragma", ".noreturn")
 _MOST_BYTES = 1 << 26
+#: Alignments of variables.
+_ALIGNMENTS = frozenset(str(1 << power) for power in range(17))
 
 
 @dataclass(frozen=True)
@@ -328,13 +330,13 @@ def _declared(reader: _Reader, space: str, tokens: list[str]) -> Variable:
     align, kind, rest = 0, "", list(tokens)
     while rest and rest[0].startswith("."):
         token = rest.pop(0)[1:]
-        if token == "align" and rest:
+        if token == "align" and rest and rest[0] in _ALIGNMENTS:
             align = int(rest.pop(0))
         elif token in TYPE_BYTES:
             kind = token
         elif token not in ("ptr", "global", "const", "shared", "local", "generic", "managed", "attribute"):
             raise reader.refusal(f".{token} is not supported in a declaration")
-    match = re.fullmatch(r"([\w$%]+)((?:\[\d*\])*)(?:=(.*))?", "".join(rest))
+    match = re.fullmatch(r"([\w$%]+)((?:\[\d{0,18}\])*)(?:=(.*))?", "".join(rest))
     if not match or not kind:
         raise reader.refusal(f"this is no declaration: {' '.join(tokens)}")
     count = 1
