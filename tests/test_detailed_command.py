@@ -15,6 +15,7 @@ from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
 from profilers.files import dataset_path
 from replay.detailed.plans import parse_argument, read_plan
 from seqpoint.cli import cli
+from seqpoint.plots.kernels import kernel_heat_map
 from seqpoint.validation.detailed_inputs import evaluated
 
 SOFTMAX = str(dataset_path("ptx/triton/softmax.toml"))
@@ -48,7 +49,8 @@ def test_a_plan_is_timed_drawn_and_written_as_a_trace(tmp_path: Path) -> None:
     assert sp.describe(opened).to_dict()
     row = opened.kernels.to_pylist()[0]
     assert (row["workgroups"], row["workgroup_size"], row["lds_bytes"]) == (64, 128, 16) and row["registers"] > 0
-    assert "Warp schedulers over time" in page.read_text() and "DRAM channels over time" in page.read_text()
+    titles = ("Warp schedulers", "Compute units", "Slices of L2", "DRAM channels", "Row hits of DRAM channels")
+    assert [title for title in titles if f"{title} over time: softmax, launch 0" not in page.read_text()] == []
 
 
 def test_launches_are_a_trace_in_python_too() -> None:
@@ -58,6 +60,18 @@ def test_launches_are_a_trace_in_python_too() -> None:
     assert kernels.column("dur_ns").to_pylist() == [round(1e9 * simulated.seconds)]
     with pytest.raises(InvalidInputError, match="give a device"):
         sp.simulate_kernel(SOFTMAX).trace()
+
+
+def test_charts_show_shares_on_one_axis_of_time() -> None:
+    simulated = sp.simulate_kernel(SOFTMAX, device="V100-SXM2-16GB")
+    images = [kernel_heat_map(simulated, what) for what in ("units", "slices", "channels", "rows")]
+    ends = {image.opts.get("plot", backend="bokeh").kwargs["xlim"] for image in images}
+    assert len(ends) == 1
+    hits, timing = images[3].dimension_values("busy"), simulated.timings[0]
+    assert np.nanmin(hits) >= 0 and np.nanmax(hits) <= 100 and np.isnan(hits).any()
+    assert timing.dram.row_hits_over_time.sum() == timing.dram.read_row_hits + timing.dram.write_row_hits > 0
+    with pytest.raises(InvalidInputError, match="units, slices, channels or rows"):
+        kernel_heat_map(simulated, "banks")
 
 
 def test_what_cannot_be_written_is_said_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,7 @@ def kernel_heat_map(simulated: "SimulatedKernels", what: str, launch: int | None
     what : str
         ``"units"``: share of cycles in which each compute unit's schedulers issue. ``"slices"``: sectors that each
         slice of L2 serves. ``"channels"``: bytes that each channel of the DRAM moves, as a share of its peak.
+        ``"rows"``: share of each channel's accesses that hit an open row; empty where there are none.
     launch : int, optional
         Launch to show; by default the longest.
 
@@ -106,8 +107,13 @@ def kernel_heat_map(simulated: "SimulatedKernels", what: str, launch: int | None
     number = _longest(simulated)[0] if launch is None else launch
     timing, target = simulated.timings[number], simulated.target
     assert target is not None
-    if what == "channels":
-        dram = target.memory.dram
+    dram = target.memory.dram
+    if what == "rows":
+        accesses = timing.dram.bytes_over_time / dram.access_bytes
+        values = timing.dram.row_hits_over_time / np.where(accesses, accesses, np.nan)
+        span_ns = 1e9 * timing.dram.window_seconds
+        words = ("channel", "% of accesses that hit", "Row hits of DRAM channels over time")
+    elif what == "channels":
         values = timing.dram.bytes_over_time / (dram.bandwidth / dram.channels * timing.dram.window_seconds)
         span_ns = 1e9 * timing.dram.window_seconds
         words = ("channel", "% of the channel's peak", "DRAM channels over time")
@@ -120,15 +126,16 @@ def kernel_heat_map(simulated: "SimulatedKernels", what: str, launch: int | None
             values = timing.slice_series * target.memory.l2.line_cycles / 4 / timing.span_cycles
             words = ("slice", "% of the slice's peak", "Slices of L2 over time")
         else:
-            raise InvalidInputError(f"no heat map of {what!r:.40}; units, slices or channels")
-    if not len(values) or not values.sum():
+            raise InvalidInputError(f"no heat map of {what!r:.40}; units, slices, channels or rows")
+    if not len(values) or not np.nansum(values):
         raise InvalidInputError(f"nothing moved; there are no {what} to show over time")
-    unit = time_unit(span_ns * len(values))
+    window_ns, unit = _window(simulated, timing, len(timing.series))
     bounds = (0, -0.5, span_ns * len(values) / unit.ns, values.shape[1] - 0.5)
     image = hv.Image(100 * values.T[::-1], bounds=bounds, kdims=["time", "place"], vdims=["busy"])
     return image.opts(
-        cmap="viridis", clim=(0, 100 * float(values.max())), colorbar=True, clabel=words[1],
+        cmap="viridis", clim=(0, 100 * float(np.nanmax(values))), colorbar=True, clabel=words[1],
         xlabel=f"time ({unit.name})", ylabel=words[0],
+        xlim=(0, window_ns * len(timing.series) / unit.ns),
         height=300, **framed(f"{words[2]}: {_label(simulated, number)}"),
         **hover_tips(("time", f"$x{{0.00}} {unit.name}"), (words[0], "$y{0}"), ("busy", "@image{0} %")),
         backend="bokeh",
@@ -152,7 +159,7 @@ def kernel_overview(simulated: "SimulatedKernels") -> Chart:
     charts = []
     for number in _longest(simulated):
         charts.append(kernel_activity(simulated, number))
-        for what in ("units", "slices", "channels"):
+        for what in ("units", "slices", "channels", "rows"):
             try:
                 charts.append(kernel_heat_map(simulated, what, number))
             except InvalidInputError:
