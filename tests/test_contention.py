@@ -197,6 +197,27 @@ def ends(folder: Path, members: list[RecordedMember], **values: float) -> list[f
     return (scenario_model(one, [members]).ends_ns(known) / 1e3).round(1).tolist()
 
 
+def test_the_threads_of_a_unit_limit_its_workgroups(tmp_path: Path) -> None:
+    """A copy of 16 workgroups is on one unit of 100, or on eight if a unit has threads for two workgroups.
+
+    Beside it a product of 1,024 workgroups, which fills the other units, is slowed by the units that it lacks.
+    """
+    members = [RecordedMember("copy_kernel_128_b16"), RecordedMember("gemm_4096")]
+    folder = recordings.write_recording(tmp_path / "one", {}, works=recordings.WORKS)
+    unlimited = ends(folder, members, workgroups_per_unit_max=16.0)
+    changed(folder, "works", lambda rows: [row.update(workgroup_size=1024) for row in rows])
+    assert ends(folder, members, workgroups_per_unit_max=16.0) == unlimited  # the device does not say its threads
+    environment = json.loads((folder / "environment.json").read_text())
+    for take in environment:
+        take["device"]["threads_per_unit"] = 2048
+    (folder / "environment.json").write_text(json.dumps(environment))
+    assert read_recording(folder).device.threads_per_unit == 2048
+    limited = ends(folder, members, workgroups_per_unit_max=16.0)
+    assert limited == ends(folder, members, workgroups_per_unit_max=2.0)
+    assert limited[1] > unlimited[1]
+    assert ends(folder, members, workgroups_per_unit_max=1.0)[1] > limited[1]
+
+
 def test_copies_in_one_direction_share_the_link_and_others_do_not(tmp_path: Path) -> None:
     works = [recordings.moved(64, "h2d"), recordings.moved(32, "h2d"), recordings.moved(64, "d2h"),
              recordings.moved(32, "h2d", "zero_copy"), recordings.streamed(128)]  # fmt: skip

@@ -194,7 +194,8 @@ class ScenarioModel:
         """Return the predicted end of each member from the first start, in the given order."""
         ends = np.zeros(len(self.lineup))
         for graph, last, slots in self.batches:
-            dispatched = replace(graph, policy=dispatch_of(graph.policy, parameters))
+            resident = np.minimum(graph.tasks.residency, parameters["workgroups_per_unit_max"])
+            dispatched = replace(graph, policy=dispatch_of(graph.policy, parameters)).with_tasks(residency=resident)
             ends[slots] = simulate(with_demands(dispatched, parameters))[1][last]
         return ends
 
@@ -280,7 +281,20 @@ def _task_columns(recording: ContentionRecording, member: RecordedMember, operat
         "bytes": work.host_bytes or (work.bytes_read if by_engine else 0),
         "operator": -1 if by_engine else operator,
         "priority": member.priority,
+        "residency": _resident_by_threads(recording, work),
     }
+
+
+def _resident_by_threads(recording: ContentionRecording, work: RecordedTask) -> float:
+    """Return how many workgroups of a work the threads of a compute unit allow, at least 1; 0 if it is unknown.
+
+    A product keeps far fewer, by the registers and the shared memory that a recording does not have. So its number is
+    unknown.
+    """
+    threads = recording.device.threads_per_unit
+    if not threads or not work.workgroup_size or work.flops:
+        return 0.0
+    return float(max(threads // work.workgroup_size, 1))
 
 
 def _operator(work: RecordedTask) -> Operator:

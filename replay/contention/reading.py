@@ -206,7 +206,7 @@ _WORKS = (
     *(Column(name, 0, _MOST_BYTES) for name in ("bytes_read", "bytes_written", "host_bytes")),
     Column("direction", optional=True),
     Column("hint", optional=True),
-    *(Column(name, 0, _MOST_EXTENT * 10, optional=True) for name in ("blocks", "workgroups")),
+    *(Column(name, 0, _MOST_EXTENT * 10, optional=True) for name in ("blocks", "workgroups", "workgroup_size")),
 )
 _UNITS_COLUMN, _LAUNCHES_COLUMN = Column("units", 0, _MOST_UNITS, optional=True), Column("launches", 1, _MOST_LAUNCHES)
 _REPETITION = Column("repetition", 0, 10**6)
@@ -219,7 +219,7 @@ _TOGETHER = (
     Column("member", 0, 10**6), Column("work"), _LAUNCHES_COLUMN, Column("priority", -100, 100), _UNITS_COLUMN,
     Column("lag_ns", 0, _MOST_NS), Column("start_ns", 0, _MOST_NS), Column("end_ns", 0, _MOST_NS),
 )  # fmt: skip
-_FACTS = ("compute_units", "memory_bytes", "l2_bytes", "copy_engines")
+_FACTS = ("compute_units", "memory_bytes", "l2_bytes", "copy_engines", "threads_per_unit")
 _MOST_ENVIRONMENT_BYTES = 2**24
 #: Rows of one scenario by (take, repetition), then by member.
 _RunRows = dict[tuple[int, int], dict[int, Mapping[str, Any]]]
@@ -332,9 +332,13 @@ def _works(file: Path) -> Mapping[str, RecordedTask]:
             raise InvalidInputError(f"{where}: {row['work']!r:.80} neither computes nor moves anything")
         facts: dict[str, Any] = {field.name: row.get(field.name) for field in fields(RecordedTask)}
         facts |= {"name": row["work"], "direction": row["direction"] or "", "hint": row["hint"] or ""}
-        work = RecordedTask(**facts | {"workgroups": row["workgroups"] or row["blocks"] or 0})
-        # Only some takes know the workgroups, from a profiler.
-        if replace(works.setdefault(work.name, work), workgroups=work.workgroups) != work:
+        grid: dict[str, Any] = {
+            "workgroups": row["workgroups"] or row["blocks"] or 0,
+            "workgroup_size": row["workgroup_size"] or 0,
+        }
+        work = RecordedTask(**facts | grid)
+        # Only some takes know the grid, from a profiler.
+        if replace(works.setdefault(work.name, work), **grid) != work:
             raise InvalidInputError(f"{where}: {work.name!r:.80} is there before as another work")
         if len(works) > _MOST_WORKS:
             raise InvalidInputError(f"{where}: more than {_MOST_WORKS} works; that many are read")

@@ -50,6 +50,8 @@ class DeviceFacts:
         Vendor and architecture; empty if unknown.
     compute_units, memory_bytes, l2_bytes, copy_engines : int, optional
         Number of compute units, size of memory and of the last-level cache, and number of copy engines.
+    threads_per_unit : int, optional
+        Threads that a compute unit holds at once.
     is_cpu : bool
         Whether a CPU was recorded in place of a GPU.
     """
@@ -61,6 +63,7 @@ class DeviceFacts:
     memory_bytes: int | None = None
     l2_bytes: int | None = None
     copy_engines: int | None = None
+    threads_per_unit: int | None = None
     is_cpu: bool = False
 
 
@@ -82,6 +85,8 @@ class RecordedTask:
         Direction of a copy: ``"h2d"``, ``"d2h"``, ``"d2d"`` or empty.
     workgroups : int
         Workgroups of the grid; 0 if unknown.
+    workgroup_size : int
+        Threads of a workgroup; 0 if unknown.
     hint : str
         ``"streaming"`` if it asks the cache to keep none of its data.
     """
@@ -98,6 +103,7 @@ class RecordedTask:
     host_bytes: int = 0
     direction: str = ""
     workgroups: int = 0
+    workgroup_size: int = 0
     hint: str = ""
 
     @property
