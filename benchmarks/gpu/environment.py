@@ -104,12 +104,18 @@ def versions() -> dict[str, Any]:
     """Return versions of what a recording depends on; null for what is not there."""
     return {
         "python": platform.python_version(),
-        "os": platform.platform(),
+        "os": _system(),
         "cpu": platform.machine(),
         **_torch_versions(),
         "triton": _triton_version(),
         "commit": _commit(),
     }
+
+
+def _system() -> str:
+    """Return the system with its C library, without the kernel's build, which may name a provider."""
+    library = " ".join(part for part in platform.libc_ver() if part)
+    return ", ".join(part for part in (f"{platform.system()} {platform.machine()}", library) if part)
 
 
 def _torch_versions() -> dict[str, Any]:
