@@ -284,6 +284,11 @@ def real_cases(kind: str) -> dict[str, tuple[str, Callable[..., float | None]]]:
             kind, lambda a, b, c: c if isnan(a) or isnan(b) else a,
         ),
     }  # fmt: skip
+    if kind != "f64":
+        for name, choice in (("min", min), ("max", max)):
+            cases[f"{name}.NaN.{kind} {to}, {x}, {y}"] = (
+                kind, lambda a, b, c, choice=choice: nan if isnan(a) or isnan(b) else choice(a, b),
+            )  # fmt: skip
     if kind != "f16":
         cases[f"div.rn.{kind} {to}, {x}, {y}"] = (
             kind, lambda a, b, c: None if b == 0 else real(lambda p, q: p / q, kind)(a, b),

@@ -17,8 +17,8 @@ from profilers.trace.compiled import bare
 #: Operations on floating-point numbers.
 (
     F_ADD, F_SUB, F_MUL, F_FMA, F_DIV, F_MIN, F_MAX, F_ABS, F_NEG, F_RCP, F_SQRT, F_RSQRT, F_SIN, F_COS, F_EX2, F_LG2,
-    F_TANH, F_COPYSIGN, F_FMA_RM, F_FMA_RP, F_FMA_RZ,
-) = range(21)  # fmt: skip
+    F_TANH, F_COPYSIGN, F_MIN_NAN, F_MAX_NAN, F_FMA_RM, F_FMA_RP, F_FMA_RZ,
+) = range(23)  # fmt: skip
 #: Comparisons; those past GE are true of unordered operands.
 EQ, NE, LT, LE, GT, GE, EQU, NEU, LTU, LEU, GTU, GEU, NUM, NAN = range(14)
 
@@ -305,9 +305,11 @@ def floating(op, a, b, c):  # type: ignore[no-untyped-def]
         return a * b
     if op == F_DIV:
         return a / b
-    if op == F_MIN:
+    if op >= F_MIN_NAN and (a != a or b != b):
+        return np.nan
+    if op == F_MIN or op == F_MIN_NAN:
         return b if a != a else (a if b != b or a < b or (a == b and math.copysign(1.0, a) < 0) else b)
-    if op == F_MAX:
+    if op == F_MAX or op == F_MAX_NAN:
         return b if a != a else (a if b != b or a > b or (a == b and math.copysign(1.0, a) > 0) else b)
     if op == F_ABS:
         return abs(a)

@@ -351,6 +351,8 @@ def _floating(state: _Lowering, i: Instruction, opcode: list[str]) -> dict[int, 
         op = {"rm": lanes.F_FMA_RM, "rp": lanes.F_FMA_RP, "rz": lanes.F_FMA_RZ}[directed.pop()]
     if modifiers - {"rn", "rz", "rm", "rp", "approx", "full", "ftz", "sat", "NaN"}:
         raise KeyError(modifiers)
+    if "NaN" in modifiers:
+        op = {lanes.F_MIN: lanes.F_MIN_NAN, lanes.F_MAX: lanes.F_MAX_NAN}[op]
     which = {"f32": F32, "f64": F64}.get(kind, HALF)
     saturate = int("sat" in modifiers)
     if saturate and which != F32:
