@@ -265,18 +265,8 @@ def _fma32_directed(op, a, b, c):  # type: ignore[no-untyped-def]
 
 
 @bare
-def fma64(a, b, c):  # type: ignore[no-untyped-def]
-    """Return a * b + c in FP64, rounded once (Dekker's product; Boldo and Melquiond's sum of three numbers).
-
-    Factors are scaled to 0.5 to 1, so that no part of the product is too large or too small.
-    """
-    if a == 0.0 or b == 0.0 or c == 0.0 or not (abs(a) < np.inf and abs(b) < np.inf and abs(c) < np.inf):
-        return a * b + c
-    (x, p), (y, q), (z, r) = math.frexp(a), math.frexp(b), math.frexp(c)
-    scale, apart = p + q, r - p - q
-    if apart > 110:
-        return c
-    z = math.ldexp(z, max(apart, -200))
+def _product_sum(x, y, z):  # type: ignore[no-untyped-def]
+    """Return x * y + z as two numbers, the second rounded to odd (Dekker's product; Boldo and Melquiond's sum)."""
     t, u = 134217729.0 * x, 134217729.0 * y
     x1, y1 = t - (t - x), u - (u - y)
     x2, y2 = x - x1, y - y1
@@ -285,7 +275,25 @@ def fma64(a, b, c):  # type: ignore[no-untyped-def]
     middle = z + low
     below = sum_error(z, low, middle)
     high = product + middle
-    rest = odd_sum(below, sum_error(product, middle, high))
+    return high, odd_sum(below, sum_error(product, middle, high))
+
+
+@bare
+def fma64(a, b, c):  # type: ignore[no-untyped-def]
+    """Return a * b + c in FP64, rounded once.
+
+    Very large and small factors are scaled to 0.5 to 1, so that no part of the product overflows or is subnormal.
+    """
+    if 1e-130 < abs(a) < 1e140 and 1e-130 < abs(b) < 1e140 and abs(c) < 1e300:
+        high, rest = _product_sum(a, b, c)
+        return high + rest
+    if a == 0.0 or b == 0.0 or c == 0.0 or not (abs(a) < np.inf and abs(b) < np.inf and abs(c) < np.inf):
+        return a * b + c
+    (x, p), (y, q), (z, r) = math.frexp(a), math.frexp(b), math.frexp(c)
+    scale, apart = p + q, r - p - q
+    if apart > 110:
+        return c
+    high, rest = _product_sum(x, y, math.ldexp(z, max(apart, -200)))
     if math.frexp(high)[1] + scale > -1022 or high == 0.0:
         return math.ldexp(high + rest, scale)
     # A subnormal result: 2^52 of its units are added, so that the sum ends at the unit, and taken off again.
