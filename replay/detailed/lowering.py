@@ -59,6 +59,7 @@ _FLOATING: Mapping[str, int] = {
     "div": lanes.F_DIV, "min": lanes.F_MIN, "max": lanes.F_MAX, "abs": lanes.F_ABS, "neg": lanes.F_NEG,
     "rcp": lanes.F_RCP, "sqrt": lanes.F_SQRT, "rsqrt": lanes.F_RSQRT, "sin": lanes.F_SIN, "cos": lanes.F_COS,
     "ex2": lanes.F_EX2, "lg2": lanes.F_LG2, "tanh": lanes.F_TANH, "copysign": lanes.F_COPYSIGN,
+    "min.NaN": lanes.F_MIN_NAN, "max.NaN": lanes.F_MAX_NAN,
 }  # fmt: skip
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan")
 _UNSIGNED_COMPARISONS = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
@@ -220,13 +221,10 @@ class _Lowering:
 
     def address(self, text: str, line: int) -> tuple[int, int]:
         """Return the register and the offset of an address in brackets."""
-        match = re.fullmatch(r"\[([\w$%.]+)(?:\+(-?\w+))?(-\w+)?\]", text)
+        match = re.fullmatch(r"\[([\w$%.]+)(?:\+(-?\w{1,16}))?(-\w{1,16})?\]", text)
         if not match:
-            raise self.refusal(line, f"address {text} is not supported")
-        offset = int(match[2] or match[3] or "0", 0)
-        if not -(1 << 63) <= offset < 1 << 63:
-            raise self.refusal(line, f"address {text:.60}: the offset has more than 64 bits")
-        return self.operand(match[1], "u64", line), offset
+            raise self.refusal(line, f"address {text:.60} is not supported")
+        return self.operand(match[1], "u64", line), int(match[2] or match[3] or "0", 0)
 
     def refusal(self, line: int, problem: str) -> InvalidInputError:
         return InvalidInputError(f"{self.module.source}: line {line}: {problem}")
@@ -343,7 +341,7 @@ def _operands(state: _Lowering, i: Instruction, kind: str, kinds: Mapping[int, s
 
 def _floating(state: _Lowering, i: Instruction, opcode: list[str]) -> dict[int, int]:
     name, kind, modifiers = opcode[0], opcode[-1], set(opcode[1:-1])
-    op = _FLOATING[name]
+    op = _FLOATING[f"{name}.NaN" if "NaN" in modifiers else name]
     directed = modifiers & {"rz", "rm", "rp"}
     if directed:
         if kind != "f32" or op != lanes.F_FMA:
@@ -351,8 +349,6 @@ def _floating(state: _Lowering, i: Instruction, opcode: list[str]) -> dict[int, 
         op = {"rm": lanes.F_FMA_RM, "rp": lanes.F_FMA_RP, "rz": lanes.F_FMA_RZ}[directed.pop()]
     if modifiers - {"rn", "rz", "rm", "rp", "approx", "full", "ftz", "sat", "NaN"}:
         raise KeyError(modifiers)
-    if "NaN" in modifiers:
-        op = {lanes.F_MIN: lanes.F_MIN_NAN, lanes.F_MAX: lanes.F_MAX_NAN}[op]
     which = {"f32": F32, "f64": F64}.get(kind, HALF)
     saturate = int("sat" in modifiers)
     if saturate and which != F32:
@@ -414,13 +410,12 @@ def _cvt(state: _Lowering, i: Instruction, opcode: list[str]) -> dict[int, int]:
     if (packed and source != "f32") or ("16" in target and target[0] in "fb" and how != NEAREST and not whole):
         raise KeyError(source)
     row = {KIND: CONVERT, D: state.register(i.operands[0], i.line), A: state.operand(i.operands[1], source, i.line)}
-    row |= {FROM: _NUMBERS.get(source, WHOLE), TO: _NUMBERS.get(target.removesuffix("x2"), WHOLE), HOW: how}
+    row |= {FROM: _NUMBERS.get(source, WHOLE), TO: _NUMBERS.get(target.removesuffix("x2"), WHOLE), HOW: how, OP: whole}
     if packed:
         row |= {B: state.operand(i.operands[2], source, i.line)}
     row |= {BITS: 8 * TYPE_BYTES[source], SIGNED: int(source[0] == "s"), COUNT: 8 * TYPE_BYTES[target]}
-    # The width of the register, if the type is signed: it is extended to it.
-    held = 8 * TYPE_BYTES.get(state.kind(i.operands[0]), 8) if target[0] == "s" else 0
-    return row | {OFFSET: held, OP: whole, SATURATE: int("sat" in modifiers)}
+    # A signed result is extended to the width of its register.
+    return row | {OFFSET: 8 * TYPE_BYTES[state.kind(i.operands[0])] * (target[0] == "s"), SATURATE: "sat" in modifiers}
 
 
 def _space(opcode: list[str]) -> int:
