@@ -114,15 +114,27 @@ def sobol(given: dict[str, Any]) -> dict[str, np.ndarray]:
     return {"d_output": (result.astype(np.float32) * np.float32(2.3283064e-10)).ravel()}
 
 
-def dct8x8_kernel2(given: dict[str, Any]) -> dict[str, np.ndarray]:
+def cosines(image: np.ndarray) -> np.ndarray:
     k, x = np.arange(8)[:, None], np.arange(8)
     basis = np.cos((2 * x + 1) * k * np.pi / 16) * np.where(k == 0, np.sqrt(1 / 8), 0.5)
-    blocks = given["src"].astype(float).reshape(64, 8, 64, 8).transpose(0, 2, 1, 3)
+    blocks = image.astype(float).reshape(64, 8, 64, 8).transpose(0, 2, 1, 3)
     result = basis @ blocks @ basis.T
-    return {"dst": result.transpose(0, 2, 1, 3).ravel().astype(np.float32)}
+    return result.transpose(0, 2, 1, 3).ravel().astype(np.float32)
 
 
-#: Kernels whose instructions are supported; the others use textures or `wmma`.
+def sums_of_differences(given: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Return the sums of 4 by 4 pixels for each of 33 x 33 shifts; the seven positions behind them hold anything."""
+    frame, around = given["frame"].astype(np.int32), np.pad(given["ref"].astype(np.int32), 16, "edge")
+    down, across = frame.shape[0] // 16, frame.shape[1] // 16
+    sums = np.zeros((down, across, 4, 4, 1096), np.uint16)
+    for shift in range(1089):
+        y, x = divmod(shift, 33)
+        apart = np.abs(around[y : y + 16 * down, x : x + 16 * across] - frame)
+        sums[..., shift] = apart.reshape(down, 4, 4, across, 4, 4).sum(axis=(2, 5)).transpose(0, 2, 1, 3)
+    return {"blk_sad": sums.ravel()}
+
+
+#: What each kernel without textures or `wmma` must compute from its buffers and numbers.
 EXPECTED = {
     "backprop_layerforward": backprop_layerforward,
     "backprop_adjust_weights": backprop_adjust_weights,
@@ -132,5 +144,5 @@ EXPECTED = {
     "fwtBatch1Kernel": walsh_in_block,
     "histogram64": histogram64,
     "sobolGPU": sobol,
-    "dct8x8_kernel2": dct8x8_kernel2,
+    "dct8x8_kernel2": lambda given: {"dst": cosines(given["src"])},
 }

@@ -1116,9 +1116,9 @@ def detailed() -> str:
     )
     return f"""## Kernels in PTX
 
-Kernels are executed from their PTX and timed by `seqpoint simulate kernel`. `Counters` are nine kernels of Rodinia,
-Parboil and the CUDA samples on a Quadro GV100; `seqpoint validate detailed` computes them. `Recordings` are the same
-kernels and three of Triton, which we recorded on an H100 and an H200 with cold caches. `Operators` are measurements of
+Kernels are executed from their PTX and timed by `seqpoint simulate kernel`. `Counters` are twelve kernels of Rodinia,
+Parboil and the CUDA samples on a Quadro GV100; `seqpoint validate detailed` computes them. `Recordings` are nine of
+them and three of Triton, which we recorded on an H100 and an H200 with cold caches. `Operators` are measurements of
 PyTorch by others, of four sizes each. No kernel was fitted. The start of a launch, 2,200 cycles, is the least idle time
 of a compute unit in the counters. That half of L2 holds changed lines was learnt from them too. Recordings and
 operators were not used. The table is [`detailed.csv`](../tests/accuracy/detailed.csv).
@@ -1127,7 +1127,7 @@ operators were not used. The table is [`detailed.csv`](../tests/accuracy/detaile
 
 Most times are too short. Instruction caches, conflicts in register banks and address translation are not modelled, and
 DRAM reaches more of its peak under reads and writes than it does on the devices. P100 has the largest bias: its kernels
-reach 70 % of the peak bandwidth, and ours 86 %. Kernels with textures or `wmma` are not simulated.
+reach 70 % of the peak bandwidth, and ours 86 %.
 
 {kernels}
 

@@ -135,7 +135,7 @@ def test_bad_files_give_one_clear_line(tmp_path: Path, text: str, message: str) 
         ('x = { dtype = "f33", shape = [4] }', "buffers.x.dtype"), ('x = { dtype = "f32", size = 4 }', "size"),
         ('x = { dtype = "f32", file = "none.npy" }', "no such file"),
         ('x = { dtype = "f32", shape = [4000000000, 4000000000] }', "shape"),
-        ('y = { dtype = "f32", shape = [4] }', "there is no buffer 'x'"),
+        ('y = { dtype = "f32", shape = [4] }', "there is no buffer or texture 'x'"),
         ('x = { dtype = "f32", shape = [4], fill = "randint", low = -inf }', "are no range"),
         ('x = { dtype = "f32", shape = [4], fill = "randint", high = 1e30 }', "64 bits"),
         ('x = { dtype = "u8", shape = [4], fill = "randint", low = 300, high = 301 }', "do not fit u8"),

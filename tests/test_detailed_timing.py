@@ -9,7 +9,7 @@ import pytest
 from profilers.devices import find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import dataset_path
-from replay.detailed import lower, parse_ptx
+from replay.detailed import KernelCall, Plan, lower, parse_ptx
 from replay.detailed.launch import runners
 from replay.detailed.plans import read_plan
 from replay.detailed.timing.assembly import ROLE, assemble
@@ -69,6 +69,20 @@ def test_a_launch_takes_the_same_time_again_and_counts_its_sectors() -> None:
     assert first.counters["dram_read_sectors"] == 64 * 30
     busy = first.by_unit.sum(axis=1)
     assert (busy == busy[0]).all() and first.series.sum() == first.by_unit.sum()
+
+
+def test_basic_blocks_of_many_accesses_and_copies_of_no_bytes_are_counted(tmp_path: Path) -> None:
+    loads = "".join(f"ld.global.u32 %r1, [%rd2+{32 * n}];\n" for n in range(2500))
+    copies = "cp.async.ca.shared.global [%r2], [%rd1], 4, %r4;\ncp.async.wait_all;\n"
+    (tmp_path / "many.ptx").write_text(f""".version 8.0 .target sm_80 .address_size 64
+    .visible .entry many(.param .u64 p) {{ .reg .b64 %rd<3>; .reg .b32 %r<5>; .shared .align 4 .b8 tile[128];
+    ld.param.u64 %rd1, [p]; mov.u32 %r3, %tid.x; mul.wide.u32 %rd2, %r3, 80000; add.s64 %rd2, %rd1, %rd2;
+    {loads} mov.u32 %r2, tile; mad.lo.u32 %r2, %r3, 4, %r2; add.s64 %rd1, %rd1, 2560000; mul.wide.u32 %rd2, %r3, 32;
+    add.s64 %rd1, %rd1, %rd2; and.b32 %r4, %r3, 4; {copies} ret; }}""")
+    call = KernelCall(tmp_path / "many.ptx", "many", (1, 1, 1), (32, 1, 1), ("p",))
+    (timing,) = timed_plan(Plan("many", {"p": np.zeros(2561024, np.uint8)}, (call,)), V100)
+    # Every sector of 32 lanes once, and one for each of the 16 lanes that copy 4 bytes, not 0.
+    assert timing.counters["load_sectors"] == 32 * 2500 + 16
 
 
 def test_blocks_that_are_not_timed_take_as_long_within_the_stated_error() -> None:

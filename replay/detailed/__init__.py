@@ -7,6 +7,7 @@ blocks), and `launch` (buffers, parameters, grids).
 from replay.detailed.launch import CallResult, KernelCall, KernelOutputs, Plan, read_module, run_kernel, run_plan
 from replay.detailed.lowering import Program, lower
 from replay.detailed.ptx import Entry, Instruction, Module, Variable, parse_ptx
+from replay.detailed.textures import Texture
 
 __all__ = [
     "CallResult",
@@ -17,6 +18,7 @@ __all__ = [
     "Module",
     "Plan",
     "Program",
+    "Texture",
     "Variable",
     "lower",
     "parse_ptx",

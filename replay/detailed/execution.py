@@ -15,6 +15,8 @@ from replay.detailed.lowering import (
     COPY,
     EXIT,
     F64,
+    FRAGMENT_LOAD,
+    FRAGMENT_STORE,
     GUARD,
     HALF,
     JOIN,
@@ -26,16 +28,19 @@ from replay.detailed.lowering import (
     MMA,
     NEGATED,
     PACK,
+    PRODUCT,
     SELECT,
     SETP_HALF,
     SHUFFLE,
     SLOT,
     STORE,
     TARGET,
+    TEXTURE,
     UNPACK,
     VOTE,
     D,
 )
+from replay.detailed.matrices import multiply_fragments, multiply_matrices
 from replay.detailed.memory import (
     AT,
     BLOCK,
@@ -53,12 +58,22 @@ from replay.detailed.memory import (
     SHARED_AT,
     SHARED_BYTES,
     access,
+    access_fragment,
     atomic,
     copy,
     load_matrices,
 )
-from replay.detailed.tracing import FIRST, LAST, begin_record, grown, record_access
-from replay.detailed.warp import arithmetic, half, move, multiply_matrices, set_predicates, shuffle, vote
+from replay.detailed.textures import fetch
+from replay.detailed.tracing import (
+    FIRST,
+    LAST,
+    begin_record,
+    grown,
+    record_access,
+    record_fragment,
+    record_texture,
+)
+from replay.detailed.warp import arithmetic, half, move, set_predicates, shuffle, vote
 
 
 @bare
@@ -141,7 +156,12 @@ def run_warp(program, registers, stack, depth, warp, memory, geometry, allocatio
         fine = True
         if mask != 0:
             if tracing and row[SLOT] >= 0:
-                record_access(row, registers, mask, warp, geometry, report, recording)
+                if kind == TEXTURE:
+                    record_texture(row, registers, mask, warp, allocations[3], tiles[0], recording)
+                elif kind == FRAGMENT_LOAD or kind == FRAGMENT_STORE:
+                    record_fragment(row, lists, registers, mask, warp, recording)
+                else:
+                    record_access(row, registers, mask, warp, geometry, report, recording)
             if kind <= F64:
                 arithmetic(row, registers, mask)
             elif kind == HALF:
@@ -162,6 +182,12 @@ def run_warp(program, registers, stack, depth, warp, memory, geometry, allocatio
                 fine = load_matrices(row, lists, registers, warp, memory, geometry, allocations, report)
             elif kind == MMA:
                 multiply_matrices(row, lists, registers, tiles)
+            elif kind == FRAGMENT_LOAD or kind == FRAGMENT_STORE:
+                fine = access_fragment(row, lists, registers, mask, warp, memory, geometry, allocations, shadow, report)
+            elif kind == PRODUCT:
+                multiply_fragments(row, lists, registers, tiles)
+            elif kind == TEXTURE:
+                fine = fetch(row, lists, registers, mask, warp, memory, allocations[3], tiles[0], report)
             elif kind == COPY:
                 fine = copy(row, registers, mask, warp, memory, geometry, allocations, shadow, report)
             elif kind == MASK:
@@ -248,10 +274,10 @@ def run_blocks(  # type: ignore[no-untyped-def]
     geometry, report : array of int64
         Launch, and what went wrong.
     allocations : tuple of arrays
-        First byte and end of each allocation, and the allocation of each 256 bytes.
+        First byte and end of each allocation, the allocation of each 256 bytes, and the textures.
     shadow : array of int64, shape (2, shared bytes)
         Last writer and reader of each byte of shared memory.
-    tiles : array of float64, shape (2, 16, 16)
+    tiles : array of float64, shape (3, 32, 32)
         Room for matrix products.
     recording : (array of int32, array of int64, array of int64)
         Trace, empty if none is wanted; its marks; and the first record of each warp of each block

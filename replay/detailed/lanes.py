@@ -4,6 +4,7 @@ Registers hold 64 bits. A value of a narrower type is kept zero-extended.
 """
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -21,6 +22,22 @@ from profilers.trace.compiled import bare
 ) = range(23)  # fmt: skip
 #: Comparisons; those past GE are true of unordered operands.
 EQ, NE, LT, LE, GT, GE, EQU, NEU, LTU, LEU, GTU, GEU, NUM, NAN = range(14)
+#: Operations by their names in PTX: of integers, products and funnel shifts among them, and of real numbers.
+INTEGERS: Mapping[str, int] = {
+    "add": ADD, "sub": SUB, "div": DIV, "rem": REM, "min": MIN, "max": MAX, "abs": ABS, "neg": NEG, "and": AND,
+    "or": OR, "xor": XOR, "not": NOT, "shl": SHL, "shr": SHR, "popc": POPC, "clz": CLZ, "bfind": BFIND, "brev": BREV,
+    "bfe": BFE, "bfi": BFI, "prmt": PRMT, "lop3": LOP3, "sad": SAD, "cnot": CNOT, "mov": MOV,
+}  # fmt: skip
+PRODUCTS: Mapping[str, int] = {
+    "mul.lo": MUL_LO, "mul.hi": MUL_HI, "mul.wide": MUL_WIDE, "mad.lo": MAD_LO, "mad.hi": MAD_HI,
+    "mad.wide": MAD_WIDE, "shf.l": SHF_L, "shf.r": SHF_R,
+}  # fmt: skip
+REALS: Mapping[str, int] = {
+    "add": F_ADD, "sub": F_SUB, "mul": F_MUL, "fma": F_FMA, "mad": F_FMA, "div": F_DIV, "min": F_MIN, "max": F_MAX,
+    "abs": F_ABS, "neg": F_NEG, "rcp": F_RCP, "sqrt": F_SQRT, "rsqrt": F_RSQRT, "sin": F_SIN, "cos": F_COS,
+    "ex2": F_EX2, "lg2": F_LG2, "tanh": F_TANH, "copysign": F_COPYSIGN,
+    "min.NaN": F_MIN_NAN, "max.NaN": F_MAX_NAN,
+}  # fmt: skip
 
 
 @bare
@@ -359,10 +376,11 @@ def single(op, a, b, c):  # type: ignore[no-untyped-def]
 def half_to_float(bits):  # type: ignore[no-untyped-def]
     """Return the FP32 number of FP16 bits."""
     sign = np.uint32(bits & np.uint64(0x8000)) << np.uint32(16)
-    exponent, fraction = (np.int64(bits) >> 10) & 31, np.int64(bits) & 1023
-    if exponent == 31:
-        return np.uint32(sign | np.uint32(0x7F800000 | (fraction << 13))).view(np.float32)
-    value = fraction * 2.0**-24 if exponent == 0 else (1024 + fraction) * 2.0 ** (exponent - 25)
+    size = np.uint32((bits & np.uint64(0x7FFF)) << np.uint64(13))
+    if size >= np.uint32(0x0F800000):
+        return np.uint32(sign | size | np.uint32(0x70000000)).view(np.float32)
+    # The exponents of FP32 are 112 higher.
+    value = np.float32(size.view(np.float32) * np.float32(2.0**112))
     return np.float32(-value if sign else value)
 
 
@@ -437,3 +455,10 @@ def compared(how, below, above, equal):  # type: ignore[no-untyped-def]
     if plain == LE:
         return below or equal
     return above if plain == GT else above or equal
+
+
+@bare
+def short_number(bits, part, is_brain):  # type: ignore[no-untyped-def]
+    """Return one of the FP16 or BF16 numbers of a register."""
+    half = (bits >> np.uint64(16 * part)) & np.uint64(0xFFFF)
+    return np.float64(brain_to_float(half)) if is_brain else np.float64(half_to_float(half))

@@ -16,8 +16,9 @@ from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace.arrays import Ints
 from replay.detailed import memory as at
 from replay.detailed.execution import run_blocks
-from replay.detailed.lowering import GLOBAL_BASE, Program, global_layout, lower
-from replay.detailed.ptx import TYPE_BYTES, Module, Variable, parse_ptx
+from replay.detailed.lowering import GLOBAL_BASE, TEXTURE_BASE, Program, lower
+from replay.detailed.ptx import TYPE_BYTES, Module, Variable, global_layout, parse_ptx
+from replay.detailed.textures import Texture, texture_table
 from replay.detailed.tracing import END, LAST
 
 #: Most threads of a block, blocks of a launch, and bytes of memory.
@@ -51,7 +52,7 @@ class KernelCall:
     grid, block : (int, int, int)
         Blocks, and threads of a block.
     arguments : tuple
-        One a parameter: the name of a buffer, or a number.
+        One a parameter: the name of a buffer, a texture, or a number.
     shared_bytes : int
         Dynamic shared memory of a block.
     """
@@ -60,7 +61,7 @@ class KernelCall:
     entry: str
     grid: Shape3
     block: Shape3
-    arguments: tuple[str | int | float, ...]
+    arguments: tuple[str | int | float | Texture, ...]
     shared_bytes: int = 0
 
 
@@ -337,7 +338,10 @@ class BlockRunner:
         self.program, self.call, self.memory = program, call, memory
         self.warps = -(-int(np.prod(call.block)) // 32)
         self.blocks = int(np.prod(call.grid))
-        self._allocations = memory.allocations(program)
+        textures = [value for value in call.arguments if isinstance(value, Texture)]
+        where = f"{program.module.source}: {program.entry.name}"
+        table = texture_table(textures, memory.buffers, memory.offset, where)
+        self._allocations = (*memory.allocations(program), table)
         _pass_parameters(program, call, memory)
         shared = program.shared_bytes + call.shared_bytes
         shared_at = -(-memory.end // 16) * 16
@@ -350,7 +354,7 @@ class BlockRunner:
         self._registers = np.zeros((self.warps, program.registers, 64), dtype=np.uint64)
         self._stacks = np.zeros((self.warps, 64, 3), dtype=np.int64)
         self._shadow = np.zeros((2, shared + 8), dtype=np.int64)
-        self._tiles = np.zeros((2, 16, 16))
+        self._tiles = np.zeros((3, 32, 32))
 
     @property
     def warp_instructions(self) -> int:
@@ -404,13 +408,18 @@ def _pass_parameters(program: Program, call: KernelCall, memory: DeviceMemory) -
     """Write the arguments of a launch to the memory of parameters."""
     where = f"{program.module.source}: {program.entry.name}"
     facts = zip(program.entry.parameters, program.parameter_offset, call.arguments, strict=True)
+    textures = 0
     for number, (parameter, offset, value) in enumerate(facts):
         size = TYPE_BYTES[parameter.type]
         if parameter.size != size:
             raise InvalidInputError(
                 f"{where}: parameter {number} is a structure of {parameter.size} bytes; not supported"
             )
-        if isinstance(value, str):
+        if isinstance(value, Texture):
+            if size != 8:
+                raise InvalidInputError(f"{where}: parameter {number} has type .{parameter.type}, no texture")
+            value, textures = TEXTURE_BASE + textures, textures + 1
+        elif isinstance(value, str):
             if value not in memory.offset:
                 raise InvalidInputError(f"{where}: parameter {number}: there is no buffer {value!r}")
             if size != 8:
@@ -449,6 +458,7 @@ def _problem(program: Program, call: KernelCall, report: Ints, limit: int) -> st
         at.MISALIGNED: f"{where}{lane}: {address} is not aligned to the access",
         at.RACE: f"{where}{lane}: two warps use the same byte of shared memory without a barrier between, one writes",
         at.ENDLESS: f"{where}: more than {limit} instructions of warps: an endless loop, or set a higher limit",
+        at.NO_TEXTURE: f"{where}{lane}: the first operand is no texture of the launch",
         at.NESTED: f"{where}: branches are nested too deeply",
     }
     return texts[int(report[at.PROBLEM])]

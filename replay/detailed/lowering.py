@@ -3,6 +3,7 @@
 Whatever is not supported is refused here, with its line, before anything runs.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,13 +14,24 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
 from replay.detailed import lanes
 from replay.detailed.control_flow import joins, leaders
-from replay.detailed.ptx import TYPE_BYTES, Entry, Instruction, Module, Variable, literal_bits
+from replay.detailed.fragments import Fragment, fragment_of, product_of
+from replay.detailed.ptx import (
+    TYPE_BYTES,
+    Entry,
+    Instruction,
+    Module,
+    Variable,
+    global_layout,
+    literal_bits,
+    packed_layout,
+)
 
 #: Kinds of instructions.
 (
     INT, F32, F64, HALF, SETP_INT, SETP_F32, SETP_F64, SETP_HALF, SELECT, CONVERT, LOAD, STORE, BRANCH, EXIT, BARRIER,
     SHUFFLE, VOTE, ATOMIC, PACK, UNPACK, LDMATRIX, MMA, COPY, NOTHING, MASK,
-) = range(25)  # fmt: skip
+    FRAGMENT_LOAD, FRAGMENT_STORE, PRODUCT, TEXTURE,
+) = range(29)  # fmt: skip
 #: Columns of `Program.code`. VECTOR is the position of the first register of a vector in `Program.lists`. The first
 #: instruction of a basic block has the block's number in LEADER, and the count of its memory accesses in MEMORIES; SLOT
 #: numbers these accesses.
@@ -35,6 +47,8 @@ WHOLE, FP16, BF16, FP32, FP64 = range(5)
 NEAREST, ZERO, DOWN, UP = range(4)
 #: First generic address of shared and of local memory, and of global memory.
 SHARED_WINDOW, LOCAL_WINDOW, GLOBAL_BASE = 1 << 44, 1 << 45, 1 << 32
+#: Handle of the first texture of a launch.
+TEXTURE_BASE = 1 << 48
 #: Operations of ATOMIC beyond those of `lanes`.
 EXCHANGE, COMPARE, INCREMENT, DECREMENT = range(100, 104)
 #: Special registers by number; the compiled code sets them when a block begins.
@@ -43,24 +57,6 @@ SPECIAL = (
     "%nctaid.x", "%nctaid.y", "%nctaid.z", "%laneid", "%warpid", "%nwarpid", "%smid", "%lanemask_lt", "%lanemask_le",
     "%lanemask_eq", "%lanemask_ge", "%lanemask_gt", "%clock", "%clock64", "%globaltimer",
 )  # fmt: skip
-_INTEGER: Mapping[str, int] = {
-    "add": lanes.ADD, "sub": lanes.SUB, "div": lanes.DIV, "rem": lanes.REM, "min": lanes.MIN, "max": lanes.MAX,
-    "abs": lanes.ABS, "neg": lanes.NEG, "and": lanes.AND, "or": lanes.OR, "xor": lanes.XOR, "not": lanes.NOT,
-    "shl": lanes.SHL, "shr": lanes.SHR, "popc": lanes.POPC, "clz": lanes.CLZ, "bfind": lanes.BFIND,
-    "brev": lanes.BREV, "bfe": lanes.BFE, "bfi": lanes.BFI, "prmt": lanes.PRMT, "lop3": lanes.LOP3, "sad": lanes.SAD,
-    "cnot": lanes.CNOT, "mov": lanes.MOV,
-}  # fmt: skip
-_PRODUCTS: Mapping[str, int] = {
-    "mul.lo": lanes.MUL_LO, "mul.hi": lanes.MUL_HI, "mul.wide": lanes.MUL_WIDE, "mad.lo": lanes.MAD_LO,
-    "mad.hi": lanes.MAD_HI, "mad.wide": lanes.MAD_WIDE, "shf.l": lanes.SHF_L, "shf.r": lanes.SHF_R,
-}  # fmt: skip
-_FLOATING: Mapping[str, int] = {
-    "add": lanes.F_ADD, "sub": lanes.F_SUB, "mul": lanes.F_MUL, "fma": lanes.F_FMA, "mad": lanes.F_FMA,
-    "div": lanes.F_DIV, "min": lanes.F_MIN, "max": lanes.F_MAX, "abs": lanes.F_ABS, "neg": lanes.F_NEG,
-    "rcp": lanes.F_RCP, "sqrt": lanes.F_SQRT, "rsqrt": lanes.F_RSQRT, "sin": lanes.F_SIN, "cos": lanes.F_COS,
-    "ex2": lanes.F_EX2, "lg2": lanes.F_LG2, "tanh": lanes.F_TANH, "copysign": lanes.F_COPYSIGN,
-    "min.NaN": lanes.F_MIN_NAN, "max.NaN": lanes.F_MAX_NAN,
-}  # fmt: skip
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan")
 _UNSIGNED_COMPARISONS = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 _ATOMICS: Mapping[str, int] = {
@@ -124,15 +120,6 @@ class Program:
     widths: tuple[int, ...]
 
 
-def global_layout(variables: tuple[Variable, ...], begin: int = 0) -> tuple[dict[str, int], int]:
-    """Return the offset of each variable, 256 bytes apart at least, and the end of the last."""
-    offsets, end = {}, begin
-    for variable in variables:
-        offsets[variable.name] = end
-        end += -(-max(variable.size, 1) // 256) * 256 + 256
-    return offsets, end
-
-
 class _Lowering:
     """Registers, constants and symbols while an entry is lowered."""
 
@@ -142,10 +129,11 @@ class _Lowering:
         self.kinds: dict[str, str] = {}
         self.constants: dict[int, int] = {}
         self.lists: list[int] = []
+        self.tables: dict[bytes, int] = {}
         self.count = 0
         self.globals = tuple(v for v in (*module.variables, *entry.variables) if v.space in ("global", "const"))
         self.symbols: dict[str, tuple[int, int]] = {}
-        self.parameter_offset, self.parameter_bytes = _packed(entry.parameters)
+        self.parameter_offset, self.parameter_bytes = packed_layout(entry.parameters)
         parameters = {p.name: o for p, o in zip(entry.parameters, self.parameter_offset, strict=True)}
         self.symbols.update({name: (GLOBAL, GLOBAL_BASE + offset) for name, offset in parameters.items()})
         begin = -(-self.parameter_bytes // 256) * 256 + 256
@@ -219,6 +207,14 @@ class _Lowering:
         self.lists += [self.operand(name, kind, line) for name in names]
         return position, len(names)
 
+    def table(self, fragment: Fragment) -> int:
+        """Return the position of the places of a fragment, which stand once in the lists."""
+        key = fragment.places.tobytes()
+        if key not in self.tables:
+            self.tables[key] = len(self.lists)
+            self.lists += fragment.places.reshape(-1).tolist()
+        return self.tables[key]
+
     def address(self, text: str, line: int) -> tuple[int, int]:
         """Return the register and the offset of an address in brackets."""
         match = re.fullmatch(r"\[([\w$%.]+)(?:\+(-?\w{1,16}))?(-\w{1,16})?\]", text)
@@ -228,15 +224,6 @@ class _Lowering:
 
     def refusal(self, line: int, problem: str) -> InvalidInputError:
         return InvalidInputError(f"{self.module.source}: line {line}: {problem}")
-
-
-def _packed(variables: tuple[Variable, ...]) -> tuple[tuple[int, ...], int]:
-    offsets, end = [], 0
-    for variable in variables:
-        end = -(-end // max(variable.align, 1)) * max(variable.align, 1)
-        offsets.append(end)
-        end += variable.size
-    return tuple(offsets), end
 
 
 def lower(module: Module, name: str = "") -> Program:
@@ -278,7 +265,8 @@ def lower(module: Module, name: str = "") -> Program:
 
 def _number_blocks(code: Ints, begins: list[int]) -> None:
     """Number the basic blocks, and the accesses to memory of each."""
-    accesses = np.isin(code[:, KIND], (LOAD, STORE, ATOMIC, LDMATRIX, COPY)) & (code[:, SPACE] != PARAMETER)
+    accesses = np.isin(code[:, KIND], (LOAD, STORE, ATOMIC, LDMATRIX, COPY, FRAGMENT_LOAD, FRAGMENT_STORE, TEXTURE))
+    accesses &= code[:, SPACE] != PARAMETER
     for number, (begin, end) in enumerate(zip(begins, [*begins[1:], len(code)], strict=True)):
         inside = np.flatnonzero(accesses[begin:end]) + begin
         code[begin, LEADER], code[begin, MEMORIES] = number, len(inside)
@@ -311,7 +299,7 @@ def _arithmetic(state: _Lowering, i: Instruction, opcode: list[str]) -> dict[int
         raise KeyError(kind)
     if kind in ("f32", "f64", "f16", "bf16", "f16x2", "bf16x2") and name != "mov":
         return _floating(state, i, opcode)
-    op = _PRODUCTS[product] if product in _PRODUCTS else _INTEGER[name]
+    op = lanes.PRODUCTS[product] if product in lanes.PRODUCTS else lanes.INTEGERS[name]
     if op == lanes.BFIND and "shiftamt" in opcode:
         op = lanes.BFIND_SHIFT
     extra = set(opcode[1:-1]) - {"lo", "hi", "wide", "l", "r", "wrap", "clamp", "shiftamt", "b32"}
@@ -341,7 +329,7 @@ def _operands(state: _Lowering, i: Instruction, kind: str, kinds: Mapping[int, s
 
 def _floating(state: _Lowering, i: Instruction, opcode: list[str]) -> dict[int, int]:
     name, kind, modifiers = opcode[0], opcode[-1], set(opcode[1:-1])
-    op = _FLOATING[f"{name}.NaN" if "NaN" in modifiers else name]
+    op = lanes.REALS[f"{name}.NaN" if "NaN" in modifiers else name]
     directed = modifiers & {"rz", "rm", "rp"}
     if directed:
         if kind != "f32" or op != lanes.F_FMA:
@@ -363,13 +351,8 @@ def _packing(state: _Lowering, i: Instruction, kind: str) -> dict[int, int]:
     bits = 8 * TYPE_BYTES[kind]
     if i.operands[1].startswith("{"):
         position, count = state.vector(i.operands[1], "b64", i.line)
-        return {
-            KIND: PACK,
-            VECTOR: position,
-            COUNT: count,
-            BITS: bits // count,
-            D: state.register(i.operands[0], i.line),
-        }
+        row = {KIND: PACK, VECTOR: position, COUNT: count, BITS: bits // count}
+        return row | {D: state.register(i.operands[0], i.line)}
     position, count = state.vector(i.operands[0], "b64", i.line)
     return {KIND: UNPACK, VECTOR: position, COUNT: count, BITS: bits // count, A: state.register(i.operands[1], i.line)}
 
@@ -388,7 +371,7 @@ def _setp(state: _Lowering, i: Instruction, opcode: list[str]) -> dict[int, int]
     if combined:
         negated = operands[3].startswith("!")
         row |= {C: state.operand(operands[3].removeprefix("!"), "pred", i.line), SATURATE: int(negated)}
-        row[OP] = _INTEGER[combined[0]]
+        row[OP] = lanes.INTEGERS[combined[0]]
     which = {"f32": SETP_F32, "f64": SETP_F64, "f16": SETP_HALF, "bf16": SETP_HALF}.get(kind, SETP_INT)
     row |= {KIND: which, HOW: how, BITS: 8 * TYPE_BYTES[kind], SIGNED: int(kind[0] == "s" or kind == "bf16")}
     row |= {D: state.register(operands[0], i.line), A: state.operand(operands[1], kind, i.line)}
@@ -529,6 +512,46 @@ def _mma(state: _Lowering, i: Instruction, opcode: list[str]) -> dict[int, int]:
     return row | {D: positions[0], A: positions[1], B: positions[2], C: positions[3]}
 
 
+def _wmma(state: _Lowering, i: Instruction, opcode: list[str]) -> dict[int, int]:
+    if opcode[1] == "mma":
+        product = product_of(opcode)
+        positions = [state.vector(text, "b32", i.line) for text in i.operands]
+        if [count for _, count in positions] != [fragment.registers for fragment in product.fragments]:
+            raise ValueError(i.operands)
+        tables = [state.table(fragment) for fragment in product.fragments]
+        row = {KIND: PRODUCT, E: len(state.lists), SIGNED: int(product.is_brain), COUNT: math.prod(product.shape)}
+        row |= {OP: int(product.fragments[0].bits == 32), HOW: int(product.fragments[3].bits == 32)}
+        counts = [len(fragment.places) for fragment in product.fragments]
+        state.lists += [*product.shape, *(fact for pair in zip(tables, counts, strict=True) for fact in pair)]
+        return row | dict(zip((D, A, B, C), (position for position, _ in positions), strict=True))
+    stores, fragment, space = opcode[1] == "store", fragment_of(opcode), _space(opcode)
+    names, place, *stride = (i.operands[1], i.operands[0], *i.operands[2:]) if stores else i.operands
+    position, count = state.vector(names, "b32", i.line)
+    if stores != (opcode[2] == "d") or count != fragment.registers or space not in (GLOBAL, SHARED, GENERIC):
+        raise ValueError(opcode)
+    base, offset = state.address(place, i.line)
+    row = {KIND: FRAGMENT_STORE if stores else FRAGMENT_LOAD, VECTOR: position, COUNT: count, A: base, OFFSET: offset}
+    row |= {B: state.operand(stride[0] if stride else str(fragment.leading), "u32", i.line), E: state.table(fragment)}
+    return row | {SPACE: space, BITS: fragment.bits, HOW: int(fragment.by_column), TO: fragment.run}
+
+
+def _tex(state: _Lowering, i: Instruction, opcode: list[str]) -> dict[int, int]:
+    """Lower ``tex.{1d,2d}.v4.{u32,s32,f32}.{s32,f32}`` with the handle of a texture object."""
+    (geometry, vector, result, kind), names = opcode[1:], i.operands[0]
+    handle, _, place = i.operands[1].removeprefix("[").partition(",")
+    if vector != "v4" or result not in ("u32", "s32", "f32") or kind not in ("s32", "f32") or len(i.operands) != 2:
+        raise KeyError(opcode)
+    coordinates = [state.operand(text, kind, i.line) for text in place.strip("{}]").split(",")]
+    if len(coordinates) != {"1d": 1, "2d": 2}[geometry]:
+        raise ValueError(place)
+    row = {KIND: TEXTURE, A: state.operand(handle, "u64", i.line), B: coordinates[0], SPACE: GLOBAL, BITS: 32}
+    row |= {C: coordinates[1]} if len(coordinates) > 1 else {}
+    position, count = state.vector(names, "b32", i.line)
+    if count != 4:
+        raise ValueError(names)
+    return row | {VECTOR: position, COUNT: count, FROM: _NUMBERS.get(kind, WHOLE), TO: _NUMBERS.get(result, WHOLE)}
+
+
 def _cp_async(state: _Lowering, i: Instruction, opcode: list[str]) -> dict[int, int]:
     if "bulk" in opcode or "mbarrier" in opcode:
         raise KeyError(opcode)
@@ -543,5 +566,5 @@ _LOWERED = {
     "setp": _setp, "selp": _selp, "cvt": _cvt, "ld": _load, "ldu": _load, "st": _load, "cvta": _cvta, "bra": _branch,
     "ret": _exit, "exit": _exit, "bar": _barrier, "barrier": _barrier, "shfl": _shfl, "vote": _vote, "atom": _atom,
     "red": _atom, "ldmatrix": _ldmatrix, "mma": _mma, "cp": _cp_async, "membar": _nothing, "fence": _nothing,
-    "activemask": _activemask, "prefetch": _nothing, "nanosleep": _nothing,
+    "activemask": _activemask, "prefetch": _nothing, "nanosleep": _nothing, "wmma": _wmma, "tex": _tex,
 }  # fmt: skip

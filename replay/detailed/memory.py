@@ -23,10 +23,12 @@ from replay.detailed.lowering import (
     EXCHANGE,
     FP32,
     FP64,
+    FRAGMENT_STORE,
     FROM,
     GENERIC,
     GLOBAL,
     GLOBAL_BASE,
+    HOW,
     INCREMENT,
     KIND,
     LOCAL,
@@ -53,7 +55,7 @@ from replay.detailed.lowering import (
     EPOCH, EXECUTED,
 ) = range(14)  # fmt: skip
 #: Problems that end a run.
-NO_PROBLEM, OUT_OF_BOUNDS, MISALIGNED, RACE, ENDLESS, NESTED = range(6)
+NO_PROBLEM, OUT_OF_BOUNDS, MISALIGNED, RACE, ENDLESS, NESTED, NO_TEXTURE = range(7)
 #: Elements of the report of a problem.
 PROBLEM, AT, BLOCK, THREAD, ADDRESS = range(5)
 
@@ -160,6 +162,43 @@ def access(row, lists, registers, mask, warp, memory, geometry, allocations, sha
                     if row[TO] == 32 or (row[TO] < 0 and size == 4):
                         value &= np.uint64(0xFFFFFFFF)
                 registers[register, lane] = value
+    return True
+
+
+@bare
+def access_fragment(row, lists, registers, mask, warp, memory, geometry, allocations, shadow, report):  # type: ignore[no-untyped-def]
+    """Execute ``wmma.load`` or ``wmma.store``; return whether it ended without a problem."""
+    size, space, is_store = row[BITS] >> 3, row[SPACE], row[KIND] == FRAGMENT_STORE
+    parts, run, column_step = 32 // row[BITS], row[TO], row[HOW] != 0
+    for lane in range(32):
+        if not mask >> lane & 1:
+            continue
+        thread, base = warp * 32 + lane, np.int64(registers[row[A], lane]) + row[OFFSET]
+        leading = np.int64(registers[row[B], lane])
+        for first in range(0, row[COUNT] * parts, run):
+            place = lists[row[E] + 32 * first + lane]
+            line, column = place >> 8, place & 255
+            address = base + size * (column * leading + line if column_step else line * leading + column)
+            if space == SHARED:
+                address &= 0xFFFFFFFF
+            at = _place(memory, geometry, allocations, space, address, size, thread)
+            end = _place(memory, geometry, allocations, space, address + size * (run - 1), size, thread)
+            if at < 0 or end < 0:
+                report[PROBLEM], report[THREAD], report[ADDRESS] = -at if at < 0 else -end, thread, address
+                return False
+            if space == SHARED and _races(shadow, geometry, at, size * run, warp, is_store):
+                report[PROBLEM], report[THREAD], report[ADDRESS] = RACE, thread, address
+                return False
+            for element in range(run):
+                number, here = first + element, at + size * element
+                register = lists[row[VECTOR] + (number >> (parts - 1))]
+                if is_store:
+                    half = np.uint64(16) if number & (parts - 1) else np.uint64(0)
+                    _write(memory, here, size, registers[register, lane] >> half)
+                elif number & (parts - 1):
+                    registers[register, lane] |= _read(memory, here, size) << np.uint64(16)
+                else:
+                    registers[register, lane] = _read(memory, here, size)
     return True
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import read_toml, typed_table
 from replay.detailed.launch import KernelCall, Plan
+from replay.detailed.textures import Texture
 
 #: NumPy types of elements; NumPy has no BF16, so its bits stand in 16-bit integers.
 DTYPES: dict[str, Any] = {
@@ -55,9 +56,17 @@ class _Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shared_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
+class _Texture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    buffer: str
+    filtering: str = "point"
+    addressing: str = "clamp"
+    normalized: bool = False
+
+
 class _PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     launches: list[_Launch]
     buffers: dict[str, _Buffer] = {}
+    textures: dict[str, _Texture] = {}
     about: str = ""
 
 
@@ -85,18 +94,29 @@ def read_plan(path: str | Path) -> Plan:
     buffers = {
         name: make_buffer(facts, f"{file}: buffers.{name}", file.parent) for name, facts in content.buffers.items()
     }
+    textures = {name: _texture(facts, buffers, f"{file}: textures.{name}") for name, facts in content.textures.items()}
     calls = []
     for number, launch in enumerate(content.launches):
         where = f"{file}: launches[{number}]"
-        unknown = next((a for a in launch.arguments if isinstance(a, str) and a not in buffers), None)
+        unknown = next((a for a in launch.arguments if isinstance(a, str) and a not in {*buffers, *textures}), None)
         if unknown is not None:
-            raise InvalidInputError(f"{where}.arguments: there is no buffer {unknown!r:.60}")
+            raise InvalidInputError(f"{where}.arguments: there is no buffer or texture {unknown!r:.60}")
         source = file.parent / launch.ptx
         if not source.is_file():
             raise NotFoundError(f"{where}.ptx: no file {launch.ptx!r:.80} in {file.parent}")
         grid, block = (three(sizes, where) for sizes in (launch.grid, launch.block))
-        calls.append(KernelCall(source, launch.entry, grid, block, tuple(launch.arguments), launch.shared_bytes))
+        arguments = tuple(textures.get(a, a) if isinstance(a, str) else a for a in launch.arguments)
+        calls.append(KernelCall(source, launch.entry, grid, block, arguments, launch.shared_bytes))
     return Plan(content.about or file.stem, buffers, tuple(calls))
+
+
+def _texture(facts: _Texture, buffers: dict[str, NDArray[Any]], where: str) -> Texture:
+    name = where.rpartition(".")[2]
+    if name in buffers:
+        raise InvalidInputError(f"{where}: a buffer has the same name")
+    if facts.buffer not in buffers:
+        raise InvalidInputError(f"{where}.buffer: there is no buffer {facts.buffer!r:.60}")
+    return Texture(facts.buffer, facts.filtering, facts.addressing, facts.normalized)
 
 
 def check_name(name: str, where: str) -> None:

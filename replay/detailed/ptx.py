@@ -397,3 +397,22 @@ def _float_bits(value: float, kind: str) -> int:
     if kind == "bf16":
         return int.from_bytes(struct.pack("<f", value), "little") >> 16
     return int.from_bytes(struct.pack({"f32": "<f", "f64": "<d", "f16": "<e"}[kind], value), "little")
+
+
+def global_layout(variables: tuple[Variable, ...], begin: int = 0) -> tuple[dict[str, int], int]:
+    """Return the offset of each variable, 256 bytes apart at least, and the end of the last."""
+    offsets, end = {}, begin
+    for variable in variables:
+        offsets[variable.name] = end
+        end += -(-max(variable.size, 1) // 256) * 256 + 256
+    return offsets, end
+
+
+def packed_layout(variables: tuple[Variable, ...]) -> tuple[tuple[int, ...], int]:
+    """Return the offset of each variable, one after the other, and the end of the last."""
+    offsets, end = [], 0
+    for variable in variables:
+        end = -(-end // max(variable.align, 1)) * max(variable.align, 1)
+        offsets.append(end)
+        end += variable.size
+    return tuple(offsets), end

@@ -18,6 +18,7 @@ from replay.detailed.lowering import (
     GENERIC,
     GLOBAL,
     GLOBAL_BASE,
+    HOW,
     KIND,
     LDMATRIX,
     LEADER,
@@ -29,16 +30,20 @@ from replay.detailed.lowering import (
     SHARED_WINDOW,
     SLOT,
     SPACE,
+    TO,
     A,
+    B,
+    E,
 )
 from replay.detailed.memory import BLOCK, LOCAL_BYTES, WARPS
+from replay.detailed.textures import PLACES, texels_of
 
 #: Elements of a record before those of its accesses.
 BLOCK_NUMBER, LANES, NEXT, ACCESSES = range(4)
 #: Elements of the marks: end of the trace, first record of the block's warps in `firsts`, and last record by warp.
 END, FIRST, LAST = range(3)
-#: Least room for a record and the sectors of an access.
-_ROOM = 4096
+#: Most elements of an access in the trace, and more than a record has besides: `wmma` takes 16 sectors of each lane.
+_ROOM = 520
 #: First sector of local memory, which each warp has for itself.
 LOCAL_SECTOR = 1 << 29
 #: Lanes of a shift into the count of sectors that an atomic access keeps the most lanes of an address in.
@@ -48,7 +53,7 @@ SAME_ADDRESS = 16
 @compiled
 def grown(trace, marks):  # type: ignore[no-untyped-def]
     """Return a copy of the trace that is twice as long."""
-    larger = np.empty(2 * len(trace) + 8 * _ROOM, np.int32)
+    larger = np.empty(2 * len(trace), np.int32)
     larger[: marks[END]] = trace[: marks[END]]
     return larger
 
@@ -58,7 +63,7 @@ def begin_record(row, mask, warp, recording):  # type: ignore[no-untyped-def]
     """Begin the record of a basic block; return whether there was room."""
     trace, marks, firsts = recording[0], recording[1], recording[2]
     at, last = marks[END], marks[LAST + warp]
-    if at + row[MEMORIES] + _ROOM > len(trace):
+    if at + ACCESSES + (row[MEMORIES] + 1) * _ROOM > len(trace):
         return False
     trace[at + BLOCK_NUMBER], trace[at + NEXT] = row[LEADER], 0
     lanes = 0
@@ -162,7 +167,14 @@ def record_access(row, registers, mask, warp, geometry, report, recording):  # t
         trace[element] = -_matrix_passes(row, addresses, rows, seen, counts)
         return
     if kind == COPY:
-        size, space = row[COUNT], GLOBAL
+        size, space, copied = row[COUNT], GLOBAL, 0
+        for lane in range(32):
+            # Lanes that copy no bytes only write zeros to shared memory.
+            if row[B] >= 0 and registers[row[B], lane] == 0:
+                addresses[lane] = -1
+            copied += addresses[lane] >= 0
+        if copied == 0:
+            return
     if space == GENERIC:
         space, window = GLOBAL, 0
         for lane in range(32):
@@ -239,3 +251,47 @@ def _matrix_passes(row, addresses, rows, seen, counts):  # type: ignore[no-untyp
             rows[lane] = addresses[8 * matrix + lane] & 0xFFFFFFFF if lane < 8 else -1
         total += _passes(rows, 16, seen, counts)
     return total
+
+
+@bare
+def record_fragment(row, lists, registers, mask, warp, recording):  # type: ignore[no-untyped-def]
+    """Write where ``wmma.load`` or ``wmma.store`` goes: each lane accesses the elements of a run at once."""
+    trace, marks, _, scratch = recording
+    at, end = marks[LAST + warp], marks[END]
+    addresses, seen, counts = scratch[0], scratch[1], scratch[2]
+    size, run, space, n, passes = row[BITS] >> 3, row[TO], row[SPACE], 0, 0
+    for first in range(0, row[COUNT] * 32 // row[BITS], run):
+        for lane in range(32):
+            addresses[lane] = -1
+            if mask >> lane & 1:
+                place, leading = lists[row[E] + 32 * first + lane], np.int64(registers[row[B], lane])
+                line, column = place >> 8, place & 255
+                element = column * leading + line if row[HOW] else line * leading + column
+                addresses[lane] = np.int64(registers[row[A], lane]) + row[OFFSET] + size * element
+                if space == GENERIC:
+                    space = SHARED if SHARED_WINDOW <= addresses[lane] < LOCAL_WINDOW else GLOBAL
+                addresses[lane] = addresses[lane] & 0xFFFFFFFF if space == SHARED else addresses[lane] - GLOBAL_BASE
+        if space == SHARED:
+            passes += _passes(addresses, size * run, seen, counts)
+            continue
+        for lane in range(32):
+            if addresses[lane] >= 0:
+                for sector in range(addresses[lane] >> 5, (addresses[lane] + size * run - 1 >> 5) + 1):
+                    n = _add(trace, end, n, sector)
+    if space == SHARED:
+        trace[at + ACCESSES + row[SLOT]] = -passes
+        return
+    trace[end], trace[at + ACCESSES + row[SLOT]], marks[END] = n, end - at, end + 1 + n
+
+
+@bare
+def record_texture(row, registers, mask, warp, textures, tile, recording):  # type: ignore[no-untyped-def]
+    """Write which sectors ``tex`` reads."""
+    trace, marks = recording[0], recording[1]
+    at, end, n = marks[LAST + warp], marks[END], 0
+    for lane in range(32):
+        if mask >> lane & 1:
+            for tap in range(texels_of(row, registers, lane, textures, tile)):
+                if tile[PLACES, tap] >= 0:
+                    n = _add(trace, end, n, np.int64(tile[PLACES, tap]) >> 5)
+    trace[end], trace[at + ACCESSES + row[SLOT]], marks[END] = n, end - at, end + 1 + n

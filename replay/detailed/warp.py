@@ -27,6 +27,7 @@ from replay.detailed.lanes import (
     half_to_float,
     integer,
     odd_sum,
+    short_number,
     signed,
     single,
     sum_error,
@@ -68,50 +69,6 @@ from replay.detailed.lowering import (
     D,
     E,
 )
-
-
-@bare
-def _number(bits, part, is_brain):  # type: ignore[no-untyped-def]
-    half = (bits >> np.uint64(16 * part)) & np.uint64(0xFFFF)
-    return np.float64(brain_to_float(half)) if is_brain else np.float64(half_to_float(half))
-
-
-@bare
-def multiply_matrices(row, lists, registers, tiles):  # type: ignore[no-untyped-def]
-    """Execute ``mma.m16n8k8`` or ``m16n8k16``: fragments as in the PTX ISA; products are summed in FP64."""
-    depth, is_brain, wide = row[COUNT], row[SIGNED], row[OP]
-    a, b = tiles[0], tiles[1]
-    for lane in range(32):
-        group, quad = lane >> 2, lane & 3
-        for number in range(depth // 4):
-            line, column = group + 8 * (number & 1), 2 * quad + 8 * (number >> 1)
-            bits = registers[lists[row[A] + number], lane]
-            a[line, column], a[line, column + 1] = _number(bits, 0, is_brain), _number(bits, 1, is_brain)
-        for number in range(depth // 8):
-            bits, deep = registers[lists[row[B] + number], lane], 2 * quad + 8 * number
-            b[group, deep], b[group, deep + 1] = _number(bits, 0, is_brain), _number(bits, 1, is_brain)
-    for lane in range(32):
-        group, quad = lane >> 2, lane & 3
-        for half in range(2):
-            results = np.uint64(0)
-            for part in range(2):
-                line, column = group + 8 * half, 2 * quad + part
-                total = 0.0
-                for k in range(depth):
-                    total += a[line, k] * b[column, k]
-                if wide:
-                    at = lists[row[C] + 2 * half + part]
-                    total += np.float64(np.uint32(registers[at, lane]).view(np.float32))
-                    bits = np.uint64(np.float32(total).view(np.uint32))
-                    registers[lists[row[D] + 2 * half + part], 32 + lane] = bits
-                else:
-                    total += _number(registers[lists[row[C] + half], lane], part, 0)
-                    results |= float_to_half(total) << np.uint64(16 * part)
-            if not wide:
-                registers[lists[row[D] + half], 32 + lane] = results
-    for number in range(4 if wide else 2):
-        for lane in range(32):
-            registers[lists[row[D] + number], lane] = registers[lists[row[D] + number], 32 + lane]
 
 
 @bare
@@ -225,7 +182,7 @@ def _compare(row, registers, lane):  # type: ignore[no-untyped-def]
     if kind == SETP_F64:
         p, q = np.uint64(a).view(np.float64), np.uint64(b).view(np.float64)
         return compared(row[HOW], p < q, p > q, p == q)
-    p, q = _number(a, 0, row[SIGNED]), _number(b, 0, row[SIGNED])
+    p, q = short_number(a, 0, row[SIGNED]), short_number(b, 0, row[SIGNED])
     return compared(row[HOW], p < q, p > q, p == q)
 
 

@@ -2,8 +2,7 @@
 
 PATH holds PTX files and kernels.json with launches and measured cycles, and beside it the counters of the same kernels
 (hardware_counters/accelsim_hw_perf_volta.csv). Each kernel is executed and timed on the device that was measured, a
-Quadro GV100 at 1132 MHz. Kernels with a texture, and those of more than 100 million instructions, are left out and
-named.
+Quadro GV100 at 1132 MHz. Kernels with instructions that are not supported are left out and named.
 
 \b
 seqpoint validate detailed ../shared/data

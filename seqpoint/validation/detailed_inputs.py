@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profilers.errors import InvalidInputError, NotFoundError
-from replay.detailed import KernelCall, Plan
+from replay.detailed import KernelCall, Plan, Texture
 
 _TYPES = {
     "f16": np.float16, "f32": np.float32, "f64": np.float64, "s8": np.int8, "s16": np.int16, "s32": np.int32,
@@ -41,13 +41,23 @@ class _Fill(msgspec.Struct, frozen=True):
     file: str = ""
 
 
+class _Texture(msgspec.Struct, frozen=True):
+    width: Annotated[int, msgspec.Meta(ge=1, le=1 << 16)]
+    height: Annotated[int, msgspec.Meta(ge=1, le=1 << 15)]
+    format: str
+    filter: str
+    address: str
+    normalized: bool = False
+    fill: _Fill = _Fill()
+
+
 class _Parameter(msgspec.Struct, frozen=True):
     name: str
     type: str
     n: Annotated[int, msgspec.Meta(ge=1, le=_MOST)] = 1
     fill: _Fill | None = None
     value: float | int | None = None
-    texture: dict[str, Any] | None = None
+    texture: _Texture | None = None
 
 
 class _Kernel(msgspec.Struct, frozen=True):
@@ -84,22 +94,24 @@ class MeasuredKernel:
     facts: _Kernel
     counters: Mapping[str, str]
 
-    @property
-    def has_texture(self) -> bool:
-        """Whether it reads a texture."""
-        return any(parameter.texture for parameter in self.facts.params)
-
     def plan(self) -> Plan:
         """Return its launch with its inputs.
 
         Raises
         ------
         NotFoundError, InvalidInputError
-            A file of data is missing, or a rule is unknown.
+            A file of data is missing, or a rule or a kind of texture is unknown.
         """
         buffers: dict[str, NDArray[Any]] = {}
-        arguments: list[str | int | float] = []
+        arguments: list[str | int | float | Texture] = []
         for parameter in self.facts.params:
+            texture = parameter.texture
+            if texture is not None:
+                count = texture.width * texture.height
+                texels = _Parameter(parameter.name, f"{texture.format}*", count, texture.fill)
+                buffers[parameter.name] = self._content(texels).reshape(texture.height, texture.width)
+                arguments.append(Texture(parameter.name, texture.filter, texture.address, texture.normalized))
+                continue
             if not parameter.type.endswith("*"):
                 arguments.append(0 if parameter.value is None else parameter.value)
                 continue

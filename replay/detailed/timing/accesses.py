@@ -4,6 +4,7 @@ import numpy as np
 
 from profilers.trace.compiled import inlined
 from replay.detailed.timing.assembly import (
+    ISSUES,
     LATENCY,
     ROLE,
     SLOTS,
@@ -202,7 +203,7 @@ def shared(s, trace, operations, lists, w, o, u, t):  # type: ignore[no-untyped-
             s.counters[CONSTANT_REQUESTS] += passes
             passes *= s.rule[CONSTANT_CYCLES]
         else:
-            s.counters[SHARED_ACCESSES] += 1
+            s.counters[SHARED_ACCESSES] += operations[o, ISSUES]
             s.counters[SHARED_PASSES] += passes
             passes *= s.rule[PASS_CYCLES]
         s.pipeline[u, PIPELINE] = start + passes

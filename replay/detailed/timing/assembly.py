@@ -38,6 +38,8 @@ from replay.detailed.timing.scheduling import ordered
 (
     UNIT, ISSUES, INTERVAL, LATENCY, ROLE, SOURCES, SOURCES_END, TARGETS, TARGETS_END, SLOTS, SLOTS_END, WIDTH, LINE,
 ) = range(13)  # fmt: skip
+#: Instructions whose operand A is an address of the space that they name.
+_ADDRESSED = (low.LOAD, low.STORE, low.ATOMIC, low.FRAGMENT_LOAD, low.FRAGMENT_STORE)
 #: Largest power of two that is of interest as an alignment.
 _MOST_ALIGNED = 1 << 16
 #: Registers of 32 bit that a thread has at most.
@@ -150,7 +152,7 @@ class _Folding:
         feeds: dict[int, set[int]] = {}
         for row, item in enumerate(self.operands):
             code = self.code[row]
-            is_address = code[low.KIND] in (low.LOAD, low.STORE, low.ATOMIC) and code[low.SPACE] == low.SHARED
+            is_address = code[low.KIND] in _ADDRESSED and code[low.SPACE] == low.SHARED
             passes = code[low.KIND] == low.INT and self.opcodes[row : row + 1] and code[low.TO] == 64
             for source in item.sources:
                 if is_address and source == code[low.A]:
@@ -307,7 +309,7 @@ def _power(value: int) -> int:
 def _touched(code: Ints) -> frozenset[int]:
     """Return the spaces that an instruction accesses; GENERIC touches all."""
     kind, space = code[low.KIND], int(code[low.SPACE])
-    if kind in (low.LOAD, low.STORE, low.ATOMIC, low.LDMATRIX):
+    if kind in (*_ADDRESSED, low.LDMATRIX):
         return frozenset({low.GLOBAL, low.SHARED, low.LOCAL} if space == low.GENERIC else {space})
     return frozenset({low.GLOBAL, low.SHARED}) if kind in (low.COPY, low.BARRIER) else frozenset()
 

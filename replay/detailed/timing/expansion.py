@@ -87,6 +87,8 @@ def expansion_of(code: "Ints", opcode: str, core: "CoreFigures") -> Expansion:
         return Expansion(NO_UNIT, 0, 0, 0) if wide else _times(INTEGER, core.integer, int(code[low.COUNT]) - 1)
     if kind == low.MMA:
         return _tensor(16 * 8 * int(code[low.COUNT]), core)
+    if kind == low.PRODUCT:
+        return _tensor(int(code[low.COUNT]), core)
     return _access(code, kind, core)
 
 
@@ -100,6 +102,14 @@ def _access(code: "Ints", kind: int, core: "CoreFigures") -> Expansion:
         return Expansion(CONTROL, 1, 1, 1, EXIT)
     if kind == low.BRANCH:
         return Expansion(CONTROL, 1, 2, core.branch, BRANCH)
+    if kind == low.TEXTURE:
+        # A compute unit has four texture units, one beside each scheduler; each fetches a texel a cycle.
+        return Expansion(MEMORY, 1, 32, core.shared_latency, GLOBAL_LOAD)
+    if kind in (low.FRAGMENT_LOAD, low.FRAGMENT_STORE):
+        count = int(code[low.COUNT]) * 32 // int(code[low.BITS] * code[low.TO])
+        is_store, is_shared = kind == low.FRAGMENT_STORE, space != low.GLOBAL
+        roles = ((GLOBAL_LOAD, SHARED_LOAD), (GLOBAL_STORE, SHARED_STORE))
+        return Expansion(MEMORY, count, interval * count, core.shared_latency, roles[is_store][is_shared])
     if kind == low.LDMATRIX:
         return Expansion(MEMORY, 1, interval, core.shared_latency, SHARED_LOAD)
     if kind == low.COPY:

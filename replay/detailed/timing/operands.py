@@ -42,6 +42,18 @@ def _operands(row, lists) -> Operands:  # type: ignore[no-untyped-def]
         spans = ((low.A, deep // 4), (low.B, deep // 8), (low.C, results))
         sources += [int(lists[row[column] + n]) for column, count in spans for n in range(count)]
         target = [int(lists[row[low.D] + n]) for n in range(results)]
+    elif kind == low.PRODUCT:
+        counts = [int(lists[row[low.E] + n]) for n in (4, 6, 8, 10)]
+        halves = [2 - int(row[low.OP]), 2, 2, 2 - int(row[low.HOW])]
+        held = [
+            [int(lists[row[column] + n]) for n in range(count // half)]
+            for column, count, half in zip((low.D, low.A, low.B, low.C), counts, halves, strict=True)
+        ]
+        sources, target = [*sources, *held[1], *held[2], *held[3]], held[0]
+    elif kind == low.TEXTURE or kind == low.FRAGMENT_LOAD:
+        sources, target = [*sources, *plain[: 2 + (kind == low.TEXTURE)]], vector
+    elif kind == low.FRAGMENT_STORE:
+        sources, target = [*sources, *plain[:2], *vector], []
     elif kind == low.COPY:
         sources, target = [*sources, int(row[low.D]), *plain[:2]], []
     else:

@@ -1,0 +1,234 @@
+"""Matrices and textures: ``wmma`` in every layout against NumPy, and fetches against filters written out."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from profilers.errors import InvalidInputError
+from replay.detailed import KernelCall, Plan, Texture, lower, parse_ptx, run_kernel, run_plan
+from replay.detailed.launch import runners
+from replay.detailed.plans import read_plan
+from seqpoint.validation.detailed_inputs import read_kernels
+from tests import ptx_kernels
+
+HEAD = ".version 8.0 .target sm_80 .address_size 64\n"
+SHAPES = {"m16n16k16": (16, 16, 16), "m32n8k16": (32, 8, 16), "m8n32k16": (8, 32, 16)}
+CASES = [
+    (shape, layouts, kinds)
+    for shape in SHAPES
+    for layouts in (("row", "col", "row"), ("col", "row", "col"), ("row", "row", "row"))
+    for kinds in (("f16", "f32", "f32"), ("f16", "f16", "f32"), ("bf16", "f32", "f32"), ("f16", "f16", "f16"))
+]
+
+
+def registers(name: str, count: int) -> str:
+    return "{" + ",".join(f"%{name}{n}" for n in range(count)) + "}"
+
+
+def product_kernel() -> str:
+    """Return a module with an entry for each case: d = a @ b + c, matrices with three elements more a line."""
+    text = HEAD
+    for number, (shape, (left, right, sums), (kind, c, d)) in enumerate(CASES):
+        rows, columns, depth = SHAPES[shape]
+        counts = {"a": rows // 4, "b": columns // 4} if kind == "bf16" else {"a": 8, "b": 8}
+        leading = {
+            "a": depth if left == "row" else rows,
+            "b": columns if right == "row" else depth,
+            "c": columns if sums == "row" else rows,
+        }
+        types = f"{d}.{c}" if kind == "f16" else f"{d}.{kind}.{kind}.{c}"
+        text += f".visible .entry k{number}(.param .u64 a, .param .u64 b, .param .u64 c, .param .u64 d) {{\n"
+        text += ".reg .b64 %rd<9>; .reg .b32 %a<16>; .reg .b32 %b<16>; .reg .b32 %c<16>; .reg .b32 %d<16>;\n"
+        text += "".join(f"ld.param.u64 %rd{n}, [{name}];\n" for n, name in enumerate("abcd"))
+        for n, (name, layout, kind_of) in enumerate((("a", left, kind), ("b", right, kind), ("c", sums, c))):
+            count = counts.get(name, 8 if c == "f32" else 4)
+            text += f"wmma.load.{name}.sync.aligned.{layout}.{shape}.global.{kind_of} {registers(name, count)}, "
+            text += f"[%rd{n}], {leading[name] + 3};\n"
+        text += f"wmma.mma.sync.aligned.{left}.{right}.{shape}.{types} "
+        held = {"d": 8 if d == "f32" else 4, **counts, "c": 8 if c == "f32" else 4}
+        text += ", ".join(registers(name, count) for name, count in held.items()) + ";\n"
+        text += f"wmma.store.d.sync.aligned.{sums}.{shape}.global.{d} [%rd3], {registers('d', held['d'])}, "
+        text += f"{leading['c'] + 3};\nret; }}\n"
+    return text
+
+
+def stored(matrix: np.ndarray, layout: str, kind: str) -> np.ndarray:
+    """Return a matrix as it lies in memory, with three elements more a line."""
+    lines = np.zeros((matrix.shape[layout == "col"], matrix.shape[layout == "row"] + 3), np.float32)
+    lines[:, :-3] = matrix if layout == "row" else matrix.T
+    return (lines.view(np.uint32) >> 16).astype(np.uint16) if kind == "bf16" else lines.astype(TYPES[kind])
+
+
+TYPES = {"f16": np.float16, "f32": np.float32}
+
+
+def test_products_of_fragments_are_those_of_numpy() -> None:
+    module, random = parse_ptx(product_kernel(), "wmma.ptx"), np.random.default_rng(5)
+    for number, (shape, (left, right, sums), (kind, c, d)) in enumerate(CASES):
+        rows, columns, depth = SHAPES[shape]
+        # Eighths are exact in BF16; their products and sums in FP16, too.
+        a, b, add = (
+            (random.integers(-8, 9, size=size) / 8.0).astype(np.float32)
+            for size in ((rows, depth), (depth, columns), (rows, columns))
+        )
+        result = stored(np.zeros((rows, columns)), sums, d)
+        given = [stored(a, left, kind), stored(b, right, kind), stored(add, sums, c), result]
+        got = run_kernel(lower(module, f"k{number}"), [1], [32], given).outputs["arg3"].astype(np.float64)
+        assert not got[:, -3:].any()
+        got = got[:, :-3] if sums == "row" else got[:, :-3].T
+        assert np.array_equal(got, (a @ b + add).astype(TYPES[d])), CASES[number]
+
+
+@pytest.mark.parametrize(
+    "instruction",
+    [
+        "wmma.load.a.sync.aligned.row.m16n16k8.global.tf32 {%a0,%a1,%a2,%a3}, [%rd0];",
+        "wmma.load.a.sync.aligned.row.m16n16k16.global.f16 {%a0,%a1,%a2,%a3}, [%rd0];",
+        "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32.satfinite {%a0}, {%a0}, {%a0}, {%a0};",
+        "tex.3d.v4.f32.f32 {%a0,%a1,%a2,%a3}, [%rd0, {%a4,%a5,%a6,%a7}];",
+        "tex.2d.v4.f32.f32 {%a0,%a1,%a2,%a3}, [%rd0, {%a4}];",
+    ],
+)
+def test_shapes_that_are_not_supported_are_named_with_their_line(instruction: str) -> None:
+    text = f"{HEAD}.visible .entry k() {{ .reg .b64 %rd<2>; .reg .b32 %a<9>;\n{instruction}\nret; }}"
+    with pytest.raises(InvalidInputError, match=r"t\.ptx: line 3: (wmma|tex)\..* is not supported"):
+        lower(parse_ptx(text, "t.ptx"))
+
+
+def texture_kernel(geometry: str, result: str, kind: str) -> str:
+    place = "{%a0, %a1}" if geometry == "2d" else "{%a0}"
+    return f"""{HEAD}.visible .entry fetch(.param .u64 y, .param .u64 x, .param .u64 t) {{
+.reg .b64 %rd<6>; .reg .b32 %a<9>;
+ld.param.u64 %rd0, [y]; ld.param.u64 %rd1, [x]; ld.param.u64 %rd2, [t];
+mov.u32 %a4, %tid.x; mul.wide.u32 %rd3, %a4, 8; add.s64 %rd1, %rd1, %rd3; ld.global.v2.u32 {{%a0, %a1}}, [%rd1];
+tex.{geometry}.v4.{result}.{kind} {{%a0, %a1, %a2, %a3}}, [%rd2, {place}];
+mul.wide.u32 %rd3, %a4, 16; add.s64 %rd0, %rd0, %rd3; st.global.v4.u32 [%rd0], {{%a0, %a1, %a2, %a3}};
+ret; }}"""
+
+
+def fetched(folder: Path, texels: np.ndarray, at: np.ndarray, result: str = "f32", **how: Any) -> np.ndarray:
+    """Return what a kernel fetches at coordinates: four channels each."""
+    file = folder / "fetch.ptx"
+    kind = "f32" if at.dtype == np.float32 else "s32"
+    file.write_text(texture_kernel("2d" if texels.ndim > 1 else "1d", result, kind))
+    buffers = {"y": np.zeros((len(at), 4), np.float32 if result == "f32" else np.int32), "x": at, "t": texels}
+    call = KernelCall(file, "fetch", (1, 1, 1), (len(at), 1, 1), ("y", "x", Texture("t", **how)))
+    return run_plan(Plan("fetch", buffers, (call,))).outputs["y"]
+
+
+def linear(texels: np.ndarray, at: np.ndarray, pad: str) -> np.ndarray:
+    """Return the bilinear filter of the CUDA Programming Guide, with texels around the texture added before."""
+    around = np.pad(texels.astype(np.float64), 16, {"clamp": "edge", "border": "constant"}.get(pad, pad))  # type: ignore[call-overload]
+    x, y = (at.astype(np.float64) - 0.5).T
+    i, j = np.floor(x).astype(int), np.floor(y).astype(int)
+    a, b = np.round((x - i) * 256) / 256, np.round((y - j) * 256) / 256
+    i, j = i + 16, j + 16
+    top = (1 - a) * around[j, i] + a * around[j, i + 1]
+    return (1 - b) * top + b * ((1 - a) * around[j + 1, i] + a * around[j + 1, i + 1])
+
+
+@pytest.mark.parametrize("addressing", ["clamp", "border", "wrap", "mirror"])
+def test_fetches_filter_and_address_as_the_guide_says(tmp_path: Path, addressing: str) -> None:
+    random = np.random.default_rng(7)
+    texels = random.standard_normal((8, 16)).astype(np.float32)
+    at = (random.random((96, 2)) * [28, 20] - [6, 6]).astype(np.float32)
+    scaled = addressing in ("wrap", "mirror")
+    given = (at / [16, 8]).astype(np.float32) if scaled else at
+    pad = "symmetric" if addressing == "mirror" else addressing
+    exact = given.astype(np.float64) * [16, 8] if scaled else at
+    got = fetched(tmp_path, texels, given, filtering="linear", addressing=addressing, normalized=scaled)
+    # A coordinate that is rounded may take the next of 256 weights.
+    assert np.abs(got[:, 0] - linear(texels, exact, pad)).max() < (0.02 if scaled else 1e-6)
+    assert not got[:, 1:].any()
+    inside = np.floor(exact).astype(int) + 16
+    mode: Any = {"clamp": "edge", "border": "constant"}.get(pad, pad)
+    around = np.pad(texels, 16, mode)
+    nearest = fetched(tmp_path, texels, given, addressing=addressing, normalized=scaled)
+    assert np.array_equal(nearest[:, 0], around[inside[:, 1], inside[:, 0]])
+
+
+def test_fetches_of_integers_channels_and_lines(tmp_path: Path) -> None:
+    texels = np.random.default_rng(8).integers(-128, 128, size=(4, 8, 2)).astype(np.int8)
+    at = np.array([[0, 0], [7, 3], [-5, 9], [3, 1]], np.int32)
+    got = fetched(tmp_path, texels, at, "s32")
+    assert got[:, :2].tolist() == [texels[j, i].tolist() for i, j in ((0, 0), (7, 3), (0, 3), (3, 1))]
+    assert not got[:, 2:].any()
+    bytes_, middle = np.arange(8, dtype=np.uint8) * 30, np.array([[2.5, 0], [3.0, 0]], np.float32)
+    assert np.allclose(fetched(tmp_path, bytes_, middle, filtering="linear")[:, 0] * 255, [60, 75])
+    half = np.arange(4, dtype=np.float16).reshape(2, 2) / 3
+    assert fetched(tmp_path, half, np.array([[1.5, 1.5]], np.float32))[0, 0] == np.float32(half[1, 1])
+
+
+PLAN = """
+[buffers]
+y = { dtype = "f32", shape = [2, 4] }
+x = { dtype = "f32", shape = [2, 2], fill = "uniform", low = 2.5, high = 2.5 }
+t = { dtype = "f32", shape = [4, 8], fill = "arange" }
+[textures]
+image = { buffer = "t", filtering = "linear" }
+[[launches]]
+ptx = "fetch.ptx"
+entry = "fetch"
+grid = [1]
+block = [2]
+arguments = ["y", "x", "image"]
+"""
+
+
+def test_plans_have_textures(tmp_path: Path) -> None:
+    file = tmp_path / "plan.toml"
+    (tmp_path / "fetch.ptx").write_text(texture_kernel("2d", "f32", "f32"))
+    file.write_text(PLAN)
+    assert run_plan(read_plan(file)).outputs["y"][:, 0].tolist() == [18.0, 18.0]
+    for old, new, message in (
+        ("image =", "x =", "textures.x: a buffer has the same name"),
+        ('buffer = "t"', 'buffer = "z"', "textures.image.buffer: there is no buffer 'z'"),
+        ('"image"]', '"images"]', "there is no buffer or texture 'images'"),
+        ('"linear"', '"cubic"', "filtering 'cubic'"),
+    ):
+        file.write_text(PLAN.replace(old, new))
+        with pytest.raises(InvalidInputError, match=message):
+            read_plan(file)
+
+
+@pytest.mark.skipif(not ptx_kernels.PTX.is_dir(), reason="no ../shared/data/ptx")
+def test_kernels_with_textures_and_wmma_compute_what_numpy_does() -> None:
+    plans = {kernel.name: kernel.plan for kernel in read_kernels(ptx_kernels.PTX / "kernels.json")}
+    plan = plans["dct8x8_kernel1_tex"]()
+    expected = ptx_kernels.cosines(plan.buffers["TexSrc"])
+    result = run_plan(plan)
+    assert np.abs(result.outputs["Dst"] - expected).max() <= 2e-6 * np.abs(expected).max()
+    assert result.calls[0].warp_instructions == 819200
+
+    # One row of macroblocks: 480 by 4 blocks.
+    plan = plans["parboil_sad_mb_sad_calc_tex"]()
+    frame, around = (plan.buffers[name].ravel()[: 16 * 1920].reshape(16, 1920) for name in ("frame", "ref"))
+    buffers = {"blk_sad": np.zeros(41 * 1096 * 120, np.uint16), "frame": frame.ravel(), "ref": around}
+    call = replace(plan.calls[0], grid=(480, 4, 1), arguments=("blk_sad", "frame", 120, 1, Texture("ref")))
+    sums = run_plan(Plan("sad", buffers, (call,))).outputs["blk_sad"][25 * 1096 * 120 :]
+    expected = ptx_kernels.sums_of_differences({"frame": frame, "ref": around})["blk_sad"]
+    assert np.array_equal(sums.reshape(-1, 1096)[:, :1089], expected.reshape(-1, 1096)[:, :1089])
+
+    # A block computes thirteen tiles; the first is the corner.
+    plan = plans["cudaTensorCoreGemm"]()
+    (runner,) = runners(plan)
+    runner.run(np.arange(1))
+    a, b, c = (plan.buffers[name].reshape(4096, 4096)[:128].astype(np.float64) for name in "ABC")
+    tile = runner.memory.outputs()["D"].reshape(4096, 4096)[:128, :128]
+    assert np.abs(tile - (np.float32(1.1) * (a @ b.T) + np.float32(1.2) * c[:, :128])).max() < 1e-3
+
+
+def test_textures_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    at = np.zeros((2, 2), np.float32)
+    with pytest.raises(InvalidInputError, match=r"fetch: buffer 't' of shape \(2, 2, 3\) is no texture"):
+        fetched(tmp_path, np.zeros((2, 2, 3), np.float32), at)
+    with pytest.raises(InvalidInputError, match="no textures of float64"):
+        fetched(tmp_path, np.zeros((2, 2)), at)
+    with pytest.raises(InvalidInputError, match="filtering 'cubic'"):
+        Texture("t", filtering="cubic")
+    program = lower(parse_ptx(texture_kernel("2d", "f32", "f32"), "t.ptx"))
+    with pytest.raises(InvalidInputError, match=r"line 6: fetch, block .* is no texture of the launch"):
+        run_kernel(program, [1], [2], [np.zeros((2, 4), np.float32), at, 0])
