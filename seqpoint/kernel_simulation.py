@@ -3,7 +3,7 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -16,16 +16,15 @@ from profilers.devices import find_device
 from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
 from replay.detailed import KernelCall, Plan
-from replay.detailed.launch import INSTRUCTION_LIMIT, BlockRunner, CallResult, runners
+from replay.detailed.launch import INSTRUCTION_LIMIT, CallResult
 from replay.detailed.plans import check_name, read_plan, three
-from replay.detailed.timing.launches import DOINGS, WAVES, Target, TimedLaunch, Timing
+from replay.detailed.timing.launches import DOINGS, WAVES, Target, Timing
+from replay.detailed.timing.simulation import Progress, simulate_plan
 from seqpoint.notebook import DataFrame, Table, as_html, data_frame, table_of
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
     from profilers.trace import Trace
-
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -252,6 +251,7 @@ def simulate_kernel(
     waves: int | None = WAVES,
     limit: int = INSTRUCTION_LIMIT,
     progress: Progress | None = None,
+    checkpoint: str | PathLike[str] | None = None,
 ) -> SimulatedKernels:
     """Execute a kernel in PTX, or a plan of several, and time it if a device is given.
 
@@ -272,7 +272,8 @@ def simulate_kernel(
     device : str or Device, optional
         Device of the catalogue; without one, nothing is timed.
     clock_mhz, memory_gbps : float, optional
-        Clock of compute units, and bandwidth of the memory; by default those of the catalogue.
+        Clock of compute units, 100 to 10,000 MHz, and bandwidth of the memory, 10 to 100,000 GB/s; by default those of
+        the catalogue.
     mapping : str, optional
         Mapping of addresses to channels, banks and rows; by default that of the device.
     scheduler : str
@@ -286,6 +287,10 @@ def simulate_kernel(
         Instructions of warps in a launch after which it counts as endless.
     progress : callable, optional
         Called with (blocks done, blocks in all, name of the kernel).
+    checkpoint : str or path, optional
+        File in which the state is kept once a minute. A call with the same arguments that finds it goes on from it, bit
+        for bit. It is removed at the end. It is as long as the buffers, or longer. Give only files of your own: what is
+        in the state is not checked as a kernel is.
 
     Raises
     ------
@@ -307,38 +312,10 @@ def simulate_kernel(
     if device is not None:
         found = find_device(device) if isinstance(device, str) else device
         target = Target.of(found, clock_mhz=clock_mhz, memory_gbps=memory_gbps, mapping=mapping, policy=scheduler)
-    calls, timings, shared, last = [], [], [], None
-    for runner in runners(plan, limit):
-        name = runner.call.entry or runner.program.entry.name
-        timings += _run(runner, target, registers, waves, _named(progress, name))
-        call = runner.call
-        calls.append(CallResult(name, call.grid, call.block, runner.blocks, runner.warp_instructions))
-        shared.append(runner.program.shared_bytes + call.shared_bytes)
-        last = runner
-    outputs = last.memory.outputs() if last else {}
-    return SimulatedKernels(plan, outputs, tuple(calls), tuple(timings), target, tuple(shared))
-
-
-def _named(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:
-    return (lambda done, count: progress(done, count, name)) if progress else None
-
-
-def _run(
-    runner: BlockRunner,
-    target: Target | None,
-    registers: int | None,
-    waves: int | None,
-    progress: Callable[[int, int], None] | None,
-) -> list[Timing]:
-    """Execute a launch; return its timing if there is a device."""
-    if target is not None:
-        return [TimedLaunch(runner, target, registers, waves).run(progress)]
-    step = max(runner.blocks // 100, 1)
-    for begin in range(0, runner.blocks, step):
-        runner.run(np.arange(begin, min(begin + step, runner.blocks), dtype=np.int64))
-        if progress:
-            progress(begin, runner.blocks)
-    return []
+    done = simulate_plan(
+        plan, target, registers=registers, waves=waves, limit=limit, progress=progress, checkpoint=checkpoint
+    )
+    return SimulatedKernels(plan, done.outputs, done.calls, done.timings, target, done.shared_bytes)
 
 
 def _plan(

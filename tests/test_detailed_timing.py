@@ -1,7 +1,10 @@
 """Timing of kernels in PTX: latencies and peaks that are published, camping, samples, saved states, and assembly."""
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,20 +13,29 @@ from profilers.devices import find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import dataset_path
 from replay.detailed import KernelCall, Plan, lower, parse_ptx
-from replay.detailed.launch import runners
 from replay.detailed.plans import read_plan
+from replay.detailed.timing import simulation
 from replay.detailed.timing.assembly import ROLE, assemble
 from replay.detailed.timing.expansion import SHARED_LOAD
-from replay.detailed.timing.launches import Target, TimedLaunch, Timing, timed_plan
+from replay.detailed.timing.launches import Target, Timing
+from replay.detailed.timing.simulation import simulate_plan
 from replay.studies.operator_kernels import chase_plan, multiply_add_plan, operator_plan, stride_plan
 
 V100 = Target.of(find_device("V100-SXM2-16GB"))
 START = V100.core.figures.start
 
 
+def timing_of(plan: Plan, target: Target = V100, **how: Any) -> Timing:
+    """Return the timing of the only launch of a plan."""
+    (timing,) = simulate_plan(plan, target, **how).timings
+    return timing
+
+
 def cycles_a_load(memory: str, size: int, line: int, first: int) -> float:
     """Return the cycles of a load of a chain, from the difference of two runs."""
-    short, long = (timed_plan(chase_plan(memory, size, steps, line=line), V100)[0] for steps in (first, first + 1000))
+    short, long = (
+        simulate_plan(chase_plan(memory, size, steps, line=line), V100).timings[0] for steps in (first, first + 1000)
+    )
     return (long.cycles - short.cycles) / 1000
 
 
@@ -41,7 +53,7 @@ def test_latencies_are_those_of_a_v100(memory: str, size: int, line: int, first:
 
 def test_multiply_adds_reach_the_peak_of_the_device() -> None:
     blocks, threads, turns = 80 * 16, 128, 40
-    (timing,) = timed_plan(multiply_add_plan(blocks, threads, turns), V100)
+    timing = timing_of(multiply_add_plan(blocks, threads, turns))
     rate = blocks * threads * turns * 128 / ((timing.cycles - START) / V100.core.clock_hz)
     assert 0.95 < rate / (80 * 128 * V100.core.clock_hz) <= 1
 
@@ -50,15 +62,14 @@ def test_a_stride_camps_on_a_channel_only_without_a_hash() -> None:
     spread = {}
     for mapping in ("interleaved", "xor"):
         target = Target.of(find_device("V100-SXM2-16GB"), mapping=mapping)
-        (timing,) = timed_plan(stride_plan(80, 64, 8, 16384), target)
+        timing = timing_of(stride_plan(80, 64, 8, 16384), target)
         spread[mapping] = timing.dram.bytes_by_channel.max() / timing.dram.bytes_by_channel.mean()
         assert timing.dram.efficiency >= timing.dram.utilisation
     assert spread["interleaved"] > 2 > 1.5 > spread["xor"]
 
 
 def timed(plan_file: str, **how: int | None) -> Timing:
-    (runner,) = runners(read_plan(dataset_path(plan_file)))
-    return TimedLaunch(runner, V100, **how).run()
+    return timing_of(read_plan(dataset_path(plan_file)), **how)
 
 
 def test_a_launch_takes_the_same_time_again_and_counts_its_sectors() -> None:
@@ -80,40 +91,91 @@ def test_basic_blocks_of_many_accesses_and_copies_of_no_bytes_are_counted(tmp_pa
     {loads} mov.u32 %r2, tile; mad.lo.u32 %r2, %r3, 4, %r2; add.s64 %rd1, %rd1, 2560000; mul.wide.u32 %rd2, %r3, 32;
     add.s64 %rd1, %rd1, %rd2; and.b32 %r4, %r3, 4; {copies} ret; }}""")
     call = KernelCall(tmp_path / "many.ptx", "many", (1, 1, 1), (32, 1, 1), ("p",))
-    (timing,) = timed_plan(Plan("many", {"p": np.zeros(2561024, np.uint8)}, (call,)), V100)
+    timing = timing_of(Plan("many", {"p": np.zeros(2561024, np.uint8)}, (call,)))
     # Every sector of 32 lanes once, and one for each of the 16 lanes that copy 4 bytes, not 0.
     assert timing.counters["load_sectors"] == 32 * 2500 + 16
 
 
 def test_blocks_that_are_not_timed_take_as_long_within_the_stated_error() -> None:
     plan = operator_plan("copy", 6000, 2048)
-    whole, sample = timed_plan(plan, V100, waves=None)[0], timed_plan(plan, V100, waves=1, execute_all=False)[0]
+    whole, sample = timing_of(plan, waves=None), timing_of(plan, waves=1, execute_all=False)
     assert sample.timed_blocks < whole.timed_blocks == whole.blocks and whole.cycles_error == 0
     assert abs(sample.cycles / whole.cycles - 1) <= sample.cycles_error
 
 
-def test_a_saved_launch_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    plan = operator_plan("softmax", 400, 512)
+class StoppedError(Exception):
+    """A user interrupts the simulation."""
 
-    def launch() -> TimedLaunch:
-        return TimedLaunch(next(iter(runners(plan))), V100)
 
-    through = launch()
-    whole = through.run()
-    stopped, resumed = launch(), launch()
-    assert not stopped.advance(1500)
-    stopped.save(tmp_path / "state.npz")
-    resumed.resume(tmp_path / "state.npz")
-    later = resumed.run()
-    assert later.cycles == whole.cycles and later.counters == whole.counters
-    assert np.array_equal(later.series, whole.series) and np.array_equal(later.slice_series, whole.slice_series)
-    assert np.array_equal(through.runner.memory.bytes, resumed.runner.memory.bytes)
-    other = TimedLaunch(next(iter(runners(plan))), replace(V100, policy="lrr"))
-    with pytest.raises(InvalidInputError, match="another launch or device"):
-        other.resume(tmp_path / "state.npz")
-    (tmp_path / "state.npz").write_bytes((tmp_path / "state.npz").read_bytes()[:5000])
-    with pytest.raises(InvalidInputError, match="no saved state"):
-        launch().resume(tmp_path / "state.npz")
+def interrupt(plan: Plan, target: Target | None, file: Path, after: int) -> None:
+    """Stop a simulation when its progress is told for the last of so many times; its state is written just before."""
+    count, seconds = 0, 0.0
+
+    def monotonic() -> float:
+        nonlocal seconds
+        seconds += 100.0 if count >= after else 0.0
+        return seconds
+
+    def progress(done: int, blocks: int, name: str) -> None:
+        nonlocal count
+        count += 1
+        if count > after:
+            raise StoppedError
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(StoppedError):
+        patch.setattr(simulation, "time", SimpleNamespace(monotonic=monotonic))
+        simulate_plan(plan, target, waves=1, progress=progress, checkpoint=file)
+    assert file.exists()
+
+
+# Three launches tell 69 times each, or 100 without a device: stopped within launches, between two, and at the end.
+@pytest.mark.parametrize(("target", "after"), [(V100, 1), (V100, 69), (V100, 206), (None, 1), (None, 100)])
+def test_a_simulation_that_was_stopped_goes_on_bit_for_bit(tmp_path: Path, target: Target | None, after: int) -> None:
+    copy = operator_plan("copy", 1000, 2048)
+    plan = Plan("three", copy.buffers, copy.calls * 3)
+    file = tmp_path / "state.npz"
+    whole = simulate_plan(plan, target, waves=1)
+    interrupt(plan, target, file, after)
+    if after < 200:
+        interrupt(plan, target, file, 2)
+    later = simulate_plan(plan, target, waves=1, checkpoint=file)
+    assert not file.exists()
+    assert later.calls == whole.calls and later.shared_bytes == whole.shared_bytes
+    for name, array in whole.outputs.items():
+        assert array.tobytes() == later.outputs[name].tobytes()
+    for first, second in zip(whole.timings, later.timings, strict=True):
+        facts, again = (dict(flat(asdict(timing))) for timing in (first, second))
+        assert facts.keys() == again.keys()
+        for name, value in facts.items():
+            assert type(value) is type(again[name]) and np.array_equal(value, again[name]), name
+
+
+def flat(facts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the entries of nested dictionaries."""
+    for name, value in facts.items():
+        yield from flat(value, f"{prefix}{name}.") if isinstance(value, dict) else [(f"{prefix}{name}", value)]
+
+
+def test_states_of_other_simulations_and_damaged_ones_are_refused(tmp_path: Path) -> None:
+    plan, file = operator_plan("copy", 1000, 2048), tmp_path / "state.npz"
+    interrupt(plan, V100, file, 1)
+    content = file.read_bytes()
+    buffers = dict(plan.buffers)
+    buffers["x"] = np.ones_like(buffers["x"])
+    others = [
+        (plan, replace(V100, policy="lrr"), {}),
+        (plan, V100, {"registers": 99}),
+        (plan, None, {}),
+        (plan, V100, {"waves": 2}),
+    ]
+    for other, target, how in [*others, (replace(plan, buffers=buffers), V100, {})]:
+        with pytest.raises(InvalidInputError, match=r"state\.npz: this is the state of another simulation"):
+            simulate_plan(other, target, **({"waves": 1} | how), checkpoint=file)
+    for damaged in (b"", content[:5000], b"text", content[:-2000]):
+        file.write_bytes(damaged)
+        with pytest.raises(InvalidInputError, match=r"state\.npz: this is no saved state"):
+            simulate_plan(plan, V100, waves=1, checkpoint=file)
+        assert file.read_bytes() == damaged
 
 
 def test_neighbouring_words_of_shared_memory_are_loaded_together_if_they_are_aligned() -> None:
@@ -139,3 +201,11 @@ def test_devices_that_do_not_run_ptx_are_refused() -> None:
         V100.core.resident_blocks(1024, 100, 0)
     with pytest.raises(InvalidInputError, match="scheduling policy"):
         Target.of(find_device("V100"), policy="best")
+
+
+@pytest.mark.parametrize("figure", [float("nan"), 0.0, -1.0, 0.001, float("inf")])
+def test_clocks_and_bandwidths_out_of_range_are_refused(figure: float) -> None:
+    with pytest.raises(InvalidInputError, match="100 to 10,000 MHz"):
+        Target.of(find_device("V100"), clock_mhz=figure)
+    with pytest.raises(InvalidInputError, match="10 to 100,000 GB/s"):
+        Target.of(find_device("V100"), memory_gbps=figure)

@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 from profilers.devices import find_device
 from profilers.files import dataset_path
 from replay.detailed import Plan
-from replay.detailed.launch import runners
 from replay.detailed.plans import read_plan
-from replay.detailed.timing.launches import Target, TimedLaunch
+from replay.detailed.timing.launches import Target
+from replay.detailed.timing.simulation import simulate_plan
 from replay.studies.operator_kernels import operator_plan
 from seqpoint.validation.detailed import target
 from seqpoint.validation.detailed_inputs import MeasuredKernel, read_kernels
@@ -42,8 +42,7 @@ Row = tuple[str, str, str, float, float]
 
 def simulated(plan: Plan, device: Target, registers: int | None = None) -> tuple[float, float]:
     """Return the time of the one launch of a plan in us, with and without start and end of the launch."""
-    (runner,) = runners(plan)
-    timing = TimedLaunch(runner, device, registers).run(None, execute_all=False)
+    (timing,) = simulate_plan(plan, device, registers=registers, execute_all=False).timings
     start = device.core.figures.start / device.core.clock_hz
     return 1e6 * timing.seconds, 1e6 * (timing.seconds - start)
 

@@ -240,7 +240,9 @@ def run_kernel(
     named = tuple(f"arg{n}" if isinstance(value, np.ndarray) else value for n, value in enumerate(arguments))
     call = KernelCall(Path(program.module.source), program.entry.name, _three(grid), _three(block), named, shared_bytes)
     memory = DeviceMemory(buffers, [program], _room(program, call))
-    result = _run_call(program, call, memory, INSTRUCTION_LIMIT, blocks)
+    runner = BlockRunner(program, call, memory, INSTRUCTION_LIMIT)
+    chosen = np.arange(runner.blocks, dtype=np.int64) if blocks is None else np.fromiter(blocks, np.int64)
+    result = _executed(runner, chosen)
     return KernelOutputs(memory.outputs(), (result,))
 
 
@@ -263,15 +265,14 @@ def run_plan(plan: Plan, *, limit: int = INSTRUCTION_LIMIT, progress: Progress |
     InvalidInputError
         As `run_kernel`.
     """
-    programs = [lower(read_module(call.ptx), call.entry) for call in plan.calls]
-    room = max([0, *(_room(program, call) for program, call in zip(programs, plan.calls, strict=True))])
-    memory = DeviceMemory(plan.buffers, programs, room)
-    results = []
-    for number, (program, call) in enumerate(zip(programs, plan.calls, strict=True)):
+    calls = []
+    outputs = {name: array.copy() for name, array in plan.buffers.items()}
+    for number, runner in enumerate(runners(plan, limit)):
         if progress:
-            progress(number, len(plan.calls), call.entry)
-        results.append(_run_call(program, call, memory, limit, None))
-    return KernelOutputs(memory.outputs(), tuple(results))
+            progress(number, len(plan.calls), runner.call.entry)
+        calls.append(_executed(runner, np.arange(runner.blocks, dtype=np.int64)))
+        outputs = runner.memory.outputs() if number == len(plan.calls) - 1 else outputs
+    return KernelOutputs(outputs, tuple(calls))
 
 
 def runners(plan: Plan, limit: int = INSTRUCTION_LIMIT) -> "Iterator[BlockRunner]":
@@ -395,13 +396,11 @@ class BlockRunner:
         return trace[: marks[END]], firsts
 
 
-def _run_call(
-    program: Program, call: KernelCall, memory: DeviceMemory, limit: int, blocks: Iterable[int] | None
-) -> CallResult:
-    runner = BlockRunner(program, call, memory, limit)
-    chosen = np.arange(runner.blocks, dtype=np.int64) if blocks is None else np.fromiter(blocks, np.int64)
-    runner.run(chosen)
-    return CallResult(call.entry, call.grid, call.block, len(chosen), runner.warp_instructions)
+def _executed(runner: BlockRunner, blocks: Ints) -> CallResult:
+    """Execute blocks of a launch; return what was executed."""
+    runner.run(blocks)
+    call = runner.call
+    return CallResult(call.entry, call.grid, call.block, len(blocks), runner.warp_instructions)
 
 
 def _pass_parameters(program: Program, call: KernelCall, memory: DeviceMemory) -> None:

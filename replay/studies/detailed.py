@@ -1,14 +1,16 @@
 """What detailed simulation of kernels must show (arXiv 1811.08933): camping, DRAM metrics, and a resumed run."""
 
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from profilers.devices import find_device
 from replay.calibration.parameters import Parameters
-from replay.detailed.launch import Plan, runners
-from replay.detailed.timing.launches import Target, TimedLaunch, Timing, timed_plan
+from replay.detailed.launch import Plan
+from replay.detailed.timing.launches import Target, Timing
+from replay.detailed.timing.simulation import simulate_plan
 from replay.studies.lenet import ALGORITHMS, lenet_plan
 from replay.studies.operator_kernels import stride_plan
 
@@ -18,15 +20,13 @@ _STRIDE = 16384
 #: Traffic of the busiest channel over the mean from which it counts as camping.
 _CAMPING = 2.0
 _BATCH = 4
-#: Cycles after which the run that is resumed is saved.
-_SAVED_AT = 1500
 
 
 def reproduce(parameters: Parameters) -> dict[str, float]:
     """Return our figure for every name in `datasets/published/detailed.toml`."""
     spread = {mapping: _spread(mapping) for mapping in ("interleaved", "xor")}
     target = Target.of(find_device(_DEVICE))
-    launches = [timing for name in ALGORITHMS for timing in timed_plan(_forward(name), target)]
+    launches = [timing for name in ALGORITHMS for timing in simulate_plan(_forward(name), target).timings]
     return {
         "camping_consecutive": float(spread["interleaved"] >= _CAMPING),
         "camping_xor": float(spread["xor"] < _CAMPING),
@@ -41,7 +41,7 @@ def reproduce(parameters: Parameters) -> dict[str, float]:
 def _spread(mapping: str) -> float:
     """Return the bytes of the busiest channel over the mean, for lines a stride apart."""
     target = Target.of(find_device(_DEVICE), mapping=mapping)
-    (timing,) = timed_plan(stride_plan(80, 64, 8, _STRIDE), target)
+    (timing,) = simulate_plan(stride_plan(80, 64, 8, _STRIDE), target).timings
     moved = timing.dram.bytes_by_channel
     return float(moved.max() / moved.mean())
 
@@ -50,19 +50,26 @@ def _forward(algorithm: str) -> Plan:
     return lenet_plan(algorithm, batch=_BATCH, backward=False)
 
 
+class _StoppedError(Exception):
+    """The simulation is stopped on purpose."""
+
+
 def _resumes(target: Target) -> bool:
-    """Return whether a run that was saved and resumed ends as one that was not."""
-    plan = stride_plan(80, 128, 8, 4096)
+    """Return whether a simulation that was stopped, and goes on from its checkpoint, ends as one that was not."""
+    plan = stride_plan(80, 128, 64, 512)
 
-    def launch() -> TimedLaunch:
-        return TimedLaunch(next(iter(runners(plan))), target)
+    def stop(done: int, blocks: int, name: str) -> None:
+        if file.exists():
+            raise _StoppedError
 
-    whole, stopped, resumed = launch().run(), launch(), launch()
+    (whole,) = simulate_plan(plan, target).timings
     with tempfile.TemporaryDirectory() as folder:
-        stopped.advance(_SAVED_AT)
-        stopped.save(Path(folder) / "state.npz")
-        resumed.resume(Path(folder) / "state.npz")
-    return _equal(whole, resumed.run())
+        file = Path(folder) / "state.npz"
+        with suppress(_StoppedError):
+            simulate_plan(plan, target, progress=stop, checkpoint=file, period=0.0)
+        was_kept = file.exists()
+        (resumed,) = simulate_plan(plan, target, checkpoint=file).timings
+    return was_kept and _equal(whole, resumed)
 
 
 def _equal(first: Timing, second: Timing) -> bool:

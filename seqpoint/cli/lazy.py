@@ -1,8 +1,8 @@
 """Start-up of the command line: commands load when they are called, and compilation is announced.
 
 `LazyGroup` knows the commands by name and imports the module of a command, and the libraries it needs, when it is
-called. `compile_notice` prints a line on stderr if functions are compiled meanwhile, which takes several seconds on the
-first call after an installation.
+called. `compile_notice` prints a line on stderr if functions are compiled meanwhile, which takes up to half a minute on
+the first call after an installation.
 """
 
 import logging
@@ -28,7 +28,7 @@ class _Notice(logging.Handler):
         """Print the line, unless it has been printed."""
         if not self._written:
             self._written = True
-            click.echo("compiling, once after an installation: up to 10 s", err=True)
+            click.echo("compiling, once after an installation: up to a minute", err=True)
 
 
 @contextmanager
@@ -71,7 +71,8 @@ class LazyGroup(click.Group):
         module, _, name = self._modules[cmd_name][0].partition(":")
         command = getattr(import_module(module), name)
         assert isinstance(command, click.Command)
-        ctx.with_resource(compile_notice())
+        if ctx.parent is None:
+            ctx.with_resource(compile_notice())
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -36,8 +36,10 @@ def _sizes(context: click.Context, parameter: click.Parameter, text: str | None)
     "--shared-bytes", default=0, show_default=True, type=click.IntRange(0), help="Dynamic shared memory of a block."
 )
 @click.option("--device", metavar="NAME", help="Device of the catalogue on which to time.  [default: execute only]")
-@click.option("--clock", "clock_mhz", type=float, metavar="MHZ", help="Clock of the compute units.")
-@click.option("--bandwidth", "memory_gbps", type=float, metavar="GBPS", help="Bandwidth of the memory, GB/s.")
+@click.option("--clock", "clock_mhz", type=float, metavar="MHZ", help="Clock of the compute units, 100 to 10,000.")
+@click.option(
+    "--bandwidth", "memory_gbps", type=float, metavar="GBPS", help="Bandwidth of the memory, 10 to 100,000 GB/s."
+)
 @click.option("--mapping", metavar="NAME", help="Mapping of addresses to channels and banks, as of simulate memory.")
 @click.option(
     "--scheduler", default="gto", show_default=True, type=click.Choice(["gto", "lrr"]),
@@ -58,6 +60,10 @@ def _sizes(context: click.Context, parameter: click.Parameter, text: str | None)
     help="Write the launches as a trace, which seqpoint ingest and Perfetto read.",
 )  # fmt: skip
 @click.option("--plot", metavar="FILE.html", type=click.Path(), help="Write heat maps over time.")
+@click.option(
+    "--checkpoint", metavar="FILE.npz", type=click.Path(),
+    help="Keep the state in this file once a minute, and go on from it if it is there. It is removed at the end.",
+)  # fmt: skip
 @output_options
 def kernel(
     file: str | None, plan: str | None, json_: bool, plot: str | None, perfetto: str | None, outputs: str | None,
@@ -92,6 +98,10 @@ def kernel(
 
     if outputs is not None:
         new_folder(outputs)
+    if how["checkpoint"] is not None:
+        file_to_write(Path(how["checkpoint"]))
+        if Path(how["checkpoint"]).exists():
+            message(f"going on from {how['checkpoint']}")
     passed, buffers = _arguments(arguments)
     how["waves"] = how["waves"] or None
     result = simulate_kernel(

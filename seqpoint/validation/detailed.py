@@ -17,8 +17,8 @@ from scipy.stats import spearmanr
 
 from profilers.devices import find_device
 from profilers.errors import InvalidInputError
-from replay.detailed.launch import runners
-from replay.detailed.timing.launches import Target, TimedLaunch, Timing
+from replay.detailed.timing.launches import Target, Timing
+from replay.detailed.timing.simulation import simulate_plan
 from seqpoint.notebook import table_of
 from seqpoint.validation.detailed_inputs import MeasuredKernel, read_kernels
 from seqpoint.validation.rows import ValidationRow, summary_row
@@ -92,10 +92,8 @@ def _score(kernels: Sequence[MeasuredKernel], options: SuiteOptions) -> SuiteRes
         if not kernel.facts.measured_cycles:
             continue
         try:
-            plan = kernel.plan()
-            (runner,) = runners(plan)
             registers = kernel.facts.registers_per_thread_ptxas_12_9_sm70 or None
-            timing = TimedLaunch(runner, device, registers).run(None, execute_all=False)
+            (timing,) = simulate_plan(kernel.plan(), device, registers=registers, execute_all=False).timings
         except InvalidInputError as problem:
             notes.append(f"{kernel.name} is left out: {problem}")
             continue

@@ -1,11 +1,8 @@
 """Time a launch: feed traces of its blocks to the compute units, and read what they counted."""
 
-import hashlib
-import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +10,8 @@ import numpy.typing as npt
 
 from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
-from profilers.files import replaced_file
 from profilers.trace.arrays import Ints
-from replay.detailed.launch import INSTRUCTION_LIMIT, BlockRunner, Plan, runners
+from replay.detailed.launch import BlockRunner
 from replay.detailed.timing import state as at
 from replay.detailed.timing.assembly import Assembly, assemble
 from replay.detailed.timing.cores import Core, core_of
@@ -41,8 +37,6 @@ _CONSTANT_CYCLES = 2
 _LONG_TRACE = 1 << 26
 #: Data that pass L2 until its state is steady, over its size; and how many times the blocks may become for them.
 _TURNS, _MOST_MORE = 1.5, 64
-#: Version of saved states.
-_FORMAT = 1
 #: Blocks a place of a compute unit that are timed by default: others take as long.
 WAVES = 8
 
@@ -82,9 +76,9 @@ class Target:
         device : Device
             Device of the catalogue.
         clock_mhz : float, optional
-            Clock of compute units; by default the highest of the catalogue.
+            Clock of compute units, 100 to 10,000 MHz; by default the highest of the catalogue.
         memory_gbps : float, optional
-            Peak bandwidth of its memory, GB/s; by default that of the catalogue.
+            Peak bandwidth of its memory, 10 to 100,000 GB/s; by default that of the catalogue.
         mapping : str, optional
             Mapping of addresses to channels and banks (`replay.memory.mapping.NAMED`).
         policy : str
@@ -99,8 +93,10 @@ class Target:
         """
         if policy not in POLICIES:
             raise InvalidInputError(f"scheduling policy {policy!r}; one of {', '.join(POLICIES)}")
-        if (clock_mhz is not None and not 1 <= clock_mhz <= 1e5) or (memory_gbps is not None and memory_gbps <= 0):
-            raise InvalidInputError(f"a clock of {clock_mhz} MHz and a memory of {memory_gbps} GB/s")
+        if clock_mhz is not None and not 100 <= clock_mhz <= 10_000:
+            raise InvalidInputError(f"a clock of {clock_mhz} MHz; 100 to 10,000 MHz are possible")
+        if memory_gbps is not None and not 10 <= memory_gbps <= 100_000:
+            raise InvalidInputError(f"a memory bandwidth of {memory_gbps} GB/s; 10 to 100,000 GB/s are possible")
         system = memory_system(device)
         dram = system.dram
         if memory_gbps:
@@ -187,7 +183,7 @@ class TimedLaunch:
         self, runner: BlockRunner, target: Target, registers: int | None = None, waves: int | None = WAVES
     ) -> None:
         self.runner, self.target, self.waves = runner, target, waves
-        self._turned = 0
+        self._turned, self._others = 0, 0
         self.assembly: Assembly = assemble(runner.program, target.core)
         self.registers = registers or self.assembly.registers
         shared = runner.program.shared_bytes + runner.call.shared_bytes
@@ -207,16 +203,26 @@ class TimedLaunch:
         Parameters
         ----------
         progress : callable, optional
-            Called with (blocks done, blocks in all).
+            Called with (blocks done, blocks in all), when `arrays` can be taken.
         execute_all : bool
             Whether blocks that are not timed are executed, so that the buffers are complete.
         """
-        while not self.advance():
+        while not (self._is_timed() or self.advance()):
             if progress:
                 progress(self.timed - int(self.state.now[at.LEFT]), self.runner.blocks)
-        if execute_all and self.timed < self.runner.blocks:
-            self.runner.run(np.arange(self.timed, self.runner.blocks, dtype=np.int64))
+        step = max(self.runner.blocks // 100, 1)
+        while execute_all and self.timed + self._others < self.runner.blocks:
+            begin = self.timed + self._others
+            end = min(begin + step, self.runner.blocks)
+            self.runner.run(np.arange(begin, end, dtype=np.int64))
+            self._others += end - begin
+            if progress:
+                progress(end, self.runner.blocks)
         return self._result()
+
+    def _is_timed(self) -> bool:
+        """Return whether all blocks that are to be timed have ended."""
+        return bool(self.state.now[at.FED] > 0 and self.state.now[at.LEFT] == 0)
 
     def advance(self, cycles: int = _PERIOD) -> bool:
         """Simulate some cycles; return whether all blocks that are to be timed have ended."""
@@ -250,54 +256,34 @@ class TimedLaunch:
             now[at.LEFT] += more - self.timed
             self.timed = more
 
-    def save(self, path: str | Path) -> None:
-        """Write all of the state to a file, from which `resume` goes on bit for bit.
-
-        Parameters
-        ----------
-        path : str or Path
-            File; it appears whole or not at all.
-        """
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return all of the state by name, memory included, from which `restore` goes on bit for bit."""
         arrays = {f"state.{name}": value for name, value in self.state._asdict().items()}
         arrays |= {f"dram.{name}": value for name, value in self.machine._asdict().items()}
-        arrays |= {
+        return arrays | {
             "trace": self._trace, "firsts": self._firsts, "progress": np.array(self._progress, dtype=np.int64),
             "memory": self.runner.memory.bytes, "executed": np.array([self.runner.warp_instructions]),
-            "turned": np.array([self._turned]), "launch": np.frombuffer(self._identity(), dtype=np.uint8),
+            "turned": np.array([self._turned]), "others": np.array([self._others]),
         }  # fmt: skip
-        with replaced_file(Path(path)) as file:
-            np.savez(file, **arrays)
 
-    def resume(self, path: str | Path) -> None:
-        """Read the state that `save` wrote.
+    def restore(self, saved: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Go on from the state that `arrays` returned, of a launch of the same kernel, arguments and device.
 
         Raises
         ------
-        InvalidInputError
-            The file is none of `save`, is damaged, or is that of another launch.
+        ValueError, KeyError
+            It is none of `arrays`.
         """
-        try:
-            with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as saved:
-                if saved["launch"].tobytes() != self._identity():
-                    raise InvalidInputError(f"{path}: this is the state of another launch or device")
-                for name, value in self.state._asdict().items():
-                    _restore(value, saved[f"state.{name}"])
-                for name, value in self.machine._asdict().items():
-                    _restore(value, saved[f"dram.{name}"])
-                _restore(self.runner.memory.bytes, saved["memory"])
-                self._trace, self._firsts = saved["trace"], saved["firsts"]
-                self.timed, self._turned = int(self.state.now[at.BLOCKS]), int(saved["turned"][0])
-                self._progress = [(int(a), int(b)) for a, b in saved["progress"]]
-                self.runner.resume(int(saved["executed"][0]))
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as problem:
-            raise InvalidInputError(f"{path}: this is no saved state of a simulation: {problem}") from None
-
-    def _identity(self) -> bytes:
-        """Return a hash of all that the state belongs to."""
-        call = self.runner.call
-        facts = (call.entry, call.grid, call.block, call.arguments, call.shared_bytes, self.registers, self.waves)
-        text = f"{facts}{self.target}{_FORMAT}"
-        return hashlib.sha256(text.encode() + self.runner.program.code.tobytes()).digest()
+        for name, value in self.state._asdict().items():
+            restore_array(value, saved[f"state.{name}"])
+        for name, value in self.machine._asdict().items():
+            restore_array(value, saved[f"dram.{name}"])
+        restore_array(self.runner.memory.bytes, saved["memory"])
+        self._trace, self._firsts = saved["trace"], saved["firsts"]
+        self.timed, self._turned = int(self.state.now[at.BLOCKS]), int(saved["turned"][0])
+        self._others = int(saved["others"][0])
+        self._progress = [(int(a), int(b)) for a, b in saved["progress"]]
+        self.runner.resume(int(saved["executed"][0]))
 
     def _feed(self, count: int) -> None:
         """Execute the next blocks, and append their traces."""
@@ -333,7 +319,7 @@ class TimedLaunch:
         cycles += core.figures.start
         windows = (busy >> int(now[at.SPAN_BITS])) + 1
         return Timing(
-            cycles=round(cycles), cycles_error=error, seconds=cycles / core.clock_hz, timed_blocks=self.timed,
+            cycles=round(cycles), cycles_error=error, seconds=float(cycles / core.clock_hz), timed_blocks=self.timed,
             blocks=self.runner.blocks, resident_blocks=self.resident, registers=self.registers,
             issued=int(now[at.INSTRUCTIONS]), counters=dict(zip(at.COUNTERS, s.counters.tolist(), strict=True)),
             dram=counters_of(self.machine, self.target.memory.dram), span_cycles=1 << int(now[at.SPAN_BITS]),
@@ -359,22 +345,8 @@ class TimedLaunch:
         return busy + rest, float((spread + 0.02) * rest / (busy + rest))
 
 
-def timed_plan(
-    plan: Plan, target: Target, *, waves: int | None = WAVES, execute_all: bool = True, limit: int = INSTRUCTION_LIMIT
-) -> list[Timing]:
-    """Time the launches of a plan, each with cold caches; parameters as those of `TimedLaunch`."""
-    return [TimedLaunch(runner, target, None, waves).run(None, execute_all) for runner in runners(plan, limit)]
-
-
-def time_launch(
-    runner: BlockRunner, target: Target, registers: int | None = None, waves: int | None = WAVES,
-    progress: Callable[[int, int], None] | None = None,
-) -> Timing:  # fmt: skip
-    """Time a launch; parameters as those of `TimedLaunch`."""
-    return TimedLaunch(runner, target, registers, waves).run(progress)
-
-
-def _restore(array: npt.NDArray[Any], saved: npt.NDArray[Any]) -> None:
+def restore_array(array: npt.NDArray[Any], saved: npt.NDArray[Any]) -> None:
+    """Fill an array with a saved one; a ValueError says that it has another shape or type."""
     if array.shape != saved.shape or array.dtype != saved.dtype:
         raise ValueError(f"an array of {saved.shape} {saved.dtype}, not {array.shape} {array.dtype}")
     array[...] = saved

@@ -1,0 +1,274 @@
+"""Simulate the launches of a plan, and keep the state in a file, so that a simulation that was stopped goes on."""
+
+import hashlib
+import time
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from profilers.errors import InvalidInputError
+from profilers.files import replaced_file
+from replay.detailed.launch import INSTRUCTION_LIMIT, BlockRunner, CallResult, Plan, runners
+from replay.detailed.timing.launches import WAVES, Target, TimedLaunch, Timing, restore_array
+from replay.memory.dram import DramCounters
+
+#: Seconds after which the state is written again.
+PERIOD = 60.0
+#: Version of the file.
+_FORMAT = 1
+
+Arrays = dict[str, npt.NDArray[Any]]
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class SimulatedPlan:
+    """Launches that were executed, and on a device also timed.
+
+    Parameters
+    ----------
+    outputs : mapping of str to array
+        Each buffer after the last launch.
+    calls : tuple of CallResult
+        What each launch executed.
+    timings : tuple of Timing
+        How long each launch takes; empty without a device.
+    shared_bytes : tuple of int
+        Shared memory of a block of each launch.
+    """
+
+    outputs: Mapping[str, npt.NDArray[Any]]
+    calls: tuple[CallResult, ...]
+    timings: tuple[Timing, ...]
+    shared_bytes: tuple[int, ...]
+
+
+def simulate_plan(
+    plan: Plan,
+    target: Target | None = None,
+    *,
+    registers: int | None = None,
+    waves: int | None = WAVES,
+    execute_all: bool = True,
+    limit: int = INSTRUCTION_LIMIT,
+    progress: Progress | None = None,
+    checkpoint: str | PathLike[str] | None = None,
+    period: float = PERIOD,
+) -> SimulatedPlan:
+    """Execute the launches of a plan in order, and time them if there is a device, each with cold caches.
+
+    Parameters
+    ----------
+    plan : Plan
+        Launches and buffers.
+    target : Target, optional
+        Device.
+    registers, waves, execute_all : optional
+        As those of `TimedLaunch`.
+    limit : int
+        Instructions of warps in a launch after which it counts as endless.
+    progress : callable, optional
+        Called with (blocks done, blocks in all, name of the kernel).
+    checkpoint : str or path, optional
+        File in which the state is kept every `period` seconds. If it is there, the simulation goes on from it, bit for
+        bit. It is removed at the end.
+    period : float
+        Seconds.
+
+    Raises
+    ------
+    SeqPointError
+        A PTX file is missing or not supported, a launch does not fit, a kernel does what it must not, or the file is
+        not the state of this simulation.
+    """
+    identity = _identity(plan, target, (registers, waves, execute_all, limit)) if checkpoint else b""
+    kept = _Checkpoint(Path(checkpoint), identity, period) if checkpoint else None
+    calls, timings, shared, last = [], [], [], None
+    for number, runner in enumerate(runners(plan, limit)):
+        call, name = runner.call, runner.call.entry or runner.program.entry.name
+        launch = _Launch(runner, target, registers, waves)
+        if kept:
+            kept.restore(number, launch)
+        if not (kept and number < len(kept.finished)):
+            launch.run(_hook(kept, launch, progress, name), execute_all)
+            if kept:
+                kept.finish(launch)
+        calls.append(CallResult(name, call.grid, call.block, runner.blocks, runner.warp_instructions))
+        timings += [launch.timing] if launch.timing else []
+        shared.append(runner.program.shared_bytes + call.shared_bytes)
+        last = runner
+    if kept:
+        kept.path.unlink(missing_ok=True)
+    return SimulatedPlan(last.memory.outputs() if last else {}, tuple(calls), tuple(timings), tuple(shared))
+
+
+def _hook(
+    kept: "_Checkpoint | None", launch: "_Launch", progress: Progress | None, name: str
+) -> Callable[[int, int], None]:  # fmt: skip
+    def called(done: int, count: int) -> None:
+        if progress:
+            progress(done, count, name)
+        if kept:
+            kept.keep(launch)
+
+    return called
+
+
+class _Launch:
+    """A launch on its way, with or without a device."""
+
+    def __init__(self, runner: BlockRunner, target: Target | None, registers: int | None, waves: int | None) -> None:
+        self.runner = runner
+        self.timed = TimedLaunch(runner, target, registers, waves) if target else None
+        self.timing: Timing | None = None
+        self._done = 0
+
+    def run(self, progress: Callable[[int, int], None], execute_all: bool) -> None:
+        """Run what is left; `progress` is called when `arrays` can be taken."""
+        if self.timed is not None:
+            self.timing = self.timed.run(progress, execute_all)
+            return
+        step = max(self.runner.blocks // 100, 1)
+        while self._done < self.runner.blocks:
+            end = min(self._done + step, self.runner.blocks)
+            self.runner.run(np.arange(self._done, end, dtype=np.int64))
+            self._done = end
+            progress(end, self.runner.blocks)
+
+    def arrays(self) -> Arrays:
+        """Return the state."""
+        if self.timed is not None:
+            return self.timed.arrays()
+        done = np.array([self._done, self.runner.warp_instructions])
+        return {"done": done, "memory": self.runner.memory.bytes}
+
+    def restore(self, saved: Arrays) -> None:
+        """Go on from a state."""
+        if self.timed is not None:
+            self.timed.restore(saved)
+            return
+        restore_array(self.runner.memory.bytes, saved["memory"])
+        self._done, executed = (int(value) for value in saved["done"])
+        self.runner.resume(executed)
+
+
+@dataclass
+class _Checkpoint:
+    """A file with the timings of launches that have ended, and the state of the one on its way."""
+
+    path: Path
+    identity: bytes
+    period: float
+    #: Instructions of warps, and timing as arrays, of each launch that has ended.
+    finished: list[tuple[int, Arrays]] = field(default_factory=list)
+    #: State of the launch on its way; or only the memory, if it has not begun.
+    current: Arrays = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._written = time.monotonic()
+        if not self.path.exists():
+            return
+        try:
+            with self.path.open("rb") as stream, np.load(stream, allow_pickle=False) as saved:
+                if saved["identity"].tobytes() != self.identity:
+                    raise InvalidInputError(
+                        f"{self.path}: this is the state of another simulation; remove the file, or name another one"
+                    )
+                executed = saved["executed"].tolist()
+                self.finished = [(int(n), _below(saved, f"finished.{i}.")) for i, n in enumerate(executed)]
+                self.current = _below(saved, "current.")
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as problem:
+            raise self._damaged(problem) from None
+
+    def _damaged(self, problem: Exception) -> InvalidInputError:
+        return InvalidInputError(f"{self.path}: this is no saved state of a simulation: {problem}")
+
+    def restore(self, number: int, launch: _Launch) -> None:
+        """Give a launch what was saved of it."""
+        runner = launch.runner
+        try:
+            if number < len(self.finished):
+                executed, timing = self.finished[number]
+                runner.resume(executed)
+                launch.timing = _timing(timing) if timing else None
+                if number == len(self.finished) - 1 and set(self.current) == {"memory"}:
+                    restore_array(runner.memory.bytes, self.current["memory"])
+            elif self.current.keys() - {"memory"}:
+                launch.restore(self.current)
+        except (ValueError, KeyError, TypeError) as problem:
+            raise self._damaged(problem) from None
+        if number >= len(self.finished):
+            self.current = {}
+
+    def finish(self, launch: _Launch) -> None:
+        """Note that a launch has ended."""
+        timing = _timing_arrays(launch.timing) if launch.timing else {}
+        self.finished.append((launch.runner.warp_instructions, timing))
+        self._write(lambda: {"memory": launch.runner.memory.bytes})
+
+    def keep(self, launch: _Launch) -> None:
+        """Write the state of a launch on its way, if it is time."""
+        self._write(launch.arrays)
+
+    def _write(self, current: Callable[[], Arrays]) -> None:
+        if time.monotonic() - self._written < self.period:
+            return
+        arrays: dict[str, Any] = {
+            "identity": np.frombuffer(self.identity, dtype=np.uint8),
+            "executed": np.array([executed for executed, _ in self.finished], dtype=np.int64),
+        }
+        arrays |= {f"current.{name}": value for name, value in current().items()}
+        for number, (_, timing) in enumerate(self.finished):
+            arrays |= {f"finished.{number}.{name}": value for name, value in timing.items()}
+        with replaced_file(self.path) as file:
+            np.savez(file, **arrays)
+        self._written = time.monotonic()
+
+
+def _below(saved: Mapping[str, npt.NDArray[Any]], prefix: str) -> Arrays:
+    return {name.removeprefix(prefix): saved[name] for name in saved if name.startswith(prefix)}
+
+
+def _identity(plan: Plan, target: Target | None, how: object) -> bytes:
+    """Return a hash of all that the state belongs to."""
+    digest = hashlib.sha256(f"{_FORMAT}{target}{how}".encode())
+    for name, array in plan.buffers.items():
+        digest.update(f"{name}{array.dtype}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    for call in plan.calls:
+        digest.update(f"{call.entry}{call.grid}{call.block}{call.arguments}{call.shared_bytes}".encode())
+        digest.update(call.ptx.read_bytes())
+    return digest.digest()
+
+
+def _timing_arrays(timing: Timing | DramCounters) -> Arrays:
+    """Return a timing as arrays by name; those of the counters of DRAM begin with ``dram.``."""
+    arrays: Arrays = {}
+    for item in fields(timing):
+        value = getattr(timing, item.name)
+        if isinstance(value, DramCounters):
+            arrays |= {f"dram.{name}": part for name, part in _timing_arrays(value).items()}
+        elif isinstance(value, dict):
+            arrays |= {f"{item.name}.{name}": np.array(number) for name, number in value.items()}
+        else:
+            arrays[item.name] = np.asarray(value)
+    return arrays
+
+
+def _timing(saved: Arrays) -> Timing:
+    """Return the timing of `_timing_arrays`."""
+    counters = {name: int(value) for name, value in _below(saved, "counters.").items()}
+    dram = DramCounters(**_values(_below(saved, "dram."), (item.name for item in fields(DramCounters))))
+    names = (item.name for item in fields(Timing) if item.name not in ("counters", "dram"))
+    return Timing(**_values(saved, names), counters=counters, dram=dram)
+
+
+def _values(saved: Arrays, names: Iterable[str]) -> dict[str, Any]:
+    """Return arrays by name, those without a dimension as numbers."""
+    return {name: saved[name] if saved[name].ndim else saved[name].item() for name in names}
