@@ -25,7 +25,6 @@ from replay.detailed.lowering import (
     LEADER,
     LOAD,
     MASK,
-    MMA,
     NEGATED,
     PACK,
     PRODUCT,
@@ -36,11 +35,12 @@ from replay.detailed.lowering import (
     STORE,
     TARGET,
     TEXTURE,
+    TRAP,
     UNPACK,
     VOTE,
     D,
 )
-from replay.detailed.matrices import multiply_fragments, multiply_matrices
+from replay.detailed.matrices import multiply_fragments
 from replay.detailed.memory import (
     AT,
     BLOCK,
@@ -57,6 +57,8 @@ from replay.detailed.memory import (
     PROBLEM,
     SHARED_AT,
     SHARED_BYTES,
+    THREAD,
+    TRAPPED,
     access,
     access_fragment,
     atomic,
@@ -180,8 +182,6 @@ def run_warp(program, registers, stack, depth, warp, memory, geometry, allocatio
                 fine = atomic(row, registers, mask, warp, memory, geometry, allocations, report)
             elif kind == LDMATRIX:
                 fine = load_matrices(row, lists, registers, warp, memory, geometry, allocations, report)
-            elif kind == MMA:
-                multiply_matrices(row, lists, registers, tiles)
             elif kind == FRAGMENT_LOAD or kind == FRAGMENT_STORE:
                 fine = access_fragment(row, lists, registers, mask, warp, memory, geometry, allocations, shadow, report)
             elif kind == PRODUCT:
@@ -190,6 +190,12 @@ def run_warp(program, registers, stack, depth, warp, memory, geometry, allocatio
                 fine = fetch(row, lists, registers, mask, warp, memory, allocations[3], tiles[0], report)
             elif kind == COPY:
                 fine = copy(row, registers, mask, warp, memory, geometry, allocations, shadow, report)
+            elif kind == TRAP:
+                lane = 0
+                while not mask >> lane & 1:
+                    lane += 1
+                report[PROBLEM], report[THREAD] = TRAPPED, warp * 32 + lane
+                fine = False
             elif kind == MASK:
                 for lane in range(32):
                     registers[row[D], lane] = np.uint64(mask)

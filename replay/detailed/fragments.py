@@ -1,11 +1,12 @@
-"""Which element of a matrix each lane of a warp holds, for ``wmma`` (PTX ISA, warp-level matrix instructions).
+"""Which element of a matrix each lane of a warp holds, for ``mma`` and ``wmma`` (PTX ISA, warp-level matrix instructions).
 
-The ISA leaves the layout open. That of FP16 and of the sums is the one of sm_70. Four octets of eight lanes compute 8
+The ISA gives the layouts of ``mma`` and leaves that of ``wmma`` open. That of FP16 and of the sums is the one of sm_70. Four octets of eight lanes compute 8
 by 8 elements each, as four ``mma.m8n8k4`` in a row (PTX ISA, fragments of mma.m8n8k4; Raihan, Goli and Aamodt,
 Modeling Deep Learning Accelerator Enabled GPUs, ISPASS 2019). That of BF16 is the one of ``mma.m16n8k16``, tile by
 tile.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,24 @@ from profilers.trace.arrays import Ints
 
 #: Rows of the left matrix, columns of the right one, and depth.
 _SHAPES = {"m16n16k16": (16, 16, 16), "m32n8k16": (32, 8, 16), "m8n32k16": (8, 32, 16)}
-_BITS = {"f16": 16, "bf16": 16, "f32": 32}
+#: Types of elements by number, and their bits. FP64 and wider sums take a register each.
+FLOAT16, BRAIN16, FLOAT32, TENSOR32, FLOAT64, SIGNED8, UNSIGNED8, SIGNED32, E4M3, E5M2 = range(10)
+_TYPES = {
+    "f16": FLOAT16, "bf16": BRAIN16, "f32": FLOAT32, "tf32": TENSOR32, "f64": FLOAT64, "s8": SIGNED8, "u8": UNSIGNED8,
+    "s32": SIGNED32, "e4m3": E4M3, "e5m2": E5M2,
+}  # fmt: skip
+_BITS = {"f16": 16, "bf16": 16, "f32": 32, "tf32": 32, "f64": 64, "s8": 8, "u8": 8, "s32": 32, "e4m3": 8, "e5m2": 8}
+#: Bits of a type by its number.
+BITS_OF = tuple(_BITS[name] for name in _TYPES)
+#: Types of sums by that of the factors, and depths of ``mma`` with 16 rows and with 8.
+_SUMS = {
+    "f16": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",), "f64": ("f64",), "s8": ("s32",), "u8": ("s32",),
+    "e4m3": ("f16", "f32"), "e5m2": ("f16", "f32"),
+}  # fmt: skip
+_DEPTHS = {
+    "f16": ((8, 16), ()), "bf16": ((8, 16), ()), "tf32": ((4, 8), ()), "f64": ((4, 8, 16), (4,)),
+    "s8": ((16, 32), (16,)), "u8": ((16, 32), (16,)), "e4m3": ((16, 32), ()), "e5m2": ((16, 32), ()),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -32,12 +50,15 @@ class Fragment:
         Whether columns are contiguous in memory.
     leading : int
         Distance between rows, or columns, in elements if the instruction has none.
+    type : int
+        Type of the elements.
     """
 
     places: Ints
     bits: int
     by_column: bool
     leading: int
+    type: int
 
     @property
     def holders(self) -> Ints:
@@ -47,8 +68,8 @@ class Fragment:
 
     @property
     def registers(self) -> int:
-        """Registers of 32 bits that a lane needs."""
-        return len(self.places) * self.bits // 32
+        """Registers that a lane needs."""
+        return len(self.places) * min(self.bits, 32) // 32
 
     @property
     def run(self) -> int:
@@ -64,7 +85,7 @@ class Fragment:
 
 @dataclass(frozen=True)
 class Product:
-    """Shape and operands of ``wmma.mma``.
+    """Shape and operands of a product.
 
     Parameters
     ----------
@@ -72,13 +93,13 @@ class Product:
         Rows, columns and depth.
     fragments : tuple of Fragment
         Result, left matrix, right matrix and sums.
-    is_brain : bool
-        Whether the matrices are BF16.
+    saturates : bool
+        Whether integers that do not fit are clamped.
     """
 
     shape: tuple[int, int, int]
     fragments: tuple[Fragment, ...]
-    is_brain: bool
+    saturates: bool = False
 
 
 def fragment_of(opcode: Sequence[str]) -> Fragment:
@@ -128,7 +149,60 @@ def product_of(opcode: Sequence[str]) -> Product:
         _fragment("d", shape, False, result), _fragment("a", shape, layouts[0], left),
         _fragment("b", shape, layouts[1], right), _fragment("c", shape, False, sums),
     )  # fmt: skip
-    return Product(shape, fragments, left == "bf16")
+    return Product(shape, fragments)
+
+
+def mma_of(opcode: Sequence[str]) -> Product:
+    """Return the operands of an instruction such as ``mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32``.
+
+    Parameters
+    ----------
+    opcode : sequence of str
+        Parts of the opcode.
+
+    Raises
+    ------
+    KeyError, ValueError
+        It is not supported.
+
+    Examples
+    --------
+    >>> product = mma_of("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32".split("."))
+    >>> product.shape, [fragment.registers for fragment in product.fragments]
+    ((16, 8, 16), [4, 4, 2, 4])
+    """
+    result, left, right, sums = opcode[-4:]
+    rows, columns, depth = (int(size) for size in re.fullmatch(r"m(\d+)n(\d+)k(\d+)", opcode[3]).groups())
+    modifiers = opcode[6:-4]
+    if opcode[1:3] != ["sync", "aligned"] or opcode[4:6] != ["row", "col"] or set(modifiers) - {"satfinite", "rn"}:
+        raise KeyError(opcode)
+    if result != sums or sums not in _SUMS[left] or _SUMS[left] != _SUMS[right] or _DEPTHS[left] != _DEPTHS[right]:
+        raise KeyError(opcode)
+    if columns != 8 or rows not in (8, 16) or depth not in _DEPTHS[left][rows == 8]:
+        raise KeyError(opcode)
+    fragments = (
+        _sums_of_mma(rows, result), _factors_of_mma(rows, depth, left, False), _factors_of_mma(8, depth, right, True),
+        _sums_of_mma(rows, sums),
+    )  # fmt: skip
+    return Product((rows, columns, depth), fragments, "satfinite" in modifiers)
+
+
+def _factors_of_mma(across: int, depth: int, kind: str, is_right: bool) -> Fragment:
+    """Return a factor of ``mma``: registers of neighbours along the depth, first rows 8 apart, then depths."""
+    together = max(32 // _BITS[kind], 1)
+    element = np.arange(across * depth // 32)[:, None]
+    register, part = element // together, element % together
+    parts_across = across // 8
+    line = (_LANE >> 2) + 8 * (register % parts_across)
+    deep = together * (_LANE & 3) + part + 4 * together * (register // parts_across)
+    places = 256 * deep + line if is_right else 256 * line + deep
+    return Fragment(np.asarray(places, dtype=np.int64), _BITS[kind], is_right, depth, _TYPES[kind])
+
+
+def _sums_of_mma(rows: int, kind: str) -> Fragment:
+    element = np.arange(rows // 4)[:, None]
+    places = 256 * ((_LANE >> 2) + 8 * (element >> 1)) + 2 * (_LANE & 3) + (element & 1)
+    return Fragment(np.asarray(places, dtype=np.int64), _BITS[kind], False, 8, _TYPES[kind])
 
 
 def _fragment(operand: str, shape: tuple[int, int, int], by_column: bool, kind: str) -> Fragment:
@@ -144,7 +218,7 @@ def _fragment(operand: str, shape: tuple[int, int, int], by_column: bool, kind: 
         across, deep = _brain(side) if kind == "bf16" else _half(operand, shape, by_column)
         row, column = (across, deep) if operand == "a" else (deep, across)
         leading = (side if by_column else depth) if operand == "a" else (depth if by_column else side)
-    return Fragment(np.asarray(256 * row + column, dtype=np.int64), _BITS[kind], by_column, leading)
+    return Fragment(np.asarray(256 * row + column, dtype=np.int64), _BITS[kind], by_column, leading, _TYPES[kind])
 
 
 _LANE = np.arange(32)

@@ -422,6 +422,36 @@ def float_to_brain(value):  # type: ignore[no-untyped-def]
 
 
 @bare
+def eight_to_float(byte, is_e4m3):  # type: ignore[no-untyped-def]
+    """Return the number of the bits of an FP8 number, E4M3 or E5M2 (OCP 8-bit Floating Point Specification, 1.0)."""
+    if not is_e4m3:
+        return np.float64(half_to_float((byte & np.uint64(0xFF)) << np.uint64(8)))
+    exponent, steps = np.int64(byte >> np.uint64(3)) & 15, np.float64(byte & np.uint64(7))
+    size = steps * 2.0**-9 if exponent == 0 else (8.0 + steps) * 2.0 ** (exponent - 10)
+    if exponent == 15 and steps == 7.0:
+        size = np.nan
+    return -size if byte & np.uint64(0x80) else size
+
+
+@bare
+def float_to_eight(value, is_e4m3):  # type: ignore[no-untyped-def]
+    """Return the bits of the FP8 number nearest to a number, ties to even; those too large are clamped."""
+    sign = np.uint64(0x80) if math.copysign(1.0, value) < 0 else np.uint64(0)
+    size = abs(value)
+    if size != size:
+        return np.uint64(0x7F)
+    fraction, least, largest = (3, -6, 448.0) if is_e4m3 else (2, -14, 57344.0)
+    if size == 0.0:
+        return sign
+    exponent = max(math.frexp(size)[1] - 1, least)
+    steps = np.int64(np.rint(min(size, largest) / 2.0 ** (exponent - fraction)))
+    one = 1 << fraction
+    if size >= largest:
+        exponent, steps = (8, 14) if is_e4m3 else (15, 7)
+    return sign | np.uint64(steps if exponent == least and steps < one else ((exponent - least) * one) + steps)
+
+
+@bare
 def half_operation(op, a, b, c, is_brain):  # type: ignore[no-untyped-def]
     """Return the 16 bits of an operation on FP16 or BF16 bits, computed in FP64 and rounded once."""
     if is_brain:

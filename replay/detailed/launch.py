@@ -458,6 +458,7 @@ def _problem(program: Program, call: KernelCall, report: Ints, limit: int) -> st
         at.RACE: f"{where}{lane}: two warps use the same byte of shared memory without a barrier between, one writes",
         at.ENDLESS: f"{where}: more than {limit} instructions of warps: an endless loop, or set a higher limit",
         at.NO_TEXTURE: f"{where}{lane}: the first operand is no texture of the launch",
+        at.TRAPPED: f"{where}{lane}: the kernel gives up: a failed assertion, or trap",
         at.NESTED: f"{where}: branches are nested too deeply",
     }
     return texts[int(report[at.PROBLEM])]

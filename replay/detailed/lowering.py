@@ -6,7 +6,7 @@ Whatever is not supported is refused here, with its line, before anything runs.
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
 from replay.detailed import lanes
 from replay.detailed.control_flow import joins, leaders
-from replay.detailed.fragments import Fragment, fragment_of, product_of
+from replay.detailed.fragments import Fragment, Product, fragment_of, mma_of, product_of
+from replay.detailed.functions import with_calls_replaced
 from replay.detailed.ptx import (
     TYPE_BYTES,
     Entry,
@@ -29,8 +30,8 @@ from replay.detailed.ptx import (
 #: Kinds of instructions.
 (
     INT, F32, F64, HALF, SETP_INT, SETP_F32, SETP_F64, SETP_HALF, SELECT, CONVERT, LOAD, STORE, BRANCH, EXIT, BARRIER,
-    SHUFFLE, VOTE, ATOMIC, PACK, UNPACK, LDMATRIX, MMA, COPY, NOTHING, MASK,
-    FRAGMENT_LOAD, FRAGMENT_STORE, PRODUCT, TEXTURE,
+    SHUFFLE, VOTE, ATOMIC, PACK, UNPACK, LDMATRIX, COPY, NOTHING, MASK,
+    FRAGMENT_LOAD, FRAGMENT_STORE, PRODUCT, TEXTURE, TRAP,
 ) = range(29)  # fmt: skip
 #: Columns of `Program.code`. VECTOR is the position of the first register of a vector in `Program.lists`. The first
 #: instruction of a basic block has the block's number in LEADER, and the count of its memory accesses in MEMORIES; SLOT
@@ -181,7 +182,7 @@ class _Lowering:
         negative = text.startswith("!")
         if negative:
             raise self.refusal(line, f"operand {text} is not supported")
-        if text in SPECIAL or text.startswith("%") or self.kind(text):
+        if text in SPECIAL or text.startswith("%") or text == "_" or self.kind(text):
             return self.register(text, line)
         symbol, _, offset = text.partition("+")
         if symbol in self.symbols:
@@ -241,7 +242,7 @@ def lower(module: Module, name: str = "") -> Program:
     InvalidInputError
         The entry is missing, or has an instruction that is not supported; with its line.
     """
-    entry = module.entry(name)
+    entry = with_calls_replaced(module, module.entry(name))
     state = _Lowering(module, entry)
     rows = [_row(state, instruction) for instruction in entry.code] or [{KIND: EXIT}]
     rows.append({KIND: EXIT, LINE: entry.code[-1].line if entry.code else entry.line})
@@ -280,13 +281,15 @@ def _as_signed(bits: int) -> int:
 def _row(state: _Lowering, instruction: Instruction) -> dict[int, int]:
     """Return the columns of an instruction."""
     opcode, line = instruction.opcode.split("."), instruction.line
+    if "L2::cache_hint" in opcode:
+        instruction = replace(instruction, operands=instruction.operands[:-1])
     row = {LINE: line}
     if instruction.guard:
         row |= {GUARD: state.register(instruction.guard.removeprefix("!"), line)}
         row |= {NEGATED: int(instruction.guard.startswith("!"))}
     try:
         lowered = _LOWERED.get(opcode[0], _arithmetic)(state, instruction, opcode)
-    except (IndexError, KeyError, ValueError, StopIteration):
+    except (AttributeError, IndexError, KeyError, ValueError, StopIteration):
         raise state.refusal(line, f"{instruction.opcode} is not supported") from None
     return row | lowered
 
@@ -414,7 +417,8 @@ def _known(opcode: list[str], more: set[str]) -> None:
 def _load(state: _Lowering, i: Instruction, opcode: list[str]) -> dict[int, int]:
     _known(opcode, {"v2", "v4"})
     store = opcode[0] == "st"
-    kind, target, place = opcode[-1], i.operands[int(store)], i.operands[1 - int(store)]
+    kind, target, place = opcode[-1], i.operands[int(store)].strip("{}"), i.operands[1 - int(store)]
+    target = f"{{{target}}}" if "," in target else target
     position, count = state.vector(target, kind, i.line)
     base, offset = state.address(place, i.line)
     row = {KIND: STORE if store else LOAD, VECTOR: position, COUNT: count, BITS: 8 * TYPE_BYTES[kind]}
@@ -440,6 +444,16 @@ def _branch(state: _Lowering, i: Instruction, opcode: list[str]) -> dict[int, in
 
 def _exit(state: _Lowering, i: Instruction, opcode: list[str]) -> dict[int, int]:
     return {KIND: EXIT}
+
+
+def _trap(state: _Lowering, i: Instruction, opcode: list[str]) -> dict[int, int]:
+    return {KIND: TRAP}
+
+
+def _policy(state: _Lowering, i: Instruction, opcode: list[str]) -> dict[int, int]:
+    """Lower ``createpolicy``: hints for caches are not followed."""
+    row = {KIND: INT, OP: lanes.MOV, BITS: 64, TO: 64, D: state.register(i.operands[0], i.line)}
+    return row | {A: state.constant(0)}
 
 
 def _nothing(state: _Lowering, i: Instruction, opcode: list[str]) -> dict[int, int]:
@@ -501,29 +515,22 @@ def _ldmatrix(state: _Lowering, i: Instruction, opcode: list[str]) -> dict[int, 
 
 
 def _mma(state: _Lowering, i: Instruction, opcode: list[str]) -> dict[int, int]:
-    """Lower ``mma.sync.aligned.m16n8k{8,16}.row.col.f32.{f16,bf16}.{f16,bf16}.f32``."""
-    if opcode[3] not in ("m16n8k16", "m16n8k8") or opcode[4:6] != ["row", "col"]:
-        raise KeyError(opcode)
-    d, a, b, c = opcode[-4:]
-    if a != b or a not in ("f16", "bf16") or d != c or d not in ("f32", "f16"):
-        raise KeyError(opcode)
-    positions = [state.vector(text, "b32", i.line)[0] for text in i.operands]
-    row = {KIND: MMA, COUNT: 16 if opcode[3] == "m16n8k16" else 8, SIGNED: int(a == "bf16"), OP: int(d == "f32")}
-    return row | {D: positions[0], A: positions[1], B: positions[2], C: positions[3]}
+    return _product(state, i, mma_of(opcode))
+
+
+def _product(state: _Lowering, i: Instruction, product: Product) -> dict[int, int]:
+    positions = [state.vector(text, "b32", i.line) for text in i.operands]
+    if [count for _, count in positions] != [fragment.registers for fragment in product.fragments]:
+        raise ValueError(i.operands)
+    facts = [(state.table(fragment), len(fragment.places), fragment.type) for fragment in product.fragments]
+    row = {KIND: PRODUCT, E: len(state.lists), COUNT: math.prod(product.shape), SATURATE: int(product.saturates)}
+    state.lists += [*product.shape, *(fact for three in facts for fact in three)]
+    return row | dict(zip((D, A, B, C), (position for position, _ in positions), strict=True))
 
 
 def _wmma(state: _Lowering, i: Instruction, opcode: list[str]) -> dict[int, int]:
     if opcode[1] == "mma":
-        product = product_of(opcode)
-        positions = [state.vector(text, "b32", i.line) for text in i.operands]
-        if [count for _, count in positions] != [fragment.registers for fragment in product.fragments]:
-            raise ValueError(i.operands)
-        tables = [state.table(fragment) for fragment in product.fragments]
-        row = {KIND: PRODUCT, E: len(state.lists), SIGNED: int(product.is_brain), COUNT: math.prod(product.shape)}
-        row |= {OP: int(product.fragments[0].bits == 32), HOW: int(product.fragments[3].bits == 32)}
-        counts = [len(fragment.places) for fragment in product.fragments]
-        state.lists += [*product.shape, *(fact for pair in zip(tables, counts, strict=True) for fact in pair)]
-        return row | dict(zip((D, A, B, C), (position for position, _ in positions), strict=True))
+        return _product(state, i, product_of(opcode))
     stores, fragment, space = opcode[1] == "store", fragment_of(opcode), _space(opcode)
     names, place, *stride = (i.operands[1], i.operands[0], *i.operands[2:]) if stores else i.operands
     position, count = state.vector(names, "b32", i.line)
@@ -567,4 +574,6 @@ _LOWERED = {
     "ret": _exit, "exit": _exit, "bar": _barrier, "barrier": _barrier, "shfl": _shfl, "vote": _vote, "atom": _atom,
     "red": _atom, "ldmatrix": _ldmatrix, "mma": _mma, "cp": _cp_async, "membar": _nothing, "fence": _nothing,
     "activemask": _activemask, "prefetch": _nothing, "nanosleep": _nothing, "wmma": _wmma, "tex": _tex,
+    "trap": _trap, "brkpt": _nothing, "createpolicy": _policy, "griddepcontrol": _nothing, "discard": _nothing,
+    "applypriority": _nothing, "prefetchu": _nothing,
 }  # fmt: skip

@@ -55,7 +55,7 @@ from replay.detailed.lowering import (
     EPOCH, EXECUTED,
 ) = range(14)  # fmt: skip
 #: Problems that end a run.
-NO_PROBLEM, OUT_OF_BOUNDS, MISALIGNED, RACE, ENDLESS, NESTED, NO_TEXTURE = range(7)
+NO_PROBLEM, OUT_OF_BOUNDS, MISALIGNED, RACE, ENDLESS, NESTED, NO_TEXTURE, TRAPPED = range(8)
 #: Elements of the report of a problem.
 PROBLEM, AT, BLOCK, THREAD, ADDRESS = range(5)
 

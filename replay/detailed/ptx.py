@@ -6,7 +6,7 @@
 import re
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from profilers.errors import InvalidInputError
 
@@ -71,12 +71,12 @@ class Variable:
 
 @dataclass(frozen=True)
 class Entry:
-    """A kernel.
+    """A kernel, or a function that kernels call.
 
     Parameters
     ----------
     name : str
-        Name of the entry.
+        Name.
     parameters : tuple of Variable
         Parameters, in order.
     registers : mapping of str to str
@@ -89,6 +89,8 @@ class Entry:
         Position of the instruction that a label stands before.
     line : int
         Line on which it begins.
+    results : tuple of Variable
+        Results, if it is a function that entries call.
     """
 
     name: str
@@ -98,6 +100,7 @@ class Entry:
     code: tuple[Instruction, ...]
     labels: Mapping[str, int]
     line: int
+    results: tuple[Variable, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,8 @@ class Module:
         Kernels by name.
     variables : tuple of Variable
         Variables of the module.
+    functions : mapping of str to Entry
+        Functions by name, without those that are only declared.
     """
 
     source: str
@@ -121,6 +126,7 @@ class Module:
     target: str
     entries: Mapping[str, Entry]
     variables: tuple[Variable, ...]
+    functions: Mapping[str, Entry] = field(default_factory=dict)
 
     def entry(self, name: str = "") -> Entry:
         """Return an entry by name; without a name, the only one.
@@ -146,6 +152,9 @@ class _Reader:
     tokens: list[tuple[str, int]]
     at: int = 0
     variables: list[Variable] = field(default_factory=list)
+    #: New names of what is declared within braces, by brace; ``%r<`` stands for ``%r1`` and so on.
+    scopes: list[dict[str, str]] = field(default_factory=list)
+    count: int = 0
 
     @property
     def line(self) -> int:
@@ -169,6 +178,39 @@ class _Reader:
         while (token := self.take()) not in ends:
             taken.append(token)
         return taken
+
+    def declare(self, name: str, is_range: bool = False) -> str:
+        """Return the name by which a name that is declared here is known; another one within braces."""
+        if not self.scopes:
+            return name
+        self.count += 1
+        new = f"{name}${self.count}$"
+        self.scopes[-1][f"{name}<" if is_range else name] = new
+        return new
+
+    def known(self, token: str) -> str:
+        """Return the name by which a token is known."""
+        base = token.rstrip("0123456789")
+        for scope in reversed(self.scopes):
+            if token in scope:
+                return scope[token]
+            if f"{base}<" in scope:
+                return scope[f"{base}<"] + token[len(base) :]
+        return token
+
+    def skip_line(self) -> None:
+        """Take the rest of the line of the last token."""
+        line = self.tokens[self.at - 1][1]
+        while self.at < len(self.tokens) and self.tokens[self.at][1] == line:
+            self.at += 1
+
+    def skip_braces(self) -> None:
+        """Take all up to a brace and what is in it."""
+        self.until("{")
+        depth = 1
+        while depth:
+            token = self.take()
+            depth += (token == "{") - (token == "}")
 
     def refusal(self, problem: str) -> InvalidInputError:
         return InvalidInputError(f"{self.source}: line {self.line}: {problem}")
@@ -197,7 +239,7 @@ def parse_ptx(text: str, source: str = "PTX") -> Module:
     if len(text) > _MOST_BYTES:
         raise InvalidInputError(f"{source}: {len(text)} bytes of PTX; {_MOST_BYTES} are the most")
     reader = _Reader(source, list(_tokens(text)))
-    facts, entries = {"version": "", "target": ""}, {}
+    facts, entries, functions = {"version": "", "target": ""}, {}, {}
     while reader.peek():
         token = reader.take()
         if token in (".version", ".target"):
@@ -207,18 +249,25 @@ def parse_ptx(text: str, source: str = "PTX") -> Module:
                 raise reader.refusal("addresses must have 64 bits")
         elif token in (".visible", ".weak", ".extern", ".common"):
             continue
+        elif token == ".file":
+            reader.skip_line()
+        elif token == ".section":
+            reader.skip_braces()
         elif token == ".entry":
             if not facts["version"]:
                 raise reader.refusal("an entry before .version: this is no PTX file")
-            entry = _entry(reader)
-            entries[entry.name] = entry
+            if entry := _entry(reader):
+                entries[entry.name] = entry
+        elif token == ".func":
+            if function := _function(reader):
+                functions[function.name] = function
         elif token in (".global", ".const", ".shared"):
             reader.variables.append(_variable(reader, token[1:]))
         else:
             raise reader.refusal(f"{token!r} is not supported outside an entry")
     if not facts["version"]:
         raise InvalidInputError(f"{source}: line 1: no .version: this is no PTX file")
-    return Module(source, facts["version"], facts["target"], entries, tuple(reader.variables))
+    return Module(source, facts["version"], facts["target"], entries, tuple(reader.variables), functions)
 
 
 def _tokens(text: str) -> Iterator[tuple[str, int]]:
@@ -246,8 +295,20 @@ def _target(reader: _Reader) -> str:
     return target
 
 
-def _entry(reader: _Reader) -> Entry:
+def _entry(reader: _Reader) -> Entry | None:
     line, name = reader.line, reader.take()
+    return _body(reader, name, line, _parameters(reader), ())
+
+
+def _function(reader: _Reader) -> Entry | None:
+    """Return a function; None if it is only declared."""
+    line, results = reader.line, _parameters(reader)
+    name = reader.take()
+    return _body(reader, name, line, _parameters(reader), results)
+
+
+def _parameters(reader: _Reader) -> tuple[Variable, ...]:
+    """Return the parameters in parentheses, if there are any here."""
     parameters: list[Variable] = []
     if reader.peek() == "(":
         reader.take()
@@ -256,35 +317,53 @@ def _entry(reader: _Reader) -> Entry:
             parameters.append(_declared(reader, "param", reader.until(",", ")")))
             reader.at -= reader.tokens[reader.at - 1][0] == ")"
         reader.take(")")
-    while reader.peek() != "{":
+    return tuple(parameters)
+
+
+def _body(
+    reader: _Reader, name: str, line: int, parameters: tuple[Variable, ...], results: tuple[Variable, ...]
+) -> Entry | None:  # fmt: skip
+    """Return an entry or a function; None if it is only declared."""
+    while reader.peek() not in ("{", ";"):
         hint = reader.take()
         if hint not in _HINTS and not re.fullmatch(r"[\d,]+", hint):
             raise reader.refusal(f"{hint!r} is not supported before the body of an entry")
-    reader.take("{")
+    if reader.take() == ";":
+        return None
     registers: dict[str, str] = {}
     variables: list[Variable] = []
     code: list[Instruction] = []
     labels: dict[str, int] = {}
-    depth = 1
-    while depth:
+    ended = False
+    while not ended:
         token = reader.take()
-        if token in "{}":
-            depth += 1 if token == "{" else -1
+        if token == "{":
+            reader.scopes.append({})
+        elif token == "}":
+            ended = not reader.scopes
+            del reader.scopes[-1:]
         elif token == ".reg":
             _registers(reader, registers)
         elif token in (".shared", ".local", ".param"):
-            variables.append(_variable(reader, token[1:]))
+            variable = _variable(reader, token[1:])
+            variables.append(replace(variable, name=reader.declare(variable.name)))
         elif token == ".pragma":
             reader.until(";")
+        elif token == ".loc":
+            reader.skip_line()
         elif reader.peek() == ":" and _NAME.match(token):
             reader.take()
+            if reader.peek() == ".callprototype":
+                reader.until(";")
+            elif token in labels:
+                raise reader.refusal(f"label {token} stands twice")
             labels[token] = len(code)
         elif token.startswith("."):
             raise reader.refusal(f"directive {token!r} is not supported")
         else:
             reader.at -= 1
             code.append(_instruction(reader))
-    return Entry(name, tuple(parameters), registers, tuple(variables), tuple(code), labels, line)
+    return Entry(name, parameters, registers, tuple(variables), tuple(code), labels, line, results)
 
 
 def _registers(reader: _Reader, registers: dict[str, str]) -> None:
@@ -293,7 +372,8 @@ def _registers(reader: _Reader, registers: dict[str, str]) -> None:
         raise reader.refusal(f"registers of type .{kind} are not supported")
     for name in "".join(reader.until(";")).split(","):
         plain = re.sub(r"<\d+>$", "", name)
-        if registers.setdefault(plain, kind) != kind:
+        known = reader.declare(plain, is_range=plain != name)
+        if registers.setdefault(known, kind) != kind:
             raise reader.refusal(f"register {plain} is declared again with another type")
 
 
@@ -302,11 +382,12 @@ def _instruction(reader: _Reader) -> Instruction:
     if reader.peek() == "@":
         reader.take()
         guard = reader.take()
-        guard = guard + reader.take() if guard == "!" else guard
+        guard = f"!{reader.known(reader.take())}" if guard == "!" else reader.known(guard)
     opcode = reader.take()
     if not re.match(r"[a-z]", opcode):
         raise reader.refusal(f"{opcode!r} is no instruction")
-    return Instruction(line, opcode, _operands(reader.until(";")), guard)
+    tokens = reader.until(";")
+    return Instruction(line, opcode, _operands([reader.known(t) for t in tokens] if reader.scopes else tokens), guard)
 
 
 def _operands(tokens: list[str]) -> tuple[str, ...]:

@@ -85,10 +85,8 @@ def expansion_of(code: "Ints", opcode: str, core: "CoreFigures") -> Expansion:
     if kind in (low.PACK, low.UNPACK):
         wide = code[low.BITS] >= 32
         return Expansion(NO_UNIT, 0, 0, 0) if wide else _times(INTEGER, core.integer, int(code[low.COUNT]) - 1)
-    if kind == low.MMA:
-        return _tensor(16 * 8 * int(code[low.COUNT]), core)
     if kind == low.PRODUCT:
-        return _tensor(int(code[low.COUNT]), core)
+        return _tensor(int(code[low.COUNT]), opcode, core)
     return _access(code, kind, core)
 
 
@@ -184,8 +182,15 @@ def _conversion(code: "Ints", opcode: str, core: "CoreFigures") -> Expansion:
     return Expansion(SPECIAL, 1, core.special.interval, core.special.latency)
 
 
-def _tensor(products: int, core: "CoreFigures") -> Expansion:
-    """Return a matrix product of so many multiply-adds; without tensor cores, FP32 units do it."""
+def _tensor(products: int, opcode: str, core: "CoreFigures") -> Expansion:
+    """Return a matrix product of so many multiply-adds; without tensor cores, FP32 units do it.
+
+    TF32 has half the rate of FP16, integers and FP8 twice, and FP64 a sixteenth (data sheets of A100 and H100).
+    """
+    parts = set(opcode.split("."))
+    products = products * 16 if "f64" in parts else 2 * products if "tf32" in parts else products
+    if parts & {"s8", "u8", "e4m3", "e5m2"}:
+        products //= 2
     if not core.tensor_fma:
         return _times(FP32, core.fp32, products // 32)
     taken = max(1, products // core.tensor_fma)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from replay.detailed import lowering as low
+from replay.detailed.fragments import BITS_OF
 from replay.detailed.lowering import Program
 
 
@@ -37,18 +38,12 @@ def _operands(row, lists) -> Operands:  # type: ignore[no-untyped-def]
         sources += [int(row[low.A]), *vector]
     elif kind == low.UNPACK:
         sources, target = [*sources, int(row[low.A])], vector
-    elif kind == low.MMA:
-        deep, results = int(row[low.COUNT]), 4 if row[low.OP] else 2
-        spans = ((low.A, deep // 4), (low.B, deep // 8), (low.C, results))
-        sources += [int(lists[row[column] + n]) for column, count in spans for n in range(count)]
-        target = [int(lists[row[low.D] + n]) for n in range(results)]
     elif kind == low.PRODUCT:
-        counts = [int(lists[row[low.E] + n]) for n in (4, 6, 8, 10)]
-        halves = [2 - int(row[low.OP]), 2, 2, 2 - int(row[low.HOW])]
-        held = [
-            [int(lists[row[column] + n]) for n in range(count // half)]
-            for column, count, half in zip((low.D, low.A, low.B, low.C), counts, halves, strict=True)
-        ]
+        facts = int(row[low.E]) + 3
+        held = []
+        for number, column in enumerate((low.D, low.A, low.B, low.C)):
+            count, element = int(lists[facts + 3 * number + 1]), int(lists[facts + 3 * number + 2])
+            held.append([int(lists[row[column] + n]) for n in range(count * min(BITS_OF[element], 32) // 32)])
         sources, target = [*sources, *held[1], *held[2], *held[3]], held[0]
     elif kind == low.TEXTURE or kind == low.FRAGMENT_LOAD:
         sources, target = [*sources, *plain[: 2 + (kind == low.TEXTURE)]], vector
