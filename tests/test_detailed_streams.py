@@ -7,7 +7,7 @@ import pytest
 
 from profilers.files import dataset_path
 from replay.detailed import KernelCall, Plan
-from replay.detailed import lowering as low
+from replay.detailed import program as low
 from replay.detailed.launch import runners
 from replay.detailed.tracing import ACCESSES, NEXT
 from replay.memory.accesses import Lines, blocks

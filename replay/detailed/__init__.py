@@ -5,7 +5,8 @@ blocks), and `launch` (buffers, parameters, grids).
 """
 
 from replay.detailed.launch import CallResult, KernelCall, KernelOutputs, Plan, read_module, run_kernel, run_plan
-from replay.detailed.lowering import Program, lower
+from replay.detailed.lowering import lower
+from replay.detailed.program import Program
 from replay.detailed.ptx import Entry, Instruction, Module, Variable, parse_ptx
 from replay.detailed.textures import Texture
 

@@ -7,39 +7,6 @@ the immediate post-dominator. Warps of a block take turns at barriers.
 import numpy as np
 
 from profilers.trace.compiled import bare, compiled
-from replay.detailed.lowering import (
-    ATOMIC,
-    BARRIER,
-    BRANCH,
-    CONVERT,
-    COPY,
-    EXIT,
-    F64,
-    FRAGMENT_LOAD,
-    FRAGMENT_STORE,
-    GUARD,
-    HALF,
-    JOIN,
-    KIND,
-    LDMATRIX,
-    LEADER,
-    LOAD,
-    MASK,
-    NEGATED,
-    PACK,
-    PRODUCT,
-    SELECT,
-    SETP_HALF,
-    SHUFFLE,
-    SLOT,
-    STORE,
-    TARGET,
-    TEXTURE,
-    TRAP,
-    UNPACK,
-    VOTE,
-    D,
-)
 from replay.detailed.matrices import multiply_fragments
 from replay.detailed.memory import (
     AT,
@@ -59,11 +26,53 @@ from replay.detailed.memory import (
     SHARED_BYTES,
     THREAD,
     TRAPPED,
+    TRUE_LANES,
     access,
     access_fragment,
     atomic,
     copy,
     load_matrices,
+)
+from replay.detailed.program import (
+    ALL_TRUE,
+    ATOMIC,
+    BARRIER,
+    BRANCH,
+    CARRY,
+    CONVERT,
+    COPY,
+    COUNT_TRUE,
+    EXIT,
+    F64,
+    FRAGMENT_LOAD,
+    FRAGMENT_STORE,
+    GUARD,
+    HALF,
+    JOIN,
+    KIND,
+    LDMATRIX,
+    LEADER,
+    LOAD,
+    MASK,
+    NEGATED,
+    OP,
+    PACK,
+    PLAIN_BARRIER,
+    PRODUCT,
+    REDUCED,
+    SATURATE,
+    SELECT,
+    SETP_HALF,
+    SHUFFLE,
+    SLOT,
+    STORE,
+    TARGET,
+    TEXTURE,
+    TRAP,
+    UNPACK,
+    VOTE,
+    A,
+    D,
 )
 from replay.detailed.textures import fetch
 from replay.detailed.tracing import (
@@ -75,7 +84,7 @@ from replay.detailed.tracing import (
     record_fragment,
     record_texture,
 )
-from replay.detailed.warp import arithmetic, half, move, set_predicates, shuffle, vote
+from replay.detailed.warp import arithmetic, carry, half, move, set_predicates, shuffle, vote
 
 
 @bare
@@ -190,6 +199,21 @@ def run_warp(program, registers, stack, depth, warp, memory, geometry, allocatio
                 fine = fetch(row, lists, registers, mask, warp, memory, allocations[3], tiles[0], report)
             elif kind == COPY:
                 fine = copy(row, registers, mask, warp, memory, geometry, allocations, shadow, report)
+            elif kind == CARRY:
+                carry(row, registers, mask)
+            elif kind == REDUCED:
+                total = geometry[TRUE_LANES + ((geometry[EPOCH] + 1) & 1)]
+                lanes = geometry[BLOCK_X] * geometry[BLOCK_Y] * geometry[BLOCK_Z]
+                value = (
+                    total if row[OP] == COUNT_TRUE else np.int64(total == lanes if row[OP] == ALL_TRUE else total > 0)
+                )
+                for lane in range(32):
+                    if mask >> lane & 1:
+                        registers[row[D], lane] = np.uint64(value)
+            elif kind == BARRIER and row[OP] != PLAIN_BARRIER:
+                for lane in range(32):
+                    if mask >> lane & 1 and (registers[row[A], lane] != 0) != (row[SATURATE] != 0):
+                        geometry[TRUE_LANES + (geometry[EPOCH] & 1)] += 1
             elif kind == TRAP:
                 lane = 0
                 while not mask >> lane & 1:
@@ -308,6 +332,7 @@ def run_blocks(  # type: ignore[no-untyped-def]
         left = warps
         while left > 0:
             geometry[EPOCH] += 1
+            geometry[TRUE_LANES + (geometry[EPOCH] & 1)] = 0
             left = 0
             for warp in range(warps):
                 while depths[warp] > 0:

@@ -1,9 +1,9 @@
-"""Which element of a matrix each lane of a warp holds, for ``mma`` and ``wmma`` (PTX ISA, warp-level matrix instructions).
+"""Which element of a matrix each lane of a warp holds, for ``mma`` and ``wmma``.
 
-The ISA gives the layouts of ``mma`` and leaves that of ``wmma`` open. That of FP16 and of the sums is the one of sm_70. Four octets of eight lanes compute 8
-by 8 elements each, as four ``mma.m8n8k4`` in a row (PTX ISA, fragments of mma.m8n8k4; Raihan, Goli and Aamodt,
-Modeling Deep Learning Accelerator Enabled GPUs, ISPASS 2019). That of BF16 is the one of ``mma.m16n8k16``, tile by
-tile.
+The PTX ISA, warp-level matrix instructions, gives the layouts of ``mma`` and leaves those of ``wmma`` open. That of
+FP16 and of the sums is the one of sm_70. Four octets of eight lanes compute 8 by 8 elements each, as four
+``mma.m8n8k4`` in a row (PTX ISA, fragments of mma.m8n8k4; Raihan, Goli and Aamodt, Modeling Deep Learning Accelerator
+Enabled GPUs, ISPASS 2019). That of BF16 is the one of ``mma.m16n8k16``, tile by tile.
 """
 
 import re
@@ -172,7 +172,7 @@ def mma_of(opcode: Sequence[str]) -> Product:
     ((16, 8, 16), [4, 4, 2, 4])
     """
     result, left, right, sums = opcode[-4:]
-    rows, columns, depth = (int(size) for size in re.fullmatch(r"m(\d+)n(\d+)k(\d+)", opcode[3]).groups())
+    rows, columns, depth = (int(size) for size in re.split("[mnk]", opcode[3])[1:])
     modifiers = opcode[6:-4]
     if opcode[1:3] != ["sync", "aligned"] or opcode[4:6] != ["row", "col"] or set(modifiers) - {"satfinite", "rn"}:
         raise KeyError(opcode)

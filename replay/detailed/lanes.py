@@ -14,7 +14,8 @@ from profilers.trace.compiled import bare
 (
     ADD, SUB, MUL_LO, MUL_HI, MUL_WIDE, MAD_LO, MAD_HI, MAD_WIDE, DIV, REM, MIN, MAX, ABS, NEG, AND, OR, XOR, NOT,
     SHL, SHR, POPC, CLZ, BFIND, BFIND_SHIFT, BREV, BFE, BFI, PRMT, LOP3, SHF_L, SHF_R, SAD, CNOT, MOV,
-) = range(34)  # fmt: skip
+    DP4A, DP2A_LO, DP2A_HI, MUL_24, MAD_24,
+) = range(39)  # fmt: skip
 #: Operations on floating-point numbers.
 (
     F_ADD, F_SUB, F_MUL, F_FMA, F_DIV, F_MIN, F_MAX, F_ABS, F_NEG, F_RCP, F_SQRT, F_RSQRT, F_SIN, F_COS, F_EX2, F_LG2,
@@ -30,7 +31,7 @@ INTEGERS: Mapping[str, int] = {
 }  # fmt: skip
 PRODUCTS: Mapping[str, int] = {
     "mul.lo": MUL_LO, "mul.hi": MUL_HI, "mul.wide": MUL_WIDE, "mad.lo": MAD_LO, "mad.hi": MAD_HI,
-    "mad.wide": MAD_WIDE, "shf.l": SHF_L, "shf.r": SHF_R,
+    "mad.wide": MAD_WIDE, "shf.l": SHF_L, "shf.r": SHF_R, "mul24.lo": MUL_24, "mad24.lo": MAD_24,
 }  # fmt: skip
 REALS: Mapping[str, int] = {
     "add": F_ADD, "sub": F_SUB, "mul": F_MUL, "fma": F_FMA, "mad": F_FMA, "div": F_DIV, "min": F_MIN, "max": F_MAX,
@@ -38,6 +39,9 @@ REALS: Mapping[str, int] = {
     "ex2": F_EX2, "lg2": F_LG2, "tanh": F_TANH, "copysign": F_COPYSIGN,
     "min.NaN": F_MIN_NAN, "max.NaN": F_MAX_NAN,
 }  # fmt: skip
+
+
+LOW_24 = np.uint64(0xFFFFFF)
 
 
 @bare
@@ -225,7 +229,26 @@ def _rare(op, a, b, c, e, bits, is_signed):  # type: ignore[no-untyped-def]
     if op == SAD:
         larger = signed(a, bits) > signed(b, bits) if is_signed else a > b
         return c + (a - b if larger else b - a)
-    return one if a == np.uint64(0) else np.uint64(0)  # CNOT
+    if op == CNOT:
+        return one if a == np.uint64(0) else np.uint64(0)
+    if op == MUL_24 or op == MAD_24:
+        product = np.uint64(signed(a, 24) * signed(b, 24)) if is_signed else (a & LOW_24) * (b & LOW_24)
+        return product + c if op == MAD_24 else product
+    return _dot(op, a, b, c, is_signed)
+
+
+@bare
+def _dot(op, a, b, c, types):  # type: ignore[no-untyped-def]
+    """Return DP4A or DP2A; bit 0 of `types` says that the first factor is signed, bit 1 the second."""
+    width = 8 if op == DP4A else 16
+    total = c
+    for i in range(4 if op == DP4A else 2):
+        first = (a >> np.uint64(width * i)) & np.uint64(0xFFFF if width == 16 else 0xFF)
+        second = (b >> np.uint64(8 * (i + (2 if op == DP2A_HI else 0)))) & np.uint64(0xFF)
+        x = signed(first, width) if types & 1 else np.int64(first)
+        y = signed(second, 8) if types & 2 else np.int64(second)
+        total += np.uint64(x * y)
+    return total
 
 
 @bare
@@ -429,7 +452,7 @@ def eight_to_float(byte, is_e4m3):  # type: ignore[no-untyped-def]
     exponent, steps = np.int64(byte >> np.uint64(3)) & 15, np.float64(byte & np.uint64(7))
     size = steps * 2.0**-9 if exponent == 0 else (8.0 + steps) * 2.0 ** (exponent - 10)
     if exponent == 15 and steps == 7.0:
-        size = np.nan
+        return np.nan
     return -size if byte & np.uint64(0x80) else size
 
 
@@ -447,7 +470,7 @@ def float_to_eight(value, is_e4m3):  # type: ignore[no-untyped-def]
     steps = np.int64(np.rint(min(size, largest) / 2.0 ** (exponent - fraction)))
     one = 1 << fraction
     if size >= largest:
-        exponent, steps = (8, 14) if is_e4m3 else (15, 7)
+        return sign | np.uint64(0x7E if is_e4m3 else 0x7B)
     return sign | np.uint64(steps if exponent == least and steps < one else ((exponent - least) * one) + steps)
 
 

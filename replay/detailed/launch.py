@@ -16,7 +16,8 @@ from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace.arrays import Ints
 from replay.detailed import memory as at
 from replay.detailed.execution import run_blocks
-from replay.detailed.lowering import GLOBAL_BASE, TEXTURE_BASE, Program, lower
+from replay.detailed.lowering import lower
+from replay.detailed.program import GLOBAL_BASE, TEXTURE_BASE, Program
 from replay.detailed.ptx import TYPE_BYTES, Module, Variable, global_layout, parse_ptx
 from replay.detailed.textures import Texture, texture_table
 from replay.detailed.tracing import END, LAST
@@ -349,7 +350,7 @@ class BlockRunner:
         local_at = -(-(shared_at + shared) // 16) * 16
         local_bytes = -(-program.local_bytes // 8) * 8
         self._geometry = np.array(
-            [*call.grid, *call.block, shared_at, shared, local_at, local_bytes, self.warps, limit, 0, 0],
+            [*call.grid, *call.block, shared_at, shared, local_at, local_bytes, self.warps, limit, 0, 0, 0, 0],
             dtype=np.int64,
         )  # fmt: skip
         self._registers = np.zeros((self.warps, program.registers, 64), dtype=np.uint64)

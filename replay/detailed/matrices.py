@@ -16,13 +16,13 @@ from replay.detailed.fragments import (
     UNSIGNED8,
 )
 from replay.detailed.lanes import brain_to_float, eight_to_float, float_to_half, half_to_float, signed
-from replay.detailed.lowering import SATURATE, A, B, C, D, E
+from replay.detailed.program import SATURATE, A, B, C, D, E
 
 
 @bare
 def _element(bits, number, kind):  # type: ignore[no-untyped-def]
     """Return element `number` of a fragment from the bits of its register."""
-    if kind == FLOAT16 or kind == BRAIN16:
+    if kind in (FLOAT16, BRAIN16):
         half = (bits >> np.uint64(16 * (number & 1))) & np.uint64(0xFFFF)
         return np.float64(half_to_float(half)) if kind == FLOAT16 else np.float64(brain_to_float(half))
     if kind == FLOAT32:
@@ -42,7 +42,7 @@ def _element(bits, number, kind):  # type: ignore[no-untyped-def]
 @bare
 def _register(first, number, kind):  # type: ignore[no-untyped-def]
     """Return the position of the register of an element."""
-    if kind == FLOAT16 or kind == BRAIN16:
+    if kind in (FLOAT16, BRAIN16):
         return first + (number >> 1)
     return first + (number >> 2 if kind in (SIGNED8, UNSIGNED8, E4M3, E5M2) else number)
 

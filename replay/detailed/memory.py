@@ -9,18 +9,22 @@ from profilers.trace.compiled import bare, inlined
 from replay.detailed.lanes import (
     ADD,
     AND,
+    F_ADD,
     MAX,
     MIN,
     OR,
     XOR,
+    half_operation,
     integer,
     signed,
 )
-from replay.detailed.lowering import (
+from replay.detailed.program import (
+    BF16,
     BITS,
     COMPARE,
     COUNT,
     EXCHANGE,
+    FP16,
     FP32,
     FP64,
     FRAGMENT_STORE,
@@ -49,11 +53,11 @@ from replay.detailed.lowering import (
     E,
 )
 
-#: Elements of the geometry of a launch.
+#: Elements of the geometry of a launch. TRUE_LANES counts for ``bar.red``, by the parity of the epoch.
 (
     GRID_X, GRID_Y, GRID_Z, BLOCK_X, BLOCK_Y, BLOCK_Z, SHARED_AT, SHARED_BYTES, LOCAL_AT, LOCAL_BYTES, WARPS, LIMIT,
-    EPOCH, EXECUTED,
-) = range(14)  # fmt: skip
+    EPOCH, EXECUTED, TRUE_LANES, _,
+) = range(16)  # fmt: skip
 #: Problems that end a run.
 NO_PROBLEM, OUT_OF_BOUNDS, MISALIGNED, RACE, ENDLESS, NESTED, NO_TEXTURE, TRAPPED = range(8)
 #: Elements of the report of a problem.
@@ -132,6 +136,17 @@ def _races(shadow, geometry, at, size, warp, is_write):  # type: ignore[no-untyp
     return False
 
 
+@inlined
+def _is_there(row, lists, registers, lane, memory, at):  # type: ignore[no-untyped-def]
+    """Return whether memory holds already what a store writes: warps may write the same value, as those of Triton do."""
+    size = row[BITS] >> 3
+    cut = ~np.uint64(0) >> np.uint64(64 - row[BITS])
+    for element in range(row[COUNT]):
+        if _read(memory, at + element * size, size) != registers[lists[row[VECTOR] + element], lane] & cut:
+            return False
+    return True
+
+
 @bare
 def access(row, lists, registers, mask, warp, memory, geometry, allocations, shadow, report):  # type: ignore[no-untyped-def]
     """Execute a load or a store; return whether it ended without a problem."""
@@ -148,7 +163,11 @@ def access(row, lists, registers, mask, warp, memory, geometry, allocations, sha
         if at < 0:
             report[PROBLEM], report[THREAD], report[ADDRESS] = -at, thread, address
             return False
-        if space == SHARED and _races(shadow, geometry, at, size * count, warp, is_store):
+        if (
+            space == SHARED
+            and not (is_store and _is_there(row, lists, registers, lane, memory, at))
+            and _races(shadow, geometry, at, size * count, warp, is_store)
+        ):
             report[PROBLEM], report[THREAD], report[ADDRESS] = RACE, thread, address
             return False
         for element in range(count):
@@ -221,6 +240,12 @@ def atomic(row, registers, mask, warp, memory, geometry, allocations, report):  
         if row[FROM] == FP32:
             total = np.uint32(old).view(np.float32) + np.uint32(value).view(np.float32)
             new = np.uint64(np.float32(total).view(np.uint32))
+        elif row[FROM] == FP16 or row[FROM] == BF16:
+            new = np.uint64(0)
+            for part in range(size >> 1):
+                shift, low = np.uint64(16 * part), np.uint64(0xFFFF)
+                x, y = (old >> shift) & low, (value >> shift) & low
+                new |= half_operation(F_ADD, x, y, x, row[FROM] == BF16) << shift
         elif row[FROM] == FP64:
             new = np.float64(np.uint64(old).view(np.float64) + np.uint64(value).view(np.float64)).view(np.uint64)
         elif op == EXCHANGE:

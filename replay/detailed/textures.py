@@ -15,8 +15,8 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
 from profilers.trace.compiled import bare, inlined
 from replay.detailed.lanes import half_to_float
-from replay.detailed.lowering import COUNT, FP32, FROM, TEXTURE_BASE, TO, VECTOR, A, B, C
 from replay.detailed.memory import NO_TEXTURE, PROBLEM, THREAD
+from replay.detailed.program import COUNT, FP32, FROM, TEXTURE_BASE, TO, VECTOR, A, B, C
 
 FILTERS = ("point", "linear")
 ADDRESSINGS = ("clamp", "border", "wrap", "mirror")

@@ -9,7 +9,8 @@ number, and the number of each. A sector is 32 bytes.
 import numpy as np
 
 from profilers.trace.compiled import bare, compiled
-from replay.detailed.lowering import (
+from replay.detailed.memory import BLOCK, LOCAL_BYTES, WARPS
+from replay.detailed.program import (
     ATOMIC,
     BITS,
     CONSTANT,
@@ -35,7 +36,6 @@ from replay.detailed.lowering import (
     B,
     E,
 )
-from replay.detailed.memory import BLOCK, LOCAL_BYTES, WARPS
 from replay.detailed.textures import PLACES, texels_of
 
 #: Elements of a record before those of its accesses.

@@ -11,6 +11,7 @@ from replay.detailed.lanes import (
     MAD_LO,
     MAD_WIDE,
     MOV,
+    MUL_HI,
     MUL_LO,
     MUL_WIDE,
     OR,
@@ -18,7 +19,9 @@ from replay.detailed.lanes import (
     SUB,
     brain_to_float,
     compared,
+    eight_to_float,
     float_to_brain,
+    float_to_eight,
     float_to_half,
     floating,
     fma32,
@@ -33,13 +36,15 @@ from replay.detailed.lanes import (
     sum_error,
 )
 from replay.detailed.lanes import F_FMA as FUSED
-from replay.detailed.lowering import (
+from replay.detailed.program import (
+    AWAY,
     BF16,
     BITS,
     CONVERT,
     COUNT,
     D2,
     DOWN,
+    E4M3,
     F32,
     FP16,
     FP32,
@@ -48,19 +53,25 @@ from replay.detailed.lowering import (
     HOW,
     INT,
     KIND,
+    MATCH_ANY,
     NEAREST,
     OFFSET,
     OP,
     PACK,
+    REDUCE,
     SATURATE,
     SELECT,
     SETP_F32,
     SETP_F64,
     SETP_INT,
     SIGNED,
+    TF32,
     TO,
     UP,
     VECTOR,
+    VOTE_ALL,
+    VOTE_ANY,
+    VOTE_UNI,
     WHOLE,
     ZERO,
     A,
@@ -97,12 +108,45 @@ def _converted(row, value, other):  # type: ignore[no-untyped-def]
         return np.float64(number).view(np.uint64)
     if target == FP32:
         return np.uint64(np.float32(_narrow(number, how if not row[OP] else NEAREST)).view(np.uint32))
+    if target == TF32:
+        bits, step = np.uint64(np.float32(number).view(np.uint32)), np.uint64(0x1FFF)
+        if how != ZERO and abs(number) < np.inf:
+            bits += np.uint64(0x1000) if how == AWAY else np.uint64(0xFFF) + ((bits >> np.uint64(13)) & np.uint64(1))
+        return bits & ~step if number == number else bits
     if row[B] >= 0:
-        low = np.float64(np.uint32(other).view(np.float32))
-        if target == FP16:
-            return float_to_half(number) << np.uint64(16) | float_to_half(low)
-        return float_to_brain(np.float32(number)) << np.uint64(16) | float_to_brain(np.float32(low))
-    return float_to_brain(np.float32(number)) if target == BF16 else float_to_half(number)
+        return _short(number, target, how) << np.uint64(16) | _short(_single(other), target, how)
+    return _short(number, target, how)
+
+
+@bare
+def _single(bits):  # type: ignore[no-untyped-def]
+    return np.float64(np.uint32(bits).view(np.float32))
+
+
+@bare
+def _short(number, target, how):  # type: ignore[no-untyped-def]
+    """Return the bits of FP16 or BF16, to nearest or toward zero."""
+    bits = float_to_brain(np.float32(number)) if target == BF16 else float_to_half(number)
+    if how == ZERO and abs(number) < np.inf:
+        near = np.float64(brain_to_float(bits)) if target == BF16 else np.float64(half_to_float(bits))
+        if abs(near) > abs(number):
+            bits -= np.uint64(1)
+    return bits
+
+
+@bare
+def _eight(row, value, other):  # type: ignore[no-untyped-def]
+    """Return the result of a conversion of two numbers to or from FP8."""
+    target = row[TO]
+    if target == FP16:
+        is_e4m3 = row[FROM] == E4M3
+        high = float_to_half(eight_to_float((value >> np.uint64(8)) & np.uint64(0xFF), is_e4m3))
+        return high << np.uint64(16) | float_to_half(eight_to_float(value & np.uint64(0xFF), is_e4m3))
+    if row[FROM] == FP32:
+        high, low = _single(value), _single(other)
+    else:
+        high, low = short_number(value, 1, 0), short_number(value, 0, 0)
+    return float_to_eight(high, target == E4M3) << np.uint64(8) | float_to_eight(low, target == E4M3)
 
 
 @bare
@@ -167,8 +211,8 @@ def _saturated(whole, row):  # type: ignore[no-untyped-def]
 
 
 @bare
-def _compare(row, registers, lane):  # type: ignore[no-untyped-def]
-    """Return the truth of a comparison."""
+def _compare(row, registers, lane, part):  # type: ignore[no-untyped-def]
+    """Return the truth of a comparison; of packed numbers, that of one part."""
     a, b = registers[row[A], lane], registers[row[B], lane]
     kind = row[KIND]
     if kind == SETP_INT:
@@ -182,7 +226,7 @@ def _compare(row, registers, lane):  # type: ignore[no-untyped-def]
     if kind == SETP_F64:
         p, q = np.uint64(a).view(np.float64), np.uint64(b).view(np.float64)
         return compared(row[HOW], p < q, p > q, p == q)
-    p, q = short_number(a, 0, row[SIGNED]), short_number(b, 0, row[SIGNED])
+    p, q = short_number(a, part, row[SIGNED]), short_number(b, part, row[SIGNED])
     return compared(row[HOW], p < q, p > q, p == q)
 
 
@@ -192,8 +236,8 @@ def set_predicates(row, registers, mask):  # type: ignore[no-untyped-def]
     for lane in range(32):
         if not mask >> lane & 1:
             continue
-        truth = _compare(row, registers, lane)
-        other = not truth
+        truth = _compare(row, registers, lane, 0)
+        other = _compare(row, registers, lane, 1) if row[COUNT] == 2 else not truth
         if row[C] >= 0:
             given = (registers[row[C], lane] != 0) != (row[SATURATE] != 0)
             if row[OP] == AND:
@@ -237,22 +281,83 @@ def shuffle(row, registers, mask):  # type: ignore[no-untyped-def]
 
 @bare
 def vote(row, registers, mask):  # type: ignore[no-untyped-def]
-    """Execute `vote`: all, any, uni or ballot over the active lanes."""
+    """Execute `vote`, `match` or `redux` over the active lanes."""
+    if row[OP] >= MATCH_ANY:
+        _match_or_reduce(row, registers, mask)
+        return
     ballot = np.int64(0)
     for lane in range(32):
         if mask >> lane & 1 and (registers[row[A], lane] != 0) != (row[SATURATE] != 0):
             ballot |= np.int64(1) << lane
-    if row[OP] == 0:
+    if row[OP] == VOTE_ALL:
         value = np.uint64(ballot == mask)
-    elif row[OP] == 1:
+    elif row[OP] == VOTE_ANY:
         value = np.uint64(ballot != 0)
-    elif row[OP] == 2:
+    elif row[OP] == VOTE_UNI:
         value = np.uint64(ballot == 0 or ballot == mask)
     else:
         value = np.uint64(ballot)
     for lane in range(32):
         if mask >> lane & 1:
             registers[row[D], lane] = value
+
+
+@bare
+def _match_or_reduce(row, registers, mask):  # type: ignore[no-untyped-def]
+    given, out = registers[row[A]], registers[row[D]]
+    total, is_first, are_same = np.uint64(0), True, True
+    for lane in range(32):
+        if not mask >> lane & 1:
+            continue
+        if row[OP] == REDUCE:
+            value = given[lane]
+            total = value if is_first else integer(row[HOW], total, value, value, value, 32, row[SIGNED])
+            total &= np.uint64(0xFFFFFFFF)
+        else:
+            alike = np.int64(0)
+            for other in range(32):
+                if mask >> other & 1 and given[other] == given[lane]:
+                    alike |= np.int64(1) << other
+            are_same = are_same and alike == mask
+            out[32 + lane] = np.uint64(alike)
+        is_first = False
+    for lane in range(32):
+        if not mask >> lane & 1:
+            continue
+        if row[OP] == REDUCE:
+            out[lane] = total
+        elif row[OP] == MATCH_ANY:
+            out[lane] = out[32 + lane]
+        else:
+            out[lane] = np.uint64(mask) if are_same else np.uint64(0)
+        if row[D2] >= 0:
+            registers[row[D2], lane] = np.uint64(are_same)
+
+
+@bare
+def carry(row, registers, mask):  # type: ignore[no-untyped-def]
+    """Execute a sum or a difference with a carry in, out, or both."""
+    bits, op = row[BITS], row[OP]
+    cut = ~np.uint64(0) if bits == 64 else (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
+    for lane in range(32):
+        if not mask >> lane & 1:
+            continue
+        x, y = registers[row[A], lane], registers[row[B], lane]
+        if op != ADD and op != SUB:
+            x = integer(MUL_LO if op == MAD_LO else MUL_HI, x, y, x, x, bits, row[SIGNED]) & cut
+            y = registers[row[C], lane]
+        more = registers[row[E], lane] if row[E] >= 0 else np.uint64(0)
+        if op == SUB:
+            part = (x - y) & cut
+            out = x < y or part < more
+            total = (part - more) & cut
+        else:
+            part = (x + y) & cut
+            total = (part + more) & cut
+            out = part < x or total < part
+        registers[row[D], lane] = total
+        if row[D2] >= 0:
+            registers[row[D2], lane] = np.uint64(out)
 
 
 @bare
@@ -386,7 +491,10 @@ def move(row, lists, registers, mask):  # type: ignore[no-untyped-def]
             registers[row[D], lane] = registers[chosen, lane]
         elif kind == CONVERT:
             other = registers[row[B], lane] if row[B] >= 0 else np.uint64(0)
-            value = _converted(row, registers[row[A], lane], other) & cut
+            if row[FROM] >= E4M3 or row[TO] >= E4M3:
+                value = _eight(row, registers[row[A], lane], other) & cut
+            else:
+                value = _converted(row, registers[row[A], lane], other) & cut
             if row[OFFSET] > row[COUNT]:  # a signed type in a wider register
                 value = np.uint64(signed(value, row[COUNT])) & (~np.uint64(0) >> np.uint64(64 - row[OFFSET]))
             registers[row[D], lane] = value

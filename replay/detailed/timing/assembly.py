@@ -11,8 +11,8 @@ from itertools import pairwise
 import numpy as np
 
 from profilers.trace.arrays import Ints
-from replay.detailed import lowering as low
-from replay.detailed.lowering import Program
+from replay.detailed import program as low
+from replay.detailed.program import Program
 from replay.detailed.timing.cores import Core
 from replay.detailed.timing.expansion import (
     ATOMIC,

@@ -6,7 +6,8 @@ Counts of longer sequences are those that the assembler of CUDA 12 emits for sm_
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from replay.detailed import lowering as low
+from replay.detailed import lanes
+from replay.detailed import program as low
 
 if TYPE_CHECKING:
     from profilers.trace.arrays import Ints
@@ -80,6 +81,12 @@ def expansion_of(code: "Ints", opcode: str, core: "CoreFigures") -> Expansion:
         return _integer(code, opcode, core)
     if kind in (low.SETP_INT, low.SETP_F32, low.SETP_HALF, low.SELECT, low.VOTE, low.MASK):
         return _times(INTEGER, core.integer, 2 if code[low.BITS] == 64 or opcode.endswith("64") else 1)
+    if kind == low.CARRY:
+        return _times(INTEGER, core.integer, int(code[low.BITS]) // 32 + (code[low.OP] > lanes.SUB))
+    if kind == low.REDUCED:
+        return _times(INTEGER, core.integer, 1)
+    if kind in (low.TRAP, low.NOTHING):
+        return Expansion(CONTROL, 1, 1, 1)
     if kind == low.CONVERT:
         return _conversion(code, opcode, core)
     if kind in (low.PACK, low.UNPACK):

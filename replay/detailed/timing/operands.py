@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from replay.detailed import lowering as low
+from replay.detailed import program as low
 from replay.detailed.fragments import BITS_OF
-from replay.detailed.lowering import Program
+from replay.detailed.program import Program
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from replay.detailed import lowering as low
+from replay.detailed import program as low
 
 if TYPE_CHECKING:
     from replay.detailed.timing.assembly import Operation
