@@ -4,6 +4,7 @@ Read in this order: `ptx` (the file), `lowering` (an entry as arrays), `lanes` (
 blocks), and `launch` (buffers, parameters, grids).
 """
 
+from replay.detailed.arguments import Structure
 from replay.detailed.launch import CallResult, KernelCall, KernelOutputs, Plan, read_module, run_kernel, run_plan
 from replay.detailed.lowering import lower
 from replay.detailed.program import Program
@@ -19,6 +20,7 @@ __all__ = [
     "Module",
     "Plan",
     "Program",
+    "Structure",
     "Texture",
     "Variable",
     "lower",

@@ -15,10 +15,11 @@ import numpy.typing as npt
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace.arrays import Ints
 from replay.detailed import memory as at
+from replay.detailed.arguments import Argument, pass_parameters
 from replay.detailed.execution import run_blocks
 from replay.detailed.lowering import lower
-from replay.detailed.program import GLOBAL_BASE, TEXTURE_BASE, Program
-from replay.detailed.ptx import TYPE_BYTES, Module, Variable, global_layout, parse_ptx
+from replay.detailed.program import Program
+from replay.detailed.ptx import Module, Variable, global_layout, parse_ptx
 from replay.detailed.textures import Texture, texture_table
 from replay.detailed.tracing import END, LAST
 
@@ -30,11 +31,6 @@ _MOST_SHARED = 227 * 1024
 INSTRUCTION_LIMIT = 1 << 40
 #: Elements of a trace at first; it grows.
 _TRACE = 1 << 16
-#: NumPy types of parameters.
-_SCALARS = {
-    "f16": "<f2", "f32": "<f4", "f64": "<f8", "s8": "i1", "s16": "<i2", "s32": "<i4", "s64": "<i8",
-    "u8": "u1", "u16": "<u2", "u32": "<u4", "u64": "<u8", "b8": "u1", "b16": "<u2", "b32": "<u4", "b64": "<u8",
-}  # fmt: skip
 
 Progress = Callable[[int, int, str], None]
 Shape3 = tuple[int, int, int]
@@ -53,7 +49,7 @@ class KernelCall:
     grid, block : (int, int, int)
         Blocks, and threads of a block.
     arguments : tuple
-        One a parameter: the name of a buffer, a texture, or a number.
+        One a parameter: the name of a buffer, a texture, a structure, or a number.
     shared_bytes : int
         Dynamic shared memory of a block.
     """
@@ -62,7 +58,7 @@ class KernelCall:
     entry: str
     grid: Shape3
     block: Shape3
-    arguments: tuple[str | int | float | Texture, ...]
+    arguments: tuple[Argument, ...]
     shared_bytes: int = 0
 
 
@@ -344,7 +340,7 @@ class BlockRunner:
         where = f"{program.module.source}: {program.entry.name}"
         table = texture_table(textures, memory.buffers, memory.offset, where)
         self._allocations = (*memory.allocations(program), table)
-        _pass_parameters(program, call, memory)
+        pass_parameters(program, call.arguments, memory.bytes, memory.offset)
         shared = program.shared_bytes + call.shared_bytes
         shared_at = -(-memory.end // 16) * 16
         local_at = -(-(shared_at + shared) // 16) * 16
@@ -402,44 +398,6 @@ def _executed(runner: BlockRunner, blocks: Ints) -> CallResult:
     runner.run(blocks)
     call = runner.call
     return CallResult(call.entry, call.grid, call.block, len(blocks), runner.warp_instructions)
-
-
-def _pass_parameters(program: Program, call: KernelCall, memory: DeviceMemory) -> None:
-    """Write the arguments of a launch to the memory of parameters."""
-    where = f"{program.module.source}: {program.entry.name}"
-    facts = zip(program.entry.parameters, program.parameter_offset, call.arguments, strict=True)
-    textures = 0
-    for number, (parameter, offset, value) in enumerate(facts):
-        size = TYPE_BYTES[parameter.type]
-        if parameter.size != size:
-            raise InvalidInputError(
-                f"{where}: parameter {number} is a structure of {parameter.size} bytes; not supported"
-            )
-        if isinstance(value, Texture):
-            if size != 8:
-                raise InvalidInputError(f"{where}: parameter {number} has type .{parameter.type}, no texture")
-            value, textures = TEXTURE_BASE + textures, textures + 1
-        elif isinstance(value, str):
-            if value not in memory.offset:
-                raise InvalidInputError(f"{where}: parameter {number}: there is no buffer {value!r}")
-            if size != 8:
-                raise InvalidInputError(f"{where}: parameter {number} has type .{parameter.type}, no pointer")
-            value = GLOBAL_BASE + memory.offset[value]
-        memory.bytes[offset : offset + size] = _scalar(value, parameter, f"{where}: parameter {number}")
-
-
-def _scalar(value: float, parameter: Variable, where: str) -> npt.NDArray[np.uint8]:
-    """Return a number as the bytes of a parameter."""
-    kind = np.dtype(_SCALARS[parameter.type])
-    is_real = kind.kind == "f"
-    if (isinstance(value, int) and is_real and abs(value) > 1e300) or (not is_real and not abs(value) < np.inf):
-        shown = value if isinstance(value, float) else "a number beyond 1e300"
-        raise InvalidInputError(f"{where}: {shown} does not fit type .{parameter.type}")
-    if not is_real:
-        if value != int(value) or not -(1 << 8 * kind.itemsize - 1) <= value < 1 << 8 * kind.itemsize:
-            raise InvalidInputError(f"{where}: {value} does not fit type .{parameter.type}")
-        return np.array([int(value) % (1 << 8 * kind.itemsize)], dtype=f"<u{kind.itemsize}").view(np.uint8)
-    return np.array([value], dtype=kind).view(np.uint8)
 
 
 def _problem(program: Program, call: KernelCall, report: Ints, limit: int) -> str:

@@ -138,7 +138,7 @@ def _races(shadow, geometry, at, size, warp, is_write):  # type: ignore[no-untyp
 
 @inlined
 def _is_there(row, lists, registers, lane, memory, at):  # type: ignore[no-untyped-def]
-    """Return whether memory holds already what a store writes: warps may write the same value, as those of Triton do."""
+    """Return whether memory holds what a store writes: warps may write the same, as those of Triton do."""
     size = row[BITS] >> 3
     cut = ~np.uint64(0) >> np.uint64(64 - row[BITS])
     for element in range(row[COUNT]):

@@ -6,6 +6,7 @@ argument of the command line: a number, or a buffer such as ``x=f32[64,256]:norm
 
 import math
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import read_toml, typed_table
+from replay.detailed.arguments import Structure
 from replay.detailed.launch import KernelCall, Plan
 from replay.detailed.textures import Texture
 
@@ -52,7 +54,7 @@ class _Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     entry: str
     grid: list[Size]
     block: list[Size]
-    arguments: list[str | int | float] = []
+    arguments: list[str | int | float | list[str]] = []
     shared_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
@@ -105,9 +107,29 @@ def read_plan(path: str | Path) -> Plan:
         if not source.is_file():
             raise NotFoundError(f"{where}.ptx: no file {launch.ptx!r:.80} in {file.parent}")
         grid, block = (three(sizes, where) for sizes in (launch.grid, launch.block))
-        arguments = tuple(textures.get(a, a) if isinstance(a, str) else a for a in launch.arguments)
+        arguments = tuple(
+            textures.get(a, a) if isinstance(a, str) else _structure(a, buffers, where) if isinstance(a, list) else a
+            for a in launch.arguments
+        )
         calls.append(KernelCall(source, launch.entry, grid, block, arguments, launch.shared_bytes))
     return Plan(content.about or file.stem, buffers, tuple(calls))
+
+
+def _structure(members: list[str], buffers: dict[str, NDArray[Any]], where: str) -> Structure:
+    """Return a structure of members such as ``u64 x``, a pointer to a buffer, or ``f32 0.5``."""
+    found: list[tuple[str, str | int | float]] = []
+    for text in members:
+        kind, _, value = text.partition(" ")
+        if value in buffers:
+            found.append((kind, value))
+            continue
+        try:
+            found.append((kind, _number(value.strip())))
+        except ValueError:
+            raise InvalidInputError(
+                f"{where}.arguments: member {text!r:.60}: a type and a number or the name of a buffer, such as 's32 5'"
+            ) from None
+    return Structure(tuple(found))
 
 
 def _texture(facts: _Texture, buffers: dict[str, NDArray[Any]], where: str) -> Texture:
@@ -229,6 +251,14 @@ def _loaded(file: Path, where: str) -> NDArray[Any]:
     return values
 
 
+def _number(text: str) -> int | float:
+    """Return a number; a ValueError says that the text is none."""
+    try:
+        return int(text, 0)
+    except ValueError:
+        return float(text)
+
+
 def parse_argument(text: str) -> tuple[str, NDArray[Any] | int | float | None]:
     """Return the name and the value of an argument; no name for a number, no value for a buffer that was named before.
 
@@ -252,11 +282,8 @@ def parse_argument(text: str) -> tuple[str, NDArray[Any] | int | float | None]:
     >>> name, values.shape, bool((values >= 1).all())
     ('x', (2, 3), True)
     """
-    for kind in (lambda t: int(t, 0), float):
-        try:
-            return "", kind(text)
-        except ValueError:
-            continue
+    with suppress(ValueError):
+        return "", _number(text)
     name, equals, rest = text.partition("=")
     if not _NAME.fullmatch(name):
         raise InvalidInputError(f"argument {text!r:.80}: a number, NAME=f32[64,256]:normal:seed=1 or NAME=@FILE.npy")
