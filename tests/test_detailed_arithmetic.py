@@ -295,10 +295,15 @@ def real_cases(kind: str) -> dict[str, tuple[str, Callable[..., float | None]]]:
         )  # fmt: skip
         for mode in ("rz", "rm", "rp") if kind == "f32" else ():
             cases[f"fma.{mode}.{kind} {to}, {x}, {y}, {z}"] = (kind, real(lambda a, b, c: a * b + c, kind, mode))
+            cases[f"add.{mode}.{kind} {to}, {x}, {y}"] = (kind, real(lambda a, b, c: a + b, kind, mode))
+            cases[f"sub.{mode}.ftz.{kind} {to}, {x}, {y}"] = (kind, real(lambda a, b, c: a - b, kind, mode))
+            cases[f"mul.{mode}.{kind} {to}, {x}, {y}"] = (kind, real(lambda a, b, c: a * b, kind, mode))
     for other in FLOATS:
         if other != kind:
             how = ".rn" if int(other[1:]) < int(kind[1:]) else ""
             cases[f"cvt{how}.{other}.{kind} %{letter(other)}8, {x}"] = (other, real(lambda a, b, c: a, other))
+            if other == "f16":
+                cases[f"cvt.rz.{other}.{kind} %h8, {x}"] = (other, real(lambda a, b, c: a, other, "rz"))
     return cases
 
 
@@ -410,6 +415,122 @@ def test_pairs_of_fp16_are_two_numbers() -> None:
             assert expected is None or expected == found[n, half], (body, operands[:, n, half])
 
 
-def test_directed_rounding_to_fp16_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match=r"cvt\.rz\.f16\.f32 is not supported"):
-        executed("f32", floats("f32", seed=1), {"cvt.rz.f16.f32 %h8, %f1": "f16"})
+def test_conversions_that_are_not_supported_are_refused() -> None:
+    for body in ("cvt.rm.f16.f32 %h8, %f1", "cvt.rna.f16.f32 %h8, %f1", "cvt.rn.e4m3x2.f32 %h8, %f1, %f2, %f3"):
+        with pytest.raises(InvalidInputError, match=r"cvt\..* is not supported"):
+            executed("f32", floats("f32", seed=1), {body: "f16"})
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_carries_make_long_sums_and_products(bits: int) -> None:
+    inputs, v = words(bits, seed=bits), letter(f"u{bits}")
+    x, y, z, to, low = (f"%{v}{n}" for n in (1, 2, 3, 8, 4))
+    cut = (1 << bits) - 1
+    k = f"u{bits}"
+    cases: dict[str, Callable[[int, int, int], int]] = {
+        f"add.cc.{k} {low}, {x}, {y}; addc.{k} {to}, {x}, {z}": lambda a, b, c: (a + b >> bits) + a + c,
+        f"sub.cc.{k} {low}, {x}, {y}; subc.{k} {to}, {z}, {y}": lambda a, b, c: c - b - (a < b),
+        f"add.cc.{k} {low}, {x}, {y}; addc.cc.{k} {low}, {x}, {z}; addc.{k} {to}, 0, 0": (
+            lambda a, b, c: (a + b >> bits) + a + c >> bits
+        ),
+        f"sub.cc.{k} {low}, {x}, {y}; subc.cc.{k} {low}, {z}, {y}; subc.{k} {to}, 0, 0": (
+            lambda a, b, c: -(c - b - (a < b) < 0)
+        ),
+        f"mad.lo.cc.{k} {low}, {x}, {y}, {z}; madc.hi.{k} {to}, {x}, {y}, {z}": (
+            lambda a, b, c: ((a * b & cut) + c >> bits) + (a * b >> bits) + c
+        ),
+        f"mad.hi.cc.{k} {low}, {x}, {y}, {z}; madc.lo.cc.{k} {low}, {x}, {y}, {z}; addc.{k} {to}, {x}, 0": (
+            lambda a, b, c: ((a * b & cut) + c + ((a * b >> bits) + c >> bits) >> bits) + a
+        ),
+    }
+    got = executed(k, inputs, dict.fromkeys(cases, k))
+    for body, function in cases.items():
+        for n, lane in enumerate(inputs.T.tolist()):
+            assert function(*lane) & cut == got[body][n], (body, lane)
+
+
+def test_products_of_bytes_and_of_24_bits() -> None:
+    inputs = words(32, seed=6)
+
+    def dot(a: int, b: int, c: int, *, sizes: tuple[int, int], signs: str, first: int = 0) -> int:
+        for n in range(4 if sizes[0] == 8 else 2):
+            x, y = a >> sizes[0] * n & (1 << sizes[0]) - 1, b >> 8 * (n + first) & 255
+            c += (signed(x, sizes[0]) if signs[0] == "s" else x) * (signed(y, 8) if signs[1] == "s" else y)
+        return c
+
+    cases: dict[str, Callable[[int, int, int], int]] = {
+        f"mad24.lo.s32 {'%r8'}, %r1, %r2, %r3": lambda a, b, c: signed(a, 24) * signed(b, 24) + c,
+        "mul24.lo.u32 %r8, %r1, %r2": lambda a, b, c: (a & 0xFFFFFF) * (b & 0xFFFFFF),
+    }
+    for s in ("ss", "su", "us", "uu"):
+        cases[f"dp4a.{s[0]}32.{s[1]}32 %r8, %r1, %r2, %r3"] = partial(dot, sizes=(8, 8), signs=s)
+        for half, first in (("lo", 0), ("hi", 2)):
+            cases[f"dp2a.{half}.{s[0]}32.{s[1]}32 %r8, %r1, %r2, %r3"] = partial(
+                dot, sizes=(16, 8), signs=s, first=first
+            )
+    got = executed("u32", inputs, dict.fromkeys(cases, "u32"))
+    for body, function in cases.items():
+        for n, lane in enumerate(inputs.T.tolist()):
+            assert function(*lane) & 0xFFFFFFFF == got[body][n], (body, lane)
+
+
+#: Digits, least exponent and largest number of FP8.
+EIGHT = {"e4m3": (4, -6, 448.0), "e5m2": (3, -14, 57344.0)}
+
+
+def eight_bits(code: int, kind: str) -> float:
+    """Return the number of a code of FP8."""
+    digits, least, _ = EIGHT[kind]
+    fraction, exponent = code & (1 << digits - 1) - 1, (code & 127) >> digits - 1
+    if kind == "e5m2" and exponent == 31:
+        size = inf if fraction == 0 else nan
+    elif kind == "e4m3" and code & 127 == 127:
+        size = nan
+    else:
+        size = (fraction + (exponent > 0) * 2 ** (digits - 1)) * 2.0 ** (max(exponent, 1) + least - digits)
+    return -size if code & 128 else size
+
+
+@pytest.mark.parametrize("kind", EIGHT)
+def test_fp8_is_read_and_written(kind: str) -> None:
+    codes = np.arange(256, dtype=np.uint32)
+    read = executed(
+        "u32", np.stack([codes | codes << 8] * 3), {f"cvt.u16.u32 %h1, %r1; cvt.rn.f16x2.{kind}x2 %r8, %h1": "u32"}
+    )
+    (pairs,) = read.values()
+    exact = np.array([eight_bits(code, kind) for code in range(256)])
+    for numbers in wide(pairs.astype(np.uint32).view(np.float16)).reshape(-1, 2).T:
+        assert np.array_equal(numbers, exact, equal_nan=True)
+    inputs = floats("f32", seed=31)
+    inputs[0, :128] = (np.random.default_rng(8).standard_normal(128) * 3).astype(np.float32).view(np.uint32)
+    write = f"cvt.rn.satfinite.{kind}x2.f32 %h8, %f1, %f2"
+    got = executed("f32", inputs, {write: "u16"})[write].astype(int)
+    largest = EIGHT[kind][-1]
+    finite = np.array([eight_bits(code, kind) for code in range(127)])
+    finite = finite[np.isfinite(finite)]
+    for half, given in ((got >> 8, inputs[0]), (got & 255, inputs[1])):
+        for code, value in zip(half.tolist(), wide(given.astype(np.uint32).view(np.float32)).tolist(), strict=True):
+            number = eight_bits(code, kind)
+            if isnan(value) or abs(value) >= largest:
+                assert (isnan(value) and isnan(number)) or abs(number) == largest, (value, number)
+                continue
+            # The nearest number; of two, that with an even code.
+            apart = np.abs(finite - abs(value))
+            best = np.flatnonzero(apart == apart.min())
+            assert abs(number) == finite[best[0] if len(best) == 1 else best[best % 2 == 0][0]], (value, number)
+            assert (code >> 7) == (np.signbit(value)), (value, number)
+
+
+def test_tf32_has_ten_bits_of_fraction() -> None:
+    inputs = floats("f32", seed=12)
+    modes = {"rna": "rna", "rn": "rn", "rz": "rz"}
+    cases = {f"cvt.{mode}.tf32.f32 %r8, %f1": "u32" for mode in modes}
+    got = executed("f32", inputs, cases)
+    for body, mode in zip(cases, modes, strict=True):
+        for bits, out in zip(inputs[0].tolist(), got[body].tolist(), strict=True):
+            size, value = bits & 0x7FFFFFFF, Fraction(bits & 0x7FFFFFFF, 1 << 13)
+            if size > 0x7F800000:
+                assert out & 0x7FFFFFFF > 0x7F800000
+                continue
+            whole = {"rz": int(value), "rn": round(value), "rna": int(value + Fraction(1, 2))}[mode]
+            assert out == min(whole << 13, 0x7F800000) | bits & 0x80000000, (mode, hex(bits))

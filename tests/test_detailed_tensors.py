@@ -82,9 +82,91 @@ def test_products_of_fragments_are_those_of_numpy() -> None:
         assert np.array_equal(got, (a @ b + add).astype(TYPES[d])), CASES[number]
 
 
+#: ``mma``: rows, depth, types of the factors and of the sums, and the types of NumPy that hold them.
+MMA = [
+    *((16, depth, "f16", sums) for depth in (8, 16) for sums in ("f16", "f32")),
+    (16, 8, "bf16", "f32"), (16, 16, "bf16", "f32"), (16, 4, "tf32", "f32"), (16, 8, "tf32", "f32"),
+    (8, 4, "f64", "f64"), (16, 4, "f64", "f64"), (16, 8, "f64", "f64"), (16, 16, "f64", "f64"),
+    *((rows, depth, kind, "s32") for rows, depth in ((8, 16), (16, 16), (16, 32)) for kind in ("s8", "u8")),
+    *((16, depth, kind, "f32") for depth in (16, 32) for kind in ("e4m3", "e5m2")), (16, 32, "e4m3", "f16"),
+]  # fmt: skip
+HELD = {
+    "f16": np.float16, "bf16": np.uint16, "tf32": np.float32, "f64": np.float64, "s8": np.int8, "u8": np.uint8,
+    "e4m3": np.uint8, "e5m2": np.uint8, "f32": np.float32, "s32": np.int32,
+}  # fmt: skip
+
+
+def held(matrix: np.ndarray, kind: str) -> np.ndarray:
+    """Return small whole numbers as elements of a type."""
+    if kind == "bf16":
+        return (matrix.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    if kind == "e5m2":
+        return (matrix.astype(np.float16).view(np.uint16) >> 8).astype(np.uint8)
+    if kind == "e4m3":  # -3 to 3: the sign, the exponent and the fraction
+        codes = np.array([0, 0x38, 0x40, 0x44], np.uint8)
+        return codes[np.abs(matrix)] | np.where(matrix < 0, 0x80, 0).astype(np.uint8)
+    return matrix.astype(HELD[kind])
+
+
+def fragments_of_mma(a: np.ndarray, b: np.ndarray, c: np.ndarray, bits: int, sum_bits: int) -> list[np.ndarray]:
+    """Return the registers of each lane (PTX ISA, fragments of mma.m16n8k8, k16, k32, k4 and m8n8k4)."""
+    rows, depth = a.shape
+    group, four = np.arange(32) // 4, np.arange(32) % 4
+    together = max(32 // bits, 1)
+    a_held = [
+        a[group + 8 * half, together * four + part + base]
+        for base in range(0, depth, 4 * together) for half in range(rows // 8) for part in range(together)
+    ]  # fmt: skip
+    b_held = [
+        b[together * four + part + base, group] for base in range(0, depth, 4 * together) for part in range(together)
+    ]
+    c_held = [c[group + 8 * half, 2 * four + part] for half in range(rows // 8) for part in range(2)]
+    words = []
+    for elements, size in ((a_held, bits), (b_held, bits), (c_held, sum_bits)):
+        lanes = np.ascontiguousarray(np.stack(elements, axis=1))
+        words.append(lanes.view(np.uint64 if size == 64 else np.uint32))
+    return words
+
+
+@pytest.mark.parametrize(("rows", "depth", "kind", "sums"), MMA)
+def test_products_of_mma_are_those_of_numpy(rows: int, depth: int, kind: str, sums: str) -> None:
+    random = np.random.default_rng(rows + depth)
+    low = 0 if kind == "u8" else -3
+    a, b, c = (random.integers(low, 4, size) for size in ((rows, depth), (depth, 8), (rows, 8)))
+    wide = kind == "f64"
+    words = fragments_of_mma(
+        held(a, kind), held(b, kind), held(c, sums), 8 * HELD[kind]().itemsize, 8 * HELD[sums]().itemsize
+    )
+    size, letter = (8, "rd") if wide else (4, "r")
+    text = f"{HEAD}.visible .entry k(.param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3) {{\n"
+    text += ".reg .b64 %rd<90>; .reg .b32 %r<90>; mov.u32 %r80, %tid.x;\n"
+    operands, first = [], 0
+    for number, held_words in enumerate(words):
+        count = held_words.shape[1]
+        text += f"ld.param.u64 %rd{80 + number}, [p{number}]; mul.wide.u32 %rd89, %r80, {size * count};"
+        text += f"add.s64 %rd{80 + number}, %rd{80 + number}, %rd89;\n"
+        names = [f"%{letter}{first + n}" for n in range(count)]
+        text += "".join(f"ld.global.b{8 * size} {x}, [%rd{80 + number}+{size * n}];" for n, x in enumerate(names))
+        operands.append(f"{{{','.join(names)}}}")
+        first += count
+    out = [f"%{letter}{first + n}" for n in range(words[2].shape[1])]
+    satfinite = ".satfinite" if sums == "s32" else ""
+    text += f"mma.sync.aligned.m{rows}n8k{depth}.row.col{satfinite}.{sums}.{kind}.{kind}.{sums} "
+    text += f"{{{','.join(out)}}}, {', '.join(operands)};\nld.param.u64 %rd83, [p3]; "
+    text += f"mul.wide.u32 %rd89, %r80, {size * len(out)}; add.s64 %rd83, %rd83, %rd89;"
+    text += "".join(f"st.global.b{8 * size} [%rd83+{size * n}], {x};" for n, x in enumerate(out)) + "ret; }"
+    given = [*words, np.zeros_like(words[2])]
+    got = run_kernel(lower(parse_ptx(text, "mma.ptx")), [1], [32], given).outputs["arg3"]
+    expected = fragments_of_mma(a, b, a @ b + c, 64, 64)[2].view(np.int64)
+    assert np.array_equal(got.view(HELD[sums]).astype(np.int64), expected)
+
+
 @pytest.mark.parametrize(
     "instruction",
     [
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.bf16.f32 {%a0,%a1,%a2,%a3}, {%a0}, {%a0}, {%a0};",
+        "mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%a0,%a1,%a2,%a3}, {%a0}, {%a0}, {%a0};",
+        "mma.sync.aligned.m16n8k16.row.row.f32.f16.f16.f32 {%a0,%a1,%a2,%a3}, {%a0}, {%a0}, {%a0};",
         "wmma.load.a.sync.aligned.row.m16n16k8.global.tf32 {%a0,%a1,%a2,%a3}, [%rd0];",
         "wmma.load.a.sync.aligned.row.m16n16k16.global.f16 {%a0,%a1,%a2,%a3}, [%rd0];",
         "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32.satfinite {%a0}, {%a0}, {%a0}, {%a0};",
@@ -94,7 +176,7 @@ def test_products_of_fragments_are_those_of_numpy() -> None:
 )
 def test_shapes_that_are_not_supported_are_named_with_their_line(instruction: str) -> None:
     text = f"{HEAD}.visible .entry k() {{ .reg .b64 %rd<2>; .reg .b32 %a<9>;\n{instruction}\nret; }}"
-    with pytest.raises(InvalidInputError, match=r"t\.ptx: line 3: (wmma|tex)\..* is not supported"):
+    with pytest.raises(InvalidInputError, match=r"t\.ptx: line 3: (wmma|tex|mma)\..* is not supported"):
         lower(parse_ptx(text, "t.ptx"))
 
 

@@ -283,6 +283,8 @@ def _cvt(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
         raise KeyError(source)
     if target in ("f16x2", "bf16x2") and source != "f32" and not is_eight:
         raise KeyError(source)
+    if len(i.operands) != 2 + (source == "f32" and target.endswith("x2")):
+        raise ValueError(i.operands)
     row = {KIND: CONVERT, D: state.register(i.operands[0], i.line), A: state.operand(i.operands[1], source, i.line)}
     row |= {FROM: _NUMBERS.get(source.removesuffix("x2"), WHOLE), TO: _NUMBERS.get(target.removesuffix("x2"), WHOLE)}
     row |= {HOW: how, OP: whole}

@@ -117,20 +117,21 @@ def _write(memory, at, size, value):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _races(shadow, geometry, at, size, warp, is_write):  # type: ignore[no-untyped-def]
-    """Return whether bytes of shared memory are used by two warps between barriers, one of them writing."""
+def _races(shadow, geometry, at, size, warp, is_write, changes):  # type: ignore[no-untyped-def]
+    """Return whether bytes of shared memory are used by two warps between barriers, one of them changing them."""
     first = at - geometry[SHARED_AT]
     if first < 0 or first >= geometry[SHARED_BYTES]:
         return False
     mine, epoch = geometry[EPOCH] << 8 | warp, geometry[EPOCH]
     for byte in range(first, first + size):
         writer, reader = shadow[0, byte], shadow[1, byte]
-        if writer >> 8 == epoch and writer != mine:
+        if changes and writer >> 8 == epoch and writer != mine:
             return True
         if is_write:
-            if reader >> 8 == epoch and reader != mine:
+            if changes and reader >> 8 == epoch and reader != mine:
                 return True
-            shadow[0, byte] = mine
+            if writer >> 8 != epoch:
+                shadow[0, byte] = mine
         else:
             shadow[1, byte] = mine if reader >> 8 != epoch or reader == mine else epoch << 8 | 255
     return False
@@ -163,13 +164,11 @@ def access(row, lists, registers, mask, warp, memory, geometry, allocations, sha
         if at < 0:
             report[PROBLEM], report[THREAD], report[ADDRESS] = -at, thread, address
             return False
-        if (
-            space == SHARED
-            and not (is_store and _is_there(row, lists, registers, lane, memory, at))
-            and _races(shadow, geometry, at, size * count, warp, is_store)
-        ):
-            report[PROBLEM], report[THREAD], report[ADDRESS] = RACE, thread, address
-            return False
+        if space == SHARED:
+            changes = not (is_store and _is_there(row, lists, registers, lane, memory, at))
+            if _races(shadow, geometry, at, size * count, warp, is_store, changes):
+                report[PROBLEM], report[THREAD], report[ADDRESS] = RACE, thread, address
+                return False
         for element in range(count):
             register, here = lists[first + element], at + element * size
             if is_store:
@@ -205,7 +204,7 @@ def access_fragment(row, lists, registers, mask, warp, memory, geometry, allocat
             if at < 0 or end < 0:
                 report[PROBLEM], report[THREAD], report[ADDRESS] = -at if at < 0 else -end, thread, address
                 return False
-            if space == SHARED and _races(shadow, geometry, at, size * run, warp, is_store):
+            if space == SHARED and _races(shadow, geometry, at, size * run, warp, is_store, True):
                 report[PROBLEM], report[THREAD], report[ADDRESS] = RACE, thread, address
                 return False
             for element in range(run):
@@ -284,7 +283,7 @@ def copy(row, registers, mask, warp, memory, geometry, allocations, shadow, repo
                 return False
             if byte < given:
                 value = _read(memory, at, 4)
-            if _races(shadow, geometry, to, 4, warp, True):
+            if _races(shadow, geometry, to, 4, warp, True, True):
                 report[PROBLEM], report[THREAD], report[ADDRESS] = RACE, thread, target + byte
                 return False
             _write(memory, to, 4, value)
