@@ -7,6 +7,7 @@ the immediate post-dominator. Warps of a block take turns at barriers.
 import numpy as np
 
 from profilers.trace.compiled import bare, compiled
+from replay.detailed.exchange import shuffle, vote
 from replay.detailed.matrices import multiply_fragments
 from replay.detailed.memory import (
     AT,
@@ -84,7 +85,7 @@ from replay.detailed.tracing import (
     record_fragment,
     record_texture,
 )
-from replay.detailed.warp import arithmetic, carry, half, move, set_predicates, shuffle, vote
+from replay.detailed.warp import arithmetic, carry, half, move, set_predicates
 
 
 @bare

@@ -53,12 +53,10 @@ from replay.detailed.program import (
     HOW,
     INT,
     KIND,
-    MATCH_ANY,
     NEAREST,
     OFFSET,
     OP,
     PACK,
-    REDUCE,
     SATURATE,
     SELECT,
     SETP_F32,
@@ -69,9 +67,6 @@ from replay.detailed.program import (
     TO,
     UP,
     VECTOR,
-    VOTE_ALL,
-    VOTE_ANY,
-    VOTE_UNI,
     WHOLE,
     ZERO,
     A,
@@ -250,88 +245,6 @@ def set_predicates(row, registers, mask):  # type: ignore[no-untyped-def]
             registers[row[D], lane] = np.uint64(truth)
         if row[D2] >= 0:
             registers[row[D2], lane] = np.uint64(other)
-
-
-@bare
-def shuffle(row, registers, mask):  # type: ignore[no-untyped-def]
-    """Execute ``shfl.sync`` (PTX ISA): a lane out of its segment gives the lane its own value."""
-    for lane in range(32):
-        registers[row[D], 32 + lane] = registers[row[A], lane]
-    for lane in range(32):
-        if not mask >> lane & 1:
-            continue
-        b, c = np.int64(registers[row[B], lane]) & 31, np.int64(registers[row[C], lane])
-        clamp, segment = c & 31, (c >> 8) & 31
-        most = (lane & segment) | (clamp & ~segment)
-        least = lane & segment
-        if row[OP] == 0:
-            other = lane - b
-        elif row[OP] == 1:
-            other = lane + b
-        elif row[OP] == 2:
-            other = lane ^ b
-        else:
-            other = least | (b & ~segment)
-        inside = other >= most if row[OP] == 0 else other <= most
-        source = other if inside else lane
-        registers[row[D], lane] = registers[row[D], 32 + (source & 31)]
-        if row[D2] >= 0:
-            registers[row[D2], lane] = np.uint64(inside)
-
-
-@bare
-def vote(row, registers, mask):  # type: ignore[no-untyped-def]
-    """Execute `vote`, `match` or `redux` over the active lanes."""
-    if row[OP] >= MATCH_ANY:
-        _match_or_reduce(row, registers, mask)
-        return
-    ballot = np.int64(0)
-    for lane in range(32):
-        if mask >> lane & 1 and (registers[row[A], lane] != 0) != (row[SATURATE] != 0):
-            ballot |= np.int64(1) << lane
-    if row[OP] == VOTE_ALL:
-        value = np.uint64(ballot == mask)
-    elif row[OP] == VOTE_ANY:
-        value = np.uint64(ballot != 0)
-    elif row[OP] == VOTE_UNI:
-        value = np.uint64(ballot == 0 or ballot == mask)
-    else:
-        value = np.uint64(ballot)
-    for lane in range(32):
-        if mask >> lane & 1:
-            registers[row[D], lane] = value
-
-
-@bare
-def _match_or_reduce(row, registers, mask):  # type: ignore[no-untyped-def]
-    given, out = registers[row[A]], registers[row[D]]
-    total, is_first, are_same = np.uint64(0), True, True
-    for lane in range(32):
-        if not mask >> lane & 1:
-            continue
-        if row[OP] == REDUCE:
-            value = given[lane]
-            total = value if is_first else integer(row[HOW], total, value, value, value, 32, row[SIGNED])
-            total &= np.uint64(0xFFFFFFFF)
-        else:
-            alike = np.int64(0)
-            for other in range(32):
-                if mask >> other & 1 and given[other] == given[lane]:
-                    alike |= np.int64(1) << other
-            are_same = are_same and alike == mask
-            out[32 + lane] = np.uint64(alike)
-        is_first = False
-    for lane in range(32):
-        if not mask >> lane & 1:
-            continue
-        if row[OP] == REDUCE:
-            out[lane] = total
-        elif row[OP] == MATCH_ANY:
-            out[lane] = out[32 + lane]
-        else:
-            out[lane] = np.uint64(mask) if are_same else np.uint64(0)
-        if row[D2] >= 0:
-            registers[row[D2], lane] = np.uint64(are_same)
 
 
 @bare
