@@ -1132,7 +1132,7 @@ reach 70 % of the peak bandwidth, and ours 86 %.
 {kernels}
 
 On the twelve counted kernels, sectors of global memory and accesses to shared memory equal the counters. So do bytes
-read from DRAM, but for `parboil_sad`, 8 % more. Hit rates of L2 differ by less than 0.2 points on eight, and by 3 on
+read from DRAM, but for `parboil_sad`, 8 % more. Hit rates of L2 differ by less than 0.3 points on eight, and by 3 on
 `parboil_sad`. They are 11 and 12 points low on the two of backprop: the counters have more hits than loads can cause,
 and only where stores cover sectors in part. On `dct8x8_kernel1_tex` the rate is 0 and not 33 %: textures lie in tiles
 that are not documented, and ours row by row.

@@ -8,7 +8,7 @@ import numpy as np
 
 from profilers.trace.compiled import bare, compiled
 from replay.detailed.exchange import shuffle, vote
-from replay.detailed.matrices import multiply_fragments
+from replay.detailed.matrices import multiply_fragments, multiply_groups
 from replay.detailed.memory import (
     AT,
     BLOCK,
@@ -47,6 +47,7 @@ from replay.detailed.program import (
     F64,
     FRAGMENT_LOAD,
     FRAGMENT_STORE,
+    GROUP_PRODUCT,
     GUARD,
     HALF,
     JOIN,
@@ -196,6 +197,8 @@ def run_warp(program, registers, stack, depth, warp, memory, geometry, allocatio
                 fine = access_fragment(row, lists, registers, mask, warp, memory, geometry, allocations, shadow, report)
             elif kind == PRODUCT:
                 multiply_fragments(row, lists, registers, tiles)
+            elif kind == GROUP_PRODUCT:
+                fine = multiply_groups(row, lists, registers, warp, memory, geometry, tiles, report)
             elif kind == TEXTURE:
                 fine = fetch(row, lists, registers, mask, warp, memory, allocations[3], tiles[0], report)
             elif kind == COPY:
@@ -308,7 +311,7 @@ def run_blocks(  # type: ignore[no-untyped-def]
         First byte and end of each allocation, the allocation of each 256 bytes, and the textures.
     shadow : array of int64, shape (2, shared bytes)
         Last writer and reader of each byte of shared memory.
-    tiles : array of float64, shape (3, 32, 32)
+    tiles : array of float64, shape (3, 256, 32)
         Room for matrix products.
     recording : (array of int32, array of int64, array of int64)
         Trace, empty if none is wanted; its marks; and the first record of each warp of each block

@@ -25,6 +25,8 @@ _TYPES = {
 _BITS = {"f16": 16, "bf16": 16, "f32": 32, "tf32": 32, "f64": 64, "s8": 8, "u8": 8, "s32": 32, "e4m3": 8, "e5m2": 8}
 #: Bits of a type by its number.
 BITS_OF = tuple(_BITS[name] for name in _TYPES)
+#: Types of factors and their depth in ``wgmma``: 32 bytes.
+_GROUP_TYPES = ("f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "u8")
 #: Types of sums by that of the factors, and depths of ``mma`` with 16 rows and with 8.
 _SUMS = {
     "f16": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",), "f64": ("f64",), "s8": ("s32",), "u8": ("s32",),
@@ -185,6 +187,59 @@ def mma_of(opcode: Sequence[str]) -> Product:
         _sums_of_mma(rows, sums),
     )  # fmt: skip
     return Product((rows, columns, depth), fragments, "satfinite" in modifiers)
+
+
+@dataclass(frozen=True)
+class GroupProduct:
+    """Shape and types of ``wgmma.mma_async``, of which each warp of four computes 16 rows.
+
+    Parameters
+    ----------
+    columns, depth : int
+        Columns of the right matrix, and depth.
+    left, right, sums : int
+        Types of the elements.
+    registers : int
+        Registers of the sums of a lane.
+    """
+
+    columns: int
+    depth: int
+    left: int
+    right: int
+    sums: int
+    registers: int
+
+
+def group_product_of(opcode: Sequence[str]) -> GroupProduct:
+    """Return the shape and the types of an instruction such as ``wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16``.
+
+    Parameters
+    ----------
+    opcode : sequence of str
+        Parts of the opcode.
+
+    Raises
+    ------
+    KeyError, ValueError
+        It is not supported.
+
+    Examples
+    --------
+    >>> product = group_product_of("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16".split("."))
+    >>> product.columns, product.depth, product.registers
+    (64, 16, 32)
+    """
+    rows, columns, depth = (int(size) for size in re.split("[mnk]", opcode[4])[1:])
+    sums, left, right = (kind for kind in opcode[5:] if kind != "satfinite")
+    if opcode[1:4] != ["mma_async", "sync", "aligned"] or sums not in _SUMS[left] or _SUMS[left] != _SUMS[right]:
+        raise KeyError(opcode)
+    if left not in _GROUP_TYPES or _BITS[left] != _BITS[right] or depth * _BITS[left] != 256:
+        raise KeyError(opcode)
+    if rows != 64 or columns % 8 or not 8 <= columns <= 256:
+        raise KeyError(opcode)
+    registers = columns * min(_BITS[sums], 32) // 64
+    return GroupProduct(columns, depth, _TYPES[left], _TYPES[right], _TYPES[sums], registers)
 
 
 def _factors_of_mma(across: int, depth: int, kind: str, is_right: bool) -> Fragment:

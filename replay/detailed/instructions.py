@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from replay.detailed import lanes
-from replay.detailed.fragments import Product, fragment_of, mma_of, product_of
+from replay.detailed.fragments import SIGNED32, Product, fragment_of, group_product_of, mma_of, product_of
 from replay.detailed.program import (
     ALL_TRUE,
     ANY_TRUE,
@@ -39,6 +39,7 @@ from replay.detailed.program import (
     FROM,
     GENERIC,
     GLOBAL,
+    GROUP_PRODUCT,
     GUARD,
     HALF,
     HOW,
@@ -451,6 +452,38 @@ def _product(state: Symbols, i: Instruction, product: Product) -> dict[int, int]
     return row | dict(zip((D, A, B, C), (position for position, _ in positions), strict=True))
 
 
+def _wgmma(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
+    """Lower ``wgmma``, which is complete at once."""
+    if opcode[1] in ("fence", "commit_group", "wait_group"):
+        return {KIND: NOTHING}
+    product, operands = group_product_of(opcode), list(i.operands)
+    position, count = state.vector(operands[0], "b32", i.line)
+    in_registers = operands[1].startswith("{")
+    left, held = (
+        state.vector(operands[1], "b32", i.line) if in_registers else (state.operand(operands[1], "b64", i.line), 4)
+    )
+    settings = [int(text, 0) for text in operands[4:]]
+    # Integers have no signs, and only types of 16 bits can be transposed.
+    signs = settings[:2] if product.sums != SIGNED32 else [1, 1]
+    turns = [0] * in_registers + settings[2:] if product.depth == 16 else [0, 0]
+    if count != product.registers or held != 4 or len(turns) != 2 or len(signs) != 2:
+        raise ValueError(i.operands)
+    row = {
+        KIND: GROUP_PRODUCT,
+        D: position,
+        A: left,
+        B: state.operand(operands[2], "b64", i.line),
+        HOW: int(in_registers),
+    }
+    row |= {
+        C: state.operand(operands[3], "pred", i.line),
+        E: len(state.lists),
+        COUNT: 16 * product.columns * product.depth,
+    }
+    state.lists += [product.columns, product.depth, product.left, product.right, product.sums, *turns, *signs, count]
+    return row | {SATURATE: int("satfinite" in opcode)}
+
+
 def _wmma(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
     if opcode[1] == "mma":
         return _product(state, i, product_of(opcode))
@@ -496,7 +529,7 @@ _LOWERED = {
     "setp": _setp, "selp": _selp, "cvt": _cvt, "ld": _load, "ldu": _load, "st": _load, "cvta": _cvta, "bra": _branch,
     "ret": _exit, "exit": _exit, "bar": _barrier, "barrier": _barrier, "shfl": _shfl, "vote": _vote, "atom": _atom,
     "red": _atom, "ldmatrix": _ldmatrix, "mma": _mma, "cp": _cp_async, "membar": _nothing, "fence": _nothing,
-    "activemask": _activemask, "prefetch": _nothing, "nanosleep": _nothing, "wmma": _wmma, "tex": _tex,
+    "activemask": _activemask, "prefetch": _nothing, "nanosleep": _nothing, "wmma": _wmma, "wgmma": _wgmma, "tex": _tex,
     "match": _match, "redux": _redux, "dp4a": _dot, "dp2a": _dot, "reduced": _reduced,
     "trap": _trap, "brkpt": _nothing, "createpolicy": _policy, "griddepcontrol": _nothing, "discard": _nothing,
     "applypriority": _nothing, "prefetchu": _nothing,

@@ -352,7 +352,7 @@ class BlockRunner:
         self._registers = np.zeros((self.warps, program.registers, 64), dtype=np.uint64)
         self._stacks = np.zeros((self.warps, 64, 3), dtype=np.int64)
         self._shadow = np.zeros((2, shared + 8), dtype=np.int64)
-        self._tiles = np.zeros((3, 32, 32))
+        self._tiles = np.zeros((3, 256, 32))
 
     @property
     def warp_instructions(self) -> int:

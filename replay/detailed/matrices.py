@@ -1,4 +1,8 @@
-"""Execute products of matrices that the lanes of a warp hold together, compiled: ``mma`` and ``wmma``."""
+"""Execute products of matrices, compiled: ``mma`` and ``wmma`` of a warp, and ``wgmma`` of four.
+
+Where the elements of ``wgmma`` lie in shared memory follows the PTX ISA, asynchronous warpgroup-level matrix
+instructions: rows of 16 to 128 bytes, whose chunks of 16 bytes are exchanged by the number of the row.
+"""
 
 import numpy as np
 
@@ -16,7 +20,8 @@ from replay.detailed.fragments import (
     UNSIGNED8,
 )
 from replay.detailed.lanes import brain_to_float, eight_to_float, float_to_half, half_to_float, signed
-from replay.detailed.program import SATURATE, A, B, C, D, E
+from replay.detailed.memory import ADDRESS, OUT_OF_BOUNDS, PROBLEM, SHARED_AT, SHARED_BYTES, THREAD
+from replay.detailed.program import HOW, SATURATE, A, B, C, D, E
 
 
 @bare
@@ -96,3 +101,94 @@ def multiply_fragments(row, lists, registers, tiles):  # type: ignore[no-untyped
                 registers[register, lane] |= bits << np.uint64(16)
             else:
                 registers[register, lane] = bits
+
+
+@bare
+def _chunk(descriptor, line, step, turned):  # type: ignore[no-untyped-def]
+    """Return the address in shared memory of 16 bytes of a factor of ``wgmma``.
+
+    They are chunk `step` along the depth of row or column `line`; if `turned`, chunk `line` along rows or columns at
+    depth `step`.
+    """
+    begin = np.int64(descriptor & np.uint64(0x3FFF)) << 4
+    leading = np.int64((descriptor >> np.uint64(16)) & np.uint64(0x3FFF)) << 4
+    stride = np.int64((descriptor >> np.uint64(32)) & np.uint64(0x3FFF)) << 4
+    mode = np.int64(descriptor >> np.uint64(62))
+    chunks = 1 if mode == 0 else 16 >> mode  # of a row of 16, 128, 64 or 32 bytes
+    eight, within = (step, line) if turned else (line, step)
+    address = begin + 16 * chunks * (eight & 7)
+    if mode == 0:
+        far, near = (leading, stride) if turned else (stride, leading)
+        return address + (eight >> 3) * far + within * near
+    address += (eight >> 3) * stride + 16 * (within % chunks) + (within // chunks) * leading
+    return address ^ ((address >> 7 & (chunks - 1)) << 4)
+
+
+@bare
+def _factor(descriptor, first, count, depth, kind, turned, memory, at, size, out):  # type: ignore[no-untyped-def]
+    """Write rows, or columns, of a factor of ``wgmma`` to `out`; return the first address outside, or -1."""
+    width = 32 // depth  # bytes of an element
+    together = 16 // width
+    lines, steps = (count // together, depth) if turned else (count, 2)
+    for line in range(lines):
+        for step in range(steps):
+            address = _chunk(descriptor, line + (first // together if turned else first), step, turned)
+            if address < 0 or address + 16 > size:
+                return address
+            for part in range(together):
+                here, bits = at + address + part * width, np.uint64(0)
+                for byte in range(width):
+                    bits |= np.uint64(memory[0][here + byte]) << np.uint64(8 * byte)
+                value = _element(bits, 0, kind)
+                if turned:
+                    out[line * together + part, step] = value
+                else:
+                    out[line, step * together + part] = value
+    return np.int64(-1)
+
+
+@bare
+def multiply_groups(row, lists, registers, warp, memory, geometry, tiles, report):  # type: ignore[no-untyped-def]
+    """Execute the 16 rows of a warp of ``wgmma.mma_async``; return whether it ended without a problem."""
+    facts = row[E]
+    columns, depth, kind = lists[facts], lists[facts + 1], lists[facts + 4]
+    at, size = geometry[SHARED_AT], geometry[SHARED_BYTES]
+    left, right = tiles[0], tiles[1]
+    wrong = np.int64(-1)
+    if row[HOW]:
+        together = depth // 8
+        for lane in range(32):
+            for number in range(4 * together):
+                register, part = number // together, number % together
+                bits = registers[lists[row[A] + register], lane]
+                line = (lane >> 2) + 8 * (register & 1)
+                deep = together * (lane & 3) + part + 4 * together * (register >> 1)
+                left[line, deep] = _element(bits, part, lists[facts + 2])
+    else:
+        descriptor = registers[row[A], 0]
+        wrong = _factor(
+            descriptor, 16 * (warp & 3), 16, depth, lists[facts + 2], lists[facts + 5], memory, at, size, left
+        )
+    if wrong < 0:
+        turned = lists[facts + 6]
+        wrong = _factor(registers[row[B], 0], 0, columns, depth, lists[facts + 3], turned, memory, at, size, right)
+    if wrong >= 0:
+        report[PROBLEM], report[THREAD], report[ADDRESS] = OUT_OF_BOUNDS, warp * 32, wrong
+        return False
+    sign = np.float64(lists[facts + 7] * lists[facts + 8])
+    for lane in range(32):
+        adds = registers[row[C], lane] != 0
+        for number in range(columns // 2):
+            line, column = (lane >> 2) + 8 * (number >> 1 & 1), 8 * (number >> 2) + 2 * (lane & 3) + (number & 1)
+            register = lists[_register(row[D], number, kind)]
+            total = _element(registers[register, lane], number, kind) if adds else 0.0
+            for k in range(depth):
+                total += sign * left[line, k] * right[column, k]
+            bits = _bits(total, kind, row[SATURATE])
+            if kind != FLOAT16:
+                registers[register, lane] = bits
+            elif number & 1:
+                registers[register, lane] = (registers[register, lane] & np.uint64(0xFFFF)) | bits << np.uint64(16)
+            else:
+                registers[register, lane] = (registers[register, lane] & np.uint64(0xFFFF0000)) | bits
+    return True

@@ -92,7 +92,7 @@ def expansion_of(code: "Ints", opcode: str, core: "CoreFigures") -> Expansion:
     if kind in (low.PACK, low.UNPACK):
         wide = code[low.BITS] >= 32
         return Expansion(NO_UNIT, 0, 0, 0) if wide else _times(INTEGER, core.integer, int(code[low.COUNT]) - 1)
-    if kind == low.PRODUCT:
+    if kind in (low.PRODUCT, low.GROUP_PRODUCT):
         return _tensor(int(code[low.COUNT]), opcode, core)
     return _access(code, kind, core)
 

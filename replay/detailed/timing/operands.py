@@ -45,6 +45,11 @@ def _operands(row, lists) -> Operands:  # type: ignore[no-untyped-def]
             count, element = int(lists[facts + 3 * number + 1]), int(lists[facts + 3 * number + 2])
             held.append([int(lists[row[column] + n]) for n in range(count * min(BITS_OF[element], 32) // 32)])
         sources, target = [*sources, *held[1], *held[2], *held[3]], held[0]
+    elif kind == low.GROUP_PRODUCT:
+        # Sums are added to in the tensor cores: a product does not wait for the one before.
+        left = [int(lists[row[low.A] + n]) for n in range(4)] if row[low.HOW] else [int(row[low.A])]
+        sources += [*left, int(row[low.B]), int(row[low.C])]
+        target = [int(lists[row[low.D] + n]) for n in range(int(lists[row[low.E] + 9]))]
     elif kind == low.TEXTURE or kind == low.FRAGMENT_LOAD:
         sources, target = [*sources, *plain[: 2 + (kind == low.TEXTURE)]], vector
     elif kind == low.FRAGMENT_STORE:
