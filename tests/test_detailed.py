@@ -187,7 +187,7 @@ def test_faults_of_a_kernel_name_block_thread_and_line(body: str, monkeypatch: p
         (HEAD + ".entry k() { ret;", "ends in the middle"),
         (HEAD + ".entry k() { .reg .b32 %r<3>; add.s32 %r1, %r2, %q; }", "line 2: register %q"),
         (HEAD + ".entry k() { bra NOWHERE; }", "there is no label NOWHERE"),
-        (HEAD + ".entry k() { wgmma.fence.sync.aligned; }", "wgmma"),
+        (HEAD + ".entry k() { tcgen05.wait::ld.sync.aligned; }", "tcgen05"),
         (HEAD + ".shared .align .b8 s[4];", "line 2: .align is not supported"),
         (HEAD + ".shared .align 3 .b8 s[4];", "line 2: .align is not supported"),
         (HEAD + f".shared .b8 s[{'9' * 5000}];", "line 2: this is no declaration"),

@@ -32,7 +32,7 @@ from replay.detailed.memory import (
     access_fragment,
     atomic,
     copy,
-    load_matrices,
+    move_matrices,
 )
 from replay.detailed.program import (
     ALL_TRUE,
@@ -67,6 +67,7 @@ from replay.detailed.program import (
     SETP_HALF,
     SHUFFLE,
     SLOT,
+    STMATRIX,
     STORE,
     TARGET,
     TEXTURE,
@@ -191,8 +192,8 @@ def run_warp(program, registers, stack, depth, warp, memory, geometry, allocatio
                 vote(row, registers, mask)
             elif kind == ATOMIC:
                 fine = atomic(row, registers, mask, warp, memory, geometry, allocations, report)
-            elif kind == LDMATRIX:
-                fine = load_matrices(row, lists, registers, warp, memory, geometry, allocations, report)
+            elif kind == LDMATRIX or kind == STMATRIX:
+                fine = move_matrices(row, lists, registers, warp, memory, geometry, allocations, report)
             elif kind == FRAGMENT_LOAD or kind == FRAGMENT_STORE:
                 fine = access_fragment(row, lists, registers, mask, warp, memory, geometry, allocations, shadow, report)
             elif kind == PRODUCT:

@@ -1,27 +1,20 @@
 """What each instruction of PTX becomes in `Program.code`; what is not supported is refused with its line."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 
 from replay.detailed import lanes
-from replay.detailed.fragments import SIGNED32, Product, fragment_of, group_product_of, mma_of, product_of
 from replay.detailed.program import (
-    ALL_TRUE,
-    ANY_TRUE,
     ATOMIC,
     AWAY,
-    BARRIER,
     BF16,
     BITS,
     BRANCH,
     CARRY,
     COMPARE,
-    CONSTANT,
     CONVERT,
     COPY,
     COUNT,
-    COUNT_TRUE,
     D2,
     DECREMENT,
     DOWN,
@@ -34,37 +27,24 @@ from replay.detailed.program import (
     FP16,
     FP32,
     FP64,
-    FRAGMENT_LOAD,
-    FRAGMENT_STORE,
     FROM,
-    GENERIC,
     GLOBAL,
-    GROUP_PRODUCT,
     GUARD,
     HALF,
     HOW,
     INCREMENT,
     INT,
     KIND,
-    LDMATRIX,
     LINE,
     LOAD,
     LOCAL,
     LOCAL_WINDOW,
-    MASK,
-    MATCH_ALL,
-    MATCH_ANY,
     NEAREST,
     NEGATED,
     NOTHING,
     OFFSET,
     OP,
     PACK,
-    PARAMETER,
-    PLAIN_BARRIER,
-    PRODUCT,
-    REDUCE,
-    REDUCED,
     SATURATE,
     SELECT,
     SETP_F32,
@@ -73,7 +53,6 @@ from replay.detailed.program import (
     SETP_INT,
     SHARED,
     SHARED_WINDOW,
-    SHUFFLE,
     SIGNED,
     SPACE,
     STORE,
@@ -85,7 +64,6 @@ from replay.detailed.program import (
     UNPACK,
     UP,
     VECTOR,
-    VOTE,
     WHOLE,
     ZERO,
     A,
@@ -98,7 +76,8 @@ from replay.detailed.ptx import (
     TYPE_BYTES,
     Instruction,
 )
-from replay.detailed.symbols import Symbols
+from replay.detailed.symbols import Symbols, space_of
+from replay.detailed.warp_instructions import WARP_INSTRUCTIONS
 
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan")
 _UNSIGNED_COMPARISONS = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
@@ -108,9 +87,6 @@ _ATOMICS: Mapping[str, int] = {
 }  # fmt: skip
 _ROUNDINGS = {
     "rn": NEAREST, "rni": NEAREST, "rz": ZERO, "rzi": ZERO, "rm": DOWN, "rmi": DOWN, "rp": UP, "rpi": UP, "rna": AWAY,
-}  # fmt: skip
-_SPACES = {
-    "global": GLOBAL, "const": CONSTANT, "param": PARAMETER, "shared": SHARED, "shared::cta": SHARED, "local": LOCAL,
 }  # fmt: skip
 _NUMBERS = {"f16": FP16, "bf16": BF16, "f32": FP32, "f64": FP64, "tf32": TF32, "e4m3": E4M3, "e5m2": E5M2}
 #: Conversions to and from two FP8 numbers: source and target.
@@ -296,10 +272,6 @@ def _cvt(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
     return row | {OFFSET: 8 * TYPE_BYTES[state.kind(i.operands[0])] * (target[0] == "s"), SATURATE: "sat" in modifiers}
 
 
-def _space(opcode: list[str]) -> int:
-    return next((_SPACES[m] for m in opcode[1:] if m in _SPACES), GENERIC)
-
-
 def _known(opcode: list[str], more: set[str]) -> None:
     rest = {m for m in opcode[1:] if m not in _IGNORED and m not in more and m not in TYPE_BYTES}
     if any(not m.startswith("L2::") and not m.startswith("L1::") for m in rest):
@@ -316,11 +288,11 @@ def _load(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
     row = {KIND: STORE if store else LOAD, VECTOR: position, COUNT: count, BITS: 8 * TYPE_BYTES[kind]}
     if not store and count == 1:
         row[TO] = 8 * TYPE_BYTES[state.kind(target)]
-    return row | {A: base, OFFSET: offset, SPACE: _space(opcode), SIGNED: int(kind[0] == "s"), LINE: i.line}
+    return row | {A: base, OFFSET: offset, SPACE: space_of(opcode), SIGNED: int(kind[0] == "s"), LINE: i.line}
 
 
 def _cvta(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
-    window = {SHARED: SHARED_WINDOW, LOCAL: LOCAL_WINDOW}.get(_space(opcode), 0)
+    window = {SHARED: SHARED_WINDOW, LOCAL: LOCAL_WINDOW}.get(space_of(opcode), 0)
     row = {KIND: INT, OP: lanes.SUB if "to" in opcode else lanes.ADD, BITS: 64, TO: 64}
     row |= {D: state.register(i.operands[0], i.line), A: state.operand(i.operands[1], "u64", i.line)}
     return row | {B: state.constant(window)}
@@ -352,66 +324,6 @@ def _nothing(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int
     return {KIND: NOTHING}
 
 
-def _barrier(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
-    if "arrive" in opcode or "cluster" in opcode:
-        raise KeyError(opcode)
-    if opcode[:2] in (["bar", "warp"], ["barrier", "warp"]):
-        return {KIND: NOTHING}
-    row, operands = {KIND: BARRIER, OP: PLAIN_BARRIER}, list(i.operands)
-    if "red" in opcode:
-        given = operands.pop()
-        del operands[0]
-        row |= {OP: _reduction(opcode), A: state.operand(given.removeprefix("!"), "pred", i.line)}
-        row |= {SATURATE: int(given.startswith("!"))}
-    if len(operands) > 1 or (operands and operands[0] != "0"):
-        raise state.refusal(i.line, f"{i.opcode} {', '.join(i.operands)}: only barrier 0 of a whole block is supported")
-    return row
-
-
-def _reduction(opcode: list[str]) -> int:
-    return next({"popc": COUNT_TRUE, "and": ALL_TRUE, "or": ANY_TRUE}[m] for m in opcode if m in ("popc", "and", "or"))
-
-
-def _reduced(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
-    """Lower the second half of ``bar.red``, which stands behind the barrier and takes what was counted."""
-    return {KIND: REDUCED, OP: _reduction(opcode), D: state.register(i.operands[0], i.line)}
-
-
-def _shfl(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
-    operands, row = list(i.operands), {KIND: SHUFFLE, OP: ("up", "down", "bfly", "idx").index(opcode[2])}
-    if opcode[1] != "sync" or opcode[-1] != "b32":
-        raise KeyError(opcode)
-    if len(operands) == 6:
-        row[D2] = state.register(operands.pop(1), i.line)
-    row |= {D: state.register(operands[0], i.line), A: state.operand(operands[1], "b32", i.line)}
-    return row | {B: state.operand(operands[2], "u32", i.line), C: state.operand(operands[3], "u32", i.line)}
-
-
-def _vote(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
-    which = ("all", "any", "uni", "ballot").index(opcode[2])
-    negated = i.operands[1].startswith("!")
-    row = {KIND: VOTE, OP: which, SATURATE: int(negated), D: state.register(i.operands[0], i.line)}
-    return row | {A: state.operand(i.operands[1].removeprefix("!"), "pred", i.line)}
-
-
-def _match(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
-    operands, row = list(i.operands), {KIND: VOTE, OP: {"any": MATCH_ANY, "all": MATCH_ALL}[opcode[1]]}
-    if len(operands) == 4:
-        row[D2] = state.register(operands.pop(1), i.line)
-    return row | {D: state.register(operands[0], i.line), A: state.operand(operands[1], opcode[-1], i.line)}
-
-
-def _redux(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
-    row = {KIND: VOTE, OP: REDUCE, HOW: lanes.INTEGERS[opcode[2]], SIGNED: int(opcode[-1] == "s32")}
-    if opcode[1] != "sync" or opcode[2] not in ("add", "min", "max", "and", "or", "xor") or "32" not in opcode[-1]:
-        raise KeyError(opcode)
-    return row | {D: state.register(i.operands[0], i.line), A: state.operand(i.operands[1], opcode[-1], i.line)}
-
-
-def _activemask(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
-    return {KIND: MASK, D: state.register(i.operands[0], i.line)}
-
-
 def _atom(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
     name = next(m for m in opcode[1:] if m in _ATOMICS)
     _known(opcode, {*_ATOMICS, "noftz"})
@@ -423,79 +335,10 @@ def _atom(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
         raise KeyError(kind)
     operands = i.operands if not reduces else ("_", *i.operands)
     base, offset = state.address(operands[1], i.line)
-    row = {KIND: ATOMIC, OP: _ATOMICS[name], A: base, OFFSET: offset, SPACE: _space(opcode)}
+    row = {KIND: ATOMIC, OP: _ATOMICS[name], A: base, OFFSET: offset, SPACE: space_of(opcode)}
     row |= {D: -1 if operands[0] == "_" else state.register(operands[0], i.line), BITS: 8 * TYPE_BYTES[kind]}
     row |= {B: state.operand(operands[2], kind, i.line), SIGNED: int(kind[0] == "s"), FROM: real}
     return row | ({C: state.operand(operands[3], kind, i.line)} if name == "cas" else {})
-
-
-def _ldmatrix(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
-    if "m8n8" not in opcode or opcode[-1] != "b16":
-        raise KeyError(opcode)
-    position, count = state.vector(i.operands[0], "b32", i.line)
-    base, offset = state.address(i.operands[1], i.line)
-    row = {KIND: LDMATRIX, VECTOR: position, COUNT: count, A: base, OFFSET: offset, SPACE: SHARED}
-    return row | {OP: int("trans" in opcode)}
-
-
-def _mma(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
-    return _product(state, i, mma_of(opcode))
-
-
-def _product(state: Symbols, i: Instruction, product: Product) -> dict[int, int]:
-    positions = [state.vector(text, "b32", i.line) for text in i.operands]
-    if [count for _, count in positions] != [fragment.registers for fragment in product.fragments]:
-        raise ValueError(i.operands)
-    facts = [(state.table(fragment), len(fragment.places), fragment.type) for fragment in product.fragments]
-    row = {KIND: PRODUCT, E: len(state.lists), COUNT: math.prod(product.shape), SATURATE: int(product.saturates)}
-    state.lists += [*product.shape, *(fact for three in facts for fact in three)]
-    return row | dict(zip((D, A, B, C), (position for position, _ in positions), strict=True))
-
-
-def _wgmma(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
-    """Lower ``wgmma``, which is complete at once."""
-    if opcode[1] in ("fence", "commit_group", "wait_group"):
-        return {KIND: NOTHING}
-    product, operands = group_product_of(opcode), list(i.operands)
-    position, count = state.vector(operands[0], "b32", i.line)
-    in_registers = operands[1].startswith("{")
-    left, held = (
-        state.vector(operands[1], "b32", i.line) if in_registers else (state.operand(operands[1], "b64", i.line), 4)
-    )
-    settings = [int(text, 0) for text in operands[4:]]
-    # Integers have no signs, and only types of 16 bits can be transposed.
-    signs = settings[:2] if product.sums != SIGNED32 else [1, 1]
-    turns = [0] * in_registers + settings[2:] if product.depth == 16 else [0, 0]
-    if count != product.registers or held != 4 or len(turns) != 2 or len(signs) != 2:
-        raise ValueError(i.operands)
-    row = {
-        KIND: GROUP_PRODUCT,
-        D: position,
-        A: left,
-        B: state.operand(operands[2], "b64", i.line),
-        HOW: int(in_registers),
-    }
-    row |= {
-        C: state.operand(operands[3], "pred", i.line),
-        E: len(state.lists),
-        COUNT: 16 * product.columns * product.depth,
-    }
-    state.lists += [product.columns, product.depth, product.left, product.right, product.sums, *turns, *signs, count]
-    return row | {SATURATE: int("satfinite" in opcode)}
-
-
-def _wmma(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
-    if opcode[1] == "mma":
-        return _product(state, i, product_of(opcode))
-    stores, fragment, space = opcode[1] == "store", fragment_of(opcode), _space(opcode)
-    names, place, *stride = (i.operands[1], i.operands[0], *i.operands[2:]) if stores else i.operands
-    position, count = state.vector(names, "b32", i.line)
-    if stores != (opcode[2] == "d") or count != fragment.registers or space not in (GLOBAL, SHARED, GENERIC):
-        raise ValueError(opcode)
-    base, offset = state.address(place, i.line)
-    row = {KIND: FRAGMENT_STORE if stores else FRAGMENT_LOAD, VECTOR: position, COUNT: count, A: base, OFFSET: offset}
-    row |= {B: state.operand(stride[0] if stride else str(fragment.leading), "u32", i.line), E: state.table(fragment)}
-    return row | {SPACE: space, BITS: fragment.bits, HOW: int(fragment.by_column), TO: fragment.run}
 
 
 def _tex(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
@@ -525,12 +368,15 @@ def _cp_async(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, in
     return row | ({B: state.operand(i.operands[3], "u32", i.line)} if len(i.operands) > 3 else {})
 
 
+#: By the first part of the opcode; all others are arithmetic.
 _LOWERED = {
+    **WARP_INSTRUCTIONS,
     "setp": _setp, "selp": _selp, "cvt": _cvt, "ld": _load, "ldu": _load, "st": _load, "cvta": _cvta, "bra": _branch,
-    "ret": _exit, "exit": _exit, "bar": _barrier, "barrier": _barrier, "shfl": _shfl, "vote": _vote, "atom": _atom,
-    "red": _atom, "ldmatrix": _ldmatrix, "mma": _mma, "cp": _cp_async, "membar": _nothing, "fence": _nothing,
-    "activemask": _activemask, "prefetch": _nothing, "nanosleep": _nothing, "wmma": _wmma, "wgmma": _wgmma, "tex": _tex,
-    "match": _match, "redux": _redux, "dp4a": _dot, "dp2a": _dot, "reduced": _reduced,
-    "trap": _trap, "brkpt": _nothing, "createpolicy": _policy, "griddepcontrol": _nothing, "discard": _nothing,
-    "applypriority": _nothing, "prefetchu": _nothing,
+    "ret": _exit, "exit": _exit, "trap": _trap, "atom": _atom, "red": _atom, "cp": _cp_async, "tex": _tex,
+    "dp4a": _dot, "dp2a": _dot, "createpolicy": _policy,
+    **dict.fromkeys(
+        ("membar", "fence", "prefetch", "prefetchu", "nanosleep", "brkpt", "griddepcontrol", "discard",
+         "applypriority"),
+        _nothing,
+    ),
 }  # fmt: skip

@@ -35,6 +35,7 @@ from replay.detailed.program import (
     SLOT,
     SPACE,
     SPECIAL,
+    STMATRIX,
     STORE,
     TARGET,
     TEXTURE,
@@ -120,7 +121,9 @@ def _parts(text: str) -> list[str]:
 
 def _number_blocks(code: Ints, begins: list[int]) -> None:
     """Number the basic blocks, and the accesses to memory of each."""
-    accesses = np.isin(code[:, KIND], (LOAD, STORE, ATOMIC, LDMATRIX, COPY, FRAGMENT_LOAD, FRAGMENT_STORE, TEXTURE))
+    accesses = np.isin(
+        code[:, KIND], (LOAD, STORE, ATOMIC, LDMATRIX, STMATRIX, COPY, FRAGMENT_LOAD, FRAGMENT_STORE, TEXTURE)
+    )
     accesses &= code[:, SPACE] != PARAMETER
     for number, (begin, end) in enumerate(zip(begins, [*begins[1:], len(code)], strict=True)):
         inside = np.flatnonzero(accesses[begin:end]) + begin

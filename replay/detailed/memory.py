@@ -35,6 +35,7 @@ from replay.detailed.program import (
     HOW,
     INCREMENT,
     KIND,
+    LDMATRIX,
     LOCAL,
     LOCAL_WINDOW,
     OFFSET,
@@ -43,6 +44,7 @@ from replay.detailed.program import (
     SHARED_WINDOW,
     SIGNED,
     SPACE,
+    STMATRIX,
     STORE,
     TO,
     VECTOR,
@@ -291,8 +293,8 @@ def copy(row, registers, mask, warp, memory, geometry, allocations, shadow, repo
 
 
 @bare
-def load_matrices(row, lists, registers, warp, memory, geometry, allocations, report):  # type: ignore[no-untyped-def]
-    """Execute ``ldmatrix``: lanes 8m to 8m + 7 give the rows of matrix m (PTX ISA, warp-level matrix load)."""
+def move_matrices(row, lists, registers, warp, memory, geometry, allocations, report):  # type: ignore[no-untyped-def]
+    """Execute ``ldmatrix`` or ``stmatrix``: lanes 8m to 8m + 7 give the rows of matrix m (PTX ISA, matrix load)."""
     count, first = row[COUNT], row[VECTOR]
     for matrix in range(count):
         for lane in range(32):
@@ -307,9 +309,12 @@ def load_matrices(row, lists, registers, warp, memory, geometry, allocations, re
                 if at < 0:
                     report[PROBLEM], report[THREAD], report[ADDRESS] = -at, warp * 32 + source, address
                     return False
-                value |= _read(memory, at, 2) << np.uint64(16 * part)
+                if row[KIND] == STMATRIX:
+                    _write(memory, at, 2, registers[lists[first + matrix], lane] >> np.uint64(16 * part))
+                else:
+                    value |= _read(memory, at, 2) << np.uint64(16 * part)
             registers[lists[first + matrix], 32 + lane] = value
-    for matrix in range(count):
+    for matrix in range(count if row[KIND] == LDMATRIX else 0):
         for lane in range(32):
             registers[lists[first + matrix], lane] = registers[lists[first + matrix], 32 + lane]
     return True

@@ -10,8 +10,8 @@ from replay.detailed.ptx import Entry, Module, Variable
     INT, F32, F64, HALF, SETP_INT, SETP_F32, SETP_F64, SETP_HALF, SELECT, CONVERT, LOAD, STORE, BRANCH, EXIT, BARRIER,
     SHUFFLE, VOTE, ATOMIC, PACK, UNPACK, LDMATRIX, COPY, NOTHING, MASK,
     FRAGMENT_LOAD, FRAGMENT_STORE, PRODUCT, TEXTURE, TRAP, CARRY,
-    REDUCED, GROUP_PRODUCT,
-) = range(32)  # fmt: skip
+    REDUCED, GROUP_PRODUCT, STMATRIX,
+) = range(33)  # fmt: skip
 #: Columns of `Program.code`. VECTOR is the position of the first register of a vector in `Program.lists`. The first
 #: instruction of a basic block has the block's number in LEADER, and the count of its memory accesses in MEMORIES; SLOT
 #: numbers these accesses.

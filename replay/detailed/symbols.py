@@ -4,8 +4,12 @@ import re
 
 from profilers.errors import InvalidInputError
 from replay.detailed.fragments import Fragment
-from replay.detailed.program import GLOBAL, GLOBAL_BASE, LOCAL, SHARED, SPECIAL
+from replay.detailed.program import CONSTANT, GENERIC, GLOBAL, GLOBAL_BASE, LOCAL, PARAMETER, SHARED, SPECIAL
 from replay.detailed.ptx import TYPE_BYTES, Entry, Module, Variable, global_layout, literal_bits, packed_layout
+
+_SPACES = {
+    "global": GLOBAL, "const": CONSTANT, "param": PARAMETER, "shared": SHARED, "shared::cta": SHARED, "local": LOCAL,
+}  # fmt: skip
 
 
 class Symbols:
@@ -120,3 +124,8 @@ class Symbols:
     def refusal(self, line: int, problem: str) -> InvalidInputError:
         """Return the error for what is not supported on a line."""
         return InvalidInputError(f"{self.module.source}: line {line}: {problem}")
+
+
+def space_of(opcode: list[str]) -> int:
+    """Return the state space that an opcode names; GENERIC without one."""
+    return next((_SPACES[m] for m in opcode[1:] if m in _SPACES), GENERIC)

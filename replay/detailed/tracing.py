@@ -31,6 +31,7 @@ from replay.detailed.program import (
     SHARED_WINDOW,
     SLOT,
     SPACE,
+    STMATRIX,
     TO,
     A,
     B,
@@ -163,7 +164,7 @@ def record_access(row, registers, mask, warp, geometry, report, recording):  # t
     addresses, seen, counts, rows = scratch[0], scratch[1], scratch[2], scratch[3]
     size = (row[BITS] >> 3) * (1 if kind == ATOMIC else row[COUNT])
     _addresses(row, registers, mask, row[A], row[OFFSET], addresses)
-    if kind == LDMATRIX:
+    if kind == LDMATRIX or kind == STMATRIX:
         trace[element] = -_matrix_passes(row, addresses, rows, seen, counts)
         return
     if kind == COPY:

@@ -309,8 +309,10 @@ def _power(value: int) -> int:
 def _touched(code: Ints) -> frozenset[int]:
     """Return the spaces that an instruction accesses; GENERIC touches all."""
     kind, space = code[low.KIND], int(code[low.SPACE])
-    if kind in (*_ADDRESSED, low.LDMATRIX):
+    if kind in (*_ADDRESSED, low.LDMATRIX, low.STMATRIX):
         return frozenset({low.GLOBAL, low.SHARED, low.LOCAL} if space == low.GENERIC else {space})
+    if kind == low.GROUP_PRODUCT:
+        return frozenset({low.SHARED})
     return frozenset({low.GLOBAL, low.SHARED}) if kind in (low.COPY, low.BARRIER) else frozenset()
 
 

@@ -115,8 +115,9 @@ def _access(code: "Ints", kind: int, core: "CoreFigures") -> Expansion:
         is_store, is_shared = kind == low.FRAGMENT_STORE, space != low.GLOBAL
         roles = ((GLOBAL_LOAD, SHARED_LOAD), (GLOBAL_STORE, SHARED_STORE))
         return Expansion(MEMORY, count, interval * count, core.shared_latency, roles[is_store][is_shared])
-    if kind == low.LDMATRIX:
-        return Expansion(MEMORY, 1, interval, core.shared_latency, SHARED_LOAD)
+    if kind in (low.LDMATRIX, low.STMATRIX):
+        role = SHARED_LOAD if kind == low.LDMATRIX else SHARED_STORE
+        return Expansion(MEMORY, 1, interval, core.shared_latency, role)
     if kind == low.COPY:
         return Expansion(MEMORY, 1, interval, 1, COPY)
     if kind == low.ATOMIC:

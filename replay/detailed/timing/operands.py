@@ -34,7 +34,7 @@ def _operands(row, lists) -> Operands:  # type: ignore[no-untyped-def]
     target = [int(row[low.D]), int(row[low.D2])]
     if kind == low.LOAD or kind == low.LDMATRIX:
         sources, target = [*sources, int(row[low.A])], vector
-    elif kind == low.STORE or kind == low.PACK:
+    elif kind in (low.STORE, low.STMATRIX, low.PACK):
         sources += [int(row[low.A]), *vector]
     elif kind == low.UNPACK:
         sources, target = [*sources, int(row[low.A])], vector
@@ -58,7 +58,7 @@ def _operands(row, lists) -> Operands:  # type: ignore[no-untyped-def]
         sources, target = [*sources, int(row[low.D]), *plain[:2]], []
     else:
         sources += plain
-    if kind == low.STORE:
+    if kind in (low.STORE, low.STMATRIX):
         target = []
     return Operands(tuple(s for s in sources if s >= 0), tuple(t for t in target if t >= 0))
 
