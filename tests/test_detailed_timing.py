@@ -209,3 +209,20 @@ def test_clocks_and_bandwidths_out_of_range_are_refused(figure: float) -> None:
         Target.of(find_device("V100"), clock_mhz=figure)
     with pytest.raises(InvalidInputError, match="10 to 100,000 GB/s"):
         Target.of(find_device("V100"), memory_gbps=figure)
+
+
+def test_copies_wait_for_room_on_the_way_to_l2(tmp_path: Path) -> None:
+    # Each block copies 128 KiB at once: more sectors than can be on their way from all units.
+    copies = "".join(f"cp.async.cg.shared.global [%r1+{2048 * n}], [%rd1+{2048 * n}], 16;\n" for n in range(64))
+    (tmp_path / "copies.ptx").write_text(f""".version 8.0 .target sm_80 .address_size 64
+    .extern .shared .align 16 .b8 tile[];
+    .visible .entry copies(.param .u64 p) {{ .reg .b64 %rd<3>; .reg .b32 %r<4>;
+    ld.param.u64 %rd1, [p]; mov.u32 %r2, %ctaid.x; mul.wide.u32 %rd2, %r2, 131072; add.s64 %rd1, %rd1, %rd2;
+    mov.u32 %r2, %tid.x; mul.wide.u32 %rd2, %r2, 16; add.s64 %rd1, %rd1, %rd2; mov.u32 %r1, tile;
+    mad.lo.u32 %r1, %r2, 16, %r1; {copies} cp.async.commit_group; cp.async.wait_group 0; bar.sync 0; ret; }}""")
+    call = KernelCall(tmp_path / "copies.ptx", "copies", (132, 1, 1), (128, 1, 1), ("p",), 131072)
+    target = Target.of(find_device("H100-SXM5-80GB"))
+    timing = timing_of(Plan("copies", {"p": np.zeros(132 << 17, np.uint8)}, (call,)), target)
+    assert timing.counters["load_sectors"] == timing.counters["dram_read_sectors"] == 132 * 4096
+    # All bytes come from DRAM, at its bandwidth at most.
+    assert timing.seconds > (132 << 17) / target.memory.dram.bandwidth

@@ -274,6 +274,12 @@ def _account(s, p, u, t):  # type: ignore[no-untyped-def]
 
 
 @inlined
+def _asks_l2(role):  # type: ignore[no-untyped-def]
+    """Return whether an operation can send requests to L2."""
+    return role == GLOBAL_LOAD or role == GLOBAL_STORE or role == COPY or role == ATOMIC
+
+
+@inlined
 def _visit(s, m, trace, firsts, operations, lists, blocks, p, t):  # type: ignore[no-untyped-def]
     """Let a scheduler issue an operation if it can; otherwise set when it looks again."""
     n_sched, u = s.rule[SCHEDULERS], p // s.rule[SCHEDULERS]
@@ -302,7 +308,7 @@ def _visit(s, m, trace, firsts, operations, lists, blocks, p, t):  # type: ignor
         if operations[o, UNIT] == MEMORY and free <= t:
             if s.pipeline[u, PIPELINE] - t > s.rule[QUEUE]:
                 free = s.pipeline[u, PIPELINE] - s.rule[QUEUE]
-            elif (operations[o, ROLE] == GLOBAL_LOAD or operations[o, ROLE] == GLOBAL_STORE) and not takes(s, m, u, t):
+            elif _asks_l2(operations[o, ROLE]) and not takes(s, m, u, t):
                 free = t + _AGAIN
         if free > t:
             soonest = min(soonest, free)

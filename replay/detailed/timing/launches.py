@@ -37,6 +37,8 @@ _CONSTANT_CYCLES = 2
 _LONG_TRACE = 1 << 26
 #: Data that pass L2 until its state is steady, over its size; and how many times the blocks may become for them.
 _TURNS, _MOST_MORE = 1.5, 64
+#: Cycles without an instruction after which the simulation has a defect.
+_STANDS_STILL = 1 << 26
 #: Blocks a place of a compute unit that are timed by default: others take as long.
 WAVES = 8
 
@@ -184,6 +186,7 @@ class TimedLaunch:
     ) -> None:
         self.runner, self.target, self.waves = runner, target, waves
         self._turned, self._others = 0, 0
+        self._issued = (0, 0)
         self.assembly: Assembly = assemble(runner.program, target.core)
         self.registers = registers or self.assembly.registers
         shared = runner.program.shared_bytes + runner.call.shared_bytes
@@ -237,10 +240,20 @@ class TimedLaunch:
                 self.assembly.blocks, until,
             )  # fmt: skip
             self._progress.append((int(now[at.CYCLE]), self.timed - int(now[at.LEFT])))
+            self._check_it_moves()
             self._time_more(places)
             if why != NEEDS_BLOCKS:
                 return bool(why == DONE)
             self._feed(max(places // 4, 1))
+
+    def _check_it_moves(self) -> None:
+        """Raise an error if no warp has issued for long: the simulation would never end."""
+        now = self.state.now
+        cycle, issued = int(now[at.CYCLE]), int(now[at.INSTRUCTIONS])
+        if issued != self._issued[1] or now[at.LEFT] == 0:
+            self._issued = (cycle, issued)
+        elif cycle - self._issued[0] > _STANDS_STILL:
+            raise RuntimeError(f"no warp has issued since cycle {self._issued[0]}: a defect of the simulator")
 
     def _time_more(self, places: int) -> None:
         """Time more blocks if those that were to be timed move too little data to fill L2, changed lines included."""
