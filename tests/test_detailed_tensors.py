@@ -1,4 +1,4 @@
-"""Matrices and textures: ``wmma`` in every layout against NumPy, and fetches against filters written out."""
+"""Matrices and textures: ``mma``, ``wmma`` and ``wgmma`` against NumPy, and fetches against filters written out."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -159,6 +159,109 @@ def test_products_of_mma_are_those_of_numpy(rows: int, depth: int, kind: str, su
     got = run_kernel(lower(parse_ptx(text, "mma.ptx")), [1], [32], given).outputs["arg3"]
     expected = fragments_of_mma(a, b, a @ b + c, 64, 64)[2].view(np.int64)
     assert np.array_equal(got.view(HELD[sums]).astype(np.int64), expected)
+
+
+#: ``wgmma``: types of the factors and of the sums; swizzle of both factors (0 none, 1 to 3 for 128, 64 and 32 bytes);
+#: whether they are turned, so that the depth is the slow dimension; and whether the left one is in registers.
+GROUPS = [
+    *(("f16", "f32", mode, turns, False) for mode in range(4) for turns in ((0, 0), (1, 1), (0, 1))),
+    ("f16", "f16", 1, (0, 1), False), ("bf16", "f32", 2, (1, 0), False), ("tf32", "f32", 1, (0, 0), False),
+    ("e4m3", "f32", 2, (0, 0), False), ("s8", "s32", 3, (0, 0), False), ("u8", "s32", 0, (0, 0), False),
+    ("f16", "f32", 1, (0, 1), True), ("tf32", "f32", 3, (0, 0), True), ("s8", "s32", 1, (0, 0), True),
+]  # fmt: skip
+
+
+def laid_out(elements: np.ndarray, mode: int, turned: int) -> tuple[np.ndarray, int]:
+    """Return 32 KiB of shared memory with a factor, and its descriptor without the address (PTX ISA, wgmma).
+
+    Element (line, deep) of a factor is that of row or column `line`.
+    """
+    size, width = elements.itemsize, {0: 16, 1: 128, 2: 64, 3: 32}[mode]
+    line, deep = np.indices(elements.shape)
+    if turned:
+        across, stride = line * size, 8 * width
+        leading = stride * elements.shape[1] // 8
+        if mode == 0:
+            leading, stride = stride, leading
+        far, near = (leading, stride) if mode else (stride, leading)
+        address = across % width + across // width * far + deep % 8 * width + deep // 8 * near
+    else:
+        along, stride, leading = deep * size, 8 * width, 128
+        stride = 256 if mode == 0 else stride
+        address = line // 8 * stride + line % 8 * width + along % width + along // width * leading
+    address ^= (address >> 7 & {0: 0, 1: 7, 2: 3, 3: 1}[mode]) << 4
+    memory = np.zeros(1 << 15, np.uint8)
+    for byte in range(size):
+        memory[address + byte] = np.ascontiguousarray(elements).view(np.uint8).reshape(*elements.shape, size)[..., byte]
+    return memory, leading >> 4 << 16 | stride >> 4 << 32 | mode << 62
+
+
+@pytest.mark.parametrize(("kind", "sums", "mode", "turns", "in_registers"), GROUPS)
+def test_products_of_wgmma_are_those_of_numpy(
+    kind: str, sums: str, mode: int, turns: tuple[int, int], in_registers: bool
+) -> None:
+    size, columns = HELD[kind]().itemsize, 40 if mode == 0 else 128
+    depth, random = 32 // size, np.random.default_rng(mode)
+    low = 0 if kind == "u8" else -3
+    a, b = random.integers(low, 4, (64, depth)), random.integers(low, 4, (columns, depth))
+    c = random.integers(-3, 4, (64, columns))
+    left, left_facts = laid_out(held(a, kind), mode, turns[0])
+    right, right_facts = laid_out(held(b, kind), mode, turns[1])
+    # Lanes of four warps, each with 16 rows, hold the sums and the left matrix as those of mma.m16n8k16 do.
+    each = [
+        fragments_of_mma(
+            held(a[16 * w : 16 * w + 16], kind), held(b[:8], kind).T,
+            held(c[16 * w : 16 * w + 16, first : first + 8], sums), 8 * size, 8 * HELD[sums]().itemsize,
+        )
+        for w in range(4) for first in range(0, columns, 8)
+    ]  # fmt: skip
+    tiles = columns // 8
+    given = np.concatenate([np.hstack([each[w * tiles + n][2] for n in range(tiles)]) for w in range(4)])
+    held_left = np.concatenate([each[w * tiles][0] for w in range(4)])
+    count = given.shape[1]
+    d = "{" + ",".join(f"%d{n}" for n in range(count)) + "}"
+    signs = "" if sums == "s32" else ", -1, 1"
+    turned = "" if size != 2 else f", {turns[1]}" if in_registers else f", {turns[0]}, {turns[1]}"
+    source = "{%a0,%a1,%a2,%a3}" if in_registers else "%rd4"
+    text = f"""{HEAD.replace("sm_80", "sm_90a")}.extern .shared .align 1024 .b8 tile[];
+    .visible .entry k(.param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3) {{
+    .reg .b64 %rd<9>; .reg .b32 %r<9>; .reg .b32 %d<{count}>; .reg .b32 %a<4>; .reg .pred %p<3>;
+    ld.param.u64 %rd0, [p0]; ld.param.u64 %rd1, [p1]; ld.param.u64 %rd2, [p2]; ld.param.u64 %rd3, [p3];
+    mov.u32 %r0, %tid.x; mul.wide.u32 %rd6, %r0, 16; add.s64 %rd0, %rd0, %rd6; mov.u32 %r1, tile;
+    mad.lo.u32 %r1, %r0, 16, %r1; mul.wide.u32 %rd6, %r0, 16; add.s64 %rd1, %rd1, %rd6;
+    mul.wide.u32 %rd6, %r0, {4 * count}; add.s64 %rd2, %rd2, %rd6; add.s64 %rd3, %rd3, %rd6;
+    ld.global.v4.b32 {{%a0,%a1,%a2,%a3}}, [%rd1];\n"""
+    for n in range(32):
+        text += f"ld.global.v4.b32 {{%r2,%r3,%r4,%r5}}, [%rd0+{2048 * n}]; "
+        text += f"st.shared.v4.b32 [%r1+{2048 * n}], {{%r2,%r3,%r4,%r5}};\n"
+    text += "".join(f"ld.global.b32 %d{n}, [%rd2+{4 * n}];" for n in range(count))
+    text += f"""bar.sync 0; mov.u64 %rd4, {left_facts}; mov.u64 %rd5, {right_facts | 1 << 11}; wgmma.fence.sync.aligned;
+    setp.eq.u32 %p1, %r0, 999; setp.ne.u32 %p2, %r0, 999;\n"""
+    product = f"wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.{sums}.{kind}.{kind} {d}, {source}, %rd5"
+    text += f"{product}, %p2{signs}{turned};\nwgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;\n"
+    text += "".join(f"st.global.b32 [%rd3+{4 * n}], %d{n};" for n in range(count))
+    text += f"{product}, %p1{signs}{turned};\n"
+    text += "".join(f"st.global.b32 [%rd3+{4 * (count * 128 + n)}], %d{n};" for n in range(count)) + "ret; }"
+    memory = np.concatenate([left, right])
+    arguments = [memory, held_left, given, np.zeros((2, *given.shape), np.uint32)]
+    program = lower(parse_ptx(text, "wgmma.ptx"))
+    got = run_kernel(program, [1], [128], arguments, shared_bytes=1 << 16).outputs["arg3"]
+    sign = 1 if sums == "s32" else -1
+    for number, exact in enumerate((sign * (a @ b.T) + c, sign * (a @ b.T))):
+        parts = [
+            fragments_of_mma(a[:16], b[:8].T, exact[16 * w : 16 * w + 16, first : first + 8], 64, 64)[2].view(np.int64)
+            for w in range(4) for first in range(0, columns, 8)
+        ]  # fmt: skip
+        expected = np.concatenate([np.hstack(parts[w * tiles : w * tiles + tiles]) for w in range(4)])
+        assert np.array_equal(np.ascontiguousarray(got[number]).view(HELD[sums]).astype(np.int64), expected)
+
+
+def test_factors_of_wgmma_outside_shared_memory_end_the_run() -> None:
+    text = f"""{HEAD.replace("sm_80", "sm_90a")}.visible .entry k() {{
+    .reg .b64 %rd<3>; .reg .b32 %d<4>; mov.u64 %rd1, 4096;
+    wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {{%d0,%d1,%d2,%d3}}, %rd1, %rd1, 0, 1, 1, 0, 0; ret; }}"""
+    with pytest.raises(InvalidInputError, match=r"w\.ptx: line 4: k, block .* address 0x\w+ is outside all buffers"):
+        run_kernel(lower(parse_ptx(text, "w.ptx")), [1], [128], [], shared_bytes=512)
 
 
 @pytest.mark.parametrize(
