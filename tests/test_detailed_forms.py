@@ -203,6 +203,30 @@ def test_atomics_add_fp16_and_bf16() -> None:
     assert out[0] == 0 and (out[1:2] << 16).view(np.float32)[0] == (out[1:2] & 0xFFFF0000).view(np.float32)[0] == 48.0
 
 
+def test_atomics_compare_16_bits() -> None:
+    body = """and.b32 %r1, %r0, 31; mul.wide.u32 %rd3, %r1, 2; sub.s64 %rd1, %rd1, %rd2; add.s64 %rd1, %rd1, %rd3;
+    cvt.u16.u32 %h1, %r0; atom.global.cas.b16 %h2, [%rd1], 0, %h1;"""
+    out = result(body, np.zeros(64, np.uint32)).view(np.uint16)
+    # The first thread finds zeros and leaves one, so that the thread a warp later writes; others keep the first.
+    assert out[:33].tolist() == [32, *range(1, 32), 0]
+
+
+def test_clusters_of_one_block_and_the_width_of_a_warp() -> None:
+    text = f"{HEAD}{BEGIN} mov.u32 %r1, WARP_SZ; st.global.u32 [%rd1], %r1; ret; }}"
+    for hints in (
+        ".explicitcluster .reqnctapercluster 1, 1, 1",
+        ".reqnctapercluster 1",
+        ".maxntid 128 .maxclusterrank 4",
+    ):
+        program = lower(parse_ptx(text.replace(") {", f")\n{hints} {{"), "k.ptx"))
+        assert (
+            run_kernel(program, [1], [32], [np.zeros(32), np.zeros(32, np.uint32)]).outputs["arg1"].tolist()
+            == [32] * 32
+        )
+    with pytest.raises(InvalidInputError, match=r"k\.ptx: line \d+: clusters of several blocks"):
+        parse_ptx(text.replace(") {", ")\n.reqnctapercluster 2, 1, 1 {"), "k.ptx")
+
+
 def test_structures_are_arguments(tmp_path: Path) -> None:
     text = f"""{HEAD}.visible .entry k(.param .align 8 .b8 k_0[32], .param .u32 k_1) {{
     .reg .b64 %rd<5>; .reg .b32 %r<4>; .reg .f32 %f<4>; .reg .f64 %d<3>; .reg .b16 %h<2>;

@@ -331,7 +331,7 @@ def _atom(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
     real = _NUMBERS.get(kind.removesuffix("x2"), WHOLE)
     if "v2" in opcode or "v4" in opcode or "v8" in opcode or (real != WHOLE and name != "add"):
         raise KeyError(kind)
-    if TYPE_BYTES[kind] < 4 and real == WHOLE:
+    if TYPE_BYTES[kind] < 4 and real == WHOLE and (name, kind) != ("cas", "b16"):
         raise KeyError(kind)
     operands = i.operands if not reduces else ("_", *i.operands)
     base, offset = state.address(operands[1], i.line)

@@ -19,7 +19,11 @@ TYPE_BYTES: Mapping[str, int] = {
 _TOKEN = re.compile(r'"[^"]*"|[A-Za-z_$%.][\w$.]*(?:::[\w$.]+)*|\d[\w.+]*|<|>|\S')
 _NAME = re.compile(r"[A-Za-z_$%][\w$]*$")
 #: Directives before the body of an entry that change nothing that it computes.
-_HINTS = (".maxntid", ".reqntid", ".minnctapersm", ".maxnctapersm", ".maxnreg", ".pragma", ".noreturn")
+_HINTS = (
+    ".maxntid", ".reqntid", ".minnctapersm", ".maxnctapersm", ".maxnreg", ".pragma", ".noreturn", ".maxclusterrank",
+)  # fmt: skip
+#: Those of clusters of blocks, of which only clusters of one block are supported.
+_CLUSTERS = (".explicitcluster", ".reqnctapercluster")
 _MOST_BYTES = 1 << 26
 #: Alignments of variables.
 _ALIGNMENTS = frozenset(str(1 << power) for power in range(17))
@@ -326,7 +330,11 @@ def _body(
     """Return an entry or a function; None if it is only declared."""
     while reader.peek() not in ("{", ";"):
         hint = reader.take()
-        if hint not in _HINTS and not re.fullmatch(r"[\d,]+", hint):
+        if hint in _CLUSTERS:
+            while re.fullmatch(r"[\d,]+", reader.peek()):
+                if reader.take() not in ("1", ","):
+                    raise reader.refusal("clusters of several blocks are not supported")
+        elif hint not in _HINTS and not re.fullmatch(r"[\d,]+", hint):
             raise reader.refusal(f"{hint!r} is not supported before the body of an entry")
     if reader.take() == ";":
         return None

@@ -82,6 +82,8 @@ class Symbols:
             raise self.refusal(line, f"operand {text} is not supported")
         if text in SPECIAL or text.startswith("%") or text == "_" or self.kind(text):
             return self.register(text, line)
+        if text == "WARP_SZ":
+            return self.constant(32)
         symbol, _, offset = text.partition("+")
         if symbol in self.symbols:
             return self.constant(self.symbols[symbol][1] + int(offset or "0", 0))
