@@ -45,6 +45,8 @@ class SimulatedKernels:
         Device.
     shared_bytes : tuple of int
         Shared memory of a block of each launch.
+    resumed : bool
+        Whether it went on from a checkpoint.
     """
 
     plan: Plan
@@ -53,6 +55,7 @@ class SimulatedKernels:
     timings: tuple[Timing, ...] = ()
     target: Target | None = None
     shared_bytes: tuple[int, ...] = ()
+    resumed: bool = False
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -237,9 +240,9 @@ def simulate_kernel(
     kernel: str | PathLike[str] | Plan,
     entry: str = "",
     *,
-    grid: Sequence[int] = (),
-    block: Sequence[int] = (),
-    arguments: Sequence[NDArray[Any] | int | float | str] = (),
+    grid: int | Sequence[int] = (),
+    block: int | Sequence[int] = (),
+    arguments: Sequence[NDArray[Any] | int | float | str | None] = (),
     buffers: Mapping[str, NDArray[Any]] | None = None,
     shared_bytes: int = 0,
     device: str | Device | None = None,
@@ -261,10 +264,11 @@ def simulate_kernel(
         PTX file, TOML file of a plan, or a plan.
     entry : str
         Entry of the PTX file; may be empty if it has one.
-    grid, block : sequence of int
+    grid, block : int or sequence of int
         Blocks, and threads of a block, in up to three dimensions.
-    arguments : sequence of array, int, float or str
-        One a parameter; arrays are buffers ``arg0``, ``arg1`` and so on, and a text names one of `buffers`.
+    arguments : sequence of array, int, float, str or None
+        One a parameter; arrays are buffers ``arg0``, ``arg1`` and so on, a text names one of `buffers`, and None is a
+        null pointer. Arrays must have the type that the kernel reads.
     buffers : mapping of str to array, optional
         Buffers that arguments name.
     shared_bytes : int
@@ -315,15 +319,15 @@ def simulate_kernel(
     done = simulate_plan(
         plan, target, registers=registers, waves=waves, limit=limit, progress=progress, checkpoint=checkpoint
     )
-    return SimulatedKernels(plan, done.outputs, done.calls, done.timings, target, done.shared_bytes)
+    return SimulatedKernels(plan, done.outputs, done.calls, done.timings, target, done.shared_bytes, done.resumed)
 
 
 def _plan(
     kernel: str | PathLike[str] | Plan,
     entry: str,
-    grid: Sequence[int],
-    block: Sequence[int],
-    arguments: Sequence[NDArray[Any] | int | float | str],
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    arguments: Sequence[NDArray[Any] | int | float | str | None],
     buffers: Mapping[str, NDArray[Any]] | None,
     shared_bytes: int,
 ) -> Plan:
@@ -344,8 +348,15 @@ def _plan(
         if isinstance(value, np.ndarray):
             named[f"arg{number}"] = value
             passed.append(f"arg{number}")
-        else:
+        elif value is None:
+            passed.append(0)
+        elif isinstance(value, np.generic):
+            passed.append(value.item())
+        elif isinstance(value, str | int | float):
             passed.append(value)
+        else:
+            raise InvalidInputError(f"{file}: argument {number} is a {type(value).__name__}; arrays, numbers and names")
     where = str(file)
-    call = KernelCall(file, entry, three(tuple(grid), where), three(tuple(block), where), tuple(passed), shared_bytes)
+    sizes = [three((size,) if isinstance(size, int) else tuple(size), where) for size in (grid, block)]
+    call = KernelCall(file, entry, sizes[0], sizes[1], tuple(passed), shared_bytes)
     return Plan(entry or file.stem, named, (call,))

@@ -227,6 +227,27 @@ def test_clusters_of_one_block_and_the_width_of_a_warp() -> None:
         parse_ptx(text.replace(") {", ")\n.reqnctapercluster 2, 1, 1 {"), "k.ptx")
 
 
+def test_launches_have_the_threads_that_a_kernel_was_compiled_for() -> None:
+    for hint, threads, problem in (
+        (".reqntid 128", 64, r"block \(64, 1, 1\), but the kernel was compiled for blocks of \(128,\)"),
+        (".maxntid 64, 1, 1", 96, "compiled for up to 64 threads"),
+    ):
+        program = lower(parse_ptx(f"{HEAD}.visible .entry k()\n{hint}\n{{ ret; }}", "k.ptx"))
+        run_kernel(program, [1], [128 if "req" in hint else 64], [])
+        with pytest.raises(InvalidInputError, match=problem):
+            run_kernel(program, [1], [threads], [])
+
+
+def test_accesses_outside_say_what_lies_near() -> None:
+    x = np.zeros(32, np.uint32)
+    with pytest.raises(InvalidInputError, match=r"outside all buffers, 0 bytes behind the end of arg1"):
+        result("st.global.u32 [%rd1+8], %r0;", x)
+    with pytest.raises(
+        InvalidInputError, match="address 0x40 is outside the 64 bytes of shared memory of a block, 0 of them"
+    ):
+        result(".shared .align 4 .b8 s[64]; mov.u32 %r1, s; st.shared.u32 [%r1+64], %r0;", x)
+
+
 def test_structures_are_arguments(tmp_path: Path) -> None:
     text = f"""{HEAD}.visible .entry k(.param .align 8 .b8 k_0[32], .param .u32 k_1) {{
     .reg .b64 %rd<5>; .reg .b32 %r<4>; .reg .f32 %f<4>; .reg .f64 %d<3>; .reg .b16 %h<2>;

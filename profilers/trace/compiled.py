@@ -68,7 +68,13 @@ class _Compiled:
         self._options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, **options}
 
     def __call__(self, *arguments: Any) -> Any:
-        return self._dispatcher(*arguments)
+        try:
+            return self._dispatcher(*arguments)
+        except SystemError as error:
+            # An interrupt while numba loads a function reaches its caller as a fault of the interpreter.
+            if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
+                raise KeyboardInterrupt from None
+            raise
 
     def __reduce__(self) -> str:
         return self._function.__qualname__

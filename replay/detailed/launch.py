@@ -17,6 +17,7 @@ from profilers.trace.arrays import Ints
 from replay.detailed import memory as at
 from replay.detailed.arguments import Argument, pass_parameters
 from replay.detailed.execution import run_blocks
+from replay.detailed.faults import fault_of
 from replay.detailed.lowering import lower
 from replay.detailed.program import Program
 from replay.detailed.ptx import Module, Variable, global_layout, parse_ptx
@@ -305,14 +306,20 @@ def _room(program: Program, call: KernelCall) -> int:
     threads, blocks = int(np.prod(call.block, dtype=object)), int(np.prod(call.grid, dtype=object))
     if min(*call.grid, *call.block) < 1 or threads > _MOST_THREADS or blocks >= _MOST_BLOCKS:
         raise InvalidInputError(
-            f"{name}: grid {call.grid} and block {call.block}: 1 to {_MOST_THREADS} threads, fewer than 2^31 blocks"
+            f"{name}: grid {call.grid} and block {call.block}: sizes of 1 or more, up to {_MOST_THREADS} threads, "
+            "fewer than 2^31 blocks"
         )
+    entry = program.entry
+    if (entry.block and call.block != (*entry.block, 1, 1)[:3]) or 0 < entry.most_threads < threads:
+        needs = f"blocks of {entry.block}" if entry.block else f"up to {entry.most_threads} threads"
+        raise InvalidInputError(f"{name}: block {call.block}, but the kernel was compiled for {needs}")
     shared = program.shared_bytes + call.shared_bytes
     if call.shared_bytes < 0 or shared > _MOST_SHARED:
         raise InvalidInputError(f"{name}: {shared} bytes of shared memory; up to {_MOST_SHARED} are possible")
     if len(call.arguments) != len(program.entry.parameters):
         raise InvalidInputError(
-            f"{name}: {len(call.arguments)} arguments for {len(program.entry.parameters)} parameters"
+            f"{name}: {len(call.arguments)} arguments for {len(program.entry.parameters)} parameters of types "
+            f"{', '.join(parameter.type for parameter in program.entry.parameters) or '-'}"
         )
     return shared + 64 + threads * (program.local_bytes + 8)
 
@@ -389,7 +396,9 @@ class BlockRunner:
             report, (trace, marks, firsts),
         )  # fmt: skip
         if done < len(blocks):
-            raise InvalidInputError(_problem(self.program, self.call, report, int(self._geometry[at.LIMIT])))
+            raise InvalidInputError(
+                fault_of(self.program, self.call, self.memory, report, int(self._geometry[at.LIMIT]))
+            )
         return trace[: marks[END]], firsts
 
 
@@ -398,26 +407,3 @@ def _executed(runner: BlockRunner, blocks: Ints) -> CallResult:
     runner.run(blocks)
     call = runner.call
     return CallResult(call.entry, call.grid, call.block, len(blocks), runner.warp_instructions)
-
-
-def _problem(program: Program, call: KernelCall, report: Ints, limit: int) -> str:
-    """Return what went wrong, with kernel, block, thread and line."""
-    line = int(program.code[report[at.AT], -1])
-    x, y, _ = call.grid
-    number = int(report[at.BLOCK])
-    block = (number % x, number // x % y, number // (x * y))
-    bx, by, _ = call.block
-    thread = int(report[at.THREAD])
-    where = f"{program.module.source}: line {line}: {program.entry.name}, block {block}"
-    lane = f", thread {(thread % bx, thread // bx % by, thread // (bx * by))}"
-    address = f"address {int(report[at.ADDRESS]):#x}"
-    texts = {
-        at.OUT_OF_BOUNDS: f"{where}{lane}: {address} is outside all buffers",
-        at.MISALIGNED: f"{where}{lane}: {address} is not aligned to the access",
-        at.RACE: f"{where}{lane}: two warps use the same byte of shared memory without a barrier between, one writes",
-        at.ENDLESS: f"{where}: more than {limit} instructions of warps: an endless loop, or set a higher limit",
-        at.NO_TEXTURE: f"{where}{lane}: the first operand is no texture of the launch",
-        at.TRAPPED: f"{where}{lane}: the kernel gives up: a failed assertion, or trap",
-        at.NESTED: f"{where}: branches are nested too deeply",
-    }
-    return texts[int(report[at.PROBLEM])]

@@ -66,9 +66,9 @@ class _Texture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    launches: list[_Launch]
-    buffers: dict[str, _Buffer] = {}
-    textures: dict[str, _Texture] = {}
+    launches: list[dict[str, Any]]
+    buffers: dict[str, dict[str, Any]] = {}
+    textures: dict[str, dict[str, Any]] = {}
     about: str = ""
 
 
@@ -93,13 +93,18 @@ def read_plan(path: str | Path) -> Plan:
         raise InvalidInputError(f"{file}: launches: a plan has one or more")
     for name in content.buffers:
         check_name(name, f"{file}: buffers")
-    buffers = {
-        name: make_buffer(facts, f"{file}: buffers.{name}", file.parent) for name, facts in content.buffers.items()
-    }
-    textures = {name: _texture(facts, buffers, f"{file}: textures.{name}") for name, facts in content.textures.items()}
+    buffers = {}
+    for name, table in content.buffers.items():
+        where = f"{file}: buffers.{name}"
+        buffers[name] = make_buffer(typed_table(table, _Buffer, where), where, file.parent)
+    textures = {}
+    for name, table in content.textures.items():
+        where = f"{file}: textures.{name}"
+        textures[name] = _texture(typed_table(table, _Texture, where), buffers, where)
     calls = []
-    for number, launch in enumerate(content.launches):
+    for number, table in enumerate(content.launches):
         where = f"{file}: launches[{number}]"
+        launch = typed_table(table, _Launch, where)
         unknown = next((a for a in launch.arguments if isinstance(a, str) and a not in {*buffers, *textures}), None)
         if unknown is not None:
             raise InvalidInputError(f"{where}.arguments: there is no buffer or texture {unknown!r:.60}")
@@ -293,6 +298,9 @@ def parse_argument(text: str) -> tuple[str, NDArray[Any] | int | float | None]:
         return name, _loaded(Path(rest[1:]), f"argument {text!r:.80}")
     match = _BUFFER.fullmatch(rest)
     if not match:
+        with suppress(ValueError):
+            number = _number(rest)
+            raise InvalidInputError(f"argument {text!r:.80}: a number has no name; give {number}")
         raise InvalidInputError(f"argument {text!r:.80}: after the equals sign stands f32[64,256]:normal:seed=1")
     where = f"argument {text!r:.80}"
     facts = _settings(match[3].split(":")[1:], where)

@@ -3,6 +3,7 @@
 `parse_ptx` takes what NVRTC and Triton emit. What it cannot read is refused with the line, before anything runs.
 """
 
+import math
 import re
 import struct
 from collections.abc import Iterator, Mapping
@@ -95,6 +96,10 @@ class Entry:
         Line on which it begins.
     results : tuple of Variable
         Results, if it is a function that entries call.
+    block : tuple of int
+        Threads of a block that a launch must have (``.reqntid``); empty for any.
+    most_threads : int
+        Most threads of a block (``.maxntid``); 0 for any number.
     """
 
     name: str
@@ -105,6 +110,8 @@ class Entry:
     labels: Mapping[str, int]
     line: int
     results: tuple[Variable, ...] = ()
+    block: tuple[int, ...] = ()
+    most_threads: int = 0
 
 
 @dataclass(frozen=True)
@@ -328,14 +335,17 @@ def _body(
     reader: _Reader, name: str, line: int, parameters: tuple[Variable, ...], results: tuple[Variable, ...]
 ) -> Entry | None:  # fmt: skip
     """Return an entry or a function; None if it is only declared."""
+    sizes: dict[str, tuple[int, ...]] = {}
     while reader.peek() not in ("{", ";"):
         hint = reader.take()
-        if hint in _CLUSTERS:
-            while re.fullmatch(r"[\d,]+", reader.peek()):
-                if reader.take() not in ("1", ","):
-                    raise reader.refusal("clusters of several blocks are not supported")
-        elif hint not in _HINTS and not re.fullmatch(r"[\d,]+", hint):
+        numbers: list[int] = []
+        while re.fullmatch(r"\d{1,9}|,", reader.peek()):
+            numbers += [int(text) for text in (reader.take(),) if text != ","]
+        if hint in _CLUSTERS and set(numbers) - {1}:
+            raise reader.refusal("clusters of several blocks are not supported")
+        if hint not in (*_HINTS, *_CLUSTERS) and not (hint.startswith('"') and sizes):
             raise reader.refusal(f"{hint!r} is not supported before the body of an entry")
+        sizes[hint] = tuple(numbers)
     if reader.take() == ";":
         return None
     registers: dict[str, str] = {}
@@ -371,7 +381,19 @@ def _body(
         else:
             reader.at -= 1
             code.append(_instruction(reader))
-    return Entry(name, parameters, registers, tuple(variables), tuple(code), labels, line, results)
+    most = math.prod(sizes.get(".maxntid", ())) if ".maxntid" in sizes else 0
+    return Entry(
+        name,
+        parameters,
+        registers,
+        tuple(variables),
+        tuple(code),
+        labels,
+        line,
+        results,
+        sizes.get(".reqntid", ()),
+        most,
+    )
 
 
 def _registers(reader: _Reader, registers: dict[str, str]) -> None:

@@ -100,13 +100,13 @@ def kernel(
         new_folder(outputs)
     if how["checkpoint"] is not None:
         file_to_write(Path(how["checkpoint"]))
-        if Path(how["checkpoint"]).exists():
-            message(f"going on from {how['checkpoint']}")
     passed, buffers = _arguments(arguments)
     how["waves"] = how["waves"] or None
     result = simulate_kernel(
         plan or str(file), arguments=passed, buffers=buffers, progress=progress("simulating"), **how
     )
+    if result.resumed:
+        message(f"went on from {how['checkpoint']}")
     if outputs is not None:
         result.save_outputs(outputs)
         message(f"wrote {outputs}")

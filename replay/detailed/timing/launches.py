@@ -184,6 +184,8 @@ class TimedLaunch:
     def __init__(
         self, runner: BlockRunner, target: Target, registers: int | None = None, waves: int | None = WAVES
     ) -> None:
+        if waves is not None and waves < 1:
+            raise InvalidInputError(f"{waves} waves; 1 or more, or None for all")
         self.runner, self.target, self.waves = runner, target, waves
         self._turned, self._others = 0, 0
         self._issued = (0, 0)

@@ -41,12 +41,15 @@ class SimulatedPlan:
         How long each launch takes; empty without a device.
     shared_bytes : tuple of int
         Shared memory of a block of each launch.
+    resumed : bool
+        Whether it went on from a checkpoint.
     """
 
     outputs: Mapping[str, npt.NDArray[Any]]
     calls: tuple[CallResult, ...]
     timings: tuple[Timing, ...]
     shared_bytes: tuple[int, ...]
+    resumed: bool = False
 
 
 def simulate_plan(
@@ -105,7 +108,8 @@ def simulate_plan(
         last = runner
     if kept:
         kept.path.unlink(missing_ok=True)
-    return SimulatedPlan(last.memory.outputs() if last else {}, tuple(calls), tuple(timings), tuple(shared))
+    outputs = last.memory.outputs() if last else {}
+    return SimulatedPlan(outputs, tuple(calls), tuple(timings), tuple(shared), kept is not None and kept.was_there)
 
 
 def _hook(
@@ -172,7 +176,8 @@ class _Checkpoint:
 
     def __post_init__(self) -> None:
         self._written = time.monotonic()
-        if not self.path.exists():
+        self.was_there = self.path.exists()
+        if not self.was_there:
             return
         try:
             with self.path.open("rb") as stream, np.load(stream, allow_pickle=False) as saved:
@@ -183,8 +188,8 @@ class _Checkpoint:
                 executed = saved["executed"].tolist()
                 self.finished = [(int(n), _below(saved, f"finished.{i}.")) for i, n in enumerate(executed)]
                 self.current = _below(saved, "current.")
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as problem:
-            raise self._damaged(problem) from None
+        except (OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, zipfile.BadZipFile):
+            raise InvalidInputError(f"{self.path}: this is no saved state of a simulation, or it is damaged") from None
 
     def _damaged(self, problem: Exception) -> InvalidInputError:
         return InvalidInputError(f"{self.path}: this is no saved state of a simulation: {problem}")

@@ -1,0 +1,77 @@
+"""Say in a line why a kernel was stopped: what it accessed, where, and by which thread."""
+
+from typing import TYPE_CHECKING
+
+from profilers.trace.arrays import Ints
+from replay.detailed import memory as at
+from replay.detailed.program import (
+    COPY,
+    GLOBAL_BASE,
+    GROUP_PRODUCT,
+    KIND,
+    LOCAL_WINDOW,
+    SHARED,
+    SHARED_WINDOW,
+    SPACE,
+    Program,
+)
+
+if TYPE_CHECKING:
+    from replay.detailed.launch import DeviceMemory, KernelCall
+
+
+def fault_of(
+    program: Program, call: "KernelCall", memory: "DeviceMemory", report: Ints, limit: int
+) -> str:  # fmt: skip
+    """Return what went wrong, with kernel, block, thread and line.
+
+    Parameters
+    ----------
+    program, call, memory : Program, KernelCall, DeviceMemory
+        Launch.
+    report : array of int64
+        What `run_blocks` reported.
+    limit : int
+        Most instructions of warps.
+    """
+    line = int(program.code[report[at.AT], -1])
+    x, y, _ = call.grid
+    number = int(report[at.BLOCK])
+    block = (number % x, number // x % y, number // (x * y))
+    bx, by, _ = call.block
+    thread = int(report[at.THREAD])
+    where = f"{program.module.source}: line {line}: {program.entry.name}, block {block}"
+    lane = f", thread {(thread % bx, thread // bx % by, thread // (bx * by))}"
+    address = f"address {int(report[at.ADDRESS]):#x}"
+    outside = _outside(program, call, memory, int(report[at.ADDRESS]), program.code[report[at.AT]])
+    texts = {
+        at.OUT_OF_BOUNDS: f"{where}{lane}: {outside}",
+        at.MISALIGNED: f"{where}{lane}: {address} is not aligned to the access",
+        at.RACE: f"{where}{lane}: two warps use the same byte of shared memory without a barrier between, one writes",
+        at.ENDLESS: f"{where}: more than {limit} instructions of warps: an endless loop, or set a higher limit",
+        at.NO_TEXTURE: f"{where}{lane}: the first operand is no texture of the launch",
+        at.TRAPPED: f"{where}{lane}: the kernel gives up: a failed assertion, or trap",
+        at.NESTED: f"{where}: branches are nested too deeply",
+    }
+    return texts[int(report[at.PROBLEM])]
+
+
+def _outside(program: Program, call: "KernelCall", memory: "DeviceMemory", address: int, row: Ints) -> str:
+    """Return where an address lies that nothing lies at."""
+    shared = program.shared_bytes + call.shared_bytes
+    is_shared = row[SPACE] == SHARED or row[KIND] == GROUP_PRODUCT or SHARED_WINDOW <= address < LOCAL_WINDOW
+    if row[KIND] == COPY and address < GLOBAL_BASE:
+        is_shared = True
+    if is_shared:
+        return (
+            f"address {address % SHARED_WINDOW:#x} is outside the {shared} bytes of shared memory of a block, "
+            f"{call.shared_bytes} of them dynamic"
+        )
+    offset = address - GLOBAL_BASE
+    ends = {name: memory.offset[name] + array.nbytes for name, array in memory.buffers.items()}
+    before = [name for name in ends if ends[name] <= offset]
+    text = f"address {address:#x} is outside all buffers"
+    if not before or offset > memory.end:
+        return text
+    name = max(before, key=lambda name: ends[name])
+    return f"{text}, {offset - ends[name]} bytes behind the end of {name}"
