@@ -85,7 +85,8 @@ class SimulatedKernels:
     def summary(self) -> list[str]:
         """Return the lines above the table."""
         device = f" on {self.target.memory.name}: {duration(1e9 * self.seconds)}" if self.target else ", not timed"
-        return [f"{self.plan.name}: {len(self.calls)} launches{device}"]
+        launches = "1 launch" if len(self.calls) == 1 else f"{len(self.calls)} launches"
+        return [f"{self.plan.name}: {launches}{device}"]
 
     def text_tables(self) -> list[Table]:
         """Return the table of launches for the terminal."""
@@ -224,7 +225,9 @@ def timing_facts(timing: Timing) -> dict[str, Any]:
         "resident_blocks": timing.resident_blocks,
         "registers": timing.registers,
         "issue_share": float(busy[0] / max(busy.sum(), 1)),
-        "stalls": {name: float(share / max(busy.sum(), 1)) for name, share in zip(DOINGS, busy, strict=True)},
+        "stalls": {
+            name.replace(" ", "_"): float(share / max(busy.sum(), 1)) for name, share in zip(DOINGS, busy, strict=True)
+        },
         "l1_load_hit_rate": counters["l1_load_hits"] / max(loads, 1),
         "l2_read_hit_rate": timing.l2_read_hit_rate,
         "dram_read_bytes": 32 * counters["dram_read_sectors"] * scale,

@@ -173,7 +173,7 @@ BAD_ARGUMENTS = {
     "y=f32[2]:uniform:low=abc": "low: 'abc' is no number", "y=f32[2]:uniform:low=-1e400": "are no range",
     "y=f32[2]:uniform:low=nan": "are no range", "y=f32[2]:randint:low=-1e30": "64 bits",
     "y=f32[2]:normal:seed=1.5": "seed: '1.5' is no number", "y=f32[2]:normal:seed=-1": "seed",
-    "y=f32[2]:normal:uniform": "cannot stand here", "y=f32[2]:high=2": "no fill", "y=f32[2 2]": "between commas",
+    "y=f32[2]:normal:uniform": "cannot stand here", "y=f32[2]:high=2": "follows a fill", "y=f32[2 2]": "between commas",
     f"y=f32[{'1,' * 70}1]": "1 to 16 sizes", f"y=f32[2]:normal:seed={'9' * 5000}": "is no number",
     "y=f16[65600]:arange": "do not fit f16", "y=u8[2]:normal:seed=1": "do not fit u8", "y=f32[²]": "equals sign",
     "y=bf16[9]:uniform:low=3.39e38:high=1e39": "do not fit bf16",

@@ -188,6 +188,23 @@ def test_warps_may_write_the_same_to_shared_memory() -> None:
         result(body, np.arange(64, dtype=np.uint32))
 
 
+def test_set_gives_ones_or_zeros() -> None:
+    x = np.random.default_rng(9).standard_normal(128).astype(np.float16)
+    x[5] = np.nan
+    load = "ld.global.b32 %r1, [%rd0]; mov.u32 %r2, 0x38003800; setp.lt.u32 %p1, %r0, 40;"  # 0.5, twice
+    pairs = result(f"{load} set.gt.f16x2.f16x2 %r3, %r1, %r2; st.global.u32 [%rd1], %r3;", x.view(np.uint32))
+    assert np.array_equal(pairs.view(np.float16), (x > 0.5).astype(np.float16))
+    words = np.random.default_rng(9).integers(-5, 5, 64).astype(np.int32)
+    load = "ld.global.b32 %r1, [%rd0]; setp.lt.u32 %p1, %r0, 40; mov.u32 %r3, 7;"
+    got = result(f"{load} set.lt.and.u32.s32 %r3, %r1, 2, %p1; st.global.u32 [%rd1], %r3;", words)
+    assert np.array_equal(got, np.where((words < 2) & (np.arange(64) < 40), 2**32 - 1, 0))
+    got = result(f"{load} @%p1 set.ne.f32.s32 %r3, %r1, 2; st.global.u32 [%rd1], %r3;", words)
+    one = np.float32(1).view(np.uint32)
+    assert np.array_equal(got, np.where(np.arange(64) < 40, np.where(words != 2, one, 0), 7))
+    with pytest.raises(InvalidInputError, match=r"set\.lt\.u64\.s32 is not supported"):
+        result("set.lt.u64.s32 %rd3, %r0, 2;", words)
+
+
 def test_atomics_add_fp16_and_bf16() -> None:
     numbers = np.arange(64, dtype=np.float16)
     body = (

@@ -44,6 +44,9 @@ from replay.detailed.program import (
 from replay.detailed.ptx import TYPE_BYTES, Entry, Instruction, Module
 from replay.detailed.symbols import Symbols
 
+#: Registers of the steps of ``set``.
+_OF_SET = {"%set$first": "pred", "%set$second": "pred", "%set$part": "b32"}
+
 
 def lower(module: Module, name: str = "") -> Program:
     """Return the program of an entry.
@@ -86,20 +89,26 @@ def _in_steps(entry: Entry) -> Entry:
     """Return an entry whose instructions do one thing each.
 
     Behind each ``bar.red`` stands one that takes its result, once all warps were there. Atomics of vectors become one
-    for each element.
+    for each element, and ``set`` a comparison and a selection.
     """
     code: list[Instruction] = []
     places = [0]
     for instruction in entry.code:
-        code += _steps(instruction)
+        try:
+            code += _steps(instruction)
+        except (KeyError, ValueError):
+            code.append(instruction)  # refused when it is lowered
         places.append(len(code))
-    return replace(entry, code=tuple(code), labels={label: places[at] for label, at in entry.labels.items()})
+    labels = {label: places[at] for label, at in entry.labels.items()}
+    return replace(entry, code=tuple(code), labels=labels, registers={**_OF_SET, **entry.registers})
 
 
 def _steps(i: Instruction) -> list[Instruction]:
     opcode = i.opcode.split(".")
     if opcode[0] in ("bar", "barrier") and "red" in opcode:
         return [i, replace(i, opcode=f"reduced.{i.opcode}", operands=i.operands[:1])]
+    if opcode[0] == "set" and len(opcode) > 3:
+        return _set(i, opcode)
     vector = next((part for part in opcode if part in ("v2", "v4", "v8")), "")
     if opcode[0] not in ("atom", "red") or not vector or opcode[-1] not in TYPE_BYTES:
         return [i]
@@ -112,6 +121,26 @@ def _steps(i: Instruction) -> list[Instruction]:
             i, opcode=name, operands=(*(t[n] for t in target), f"[{address}+{int(offset or '0', 0) + n * size}]", v)
         )
         for n, v in enumerate(values)
+    ]
+
+
+def _set(i: Instruction, opcode: list[str]) -> list[Instruction]:
+    """Return the steps of ``set.CMP.TYPE.TYPE``: the result is all ones, or 1.0, if the comparison holds, else 0."""
+    result, *compared = i.operands
+    kind, name = opcode[-2], ".".join(["setp", *opcode[1:-2], opcode[-1]])
+    first, second, part = _OF_SET
+    if kind.endswith("x2"):
+        one = {"f16x2": 0x3C00, "bf16x2": 0x3F80}[kind]
+        return [
+            replace(i, opcode=name, operands=(first, second, *compared)),
+            replace(i, opcode="selp.b32", operands=(part, str(one), "0", first)),
+            replace(i, opcode="selp.b32", operands=(result, str(one << 16), "0", second)),
+            replace(i, opcode="or.b32", operands=(result, result, part)),
+        ]
+    true = {"u32": "0xffffffff", "s32": "0xffffffff", "f32": "0f3F800000", "f16": "0x3C00", "bf16": "0x3F80"}[kind]
+    return [
+        replace(i, opcode=name, operands=(first, *compared)),
+        replace(i, opcode=f"selp.b{8 * TYPE_BYTES[kind]}", operands=(result, true, "0", first)),
     ]
 
 

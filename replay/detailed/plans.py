@@ -110,7 +110,7 @@ def read_plan(path: str | Path) -> Plan:
             raise InvalidInputError(f"{where}.arguments: there is no buffer or texture {unknown!r:.60}")
         source = file.parent / launch.ptx
         if not source.is_file():
-            raise NotFoundError(f"{where}.ptx: no file {launch.ptx!r:.80} in {file.parent}")
+            raise NotFoundError(f"{where}.ptx: there is no file {str(source)!r:.120}")
         grid, block = (three(sizes, where) for sizes in (launch.grid, launch.block))
         arguments = tuple(
             textures.get(a, a) if isinstance(a, str) else _structure(a, buffers, where) if isinstance(a, list) else a
@@ -322,7 +322,11 @@ def _settings(parts: list[str], where: str) -> dict[str, Any]:
             facts["fill"] = key
             continue
         if not is_setting or key not in allowed or key in facts:
-            known = f"fill {facts['fill']} has {', '.join(allowed) or 'no settings'}" if "fill" in facts else "no fill"
+            known = (
+                f"fill {facts['fill']} has {', '.join(allowed) or 'no settings'}"
+                if "fill" in facts
+                else "a setting follows a fill"
+            )
             raise InvalidInputError(f"{where}: {part!r:.40} cannot stand here ({known}, each once)")
         try:
             facts[key] = int(value) if key == "seed" else float(value)
