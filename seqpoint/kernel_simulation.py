@@ -16,10 +16,10 @@ from profilers.devices import find_device
 from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
 from replay.detailed import KernelCall, Plan
-from replay.detailed.launch import INSTRUCTION_LIMIT, CallResult
+from replay.detailed.launch import INSTRUCTION_LIMIT, CallResult, Progress
 from replay.detailed.plans import check_name, read_plan, three
 from replay.detailed.timing.launches import DOINGS, WAVES, Target, Timing
-from replay.detailed.timing.simulation import Progress, simulate_plan
+from replay.detailed.timing.simulation import simulate_plan
 from seqpoint.notebook import DataFrame, Table, as_html, data_frame, table_of
 from seqpoint.units import duration
 

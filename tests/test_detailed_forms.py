@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from profilers.errors import InvalidInputError
-from replay.detailed import KernelCall, Plan, Structure, lower, parse_ptx, run_kernel, run_plan
+from replay.detailed import KernelCall, Plan, Structure, lower, parse_ptx, run_kernel
 from replay.detailed.plans import read_plan
+from replay.detailed.timing.simulation import simulate_plan
 
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
 #: A kernel of one block, with pointers in %rd0 and %rd1 to four bytes of each thread.
@@ -276,7 +277,7 @@ def test_structures_are_arguments(tmp_path: Path) -> None:
     plan = """launches = [{ptx = "k.ptx", entry = "k", grid = [1], block = [32], arguments = [MEMBERS, 3]}]
     buffers = {y = {dtype = "f32", shape = [32]}}\n"""
     (tmp_path / "k.toml").write_text(plan.replace("MEMBERS", '["u64 y", "s32 20", "f64 0.5", "u8 0x7"]'))
-    assert run_plan(read_plan(tmp_path / "k.toml")).outputs["y"].tolist() == [27.5] * 32
+    assert simulate_plan(read_plan(tmp_path / "k.toml")).outputs["y"].tolist() == [27.5] * 32
     for members, problem in (
         ('["u64 y", "s32 20", "f64 0.5"]', "parameter 0: the members take 24 bytes, the structure has 32"),
         ('["u64 y", "s32 z", "f64 0.5", "u8 7"]', r"launches\[0\]\.arguments: member 's32 z'"),
@@ -287,7 +288,7 @@ def test_structures_are_arguments(tmp_path: Path) -> None:
     ):
         (tmp_path / "k.toml").write_text(plan.replace("MEMBERS", members))
         with pytest.raises(InvalidInputError, match=problem):
-            run_plan(read_plan(tmp_path / "k.toml"))
+            simulate_plan(read_plan(tmp_path / "k.toml"))
     call = KernelCall(tmp_path / "k.ptx", "k", (1, 1, 1), (32, 1, 1), (Structure((("u64", "y"),)), Structure(())))
     with pytest.raises(InvalidInputError, match="parameter 0: the members take 8 bytes"):
-        run_plan(Plan("k", {"y": np.zeros(32, np.float32)}, (call,)))
+        simulate_plan(Plan("k", {"y": np.zeros(32, np.float32)}, (call,)))

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from profilers.errors import InvalidInputError
-from replay.detailed import KernelCall, Plan, Texture, lower, parse_ptx, run_kernel, run_plan
+from replay.detailed import KernelCall, Plan, Texture, lower, parse_ptx, run_kernel
 from replay.detailed.launch import runners
 from replay.detailed.plans import read_plan
+from replay.detailed.timing.simulation import simulate_plan
 from seqpoint.validation.detailed_inputs import read_kernels
 from tests import ptx_kernels
 
@@ -303,7 +304,7 @@ def fetched(folder: Path, texels: np.ndarray, at: np.ndarray, result: str = "f32
     file.write_text(texture_kernel("2d" if texels.ndim > 1 else "1d", result, kind))
     buffers = {"y": np.zeros((len(at), 4), np.float32 if result == "f32" else np.int32), "x": at, "t": texels}
     call = KernelCall(file, "fetch", (1, 1, 1), (len(at), 1, 1), ("y", "x", Texture("t", **how)))
-    return run_plan(Plan("fetch", buffers, (call,))).outputs["y"]
+    return simulate_plan(Plan("fetch", buffers, (call,))).outputs["y"]
 
 
 def linear(texels: np.ndarray, at: np.ndarray, pad: str) -> np.ndarray:
@@ -369,7 +370,7 @@ def test_plans_have_textures(tmp_path: Path) -> None:
     file = tmp_path / "plan.toml"
     (tmp_path / "fetch.ptx").write_text(texture_kernel("2d", "f32", "f32"))
     file.write_text(PLAN)
-    assert run_plan(read_plan(file)).outputs["y"][:, 0].tolist() == [18.0, 18.0]
+    assert simulate_plan(read_plan(file)).outputs["y"][:, 0].tolist() == [18.0, 18.0]
     for old, new, message in (
         ("image =", "x =", "textures.x: a buffer has the same name"),
         ('buffer = "t"', 'buffer = "z"', "textures.image.buffer: there is no buffer 'z'"),
@@ -386,7 +387,7 @@ def test_kernels_with_textures_and_wmma_compute_what_numpy_does() -> None:
     plans = {kernel.name: kernel.plan for kernel in read_kernels(ptx_kernels.PTX / "kernels.json")}
     plan = plans["dct8x8_kernel1_tex"]()
     expected = ptx_kernels.cosines(plan.buffers["TexSrc"])
-    result = run_plan(plan)
+    result = simulate_plan(plan)
     assert np.abs(result.outputs["Dst"] - expected).max() <= 2e-6 * np.abs(expected).max()
     assert result.calls[0].warp_instructions == 819200
 
@@ -395,7 +396,7 @@ def test_kernels_with_textures_and_wmma_compute_what_numpy_does() -> None:
     frame, around = (plan.buffers[name].ravel()[: 16 * 1920].reshape(16, 1920) for name in ("frame", "ref"))
     buffers = {"blk_sad": np.zeros(41 * 1096 * 120, np.uint16), "frame": frame.ravel(), "ref": around}
     call = replace(plan.calls[0], grid=(480, 4, 1), arguments=("blk_sad", "frame", 120, 1, Texture("ref")))
-    sums = run_plan(Plan("sad", buffers, (call,))).outputs["blk_sad"][25 * 1096 * 120 :]
+    sums = simulate_plan(Plan("sad", buffers, (call,))).outputs["blk_sad"][25 * 1096 * 120 :]
     expected = ptx_kernels.sums_of_differences({"frame": frame, "ref": around})["blk_sad"]
     assert np.array_equal(sums.reshape(-1, 1096)[:, :1089], expected.reshape(-1, 1096)[:, :1089])
 

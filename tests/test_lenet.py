@@ -45,9 +45,9 @@ def relative_errors(outputs: Arrays, reference: Arrays) -> dict[str, float]:
 def test_a_simulated_step_gives_the_values_of_pytorch(algorithm: str) -> None:
     plan = lenet_plan(algorithm, batch=2)
     reference = lenet_reference(plan)
-    from replay.detailed import run_plan
+    from replay.detailed.timing.simulation import simulate_plan
 
-    outputs = run_plan(plan).outputs
+    outputs = simulate_plan(plan).outputs
     assert set(reference) <= set(outputs)
     errors = relative_errors(outputs, reference)
     assert {name: error for name, error in errors.items() if not error <= 1e-4} == {}

@@ -5,7 +5,7 @@ blocks), and `launch` (buffers, parameters, grids).
 """
 
 from replay.detailed.arguments import Structure
-from replay.detailed.launch import CallResult, KernelCall, KernelOutputs, Plan, read_module, run_kernel, run_plan
+from replay.detailed.launch import CallResult, KernelCall, KernelOutputs, Plan, read_module, run_kernel
 from replay.detailed.lowering import lower
 from replay.detailed.program import Program
 from replay.detailed.ptx import Entry, Instruction, Module, Variable, parse_ptx
@@ -27,5 +27,4 @@ __all__ = [
     "parse_ptx",
     "read_module",
     "run_kernel",
-    "run_plan",
 ]

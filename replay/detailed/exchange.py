@@ -1,10 +1,13 @@
-"""Execute what the lanes of a warp do together, compiled: shuffles, votes, matches and reductions."""
+"""Execute what lanes do together, compiled: shuffles, votes, matches and reductions, and counts of a block."""
 
 import numpy as np
 
 from profilers.trace.compiled import bare
 from replay.detailed.lanes import integer
+from replay.detailed.memory import BLOCK_X, BLOCK_Y, BLOCK_Z, EPOCH, TRUE_LANES
 from replay.detailed.program import (
+    ALL_TRUE,
+    COUNT_TRUE,
     D2,
     HOW,
     MATCH_ANY,
@@ -102,3 +105,23 @@ def _match_or_reduce(row, registers, mask):  # type: ignore[no-untyped-def]
             out[lane] = np.uint64(mask) if are_same else np.uint64(0)
         if row[D2] >= 0:
             registers[row[D2], lane] = np.uint64(are_same)
+
+
+@bare
+def count_true(row, registers, mask, geometry):  # type: ignore[no-untyped-def]
+    """Execute the first half of ``bar.red``: count the lanes of a warp whose predicate is true."""
+    for lane in range(32):
+        if mask >> lane & 1 and (registers[row[A], lane] != 0) != (row[SATURATE] != 0):
+            geometry[TRUE_LANES + (geometry[EPOCH] & 1)] += 1
+
+
+@bare
+def take_count(row, registers, mask, geometry):  # type: ignore[no-untyped-def]
+    """Execute the second half of ``bar.red``: give what all warps counted before the barrier."""
+    count = geometry[TRUE_LANES + ((geometry[EPOCH] + 1) & 1)]
+    threads = geometry[BLOCK_X] * geometry[BLOCK_Y] * geometry[BLOCK_Z]
+    if row[OP] != COUNT_TRUE:
+        count = np.int64(count == threads if row[OP] == ALL_TRUE else count > 0)
+    for lane in range(32):
+        if mask >> lane & 1:
+            registers[row[D], lane] = np.uint64(count)

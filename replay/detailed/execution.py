@@ -7,7 +7,7 @@ the immediate post-dominator. Warps of a block take turns at barriers.
 import numpy as np
 
 from profilers.trace.compiled import bare, compiled
-from replay.detailed.exchange import shuffle, vote
+from replay.detailed.exchange import count_true, shuffle, take_count, vote
 from replay.detailed.matrices import multiply_fragments, multiply_groups
 from replay.detailed.memory import (
     AT,
@@ -35,14 +35,12 @@ from replay.detailed.memory import (
     move_matrices,
 )
 from replay.detailed.program import (
-    ALL_TRUE,
     ATOMIC,
     BARRIER,
     BRANCH,
     CARRY,
     CONVERT,
     COPY,
-    COUNT_TRUE,
     EXIT,
     F64,
     FRAGMENT_LOAD,
@@ -62,7 +60,6 @@ from replay.detailed.program import (
     PLAIN_BARRIER,
     PRODUCT,
     REDUCED,
-    SATURATE,
     SELECT,
     SETP_HALF,
     SHUFFLE,
@@ -74,7 +71,6 @@ from replay.detailed.program import (
     TRAP,
     UNPACK,
     VOTE,
-    A,
     D,
 )
 from replay.detailed.textures import fetch
@@ -207,18 +203,9 @@ def run_warp(program, registers, stack, depth, warp, memory, geometry, allocatio
             elif kind == CARRY:
                 carry(row, registers, mask)
             elif kind == REDUCED:
-                total = geometry[TRUE_LANES + ((geometry[EPOCH] + 1) & 1)]
-                lanes = geometry[BLOCK_X] * geometry[BLOCK_Y] * geometry[BLOCK_Z]
-                value = (
-                    total if row[OP] == COUNT_TRUE else np.int64(total == lanes if row[OP] == ALL_TRUE else total > 0)
-                )
-                for lane in range(32):
-                    if mask >> lane & 1:
-                        registers[row[D], lane] = np.uint64(value)
+                take_count(row, registers, mask, geometry)
             elif kind == BARRIER and row[OP] != PLAIN_BARRIER:
-                for lane in range(32):
-                    if mask >> lane & 1 and (registers[row[A], lane] != 0) != (row[SATURATE] != 0):
-                        geometry[TRUE_LANES + (geometry[EPOCH] & 1)] += 1
+                count_true(row, registers, mask, geometry)
             elif kind == TRAP:
                 lane = 0
                 while not mask >> lane & 1:

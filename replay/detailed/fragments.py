@@ -197,7 +197,9 @@ class GroupProduct:
     ----------
     columns, depth : int
         Columns of the right matrix, and depth.
-    left, right, sums : int
+    left : Fragment
+        The 16 rows of a warp of the left matrix as registers hold them, which is as in ``mma``.
+    right, sums : int
         Types of the elements.
     registers : int
         Registers of the sums of a lane.
@@ -205,7 +207,7 @@ class GroupProduct:
 
     columns: int
     depth: int
-    left: int
+    left: Fragment
     right: int
     sums: int
     registers: int
@@ -239,7 +241,8 @@ def group_product_of(opcode: Sequence[str]) -> GroupProduct:
     if rows != 64 or columns % 8 or not 8 <= columns <= 256:
         raise KeyError(opcode)
     registers = columns * min(_BITS[sums], 32) // 64
-    return GroupProduct(columns, depth, _TYPES[left], _TYPES[right], _TYPES[sums], registers)
+    fragment = _factors_of_mma(16, depth, left, False)
+    return GroupProduct(columns, depth, fragment, _TYPES[right], _TYPES[sums], registers)
 
 
 def _factors_of_mma(across: int, depth: int, kind: str, is_right: bool) -> Fragment:

@@ -1,6 +1,7 @@
 """Launch kernels: place buffers in memory, pass parameters, execute the grid, and return the buffers.
 
-`run_kernel` runs one launch, `run_plan` a sequence that shares buffers. Results are exact: no time is modelled.
+`run_kernel` runs one launch; `runners` gives those of a plan, which share buffers. Results are exact: no time is
+modelled (`replay.detailed.timing`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -240,37 +241,9 @@ def run_kernel(
     memory = DeviceMemory(buffers, [program], _room(program, call))
     runner = BlockRunner(program, call, memory, INSTRUCTION_LIMIT)
     chosen = np.arange(runner.blocks, dtype=np.int64) if blocks is None else np.fromiter(blocks, np.int64)
-    result = _executed(runner, chosen)
+    runner.run(chosen)
+    result = CallResult(call.entry, call.grid, call.block, len(chosen), runner.warp_instructions)
     return KernelOutputs(memory.outputs(), (result,))
-
-
-def run_plan(plan: Plan, *, limit: int = INSTRUCTION_LIMIT, progress: Progress | None = None) -> KernelOutputs:
-    """Execute the launches of a plan in order; return all buffers after the last.
-
-    Parameters
-    ----------
-    plan : Plan
-        Launches and buffers.
-    limit : int
-        Instructions of warps in a launch after which it counts as endless.
-    progress : callable, optional
-        Called with (launches done, launches in all, name of the kernel).
-
-    Raises
-    ------
-    NotFoundError
-        A PTX file is missing.
-    InvalidInputError
-        As `run_kernel`.
-    """
-    calls = []
-    outputs = {name: array.copy() for name, array in plan.buffers.items()}
-    for number, runner in enumerate(runners(plan, limit)):
-        if progress:
-            progress(number, len(plan.calls), runner.call.entry)
-        calls.append(_executed(runner, np.arange(runner.blocks, dtype=np.int64)))
-        outputs = runner.memory.outputs() if number == len(plan.calls) - 1 else outputs
-    return KernelOutputs(outputs, tuple(calls))
 
 
 def runners(plan: Plan, limit: int = INSTRUCTION_LIMIT) -> "Iterator[BlockRunner]":
@@ -285,8 +258,10 @@ def runners(plan: Plan, limit: int = INSTRUCTION_LIMIT) -> "Iterator[BlockRunner
 
     Raises
     ------
-    NotFoundError, InvalidInputError
-        As `run_plan`.
+    NotFoundError
+        A PTX file is missing.
+    InvalidInputError
+        A PTX file is not supported, or a launch does not fit its kernel.
     """
     programs = [lower(read_module(call.ptx), call.entry) for call in plan.calls]
     room = max([0, *(_room(program, call) for program, call in zip(programs, plan.calls, strict=True))])
@@ -400,10 +375,3 @@ class BlockRunner:
                 fault_of(self.program, self.call, self.memory, report, int(self._geometry[at.LIMIT]))
             )
         return trace[: marks[END]], firsts
-
-
-def _executed(runner: BlockRunner, blocks: Ints) -> CallResult:
-    """Execute blocks of a launch; return what was executed."""
-    runner.run(blocks)
-    call = runner.call
-    return CallResult(call.entry, call.grid, call.block, len(blocks), runner.warp_instructions)

@@ -156,14 +156,7 @@ def multiply_groups(row, lists, registers, warp, memory, geometry, tiles, report
     left, right = tiles[0], tiles[1]
     wrong = np.int64(-1)
     if row[HOW]:
-        together = depth // 8
-        for lane in range(32):
-            for number in range(4 * together):
-                register, part = number // together, number % together
-                bits = registers[lists[row[A] + register], lane]
-                line = (lane >> 2) + 8 * (register & 1)
-                deep = together * (lane & 3) + part + 4 * together * (register >> 1)
-                left[line, deep] = _element(bits, part, lists[facts + 2])
+        _gather(registers, lists, row[A], facts + 10, left)
     else:
         descriptor = registers[row[A], 0]
         wrong = _factor(

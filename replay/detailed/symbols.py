@@ -18,7 +18,6 @@ class Symbols:
     def __init__(self, module: Module, entry: Entry) -> None:
         self.module, self.entry = module, entry
         self.numbers: dict[str, int] = {}
-        self.kinds: dict[str, str] = {}
         self.constants: dict[int, int] = {}
         self.lists: list[int] = []
         self.tables: dict[bytes, int] = {}
@@ -77,8 +76,7 @@ class Symbols:
 
     def operand(self, text: str, kind: str, line: int) -> int:
         """Return the register of an operand; a literal or an address becomes a constant."""
-        negative = text.startswith("!")
-        if negative:
+        if text.startswith("!"):
             raise self.refusal(line, f"operand {text} is not supported")
         if text in SPECIAL or text.startswith("%") or text == "_" or self.kind(text):
             return self.register(text, line)

@@ -149,28 +149,22 @@ def _wgmma(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
     product, operands = group_product_of(opcode), list(i.operands)
     position, count = state.vector(operands[0], "b32", i.line)
     in_registers = operands[1].startswith("{")
-    left, held = (
-        state.vector(operands[1], "b32", i.line) if in_registers else (state.operand(operands[1], "b64", i.line), 4)
-    )
+    if in_registers:
+        left, held = state.vector(operands[1], "b32", i.line)
+    else:
+        left, held = state.operand(operands[1], "b64", i.line), product.left.registers
     settings = [int(text, 0) for text in operands[4:]]
     # Integers have no signs, and only types of 16 bits can be transposed.
     signs = settings[:2] if product.sums != SIGNED32 else [1, 1]
     turns = [0] * in_registers + settings[2:] if product.depth == 16 else [0, 0]
-    if count != product.registers or held != 4 or len(turns) != 2 or len(signs) != 2:
+    if count != product.registers or held != product.left.registers or len(turns) != 2 or len(signs) != 2:
         raise ValueError(i.operands)
-    row = {
-        KIND: GROUP_PRODUCT,
-        D: position,
-        A: left,
-        B: state.operand(operands[2], "b64", i.line),
-        HOW: int(in_registers),
-    }
-    row |= {
-        C: state.operand(operands[3], "pred", i.line),
-        E: len(state.lists),
-        COUNT: 16 * product.columns * product.depth,
-    }
-    state.lists += [product.columns, product.depth, product.left, product.right, product.sums, *turns, *signs, count]
+    table = state.table(product.left)
+    row = {KIND: GROUP_PRODUCT, D: position, A: left, B: state.operand(operands[2], "b64", i.line)}
+    row |= {C: state.operand(operands[3], "pred", i.line), E: len(state.lists), HOW: int(in_registers)}
+    row |= {COUNT: 16 * product.columns * product.depth}
+    state.lists += [product.columns, product.depth, product.left.type, product.right, product.sums, *turns, *signs]
+    state.lists += [count, table, len(product.left.places), product.left.type]
     return row | {SATURATE: int("satfinite" in opcode)}
 
 

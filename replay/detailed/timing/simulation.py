@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
 from profilers.files import replaced_file
-from replay.detailed.launch import INSTRUCTION_LIMIT, BlockRunner, CallResult, Plan, runners
+from replay.detailed.launch import INSTRUCTION_LIMIT, BlockRunner, CallResult, Plan, Progress, runners
 from replay.detailed.timing.launches import WAVES, Target, TimedLaunch, Timing, restore_array
 from replay.memory.dram import DramCounters
 
@@ -24,7 +24,6 @@ PERIOD = 60.0
 _FORMAT = 1
 
 Arrays = dict[str, npt.NDArray[Any]]
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -189,10 +188,10 @@ class _Checkpoint:
                 self.finished = [(int(n), _below(saved, f"finished.{i}.")) for i, n in enumerate(executed)]
                 self.current = _below(saved, "current.")
         except (OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, zipfile.BadZipFile):
-            raise InvalidInputError(f"{self.path}: this is no saved state of a simulation, or it is damaged") from None
+            raise self._damaged() from None
 
-    def _damaged(self, problem: Exception) -> InvalidInputError:
-        return InvalidInputError(f"{self.path}: this is no saved state of a simulation: {problem}")
+    def _damaged(self) -> InvalidInputError:
+        return InvalidInputError(f"{self.path}: this is no saved state of a simulation, or it is damaged")
 
     def restore(self, number: int, launch: _Launch) -> None:
         """Give a launch what was saved of it."""
@@ -206,8 +205,8 @@ class _Checkpoint:
                     restore_array(runner.memory.bytes, self.current["memory"])
             elif self.current.keys() - {"memory"}:
                 launch.restore(self.current)
-        except (ValueError, KeyError, TypeError) as problem:
-            raise self._damaged(problem) from None
+        except (ValueError, KeyError, TypeError):
+            raise self._damaged() from None
         if number >= len(self.finished):
             self.current = {}
 
