@@ -96,6 +96,15 @@ def test_basic_blocks_of_many_accesses_and_copies_of_no_bytes_are_counted(tmp_pa
     assert timing.counters["load_sectors"] == 32 * 2500 + 16
 
 
+def test_slices_serve_no_more_than_they_can() -> None:
+    timing = timing_of(operator_plan("copy", 1000, 2048), waves=None)
+    sectors = timing.counters["l2_read_hits"] + timing.counters["l2_read_misses"] + timing.counters["l2_writes"]
+    assert timing.slice_series.sum() == sectors
+    # A sector that a slice begins in one window may end in the next.
+    most = timing.span_cycles / (V100.memory.l2.line_cycles / 4) + 1
+    assert 0.5 * most < timing.slice_series.max() <= most
+
+
 def test_blocks_that_are_not_timed_take_as_long_within_the_stated_error() -> None:
     plan = operator_plan("copy", 6000, 2048)
     whole, sample = timing_of(plan, waves=None), timing_of(plan, waves=1, execute_all=False)

@@ -227,10 +227,11 @@ def _slice_turn(s, number, arrival, tenths):  # type: ignore[no-untyped-def]
     """Return the cycle at which a slice serves a sector that arrives at a cycle."""
     begin = max(10 * arrival, s.slice_free[number])
     s.slice_free[number] = begin + tenths
-    while s.now[CYCLE] >> s.now[SPAN_BITS] >= WINDOWS:
+    served = begin // 10
+    while served >> s.now[SPAN_BITS] >= WINDOWS:
         fold_series(s)
-    s.slice_series[s.now[CYCLE] >> s.now[SPAN_BITS], number] += 1
-    return begin // 10
+    s.slice_series[served >> s.now[SPAN_BITS], number] += 1
+    return served
 
 
 @inlined
