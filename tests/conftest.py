@@ -1,11 +1,13 @@
 """What all tests share: Hypothesis without deadlines, the command line as a fixture, and no notice of compilation."""
 
 import logging
+import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import Result, Run
@@ -110,3 +112,23 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
         return Result(int(stop.value.code or 0), captured.out, captured.err)
 
     return call
+
+
+@pytest.fixture
+def cluster_client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Return a client of a Dask cluster of two processes, which ends with the test."""
+    distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed (extra cluster)")
+    import dask
+
+    # Workers are forked from a process that has imported once.
+    monkeypatch.setattr("distributed.utils._forkserver_preload_set", True)
+    multiprocessing.set_forkserver_preload(["distributed", "seqpoint.sweeps"])
+    # Without an address of its own the scheduler's HTTP server takes port 8787, even where no dashboard is wanted.
+    # Two tests, or a user's own cluster, then meet there, and a warning of this is an error here.
+    any_port = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+    with (
+        dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}),
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, scheduler_kwargs=any_port) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        yield client

@@ -289,22 +289,17 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [rank_file(folder, rank) for rank in range(64)]
 
 
-def test_a_dask_cluster_that_loses_a_worker(tmp_path: Path, ranks: list[Path]) -> None:
-    distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed (extra cluster)")
+def test_a_dask_cluster_that_loses_a_worker(tmp_path: Path, ranks: list[Path], cluster_client: Any) -> None:
     serial = ingest(ranks, tmp_path / "serial.trace")
-    with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
-        distributed.Client(cluster, set_as_default=False) as client,
-    ):
-        killed: list[int] = []
+    killed: list[int] = []
 
-        def kill_one(done: int, _total: int, _name: str) -> None:
-            if done and not killed:
-                killed.append(next(iter(client.run(os.getpid).values())))
-                os.kill(killed[0], signal.SIGKILL)
+    def kill_one(done: int, _total: int, _name: str) -> None:
+        if done and not killed:
+            killed.append(next(iter(cluster_client.run(os.getpid).values())))
+            os.kill(killed[0], signal.SIGKILL)
 
-        options = IngestOptions(progress=kill_one)
-        found = ingest(ranks, tmp_path / "t.trace", options, executor=client.get_executor(pure=False))
+    options = IngestOptions(progress=kill_one)
+    found = ingest(ranks, tmp_path / "t.trace", options, executor=cluster_client.get_executor(pure=False))
     assert killed
     assert found.meta == serial.meta
     assert content(tmp_path / "t.trace") == content(tmp_path / "serial.trace")

@@ -1,7 +1,6 @@
 """Sweeps: every scenario has a row, a stopped sweep goes on, and one rank stands for those that do the same."""
 
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -362,27 +361,16 @@ def test_a_killed_sweep_gives_the_same_bytes_as_one_that_was_not(tmp_path: Path)
     assert (tmp_path / "r.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
 
 
-def test_a_cluster_that_loses_a_worker_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed (extra cluster)")
-    import dask
-
-    # Workers are forked from a process that has imported once.
-    monkeypatch.setattr("distributed.utils._forkserver_preload_set", True)
-    multiprocessing.set_forkserver_preload(["distributed", "seqpoint.sweeps"])
+def test_a_cluster_that_loses_a_worker_gives_the_same_bytes(tmp_path: Path, cluster_client: Any) -> None:
     made = plan(tmp_path, f"{JOB}{GRID}")
     sp.sweep(made, tmp_path / "whole.parquet")
-    with (
-        dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}),
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
-        distributed.Client(cluster, set_as_default=False) as client,
-    ):
-        killed: list[int] = []
+    killed: list[int] = []
 
-        def kill_one(done: int, _total: int, _what: str) -> None:
-            if not killed and done >= 0:
-                killed.append(next(iter(client.run(os.getpid).values())))
-                os.kill(killed[0], signal.SIGKILL)
+    def kill_one(done: int, _total: int, _what: str) -> None:
+        if not killed and done >= 0:
+            killed.append(next(iter(cluster_client.run(os.getpid).values())))
+            os.kill(killed[0], signal.SIGKILL)
 
-        sp.sweep(made, tmp_path / "r.parquet", executor=client.get_executor(pure=False), progress=kill_one)
+    sp.sweep(made, tmp_path / "r.parquet", executor=cluster_client.get_executor(pure=False), progress=kill_one)
     assert killed
     assert (tmp_path / "r.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
