@@ -16,6 +16,7 @@ from profilers.devices import find_device
 from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
 from replay.detailed import KernelCall, Plan
+from replay.detailed.arguments import Argument
 from replay.detailed.launch import INSTRUCTION_LIMIT, CallResult, Progress
 from replay.detailed.plans import check_name, read_plan, three
 from replay.detailed.timing.launches import DOINGS, WAVES, Target, Timing
@@ -247,6 +248,7 @@ def simulate_kernel(
     block: int | Sequence[int] = (),
     arguments: Sequence[NDArray[Any] | int | float | str | None] = (),
     buffers: Mapping[str, NDArray[Any]] | None = None,
+    variables: Mapping[str, NDArray[Any] | str | int | float] | None = None,
     shared_bytes: int = 0,
     device: str | Device | None = None,
     clock_mhz: float | None = None,
@@ -274,6 +276,9 @@ def simulate_kernel(
         null pointer. Arrays must have the type that the kernel reads.
     buffers : mapping of str to array, optional
         Buffers that arguments name.
+    variables : mapping of str to array, str, int or float, optional
+        Content of variables of the file, such as those that ``__constant__`` or ``__device__`` declares. An array is a
+        buffer of the name of the variable, a text names one of `buffers`, and a number is written to the variable.
     shared_bytes : int
         Dynamic shared memory of a block.
     device : str or Device, optional
@@ -314,7 +319,7 @@ def simulate_kernel(
     >>> result.timings[0].dram.efficiency >= result.timings[0].dram.utilisation
     True
     """
-    plan = _plan(kernel, entry, grid, block, arguments, buffers, shared_bytes)
+    plan = _plan(kernel, entry, grid, block, arguments, buffers, variables, shared_bytes)
     target = None
     if device is not None:
         found = find_device(device) if isinstance(device, str) else device
@@ -332,12 +337,13 @@ def _plan(
     block: int | Sequence[int],
     arguments: Sequence[NDArray[Any] | int | float | str | None],
     buffers: Mapping[str, NDArray[Any]] | None,
+    variables: Mapping[str, NDArray[Any] | str | int | float] | None,
     shared_bytes: int,
 ) -> Plan:
     """Return the plan of the arguments of `simulate_kernel`."""
     is_plan = isinstance(kernel, Plan) or Path(kernel).suffix.lower() == ".toml"
-    if is_plan and (entry or grid or block or arguments or buffers or shared_bytes):
-        raise InvalidInputError("a plan has entry, grid, block, arguments and shared bytes of its own")
+    if is_plan and (entry or grid or block or arguments or buffers or variables or shared_bytes):
+        raise InvalidInputError("a plan has entry, grid, block, arguments, variables and shared bytes of its own")
     if isinstance(kernel, Plan):
         return kernel
     if is_plan:
@@ -351,15 +357,24 @@ def _plan(
         if isinstance(value, np.ndarray):
             named[f"arg{number}"] = value
             passed.append(f"arg{number}")
-        elif value is None:
-            passed.append(0)
-        elif isinstance(value, np.generic):
-            passed.append(value.item())
-        elif isinstance(value, str | int | float):
-            passed.append(value)
         else:
-            raise InvalidInputError(f"{file}: argument {number} is a {type(value).__name__}; arrays, numbers and names")
+            passed.append(0 if value is None else _plain(value, f"{file}: argument {number}"))
+    contents: dict[str, Argument] = {}
+    for name, content in (variables or {}).items():
+        if isinstance(content, np.ndarray):
+            if name in named:
+                raise InvalidInputError(f"{file}: variable {name}: there is a buffer of this name; give its name")
+            named[name] = content
+        contents[name] = name if isinstance(content, np.ndarray) else _plain(content, f"{file}: variable {name}")
     where = str(file)
     sizes = [three((size,) if isinstance(size, int) else tuple(size), where) for size in (grid, block)]
-    call = KernelCall(file, entry, sizes[0], sizes[1], tuple(passed), shared_bytes)
+    call = KernelCall(file, entry, sizes[0], sizes[1], tuple(passed), shared_bytes, contents)
     return Plan(entry or file.stem, named, (call,))
+
+
+def _plain(value: object, where: str) -> str | int | float:
+    """Return a number, also one of NumPy, or a name."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    if not isinstance(plain, str | int | float):
+        raise InvalidInputError(f"{where} is a {type(value).__name__}; arrays, numbers and names are taken")
+    return plain

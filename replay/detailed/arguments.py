@@ -77,6 +77,42 @@ def pass_parameters(
         memory[offset : offset + parameter.size] = content
 
 
+def write_variables(
+    program: Program, contents: Mapping[str, Argument], memory: npt.NDArray[Any], buffers: Mapping[str, int]
+) -> None:
+    """Write numbers and structures to the variables of a program.
+
+    Parameters
+    ----------
+    program : Program
+        Kernel.
+    contents : mapping
+        Content of variables; those of which it is a text are buffers, which are not written.
+    memory : array of uint8
+        Memory of the device.
+    buffers : mapping of str to int
+        First byte of each buffer, for the pointers of structures.
+
+    Raises
+    ------
+    InvalidInputError
+        A value does not fit its variable.
+    """
+    declared = {variable.name: variable for variable in program.module.globals}
+    for name, value in contents.items():
+        if isinstance(value, str):
+            continue
+        variable, where = declared[name], f"{program.module.source}: variable {name}"
+        if isinstance(value, Structure):
+            content = _structure(value, variable.size, buffers, where)
+        elif isinstance(value, Texture) or variable.size != TYPE_BYTES[variable.type]:
+            raise InvalidInputError(f"{where} has {variable.size} bytes; give a buffer or a structure")
+        else:
+            content = _scalar(value, variable.type, where)
+        place = program.places[name]
+        memory[place : place + variable.size] = content
+
+
 def _structure(given: Structure, size: int, buffers: Mapping[str, int], where: str) -> npt.NDArray[np.uint8]:
     content, end, align = np.zeros(size, dtype=np.uint8), 0, 1
     for number, (kind, value) in enumerate(given.members):

@@ -5,7 +5,7 @@ modelled (`replay.detailed.timing`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,12 @@ import numpy.typing as npt
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace.arrays import Ints
 from replay.detailed import memory as at
-from replay.detailed.arguments import Argument, pass_parameters
+from replay.detailed.arguments import Argument, pass_parameters, write_variables
 from replay.detailed.execution import run_blocks
 from replay.detailed.faults import fault_of
 from replay.detailed.lowering import lower
-from replay.detailed.program import Program
-from replay.detailed.ptx import Module, Variable, global_layout, parse_ptx
+from replay.detailed.program import GLOBAL_BASE, Program
+from replay.detailed.ptx import Module, Variable, global_layout, parse_ptx, variable_layout
 from replay.detailed.textures import Texture, texture_table
 from replay.detailed.tracing import END, LAST
 
@@ -54,6 +54,9 @@ class KernelCall:
         One a parameter: the name of a buffer, a texture, a structure, or a number.
     shared_bytes : int
         Dynamic shared memory of a block.
+    variables : mapping of str to str, int, float or Structure
+        Content of variables of the PTX file, such as those that ``__constant__`` declares. A text names the buffer that
+        the variable is; a number or a structure is written to it before the launch.
     """
 
     ptx: Path
@@ -62,6 +65,7 @@ class KernelCall:
     block: Shape3
     arguments: tuple[Argument, ...]
     shared_bytes: int = 0
+    variables: Mapping[str, Argument] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -151,37 +155,73 @@ def read_module(path: str | Path) -> Module:
 
 
 class DeviceMemory:
-    """Memory of a device: buffers and variables, 256 bytes apart, with guard bytes between them."""
+    """Memory of a device: parameters, variables of modules and buffers, 256 bytes apart, with guard bytes between them.
 
-    def __init__(self, buffers: Mapping[str, npt.NDArray[Any]], programs: Sequence[Program], room: int) -> None:
+    Parameters
+    ----------
+    buffers : mapping of str to array
+        Initial content of each buffer.
+    modules : iterable of Module
+        PTX files of the launches. Launches of the same file share its variables.
+    """
+
+    def __init__(self, buffers: Mapping[str, npt.NDArray[Any]], modules: Iterable[Module]) -> None:
         self.buffers = {name: np.ascontiguousarray(array) for name, array in buffers.items()}
-        head = max([256, *(-(-p.parameter_bytes // 256) * 256 + 256 for p in programs)])
-        ends = [global_layout(p.globals, -(-p.parameter_bytes // 256) * 256 + 256)[1] for p in programs]
-        begin = max([head, *ends])
+        self._modules = {module.source: module for module in modules}
+        self._variables, end = variable_layout(self._modules.values())
         named = tuple(Variable(name, "global", "b8", 256, array.nbytes) for name, array in self.buffers.items())
-        self.offset, end = global_layout(named, begin)
-        if end + room > _MOST_MEMORY:
+        self.offset, self.end = global_layout(named, end)
+
+    def places(self, module: Module, contents: Mapping[str, Argument]) -> dict[str, int]:
+        """Return the offset of each variable of a module; one that is a buffer lies where the buffer does.
+
+        Raises
+        ------
+        InvalidInputError
+            There is no such variable or buffer, or the buffer is longer than the variable.
+        """
+        sizes = {variable.name: variable.size for variable in module.globals}
+        found = dict(self._variables[module.source])
+        for name, buffer in contents.items():
+            where = f"{module.source}: variable {name!r:.60}"
+            if name not in sizes:
+                raise InvalidInputError(f"{where} is not in the file; there are {', '.join(sizes) or 'none'}")
+            if not isinstance(buffer, str):
+                continue
+            if buffer not in self.buffers:
+                raise InvalidInputError(f"{where}: there is no buffer {buffer!r:.60}")
+            if 0 < sizes[name] < self.buffers[buffer].nbytes:
+                raise InvalidInputError(
+                    f"{where} has {sizes[name]} bytes, and the buffer {buffer} {self.buffers[buffer].nbytes}"
+                )
+            found[name] = self.offset[buffer]
+        return found
+
+    def allocate(self, room: int) -> None:
+        """Allocate the memory and fill it, with `room` for shared and local memory behind the buffers."""
+        if self.end + room > _MOST_MEMORY:
             raise InvalidInputError(
-                f"buffers, shared and local memory take {end + room} bytes; {_MOST_MEMORY} are the most"
+                f"buffers, shared and local memory take {self.end + room} bytes; {_MOST_MEMORY} are the most"
             )
-        self.end, self.begin = end, begin
-        words = np.zeros(-(-(end + room) // 8) + 32, dtype=np.uint64)
+        words = np.zeros(-(-(self.end + room) // 8) + 32, dtype=np.uint64)
         self.views = tuple(words.view(kind) for kind in (np.uint8, np.uint16, np.uint32, np.uint64))
         self.bytes = self.views[0]
+        for source, module in self._modules.items():
+            for variable in module.globals:
+                place = self._variables[source][variable.name]
+                self.bytes[place : place + len(variable.content)] = np.frombuffer(variable.content, dtype=np.uint8)
+                for byte, name, more in variable.pointers:
+                    self.views[3][(place + byte) // 8] = GLOBAL_BASE + self._variables[source][name] + more
         for name, array in self.buffers.items():
             place = self.offset[name]
             self.bytes[place : place + array.nbytes] = array.reshape(-1).view(np.uint8)
 
     def allocations(self, program: Program) -> tuple[Ints, Ints, Ints]:
-        """Place the variables of a program; return the first byte, the end and the map of all allocations."""
+        """Return the first byte, the end and the map of all that a program may access."""
+        begins = {program.places[variable.name]: variable.size for variable in program.module.globals}
+        begins |= {self.offset[name]: array.nbytes for name, array in self.buffers.items()}
         places = [(0, program.parameter_bytes)] if program.parameter_bytes else []
-        begin = -(-program.parameter_bytes // 256) * 256 + 256
-        offsets, _ = global_layout(program.globals, begin)
-        for variable in program.globals:
-            place = offsets[variable.name]
-            places.append((place, place + variable.size))
-            self.bytes[place : place + len(variable.content)] = np.frombuffer(variable.content, dtype=np.uint8)
-        places += [(self.offset[name], self.offset[name] + array.nbytes) for name, array in self.buffers.items()]
+        places += [(begin, begin + size) for begin, size in begins.items()]
         owner = np.full(self.end // 256 + 1, -1, dtype=np.int64)
         for number, (first, last) in enumerate(places):
             owner[first // 256 : -(-last // 256)] = number
@@ -238,7 +278,8 @@ def run_kernel(
     buffers = {f"arg{n}": value for n, value in enumerate(arguments) if isinstance(value, np.ndarray)}
     named = tuple(f"arg{n}" if isinstance(value, np.ndarray) else value for n, value in enumerate(arguments))
     call = KernelCall(Path(program.module.source), program.entry.name, _three(grid), _three(block), named, shared_bytes)
-    memory = DeviceMemory(buffers, [program], _room(program, call))
+    memory = DeviceMemory(buffers, [program.module])
+    memory.allocate(_room(program, call))
     runner = BlockRunner(program, call, memory, INSTRUCTION_LIMIT)
     chosen = np.arange(runner.blocks, dtype=np.int64) if blocks is None else np.fromiter(blocks, np.int64)
     runner.run(chosen)
@@ -263,9 +304,13 @@ def runners(plan: Plan, limit: int = INSTRUCTION_LIMIT) -> "Iterator[BlockRunner
     InvalidInputError
         A PTX file is not supported, or a launch does not fit its kernel.
     """
-    programs = [lower(read_module(call.ptx), call.entry) for call in plan.calls]
-    room = max([0, *(_room(program, call) for program, call in zip(programs, plan.calls, strict=True))])
-    memory = DeviceMemory(plan.buffers, programs, room)
+    modules = [read_module(call.ptx) for call in plan.calls]
+    memory = DeviceMemory(plan.buffers, modules)
+    programs = [
+        lower(module, call.entry, memory.places(module, call.variables))
+        for module, call in zip(modules, plan.calls, strict=True)
+    ]
+    memory.allocate(max([0, *(_room(program, call) for program, call in zip(programs, plan.calls, strict=True))]))
     for program, call in zip(programs, plan.calls, strict=True):
         yield BlockRunner(program, call, memory, limit)
 
@@ -323,6 +368,7 @@ class BlockRunner:
         table = texture_table(textures, memory.buffers, memory.offset, where)
         self._allocations = (*memory.allocations(program), table)
         pass_parameters(program, call.arguments, memory.bytes, memory.offset)
+        write_variables(program, call.variables, memory.bytes, memory.offset)
         shared = program.shared_bytes + call.shared_bytes
         shared_at = -(-memory.end // 16) * 16
         local_at = -(-(shared_at + shared) // 16) * 16

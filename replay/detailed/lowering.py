@@ -3,6 +3,7 @@
 Whatever is not supported is refused here, with its line, before anything runs.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -41,14 +42,14 @@ from replay.detailed.program import (
     TEXTURE,
     Program,
 )
-from replay.detailed.ptx import TYPE_BYTES, Entry, Instruction, Module
+from replay.detailed.ptx import TYPE_BYTES, Entry, Instruction, Module, variable_layout
 from replay.detailed.symbols import Symbols
 
 #: Registers of the steps of ``set``.
 _OF_SET = {"%set$first": "pred", "%set$second": "pred", "%set$part": "b32"}
 
 
-def lower(module: Module, name: str = "") -> Program:
+def lower(module: Module, name: str = "", places: Mapping[str, int] | None = None) -> Program:
     """Return the program of an entry.
 
     Parameters
@@ -57,6 +58,8 @@ def lower(module: Module, name: str = "") -> Program:
         PTX file.
     name : str
         Entry; may be empty if there is only one.
+    places : mapping of str to int, optional
+        Offset of each variable in global and constant memory; by default behind the parameters.
 
     Raises
     ------
@@ -64,7 +67,7 @@ def lower(module: Module, name: str = "") -> Program:
         The entry is missing, or has an instruction that is not supported; with its line.
     """
     entry = _in_steps(with_calls_replaced(module, module.entry(name)))
-    state = Symbols(module, entry)
+    state = Symbols(module, entry, variable_layout([module])[0][module.source] if places is None else places)
     rows = [row_of(state, instruction) for instruction in entry.code] or [{KIND: EXIT}]
     rows.append({KIND: EXIT, LINE: entry.code[-1].line if entry.code else entry.line})
     code = np.full((len(rows), LINE + 1), -1, dtype=np.int64)
@@ -80,7 +83,7 @@ def lower(module: Module, name: str = "") -> Program:
     return Program(
         module, entry, code, np.array(state.lists or [0], dtype=np.int64), max(state.count, 1),
         np.array(constants, dtype=np.int64).reshape(-1, 2), np.array(special, dtype=np.int64).reshape(-1, 2),
-        state.shared_bytes, state.local_bytes, state.parameter_bytes, state.parameter_offset, state.globals,
+        state.shared_bytes, state.local_bytes, state.parameter_bytes, state.parameter_offset, state.places,
         state.widths(),
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import read_toml, typed_table
-from replay.detailed.arguments import Structure
+from replay.detailed.arguments import Argument, Structure
 from replay.detailed.launch import KernelCall, Plan
 from replay.detailed.textures import Texture
 
@@ -56,6 +56,7 @@ class _Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     block: list[Size]
     arguments: list[str | int | float | list[str]] = []
     shared_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    variables: dict[str, str | int | float | list[str]] = {}
 
 
 class _Texture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,23 +102,38 @@ def read_plan(path: str | Path) -> Plan:
     for name, table in content.textures.items():
         where = f"{file}: textures.{name}"
         textures[name] = _texture(typed_table(table, _Texture, where), buffers, where)
-    calls = []
-    for number, table in enumerate(content.launches):
-        where = f"{file}: launches[{number}]"
-        launch = typed_table(table, _Launch, where)
-        unknown = next((a for a in launch.arguments if isinstance(a, str) and a not in {*buffers, *textures}), None)
-        if unknown is not None:
-            raise InvalidInputError(f"{where}.arguments: there is no buffer or texture {unknown!r:.60}")
-        source = file.parent / launch.ptx
-        if not source.is_file():
-            raise NotFoundError(f"{where}.ptx: there is no file {str(source)!r:.120}")
-        grid, block = (three(sizes, where) for sizes in (launch.grid, launch.block))
-        arguments = tuple(
-            textures.get(a, a) if isinstance(a, str) else _structure(a, buffers, where) if isinstance(a, list) else a
-            for a in launch.arguments
-        )
-        calls.append(KernelCall(source, launch.entry, grid, block, arguments, launch.shared_bytes))
+    calls = [
+        _call(table, buffers, textures, f"{file}: launches[{number}]", file.parent)
+        for number, table in enumerate(content.launches)
+    ]
     return Plan(content.about or file.stem, buffers, tuple(calls))
+
+
+def _call(
+    table: dict[str, Any], buffers: dict[str, NDArray[Any]], textures: dict[str, Texture], where: str, folder: Path
+) -> KernelCall:
+    """Return the launch that a table describes."""
+    launch = typed_table(table, _Launch, where)
+    source = folder / launch.ptx
+    if not source.is_file():
+        raise NotFoundError(f"{where}.ptx: there is no file {str(source)!r:.120}")
+    grid, block = (three(sizes, where) for sizes in (launch.grid, launch.block))
+    arguments = tuple(_argument(value, buffers, textures, f"{where}.arguments") for value in launch.arguments)
+    variables = {
+        name: _argument(value, buffers, {}, f"{where}.variables.{name}") for name, value in launch.variables.items()
+    }
+    return KernelCall(source, launch.entry, grid, block, arguments, launch.shared_bytes, variables)
+
+
+def _argument(
+    value: str | float | list[str], buffers: dict[str, NDArray[Any]], textures: dict[str, Texture], where: str
+) -> Argument:
+    """Return an argument, or the content of a variable."""
+    if isinstance(value, list):
+        return _structure(value, buffers, where)
+    if isinstance(value, str) and value not in buffers and value not in textures:
+        raise InvalidInputError(f"{where}: there is no buffer or texture {value!r:.60}")
+    return textures.get(value, value) if isinstance(value, str) else value
 
 
 def _structure(members: list[str], buffers: dict[str, NDArray[Any]], where: str) -> Structure:
@@ -132,7 +148,7 @@ def _structure(members: list[str], buffers: dict[str, NDArray[Any]], where: str)
             found.append((kind, _number(value.strip())))
         except ValueError:
             raise InvalidInputError(
-                f"{where}.arguments: member {text!r:.60}: a type and a number or the name of a buffer, such as 's32 5'"
+                f"{where}: member {text!r:.60}: a type and a number or the name of a buffer, such as 's32 5'"
             ) from None
     return Structure(tuple(found))
 
@@ -289,6 +305,30 @@ def parse_argument(text: str) -> tuple[str, NDArray[Any] | int | float | None]:
     """
     with suppress(ValueError):
         return "", _number(text)
+    return _parse_named(text)
+
+
+def parse_variable(text: str) -> tuple[str, NDArray[Any] | int | float | None]:
+    """Return the name and the content of a variable: ``NAME=5``, or a buffer as of `parse_argument`.
+
+    Raises
+    ------
+    NotFoundError, InvalidInputError
+        It is none of these; or as `make_buffer`.
+
+    Examples
+    --------
+    >>> parse_variable("count=0x10"), parse_variable("table=u8[2]:arange")
+    (('count', 16), ('table', array([0, 1], dtype=uint8)))
+    """
+    name, _, rest = text.partition("=")
+    if _NAME.fullmatch(name):
+        with suppress(ValueError):
+            return name, _number(rest)
+    return _parse_named(text)
+
+
+def _parse_named(text: str) -> tuple[str, NDArray[Any] | None]:
     name, equals, rest = text.partition("=")
     if not _NAME.fullmatch(name):
         raise InvalidInputError(f"argument {text!r:.80}: a number, NAME=f32[64,256]:normal:seed=1 or NAME=@FILE.npy")

@@ -1,9 +1,10 @@
 """A PTX entry as flat arrays: an instruction a row, registers by number. The columns, and what stands in them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from profilers.trace.arrays import Ints
-from replay.detailed.ptx import Entry, Module, Variable
+from replay.detailed.ptx import Entry, Module
 
 #: Kinds of instructions.
 (
@@ -65,8 +66,8 @@ class Program:
         Static shared memory of a block, local memory of a thread, and parameters.
     parameter_offset : tuple of int
         Offset of each parameter.
-    globals : tuple of Variable
-        Variables in global and constant memory.
+    places : mapping of str to int
+        Offset of each variable in global and constant memory.
     widths : tuple of int
         32-bit registers of the machine that each register takes; 0 for predicates and constants.
     """
@@ -82,5 +83,5 @@ class Program:
     local_bytes: int
     parameter_bytes: int
     parameter_offset: tuple[int, ...]
-    globals: tuple[Variable, ...]
+    places: Mapping[str, int]
     widths: tuple[int, ...]

@@ -6,7 +6,7 @@
 import math
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from profilers.errors import InvalidInputError
@@ -19,6 +19,7 @@ TYPE_BYTES: Mapping[str, int] = {
 }  # fmt: skip
 _TOKEN = re.compile(r'"[^"]*"|[A-Za-z_$%.][\w$.]*(?:::[\w$.]+)*|\d[\w.+]*|<|>|\S')
 _NAME = re.compile(r"[A-Za-z_$%][\w$]*$")
+_POINTER = re.compile(r"(generic\()?(?P<name>[A-Za-z_$%][\w$]*)(?(1)\))(?:\+(?P<plus>\d{1,9}))?")
 #: Directives before the body of an entry that change nothing that it computes.
 _HINTS = (
     ".maxntid", ".reqntid", ".minnctapersm", ".maxnctapersm", ".maxnreg", ".pragma", ".noreturn", ".maxclusterrank",
@@ -64,6 +65,8 @@ class Variable:
         Alignment and size, bytes; the size of dynamic shared memory is 0.
     content : bytes
         Initial content; zeros if empty.
+    pointers : tuple of (int, str, int)
+        Addresses in the initial content: the byte at which one stands, the variable, and what is added.
     """
 
     name: str
@@ -72,6 +75,7 @@ class Variable:
     align: int
     size: int
     content: bytes = b""
+    pointers: tuple[tuple[int, str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,11 @@ class Module:
     entries: Mapping[str, Entry]
     variables: tuple[Variable, ...]
     functions: Mapping[str, Entry] = field(default_factory=dict)
+
+    @property
+    def globals(self) -> tuple[Variable, ...]:
+        """Variables in global and constant memory."""
+        return tuple(variable for variable in self.variables if variable.space in ("global", "const"))
 
     def entry(self, name: str = "") -> Entry:
         """Return an entry by name; without a name, the only one.
@@ -456,8 +465,16 @@ def _declared(reader: _Reader, space: str, tokens: list[str]) -> Variable:
     size, each = count * TYPE_BYTES[kind], TYPE_BYTES[kind]
     if size > _MOST_BYTES:
         raise reader.refusal(f"{match[1]} has {size} bytes; {_MOST_BYTES} are the most")
-    content = b"".join(_value(reader, text, kind) for text in match[3].strip("{}").split(",")) if match[3] else b""
-    return Variable(match[1], space, kind, max(align, each), size, content)
+    content, pointers = b"", []
+    for text in match[3].strip("{}").split(",") if match[3] else ():
+        if (found := _POINTER.fullmatch(text)) and each == 8:
+            pointers.append((len(content), found["name"], int(found["plus"] or 0)))
+            text = "0"
+        content += _value(reader, text, kind)
+    declared = {variable.name for variable in reader.variables}
+    if missing := [name for _, name, _ in pointers if name not in declared]:
+        raise reader.refusal(f"{missing[0]:.60} is no variable, so that {match[1]} cannot begin with its address")
+    return Variable(match[1], space, kind, max(align, each), size, content, tuple(pointers))
 
 
 def _value(reader: _Reader, text: str, kind: str) -> bytes:
@@ -516,6 +533,16 @@ def global_layout(variables: tuple[Variable, ...], begin: int = 0) -> tuple[dict
     for variable in variables:
         offsets[variable.name] = end
         end += -(-max(variable.size, 1) // 256) * 256 + 256
+    return offsets, end
+
+
+def variable_layout(modules: Iterable[Module]) -> tuple[dict[str, dict[str, int]], int]:
+    """Return the offset of each variable of each module, by its source, behind all parameters; then their end."""
+    found = {module.source: module for module in modules}
+    sizes = [packed_layout(entry.parameters)[1] for module in found.values() for entry in module.entries.values()]
+    offsets, end = {}, -(-max([*sizes, 1]) // 256) * 256 + 256
+    for source, module in found.items():
+        offsets[source], end = global_layout(module.globals, end)
     return offsets, end
 
 

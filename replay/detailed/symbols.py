@@ -1,11 +1,12 @@
 """Registers, constants, variables and tables of an entry, by the names that its instructions use."""
 
 import re
+from collections.abc import Mapping
 
 from profilers.errors import InvalidInputError
 from replay.detailed.fragments import Fragment
 from replay.detailed.program import CONSTANT, GENERIC, GLOBAL, GLOBAL_BASE, LOCAL, PARAMETER, SHARED, SPECIAL
-from replay.detailed.ptx import TYPE_BYTES, Entry, Module, Variable, global_layout, literal_bits, packed_layout
+from replay.detailed.ptx import TYPE_BYTES, Entry, Module, Variable, literal_bits, packed_layout
 
 _SPACES = {
     "global": GLOBAL, "const": CONSTANT, "param": PARAMETER, "shared": SHARED, "shared::cta": SHARED, "local": LOCAL,
@@ -15,21 +16,18 @@ _SPACES = {
 class Symbols:
     """Registers, constants and symbols while an entry is lowered."""
 
-    def __init__(self, module: Module, entry: Entry) -> None:
-        self.module, self.entry = module, entry
+    def __init__(self, module: Module, entry: Entry, places: Mapping[str, int]) -> None:
+        self.module, self.entry, self.places = module, entry, places
         self.numbers: dict[str, int] = {}
         self.constants: dict[int, int] = {}
         self.lists: list[int] = []
         self.tables: dict[bytes, int] = {}
         self.count = 0
-        self.globals = tuple(v for v in (*module.variables, *entry.variables) if v.space in ("global", "const"))
         self.symbols: dict[str, tuple[int, int]] = {}
         self.parameter_offset, self.parameter_bytes = packed_layout(entry.parameters)
         parameters = {p.name: o for p, o in zip(entry.parameters, self.parameter_offset, strict=True)}
         self.symbols.update({name: (GLOBAL, GLOBAL_BASE + offset) for name, offset in parameters.items()})
-        begin = -(-self.parameter_bytes // 256) * 256 + 256
-        offsets, _ = global_layout(self.globals, begin)
-        self.symbols.update({name: (GLOBAL, GLOBAL_BASE + offset) for name, offset in offsets.items()})
+        self.symbols.update({name: (GLOBAL, GLOBAL_BASE + offset) for name, offset in places.items()})
         self.shared_bytes = self._place("shared", (*module.variables, *entry.variables), SHARED)
         self.local_bytes = self._place("local", entry.variables, LOCAL)
 

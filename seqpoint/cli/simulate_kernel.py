@@ -33,6 +33,11 @@ def _sizes(context: click.Context, parameter: click.Parameter, text: str | None)
     "of a buffer before.",
 )  # fmt: skip
 @click.option(
+    "--variable", "variables", multiple=True, metavar="NAME=VALUE",
+    help="Content of a variable of the PTX file, which __constant__ or __device__ declares: NAME=5, or a buffer as of "
+    "--arg.",
+)  # fmt: skip
+@click.option(
     "--shared-bytes", default=0, show_default=True, type=click.IntRange(0), help="Dynamic shared memory of a block."
 )
 @click.option("--device", metavar="NAME", help="Device of the catalogue on which to time.  [default: execute only]")
@@ -67,7 +72,7 @@ def _sizes(context: click.Context, parameter: click.Parameter, text: str | None)
 @output_options
 def kernel(
     file: str | None, plan: str | None, json_: bool, plot: str | None, perfetto: str | None, outputs: str | None,
-    arguments: tuple[str, ...], **how: Any,
+    arguments: tuple[str, ...], variables: tuple[str, ...], **how: Any,
 ) -> None:  # fmt: skip
     """Execute a kernel in PTX, or a plan of several, and with --device say how long it takes and why.
 
@@ -103,7 +108,12 @@ def kernel(
     passed, buffers = _arguments(arguments)
     how["waves"] = how["waves"] or None
     result = simulate_kernel(
-        plan or str(file), arguments=passed, buffers=buffers, progress=progress("simulating"), **how
+        plan or str(file),
+        arguments=passed,
+        buffers=buffers,
+        variables=_variables(variables),
+        progress=progress("simulating"),
+        **how,
     )
     if result.resumed:
         message(f"went on from {how['checkpoint']}")
@@ -136,6 +146,19 @@ def _arguments(texts: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:
             buffers[name] = value
         passed.append(name)
     return passed, buffers
+
+
+def _variables(texts: tuple[str, ...]) -> dict[str, Any]:
+    """Return the content of variables; that of a name alone is the buffer of this name."""
+    from replay.detailed.plans import parse_variable
+
+    contents: dict[str, Any] = {}
+    for text in texts:
+        name, value = parse_variable(text)
+        if not name or name in contents:
+            raise click.UsageError(f"--variable {text}: write NAME=VALUE, each name once")
+        contents[name] = name if value is None else value
+    return contents
 
 
 def _save_trace(result: Any, path: str) -> None:

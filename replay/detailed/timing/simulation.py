@@ -4,7 +4,7 @@ import hashlib
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -246,7 +246,7 @@ def _identity(plan: Plan, target: Target | None, how: object) -> bytes:
         digest.update(f"{name}{array.dtype}{array.shape}".encode())
         digest.update(np.ascontiguousarray(array).data)
     for call in plan.calls:
-        digest.update(f"{call.entry}{call.grid}{call.block}{call.arguments}{call.shared_bytes}".encode())
+        digest.update(f"{replace(call, ptx=Path())}".encode())
         digest.update(call.ptx.read_bytes())
     return digest.digest()
 

@@ -1,0 +1,222 @@
+"""Variables of a PTX file: content given at a launch, kept from launch to launch, and addresses of one in another."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import Run
+
+import seqpoint as sp
+from replay.detailed import parse_ptx
+from replay.detailed.timing.simulation import simulate_plan
+
+#: `scale` writes ``taps[tid % 4] * factor + params.b + params.p[tid] + *pick[0]``, and adds 1 to `hits`. `read` copies
+#: `hits`.
+PTX = """
+.version 8.0
+.target sm_70
+.address_size 64
+.const .align 4 .f32 taps[4];
+.const .align 4 .f32 factor;
+.const .align 8 .b8 params[16];
+.global .align 4 .u32 hits;
+.global .align 4 .f32 table[3] = {1.5, 2.5, 3.5};
+.global .align 8 .u64 pick[2] = {generic(table)+4, table};
+.visible .entry scale(.param .u64 y)
+{
+    .reg .b64 %p<9>;
+    .reg .b32 %r<9>;
+    .reg .f32 %f<9>;
+    mov.u32 %r1, %tid.x;
+    and.b32 %r2, %r1, 3;
+    mul.wide.u32 %p1, %r2, 4;
+    mov.u64 %p2, taps;
+    add.s64 %p2, %p2, %p1;
+    ld.const.f32 %f1, [%p2];
+    ld.const.f32 %f2, [factor];
+    ld.const.s32 %r3, [params+8];
+    cvt.rn.f32.s32 %f3, %r3;
+    fma.rn.f32 %f1, %f1, %f2, %f3;
+    ld.const.u64 %p3, [params];
+    mul.wide.u32 %p4, %r1, 4;
+    add.s64 %p3, %p3, %p4;
+    ld.global.f32 %f4, [%p3];
+    add.f32 %f1, %f1, %f4;
+    ld.global.u64 %p5, [pick];
+    ld.f32 %f5, [%p5];
+    add.f32 %f1, %f1, %f5;
+    ld.param.u64 %p6, [y];
+    add.s64 %p6, %p6, %p4;
+    st.global.f32 [%p6], %f1;
+    atom.global.add.u32 %r5, [hits], 1;
+    ret;
+}
+.visible .entry read(.param .u64 out)
+{
+    .reg .b64 %p<3>;
+    .reg .b32 %r<3>;
+    ld.param.u64 %p1, [out];
+    ld.global.u32 %r1, [hits];
+    st.global.u32 [%p1], %r1;
+    ret;
+}
+"""
+PLAN = """
+[buffers]
+y = {dtype = "f32", shape = [8]}
+taps = {dtype = "f32", shape = [4], fill = "normal", seed = 1}
+p = {dtype = "f32", shape = [8], fill = "uniform", seed = 2}
+first = {dtype = "u32", shape = [1]}
+counted = {dtype = "u32", shape = [1], fill = "randint", low = 40, high = 41}
+
+[[launches]]
+ptx = "k.ptx"
+entry = "scale"
+grid = [1]
+block = [8]
+arguments = ["y"]
+variables = {taps = "taps", factor = 2.0, params = ["u64 p", "s32 3"]}
+
+[[launches]]
+ptx = "k.ptx"
+entry = "read"
+grid = [1]
+block = [1]
+arguments = ["first"]
+
+[[launches]]
+ptx = "k.ptx"
+entry = "scale"
+grid = [1]
+block = [8]
+arguments = ["y"]
+variables = {taps = "taps", hits = "counted"}
+"""
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    (tmp_path / "k.ptx").write_text(PTX)
+    (tmp_path / "plan.toml").write_text(PLAN)
+    return tmp_path / "plan.toml"
+
+
+def test_content_is_given_and_kept(plan: Path) -> None:
+    outputs = sp.simulate_kernel(plan).outputs
+    expected = np.tile(outputs["taps"], 2) * np.float32(2) + 3 + outputs["p"] + np.float32(2.5)
+    # The third launch says nothing of factor and params: they are as the first left them.
+    np.testing.assert_allclose(outputs["y"], expected, rtol=1e-6)
+    assert outputs["first"].tolist() == [8], "hits is kept from the first launch to the second"
+    assert outputs["counted"].tolist() == [48], "a variable that is a buffer shows what the kernel wrote"
+
+
+def test_a_run_that_goes_on_keeps_variables(plan: Path, tmp_path: Path) -> None:
+    from replay.detailed.plans import read_plan
+
+    whole = sp.simulate_kernel(plan).outputs
+    file = tmp_path / "state.npz"
+    calls = 0
+
+    def stop(_done: int, _count: int, _name: str) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate_plan(read_plan(plan), progress=stop, checkpoint=file, period=0)
+    resumed = simulate_plan(read_plan(plan), checkpoint=file, period=0)
+    assert resumed.resumed
+    assert all(np.array_equal(whole[name], values) for name, values in resumed.outputs.items())
+    changed = plan.read_text().replace("factor = 2.0", "factor = 3.0")
+    with pytest.raises(KeyboardInterrupt):
+        calls = 0
+        simulate_plan(read_plan(plan), progress=stop, checkpoint=file, period=0)
+    plan.write_text(changed)
+    with pytest.raises(sp.SeqPointError, match="the state of another simulation"):
+        simulate_plan(read_plan(plan), checkpoint=file)
+
+
+def test_arguments_in_python(plan: Path) -> None:
+    file = plan.with_name("k.ptx")
+    y, p = np.zeros(8, np.float32), np.arange(8, dtype=np.float32)
+    # A structure of a pointer and a number is given by a plan; here its bytes are those of a buffer.
+    result = sp.simulate_kernel(
+        file, "read", grid=1, block=1, arguments=[np.zeros(1, np.uint32)], variables={"hits": np.uint32(5)}
+    )
+    assert result.outputs["arg0"].tolist() == [5]
+    result = sp.simulate_kernel(
+        file, "read", grid=1, block=1, arguments=["n"], buffers={"n": np.zeros(1, np.uint32)}, variables={"hits": "n"}
+    )
+    assert result.outputs["n"].tolist() == [0]
+    with pytest.raises(sp.SeqPointError, match="variable hits: there is a buffer of this name"):
+        sp.simulate_kernel(
+            file, "read", grid=1, block=1, arguments=["hits"], buffers={"hits": y}, variables={"hits": y}
+        )
+    with pytest.raises(sp.SeqPointError, match="variable hits is a list"):
+        sp.simulate_kernel(file, "read", grid=1, block=1, arguments=[p], variables={"hits": [1]})  # type: ignore[dict-item]
+    with pytest.raises(sp.SeqPointError, match="a plan has entry, grid, block, arguments, variables"):
+        sp.simulate_kernel(plan, variables={"hits": 1})
+
+
+def test_the_command(plan: Path, run: Run, tmp_path: Path) -> None:
+    launch = ["simulate", "kernel", plan.with_name("k.ptx"), "--entry", "read", "--grid", "1", "--block", "1"]
+    run(*launch, "--arg", "out=u32[1]", "--variable", "hits=0x10", "--outputs", tmp_path / "one")
+    assert np.load(tmp_path / "one" / "out.npy").tolist() == [16]
+    run(
+        *launch, "--arg", "out=u32[1]", "--variable", "hits=u32[1]:randint:low=9:high=10", "--outputs", tmp_path / "two"
+    )
+    assert np.load(tmp_path / "two" / "out.npy").tolist() == [9]
+    assert np.load(tmp_path / "two" / "hits.npy").tolist() == [9]
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ("other=7", "variable 'other' is not in the file; there are taps, factor, params, hits, table, pick"),
+        ("taps=7", "variable taps has 16 bytes; give a buffer or a structure"),
+        ("taps=f32[5]", "variable 'taps' has 16 bytes, and the buffer taps 20"),
+        ("hits=1.5", "1.5 does not fit type .u32"),
+        ("hits", "variable 'hits': there is no buffer 'hits'"),
+        ("7", "argument '7': a number, NAME=f32"),
+        ("hits=@none.npy", "there is no such file"),
+    ],
+)
+def test_what_cannot_be_given(plan: Path, run: Run, given: str, problem: str) -> None:
+    file = plan.with_name("k.ptx")
+    result = run(
+        "simulate", "kernel", file, "--entry", "read", "--grid", "1", "--block", "1", "--arg", "out=u32[1]",
+        "--variable", given,
+    )  # fmt: skip
+    assert result.code and problem in result.err
+
+
+def test_a_name_is_given_once(plan: Path, run: Run) -> None:
+    variables = ("--variable", "hits=1", "--variable", "hits=2")
+    result = run(
+        "simulate", "kernel", plan.with_name("k.ptx"), "--entry", "read", "--grid", "1", "--block", "1",
+        "--arg", "out=u32[1]", *variables,
+    )  # fmt: skip
+    assert result.code == 2 and "--variable hits=2: write NAME=VALUE, each name once" in result.err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ('taps = "taps"', 'taps = "none"', r"launches\[0\].variables.taps: there is no buffer or texture 'none'"),
+        ('"s32 3"', '"s32 3", "f64 1"', "the members take 24 bytes, the structure has 16"),
+        ('"s32 3"', '"3"', r"launches\[0\].variables.params: member '3'"),
+        ("factor = 2.0", "factor = []", "the members take 0 bytes"),
+    ],
+)
+def test_plans_that_are_wrong(plan: Path, old: str, new: str, problem: str) -> None:
+    plan.write_text(plan.read_text().replace(old, new, 1))
+    with pytest.raises(sp.SeqPointError, match=problem):
+        sp.simulate_kernel(plan)
+
+
+@pytest.mark.parametrize("value", ["generic(nothing)", "nothing", "table+x", "generic(table"])
+def test_addresses_of_what_is_not_there(value: Any) -> None:
+    with pytest.raises(sp.SeqPointError, match=r"k.ptx: line 11: "):
+        parse_ptx(PTX.replace("generic(table)+4", value), "k.ptx")
