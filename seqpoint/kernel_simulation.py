@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from profilers.devices import find_device
 from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
-from replay.detailed import KernelCall, Plan
+from replay.detailed import KernelCall, Plan, Structure, Texture
 from replay.detailed.arguments import Argument
 from replay.detailed.launch import INSTRUCTION_LIMIT, CallResult, Progress
 from replay.detailed.plans import check_name, read_plan, three
@@ -65,6 +65,7 @@ class SimulatedKernels:
         for number, call in enumerate(self.calls):
             facts = {"entry": call.entry, "grid": list(call.grid), "block": list(call.block)}
             row: dict[str, Any] = {"launch": number, **facts, "warp_instructions": call.warp_instructions}
+            row["unset_variables"] = list(call.unset)
             rows.append(row | (timing_facts(self.timings[number]) if self.timings else {}))
         return rows
 
@@ -87,7 +88,9 @@ class SimulatedKernels:
         """Return the lines above the table."""
         device = f" on {self.target.memory.name}: {duration(1e9 * self.seconds)}" if self.target else ", not timed"
         launches = "1 launch" if len(self.calls) == 1 else f"{len(self.calls)} launches"
-        return [f"{self.plan.name}: {launches}{device}"]
+        unset = dict.fromkeys(name for call in self.calls for name in call.unset)
+        zeros = [f"variables without content, read as zeros: {', '.join(unset)}"] if unset else []
+        return [f"{self.plan.name}: {launches}{device}", *zeros]
 
     def text_tables(self) -> list[Table]:
         """Return the table of launches for the terminal."""
@@ -246,9 +249,9 @@ def simulate_kernel(
     *,
     grid: int | Sequence[int] = (),
     block: int | Sequence[int] = (),
-    arguments: Sequence[NDArray[Any] | int | float | str | None] = (),
+    arguments: Sequence[NDArray[Any] | Argument | None] = (),
     buffers: Mapping[str, NDArray[Any]] | None = None,
-    variables: Mapping[str, NDArray[Any] | str | int | float] | None = None,
+    variables: Mapping[str, NDArray[Any] | Argument] | None = None,
     shared_bytes: int = 0,
     device: str | Device | None = None,
     clock_mhz: float | None = None,
@@ -271,14 +274,16 @@ def simulate_kernel(
         Entry of the PTX file; may be empty if it has one.
     grid, block : int or sequence of int
         Blocks, and threads of a block, in up to three dimensions.
-    arguments : sequence of array, int, float, str or None
+    arguments : sequence of array, int, float, str, Texture, Structure or None
         One a parameter; arrays are buffers ``arg0``, ``arg1`` and so on, a text names one of `buffers`, and None is a
-        null pointer. Arrays must have the type that the kernel reads.
+        null pointer. Arrays must have the type that the kernel reads. `Texture` and `Structure` are those of
+        `replay.detailed`.
     buffers : mapping of str to array, optional
         Buffers that arguments name.
-    variables : mapping of str to array, str, int or float, optional
+    variables : mapping of str to array, str, int, float or Structure, optional
         Content of variables of the file, such as those that ``__constant__`` or ``__device__`` declares. An array is a
-        buffer of the name of the variable, a text names one of `buffers`, and a number is written to the variable.
+        buffer of the name of the variable, and a text names one of `buffers`. A buffer is copied to the variable before
+        the launch, and back afterwards.
     shared_bytes : int
         Dynamic shared memory of a block.
     device : str or Device, optional
@@ -296,7 +301,7 @@ def simulate_kernel(
         Blocks a place of a compute unit that are timed at least; others take as long, with a stated error. None for all
         blocks. All blocks are executed.
     limit : int
-        Instructions of warps in a launch after which it counts as endless.
+        Instructions of a warp after which it counts as endless.
     progress : callable, optional
         Called with (blocks done, blocks in all, name of the kernel).
     checkpoint : str or path, optional
@@ -335,9 +340,9 @@ def _plan(
     entry: str,
     grid: int | Sequence[int],
     block: int | Sequence[int],
-    arguments: Sequence[NDArray[Any] | int | float | str | None],
+    arguments: Sequence[NDArray[Any] | Argument | None],
     buffers: Mapping[str, NDArray[Any]] | None,
-    variables: Mapping[str, NDArray[Any] | str | int | float] | None,
+    variables: Mapping[str, NDArray[Any] | Argument] | None,
     shared_bytes: int,
 ) -> Plan:
     """Return the plan of the arguments of `simulate_kernel`."""
@@ -352,7 +357,7 @@ def _plan(
     if not grid or not block:
         raise InvalidInputError(f"{file}: give the grid and the block of the launch")
     named = dict(buffers or {})
-    passed: list[str | int | float] = []
+    passed: list[Argument] = []
     for number, value in enumerate(arguments):
         if isinstance(value, np.ndarray):
             named[f"arg{number}"] = value
@@ -372,9 +377,11 @@ def _plan(
     return Plan(entry or file.stem, named, (call,))
 
 
-def _plain(value: object, where: str) -> str | int | float:
-    """Return a number, also one of NumPy, or a name."""
+def _plain(value: object, where: str) -> Argument:
+    """Return an argument that is no array; a number of NumPy becomes one of Python."""
     plain = value.item() if isinstance(value, np.generic) else value
-    if not isinstance(plain, str | int | float):
-        raise InvalidInputError(f"{where} is a {type(value).__name__}; arrays, numbers and names are taken")
+    if not isinstance(plain, str | int | float | Texture | Structure):
+        raise InvalidInputError(
+            f"{where} is a {type(value).__name__}; arrays, numbers, names of buffers, Texture and Structure are taken"
+        )
     return plain

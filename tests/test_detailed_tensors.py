@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import seqpoint as sp
 from profilers.errors import InvalidInputError
 from replay.detailed import KernelCall, Plan, Texture, lower, parse_ptx, run_kernel
 from replay.detailed.launch import runners
@@ -370,7 +371,12 @@ def test_plans_have_textures(tmp_path: Path) -> None:
     file = tmp_path / "plan.toml"
     (tmp_path / "fetch.ptx").write_text(texture_kernel("2d", "f32", "f32"))
     file.write_text(PLAN)
-    assert simulate_plan(read_plan(file)).outputs["y"][:, 0].tolist() == [18.0, 18.0]
+    plan = read_plan(file)
+    assert simulate_plan(plan).outputs["y"][:, 0].tolist() == [18.0, 18.0]
+    named = {name: plan.buffers[name] for name in ("y", "x", "t")}
+    texture = Texture("t", filtering="linear")
+    result = sp.simulate_kernel(tmp_path / "fetch.ptx", grid=1, block=2, arguments=["y", "x", texture], buffers=named)
+    assert result.outputs["y"][:, 0].tolist() == [18.0, 18.0]
     for old, new, message in (
         ("image =", "x =", "textures.x: a buffer has the same name"),
         ('buffer = "t"', 'buffer = "z"', "textures.image.buffer: there is no buffer 'z'"),

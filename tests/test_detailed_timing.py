@@ -72,6 +72,14 @@ def timed(plan_file: str, **how: int | None) -> Timing:
     return timing_of(read_plan(dataset_path(plan_file)), **how)
 
 
+def test_dram_utilisation_is_of_the_whole_launch() -> None:
+    # 61 kB in 2 us: the bytes are few for the time that the launch takes, most of which is its start.
+    timing = timed("ptx/triton/softmax.toml")
+    moved = 32 * (timing.counters["dram_read_sectors"] + timing.counters["dram_write_sectors"])
+    assert timing.dram.utilisation == pytest.approx(moved / timing.seconds / V100.memory.dram.bandwidth, rel=0.01)
+    assert 0 < timing.dram.utilisation < 0.2 * timing.dram.efficiency
+
+
 def test_a_launch_takes_the_same_time_again_and_counts_its_sectors() -> None:
     first, again = timed("ptx/triton/softmax.toml"), timed("ptx/triton/softmax.toml")
     assert first.cycles == again.cycles and np.array_equal(first.series, again.series)

@@ -108,7 +108,7 @@ def test_content_is_given_and_kept(plan: Path) -> None:
     # The third launch says nothing of factor and params: they are as the first left them.
     np.testing.assert_allclose(outputs["y"], expected, rtol=1e-6)
     assert outputs["first"].tolist() == [8], "hits is kept from the first launch to the second"
-    assert outputs["counted"].tolist() == [48], "a variable that is a buffer shows what the kernel wrote"
+    assert outputs["counted"].tolist() == [48], "what the kernel wrote to a variable comes back to its buffer"
 
 
 def test_a_run_that_goes_on_keeps_variables(plan: Path, tmp_path: Path) -> None:
@@ -171,14 +171,24 @@ def test_the_command(plan: Path, run: Run, tmp_path: Path) -> None:
     assert np.load(tmp_path / "two" / "hits.npy").tolist() == [9]
 
 
+def test_what_nobody_gave_is_said(plan: Path, run: Run) -> None:
+    whole = sp.simulate_kernel(plan)
+    assert [row["unset_variables"] for row in whole.rows] == [[], [], []]
+    plan.write_text(plan.read_text().replace("factor = 2.0, ", ""))
+    result = sp.simulate_kernel(plan)
+    assert [row["unset_variables"] for row in result.rows] == [["factor"], [], ["factor"]]
+    shown = run("simulate", "kernel", plan)
+    assert "variables without content, read as zeros: factor" in " ".join(shown.out.split())
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ("other=7", "variable 'other' is not in the file; there are taps, factor, params, hits, table, pick"),
+        ("other=7", "variable other is not in the file; there are taps, factor, params, hits, table, pick"),
         ("taps=7", "variable taps has 16 bytes; give a buffer or a structure"),
-        ("taps=f32[5]", "variable 'taps' has 16 bytes, and the buffer taps 20"),
+        ("taps=f32[5]", "variable taps has 16 bytes, and the buffer taps 20"),
         ("hits=1.5", "1.5 does not fit type .u32"),
-        ("hits", "variable 'hits': there is no buffer 'hits'"),
+        ("hits", "variable hits: there is no buffer 'hits'"),
         ("7", "argument '7': a number, NAME=f32"),
         ("hits=@none.npy", "there is no such file"),
     ],
@@ -220,3 +230,27 @@ def test_plans_that_are_wrong(plan: Path, old: str, new: str, problem: str) -> N
 def test_addresses_of_what_is_not_there(value: Any) -> None:
     with pytest.raises(sp.SeqPointError, match=r"k.ptx: line 11: "):
         parse_ptx(PTX.replace("generic(table)+4", value), "k.ptx")
+
+
+def test_a_wait_for_a_later_block_ends(tmp_path: Path) -> None:
+    """Block 0 waits for what block 1 writes; blocks run in order."""
+    (tmp_path / "w.ptx").write_text(
+        ".version 8.0 .target sm_70 .address_size 64\n"
+        ".visible .entry wait(.param .u64 x) { .reg .b64 %rd<2>; .reg .b32 %r<3>; .reg .pred %p<2>;\n"
+        "ld.param.u64 %rd1, [x]; mov.u32 %r1, %ctaid.x; setp.eq.u32 %p1, %r1, 1; @%p1 bra WRITE;\n"
+        "L: ld.volatile.global.u32 %r2, [%rd1]; setp.eq.u32 %p1, %r2, 0; @%p1 bra L; ret;\n"
+        "WRITE: st.global.u32 [%rd1], 1; ret; }"
+    )
+    file, given = tmp_path / "w.ptx", [np.zeros(1, np.uint32)]
+    with pytest.raises(sp.SeqPointError, match=r"line 4: wait, block \(0, 0, 0\): .*waits for a block or a warp"):
+        sp.simulate_kernel(file, grid=2, block=32, arguments=given, limit=10_000)
+
+
+def test_the_limit_is_of_each_warp(tmp_path: Path) -> None:
+    (tmp_path / "e.ptx").write_text(
+        ".version 8.0 .target sm_70 .address_size 64\n.visible .entry e() { bar.sync 0; bar.sync 0; ret; }"
+    )
+    (call,) = sp.simulate_kernel(tmp_path / "e.ptx", grid=4, block=128, limit=3).calls
+    assert call.warp_instructions == 4 * 4 * 3
+    with pytest.raises(sp.SeqPointError, match="more than 2 instructions of a warp"):
+        sp.simulate_kernel(tmp_path / "e.ptx", grid=4, block=128, limit=2)

@@ -34,10 +34,12 @@ class Structure:
 
 
 Argument = str | int | float | Texture | Structure
+#: First byte and end of each buffer.
+Extents = Mapping[str, tuple[int, int]]
 
 
 def pass_parameters(
-    program: Program, arguments: Sequence[Argument], memory: npt.NDArray[Any], buffers: Mapping[str, int]
+    program: Program, arguments: Sequence[Argument], memory: npt.NDArray[Any], buffers: Extents
 ) -> None:
     """Write the arguments of a launch to the first bytes of memory.
 
@@ -49,8 +51,8 @@ def pass_parameters(
         One a parameter.
     memory : array of uint8
         Memory of the device.
-    buffers : mapping of str to int
-        First byte of each buffer.
+    buffers : mapping of str to (int, int)
+        First byte and end of each buffer.
 
     Raises
     ------
@@ -78,42 +80,64 @@ def pass_parameters(
 
 
 def write_variables(
-    program: Program, contents: Mapping[str, Argument], memory: npt.NDArray[Any], buffers: Mapping[str, int]
+    program: Program, contents: Mapping[str, Argument], memory: npt.NDArray[Any], buffers: Extents
 ) -> None:
-    """Write numbers and structures to the variables of a program.
+    """Write the content of variables before a launch.
 
     Parameters
     ----------
     program : Program
         Kernel.
-    contents : mapping
-        Content of variables; those of which it is a text are buffers, which are not written.
+    contents : mapping of str to str, int, float or Structure
+        Content by variable; a text names a buffer, which is copied.
     memory : array of uint8
         Memory of the device.
-    buffers : mapping of str to int
-        First byte of each buffer, for the pointers of structures.
+    buffers : mapping of str to (int, int)
+        First byte and end of each buffer.
 
     Raises
     ------
     InvalidInputError
-        A value does not fit its variable.
+        There is no such variable or buffer, or the content does not fit.
     """
     declared = {variable.name: variable for variable in program.module.globals}
     for name, value in contents.items():
+        where = f"{program.module.source}: variable {name:.60}"
+        if name not in declared:
+            raise InvalidInputError(f"{where} is not in the file; there are {', '.join(declared) or 'none'}")
+        variable = declared[name]
         if isinstance(value, str):
-            continue
-        variable, where = declared[name], f"{program.module.source}: variable {name}"
-        if isinstance(value, Structure):
+            begin, end = _extent(value, buffers, where)
+            content = memory[begin:end]
+        elif isinstance(value, Structure):
             content = _structure(value, variable.size, buffers, where)
         elif isinstance(value, Texture) or variable.size != TYPE_BYTES[variable.type]:
             raise InvalidInputError(f"{where} has {variable.size} bytes; give a buffer or a structure")
         else:
             content = _scalar(value, variable.type, where)
+        if len(content) > variable.size:
+            raise InvalidInputError(f"{where} has {variable.size} bytes, and the buffer {value} {len(content)}")
         place = program.places[name]
-        memory[place : place + variable.size] = content
+        memory[place : place + len(content)] = content
 
 
-def _structure(given: Structure, size: int, buffers: Mapping[str, int], where: str) -> npt.NDArray[np.uint8]:
+def read_variables(
+    program: Program, contents: Mapping[str, Argument], memory: npt.NDArray[Any], buffers: Extents
+) -> None:
+    """Copy variables back to the buffers that gave their content, as `write_variables`, after a launch."""
+    for name, value in contents.items():
+        if isinstance(value, str):
+            (begin, end), place = buffers[value], program.places[name]
+            memory[begin:end] = memory[place : place + end - begin]
+
+
+def _extent(name: str, buffers: Extents, where: str) -> tuple[int, int]:
+    if name not in buffers:
+        raise InvalidInputError(f"{where}: there is no buffer {name!r:.60}")
+    return buffers[name]
+
+
+def _structure(given: Structure, size: int, buffers: Extents, where: str) -> npt.NDArray[np.uint8]:
     content, end, align = np.zeros(size, dtype=np.uint8), 0, 1
     for number, (kind, value) in enumerate(given.members):
         if kind not in _SCALARS:
@@ -128,15 +152,14 @@ def _structure(given: Structure, size: int, buffers: Mapping[str, int], where: s
     return content
 
 
-def _value(value: str | float, kind: str, buffers: Mapping[str, int], where: str) -> npt.NDArray[np.uint8]:
+def _value(value: str | float, kind: str, buffers: Extents, where: str) -> npt.NDArray[np.uint8]:
     """Return a number, or the address of a buffer, as bytes."""
     if not isinstance(value, str):
         return _scalar(value, kind, where)
-    if value not in buffers:
-        raise InvalidInputError(f"{where}: there is no buffer {value!r}")
+    begin, _ = _extent(value, buffers, where)
     if TYPE_BYTES[kind] != 8:
         raise InvalidInputError(f"{where} has type .{kind}, no pointer")
-    return _scalar(GLOBAL_BASE + buffers[value], kind, where)
+    return _scalar(GLOBAL_BASE + begin, kind, where)
 
 
 def _scalar(value: float, type_: str, where: str) -> npt.NDArray[np.uint8]:

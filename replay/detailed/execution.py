@@ -25,6 +25,7 @@ from replay.detailed.memory import (
     PROBLEM,
     SHARED_AT,
     SHARED_BYTES,
+    STOP_AT,
     THREAD,
     TRAPPED,
     TRUE_LANES,
@@ -149,7 +150,7 @@ def run_warp(program, registers, stack, depth, warp, memory, geometry, allocatio
             return -1 - depth
         geometry[EXECUTED] += 1
         report[AT] = position
-        if geometry[EXECUTED] > geometry[LIMIT]:
+        if geometry[EXECUTED] > geometry[STOP_AT]:
             report[PROBLEM] = ENDLESS
             return -1
         mask = _guarded(row, registers, stack[depth - 1, 2])
@@ -309,7 +310,7 @@ def run_blocks(  # type: ignore[no-untyped-def]
     scratch = np.empty((4, 32), np.int64)
     warps = len(registers)
     threads = geometry[BLOCK_X] * geometry[BLOCK_Y] * geometry[BLOCK_Z]
-    depths = np.zeros(warps, np.int64)
+    depths, spent = np.zeros(warps, np.int64), np.zeros(warps, np.int64)
     for number in range(len(blocks)):
         report[BLOCK] = blocks[number]
         _begin(fixed[0], fixed[1], registers, blocks[number], geometry)
@@ -318,7 +319,7 @@ def run_blocks(  # type: ignore[no-untyped-def]
             lanes = min(threads - 32 * warp, 32)
             stacks[warp, 0, 0], stacks[warp, 0, 1] = 0, -1
             stacks[warp, 0, 2] = (np.int64(1) << lanes) - 1
-            depths[warp] = 1
+            depths[warp], spent[warp] = 1, 0
             marks[LAST + warp] = -1
         marks[FIRST] = number * warps
         left = warps
@@ -328,10 +329,13 @@ def run_blocks(  # type: ignore[no-untyped-def]
             left = 0
             for warp in range(warps):
                 while depths[warp] > 0:
+                    before = geometry[EXECUTED]
+                    geometry[STOP_AT] = before + geometry[LIMIT] - spent[warp]
                     depths[warp] = run_warp(
                         program, registers[warp], stacks[warp], depths[warp], warp, memory, geometry, allocations,
                         shadow, tiles, report, (trace, marks, firsts, scratch),
                     )  # fmt: skip
+                    spent[warp] += geometry[EXECUTED] - before
                     if depths[warp] == -1:
                         return number, trace
                     if depths[warp] >= 0:

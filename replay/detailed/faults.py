@@ -32,7 +32,7 @@ def fault_of(
     report : array of int64
         What `run_blocks` reported.
     limit : int
-        Most instructions of warps.
+        Most instructions of a warp.
     """
     line = int(program.code[report[at.AT], -1])
     x, y, _ = call.grid
@@ -48,7 +48,8 @@ def fault_of(
         at.OUT_OF_BOUNDS: f"{where}{lane}: {outside}",
         at.MISALIGNED: f"{where}{lane}: {address} is not aligned to the access",
         at.RACE: f"{where}{lane}: two warps use the same byte of shared memory without a barrier between, one writes",
-        at.ENDLESS: f"{where}: more than {limit} instructions of warps: an endless loop, or set a higher limit",
+        at.ENDLESS: f"{where}: more than {limit} instructions of a warp: an endless loop, or it waits for a block or "
+        "a warp that runs later; or set a higher limit",
         at.NO_TEXTURE: f"{where}{lane}: the first operand is no texture of the launch",
         at.TRAPPED: f"{where}{lane}: the kernel gives up: a failed assertion, or trap",
         at.NESTED: f"{where}: branches are nested too deeply",

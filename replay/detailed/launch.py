@@ -16,7 +16,7 @@ import numpy.typing as npt
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace.arrays import Ints
 from replay.detailed import memory as at
-from replay.detailed.arguments import Argument, pass_parameters, write_variables
+from replay.detailed.arguments import Argument, pass_parameters, read_variables, write_variables
 from replay.detailed.execution import run_blocks
 from replay.detailed.faults import fault_of
 from replay.detailed.lowering import lower
@@ -29,8 +29,8 @@ from replay.detailed.tracing import END, LAST
 _MOST_THREADS, _MOST_BLOCKS, _MOST_MEMORY = 1024, 1 << 31, 8 << 30
 #: Most bytes of shared memory of a block: that of an H100.
 _MOST_SHARED = 227 * 1024
-#: Instructions of a warp after which a run ends, by default.
-INSTRUCTION_LIMIT = 1 << 40
+#: Instructions of a warp after which it counts as endless, by default: a minute of simulation.
+INSTRUCTION_LIMIT = 1 << 28
 #: Elements of a trace at first; it grows.
 _TRACE = 1 << 16
 
@@ -55,8 +55,8 @@ class KernelCall:
     shared_bytes : int
         Dynamic shared memory of a block.
     variables : mapping of str to str, int, float or Structure
-        Content of variables of the PTX file, such as those that ``__constant__`` declares. A text names the buffer that
-        the variable is; a number or a structure is written to it before the launch.
+        Content of variables of the PTX file, such as those that ``__constant__`` declares. A text names a buffer: it is
+        copied to the variable before the launch, and back afterwards.
     """
 
     ptx: Path
@@ -101,6 +101,8 @@ class CallResult:
         Blocks that were executed.
     warp_instructions : int
         Instructions of warps, over these blocks.
+    unset : tuple of str
+        Variables in constant memory that the kernel uses and that neither the file nor a launch gave content: zeros.
     """
 
     entry: str
@@ -108,6 +110,7 @@ class CallResult:
     block: Shape3
     blocks: int
     warp_instructions: int
+    unset: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -168,34 +171,17 @@ class DeviceMemory:
     def __init__(self, buffers: Mapping[str, npt.NDArray[Any]], modules: Iterable[Module]) -> None:
         self.buffers = {name: np.ascontiguousarray(array) for name, array in buffers.items()}
         self._modules = {module.source: module for module in modules}
+        #: Variables that launches gave content until now, by PTX file.
+        self.given: dict[str, set[str]] = {}
         self._variables, end = variable_layout(self._modules.values())
         named = tuple(Variable(name, "global", "b8", 256, array.nbytes) for name, array in self.buffers.items())
         self.offset, self.end = global_layout(named, end)
+        #: First byte and end of each buffer.
+        self.extents = {name: (self.offset[name], self.offset[name] + a.nbytes) for name, a in self.buffers.items()}
 
-    def places(self, module: Module, contents: Mapping[str, Argument]) -> dict[str, int]:
-        """Return the offset of each variable of a module; one that is a buffer lies where the buffer does.
-
-        Raises
-        ------
-        InvalidInputError
-            There is no such variable or buffer, or the buffer is longer than the variable.
-        """
-        sizes = {variable.name: variable.size for variable in module.globals}
-        found = dict(self._variables[module.source])
-        for name, buffer in contents.items():
-            where = f"{module.source}: variable {name!r:.60}"
-            if name not in sizes:
-                raise InvalidInputError(f"{where} is not in the file; there are {', '.join(sizes) or 'none'}")
-            if not isinstance(buffer, str):
-                continue
-            if buffer not in self.buffers:
-                raise InvalidInputError(f"{where}: there is no buffer {buffer!r:.60}")
-            if 0 < sizes[name] < self.buffers[buffer].nbytes:
-                raise InvalidInputError(
-                    f"{where} has {sizes[name]} bytes, and the buffer {buffer} {self.buffers[buffer].nbytes}"
-                )
-            found[name] = self.offset[buffer]
-        return found
+    def places(self, module: Module) -> dict[str, int]:
+        """Return the offset of each variable of a module."""
+        return self._variables[module.source]
 
     def allocate(self, room: int) -> None:
         """Allocate the memory and fill it, with `room` for shared and local memory behind the buffers."""
@@ -218,10 +204,10 @@ class DeviceMemory:
 
     def allocations(self, program: Program) -> tuple[Ints, Ints, Ints]:
         """Return the first byte, the end and the map of all that a program may access."""
-        begins = {program.places[variable.name]: variable.size for variable in program.module.globals}
-        begins |= {self.offset[name]: array.nbytes for name, array in self.buffers.items()}
         places = [(0, program.parameter_bytes)] if program.parameter_bytes else []
-        places += [(begin, begin + size) for begin, size in begins.items()]
+        begins = [(program.places[variable.name], variable.size) for variable in program.module.globals]
+        places += [(begin, begin + size) for begin, size in begins]
+        places += self.extents.values()
         owner = np.full(self.end // 256 + 1, -1, dtype=np.int64)
         for number, (first, last) in enumerate(places):
             owner[first // 256 : -(-last // 256)] = number
@@ -283,7 +269,7 @@ def run_kernel(
     runner = BlockRunner(program, call, memory, INSTRUCTION_LIMIT)
     chosen = np.arange(runner.blocks, dtype=np.int64) if blocks is None else np.fromiter(blocks, np.int64)
     runner.run(chosen)
-    result = CallResult(call.entry, call.grid, call.block, len(chosen), runner.warp_instructions)
+    result = CallResult(call.entry, call.grid, call.block, len(chosen), runner.warp_instructions, runner.unset)
     return KernelOutputs(memory.outputs(), (result,))
 
 
@@ -295,7 +281,7 @@ def runners(plan: Plan, limit: int = INSTRUCTION_LIMIT) -> "Iterator[BlockRunner
     plan : Plan
         Launches and buffers.
     limit : int
-        Instructions of warps in a launch after which it counts as endless.
+        Instructions of a warp after which it counts as endless.
 
     Raises
     ------
@@ -307,12 +293,12 @@ def runners(plan: Plan, limit: int = INSTRUCTION_LIMIT) -> "Iterator[BlockRunner
     modules = [read_module(call.ptx) for call in plan.calls]
     memory = DeviceMemory(plan.buffers, modules)
     programs = [
-        lower(module, call.entry, memory.places(module, call.variables))
-        for module, call in zip(modules, plan.calls, strict=True)
+        lower(module, call.entry, memory.places(module)) for module, call in zip(modules, plan.calls, strict=True)
     ]
     memory.allocate(max([0, *(_room(program, call) for program, call in zip(programs, plan.calls, strict=True))]))
     for program, call in zip(programs, plan.calls, strict=True):
         yield BlockRunner(program, call, memory, limit)
+        read_variables(program, call.variables, memory.bytes, memory.extents)
 
 
 def _three(sizes: Sequence[int]) -> Shape3:
@@ -356,7 +342,7 @@ class BlockRunner:
     memory : DeviceMemory
         Buffers; they change.
     limit : int
-        Instructions of warps after which the launch counts as endless.
+        Instructions of a warp after which it counts as endless.
     """
 
     def __init__(self, program: Program, call: KernelCall, memory: DeviceMemory, limit: int) -> None:
@@ -367,14 +353,17 @@ class BlockRunner:
         where = f"{program.module.source}: {program.entry.name}"
         table = texture_table(textures, memory.buffers, memory.offset, where)
         self._allocations = (*memory.allocations(program), table)
-        pass_parameters(program, call.arguments, memory.bytes, memory.offset)
-        write_variables(program, call.variables, memory.bytes, memory.offset)
+        pass_parameters(program, call.arguments, memory.bytes, memory.extents)
+        write_variables(program, call.variables, memory.bytes, memory.extents)
+        given = memory.given.setdefault(program.module.source, set())
+        given.update(call.variables)
+        self.unset = tuple(name for name in program.unset if name not in given)
         shared = program.shared_bytes + call.shared_bytes
         shared_at = -(-memory.end // 16) * 16
         local_at = -(-(shared_at + shared) // 16) * 16
         local_bytes = -(-program.local_bytes // 8) * 8
         self._geometry = np.array(
-            [*call.grid, *call.block, shared_at, shared, local_at, local_bytes, self.warps, limit, 0, 0, 0, 0],
+            [*call.grid, *call.block, shared_at, shared, local_at, local_bytes, self.warps, limit, 0, 0, 0, 0, 0],
             dtype=np.int64,
         )  # fmt: skip
         self._registers = np.zeros((self.warps, program.registers, 64), dtype=np.uint64)

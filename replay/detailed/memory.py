@@ -55,11 +55,12 @@ from replay.detailed.program import (
     E,
 )
 
-#: Elements of the geometry of a launch. TRUE_LANES counts for ``bar.red``, by the parity of the epoch.
+#: Elements of the geometry of a launch. TRUE_LANES counts for ``bar.red``, by the parity of the epoch. A warp may
+#: execute LIMIT instructions; STOP_AT is the same counted as EXECUTED is, which counts those of all warps.
 (
     GRID_X, GRID_Y, GRID_Z, BLOCK_X, BLOCK_Y, BLOCK_Z, SHARED_AT, SHARED_BYTES, LOCAL_AT, LOCAL_BYTES, WARPS, LIMIT,
-    EPOCH, EXECUTED, TRUE_LANES, _,
-) = range(16)  # fmt: skip
+    EPOCH, EXECUTED, TRUE_LANES, _, STOP_AT,
+) = range(17)  # fmt: skip
 #: Problems that end a run.
 NO_PROBLEM, OUT_OF_BOUNDS, MISALIGNED, RACE, ENDLESS, NESTED, NO_TEXTURE, TRAPPED = range(8)
 #: Elements of the report of a problem.

@@ -40,7 +40,7 @@ Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 32)]
 
 
 class _Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    dtype: str
+    dtype: str = ""
     shape: list[Size] = []
     fill: str = "zeros"
     seed: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -198,12 +198,12 @@ def make_buffer(facts: _Buffer, where: str, folder: Path) -> NDArray[Any]:
     InvalidInputError
         Type, fill or file cannot be.
     """
-    if facts.dtype not in DTYPES:
+    if facts.dtype not in DTYPES and (facts.dtype or not facts.file):
         raise InvalidInputError(f"{where}.dtype: {facts.dtype!r:.40}; one of {', '.join(DTYPES)}")
-    kind = np.dtype(DTYPES[facts.dtype])
+    kind = np.dtype(DTYPES.get(facts.dtype, np.uint8))
     if facts.file:
         values = _loaded(folder / facts.file, f"{where}.file")
-        if values.dtype != kind:
+        if facts.dtype and values.dtype != kind:
             raise InvalidInputError(f"{where}.file: {facts.file}: elements of {values.dtype}, not {kind}")
         if facts.shape and values.shape != tuple(facts.shape):
             raise InvalidInputError(f"{where}.shape: {facts.shape}, but {facts.file} has {list(values.shape)}")

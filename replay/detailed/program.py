@@ -68,6 +68,8 @@ class Program:
         Offset of each parameter.
     places : mapping of str to int
         Offset of each variable in global and constant memory.
+    unset : tuple of str
+        Variables in constant memory that the code uses and that the file gives no content.
     widths : tuple of int
         32-bit registers of the machine that each register takes; 0 for predicates and constants.
     """
@@ -84,4 +86,5 @@ class Program:
     parameter_bytes: int
     parameter_offset: tuple[int, ...]
     places: Mapping[str, int]
+    unset: tuple[str, ...]
     widths: tuple[int, ...]

@@ -23,6 +23,7 @@ class Symbols:
         self.lists: list[int] = []
         self.tables: dict[bytes, int] = {}
         self.count = 0
+        self.used: set[str] = set()
         self.symbols: dict[str, tuple[int, int]] = {}
         self.parameter_offset, self.parameter_bytes = packed_layout(entry.parameters)
         parameters = {p.name: o for p, o in zip(entry.parameters, self.parameter_offset, strict=True)}
@@ -72,6 +73,11 @@ class Symbols:
         named = {number: sizes.get(self.kind(name), 1) for name, number in self.numbers.items()}
         return tuple(named.get(number, 0) for number in range(self.count))
 
+    def unset(self) -> tuple[str, ...]:
+        """Return the variables in constant memory that were used and have no content."""
+        found = (v for v in self.module.globals if v.space == "const" and not v.content)
+        return tuple(variable.name for variable in found if variable.name in self.used)
+
     def operand(self, text: str, kind: str, line: int) -> int:
         """Return the register of an operand; a literal or an address becomes a constant."""
         if text.startswith("!"):
@@ -82,6 +88,7 @@ class Symbols:
             return self.constant(32)
         symbol, _, offset = text.partition("+")
         if symbol in self.symbols:
+            self.used.add(symbol)
             return self.constant(self.symbols[symbol][1] + int(offset or "0", 0))
         try:
             bits = literal_bits(text, kind)

@@ -56,8 +56,8 @@ def _sizes(context: click.Context, parameter: click.Parameter, text: str | None)
     help="Waves of blocks that are timed at least; others take as long. 0 for all.",
 )  # fmt: skip
 @click.option(
-    "--limit", default=1 << 40, type=click.IntRange(1), metavar="N",
-    help="Instructions of warps in a launch after which it counts as endless.",
+    "--limit", default=1 << 28, show_default=True, type=click.IntRange(1), metavar="N",
+    help="Instructions of a warp after which it counts as endless.",
 )  # fmt: skip
 @click.option("--outputs", metavar="DIR", type=click.Path(), help="Write each buffer as NAME.npy into a new folder.")
 @click.option(
@@ -78,8 +78,8 @@ def kernel(
 
     FILE is a PTX file or a plan in TOML. No GPU is needed. Every launch begins with cold caches.
 
-    With --json, each of `launches` has entry, grid, block and warp_instructions; with --device also time_ns, cycles,
-    time_error, timed_blocks, blocks, resident_blocks, registers, issue_share, stalls, l1_load_hit_rate,
+    With --json, each of `launches` has entry, grid, block, warp_instructions and unset_variables; with --device also
+    time_ns, cycles, time_error, timed_blocks, blocks, resident_blocks, registers, issue_share, stalls, l1_load_hit_rate,
     l2_read_hit_rate, dram_read_bytes, dram_write_bytes, dram_utilisation, dram_efficiency, row_hit_rate and
     bank_parallelism.
 

@@ -333,11 +333,15 @@ class TimedLaunch:
             cycles, error = self._extrapolated(busy)
         cycles += core.figures.start
         windows = (busy >> int(now[at.SPAN_BITS])) + 1
+        dram = counters_of(self.machine, self.target.memory.dram)
+        # Of the time of the launch, with its start, not of that until the last burst.
+        in_all = max((busy + core.figures.start) * self.target.memory.dram.clock_hz / core.clock_hz, dram.cycles)
+        dram = replace(dram, utilisation=dram.utilisation * dram.cycles / in_all)
         return Timing(
             cycles=round(cycles), cycles_error=error, seconds=float(cycles / core.clock_hz), timed_blocks=self.timed,
             blocks=self.runner.blocks, resident_blocks=self.resident, registers=self.registers,
             issued=int(now[at.INSTRUCTIONS]), counters=dict(zip(at.COUNTERS, s.counters.tolist(), strict=True)),
-            dram=counters_of(self.machine, self.target.memory.dram), span_cycles=1 << int(now[at.SPAN_BITS]),
+            dram=dram, span_cycles=1 << int(now[at.SPAN_BITS]),
             by_unit=s.by_unit, series=s.series[:windows], unit_series=s.unit_series[:windows],
             slice_series=s.slice_series[:windows],
         )  # fmt: skip

@@ -74,7 +74,7 @@ def simulate_plan(
     registers, waves, execute_all : optional
         As those of `TimedLaunch`.
     limit : int
-        Instructions of warps in a launch after which it counts as endless.
+        Instructions of a warp after which it counts as endless.
     progress : callable, optional
         Called with (blocks done, blocks in all, name of the kernel).
     checkpoint : str or path, optional
@@ -101,7 +101,7 @@ def simulate_plan(
             launch.run(_hook(kept, launch, progress, name), execute_all)
             if kept:
                 kept.finish(launch)
-        calls.append(CallResult(name, call.grid, call.block, runner.blocks, runner.warp_instructions))
+        calls.append(CallResult(name, call.grid, call.block, runner.blocks, runner.warp_instructions, runner.unset))
         timings += [launch.timing] if launch.timing else []
         shared.append(runner.program.shared_bytes + call.shared_bytes)
         last = runner
