@@ -185,7 +185,11 @@ def test_faults_of_a_kernel_name_block_thread_and_line(body: str, monkeypatch: p
         (".version 5.0 .target sm_70", "PTX version '5.0'"),
         (HEAD + ".entry k() { .reg .b32 %r<3>;\nfoo.b32 %r1, %r2; ret; }", "line 3: foo.b32 is not supported"),
         (HEAD + ".entry k() { ret;", "ends in the middle"),
-        (HEAD + ".entry k() { .reg .b32 %r<3>; add.s32 %r1, %r2, %q; }", "line 2: register %q"),
+        (HEAD + ".entry k() { .reg .b32 %r<3>; add.s32 %r1, %r2, %q; }", "line 2: %q is no declared register"),
+        (
+            HEAD + ".entry k() { .reg .b32 %r<3>; mov.u32 %r1, %envreg2; }",
+            "%envreg2 is no declared register, and no special",
+        ),
         (HEAD + ".entry k() { bra NOWHERE; }", "there is no label NOWHERE"),
         (HEAD + ".entry k() { tcgen05.wait::ld.sync.aligned; }", "tcgen05"),
         (HEAD + ".shared .align .b8 s[4];", "line 2: .align is not supported"),

@@ -96,7 +96,7 @@ def test_no_buffer_is_written_outside_the_folder_of_outputs(tmp_path: Path) -> N
 
 COPY = ["--entry", "copy", "--grid", "1", "--block", "32"]
 BAD = {
-    "missing": (["--entry", "nothing", "--grid", "1", "--block", "32"], "no entry 'nothing'"),
+    "missing": (["--entry", "nothing", "--grid", "1", "--block", "32"], "no entry is called 'nothing'"),
     "few": ([*ADD], "4 parameters"),
     "huge": (["--entry", "add", "--grid", "2147483648", "--block", "128"], "fewer than 2^31 blocks"),
     "no grid": (["--entry", "add"], "give the grid and the block"),

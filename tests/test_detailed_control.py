@@ -204,3 +204,25 @@ def test_numbers_that_no_parameter_holds_are_refused(kind: str, value: float) ->
     text = f"{HEAD}.visible .entry k(.param .{kind} p) {{ ret; }}"
     with pytest.raises(InvalidInputError, match=rf"parameter 0: .* does not fit type \.{kind}"):
         run_kernel(lower(parse_ptx(text, "k.ptx")), [1], [1], [value])
+
+
+def test_lanes_vote_with_those_that_they_name() -> None:
+    """Eight lanes each, as tiles of cooperative groups name them; the last group also has lanes that have left."""
+    body = """setp.lt.u32 %p3, %r0, 30; @!%p3 ret;
+    and.b32 %r4, %r0, 24; mov.u32 %r5, 255; shl.b32 %r5, %r5, %r4; and.b32 %r6, %r0, 1; setp.eq.u32 %p1, %r6, 1;
+    vote.sync.ballot.b32 %r7, %p1, %r5; vote.sync.any.pred %p2, %p3, %r5; selp.u32 %r8, 1, 0, %p2;
+    setp.lt.u32 %p1, %r0, 8; vote.sync.all.pred %p2, %p1, %r5; @%p2 add.u32 %r8, %r8, 2;
+    shr.u32 %r9, %r0, 2; match.any.sync.b32 %r10, %r9, %r5; match.all.sync.b32 %r11|%p2, %r4, %r5;
+    redux.sync.add.u32 %r12, %r0, %r5; redux.sync.max.u32 %r13, %r0, %r5;
+    mul.lo.u32 %r14, %r0, 24; cvt.u64.u32 %rd1, %r14; add.s64 %rd2, %rd0, %rd1;
+    st.global.u32 [%rd2], %r7; st.global.u32 [%rd2+4], %r8; st.global.u32 [%rd2+8], %r10; st.global.u32 [%rd2+12], %r11;
+    st.global.u32 [%rd2+16], %r12; st.global.u32 [%rd2+20], %r13;"""
+    out = executed(body, 32, words=32 * 6).reshape(32, 6)
+    for lane in range(30):
+        first = lane & 24
+        tile = [n for n in range(first, first + 8) if n < 30]
+        expected = [
+            sum(1 << n for n in tile if n & 1), 3 if first == 0 else 1,
+            sum(1 << n for n in tile if n >> 2 == lane >> 2), sum(1 << n for n in tile), sum(tile), max(tile),
+        ]  # fmt: skip
+        assert out[lane].tolist() == expected, lane

@@ -7,6 +7,7 @@ import pytest
 
 from profilers.errors import InvalidInputError
 from replay.detailed import KernelCall, Plan, Structure, lower, parse_ptx, run_kernel
+from replay.detailed.launch import BlockRunner, DeviceMemory
 from replay.detailed.plans import read_plan
 from replay.detailed.timing.simulation import simulate_plan
 
@@ -129,11 +130,82 @@ def test_printf_prints_nothing_and_failed_assertions_end_the_run() -> None:
         result(body, np.arange(64, dtype=np.uint32), FUNCTIONS)
 
 
+def test_structures_of_the_kernel_are_read_by_address_beside_calls() -> None:
+    """A kernel that indexes a structure it gets by value reads it with ``ld.param [%register]``."""
+    text = f"""{HEAD}{FUNCTIONS}.visible .entry k(.param .u64 p, .param .align 4 .b8 s[32]) {{
+    .reg .b64 %rd<9>; .reg .b32 %r<9>; .reg .f32 %f<9>; .local .align 4 .b8 other[64];
+    ld.param.u64 %rd1, [p]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd1, %rd1, %rd2;
+    mov.b64 %rd3, s; add.s64 %rd4, %rd3, %rd2; ld.param.f32 %f1, [%rd4];
+    {{ .param .align 4 .b8 a[4]; .param .b32 b; .param .b32 c; mov.b64 %rd5, a; st.param.f32 [%rd5], %f1;
+    st.param.b32 [b], 2; call.uni (c), power, (a, b); ld.param.f32 %f2, [c]; }}
+    st.global.f32 [%rd1], %f2; ret; }}"""
+    program = lower(parse_ptx(text, "k.ptx"))
+    values = Structure(tuple(("f32", float(n)) for n in range(8)))
+    plan_call = KernelCall(Path("k.ptx"), "k", (1, 1, 1), (8, 1, 1), ("y", values))
+    memory = DeviceMemory({"y": np.zeros(8, np.float32)}, [program.module])
+    memory.allocate(4096)
+    BlockRunner(program, plan_call, memory, 1 << 20).run(np.arange(1))
+    assert memory.outputs()["y"].tolist() == [float(n) ** 2 for n in range(8)]
+    mixed = text.replace("mov.b64 %rd5, a;", "mov.b64 %rd5, a; selp.b64 %rd5, %rd5, %rd3, 1;")
+    with pytest.raises(InvalidInputError, match="%rd5 is the address of a parameter"):
+        lower(parse_ptx(mixed, "k.ptx"))
+
+
+def test_directives_without_blanks() -> None:
+    body = "{.reg.b32 t; .reg.b16%t<2>; ld.global.u32 t, [%rd0]; add.u32 t, t, 2; st.global.u32 [%rd1], t; }"
+    assert result(body, np.arange(32, dtype=np.uint32)).tolist() == list(range(2, 34))
+
+
+def test_clocks_count_instructions() -> None:
+    body = """mov.u32 %r1, %clock; add.u32 %r3, %r0, 1; mov.u32 %r2, %clock; sub.u32 %r1, %r2, %r1;
+    mov.u64 %rd3, %clock64; mov.u64 %rd4, %globaltimer; sub.s64 %rd4, %rd4, %rd3; cvt.u32.u64 %r2, %rd4;
+    mad.lo.u32 %r1, %r1, 10, %r2; st.global.u32 [%rd1], %r1;"""
+    assert result(body, np.zeros(32, np.uint32)).tolist() == [21] * 32
+
+
+def test_spaces_of_addresses() -> None:
+    before = ".shared .align 4 .b8 s[16];\n.global .align 4 .b8 g[16];\n.const .align 4 .b8 c[4] = {1, 0, 0, 0};\n"
+    body = """.local .align 4 .b8 l[16]; mov.u64 %rd3, s; cvta.shared.u64 %rd3, %rd3; mov.u64 %rd4, l;
+    cvta.local.u64 %rd4, %rd4; mov.u64 %rd5, g; mov.u32 %r1, 0;
+    isspacep.shared %p1, %rd3; @%p1 or.b32 %r1, %r1, 1; isspacep.global %p1, %rd3; @%p1 or.b32 %r1, %r1, 2;
+    isspacep.local %p1, %rd4; @%p1 or.b32 %r1, %r1, 4; isspacep.shared::cta %p1, %rd4; @%p1 or.b32 %r1, %r1, 8;
+    isspacep.global %p1, %rd5; @%p1 or.b32 %r1, %r1, 16; isspacep.local %p1, %rd5; @%p1 or.b32 %r1, %r1, 32;
+    st.global.u32 [%rd1], %r1;"""
+    assert result(body, np.zeros(32, np.uint32), before).tolist() == [1 + 4 + 16] * 32
+    with pytest.raises(InvalidInputError, match=r"isspacep.tensor is not supported"):
+        result("isspacep.tensor %p1, %rd0;", np.zeros(32, np.uint32))
+
+
+def test_the_number_of_a_barrier_may_be_in_a_register() -> None:
+    body = "mov.u32 %r1, 0; barrier.sync %r1; shr.u32 %r1, %r0, 5; st.global.u32 [%rd1], %r1;"
+    assert result(body, np.zeros(64, np.uint32)).tolist() == [0] * 32 + [1] * 32
+    with pytest.raises(InvalidInputError, match=r"thread \(32, 0, 0\): only barrier 0 is supported"):
+        result("shr.u32 %r1, %r0, 5; barrier.sync %r1;", np.zeros(64, np.uint32))
+
+
+def test_entries_by_their_name_in_the_source() -> None:
+    names = ("_Z5scalePfi", "_ZN2ns4blurEPf", "_Z4foldILi64EEvPi", "_Z4foldILi32EEvPi", "_Z15scalePf")
+    module = parse_ptx(HEAD + "".join(f".visible .entry {name}() {{ ret; }}\n" for name in names), "k.ptx")
+    assert [module.entry(name).name for name in ("scale", "blur", "_Z15scalePf")] == [*names[:2], names[4]]
+    for name, problem in (("fold", "several entries are called 'fold'"), ("cale", "no entry is called 'cale'")):
+        with pytest.raises(InvalidInputError, match=rf"k.ptx: {problem}; there are _Z5scalePfi, "):
+            module.entry(name)
+
+
+def test_tables_of_functions_are_there_until_one_is_called() -> None:
+    table = ".func other() { ret; }\n.global .align 8 .u64 table[2] = {other, 0};\n"
+    body = "mov.u64 %rd3, table; ld.global.u64 %rd4, [%rd3]; cvt.u32.u64 %r1, %rd4; st.global.u32 [%rd1], %r1;"
+    assert result(body, np.zeros(32, np.uint32), table).tolist() == [0] * 32
+    with pytest.raises(InvalidInputError, match="calls of a function by its address are not supported"):
+        result(f"{body} call %rd4, prototype;", np.zeros(32, np.uint32), table)
+
+
 @pytest.mark.parametrize(
     ("call", "problem"),
     [
         ("call.uni (retval0), endless, (param0);", "function endless calls itself"),
-        ("call.uni (retval0), malloc, (param0);", "function malloc is called, but is not in the file"),
+        ("call.uni (retval0), malloc, (param0);", "malloc in a kernel is not supported"),
+        ("call.uni (retval0), other, (param0);", "function other is called, but is not in the file"),
         ("call.uni (retval0), power, (param0);", "this call of power has other parameters"),
         ("call (retval0), %rd3, (param0), prototype_0;", "calls of a function by its address"),
     ],

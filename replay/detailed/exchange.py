@@ -22,6 +22,7 @@ from replay.detailed.program import (
     B,
     C,
     D,
+    E,
 )
 
 
@@ -54,10 +55,23 @@ def shuffle(row, registers, mask):  # type: ignore[no-untyped-def]
 
 @bare
 def vote(row, registers, mask):  # type: ignore[no-untyped-def]
-    """Execute `vote`, `match` or `redux` over the active lanes."""
-    if row[OP] >= MATCH_ANY:
-        _match_or_reduce(row, registers, mask)
-        return
+    """Execute `vote`, `match` or `redux` for each group of active lanes, by their member masks."""
+    left = mask
+    while left != 0:
+        lane = 0
+        while not left >> lane & 1:
+            lane += 1
+        own = np.int64(1) << lane
+        members = mask & (np.int64(registers[row[E], lane]) | own) if row[E] >= 0 else mask
+        if row[OP] >= MATCH_ANY:
+            _match_or_reduce(row, registers, members)
+        else:
+            _vote_of(row, registers, members)
+        left &= ~members
+
+
+@bare
+def _vote_of(row, registers, mask):  # type: ignore[no-untyped-def]
     ballot = np.int64(0)
     for lane in range(32):
         if mask >> lane & 1 and (registers[row[A], lane] != 0) != (row[SATURATE] != 0):

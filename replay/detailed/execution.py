@@ -22,6 +22,7 @@ from replay.detailed.memory import (
     GRID_Y,
     LIMIT,
     NESTED,
+    OTHER_BARRIER,
     PROBLEM,
     SHARED_AT,
     SHARED_BYTES,
@@ -38,10 +39,12 @@ from replay.detailed.memory import (
 from replay.detailed.program import (
     ATOMIC,
     BARRIER,
+    BITS,
     BRANCH,
     CARRY,
     CONVERT,
     COPY,
+    COUNT_INSTRUCTIONS,
     EXIT,
     F64,
     FRAGMENT_LOAD,
@@ -72,6 +75,7 @@ from replay.detailed.program import (
     TRAP,
     UNPACK,
     VOTE,
+    B,
     D,
 )
 from replay.detailed.textures import fetch
@@ -214,8 +218,16 @@ def run_warp(program, registers, stack, depth, warp, memory, geometry, allocatio
                 report[PROBLEM], report[THREAD] = TRAPPED, warp * 32 + lane
                 fine = False
             elif kind == MASK:
+                bits = geometry[EXECUTED] if row[OP] == COUNT_INSTRUCTIONS else mask
+                if row[BITS] == 32:
+                    bits &= 0xFFFFFFFF
                 for lane in range(32):
-                    registers[row[D], lane] = np.uint64(mask)
+                    registers[row[D], lane] = np.uint64(bits)
+            if kind == BARRIER and row[B] >= 0:
+                for lane in range(32):
+                    if fine and mask >> lane & 1 and registers[row[B], lane] != 0:
+                        report[PROBLEM], report[THREAD] = OTHER_BARRIER, warp * 32 + lane
+                        fine = False
         if not fine:
             return -1
         stack[depth - 1, 0] = position + 1

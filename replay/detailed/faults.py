@@ -52,6 +52,7 @@ def fault_of(
         "a warp that runs later; or set a higher limit",
         at.NO_TEXTURE: f"{where}{lane}: the first operand is no texture of the launch",
         at.TRAPPED: f"{where}{lane}: the kernel gives up: a failed assertion, or trap",
+        at.OTHER_BARRIER: f"{where}{lane}: only barrier 0 is supported",
         at.NESTED: f"{where}: branches are nested too deeply",
     }
     return texts[int(report[at.PROBLEM])]

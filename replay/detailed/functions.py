@@ -110,6 +110,8 @@ class _Body:
         function = self.module.functions.get(name)
         if name.startswith("%"):
             raise self.refusal(i.line, "calls of a function by its address are not supported")
+        if name in ("malloc", "free"):
+            raise self.refusal(i.line, f"{name} in a kernel is not supported")
         if function is None:
             raise self.refusal(i.line, f"function {name} is called, but is not in the file")
         if name in callers:
@@ -130,11 +132,21 @@ class _Body:
         names |= {r.name: given for r, given in zip(function.results, results, strict=True)}
         self.add(function, names, (*callers, name), end)
 
+    def _is_passed(self, i: Instruction, register: str, lies: Mapping[str, set[str]]) -> bool:
+        """Return whether a register holds the address of what a call passes, and not of a parameter of the entry."""
+        found = lies.get(register, set())
+        if len(found) > 1:
+            raise self.refusal(
+                i.line, f"{register} is the address of a parameter here, and of what a call passes there"
+            )
+        return found == {"passed"}
+
     def finished(self, entry: Entry) -> Entry:
         """Return the entry, with what calls pass in registers or in local memory."""
         passed = {v.name: v for v in self.variables if v.space == "param"}
         own = {p.name for p in entry.parameters}
         accesses = [_place(i) if i.opcode.startswith(("ld.param", "st.param")) else ("", 0, 0) for i in self.code]
+        lies = _origins(self.code, own, set(passed))
         whole = {name for name, v in passed.items() if v.size == TYPE_BYTES[v.type]}
         for name, offset, size in accesses:
             if name in whole and (offset or size != passed[name].size):
@@ -149,13 +161,29 @@ class _Body:
                     (registers[name], i.operands[1]) if i.opcode[:2] == "st" else (i.operands[0], registers[name])
                 )
                 code[number] = replace(i, opcode=f"mov.{kinds[registers[name]]}", operands=operands)
-            elif name and name not in own:
+            elif name in passed or (name and name not in own and self._is_passed(i, name, lies)):
                 code[number] = replace(i, opcode=i.opcode.replace(".param", ".local", 1))
         variables = [replace(v, space="local") if v.space == "param" else v for v in self.variables]
         return replace(
             entry, registers=self.registers | kinds, variables=tuple(v for v in variables if v.name not in whole),
             code=tuple(code), labels=self.labels,
         )  # fmt: skip
+
+
+def _origins(code: list[Instruction], own: set[str], passed: set[str]) -> dict[str, set[str]]:
+    """Return whether registers hold addresses of parameters of the entry (``"own"``) or of what calls pass."""
+    origins = {name: {"own"} for name in own} | {name: {"passed"} for name in passed}
+    moves = [i for i in code if i.opcode.startswith(("mov.", "add.", "sub.", "cvta.", "selp.")) and len(i.operands) > 1]
+    changes = True
+    while changes:
+        changes = False
+        for i in moves:
+            sources = (origins.get(text.partition("+")[0], set()) for text in i.operands[1:])
+            found = set().union(*sources)
+            if not found <= origins.get(i.operands[0], set()):
+                origins[i.operands[0]] = origins.get(i.operands[0], set()) | found
+                changes = True
+    return origins
 
 
 def _names(text: str) -> list[str]:

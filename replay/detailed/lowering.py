@@ -19,6 +19,7 @@ from replay.detailed.program import (
     EXIT,
     FRAGMENT_LOAD,
     FRAGMENT_STORE,
+    GLOBAL_BASE,
     GUARD,
     HOW,
     JOIN,
@@ -27,11 +28,13 @@ from replay.detailed.program import (
     LEADER,
     LINE,
     LOAD,
+    LOCAL_WINDOW,
     MEMORIES,
     NEGATED,
     OFFSET,
     PARAMETER,
     SATURATE,
+    SHARED_WINDOW,
     SIGNED,
     SLOT,
     SPACE,
@@ -45,8 +48,13 @@ from replay.detailed.program import (
 from replay.detailed.ptx import TYPE_BYTES, Entry, Instruction, Module, variable_layout
 from replay.detailed.symbols import Symbols
 
-#: Registers of the steps of ``set``.
-_OF_SET = {"%set$first": "pred", "%set$second": "pred", "%set$part": "b32"}
+#: Registers of the steps of ``set`` and ``isspacep``.
+_OF_STEPS = {"%set$first": "pred", "%set$second": "pred", "%set$part": "b32", "%space$far": "b64"}
+#: Generic addresses of each space.
+_WINDOWS = {
+    "global": (GLOBAL_BASE, SHARED_WINDOW), "shared": (SHARED_WINDOW, LOCAL_WINDOW), "local": (LOCAL_WINDOW, 1 << 62),
+}  # fmt: skip
+_CLOCKS = ("%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi")
 
 
 def lower(module: Module, name: str = "", places: Mapping[str, int] | None = None) -> Program:
@@ -103,7 +111,7 @@ def _in_steps(entry: Entry) -> Entry:
             code.append(instruction)  # refused when it is lowered
         places.append(len(code))
     labels = {label: places[at] for label, at in entry.labels.items()}
-    return replace(entry, code=tuple(code), labels=labels, registers={**_OF_SET, **entry.registers})
+    return replace(entry, code=tuple(code), labels=labels, registers={**_OF_STEPS, **entry.registers})
 
 
 def _steps(i: Instruction) -> list[Instruction]:
@@ -112,6 +120,10 @@ def _steps(i: Instruction) -> list[Instruction]:
         return [i, replace(i, opcode=f"reduced.{i.opcode}", operands=i.operands[:1])]
     if opcode[0] == "set" and len(opcode) > 3:
         return _set(i, opcode)
+    if opcode[0] == "mov" and len(i.operands) == 2 and i.operands[1] in _CLOCKS:
+        return [replace(i, opcode=f"clock.{opcode[-1]}", operands=i.operands[:1])]
+    if opcode[0] == "isspacep":
+        return _is_in_space(i, opcode)
     vector = next((part for part in opcode if part in ("v2", "v4", "v8")), "")
     if opcode[0] not in ("atom", "red") or not vector or opcode[-1] not in TYPE_BYTES:
         return [i]
@@ -131,7 +143,7 @@ def _set(i: Instruction, opcode: list[str]) -> list[Instruction]:
     """Return the steps of ``set.CMP.TYPE.TYPE``: the result is all ones, or 1.0, if the comparison holds, else 0."""
     result, *compared = i.operands
     kind, name = opcode[-2], ".".join(["setp", *opcode[1:-2], opcode[-1]])
-    first, second, part = _OF_SET
+    first, second, part, _ = _OF_STEPS
     if kind.endswith("x2"):
         one = {"f16x2": 0x3C00, "bf16x2": 0x3F80}[kind]
         return [
@@ -144,6 +156,15 @@ def _set(i: Instruction, opcode: list[str]) -> list[Instruction]:
     return [
         replace(i, opcode=name, operands=(first, *compared)),
         replace(i, opcode=f"selp.b{8 * TYPE_BYTES[kind]}", operands=(result, true, "0", first)),
+    ]
+
+
+def _is_in_space(i: Instruction, opcode: list[str]) -> list[Instruction]:
+    """Return the steps of ``isspacep``: whether an address is in the window of a space."""
+    begin, end = _WINDOWS[opcode[1].split("::")[0]]
+    return [
+        replace(i, opcode="sub.u64", operands=("%space$far", i.operands[1], str(begin))),
+        replace(i, opcode="setp.lt.u64", operands=(i.operands[0], "%space$far", str(end - begin))),
     ]
 
 

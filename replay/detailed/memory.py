@@ -62,7 +62,7 @@ from replay.detailed.program import (
     EPOCH, EXECUTED, TRUE_LANES, _, STOP_AT,
 ) = range(17)  # fmt: skip
 #: Problems that end a run.
-NO_PROBLEM, OUT_OF_BOUNDS, MISALIGNED, RACE, ENDLESS, NESTED, NO_TEXTURE, TRAPPED = range(8)
+NO_PROBLEM, OUT_OF_BOUNDS, MISALIGNED, RACE, ENDLESS, NESTED, NO_TEXTURE, TRAPPED, OTHER_BARRIER = range(9)
 #: Elements of the report of a problem.
 PROBLEM, AT, BLOCK, THREAD, ADDRESS = range(5)
 

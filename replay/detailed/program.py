@@ -36,6 +36,8 @@ EXCHANGE, COMPARE, INCREMENT, DECREMENT = range(100, 104)
 VOTE_ALL, VOTE_ANY, VOTE_UNI, VOTE_BALLOT, MATCH_ANY, MATCH_ALL, REDUCE = range(7)
 #: Operations of BARRIER, and of REDUCED, which gives what a barrier counted.
 PLAIN_BARRIER, COUNT_TRUE, ALL_TRUE, ANY_TRUE = range(4)
+#: Operation of MASK that gives the instructions of warps until now, for a clock. Without one, it gives active lanes.
+COUNT_INSTRUCTIONS = 1
 #: Special registers by number; the compiled code sets them when a block begins.
 SPECIAL = (
     "%tid.x", "%tid.y", "%tid.z", "%ctaid.x", "%ctaid.y", "%ctaid.z", "%ntid.x", "%ntid.y", "%ntid.z",

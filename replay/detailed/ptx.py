@@ -20,6 +20,7 @@ TYPE_BYTES: Mapping[str, int] = {
 _TOKEN = re.compile(r'"[^"]*"|[A-Za-z_$%.][\w$.]*(?:::[\w$.]+)*|\d[\w.+]*|<|>|\S')
 _NAME = re.compile(r"[A-Za-z_$%][\w$]*$")
 _POINTER = re.compile(r"(generic\()?(?P<name>[A-Za-z_$%][\w$]*)(?(1)\))(?:\+(?P<plus>\d{1,9}))?")
+_DIRECTIVE = re.compile(r"\.[^.]*")
 #: Directives before the body of an entry that change nothing that it computes.
 _HINTS = (
     ".maxntid", ".reqntid", ".minnctapersm", ".maxnctapersm", ".maxnreg", ".pragma", ".noreturn", ".maxclusterrank",
@@ -149,7 +150,9 @@ class Module:
         return tuple(variable for variable in self.variables if variable.space in ("global", "const"))
 
     def entry(self, name: str = "") -> Entry:
-        """Return an entry by name; without a name, the only one.
+        """Return an entry by its name, or by that in the source if only one has it; without a name, the only one.
+
+        C++ puts the length before each name that it encodes: ``scale`` becomes ``_Z5scalePfi``.
 
         Raises
         ------
@@ -159,8 +162,15 @@ class Module:
         if not name and len(self.entries) == 1:
             return next(iter(self.entries.values()))
         if name not in self.entries:
-            problem = f"no entry {name!r}" if name else "several entries; name one"
-            raise InvalidInputError(f"{self.source}: {problem}; there are {', '.join(self.entries) or 'none'}")
+            pattern = re.compile(rf"_Z(?:.*\D)??{len(name)}{re.escape(name)}")
+            encoded = [entry for entry in self.entries if name and pattern.match(entry)]
+            if len(encoded) == 1:
+                return self.entries[encoded[0]]
+            problem = f"{'several entries are' if encoded else 'no entry is'} called {name!r:.60}"
+            names = ", ".join(self.entries) or "none"
+            raise InvalidInputError(
+                f"{self.source}: {problem if name else 'several entries; name one'}; there are {names}"
+            )
         return self.entries[name]
 
 
@@ -172,6 +182,8 @@ class _Reader:
     tokens: list[tuple[str, int]]
     at: int = 0
     variables: list[Variable] = field(default_factory=list)
+    #: Functions that were defined or declared.
+    functions: set[str] = field(default_factory=set)
     #: New names of what is declared within braces, by brace; ``%r<`` stands for ``%r1`` and so on.
     scopes: list[dict[str, str]] = field(default_factory=list)
     count: int = 0
@@ -295,7 +307,9 @@ def _tokens(text: str) -> Iterator[tuple[str, int]]:
     without = re.sub(r"/\*.*?\*/", lambda match: "\n" * match[0].count("\n"), text, flags=re.DOTALL)
     for number, line in enumerate(without.split("\n"), 1):
         for match in _TOKEN.finditer(line.split("//", 1)[0]):
-            yield match[0], number
+            # Directives may follow one another without a blank, as in ``.reg.b32``.
+            for part in _DIRECTIVE.findall(match[0]) if match[0].startswith(".") else (match[0],):
+                yield part, number
 
 
 def _version(reader: _Reader) -> str:
@@ -324,6 +338,7 @@ def _function(reader: _Reader) -> Entry | None:
     """Return a function; None if it is only declared."""
     line, results = reader.line, _parameters(reader)
     name = reader.take()
+    reader.functions.add(name)
     return _body(reader, name, line, _parameters(reader), results)
 
 
@@ -471,6 +486,8 @@ def _declared(reader: _Reader, space: str, tokens: list[str]) -> Variable:
             pointers.append((len(content), found["name"], int(found["plus"] or 0)))
             text = "0"
         content += _value(reader, text, kind)
+    # The address of a function is 0: a call by it is refused.
+    pointers = [pointer for pointer in pointers if pointer[1] not in reader.functions]
     declared = {variable.name for variable in reader.variables}
     if missing := [name for _, name, _ in pointers if name not in declared]:
         raise reader.refusal(f"{missing[0]:.60} is no variable, so that {match[1]} cannot begin with its address")

@@ -12,6 +12,15 @@ _SPACES = {
     "global": GLOBAL, "const": CONSTANT, "param": PARAMETER, "shared": SHARED, "shared::cta": SHARED, "local": LOCAL,
 }  # fmt: skip
 
+#: What has the same value in all launches: one compute unit, a cluster of one block, and shared memory that the driver
+#: reserves, which lies beyond that of the block.
+_FIXED = {
+    "WARP_SZ": 32, "%nsmid": 1, "%gridid": 0, "%is_explicit_cluster": 0,
+    **{f"%cluster_{name}": value for name, value in (("ctarank", 0), ("nctarank", 1))},
+    **{f"%cluster_{name}.{axis}": value for name, value in (("ctaid", 0), ("nctaid", 1)) for axis in "xyz"},
+    **{f"%reserved_smem_offset_{name}": 1 << 20 for name in ("begin", "end", "cap", "0", "1")},
+}  # fmt: skip
+
 
 class Symbols:
     """Registers, constants and symbols while an entry is lowered."""
@@ -50,7 +59,7 @@ class Symbols:
         if name in self.numbers:
             return self.numbers[name]
         if name not in SPECIAL and name not in ("%_", "_") and self.kind(name) == "":
-            raise self.refusal(line, f"register {name} is not declared")
+            raise self.refusal(line, f"{name} is no declared register, and no special one that is supported")
         self.numbers[name] = self.count
         self.count += 1
         return self.numbers[name]
@@ -82,10 +91,10 @@ class Symbols:
         """Return the register of an operand; a literal or an address becomes a constant."""
         if text.startswith("!"):
             raise self.refusal(line, f"operand {text} is not supported")
+        if text in _FIXED:
+            return self.constant(_FIXED[text])
         if text in SPECIAL or text.startswith("%") or text == "_" or self.kind(text):
             return self.register(text, line)
-        if text == "WARP_SZ":
-            return self.constant(32)
         symbol, _, offset = text.partition("+")
         if symbol in self.symbols:
             self.used.add(symbol)

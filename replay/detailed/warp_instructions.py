@@ -10,6 +10,7 @@ from replay.detailed.program import (
     BARRIER,
     BITS,
     COUNT,
+    COUNT_INSTRUCTIONS,
     COUNT_TRUE,
     D2,
     FRAGMENT_LOAD,
@@ -60,7 +61,9 @@ def _barrier(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int
         del operands[0]
         row |= {OP: _reduction(opcode), A: state.operand(given.removeprefix("!"), "pred", i.line)}
         row |= {SATURATE: int(given.startswith("!"))}
-    if len(operands) > 1 or (operands and operands[0] != "0"):
+    if len(operands) == 1 and operands[0].startswith("%"):
+        row |= {B: state.operand(operands[0], "u32", i.line)}
+    elif len(operands) > 1 or (operands and operands[0] != "0"):
         raise state.refusal(i.line, f"{i.opcode} {', '.join(i.operands)}: only barrier 0 of a whole block is supported")
     return row
 
@@ -88,13 +91,20 @@ def _vote(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
     which = ("all", "any", "uni", "ballot").index(opcode[2])
     negated = i.operands[1].startswith("!")
     row = {KIND: VOTE, OP: which, SATURATE: int(negated), D: state.register(i.operands[0], i.line)}
-    return row | {A: state.operand(i.operands[1].removeprefix("!"), "pred", i.line)}
+    row |= {A: state.operand(i.operands[1].removeprefix("!"), "pred", i.line)}
+    return row | _members(state, i, 2, opcode[1] == "sync")
+
+
+def _members(state: Symbols, i: Instruction, position: int, is_there: bool) -> dict[int, int]:
+    """Return the operand that says which lanes take part."""
+    return {E: state.operand(i.operands[position], "u32", i.line)} if is_there else {}
 
 
 def _match(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
     operands, row = list(i.operands), {KIND: VOTE, OP: {"any": MATCH_ANY, "all": MATCH_ALL}[opcode[1]]}
     if len(operands) == 4:
         row[D2] = state.register(operands.pop(1), i.line)
+    row |= _members(state, i, len(i.operands) - 1, opcode[2] == "sync")
     return row | {D: state.register(operands[0], i.line), A: state.operand(operands[1], opcode[-1], i.line)}
 
 
@@ -102,11 +112,16 @@ def _redux(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
     row = {KIND: VOTE, OP: REDUCE, HOW: lanes.INTEGERS[opcode[2]], SIGNED: int(opcode[-1] == "s32")}
     if opcode[1] != "sync" or opcode[2] not in ("add", "min", "max", "and", "or", "xor") or "32" not in opcode[-1]:
         raise KeyError(opcode)
+    row |= _members(state, i, 2, True)
     return row | {D: state.register(i.operands[0], i.line), A: state.operand(i.operands[1], opcode[-1], i.line)}
 
 
 def _activemask(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
     return {KIND: MASK, D: state.register(i.operands[0], i.line)}
+
+
+def _clock(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
+    return {KIND: MASK, OP: COUNT_INSTRUCTIONS, D: state.register(i.operands[0], i.line), BITS: int(opcode[-1][1:])}
 
 
 def _ldmatrix(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
@@ -185,6 +200,6 @@ def _wmma(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
 #: By the first part of the opcode.
 WARP_INSTRUCTIONS = {
     "bar": _barrier, "barrier": _barrier, "reduced": _reduced, "shfl": _shfl, "vote": _vote, "match": _match,
-    "redux": _redux, "activemask": _activemask, "ldmatrix": _ldmatrix, "stmatrix": _ldmatrix, "mma": _mma,
-    "wmma": _wmma, "wgmma": _wgmma,
+    "redux": _redux, "activemask": _activemask, "clock": _clock, "ldmatrix": _ldmatrix, "stmatrix": _ldmatrix,
+    "mma": _mma, "wmma": _wmma, "wgmma": _wgmma,
 }  # fmt: skip

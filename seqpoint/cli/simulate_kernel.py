@@ -79,9 +79,9 @@ def kernel(
     FILE is a PTX file or a plan in TOML. No GPU is needed. Every launch begins with cold caches.
 
     With --json, each of `launches` has entry, grid, block, warp_instructions and unset_variables; with --device also
-    time_ns, cycles, time_error, timed_blocks, blocks, resident_blocks, registers, issue_share, stalls, l1_load_hit_rate,
-    l2_read_hit_rate, dram_read_bytes, dram_write_bytes, dram_utilisation, dram_efficiency, row_hit_rate and
-    bank_parallelism.
+    time_ns, cycles, time_error, timed_blocks, blocks, resident_blocks, registers, issue_share, stalls,
+    l1_load_hit_rate, l2_read_hit_rate, dram_read_bytes, dram_write_bytes, dram_utilisation, dram_efficiency,
+    row_hit_rate and bank_parallelism.
 
     \b
     seqpoint simulate kernel softmax.toml --device V100-SXM2-16GB
