@@ -211,6 +211,32 @@ def test_neighbouring_words_of_shared_memory_are_loaded_together_if_they_are_ali
     assert counts == [2, 8]
 
 
+def test_registers_are_those_that_live_at_the_same_time() -> None:
+    """Eight values in each arm of a branch live at different times, and four live across a loop that defines two."""
+    arm = "".join(f"ld.global.f32 %f{{0}}{n}, [%rd1+{{1}}{n}0];" for n in range(8))
+    total = "".join(f"add.f32 %f9, %f9, %f{{0}}{n};" for n in range(8))
+    arms = [(arm + total).format(prefix, prefix) for prefix in (1, 2)]
+    around = "".join(f"ld.global.f32 %f{30 + n}, [%rd1+{4 * n}];" for n in range(4))
+    loop = "L: ld.global.f32 %f40, [%rd1]; add.f32 %f9, %f9, %f40; setp.lt.f32 %p1, %f9, 0f42C80000; @%p1 bra L;"
+    after = "".join(f"add.f32 %f9, %f9, %f{30 + n};" for n in range(4))
+    bodies = {
+        "arms": f"@%p1 bra X; {arms[0]} bra Y;\nX: {arms[1]}\nY:",
+        "loop": f"{around} {loop} {after}",
+    }
+    found = {}
+    for name, body in bodies.items():
+        text = (
+            ".version 8.0 .target sm_70 .address_size 64\n.entry k(.param .u64 p, .param .u32 n) {\n"
+            ".reg .f32 %f<50>; .reg .b64 %rd<3>; .reg .b32 %r<3>; .reg .pred %p<2>;\n"
+            "ld.param.u64 %rd1, [p]; ld.param.u32 %r1, [n]; mov.u32 %r2, %tid.x; mul.wide.u32 %rd2, %r2, 4;\n"
+            "add.s64 %rd1, %rd1, %rd2; setp.eq.u32 %p1, %r1, 0; mov.f32 %f9, 0f00000000;\n"
+            f"{body}\nst.global.f32 [%rd1], %f9; ret; }}"
+        )
+        found[name] = assemble(lower(parse_ptx(text)), V100.core).registers
+    # An address of two registers, the sum, and eight or four values; the loop has one more.
+    assert found == {"arms": 6 + 2 + 1 + 8, "loop": 6 + 2 + 1 + 4 + 1}
+
+
 def test_devices_that_do_not_run_ptx_are_refused() -> None:
     with pytest.raises(NotFoundError, match="that run PTX"):
         Target.of(find_device("MI300X"))

@@ -17,6 +17,28 @@ def leaders(branches: Mask, exits: Mask, targets: Ints) -> list[int]:
     return sorted(starts)
 
 
+def following_blocks(branches: Mask, exits: Mask, guarded: Mask, targets: Ints) -> list[list[int]]:
+    """Return the basic blocks that may follow each, by number; the number of blocks stands for the end of a thread.
+
+    Arguments are those of `joins`.
+    """
+    begins = leaders(branches, exits, targets)
+    number = {begin: k for k, begin in enumerate(begins)}
+    leave = len(begins)
+    following: list[list[int]] = []
+    for k in range(leave):
+        last = (begins[k + 1] if k + 1 < leave else len(branches)) - 1
+        through = [min(k + 1, leave)]
+        if branches[last]:
+            to = [number[int(targets[last])]]
+            following.append(to + through if guarded[last] else to)
+        elif exits[last]:
+            following.append([leave, *through] if guarded[last] else [leave])
+        else:
+            following.append(through)
+    return following
+
+
 def joins(branches: Mask, exits: Mask, guarded: Mask, targets: Ints) -> Ints:
     """Return for each branch the instruction at which its two ways meet; -1 for other instructions.
 
@@ -31,20 +53,8 @@ def joins(branches: Mask, exits: Mask, guarded: Mask, targets: Ints) -> Ints:
     """
     n = len(branches)
     begins = leaders(branches, exits, targets)
-    number = {begin: k for k, begin in enumerate(begins)}
     leave = len(begins)
-    following: list[list[int]] = []
-    for k in range(leave):
-        last = (begins[k + 1] if k + 1 < len(begins) else n) - 1
-        through = [k + 1] if k + 1 < leave else [leave]
-        if branches[last]:
-            to = [number[int(targets[last])]]
-            following.append(to + through if guarded[last] else to)
-        elif exits[last]:
-            following.append([leave, *through] if guarded[last] else [leave])
-        else:
-            following.append(through)
-    meet = _post_dominators(following, leave)
+    meet = _post_dominators(following_blocks(branches, exits, guarded, targets), leave)
     meeting = np.full(n, -1, dtype=np.int64)
     for k in range(leave):
         last = (begins[k + 1] if k + 1 < leave else n) - 1

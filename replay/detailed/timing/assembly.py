@@ -12,6 +12,7 @@ import numpy as np
 
 from profilers.trace.arrays import Ints
 from replay.detailed import program as low
+from replay.detailed.control_flow import following_blocks
 from replay.detailed.program import Program
 from replay.detailed.timing.cores import Core
 from replay.detailed.timing.expansion import (
@@ -365,7 +366,8 @@ def _merged(operations: list[Operation], folding: _Folding) -> list[Operation]:
 def _packed(listed: list[list[Operation]], program: Program, blocks: list[int]) -> Assembly:
     """Return the operations as arrays, their registers renamed to few."""
     everything = [operation for operations in listed for operation in operations]
-    names, registers = _allocated(listed, program, blocks)
+    names = _allocated(listed, program, blocks)
+    registers = min(_most_live(listed, program) + _SPARE_REGISTERS, _MOST_REGISTERS)
     table = np.zeros((len(everything), LINE + 1), dtype=np.int64)
     lists: list[int] = []
     for number, operation in enumerate(everything):
@@ -386,8 +388,32 @@ def _packed(listed: list[list[Operation]], program: Program, blocks: list[int]) 
     return Assembly(table, firsts.astype(np.int64), np.array(lists or [0], dtype=np.int64), count, registers)
 
 
-def _allocated(listed: list[list[Operation]], program: Program, blocks: list[int]) -> tuple[dict[int, int], int]:
-    """Give registers whose values do not live at the same time one name; return the names and the registers needed.
+def _most_live(listed: list[list[Operation]], program: Program) -> int:
+    """Return the most 32-bit registers whose values are needed at the same time.
+
+    A value is needed from its definition to its last use, on all ways through the program (Muchnick, Advanced Compiler
+    Design and Implementation, 1997, section 14.1). Parameters and constants are in no register.
+    """
+    code, widths = program.code, _widths(program)
+    kinds, guarded = code[:, low.KIND], code[:, low.GUARD] >= 0
+    following = following_blocks(kinds == low.BRANCH, kinds == low.EXIT, guarded, code[:, low.TARGET])
+    defined = {target for operations in listed for operation in operations for target in operation.targets}
+    needed: list[set[int]] = [set() for _ in range(len(following) + 1)]
+    changes, most = True, 0
+    while changes:
+        changes, most = False, 0
+        for number in range(len(following) - 1, -1, -1):
+            live = set().union(*(needed[other] for other in following[number]))
+            for operation in reversed(listed[number]):
+                most = max(most, sum(widths.get(register, 1) for register in live.union(operation.targets)))
+                live = live.difference(operation.targets) | defined.intersection(operation.sources)
+            changes = changes or live != needed[number]
+            needed[number] = live
+    return most
+
+
+def _allocated(listed: list[list[Operation]], program: Program, blocks: list[int]) -> dict[int, int]:
+    """Give registers whose values do not live at the same time one name; return the names.
 
     A register lives from its first to its last use. If it is used in a loop and lives before the loop, it lives to the
     loop's end (linear scan; Poletto and Sarkar, TOPLAS 1999).
@@ -415,27 +441,23 @@ def _allocated(listed: list[list[Operation]], program: Program, blocks: list[int
         for register in first:
             if first[register] < begin <= last[register] < end:
                 last[register] = end
-    widths = _widths(program)
     events = sorted(first, key=lambda register: first[register])
     free: list[int] = []
-    active: list[tuple[int, int, int]] = []
+    active: list[tuple[int, int]] = []
     names: dict[int, int] = {}
-    live, most, given = 0, 0, 0
+    given = 0
     for register in events:
         still = []
-        for end, name, width in active:
+        for end, name in active:
             if end < first[register]:
                 free.append(name)
-                live -= width
             else:
-                still.append((end, name, width))
+                still.append((end, name))
         active = still
         names[register] = free.pop() if free else given
         given = max(given, names[register] + 1)
-        active.append((last[register], names[register], widths.get(register, 1)))
-        live += widths.get(register, 1)
-        most = max(most, live)
-    return names, min(most + _SPARE_REGISTERS, _MOST_REGISTERS)
+        active.append((last[register], names[register]))
+    return names
 
 
 def _widths(program: Program) -> dict[int, int]:
