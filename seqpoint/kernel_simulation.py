@@ -261,6 +261,7 @@ def simulate_kernel(
     registers: int | None = None,
     waves: int | None = WAVES,
     limit: int = INSTRUCTION_LIMIT,
+    allow_races: bool = False,
     progress: Progress | None = None,
     checkpoint: str | PathLike[str] | None = None,
 ) -> SimulatedKernels:
@@ -302,6 +303,9 @@ def simulate_kernel(
         blocks. All blocks are executed.
     limit : int
         Instructions of a warp after which it counts as endless.
+    allow_races : bool
+        Whether to go on where two warps use the same byte of shared memory without a barrier and one of them changes
+        it: the result may then depend on the order of warps.
     progress : callable, optional
         Called with (blocks done, blocks in all, name of the kernel).
     checkpoint : str or path, optional
@@ -330,8 +334,9 @@ def simulate_kernel(
         found = find_device(device) if isinstance(device, str) else device
         target = Target.of(found, clock_mhz=clock_mhz, memory_gbps=memory_gbps, mapping=mapping, policy=scheduler)
     done = simulate_plan(
-        plan, target, registers=registers, waves=waves, limit=limit, progress=progress, checkpoint=checkpoint
-    )
+        plan, target, registers=registers, waves=waves, limit=limit, may_race=allow_races, progress=progress,
+        checkpoint=checkpoint,
+    )  # fmt: skip
     return SimulatedKernels(plan, done.outputs, done.calls, done.timings, target, done.shared_bytes, done.resumed)
 
 

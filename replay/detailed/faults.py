@@ -47,7 +47,8 @@ def fault_of(
     texts = {
         at.OUT_OF_BOUNDS: f"{where}{lane}: {outside}",
         at.MISALIGNED: f"{where}{lane}: {address} is not aligned to the access",
-        at.RACE: f"{where}{lane}: two warps use the same byte of shared memory without a barrier between, one writes",
+        at.RACE: f"{where}{lane}: two warps use the same byte of shared memory without a barrier between, one writes"
+        f"{_variable_at(program, int(report[at.ADDRESS]))}; to go on, allow races",
         at.ENDLESS: f"{where}: more than {limit} instructions of a warp: an endless loop, or it waits for a block or "
         "a warp that runs later; or set a higher limit",
         at.NO_TEXTURE: f"{where}{lane}: the first operand is no texture of the launch",
@@ -56,6 +57,13 @@ def fault_of(
         at.NESTED: f"{where}: branches are nested too deeply",
     }
     return texts[int(report[at.PROBLEM])]
+
+
+def _variable_at(program: Program, address: int) -> str:
+    """Return which variable of shared memory lies at an address, as words to add."""
+    offset = address & 0xFFFFFFFF
+    begin, name = max([(place, v) for v, place in program.shared_places.items() if place <= offset], default=(0, ""))
+    return f", byte {offset - begin} of {name}" if name else ""
 
 
 def _outside(program: Program, call: "KernelCall", memory: "DeviceMemory", address: int, row: Ints) -> str:

@@ -273,7 +273,7 @@ def run_kernel(
     return KernelOutputs(memory.outputs(), (result,))
 
 
-def runners(plan: Plan, limit: int = INSTRUCTION_LIMIT) -> "Iterator[BlockRunner]":
+def runners(plan: Plan, limit: int = INSTRUCTION_LIMIT, may_race: bool = False) -> "Iterator[BlockRunner]":
     """Yield the launches of a plan, in order; each must be run before the next.
 
     Parameters
@@ -282,6 +282,8 @@ def runners(plan: Plan, limit: int = INSTRUCTION_LIMIT) -> "Iterator[BlockRunner
         Launches and buffers.
     limit : int
         Instructions of a warp after which it counts as endless.
+    may_race : bool
+        As that of `BlockRunner`.
 
     Raises
     ------
@@ -297,7 +299,7 @@ def runners(plan: Plan, limit: int = INSTRUCTION_LIMIT) -> "Iterator[BlockRunner
     ]
     memory.allocate(max([0, *(_room(program, call) for program, call in zip(programs, plan.calls, strict=True))]))
     for program, call in zip(programs, plan.calls, strict=True):
-        yield BlockRunner(program, call, memory, limit)
+        yield BlockRunner(program, call, memory, limit, may_race)
         read_variables(program, call.variables, memory.bytes, memory.extents)
 
 
@@ -343,9 +345,13 @@ class BlockRunner:
         Buffers; they change.
     limit : int
         Instructions of a warp after which it counts as endless.
+    may_race : bool
+        Whether warps may use the same byte of shared memory without a barrier, one of them changing it.
     """
 
-    def __init__(self, program: Program, call: KernelCall, memory: DeviceMemory, limit: int) -> None:
+    def __init__(
+        self, program: Program, call: KernelCall, memory: DeviceMemory, limit: int, may_race: bool = False
+    ) -> None:
         self.program, self.call, self.memory = program, call, memory
         self.warps = -(-int(np.prod(call.block)) // 32)
         self.blocks = int(np.prod(call.grid))
@@ -363,7 +369,10 @@ class BlockRunner:
         local_at = -(-(shared_at + shared) // 16) * 16
         local_bytes = -(-program.local_bytes // 8) * 8
         self._geometry = np.array(
-            [*call.grid, *call.block, shared_at, shared, local_at, local_bytes, self.warps, limit, 0, 0, 0, 0, 0],
+            [
+                *call.grid, *call.block, shared_at, shared, local_at, local_bytes, self.warps, limit,
+                0, 0, 0, 0, 0, int(may_race),
+            ],
             dtype=np.int64,
         )  # fmt: skip
         self._registers = np.zeros((self.warps, program.registers, 64), dtype=np.uint64)

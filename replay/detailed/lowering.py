@@ -92,7 +92,7 @@ def lower(module: Module, name: str = "", places: Mapping[str, int] | None = Non
         module, entry, code, np.array(state.lists or [0], dtype=np.int64), max(state.count, 1),
         np.array(constants, dtype=np.int64).reshape(-1, 2), np.array(special, dtype=np.int64).reshape(-1, 2),
         state.shared_bytes, state.local_bytes, state.parameter_bytes, state.parameter_offset, state.places,
-        state.unset(), state.widths(),
+        state.shared_places(), state.unset(), state.widths(),
     )  # fmt: skip
 
 

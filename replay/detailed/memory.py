@@ -59,8 +59,8 @@ from replay.detailed.program import (
 #: execute LIMIT instructions; STOP_AT is the same counted as EXECUTED is, which counts those of all warps.
 (
     GRID_X, GRID_Y, GRID_Z, BLOCK_X, BLOCK_Y, BLOCK_Z, SHARED_AT, SHARED_BYTES, LOCAL_AT, LOCAL_BYTES, WARPS, LIMIT,
-    EPOCH, EXECUTED, TRUE_LANES, _, STOP_AT,
-) = range(17)  # fmt: skip
+    EPOCH, EXECUTED, TRUE_LANES, _, STOP_AT, MAY_RACE,
+) = range(18)  # fmt: skip
 #: Problems that end a run.
 NO_PROBLEM, OUT_OF_BOUNDS, MISALIGNED, RACE, ENDLESS, NESTED, NO_TEXTURE, TRAPPED, OTHER_BARRIER = range(9)
 #: Elements of the report of a problem.
@@ -123,7 +123,7 @@ def _write(memory, at, size, value):  # type: ignore[no-untyped-def]
 def _races(shadow, geometry, at, size, warp, is_write, changes):  # type: ignore[no-untyped-def]
     """Return whether bytes of shared memory are used by two warps between barriers, one of them changing them."""
     first = at - geometry[SHARED_AT]
-    if first < 0 or first >= geometry[SHARED_BYTES]:
+    if geometry[MAY_RACE] != 0 or first < 0 or first >= geometry[SHARED_BYTES]:
         return False
     mine, epoch = geometry[EPOCH] << 8 | warp, geometry[EPOCH]
     for byte in range(first, first + size):

@@ -70,6 +70,8 @@ class Program:
         Offset of each parameter.
     places : mapping of str to int
         Offset of each variable in global and constant memory.
+    shared_places : mapping of str to int
+        Offset of each variable in shared memory.
     unset : tuple of str
         Variables in constant memory that the code uses and that the file gives no content.
     widths : tuple of int
@@ -88,5 +90,6 @@ class Program:
     parameter_bytes: int
     parameter_offset: tuple[int, ...]
     places: Mapping[str, int]
+    shared_places: Mapping[str, int]
     unset: tuple[str, ...]
     widths: tuple[int, ...]

@@ -82,6 +82,10 @@ class Symbols:
         named = {number: sizes.get(self.kind(name), 1) for name, number in self.numbers.items()}
         return tuple(named.get(number, 0) for number in range(self.count))
 
+    def shared_places(self) -> dict[str, int]:
+        """Return the offset of each variable in shared memory."""
+        return {name: offset for name, (space, offset) in self.symbols.items() if space == SHARED}
+
     def unset(self) -> tuple[str, ...]:
         """Return the variables in constant memory that were used and have no content."""
         found = (v for v in self.module.globals if v.space == "const" and not v.content)

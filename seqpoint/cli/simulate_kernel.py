@@ -59,6 +59,10 @@ def _sizes(context: click.Context, parameter: click.Parameter, text: str | None)
     "--limit", default=1 << 28, show_default=True, type=click.IntRange(1), metavar="N",
     help="Instructions of a warp after which it counts as endless.",
 )  # fmt: skip
+@click.option(
+    "--allow-races", is_flag=True,
+    help="Go on where warps race in shared memory: the result may depend on their order.",
+)  # fmt: skip
 @click.option("--outputs", metavar="DIR", type=click.Path(), help="Write each buffer as NAME.npy into a new folder.")
 @click.option(
     "--perfetto", metavar="FILE.json.gz", type=click.Path(),

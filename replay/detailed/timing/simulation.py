@@ -59,6 +59,7 @@ def simulate_plan(
     waves: int | None = WAVES,
     execute_all: bool = True,
     limit: int = INSTRUCTION_LIMIT,
+    may_race: bool = False,
     progress: Progress | None = None,
     checkpoint: str | PathLike[str] | None = None,
     period: float = PERIOD,
@@ -75,6 +76,8 @@ def simulate_plan(
         As those of `TimedLaunch`.
     limit : int
         Instructions of a warp after which it counts as endless.
+    may_race : bool
+        As that of `BlockRunner`.
     progress : callable, optional
         Called with (blocks done, blocks in all, name of the kernel).
     checkpoint : str or path, optional
@@ -89,10 +92,10 @@ def simulate_plan(
         A PTX file is missing or not supported, a launch does not fit, a kernel does what it must not, or the file is
         not the state of this simulation.
     """
-    identity = _identity(plan, target, (registers, waves, execute_all, limit)) if checkpoint else b""
+    identity = _identity(plan, target, (registers, waves, execute_all, limit, may_race)) if checkpoint else b""
     kept = _Checkpoint(Path(checkpoint), identity, period) if checkpoint else None
     calls, timings, shared, last = [], [], [], None
-    for number, runner in enumerate(runners(plan, limit)):
+    for number, runner in enumerate(runners(plan, limit, may_race)):
         call, name = runner.call, runner.call.entry or runner.program.entry.name
         launch = _Launch(runner, target, registers, waves)
         if kept:

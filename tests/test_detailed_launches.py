@@ -1,4 +1,4 @@
-"""Variables of a PTX file: content given at a launch, kept from launch to launch, and addresses of one in another."""
+"""What a launch may be given: content of variables, a limit, leave to race; and what is said of what is not given."""
 
 from pathlib import Path
 from typing import Any
@@ -244,6 +244,22 @@ def test_a_wait_for_a_later_block_ends(tmp_path: Path) -> None:
     file, given = tmp_path / "w.ptx", [np.zeros(1, np.uint32)]
     with pytest.raises(sp.SeqPointError, match=r"line 4: wait, block \(0, 0, 0\): .*waits for a block or a warp"):
         sp.simulate_kernel(file, grid=2, block=32, arguments=given, limit=10_000)
+
+
+def test_races_may_be_allowed(tmp_path: Path, run: Run) -> None:
+    """Warps write their number to one word of shared memory; the last one's is read."""
+    (tmp_path / "r.ptx").write_text(
+        ".version 8.0 .target sm_70 .address_size 64\n.shared .align 4 .b8 s[8];\n"
+        ".visible .entry race(.param .u64 x) { .reg .b64 %rd<2>; .reg .b32 %r<3>;\n"
+        "ld.param.u64 %rd1, [x]; mov.u32 %r1, %tid.x; shr.u32 %r1, %r1, 5; add.u32 %r1, %r1, 1;\n"
+        "st.shared.u32 [s], %r1; bar.sync 0; ld.shared.u32 %r2, [s]; st.global.u32 [%rd1], %r2; ret; }"
+    )
+    file, given = tmp_path / "r.ptx", [np.zeros(1, np.uint32)]
+    with pytest.raises(sp.SeqPointError, match=r"line 5: race, .* byte 0 of s; to go on, allow races"):
+        sp.simulate_kernel(file, grid=1, block=128, arguments=given)
+    assert sp.simulate_kernel(file, grid=1, block=128, arguments=given, allow_races=True).outputs["arg0"][0] == 4
+    launch = ["simulate", "kernel", file, "--grid", "1", "--block", "128", "--arg", "x=u32[1]"]
+    assert run(*launch).code == 1 and run(*launch, "--allow-races").code == 0
 
 
 def test_the_limit_is_of_each_warp(tmp_path: Path) -> None:
