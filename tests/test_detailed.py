@@ -193,6 +193,7 @@ def test_faults_of_a_kernel_name_block_thread_and_line(body: str, monkeypatch: p
         (HEAD + ".entry k() { bra NOWHERE; }", "there is no label NOWHERE"),
         (HEAD + ".entry k() { tcgen05.wait::ld.sync.aligned; }", "tcgen05"),
         (HEAD + ".shared .align .b8 s[4];", "line 2: .align is not supported"),
+        (HEAD + ".global .u32 g[2] = {1, 2, 3};", "line 2: g has 8 bytes, and initial values of 12"),
         (HEAD + ".shared .align 3 .b8 s[4];", "line 2: .align is not supported"),
         (HEAD + f".shared .b8 s[{'9' * 5000}];", "line 2: this is no declaration"),
         (

@@ -156,6 +156,16 @@ def test_directives_without_blanks() -> None:
     assert result(body, np.arange(32, dtype=np.uint32)).tolist() == list(range(2, 34))
 
 
+def test_the_length_of_a_table_may_be_that_of_its_values() -> None:
+    before = ".const .align 4 .u32 c[] = {5, 6, 7};\n.const .align 4 .u32 d = 8;\n"
+    body = (
+        """ld.const.u32 %r1, [c+8]; ld.const.u32 %r2, [d]; mad.lo.u32 %r1, %r2, 10, %r1; st.global.u32 [%rd1], %r1;"""
+    )
+    assert result(body, np.zeros(32, np.uint32), before).tolist() == [87] * 32
+    with pytest.raises(InvalidInputError, match="outside all buffers"):
+        result("ld.const.u32 %r1, [c+12];", np.zeros(32, np.uint32), before)
+
+
 def test_clocks_count_instructions() -> None:
     body = """mov.u32 %r1, %clock; add.u32 %r3, %r0, 1; mov.u32 %r2, %clock; sub.u32 %r1, %r2, %r1;
     mov.u64 %rd3, %clock64; mov.u64 %rd4, %globaltimer; sub.s64 %rd4, %rd4, %rd3; cvt.u32.u64 %r2, %rd4;

@@ -480,18 +480,21 @@ def _declared(reader: _Reader, space: str, tokens: list[str]) -> Variable:
     size, each = count * TYPE_BYTES[kind], TYPE_BYTES[kind]
     if size > _MOST_BYTES:
         raise reader.refusal(f"{match[1]} has {size} bytes; {_MOST_BYTES} are the most")
-    content, pointers = b"", []
+    content, pointers = bytearray(), []
     for text in match[3].strip("{}").split(",") if match[3] else ():
-        if (found := _POINTER.fullmatch(text)) and each == 8:
+        found = _POINTER.fullmatch(text) if each == 8 else None
+        if found and found["name"] not in reader.functions:
             pointers.append((len(content), found["name"], int(found["plus"] or 0)))
-            text = "0"
-        content += _value(reader, text, kind)
-    # The address of a function is 0: a call by it is refused.
-    pointers = [pointer for pointer in pointers if pointer[1] not in reader.functions]
+        # The address of a function is 0: a call by it is refused.
+        content += bytes(each) if found else _value(reader, text, kind)
     declared = {variable.name for variable in reader.variables}
     if missing := [name for _, name, _ in pointers if name not in declared]:
         raise reader.refusal(f"{missing[0]:.60} is no variable, so that {match[1]} cannot begin with its address")
-    return Variable(match[1], space, kind, max(align, each), size, content, tuple(pointers))
+    if content and match[2] == "[]":
+        size = len(content)
+    if len(content) > size:
+        raise reader.refusal(f"{match[1]} has {size} bytes, and initial values of {len(content)}")
+    return Variable(match[1], space, kind, max(align, each), size, bytes(content), tuple(pointers))
 
 
 def _value(reader: _Reader, text: str, kind: str) -> bytes:
