@@ -158,9 +158,8 @@ def test_directives_without_blanks() -> None:
 
 def test_the_length_of_a_table_may_be_that_of_its_values() -> None:
     before = ".const .align 4 .u32 c[] = {5, 6, 7};\n.const .align 4 .u32 d = 8;\n"
-    body = (
-        """ld.const.u32 %r1, [c+8]; ld.const.u32 %r2, [d]; mad.lo.u32 %r1, %r2, 10, %r1; st.global.u32 [%rd1], %r1;"""
-    )
+    body = """ld.const.u32 %r1, [c+8]; ld.const.u32 %r2, [d];
+    mad.lo.u32 %r1, %r2, 10, %r1; st.global.u32 [%rd1], %r1;"""
     assert result(body, np.zeros(32, np.uint32), before).tolist() == [87] * 32
     with pytest.raises(InvalidInputError, match="outside all buffers"):
         result("ld.const.u32 %r1, [c+12];", np.zeros(32, np.uint32), before)
@@ -182,8 +181,16 @@ def test_spaces_of_addresses() -> None:
     isspacep.global %p1, %rd5; @%p1 or.b32 %r1, %r1, 16; isspacep.local %p1, %rd5; @%p1 or.b32 %r1, %r1, 32;
     st.global.u32 [%rd1], %r1;"""
     assert result(body, np.zeros(32, np.uint32), before).tolist() == [1 + 4 + 16] * 32
-    with pytest.raises(InvalidInputError, match=r"isspacep.tensor is not supported"):
-        result("isspacep.tensor %p1, %rd0;", np.zeros(32, np.uint32))
+    for wrong in ("isspacep.tensor %p1, %rd0;", "isspacep.shared %p1;", "isspacep;"):
+        with pytest.raises(InvalidInputError, match=r"line 8: isspacep.* is not supported"):
+            result(wrong, np.zeros(32, np.uint32))
+
+
+@pytest.mark.parametrize("place", ["param0+0]%f1", "param0+", "param0+x", "param0+0]+", ""])
+def test_wrong_places_beside_calls_are_refused(place: str) -> None:
+    body = f"{CALL} st.param.f32 [{place}], %f1; call.uni (retval0), power, (param0, param1); }}"
+    with pytest.raises(InvalidInputError, match=r"k\.ptx: line \d+: "):
+        result(body, np.zeros(32, np.uint32), FUNCTIONS)
 
 
 def test_the_number_of_a_barrier_may_be_in_a_register() -> None:

@@ -193,7 +193,11 @@ def _names(text: str) -> list[str]:
 def _place(i: Instruction) -> tuple[str, int, int]:
     """Return name, offset and bytes of an access to a parameter; -1 bytes for a vector."""
     address = i.operands[int(i.opcode.startswith("ld"))] if len(i.operands) > 1 else ""
-    name, _, offset = address.strip("[]").partition("+")
+    match = re.fullmatch(r"\[?([^+\]]*)(?:\+(\w{1,16}))?\]?", address)
+    try:
+        name, offset = (match[1], int(match[2] or "0", 0)) if match else ("", 0)
+    except ValueError:
+        name, offset = "", 0  # refused when it is lowered
     kind = i.opcode.split(".")[-1]
     is_vector = any(text.startswith("{") for text in i.operands)
-    return name, int(offset or "0", 0), -1 if is_vector else TYPE_BYTES.get(kind, -1)
+    return name, offset, -1 if is_vector else TYPE_BYTES.get(kind, -1)

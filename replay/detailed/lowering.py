@@ -107,7 +107,7 @@ def _in_steps(entry: Entry) -> Entry:
     for instruction in entry.code:
         try:
             code += _steps(instruction)
-        except (KeyError, ValueError):
+        except (KeyError, ValueError, IndexError):
             code.append(instruction)  # refused when it is lowered
         places.append(len(code))
     labels = {label: places[at] for label, at in entry.labels.items()}
