@@ -226,3 +226,12 @@ def test_lanes_vote_with_those_that_they_name() -> None:
             sum(1 << n for n in tile if n >> 2 == lane >> 2), sum(1 << n for n in tile), sum(tile), max(tile),
         ]  # fmt: skip
         assert out[lane].tolist() == expected, lane
+
+
+def test_one_lane_of_those_that_are_named_is_elected() -> None:
+    body = """setp.ge.u32 %p3, %r0, 3; @!%p3 ret; mov.u32 %r5, 0xffff;
+    setp.ge.u32 %p1, %r0, 16; @%p1 mov.u32 %r5, 0xffff0000;
+    elect.sync %r6|%p2, %r5; selp.u32 %r7, 100, 0, %p2; add.u32 %r7, %r7, %r6; st.global.u32 [%rd2], %r7;"""
+    assert executed(body, 32).tolist() == [0] * 3 + [103] + [3] * 12 + [116] + [16] * 15
+    with pytest.raises(InvalidInputError, match=r"elect\.any is not supported"):
+        executed("elect.any %r6|%p2, %r5;", 32)

@@ -17,13 +17,24 @@ from seqpoint.validation.detailed_inputs import read_kernels
 from tests import ptx_kernels
 
 HEAD = ".version 8.0 .target sm_80 .address_size 64\n"
-SHAPES = {"m16n16k16": (16, 16, 16), "m32n8k16": (32, 8, 16), "m8n32k16": (8, 32, 16)}
+SHAPES = {
+    "m16n16k16": (16, 16, 16), "m32n8k16": (32, 8, 16), "m8n32k16": (8, 32, 16), "m16n16k8": (16, 16, 8),
+    "m8n8k4": (8, 8, 4),
+}  # fmt: skip
+#: Types of the factors, of the sums that are added, and of the result.
+OF_DEPTH = {
+    16: (("f16", "f32", "f32"), ("f16", "f16", "f32"), ("bf16", "f32", "f32"), ("f16", "f16", "f16"),
+         ("s8", "s32", "s32"), ("u8", "s32", "s32")),
+    8: (("tf32", "f32", "f32"),), 4: (("f64", "f64", "f64"),),
+}  # fmt: skip
 CASES = [
     (shape, layouts, kinds)
-    for shape in SHAPES
+    for shape, sizes in SHAPES.items()
     for layouts in (("row", "col", "row"), ("col", "row", "col"), ("row", "row", "row"))
-    for kinds in (("f16", "f32", "f32"), ("f16", "f16", "f32"), ("bf16", "f32", "f32"), ("f16", "f16", "f16"))
+    for kinds in OF_DEPTH[sizes[2]]
 ]
+#: Bytes of an element in registers.
+WIDTHS = {"f16": 2, "bf16": 2, "f32": 4, "tf32": 4, "f64": 4, "s8": 1, "u8": 1, "s32": 4}
 
 
 def registers(name: str, count: int) -> str:
@@ -35,23 +46,27 @@ def product_kernel() -> str:
     text = HEAD
     for number, (shape, (left, right, sums), (kind, c, d)) in enumerate(CASES):
         rows, columns, depth = SHAPES[shape]
-        counts = {"a": rows // 4, "b": columns // 4} if kind == "bf16" else {"a": 8, "b": 8}
+        counts = {name: size * depth * WIDTHS[kind] // 128 for name, size in (("a", rows), ("b", columns))}
+        if kind == "f16":
+            counts = {"a": 8, "b": 8}
         leading = {
             "a": depth if left == "row" else rows,
             "b": columns if right == "row" else depth,
             "c": columns if sums == "row" else rows,
         }
+        held = {name: max(rows * columns * WIDTHS[of] // 128, 1) for name, of in (("d", d), ("c", c))}
         types = f"{d}.{c}" if kind == "f16" else f"{d}.{kind}.{kind}.{c}"
+        wide = "b64" if kind == "f64" else "b32"
         text += f".visible .entry k{number}(.param .u64 a, .param .u64 b, .param .u64 c, .param .u64 d) {{\n"
-        text += ".reg .b64 %rd<9>; .reg .b32 %a<16>; .reg .b32 %b<16>; .reg .b32 %c<16>; .reg .b32 %d<16>;\n"
+        text += f".reg .b64 %rd<9>; .reg .{wide} %a<16>, %b<16>, %c<16>, %d<16>;\n"
         text += "".join(f"ld.param.u64 %rd{n}, [{name}];\n" for n, name in enumerate("abcd"))
         for n, (name, layout, kind_of) in enumerate((("a", left, kind), ("b", right, kind), ("c", sums, c))):
-            count = counts.get(name, 8 if c == "f32" else 4)
+            count = counts.get(name, held["c"])
             text += f"wmma.load.{name}.sync.aligned.{layout}.{shape}.global.{kind_of} {registers(name, count)}, "
             text += f"[%rd{n}], {leading[name] + 3};\n"
         text += f"wmma.mma.sync.aligned.{left}.{right}.{shape}.{types} "
-        held = {"d": 8 if d == "f32" else 4, **counts, "c": 8 if c == "f32" else 4}
-        text += ", ".join(registers(name, count) for name, count in held.items()) + ";\n"
+        all_held = {"d": held["d"], **counts, "c": held["c"]}
+        text += ", ".join(registers(name, count) for name, count in all_held.items()) + ";\n"
         text += f"wmma.store.d.sync.aligned.{sums}.{shape}.global.{d} [%rd3], {registers('d', held['d'])}, "
         text += f"{leading['c'] + 3};\nret; }}\n"
     return text
@@ -61,10 +76,7 @@ def stored(matrix: np.ndarray, layout: str, kind: str) -> np.ndarray:
     """Return a matrix as it lies in memory, with three elements more a line."""
     lines = np.zeros((matrix.shape[layout == "col"], matrix.shape[layout == "row"] + 3), np.float32)
     lines[:, :-3] = matrix if layout == "row" else matrix.T
-    return (lines.view(np.uint32) >> 16).astype(np.uint16) if kind == "bf16" else lines.astype(TYPES[kind])
-
-
-TYPES = {"f16": np.float16, "f32": np.float32}
+    return (lines.view(np.uint32) >> 16).astype(np.uint16) if kind == "bf16" else lines.astype(HELD[kind])
 
 
 def test_products_of_fragments_are_those_of_numpy() -> None:
@@ -72,8 +84,9 @@ def test_products_of_fragments_are_those_of_numpy() -> None:
     for number, (shape, (left, right, sums), (kind, c, d)) in enumerate(CASES):
         rows, columns, depth = SHAPES[shape]
         # Eighths are exact in BF16; their products and sums in FP16, too.
+        least, part = (0 if kind == "u8" else -8), (1.0 if kind in ("s8", "u8") else 8.0)
         a, b, add = (
-            (random.integers(-8, 9, size=size) / 8.0).astype(np.float32)
+            (random.integers(least, 9, size=size) / part).astype(np.float32)
             for size in ((rows, depth), (depth, columns), (rows, columns))
         )
         result = stored(np.zeros((rows, columns)), sums, d)
@@ -81,7 +94,7 @@ def test_products_of_fragments_are_those_of_numpy() -> None:
         got = run_kernel(lower(module, f"k{number}"), [1], [32], given).outputs["arg3"].astype(np.float64)
         assert not got[:, -3:].any()
         got = got[:, :-3] if sums == "row" else got[:, :-3].T
-        assert np.array_equal(got, (a @ b + add).astype(TYPES[d])), CASES[number]
+        assert np.array_equal(got, (a @ b + add).astype(HELD[d])), CASES[number]
 
 
 #: ``mma``: rows, depth, types of the factors and of the sums, and the types of NumPy that hold them.
@@ -274,7 +287,9 @@ def test_factors_of_wgmma_outside_shared_memory_end_the_run() -> None:
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.bf16.f32 {%a0,%a1,%a2,%a3}, {%a0}, {%a0}, {%a0};",
         "mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%a0,%a1,%a2,%a3}, {%a0}, {%a0}, {%a0};",
         "mma.sync.aligned.m16n8k16.row.row.f32.f16.f16.f32 {%a0,%a1,%a2,%a3}, {%a0}, {%a0}, {%a0};",
-        "wmma.load.a.sync.aligned.row.m16n16k8.global.tf32 {%a0,%a1,%a2,%a3}, [%rd0];",
+        "wmma.load.a.sync.aligned.row.m16n16k8.global.f16 {%a0,%a1,%a2,%a3}, [%rd0];",
+        "wmma.load.c.sync.aligned.row.m16n16k8.global.s32 {%a0,%a1,%a2,%a3,%a4,%a5,%a6,%a7}, [%rd0];",
+        "wmma.mma.sync.aligned.row.col.m16n16k16.f32.s8.s8.f32 {%a0}, {%a0}, {%a0}, {%a0};",
         "wmma.load.a.sync.aligned.row.m16n16k16.global.f16 {%a0,%a1,%a2,%a3}, [%rd0];",
         "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32.satfinite {%a0}, {%a0}, {%a0}, {%a0};",
         "tex.3d.v4.f32.f32 {%a0,%a1,%a2,%a3}, [%rd0, {%a4,%a5,%a6,%a7}];",

@@ -9,6 +9,7 @@ from replay.detailed.program import (
     ALL_TRUE,
     COUNT_TRUE,
     D2,
+    ELECT,
     HOW,
     MATCH_ANY,
     OP,
@@ -55,7 +56,7 @@ def shuffle(row, registers, mask):  # type: ignore[no-untyped-def]
 
 @bare
 def vote(row, registers, mask):  # type: ignore[no-untyped-def]
-    """Execute `vote`, `match` or `redux` for each group of active lanes, by their member masks."""
+    """Execute `vote`, `match`, `redux` or `elect` for each group of active lanes, by their member masks."""
     left = mask
     while left != 0:
         lane = 0
@@ -63,7 +64,13 @@ def vote(row, registers, mask):  # type: ignore[no-untyped-def]
             lane += 1
         own = np.int64(1) << lane
         members = mask & (np.int64(registers[row[E], lane]) | own) if row[E] >= 0 else mask
-        if row[OP] >= MATCH_ANY:
+        if row[OP] == ELECT:
+            # `lane` is the first of those that are left, and of its group.
+            for other in range(32):
+                if members >> other & 1:
+                    registers[row[D], other] = np.uint64(lane)
+                    registers[row[D2], other] = np.uint64(other == lane)
+        elif row[OP] >= MATCH_ANY:
             _match_or_reduce(row, registers, members)
         else:
             _vote_of(row, registers, members)

@@ -1,9 +1,9 @@
 """Which element of a matrix each lane of a warp holds, for ``mma`` and ``wmma``.
 
 The PTX ISA, warp-level matrix instructions, gives the layouts of ``mma`` and leaves those of ``wmma`` open. That of
-FP16 and of the sums is the one of sm_70. Four octets of eight lanes compute 8 by 8 elements each, as four
-``mma.m8n8k4`` in a row (PTX ISA, fragments of mma.m8n8k4; Raihan, Goli and Aamodt, Modeling Deep Learning Accelerator
-Enabled GPUs, ISPASS 2019). That of BF16 is the one of ``mma.m16n8k16``, tile by tile.
+FP16 and of sums of 16 columns or rows is the one of sm_70. Four octets of eight lanes compute 8 by 8 elements each, as
+four ``mma.m8n8k4`` in a row (PTX ISA, fragments of mma.m8n8k4; Raihan, Goli and Aamodt, Modeling Deep Learning
+Accelerator Enabled GPUs, ISPASS 2019). That of other factors is the one of ``mma``, tile by tile.
 """
 
 import re
@@ -14,8 +14,12 @@ import numpy as np
 
 from profilers.trace.arrays import Ints
 
-#: Rows of the left matrix, columns of the right one, and depth.
-_SHAPES = {"m16n16k16": (16, 16, 16), "m32n8k16": (32, 8, 16), "m8n32k16": (8, 32, 16)}
+#: Rows of the left matrix, columns of the right one, and depth, of ``wmma``; and the types of its factors by depth.
+_SHAPES = {
+    "m16n16k16": (16, 16, 16), "m32n8k16": (32, 8, 16), "m8n32k16": (8, 32, 16), "m16n16k8": (16, 16, 8),
+    "m8n8k4": (8, 8, 4),
+}  # fmt: skip
+_FACTORS = {16: ("f16", "bf16", "s8", "u8"), 8: ("tf32",), 4: ("f64",)}
 #: Types of elements by number, and their bits. FP64 and wider sums take a register each.
 FLOAT16, BRAIN16, FLOAT32, TENSOR32, FLOAT64, SIGNED8, UNSIGNED8, SIGNED32, E4M3, E5M2 = range(10)
 _TYPES = {
@@ -77,8 +81,8 @@ class Fragment:
     def run(self) -> int:
         """Elements that each lane accesses at once: those that follow one another in memory, up to 16 bytes."""
         step = 256 if self.by_column else 1
-        for run in (128 // self.bits, 64 // self.bits, 2):
-            if len(self.places) % run == 0:
+        for run in (128 // self.bits, 64 // self.bits, 32 // self.bits):
+            if run > 1 and len(self.places) % run == 0:
                 groups = self.places.reshape(-1, run, 32)
                 if np.all(np.diff(groups, axis=1) == step):
                     return run
@@ -142,16 +146,19 @@ def product_of(opcode: Sequence[str]) -> Product:
     KeyError, ValueError
         It is not supported.
     """
-    kinds = list(opcode[7:])
+    kinds = [kind for kind in opcode[7:] if kind not in ("rn", "satfinite")]
     result, left, right, sums = kinds if len(kinds) == 4 else (kinds[0], "f16", "f16", *kinds[1:])
-    if opcode[2:4] != ["sync", "aligned"] or left != right:
+    if opcode[2:4] != ["sync", "aligned"] or left != right or not {result, sums} <= {*_SUMS[left]}:
+        raise KeyError(opcode)
+    saturates = "satfinite" in opcode
+    if saturates and sums != "s32":
         raise KeyError(opcode)
     shape, layouts = _SHAPES[opcode[6]], [("row", "col").index(layout) == 1 for layout in opcode[4:6]]
     fragments = (
         _fragment("d", shape, False, result), _fragment("a", shape, layouts[0], left),
         _fragment("b", shape, layouts[1], right), _fragment("c", shape, False, sums),
     )  # fmt: skip
-    return Product(shape, fragments)
+    return Product(shape, fragments, saturates)
 
 
 def mma_of(opcode: Sequence[str]) -> Product:
@@ -266,17 +273,23 @@ def _sums_of_mma(rows: int, kind: str) -> Fragment:
 def _fragment(operand: str, shape: tuple[int, int, int], by_column: bool, kind: str) -> Fragment:
     rows, columns, depth = shape
     is_sum = operand in ("c", "d")
-    if operand not in ("a", "b", "c", "d") or kind not in (("f16", "f32") if is_sum else ("f16", "bf16")):
+    kinds = {sums for factor in _FACTORS[depth] for sums in _SUMS[factor]} if is_sum else _FACTORS[depth]
+    if operand not in ("a", "b", "c", "d") or kind not in kinds:
         raise KeyError(operand, kind)
-    if is_sum:
+    lines, elements = (rows, columns) if is_sum else (rows, depth) if operand == "a" else (depth, columns)
+    if is_sum and rows * columns == 64:
+        places = _sums_of_mma(rows, kind).places
+    elif is_sum:
         row, column = _sums(shape, kind)
-        leading = rows if by_column else columns
+        places = 256 * row + column
+    elif kind == "f16":
+        across, deep = _half(operand, shape, by_column)
+        places = 256 * across + deep if operand == "a" else 256 * deep + across
     else:
         side = rows if operand == "a" else columns
-        across, deep = _brain(side) if kind == "bf16" else _half(operand, shape, by_column)
-        row, column = (across, deep) if operand == "a" else (deep, across)
-        leading = (side if by_column else depth) if operand == "a" else (depth if by_column else side)
-    return Fragment(np.asarray(256 * row + column, dtype=np.int64), _BITS[kind], by_column, leading, _TYPES[kind])
+        places = _factors_of_mma(side, depth, kind, operand == "b").places
+    leading = lines if by_column else elements
+    return Fragment(np.asarray(places, dtype=np.int64), _BITS[kind], by_column, leading, _TYPES[kind])
 
 
 _LANE = np.arange(32)
@@ -300,12 +313,6 @@ def _half(operand: str, shape: tuple[int, int, int], by_column: bool) -> tuple[I
     if by_column == (operand == "b"):
         return np.broadcast_to(begin + (_LANE & 3) + _UPPER, (16, 32)), np.broadcast_to(element, (16, 32))
     return begin + (element & 3) + _UPPER, (_LANE & 3) + (element >> 2 << 2)
-
-
-def _brain(side: int) -> tuple[Ints, Ints]:
-    """Return where the BF16 elements of a lane lie, across the depth and along it."""
-    element = np.arange(side // 2)[:, None]
-    return (_LANE >> 2) + 8 * (element >> 2), 2 * (_LANE & 3) + (element & 1) + 8 * (element >> 1 & 1)
 
 
 def _sums(shape: tuple[int, int, int], kind: str) -> tuple[Ints, Ints]:

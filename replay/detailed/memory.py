@@ -190,7 +190,7 @@ def access(row, lists, registers, mask, warp, memory, geometry, allocations, sha
 def access_fragment(row, lists, registers, mask, warp, memory, geometry, allocations, shadow, report):  # type: ignore[no-untyped-def]
     """Execute ``wmma.load`` or ``wmma.store``; return whether it ended without a problem."""
     size, space, is_store = row[BITS] >> 3, row[SPACE], row[KIND] == FRAGMENT_STORE
-    parts, run, column_step = 32 // row[BITS], row[TO], row[HOW] != 0
+    parts, run, column_step = max(32 // row[BITS], 1), row[TO], row[HOW] != 0
     for lane in range(32):
         if not mask >> lane & 1:
             continue
@@ -212,12 +212,12 @@ def access_fragment(row, lists, registers, mask, warp, memory, geometry, allocat
                 return False
             for element in range(run):
                 number, here = first + element, at + size * element
-                register = lists[row[VECTOR] + (number >> (parts - 1))]
+                register, part = lists[row[VECTOR] + number // parts], number % parts
+                shift = np.uint64(row[BITS] * part)
                 if is_store:
-                    half = np.uint64(16) if number & (parts - 1) else np.uint64(0)
-                    _write(memory, here, size, registers[register, lane] >> half)
-                elif number & (parts - 1):
-                    registers[register, lane] |= _read(memory, here, size) << np.uint64(16)
+                    _write(memory, here, size, registers[register, lane] >> shift)
+                elif part > 0:
+                    registers[register, lane] |= _read(memory, here, size) << shift
                 else:
                     registers[register, lane] = _read(memory, here, size)
     return True

@@ -33,7 +33,7 @@ TEXTURE_BASE = 1 << 48
 #: Operations of ATOMIC beyond those of `lanes`.
 EXCHANGE, COMPARE, INCREMENT, DECREMENT = range(100, 104)
 #: Operations of VOTE. REDUCE has an operation of `lanes` in HOW.
-VOTE_ALL, VOTE_ANY, VOTE_UNI, VOTE_BALLOT, MATCH_ANY, MATCH_ALL, REDUCE = range(7)
+VOTE_ALL, VOTE_ANY, VOTE_UNI, VOTE_BALLOT, MATCH_ANY, MATCH_ALL, REDUCE, ELECT = range(8)
 #: Operations of BARRIER, and of REDUCED, which gives what a barrier counted.
 PLAIN_BARRIER, COUNT_TRUE, ALL_TRUE, ANY_TRUE = range(4)
 #: Operation of MASK that gives the instructions of warps until now, for a clock. Without one, it gives active lanes.

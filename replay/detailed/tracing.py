@@ -261,7 +261,7 @@ def record_fragment(row, lists, registers, mask, warp, recording):  # type: igno
     at, end = marks[LAST + warp], marks[END]
     addresses, seen, counts = scratch[0], scratch[1], scratch[2]
     size, run, space, n, passes = row[BITS] >> 3, row[TO], row[SPACE], 0, 0
-    for first in range(0, row[COUNT] * 32 // row[BITS], run):
+    for first in range(0, row[COUNT] * max(32 // row[BITS], 1), run):
         for lane in range(32):
             addresses[lane] = -1
             if mask >> lane & 1:

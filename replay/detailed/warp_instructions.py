@@ -13,6 +13,7 @@ from replay.detailed.program import (
     COUNT_INSTRUCTIONS,
     COUNT_TRUE,
     D2,
+    ELECT,
     FRAGMENT_LOAD,
     FRAGMENT_STORE,
     GENERIC,
@@ -116,6 +117,13 @@ def _redux(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
     return row | {D: state.register(i.operands[0], i.line), A: state.operand(i.operands[1], opcode[-1], i.line)}
 
 
+def _elect(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
+    if opcode[1:] != ["sync"]:
+        raise KeyError(opcode)
+    row = {KIND: VOTE, OP: ELECT, D: state.register(i.operands[0], i.line), D2: state.register(i.operands[1], i.line)}
+    return row | _members(state, i, 2, True)
+
+
 def _activemask(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
     return {KIND: MASK, D: state.register(i.operands[0], i.line)}
 
@@ -200,6 +208,6 @@ def _wmma(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
 #: By the first part of the opcode.
 WARP_INSTRUCTIONS = {
     "bar": _barrier, "barrier": _barrier, "reduced": _reduced, "shfl": _shfl, "vote": _vote, "match": _match,
-    "redux": _redux, "activemask": _activemask, "clock": _clock, "ldmatrix": _ldmatrix, "stmatrix": _ldmatrix,
-    "mma": _mma, "wmma": _wmma, "wgmma": _wgmma,
+    "redux": _redux, "activemask": _activemask, "elect": _elect, "clock": _clock, "ldmatrix": _ldmatrix,
+    "stmatrix": _ldmatrix, "mma": _mma, "wmma": _wmma, "wgmma": _wgmma,
 }  # fmt: skip

@@ -111,7 +111,7 @@ def _access(code: "Ints", kind: int, core: "CoreFigures") -> Expansion:
         # A compute unit has four texture units, one beside each scheduler; each fetches a texel a cycle.
         return Expansion(MEMORY, 1, 32, core.shared_latency, GLOBAL_LOAD)
     if kind in (low.FRAGMENT_LOAD, low.FRAGMENT_STORE):
-        count = int(code[low.COUNT]) * 32 // int(code[low.BITS] * code[low.TO])
+        count = int(code[low.COUNT]) * max(32 // int(code[low.BITS]), 1) // int(code[low.TO])
         is_store, is_shared = kind == low.FRAGMENT_STORE, space != low.GLOBAL
         roles = ((GLOBAL_LOAD, SHARED_LOAD), (GLOBAL_STORE, SHARED_STORE))
         return Expansion(MEMORY, count, interval * count, core.shared_latency, roles[is_store][is_shared])
