@@ -54,7 +54,7 @@ _OF_STEPS = {"%set$first": "pred", "%set$second": "pred", "%set$part": "b32", "%
 _WINDOWS = {
     "global": (GLOBAL_BASE, SHARED_WINDOW), "shared": (SHARED_WINDOW, LOCAL_WINDOW), "local": (LOCAL_WINDOW, 1 << 62),
 }  # fmt: skip
-_CLOCKS = ("%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi")
+_CLOCKS = ("%clock", "%clock64", "%globaltimer", "%globaltimer_lo")
 
 
 def lower(module: Module, name: str = "", places: Mapping[str, int] | None = None) -> Program:
