@@ -250,7 +250,7 @@ def simulate_kernel(
     grid: int | Sequence[int] = (),
     block: int | Sequence[int] = (),
     arguments: Sequence[NDArray[Any] | Argument | None] = (),
-    buffers: Mapping[str, NDArray[Any]] | None = None,
+    buffers: Mapping[str, NDArray[Any] | Sequence[str]] | None = None,
     variables: Mapping[str, NDArray[Any] | Argument] | None = None,
     shared_bytes: int = 0,
     device: str | Device | None = None,
@@ -279,8 +279,8 @@ def simulate_kernel(
         One a parameter; arrays are buffers ``arg0``, ``arg1`` and so on, a text names one of `buffers`, and None is a
         null pointer. Arrays must have the type that the kernel reads. `Texture` and `Structure` are those of
         `replay.detailed`.
-    buffers : mapping of str to array, optional
-        Buffers that arguments name.
+    buffers : mapping of str to array or sequence of str, optional
+        Buffers that arguments name. A sequence of names is a buffer of pointers to the buffers of these names.
     variables : mapping of str to array, str, int, float or Structure, optional
         Content of variables of the file, such as those that ``__constant__`` or ``__device__`` declares. An array is a
         buffer of the name of the variable, and a text names one of `buffers`. A buffer is copied to the variable before
@@ -346,7 +346,7 @@ def _plan(
     grid: int | Sequence[int],
     block: int | Sequence[int],
     arguments: Sequence[NDArray[Any] | Argument | None],
-    buffers: Mapping[str, NDArray[Any]] | None,
+    buffers: Mapping[str, NDArray[Any] | Sequence[str]] | None,
     variables: Mapping[str, NDArray[Any] | Argument] | None,
     shared_bytes: int,
 ) -> Plan:
@@ -361,7 +361,12 @@ def _plan(
     file = Path(kernel)
     if not grid or not block:
         raise InvalidInputError(f"{file}: give the grid and the block of the launch")
-    named = dict(buffers or {})
+    named: dict[str, NDArray[Any]] = {}
+    pointers: dict[str, tuple[str, ...]] = {}
+    for name, held in (buffers or {}).items():
+        if not isinstance(held, np.ndarray):
+            pointers[name] = tuple(held)
+        named[name] = held if isinstance(held, np.ndarray) else np.zeros(len(held), np.uint64)
     passed: list[Argument] = []
     for number, value in enumerate(arguments):
         if isinstance(value, np.ndarray):
@@ -379,7 +384,7 @@ def _plan(
     where = str(file)
     sizes = [three((size,) if isinstance(size, int) else tuple(size), where) for size in (grid, block)]
     call = KernelCall(file, entry, sizes[0], sizes[1], tuple(passed), shared_bytes, contents)
-    return Plan(entry or file.stem, named, (call,))
+    return Plan(entry or file.stem, named, (call,), pointers)
 
 
 def _plain(value: object, where: str) -> Argument:

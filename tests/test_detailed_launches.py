@@ -270,3 +270,68 @@ def test_the_limit_is_of_each_warp(tmp_path: Path) -> None:
     assert call.warp_instructions == 4 * 4 * 3
     with pytest.raises(sp.SeqPointError, match="more than 2 instructions of a warp"):
         sp.simulate_kernel(tmp_path / "e.ptx", grid=4, block=128, limit=2)
+
+
+#: Each block adds what its pointer of two points to, to what the other's does: ``p[block][tid] += p[1 - block][tid]``.
+CROSSED = """.version 8.0
+.target sm_70
+.address_size 64
+.visible .entry cross(.param .u64 p)
+{
+    .reg .b64 %rd<9>;
+    .reg .b32 %r<5>;
+    .reg .f32 %f<4>;
+    ld.param.u64 %rd1, [p];
+    mov.u32 %r1, %ctaid.x;
+    mul.wide.u32 %rd2, %r1, 8;
+    add.s64 %rd2, %rd1, %rd2;
+    ld.global.u64 %rd3, [%rd2];
+    xor.b32 %r2, %r1, 1;
+    mul.wide.u32 %rd4, %r2, 8;
+    add.s64 %rd4, %rd1, %rd4;
+    ld.global.u64 %rd5, [%rd4];
+    mov.u32 %r3, %tid.x;
+    mul.wide.u32 %rd6, %r3, 4;
+    add.s64 %rd3, %rd3, %rd6;
+    add.s64 %rd5, %rd5, %rd6;
+    ld.global.f32 %f1, [%rd3];
+    ld.global.f32 %f2, [%rd5];
+    add.f32 %f1, %f1, %f2;
+    st.global.f32 [%rd3], %f1;
+    ret;
+}
+"""
+
+
+def test_a_buffer_holds_pointers_to_others(tmp_path: Path) -> None:
+    (tmp_path / "c.ptx").write_text(CROSSED)
+    text = """[buffers]
+    x = {dtype = "f32", shape = [32], fill = "arange"}
+    y = {dtype = "f32", shape = [32], fill = "normal", seed = 3}
+    p = {pointers = ["x", "y"]}
+    [[launches]]
+    ptx = "c.ptx"
+    entry = "cross"
+    grid = [2]
+    block = [32]
+    arguments = ["p"]"""
+    (tmp_path / "plan.toml").write_text(text)
+    y = np.random.default_rng(3).standard_normal(32, dtype=np.float32)
+    x = np.arange(32, dtype=np.float32)
+    for result in (
+        sp.simulate_kernel(tmp_path / "plan.toml"),
+        sp.simulate_kernel(tmp_path / "plan.toml", device="V100-SXM2-16GB"),
+        sp.simulate_kernel(
+            tmp_path / "c.ptx", grid=2, block=32, arguments=["p"], buffers={"x": x, "y": y, "p": ["x", "y"]}
+        ),
+    ):
+        assert np.array_equal(result.outputs["x"], x + y) and np.array_equal(result.outputs["y"], y + (x + y))
+    for old, new, problem in (
+        ('"x", "y"]', '"x", "z"]', r"buffers\.p\.pointers: there is no buffer 'z'"),
+        ("{pointers", '{dtype = "u64", pointers', r"buffers\.p: a buffer of pointers has no other keys"),
+    ):
+        (tmp_path / "plan.toml").write_text(text.replace(old, new))
+        with pytest.raises(sp.SeqPointError, match=problem):
+            sp.simulate_kernel(tmp_path / "plan.toml")
+    with pytest.raises(sp.SeqPointError, match="buffer p: there is no buffer 1"):
+        sp.simulate_kernel(tmp_path / "c.ptx", grid=2, block=32, arguments=["p"], buffers={"p": [1, 2]})  # type: ignore[dict-item]

@@ -80,11 +80,14 @@ class Plan:
         Initial content of each buffer.
     calls : tuple of KernelCall
         Launches, in order.
+    pointers : mapping of str to tuple of str
+        For a buffer of pointers, the buffers whose addresses are its first elements, of 8 bytes each.
     """
 
     name: str
     buffers: Mapping[str, npt.NDArray[Any]]
     calls: tuple[KernelCall, ...]
+    pointers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -166,11 +169,30 @@ class DeviceMemory:
         Initial content of each buffer.
     modules : iterable of Module
         PTX files of the launches. Launches of the same file share its variables.
+    pointers : mapping of str to tuple of str, optional
+        As those of `Plan`.
+
+    Raises
+    ------
+    InvalidInputError
+        A buffer of pointers, or one that it points to, is not there, or it is too short.
     """
 
-    def __init__(self, buffers: Mapping[str, npt.NDArray[Any]], modules: Iterable[Module]) -> None:
+    def __init__(
+        self,
+        buffers: Mapping[str, npt.NDArray[Any]],
+        modules: Iterable[Module],
+        pointers: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> None:
         self.buffers = {name: np.ascontiguousarray(array) for name, array in buffers.items()}
         self._modules = {module.source: module for module in modules}
+        self._pointers = dict(pointers or {})
+        for name, targets in self._pointers.items():
+            missing = next((other for other in (name, *targets) if other not in self.buffers), None)
+            if missing is not None:
+                raise InvalidInputError(f"buffer {name:.60}: there is no buffer {missing!r:.60}")
+            if 8 * len(targets) > self.buffers[name].nbytes:
+                raise InvalidInputError(f"buffer {name}: {len(targets)} pointers in {self.buffers[name].nbytes} bytes")
         #: Variables that launches gave content until now, by PTX file.
         self.given: dict[str, set[str]] = {}
         self._variables, end = variable_layout(self._modules.values())
@@ -201,6 +223,9 @@ class DeviceMemory:
         for name, array in self.buffers.items():
             place = self.offset[name]
             self.bytes[place : place + array.nbytes] = array.reshape(-1).view(np.uint8)
+        for name, targets in self._pointers.items():
+            place = self.offset[name] // 8
+            self.views[3][place : place + len(targets)] = [GLOBAL_BASE + self.offset[target] for target in targets]
 
     def allocations(self, program: Program) -> tuple[Ints, Ints, Ints]:
         """Return the first byte, the end and the map of all that a program may access."""
@@ -293,7 +318,7 @@ def runners(plan: Plan, limit: int = INSTRUCTION_LIMIT, may_race: bool = False) 
         A PTX file is not supported, or a launch does not fit its kernel.
     """
     modules = [read_module(call.ptx) for call in plan.calls]
-    memory = DeviceMemory(plan.buffers, modules)
+    memory = DeviceMemory(plan.buffers, modules, plan.pointers)
     programs = [
         lower(module, call.entry, memory.places(module)) for module, call in zip(modules, plan.calls, strict=True)
     ]

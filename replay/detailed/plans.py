@@ -47,6 +47,7 @@ class _Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     low: float = 0.0
     high: float = 1.0
     file: str = ""
+    pointers: list[str] = []
 
 
 class _Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,10 +95,13 @@ def read_plan(path: str | Path) -> Plan:
         raise InvalidInputError(f"{file}: launches: a plan has one or more")
     for name in content.buffers:
         check_name(name, f"{file}: buffers")
-    buffers = {}
-    for name, table in content.buffers.items():
-        where = f"{file}: buffers.{name}"
-        buffers[name] = make_buffer(typed_table(table, _Buffer, where), where, file.parent)
+    tables = {name: typed_table(table, _Buffer, f"{file}: buffers.{name}") for name, table in content.buffers.items()}
+    buffers = {name: make_buffer(table, f"{file}: buffers.{name}", file.parent) for name, table in tables.items()}
+    pointers = {name: tuple(table.pointers) for name, table in tables.items() if table.pointers}
+    for name, targets in pointers.items():
+        for target in targets:
+            if target not in buffers:
+                raise InvalidInputError(f"{file}: buffers.{name}.pointers: there is no buffer {target!r:.60}")
     textures = {}
     for name, table in content.textures.items():
         where = f"{file}: textures.{name}"
@@ -106,7 +110,7 @@ def read_plan(path: str | Path) -> Plan:
         _call(table, buffers, textures, f"{file}: launches[{number}]", file.parent)
         for number, table in enumerate(content.launches)
     ]
-    return Plan(content.about or file.stem, buffers, tuple(calls))
+    return Plan(content.about or file.stem, buffers, tuple(calls), pointers)
 
 
 def _call(
@@ -198,6 +202,10 @@ def make_buffer(facts: _Buffer, where: str, folder: Path) -> NDArray[Any]:
     InvalidInputError
         Type, fill or file cannot be.
     """
+    if facts.pointers:
+        if facts != _Buffer(pointers=facts.pointers):
+            raise InvalidInputError(f"{where}: a buffer of pointers has no other keys")
+        return np.zeros(len(facts.pointers), np.uint64)
     if facts.dtype not in DTYPES and (facts.dtype or not facts.file):
         raise InvalidInputError(f"{where}.dtype: {facts.dtype!r:.40}; one of {', '.join(DTYPES)}")
     kind = np.dtype(DTYPES.get(facts.dtype, np.uint8))

@@ -244,7 +244,7 @@ def _below(saved: Mapping[str, npt.NDArray[Any]], prefix: str) -> Arrays:
 
 def _identity(plan: Plan, target: Target | None, how: object) -> bytes:
     """Return a hash of all that the state belongs to."""
-    digest = hashlib.sha256(f"{_FORMAT}{target}{how}".encode())
+    digest = hashlib.sha256(f"{_FORMAT}{target}{how}{dict(plan.pointers)}".encode())
     for name, array in plan.buffers.items():
         digest.update(f"{name}{array.dtype}{array.shape}".encode())
         digest.update(np.ascontiguousarray(array).data)
