@@ -331,8 +331,8 @@ def simulate_kernel(
     plan = _plan(kernel, entry, grid, block, arguments, buffers, variables, shared_bytes)
     target = None
     if device is not None:
-        found = find_device(device) if isinstance(device, str) else device
-        target = Target.of(found, clock_mhz=clock_mhz, memory_gbps=memory_gbps, mapping=mapping, policy=scheduler)
+        known = find_device(device) if isinstance(device, str) else device
+        target = Target.of(known, clock_mhz=clock_mhz, memory_gbps=memory_gbps, mapping=mapping, policy=scheduler)
     done = simulate_plan(
         plan, target, registers=registers, waves=waves, limit=limit, may_race=allow_races, progress=progress,
         checkpoint=checkpoint,
@@ -363,10 +363,11 @@ def _plan(
         raise InvalidInputError(f"{file}: give the grid and the block of the launch")
     named: dict[str, NDArray[Any]] = {}
     pointers: dict[str, tuple[str, ...]] = {}
-    for name, held in (buffers or {}).items():
-        if not isinstance(held, np.ndarray):
-            pointers[name] = tuple(held)
-        named[name] = held if isinstance(held, np.ndarray) else np.zeros(len(held), np.uint64)
+    for name, buffer in (buffers or {}).items():
+        if isinstance(buffer, np.ndarray):
+            named[name] = buffer
+        else:
+            named[name], pointers[name] = np.zeros(len(buffer), np.uint64), tuple(buffer)
     passed: list[Argument] = []
     for number, value in enumerate(arguments):
         if isinstance(value, np.ndarray):
@@ -376,11 +377,12 @@ def _plan(
             passed.append(0 if value is None else _plain(value, f"{file}: argument {number}"))
     contents: dict[str, Argument] = {}
     for name, content in (variables or {}).items():
-        if isinstance(content, np.ndarray):
-            if name in named:
-                raise InvalidInputError(f"{file}: variable {name}: there is a buffer of this name; give its name")
-            named[name] = content
-        contents[name] = name if isinstance(content, np.ndarray) else _plain(content, f"{file}: variable {name}")
+        if not isinstance(content, np.ndarray):
+            contents[name] = _plain(content, f"{file}: variable {name}")
+        elif name in named:
+            raise InvalidInputError(f"{file}: variable {name}: there is a buffer of this name; give its name")
+        else:
+            named[name], contents[name] = content, name
     where = str(file)
     sizes = [three((size,) if isinstance(size, int) else tuple(size), where) for size in (grid, block)]
     call = KernelCall(file, entry, sizes[0], sizes[1], tuple(passed), shared_bytes, contents)

@@ -1,5 +1,6 @@
 """What a launch may be given: content of variables, a limit, leave to race; and what is said of what is not given."""
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -232,30 +233,36 @@ def test_addresses_of_what_is_not_there(value: Any) -> None:
         parse_ptx(PTX.replace("generic(table)+4", value), "k.ptx")
 
 
+def kernel_file(folder: Path, body: str) -> Path:
+    """Write a kernel that gets a pointer in %rd1; `body` begins on line 4."""
+    file = folder / "k.ptx"
+    head = ".version 8.0 .target sm_70 .address_size 64\n.shared .align 4 .b8 s[8];\n"
+    registers = ".reg .b64 %rd<2>; .reg .b32 %r<3>; .reg .pred %p<2>;"
+    file.write_text(f"{head}.visible .entry k(.param .u64 x) {{ {registers} ld.param.u64 %rd1, [x];\n{body}\nret; }}")
+    return file
+
+
 def test_a_wait_for_a_later_block_ends(tmp_path: Path) -> None:
     """Block 0 waits for what block 1 writes; blocks run in order."""
-    (tmp_path / "w.ptx").write_text(
-        ".version 8.0 .target sm_70 .address_size 64\n"
-        ".visible .entry wait(.param .u64 x) { .reg .b64 %rd<2>; .reg .b32 %r<3>; .reg .pred %p<2>;\n"
-        "ld.param.u64 %rd1, [x]; mov.u32 %r1, %ctaid.x; setp.eq.u32 %p1, %r1, 1; @%p1 bra WRITE;\n"
+    file = kernel_file(
+        tmp_path,
+        "mov.u32 %r1, %ctaid.x; setp.eq.u32 %p1, %r1, 1; @%p1 bra WRITE;\n"
         "L: ld.volatile.global.u32 %r2, [%rd1]; setp.eq.u32 %p1, %r2, 0; @%p1 bra L; ret;\n"
-        "WRITE: st.global.u32 [%rd1], 1; ret; }"
+        "WRITE: st.global.u32 [%rd1], 1;",
     )
-    file, given = tmp_path / "w.ptx", [np.zeros(1, np.uint32)]
-    with pytest.raises(sp.SeqPointError, match=r"line 4: wait, block \(0, 0, 0\): .*waits for a block or a warp"):
-        sp.simulate_kernel(file, grid=2, block=32, arguments=given, limit=10_000)
+    with pytest.raises(sp.SeqPointError, match=r"line 5: k, block \(0, 0, 0\): .*waits for a block or a warp"):
+        sp.simulate_kernel(file, grid=2, block=32, arguments=[np.zeros(1, np.uint32)], limit=10_000)
 
 
 def test_races_may_be_allowed(tmp_path: Path, run: Run) -> None:
     """Warps write their number to one word of shared memory; the last one's is read."""
-    (tmp_path / "r.ptx").write_text(
-        ".version 8.0 .target sm_70 .address_size 64\n.shared .align 4 .b8 s[8];\n"
-        ".visible .entry race(.param .u64 x) { .reg .b64 %rd<2>; .reg .b32 %r<3>;\n"
-        "ld.param.u64 %rd1, [x]; mov.u32 %r1, %tid.x; shr.u32 %r1, %r1, 5; add.u32 %r1, %r1, 1;\n"
-        "st.shared.u32 [s], %r1; bar.sync 0; ld.shared.u32 %r2, [s]; st.global.u32 [%rd1], %r2; ret; }"
+    file = kernel_file(
+        tmp_path,
+        "mov.u32 %r1, %tid.x; shr.u32 %r1, %r1, 5; add.u32 %r1, %r1, 1;\n"
+        "st.shared.u32 [s], %r1; bar.sync 0; ld.shared.u32 %r2, [s]; st.global.u32 [%rd1], %r2;",
     )
-    file, given = tmp_path / "r.ptx", [np.zeros(1, np.uint32)]
-    with pytest.raises(sp.SeqPointError, match=r"line 5: race, .* byte 0 of s; to go on, allow races"):
+    given = [np.zeros(1, np.uint32)]
+    with pytest.raises(sp.SeqPointError, match=r"line 5: k, .* byte 0 of s; to go on, allow races"):
         sp.simulate_kernel(file, grid=1, block=128, arguments=given)
     assert sp.simulate_kernel(file, grid=1, block=128, arguments=given, allow_races=True).outputs["arg0"][0] == 4
     launch = ["simulate", "kernel", file, "--grid", "1", "--block", "128", "--arg", "x=u32[1]"]
@@ -263,13 +270,20 @@ def test_races_may_be_allowed(tmp_path: Path, run: Run) -> None:
 
 
 def test_the_limit_is_of_each_warp(tmp_path: Path) -> None:
-    (tmp_path / "e.ptx").write_text(
-        ".version 8.0 .target sm_70 .address_size 64\n.visible .entry e() { bar.sync 0; bar.sync 0; ret; }"
-    )
-    (call,) = sp.simulate_kernel(tmp_path / "e.ptx", grid=4, block=128, limit=3).calls
-    assert call.warp_instructions == 4 * 4 * 3
-    with pytest.raises(sp.SeqPointError, match="more than 2 instructions of a warp"):
-        sp.simulate_kernel(tmp_path / "e.ptx", grid=4, block=128, limit=2)
+    file, given = kernel_file(tmp_path, "bar.sync 0; bar.sync 0;"), [np.zeros(1, np.uint32)]
+    (call,) = sp.simulate_kernel(file, grid=4, block=128, arguments=given, limit=4).calls
+    assert call.warp_instructions == 4 * 4 * 4
+    with pytest.raises(sp.SeqPointError, match="more than 3 instructions of a warp"):
+        sp.simulate_kernel(file, grid=4, block=128, arguments=given, limit=3)
+
+
+def test_the_command_has_the_defaults_of_the_function() -> None:
+    from seqpoint.cli.simulate_kernel import kernel
+
+    defaults = {option.name: option.default for option in kernel.params}
+    parameters = inspect.signature(sp.simulate_kernel).parameters
+    for name in ("limit", "waves", "scheduler", "shared_bytes"):
+        assert defaults[name] == parameters[name].default, name
 
 
 #: Each block adds what its pointer of two points to, to what the other's does: ``p[block][tid] += p[1 - block][tid]``.

@@ -27,7 +27,7 @@ def lines_of_ptx(plan: Plan) -> Touched:
         np.flatnonzero(code[a:b, low.SLOT] >= 0) + a for a, b in zip(begins, [*begins[1:], len(code)], strict=True)
     ]
     touched: Touched = {}
-    places = {name: runner.memory.offset[name] for name in plan.buffers}
+    places = {name: runner.memory.extents[name][0] for name in plan.buffers}
     for first in firsts:
         record = int(first)
         while True:

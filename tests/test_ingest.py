@@ -299,7 +299,7 @@ def test_a_dask_cluster_that_loses_a_worker(tmp_path: Path, ranks: list[Path], c
             os.kill(killed[0], signal.SIGKILL)
 
     options = IngestOptions(progress=kill_one)
-    found = ingest(ranks, tmp_path / "t.trace", options, executor=cluster_client.get_executor(pure=False))
+    ingested = ingest(ranks, tmp_path / "t.trace", options, executor=cluster_client.get_executor(pure=False))
     assert killed
-    assert found.meta == serial.meta
+    assert ingested.meta == serial.meta
     assert content(tmp_path / "t.trace") == content(tmp_path / "serial.trace")

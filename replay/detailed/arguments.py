@@ -82,18 +82,9 @@ def pass_parameters(
 def write_variables(
     program: Program, contents: Mapping[str, Argument], memory: npt.NDArray[Any], buffers: Extents
 ) -> None:
-    """Write the content of variables before a launch.
+    """Write the content of variables before a launch; a text names a buffer, which is copied.
 
-    Parameters
-    ----------
-    program : Program
-        Kernel.
-    contents : mapping of str to str, int, float or Structure
-        Content by variable; a text names a buffer, which is copied.
-    memory : array of uint8
-        Memory of the device.
-    buffers : mapping of str to (int, int)
-        First byte and end of each buffer.
+    The other arguments are those of `pass_parameters`.
 
     Raises
     ------
@@ -117,8 +108,8 @@ def write_variables(
             content = _scalar(value, variable.type, where)
         if len(content) > variable.size:
             raise InvalidInputError(f"{where} has {variable.size} bytes, and the buffer {value} {len(content)}")
-        place = program.places[name]
-        memory[place : place + len(content)] = content
+        offset = program.variable_offsets[name]
+        memory[offset : offset + len(content)] = content
 
 
 def read_variables(
@@ -127,8 +118,8 @@ def read_variables(
     """Copy variables back to the buffers that gave their content, as `write_variables`, after a launch."""
     for name, value in contents.items():
         if isinstance(value, str):
-            (begin, end), place = buffers[value], program.places[name]
-            memory[begin:end] = memory[place : place + end - begin]
+            (begin, end), offset = buffers[value], program.variable_offsets[name]
+            memory[begin:end] = memory[offset : offset + end - begin]
 
 
 def _extent(name: str, buffers: Extents, where: str) -> tuple[int, int]:

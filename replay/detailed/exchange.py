@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from profilers.trace.compiled import bare
+from profilers.trace.compiled import bare, inlined
 from replay.detailed.lanes import integer
 from replay.detailed.memory import BLOCK_X, BLOCK_Y, BLOCK_Z, EPOCH, TRUE_LANES
 from replay.detailed.program import (
@@ -54,16 +54,24 @@ def shuffle(row, registers, mask):  # type: ignore[no-untyped-def]
             registers[row[D2], lane] = np.uint64(inside)
 
 
+@inlined
+def first_lane(mask):  # type: ignore[no-untyped-def]
+    """Return the first lane of a mask that is not empty."""
+    lane = 0
+    while not mask >> lane & 1:
+        lane += 1
+    return lane
+
+
 @bare
 def vote(row, registers, mask):  # type: ignore[no-untyped-def]
     """Execute `vote`, `match`, `redux` or `elect` for each group of active lanes, by their member masks."""
     left = mask
     while left != 0:
-        lane = 0
-        while not left >> lane & 1:
-            lane += 1
-        own = np.int64(1) << lane
-        members = mask & (np.int64(registers[row[E], lane]) | own) if row[E] >= 0 else mask
+        lane = first_lane(left)
+        members = mask
+        if row[E] >= 0:
+            members &= np.int64(registers[row[E], lane]) | np.int64(1) << lane
         if row[OP] == ELECT:
             # `lane` is the first of those that are left, and of its group.
             for other in range(32):
@@ -73,12 +81,12 @@ def vote(row, registers, mask):  # type: ignore[no-untyped-def]
         elif row[OP] >= MATCH_ANY:
             _match_or_reduce(row, registers, members)
         else:
-            _vote_of(row, registers, members)
+            _vote_of_members(row, registers, members)
         left &= ~members
 
 
 @bare
-def _vote_of(row, registers, mask):  # type: ignore[no-untyped-def]
+def _vote_of_members(row, registers, mask):  # type: ignore[no-untyped-def]
     ballot = np.int64(0)
     for lane in range(32):
         if mask >> lane & 1 and (registers[row[A], lane] != 0) != (row[SATURATE] != 0):
@@ -134,6 +142,16 @@ def count_true(row, registers, mask, geometry):  # type: ignore[no-untyped-def]
     for lane in range(32):
         if mask >> lane & 1 and (registers[row[A], lane] != 0) != (row[SATURATE] != 0):
             geometry[TRUE_LANES + (geometry[EPOCH] & 1)] += 1
+
+
+@bare
+def lane_at_other_barrier(row, registers, mask):  # type: ignore[no-untyped-def]
+    """Return the first lane whose register names another barrier than 0; -1 if there is none."""
+    if row[B] >= 0:
+        for lane in range(32):
+            if mask >> lane & 1 and registers[row[B], lane] != 0:
+                return lane
+    return -1
 
 
 @bare

@@ -7,7 +7,7 @@ the immediate post-dominator. Warps of a block take turns at barriers.
 import numpy as np
 
 from profilers.trace.compiled import bare, compiled
-from replay.detailed.exchange import count_true, shuffle, take_count, vote
+from replay.detailed.exchange import count_true, first_lane, lane_at_other_barrier, shuffle, take_count, vote
 from replay.detailed.matrices import multiply_fragments, multiply_groups
 from replay.detailed.memory import (
     AT,
@@ -75,7 +75,6 @@ from replay.detailed.program import (
     TRAP,
     UNPACK,
     VOTE,
-    B,
     D,
 )
 from replay.detailed.textures import fetch
@@ -212,10 +211,7 @@ def run_warp(program, registers, stack, depth, warp, memory, geometry, allocatio
             elif kind == BARRIER and row[OP] != PLAIN_BARRIER:
                 count_true(row, registers, mask, geometry)
             elif kind == TRAP:
-                lane = 0
-                while not mask >> lane & 1:
-                    lane += 1
-                report[PROBLEM], report[THREAD] = TRAPPED, warp * 32 + lane
+                report[PROBLEM], report[THREAD] = TRAPPED, warp * 32 + first_lane(mask)
                 fine = False
             elif kind == MASK:
                 bits = geometry[EXECUTED] if row[OP] == COUNT_INSTRUCTIONS else mask
@@ -223,11 +219,11 @@ def run_warp(program, registers, stack, depth, warp, memory, geometry, allocatio
                     bits &= 0xFFFFFFFF
                 for lane in range(32):
                     registers[row[D], lane] = np.uint64(bits)
-            if kind == BARRIER and row[B] >= 0:
-                for lane in range(32):
-                    if fine and mask >> lane & 1 and registers[row[B], lane] != 0:
-                        report[PROBLEM], report[THREAD] = OTHER_BARRIER, warp * 32 + lane
-                        fine = False
+            if kind == BARRIER:
+                lane = lane_at_other_barrier(row, registers, mask)
+                if lane >= 0:
+                    report[PROBLEM], report[THREAD] = OTHER_BARRIER, warp * 32 + lane
+                    fine = False
         if not fine:
             return -1
         stack[depth - 1, 0] = position + 1

@@ -62,7 +62,8 @@ def fault_of(
 def _variable_at(program: Program, address: int) -> str:
     """Return which variable of shared memory lies at an address, as words to add."""
     offset = address & 0xFFFFFFFF
-    begin, name = max([(place, v) for v, place in program.shared_places.items() if place <= offset], default=(0, ""))
+    before = [(begin, name) for name, begin in program.shared_offsets.items() if begin <= offset]
+    begin, name = max(before, default=(0, ""))
     return f", byte {offset - begin} of {name}" if name else ""
 
 
@@ -78,10 +79,9 @@ def _outside(program: Program, call: "KernelCall", memory: "DeviceMemory", addre
             f"{call.shared_bytes} of them dynamic"
         )
     offset = address - GLOBAL_BASE
-    ends = {name: memory.offset[name] + array.nbytes for name, array in memory.buffers.items()}
-    before = [name for name in ends if ends[name] <= offset]
+    before = [(end, name) for name, (_, end) in memory.extents.items() if end <= offset]
     text = f"address {address:#x} is outside all buffers"
     if not before or offset > memory.end:
         return text
-    name = max(before, key=lambda name: ends[name])
-    return f"{text}, {offset - ends[name]} bytes behind the end of {name}"
+    end, name = max(before)
+    return f"{text}, {offset - end} bytes behind the end of {name}"

@@ -132,21 +132,21 @@ class _Body:
         names |= {r.name: given for r, given in zip(function.results, results, strict=True)}
         self.add(function, names, (*callers, name), end)
 
-    def _is_passed(self, i: Instruction, register: str, lies: Mapping[str, set[str]]) -> bool:
+    def _is_passed(self, i: Instruction, register: str, origins: Mapping[str, set[str]]) -> bool:
         """Return whether a register holds the address of what a call passes, and not of a parameter of the entry."""
-        found = lies.get(register, set())
-        if len(found) > 1:
+        of_register = origins.get(register, set())
+        if len(of_register) > 1:
             raise self.refusal(
                 i.line, f"{register} is the address of a parameter here, and of what a call passes there"
             )
-        return found == {"passed"}
+        return of_register == {"passed"}
 
     def finished(self, entry: Entry) -> Entry:
         """Return the entry, with what calls pass in registers or in local memory."""
         passed = {v.name: v for v in self.variables if v.space == "param"}
-        own = {p.name for p in entry.parameters}
+        parameters = {p.name for p in entry.parameters}
         accesses = [_place(i) if i.opcode.startswith(("ld.param", "st.param")) else ("", 0, 0) for i in self.code]
-        lies = _origins(self.code, own, set(passed))
+        origins = _origins(self.code, parameters, set(passed))
         whole = {name for name, v in passed.items() if v.size == TYPE_BYTES[v.type]}
         for name, offset, size in accesses:
             if name in whole and (offset or size != passed[name].size):
@@ -161,7 +161,7 @@ class _Body:
                     (registers[name], i.operands[1]) if i.opcode[:2] == "st" else (i.operands[0], registers[name])
                 )
                 code[number] = replace(i, opcode=f"mov.{kinds[registers[name]]}", operands=operands)
-            elif name in passed or (name and name not in own and self._is_passed(i, name, lies)):
+            elif name in passed or (name and name not in parameters and self._is_passed(i, name, origins)):
                 code[number] = replace(i, opcode=i.opcode.replace(".param", ".local", 1))
         variables = [replace(v, space="local") if v.space == "param" else v for v in self.variables]
         return replace(
@@ -170,19 +170,18 @@ class _Body:
         )  # fmt: skip
 
 
-def _origins(code: list[Instruction], own: set[str], passed: set[str]) -> dict[str, set[str]]:
-    """Return whether registers hold addresses of parameters of the entry (``"own"``) or of what calls pass."""
-    origins = {name: {"own"} for name in own} | {name: {"passed"} for name in passed}
+def _origins(code: list[Instruction], parameters: set[str], passed: set[str]) -> dict[str, set[str]]:
+    """Return by register whether it holds addresses of parameters of the entry, of what calls pass, or of both."""
+    origins = {name: {"parameter"} for name in parameters} | {name: {"passed"} for name in passed}
     moves = [i for i in code if i.opcode.startswith(("mov.", "add.", "sub.", "cvta.", "selp.")) and len(i.operands) > 1]
     changes = True
     while changes:
         changes = False
         for i in moves:
-            sources = (origins.get(text.partition("+")[0], set()) for text in i.operands[1:])
-            found = set().union(*sources)
-            if not found <= origins.get(i.operands[0], set()):
-                origins[i.operands[0]] = origins.get(i.operands[0], set()) | found
-                changes = True
+            target = origins.setdefault(i.operands[0], set())
+            before = len(target)
+            target.update(*(origins.get(text.partition("+")[0], ()) for text in i.operands[1:]))
+            changes = changes or len(target) > before
     return origins
 
 
@@ -193,11 +192,9 @@ def _names(text: str) -> list[str]:
 def _place(i: Instruction) -> tuple[str, int, int]:
     """Return name, offset and bytes of an access to a parameter; -1 bytes for a vector."""
     address = i.operands[int(i.opcode.startswith("ld"))] if len(i.operands) > 1 else ""
-    match = re.fullmatch(r"\[?([^+\]]*)(?:\+(\w{1,16}))?\]?", address)
-    try:
-        name, offset = (match[1], int(match[2] or "0", 0)) if match else ("", 0)
-    except ValueError:
-        name, offset = "", 0  # refused when it is lowered
+    # What does not match is refused when it is lowered.
+    match = re.fullmatch(r"\[?([^+\]]*)(?:\+(0x[\da-fA-F]{1,8}|0|[1-9]\d{0,8}))?\]?", address)
+    name, offset = (match[1], int(match[2] or "0", 0)) if match else ("", 0)
     kind = i.opcode.split(".")[-1]
     is_vector = any(text.startswith("{") for text in i.operands)
     return name, offset, -1 if is_vector else TYPE_BYTES.get(kind, -1)

@@ -188,20 +188,20 @@ class DeviceMemory:
         self._modules = {module.source: module for module in modules}
         self._pointers = dict(pointers or {})
         for name, targets in self._pointers.items():
-            missing = next((other for other in (name, *targets) if other not in self.buffers), None)
+            missing = next((buffer for buffer in (name, *targets) if buffer not in self.buffers), None)
             if missing is not None:
                 raise InvalidInputError(f"buffer {name:.60}: there is no buffer {missing!r:.60}")
             if 8 * len(targets) > self.buffers[name].nbytes:
                 raise InvalidInputError(f"buffer {name}: {len(targets)} pointers in {self.buffers[name].nbytes} bytes")
         #: Variables that launches gave content until now, by PTX file.
-        self.given: dict[str, set[str]] = {}
+        self.initialised: dict[str, set[str]] = {}
         self._variables, end = variable_layout(self._modules.values())
         named = tuple(Variable(name, "global", "b8", 256, array.nbytes) for name, array in self.buffers.items())
-        self.offset, self.end = global_layout(named, end)
+        offsets, self.end = global_layout(named, end)
         #: First byte and end of each buffer.
-        self.extents = {name: (self.offset[name], self.offset[name] + a.nbytes) for name, a in self.buffers.items()}
+        self.extents = {name: (offsets[name], offsets[name] + array.nbytes) for name, array in self.buffers.items()}
 
-    def places(self, module: Module) -> dict[str, int]:
+    def variable_offsets(self, module: Module) -> dict[str, int]:
         """Return the offset of each variable of a module."""
         return self._variables[module.source]
 
@@ -215,36 +215,37 @@ class DeviceMemory:
         self.views = tuple(words.view(kind) for kind in (np.uint8, np.uint16, np.uint32, np.uint64))
         self.bytes = self.views[0]
         for source, module in self._modules.items():
+            offsets = self._variables[source]
             for variable in module.globals:
-                place = self._variables[source][variable.name]
-                self.bytes[place : place + len(variable.content)] = np.frombuffer(variable.content, dtype=np.uint8)
-                for byte, name, more in variable.pointers:
-                    self.views[3][(place + byte) // 8] = GLOBAL_BASE + self._variables[source][name] + more
-        for name, array in self.buffers.items():
-            place = self.offset[name]
-            self.bytes[place : place + array.nbytes] = array.reshape(-1).view(np.uint8)
+                begin = offsets[variable.name]
+                self.bytes[begin : begin + len(variable.content)] = np.frombuffer(variable.content, dtype=np.uint8)
+                for byte, target, addend in variable.pointers:
+                    self.views[3][(begin + byte) // 8] = GLOBAL_BASE + offsets[target] + addend
+        for name, (begin, end) in self.extents.items():
+            self.bytes[begin:end] = self.buffers[name].reshape(-1).view(np.uint8)
         for name, targets in self._pointers.items():
-            place = self.offset[name] // 8
-            self.views[3][place : place + len(targets)] = [GLOBAL_BASE + self.offset[target] for target in targets]
+            first = self.extents[name][0] // 8
+            addresses = [GLOBAL_BASE + self.extents[target][0] for target in targets]
+            self.views[3][first : first + len(targets)] = addresses
 
     def allocations(self, program: Program) -> tuple[Ints, Ints, Ints]:
         """Return the first byte, the end and the map of all that a program may access."""
-        places = [(0, program.parameter_bytes)] if program.parameter_bytes else []
-        begins = [(program.places[variable.name], variable.size) for variable in program.module.globals]
-        places += [(begin, begin + size) for begin, size in begins]
-        places += self.extents.values()
+        extents = [(0, program.parameter_bytes)] if program.parameter_bytes else []
+        begins = [(program.variable_offsets[variable.name], variable.size) for variable in program.module.globals]
+        extents += [(begin, begin + size) for begin, size in begins]
+        extents += self.extents.values()
         owner = np.full(self.end // 256 + 1, -1, dtype=np.int64)
-        for number, (first, last) in enumerate(places):
-            owner[first // 256 : -(-last // 256)] = number
-        table = np.array(places or [(0, 0)], dtype=np.int64)
+        for number, (begin, end) in enumerate(extents):
+            owner[begin // 256 : -(-end // 256)] = number
+        table = np.array(extents or [(0, 0)], dtype=np.int64)
         return table[:, 0].copy(), table[:, 1].copy(), owner
 
     def outputs(self) -> dict[str, npt.NDArray[Any]]:
         """Return the buffers as they are now."""
         return {
-            name: self.bytes[self.offset[name] : self.offset[name] + array.nbytes].copy().view(array.dtype)
-            .reshape(array.shape) for name, array in self.buffers.items()
-        }  # fmt: skip
+            name: self.bytes[slice(*self.extents[name])].copy().view(array.dtype).reshape(array.shape)
+            for name, array in self.buffers.items()
+        }
 
 
 def run_kernel(
@@ -320,7 +321,8 @@ def runners(plan: Plan, limit: int = INSTRUCTION_LIMIT, may_race: bool = False) 
     modules = [read_module(call.ptx) for call in plan.calls]
     memory = DeviceMemory(plan.buffers, modules, plan.pointers)
     programs = [
-        lower(module, call.entry, memory.places(module)) for module, call in zip(modules, plan.calls, strict=True)
+        lower(module, call.entry, memory.variable_offsets(module))
+        for module, call in zip(modules, plan.calls, strict=True)
     ]
     memory.allocate(max([0, *(_room(program, call) for program, call in zip(programs, plan.calls, strict=True))]))
     for program, call in zip(programs, plan.calls, strict=True):
@@ -382,13 +384,13 @@ class BlockRunner:
         self.blocks = int(np.prod(call.grid))
         textures = [value for value in call.arguments if isinstance(value, Texture)]
         where = f"{program.module.source}: {program.entry.name}"
-        table = texture_table(textures, memory.buffers, memory.offset, where)
+        table = texture_table(textures, memory.buffers, memory.extents, where)
         self._allocations = (*memory.allocations(program), table)
         pass_parameters(program, call.arguments, memory.bytes, memory.extents)
         write_variables(program, call.variables, memory.bytes, memory.extents)
-        given = memory.given.setdefault(program.module.source, set())
-        given.update(call.variables)
-        self.unset = tuple(name for name in program.unset if name not in given)
+        initialised = memory.initialised.setdefault(program.module.source, set())
+        initialised.update(call.variables)
+        self.unset = tuple(name for name in program.unset if name not in initialised)
         shared = program.shared_bytes + call.shared_bytes
         shared_at = -(-memory.end // 16) * 16
         local_at = -(-(shared_at + shared) // 16) * 16

@@ -57,7 +57,7 @@ _WINDOWS = {
 _CLOCKS = ("%clock", "%clock64", "%globaltimer", "%globaltimer_lo")
 
 
-def lower(module: Module, name: str = "", places: Mapping[str, int] | None = None) -> Program:
+def lower(module: Module, name: str = "", variable_offsets: Mapping[str, int] | None = None) -> Program:
     """Return the program of an entry.
 
     Parameters
@@ -66,7 +66,7 @@ def lower(module: Module, name: str = "", places: Mapping[str, int] | None = Non
         PTX file.
     name : str
         Entry; may be empty if there is only one.
-    places : mapping of str to int, optional
+    variable_offsets : mapping of str to int, optional
         Offset of each variable in global and constant memory; by default behind the parameters.
 
     Raises
@@ -75,7 +75,9 @@ def lower(module: Module, name: str = "", places: Mapping[str, int] | None = Non
         The entry is missing, or has an instruction that is not supported; with its line.
     """
     entry = _in_steps(with_calls_replaced(module, module.entry(name)))
-    state = Symbols(module, entry, variable_layout([module])[0][module.source] if places is None else places)
+    if variable_offsets is None:
+        variable_offsets = variable_layout([module])[0][module.source]
+    state = Symbols(module, entry, variable_offsets)
     rows = [row_of(state, instruction) for instruction in entry.code] or [{KIND: EXIT}]
     rows.append({KIND: EXIT, LINE: entry.code[-1].line if entry.code else entry.line})
     code = np.full((len(rows), LINE + 1), -1, dtype=np.int64)
@@ -91,8 +93,8 @@ def lower(module: Module, name: str = "", places: Mapping[str, int] | None = Non
     return Program(
         module, entry, code, np.array(state.lists or [0], dtype=np.int64), max(state.count, 1),
         np.array(constants, dtype=np.int64).reshape(-1, 2), np.array(special, dtype=np.int64).reshape(-1, 2),
-        state.shared_bytes, state.local_bytes, state.parameter_bytes, state.parameter_offset, state.places,
-        state.shared_places(), state.unset(), state.widths(),
+        state.shared_bytes, state.local_bytes, state.parameter_bytes, state.parameter_offset,
+        state.variable_offsets, state.shared_offsets(), state.unset(), state.widths(),
     )  # fmt: skip
 
 

@@ -97,11 +97,10 @@ def read_plan(path: str | Path) -> Plan:
         check_name(name, f"{file}: buffers")
     tables = {name: typed_table(table, _Buffer, f"{file}: buffers.{name}") for name, table in content.buffers.items()}
     buffers = {name: make_buffer(table, f"{file}: buffers.{name}", file.parent) for name, table in tables.items()}
-    pointers = {name: tuple(table.pointers) for name, table in tables.items() if table.pointers}
-    for name, targets in pointers.items():
-        for target in targets:
-            if target not in buffers:
-                raise InvalidInputError(f"{file}: buffers.{name}.pointers: there is no buffer {target!r:.60}")
+    pointers = {
+        name: tuple(_known(target, buffers, f"{file}: buffers.{name}.pointers") for target in table.pointers)
+        for name, table in tables.items() if table.pointers
+    }  # fmt: skip
     textures = {}
     for name, table in content.textures.items():
         where = f"{file}: textures.{name}"
@@ -161,9 +160,15 @@ def _texture(facts: _Texture, buffers: dict[str, NDArray[Any]], where: str) -> T
     name = where.rpartition(".")[2]
     if name in buffers:
         raise InvalidInputError(f"{where}: a buffer has the same name")
-    if facts.buffer not in buffers:
-        raise InvalidInputError(f"{where}.buffer: there is no buffer {facts.buffer!r:.60}")
-    return Texture(facts.buffer, facts.filtering, facts.addressing, facts.normalized)
+    buffer = _known(facts.buffer, buffers, f"{where}.buffer")
+    return Texture(buffer, facts.filtering, facts.addressing, facts.normalized)
+
+
+def _known(name: str, buffers: dict[str, NDArray[Any]], where: str) -> str:
+    """Return the name of a buffer that is there."""
+    if name not in buffers:
+        raise InvalidInputError(f"{where}: there is no buffer {name!r:.60}")
+    return name
 
 
 def check_name(name: str, where: str) -> None:
@@ -208,15 +213,15 @@ def make_buffer(facts: _Buffer, where: str, folder: Path) -> NDArray[Any]:
         return np.zeros(len(facts.pointers), np.uint64)
     if facts.dtype not in DTYPES and (facts.dtype or not facts.file):
         raise InvalidInputError(f"{where}.dtype: {facts.dtype!r:.40}; one of {', '.join(DTYPES)}")
-    kind = np.dtype(DTYPES.get(facts.dtype, np.uint8))
     if facts.file:
         values = _loaded(folder / facts.file, f"{where}.file")
-        if facts.dtype and values.dtype != kind:
-            raise InvalidInputError(f"{where}.file: {facts.file}: elements of {values.dtype}, not {kind}")
+        if facts.dtype and values.dtype != DTYPES[facts.dtype]:
+            expected = np.dtype(DTYPES[facts.dtype])
+            raise InvalidInputError(f"{where}.file: {facts.file}: elements of {values.dtype}, not {expected}")
         if facts.shape and values.shape != tuple(facts.shape):
             raise InvalidInputError(f"{where}.shape: {facts.shape}, but {facts.file} has {list(values.shape)}")
         return values
-    count = math.prod(facts.shape)
+    kind, count = np.dtype(DTYPES[facts.dtype]), math.prod(facts.shape)
     width = kind.itemsize if facts.fill == "zeros" else 8
     if not 1 <= len(facts.shape) <= _MOST_DIMENSIONS or count * width > _MOST_BYTES:
         raise InvalidInputError(
@@ -317,12 +322,7 @@ def parse_argument(text: str) -> tuple[str, NDArray[Any] | int | float | None]:
 
 
 def parse_variable(text: str) -> tuple[str, NDArray[Any] | int | float | None]:
-    """Return the name and the content of a variable: ``NAME=5``, or a buffer as of `parse_argument`.
-
-    Raises
-    ------
-    NotFoundError, InvalidInputError
-        It is none of these; or as `make_buffer`.
+    """Return the name and the content of a variable: ``NAME=5``, or a buffer, with the errors of `parse_argument`.
 
     Examples
     --------

@@ -68,10 +68,8 @@ class Program:
         Static shared memory of a block, local memory of a thread, and parameters.
     parameter_offset : tuple of int
         Offset of each parameter.
-    places : mapping of str to int
-        Offset of each variable in global and constant memory.
-    shared_places : mapping of str to int
-        Offset of each variable in shared memory.
+    variable_offsets, shared_offsets : mapping of str to int
+        Offset of each variable in global and constant memory, and of each in shared memory.
     unset : tuple of str
         Variables in constant memory that the code uses and that the file gives no content.
     widths : tuple of int
@@ -89,7 +87,7 @@ class Program:
     local_bytes: int
     parameter_bytes: int
     parameter_offset: tuple[int, ...]
-    places: Mapping[str, int]
-    shared_places: Mapping[str, int]
+    variable_offsets: Mapping[str, int]
+    shared_offsets: Mapping[str, int]
     unset: tuple[str, ...]
     widths: tuple[int, ...]

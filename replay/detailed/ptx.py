@@ -166,11 +166,9 @@ class Module:
             encoded = [entry for entry in self.entries if name and pattern.match(entry)]
             if len(encoded) == 1:
                 return self.entries[encoded[0]]
-            problem = f"{'several entries are' if encoded else 'no entry is'} called {name!r:.60}"
-            names = ", ".join(self.entries) or "none"
-            raise InvalidInputError(
-                f"{self.source}: {problem if name else 'several entries; name one'}; there are {names}"
-            )
+            number = "several entries are" if encoded else "no entry is"
+            problem = f"{number} called {name!r:.60}" if name else "several entries; name one"
+            raise InvalidInputError(f"{self.source}: {problem}; there are {', '.join(self.entries) or 'none'}")
         return self.entries[name]
 
 
@@ -482,11 +480,11 @@ def _declared(reader: _Reader, space: str, tokens: list[str]) -> Variable:
         raise reader.refusal(f"{match[1]} has {size} bytes; {_MOST_BYTES} are the most")
     content, pointers = bytearray(), []
     for text in match[3].strip("{}").split(",") if match[3] else ():
-        found = _POINTER.fullmatch(text) if each == 8 else None
-        if found and found["name"] not in reader.functions:
-            pointers.append((len(content), found["name"], int(found["plus"] or 0)))
+        pointer = _POINTER.fullmatch(text) if each == 8 else None
+        if pointer and pointer["name"] not in reader.functions:
+            pointers.append((len(content), pointer["name"], int(pointer["plus"] or 0)))
         # The address of a function is 0: a call by it is refused.
-        content += bytes(each) if found else _value(reader, text, kind)
+        content += bytes(each) if pointer else _value(reader, text, kind)
     declared = {variable.name for variable in reader.variables}
     if missing := [name for _, name, _ in pointers if name not in declared]:
         raise reader.refusal(f"{missing[0]:.60} is no variable, so that {match[1]} cannot begin with its address")
@@ -558,11 +556,11 @@ def global_layout(variables: tuple[Variable, ...], begin: int = 0) -> tuple[dict
 
 def variable_layout(modules: Iterable[Module]) -> tuple[dict[str, dict[str, int]], int]:
     """Return the offset of each variable of each module, by its source, behind all parameters; then their end."""
-    found = {module.source: module for module in modules}
-    sizes = [packed_layout(entry.parameters)[1] for module in found.values() for entry in module.entries.values()]
+    files = list(modules)
+    sizes = [packed_layout(entry.parameters)[1] for module in files for entry in module.entries.values()]
     offsets, end = {}, -(-max([*sizes, 1]) // 256) * 256 + 256
-    for source, module in found.items():
-        offsets[source], end = global_layout(module.globals, end)
+    for module in files:
+        offsets[module.source], end = global_layout(module.globals, end)
     return offsets, end
 
 

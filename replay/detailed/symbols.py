@@ -25,8 +25,8 @@ _FIXED = {
 class Symbols:
     """Registers, constants and symbols while an entry is lowered."""
 
-    def __init__(self, module: Module, entry: Entry, places: Mapping[str, int]) -> None:
-        self.module, self.entry, self.places = module, entry, places
+    def __init__(self, module: Module, entry: Entry, variable_offsets: Mapping[str, int]) -> None:
+        self.module, self.entry, self.variable_offsets = module, entry, variable_offsets
         self.numbers: dict[str, int] = {}
         self.constants: dict[int, int] = {}
         self.lists: list[int] = []
@@ -37,7 +37,7 @@ class Symbols:
         self.parameter_offset, self.parameter_bytes = packed_layout(entry.parameters)
         parameters = {p.name: o for p, o in zip(entry.parameters, self.parameter_offset, strict=True)}
         self.symbols.update({name: (GLOBAL, GLOBAL_BASE + offset) for name, offset in parameters.items()})
-        self.symbols.update({name: (GLOBAL, GLOBAL_BASE + offset) for name, offset in places.items()})
+        self.symbols.update({name: (GLOBAL, GLOBAL_BASE + offset) for name, offset in variable_offsets.items()})
         self.shared_bytes = self._place("shared", (*module.variables, *entry.variables), SHARED)
         self.local_bytes = self._place("local", entry.variables, LOCAL)
 
@@ -82,7 +82,7 @@ class Symbols:
         named = {number: sizes.get(self.kind(name), 1) for name, number in self.numbers.items()}
         return tuple(named.get(number, 0) for number in range(self.count))
 
-    def shared_places(self) -> dict[str, int]:
+    def shared_offsets(self) -> dict[str, int]:
         """Return the offset of each variable in shared memory."""
         return {name: offset for name, (space, offset) in self.symbols.items() if space == SHARED}
 

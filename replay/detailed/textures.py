@@ -65,7 +65,10 @@ class Texture:
 
 
 def texture_table(
-    textures: Sequence[Texture], buffers: Mapping[str, NDArray[Any]], offsets: Mapping[str, int], where: str
+    textures: Sequence[Texture],
+    buffers: Mapping[str, NDArray[Any]],
+    extents: Mapping[str, tuple[int, int]],
+    where: str,
 ) -> Ints:
     """Return the textures of a launch as rows for the compiled code.
 
@@ -75,8 +78,8 @@ def texture_table(
         Textures.
     buffers : mapping of str to array
         Buffers.
-    offsets : mapping of str to int
-        First byte of each buffer.
+    extents : mapping of str to (int, int)
+        First byte and end of each buffer.
     where : str
         Place, for messages.
 
@@ -99,7 +102,7 @@ def texture_table(
             )
         if kind not in "uif" or size > 4:
             raise InvalidInputError(f"{where}: no textures of {texels.dtype}; FP16, FP32 and integers of up to 32 bits")
-        row[[_BASE, _HEIGHT, _WIDTH]] = offsets[texture.buffer], *shape[:2]
+        row[[_BASE, _HEIGHT, _WIDTH]] = extents[texture.buffer][0], *shape[:2]
         row[[_CHANNELS, _BYTES, _FORMAT]] = shape[2] if len(shape) == 3 else 1, size, "uif".index(kind)
         row[[_FILTER, _NORMALIZED]] = FILTERS.index(texture.filtering), texture.normalized
         row[_ADDRESSING] = ADDRESSINGS.index(texture.addressing)

@@ -141,7 +141,7 @@ def _find(lines, first, ways, line):  # type: ignore[no-untyped-def]
 
 @inlined
 def _victim(lines, state, first, ways):  # type: ignore[no-untyped-def]
-    """Return the place of a set that was used longest ago and waits for nothing; -1 if all wait."""
+    """Return the frame of a set that was used longest ago and waits for nothing; -1 if all wait."""
     best, oldest = -1, np.int64(1) << 62
     for way in range(first, first + ways):
         if lines[way] < 0:
@@ -153,7 +153,7 @@ def _victim(lines, state, first, ways):  # type: ignore[no-untyped-def]
 
 @inlined
 def l1_place(s, unit, line):  # type: ignore[no-untyped-def]
-    """Return the place of a line in the L1 cache of a unit; -1 if it is not there."""
+    """Return the frame of a line in the L1 cache of a unit; -1 if it is not there."""
     ways = s.rule[L1_WAYS]
     first = (unit * s.rule[L1_SETS] + _mixed(line) % s.rule[L1_SETS]) * ways
     return _find(s.l1_line, first, ways, line)
@@ -161,24 +161,24 @@ def l1_place(s, unit, line):  # type: ignore[no-untyped-def]
 
 @inlined
 def l1_allocate(s, unit, line):  # type: ignore[no-untyped-def]
-    """Give a line a place in the L1 cache of a unit; -1 if all lines of its set wait for data."""
+    """Give a line a frame in the L1 cache of a unit; -1 if all lines of its set wait for data."""
     ways = s.rule[L1_WAYS]
     first = (unit * s.rule[L1_SETS] + _mixed(line) % s.rule[L1_SETS]) * ways
-    place = _victim(s.l1_line, s.l1_state, first, ways)
-    if place >= 0:
-        s.l1_line[place] = line
-        s.l1_state[place, VALID] = s.l1_state[place, COMING] = 0
-        s.l1_state[place, USED] = s.now[CYCLE]
-    return place
+    frame = _victim(s.l1_line, s.l1_state, first, ways)
+    if frame >= 0:
+        s.l1_line[frame] = line
+        s.l1_state[frame, VALID] = s.l1_state[frame, COMING] = 0
+        s.l1_state[frame, USED] = s.now[CYCLE]
+    return frame
 
 
 @inlined
-def _write_back(s, place, cycle):  # type: ignore[no-untyped-def]
+def _write_back(s, frame, cycle):  # type: ignore[no-untyped-def]
     """Write the changed sectors of a line of L2 to DRAM."""
-    changed, line = s.l2_state[place, CHANGED], s.l2_line[place]
+    changed, line = s.l2_state[frame, CHANGED], s.l2_line[frame]
     if changed == 0:
         return
-    s.l2_state[place, CHANGED] = 0
+    s.l2_state[frame, CHANGED] = 0
     each = max(s.rule[ACCESS_BYTES] >> 5, 1)
     for part in range(0, 4, each):
         bits = (changed >> part) & ((1 << each) - 1)
@@ -208,18 +208,18 @@ def _limit_changed(s, first, cycle):  # type: ignore[no-untyped-def]
 
 @inlined
 def _l2_allocate(s, number, line, cycle):  # type: ignore[no-untyped-def]
-    """Give a line a place in a slice of L2, and write the line that was there back; -1 if all lines wait."""
+    """Give a line a frame in a slice of L2, and write the line that was there back; -1 if all lines wait."""
     ways = s.rule[L2_WAYS]
     first = (number * s.rule[L2_SETS] + _mixed(line) % s.rule[L2_SETS]) * ways
-    place = _victim(s.l2_line, s.l2_state, first, ways)
-    if place < 0:
+    frame = _victim(s.l2_line, s.l2_state, first, ways)
+    if frame < 0:
         s.counters[BYPASSES] += 1
-        return place
-    _write_back(s, place, cycle)
-    s.l2_line[place] = line
-    s.l2_state[place, VALID] = s.l2_state[place, COMING] = s.l2_state[place, CHANGED] = 0
-    s.l2_state[place, USED] = cycle
-    return place
+        return frame
+    _write_back(s, frame, cycle)
+    s.l2_line[frame] = line
+    s.l2_state[frame, VALID] = s.l2_state[frame, COMING] = s.l2_state[frame, CHANGED] = 0
+    s.l2_state[frame, USED] = cycle
+    return frame
 
 
 @inlined
@@ -259,26 +259,26 @@ def read_l2(s, r, start, is_same_line):  # type: ignore[no-untyped-def]
     at = _slice_turn(s, number, depart + s.rule[HOP], s.rule[SLICE_TENTHS])
     ways = s.rule[L2_WAYS]
     first = (number * s.rule[L2_SETS] + _mixed(line) % s.rule[L2_SETS]) * ways
-    place = _find(s.l2_line, first, ways, line)
-    if place >= 0:
-        s.l2_state[place, USED] = at
-        if (s.l2_state[place, VALID] >> bit) & 1:
+    frame = _find(s.l2_line, first, ways, line)
+    if frame >= 0:
+        s.l2_state[frame, USED] = at
+        if (s.l2_state[frame, VALID] >> bit) & 1:
             s.counters[L2_READ_HITS] += 1
             schedule(s, r, at + s.rule[L2_RETURN], REPLY)
             return
-        if (s.l2_state[place, COMING] >> bit) & 1:
+        if (s.l2_state[frame, COMING] >> bit) & 1:
             s.counters[L2_READ_HITS] += 1
-            s.request[r, R_NEXT] = s.l2_wait[4 * place + bit]
-            s.l2_wait[4 * place + bit] = r
+            s.request[r, R_NEXT] = s.l2_wait[4 * frame + bit]
+            s.l2_wait[4 * frame + bit] = r
             return
     else:
-        place = _l2_allocate(s, number, line, at)
+        frame = _l2_allocate(s, number, line, at)
     s.counters[L2_READ_MISSES] += 1
     s.counters[DRAM_READ_SECTORS] += 1
-    s.request[r, R_L2] = place
-    if place >= 0:
-        s.l2_state[place, COMING] |= 1 << bit
-        s.l2_wait[4 * place + bit] = -1
+    s.request[r, R_L2] = frame
+    if frame >= 0:
+        s.l2_state[frame, COMING] |= 1 << bit
+        s.l2_wait[4 * frame + bit] = -1
     schedule(s, r, at + _TO_MEMORY, FETCH)
 
 
@@ -292,20 +292,20 @@ def write_l2(s, unit, sector, start, tenths):  # type: ignore[no-untyped-def]
     at = _slice_turn(s, number, depart + s.rule[HOP], tenths)
     ways = s.rule[L2_WAYS]
     first = (number * s.rule[L2_SETS] + _mixed(line) % s.rule[L2_SETS]) * ways
-    place = _find(s.l2_line, first, ways, line)
-    if place < 0:
-        place = _l2_allocate(s, number, line, at)
+    frame = _find(s.l2_line, first, ways, line)
+    if frame < 0:
+        frame = _l2_allocate(s, number, line, at)
     s.counters[L2_WRITES] += 1
     s.now[LAST_STORE] = max(s.now[LAST_STORE], at)
-    if place < 0:
+    if frame < 0:
         s.counters[DRAM_WRITE_SECTORS] += 1
         r = take_request(s, 0, sector)
         schedule(s, r, at + _TO_MEMORY, WRITE_BACK)
         return at
-    was_changed = s.l2_state[place, CHANGED] != 0
-    s.l2_state[place, VALID] |= 1 << bit
-    s.l2_state[place, CHANGED] |= 1 << bit
-    s.l2_state[place, USED] = at
+    was_changed = s.l2_state[frame, CHANGED] != 0
+    s.l2_state[frame, VALID] |= 1 << bit
+    s.l2_state[frame, CHANGED] |= 1 << bit
+    s.l2_state[frame, USED] = at
     if not was_changed:
         _limit_changed(s, first, at)
     return at
@@ -326,9 +326,9 @@ def fetch(s, m, r, t, is_write):  # type: ignore[no-untyped-def]
     if is_write:
         release_request(s, r)
     else:
-        place = _hash(s, address)
-        s.request[r, R_NEXT] = s.chain[place]
-        s.chain[place] = r
+        bucket = _hash(s, address)
+        s.request[r, R_NEXT] = s.chain[bucket]
+        s.chain[bucket] = r
     submit(m, number, row, is_write, address, np.int64(t * s.ratio[0]))
 
 
@@ -339,13 +339,13 @@ def serve_dram(s, m, t):  # type: ignore[no-untyped-def]
     for n in range(m.now[FINISHED]):
         address, end = m.finished[n, 0], m.finished[n, 1]
         cycle = np.int64(np.ceil(end / s.ratio[0])) + s.rule[MEMORY_LATENCY]
-        place = _hash(s, address)
-        before, r = -1, s.chain[place]
+        bucket = _hash(s, address)
+        before, r = -1, s.chain[bucket]
         while r >= 0:
             following = s.request[r, R_NEXT]
             if (s.request[r, R_SECTOR] << 5) & -s.rule[ACCESS_BYTES] == address:
                 if before < 0:
-                    s.chain[place] = following
+                    s.chain[bucket] = following
                 else:
                     s.request[before, R_NEXT] = following
                 schedule(s, r, cycle, FILL)
@@ -358,12 +358,12 @@ def serve_dram(s, m, t):  # type: ignore[no-untyped-def]
 @inlined
 def fill_l2(s, r, t):  # type: ignore[no-untyped-def]
     """Put a sector from DRAM into L2, and answer all who wait for it."""
-    place, bit = s.request[r, R_L2], s.request[r, R_SECTOR] & 3
-    if place >= 0:
-        s.l2_state[place, VALID] |= 1 << bit
-        s.l2_state[place, COMING] &= ~(1 << bit)
-        other = s.l2_wait[4 * place + bit]
-        s.l2_wait[4 * place + bit] = -1
+    frame, bit = s.request[r, R_L2], s.request[r, R_SECTOR] & 3
+    if frame >= 0:
+        s.l2_state[frame, VALID] |= 1 << bit
+        s.l2_state[frame, COMING] &= ~(1 << bit)
+        other = s.l2_wait[4 * frame + bit]
+        s.l2_wait[4 * frame + bit] = -1
         while other >= 0:
             following = s.request[other, R_NEXT]
             schedule(s, other, t + s.rule[HOP], REPLY)
@@ -377,11 +377,11 @@ def reply(s, r, t):  # type: ignore[no-untyped-def]
     unit = s.request[r, R_UNIT]
     done = max(10 * t, s.pipeline[unit, FROM_L2])
     s.pipeline[unit, FROM_L2] = done + 5
-    place, bit = s.request[r, R_L1], s.request[r, R_SECTOR] & 3
+    frame, bit = s.request[r, R_L1], s.request[r, R_SECTOR] & 3
     first = s.request[r, R_WAITER]
-    if place >= 0:
-        s.l1_state[place, VALID] |= 1 << bit
-        s.l1_state[place, COMING] &= ~(1 << bit)
-        first = s.l1_wait[4 * place + bit]
-        s.l1_wait[4 * place + bit] = -1
+    if frame >= 0:
+        s.l1_state[frame, VALID] |= 1 << bit
+        s.l1_state[frame, COMING] &= ~(1 << bit)
+        first = s.l1_wait[4 * frame + bit]
+        s.l1_wait[4 * frame + bit] = -1
     return first, done // 10 + 1

@@ -158,14 +158,14 @@ def _evaluate(s, trace, operations, lists, blocks, w, t):  # type: ignore[no-unt
 
 
 @inlined
-def _dispatch(s, trace, firsts, operations, lists, blocks, place, t):  # type: ignore[no-untyped-def]
-    """Bring the next block to a free place of a compute unit."""
+def _dispatch(s, trace, firsts, operations, lists, blocks, slot, t):  # type: ignore[no-untyped-def]
+    """Bring the next block to a free slot of a compute unit."""
     b, n_warps = s.now[NEXT_BLOCK], s.rule[WARPS]
     s.now[NEXT_BLOCK] += 1
-    s.resident[place, BLOCK_NUMBER], s.resident[place, ALIVE] = b, n_warps
-    s.resident[place, AT_BARRIER], s.resident[place, BEGAN] = 0, t
+    s.resident[slot, BLOCK_NUMBER], s.resident[slot, ALIVE] = b, n_warps
+    s.resident[slot, AT_BARRIER], s.resident[slot, BEGAN] = 0, t
     for i in range(n_warps):
-        w = place * n_warps + i
+        w = slot * n_warps + i
         s.now[ORDER] += 1
         record = firsts[(b - s.now[FIRST_BLOCK]) * n_warps + i]
         s.warp[w, RECORD], s.warp[w, ARRIVED], s.warp[w, AFTER] = record, s.now[ORDER], t
@@ -181,13 +181,13 @@ def _dispatch(s, trace, firsts, operations, lists, blocks, place, t):  # type: i
 
 
 @inlined
-def _open_barrier(s, trace, operations, lists, blocks, place, t):  # type: ignore[no-untyped-def]
+def _open_barrier(s, trace, operations, lists, blocks, slot, t):  # type: ignore[no-untyped-def]
     """Let the warps of a block go on if all that live are at the barrier."""
-    if s.resident[place, AT_BARRIER] == 0 or s.resident[place, AT_BARRIER] < s.resident[place, ALIVE]:
+    if s.resident[slot, AT_BARRIER] == 0 or s.resident[slot, AT_BARRIER] < s.resident[slot, ALIVE]:
         return
-    s.resident[place, AT_BARRIER] = 0
+    s.resident[slot, AT_BARRIER] = 0
     for i in range(s.rule[WARPS]):
-        w = place * s.rule[WARPS] + i
+        w = slot * s.rule[WARPS] + i
         if s.warp[w, LIVE] != ABSENT and s.warp[w, REASON] == WAITS_BARRIER:
             s.warp[w, REASON], s.warp[w, AFTER] = WAITS_RESULT, t + s.rule[BARRIER_AFTER]
             _evaluate(s, trace, operations, lists, blocks, w, t)
@@ -196,15 +196,15 @@ def _open_barrier(s, trace, operations, lists, blocks, place, t):  # type: ignor
 @inlined
 def _end_warp(s, trace, firsts, operations, lists, blocks, w, t):  # type: ignore[no-untyped-def]
     """Take a warp that has ended away, and its block with the last one."""
-    place = w // s.rule[WARPS]
+    slot = w // s.rule[WARPS]
     s.warp[w, LIVE], s.warp[w, AT] = ABSENT, NEVER
-    s.resident[place, ALIVE] -= 1
-    _open_barrier(s, trace, operations, lists, blocks, place, t)
-    if s.resident[place, ALIVE] == 0:
-        s.resident[place, BLOCK_NUMBER] = -1
+    s.resident[slot, ALIVE] -= 1
+    _open_barrier(s, trace, operations, lists, blocks, slot, t)
+    if s.resident[slot, ALIVE] == 0:
+        s.resident[slot, BLOCK_NUMBER] = -1
         s.now[LEFT] -= 1
         if s.now[NEXT_BLOCK] < s.now[FED]:
-            _dispatch(s, trace, firsts, operations, lists, blocks, place, t + 1)
+            _dispatch(s, trace, firsts, operations, lists, blocks, slot, t + 1)
 
 
 @inlined
@@ -247,11 +247,11 @@ def _issue(s, trace, firsts, operations, lists, blocks, w, p, u, t):  # type: ig
     if s.warp[w, OPERATION] >= s.warp[w, OPERATIONS_END]:
         _next_record(s, trace, blocks, w)
     if role == BARRIER:
-        place = w // s.rule[WARPS]
+        slot = w // s.rule[WARPS]
         s.warp[w, PHASE] = 1 - s.warp[w, PHASE]
         s.warp[w, AT], s.warp[w, REASON] = NEVER, WAITS_BARRIER
-        s.resident[place, AT_BARRIER] += 1
-        _open_barrier(s, trace, operations, lists, blocks, place, t)
+        s.resident[slot, AT_BARRIER] += 1
+        _open_barrier(s, trace, operations, lists, blocks, slot, t)
     else:
         _evaluate(s, trace, operations, lists, blocks, w, t)
 
@@ -285,14 +285,14 @@ def _visit(s, m, trace, firsts, operations, lists, blocks, p, t):  # type: ignor
     n_sched, u = s.rule[SCHEDULERS], p // s.rule[SCHEDULERS]
     _account(s, p, u, t)
     unit_warps = s.rule[RESIDENT] * s.rule[WARPS]
-    base, own = u * unit_warps, p - u * n_sched
-    count = (unit_warps - own + n_sched - 1) // n_sched
+    base, scheduler = u * unit_warps, p - u * n_sched
+    count = (unit_warps - scheduler + n_sched - 1) // n_sched
     last = s.scheduler[p, LAST_WARP]
     best, soonest, reason, oldest = -1, NEVER, EMPTY, NEVER
     for turn in range(count):
         j = last + 1 + turn
         j -= count if j >= count else 0
-        w = base + own + n_sched * j
+        w = base + scheduler + n_sched * j
         if s.warp[w, LIVE] == ABSENT:
             continue
         at = s.warp[w, AT]
@@ -385,9 +385,9 @@ def run(s, m, trace, firsts, operations, lists, blocks, until):  # type: ignore[
     t = s.now[CYCLE]
     for number in range(n_places):
         # Blocks go to the units in turn.
-        place = number % s.rule[UNITS] * s.rule[RESIDENT] + number // s.rule[UNITS]
-        if s.resident[place, BLOCK_NUMBER] < 0 and s.now[NEXT_BLOCK] < s.now[FED]:
-            _dispatch(s, trace, firsts, operations, lists, blocks, place, t)
+        slot = number % s.rule[UNITS] * s.rule[RESIDENT] + number // s.rule[UNITS]
+        if s.resident[slot, BLOCK_NUMBER] < 0 and s.now[NEXT_BLOCK] < s.now[FED]:
+            _dispatch(s, trace, firsts, operations, lists, blocks, slot, t)
     while s.now[LEFT] > 0 and t < until:
         running = s.now[NEXT_BLOCK] - (s.now[BLOCKS] - s.now[LEFT])
         if s.now[NEXT_BLOCK] == s.now[FED] and s.now[FED] < s.now[BLOCKS] and running < n_places:

@@ -35,7 +35,7 @@ ISSUES, WAITS_UNIT, WAITS_RESULT, WAITS_MEMORY, WAITS_BARRIER, EMPTY = range(6)
 PIPELINE, TO_L2, FROM_L2, ON_THEIR_WAY = range(4)
 #: Columns of `State.load`: next free one, warp, sectors that are missing, cycle of the last, operation or phase.
 FOLLOWING, OF_WARP, MISSING, READY, OF_OPERATION = range(5)
-#: Columns of `State.request`: next free one, compute unit, sector, place of the sector in L1 and in L2 (-1 if it has
+#: Columns of `State.request`: next free one, compute unit, sector, frame of its line in L1 and in L2 (-1 if it has
 #: none), first waiter, next request in a list, what happens to it next.
 R_FOLLOWING, R_UNIT, R_SECTOR, R_L1, R_L2, R_WAITER, R_NEXT, R_EVENT = range(8)
 #: Events.
