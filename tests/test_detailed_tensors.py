@@ -430,6 +430,18 @@ def test_kernels_with_textures_and_wmma_compute_what_numpy_does() -> None:
     assert np.abs(tile - (np.float32(1.1) * (a @ b.T) + np.float32(1.2) * c[:, :128])).max() < 1e-3
 
 
+@pytest.mark.skipif(not ptx_kernels.PTX.is_dir(), reason="no ../shared/data/ptx")
+def test_a_kernel_that_works_in_place_gets_one_buffer() -> None:
+    (kernel,) = (k for k in read_kernels(ptx_kernels.PTX / "kernels.json") if k.name == "fwtBatch1Kernel")
+    plan = kernel.plan()
+    assert plan.calls[0].arguments[:2] == ("d_Output", "d_Output") and set(plan.buffers) == {"d_Output"}
+    assert set(kernel.plan(in_place=False).buffers) == {"d_Output", "d_Input"}
+    (runner,) = runners(plan)
+    runner.run(np.arange(4))
+    got, given = (values[: 4 * 2048] for values in (runner.memory.outputs()["d_Output"], plan.buffers["d_Output"]))
+    assert np.array_equal(got, ptx_kernels.walsh_in_block({"d_Output": given})["d_Output"])
+
+
 def test_textures_that_cannot_be_are_refused(tmp_path: Path) -> None:
     at = np.zeros((2, 2), np.float32)
     with pytest.raises(InvalidInputError, match=r"fetch: buffer 't' of shape \(2, 2, 3\) is no texture"):

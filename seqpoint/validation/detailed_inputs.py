@@ -58,6 +58,8 @@ class _Parameter(msgspec.Struct, frozen=True):
     fill: _Fill | None = None
     value: float | int | None = None
     texture: _Texture | None = None
+    #: Parameter whose buffer it points to, too: the kernel works in place.
+    alias_of: str = ""
 
 
 class _Kernel(msgspec.Struct, frozen=True):
@@ -94,8 +96,13 @@ class MeasuredKernel:
     facts: _Kernel
     counters: Mapping[str, str]
 
-    def plan(self) -> Plan:
+    def plan(self, *, in_place: bool = True) -> Plan:
         """Return its launch with its inputs.
+
+        Parameters
+        ----------
+        in_place : bool
+            Whether parameters that point to the same buffer on the GPU do so here, too; or each to its own.
 
         Raises
         ------
@@ -114,6 +121,9 @@ class MeasuredKernel:
                 continue
             if not parameter.type.endswith("*"):
                 arguments.append(0 if parameter.value is None else parameter.value)
+                continue
+            if in_place and parameter.alias_of:
+                arguments.append(parameter.alias_of)
                 continue
             buffers[parameter.name] = self._content(parameter)
             arguments.append(parameter.name)
