@@ -13,9 +13,9 @@ from functools import cached_property
 
 import numpy as np
 
-from profilers.trace.arrays import Floats, Ints
+from profilers.trace.arrays import Bools, Floats, Ints
 from replay.engine.timeline import Timeline, replay
-from replay.graph.graph import STREAM_EDGES, EdgeKind, Edges, KernelGraph, TaskKind, Tasks
+from replay.graph.graph import LAUNCH_EDGES, STREAM_EDGES, EdgeKind, Edges, KernelGraph, TaskKind, Tasks
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,7 @@ def _carried_edges(graph: KernelGraph, local: Ints) -> tuple[Edges, Ints]:
     n_iterations = len(graph.iterations)
     into_last = np.flatnonzero(
         (iteration[edges.target] == n_iterations - 1)
+        & (edges.kind != EdgeKind.QUEUE)
         & (iteration[edges.source] >= 0)
         & (iteration[edges.source] < n_iterations - 1)
     )
@@ -215,27 +216,41 @@ def _anchors(graph: KernelGraph, rows: Ints, targets: Ints) -> Edges:
 
 
 def _launch_queue_edges(graph: KernelGraph, task_rows: Ints, inner: Edges) -> tuple[Edges, Ints]:
-    """Return edges by which a launch waits for the launch queue: until enough launched tasks have started.
+    """Return edges by which a launch waits for its launch queue: until enough works of its lane have started.
 
-    The queue has `Hardware.launch_queue` entries, or more if the trace shows more launches waiting. Nodes of launched
-    graphs take no entry. The second result is the number of cycles from the source of each edge to its target.
+    The queue of a lane has `KernelGraph.launch_queues` entries. If the trace does not show its length, it has
+    `Hardware.launch_queue`, or more if the trace shows more launches waiting; then nodes of launched graphs take no
+    entry. Calls that have an edge within the cycle need no other. The second result is the number of cycles from the
+    source of each edge to its target.
     """
-    depth, rank = graph.hardware.launch_queue, graph.ranks()[task_rows]
-    launches = np.flatnonzero(inner.kind == EdgeKind.LAUNCH)
+    depth, lane = graph.hardware.launch_queue, graph.tasks.lane[task_rows]
+    is_launch = np.isin(inner.kind, sorted(LAUNCH_EDGES))
+    is_launch &= (inner.kind == EdgeKind.LAUNCH) | np.isin(lane[inner.target], list(graph.launch_queues))
+    launches, held = np.flatnonzero(is_launch), _held_calls(inner, len(task_rows))
+    start, numbers = graph.tasks.measured_start_ns[task_rows], np.unique(lane[inner.target[launches]]).tolist()
     queue, cycles = inner.select(launches[:0]), launches[:0]
-    for rank_number in np.unique(rank[rank >= 0]).tolist() if depth else ():
-        of_rank = launches[rank[inner.source[launches]] == rank_number]
-        if not len(of_rank):
-            continue
-        start = graph.tasks.measured_start_ns[task_rows]
-        call, launched = np.sort(inner.source[of_rank]), inner.target[of_rank]
-        call = call[np.argsort(start[call], kind="stable")]
+    for number in numbers if depth or graph.launch_queues else ():  # a few streams
+        of_lane = launches[lane[inner.target[launches]] == number]
+        of_lane = of_lane[np.lexsort((start[inner.target[of_lane]], start[inner.source[of_lane]]))]
+        call, first = np.unique(inner.source[of_lane], return_index=True)
+        order = np.argsort(start[call], kind="stable")
+        call, launched = call[order], np.sort(inner.target[of_lane[first]])
         launched = launched[np.argsort(start[launched], kind="stable")]
-        slots = max(depth, _most_launches_waiting(graph.tasks, task_rows[call], task_rows[launched]))
-        back = np.arange(len(of_rank)) - slots
-        edges = Edges.of(launched[back % len(of_rank)], call, kind=EdgeKind.QUEUE, from_start=True)
-        queue, cycles = queue.joined(edges), np.concatenate([cycles, -(back // len(of_rank))])
+        slots = graph.launch_queues.get(number)
+        if slots is None and depth:
+            slots = max(depth, _most_launches_waiting(graph.tasks, task_rows[call], task_rows[launched]))
+        waiting = np.flatnonzero(~held[call]) if slots else call[:0]
+        back = waiting - (slots or 0)
+        edges = Edges.of(launched[back % len(call)], call[waiting], kind=EdgeKind.QUEUE, from_start=True)
+        queue, cycles = queue.joined(edges), np.concatenate([cycles, -(back // len(call))])
     return queue, cycles
+
+
+def _held_calls(inner: Edges, size: int) -> Bools:
+    """Return which tasks of a cycle are calls that wait for the launch queue, at their begin or before they return."""
+    held = np.zeros(size, dtype=bool)
+    held[inner.target[inner.kind == EdgeKind.QUEUE]] = True
+    return np.asarray(held | np.isin(np.arange(size), inner.source[(inner.kind == EdgeKind.HOST) & held[inner.target]]))
 
 
 def _most_launches_waiting(tasks: Tasks, calls: Ints, launched: Ints) -> int:

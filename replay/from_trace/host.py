@@ -56,21 +56,19 @@ def blocked_calls(window: Window) -> Blocking:
 
     A recorded synchronisation names its stream, and for an event the time up to which work counts. A synchronisation
     of the device waits for all work. For other calls any work counts: a copy, a free, a stream's synchronisation
-    without a record. A launch that found the launch queue full waits for the last work that ends inside it. A
-    synchronisation with a known stream waits for the last work launched on it, even if that was done before.
+    without a record. A synchronisation with a known stream waits for the last work launched on it, even if that was
+    done before. A call that found its launch queue full waits for no end, but for a start (`Calls.freed_by`).
     """
     calls, device_work = window.calls, window.device_work
     waits_for, kind = np.full(len(calls), -1), np.full(len(calls), int(EdgeKind.SYNC_INFERRED))
     issue_ns, waits_for_all = np.full(len(calls), _ISSUE_NS), window.calls_named(_WAITS_FOR_ALL)
     kind[waits_for_all] = int(EdgeKind.SYNC)
-    queue_full = calls.unblocked > 0
-    kind[queue_full], issue_ns[queue_full] = int(EdgeKind.QUEUE), calls.unblocked[queue_full]
     recorded = _recorded_syncs(window)
     kind[list(recorded)] = int(EdgeKind.SYNC)
     order = np.argsort(device_work.end, kind="stable")
     columns = (device_work.end, device_work.rank, device_work.stream, window.launched())
     end, rank, stream, launched = (column[order] for column in columns)
-    candidates = np.flatnonzero(window.calls_named(_MAY_BLOCK) | queue_full)
+    candidates = np.flatnonzero(window.calls_named(_MAY_BLOCK) & (calls.unblocked == 0))
     low, high = (np.searchsorted(end, times[candidates], side="right") for times in (calls.start, calls.end))
     ranges = np.stack([candidates, low, high], axis=1)[high > low]
     for row, first, last in ranges.tolist():  # a Python loop over calls inside which work ends, about 10 us each
@@ -201,7 +199,9 @@ def add_host(assembly: Assembly, window: Window) -> HostTasks:
     launching = np.zeros(len(calls), dtype=bool)
     launching[device_work.launch[device_work.launch >= 0]] = True
     is_load, waited_for_batch = loader_calls(window)
-    waits = (blocking.waits_for >= 0) | waited_for_batch
+    held = calls.freed_by >= 0
+    blocking.issue_ns[held] = calls.unblocked[held]
+    waits = (blocking.waits_for >= 0) | waited_for_batch | held
     kept = np.flatnonzero(launching | waits | is_load) if len(device_work) else np.arange(len(calls))
     issued = np.where(waits, np.minimum(calls.end, calls.start + blocking.issue_ns), calls.end)
     tasks = _add_calls(assembly, window, kept, (waits, issued))
@@ -388,14 +388,62 @@ def _ranks_without_host(window: Window) -> set[int]:
     return set(window.device_work.rank.tolist()) - set(window.calls.rank.tolist())
 
 
-def add_returns(assembly: Assembly, window: Window, host: HostTasks, device_tasks: Ints) -> None:
-    """Append the edges by which every blocking call returns after the device work that it waited for."""
+def add_returns(assembly: Assembly, window: Window, host: HostTasks, device_tasks: tuple[Ints, Ints]) -> None:
+    """Append the edges by which every blocking call returns after the device work that it waited for.
+
+    A synchronisation returns after an end, a call that found its launch queue full after a start.
+    """
     blocking, calls = host.blocking, window.calls
+    held = np.flatnonzero(calls.freed_by >= 0)
+    since_freed = calls.end[held] - window.device_work.start[calls.freed_by[held]]
+    assembly.edges(host.begin[held], host.done[held], kind=EdgeKind.HOST)
+    assembly.edges(
+        device_tasks[0][calls.freed_by[held]],
+        host.done[held],
+        lag_ns=np.maximum(since_freed, 0),
+        kind=EdgeKind.QUEUE,
+        from_start=True,
+    )
     rows = np.flatnonzero(blocking.waits_for >= 0)
     waited, blocked = blocking.waits_for[rows], blocking.blocked[rows]
     idle_lag = np.where(blocked, 0, calls.end[rows] - host.issued[rows])
     assembly.edges(host.begin[rows], host.done[rows], lag_ns=idle_lag, kind=EdgeKind.HOST)
     return_lag = np.where(blocked, calls.end[rows] - window.device_work.end[waited], 0)
-    assembly.edges(device_tasks[waited], host.done[rows], lag_ns=return_lag, kind=blocking.kind[rows])
-    ended = device_tasks[blocking.ended]
+    assembly.edges(device_tasks[1][waited], host.done[rows], lag_ns=return_lag, kind=blocking.kind[rows])
+    ended = device_tasks[1][blocking.ended]
     assembly.edges(ended, host.done[blocking.calls], kind=blocking.kind[blocking.calls])
+
+
+def add_queue_edges(assembly: Assembly, window: Window, host: HostTasks, begin: Ints) -> dict[int, int]:
+    """Append the edges by which calls wait for room in a launch queue that was full in the trace.
+
+    A call waits until the entry that is as far before its own as the queue is long has started. The calls that were
+    held up have their edge already. Return the length of each full queue by lane.
+
+    Parameters
+    ----------
+    assembly : Assembly
+        Graph under construction.
+    window : Window
+        Its window.
+    host : HostTasks
+        Tasks of the calls.
+    begin : array of int64
+        First task of each row of device work.
+    """
+    calls, work, queues, lengths = window.calls, window.device_work, window.index.calls.queues, {}
+    rows_of_stream = np.split(np.arange(len(work)), np.flatnonzero(work.queue_starts())[1:])
+    for rows in rows_of_stream if queues is not None and len(work) else ():
+        stream = int(work.rank[rows[0]]), int(work.device[rows[0]]), int(work.stream[rows[0]])
+        if stream not in queues.full:
+            continue
+        lengths[assembly.number_lane(Lane(*stream))] = length = queues.lengths[stream]
+        is_entry = work.launch[rows] < 0
+        is_entry[np.unique(work.launch[rows], return_index=True)[1]] = True  # of a launched graph, the first node
+        entries = rows[is_entry]
+        freeing, call = entries[:-length], work.launch[entries[length:]]
+        waits = (host.begin[call] >= 0) & (call >= 0) & (calls.freed_by[call] < 0)
+        waits &= work.start[freeing] <= calls.start[call]
+        source, target = begin[freeing[waits]], host.begin[call[waits]]
+        assembly.edges(source, target, kind=EdgeKind.QUEUE, from_start=True)
+    return lengths

@@ -1,8 +1,7 @@
 """`TraceIndex`: a trace arranged once, so that the graph of an iteration costs time in proportion to the iteration.
 
 The index sorts events by iteration, time and call. It also holds facts of the whole trace: data types by kernel name,
-the forward operator of each backward operator, and recorded synchronisations. `unblocked_ns` finds the
-launches that found the launch queue full.
+the forward operator of each backward operator, and recorded synchronisations.
 """
 
 import re
@@ -31,6 +30,7 @@ from profilers.trace.arrays import (
 )
 from profilers.trace.columns import lookup
 from profilers.trace.trace import Trace
+from replay.from_trace.launch_queue import FullQueues, full_queues
 from replay.from_trace.phases import work_phases
 from replay.graph.graph import COPY_DIRECTIONS, Hardware, hardware_of
 
@@ -158,71 +158,6 @@ def recorded_syncs(trace: Trace) -> RecordedSyncs:
     return RecordedSyncs(SortedRows.by(call), strings(syncs, "sync"), stream, source, recorded)
 
 
-#: Calls that put one kernel or copy into the launch queue, and block while it is full.
-_QUEUED_LAUNCH = re.compile(r"^(?!.*(?:Graph|HostFunc)).*Launch")
-# These limits are chosen, not fitted. None of 53 real traces shows a full queue, and none is found there. In synthetic
-# jobs with queues of 300 to 1024 launches it is found (tests/test_steady.py).
-#: A launch is long if it takes this many times as long as short launches of its rank (their 5th percentile).
-_LONG_FACTOR = 3
-#: The queue was full if at least `_MIN_WAITING` launches waited, and launches that found nearly the deepest queue (to
-#: the share `_NEAR_DEEPEST`) were long: at least `_MIN_LAUNCHES`, and the share `_MIN_LONG_SHARE` of them.
-_MIN_WAITING, _NEAR_DEEPEST, _MIN_LAUNCHES, _MIN_LONG_SHARE = 256, 0.99, 8, 0.75
-#: The queue was full throughout if this many launches waited, and this share of all launches found nearly the deepest
-#: queue. Then every launch blocked, and none shows how long a launch takes: 3 to 6 us in the traces at hand (ns).
-_ALWAYS_FULL_WAITING, _ALWAYS_FULL_SHARE, _LAUNCH_NS = 512, 0.5, 5000
-
-
-def unblocked_ns(
-    calls: Mapping[str, Ints], names: npt.NDArray[np.object_], device_work: Mapping[str, npt.NDArray[Any]]
-) -> Ints:
-    """Return how long each call that found the launch queue full would have taken otherwise, in ns; 0 for other calls.
-
-    Work without a launch that starts before all launched work of its stream was launched before the recording. It
-    waits in the queue until it starts.
-
-    Parameters
-    ----------
-    calls : mapping of str to array
-        Columns id, rank, start, end and name, an index into `names`.
-    names : array of str
-        Distinct names of calls.
-    device_work : mapping of str to array
-        Columns launch_id, rank, device, stream and start of kernels and copies, ordered by start.
-    """
-    launches = np.array([_QUEUED_LAUNCH.search(str(name)) is not None for name in names], dtype=bool)[calls["name"]]
-    unblocked = np.zeros(len(calls["id"]), dtype=np.int64)
-    row = lookup(calls["id"], np.arange(len(calls["id"])), device_work["launch_id"])
-    for rank in np.unique(calls["rank"]).tolist():
-        launch_rows = np.flatnonzero(launches & (calls["rank"] == rank))
-        rows = np.flatnonzero(device_work["rank"] == rank)
-        rows = rows[(row[rows] != MISSING) | _before_recording(device_work, rows, row)]
-        if not len(launch_rows) or not len(rows):
-            continue
-        call_rows = row[rows][row[rows] != MISSING]
-        end, duration = calls["end"][launch_rows], (calls["end"] - calls["start"])[launch_rows]
-        launched = len(rows) - len(call_rows) + np.searchsorted(np.sort(calls["start"][call_rows]), end)
-        waiting = launched - np.searchsorted(np.sort(device_work["start"][rows]), end)
-        short_ns = max(int(np.percentile(duration, 5)), 1)
-        is_deep = (waiting >= _MIN_WAITING) & (waiting >= _NEAR_DEEPEST * waiting.max())
-        is_long = duration >= _LONG_FACTOR * short_ns
-        if waiting.max() >= _ALWAYS_FULL_WAITING and is_deep.mean() >= _ALWAYS_FULL_SHARE:
-            unblocked[launch_rows[is_deep & (duration > _LAUNCH_NS)]] = min(short_ns, _LAUNCH_NS)
-        elif is_deep.sum() >= _MIN_LAUNCHES and is_long[is_deep].mean() >= _MIN_LONG_SHARE:
-            unblocked[launch_rows[is_long & is_deep]] = short_ns
-    return unblocked
-
-
-def _before_recording(device_work: Mapping[str, npt.NDArray[Any]], rows: Ints, launch: Ints) -> npt.NDArray[np.bool_]:
-    """Return the mask of a rank's rows that have no launch and start before all launched rows of their stream."""
-    before = np.zeros(len(rows), dtype=bool)
-    streams = row_keys(device_work["device"][rows], device_work["stream"][rows])
-    for stream in np.unique(streams).tolist():  # a few streams
-        members = np.flatnonzero(streams == stream)
-        linked = np.flatnonzero(launch[rows[members]] != MISSING)
-        before[members[: linked[0]] if len(linked) else members[:0]] = True
-    return before
-
-
 #: Prefix of the ranges in which the host waits for PyTorch's input pipeline.
 LOADER_PREFIX = "enumerate(DataLoader)"
 _FIRST, _LAST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
@@ -272,6 +207,7 @@ class CallColumns:
     columns: dict[str, Ints]
     names: npt.NDArray[np.object_]
     iterations: SortedRows
+    queues: FullQueues | None = None
 
 
 @dataclass(frozen=True)
@@ -302,10 +238,9 @@ class TraceIndex:
             calls = _index_calls(self.trace.ops)
         else:
             calls = _index_calls(self.trace.launches, _loader_calls(self.trace))
-        unblocked = np.zeros(len(calls.columns["id"]), np.int64)
-        if self.hardware.launch_queue:
-            unblocked = unblocked_ns(calls.columns, calls.names, self.device_work.columns)
-        return replace(calls, columns={**calls.columns, "unblocked": unblocked})
+        queues = full_queues(self.trace, calls.columns, self.device_work.columns)
+        columns = {**calls.columns, "unblocked": queues.unblocked_ns, "freed_by": queues.freed_by}
+        return replace(calls, columns=columns, queues=queues)
 
     @cached_property
     def collectives(self) -> SortedRows:
@@ -426,7 +361,7 @@ def _index_calls(*tables: pa.Table) -> CallColumns:
 #: Columns of device work and of calls in the index, by the column of the trace.
 _WORK_COLUMNS = {
     **{name: name for name in ("id", "rank", "iteration", "launch_id", "device", "stream", "workgroups", "bytes")},
-    **{"start_ns": "start", "op_id": "op", "collective_id": "collective"},
+    **{"correlation": "correlation", "start_ns": "start", "op_id": "op", "collective_id": "collective"},
     **{"workgroup_size": "threads", "registers": "registers", "lds_bytes": "lds_bytes"},
 }
 _CALL_COLUMNS = {**{name: name for name in ("id", "rank", "process", "thread", "iteration")}, "start_ns": "start"}

@@ -20,7 +20,7 @@ from replay.calibration.parameters import Parameters
 from replay.costs.demand import isolate
 from replay.costs.occupancy import resident_workgroups
 from replay.costs.operators import Call, operator_of
-from replay.from_trace.host import HostTasks, add_host, add_returns, mark_columns
+from replay.from_trace.host import HostTasks, add_host, add_queue_edges, add_returns, mark_columns
 from replay.from_trace.index import DTYPE_INDEX, TraceIndex, index_trace
 from replay.from_trace.starts import add_starts
 from replay.from_trace.window import Window, clock_notes, open_window
@@ -117,10 +117,12 @@ def add_meetings(assembly: Assembly, window: Window, meetings: list[Ints], tasks
 _CLASS_INDEX = {name: index for index, name in enumerate(CLASSES)}
 
 
-def add_device(assembly: Assembly, window: Window, host: HostTasks) -> tuple[Ints, tuple[Operator, ...], list[str]]:
+def add_device(
+    assembly: Assembly, window: Window, host: HostTasks
+) -> tuple[tuple[Ints, Ints], tuple[Operator, ...], list[str]]:
     """Append the device's tasks and the edges that they wait for.
 
-    Return the task of each row of device work, the distinct operators, and notes.
+    Return the first and the last task of each row of device work, the distinct operators, and notes.
     """
     meetings, meeting_notes = find_meetings(window)
     computed, moved, operators = window_operators(window)
@@ -130,7 +132,7 @@ def add_device(assembly: Assembly, window: Window, host: HostTasks) -> tuple[Int
     tasks = _add_tasks(assembly, window, (computed, moved), meeting_ns)
     notes = add_starts(assembly, window, host, tasks)
     add_meetings(assembly, window, meetings, tasks)
-    return tasks[1], operators, [*meeting_notes, *notes]
+    return tasks, operators, [*meeting_notes, *notes]
 
 
 def _add_tasks(assembly: Assembly, window: Window, operators: tuple[Ints, Ints], meeting_ns: Ints) -> tuple[Ints, Ints]:
@@ -494,10 +496,11 @@ def build_graph(
     host = add_host(assembly, window)
     device_tasks, operators, notes = add_device(assembly, window, host)
     add_returns(assembly, window, host, device_tasks)
+    queues = add_queue_edges(assembly, window, host, device_tasks[0])
     graph = assembly.graph(hardware or index.hardware)
     launching, calls = _launching_calls(window)
     call = np.full(len(graph.tasks), -1)
-    call[device_tasks] = launching
+    call[device_tasks[1]] = launching
     graph = replace(
         graph.with_tasks(call=call),
         measured_ns=float(np.nanmax(graph.tasks.measured_end_ns[graph.tasks.in_iteration], initial=0.0)),
@@ -508,6 +511,7 @@ def build_graph(
         world_size=index.trace.meta.world_size or 0,
         storages=kernel_storages(window),
         calls=calls,
+        launch_queues=queues,
     )
     return isolate(graph.with_notes(_recording_notes(graph)), parameters)
 

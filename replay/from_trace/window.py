@@ -5,7 +5,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -78,8 +78,9 @@ class Calls:
     """Calls of the runtime and of the input pipeline, ordered by (start, id): columns of equal length.
 
     A job without devices has its outermost operators instead. `name` is an index into the names of the index,
-    `iteration` the position in `Window.iterations`. `unblocked` is how long a launch that found the launch queue full
-    would have taken otherwise, in ns; 0 for other calls.
+    `iteration` the position in `Window.iterations`. `unblocked` is how long a call that found its launch queue full
+    would have taken otherwise, in ns; 0 for other calls. `freed_by` is the row of device work whose start freed an
+    entry for it, -1 for other calls.
     """
 
     id: Ints
@@ -90,6 +91,7 @@ class Calls:
     name: Ints
     iteration: Ints
     unblocked: Ints
+    freed_by: Ints
 
     def __len__(self) -> int:
         return len(self.id)
@@ -194,6 +196,8 @@ def open_window(index: TraceIndex, iterations: Sequence[int]) -> Window:
     steps = tuple(Step(s.rank, s.iteration, s.start - origin, s.end - origin) for s in host_steps)
     calls = _select_calls(index, call_rows, origin)
     device_work = _select_work(index, work_rows, calls, (steps, origin))
+    freed_by = lookup(device_work.id, np.arange(len(device_work)), calls.freed_by)
+    calls = replace(calls, freed_by=np.where(freed_by == MISSING, -1, freed_by))
     return Window(index, device_work, calls, tuple(iterations), steps, origin)
 
 
@@ -281,7 +285,7 @@ def _select_work(
     is_running = (begin != MISSING) & is_earlier & (columns["end"][near] > begin)
     backlog = np.setdiff1d(near.start + np.flatnonzero(is_running), window_rows)
     rows = np.concatenate([window_rows, backlog])
-    selected = {name: values[rows] for name, values in columns.items()}
+    selected = {name: values[rows] for name, values in columns.items() if name != "correlation"}
     selected["iteration"] = np.concatenate([position, np.full(len(backlog), -1)])
     # The backlog counts from the start of the first iteration on.
     begin = np.where(selected["iteration"] >= 0, _FAR_PAST, lookup(ranks, begins, selected["rank"]))

@@ -157,7 +157,7 @@ class EdgeKind(IntEnum):
     GAP = 11  #: order on a stream; the lag stands for the host: its launch is not recorded, or has several device tasks
     BACKLOG = 12  #: work launched before the recording, or waiting for such work, keeps its measured lags
     GRAPH_GAP = 13  #: a pause inside a launched graph, for nodes that the profiler did not record
-    QUEUE = 14  #: a launch waits until the launch queue has room; inferred
+    QUEUE = 14  #: a call waits until an entry of the launch queue starts, which leaves room for its own
     LOADER = 15  #: the host waits for the next batch of the input pipeline; inferred
     SERIAL = 16  #: a task of another stream runs first, since a what-if lets a device run one task at a time
 
@@ -600,6 +600,8 @@ class KernelGraph:
         Storages of the tensors of kernels, by the id of their event; empty without an execution trace.
     calls : sequence of RecordedCall
         Distinct calls of the operators that launched tasks.
+    launch_queues : mapping of int to int
+        Entries of the launch queue of each lane whose queue was full in the trace; `Hardware.launch_queue` of others.
     """
 
     tasks: Tasks
@@ -617,6 +619,7 @@ class KernelGraph:
     world_size: int = 0
     storages: Mapping[int, "Storages"] = field(default_factory=dict)
     calls: tuple[RecordedCall, ...] = field(default=())
+    launch_queues: Mapping[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         n = len(self.tasks)

@@ -119,7 +119,7 @@ def _read(tables: Tables, sink: Sink, name: str) -> TraceMeta:
         convert, columns = rows.CONVERSIONS[source.rows], tuple(dict.fromkeys((*source.columns, *source.args)))
         # A damaged table gives the rows before the damage.
         for block in prefetch(recording.blocks(table, columns), 1):
-            events = rows.intervals(block, out) if source.kind == "ranges" else block
+            events = rows.intervals(block, out) if source.rows == "ranges" else block
             batch = rows.Batch(events.columns, context)
             arguments = {"args": batch.args(source.args)} if source.args else {}
             out.write(source.kind, {**convert(batch), **arguments}, batch.ints("end"))

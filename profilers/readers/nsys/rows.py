@@ -249,7 +249,12 @@ def ranges(batch: Batch) -> Columns:
     }
 
 
+def overheads(batch: Batch) -> Columns:
+    """Return columns of ``ranges`` from overheads of the profiler and waits of the driver."""
+    return {**batch.host(), "name": batch.named("nameId"), "category": constant("overhead", batch.rows)}
+
+
 #: Functions that convert a table of events, by name.
 CONVERSIONS: Mapping[str, Callable[[Batch], Columns]] = {
-    convert.__name__: convert for convert in (launches, kernels, graphs, copies, fills, syncs, ranges)
+    convert.__name__: convert for convert in (launches, kernels, graphs, copies, fills, syncs, ranges, overheads)
 }
