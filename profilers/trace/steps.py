@@ -6,8 +6,10 @@ devices. A step time is the time between successive completions. `job_steps` com
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from profilers.trace.arrays import MISSING, Bools, Ints, dense_keys, ends, integers, strings
@@ -18,6 +20,11 @@ from profilers.trace.trace import Trace
 MAX_SPAN = 16
 #: Clocks of ranks are not comparable if an iteration takes this many times its longest step time on any rank.
 _CLOCKS_APART = 2
+#: First work of an iteration that starts this long (ns) after its launch returned waited for unrecorded work. A launch
+#: into an idle stream takes less.
+BEHIND_UNRECORDED_NS = 100_000
+#: Work that fills a smaller share of a wait does not explain it.
+_IDLE_SHARE = 0.01
 _FAR_PAST, _FAR_FUTURE = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
 
@@ -38,7 +45,8 @@ class StepTimes:
         End of the last device work and host code of the iteration and those before it.
     begin_ns : array of int64
         Begin of the step: the completion of the iteration before. Without an iteration before, it is the start on the
-        host, or the end of earlier work of no iteration on the same streams, if that is later.
+        host, or when the device is free of earlier work, if that is later: of recorded work of no iteration on the
+        same streams, or of work that was not recorded, for which the first work of the iteration waits.
     follows : array of bool
         Whether the trace holds the iteration before. Iterations of separate files (``--iterations file``), the first
         of a recording, and those after a gap in the numbers, follow no other.
@@ -146,6 +154,7 @@ def step_times(trace: Trace) -> StepTimes:
     completion = np.maximum(ends(table)[order], last_end)
     begin = start.copy()
     begin[alone] = np.maximum(start[alone], _backlog_ends(activity, rank[alone], number[alone]))
+    begin[alone] = np.maximum(begin[alone], _unrecorded_ends(trace, activity, rank[alone], number[alone]))
     for row in np.flatnonzero(follows).tolist():  # once an iteration of a rank
         completion[row] = max(completion[row], completion[row - 1])
         begin[row] = completion[row - 1]
@@ -193,7 +202,7 @@ def job_steps(steps: StepTimes) -> StepTimes:
 def _device_work(trace: Trace) -> Mapping[str, Ints]:
     tables = (trace.kernels, trace.copies)
     names = ("rank", "device", "stream", "iteration")
-    columns = {name: np.concatenate([integers(t, name) for t in tables]) for name in names}
+    columns = {name: np.concatenate([integers(t, name) for t in tables]) for name in (*names, "launch_id")}
     start = np.concatenate([integers(t, "start_ns") for t in tables])
     return {**columns, "start": start, "end": np.concatenate([ends(t) for t in tables])}
 
@@ -220,6 +229,38 @@ def _backlog_ends(activity: Mapping[str, Ints], rank: Ints, number: Ints) -> Int
         ends_at = np.where(before > 0, reach[np.maximum(before - 1, 0)], _FAR_PAST)
         backlog[uses] = np.maximum(backlog[uses], ends_at)
     return backlog
+
+
+def _unrecorded_ends(trace: Trace, activity: Mapping[str, Ints], rank: Ints, number: Ints) -> Ints:
+    """Return when each iteration's rank is done with work that was not recorded; the far past if nothing shows any.
+
+    The first work of a stream shows it, if it starts long after its launch returned while the rank's devices are idle.
+    """
+    ends_at, row = np.full(len(rank), _FAR_PAST), _rows_of(activity, rank, number)
+    order = np.argsort(activity["start"], kind="stable")
+    first = order[np.unique(_queues(activity)[order], return_index=True)[1]]
+    returned = lookup(integers(trace.launches, "id"), ends(trace.launches), activity["launch_id"][first])
+    waited = (row[first] >= 0) & (returned != MISSING)
+    waited &= activity["start"][first] > returned + BEHIND_UNRECORDED_NS
+    for work, since in zip(first[waited].tolist(), returned[waited].tolist(), strict=True):  # a few streams
+        until, of_rank = activity["start"][work], activity["rank"] == activity["rank"][work]
+        if was_idle(activity["start"][of_rank], activity["end"][of_rank], since, until):
+            ends_at[row[work]] = max(ends_at[row[work]], until)
+    return ends_at
+
+
+def was_idle(start: npt.NDArray[Any], end: npt.NDArray[Any], since: float, until: float) -> bool:
+    """Return whether intervals fill less than a hundredth of a time, so that they do not explain a wait for all of it.
+
+    Parameters
+    ----------
+    start, end : array of float64 or int64
+        Intervals.
+    since, until : float
+        Begin and end of the time.
+    """
+    inside = np.minimum(end, until) - np.maximum(start, since)
+    return bool(np.maximum(inside, 0).sum() < _IDLE_SHARE * (until - since))
 
 
 def _queues(activity: Mapping[str, Ints]) -> Ints:

@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from profilers.trace.arrays import Bools, Floats, Ints
+from profilers.trace.steps import BEHIND_UNRECORDED_NS, was_idle
 from replay.engine.timeline import Timeline, replay
 from replay.graph.graph import LAUNCH_EDGES, STREAM_EDGES, EdgeKind, Edges, KernelGraph, TaskKind, Tasks
 
@@ -427,10 +428,12 @@ def _state_of_single(graph: KernelGraph, base: SteadyState | None = None) -> Ste
         State of the unchanged graph. If a device is busy for all of its step, earlier work stays the begin. Otherwise a
         faster host would also have ended the earlier work sooner, and the trace does not show by how much. The step
         then changes as its latency does: the time from the start of the iteration on the host to its completion.
+        Behind work that was not recorded the step begins when that is done.
     """
     line = replay(graph)
-    begin = min(_backlog_end(line), line.makespan_ns)
-    if base is not None and base.timeline.busy_ns().max(initial=0.0) < (1 - ROOM_COST) * base.period_ns:
+    free_ns = _unrecorded_end(line)
+    begin = min(max(_backlog_end(line), free_ns), line.makespan_ns)
+    if base is not None and not free_ns and base.timeline.busy_ns().max(initial=0.0) < (1 - ROOM_COST) * base.period_ns:
         begin = line.makespan_ns * base.timeline.begin_ns / base.timeline.until_ns
     line = replace(line, interval=(begin, line.makespan_ns)) if begin else line
     host, device = (max(_last_end(line, on_device=side) - begin, 0.0) for side in (False, True))
@@ -452,6 +455,23 @@ def _backlog_end(line: Timeline) -> float:
         & (line.start_ns < np.where(np.isinf(first), -np.inf, first)[tasks.lane])
     )
     return float(line.end_ns[earlier].max(initial=0.0))
+
+
+def _unrecorded_end(line: Timeline) -> float:
+    """Return when the devices are done with work that was not recorded, for which the first work of a stream waits.
+
+    It is 0 if a rank does not wait for such work. `profilers.trace.steps` finds it in the same way.
+    """
+    graph, tasks = line.graph, line.graph.tasks
+    edges, ranks = graph.edges.select(graph.edges.kind == EdgeKind.BACKLOG), graph.ranks()
+    edges = edges.select((tasks.device[edges.source] < 0) & (edges.lag_ns > BEHIND_UNRECORDED_NS))
+    free = dict.fromkeys(np.unique(ranks[tasks.device >= 0]).tolist(), 0.0)
+    for source, target in zip(edges.source.tolist(), edges.target.tolist(), strict=True):  # a few streams
+        of_rank = graph.on_device() & (ranks == ranks[target])
+        times = tasks.measured_start_ns[of_rank], tasks.measured_end_ns[of_rank]
+        if was_idle(*times, tasks.measured_end_ns[source], tasks.measured_start_ns[target]):
+            free[int(ranks[target])] = max(free[int(ranks[target])], float(line.start_ns[target]))
+    return min(free.values(), default=0.0)
 
 
 def _state_of_repeated(graph: KernelGraph, size: int) -> SteadyState:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from profilers.trace.arrays import MISSING, Bools, Ints, strings
-from profilers.trace.schema import WHOLE_TRACE
+from profilers.trace.arrays import MISSING, Bools, Ints
 from replay.from_trace.index import LOADER_PREFIX
 from replay.from_trace.window import Calls, Window
 from replay.graph.assembly import Assembly
@@ -355,11 +354,16 @@ def _handoff_call(calls: Calls, kept: Ints, position: int, gap_start: int) -> in
 
 
 def _mark_step_ends(assembly: Assembly, window: Window, kept: Ints, tasks: tuple[Ints, Ints]) -> None:
-    """Append a mark at the end of each iteration on each rank's host: after its last call, before the next's calls."""
+    """Append a mark at the end of each iteration on each rank's host: after its last call, before the next's calls.
+
+    A rank without a recorded call has none: what is known of its steps is their device work.
+    """
     calls, (begin, done) = window.calls, tasks
     before: dict[int, tuple[int, int]] = {}
     device_only = _ranks_without_host(window)
     for step in window.steps:
+        if step.rank in device_only:
+            continue
         end, lane = step.end, assembly.number_lane(Lane(step.rank, None, 0))
         mark = assembly.tasks("end of the step on the host", lane, mark_columns(end, step.iteration))
         calls_before = kept[(calls.rank[kept] == step.rank) & (calls.end[kept] <= end)]
@@ -371,21 +375,15 @@ def _mark_step_ends(assembly: Assembly, window: Window, kept: Ints, tasks: tuple
         elif len(calls_before):
             last = calls_before[np.argmax(calls.end[calls_before])]
             assembly.edges(done[last], mark, lag_ns=end - calls.end[last], kind=EdgeKind.HOST)
-        elif step.rank not in device_only:
+        else:
             assembly.release(mark, end)
         calls_after = kept[(calls.rank[kept] == step.rank) & (calls.start[kept] >= end)][:1]
         assembly.edges(mark, begin[calls_after], lag_ns=calls.start[calls_after] - end, kind=EdgeKind.HOST)
 
 
 def _ranks_without_host(window: Window) -> set[int]:
-    """Return the ranks whose only iteration is the whole recording, with device work and no call of the host.
-
-    Such an iteration ends with its device work, so the end that was recorded is no time of the host.
-    """
-    iterations = window.index.trace.iterations
-    if iterations.num_rows != len(window.steps) or set(strings(iterations, "found_by")) != {WHOLE_TRACE}:
-        return set()
-    return set(window.device_work.rank.tolist()) - set(window.calls.rank.tolist())
+    """Return the ranks of which the trace holds device work, and no call of the host."""
+    return set(window.device_work.rank.tolist()) - set(window.index.calls.columns["rank"].tolist())
 
 
 def add_returns(assembly: Assembly, window: Window, host: HostTasks, device_tasks: tuple[Ints, Ints]) -> None:

@@ -95,9 +95,7 @@ class _Queue:
         return np.asarray(self.position + 1 - self.started(time_ns[self.calls]))
 
 
-def full_queues(
-    trace: Trace, calls: Mapping[str, Ints], device_work: Mapping[str, npt.NDArray[Any]]
-) -> FullQueues:
+def full_queues(trace: Trace, calls: Mapping[str, Ints], device_work: Mapping[str, npt.NDArray[Any]]) -> FullQueues:
     """Return the calls that found their launch queue full.
 
     Parameters
