@@ -4,7 +4,7 @@
 uses it to tell how much communication and copying hides behind compute. `idle_by_cause` follows the waits of the next
 task back through each gap. `resource_use` recomputes the rates of a timeline by the engine's sharing.
 
-`pace` tells which resources limit the time of a step in a steady state, and how much slack the others have.
+`pace` tells which resources are on the critical path of a step in a steady state.
 """
 
 from collections.abc import Mapping
@@ -28,9 +28,9 @@ from replay.analysis.critical_path import (
 )
 from replay.engine.engine import TaskTimes, integrate_rates, wait_times
 from replay.engine.layout import lay_out
-from replay.engine.steady import Slack, SteadyState
+from replay.engine.steady import SteadyState
 from replay.engine.timeline import EXPLAINED_NS, Timeline
-from replay.from_trace.index import LOADER_PREFIX
+from replay.graph.edit import loader_tasks
 from replay.graph.graph import LAUNCH_EDGES, RESOURCES, SYNC_EDGES, EdgeKind, TaskKind
 
 #: Causes of the time on a critical path by the resource that limits it there.
@@ -64,16 +64,12 @@ class Pace:
         Time on the critical path by rank; -1 for meetings of ranks.
     by_iteration : mapping of int to float
         Time on the critical path by iteration: 0 for the step's own, 1 for the next, -1 for the one before.
-    slack : Slack
-        How much slower hosts and devices could be, and the most that making them faster could gain. The gain is less
-        than the time on the critical path if another path is nearly as long.
     """
 
     step_ns: float
     by_resource: Mapping[str, float]
     by_rank: Mapping[int, float]
     by_iteration: Mapping[int, float]
-    slack: Slack
 
 
 def pace(state: SteadyState, position: int = 0) -> Pace:
@@ -99,7 +95,6 @@ def pace(state: SteadyState, position: int = 0) -> Pace:
         by_resource,
         _sum_by_key(graph.ranks()[path.task], path.ns),
         _sum_by_key(graph.tasks.iteration[path.task] - iteration, path.ns),
-        state.slack,
     )
 
 
@@ -112,9 +107,7 @@ def resources_of(path: CriticalPath) -> npt.NDArray[np.int64]:
     resource = {cause: i for i, causes in enumerate(_CAUSES_OF_RESOURCE.values()) for cause in causes}
     of_cause = np.array([resource[cause] for cause in PATH_CAUSES])
     resources = of_cause[path_causes(path)]
-    tasks, names = path.timeline.graph.tasks, path.timeline.graph.names
-    has_prefix = np.array([name.startswith(LOADER_PREFIX) for name in names], dtype=bool)
-    is_loader = has_prefix[tasks.name] & (tasks.kind == TaskKind.HOST)
+    is_loader = loader_tasks(path.timeline.graph)
     is_work = (path.part == Part.WORK) | (path.part == Part.CONTENTION)
     return np.asarray(np.where(is_work & is_loader[path.task], PACE_RESOURCES.index("loader"), resources))
 

@@ -2,14 +2,11 @@
 
 `cycle_of` turns the iterations of a graph into a cycle, with the edges that join it to the next (loop-carried
 dependences, in the words of compilers). `repeated` unrolls a number of cycles into one graph. `steady_states` replays
-more and more cycles until the period no longer changes. `room` and `bound` tell how much the hosts or the devices of
-a steady state could become slower, and what making them faster could gain.
+more and more cycles until the period no longer changes. `changed_period_ns` changes a state that has settled.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
@@ -302,10 +299,8 @@ SETTLED = 1e-3
 _FIRST_CYCLES, _MOST_CYCLES = 4, 34
 #: Number of cycles that most windows need.
 USUAL_CYCLES = 6
-#: Share by which a period may grow in `room`.
-ROOM_COST = 0.01
-#: Largest factor by which `room` slows hosts or devices, and how often it halves the range.
-_MOST_ROOM, _HALVINGS = 4.0, 5
+#: A device that is idle for a smaller share of a step is busy for all of it.
+_ALL_BUSY = 0.01
 
 
 @dataclass(frozen=True)
@@ -341,35 +336,12 @@ class SteadyState:
         """Time of a cycle in the steady state."""
         return float(self.step_ns.sum())
 
-    @cached_property
-    def slack(self) -> "Slack":
-        """How much slower hosts and devices could be, and what making them faster could gain."""
-        return Slack(*(measure(self, on_device=side) for measure in (room, bound) for side in (False, True)))
-
     def at_step(self, position: int) -> Timeline:
         """Return the timeline with one step of the cycle as its interval."""
         if not self.repeats:
             return self.timeline
         begin, until = self.intervals_ns[position].tolist()
         return replace(self.timeline, interval=(begin, until))
-
-
-@dataclass(frozen=True)
-class Slack:
-    """Room and bound of hosts and devices in a steady state.
-
-    Parameters
-    ----------
-    host_room, device_room : float
-        Share by which hosts, or devices, could become slower while steps become at most 1 % longer; up to 3.
-    host_bound, device_bound : float
-        How many times as fast a cycle would be if hosts, or devices, took no time: the most that can be gained there.
-    """
-
-    host_room: float
-    device_room: float
-    host_bound: float
-    device_bound: float
 
 
 def steady_states(graph: KernelGraph, pattern: Pattern | None, changes: Sequence[Change]) -> list[SteadyState]:
@@ -433,7 +405,7 @@ def _state_of_single(graph: KernelGraph, base: SteadyState | None = None) -> Ste
     line = replay(graph)
     free_ns = _unrecorded_end(line)
     begin = min(max(_backlog_end(line), free_ns), line.makespan_ns)
-    if base is not None and not free_ns and base.timeline.busy_ns().max(initial=0.0) < (1 - ROOM_COST) * base.period_ns:
+    if base is not None and not free_ns and base.timeline.busy_ns().max(initial=0.0) < (1 - _ALL_BUSY) * base.period_ns:
         begin = line.makespan_ns * base.timeline.begin_ns / base.timeline.until_ns
     line = replace(line, interval=(begin, line.makespan_ns)) if begin else line
     host, device = (max(_last_end(line, on_device=side) - begin, 0.0) for side in (False, True))
@@ -491,48 +463,11 @@ def _state_of_repeated(graph: KernelGraph, size: int) -> SteadyState:
     return same_begin if _slowest_queue_ns(host_ahead) >= (1 - SETTLED) * _slowest_queue_ns(same_begin) else host_ahead
 
 
-def room(state: SteadyState, *, on_device: bool) -> float:
-    """Return the share by which hosts, or devices, could become slower while the period grows by at most 1 %.
-
-    Their times are scaled by factors up to 4. The result is the largest factor, less 1; it is known to 4 %.
-
-    Parameters
-    ----------
-    state : SteadyState
-        Steady state to examine.
-    on_device : bool
-        Whether to scale kernels, copies and collectives, rather than host calls and the time between them.
-    """
-    limit = (1 + ROOM_COST) * state.period_ns
-
-    def fits(factor: float) -> bool:
-        return _scaled_period(state, factor, on_device=on_device) <= limit
-
-    low, high = 0.0, math.log(_MOST_ROOM)
-    if fits(_MOST_ROOM):
-        return _MOST_ROOM - 1
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if fits(math.exp(middle)) else (low, middle)
-    return math.exp(low) - 1
-
-
-def bound(state: SteadyState, *, on_device: bool) -> float:
-    """Return the speed-up of the period if hosts, or devices, took no time: the most that can be gained there."""
-    return state.period_ns / max(_scaled_period(state, 0.0, on_device=on_device), 1.0)
-
-
-def _scaled_period(state: SteadyState, factor: float, *, on_device: bool) -> float:
-    """Return the period with the times of hosts, or of devices, multiplied by `factor`."""
-    graph = state.timeline.graph
-    if on_device:
-        duration_ns = graph.tasks.duration_ns
-        graph = graph.with_tasks(duration_ns=np.where(graph.on_device(), duration_ns * factor, duration_ns))
-    else:
-        graph = graph.with_host_time(factor)
-    return (
-        _state_of_repeated(graph, len(state.step_ns)) if state.repeats else _state_of_single(graph, state)
-    ).period_ns
+def changed_period_ns(state: SteadyState, change: Change) -> float:
+    """Return the period of a state whose graph is changed, with as many cycles."""
+    graph = change(state.timeline.graph)
+    changed = _state_of_repeated(graph, len(state.step_ns)) if state.repeats else _state_of_single(graph, state)
+    return changed.period_ns
 
 
 def _slowest_queue_ns(state: SteadyState) -> float:

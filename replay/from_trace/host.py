@@ -12,10 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from profilers.trace.arrays import MISSING, Bools, Ints
-from replay.from_trace.index import LOADER_PREFIX
 from replay.from_trace.window import Calls, Window
 from replay.graph.assembly import Assembly
-from replay.graph.graph import LOADER_THREAD, EdgeKind, Lane, TaskKind
+from replay.graph.graph import LOADER_PREFIX, LOADER_THREAD, EdgeKind, Lane, TaskKind
 
 #: Names of calls that can wait for the device; device work that ends inside a call shows that it did.
 _MAY_BLOCK = r"Synchronize|Memcpy|Free"

@@ -32,7 +32,7 @@ from profilers.trace.columns import lookup
 from profilers.trace.trace import Trace
 from replay.from_trace.launch_queue import FullQueues, full_queues
 from replay.from_trace.phases import work_phases
-from replay.graph.graph import COPY_DIRECTIONS, Hardware, hardware_of
+from replay.graph.graph import COPY_DIRECTIONS, LOADER_PREFIX, Hardware, hardware_of
 
 #: Numbers of the data types.
 DTYPE_INDEX = {name: i for i, name in enumerate(DTYPES)}
@@ -158,8 +158,6 @@ def recorded_syncs(trace: Trace) -> RecordedSyncs:
     return RecordedSyncs(SortedRows.by(call), strings(syncs, "sync"), stream, source, recorded)
 
 
-#: Prefix of the ranges in which the host waits for PyTorch's input pipeline.
-LOADER_PREFIX = "enumerate(DataLoader)"
 _FIRST, _LAST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
 

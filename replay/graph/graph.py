@@ -256,6 +256,8 @@ class Hardware:
         return dict(self.factors).get(name, 1.0)
 
 
+#: Prefix of the names of the host's waits for a batch of PyTorch's input pipeline.
+LOADER_PREFIX = "enumerate(DataLoader)"
 #: Number of the lane on which batches of the input pipeline become ready.
 LOADER_THREAD = -2
 #: Number of the stream of a device on which its memory processes.

@@ -18,13 +18,14 @@ import numpy as np
 from profilers.errors import InvalidInputError, SeqPointError
 from profilers.trace.arrays import Floats
 from profilers.trace.trace import TraceMeta
-from replay.analysis.idle import PACE_RESOURCES, pace
+from replay.analysis.idle import pace
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import isolate
 from replay.engine.steady import USUAL_CYCLES, Change, Pattern, SteadyState, cycle_of, steady_states, unchanged
 from replay.engine.timeline import Timeline
 from replay.graph.graph import SYNC_EDGES, EdgeKind, KernelGraph
 from replay.projection.evidence import QUANTILES, Evidence, SampledStep, provenance_of, selection_factors, step_evidence
+from replay.projection.pacing import Limits, limits_of
 from replay.projection.rows import NO_EFFECT, NOTHING_CHANGES, ProjectionRow, joined_notes, work_notes
 from replay.projection.sweep import Steps, jobs_for, sweep
 from replay.what_ifs.what_if import WhatIf, check_choices, single_steps
@@ -197,14 +198,10 @@ class Projection:
         One row a what-if.
     provenance : mapping
         All that is needed to compute the same numbers again.
-    pace : mapping of str to float
-        Shares of the critical path of the steps, by `replay.analysis.PACE_RESOURCES`.
+    limits : Limits
+        What each resource of the steps could gain or lose, with its share of their critical path.
     pace_by_rank : mapping of int to float
         Shares of the critical path of the steps, by rank.
-    room : mapping of str to float
-        Shares by which ``"host"`` and ``"device"`` could become slower without making the steps longer.
-    bound : mapping of str to float
-        How many times as fast the steps would be if ``"host"`` or ``"device"`` took no time.
     timelines : mapping of str to Timeline
         Timelines of the first step asked for, in the steady state: ``"baseline"``, and one a what-if by its label.
     """
@@ -214,10 +211,8 @@ class Projection:
     steady_ns: float
     rows: tuple[ProjectionRow, ...]
     provenance: dict[str, Any]
-    pace: dict[str, float] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
     pace_by_rank: dict[int, float] = field(default_factory=dict)
-    room: dict[str, float] = field(default_factory=dict)
-    bound: dict[str, float] = field(default_factory=dict)
     timelines: dict[str, Timeline] = field(default_factory=dict)
 
     @property
@@ -289,8 +284,8 @@ def project(
     )
     provenance |= {"step_time": _step_time_kind(windows)}
     totals = (base.total_ns, measured, base.repeated_ns())
-    by_resource, by_rank, room, bound = _weighted_pace(base)
-    return Projection(*totals, tuple(rows), provenance, by_resource, by_rank, room, bound, timelines)
+    limits = limits_of(base.windows, base.states, base.speedup, lambda runs: sweep(runs, jobs, steps))
+    return Projection(*totals, tuple(rows), provenance, limits, _rank_shares(base), timelines)
 
 
 def _drawn(
@@ -305,30 +300,16 @@ def _drawn(
     return ([of_draw[i] for of_draw in samples] for i in range(len(what_ifs)))
 
 
-def _weighted_pace(base: "_Baseline") -> tuple[dict[str, float], dict[int, float], dict[str, float], dict[str, float]]:
-    """Return the pace of the steps asked for by resource and by rank, and room and bound of host and device."""
-    time, ranks = dict.fromkeys(PACE_RESOURCES, 0.0), defaultdict[int, float](float)
-    room, without_side, total = defaultdict[str, float](float), defaultdict[str, float](float), 0.0
+def _rank_shares(base: "_Baseline") -> dict[int, float]:
+    """Return the shares of the ranks in the critical path of the steps asked for."""
+    ranks, total = defaultdict[int, float](float), 0.0
     for window, state in zip(base.windows, base.states, strict=True):
         for position, weight in zip(window.chosen, window.weights, strict=True):
             step_pace = pace(state, position)
-            step_ns = weight * step_pace.step_ns
-            total += step_ns
-            for name, ns in step_pace.by_resource.items():
-                time[name] += weight * ns
+            total += weight * step_pace.step_ns
             for rank, ns in step_pace.by_rank.items():
                 ranks[rank] += weight * ns
-            for side in ("host", "device"):
-                room[side] += step_ns * getattr(step_pace.slack, f"{side}_room")
-                without_side[side] += step_ns / getattr(step_pace.slack, f"{side}_bound")
-    if not total:
-        return {}, {}, {}, {}
-    return (
-        {name: ns / total for name, ns in time.items() if ns},
-        {rank: ns / total for rank, ns in sorted(ranks.items()) if rank >= 0},
-        {name: ns / total for name, ns in room.items()},
-        {name: total / ns if ns else 1.0 for name, ns in without_side.items()},
-    )
+    return {rank: ns / total for rank, ns in sorted(ranks.items()) if rank >= 0} if total else {}
 
 
 def _step_time_kind(windows: Sequence[StepWindow]) -> str:
@@ -376,6 +357,11 @@ class _Baseline:
         """Return the sum of the steady step times of windows that repeat, and of the base times of the others."""
         columns = zip(self.windows, self.steady_ns, self.base_ns, strict=True)
         return fsum(base if window.pattern is None else steady for window, steady, base in columns)
+
+    def speedup(self, states: Sequence[SteadyState]) -> float:
+        """Return how many times as fast the steps are in other states of their windows."""
+        changed = [window.total_ns(state) for window, state in zip(self.windows, states, strict=True)]
+        return self.total_ns / max(_scaled(self.base_ns, changed, self.steady_ns), _SHORTEST_NS)
 
     def off(self) -> float:
         """Return the share by which the steady state of windows that repeat differs from the measurement."""

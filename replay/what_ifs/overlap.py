@@ -8,6 +8,7 @@ import numpy as np
 from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
 from replay.engine.engine import simulate
+from replay.graph.edit import without_contention, without_waits
 from replay.graph.graph import EdgeKind, Edges, KernelGraph, TaskKind
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, unknown_name
 
@@ -71,36 +72,11 @@ def _serial(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
 
 
 def _no_contention(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
-    free = np.isin(graph.tasks.kind, (TaskKind.COLLECTIVE, TaskKind.COPY))
-    tasks = graph.tasks
-    return graph.with_tasks(
-        demand=np.where(free[:, None], 0.0, tasks.demand),
-        occupies=np.where(free, 0.0, tasks.occupies),
-        pressure=np.where(free, 0.0, tasks.pressure),
-    )
+    return without_contention(graph)
 
 
-def _ideal(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
-    graph = _no_contention(graph, parameters)
-    tasks, edges = graph.tasks, graph.edges
-    # Marks at which a rank arrives at a collective, or at which all ranks have arrived.
-    arrivals = np.zeros(len(tasks), dtype=np.bool_)
-    arrivals[edges.source[edges.kind == EdgeKind.RENDEZVOUS]] = True
-    communication = (tasks.kind == TaskKind.COLLECTIVE) | (arrivals & (tasks.kind == TaskKind.MARK))
-    leaving = communication[edges.source] & ~communication[edges.target] & (edges.kind != EdgeKind.RENDEZVOUS)
-    same_lane = tasks.lane[edges.source] == tasks.lane[edges.target]
-    entering = ~communication[edges.source] & communication[edges.target] & same_lane
-    # The predecessor of a collective on its stream still runs before the successor.
-    predecessor = dict(zip(edges.target[entering].tolist(), edges.source[entering].tolist(), strict=True))
-    followed = leaving & same_lane
-    bridges = [
-        (predecessor[arrival], target)
-        for source, target in zip(edges.source[followed].tolist(), edges.target[followed].tolist(), strict=True)
-        if (arrival := graph.arrival_of(source)) in predecessor
-    ]
-    pairs = np.array(bridges, dtype=np.int64).reshape(-1, 2)
-    bridge = Edges.of(pairs[:, 0], pairs[:, 1], kind=EdgeKind.STREAM)
-    return replace(graph, edges=edges.select(~leaving).joined(bridge))
+def _ideal(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
+    return without_waits(graph)
 
 
 _MODES: Mapping[str, Callable[[KernelGraph, Parameters], KernelGraph]] = {

@@ -1,0 +1,120 @@
+"""Edits of a graph that several packages share: a resource with other times, or none; no waits for communication."""
+
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+
+from profilers.trace.arrays import Bools
+from replay.graph.graph import LOADER_PREFIX, EdgeKind, Edges, KernelGraph, TaskKind
+
+#: Resources that can limit a step. "device" is all work on devices: kernels, communication and copies.
+LIMITING: Final = ("host", "loader", "device", "kernels", "communication", "copies")
+#: Kinds of edges whose lag is time of a resource.
+_LAGS: Final = MappingProxyType(
+    {
+        "host": (
+            *(EdgeKind.HOST, EdgeKind.HANDOFF, EdgeKind.AUTOGRAD, EdgeKind.LAUNCH, EdgeKind.GRAPH_LAUNCH),
+            *(EdgeKind.SYNC, EdgeKind.SYNC_INFERRED, EdgeKind.GAP),
+        ),
+        "loader": (EdgeKind.LOADER,),
+        "kernels": (EdgeKind.STREAM, EdgeKind.SERIAL, EdgeKind.WAIT, EdgeKind.WAIT_INFERRED, EdgeKind.GRAPH_GAP),
+        "communication": (EdgeKind.RENDEZVOUS,),
+    }
+)
+_KINDS: Final = MappingProxyType(
+    {
+        "kernels": (TaskKind.KERNEL, TaskKind.PIM),
+        "communication": (TaskKind.COLLECTIVE,),
+        "copies": (TaskKind.COPY,),
+    }
+)
+
+
+def loader_tasks(graph: KernelGraph) -> Bools:
+    """Return which tasks are calls of the input pipeline."""
+    has_prefix = np.array([name.startswith(LOADER_PREFIX) for name in graph.names], dtype=bool)
+    return np.asarray(has_prefix[graph.tasks.name] & (graph.tasks.kind == TaskKind.HOST))
+
+
+def scaled_time(graph: KernelGraph, resource: str, factor: float) -> KernelGraph:
+    """Return a graph in which the tasks of a resource, and the host time between calls, take `factor` times as long.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        The graph.
+    resource : str
+        One of `LIMITING`.
+    factor : float
+        New time over old, 0 or more.
+    """
+    is_loader, edges = loader_tasks(graph), graph.edges
+    if resource == "host":
+        kept_ns, graph = graph.tasks.duration_ns, graph.with_host_time(factor)
+        return graph.with_tasks(duration_ns=np.where(is_loader, kept_ns, graph.tasks.duration_ns))
+    if resource == "loader":
+        scaled = is_loader
+        lag_ns = np.where(edges.kind == EdgeKind.LOADER, edges.lag_ns * factor, edges.lag_ns)
+        graph = replace(graph, edges=replace(edges, lag_ns=lag_ns))
+    else:
+        scaled = graph.on_device() if resource == "device" else np.isin(graph.tasks.kind, _KINDS[resource])
+    duration_ns = graph.tasks.duration_ns
+    return graph.with_tasks(duration_ns=np.where(scaled, duration_ns * factor, duration_ns))
+
+
+def without_time(graph: KernelGraph, resource: str) -> KernelGraph:
+    """Return a graph in which a resource takes no time: the most that any gain on it could be.
+
+    Its tasks and lags take no time. If communication takes none, only communication waits for it, also for ranks that
+    come late.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        The graph.
+    resource : str
+        One of `LIMITING`.
+    """
+    if resource in ("communication", "device"):
+        graph = without_waits(graph)
+    graph = scaled_time(graph, resource, 0.0)
+    parts = ("kernels", "communication") if resource == "device" else (resource,)
+    kinds, edges = [int(kind) for part in parts for kind in _LAGS.get(part, ())], graph.edges
+    return replace(graph, edges=replace(edges, lag_ns=np.where(np.isin(edges.kind, kinds), 0.0, edges.lag_ns)))
+
+
+def without_contention(graph: KernelGraph) -> KernelGraph:
+    """Return a graph whose collectives and copies use no shared resource, so that they slow no kernel."""
+    free = np.isin(graph.tasks.kind, (TaskKind.COLLECTIVE, TaskKind.COPY))
+    tasks = graph.tasks
+    return graph.with_tasks(
+        demand=np.where(free[:, None], 0.0, tasks.demand),
+        occupies=np.where(free, 0.0, tasks.occupies),
+        pressure=np.where(free, 0.0, tasks.pressure),
+    )
+
+
+def without_waits(graph: KernelGraph) -> KernelGraph:
+    """Return a graph in which only communication waits for collectives, and collectives slow no kernel."""
+    graph = without_contention(graph)
+    tasks, edges = graph.tasks, graph.edges
+    # Marks at which a rank arrives at a collective, or at which all ranks have arrived.
+    arrivals = np.zeros(len(tasks), dtype=np.bool_)
+    arrivals[edges.source[edges.kind == EdgeKind.RENDEZVOUS]] = True
+    communication = (tasks.kind == TaskKind.COLLECTIVE) | (arrivals & (tasks.kind == TaskKind.MARK))
+    leaving = communication[edges.source] & ~communication[edges.target] & (edges.kind != EdgeKind.RENDEZVOUS)
+    same_lane = tasks.lane[edges.source] == tasks.lane[edges.target]
+    entering = ~communication[edges.source] & communication[edges.target] & same_lane
+    # The predecessor of a collective on its stream still runs before the successor.
+    predecessor = dict(zip(edges.target[entering].tolist(), edges.source[entering].tolist(), strict=True))
+    followed = leaving & same_lane
+    bridges = [
+        (predecessor[arrival], target)
+        for source, target in zip(edges.source[followed].tolist(), edges.target[followed].tolist(), strict=True)
+        if (arrival := graph.arrival_of(source)) in predecessor
+    ]
+    pairs = np.array(bridges, dtype=np.int64).reshape(-1, 2)
+    bridge = Edges.of(pairs[:, 0], pairs[:, 1], kind=EdgeKind.STREAM)
+    return replace(graph, edges=edges.select(~leaving).joined(bridge))

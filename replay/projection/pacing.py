@@ -1,0 +1,172 @@
+"""What limits steps: how much each resource could gain at most, how much slower it could be, and what limits then.
+
+The gain of a resource is bounded by the steps in which it takes no time (`replay.graph.edit.without_time`). They are
+computed as those of a what-if are, so no what-if that makes one resource faster gains more.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from math import fsum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from replay.analysis.critical_path import critical_path
+from replay.analysis.idle import PACE_RESOURCES, resources_of
+from replay.engine.steady import Change, SteadyState, changed_period_ns
+from replay.graph.edit import LIMITING, scaled_time, without_time
+from replay.graph.graph import KernelGraph
+
+if TYPE_CHECKING:
+    from replay.projection.projection import StepWindow
+
+#: Share by which steps may grow in `Limits.room`.
+ROOM_COST = 0.01
+#: Largest factor by which a resource is slowed for `Limits.room`, and how often the range is halved.
+_MOST_ROOM, _HALVINGS = 4.0, 5
+#: Below this speed-up without any time of a resource, another one takes nearly as long.
+NEARLY = 1.1
+#: Names of the resources of a critical path, where they differ from those of `LIMITING`.
+_LIMITING_OF_PATH = {"device": "kernels"}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What each resource of some steps could gain or lose: mappings by resource, of `LIMITING`.
+
+    Parameters
+    ----------
+    share : mapping of str to float
+        Share of the critical path of the steps.
+    bound : mapping of str to float
+        How many times as fast the steps would be if the resource took no time: the most that can be gained there.
+    room : mapping of str to float
+        Share by which the resource could become slower while the steps become at most 1 % longer; up to 3.
+    then : mapping of str to str
+        Resource that has most of the critical path if this one takes no time; "" if nothing is left.
+    """
+
+    share: Mapping[str, float] = field(default_factory=dict)
+    bound: Mapping[str, float] = field(default_factory=dict)
+    room: Mapping[str, float] = field(default_factory=dict)
+    then: Mapping[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the limits as JSON."""
+        return asdict(self)
+
+    @property
+    def limiting(self) -> tuple[str, ...]:
+        """The resource with most of the critical path, and one that takes nearly as long, if there is one."""
+        shares = {name: share for name, share in self.share.items() if name != "device"}
+        if not shares:
+            return ()
+        first = max(shares, key=shares.__getitem__)
+        second = self.then.get(first, "")
+        is_close = self.bound.get(first, math.inf) < NEARLY and second not in ("", first)
+        return (first, second) if is_close else (first,)
+
+
+def path_shares(windows: "Sequence[StepWindow]", states: Sequence[SteadyState]) -> dict[str, float]:
+    """Return the shares of resources in the critical path of weighted steps, by the names of `LIMITING`.
+
+    Parameters
+    ----------
+    windows : sequence of StepWindow
+        Windows of steps.
+    states : sequence of SteadyState
+        Steady state of each.
+    """
+    time = defaultdict[str, float](float)
+    for window, state in zip(windows, states, strict=True):
+        for position, weight in zip(window.chosen, window.weights, strict=True):
+            path = critical_path(state.at_step(position))
+            ns = np.bincount(resources_of(path), weights=path.ns, minlength=len(PACE_RESOURCES))
+            for name, total in zip(PACE_RESOURCES, ns.tolist(), strict=True):
+                time[_LIMITING_OF_PATH.get(name, name)] += weight * total
+    total = fsum(time.values())
+    return {name: ns / total for name, ns in time.items() if ns} if total else {}
+
+
+def limiting_resource(windows: "Sequence[StepWindow]", states: Sequence[SteadyState]) -> str:
+    """Return the resource with most of the critical path of weighted steps; "" if they take no time."""
+    shares = path_shares(windows, states)
+    return max(shares, key=shares.__getitem__, default="")
+
+
+#: Runs functions of no argument, some at a time, and returns their results in order.
+Runner = Callable[[Sequence[Callable[[], Any]]], list[Any]]
+
+
+def limits_of(
+    windows: "Sequence[StepWindow]",
+    states: Sequence[SteadyState],
+    gain: Callable[[Sequence[SteadyState]], float],
+    run: Runner = lambda runs: [each() for each in runs],
+) -> Limits:
+    """Return the limits of weighted steps.
+
+    Parameters
+    ----------
+    windows : sequence of StepWindow
+        Windows of steps.
+    states : sequence of SteadyState
+        Unchanged steady state of each.
+    gain : callable
+        Returns the speed-up of the steps from the changed states of the windows.
+    run : callable
+        Runs independent functions, by default one after another.
+    """
+    present = [name for name in LIMITING if any(_has(window.graph, name) for window in windows)]
+    changes = [partial(without_time, resource=name) for name in present]
+    runs = [partial(_changed_states, windows, change) for change in changes]
+    shares = path_shares(windows, states)
+    shares["device"] = fsum(shares.get(name, 0.0) for name in ("kernels", "communication", "copies"))
+    results = run([*runs, *(partial(_room, windows, states, name) for name in present)])
+    without, rooms = results[: len(present)], results[len(present) :]
+    return Limits(
+        {name: shares.get(name, 0.0) for name in (*present, "unexplained") if name in present or name in shares},
+        {name: max(gain(changed), 1.0) for name, changed in zip(present, without, strict=True)},
+        dict(zip(present, rooms, strict=True)),
+        {name: limiting_resource(windows, changed) for name, changed in zip(present, without, strict=True)},
+    )
+
+
+def _has(graph: KernelGraph, resource: str) -> bool:
+    """Return whether a graph has work of a resource."""
+    return not scaled_time(graph, resource, 2.0).replays_like(graph)
+
+
+def _changed_states(windows: "Sequence[StepWindow]", change: Change) -> list[SteadyState]:
+    return [window.steady(change) for window in windows]
+
+
+def _room(windows: "Sequence[StepWindow]", states: Sequence[SteadyState], resource: str) -> float:
+    """Return the share by which a resource could become slower while steps grow by at most 1 %: mean over steps.
+
+    Its times are scaled by factors up to 4. The result is the largest factor, less 1; it is known to 4 %.
+    """
+    total = room_ns = 0.0
+    for window, state in zip(windows, states, strict=True):
+        ns = window.total_ns(state)
+        total += ns
+        room_ns += ns * _room_of_state(state, resource) if ns else 0.0
+    return room_ns / total if total else 0.0
+
+
+def _room_of_state(state: SteadyState, resource: str) -> float:
+    limit = (1 + ROOM_COST) * state.period_ns
+
+    def fits(factor: float) -> bool:
+        return changed_period_ns(state, partial(scaled_time, resource=resource, factor=factor)) <= limit
+
+    low, high = 0.0, math.log(_MOST_ROOM)
+    if fits(_MOST_ROOM):
+        return _MOST_ROOM - 1
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if fits(math.exp(middle)) else (low, middle)
+    return math.exp(low) - 1
