@@ -25,7 +25,7 @@ from replay.contention.totals import with_pairs
 from replay.costs.shipped import load_parameters
 from replay.engine.timeline import Timeline
 from replay.graph.graph import hardware_of
-from replay.projection.evidence import SIDES, SampledStep, digest
+from replay.projection.evidence import EVIDENCE, SIDES, SampledStep, digest
 from replay.projection.projection import Projection, ProjectionOptions, project, with_provenance
 from replay.projection.rows import ProjectionRow, recording_notes
 from replay.what_ifs import (
@@ -57,8 +57,16 @@ ALL_OVERLAPS = "overlap:all"
 _TIME_FIELDS = ("baseline_ns", "measured_ns", "steady_ns", "device_busy_share")
 #: Numbers of a row of a projection, by their JSON keys.
 _ROW_FIELDS = (
-    *("projected_ns", "speedup", "low", "high", "measured_share", "derived_share", "assumed_share", "scaled_share"),
-    *("modelled_share", "device_before_ns", "device_after_ns", "device_low_ns", "device_high_ns"),
+    *("projected_ns", "speedup", "low", "high", "kept_share", "measured_share", "derived_share"),
+    *(
+        "assumed_share",
+        "scaled_share",
+        "modelled_share",
+        "device_before_ns",
+        "device_after_ns",
+        "device_low_ns",
+        "device_high_ns",
+    ),
 )
 #: Most devices in the table of communication; the JSON has all.
 _MAX_DEVICES = 8
@@ -216,7 +224,7 @@ class TraceProjection:
                     "applied": row.applied,
                     "reason": row.reason or None,
                     **{name: _number(getattr(row, name)) for name in _ROW_FIELDS},
-                    "evidence": None if row.evidence is None else {s: dict(k) for s, k in row.evidence.shares.items()},
+                    "evidence": _evidence(row),
                     "notes": list(row.notes),
                 }
                 for row in projection.rows
@@ -291,12 +299,24 @@ class TraceProjection:
 
     def _repr_html_(self) -> str:
         table = self.table()
-        return as_html("Projection", self._sentences(), {"What-ifs": table[table.applied].drop(columns="reason")})
+        return as_html(
+            "Projection",
+            self._sentences(),
+            {"What-ifs": table[table.applied].drop(columns=["measured_share", "reason"])},
+        )
 
 
 def _number(value: float) -> float | None:
     """Return a number; None for NaN, which JSON does not have."""
     return None if math.isnan(value) else value
+
+
+def _evidence(row: ProjectionRow) -> dict[str, dict[str, float]] | None:
+    """Return the shares of a row by side and kind, as JSON, whose key for what is kept is ``"measured"``."""
+    if row.evidence is None:
+        return None
+    keys = {kind: "measured" if kind == "kept" else kind for kind in EVIDENCE}
+    return {side: {keys[kind]: share for kind, share in of.items()} for side, of in row.evidence.shares.items()}
 
 
 def _cells(row: ProjectionRow) -> dict[str, Any]:

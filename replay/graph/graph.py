@@ -134,7 +134,7 @@ class TaskKind(IntEnum):
 class Basis(IntEnum):
     """Basis of a duration: how it is known."""
 
-    MEASURED = 0
+    MEASURED = 0  #: the trace has it
     DERIVED = 1  #: a measured duration scaled by figures that have a source
     MODELLED = 2  #: a duration that a model gives, where a scaled measurement would not do
     ASSUMED = 3  #: a figure that nobody measured or published for this case
@@ -250,6 +250,11 @@ class Hardware:
     def original(self) -> "Hardware":
         """Hardware of the trace."""
         return self.traced or self
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether a what-if names another device than that of the trace."""
+        return (self.base or self.device) != self.original.device
 
     def factor(self, name: str) -> float:
         """Return the factor that what-ifs set on a figure; 1 if none did."""

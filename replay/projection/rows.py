@@ -184,9 +184,14 @@ class ProjectionRow:
         return not self.reason
 
     @property
+    def kept_share(self) -> float:
+        """Share of the projected time that stays as recorded."""
+        return self._share("kept")
+
+    @property
     def measured_share(self) -> float:
-        """Share of the projected time that was measured and stays unchanged."""
-        return self._share("measured")
+        """Share of the projected time that stays as recorded, under its first name."""
+        return self.kept_share
 
     @property
     def scaled_share(self) -> float:
