@@ -251,11 +251,6 @@ class Hardware:
         """Hardware of the trace."""
         return self.traced or self
 
-    @property
-    def is_moved(self) -> bool:
-        """Whether a what-if names another device than that of the trace."""
-        return (self.base or self.device) != self.original.device
-
     def factor(self, name: str) -> float:
         """Return the factor that what-ifs set on a figure; 1 if none did."""
         return dict(self.factors).get(name, 1.0)

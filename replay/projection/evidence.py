@@ -236,6 +236,11 @@ class Evidence:
         """Return the share of the projected time that rests on `kinds` of evidence, over all sides."""
         return sum(of_side[kind] for of_side in self.shares.values() for kind in kinds)
 
+    def to_dict(self) -> dict[str, dict[str, float]]:
+        """Return the shares as JSON, whose key for what is kept is ``"measured"``, its first name."""
+        keys = {kind: "measured" if kind == "kept" else kind for kind in EVIDENCE}
+        return {side: {keys[kind]: share for kind, share in kinds.items()} for side, kinds in self.shares.items()}
+
     def side(self, name: str) -> float:
         """Return the share of the projected time on a side, over all kinds of evidence."""
         return sum(self.shares[name].values())
@@ -309,7 +314,7 @@ def path_basis(path: CriticalPath, before: KernelGraph, pattern: Pattern | None)
     off = np.abs((line.end_ns - line.start_ns)[path.task] - measured)
     as_measured = off <= np.maximum(_SAME_NS, _SAME_SHARE * measured)  # False if the task was not measured
     of_task = np.where(_without_calls(graph) & (tasks.device < 0), int(Basis.ASSUMED), tasks.basis)
-    if graph.hardware.is_moved:
+    if _is_moved(graph):
         as_measured[:] = False
         of_task = np.maximum(of_task, np.where(np.isin(tasks.kind, _RETIMED), int(Basis.DERIVED), kept))
     by_part = {
@@ -324,7 +329,13 @@ def path_basis(path: CriticalPath, before: KernelGraph, pattern: Pattern | None)
 
 def _kept_basis(graph: KernelGraph) -> int:
     """Return the basis of time that stays as recorded: that of the trace, and assumed on another device."""
-    return int(Basis.ASSUMED if graph.hardware.is_moved else graph.origin)
+    return int(Basis.ASSUMED if _is_moved(graph) else graph.origin)
+
+
+def _is_moved(graph: KernelGraph) -> bool:
+    """Return whether a what-if names another device than that of the trace."""
+    hardware = graph.hardware
+    return (hardware.base or hardware.device) != hardware.original.device
 
 
 def _without_calls(graph: KernelGraph) -> Bools:
