@@ -27,7 +27,7 @@ from replay.engine.timeline import Timeline
 from replay.graph.graph import hardware_of
 from replay.projection.evidence import SIDES, SampledStep, digest
 from replay.projection.projection import Projection, ProjectionOptions, project, with_provenance
-from replay.projection.rows import ProjectionRow, recording_notes
+from replay.projection.rows import ROW_FIGURES, ProjectionRow, recording_notes
 from replay.what_ifs import (
     OVERLAPS,
     CollectiveEffect,
@@ -55,11 +55,6 @@ _DEFAULT_OF_KNOWN_DEVICE = ("scale_clock:1.1", "scale_memory_bandwidth:1.5")
 ALL_OVERLAPS = "overlap:all"
 #: Numbers of a projection, by their JSON keys.
 _TIME_FIELDS = ("baseline_ns", "measured_ns", "steady_ns", "device_busy_share")
-#: Numbers of a row of a projection, by their JSON keys.
-_ROW_FIELDS = (
-    *("projected_ns", "speedup", "low", "high", "measured_share", "derived_share", "assumed_share", "scaled_share"),
-    *("modelled_share", "device_before_ns", "device_after_ns", "device_low_ns", "device_high_ns"),
-)
 #: Most devices in the table of communication; the JSON has all.
 _MAX_DEVICES = 8
 #: Smallest share of the critical path that is shown.
@@ -178,7 +173,7 @@ class TraceProjection:
 
         Figures of a what-if that is not applicable are NaN.
         """
-        columns = ["what_if", *_ROW_FIELDS, *(f"{side}_share" for side in SIDES), "applied", "reason"]
+        columns = ["what_if", *ROW_FIGURES, *(f"{side}_share" for side in SIDES), "applied", "reason"]
         return data_frame([_cells(row) for row in self.rows], columns=columns)
 
     def plot(self) -> Any:
@@ -209,18 +204,7 @@ class TraceProjection:
             "run": self.chosen.run.to_dict(),
             "points": self.chosen.rows(),
             "communication": communication_facts(projection.timelines["baseline"]),
-            "rows": [
-                {
-                    "title": row.title,
-                    "what_if": list(row.what_if),
-                    "applied": row.applied,
-                    "reason": row.reason or None,
-                    **{name: _number(getattr(row, name)) for name in _ROW_FIELDS},
-                    "evidence": None if row.evidence is None else {s: dict(k) for s, k in row.evidence.shares.items()},
-                    "notes": list(row.notes),
-                }
-                for row in projection.rows
-            ],
+            "rows": [row.to_dict() for row in projection.rows],
             "provenance": projection.provenance,
         } | self._reasons()
 
@@ -291,18 +275,17 @@ class TraceProjection:
 
     def _repr_html_(self) -> str:
         table = self.table()
-        return as_html("Projection", self._sentences(), {"What-ifs": table[table.applied].drop(columns="reason")})
-
-
-def _number(value: float) -> float | None:
-    """Return a number; None for NaN, which JSON does not have."""
-    return None if math.isnan(value) else value
+        return as_html(
+            "Projection",
+            self._sentences(),
+            {"What-ifs": table[table.applied].drop(columns=["measured_share", "reason"])},
+        )
 
 
 def _cells(row: ProjectionRow) -> dict[str, Any]:
     """Return the cells of a row of the table of what-ifs."""
     sides = {f"{side}_share": math.nan if row.evidence is None else row.evidence.side(side) for side in SIDES}
-    figures = {name: getattr(row, name) for name in _ROW_FIELDS}
+    figures = {name: getattr(row, name) for name in ROW_FIGURES}
     return {"what_if": row.label, **figures, **sides, "applied": row.applied, "reason": row.reason}
 
 

@@ -178,7 +178,7 @@ def test_a_what_if_that_is_not_applicable_has_nulls_and_the_others_go_on(run: Ru
     same, refused, row = content["rows"]
     assert [same["applied"], refused["applied"], row["applied"]] == [False, False, True]
     assert same["reason"] == "changes no task of these iterations" and "clock_mhz" in refused["reason"]
-    names = ("projected_ns", "speedup", "low", "high", "measured_share", "evidence", "device_after_ns")
+    names = ("projected_ns", "speedup", "low", "high", "kept_share", "measured_share", "evidence", "device_after_ns")
     assert {same[name] for name in names} == {refused[name] for name in names} == {None}
     assert sum(sum(kinds.values()) for kinds in row["evidence"].values()) == pytest.approx(1)
     shown = run(*asked)

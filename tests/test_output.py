@@ -80,7 +80,7 @@ def test_residue_of_rounding_is_no_time() -> None:
     assert [duration(ns) for ns in (5.52e-09, -4.9e-4, 0.0, 0.0005, -0.25)] == ["0 ns"] * 3 + ["0.0005 ns", "-0.25 ns"]
 
 
-COLUMNS = ("what-if~", "speed-up", "low", "high", "projected", "measured %", "derived %", "assumed %")
+COLUMNS = ("what-if~", "speed-up", "low", "high", "projected", "kept %", "modelled %", "assumed %")
 
 
 def printed(monkeypatch: pytest.MonkeyPatch, width: str, *what_ifs: str) -> list[str]:
@@ -96,7 +96,7 @@ def test_a_table_of_80_columns_breaks_no_word(monkeypatch: pytest.MonkeyPatch) -
     lines = printed(monkeypatch, "80", "overlap:ideal+fuse:elementwise", "communication_free + x", "a" * 50)
     assert max(map(len, lines)) <= 80
     words = {word for line in lines for word in line.translate(str.maketrans("┃│", "  ")).split()}
-    assert {"speed-up", "projected", "measured", "derived", "assumed", "1.234", "123.4"} <= words
+    assert {"speed-up", "projected", "kept", "modelled", "assumed", "1.234", "123.4"} <= words
     assert {"overlap:ideal+fuse:", "elementwise", "communication_free"} <= words
 
 

@@ -9,6 +9,7 @@ from graphs import make_graph
 from traces import write_trace
 
 import seqpoint as sp
+from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError
 from profilers.ingest.pipeline import collect
 from profilers.trace.kernels import CLASSES
@@ -17,7 +18,7 @@ from replay.calibration.parameters import Parameters
 from replay.costs.shipped import load_parameters
 from replay.engine.timeline import Timeline
 from replay.from_trace import build_graph
-from replay.graph.graph import Basis, EdgeKind, KernelGraph, Lane, TaskKind
+from replay.graph.graph import Basis, EdgeKind, KernelGraph, Lane, TaskKind, hardware_named
 from replay.projection import SIDES, ProjectionRow
 from replay.projection.projection import Projection, ProjectionOptions, StepWindow, project
 from replay.what_ifs import WhatIf, parse_what_if
@@ -46,12 +47,12 @@ def test_every_row_has_an_interval_around_it_and_shares_that_add_up(tmp_path: Pa
     for row in projected(tmp_path, "dma_collectives", "scale_device:MI300X", "overlap:none").rows:
         assert row.low <= row.speedup <= row.high
         assert row.low < row.high
-        assert row.measured_share + row.derived_share + row.assumed_share == pytest.approx(1)
+        assert row.kept_share + row.derived_share + row.assumed_share == pytest.approx(1)
 
 
 def test_shares_follow_what_a_what_if_touches(tmp_path: Path) -> None:
     dma, device, scaled = projected(tmp_path, "dma_collectives", "scale_device:MI300X", "scale_kernels:all:0.5").rows
-    assert dma.measured_share > device.measured_share
+    assert dma.kept_share > device.kept_share == 0
     assert device.derived_share > dma.derived_share
     assert scaled.assumed_share > dma.assumed_share == 0
     assert dma.modelled_share > 0  # the GEMM beside the collective was slowed by it
@@ -94,20 +95,59 @@ def test_shares_are_of_the_projected_time(text: str, total: float, assumed: floa
     (row,) = rows_of([launched_kernels()], text)
     assert row.projected_ns == pytest.approx(total)
     assert row.assumed_share == pytest.approx(assumed / total)
-    assert row.measured_share == pytest.approx(1 - assumed / total)
+    assert row.kept_share == pytest.approx(1 - assumed / total)
     assert row.evidence is not None
     assert [row.evidence.side(name) for name in SIDES] == pytest.approx([ns / total for ns in sides])
 
 
-def test_a_task_that_takes_as_long_as_measured_is_measured_whatever_its_isolated_duration_rests_on() -> None:
+def test_a_task_that_takes_as_long_as_measured_is_kept_whatever_its_isolated_duration_rests_on() -> None:
     graph = launched_kernels()
     basis = np.array([Basis.MEASURED, Basis.MODELLED, Basis.MODELLED])
     start, end = np.array([0.0, 1100.0, 1400.0]), np.array([100.0, 1400.0, 1999.0])
     graph = graph.with_tasks(basis=basis, measured_start_ns=start, measured_end_ns=end)
     (row,) = rows_of([graph], "scale_host:0.5")
-    assert row.measured_share == pytest.approx(1900 / 1950) and row.modelled_share == 0
+    assert row.kept_share == pytest.approx(1900 / 1950) and row.modelled_share == 0
     (row,) = rows_of([graph.with_tasks(measured_end_ns=end - 100)], "scale_host:0.5")
     assert row.modelled_share == pytest.approx(900 / 1950) == row.derived_share
+
+
+def test_on_another_device_nothing_is_kept() -> None:
+    graph = launched_kernels()
+    graph = replace(graph, hardware=hardware_named(find_device("A100-SXM4-80GB"), "trace"))
+    start, end = np.array([0.0, 1100.0, 1400.0]), np.array([100.0, 1400.0, 601_400.0])
+    graph = graph.with_tasks(measured_start_ns=start, measured_end_ns=end, duration_ns=np.array([100, 300, 600e3]))
+    kept, moved = rows_of([graph], "scale_host:0.5", "scale_device:H100-SXM5-80GB:keep")
+    assert kept.measured_share == kept.kept_share > 0.99
+    assert moved.kept_share == 0 and moved.evidence is not None
+    # A kernel as short as a launch takes as long there, and is scaled. The host and the lag of the launch are assumed.
+    assert moved.evidence.shares["device"]["scaled"] == moved.evidence.side("device") > 0.9
+    assert moved.assumed_share * moved.projected_ns == pytest.approx(1100)
+
+
+def without_a_host() -> KernelGraph:
+    """Return three kernels of 100 ns with a gap of 50 ns that stands for the host, and one of 30 on the stream."""
+    graph = make_graph([100] * 3, edges=[(0, 1, 50.0), (1, 2, 30.0)], class_=[0] * 3)
+    return replace(graph, edges=replace(graph.edges, kind=np.array([EdgeKind.GAP, EdgeKind.STREAM])))
+
+
+def test_gaps_that_are_taken_for_the_host_are_assumed() -> None:
+    scaled, gone = rows_of([without_a_host()], "scale_kernels:all:0.5", "scale_host:0")
+    assert scaled.projected_ns == 230 and scaled.evidence is not None
+    assert scaled.assumed_share == pytest.approx(200 / 230) and scaled.evidence.shares["host"]["assumed"] > 0
+    assert gone.projected_ns == 330 and gone.kept_share == 1
+    assert any("no launch is recorded; that 1 gaps of the device are time of the host" in n for n in gone.notes)
+
+
+def test_the_host_of_a_rank_without_recorded_calls_is_assumed() -> None:
+    kernel, mark = TaskKind.KERNEL, TaskKind.MARK
+    graph = make_graph(
+        [0, 100, 0], edges=[(0, 2, 500.0), (0, 1, 10.0)], kind=[mark, kernel, mark], device=[-1, 0, -1],
+        lane=[0, 1, 0], class_=[-1, 0, -1],
+    )  # fmt: skip
+    lanes = (Lane(0, None, 1), Lane(0, 0, 7))
+    graph = replace(graph, lanes=lanes, edges=replace(graph.edges, kind=np.array([EdgeKind.HOST, EdgeKind.LAUNCH])))
+    (row,) = rows_of([graph], "scale_kernels:all:0.5")
+    assert row.projected_ns == 500 and row.assumed_share == 1
 
 
 def test_shares_of_a_graph_that_lost_tasks() -> None:
@@ -146,7 +186,7 @@ def test_device_time_is_the_busy_time_before_and_after_with_its_interval() -> No
 def test_a_what_if_that_changes_nothing_has_a_reason_and_no_figures(text: str, reason: str) -> None:
     row, other = rows_of([launched_kernels()] * 2, text, "scale_host:0.5", draws=8)
     assert not row.applied and row.reason.startswith(reason)
-    figures = (row.projected_ns, row.speedup, row.low, row.high, row.measured_share, row.device_after_ns)
+    figures = (row.projected_ns, row.speedup, row.low, row.high, row.kept_share, row.device_after_ns)
     assert np.isnan(figures).all()
     assert other == rows_of([launched_kernels()] * 2, "scale_host:0.5", draws=8)[0]  # it took no draws
 
@@ -215,7 +255,7 @@ def test_evidence_of_repeated_iterations_is_that_of_one_cycle() -> None:
     half, tenth, host_row = project([window], what_ifs, meta=TraceMeta("kineto"), parameters=load_parameters()).rows
     # Kernels of 150 ns set the pace of calls of 100 ns; kernels of 30 ns do not.
     assert half.projected_ns == pytest.approx(3 * 150) and half.assumed_share == pytest.approx(1)
-    assert tenth.projected_ns == pytest.approx(3 * 100) and tenth.measured_share == pytest.approx(1)
+    assert tenth.projected_ns == pytest.approx(3 * 100) and tenth.kept_share == pytest.approx(1)
     assert tenth.evidence is not None and tenth.evidence.side("host") == pytest.approx(1)
     assert (tenth.device_before_ns, tenth.device_after_ns) == pytest.approx((900, 90))
     assert host_row.speedup == pytest.approx(1) and host_row.low <= 1 <= host_row.high  # the device sets the pace
@@ -274,13 +314,13 @@ BERT = Path(__file__).parents[2] / "shared/data/traces/kineto/tracelens/h100/gau
 
 
 @pytest.mark.skipif(not BERT.is_file(), reason=f"no trace at {BERT}")
-def test_a_step_that_waits_for_its_host_stays_measured_on_another_device() -> None:
+def test_a_host_kept_on_another_machine_is_assumed() -> None:
     rows = sp.project(collect([BERT]), ["scale_device:MI300X:keep", "scale_host:0.05", "scale_host:1"], draws=32).rows
     device, host, same = rows
-    assert device.measured_share > 0.99 and device.speedup == pytest.approx(1, abs=0.01)
+    assert device.assumed_share > 0.99 and device.kept_share == 0 and device.speedup == pytest.approx(1, abs=0.01)
     assert device.device_after_ns > 1.1 * device.device_before_ns
     assert device.device_low_ns < 388e3 < device.device_high_ns  # measured on an MI300X
-    assert host.measured_share > 0.84 and host.measured_share + host.assumed_share == pytest.approx(1)
+    assert host.kept_share > 0.84 and host.kept_share + host.assumed_share == pytest.approx(1)
     assert host.evidence is not None and host.evidence.side("device") == pytest.approx(0.84, abs=0.02)
     assert same.reason == "changes no task of these iterations"
 

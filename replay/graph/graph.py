@@ -134,7 +134,7 @@ class TaskKind(IntEnum):
 class Basis(IntEnum):
     """Basis of a duration: how it is known."""
 
-    MEASURED = 0
+    MEASURED = 0  #: the trace has it
     DERIVED = 1  #: a measured duration scaled by figures that have a source
     MODELLED = 2  #: a duration that a model gives, where a scaled measurement would not do
     ASSUMED = 3  #: a figure that nobody measured or published for this case

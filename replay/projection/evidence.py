@@ -23,7 +23,7 @@ from replay.analysis.critical_path import PATH_CAUSES, PIM, CriticalPath, Part, 
 from replay.calibration.parameters import Parameters
 from replay.engine.steady import Pattern, SteadyState
 from replay.engine.timeline import Timeline
-from replay.graph.graph import Basis, Edges, KernelGraph
+from replay.graph.graph import HOST_TIME_EDGES, Basis, EdgeKind, Edges, KernelGraph, TaskKind
 from replay.what_ifs.what_if import WhatIf
 
 if TYPE_CHECKING:
@@ -195,7 +195,9 @@ _CAUSES_OF_SIDE: Mapping[str, tuple[str, ...]] = MappingProxyType(
 #: Sides of a projected time, in the order of tables.
 SIDES: tuple[str, ...] = tuple(_CAUSES_OF_SIDE)
 #: Kinds of evidence, in the order of `Basis` and of tables.
-EVIDENCE: tuple[str, ...] = ("measured", "scaled", "modelled", "assumed")
+EVIDENCE: tuple[str, ...] = ("kept", "scaled", "modelled", "assumed")
+#: Kinds of task that are re-timed for another device; such a task is scaled there even if its time stays.
+_RETIMED = (TaskKind.KERNEL, TaskKind.COLLECTIVE, TaskKind.PIM)
 #: A span this close to the measured one is the measured one: absolute, in ns, and relative.
 _SAME_NS, _SAME_SHARE = 1.0, 1e-3
 #: Lags are compared in this unit, ns, and up to this number of units.
@@ -233,6 +235,11 @@ class Evidence:
     def share(self, *kinds: str) -> float:
         """Return the share of the projected time that rests on `kinds` of evidence, over all sides."""
         return sum(of_side[kind] for of_side in self.shares.values() for kind in kinds)
+
+    def to_dict(self) -> dict[str, dict[str, float]]:
+        """Return the shares as JSON, whose key for what is kept is ``"measured"``, its first name."""
+        keys = {kind: "measured" if kind == "kept" else kind for kind in EVIDENCE}
+        return {side: {keys[kind]: share for kind, share in kinds.items()} for side, kinds in self.shares.items()}
 
     def side(self, name: str) -> float:
         """Return the share of the projected time on a side, over all kinds of evidence."""
@@ -284,9 +291,12 @@ def path_basis(path: CriticalPath, before: KernelGraph, pattern: Pattern | None)
       the task: the trace's if the kernel ran alone in it, and this time agrees. The contention added to it is modelled.
     - A lag is known as the trace is if an edge of the unchanged graph between the same events has it. Otherwise it has
       the basis of the call it counts from if a what-if changed that too; else it is assumed.
+    - A gap that stands for the host is assumed, and so is the host's time on a rank whose calls were not recorded.
     - The wait for compute units is modelled.
     - A release has the basis of its host call. On a device, and where the recording of a rank begins, it is known as
       the trace is.
+    - On another device nothing was measured: kernels and collectives are scaled there at best. All other time that is
+      left as recorded is assumed: the host's, copies, and lags.
 
     Parameters
     ----------
@@ -298,32 +308,57 @@ def path_basis(path: CriticalPath, before: KernelGraph, pattern: Pattern | None)
         Pattern of `before`.
     """
     line, graph = path.timeline, path.timeline.graph
-    tasks, origin = graph.tasks, int(graph.origin)
-    modelled = max(int(Basis.MODELLED), origin)
+    tasks, kept = graph.tasks, _kept_basis(graph)
+    modelled = max(int(Basis.MODELLED), int(graph.origin))
     measured = (tasks.measured_end_ns - tasks.measured_start_ns)[path.task]
     off = np.abs((line.end_ns - line.start_ns)[path.task] - measured)
     as_measured = off <= np.maximum(_SAME_NS, _SAME_SHARE * measured)  # False if the task was not measured
-    of_task = tasks.basis[path.task]
+    of_task = np.where(_without_calls(graph) & (tasks.device < 0), int(Basis.ASSUMED), tasks.basis)
+    if _is_moved(graph):
+        as_measured[:] = False
+        of_task = np.maximum(of_task, np.where(np.isin(tasks.kind, _RETIMED), int(Basis.DERIVED), kept))
     by_part = {
-        Part.WORK: np.where(as_measured, origin, of_task),
-        Part.CONTENTION: np.where(as_measured, origin, modelled),
+        Part.WORK: np.where(as_measured, kept, of_task[path.task]),
+        Part.CONTENTION: np.where(as_measured, kept, modelled),
         Part.LAG: _lag_basis(path, before, pattern),
         Part.READY: np.full(len(path), modelled),
-        Part.RELEASE: np.where((tasks.device < 0) & ~graph.waits_for_recording(), tasks.basis, origin)[path.task],
+        Part.RELEASE: np.where((tasks.device < 0) & ~graph.waits_for_recording(), of_task, kept)[path.task],
     }
     return np.asarray(np.choose(path.part, [by_part[part] for part in Part]))
+
+
+def _kept_basis(graph: KernelGraph) -> int:
+    """Return the basis of time that stays as recorded: that of the trace, and assumed on another device."""
+    return int(Basis.ASSUMED if _is_moved(graph) else graph.origin)
+
+
+def _is_moved(graph: KernelGraph) -> bool:
+    """Return whether a what-if names another device than that of the trace."""
+    hardware = graph.hardware
+    return (hardware.base or hardware.device) != hardware.original.device
+
+
+def _without_calls(graph: KernelGraph) -> Bools:
+    """Return which tasks are of a rank with device work and without a recorded host call."""
+    ranks = graph.ranks() + 1
+    n = int(ranks.max(initial=0)) + 1
+    has_call = np.bincount(ranks[graph.tasks.kind == TaskKind.HOST], minlength=n) > 0
+    has_work = np.bincount(ranks[graph.tasks.device >= 0], minlength=n) > 0
+    return np.asarray((has_work & ~has_call)[ranks])
 
 
 def _lag_basis(path: CriticalPath, before: KernelGraph, pattern: Pattern | None) -> Ints:
     """Return the basis of the pieces of a path that are lags; that of other pieces has no meaning."""
     graph, lags = path.timeline.graph, np.flatnonzero(path.part == Part.LAG)
-    edges, origin = graph.edges.select(path.edge[lags]), int(graph.origin)
+    edges, kept = graph.edges.select(path.edge[lags]), _kept_basis(graph)
     event = before.tasks.event if pattern is None else before.tasks.event[pattern.tasks]
+    is_guess = np.isin(edges.kind, sorted(HOST_TIME_EDGES)) & _without_calls(graph)[edges.source]
+    is_guess |= edges.kind == EdgeKind.GAP
     is_unchanged = _has_lag(edges, graph.tasks.event, before.edges if pattern is None else pattern.edges, event)
     of_source = graph.tasks.basis[edges.source]
-    changed = np.where(of_source > origin, of_source, int(Basis.ASSUMED))
-    basis = np.full(len(path), origin)
-    basis[lags] = np.where(is_unchanged, origin, changed)
+    changed = np.where(of_source > kept, of_source, int(Basis.ASSUMED))
+    basis = np.full(len(path), kept)
+    basis[lags] = np.where(is_guess, int(Basis.ASSUMED), np.where(is_unchanged, kept, changed))
     return basis
 
 

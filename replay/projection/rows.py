@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from replay.graph.graph import KernelGraph
 from replay.projection.evidence import Evidence
@@ -126,6 +127,13 @@ NOTHING_CHANGES = "changes no task of these iterations"
 NO_EFFECT = "no task of these iterations starts or ends at another time"
 
 
+#: Numbers of a row, by their keys in JSON.
+ROW_FIGURES = (
+    *("projected_ns", "speedup", "low", "high", "kept_share", "measured_share", "derived_share", "assumed_share"),
+    *("scaled_share", "modelled_share", "device_before_ns", "device_after_ns", "device_low_ns", "device_high_ns"),
+)
+
+
 @dataclass(frozen=True)
 class ProjectionRow:
     """Projection of one what-if.
@@ -184,9 +192,14 @@ class ProjectionRow:
         return not self.reason
 
     @property
+    def kept_share(self) -> float:
+        """Share of the projected time that stays as recorded."""
+        return self._share("kept")
+
+    @property
     def measured_share(self) -> float:
-        """Share of the projected time that was measured and stays unchanged."""
-        return self._share("measured")
+        """Share of the projected time that stays as recorded, under its first name."""
+        return self.kept_share
 
     @property
     def scaled_share(self) -> float:
@@ -207,6 +220,19 @@ class ProjectionRow:
     def assumed_share(self) -> float:
         """Share of the projected time that rests on assumptions."""
         return self._share("assumed")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as JSON; a number that is NaN is None."""
+        figures = {name: getattr(self, name) for name in ROW_FIGURES}
+        return {
+            "title": self.title,
+            "what_if": list(self.what_if),
+            "applied": self.applied,
+            "reason": self.reason or None,
+            **{name: None if math.isnan(value) else value for name, value in figures.items()},
+            "evidence": None if self.evidence is None else self.evidence.to_dict(),
+            "notes": list(self.notes),
+        }
 
     def _share(self, *kinds: str) -> float:
         return math.nan if self.evidence is None else self.evidence.share(*kinds)

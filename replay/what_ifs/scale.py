@@ -102,6 +102,15 @@ def _copies_left(graph: KernelGraph, tasks: str) -> str:
     return f", kernels that copy; {n_copies} memory copies are chosen by copies" if tasks == "copy" and n_copies else ""
 
 
+def _gap_notes(graph: KernelGraph, name: str) -> list[str]:
+    """Return a note on the gaps that are taken for the host, in a graph without a launch; empty if there are none."""
+    edges = graph.edges
+    gaps_ns = edges.lag_ns[(edges.kind == EdgeKind.GAP) & (edges.lag_ns > 0)]
+    if not len(gaps_ns) or np.isin(edges.kind, sorted(LAUNCH_EDGES)).any():
+        return []
+    return [f"{name}: no launch is recorded; that {len(gaps_ns)} gaps of the device are time of the host is assumed"]
+
+
 @recipe("host", "scale_host:0.5", Argument("factor", "new host time over old", "number"))
 def scale_host(factor: float) -> WhatIf:
     """Scale host calls, and the host time between them, by FACTOR.
@@ -120,7 +129,7 @@ def scale_host(factor: float) -> WhatIf:
     def transform(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
         is_scaled = (graph.tasks.kind == TaskKind.HOST) & (factor != 1.0)
         basis = np.where(is_scaled, int(Basis.ASSUMED), graph.tasks.basis)
-        return graph.with_tasks(basis=basis).with_host_time(factor)
+        return graph.with_tasks(basis=basis).with_host_time(factor).with_notes(_gap_notes(graph, "scale_host"))
 
     return WhatIf(what_if_text("scale_host", factor), transform)
 
@@ -170,6 +179,7 @@ def remove_launch_overhead(remains: str = "") -> WhatIf:
         lag_ns = np.where(floored, np.minimum(edges.lag_ns, floor_ns), edges.lag_ns)
         changed = graph.with_durations(call_ns, Basis.ASSUMED)
         note = f"remove_launch_overhead: {int(calls.sum())} calls, {int((lag_ns < edges.lag_ns).sum())} gaps shortened"
-        return replace(changed, edges=replace(edges, lag_ns=lag_ns)).with_notes([note])
+        notes = [note, *_gap_notes(graph, "remove_launch_overhead")]
+        return replace(changed, edges=replace(edges, lag_ns=lag_ns)).with_notes(notes)
 
     return WhatIf(what_if_text("remove_launch_overhead", *([remains] if remains else [])), transform)

@@ -175,6 +175,9 @@ def project_command(trace: str, marker: str, length: str | None, json_: bool, **
     Each iteration is replayed in a steady state, unchanged and under the what-if. The speed-up is the ratio of the two
     step times. The interval covers the ranges of the models' parameters.
 
+    Of the projected time, kept is as recorded, scaled is recorded times a ratio with a source, modelled is by a model,
+    and assumed is what nobody measured. In --json, kept_share is also measured_share, its first name.
+
     \b
     seqpoint project job.trace -w dma_collectives -w scale_device:MI355X -w dma_collectives+scale_device:MI355X
     seqpoint project job.trace -w overlap:all
