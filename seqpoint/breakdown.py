@@ -23,6 +23,7 @@ from seqpoint.units import duration
 if TYPE_CHECKING:
     from replay.analysis.stragglers import Straggler, Stragglers
     from replay.contention.totals import ContentionRow, ContentionTime
+    from replay.projection.pacing import Limits
 
 #: Most characters of a name in a table of text.
 _NAME_LENGTH = 66
@@ -34,6 +35,8 @@ NO_OPERATOR = "(no operator)"
 _MAX_CLASSES, _MAX_PARTNERS = 6, 4
 #: The modelled contention is relied on if the model gives measured launches this many times theirs.
 _TRUSTED = (0.5, 2.0)
+#: Smaller shares of a critical path are not named.
+_MIN_SHARE = 0.01
 #: Most characters of a partner's name in that table.
 _PARTNER_LENGTH = 52
 
@@ -95,6 +98,60 @@ class OperatorTime:
     time_ns: int
     share: float
     host_ns: int
+
+
+#: Speed-ups above this are shown as "over 100".
+_MOST_BOUND = 100.0
+
+
+def limits_table(limits: "Limits", label: str = "") -> Table:
+    """Return what limits a step as text: a row for each resource, most of the critical path first.
+
+    Parameters
+    ----------
+    limits : Limits
+        The limits of the step.
+    label : str
+        Begin of the title.
+    """
+    order = sorted(limits.bound, key=lambda name: (name == "device", -limits.share[name]))
+    rows = [
+        {
+            "resource": "all work on devices" if name == "device" else name,
+            "path": f"{100 * limits.share[name]:.0f}",
+            "bound": f"{limits.bound[name]:.2f}" if limits.bound[name] < _MOST_BOUND else f"over {_MOST_BOUND:g}",
+            "then": limits.then[name] or "-",
+            "room": f"{100 * limits.room[name]:.0f}",
+        }
+        for name in order
+    ]
+    columns = {
+        "resource~": "{resource}",
+        "path %": "{path}",
+        "times as fast without": "{bound}",
+        "then~": "{then}",
+        "slower by % for 1 %": "{room}",
+    }
+    return table_of(f"{label}What limits the step", columns, rows)
+
+
+def limits_sentence(limits: "Limits", steps: str = "") -> str:
+    """Return the resources on the critical path of a step, and which of them limits it; "" without a path.
+
+    Parameters
+    ----------
+    limits : Limits
+        The limits of the step.
+    steps : str
+        Which steps these are.
+    """
+    shares = sorted((item for item in limits.share.items() if item[0] != "device"), key=lambda item: -item[1])
+    text = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares if share >= _MIN_SHARE)
+    if not limits.limiting:
+        return ""
+    both = f"; {' and '.join(limits.limiting)} both limit it: each takes nearly the whole step"
+    sentence = f"the critical path of a step is {text}{f' ({steps})' if steps else ''}"
+    return sentence + (both if len(limits.limiting) > 1 else "")
 
 
 def kernels_by_name(trace: Trace) -> tuple[KernelTime, ...]:

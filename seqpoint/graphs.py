@@ -30,11 +30,12 @@ from replay.analysis.stragglers import (
 from replay.calibration.parameters import Parameters
 from replay.contention.totals import ContentionTime, contention_time, iteration_graphs
 from replay.costs.shipped import load_parameters
-from replay.engine.steady import Change, SteadyState, unchanged
+from replay.engine.steady import Change, unchanged
 from replay.engine.timeline import Timeline, replay
 from replay.from_trace import build_graph, index_trace
 from replay.graph.choice import TaskChoice
 from replay.graph.graph import RECORDED_EDGES, EdgeKind, KernelGraph, given_hardware
+from replay.projection.pacing import Limits, limits_of
 from replay.projection.projection import StepWindow
 from replay.projection.rows import NOTHING_CHANGES, joined_notes
 from replay.what_ifs import WhatIf, check_choices, parse_what_if
@@ -49,6 +50,8 @@ _NO_ITERATION = "the trace has no iteration; read it again with --iterations (se
 Progress = Callable[[int, int, str], None]
 #: Fields of `replay.analysis.Exposure` that the JSON of an analysis holds for each device, beside its times.
 _OVERLAP_FIELDS = ("span_ns", "compute_ns", "copy_ns", "beside_compute_ns", "exposed_copy_ns")
+#: Room of a resource that a step lacks.
+_MOST_ROOM = 3.0
 #: Most iterations in a window of several iterations.
 _MAX_WINDOW = 32
 
@@ -385,6 +388,8 @@ class TimelineAnalysis:
         Idle time of each device by cause.
     pace : Pace
         Resources on the critical path of the step in the steady state.
+    limits : Limits
+        What each resource could gain or lose.
     chosen : ChosenTasks, optional
         The tasks that the user chose, if any.
     """
@@ -394,6 +399,7 @@ class TimelineAnalysis:
     exposure: analysis.Exposure
     idle: analysis.Idle
     pace: analysis.Pace
+    limits: Limits
     chosen: analysis.ChosenTasks | None = None
 
 
@@ -516,12 +522,23 @@ def _side_facts(side: TimelineAnalysis) -> dict[str, Any]:
     shares = {name: dict(getattr(side.pace, name)) for name in ("by_resource", "by_rank", "by_iteration")}
     return {
         "makespan_ns": side.path.makespan_ns,
-        "pace": {"step_ns": side.pace.step_ns, **shares, **asdict(side.pace.slack)},
+        "pace": {"step_ns": side.pace.step_ns, **shares, **_limit_facts(side.limits)},
         "critical_path": {name: dict(getattr(side.path, name)) for name in ("by_cause", "by_class", "by_name")},
         "devices": [{**row, **_work_facts(side, i)} for i, row in enumerate(communication_facts(side.timeline))],
         "chosen": None if side.chosen is None else side.chosen.to_dict(),
         "notes": list(side.timeline.graph.notes),
     }
+
+
+def _limit_facts(limits: Limits) -> dict[str, Any]:
+    """Return limits as JSON; those of hosts and devices also under their first names."""
+    mappings = {name: dict(getattr(limits, name)) for name in ("bound", "room", "then")}
+    named = {
+        f"{side}_{name}": mappings[name].get(side, default)
+        for side in ("host", "device")
+        for name, default in (("room", _MOST_ROOM), ("bound", 1.0))
+    }
+    return {**named, **mappings}
 
 
 def _work_facts(side: TimelineAnalysis, i: int) -> dict[str, Any]:
@@ -574,19 +591,19 @@ def analyze_trace(
     """
     number = typical_iteration(trace) if iteration is None else iteration
     (window,) = step_windows(trace, [number], device=device)
-    (position,), (measured,) = window.chosen, window.measured_ns
+    (measured,) = window.measured_ns
     if what_if is not None:
         check_choices(what_if, [window.graph], load_parameters())
     if tasks is not None:
         tasks.check([window.graph])
-    before = _analyzed(window.steady(), position, tasks)
+    before = _analyzed(window, unchanged, tasks)
     facts = (number, measured, window.pattern is not None, before)
     notes = communication_notes(communication_rows(before.timeline), trace)
     contention = contention_time(trace, [window.graph], iterations=[number])
     if what_if is None:
         return Analysis(*facts, communication_notes=notes, contention=contention)
     changed, parameters = what_if, load_parameters()
-    after = _analyzed(window.steady(lambda graph: changed(graph, parameters)), position, tasks)
+    after = _analyzed(window, lambda graph: changed(graph, parameters), tasks)
     change = analysis.difference(before.timeline, after.timeline)
     is_unchanged = changed(window.graph, parameters).replays_like(window.graph)
     return Analysis(*facts, what_if, after, change, notes, is_unchanged, contention)
@@ -670,8 +687,11 @@ def contention_of(trace: Trace, *, device: str | None = None) -> ContentionTime:
     return contention_time(trace, graphs)
 
 
-def _analyzed(state: SteadyState, position: int, choice: TaskChoice | None) -> TimelineAnalysis:
-    timeline = state.at_step(position)
+def _analyzed(window: StepWindow, change: Change, choice: TaskChoice | None) -> TimelineAnalysis:
+    """Return the analysis of the only step of a window that is asked for, under a change."""
+    state, (position,) = window.steady(change), window.chosen
+    timeline, total_ns = state.at_step(position), window.total_ns(state)
+    limits = limits_of([window], [state], lambda states: total_ns / max(window.total_ns(states[0]), 1e-9), change)
     path = analysis.critical_path(timeline)
     return TimelineAnalysis(
         timeline,
@@ -679,6 +699,7 @@ def _analyzed(state: SteadyState, position: int, choice: TaskChoice | None) -> T
         analysis.exposure(timeline),
         analysis.idle_by_cause(timeline),
         analysis.pace(state, position),
+        limits,
         None if choice is None else analysis.chosen_tasks(path, choice),
     )
 

@@ -38,6 +38,7 @@ from replay.what_ifs import (
     parse_what_if,
     read_plan,
 )
+from seqpoint.breakdown import limits_sentence
 from seqpoint.choosing import ChosenIterations, choose_iterations
 from seqpoint.communication import communication_table, effect_tables, layer_tables
 from seqpoint.graphs import Progress, communication_facts, communication_rows, step_windows
@@ -199,8 +200,7 @@ class TraceProjection:
             **{name: getattr(projection, name) for name in _TIME_FIELDS},
             "pace": projection.pace,
             "pace_by_rank": {str(rank): share for rank, share in projection.pace_by_rank.items()},
-            "room": projection.room,
-            "bound": projection.bound,
+            **{name: dict(getattr(projection.limits, name)) for name in ("room", "bound", "then")},
             "run": self.chosen.run.to_dict(),
             "points": self.chosen.rows(),
             "communication": communication_facts(projection.timelines["baseline"]),
@@ -339,36 +339,8 @@ def _steps(projection: Projection) -> str:
     return f"{n} iterations together" if n > 1 else "of one iteration"
 
 
-def slack_text(name: str, bound: float, room: float, *, steps: str = "the step") -> str:
-    """Return what a step would gain if hosts, or devices, took no time, and how much slower they could be.
-
-    Parameters
-    ----------
-    name : str
-        ``"host"`` or ``"device"``.
-    bound : float
-        How many times as fast the step would be.
-    room : float
-        Share by which they could become slower while the step becomes at most 1 % longer.
-    steps : str
-        Subject of the sentence.
-
-    Examples
-    --------
-    >>> slack_text("host", 1.4, 0.0)
-    'if hosts took no time, the step would be 1.40 times as fast; hosts have no slack'
-    >>> slack_text("device", 1.0, 0.5)
-    'if devices took no time, the step would be 1.00 times as fast; devices 50 % slower would add at most 1 %'
-    """
-    gain = f"{bound:.2f} times as fast" if bound < _MOST_BOUND else "over 100 times as fast"
-    slack = (
-        f"{name}s {100 * room:.0f} % slower would add at most 1 %" if room >= _MIN_SHARE else f"{name}s have no slack"
-    )
-    return f"if {name}s took no time, {steps} would be {gain}; {slack}"
-
-
 def pace_lines(projection: Projection) -> list[str]:
-    """Return sentences on the pace of a step, its bounds, and the difference of the steady state from the trace.
+    """Return sentences on the pace of a step, and the difference of the steady state from the trace.
 
     Parameters
     ----------
@@ -376,12 +348,8 @@ def pace_lines(projection: Projection) -> list[str]:
         The projection, with the pace of its baseline.
     """
     lines = []
-    if projection.pace:
-        shares = sorted(projection.pace.items(), key=lambda item: -item[1])
-        text = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares if share >= _MIN_SHARE)
-        lines.append(f"pace: the critical path of a step is {text} (all {_steps(projection)})")
-        for name, bound in projection.bound.items():
-            lines.append(f"pace: {slack_text(name, bound, projection.room[name], steps='steps')}")
+    if sentence := limits_sentence(projection.limits, f"all {_steps(projection)}"):
+        lines.append(f"pace: {sentence}")
         rank, largest = max(projection.pace_by_rank.items(), key=lambda item: item[1], default=(-1, 0.0))
         ranks = len(projection.pace_by_rank)
         if ranks > 1 and largest > _DOMINANT_SHARE + (1 - _DOMINANT_SHARE) / ranks:

@@ -430,7 +430,7 @@ def add_queue_edges(assembly: Assembly, window: Window, host: HostTasks, begin: 
     """
     calls, work, queues, lengths = window.calls, window.device_work, window.index.calls.queues, {}
     rows_of_stream = np.split(np.arange(len(work)), np.flatnonzero(work.queue_starts())[1:])
-    for rows in rows_of_stream if queues is not None and len(work) else ():
+    for rows in rows_of_stream if len(work) else ():
         stream = int(work.rank[rows[0]]), int(work.device[rows[0]]), int(work.stream[rows[0]])
         if stream not in queues.full:
             continue

@@ -30,7 +30,7 @@ from profilers.trace.arrays import (
 )
 from profilers.trace.columns import lookup
 from profilers.trace.trace import Trace
-from replay.from_trace.launch_queue import FullQueues, full_queues
+from replay.from_trace.launch_queue import NO_QUEUES, FullQueues, full_queues
 from replay.from_trace.phases import work_phases
 from replay.graph.graph import COPY_DIRECTIONS, LOADER_PREFIX, Hardware, hardware_of
 
@@ -205,7 +205,7 @@ class CallColumns:
     columns: dict[str, Ints]
     names: npt.NDArray[np.object_]
     iterations: SortedRows
-    queues: FullQueues | None = None
+    queues: FullQueues = NO_QUEUES
 
 
 @dataclass(frozen=True)

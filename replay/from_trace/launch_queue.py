@@ -67,6 +67,9 @@ class FullQueues:
     full: frozenset[Stream]
 
 
+NO_QUEUES = FullQueues(np.zeros(0, np.int64), np.zeros(0, np.int64), {}, frozenset())
+
+
 @dataclass(frozen=True)
 class _Queue:
     """Entries of one stream's queue: launched work in the order of calls, behind work of earlier calls.

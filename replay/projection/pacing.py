@@ -7,7 +7,7 @@ computed as those of a what-if are, so no what-if that makes one resource faster
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from math import fsum
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ import numpy as np
 
 from replay.analysis.critical_path import critical_path
 from replay.analysis.idle import PACE_RESOURCES, resources_of
-from replay.engine.steady import Change, SteadyState, changed_period_ns
+from replay.engine.steady import Change, SteadyState, changed_period_ns, unchanged
 from replay.graph.edit import LIMITING, scaled_time, without_time
 from replay.graph.graph import KernelGraph
 
@@ -29,8 +29,6 @@ ROOM_COST = 0.01
 _MOST_ROOM, _HALVINGS = 4.0, 5
 #: Below this speed-up without any time of a resource, another one takes nearly as long.
 NEARLY = 1.1
-#: Names of the resources of a critical path, where they differ from those of `LIMITING`.
-_LIMITING_OF_PATH = {"device": "kernels"}
 
 
 @dataclass(frozen=True)
@@ -54,10 +52,6 @@ class Limits:
     room: Mapping[str, float] = field(default_factory=dict)
     then: Mapping[str, str] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the limits as JSON."""
-        return asdict(self)
-
     @property
     def limiting(self) -> tuple[str, ...]:
         """The resource with most of the critical path, and one that takes nearly as long, if there is one."""
@@ -68,6 +62,11 @@ class Limits:
         second = self.then.get(first, "")
         is_close = self.bound.get(first, math.inf) < NEARLY and second not in ("", first)
         return (first, second) if is_close else (first,)
+
+
+def limiting_name(resource: str) -> str:
+    """Return the name of a resource of `PACE_RESOURCES` in `LIMITING`, where "device" is all work on devices."""
+    return "kernels" if resource == "device" else resource
 
 
 def path_shares(windows: "Sequence[StepWindow]", states: Sequence[SteadyState]) -> dict[str, float]:
@@ -86,7 +85,7 @@ def path_shares(windows: "Sequence[StepWindow]", states: Sequence[SteadyState]) 
             path = critical_path(state.at_step(position))
             ns = np.bincount(resources_of(path), weights=path.ns, minlength=len(PACE_RESOURCES))
             for name, total in zip(PACE_RESOURCES, ns.tolist(), strict=True):
-                time[_LIMITING_OF_PATH.get(name, name)] += weight * total
+                time[limiting_name(name)] += weight * total
     total = fsum(time.values())
     return {name: ns / total for name, ns in time.items() if ns} if total else {}
 
@@ -97,15 +96,40 @@ def limiting_resource(windows: "Sequence[StepWindow]", states: Sequence[SteadySt
     return max(shares, key=shares.__getitem__, default="")
 
 
+def limiting_after(window: "StepWindow", change: Change) -> tuple[str, ...]:
+    """Return the resource that limits the steps of a window under a change, and one that takes nearly as long.
+
+    Parameters
+    ----------
+    window : StepWindow
+        The window.
+    change : callable
+        The change.
+    """
+    state = window.steady(change)
+    if not (first := limiting_resource([window], [state])):
+        return ()
+    without = window.steady(lambda graph: without_time(change(graph), first)) if first in LIMITING else state
+    second = limiting_resource([window], [without])
+    is_close = window.total_ns(state) < NEARLY * window.total_ns(without)
+    return (first, second) if is_close and second not in ("", first) else (first,)
+
+
 #: Runs functions of no argument, some at a time, and returns their results in order.
 Runner = Callable[[Sequence[Callable[[], Any]]], list[Any]]
+
+
+def _one_by_one(runs: Sequence[Callable[[], Any]]) -> list[Any]:
+    return [run() for run in runs]
 
 
 def limits_of(
     windows: "Sequence[StepWindow]",
     states: Sequence[SteadyState],
     gain: Callable[[Sequence[SteadyState]], float],
-    run: Runner = lambda runs: [each() for each in runs],
+    change: Change = unchanged,
+    *,
+    run: Runner = _one_by_one,
 ) -> Limits:
     """Return the limits of weighted steps.
 
@@ -114,15 +138,16 @@ def limits_of(
     windows : sequence of StepWindow
         Windows of steps.
     states : sequence of SteadyState
-        Unchanged steady state of each.
+        Steady state of each under `change`.
     gain : callable
         Returns the speed-up of the steps from the changed states of the windows.
+    change : callable
+        Change that comes first, by default none.
     run : callable
         Runs independent functions, by default one after another.
     """
     present = [name for name in LIMITING if any(_has(window.graph, name) for window in windows)]
-    changes = [partial(without_time, resource=name) for name in present]
-    runs = [partial(_changed_states, windows, change) for change in changes]
+    runs = [partial(_states_without, windows, change, name) for name in present]
     shares = path_shares(windows, states)
     shares["device"] = fsum(shares.get(name, 0.0) for name in ("kernels", "communication", "copies"))
     results = run([*runs, *(partial(_room, windows, states, name) for name in present)])
@@ -140,8 +165,8 @@ def _has(graph: KernelGraph, resource: str) -> bool:
     return not scaled_time(graph, resource, 2.0).replays_like(graph)
 
 
-def _changed_states(windows: "Sequence[StepWindow]", change: Change) -> list[SteadyState]:
-    return [window.steady(change) for window in windows]
+def _states_without(windows: "Sequence[StepWindow]", change: Change, resource: str) -> list[SteadyState]:
+    return [window.steady(lambda graph: without_time(change(graph), resource)) for window in windows]
 
 
 def _room(windows: "Sequence[StepWindow]", states: Sequence[SteadyState], resource: str) -> float:

@@ -18,14 +18,14 @@ import numpy as np
 from profilers.errors import InvalidInputError, SeqPointError
 from profilers.trace.arrays import Floats
 from profilers.trace.trace import TraceMeta
-from replay.analysis.idle import pace
+from replay.analysis.idle import PACE_RESOURCES, pace
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import isolate
 from replay.engine.steady import USUAL_CYCLES, Change, Pattern, SteadyState, cycle_of, steady_states, unchanged
 from replay.engine.timeline import Timeline
 from replay.graph.graph import SYNC_EDGES, EdgeKind, KernelGraph
 from replay.projection.evidence import QUANTILES, Evidence, SampledStep, provenance_of, selection_factors, step_evidence
-from replay.projection.pacing import Limits, limits_of
+from replay.projection.pacing import Limits, limiting_after, limiting_name, limits_of
 from replay.projection.rows import NO_EFFECT, NOTHING_CHANGES, ProjectionRow, joined_notes, work_notes
 from replay.projection.sweep import Steps, jobs_for, sweep
 from replay.what_ifs.what_if import WhatIf, check_choices, single_steps
@@ -216,6 +216,12 @@ class Projection:
     timelines: dict[str, Timeline] = field(default_factory=dict)
 
     @property
+    def pace(self) -> dict[str, float]:
+        """Shares of the critical path of the steps, by `replay.analysis.PACE_RESOURCES`."""
+        share = self.limits.share
+        return {name: share[of] for name in PACE_RESOURCES if (of := limiting_name(name)) in share and share[of]}
+
+    @property
     def device_busy_share(self) -> float | None:
         """Busy share of the devices during the first step, on average; None without a device."""
         line = self.timelines["baseline"]
@@ -284,7 +290,7 @@ def project(
     )
     provenance |= {"step_time": _step_time_kind(windows)}
     totals = (base.total_ns, measured, base.repeated_ns())
-    limits = limits_of(base.windows, base.states, base.speedup, lambda runs: sweep(runs, jobs, steps))
+    limits = limits_of(base.windows, base.states, base.speedup, run=lambda runs: sweep(runs, jobs, steps))
     return Projection(*totals, tuple(rows), provenance, limits, _rank_shares(base), timelines)
 
 
@@ -398,10 +404,14 @@ class _WindowOutcome:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """All windows under a what-if with nominal parameters; the error if it cannot be applied."""
+    """All windows under a what-if with nominal parameters; the error if it cannot be applied.
+
+    `limited_by` names the resources that limit the steps of the longest window then.
+    """
 
     windows: tuple[_WindowOutcome, ...] = ()
     error: str = ""
+    limited_by: tuple[str, ...] = ()
 
     @property
     def applied(self) -> bool:
@@ -430,7 +440,10 @@ def _outcome(
             return _Outcome(error=f"{error}{where}")
         if not base_ns:
             outcomes[-1] = replace(outcomes[-1], notes=(*outcomes[-1].notes, _HIDDEN))
-    return _Outcome(tuple(outcomes))
+    longest = base.windows[max(range(len(outcomes)), key=lambda i: outcomes[i].total_ns)]
+    parameters = nominal.with_values(what_if.parameters)
+    longest = longest.isolated(parameters) if what_if.parameters else longest
+    return _Outcome(tuple(outcomes), limited_by=limiting_after(longest, _BoundWhatIf(what_if, parameters)))
 
 
 def _window_outcome(what_if: WhatIf, window: StepWindow, before: SteadyState, nominal: Parameters) -> _WindowOutcome:
@@ -635,6 +648,7 @@ def _projection_row(
             *work_notes(what_if, [(fsum(each.weights), each.graph) for each in base.windows], base.total_ns, projected),
         ),
         title=what_if.title,
+        limited_by=outcome.limited_by,
     )
 
 

@@ -165,6 +165,8 @@ class ProjectionRow:
         Title in a plan file.
     reason : str
         Why the what-if is not applicable; empty if it is.
+    limited_by : tuple of str
+        Resource that limits the steps then, of `replay.graph.edit.LIMITING`, and one that takes nearly as long.
     """
 
     what_if: tuple[str, ...]
@@ -180,6 +182,7 @@ class ProjectionRow:
     notes: tuple[str, ...] = ()
     title: str = ""
     reason: str = ""
+    limited_by: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -230,6 +233,7 @@ class ProjectionRow:
             "applied": self.applied,
             "reason": self.reason or None,
             **{name: None if math.isnan(value) else value for name, value in figures.items()},
+            "limited_by": list(self.limited_by),
             "evidence": None if self.evidence is None else self.evidence.to_dict(),
             "notes": list(self.notes),
         }

@@ -10,13 +10,12 @@ from replay.analysis import IDLE_CAUSES, ChosenTasks, Difference, Exposure, Idle
 from replay.analysis.tasks import DEVICE_KEYS
 from replay.workloads.operations import is_parquet
 from seqpoint import front_door
-from seqpoint.breakdown import StragglerReport, contention_lines, contention_table
+from seqpoint.breakdown import StragglerReport, contention_lines, contention_table, limits_table
 from seqpoint.cli.options import hardware_option, load, output_options, perfetto_option, refuse_options, trace_argument
 from seqpoint.cli.output import message, print_lines, print_result, print_table, print_tables, write_timelines
 from seqpoint.communication import communication_table, device_text
 from seqpoint.graphs import Analysis, stragglers
 from seqpoint.notebook import table_of
-from seqpoint.projecting import slack_text
 from seqpoint.units import duration
 
 #: Most rows of a table of kernels or streams, and most characters of a name; --json has all.
@@ -105,6 +104,8 @@ def _show(result: Analysis) -> None:
         if side.chosen is not None:
             _show_chosen(label, side.chosen)
     _show_pace([side.pace for side in sides])
+    for label, side in zip(("", "after: "), sides, strict=False):
+        print_tables([limits_table(side.limits, label)])
     _show_path("Critical path by cause", "cause", [side.path.by_cause for side in sides])
     _show_path("Critical path by class of kernel", "class", [side.path.by_class for side in sides])
     _show_path("Critical path by name", "name", [before.path.by_name], _MAX_ROWS)
@@ -155,7 +156,7 @@ def _show_path(title: str, heading: str, sides: Sequence[Mapping[str, float]], l
 
 
 def _show_pace(sides: Sequence[Pace]) -> None:
-    """Print the pace of a step by resource, and how much slower hosts and devices could be."""
+    """Print the pace of a step by resource, rank and iteration."""
     title = "What sets the pace: time on the critical path of the step"
     _show_path(title, "resource", [side.by_resource for side in sides])
     ranks = [{f"rank {rank}" if rank >= 0 else "ranks meet": ns for rank, ns in side.by_rank.items()} for side in sides]
@@ -163,11 +164,6 @@ def _show_pace(sides: Sequence[Pace]) -> None:
         _show_path("The same by rank", "rank", ranks, _MAX_ROWS)
     if any(len(side.by_iteration) > 1 for side in sides):
         _show_path("The same by iteration", "iteration", [_by_distance(side.by_iteration) for side in sides])
-    for label, side in zip(("", "after: "), sides, strict=False):
-        for name in ("host", "device"):
-            print_lines(
-                label + slack_text(name, getattr(side.slack, f"{name}_bound"), getattr(side.slack, f"{name}_room"))
-            )
 
 
 def _by_distance(by_iteration: Mapping[int, float]) -> dict[str, float]:

@@ -11,6 +11,7 @@ from click.core import ParameterSource
 from replay.projection import EVIDENCE, SIDES, ProjectionRow
 from replay.what_ifs import Recipe, recipe_named, registry
 from seqpoint import front_door
+from seqpoint.breakdown import limits_table
 from seqpoint.choosing import ChosenIterations
 from seqpoint.cli.options import (
     classes_file,
@@ -252,10 +253,11 @@ def show(result: TraceProjection) -> None:
     confidence = 100 * result.provenance["confidence"]
     print_table(
         f"What-ifs ({confidence:g} % interval: {_INTERVAL_OF_POINTS if result.chosen.sampled else _INTERVAL})",
-        ("what-if~", "speed-up", "low", "high", "projected", *(f"{kind} %" for kind in EVIDENCE)),
+        ("what-if~", "speed-up", "low", "high", "projected", *(f"{kind} %" for kind in EVIDENCE), "limited by~"),
         [_figures(row) for row in result.rows],
     )
     _show_sides([row for row in result.rows if row.applied], confidence)
+    print_tables([limits_table(result.projection.limits)])
     refused = [(_name(row), row.reason) for row in result.rows if not row.applied]
     if refused:
         print_table("Not applicable", ("what-if~", "reason~"), refused)
@@ -283,10 +285,10 @@ def _name(row: ProjectionRow) -> str:
 def _figures(row: ProjectionRow) -> tuple[str, ...]:
     """Return the cells of a what-if; one that is not applicable has no figures."""
     if row.evidence is None:
-        return _name(row), "n/a", *"-" * (3 + len(EVIDENCE))
+        return _name(row), "n/a", *"-" * (4 + len(EVIDENCE))
     shares = [f"{100 * row.evidence.share(kind):.0f}" for kind in EVIDENCE]
     speedups = [f"{value:.3f}" for value in (row.speedup, row.low, row.high)]
-    return _name(row), *speedups, duration(row.projected_ns), *shares
+    return _name(row), *speedups, duration(row.projected_ns), *shares, " and ".join(row.limited_by)
 
 
 def _show_sides(rows: Sequence[ProjectionRow], confidence: float) -> None:
