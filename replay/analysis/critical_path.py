@@ -240,7 +240,7 @@ _LAG_CAUSES: Mapping[str, tuple[EdgeKind, ...]] = {
     "stream lag": (EdgeKind.STREAM, EdgeKind.SERIAL),
     "wait lag": (EdgeKind.WAIT,),
     "inferred wait lag": (EdgeKind.WAIT_INFERRED,),
-    "sync lag": (EdgeKind.SYNC, EdgeKind.SYNC_INFERRED),
+    "sync lag": (EdgeKind.SYNC, EdgeKind.SYNC_INFERRED, EdgeKind.POLL),
     "rendezvous lag": (EdgeKind.RENDEZVOUS,),
     "gap for the host": (EdgeKind.GAP,),
     "backlog": (EdgeKind.BACKLOG,),

@@ -77,6 +77,8 @@ def blocked_calls(window: Window) -> Blocking:
             is_possible &= stream[first:last] == sync.stream
         if is_possible.any():
             waits_for[row] = order[first + int(np.flatnonzero(is_possible)[-1])]
+    polled = (waits_for < 0) & (calls.polled_inside >= 0)
+    waits_for[polled], kind[polled] = calls.polled_inside[polled], int(EdgeKind.POLL)
     pairs = _work_ended_before(window, {**dict.fromkeys(np.flatnonzero(waits_for_all).tolist(), _Sync()), **recorded})
     blocked = waits_for >= 0
     # A synchronisation that did not block waits for the last work that had ended before.
@@ -258,7 +260,8 @@ def _order_calls(assembly: Assembly, window: Window, kept: Ints, tasks: tuple[In
     has_before, has_source = np.flatnonzero(before >= 0), np.flatnonzero(source >= 0)
     first, second = kept[before[has_before]], kept[has_before]
     inside = calls.start[second] < calls.end[first]  # one call inside another
-    pause = np.where(source[has_before] >= 0, 0, calls.start[second] - calls.end[first])
+    is_explained = (source[has_before] >= 0) | (calls.polled_before[second] >= 0)
+    pause = np.where(is_explained, 0, calls.start[second] - calls.end[first])
     assembly.edges(
         np.where(inside, begin[first], done[first]),
         begin[second],
@@ -388,7 +391,8 @@ def _ranks_without_host(window: Window) -> set[int]:
 def add_returns(assembly: Assembly, window: Window, host: HostTasks, device_tasks: tuple[Ints, Ints]) -> None:
     """Append the edges by which every blocking call returns after the device work that it waited for.
 
-    A synchronisation returns after an end, a call that found its launch queue full after a start.
+    A synchronisation returns after an end, a call that found its launch queue full after a start. The call behind a
+    time of polling begins after the end of the work.
     """
     blocking, calls = host.blocking, window.calls
     held = np.flatnonzero(calls.freed_by >= 0)
@@ -407,6 +411,10 @@ def add_returns(assembly: Assembly, window: Window, host: HostTasks, device_task
     assembly.edges(host.begin[rows], host.done[rows], lag_ns=idle_lag, kind=EdgeKind.HOST)
     return_lag = np.where(blocked, calls.end[rows] - window.device_work.end[waited], 0)
     assembly.edges(device_tasks[1][waited], host.done[rows], lag_ns=return_lag, kind=blocking.kind[rows])
+    polled = np.flatnonzero((calls.polled_before >= 0) & (host.begin >= 0))
+    since_end = calls.start[polled] - window.device_work.end[calls.polled_before[polled]]
+    source = device_tasks[1][calls.polled_before[polled]]
+    assembly.edges(source, host.begin[polled], lag_ns=np.maximum(since_end, 0), kind=EdgeKind.POLL)
     ended = device_tasks[1][blocking.ended]
     assembly.edges(ended, host.done[blocking.calls], kind=blocking.kind[blocking.calls])
 

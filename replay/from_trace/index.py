@@ -30,7 +30,7 @@ from profilers.trace.arrays import (
 )
 from profilers.trace.columns import lookup
 from profilers.trace.trace import Trace
-from replay.from_trace.launch_queue import NO_QUEUES, FullQueues, full_queues
+from replay.from_trace.host_waits import NO_QUEUES, FullQueues, full_queues, polling
 from replay.from_trace.phases import work_phases
 from replay.graph.graph import COPY_DIRECTIONS, LOADER_PREFIX, Hardware, hardware_of
 
@@ -237,7 +237,10 @@ class TraceIndex:
         else:
             calls = _index_calls(self.trace.launches, _loader_calls(self.trace))
         queues = full_queues(self.trace, calls.columns, self.device_work.columns)
+        held = queues.unblocked_ns > 0
+        before, inside = polling(calls.columns, calls.names, self.device_work.columns, held)
         columns = {**calls.columns, "unblocked": queues.unblocked_ns, "freed_by": queues.freed_by}
+        columns |= {"polled_before": before, "polled_inside": inside}
         return replace(calls, columns=columns, queues=queues)
 
     @cached_property

@@ -80,7 +80,8 @@ class Calls:
     A job without devices has its outermost operators instead. `name` is an index into the names of the index,
     `iteration` the position in `Window.iterations`. `unblocked` is how long a call that found its launch queue full
     would have taken otherwise, in ns; 0 for other calls. `freed_by` is the row of device work whose start freed an
-    entry for it, -1 for other calls.
+    entry for it, -1 for other calls. `polled_before` and `polled_inside` are the rows of the work for which the host
+    polled since the launch before, and inside the call; -1 without polling.
     """
 
     id: Ints
@@ -92,6 +93,8 @@ class Calls:
     iteration: Ints
     unblocked: Ints
     freed_by: Ints
+    polled_before: Ints
+    polled_inside: Ints
 
     def __len__(self) -> int:
         return len(self.id)
@@ -196,8 +199,9 @@ def open_window(index: TraceIndex, iterations: Sequence[int]) -> Window:
     steps = tuple(Step(s.rank, s.iteration, s.start - origin, s.end - origin) for s in host_steps)
     calls = _select_calls(index, call_rows, origin)
     device_work = _select_work(index, work_rows, calls, (steps, origin))
-    freed_by = lookup(device_work.id, np.arange(len(device_work)), calls.freed_by)
-    calls = replace(calls, freed_by=np.where(freed_by == MISSING, -1, freed_by))
+    waited = {name: getattr(calls, name) for name in ("freed_by", "polled_before", "polled_inside")}
+    rows = {name: lookup(device_work.id, np.arange(len(device_work)), ids) for name, ids in waited.items()}
+    calls = replace(calls, **{name: np.where(found == MISSING, -1, found) for name, found in rows.items()})
     return Window(index, device_work, calls, tuple(iterations), steps, origin)
 
 

@@ -160,6 +160,7 @@ class EdgeKind(IntEnum):
     QUEUE = 14  #: a call waits until an entry of the launch queue starts, which leaves room for its own
     LOADER = 15  #: the host waits for the next batch of the input pipeline; inferred
     SERIAL = 16  #: a task of another stream runs first, since a what-if lets a device run one task at a time
+    POLL = 17  #: the host reads memory until device work is done; inferred from times that repeat
 
 
 #: Kinds whose two ends a profiler records; other edges are inferred from the order of calls and from times.
@@ -177,7 +178,7 @@ RECORDED_EDGES: frozenset[EdgeKind] = frozenset(
 )
 #: Kinds that join a launch to the task it launched, and a device task to the host call that waits for it.
 LAUNCH_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.LAUNCH, EdgeKind.GRAPH_LAUNCH})
-SYNC_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.SYNC, EdgeKind.SYNC_INFERRED})
+SYNC_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.SYNC, EdgeKind.SYNC_INFERRED, EdgeKind.POLL})
 #: Kinds that order a stream, with both ends on it.
 STREAM_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.STREAM, EdgeKind.GAP, EdgeKind.BACKLOG, EdgeKind.GRAPH_GAP})
 #: Kinds whose lag is time on the host, or stands for it.

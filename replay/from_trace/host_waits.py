@@ -1,10 +1,13 @@
-"""Launch queues: the calls that found theirs full, the work that freed an entry for them, and the size of each queue.
+"""Waits of the host that no record of a synchronisation shows: full launch queues, and polling.
 
 Every stream has a queue of launched work that has not started. A call that puts a kernel, a copy or a fill into a full
 queue blocks until the oldest entry starts. `full_queues` finds these calls. The profiler's own records come first
 (CUPTI: "Command Buffer Full"). Without them, the entries of each queue are counted: the queue was full if its length
 stands at a plateau, and the calls there are long for their kind. Each launching call takes one entry, a launched graph
 too. Work that was launched before the recording takes one until it starts.
+
+A host can also read memory until a kernel has written to it. No call shows that. `polling` finds the time between two
+launches, and calls that are long for their kind, that end again and again just after work that was launched before.
 """
 
 import re
@@ -240,3 +243,135 @@ def _unblocked_ns(calls: Mapping[str, Ints], launching: Ints, blocked: Bools) ->
             if len(free) >= _OF_KIND:
                 result[chosen[group]] = int(np.median(duration[free]))
     return np.where(blocked, np.clip(result, 1, np.maximum(duration, 1)), 0)
+
+
+#: A wait by polling is at least this long (ns), and ends at most `_POLL_LAG_NS` after the work, or this share of it.
+_POLL_NS, _POLL_LAG_NS, _POLL_LAG_SHARE = 200_000, 60_000, 0.1
+#: It is found this often, and in this share of the times between the same kernels.
+_POLLS, _POLL_SHARE = 3, 0.8
+#: The work was launched by one of this many launching calls before.
+_POLL_CALLS = 4
+#: Calls that fill this share of the time between two launches explain it. So do launches on other threads, from two on.
+_EXPLAINED_SHARE, _OTHER_LAUNCHES = 0.2, 2
+#: Names of calls that ask whether work is done, and of calls that wait by themselves.
+_ASKS, _WAITS = re.compile(r"Query"), re.compile(r"Synchronize|Memcpy(?!.*Async)|Free")
+#: A call is long if it takes this many times as long as others of its name.
+_POLL_FACTOR = 10
+
+
+def polling(
+    calls: Mapping[str, Ints], names: npt.NDArray[np.object_], device_work: Mapping[str, npt.NDArray[Any]], held: Bools
+) -> tuple[Ints, Ints]:
+    """Return the work that the host polled for before each call since its last launch, and inside each call.
+
+    Parameters
+    ----------
+    calls : mapping of str to array
+        Columns id, rank, thread, start, end and name, an index into `names`, ordered by start.
+    names : array of str
+        Distinct names of calls.
+    device_work : mapping of str to array
+        Columns id, launch_id, end and name of kernels and copies.
+    held : array of bool
+        Calls that found a launch queue full.
+
+    Returns
+    -------
+    before, inside : array of int64
+        Id of the work, one element a call; `MISSING` without polling.
+    """
+    before, inside = np.full((2, len(calls["id"])), MISSING)
+    row = lookup(calls["id"], np.arange(len(calls["id"])), device_work["launch_id"])
+    works = np.flatnonzero(row != MISSING)
+    works = works[np.lexsort((device_work["end"][works], row[works]))]
+    last = works[np.flatnonzero(np.diff(row[works], append=-1))]  # the last work of each launching call
+    launching = row[last]
+    for thread in row_groups(calls["rank"][launching], calls["thread"][launching]):  # a few threads
+        launches, work = launching[thread], last[thread]
+        gaps = np.flatnonzero(_unexplained(calls, _named(_ASKS, names, calls), launching, launches))
+        times = calls["end"][launches[gaps]], calls["start"][launches[gaps + 1]]
+        before[launches[gaps + 1]] = _polled(device_work, work, gaps, times, device_work["name"][work[gaps + 1]])
+        long_calls = _long_calls(calls, held | _named(_WAITS, names, calls), launches[0])
+        at = np.searchsorted(launches, long_calls) - 1
+        long_calls, at = long_calls[at >= 0], at[at >= 0]
+        times = calls["start"][long_calls], calls["end"][long_calls]
+        inside[long_calls] = _polled(device_work, work, at, times, calls["name"][long_calls])
+    return before, inside
+
+
+def _named(pattern: re.Pattern[str], names: npt.NDArray[np.object_], calls: Mapping[str, Ints]) -> Bools:
+    """Return which calls have a match of a pattern in their name."""
+    return np.array([pattern.search(str(name)) is not None for name in names], dtype=bool)[calls["name"]]
+
+
+def _unexplained(calls: Mapping[str, Ints], asks: Bools, launching: Ints, launches: Ints) -> Bools:
+    """Return which times from one launch of a thread to the next are long, and filled by no other call.
+
+    Parameters
+    ----------
+    calls : mapping of str to array
+        As in `polling`.
+    asks : array of bool
+        Calls that only ask whether work is done.
+    launching, launches : array of int64
+        Launching calls of all threads, and of this one.
+    """
+    since, until = calls["end"][launches[:-1]], calls["start"][launches[1:]]
+    of_rank = calls["rank"] == calls["rank"][launches[0]]
+    is_own = of_rank & (calls["thread"] == calls["thread"][launches[0]])
+    own = np.flatnonzero(is_own & ~asks)
+    others = launching[of_rank[launching] & ~is_own[launching]]
+    filled = _total_within(calls["start"][own], (calls["end"] - calls["start"])[own], since, until)
+    n_others = _total_within(calls["start"][others], np.ones(len(others), np.int64), since, until)
+    is_open = (filled < _EXPLAINED_SHARE * (until - since)) & (n_others < _OTHER_LAUNCHES)
+    return np.asarray(is_open & (until - since >= _POLL_NS))
+
+
+def _long_calls(calls: Mapping[str, Ints], is_explained: Bools, launch: int) -> Ints:
+    """Return the calls on the thread of a launch that are long for their name, and not explained otherwise."""
+    of_thread = (calls["rank"] == calls["rank"][launch]) & (calls["thread"] == calls["thread"][launch])
+    rows, duration = np.flatnonzero(of_thread & (calls["id"] >= 0)), calls["end"] - calls["start"]
+    usual_ns = np.zeros(len(rows))
+    for group in row_groups(calls["name"][rows]):  # a few names
+        usual_ns[group] = np.median(duration[rows[group]])
+    is_long = duration[rows] >= np.maximum(_POLL_FACTOR * usual_ns, _POLL_NS)
+    return np.asarray(rows[is_long & ~is_explained[rows]])
+
+
+def _total_within(start: Ints, amount: Ints, since: Ints, until: Ints) -> Ints:
+    """Return the sum of the amounts at starts within each time; `start` ascends."""
+    total = np.append(0, np.cumsum(amount))
+    low, high = (np.searchsorted(start, times) for times in (since, until))
+    return np.asarray(total[np.maximum(high, low)] - total[low])
+
+
+def _polled(
+    device_work: Mapping[str, npt.NDArray[Any]], works: Ints, at: Ints, times: tuple[Ints, Ints], what: Ints
+) -> Ints:
+    """Return the work that each of some times ended with, again and again; `MISSING` for the others.
+
+    Parameters
+    ----------
+    device_work : mapping of str to array
+        As in `polling`.
+    works : array of int64
+        Last work of each launching call of the thread.
+    at : array of int64
+        Position in `works` of the last launch before each time.
+    times : (array, array) of int64
+        Begin and end of each.
+    what : array of int64
+        Number of what follows each time.
+    """
+    (since, until), result, least = times, np.full(len(at), MISSING), np.full(len(at), np.inf)
+    for back in range(_POLL_CALLS):
+        work = works[np.maximum(at - back, 0)]
+        lag = until - device_work["end"][work]
+        is_hit = (at >= back) & (device_work["end"][work] > since) & (lag >= 0)
+        is_hit &= lag <= np.maximum(_POLL_LAG_NS, _POLL_LAG_SHARE * (until - since))
+        for rows in row_groups(device_work["name"][work], what):
+            hits = rows[is_hit[rows]]
+            if len(hits) >= max(_POLLS, _POLL_SHARE * len(rows)):
+                better = hits[lag[hits] < least[hits]]
+                result[better], least[better] = device_work["id"][work[better]], lag[better]
+    return result
