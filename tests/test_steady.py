@@ -14,6 +14,7 @@ from profilers.ingest.pipeline import collect
 from profilers.trace.trace import Trace
 from replay.analysis.idle import pace
 from replay.costs.shipped import load_parameters
+from replay.projection.pacing import Limits, limits_of
 from replay.projection.projection import StepWindow
 from replay.what_ifs import parse_what_if
 from seqpoint.graphs import step_windows
@@ -39,6 +40,12 @@ def period_us(window: StepWindow, what_if: str | None = None) -> float:
         return window.total_ns(window.steady()) / 1e3
     parsed = parse_what_if(what_if)
     return window.total_ns(window.steady(lambda graph: parsed(graph, load_parameters()))) / 1e3
+
+
+def limits(window: StepWindow) -> Limits:
+    state = window.steady()
+    total_ns = window.total_ns(state)
+    return limits_of([window], [state], lambda states: total_ns / max(window.total_ns(states[0]), 1e-9))
 
 
 def by_hand_us(tmp_path: Path, *ranks: Sequence[Call], queue: int | None = None, call_us: float = CALL) -> float:
@@ -176,12 +183,16 @@ def test_what_sets_the_pace_is_named(tmp_path: Path) -> None:
         assert sum(found[name].by_iteration.values()) == pytest.approx(found[name].step_ns)
         assert max(found[name].by_resource, key=found[name].by_resource.__getitem__) == name
     assert found["device"].by_resource == {"device": pytest.approx(900_000)}
-    device, host = found["device"].slack, found["host"].slack
-    assert device.host_room == pytest.approx(900 / 300 - 1, rel=0.07) and device.device_room == 0
-    assert device.host_bound == pytest.approx(1) and device.device_bound == pytest.approx(3, rel=0.02)
     assert found["host"].by_resource["host"] > 0.9 * 900_000
-    assert host.device_room == pytest.approx(900 / 300 - 1, rel=0.07) and host.host_room == 0
-    assert found["loader"].slack.host_room > 1 and found["loader"].slack.device_room > 0.3
+    device, host, loader = (
+        limits(last_step(job(tmp_path / name, jobs[name]))) for name in ("device", "host", "loader")
+    )
+    assert device.room["host"] == pytest.approx(900 / 300 - 1, rel=0.07) and device.room["device"] == 0
+    assert device.bound["host"] == pytest.approx(1) and device.bound["kernels"] == pytest.approx(3, rel=0.02)
+    assert (device.limiting, device.then["kernels"]) == (("kernels",), "host")
+    assert host.room["kernels"] == pytest.approx(900 / 300 - 1, rel=0.07) and host.room["host"] == 0
+    assert host.bound["kernels"] == pytest.approx(1) and (host.limiting, host.then["host"]) == (("host",), "kernels")
+    assert loader.room["host"] > 1 and loader.room["kernels"] > 0.3 and loader.limiting == ("loader",)
 
 
 @pytest.mark.parametrize("first", [1, 5])
@@ -281,10 +292,10 @@ def lone_step(tmp_path: Path, kernel_us: float) -> Trace:
 @pytest.mark.parametrize("kernel_us", [20.0, 80.0, 300.0], ids=["paced by its host", "near", "paced by its device"])
 def test_a_lone_step_gains_no_more_than_its_parts_do(tmp_path: Path, kernel_us: float) -> None:
     (window,) = step_windows(lone_step(tmp_path, kernel_us), [1])
-    base = window.steady()
+    base = limits(window)
     for factor in (0.5, 0.25, 0.1):
         host = period_us(window) / period_us(window, f"scale_host:{factor}")
         device = period_us(window) / period_us(window, f"scale_kernels:all:{factor}")
-        assert 1 <= host <= min(1 / factor, base.slack.host_bound) * (1 + 1e-9)
-        assert 1 <= device <= min(1 / factor, base.slack.device_bound) * (1 + 1e-9)
-    assert base.slack.host_room == 0 if kernel_us == 20 else base.slack.device_room == 0
+        assert 1 <= host <= min(1 / factor, base.bound["host"]) * (1 + 1e-9)
+        assert 1 <= device <= min(1 / factor, base.bound["device"]) * (1 + 1e-9)
+    assert base.room["host"] == 0 if kernel_us == 20 else base.room["device"] == 0

@@ -249,6 +249,9 @@ def _unblocked_ns(calls: Mapping[str, Ints], launching: Ints, blocked: Bools) ->
 _POLL_NS, _POLL_LAG_NS, _POLL_LAG_SHARE = 200_000, 60_000, 0.1
 #: It is found this often, and in this share of the times between the same kernels.
 _POLLS, _POLL_SHARE = 3, 0.8
+#: Besides, the work waited in its queue for this share of the time, or the times vary, and what follows the work varies
+#: by a smaller share of that. Else a host that works for as long as its kernel would be taken for one that polls.
+_QUEUED_SHARE, _STEADY_SHARE = 0.5, 0.25
 #: The work was launched by one of this many launching calls before.
 _POLL_CALLS = 4
 #: Calls that fill this share of the time between two launches explain it. So do launches on other threads, from two on.
@@ -371,7 +374,21 @@ def _polled(
         is_hit &= lag <= np.maximum(_POLL_LAG_NS, _POLL_LAG_SHARE * (until - since))
         for rows in row_groups(device_work["name"][work], what):
             hits = rows[is_hit[rows]]
-            if len(hits) >= max(_POLLS, _POLL_SHARE * len(rows)):
+            is_often = len(hits) >= max(_POLLS, _POLL_SHARE * len(rows))
+            if is_often and (
+                _follows(times, lag, hits) or _was_queued(device_work, work[hits], since[hits], until[hits])
+            ):
                 better = hits[lag[hits] < least[hits]]
                 result[better], least[better] = device_work["id"][work[better]], lag[better]
     return result
+
+
+def _was_queued(device_work: Mapping[str, npt.NDArray[Any]], works: Ints, since: Ints, until: Ints) -> bool:
+    """Return whether works spent most of the time from `since` on in their queues."""
+    return bool(np.median((device_work["start"][works] - since) / (until - since)) >= _QUEUED_SHARE)
+
+
+def _follows(times: tuple[Ints, Ints], lag: Ints, rows: Ints) -> bool:
+    """Return whether the times vary much more than what follows the work in them."""
+    length = (times[1] - times[0])[rows]
+    return bool(np.std(length) > _POLL_LAG_NS and np.std(lag[rows]) <= _STEADY_SHARE * np.std(length))

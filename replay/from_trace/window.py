@@ -200,8 +200,8 @@ def open_window(index: TraceIndex, iterations: Sequence[int]) -> Window:
     calls = _select_calls(index, call_rows, origin)
     device_work = _select_work(index, work_rows, calls, (steps, origin))
     waited = {name: getattr(calls, name) for name in ("freed_by", "polled_before", "polled_inside")}
-    rows = {name: lookup(device_work.id, np.arange(len(device_work)), ids) for name, ids in waited.items()}
-    calls = replace(calls, **{name: np.where(found == MISSING, -1, found) for name, found in rows.items()})
+    found = {name: lookup(device_work.id, np.arange(len(device_work)), ids) for name, ids in waited.items()}
+    calls = replace(calls, **{name: np.where(each == MISSING, -1, each) for name, each in found.items()})
     return Window(index, device_work, calls, tuple(iterations), steps, origin)
 
 

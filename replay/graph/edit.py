@@ -50,12 +50,10 @@ def scaled_time(graph: KernelGraph, resource: str, factor: float) -> KernelGraph
     factor : float
         New time over old, 0 or more.
     """
-    is_loader, edges = loader_tasks(graph), graph.edges
-    if resource == "host":
-        kept_ns, graph = graph.tasks.duration_ns, graph.with_host_time(factor)
-        return graph.with_tasks(duration_ns=np.where(is_loader, kept_ns, graph.tasks.duration_ns))
+    if resource == "host":  # calls that load a batch in the host's own process are its work
+        return graph.with_host_time(factor)
     if resource == "loader":
-        scaled = is_loader
+        scaled, edges = loader_tasks(graph), graph.edges
         lag_ns = np.where(edges.kind == EdgeKind.LOADER, edges.lag_ns * factor, edges.lag_ns)
         graph = replace(graph, edges=replace(edges, lag_ns=lag_ns))
     else:
