@@ -7,6 +7,7 @@ batch after another.
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +19,17 @@ from traces import event, kineto
 LAG, CALL = 4.0, 2.0
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
-#: What a host does: ("work", us), ("launch", us of the kernel), ("reduce", us), ("sync",), ("load", us a batch).
+#: What a host does: ("work", us), ("launch", us of the kernel), ("reduce", us), ("sync",), ("load", us a batch). A copy
+#: and a fill, ("copy", us) and ("fill", us), are launched as kernels are. ("poll", us) reads memory until the stream is
+#: done, and us more. Launches, copies and fills can name a stream behind their time; each stream has its own queue.
 Call = tuple[Any, ...]
+STREAM = 7
+#: Name of the call, name and category of the device work, by what is launched.
+LAUNCHED = {
+    "launch": ("cudaLaunchKernel", "ampere_sgemm_128x64_nn", "kernel"),
+    "copy": ("cudaMemcpyAsync", "Memcpy DtoD (Device -> Device)", "gpu_memcpy"),
+    "fill": ("cudaMemsetAsync", "Memset (Device)", "gpu_memset"),
+}
 
 
 @dataclass
@@ -29,32 +39,45 @@ class Rank:
     number: int
     call_us: float = CALL
     now: float = 0.0
-    free: float = 0.0
     batch: float = 0.0
-    starts: list[float] = field(default_factory=list)
+    works: int = 0
+    starts: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    ends: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     events: list[dict[str, Any]] = field(default_factory=list)
     completions: list[float] = field(default_factory=list)
+
+    @property
+    def free(self) -> float:
+        """When all streams are done."""
+        return max(self.ends.values(), default=0.0)
 
     def call(self, name: str, category: str, until: float, **args: Any) -> None:
         """Add a call that begins now and ends at a time."""
         self.events.append(event(name, category, self.now, until - self.now, **args))
         self.now = until
 
-    def launch(self, queue: int | None) -> float:
-        """Make a launch, which blocks while the queue is full; return when its kernel may start."""
-        number, room = len(self.starts), self.now
-        if queue is not None and number >= queue:
-            room = max(room, self.starts[number - queue])
-        self.call("cudaLaunchKernel", "cuda_runtime", room + self.call_us, correlation=number + 1)
-        return max(room + LAG, self.free)
+    def launch(self, queue: int | None, kind: str = "launch", stream: int = STREAM) -> float:
+        """Make a launch, which blocks while the queue is full; return when its work may start."""
+        starts, room = self.starts[stream], self.now
+        if queue is not None and len(starts) >= queue:
+            room = max(room, starts[len(starts) - queue])
+        self.works += 1
+        self.call(LAUNCHED[kind][0], "cuda_runtime", room + self.call_us, correlation=self.works)
+        return max(room + LAG, self.ends[stream])
 
-    def run(self, name: str, start: float, us: float, begin: float | None = None, **meta: Any) -> None:
-        """Run a kernel on the stream; `begin` is when it arrived, if it had to wait for other ranks."""
-        self.starts.append(start if begin is None else begin)
-        at = self.starts[-1]
-        shape = {"grid": [108, 1, 1], "block": [256, 1, 1], "device": 0, "stream": 7}
-        self.events.append(event(name, "kernel", at, start + us - at, correlation=len(self.starts), **shape, **meta))
-        self.free = start + us
+    def run(self, start: float, us: float, kind: str = "launch", stream: int = STREAM) -> None:
+        """Run what was launched on its stream."""
+        _, name, category = LAUNCHED[kind]
+        about = {"bytes": 4096} if kind != "launch" else {"grid": [108, 1, 1], "block": [256, 1, 1]}
+        self.add(name, category, (start, start, us), stream, **about)
+
+    def add(self, name: str, category: str, times: tuple[float, float, float], stream: int, **about: Any) -> None:
+        """Add device work that arrives, starts when all ranks have come, and takes some time then."""
+        arrives, start, us = times
+        self.starts[stream].append(arrives)
+        place = {"correlation": self.works, "device": 0, "stream": stream}
+        self.events.append(event(name, category, arrives, start + us - arrives, **place, **about))
+        self.ends[stream] = start + us
 
 
 def write_job(
@@ -101,16 +124,20 @@ def _make(jobs: Sequence[Rank], calls: Sequence[Call], queue: int | None) -> Non
     if kind == "reduce":
         ready = [job.launch(queue) for job in jobs]
         met = max(ready)
-        meta = {"Collective name": "allreduce", "In msg nelems": 8, "Out msg nelems": 8, "dtype": "Float",
+        meta = {"grid": [108, 1, 1], "block": [256, 1, 1],
+                "Collective name": "allreduce", "In msg nelems": 8, "Out msg nelems": 8, "dtype": "Float",
                 "Group size": len(jobs)}  # fmt: skip
         for job, start, call in zip(jobs, ready, calls, strict=True):
-            job.run("ncclDevKernel_AllReduce_Sum_f32_RING_LL", met, call[1], begin=start, **meta)
+            job.add("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "kernel", (start, met, call[1]), STREAM, **meta)
         return
     for job, call in zip(jobs, calls, strict=True):
         if kind == "work":
             job.now += call[1]
-        elif kind == "launch":
-            job.run("ampere_sgemm_128x64_nn", job.launch(queue), call[1])
+        elif kind in LAUNCHED:
+            stream = call[2] if len(call) > 2 else STREAM
+            job.run(job.launch(queue, kind, stream), call[1], kind, stream)
+        elif kind == "poll":
+            job.now = max(job.free, job.now) + call[1]
         elif kind == "sync":
             job.call("cudaDeviceSynchronize", "cuda_runtime", max(job.free, job.now) + job.call_us)
         else:

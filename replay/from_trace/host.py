@@ -179,6 +179,10 @@ _HANDOFF_CALLS = 2
 _HANDOFF_SEEN = 64
 
 
+#: Mark of the end of a step, row of the device work for which the host polled before it, and the lag between, ns.
+Poll = tuple[int, int, int]
+
+
 @dataclass(frozen=True)
 class HostTasks:
     """Tasks at which each call begins and returns; -1 for calls that are left out."""
@@ -187,6 +191,7 @@ class HostTasks:
     done: Ints
     issued: Ints  #: when the task of `begin` ends, ns from the origin
     blocking: Blocking
+    polls: list[Poll]
 
 
 def add_host(assembly: Assembly, window: Window) -> HostTasks:
@@ -206,9 +211,9 @@ def add_host(assembly: Assembly, window: Window) -> HostTasks:
     issued = np.where(waits, np.minimum(calls.end, calls.start + blocking.issue_ns), calls.end)
     tasks = _add_calls(assembly, window, kept, (waits, issued))
     _order_calls(assembly, window, kept, tasks)
-    _mark_step_ends(assembly, window, kept, tasks)
+    polls = _mark_step_ends(assembly, window, kept, tasks)
     add_batches(assembly, window, np.flatnonzero(waited_for_batch), tasks)
-    return HostTasks(*tasks, issued, blocking)
+    return HostTasks(*tasks, issued, blocking, polls)
 
 
 def _add_calls(
@@ -355,32 +360,61 @@ def _handoff_call(calls: Calls, kept: Ints, position: int, gap_start: int) -> in
     return last if filled >= _HANDOFF_SHARE * max(start - gap_start, 1) else -1
 
 
-def _mark_step_ends(assembly: Assembly, window: Window, kept: Ints, tasks: tuple[Ints, Ints]) -> None:
+def _mark_step_ends(assembly: Assembly, window: Window, kept: Ints, tasks: tuple[Ints, Ints]) -> list[Poll]:
     """Append a mark at the end of each iteration on each rank's host: after its last call, before the next's calls.
 
-    A rank without a recorded call has none: what is known of its steps is their device work.
+    A rank without a recorded call has none: what is known of its steps is their device work. Return the marks before which
+    the host polled.
     """
     calls, (begin, done) = window.calls, tasks
     before: dict[int, tuple[int, int]] = {}
-    device_only = _ranks_without_host(window)
+    device_only, polls, polled_back = _ranks_without_host(window), list[Poll](), dict[int, int]()
     for step in window.steps:
         if step.rank in device_only:
             continue
         end, lane = step.end, assembly.number_lane(Lane(step.rank, None, 0))
         mark = assembly.tasks("end of the step on the host", lane, mark_columns(end, step.iteration))
-        calls_before = kept[(calls.rank[kept] == step.rank) & (calls.end[kept] <= end)]
+        of_rank = kept[calls.rank[kept] == step.rank]
+        calls_before, calls_after = of_rank[calls.end[of_rank] <= end], of_rank[calls.start[of_rank] >= end][:1]
         previous, previous_end = before.get(step.rank, (-1, 0))
         before[step.rank] = (int(mark[0]), end)
+        work = _polled_work(window, calls_before, calls_after, polled_back.setdefault(step.rank, -1))
+        if work >= 0:
+            polled_back[step.rank] = len(calls_before) - int(
+                np.searchsorted(calls_before, window.device_work.launch[work])
+            )
+        is_polled = work >= 0 and window.device_work.end[work] <= end
+        polls += [(int(mark[0]), work, end - int(window.device_work.end[work]))] if is_polled else []
         if previous >= 0 and not (calls.iteration[calls_before] == step.iteration).any():
             # A step without recorded calls keeps its measured time.
             assembly.edges(previous, mark, lag_ns=end - previous_end, kind=EdgeKind.HOST)
         elif len(calls_before):
             last = calls_before[np.argmax(calls.end[calls_before])]
-            assembly.edges(done[last], mark, lag_ns=end - calls.end[last], kind=EdgeKind.HOST)
+            assembly.edges(done[last], mark, lag_ns=0 if is_polled else end - calls.end[last], kind=EdgeKind.HOST)
         else:
             assembly.release(mark, end)
-        calls_after = kept[(calls.rank[kept] == step.rank) & (calls.start[kept] >= end)][:1]
-        assembly.edges(mark, begin[calls_after], lag_ns=calls.start[calls_after] - end, kind=EdgeKind.HOST)
+        pause = np.where((calls.polled_before[calls_after] >= 0) & (not is_polled), 0, calls.start[calls_after] - end)
+        assembly.edges(mark, begin[calls_after], lag_ns=pause, kind=EdgeKind.HOST)
+    return polls
+
+
+def _polled_work(window: Window, before: Ints, after: Ints, back: int) -> int:
+    """Return the row of device work for which the host polled at the end of a step; -1 without polling.
+
+    Parameters
+    ----------
+    window : Window
+        The window.
+    before, after : array of int64
+        Calls of the step and those before it, and the next call, if the window has one.
+    back : int
+        How many calls before the end of earlier steps such work was launched; -1 if the host did not poll there.
+    """
+    if len(after) or back < 0 or len(before) < back:
+        return int(window.calls.polled_before[after[0]]) if len(after) else -1
+    rows = np.flatnonzero(window.device_work.launch == before[len(before) - back])
+    late = rows[window.device_work.end[rows] > window.calls.end[before].max()]
+    return int(late[np.argmax(window.device_work.end[late])]) if len(late) else -1
 
 
 def _ranks_without_host(window: Window) -> set[int]:
@@ -415,6 +449,8 @@ def add_returns(assembly: Assembly, window: Window, host: HostTasks, device_task
     since_end = calls.start[polled] - window.device_work.end[calls.polled_before[polled]]
     source = device_tasks[1][calls.polled_before[polled]]
     assembly.edges(source, host.begin[polled], lag_ns=np.maximum(since_end, 0), kind=EdgeKind.POLL)
+    marks, works, lag = np.array(host.polls, dtype=np.int64).reshape(-1, 3).T
+    assembly.edges(device_tasks[1][works], marks, lag_ns=lag, kind=EdgeKind.POLL)
     ended = device_tasks[1][blocking.ended]
     assembly.edges(ended, host.done[blocking.calls], kind=blocking.kind[blocking.calls])
 
