@@ -363,8 +363,8 @@ def _handoff_call(calls: Calls, kept: Ints, position: int, gap_start: int) -> in
 def _mark_step_ends(assembly: Assembly, window: Window, kept: Ints, tasks: tuple[Ints, Ints]) -> list[Poll]:
     """Append a mark at the end of each iteration on each rank's host: after its last call, before the next's calls.
 
-    A rank without a recorded call has none: what is known of its steps is their device work. Return the marks before which
-    the host polled.
+    A rank without a recorded call has none: what is known of its steps is their device work. Return the marks before
+    which the host polled.
     """
     calls, (begin, done) = window.calls, tasks
     before: dict[int, tuple[int, int]] = {}

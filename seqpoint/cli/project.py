@@ -253,7 +253,7 @@ def show(result: TraceProjection) -> None:
     confidence = 100 * result.provenance["confidence"]
     print_table(
         f"What-ifs ({confidence:g} % interval: {_INTERVAL_OF_POINTS if result.chosen.sampled else _INTERVAL})",
-        ("what-if~", "speed-up", "low", "high", "projected", *(f"{kind} %" for kind in EVIDENCE), "limited by~"),
+        ("what-if~", "speed-up", "low", "high", "projected", *(f"{kind} %" for kind in EVIDENCE)),
         [_figures(row) for row in result.rows],
     )
     _show_sides([row for row in result.rows if row.applied], confidence)
@@ -285,10 +285,10 @@ def _name(row: ProjectionRow) -> str:
 def _figures(row: ProjectionRow) -> tuple[str, ...]:
     """Return the cells of a what-if; one that is not applicable has no figures."""
     if row.evidence is None:
-        return _name(row), "n/a", *"-" * (4 + len(EVIDENCE))
+        return _name(row), "n/a", *"-" * (3 + len(EVIDENCE))
     shares = [f"{100 * row.evidence.share(kind):.0f}" for kind in EVIDENCE]
     speedups = [f"{value:.3f}" for value in (row.speedup, row.low, row.high)]
-    return _name(row), *speedups, duration(row.projected_ns), *shares, " and ".join(row.limited_by)
+    return _name(row), *speedups, duration(row.projected_ns), *shares
 
 
 def _show_sides(rows: Sequence[ProjectionRow], confidence: float) -> None:
@@ -299,9 +299,12 @@ def _show_sides(rows: Sequence[ProjectionRow], confidence: float) -> None:
     times = ("device before", "device after", "low", "high") if any(changed) else ()
     print_table(
         "Where the projected time is spent" + (f", and device time ({confidence:g} % interval)" if times else ""),
-        ("what-if~", *(f"{side} %" for side in SIDES), *times),
+        ("what-if~", *(f"{side} %" for side in SIDES), *times, "limited by~"),
         [
-            (_name(row), *_sides(row), *(_device_times(row) if is_changed else "-" * len(times)))
+            (
+                *(_name(row), *_sides(row), *(_device_times(row) if is_changed else "-" * len(times))),
+                " and ".join(row.limited_by),
+            )
             for row, is_changed in zip(rows, changed, strict=True)
         ],
     )
