@@ -298,8 +298,9 @@ class Description:
         return tuple(table for name, table in named.items() if table.rows or name == "quality")
 
     def notes(self) -> list[str]:
-        """Return notes on collectives whose waiting is unknown for some ranks, and on recordings that begin apart."""
-        return [*communication_notes(self._device_rows(), self.trace), *_recording_notes(self.trace)]
+        """Return notes on collectives whose waiting is unknown for some ranks, and on the recording."""
+        notes = [*communication_notes(self._device_rows(), self.trace), *_recording_notes(self.trace)]
+        return [*notes, *cost_notes(self.trace)]
 
     def device_name(self, row: DeviceActivity) -> str:
         """Return the name of a device as the profiler wrote it; "" if it did not."""
@@ -538,6 +539,16 @@ def _recording_notes(trace: Trace) -> list[str]:
         f"recordings of ranks begin up to {duration(apart_ns)} apart, that of rank {last} last: in the first "
         "collectives, ranks may wait for the recording alone"
     ]
+
+
+def cost_notes(trace: Trace) -> list[str]:
+    """Return a note on what the recording cost the host, if that is 5 % of its time or more."""
+    from replay.costs.recording import cost_facts, cost_note, recording_cost
+    from replay.costs.shipped import load_parameters
+
+    parameters = load_parameters()
+    cost = recording_cost(trace, parameters)
+    return [] if cost is None else [cost_note(cost_facts(cost, parameters))]
 
 
 def _late_text(rows: Sequence[LateRank]) -> Table:
