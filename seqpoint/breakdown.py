@@ -1,8 +1,8 @@
-"""Time in kernels by name, by operator, and taken by contention, as tables and sentences.
+"""Time in kernels by name, by operator, on the host by name, and taken by contention, as tables and sentences.
 
 The tables of `kernels_by_name` and `operators_by_name` add up to the time of all kernels. An operator owns the kernels
-that it launched itself: the innermost operator around the launch counts, not its callers. `contention_table` and
-`contention_lines` show a `ContentionTime`.
+that it launched itself: the innermost operator around the launch counts, not its callers. `host_times` has the self
+time of operators, calls and Python functions. `contention_table` and `contention_lines` show a `ContentionTime`.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from profilers.trace.arrays import MISSING, Ints, integers, strings
 from profilers.trace.columns import combinations, lookup
@@ -212,39 +213,114 @@ def operators_by_name(trace: Trace) -> tuple[OperatorTime, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.time_ns, -row.host_ns, row.name or "")))
 
 
-def self_times(ops: pa.Table) -> Ints:
-    """Return the time of each operator on the host outside the operators that it calls, in ns.
+def self_times(events: pa.Table) -> Ints:
+    """Return the self time of each event on the host: the time outside the events that it calls, in ns.
+
+    A moment counts for the event that started last of those that are open, so the self times of a thread add up to the
+    time during which it has an event.
 
     Parameters
     ----------
-    ops : Table
-        Operators; those of one thread nest, as calls do. A missing duration counts as 0.
+    events : Table
+        Events of host threads; those of one thread nest, as calls do. Of events with the same times, the later row is
+        called by the earlier. A missing duration counts as 0.
     """
-    start, time = integers(ops, "start_ns"), integers(ops, "dur_ns")
+    start, time = integers(events, "start_ns"), integers(events, "dur_ns")
     end = start + np.where(time == MISSING, 0, np.maximum(time, 0))
-    thread, _ = combinations(np.stack([integers(ops, column) for column in ("rank", "process", "thread")]))
+    thread, _ = combinations(np.stack([integers(events, column) for column in ("rank", "process", "thread")]))
     order = np.lexsort((-end, start, thread))
-    inside = end - start
-    _subtract_callees(order, np.asarray(thread, np.int64), start, end, inside)
+    inside = np.zeros(len(order), np.int64)
+    _add_open_times(order, np.asarray(thread, np.int64), start, end, inside)
     return inside
 
 
 @compiled
-def _subtract_callees(order: Any, thread: Any, start: Any, end: Any, inside: Any) -> None:
-    """Subtract the time of each operator from that of the operator around it.
+def _add_open_times(order: Any, thread: Any, start: Any, end: Any, inside: Any) -> None:
+    """Add to each event the time in which it is the last that started of the open ones.
 
-    One walk over the operators by (thread, start), with a stack of the open operators.
+    One walk over the events by (thread, start), with a stack of the open events.
     """
     stack = np.empty(len(order), np.int64)
-    depth = 0
+    depth, now = 0, 0
     for row in order:
-        while depth and (thread[stack[depth - 1]] != thread[row] or end[stack[depth - 1]] <= start[row]):
+        is_next_thread = depth > 0 and thread[stack[0]] != thread[row]
+        while depth and (is_next_thread or end[stack[depth - 1]] <= start[row]):
             depth -= 1
+            inside[stack[depth]] += max(end[stack[depth]] - now, 0)
+            now = max(now, end[stack[depth]])
         if depth:
-            caller = stack[depth - 1]
-            inside[caller] -= min(end[row], end[caller]) - start[row]
+            inside[stack[depth - 1]] += start[row] - now
+        now = start[row]
         stack[depth] = row
         depth += 1
+    while depth:
+        depth -= 1
+        inside[stack[depth]] += max(end[stack[depth]] - now, 0)
+        now = max(now, end[stack[depth]])
+
+
+#: Kinds of events on the host, callers first.
+PYTHON, OPERATOR, CALL = "python", "operator", "call"
+_HOST_KINDS = (PYTHON, OPERATOR, CALL)
+_HOST_COLUMNS = ["name", "start_ns", "dur_ns", "iteration", "rank", "process", "thread"]
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """Self time on the host of the operators, calls of the runtime or Python functions of one name.
+
+    Parameters
+    ----------
+    name : str
+        Name, as the profiler wrote it.
+    kind : str
+        `OPERATOR`, `CALL` or `PYTHON`.
+    calls : int
+        Number of events of this name.
+    self_ns : int
+        Time inside them and outside the functions, operators and calls of the runtime that they call.
+    share : float
+        Share of the self time of all events on the host, over all threads.
+    step_ns : float, optional
+        Self time of the events in an iteration, over the iterations of all ranks; None without an iteration.
+    """
+
+    name: str
+    kind: str
+    calls: int
+    self_ns: int
+    share: float
+    step_ns: float | None
+
+
+def python_functions(trace: Trace) -> pa.Table:
+    """Return the events of Python functions of a trace, as PyTorch's profiler records them with its stacks."""
+    return trace.ranges.filter(pc.equal(trace.ranges["category"].cast(pa.string()), "python_function"))
+
+
+def host_times(trace: Trace) -> tuple[HostTime, ...]:
+    """Return the operators, calls of the runtime and Python functions of a trace by self time, longest first."""
+    tables = [table.select(_HOST_COLUMNS) for table in (python_functions(trace), trace.ops, trace.launches)]
+    events = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+    names = pa.chunked_array(events["name"], pa.dictionary(pa.int32(), pa.string())).combine_chunks()
+    kind = np.repeat(np.arange(len(tables)), [table.num_rows for table in tables])
+    keys, code = np.unique(kind * max(len(names.dictionary), 1) + names.indices.to_numpy(), return_inverse=True)
+    time, in_step = self_times(events), integers(events, "iteration") != MISSING
+    calls, total = np.bincount(code, minlength=len(keys)), _sums(code, time, len(keys))
+    of_steps = _sums(code[in_step], time[in_step], len(keys))
+    steps, all_ns = trace.iterations.num_rows, max(int(time.sum()), 1)
+    rows = [
+        HostTime(
+            names.dictionary[key % len(names.dictionary)].as_py(),
+            _HOST_KINDS[key // len(names.dictionary)],
+            int(calls[i]),
+            int(total[i]),
+            total[i] / all_ns,
+            of_steps[i] / steps if steps else None,
+        )
+        for i, key in enumerate(keys.tolist())  # distinct names
+    ]
+    return tuple(sorted(rows, key=lambda row: (-row.self_ns, row.name, row.kind)))
 
 
 def kernels_text(trace: Trace, top: int = TOP) -> Table:
@@ -284,6 +360,36 @@ def operators_text(trace: Trace, top: int = TOP) -> Table:
     cells = [replace(row, name=_cut(row.name or NO_OPERATOR)) for row in rows[:top]]
     note = "Kernels count for the innermost operator that launched them. Host time is without the operators called."
     return table_of(_title("Operators", trace, rows, top), columns, cells, note=note)
+
+
+def host_text(trace: Trace, top: int = TOP) -> list[Table]:
+    """Return the host operators and calls with the longest self time as text, and Python functions if there are any.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+    top : int
+        Most rows of each table.
+    """
+    rows = host_times(trace)
+    operators, functions = [row for row in rows if row.kind != PYTHON], [row for row in rows if row.kind == PYTHON]
+    tables = [_host_table("Host operators", operators, top)]
+    return [*tables, _host_table("Python functions", functions, top)] if functions else tables
+
+
+def _host_table(events: str, rows: Sequence[HostTime], top: int) -> Table:
+    """Return the first rows as text, under a title that says how many are shown."""
+    columns = {
+        "name~": "{name}", "kind~": "{kind}", "calls": "{calls}", "self time": "{self_ns:time}",
+        "share %": "{share:.1%}", "a step": "{step_ns:time}",
+    }  # fmt: skip
+    title = f"{events} by self time, whole recording"
+    if len(rows) > top:
+        share = 100 * sum(row.share for row in rows[:top])
+        title += f": {top} of {len(rows)}, {share:.1f} % of the host's time (--top shows more)"
+    note = "Self time is outside all that is called inside. Shares are of the time that host threads have an event."
+    return table_of(title, columns, [replace(row, name=_cut(row.name)) for row in rows[:top]], note=note)
 
 
 def _cut(name: str) -> str:

@@ -32,6 +32,7 @@ from seqpoint.communication import (
     rank_rows,
     straggler_line,
 )
+from seqpoint.description import cost_notes
 from seqpoint.kernel_facts import KERNEL_PHASES, KernelFacts, Texts, kernel_facts, matrix_peaks, peak_of
 from seqpoint.notebook import TOP, DataFrame, Table, as_html, data_frame, table_of
 from seqpoint.units import duration
@@ -478,6 +479,7 @@ class Characterization:
             notes.append(f"{flop} and {bytes_} of the kernel time (operators with shapes)")
         if not facts.modules:
             notes.append("the trace names no module; record with with_modules=True or with_stack=True")
+        notes += cost_notes(self.trace)
         above = [row for row in self.rows("shape") if (row.roof_share or 0.0) > _ABOVE and row.share > 1e-3]
         if above:
             name = f"{above[0].name} {above[0].shapes}".strip()

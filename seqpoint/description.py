@@ -14,14 +14,23 @@ from profilers.trace.arrays import MISSING, Ints, integers, numbers, strings
 from profilers.trace.quality import NOTE, WARNING, quality_notes
 from profilers.trace.steps import StepTimes, step_times
 from profilers.trace.trace import Trace, TraceMeta
-from seqpoint.breakdown import NO_OPERATOR, kernels_by_name, kernels_text, operators_by_name, operators_text
+from seqpoint.breakdown import (
+    NO_OPERATOR,
+    PYTHON,
+    host_text,
+    host_times,
+    kernels_by_name,
+    kernels_text,
+    operators_by_name,
+    operators_text,
+)
 from seqpoint.communication import DeviceRow, communication_notes, communication_table
 from seqpoint.iteration_table import IterationTable, iteration_table
 from seqpoint.notebook import TOP, DataFrame, Table, as_html, data_frame, table_of
 from seqpoint.units import duration
 
 #: Tables that `describe` adds.
-BY = ("kernel", "operator")
+BY = ("kernel", "operator", "host")
 #: Share of the steps below which devices are idle, and from which they are busy, in a verdict.
 _IDLE, _BUSY = 0.5, 0.9
 #: Recordings of ranks that begin further apart than this share of the time of the steps are noted.
@@ -184,7 +193,7 @@ class Description:
     steps : tuple of RankSteps
         Steps of each device, or of a rank without a device.
     by : tuple of str
-        Further tables to show first: ``"kernel"``, ``"operator"`` or both.
+        Further tables to show first, of `BY`.
     memory : tuple of DeviceMemory
         Memory in use on each device over time, of a trace whose profiler recorded it.
     """
@@ -227,16 +236,24 @@ class Description:
         rows = operators_by_name(self.trace)
         return data_frame([_row(row) | {"name": row.name or NO_OPERATOR} for row in rows])
 
+    def host_table(self) -> DataFrame:
+        """Return the operators, calls of the runtime and Python functions by self time, longest first; times in ns."""
+        return data_frame([_row(row) for row in host_times(self.trace)])
+
     def tables_by(self, top: int = TOP) -> tuple[Table, ...]:
-        """Return the tables by kernel or by operator that were asked for, as text.
+        """Return the tables by kernel, by operator or of the host that were asked for, as text.
 
         Parameters
         ----------
         top : int
             Most rows of each.
         """
-        texts = {"kernel": kernels_text, "operator": operators_text}
-        return tuple(texts[name](self.trace, top) for name in self.by)
+        texts = {
+            "kernel": lambda: [kernels_text(self.trace, top)],
+            "operator": lambda: [operators_text(self.trace, top)],
+            "host": lambda: host_text(self.trace, top),
+        }
+        return tuple(table for name in self.by for table in texts[name]())
 
     def verdict(self) -> str:
         """Return a sentence on whether hosts or devices set the pace; "" for a trace without devices or steps.
@@ -281,8 +298,9 @@ class Description:
         return tuple(table for name, table in named.items() if table.rows or name == "quality")
 
     def notes(self) -> list[str]:
-        """Return notes on collectives whose waiting is unknown for some ranks, and on recordings that begin apart."""
-        return [*communication_notes(self._device_rows(), self.trace), *_recording_notes(self.trace)]
+        """Return notes on collectives whose waiting is unknown for some ranks, and on the recording."""
+        notes = [*communication_notes(self._device_rows(), self.trace), *_recording_notes(self.trace)]
+        return [*notes, *cost_notes(self.trace)]
 
     def device_name(self, row: DeviceActivity) -> str:
         """Return the name of a device as the profiler wrote it; "" if it did not."""
@@ -350,10 +368,22 @@ class Description:
             "found_by": sorted(set(iterations.found_by)),
             "steps": [{**asdict(row), "busy_share": row.busy_share} for row in self.steps],
             "verdict": self.verdict(),
-            **({"kernels": [_row(row) for row in kernels_by_name(self.trace)]} if "kernel" in self.by else {}),
-            **({"operators": [_row(row) for row in operators_by_name(self.trace)]} if "operator" in self.by else {}),
+            **self._facts_by(),
             "notes": self.notes(),
         }
+
+    def _facts_by(self) -> dict[str, Any]:
+        """Return the rows of the tables by kernel, by operator and of the host that were asked for."""
+        facts: dict[str, Any] = {}
+        if "kernel" in self.by:
+            facts["kernels"] = [_row(row) for row in kernels_by_name(self.trace)]
+        if "operator" in self.by:
+            facts["operators"] = [_row(row) for row in operators_by_name(self.trace)]
+        if "host" in self.by:
+            rows = host_times(self.trace)
+            facts["host_operators"] = [_row(row) for row in rows if row.kind != PYTHON]
+            facts["python_functions"] = [_row(row) for row in rows if row.kind == PYTHON]
+        return facts
 
     def _device_facts(self, row: DeviceActivity) -> dict[str, Any]:
         times = {"elapsed_ns": row.elapsed_ns, "span_ns": row.span_ns, "busy_ns": row.times.busy_ns}
@@ -374,7 +404,11 @@ class Description:
         ]
 
     def _repr_html_(self) -> str:
-        by = {"kernel": ("Kernels by name", self.kernels_table), "operator": ("Operators", self.operators_table)}
+        by = {
+            "kernel": ("Kernels by name", self.kernels_table),
+            "operator": ("Operators", self.operators_table),
+            "host": ("Host by self time", self.host_table),
+        }
         tables = {caption: table() for caption, table in (by[name] for name in self.by)} or {
             "Steps, each from one completion to the next": self.table(),
             "Kernels by class": self.classes_table(),
@@ -505,6 +539,16 @@ def _recording_notes(trace: Trace) -> list[str]:
         f"recordings of ranks begin up to {duration(apart_ns)} apart, that of rank {last} last: in the first "
         "collectives, ranks may wait for the recording alone"
     ]
+
+
+def cost_notes(trace: Trace) -> list[str]:
+    """Return a note on what the recording cost the host, if that is 5 % of its time or more."""
+    from replay.costs.recording import cost_facts, cost_note, recording_cost
+    from replay.costs.shipped import load_parameters
+
+    parameters = load_parameters()
+    cost = recording_cost(trace, parameters)
+    return [] if cost is None else [cost_note(cost_facts(cost, parameters))]
 
 
 def _late_text(rows: Sequence[LateRank]) -> Table:

@@ -183,8 +183,9 @@ def describe(trace: "Trace | Paths", *, by: str | Sequence[str] = ()) -> "Descri
     trace : Trace, path or sequence of paths
         The trace to describe.
     by : str or sequence of str
-        Further tables to show first: ``"kernel"`` (kernels by name), ``"operator"`` (the operators that launched them),
-        or both. `Description.kernels_table` and `Description.operators_table` return them in any case.
+        Further tables to show first: ``"kernel"`` (kernels by name), ``"operator"`` (the operators that launched them)
+        or ``"host"`` (operators, calls and Python functions by self time). `Description.kernels_table`,
+        `Description.operators_table` and `Description.host_table` return them in any case.
 
     Raises
     ------

@@ -22,6 +22,7 @@ from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.contention.pairs import measure_pairs
 from replay.contention.totals import with_pairs
+from replay.costs.recording import cost_facts, cost_note, recording_cost
 from replay.costs.shipped import load_parameters
 from replay.engine.timeline import Timeline
 from replay.graph.graph import hardware_of
@@ -363,6 +364,8 @@ def pace_lines(projection: Projection) -> list[str]:
     )
     world_size, ranks = facts.get("world_size") or 0, len(facts.get("ranks", ()))
     notes = recording_notes(steady, communication, world_size=world_size, ranks=ranks)
+    if cost := facts.get("recording"):
+        notes.append(f"{cost_note(cost)}: without it the host is faster, which the intervals hold")
     return [*lines, *(f"note: {note}" for note in notes)]
 
 
@@ -388,8 +391,9 @@ def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOpti
         trace, options.iterations, options.max_points, keep_outliers=options.keep_outliers
     ).weighted(options.weights, options.sampled)
     parameters, pairs = options.parameters or load_parameters(), measure_pairs(trace)
+    cost = recording_cost(trace, parameters)
     windows = [
-        replace(chosen.put(window), graph=with_pairs(window.graph, pairs))
+        replace(chosen.put(window), graph=with_pairs(window.graph, pairs), recording=cost)
         for window in step_windows(
             trace,
             chosen.numbers,
@@ -404,6 +408,7 @@ def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOpti
     result = project(windows, what_ifs, meta=trace.meta, parameters=parameters, options=drawing)
     facts: dict[str, Any] = {"iterations": list(chosen.numbers), "weights": list(chosen.weights)}
     facts |= {"iterations_chosen": chosen.how, "sampled": [asdict(step) for step in chosen.sampled]}
+    facts |= {} if cost is None else {"recording": cost_facts(cost, parameters)}
     facts |= {"ranks": list(trace.meta.ranks), "world_size": trace.meta.world_size}
     graphs = [window.graph for window in windows] if options.why else []
     effects = all_effects(what_ifs, graphs, chosen.numbers, parameters) if options.why else None

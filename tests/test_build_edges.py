@@ -15,8 +15,8 @@ from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph, index_trace
 from replay.graph.graph import RECORDED_EDGES, EdgeKind, KernelGraph
-from replay.projection.projection import with_typical_lags
 from replay.what_ifs.scale import scale_host
+from seqpoint.validation.replay import with_typical_lags
 
 STEP = event("ProfilerStep#1", "user_annotation", 0, 1000)
 

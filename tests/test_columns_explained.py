@@ -32,7 +32,7 @@ def job(tmp_path: Path) -> Path:
     "command",
     [
         "describe JOB",
-        "describe JOB --by kernel --by operator",
+        "describe JOB --by kernel --by operator --by host",
         "iterations JOB",
         "select JOB --max-points 2",
         "replay JOB -i 1",

@@ -11,7 +11,7 @@ from traces import event, kernel, kineto, launch, write_trace
 import seqpoint as sp
 from profilers.errors import InvalidInputError
 from profilers.trace import Trace
-from seqpoint.breakdown import NO_OPERATOR, self_times
+from seqpoint.breakdown import CALL, NO_OPERATOR, OPERATOR, PYTHON, HostTime, host_times, python_functions, self_times
 
 US = 1000
 
@@ -77,6 +77,71 @@ def test_the_innermost_operator_counts_and_host_time_is_without_its_callees(tmp_
     assert table["host_ns"].tolist() == [25 * US, 20 * US, 100 * US, 5 * US]
 
 
+def python(name: str, ts: float, dur: float) -> dict[str, object]:
+    return event(name, "python_function", ts, dur, **{"Python id": 1, "Python parent id": None})
+
+
+def test_self_times_of_functions_operators_and_calls_are_one_tree(run: Run, tmp_path: Path) -> None:
+    # main 0-100 calls linear 10-60, which calls addmm 20-50, which launches 35-37 and 40-50. Thread 11 is apart.
+    events = [
+        event("ProfilerStep#1", "user_annotation", 0, 100),
+        python("train.py(1): main", 0, 100),
+        event("aten::linear", "cpu_op", 10, 50),
+        event("aten::addmm", "cpu_op", 20, 30),
+        launch(35, 1, dur=2),
+        launch(40, 2, dur=10),
+        kernel("gemm", 50, 12, 1),
+        kernel("gemm", 70, 12, 2),
+        {**event("aten::relu", "cpu_op", 0, 300), "tid": 11},
+    ]
+    rows = host_times(opened(tmp_path / "a.json", *events))
+    assert [(row.name, row.kind, row.calls, row.self_ns // US) for row in rows] == [
+        ("aten::relu", OPERATOR, 1, 300),
+        ("train.py(1): main", PYTHON, 1, 50),
+        ("aten::linear", OPERATOR, 1, 20),
+        ("aten::addmm", OPERATOR, 1, 18),
+        ("cudaLaunchKernel", CALL, 2, 12),
+    ]
+    assert sum(row.share for row in rows) == pytest.approx(1)
+    assert rows[1] == HostTime("train.py(1): main", PYTHON, 1, 50 * US, 50 / 400, 50.0 * US)
+    content = json.loads(run("describe", tmp_path / "a.json", "--by", "host", "--json").out)
+    assert [len(content[name]) for name in ("host_operators", "python_functions")] == [4, 1]
+    shown = " ".join(run("describe", tmp_path / "a.json", "--by", "host", "--top", 2).out.split())
+    assert "Host operators by self time, whole recording: 2 of 4, 80.0 % of the host's time" in shown
+    assert "Python functions by self time, whole recording" in shown and "train.py(1): main" in shown
+
+
+def test_the_self_times_of_a_thread_add_up_to_the_union_of_its_events(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    starts, lengths = random.integers(0, 500, 80), random.integers(0, 60, 80)
+    events = [
+        event(f"op{i % 7}", "cpu_op", int(s), int(n)) for i, (s, n) in enumerate(zip(starts, lengths, strict=True))
+    ]
+    covered = {t for s, n in zip(starts.tolist(), lengths.tolist(), strict=True) for t in range(s, s + n)}
+    trace = opened(tmp_path / "a.json", *events)
+    assert self_times(trace.ops).sum() == len(covered) * US
+    assert self_times(trace.ops).min() >= 0
+
+
+REAL = Path(__file__).parents[2] / "shared/data/traces/kineto"
+
+
+@pytest.mark.parametrize("name", ["tracelens/h100/gaunernst_bert-small-uncased.json.gz", "hta/nccl_a100_rank0.json.gz"])
+def test_self_times_of_a_real_trace_add_up(name: str) -> None:
+    if not (REAL / name).is_file():
+        pytest.skip(f"no trace at {REAL / name}")
+    trace = sp.open(REAL / name)
+    tables = (python_functions(trace), trace.ops, trace.launches)
+    columns = ("rank", "process", "thread", "start_ns", "dur_ns")
+    events = [row for table in tables for row in zip(*(table[c].to_pylist() for c in columns), strict=True)]
+    covered, until, last = 0, 0, None
+    for *thread, start, time in sorted(events, key=lambda row: (row[:3], row[3])):
+        until = until if thread == last else start
+        covered += max(start + (time or 0) - max(until, start), 0)
+        until, last = max(until, start + (time or 0)), thread
+    assert sum(row.self_ns for row in host_times(trace)) == covered > 0
+
+
 def test_host_times_do_not_depend_on_the_order_of_rows(trace: Trace) -> None:
     order = np.random.default_rng(0).permutation(trace.ops.num_rows)
     assert sorted(self_times(trace.ops.take(order))) == sorted(self_times(trace.ops))
@@ -104,7 +169,9 @@ def test_the_verdict_says_who_sets_the_pace(tmp_path: Path) -> None:
 
 
 def test_an_unknown_table_is_an_error(trace: Trace) -> None:
-    with pytest.raises(InvalidInputError, match="by 'stream': there is no such table; choose of kernel, operator"):
+    with pytest.raises(
+        InvalidInputError, match="by 'stream': there is no such table; choose of kernel, operator, host"
+    ):
         sp.describe(trace, by="stream")
 
 

@@ -21,48 +21,15 @@ from profilers.trace.trace import TraceMeta
 from replay.analysis.idle import PACE_RESOURCES, pace
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import isolate
+from replay.costs.recording import RecordingCost
 from replay.engine.steady import USUAL_CYCLES, Change, Pattern, SteadyState, cycle_of, steady_states, unchanged
 from replay.engine.timeline import Timeline
-from replay.graph.graph import SYNC_EDGES, EdgeKind, KernelGraph
+from replay.graph.graph import KernelGraph
 from replay.projection.evidence import QUANTILES, Evidence, SampledStep, provenance_of, selection_factors, step_evidence
 from replay.projection.pacing import Limits, limiting_after, limiting_name, limits_of
 from replay.projection.rows import NO_EFFECT, NOTHING_CHANGES, ProjectionRow, joined_notes, work_notes
 from replay.projection.sweep import Steps, jobs_for, sweep
 from replay.what_ifs.what_if import WhatIf, check_choices, single_steps
-
-#: Edges whose lag is a delay between host and device, or between device tasks.
-_DELAYS = (
-    EdgeKind.STREAM,
-    EdgeKind.LAUNCH,
-    EdgeKind.GRAPH_LAUNCH,
-    EdgeKind.WAIT,
-    EdgeKind.WAIT_INFERRED,
-    EdgeKind.SYNC,
-    EdgeKind.SYNC_INFERRED,
-)
-
-
-def with_typical_lags(graph: KernelGraph) -> KernelGraph:
-    """Return `graph` with every delay between host and device, and between device tasks, at the median of its kind.
-
-    Replaying an unchanged graph returns the measured times because each edge has its measured delay. With the median
-    of its kind instead, the error of the replay shows how much of the timeline order, launches, waits and durations
-    explain. Nodes of a launched graph have a median of their own, since they follow each other faster. The time between
-    host calls stays, since it is the program's work. So do the pauses for work that the recording does not hold
-    (`EdgeKind.BACKLOG`, `EdgeKind.GRAPH_GAP`), which `Timeline.unexplained_ns` counts.
-    """
-    edges = graph.edges
-    lag = edges.lag_ns.copy()
-    is_node = np.zeros(len(graph.tasks), dtype=bool)
-    is_node[edges.target[edges.kind == EdgeKind.GRAPH_LAUNCH]] = True
-    for kind in _DELAYS:
-        of_kind = (edges.kind == kind) & ~(edges.from_start & (edges.kind == EdgeKind.STREAM))
-        # An edge without a delay only might bind, as from work that had ended before a synchronisation.
-        of_kind &= edges.lag_ns > 0 if kind in SYNC_EDGES else of_kind
-        for rows in (of_kind & is_node[edges.target], of_kind & ~is_node[edges.target]):
-            if rows.any():
-                lag[rows] = np.median(lag[rows])
-    return replace(graph, edges=replace(edges, lag_ns=lag))
 
 
 @dataclass(frozen=True)
@@ -83,6 +50,8 @@ class StepWindow:
         Measured step time of each; 0 if it was not measured.
     sampled : tuple of SampledStep
         How each of these stands for others; empty if each stands for itself.
+    recording : RecordingCost, optional
+        What the recording cost the host; None if that is little or unknown.
     """
 
     graph: KernelGraph
@@ -91,6 +60,7 @@ class StepWindow:
     weights: tuple[float, ...]
     measured_ns: tuple[float, ...]
     sampled: tuple[SampledStep, ...] = ()
+    recording: RecordingCost | None = None
 
     @classmethod
     def of(
@@ -112,6 +82,13 @@ class StepWindow:
     def isolated(self, parameters: Parameters) -> "StepWindow":
         """Return the window with isolated durations under `parameters`."""
         return replace(self, graph=isolate(self.graph, parameters))
+
+    def drawn(self, parameters: Parameters) -> "StepWindow":
+        """Return the window isolated under drawn `parameters`, without what the recording cost the host by them."""
+        window = self.isolated(parameters)
+        if self.recording is None:
+            return window
+        return replace(window, graph=window.graph.with_host_time(1 - self.recording.share(parameters.values)))
 
     def steady(self, change: Change = unchanged) -> SteadyState:
         """Return the steady state of the window's iterations under `change`."""
@@ -542,11 +519,15 @@ class _DrawnWhatIf:
 
 
 class _Sample(NamedTuple):
-    """A what-if under one draw: step time with the drawn error of the replay, device time, and its error if refused."""
+    """A what-if under one draw: step time with the drawn error of the replay, device time, and its error if refused.
+
+    `replayed` is the drawn ratio by the error of the replay alone.
+    """
 
     projected_ns: float
     device_ns: float
     error: str
+    replayed: float
 
 
 def _samples_of_draw(
@@ -561,9 +542,10 @@ def _samples_of_draw(
     samples = []
     for i in range(len(what_ifs)):
         totals, device_totals, errors = zip(*(times[i] for _, times in by_window), strict=True)
-        projected = _scaled(base.base_ns, totals, steady) * (1 + parameters["replay_error"])
+        replayed = 1 + parameters["replay_error"]
+        projected = _scaled(base.base_ns, totals, steady) * replayed
         on_device = _scaled(base.base_device_ns, device_totals, device)
-        samples.append(_Sample(projected, on_device, next(filter(None, errors), "")))
+        samples.append(_Sample(projected, on_device, next(filter(None, errors), ""), replayed))
     return samples
 
 
@@ -573,9 +555,9 @@ def _times_of_draw(
     """Return step time and device time of a window under one draw: unchanged, and of each what-if with its error."""
     parameters, steps = draw
     steps.next("durations without contention")
-    isolated = window.isolated(parameters)
-    # A single iteration replays as measured under any parameters.
-    baseline_change = [] if isolated.pattern is None else [unchanged]
+    isolated = window.drawn(parameters)
+    # A single iteration replays as measured under any parameters, unless its host is faster without the recording.
+    baseline_change = [] if isolated.pattern is None and isolated.recording is None else [unchanged]
     changes = [_DrawnWhatIf(each, parameters.with_values(each.parameters), steps) for each in what_ifs]
     shared = [change for change, each in zip(changes, what_ifs, strict=True) if not each.parameters]
     states = isolated.steady_all([*baseline_change, *shared])
@@ -583,7 +565,7 @@ def _times_of_draw(
     shared_states, times = iter(states), []
     for change, each in zip(changes, what_ifs, strict=True):
         if each.parameters:
-            state = window.isolated(parameters.with_values(each.parameters)).steady(change)
+            state = window.drawn(parameters.with_values(each.parameters)).steady(change)
         else:
             state = next(shared_states)
         times.append((window.total_ns(state), window.device_ns(state), change.error))
@@ -631,6 +613,9 @@ def _projection_row(
     drawn_ns = np.array([*(sample.projected_ns for sample in samples), projected])
     speedups = total / np.maximum(drawn_ns, _SHORTEST_NS)
     (low, high), speedup, off = np.quantile(speedups, QUANTILES), float(speedups[-1]), base.off()
+    if any(window.recording for window in base.windows):  # the host as recorded is one end
+        recorded = np.quantile([speedup / sample.replayed for sample in samples] or [speedup], QUANTILES)
+        low, high = min(low, recorded[0]), max(high, recorded[1])
     device_low, device_high = np.quantile([*(sample.device_ns for sample in samples), on_device], QUANTILES)
     return ProjectionRow(
         what_if.steps,

@@ -18,7 +18,8 @@ from seqpoint.notebook import TOP
     "--by",
     multiple=True,
     type=click.Choice(BY),
-    help="Show kernels by name, or the operators that launched them, instead of the other tables; may be repeated.",
+    help="Show kernels by name, the operators that launched them, or operators, calls and Python functions of the host "
+    "by self time, instead of the other tables; may be repeated.",
 )
 @click.option("--top", type=click.IntRange(1), help=f"Most rows of a table of --by; --json has all.  [default: {TOP}]")
 @output_options
@@ -30,9 +31,12 @@ def command(trace: str, marker: str, length: str | None, by: tuple[str, ...], to
     \b
     seqpoint describe job.trace
     seqpoint describe job.trace --by kernel --by operator
+    seqpoint describe job.trace --by host --top 20
     """
     if top is not None and (json_ or not by):
-        raise click.UsageError("--top limits the tables of --by; add --by kernel or --by operator, without --json")
+        raise click.UsageError(
+            "--top limits the tables of --by; add --by kernel, --by operator or --by host, without --json"
+        )
     result = front_door.describe(load(trace, marker, length), by=by)
     if "kernel" in by and not result.classes:
         raise InvalidInputError(

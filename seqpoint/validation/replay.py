@@ -10,7 +10,7 @@ seqpoint validate replay traces/ --json
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 
@@ -26,7 +26,8 @@ from profilers.trace.arrays import ends, integers
 from profilers.trace.steps import StepTimes, job_steps, step_times
 from profilers.trace.trace import Trace
 from replay.engine.timeline import Timeline, replay
-from replay.projection.projection import StepWindow, with_typical_lags
+from replay.graph.graph import SYNC_EDGES, EdgeKind, KernelGraph
+from replay.projection.projection import StepWindow
 from seqpoint.graphs import all_iterations, replay_trace, step_windows
 from seqpoint.notebook import Table, table_of
 from seqpoint.validation.rows import ValidationRow
@@ -34,6 +35,41 @@ from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, followe
 
 #: Limit of the error of a step that is replayed unchanged.
 _LIMIT = 0.01
+
+
+#: Edges whose lag is a delay between host and device, or between device tasks.
+_DELAYS = (
+    EdgeKind.STREAM,
+    EdgeKind.LAUNCH,
+    EdgeKind.GRAPH_LAUNCH,
+    EdgeKind.WAIT,
+    EdgeKind.WAIT_INFERRED,
+    EdgeKind.SYNC,
+    EdgeKind.SYNC_INFERRED,
+)
+
+
+def with_typical_lags(graph: KernelGraph) -> KernelGraph:
+    """Return `graph` with every delay between host and device, and between device tasks, at the median of its kind.
+
+    Replaying an unchanged graph returns the measured times because each edge has its measured delay. With the median
+    of its kind instead, the error of the replay shows how much of the timeline order, launches, waits and durations
+    explain. Nodes of a launched graph have a median of their own, since they follow each other faster. The time between
+    host calls stays, since it is the program's work. So do the pauses for work that the recording does not hold
+    (`EdgeKind.BACKLOG`, `EdgeKind.GRAPH_GAP`), which `Timeline.unexplained_ns` counts.
+    """
+    edges = graph.edges
+    lag = edges.lag_ns.copy()
+    is_node = np.zeros(len(graph.tasks), dtype=bool)
+    is_node[edges.target[edges.kind == EdgeKind.GRAPH_LAUNCH]] = True
+    for kind in _DELAYS:
+        of_kind = (edges.kind == kind) & ~(edges.from_start & (edges.kind == EdgeKind.STREAM))
+        # An edge without a delay only might bind, as from work that had ended before a synchronisation.
+        of_kind &= edges.lag_ns > 0 if kind in SYNC_EDGES else of_kind
+        for rows in (of_kind & is_node[edges.target], of_kind & ~is_node[edges.target]):
+            if rows.any():
+                lag[rows] = np.median(lag[rows])
+    return replace(graph, edges=replace(edges, lag_ns=lag))
 
 
 @dataclass(frozen=True)
