@@ -18,12 +18,14 @@ from profilers.trace.arrays import MISSING, Ints, integers, strings
 from profilers.trace.columns import combinations, lookup
 from profilers.trace.compiled import compiled
 from profilers.trace.trace import Trace
+from replay.from_trace.host_causes import HOST_CAUSES
 from seqpoint.notebook import TOP, DataFrame, Table, as_html, data_frame, table_of
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
     from replay.analysis.stragglers import Straggler, Stragglers
     from replay.contention.totals import ContentionRow, ContentionTime
+    from replay.from_trace.host_causes import HostCauses
     from replay.projection.pacing import Limits
 
 #: Most characters of a name in a table of text.
@@ -101,6 +103,37 @@ class OperatorTime:
     host_ns: int
 
 
+def host_table(rows: "Sequence[HostCauses]") -> Table:
+    """Return the host time of each rank by cause as text; a cause that no rank has gets no column.
+
+    Parameters
+    ----------
+    rows : sequence of HostCauses
+        A row for each rank.
+    """
+    causes = [cause for cause in HOST_CAUSES if any(row.cause_ns[cause] for row in rows)]
+    shares = {f"{cause} %": f"{{{cause}}}" for cause in causes}
+    columns = {"rank": "{rank}", "on the host": "{elapsed_ns:time}", **shares}
+    columns |= {"longest queue": "{longest_queue}", "calls held": "{held}"}
+    cells = [
+        {**{cause: f"{100 * row.share(cause):.1f}" for cause in causes}, "rank": row.rank, "elapsed_ns": row.elapsed_ns,
+         "longest_queue": row.longest_queue, "held": row.held}
+        for row in rows
+    ]  # fmt: skip
+    return table_of("Host time in the steps, by cause", columns, cells)
+
+
+def host_sentence(rows: "Sequence[HostCauses]") -> str:
+    """Return the shares of the causes of host time over all ranks; "" without a recorded host."""
+    total = sum(row.elapsed_ns for row in rows)
+    shares = {cause: sum(row.cause_ns[cause] for row in rows) / max(total, 1) for cause in HOST_CAUSES}
+    named = sorted(((share, cause) for cause, share in shares.items() if share >= _MIN_SHARE), reverse=True)
+    words = ", ".join(f"{_CAUSE_WORDS.get(cause, cause)} {100 * share:.0f} %" for share, cause in named)
+    return f"hosts spend their time in: {words}" if words else ""
+
+
+#: Words for causes of host time in a sentence.
+_CAUSE_WORDS = {"queue": "launch queue full", "work": "work of the program"}
 #: Speed-ups above this are shown as "over 100".
 _MOST_BOUND = 100.0
 

@@ -14,9 +14,12 @@ from profilers.trace.arrays import MISSING, Ints, integers, numbers, strings
 from profilers.trace.quality import NOTE, WARNING, quality_notes
 from profilers.trace.steps import StepTimes, step_times
 from profilers.trace.trace import Trace, TraceMeta
+from replay.from_trace import index_trace
+from replay.from_trace.host_causes import HostCauses, host_causes
 from seqpoint.breakdown import (
     NO_OPERATOR,
     PYTHON,
+    host_table,
     host_text,
     host_times,
     kernels_by_name,
@@ -196,6 +199,8 @@ class Description:
         Further tables to show first, of `BY`.
     memory : tuple of DeviceMemory
         Memory in use on each device over time, of a trace whose profiler recorded it.
+    host : tuple of HostCauses
+        Host time of each rank in its steps, by cause; empty without a recorded host.
     """
 
     trace: Trace
@@ -206,6 +211,7 @@ class Description:
     steps: tuple[RankSteps, ...]
     by: tuple[str, ...] = ()
     memory: tuple[DeviceMemory, ...] = ()
+    host: tuple[HostCauses, ...] = ()
 
     @property
     def covers(self) -> str:
@@ -285,6 +291,7 @@ class Description:
         return {
             "devices": self._steps_text() if self.steps else self._recording_text(),
             "communication": communication_table(f"Communication {where}", self._device_rows()),
+            "host": host_table(self.host),
             "late": _late_text(late_ranks(self.trace)),
             "classes": table_of("Kernels by class, whole recording", classes, self.classes),
             "copies": _copies_text(self.copies),
@@ -364,6 +371,7 @@ class Description:
             "late_ranks": [asdict(row) for row in late_ranks(self.trace)],
             "copies": [{**asdict(row), "bytes_per_s": row.bytes_per_s} for row in self.copies],
             "memory": [row.row() for row in self.memory],
+            "host": [row.to_dict() for row in self.host],
             "iterations_per_rank": {str(rank): ranks.count(rank) for rank in sorted(set(ranks))},
             "found_by": sorted(set(iterations.found_by)),
             "steps": [{**asdict(row), "busy_share": row.busy_share} for row in self.steps],
@@ -496,7 +504,7 @@ def describe(trace: Trace, by: Sequence[str] = ()) -> Description:
     devices = times_in_steps(trace, steps) if len(steps) else times_of_recording(trace)
     asked = trace.without_context()
     tables = (iteration_table(trace), _classes(asked), _copies(asked), devices, _steps(steps, devices))
-    return Description(asked, *tables, chosen, device_memory(asked))
+    return Description(asked, *tables, chosen, device_memory(asked), host_causes(index_trace(trace)))
 
 
 def _steps(steps: StepTimes, devices: Sequence[DeviceActivity]) -> tuple[RankSteps, ...]:

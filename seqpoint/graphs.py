@@ -33,6 +33,7 @@ from replay.costs.shipped import load_parameters
 from replay.engine.steady import Change, unchanged
 from replay.engine.timeline import Timeline, replay
 from replay.from_trace import build_graph, index_trace
+from replay.from_trace.host_causes import HostCauses, host_causes
 from replay.graph.choice import TaskChoice
 from replay.graph.graph import RECORDED_EDGES, EdgeKind, KernelGraph, given_hardware
 from replay.projection.pacing import Limits, limits_of
@@ -430,6 +431,8 @@ class Analysis:
         Whether there is a what-if that changes nothing.
     contention : ContentionTime, optional
         Time that contention took from the kernels of the iteration, on all ranks.
+    host : tuple of HostCauses
+        Host time of each rank in all steps, by cause.
     """
 
     iteration: int
@@ -442,6 +445,7 @@ class Analysis:
     communication_notes: tuple[str, ...] = ()
     is_unchanged: bool = False
     contention: ContentionTime | None = None
+    host: tuple[HostCauses, ...] = ()
 
     @property
     def sides(self) -> tuple[TimelineAnalysis, ...]:
@@ -474,6 +478,7 @@ class Analysis:
             "measured_ns": self.measured_ns,
             "step_time": "between completions" if self.repeats else "latency",
             "contention": None if self.contention is None else self.contention.to_dict(),
+            "host": [row.to_dict() for row in self.host],
             "before": _side_facts(self.before),
             "what_if": None if self.what_if is None else list(self.what_if.steps),
             "applied": None if self.what_if is None else not self.is_unchanged,
@@ -600,13 +605,14 @@ def analyze_trace(
     facts = (number, measured, window.pattern is not None, before)
     notes = communication_notes(communication_rows(before.timeline), trace)
     contention = contention_time(trace, [window.graph], iterations=[number])
+    host = host_causes(index_trace(trace))
     if what_if is None:
-        return Analysis(*facts, communication_notes=notes, contention=contention)
+        return Analysis(*facts, communication_notes=notes, contention=contention, host=host)
     changed, parameters = what_if, load_parameters()
     after = _analyzed(window, lambda graph: changed(graph, parameters), tasks)
     change = analysis.difference(before.timeline, after.timeline)
     is_unchanged = changed(window.graph, parameters).replays_like(window.graph)
-    return Analysis(*facts, what_if, after, change, notes, is_unchanged, contention)
+    return Analysis(*facts, what_if, after, change, notes, is_unchanged, contention, host)
 
 
 def stragglers(

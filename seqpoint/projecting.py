@@ -25,6 +25,8 @@ from replay.contention.totals import with_pairs
 from replay.costs.recording import cost_facts, cost_note, recording_cost
 from replay.costs.shipped import load_parameters
 from replay.engine.timeline import Timeline
+from replay.from_trace import index_trace
+from replay.from_trace.host_causes import host_causes
 from replay.graph.graph import hardware_of
 from replay.projection.evidence import SIDES, SampledStep, digest
 from replay.projection.projection import Projection, ProjectionOptions, project, with_provenance
@@ -39,7 +41,7 @@ from replay.what_ifs import (
     parse_what_if,
     read_plan,
 )
-from seqpoint.breakdown import limits_sentence
+from seqpoint.breakdown import host_sentence, limits_sentence
 from seqpoint.choosing import ChosenIterations, choose_iterations
 from seqpoint.communication import communication_table, effect_tables, layer_tables
 from seqpoint.graphs import Progress, communication_facts, communication_rows, step_windows
@@ -348,16 +350,16 @@ def pace_lines(projection: Projection) -> list[str]:
     projection : Projection
         The projection, with the pace of its baseline.
     """
-    lines = []
+    lines, facts = [], projection.provenance
     if sentence := limits_sentence(projection.limits, f"all {_steps(projection)}"):
         lines.append(f"pace: {sentence}")
+        lines += [f"pace: {facts['host']}"] if facts.get("host") else []
         rank, largest = max(projection.pace_by_rank.items(), key=lambda item: item[1], default=(-1, 0.0))
         ranks = len(projection.pace_by_rank)
         if ranks > 1 and largest > _DOMINANT_SHARE + (1 - _DOMINANT_SHARE) / ranks:
             lines.append(
                 f"pace: rank {rank} has {100 * largest:.0f} % of the critical path; the other ranks wait for it"
             )
-    facts = projection.provenance
     steady, communication = (
         projection.steady_ns / projection.measured_ns if projection.measured_ns else 1.0,
         projection.pace.get("communication", 0.0),
@@ -408,6 +410,7 @@ def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOpti
     result = project(windows, what_ifs, meta=trace.meta, parameters=parameters, options=drawing)
     facts: dict[str, Any] = {"iterations": list(chosen.numbers), "weights": list(chosen.weights)}
     facts |= {"iterations_chosen": chosen.how, "sampled": [asdict(step) for step in chosen.sampled]}
+    facts |= {"host": host_sentence(host_causes(index_trace(trace)))}
     facts |= {} if cost is None else {"recording": cost_facts(cost, parameters)}
     facts |= {"ranks": list(trace.meta.ranks), "world_size": trace.meta.world_size}
     graphs = [window.graph for window in windows] if options.why else []

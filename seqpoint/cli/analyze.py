@@ -10,7 +10,7 @@ from replay.analysis import IDLE_CAUSES, ChosenTasks, Difference, Exposure, Idle
 from replay.analysis.tasks import DEVICE_KEYS
 from replay.workloads.operations import is_parquet
 from seqpoint import front_door
-from seqpoint.breakdown import StragglerReport, contention_lines, contention_table, limits_table
+from seqpoint.breakdown import StragglerReport, contention_lines, contention_table, host_table, limits_table
 from seqpoint.cli.options import hardware_option, load, output_options, perfetto_option, refuse_options, trace_argument
 from seqpoint.cli.output import message, print_lines, print_result, print_table, print_tables, write_timelines
 from seqpoint.communication import communication_table, device_text
@@ -103,9 +103,10 @@ def _show(result: Analysis) -> None:
     for label, side in zip(("", "after: "), sides, strict=False):
         if side.chosen is not None:
             _show_chosen(label, side.chosen)
-    _show_pace([side.pace for side in sides])
     for label, side in zip(("", "after: "), sides, strict=False):
         print_tables([limits_table(side.limits, label)])
+    print_tables([host_table(result.host)] if result.host else [])
+    _show_pace([side.pace for side in sides])
     _show_path("Critical path by cause", "cause", [side.path.by_cause for side in sides])
     _show_path("Critical path by class of kernel", "class", [side.path.by_class for side in sides])
     _show_path("Critical path by name", "name", [before.path.by_name], _MAX_ROWS)
@@ -156,14 +157,12 @@ def _show_path(title: str, heading: str, sides: Sequence[Mapping[str, float]], l
 
 
 def _show_pace(sides: Sequence[Pace]) -> None:
-    """Print the pace of a step by resource, rank and iteration."""
-    title = "What sets the pace: time on the critical path of the step"
-    _show_path(title, "resource", [side.by_resource for side in sides])
+    """Print the critical path of a step by rank and by iteration."""
     ranks = [{f"rank {rank}" if rank >= 0 else "ranks meet": ns for rank, ns in side.by_rank.items()} for side in sides]
     if any(len(side) > 1 for side in ranks):
-        _show_path("The same by rank", "rank", ranks, _MAX_ROWS)
+        _show_path("Critical path by rank", "rank", ranks, _MAX_ROWS)
     if any(len(side.by_iteration) > 1 for side in sides):
-        _show_path("The same by iteration", "iteration", [_by_distance(side.by_iteration) for side in sides])
+        _show_path("Critical path by iteration", "iteration", [_by_distance(side.by_iteration) for side in sides])
 
 
 def _by_distance(by_iteration: Mapping[int, float]) -> dict[str, float]:

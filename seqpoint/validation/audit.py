@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,13 @@ _COMMUNICATION = ("scale_links:2", "t3", "dma_collectives")
 _RARE = ("rnn", "pooling")
 #: Data types that many traces lack, and a type that most devices compute in.
 _RARE_TYPES, _OTHER_TYPE = ("fp16", "fp8", "fp64"), "fp32"
+#: What-ifs that make a resource faster or slower, from the slowest to the fastest.
+_LIMITED = (
+    ("host", ("scale_host:2", "scale_host:1.5", "scale_host:0.5", "scale_host:0")),
+    ("device", ("scale_kernels:*:2", "scale_kernels:*:0.9", "scale_kernels:*:0.5", "scale_kernels:*:0")),
+    ("communication", ("scale_kernels:collective:0.5", "scale_kernels:collective:0", "overlap:ideal")),
+    ("copies", ("scale_kernels:copies:0.5", "scale_kernels:copies:0")),
+)
 #: Name and files of a recording.
 Recording = tuple[str, tuple[Path, ...]]
 
@@ -198,6 +206,45 @@ def _projected(subject: Subject, iterations: Sequence[int], what_if: str) -> tup
     options = ProjectOptions(iterations=iterations, draws=2, jobs=1)
     projection = project_trace(subject.trace, [parse_what_if(what_if)], options).projection
     return projection.rows[0], projection.baseline_ns
+
+
+def check_limits(subject: Subject) -> Iterator[ValidationRow]:
+    """Yield that no gain exceeds the bound of its resource, and that less work never gains less.
+
+    Besides, halving a class of kernels gains half of its time alone on the devices, less what can be off the critical
+    path. If another resource limits the steps then, the row has to name it.
+    """
+    class_ = _largest_class(subject)
+    texts = [text for _, group in _LIMITED for text in group] + ([f"scale_kernels:{class_}:0.5"] if class_ else [])
+    options = ProjectOptions(iterations=subject.stretch, draws=2, jobs=1)
+    projection = project_trace(subject.trace, [parse_what_if(text) for text in texts], options).projection
+    rows = dict(zip(texts, projection.rows, strict=True))
+    for resource, group in _LIMITED:
+        bound = projection.limits.bound.get(resource, 1.0)
+        gains = [(text, rows[text].speedup) for text in group if rows[text].applied]
+        for text, gain in gains:
+            yield subject.bounded(f"{text}, against the bound of {resource}", gain, most=bound)
+        for (text, less), (other, more) in pairwise(gains):
+            yield subject.bounded(f"{other}, against {text}", more, least=less)
+    row = rows.get(f"scale_kernels:{class_}:0.5")
+    if row is None or not row.applied or row.limited_by[:1] != ("kernels",):
+        return
+    ranks = subject.trace.meta.ranks
+    of_rank = [slice_trace(subject.trace, SliceOptions(ranks=frozenset([rank]))) for rank in ranks]
+    lone = min(sum(_lone_time(trace, number, class_) for number in subject.stretch) for trace in of_rank)
+    measured, kernels = projection.baseline_ns, projection.limits.share.get("kernels", 0.0)
+    most = measured - 0.5 * max(lone - (1 - kernels) * measured, 0.0)
+    yield subject.bounded(f"scale_kernels:{class_}:0.5, kernels on the path", row.projected_ns, most=most)
+
+
+def _lone_time(trace: Trace, number: int, class_: str) -> int:
+    """Return the time of the kernels of a class that ran alone on their device in an iteration, ns."""
+    kernels = trace.kernels
+    classes = {
+        event: trace.meta.class_of(str(name))
+        for event, name in zip(kernels["id"].to_pylist(), kernels["name"].to_pylist(), strict=True)
+    }
+    return sum(ns for event, ns in by_hand.lone_kernels(trace, number).items() if classes[event] == class_)
 
 
 def check_links(subject: Subject) -> Iterator[ValidationRow]:
@@ -372,7 +419,8 @@ def check_host(subject: Subject) -> Iterator[ValidationRow]:
 
 #: Checks, in the order of a user's questions.
 CHECKS: tuple[Check, ...] = (
-    *(check_classes, check_devices, check_copies, check_scaled_kernels, check_links, check_world_size, check_dtype),
+    *(check_classes, check_devices, check_copies, check_scaled_kernels, check_limits, check_links, check_world_size),
+    check_dtype,
     *(check_orders, check_not_applicable, check_selection, check_slices, check_host),
 )
 
