@@ -162,9 +162,9 @@ def limits_table(limits: "Limits", label: str = "") -> Table:
     columns = {
         "resource~": "{resource}",
         "path %": "{path}",
-        "times as fast without": "{bound}",
+        "bound": "{bound}",
         "then~": "{then}",
-        "slower by % for 1 %": "{room}",
+        "slack %": "{room}",
     }
     return table_of(f"{label}What limits the step", columns, rows)
 

@@ -242,7 +242,7 @@ _LAG_CAUSES: Mapping[str, tuple[EdgeKind, ...]] = {
     "inferred wait lag": (EdgeKind.WAIT_INFERRED,),
     "sync lag": (EdgeKind.SYNC, EdgeKind.SYNC_INFERRED, EdgeKind.POLL),
     "rendezvous lag": (EdgeKind.RENDEZVOUS,),
-    "gap for the host": (EdgeKind.GAP,),
+    "gap for the host": (EdgeKind.GAP, EdgeKind.PAUSE),
     "backlog": (EdgeKind.BACKLOG,),
     "gap in a graph": (EdgeKind.GRAPH_GAP,),
     "launch queue": (EdgeKind.QUEUE,),

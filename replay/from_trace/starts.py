@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profilers.trace.arrays import MISSING, Bools, Floats, Ints
+from profilers.trace.columns import row_groups
 from replay.from_trace.host import HostTasks
 from replay.from_trace.window import Window
 from replay.graph.assembly import Assembly
@@ -150,6 +151,32 @@ def just_ended(window: Window, rows: Ints, late: npt.NDArray[np.float64]) -> tup
     return columns[:, 0], columns[:, 1]
 
 
+def _after_pauses(window: Window, latest: Floats) -> tuple[Ints, Ints]:
+    """Return pairs of a row of a rank without launches that starts after a pause, and the work of its device before it.
+
+    Nothing is known of the host. It is taken to have launched the row when the device was done with that work.
+
+    Parameters
+    ----------
+    window : Window
+        The window.
+    latest : array of float64
+        Latest bound on the start of each row.
+    """
+    device_work = window.device_work
+    unlaunched = ~np.isin(device_work.rank, list(window.index.launching_ranks)) & device_work.in_window
+    rows, sources = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for of_device in row_groups(device_work.rank, device_work.device):  # a few devices
+        by_end = of_device[np.argsort(device_work.end[of_device], kind="stable")]
+        late = of_device[unlaunched[of_device] & (device_work.start[of_device] - latest[of_device] > _PAUSE_NS)]
+        position = np.searchsorted(device_work.end[by_end], device_work.start[late], side="right") - 1
+        source = by_end[np.maximum(position, 0)]
+        known = (position >= 0) & (device_work.end[source] > latest[late])
+        rows.append(late[known])
+        sources.append(source[known])
+    return np.concatenate(rows), np.concatenate(sources)
+
+
 #: Time from a launch to its kernel (ns): the assumed one if no kernel was launched into an idle stream, and the
 #: longest that counts.
 _LAUNCH_NS, _LAUNCH_NS_MAX = 10_000, 100_000
@@ -192,7 +219,11 @@ def add_starts(assembly: Assembly, window: Window, host: HostTasks, tasks: tuple
     row, source = just_ended(window, rows, delay[rows])
     inferred = np.full(len(row), int(EdgeKind.WAIT_INFERRED))
     bounds = _concatenate(bounds, _bounds_after_end(row, done[source], device_work.end[source], inferred))
-    unbound = np.setdiff1d(np.flatnonzero(~has_bound), row)
+    np.maximum.at(latest, row, device_work.end[source].astype(np.float64))
+    paused, before = _after_pauses(window, latest)
+    kinds = np.full(len(paused), int(EdgeKind.PAUSE))
+    bounds = _concatenate(bounds, _bounds_after_end(paused, done[before], device_work.end[before], kinds))
+    unbound = np.setdiff1d(np.flatnonzero(~has_bound), np.concatenate([row, paused]))
     assembly.release(begin[unbound], device_work.start[unbound])
     return _add_edges(assembly, window, bounds, (begin, host))
 

@@ -17,6 +17,7 @@ _LAGS: Final = MappingProxyType(
         "host": (
             *(EdgeKind.HOST, EdgeKind.HANDOFF, EdgeKind.AUTOGRAD, EdgeKind.LAUNCH, EdgeKind.GRAPH_LAUNCH),
             *(EdgeKind.SYNC, EdgeKind.SYNC_INFERRED, EdgeKind.POLL, EdgeKind.GAP),
+            EdgeKind.PAUSE,
         ),
         "loader": (EdgeKind.LOADER,),
         "kernels": (EdgeKind.STREAM, EdgeKind.SERIAL, EdgeKind.WAIT, EdgeKind.WAIT_INFERRED, EdgeKind.GRAPH_GAP),

@@ -161,6 +161,7 @@ class EdgeKind(IntEnum):
     LOADER = 15  #: the host waits for the next batch of the input pipeline; inferred
     SERIAL = 16  #: a task of another stream runs first, since a what-if lets a device run one task at a time
     POLL = 17  #: the host reads memory until device work is done; inferred from times that repeat
+    PAUSE = 18  #: work follows other work of its device; the lag stands for the host, of which nothing is recorded
 
 
 #: Kinds whose two ends a profiler records; other edges are inferred from the order of calls and from times.
@@ -182,7 +183,9 @@ SYNC_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.SYNC, EdgeKind.SYNC_INFERR
 #: Kinds that order a stream, with both ends on it.
 STREAM_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.STREAM, EdgeKind.GAP, EdgeKind.BACKLOG, EdgeKind.GRAPH_GAP})
 #: Kinds whose lag is time on the host, or stands for it.
-HOST_TIME_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.HOST, EdgeKind.HANDOFF, EdgeKind.AUTOGRAD, EdgeKind.GAP})
+HOST_TIME_EDGES: frozenset[EdgeKind] = frozenset(
+    {EdgeKind.HOST, EdgeKind.HANDOFF, EdgeKind.AUTOGRAD, EdgeKind.GAP, EdgeKind.PAUSE}
+)
 
 
 @dataclass(frozen=True)

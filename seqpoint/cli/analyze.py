@@ -105,6 +105,9 @@ def _show(result: Analysis) -> None:
             _show_chosen(label, side.chosen)
     for label, side in zip(("", "after: "), sides, strict=False):
         print_tables([limits_table(side.limits, label)])
+    if len(sides) > 1:
+        title = "What sets the pace: time on the critical path of the step"
+        _show_path(title, "resource", [side.pace.by_resource for side in sides])
     print_tables([host_table(result.host)] if result.host else [])
     _show_pace([side.pace for side in sides])
     _show_path("Critical path by cause", "cause", [side.path.by_cause for side in sides])

@@ -27,7 +27,7 @@ from profilers.writers.slicing import SliceOptions, merge, slice_trace
 from replay.costs.shipped import load_parameters
 from replay.from_trace import build_graph
 from replay.graph.graph import COPY_DIRECTIONS, KernelGraph, TaskKind
-from replay.what_ifs import compose, parse_what_if
+from replay.what_ifs import check_choices, compose, parse_what_if
 from seqpoint.description import describe
 from seqpoint.graphs import all_iterations
 from seqpoint.iteration_table import iteration_table
@@ -74,7 +74,8 @@ _RARE_TYPES, _OTHER_TYPE = ("fp16", "fp8", "fp64"), "fp32"
 _LIMITED = (
     ("host", ("scale_host:2", "scale_host:1.5", "scale_host:0.5", "scale_host:0")),
     ("device", ("scale_kernels:*:2", "scale_kernels:*:0.9", "scale_kernels:*:0.5", "scale_kernels:*:0")),
-    ("communication", ("scale_kernels:collective:0.5", "scale_kernels:collective:0", "overlap:ideal")),
+    ("communication", ("scale_kernels:collective:0.5", "scale_kernels:collective:0")),
+    ("communication", ("overlap:ideal",)),
     ("copies", ("scale_kernels:copies:0.5", "scale_kernels:copies:0")),
 )
 #: Name and files of a recording.
@@ -216,12 +217,13 @@ def check_limits(subject: Subject) -> Iterator[ValidationRow]:
     """
     class_ = _largest_class(subject)
     texts = [text for _, group in _LIMITED for text in group] + ([f"scale_kernels:{class_}:0.5"] if class_ else [])
+    texts = [text for text in texts if _names_work(subject, text)]
     options = ProjectOptions(iterations=subject.stretch, draws=2, jobs=1)
     projection = project_trace(subject.trace, [parse_what_if(text) for text in texts], options).projection
     rows = dict(zip(texts, projection.rows, strict=True))
     for resource, group in _LIMITED:
         bound = projection.limits.bound.get(resource, 1.0)
-        gains = [(text, rows[text].speedup) for text in group if rows[text].applied]
+        gains = [(text, rows[text].speedup) for text in group if text in rows and rows[text].applied]
         for text, gain in gains:
             yield subject.bounded(f"{text}, against the bound of {resource}", gain, most=bound)
         for (text, less), (other, more) in pairwise(gains):
@@ -235,6 +237,15 @@ def check_limits(subject: Subject) -> Iterator[ValidationRow]:
     measured, kernels = projection.baseline_ns, projection.limits.share.get("kernels", 0.0)
     most = measured - 0.5 * max(lone - (1 - kernels) * measured, 0.0)
     yield subject.bounded(f"scale_kernels:{class_}:0.5, kernels on the path", row.projected_ns, most=most)
+
+
+def _names_work(subject: Subject, text: str) -> bool:
+    """Return whether the iteration in the middle has the tasks that a what-if names."""
+    try:
+        check_choices(parse_what_if(text), [subject.graph], load_parameters())
+    except SeqPointError:
+        return False
+    return True
 
 
 def _lone_time(trace: Trace, number: int, class_: str) -> int:
