@@ -28,6 +28,7 @@ from profilers.trace.arrays import MISSING, put
 from profilers.trace.schema import make_table
 from profilers.trace.steps import step_times
 from profilers.trace.trace import Trace, TraceMeta
+from replay.graph.edit import with_host_time
 from replay.analysis import exposure, idle_by_cause
 from replay.engine.timeline import replay
 from replay.what_ifs import parse_what_if
@@ -332,7 +333,7 @@ def test_the_time_before_a_late_recording_is_unexplained_and_stays(tmp_path: Pat
     assert any("recordings of ranks begin up to 0.40 ms apart, that of rank 1 last" in note for note in result.notes())
     assert "recordings of ranks begin up to 400 us apart" in " ".join(describe(trace).notes())
     window = next(step_windows(trace, [1]))
-    ends = [replay(window.graph.with_host_time(factor)).makespan_ns / 1e3 for factor in (1.0, 0.5, 0.0)]
+    ends = [replay(with_host_time(window.graph, factor)).makespan_ns / 1e3 for factor in (1.0, 0.5, 0.0)]
     # Without host time, rank 1 still begins 400 us late. Lag and duration, 20 and 60 us, stay.
     assert ends == pytest.approx([500, 490, 480], abs=6)
     (row,) = project_trace(trace, [parse_what_if("scale_host:0")]).rows

@@ -18,6 +18,7 @@ from replay.calibration.parameters import Parameters
 from replay.costs.shipped import load_parameters
 from replay.engine.timeline import Timeline
 from replay.from_trace import build_graph
+from replay.graph.edit import with_host_time
 from replay.graph.graph import Basis, EdgeKind, KernelGraph, Lane, TaskKind, hardware_named
 from replay.projection import SIDES, ProjectionRow
 from replay.projection.projection import Projection, ProjectionOptions, StepWindow, project
@@ -204,7 +205,7 @@ def test_a_what_if_that_a_drawn_parameter_makes_impossible_is_not_applicable() -
     def refuse(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         if parameters["dma_command_ns"] != load_parameters()["dma_command_ns"]:
             raise InvalidInputError("not with that command time")
-        return graph.with_host_time(0.5)
+        return with_host_time(graph, 0.5)
 
     row, other = project(
         [StepWindow.alone(launched_kernels())],
@@ -225,7 +226,7 @@ def test_lags_that_a_what_if_scales_have_the_evidence_of_their_call() -> None:
 
     def halve_host(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
         basis = np.where(graph.tasks.kind == TaskKind.HOST, int(Basis.DERIVED), graph.tasks.basis)
-        return graph.with_host_time(0.5).with_tasks(basis=basis)
+        return with_host_time(graph, 0.5).with_tasks(basis=basis)
 
     windows, what_ifs = [StepWindow.alone(host)], [WhatIf("halve", halve_host)]
     (row,) = project(windows, what_ifs, meta=TraceMeta("kineto"), parameters=load_parameters()).rows

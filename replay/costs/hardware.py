@@ -17,6 +17,7 @@ from replay.calibration.parameters import Parameters
 from replay.costs.demand import with_demands
 from replay.costs.retiming import arithmetic_tasks, retimed, source_device
 from replay.costs.wire_time import collective_models, link_slowdowns, on_links
+from replay.graph.edit import with_host_time
 from replay.graph.graph import RESOURCES, Basis, Hardware, KernelGraph, TaskKind, hardware_named
 
 _PEAKS = tuple(name for name in FIGURE_UNITS if name.endswith("_tflops"))
@@ -86,7 +87,7 @@ def with_hardware(
 def _with_host(graph: KernelGraph, old: Hardware) -> KernelGraph:
     """Return `graph` with the host time of its hardware."""
     ratio = graph.hardware.factor("host") / old.factor("host")
-    return graph if ratio == 1.0 else graph.with_host_time(ratio)
+    return graph if ratio == 1.0 else with_host_time(graph, ratio)
 
 
 def _with_name(graph: KernelGraph, new: Hardware, _parameters: Parameters) -> KernelGraph:

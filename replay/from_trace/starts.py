@@ -172,6 +172,7 @@ def _after_pauses(window: Window, latest: Floats) -> tuple[Ints, Ints]:
         position = np.searchsorted(device_work.end[by_end], device_work.start[late], side="right") - 1
         source = by_end[np.maximum(position, 0)]
         known = (position >= 0) & (device_work.end[source] > latest[late])
+        known &= device_work.start[source] < device_work.start[late]
         rows.append(late[known])
         sources.append(source[known])
     return np.concatenate(rows), np.concatenate(sources)

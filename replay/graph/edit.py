@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from profilers.trace.arrays import Bools
-from replay.graph.graph import LOADER_PREFIX, EdgeKind, Edges, KernelGraph, TaskKind
+from replay.graph.graph import HOST_TIME_EDGES, LOADER_PREFIX, EdgeKind, Edges, KernelGraph, TaskKind
 
 #: Resources that can limit a step. "device" is all work on devices: kernels, communication and copies.
 LIMITING: Final = ("host", "loader", "device", "kernels", "communication", "copies")
@@ -39,6 +39,22 @@ def loader_tasks(graph: KernelGraph) -> Bools:
     return np.asarray(has_prefix[graph.tasks.name] & (graph.tasks.kind == TaskKind.HOST))
 
 
+def with_host_time(graph: KernelGraph, factor: float) -> KernelGraph:
+    """Return a graph with the time of host calls, and the host time between them, multiplied by `factor`.
+
+    The time by which a rank begins to record after the first one stays, since nobody knows what it is.
+    """
+    tasks, edges = graph.tasks, graph.edges
+    later_ns = np.maximum(tasks.release_ns - graph.late_recording_ns(), 0.0)
+    graph = graph.with_tasks(
+        duration_ns=np.where(tasks.kind == TaskKind.HOST, tasks.duration_ns * factor, tasks.duration_ns),
+        release_ns=np.where(tasks.device < 0, tasks.release_ns + (factor - 1.0) * later_ns, tasks.release_ns),
+    )
+    is_host_time = np.isin(edges.kind, sorted(HOST_TIME_EDGES))
+    lag_ns = np.where(is_host_time, edges.lag_ns * factor, edges.lag_ns)
+    return replace(graph, edges=replace(edges, lag_ns=lag_ns))
+
+
 def scaled_time(graph: KernelGraph, resource: str, factor: float) -> KernelGraph:
     """Return a graph in which the tasks of a resource, and the host time between calls, take `factor` times as long.
 
@@ -52,7 +68,7 @@ def scaled_time(graph: KernelGraph, resource: str, factor: float) -> KernelGraph
         New time over old, 0 or more.
     """
     if resource == "host":  # calls that load a batch in the host's own process are its work
-        return graph.with_host_time(factor)
+        return with_host_time(graph, factor)
     if resource == "loader":
         scaled, edges = loader_tasks(graph), graph.edges
         lag_ns = np.where(edges.kind == EdgeKind.LOADER, edges.lag_ns * factor, edges.lag_ns)

@@ -688,21 +688,6 @@ class KernelGraph:
             begins[of_rank] = tasks.release_ns[of_rank] == tasks.release_ns[of_rank].min()
         return begins
 
-    def with_host_time(self, factor: float) -> "KernelGraph":
-        """Return a copy with the time of host calls, and the host time between them, multiplied by `factor`.
-
-        The time by which a rank begins to record after the first one stays, since nobody knows what it is.
-        """
-        tasks, edges = self.tasks, self.edges
-        later_ns = np.maximum(tasks.release_ns - self.late_recording_ns(), 0.0)
-        graph = self.with_tasks(
-            duration_ns=np.where(tasks.kind == TaskKind.HOST, tasks.duration_ns * factor, tasks.duration_ns),
-            release_ns=np.where(tasks.device < 0, tasks.release_ns + (factor - 1.0) * later_ns, tasks.release_ns),
-        )
-        is_host_time = np.isin(edges.kind, sorted(HOST_TIME_EDGES))
-        lag_ns = np.where(is_host_time, edges.lag_ns * factor, edges.lag_ns)
-        return replace(graph, edges=replace(edges, lag_ns=lag_ns))
-
     def arrival_marks(self) -> Ints:
         """Return for each collective whose ranks meet the mark at which its own rank arrives; -1 for other tasks.
 

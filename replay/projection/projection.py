@@ -24,6 +24,7 @@ from replay.costs.demand import isolate
 from replay.costs.recording import RecordingCost
 from replay.engine.steady import USUAL_CYCLES, Change, Pattern, SteadyState, cycle_of, steady_states, unchanged
 from replay.engine.timeline import Timeline
+from replay.graph.edit import with_host_time
 from replay.graph.graph import KernelGraph
 from replay.projection.evidence import QUANTILES, Evidence, SampledStep, provenance_of, selection_factors, step_evidence
 from replay.projection.pacing import Limits, limiting_after, limiting_name, limits_of
@@ -88,7 +89,7 @@ class StepWindow:
         window = self.isolated(parameters)
         if self.recording is None:
             return window
-        return replace(window, graph=window.graph.with_host_time(1 - self.recording.share(parameters.values)))
+        return replace(window, graph=with_host_time(window.graph, 1 - self.recording.share(parameters.values)))
 
     def steady(self, change: Change = unchanged) -> SteadyState:
         """Return the steady state of the window's iterations under `change`."""

@@ -13,6 +13,7 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Bools, Ints
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import with_demands
+from replay.graph.edit import with_host_time
 from replay.graph.graph import COLLECTIVE_KINDS, KernelGraph, TaskKind
 from replay.graph.operators import DTYPE_BYTES
 from replay.what_ifs.job_graph import (
@@ -258,7 +259,7 @@ def tensor_parallel(number: int, job: str = "") -> WhatIf:
         edited = edited_graph(graph, Edit("tensor_parallel", found, _shared(found, number), number), parameters)
         if found.training:
             costs = load_training().costs
-            edited = edited.with_host_time(host_slowdown(number, costs) / host_slowdown(found.tensor, costs))
+            edited = with_host_time(edited, host_slowdown(number, costs) / host_slowdown(found.tensor, costs))
         if found.tensor > 1:
             # Nothing is exchanged by one rank.
             return edited if number > 1 else without_tasks(edited, with_calls(graph, tensor_exchanges(graph, found)))

@@ -11,6 +11,7 @@ from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
 from replay.costs.retiming import arithmetic_tasks, floor_ns
 from replay.graph.choice import TaskChoice
+from replay.graph.edit import with_host_time
 from replay.graph.graph import HOST_TIME_EDGES, LAUNCH_EDGES, RESOURCES, Basis, EdgeKind, KernelGraph, TaskKind
 from replay.what_ifs.swap import duration_ns
 from replay.what_ifs.what_if import Argument, WhatIf, check_factor, recipe, tasks_argument, what_if_text
@@ -129,7 +130,7 @@ def scale_host(factor: float) -> WhatIf:
     def transform(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
         is_scaled = (graph.tasks.kind == TaskKind.HOST) & (factor != 1.0)
         basis = np.where(is_scaled, int(Basis.ASSUMED), graph.tasks.basis)
-        return graph.with_tasks(basis=basis).with_host_time(factor).with_notes(_gap_notes(graph, "scale_host"))
+        return with_host_time(graph.with_tasks(basis=basis), factor).with_notes(_gap_notes(graph, "scale_host"))
 
     return WhatIf(what_if_text("scale_host", factor), transform)
 
