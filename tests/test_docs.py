@@ -70,6 +70,7 @@ def console(page: Path) -> list[tuple[str, list[str]]]:
 #: What needs files that are not shipped, or minutes.
 NOT_RUN = (
     "nanogpt.trace",
+    "nanogpt1.trace",
     "particles.trace",
     "weights.npy",  # tests/test_formats.py compares what is shown
     "operations.parquet",
