@@ -397,7 +397,7 @@ def pace_lines(projection: Projection) -> list[str]:
     world_size, ranks = facts.get("world_size") or 0, len(facts.get("ranks", ()))
     notes = recording_notes(steady, communication, world_size=world_size, ranks=ranks)
     if cost := facts.get("recording"):
-        notes.append(f"{cost_note(cost)}: without it the host is faster, which the intervals hold")
+        notes.append(f"{cost_note(cost)}: the intervals hold the host with and without it")
     return [*lines, *(f"note: {note}" for note in notes)]
 
 
