@@ -423,7 +423,7 @@ def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOpti
         trace, options.iterations, options.max_points, keep_outliers=options.keep_outliers
     ).weighted(options.weights, options.sampled)
     parameters, pairs = options.parameters or load_parameters(), measure_pairs(trace)
-    cost = recording_cost(trace, parameters)
+    cost = recording_cost(trace, parameters, chosen.numbers)
     windows = [
         replace(chosen.put(window), graph=with_pairs(window.graph, pairs), recording=cost)
         for window in step_windows(
