@@ -21,8 +21,8 @@ _FORMAT = "kineto"
 COSTS = ("recording_operator_ns", "recording_shapes_ns", "recording_frame_ns")
 #: Record of the category ``overhead`` that is none of the profiler: the launch queue was full.
 _QUEUE_FULL = "Command Buffer Full"
-#: Largest share that is taken off. The most that was measured is 0.51: training of 24 small encoder layers, with shapes
-#: and stacks, by the CPU build of PyTorch 2.13 on two cores of an AMD EPYC.
+#: Largest share that is taken off. The most that was measured is 0.51: training of small encoder layers with shapes and
+#: stacks, by `benchmarks/replay/recording_cost.py`.
 _MOST_SHARE = 0.6
 #: Words of a note for the counts of `cost_facts`.
 _COUNTED = {
