@@ -367,7 +367,7 @@ def pace_lines(projection: Projection) -> list[str]:
     world_size, ranks = facts.get("world_size") or 0, len(facts.get("ranks", ()))
     notes = recording_notes(steady, communication, world_size=world_size, ranks=ranks)
     if cost := facts.get("recording"):
-        notes.append(f"{cost_note(cost)}: without it the host is faster, which the intervals hold")
+        notes.append(f"{cost_note(cost)}: the intervals hold the host with and without it")
     return [*lines, *(f"note: {note}" for note in notes)]
 
 
@@ -393,7 +393,7 @@ def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOpti
         trace, options.iterations, options.max_points, keep_outliers=options.keep_outliers
     ).weighted(options.weights, options.sampled)
     parameters, pairs = options.parameters or load_parameters(), measure_pairs(trace)
-    cost = recording_cost(trace, parameters)
+    cost = recording_cost(trace, parameters, chosen.numbers)
     windows = [
         replace(chosen.put(window), graph=with_pairs(window.graph, pairs), recording=cost)
         for window in step_windows(

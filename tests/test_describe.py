@@ -214,6 +214,14 @@ def test_kernels_of_a_trace_without_kernels_are_an_error(run: Run, tmp_path: Pat
     assert "no kernels to list by name" in result.err
 
 
+def test_the_host_of_a_trace_without_a_host_is_an_error(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "device.json"
+    path.write_text(json.dumps(kineto([kernel("gemm", 0, 5, 1)])))
+    result = run("describe", path, "--by", "host")
+    assert (result.code, len(result.err.splitlines())) == (1, 1)
+    assert "no operator and no call of the host" in result.err
+
+
 def change(ts: float, allocated: int, kind: int = 1, device: int = 0) -> dict[str, object]:
     """Return an event of memory as PyTorch writes it."""
     args = {"Total Reserved": 4 << 20, "Total Allocated": allocated, "Bytes": 512, "Device Id": device,

@@ -136,7 +136,9 @@ def test_gaps_that_are_taken_for_the_host_are_assumed() -> None:
     assert scaled.projected_ns == 230 and scaled.evidence is not None
     assert scaled.assumed_share == pytest.approx(200 / 230) and scaled.evidence.shares["host"]["assumed"] > 0
     assert gone.projected_ns == 330 and gone.kept_share == 1
-    assert any("no launch is recorded; that 1 gaps of the device are time of the host" in n for n in gone.notes)
+    assert any(
+        "no launch is recorded; gaps of the device (1) are assumed to be time of the host" in n for n in gone.notes
+    )
 
 
 def test_the_host_of_a_rank_without_recorded_calls_is_assumed() -> None:

@@ -53,6 +53,8 @@ def test_functions_operators_shapes_and_overhead_of_the_steps_are_counted(tmp_pa
     values = dict(zip(COSTS, (2000, 500, 300), strict=True))
     assert cost.share(values) == pytest.approx((8000 + 2 * 2000 + 500 + 10 * 300) / 85_000)
     assert replace(cost, host_ns=0).share(values) == 0
+    assert recording_cost(sp.open(tmp_path / "a.json"), PARAMETERS, [1]) == cost
+    assert recording_cost(sp.open(tmp_path / "a.json"), PARAMETERS, [2]) is None
     assert replace(cost, frames=1e6).share(values) == 0.6
 
 

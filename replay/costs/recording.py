@@ -4,7 +4,7 @@
 time by parameters, and `cost_note` tells it. A projection draws those parameters and takes the share off the host.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +21,8 @@ _FORMAT = "kineto"
 COSTS = ("recording_operator_ns", "recording_shapes_ns", "recording_frame_ns")
 #: Record of the category ``overhead`` that is none of the profiler: the launch queue was full.
 _QUEUE_FULL = "Command Buffer Full"
-#: Largest share that is taken off. The most that was measured is 0.51: training of 24 small encoder layers, with shapes
-#: and stacks, by the CPU build of PyTorch 2.13 on two cores of an AMD EPYC.
+#: Largest share that is taken off. The most that was measured is 0.51: training of small encoder layers with shapes and
+#: stacks, by `benchmarks/replay/recording_cost.py`.
 _MOST_SHARE = 0.6
 #: Words of a note for the counts of `cost_facts`.
 _COUNTED = {
@@ -85,7 +85,7 @@ class RecordingCost:
         return max(value - ends[0], 0.0), min(value + ends[1], _MOST_SHARE)
 
 
-def recording_cost(trace: Trace, parameters: Parameters) -> RecordingCost | None:
+def recording_cost(trace: Trace, parameters: Parameters, iterations: Sequence[int] = ()) -> RecordingCost | None:
     """Return what recording a trace cost its host; None if it is less than 5 % of its time, or unknown.
 
     Parameters
@@ -94,28 +94,31 @@ def recording_cost(trace: Trace, parameters: Parameters) -> RecordingCost | None
         The trace. Only for those of PyTorch's profiler the costs are known.
     parameters : Parameters
         Costs of an operator, of its shapes and of a Python function.
+    iterations : sequence of int
+        Iterations to count; all if empty.
     """
-    steps = trace.iterations.num_rows
-    if trace.meta.format != _FORMAT or not steps:
+    steps = _in_steps(trace.iterations, iterations)
+    if trace.meta.format != _FORMAT or not steps.any():
         return None
-    ranges, ops, calls = trace.ranges, trace.ops, trace.launches
-    category = ranges["category"].cast(pa.string())
-    is_queue = _mask(pc.equal(ranges["name"].cast(pa.string()), _QUEUE_FULL))
-    overhead = _in_step(ranges) & _mask(pc.equal(category, "overhead")) & ~is_queue
-    waits = _in_step(calls) & _mask(pc.match_substring(calls["name"].cast(pa.string()), "Synchronize"))
+    in_ranges, in_ops, in_calls = (_in_steps(table, iterations) for table in (trace.ranges, trace.ops, trace.launches))
+    category, name = (trace.ranges[column].cast(pa.string()) for column in ("category", "name"))
+    overhead = in_ranges & _mask(pc.equal(category, "overhead")) & ~_mask(pc.equal(name, _QUEUE_FULL))
+    waits = in_calls & _mask(pc.match_substring(trace.launches["name"].cast(pa.string()), "Synchronize"))
     counts = (
-        (_in_step(ranges) & _mask(pc.equal(category, "python_function"))).sum(),
-        _in_step(ops).sum(),
-        (_in_step(ops) & _mask(ops["shapes"].is_valid())).sum(),
-        _time_ns(ranges, overhead),
-        int(integers(trace.iterations, "dur_ns").sum()) - _time_ns(calls, waits),
+        (in_ranges & _mask(pc.equal(category, "python_function"))).sum(),
+        in_ops.sum(),
+        (in_ops & _mask(trace.ops["shapes"].is_valid())).sum(),
+        _time_ns(trace.ranges, overhead),
+        _time_ns(trace.iterations, steps) - _time_ns(trace.launches, waits),
     )
-    cost = RecordingCost(*(float(count) / steps for count in counts))
+    cost = RecordingCost(*(float(count) / int(steps.sum()) for count in counts))
     return cost if cost.share(parameters.values) >= _NOTED else None
 
 
-def _in_step(table: pa.Table) -> Bools:
-    return np.asarray(integers(table, "iteration") != MISSING)
+def _in_steps(table: pa.Table, iterations: Sequence[int]) -> Bools:
+    """Return which rows are in some iterations, or in any if none are named."""
+    of_row = integers(table, "iteration")
+    return np.isin(of_row, iterations) if len(iterations) else np.asarray(of_row != MISSING)
 
 
 def _mask(column: pa.ChunkedArray) -> Bools:

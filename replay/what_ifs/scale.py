@@ -109,7 +109,7 @@ def _gap_notes(graph: KernelGraph, name: str) -> list[str]:
     gaps_ns = edges.lag_ns[(edges.kind == EdgeKind.GAP) & (edges.lag_ns > 0)]
     if not len(gaps_ns) or np.isin(edges.kind, sorted(LAUNCH_EDGES)).any():
         return []
-    return [f"{name}: no launch is recorded; that {len(gaps_ns)} gaps of the device are time of the host is assumed"]
+    return [f"{name}: no launch is recorded; gaps of the device ({len(gaps_ns)}) are assumed to be time of the host"]
 
 
 @recipe("host", "scale_host:0.5", Argument("factor", "new host time over old", "number"))

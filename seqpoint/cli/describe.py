@@ -42,6 +42,10 @@ def command(trace: str, marker: str, length: str | None, by: tuple[str, ...], to
         raise InvalidInputError(
             f"{trace}: the trace holds no kernels to list by name; --by operator lists its operators"
         )
+    if "host" in by and not result.trace.ops.num_rows + result.trace.launches.num_rows:
+        raise InvalidInputError(
+            f"{trace}: the trace holds no operator and no call of the host; record the host as well"
+        )
     print_result(result, json_, partial(_show, top=top or TOP))
 
 
