@@ -1,7 +1,7 @@
 """Kinds of steps: steps that run the same kernels, such as training steps with and without an optimizer update.
 
-`find_kinds` groups steps by the number of kernels of each name. A few kernels more or less, as dynamic shapes give, make
-no other kind. `step_kinds` does so for the iterations of a trace, and `seqpoint.comparison` for two sides together.
+`find_kinds` groups steps by the number of kernels of each name. A few kernels more or less, as dynamic shapes give,
+make no other kind. `step_kinds` does so for the iterations of a trace, `seqpoint.comparison` for two sides together.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from profilers.trace.arrays import MISSING, Bools, Floats, Ints, encode_text, in
 from profilers.trace.columns import lookup
 from profilers.trace.trace import Trace
 
-#: Kernels of two steps of one kind differ by at most these shares, in number and in time. Steps of one kind differ by up
-#: to 3.8 % and 0.7 % in recorded traces (a transformer with dynamic shapes); two kinds by 9 % and 6 % (nanoGPT).
+#: Kernels of two steps of one kind differ by at most these shares, in number and in time. Steps of one kind differ by
+#: up to 3.8 % and 0.7 % in recorded traces (a transformer with dynamic shapes); two kinds by 9 % and 6 % (nanoGPT).
 _MOST_KERNELS, _MOST_TIME = 0.05, 0.02
 #: Most steps with distinct kernels that can have kinds; of more the kernels vary, as with the sequence length.
 _MOST_DISTINCT = 256
@@ -76,9 +76,9 @@ def find_kinds(groups: Sequence[StepKernels]) -> list[Ints]:
     """Return the kind of each step of some groups of steps: 0 for the most frequent kind of all, then the next.
 
     Two steps are of one kind if the numbers of their kernels differ by at most 5 %, and by at most 2 % of the time, or
-    if a chain of such steps links them. The time of a kernel is the mean of its name over all steps. If a group has more
-    kinds than two and the binary logarithm of its steps, its kernels vary, as with the sequence length. Then all steps
-    are of one kind.
+    if a chain of such steps links them. The time of a kernel is the mean of its name over all steps. If a group has
+    more kinds than two and the binary logarithm of its steps, its kernels vary, as with the sequence length. Then all
+    steps are of one kind.
 
     Parameters
     ----------
@@ -94,6 +94,8 @@ def find_kinds(groups: Sequence[StepKernels]) -> list[Ints]:
     [0, 1, 0, 1]
     """
     sizes = [group.size for group in groups]
+    if not any(sizes):
+        return [np.empty(0, np.int64) for _ in sizes]
     label = _labels(groups, int(np.sum(sizes)))
     kinds = np.split(label, np.cumsum(sizes)[:-1])
     if any(not _recur(each) for each in kinds):
@@ -135,4 +137,4 @@ def _near(amounts: Floats, most: float) -> Bools:
     """Return whether the rows differ in pairs by at most a share of the larger sum of the two."""
     sums = amounts.sum(axis=1)
     rows = [np.abs(amounts - row).sum(axis=1) for row in amounts]  # a Python loop over distinct steps, at most 256
-    return np.stack(rows) <= most * np.maximum(sums[:, None], sums)
+    return np.asarray(np.stack(rows) <= most * np.maximum(sums[:, None], sums))

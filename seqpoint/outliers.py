@@ -15,7 +15,8 @@ hold:
   the largest values first.
 - Outliers are few: at most a quarter of the run, or three of seven and more, and beside the warm-up at most 5 %, or
   two. Slow iterations that come more often, such as an evaluation every tenth step, are a regular share of the run.
-- A run of fewer than eight iterations has one stall at most, and no short iteration is an outlier.
+- A run of fewer than eight iterations has one stall at most, one of three has none, and no short iteration is an
+  outlier.
 
 If the kinds of iterations are known (`seqpoint.kinds`), each is compared with its kind: its value is taken over the
 median of the kind. So a rare evaluation step is no outlier. A kind that a recording begins with and never runs again is
@@ -167,11 +168,11 @@ def find_outliers(
     if not len(rows):
         return NO_OUTLIERS
     first = _warm_up(rows, recording) & is_slow
-    kinds = ("warm-up" if w else "slow" if s else "short" for w, s in zip(first, is_slow, strict=True))
+    names = ("warm-up" if w else "slow" if s else "short" for w, s in zip(first, is_slow, strict=True))
     usual, alike = _usual(values, keys, rows)
     near = "its neighbours in " + ("length" if neighbours.by_length else "time")
     against = ("others of its length" if same else near for same in alike.tolist())
-    return Outliers(rows, _factors(values[rows], usual), tuple(kinds), tuple(against))
+    return Outliers(rows, _factors(values[rows], usual), tuple(names), tuple(against))
 
 
 def _as_of_one_kind(values: Floats, kinds: Ints, recording: Bools) -> Floats:
@@ -186,7 +187,7 @@ def _as_of_one_kind(values: Floats, kinds: Ints, recording: Bools) -> Floats:
         rows = kinds == kind
         medians[kind] = float(np.median(values[rows if kind == 0 or not leading[rows].all() else kinds == 0]))
     usual = np.array([medians[kind] for kind in range(len(medians))])[kinds]
-    return np.divide(values * medians[0], usual, out=values.copy(), where=usual > 0)
+    return np.asarray(np.divide(values * medians[0], usual, out=values.copy(), where=usual > 0))
 
 
 def _factors(values: Floats, usual: Floats) -> Floats:
@@ -298,10 +299,12 @@ def _of_tail(tail: tuple[Ints, Floats], threshold: float, recording: Bools) -> t
     spacings = np.arange(1, residuals.size) * -np.diff(residuals)
     most = max(int(n * _MOST), min(_ALLOWED, (n - 1) // 2))
     candidates = min(int(np.count_nonzero(residuals > threshold)), most)
-    for count in range(candidates, 0, -1):  # a Python loop over candidates
-        stalled = count - int(_warm_up(np.sort(rows[:count]), recording).sum())
-        level = _SIGNIFICANCE * (1 if stalled else min(n, _MOST_FIRST)) / candidates
-        if _are_few(stalled, n) and _is_separated(spacings, count, n, level):
+    counts = np.arange(candidates, 0, -1).tolist()
+    stalled = [count - int(_warm_up(np.sort(rows[:count]), recording).sum()) for count in counts]
+    level_first = _SIGNIFICANCE * min(n, _MOST_FIRST) / max(stalled.count(0), 1)
+    for count, other in zip(counts, stalled, strict=True):  # a Python loop over candidates
+        level = _SIGNIFICANCE / candidates if other else level_first
+        if _are_few(other, n) and _is_separated(spacings, count, n, level):
             return rows[:count], residuals[:count]
     return NO_OUTLIERS.rows, NO_OUTLIERS.factors
 
@@ -356,4 +359,4 @@ def _warm_up(rows: npt.NDArray[np.integer], recording: Bools) -> Bools:
 
 def _are_few(stalled: int, n: int) -> bool:
     """Return whether outliers that are no warm-up are few enough in a run of `n` iterations."""
-    return stalled <= max(_ALLOWED_STALLED if n >= _FEW else 1, _MOST_STALLED * n)
+    return stalled <= max(_ALLOWED_STALLED if n >= _FEW else n > _FEWEST, _MOST_STALLED * n)

@@ -24,6 +24,7 @@ from replay.graph.graph import Hardware
 from seqpoint.breakdown import self_times
 from seqpoint.graphs import step_windows
 from seqpoint.kernel_facts import KernelFacts, kernel_facts
+from seqpoint.kinds import step_kinds
 from seqpoint.outliers import find_outliers
 
 _COMPUTE = tuple(name for name in CLASSES if name != COLLECTIVE)
@@ -41,7 +42,7 @@ _LARGEST = int(np.iinfo(np.int64).max)
 _FEWEST_PAIRS, _COMMON, _RELATED = 10, 0.8, 0.8
 #: Most kernels of a step whose critical path is searched.
 _MOST_KERNELS = 50_000
-#: Fewest steps that must remain if the first step of a recording is left out.
+#: Fewest steps of its kind that must remain if the first step of a recording is left out.
 _FEWEST = 3
 
 
@@ -195,7 +196,8 @@ def step_sample(trace: Trace) -> StepSample:
     """Return the steps of a trace as samples.
 
     Left out are iterations that are context of a slice, outliers (`seqpoint.outliers`), and the first step of
-    a recording if three others remain: no completion comes before it, so it is measured otherwise.
+    a recording if three others of its kind (`seqpoint.kinds`) remain: no completion comes before it, so it is measured
+    otherwise.
 
     Parameters
     ----------
@@ -205,11 +207,9 @@ def step_sample(trace: Trace) -> StepSample:
     steps = step_times(trace)
     job = job_steps(steps)
     rows = np.flatnonzero(~np.isin(job.iteration, trace.meta.context))
-    follows = job.follows[rows]
-    if follows.sum() >= _FEWEST:
-        rows = rows[follows]
-    values = job.step_ns[rows].astype(np.float64)
-    kept = find_outliers(values).others(len(rows))
+    values, kinds = job.step_ns[rows].astype(np.float64), step_kinds(trace, job.iteration[rows])
+    outliers = find_outliers(values, kinds=kinds)
+    kept = _timed(outliers.others(len(rows)), job.follows[rows], kinds)
     number = job.iteration[rows][kept]
     on_host = not (trace.kernels.num_rows or trace.copies.num_rows)
     step_ns = values[kept]
@@ -222,14 +222,26 @@ def step_sample(trace: Trace) -> StepSample:
         step_ns=step_ns,
         parts_ns=parts,
         launches=launches,
-        outliers=len(rows) - len(kept),
-        all_ns=float(values.mean()) if len(values) else 0.0,
+        outliers=len(outliers),
+        all_ns=float(values[np.concatenate([kept, outliers.rows])].mean()) if len(values) else 0.0,
         length=float(lengths.mean()) if len(lengths) and (lengths != MISSING).all() else float("nan"),
         ranks=tuple(np.unique(steps.rank).tolist()),
         on_host=on_host,
         synthetic=trace.meta.synthetic,
         hardware=hardware,
     )
+
+
+def _timed(rows: Ints, follows: Bools, kinds: Ints) -> Ints:
+    """Return the rows without those that follow no other step, if three others remain.
+
+    If others of their kind remain, it takes three of these.
+    """
+    timed = rows[follows[rows]]
+    if len(timed) < _FEWEST:
+        return rows
+    others = np.bincount(kinds[timed], minlength=int(kinds.max()) + 1)[kinds[rows]]
+    return rows[follows[rows] | ((others > 0) & (others < _FEWEST))]
 
 
 def with_critical_path(sample: StepSample, trace: Trace) -> StepSample:

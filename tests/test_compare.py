@@ -475,10 +475,10 @@ def test_the_command_prints_tables_and_json(tmp_path: Path) -> None:
     assert all(len(line) <= 100 for line in shown.output.splitlines() if line[:1] in "┃│┏└┡")
     content = json.loads(run(*paths, "--json").stdout)
     assert list(content) == [
-        "verdict", "reason", "confidence", "unit", "likeness", "step", "before", "after", "projection", "parts", "path",
-        "classes", "operators", "kernels", "notes",
+        "verdict", "reason", "confidence", "unit", "likeness", "step", "before", "after", "projection", "kinds", "parts",
+        "path", "classes", "operators", "kernels", "notes",
     ]  # fmt: skip
-    change = {"name", "before_ns", "after_ns", "noise_ns", "beyond_noise", "change_ns", "change"}
+    change = {"name", "before_ns", "after_ns", "noise_ns", "beyond_noise", "shift_ns", "change_ns", "change"}
     assert set(content["parts"][0]) == set(content["step"]) == change
     assert set(content["operators"][0]) == change | {
         "shapes", "matched_by", "before_kernels", "after_kernels", "before_kernel", "after_kernel"
