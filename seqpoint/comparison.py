@@ -121,7 +121,7 @@ class Side:
     drift : float
         Relative change of the step times along a single run, beyond chance; 0 if there is none.
     unmatched : int
-        Steps left out because the other side has no steps of their kind.
+        Steps left out because the other side has no steps of their kind, or a side has one alone.
     """
 
     runs: int
@@ -289,7 +289,7 @@ class Comparison:
             share = 100 * _typical(self.step) / max(self.step.before_ns, 1.0)
             notes.append(f"a typical step changes by {share:+.2f} %; rare slow or short steps move the means")
         if left_out := sum(side.unmatched for side in sides):
-            notes.append(f"{left_out} steps are left out: the other side has none with their kernels")
+            notes.append(f"{left_out} steps are left out, whose kernels only they run, or one step of a side")
         if self.before.outliers or self.after.outliers:
             with_all = " to ".join(duration(side.all_ns) for side in sides)
             notes.append(f"outlying steps, such as the warm-up, are left out; with them the mean is {with_all}")

@@ -24,7 +24,7 @@ REGULAR = 0.5
 
 #: Least likeness of two kinds that are paired though their kernels differ, and largest share of the steps of a side
 #: that are left out because the other side has no steps of their kind.
-_ALIKE, _MOST_LEFT_OUT = 0.5, 0.25
+_ALIKE, _MOST_LEFT_OUT = 0.5, 1 / 3
 
 #: Name of an operator, and shapes of its inputs.
 Key = tuple[str, str]
@@ -82,10 +82,11 @@ class KindOfSteps:
 
 
 def matched_kinds(runs: Sequence[Sequence[StepSample]]) -> list[list[Ints]]:
-    """Return the kind of each step of the runs of two sides; -1 for steps of a rare kind that one side alone runs.
+    """Return the kind of each step of the runs of two sides; -1 for steps of rare kinds that cannot be compared.
 
-    Kinds whose kernels differ, as with another version of a library, are paired by their operators or classes of
-    kernels. If steps of one side alone are more than a quarter, all steps are of one kind.
+    One side alone runs these, or a side has a single step of them, which shows no scatter. Kinds whose kernels differ,
+    as with another version of a library, are paired by their operators or classes of kernels. If steps of one side
+    alone are more than a third, all steps are of one kind.
 
     Parameters
     ----------
@@ -100,6 +101,11 @@ def matched_kinds(runs: Sequence[Sequence[StepSample]]) -> list[list[Ints]]:
     labels = [np.where(np.isin(one, other), one, MISSING) for one, other in (labels, labels[::-1])]
     if any((label == MISSING).mean() > _MOST_LEFT_OUT for label in labels):
         labels = [np.zeros(len(label), np.int64) for label in labels]
+    counts = [Counter(label.tolist()) for label in labels]
+    recur = [kind for kind in counts[0] if min(counts[0][kind], counts[1][kind]) > 1]
+    often = [np.where(np.isin(label, recur), label, MISSING) for label in labels]
+    if all((label == MISSING).mean() <= _MOST_LEFT_OUT for label in often):
+        labels = often
     ends = [np.cumsum([len(run) for run in group])[:-1] for group in runs]
     return [np.split(label, end) for label, end in zip(labels, ends, strict=True)]
 
@@ -118,7 +124,7 @@ def _paired(
         for j in range(len(alone[1]))
     )
     pairs: dict[int, int] = {}
-    is_first = not np.isin(*labels).any()
+    is_first = not np.isin(labels[0], labels[1]).any()
     for unlike, i, j in likeness:  # a Python loop over pairs of kinds
         free = alone[0][i] not in pairs.values() and alone[1][j] not in pairs
         if free and (-unlike >= _ALIKE or is_first):

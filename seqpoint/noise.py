@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri, stdtrit
+from scipy.special import binom, ndtri, stdtrit
 
 from profilers.trace.arrays import Bools, Floats, Ints
 
@@ -19,9 +19,11 @@ from profilers.trace.arrays import Bools, Floats, Ints
 _FEWEST_OF_DRIFT, _DRIFT_LEVEL = 20, 0.99
 #: Share of the steps of the smaller group up to which lags count, and the largest lag.
 _LAGS, _MOST_LAGS = 1 / 3, 64
-#: Largest half-width of the interval of ranks, as a share of the pairs of steps: eight white steps a side at 99 %.
-#: Beyond, the interval ends at the most extreme steps, and the t-test is used.
-_MOST_OF_PAIRS = 0.4
+#: Largest half-width of the interval by ranks, as a share of the pairs of steps: eight independent steps a side at
+#: 99 %. With fewer, it ends at the most extreme steps; with fewer than five, beyond all.
+_MOST_OF_PAIRS, _ALL_PAIRS = 0.4, 0.5
+#: Most by which the scatter of a kind of steps is scaled to that of another.
+_MOST_SCALED = 10.0
 #: Share of zeros from which a column has no typical change, as an operator that few steps run; most ranks of a side.
 _SPARSE, _RANKS = 0.25, 48
 #: Robust standard deviations beyond which steps count less for the autocorrelation; and those of a normal distribution
@@ -178,12 +180,12 @@ def changes_of(
 class _Units:
     """Steps or runs of a group, as if they were of one kind: values of shape (units, columns).
 
-    `count` is the number of units that the mean of the group is worth, `freedom` its degrees of freedom.
+    `count` is the number of units that the mean of each column is worth, `freedom` its degrees of freedom.
     """
 
     values: Floats
-    count: float
-    freedom: int
+    count: Floats
+    freedom: Floats
 
 
 def _shares(labels: Sequence[Ints]) -> Floats:
@@ -193,51 +195,76 @@ def _shares(labels: Sequence[Ints]) -> Floats:
 
 
 def _units(runs: Sequence[Floats], labels: Sequence[Ints], shares: Floats, center: Any) -> _Units:
-    """Return the units of a group, with each kind moved from its center to that of all kinds."""
-    steps, label, run = np.concatenate(list(runs)), np.concatenate(list(labels)), np.cumsum([len(r) for r in runs])[:-1]
-    kinds = np.flatnonzero(shares)
+    """Return the units of a group, with each kind moved from its center to that of all kinds.
+
+    Steps of a kind scatter in proportion to its center, up to a factor of ten. Kinds whose center is zero, such as
+    steps without an operator, tell nothing about the scatter of a column.
+    """
+    steps, label = np.concatenate(list(runs)), np.concatenate(list(labels))
+    kinds, width = np.flatnonzero(shares), steps.shape[1]
+    if len(kinds) == 1 and len(runs) == 1:
+        return _Units(steps, np.full(width, float(len(steps))), np.full(width, len(steps) - 1.0))
+    of_kind, share = np.bincount(label, minlength=len(shares))[kinds], shares[kinds][:, None]
+    centers, scale = np.zeros((len(shares), width)), np.ones((len(shares), width))
     if len(kinds) > 1:
-        centers = np.zeros((len(shares), steps.shape[1]))
-        for kind in kinds.tolist():  # a Python loop over kinds
-            centers[kind] = center(steps[label == kind], axis=0)
-        steps = steps - centers[label] + shares @ centers
+        centers[kinds] = np.stack([center(steps[label == kind], axis=0) for kind in kinds.tolist()])
+        common = shares @ centers
+        if len(runs) == 1:
+            ratio = np.divide(centers, common, out=np.ones_like(centers), where=common > 0)
+            scale = np.clip(ratio, 1 / _MOST_SCALED, _MOST_SCALED)
+        steps = common + (steps - centers[label]) / scale[label]
     if len(runs) > 1:
-        return _Units(np.stack([each.mean(axis=0) for each in np.split(steps, run)]), len(runs), len(runs) - 1)
-    of_kind = np.bincount(label, minlength=len(shares))[kinds]
-    return _Units(steps, float(1 / np.sum(np.square(shares[kinds]) / of_kind)), len(steps) - len(kinds))
+        values = np.stack([each.mean(axis=0) for each in np.split(steps, np.cumsum([len(r) for r in runs])[:-1])])
+        return _Units(values, np.full(width, float(len(runs))), np.full(width, len(runs) - 1.0))
+    count = np.asarray(1 / np.sum(np.square(share * scale[kinds]) / of_kind[:, None], axis=0), dtype=np.float64)
+    occurs = (centers[kinds] > 0) | (centers[kinds] <= 0).all(axis=0)
+    return _Units(steps, count, np.asarray((of_kind - 1.0) @ occurs, dtype=np.float64))
 
 
 def _t_noise(groups: Sequence[_Units], confidence: float) -> Floats:
-    """Return the half-width of the interval of the difference of means; NaN if no group has degrees of freedom."""
-    freedom = [group.freedom for group in groups]
-    if not any(freedom):
-        return np.full(groups[0].values.shape[1], np.nan)
-    if all(freedom):
-        return _welch(groups, _correlation([group.values for group in groups]), confidence)
-    most = groups[int(freedom[1] > 0)]
-    error = np.sqrt(_variance(most) * sum(1 / group.count for group in groups))
-    return np.asarray(stdtrit(most.freedom, (1 + confidence) / 2) * error)
+    """Return the half-width of the interval of the difference of means (Welch 1947, Biometrika 34, 28).
 
-
-def _variance(group: _Units) -> Floats:
-    """Return the variance of the units of a group within kinds."""
-    values = group.values
-    return np.asarray(np.square(values - values.mean(axis=0)).sum(axis=0) / group.freedom)
+    A group counts as its number of units over those that are worth an independent one, and at least as two. A group
+    without degrees of freedom has the variance of the other; NaN if both have none.
+    """
+    known = np.stack([group.freedom > 0 for group in groups])
+    worth = np.where(known.all(axis=0), _correlation([group.values for group in groups]), 1.0)
+    squares = [np.square(group.values - group.values.mean(axis=0)).sum(axis=0) for group in groups]
+    variances = [each / np.maximum(group.freedom, 1) for each, group in zip(squares, groups, strict=True)]
+    borrowed = [np.where(known[i], variances[i], variances[1 - i]) for i in range(2)]
+    counts = [np.maximum(group.count / worth, np.minimum(group.count, 2.0)) for group in groups]
+    freedom = np.stack([np.maximum((group.freedom + 1) / worth, 2.0) - 1 for group in groups])
+    errors = np.stack([variance / count for variance, count in zip(borrowed, counts, strict=True)])
+    total = errors.sum(axis=0)
+    weighted = (errors**2 / freedom).sum(axis=0)
+    degrees = np.divide(total**2, weighted, out=np.ones_like(total), where=weighted > 0)
+    degrees = np.where(known.all(axis=0), degrees, np.max(np.where(known, freedom, 1.0), axis=0))
+    noise = np.where(weighted > 0, stdtrit(degrees, (1 + confidence) / 2) * np.sqrt(total), 0.0)
+    return np.asarray(np.where(known.any(axis=0), noise, np.nan))
 
 
 def _by_ranks(groups: Sequence[_Units], confidence: float) -> tuple[Floats, Floats, Bools]:
-    """Return the median of the differences between units of two groups, its noise, and whether ranks can tell it."""
+    """Return the median of the differences between units of two groups, its noise, and whether ranks decide.
+
+    They decide if both groups have eight independent units or more. If they have five or more, ranks decide if they
+    find a change: the extreme units are the ends of their interval, which is wide.
+    """
     values = [group.values for group in groups]
-    worth = _correlation([_clipped(each) for each in values]) if min(map(len, values)) > 1 else 1.0
-    counts = [np.maximum(group.freedom + 1, 1) / worth for group in groups]
+    width = values[0].shape[1]
+    shift, noise, decide = np.zeros(width), np.zeros(width), np.zeros(width, dtype=bool)
+    if min(map(len, values)) < 2:
+        return shift, noise, decide
+    worth = _correlation([_clipped(each) for each in values])
+    counts = [group.count * group.freedom / (len(group.values) - 1) / worth for group in groups]
     pairs = 12 * counts[0] * counts[1] / (counts[0] + counts[1] + 1)
-    half = ndtri((1 + confidence) / 2) / np.sqrt(pairs) + np.zeros(values[0].shape[1])
+    half = np.divide(ndtri((1 + confidence) / 2), np.sqrt(pairs), out=np.ones(width), where=pairs > 0)
     sparse = np.max([(each == 0).mean(axis=0) for each in values], axis=0) > _SPARSE
-    ranked = (half <= _MOST_OF_PAIRS) & ~sparse
-    shift, noise = np.zeros(half.shape), np.zeros(half.shape)
-    if ranked.any():
-        shift[ranked], noise[ranked] = _median_difference([each[:, ranked] for each in values], half[ranked])
-    return shift, noise, ranked
+    orders = binom(counts[0] + counts[1], counts[0])  # equally likely without a change; two of them are extreme
+    able = (half < _ALL_PAIRS) & (orders >= 2 / (1 - confidence)) & ~sparse
+    if able.any():
+        shift[able], noise[able] = _median_difference([each[:, able] for each in values], half[able])
+        decide = able & ((half <= _MOST_OF_PAIRS) | (np.abs(shift) > noise))
+    return shift, noise, decide
 
 
 def _median_difference(groups: Sequence[Floats], half: Floats) -> tuple[Floats, Floats]:
@@ -247,7 +274,10 @@ def _median_difference(groups: Sequence[Floats], half: Floats) -> tuple[Floats, 
     """
     before, after = (np.sort(group, axis=0)[_spread_ranks(len(group))] for group in groups)
     differences = np.sort((after[:, None] - before[None]).reshape(-1, before.shape[1]), axis=0)
-    low, middle, high = (_quantile(differences, at) for at in (0.5 - half, np.full(half.shape, 0.5), 0.5 + half))
+    size = len(differences)
+    row = np.maximum(np.floor((0.5 - half) * size - 0.5), 0).astype(np.int64)[None]
+    low, high = (np.take_along_axis(differences, rows, axis=0)[0] for rows in (row, size - 1 - row))
+    middle = (differences[(size - 1) // 2] + differences[size // 2]) / 2
     return middle, np.where(middle > 0, middle - low, high - middle)
 
 
@@ -255,15 +285,6 @@ def _spread_ranks(size: int) -> Ints:
     """Return the ranks in the middle of equal parts of a sample."""
     parts = min(size, _RANKS)
     return np.asarray(((np.arange(parts) + 0.5) * size / parts).astype(np.int64))
-
-
-def _quantile(ascending: Floats, at: Floats) -> Floats:
-    """Return a quantile of each column: of a discrete distribution, the value farther from the middle."""
-    size = len(ascending)
-    row = np.where(at < 0.5, np.floor(at * size) - 1, np.where(at > 0.5, np.ceil(at * size), (size - 1) / 2))
-    low, high = (np.clip(edge(row), 0, size - 1).astype(np.int64)[None] for edge in (np.floor, np.ceil))
-    both = [np.take_along_axis(ascending, rows, axis=0)[0] for rows in (low, high)]
-    return np.asarray((both[0] + both[1]) / 2)
 
 
 def _clipped(values: Floats) -> Floats:
@@ -368,17 +389,3 @@ def _correlation(groups: Sequence[Floats]) -> Floats:
         least = np.minimum(least, pair)
         worth += np.where(rising, 2 * least, 0.0)
     return worth
-
-
-def _welch(groups: Sequence[_Units], worth: Floats, confidence: float) -> Floats:
-    """Return the half-width of the interval of the difference of means (Welch 1947, Biometrika 34, 28).
-
-    A group counts as its number of units over `worth`, and at least as two.
-    """
-    freedom = np.stack([np.maximum((group.freedom + 1) / worth, 2.0) - 1 for group in groups])
-    counts = [np.maximum(group.count / worth, min(group.count, 2.0)) for group in groups]
-    squares = np.stack([_variance(group) / n for group, n in zip(groups, counts, strict=True)])
-    total, weighted = squares.sum(axis=0), (squares**2 / freedom).sum(axis=0)
-    known = weighted > 0
-    degrees = np.divide(total**2, weighted, out=np.ones_like(total), where=known)
-    return np.where(known, stdtrit(degrees, (1 + confidence) / 2) * np.sqrt(total), 0.0)
