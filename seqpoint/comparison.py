@@ -456,9 +456,13 @@ def compare_samples(
         reason = f"no steps {which}; read the traces with --iterations (see docs/traces.md)"
         nothing, tables = Change("step", 0.0, 0.0, None, None), ((), (), (), (), ())
         return Comparison(UNKNOWN, reason, nothing, confidence, "steps", 0.0, *tables, sides[0], sides[1])
-    pair = aligned(runs[0][0], runs[1][0]) if len(runs[0]) == len(runs[1]) == 1 else None
-    runs = runs if pair is None else [[run] for run in pair]
     labels = matched_kinds(runs) if projection is None else None
+    pair = None
+    if len(runs[0]) == len(runs[1]) == 1:
+        pair = aligned(runs[0][0], runs[1][0], np.zeros(len(runs[0][0]), np.int64) if labels is None else labels[0][0])
+    if pair is not None:
+        runs = [[run] for run in pair]
+        labels = None if labels is None else matched_kinds(runs)
     kinds = () if labels is None else kinds_of_steps(runs, labels)
     if labels is not None and pair is None:
         steps = [sum(map(len, group)) for group in runs]

@@ -5,12 +5,13 @@ add up to its step time. The kernels of a step are summed by operator and shapes
 `seqpoint.projected_steps` projects the steps of a sample.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from scipy.special import stdtrit
 
 from profilers.errors import InvalidInputError
 from profilers.trace.activity import last_arrivals
@@ -38,8 +39,9 @@ PARTS = (*_COMPUTE, OVERLAP, EXPOSED, WAITING, COPIES, HOST, NO_CALL, RANKS)
 _HOST_ONLY = {HOST: "host in a call", NO_CALL: "host outside of calls"}
 #: Starts a search for the least rank.
 _LARGEST = int(np.iinfo(np.int64).max)
-#: Fewest iterations, least share of a run, and least correlation of the step times of aligned runs.
-_FEWEST_PAIRS, _COMMON, _RELATED = 10, 0.8, 0.8
+#: Iterations, least share of a run, and least correlation of the step times of aligned runs; fewer iterations have to
+#: correlate as unrelated ones do by this chance.
+_FEWEST_PAIRS, _COMMON, _RELATED, _BY_CHANCE = 10, 0.8, 0.8, 0.005
 #: Most kernels of a step whose critical path is searched.
 _MOST_KERNELS = 50_000
 #: Fewest steps of its kind that must remain if the first step of a recording is left out.
@@ -171,20 +173,48 @@ class StepSample:
         )
 
 
-def aligned(before: StepSample, after: StepSample) -> tuple[StepSample, StepSample] | None:
+def aligned(before: StepSample, after: StepSample, kinds: Ints) -> tuple[StepSample, StepSample] | None:
     """Return two runs cut to their common iterations if these do the same work one by one, else None.
 
-    They do if at least ten iterations and four fifths of each run are common, and if their step times rise and fall
-    together: a correlation of 0.8, which ten unrelated pairs reach once in 200.
+    They do if at least four fifths of each run are common, and if their times rise and fall together. Unrelated runs do
+    so once in 200. Of ten pairs and more, step times have a correlation of 0.8. Of fewer, times of operators have that
+    of chance within kinds: 0.9999 for four steps of two kinds. So an edited recording is compared with the original.
+
+    Parameters
+    ----------
+    before, after : StepSample
+        The runs.
+    kinds : array of int64
+        Kind of each step before.
     """
     common, *rows = np.intersect1d(before.iteration, after.iteration, return_indices=True)
-    if len(common) < max(_FEWEST_PAIRS, _COMMON * len(before), _COMMON * len(after)):
+    if len(common) < max(_COMMON * len(before), _COMMON * len(after), 1):
         return None
     cut = before.take(np.sort(rows[0])), after.take(np.sort(rows[1]))
-    deviations = [run.step_ns - run.step_ns.mean() for run in cut]
+    if not (cut[0].iteration == cut[1].iteration).all():
+        return None
+    few = len(common) < _FEWEST_PAIRS
+    _, label = np.unique(kinds[np.sort(rows[0])] if few else np.zeros(len(common)), return_inverse=True)
+    values = _operator_times(cut) if few else [run.step_ns[:, None] for run in cut]
+    means = [np.stack([each[label == kind].mean(axis=0) for kind in range(label.max() + 1)]) for each in values]
+    deviations = [(each - mean[label]).ravel() for each, mean in zip(values, means, strict=True)]
+    freedom = len(common) - int(label.max()) - 2
     spread = float(np.prod([np.linalg.norm(each) for each in deviations]))
-    is_same = bool((cut[0].iteration == cut[1].iteration).all())
-    return cut if is_same and spread and deviations[0] @ deviations[1] >= _RELATED * spread else None
+    if freedom < 1 or not spread:
+        return None
+    t = float(stdtrit(freedom, 1 - _BY_CHANCE))
+    least = max(_RELATED, t / np.sqrt(freedom + t * t)) if few else _RELATED
+    return cut if deviations[0] @ deviations[1] >= least * spread else None
+
+
+def _operator_times(runs: Sequence[StepSample]) -> list[Floats]:
+    """Return the time of each operator with its shapes in each step of some runs."""
+    column: dict[tuple[str, str], int] = {}
+    codes = [np.array([column.setdefault(key, len(column)) for key in run.launches.keys], np.int64) for run in runs]
+    times = [np.zeros((len(run), len(column))) for run in runs]
+    for run, code, time in zip(runs, codes, times, strict=True):
+        np.add.at(time, (run.launches.step, code[run.launches.key]), run.launches.time_ns)
+    return times
 
 
 def part_name(part: str, on_host: bool) -> str:
