@@ -1,7 +1,8 @@
 """Kinds of steps: steps that run the same kernels, such as training steps with and without an optimizer update.
 
 `find_kinds` groups steps by the number of kernels of each name. A few kernels more or less, as dynamic shapes give,
-make no other kind. `step_kinds` does so for the iterations of a trace, `seqpoint.comparison` for two sides together.
+make no other kind; nor do variants of a kernel that a library chooses by shape. `step_kinds` does so for the iterations
+of a trace, `seqpoint.comparison` for two sides together.
 """
 
 from collections.abc import Sequence
@@ -14,9 +15,13 @@ from profilers.trace.arrays import MISSING, Bools, Floats, Ints, encode_text, in
 from profilers.trace.columns import lookup
 from profilers.trace.trace import Trace
 
-#: Kernels of two steps of one kind differ by at most these shares, in number and in time. Steps of one kind differ by
-#: up to 3.8 % and 0.7 % in recorded traces (a transformer with dynamic shapes); two kinds by 9 % and 6 % (nanoGPT).
-_MOST_KERNELS, _MOST_TIME = 0.05, 0.02
+#: Kernels of two steps of one kind differ by at most this share, in number and in time. In recorded traces of a
+#: transformer with dynamic shapes, the nearest steps differ by up to 1.6 % and 4.2 %; two kinds of nanoGPT by 9 % and
+#: 6 %, of a fluid simulation by 2 % and 10 %.
+_MOST_APART = 0.05
+#: Classes whose kernels libraries choose by shape, so that the class counts; and the class of kernels that no rule
+#: knows, whose full name counts. Of others the name without the arguments of its template counts.
+_BY_SHAPE, _UNKNOWN = ("attention", "convolution", "gemm"), "other"
 #: Most steps with distinct kernels that can have kinds; of more the kernels vary, as with the sequence length.
 _MOST_DISTINCT = 256
 #: Seed of the numbers by which steps with the same kernels are found.
@@ -38,7 +43,7 @@ class StepKernels:
     count, time_ns : array of float64
         Number of kernels, and their time.
     names : tuple of str
-        The names; untrusted text.
+        The names, as `kernel_family` gives them; untrusted text.
     """
 
     size: int
@@ -47,6 +52,26 @@ class StepKernels:
     count: Floats
     time_ns: Floats
     names: tuple[str, ...]
+
+
+def kernel_family(name: str, class_: str) -> str:
+    """Return the name of a kernel and its variants.
+
+    Parameters
+    ----------
+    name : str
+        Name of the kernel.
+    class_ : str
+        Its class.
+
+    Examples
+    --------
+    >>> kernel_family("ampere_sgemm_128x64_nn", "gemm"), kernel_family("vectorized<4, Add>(int)", "elementwise")
+    ('gemm', 'vectorized')
+    """
+    if class_ in _BY_SHAPE:
+        return class_
+    return name if class_ == _UNKNOWN else name.partition("<")[0]
 
 
 def step_kinds(trace: Trace, iterations: Ints) -> Ints:
@@ -68,6 +93,8 @@ def step_kinds(trace: Trace, iterations: Ints) -> Ints:
     name, names = encode_text(table["name"])
     time = np.maximum(integers(table, "dur_ns")[inside], 0).astype(np.float64)
     texts = tuple(map(str, names))
+    if table is trace.kernels:
+        texts = tuple(kernel_family(text, trace.meta.class_of(text)) for text in texts)
     kernels = StepKernels(len(iterations), step[inside], name[inside], np.ones(len(time)), time, texts)
     return find_kinds([kernels])[0]
 
@@ -75,8 +102,8 @@ def step_kinds(trace: Trace, iterations: Ints) -> Ints:
 def find_kinds(groups: Sequence[StepKernels]) -> list[Ints]:
     """Return the kind of each step of some groups of steps: 0 for the most frequent kind of all, then the next.
 
-    Two steps are of one kind if the numbers of their kernels differ by at most 5 %, and by at most 2 % of the time, or
-    if a chain of such steps links them. The time of a kernel is the mean of its name over all steps. If a group has
+    Two steps are of one kind if their kernels differ by at most 5 %, in number and in time, or if a chain of such steps
+    links them. The time of a kernel is the mean of its name over all steps. If a group has
     more kinds than two and the binary logarithm of its steps, its kernels vary, as with the sequence length. Then all
     steps are of one kind.
 
@@ -129,12 +156,12 @@ def _labels(groups: Sequence[StepKernels], size: int) -> Ints:
     kept = np.isin(step, first)
     counts = np.zeros((len(first), len(names)))
     np.add.at(counts, (of_step[step[kept]], code[kept]), count[kept])
-    near = _near(counts, _MOST_KERNELS) & _near(counts * mean, _MOST_TIME)
+    near = _near(counts) & _near(counts * mean)
     return np.asarray(connected_components(near, directed=False)[1][of_step], dtype=np.int64)
 
 
-def _near(amounts: Floats, most: float) -> Bools:
-    """Return whether the rows differ in pairs by at most a share of the larger sum of the two."""
+def _near(amounts: Floats) -> Bools:
+    """Return whether the rows differ in pairs by at most 5 % of the larger sum of the two."""
     sums = amounts.sum(axis=1)
     rows = [np.abs(amounts - row).sum(axis=1) for row in amounts]  # a Python loop over distinct steps, at most 256
-    return np.asarray(np.stack(rows) <= most * np.maximum(sums[:, None], sums))
+    return np.asarray(np.stack(rows) <= _MOST_APART * np.maximum(sums[:, None], sums))

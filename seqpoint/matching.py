@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from profilers.trace.arrays import MISSING, Bools, Ints
-from seqpoint.kinds import StepKernels, find_kinds
+from seqpoint.kinds import StepKernels, find_kinds, kernel_family
 from seqpoint.step_sample import Launches, StepSample
 
 #: Ways in which the operators of a row were matched.
@@ -152,7 +152,8 @@ def _step_kernels(runs: Sequence[StepSample]) -> StepKernels:
     columns, size = [], 0
     for run in runs:
         launches = run.launches
-        texts = [name for name, _ in launches.keys] if run.on_host else list(launches.kernels)
+        families = map(kernel_family, launches.kernels, launches.classes)
+        texts = [name for name, _ in launches.keys] if run.on_host else list(families)
         code = np.array([names.setdefault(text, len(names)) for text in texts] or [0], np.int64)
         name = code[launches.key if run.on_host else launches.kernel]
         columns.append((launches.step + size, name, launches.count, launches.time_ns))

@@ -19,8 +19,9 @@ hold:
   outlier.
 
 If the kinds of iterations are known (`seqpoint.kinds`), each is compared with its kind: its value is taken over the
-median of the kind. So a rare evaluation step is no outlier. A kind that a recording begins with and never runs again is
-compared with the most frequent one, as a warm-up may run kernels of its own.
+lower quartile of the kind, which slow ones do not move. So a rare evaluation step is no outlier. A kind that a
+recording begins with and never runs again is compared with the most frequent one, as a warm-up may run kernels of its
+own.
 
 The rule decides; the factor of an outlier, which its reason states, is a plain ratio that a reader can compute: its
 value over the median of regular iterations of its length, or else of its eight nearest neighbours.
@@ -46,6 +47,8 @@ _SIGNIFICANCE, _MOST_FIRST = 0.01, 5
 _BELOW, _BELOW_OF_FEW = 10, 3
 #: Largest share of outliers, and of those that are no warm-up; three and two are allowed in a run of eight.
 _MOST, _MOST_STALLED, _ALLOWED, _ALLOWED_STALLED = 0.25, 0.05, 3, 2
+#: Quantile of the values of a kind of iterations by which they are scaled.
+_USUAL = 0.25
 #: Power of the length with which cost grows at most: attention is quadratic.
 _MOST_GROWTH = 2.0
 #: Fewest and most iterations of a group of neighbours, in length and in time; and the most groups.
@@ -157,7 +160,11 @@ def find_outliers(
         return NO_OUTLIERS
     recording = np.zeros(n, dtype=bool) if begins is None else begins.copy()
     recording[0] = True
-    values = values if kinds is None or not kinds.any() else _as_of_one_kind(values, kinds, recording)
+    if kinds is not None and kinds.any():
+        scaled, judged = _as_of_one_kind(values, kinds, recording)
+        lengths = None if lengths is None else lengths[judged]
+        found = find_outliers(scaled[judged], lengths, begins=recording[judged])
+        return replace(found, rows=np.flatnonzero(judged)[found.rows])
     neighbours = _Neighbours.of(values, lengths)
     keys = np.arange(n, dtype=np.float64) if lengths is None or not neighbours.by_length else lengths
     above, below = (_of_tail(tail, neighbours.threshold, recording) for tail in _tails(values, keys, neighbours))
@@ -175,19 +182,24 @@ def find_outliers(
     return Outliers(rows, _factors(values[rows], usual), tuple(names), tuple(against))
 
 
-def _as_of_one_kind(values: Floats, kinds: Ints, recording: Bools) -> Floats:
-    """Return the values scaled so that each kind has the median of the most frequent one."""
-    last = np.append(np.flatnonzero(recording)[1:], len(kinds))
+def _as_of_one_kind(values: Floats, kinds: Ints, recording: Bools) -> tuple[Floats, Bools]:
+    """Return the values scaled as if all were of the most frequent kind, and which iterations can be judged.
+
+    Kinds of fewer than three iterations cannot.
+    """
+    begins = np.flatnonzero(recording)
     leading = np.zeros(len(kinds), dtype=bool)
-    for begin, end in zip(np.flatnonzero(recording).tolist(), last.tolist(), strict=True):  # a loop over recordings
+    for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(kinds)], strict=True):  # a loop over recordings
         changes = np.flatnonzero(kinds[begin:end] != kinds[begin])
         leading[begin : begin + int(changes[0]) if len(changes) else begin] = True
-    medians = {}
-    for kind in np.unique(kinds).tolist():  # a Python loop over kinds
-        rows = kinds == kind
-        medians[kind] = float(np.median(values[rows if kind == 0 or not leading[rows].all() else kinds == 0]))
-    usual = np.array([medians[kind] for kind in range(len(medians))])[kinds]
-    return np.asarray(np.divide(values * medians[0], usual, out=values.copy(), where=usual > 0))
+    again = np.bincount(kinds, ~leading) > 0
+    of = np.where(again[kinds], kinds, 0)
+    counts, usual = np.bincount(of), np.empty(len(kinds))
+    for kind in np.flatnonzero(counts).tolist():  # a Python loop over kinds
+        among = kinds == kind
+        usual[of == kind] = np.quantile(values[among], _USUAL, method="lower")
+    scaled = np.divide(values * usual[of == 0][0], usual, out=values.copy(), where=usual > 0)
+    return np.asarray(scaled), np.asarray(counts[of] >= _FEWEST)
 
 
 def _factors(values: Floats, usual: Floats) -> Floats:
