@@ -103,9 +103,8 @@ def find_kinds(groups: Sequence[StepKernels]) -> list[Ints]:
     """Return the kind of each step of some groups of steps: 0 for the most frequent kind of all, then the next.
 
     Two steps are of one kind if their kernels differ by at most 5 %, in number and in time, or if a chain of such steps
-    links them. The time of a kernel is the mean of its name over all steps. If a group has
-    more kinds than two and the binary logarithm of its steps, its kernels vary, as with the sequence length. Then all
-    steps are of one kind.
+    links them. The time of a kernel is the mean of its name over all steps. If a group has more kinds than two and the
+    binary logarithm of its steps, its kernels vary, as with the sequence length. Then all steps are of one kind.
 
     Parameters
     ----------
