@@ -1,9 +1,9 @@
 """Noise of measured steps: the change between two groups, and how far it may be chance.
 
-`changes_of` compares columns of two groups, kind by kind if steps are of several kinds (`seqpoint.kinds`): by ranks,
-which stalls do not move, or by Welch's t-test if steps are few. `paired_changes_of` compares two runs whose steps do
-the same work one by one. Successive steps of a run are alike, so their scatter alone makes a change look surer than it
-is. Their autocorrelation tells how many independent steps they are worth.
+`changes_of` compares columns of two groups by Welch's t-test, and by ranks, which stalls do not move. It compares steps
+of several kinds (`seqpoint.kinds`) with their like. `paired_changes_of` compares two runs whose steps do the same work
+one by one. Successive steps of a run are alike, so their scatter alone makes a change look surer than it is. Their
+autocorrelation tells how many independent steps they are worth.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,6 @@ from profilers.trace.arrays import Bools, Floats, Ints
 _FEWEST_OF_DRIFT, _DRIFT_LEVEL = 20, 0.99
 #: Share of the steps of the smaller group up to which lags count, and the largest lag.
 _LAGS, _MOST_LAGS = 1 / 3, 64
-#: Largest half-width of the interval by ranks, as a share of the pairs of steps: eight independent steps a side at
-#: 99 %. With fewer, it ends at the most extreme steps; with fewer than five, beyond all.
-_MOST_OF_PAIRS, _ALL_PAIRS = 0.4, 0.5
 #: Most by which the scatter of a kind of steps is scaled to that of another.
 _MOST_SCALED = 10.0
 #: Share of zeros from which a column has no typical change, as an operator that few steps run; most ranks of a side.
@@ -43,7 +40,7 @@ class Changes:
         Means; each run counts the same, and each kind of steps by its mean share of both groups.
     shift : array of float64
         Typical change: the median of the differences between steps (Hodges and Lehmann 1963), or the change of the mean
-        if the t-test decides.
+        if the t-test tells more.
     noise : array of float64
         Distance of the typical change to the end of its interval at `confidence`, on the side of no change; NaN if no
         group has two units of a kind.
@@ -139,7 +136,8 @@ def changes_of(
     """Return the change of each column from one group of runs to another.
 
     If a group has several runs, the unit of the noise is the run: its steps share what differs between runs. The
-    scatter of a group with a single unit is taken from the other group. The noise is the scatter within a kind.
+    scatter of a group with a single unit is taken from the other group. The noise is the scatter within a kind. A
+    change is found by Welch's t-test, or by ranks if there are enough units, each at half of the error.
 
     Parameters
     ----------
@@ -170,9 +168,12 @@ def changes_of(
         for center in (np.mean, np.median)
     )
     means = [group.values.mean(axis=0) for group in groups]
-    shift, noise = means[1] - means[0], _t_noise(groups, confidence)
-    ranked, of_ranks, is_ranked = _by_ranks(robust, confidence)
-    shift, noise = np.where(is_ranked, ranked, shift), np.where(is_ranked, of_ranks, noise)
+    half = (1 + confidence) / 2  # each of two tests at half of the error
+    ranked, of_ranks, are_able = _by_ranks(robust, half)
+    shift, noise = means[1] - means[0], np.where(are_able, _t_noise(groups, half), _t_noise(groups, confidence))
+    finds, others = np.abs(ranked) > of_ranks, np.abs(shift) > noise
+    decide = are_able & np.where(finds == others, of_ranks < noise, finds)
+    shift, noise = np.where(decide, ranked, shift), np.where(decide, of_ranks, noise)
     return Changes(means[0], means[1], shift, noise, confidence, "runs" if by_run else "steps")
 
 
@@ -244,27 +245,25 @@ def _t_noise(groups: Sequence[_Units], confidence: float) -> Floats:
 
 
 def _by_ranks(groups: Sequence[_Units], confidence: float) -> tuple[Floats, Floats, Bools]:
-    """Return the median of the differences between units of two groups, its noise, and whether ranks decide.
+    """Return the median of the differences between units of two groups, its noise, and whether ranks can tell them.
 
-    They decide if both groups have eight independent units or more. If they have five or more, ranks decide if they
-    find a change: the extreme units are the ends of their interval, which is wide.
+    They can if units that are all longer on one side are rarer by chance than the confidence level allows.
     """
     values = [group.values for group in groups]
     width = values[0].shape[1]
-    shift, noise, decide = np.zeros(width), np.zeros(width), np.zeros(width, dtype=bool)
+    shift, noise, able = np.zeros(width), np.zeros(width), np.zeros(width, dtype=bool)
     if min(map(len, values)) < 2:
-        return shift, noise, decide
+        return shift, noise, able
     worth = _correlation([_clipped(each) for each in values])
     counts = [group.count * group.freedom / (len(group.values) - 1) / worth for group in groups]
     pairs = 12 * counts[0] * counts[1] / (counts[0] + counts[1] + 1)
     half = np.divide(ndtri((1 + confidence) / 2), np.sqrt(pairs), out=np.ones(width), where=pairs > 0)
     sparse = np.max([(each == 0).mean(axis=0) for each in values], axis=0) > _SPARSE
     orders = binom(counts[0] + counts[1], counts[0])  # equally likely without a change; two of them are extreme
-    able = (half < _ALL_PAIRS) & (orders >= 2 / (1 - confidence)) & ~sparse
+    able = (half < 0.5) & (orders >= 2 / (1 - confidence)) & ~sparse
     if able.any():
         shift[able], noise[able] = _median_difference([each[:, able] for each in values], half[able])
-        decide = able & ((half <= _MOST_OF_PAIRS) | (np.abs(shift) > noise))
-    return shift, noise, decide
+    return shift, noise, able
 
 
 def _median_difference(groups: Sequence[Floats], half: Floats) -> tuple[Floats, Floats]:

@@ -21,7 +21,7 @@ hold:
 If the kinds of iterations are known (`seqpoint.kinds`), each is compared with its kind: its value is taken over the
 lower quartile of the kind, which slow ones do not move. So a rare evaluation step is no outlier. A kind that a
 recording begins with and never runs again is compared with the most frequent one, as a warm-up may run kernels of its
-own.
+own. Three iterations may stall then.
 
 The rule decides; the factor of an outlier, which its reason states, is a plain ratio that a reader can compute: its
 value over the median of regular iterations of its length, or else of its eight nearest neighbours.
@@ -45,8 +45,9 @@ _NORMAL = 1.4826
 _SIGNIFICANCE, _MOST_FIRST = 0.01, 5
 #: Most residuals below the gap that tell the tail, and so many even if they are more than half of the rest.
 _BELOW, _BELOW_OF_FEW = 10, 3
-#: Largest share of outliers, and of those that are no warm-up; three and two are allowed in a run of eight.
-_MOST, _MOST_STALLED, _ALLOWED, _ALLOWED_STALLED = 0.25, 0.05, 3, 2
+#: Largest share of outliers, and of those that are no warm-up; three and two are allowed in a run of eight. If kernels
+#: tell the kinds of iterations, three may be stalls: slow ones are no evaluation then.
+_MOST, _MOST_STALLED, _ALLOWED, _ALLOWED_STALLED, _ALLOWED_OF_KIND = 0.25, 0.05, 3, 2, 3
 #: Quantile of the values of a kind of iterations by which they are scaled.
 _USUAL = 0.25
 #: Power of the length with which cost grows at most: attention is quadratic.
@@ -160,14 +161,25 @@ def find_outliers(
         return NO_OUTLIERS
     recording = np.zeros(n, dtype=bool) if begins is None else begins.copy()
     recording[0] = True
-    if kinds is not None and kinds.any():
-        scaled, judged = _as_of_one_kind(values, kinds, recording)
-        lengths = None if lengths is None else lengths[judged]
-        found = find_outliers(scaled[judged], lengths, begins=recording[judged])
-        return replace(found, rows=np.flatnonzero(judged)[found.rows])
+    if kinds is None:
+        return _outliers(values, lengths, recording, _ALLOWED_STALLED)
+    if not kinds.any():
+        return _outliers(values, lengths, recording, _ALLOWED_OF_KIND)
+    scaled, judged = _as_of_one_kind(values, kinds, recording)
+    found = _outliers(scaled[judged], None if lengths is None else lengths[judged], recording[judged], _ALLOWED_OF_KIND)
+    return replace(found, rows=np.flatnonzero(judged)[found.rows])
+
+
+def _outliers(values: Floats, lengths: Floats | None, recording: Bools, allowed: int) -> Outliers:
+    """Return the outliers of iterations of one kind, of which `allowed` may be stalls in a short run."""
+    n = values.size
+    if n < _FEWEST:
+        return NO_OUTLIERS
     neighbours = _Neighbours.of(values, lengths)
     keys = np.arange(n, dtype=np.float64) if lengths is None or not neighbours.by_length else lengths
-    above, below = (_of_tail(tail, neighbours.threshold, recording) for tail in _tails(values, keys, neighbours))
+    above, below = (
+        _of_tail(tail, neighbours.threshold, recording, allowed) for tail in _tails(values, keys, neighbours)
+    )
     below = below if n >= _FEW else (NO_OUTLIERS.rows, NO_OUTLIERS.factors)
     rows = np.concatenate((above[0], below[0]))
     order = np.argsort(rows)
@@ -304,7 +316,7 @@ def _growth(lengths: Floats, values: Floats) -> float:
     return float(np.clip(np.median(grown[apart] / longer[apart]), 0.0, _MOST_GROWTH)) if apart.any() else 0.0
 
 
-def _of_tail(tail: tuple[Ints, Floats], threshold: float, recording: Bools) -> tuple[Ints, Floats]:
+def _of_tail(tail: tuple[Ints, Floats], threshold: float, recording: Bools, allowed: int) -> tuple[Ints, Floats]:
     """Return the outliers among the rows with the largest residuals, and their residuals."""
     rows, residuals = tail
     n = recording.size
@@ -316,7 +328,7 @@ def _of_tail(tail: tuple[Ints, Floats], threshold: float, recording: Bools) -> t
     level_first = _SIGNIFICANCE * min(n, _MOST_FIRST) / max(stalled.count(0), 1)
     for count, other in zip(counts, stalled, strict=True):  # a Python loop over candidates
         level = _SIGNIFICANCE / candidates if other else level_first
-        if _are_few(other, n) and _is_separated(spacings, count, n, level):
+        if _are_few(other, n, allowed) and _is_separated(spacings, count, n, level):
             return rows[:count], residuals[:count]
     return NO_OUTLIERS.rows, NO_OUTLIERS.factors
 
@@ -369,6 +381,6 @@ def _warm_up(rows: npt.NDArray[np.integer], recording: Bools) -> Bools:
     return np.asarray(first, dtype=bool)
 
 
-def _are_few(stalled: int, n: int) -> bool:
+def _are_few(stalled: int, n: int, allowed: int) -> bool:
     """Return whether outliers that are no warm-up are few enough in a run of `n` iterations."""
-    return stalled <= max(_ALLOWED_STALLED if n >= _FEW else n > _FEWEST, _MOST_STALLED * n)
+    return stalled <= max(allowed if n >= _FEW else n > _FEWEST, _MOST_STALLED * n)
