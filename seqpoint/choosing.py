@@ -2,31 +2,32 @@
 
 `choose_iterations` takes the iterations that a user names, or all if they are few. Otherwise it takes points by step
 time, which is what `project` projects: SeqPoints if sequence lengths are known, else the typical iteration of each of
-several stretches of the run. Outlying iterations, such as the warm-up, count once and are not replayed. `RunShare` says
-what was measured and what is estimated.
+several groups. A group has steps of one kind (`seqpoint.kinds`) and of like step times. Outlying iterations, such as
+the warm-up, count once and are not replayed. `RunShare` says what was measured and what is estimated.
 """
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from profilers.trace.arrays import Bools, integers, strings
+from profilers.trace.arrays import Bools, Floats, Ints, integers, strings
 from profilers.trace.steps import StepTimes, is_file, job_steps, step_times
 from profilers.trace.trace import Trace
 from replay.projection.evidence import SampledStep
 from replay.projection.projection import StepWindow
 from seqpoint.graphs import all_iterations
 from seqpoint.iteration_table import IterationTable, iteration_table
+from seqpoint.kinds import step_kinds
+from seqpoint.outliers import NO_OUTLIERS, Outliers, find_outliers
 from seqpoint.units import duration
-
-if TYPE_CHECKING:
-    from seqpoint.outliers import Outliers
 
 #: Confidence level of the interval of the run, that of the intervals of a projection.
 _CONFIDENCE = 0.9
+#: Least share of the sum of squares that a cut of a group takes away; less is rounding.
+_LEAST_CUT = 1e-12
 #: Most outliers that a sentence names.
 _MOST_NAMED = 6
 
@@ -196,20 +197,39 @@ def _chosen(
 ) -> ChosenIterations:
     """Return the chosen iterations, without their measured times."""
     numbers = all_iterations(trace)
-    run = RunShare(len(numbers), float(steps.step_ns.sum()))
-    if named or len(numbers) <= max_points:
-        chosen = tuple(dict.fromkeys(named)) or tuple(numbers)
-        if not named:
-            run = replace(run, estimated_ns=run.measured_ns, low_ns=run.measured_ns, high_ns=run.measured_ns)
-        how = "as asked" if named else "all"
-        return ChosenIterations(chosen, (1.0,) * len(chosen), how, run, files=_files(trace, chosen))
+    if named:
+        run = RunShare(len(numbers), float(steps.step_ns.sum()))
+        chosen = tuple(dict.fromkeys(named))
+        return ChosenIterations(chosen, (1.0,) * len(chosen), "as asked", run, files=_files(trace, chosen))
     of_job = _of_job(iteration_table(trace), steps)
     known = np.isfinite(of_job.sequence_length)
-    if known.any() and of_job.statistic("duration")[known].any():
+    by_length = bool(known.any() and of_job.statistic("duration")[known].any())
+    if by_length and len(numbers) > max_points:
         points = _points_by_length(of_job, max_points, keep_outliers=keep_outliers)
     else:
-        points = _points_by_time(of_job, steps, max_points, keep_outliers=keep_outliers)
+        kinds = step_kinds(trace, of_job.iteration)
+        outliers = NO_OUTLIERS if keep_outliers else _found(of_job, kinds)
+        is_timed = _is_timed(of_job, steps)
+        few = len(numbers) <= max_points
+        points = _every(of_job, outliers) if few else _points_by_time(of_job, kinds, is_timed, outliers, max_points)
     return replace(points, files=_files(trace, points.numbers))
+
+
+def _found(table: IterationTable, kinds: Ints) -> Outliers:
+    """Return the outliers of a run by step time, among iterations of a length or else of a kind."""
+    values, lengths = table.statistic("duration"), table.sequence_length
+    if np.isfinite(lengths).all() and np.ptp(lengths) > 0:
+        return find_outliers(values, lengths, begins=table.begins)
+    return find_outliers(values, begins=table.begins, kinds=kinds)
+
+
+def _every(table: IterationTable, outliers: Outliers) -> ChosenIterations:
+    """Return all iterations but the outliers, which stand for themselves."""
+    values = table.statistic("duration")
+    total, regular = float(values.sum()), outliers.others(len(table))
+    run = RunShare(len(table), total, total, total, total, _outliers(table, outliers))
+    numbers = tuple(table.iteration[regular].tolist())
+    return ChosenIterations(numbers, (1.0,) * len(numbers), "all but the outliers" if len(outliers) else "all", run)
 
 
 def _of_job(table: IterationTable, steps: StepTimes) -> IterationTable:
@@ -255,23 +275,20 @@ def _points_by_length(table: IterationTable, max_points: int, *, keep_outliers: 
 
 
 def _points_by_time(
-    table: IterationTable, steps: StepTimes, max_points: int, *, keep_outliers: bool
+    table: IterationTable, kinds: Ints, is_timed: Bools, outliers: Outliers, max_points: int
 ) -> ChosenIterations:
-    """Return the iteration of each stretch of the run whose step time is nearest the mean of the stretch."""
-    from seqpoint.outliers import NO_OUTLIERS, find_outliers
+    """Return the iteration of each group of like steps whose step time is nearest the mean of the group."""
     from seqpoint.selection.estimate import relative_spreads
 
-    values = table.statistic("duration")
-    outliers = NO_OUTLIERS if keep_outliers else find_outliers(values, begins=table.begins)
-    regular = outliers.others(len(table))
+    values, regular = table.statistic("duration"), outliers.others(len(table))
+    of_kind = [regular[kinds[regular] == kind] for kind in np.unique(kinds[regular]).tolist()]
+    groups = _like_steps(values, of_kind, max_points)
+    labels = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
     # The step of an iteration that follows another is timed from its completion; the first fills the queues.
-    timed = regular[_is_timed(table, steps)[regular]]
-    timed = timed if len(timed) >= max_points else regular
-    stretches = np.array_split(timed, min(max_points, len(timed)))
-    labels = np.repeat(np.arange(len(stretches)), [len(stretch) for stretch in stretches])
-    rows = np.array([stretch[np.argmin(np.abs(values[stretch] - values[stretch].mean()))] for stretch in stretches])
-    weights = np.bincount(labels) * (len(regular) / len(timed))
-    spreads = relative_spreads(values[timed], labels)
+    away = [np.abs(values[group] - values[group].mean()) for group in groups]
+    rows = np.array([g[np.lexsort((g, off, ~is_timed[g]))[0]] for g, off in zip(groups, away, strict=True)])
+    weights = np.bincount(labels).astype(np.float64)
+    spreads = relative_spreads(values[np.concatenate(groups)], labels)
     known = float(values[outliers.rows].sum())
     total = float(weights @ values[rows]) + known
     unseen = np.sqrt(np.maximum(1 - 1 / weights, 0.0))
@@ -281,13 +298,43 @@ def _points_by_time(
     run = RunShare(
         len(table), float(values.sum()), *(total, max(total - half, known), total + half), _outliers(table, outliers)
     )
+    order = np.argsort(rows)
     return ChosenIterations(
-        tuple(table.iteration[rows].tolist()),
-        tuple(weights.tolist()),
-        f"the typical one of each of {len(rows)} stretches",
+        tuple(table.iteration[rows[order]].tolist()),
+        tuple(weights[order].tolist()),
+        f"the typical one of each of {len(rows)} groups of like steps",
         run,
-        tuple(SampledStep(float(row), spread) for row, spread in zip(rows.tolist(), spreads.tolist(), strict=True)),
+        tuple(SampledStep(float(group), float(spreads[group])) for group in order.tolist()),
     )
+
+
+def _like_steps(values: Floats, groups: list[Ints], most: int) -> list[Ints]:
+    """Return at most `most` groups of rows: the given ones, cut where that leaves the least variance of the values.
+
+    The groups with the least time are joined if there are too many (regression tree: Breiman and others, 1984).
+    """
+    groups = sorted(groups, key=lambda rows: (-float(values[rows].sum()), int(rows[0])))
+    groups = [*groups[: most - 1], np.concatenate(groups[most - 1 :])] if len(groups) > most else groups
+    groups = [rows[np.lexsort((rows, values[rows]))] for rows in groups]
+    while len(groups) < most:  # a Python loop over points
+        cuts = [_best_cut(values[rows]) for rows in groups]
+        widest = int(np.argmax([gain for gain, _ in cuts]))
+        gain, at = cuts[widest]
+        if gain <= _LEAST_CUT * float(np.square(values[groups[widest]]).sum()):
+            break
+        groups[widest : widest + 1] = [groups[widest][:at], groups[widest][at:]]
+    return groups
+
+
+def _best_cut(values: Floats) -> tuple[float, int]:
+    """Return by how much a cut of ascending values lowers the sum of squares within, and the rows before the cut."""
+    before = np.arange(1, len(values))
+    if not len(before):
+        return 0.0, 0
+    sums, mean = np.cumsum(values)[:-1], float(values.mean())
+    gains = (sums - before * mean) ** 2 * (1 / before + 1 / before[::-1])
+    at = int(np.argmax(gains))
+    return float(gains[at]), at + 1
 
 
 def _is_timed(table: IterationTable, steps: StepTimes) -> Bools:
@@ -296,7 +343,7 @@ def _is_timed(table: IterationTable, steps: StepTimes) -> Bools:
     return np.isin(table.iteration, timed)
 
 
-def _outliers(table: IterationTable, outliers: "Outliers") -> tuple[RunOutlier, ...]:
+def _outliers(table: IterationTable, outliers: Outliers) -> tuple[RunOutlier, ...]:
     values = table.statistic("duration")
     return tuple(
         RunOutlier(int(table.iteration[row]), float(values[row]), reason, table.file(row))

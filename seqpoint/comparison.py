@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from profilers.trace.arrays import Floats
+from profilers.trace.arrays import Floats, Ints
 from seqpoint.matching import (
     APPEARED,
     BY_NAME,
@@ -21,11 +21,15 @@ from seqpoint.matching import (
     REGULAR,
     VANISHED,
     KernelOfOneSide,
+    KindOfSteps,
     column_of,
     common_share,
     kernel_totals,
     kernels_of_one_side,
+    kinds_of_steps,
     matched,
+    matched_kinds,
+    of_matched_kinds,
     sums,
     top_kernels,
 )
@@ -64,7 +68,7 @@ _OF_ONE_SIDE = 0.25
 _HOST_BOUND = 0.5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OperatorChange(Change):
     """Change of the kernels of an operator.
 
@@ -116,6 +120,8 @@ class Side:
         What-if that the steps were projected with; "" if they were measured.
     drift : float
         Relative change of the step times along a single run, beyond chance; 0 if there is none.
+    unmatched : int
+        Steps left out because the other side has no steps of their kind, or a side has one alone.
     """
 
     runs: int
@@ -130,6 +136,7 @@ class Side:
     synthetic: bool
     what_if: str = ""
     drift: float = 0.0
+    unmatched: int = 0
 
     def __str__(self) -> str:
         steps = f"{self.steps} step{'s' * (self.steps != 1)}" + f" with {self.what_if}" * bool(self.what_if)
@@ -176,6 +183,8 @@ class Comparison:
         Facts of the sides.
     projection : ProjectedStep, optional
         Step time before with its interval, if it was projected.
+    kinds : tuple of KindOfSteps
+        Kinds of steps by their kernels, which are compared with their like; the most frequent one first.
     """
 
     verdict: str
@@ -192,16 +201,17 @@ class Comparison:
     before: Side
     after: Side
     projection: ProjectedStep | None = None
+    kinds: tuple[KindOfSteps, ...] = ()
 
     def slower_by(self, limit: float) -> bool:
-        """Return whether the step is slower beyond noise, and by more than a share of the step time before.
+        """Return whether a typical step is slower beyond noise, and by more than a share of the step time before.
 
         Parameters
         ----------
         limit : float
             The share, such as 0.02.
         """
-        return self.verdict == SLOWER and (self.step.ratio or 0.0) > limit
+        return self.verdict == SLOWER and _typical(self.step) > limit * self.step.before_ns
 
     def table(self) -> DataFrame:
         """Return a row for each operator; times in ns a step."""
@@ -221,6 +231,7 @@ class Comparison:
             "before": asdict(self.before),
             "after": asdict(self.after),
             "projection": None if self.projection is None else asdict(self.projection),
+            "kinds": [asdict(kind) for kind in self.kinds],
             **{name: [row.to_dict() for row in getattr(self, name)] for name in _TABLES},
             "notes": list(self.notes()),
         }
@@ -274,6 +285,11 @@ class Comparison:
             notes.append(f"the mean sequence lengths differ: {lengths[0]:.4g} and {lengths[1]:.4g}")
         if self.verdict == SAME and (drifts := _drifts(sides)):
             notes.append(f"{' and '.join(drifts)}; such a drift counts as noise, and hides small changes")
+        if self.projection is None and abs(_typical(self.step) - self.step.change_ns) > (self.step.noise_ns or 0.0):
+            share = 100 * _typical(self.step) / max(self.step.before_ns, 1.0)
+            notes.append(f"a typical step changes by {share:+.2f} %; rare slow or short steps move the means")
+        if left_out := sum(side.unmatched for side in sides):
+            notes.append(f"{left_out} steps are left out, whose kernels only they run, or one step of a side")
         if self.before.outliers or self.after.outliers:
             with_all = " to ".join(duration(side.all_ns) for side in sides)
             notes.append(f"outlying steps, such as the warm-up, are left out; with them the mean is {with_all}")
@@ -328,7 +344,9 @@ class Comparison:
         against = ", projected against measured" if projected else ""
         order = against or ", clear changes first, then by size"
         by_operator = f"Operators{against}" if projected else "Operators by change of their time a step"
+        kinds = [asdict(kind) for kind in self.kinds] if len(self.kinds) > 1 else []
         tables = (
+            table_of("Kinds of steps by their kernels", _KINDS, kinds),
             table_of(f"Parts of a step{order}", {"part~": "{name}", **times}, self._cells(self.parts)),
             table_of(f"Critical path of a typical step by cause{against}", path, self._cells(self.path)),
             table_of(f"Kernels by class{against}", {"class~": "{name}", **times},
@@ -372,6 +390,11 @@ _CHANGES = {
 _ERRORS = {
     "projected": "{row.before_ns:time}", "measured": "{row.after_ns:time}", "error": "{change}",
     "error %": "{error:+.1%}", "of step %": "{of_step:+.1%}",
+}  # fmt: skip
+#: Columns of the kinds of steps.
+_KINDS = {
+    "steps before": "{before_steps}", "after": "{after_steps}", "kernels before": "{before_kernels:.4g}",
+    "kernels after": "{after_kernels:.4g}", "step before": "{before_ns:time}", "step after": "{after_ns:time}",
 }  # fmt: skip
 #: End of the title of a table with further rows.
 _TOP_HINT = " (--top shows more)"
@@ -433,9 +456,20 @@ def compare_samples(
         reason = f"no steps {which}; read the traces with --iterations (see docs/traces.md)"
         nothing, tables = Change("step", 0.0, 0.0, None, None), ((), (), (), (), ())
         return Comparison(UNKNOWN, reason, nothing, confidence, "steps", 0.0, *tables, sides[0], sides[1])
-    pair = aligned(runs[0][0], runs[1][0]) if len(runs[0]) == len(runs[1]) == 1 else None
-    runs = runs if pair is None else [[run] for run in pair]
-    change = partial(_changes, runs, is_aligned=pair is not None, confidence=confidence)
+    labels = matched_kinds(runs) if projection is None else None
+    pair = None
+    if len(runs[0]) == len(runs[1]) == 1:
+        pair = aligned(runs[0][0], runs[1][0], np.zeros(len(runs[0][0]), np.int64) if labels is None else labels[0][0])
+    if pair is not None:
+        runs = [[run] for run in pair]
+        labels = None if labels is None else matched_kinds(runs)
+    kinds = () if labels is None else kinds_of_steps(runs, labels)
+    if labels is not None and pair is None:
+        steps = [sum(map(len, group)) for group in runs]
+        runs, labels = of_matched_kinds(runs, labels)
+        left = [before - sum(map(len, group)) for before, group in zip(steps, runs, strict=True)]
+        sides = [replace(side, steps=side.steps - n, unmatched=n) for side, n in zip(sides, left, strict=True)]
+    change = partial(_changes, runs, is_aligned=pair is not None, confidence=confidence, kinds=labels)
     (step,) = rows_of(change(lambda run: run.step_ns[:, None]), ("step",), least)
     on_host = all(side.on_host for side in sides)
     changed = change(_idle_joined if projection else lambda run: run.parts_ns)
@@ -463,7 +497,13 @@ def compare_samples(
         before=sides[0],
         after=sides[1],
         projection=projection,
+        kinds=kinds,
     )
+
+
+def _typical(step: Change) -> float:
+    """Return the typical change of the step time, or the change of its mean if there is no noise to tell it by."""
+    return step.change_ns if step.shift_ns is None else step.shift_ns
 
 
 def _mean_projection(runs: Sequence[StepSample]) -> ProjectedStep | None:
@@ -519,7 +559,7 @@ def _verdict(
         return UNKNOWN, "one step a side shows no noise; compare several steps or runs"
     if not step.beyond_noise:
         return SAME, ""
-    return (SLOWER if step.change_ns > 0 else FASTER), ""
+    return (SLOWER if _typical(step) > 0 else FASTER), ""
 
 
 def _changes(
@@ -528,10 +568,13 @@ def _changes(
     *,
     is_aligned: bool,
     confidence: float,
+    kinds: Sequence[Sequence[Ints]] | None,
 ) -> Changes:
     """Return the changes of some columns of the runs."""
     before, after = ([columns(run) for run in group] for group in runs)
-    return paired_changes_of(before[0], after[0], confidence) if is_aligned else changes_of(before, after, confidence)
+    if is_aligned:
+        return paired_changes_of(before[0], after[0], confidence)
+    return changes_of(before, after, confidence, kinds=kinds)
 
 
 def _by_change(row: Change) -> tuple[bool, float, str]:

@@ -1,7 +1,7 @@
-"""Which operators and kernels of two groups of runs correspond to each other.
+"""Which steps, operators and kernels of two groups of runs correspond to each other.
 
-`matched` puts operators with shapes into rows: by name and shapes, else by name, else by the place in a step.
-`kernel_totals` sums kernels by name, and `common_share` tells how much two sides share.
+`matched_kinds` pairs kinds of steps. `matched` puts operators with shapes into rows: by name and shapes, else by name,
+else by the place in a step. `kernel_totals` sums kernels by name, and `common_share` tells how much two sides share.
 """
 
 from collections import Counter
@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from profilers.trace.arrays import MISSING, Bools, Ints
+from seqpoint.kinds import StepKernels, find_kinds, kernel_family
 from seqpoint.step_sample import Launches, StepSample
 
 #: Ways in which the operators of a row were matched.
@@ -19,6 +21,10 @@ BY_SHAPES, BY_NAME, BY_POSITION = "name and shapes", "name", "position"
 APPEARED, VANISHED = "appeared", "vanished"
 #: Share of the steps in which an operator must occur with the same shapes; else its shapes vary, and its name counts.
 REGULAR = 0.5
+
+#: Least likeness of two kinds that are paired though their kernels differ, and largest share of the steps of a side
+#: that are left out because the other side has no steps of their kind.
+_ALIKE, _MOST_LEFT_OUT = 0.5, 1 / 3
 
 #: Name of an operator, and shapes of its inputs.
 Key = tuple[str, str]
@@ -51,6 +57,145 @@ class KernelOfOneSide:
     def to_dict(self) -> dict[str, Any]:
         """Return the kernel as JSON with stable keys."""
         return {name.removesuffix("_"): value for name, value in asdict(self).items()}
+
+
+@dataclass(frozen=True)
+class KindOfSteps:
+    """Steps of one kind on two sides.
+
+    Parameters
+    ----------
+    before_steps, after_steps : int
+        Number of steps.
+    before_ns, after_ns : float
+        Mean step time.
+    before_kernels, after_kernels : float
+        Kernels a step and rank; calls of operators if the trace has no kernels.
+    """
+
+    before_steps: int
+    after_steps: int
+    before_ns: float
+    after_ns: float
+    before_kernels: float
+    after_kernels: float
+
+
+def matched_kinds(runs: Sequence[Sequence[StepSample]]) -> list[list[Ints]]:
+    """Return the kind of each step of the runs of two sides; -1 for steps of rare kinds that cannot be compared.
+
+    One side alone runs these, or a side has a single step of them, which shows no scatter. Kinds whose kernels differ,
+    as with another version of a library, are paired by their operators or classes of kernels. If steps of one side
+    alone are more than a third, all steps are of one kind.
+
+    Parameters
+    ----------
+    runs : pair of sequences of StepSample
+        Runs of each side, with at least one step.
+    """
+    labels = find_kinds([_step_kernels(group) for group in runs])
+    alone = [sorted(set(one.tolist()) - set(other.tolist())) for one, other in (labels, labels[::-1])]
+    if all(alone):
+        pairs = _paired(runs, labels, alone)
+        labels[1] = np.array([pairs.get(kind, kind) for kind in labels[1].tolist()], np.int64)
+    labels = [np.where(np.isin(one, other), one, MISSING) for one, other in (labels, labels[::-1])]
+    if any((label == MISSING).mean() > _MOST_LEFT_OUT for label in labels):
+        labels = [np.zeros(len(label), np.int64) for label in labels]
+    counts = [Counter(label.tolist()) for label in labels]
+    recur = [kind for kind in counts[0] if min(counts[0][kind], counts[1][kind]) > 1]
+    often = [np.where(np.isin(label, recur), label, MISSING) for label in labels]
+    if all((label == MISSING).mean() <= _MOST_LEFT_OUT for label in often):
+        labels = often
+    ends = [np.cumsum([len(run) for run in group])[:-1] for group in runs]
+    return [np.split(label, end) for label, end in zip(labels, ends, strict=True)]
+
+
+def _paired(
+    runs: Sequence[Sequence[StepSample]], labels: Sequence[Ints], alone: Sequence[Sequence[int]]
+) -> dict[int, int]:
+    """Return the kind before of kinds after whose kernels differ, the most alike ones first."""
+    amounts = [
+        [[_amounts(group, label == kind, by) for by in ("operator", "class")] for kind in kinds]
+        for group, label, kinds in zip(runs, labels, alone, strict=True)
+    ]
+    likeness = sorted(
+        (-max(map(common_share, amounts[0][i], amounts[1][j])), i, j)
+        for i in range(len(alone[0]))
+        for j in range(len(alone[1]))
+    )
+    pairs: dict[int, int] = {}
+    is_first = not np.isin(labels[0], labels[1]).any()
+    for unlike, i, j in likeness:  # a Python loop over pairs of kinds
+        free = alone[0][i] not in pairs.values() and alone[1][j] not in pairs
+        if free and (-unlike >= _ALIKE or is_first):
+            pairs[alone[1][j]], is_first = alone[0][i], False
+    return pairs
+
+
+def _amounts(runs: Sequence[StepSample], chosen: Bools, by: str) -> dict[str, float]:
+    """Return the kernels a step by operator or class, over the chosen steps of all runs."""
+    pairs: list[tuple[str, float]] = []
+    steps, start = max(int(chosen.sum()), 1), 0
+    for run in runs:
+        launches, inside = run.launches, chosen[start : start + len(run)]
+        names = launches.classes if by == "class" else tuple(name for name, _ in launches.keys)
+        codes = launches.kernel if by == "class" else launches.key
+        total = np.bincount(codes, launches.count * inside[launches.step], len(names)) / steps
+        pairs += zip(names, total.tolist(), strict=True)
+        start += len(run)
+    return sums(pairs)
+
+
+def _step_kernels(runs: Sequence[StepSample]) -> StepKernels:
+    """Return the kernels of all runs of a side by step; operators of a run without kernels."""
+    names: dict[str, int] = {}
+    columns, size = [], 0
+    for run in runs:
+        launches = run.launches
+        families = map(kernel_family, launches.kernels, launches.classes)
+        texts = [name for name, _ in launches.keys] if run.on_host else list(families)
+        code = np.array([names.setdefault(text, len(names)) for text in texts] or [0], np.int64)
+        name = code[launches.key if run.on_host else launches.kernel]
+        columns.append((launches.step + size, name, launches.count, launches.time_ns))
+        size += len(run)
+    step, name, count, time = (np.concatenate(column) for column in zip(*columns, strict=True))
+    return StepKernels(size, step, name, count, time, tuple(names))
+
+
+def of_matched_kinds(
+    runs: Sequence[Sequence[StepSample]], labels: Sequence[Sequence[Ints]]
+) -> tuple[list[list[StepSample]], list[list[Ints]]]:
+    """Return the runs and labels without steps whose kind one side alone runs."""
+    kept = [[np.flatnonzero(label != MISSING) for label in of_group] for of_group in labels]
+    rows = [[row for row in zip(*group, strict=True) if len(row[2])] for group in zip(runs, labels, kept, strict=True)]
+    return (
+        [[run if len(at) == len(run) else run.take(at) for run, _, at in group] for group in rows],
+        [[label[at] for _, label, at in group] for group in rows],
+    )
+
+
+def kinds_of_steps(runs: Sequence[Sequence[StepSample]], labels: Sequence[Sequence[Ints]]) -> tuple[KindOfSteps, ...]:
+    """Return the kinds of steps of two sides, the most frequent one first.
+
+    Parameters
+    ----------
+    runs : pair of sequences of StepSample
+        Runs of each side.
+    labels : pair of sequences of array of int64
+        Kind of each step, as `matched_kinds` returns it.
+    """
+    of_side = [np.concatenate(list(label)) for label in labels]
+    times = [np.concatenate([run.step_ns for run in group]) for group in runs]
+    counts = [
+        np.concatenate([np.bincount(run.launches.step, run.launches.count, len(run)) for run in group])
+        for group in runs
+    ]
+    rows = []
+    for kind in sorted({*of_side[0].tolist()} & {*of_side[1].tolist()} - {MISSING}):  # a Python loop over kinds
+        chosen = [label == kind for label in of_side]
+        means = [float(v[rows].mean()) for values in (times, counts) for v, rows in zip(values, chosen, strict=True)]
+        rows.append(KindOfSteps(int(chosen[0].sum()), int(chosen[1].sum()), *means))
+    return tuple(sorted(rows, key=lambda row: -(row.before_steps + row.after_steps)))
 
 
 def matched(runs: Sequence[Sequence[StepSample]]) -> tuple[dict[Key, Key], dict[Key, str]]:

@@ -11,15 +11,22 @@ hold:
 - A gap separates it from the rest that a smooth tail does not give. The logarithms of the largest values of any smooth
   heavy tail are spaced as an exponential distribution's: the i-th spacing from the top, times i, has the mean excess of
   the values below it (Rényi 1953, Acta Math. Hung. 4, 191; Hill 1975, Ann. Stat. 3, 1163). Their ratio follows an F
-  distribution; the gap has to be larger than chance allows at 1 %.
-- Outliers are few: at most a quarter of the run, and beside the warm-up at most 5 %, or two. Slow iterations that come
-  more often, such as an evaluation every tenth step, are a regular share of the run.
+  distribution; the gap has to be larger than chance allows at 1 %. A warm-up is tested at up to 5 %: chance seldom puts
+  the largest values first.
+- Outliers are few: at most a quarter of the run, or three of seven and more, and beside the warm-up at most 5 %, or
+  two. Slow iterations that come more often, such as an evaluation every tenth step, are a regular share of the run.
+- A run of fewer than eight iterations has one stall at most, one of three has none, and no short iteration is an
+  outlier.
+
+If the kinds of iterations are known (`seqpoint.kinds`), each is compared with its kind: its value is taken over the
+lower quartile of the kind, which slow ones do not move. So a rare evaluation step is no outlier. A kind that a
+recording begins with and never runs again is compared with the most frequent one, as a warm-up may run kernels of its
+own. Three iterations may stall then.
 
 The rule decides; the factor of an outlier, which its reason states, is a plain ratio that a reader can compute: its
 value over the median of regular iterations of its length, or else of its eight nearest neighbours.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,16 +34,22 @@ import numpy.typing as npt
 
 from profilers.trace.arrays import Bools, Floats, Ints, row_blocks
 
-#: Fewest iterations of a run that can be judged; below, every iteration counts.
-_FEWEST = 8
+#: Fewest iterations of a run that can be judged; below, every iteration counts. Fewer than `_FEW` tell less.
+_FEWEST, _FEW = 3, 8
 #: Least factor between an outlier and its neighbours, and least robust standard deviations of its residual.
 _LOG_FACTOR, _DEVIATIONS = float(np.log(1.5)), 5.0
 #: Standard deviation of a normal distribution over its median absolute deviation.
 _NORMAL = 1.4826
-#: Chance of a gap in a smooth tail, over all gaps that are tried; and residuals below the gap that tell the tail.
-_SIGNIFICANCE, _BELOW = 0.01, 10
-#: Largest share of outliers, and of those that are no warm-up; two of these are allowed in any run.
-_MOST, _MOST_STALLED, _ALLOWED = 0.25, 0.05, 2
+#: Chance of a gap in a smooth tail, over all gaps that are tried, and its factor for a warm-up: one of n iterations is
+#: first by a chance of 1 / n.
+_SIGNIFICANCE, _MOST_FIRST = 0.01, 5
+#: Most residuals below the gap that tell the tail, and so many even if they are more than half of the rest.
+_BELOW, _BELOW_OF_FEW = 10, 3
+#: Largest share of outliers, and of those that are no warm-up; three and two are allowed in a run of eight. If kernels
+#: tell the kinds of iterations, three may be stalls: slow ones are no evaluation then.
+_MOST, _MOST_STALLED, _ALLOWED, _ALLOWED_STALLED, _ALLOWED_OF_KIND = 0.25, 0.05, 3, 2, 3
+#: Quantile of the values of a kind of iterations by which they are scaled.
+_USUAL = 0.25
 #: Power of the length with which cost grows at most: attention is quadratic.
 _MOST_GROWTH = 2.0
 #: Fewest and most iterations of a group of neighbours, in length and in time; and the most groups.
@@ -117,7 +130,9 @@ def counted_text(points: int, outliers: int, run: int | None = None) -> str:
     return words if run is None else f"{words} of {run}"
 
 
-def find_outliers(values: Floats, lengths: Floats | None = None, *, begins: Bools | None = None) -> Outliers:
+def find_outliers(
+    values: Floats, lengths: Floats | None = None, *, begins: Bools | None = None, kinds: Ints | None = None
+) -> Outliers:
     """Return the outlying iterations of a run.
 
     Parameters
@@ -128,11 +143,13 @@ def find_outliers(values: Floats, lengths: Floats | None = None, *, begins: Bool
         Sequence length of each iteration, by which neighbours are found; by default neighbours in time.
     begins : ndarray of bool, shape (n_iterations,), optional
         Whether a recording begins with an iteration; by default with the first one alone.
+    kinds : ndarray of int64, shape (n_iterations,), optional
+        Kind of each iteration, 0 for the most frequent one (`seqpoint.kinds`); by default all are of one kind.
 
     Returns
     -------
     Outliers
-        None of a run of fewer than eight iterations.
+        None of a run of fewer than three iterations.
 
     Examples
     --------
@@ -142,22 +159,59 @@ def find_outliers(values: Floats, lengths: Floats | None = None, *, begins: Bool
     n = values.size
     if n < _FEWEST or not values.any():
         return NO_OUTLIERS
-    neighbours = _Neighbours.of(values, lengths)
-    keys = np.arange(n, dtype=np.float64) if lengths is None or not neighbours.by_length else lengths
     recording = np.zeros(n, dtype=bool) if begins is None else begins.copy()
     recording[0] = True
-    above, below = (_of_tail(tail, neighbours.threshold, recording) for tail in _tails(values, keys, neighbours))
+    if kinds is None:
+        return _outliers(values, lengths, recording, _ALLOWED_STALLED)
+    if not kinds.any():
+        return _outliers(values, lengths, recording, _ALLOWED_OF_KIND)
+    scaled, judged = _as_of_one_kind(values, kinds, recording)
+    found = _outliers(scaled[judged], None if lengths is None else lengths[judged], recording[judged], _ALLOWED_OF_KIND)
+    return replace(found, rows=np.flatnonzero(judged)[found.rows])
+
+
+def _outliers(values: Floats, lengths: Floats | None, recording: Bools, allowed: int) -> Outliers:
+    """Return the outliers of iterations of one kind, of which `allowed` may be stalls in a short run."""
+    n = values.size
+    if n < _FEWEST:
+        return NO_OUTLIERS
+    neighbours = _Neighbours.of(values, lengths)
+    keys = np.arange(n, dtype=np.float64) if lengths is None or not neighbours.by_length else lengths
+    above, below = (
+        _of_tail(tail, neighbours.threshold, recording, allowed) for tail in _tails(values, keys, neighbours)
+    )
+    below = below if n >= _FEW else (NO_OUTLIERS.rows, NO_OUTLIERS.factors)
     rows = np.concatenate((above[0], below[0]))
     order = np.argsort(rows)
     rows, is_slow = rows[order], (order < len(above[0]))
     if not len(rows):
         return NO_OUTLIERS
     first = _warm_up(rows, recording) & is_slow
-    kinds = ("warm-up" if w else "slow" if s else "short" for w, s in zip(first, is_slow, strict=True))
+    names = ("warm-up" if w else "slow" if s else "short" for w, s in zip(first, is_slow, strict=True))
     usual, alike = _usual(values, keys, rows)
     near = "its neighbours in " + ("length" if neighbours.by_length else "time")
     against = ("others of its length" if same else near for same in alike.tolist())
-    return Outliers(rows, _factors(values[rows], usual), tuple(kinds), tuple(against))
+    return Outliers(rows, _factors(values[rows], usual), tuple(names), tuple(against))
+
+
+def _as_of_one_kind(values: Floats, kinds: Ints, recording: Bools) -> tuple[Floats, Bools]:
+    """Return the values scaled as if all were of the most frequent kind, and which iterations can be judged.
+
+    Kinds of fewer than three iterations cannot.
+    """
+    begins = np.flatnonzero(recording)
+    leading = np.zeros(len(kinds), dtype=bool)
+    for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(kinds)], strict=True):  # a loop over recordings
+        changes = np.flatnonzero(kinds[begin:end] != kinds[begin])
+        leading[begin : begin + int(changes[0]) if len(changes) else begin] = True
+    again = np.bincount(kinds, ~leading) > 0
+    of = np.where(again[kinds], kinds, 0)
+    counts, usual = np.bincount(of), np.empty(len(kinds))
+    for kind in np.flatnonzero(counts).tolist():  # a Python loop over kinds
+        among = kinds == kind
+        usual[of == kind] = np.quantile(values[among], _USUAL, method="lower")
+    scaled = np.divide(values * usual[of == 0][0], usual, out=values.copy(), where=usual > 0)
+    return np.asarray(scaled), np.asarray(counts[of] >= _FEWEST)
 
 
 def _factors(values: Floats, usual: Floats) -> Floats:
@@ -262,11 +316,19 @@ def _growth(lengths: Floats, values: Floats) -> float:
     return float(np.clip(np.median(grown[apart] / longer[apart]), 0.0, _MOST_GROWTH)) if apart.any() else 0.0
 
 
-def _of_tail(tail: tuple[Ints, Floats], threshold: float, recording: Bools) -> tuple[Ints, Floats]:
+def _of_tail(tail: tuple[Ints, Floats], threshold: float, recording: Bools, allowed: int) -> tuple[Ints, Floats]:
     """Return the outliers among the rows with the largest residuals, and their residuals."""
     rows, residuals = tail
-    for count in _separated(residuals, threshold, recording.size):
-        if _are_few(rows[:count], recording):
+    n = recording.size
+    spacings = np.arange(1, residuals.size) * -np.diff(residuals)
+    most = max(int(n * _MOST), min(_ALLOWED, (n - 1) // 2))
+    candidates = min(int(np.count_nonzero(residuals > threshold)), most)
+    counts = np.arange(candidates, 0, -1).tolist()
+    stalled = [count - int(_warm_up(np.sort(rows[:count]), recording).sum()) for count in counts]
+    level_first = _SIGNIFICANCE * min(n, _MOST_FIRST) / max(stalled.count(0), 1)
+    for count, other in zip(counts, stalled, strict=True):  # a Python loop over candidates
+        level = _SIGNIFICANCE / candidates if other else level_first
+        if _are_few(other, n, allowed) and _is_separated(spacings, count, n, level):
             return rows[:count], residuals[:count]
     return NO_OUTLIERS.rows, NO_OUTLIERS.factors
 
@@ -302,17 +364,13 @@ def _largest(sizes: Floats, threshold: float) -> Ints:
     return rows[np.argpartition(sizes[rows], -count)[-count:]]
 
 
-def _separated(residuals: Floats, threshold: float, n: int) -> Iterator[int]:
-    """Yield how many of the largest residuals a gap separates from the rest, the largest number first."""
-    candidates = min(int(np.count_nonzero(residuals > threshold)), int(n * _MOST))
-    spacings = np.arange(1, residuals.size) * -np.diff(residuals)
-    for count in range(candidates, 0, -1):  # a Python loop over candidates
-        below = min(_BELOW, spacings.size - count, (n - count) // 2)
-        if below < 2:
-            continue
-        usual = float(spacings[count : count + below].mean())
-        if spacings[count - 1] > usual * below * ((_SIGNIFICANCE / candidates) ** (-1 / below) - 1):
-            yield count
+def _is_separated(spacings: Floats, count: int, n: int, level: float) -> bool:
+    """Return whether a gap behind the `count` largest of `n` residuals is larger than chance allows at a level."""
+    below = min(_BELOW, spacings.size - count, max((n - count) // 2, _BELOW_OF_FEW))
+    if below < 1:
+        return False
+    usual = float(spacings[count : count + below].mean())
+    return bool(spacings[count - 1] > usual * below * (level ** (-1 / below) - 1))
 
 
 def _warm_up(rows: npt.NDArray[np.integer], recording: Bools) -> Bools:
@@ -323,7 +381,6 @@ def _warm_up(rows: npt.NDArray[np.integer], recording: Bools) -> Bools:
     return np.asarray(first, dtype=bool)
 
 
-def _are_few(rows: Ints, recording: Bools) -> bool:
-    """Return whether outliers are few enough beside the warm-up."""
-    stalled = len(rows) - int(_warm_up(np.sort(rows), recording).sum())
-    return stalled <= max(_ALLOWED, _MOST_STALLED * recording.size)
+def _are_few(stalled: int, n: int, allowed: int) -> bool:
+    """Return whether outliers that are no warm-up are few enough in a run of `n` iterations."""
+    return stalled <= max(allowed if n >= _FEW else n > _FEWEST, _MOST_STALLED * n)

@@ -249,7 +249,7 @@ class TraceProjection:
         times = f"{duration(measured)} together, {duration(measured / n)} each" if n > 1 else duration(measured)
         device = facts["device"] or "unknown device"
         sentences = [f"{source}: {many} ({chosen.how}), {times}, on {device}{label}"]
-        if chosen.sampled:
+        if chosen.sampled or chosen.run.outliers:
             sentences += [chosen.run.sentence(), chosen.run.outliers_sentence()]
         weighted = f", weighted for {sum(chosen.weights):g} iterations" if chosen.sampled else ""
         sentences.append(f"replayed: {these}{weighted}; speed-ups count from {duration(baseline)}")

@@ -5,12 +5,13 @@ add up to its step time. The kernels of a step are summed by operator and shapes
 `seqpoint.projected_steps` projects the steps of a sample.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from scipy.special import stdtrit
 
 from profilers.errors import InvalidInputError
 from profilers.trace.activity import last_arrivals
@@ -24,6 +25,7 @@ from replay.graph.graph import Hardware
 from seqpoint.breakdown import self_times
 from seqpoint.graphs import step_windows
 from seqpoint.kernel_facts import KernelFacts, kernel_facts
+from seqpoint.kinds import step_kinds
 from seqpoint.outliers import find_outliers
 
 _COMPUTE = tuple(name for name in CLASSES if name != COLLECTIVE)
@@ -37,11 +39,12 @@ PARTS = (*_COMPUTE, OVERLAP, EXPOSED, WAITING, COPIES, HOST, NO_CALL, RANKS)
 _HOST_ONLY = {HOST: "host in a call", NO_CALL: "host outside of calls"}
 #: Starts a search for the least rank.
 _LARGEST = int(np.iinfo(np.int64).max)
-#: Fewest iterations, least share of a run, and least correlation of the step times of aligned runs.
-_FEWEST_PAIRS, _COMMON, _RELATED = 10, 0.8, 0.8
+#: Iterations, least share of a run, and least correlation of the step times of aligned runs; fewer iterations have to
+#: correlate as unrelated ones do by this chance.
+_FEWEST_PAIRS, _COMMON, _RELATED, _BY_CHANCE = 10, 0.8, 0.8, 0.005
 #: Most kernels of a step whose critical path is searched.
 _MOST_KERNELS = 50_000
-#: Fewest steps that must remain if the first step of a recording is left out.
+#: Fewest steps of its kind that must remain if the first step of a recording is left out.
 _FEWEST = 3
 
 
@@ -170,20 +173,48 @@ class StepSample:
         )
 
 
-def aligned(before: StepSample, after: StepSample) -> tuple[StepSample, StepSample] | None:
+def aligned(before: StepSample, after: StepSample, kinds: Ints) -> tuple[StepSample, StepSample] | None:
     """Return two runs cut to their common iterations if these do the same work one by one, else None.
 
-    They do if at least ten iterations and four fifths of each run are common, and if their step times rise and fall
-    together: a correlation of 0.8, which ten unrelated pairs reach once in 200.
+    They do if at least four fifths of each run are common, and if their times rise and fall together. Unrelated runs do
+    so once in 200. Of ten pairs and more, step times have a correlation of 0.8. Of fewer, times of operators have that
+    of chance within kinds: 0.9999 for four steps of two kinds. So an edited recording is compared with the original.
+
+    Parameters
+    ----------
+    before, after : StepSample
+        The runs.
+    kinds : array of int64
+        Kind of each step before.
     """
     common, *rows = np.intersect1d(before.iteration, after.iteration, return_indices=True)
-    if len(common) < max(_FEWEST_PAIRS, _COMMON * len(before), _COMMON * len(after)):
+    if len(common) < max(_COMMON * len(before), _COMMON * len(after), 1):
         return None
     cut = before.take(np.sort(rows[0])), after.take(np.sort(rows[1]))
-    deviations = [run.step_ns - run.step_ns.mean() for run in cut]
+    if not (cut[0].iteration == cut[1].iteration).all():
+        return None
+    few = len(common) < _FEWEST_PAIRS
+    _, label = np.unique(kinds[np.sort(rows[0])] if few else np.zeros(len(common)), return_inverse=True)
+    values = _operator_times(cut) if few else [run.step_ns[:, None] for run in cut]
+    means = [np.stack([each[label == kind].mean(axis=0) for kind in range(label.max() + 1)]) for each in values]
+    deviations = [(each - mean[label]).ravel() for each, mean in zip(values, means, strict=True)]
+    freedom = len(common) - int(label.max()) - 2
     spread = float(np.prod([np.linalg.norm(each) for each in deviations]))
-    is_same = bool((cut[0].iteration == cut[1].iteration).all())
-    return cut if is_same and spread and deviations[0] @ deviations[1] >= _RELATED * spread else None
+    if freedom < 1 or not spread:
+        return None
+    t = float(stdtrit(freedom, 1 - _BY_CHANCE))
+    least = max(_RELATED, t / np.sqrt(freedom + t * t)) if few else _RELATED
+    return cut if deviations[0] @ deviations[1] >= least * spread else None
+
+
+def _operator_times(runs: Sequence[StepSample]) -> list[Floats]:
+    """Return the time of each operator with its shapes in each step of some runs."""
+    column: dict[tuple[str, str], int] = {}
+    codes = [np.array([column.setdefault(key, len(column)) for key in run.launches.keys], np.int64) for run in runs]
+    times = [np.zeros((len(run), len(column))) for run in runs]
+    for run, code, time in zip(runs, codes, times, strict=True):
+        np.add.at(time, (run.launches.step, code[run.launches.key]), run.launches.time_ns)
+    return times
 
 
 def part_name(part: str, on_host: bool) -> str:
@@ -195,7 +226,8 @@ def step_sample(trace: Trace) -> StepSample:
     """Return the steps of a trace as samples.
 
     Left out are iterations that are context of a slice, outliers (`seqpoint.outliers`), and the first step of
-    a recording if three others remain: no completion comes before it, so it is measured otherwise.
+    a recording if three others of its kind (`seqpoint.kinds`) remain: no completion comes before it, so it is measured
+    otherwise.
 
     Parameters
     ----------
@@ -205,11 +237,9 @@ def step_sample(trace: Trace) -> StepSample:
     steps = step_times(trace)
     job = job_steps(steps)
     rows = np.flatnonzero(~np.isin(job.iteration, trace.meta.context))
-    follows = job.follows[rows]
-    if follows.sum() >= _FEWEST:
-        rows = rows[follows]
-    values = job.step_ns[rows].astype(np.float64)
-    kept = find_outliers(values).others(len(rows))
+    values, kinds = job.step_ns[rows].astype(np.float64), step_kinds(trace, job.iteration[rows])
+    outliers = find_outliers(values, kinds=kinds)
+    kept = _timed(outliers.others(len(rows)), job.follows[rows], kinds)
     number = job.iteration[rows][kept]
     on_host = not (trace.kernels.num_rows or trace.copies.num_rows)
     step_ns = values[kept]
@@ -222,14 +252,26 @@ def step_sample(trace: Trace) -> StepSample:
         step_ns=step_ns,
         parts_ns=parts,
         launches=launches,
-        outliers=len(rows) - len(kept),
-        all_ns=float(values.mean()) if len(values) else 0.0,
+        outliers=len(outliers),
+        all_ns=float(values[np.concatenate([kept, outliers.rows])].mean()) if len(values) else 0.0,
         length=float(lengths.mean()) if len(lengths) and (lengths != MISSING).all() else float("nan"),
         ranks=tuple(np.unique(steps.rank).tolist()),
         on_host=on_host,
         synthetic=trace.meta.synthetic,
         hardware=hardware,
     )
+
+
+def _timed(rows: Ints, follows: Bools, kinds: Ints) -> Ints:
+    """Return the rows without those that follow no other step, if three others remain.
+
+    If others of their kind remain, it takes three of these.
+    """
+    timed = rows[follows[rows]]
+    if len(timed) < _FEWEST:
+        return rows
+    others = np.bincount(kinds[timed], minlength=int(kinds.max()) + 1)[kinds[rows]]
+    return rows[follows[rows] | ((others > 0) & (others < _FEWEST))]
 
 
 def with_critical_path(sample: StepSample, trace: Trace) -> StepSample:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 import seqpoint as sp
 from profilers.files import dataset_path
+from seqpoint.choosing import choose_iterations
 from seqpoint.cli import cli
 from seqpoint.iteration_table import IterationTable
 from seqpoint.outliers import find_outliers
@@ -162,9 +163,42 @@ def test_slow_iterations_that_come_often_are_a_regular_share_of_the_run() -> Non
     assert not len(find_outliers(time))
 
 
-def test_a_run_of_few_iterations_loses_no_point() -> None:
-    assert not len(find_outliers(np.array([300.0, 30, 31, 30, 32, 30, 30])))
+def test_warm_ups_and_stalls_are_found_from_three_iterations_on() -> None:
+    assert find_outliers(np.array([6000.0, 131, 132])).kinds == ("warm-up",)
+    first = find_outliers(np.array([6000.0, 131, 132, 130, 133]))
+    assert first.reasons == ("warm-up: 45.6 times its neighbours in time",)
+    assert find_outliers(np.array([300.0, 280, 31, 30, 32, 30])).kinds == ("warm-up", "warm-up")
+    assert find_outliers(np.array([31.0, 30, 32, 300, 30])).kinds == ("slow",)
+    assert find_outliers(np.array([342.0, 333, 33, 32, 33, 37, 568, 33])).rows.tolist() == [0, 1, 6]
+    assert not len(find_outliers(np.array([31.0, 300, 30])))  # one of three tells nothing
+    assert not len(find_outliers(np.array([31.0, 3, 30, 32, 30])))
+    assert not len(find_outliers(np.array([300.0, 30])))
     assert not len(find_outliers(np.zeros(20)))
+
+
+def regular(random: np.random.Generator, n: int, kind: str) -> tuple[Floats, NDArray[np.int64] | None]:
+    """Return the times of a regular run, and kinds if it has several."""
+    noise = 1 + 0.05 * random.standard_normal(n)
+    every = {"alternating": 2, "rare": 4}.get(kind)
+    if every is not None:
+        kinds = (np.arange(n) % every == every - 1).astype(np.int64)
+        return noise * (1 + 2 * kinds), kinds
+    draws = {"normal": np.ones(n), "lengths": random.uniform(10, 120, n), "skewed": random.exponential(size=n) + 0.01}
+    return noise * draws[kind], None
+
+
+@pytest.mark.parametrize("kind", ["normal", "lengths", "skewed", "alternating", "rare"])
+def test_short_regular_runs_lose_no_iteration(kind: str) -> None:
+    random = np.random.default_rng(8)
+    for n in (3, 4, 5, 6, 8, 12, 30):
+        runs = [regular(random, n, kind) for _ in range(100)]
+        assert np.mean([len(find_outliers(time, kinds=kinds)) > 0 for time, kinds in runs]) <= 0.03, n
+
+
+def test_a_warm_up_with_kernels_of_its_own_is_compared_with_other_steps() -> None:
+    time, kinds = np.array([600.0, 30, 90, 31, 30, 91, 30, 32, 89]), np.array([2, 0, 1, 0, 0, 1, 0, 0, 1])
+    assert find_outliers(time, kinds=kinds).kinds == ("warm-up",)
+    assert not len(find_outliers(time[1:], kinds=kinds[1:]))
 
 
 def test_each_recording_has_a_warm_up() -> None:
@@ -241,3 +275,16 @@ def test_totals_of_the_particle_transformer_are_within_two_percent(batch: int) -
         assert result.error <= 0.02 and result.estimate.low <= result.measured <= result.estimate.high
         assert len(result.outliers) == (4 if statistic == "duration" else 0)
         assert all(point["file"].endswith(".json.gz") for point in result.to_dict()["points"])
+
+
+@pytest.mark.skipif(not PARTICLES.is_dir(), reason=f"no real traces at {PARTICLES}")
+@pytest.mark.parametrize(("batch", "length"), [(4, "aten::layer_norm:0:0"), (8, "aten::layer_norm:0:0"), (4, None)])
+def test_two_warm_ups_and_a_stall_among_eight(batch: int, length: str | None) -> None:
+    files = sorted((PARTICLES / f"batch_{batch}").iterdir())[:8]
+    trace = sp.open(files, iterations="file", length=length)
+    for points in (4, 8):
+        run = choose_iterations(trace, max_points=points).run
+        assert [row.iteration for row in run.outliers] == [0, 1, 6] and run.error is not None and run.error < 0.005
+    if length is not None:
+        result = sp.select(trace, statistic="duration")
+        assert result.error < 0.005 and result.estimate.low <= result.measured <= result.estimate.high
