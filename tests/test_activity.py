@@ -28,9 +28,9 @@ from profilers.trace.arrays import MISSING, put
 from profilers.trace.schema import make_table
 from profilers.trace.steps import step_times
 from profilers.trace.trace import Trace, TraceMeta
-from replay.graph.edit import with_host_time
 from replay.analysis import exposure, idle_by_cause
 from replay.engine.timeline import replay
+from replay.graph.edit import with_host_time
 from replay.what_ifs import parse_what_if
 from seqpoint.cli import cli
 from seqpoint.description import describe

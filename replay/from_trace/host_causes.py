@@ -162,8 +162,10 @@ def _polled(index: TraceIndex, mine: Ints) -> Ints:
 
 
 def _overhead(index: TraceIndex, rank: int) -> Ints:
-    """Return the intervals of the profiler's own overhead on a rank."""
-    table = index.trace.ranges
-    rows = np.flatnonzero((strings(table, "category") == OVERHEAD) & (integers(table, "rank") == rank))
+    """Return the intervals of the profiler's own overhead on a rank: on threads that make calls, or on unknown ones."""
+    table, calls = index.trace.ranges, index.calls.columns
+    threads = np.unique(calls["thread"][calls["rank"] == rank])
+    is_own = np.isin(integers(table, "thread"), threads) | (integers(table, "process") < 0)
+    rows = np.flatnonzero((strings(table, "category") == OVERHEAD) & (integers(table, "rank") == rank) & is_own)
     rows = rows[[QUEUE_FULL.search(str(name)) is None for name in strings(table.take(rows), "name")]]
     return np.stack([integers(table, "start_ns")[rows], ends(table)[rows]])

@@ -220,12 +220,18 @@ def _decimal(text: str) -> str | None:
         return None
 
 
+#: Names of the profiler's own functions; other names without an interface are ranges of the program.
+_OVERHEAD = re.compile(r"^rpd|^hcc_|Table::|^Logger|DataSource")
+
+
 def _category(name: str) -> str:
     """Return the category of a call by its name."""
     if name == _MARKER:
         return "user_annotation"
     plain = name.lstrip("_")
-    return conversion.call_kind(plain)[1] if plain.startswith(("hip", "hsa", "nccl", "roctx")) else "overhead"
+    if plain.startswith(("hip", "hsa", "nccl", "roctx")):
+        return conversion.call_kind(plain)[1]
+    return "overhead" if _OVERHEAD.search(plain) else "user_annotation"
 
 
 def _shapes(text: str) -> str | None:
