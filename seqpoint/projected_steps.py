@@ -18,6 +18,7 @@ from profilers.trace.trace import Trace
 from replay.analysis import attribution, critical_path
 from replay.contention.pairs import measure_pairs
 from replay.contention.totals import with_pairs
+from replay.costs.recording import recording_cost
 from replay.costs.shipped import load_parameters
 from replay.engine.steady import SteadyState
 from replay.engine.timeline import Timeline
@@ -83,8 +84,9 @@ def projected_sample(trace: Trace, what_if: WhatIf, *, device: str | None = None
     groups = np.array_split(order, min(len(order), _MOST_PROJECTED))
     sample = sample.take(np.sort([group[(len(group) - 1) // 2] for group in groups]))
     parameters, pairs = load_parameters(), measure_pairs(trace)
+    cost = recording_cost(trace, parameters, sample.iteration.tolist())
     windows = [
-        replace(window, graph=with_pairs(window.graph, pairs))
+        replace(window, graph=with_pairs(window.graph, pairs), recording=cost)
         for window in step_windows(trace, sample.iteration.tolist(), device=device, parameters=parameters)
     ]
     numbers = [window.graph.iterations[window.chosen[0]] for window in windows]
