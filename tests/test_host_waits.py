@@ -3,6 +3,8 @@
 Each trace is made by the rules of `jobs`, so a job that ran otherwise has a period that the rules give, too.
 """
 
+import csv
+import importlib.util
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +19,7 @@ from profilers.trace.arrays import MISSING
 from profilers.trace.trace import Trace
 from replay.costs.shipped import load_parameters
 from replay.from_trace import host_waits, index_trace
+from replay.from_trace.host_causes import HOST_CAUSES
 from replay.graph.graph import EdgeKind
 from replay.projection.projection import StepWindow
 from replay.what_ifs import parse_what_if
@@ -24,6 +27,7 @@ from seqpoint.graphs import step_windows
 
 NEW = Path(__file__).parents[2] / "shared" / "new"
 REAL = Path(__file__).parents[2] / "shared" / "data" / "traces"
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 STEPS = 6
 #: Steps of 600 works of 20 us, which a host launches in 5 us each: the device sets the pace.
 KERNELS: list[Call] = [("launch", 20.0), ("work", 3.0)] * 600
@@ -189,3 +193,23 @@ def test_queues_that_are_not_full_are_not_taken_for_full(name: str) -> None:
     index = index_trace(collect([REAL / "kineto" / f"{name}.json.gz"]))
     assert not index.calls.queues.full
     assert (index.calls.columns["polled_before"] == MISSING).all()
+
+
+def host_table():
+    spec = importlib.util.spec_from_file_location("host_causes", BENCHMARKS / "replay" / "host_causes.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason=f"real traces are not at {REAL}")
+@pytest.mark.parametrize(
+    "name",
+    ["kineto/hta/multistream_a100_rank0.json.gz", "nsys/h100_2gpu_1s_2026.2.sqlite", "rocm/rpd_mi300x_vllm.rpd.gz"],
+)
+def test_host_time_by_cause_is_that_of_the_table(name: str) -> None:
+    table = list(csv.DictReader((BENCHMARKS.parent / "tests/accuracy/host_causes.csv").read_text().splitlines()))
+    found = host_table().rows(name, [REAL / name])
+    assert found == [row for row in table if row["trace"] == name]
+    for row in found:
+        assert sum(float(row[cause]) for cause in HOST_CAUSES) == pytest.approx(100.0, abs=0.05)
