@@ -22,6 +22,7 @@ from seqpoint.matching import (
     VANISHED,
     KernelOfOneSide,
     KindOfSteps,
+    Side,
     column_of,
     common_share,
     kernel_totals,
@@ -30,10 +31,11 @@ from seqpoint.matching import (
     matched,
     matched_kinds,
     of_matched_kinds,
+    side_of,
     sums,
     top_kernels,
 )
-from seqpoint.noise import Change, Changes, changes_of, drift_of, paired_changes_of, rows_of
+from seqpoint.noise import Change, Changes, changes_of, paired_changes_of, rows_of
 from seqpoint.notebook import TOP, DataFrame, Table, as_html, data_frame, table_of
 from seqpoint.step_sample import (
     HOST,
@@ -90,61 +92,6 @@ class OperatorChange(Change):
     after_kernels: float
     before_kernel: str
     after_kernel: str
-
-
-@dataclass(frozen=True)
-class Side:
-    """Facts of one side.
-
-    Parameters
-    ----------
-    runs, steps : int
-        Number of runs and of their steps that are compared.
-    outliers : int
-        Steps or runs of one step left out as outliers.
-    ranks : int
-        Most ranks of a run.
-    same_ranks : bool
-        Whether all runs have the same ranks.
-    device : str, optional
-        Names of the devices; None if unknown.
-    length : float, optional
-        Mean sequence length; None if unknown.
-    all_ns : float
-        Mean step time with outliers.
-    on_host : bool
-        Whether no run has device work.
-    synthetic : bool
-        Whether a run was synthesised.
-    what_if : str
-        What-if that the steps were projected with; "" if they were measured.
-    drift : float
-        Relative change of the step times along a single run, beyond chance; 0 if there is none.
-    unmatched : int
-        Steps left out because the other side has no steps of their kind, or a side has one alone.
-    """
-
-    runs: int
-    steps: int
-    outliers: int
-    ranks: int
-    same_ranks: bool
-    device: str | None
-    length: float | None
-    all_ns: float
-    on_host: bool
-    synthetic: bool
-    what_if: str = ""
-    drift: float = 0.0
-    unmatched: int = 0
-
-    def __str__(self) -> str:
-        steps = f"{self.steps} step{'s' * (self.steps != 1)}" + f" with {self.what_if}" * bool(self.what_if)
-        runs = f" of {self.runs} runs" if self.runs > 1 else ""
-        ranks = f", {self.ranks} ranks" if self.ranks > 1 else ""
-        left_out = f" ({self.outliers} outlier{'s' * (self.outliers != 1)} left out)" if self.outliers else ""
-        where = self.device or ("host alone" if self.on_host else "an unknown device")
-        return f"{steps}{runs} on {where}{ranks}{left_out}"
 
 
 @dataclass(frozen=True)
@@ -449,26 +396,23 @@ def compare_samples(
     """
     projection = _mean_projection(before)
     groups, outliers = zip(*(without_outlying_runs(list(runs)) for runs in (before, after)), strict=True)
-    sides = [_side(runs, dropped) for runs, dropped in zip(groups, outliers, strict=True)]
+    sides = [side_of(runs, dropped) for runs, dropped in zip(groups, outliers, strict=True)]
     runs = [[run for run in group if len(run)] for group in groups]
     if not all(runs):
         which = " and ".join(name for name, group in zip(("before", "after"), runs, strict=True) if not group)
         reason = f"no steps {which}; read the traces with --iterations (see docs/traces.md)"
         nothing, tables = Change("step", 0.0, 0.0, None, None), ((), (), (), (), ())
         return Comparison(UNKNOWN, reason, nothing, confidence, "steps", 0.0, *tables, sides[0], sides[1])
-    labels = matched_kinds(runs) if projection is None else None
-    pair = None
-    if len(runs[0]) == len(runs[1]) == 1:
-        pair = aligned(runs[0][0], runs[1][0], np.zeros(len(runs[0][0]), np.int64) if labels is None else labels[0][0])
-    if pair is not None:
-        runs = [[run] for run in pair]
-        labels = None if labels is None else matched_kinds(runs)
-    kinds = () if labels is None else kinds_of_steps(runs, labels)
-    if labels is not None and pair is None:
-        steps = [sum(map(len, group)) for group in runs]
-        runs, labels = of_matched_kinds(runs, labels)
-        left = [before - sum(map(len, group)) for before, group in zip(steps, runs, strict=True)]
-        sides = [replace(side, steps=side.steps - n, unmatched=n) for side, n in zip(sides, left, strict=True)]
+    pair = _aligned(runs)
+    runs = runs if pair is None else [[run] for run in pair]
+    labels: list[list[Ints]] | None = None
+    kinds: tuple[KindOfSteps, ...] = ()
+    if projection is None:
+        labels = matched_kinds(runs)
+        kinds = kinds_of_steps(runs, labels)
+        if pair is None:
+            runs, labels, left = of_matched_kinds(runs, labels)
+            sides = [replace(side, steps=side.steps - n, unmatched=n) for side, n in zip(sides, left, strict=True)]
     change = partial(_changes, runs, is_aligned=pair is not None, confidence=confidence, kinds=labels)
     (step,) = rows_of(change(lambda run: run.step_ns[:, None]), ("step",), least)
     on_host = all(side.on_host for side in sides)
@@ -499,6 +443,14 @@ def compare_samples(
         projection=projection,
         kinds=kinds,
     )
+
+
+def _aligned(runs: Sequence[Sequence[StepSample]]) -> tuple[StepSample, StepSample] | None:
+    """Return one run a side that do the same work step by step, else None."""
+    if not len(runs[0]) == len(runs[1]) == 1:
+        return None
+    before, after = runs[0][0], runs[1][0]
+    return aligned(before, after, matched_kinds(runs)[0][0])
 
 
 def _typical(step: Change) -> float:
@@ -585,26 +537,6 @@ def _by_change(row: Change) -> tuple[bool, float, str]:
 def _by_error(row: Change) -> tuple[bool, float, str]:
     """Return the sort key of a row against a projection: the largest error first."""
     return False, -abs(row.change_ns), row.name
-
-
-def _side(runs: Sequence[StepSample], outliers: int) -> Side:
-    names = sorted({run.hardware.device.name for run in runs if run.hardware.device is not None})
-    lengths = [run.length for run in runs if len(run)]
-    length = float(np.mean(lengths)) if lengths else float("nan")
-    return Side(
-        runs=len(runs),
-        steps=sum(map(len, runs)),
-        outliers=outliers + sum(run.outliers for run in runs),
-        ranks=max((len(run.ranks) for run in runs), default=0),
-        same_ranks=len({run.ranks for run in runs}) <= 1,
-        device=", ".join(names) or None,
-        length=None if np.isnan(length) else length,
-        all_ns=float(np.mean([run.all_ns for run in runs])) if runs else 0.0,
-        on_host=all(run.on_host for run in runs),
-        synthetic=any(run.synthetic for run in runs),
-        what_if=next((run.projected.what_if for run in runs if run.projected is not None), ""),
-        drift=drift_of(runs[0].step_ns) if len(runs) == 1 and runs[0].projected is None else 0.0,
-    )
 
 
 def _classes(

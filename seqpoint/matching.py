@@ -1,4 +1,4 @@
-"""Which steps, operators and kernels of two groups of runs correspond to each other.
+"""Which steps, operators and kernels of two groups of runs correspond to each other, and facts of the groups.
 
 `matched_kinds` pairs kinds of steps. `matched` puts operators with shapes into rows: by name and shapes, else by name,
 else by the place in a step. `kernel_totals` sums kernels by name, and `common_share` tells how much two sides share.
@@ -13,6 +13,7 @@ import numpy as np
 
 from profilers.trace.arrays import MISSING, Bools, Ints
 from seqpoint.kinds import StepKernels, find_kinds, kernel_family
+from seqpoint.noise import drift_of
 from seqpoint.step_sample import Launches, StepSample
 
 #: Ways in which the operators of a row were matched.
@@ -79,6 +80,90 @@ class KindOfSteps:
     after_ns: float
     before_kernels: float
     after_kernels: float
+
+
+@dataclass(frozen=True)
+class Side:
+    """Facts of one side.
+
+    Parameters
+    ----------
+    runs, steps : int
+        Number of runs and of their steps that are compared.
+    outliers : int
+        Steps or runs of one step left out as outliers.
+    ranks : int
+        Most ranks of a run.
+    same_ranks : bool
+        Whether all runs have the same ranks.
+    device : str, optional
+        Names of the devices; None if unknown.
+    length : float, optional
+        Mean sequence length; None if unknown.
+    all_ns : float
+        Mean step time with outliers.
+    on_host : bool
+        Whether no run has device work.
+    synthetic : bool
+        Whether a run was synthesised.
+    what_if : str
+        What-if that the steps were projected with; "" if they were measured.
+    drift : float
+        Relative change of the step times along a single run, beyond chance; 0 if there is none.
+    unmatched : int
+        Steps left out because the other side has no steps of their kind, or a side has one alone.
+    """
+
+    runs: int
+    steps: int
+    outliers: int
+    ranks: int
+    same_ranks: bool
+    device: str | None
+    length: float | None
+    all_ns: float
+    on_host: bool
+    synthetic: bool
+    what_if: str = ""
+    drift: float = 0.0
+    unmatched: int = 0
+
+    def __str__(self) -> str:
+        steps = f"{self.steps} step{'s' * (self.steps != 1)}" + f" with {self.what_if}" * bool(self.what_if)
+        runs = f" of {self.runs} runs" if self.runs > 1 else ""
+        ranks = f", {self.ranks} ranks" if self.ranks > 1 else ""
+        left_out = f" ({self.outliers} outlier{'s' * (self.outliers != 1)} left out)" if self.outliers else ""
+        where = self.device or ("host alone" if self.on_host else "an unknown device")
+        return f"{steps}{runs} on {where}{ranks}{left_out}"
+
+
+def side_of(runs: Sequence[StepSample], outliers: int) -> Side:
+    """Return the facts of one side.
+
+    Parameters
+    ----------
+    runs : sequence of StepSample
+        Its runs.
+    outliers : int
+        Runs of one step that are left out as outliers.
+    """
+    names = sorted({run.hardware.device.name for run in runs if run.hardware.device is not None})
+    lengths = [run.length for run in runs if len(run)]
+    length = float(np.mean(lengths)) if lengths else float("nan")
+    return Side(
+        runs=len(runs),
+        steps=sum(map(len, runs)),
+        outliers=outliers + sum(run.outliers for run in runs),
+        ranks=max((len(run.ranks) for run in runs), default=0),
+        same_ranks=len({run.ranks for run in runs}) <= 1,
+        device=", ".join(names) or None,
+        length=None if np.isnan(length) else length,
+        all_ns=float(np.mean([run.all_ns for run in runs])) if runs else 0.0,
+        on_host=all(run.on_host for run in runs),
+        synthetic=any(run.synthetic for run in runs),
+        what_if=next((run.projected.what_if for run in runs if run.projected is not None), ""),
+        drift=drift_of(runs[0].step_ns) if len(runs) == 1 and runs[0].projected is None else 0.0,
+    )
 
 
 def matched_kinds(runs: Sequence[Sequence[StepSample]]) -> list[list[Ints]]:
@@ -164,13 +249,14 @@ def _step_kernels(runs: Sequence[StepSample]) -> StepKernels:
 
 def of_matched_kinds(
     runs: Sequence[Sequence[StepSample]], labels: Sequence[Sequence[Ints]]
-) -> tuple[list[list[StepSample]], list[list[Ints]]]:
-    """Return the runs and labels without steps whose kind one side alone runs."""
+) -> tuple[list[list[StepSample]], list[list[Ints]], list[int]]:
+    """Return the runs and labels without steps that belong to no matched kind, and their number on each side."""
     kept = [[np.flatnonzero(label != MISSING) for label in of_group] for of_group in labels]
     rows = [[row for row in zip(*group, strict=True) if len(row[2])] for group in zip(runs, labels, kept, strict=True)]
     return (
         [[run if len(at) == len(run) else run.take(at) for run, _, at in group] for group in rows],
         [[label[at] for _, label, at in group] for group in rows],
+        [sum(int((label == MISSING).sum()) for label in of_group) for of_group in labels],
     )
 
 
