@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from replay.calibration import Parameters
     from replay.costs.collectives import Topology
     from replay.costs.kernels import Predicted
-    from replay.memory.policies import CachePolicy
+    from replay.memory.system import CachePolicy
     from replay.what_ifs import Recipe, WhatIf
     from replay.workloads import Dlrm, PredictedStep, TrainingJob
     from seqpoint.characterization import Characterization
@@ -964,7 +964,7 @@ def simulate_memory(
     [('Uncached', 200000.0), ('CacheRW', 200000.0)]
     """
     from replay.costs.kernels import load_calibration
-    from replay.memory.policies import find_policy, load_policies
+    from replay.memory.system import find_policy, load_policies
     from seqpoint.memory_simulation import MemoryOptions, simulate_operator
 
     chosen = [find_policy(each, policy_file) if isinstance(each, str) else each for each in policies]

@@ -537,13 +537,10 @@ def _side_facts(side: TimelineAnalysis) -> dict[str, Any]:
 
 def _limit_facts(limits: Limits) -> dict[str, Any]:
     """Return limits as JSON; those of hosts and devices also under their first names."""
-    mappings = {name: dict(getattr(limits, name)) for name in ("bound", "room", "then")}
-    named = {
-        f"{side}_{name}": mappings[name].get(side, default)
-        for side in ("host", "device")
-        for name, default in (("room", _MOST_ROOM), ("bound", 1.0))
-    }
-    return {**named, **mappings}
+    facts: dict[str, Any] = {name: dict(getattr(limits, name)) for name in ("bound", "room", "then")}
+    for side in ("host", "device"):
+        facts |= {f"{side}_room": limits.room.get(side, _MOST_ROOM), f"{side}_bound": limits.bound.get(side, 1.0)}
+    return facts
 
 
 def _work_facts(side: TimelineAnalysis, i: int) -> dict[str, Any]:

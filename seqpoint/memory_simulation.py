@@ -15,10 +15,9 @@ from replay.costs.retiming import capability
 from replay.memory.accesses import Stream
 from replay.memory.dram import DramCounters, find_dram, load_drams, scaled_dram
 from replay.memory.mapping import NAMED
-from replay.memory.policies import CachePolicy, load_policies
 from replay.memory.simulation import MOST_ACCESSES, KernelMemory, simulate
 from replay.memory.streams import named_streams, stream_kinds
-from replay.memory.system import Cache, MemorySystem, memory_system
+from replay.memory.system import Cache, CachePolicy, MemorySystem, load_policies, memory_system
 from seqpoint.notebook import DataFrame, Table, as_html, as_text, data_frame, table_of
 from seqpoint.units import duration
 

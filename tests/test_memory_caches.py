@@ -16,8 +16,7 @@ from profilers.errors import InvalidInputError, NotFoundError
 from replay.memory.accesses import Accesses
 from replay.memory.caches import Hierarchy, MemoryPipe
 from replay.memory.dram import Dram
-from replay.memory.policies import CachePolicy, find_policy, load_policies
-from replay.memory.system import Cache, MemorySystem
+from replay.memory.system import Cache, CachePolicy, MemorySystem, find_policy, load_policies
 
 DRAM = Dram("HBM2", 4, 4, 4, 1 << 14, 1024, 32, 1e9, 2.0)
 #: Memory and caches without latency: no way is ever busy, so that counts follow from the order of accesses alone.

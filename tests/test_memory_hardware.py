@@ -10,11 +10,10 @@ from profilers.devices import find_device
 from profilers.errors import InvalidInputError
 from replay.calibration.tables import MeasuredTable
 from replay.memory.accesses import Lines, blocks
-from replay.memory.policies import find_policy
 from replay.memory.simulation import simulate
 from replay.memory.streams.rowwise import layer_norm, softmax
 from replay.memory.streams.streaming import Pass, streaming_pass
-from replay.memory.system import memory_system
+from replay.memory.system import find_policy, memory_system
 from seqpoint.validation.memory_hardware import (
     TimeCase,
     read_counters,

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from profilers.devices.catalogue import find_device, load_devices
 from profilers.errors import InvalidInputError, NotFoundError
 from replay.memory.accesses import Stream, Tiles, operands
-from replay.memory.policies import CachePolicy, find_policy
 from replay.memory.simulation import KernelMemory, simulate
 from replay.memory.streams import named_stream, named_streams
-from replay.memory.system import Cache, memory_system
+from replay.memory.system import Cache, CachePolicy, find_policy, memory_system
 
 MI100, STUDY = memory_system(find_device("MI100")), memory_system(find_device("CachePolicy-GPU"))
 DEVICE, UNCACHED = find_policy("Device"), find_policy("Uncached")

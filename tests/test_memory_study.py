@@ -17,12 +17,11 @@ from replay.memory.accesses import Accesses
 from replay.memory.cache_layout import REUSE
 from replay.memory.caches import Hierarchy
 from replay.memory.graphs import known_operators, memory_of_kernels, simulated_kernels
-from replay.memory.policies import find_policy
 from replay.memory.simulation import simulate, simulate_each
 from replay.memory.streams import stream_of, time_steps
 from replay.memory.streams.products import product
 from replay.memory.streams.recurrent import cell
-from replay.memory.system import memory_system
+from replay.memory.system import find_policy, memory_system
 from replay.studies import caching
 from replay.studies.caching import OPTIMISED, STATIC, Outcome, class_of, figures, outcomes
 from replay.studies.workloads import Workload, layer_graph, layer_trace, load_study

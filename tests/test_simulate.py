@@ -12,8 +12,8 @@ from commands import Run
 import seqpoint as sp
 from profilers.errors import InvalidInputError, NotFoundError
 from replay.memory.dram import DramSimulator, Traffic, find_dram
-from replay.memory.policies import load_policies
 from replay.memory.streams import stream_kinds
+from replay.memory.system import load_policies
 
 #: A copy of 64 KiB, by a quick device: it touches each byte once.
 COPY = ("copy", 32768, "--device", "CachePolicy-GPU")

@@ -11,8 +11,7 @@ import numpy as np
 from replay.memory.accesses import Accesses
 from replay.memory.caches import Hierarchy
 from replay.memory.dram import Dram
-from replay.memory.policies import find_policy
-from replay.memory.system import Cache, MemorySystem
+from replay.memory.system import Cache, MemorySystem, find_policy
 
 ACCESSES = 2_000_000
 GPU = MemorySystem(

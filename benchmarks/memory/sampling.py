@@ -12,10 +12,9 @@ import time
 import numpy as np
 
 from profilers.devices import find_device
-from replay.memory.policies import find_policy
 from replay.memory.simulation import MOST_ACCESSES, simulate
 from replay.memory.streams import named_streams
-from replay.memory.system import memory_system
+from replay.memory.system import find_policy, memory_system
 
 KERNELS = (
     ("gemm", (4096, 4096, 4096), "fp16"),

@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
-from replay.memory.policies import CachePolicy
-from replay.memory.system import REPLACEMENTS, Cache, MemorySystem
+from replay.memory.system import REPLACEMENTS, Cache, CachePolicy, MemorySystem
 
 #: Replacements.
 LRU, PLRU, RRIP, RANDOM = 0, 1, 2, 3

@@ -46,9 +46,8 @@ from replay.memory.cache_layout import (
 )  # fmt: skip
 from replay.memory.dram import Traffic
 from replay.memory.lookup import send, walk
-from replay.memory.policies import CachePolicy
 from replay.memory.replacement import MOST_TAUGHT, SAMPLE_HASH, SAMPLE_SHIFT
-from replay.memory.system import MemorySystem
+from replay.memory.system import CachePolicy, MemorySystem
 
 #: Numbers of accesses and of cycles after which both are counted from 0 again.
 _LIMIT = 1 << 30

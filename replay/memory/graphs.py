@@ -25,11 +25,10 @@ from replay.costs.retiming import above_floor, capability, source_device, stream
 from replay.graph.graph import Basis, KernelGraph, TaskKind
 from replay.graph.operators import Operator
 from replay.memory.accesses import Stream
-from replay.memory.policies import find_policy
 from replay.memory.simulation import KernelMemory, simulate, simulate_each
 from replay.memory.streams import stream_of, time_steps
 from replay.memory.streams.operators import NAMED_KERNELS
-from replay.memory.system import memory_system
+from replay.memory.system import find_policy, memory_system
 
 #: Choices on `Hardware.memory`: the policy, the address mapping, and factors of the caches' sizes. `TIMES` is
 #: ``"simulated"`` if demands, and times on other devices, come from simulation.

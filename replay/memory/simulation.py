@@ -17,8 +17,7 @@ from profilers.trace.arrays import Ints
 from replay.memory.accesses import Lines, Stream, Tiles, blocks, waves
 from replay.memory.caches import CacheCounters, Hierarchy, LevelCounters
 from replay.memory.dram import DramCounters, DramSimulator
-from replay.memory.policies import CachePolicy
-from replay.memory.system import MemorySystem
+from replay.memory.system import CachePolicy, MemorySystem
 
 #: Accesses that are simulated at most, unless a few waves have more.
 MOST_ACCESSES = 2_000_000

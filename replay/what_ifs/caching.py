@@ -13,7 +13,7 @@ from replay.calibration.parameters import Parameters
 from replay.graph.graph import KernelGraph, TaskKind
 from replay.memory.dram import find_dram
 from replay.memory.graphs import CACHES, MAPPING, POLICY, TIMES, simulated_kernels, with_memory
-from replay.memory.policies import find_policy
+from replay.memory.system import find_policy
 from replay.what_ifs.what_if import Argument, WhatIf, check_factor, recipe, unknown_name, what_if_text
 
 

@@ -1,20 +1,92 @@
 """The command line: parse, one library call, print.
 
 Data goes to stdout, messages and progress to stderr. Exit 0; 1 for a `SeqPointError`, in one line; 2 for
-usage; 130 when interrupted. A command's module, and the libraries it needs, load when it is called.
+usage; 130 when interrupted. A command's module, and the libraries it needs, load when it is called (`LazyGroup`).
+Compilation, which takes up to half a minute on the first call after an installation, is announced on stderr.
 """
 
 import gc
+import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
 
 import click
 
 from profilers.errors import SeqPointError
-from seqpoint.cli.lazy import LazyGroup
 
-__all__ = ["COMMANDS", "cli", "main"]
+__all__ = ["COMMANDS", "LazyGroup", "cli", "main"]
+
+#: The logger of `profilers.trace.compiled`, by name: importing the module would load Arrow.
+_LOGGER = logging.getLogger("profilers.trace.compiled")
+
+
+class _Notice(logging.Handler):
+    """Log handler that prints a line on stderr at the first compilation."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._written = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print the line, unless it has been printed."""
+        if not self._written:
+            self._written = True
+            click.echo("compiling, once after an installation: up to a minute", err=True)
+
+
+@contextmanager
+def compile_notice() -> Iterator[None]:
+    """Print once on stderr that functions are compiled. Functions that load from disk cause no notice."""
+    notice, level = _Notice(), _LOGGER.level
+    _LOGGER.addHandler(notice)
+    _LOGGER.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        _LOGGER.removeHandler(notice)
+        _LOGGER.setLevel(level)
+
+
+class LazyGroup(click.Group):
+    """Group of commands whose modules load when they are called.
+
+    Parameters
+    ----------
+    modules : mapping of str to (str, str)
+        By name of the command: ``module:name`` of its function, and its line in the help.
+    """
+
+    #: Heading of the list of commands.
+    heading = "Commands"
+
+    def __init__(self, *arguments: Any, modules: Mapping[str, tuple[str, str]], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._modules = modules
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands, in the order of a user's tasks."""
+        return list(self._modules)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load and return a command."""
+        if cmd_name not in self._modules:
+            return None
+        module, _, name = self._modules[cmd_name][0].partition(":")
+        command = getattr(import_module(module), name)
+        assert isinstance(command, click.Command)
+        if ctx.parent is None:
+            ctx.with_resource(compile_notice())
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands, without loading any."""
+        with formatter.section(self.heading):
+            formatter.write_dl([(name, text) for name, (_, text) in self._modules.items()])
+
 
 #: By name of a command: ``module:function`` in this package, and its line in the help.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -22,7 +94,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "merge": ("traces:merge_command", "Merge traces of different ranks."),
     "slice": ("traces:slice_command", "Cut iterations, ranks or a time span out of a trace."),
     "export": ("traces:export_command", "Write a trace for Perfetto, or as Chakra execution traces."),
-    "describe": ("describe:command", "Show devices, steps, kernels by class, overlap and data quality."),
+    "describe": ("characterize:describe_command", "Show devices, steps, kernels by class, overlap and data quality."),
     "characterize": (
         "characterize:characterize_command",
         "Show where the time goes: operators, shapes, modules, phases.",

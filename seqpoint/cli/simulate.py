@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from seqpoint import front_door
-from seqpoint.cli.lazy import LazyGroup
+from seqpoint.cli import LazyGroup
 from seqpoint.cli.options import output_options, refuse_options
 from seqpoint.cli.output import message, print_json, print_lines, print_result, print_tables, progress
 

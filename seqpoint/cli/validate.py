@@ -12,7 +12,7 @@ from profilers.devices.catalogue import DTYPES
 from profilers.errors import NotFoundError
 from profilers.files import file_to_write
 from seqpoint import front_door
-from seqpoint.cli.lazy import LazyGroup
+from seqpoint.cli import LazyGroup
 from seqpoint.cli.options import gate_option, max_iterations_option, max_points_option, output_options, verbose_option
 from seqpoint.cli.output import message, print_json, print_lines, print_table, progress, working
 from seqpoint.validation.rows import ValidationRow, all_met

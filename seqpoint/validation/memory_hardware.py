@@ -16,12 +16,11 @@ from replay.calibration.tables import MeasuredTable
 from replay.costs.shipped import load_parameters
 from replay.memory.accesses import Lines, Stream, blocks
 from replay.memory.caches import CacheCounters, Hierarchy
-from replay.memory.policies import find_policy
 from replay.memory.simulation import simulate
 from replay.memory.streams.rowwise import layer_norm, softmax
 from replay.memory.streams.splitting import resident_workgroups
 from replay.memory.streams.streaming import Pass, streaming_pass
-from replay.memory.system import memory_system
+from replay.memory.system import find_policy, memory_system
 from seqpoint.notebook import table_of
 from seqpoint.validation.memory_kernels import COUNTED_KERNELS, LEFT_OUT
 from seqpoint.validation.rows import ValidationRow, summary_row
