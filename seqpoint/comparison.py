@@ -236,7 +236,8 @@ class Comparison:
             share = 100 * _typical(self.step) / max(self.step.before_ns, 1.0)
             notes.append(f"a typical step changes by {share:+.2f} %; rare slow or short steps move the means")
         if left_out := sum(side.unmatched for side in sides):
-            notes.append(f"{left_out} steps are left out, whose kernels only they run, or one step of a side")
+            steps = f"{left_out} step{'s' * (left_out != 1)}"
+            notes.append(f"left out of the comparison: {steps} of kinds that a side has not, or has once")
         if self.before.outliers or self.after.outliers:
             with_all = " to ".join(duration(side.all_ns) for side in sides)
             notes.append(f"outlying steps, such as the warm-up, are left out; with them the mean is {with_all}")

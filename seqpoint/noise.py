@@ -137,7 +137,7 @@ def changes_of(
 
     If a group has several runs, the unit of the noise is the run: its steps share what differs between runs. The
     scatter of a group with a single unit is taken from the other group. The noise is the scatter within a kind. A
-    change is found by Welch's t-test, or by ranks if there are enough units, each at half of the error.
+    change is found by Welch's t-test, or by ranks if there are enough units; then the t-test has half of the error.
 
     Parameters
     ----------
@@ -168,8 +168,8 @@ def changes_of(
         for center in (np.mean, np.median)
     )
     means = [group.values.mean(axis=0) for group in groups]
-    half = (1 + confidence) / 2  # each of two tests at half of the error
-    ranked, of_ranks, are_able = _by_ranks(robust, half)
+    half = (1 + confidence) / 2  # beside the test of ranks, the t-test has half of the error
+    ranked, of_ranks, are_able = _by_ranks(robust, confidence)
     shift, noise = means[1] - means[0], np.where(are_able, _t_noise(groups, half), _t_noise(groups, confidence))
     finds, others = np.abs(ranked) > of_ranks, np.abs(shift) > noise
     decide = are_able & np.where(finds == others, of_ranks < noise, finds)

@@ -18,6 +18,8 @@ from replay.projection.evidence import SampledStep, selection_factors
 from seqpoint.choosing import choose_iterations
 from seqpoint.projecting import reproduce
 
+TWO_GPUS = Path(__file__).parents[2] / "shared" / "data" / "traces" / "nsys" / "h100_2gpu_1s_2026.2.sqlite"
+
 
 class Window:
     """A window of one sampled step."""
@@ -78,6 +80,13 @@ def test_steps_of_very_different_times_without_lengths_give_the_total() -> None:
     assert len(chosen.numbers) == 8 and sum(chosen.weights) + len(run.outliers) == len(times)
     assert run.error is not None and run.error < 0.01 and run.low_ns is not None and run.high_ns is not None
     assert run.low_ns <= run.measured_ns <= run.high_ns
+
+
+@pytest.mark.skipif(not TWO_GPUS.exists(), reason=f"no real trace at {TWO_GPUS}")
+def test_a_real_run_without_lengths_has_its_total() -> None:
+    run = choose_iterations(sp.open(TWO_GPUS)).run
+    assert run.iterations == 26 and run.error is not None and run.error < 0.02
+    assert run.low_ns is not None and run.high_ns is not None and run.low_ns <= run.measured_ns <= run.high_ns
 
 
 def test_few_iterations_are_all_replayed_but_outliers() -> None:

@@ -121,7 +121,7 @@ def test_rare_steps_of_one_side_are_left_out_and_told(tmp_path: Path) -> None:
     times = [900.0 if i in (4, 9) else 300 + i % 3 for i in range(12)]
     result = sp.compare(before, job(tmp_path / "b.json", times, (4, 9), seed=1))
     assert result.verdict == "no difference beyond noise" and result.after.unmatched == 2
-    assert any(note.startswith("2 steps are left out") for note in result.notes())
+    assert any(note.startswith("left out of the comparison: 2 steps") for note in result.notes())
 
 
 def test_a_kind_that_is_half_of_one_side_alone_makes_all_steps_one_kind(tmp_path: Path) -> None:
