@@ -247,7 +247,7 @@ def _unblocked_ns(calls: Mapping[str, Ints], launching: Ints, blocked: Bools) ->
 
 #: A wait by polling is at least this long (ns), and ends at most `_POLL_LAG_NS` after the work, or this share of it.
 _POLL_NS, _POLL_LAG_NS, _POLL_LAG_SHARE = 200_000, 60_000, 0.1
-#: It is found this often, and in this share of the times between the same kernels.
+#: It is found this often, and in this share of the times after the same kernel, or after it and before the same kernel.
 _POLLS, _POLL_SHARE = 3, 0.8
 #: Besides, the work waited in its queue for this share of the time, or the times vary, and what follows the work varies
 #: by a smaller share of that. Else a host that works for as long as its kernel would be taken for one that polls.
@@ -372,7 +372,8 @@ def _polled(
         lag = until - device_work["end"][work]
         is_hit = (at >= back) & (device_work["end"][work] > since) & (lag >= 0)
         is_hit &= lag <= np.maximum(_POLL_LAG_NS, _POLL_LAG_SHARE * (until - since))
-        for rows in row_groups(device_work["name"][work], what):
+        name = device_work["name"][work]
+        for rows in (*row_groups(name), *row_groups(name, what)):
             hits = rows[is_hit[rows]]
             is_often = len(hits) >= max(_POLLS, _POLL_SHARE * len(rows))
             if is_often and (
