@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 from profilers.files import write_text
 from replay.projection.projection import Projection
 from seqpoint import __version__, plots
+from seqpoint.breakdown import limits_table
 from seqpoint.characterization import Characterization
 from seqpoint.description import row_counts, trace_facts
 from seqpoint.plots.saving import FONTS, drawn, inert, policy_of
@@ -203,6 +204,8 @@ def _blocks(section: tables.ReportSection, figures: list[Figure]) -> list[dict[s
         ("Operators against the roofline", "shapes", operators.text_table("shape") if operators else None),
         ("Steps and devices", "", of_trace["devices"]),
         ("Time by cause", "", operators.ranks_table() if operators else None),
+        ("What limits the step", "", limits_table(projection.limits) if projection else None),
+        ("Hosts", "", of_trace["host"]),
         ("Communication", "", of_trace["communication"]),
         ("Ranks that others wait for", "", of_trace["late"]),
         ("Contention", "", tables.contention_block(contention) if contention else None),

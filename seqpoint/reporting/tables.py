@@ -273,9 +273,10 @@ def _projection_cells(row: ProjectionRow) -> tuple[object, ...]:
     """Return the cells of a what-if; one that is not applicable has its reason in place of figures."""
     name = " + ".join(row.what_if)
     if row.evidence is None:
-        return name, "-", "-", "-", f"not applicable: {row.reason}"
+        return name, "-", "-", "-", "-", f"not applicable: {row.reason}"
     interval = f"[{row.low:.3f}, {row.high:.3f}]"
-    return name, f"{row.speedup:.3f}", interval, duration(row.projected_ns), Shares(row.evidence)
+    limits = " and ".join(row.limited_by)
+    return name, f"{row.speedup:.3f}", interval, duration(row.projected_ns), limits, Shares(row.evidence)
 
 
 def contention_block(time: ContentionTime) -> Table:
@@ -303,6 +304,6 @@ def projection_table(projection: Projection) -> Table:
         f"Interval: {confidence}, from the ranges of the parameters and the error of the replay. "
         "Evidence: shares of the projected time, by how each piece of its critical path is known."
     )
-    columns = ("what-if~", "speed-up", "interval", "projected time", "evidence~")
+    columns = ("what-if~", "speed-up", "interval", "projected time", "limited by~", "evidence~")
     marked = -1 if best is None else projection.rows.index(best)
     return Table("What-ifs", columns, rows, marked=marked, note=note)
