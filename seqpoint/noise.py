@@ -19,6 +19,8 @@ from profilers.trace.arrays import Bools, Floats, Ints
 _FEWEST_OF_DRIFT, _DRIFT_LEVEL = 20, 0.99
 #: Share of the steps of the smaller group up to which lags count, and the largest lag.
 _LAGS, _MOST_LAGS = 1 / 3, 64
+#: Standard deviations beyond which an autocorrelation is no chance, at 5 % on one side.
+_SIGNIFICANT = 1.645
 #: Most by which the scatter of a kind of steps is scaled to that of another.
 _MOST_SCALED = 10.0
 #: Share of zeros from which a column has no typical change, as an operator that few steps run; most ranks of a side.
@@ -254,7 +256,8 @@ def _by_ranks(groups: Sequence[_Units], confidence: float) -> tuple[Floats, Floa
     shift, noise, able = np.zeros(width), np.zeros(width), np.zeros(width, dtype=bool)
     if min(map(len, values)) < 2:
         return shift, noise, able
-    worth = _correlation([_clipped(each) for each in values])
+    clipped = [_clipped(each) for each in values]
+    worth = np.where(_is_correlated(clipped), _correlation(clipped), 1.0)
     counts = [group.count * group.freedom / (len(group.values) - 1) / worth for group in groups]
     pairs = 12 * counts[0] * counts[1] / (counts[0] + counts[1] + 1)
     half = np.divide(ndtri((1 + confidence) / 2), np.sqrt(pairs), out=np.ones(width), where=pairs > 0)
@@ -264,6 +267,20 @@ def _by_ranks(groups: Sequence[_Units], confidence: float) -> tuple[Floats, Floa
     if able.any():
         shift[able], noise[able] = _median_difference([each[:, able] for each in values], half[able])
     return shift, noise, able
+
+
+def _is_correlated(groups: Sequence[Floats]) -> Bools:
+    """Return whether successive units are more alike than chance allows at 5 % in each column.
+
+    Autocorrelations of white series have a standard deviation of one over the root of their length (Bartlett 1946,
+    Suppl. J. R. Stat. Soc. 8, 27). Those of a short series that are not significant widen its interval for nothing.
+    """
+    residuals = [group - group.mean(axis=0) for group in groups]
+    products = np.sum([(each[1:] * each[:-1]).sum(axis=0) for each in residuals], axis=0)
+    total = np.sum([np.square(each).sum(axis=0) for each in residuals], axis=0)
+    size, groups_lost = sum(map(len, groups)), len(groups)
+    expected = -groups_lost / size  # of a white series about its own mean
+    return np.asarray(products > total * (expected + _SIGNIFICANT / np.sqrt(size)))
 
 
 def _median_difference(groups: Sequence[Floats], half: Floats) -> tuple[Floats, Floats]:

@@ -524,7 +524,8 @@ def select(
     if not len(has_length):
         raise InvalidInputError(
             "no iteration has a sequence length; say where it is when the trace is read (--length, or sp.open(..., "
-            "length=...)): OPERATOR:ARGUMENT:DIMENSION, or a CSV file"
+            "length=...)): OPERATOR:ARGUMENT:DIMENSION, or a CSV file. `seqpoint project` needs none: it chooses by "
+            "kernels and step time"
         )
     iterations = run.take(has_length)
     name = options.statistic or iterations.default_statistic
