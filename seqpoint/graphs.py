@@ -694,7 +694,7 @@ def _analyzed(window: StepWindow, change: Change, choice: TaskChoice | None) -> 
     """Return the analysis of the only step of a window that is asked for, under a change."""
     state, (position,) = window.steady(change), window.chosen
     timeline, total_ns = state.at_step(position), window.total_ns(state)
-    limits = limits_of([window], [state], lambda states: total_ns / max(window.total_ns(states[0]), 1e-9), change)
+    limits = limits_of([window], [state], lambda times_ns: total_ns / max(times_ns[0], 1e-9), change)
     path = analysis.critical_path(timeline)
     return TimelineAnalysis(
         timeline,

@@ -45,7 +45,7 @@ def period_us(window: StepWindow, what_if: str | None = None) -> float:
 def limits(window: StepWindow) -> Limits:
     state = window.steady()
     total_ns = window.total_ns(state)
-    return limits_of([window], [state], lambda states: total_ns / max(window.total_ns(states[0]), 1e-9))
+    return limits_of([window], [state], lambda times_ns: total_ns / max(times_ns[0], 1e-9))
 
 
 def by_hand_us(tmp_path: Path, *ranks: Sequence[Call], queue: int | None = None, call_us: float = CALL) -> float:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 ROOM_COST = 0.01
 #: Largest factor by which a resource is slowed for `Limits.room`, and how often the range is halved.
 _MOST_ROOM, _HALVINGS = 4.0, 5
+#: A resource with this share of the critical path has no room: 4 %, what is told apart, would cost more than 1 %.
+_NO_ROOM = 0.3
 #: Below this speed-up without any time of a resource, another one takes nearly as long.
 NEARLY = 1.1
 
@@ -126,7 +128,7 @@ def _one_by_one(runs: Sequence[Callable[[], Any]]) -> list[Any]:
 def limits_of(
     windows: "Sequence[StepWindow]",
     states: Sequence[SteadyState],
-    gain: Callable[[Sequence[SteadyState]], float],
+    gain: Callable[[Sequence[float]], float],
     change: Change = unchanged,
     *,
     run: Runner = _one_by_one,
@@ -140,23 +142,24 @@ def limits_of(
     states : sequence of SteadyState
         Steady state of each under `change`.
     gain : callable
-        Returns the speed-up of the steps from the changed states of the windows.
+        Returns the speed-up of the steps from their changed time in each window.
     change : callable
         Change that comes first, by default none.
     run : callable
         Runs independent functions, by default one after another.
     """
     present = [name for name in LIMITING if any(_has(window.graph, name) for window in windows)]
-    runs = [partial(_states_without, windows, change, name) for name in present]
     shares = path_shares(windows, states)
     shares["device"] = fsum(shares.get(name, 0.0) for name in ("kernels", "communication", "copies"))
-    results = run([*runs, *(partial(_room, windows, states, name) for name in present)])
-    without, rooms = results[: len(present)], results[len(present) :]
+    roomy = [name for name in present if shares.get(name, 0.0) < _NO_ROOM]
+    runs = [partial(_without, windows, change, name) for name in present]
+    results = run([*runs, *(partial(_room, windows, states, name) for name in roomy)])
+    without, rooms = dict(zip(present, results, strict=False)), dict(zip(roomy, results[len(present) :], strict=True))
     return Limits(
         {name: shares.get(name, 0.0) for name in (*present, "unexplained") if name in present or name in shares},
-        {name: max(gain(changed), 1.0) for name, changed in zip(present, without, strict=True)},
-        dict(zip(present, rooms, strict=True)),
-        {name: limiting_resource(windows, changed) for name, changed in zip(present, without, strict=True)},
+        {name: max(gain(times_ns), 1.0) for name, (times_ns, _) in without.items()},
+        {name: rooms.get(name, 0.0) for name in present},
+        {name: then for name, (_, then) in without.items()},
     )
 
 
@@ -165,8 +168,10 @@ def _has(graph: KernelGraph, resource: str) -> bool:
     return not scaled_time(graph, resource, 2.0).replays_like(graph)
 
 
-def _states_without(windows: "Sequence[StepWindow]", change: Change, resource: str) -> list[SteadyState]:
-    return [window.steady(lambda graph: without_time(change(graph), resource)) for window in windows]
+def _without(windows: "Sequence[StepWindow]", change: Change, resource: str) -> tuple[list[float], str]:
+    """Return the time of the steps of each window without a resource, and what limits them then."""
+    states = [window.steady(lambda graph: without_time(change(graph), resource)) for window in windows]
+    return [w.total_ns(state) for w, state in zip(windows, states, strict=True)], limiting_resource(windows, states)
 
 
 def _room(windows: "Sequence[StepWindow]", states: Sequence[SteadyState], resource: str) -> float:
