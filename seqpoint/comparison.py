@@ -341,7 +341,7 @@ _ERRORS = {
 }  # fmt: skip
 #: Columns of the kinds of steps.
 _KINDS = {
-    "steps before": "{before_steps}", "after": "{after_steps}", "kernels before": "{before_kernels:.4g}",
+    "steps before": "{before_steps}", "steps after": "{after_steps}", "kernels before": "{before_kernels:.4g}",
     "kernels after": "{after_kernels:.4g}", "step before": "{before_ns:time}", "step after": "{after_ns:time}",
 }  # fmt: skip
 #: End of the title of a table with further rows.

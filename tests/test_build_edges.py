@@ -156,7 +156,7 @@ def test_dependencies_count_what_binds_and_what_is_critical() -> None:
 def test_every_kind_of_edge_is_either_recorded_or_called_by_what_it_is_inferred_from() -> None:
     inferred = {kind.name for kind in EdgeKind} - {kind.name for kind in RECORDED_EDGES}
     assert inferred == {"HANDOFF", "WAIT_INFERRED", "SYNC_INFERRED", "GAP", "BACKLOG", "GRAPH_GAP",
-                        "QUEUE", "LOADER", "SERIAL"}  # fmt: skip
+                        "QUEUE", "LOADER", "SERIAL", "POLL", "PAUSE"}  # fmt: skip
 
 
 def test_an_index_gives_the_same_graphs_as_the_trace(tmp_path: Path) -> None:

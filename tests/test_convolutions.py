@@ -157,7 +157,8 @@ def test_measured_convolutions_are_as_far_off_as_the_table_says() -> None:
     found = {row["case"]: float(row["error"]) for row in table(DATA / "deepbench.parquet")}
     expected = {row["case"]: float(row["error"]) for row in TABLE if row["case"] in found}
     assert len(found) == len(expected) > 40
-    assert found == pytest.approx(expected, abs=0.1)
+    # The table has one decimal. Processors add in another order, and an error near its half is rounded the other way.
+    assert found == pytest.approx(expected, abs=0.15)
 
 
 def test_the_table_meets_its_limits() -> None:

@@ -107,9 +107,12 @@ def resources_of(path: CriticalPath) -> npt.NDArray[np.int64]:
     resource = {cause: i for i, causes in enumerate(_CAUSES_OF_RESOURCE.values()) for cause in causes}
     of_cause = np.array([resource[cause] for cause in PATH_CAUSES])
     resources = of_cause[path_causes(path)]
-    is_loader = loader_tasks(path.timeline.graph)
+    graph = path.timeline.graph
     is_work = (path.part == Part.WORK) | (path.part == Part.CONTENTION)
-    return np.asarray(np.where(is_work & is_loader[path.task], PACE_RESOURCES.index("loader"), resources))
+    # Kernels of a communication library are collectives, too, if the trace has no record of one.
+    for name, rows in (("loader", loader_tasks(graph)), ("communication", graph.collectives())):
+        resources = np.where(is_work & rows[path.task], PACE_RESOURCES.index(name), resources)
+    return np.asarray(resources)
 
 
 def by_time(timeline: Timeline, rows: Bools) -> tuple[Ints, Ints]:

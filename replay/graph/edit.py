@@ -24,13 +24,6 @@ _LAGS: Final = MappingProxyType(
         "communication": (EdgeKind.RENDEZVOUS,),
     }
 )
-_KINDS: Final = MappingProxyType(
-    {
-        "kernels": (TaskKind.KERNEL, TaskKind.PIM),
-        "communication": (TaskKind.COLLECTIVE,),
-        "copies": (TaskKind.COPY,),
-    }
-)
 
 
 def loader_tasks(graph: KernelGraph) -> Bools:
@@ -74,9 +67,16 @@ def scaled_time(graph: KernelGraph, resource: str, factor: float) -> KernelGraph
         lag_ns = np.where(edges.kind == EdgeKind.LOADER, edges.lag_ns * factor, edges.lag_ns)
         graph = replace(graph, edges=replace(edges, lag_ns=lag_ns))
     else:
-        scaled = graph.on_device() if resource == "device" else np.isin(graph.tasks.kind, _KINDS[resource])
+        scaled = _device_tasks(graph, resource)
     duration_ns = graph.tasks.duration_ns
     return graph.with_tasks(duration_ns=np.where(scaled, duration_ns * factor, duration_ns))
+
+
+def _device_tasks(graph: KernelGraph, resource: str) -> Bools:
+    """Return the tasks of a resource on devices."""
+    on_device, is_copy, is_collective = graph.on_device(), graph.tasks.kind == TaskKind.COPY, graph.collectives()
+    masks = {"device": on_device, "copies": is_copy, "communication": is_collective}
+    return np.asarray(masks.get(resource, on_device & ~is_copy & ~is_collective))
 
 
 def without_time(graph: KernelGraph, resource: str) -> KernelGraph:

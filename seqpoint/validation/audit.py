@@ -75,7 +75,7 @@ _LIMITED = (
     ("host", ("scale_host:2", "scale_host:1.5", "scale_host:0.5", "scale_host:0")),
     ("device", ("scale_kernels:*:2", "scale_kernels:*:0.9", "scale_kernels:*:0.5", "scale_kernels:*:0")),
     ("communication", ("scale_kernels:collective:0.5", "scale_kernels:collective:0")),
-    ("communication", ("overlap:ideal",)),
+    ("device", ("overlap:ideal",)),
     ("copies", ("scale_kernels:copies:0.5", "scale_kernels:copies:0")),
 )
 #: Name and files of a recording.
