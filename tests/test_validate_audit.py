@@ -7,12 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from jobs import write_job
 
 from profilers.devices.catalogue import find_device
 from profilers.ingest.pipeline import open_trace
 from profilers.synthetic import Collective, KernelCall, SyntheticJob, SyntheticStep, Wait, write_trace
+from profilers.trace.arrays import MISSING
 from profilers.trace.trace import Trace
 from replay.costs.wire_time import group_ranks
+from replay.from_trace import host_waits, index
 from seqpoint.cli import cli
 from seqpoint.validation import audit, by_hand
 from tests import traces
@@ -147,3 +150,22 @@ def test_a_collective_has_the_data_type_that_was_recorded(kineto: Trace) -> None
     assert (row.case, row.reference, row.ours) == (
         "job: change_dtype:fp32->fp16, bytes of collectives in fp32", 8000.0, 8000.0,
     )  # fmt: skip
+
+
+def test_a_full_queue_that_is_not_seen_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device is busy throughout, so kernels that take half of their time halve the step."""
+    files, _ = write_job(tmp_path, [[("launch", 20.0), ("work", 3.0)] * 600], 12, 1022)
+    trace = open_trace(str(files[0]))
+    assert all(row.met for row in audit.check_limits(audit.Subject("busy", trace)))
+    blind = index.full_queues
+
+    def no_queue(trace: Trace, calls: dict[str, np.ndarray], work: dict[str, np.ndarray]) -> host_waits.FullQueues:
+        queues = blind(trace, calls, work)
+        nothing = {"unblocked_ns": np.zeros_like, "freed_by": lambda ids: np.full_like(ids, MISSING)}
+        return replace(
+            queues, **{name: make(getattr(queues, name)) for name, make in nothing.items()}, full=frozenset()
+        )
+
+    monkeypatch.setattr(index, "full_queues", no_queue)
+    missed = [row for row in audit.check_limits(audit.Subject("busy", trace)) if not row.met]
+    assert missed[-1].case.endswith("scale_kernels:gemm:0.5, busy devices")

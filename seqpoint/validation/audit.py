@@ -78,6 +78,8 @@ _LIMITED = (
     ("device", ("overlap:ideal",)),
     ("copies", ("scale_kernels:copies:0.5", "scale_kernels:copies:0")),
 )
+#: Devices that are busy for this share of the recording are busy throughout.
+_BUSY = 0.9
 #: Name and files of a recording.
 Recording = tuple[str, tuple[Path, ...]]
 
@@ -213,7 +215,8 @@ def check_limits(subject: Subject) -> Iterator[ValidationRow]:
     """Yield that no gain exceeds the bound of its resource, and that less work never gains less.
 
     Besides, halving a class of kernels gains half of its time alone on the devices, less what can be off the critical
-    path. If another resource limits the steps then, the row has to name it.
+    path, unless the row names another resource that limits the steps then. Where all devices are busy, it gains at
+    least the share of that in which the hosts wait, whatever the row names.
     """
     class_ = _largest_class(subject)
     texts = [text for _, group in _LIMITED for text in group] + ([f"scale_kernels:{class_}:0.5"] if class_ else [])
@@ -228,15 +231,24 @@ def check_limits(subject: Subject) -> Iterator[ValidationRow]:
             yield subject.bounded(f"{text}, against the bound of {resource}", gain, most=bound)
         for (text, less), (other, more) in pairwise(gains):
             yield subject.bounded(f"{other}, against {text}", more, least=less)
-    row = rows.get(f"scale_kernels:{class_}:0.5")
-    if row is None or not row.applied or row.limited_by[:1] != ("kernels",):
-        return
-    ranks = subject.trace.meta.ranks
+    halved = rows.get(f"scale_kernels:{class_}:0.5")
+    if halved is not None and halved.applied:
+        yield from _check_halved(subject, class_, projection, halved)
+
+
+def _check_halved(subject: Subject, class_: str, projection: Any, halved: Any) -> Iterator[ValidationRow]:
+    """Yield whether halving a class of kernels gains enough: on the critical path, and on busy devices."""
+    ranks, measured = subject.trace.meta.ranks, projection.baseline_ns
     of_rank = [slice_trace(subject.trace, SliceOptions(ranks=frozenset([rank]))) for rank in ranks]
     lone = min(sum(_lone_time(trace, number, class_) for number in subject.stretch) for trace in of_rank)
-    measured, kernels = projection.baseline_ns, projection.limits.share.get("kernels", 0.0)
-    most = measured - 0.5 * max(lone - (1 - kernels) * measured, 0.0)
-    yield subject.bounded(f"scale_kernels:{class_}:0.5, kernels on the path", row.projected_ns, most=most)
+    if halved.limited_by[:1] == ("kernels",):
+        most = measured - 0.5 * max(lone - (1 - projection.limits.share["kernels"]) * measured, 0.0)
+        yield subject.bounded(f"scale_kernels:{class_}:0.5, kernels on the path", halved.projected_ns, most=most)
+    devices = by_hand.devices_by_hand(subject.trace).values()
+    if min((each.busy_ns / max(each.elapsed_ns, 1) for each in devices), default=0.0) >= _BUSY:
+        waits = min(by_hand.waiting_share(subject.trace, rank) for rank in ranks)
+        most = measured - 0.5 * lone * waits
+        yield subject.bounded(f"scale_kernels:{class_}:0.5, busy devices", halved.projected_ns, most=most)
 
 
 def _names_work(subject: Subject, text: str) -> bool:

@@ -201,6 +201,24 @@ def lone_kernels(trace: Trace, iteration: int) -> Mapping[int, int]:
     return dict(zip(lone.id, lone.dur_ns, strict=True))
 
 
+def waiting_share(trace: Trace, rank: int) -> float:
+    """Return the share of the recording in which the host of a rank waits in calls; 1 without a recorded host.
+
+    A synchronisation waits for all of its time. Other calls that launched device work wait for what they take beyond
+    short calls of their name, the 5th percentile.
+    """
+    calls = frame(trace.launches, "id", "rank", "start_ns", "dur_ns").assign(name=texts(trace.launches, "name"))
+    calls = calls[calls["rank"] == rank]
+    elapsed = (calls.start_ns + calls.dur_ns).max() - calls.start_ns.min() if len(calls) else 0
+    if not elapsed:
+        return 1.0
+    synchronises = calls.name.str.contains("Synchronize")
+    launched = np.isin(calls.id, pd.concat([frame(t, "launch_id") for t in (trace.kernels, trace.copies)]).launch_id)
+    short = calls.groupby("name").dur_ns.transform(lambda times: times.quantile(0.05))
+    beyond = (calls.dur_ns - short)[launched & ~synchronises].clip(lower=0)
+    return float(min((calls.dur_ns[synchronises].sum() + beyond.sum()) / elapsed, 1.0))
+
+
 def copies_by_direction(trace: Trace, iteration: int) -> pd.DataFrame:
     """Return the number and the bytes of the copies of an iteration, in columns of these names, by direction."""
     copies = frame(trace.copies, "iteration", "bytes").assign(direction=texts(trace.copies, "direction"))
