@@ -40,6 +40,13 @@ _MAX_CLASSES, _MAX_PARTNERS = 6, 4
 _TRUSTED = (0.5, 2.0)
 #: Smaller shares of a critical path are not named.
 _MIN_SHARE = 0.01
+#: Most slack that is looked for.
+_MOST_SLACK = 3.0
+#: Explanation of the table of limits, in a line.
+LIMITS_EXPLAINED = (
+    "bound: times as fast if the resource took no time; then: what limits the steps then; slack: how much slower the "
+    "resource could be while steps become 1 % longer"
+)
 #: Most characters of a partner's name in that table.
 _PARTNER_LENGTH = 52
 
@@ -120,7 +127,7 @@ def host_table(rows: "Sequence[HostCauses]") -> Table:
          "longest_queue": row.longest_queue, "held": row.held}
         for row in rows
     ]  # fmt: skip
-    return table_of("Host time in the steps, by cause", columns, cells)
+    return table_of("Host time by cause, from the start of the first step to the end of the last", columns, cells)
 
 
 def host_sentence(rows: "Sequence[HostCauses]") -> str:
@@ -155,7 +162,7 @@ def limits_table(limits: "Limits", label: str = "") -> Table:
             "path": f"{100 * limits.share[name]:.0f}",
             "bound": f"{limits.bound[name]:.2f}" if limits.bound[name] < _MOST_BOUND else f"over {_MOST_BOUND:g}",
             "then": limits.then[name] or "-",
-            "room": f"{100 * limits.room[name]:.0f}",
+            "room": f"{'over ' * (limits.room[name] >= _MOST_SLACK)}{100 * limits.room[name]:.0f}",
         }
         for name in order
     ]
@@ -183,9 +190,11 @@ def limits_sentence(limits: "Limits", steps: str = "") -> str:
     text = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares if share >= _MIN_SHARE)
     if not limits.limiting:
         return ""
-    both = f"; {' and '.join(limits.limiting)} both limit it: each takes nearly the whole step"
     sentence = f"the critical path of a step is {text}{f' ({steps})' if steps else ''}"
-    return sentence + (both if len(limits.limiting) > 1 else "")
+    if len(limits.limiting) > 1:
+        return f"{sentence}; {' and '.join(limits.limiting)} both limit it: each takes nearly the whole step"
+    vain = [f"; faster {name} gain nothing: {limits.then[name]} takes as long" for name in limits.in_vain]
+    return sentence + "".join(vain)
 
 
 def kernels_by_name(trace: Trace) -> tuple[KernelTime, ...]:
@@ -332,16 +341,19 @@ def python_functions(trace: Trace) -> pa.Table:
 
 
 def host_times(trace: Trace) -> tuple[HostTime, ...]:
-    """Return the operators, calls of the runtime and Python functions of a trace by self time, longest first."""
+    """Return the operators, calls of the runtime and Python functions of the steps by self time, longest first.
+
+    A trace without iterations has no steps; then all count.
+    """
     tables = [table.select(_HOST_COLUMNS) for table in (python_functions(trace), trace.ops, trace.launches)]
     events = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
     names = pa.chunked_array(events["name"], pa.dictionary(pa.int32(), pa.string())).combine_chunks()
     kind = np.repeat(np.arange(len(tables)), [table.num_rows for table in tables])
     keys, code = np.unique(kind * max(len(names.dictionary), 1) + names.indices.to_numpy(), return_inverse=True)
-    time, in_step = self_times(events), integers(events, "iteration") != MISSING
-    calls, total = np.bincount(code, minlength=len(keys)), _sums(code, time, len(keys))
-    of_steps = _sums(code[in_step], time[in_step], len(keys))
-    steps, all_ns = trace.iterations.num_rows, max(int(time.sum()), 1)
+    steps, time = trace.iterations.num_rows, self_times(events)
+    counted = (integers(events, "iteration") != MISSING) | (steps == 0)
+    calls, total = np.bincount(code[counted], minlength=len(keys)), _sums(code[counted], time[counted], len(keys))
+    all_ns = max(int(total.sum()), 1)
     rows = [
         HostTime(
             names.dictionary[key % len(names.dictionary)].as_py(),
@@ -349,9 +361,10 @@ def host_times(trace: Trace) -> tuple[HostTime, ...]:
             int(calls[i]),
             int(total[i]),
             total[i] / all_ns,
-            of_steps[i] / steps if steps else None,
+            total[i] / steps if steps else None,
         )
         for i, key in enumerate(keys.tolist())  # distinct names
+        if calls[i]
     ]
     return tuple(sorted(rows, key=lambda row: (-row.self_ns, row.name, row.kind)))
 
@@ -417,7 +430,7 @@ def _host_table(events: str, rows: Sequence[HostTime], top: int) -> Table:
         "name~": "{name}", "kind~": "{kind}", "calls": "{calls}", "self time": "{self_ns:time}",
         "share %": "{share:.1%}", "a step": "{step_ns:time}",
     }  # fmt: skip
-    title = f"{events} by self time, whole recording"
+    title = f"{events} by self time, in the steps"
     if len(rows) > top:
         share = 100 * sum(row.share for row in rows[:top])
         title += f": {top} of {len(rows)}, {share:.1f} % of the host's time (--top shows more)"

@@ -40,6 +40,8 @@ _IDLE, _BUSY = 0.5, 0.9
 _APART = 0.05
 #: Most ranks in the table of those that others wait for; the JSON has all.
 _MAX_LATE = 8
+#: A step that begins later than this share of its latency after its start on the host is noted.
+_LATE = 0.1
 #: Smallest share of waiting that the verdict names.
 _SHOWN = 0.005
 
@@ -307,6 +309,7 @@ class Description:
     def notes(self) -> list[str]:
         """Return notes on collectives whose waiting is unknown for some ranks, and on the recording."""
         notes = [*communication_notes(self._device_rows(), self.trace), *_recording_notes(self.trace)]
+        notes += _begin_notes(step_times(self.trace))
         return [*notes, *cost_notes(self.trace)]
 
     def device_name(self, row: DeviceActivity) -> str:
@@ -546,6 +549,17 @@ def _recording_notes(trace: Trace) -> list[str]:
     return [
         f"recordings of ranks begin up to {duration(apart_ns)} apart, that of rank {last} last: in the first "
         "collectives, ranks may wait for the recording alone"
+    ]
+
+
+def _begin_notes(steps: StepTimes) -> list[str]:
+    """Return a note on each step that begins long after its start on the host, since its devices were busy before."""
+    late = steps.begin_ns - steps.start_ns
+    rows = np.flatnonzero(~steps.follows & (late > _LATE * np.maximum(steps.latency_ns, 1)))
+    return [
+        f"rank {steps.rank[row]}: the step of iteration {steps.iteration[row]} begins {duration(float(late[row]))} after "
+        "its start on the host, when the device is free of earlier work"
+        for row in rows[:_MAX_LATE].tolist()
     ]
 
 

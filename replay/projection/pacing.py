@@ -29,8 +29,10 @@ ROOM_COST = 0.01
 _MOST_ROOM, _HALVINGS = 4.0, 5
 #: A resource with this share of the critical path has no room: 4 %, what is told apart, would cost more than 1 %.
 _NO_ROOM = 0.3
-#: Below this speed-up without any time of a resource, another one takes nearly as long.
-NEARLY = 1.1
+#: Below this speed-up without any time of a resource, another one takes nearly as long; and as long.
+NEARLY, NO_GAIN = 1.1, 1.01
+#: A resource with this share of the critical path is expected to gain.
+_ON_PATH = 0.1
 
 
 @dataclass(frozen=True)
@@ -56,14 +58,25 @@ class Limits:
 
     @property
     def limiting(self) -> tuple[str, ...]:
-        """The resource with most of the critical path, and one that takes nearly as long, if there is one."""
+        """The resource that limits the steps, and one that takes nearly as long, if there is one.
+
+        That is the one with most of the critical path, unless steps are as long without it.
+        """
         shares = {name: share for name, share in self.share.items() if name != "device"}
         if not shares:
             return ()
         first = max(shares, key=shares.__getitem__)
-        second = self.then.get(first, "")
-        is_close = self.bound.get(first, math.inf) < NEARLY and second not in ("", first)
-        return (first, second) if is_close else (first,)
+        second, gain = self.then.get(first, ""), self.bound.get(first, math.inf)
+        return _limiting(first, second, gain, lambda: self.bound.get(second, math.inf))
+
+    @property
+    def in_vain(self) -> tuple[str, ...]:
+        """The resources with a tenth of the critical path and more that gain nothing, since another takes as long."""
+        return tuple(
+            name
+            for name, share in self.share.items()
+            if name != "device" and share >= _ON_PATH and self.bound.get(name, math.inf) < NO_GAIN
+        )
 
 
 def limiting_name(resource: str) -> str:
@@ -112,9 +125,31 @@ def limiting_after(window: "StepWindow", change: Change) -> tuple[str, ...]:
     if not (first := limiting_resource([window], [state])):
         return ()
     without = window.steady(lambda graph: without_time(change(graph), first)) if first in LIMITING else state
-    second = limiting_resource([window], [without])
-    is_close = window.total_ns(state) < NEARLY * window.total_ns(without)
-    return (first, second) if is_close and second not in ("", first) else (first,)
+    second, total_ns = limiting_resource([window], [without]), window.total_ns(state)
+
+    def other() -> float:
+        return total_ns / max(window.total_ns(window.steady(lambda graph: without_time(change(graph), second))), 1e-9)
+
+    return _limiting(first, second, total_ns / max(window.total_ns(without), 1e-9), other)
+
+
+def _limiting(first: str, second: str, gain: float, other: Callable[[], float]) -> tuple[str, ...]:
+    """Return which of two resources limits steps, or both.
+
+    Parameters
+    ----------
+    first, second : str
+        Resource with most of the critical path, and that with most of it if the first takes no time.
+    gain : float
+        Speed-up if the first takes no time.
+    other : callable
+        Returns the speed-up if the second takes no time.
+    """
+    if gain >= NEARLY or second in ("", first):
+        return (first,)
+    if gain < NO_GAIN and second in LIMITING and other() >= NO_GAIN:
+        return (second,)
+    return first, second
 
 
 #: Runs functions of no argument, some at a time, and returns their results in order.
@@ -155,9 +190,12 @@ def limits_of(
     runs = [partial(_without, windows, change, name) for name in present]
     results = run([*runs, *(partial(_room, windows, states, name) for name in roomy)])
     without, rooms = dict(zip(present, results, strict=False)), dict(zip(roomy, results[len(present) :], strict=True))
+    bound = {name: max(gain(times_ns), 1.0) for name, (times_ns, _) in without.items()}
+    if "device" in bound:  # a step that begins when the one before is complete can move if all devices take no time
+        bound["device"] = max(bound[name] for name in ("device", "kernels", "communication", "copies") if name in bound)
     return Limits(
         {name: shares.get(name, 0.0) for name in (*present, "unexplained") if name in present or name in shares},
-        {name: max(gain(times_ns), 1.0) for name, (times_ns, _) in without.items()},
+        bound,
         {name: rooms.get(name, 0.0) for name in present},
         {name: then for name, (_, then) in without.items()},
     )

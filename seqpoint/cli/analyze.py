@@ -10,7 +10,15 @@ from replay.analysis import IDLE_CAUSES, ChosenTasks, Difference, Exposure, Idle
 from replay.analysis.tasks import DEVICE_KEYS
 from replay.workloads.operations import is_parquet
 from seqpoint import front_door
-from seqpoint.breakdown import StragglerReport, contention_lines, contention_table, host_table, limits_table
+from seqpoint.breakdown import (
+    LIMITS_EXPLAINED,
+    StragglerReport,
+    contention_lines,
+    contention_table,
+    host_table,
+    limits_sentence,
+    limits_table,
+)
 from seqpoint.cli.options import hardware_option, load, output_options, perfetto_option, refuse_options, trace_argument
 from seqpoint.cli.output import message, print_lines, print_result, print_table, print_tables, write_timelines
 from seqpoint.communication import communication_table, device_text
@@ -105,6 +113,8 @@ def _show(result: Analysis) -> None:
             _show_chosen(label, side.chosen)
     for label, side in zip(("", "after: "), sides, strict=False):
         print_tables([limits_table(side.limits, label)])
+        print_lines(f"{label}{limits_sentence(side.limits)}")
+    print_lines(LIMITS_EXPLAINED)
     if len(sides) > 1:
         title = "What sets the pace: time on the critical path of the step"
         _show_path(title, "resource", [side.pace.by_resource for side in sides])

@@ -7,6 +7,7 @@ import click
 
 from profilers.errors import InvalidInputError
 from seqpoint import front_door
+from seqpoint.breakdown import host_sentence
 from seqpoint.characterization import BY, Characterization
 from seqpoint.cli.options import hardware_option, load, output_options, trace_argument
 from seqpoint.cli.output import message, print_lines, print_result, print_tables
@@ -61,7 +62,8 @@ def _show_description(description: Description, top: int) -> None:
     print_lines(*description.summary())
     print_tables(description.tables_by(top) or description.tables())
     print_lines(*(f"note: {note}" for note in description.notes() if not description.by))
-    print_lines(*filter(None, [description.verdict()]))
+    hosts = host_sentence(description.host) if "host" in description.by else ""
+    print_lines(*filter(None, [hosts, description.verdict()]))
 
 
 @click.command("characterize")

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from replay.projection import EVIDENCE, SIDES, ProjectionRow
 from replay.what_ifs import Recipe, recipe_named, registry
 from seqpoint import front_door
-from seqpoint.breakdown import limits_table
+from seqpoint.breakdown import LIMITS_EXPLAINED, limits_table
 from seqpoint.choosing import ChosenIterations
 from seqpoint.cli.options import (
     classes_file,
@@ -258,6 +258,7 @@ def show(result: TraceProjection) -> None:
     )
     _show_sides([row for row in result.rows if row.applied], confidence)
     print_tables([limits_table(result.projection.limits)])
+    print_lines(LIMITS_EXPLAINED)
     refused = [(_name(row), row.reason) for row in result.rows if not row.applied]
     if refused:
         print_table("Not applicable", ("what-if~", "reason~"), refused)
