@@ -557,8 +557,8 @@ def _begin_notes(steps: StepTimes) -> list[str]:
     late = steps.begin_ns - steps.start_ns
     rows = np.flatnonzero(~steps.follows & (late > _LATE * np.maximum(steps.latency_ns, 1)))
     return [
-        f"rank {steps.rank[row]}: the step of iteration {steps.iteration[row]} begins {duration(float(late[row]))} after "
-        "its start on the host, when the device is free of earlier work"
+        f"rank {steps.rank[row]}: the step of iteration {steps.iteration[row]} begins {duration(float(late[row]))} "
+        "after its start on the host, when the device is free of earlier work"
         for row in rows[:_MAX_LATE].tolist()
     ]
 

@@ -108,7 +108,7 @@ def test_self_times_of_functions_operators_and_calls_are_one_tree(run: Run, tmp_
     assert [len(content[name]) for name in ("host_operators", "python_functions")] == [4, 1]
     shown = " ".join(run("describe", tmp_path / "a.json", "--by", "host", "--top", 2).out.split())
     assert "Host operators by self time, in the steps: 2 of 4, 80.0 % of the host's time" in shown
-    assert "Python functions by self time, whole recording" in shown and "train.py(1): main" in shown
+    assert "Python functions by self time, in the steps" in shown and "train.py(1): main" in shown
 
 
 def test_the_self_times_of_a_thread_add_up_to_the_union_of_its_events(tmp_path: Path) -> None:
