@@ -302,8 +302,8 @@ What hosts do and wait for in the steps of {len(rows)} ranks is in
 {table}
 
 The profiler wrote records of it on all but the A100, whose calls are found by the plateau of the queue. Without the
-records of nanogpt1, the plateau gives 126.7 of 126.8 ms (`tests/test_host_waits.py`). By largest cause, ranks are:
-{text}.
+records of nanogpt1, the plateau gives 127.2 ms, the records 126.8 (`tests/test_host_waits.py`). By largest cause,
+ranks are: {text}.
 """
 
 

@@ -124,6 +124,36 @@ def test_a_host_that_works_for_as_long_as_its_kernel_does_not_poll(tmp_path: Pat
     assert period_us(window, "scale_kernels:*:0.5") == pytest.approx(1000.0, rel=1e-3)
 
 
+def test_a_host_polls_for_work_of_another_stream(tmp_path: Path) -> None:
+    step: list[Call] = [("launch", 200.0, 7), ("work", 3.0)] * 20 + [("launch", 1.0, 20), ("work", 3.0)] * 60
+    window = window_of(collect(write_job(tmp_path, [[*step, ("poll", 20.0)]], STEPS)[0]))
+    expected = by_hand_us(tmp_path / "faster", [*scaled(step, device=0.5), ("poll", 20.0)], None)
+    assert period_us(window, "scale_kernels:*:0.5") == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("longer", [1.05, 1.09])
+def test_a_host_that_works_a_little_longer_than_its_device_does_not_poll(tmp_path: Path, longer: float) -> None:
+    burst: list[Call] = [("launch", 100.0), ("work", 3.0)] * 200
+    step: list[Call] = [*burst, ("work", longer * 200 * 100.0 - 200 * (CALL + 3.0))]
+    window = window_of(collect(write_job(tmp_path, [step], STEPS)[0]))
+    assert not (window.graph.edges.kind == EdgeKind.POLL).any()
+    assert period_us(window, "scale_kernels:*:0.5") == pytest.approx(longer * 20_000.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("outer", ["cudaLaunchKernel", "hipLaunchKernel"])
+def test_the_record_of_a_full_queue_belongs_to_the_call_that_launched(tmp_path: Path, outer: str) -> None:
+    events = [event("ProfilerStep#1", "user_annotation", 0, 1000)]
+    for i in range(1, 6):
+        events.append({**launch(100.0 * i, i), "name": outer, "dur": 40.0})
+        events.append(event("cuLaunchKernel", "cuda_driver", 100.0 * i + 2, 36))
+        events.append({**event("Command Buffer Full", "overhead", 100.0 * i + 3, 30), "pid": -1, "tid": 0})
+        events.append(kernel("ampere_sgemm_a", 100.0 * i + 50, 10, i))
+    (tmp_path / "t.json").write_text(json.dumps(kineto(events)))
+    index = index_trace(collect([tmp_path / "t.json"]))
+    blocked = index.calls.columns["unblocked"] > 0
+    assert {str(index.calls.names[n]) for n in index.calls.columns["name"][blocked]} == {outer}
+
+
 @pytest.mark.parametrize("cost", [1.0, 8.0])
 def test_a_profiler_that_makes_each_call_longer_makes_the_host_longer_and_nothing_else(
     tmp_path: Path, cost: float
@@ -164,8 +194,16 @@ def behind_unrecorded(wait: float) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("wait", [8_000.0, 149_000.0])
-def test_behind_unrecorded_work_a_step_begins_when_the_device_is_free(tmp_path: Path, wait: float) -> None:
-    (tmp_path / "t.json").write_text(json.dumps(kineto(behind_unrecorded(wait))))
+@pytest.mark.parametrize("copy_us", [0.0, 1500.0])
+def test_behind_unrecorded_work_a_step_begins_when_the_device_is_free(
+    tmp_path: Path, wait: float, copy_us: float
+) -> None:
+    events = behind_unrecorded(wait)
+    if copy_us:  # an early copy on another stream does not explain the wait of the kernels
+        copied = {**launch(1, 99), "name": "cudaMemcpyAsync"}
+        place = {"device": 0, "stream": 20, "correlation": 99, "bytes": 4096}
+        events += [copied, event("Memcpy HtoD (Pinned -> Device)", "gpu_memcpy", 12, copy_us, **place)]
+    (tmp_path / "t.json").write_text(json.dumps(kineto(events)))
     window = window_of(collect([tmp_path / "t.json"]), 1)
     assert window.measured_ns == (10_000_000,)
     assert period_us(window) == pytest.approx(10_000.0)
@@ -179,7 +217,7 @@ def test_the_records_and_the_plateau_of_a_busy_gpu_tell_the_same(monkeypatch: py
     columns, work = index.calls.columns, index.device_work.columns
     duration = columns["end"] - columns["start"]
     recorded = host_waits.full_queues(index.trace, columns, work)
-    monkeypatch.setattr(host_waits, "_recorded", lambda trace, calls: np.full(len(calls["id"]), MISSING))
+    monkeypatch.setattr(host_waits, "_recorded", lambda trace, calls, launching: np.full(len(calls["id"]), MISSING))
     counted = host_waits.full_queues(index.trace, columns, work)
     held_ns = [int((duration - each.unblocked_ns)[each.unblocked_ns > 0].sum()) for each in (recorded, counted)]
     assert (recorded.unblocked_ns > 0).sum() == 774 and held_ns[0] == pytest.approx(126.8e6, rel=1e-3)

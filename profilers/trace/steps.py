@@ -23,8 +23,10 @@ _CLOCKS_APART = 2
 #: First work of an iteration that starts this long (ns) after its launch returned waited for unrecorded work. A launch
 #: into an idle stream takes less.
 BEHIND_UNRECORDED_NS = 100_000
-#: Work that fills a smaller share of a wait does not explain it.
-_IDLE_SHARE = 0.01
+#: Work that ends this long before the end of a wait (ns), or later, explains it.
+_JUST_BEFORE_NS = 10_000
+#: A step has begun before such a wait if its work until then takes this share of the wait.
+_BEGUN_SHARE = 0.5
 _FAR_PAST, _FAR_FUTURE = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
 
@@ -243,24 +245,28 @@ def _unrecorded_ends(trace: Trace, activity: Mapping[str, Ints], rank: Ints, num
     waited = (row[first] >= 0) & (returned != MISSING)
     waited &= activity["start"][first] > returned + BEHIND_UNRECORDED_NS
     for work, since in zip(first[waited].tolist(), returned[waited].tolist(), strict=True):  # a few streams
-        until, of_rank = activity["start"][work], activity["rank"] == activity["rank"][work]
-        if was_idle(activity["start"][of_rank], activity["end"][of_rank], since, until):
+        until, own = activity["start"][work], row == row[work]
+        if is_behind_unrecorded(activity["start"][own], activity["end"][own], since, until):
             ends_at[row[work]] = max(ends_at[row[work]], until)
     return ends_at
 
 
-def was_idle(start: npt.NDArray[Any], end: npt.NDArray[Any], since: float, until: float) -> bool:
-    """Return whether intervals fill less than a hundredth of a time, so that they do not explain a wait for all of it.
+def is_behind_unrecorded(start: npt.NDArray[Any], end: npt.NDArray[Any], since: float, until: float) -> bool:
+    """Return whether work waited for work that was not recorded, since no recorded work explains the wait.
+
+    None reaches the end of the wait. What an iteration has run before takes less than half of the wait, or else the
+    step has begun already.
 
     Parameters
     ----------
     start, end : array of float64 or int64
-        Intervals.
+        Recorded device work of the rank in the iteration.
     since, until : float
-        Begin and end of the time.
+        Begin and end of the wait.
     """
-    inside = np.minimum(end, until) - np.maximum(start, since)
-    return bool(np.maximum(inside, 0).sum() < _IDLE_SHARE * (until - since))
+    before = start < until
+    reaches = before & (end > max(since, until - _JUST_BEFORE_NS))
+    return not reaches.any() and float((end - start)[before].sum()) < _BEGUN_SHARE * (until - since)
 
 
 def _queues(activity: Mapping[str, Ints]) -> Ints:

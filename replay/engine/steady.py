@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from profilers.trace.arrays import Bools, Floats, Ints
-from profilers.trace.steps import BEHIND_UNRECORDED_NS, was_idle
+from profilers.trace.steps import BEHIND_UNRECORDED_NS, is_behind_unrecorded
 from replay.engine.timeline import Timeline, replay
 from replay.graph.graph import LAUNCH_EDGES, STREAM_EDGES, EdgeKind, Edges, KernelGraph, TaskKind, Tasks
 
@@ -439,9 +439,9 @@ def _unrecorded_end(line: Timeline) -> float:
     edges = edges.select((tasks.device[edges.source] < 0) & (edges.lag_ns > BEHIND_UNRECORDED_NS))
     free = dict.fromkeys(np.unique(ranks[tasks.device >= 0]).tolist(), 0.0)
     for source, target in zip(edges.source.tolist(), edges.target.tolist(), strict=True):  # a few streams
-        of_rank = graph.on_device() & (ranks == ranks[target])
-        times = tasks.measured_start_ns[of_rank], tasks.measured_end_ns[of_rank]
-        if was_idle(*times, tasks.measured_end_ns[source], tasks.measured_start_ns[target]):
+        own = graph.on_device() & (ranks == ranks[target]) & tasks.in_iteration
+        times = tasks.measured_start_ns[own], tasks.measured_end_ns[own]
+        if is_behind_unrecorded(*times, tasks.measured_end_ns[source], tasks.measured_start_ns[target]):
             free[int(ranks[target])] = max(free[int(ranks[target])], float(line.start_ns[target]))
     return min(free.values(), default=0.0)
 

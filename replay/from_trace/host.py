@@ -17,7 +17,7 @@ from replay.graph.assembly import Assembly
 from replay.graph.graph import LOADER_PREFIX, LOADER_THREAD, EdgeKind, Lane, TaskKind
 
 #: Names of calls that can wait for the device; device work that ends inside a call shows that it did.
-_MAY_BLOCK = r"Synchronize|Memcpy|Free"
+_MAY_BLOCK = r"Synchronize|Memcpy|Free|(?:ur|pi)(?:QueueFinish|EventWait|EventsWait)"
 #: Time that a blocking call takes if no work is left to wait for (ns; assumed, the same for every call).
 _ISSUE_NS = 1000
 #: Names of calls that wait for all work launched before.
@@ -275,7 +275,9 @@ def _order_calls(assembly: Assembly, window: Window, kept: Ints, tasks: tuple[In
         from_start=inside,
     )
     first_of_handoff, second_of_handoff = kept[source[has_source]], kept[has_source]
-    handoff_lag = calls.start[second_of_handoff] - calls.end[first_of_handoff]
+    handoff_lag = np.where(
+        calls.polled_before[second_of_handoff] >= 0, 0, calls.start[second_of_handoff] - calls.end[first_of_handoff]
+    )
     assembly.edges(done[first_of_handoff], begin[second_of_handoff], lag_ns=handoff_lag, kind=kind[has_source])
     unordered = kept[(before < 0) & (source < 0)]
     assembly.release(begin[unordered], calls.start[unordered])

@@ -28,7 +28,10 @@ HOST_CAUSES: Mapping[str, str] = MappingProxyType(
         "unexplained": "Longer pauses without any recorded event.",
     }
 )
-_SYNC, _ALLOCATION = re.compile(r"Synchronize|Memcpy(?!.*(?:Async|WithStream))"), re.compile(r"Alloc|Free|HostRegister")
+_SYNC, _ALLOCATION = (
+    re.compile(r"Synchronize|Memcpy(?!.*(?:Async|WithStream))|(?:ur|pi)(?:QueueFinish|EventWait|EventsWait)"),
+    re.compile(r"Alloc|Free|HostRegister"),
+)
 #: Longest pause between events of a rank that counts as work of its program (ns); chosen, not fitted.
 _PAUSE_NS = 1_000_000
 

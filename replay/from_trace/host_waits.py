@@ -11,8 +11,8 @@ launches, and calls that are long for their kind, that end again and again just 
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -25,11 +25,11 @@ from profilers.trace.trace import Trace
 #: Category of the profiler's records of time that is not the program's, and the name of those of a full launch queue.
 OVERHEAD, QUEUE_FULL = "overhead", re.compile(r"command buffer full", re.IGNORECASE)
 # The limits below are chosen, not fitted. Of the real traces at hand, five ranks have records of a full queue. Without
-# the records, the plateau gives 932 of their 991 calls whose work was recorded, and 15 others. Of the ranks without
-# records, one has a full queue by its plateau (tests/accuracy/host_causes.csv).
+# the records, the plateau gives 978 of their 991 calls whose work was recorded, and their blocked time to 2 %. Of the
+# ranks without records, one has a full queue by its plateau (tests/accuracy/host_causes.csv).
 #: A call is long if it takes this many times as long as short calls of its kind (their 5th percentile), and at least
 #: this much longer (ns).
-_LONG_FACTOR, _LONG_NS = 3, 2_000
+_LONG_FACTOR, _LONG_NS = 1.5, 1_000
 #: Fewest calls of a name that tell how long a call of this kind takes.
 _OF_KIND = 8
 #: A queue is full if at least `_MIN_LENGTH` works waited, `_MIN_CALLS` long calls found it and left it at one length,
@@ -114,12 +114,12 @@ def full_queues(trace: Trace, calls: Mapping[str, Ints], device_work: Mapping[st
     device_work : mapping of str to array
         Columns id, launch_id, rank, device, stream, start and correlation of kernels and copies, ordered by start.
     """
-    recorded = _recorded(trace, calls)
+    queues = _queues(calls, device_work)
+    launching = np.unique(np.concatenate([np.zeros(0, np.int64), *(queue.calls for queue in queues.values())]))
+    recorded, is_long = _recorded(trace, calls, launching), _long(calls, launching)
     is_recorded = recorded != MISSING
     blocked, freed_by = is_recorded.copy(), np.full(len(recorded), MISSING)
-    until, queues = np.where(is_recorded, recorded, calls["end"]), _queues(calls, device_work)
-    launching = np.unique(np.concatenate([np.zeros(0, np.int64), *(queue.calls for queue in queues.values())]))
-    is_long = _long(calls, launching)
+    until = np.where(is_recorded, recorded, calls["end"])
     lengths: dict[Stream, int] = {}
     full: set[Stream] = set()
     for stream, queue in queues.items():
@@ -149,8 +149,13 @@ def _last_started(device_work: Mapping[str, npt.NDArray[Any]], rank: Ints, time_
     return result
 
 
-def _recorded(trace: Trace, calls: Mapping[str, Ints]) -> Ints:
-    """Return when the profiler's record of a full queue inside each call ends; `MISSING` without a record."""
+def _recorded(trace: Trace, calls: Mapping[str, Ints], launching: Ints) -> Ints:
+    """Return when the profiler's record of a full queue inside each call ends; `MISSING` without a record.
+
+    Of calls inside each other, the record belongs to the one that launched work, if there is one, or to the innermost.
+    """
+    launches = np.zeros(len(calls["id"]), dtype=bool)
+    launches[launching] = True
     table, result = trace.ranges, np.full(len(calls["id"]), MISSING)
     rows = np.flatnonzero(strings(table, "category") == OVERHEAD)
     rows = rows[[QUEUE_FULL.search(str(name)) is not None for name in strings(table.take(rows), "name")]]
@@ -159,11 +164,13 @@ def _recorded(trace: Trace, calls: Mapping[str, Ints]) -> Ints:
         of_rank = np.flatnonzero(calls["rank"] == number)
         records = rank == number
         first = np.searchsorted(calls["start"][of_rank], start[records], side="right") - 1
-        row = np.full(len(first), -1)
-        for back in range(_NESTED):
-            call = of_rank[np.maximum(first - back, 0)] if len(of_rank) else row
-            holds = (row < 0) & (first >= back) & (calls["end"][call] >= end[records])
-            row = np.where(holds, call, row)
+        row, innermost = np.full((2, len(first)), -1)
+        for back in range(_NESTED if len(of_rank) else 0):
+            call = of_rank[np.maximum(first - back, 0)]
+            holds = (first >= back) & (calls["end"][call] >= end[records])
+            row = np.where(holds & (row < 0) & launches[call], call, row)
+            innermost = np.where(holds & (innermost < 0), call, innermost)
+        row = np.where(row >= 0, row, innermost)
         np.maximum.at(result, row[row >= 0], end[records][row >= 0])
     return result
 
@@ -216,7 +223,9 @@ def _held(queue: _Queue, calls: Mapping[str, Ints], is_long: Bools) -> Bools:
         level = _median_by_time(length[deep], duration[deep])
         at_level = found > (1 - _WIDTH) * level
         held = long_calls & at_level & (length >= (1 - _WIDTH) * level)
-        if held.sum() >= _MIN_CALLS and duration[held].sum() >= _LONG_SHARE * duration[at_level].sum():
+        is_enough = held.sum() >= _MIN_CALLS and duration[held].sum() >= _LONG_SHARE * duration[at_level].sum()
+        # The next call finds the queue as long. It is shorter behind the last launch of a step that is synchronised.
+        if is_enough and np.median(np.append(found[1:], level)[held]) >= _NEAR_LONGEST * level:
             return np.asarray(held)
     is_deep = length >= _NEAR_LONGEST * length.max()
     if length.max() >= _ALWAYS_FULL_LENGTH and is_deep.mean() >= _ALWAYS_FULL_SHARE:
@@ -247,36 +256,43 @@ def _unblocked_ns(calls: Mapping[str, Ints], launching: Ints, blocked: Bools) ->
     return np.where(blocked, np.clip(result, 1, np.maximum(duration, 1)), 0)
 
 
-#: A wait by polling is at least this long (ns), and ends at most `_POLL_LAG_NS` after the work, or this share of it.
-_POLL_NS, _POLL_LAG_NS, _POLL_LAG_SHARE = 200_000, 60_000, 0.1
+#: A wait by polling is at least this long (ns). The host goes on at most `_POLL_LAG_NS` after the work.
+_POLL_NS, _POLL_LAG_NS = 200_000, 60_000
 #: It is found this often, and in this share of the times after the same kernel, or after it and before the same kernel.
 _POLLS, _POLL_SHARE = 3, 0.8
 #: Besides, the work waited in its queue for this share of the time, or the times vary, and what follows the work varies
 #: by a smaller share of that. Else a host that works for as long as its kernel would be taken for one that polls.
 _QUEUED_SHARE, _STEADY_SHARE = 0.5, 0.25
-#: The work was launched by one of this many launching calls before.
-_POLL_CALLS = 4
-#: Calls that fill this share of the time between two launches explain it. So do launches on other threads, from two on.
-_EXPLAINED_SHARE, _OTHER_LAUNCHES = 0.2, 2
+#: The work was launched by one of this many launching calls before, or is the last on one of this many streams.
+_POLL_CALLS, _POLL_STREAMS = 4, 8
+#: Calls that fill this share of the time explain it. So do operators and calls of the thread, from this many on, that
+#: begin while the work still runs: a host that polls does nothing else.
+_EXPLAINED_SHARE, _EXPLAINED_EVENTS = 0.2, 4
 #: Names of calls that ask whether work is done, and of calls that wait by themselves.
-_ASKS, _WAITS = re.compile(r"Query"), re.compile(r"Synchronize|Memcpy(?!.*Async)|Free")
+_ASKS, _WAITS = re.compile(r"Query"), re.compile(r"Synchronize|Memcpy(?!.*Async)|Free|QueueFinish|EventWait|EventsWait")
 #: A call is long if it takes this many times as long as others of its name.
 _POLL_FACTOR = 10
 
 
 def polling(
-    calls: Mapping[str, Ints], names: npt.NDArray[np.object_], device_work: Mapping[str, npt.NDArray[Any]], held: Bools
+    trace: Trace,
+    calls: Mapping[str, Ints],
+    names: npt.NDArray[np.object_],
+    device_work: Mapping[str, npt.NDArray[Any]],
+    held: Bools,
 ) -> tuple[Ints, Ints]:
     """Return the work that the host polled for before each call since its last launch, and inside each call.
 
     Parameters
     ----------
+    trace : Trace
+        The trace, for its operators.
     calls : mapping of str to array
         Columns id, rank, thread, start, end and name, an index into `names`, ordered by start.
     names : array of str
         Distinct names of calls.
     device_work : mapping of str to array
-        Columns id, launch_id, end and name of kernels and copies.
+        Columns id, launch_id, stream, start, end and name of kernels and copies.
     held : array of bool
         Calls that found a launch queue full.
 
@@ -290,18 +306,56 @@ def polling(
     works = np.flatnonzero(row != MISSING)
     works = works[np.lexsort((device_work["end"][works], row[works]))]
     last = works[np.flatnonzero(np.diff(row[works], append=-1))]  # the last work of each launching call
-    launching = row[last]
-    for thread in row_groups(calls["rank"][launching], calls["thread"][launching]):  # a few threads
-        launches, work = launching[thread], last[thread]
-        gaps = np.flatnonzero(_unexplained(calls, _named(_ASKS, names, calls), launching, launches))
-        times = calls["end"][launches[gaps]], calls["start"][launches[gaps + 1]]
-        before[launches[gaps + 1]] = _polled(device_work, work, gaps, times, device_work["name"][work[gaps + 1]])
-        long_calls = _long_calls(calls, held | _named(_WAITS, names, calls), launches[0])
-        at = np.searchsorted(launches, long_calls) - 1
-        long_calls, at = long_calls[at >= 0], at[at >= 0]
-        times = calls["start"][long_calls], calls["end"][long_calls]
-        inside[long_calls] = _polled(device_work, work, at, times, calls["name"][long_calls])
+    launches = _Launches(row[last], last, _first_starts(row, device_work))
+    asks, waits = _named(_ASKS, names, calls), held | _named(_WAITS, names, calls)
+    for rank in np.unique(calls["rank"][launches.call]).tolist():  # a few ranks
+        of_rank = launches.select(calls["rank"][launches.call] == rank)
+        threads = np.unique(calls["thread"][of_rank.call]).tolist()
+        gaps = [_gaps(trace, calls, device_work, of_rank, thread, asks) for thread in threads]
+        _put_polled(before, device_work, gaps)
+        _put_polled(
+            inside, device_work, [_long_calls(calls, device_work, of_rank, thread, waits) for thread in threads]
+        )
     return before, inside
+
+
+@dataclass(frozen=True)
+class _Launches:
+    """Launching calls, ordered by start: the row of each, of its last work, and the start of its first work."""
+
+    call: Ints
+    work: Ints
+    first_start: Ints
+
+    def select(self, rows: npt.NDArray[Any]) -> "_Launches":
+        """Return the launches in `rows`."""
+        return _Launches(self.call[rows], self.work[rows], self.first_start[rows])
+
+
+@dataclass(frozen=True)
+class _Times:
+    """Times in which a host may have polled, each once for each work that it may have polled for: equal columns.
+
+    `call` is the row of the call that follows, or that is the time itself; `slot` numbers how the work was chosen, and
+    `what` names what follows. `is_idle` tells whether the host did nothing else while the work ran.
+    """
+
+    call: Ints
+    slot: Ints
+    what: Ints
+    since: Ints
+    until: Ints
+    work: Ints
+    first_start: Ints
+    is_idle: Bools
+
+
+def _first_starts(row: Ints, device_work: Mapping[str, npt.NDArray[Any]]) -> Ints:
+    """Return the start of the first work of each launching call, ordered by its row."""
+    works = np.flatnonzero(row != MISSING)
+    works = works[np.lexsort((device_work["start"][works], row[works]))]
+    first = works[np.flatnonzero(np.diff(row[works], prepend=-1))]
+    return np.asarray(device_work["start"][first])
 
 
 def _named(pattern: re.Pattern[str], names: npt.NDArray[np.object_], calls: Mapping[str, Ints]) -> Bools:
@@ -309,38 +363,87 @@ def _named(pattern: re.Pattern[str], names: npt.NDArray[np.object_], calls: Mapp
     return np.array([pattern.search(str(name)) is not None for name in names], dtype=bool)[calls["name"]]
 
 
-def _unexplained(calls: Mapping[str, Ints], asks: Bools, launching: Ints, launches: Ints) -> Bools:
-    """Return which times from one launch of a thread to the next are long, and filled by no other call.
+def _candidates(device_work: Mapping[str, npt.NDArray[Any]], launches: _Launches, at: Ints) -> list[Ints]:
+    """Return for each slot the launch whose work the host may have polled for at each time; -1 for none.
 
     Parameters
     ----------
-    calls : mapping of str to array
+    device_work : mapping of str to array
         As in `polling`.
-    asks : array of bool
-        Calls that only ask whether work is done.
-    launching, launches : array of int64
-        Launching calls of all threads, and of this one.
+    launches : _Launches
+        Launches of a thread.
+    at : array of int64
+        Position in `launches` of the last one before each time.
     """
-    since, until = calls["end"][launches[:-1]], calls["start"][launches[1:]]
-    of_rank = calls["rank"] == calls["rank"][launches[0]]
-    is_own = of_rank & (calls["thread"] == calls["thread"][launches[0]])
-    own = np.flatnonzero(is_own & ~asks)
-    others = launching[of_rank[launching] & ~is_own[launching]]
-    filled = _total_within(calls["start"][own], (calls["end"] - calls["start"])[own], since, until)
-    n_others = _total_within(calls["start"][others], np.ones(len(others), np.int64), since, until)
-    is_open = (filled < _EXPLAINED_SHARE * (until - since)) & (n_others < _OTHER_LAUNCHES)
-    return np.asarray(is_open & (until - since >= _POLL_NS))
+    slots = [at - back for back in range(_POLL_CALLS)]
+    stream = device_work["stream"][launches.work]
+    for number in np.unique(stream)[:_POLL_STREAMS].tolist():
+        positions = np.flatnonzero(stream == number)
+        latest = np.searchsorted(positions, at, side="right") - 1
+        slots.append(np.where(latest >= 0, positions[np.maximum(latest, 0)], -1))
+    return slots
 
 
-def _long_calls(calls: Mapping[str, Ints], is_explained: Bools, launch: int) -> Ints:
-    """Return the calls on the thread of a launch that are long for their name, and not explained otherwise."""
-    of_thread = (calls["rank"] == calls["rank"][launch]) & (calls["thread"] == calls["thread"][launch])
+def _gaps(
+    trace: Trace,
+    calls: Mapping[str, Ints],
+    device_work: Mapping[str, npt.NDArray[Any]],
+    launches: _Launches,
+    thread: int,
+    asks: Bools,
+) -> _Times:
+    """Return the long times from a launch of a thread to the next launch on any thread of its rank."""
+    own = launches.select(calls["thread"][launches.call] == thread)
+    following = np.searchsorted(launches.call, own.call) + 1
+    is_last = following == len(launches.call)
+    following = np.minimum(following, len(launches.call) - 1)
+    since, target = calls["end"][own.call], launches.call[following]
+    of_thread = (calls["rank"] == calls["rank"][own.call[0]]) & (calls["thread"] == thread) & ~asks
+    filled = _total_within(calls["start"][of_thread], (calls["end"] - calls["start"])[of_thread],
+                           since, calls["start"][target])  # fmt: skip
+    length = calls["start"][target] - since
+    at = np.flatnonzero(~is_last & (length >= _POLL_NS) & (filled < _EXPLAINED_SHARE * length))
+    ops = (integers(trace.ops, "rank") == calls["rank"][own.call[0]]) & (integers(trace.ops, "thread") == thread)
+    events = np.sort(np.concatenate([calls["start"][of_thread], integers(trace.ops, "start_ns")[ops]]))
+    what = device_work["name"][launches.work[following]]
+    blocks = []
+    for slot, position in enumerate(_candidates(device_work, own, at)):
+        known, work = position >= 0, own.work[np.maximum(position, 0)]
+        n_events = np.searchsorted(events, device_work["end"][work]) - np.searchsorted(events, since[at], side="right")
+        blocks.append(_Times(target[at][known], np.full(known.sum(), slot), what[at][known], since[at][known],
+                             calls["start"][target[at]][known], work[known],
+                             own.first_start[np.maximum(position, 0)][known],
+                             (n_events < _EXPLAINED_EVENTS)[known]))  # fmt: skip
+    return _joined(blocks)
+
+
+def _long_calls(
+    calls: Mapping[str, Ints],
+    device_work: Mapping[str, npt.NDArray[Any]],
+    launches: _Launches,
+    thread: int,
+    is_explained: Bools,
+) -> _Times:
+    """Return the calls of a thread that are long for their name, and not explained otherwise."""
+    own = launches.select(calls["thread"][launches.call] == thread)
+    of_thread = (calls["rank"] == calls["rank"][own.call[0]]) & (calls["thread"] == thread)
     rows, duration = np.flatnonzero(of_thread & (calls["id"] >= 0)), calls["end"] - calls["start"]
     usual_ns = np.zeros(len(rows))
     for group in row_groups(calls["name"][rows]):  # a few names
         usual_ns[group] = np.median(duration[rows[group]])
-    is_long = duration[rows] >= np.maximum(_POLL_FACTOR * usual_ns, _POLL_NS)
-    return np.asarray(rows[is_long & ~is_explained[rows]])
+    rows = rows[(duration[rows] >= np.maximum(_POLL_FACTOR * usual_ns, _POLL_NS)) & ~is_explained[rows]]
+    blocks = []
+    for slot, position in enumerate(_candidates(device_work, own, np.searchsorted(own.call, rows) - 1)):
+        known, at = position >= 0, np.maximum(position, 0)
+        blocks.append(_Times(rows[known], np.full(known.sum(), slot), calls["name"][rows][known],
+                             calls["start"][rows][known], calls["end"][rows][known], own.work[at][known],
+                              own.first_start[at][known], np.ones(known.sum(), bool)))  # fmt: skip
+    return _joined(blocks)
+
+
+def _joined(blocks: Sequence[_Times]) -> _Times:
+    """Return several blocks of times as one."""
+    return _Times(*(np.concatenate([getattr(each, field.name) for each in blocks]) for field in fields(_Times)))
 
 
 def _total_within(start: Ints, amount: Ints, since: Ints, until: Ints) -> Ints:
@@ -350,48 +453,20 @@ def _total_within(start: Ints, amount: Ints, since: Ints, until: Ints) -> Ints:
     return np.asarray(total[np.maximum(high, low)] - total[low])
 
 
-def _polled(
-    device_work: Mapping[str, npt.NDArray[Any]], works: Ints, at: Ints, times: tuple[Ints, Ints], what: Ints
-) -> Ints:
-    """Return the work that each of some times ended with, again and again; `MISSING` for the others.
-
-    Parameters
-    ----------
-    device_work : mapping of str to array
-        As in `polling`.
-    works : array of int64
-        Last work of each launching call of the thread.
-    at : array of int64
-        Position in `works` of the last launch before each time.
-    times : (array, array) of int64
-        Begin and end of each.
-    what : array of int64
-        Number of what follows each time.
-    """
-    (since, until), result, least = times, np.full(len(at), MISSING), np.full(len(at), np.inf)
-    for back in range(_POLL_CALLS):
-        work = works[np.maximum(at - back, 0)]
-        lag = until - device_work["end"][work]
-        is_hit = (at >= back) & (device_work["end"][work] > since) & (lag >= 0)
-        is_hit &= lag <= np.maximum(_POLL_LAG_NS, _POLL_LAG_SHARE * (until - since))
-        name = device_work["name"][work]
-        for rows in (*row_groups(name), *row_groups(name, what)):
-            hits = rows[is_hit[rows]]
-            is_often = len(hits) >= max(_POLLS, _POLL_SHARE * len(rows))
-            if is_often and (
-                _follows(times, lag, hits) or _was_queued(device_work, work[hits], since[hits], until[hits])
-            ):
-                better = hits[lag[hits] < least[hits]]
-                result[better], least[better] = device_work["id"][work[better]], lag[better]
-    return result
-
-
-def _was_queued(device_work: Mapping[str, npt.NDArray[Any]], works: Ints, since: Ints, until: Ints) -> bool:
-    """Return whether works spent most of the time from `since` on in their queues."""
-    return bool(np.median((device_work["start"][works] - since) / (until - since)) >= _QUEUED_SHARE)
-
-
-def _follows(times: tuple[Ints, Ints], lag: Ints, rows: Ints) -> bool:
-    """Return whether the times vary much more than what follows the work in them."""
-    length = (times[1] - times[0])[rows]
-    return bool(np.std(length) > _POLL_LAG_NS and np.std(lag[rows]) <= _STEADY_SHARE * np.std(length))
+def _put_polled(result: Ints, device_work: Mapping[str, npt.NDArray[Any]], blocks: Sequence[_Times]) -> None:
+    """Write the work that times ended with, again and again, to `result`, the nearest one, by the row of the call."""
+    times = _joined(blocks)
+    end, name = device_work["end"][times.work], device_work["name"][times.work]
+    lag, length = times.until - end, times.until - times.since
+    is_hit = times.is_idle & (end > times.since) & (lag >= 0) & (lag <= _POLL_LAG_NS)
+    waited = (times.first_start - times.since) / np.maximum(length, 1)
+    least = np.full(len(result), np.inf)
+    for rows in (*row_groups(times.slot, name), *row_groups(times.slot, name, times.what)):
+        hits = rows[is_hit[rows]]
+        if len(hits) < max(_POLLS, _POLL_SHARE * len(rows)):
+            continue
+        varies = np.std(length[hits]) > _POLL_LAG_NS and np.std(lag[hits]) <= _STEADY_SHARE * np.std(length[hits])
+        if varies or np.median(waited[hits]) >= _QUEUED_SHARE:
+            better = hits[lag[hits] < least[times.call[hits]]]
+            result[times.call[better]] = device_work["id"][times.work[better]]
+            least[times.call[better]] = lag[better]

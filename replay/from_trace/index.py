@@ -238,7 +238,7 @@ class TraceIndex:
             calls = _index_calls(self.trace.launches, _loader_calls(self.trace))
         queues = full_queues(self.trace, calls.columns, self.device_work.columns)
         held = queues.unblocked_ns > 0
-        before, inside = polling(calls.columns, calls.names, self.device_work.columns, held)
+        before, inside = polling(self.trace, calls.columns, calls.names, self.device_work.columns, held)
         columns = {**calls.columns, "unblocked": queues.unblocked_ns, "freed_by": queues.freed_by}
         columns |= {"polled_before": before, "polled_inside": inside}
         return replace(calls, columns=columns, queues=queues)
