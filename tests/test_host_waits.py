@@ -19,7 +19,7 @@ from profilers.trace.arrays import MISSING
 from profilers.trace.trace import Trace
 from replay.costs.shipped import load_parameters
 from replay.from_trace import host_waits, index_trace
-from replay.from_trace.host_causes import HOST_CAUSES
+from replay.from_trace.host_causes import HOST_CAUSES, host_causes
 from replay.graph.graph import EdgeKind
 from replay.projection.projection import StepWindow
 from replay.what_ifs import parse_what_if
@@ -115,6 +115,23 @@ def test_a_host_that_polls_waits(tmp_path: Path, lag: float) -> None:
     for device in (1.0, 0.9, 0.5, 0.2):
         expected = by_hand_us(tmp_path / f"d{device}", scaled(step, device=device), None)
         assert period_us(window, f"scale_kernels:*:{device}") == pytest.approx(expected, rel=1e-3)
+
+
+def test_another_thread_goes_on_after_polling(tmp_path: Path) -> None:
+    step: list[Call] = [("launch", 100.0), ("work", 3.0)] * 10 + [("poll", 17.0)]
+    ((path,), _) = write_job(tmp_path, [step], STEPS)
+    content = json.loads(path.read_text())
+    launches = [each for each in content["traceEvents"] if each.get("cat") == "cuda_runtime"]
+    for each in launches[10::10]:  # the first launch of each step but the first
+        each["tid"] = 77
+    path.write_text(json.dumps(content))
+    index = index_trace(collect([path]))
+    assert (index.calls.columns["polled_before"] != MISSING).any()
+    (row,) = host_causes(index)
+    kernels = [each for each in content["traceEvents"] if each.get("cat") == "kernel"]
+    done = [kernels[last]["ts"] + kernels[last]["dur"] for last in range(9, 59, 10)]
+    launched = [launches[last]["ts"] + launches[last]["dur"] for last in range(9, 59, 10)]
+    assert row.cause_ns["polling"] / 1e3 == pytest.approx(sum(done) - sum(launched), rel=1e-3)
 
 
 def test_a_host_that_works_for_as_long_as_its_kernel_does_not_poll(tmp_path: Path) -> None:

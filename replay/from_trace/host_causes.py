@@ -152,16 +152,13 @@ def _waits_for_copy(index: TraceIndex, mine: Ints) -> npt.NDArray[np.bool_]:
 
 
 def _polled(index: TraceIndex, mine: Ints) -> Ints:
-    """Return the intervals of polling before calls: from the call before on the thread to the end of the work."""
+    """Return the intervals of polling before calls: from the launch before on the rank to the end of the work."""
     calls, work = index.calls.columns, index.device_work.columns
     rows = mine[calls["polled_before"][mine] != MISSING]
     until = lookup(work["id"], work["end"], calls["polled_before"][rows])
     launching = mine[np.isin(calls["id"][mine], work["launch_id"])]
-    since = []
-    for row in rows.tolist():  # times of polling, a few a step
-        before = launching[(launching < row) & (calls["thread"][launching] == calls["thread"][row])]
-        since.append(int(calls["end"][before[-1]]))
-    return np.stack([np.array(since, dtype=np.int64), np.maximum(until, np.array(since, dtype=np.int64))])
+    since = calls["end"][launching[np.searchsorted(launching, rows) - 1]]
+    return np.stack([since, np.maximum(until, since)])
 
 
 def _overhead(index: TraceIndex, rank: int) -> Ints:

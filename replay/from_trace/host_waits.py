@@ -437,7 +437,7 @@ def _long_calls(
         known, at = position >= 0, np.maximum(position, 0)
         blocks.append(_Times(rows[known], np.full(known.sum(), slot), calls["name"][rows][known],
                              calls["start"][rows][known], calls["end"][rows][known], own.work[at][known],
-                              own.first_start[at][known], np.ones(known.sum(), bool)))  # fmt: skip
+                             own.first_start[at][known], np.ones(known.sum(), bool)))  # fmt: skip
     return _joined(blocks)
 
 
