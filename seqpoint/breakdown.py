@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from profilers.trace.arrays import MISSING, Ints, integers, strings
 from profilers.trace.columns import combinations, lookup
 from profilers.trace.compiled import compiled
+from profilers.trace.schema import PYTHON_FUNCTION
 from profilers.trace.trace import Trace
 from replay.from_trace.host_causes import HOST_CAUSES
 from seqpoint.notebook import TOP, DataFrame, Table, as_html, data_frame, table_of
@@ -40,8 +41,10 @@ _MAX_CLASSES, _MAX_PARTNERS = 6, 4
 _TRUSTED = (0.5, 2.0)
 #: Smaller shares of a critical path are not named.
 _MIN_SHARE = 0.01
-#: Most slack that is looked for.
-_MOST_SLACK = 3.0
+#: Words for causes of host time in a sentence.
+_CAUSE_WORDS = {"queue": "launch queue full", "work": "work of the program"}
+#: Speed-ups above this are shown as "over 100".
+_MOST_BOUND = 100.0
 #: Explanation of the table of limits, in a line.
 LIMITS_EXPLAINED = (
     "bound: times as fast if the resource took no time; then: what limits the steps then; slack: how much slower the "
@@ -139,12 +142,6 @@ def host_sentence(rows: "Sequence[HostCauses]") -> str:
     return f"hosts spend their time in: {words}" if words else ""
 
 
-#: Words for causes of host time in a sentence.
-_CAUSE_WORDS = {"queue": "launch queue full", "work": "work of the program"}
-#: Speed-ups above this are shown as "over 100".
-_MOST_BOUND = 100.0
-
-
 def limits_table(limits: "Limits", label: str = "") -> Table:
     """Return what limits a step as text: a row for each resource, most of the critical path first.
 
@@ -162,7 +159,7 @@ def limits_table(limits: "Limits", label: str = "") -> Table:
             "path": f"{100 * limits.share[name]:.0f}",
             "bound": f"{limits.bound[name]:.2f}" if limits.bound[name] < _MOST_BOUND else f"over {_MOST_BOUND:g}",
             "then": limits.then[name] or "-",
-            "room": f"{'over ' * (limits.room[name] >= _MOST_SLACK)}{100 * limits.room[name]:.0f}",
+            "room": f"{'over ' * (limits.room[name] >= limits.MOST_ROOM)}{100 * limits.room[name]:.0f}",
         }
         for name in order
     ]
@@ -337,7 +334,7 @@ class HostTime:
 
 def python_functions(trace: Trace) -> pa.Table:
     """Return the events of Python functions of a trace, as PyTorch's profiler records them with its stacks."""
-    return trace.ranges.filter(pc.equal(trace.ranges["category"].cast(pa.string()), "python_function"))
+    return trace.ranges.filter(pc.equal(trace.ranges["category"].cast(pa.string()), PYTHON_FUNCTION))
 
 
 def host_times(trace: Trace) -> tuple[HostTime, ...]:

@@ -1,7 +1,7 @@
 """Operations on whole integer columns: lookups, lanes, distinct combinations.
 
 `lookup` finds values by key. `combinations` numbers the distinct rows of several columns, `Lanes` does so across
-batches, and `Spelling` makes one text for each.
+batches, and `Spelling` makes one text for each. `overhead_rows` finds the overhead in a table of ranges.
 """
 
 import os
@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from profilers.trace.arrays import MISSING, Ints, arrow_array, text_array
+from profilers.trace.arrays import MISSING, Ints, arrow_array, strings, text_array
 from profilers.trace.compiled import compiled
+from profilers.trace.schema import OVERHEAD, QUEUE_FULL
 
 _REMEMBERED = 100_000
 
@@ -233,3 +234,17 @@ def _append(order: Any, following: Any, lanes: Any, first: Any) -> None:
     for i in range(len(lanes)):
         order[following[lanes[i]]] = first + i
         following[lanes[i]] += 1
+
+
+def overhead_rows(ranges: pa.Table) -> tuple[Ints, Ints]:
+    """Return the rows of the records of a full launch queue, and of the profiler's own overhead.
+
+    Parameters
+    ----------
+    ranges : Table
+        Ranges of a trace.
+    """
+    rows = np.flatnonzero(strings(ranges, "category") == OVERHEAD)
+    names = strings(ranges.select(["name"]).take(rows), "name")
+    is_full = np.array([QUEUE_FULL in str(name).lower() for name in names], dtype=bool)
+    return rows[is_full], rows[~is_full]

@@ -11,7 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profilers.trace.arrays import MISSING, Bools, integers
+from profilers.trace.arrays import MISSING, Bools, Ints, integers
+from profilers.trace.columns import overhead_rows
+from profilers.trace.schema import PYTHON_FUNCTION
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 
@@ -19,8 +21,6 @@ from replay.calibration.parameters import Parameters
 _FORMAT = "kineto"
 #: Parameters: cost of an operator, of the shapes of an operator, and of a Python function.
 COSTS = ("recording_operator_ns", "recording_shapes_ns", "recording_frame_ns")
-#: Record of the category ``overhead`` that is none of the profiler: the launch queue was full.
-_QUEUE_FULL = "Command Buffer Full"
 #: Largest share that is taken off. The most that was measured is 0.51: training of small encoder layers with shapes and
 #: stacks, by `benchmarks/replay/recording_cost.py`.
 _MOST_SHARE = 0.6
@@ -101,14 +101,13 @@ def recording_cost(trace: Trace, parameters: Parameters, iterations: Sequence[in
     if trace.meta.format != _FORMAT or not steps.any():
         return None
     in_ranges, in_ops, in_calls = (_in_steps(table, iterations) for table in (trace.ranges, trace.ops, trace.launches))
-    category, name = (trace.ranges[column].cast(pa.string()) for column in ("category", "name"))
-    overhead = in_ranges & _mask(pc.equal(category, "overhead")) & ~_mask(pc.equal(name, _QUEUE_FULL))
+    category, (_, overhead) = trace.ranges["category"].cast(pa.string()), overhead_rows(trace.ranges)
     waits = in_calls & _mask(pc.match_substring(trace.launches["name"].cast(pa.string()), "Synchronize"))
     counts = (
-        (in_ranges & _mask(pc.equal(category, "python_function"))).sum(),
+        (in_ranges & _mask(pc.equal(category, PYTHON_FUNCTION))).sum(),
         in_ops.sum(),
         (in_ops & _mask(trace.ops["shapes"].is_valid())).sum(),
-        _time_ns(trace.ranges, overhead),
+        _time_ns(trace.ranges, overhead[in_ranges[overhead]]),
         _time_ns(trace.iterations, steps) - _time_ns(trace.launches, waits),
     )
     cost = RecordingCost(*(float(count) / int(steps.sum()) for count in counts))
@@ -126,7 +125,7 @@ def _mask(column: pa.ChunkedArray) -> Bools:
     return np.asarray(pc.fill_null(column, False).to_numpy(), dtype=bool)
 
 
-def _time_ns(table: pa.Table, rows: Bools) -> int:
+def _time_ns(table: pa.Table, rows: Bools | Ints) -> int:
     time = integers(table, "dur_ns")[rows]
     return int(time[time != MISSING].sum())
 

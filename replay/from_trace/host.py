@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from profilers.trace.arrays import MISSING, Bools, Ints
+from replay.from_trace.host_waits import SYNCHRONISES
 from replay.from_trace.window import Calls, Window
 from replay.graph.assembly import Assembly
 from replay.graph.graph import LOADER_PREFIX, LOADER_THREAD, EdgeKind, Lane, TaskKind
 
 #: Names of calls that can wait for the device; device work that ends inside a call shows that it did.
-_MAY_BLOCK = r"Synchronize|Memcpy|Free|(?:ur|pi)(?:QueueFinish|EventWait|EventsWait)"
+_MAY_BLOCK = f"{SYNCHRONISES}|Memcpy|Free"
 #: Time that a blocking call takes if no work is left to wait for (ns; assumed, the same for every call).
 _ISSUE_NS = 1000
 #: Names of calls that wait for all work launched before.

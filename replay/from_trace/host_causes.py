@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from profilers.trace.arrays import MISSING, Ints, ends, integers, strings, union_length
-from profilers.trace.columns import lookup
-from replay.from_trace.host_waits import OVERHEAD, QUEUE_FULL
+from profilers.trace.columns import lookup, overhead_rows
+from profilers.trace.schema import PYTHON_FUNCTION
+from replay.from_trace.host_waits import SYNCHRONISES
 from replay.from_trace.index import TraceIndex
 from replay.graph.graph import LOADER_PREFIX
 
@@ -29,7 +30,7 @@ HOST_CAUSES: Mapping[str, str] = MappingProxyType(
     }
 )
 _SYNC, _ALLOCATION = (
-    re.compile(r"Synchronize|Memcpy(?!.*(?:Async|WithStream))|(?:ur|pi)(?:QueueFinish|EventWait|EventsWait)"),
+    re.compile(f"{SYNCHRONISES}|Memcpy(?!.*(?:Async|WithStream))"),
     re.compile(r"Alloc|Free|HostRegister"),
 )
 #: Longest pause between events of a rank that counts as work of its program (ns); chosen, not fitted.
@@ -125,7 +126,7 @@ def _intervals(index: TraceIndex, rank: int) -> dict[str, Ints]:
     for table in (trace.ops, trace.ranges):
         rows = np.flatnonzero(integers(table, "rank") == rank)
         if table is trace.ranges:
-            rows = rows[strings(table, "category")[rows] == "python_function"]  # annotations hold pauses, too
+            rows = rows[strings(table, "category")[rows] == PYTHON_FUNCTION]  # annotations hold pauses, too
         events = [np.append(events[0], integers(table, "start_ns")[rows]), np.append(events[1], ends(table)[rows])]
     return {
         "queue": np.stack([start, end - unblocked])[:, is_held],
@@ -166,6 +167,6 @@ def _overhead(index: TraceIndex, rank: int) -> Ints:
     table, calls = index.trace.ranges, index.calls.columns
     threads = np.unique(calls["thread"][calls["rank"] == rank])
     is_own = np.isin(integers(table, "thread"), threads) | (integers(table, "process") < 0)
-    rows = np.flatnonzero((strings(table, "category") == OVERHEAD) & (integers(table, "rank") == rank) & is_own)
-    rows = rows[[QUEUE_FULL.search(str(name)) is None for name in strings(table.take(rows), "name")]]
+    _, rows = overhead_rows(table)
+    rows = rows[(integers(table, "rank")[rows] == rank) & is_own[rows]]
     return np.stack([integers(table, "start_ns")[rows], ends(table)[rows]])

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from profilers.trace.arrays import MISSING, Bools, Ints, ends, integers, strings
-from profilers.trace.columns import lookup, row_groups
+from profilers.trace.arrays import MISSING, Bools, Ints, ends, integers
+from profilers.trace.columns import lookup, overhead_rows, row_groups
 from profilers.trace.trace import Trace
 
-#: Category of the profiler's records of time that is not the program's, and the name of those of a full launch queue.
-OVERHEAD, QUEUE_FULL = "overhead", re.compile(r"command buffer full", re.IGNORECASE)
+#: Names of calls that wait for the device and do nothing else: CUDA and HIP, Level Zero through SYCL.
+SYNCHRONISES = r"Synchronize|(?:ur|pi)(?:QueueFinish|EventWait|EventsWait)"
 # The limits below are chosen, not fitted. Of the real traces at hand, five ranks have records of a full queue. Without
 # the records, the plateau gives 978 of their 991 calls whose work was recorded, and their blocked time to 2 %. Of the
 # ranks without records, one has a full queue by its plateau (tests/accuracy/host_causes.csv).
@@ -157,8 +157,7 @@ def _recorded(trace: Trace, calls: Mapping[str, Ints], launching: Ints) -> Ints:
     launches = np.zeros(len(calls["id"]), dtype=bool)
     launches[launching] = True
     table, result = trace.ranges, np.full(len(calls["id"]), MISSING)
-    rows = np.flatnonzero(strings(table, "category") == OVERHEAD)
-    rows = rows[[QUEUE_FULL.search(str(name)) is not None for name in strings(table.take(rows), "name")]]
+    rows, _ = overhead_rows(table)
     rank, start, end = integers(table, "rank")[rows], integers(table, "start_ns")[rows], ends(table)[rows]
     for number in np.unique(rank).tolist():  # a few ranks
         of_rank = np.flatnonzero(calls["rank"] == number)
@@ -269,7 +268,7 @@ _POLL_CALLS, _POLL_STREAMS = 4, 8
 #: begin while the work still runs: a host that polls does nothing else.
 _EXPLAINED_SHARE, _EXPLAINED_EVENTS = 0.2, 4
 #: Names of calls that ask whether work is done, and of calls that wait by themselves.
-_ASKS, _WAITS = re.compile(r"Query"), re.compile(r"Synchronize|Memcpy(?!.*Async)|Free|QueueFinish|EventWait|EventsWait")
+_ASKS, _WAITS = re.compile(r"Query"), re.compile(f"{SYNCHRONISES}|Memcpy(?!.*Async)|Free")
 #: A call is long if it takes this many times as long as others of its name.
 _POLL_FACTOR = 10
 
@@ -408,12 +407,10 @@ def _gaps(
     what = device_work["name"][launches.work[following]]
     blocks = []
     for slot, position in enumerate(_candidates(device_work, own, at)):
-        known, work = position >= 0, own.work[np.maximum(position, 0)]
-        n_events = np.searchsorted(events, device_work["end"][work]) - np.searchsorted(events, since[at], side="right")
-        blocks.append(_Times(target[at][known], np.full(known.sum(), slot), what[at][known], since[at][known],
-                             calls["start"][target[at]][known], work[known],
-                             own.first_start[np.maximum(position, 0)][known],
-                             (n_events < _EXPLAINED_EVENTS)[known]))  # fmt: skip
+        until = device_work["end"][own.work[np.maximum(position, 0)]]
+        n_events = np.searchsorted(events, until) - np.searchsorted(events, since[at], side="right")
+        times = target[at], what[at], since[at], calls["start"][target[at]], n_events < _EXPLAINED_EVENTS
+        blocks.append(_times(own, slot, position, *times))
     return _joined(blocks)
 
 
@@ -434,11 +431,19 @@ def _long_calls(
     rows = rows[(duration[rows] >= np.maximum(_POLL_FACTOR * usual_ns, _POLL_NS)) & ~is_explained[rows]]
     blocks = []
     for slot, position in enumerate(_candidates(device_work, own, np.searchsorted(own.call, rows) - 1)):
-        known, at = position >= 0, np.maximum(position, 0)
-        blocks.append(_Times(rows[known], np.full(known.sum(), slot), calls["name"][rows][known],
-                             calls["start"][rows][known], calls["end"][rows][known], own.work[at][known],
-                             own.first_start[at][known], np.ones(known.sum(), bool)))  # fmt: skip
+        times = rows, calls["name"][rows], calls["start"][rows], calls["end"][rows], np.ones(len(rows), dtype=bool)
+        blocks.append(_times(own, slot, position, *times))
     return _joined(blocks)
+
+
+def _times(
+    launches: _Launches, slot: int, position: Ints, call: Ints, what: Ints, since: Ints, until: Ints, is_idle: Bools
+) -> _Times:
+    """Return the times that have a launch in a slot, at a position in `launches`; -1 for none."""
+    known = position >= 0
+    at, slots = position[known], np.full(known.sum(), slot)
+    work, first_start = launches.work[at], launches.first_start[at]
+    return _Times(call[known], slots, what[known], since[known], until[known], work, first_start, is_idle[known])
 
 
 def _joined(blocks: Sequence[_Times]) -> _Times:

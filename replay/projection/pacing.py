@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import fsum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 #: Share by which steps may grow in `Limits.room`.
 ROOM_COST = 0.01
-#: Largest factor by which a resource is slowed for `Limits.room`, and how often the range is halved.
-_MOST_ROOM, _HALVINGS = 4.0, 5
+#: How often the range of factors is halved for `Limits.room`.
+_HALVINGS = 5
 #: A resource with this share of the critical path has no room: 4 %, what is told apart, would cost more than 1 %.
 _NO_ROOM = 0.3
 #: Below this speed-up without any time of a resource, another one takes nearly as long; and as long.
@@ -50,6 +50,9 @@ class Limits:
     then : mapping of str to str
         Resource that has most of the critical path if this one takes no time; "" if nothing is left.
     """
+
+    #: Most that `room` looks for: four times the time.
+    MOST_ROOM: ClassVar[float] = 3.0
 
     share: Mapping[str, float] = field(default_factory=dict)
     bound: Mapping[str, float] = field(default_factory=dict)
@@ -231,9 +234,9 @@ def _room_of_state(state: SteadyState, resource: str) -> float:
     def fits(factor: float) -> bool:
         return changed_period_ns(state, partial(scaled_time, resource=resource, factor=factor)) <= limit
 
-    low, high = 0.0, math.log(_MOST_ROOM)
-    if fits(_MOST_ROOM):
-        return _MOST_ROOM - 1
+    low, high = 0.0, math.log(1 + Limits.MOST_ROOM)
+    if fits(1 + Limits.MOST_ROOM):
+        return Limits.MOST_ROOM
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if fits(math.exp(middle)) else (low, middle)

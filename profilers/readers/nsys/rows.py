@@ -19,6 +19,7 @@ from profilers.readers.common.recording import Block, Output, Ranks, Strings
 from profilers.readers.nsys.tables import process_of
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.columns import Spelling, constant
+from profilers.trace.schema import OVERHEAD
 
 Columns = dict[str, Any]
 #: Numbers of one row, None for null.
@@ -251,7 +252,7 @@ def ranges(batch: Batch) -> Columns:
 
 def overheads(batch: Batch) -> Columns:
     """Return columns of ``ranges`` from overheads of the profiler and waits of the driver."""
-    return {**batch.host(), "name": batch.named("nameId"), "category": constant("overhead", batch.rows)}
+    return {**batch.host(), "name": batch.named("nameId"), "category": constant(OVERHEAD, batch.rows)}
 
 
 #: Functions that convert a table of events, by name.

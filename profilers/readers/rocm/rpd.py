@@ -23,6 +23,7 @@ from profilers.readers.common.recording import Block, Join, Output, Ranks, Recor
 from profilers.readers.rocm import conversion
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.columns import constant
+from profilers.trace.schema import OVERHEAD
 from profilers.trace.trace import TraceMeta
 
 _FORMAT = shipped_table("formats/rpd.toml", "tables of rocmProfileData", conversion.TableFormat)
@@ -160,7 +161,7 @@ class _Events:
     def write_calls(self) -> None:
         """Write calls of HIP, operators of PyTorch, markers and the profiler's own overhead."""
         for block in self._blocks("rocpd_api"):
-            categories = self._strings.texts(block.ints("apiName_id"), _category).fill_null("overhead")
+            categories = self._strings.texts(block.ints("apiName_id"), _category).fill_null(OVERHEAD)
             category = np.array(categories.to_numpy(zero_copy_only=False))
             is_operator = (category == "user_annotation") & (self._operators("api_ptr_id", block.ints("id")) != MISSING)
             category = np.where(is_operator, "operator", category)
@@ -221,7 +222,7 @@ def _decimal(text: str) -> str | None:
 
 
 #: Names of the profiler's own functions; other names without an interface are ranges of the program.
-_OVERHEAD = re.compile(r"^rpd|^hcc_|Table::|^Logger|DataSource")
+_OWN = re.compile(r"^rpd|^hcc_|Table::|^Logger|DataSource")
 
 
 def _category(name: str) -> str:
@@ -231,7 +232,7 @@ def _category(name: str) -> str:
     plain = name.lstrip("_")
     if plain.startswith(("hip", "hsa", "nccl", "roctx")):
         return conversion.call_kind(plain)[1]
-    return "overhead" if _OVERHEAD.search(plain) else "user_annotation"
+    return OVERHEAD if _OWN.search(plain) else "user_annotation"
 
 
 def _shapes(text: str) -> str | None:
