@@ -10,6 +10,7 @@ the host's memory.
 import os
 import platform
 import re
+import shutil
 import threading
 import time
 from collections.abc import Sequence
@@ -85,9 +86,8 @@ class CpuMachine:
     @property
     def features(self) -> frozenset[str]:
         """What it has a twin of, and the profiler."""
-        return frozenset(
-            {"copy_engine", "priorities", "profiler"} | ({"partitions"} if len(self._cores) > 1 else set())
-        )
+        found = {"copy_engine", "priorities", "profiler"} | ({"partitions"} if len(self._cores) > 1 else set())
+        return frozenset(found | ({"compiler"} if shutil.which("c++") else set()))
 
     def facts(self) -> dict[str, Any]:
         """Return what Linux says of the CPU; `twins` are the features that stand for a GPU's."""

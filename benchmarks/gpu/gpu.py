@@ -18,7 +18,7 @@ from benchmarks.gpu.kernels import Bound, Place, Special, bind, sets_of
 from benchmarks.gpu.partitions import PartitionError, found, split
 from benchmarks.gpu.profile import described
 from benchmarks.gpu.ptx_launches import probe
-from benchmarks.gpu.step import Member
+from benchmarks.gpu.step import CUDA_FEATURES, Member
 from benchmarks.gpu.work import Work, copied, moved, streamed
 
 __all__ = ["GpuMachine", "TritonKernels"]
@@ -110,6 +110,9 @@ class GpuMachine:
         profiler = self._torch.profiler
         if "profiler" not in self._missing and profiler.ProfilerActivity.CUDA in profiler.supported_activities():
             working.add("profiler")
+        working |= CUDA_FEATURES - ({"tensor_float"} if self._torch.version.hip else set())
+        if "triton" in working:
+            working.add("compiler")
         return frozenset(working)
 
     def facts(self) -> dict[str, Any]:

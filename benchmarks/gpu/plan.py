@@ -18,7 +18,7 @@ from benchmarks.gpu.work import Work
 
 __all__ = ["PARTS", "Plan", "plan"]
 
-PARTS = "abcdefg"
+PARTS = "abcdefgh"
 #: Works whose kernels are looked up by one pass of the profiler, and what that is guessed to take.
 WORKS_A_PASS = 32
 PASS_SECONDS, WORK_SECONDS = 1.0, 0.05
@@ -47,7 +47,7 @@ def plan(
     seed : int
         Of the order within part a: what a device does as it warms up should fall on no kind of scenario alone.
     parts : str
-        Letters of those that are wanted; e and f need PyTorch. A step is the same whatever else is wanted. Which
+        Letters of those that are wanted; e, f and h need PyTorch. A step is the same whatever else is wanted. Which
         kernels did the works of a to d is looked up with f, whether that is wanted or not.
     ptx : Path
         Folder with the plans of part g.
@@ -61,7 +61,8 @@ def plan(
     # A recording that is cut short is of use only with what its works are, so that comes first.
     steps = [*_works_steps(recorded), *(_step(entry, numbers) for entry in recorded)]
     # A profiler that ran once slows the launches of its process even after it has ended, so what needs it comes last.
-    trained = _steps_of("training", facts, size) if "e" in parts else []
+    trained = [*(_steps_of("training", facts, size) if "e" in parts else [])]
+    trained += _steps_of("pairs", facts, size) if "h" in parts else []
     steps += [step for step in trained if "profiler" not in step.needs]
     # A kernel that somebody gives may leave the device in error, so all that is timed otherwise comes before.
     steps += ptx_launches.steps(facts, size, ptx) if "g" in parts else []
@@ -75,7 +76,7 @@ def plan(
 
 
 def _steps_of(module: str, facts: Mapping[str, Any], size: str) -> list[Step]:
-    """Return the steps of part e or f, whose module needs PyTorch to be read."""
+    """Return the steps of part e, f or h, whose module needs PyTorch to be read."""
     return list(import_module(f"benchmarks.gpu.{module}").steps(dict(facts), size))
 
 

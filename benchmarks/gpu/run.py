@@ -135,7 +135,7 @@ def record(session: Session, steps: Sequence[Step], seconds: float, elapsed: Cal
     first = run([step for step in steps if not step.profiles], budget.fits)
     first = run(first, lambda step: not budget.over(step, kept))
     last = run(last, budget.fits)
-    for step in run([*first, *last], lambda step: (step.profiles or step.part != "e") and not budget.over(step)):
+    for step in run([*first, *last], lambda step: (step.profiles or step.part not in "eh") and not budget.over(step)):
         outcome.left.append(step.key)
         session.progress.ends(step, "left")
     outcome.interrupted = session.stop.asked

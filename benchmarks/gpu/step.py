@@ -7,11 +7,14 @@ from typing import Any, Protocol
 
 from benchmarks.gpu.work import Work
 
-__all__ = ["TABLES", "Machine", "Member", "Row", "Step", "Tables"]
+__all__ = ["CUDA_FEATURES", "TABLES", "Machine", "Member", "Row", "Step", "Tables"]
 
 Row = Mapping[str, Any]
 #: Rows by the table that they belong to.
 Tables = Mapping[str, Sequence[Row]]
+
+#: Features that each GPU has which PyTorch drives, and a CPU lacks; TF32 is of NVIDIA's alone.
+CUDA_FEATURES = frozenset({"efficient_attention", "graphs", "memory_history", "streams", "tensor_float"})
 
 #: Columns of every table that is recorded, in order, with their Arrow types. `take` is added by the journal: 0 for the
 #: first recording of a plan, 1 for its repetition. Times are ns of the device's clock. Null is not known.
@@ -39,6 +42,11 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "model": "string", "configuration": "string", "sequence_length": "int64", "batch": "int64",
         "dtype": "string", "repetition": "int64", "duration_ns": "int64",
     },
+    "runs": {
+        "group": "string", "run": "string", "dtype": "string", "sequence_length": "int64", "batch": "int64",
+        "measure": "string", "turn": "int64", "duration_ns": "int64",
+    },
+    "pairs": {"group": "string", "before": "string", "after": "string", "what_if": "string"},
     "operators": {
         "op": "string", "device": "string", "B": "int64", "M": "int64", "N": "int64", "K": "int64", "H": "int64",
         "latency_ms": "double", "dtype": "string", "kernel_name": "string",
@@ -90,7 +98,7 @@ class Machine(Protocol):
 
     @property
     def features(self) -> frozenset[str]:
-        """Any of ``triton``, ``partitions``, ``priorities``, ``copy_engine``, ``pinned``, ``ptx``, ``profiler``."""
+        """Any of ``triton``, ``partitions``, ``priorities``, ``copy_engine``, ``pinned``, ``ptx``, ``profiler``, and `CUDA_FEATURES`."""
 
     def facts(self) -> dict[str, Any]:
         """Return what it is, under the keys of `device` in ``environment.json``."""
@@ -120,7 +128,7 @@ class Step:
     key : str
         Tells it from all others; a resumed recording looks for it.
     part : str
-        ``"a"`` to ``"g"``, of the plan.
+        ``"a"`` to ``"h"``, of the plan.
     seconds : float
         That it may take, by a guess.
     run : callable

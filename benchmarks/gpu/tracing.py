@@ -4,7 +4,8 @@ A profiler slows the launches of its process even after it has ended (CUPTI stay
 pytorch issue 144455), so whatever is timed against the host's pace comes before the first trace of a process.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,8 +15,14 @@ import torch
 from benchmarks.gpu.clock import synchronize
 from profilers.record.profiling import Window, settings
 
-__all__ = ["Marked", "record", "trace_path"]
+__all__ = ["RECORDINGS", "Marked", "record", "trace_path"]
 
+#: What the profiler writes of operators, by name: their names alone, with shapes, or with shapes and Python stacks.
+RECORDINGS: Mapping[str, Mapping[str, bool]] = {
+    "on": {"record_shapes": False},
+    "shapes": {"record_shapes": True},
+    "stacks": {"record_shapes": True, "with_stack": True},
+}
 #: No trace that is larger is kept: what is recorded is to be small enough to be shipped.
 LARGEST_BYTES = 6_000_000
 
@@ -49,8 +56,8 @@ def trace_path(files: Path, name: str) -> Path:
     return files / "traces" / f"{name}.pt.trace.json.gz"
 
 
-def record(device: str, files: Path, name: str, iterations: Sequence[Marked]) -> Path:
-    """Record iterations with shapes and write the trace, whole or not at all.
+def record(device: str, files: Path, name: str, iterations: Sequence[Marked], how: str = "shapes") -> Path:
+    """Record iterations by a setting of `RECORDINGS` and write the trace, whole or not at all.
 
     Everything has run before (`iterations` are warm), and the device is idle when the recording begins.
 
@@ -61,14 +68,14 @@ def record(device: str, files: Path, name: str, iterations: Sequence[Marked]) ->
     """
     path = trace_path(files, name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    made_with = settings(torch, None, True)
+    made_with = settings(torch, None, True) | RECORDINGS[how]
     _first_window()
     window = Window(torch, made_with)
     try:
         iterations[0].run()  # the profiler is prepared by now, and slows the first launches behind that
         synchronize(device)
         window.start()
-        _run(iterations)
+        _run(device, iterations)
         synchronize(device)
     except BaseException:
         window.drop()
@@ -86,8 +93,13 @@ def _first_window() -> None:
     Window(torch, settings(torch, None, True)).drop()
 
 
-def _run(iterations: Sequence[Marked]) -> None:
+def _run(device: str, iterations: Sequence[Marked]) -> None:
+    """Run iterations inside marks of PyTorch and, on a GPU, inside NVTX ranges, which Nsight Systems records."""
     mark = torch.profiler.record_function
     for one in iterations:
-        with mark(f"ProfilerStep#{one.number}"), mark(one.text):
+        with _nvtx(device, one.text), mark(f"ProfilerStep#{one.number}"), mark(one.text):
             one.run()
+
+
+def _nvtx(device: str, text: str) -> AbstractContextManager[object]:
+    return torch.cuda.nvtx.range(text) if torch.device(device).type == "cuda" else nullcontext()

@@ -15,7 +15,7 @@ from benchmarks.gpu.tracing import Marked, record
 from benchmarks.gpu.training.fixed import Bert, LeNet, Recommender
 from benchmarks.gpu.training.trainer import Trainer, trainer
 
-__all__ = ["Case", "cases", "shape_steps", "shape_trace_steps"]
+__all__ = ["Case", "cases", "clicks", "shape_steps", "shape_trace_steps", "text"]
 
 _SEED = 21
 _WARM, _REPETITIONS = 3, 10
@@ -97,7 +97,7 @@ def _bert(size: str) -> Iterator[Case]:
             yield Case(
                 "bert", "large" if size == "full" else "tiny",
                 partial(Bert, hidden, layers, heads, vocabulary, shapes[-1][0]),
-                partial(_text, vocabulary, batch, length), batch, dtype, length,
+                partial(text, vocabulary, batch, length), batch, dtype, length,
                 # Weights, gradients and two moments, in FP32; 17 arrays of the hidden size a token and layer, most of
                 # them kept in FP32 without mixed precision; the logits of the masked tokens.
                 16 * (vocabulary * hidden + 12 * layers * hidden**2)
@@ -117,7 +117,7 @@ def _small(size: str) -> Iterator[Case]:
     for batch in (512, 2048, 8192) if full else (4,):
         yield Case(
             "dlrm", f"{tables}x{rows}x{width}", partial(Recommender, tables, rows, width, bottom, top),
-            partial(_clicks, (tables, rows, bag), bottom[0], batch), batch, traced=2 if batch in (4, 2048) else 0,
+            partial(clicks, (tables, rows, bag), bottom[0], batch), batch, traced=2 if batch in (4, 2048) else 0,
             need_bytes=4 * tables * rows * width + 4 * 6 * tables * batch * width * bag, optimizer=sgd,
         )  # fmt: skip
 
@@ -126,7 +126,7 @@ def _sgd(model: nn.Module, lr: float) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=lr)
 
 
-def _text(vocabulary: int, batch: int, length: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+def text(vocabulary: int, batch: int, length: int, generator: torch.Generator) -> tuple[Tensor, ...]:
     """Return tokens, segments, and 15 % of the places, of which each sequence has the same number."""
     tokens = torch.randint(vocabulary, (batch, length), generator=generator)
     segments = (torch.arange(length) >= length // 2).long().expand(batch, length)
@@ -140,7 +140,7 @@ def _digits(batch: int, generator: torch.Generator) -> tuple[Tensor, ...]:
     return images, torch.randint(10, (batch,), generator=generator)
 
 
-def _clicks(sizes: tuple[int, int, int], numbers: int, batch: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+def clicks(sizes: tuple[int, int, int], numbers: int, batch: int, generator: torch.Generator) -> tuple[Tensor, ...]:
     """Return numbers, categories (drawn evenly: no row is hot), and clicks."""
     tables, rows, bag = sizes
     categories = torch.randint(rows, (tables, batch, bag), generator=generator)
