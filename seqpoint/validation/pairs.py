@@ -1,131 +1,236 @@
-"""Jobs that were measured before and after a change that a what-if expresses.
+"""Score what-ifs on jobs that ran before and after one change: predicted against measured gains.
 
-`MeasuredChange` holds the graphs of the work as measured before, the what-if, and the times measured after. Such
-changes come from two traces of one job on two devices, and from tables of operators and collectives that were measured
-on several devices, in several data types, or with several numbers of ranks.
+PATH holds any of these:
+
+\\b
+- a recording of pairs (`python -m benchmarks.gpu --parts h`): pairs.parquet, runs.parquet, and traces;
+- traces whose names differ in one change: a device (h100/bert.json.gz and mi300/bert.json.gz), a data type (bert_fp32
+  and bert_bf16; base and mixed), a batch (gpt_b8 and gpt_b16, or folders batch_8 and batch_16 with a file an
+  iteration), or a length (gpt_n512 and gpt_n1024);
+- steps.parquet and epochs/ of a recording, with the times of the same jobs without a profiler;
+- Parquet tables of operators of models, of matrix products and of collectives on several devices.
+
+A gain is the time of a step before the change over that after. It is measured without a profiler if PATH tells it, and
+else as traced. Traces without a partner are named. Without PATH, the recordings that the project ships are read.
+
+\\b
+seqpoint validate pairs
+seqpoint validate pairs traces/ --json
 """
 
-import ast
+import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, partial
 from itertools import permutations
-from math import prod
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from profilers.devices.catalogue import DTYPES, Device, find_device, load_devices
-from profilers.errors import InvalidInputError
-from profilers.trace.arrays import Floats, Ints
+from profilers.devices.catalogue import DTYPES, load_devices
+from profilers.errors import InvalidInputError, SeqPointError
+from profilers.files import is_folder
+from profilers.trace.arrays import Floats
 from profilers.trace.kernels import CLASSES
+from profilers.trace.steps import job_steps, step_times
 from profilers.trace.trace import Trace
-from replay.costs.collectives import KINDS
+from replay.costs.recording import recording_cost
 from replay.costs.shipped import load_parameters
 from replay.from_trace import build_graph, index_trace
-from replay.graph.assembly import Assembly
-from replay.graph.graph import COLLECTIVE_KINDS, Basis, KernelGraph, TaskKind, hardware_named
-from replay.graph.operators import DTYPE_BYTES, Operator, batched_matmul
-from replay.what_ifs import WhatIf, change_dtype, change_world_size, scale_device
+from replay.from_trace.host_causes import host_causes
+from replay.graph.graph import hardware_of
+from replay.projection.rows import ProjectionRow
 from seqpoint.graphs import all_iterations
+from seqpoint.iteration_table import read_log
+from seqpoint.notebook import Table, table_of
+from seqpoint.projecting import ProjectOptions, TraceProjection, parse_what_ifs, project_trace
+from seqpoint.validation.changes import (
+    TABLES,
+    IntervalScore,
+    coverage_rows,
+    coverage_table,
+    interval_table,
+    score_change,
+    summaries,
+    trace_changes,
+)
+from seqpoint.validation.replay import load_recording, trace_source
+from seqpoint.validation.rows import ValidationRow
+from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, followed, table_columns
 
-#: Columns of a table of the operators of models, of matrix products (two layouts), and of collectives.
-MODEL_COLUMNS = ("device", "model", "mode", "seq_len", "batch", "target", "input_shapes", "output_shape", "fw_ms")
-PRODUCT_COLUMNS = ("system", "dtype", "m_elements", "n_elements", "k_elements", "latency_us")
-BENCH_COLUMNS = ("device", "precision", "op", "m", "n", "k", "time_ms")
-COLLECTIVE_COLUMNS = ("system", "implementation", "dtype", "collective", "ranks_count", "message_bytes", "time_us")
-#: Data types of products, as these tables and as the what-ifs call them.
-_PRODUCT_TYPES = {"bfloat16": "bf16", "fp8": "fp8"}
-_BENCH_TYPES = (("Float", "fp32"), ("16 bit inputs, 16 bit multiplication", "fp16"))
-#: Data types whose products are compared on two devices: times of 8 bits include more than the product.
-_WIDE = ("fp32", "bf16")
-#: Least rows and columns of a product in whose time the conversion of its operands to 8 bits hardly counts.
-_LEAST_ROWS, _LEAST_COLUMNS = 256, 4096
-_LIBRARY, _COLLECTIVE_TYPE = "NCCL", "half"
-#: Least bytes of a collective whose time is more than its latency.
-_LEAST_BYTES = 2**20
-#: Least share of the kernel time of a class that is scored alone.
-_CLASS_SHARE = 0.05
-#: Least elements of an operator that runs a kernel worth timing.
-_LEAST_ELEMENTS = 2**16
-#: Methods and modules that move no data, or only in training.
-_NO_KERNEL = re.compile(r"view|permute|transpose|size|getitem|expand|dropout|getattr|\bdim\b|reshape|split|unsqueeze")
-#: The projection onto the vocabulary, which would outweigh the layer that the tables hold.
-_HEAD = re.compile(r"lm_head|cls\.predictions")
-_NOT_LINEAR = re.compile(r"ln_|norm|dropout|act|gelu|embed|wte|wpe", re.IGNORECASE)
-_NORMALIZATION = re.compile(r"ln_|norm", re.IGNORECASE)
-_GEMM, _COLLECTIVE = CLASSES.index("gemm"), CLASSES.index("collective")
-_TYPES = tuple(DTYPES)
+#: Draws of the parameters for an interval.
+_DRAWS = 32
+#: Error from which a cause is looked for, and share of it that has to go with the cause.
+_EXPLAINED, _SHARE = 0.1, 0.5
+#: Columns by which tables of a recording are known.
+_PAIRS, _RUNS = {"group", "before", "after", "what_if"}, {"group", "run", "measure", "duration_ns"}
+_STEPS, _EPOCH = {"model", "configuration", "repetition", "duration_ns"}, {"model", "iteration", "sequence_length"}
+#: Names of what-ifs that only pairs have: the cost of a recording, and the bound of a resource.
+_RECORDING, _BOUND = "recording", "bound:"
+_GEMM, _TYPES = CLASSES.index("gemm"), tuple(DTYPES)
+#: Words of names that mean a change, by its kind; devices are words, too (`_is_device`).
+_WORDS = {
+    "data type": re.compile(r"fp32|tf32|fp16|bf16|fp8|base|mixed"),
+    "batch": re.compile(r"(?:b|bs|batch)(\d+)"),
+    "length": re.compile(r"(?:n|seq|length)(\d+)"),
+}
+#: A word and its number that a separator parts, as in batch_32.
+_PARTED = re.compile(r"\b(batch|seq|length)[_-](\d+)")
+#: Names that a message shows.
+_SHOWN = 5
+#: Source of the intervals of gains.
+_GAIN = "gain"
 
 
 @dataclass(frozen=True)
-class MeasuredChange:
-    """Work that was measured before and after a change.
+class JobRun:
+    """A run of a job: the files of its trace, and the times of its steps without a profiler.
 
     Parameters
     ----------
-    kind : str
-        Kind of the comparison, which tables keep apart.
-    job : str
-        Name of the job, without the change.
-    what_if : WhatIf
-        The change.
-    graphs : sequence of KernelGraph
-        Work as measured before the change.
-    groups : sequence of array of int64
-        For each graph, the group that each task belongs to; -1 for tasks that do not count.
-    names : sequence of str
-        Name of each group.
-    measured_ns : array of float64, shape (n_groups,)
-        Time of each group as measured after the change.
-    total_kind : str
-        Kind of the comparison of all groups together; empty if they are not added up.
-    source : str
-        File and devices.
+    name : str
+        Name of the run.
+    files : tuple of Path
+        Files of one trace; several are an iteration each.
+    step_ns : mapping of (int or None) to float
+        Median time of a step without a profiler, by sequence length; None for a run of one length. Empty if unknown.
     """
 
-    kind: str
-    job: str
-    what_if: WhatIf
-    graphs: Sequence[KernelGraph]
-    groups: Sequence[Ints]
-    names: Sequence[str]
-    measured_ns: Floats
-    total_kind: str = ""
-    source: str = ""
-
-    def times_ns(self, graphs: Sequence[KernelGraph]) -> Floats:
-        """Return the time of each group in some graphs of the same tasks."""
-        times = np.zeros(len(self.names))
-        for graph, group in zip(graphs, self.groups, strict=True):
-            counted = group >= 0
-            times += np.bincount(group[counted], graph.tasks.duration_ns[counted], len(self.names))
-        return times
+    name: str
+    files: tuple[Path, ...]
+    step_ns: Mapping[int | None, float] = field(default_factory=dict)
 
 
-def job_of(file: Path) -> tuple[str, str]:
-    """Return the name of a file's job without the device, and the words of the name that mean a device.
+@dataclass(frozen=True)
+class JobPair:
+    """A job before and after a change.
+
+    Parameters
+    ----------
+    change : str
+        Kind of the change.
+    before, after : JobRun
+        The two runs.
+    what_if : str
+        What-if that has to predict the gain; empty if traces say it: `scale_device` or `change_dtype`.
+    epochs : tuple of (lengths, times before, times after), optional
+        Times of a whole epoch without a profiler, ns.
+    """
+
+    change: str
+    before: JobRun
+    after: JobRun
+    what_if: str = ""
+    epochs: tuple[Floats, Floats, Floats] | None = None
+
+    @property
+    def case(self) -> str:
+        """Names of the runs."""
+        return f"{self.before.name} -> {self.after.name}"
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A predicted and a measured gain: the time of a step before a change over that after.
+
+    Parameters
+    ----------
+    change, case, what_if : str
+        Kind of the change, names of the runs, and the what-if.
+    measured, traced : float, optional
+        Gain without a profiler, and between the traces; None if unknown.
+    predicted, low, high : float
+        Predicted gain with its 90 % interval; NaN if the what-if does not apply.
+    reason : str
+        Why the what-if does not apply.
+    cause : str
+        Cause of an error above 10 %.
+    """
+
+    change: str
+    case: str
+    what_if: str
+    measured: float | None
+    traced: float | None
+    predicted: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    reason: str = ""
+    cause: str = ""
+
+    @property
+    def reference(self) -> float:
+        """The measured gain: without a profiler if it is known, else as traced."""
+        return next((gain for gain in (self.measured, self.traced) if gain is not None), math.nan)
+
+    @property
+    def error(self) -> float:
+        """``|predicted / measured - 1|``; for a bound, how far the gain exceeds it."""
+        if self.what_if.startswith(_BOUND):
+            return max(self.reference / self.predicted - 1, 0.0)
+        return abs(self.predicted / self.reference - 1)
+
+    @property
+    def scored(self) -> bool:
+        """Whether there is a prediction, and a measured gain."""
+        return not (math.isnan(self.predicted) or math.isnan(self.reference))
+
+    @property
+    def inside(self) -> bool:
+        """Whether the interval holds the measured gain."""
+        return self.low <= self.reference <= self.high
+
+    def interval(self) -> IntervalScore:
+        """Return the score as times after a step of 1 ms."""
+        low, high = 1e6 / self.high, 1e6 / self.low
+        kind, measured = f"gain, {self.change}", 1e6 / self.reference
+        return IntervalScore(kind, self.case, self.what_if, measured, 1e6 / self.predicted, low, high, 1e6, _GAIN)
+
+    def row(self) -> ValidationRow:
+        """Return the row of the validation."""
+        source = "without a profiler" if self.measured is not None else "as traced"
+        return ValidationRow(
+            f"{self.change}: {self.case}, {self.what_if}", self.reference, self.predicted, self.error,
+            source=source, low=self.low, high=self.high,
+        )  # fmt: skip
+
+    def content(self) -> dict[str, object]:
+        """Return the score as JSON; numbers that are unknown are None."""
+        plain = {name: None if value != value else value for name, value in asdict(self).items()}
+        scores = {"error": self.error, "inside": self.inside} if self.scored else {"error": None, "inside": None}
+        return plain | scores
+
+
+def job_of(file: Path) -> tuple[str, dict[str, str]]:
+    """Return the name of a file's job without the words that mean a change, and those words by kind.
 
     Examples
     --------
-    >>> job_of(Path("traces/h100/bert.json.gz")), job_of(Path("traces/diff_a100.json"))
-    (('traces/bert.json.gz', 'h100'), ('traces/diff.json', 'a100'))
+    >>> job_of(Path("traces/h100/bert_n128_b4_fp32.json.gz"))
+    ('traces/bert.json.gz', {'device': 'h100', 'length': 'n128', 'batch': 'b4', 'data type': 'fp32'})
+    >>> job_of(Path("x/batch_8/rank0.json"))
+    ('x/rank0.json', {'batch': 'batch8'})
     """
-    kept, devices = [], []
+    kept, words = [], dict[str, str]()
     for part in file.parts[-3:]:
-        words = re.split(r"([_\-.])", part)
-        named = [word for word in words if _is_device(word)]
-        devices += named
-        text = "".join(word for word in words if word not in named)
-        kept.append(re.sub(r"[_\-.]+(?=[_\-.])|^[_\-.]+", "", text))
-    return "/".join(part for part in kept if part), " ".join(devices)
+        texts = []
+        for text in re.split(r"([_\-.])", _PARTED.sub(r"\1\2", part)):
+            kind = _kind_of(text.lower())
+            texts.append("" if kind else text)
+            words |= {kind: text.lower()} if kind else {}
+        kept.append(re.sub(r"[_\-.]+(?=[_\-.])|^[_\-.]+|[_\-]+$", "", "".join(texts)))
+    return "/".join(part for part in kept if part), words
+
+
+def _kind_of(word: str) -> str:
+    """Return the kind of change that a word of a file name means; empty for another word."""
+    if _is_device(word):
+        return "device"
+    return next((kind for kind, pattern in _WORDS.items() if pattern.fullmatch(word)), "")
 
 
 @cache
@@ -135,300 +240,464 @@ def _device_words() -> frozenset[str]:
 
 def _is_device(word: str) -> bool:
     """Return whether a word of a file name is the beginning of the name of a device, such as mi300."""
-    text = word.lower()
-    if not re.fullmatch(r"[a-z]+\d+[a-z]*", text):
+    if not re.fullmatch(r"[a-z]+\d+[a-z]*", word) or _WORDS["batch"].fullmatch(word) or len(word) < 2:
         return False
-    return any(name.startswith(text) for name in _device_words())
+    return any(name.startswith(word) for name in _device_words())
 
 
-def trace_changes(job: str, traces: Mapping[str, Trace]) -> Iterator[MeasuredChange]:
-    """Yield the change of device between each two traces of a job, in both directions.
+def named_pairs(runs: Iterable[JobRun]) -> list[JobPair]:
+    """Return the pairs of runs whose names differ in one change.
 
-    Collectives do not count: they wait for other ranks. Only whole iterations count.
+    A change of device is a pair both ways. A data type changes to one of fewer bytes, a batch or a length to a larger
+    one.
 
     Parameters
     ----------
-    job : str
-        Name of the job.
-    traces : mapping of str to Trace
-        Trace of the job by the name of its file.
+    runs : iterable of JobRun
+        Runs; the name of the first file of each tells the job.
+    """
+    jobs: dict[str, list[tuple[dict[str, str], JobRun]]] = defaultdict(list)
+    for run in runs:
+        job, words = job_of(run.files[0] if len(run.files) == 1 else run.files[0].parent)
+        jobs[job].append((words, run))
+    pairs = []
+    for (old, before), (new, after) in (two for job in jobs.values() for two in permutations(job, 2)):
+        kinds = [kind for kind in {**old, **new} if old.get(kind) != new.get(kind)]
+        if len(kinds) == 1 and old.keys() == new.keys() and _is_forward(kinds[0], old[kinds[0]], new[kinds[0]]):
+            pairs.append(JobPair(kinds[0], before, after, _what_if_of(kinds[0], new[kinds[0]])))
+    return pairs
+
+
+def _is_forward(kind: str, old: str, new: str) -> bool:
+    if kind == "device":
+        return True
+    if kind == "data type":
+        order = ("fp32", "base", "tf32", "fp16", "bf16", "mixed", "fp8")
+        return order.index(old) < order.index(new)
+    return _number(old) < _number(new)
+
+
+def _number(word: str) -> int:
+    return int(re.sub(r"\D", "", word))
+
+
+def _what_if_of(kind: str, word: str) -> str:
+    return {"batch": f"micro_batch:{_number('0' + word)}", "length": f"sequence_length:{_number('0' + word)}"}.get(
+        kind, ""
+    )
+
+
+@dataclass(frozen=True)
+class _Sources:
+    """Pairs of runs, tables with their layouts, the devices of jobs, and remarks."""
+
+    pairs: Sequence[JobPair]
+    tables: Sequence[tuple[str, Path]]
+    notes: Sequence[str]
+    alone: Sequence[str] = ()
+
+
+def _source(file: Path) -> Path | None:
+    """Return a table of a known layout, or a trace."""
+    columns = set(table_columns(file))
+    if columns:
+        known = any(needed <= columns for needed in (_PAIRS, _RUNS, _STEPS, _EPOCH))
+        return file if known or _layout(columns) else None
+    return trace_source(file)
+
+
+def _layout(columns: set[str]) -> str | None:
+    return next((name for name, (needed, _) in TABLES.items() if set(needed) <= columns), None)
+
+
+def _read(sources: Sequence[Path], options: SuiteOptions) -> _Sources:
+    """Sort sources into tables and traces, and find the pairs among traces."""
+    tables, recorded, traces = [], defaultdict[str, list[Path]](list), []
+    for path in sources:
+        columns = set() if is_folder(path) else set(table_columns(path))
+        if layout := _layout(columns):
+            tables.append((layout, path))
+        elif columns:
+            kinds = {"pairs": _PAIRS, "runs": _RUNS, "steps": _STEPS, "epochs": _EPOCH}
+            recorded[next(name for name, needed in kinds.items() if needed <= columns)].append(path)
+        else:
+            traces.append(path)
+    pairs = [pair for file in recorded["pairs"] for pair in _recorded_pairs(file, recorded["runs"])]
+    used = {file for pair in pairs for run in (pair.before, pair.after) for file in run.files}
+    steps = {file.parent: _steps_of(file) for file in recorded["steps"]}
+    runs = [JobRun(_name_of(file), (file,), _known_steps(file, steps)) for file in traces if file not in used]
+    pairs += named_pairs(runs)
+    used |= {file for pair in pairs for run in (pair.before, pair.after) for file in run.files}
+    folders = defaultdict[Path, list[Path]](list)
+    for file in traces:
+        if file not in used and not is_folder(file):
+            folders[file.parent].append(file)
+    together = [JobRun(folder.name, tuple(files)) for folder, files in folders.items() if len(files) > 1]
+    pairs += named_pairs(together)
+    used |= {file for pair in pairs for run in (pair.before, pair.after) for file in run.files}
+    pairs += [JobPair("recording", run, run, _RECORDING) for run in runs if run.step_ns]
+    pairs += list(_epoch_pairs(recorded["epochs"], pairs))
+    alone = [_name_of(file) for file in traces if file not in used]
+    more = "" if len(alone) <= _SHOWN else f" and {len(alone) - _SHOWN} more"
+    notes = [f"traces without a partner: {', '.join(alone[:_SHOWN])}{more}"] if alone else []
+    return _Sources(pairs, tables, notes, alone)
+
+
+def _name_of(file: Path) -> str:
+    return re.sub(
+        r"(\.pt)?(\.trace)?(\.json)?(\.gz)?$",
+        "",
+        "/".join(file.parts[-2:] if file.parent.name != "traces" else (file.parts[-3], file.name)),
+    )
+
+
+def _recorded_pairs(file: Path, runs: Sequence[Path]) -> Iterator[JobPair]:
+    """Yield the pairs that a recording names, with the times of its runs."""
+    times: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for table in (pq.read_table(each) for each in runs if each.parent == file.parent):
+        for row in table.to_pylist():  # some thousand rows, 5 us each
+            if row["measure"] == "step":
+                times[row["group"], row["run"]].append(row["duration_ns"])
+    for row in pq.read_table(file).to_pylist():
+        before, after = (_recorded_run(file.parent, row["group"], row[side], times) for side in ("before", "after"))
+        yield JobPair(row["group"], before, after, row["what_if"])
+
+
+def _recorded_run(folder: Path, group: str, name: str, times: Mapping[tuple[str, str], Sequence[int]]) -> JobRun:
+    known = times.get((group, name)) or next((of_run for (_, run), of_run in times.items() if run == name), ())
+    trace = folder / "traces" / f"pair_{name}.pt.trace.json.gz"
+    return JobRun(name, (trace,) if trace.is_file() else (), {None: float(np.median(known))} if known else {})
+
+
+def _steps_of(file: Path) -> dict[str, dict[int | None, float]]:
+    """Return the median times of steps without a profiler by the names that traces of the same jobs have."""
+    times: dict[str, dict[int | None, list[int]]] = defaultdict(lambda: defaultdict(list))
+    late: set[str] = set()
+    for row in pq.read_table(file).to_pylist():  # some hundred rows, 5 us each
+        configuration, length = row["configuration"], row["sequence_length"]
+        shape = "".join(
+            f"_{letter}{row[name]}" for letter, name in (("n", "sequence_length"), ("b", "batch")) if row[name]
+        )
+        if configuration.endswith("-before-trace"):
+            late.add(f"{row['model']}{shape}_{row['dtype']}")
+            continue
+        for name in (f"{row['model']}{shape}_{row['dtype']}", f"{row['model']}_{configuration}"):
+            times[name][length].append(row["duration_ns"])
+    return {
+        name: {length: float(np.median(each)) for length, each in of_length.items()}
+        for name, of_length in times.items()
+    }
+
+
+def _known_steps(
+    file: Path, steps: Mapping[Path, Mapping[str, Mapping[int | None, float]]]
+) -> Mapping[int | None, float]:
+    name = re.sub(r"(\.pt)?(\.trace)?\.json(\.gz)?$", "", file.name)
+    return steps.get(file.parent.parent, {}).get(name, {})
+
+
+def _epoch_pairs(logs: Sequence[Path], pairs: Sequence[JobPair]) -> Iterator[JobPair]:
+    """Yield the epochs of pairs whose runs have a log each, epochs/MODEL/CONFIGURATION-shuffled.parquet."""
+    by_name = {(log.parents[2], f"{log.parent.name}_{log.stem.rpartition('-')[0]}"): log for log in logs
+               if log.stem.endswith("-shuffled") and log.parents[1].name == "epochs"}  # fmt: skip
+    for pair in pairs:
+        if pair.change in ("device", _RECORDING) or not (pair.before.files and pair.after.files):
+            continue
+        keys = [(run.files[0].parents[1], run.name.rpartition("/")[2]) for run in (pair.before, pair.after)]
+        if all(key in by_name for key in keys):
+            before, after = (read_log(by_name[key]) for key in keys)
+            if np.array_equal(before.sequence_length, after.sequence_length):
+                times = (before.sequence_length, before.statistic("duration"), after.statistic("duration"))
+                yield replace(pair, change=f"{pair.change}, epoch", epochs=times)
+
+
+@dataclass(frozen=True)
+class _Traced:
+    """A trace with times of a step: means over its iterations, ns.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+    step_ns, host_ns, kernel_ns : float
+        Time of a step, time of its host without waiting for the device, and time in kernels.
+    launches : float
+        Kernels of a step.
+    """
+
+    trace: Trace
+    step_ns: float
+    host_ns: float
+    kernel_ns: float
+    launches: float
+
+
+#: Returns the trace of a run with its times.
+_Load = Callable[[JobRun], _Traced]
+
+
+def _load(run: JobRun, options: SuiteOptions) -> _Traced:
+    """Read the trace of a run; one without marks is one iteration, and several files are an iteration each."""
+    trace = load_recording(run.files, "file" if len(run.files) > 1 else options.iterations)
+    if not len(trace.iterations) and not is_folder(run.files[0]):
+        trace = load_recording(run.files, "whole")
+    steps = job_steps(step_times(trace))
+    if not len(steps):
+        raise InvalidInputError(f"{run.name}: no iteration")
+    count, step_ns = len(steps), float(steps.step_ns.mean())
+    host_ns = max((_host_ns(causes) for causes in host_causes(index_trace(trace))), default=step_ns)
+    in_steps = np.asarray(trace.kernels["iteration"].is_valid())
+    kernels = trace.kernels["dur_ns"].to_numpy()[in_steps]
+    return _Traced(trace, step_ns, host_ns, float(kernels.sum()) / count, len(kernels) / count)
+
+
+def _host_ns(causes: Any) -> float:
+    """Return the time of a step on the host of a rank, without waits for the device."""
+    waits = sum(causes.cause_ns[name] for name in ("queue", "synchronisation", "polling"))
+    return float(causes.elapsed_ns - waits) / max(causes.steps, 1)
+
+
+def score_pair(pair: JobPair, load: _Load) -> Gain:
+    """Predict the gain of a pair from the trace before the change.
+
+    Parameters
+    ----------
+    pair : JobPair
+        The pair.
+    load : callable
+        Returns the trace of a run.
 
     Raises
     ------
     InvalidInputError
-        The traces have different numbers of iterations, or one does not name its device.
+        A trace has no iteration, or does not say what the change is: its device or data type.
     """
-    graphs = {name: _graphs(trace) for name, trace in traces.items()}
-    for before, after in permutations(graphs, 2):
-        devices = [graphs[name][0].hardware.device for name in (before, after)]
-        if len(graphs[before]) != len(graphs[after]) or None in devices or devices[0] == devices[1]:
-            raise InvalidInputError(
-                f"{job}: {before} and {after} are no pair; give as many iterations of each, on two known devices"
-            )
-        old, new = _by_class(graphs[before]), _by_class(graphs[after])
-        least = np.minimum(old / old.sum(), new / new.sum())
-        groups = [np.where(_counted(graph), graph.tasks.class_, -1) for graph in graphs[before]]
-        assert devices[0] is not None and devices[1] is not None
-        yield MeasuredChange(
-            "kernel time of a class", job, scale_device(devices[1]), graphs[before], groups,
-            [name if share >= _CLASS_SHARE else "" for name, share in zip(CLASSES, least, strict=True)],
-            new, "kernel time of a step", f"{before}, {after}",
-        )  # fmt: skip
+    gain = Gain(pair.change, pair.case, pair.what_if, None, None)
+    if pair.what_if == _RECORDING:
+        return _recording_gain(pair, gain, load)
+    if missing := [run.name for run in (pair.before, pair.after) if not run.files]:
+        return replace(gain, measured=_measured(pair, ()), reason=f"no trace of {', '.join(missing)}")
+    before, after = load(pair.before), load(pair.after)
+    gain = replace(
+        gain,
+        what_if=pair.what_if or _what_if_between(pair, before.trace, after.trace),
+        measured=_measured(pair, before.trace.iterations["sequence_length"].to_pylist()),
+        traced=before.step_ns / after.step_ns,
+    )
+    if pair.epochs is not None:
+        return _epoch_gain(pair, gain, before.trace)
+    try:
+        projected = _projected(before.trace, gain.what_if)
+    except SeqPointError as error:
+        return replace(gain, reason=str(error))
+    gain = _predicted(gain, projected)
+    return replace(gain, cause=_cause(gain, projected, before, after)) if _unexplained(gain) else gain
 
 
-def _graphs(trace: Trace) -> tuple[KernelGraph, ...]:
-    index, parameters = index_trace(trace), load_parameters()
-    return tuple(build_graph(index, number, parameters=parameters) for number in all_iterations(trace))
-
-
-def _counted(graph: KernelGraph) -> Any:
-    tasks = graph.tasks
-    kernel = (tasks.kind == TaskKind.KERNEL) & tasks.in_iteration & graph.on_device()
-    return kernel & (tasks.class_ != _COLLECTIVE)
-
-
-def _by_class(graphs: Sequence[KernelGraph]) -> Floats:
-    times = np.zeros(len(CLASSES))
-    for graph in graphs:
-        chosen = _counted(graph)
-        times += np.bincount(graph.tasks.class_[chosen], graph.tasks.duration_ns[chosen], len(CLASSES))
-    return times
-
-
-def serial_graph(
-    device: Device, durations_ns: Sequence[float], columns: Mapping[str, Any], operators: Sequence[Operator] = ()
-) -> KernelGraph:
-    """Return the graph of kernels or collectives that run one after another on a device.
-
-    Parameters
-    ----------
-    device : Device
-        Device that they were measured on.
-    durations_ns : sequence of float
-        Durations in ns.
-    columns : mapping of str to array
-        Columns of `Tasks` that differ from a kernel of unknown shape.
-    operators : sequence of Operator
-        Operators, to which the column ``operator`` refers.
-    """
-    assembly = Assembly()
-    measured = {"class_": _GEMM, "basis": int(Basis.MEASURED), "duration_ns": np.asarray(durations_ns)}
-    assembly.chain(assembly.tasks("kernel", assembly.lane(device=0), measured | dict(columns)))
-    graph = assembly.graph(hardware_named(device, "file"))
-    return replace(graph, measured_ns=float(sum(durations_ns)), origin=Basis.MEASURED, operators=tuple(operators))
-
-
-def model_changes(file: Path) -> Iterator[MeasuredChange]:
-    """Yield the changes of device of a layer of each model in a table of measured operators, FP32.
-
-    Parameters
-    ----------
-    file : Path
-        Parquet file with the columns `MODEL_COLUMNS`.
-    """
-    table = pq.read_table(file, columns=list(MODEL_COLUMNS))
-    runs: dict[tuple[Any, ...], dict[str, list[tuple[float, Operator]]]] = defaultdict(lambda: defaultdict(list))
-    for row in table.to_pylist():  # 10 us a row
-        if row["mode"] == "inf" and (operator := layer_operator(row)) and row["fw_ms"]:
-            run = (row["model"], row["batch"], row["seq_len"])
-            runs[run][row["device"]].append((row["fw_ms"] * 1e6, operator))
-    for (model, batch, length), devices in runs.items():
-        job = f"a layer of {model}, {batch} x {length}"
-        for before, after in permutations(devices, 2):
-            times, operators = zip(*devices[before], strict=True)
-            measured = sum(ns for ns, _ in devices[after])
-            yield _operators_moved(job, (before, after), operators, times, measured, file)
-
-
-def _operators_moved(
-    job: str, devices: tuple[str, str], operators: Sequence[Operator], times: Sequence[float], measured_ns: float,
-    file: Path,
-) -> MeasuredChange:  # fmt: skip
-    source, target = map(find_device, devices)
-    names = {"matmul": "gemm", "batched_matmul": "gemm", "normalization": "normalization"}
-    class_ = np.array([CLASSES.index(names.get(operator.kind, "elementwise")) for operator in operators])
-    n, fp32 = len(operators), _TYPES.index("fp32")
-    columns = {"class_": class_, "operator": np.arange(n), "dtype": np.full(n, fp32)}
-    graph = serial_graph(source, times, columns, operators)
-    return MeasuredChange(
-        "kernel time of operators", job, scale_device(target), [graph], [np.zeros(n, dtype=np.int64)], [job],
-        np.array([measured_ns]), source=f"{file.name}: {source.name} -> {target.name}",
-    )  # fmt: skip
-
-
-def layer_operator(row: Mapping[str, Any]) -> Operator | None:
-    """Return the operator of a row of a table of models, FP32; None if it runs no kernel worth timing.
-
-    Examples
-    --------
-    >>> row = {"target": "h.0.fc", "input_shapes": "[[8, 1024]]", "output_shape": "(8, 4096)"}
-    >>> layer_operator(row).dims, layer_operator(row | {"target": "view"})
-    ((1, 8, 4096, 1024), None)
-    """
-    target, shapes = str(row["target"]), _shapes(row["input_shapes"])
-    out = _shapes(row["output_shape"])
-    if _NO_KERNEL.search(target) or _HEAD.search(target) or not out or not shapes:
+def _measured(pair: JobPair, lengths: Sequence[int | None]) -> float | None:
+    """Return the gain without a profiler over iterations of some lengths, or None if it is not known."""
+    before, after = pair.before.step_ns, pair.after.step_ns
+    if None in before and None in after:
+        return before[None] / after[None]
+    if not lengths or not {*lengths} <= before.keys() & after.keys():
         return None
-    if "addmm" in target:
-        (m, k), (_, n) = shapes[1], shapes[2]
-        return batched_matmul(1, m, n, k)
-    if re.search(r"matmul|bmm", target):
-        *batch, m, k = shapes[0]
-        return batched_matmul(prod(batch), m, shapes[1][-1], k)
-    if "." in target and not _NOT_LINEAR.search(target):
-        return batched_matmul(1, prod(out[:-1]), out[-1], shapes[0][-1])
-    elements = prod(out)
-    if elements < _LEAST_ELEMENTS:
-        return None
-    kind = "normalization" if _NORMALIZATION.search(target) else "elementwise"
-    return Operator(kind, float(elements), 4.0 * elements, 4.0 * elements, (elements,))
+    return sum(before[length] for length in lengths) / sum(after[length] for length in lengths)
 
 
-def _shapes(text: Any) -> Any:
-    return ast.literal_eval(text) if isinstance(text, str) else [list(shape) for shape in text]
+def _what_if_between(pair: JobPair, before: Trace, after: Trace) -> str:
+    """Return the what-if that leads from one trace to another of another device or data type."""
+    if pair.change == "device":
+        devices = [hardware_of(trace).device for trace in (before, after)]
+        if None in devices or devices[0] == devices[1]:
+            raise InvalidInputError(f"{pair.case}: no pair of two known devices")
+        return f"scale_device:{devices[1]}"
+    types = [_product_type(trace) for trace in (before, after)]
+    if None in types or types[0] == types[1]:
+        raise InvalidInputError(f"{pair.case}: the traces do not tell two data types of products")
+    return f"change_dtype:{types[0]}->{types[1]}"
 
 
-#: Rows, columns and inner size of a product.
-_Shape = tuple[int, int, int]
-#: Times of products, ns, by system, data type and shape.
-_ProductTimes = Mapping[tuple[str, str], Mapping[_Shape, float]]
+def _product_type(trace: Trace) -> str | None:
+    """Return the data type in which most of the time of matrix products is spent."""
+    tasks = build_graph(index_trace(trace), all_iterations(trace)[0], parameters=load_parameters()).tasks
+    rows = (tasks.class_ == _GEMM) & (tasks.dtype >= 0)
+    times = np.bincount(tasks.dtype[rows], tasks.duration_ns[rows], len(_TYPES))
+    return _TYPES[int(times.argmax())] if rows.any() else None
 
 
-def product_changes(file: Path) -> Iterator[MeasuredChange]:
-    """Yield the changes of device, and of data type, of the matrix products of each number of rows in a table.
-
-    Of several libraries the fastest counts.
-
-    Parameters
-    ----------
-    file : Path
-        Parquet file with the columns `PRODUCT_COLUMNS`.
-    """
-    table = pq.read_table(file, columns=list(PRODUCT_COLUMNS))
-    known = pc.is_in(table["dtype"], pa.array(list(_PRODUCT_TYPES)))
-    times: dict[tuple[str, str], dict[_Shape, float]] = defaultdict(dict)
-    for row in table.filter(known).to_pylist():  # 5 us a row
-        shape = (row["m_elements"], row["n_elements"], row["k_elements"])
-        of_shape = times[row["system"], _PRODUCT_TYPES[row["dtype"]]]
-        of_shape[shape] = min(row["latency_us"] * 1e3, of_shape.get(shape, np.inf))
-    yield from _product_pairs(times, file)
+def _projected(trace: Trace, what_if: str, iterations: Sequence[int] = (), draws: int = _DRAWS) -> TraceProjection:
+    """Project a what-if, or nothing for the bound of a resource, as `seqpoint project` does."""
+    what_ifs = [] if what_if.startswith(_BOUND) else parse_what_ifs([what_if])
+    return project_trace(trace, what_ifs, ProjectOptions(iterations=iterations, draws=draws, jobs=1))
 
 
-def bench_changes(file: Path) -> Iterator[MeasuredChange]:
-    """Yield the changes of device, and of data type, of the matrix products of each batch in a table of DeepBench.
-
-    Parameters
-    ----------
-    file : Path
-        Parquet file with the columns `BENCH_COLUMNS`.
-    """
-    table = pq.read_table(file, columns=list(BENCH_COLUMNS))
-    times: dict[tuple[str, str], dict[_Shape, float]] = defaultdict(dict)
-    for row in table.filter(pc.equal(pc.cast(table["op"], pa.string()), "gemm")).to_pylist():  # 5 us a row
-        dtype = next((ours for words, ours in _BENCH_TYPES if row["precision"].startswith(words)), None)
-        if row["device"] in _SYSTEMS and dtype:
-            shape, of_shape = (row["n"], row["m"], row["k"]), times[row["device"], dtype]
-            of_shape[shape] = min(row["time_ms"] * 1e6, of_shape.get(shape, np.inf))
-    yield from _product_pairs(times, file)
+def _predicted(gain: Gain, projected: TraceProjection) -> Gain:
+    if gain.what_if.startswith(_BOUND):
+        resource = gain.what_if.removeprefix(_BOUND)
+        bound = projected.projection.limits.bound.get(resource)
+        if bound is None:
+            return replace(gain, reason=f"the trace has no {resource}")
+        return replace(gain, predicted=bound, low=1.0, high=bound)
+    row = projected.rows[0]
+    if not row.applied:
+        return replace(gain, reason=row.reason)
+    return replace(gain, predicted=row.speedup, low=row.low, high=row.high)
 
 
-def _product_pairs(times: _ProductTimes, file: Path) -> Iterator[MeasuredChange]:
-    """Yield the changes between each two systems, or data types of a system, that have products in common."""
-    for before, after in permutations(times, 2):
-        (source, old), (target, new) = before, after
-        if source == target and old != new:
-            what_if = change_dtype(f"{old}->{new}")
-        elif old == new and old in _WIDE:
-            what_if = scale_device(_device(target))
-        else:
-            continue
-        both = times[before].keys() & times[after].keys()
-        shapes = sorted(shape for shape in both if {old, new} <= {*_WIDE, "fp16"} or _casts_little(shape))
-        if shapes:
-            durations = [[times[key][shape] for shape in shapes] for key in (before, after)]
-            yield _products_changed(before, what_if, shapes, durations, file)
+def _unexplained(gain: Gain) -> bool:
+    return gain.scored and gain.error > _EXPLAINED
 
 
-def _casts_little(shape: _Shape) -> bool:
-    """Return whether the conversion of the operands, which times of 8 bits include, is small."""
-    return shape[0] >= _LEAST_ROWS and shape[1] >= _LEAST_COLUMNS
-
-
-#: Devices by their short names in these tables.
-_SYSTEMS = {
-    "a100_sxm": "A100-SXM4-80GB", "h100_sxm": "H100-SXM5-80GB", "b200_sxm": "B200-SXM-192GB",
-    "NV_V100": "V100-SXM2-16GB", "NV_P100": "P100-PCIE-16GB", "NV_T4": "T4", "NV_1080Ti": "GTX 1080 Ti",
-    "AMD_VegaFE": "Radeon Vega Frontier Edition",
-}  # fmt: skip
-
-
-def _device(system: str) -> Device:
-    return find_device(_SYSTEMS.get(system, system))
-
-
-def _products_changed(
-    before: tuple[str, str], what_if: WhatIf, shapes: Sequence[_Shape],
-    durations: Sequence[Sequence[float]], file: Path,
-) -> MeasuredChange:  # fmt: skip
-    """Return the change of some products, grouped by rows up to a power of two."""
-    system, dtype = before
-    sizes = [2 ** (m.bit_length() - 1) for m, _, _ in shapes]
-    rows = sorted(set(sizes))
-    group = np.array([rows.index(m) for m in sizes], dtype=np.int64)
-    operators = [batched_matmul(1, *shape, DTYPE_BYTES[dtype]) for shape in shapes]
-    columns = {"operator": np.arange(len(shapes)), "dtype": np.full(len(shapes), _TYPES.index(dtype))}
-    graph = serial_graph(_device(system), durations[0], columns, operators)
-    measured = np.zeros(len(rows)) + np.bincount(group, durations[1], len(rows))
-    kind = f"matrix products, {what_if.name.partition(':')[0]}"
-    names = [f"products of {m} to {2 * m - 1} rows in {dtype}" for m in rows]
-    return MeasuredChange(kind, "", what_if, [graph], [group], names, measured, source=f"{file.name}: {system}")
-
-
-def collective_changes(file: Path) -> Iterator[MeasuredChange]:
-    """Yield the changes of the number of ranks of NCCL's collectives of 1 MiB or more inside a node.
-
-    Parameters
-    ----------
-    file : Path
-        Parquet file with the columns `COLLECTIVE_COLUMNS`.
-    """
-    table = pq.read_table(file, columns=list(COLLECTIVE_COLUMNS))
-    spelled = {name.replace("_", ""): name for name in KINDS}
-    times: dict[tuple[str, str, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    chosen = pc.and_(pc.equal(table["implementation"], _LIBRARY), pc.equal(table["dtype"], _COLLECTIVE_TYPE))
-    for row in table.filter(pc.and_(chosen, pc.greater_equal(table["message_bytes"], _LEAST_BYTES))).to_pylist():
-        kind = spelled[row["collective"].replace("_", "")]
-        times[row["system"], kind, row["ranks_count"]][row["message_bytes"]].append(row["time_us"] * 1e3)
-    for before, after in permutations(times, 2):
-        if before[:2] == after[:2]:
-            yield _ranks_changed(before, after[2], times[before], times[after], file)
-
-
-def _ranks_changed(
-    before: tuple[str, str, int], ranks: int, old: Mapping[int, Sequence[float]], new: Mapping[int, Sequence[float]],
-    file: Path,
-) -> MeasuredChange:  # fmt: skip
-    system, kind, size = before
-    sizes = sorted(old.keys() & new.keys())
-    n = len(sizes)
-    columns = {
-        "kind": np.full(n, int(TaskKind.COLLECTIVE)), "class_": np.full(n, _COLLECTIVE), "bytes": np.array(sizes),
-        "collective": np.full(n, COLLECTIVE_KINDS.index(kind)), "ranks": np.full(n, size),
-    }  # fmt: skip
-    graph = serial_graph(_device(system), [float(np.median(old[size])) for size in sizes], columns)
-    names = [f"{kind} of {bytes_ // 2**20} MiB, {size} ranks" for bytes_ in sizes]
-    return MeasuredChange(
-        "a collective, change_world_size", "", change_world_size(ranks), [graph], [np.arange(n)], names,
-        np.array([np.median(new[size]) for size in sizes]), source=f"{file.name}: {system}",
-    )  # fmt: skip
-
-
-#: Layouts by name: columns by which a table of the layout is known, and what yields the changes of a file.
-TABLES: Mapping[str, tuple[Sequence[str], Callable[[Path], Iterator[MeasuredChange]]]] = MappingProxyType(
-    {
-        "models": (MODEL_COLUMNS, model_changes),
-        "products": (PRODUCT_COLUMNS, product_changes),
-        "products of DeepBench": (BENCH_COLUMNS, bench_changes),
-        "collectives": (COLLECTIVE_COLUMNS, collective_changes),
+def _epoch_gain(pair: JobPair, gain: Gain, trace: Trace) -> Gain:
+    """Predict the gain of an epoch from single iterations, by interpolation between their lengths."""
+    assert pair.epochs is not None
+    lengths, before_ns, after_ns = pair.epochs
+    known: dict[int, ProjectionRow] = {}
+    for number, length in zip(*(trace.iterations[name].to_pylist() for name in ("iteration", "sequence_length")), strict=True):
+        row = _projected(trace, gain.what_if, [number]).rows[0]
+        if length is None or not row.applied:
+            return replace(gain, reason=row.reason or "an iteration has no length")
+        known[length] = row
+    at = sorted(known)
+    gains = {
+        name: before_ns.sum() / (before_ns / np.interp(lengths, at, [getattr(known[each], name) for each in at])).sum()
+        for name in ("speedup", "low", "high")
     }
+    measured = float(before_ns.sum() / after_ns.sum())
+    return replace(
+        gain, measured=measured, traced=None, predicted=gains["speedup"], low=gains["low"], high=gains["high"]
+    )
+
+
+def _recording_gain(pair: JobPair, gain: Gain, load: _Load) -> Gain:
+    """Predict what a recording costs: the time of a step without a profiler over that of the trace."""
+    if not pair.after.files:
+        return replace(gain, reason=f"no trace of {pair.after.name}")
+    traced, parameters = load(pair.after), load_parameters()
+    lengths = traced.trace.iterations["sequence_length"].to_pylist()
+    steps = pair.before.step_ns
+    if None not in steps and not {*lengths} <= steps.keys():
+        return replace(gain, reason="no times without a profiler")
+    without_ns = float(np.mean([steps[length if None not in steps else None] for length in lengths]))
+    gain = replace(gain, measured=without_ns / traced.step_ns)
+    if (cost := recording_cost(traced.trace, parameters)) is None:
+        return replace(gain, predicted=1.0, low=0.95, high=1.0)
+    shares = (cost.share(parameters.values), *cost.range(parameters))
+    rows = [_projected(traced.trace, f"scale_host:{1 - share:.6g}", draws=1).rows[0] for share in shares]
+    predicted, high, low = (1 / row.speedup if row.applied else 1.0 for row in rows)
+    gain = replace(gain, predicted=predicted, low=low, high=high)
+    if not _unexplained(gain):
+        return gain
+    each_us = (traced.step_ns - without_ns) / max(cost.operators, 1.0) / 1e3
+    return replace(gain, cause=f"each of {cost.operators:,.0f} operators costs {each_us:.1f} us as measured")
+
+
+def _cause(gain: Gain, projected: TraceProjection, before: _Traced, after: _Traced) -> str:
+    """Return what an error goes with: the recording, the host or the kernels of the run after the change.
+
+    The first is the cause if the gain between the traces is predicted twice as well. The others are put into the
+    projection as measured: a cause takes at least half of the error away.
+    """
+    least = gain.error * _SHARE
+    if gain.measured is not None and gain.traced and abs(gain.predicted / gain.traced - 1) <= least:
+        return f"the recording: as traced, the gain is {gain.traced:.2f}"
+    if gain.what_if.startswith(_BOUND) or not gain.traced:
+        return "unknown"
+    row = projected.rows[0]
+    host = after.host_ns / before.host_ns
+    kernels = (
+        (after.kernel_ns / before.kernel_ns) / (row.device_after_ns / row.device_before_ns) if before.kernel_ns else 1.0
+    )
+    texts = {
+        f"+scale_host:{host:.4g}": f"the host works {host:.2f} times as long ({before.launches:,.0f} -> "
+        f"{after.launches:,.0f} kernels)",
+        f"+scale_kernels:all:{kernels:.4g}": f"kernels take {kernels:.2f} times as long as predicted",
+    }
+    texts["".join(texts)] = " and ".join(texts.values())
+    remaining = {text: _error_with(gain, what_if, before.trace) for what_if, text in texts.items()}
+    text = min(remaining, key=lambda each: (remaining[each] > least, list(remaining).index(each)))
+    return (
+        f"{text}; with that, {100 * remaining[text]:.0f} % of the traced gain"
+        if remaining[text] <= least
+        else "unknown"
+    )
+
+
+def _error_with(gain: Gain, more: str, trace: Trace) -> float:
+    """Return the error of the gain between traces if a projection is told more."""
+    assert gain.traced is not None
+    try:
+        row = _projected(trace, gain.what_if + more, draws=1).rows[0]
+    except SeqPointError:
+        return math.inf
+    return abs(row.speedup / gain.traced - 1) if row.applied else math.inf
+
+
+def _scored(sources: _Sources, options: SuiteOptions) -> SuiteResult:
+    """Score every pair of runs, and every change that the tables hold."""
+    progress, parameters = options.progress("projecting"), load_parameters()
+    scores, gains, notes = list[IntervalScore](), list[Gain](), list(sources.notes)
+    for layout, file in followed(sources.tables, progress, lambda table: table[1].name):
+        scores += [score for change in TABLES[layout][1](file) for score in score_change(change, parameters)]
+    load = cache(partial(_load_named, options))
+    for pair in followed(sources.pairs, progress, lambda each: each.case):
+        try:
+            gains.append(score_pair(pair, lambda run: load(run.name, run.files)))
+            scores += _kernel_scores(pair, lambda run: load(run.name, run.files))
+        except InvalidInputError as error:
+            notes.append(str(error))
+    if not (scores or gains):
+        raise InvalidInputError(f"no pair of measurements to compare; {'; '.join(notes)}")
+    scores += [gain.interval() for gain in gains if gain.scored and not gain.what_if.startswith(_BOUND)]
+    lines = summaries(scores)
+    details = {
+        "pairs": [gain.content() for gain in gains],
+        "scores": [score.content() for score in scores],
+        "coverage": lines,
+        "without_partner": list(sources.alone),
+    }
+    tables = [*_gain_tables(gains), *([coverage_table(lines), interval_table(scores)] if scores else [])]
+    rows = [gain.row() for gain in gains if gain.scored]
+    rows += [score.row for score in scores if score.source != _GAIN] + coverage_rows(scores)
+    return SuiteResult(rows, details, tables, scores, notes)
+
+
+def _load_named(options: SuiteOptions, name: str, files: tuple[Path, ...]) -> _Traced:
+    return _load(JobRun(name, files), options)
+
+
+def _kernel_scores(pair: JobPair, load: _Load) -> Iterator[IntervalScore]:
+    """Yield the kernel time of a step and of its classes on another device."""
+    if pair.change == "device":
+        traces = {run.name: load(run).trace for run in (pair.before, pair.after)}
+        for change in trace_changes(pair.case, traces):
+            yield from score_change(change, load_parameters())
+
+
+def _gain_tables(gains: Sequence[Gain]) -> Iterator[Table]:
+    """Yield the table of gains, those of what-ifs that do not apply, and the causes of errors."""
+    columns = {
+        "change~": "{g.change}", "runs~": "{g.case}", "what-if~": "{g.what_if}", "measured": "{g.measured:.3f}",
+        "traced": "{g.traced:.3f}", "ours": "{g.predicted:.3f}", "low": "{g.low:.3f}", "high": "{g.high:.3f}",
+        "inside~": "{inside}", "error %": "{g.error:.1%}",
+    }  # fmt: skip
+    scored = [{"g": gain, "inside": "yes" if gain.inside else "NO"} for gain in gains if gain.scored]
+    yield table_of("Gains: the step before a change over that after", columns, scored)
+    if causes := [gain for gain in gains if gain.cause]:
+        names = {"runs~": "{g.case}", "what-if~": "{g.what_if}", "error %": "{g.error:.0%}", "cause~": "{g.cause}"}
+        yield table_of("Causes of errors above 10 %", names, [{"g": gain} for gain in causes])
+    if refused := [gain for gain in gains if not gain.scored]:
+        names = {"change~": "{g.change}", "runs~": "{g.case}", "what-if~": "{g.what_if}", "why not~": "{g.reason}"}
+        yield table_of("Not predicted", names, [{"g": gain} for gain in refused])
+
+
+SUITE = Suite(
+    name="pairs",
+    description=__doc__,
+    needs="pair of measurements: a recording of pairs, traces before and after one change, or a table of operators",
+    source=_source,
+    read=_read,
+    score=_scored,
+    options=("iterations",),
+    shipped="measured",
 )

@@ -49,7 +49,7 @@ SUITES: Mapping[str, str] = MappingProxyType(
         "memory": "Caches and DRAM, against another simulator.",
         "detailed": "Kernels in PTX, executed and timed, against counters.",
         "published": "What papers report, against our models of their set-ups.",
-        "intervals": "Intervals of projections, on jobs that were measured twice.",
+        "pairs": "Gains of what-ifs, on jobs that ran before and after a change.",
         "audit": "Figures of traces, against sums from their tables.",
     }
 )
