@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--take", type=_whole, help="which recording of the plan (default: the last, or 0)")
     parser.add_argument("--parts", type=_parts, default="".join(PARTS), help=f"of the plan (default {''.join(PARTS)})")
     parser.add_argument("--size", choices=sorted(SIZES), default="full", help="how much (default full)")
-    parser.add_argument("--seed", type=_whole, default=0, help="of the order within part a (default 0)")
+    parser.add_argument("--seed", type=_whole, default=0, help="of the order within parts a and a2 (default 0)")
     parser.add_argument(
         "--device",
         default="cuda:0",

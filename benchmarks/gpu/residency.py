@@ -19,7 +19,7 @@ __all__ = ["PART", "groups", "residency_of", "sized"]
 PART = "a2"
 #: Threads and registers of a thread of which so many workgroups fit on a unit, by one of them.
 BY_REGISTERS = {1: (384, 168), 2: (256, 128), 3: (256, 80), 4: (256, 64)}
-BY_THREADS = {2: (1024, 24), 3: (640, 24), 4: (512, 24)}
+BY_THREADS = {2: (896, 24), 3: (640, 24), 4: (512, 24)}
 #: Of kernels that shared memory limits, and of copies.
 BY_SHARED, COPY = (256, 32), Residency(512, 32)
 #: A stand-in for a collective, as NCCL launches them.
