@@ -31,8 +31,10 @@ from replay.contention.prediction import _resident_workgroups
 from replay.costs.occupancy import resident_workgroups
 from replay.detailed import lower, parse_ptx, run_kernel
 from seqpoint.validation.contention_cases import predict_contention
-from tests.test_gpu_harness import ABLE, UNABLE, Simulated, run_all
+from tests.test_gpu_harness import ABLE, UNABLE, Simulated, gpu, run_all
 from tests.test_gpu_ptx import Cuda
+
+__all__ = ["gpu"]
 
 H100 = find_device("H100-SXM5-80GB")
 WITH_PTX = {**ABLE, "features": [*ABLE["features"], "ptx"]}
@@ -94,7 +96,9 @@ def test_the_part_holds_every_residency_beside_copies_a_collective_and_others_wi
     pairs = [group for group in planned.groups if len(group.sides) == 2]
     policies = {"in order", "reverse order", "at once", "priority", "priority of the first"}
     assert all({scenario.policy for scenario in group.scenarios} == policies for group in pairs)
-    assert any("l1" in (a.hint, b.hint) and a.hint != b.hint for a, b in (group.sides for group in pairs))
+    names = {(a.name, b.name) for a, b in (group.sides for group in pairs)}
+    configured = {(a, b) for a, b in names if a.endswith("_l1") != b.endswith("_l1")}
+    assert len(configured) == 3 and {(a.removesuffix("_l1"), b.removesuffix("_l1")) for a, b in configured} < names
 
 
 def test_grids_are_of_so_many_waves_and_of_whole_clusters() -> None:
@@ -105,7 +109,7 @@ def test_grids_are_of_so_many_waves_and_of_whole_clusters() -> None:
             waves.setdefault(residency_in(work), set()).add(round(work.blocks / slots, 2))
             assert work.blocks % residency_in(work).cluster == 0
     found = [kinds for shape, kinds in waves.items() if shape.cluster == 1]
-    assert len(found) == 11 and sum(kinds >= {0.25, 0.97, 1.0, 1.03, 2.0} for kinds in found) == 4
+    assert len(found) == 11 and sum(kinds >= {0.25, 0.5, 0.97, 1.0, 1.03, 2.0} for kinds in found) == 4
     assert all(1.0 in kinds for kinds in found)
 
 
@@ -277,6 +281,20 @@ def test_what_the_driver_says_of_a_kernel_is_what_is_written_down() -> None:
     assert library.permitted[-1] == (9, 0)
     with pytest.raises(DriverError, match="16 bytes a thread do not fit into its registers"):
         PtxKernels(Driver(Occupied(local_bytes=16))).described(multiplied(shape, 132, 9))  # type: ignore[arg-type]
+
+
+def test_a_gpu_has_the_kernels_if_its_driver_works_and_says_what_they_hold(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import benchmarks.gpu.gpu as module
+
+    work, probed = multiplied(Residency(256, 48), 132, 9), list[str]()
+    assert gpu.residency_of([work]) == [{}], "nothing was tried"
+    monkeypatch.setattr(module, "probe", probed.append)
+    monkeypatch.setattr(module, "Driver", lambda: Driver(Occupied()))
+    assert "ptx" in gpu.features and probed == ["cuda:0"]
+    (known, nothing) = gpu.residency_of([work, gemm(8, 8, 8)])
+    assert (known["registers"], known["resident"], nothing) == (40, 6, {})
 
 
 def test_a_work_of_unknown_residency_has_no_kernel_of_ours() -> None:

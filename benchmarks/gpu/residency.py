@@ -6,7 +6,7 @@ what is asked (`benchmarks.gpu.residency_kernels`). One of the three limits each
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from benchmarks.gpu.contention import CROWDS, Planned, crowd_group, pair_group
 from benchmarks.gpu.occupancy import Residency, UnitLimits
@@ -24,8 +24,8 @@ BY_THREADS = {2: (896, 24), 3: (640, 24), 4: (512, 24)}
 BY_SHARED, COPY = (256, 32), Residency(512, 32)
 #: A stand-in for a collective, as NCCL launches them.
 COLLECTIVE, COLLECTIVE_BLOCKS = Residency(544, 96, 103_808), 24
-#: Grids, of the workgroups that fit on the device at once.
-WAVES, SMALL_WAVES = (0.97, 1.03, 2.0), 0.25
+#: Grids, of the workgroups that fit on the device at once. Two of half a wave are resident together.
+HALF_WAVE, WAVES, CROWD_WAVES = 0.5, (0.5, 0.97, 1.03, 2.0), (0.25, 1.0)
 CLUSTERS = (2, 4, 8)
 #: Multiplications and additions that a unit does in a ns; a guess, that makes no kernel much longer than asked.
 RATE = 225
@@ -76,13 +76,14 @@ def _all(size: Size, abilities: Abilities) -> Iterator[Planned]:
     pairs += [(copy, collective) for copy in few]
     clustered = [_computed(replace(shapes[-1], cluster=cluster), size, abilities) for cluster in CLUSTERS]
     pairs += [(work, other) for work in clustered for other in (*few, collective, computing[-1])]
-    pairs += pairwise(computing)
+    pairs += pairwise(computing[MAIN_SHAPES])
+    pairs += combinations([_computed(shape, size, abilities, HALF_WAVE) for shape in main], 2)
     pairs += zip(computing[MAIN_SHAPES], reversed(streaming), strict=True)
-    pairs += _configured(size, abilities, computing[0], copies[-1])
+    pairs += _configured(size, abilities, copies[-1])
     for a, b in pairs:
         yield from pair_group(a, b, abilities, part=PART)
     for shape in main:
-        for waves in (SMALL_WAVES, 1.0):
+        for waves in CROWD_WAVES:
             yield from crowd_group(_computed(shape, size, abilities, waves), max(CROWDS), abilities, PART)
 
 
@@ -109,8 +110,13 @@ def _collective(size: Size) -> Work:
     return chunked("collective", size_bytes, COLLECTIVE_BLOCKS, COLLECTIVE, wait_ns=size.wave_ns)
 
 
-def _configured(size: Size, abilities: Abilities, shared: Work, copy: Work) -> Iterator[tuple[Work, Work]]:
-    """Yield pairs of which one asks for L1: units are configured anew only when nothing runs on them."""
-    cached = _computed(residency_of("registers", 2, abilities.unit), size, abilities, hint="l1")
-    cached_copy = replace(copy, hint="l1")
-    yield from ((shared, cached), (shared, cached_copy), (cached, cached_copy), (cached, _collective(size)))
+def _configured(size: Size, abilities: Abilities, copy: Work) -> Iterator[tuple[Work, Work]]:
+    """Yield pairs that have room beside each other, each twice: then, the one without shared memory asks for L1.
+
+    Units are configured anew only when nothing runs on them.
+    """
+    shared, plain = (residency_of(limit, 2, abilities.unit) for limit in ("shared", "registers"))
+    sharing = _computed(shared, size, abilities, HALF_WAVE)
+    for hint in ("", "l1"):
+        cached = _computed(plain, size, abilities, HALF_WAVE, hint)
+        yield from ((sharing, cached), (sharing, replace(copy, hint=hint)), (cached, _collective(size)))
