@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.gpu import environment
 from benchmarks.gpu.journal import Journal
 from benchmarks.gpu.pack import COMMAND, JOURNAL, can_pack, pack
-from benchmarks.gpu.plan import PARTS, Plan, plan
+from benchmarks.gpu.plan import BY_DEFAULT, Plan, parts_of, plan
 from benchmarks.gpu.ptx_launches import FOLDER
 from benchmarks.gpu.run import (
     DeviceLostError,
@@ -66,9 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", type=Path, metavar="DIR", help="folder to write into, or to go on in")
     parser.add_argument("--minutes", type=_minutes, default=8.0, help="that this call may take (default 8)")
     parser.add_argument("--take", type=_whole, help="which recording of the plan (default: the last, or 0)")
-    parser.add_argument("--parts", type=_parts, default=PARTS, help=f"of the plan (default {PARTS})")
+    parser.add_argument("--parts", type=_parts, default=BY_DEFAULT, help=f"of the plan (default {BY_DEFAULT})")
     parser.add_argument("--size", choices=sorted(SIZES), default="full", help="how much (default full)")
-    parser.add_argument("--seed", type=_whole, default=0, help="of the order within part a (default 0)")
+    parser.add_argument("--seed", type=_whole, default=0, help="of the order within parts a and a2 (default 0)")
     parser.add_argument(
         "--device",
         default="cuda:0",
@@ -104,8 +104,10 @@ def _whole(text: str) -> int:
 
 
 def _parts(text: str) -> str:
-    if not text or set(text) - set(PARTS):
-        raise argparse.ArgumentTypeError(f"letters of {PARTS}")
+    try:
+        parts_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
     return text
 
 

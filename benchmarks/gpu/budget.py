@@ -6,8 +6,11 @@ from benchmarks.gpu.step import Step
 
 __all__ = ["SHARES", "Budget"]
 
-#: Of the minutes, by part; of the parts that are recorded.
-SHARES: Mapping[str, float] = {"a": 0.40, "b": 0.07, "c": 0.06, "d": 0.05, "e": 0.27, "f": 0.15, "g": 0.04, "h": 0.75}
+#: Of the minutes, by part, against the sum of those of the parts that are recorded.
+SHARES: Mapping[str, float] = {
+    "a": 0.40, "a2": 0.18, "b": 0.07, "c": 0.06, "d": 0.05, "e": 0.27, "f": 0.15, "g": 0.04,
+    "h": 0.80,
+}  # fmt: skip
 #: Kept back for the end: states, tables.
 KEPT_SECONDS = 5.0
 

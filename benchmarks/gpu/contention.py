@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 from benchmarks.gpu.policies import LAG_NS, Abilities, paired
 from benchmarks.gpu.scenarios import Group, Scenario
-from benchmarks.gpu.sizes import Product, Size
+from benchmarks.gpu.sizes import Size
 from benchmarks.gpu.step import Member
 from benchmarks.gpu.work import Work, copied, gemm, moved, streamed
 
-__all__ = ["Planned", "groups"]
+__all__ = ["CROWDS", "Planned", "crowd_group", "groups", "pair_group"]
 
 #: A group, or (group, what is missing) for what this machine cannot.
 Planned = Group | tuple[str, str]
@@ -27,15 +27,27 @@ def groups(size: Size, abilities: Abilities) -> Iterator[Planned]:
         yield from _beside_links(gemm(*product), size, abilities)
         yield from _beside_streams(gemm(*product), size, abilities)
     for product in size.crowds:
-        yield from _crowds(product, abilities)
+        for streams in CROWDS:
+            yield from crowd_group(gemm(*product), streams, abilities)
     yield from _products_beside_products(size, abilities)
     yield from _memory(size, abilities)
 
 
-def pair_group(a: Work, b: Work, abilities: Abilities, units: int = 0) -> Iterator[Planned]:
+def pair_group(a: Work, b: Work, abilities: Abilities, units: int = 0, part: str = "a") -> Iterator[Planned]:
     """Yield the group of two works under every policy."""
     found = list(paired((a, b), abilities, units=units))
-    yield from _grouped("a", f"{a.name} beside {b.name}", (a, b), found, abilities)
+    yield from _grouped(part, f"{a.name} beside {b.name}", (a, b), found, abilities)
+
+
+def crowd_group(work: Work, streams: int, abilities: Abilities, part: str = "a") -> Iterator[Planned]:
+    """Yield the group of one work on several streams; let go together, one after the other, or by rank."""
+    found: list[Scenario | str] = [
+        Scenario("at once", tuple((at, Member(work)) for at in range(streams))),
+        Scenario("in order", tuple((at, Member(work, lag_ns=at * LAG_NS)) for at in range(streams))),
+    ]
+    ranked = tuple((at, Member(work, priority=int(at == 0))) for at in range(streams))
+    found.append(Scenario("priority", ranked) if "priorities" in abilities.features else "priorities")
+    yield from _grouped(part, f"{work.name} on {streams} streams", (work,) * streams, found, abilities)
 
 
 def _grouped(
@@ -77,20 +89,6 @@ def _beside_links(product: Work, size: Size, abilities: Abilities) -> Iterator[P
 def _beside_streams(product: Work, size: Size, abilities: Abilities) -> Iterator[Planned]:
     for kind in ("elementwise", "softmax"):
         yield from pair_group(product, streamed(kind, size.rows, size.columns), abilities, abilities.units // 4)
-
-
-def _crowds(product: Product, abilities: Abilities) -> Iterator[Planned]:
-    """Yield the same product on several streams; they are let go together, one after the other, or by rank."""
-    work = gemm(*product)
-    for streams in CROWDS:
-        sides = (work,) * streams
-        found: list[Scenario | str] = [
-            Scenario("at once", tuple((at, Member(work)) for at in range(streams))),
-            Scenario("in order", tuple((at, Member(work, lag_ns=at * LAG_NS)) for at in range(streams))),
-        ]
-        ranked = tuple((at, Member(work, priority=int(at == 0))) for at in range(streams))
-        found.append(Scenario("priority", ranked) if "priorities" in abilities.features else "priorities")
-        yield from _grouped("a", f"{work.name} on {streams} streams", sides, found, abilities)
 
 
 def _products_beside_products(size: Size, abilities: Abilities) -> Iterator[Planned]:

@@ -4,7 +4,7 @@ Times are real; what is timed is a twin. A stream is a thread. Products and pass
 as their partition has (affinity of the thread and of those that it starts); copies are one thread's, `blocks` pieces
 one behind the other; a copy engine is a thread that copies. Priority is niceness, which only works downwards: the most
 urgent member of a run keeps its own, the others give way. There are no cache hints and no copies by kernels that read
-the host's memory.
+the host's memory. Kernels of known residency are operators that do the same, and of no residency.
 """
 
 import os
@@ -13,27 +13,29 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.held import Held, slots_of
 from benchmarks.gpu.kernels import Bound, Place, bind, sets_of
+from benchmarks.gpu.residency_kernels import FACTOR, scale
 from benchmarks.gpu.step import Member
 from benchmarks.gpu.work import Work
 
 __all__ = ["CpuMachine"]
 
-TWINS = ("copy_engine", "copy_kernel", "partitions", "priorities")
+TWINS = ("copy_engine", "copy_kernel", "partitions", "priorities", "residency")
 MOST_SETS = 2
 HELD_BYTES = 2 << 30
 NICE_A_PRIORITY = 5
 BARRIER_SECONDS = 60
 #: The end of a lag, which is waited for awake, for sleeping is not as exact.
 SPUN_NS = 500_000
-COPIES = ("copy_kernel", "copy_engine")
+COPIES = ("copy_kernel", "copy_engine", "collective")
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,36 @@ class Pieces:
 
         _refuse(hint)
         torch.sub(torch.ones(()), values, out=values)
+
+
+class Operators:
+    """Operators in the place of kernels of known residency, which take one thread's copies in so many pieces."""
+
+    def launcher(self, work: Work, tensors: Mapping[str, Any]) -> Callable[[], object]:
+        """Return what launches a work on tensors, by the names of `launch_of`."""
+        if work.kind == "fma":
+            return partial(_multiply, work, tensors["x"], tensors["out"])
+        if work.kind == "update":
+            return partial(Pieces().update, tensors["target"], "")
+        copy = partial(Pieces().copy, tensors["source"], tensors["target"], work.blocks)
+        return partial(_copy_when_told, work.k, tensors["state"], copy) if work.kind == "collective" else copy
+
+
+def _multiply(work: Work, x: Any, out: Any) -> None:
+    import torch
+
+    accumulators = torch.outer(x, torch.tensor([scale(at) for at in range(work.n)]))
+    for _ in range(work.k):
+        accumulators.mul_(FACTOR)
+    torch.sum(accumulators, 1, out=out)
+
+
+def _copy_when_told(wait_ns: int, state: Any, copy: Callable[[], object]) -> None:
+    """Copy when another thread sets a flag, as it does after a while; count in `state` if it did not."""
+    flag = threading.Event()
+    threading.Timer(wait_ns * 1e-9, flag.set).start()
+    state[2] += not flag.wait(BARRIER_SECONDS)
+    copy()
 
 
 class CpuMachine:
@@ -129,6 +161,10 @@ class CpuMachine:
         pools = [self._pool(seat) for seat in self._seats_of(members)]
         return [self._once(members, bounds, pools) for _ in range(1 + repetitions)][1:]
 
+    def residency_of(self, works: Sequence[Work]) -> list[dict[str, Any]]:
+        """Return nothing of any: operators are of no residency."""
+        return [{} for _ in works]
+
     def kernels_of(self, works: Sequence[Work]) -> list[dict[str, Any]]:
         """Return nothing of any: a CPU runs no kernel that a profiler would name."""
         return [{} for _ in works]
@@ -148,7 +184,8 @@ class CpuMachine:
         if work.kind == "zero_copy":
             raise ValueError(f"{work.name}: a CPU has no memory but its own")
         sets = min(MOST_SETS, sets_of(work, HELD_BYTES))
-        bound = bind(work, Place("cpu", sets, Pieces() if work.blocks or work.kind in ("read", "update") else None))
+        pieces = Pieces() if work.blocks or work.kind in ("read", "update") else None
+        bound = bind(work, Place("cpu", sets, pieces, Operators()))
         if work not in self._checked:
             bound.check()
             self._checked.add(work)

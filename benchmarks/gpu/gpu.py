@@ -17,7 +17,8 @@ from benchmarks.gpu.held import Held, slots_of
 from benchmarks.gpu.kernels import Bound, Place, Special, bind, sets_of
 from benchmarks.gpu.partitions import PartitionError, found, split
 from benchmarks.gpu.profile import described
-from benchmarks.gpu.ptx_launches import probe
+from benchmarks.gpu.ptx_launches import Driver, probe
+from benchmarks.gpu.residency_kernels import PtxKernels
 from benchmarks.gpu.step import CUDA_FEATURES, Member
 from benchmarks.gpu.work import Work, copied, moved, streamed
 
@@ -86,6 +87,7 @@ class GpuMachine:
         self._properties = torch.cuda.get_device_properties(index)
         self._missing = dict.fromkeys(sorted(without), "was not to be tried")
         self._special: Special | None = None
+        self._known: PtxKernels | None = None
         self._held = Held(self._bound, self._properties.total_memory // SHARE_OF_MEMORY)
         self._checked: set[Work] = set()
         self._warm: set[tuple[Work, int, int]] = set()
@@ -100,7 +102,7 @@ class GpuMachine:
     def features(self) -> frozenset[str]:
         """What was found to work, by trying it; `facts` says under `missing` what did not, and why."""
         tried = {"triton": self._try_triton, "pinned": self._try_pinned, "copy_engine": self._try_engine}
-        tried["ptx"] = partial(probe, self.device)
+        tried["ptx"] = self._try_ptx
         working = {name for name, attempt in tried.items() if self._works(name, attempt)}
         least, greatest = self._torch.cuda.Stream.priority_range()
         if greatest < least:
@@ -157,6 +159,10 @@ class GpuMachine:
         ]
         return [self._timeline.run(queues) for _ in range(1 + repetitions)][1:]
 
+    def residency_of(self, works: Sequence[Work]) -> list[dict[str, Any]]:
+        """Return what a workgroup of each work of known residency holds, as the driver says."""
+        return [self._known.described(work) if self._known and work.residency else {} for work in works]
+
     def kernels_of(self, works: Sequence[Work]) -> list[dict[str, Any]]:
         """Return `kernel`, `workgroups`, `workgroup_size` of each work, from one pass of PyTorch's profiler.
 
@@ -180,7 +186,7 @@ class GpuMachine:
     def _bound(self, work: Work) -> Bound:
         """Return buffers on the device, settled, and their call checked once a work."""
         sets = sets_of(work, self._cache_bytes)
-        bound = bind(work, Place(self.device, sets, self._special))
+        bound = bind(work, Place(self.device, sets, self._special, self._known))
         self.synchronize()
         if work not in self._checked:
             bound.check()
@@ -298,6 +304,10 @@ class GpuMachine:
         for work in works:
             bind(work, Place(self.device, 1, special)).check()
         self._special = special
+
+    def _try_ptx(self) -> None:
+        probe(self.device)
+        self._known = PtxKernels(Driver())
 
     def _try_pinned(self) -> None:
         for direction in ("h2d", "d2h"):

@@ -4,18 +4,19 @@ The same PyTorch operators do the work on a GPU and on a CPU; kernels that PyTor
 
 Inputs are random, never zeros, for power and so clocks depend on the bits. They rotate: a launch that is repeated finds
 other inputs than the one before, as many sets as together are three times the last cache, so that it starts from memory
-each time. `read` and `update` do not rotate: what they are launched for is to go over the same buffer again. Products
-that accumulate alternate between adding and taking away, which leaves sizes where they were.
+each time. `read`, `update` and `fma` do not rotate: what the first two are launched for is to go over the same buffer
+again. Products that accumulate alternate between adding and taking away, which leaves sizes where they were.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from benchmarks.gpu.residency_kernels import FACTOR, STATE_WORDS, scale
 from benchmarks.gpu.work import DTYPE_BYTES, Work
 
-__all__ = ["Bound", "Special", "WrongResultError", "bind", "footprint_bytes", "sets_of"]
+__all__ = ["Bound", "KnownKernels", "Special", "WrongResultError", "bind", "footprint_bytes", "sets_of"]
 
 #: Relative to the largest value of the reference. fp32 is well below what TF32 would give (about 1e-3).
 TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}
@@ -40,6 +41,13 @@ class Special(Protocol):
 
     def update(self, values: Any, hint: str) -> None:
         """Replace every x by 1 - x."""
+
+
+class KnownKernels(Protocol):
+    """Kernels of known residency."""
+
+    def launcher(self, work: Work, tensors: Mapping[str, Any]) -> Callable[[], object]:
+        """Return what launches a work on tensors, by the names of `launch_of`."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,7 @@ class Place:
     device: str
     sets: int = 1
     special: Special | None = None
+    known: KnownKernels | None = None
 
     def random(self, *shape: int, dtype: str) -> Any:
         """Return normal values."""
@@ -90,13 +99,15 @@ def footprint_bytes(work: Work) -> int:
     size = DTYPE_BYTES[work.dtype]
     if work.kind == "gemm":
         return size * (work.m * work.k + work.k * work.n + work.m * work.n)
-    arrays = {"elementwise": 3, "softmax": 2, "copy_kernel": 2, "copy_engine": 1, "zero_copy": 1}.get(work.kind, 1)
+    if work.kind == "fma":
+        return 2 * size * work.m
+    arrays = {"elementwise": 3, "softmax": 2, "copy_kernel": 2, "collective": 2}.get(work.kind, 1)
     return size * work.m * work.n * (2 if work.direction == "d2d" else arrays)
 
 
 def sets_of(work: Work, cache_bytes: int) -> int:
     """Return how many sets of inputs a work rotates among, by the size of the last cache."""
-    if work.kind in ("read", "update") or not cache_bytes:
+    if work.kind in ("read", "update", "fma") or not cache_bytes:
         return 1
     most = MOST_HOST_SETS if work.host_bytes else MOST_SETS
     return max(1, min(most, -(-3 * cache_bytes // max(footprint_bytes(work), 1))))
@@ -110,6 +121,8 @@ def bind(work: Work, place: Place) -> Bound:
     ValueError
         It needs a kernel that this place has not.
     """
+    if work.residency is not None:
+        return _known(work, place)
     if work.kind == "gemm":
         return _gemm(work, place)
     if work.kind in ("copy_kernel", "zero_copy") and work.blocks and place.special is None:
@@ -253,6 +266,49 @@ def _update(work: Work, place: Place) -> Bound:
         _compare(work, values, 1 - before if special is not None else -before)
 
     return Bound(launch, check, footprint_bytes(work))
+
+
+def _known(work: Work, place: Place) -> Bound:
+    """Return a work of known residency, whose check looks at all that it wrote."""
+    if place.known is None:
+        raise ValueError(f"{work.name}: its kernel needs the driver's PTX compiler")
+    sets = [_known_buffers(work, place) for _ in range(place.sets)]
+    launchers = [place.known.launcher(work, buffers) for buffers in sets]
+
+    def launch(turn: int) -> object:
+        return launchers[turn % len(launchers)]()
+
+    def check() -> None:
+        buffers = sets[0]
+        before = {name: tensor.clone() for name, tensor in buffers.items()}
+        launch(0)
+        _settle(place)
+        if work.kind == "fma":
+            start = sum(scale(accumulator) for accumulator in range(work.n))
+            _compare(work, buffers["out"].double().cpu(), before["x"].double().cpu() * start * FACTOR**work.k)
+            return
+        expected = 1 - before["source"] if work.kind == "update" else before["source"]
+        if not bool((buffers["target"] == expected).all()):
+            raise WrongResultError(f"{work.name}: the target holds something else than it should")
+        if bool(buffers.get("state", before["target"][:0]).any()):
+            raise WrongResultError(f"{work.name}: the flag was not seen, or not taken back")
+
+    return Bound(launch, check, place.sets * footprint_bytes(work))
+
+
+def _known_buffers(work: Work, place: Place) -> dict[str, Any]:
+    """Return tensors by the names of `launch_of`."""
+    import torch
+
+    first = place.random(work.m, dtype=work.dtype)
+    if work.kind == "update":
+        return {"source": first, "target": first}
+    if work.kind == "fma":
+        return {"x": first, "out": torch.zeros_like(first)}
+    copied = {"source": first, "target": place.random(work.m, dtype=work.dtype)}
+    if work.kind == "copy_kernel":
+        return copied
+    return copied | {"state": torch.zeros(STATE_WORDS, dtype=torch.int32, device=place.device)}
 
 
 def _programs(place: Place) -> int:

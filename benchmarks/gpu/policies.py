@@ -1,9 +1,11 @@
 """`Abilities`: what a machine can of what a plan asks; and the policies under which two works share it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.gpu.occupancy import UnitLimits
+from benchmarks.gpu.ptx_launches import FEATURE, capability_of, needed_capability
 from benchmarks.gpu.scenarios import Scenario
 from benchmarks.gpu.step import Member
 from benchmarks.gpu.work import Work
@@ -12,6 +14,8 @@ __all__ = ["LAG_NS", "Abilities", "paired"]
 
 #: By which the second of two is let go later: without, which one a device takes up first is its own affair.
 LAG_NS = 5_000
+#: Of the compute capability; older devices have no clusters.
+CLUSTERS_SINCE = 90
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,10 @@ class Abilities:
         Kinds of work that it does in another way than a GPU.
     partitions : tuple of (int, int)
         Disjoint parts that its compute units can be split in.
+    unit : UnitLimits
+        Of a compute unit.
+    capability : int, optional
+        Compute capability, such as 90; of a GPU of NVIDIA.
     """
 
     units: int
@@ -36,6 +44,8 @@ class Abilities:
     features: frozenset[str]
     twins: frozenset[str] = frozenset()
     partitions: tuple[tuple[int, int], ...] = ()
+    unit: UnitLimits = field(default_factory=UnitLimits)
+    capability: int | None = None
 
     @classmethod
     def of(cls, facts: Mapping[str, Any], most_cache_bytes: int) -> "Abilities":
@@ -46,10 +56,15 @@ class Abilities:
             frozenset(facts.get("features", ())),
             frozenset(facts.get("twins", ())),
             tuple((int(first), int(rest)) for first, rest in facts.get("partitions", ())),
+            UnitLimits.of(facts),
+            capability_of(facts),
         )
 
     def lacks(self, work: Work) -> str:
         """Return the feature that a work needs and this machine has not; empty where it can."""
+        if work.residency is not None and "residency" not in self.twins:
+            least = CLUSTERS_SINCE if work.residency.cluster > 1 else 0
+            return ", ".join(sorted({FEATURE, *needed_capability(self.capability, least)} - self.features))
         needed = {"copy_engine"} if work.kind == "copy_engine" else set()
         if work.kind == "zero_copy":
             needed = {"triton", "pinned"}

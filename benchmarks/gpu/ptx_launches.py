@@ -42,8 +42,9 @@ DTYPES = {
 }  # fmt: skip
 FILLS = ("zeros", "normal", "uniform", "randint", "arange")
 # cuda.h: CUfunction_attribute and CUjit_option.
-STATIC_SHARED_BYTES, LOCAL_BYTES, REGISTERS, MOST_DYNAMIC_SHARED_BYTES = 1, 3, 4, 8
+STATIC_SHARED_BYTES, LOCAL_BYTES, REGISTERS, MOST_DYNAMIC_SHARED_BYTES, CARVEOUT = 1, 3, 4, 8, 9
 JIT_ERROR_LOG, JIT_ERROR_LOG_BYTES = 5, 6
+CLUSTER_DIMENSION = 4
 LOG_BYTES = 8192
 #: An empty kernel, whose time is the cost of a launch; and one that shows that launches work.
 PROBE = """
@@ -105,7 +106,8 @@ class Buffer:
 class Launch:
     """One launch of a kernel: the text of its PTX, entry, geometry, dynamic shared memory and arguments.
 
-    An argument is the name of a buffer or a number. `parameters` are the types that the PTX declares for them.
+    An argument is the name of a buffer or a number. `parameters` are the types that the PTX declares for them. So many
+    workgroups along x are a `cluster`. `carveout` is the share of shared memory, %, of what L1 and it have together.
     """
 
     ptx: str
@@ -115,6 +117,8 @@ class Launch:
     shared_bytes: int
     arguments: tuple[str | int | float, ...]
     parameters: tuple[str, ...]
+    cluster: int = 1
+    carveout: int | None = None
 
 
 @dataclass(frozen=True)
@@ -164,12 +168,16 @@ def steps(facts: Mapping[str, Any], size: str, folder: Path = FOLDER) -> list[St
 
 def _needs(plan: PtxPlan, facts: Mapping[str, Any]) -> frozenset[str]:
     """Return what a plan needs: the driver, and where the device is too old, the compute capability of its PTX."""
-    capability = _capability(facts)
-    too_old = capability is not None and capability < plan.target
-    return frozenset({FEATURE, *([f"compute capability {_dotted(plan.target)}"] if too_old else [])})
+    return frozenset({FEATURE, *needed_capability(capability_of(facts), plan.target)})
 
 
-def _capability(facts: Mapping[str, Any]) -> int | None:
+def needed_capability(capability: int | None, least: int) -> list[str]:
+    """Return what a device lacks that is known to be older than some compute capability."""
+    return [f"compute capability {_dotted(least)}"] if capability is not None and capability < least else []
+
+
+def capability_of(facts: Mapping[str, Any]) -> int | None:
+    """Return the compute capability that `Machine.facts` tells, such as 90; None if the device has none."""
     found = re.fullmatch(r"sm_(\d+)", str(facts.get("architecture")))
     return int(found[1]) if found else None
 
@@ -333,6 +341,28 @@ def _scalar(number: object, kind: str) -> bytes:
         raise ValueError(f"{number} does not fit into a parameter of type {kind}") from error
 
 
+class _Attribute(ctypes.Structure):
+    """``CUlaunchAttribute``: an id, padded, and a union of 64 bytes, of which a cluster takes three words."""
+
+    _fields_ = [("id", ctypes.c_uint), ("padding", ctypes.c_uint), ("value", ctypes.c_uint * 16)]
+
+
+class _Configuration(ctypes.Structure):
+    """``CUlaunchConfig``."""
+
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(_Attribute)), ("count", ctypes.c_uint),
+    ]  # fmt: skip
+
+
+def _configured(launch: Launch, stream: int = 0) -> _Configuration:
+    """Return what ``cuLaunchKernelEx`` is told of a launch in clusters."""
+    attribute = _Attribute(CLUSTER_DIMENSION, 0, (ctypes.c_uint * 16)(launch.cluster, 1, 1))
+    geometry = (ctypes.c_uint * 3)(*launch.grid), (ctypes.c_uint * 3)(*launch.block), launch.shared_bytes
+    return _Configuration(*geometry, stream, ctypes.pointer(attribute), 1)
+
+
 class Driver:
     """Calls of the CUDA driver, in the context that is current.
 
@@ -356,6 +386,14 @@ class Driver:
     @contextmanager
     def loaded(self, ptx: str) -> Iterator[ctypes.c_void_p]:
         """Compile PTX for the device; give the module back at the end."""
+        module = self.load(ptx)
+        try:
+            yield module
+        finally:
+            self._call("cuModuleUnload", module)
+
+    def load(self, ptx: str) -> ctypes.c_void_p:
+        """Compile PTX for the device, for as long as the process lasts."""
         module, log = ctypes.c_void_p(), ctypes.create_string_buffer(LOG_BYTES)
         options = (ctypes.c_int * 2)(JIT_ERROR_LOG, JIT_ERROR_LOG_BYTES)
         values = (ctypes.c_void_p * 2)(ctypes.addressof(log), LOG_BYTES)
@@ -363,10 +401,7 @@ class Driver:
             self._call("cuModuleLoadDataEx", ctypes.byref(module), ptx.encode(), ctypes.c_uint(2), options, values)
         except DriverError as error:
             raise DriverError(f"{error}: {log.value.decode(errors='replace').strip() or 'no log'}") from error
-        try:
-            yield module
-        finally:
-            self._call("cuModuleUnload", module)
+        return module
 
     def function(self, module: ctypes.c_void_p, launch: Launch) -> ctypes.c_void_p:
         """Return the kernel of a launch, permitted to use its shared memory."""
@@ -375,6 +410,8 @@ class Driver:
         if launch.shared_bytes + self.attribute(function, STATIC_SHARED_BYTES) > SHARED_BYTES:
             most = ctypes.c_int(launch.shared_bytes)
             self._call("cuFuncSetAttribute", function, ctypes.c_int(MOST_DYNAMIC_SHARED_BYTES), most)
+        if launch.carveout is not None:
+            self._call("cuFuncSetAttribute", function, ctypes.c_int(CARVEOUT), ctypes.c_int(launch.carveout))
         return function
 
     def attribute(self, function: ctypes.c_void_p, attribute: int) -> int:
@@ -385,11 +422,40 @@ class Driver:
 
     def launch(self, function: ctypes.c_void_p, launch: Launch, arguments: Sequence[bytes], stream: int) -> None:
         """Launch a kernel on a stream, with arguments as `marshal` returns them."""
+        self.prepared(function, launch, arguments)(stream)
+
+    def prepared(self, function: ctypes.c_void_p, launch: Launch, arguments: Sequence[bytes]) -> Callable[[int], None]:
+        """Return what launches a kernel on a stream that it is given, as often as that is wanted."""
         copies = [ctypes.create_string_buffer(argument, len(argument)) for argument in arguments]
         pointers = (ctypes.c_void_p * len(copies))(*map(ctypes.addressof, copies))
-        geometry = [ctypes.c_uint(extent) for extent in (*launch.grid, *launch.block)]
-        shared = ctypes.c_uint(launch.shared_bytes)
-        self._call("cuLaunchKernel", function, *geometry, shared, ctypes.c_void_p(stream), pointers, None)
+        geometry = [ctypes.c_uint(extent) for extent in (*launch.grid, *launch.block, launch.shared_bytes)]
+
+        def run(stream: int, _kept: object = copies) -> None:
+            if launch.cluster == 1:
+                self._call("cuLaunchKernel", function, *geometry, ctypes.c_void_p(stream), pointers, None)
+            else:
+                configured = _configured(launch, stream)
+                self._call("cuLaunchKernelEx", ctypes.byref(configured), function, pointers, None)
+
+        return run
+
+    def residency(self, function: ctypes.c_void_p, launch: Launch) -> dict[str, int]:
+        """Return what a workgroup holds, how many fit on a compute unit, and how many clusters on the device."""
+        found, threads = ctypes.c_int(), ctypes.c_int(math.prod(launch.block))
+        shared = ctypes.c_size_t(launch.shared_bytes)
+        self._call("cuOccupancyMaxActiveBlocksPerMultiprocessor", ctypes.byref(found), function, threads, shared)
+        columns = {
+            "registers": self.attribute(function, REGISTERS),
+            "static_shared_bytes": self.attribute(function, STATIC_SHARED_BYTES),
+            "dynamic_shared_bytes": launch.shared_bytes,
+            "resident": found.value,
+            "cluster": launch.cluster,
+        }
+        if launch.cluster > 1:
+            configured, found = _configured(launch), ctypes.c_int()
+            self._call("cuOccupancyMaxActiveClusters", ctypes.byref(found), function, ctypes.byref(configured))
+            columns["clusters"] = found.value
+        return columns
 
     def _call(self, name: str, *arguments: Any) -> None:
         try:
@@ -484,7 +550,7 @@ def _recorded(plan: PtxPlan, facts: Mapping[str, Any], repetitions: int, machine
     other = torch.empty(flush_bytes, dtype=torch.uint8, device=machine.device)
     gpu = Gpu(Driver(), Timeline(torch.cuda), torch.cuda.Stream(device=machine.device), other.zero_)
     rows = measure(plan, gpu, addresses, repetitions)
-    capability = _capability(facts)
+    capability = capability_of(facts)
     known: Row = {
         "device": facts["name"],
         "compute_capability": None if capability is None else _dotted(capability),

@@ -36,6 +36,14 @@ class Size:
         Sizes of copy commands.
     cache_steps : tuple of float
         Working sets, of the L2's size.
+    known_shapes : tuple of (str, int)
+        Kernels of known residency: by which limit of a compute unit, and how many fit on one.
+    known_copies : tuple of int
+        Workgroups of copies beside them.
+    known_bytes : int
+        That a workgroup of such a copy copies.
+    wave_ns : int
+        How long the workgroups that fit on a device are to compute, by a guess.
     cache_bytes : int
         What stands for the L2's size where nobody knows it; and its upper bound.
     """
@@ -54,6 +62,10 @@ class Size:
     command_bytes: tuple[int, ...]
     cache_steps: tuple[float, ...]
     cache_bytes: int
+    known_shapes: tuple[tuple[str, int], ...]
+    known_copies: tuple[int, ...]
+    known_bytes: int
+    wave_ns: int
 
 
 SIZES = {
@@ -80,6 +92,13 @@ SIZES = {
         command_bytes=tuple(1024 * 4**power for power in range(10)),
         cache_steps=(0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0),
         cache_bytes=256 * MIB,
+        known_shapes=(
+            ("shared", 1), ("shared", 2), ("shared", 3), ("shared", 4), ("registers", 1), ("registers", 2),
+            ("registers", 3), ("registers", 4), ("threads", 2), ("threads", 3), ("threads", 4),
+        ),
+        known_copies=(1, 2, 4, 8, 16, 32, 64),
+        known_bytes=MIB,
+        wave_ns=20_000,
     ),
     "cpu": Size(
         repetitions=5,
@@ -99,6 +118,10 @@ SIZES = {
         command_bytes=tuple(1024 * 4**power for power in range(8)),
         cache_steps=(0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0),
         cache_bytes=8 * MIB,
+        known_shapes=(("shared", 1), ("shared", 2), ("registers", 3), ("threads", 4)),
+        known_copies=(1, 4, 16),
+        known_bytes=MIB // 4,
+        wave_ns=2_000,
     ),
     "tiny": Size(
         repetitions=2,
@@ -115,5 +138,9 @@ SIZES = {
         command_bytes=(1024, 65536),
         cache_steps=(0.5, 2.0),
         cache_bytes=MIB,
+        known_shapes=(("shared", 1), ("registers", 2)),
+        known_copies=(2,),
+        known_bytes=MIB // 16,
+        wave_ns=200,
     ),
 }  # fmt: skip

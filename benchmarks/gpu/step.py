@@ -24,6 +24,8 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "flops": "int64", "bytes_read": "int64", "bytes_written": "int64", "host_bytes": "int64",
         "direction": "string", "blocks": "int64", "hint": "string",
         "kernel": "string", "workgroups": "int64", "workgroup_size": "int64",
+        "registers": "int64", "static_shared_bytes": "int64", "dynamic_shared_bytes": "int64", "resident": "int64",
+        "cluster": "int64", "clusters": "int64",
     },
     "alone": {
         "part": "string", "work": "string", "units": "int64", "repetition": "int64", "launches": "int64",
@@ -98,7 +100,9 @@ class Machine(Protocol):
 
     @property
     def features(self) -> frozenset[str]:
-        """Any of ``triton``, ``partitions``, ``priorities``, ``copy_engine``, ``pinned``, ``ptx``, ``profiler``, and `CUDA_FEATURES`."""
+        """Return any of ``triton``, ``partitions``, ``priorities``, ``copy_engine``, ``pinned``, ``ptx``, ``profiler``,
+        ``compiler``, and `CUDA_FEATURES`.
+        """
 
     def facts(self) -> dict[str, Any]:
         """Return what it is, under the keys of `device` in ``environment.json``."""
@@ -115,6 +119,9 @@ class Machine(Protocol):
     def together(self, members: Sequence[Member], repetitions: int) -> list[list[tuple[int, int]]]:
         """Return (start, end) of every member, ns from the first start, each time."""
 
+    def residency_of(self, works: Sequence[Work]) -> list[dict[str, Any]]:
+        """Return what a workgroup of each work of known residency holds, as the driver says; empty for a twin."""
+
     def kernels_of(self, works: Sequence[Work]) -> list[dict[str, Any]]:
         """Return `kernel`, `workgroups`, `workgroup_size` of each work, from a profiler; empty where none says."""
 
@@ -128,7 +135,7 @@ class Step:
     key : str
         Tells it from all others; a resumed recording looks for it.
     part : str
-        ``"a"`` to ``"h"``, of the plan.
+        One of `PARTS` of the plan.
     seconds : float
         That it may take, by a guess.
     run : callable

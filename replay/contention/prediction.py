@@ -166,7 +166,9 @@ Lineup = Sequence[RecordedMember]
 #: Directions of copies, as a profiler writes them in names.
 _DIRECTION_NAMES = {"h2d": "HtoD", "d2h": "DtoH", "d2d": "DtoD", "": ""}
 #: Kinds of operators by kind of work; all others are copies.
-_OPERATORS = {"gemm": "matmul", "softmax": "softmax", "read": "reduction", "elementwise": "elementwise"}
+_OPERATORS = {
+    "gemm": "matmul", "softmax": "softmax", "read": "reduction", "elementwise": "elementwise", "fma": "elementwise",
+}  # fmt: skip
 #: Smallest share of a partition, since shares are above zero.
 _LEAST_PARTITION = 1e-10
 
@@ -281,16 +283,18 @@ def _task_columns(recording: ContentionRecording, member: RecordedMember, operat
         "bytes": work.host_bytes or (work.bytes_read if by_engine else 0),
         "operator": -1 if by_engine else operator,
         "priority": member.priority,
-        "residency": _resident_by_threads(recording, work),
+        "residency": _resident_workgroups(recording, work),
     }
 
 
-def _resident_by_threads(recording: ContentionRecording, work: RecordedTask) -> float:
-    """Return how many workgroups of a work the threads of a compute unit allow, at least 1; 0 if it is unknown.
+def _resident_workgroups(recording: ContentionRecording, work: RecordedTask) -> float:
+    """Return how many workgroups of a work a compute unit holds, at least 1; 0 if it is unknown.
 
-    A product keeps far fewer, by the registers and the shared memory that a recording does not have. So its number is
-    unknown.
+    Where the recording does not say, it is what the threads allow. A product keeps far fewer, by its registers and
+    shared memory. So its number is unknown.
     """
+    if work.resident:
+        return float(work.resident)
     threads = recording.device.threads_per_unit
     if not threads or not work.workgroup_size or work.flops:
         return 0.0

@@ -50,12 +50,15 @@ class Column:
         Bounds of whole numbers. A column without an upper bound holds text.
     optional : bool
         Whether null may stand for an unknown value.
+    required : bool
+        Whether a file without the column is refused; otherwise all of its values are null.
     """
 
     name: str
     low: int = 0
     high: int | None = None
     optional: bool = False
+    required: bool = True
 
 
 def read_rows(file: Path, columns: Sequence[Column]) -> Iterator[dict[str, Any]]:
@@ -79,7 +82,11 @@ def read_rows(file: Path, columns: Sequence[Column]) -> Iterator[dict[str, Any]]
     names, first_row = [column.name for column in columns], 1
     # One pass over the rows, some us each.
     for batch in _batches(file, columns):
-        values = [_values(file, batch.column(column.name), column, first_row) for column in columns]
+        unknown, there = [None] * batch.num_rows, set(batch.schema.names)
+        values = [
+            _values(file, batch.column(column.name), column, first_row) if column.name in there else unknown
+            for column in columns
+        ]
         for number, row in enumerate(zip(*values, strict=True), first_row):
             yield {"where": f"{file}: row {number}", **dict(zip(names, row, strict=True))}
         first_row += batch.num_rows
@@ -112,10 +119,11 @@ def _batches(file: Path, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
     regular_file(file, "a recording has works.parquet, alone.parquet and together.parquet")
     if file.stat().st_size > _MOST_TABLE_BYTES:
         raise InvalidInputError(f"{file}: larger than {_MOST_TABLE_BYTES} bytes; no table of a recording is")
-    names = [column.name for column in columns]
     try:
         with pq.ParquetFile(file) as parquet:
-            metadata = parquet.metadata
+            metadata, there = parquet.metadata, set(parquet.schema_arrow.names)
+            columns = [column for column in columns if column.required or column.name in there]
+            names = [column.name for column in columns]
             _check_columns(file, parquet.schema_arrow, columns)
             _check_size(file, metadata, names)
         # Dictionaries hold a repeated text once in memory, however long it is.
@@ -207,6 +215,10 @@ _WORKS = (
     Column("direction", optional=True),
     Column("hint", optional=True),
     *(Column(name, 0, _MOST_EXTENT * 10, optional=True) for name in ("blocks", "workgroups", "workgroup_size")),
+    *(
+        Column(name, 0, _MOST_EXTENT, optional=True, required=False)
+        for name in ("registers", "static_shared_bytes", "dynamic_shared_bytes", "resident")
+    ),
 )
 _UNITS_COLUMN, _LAUNCHES_COLUMN = Column("units", 0, _MOST_UNITS, optional=True), Column("launches", 1, _MOST_LAUNCHES)
 _REPETITION = Column("repetition", 0, 10**6)
@@ -335,9 +347,12 @@ def _works(file: Path) -> Mapping[str, RecordedTask]:
         grid: dict[str, Any] = {
             "workgroups": row["workgroups"] or row["blocks"] or 0,
             "workgroup_size": row["workgroup_size"] or 0,
+            "registers": row["registers"] or 0,
+            "shared_bytes": (row["static_shared_bytes"] or 0) + (row["dynamic_shared_bytes"] or 0),
+            "resident": row["resident"] or 0,
         }
         work = RecordedTask(**facts | grid)
-        # Only some takes know the grid, from a profiler.
+        # Only some takes know the grid, from a profiler, and the residency, from a driver.
         if replace(works.setdefault(work.name, work), **grid) != work:
             raise InvalidInputError(f"{where}: {work.name!r:.80} is there before as another work")
         if len(works) > _MOST_WORKS:

@@ -27,6 +27,10 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "softmax": "softmax",
         "read": "reduction",
         "update": "elementwise",
+        # Independent multiplications and additions, bound by arithmetic as products are.
+        "fma": "gemm",
+        # A stand-in on one device, which waits for a flag and then copies.
+        "collective": "copy",
     }
 )
 #: Kinds whose launches all use one buffer. Each launch of the other kinds has operands of its own
@@ -34,7 +38,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
 REUSING = ("read", "update")
 #: Kinds that only move data, with the engine that carries them.
 TRANSFERS: Mapping[str, str] = MappingProxyType(
-    {"copy_engine": "copy engine", "copy_kernel": "SM copies", "zero_copy": "SM copies"}
+    {"copy_engine": "copy engine", "copy_kernel": "SM copies", "zero_copy": "SM copies", "collective": "SM copies"}
 )
 
 
@@ -88,7 +92,12 @@ class RecordedTask:
     workgroup_size : int
         Threads of a workgroup; 0 if unknown.
     hint : str
-        ``"streaming"`` if it asks the cache to keep none of its data.
+        ``"streaming"`` if it asks the cache to keep none of its data, ``"l1"`` if it asks for L1 in the place of shared
+        memory.
+    registers, shared_bytes : int
+        Registers of a thread, and shared memory of a workgroup; 0 if unknown. `resident` tells which.
+    resident : int
+        Workgroups that an empty compute unit holds, as the driver says; 0 if unknown.
     """
 
     name: str
@@ -105,6 +114,9 @@ class RecordedTask:
     workgroups: int = 0
     workgroup_size: int = 0
     hint: str = ""
+    registers: int = 0
+    shared_bytes: int = 0
+    resident: int = 0
 
     @property
     def bytes_moved(self) -> int:

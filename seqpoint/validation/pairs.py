@@ -41,7 +41,7 @@ from profilers.trace.trace import Trace
 from replay.costs.recording import recording_cost
 from replay.costs.shipped import load_parameters
 from replay.from_trace import build_graph, index_trace
-from replay.from_trace.host_causes import host_causes
+from replay.from_trace.host_causes import HostCauses, host_causes
 from replay.graph.graph import hardware_of
 from replay.projection.rows import ProjectionRow
 from seqpoint.graphs import all_iterations
@@ -451,10 +451,10 @@ def _load(run: JobRun, options: SuiteOptions) -> _Traced:
     return _Traced(trace, step_ns, host_ns, float(kernels.sum()) / count, len(kernels) / count)
 
 
-def _host_ns(causes: Any) -> float:
+def _host_ns(causes: HostCauses) -> float:
     """Return the time of a step on the host of a rank, without waits for the device."""
     waits = sum(causes.cause_ns[name] for name in ("queue", "synchronisation", "polling"))
-    return float(causes.elapsed_ns - waits) / max(causes.steps, 1)
+    return (causes.elapsed_ns - waits) / max(causes.steps, 1)
 
 
 def score_pair(pair: JobPair, load: _Load) -> Gain:

@@ -26,7 +26,7 @@ def steps(facts: Mapping[str, Any], size: str) -> list[Step]:
     """
     listed = groups(size)
     return [
-        *group_steps(facts, listed),
+        *group_steps(facts, listed, size),
         *trace_steps(facts, listed),
         *recording_steps(facts, listed),
         *memory_step(facts, listed),

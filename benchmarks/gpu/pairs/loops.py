@@ -20,7 +20,19 @@ from torch.utils.data import DataLoader, Dataset
 from benchmarks.gpu.pairs.networks import Experts, Generator
 from benchmarks.gpu.training.trainer import Trainer
 
-__all__ = ["Images", "Setting", "Step", "apply", "attending", "experts", "loading", "neighbours", "prefetching", "serving", "training"]
+__all__ = [
+    "Images",
+    "Setting",
+    "Step",
+    "apply",
+    "attending",
+    "experts",
+    "loading",
+    "neighbours",
+    "prefetching",
+    "serving",
+    "training",
+]
 
 #: A step of a job; takes the number of the iteration.
 Step = Callable[[int], object]
@@ -165,7 +177,9 @@ def _captured(step: Callable[[], object]) -> Step:
     return lambda _: graph.replay()
 
 
-def serving(make: Callable[[], Generator], batch: int, length: int, setting: Setting, device: str, *, decode: bool) -> Step:
+def serving(
+    make: Callable[[], Generator], batch: int, length: int, setting: Setting, device: str, *, decode: bool
+) -> Step:
     """Return a step that reads prompts of `length` tokens, or that decodes one token behind `length` tokens."""
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[setting.dtype]
     with torch.device(device):

@@ -29,20 +29,21 @@ __all__ = ["group_steps", "memory_step", "recording_steps", "trace_steps"]
 
 _SEED = 24
 #: Steps before any is timed, turns of each run, and steps of a turn: as many as last so long, within bounds.
-_WARM, _TURNS, _TURN_NS, _LEAST, _MOST = 3, 3, 250_000_000, 3, 24
-#: Steps that are issued at once for the host's time.
-_ISSUED = 2
+_WARM, _TURNS, _LEAST, _MOST = 3, 3, 3, 24
+_TURN_NS = {"full": 250_000_000, "cpu": 250_000_000, "tiny": 20_000_000}
+#: Steps that are issued at once for the host's time, and how often.
+_ISSUED, _ISSUES = 2, 5
 #: Iterations of a trace, and seconds that a trace takes beyond making its run.
 _TRACED, _TRACE_SECONDS = 2, 1.2
 #: The group and run that every setting of the profiler records.
 _RECORDED = "launch"
 
 
-def group_steps(facts: Mapping[str, Any], groups: Sequence[Group]) -> list[Step]:
+def group_steps(facts: Mapping[str, Any], groups: Sequence[Group], size: str) -> list[Step]:
     """Return a step for each group, which times its runs by turns."""
     return [
         Step(f"h/time/{group.name}", "h", round(sum(run.seconds + 1.0 for run in group.runs), 3),
-             partial(_timed, facts, group), _shared_needs(group))
+             partial(_timed, facts, group, _TURN_NS[size]), _shared_needs(group))
         for group in groups
     ]  # fmt: skip
 
@@ -79,7 +80,7 @@ def _shared_needs(group: Group) -> frozenset[str]:
     return frozenset.intersection(*(needs[change.before] | needs[change.after] for change in group.changes))
 
 
-def _timed(facts: Mapping[str, Any], group: Group, machine: Machine, _files: Path) -> Tables:
+def _timed(facts: Mapping[str, Any], group: Group, turn_ns: int, machine: Machine, _files: Path) -> Tables:
     """Time the runs of a group by turns, and name the pairs among them."""
     runs = [run for run in group.runs if run.needs <= machine.features]
     require(facts.get("memory_bytes"), sum(run.need_bytes for run in runs), f"the group {group.name}")
@@ -88,7 +89,7 @@ def _timed(facts: Mapping[str, Any], group: Group, machine: Machine, _files: Pat
         loops = [(run, made.enter_context(_made(run, machine.device))) for run in runs]
         for turn in range(_TURNS):
             for run, loop in loops:
-                rows += _turn(group, run, loop, machine.device, turn)
+                rows += [_row(group, run, turn, *each) for each in _turn(group, run, loop, machine.device, turn_ns)]
         del loops
     changes = [change for change in group.changes if {change.before, change.after} <= {run.name for run in runs}]
     return {"runs": rows, "pairs": [_pair(group, change, rows) for change in changes]}
@@ -105,16 +106,16 @@ def _made(run: Run, device: str) -> Iterator[Loop]:
     yield loop
 
 
-def _turn(group: Group, run: Run, loop: Loop, device: str, turn: int) -> list[dict[str, Any]]:
-    """Return the rows of one turn of a run."""
+def _turn(group: Group, run: Run, loop: Loop, device: str, turn_ns: int) -> list[tuple[str, float]]:
+    """Return the measures of one turn of a run, each with its time in ns."""
     with apply(run.setting):
-        host_ns = _issued_ns(loop, device)
+        measured: list[tuple[str, float]] = [("host", _issued_ns(loop, device)) for _ in range(_ISSUES)]
         (single,) = laps(device, loop, 1)
-        count = max(_LEAST, min(_MOST, _TURN_NS // max(single, 1)))
-        measured = [("step", each) for each in laps(device, loop, count)] + [("host", host_ns)]
+        count = max(_LEAST, min(_MOST, turn_ns // max(single, 1)))
+        measured += [("step", each) for each in laps(device, loop, count)]
         if group.part is not None:
-            measured.append(("part", median(laps(device, group.part(run, device), _MOST))))
-    return [_row(group, run, turn, measure, duration) for measure, duration in measured]
+            measured += [("part", each) for each in laps(device, group.part(run, device), _MOST)]
+    return measured
 
 
 def _issued_ns(loop: Loop, device: str) -> int:

@@ -1,4 +1,4 @@
-"""Networks that only the pairs run: `ResNet`, `Experts` (a mixture of experts), and `Generator` (decoding with a cache)."""
+"""Networks that only part h runs: `ResNet`, `Experts` (a mixture of experts), `Generator` (a decoder with a cache)."""
 
 from collections.abc import Sequence
 from typing import Any
