@@ -100,7 +100,9 @@ class Machine(Protocol):
 
     @property
     def features(self) -> frozenset[str]:
-        """Return any of ``triton``, ``partitions``, ``priorities``, ``copy_engine``, ``pinned``, ``ptx``, ``profiler``,
+        """Return features that it has.
+
+        Any of ``triton``, ``partitions``, ``priorities``, ``copy_engine``, ``pinned``, ``ptx``, ``profiler``,
         ``compiler``, and `CUDA_FEATURES`.
         """
 

@@ -1,7 +1,7 @@
 """Cost of PyTorch's profiler on the host, for `recording_operator_ns` and its neighbours in datasets/parameters.toml.
 
     python benchmarks/replay/recording_cost.py             # a loop and a training step, with each setting in turns
-    python benchmarks/replay/recording_cost.py --recorded  # steps of datasets/measured before and in their trace
+    python benchmarks/replay/recording_cost.py --recorded  # steps of datasets/measured without a profiler and traced
 
 The first needs torch, and uses one thread of the CPU. It takes a minute.
 """
@@ -15,9 +15,12 @@ from pathlib import Path
 
 import click
 import numpy as np
-import pandas as pd
+from scipy.optimize import nnls
 
+import seqpoint as sp
 from profilers.files import dataset_path
+from profilers.trace.arrays import Floats
+from seqpoint.validation.suites import SuiteOptions, find_sources, load_suite
 
 SETTINGS = {
     "off": None,
@@ -26,12 +29,10 @@ SETTINGS = {
     "stack": {"with_stack": True},
     "both": {"record_shapes": True, "with_stack": True},
 }
-#: Model and data type of the steps that wait for their host, and the names of their traces.
+#: Traces of steps that wait for their host.
 HOST_BOUND = (
-    ("bert", "bf16", "bert_n128_b4_bf16"),
-    ("bert", "fp32", "bert_n128_b4_fp32"),
-    ("dlrm", "fp32", "dlrm_b2048_fp32"),
-    ("lenet", "fp32", "lenet_b256_fp32"),
+    *("bert_n128_b4_bf16", "bert_n128_b4_fp32", "dlrm_b2048_fp32", "language_mixed", "lenet_b256_fp32"),
+    *("translation_base", "translation_mixed"),
 )
 REPEATS, STEPS = 20, 5
 
@@ -95,20 +96,29 @@ def timed(run: Callable[[], object]) -> float:
 
 
 def print_recorded() -> None:
-    """Print how much longer a step takes in its trace than just before, by operator."""
-    import seqpoint as sp
-
+    """Fit the costs of an operator with its shapes and of a call to the steps of each device, and print the errors."""
     for device in ("h100", "h200"):
-        folder = dataset_path(f"measured/{device}")
-        steps = pd.read_parquet(folder / "steps.parquet")
-        for model, dtype, name in HOST_BOUND:
-            alike = (steps.model == model) & (steps.dtype == dtype) & steps.configuration.str.endswith("before-trace")
-            before_ns = steps.duration_ns[alike].median()
-            trace = sp.open(folder / "traces" / f"{name}.pt.trace.json.gz")
-            in_trace_ns = float(np.median(sp.describe(trace).steps[0].step_ns))
-            operators = (trace.ops.num_rows - trace.ops["iteration"].null_count) / trace.iterations.num_rows
-            more = (in_trace_ns - before_ns) / operators
-            print(f"{device} {name}: {1 - before_ns / in_trace_ns:.2f} of the step, {more / 1e3:.2f} us an operator")
+        shares, counts = recorded_shares(device)
+        (operator_us, call_us), _ = nnls(counts, shares)
+        print(f"{device}: {operator_us:.2f} us an operator with shapes, {call_us:.2f} us a call")
+        for name, share, predicted in zip(HOST_BOUND, shares, counts @ (operator_us, call_us), strict=True):
+            print(f"  {name}: {share:.3f} of the step as measured, {predicted:.3f} as fitted")
+
+
+def recorded_shares(device: str) -> tuple[Floats, Floats]:
+    """Return the share of each step that the recording took, and its operators and calls a us of the step."""
+    folder = dataset_path(f"measured/{device}")
+    pairs = load_suite("pairs")
+    sources, _ = find_sources(pairs, [folder])
+    recorded = pairs.score(pairs.read(sources, SuiteOptions()), SuiteOptions()).details["pairs"]
+    gains = {gain["case"].rpartition("/")[2]: gain["measured"] for gain in recorded if gain["change"] == "recording"}
+    counts = []
+    for name in HOST_BOUND:
+        trace = sp.open(folder / "traces" / f"{name}.pt.trace.json.gz")
+        step_us = float(np.mean(sp.describe(trace).steps[0].step_ns)) / 1e3
+        of_steps = [table.num_rows - table["iteration"].null_count for table in (trace.ops, trace.launches)]
+        counts.append([count / trace.iterations.num_rows / step_us for count in of_steps])
+    return np.array([1 - gains[name] for name in HOST_BOUND]), np.array(counts)
 
 
 @click.command()

@@ -14,6 +14,7 @@ from replay.costs.demand import with_demands, with_demands_from
 from replay.costs.hardware import with_same_engines
 from replay.costs.retiming import resized, retyped, source_device
 from replay.costs.wire_time import resized_collectives
+from replay.graph.edit import with_host_time
 from replay.graph.graph import PHASES, Basis, KernelGraph, TaskKind
 from replay.graph.operators import DTYPE_BYTES
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, unknown_name, what_if_text
@@ -34,9 +35,10 @@ def change_dtype(types: str) -> WhatIf:
     type tf32. Notes count what stays.
 
     To a smaller type, kernels of the optimizer stay: mixed precision keeps weights and moments in FP32 (arXiv
-    1710.03740).
+    1710.03740). If casts are added to do so, the host has to launch them. The projection is that without casts. Its
+    interval reaches to a host that works `autocast_host_share` longer, as measured.
 
-    Not modelled: casts that mixed precision adds or removes, and numerical accuracy.
+    Not modelled: the time of the kernels of casts, and numerical accuracy.
 
     Source: `replay.costs.retiming`, `replay.costs.wire_time`.
 
@@ -63,6 +65,8 @@ def change_dtype(types: str) -> WhatIf:
             raise InvalidInputError(f"{device.name} does not compute in {new}; choose one of {', '.join(available)}")
         chosen = (tasks.dtype == _TYPES.index(old)) & graph.on_device() & ~_of_optimizer(graph, old, new)
         changed = retyped_tasks(graph, chosen, (old, new), parameters) if chosen.any() else graph
+        if chosen.any() and DTYPE_BYTES[new] < DTYPE_BYTES[old]:
+            changed = with_host_time(changed, 1 + parameters["autocast_host_share"])
         return changed.with_notes(_notes(graph, changed.tasks.duration_ns, chosen, (old, new)))
 
     return WhatIf(what_if_text("change_dtype", f"{old}->{new}"), transform, retimes=True)
@@ -133,6 +137,8 @@ def _notes(graph: KernelGraph, duration: Floats, chosen: Bools, types: tuple[str
     collectives = int((changed & (tasks.kind == TaskKind.COLLECTIVE)).sum())
     both = f"{int((changed & kernel).sum())} kernels" + (f" and {collectives} collectives" if collectives else "")
     notes = [f"change_dtype: {both} in {old}"]
+    if changed.any() and DTYPE_BYTES[new] < DTYPE_BYTES[old] and (tasks.kind == TaskKind.HOST).any():
+        notes.append("change_dtype: casts of automatic mixed precision are work of the host; the interval holds it")
     total = max(tasks.duration_ns[kernel].sum(), 1e-9)
     if (stays := _of_optimizer(graph, old, new) & (tasks.dtype == _TYPES.index(old))).any():
         notes.append(f"change_dtype: {int(stays.sum())} kernels of the optimizer stay in {old}, as in mixed precision")

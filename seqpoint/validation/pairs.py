@@ -23,15 +23,14 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, partial
+from functools import lru_cache, partial
 from itertools import permutations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 
-from profilers.devices.catalogue import DTYPES, load_devices
+from profilers.devices.catalogue import DTYPES
 from profilers.errors import InvalidInputError, SeqPointError
 from profilers.files import is_folder
 from profilers.trace.arrays import Floats
@@ -54,9 +53,12 @@ from seqpoint.validation.changes import (
     coverage_rows,
     coverage_table,
     interval_table,
+    is_forward,
+    job_of,
     score_change,
     summaries,
     trace_changes,
+    what_if_named,
 )
 from seqpoint.validation.replay import load_recording, trace_source
 from seqpoint.validation.rows import ValidationRow
@@ -72,16 +74,10 @@ _STEPS, _EPOCH = {"model", "configuration", "repetition", "duration_ns"}, {"mode
 #: Names of what-ifs that only pairs have: the cost of a recording, and the bound of a resource.
 _RECORDING, _BOUND = "recording", "bound:"
 _GEMM, _TYPES = CLASSES.index("gemm"), tuple(DTYPES)
-#: Words of names that mean a change, by its kind; devices are words, too (`_is_device`).
-_WORDS = {
-    "data type": re.compile(r"fp32|tf32|fp16|bf16|fp8|base|mixed"),
-    "batch": re.compile(r"(?:b|bs|batch)(\d+)"),
-    "length": re.compile(r"(?:n|seq|length)(\d+)"),
-}
-#: A word and its number that a separator parts, as in batch_32.
-_PARTED = re.compile(r"\b(batch|seq|length)[_-](\d+)")
 #: Names that a message shows.
 _SHOWN = 5
+#: Traces that are kept in memory: most are of several pairs.
+_KEPT = 8
 #: Source of the intervals of gains.
 _GAIN = "gain"
 
@@ -130,7 +126,7 @@ class JobPair:
     @property
     def case(self) -> str:
         """Names of the runs."""
-        return f"{self.before.name} -> {self.after.name}"
+        return " -> ".join(dict.fromkeys((self.before.name, self.after.name)))
 
 
 @dataclass(frozen=True)
@@ -200,49 +196,10 @@ class Gain:
 
     def content(self) -> dict[str, object]:
         """Return the score as JSON; numbers that are unknown are None."""
-        plain = {name: None if value != value else value for name, value in asdict(self).items()}
-        scores = {"error": self.error, "inside": self.inside} if self.scored else {"error": None, "inside": None}
-        return plain | scores
-
-
-def job_of(file: Path) -> tuple[str, dict[str, str]]:
-    """Return the name of a file's job without the words that mean a change, and those words by kind.
-
-    Examples
-    --------
-    >>> job_of(Path("traces/h100/bert_n128_b4_fp32.json.gz"))
-    ('traces/bert.json.gz', {'device': 'h100', 'length': 'n128', 'batch': 'b4', 'data type': 'fp32'})
-    >>> job_of(Path("x/batch_8/rank0.json"))
-    ('x/rank0.json', {'batch': 'batch8'})
-    """
-    kept, words = [], dict[str, str]()
-    for part in file.parts[-3:]:
-        texts = []
-        for text in re.split(r"([_\-.])", _PARTED.sub(r"\1\2", part)):
-            kind = _kind_of(text.lower())
-            texts.append("" if kind else text)
-            words |= {kind: text.lower()} if kind else {}
-        kept.append(re.sub(r"[_\-.]+(?=[_\-.])|^[_\-.]+|[_\-]+$", "", "".join(texts)))
-    return "/".join(part for part in kept if part), words
-
-
-def _kind_of(word: str) -> str:
-    """Return the kind of change that a word of a file name means; empty for another word."""
-    if _is_device(word):
-        return "device"
-    return next((kind for kind, pattern in _WORDS.items() if pattern.fullmatch(word)), "")
-
-
-@cache
-def _device_words() -> frozenset[str]:
-    return frozenset(re.split(r"[ -]", name)[0].lower() for name in load_devices())
-
-
-def _is_device(word: str) -> bool:
-    """Return whether a word of a file name is the beginning of the name of a device, such as mi300."""
-    if not re.fullmatch(r"[a-z]+\d+[a-z]*", word) or _WORDS["batch"].fullmatch(word) or len(word) < 2:
-        return False
-    return any(name.startswith(word) for name in _device_words())
+        known = asdict(self) | ({"error": self.error, "inside": self.inside} if self.scored else {})
+        return {"error": None, "inside": None} | {
+            key: None if value != value else value for key, value in known.items()
+        }
 
 
 def named_pairs(runs: Iterable[JobRun]) -> list[JobPair]:
@@ -263,28 +220,9 @@ def named_pairs(runs: Iterable[JobRun]) -> list[JobPair]:
     pairs = []
     for (old, before), (new, after) in (two for job in jobs.values() for two in permutations(job, 2)):
         kinds = [kind for kind in {**old, **new} if old.get(kind) != new.get(kind)]
-        if len(kinds) == 1 and old.keys() == new.keys() and _is_forward(kinds[0], old[kinds[0]], new[kinds[0]]):
-            pairs.append(JobPair(kinds[0], before, after, _what_if_of(kinds[0], new[kinds[0]])))
+        if len(kinds) == 1 and old.keys() == new.keys() and is_forward(kinds[0], old[kinds[0]], new[kinds[0]]):
+            pairs.append(JobPair(kinds[0], before, after, what_if_named(kinds[0], new[kinds[0]])))
     return pairs
-
-
-def _is_forward(kind: str, old: str, new: str) -> bool:
-    if kind == "device":
-        return True
-    if kind == "data type":
-        order = ("fp32", "base", "tf32", "fp16", "bf16", "mixed", "fp8")
-        return order.index(old) < order.index(new)
-    return _number(old) < _number(new)
-
-
-def _number(word: str) -> int:
-    return int(re.sub(r"\D", "", word))
-
-
-def _what_if_of(kind: str, word: str) -> str:
-    return {"batch": f"micro_batch:{_number('0' + word)}", "length": f"sequence_length:{_number('0' + word)}"}.get(
-        kind, ""
-    )
 
 
 @dataclass(frozen=True)
@@ -436,14 +374,14 @@ class _Traced:
 _Load = Callable[[JobRun], _Traced]
 
 
-def _load(run: JobRun, options: SuiteOptions) -> _Traced:
-    """Read the trace of a run; one without marks is one iteration, and several files are an iteration each."""
-    trace = load_recording(run.files, "file" if len(run.files) > 1 else options.iterations)
-    if not len(trace.iterations) and not is_folder(run.files[0]):
-        trace = load_recording(run.files, "whole")
+def _load(options: SuiteOptions, files: tuple[Path, ...]) -> _Traced:
+    """Read a trace; one without marks is one iteration, and several files are an iteration each."""
+    trace = load_recording(files, "file" if len(files) > 1 else options.iterations)
+    if not len(trace.iterations) and not is_folder(files[0]):
+        trace = load_recording(files, "whole")
     steps = job_steps(step_times(trace))
     if not len(steps):
-        raise InvalidInputError(f"{run.name}: no iteration")
+        raise InvalidInputError(f"{files[0]}: no iteration")
     count, step_ns = len(steps), float(steps.step_ns.mean())
     host_ns = max((_host_ns(causes) for causes in host_causes(index_trace(trace))), default=step_ns)
     in_steps = np.asarray(trace.kernels["iteration"].is_valid())
@@ -507,10 +445,10 @@ def _measured(pair: JobPair, lengths: Sequence[int | None]) -> float | None:
 def _what_if_between(pair: JobPair, before: Trace, after: Trace) -> str:
     """Return the what-if that leads from one trace to another of another device or data type."""
     if pair.change == "device":
-        devices = [hardware_of(trace).device for trace in (before, after)]
-        if None in devices or devices[0] == devices[1]:
+        old, new = (hardware_of(trace).device for trace in (before, after))
+        if old is None or new is None or old == new:
             raise InvalidInputError(f"{pair.case}: no pair of two known devices")
-        return f"scale_device:{devices[1]}"
+        return f"scale_device:{new.name}"
     types = [_product_type(trace) for trace in (before, after)]
     if None in types or types[0] == types[1]:
         raise InvalidInputError(f"{pair.case}: the traces do not tell two data types of products")
@@ -553,7 +491,8 @@ def _epoch_gain(pair: JobPair, gain: Gain, trace: Trace) -> Gain:
     assert pair.epochs is not None
     lengths, before_ns, after_ns = pair.epochs
     known: dict[int, ProjectionRow] = {}
-    for number, length in zip(*(trace.iterations[name].to_pylist() for name in ("iteration", "sequence_length")), strict=True):
+    columns = (trace.iterations[name].to_pylist() for name in ("iteration", "sequence_length"))
+    for number, length in zip(*columns, strict=True):
         row = _projected(trace, gain.what_if, [number]).rows[0]
         if length is None or not row.applied:
             return replace(gain, reason=row.reason or "an iteration has no length")
@@ -639,11 +578,15 @@ def _scored(sources: _Sources, options: SuiteOptions) -> SuiteResult:
     scores, gains, notes = list[IntervalScore](), list[Gain](), list(sources.notes)
     for layout, file in followed(sources.tables, progress, lambda table: table[1].name):
         scores += [score for change in TABLES[layout][1](file) for score in score_change(change, parameters)]
-    load = cache(partial(_load_named, options))
+    load_files = lru_cache(_KEPT)(partial(_load, options))
+
+    def load(run: JobRun) -> _Traced:
+        return load_files(run.files)
+
     for pair in followed(sources.pairs, progress, lambda each: each.case):
         try:
-            gains.append(score_pair(pair, lambda run: load(run.name, run.files)))
-            scores += _kernel_scores(pair, lambda run: load(run.name, run.files))
+            gains.append(score_pair(pair, load))
+            scores += _kernel_scores(pair, load)
         except InvalidInputError as error:
             notes.append(str(error))
     if not (scores or gains):
@@ -660,10 +603,6 @@ def _scored(sources: _Sources, options: SuiteOptions) -> SuiteResult:
     rows = [gain.row() for gain in gains if gain.scored]
     rows += [score.row for score in scores if score.source != _GAIN] + coverage_rows(scores)
     return SuiteResult(rows, details, tables, scores, notes)
-
-
-def _load_named(options: SuiteOptions, name: str, files: tuple[Path, ...]) -> _Traced:
-    return _load(JobRun(name, files), options)
 
 
 def _kernel_scores(pair: JobPair, load: _Load) -> Iterator[IntervalScore]:

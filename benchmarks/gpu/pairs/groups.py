@@ -182,9 +182,9 @@ def groups(size: str) -> list[Group]:
     """Return the groups of a size, the most telling first; each run's name is in one recipe alone."""
     sizes = _SIZES[size]
     listed = [
-        _spins(sizes), _types(sizes), _batches(sizes), _launches(sizes), _optimizers(sizes), _attention(sizes),
-        _layers(sizes), _decoding(sizes), _prompts(sizes), _copies(sizes), _streams(sizes), _priorities(sizes),
-        _loaders(sizes), _images(sizes), _translations(sizes), _recommenders(sizes),
+        _recorded(sizes), _spins(sizes), _types(sizes), _batches(sizes), _launches(sizes), _optimizers(sizes),
+        _attention(sizes), _layers(sizes), _decoding(sizes), _prompts(sizes), _copies(sizes), _streams(sizes),
+        _priorities(sizes), _loaders(sizes), _images(sizes), _translations(sizes), _recommenders(sizes),
     ]  # fmt: skip
     return [*listed, _compiled(sizes)] if sizes.compiled else listed
 
@@ -227,6 +227,11 @@ def _encoder(sizes: Sizes, name: str = "bert", setting: Setting = _MIXED) -> Run
 
 def _tokens(vocabulary: int, batch: int, length: int, generator: torch.Generator) -> tuple[Tensor, ...]:
     return (torch.randint(vocabulary, (batch, length), generator=generator),)
+
+
+def _recorded(sizes: Sizes) -> Group:
+    """Return the run that each setting of the profiler records; `measuring.recording_steps` names its pairs."""
+    return Group("recording", (_encoder(sizes),), ())
 
 
 def _spins(sizes: Sizes) -> Group:

@@ -35,8 +35,8 @@ _TURN_NS = {"full": 250_000_000, "cpu": 250_000_000, "tiny": 20_000_000}
 _ISSUED, _ISSUES = 2, 5
 #: Iterations of a trace, and seconds that a trace takes beyond making its run.
 _TRACED, _TRACE_SECONDS = 2, 1.2
-#: The group and run that every setting of the profiler records.
-_RECORDED = "launch"
+#: The group whose run every setting of the profiler records.
+_RECORDED = "recording"
 
 
 def group_steps(facts: Mapping[str, Any], groups: Sequence[Group], size: str) -> list[Step]:
@@ -77,7 +77,8 @@ def memory_step(facts: Mapping[str, Any], groups: Sequence[Group]) -> list[Step]
 def _shared_needs(group: Group) -> frozenset[str]:
     """Return the features without which no change of a group can be recorded."""
     needs = {run.name: run.needs for run in group.runs}
-    return frozenset.intersection(*(needs[change.before] | needs[change.after] for change in group.changes))
+    of_changes = [needs[change.before] | needs[change.after] for change in group.changes]
+    return frozenset.intersection(*of_changes) if of_changes else frozenset().union(*needs.values())
 
 
 def _timed(facts: Mapping[str, Any], group: Group, turn_ns: int, machine: Machine, _files: Path) -> Tables:
