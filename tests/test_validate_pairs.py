@@ -1,9 +1,11 @@
-"""Coverage of the intervals of projections, on measurements before and after a change."""
+"""Gains of jobs that ran before and after a change, and coverage of the intervals of projections."""
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,25 +14,36 @@ import pytest
 from click.testing import CliRunner
 
 from profilers.devices.catalogue import find_device
-from profilers.errors import NotFoundError
+from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
 from replay.costs.shipped import load_parameters
 from replay.graph.graph import KernelGraph
 from replay.what_ifs import WhatIf
 from seqpoint.cli import cli
-from seqpoint.validation.intervals import (
+from seqpoint.validation.changes import (
     IntervalScore,
+    MeasuredChange,
+    collective_changes,
     coverage,
+    coverage_rows,
     held_out_coverage,
-    interval_rows,
+    product_changes,
     score_change,
+    serial_graph,
     summaries,
     widening,
 )
-from seqpoint.validation.pairs import MeasuredChange, collective_changes, job_of, product_changes, serial_graph
+from seqpoint.validation.job_pairs import JobRun, job_of, named_pairs, read_pairs
+from seqpoint.validation.suites import SuiteResult, load_suite, validate
 from tests import traces
 
 H100, MI300X = "H100-SXM5-80GB", "MI300X"
+SHIPPED = Path(__file__).parents[1] / "datasets" / "measured"
+
+
+def is_source(path: Path) -> bool:
+    """Return whether the suite reads a file."""
+    return load_suite("pairs").source(path) is not None
 
 
 def scored(measured: float, kind: str = "step", case: str = "job") -> IntervalScore:
@@ -86,24 +99,45 @@ def test_rows_count_each_kind_apart_and_have_a_limit_where_there_are_many() -> N
     lines = {line["kind"]: line for line in summaries(scores)}
     assert (lines["many"]["coverage"], lines["few"]["coverage"]) == (1.0, 0.0)
     assert lines["all"]["intervals"] == 26 and lines["all"]["coverage"] == pytest.approx(25 / 26)
-    rows = {row.case: row for row in interval_rows(scores)}
+    rows = {row.case: row for row in coverage_rows(scores)}
     assert rows["coverage: many"].met is True and rows["coverage: few"].met is None
-    case = rows["few: job, scale_device:X"]
-    assert (case.low, case.high, case.inside) == (80.0, 125.0, False)
+    case = scores[-1].row
+    assert (case.case, case.low, case.high, case.inside) == ("few: job, scale_device:X", 80.0, 125.0, False)
     assert {"low", "high", "inside"} <= set(case.content()) and "low" not in rows["coverage: all"].content()
+    assert coverage_rows([]) == []
 
 
 @pytest.mark.parametrize(
-    ("file", "job", "device"),
+    ("file", "job", "words"),
     [
-        ("t/h100/bert.json.gz", "t/bert.json.gz", "h100"),
-        ("t/mi300/bert.json.gz", "t/bert.json.gz", "mi300"),
-        ("x/hta/diff_a100.json.gz", "x/hta/diff.json.gz", "a100"),
-        ("x/batch_32/rank0.json", "x/batch_32/rank0.json", ""),
+        ("t/h100/bert.json.gz", "t/bert.json.gz", {"device": "h100"}),
+        ("t/mi300/bert.json.gz", "t/bert.json.gz", {"device": "mi300"}),
+        ("x/hta/diff_a100.json.gz", "x/hta/diff.json.gz", {"device": "a100"}),
+        ("x/batch_32/rank0.json", "x/rank0.json", {"batch": "batch32"}),
+        ("x/b200/gpt_b32.json", "x/gpt.json", {"device": "b200", "batch": "b32"}),
+        ("x/y/net_BF16.json", "x/y/net.json", {"data type": "bf16"}),
+        ("x/y/rank0.json", "x/y/rank0.json", {}),
     ],
 )
-def test_a_job_is_its_name_without_the_device(file: str, job: str, device: str) -> None:
-    assert job_of(Path(file)) == (job, device)
+def test_a_job_is_its_name_without_the_words_of_a_change(file: str, job: str, words: dict[str, str]) -> None:
+    assert job_of(Path(file)) == (job, words)
+
+
+def runs_of(*names: str) -> list[JobRun]:
+    return [JobRun(name, (Path("x") / name,)) for name in names]
+
+
+def test_names_that_differ_in_one_change_are_a_pair() -> None:
+    runs = runs_of("a_h100_b4_fp32", "a_h100_b8_fp32", "a_h100_b4_bf16", "a_mi300_b4_fp32", "other_b4")
+    found = {(pair.change, pair.before.name, pair.after.name, pair.what_if) for pair in named_pairs(runs)}
+    assert found == {
+        ("batch", "a_h100_b4_fp32", "a_h100_b8_fp32", "micro_batch:8"),
+        ("data type", "a_h100_b4_fp32", "a_h100_b4_bf16", ""),
+        ("device", "a_h100_b4_fp32", "a_mi300_b4_fp32", ""),
+        ("device", "a_mi300_b4_fp32", "a_h100_b4_fp32", ""),
+    }
+    lengths = named_pairs(runs_of("g_n512", "g_n1024", "g"))
+    assert [(pair.what_if, pair.case) for pair in lengths] == [("sequence_length:1024", "g_n512 -> g_n1024")]
 
 
 def test_products_are_grouped_by_rows_and_the_fastest_library_counts(tmp_path: Path) -> None:
@@ -167,28 +201,154 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_two_traces_of_a_job_are_a_pair_in_both_directions(pair: Path) -> None:
-    shown = CliRunner().invoke(cli, ["validate", "intervals", str(pair), "--json"])
+    shown = CliRunner().invoke(cli, ["validate", "pairs", str(pair), "--json"])
     assert shown.exit_code == 0, shown.exception
     content = json.loads(shown.stdout)
     kernels = [score for score in content["scores"] if score["kind"] == "kernel time of a step"]
     assert [(score["before_ns"], score["measured_ns"]) for score in kernels] == [(2.1e6, 1.05e6), (1.05e6, 2.1e6)]
-    assert sum(score["kind"] == "step time" for score in content["scores"]) == 2
-    assert {line["kind"] for line in content["coverage"]} >= {"step time", "kernel time of a class", "all"}
-    table = CliRunner().invoke(cli, ["validate", "intervals", str(pair)])
+    assert [gain["what_if"] for gain in content["pairs"]] == [f"scale_device:{H100}", "scale_device:A100-SXM4-80GB"]
+    assert {line["kind"] for line in content["coverage"]} >= {"gain, device", "kernel time of a class", "all"}
+    table = CliRunner().invoke(cli, ["validate", "pairs", str(pair)])
+    assert "Gains: the step before a change over that after" in table.output
     assert "Coverage of 90 % intervals" in table.output
 
 
-def test_a_trace_without_a_second_device_is_named(pair: Path, tmp_path: Path) -> None:
+def test_a_trace_without_a_partner_is_named(pair: Path, tmp_path: Path) -> None:
     shutil.copytree(pair, tmp_path / "jobs")
     (tmp_path / "jobs" / "a100" / "job.json").rename(tmp_path / "jobs" / "a100" / "other.json")
-    shown = CliRunner().invoke(cli, ["validate", "intervals", str(tmp_path / "jobs"), "--json"])
-    assert shown.exception is not None and "no second device of other.json, job.json" in str(shown.exception)
+    shown = CliRunner().invoke(cli, ["validate", "pairs", str(tmp_path / "jobs"), "--json"])
+    assert shown.exception is not None and "traces without a partner: a100/other, h100/job" in str(shown.exception)
 
 
-def test_the_project_ships_no_pair() -> None:
-    shown = CliRunner().invoke(cli, ["validate", "intervals"])
-    assert isinstance(shown.exception, NotFoundError)
-    assert str(shown.exception).startswith("the project ships no pair of measurements")
+def write_steps(path: Path, gap: float, length: float) -> None:
+    """Write three steps of ten launches, `gap` us apart, of kernels that take `length` us and wait for nothing else."""
+    events = []
+    for step in range(3):
+        begin = 10 * gap * step
+        events.append(traces.event(f"ProfilerStep#{step}", "user_annotation", begin, 10 * gap))
+        for number in range(10):
+            at, link = begin + gap * number, 10 * step + number + 1
+            events.append(traces.event("aten::mm", "cpu_op", at, 0.9 * gap))
+            events.append(traces.launch(at + 1, link))
+            events.append(traces.kernel("gemm", at + 8, length, link))
+    path.write_text(json.dumps(traces.kineto(events)))
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Callable[..., SuiteResult]:
+    """Return what records runs `a` (a launch each 100 us, kernels of 10 us) and `b`, and scores their pair."""
+
+    def scored(text: str, times: dict[str, int], gap: float = 100, length: float = 10, **columns: Any) -> SuiteResult:
+        (tmp_path / "traces").mkdir(exist_ok=True)
+        for name, shape in (("a", (100.0, 10.0)), ("b", (gap, length))):
+            write_steps(tmp_path / "traces" / f"{name}.json", *shape)
+            (tmp_path / "traces" / f"{name}.json").rename(tmp_path / "traces" / f"pair_{name}.pt.trace.json.gz")
+        rows = [{"group": "g", "run": run, "measure": "step", "duration_ns": ns} for run, ns in times.items()]
+        if rows:
+            pq.write_table(pa.Table.from_pylist(rows), tmp_path / "runs.parquet")
+        named = {"group": ["g"], "before": ["a"], "after": ["b"], "what_if": [text]} | columns
+        pq.write_table(pa.table(named), tmp_path / "pairs.parquet")
+        return validate("pairs", [tmp_path], {}).results["pairs"]
+
+    return scored
+
+
+def gain_of(result: SuiteResult) -> dict[str, Any]:
+    pairs: Any = result.details["pairs"]
+    (gain,) = pairs
+    return dict(gain)
+
+
+def test_a_gain_is_measured_without_a_profiler_and_predicted_from_the_trace_before(recording: Any) -> None:
+    result = recording("scale_host:0.5", {"a": 900_000, "b": 500_000}, gap=50)
+    gain = gain_of(result)
+    assert (gain["measured"], gain["traced"]) == (pytest.approx(1.8), pytest.approx(2, rel=0.02))
+    assert gain["predicted"] == pytest.approx(2, rel=0.02) and gain["error"] == pytest.approx(0.11, abs=0.02)
+    assert gain["cause"] == "the recording: as traced, the gain is 2.00"
+    (row,) = [row for row in result.rows if row.reference is not None]
+    assert (row.case, row.source) == ("g: a -> b, scale_host:0.5", "without a profiler")
+    assert row.reference == pytest.approx(1.8) and row.ours == gain["predicted"]
+
+
+def test_without_times_the_gain_is_that_between_the_traces(recording: Any) -> None:
+    gain = gain_of(recording("scale_host:2", {}, gap=200))
+    assert gain["measured"] is None and gain["traced"] == pytest.approx(0.5, rel=0.02) and gain["inside"]
+
+
+def test_an_error_has_a_cause_that_takes_it_away(recording: Any) -> None:
+    gain = gain_of(recording("scale_kernels:all:0.5", {}, gap=200, length=5))
+    assert gain["predicted"] == pytest.approx(1, rel=0.02) and not gain["inside"]
+    assert gain["cause"].startswith(
+        "the host works 2.00 times as long (10 -> 10 kernels); with that, the gain as traced"
+    )
+    longer = gain_of(recording("scale_host:0.1", {}, gap=100, length=95))
+    assert (
+        longer["cause"].startswith("the host works 1.")
+        and "kernels take 9.50 times as long as predicted" in longer["cause"]
+    )
+
+
+def test_a_what_if_that_does_not_apply_says_why_and_is_not_scored(recording: Any) -> None:
+    result = recording("change_dtype:fp8->bf16", {"a": 10, "b": 10})
+    gain = gain_of(result)
+    assert gain["predicted"] is None and "changes no task" in gain["reason"] and not result.rows
+    assert "Not predicted" in [table.title for table in result.tables if not isinstance(table, str)]
+    assert "no what-if is called 'nonsense'" in gain_of(recording("nonsense", {}))["reason"]
+    assert "a plan has several what-ifs" in gain_of(recording("@/etc/hostname", {}))["reason"]
+
+
+def test_a_bound_is_held_to_be_no_less_than_the_gain(recording: Any) -> None:
+    gain = gain_of(recording("bound:host", {"a": 1000, "b": 1000}))
+    assert gain["predicted"] >= 1 and gain["error"] == 0 and gain["inside"]
+    over = gain_of(recording("bound:kernels", {"a": 3000, "b": 1000}))
+    assert over["predicted"] == pytest.approx(1, abs=0.02) and over["error"] == pytest.approx(2, abs=0.05)
+    assert gain_of(recording("bound:nothing", {}))["reason"] == "the trace has no nothing"
+
+
+def test_a_step_of_serving_is_predicted_from_the_model(recording: Any) -> None:
+    what_if = "predict:decode:2x4096x32x32000:1x512->64x512"
+    gain = gain_of(recording(what_if, {"a": 1000, "b": 1200}))
+    assert gain["measured"] == pytest.approx(1000 / 1200)
+    # Weights of 5 GB are read once for one and for 64 sequences, whose caches are 1.1 GB.
+    assert 0.4 < gain["predicted"] < 1 and gain["low"] is None and gain["inside"] is None
+    assert "not PHASE:MODEL" in gain_of(recording("predict:decode:2x", {}))["reason"]
+
+
+def test_a_run_and_its_trace_tell_what_the_recording_costs(recording: Any) -> None:
+    gain = gain_of(recording("recording", {"a": 900_000}))
+    assert (
+        gain["measured"] == pytest.approx(0.9, abs=0.02) and 0 < gain["low"] <= gain["predicted"] <= gain["high"] <= 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"before": ["../a"]}, r"pairs.parquet: row 0: '../a' is no name of a run"),
+        ({"after": pa.nulls(1, pa.string())}, r"pairs.parquet: row 0: after is missing"),
+        ({"group": [[1]]}, r"pairs.parquet: no table of pairs of a recording"),
+    ],
+)
+def test_a_damaged_table_is_named_with_its_row(recording: Any, columns: dict[str, list[Any]], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        recording("nothing", {}, **columns)
+
+
+def test_times_below_a_nanosecond_and_files_that_are_no_tables_are_refused(recording: Any, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=r"runs.parquet: row 1: duration_ns is 0, below 1"):
+        recording("nothing", {"a": 1, "b": 0})
+    (tmp_path / "steps.parquet").write_bytes(b"PAR1 and nothing else")
+    pairs, alone = read_pairs([])
+    assert (pairs, alone) == ([], [])
+
+
+def test_the_project_ships_pairs_whose_recording_costs_what_the_parameters_say() -> None:
+    pairs, alone = read_pairs([path for path in sorted(SHIPPED.rglob("*")) if path.is_file() and is_source(path)])
+    kinds = [pair.change for pair in pairs]
+    assert (kinds.count("device"), kinds.count("data type"), kinds.count("recording")) == (18, 6, 16)
+    assert kinds.count("data type, epoch") == 4 and not alone
+    bert = next(pair for pair in pairs if pair.case == "h100/bert_n128_b4_fp32 -> h100/bert_n128_b4_bf16")
+    assert bert.before.step_ns == {128: pytest.approx(35_286_592.5)}, "the median of steps.parquet, by hand"
 
 
 def test_an_interval_is_wider_if_its_parameters_are_less_certain() -> None:

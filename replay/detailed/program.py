@@ -1,9 +1,13 @@
-"""A PTX entry as flat arrays: an instruction a row, registers by number. The columns, and what stands in them."""
+"""A PTX entry as flat arrays: an instruction a row, registers by number.
+
+The columns, their values, and the registers that each instruction reads and writes.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from profilers.trace.arrays import Ints
+from replay.detailed.fragments import BITS_OF
 from replay.detailed.ptx import Entry, Module
 
 #: Kinds of instructions.
@@ -91,3 +95,71 @@ class Program:
     shared_offsets: Mapping[str, int]
     unset: tuple[str, ...]
     widths: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Registers of an instruction.
+
+    Parameters
+    ----------
+    sources, targets : tuple of int
+        Registers that it reads, its guard included, and that it writes.
+    """
+
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
+
+
+def operands_of(program: Program) -> list[Operands]:
+    """Return the registers of each instruction of a program."""
+    return [_operands(row, program.lists) for row in program.code]
+
+
+def _operands(row, lists) -> Operands:  # type: ignore[no-untyped-def]
+    kind = row[KIND]
+    sources = [int(row[GUARD])]
+    vector = [int(r) for r in lists[row[VECTOR] : row[VECTOR] + row[COUNT]]] if row[VECTOR] >= 0 else []
+    plain = [int(row[column]) for column in (A, B, C, E)]
+    target = [int(row[D]), int(row[D2])]
+    if kind in (LOAD, LDMATRIX):
+        sources, target = [*sources, int(row[A])], vector
+    elif kind in (STORE, STMATRIX, PACK):
+        sources += [int(row[A]), *vector]
+    elif kind == UNPACK:
+        sources, target = [*sources, int(row[A])], vector
+    elif kind == PRODUCT:
+        facts = int(row[E]) + 3
+        held = []
+        for number, column in enumerate((D, A, B, C)):
+            count, element = int(lists[facts + 3 * number + 1]), int(lists[facts + 3 * number + 2])
+            held.append([int(lists[row[column] + n]) for n in range(count * min(BITS_OF[element], 32) // 32)])
+        sources, target = [*sources, *held[1], *held[2], *held[3]], held[0]
+    elif kind == GROUP_PRODUCT:
+        # Sums are added to in the tensor cores: a product does not wait for the one before.
+        left = [int(lists[row[A] + n]) for n in range(4)] if row[HOW] else [int(row[A])]
+        sources += [*left, int(row[B]), int(row[C])]
+        target = [int(lists[row[D] + n]) for n in range(int(lists[row[E] + 9]))]
+    elif kind in (TEXTURE, FRAGMENT_LOAD):
+        sources, target = [*sources, *plain[: 2 + (kind == TEXTURE)]], vector
+    elif kind == FRAGMENT_STORE:
+        sources, target = [*sources, *plain[:2], *vector], []
+    elif kind == COPY:
+        sources, target = [*sources, int(row[D]), *plain[:2]], []
+    else:
+        sources += plain
+    if kind in (STORE, STMATRIX):
+        target = []
+    return Operands(tuple(s for s in sources if s >= 0), tuple(t for t in target if t >= 0))
+
+
+def single_definitions(operands: list[Operands]) -> tuple[dict[int, int], dict[int, list[int]]]:
+    """Return the instruction that defines each register, -1 if there are several, and those that read it."""
+    defined: dict[int, int] = {}
+    uses: dict[int, list[int]] = {}
+    for row, item in enumerate(operands):
+        for target in item.targets:
+            defined[target] = -1 if target in defined else row
+        for source in set(item.sources):
+            uses.setdefault(source, []).append(row)
+    return defined, uses

@@ -11,7 +11,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from itertools import permutations
 from math import prod
 from pathlib import Path
@@ -23,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from profilers.devices.catalogue import DTYPES, Device, find_device, load_devices
+from profilers.devices.catalogue import DTYPES, Device, find_device
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
 from profilers.trace.kernels import CLASSES
@@ -73,14 +72,6 @@ _NO_KERNEL = re.compile(r"view|permute|transpose|size|getitem|expand|dropout|get
 _HEAD = re.compile(r"lm_head|cls\.predictions")
 _NOT_LINEAR = re.compile(r"ln_|norm|dropout|act|gelu|embed|wte|wpe", re.IGNORECASE)
 _NORMALIZATION = re.compile(r"ln_|norm", re.IGNORECASE)
-#: Words of names that mean a change, by its kind; devices are words, too (`_is_device`).
-_WORDS = {
-    "data type": re.compile(r"fp32|tf32|fp16|bf16|fp8|base|mixed"),
-    "batch": re.compile(r"(?:b|bs|batch)(\d+)"),
-    "length": re.compile(r"(?:n|seq|length)(\d+)"),
-}
-#: A word and its number that a separator parts, as in batch_32.
-_PARTED = re.compile(r"\b(batch|seq|length)[_-](\d+)")
 _GEMM, _COLLECTIVE = CLASSES.index("gemm"), CLASSES.index("collective")
 _TYPES = tuple(DTYPES)
 
@@ -128,68 +119,6 @@ class MeasuredChange:
             counted = group >= 0
             times += np.bincount(group[counted], graph.tasks.duration_ns[counted], len(self.names))
         return times
-
-
-def job_of(file: Path) -> tuple[str, dict[str, str]]:
-    """Return the name of a file's job without the words that mean a change, and those words by kind.
-
-    Examples
-    --------
-    >>> job_of(Path("traces/h100/bert_n128_b4_fp32.json.gz"))
-    ('traces/bert.json.gz', {'device': 'h100', 'length': 'n128', 'batch': 'b4', 'data type': 'fp32'})
-    >>> job_of(Path("x/batch_8/rank0.json"))
-    ('x/rank0.json', {'batch': 'batch8'})
-    """
-    kept, words = [], dict[str, str]()
-    for part in file.parts[-3:]:
-        texts = []
-        for text in re.split(r"([_\-.])", _PARTED.sub(r"\1\2", part)):
-            kind = _kind_of(text.lower())
-            texts.append("" if kind else text)
-            words |= {kind: text.lower()} if kind else {}
-        kept.append(re.sub(r"[_\-.]+(?=[_\-.])|^[_\-.]+|[_\-]+$", "", "".join(texts)))
-    return "/".join(part for part in kept if part), words
-
-
-def _kind_of(word: str) -> str:
-    """Return the kind of change that a word of a file name means; empty for another word."""
-    if _is_device(word):
-        return "device"
-    return next((kind for kind, pattern in _WORDS.items() if pattern.fullmatch(word)), "")
-
-
-@cache
-def _device_words() -> frozenset[str]:
-    return frozenset(re.split(r"[ -]", name)[0].lower() for name in load_devices())
-
-
-def _is_device(word: str) -> bool:
-    """Return whether a word of a file name is the beginning of the name of a device, such as mi300."""
-    if not re.fullmatch(r"[a-z]+\d+[a-z]*", word):
-        return False
-    if _WORDS["batch"].fullmatch(word):
-        return word in _device_words()
-    return any(name.startswith(word) for name in _device_words())
-
-
-def is_forward(kind: str, old: str, new: str) -> bool:
-    """Return whether a change of words is scored: any device, fewer bytes, a larger batch or length."""
-    if kind == "device":
-        return True
-    if kind == "data type":
-        order = ("fp32", "base", "tf32", "fp16", "bf16", "mixed", "fp8")
-        return order.index(old) < order.index(new)
-    return _number(old) < _number(new)
-
-
-def _number(word: str) -> int:
-    return int(re.sub(r"\D", "", word))
-
-
-def what_if_named(kind: str, word: str) -> str:
-    """Return the what-if that a word of a kind means; empty if the traces have to say it."""
-    names = {"batch": "micro_batch", "length": "sequence_length"}
-    return f"{names[kind]}:{_number(word)}" if kind in names else ""
 
 
 def trace_changes(job: str, traces: Mapping[str, Trace]) -> Iterator[MeasuredChange]:

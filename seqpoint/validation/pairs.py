@@ -20,20 +20,16 @@ seqpoint validate pairs traces/ --json
 
 import math
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
-from itertools import permutations
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from profilers.devices.catalogue import DTYPES
 from profilers.errors import InvalidInputError, SeqPointError
 from profilers.files import is_folder
-from profilers.trace.arrays import Floats
 from profilers.trace.kernels import CLASSES
 from profilers.trace.steps import job_steps, step_times
 from profilers.trace.trace import Trace
@@ -43,23 +39,22 @@ from replay.from_trace import build_graph, index_trace
 from replay.from_trace.host_causes import HostCauses, host_causes
 from replay.graph.graph import hardware_of
 from replay.projection.rows import ProjectionRow
+from replay.what_ifs import parse_what_if
+from replay.workloads import InferenceJob, Transformer, inference_parts
 from seqpoint.graphs import all_iterations
-from seqpoint.iteration_table import read_log
 from seqpoint.notebook import Table, table_of
-from seqpoint.projecting import ProjectOptions, TraceProjection, parse_what_ifs, project_trace
+from seqpoint.projecting import ProjectOptions, TraceProjection, project_trace
 from seqpoint.validation.changes import (
     TABLES,
     IntervalScore,
     coverage_rows,
     coverage_table,
     interval_table,
-    is_forward,
-    job_of,
     score_change,
     summaries,
     trace_changes,
-    what_if_named,
 )
+from seqpoint.validation.job_pairs import RECORDING, JobPair, JobRun, read_pairs, table_of_recording
 from seqpoint.validation.replay import load_recording, trace_source
 from seqpoint.validation.rows import ValidationRow
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, followed, table_columns
@@ -68,65 +63,20 @@ from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, followe
 _DRAWS = 32
 #: Error from which a cause is looked for, and share of it that has to go with the cause.
 _EXPLAINED, _SHARE = 0.1, 0.5
-#: Columns by which tables of a recording are known.
-_PAIRS, _RUNS = {"group", "before", "after", "what_if"}, {"group", "run", "measure", "duration_ns"}
-_STEPS, _EPOCH = {"model", "configuration", "repetition", "duration_ns"}, {"model", "iteration", "sequence_length"}
-#: Names of what-ifs that only pairs have: the cost of a recording, and the bound of a resource.
-_RECORDING, _BOUND = "recording", "bound:"
+#: Beginning of a what-if that only pairs have: the bound of a resource.
+_BOUND = "bound:"
+#: Beginning of another: a step of serving, predicted without a trace. It names the phase; layers, hidden size, heads
+#: and vocabulary of the model; and sequences and tokens of the steps before and after.
+_PREDICT = "predict:"
+_SERVED = re.compile(r"predict:(prefill|decode):(\d+)x(\d+)x(\d+)x(\d+):(\d+)x(\d+)->(\d+)x(\d+)")
 _GEMM, _TYPES = CLASSES.index("gemm"), tuple(DTYPES)
+_INSIDE = {None: "", True: "yes", False: "NO"}
 #: Names that a message shows.
 _SHOWN = 5
 #: Traces that are kept in memory: most are of several pairs.
 _KEPT = 8
 #: Source of the intervals of gains.
 _GAIN = "gain"
-
-
-@dataclass(frozen=True)
-class JobRun:
-    """A run of a job: the files of its trace, and the times of its steps without a profiler.
-
-    Parameters
-    ----------
-    name : str
-        Name of the run.
-    files : tuple of Path
-        Files of one trace; several are an iteration each.
-    step_ns : mapping of (int or None) to float
-        Median time of a step without a profiler, by sequence length; None for a run of one length. Empty if unknown.
-    """
-
-    name: str
-    files: tuple[Path, ...]
-    step_ns: Mapping[int | None, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class JobPair:
-    """A job before and after a change.
-
-    Parameters
-    ----------
-    change : str
-        Kind of the change.
-    before, after : JobRun
-        The two runs.
-    what_if : str
-        What-if that has to predict the gain; empty if traces say it: `scale_device` or `change_dtype`.
-    epochs : tuple of (lengths, times before, times after), optional
-        Times of a whole epoch without a profiler, ns.
-    """
-
-    change: str
-    before: JobRun
-    after: JobRun
-    what_if: str = ""
-    epochs: tuple[Floats, Floats, Floats] | None = None
-
-    @property
-    def case(self) -> str:
-        """Names of the runs."""
-        return " -> ".join(dict.fromkeys((self.before.name, self.after.name)))
 
 
 @dataclass(frozen=True)
@@ -176,9 +126,9 @@ class Gain:
         return not (math.isnan(self.predicted) or math.isnan(self.reference))
 
     @property
-    def inside(self) -> bool:
-        """Whether the interval holds the measured gain."""
-        return self.low <= self.reference <= self.high
+    def inside(self) -> bool | None:
+        """Whether the interval holds the measured gain; None without an interval."""
+        return None if math.isnan(self.low) else self.low <= self.reference <= self.high
 
     def interval(self) -> IntervalScore:
         """Return the score as times after a step of 1 ms."""
@@ -189,9 +139,10 @@ class Gain:
     def row(self) -> ValidationRow:
         """Return the row of the validation."""
         source = "without a profiler" if self.measured is not None else "as traced"
+        low, high = (None if math.isnan(end) else end for end in (self.low, self.high))
         return ValidationRow(
             f"{self.change}: {self.case}, {self.what_if}", self.reference, self.predicted, self.error,
-            source=source, low=self.low, high=self.high,
+            source=source, low=low, high=high,
         )  # fmt: skip
 
     def content(self) -> dict[str, object]:
@@ -200,153 +151,6 @@ class Gain:
         return {"error": None, "inside": None} | {
             key: None if value != value else value for key, value in known.items()
         }
-
-
-def named_pairs(runs: Iterable[JobRun]) -> list[JobPair]:
-    """Return the pairs of runs whose names differ in one change.
-
-    A change of device is a pair both ways. A data type changes to one of fewer bytes, a batch or a length to a larger
-    one.
-
-    Parameters
-    ----------
-    runs : iterable of JobRun
-        Runs; the name of the first file of each tells the job.
-    """
-    jobs: dict[str, list[tuple[dict[str, str], JobRun]]] = defaultdict(list)
-    for run in runs:
-        job, words = job_of(run.files[0] if len(run.files) == 1 else run.files[0].parent)
-        jobs[job].append((words, run))
-    pairs = []
-    for (old, before), (new, after) in (two for job in jobs.values() for two in permutations(job, 2)):
-        kinds = [kind for kind in {**old, **new} if old.get(kind) != new.get(kind)]
-        if len(kinds) == 1 and old.keys() == new.keys() and is_forward(kinds[0], old[kinds[0]], new[kinds[0]]):
-            pairs.append(JobPair(kinds[0], before, after, what_if_named(kinds[0], new[kinds[0]])))
-    return pairs
-
-
-@dataclass(frozen=True)
-class _Sources:
-    """Pairs of runs, tables with their layouts, the devices of jobs, and remarks."""
-
-    pairs: Sequence[JobPair]
-    tables: Sequence[tuple[str, Path]]
-    notes: Sequence[str]
-    alone: Sequence[str] = ()
-
-
-def _source(file: Path) -> Path | None:
-    """Return a table of a known layout, or a trace."""
-    columns = set(table_columns(file))
-    if columns:
-        known = any(needed <= columns for needed in (_PAIRS, _RUNS, _STEPS, _EPOCH))
-        return file if known or _layout(columns) else None
-    return trace_source(file)
-
-
-def _layout(columns: set[str]) -> str | None:
-    return next((name for name, (needed, _) in TABLES.items() if set(needed) <= columns), None)
-
-
-def _read(sources: Sequence[Path], options: SuiteOptions) -> _Sources:
-    """Sort sources into tables and traces, and find the pairs among traces."""
-    tables, recorded, traces = [], defaultdict[str, list[Path]](list), []
-    for path in sources:
-        columns = set() if is_folder(path) else set(table_columns(path))
-        if layout := _layout(columns):
-            tables.append((layout, path))
-        elif columns:
-            kinds = {"pairs": _PAIRS, "runs": _RUNS, "steps": _STEPS, "epochs": _EPOCH}
-            recorded[next(name for name, needed in kinds.items() if needed <= columns)].append(path)
-        else:
-            traces.append(path)
-    pairs = [pair for file in recorded["pairs"] for pair in _recorded_pairs(file, recorded["runs"])]
-    used = {file for pair in pairs for run in (pair.before, pair.after) for file in run.files}
-    steps = {file.parent: _steps_of(file) for file in recorded["steps"]}
-    runs = [JobRun(_name_of(file), (file,), _known_steps(file, steps)) for file in traces if file not in used]
-    pairs += named_pairs(runs)
-    used |= {file for pair in pairs for run in (pair.before, pair.after) for file in run.files}
-    folders = defaultdict[Path, list[Path]](list)
-    for file in traces:
-        if file not in used and not is_folder(file):
-            folders[file.parent].append(file)
-    together = [JobRun(folder.name, tuple(files)) for folder, files in folders.items() if len(files) > 1]
-    pairs += named_pairs(together)
-    used |= {file for pair in pairs for run in (pair.before, pair.after) for file in run.files}
-    pairs += [JobPair("recording", run, run, _RECORDING) for run in runs if run.step_ns]
-    pairs += list(_epoch_pairs(recorded["epochs"], pairs))
-    alone = [_name_of(file) for file in traces if file not in used]
-    more = "" if len(alone) <= _SHOWN else f" and {len(alone) - _SHOWN} more"
-    notes = [f"traces without a partner: {', '.join(alone[:_SHOWN])}{more}"] if alone else []
-    return _Sources(pairs, tables, notes, alone)
-
-
-def _name_of(file: Path) -> str:
-    return re.sub(
-        r"(\.pt)?(\.trace)?(\.json)?(\.gz)?$",
-        "",
-        "/".join(file.parts[-2:] if file.parent.name != "traces" else (file.parts[-3], file.name)),
-    )
-
-
-def _recorded_pairs(file: Path, runs: Sequence[Path]) -> Iterator[JobPair]:
-    """Yield the pairs that a recording names, with the times of its runs."""
-    times: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for table in (pq.read_table(each) for each in runs if each.parent == file.parent):
-        for row in table.to_pylist():  # some thousand rows, 5 us each
-            if row["measure"] == "step":
-                times[row["group"], row["run"]].append(row["duration_ns"])
-    for row in pq.read_table(file).to_pylist():
-        before, after = (_recorded_run(file.parent, row["group"], row[side], times) for side in ("before", "after"))
-        yield JobPair(row["group"], before, after, row["what_if"])
-
-
-def _recorded_run(folder: Path, group: str, name: str, times: Mapping[tuple[str, str], Sequence[int]]) -> JobRun:
-    known = times.get((group, name)) or next((of_run for (_, run), of_run in times.items() if run == name), ())
-    trace = folder / "traces" / f"pair_{name}.pt.trace.json.gz"
-    return JobRun(name, (trace,) if trace.is_file() else (), {None: float(np.median(known))} if known else {})
-
-
-def _steps_of(file: Path) -> dict[str, dict[int | None, float]]:
-    """Return the median times of steps without a profiler by the names that traces of the same jobs have."""
-    times: dict[str, dict[int | None, list[int]]] = defaultdict(lambda: defaultdict(list))
-    late: set[str] = set()
-    for row in pq.read_table(file).to_pylist():  # some hundred rows, 5 us each
-        configuration, length = row["configuration"], row["sequence_length"]
-        shape = "".join(
-            f"_{letter}{row[name]}" for letter, name in (("n", "sequence_length"), ("b", "batch")) if row[name]
-        )
-        if configuration.endswith("-before-trace"):
-            late.add(f"{row['model']}{shape}_{row['dtype']}")
-            continue
-        for name in (f"{row['model']}{shape}_{row['dtype']}", f"{row['model']}_{configuration}"):
-            times[name][length].append(row["duration_ns"])
-    return {
-        name: {length: float(np.median(each)) for length, each in of_length.items()}
-        for name, of_length in times.items()
-    }
-
-
-def _known_steps(
-    file: Path, steps: Mapping[Path, Mapping[str, Mapping[int | None, float]]]
-) -> Mapping[int | None, float]:
-    name = re.sub(r"(\.pt)?(\.trace)?\.json(\.gz)?$", "", file.name)
-    return steps.get(file.parent.parent, {}).get(name, {})
-
-
-def _epoch_pairs(logs: Sequence[Path], pairs: Sequence[JobPair]) -> Iterator[JobPair]:
-    """Yield the epochs of pairs whose runs have a log each, epochs/MODEL/CONFIGURATION-shuffled.parquet."""
-    by_name = {(log.parents[2], f"{log.parent.name}_{log.stem.rpartition('-')[0]}"): log for log in logs
-               if log.stem.endswith("-shuffled") and log.parents[1].name == "epochs"}  # fmt: skip
-    for pair in pairs:
-        if pair.change in ("device", _RECORDING) or not (pair.before.files and pair.after.files):
-            continue
-        keys = [(run.files[0].parents[1], run.name.rpartition("/")[2]) for run in (pair.before, pair.after)]
-        if all(key in by_name for key in keys):
-            before, after = (read_log(by_name[key]) for key in keys)
-            if np.array_equal(before.sequence_length, after.sequence_length):
-                times = (before.sequence_length, before.statistic("duration"), after.statistic("duration"))
-                yield replace(pair, change=f"{pair.change}, epoch", epochs=times)
 
 
 @dataclass(frozen=True)
@@ -386,7 +190,8 @@ def _load(options: SuiteOptions, files: tuple[Path, ...]) -> _Traced:
     host_ns = max((_host_ns(causes) for causes in host_causes(index_trace(trace))), default=step_ns)
     in_steps = np.asarray(trace.kernels["iteration"].is_valid())
     kernels = trace.kernels["dur_ns"].to_numpy()[in_steps]
-    return _Traced(trace, step_ns, host_ns, float(kernels.sum()) / count, len(kernels) / count)
+    # Iterations that do not follow each other have pauses between them, which are no work of a step.
+    return _Traced(trace, step_ns, min(host_ns, step_ns), float(kernels.sum()) / count, len(kernels) / count)
 
 
 def _host_ns(causes: HostCauses) -> float:
@@ -411,7 +216,7 @@ def score_pair(pair: JobPair, load: _Load) -> Gain:
         A trace has no iteration, or does not say what the change is: its device or data type.
     """
     gain = Gain(pair.change, pair.case, pair.what_if, None, None)
-    if pair.what_if == _RECORDING:
+    if pair.what_if == RECORDING:
         return _recording_gain(pair, gain, load)
     if missing := [run.name for run in (pair.before, pair.after) if not run.files]:
         return replace(gain, measured=_measured(pair, ()), reason=f"no trace of {', '.join(missing)}")
@@ -424,6 +229,8 @@ def score_pair(pair: JobPair, load: _Load) -> Gain:
     )
     if pair.epochs is not None:
         return _epoch_gain(pair, gain, before.trace)
+    if pair.what_if.startswith(_PREDICT):
+        return _served_gain(gain, before.trace)
     try:
         projected = _projected(before.trace, gain.what_if)
     except SeqPointError as error:
@@ -465,7 +272,7 @@ def _product_type(trace: Trace) -> str | None:
 
 def _projected(trace: Trace, what_if: str, iterations: Sequence[int] = (), draws: int = _DRAWS) -> TraceProjection:
     """Project a what-if, or nothing for the bound of a resource, as `seqpoint project` does."""
-    what_ifs = [] if what_if.startswith(_BOUND) else parse_what_ifs([what_if])
+    what_ifs = [] if what_if.startswith(_BOUND) else [parse_what_if(what_if)]
     return project_trace(trace, what_ifs, ProjectOptions(iterations=iterations, draws=draws, jobs=1))
 
 
@@ -506,6 +313,20 @@ def _epoch_gain(pair: JobPair, gain: Gain, trace: Trace) -> Gain:
     return replace(
         gain, measured=measured, traced=None, predicted=gains["speedup"], low=gains["low"], high=gains["high"]
     )
+
+
+def _served_gain(gain: Gain, trace: Trace) -> Gain:
+    """Predict the gain of a step of serving from the sizes of the model alone, as `seqpoint synthesize` does."""
+    device, sizes = hardware_of(trace).device, _SERVED.fullmatch(gain.what_if)
+    if sizes is None or device is None:
+        return replace(gain, reason="the trace does not name its device" if sizes else "not PHASE:MODEL:OLD->NEW")
+    layers, hidden, heads, vocabulary, *shapes = map(int, sizes.groups()[1:])
+    model = Transformer("served", "megatron", layers, hidden, heads, 4 * hidden, vocabulary)
+    seconds = []
+    for batch, length in (shapes[:2], shapes[2:]):
+        parts = inference_parts(InferenceJob(model, sizes[1], batch, length), device, parameters=load_parameters())
+        seconds.append(sum(count * sum(each for _, each in steps) for _, steps, count in parts))
+    return replace(gain, predicted=seconds[0] / seconds[1])
 
 
 def _recording_gain(pair: JobPair, gain: Gain, load: _Load) -> Gain:
@@ -556,7 +377,7 @@ def _cause(gain: Gain, projected: TraceProjection, before: _Traced, after: _Trac
     remaining = {text: _error_with(gain, what_if, before.trace) for what_if, text in texts.items()}
     text = min(remaining, key=lambda each: (remaining[each] > least, list(remaining).index(each)))
     return (
-        f"{text}; with that, {100 * remaining[text]:.0f} % of the traced gain"
+        f"{text}; with that, the gain as traced is met to {100 * remaining[text]:.0f} %"
         if remaining[text] <= least
         else "unknown"
     )
@@ -572,10 +393,38 @@ def _error_with(gain: Gain, more: str, trace: Trace) -> float:
     return abs(row.speedup / gain.traced - 1) if row.applied else math.inf
 
 
+@dataclass(frozen=True)
+class _Sources:
+    """Pairs of runs, the names of traces without a partner, and tables with their layouts."""
+
+    pairs: Sequence[JobPair]
+    alone: Sequence[str]
+    tables: Sequence[tuple[str, Path]]
+
+
+def _source(file: Path) -> Path | None:
+    """Return a table of a known layout, or a trace."""
+    if table_columns(file):
+        return file if _layout(file) or table_of_recording(file) else None
+    return trace_source(file)
+
+
+def _layout(file: Path) -> str:
+    columns = set() if is_folder(file) else set(table_columns(file))
+    return next((name for name, (needed, _) in TABLES.items() if set(needed) <= columns), "")
+
+
+def _read(sources: Sequence[Path], options: SuiteOptions) -> _Sources:
+    """Sort sources into tables of measurements, and pairs of runs."""
+    tables = [(layout, file) for file in sources if (layout := _layout(file))]
+    pairs, alone = read_pairs([file for file in sources if not _layout(file)])
+    return _Sources(pairs, alone, tables)
+
+
 def _scored(sources: _Sources, options: SuiteOptions) -> SuiteResult:
     """Score every pair of runs, and every change that the tables hold."""
     progress, parameters = options.progress("projecting"), load_parameters()
-    scores, gains, notes = list[IntervalScore](), list[Gain](), list(sources.notes)
+    scores, gains, notes = list[IntervalScore](), list[Gain](), list[str]()
     for layout, file in followed(sources.tables, progress, lambda table: table[1].name):
         scores += [score for change in TABLES[layout][1](file) for score in score_change(change, parameters)]
     load_files = lru_cache(_KEPT)(partial(_load, options))
@@ -589,9 +438,13 @@ def _scored(sources: _Sources, options: SuiteOptions) -> SuiteResult:
             scores += _kernel_scores(pair, load)
         except InvalidInputError as error:
             notes.append(str(error))
+    if sources.alone:
+        more = f" and {len(sources.alone) - _SHOWN} more" if len(sources.alone) > _SHOWN else ""
+        notes.append(f"traces without a partner: {', '.join(sources.alone[:_SHOWN])}{more}")
     if not (scores or gains):
         raise InvalidInputError(f"no pair of measurements to compare; {'; '.join(notes)}")
-    scores += [gain.interval() for gain in gains if gain.scored and not gain.what_if.startswith(_BOUND)]
+    of_what_ifs = [gain for gain in gains if gain.scored and not gain.what_if.startswith((_BOUND, _PREDICT))]
+    scores += [gain.interval() for gain in of_what_ifs]
     lines = summaries(scores)
     details = {
         "pairs": [gain.content() for gain in gains],
@@ -609,8 +462,7 @@ def _kernel_scores(pair: JobPair, load: _Load) -> Iterator[IntervalScore]:
     """Yield the kernel time of a step and of its classes on another device."""
     if pair.change == "device":
         traces = {run.name: load(run).trace for run in (pair.before, pair.after)}
-        for change in trace_changes(pair.case, traces):
-            yield from score_change(change, load_parameters())
+        yield from score_change(next(trace_changes(pair.case, traces)), load_parameters())
 
 
 def _gain_tables(gains: Sequence[Gain]) -> Iterator[Table]:
@@ -620,7 +472,7 @@ def _gain_tables(gains: Sequence[Gain]) -> Iterator[Table]:
         "traced": "{g.traced:.3f}", "ours": "{g.predicted:.3f}", "low": "{g.low:.3f}", "high": "{g.high:.3f}",
         "inside~": "{inside}", "error %": "{g.error:.1%}",
     }  # fmt: skip
-    scored = [{"g": gain, "inside": "yes" if gain.inside else "NO"} for gain in gains if gain.scored]
+    scored = [{"g": gain, "inside": _INSIDE[gain.inside]} for gain in gains if gain.scored]
     yield table_of("Gains: the step before a change over that after", columns, scored)
     if causes := [gain for gain in gains if gain.cause]:
         names = {"runs~": "{g.case}", "what-if~": "{g.what_if}", "error %": "{g.error:.0%}", "cause~": "{g.cause}"}

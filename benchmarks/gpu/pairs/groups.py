@@ -8,6 +8,7 @@ the host takes to issue a step, or the changed part of a step takes by itself, a
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -159,7 +160,7 @@ class Sizes:
 
 
 _FULL = Sizes(
-    hidden=1024, heads=16, vocabulary=50304, layers=8, batch=8, length=512,
+    hidden=1024, heads=16, vocabulary=50304, layers=6, batch=8, length=512,
     bert=(768, 12, 12, 30522, 8, 128), images=(64, 64, 224), blocks=(3, 4, 6, 3), translation=(512, 4, 16384, 64, 32),
     dlrm=(16, 200_000, 64, 20, 2048), experts=(1024, 4096, 8, 2048), products=(4096, 8192, 6),
     decode_batches=(1, 4, 16, 64), prompts=(512, 2048, 8192), context=512,
@@ -179,12 +180,13 @@ _SIZES = {"full": _FULL, "cpu": _CPU, "tiny": _TINY}
 
 
 def groups(size: str) -> list[Group]:
-    """Return the groups of a size, the most telling first; each run's name is in one recipe alone."""
+    """Return the groups of a size, the most telling first; a run of several groups is the same in each."""
     sizes = _SIZES[size]
     listed = [
-        _recorded(sizes), _spins(sizes), _types(sizes), _batches(sizes), _launches(sizes), _optimizers(sizes),
-        _attention(sizes), _layers(sizes), _decoding(sizes), _prompts(sizes), _copies(sizes), _streams(sizes),
-        _priorities(sizes), _loaders(sizes), _images(sizes), _translations(sizes), _recommenders(sizes),
+        _recorded(sizes), _spins(sizes), _types(sizes), _batches(sizes), _lengths(sizes), _launches(sizes),
+        _optimizers(sizes), _attention(sizes), _layers(sizes), _decoding(sizes), _prompts(sizes),
+        _serving_steps(sizes), _copies(sizes), _streams(sizes), _priorities(sizes), _loaders(sizes), _images(sizes),
+        _translations(sizes), _recommenders(sizes),
     ]  # fmt: skip
     return [*listed, _compiled(sizes)] if sizes.compiled else listed
 
@@ -249,14 +251,15 @@ def _types(sizes: Sizes) -> Group:
 
 
 def _batches(sizes: Sizes) -> Group:
-    """Return batches and lengths of some factors."""
-    grown = sizes.factors[1:]
-    runs = [_decoder(sizes)]
-    runs += [_decoder(sizes, f"gpt_b{sizes.batch * by}", batch=sizes.batch * by) for by in grown]
-    runs += [_decoder(sizes, f"gpt_n{sizes.length * by}", length=sizes.length * by) for by in grown]
-    what_ifs = [f"micro_batch:{sizes.batch * by}" for by in grown]
-    what_ifs += [f"sequence_length:{sizes.length * by}" for by in grown]
-    return Group("batch and length", tuple(runs), _pairs(runs, what_ifs))
+    grown = [sizes.batch * by for by in sizes.factors[1:]]
+    runs = [_decoder(sizes), *(_decoder(sizes, f"gpt_b{batch}", batch=batch) for batch in grown)]
+    return Group("batch", tuple(runs), _pairs(runs, [f"micro_batch:{batch}" for batch in grown]))
+
+
+def _lengths(sizes: Sizes) -> Group:
+    grown = [sizes.length * by for by in sizes.factors[1:]]
+    runs = [_decoder(sizes), *(_decoder(sizes, f"gpt_n{length}", length=length) for length in grown)]
+    return Group("length", tuple(runs), _pairs(runs, [f"sequence_length:{length}" for length in grown]))
 
 
 def _layers(sizes: Sizes) -> Group:
@@ -330,6 +333,25 @@ def _prompts(sizes: Sizes) -> Group:
         for length in sizes.prompts
     ]
     return Group("prefill", tuple(runs), _pairs(runs, [f"sequence_length:{length}" for length in sizes.prompts[1:]]))
+
+
+def _serving_steps(sizes: Sizes) -> Group:
+    """Return steps of serving as graphs, so that kernels alone take time: `predict` names them without a trace."""
+    make, graph = _generator(sizes), Setting(launch="graph")
+    shapes = [("decode", batch, sizes.context) for batch in sizes.decode_batches]
+    shapes += [("prefill", 1, length) for length in sizes.prompts]
+    runs = [
+        Run(f"{phase}_b{batch}_n{length}_graph", partial(_serving, make, batch, length, phase == "decode"), graph,
+            batch, length, needs=frozenset({"graphs"}))
+        for phase, batch, length in shapes
+    ]  # fmt: skip
+    model = f"{sizes.layers}x{sizes.hidden}x{sizes.heads}x{sizes.vocabulary}"
+    changes = [
+        Change(before.name, after.name, f"predict:{old[0]}:{model}:{old[1]}x{old[2]}->{new[1]}x{new[2]}")
+        for (before, old), (after, new) in pairwise(zip(runs, shapes, strict=True))
+        if old[0] == new[0]
+    ]
+    return Group("serving", tuple(runs), tuple(changes))
 
 
 def _copies(sizes: Sizes) -> Group:

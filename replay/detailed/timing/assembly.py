@@ -13,7 +13,7 @@ import numpy as np
 from profilers.trace.arrays import Ints
 from replay.detailed import program as low
 from replay.detailed.control_flow import following_blocks
-from replay.detailed.program import Program
+from replay.detailed.program import Operands, Program, operands_of, single_definitions
 from replay.detailed.timing.cores import Core
 from replay.detailed.timing.expansion import (
     ATOMIC,
@@ -31,7 +31,6 @@ from replay.detailed.timing.expansion import (
     Expansion,
     expansion_of,
 )
-from replay.detailed.timing.operands import Operands, operands_of, single_definitions
 from replay.detailed.timing.scheduling import ordered
 
 #: Columns of `Assembly.operations`. SOURCES, TARGETS and SLOTS are positions in `Assembly.lists`; each is followed by
