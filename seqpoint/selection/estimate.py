@@ -59,6 +59,14 @@ of the coefficients and of the iterations' own noise:
 with :math:`z_p = (1, u_p, u_p^2) / v_p` and :math:`s^2` the mean square of the relative residuals (Draper and Smith,
 Applied Regression Analysis, 1998, section 3.1).
 
+Precision before anything is profiled (`Precision`)
+---------------------------------------------------
+The square root of :math:`D^2 + V_{log} + V_{new}`, with the log's own values of the points, is the standard error of
+the total of a run as noisy as the log. With :math:`n` points of equal weight :math:`N / n` and noise :math:`\sigma`,
+:math:`V_{new}` relative to the squared total is :math:`\sigma^2 (1 / n - 1 / N)`: the noise of the points averages
+down, and the iterations that are points have no error. So an error :math:`e` from :math:`n` points shrinks to
+:math:`t` with :math:`1 / ((t / e)^2 (1 / n - 1 / N) + 1 / N)` points.
+
 Limits
 ------
 All intervals assume that the new configuration is no less noisy than the log, and that what it changes is smooth in
@@ -67,7 +75,7 @@ table ``tests/accuracy/selection_coverage.csv`` says how often 95 % intervals co
 (``benchmarks/selection/interval_coverage.py``, 2,000 epochs of each of four shapes).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy
@@ -83,6 +91,7 @@ from seqpoint.selection.log import (
     length_table,
     require_confidence,
 )
+from seqpoint.units import percent
 
 #: Degrees of freedom that the noise of the whole epoch counts as, in the noise near a point.
 _POOLED_DEGREES = 10.0
@@ -125,6 +134,82 @@ class Estimate:
             The number to add, in the same unit.
         """
         return Estimate(self.value + known, self.low + known, self.high + known, self.confidence)
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """How well points know the total of a run as noisy as the log, and how many points an error takes.
+
+    Attributes
+    ----------
+    scatter : float
+        Relative standard deviation of iterations of equal length, weighted by their share of the total.
+    from_neighbours : bool
+        Whether equal lengths are too few, so that the scatter rests on neighbouring lengths (see `relative_noise`).
+    standard_error : float
+        Standard error of the total, relative to it.
+    points, iterations : int
+        Points that are profiled, and iterations that they stand for.
+    """
+
+    scatter: float
+    from_neighbours: bool
+    standard_error: float
+    points: int
+    iterations: int
+
+    def of_share(self, share: float) -> "Precision":
+        """Return the precision of a total in which the log has a share, and the rest is known exactly.
+
+        Parameters
+        ----------
+        share : float
+            Share of the log in the total, between 0 and 1.
+        """
+        return replace(self, standard_error=self.standard_error * share)
+
+    def points_for(self, error: float) -> int:
+        """Return the number of points that a relative standard error of the total takes.
+
+        Parameters
+        ----------
+        error : float
+            Relative standard error, above zero.
+
+        Examples
+        --------
+        >>> Precision(0.1, False, 0.1 * (1 / 10 - 1 / 1000) ** 0.5, 10, 1000).points_for(0.02)  # 1 / (0.04 + 0.001)
+        25
+        """
+        if not self.standard_error:
+            return self.points
+        missing = 1 / self.points - 1 / self.iterations
+        return int(np.ceil(1 / ((error / self.standard_error) ** 2 * missing + 1 / self.iterations) - 1e-9))
+
+    def summary(self, error: float) -> str:
+        """Return the sentence on what the points know, and on the points that an error takes.
+
+        Parameters
+        ----------
+        error : float
+            Relative standard error, above zero.
+
+        Examples
+        --------
+        >>> Precision(0.1, False, 0.0287, 12, 5000).summary(0.01)
+        'equal lengths differ by 10 %: 12 points know the total to 2.9 %; 1 % takes about 97'
+        >>> Precision(0.1, True, 0.025, 12, 200).summary(0.005).partition("; ")[2]
+        '0.5 % takes 123 of 200 iterations: profile the whole run'
+        """
+        which = "neighbouring" if self.from_neighbours else "equal"
+        many = f"{self.points} point{'s know' if self.points > 1 else ' knows'} the total to"
+        known = f"{which} lengths differ by {percent(self.scatter)}: {many} {percent(self.standard_error)}"
+        needed = self.points_for(error)
+        if self.standard_error <= error:
+            return known
+        if needed > self.iterations / 2:
+            return f"{known}; {percent(error)} takes {needed} of {self.iterations} iterations: profile the whole run"
+        return f"{known}; {percent(error)} takes about {float(f'{needed:.2g}'):.0f}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,6 +269,26 @@ def spread_of(log: SelectionLog) -> Spread:
     weight = np.bincount(points, log.weights, minlength=table.lengths.size)
     excess = (weight - table.counts).astype(np.float64)
     return Spread(table, points, excess, point_noise[nearest_point], float(degrees.sum()))
+
+
+def scatter_of(log: SelectionLog) -> tuple[float, bool]:
+    """Return the scatter of equal lengths, and whether it rests on neighbouring lengths (see `Precision`).
+
+    Parameters
+    ----------
+    log : SelectionLog
+        The logged epoch and its points.
+
+    Examples
+    --------
+    >>> scatter, from_neighbours = scatter_of(SelectionLog([5, 5], [9, 11], representatives=[0], weights=[2]))
+    >>> round(scatter, 4), from_neighbours
+    (0.1414, False)
+    """
+    spread = spread_of(log)
+    cost = spread.table.counts * spread.table.means
+    repeated = log.lengths.size - spread.table.lengths.size
+    return float(cost @ np.sqrt(spread.noise) / cost.sum()), 2 * repeated < spread.degrees
 
 
 def relative_noise(table: LengthTable, statistic: Floats) -> tuple[Floats, Floats]:
@@ -785,11 +890,39 @@ def _significant_noise(residuals: Floats, spread: Spread, degrees: int) -> float
     return variance - expected if variance > bound else 0.0
 
 
+def relative_standard_error(values: ArrayLike, log: SelectionLog) -> float:
+    """Return the standard error of SeqPoint's sum on a run as noisy as the log, relative to the sum.
+
+    Parameters
+    ----------
+    values : array-like, shape (n_points,)
+        The statistic of each representative, in the order of `log.representatives`.
+    log : SelectionLog
+        The logged epoch, the points and their weights.
+
+    Examples
+    --------
+    Each of two points weighs 2, so that one iteration is noise: (2 - 1)^2 * 10^2 * 0.02 for each point and each other
+    iteration.
+
+    >>> log = SelectionLog([5, 5, 5, 5], [9, 11, 9, 11], representatives=[0, 1], weights=[2, 2])
+    >>> round(relative_standard_error([10, 10], log), 6) == round((4 * 100 * 0.04 / 3) ** 0.5 / 40, 6)
+    True
+    """
+    spread = spread_of(log)
+    error = _sum_error(finite_column("values", values, size=log.weights.size), log, spread)
+    return _mean_square(error) ** 0.5 / error.total if error.total else 0.0
+
+
+def _mean_square(error: _TotalError) -> float:
+    """Return the mean square error of a total."""
+    return float(np.max(error.biases**2)) + float(error.slopes @ error.slopes) + error.noise + error.extra
+
+
 def _half_width(error: _TotalError, spread: Spread, confidence: float) -> float:
     """Return Student's two-sided quantile times the root mean square error; degrees of freedom after Satterthwaite."""
     require_confidence(confidence)
-    by_log = float(error.slopes @ error.slopes)
-    mean_square = float(np.max(error.biases**2)) + by_log + error.noise + error.extra
+    mean_square = _mean_square(error)
     if mean_square == 0:
         return 0.0
     extra_share = error.extra / mean_square

@@ -24,21 +24,33 @@ from seqpoint.notebook import DataFrame, Table, as_html, data_frame
 from seqpoint.outliers import NO_OUTLIERS, Outliers, counted_text, find_outliers
 from seqpoint.selection.estimate import (
     Estimate,
+    Precision,
     assisted_speedup,
     assisted_total,
     estimate_speedup,
     estimate_total,
     parallel_reduction,
     relative_spreads,
+    relative_standard_error,
+    scatter_of,
     sequential_reduction,
+    stratified_variance,
 )
 from seqpoint.selection.kernels import estimate_drawn_speedup, estimate_drawn_total, expand_total
 from seqpoint.selection.log import FittedSelector, SelectionLog
 from seqpoint.selection.seqpoint import FrequentSelector, MedianSelector, PriorSelector, SeqPointSelector, WorstSelector
 from seqpoint.selection.stratified import KMedoidsSelector, RandomSelector, StratifiedSelector
-from seqpoint.units import quantity
+from seqpoint.units import percent, quantity
 
 _GROUP = "seqpoint.selectors"
+#: Most points by default.
+_POINTS = 10
+#: Relative standard error whose number of points is said, if no other is asked for.
+_TARGET = 0.01
+#: Fewest iterations of a run that is split in halves.
+HALF = 20
+#: Divisions of a run for the cross-validated error, and the most iterations that are divided.
+_SPLITS, _MOST_HALVED = 10, 20_000
 
 
 @dataclass(frozen=True)
@@ -61,7 +73,7 @@ class Budget:
         Seed of the selectors that draw at random.
     """
 
-    points: int = 10
+    points: int = _POINTS
     iterations: int | None = None
     first: int = 5
     tolerance: float = 0.01
@@ -158,6 +170,26 @@ class SelectionMethod:
             return estimate_drawn_speedup(base, values, fitted)
         selection = SelectionLog.of(fitted, *log)
         return (assisted_speedup if self.assisted else estimate_speedup)(base, values, selection)
+
+    def precision(self, fitted: Any, log: tuple[Floats, Floats]) -> Precision:
+        """Return how well the points know the total of a run as noisy as the fitted log.
+
+        Parameters
+        ----------
+        fitted : FittedSelector
+            The fitted selector.
+        log : pair of arrays
+            Lengths or features, and the statistic, on which it was fitted.
+        """
+        selection, y = SelectionLog.of(fitted, *log), log[1]
+        rows = fitted.representatives_
+        if self.drawn:
+            strata = fitted.plan_.strata
+            variance = stratified_variance(strata.sizes, strata.spreads_ns, fitted.plan_.sampled)
+            error = variance**0.5 / float(y.sum())
+        else:
+            error = relative_standard_error(y[rows], selection)
+        return Precision(*scatter_of(selection), error, len(rows), len(y))
 
 
 def _seqpoint(budget: Budget) -> SeqPointSelector:
@@ -261,8 +293,8 @@ class SelectOptions:
     ----------
     statistic : str, optional
         Statistic to total; by default the time in kernels, or the duration if the run has no kernels.
-    max_points : int
-        Most points: sequence lengths, strata or groups.
+    max_points : int, optional
+        Most points: sequence lengths, strata or groups; by default 10, or as many as `target_error` needs.
     tolerance : float
         Relative error of the total at which SeqPoint stops adding bins.
     confidence : float
@@ -277,10 +309,12 @@ class SelectOptions:
         Most iterations of all points together; by default one a point.
     keep_outliers : bool
         Whether outlying iterations, such as the warm-up, are chosen from and weighed like all others.
+    target_error : float, optional
+        Relative standard error of the total, between 0 and 1, for which `max_iterations` is chosen.
     """
 
     statistic: str | None = None
-    max_points: int = 10
+    max_points: int | None = None
     tolerance: float = 0.01
     confidence: float = 0.95
     rank: int | None = None
@@ -288,11 +322,23 @@ class SelectOptions:
     features: tuple[str, ...] = ()
     max_iterations: int | None = None
     keep_outliers: bool = False
+    target_error: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.target_error is None:
+            return
+        if not 0 < self.target_error < 1:
+            raise InvalidInputError(f"target_error is {self.target_error!r}; it must lie between 0 and 1, such as 0.01")
+        if self.max_iterations is not None:
+            raise InvalidInputError("target_error chooses the number of iterations; leave out max_iterations")
+        if self.selector in BASELINES:
+            raise InvalidInputError(f"the selector {self.selector!r} sets its own number of points; no target_error")
 
     @property
     def budget(self) -> Budget:
         """Limits of the selection, for the selector."""
-        return Budget(self.max_points, self.max_iterations, tolerance=self.tolerance, confidence=self.confidence)
+        points = _POINTS if self.max_points is None else self.max_points
+        return Budget(points, self.max_iterations, tolerance=self.tolerance, confidence=self.confidence)
 
 
 @dataclass(frozen=True)
@@ -342,6 +388,8 @@ class SelectionResult:
         measure them one after another, and all at once. The estimate needs the values of both.
     baselines : tuple of BaselineResult
         Estimates of the baselines.
+    precision : Precision
+        How well the points know the total of a run as noisy as this one.
     without_length : int
         Iterations left out because their length is unknown.
     selector : str
@@ -350,6 +398,12 @@ class SelectionResult:
         Relative standard deviation of the statistic in the bin of each point.
     outliers : Outliers
         Rows of `iterations` that no point stands for, with the reason. Each counts once in the estimate.
+    cross_validated_error : float, optional
+        Relative error of the total of one half of the run, from points chosen on the other (`cross_validated_error`).
+    target_error : float, optional
+        Relative standard error for which the points were chosen.
+    tolerance, missed : float, optional
+        Tolerance of the total, and the error of the points on the run if it is larger.
     """
 
     iterations: IterationTable
@@ -363,10 +417,15 @@ class SelectionResult:
     sequential_reduction: float
     parallel_reduction: float
     baselines: tuple[BaselineResult, ...]
+    precision: Precision
     without_length: int = 0
     selector: str = "seqpoint"
     spreads: Floats = field(default_factory=lambda: np.empty(0))
     outliers: Outliers = NO_OUTLIERS
+    cross_validated_error: float | None = None
+    target_error: float | None = None
+    tolerance: float | None = None
+    missed: float | None = None
 
     @property
     def regular(self) -> IterationTable:
@@ -413,11 +472,14 @@ class SelectionResult:
             ]
             heading = ("iteration", "rank", "length", self.statistic, "reason~", *files)
             tables.append(Table("Outliers: no point stands for them; each counts once", heading, rows))
+        halved = self.cross_validated_error
         baselines = [
-            (name, count, quantity(total, self.unit), f"{100 * error:.3f}")
+            (name, count, quantity(total, self.unit), f"{100 * error:.3f}", "-")
             for name, count, total, error in self.baseline_rows()
         ]
-        columns, note = ("selector~", "points", "estimate", "error %"), quantity(self.measured, self.unit)
+        baselines[0] = (*baselines[0][:4], "-" if halved is None else f"{100 * halved:.3f}")
+        columns = ("selector~", "points", "estimate", "error %", "cross-validated %")
+        note = quantity(self.measured, self.unit)
         return (
             *tables,
             Table("Against the baselines", columns, baselines, marked=0, note=f"Total in the trace: {note}."),
@@ -439,13 +501,17 @@ class SelectionResult:
         """Return what `seqpoint select --json` prints."""
         table, estimate = self.iterations, self.estimate
         values = table.statistic(self.statistic)
-        names = ("error", "sequential_reduction", "parallel_reduction", "without_length")
+        names = ("error", "cross_validated_error", "sequential_reduction", "parallel_reduction", "without_length")
         return {
             "n_iterations": len(table),
             **{name: getattr(self, name) for name in ("selector", "statistic", "unit", "measured")},
             "estimate": estimate.value,
             **{name: getattr(estimate, name) for name in ("low", "high", "confidence")},
             **{name: getattr(self, name) for name in names},
+            **{name: getattr(self.precision, name) for name in ("scatter", "from_neighbours", "standard_error")},
+            "target_error": self.target_error or _TARGET,
+            "points_for_target_error": self.precision.points_for(self.target_error or _TARGET),
+            **{"tolerance": self.tolerance, "tolerance_met": self.missed is None},
             "points": [
                 {
                     **_identity(table, row),
@@ -463,19 +529,45 @@ class SelectionResult:
         }
 
     def summary(self) -> list[str]:
-        """Return what the selection gives, in two to four sentences."""
+        """Return the estimate and how far it is known, in two to six sentences."""
         estimate = self.estimate
         numbers = (self.measured, estimate.value, estimate.low, estimate.high)
         measured, value, low, high = (quantity(number, self.unit) for number in numbers)
         profiled = "points and outliers" if len(self.outliers) else "the points"
-        sentences = [
+        halved = self.cross_validated_error
+        return [
             f"{self.statistic}: measured {measured}, estimated {value} [{low}, {high}] "
             f"at {100 * estimate.confidence:g} % "
             f"from {counted_text(len(self.rows), len(self.outliers), len(self.iterations))} "
-            f"(error {100 * self.error:.3f} %)",
+            f"(error {100 * self.error:.3f} %{'' if halved is None else f', cross-validated {percent(halved)}'})",
+            self.precision.summary(self.target_error or _TARGET),
+            *self._missed(),
             f"profiling shrinks {self.sequential_reduction:.1f}x (total over the sum of {profiled}), "
             f"{self.parallel_reduction:.1f}x (total over the longest {'of all' if len(self.outliers) else 'point'})",
         ]
+
+    def _missed(self) -> list[str]:
+        """Return what is missed: the tolerance, the target error, or a run worth selecting from."""
+        points = len(np.unique(self.iterations.sequence_length[self.rows]))
+        several = f"{points} point{'s err' if points > 1 else ' errs'}"
+        sentences = []
+        if self.missed is not None and self.tolerance is not None:
+            sentences.append(
+                f"the tolerance of {percent(self.tolerance)} is missed: {several} by {percent(self.missed)}"
+            )
+        if self.target_error is not None and self.precision.standard_error > self.target_error:
+            sentences.append(
+                f"the target error of {percent(self.target_error)} is missed: no more iterations of {points} lengths can "
+                "be chosen; allow more lengths (--max-points), or use another selector"
+            )
+        elif self.target_error is not None and 2 * len(self.rows) > len(self.iterations):
+            taken = f"{len(self.rows)} of {len(self.iterations)} iterations"
+            sentences.append(f"{percent(self.target_error)} takes {taken}: profile the whole run")
+        return sentences
+
+    def notes(self) -> list[str]:
+        """Return what the estimate leaves out, in up to two sentences."""
+        sentences = []
         if len(self.outliers):
             total = float(self.iterations.statistic(self.statistic)[self.outliers.rows].sum())
             sentences.append(outliers_text(len(self.outliers), total / self.measured))
@@ -487,7 +579,9 @@ class SelectionResult:
         tables = {"Selected iterations": self.table()}
         if len(self.outliers):
             tables["Outliers"] = self.outliers_table()
-        return as_html("Selection", self.summary(), {**tables, "Against the baselines": self.baselines_table()})
+        return as_html(
+            "Selection", [*self.summary(), *self.notes()], {**tables, "Against the baselines": self.baselines_table()}
+        )
 
 
 def select(
@@ -541,10 +635,14 @@ def select(
         X = np.column_stack((X, _profile_rows(iterations, *profiles)))
     outliers = NO_OUTLIERS if options.keep_outliers else find_outliers(y, X[:, 0], begins=run.begins[has_length])
     regular = outliers.others(len(y)) if len(outliers) else slice(None)
-    log, known = (X[regular], y[regular]), y[outliers.rows]
-    selector = _fit(method, options, *log)
+    log, known, measured = (X[regular], y[regular]), y[outliers.rows], float(y.sum())
+    share = float(log[1].sum()) / measured
+    budget = _budget(method, options, log, share)
+    selector = _fit(method, options.selector, budget, *log)
     rows = selector.representatives_ if isinstance(regular, slice) else regular[selector.representatives_]
     profiled = np.concatenate((y[rows], known))
+    halved = _cross_validated_error(method, options.selector, budget, log)
+    missed = not selector.converged_ and selector.relative_error_ >= options.tolerance
     return SelectionResult(
         iterations,
         name,
@@ -552,16 +650,91 @@ def select(
         rows,
         selector.weights_,
         selector.bin_edges_[selector.labels_[selector.representatives_]],
-        float(y.sum()),
+        measured,
         method.own_total(selector, log, options.confidence).plus(float(known.sum())),
-        sequential_reduction(float(y.sum()), profiled),
-        parallel_reduction(float(y.sum()), profiled),
+        sequential_reduction(measured, profiled),
+        parallel_reduction(measured, profiled),
         tuple(_baseline(baseline, make(), log, float(known.sum())) for baseline, make in BASELINES.items()),
+        method.precision(selector, log).of_share(share),
         len(run) - len(iterations),
         options.selector,
         relative_spreads(log[1], selector.labels_)[selector.labels_[selector.representatives_]],
         outliers,
+        cross_validated_error=None if halved is None else halved * share,
+        target_error=options.target_error,
+        tolerance=options.tolerance,
+        missed=float(selector.relative_error_) if missed else None,
     )
+
+
+def _budget(method: SelectionMethod, options: SelectOptions, log: tuple[Floats, Floats], share: float) -> Budget:
+    """Return the budget of a selection: that of its options, or the least that reaches their target error.
+
+    Iterations are doubled until the standard error is within the target, then bisected. If a selector has no more
+    iterations to give, it may choose twice as many lengths. The share is that of the log in the total.
+    """
+    if options.target_error is None:
+        return options.budget
+    target = options.target_error / share
+    limit = len(np.unique(log[0][:, 0])) if options.max_points is None else options.max_points
+    budget = replace(options.budget, tolerance=min(options.tolerance, target / 2))
+    points = 0
+    while points < limit:  # a few rounds, as the points double
+        points = min(2 * points or _POINTS, limit)
+        budget = replace(budget, points=points, first=max(points // 2, 1))
+        chosen, iterations = 0, points
+        while True:  # a few rounds, as the iterations double
+            budget = replace(budget, iterations=iterations)
+            precision = _precision(method, options.selector, budget, log)
+            if precision.standard_error <= target:
+                return _bisected(method, options.selector, budget, log, target)
+            if precision.points <= chosen or iterations >= len(log[1]):
+                break
+            chosen, iterations = precision.points, min(2 * iterations, len(log[1]))
+    return budget
+
+
+def _bisected(method: SelectionMethod, name: str, enough: Budget, log: tuple[Floats, Floats], target: float) -> Budget:
+    """Return the budget of fewest iterations within a target error, given twice as many as are too few."""
+    high = enough.draws
+    low = high // 2 if high > enough.points else 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        error = _precision(method, name, replace(enough, iterations=middle), log).standard_error
+        low, high = (low, middle) if error <= target else (middle, high)
+    return replace(enough, iterations=high)
+
+
+def _precision(method: SelectionMethod, name: str, budget: Budget, log: tuple[Floats, Floats]) -> Precision:
+    return method.precision(_fit(method, name, budget, *log), log)
+
+
+def _cross_validated_error(
+    method: SelectionMethod, name: str, budget: Budget, log: tuple[Floats, Floats]
+) -> float | None:
+    """Return the relative error of the total of half a run, from points that were chosen on the other half.
+
+    Iterations of like lengths, and like features, form pairs, and chance sends one of each to either half. A point that
+    is chosen in one half takes the value of its partner, as it would in another run. The error is the root mean square
+    over ten divisions. It is None for fewer than 20 iterations, and for points that are over a quarter of them.
+    """
+    X, y = log
+    rng = np.random.default_rng(budget.seed)
+    if len(y) > _MOST_HALVED:
+        rows = np.sort(rng.choice(len(y), _MOST_HALVED, replace=False))
+        X, y = X[rows], y[rows]
+    errors = []
+    for _ in range(_SPLITS if len(y) >= HALF else 0):
+        order = np.lexsort((rng.random(len(y)), *X.T[::-1]))  # by length, then by features
+        pairs = rng.permuted(order[: len(y) // 2 * 2].reshape(-1, 2), axis=1)
+        chosen_on, judged = pairs[np.argsort(pairs[:, 0])].T
+        if not (y[chosen_on].any() and y[judged].any()):
+            continue
+        fitted = _fit(method, name, budget, X[chosen_on], y[chosen_on])
+        if 4 * len(fitted.representatives_) > len(y):
+            return None
+        errors.append(float(fitted.weights_ @ y[judged[fitted.representatives_]]) / float(y[judged].sum()) - 1)
+    return float(np.sqrt(np.mean(np.square(errors)))) if errors else None
 
 
 def _identity(table: IterationTable, row: int) -> dict[str, Any]:
@@ -601,10 +774,10 @@ def outliers_text(count: int, share: float) -> str:
     return f"outliers: {many}; no point stands for them, and each counts once (--keep-outliers)"
 
 
-def _fit(method: SelectionMethod, options: SelectOptions, X: Floats, y: Floats) -> Any:
+def _fit(method: SelectionMethod, name: str, budget: Budget, X: Floats, y: Floats) -> Any:
     """Return the fitted selector; an error of another package's selector names the package."""
     try:
-        selector = method.make(options.budget)
+        selector = method.make(budget)
         selector.fit(X, y)
         if method.package:
             SelectionLog.of(selector, X, y)
@@ -613,7 +786,7 @@ def _fit(method: SelectionMethod, options: SelectOptions, X: Floats, y: Floats) 
     except Exception as error:
         if method.package:
             reason = str(error) if isinstance(error, SeqPointError) else f"{type(error).__name__}: {error}"
-            raise InvalidInputError(f"the selector {options.selector} of {method.package} failed: {reason}") from error
+            raise InvalidInputError(f"the selector {name} of {method.package} failed: {reason}") from error
         if isinstance(error, ValueError):  # scikit-learn's message for lengths or values that it refuses
             raise InvalidInputError(str(error)) from error
         raise
