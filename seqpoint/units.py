@@ -68,7 +68,7 @@ def percent(share: float) -> str:
 
     Examples
     --------
-    >>> percent(0.1), percent(0.00287), percent(2.345), percent(0.00001)
-    ('10 %', '0.29 %', '234 %', '0 %')
+    >>> percent(0.1), percent(0.00287), percent(2.347), percent(0.00001)
+    ('10 %', '0.29 %', '235 %', '0 %')
     """
     return f"{100 * share:.2g} %" if 1e-4 <= share < 0.995 else f"{100 * share:.0f} %"

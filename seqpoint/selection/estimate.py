@@ -64,8 +64,9 @@ Precision before anything is profiled (`Precision`)
 The square root of :math:`D^2 + V_{log} + V_{new}`, with the log's own values of the points, is the standard error of
 the total of a run as noisy as the log. With :math:`n` points of equal weight :math:`N / n` and noise :math:`\sigma`,
 :math:`V_{new}` relative to the squared total is :math:`\sigma^2 (1 / n - 1 / N)`: the noise of the points averages
-down, and the iterations that are points have no error. So an error :math:`e` from :math:`n` points shrinks to
-:math:`t` with :math:`1 / ((t / e)^2 (1 / n - 1 / N) + 1 / N)` points.
+down, and the iterations that are points have no error. An error :math:`t` takes
+:math:`1 / (t^2 / \sigma^2 + 1 / N)` points, if noise alone limits it. Without equal weights :math:`\sigma` is the mean
+weighted by cost, which Neyman's allocation reaches.
 
 Limits
 ------
@@ -146,6 +147,9 @@ class Precision:
         Relative standard deviation of iterations of equal length, weighted by their share of the total.
     from_neighbours : bool
         Whether equal lengths are too few, so that the scatter rests on neighbouring lengths (see `relative_noise`).
+    spread : float
+        Relative standard error of the total from a single point, which shrinks with the square root of the points: the
+        scatter, and for selectors that draw at random the spread within their strata.
     standard_error : float
         Standard error of the total, relative to it.
     points, iterations : int
@@ -154,6 +158,7 @@ class Precision:
 
     scatter: float
     from_neighbours: bool
+    spread: float
     standard_error: float
     points: int
     iterations: int
@@ -166,7 +171,7 @@ class Precision:
         share : float
             Share of the log in the total, between 0 and 1.
         """
-        return replace(self, standard_error=self.standard_error * share)
+        return replace(self, spread=self.spread * share, standard_error=self.standard_error * share)
 
     def points_for(self, error: float) -> int:
         """Return the number of points that a relative standard error of the total takes.
@@ -178,13 +183,13 @@ class Precision:
 
         Examples
         --------
-        >>> Precision(0.1, False, 0.1 * (1 / 10 - 1 / 1000) ** 0.5, 10, 1000).points_for(0.02)  # 1 / (0.04 + 0.001)
+        >>> Precision(0.1, False, 0.1, 0.03, 10, 1000).points_for(0.02)  # 1 / (0.02^2 / 0.1^2 + 1 / 1000) = 24.4
         25
         """
-        if not self.standard_error:
+        if self.standard_error <= error and not self.spread:
             return self.points
-        missing = 1 / self.points - 1 / self.iterations
-        return int(np.ceil(1 / ((error / self.standard_error) ** 2 * missing + 1 / self.iterations) - 1e-9))
+        fewest = self.points + (self.standard_error > error)
+        return max(int(np.ceil(1 / ((error / max(self.spread, 1e-12)) ** 2 + 1 / self.iterations) - 1e-9)), fewest)
 
     def summary(self, error: float) -> str:
         """Return the sentence on what the points know, and on the points that an error takes.
@@ -196,10 +201,10 @@ class Precision:
 
         Examples
         --------
-        >>> Precision(0.1, False, 0.0287, 12, 5000).summary(0.01)
-        'equal lengths differ by 10 %: 12 points know the total to 2.9 %; 1 % takes about 97'
-        >>> Precision(0.1, True, 0.025, 12, 200).summary(0.005).partition("; ")[2]
-        '0.5 % takes 123 of 200 iterations: profile the whole run'
+        >>> Precision(0.1, False, 0.1, 0.0287, 12, 5000).summary(0.01)
+        'equal lengths differ by 10 %: 12 points know the total to 2.9 %; 1 % takes about 99'
+        >>> Precision(0.1, True, 0.1, 0.025, 12, 200).summary(0.005).partition("; ")[2]
+        '0.5 % takes 134 of 200 iterations: profile the whole run'
         """
         which = "neighbouring" if self.from_neighbours else "equal"
         many = f"{self.points} point{'s know' if self.points > 1 else ' knows'} the total to"

@@ -181,15 +181,15 @@ class SelectionMethod:
         log : pair of arrays
             Lengths or features, and the statistic, on which it was fitted.
         """
-        selection, y = SelectionLog.of(fitted, *log), log[1]
-        rows = fitted.representatives_
+        selection, y, rows = SelectionLog.of(fitted, *log), log[1], fitted.representatives_
+        scatter, from_neighbours = scatter_of(selection)
         if self.drawn:
-            strata = fitted.plan_.strata
-            variance = stratified_variance(strata.sizes, strata.spreads_ns, fitted.plan_.sampled)
-            error = variance**0.5 / float(y.sum())
+            strata, total = fitted.plan_.strata, float(y.sum())
+            spread = float(strata.sizes @ strata.spreads_ns) / total
+            error = stratified_variance(strata.sizes, strata.spreads_ns, fitted.plan_.sampled) ** 0.5 / total
         else:
-            error = relative_standard_error(y[rows], selection)
-        return Precision(*scatter_of(selection), error, len(rows), len(y))
+            spread, error = scatter, relative_standard_error(y[rows], selection)
+        return Precision(scatter, from_neighbours, spread, error, len(rows), len(y))
 
 
 def _seqpoint(budget: Budget) -> SeqPointSelector:
@@ -557,8 +557,8 @@ class SelectionResult:
             )
         if self.target_error is not None and self.precision.standard_error > self.target_error:
             sentences.append(
-                f"the target error of {percent(self.target_error)} is missed: no more iterations of {points} lengths can "
-                "be chosen; allow more lengths (--max-points), or use another selector"
+                f"the target error of {percent(self.target_error)} is missed: {points} lengths have no more "
+                "iterations to choose; allow more lengths (--max-points), or use another selector"
             )
         elif self.target_error is not None and 2 * len(self.rows) > len(self.iterations):
             taken = f"{len(self.rows)} of {len(self.iterations)} iterations"
@@ -636,8 +636,8 @@ def select(
     outliers = NO_OUTLIERS if options.keep_outliers else find_outliers(y, X[:, 0], begins=run.begins[has_length])
     regular = outliers.others(len(y)) if len(outliers) else slice(None)
     log, known, measured = (X[regular], y[regular]), y[outliers.rows], float(y.sum())
-    share = float(log[1].sum()) / measured
-    budget = _budget(method, options, log, share)
+    share = float(log[1].sum()) / measured if measured else 1.0
+    budget = budget_of(method, options, log, share)
     selector = _fit(method, options.selector, budget, *log)
     rows = selector.representatives_ if isinstance(regular, slice) else regular[selector.representatives_]
     profiled = np.concatenate((y[rows], known))
@@ -667,46 +667,54 @@ def select(
     )
 
 
-def _budget(method: SelectionMethod, options: SelectOptions, log: tuple[Floats, Floats], share: float) -> Budget:
+def budget_of(
+    method: SelectionMethod, options: SelectOptions, log: tuple[Floats, Floats], share: float = 1.0
+) -> Budget:
     """Return the budget of a selection: that of its options, or the least that reaches their target error.
 
-    Iterations are doubled until the standard error is within the target, then bisected. If a selector has no more
-    iterations to give, it may choose twice as many lengths. The share is that of the log in the total.
+    As many lengths are chosen as iterations, up to the limit. Bins of several lengths may cancel on this run and not on
+    another. Iterations are doubled until the standard error is within the target, then bisected.
+
+    Parameters
+    ----------
+    method : SelectionMethod
+        The selector.
+    options : SelectOptions
+        Options of the selection.
+    log : pair of arrays
+        Lengths or features, and the statistic, of the run without its outliers.
+    share : float
+        Share of that statistic in the total of the run.
+
+    Examples
+    --------
+    Twelve of 100 iterations of a single length that differ by 10 %: 0.1 (1 / 12 - 1 / 100)^0.5 = 0.027.
+
+    >>> log = np.ones((100, 1)), np.tile([90.0, 110.0], 50)
+    >>> budget_of(METHODS["seqpoint"], SelectOptions(target_error=0.0275), log).iterations
+    12
     """
-    if options.target_error is None:
+    target = options.target_error
+    if target is None:
         return options.budget
-    target = options.target_error / share
     limit = len(np.unique(log[0][:, 0])) if options.max_points is None else options.max_points
-    budget = replace(options.budget, tolerance=min(options.tolerance, target / 2))
-    points = 0
-    while points < limit:  # a few rounds, as the points double
-        points = min(2 * points or _POINTS, limit)
-        budget = replace(budget, points=points, first=max(points // 2, 1))
-        chosen, iterations = 0, points
-        while True:  # a few rounds, as the iterations double
-            budget = replace(budget, iterations=iterations)
-            precision = _precision(method, options.selector, budget, log)
-            if precision.standard_error <= target:
-                return _bisected(method, options.selector, budget, log, target)
-            if precision.points <= chosen or iterations >= len(log[1]):
-                break
-            chosen, iterations = precision.points, min(2 * iterations, len(log[1]))
-    return budget
+    fewest, most = min(options.budget.first, len(log[1])), len(log[1])
 
+    def budget(iterations: int) -> Budget:
+        points = min(iterations, limit)
+        return replace(options.budget, points=points, first=points, iterations=iterations)
 
-def _bisected(method: SelectionMethod, name: str, enough: Budget, log: tuple[Floats, Floats], target: float) -> Budget:
-    """Return the budget of fewest iterations within a target error, given twice as many as are too few."""
-    high = enough.draws
-    low = high // 2 if high > enough.points else 0
-    while high - low > 1:
+    def is_enough(iterations: int) -> bool:
+        precision = method.precision(_fit(method, options.selector, budget(iterations), *log), log)
+        return precision.standard_error * share <= target
+
+    low, high = 0, fewest
+    while not is_enough(high) and high < most:  # as often as the iterations double
+        low, high = high, min(2 * high, most)
+    while high - low > 1 and high > fewest:
         middle = (low + high) // 2
-        error = _precision(method, name, replace(enough, iterations=middle), log).standard_error
-        low, high = (low, middle) if error <= target else (middle, high)
-    return replace(enough, iterations=high)
-
-
-def _precision(method: SelectionMethod, name: str, budget: Budget, log: tuple[Floats, Floats]) -> Precision:
-    return method.precision(_fit(method, name, budget, *log), log)
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return budget(high)
 
 
 def _cross_validated_error(
