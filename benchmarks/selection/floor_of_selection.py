@@ -140,8 +140,7 @@ def pilot(base: Log, judged: Log) -> dict[str, str]:
         rng, counts, errors = np.random.default_rng(0), [], []
         for _ in range(DRAWS):
             scatter = _scatter_of_points(judged, judged.drawn(pairs, rng))
-            precision = Precision(scatter, False, judged_floor(scatter, judged), 2 * POINTS, len(judged.time))
-            count = max(precision.points_for(target), 2 * POINTS)
+            count = max(points_for(scatter, target, len(judged.time)), 2 * POINTS)
             fitted = base.chosen(count)
             counts.append(len(fitted.representatives_))
             errors.append(judged.error(fitted, judged.drawn(fitted, rng)))
@@ -149,9 +148,9 @@ def pilot(base: Log, judged: Log) -> dict[str, str]:
     return row
 
 
-def judged_floor(scatter: float, judged: Log) -> float:
-    """Return what the points of a pilot know."""
-    return scatter * (1 / (2 * POINTS) - 1 / len(judged.time)) ** 0.5
+def points_for(scatter: float, target: float, iterations: int) -> int:
+    """Return the points that an error takes, if equal lengths scatter so."""
+    return Precision(scatter, False, scatter, 1.0, 1, iterations).points_for(target)
 
 
 def _scatter_of_points(judged: Log, rows: np.ndarray) -> float:

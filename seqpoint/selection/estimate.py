@@ -823,6 +823,32 @@ def assisted_total(values: ArrayLike, log: SelectionLog, *, confidence: float = 
     return Estimate(error.total, max(error.total - half, float(points.sum())), error.total + half, confidence)
 
 
+def assisted_precision(values: ArrayLike, log: SelectionLog) -> Precision:
+    """Return how well the points know the total of `assisted_total`, on the configuration that was measured.
+
+    Points that scatter beyond the noise of the log raise the scatter.
+
+    Parameters
+    ----------
+    values : array-like, shape (n_points,)
+        The statistic of each representative on any configuration, in the order of `log.representatives`.
+    log : SelectionLog
+        The logged epoch, the points and their weights.
+
+    Examples
+    --------
+    >>> log = SelectionLog([1, 2, 3, 4], [10, 20, 30, 40], representatives=[0, 3], weights=[2, 2])
+    >>> assisted_precision([15.0, 45.0], log).standard_error
+    0.0
+    """
+    points, spread = finite_column("values", values, size=log.weights.size), spread_of(log)
+    error = (_assisted_error if _span_half_of_lengths(spread, points) else _sum_error)(points, log, spread)
+    scatter, from_neighbours = scatter_of(log)
+    scatter *= (1 + error.extra / error.noise) ** 0.5 if error.noise else 1.0
+    relative = _mean_square(error) ** 0.5 / error.total if error.total else 0.0
+    return Precision(scatter, from_neighbours, scatter, relative, points.size, log.lengths.size)
+
+
 def assisted_speedup(
     values_a: ArrayLike, values_b: ArrayLike, log: SelectionLog, *, confidence: float = 0.95
 ) -> Estimate:
