@@ -150,7 +150,7 @@ def pilot(base: Log, judged: Log) -> dict[str, str]:
 
 def points_for(scatter: float, target: float, iterations: int) -> int:
     """Return the points that an error takes, if equal lengths scatter so."""
-    return Precision(scatter, False, scatter, 1.0, 1, iterations).points_for(target)
+    return Precision(scatter, False, scatter, 0.0, 1, iterations).points_for(target) or 1
 
 
 def _scatter_of_points(judged: Log, rows: np.ndarray) -> float:

@@ -173,8 +173,8 @@ class Precision:
         """
         return replace(self, spread=self.spread * share, standard_error=self.standard_error * share)
 
-    def points_for(self, error: float) -> int:
-        """Return the number of points that a relative standard error of the total takes.
+    def points_for(self, error: float) -> int | None:
+        """Return the number of points that a relative standard error of the total takes; None if it takes more lengths.
 
         Parameters
         ----------
@@ -186,10 +186,10 @@ class Precision:
         >>> Precision(0.1, False, 0.1, 0.03, 10, 1000).points_for(0.02)  # 1 / (0.02^2 / 0.1^2 + 1 / 1000) = 24.4
         25
         """
-        if self.standard_error <= error and not self.spread:
-            return self.points
-        fewest = self.points + (self.standard_error > error)
-        return max(int(np.ceil(1 / ((error / max(self.spread, 1e-12)) ** 2 + 1 / self.iterations) - 1e-9)), fewest)
+        if not self.spread:
+            return self.points if self.standard_error <= error else None
+        needed = int(np.ceil(1 / ((error / self.spread) ** 2 + 1 / self.iterations) - 1e-9))
+        return None if needed <= self.points and self.standard_error > error else needed
 
     def summary(self, error: float) -> str:
         """Return the sentence on what the points know, and on the points that an error takes.
@@ -209,9 +209,11 @@ class Precision:
         which = "neighbouring" if self.from_neighbours else "equal"
         many = f"{self.points} point{'s know' if self.points > 1 else ' knows'} the total to"
         known = f"{which} lengths differ by {percent(self.scatter)}: {many} {percent(self.standard_error)}"
-        needed = self.points_for(error)
         if self.standard_error <= error:
             return known
+        needed = self.points_for(error)
+        if needed is None:
+            return f"{known}; {percent(error)} takes more lengths"
         if needed > self.iterations / 2:
             return f"{known}; {percent(error)} takes {needed} of {self.iterations} iterations: profile the whole run"
         return f"{known}; {percent(error)} takes about {float(f'{needed:.2g}'):.0f}"
@@ -290,7 +292,10 @@ def scatter_of(log: SelectionLog) -> tuple[float, bool]:
     >>> round(scatter, 4), from_neighbours
     (0.1414, False)
     """
-    spread = spread_of(log)
+    return _scatter(spread_of(log), log)
+
+
+def _scatter(spread: Spread, log: SelectionLog) -> tuple[float, bool]:
     cost = spread.table.counts * spread.table.means
     repeated = log.lengths.size - spread.table.lengths.size
     return float(cost @ np.sqrt(spread.noise) / cost.sum()), 2 * repeated < spread.degrees
@@ -843,10 +848,9 @@ def assisted_precision(values: ArrayLike, log: SelectionLog) -> Precision:
     """
     points, spread = finite_column("values", values, size=log.weights.size), spread_of(log)
     error = (_assisted_error if _span_half_of_lengths(spread, points) else _sum_error)(points, log, spread)
-    scatter, from_neighbours = scatter_of(log)
-    scatter *= (1 + error.extra / error.noise) ** 0.5 if error.noise else 1.0
-    relative = _mean_square(error) ** 0.5 / error.total if error.total else 0.0
-    return Precision(scatter, from_neighbours, scatter, relative, points.size, log.lengths.size)
+    scatter, from_neighbours = _scatter(spread, log)
+    growth = (1 + error.extra / error.noise) ** 0.5 if error.noise else 1.0
+    return _precision(error, log, (scatter * growth, from_neighbours))
 
 
 def assisted_speedup(
@@ -921,28 +925,34 @@ def _significant_noise(residuals: Floats, spread: Spread, degrees: int) -> float
     return variance - expected if variance > bound else 0.0
 
 
-def relative_standard_error(values: ArrayLike, log: SelectionLog) -> float:
-    """Return the standard error of SeqPoint's sum on a run as noisy as the log, relative to the sum.
+def sum_precision(values: ArrayLike, log: SelectionLog) -> Precision:
+    """Return how well the points know the total by SeqPoint's sum, on a run as noisy as the log.
 
     Parameters
     ----------
     values : array-like, shape (n_points,)
-        The statistic of each representative, in the order of `log.representatives`.
+        The statistic of each representative in the log, in the order of `log.representatives`.
     log : SelectionLog
         The logged epoch, the points and their weights.
 
     Examples
     --------
-    Each of two points weighs 2, so that one iteration is noise: (2 - 1)^2 * 10^2 * 0.02 for each point and each other
-    iteration.
+    Two of four iterations weigh 2 each. So (2 - 1)^2 * 10^2 of each point, and 10^2 of each other iteration, are noise.
 
     >>> log = SelectionLog([5, 5, 5, 5], [9, 11, 9, 11], representatives=[0, 1], weights=[2, 2])
-    >>> round(relative_standard_error([10, 10], log), 6) == round((4 * 100 * 0.04 / 3) ** 0.5 / 40, 6)
+    >>> precision = sum_precision([10, 10], log)
+    >>> round(precision.scatter, 6) == round((0.04 / 3) ** 0.5, 6)
+    True
+    >>> round(precision.standard_error, 6) == round((4 * 100 * 0.04 / 3) ** 0.5 / 40, 6)
     True
     """
-    spread = spread_of(log)
-    error = _sum_error(finite_column("values", values, size=log.weights.size), log, spread)
-    return _mean_square(error) ** 0.5 / error.total if error.total else 0.0
+    points, spread = finite_column("values", values, size=log.weights.size), spread_of(log)
+    return _precision(_sum_error(points, log, spread), log, _scatter(spread, log))
+
+
+def _precision(error: _TotalError, log: SelectionLog, scatter: tuple[float, bool]) -> Precision:
+    relative = _mean_square(error) ** 0.5 / error.total if error.total else 0.0
+    return Precision(*scatter, scatter[0], relative, log.weights.size, log.lengths.size)
 
 
 def _mean_square(error: _TotalError) -> float:

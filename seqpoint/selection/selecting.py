@@ -31,10 +31,10 @@ from seqpoint.selection.estimate import (
     estimate_total,
     parallel_reduction,
     relative_spreads,
-    relative_standard_error,
     scatter_of,
     sequential_reduction,
     stratified_variance,
+    sum_precision,
 )
 from seqpoint.selection.kernels import estimate_drawn_speedup, estimate_drawn_total, expand_total
 from seqpoint.selection.log import FittedSelector, SelectionLog
@@ -181,15 +181,14 @@ class SelectionMethod:
         log : pair of arrays
             Lengths or features, and the statistic, on which it was fitted.
         """
-        selection, y, rows = SelectionLog.of(fitted, *log), log[1], fitted.representatives_
-        scatter, from_neighbours = scatter_of(selection)
-        if self.drawn:
-            strata, total = fitted.plan_.strata, float(y.sum())
-            spread = float(strata.sizes @ strata.spreads_ns) / total
-            error = stratified_variance(strata.sizes, strata.spreads_ns, fitted.plan_.sampled) ** 0.5 / total
-        else:
-            spread, error = scatter, relative_standard_error(y[rows], selection)
-        return Precision(scatter, from_neighbours, spread, error, len(rows), len(y))
+        y, rows = log[1], fitted.representatives_
+        selection = SelectionLog.of(fitted, *log)
+        if not self.drawn:
+            return sum_precision(y[rows], selection)
+        plan, total = fitted.plan_, float(y.sum())
+        spread = float(plan.strata.sizes @ plan.strata.spreads_ns) / total
+        error = stratified_variance(plan.strata.sizes, plan.strata.spreads_ns, plan.sampled) ** 0.5 / total
+        return Precision(*scatter_of(selection), spread, error, len(rows), len(y))
 
 
 def _seqpoint(budget: Budget) -> SeqPointSelector:
