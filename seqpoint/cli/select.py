@@ -195,7 +195,7 @@ def _log_columns(path: str) -> list[str]:
 
 def show(result: SelectionResult) -> None:
     """Print a selection as tables."""
-    print_lines(*result.summary())
+    print_lines(*result.headlines())
     print_tables(result.tables())
     print_lines(*result.notes())
 

@@ -76,6 +76,7 @@ table ``tests/accuracy/selection_coverage.csv`` says how often 95 % intervals co
 (``benchmarks/selection/interval_coverage.py``, 2,000 epochs of each of four shapes).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -85,6 +86,7 @@ from numpy.typing import ArrayLike
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints, row_blocks
 from seqpoint.selection.log import (
+    FittedSelector,
     LengthTable,
     SelectionLog,
     finite_column,
@@ -100,6 +102,10 @@ _POOLED_DEGREES = 10.0
 _SIGNIFICANCE = 0.05
 #: How values may grow with the logged mean if the points cannot tell: powers of it, the best guess first.
 _GROWTH_POWERS = np.array([[1.0], [0.5], [1.5]])
+#: Fewest iterations of a run that is split in halves.
+HALF = 20
+#: Divisions of a run for the cross-validated error, and the most iterations that are divided.
+_DIVISIONS, _MOST_DIVIDED = 10, 20_000
 #: Largest half-width of a logarithm: float64 holds no exponential above it.
 _MAX_LOG = 700.0
 
@@ -217,6 +223,31 @@ class Precision:
         if needed > self.iterations / 2:
             return f"{known}; {percent(error)} takes {needed} of {self.iterations} iterations: profile the whole run"
         return f"{known}; {percent(error)} takes about {float(f'{needed:.2g}'):.0f}"
+
+    def remarks(self, error: float, lengths: int) -> list[str]:
+        """Return a sentence if points that were chosen for an error miss it, or take more than half of the run.
+
+        Parameters
+        ----------
+        error : float
+            Relative standard error that was asked for.
+        lengths : int
+            Lengths of the points.
+
+        Examples
+        --------
+        >>> Precision(0.1, False, 0.1, 0.0099, 67, 100).remarks(0.01, 5)
+        ['1 % takes 67 of 100 iterations: profile the whole run']
+        """
+        target = percent(error)
+        if self.standard_error > error:
+            return [
+                f"the target error of {target} is missed: {lengths} lengths have no more iterations to choose; allow "
+                "more lengths (--max-points), or use another selector"
+            ]
+        if 2 * self.points > self.iterations:
+            return [f"{target} takes {self.points} of {self.iterations} iterations: profile the whole run"]
+        return []
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -561,6 +592,54 @@ def estimate_total(values: ArrayLike, log: SelectionLog, *, confidence: float = 
     error = _sum_error(finite_column("values", values, size=log.weights.size), log, spread)
     half = _half_width(error, spread, confidence)
     return Estimate(error.total, max(error.total - half, 0.0), error.total + half, confidence)
+
+
+def cross_validated_error(
+    fit: Callable[[Floats, Floats], FittedSelector], X: Floats, y: Floats, *, seed: int = 0
+) -> float | None:
+    """Return the relative error of the total of half a run, from points that were chosen on the other half.
+
+    Iterations of like lengths, and like features, form pairs, and chance sends one of each to either half. A point that
+    is chosen in one half takes the value of its partner, as it would in another run. (With its own value it would be
+    judged by the noise that it was chosen for: the iteration nearest the mean.)
+
+    Parameters
+    ----------
+    fit : callable
+        Returns the selector that is fitted on lengths or features, and the statistic.
+    X, y : ndarray of float64, shapes (n_iterations, n_features) and (n_iterations,)
+        Lengths or features, and the statistic.
+    seed : int, default 0
+        Seed of the halves.
+
+    Returns
+    -------
+    float or None
+        The root mean square over ten divisions; of over 20,000 iterations so many are drawn. None for fewer than 20
+        iterations, and for points that are more than a quarter of them.
+
+    Examples
+    --------
+    >>> from seqpoint.selection import SeqPointSelector
+    >>> lengths = np.repeat([5.0, 9.0], 10)[:, None]
+    >>> cross_validated_error(lambda X, y: SeqPointSelector().fit(X, y), lengths, 10 * lengths[:, 0])
+    0.0
+    """
+    rng, errors = np.random.default_rng(seed), []
+    if len(y) > _MOST_DIVIDED:
+        rows = np.sort(rng.choice(len(y), _MOST_DIVIDED, replace=False))
+        X, y = X[rows], y[rows]
+    for _ in range(_DIVISIONS if len(y) >= HALF else 0):
+        order = np.lexsort((rng.random(len(y)), *X.T[::-1]))  # by length, then by features
+        pairs = rng.permuted(order[: len(y) // 2 * 2].reshape(-1, 2), axis=1)
+        chosen_on, judged = pairs[np.argsort(pairs[:, 0])].T
+        if not (y[chosen_on].any() and y[judged].any()):
+            continue
+        fitted = fit(X[chosen_on], y[chosen_on])
+        if 4 * len(fitted.representatives_) > len(y):
+            return None
+        errors.append(float(fitted.weights_ @ y[judged[fitted.representatives_]]) / float(y[judged].sum()) - 1)
+    return float(np.sqrt(np.mean(np.square(errors)))) if errors else None
 
 
 def estimate_speedup(

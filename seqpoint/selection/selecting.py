@@ -21,12 +21,13 @@ from profilers.plugins import Plugin, load_plugins, package_of
 from profilers.trace.arrays import Floats, Ints
 from seqpoint.iteration_table import UNITS, IterationTable
 from seqpoint.notebook import DataFrame, Table, as_html, data_frame
-from seqpoint.outliers import NO_OUTLIERS, Outliers, counted_text, find_outliers
+from seqpoint.outliers import NO_OUTLIERS, Outliers, counted_text, find_outliers, outliers_text
 from seqpoint.selection.estimate import (
     Estimate,
     Precision,
     assisted_speedup,
     assisted_total,
+    cross_validated_error,
     estimate_speedup,
     estimate_total,
     parallel_reduction,
@@ -39,7 +40,7 @@ from seqpoint.selection.estimate import (
 from seqpoint.selection.kernels import estimate_drawn_speedup, estimate_drawn_total, expand_total
 from seqpoint.selection.log import FittedSelector, SelectionLog
 from seqpoint.selection.seqpoint import FrequentSelector, MedianSelector, PriorSelector, SeqPointSelector, WorstSelector
-from seqpoint.selection.stratified import KMedoidsSelector, RandomSelector, StratifiedSelector
+from seqpoint.selection.stratified import KMedoidsSelector, RandomSelector, StratifiedSelector, profiles_of
 from seqpoint.units import percent, quantity
 
 _GROUP = "seqpoint.selectors"
@@ -47,10 +48,6 @@ _GROUP = "seqpoint.selectors"
 _POINTS = 10
 #: Relative standard error whose number of points is said, if no other is asked for.
 _TARGET = 0.01
-#: Fewest iterations of a run that is split in halves.
-HALF = 20
-#: Divisions of a run for the cross-validated error, and the most iterations that are divided.
-_SPLITS, _MOST_HALVED = 10, 20_000
 
 
 @dataclass(frozen=True)
@@ -398,7 +395,7 @@ class SelectionResult:
     outliers : Outliers
         Rows of `iterations` that no point stands for, with the reason. Each counts once in the estimate.
     cross_validated_error : float, optional
-        Relative error of the total of one half of the run, from points chosen on the other (`cross_validated_error`).
+        Relative error of the total of one half of the run, from points chosen on the other (`seqpoint.selection.estimate`).
     target_error : float, optional
         Relative standard error for which the points were chosen.
     tolerance, missed : float, optional
@@ -528,7 +525,11 @@ class SelectionResult:
         }
 
     def summary(self) -> list[str]:
-        """Return the estimate and how far it is known, in two to six sentences."""
+        """Return the estimate, how far it is known, and what it leaves out, in three to seven sentences."""
+        return [*self.headlines(), *self.notes()]
+
+    def headlines(self) -> list[str]:
+        """Return the estimate and how far it is known, in three to five sentences."""
         estimate = self.estimate
         numbers = (self.measured, estimate.value, estimate.low, estimate.high)
         measured, value, low, high = (quantity(number, self.unit) for number in numbers)
@@ -551,17 +552,10 @@ class SelectionResult:
         several = f"{points} point{'s err' if points > 1 else ' errs'}"
         sentences = []
         if self.missed is not None and self.tolerance is not None:
-            sentences.append(
-                f"the tolerance of {percent(self.tolerance)} is missed: {several} by {percent(self.missed)}"
-            )
-        if self.target_error is not None and self.precision.standard_error > self.target_error:
-            sentences.append(
-                f"the target error of {percent(self.target_error)} is missed: {points} lengths have no more "
-                "iterations to choose; allow more lengths (--max-points), or use another selector"
-            )
-        elif self.target_error is not None and 2 * len(self.rows) > len(self.iterations):
-            taken = f"{len(self.rows)} of {len(self.iterations)} iterations"
-            sentences.append(f"{percent(self.target_error)} takes {taken}: profile the whole run")
+            allowed, error = percent(self.tolerance), percent(self.missed)
+            sentences.append(f"the tolerance of {allowed} is missed: {several} by {error}")
+        if self.target_error is not None:
+            sentences += self.precision.remarks(self.target_error, points)
         return sentences
 
     def notes(self) -> list[str]:
@@ -578,9 +572,7 @@ class SelectionResult:
         tables = {"Selected iterations": self.table()}
         if len(self.outliers):
             tables["Outliers"] = self.outliers_table()
-        return as_html(
-            "Selection", [*self.summary(), *self.notes()], {**tables, "Against the baselines": self.baselines_table()}
-        )
+        return as_html("Selection", self.summary(), {**tables, "Against the baselines": self.baselines_table()})
 
 
 def select(
@@ -631,7 +623,7 @@ def select(
     columns = (iterations.statistic(feature) for feature in options.features)
     X = np.column_stack((iterations.sequence_length, *columns))
     if profiles is not None:
-        X = np.column_stack((X, _profile_rows(iterations, *profiles)))
+        X = np.column_stack((X, profiles_of(iterations.iteration, *profiles)))
     outliers = NO_OUTLIERS if options.keep_outliers else find_outliers(y, X[:, 0], begins=run.begins[has_length])
     regular = outliers.others(len(y)) if len(outliers) else slice(None)
     log, known, measured = (X[regular], y[regular]), y[outliers.rows], float(y.sum())
@@ -640,7 +632,7 @@ def select(
     selector = _fit(method, options.selector, budget, *log)
     rows = selector.representatives_ if isinstance(regular, slice) else regular[selector.representatives_]
     profiled = np.concatenate((y[rows], known))
-    halved = _cross_validated_error(method, options.selector, budget, log)
+    halved = cross_validated_error(lambda X, y: _fit(method, options.selector, budget, X, y), *log)
     missed = not selector.converged_ and selector.relative_error_ >= options.tolerance
     return SelectionResult(
         iterations,
@@ -716,34 +708,6 @@ def budget_of(
     return budget(high)
 
 
-def _cross_validated_error(
-    method: SelectionMethod, name: str, budget: Budget, log: tuple[Floats, Floats]
-) -> float | None:
-    """Return the relative error of the total of half a run, from points that were chosen on the other half.
-
-    Iterations of like lengths, and like features, form pairs, and chance sends one of each to either half. A point that
-    is chosen in one half takes the value of its partner, as it would in another run. The error is the root mean square
-    over ten divisions. It is None for fewer than 20 iterations, and for points that are over a quarter of them.
-    """
-    X, y = log
-    rng = np.random.default_rng(budget.seed)
-    if len(y) > _MOST_HALVED:
-        rows = np.sort(rng.choice(len(y), _MOST_HALVED, replace=False))
-        X, y = X[rows], y[rows]
-    errors = []
-    for _ in range(_SPLITS if len(y) >= HALF else 0):
-        order = np.lexsort((rng.random(len(y)), *X.T[::-1]))  # by length, then by features
-        pairs = rng.permuted(order[: len(y) // 2 * 2].reshape(-1, 2), axis=1)
-        chosen_on, judged = pairs[np.argsort(pairs[:, 0])].T
-        if not (y[chosen_on].any() and y[judged].any()):
-            continue
-        fitted = _fit(method, name, budget, X[chosen_on], y[chosen_on])
-        if 4 * len(fitted.representatives_) > len(y):
-            return None
-        errors.append(float(fitted.weights_ @ y[judged[fitted.representatives_]]) / float(y[judged].sum()) - 1)
-    return float(np.sqrt(np.mean(np.square(errors)))) if errors else None
-
-
 def _identity(table: IterationTable, row: int) -> dict[str, Any]:
     """Return the keys by which JSON names an iteration."""
     return {
@@ -762,25 +726,6 @@ def _file_cell(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...
     return (row["file"] or "-",) if columns else ()
 
 
-def outliers_text(count: int, share: float) -> str:
-    """Return the sentence on the outliers of a run.
-
-    Parameters
-    ----------
-    count : int
-        Number of outlying iterations.
-    share : float
-        Share of the total that they take.
-
-    Examples
-    --------
-    >>> outliers_text(4, 0.473)
-    'outliers: 4 iterations with 47 % of the total; no point stands for them, and each counts once (--keep-outliers)'
-    """
-    many = f"{count} iteration{'s' * (count != 1)} with {100 * share:.0f} % of the total"
-    return f"outliers: {many}; no point stands for them, and each counts once (--keep-outliers)"
-
-
 def _fit(method: SelectionMethod, name: str, budget: Budget, X: Floats, y: Floats) -> Any:
     """Return the fitted selector; an error of another package's selector names the package."""
     try:
@@ -797,15 +742,6 @@ def _fit(method: SelectionMethod, name: str, budget: Budget, X: Floats, y: Float
         if isinstance(error, ValueError):  # scikit-learn's message for lengths or values that it refuses
             raise InvalidInputError(str(error)) from error
         raise
-
-
-def _profile_rows(table: IterationTable, numbers: Ints, profiles: Floats) -> Floats:
-    """Return the profile of every iteration of a table; zeros for an iteration without a profile."""
-    order = np.argsort(numbers)
-    has_profile = np.isin(table.iteration, numbers)
-    rows = np.zeros((len(table), profiles.shape[1]))
-    rows[has_profile] = profiles[order[np.searchsorted(numbers[order], table.iteration[has_profile])]]
-    return rows
 
 
 def _baseline(name: str, selector: Any, log: tuple[Floats, Floats], known: float) -> BaselineResult:
