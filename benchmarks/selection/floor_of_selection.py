@@ -8,6 +8,8 @@ Each row judges on one recording. Its columns, in percent but for counts:
 
 - `scatter`: relative standard deviation of equal lengths, weighted by cost; `short` and `long`: of the quarters of the
   iterations with the shortest and longest lengths. `correlation`: of the noise of successive iterations, a number.
+- `busy_short` and `busy_long`: kernel time over step time of the shortest and longest of three traced iterations, where
+  the recording of a GPU has traces (the profiler slows the host down).
 - `floor_12`: scatter over the square root of 12 points, with the finite population correction. `error_12`: measured.
 - `points_T` and `error_T` for a target error T: what `seqpoint select --target-error T` chooses on the recording
   `chosen_on`, and its error on the row's recording. `chosen_T` is the error of the very iterations that it chose.
@@ -119,6 +121,18 @@ def facts(log: Log) -> dict[str, str]:
     }
 
 
+def busy(data: str, model: str, configuration: str) -> dict[str, str]:
+    """Return the share of the step in which kernels run, of the shortest and longest traced iteration."""
+    folder = dataset_path("measured") / data.lower() / "traces"
+    path = folder / f"{model}_{configuration}.pt.trace.json.gz"
+    if not path.is_file():
+        return {"busy_short": "", "busy_long": ""}
+    table = iteration_table(collect([path], IngestOptions()))
+    shares = table.statistic("kernel_time") / table.statistic("duration")
+    order = np.argsort(table.sequence_length)
+    return {"busy_short": f"{100 * shares[order[0]]:.0f}", "busy_long": f"{100 * shares[order[-1]]:.0f}"}
+
+
 def promise(base: Log, judged: Log) -> dict[str, str]:
     """Return numbers of points for every target, chosen on one recording, and their errors on another."""
     row = {}
@@ -172,7 +186,7 @@ def _epoch_rows(data: str, epochs: Epochs) -> Iterator[dict[str, str]]:
     base = logs["base"]
     for name in ("base", *(name for name in logs if name != "base")):
         names = {"data": data, "model": epochs.model, "order": epochs.order, "judged_on": name}
-        known = facts(logs[name])
+        known = facts(logs[name]) | busy(data, epochs.model, name)
         yield {**names, "chosen_on": "base", **known, **promise(base, logs[name])}
         if name not in ("base", "again"):
             yield {**names, "chosen_on": "itself", **known, **promise(logs[name], logs[name])}
@@ -187,7 +201,7 @@ def traces_rows(folder: Path) -> Iterator[dict[str, str]]:
             regular = select(table, SelectOptions(statistic)).regular
             log = Log(regular.sequence_length, regular.statistic(statistic))
             names = {"data": "A100", "model": path.name, "order": statistic, "judged_on": "base", "chosen_on": "base"}
-            yield {**names, **facts(log), **promise(log, log)}
+            yield {**names, **facts(log), "busy_short": "", "busy_long": "", **promise(log, log)}
 
 
 @click.command()

@@ -395,7 +395,7 @@ class SelectionResult:
     outliers : Outliers
         Rows of `iterations` that no point stands for, with the reason. Each counts once in the estimate.
     cross_validated_error : float, optional
-        Relative error of the total of one half of the run, from points chosen on the other (`seqpoint.selection.estimate`).
+        Relative error of the total of one half of the run, from points of the other.
     target_error : float, optional
         Relative standard error for which the points were chosen.
     tolerance, missed : float, optional
@@ -475,11 +475,8 @@ class SelectionResult:
         ]
         baselines[0] = (*baselines[0][:4], "-" if halved is None else f"{100 * halved:.3f}")
         columns = ("selector~", "points", "estimate", "error %", "cross-validated %")
-        note = quantity(self.measured, self.unit)
-        return (
-            *tables,
-            Table("Against the baselines", columns, baselines, marked=0, note=f"Total in the trace: {note}."),
-        )
+        note = f"Total in the trace: {quantity(self.measured, self.unit)}."
+        return (*tables, Table("Against the baselines", columns, baselines, marked=0, note=note))
 
     def plot(self) -> Any:
         """Return the histogram of lengths with the selected iterations, as a HoloViews object."""
