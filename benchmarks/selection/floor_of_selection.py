@@ -21,7 +21,7 @@ are those of the base. The traces in the optional folder know the kernel time to
 
 import csv
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -174,11 +174,12 @@ def _scatter_of_points(judged: Log, rows: np.ndarray) -> float:
     return float(np.sqrt((residuals**2).sum() / max((points.counts - 1).sum(), 1)))
 
 
-def epochs_rows(recordings: dict[str, str] = RECORDINGS) -> Iterator[dict[str, str]]:
-    """Yield a row for every recorded epoch, and for every recording that it is chosen on."""
+def epochs_rows(recordings: dict[str, str] = RECORDINGS, model: str = "") -> Iterator[dict[str, str]]:
+    """Yield a row for every recorded epoch of a model, or of all, and for every recording that it is chosen on."""
     for data, folder in recordings.items():
         for epochs in read_epochs(dataset_path(folder)):
-            yield from _epoch_rows(data, epochs)
+            if model in ("", epochs.model):
+                yield from _epoch_rows(data, epochs)
 
 
 def _epoch_rows(data: str, epochs: Epochs) -> Iterator[dict[str, str]]:
@@ -193,9 +194,9 @@ def _epoch_rows(data: str, epochs: Epochs) -> Iterator[dict[str, str]]:
             yield {**names, "chosen_on": "pilot", **known, **pilot(base, logs[name])}
 
 
-def traces_rows(folder: Path) -> Iterator[dict[str, str]]:
+def traces_rows(paths: Iterable[Path]) -> Iterator[dict[str, str]]:
     """Yield a row for every batch size and statistic of real traces, without outliers."""
-    for path in sorted(folder.iterdir(), key=lambda p: int(p.name.rpartition("_")[2])):
+    for path in paths:
         table = iteration_table(collect([path], IngestOptions("file", "aten::layer_norm:0:0")))
         for statistic in ("duration", "kernel_time"):
             regular = select(table, SelectOptions(statistic)).regular
@@ -208,7 +209,8 @@ def traces_rows(folder: Path) -> Iterator[dict[str, str]]:
 @click.argument("folder", required=False, type=click.Path(exists=True, path_type=Path))
 def main(folder: Path | None) -> None:
     """Print the table of the recorded epochs, and of the traces in FOLDER."""
-    rows = [*epochs_rows(), *(traces_rows(folder) if folder else ())]
+    paths = sorted(folder.iterdir(), key=lambda p: int(p.name.rpartition("_")[2])) if folder else ()
+    rows = [*epochs_rows(), *traces_rows(paths)]
     writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
