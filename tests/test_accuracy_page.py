@@ -426,8 +426,8 @@ correlated, as a host is slow for a while.
 
 On the same recording the promise holds. On another configuration it holds as far as that is as noisy. Of
 {len(others)} single choices on the base, {", ".join(f"{kept[target]} are within {target} %" for target in TARGETS)}.
-A standard error holds for two thirds. The error for 1 % is {scatter_law(rows):.2f} % times the scatter there over that of
-the base (median). The scatter of `language` grows up to 14 times from the base to another
+A standard error holds for two thirds. The error for 1 % is {scatter_law(rows):.2f} % times the scatter there over that
+of the base (median). The scatter of `language` grows up to 14 times from the base to another
 configuration, and the base cannot tell. The pilot measures 12 pairs of equal lengths on the other configuration first.
 
 Time in kernels scatters less than step time, in traces of a training on an A100 (`particle_transformer`):
