@@ -243,8 +243,9 @@ def lengths(trace: "Trace | Paths", *, iterations: str = "auto") -> "LengthCandi
 def select(
     trace: "Trace | IterationTable | Paths",
     *,
-    max_points: int = 10,
+    max_points: int | None = None,
     max_iterations: int | None = None,
+    target_error: float | None = None,
     statistic: str | None = None,
     selector: str = "seqpoint",
     features: Sequence[str] = (),
@@ -259,10 +260,13 @@ def select(
     ----------
     trace : Trace, IterationTable, path or sequence of paths
         The run. A log of lengths and durations (.csv or .parquet) will do.
-    max_points : int
-        Most lengths to choose, or strata.
+    max_points : int, optional
+        Most lengths to choose, or strata; by default 10, or as many as `target_error` needs.
     max_iterations : int, optional
         Most iterations of all points together; by default one for each point. Several of a length average its noise.
+    target_error : float, optional
+        Relative standard error of the total, such as 0.01, for which the number of iterations is chosen. Two of three
+        runs as noisy as this one err by less. Not beside `max_iterations`.
     statistic : str, optional
         The statistic to total: ``"kernel_time"`` (default, if the trace has kernels), ``"duration"``, or any column.
     selector : str
@@ -289,9 +293,8 @@ def select(
     from seqpoint.selection.selecting import select as run
     from seqpoint.selection.stratified import kernel_profiles
 
-    options = SelectOptions(
-        statistic, max_points, tolerance, confidence, rank, selector, tuple(features), max_iterations, keep_outliers
-    )
+    limits = (max_iterations, keep_outliers, target_error)
+    options = SelectOptions(statistic, max_points, tolerance, confidence, rank, selector, tuple(features), *limits)
     is_table = isinstance(trace, IterationTable) or (isinstance(trace, str | PathLike) and is_log(trace))
     source = trace if is_table else _trace(trace)  # type: ignore[arg-type]
     table, profiles = iterations(source), None

@@ -130,6 +130,25 @@ def counted_text(points: int, outliers: int, run: int | None = None) -> str:
     return words if run is None else f"{words} of {run}"
 
 
+def outliers_text(count: int, share: float) -> str:
+    """Return the sentence on the outliers of a run.
+
+    Parameters
+    ----------
+    count : int
+        Number of outlying iterations.
+    share : float
+        Share of the total that they take.
+
+    Examples
+    --------
+    >>> outliers_text(4, 0.473)
+    'outliers: 4 iterations with 47 % of the total; no point stands for them, and each counts once (--keep-outliers)'
+    """
+    many = f"{count} iteration{'s' * (count != 1)} with {100 * share:.0f} % of the total"
+    return f"outliers: {many}; no point stands for them, and each counts once (--keep-outliers)"
+
+
 def find_outliers(
     values: Floats, lengths: Floats | None = None, *, begins: Bools | None = None, kinds: Ints | None = None
 ) -> Outliers:

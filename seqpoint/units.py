@@ -61,3 +61,14 @@ def quantity(value: float, unit: str) -> str:
     ('2 s', '12', '0.5 GB')
     """
     return duration(value) if unit == "ns" else f"{value:.6g} {'' if unit == '1' else unit}".strip()
+
+
+def percent(share: float) -> str:
+    """Return a share of zero or more as a percentage with two digits; below 0.01 % it is zero.
+
+    Examples
+    --------
+    >>> percent(0.1), percent(0.00287), percent(2.347), percent(0.00001)
+    ('10 %', '0.29 %', '235 %', '0 %')
+    """
+    return f"{100 * share:.2g} %" if 1e-4 <= share < 0.995 else f"{100 * share:.0f} %"

@@ -73,6 +73,36 @@ def test_a_recorded_duration_is_the_median_of_its_runs_at_the_pace_of_the_refere
         assert np.abs(log.statistic("duration")[:-1] - np.median(paced, axis=0)).max() <= 1
 
 
+def test_points_know_on_the_recorded_epochs_what_the_table_says() -> None:
+    from floor_of_selection import RECORDINGS, epochs_rows
+
+    expected = [row for row in table("selection_floor.csv") if row["data"] == "H200" and row["model"] == "translation"]
+    rows = (row for row in epochs_rows({"H200": RECORDINGS["H200"]}, model="translation"))
+    for ours, theirs in zip(rows, expected, strict=True):
+        same(ours, theirs)
+
+
+def test_a_target_error_is_kept_on_the_recording_that_it_was_chosen_for() -> None:
+    rows = table("selection_floor.csv")
+    same_recording = [row for row in rows if "itself" in (row["chosen_on"], row["judged_on"].replace("base", "itself"))]
+    assert len(same_recording) > 50
+    for name in ("5", "2", "1", "0.5"):
+        errors = [float(row[f"error_{name}"]) / float(name) for row in same_recording]
+        assert np.sqrt(np.mean(np.square(errors))) < 1 and max(errors) < 1.35
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"no real traces at {DATA}")
+def test_kernel_times_scatter_as_the_table_says() -> None:
+    from floor_of_selection import traces_rows
+
+    expected = [row for row in table("selection_floor.csv") if row["data"] == "A100"]
+    for ours, theirs in zip(traces_rows([DATA / "batch_32"]), expected[-2:], strict=True):
+        same(ours, theirs)
+    scatter = {(row["model"], row["order"]): float(row["scatter"]) for row in expected}
+    for trace in ("batch_4", "batch_8"):
+        assert scatter[trace, "kernel_time"] < scatter[trace, "duration"] / 6
+
+
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"no real traces at {DATA}")
 def test_selectors_do_on_real_traces_what_the_table_says() -> None:
     from accuracy_of_selection import traces_table

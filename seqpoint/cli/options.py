@@ -115,8 +115,8 @@ iteration_option = click.option(
 )
 
 
-def max_points_option(default: int) -> Callable[[F], F]:
-    """Return a decorator that adds the option --max-points, with its default."""
+def max_points_option(default: int | None, note: str = "") -> Callable[[F], F]:
+    """Return a decorator that adds the option --max-points, with its default, or a note on it."""
     return click.option(
         "--max-points",
         "--points",
@@ -124,7 +124,7 @@ def max_points_option(default: int) -> Callable[[F], F]:
         default=default,
         show_default=True,
         type=click.IntRange(1),
-        help="Most lengths to select, or most strata.",
+        help="Most lengths to select, or most strata." + note,
     )
 
 

@@ -83,6 +83,23 @@ def _show_lengths(result: LengthCandidates) -> None:
     print_lines(*result.advice())
 
 
+class _Share(click.ParamType[float]):
+    """Share such as ``1%`` or ``0.01``, above zero and below one."""
+
+    name = "share"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the share."""
+        text = str(value).strip()
+        try:
+            share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            share = 0.0
+        if not 0 < share < 1:
+            self.fail(f"{value!r} is no share between 0 and 1; write 1% or 0.01 for one in a hundred", param, ctx)
+        return share
+
+
 @click.command("select")
 @trace_argument
 @click.option(
@@ -90,7 +107,14 @@ def _show_lengths(result: LengthCandidates) -> None:
     metavar="NAME",
     help="Statistic to total: kernel_time (default, if the trace has kernels), duration, or a column of the log.",
 )
-@max_points_option(10)
+@max_points_option(None, "  [default: 10, or as many as --target-error needs]")
+@click.option(
+    "--target-error",
+    type=_Share(),
+    metavar="X",
+    help="Standard error of the total, such as 1%, for which the number of iterations is chosen: two of three runs as "
+    "noisy as this one err by less.",
+)
 @click.option(
     "--tolerance",
     default=0.01,
@@ -132,16 +156,19 @@ def select_command(trace: str, marker: str, length: str | None, json_: bool, **c
     \b
     seqpoint select epoch.trace --max-points 8
     seqpoint select log.csv --statistic duration --json > points.json
+    seqpoint select log.csv --target-error 1%
     seqpoint select log.csv --selector stratified --feature batch --max-points 20
     seqpoint select epoch.trace --selector k-medoids       # groups of iterations with like times in each kernel
     """
     _refuse_idle_options(trace, choice["selector"])
+    if choice["target_error"] is not None:
+        refuse_options(("max_iterations",), "beside --target-error, which chooses the number of iterations")
     source = trace if is_log(trace) else load(trace, marker, length)
     print_result(front_door.select(source, **choice), json_, show)
 
 
 #: Options of a selector that has its own number of points, and selectors that draw until they have enough.
-_BUDGET = ("max_points", "max_iterations", "tolerance")
+_BUDGET = ("max_points", "max_iterations", "target_error", "tolerance")
 _DRAWN = ("stratified", "k-medoids", "random")
 _ROWS = "on a log, whose rows are the iterations with their lengths; leave it out"
 
@@ -168,11 +195,9 @@ def _log_columns(path: str) -> list[str]:
 
 def show(result: SelectionResult) -> None:
     """Print a selection as tables."""
-    total, shrinks, *left_out = result.summary()
-    print_lines(total)
-    print_lines(shrinks)
+    print_lines(*result.headlines())
     print_tables(result.tables())
-    print_lines(*left_out)
+    print_lines(*result.notes())
 
 
 @click.command("estimate")

@@ -21,7 +21,8 @@ from seqpoint.characterization import Characterization
 from seqpoint.description import row_counts, trace_facts
 from seqpoint.plots.saving import FONTS, drawn, inert, policy_of
 from seqpoint.reporting import tables
-from seqpoint.selection.evaluation import HALF, coverages_of, errors_of
+from seqpoint.selection.estimate import HALF
+from seqpoint.selection.evaluation import coverages_of, errors_of
 from seqpoint.validation.contention import score_by_mechanism, score_order
 from seqpoint.validation.contention_cases import ContentionCase
 from seqpoint.validation.contention_traces import NO_CONTENTION, TraceContentionScore

@@ -12,7 +12,7 @@ from profilers.trace.arrays import Floats, Ints
 from seqpoint.iteration_table import UNITS, IterationTable
 from seqpoint.notebook import DataFrame, as_html, data_frame
 from seqpoint.outliers import counted_text
-from seqpoint.selection.estimate import assisted_speedup, assisted_total
+from seqpoint.selection.estimate import Precision, assisted_precision, assisted_speedup, assisted_total
 from seqpoint.selection.log import SelectionLog
 from seqpoint.units import quantity
 
@@ -36,8 +36,8 @@ class RunEstimate:
     speedup, speedup_low, speedup_high : float, optional
         Total of the run that was selected on, over that of this run. Both are estimated from the points, without
         outliers; None if a total is zero.
-    n_points : int
-        Number of selected iterations.
+    precision : Precision
+        How well the selected iterations know the total of this run.
     n_outliers : int
         Outlying iterations of the run that was selected on.
     outliers_total : float
@@ -55,7 +55,7 @@ class RunEstimate:
     speedup: float | None
     speedup_low: float | None
     speedup_high: float | None
-    n_points: int
+    precision: Precision
     n_outliers: int = 0
     outliers_total: float = 0.0
 
@@ -70,15 +70,17 @@ class RunEstimate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint estimate --json` prints."""
-        return {name: value for name, value in asdict(self).items() if name != "n_points"}
+        known = {name: getattr(self.precision, name) for name in ("scatter", "standard_error")}
+        return {name: value for name, value in asdict(self).items() if name != "precision"} | known
 
     def summary(self) -> list[str]:
-        """Return the estimate in up to five sentences."""
+        """Return the estimate in up to six sentences."""
         numbers = (self.estimate, self.low, self.high, self.seqpoint_sum)
         estimate, low, high, seqpoint_sum = (quantity(number, self.unit) for number in numbers)
         sentences = [
             f"{self.statistic}: estimated {estimate} [{low}, {high}] "
-            f"at {100 * self.confidence:g} % from {counted_text(self.n_points, self.n_outliers)}"
+            f"at {100 * self.confidence:g} % from {counted_text(self.precision.points, self.n_outliers)}",
+            self.precision.summary(0.01),
         ]
         if self.speedup is not None and self.speedup_low is not None and self.speedup_high is not None:
             interval = f"[{self.speedup_low:.4f}, {self.speedup_high:.4f}]"
@@ -147,7 +149,7 @@ def estimate_run(
         speedup=speedup,
         speedup_low=low,
         speedup_high=high,
-        n_points=len(weights),
+        precision=assisted_precision(values, log).of_share(1 - known / total.value if total.value else 1.0),
         n_outliers=len(outliers),
         outliers_total=known,
     )

@@ -59,6 +59,15 @@ of the coefficients and of the iterations' own noise:
 with :math:`z_p = (1, u_p, u_p^2) / v_p` and :math:`s^2` the mean square of the relative residuals (Draper and Smith,
 Applied Regression Analysis, 1998, section 3.1).
 
+Precision before anything is profiled (`Precision`)
+---------------------------------------------------
+The square root of :math:`D^2 + V_{log} + V_{new}`, with the log's own values of the points, is the standard error of
+the total of a run as noisy as the log. With :math:`n` points of equal weight :math:`N / n` and noise :math:`\sigma`,
+:math:`V_{new}` relative to the squared total is :math:`\sigma^2 (1 / n - 1 / N)`: the noise of the points averages
+down, and the iterations that are points have no error. An error :math:`t` takes
+:math:`1 / (t^2 / \sigma^2 + 1 / N)` points, if noise alone limits it. Without equal weights :math:`\sigma` is the mean
+weighted by cost, which Neyman's allocation reaches.
+
 Limits
 ------
 All intervals assume that the new configuration is no less noisy than the log, and that what it changes is smooth in
@@ -67,7 +76,8 @@ table ``tests/accuracy/selection_coverage.csv`` says how often 95 % intervals co
 (``benchmarks/selection/interval_coverage.py``, 2,000 epochs of each of four shapes).
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy
@@ -76,6 +86,7 @@ from numpy.typing import ArrayLike
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints, row_blocks
 from seqpoint.selection.log import (
+    FittedSelector,
     LengthTable,
     SelectionLog,
     finite_column,
@@ -83,6 +94,7 @@ from seqpoint.selection.log import (
     length_table,
     require_confidence,
 )
+from seqpoint.units import percent
 
 #: Degrees of freedom that the noise of the whole epoch counts as, in the noise near a point.
 _POOLED_DEGREES = 10.0
@@ -90,6 +102,10 @@ _POOLED_DEGREES = 10.0
 _SIGNIFICANCE = 0.05
 #: How values may grow with the logged mean if the points cannot tell: powers of it, the best guess first.
 _GROWTH_POWERS = np.array([[1.0], [0.5], [1.5]])
+#: Fewest iterations of a run that is split in halves.
+HALF = 20
+#: Divisions of a run for the cross-validated error, and the most iterations that are divided.
+_DIVISIONS, _MOST_DIVIDED = 10, 20_000
 #: Largest half-width of a logarithm: float64 holds no exponential above it.
 _MAX_LOG = 700.0
 
@@ -125,6 +141,113 @@ class Estimate:
             The number to add, in the same unit.
         """
         return Estimate(self.value + known, self.low + known, self.high + known, self.confidence)
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """How well points know the total of a run as noisy as the log, and how many points an error takes.
+
+    Attributes
+    ----------
+    scatter : float
+        Relative standard deviation of iterations of equal length, weighted by their share of the total.
+    from_neighbours : bool
+        Whether equal lengths are too few, so that the scatter rests on neighbouring lengths (see `relative_noise`).
+    spread : float
+        Relative standard error of the total from a single point, which shrinks with the square root of the points: the
+        scatter, and for selectors that draw at random the spread within their strata.
+    standard_error : float
+        Standard error of the total, relative to it.
+    points, iterations : int
+        Points that are profiled, and iterations that they stand for.
+    """
+
+    scatter: float
+    from_neighbours: bool
+    spread: float
+    standard_error: float
+    points: int
+    iterations: int
+
+    def of_share(self, share: float) -> "Precision":
+        """Return the precision of a total in which the log has a share, and the rest is known exactly.
+
+        Parameters
+        ----------
+        share : float
+            Share of the log in the total, between 0 and 1.
+        """
+        return replace(self, spread=self.spread * share, standard_error=self.standard_error * share)
+
+    def points_for(self, error: float) -> int | None:
+        """Return the number of points that a relative standard error of the total takes; None if it takes more lengths.
+
+        Parameters
+        ----------
+        error : float
+            Relative standard error, above zero.
+
+        Examples
+        --------
+        >>> Precision(0.1, False, 0.1, 0.03, 10, 1000).points_for(0.02)  # 1 / (0.02^2 / 0.1^2 + 1 / 1000) = 24.4
+        25
+        """
+        if not self.spread:
+            return self.points if self.standard_error <= error else None
+        needed = int(np.ceil(1 / ((error / self.spread) ** 2 + 1 / self.iterations) - 1e-9))
+        return None if needed <= self.points and self.standard_error > error else needed
+
+    def summary(self, error: float) -> str:
+        """Return the sentence on what the points know, and on the points that an error takes.
+
+        Parameters
+        ----------
+        error : float
+            Relative standard error, above zero.
+
+        Examples
+        --------
+        >>> Precision(0.1, False, 0.1, 0.0287, 12, 5000).summary(0.01)
+        'equal lengths differ by 10 %: 12 points know the total to 2.9 %; 1 % takes about 99'
+        >>> Precision(0.1, True, 0.1, 0.025, 12, 200).summary(0.005).partition("; ")[2]
+        '0.5 % takes 134 of 200 iterations: profile the whole run'
+        """
+        which = "neighbouring" if self.from_neighbours else "equal"
+        many = f"{self.points} point{'s know' if self.points > 1 else ' knows'} the total to"
+        known = f"{which} lengths differ by {percent(self.scatter)}: {many} {percent(self.standard_error)}"
+        if self.standard_error <= error:
+            return known
+        needed = self.points_for(error)
+        if needed is None:
+            return f"{known}; {percent(error)} takes more lengths"
+        if needed > self.iterations / 2:
+            return f"{known}; {percent(error)} takes {needed} of {self.iterations} iterations: profile the whole run"
+        return f"{known}; {percent(error)} takes about {float(f'{needed:.2g}'):.0f}"
+
+    def remarks(self, error: float, lengths: int) -> list[str]:
+        """Return a sentence if points that were chosen for an error miss it, or take more than half of the run.
+
+        Parameters
+        ----------
+        error : float
+            Relative standard error that was asked for.
+        lengths : int
+            Lengths of the points.
+
+        Examples
+        --------
+        >>> Precision(0.1, False, 0.1, 0.0099, 67, 100).remarks(0.01, 5)
+        ['1 % takes 67 of 100 iterations: profile the whole run']
+        """
+        target = percent(error)
+        if self.standard_error > error:
+            return [
+                f"the target error of {target} is missed: {lengths} lengths have no more iterations to choose; allow "
+                "more lengths (--max-points), or use another selector"
+            ]
+        if 2 * self.points > self.iterations:
+            return [f"{target} takes {self.points} of {self.iterations} iterations: profile the whole run"]
+        return []
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,6 +307,29 @@ def spread_of(log: SelectionLog) -> Spread:
     weight = np.bincount(points, log.weights, minlength=table.lengths.size)
     excess = (weight - table.counts).astype(np.float64)
     return Spread(table, points, excess, point_noise[nearest_point], float(degrees.sum()))
+
+
+def scatter_of(log: SelectionLog) -> tuple[float, bool]:
+    """Return the scatter of equal lengths, and whether it rests on neighbouring lengths (see `Precision`).
+
+    Parameters
+    ----------
+    log : SelectionLog
+        The logged epoch and its points.
+
+    Examples
+    --------
+    >>> scatter, from_neighbours = scatter_of(SelectionLog([5, 5], [9, 11], representatives=[0], weights=[2]))
+    >>> round(scatter, 4), from_neighbours
+    (0.1414, False)
+    """
+    return _scatter(spread_of(log), log)
+
+
+def _scatter(spread: Spread, log: SelectionLog) -> tuple[float, bool]:
+    cost = spread.table.counts * spread.table.means
+    repeated = log.lengths.size - spread.table.lengths.size
+    return float(cost @ np.sqrt(spread.noise) / cost.sum()), 2 * repeated < spread.degrees
 
 
 def relative_noise(table: LengthTable, statistic: Floats) -> tuple[Floats, Floats]:
@@ -446,6 +592,54 @@ def estimate_total(values: ArrayLike, log: SelectionLog, *, confidence: float = 
     error = _sum_error(finite_column("values", values, size=log.weights.size), log, spread)
     half = _half_width(error, spread, confidence)
     return Estimate(error.total, max(error.total - half, 0.0), error.total + half, confidence)
+
+
+def cross_validated_error(
+    fit: Callable[[Floats, Floats], FittedSelector], X: Floats, y: Floats, *, seed: int = 0
+) -> float | None:
+    """Return the relative error of the total of half a run, from points that were chosen on the other half.
+
+    Iterations of like lengths, and like features, form pairs, and chance sends one of each to either half. A point that
+    is chosen in one half takes the value of its partner, as it would in another run. (With its own value it would be
+    judged by the noise that it was chosen for: the iteration nearest the mean.)
+
+    Parameters
+    ----------
+    fit : callable
+        Returns the selector that is fitted on lengths or features, and the statistic.
+    X, y : ndarray of float64, shapes (n_iterations, n_features) and (n_iterations,)
+        Lengths or features, and the statistic.
+    seed : int, default 0
+        Seed of the halves.
+
+    Returns
+    -------
+    float or None
+        The root mean square over ten divisions; of over 20,000 iterations so many are drawn. None for fewer than 20
+        iterations, and for points that are more than a quarter of them.
+
+    Examples
+    --------
+    >>> from seqpoint.selection import SeqPointSelector
+    >>> lengths = np.repeat([5.0, 9.0], 10)[:, None]
+    >>> cross_validated_error(lambda X, y: SeqPointSelector().fit(X, y), lengths, 10 * lengths[:, 0])
+    0.0
+    """
+    rng, errors = np.random.default_rng(seed), []
+    if len(y) > _MOST_DIVIDED:
+        rows = np.sort(rng.choice(len(y), _MOST_DIVIDED, replace=False))
+        X, y = X[rows], y[rows]
+    for _ in range(_DIVISIONS if len(y) >= HALF else 0):
+        order = np.lexsort((rng.random(len(y)), *X.T[::-1]))  # by length, then by features
+        pairs = rng.permuted(order[: len(y) // 2 * 2].reshape(-1, 2), axis=1)
+        chosen_on, judged = pairs[np.argsort(pairs[:, 0])].T
+        if not (y[chosen_on].any() and y[judged].any()):
+            continue
+        fitted = fit(X[chosen_on], y[chosen_on])
+        if 4 * len(fitted.representatives_) > len(y):
+            return None
+        errors.append(float(fitted.weights_ @ y[judged[fitted.representatives_]]) / float(y[judged].sum()) - 1)
+    return float(np.sqrt(np.mean(np.square(errors)))) if errors else None
 
 
 def estimate_speedup(
@@ -713,6 +907,31 @@ def assisted_total(values: ArrayLike, log: SelectionLog, *, confidence: float = 
     return Estimate(error.total, max(error.total - half, float(points.sum())), error.total + half, confidence)
 
 
+def assisted_precision(values: ArrayLike, log: SelectionLog) -> Precision:
+    """Return how well the points know the total of `assisted_total`, on the configuration that was measured.
+
+    Points that scatter beyond the noise of the log raise the scatter.
+
+    Parameters
+    ----------
+    values : array-like, shape (n_points,)
+        The statistic of each representative on any configuration, in the order of `log.representatives`.
+    log : SelectionLog
+        The logged epoch, the points and their weights.
+
+    Examples
+    --------
+    >>> log = SelectionLog([1, 2, 3, 4], [10, 20, 30, 40], representatives=[0, 3], weights=[2, 2])
+    >>> assisted_precision([15.0, 45.0], log).standard_error
+    0.0
+    """
+    points, spread = finite_column("values", values, size=log.weights.size), spread_of(log)
+    error = (_assisted_error if _span_half_of_lengths(spread, points) else _sum_error)(points, log, spread)
+    scatter, from_neighbours = _scatter(spread, log)
+    growth = (1 + error.extra / error.noise) ** 0.5 if error.noise else 1.0
+    return _precision(error, log, (scatter * growth, from_neighbours))
+
+
 def assisted_speedup(
     values_a: ArrayLike, values_b: ArrayLike, log: SelectionLog, *, confidence: float = 0.95
 ) -> Estimate:
@@ -785,11 +1004,45 @@ def _significant_noise(residuals: Floats, spread: Spread, degrees: int) -> float
     return variance - expected if variance > bound else 0.0
 
 
+def sum_precision(values: ArrayLike, log: SelectionLog) -> Precision:
+    """Return how well the points know the total by SeqPoint's sum, on a run as noisy as the log.
+
+    Parameters
+    ----------
+    values : array-like, shape (n_points,)
+        The statistic of each representative in the log, in the order of `log.representatives`.
+    log : SelectionLog
+        The logged epoch, the points and their weights.
+
+    Examples
+    --------
+    Two of four iterations weigh 2 each. So (2 - 1)^2 * 10^2 of each point, and 10^2 of each other iteration, are noise.
+
+    >>> log = SelectionLog([5, 5, 5, 5], [9, 11, 9, 11], representatives=[0, 1], weights=[2, 2])
+    >>> precision = sum_precision([10, 10], log)
+    >>> round(precision.scatter, 6) == round((0.04 / 3) ** 0.5, 6)
+    True
+    >>> round(precision.standard_error, 6) == round((4 * 100 * 0.04 / 3) ** 0.5 / 40, 6)
+    True
+    """
+    points, spread = finite_column("values", values, size=log.weights.size), spread_of(log)
+    return _precision(_sum_error(points, log, spread), log, _scatter(spread, log))
+
+
+def _precision(error: _TotalError, log: SelectionLog, scatter: tuple[float, bool]) -> Precision:
+    relative = _mean_square(error) ** 0.5 / error.total if error.total else 0.0
+    return Precision(*scatter, scatter[0], relative, log.weights.size, log.lengths.size)
+
+
+def _mean_square(error: _TotalError) -> float:
+    """Return the mean square error of a total."""
+    return float(np.max(error.biases**2)) + float(error.slopes @ error.slopes) + error.noise + error.extra
+
+
 def _half_width(error: _TotalError, spread: Spread, confidence: float) -> float:
     """Return Student's two-sided quantile times the root mean square error; degrees of freedom after Satterthwaite."""
     require_confidence(confidence)
-    by_log = float(error.slopes @ error.slopes)
-    mean_square = float(np.max(error.biases**2)) + by_log + error.noise + error.extra
+    mean_square = _mean_square(error)
     if mean_square == 0:
         return 0.0
     extra_share = error.extra / mean_square

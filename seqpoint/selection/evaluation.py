@@ -126,8 +126,6 @@ def _wilson(hits: int, count: int) -> tuple[float, float]:
     return float((centre - half) / denominator), float((centre + half) / denominator)
 
 
-#: Fewest iterations of a run that is split in halves.
-HALF = 20
 #: Draws over which the error of a random selector is averaged.
 _DRAWS = 20
 #: Selectors that are compared. "worst" knows the errors, so it cannot be judged on held-out iterations.

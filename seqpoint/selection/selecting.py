@@ -21,24 +21,33 @@ from profilers.plugins import Plugin, load_plugins, package_of
 from profilers.trace.arrays import Floats, Ints
 from seqpoint.iteration_table import UNITS, IterationTable
 from seqpoint.notebook import DataFrame, Table, as_html, data_frame
-from seqpoint.outliers import NO_OUTLIERS, Outliers, counted_text, find_outliers
+from seqpoint.outliers import NO_OUTLIERS, Outliers, counted_text, find_outliers, outliers_text
 from seqpoint.selection.estimate import (
     Estimate,
+    Precision,
     assisted_speedup,
     assisted_total,
+    cross_validated_error,
     estimate_speedup,
     estimate_total,
     parallel_reduction,
     relative_spreads,
+    scatter_of,
     sequential_reduction,
+    stratified_variance,
+    sum_precision,
 )
 from seqpoint.selection.kernels import estimate_drawn_speedup, estimate_drawn_total, expand_total
 from seqpoint.selection.log import FittedSelector, SelectionLog
 from seqpoint.selection.seqpoint import FrequentSelector, MedianSelector, PriorSelector, SeqPointSelector, WorstSelector
-from seqpoint.selection.stratified import KMedoidsSelector, RandomSelector, StratifiedSelector
-from seqpoint.units import quantity
+from seqpoint.selection.stratified import KMedoidsSelector, RandomSelector, StratifiedSelector, profiles_of
+from seqpoint.units import percent, quantity
 
 _GROUP = "seqpoint.selectors"
+#: Most points by default.
+_POINTS = 10
+#: Relative standard error whose number of points is said, if no other is asked for.
+_TARGET = 0.01
 
 
 @dataclass(frozen=True)
@@ -61,7 +70,7 @@ class Budget:
         Seed of the selectors that draw at random.
     """
 
-    points: int = 10
+    points: int = _POINTS
     iterations: int | None = None
     first: int = 5
     tolerance: float = 0.01
@@ -158,6 +167,25 @@ class SelectionMethod:
             return estimate_drawn_speedup(base, values, fitted)
         selection = SelectionLog.of(fitted, *log)
         return (assisted_speedup if self.assisted else estimate_speedup)(base, values, selection)
+
+    def precision(self, fitted: Any, log: tuple[Floats, Floats]) -> Precision:
+        """Return how well the points know the total of a run as noisy as the fitted log.
+
+        Parameters
+        ----------
+        fitted : FittedSelector
+            The fitted selector.
+        log : pair of arrays
+            Lengths or features, and the statistic, on which it was fitted.
+        """
+        y, rows = log[1], fitted.representatives_
+        selection = SelectionLog.of(fitted, *log)
+        if not self.drawn:
+            return sum_precision(y[rows], selection)
+        plan, total = fitted.plan_, float(y.sum())
+        spread = float(plan.strata.sizes @ plan.strata.spreads_ns) / total
+        error = stratified_variance(plan.strata.sizes, plan.strata.spreads_ns, plan.sampled) ** 0.5 / total
+        return Precision(*scatter_of(selection), spread, error, len(rows), len(y))
 
 
 def _seqpoint(budget: Budget) -> SeqPointSelector:
@@ -261,8 +289,8 @@ class SelectOptions:
     ----------
     statistic : str, optional
         Statistic to total; by default the time in kernels, or the duration if the run has no kernels.
-    max_points : int
-        Most points: sequence lengths, strata or groups.
+    max_points : int, optional
+        Most points: sequence lengths, strata or groups; by default 10, or as many as `target_error` needs.
     tolerance : float
         Relative error of the total at which SeqPoint stops adding bins.
     confidence : float
@@ -277,10 +305,12 @@ class SelectOptions:
         Most iterations of all points together; by default one a point.
     keep_outliers : bool
         Whether outlying iterations, such as the warm-up, are chosen from and weighed like all others.
+    target_error : float, optional
+        Relative standard error of the total, between 0 and 1, for which `max_iterations` is chosen.
     """
 
     statistic: str | None = None
-    max_points: int = 10
+    max_points: int | None = None
     tolerance: float = 0.01
     confidence: float = 0.95
     rank: int | None = None
@@ -288,11 +318,23 @@ class SelectOptions:
     features: tuple[str, ...] = ()
     max_iterations: int | None = None
     keep_outliers: bool = False
+    target_error: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.target_error is None:
+            return
+        if not 0 < self.target_error < 1:
+            raise InvalidInputError(f"target_error is {self.target_error!r}; it must lie between 0 and 1, such as 0.01")
+        if self.max_iterations is not None:
+            raise InvalidInputError("target_error chooses the number of iterations; leave out max_iterations")
+        if self.selector in BASELINES:
+            raise InvalidInputError(f"the selector {self.selector!r} sets its own number of points; no target_error")
 
     @property
     def budget(self) -> Budget:
         """Limits of the selection, for the selector."""
-        return Budget(self.max_points, self.max_iterations, tolerance=self.tolerance, confidence=self.confidence)
+        points = _POINTS if self.max_points is None else self.max_points
+        return Budget(points, self.max_iterations, tolerance=self.tolerance, confidence=self.confidence)
 
 
 @dataclass(frozen=True)
@@ -342,6 +384,8 @@ class SelectionResult:
         measure them one after another, and all at once. The estimate needs the values of both.
     baselines : tuple of BaselineResult
         Estimates of the baselines.
+    precision : Precision
+        How well the points know the total of a run as noisy as this one.
     without_length : int
         Iterations left out because their length is unknown.
     selector : str
@@ -350,6 +394,12 @@ class SelectionResult:
         Relative standard deviation of the statistic in the bin of each point.
     outliers : Outliers
         Rows of `iterations` that no point stands for, with the reason. Each counts once in the estimate.
+    cross_validated_error : float, optional
+        Relative error of the total of one half of the run, from points of the other.
+    target_error : float, optional
+        Relative standard error for which the points were chosen.
+    tolerance, missed : float, optional
+        Tolerance of the total, and the error of the points on the run if it is larger.
     """
 
     iterations: IterationTable
@@ -363,10 +413,15 @@ class SelectionResult:
     sequential_reduction: float
     parallel_reduction: float
     baselines: tuple[BaselineResult, ...]
+    precision: Precision
     without_length: int = 0
     selector: str = "seqpoint"
     spreads: Floats = field(default_factory=lambda: np.empty(0))
     outliers: Outliers = NO_OUTLIERS
+    cross_validated_error: float | None = None
+    target_error: float | None = None
+    tolerance: float | None = None
+    missed: float | None = None
 
     @property
     def regular(self) -> IterationTable:
@@ -413,15 +468,15 @@ class SelectionResult:
             ]
             heading = ("iteration", "rank", "length", self.statistic, "reason~", *files)
             tables.append(Table("Outliers: no point stands for them; each counts once", heading, rows))
+        halved = self.cross_validated_error
         baselines = [
-            (name, count, quantity(total, self.unit), f"{100 * error:.3f}")
+            (name, count, quantity(total, self.unit), f"{100 * error:.3f}", "-")
             for name, count, total, error in self.baseline_rows()
         ]
-        columns, note = ("selector~", "points", "estimate", "error %"), quantity(self.measured, self.unit)
-        return (
-            *tables,
-            Table("Against the baselines", columns, baselines, marked=0, note=f"Total in the trace: {note}."),
-        )
+        baselines[0] = (*baselines[0][:4], "-" if halved is None else f"{100 * halved:.3f}")
+        columns = ("selector~", "points", "estimate", "error %", "cross-validated %")
+        note = f"Total in the trace: {quantity(self.measured, self.unit)}."
+        return (*tables, Table("Against the baselines", columns, baselines, marked=0, note=note))
 
     def plot(self) -> Any:
         """Return the histogram of lengths with the selected iterations, as a HoloViews object."""
@@ -439,13 +494,17 @@ class SelectionResult:
         """Return what `seqpoint select --json` prints."""
         table, estimate = self.iterations, self.estimate
         values = table.statistic(self.statistic)
-        names = ("error", "sequential_reduction", "parallel_reduction", "without_length")
+        names = ("error", "cross_validated_error", "sequential_reduction", "parallel_reduction", "without_length")
         return {
             "n_iterations": len(table),
             **{name: getattr(self, name) for name in ("selector", "statistic", "unit", "measured")},
             "estimate": estimate.value,
             **{name: getattr(estimate, name) for name in ("low", "high", "confidence")},
             **{name: getattr(self, name) for name in names},
+            **{name: getattr(self.precision, name) for name in ("scatter", "from_neighbours", "standard_error")},
+            "target_error": self.target_error or _TARGET,
+            "points_for_target_error": self.precision.points_for(self.target_error or _TARGET),
+            **{"tolerance": self.tolerance, "tolerance_met": self.missed is None},
             "points": [
                 {
                     **_identity(table, row),
@@ -463,19 +522,42 @@ class SelectionResult:
         }
 
     def summary(self) -> list[str]:
-        """Return what the selection gives, in two to four sentences."""
+        """Return the estimate, how far it is known, and what it leaves out, in three to seven sentences."""
+        return [*self.headlines(), *self.notes()]
+
+    def headlines(self) -> list[str]:
+        """Return the estimate and how far it is known, in three to five sentences."""
         estimate = self.estimate
         numbers = (self.measured, estimate.value, estimate.low, estimate.high)
         measured, value, low, high = (quantity(number, self.unit) for number in numbers)
         profiled = "points and outliers" if len(self.outliers) else "the points"
-        sentences = [
+        halved = self.cross_validated_error
+        return [
             f"{self.statistic}: measured {measured}, estimated {value} [{low}, {high}] "
             f"at {100 * estimate.confidence:g} % "
             f"from {counted_text(len(self.rows), len(self.outliers), len(self.iterations))} "
-            f"(error {100 * self.error:.3f} %)",
+            f"(error {100 * self.error:.3f} %{'' if halved is None else f', cross-validated {percent(halved)}'})",
+            self.precision.summary(self.target_error or _TARGET),
+            *self._missed(),
             f"profiling shrinks {self.sequential_reduction:.1f}x (total over the sum of {profiled}), "
             f"{self.parallel_reduction:.1f}x (total over the longest {'of all' if len(self.outliers) else 'point'})",
         ]
+
+    def _missed(self) -> list[str]:
+        """Return what is missed: the tolerance, the target error, or a run worth selecting from."""
+        points = len(np.unique(self.iterations.sequence_length[self.rows]))
+        several = f"{points} point{'s err' if points > 1 else ' errs'}"
+        sentences = []
+        if self.missed is not None and self.tolerance is not None:
+            allowed, error = percent(self.tolerance), percent(self.missed)
+            sentences.append(f"the tolerance of {allowed} is missed: {several} by {error}")
+        if self.target_error is not None:
+            sentences += self.precision.remarks(self.target_error, points)
+        return sentences
+
+    def notes(self) -> list[str]:
+        """Return what the estimate leaves out, in up to two sentences."""
+        sentences = []
         if len(self.outliers):
             total = float(self.iterations.statistic(self.statistic)[self.outliers.rows].sum())
             sentences.append(outliers_text(len(self.outliers), total / self.measured))
@@ -538,13 +620,17 @@ def select(
     columns = (iterations.statistic(feature) for feature in options.features)
     X = np.column_stack((iterations.sequence_length, *columns))
     if profiles is not None:
-        X = np.column_stack((X, _profile_rows(iterations, *profiles)))
+        X = np.column_stack((X, profiles_of(iterations.iteration, *profiles)))
     outliers = NO_OUTLIERS if options.keep_outliers else find_outliers(y, X[:, 0], begins=run.begins[has_length])
     regular = outliers.others(len(y)) if len(outliers) else slice(None)
-    log, known = (X[regular], y[regular]), y[outliers.rows]
-    selector = _fit(method, options, *log)
+    log, known, measured = (X[regular], y[regular]), y[outliers.rows], float(y.sum())
+    share = float(log[1].sum()) / measured if measured else 1.0
+    budget = budget_of(method, options, log, share)
+    selector = _fit(method, options.selector, budget, *log)
     rows = selector.representatives_ if isinstance(regular, slice) else regular[selector.representatives_]
     profiled = np.concatenate((y[rows], known))
+    halved = cross_validated_error(lambda X, y: _fit(method, options.selector, budget, X, y), *log)
+    missed = not selector.converged_ and selector.relative_error_ >= options.tolerance
     return SelectionResult(
         iterations,
         name,
@@ -552,16 +638,71 @@ def select(
         rows,
         selector.weights_,
         selector.bin_edges_[selector.labels_[selector.representatives_]],
-        float(y.sum()),
+        measured,
         method.own_total(selector, log, options.confidence).plus(float(known.sum())),
-        sequential_reduction(float(y.sum()), profiled),
-        parallel_reduction(float(y.sum()), profiled),
+        sequential_reduction(measured, profiled),
+        parallel_reduction(measured, profiled),
         tuple(_baseline(baseline, make(), log, float(known.sum())) for baseline, make in BASELINES.items()),
+        method.precision(selector, log).of_share(share),
         len(run) - len(iterations),
         options.selector,
         relative_spreads(log[1], selector.labels_)[selector.labels_[selector.representatives_]],
         outliers,
+        cross_validated_error=None if halved is None else halved * share,
+        target_error=options.target_error,
+        tolerance=options.tolerance,
+        missed=float(selector.relative_error_) if missed else None,
     )
+
+
+def budget_of(
+    method: SelectionMethod, options: SelectOptions, log: tuple[Floats, Floats], share: float = 1.0
+) -> Budget:
+    """Return the budget of a selection: that of its options, or the least that reaches their target error.
+
+    As many lengths are chosen as iterations, up to the limit. Bins of several lengths may cancel on this run and not on
+    another. Iterations are doubled until the standard error is within the target, then bisected.
+
+    Parameters
+    ----------
+    method : SelectionMethod
+        The selector.
+    options : SelectOptions
+        Options of the selection.
+    log : pair of arrays
+        Lengths or features, and the statistic, of the run without its outliers.
+    share : float
+        Share of that statistic in the total of the run.
+
+    Examples
+    --------
+    Twelve of 100 iterations of a single length that differ by 10 %: 0.1 (1 / 12 - 1 / 100)^0.5 = 0.027.
+
+    >>> log = np.ones((100, 1)), np.tile([90.0, 110.0], 50)
+    >>> budget_of(METHODS["seqpoint"], SelectOptions(target_error=0.0275), log).iterations
+    12
+    """
+    target = options.target_error
+    if target is None:
+        return options.budget
+    limit = len(np.unique(log[0][:, 0])) if options.max_points is None else options.max_points
+    fewest, most = min(options.budget.first, len(log[1])), len(log[1])
+
+    def budget(iterations: int) -> Budget:
+        points = min(iterations, limit)
+        return replace(options.budget, points=points, first=points, iterations=iterations)
+
+    def is_enough(iterations: int) -> bool:
+        precision = method.precision(_fit(method, options.selector, budget(iterations), *log), log)
+        return precision.standard_error * share <= target
+
+    low, high = 0, fewest
+    while not is_enough(high) and high < most:  # as often as the iterations double
+        low, high = high, min(2 * high, most)
+    while high - low > 1 and high > fewest:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return budget(high)
 
 
 def _identity(table: IterationTable, row: int) -> dict[str, Any]:
@@ -582,29 +723,10 @@ def _file_cell(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...
     return (row["file"] or "-",) if columns else ()
 
 
-def outliers_text(count: int, share: float) -> str:
-    """Return the sentence on the outliers of a run.
-
-    Parameters
-    ----------
-    count : int
-        Number of outlying iterations.
-    share : float
-        Share of the total that they take.
-
-    Examples
-    --------
-    >>> outliers_text(4, 0.473)
-    'outliers: 4 iterations with 47 % of the total; no point stands for them, and each counts once (--keep-outliers)'
-    """
-    many = f"{count} iteration{'s' * (count != 1)} with {100 * share:.0f} % of the total"
-    return f"outliers: {many}; no point stands for them, and each counts once (--keep-outliers)"
-
-
-def _fit(method: SelectionMethod, options: SelectOptions, X: Floats, y: Floats) -> Any:
+def _fit(method: SelectionMethod, name: str, budget: Budget, X: Floats, y: Floats) -> Any:
     """Return the fitted selector; an error of another package's selector names the package."""
     try:
-        selector = method.make(options.budget)
+        selector = method.make(budget)
         selector.fit(X, y)
         if method.package:
             SelectionLog.of(selector, X, y)
@@ -613,19 +735,10 @@ def _fit(method: SelectionMethod, options: SelectOptions, X: Floats, y: Floats) 
     except Exception as error:
         if method.package:
             reason = str(error) if isinstance(error, SeqPointError) else f"{type(error).__name__}: {error}"
-            raise InvalidInputError(f"the selector {options.selector} of {method.package} failed: {reason}") from error
+            raise InvalidInputError(f"the selector {name} of {method.package} failed: {reason}") from error
         if isinstance(error, ValueError):  # scikit-learn's message for lengths or values that it refuses
             raise InvalidInputError(str(error)) from error
         raise
-
-
-def _profile_rows(table: IterationTable, numbers: Ints, profiles: Floats) -> Floats:
-    """Return the profile of every iteration of a table; zeros for an iteration without a profile."""
-    order = np.argsort(numbers)
-    has_profile = np.isin(table.iteration, numbers)
-    rows = np.zeros((len(table), profiles.shape[1]))
-    rows[has_profile] = profiles[order[np.searchsorted(numbers[order], table.iteration[has_profile])]]
-    return rows
 
 
 def _baseline(name: str, selector: Any, log: tuple[Floats, Floats], known: float) -> BaselineResult:

@@ -339,3 +339,27 @@ def kernel_profiles(trace: Trace, rank: int = 0) -> tuple[Ints, Floats]:
     names, column = np.unique(strings(kernels, "name")[in_rank].astype(str), return_inverse=True)
     cells = np.bincount(row * names.size + column, duration[in_rank].astype(np.float64), numbers.size * names.size)
     return numbers, np.asarray(cells, dtype=np.float64).reshape(numbers.size, names.size)
+
+
+def profiles_of(iterations: Ints, numbers: Ints, profiles: Floats) -> Floats:
+    """Return the profile of every iteration; zeros for an iteration without a profile.
+
+    Parameters
+    ----------
+    iterations : ndarray of int64, shape (n_iterations,)
+        Numbers of iterations.
+    numbers : ndarray of int64, shape (n,)
+        Numbers of the iterations that have a profile.
+    profiles : ndarray of float64, shape (n, n_columns)
+        Their profiles, as `kernel_profiles` returns them.
+
+    Examples
+    --------
+    >>> profiles_of(np.array([7, 8]), np.array([8]), np.array([[1.0, 2.0]])).tolist()
+    [[0.0, 0.0], [1.0, 2.0]]
+    """
+    order = np.argsort(numbers)
+    has_profile = np.isin(iterations, numbers)
+    rows = np.zeros((len(iterations), profiles.shape[1]))
+    rows[has_profile] = profiles[order[np.searchsorted(numbers[order], iterations[has_profile])]]
+    return rows
