@@ -4,6 +4,7 @@ whole recording on the CPU. What only a GPU can show is said in benchmarks/gpu/R
 import doctest
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -460,6 +461,54 @@ def test_what_is_published_is_all_but_the_journal_and_says_what_it_is(tmp_path: 
                  "| take 0: e/bert | OutOfMemoryError: 80 GiB \\| &lt;b>of&lt;/b> 'memory' |"):  # fmt: skip
         assert part in said
     assert main(["--output", str(folder), "--pack"]) == 0 and (folder / "README.md").read_text() == said
+
+
+def test_a_recording_is_added_to_those_of_its_device_that_are_published(tmp_path: Path) -> None:
+    def recorded(folder: Path, take: int, part: str, date: str, name: str = "GPU") -> Path:
+        rows = [{"part": part, "work": f"gemm {part}{take}", "duration_ns": 5}]
+        works = [{"work": f"gemm {part}{take}", "kind": "gemm"}]
+        Journal(folder / "journal.jsonl", take).write(f"{part}:1", part, 0.5, {"alone": rows, "works": works})
+        about = {"device": {**ABLE, "name": name}, "plan": {"size": "full", "seed": 0}}
+        environment.begin(folder, take, about, {"parts": part, "versions": {}, "state_before": {}})
+        text = (folder / "environment.json").read_text()
+        (folder / "environment.json").write_text(re.sub(r'"date": "[^"]*"', f'"date": "{date}"', text))
+        return folder
+
+    target = tmp_path / "measured"
+    pack(recorded(tmp_path / "first", 0, "a", "2026-01-01"), target)
+    pack(recorded(tmp_path / "second", 0, "a2", "2026-01-02"), target)
+    pack(recorded(tmp_path / "third", 1, "a", "2026-01-03"), target)
+    again = pack(tmp_path / "second", target)
+    assert sorted(pq.read_table(target / "alone.parquet")["work"].to_pylist()) == ["gemm a0", "gemm a1", "gemm a20"]
+    assert again[target / "works.parquet"] == 3
+    takes = environment.read_takes(target)
+    assert [(take["take"], [session["parts"] for session in take["sessions"]]) for take in takes] == [
+        (0, ["a", "a2"]), (1, ["a"]),
+    ]  # fmt: skip
+    assert "| alone.parquet | 3 |" in (target / "README.md").read_text()
+    with pytest.raises(InvalidInputError, match="was recorded on another device"):
+        pack(recorded(tmp_path / "other", 0, "b", "2026-01-04", "other GPU"), target)
+    assert pq.read_table(target / "alone.parquet").num_rows == 3, "nothing of another device is written"
+    (target / "alone.parquet").write_bytes(b"no table")
+    with pytest.raises(InvalidInputError, match=r"alone\.parquet: is no table of alone that rows can be added to"):
+        pack(tmp_path / "second", target)
+
+
+@pytest.mark.parametrize("device", ["h100", "h200"])
+def test_a_second_take_of_a_published_device_launches_as_often_as_the_first(device: str) -> None:
+    folder = ROOT / "datasets" / "measured" / device
+    (take,) = environment.read_takes(folder)
+    groups = {f"{group.part}:{group.name}": group for group in plan(take["device"], "full", parts="abcd").groups}
+    lines = [json.loads(line) for line in (folder / "launches.jsonl").read_text().splitlines()]
+    counts = dict(lines)
+    assert groups.keys() <= counts.keys() and len(counts) == len(lines)
+    rows = pq.read_table(folder / "together.parquet").to_pylist()
+    first = [row for row in rows if row["repetition"] == 0 and row["policy"] == "in order"]
+    for row in first:
+        side, member = groups[f"{row['part']}:{row['group']}"].scenarios[0].members[row["member"]]
+        if groups[f"{row['part']}:{row['group']}"].scenarios[0].policy == "in order":
+            assert row["launches"] == member.launches * counts[f"{row['part']}:{row['group']}"][side]
+    assert len(first) > 300
 
 
 @pytest.mark.parametrize("row", [{"work": 3}, {"duration_ns": "soon"}, {"duration": 1}, {"launches": 2**64}])

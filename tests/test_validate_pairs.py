@@ -282,10 +282,7 @@ def test_an_error_has_a_cause_that_takes_it_away(recording: Any) -> None:
         "the host works 2.00 times as long (10 -> 10 kernels); with that, the gain as traced"
     )
     longer = gain_of(recording("scale_host:0.1", {}, gap=100, length=95))
-    assert (
-        longer["cause"].startswith("the host works 1.")
-        and "kernels take 9.50 times as long as predicted" in longer["cause"]
-    )
+    assert longer["cause"].startswith("kernels take 9.50 times as long as predicted; with that")
 
 
 def test_a_what_if_that_does_not_apply_says_why_and_is_not_scored(recording: Any) -> None:

@@ -5,7 +5,7 @@ import json
 import platform
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from profilers.errors import InvalidInputError
 from profilers.files import write_text
 
-__all__ = ["begin", "end", "read_takes", "versions"]
+__all__ = ["begin", "end", "joined", "read_takes", "versions", "write"]
 
 NAME = "environment.json"
 MOST_BYTES = 16 << 20
@@ -88,7 +88,7 @@ def begin(folder: Path, take: int, about: Mapping[str, Any], session: Mapping[st
         entries.append(mine)
     mine["sessions"].append(started)
     mine.setdefault("state_before", session.get("state_before", {}))
-    write_text(folder / NAME, json.dumps(entries, indent=1) + "\n")
+    write(entries, folder)
 
 
 def end(folder: Path, take: int, state: Mapping[str, Any]) -> None:
@@ -97,7 +97,31 @@ def end(folder: Path, take: int, state: Mapping[str, Any]) -> None:
     mine = next(entry for entry in entries if entry["take"] == take)
     mine["state_after"] = mine["sessions"][-1]["state_after"] = dict(state)
     mine["sessions"][-1]["ended"] = datetime.now(UTC).isoformat(timespec="seconds")
-    write_text(folder / NAME, json.dumps(entries, indent=1) + "\n")
+    write(entries, folder)
+
+
+def joined(takes: Sequence[Mapping[str, Any]], target: Path) -> list[dict[str, Any]]:
+    """Return takes together with those that a folder holds, session by session.
+
+    Raises
+    ------
+    InvalidInputError
+        The folder holds recordings of another device or plan.
+    """
+    entries = {entry["take"]: entry for entry in read_takes(target)}
+    for take in takes:
+        for entry in entries.values():
+            _same(target, entry, take)
+        before = entries.get(take["take"], {}).get("sessions", [])
+        dates = {session["date"] for session in take["sessions"]}
+        sessions = [*(session for session in before if session["date"] not in dates), *take["sessions"]]
+        entries[take["take"]] = {**take, "sessions": sorted(sessions, key=lambda session: str(session["date"]))}
+    return [dict(entries[take]) for take in sorted(entries)]
+
+
+def write(takes: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    """Write the takes of a folder."""
+    write_text(folder / NAME, json.dumps(takes, indent=1) + "\n")
 
 
 def versions() -> dict[str, Any]:

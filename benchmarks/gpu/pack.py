@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.counts import NAME as LAUNCHES
 from benchmarks.gpu.describe import describe
-from benchmarks.gpu.environment import read_takes
+from benchmarks.gpu.environment import joined, read_takes
+from benchmarks.gpu.environment import write as write_takes
 from benchmarks.gpu.journal import Journal
 from benchmarks.gpu.step import TABLES, Row
 from profilers.errors import DependencyError, InvalidInputError
@@ -29,7 +31,7 @@ def pack(folder: Path, target: Path | None = None) -> dict[Path, int]:
     """Write the tables of a recording and a README, each whole or not at all; return rows by table.
 
     Of a step that was recorded twice in a take, the last counts (`Journal.rows`); a table without rows is not written.
-    Packing again replaces the tables.
+    Packing again replaces the tables. Rows of other takes and parts that another folder holds already stay there.
 
     Parameters
     ----------
@@ -44,7 +46,8 @@ def pack(folder: Path, target: Path | None = None) -> dict[Path, int]:
     DependencyError
         No pyarrow.
     InvalidInputError
-        No recording, a damaged one, or a value that is not of its column's type.
+        No recording, a damaged one, or a value that is not of its column's type; or the other folder holds another
+        device or plan.
     """
     if not can_pack():
         raise DependencyError(f"packing needs pyarrow; where it is installed, run: {COMMAND}")
@@ -55,18 +58,53 @@ def pack(folder: Path, target: Path | None = None) -> dict[Path, int]:
     except ValueError as error:
         raise InvalidInputError(str(error)) from error
     to, takes = target or folder, read_takes(folder)
+    if to != folder:
+        takes = joined(takes, to)
     written = {}
     for table in TABLES:
         for path, rows in _files(to, table, _merged(table, journal.rows(table))).items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            _write(path, table, rows)
-            written[path] = len(rows)
+            kept = _published(path, table, rows) if to != folder else []
+            _write(path, table, [*kept, *rows])
+            written[path] = len(kept) + len(rows)
     to.mkdir(parents=True, exist_ok=True)
     if to != folder:
         _copy(folder, to)
+        if takes:
+            write_takes(takes, to)
     rows_of = {path.relative_to(to): rows for path, rows in written.items()}
-    write_text(to / "README.md", describe(takes, rows_of, _failed(journal)))
+    write_text(to / "README.md", describe(takes, _counted(to) | rows_of, _failed(journal)))
     return written
+
+
+#: Columns by which rows of a published table are replaced, beside the take.
+_REPLACED_BY = {"works": "work", "alone": "part", "together": "part", "runs": "group", "pairs": "group"}
+
+
+def _published(path: Path, table: str, rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of a table that is there already, but those that new rows replace; of an epoch, none."""
+    if table == "epochs" or not path.is_file():
+        return []
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names = ("take", _REPLACED_BY[table]) if table in _REPLACED_BY else ("take",)
+    replaced = {tuple(row.get(name) for name in names) for row in rows}
+    try:
+        published = pq.read_table(path).to_pylist()
+        return [row for row in published if tuple(row.get(name) for name in names) not in replaced]
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidInputError(f"{path}: is no table of {table} that rows can be added to ({error})") from error
+
+
+def _counted(folder: Path) -> dict[Path, int]:
+    """Return the rows of the tables of a recording that a folder holds."""
+    import pyarrow.parquet as pq
+
+    paths = [
+        path for path in folder.rglob("*.parquet") if path.stem in TABLES or path.parents[1].name.startswith("epochs")
+    ]
+    return {path.relative_to(folder): pq.read_metadata(path).num_rows for path in paths}
 
 
 def _merged(table: str, rows: Iterable[Row]) -> list[Row]:
@@ -81,8 +119,9 @@ def _merged(table: str, rows: Iterable[Row]) -> list[Row]:
 
 
 def _copy(folder: Path, target: Path) -> None:
-    """Copy what is no table and no journal: the environment, and the traces."""
-    for path in (folder / "environment.json", *sorted(folder.glob("traces/*.pt.trace.json.gz"))):
+    """Copy what is no table and no journal: numbers of launches, traces, and what a step allocates."""
+    traces = (path for kind in ("pt.trace", "memory") for path in sorted(folder.glob(f"traces/*.{kind}.json.gz")))
+    for path in (folder / LAUNCHES, *traces):
         if path.is_file():
             to = target / path.relative_to(folder)
             to.parent.mkdir(parents=True, exist_ok=True)

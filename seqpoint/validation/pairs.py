@@ -38,7 +38,6 @@ from replay.costs.shipped import load_parameters
 from replay.from_trace import build_graph, index_trace
 from replay.from_trace.host_causes import HostCauses, host_causes
 from replay.graph.graph import hardware_of
-from replay.projection.rows import ProjectionRow
 from replay.what_ifs import parse_what_if
 from replay.workloads import InferenceJob, Transformer, inference_parts
 from seqpoint.graphs import all_iterations
@@ -296,23 +295,57 @@ def _unexplained(gain: Gain) -> bool:
 def _epoch_gain(pair: JobPair, gain: Gain, trace: Trace) -> Gain:
     """Predict the gain of an epoch from single iterations, by interpolation between their lengths."""
     assert pair.epochs is not None
-    lengths, before_ns, after_ns = pair.epochs
-    known: dict[int, ProjectionRow] = {}
-    columns = (trace.iterations[name].to_pylist() for name in ("iteration", "sequence_length"))
-    for number, length in zip(*columns, strict=True):
-        row = _projected(trace, gain.what_if, [number]).rows[0]
-        if length is None or not row.applied:
-            return replace(gain, reason=row.reason or "an iteration has no length")
-        known[length] = row
-    at = sorted(known)
-    gains = {
-        name: before_ns.sum() / (before_ns / np.interp(lengths, at, [getattr(known[each], name) for each in at])).sum()
-        for name in ("speedup", "low", "high")
-    }
-    measured = float(before_ns.sum() / after_ns.sum())
-    return replace(
-        gain, measured=measured, traced=None, predicted=gains["speedup"], low=gains["low"], high=gains["high"]
+    _, before_ns, after_ns = pair.epochs
+    numbers, lengths = (trace.iterations[name].to_pylist() for name in ("iteration", "sequence_length"))
+    rows = [_projected(trace, gain.what_if, [number]).rows[0] for number in numbers]
+    unknown = "an iteration has no length" if None in lengths else ""
+    if refused := next((row.reason for row in rows if not row.applied), unknown):
+        return replace(gain, reason=refused)
+    predicted, low, high = (
+        _over_epoch(pair, lengths, [getattr(row, name) for row in rows]) for name in ("speedup", "low", "high")
     )
+    measured = float(before_ns.sum() / after_ns.sum())
+    gain = replace(gain, measured=measured, traced=None, predicted=predicted, low=low, high=high)
+    return replace(gain, cause=_epoch_cause(pair, gain, trace)) if _unexplained(gain) else gain
+
+
+def _over_epoch(pair: JobPair, lengths: Sequence[int], gains: Sequence[float]) -> float:
+    """Return the gain of an epoch from gains of some lengths."""
+    assert pair.epochs is not None
+    of_epoch, before_ns, _ = pair.epochs
+    order = np.argsort(lengths)
+    of_each = np.interp(of_epoch, np.asarray(lengths)[order], np.asarray(gains)[order])
+    return float(before_ns.sum() / (before_ns / of_each).sum())
+
+
+def _epoch_cause(pair: JobPair, gain: Gain, trace: Trace) -> str:
+    """Return what the error of an epoch goes with: the recording, or the host after the change, or both.
+
+    The host is that of the shortest length, whose steps were timed on both sides without a profiler.
+    """
+    cost, parameters = recording_cost(trace, load_parameters()), load_parameters()
+    kept = 1 - cost.share(parameters.values) if cost else 1.0
+    shortest = min((length for length in pair.before.step_ns if length), default=0)
+    host = pair.after.step_ns.get(shortest, 1.0) / pair.before.step_ns.get(shortest, 1.0)
+    texts = {
+        (kept, 1.0): "the recording, whose cost for the host is taken off",
+        (1.0, host): f"the host works {host:.2f} times as long at {shortest} tokens",
+    }
+    texts[kept, host] = " and ".join(texts.values())
+    numbers, lengths = (trace.iterations[name].to_pylist() for name in ("iteration", "sequence_length"))
+    for (before, after), text in texts.items():
+        what_ifs = (f"scale_host:{before:.6g}", f"{gain.what_if}+scale_host:{before * after:.6g}")
+        times = [[_step_ns(trace, what_if, number) for what_if in what_ifs] for number in numbers]
+        told = _over_epoch(pair, lengths, [old / new for old, new in times])
+        if abs(told / gain.reference - 1) <= gain.error * _SHARE:
+            return f"{text}; with that, the gain is {told:.2f}"
+    return "unknown"
+
+
+def _step_ns(trace: Trace, what_if: str, number: int) -> float:
+    """Return the projected time of an iteration; that of the replay if the what-if changes nothing."""
+    projection = _projected(trace, what_if, [number], draws=1).projection
+    return projection.rows[0].projected_ns if projection.rows[0].applied else projection.baseline_ns
 
 
 def _served_gain(gain: Gain, trace: Trace) -> Gain:
