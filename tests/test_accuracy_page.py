@@ -140,21 +140,17 @@ def summary() -> str:
         ),
         ("Kernels beside other work", *contention_summary()),
         ("Simulated PTX kernels", *detailed_summary()),
-        *gain_summary(),
+        gain_summary(),
     ]
     return grid(("prediction", "data", "error"), rows)
 
 
-def gain_summary() -> list[tuple[str, str, str]]:
-    """Return the data and the errors of gains of what-ifs, and of what a recording costs."""
+def gain_summary() -> tuple[str, str, str]:
+    """Return the data and the median errors of gains of what-ifs, and of what a recording costs."""
     rows = read("pairs")
-    changed, costs = ([row for row in rows if (row["change"] == "recording") == is_cost] for is_cost in (False, True))
-    held = sum(row["inside"] == "yes" for row in changed)
-    gains = f"{percent(median(map(gain_error, changed)))} at the median; {held} in their interval"
-    return [
-        ("Gain of a what-if", f"{len(changed)} changes of real jobs", gains),
-        ("What a recording costs", f"{len(costs)} steps", f"{percent(median(map(gain_error, costs)))} at the median"),
-    ]
+    groups = [[row for row in rows if (row["change"] == "recording") == is_cost] for is_cost in (False, True)]
+    errors = "; ".join(percent(median(map(gain_error, group))) for group in groups)
+    return "Gain of a what-if; cost of recording", "; ".join(f"{len(each)} pairs" for each in groups), errors
 
 
 def gain_error(row: Row) -> float:

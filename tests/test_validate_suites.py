@@ -43,7 +43,7 @@ def test_the_table_holds_every_suite_of_the_contract() -> None:
     assert list(SUITES) == [
         "kernels", "collectives", "models", "training", "job_memory", "bert", "stragglers", "selection", "replay",
         "contention",
-        "occupancy", "gemms", "memory", "detailed", "published", "intervals", "audit",
+        "occupancy", "gemms", "memory", "detailed", "published", "pairs", "audit",
     ]  # fmt: skip
     known = {field.name for field in fields(SuiteOptions)}
     for name in SUITES:

@@ -321,7 +321,8 @@ def _over_epoch(pair: JobPair, lengths: Sequence[int], gains: Sequence[float]) -
 def _epoch_cause(pair: JobPair, gain: Gain, trace: Trace) -> str:
     """Return what the error of an epoch goes with: the recording, or the host after the change, or both.
 
-    The host is that of the shortest length, whose steps were timed on both sides without a profiler.
+    The host is that of the shortest length, whose steps were timed on both sides without a profiler. If neither takes
+    half of the error away, the gain of those steps may be as predicted.
     """
     cost, parameters = recording_cost(trace, load_parameters()), load_parameters()
     kept = 1 - cost.share(parameters.values) if cost else 1.0
@@ -339,7 +340,9 @@ def _epoch_cause(pair: JobPair, gain: Gain, trace: Trace) -> str:
         told = _over_epoch(pair, lengths, [old / new for old, new in times])
         if abs(told / gain.reference - 1) <= gain.error * _SHARE:
             return f"{text}; with that, the gain is {told:.2f}"
-    return "unknown"
+    apart = _measured(pair, lengths) or math.inf
+    is_noise = abs(gain.predicted / apart - 1) <= gain.error * _SHARE
+    return f"the host varies: steps of the same lengths, timed apart, gained {apart:.2f}" if is_noise else "unknown"
 
 
 def _step_ns(trace: Trace, what_if: str, number: int) -> float:
@@ -511,8 +514,8 @@ def _gain_tables(gains: Sequence[Gain]) -> Iterator[Table]:
         names = {"runs~": "{g.case}", "what-if~": "{g.what_if}", "error %": "{g.error:.0%}", "cause~": "{g.cause}"}
         yield table_of("Causes of errors above 10 %", names, [{"g": gain} for gain in causes])
     if refused := [gain for gain in gains if not gain.scored]:
-        names = {"change~": "{g.change}", "runs~": "{g.case}", "what-if~": "{g.what_if}", "why not~": "{g.reason}"}
-        yield table_of("Not predicted", names, [{"g": gain} for gain in refused])
+        reasons = {"change~": "{g.change}", "runs~": "{g.case}", "what-if~": "{g.what_if}", "why not~": "{g.reason}"}
+        yield table_of("Not predicted", reasons, [{"g": gain} for gain in refused])
 
 
 SUITE = Suite(
