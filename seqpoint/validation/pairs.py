@@ -187,8 +187,7 @@ def _load(options: SuiteOptions, files: tuple[Path, ...]) -> _Traced:
         raise InvalidInputError(f"{files[0]}: no iteration")
     count, step_ns = len(steps), float(steps.step_ns.mean())
     host_ns = max((_host_ns(causes) for causes in host_causes(index_trace(trace))), default=step_ns)
-    in_steps = np.asarray(trace.kernels["iteration"].is_valid())
-    kernels = trace.kernels["dur_ns"].to_numpy()[in_steps]
+    kernels = trace.kernels["dur_ns"].filter(trace.kernels["iteration"].is_valid()).drop_null().to_numpy()
     # Iterations that do not follow each other have pauses between them, which are no work of a step.
     return _Traced(trace, step_ns, min(host_ns, step_ns), float(kernels.sum()) / count, len(kernels) / count)
 
