@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from profilers.devices.catalogue import find_device
-from profilers.errors import InvalidInputError
+from profilers.errors import InvalidInputError, NotFoundError
 from replay.calibration.parameters import Parameters
 from replay.costs.shipped import load_parameters
 from replay.graph.graph import KernelGraph
@@ -220,7 +220,7 @@ def test_a_trace_without_a_partner_is_named(pair: Path, tmp_path: Path) -> None:
     assert shown.exception is not None and "traces without a partner: a100/other, h100/job" in str(shown.exception)
 
 
-def write_steps(path: Path, gap: float, length: float) -> None:
+def write_steps(path: Path, gap: float, length: float, kernels: bool) -> None:
     """Write three steps of ten launches, `gap` us apart, of kernels that take `length` us and wait for nothing else."""
     events = []
     for step in range(3):
@@ -230,7 +230,7 @@ def write_steps(path: Path, gap: float, length: float) -> None:
             at, link = begin + gap * number, 10 * step + number + 1
             events.append(traces.event("aten::mm", "cpu_op", at, 0.9 * gap))
             events.append(traces.launch(at + 1, link))
-            events.append(traces.kernel("gemm", at + 8, length, link))
+            events += [traces.kernel("gemm", at + 8, length, link)] if kernels else []
     path.write_text(json.dumps(traces.kineto(events)))
 
 
@@ -238,15 +238,23 @@ def write_steps(path: Path, gap: float, length: float) -> None:
 def recording(tmp_path: Path) -> Callable[..., SuiteResult]:
     """Return what records runs `a` (a launch each 100 us, kernels of 10 us) and `b`, and scores their pair."""
 
-    def scored(text: str, times: dict[str, int], gap: float = 100, length: float = 10, **columns: Any) -> SuiteResult:
+    def scored(
+        what_if: str,
+        times: dict[str, int],
+        gap: float = 100,
+        length: float = 10,
+        *,
+        kernels: bool = True,
+        columns: Any = None,
+    ) -> SuiteResult:
         (tmp_path / "traces").mkdir(exist_ok=True)
         for name, shape in (("a", (100.0, 10.0)), ("b", (gap, length))):
-            write_steps(tmp_path / "traces" / f"{name}.json", *shape)
+            write_steps(tmp_path / "traces" / f"{name}.json", *shape, kernels)
             (tmp_path / "traces" / f"{name}.json").rename(tmp_path / "traces" / f"pair_{name}.pt.trace.json.gz")
         rows = [{"group": "g", "run": run, "measure": "step", "duration_ns": ns} for run, ns in times.items()]
         if rows:
             pq.write_table(pa.Table.from_pylist(rows), tmp_path / "runs.parquet")
-        named = {"group": ["g"], "before": ["a"], "after": ["b"], "what_if": [text]} | columns
+        named = {"group": ["g"], "before": ["a"], "after": ["b"], "what_if": [what_if]} | (columns or {})
         pq.write_table(pa.table(named), tmp_path / "pairs.parquet")
         return validate("pairs", [tmp_path], {}).results["pairs"]
 
@@ -279,7 +287,7 @@ def test_an_error_has_a_cause_that_takes_it_away(recording: Any) -> None:
     gain = gain_of(recording("scale_kernels:all:0.5", {}, gap=200, length=5))
     assert gain["predicted"] == pytest.approx(1, rel=0.02) and not gain["inside"]
     assert gain["cause"].startswith(
-        "the host works 2.00 times as long (10 -> 10 kernels); with that, the gain as traced"
+        "the host of the trace works 2.00 times as long (10 -> 10 kernels); with that, the gain as traced (0.50)"
     )
     longer = gain_of(recording("scale_host:0.1", {}, gap=100, length=95))
     assert longer["cause"].startswith("kernels take 9.50 times as long as predicted; with that")
@@ -299,7 +307,7 @@ def test_a_bound_is_held_to_be_no_less_than_the_gain(recording: Any) -> None:
     assert gain["predicted"] >= 1 and gain["error"] == 0 and gain["inside"]
     over = gain_of(recording("bound:kernels", {"a": 3000, "b": 1000}))
     assert over["predicted"] == pytest.approx(1, abs=0.02) and over["error"] == pytest.approx(2, abs=0.05)
-    assert gain_of(recording("bound:nothing", {}))["reason"] == "the trace has no nothing"
+    assert gain_of(recording("bound:nothing", {}))["reason"] == "the trace has no nothing that takes time"
 
 
 def test_a_step_of_serving_is_predicted_from_the_model(recording: Any) -> None:
@@ -322,13 +330,45 @@ def test_a_run_and_its_trace_tell_what_the_recording_costs(recording: Any) -> No
     ("columns", "message"),
     [
         ({"before": ["../a"]}, r"pairs.parquet: row 0: '../a' is no name of a run"),
+        ({"before": [".."]}, r"row 0: '..' is no name of a run"),
+        ({"after": ["b\x00"]}, r"row 0: 'b.x00' is no name of a run"),
+        ({"after": ["b" * 5000]}, r"row 0: after has more than 200 characters"),
+        ({"after": ["a"]}, r"row 0: 'a' is both before and after"),
+        ({"what_if": [""]}, r"row 0: what_if is missing"),
         ({"after": pa.nulls(1, pa.string())}, r"pairs.parquet: row 0: after is missing"),
         ({"group": [[1]]}, r"pairs.parquet: no table of pairs of a recording"),
     ],
 )
 def test_a_damaged_table_is_named_with_its_row(recording: Any, columns: dict[str, list[Any]], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
-        recording("nothing", {}, **columns)
+        recording("nothing", {}, columns=columns)
+
+
+def test_files_of_these_names_that_cannot_be_read_are_said(recording: Any, tmp_path: Path) -> None:
+    recording("scale_host:0.5", {"a": 3, "b": 2})
+    for name in ("runs", "pairs"):
+        kept = (tmp_path / f"{name}.parquet").read_bytes()
+        for content in (b"garbage", b""):
+            (tmp_path / f"{name}.parquet").write_bytes(content)
+            with pytest.raises(InvalidInputError, match=rf"{name}\.parquet: no table of {name} of a recording"):
+                validate("pairs", [tmp_path], {})
+        (tmp_path / f"{name}.parquet").write_bytes(kept)
+    with pytest.raises(NotFoundError, match="no such file or folder"):
+        validate("pairs", [tmp_path / "nowhere.json"], {})
+
+
+def test_a_damaged_trace_is_named_and_a_pair_counts_once(recording: Any, tmp_path: Path) -> None:
+    twice = {"group": ["g"] * 2, "before": ["a"] * 2, "after": ["b"] * 2, "what_if": ["scale_host:0.5"] * 2}
+    assert gain_of(recording("", {"a": 3, "b": 2}, columns=twice))["measured"] == pytest.approx(1.5)
+    path = tmp_path / "traces" / "pair_b.pt.trace.json.gz"
+    path.write_bytes(path.read_bytes()[:-2000])
+    notes = validate("pairs", [tmp_path], {}).results["pairs"].notes
+    assert any("pair_b.pt.trace.json.gz: truncated_files 1" in note for note in notes)
+
+
+def test_a_trace_without_a_device_says_so(recording: Any) -> None:
+    gain = gain_of(recording("scale_kernels:all:0.5", {"a": 3, "b": 2}, kernels=False))
+    assert gain["reason"] == "the trace has no kernels of a device"
 
 
 def test_times_below_a_nanosecond_and_files_that_are_no_tables_are_refused(recording: Any, tmp_path: Path) -> None:

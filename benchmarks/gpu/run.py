@@ -63,9 +63,11 @@ class Progress:
 
     def ends(self, step: Step, fate: str) -> None:
         """Say what became of it, if that is worth a line."""
+        if fate == "left":
+            return
         self._done += 1
         self._pending[step.part] -= 1
-        if fate not in ("recorded", "left"):
+        if fate != "recorded":
             self.say(f"{step.key}: {fate}")
         if not self._pending[step.part]:
             self.say(f"part {step.part} done, {self._done} of {self._count} steps")
@@ -135,7 +137,9 @@ def record(session: Session, steps: Sequence[Step], seconds: float, elapsed: Cal
     first = run([step for step in steps if not step.profiles], budget.fits)
     first = run(first, lambda step: not budget.over(step, kept))
     last = run(last, budget.fits)
-    for step in run([*first, *last], lambda step: (step.profiles or step.part not in "eh") and not budget.over(step)):
+    for step in run(
+        [*first, *last], lambda step: (step.profiles or step.part not in ("e", "h")) and not budget.over(step)
+    ):
         outcome.left.append(step.key)
         session.progress.ends(step, "left")
     outcome.interrupted = session.stop.asked

@@ -164,4 +164,5 @@ def cost_note(facts: Mapping[str, float]) -> str:
     texts = [f"{facts[key]:,.0f} {name}" for key, name in _COUNTED.items() if facts.get(key, 0) >= 0.5]
     listed = " and ".join([*([", ".join(texts[:-1])] if len(texts) > 1 else []), *texts[-1:]])
     low, high = (f"{100 * facts[f'host_share_{end}']:.0f}" for end in ("low", "high"))
-    return f"recorded with {listed} a step, which may be {low} to {high} % of the host's time"
+    share = f"{low} to {high} %" if low != high else f"{low} % or more"
+    return f"recorded with {listed} a step, which may be {share} of the host's time"

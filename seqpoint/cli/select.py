@@ -84,9 +84,12 @@ def _show_lengths(result: LengthCandidates) -> None:
 
 
 class _Share(click.ParamType[float]):
-    """Share such as ``1%`` or ``0.01``, above zero and below one."""
+    """Share such as ``1%`` or ``0.01``, below one and above zero, or zero if that is allowed."""
 
     name = "share"
+
+    def __init__(self, *, zero: bool = False) -> None:
+        self._zero = zero
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the share."""
@@ -94,8 +97,8 @@ class _Share(click.ParamType[float]):
         try:
             share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
         except ValueError:
-            share = 0.0
-        if not 0 < share < 1:
+            share = -1.0
+        if not 0 <= share < 1 or (share == 0 and not self._zero):
             self.fail(f"{value!r} is no share between 0 and 1; write 1% or 0.01 for one in a hundred", param, ctx)
         return share
 
@@ -119,7 +122,8 @@ class _Share(click.ParamType[float]):
     "--tolerance",
     default=0.01,
     show_default=True,
-    type=click.FloatRange(0),
+    type=_Share(zero=True),
+    metavar="X",
     help="Relative error of the total at which SeqPoint stops to add points.",
 )
 @click.option(

@@ -160,6 +160,8 @@ class Precision:
         Standard error of the total, relative to it.
     points, iterations : int
         Points that are profiled, and iterations that they stand for.
+    needed : (float, int), optional
+        A standard error, and the points that a selection chooses for it; None if no selection was tried.
     """
 
     scatter: float
@@ -168,6 +170,7 @@ class Precision:
     standard_error: float
     points: int
     iterations: int
+    needed: tuple[float, int] | None = None
 
     def of_share(self, share: float) -> "Precision":
         """Return the precision of a total in which the log has a share, and the rest is known exactly.
@@ -182,6 +185,8 @@ class Precision:
     def points_for(self, error: float) -> int | None:
         """Return the number of points that a relative standard error of the total takes; None if it takes more lengths.
 
+        It is that of a selection for this error if one was tried. Otherwise it follows from the scatter alone.
+
         Parameters
         ----------
         error : float
@@ -192,6 +197,8 @@ class Precision:
         >>> Precision(0.1, False, 0.1, 0.03, 10, 1000).points_for(0.02)  # 1 / (0.02^2 / 0.1^2 + 1 / 1000) = 24.4
         25
         """
+        if self.needed is not None and self.needed[0] == error:
+            return self.needed[1]
         if not self.spread:
             return self.points if self.standard_error <= error else None
         needed = int(np.ceil(1 / ((error / self.spread) ** 2 + 1 / self.iterations) - 1e-9))

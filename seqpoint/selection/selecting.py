@@ -48,6 +48,8 @@ _GROUP = "seqpoint.selectors"
 _POINTS = 10
 #: Relative standard error whose number of points is said, if no other is asked for.
 _TARGET = 0.01
+#: Most iterations of a run on which a selection for that error is tried.
+_MOST_TRIED = 20_000
 
 
 @dataclass(frozen=True)
@@ -545,25 +547,22 @@ class SelectionResult:
 
     def _missed(self) -> list[str]:
         """Return what is missed: the tolerance, the target error, or a run worth selecting from."""
-        points = len(np.unique(self.iterations.sequence_length[self.rows]))
+        points, sentences = len(np.unique(self.iterations.sequence_length[self.rows])), []
         several = f"{points} point{'s err' if points > 1 else ' errs'}"
-        sentences = []
-        if self.missed is not None and self.tolerance is not None:
-            allowed, error = percent(self.tolerance), percent(self.missed)
-            sentences.append(f"the tolerance of {allowed} is missed: {several} by {error}")
+        if self.missed is not None and self.tolerance is not None and self.target_error is None:
+            sentences.append(
+                f"the tolerance of {percent(self.tolerance)} is missed: {several} by {percent(self.missed)}"
+            )
         if self.target_error is not None:
             sentences += self.precision.remarks(self.target_error, points)
         return sentences
 
     def notes(self) -> list[str]:
         """Return what the estimate leaves out, in up to two sentences."""
-        sentences = []
-        if len(self.outliers):
-            total = float(self.iterations.statistic(self.statistic)[self.outliers.rows].sum())
-            sentences.append(outliers_text(len(self.outliers), total / self.measured))
-        if self.without_length:
-            sentences.append(f"{self.without_length} iterations were left out: their length is unknown")
-        return sentences
+        total = float(self.iterations.statistic(self.statistic)[self.outliers.rows].sum())
+        left_out = f"{self.without_length} iterations were left out: their length is unknown"
+        sentences = [outliers_text(len(self.outliers), total / self.measured)] if len(self.outliers) else []
+        return [*sentences, *([left_out] if self.without_length else [])]
 
     def _repr_html_(self) -> str:
         tables = {"Selected iterations": self.table()}
@@ -630,6 +629,10 @@ def select(
     rows = selector.representatives_ if isinstance(regular, slice) else regular[selector.representatives_]
     profiled = np.concatenate((y[rows], known))
     halved = cross_validated_error(lambda X, y: _fit(method, options.selector, budget, X, y), *log)
+    precision = method.precision(selector, log).of_share(share)
+    if options.target_error is None and options.selector not in BASELINES and len(log[1]) <= _MOST_TRIED:
+        least = replace(options, target_error=_TARGET, max_iterations=None, max_points=None)
+        precision = replace(precision, needed=(_TARGET, budget_of(method, least, log, share).draws))
     missed = not selector.converged_ and selector.relative_error_ >= options.tolerance
     return SelectionResult(
         iterations,
@@ -643,7 +646,7 @@ def select(
         sequential_reduction(measured, profiled),
         parallel_reduction(measured, profiled),
         tuple(_baseline(baseline, make(), log, float(known.sum())) for baseline, make in BASELINES.items()),
-        method.precision(selector, log).of_share(share),
+        precision,
         len(run) - len(iterations),
         options.selector,
         relative_spreads(log[1], selector.labels_)[selector.labels_[selector.representatives_]],

@@ -4,7 +4,7 @@ Each check compares a figure of a command with sums, unions and bytes that are c
 `describe`, `project` with its what-ifs, `select`, `estimate`, `slice` and `merge`. PATH holds traces of any format.
 A check that the trace has no data for is left out.
 
-\\b
+\b
 seqpoint validate audit job.trace
 seqpoint validate audit traces/ --gate
 """

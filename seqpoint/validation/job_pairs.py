@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from profilers.devices.catalogue import load_devices
-from profilers.errors import InvalidInputError
+from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import is_folder
 from profilers.trace.arrays import Floats
 from seqpoint.iteration_table import read_log
@@ -38,6 +38,8 @@ _TABLES: Mapping[str, Mapping[str, pa.DataType]] = {
     },
 }
 _REQUIRED = 3
+#: Most pairs of a recording, and most characters of a text in its tables.
+_MOST_PAIRS, _LONGEST = 10_000, 200
 #: Columns of the log of an epoch.
 _EPOCH = {"model", "configuration", "iteration", "sequence_length", "duration_ns"}
 #: Ends of the names of traces.
@@ -109,11 +111,15 @@ class JobPair:
 
 
 def table_of_recording(file: Path) -> str:
-    """Return which table of a recording a file is: pairs, runs, steps, or epochs; empty for another file."""
+    """Return which table of a recording a file is: pairs, runs, steps, or epochs; empty for another file.
+
+    Files called pairs.parquet and runs.parquet are, whatever they hold.
+    """
     columns = set(table_columns(file))
     if columns >= _EPOCH:
         return "epochs"
-    return next((name for name, needed in _TABLES.items() if columns >= set(needed)), "")
+    named = file.stem if file.suffix == ".parquet" and file.stem in ("pairs", "runs") else ""
+    return next((name for name, needed in _TABLES.items() if columns >= set(needed)), named)
 
 
 def read_pairs(files: Sequence[Path]) -> tuple[list[JobPair], list[str]]:
@@ -126,11 +132,13 @@ def read_pairs(files: Sequence[Path]) -> tuple[list[JobPair], list[str]]:
 
     Raises
     ------
-    InvalidInputError
-        A table of a recording is damaged; the message names file and row.
+    NotFoundError, InvalidInputError
+        A file is missing, or a table of a recording is damaged; the message names file and row.
     """
     tables, traces = defaultdict[str, list[Path]](list), list[Path]()
     for file in files:
+        if not file.exists():
+            raise NotFoundError(f"{file}: no such file or folder")
         name = "" if is_folder(file) else table_of_recording(file)
         (tables[name] if name else traces).append(file)
     pairs = [pair for file in tables["pairs"] for pair in _recorded_pairs(file, tables["runs"])]
@@ -249,12 +257,22 @@ def _recorded_pairs(file: Path, runs: Sequence[Path]) -> Iterator[JobPair]:
     for row in (row for each in runs if each.parent == file.parent for row in _rows(each, "runs")):
         if row["measure"] == "step":
             times[row["group"], row["run"]].append(row["duration_ns"])
-    for number, row in enumerate(_rows(file, "pairs")):
-        for name in (row["before"], row["after"]):
-            if Path(name).name != name:
-                raise InvalidInputError(f"{file}: row {number}: {name!r} is no name of a run")
+    named = _rows(file, "pairs")
+    if len(named) > _MOST_PAIRS:
+        raise InvalidInputError(f"{file}: {len(named):,} pairs; {_MOST_PAIRS:,} at most")
+    for number, row in enumerate(named):
+        if wrong := next((name for name in (row["before"], row["after"]) if not _is_run(name)), None):
+            raise InvalidInputError(f"{file}: row {number}: {wrong[:80]!r} is no name of a run")
+        if row["before"] == row["after"]:
+            raise InvalidInputError(f"{file}: row {number}: {row['before']!r} is both before and after")
+    for row in {tuple(row.values()): row for row in named}.values():
         before, after = (_recorded_run(file.parent, row["group"], row[side], times) for side in ("before", "after"))
         yield JobPair(row["group"], before, after, row["what_if"])
+
+
+def _is_run(name: str) -> bool:
+    """Return whether a name can be that of a run, and so of a file."""
+    return name.isprintable() and Path(name).name == name != ".." and len(name) <= _LONGEST
 
 
 def _recorded_run(folder: Path, group: str, name: str, times: Mapping[tuple[str, str], Sequence[int]]) -> JobRun:
@@ -300,8 +318,10 @@ def _rows(file: Path, table: str) -> list[dict[str, Any]]:
         raise InvalidInputError(f"{file}: no table of {table} of a recording ({error})") from error
     required = list(columns)[:_REQUIRED] if table != "pairs" else list(columns)
     for number, row in enumerate(rows):
-        if missing := next((name for name in required if row[name] is None), None):
+        if missing := next((name for name in required if row[name] in (None, "")), None):
             raise InvalidInputError(f"{file}: row {number}: {missing} is missing")
+        if long := next((name for name in columns if len(str(row[name])) > _LONGEST), None):
+            raise InvalidInputError(f"{file}: row {number}: {long} has more than {_LONGEST} characters")
         if row.get("duration_ns", 1) < 1:
             raise InvalidInputError(f"{file}: row {number}: duration_ns is {row['duration_ns']}, below 1")
     return rows

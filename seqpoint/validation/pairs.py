@@ -2,7 +2,7 @@
 
 PATH holds any of these:
 
-\\b
+\b
 - a recording of pairs (`python -m benchmarks.gpu --parts h`): pairs.parquet, runs.parquet, and traces;
 - traces whose names differ in one change: a device (h100/bert.json.gz and mi300/bert.json.gz), a data type (bert_fp32
   and bert_bf16; base and mixed), a batch (gpt_b8 and gpt_b16, or folders batch_8 and batch_16 with a file an
@@ -13,7 +13,7 @@ PATH holds any of these:
 A gain is the time of a step before the change over that after. It is measured without a profiler if PATH tells it, and
 else as traced. Traces without a partner are named. Without PATH, the recordings that the project ships are read.
 
-\\b
+\b
 seqpoint validate pairs
 seqpoint validate pairs traces/ --json
 """
@@ -29,8 +29,9 @@ import numpy as np
 
 from profilers.devices.catalogue import DTYPES
 from profilers.errors import InvalidInputError, SeqPointError
-from profilers.files import is_folder
+from profilers.files import dataset_path, is_folder
 from profilers.trace.kernels import CLASSES
+from profilers.trace.quality import quality_notes
 from profilers.trace.steps import job_steps, step_times
 from profilers.trace.trace import Trace
 from replay.costs.recording import recording_cost
@@ -69,6 +70,10 @@ _BOUND = "bound:"
 _PREDICT = "predict:"
 _SERVED = re.compile(r"predict:(prefill|decode):(\d+)x(\d+)x(\d+)x(\d+):(\d+)x(\d+)->(\d+)x(\d+)")
 _GEMM, _TYPES = CLASSES.index("gemm"), tuple(DTYPES)
+#: Folder of the runs that the cost of a recording was fitted on.
+_FITTED = "measured/h100"
+#: What-ifs that a trace without a device can have, and the largest gain that is scored.
+_OF_HOST, _MOST = ("scale_host", "bound:host", "bound:loader", RECORDING), 1e6
 _INSIDE = {None: "", True: "yes", False: "NO"}
 #: Names that a message shows.
 _SHOWN = 5
@@ -94,6 +99,8 @@ class Gain:
         Why the what-if does not apply.
     cause : str
         Cause of an error above 10 %.
+    fitted : bool
+        Whether what predicts it was fitted to this pair.
     """
 
     change: str
@@ -106,6 +113,7 @@ class Gain:
     high: float = math.nan
     reason: str = ""
     cause: str = ""
+    fitted: bool = False
 
     @property
     def reference(self) -> float:
@@ -130,10 +138,9 @@ class Gain:
         return None if math.isnan(self.low) else self.low <= self.reference <= self.high
 
     def interval(self) -> IntervalScore:
-        """Return the score as times after a step of 1 ms."""
-        low, high = 1e6 / self.high, 1e6 / self.low
-        kind, measured = f"gain, {self.change}", 1e6 / self.reference
-        return IntervalScore(kind, self.case, self.what_if, measured, 1e6 / self.predicted, low, high, 1e6, _GAIN)
+        """Return the score with gains in the place of times, whose errors and widths are ratios all the same."""
+        gains = (self.reference, self.predicted, self.low, self.high)
+        return IntervalScore(f"gain, {self.change}", self.case, self.what_if, *gains, 1.0, _GAIN)
 
     def row(self) -> ValidationRow:
         """Return the row of the validation."""
@@ -141,7 +148,7 @@ class Gain:
         low, high = (None if math.isnan(end) else end for end in (self.low, self.high))
         return ValidationRow(
             f"{self.change}: {self.case}, {self.what_if}", self.reference, self.predicted, self.error,
-            source=source, low=low, high=high,
+            fitted=self.fitted, source=source, low=low, high=high,
         )  # fmt: skip
 
     def content(self) -> dict[str, object]:
@@ -171,6 +178,13 @@ class _Traced:
     host_ns: float
     kernel_ns: float
     launches: float
+
+    def warnings(self) -> list[str]:
+        """Return what is wrong with the data of the trace."""
+        trace = self.trace
+        rows = {name: table.num_rows for name, table in trace.tables.items()}
+        wrong = [note for note in quality_notes(trace.meta.quality, rows) if note.severity == "warning"]
+        return [f"{', '.join(trace.meta.sources[:1])}: {note.count} {note.n}: {note.consequence}" for note in wrong]
 
 
 #: Returns the trace of a run with its times.
@@ -229,6 +243,8 @@ def score_pair(pair: JobPair, load: _Load) -> Gain:
         return _epoch_gain(pair, gain, before.trace)
     if pair.what_if.startswith(_PREDICT):
         return _served_gain(gain, before.trace)
+    if not before.launches and not gain.what_if.startswith(_OF_HOST):
+        return replace(gain, reason="the trace has no kernels of a device")
     try:
         projected = _projected(before.trace, gain.what_if)
     except SeqPointError as error:
@@ -279,11 +295,11 @@ def _predicted(gain: Gain, projected: TraceProjection) -> Gain:
         resource = gain.what_if.removeprefix(_BOUND)
         bound = projected.projection.limits.bound.get(resource)
         if bound is None:
-            return replace(gain, reason=f"the trace has no {resource}")
+            return replace(gain, reason=f"the trace has no {resource} that takes time")
         return replace(gain, predicted=bound, low=1.0, high=bound)
     row = projected.rows[0]
-    if not row.applied:
-        return replace(gain, reason=row.reason)
+    if not row.applied or row.speedup > _MOST:
+        return replace(gain, reason=row.reason or "nothing of the step is left")
     return replace(gain, predicted=row.speedup, low=row.low, high=row.high)
 
 
@@ -374,7 +390,8 @@ def _recording_gain(pair: JobPair, gain: Gain, load: _Load) -> Gain:
     if None not in steps and not {*lengths} <= steps.keys():
         return replace(gain, reason="no times without a profiler")
     without_ns = float(np.mean([steps[length if None not in steps else None] for length in lengths]))
-    gain = replace(gain, measured=without_ns / traced.step_ns)
+    is_fitted = pair.after.files[0].resolve().is_relative_to(dataset_path(_FITTED).resolve())
+    gain = replace(gain, measured=without_ns / traced.step_ns, fitted=is_fitted)
     if (cost := recording_cost(traced.trace, parameters)) is None:
         return replace(gain, predicted=1.0, low=0.95, high=1.0)
     shares = (cost.share(parameters.values), *cost.range(parameters))
@@ -384,27 +401,31 @@ def _recording_gain(pair: JobPair, gain: Gain, load: _Load) -> Gain:
     if not _unexplained(gain):
         return gain
     each_us = (traced.step_ns - without_ns) / max(cost.operators, 1.0) / 1e3
-    return replace(gain, cause=f"each of {cost.operators:,.0f} operators costs {each_us:.1f} us as measured")
+    ours_us = shares[0] * traced.host_ns / max(cost.operators, 1.0) / 1e3
+    text = f"each of {cost.operators:,.0f} operators costs {each_us:.1f} us as measured, {ours_us:.1f} as assumed"
+    return replace(gain, cause=text)
 
 
 def _cause(gain: Gain, projected: TraceProjection, before: _Traced, after: _Traced) -> str:
     """Return what an error goes with: the recording, the host or the kernels of the run after the change.
 
     The first is the cause if the gain between the traces is predicted twice as well. The others are put into the
-    projection as measured: a cause takes at least half of the error away.
+    projection as the trace after the change has them: a cause takes at least half of the error against the gain between
+    the traces away.
     """
-    least = gain.error * _SHARE
-    if gain.measured is not None and gain.traced and abs(gain.predicted / gain.traced - 1) <= least:
-        return f"the recording: as traced, the gain is {gain.traced:.2f}"
     if gain.what_if.startswith(_BOUND) or not gain.traced:
         return "unknown"
+    error = abs(gain.predicted / gain.traced - 1)
+    if gain.measured is not None and error <= gain.error * _SHARE:
+        return f"the recording: as traced, the gain is {gain.traced:.2f}"
+    least = error * _SHARE
     row = projected.rows[0]
     host = after.host_ns / before.host_ns
     kernels = (
         (after.kernel_ns / before.kernel_ns) / (row.device_after_ns / row.device_before_ns) if before.kernel_ns else 1.0
     )
     texts = {
-        f"+scale_host:{host:.4g}": f"the host works {host:.2f} times as long ({before.launches:,.0f} -> "
+        f"+scale_host:{host:.4g}": f"the host of the trace works {host:.2f} times as long ({before.launches:,.0f} -> "
         f"{after.launches:,.0f} kernels)",
         f"+scale_kernels:all:{kernels:.4g}": f"kernels take {kernels:.2f} times as long as predicted",
     }
@@ -412,7 +433,7 @@ def _cause(gain: Gain, projected: TraceProjection, before: _Traced, after: _Trac
     remaining = {text: _error_with(gain, what_if, before.trace) for what_if, text in texts.items()}
     text = min(remaining, key=lambda each: (remaining[each] > least, list(remaining).index(each)))
     return (
-        f"{text}; with that, the gain as traced is met to {100 * remaining[text]:.0f} %"
+        f"{text}; with that, the gain as traced ({gain.traced:.2f}) is met to {100 * remaining[text]:.0f} %"
         if remaining[text] <= least
         else "unknown"
     )
@@ -439,9 +460,9 @@ class _Sources:
 
 def _source(file: Path) -> Path | None:
     """Return a table of a known layout, or a trace."""
-    if table_columns(file):
-        return file if _layout(file) or table_of_recording(file) else None
-    return trace_source(file)
+    if table_of_recording(file) or _layout(file):
+        return file
+    return None if table_columns(file) else trace_source(file)
 
 
 def _layout(file: Path) -> str:
@@ -471,6 +492,7 @@ def _scored(sources: _Sources, options: SuiteOptions) -> SuiteResult:
         try:
             gains.append(score_pair(pair, load))
             scores += _kernel_scores(pair, load)
+            notes += [text for run in (pair.before, pair.after) if run.files for text in load(run).warnings()]
         except InvalidInputError as error:
             notes.append(str(error))
     if sources.alone:
@@ -483,14 +505,17 @@ def _scored(sources: _Sources, options: SuiteOptions) -> SuiteResult:
     lines = summaries(scores)
     details = {
         "pairs": [gain.content() for gain in gains],
-        "scores": [score.content() for score in scores],
+        "scores": [score.content() for score in scores if score.source != _GAIN],
         "coverage": lines,
         "without_partner": list(sources.alone),
     }
-    tables = [*_gain_tables(gains), *([coverage_table(lines), interval_table(scores)] if scores else [])]
+    tables = [
+        *_gain_tables(gains),
+        *([coverage_table(lines), interval_table([each for each in scores if each.source != _GAIN])] if scores else []),
+    ]
     rows = [gain.row() for gain in gains if gain.scored]
     rows += [score.row for score in scores if score.source != _GAIN] + coverage_rows(scores)
-    return SuiteResult(rows, details, tables, scores, notes)
+    return SuiteResult(rows, details, tables, scores, list(dict.fromkeys(notes)))
 
 
 def _kernel_scores(pair: JobPair, load: _Load) -> Iterator[IntervalScore]:

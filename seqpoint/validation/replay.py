@@ -4,7 +4,7 @@ Each file is a trace, and so is each .trace folder; tables of one profiler run t
 Every iteration is replayed unchanged (its error has a limit), with every delay at the median of its kind, and
 repeated until its period settles.
 
-\\b
+\b
 seqpoint validate replay job.trace
 seqpoint validate replay traces/ --json
 """
