@@ -1,6 +1,7 @@
 """What a selection says of its points: the scatter of equal lengths, its standard error, and points for a target."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -84,8 +85,11 @@ def test_an_error_by_the_choice_of_lengths_takes_more_lengths() -> None:
     lengths = np.repeat(np.arange(1.0, 41), 10)
     precision = select(table(lengths, lengths), SelectOptions(max_points=1)).precision
     assert precision.scatter == pytest.approx(0, abs=1e-9) and precision.standard_error > 0.01
-    assert precision.points_for(0.01) is None
-    assert precision.summary(0.01).endswith("; 1 % takes more lengths")
+    chosen = select(table(lengths, lengths), SelectOptions(target_error=0.01))
+    assert precision.points_for(0.01) == len(chosen.rows) == 32 and precision.summary(0.01).endswith("takes about 32")
+    by_scatter = replace(precision, needed=None)  # as of a run that is estimated, not selected on
+    assert by_scatter.points_for(0.01) is None
+    assert by_scatter.summary(0.01).endswith("; 1 % takes more lengths")
 
 
 @pytest.mark.parametrize(("target", "sigma"), [(0.02, 0.1), (0.01, 0.05)])
