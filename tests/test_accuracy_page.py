@@ -976,7 +976,7 @@ def gains() -> str:
 
 Jobs ran before and after a change, and the gain was predicted from the trace before it: on another device, in mixed
 precision, with a larger batch. The measured gain is that of steps without a profiler if they were timed, and otherwise
-that between the traces. `recording` compares a step without a profiler with its trace. A pair of devices counts both
+that between the traces, without outlying steps. `recording` compares a step without a profiler with its trace. A pair of devices counts both
 ways. No GPU has recorded `--parts h` yet, so the what-ifs on launches, optimizers, attention, streams, priorities and
 serving have no figure here. The table is
 [`pairs.csv`](../tests/accuracy/pairs.csv), with the cause of each error above 10 %; [validate.md](validate.md) explains
@@ -985,7 +985,7 @@ causes.
 {table}
 
 Of {len(causes)} causes, {count["the host"]} are a host that works more or less after the change. A trace before it
-cannot tell: casts of mixed precision, data for a larger batch, another host.
+cannot tell: casts of mixed precision, another host.
 {count["the recording"]} go with the profiler: the gain is as predicted between the traces, or if its cost is taken off.
 Costs of a recording were fitted on the H100 and scored on the H200, where the median error is
 {percent(median(on_h200))}.

@@ -220,12 +220,17 @@ def test_a_trace_without_a_partner_is_named(pair: Path, tmp_path: Path) -> None:
     assert shown.exception is not None and "traces without a partner: a100/other, h100/job" in str(shown.exception)
 
 
-def write_steps(path: Path, gap: float, length: float, kernels: bool) -> None:
-    """Write three steps of ten launches, `gap` us apart, of kernels that take `length` us and wait for nothing else."""
+def write_steps(path: Path, gap: float, length: float, kernels: bool, steps: int = 3, warm_up: float = 0) -> None:
+    """Write steps of ten launches, `gap` us apart, of kernels that take `length` us and wait for nothing else.
+
+    The first step begins with a pause of `warm_up` us.
+    """
     events = []
-    for step in range(3):
-        begin = 10 * gap * step
-        events.append(traces.event(f"ProfilerStep#{step}", "user_annotation", begin, 10 * gap))
+    for step in range(steps):
+        begin = 10 * gap * step + (warm_up if step else 0)
+        more = 0 if step else warm_up
+        events.append(traces.event(f"ProfilerStep#{step}", "user_annotation", begin, 10 * gap + more))
+        begin += more
         for number in range(10):
             at, link = begin + gap * number, 10 * step + number + 1
             events.append(traces.event("aten::mm", "cpu_op", at, 0.9 * gap))
@@ -276,6 +281,13 @@ def test_a_gain_is_measured_without_a_profiler_and_predicted_from_the_trace_befo
     (row,) = [row for row in result.rows if row.reference is not None]
     assert (row.case, row.source) == ("g: a -> b, scale_host:0.5", "without a profiler")
     assert row.reference == pytest.approx(1.8) and row.ours == gain["predicted"]
+
+
+def test_the_warm_up_is_no_part_of_a_gain(tmp_path: Path) -> None:
+    for name, gap, warm_up in (("b4", 100.0, 0.0), ("b8", 110.0, 50_000.0)):
+        write_steps(tmp_path / f"job_{name}.json", gap, 10, True, 9, warm_up)
+    (gain,) = json.loads(CliRunner().invoke(cli, ["validate", "pairs", str(tmp_path), "--json"]).stdout)["pairs"]
+    assert gain["traced"] == pytest.approx(100 / 110, rel=0.01), "a mean over all steps would say 0.16"
 
 
 def test_without_times_the_gain_is_that_between_the_traces(recording: Any) -> None:

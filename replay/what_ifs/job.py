@@ -91,9 +91,7 @@ def micro_batch(number: int, job: str = "") -> WhatIf:
     Every operator is re-timed from its traced duration: the time of a kernel without work stays, and the rest goes with
     the modelled time of its work. Tensors are found by their shapes; weights, gradients and the optimizer stay.
 
-    Not modelled: kernels that a library would choose for the new shape, and host work that depends on the batch. If a
-    host prepares its data within the step, that decides: on an A100, eight times the batch took 3.0 times as long, and
-    this what-if says 1.0.
+    Not modelled: kernels that a library would choose for the new shape, and host work that depends on the batch.
 
     Source: `replay.workloads.traced_job` for the sizes, `replay.costs` for durations; docs/what_ifs.md has the measured
     errors.

@@ -26,10 +26,13 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from profilers.devices.catalogue import DTYPES
 from profilers.errors import InvalidInputError, SeqPointError
 from profilers.files import dataset_path, is_folder
+from profilers.trace.arrays import Floats, Ints
 from profilers.trace.kernels import CLASSES
 from profilers.trace.quality import quality_notes
 from profilers.trace.steps import job_steps, step_times
@@ -43,6 +46,7 @@ from replay.what_ifs import parse_what_if
 from replay.workloads import InferenceJob, Transformer, inference_parts
 from seqpoint.graphs import all_iterations
 from seqpoint.notebook import Table, table_of
+from seqpoint.outliers import find_outliers
 from seqpoint.projecting import ProjectOptions, TraceProjection, project_trace
 from seqpoint.validation.changes import (
     TABLES,
@@ -168,7 +172,8 @@ class _Traced:
     trace : Trace
         The trace.
     step_ns, host_ns, kernel_ns : float
-        Time of a step, time of its host without waiting for the device, and time in kernels.
+        Time of a step, time of its host without waiting for the device, and time in kernels. The warm-up and other
+        outliers are left out.
     launches : float
         Kernels of a step.
     """
@@ -199,11 +204,21 @@ def _load(options: SuiteOptions, files: tuple[Path, ...]) -> _Traced:
     steps = job_steps(step_times(trace))
     if not len(steps):
         raise InvalidInputError(f"{files[0]}: no iteration")
-    count, step_ns = len(steps), float(steps.step_ns.mean())
+    regular = find_outliers(steps.step_ns.astype(float), _lengths(trace, steps.iteration)).others(len(steps))
+    count, step_ns = len(regular), float(steps.step_ns[regular].mean())
     host_ns = max((_host_ns(causes) for causes in host_causes(index_trace(trace))), default=step_ns)
-    kernels = trace.kernels["dur_ns"].filter(trace.kernels["iteration"].is_valid()).drop_null().to_numpy()
+    of_regular = pc.is_in(trace.kernels["iteration"], pa.array(steps.iteration[regular], pa.int32()))
+    kernels = trace.kernels["dur_ns"].filter(of_regular).drop_null().to_numpy()
     # Iterations that do not follow each other have pauses between them, which are no work of a step.
     return _Traced(trace, step_ns, min(host_ns, step_ns), float(kernels.sum()) / count, len(kernels) / count)
+
+
+def _lengths(trace: Trace, numbers: Ints) -> Floats | None:
+    """Return the sequence lengths of some iterations, or None if one is unknown."""
+    columns = (trace.iterations[name].to_pylist() for name in ("iteration", "sequence_length"))
+    known = dict(zip(*columns, strict=True))
+    lengths = [known[number] for number in numbers.tolist()]
+    return None if None in lengths else np.array(lengths, dtype=np.float64)
 
 
 def _host_ns(causes: HostCauses) -> float:
