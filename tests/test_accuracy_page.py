@@ -976,9 +976,9 @@ def gains() -> str:
 
 Jobs ran before and after a change, and the gain was predicted from the trace before it: on another device, in mixed
 precision, with a larger batch. The measured gain is that of steps without a profiler if they were timed, and otherwise
-that between the traces, without outlying steps. `recording` compares a step without a profiler with its trace. A pair of devices counts both
-ways. No GPU has recorded `--parts h` yet, so the what-ifs on launches, optimizers, attention, streams, priorities and
-serving have no figure here. The table is
+that between the traces, without outlying steps. `recording` compares a step without a profiler with its trace. A pair
+of devices counts both ways. No GPU has recorded `--parts h` yet, so the what-ifs on launches, optimizers, attention,
+streams, priorities and serving have no figure here. The table is
 [`pairs.csv`](../tests/accuracy/pairs.csv), with the cause of each error above 10 %; [validate.md](validate.md) explains
 causes.
 
