@@ -162,7 +162,7 @@ class Sizes:
 _FULL = Sizes(
     hidden=1024, heads=16, vocabulary=50304, layers=6, batch=8, length=512,
     bert=(768, 12, 12, 30522, 8, 128), images=(64, 64, 224), blocks=(3, 4, 6, 3), translation=(512, 4, 16384, 64, 32),
-    dlrm=(16, 200_000, 64, 20, 2048), experts=(1024, 4096, 8, 2048), products=(4096, 8192, 6),
+    dlrm=(16, 20_000, 64, 20, 2048), experts=(1024, 4096, 8, 2048), products=(4096, 8192, 6),
     decode_batches=(1, 4, 16, 64), prompts=(512, 2048, 8192), context=512,
 )  # fmt: skip
 _CPU = Sizes(

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.gpu.pairs.networks import Experts, Generator
+from benchmarks.gpu.training.prefetching import prefetching
 from benchmarks.gpu.training.trainer import Trainer
 
 __all__ = [
@@ -222,42 +223,6 @@ def experts(sizes: tuple[int, int, int], tokens: int, streams: int, setting: Set
     return step
 
 
-def prefetching(side: int, rows: int, products: int, how: str, device: str) -> Step:
-    """Return a step that copies the next batch from the host and multiplies the batch before.
-
-    Parameters
-    ----------
-    side, rows, products : int
-        A batch is (rows, side); it is multiplied `products` times by a (side, side) matrix.
-    how : str
-        ``"pageable"`` (memory of the host that the driver stages; the host waits), ``"pinned"`` (the copy is queued on
-        the stream of the products) or ``"stream"`` (on a stream of its own, beside the products).
-    device : str
-        Device, as PyTorch writes it.
-    """
-    on_gpu = torch.device(device).type == "cuda"
-    generator = torch.Generator().manual_seed(_SEED)
-    host = [torch.randn((rows, side), generator=generator).bfloat16() for _ in range(2)]
-    sources = [each.pin_memory() for each in host] if on_gpu and how != "pageable" else host
-    buffers = [each.to(device) for each in host]
-    weight = (torch.randn((side, side), generator=generator) / side**0.5).bfloat16().to(device)
-    copier = torch.cuda.Stream(device) if on_gpu and how == "stream" else None
-
-    def step(i: int) -> object:
-        if copier:
-            current = torch.cuda.current_stream(device)
-            current.wait_stream(copier)
-            copier.wait_stream(current)  # the step before computed on the buffer that is filled now
-        with torch.cuda.stream(copier) if copier else nullcontext():
-            buffers[(i + 1) % 2].copy_(sources[(i + 1) % 2], non_blocking=how != "pageable")
-        batch = buffers[i % 2]
-        for _ in range(products):
-            batch = torch.relu(batch @ weight)
-        return batch
-
-    return step
-
-
 def neighbours(side: int, products: int, passes: int, priority: int, device: str) -> Step:
     """Return a step of products beside elementwise passes on a stream of another priority; less is sooner."""
     on_gpu = torch.device(device).type == "cuda"
@@ -327,7 +292,9 @@ def loading(images: Images, batch: int, workers: int, how: str, device: str) -> 
         Device, as PyTorch writes it.
     """
     pinned = how == "pinned" and torch.device(device).type == "cuda"
-    loader = DataLoader(images, batch, num_workers=workers, pin_memory=pinned, drop_last=True)
+    # Workers that ended with each epoch would start anew within a turn.
+    kept = {"num_workers": workers, "persistent_workers": workers > 0}
+    loader = DataLoader(images, batch, pin_memory=pinned, drop_last=True, **kept)
     while True:
         for loaded in loader:
             yield tuple(each.to(device, non_blocking=pinned) for each in loaded)

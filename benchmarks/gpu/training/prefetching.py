@@ -1,6 +1,6 @@
-"""A trace of a loop that fetches the next batch while it computes: products on one stream, copies on another."""
+"""A loop that fetches the next batch while it computes, and a trace of it with copies on a stream of their own."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from benchmarks.gpu.clock import laps, scratch, synchronize
 from benchmarks.gpu.step import Machine, Step, Tables
 from benchmarks.gpu.tracing import Marked, record
 
-__all__ = ["prefetch_steps"]
+__all__ = ["prefetch_steps", "prefetching"]
 
 _SEED = 22
 _TRACED, _WARM, _TIMED = 5, 3, 10
@@ -25,40 +25,50 @@ def prefetch_steps(_facts: Mapping[str, Any], size: str) -> list[Step]:
     return [Step("e/trace/prefetch", "e", 4.0, partial(_traced, side, rows, products), needs)]
 
 
-class _Loop:
-    """A loop with two buffers on the device: one is computed on while the other is filled. Nothing is allocated."""
+def prefetching(side: int, rows: int, products: int, how: str, device: str) -> Callable[[int], object]:
+    """Return a step that copies the next batch from the host and multiplies the batch before.
 
-    def __init__(self, device: str, side: int, rows: int, products: int) -> None:
-        self.device, self.products = device, products
-        on_gpu = torch.device(device).type == "cuda"
-        generator = torch.Generator().manual_seed(_SEED)
-        host = [torch.randn((rows, side), generator=generator).bfloat16() for _ in range(2)]
-        self.host = [one.pin_memory() if on_gpu else one for one in host]
-        self.buffers = [one.to(device) for one in host]
-        self.weight = (torch.randn((side, side), generator=generator) / side**0.5).bfloat16().to(device)
-        self.stream = torch.cuda.Stream(device) if on_gpu else None
+    Parameters
+    ----------
+    side, rows, products : int
+        A batch is (rows, side); it is multiplied `products` times by a (side, side) matrix.
+    how : str
+        ``"pageable"`` (memory of the host that the driver stages; the host waits), ``"pinned"`` (the copy is queued on
+        the stream of the products) or ``"stream"`` (on a stream of its own, beside the products).
+    device : str
+        Device, as PyTorch writes it.
+    """
+    on_gpu = torch.device(device).type == "cuda"
+    generator = torch.Generator().manual_seed(_SEED)
+    host = [torch.randn((rows, side), generator=generator).bfloat16() for _ in range(2)]
+    sources = [each.pin_memory() for each in host] if on_gpu and how != "pageable" else host
+    buffers = [each.to(device) for each in host]
+    weight = (torch.randn((side, side), generator=generator) / side**0.5).bfloat16().to(device)
+    copier = torch.cuda.Stream(device) if on_gpu and how == "stream" else None
 
-    def step(self, i: int) -> None:
-        """Start to fetch the next batch, and compute this one, which was fetched in the step before."""
-        if self.stream:
-            current = torch.cuda.current_stream(self.device)
-            current.wait_stream(self.stream)
-            self.stream.wait_stream(current)  # the buffer that is filled was computed on in the step before
-        with torch.cuda.stream(self.stream) if self.stream else nullcontext():
-            self.buffers[(i + 1) % 2].copy_(self.host[(i + 1) % 2], non_blocking=True)
-        batch = self.buffers[i % 2]
-        for _ in range(self.products):
-            batch = torch.relu(batch @ self.weight)
+    def step(i: int) -> object:
+        if copier:
+            current = torch.cuda.current_stream(device)
+            current.wait_stream(copier)
+            copier.wait_stream(current)  # the step before computed on the buffer that is filled now
+        with torch.cuda.stream(copier) if copier else nullcontext():
+            buffers[(i + 1) % 2].copy_(sources[(i + 1) % 2], non_blocking=how != "pageable")
+        batch = buffers[i % 2]
+        for _ in range(products):
+            batch = torch.relu(batch @ weight)
+        return batch
+
+    return step
 
 
 def _traced(side: int, rows: int, products: int, machine: Machine, files: Path) -> Tables:
     with scratch(machine.device, _SEED):
-        loop = _Loop(machine.device, side, rows, products)
+        loop = prefetching(side, rows, products, "stream", machine.device)
         synchronize(machine.device)
         for i in range(_WARM):
-            loop.step(i)
-        times = laps(machine.device, loop.step, _TIMED)
-        marked = [Marked(i, partial(loop.step, i), None, rows) for i in range(_TRACED)]
+            loop(i)
+        times = laps(machine.device, loop, _TIMED)
+        marked = [Marked(i, partial(loop, i), None, rows) for i in range(_TRACED)]
         record(machine.device, files, "prefetch", marked)
         del loop, marked
     return {
