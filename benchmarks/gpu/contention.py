@@ -62,7 +62,7 @@ def _grouped(
 
 
 def _blocks(size: Size, abilities: Abilities) -> list[int]:
-    """Return workgroups of copies; of a twin they are pieces, of which there can be more than units."""
+    """Return workgroups of copies; of a twin they are pieces, and there can be more pieces than units."""
     most = max(size.blocks) if abilities.twins else abilities.units
     return sorted({blocks for blocks in (*size.blocks, abilities.units) if blocks <= most})
 

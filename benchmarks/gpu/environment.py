@@ -101,7 +101,7 @@ def end(folder: Path, take: int, state: Mapping[str, Any]) -> None:
 
 
 def joined(takes: Sequence[Mapping[str, Any]], target: Path) -> list[dict[str, Any]]:
-    """Return takes together with those that a folder holds, session by session.
+    """Return takes together with the takes that a folder holds, session by session.
 
     Raises
     ------

@@ -69,7 +69,7 @@ def plan(
     seed : int
         Of the order within parts a and a2: what a device does as it warms up should fall on no kind of scenario alone.
     parts : str
-        Those that are wanted, as `parts_of` reads them; e, f and h need PyTorch. A step is the same whatever else is
+        The wanted parts, as `parts_of` reads them; e, f and h need PyTorch. A step is the same whatever else is
         wanted. Which kernels did the works of a to d is looked up with f, whether that is wanted or not.
     ptx : Path
         Folder with the plans of part g.

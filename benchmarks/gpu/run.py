@@ -112,7 +112,7 @@ class Session:
 
 
 def ordered(steps: Sequence[Step], journal: Journal) -> list[Step]:
-    """Return the steps that are not recorded yet; those that failed before come last."""
+    """Return the steps that are not recorded yet; steps that failed before come last."""
     pending = [step for step in steps if step.key not in journal.done]
     return sorted(pending, key=lambda step: step.key in journal.failed)
 

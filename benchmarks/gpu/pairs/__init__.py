@@ -29,5 +29,5 @@ def steps(facts: Mapping[str, Any], size: str) -> list[Step]:
         *group_steps(facts, listed, size),
         *trace_steps(facts, listed),
         *recording_steps(facts, listed),
-        *memory_step(facts, listed),
+        memory_step(facts, listed),
     ]

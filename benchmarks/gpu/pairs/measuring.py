@@ -60,7 +60,7 @@ def trace_steps(facts: Mapping[str, Any], groups: Sequence[Group]) -> list[Step]
 
 def recording_steps(facts: Mapping[str, Any], groups: Sequence[Group]) -> list[Step]:
     """Return the steps that record one run by each setting of the profiler: how much a recording slows the host."""
-    run = next(group.runs[0] for group in groups if group.name == _RECORDED)
+    run = _recorded_run(groups)
     return [
         Step(f"h/recording/{how}", "h", run.seconds + _TRACE_SECONDS, partial(_recorded, facts, run, how),
              run.needs | {"profiler"})
@@ -68,10 +68,14 @@ def recording_steps(facts: Mapping[str, Any], groups: Sequence[Group]) -> list[S
     ]  # fmt: skip
 
 
-def memory_step(facts: Mapping[str, Any], groups: Sequence[Group]) -> list[Step]:
+def memory_step(facts: Mapping[str, Any], groups: Sequence[Group]) -> Step:
     """Return the step that writes what one step allocates, as PyTorch's snapshot of its allocator in JSON."""
-    run = next(group.runs[0] for group in groups if group.name == _RECORDED)
-    return [Step("h/memory", "h", run.seconds + 1.0, partial(_remembered, facts, run), frozenset({"memory_history"}))]
+    run = _recorded_run(groups)
+    return Step("h/memory", "h", run.seconds + 1.0, partial(_remembered, facts, run), frozenset({"memory_history"}))
+
+
+def _recorded_run(groups: Sequence[Group]) -> Run:
+    return next(group.runs[0] for group in groups if group.name == _RECORDED)
 
 
 def _shared_needs(group: Group) -> frozenset[str]:
@@ -167,7 +171,7 @@ def _traced(facts: Mapping[str, Any], run: Run, how: str, machine: Machine, file
 def _recorded(facts: Mapping[str, Any], run: Run, how: str, machine: Machine, files: Path) -> Tables:
     """Trace a run by one setting of the profiler; the pair is the run without a profiler, and this trace."""
     _traced(facts, replace(run, name=f"{run.name}_{how}"), how, machine, files)
-    return {"pairs": [{"group": "recording", "before": run.name, "after": f"{run.name}_{how}", "what_if": "recording"}]}
+    return {"pairs": [{"group": _RECORDED, "before": run.name, "after": f"{run.name}_{how}", "what_if": "recording"}]}
 
 
 def _remembered(facts: Mapping[str, Any], run: Run, machine: Machine, files: Path) -> Tables:

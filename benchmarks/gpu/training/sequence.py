@@ -82,7 +82,7 @@ class Translation(nn.Module):
         self.words = nn.Linear(hidden, vocabulary)
 
     def loss(self, tokens: Tensor) -> Tensor:
-        """Return the loss of tokens (batch, length + 1), of which the target is the source moved on by one."""
+        """Return the loss of tokens (batch, length + 1); the target is the source moved on by one."""
         source, target = tokens[:, :-1], tokens[:, 1:]
         memory = self.encoder(self.both_ways(self.source(source))[0])[0]
         steps = self.first(self.target(source))[0]
