@@ -26,7 +26,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Parameters
     ----------
     meaning : str
-        What is counted.
+        What is counted; ``{}`` stands for the subject of a count such as ``unread_device[CATEGORY]``.
     consequence : str
         Effect on the figures.
     advice : str
@@ -65,6 +65,16 @@ def count_rules() -> Mapping[str, Rule]:
     return MappingProxyType({name: typed_table(rule, Rule, f"{file}: {name}") for name, rule in content.items()})
 
 
+def _rule(name: str) -> str:
+    """Return the name of a count without its subject."""
+    return name.partition("[")[0]
+
+
+def _order(name: str) -> tuple[int, str]:
+    """Return a sort key in the order of the rules."""
+    return list(count_rules()).index(_rule(name)), name
+
+
 @dataclass(frozen=True)
 class Quality:
     """Counts by name; a name that is absent counts zero.
@@ -72,7 +82,7 @@ class Quality:
     Parameters
     ----------
     counts : mapping of str to int
-        Names from `count_rules`.
+        Names from `count_rules`; a name may have a subject in brackets, which tells counts of one rule apart.
 
     Examples
     --------
@@ -83,13 +93,13 @@ class Quality:
     counts: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if unknown := set(self.counts) - set(count_rules()):
+        if unknown := {name for name in self.counts if _rule(name) not in count_rules()}:
             raise KeyError(f"no such count: {sorted(unknown)}")
-        kept = {name: int(self.counts[name]) for name in count_rules() if self.counts.get(name)}
+        kept = {name: int(self.counts[name]) for name in sorted(self.counts, key=_order) if self.counts[name]}
         object.__setattr__(self, "counts", MappingProxyType(kept))
 
     def __getitem__(self, name: str) -> int:
-        if name not in count_rules():
+        if _rule(name) not in count_rules():
             raise KeyError(name)
         return self.counts.get(name, 0)
 
@@ -102,9 +112,13 @@ class Quality:
 
     def rows(self) -> Iterator[tuple[str, int, str]]:
         """Yield (name, count, meaning) of every count that is not zero, in the order of `count_rules`."""
-        for name, rule in count_rules().items():
-            if self[name]:
-                yield name, self[name], rule.meaning
+        for name, count in self.counts.items():
+            yield name, count, _meaning(name)
+
+
+def _meaning(name: str) -> str:
+    """Return what a count means, with its subject."""
+    return count_rules()[_rule(name)].meaning.replace("{}", name.partition("[")[2].removesuffix("]"))
 
 
 @dataclass(frozen=True)
@@ -156,10 +170,10 @@ def quality_notes(quality: Quality, rows: Mapping[str, int]) -> tuple[QualityNot
 
 
 def _note(name: str, quality: Quality, totals: Mapping[str, int]) -> QualityNote:
-    rule, n = count_rules()[name], quality[name]
+    rule, n, meaning = count_rules()[_rule(name)], quality[name], _meaning(name)
     share = None
     if rule.of:
         share = (n - quality.counts.get(rule.less, 0)) / max(totals.get(rule.of, 0), 1)
         if share <= rule.limit:
-            return QualityNote(name, n, FINE, share, rule.meaning, rule.within or rule.consequence, NOTHING)
-    return QualityNote(name, n, rule.severity, share, rule.meaning, rule.consequence, rule.advice)
+            return QualityNote(name, n, FINE, share, meaning, rule.within or rule.consequence, NOTHING)
+    return QualityNote(name, n, rule.severity, share, meaning, rule.consequence, rule.advice)

@@ -12,6 +12,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from pathlib import Path
@@ -29,6 +30,8 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 #: a bracket opens a value inside the broken event.
 _EVENT_START = re.compile(r'[^:\[\s]\s*(\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|args|s)"\s*:)')
 _ARRAY_END = re.compile(r'\}\s*(\])\s*(?:,\s*"|\}|\Z)')
+#: A text, or a comma behind the last element of an array or object.
+_LAST_COMMA = re.compile(r'"(?:[^"\\]|\\.)*"|,(?=\s*[}\]])', re.DOTALL)
 _ESCAPE = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
 #: Exceptions of the decoder: bad syntax or too many digits, too deep a nesting, too large an exponent.
 _UNDECODABLE = (ValueError, RecursionError, InvalidOperation)
@@ -113,6 +116,8 @@ class Document:
             if self._text[position : position + 1] != '"':
                 if self._text[position : position + 1] != "}":
                     self.counts["truncated_files"] = 1
+                elif self._text[position + 1 :].strip(" \t\r\n\0"):
+                    self.counts["text_behind_end"] = 1
                 return
             try:
                 key, position = scanstring(self._text, position + 1, False)
@@ -121,12 +126,22 @@ class Document:
                     self.found_events = True
                     position = yield from self._array(position + 1)
                     continue
-                self.header[key], position = self._decoder.raw_decode(self._text, position)
+                self.header[key], position = self._member(position)
             except _UNDECODABLE:
                 position = self._text.find('"traceEvents"', position) if not self.found_events else -1
                 if position < 0:
                     self.counts["truncated_files"] = 1
                     return
+
+    def _member(self, position: int) -> tuple[Any, int]:
+        """Return the value of a top-level member and the position after it; commas behind last elements are allowed."""
+        try:
+            return self._decoder.raw_decode(self._text, position)
+        except ValueError:
+            end = self._text.find('"traceEvents"', position)
+            piece = _LAST_COMMA.sub(_without_comma, self._text[position : len(self._text) if end < 0 else end])
+            value, used = self._decoder.raw_decode(piece)
+            return value, position + used
 
     def _array(self, position: int) -> Generator[dict[str, Any], None, int]:
         """Yield the events of the array that opens before `position`; return the position after it."""
@@ -158,8 +173,15 @@ class Document:
         return None, end
 
     def _repair(self, position: int) -> tuple[Any, int]:
-        """Return the event at `position` decoded with its bad escapes doubled, or None, and the position after it."""
+        """Return the event at `position` decoded without last commas, and with bad escapes doubled, or None.
+
+        The second value is the position after it.
+        """
         end = self._resume(position)
+        piece = _LAST_COMMA.sub(_without_comma, self._text[position:end])
+        with suppress(*_UNDECODABLE):
+            event, used = self._decoder.raw_decode(piece)
+            return event, position + used
         bad = [m.start() - position for m in _ESCAPE.finditer(self._text, position, end) if not m.group(1)]
         piece = _ESCAPE.sub(lambda m: m.group() if m.group(1) else r"\\", self._text[position:end])
         try:
@@ -169,6 +191,7 @@ class Document:
             self.counts["dropped_broken"] += 1
             if end == len(self._text):
                 self.counts["truncated_files"] = 1
+            self.counts["mixed_writers"] |= '"traceEvents"' in self._text[position:end]
             return None, end
         self.counts["repaired_escape"] += 1
         doubled = sum(at + i < used for i, at in enumerate(bad))
@@ -190,6 +213,11 @@ class Document:
         while mark and self._text.startswith(mark, position):
             position = _SPACE.match(self._text, position + 1).end()  # type: ignore[union-attr]
         return position
+
+
+def _without_comma(match: re.Match[str]) -> str:
+    """Return a text as it is, and a space for a comma."""
+    return " " if match[0] == "," else match[0]
 
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)

@@ -12,6 +12,8 @@ anything else.
   work-items, which no device accepts, and no such grid.
 """
 
+import re
+import zlib
 from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
 from math import isfinite
@@ -115,6 +117,37 @@ def integer(value: Any) -> int | None:
     if isinstance(number, Decimal):
         number = int(number) if number == number.to_integral_value() else None
     return number if number is not None and -_INT64_LIMIT < number < _INT64_LIMIT else None
+
+
+def identity(value: Any) -> int | None:
+    """Return a number by which a process, thread, stream or queue is told from others, or None without any.
+
+    An integer stands for itself, and one that needs 64 bits without a sign for the int64 of the same bits. A text stands
+    for its last integer, and a text without one for a negative number made of it.
+
+    Examples
+    --------
+    >>> identity("stream 7"), identity("[TP00] 4000"), identity("0x1041"), identity(2**64 - 1), identity(None)
+    (7, 4000, 4161, -1, None)
+    """
+    number = integer(value)
+    if number is not None:
+        return number
+    if isinstance(value, str):
+        if _UNSIGNED.fullmatch(value):
+            value = int(value, 0)
+        elif digits := re.findall("[0-9]+", value[-_TAIL:]):
+            return int(digits[-1][-18:])
+        else:
+            return -2 - zlib.crc32(value.encode("utf-8", "replace")) if value else None
+    if type(value) is int and _INT64_LIMIT < value < 2 * _INT64_LIMIT:
+        return value - 2 * _INT64_LIMIT
+    return None
+
+
+#: A handle of up to 64 bits in hexadecimal digits, or a long integer; and the end of a text in which an integer counts.
+_UNSIGNED = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[1-9][0-9]{18,19}")
+_TAIL = 64
 
 
 def positive(value: Any) -> int | None:

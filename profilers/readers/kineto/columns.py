@@ -12,12 +12,32 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from profilers.readers.common.numbers import IN_WORK_ITEMS, Grids
+from profilers.readers.common.numbers import IN_WORK_ITEMS, Grids, identity, plain_text
 from profilers.readers.common.reader import Sink
 from profilers.readers.kineto import scanner
 from profilers.readers.kineto.lexing import Strings, empty_strings, find, text_of
-from profilers.readers.kineto.rows import ARGUMENTS, HOST_KINDS, KIND_OF, SYNC_COLUMNS, direction
-from profilers.readers.kineto.scanner import CATEGORY, DURATION, EVENT_NAME, OTHER_ARGS, PROCESS, RANK, START, THREAD
+from profilers.readers.kineto.lanes import Lane, Lanes
+from profilers.readers.kineto.rows import (
+    ARGUMENTS,
+    DEVICE_KINDS,
+    DEVICES,
+    HOST_KINDS,
+    KIND_OF,
+    SYNC_COLUMNS,
+    direction,
+    launch_extents,
+)
+from profilers.readers.kineto.scanner import (
+    CATEGORY,
+    DURATION,
+    EVENT_LANE,
+    EVENT_NAME,
+    OTHER_ARGS,
+    PROCESS,
+    RANK,
+    START,
+    THREAD,
+)
 from profilers.trace.arrays import MISSING, Ints, arrow_array, text_array
 from profilers.trace.schema import OWN_RANK
 
@@ -28,18 +48,21 @@ _STORAGE: Mapping[str, int] = {
     "narrow": scanner.NARROW,
     "float": scanner.FLOAT,
     "json": scanner.JSON,
+    "identity": scanner.IDENTITY,
 }
 _GRID = (("grid", scanner.EXTENTS), ("block", scanner.EXTENTS))
 #: Arguments without a column of their own, and how the scanner keeps them, by kind.
 _OTHER_ARGUMENTS: Mapping[str, tuple[tuple[str, int], ...]] = {
-    "kernels": _GRID,
+    "kernels": (*_GRID, ("kernel_details", scanner.WORD)),
     "launches": _GRID,
-    "copies": (("kind", scanner.WORD),),
+    "copies": (("kind", scanner.WORD), ("direction", scanner.WORD)),
     "syncs": (("cuda_sync_kind", scanner.WORD),),
 }
-_KEYS, _CATEGORIES = 2048, 512
+_KEYS, _CATEGORIES, _IDS, _LANES = 2048, 512, 1 << 13, 1 << 14
 _STRINGS, _ARENA = 1 << 17, 16 << 20
 _SCRATCH = 4 << 20
+#: State of a process or thread whose text the caller has not seen.
+_UNKNOWN = -2
 
 
 class Columns:
@@ -49,12 +72,17 @@ class Columns:
     ----------
     sink : Sink
         Takes the rows.
+    lanes : Lanes
+        Processes and threads of the file.
     capacity : int
         Most rows of a kind in a batch.
     """
 
-    def __init__(self, sink: Sink, capacity: int = 16384) -> None:
+    def __init__(self, sink: Sink, lanes: Lanes, capacity: int = 16384) -> None:
         self._sink = sink
+        self._lanes = lanes
+        self._known_ids = 0
+        self._known_lanes: list[Lane] = []
         self._capacity = capacity
         self.grids = Grids()
         self.counts: Counter[str] = Counter()
@@ -66,6 +94,7 @@ class Columns:
         slots, types = np.zeros((kinds, _KEYS), np.int64), np.zeros((kinds, _KEYS), np.int64)
         keys, top = empty_strings(_KEYS, 64 * _KEYS), empty_strings(128, 128 * 64)
         categories, strings = empty_strings(_CATEGORIES, 1 << 16), empty_strings(_STRINGS, _ARENA)
+        ids, lanes = empty_strings(_IDS, 64 * _IDS), empty_strings(_LANES, 128 * _LANES)
         for table in (keys, categories, strings):
             _intern(table, "")
         for name in scanner.TOP_KEYS:
@@ -81,17 +110,22 @@ class Columns:
             types=types,
             widths=widths,
             kinds=np.full(_CATEGORIES, -1, np.int64),
-            hosts=np.array([int(name in HOST_KINDS) for name in _KINDS]),
+            id_numbers=np.full((2, _IDS), MISSING),
+            id_states=np.full((2, _IDS), _UNKNOWN),
+            lane_kinds=np.full(_LANES, -1, np.int64),
+            nans=np.zeros(2, np.int64),
             follow=np.full((2, _KEYS), -1, np.int64),
-            counts=np.zeros(4, np.int64),
+            counts=np.zeros(5, np.int64),
             recent=np.full(_STRINGS, -1, np.int64),
             recent_rest=np.full(_STRINGS, -1, np.int64),
             tokens=np.zeros((scanner.TOKENS + 1, 7), np.int64),
-            head=np.zeros(6, np.int64),
+            head=np.zeros(9, np.int64),
             scratch=np.zeros(_SCRATCH, np.uint8),
             top=top,
             keys=keys,
             categories=categories,
+            ids=ids,
+            lanes=lanes,
             strings=strings,
         )
 
@@ -100,7 +134,30 @@ class Columns:
         categories, kinds = self.scan.categories, self.scan.kinds
         for number in range(int(categories.meta[0])):
             name = self._category(number)
-            kinds[number] = scanner.MARKER if name == "trace" else _KINDS.index(KIND_OF.get(name, "ranges"))
+            kind = KIND_OF.get(name, "device")
+            by_lane = scanner.MARKER if name == "trace" else scanner.BY_LANE
+            kinds[number] = by_lane if kind == "device" else _KINDS.index(kind)
+
+    def add_ids(self) -> None:
+        """Give a number, and a process its rank, to every process and thread that is a text."""
+        states, numbers = self.scan.id_states, self.scan.id_numbers
+        for number in range(self._known_ids, int(self.scan.ids.meta[0])):
+            text = _decoded(text_of(self.scan.ids, number))
+            rank, own = self._lanes.rank(text), identity(text)
+            states[:, number] = -1
+            states[0, number] = -1 if rank is None else rank
+            numbers[:, number] = MISSING if own is None else own
+        self._known_ids = int(self.scan.ids.meta[0])
+
+    def add_lanes(self) -> None:
+        """Assign a kind to every lane that the scanner has read."""
+        for number in range(len(self._known_lanes), int(self.scan.lanes.meta[0])):
+            raw = text_of(self.scan.lanes, number)
+            pid, tid, name = map(_decoded, raw[3:].split(b"\0"))
+            category = self._category(raw[0] + 256 * raw[1])
+            lane = self._lanes.lane(category, pid, tid, plain_text(name))
+            self._known_lanes.append(lane)
+            self.scan.lane_kinds[number] = _KINDS.index(lane.kind)
 
     def _category(self, number: int) -> str:
         return text_of(self.scan.categories, number).decode("utf-8", "replace").lower()
@@ -138,6 +195,9 @@ class Columns:
         }
         if name in HOST_KINDS:
             columns |= {"process": values[PROCESS].copy(), "thread": values[THREAD].copy()}
+        elif name in DEVICE_KINDS:
+            self._place(values, self._slots[kind])
+        self._count_unread(values[EVENT_LANE])
         for column, argument in ARGUMENTS[name].items():
             numbers = values[self._slots[kind][column]]
             if argument.what == "json":
@@ -150,13 +210,39 @@ class Columns:
         self._sink.write(name, columns)
         self.scan.rows[kind] = 0
 
+    def _place(self, values: Ints, slots: Mapping[str, int]) -> None:
+        """Complete streams and devices in place: those of the lane, or else queue, thread and process."""
+        stream, device, lane = values[slots["stream"]], values[slots["device"]], values[EVENT_LANE]
+        on_lane = np.flatnonzero(lane != MISSING)
+        numbers = lane[on_lane]
+        of_lane = np.full((2, len(lane)), MISSING)
+        if len(on_lane):
+            pairs = [(known.stream, known.device) for known in self._known_lanes]
+            known = np.array([[MISSING if n is None else n for n in pair] for pair in pairs], np.int64)
+            of_lane[:, on_lane] = known[numbers].T
+        process = np.where((values[PROCESS] >= 0) & (values[PROCESS] < DEVICES), values[PROCESS], MISSING)
+        for column, choices in (
+            (stream, (values[slots["queue"]], of_lane[0], values[THREAD])),
+            (device, (of_lane[1], process)),
+        ):
+            for choice in choices:
+                np.copyto(column, choice, where=column == MISSING)
+
+    def _count_unread(self, lanes: Ints) -> None:
+        """Count the events of each category that look like work of a device and are not read."""
+        numbers, counts = np.unique(lanes[lanes != MISSING], return_counts=True)
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+            if unread := self._known_lanes[number].unread:
+                self.counts[f"unread_device[{unread}]"] += count
+
     def _special(self, kind: int, values: Ints, columns: dict[str, Any]) -> None:
         """Add the columns that only some kinds have, and collect grids."""
         name, slots = _KINDS[kind], self._slots[kind]
         if name in ("launches", "ranges", "counters"):
             columns["api" if name == "launches" else "category"] = self._categories(values[CATEGORY])
         if name == "copies":
-            columns["direction"] = self._directions(columns["name"], self._texts(values[slots["kind"]]))
+            word = np.where(values[slots["kind"]] == MISSING, values[slots["direction"]], values[slots["kind"]])
+            columns["direction"] = self._directions(columns["name"], self._texts(word))
         elif name == "syncs":
             word = values[slots["cuda_sync_kind"]]
             columns["sync"] = self._texts(np.where(word == MISSING, values[EVENT_NAME], word))
@@ -166,10 +252,20 @@ class Columns:
             extents = values[slots["grid"] : slots["grid"] + 6].T.copy()
             extents[(extents == MISSING).any(axis=1)] = MISSING
             if name == "kernels":
+                self._add_details(extents, values[slots["kernel_details"]])
+            if name == "kernels":
                 self.grids.add_kernels(columns["rank"], columns["correlation"], extents)
             else:
                 items = find(self.scan.strings, *_bytes(IN_WORK_ITEMS))
                 self.grids.add_launches(columns["rank"], columns["correlation"], extents, values[EVENT_NAME] == items)
+
+    def _add_details(self, extents: Ints, words: Ints) -> None:
+        """Complete the grids of kernels in place, from the text in which XLA states them."""
+        rows = np.flatnonzero((words != MISSING) & (extents[:, 0] == MISSING))
+        if len(rows):
+            texts = self._texts(words[rows])
+            known = np.array([launch_extents(text) for text in texts.dictionary.to_pylist()], np.int64)
+            extents[rows] = known[texts.indices.to_numpy()]
 
     def _categories(self, numbers: Ints) -> pa.DictionaryArray:
         names = text_array([self._category(number) for number in range(int(self.scan.categories.meta[0]))])
@@ -211,6 +307,7 @@ class Columns:
         entries = {"kept": scanner.KEPT, "skipped_marker": scanner.MARKERS, "skipped_flow": scanner.FLOWS}
         totals = Counter({name: int(counts[entry]) for name, entry in entries.items()})
         totals["events"] = sum(totals.values())
+        totals.update(missing_duration=int(counts[scanner.UNTIMED]), repaired_nan=int(self.scan.nans[1]))
         return totals + self.counts
 
 
@@ -229,6 +326,15 @@ def _layout(kind: str, keys: Strings, slots: Ints, types: Ints) -> tuple[dict[st
     rank = _intern(keys, "rank")
     slots[rank], types[rank] = RANK, scanner.RANKED
     return layout, width
+
+
+def _decoded(token: bytes) -> Any:
+    """Return the value of a JSON token, None for an empty one."""
+    text = token.decode("utf-8", "replace")
+    try:
+        return json.loads(text, strict=False, parse_float=str) if text else None
+    except ValueError:
+        return text
 
 
 def _bytes(text: str) -> tuple[npt.NDArray[np.uint8], int, int]:

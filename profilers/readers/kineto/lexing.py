@@ -24,6 +24,7 @@ intrinsic: Callable[[Callable[..., Any]], Any] = _intrinsic
 _MIX = np.uint64(0xFF51AFD7ED558CCD)
 _SEED = np.uint64(0x9E3779B97F4A7C15)
 _FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
+_SIGN = np.uint64(1 << 63)
 _SHIFT = np.uint64(32)
 #: Bytes behind the last string of the arena, so that eight bytes can be loaded from any position.
 _SLACK = 16
@@ -176,12 +177,14 @@ _ONES = np.uint64(0x0101010101010101)
 _HIGHS = np.uint64(0x8080808080808080)
 _QUOTES = np.uint64(0x2222222222222222)
 _FOUR_BYTES = np.uint64(0xFFFFFFFF)
-_TRUE, _NULL, _ALSE = (np.uint64(int.from_bytes(word, "little")) for word in (b"true", b"null", b"alse"))
+_TRUE, _NULL, _ALSE, _INFI, _NITY = (
+    np.uint64(int.from_bytes(word, "little")) for word in (b"true", b"null", b"alse", b"Infi", b"nity")
+)
 _SLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
 POWERS = np.array([10**i for i in range(19)], dtype=np.int64)
-#: First time in ns that is too late. Times nearer to a limit than float64 can tell count as too early or too late.
+#: First time in ns that is too late, and the most microseconds before and after zero that the scanner reads.
 TIME_LIMIT = 1 << 62
-_EARLIEST, _LATEST = float(1 << 60) - 2048, float(TIME_LIMIT) - 2048
+_EARLIEST_US, _LATEST_US = (1 << 60) // 1000 - 1, TIME_LIMIT // 1000 - 1
 
 
 @inlined
@@ -281,13 +284,27 @@ def read_number(a: Any, p: int) -> Any:
     return p, -value if negative else value, decimals, digits
 
 
+#: Length of the longest literal.
+_LITERAL = len("-Infinity")
+
+
 @inlined
 def _literal(a: Any, p: int) -> Any:
-    """Return the length of ``true``, ``false`` or ``null`` at `p`, 0 for anything else."""
+    """Return the length of ``true``, ``false``, ``null`` or a number that is none at `p`, 0 for anything else."""
     word = load(a, p) & _FOUR_BYTES
     if word in (_TRUE, _NULL):
         return 4
-    return 5 if at(a, p) == 102 and load(a, p + 1) & _FOUR_BYTES == _ALSE else 0
+    return 5 if at(a, p) == 102 and load(a, p + 1) & _FOUR_BYTES == _ALSE else no_number(a, p)
+
+
+@inlined
+def no_number(a: Any, p: int) -> Any:
+    """Return the length of ``NaN``, ``Infinity`` or ``-Infinity`` at `p`, which JSON lacks, 0 for anything else."""
+    if at(a, p) == 78:  # N
+        return 3 if at(a, p + 1) == 97 and at(a, p + 2) == 78 else 0
+    sign = 1 if at(a, p) == MINUS else 0
+    word, following = load(a, p + sign) & _FOUR_BYTES, load(a, p + sign + 4) & _FOUR_BYTES
+    return 8 + sign if word == _INFI and following == _NITY else 0
 
 
 @inlined
@@ -305,11 +322,11 @@ def scalar_end(a: Any, p: int, end: int) -> Any:
     c = at(a, p)
     if c == QUOTE:
         return string_end(a, p, end)
-    if c == MINUS or 48 <= c <= 57:
+    if (c == MINUS and at(a, p + 1) != 73) or 48 <= c <= 57:
         p, _value, _decimals, digits = read_number(a, p)
         return end if p >= end else (-1 if digits < 0 else p)
     length = _literal(a, p)
-    return end if p + 5 >= end else (p + length if length else -1)
+    return end if p + _LITERAL >= end else (p + length if length else -1)
 
 
 @bare
@@ -329,14 +346,20 @@ def key_end(a: Any, p: int, end: int) -> Any:
 
 @bare
 def nested_end(a: Any, p: int, end: int) -> Any:
-    """Return the end of the array or object at `p`; -1 if it is no plain JSON, `end` if it is incomplete."""
+    """Return the end of the array or object at `p`; -1 if it is no plain JSON, `end` if it is incomplete.
+
+    A comma behind the last element is allowed.
+    """
     objects = np.uint64(0)  # a bit for each level of nesting, set for an object
     depth = 0
+    ended = False
     while True:
-        # A value starts here.
+        # A value starts here, or a comma ended the array or object.
         p = space_end(a, p)
         c = at(a, p)
-        if c in (OPEN_ARRAY, OPEN_OBJECT):
+        if ended:
+            ended = False
+        elif c in (OPEN_ARRAY, OPEN_OBJECT):
             depth += 1
             if depth > _DEPTH:
                 return -1
@@ -362,9 +385,33 @@ def nested_end(a: Any, p: int, end: int) -> Any:
             p = space_end(a, p)
         if at(a, p) != COMMA:
             return end if p >= end else -1
-        p = key_end(a, p + 1, end) if objects & np.uint64(1) else p + 1
+        p = space_end(a, p + 1)
+        if at(a, p) == (CLOSE_OBJECT if objects & np.uint64(1) else CLOSE_ARRAY):
+            ended = True
+            continue
+        p = key_end(a, p, end) if objects & np.uint64(1) else p
         if p < 0 or p >= end:
             return p
+
+
+@bare
+def object_end(a: Any, p: int, end: int) -> Any:
+    """Return the end of the object at `p` by its braces, whatever is between them; `end` if it is incomplete."""
+    if at(a, p) != OPEN_OBJECT:
+        return -1
+    depth = 0
+    while p < end:
+        c = at(a, p)
+        if c == QUOTE:
+            p, _escaped = text_end(a, p + 1)
+        elif c == OPEN_OBJECT:
+            depth += 1
+        elif c == CLOSE_OBJECT:
+            depth -= 1
+            if depth == 0:
+                return p + 1
+        p += 1
+    return end
 
 
 @inlined
@@ -382,8 +429,11 @@ def copy(a: Any, p: int, end: int, out: Any, o: int) -> Any:
 
 
 @bare
-def compact(a: Any, p: int, end: int, out: Any, o: int) -> Any:
-    """Copy JSON text to `out` as `copy`, without the white space between tokens."""
+def compact(a: Any, p: int, end: int, out: Any, o: int, nans: Any) -> Any:
+    """Copy JSON text to `out` as `copy`, without white space between tokens and commas behind the last element.
+
+    A number that JSON lacks becomes null, and is counted in the first entry of `nans`.
+    """
     while p < end:
         c = at(a, p)
         if c == QUOTE:
@@ -392,12 +442,27 @@ def compact(a: Any, p: int, end: int, out: Any, o: int) -> Any:
             if o < 0:
                 return -1
             p = q + 1
-        else:
-            if c > 32:
-                out[o] = c
-                o += 1
-            p += 1
+            continue
+        length = no_number(a, p) if c in (78, 73, MINUS) else 0
+        if length:
+            o = null(out, o)
+            nans[0] += 1
+            p += length
+            continue
+        if c in (CLOSE_OBJECT, CLOSE_ARRAY) and out[o - 1] == COMMA:
+            o -= 1
+        if c > 32:
+            out[o] = c
+            o += 1
+        p += 1
     return o
+
+
+@inlined
+def null(out: Any, o: int) -> Any:
+    """Write ``null`` to `out` from `o` on; return its end."""
+    out[o], out[o + 1], out[o + 2], out[o + 3] = 110, 117, 108, 108
+    return o + 4
 
 
 @inlined
@@ -409,21 +474,67 @@ def digits_of(a: Any, p: int, end: int) -> Any:
     return -value if negative else value, p == end and 0 < end - first <= 18
 
 
-@bare
-def nanoseconds(value: int, decimals: int) -> Any:
-    """Return microseconds as ns, rounded half to even; `MISSING` if they do not fit.
+@inlined
+def wide_integer(a: Any, p: int, end: int) -> Any:
+    """Return the integer of 19 or more digits between `p` and `end`, and whether it fits int64, uint64 or neither.
 
-    `value` holds all digits as one integer; the last `decimals` of them follow the point.
+    The answer is 1, 2 or 0, and -1 for a number that is no integer. An integer that only fits uint64 is returned as
+    the int64 of the same bits.
     """
-    if decimals <= 3:
-        factor = POWERS[3 - decimals]
-        return value * factor if -_EARLIEST < value * 1.0 * factor < _LATEST else MISSING
-    divisor = POWERS[decimals - 3]
-    whole = value // divisor
-    rest = value - whole * divisor
-    if 2 * rest > divisor or (2 * rest == divisor and whole % 2):
-        whole += 1
-    return whole
+    negative = at(a, p) == MINUS
+    first = p + 1 if negative else p
+    value, fits = np.uint64(0), True
+    for i in range(first, end):
+        if not 48 <= at(a, i) <= 57:
+            return np.int64(0), -1
+        d = np.uint64(at(a, i) - 48)
+        fits = fits and value <= (_FULL - d) // np.uint64(10)
+        value = value * np.uint64(10) + d
+    if not fits:
+        return np.int64(0), 0
+    if value < _SIGN:
+        return -np.int64(value) if negative else np.int64(value), 1
+    return np.int64(value), 0 if negative or value == _SIGN else 2
+
+
+@inlined
+def read_time(a: Any, p: int) -> Any:
+    """Return the end of a number of microseconds, and it in ns, rounded half to even.
+
+    The time is `MISSING` for a number with an exponent, and for one that does not fit.
+    """
+    negative = at(a, p) == MINUS
+    first = p + 1 if negative else p
+    p, us = _digits(a, first, np.int64(0))
+    digits = p - first
+    plain = 0 < digits <= 16 and not (digits > 1 and at(a, first) == 48)
+    ns, rest = np.int64(0), np.int64(0)
+    if at(a, p) == _DOT:
+        point = p + 1
+        p, ns = _digits(a, point, np.int64(0))
+        decimals = p - point
+        plain = plain and decimals > 0
+        if decimals > 3:
+            _p, ns, rest = _thousandths(a, point, p)
+        else:
+            ns *= POWERS[3 - min(decimals, 3)]
+    if not plain or at(a, p) == 101 or at(a, p) == 69 or us > (_EARLIEST_US if negative else _LATEST_US):
+        return p, np.int64(MISSING)
+    ns += us * 1000
+    if rest > 1 or (rest == 1 and ns % 2):
+        ns += 1
+    return p, -ns if negative else ns
+
+
+@inlined
+def _thousandths(a: Any, p: int, end: int) -> Any:
+    """Return the end of the decimals at `p`, the first three as an integer, and 0, 1 or 2 for a rest below, of or above half."""
+    value = (np.int64(at(a, p)) - 48) * 100 + (np.int64(at(a, p + 1)) - 48) * 10 + (np.int64(at(a, p + 2)) - 48)
+    rest = 0 if at(a, p + 3) < 53 else (1 if at(a, p + 3) == 53 else 2)
+    for i in range(p + 4, end):
+        if rest == 1 and at(a, i) > 48:
+            rest = 2
+    return end, value, rest
 
 
 @bare

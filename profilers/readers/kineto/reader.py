@@ -5,11 +5,14 @@ decoded by the standard library (`profilers.readers.common.json_documents`). So 
 around the events, is damaged.
 """
 
+import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from decimal import Decimal, InvalidOperation
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,9 +26,10 @@ from profilers.readers.common.reader import Head, Sink
 from profilers.readers.common.source import Bytes, Plain, open_source, require_events
 from profilers.readers.kineto import lexing
 from profilers.readers.kineto.columns import Columns
-from profilers.readers.kineto.lexing import at, space_end
-from profilers.readers.kineto.rows import Rows
-from profilers.readers.kineto.scanner import END, FULL, GROW, MORE, NEW_CATEGORY, scan
+from profilers.readers.kineto.lanes import Lanes
+from profilers.readers.kineto.lexing import at, object_end, space_end
+from profilers.readers.kineto.rows import Rows, file_lanes
+from profilers.readers.kineto.scanner import END, FULL, GROW, MORE, NEW_CATEGORY, NEW_ID, NEW_LANE, scan
 from profilers.trace.compiled import bare
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties, Quality, TraceMeta
@@ -78,7 +82,7 @@ class _Window:
         return self.text(start, self.end)
 
 
-def read_stream(stream: Bytes, file_name: str, sink: Sink) -> Document:
+def read_stream(stream: Bytes, file_name: str, sink: Sink, lanes: Lanes | None = None) -> Document:
     """Give the events of a Kineto file to `sink`; return the members around them, with all counts.
 
     Parameters
@@ -89,6 +93,8 @@ def read_stream(stream: Bytes, file_name: str, sink: Sink) -> Document:
         Name of the file, for messages.
     sink : Sink
         Takes the rows.
+    lanes : Lanes, optional
+        Processes and threads of the file; by default those of a file without metadata.
 
     Raises
     ------
@@ -102,7 +108,7 @@ def read_stream(stream: Bytes, file_name: str, sink: Sink) -> Document:
     while start < 0 and not window.ended and window.end < _LARGEST:
         window.more(0)
         start = _events_start(window.data, first, window.end)
-    reading = _Reading(window, file_name, sink)
+    reading = _Reading(window, file_name, sink, file_lanes() if lanes is None else lanes)
     if start < 0:  # the frame is damaged: the standard library reads the whole file
         return reading.finished(window.rest(first, sys.maxsize))
     frame = window.text(first, start)
@@ -149,14 +155,18 @@ def _events_start(a: npt.NDArray[np.uint8], p: int, end: int) -> int:
 class _Reading:
     """One pass over a file."""
 
-    def __init__(self, window: _Window, file_name: str, sink: Sink) -> None:
+    def __init__(self, window: _Window, file_name: str, sink: Sink, lanes: Lanes) -> None:
         self._window = window
         self._file_name = file_name
         self._sink = sink
-        self._columns = Columns(sink)
-        self._rows = Rows()
+        self._columns = Columns(sink, lanes)
+        self._rows = Rows(lanes)
         self._counts: Counter[str] = Counter()
+        self._decoder = json.JSONDecoder(parse_float=Decimal, parse_constant=self._no_number, strict=False)
         self._grown = False
+
+    def _no_number(self, _name: str) -> None:
+        self._counts["repaired_nan"] += 1
 
     def events(self, p: int) -> int | None:
         """Read the array of events from `p` on; return the position behind it, None if the file ends earlier."""
@@ -169,6 +179,10 @@ class _Reading:
                 columns.flush_full()
             elif state == NEW_CATEGORY:
                 columns.add_categories()
+            elif state == NEW_ID:
+                columns.add_ids()
+            elif state == NEW_LANE:
+                columns.add_lanes()
             elif state == GROW and not self._grown:
                 columns.flush()
             elif state == MORE and not window.ended and window.end - p < _LARGEST:
@@ -185,6 +199,21 @@ class _Reading:
 
     def _slow_event(self, p: int) -> int | None:
         """Decode the event at `p` with the standard library; return the start of the next one, None at the end."""
+        window = self._window
+        end = int(object_end(window.data, p, window.end))
+        if 0 < end < window.end:
+            try:
+                event = self._decoder.decode(window.text(p, end).decode())
+            except (ValueError, RecursionError, InvalidOperation):
+                event = None
+            if type(event) is dict:
+                self._counts["events"] += 1
+                self._add(event)
+                return end
+        return self._damaged_event(p)
+
+    def _damaged_event(self, p: int) -> int | None:
+        """Decode the event at `p`, which is no JSON of its own, as `_slow_event`."""
         window = self._window
         size = _NEAR
         while True:
@@ -218,7 +247,7 @@ class _Reading:
             self._sink.write(kind, columns)
         self._rows.add_grids(self._columns.grids)
         self._counts += self._rows.counts
-        self._rows = Rows()
+        self._rows.clear()
 
     def finished(self, raw: bytes) -> Document:
         """Read text with the standard library, the last step of reading; return it with the counts of the file."""
@@ -232,13 +261,14 @@ class _Reading:
             self._add(event)
         columns = self._columns
         columns.flush()
+        self._rows.pair()
         self._flush_slow()
         groups, sizes, repaired = columns.grids.workgroups()
         if len(groups):
             self._sink.amend("kernels", "workgroups", groups)
             self._sink.amend("kernels", "workgroup_size", sizes)
         document.counts += self._counts + columns.totals() + Counter(repaired)
-        for flag in ("truncated_files", "repaired_utf8"):
+        for flag in ("truncated_files", "repaired_utf8", "text_behind_end", "mixed_writers"):
             document.counts[flag] = int(document.counts[flag] > 0)
         return document
 
@@ -270,14 +300,21 @@ class KinetoReader:
             The file holds no event that can be used, or unpacks to more than the limit.
         """
         (path,) = files
+        lanes = file_lanes(partial(open_source, path, sink.limit_bytes))
         with open_source(path, sink.limit_bytes) as stream:
-            document = read_stream(stream, path.name, sink)
+            document = read_stream(stream, path.name, sink, lanes)
             document.counts["truncated_files"] |= getattr(stream, "truncated", False)
             fingerprint = stream.fingerprint() if isinstance(stream, Plain) else ""
         where = "its traceEvents is empty" if document.found_events else "it has no traceEvents"
         advice = "record again, and see that the profiler is active when the trace is written"
         require_events(path, document.counts, if_empty=f"no event to read: {where}", advice=advice, rows="events")
-        return replace(_meta(path, document.header, document.counts), fingerprint=fingerprint)
+        meta = _meta(path, document.header, document.counts)
+        return replace(meta, fingerprint=fingerprint, devices=_of_ranks(meta.devices, lanes.ranks_read))
+
+
+def _of_ranks(devices: tuple[DeviceProperties, ...], ranks: Set[int]) -> tuple[DeviceProperties, ...]:
+    """Return the devices of the header for each rank of a merged file, which has one header for all."""
+    return tuple(replace(device, rank=rank) for rank in sorted(ranks) for device in devices) or devices
 
 
 def _meta(path: Path, header: dict[str, Any], counts: Counter[str]) -> TraceMeta:

@@ -5,6 +5,7 @@ the standard library decodes, one at a time. Rows are not linked yet.
 """
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,9 +21,13 @@ from profilers.readers.common.numbers import (
     Grids,
     exact_ns,
     finite_float,
+    identity,
     integer,
     plain_text,
 )
+from profilers.readers.common.source import Bytes
+from profilers.readers.kineto.lanes import Lane, LaneRules, Lanes
+from profilers.readers.kineto.pairing import Begins
 from profilers.trace.arrays import MISSING
 from profilers.trace.schema import OWN_RANK
 
@@ -41,7 +46,8 @@ class Argument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keys : tuple of str
         Spellings of the argument; the first that an event has counts.
     what : str
-        Type of the column: ``"integer"``, ``"narrow"`` (32 bits), ``"float"`` or ``"json"``.
+        Type of the column: ``"integer"``, ``"narrow"`` (32 bits), ``"float"``, ``"json"``, or ``"identity"`` (the number
+        of a stream or queue, which may be a text).
     """
 
     keys: tuple[str, ...]
@@ -52,12 +58,13 @@ class _KinetoFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Content of `datasets/formats/kineto.toml`."""
 
     categories: dict[str, str]
+    lanes: LaneRules
     columns: dict[str, tuple[str, ...]]
     arguments: dict[str, Argument]
 
 
 _FORMAT = shipped_table("formats/kineto.toml", "Kineto's events", _KinetoFormat)
-#: Kind of event by category in lower case. Events of any other category with a duration become ranges.
+#: Kind of event by category in lower case; "device", and any other category, have the kind of their lane.
 KIND_OF: Mapping[str, str] = _FORMAT.categories
 #: Arguments by kind and column.
 ARGUMENTS: Mapping[str, Mapping[str, Argument]] = {
@@ -67,7 +74,12 @@ ARGUMENTS: Mapping[str, Mapping[str, Argument]] = {
 Event = dict[str, Any]
 
 _FLOW = frozenset("stfMNDO")
-_INSTANT = frozenset("iIRn")
+#: Phases that take no time: instants, samples, and marks of clocks, contexts and memory dumps.
+_INSTANT, _MARK = frozenset("iIRn"), frozenset("TpPvVc()=a")
+#: Kinds whose events run on a stream of a device.
+DEVICE_KINDS = frozenset({"kernels", "copies"})
+#: Processes below are devices, where an event of a device does not name its own.
+DEVICES = 1024
 
 
 def _json(value: Any) -> str | None:
@@ -97,27 +109,66 @@ _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
     "narrow": _narrow,
     "float": finite_float,
     "json": _json,
+    "identity": identity,
 }
 
 
-class Rows:
-    """Events collected as columns, by kind; an event that names no rank gets `OWN_RANK`."""
+def file_lanes(reopen: Callable[[], Bytes] | None = None) -> Lanes:
+    """Return the processes and threads of a Kineto file.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    reopen : callable, optional
+        Opens the file from its start.
+    """
+    return Lanes(_FORMAT.lanes, KIND_OF, reopen)
+
+
+class Rows:
+    """Events collected as columns, by kind; an event that names no rank gets that of its process, or `OWN_RANK`.
+
+    Parameters
+    ----------
+    lanes : Lanes, optional
+        Processes and threads of the file; by default those of a file without metadata.
+    """
+
+    def __init__(self, lanes: Lanes | None = None) -> None:
+        self._lanes = file_lanes() if lanes is None else lanes
+        self._begins = Begins()
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop the rows collected and the counts; begins that wait for their ends stay."""
         #: Columns by kind and name.
         self.columns: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
         self._extents: dict[str, list[list[int]]] = {"kernels": [], "launches": []}
         self.counts: Counter[str] = Counter()
 
     def add(self, event: Event) -> None:
-        """Add one event, or count the reason for leaving it out."""
+        """Add one event, or count the reason for leaving it out. A begin becomes a row when its end is known."""
         phase = plain_text(event.get("ph", "X"))
+        if self._begins.takes(phase):
+            self._begins.add(phase, event)
+            if self._begins.full:
+                self.pair()
+            return
         args = event.get("args")
-        args = args if isinstance(args, dict) else {}
-        kind = self._kind(event, phase, args)
+        self._add_row(event, phase, args if isinstance(args, dict) else {}, exact_ns(event.get("dur")))
+
+    def pair(self) -> None:
+        """Add the intervals whose begins and ends were added; call it after the last event."""
+        for event, duration in self._begins.paired():
+            args = event.get("args")
+            self._add_row(event, "X", args if isinstance(args, dict) else {}, duration)
+        self.counts += self._begins.counts
+        self._begins.counts.clear()
+
+    def _add_row(self, event: Event, phase: str, args: Event, duration: int | None) -> None:
+        kind, lane = self._kind(event, phase, args)
         if kind is None:
             return
-        start, duration = exact_ns(event.get("ts")), exact_ns(event.get("dur"))
+        start = exact_ns(event.get("ts"))
         if start is not None and duration is not None and start + duration not in TIMES_NS:
             duration = None
         if start is None or (start == 0 and duration == 0):
@@ -127,31 +178,40 @@ class Rows:
         else:
             if duration is None and kind != "counters":
                 self.counts["missing_duration"] += 1
-            self._append(kind, event, args, (start, duration))
+            if lane.unread:
+                self.counts[f"unread_device[{lane.unread}]"] += 1
+            self._append(kind, event, args, (start, duration), lane)
 
-    def _kind(self, event: Event, phase: str, args: Event) -> str | None:
+    def _kind(self, event: Event, phase: str, args: Event) -> tuple[str | None, Lane]:
         category = plain_text(event.get("cat")).lower()
         if phase == "C" or (phase in _INSTANT and args):
-            return "counters"
-        if phase in _INSTANT or category == "trace" or phase == "E":
+            return "counters", Lane("counters")
+        if phase in _INSTANT or phase in _MARK or category == "trace":
             self.counts["skipped_marker"] += 1
-            return None
+            return None, Lane("ranges")
         if phase in _FLOW:
             self.counts["skipped_flow"] += 1
-            return None
-        return KIND_OF.get(category, "ranges")
+            return None, Lane("ranges")
+        kind = KIND_OF.get(category, "device")
+        if kind != "device":
+            return kind, Lane(kind)
+        lane = self._lanes.lane(category, event.get("pid"), event.get("tid"), plain_text(event.get("name")))
+        return lane.kind, lane
 
-    def _append(self, kind: str, event: Event, args: Event, time: tuple[int, int | None]) -> None:
+    def _append(self, kind: str, event: Event, args: Event, time: tuple[int, int | None], lane: Lane) -> None:
         columns = self.columns[kind]
+        pid, tid = event.get("pid"), event.get("tid")
         rank = _narrow(args.get("rank"))
-        columns["rank"].append(OWN_RANK if rank is None or rank < 0 else rank)
+        if rank is None or rank < 0:
+            rank = self._lanes.rank(pid)
+        columns["rank"].append(OWN_RANK if rank is None else rank)
         columns["name"].append(plain_text(event.get("name")))
         columns["start_ns"].append(time[0])
         columns["dur_ns"].append(time[1])
         self.counts["kept"] += 1
         if kind in HOST_KINDS:
-            columns["process"].append(integer(event.get("pid")))
-            columns["thread"].append(integer(event.get("tid")))
+            columns["process"].append(identity(pid))
+            columns["thread"].append(identity(tid))
         typed: set[str] = set()  # arguments that a column holds without loss
         for column, argument in ARGUMENTS[kind].items():
             key = next((k for k in argument.keys if k in args), "")
@@ -162,6 +222,8 @@ class Rows:
         rest = {key: value for key, value in args.items() if key not in typed} or None
         columns["args"].append(_json(rest))
         self.counts["lost_arguments"] += rest is not None and columns["args"][-1] is None
+        if kind in DEVICE_KINDS:
+            _place(columns, lane, identity(pid), identity(tid))
         _add_special(kind, columns, event, args)
         if kind in self._extents:
             self._extents[kind].append(geometry(args))
@@ -185,7 +247,25 @@ class Rows:
 def geometry(args: Event) -> list[int]:
     """Return the three extents of grid and of block, six times `MISSING` if either is absent or not valid."""
     grid, block = (_axes(args.get(key)) for key in ("grid", "block"))
-    return [MISSING] * 6 if grid is None or block is None else grid + block
+    if grid is None or block is None:
+        return launch_extents(args.get("kernel_details"))
+    return grid + block
+
+
+_DETAILS = re.compile(r"\b(grid|block):([0-9]{1,9}),([0-9]{1,9}),([0-9]{1,9})")
+
+
+def launch_extents(details: Any) -> list[int]:
+    """Return the extents as `geometry` from the text in which XLA states them.
+
+    Examples
+    --------
+    >>> launch_extents(" grid:4,64,1 block:256,1,1 private_mem:0")
+    [4, 64, 1, 256, 1, 1]
+    """
+    found = {name: [int(x), int(y), int(z)] for name, x, y, z in _DETAILS.findall(plain_text(details))}
+    extents = found.get("grid", []) + found.get("block", [])
+    return extents if len(extents) == 6 and min(extents) > 0 else [MISSING] * 6
 
 
 def _axes(value: Any) -> list[int] | None:
@@ -201,15 +281,38 @@ def direction(name: str, args: Event) -> str:
     Parameters
     ----------
     name : str
-        Name of the event, such as ``Memcpy HtoD (Pinned -> Device)``.
+        Name of the event, such as ``Memcpy HtoD (Pinned -> Device)``, or ``MemcpyD2H``.
     args : dict of str to Any
-        Arguments of the event; ``kind`` states the direction if the name does not.
+        Arguments of the event; ``kind`` or ``direction`` states the direction if the name does not.
+
+    Examples
+    --------
+    >>> direction("MemcpyD2H", {}), direction("dma_request", {"direction": "HOST_TO_DEVICE"})
+    ('DtoH', 'HtoD')
     """
-    if name.startswith("Memset"):
+    if name.lower().startswith("memset"):
         return "memset"
     words = name.split()
-    kind = words[1] if len(words) > 1 and words[0] == "Memcpy" else plain_text(args.get("kind"))
-    return kind or "unknown"
+    if len(words) > 1 and words[0] == "Memcpy":
+        return words[1]
+    stated = args.get("kind")
+    kind = plain_text(args.get("direction") if stated is None else stated)
+    found = _ENDS.search(name) or _ENDS.fullmatch(kind)
+    return f"{found[1]}to{found[2]}".upper().replace("TO", "to") if found else kind or "unknown"
+
+
+#: The ends of a copy: the first letters of host, device and peer.
+_ENDS = re.compile(r"(?:^Memcpy|^)([HDP])(?:2|(?<=H)OST_TO_|(?<=D)EVICE_TO_)([HDP])(?:OST|EVICE)?$")
+
+
+def _place(columns: dict[str, list[Any]], lane: Lane, process: int | None, thread: int | None) -> None:
+    """Complete the stream and device of the last row: those of its lane, or else its queue, thread and process."""
+    if columns["stream"][-1] is None:
+        choices = (columns["queue"][-1], lane.stream, thread)
+        columns["stream"][-1] = next((choice for choice in choices if choice is not None), None)
+    if columns["device"][-1] is None:
+        own = process if process is not None and 0 <= process < DEVICES else None
+        columns["device"][-1] = own if lane.device is None else lane.device
 
 
 def _add_special(kind: str, columns: dict[str, list[Any]], event: Event, args: Event) -> None:

@@ -23,10 +23,12 @@ from profilers.readers.kineto.lexing import MISSING, TIME_LIMIT, Strings, at, eq
 from profilers.trace.compiled import bare, inlined
 
 # Reasons for which `scan` returns: the content is used up; the rows of a kind are full; the array has ended; a table
-# has to grow; a category has no kind yet; the event at the returned position is not plain.
-MORE, FULL, END, GROW, NEW_CATEGORY, IRREGULAR = range(6)
-#: Entries of `Scan.counts`: markers skipped, flow events skipped, events kept; and the number of the last event's name.
-MARKERS, FLOWS, KEPT, LAST = range(4)
+# has to grow; a category has no kind yet; the event at the returned position is not plain; a process or thread that is
+# a text has no number yet; a lane has no kind yet.
+MORE, FULL, END, GROW, NEW_CATEGORY, IRREGULAR, NEW_ID, NEW_LANE = range(8)
+#: Entries of `Scan.counts`: markers skipped, flow events skipped, events kept, the number of the last event's name,
+#: and events without a duration.
+MARKERS, FLOWS, KEPT, LAST, UNTIMED = range(5)
 
 # Columns of `Scan.tokens`: number of the key, type of the value, the value if it is a number, and where value and key
 # start and end. Keys of ``args`` count from ARGUMENT_KEYS; TOO_MANY stands for a key that no longer fits the table.
@@ -35,33 +37,38 @@ ARGUMENT_KEYS = 1000
 TOO_MANY = 999
 
 # Types of a value: an integer, a number with decimals, a text without and with escapes, an object or array, null, true
-# or false, a number of more than 18 digits, and a name that is in the table of strings already.
-WHOLE, REAL, TEXT, ESCAPED, NESTED, NULL, BOOLEAN, LONG, KNOWN = range(9)
+# or false, a number of more than 18 digits, a name that is in the table of strings already, and NaN or Infinity.
+WHOLE, REAL, TEXT, ESCAPED, NESTED, NULL, BOOLEAN, LONG, KNOWN, NAN = range(10)
 
 # How an argument is kept: in the JSON column, as an integer of 64 or 32 bits, as the event's rank, as a float, as
-# JSON text, as a word, as three extents. Ranks, words and extents are kept in the JSON column too.
-REST, INTEGER, NARROW, RANKED, FLOAT, JSON, WORD, EXTENTS = range(8)
+# JSON text, as a word, as three extents, as the number of a stream or queue. Ranks, words and extents are kept in the
+# JSON column too.
+REST, INTEGER, NARROW, RANKED, FLOAT, JSON, WORD, EXTENTS, IDENTITY = range(9)
 
 # Keys of an event that have a meaning, in the order of their numbers.
 PH, CAT, NAME, PID, TID, TS, DUR, ARGS = range(1, 9)
 TOP_KEYS = ("", "ph", "cat", "name", "pid", "tid", "ts", "dur", "args")
 
 # Slots that every kind has in `Scan.values`, and their number. Names, categories and arguments are numbers of strings.
-START, DURATION, EVENT_NAME, RANK, PROCESS, THREAD, OTHER_ARGS, CATEGORY, FIXED = range(9)
+START, DURATION, EVENT_NAME, RANK, PROCESS, THREAD, OTHER_ARGS, CATEGORY, EVENT_LANE, FIXED = range(10)
 
-# Kinds beyond those of the schema: events that are counted and skipped.
-MARKER, FLOW = 100, 101
+# Kinds beyond those of the schema: categories whose events have the kind of their lane (`Scan.lanes`), and events that
+# are counted and skipped.
+BY_LANE, MARKER, FLOW = 99, 100, 101
 COUNTERS = 6
 _KEY_LIMIT = 200
 #: Most members of an event.
 TOKENS = 256
 #: Stands for the key before the first key of an object.
 _FIRST = 0
-# Entries of `Scan.head`: category, phase, token of the name, start, duration, and number of arguments.
-HEAD_CATEGORY, HEAD_PHASE, HEAD_NAME, HEAD_START, HEAD_DURATION, HEAD_ARGUMENTS = range(6)
+# Entries of `Scan.head`: category, phase, token of the name, start, duration, number of arguments, tokens of the
+# process and the thread, and lane.
+HEAD_CATEGORY, HEAD_PHASE, HEAD_NAME, HEAD_START, HEAD_DURATION, HEAD_ARGUMENTS, HEAD_PID, HEAD_TID, HEAD_LANE = range(9)
 _COMPLETE = ord("X")
 # The other phases of Chrome's trace format.
-_i, _I, _R, _n, _C, _E, _s, _t, _f, _M, _N, _D, _O = map(ord, "iIRnCEstfMNDO")
+_i, _I, _R, _n, _C, _s, _t, _f, _M, _N, _D, _O = map(ord, "iIRnCstfMNDO")
+#: Most bytes of the category, process, thread and name of a lane.
+_LANE_BYTES = 4096
 
 
 class Scan(NamedTuple):
@@ -79,11 +86,17 @@ class Scan(NamedTuple):
         Number of slots.
     kinds : array of int64, shape (categories,)
         Kind of the events of a category, -1 if it is not known yet.
-    hosts : array of int64, shape (kinds,)
-        1 for a kind with process and thread.
+    id_numbers : array of int64, shape (2, ids)
+        Number of the process, and of the thread, with each text; `MISSING` if it has none.
+    id_states : array of int64, shape (2, ids)
+        Rank of the process with each text, and 0 for a thread; -1 if it has none, -2 if that is not known yet.
+    lane_kinds : array of int64, shape (lanes,)
+        Kind of the events of each lane, -1 if it is not known yet.
+    nans : array of int64, shape (2,)
+        Numbers that JSON lacks: in the current event, and in all rows.
     follow : array of int64, shape (2, keys)
         Key that followed each key last time, in an event and in its ``args``.
-    counts : array of int64, shape (4,)
+    counts : array of int64, shape (5,)
         Counts of events, as `MARKERS` and its neighbours name them.
     recent : array of int64, shape (strings,)
         Name of the event that followed an event of each name last time.
@@ -91,12 +104,13 @@ class Scan(NamedTuple):
         Other arguments that an event of each name had last time.
     tokens : array of int64, shape (tokens, 7)
         Members of the current event.
-    head : array of int64, shape (6,)
+    head : array of int64, shape (9,)
         Fields of the current event.
     scratch : array of uint8
         Room for the JSON text of other arguments.
-    top, keys, categories, strings : Strings
-        Keys of events, keys of ``args``, categories, and all other texts.
+    top, keys, categories, ids, lanes, strings : Strings
+        Keys of events, keys of ``args``, categories, processes and threads that are texts, lanes (category, process,
+        thread and name of events whose category does not tell their kind), and all other texts.
     """
 
     values: npt.NDArray[np.int64]
@@ -105,7 +119,10 @@ class Scan(NamedTuple):
     types: npt.NDArray[np.int64]
     widths: npt.NDArray[np.int64]
     kinds: npt.NDArray[np.int64]
-    hosts: npt.NDArray[np.int64]
+    id_numbers: npt.NDArray[np.int64]
+    id_states: npt.NDArray[np.int64]
+    lane_kinds: npt.NDArray[np.int64]
+    nans: npt.NDArray[np.int64]
     follow: npt.NDArray[np.int64]
     counts: npt.NDArray[np.int64]
     recent: npt.NDArray[np.int64]
@@ -116,6 +133,8 @@ class Scan(NamedTuple):
     top: Strings
     keys: Strings
     categories: Strings
+    ids: Strings
+    lanes: Strings
     strings: Strings
 
 
@@ -162,7 +181,7 @@ def _tokenise(a: Any, p: int, end: int, s: Scan) -> Any:
             return p, -1
         if at(a, p) == lexing.COMMA:
             p = space_end(a, p + 1)
-            if at(a, p) != lexing.QUOTE:
+            if at(a, p) != lexing.QUOTE and at(a, p) != lexing.CLOSE_OBJECT:
                 return p, -1
         elif at(a, p) != lexing.CLOSE_OBJECT:
             return p, -1
@@ -208,25 +227,33 @@ def _value(a: Any, p: int, end: int, s: Scan, token: int) -> Any:
         if q >= end:
             return end
         t[token, TAG] = ESCAPED if escaped else TEXT
+        if t[token, KEY] == TS or t[token, KEY] == DUR:
+            return q + 1 if _time(a, p + 1, s, token) == q else -1
         return -1 if escaped and not lexing.plain_escapes(a, p + 1, q) else q + 1
-    if c == lexing.MINUS or 48 <= c <= 57:
+    if (c == lexing.MINUS and at(a, p + 1) != 73) or 48 <= c <= 57:
+        if t[token, KEY] == TS or t[token, KEY] == DUR:
+            return _time(a, p, s, token)
         p, value, decimals, digits = lexing.read_number(a, p)
         if p < end and (digits < 0 or digits > 18):
             t[token, TAG] = LONG
-            return p if digits > 0 and t[token, KEY] > ARGS else -1
+            return p if digits > 0 else -1
         t[token, TAG] = WHOLE if decimals == 0 else REAL
-        if t[token, KEY] == TS or t[token, KEY] == DUR:
-            value = lexing.nanoseconds(value, decimals)
-            t[token, TAG] = WHOLE
-            if value == MISSING:
-                return -1
         t[token, VALUE] = value
         return p
     if c in (lexing.OPEN_OBJECT, lexing.OPEN_ARRAY):
         t[token, TAG] = NESTED
         return lexing.nested_end(a, p, end)
-    t[token, TAG] = NULL if c == 110 else BOOLEAN
+    t[token, TAG] = NULL if c == 110 else (BOOLEAN if c == 116 or c == 102 else NAN)
     return lexing.scalar_end(a, p, end)
+
+
+@inlined
+def _time(a: Any, p: int, s: Scan, token: int) -> Any:
+    """Read the time at `p` into a token; return its end, -1 if it is not plain."""
+    t = s.tokens
+    p, value = lexing.read_time(a, p)
+    t[token, TAG], t[token, VALUE] = WHOLE, value
+    return -1 if value == MISSING else p
 
 
 @inlined
@@ -237,10 +264,12 @@ def _emit(a: Any, count: int, s: Scan) -> Any:
         return state
     h = s.head
     kind = _kind(s)
+    if kind == BY_LANE:
+        kind = _lane_kind(a, s)
     if kind < 0 or kind >= MARKER:
         return kind
     start, duration = h[HEAD_START], h[HEAD_DURATION]
-    if h[HEAD_NAME] < 0 or start == MISSING or (duration == MISSING and kind != COUNTERS):
+    if h[HEAD_NAME] < 0 or start == MISSING:
         return -IRREGULAR
     if duration != MISSING and (duration < 0 or (start == 0 and duration == 0) or start + duration >= TIME_LIMIT):
         return -IRREGULAR
@@ -252,11 +281,14 @@ def _emit(a: Any, count: int, s: Scan) -> Any:
     for slot in range(s.widths[kind]):
         values[slot, row] = MISSING
     values[START, row], values[DURATION, row], values[EVENT_NAME, row] = start, duration, number
-    values[CATEGORY, row] = h[HEAD_CATEGORY]
+    values[CATEGORY, row], values[EVENT_LANE, row] = h[HEAD_CATEGORY], h[HEAD_LANE]
     state = _arguments(a, count, s, kind, row, number)
     if state < 0:
         return state
     s.rows[kind] = row + 1
+    s.nans[1] += s.nans[0]
+    if duration == MISSING and kind != COUNTERS:
+        s.counts[UNTIMED] += 1
     return kind
 
 
@@ -266,6 +298,8 @@ def _head(a: Any, count: int, s: Scan) -> Any:
     t, h = s.tokens, s.head
     h[HEAD_CATEGORY], h[HEAD_PHASE], h[HEAD_NAME] = 0, _COMPLETE, -1
     h[HEAD_START], h[HEAD_DURATION], h[HEAD_ARGUMENTS] = MISSING, MISSING, 0
+    h[HEAD_PID], h[HEAD_TID], h[HEAD_LANE] = -1, -1, MISSING
+    s.nans[0] = 0
     seen = 0
     for i in range(count):
         key, tag = t[i, KEY], t[i, TAG]
@@ -288,12 +322,12 @@ def _head(a: Any, count: int, s: Scan) -> Any:
                 return -IRREGULAR
         elif key == NAME:
             h[HEAD_NAME] = i
+        elif key in (PID, TID):
+            h[HEAD_PID if key == PID else HEAD_TID] = i
         elif key in (TS, DUR):
-            if tag != WHOLE:
+            if tag != WHOLE and (tag != NULL or key == TS):
                 return -IRREGULAR
-            h[HEAD_START if key == TS else HEAD_DURATION] = t[i, VALUE]
-        elif key == ARGS and at(a, t[i, VALUE_START]) != lexing.OPEN_OBJECT:
-            return -IRREGULAR
+            h[HEAD_START if key == TS else HEAD_DURATION] = t[i, VALUE] if tag == WHOLE else MISSING
     return 0
 
 
@@ -307,11 +341,35 @@ def _kind(s: Scan) -> Any:
     instant = ph in (_i, _I, _R, _n)
     if ph == _C or (instant and s.head[HEAD_ARGUMENTS] > 0):
         return np.int64(COUNTERS)
-    if instant or kind == MARKER or ph == _E:
+    if instant or kind == MARKER:
         return np.int64(MARKER)
     if ph in (_s, _t, _f, _M, _N, _D, _O):
         return np.int64(FLOW)
     return kind if ph == _COMPLETE else np.int64(-IRREGULAR)
+
+
+@inlined
+def _lane_kind(a: Any, s: Scan) -> Any:
+    """Return the kind of an event by its lane, or a negative reason."""
+    t, h, out = s.tokens, s.head, s.scratch
+    out[0], out[1] = h[HEAD_CATEGORY] & 255, h[HEAD_CATEGORY] >> 8
+    o = 2
+    for token in (h[HEAD_PID], h[HEAD_TID], h[HEAD_NAME]):
+        out[o] = 0
+        o += 1
+        if token < 0:
+            continue
+        start, end = t[token, VALUE_START], t[token, VALUE_END]
+        if end - start > _LANE_BYTES:
+            return np.int64(-IRREGULAR)
+        o = lexing.copy(a, start, end, out, o)
+        if o < 0:
+            return np.int64(-IRREGULAR)
+    lane = find(s.lanes, out, 0, o)
+    if lane < 0:
+        return np.int64(-IRREGULAR)
+    h[HEAD_LANE] = lane
+    return s.lane_kinds[lane] if s.lane_kinds[lane] >= 0 else np.int64(-NEW_LANE)
 
 
 @inlined
@@ -337,16 +395,17 @@ def _arguments(a: Any, count: int, s: Scan, kind: int, row: int, name: int) -> A
     t = s.tokens
     values = s.values[kind]
     out, o = s.scratch, 0
+    rank = np.int64(MISSING)
     for i in range(count):
         key, tag = t[i, KEY], t[i, TAG]
         rest = key >= TOO_MANY
         if key in (PID, TID):
-            if s.hosts[kind]:
-                value, state = _integer(a, t[i, VALUE_START], t[i, VALUE_END], tag, t[i, VALUE])
-                if state < 0:
-                    return -IRREGULAR
-                if state > 0:
-                    values[PROCESS if key == PID else THREAD, row] = value
+            number, state = _identity(a, s, i)
+            if state < -1:
+                return state + 1
+            values[PROCESS if key == PID else THREAD, row] = number
+            if key == PID and state >= 0:
+                rank = state
         elif key >= ARGUMENT_KEYS:
             storage, slot = s.types[kind, key - ARGUMENT_KEYS], s.slots[kind, key - ARGUMENT_KEYS]
             if storage != REST:
@@ -360,6 +419,8 @@ def _arguments(a: Any, count: int, s: Scan, kind: int, row: int, name: int) -> A
             o = _add_rest(a, s, i, o)
             if o < 0:
                 return -IRREGULAR
+    if values[RANK, row] == MISSING:
+        values[RANK, row] = rank
     if o == 0:
         return 0
     out[o] = lexing.CLOSE_OBJECT
@@ -374,6 +435,33 @@ def _arguments(a: Any, count: int, s: Scan, kind: int, row: int, name: int) -> A
 
 
 @inlined
+def _identity(a: Any, s: Scan, token: int) -> Any:
+    """Return the number of a process or thread, `MISSING` for none, and its rank.
+
+    The rank is -1 if there is none. Below it is a negative reason, less one.
+    """
+    t = s.tokens
+    tag, start, end = t[token, TAG], t[token, VALUE_START], t[token, VALUE_END]
+    if tag == WHOLE:
+        return t[token, VALUE], np.int64(-1)
+    if tag == LONG:
+        value, fits = lexing.wide_integer(a, start, end)
+        return value if fits > 0 else np.int64(MISSING), np.int64(-IRREGULAR - 1 if fits < 0 else -1)
+    if tag == TEXT:
+        value, is_integer = lexing.digits_of(a, start + 1, end - 1)
+        if is_integer:
+            return value, np.int64(-1)
+    if tag in (TEXT, ESCAPED):
+        side = 0 if t[token, KEY] == PID else 1
+        number = find(s.ids, a, start, end - start)
+        if number < 0:
+            return np.int64(MISSING), np.int64(-IRREGULAR - 1)
+        state = s.id_states[side, number]
+        return s.id_numbers[side, number], state if state > -2 else np.int64(-NEW_ID - 1)
+    return np.int64(MISSING), np.int64(-IRREGULAR - 1 if tag == REAL else -1)
+
+
+@inlined
 def _integer(a: Any, start: int, end: int, tag: int, value: int) -> Any:
     """Return an integer, and 1 if the token is one, 0 if it is none, -1 if the standard library has to decide."""
     if tag == WHOLE:
@@ -384,9 +472,22 @@ def _integer(a: Any, start: int, end: int, tag: int, value: int) -> Any:
             return 0, 0
         value, is_integer = lexing.digits_of(a, start + 1, end - 1)
         return value, 1 if is_integer else -1
-    if tag in (REAL, LONG, ESCAPED):
-        return 0, -1
-    return 0, 0
+    if tag == LONG:
+        value, fits = lexing.wide_integer(a, start, end)
+        return value, 1 if fits == 1 else min(fits, 0)
+    if tag == REAL:
+        return _rounded(a, start)
+    return 0, -1 if tag == ESCAPED else 0
+
+
+@inlined
+def _rounded(a: Any, start: int) -> Any:
+    """Return the integer that a number with decimals is, as `_integer`."""
+    _p, value, decimals, digits = lexing.read_number(a, start)
+    power = lexing.POWERS[decimals] if digits <= 18 else np.int64(1)
+    if digits > 18:
+        return np.int64(0), -1
+    return value // power, 1 if value % power == 0 else 0
 
 
 @inlined
@@ -403,9 +504,15 @@ def _typed(a: Any, s: Scan, token: int, storage: int, slot: int, values: Any, ro
             return -IRREGULAR
         values[slot, row] = value
         return 0 if storage == RANKED else 1
+    if storage == IDENTITY:
+        value, state = _identity(a, s, token)
+        if state < -1:
+            return state + 1
+        values[slot, row] = value
+        return 0 if value == MISSING else 1
     if storage == FLOAT:
         if tag != WHOLE and tag != REAL:
-            return 0 if tag in (NULL, BOOLEAN, NESTED) else -IRREGULAR
+            return 0 if tag in (NULL, BOOLEAN, NESTED, NAN) else -IRREGULAR
         _p, value, decimals, digits = lexing.read_number(a, start)
         if digits > 15:  # with more, the quotient of two floats need not be the nearest float
             return -IRREGULAR
@@ -413,9 +520,9 @@ def _typed(a: Any, s: Scan, token: int, storage: int, slot: int, values: Any, ro
         return 1
     if storage == JSON:
         half = s.scratch.size // 2
-        if tag == NULL or end - start + 8 > half:
+        if tag in (NULL, NAN) or 2 * (end - start) + 8 > half:
             return -IRREGULAR
-        o = lexing.compact(a, start, end, s.scratch, half)
+        o = lexing.compact(a, start, end, s.scratch, half, s.nans)
         if o < 0:
             return -IRREGULAR
         number = find(s.strings, s.scratch, half, o - half)
@@ -437,7 +544,7 @@ def _add_rest(a: Any, s: Scan, token: int, o: int) -> Any:
     t = s.tokens
     out = s.scratch
     first, last = t[token, KEY_START] - 1, t[token, KEY_END] + 1
-    if o + (t[token, VALUE_END] - first) + 8 > out.size // 2:
+    if o + 2 * (t[token, VALUE_END] - first) + 8 > out.size // 2:
         return -1
     out[o] = lexing.COMMA if o else lexing.OPEN_OBJECT
     o = lexing.copy(a, first, last, out, o + 1)
@@ -446,7 +553,10 @@ def _add_rest(a: Any, s: Scan, token: int, o: int) -> Any:
     out[o] = lexing.COLON
     start, end = t[token, VALUE_START], t[token, VALUE_END]
     if t[token, TAG] == NESTED:
-        return lexing.compact(a, start, end, out, o + 1)
+        return lexing.compact(a, start, end, out, o + 1, s.nans)
+    if t[token, TAG] == NAN:
+        s.nans[0] += 1
+        return lexing.null(out, o + 1)
     return lexing.copy(a, start, end, out, o + 1)
 
 

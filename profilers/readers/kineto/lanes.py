@@ -1,0 +1,272 @@
+"""`Lanes`: what the processes and threads of a file say of its events, where the category does not.
+
+- A process may be a text, such as ``[TP00] 4000`` or ``rank0_7``. Merged files have one such label a rank.
+- XLA's and Ascend's files have no categories. Their metadata names the processes that are devices, and the threads
+  that are streams.
+- MTIA's and Gaudi's files have one category for all work of a device; names tell copies and waits from kernels.
+
+Metadata may come after the events that it describes. So the file is searched for it (`read_metadata`), once, at the
+first event that needs it. The rules are in ``[lanes]`` of `datasets/formats/kineto.toml`.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import msgspec
+
+from profilers.readers.common.numbers import identity, plain_text
+from profilers.readers.common.source import Bytes
+
+_BLOCK = 4 << 20
+#: Bytes around a name of metadata in which its event is looked for, and most texts of each kind.
+_AROUND, _MOST = 2048, 10_000
+_PROCESS = re.compile(rb'"pid"\s*:\s*("(?:[^"\\\n]|\\.){1,256}")')
+_NAMED = re.compile(rb'"(?:process|thread)_name"')
+_LABEL = re.compile(r"([A-Za-z]*)[\s_:#-]*(\d{1,9})")
+
+
+class LaneRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The regular expressions of ``[lanes]``, which `datasets/formats/kineto.toml` explains."""
+
+    devices: tuple[str, ...]
+    streams: tuple[str, ...]
+    operations: tuple[str, ...]
+    copies: str
+    syncs: str
+    work: str
+    calls: str
+    looks: str
+
+
+class Lane(NamedTuple):
+    """What a lane says of an event.
+
+    Parameters
+    ----------
+    kind : str
+        Kind of event, as in `profilers.trace.schema.KINDS`.
+    device, stream : int, optional
+        Device and stream, for an event that does not name its own.
+    unread : str
+        Category or process of an event that looks like work of a device, which no rule reads; else "".
+    """
+
+    kind: str
+    device: int | None = None
+    stream: int | None = None
+    unread: str = ""
+
+
+@dataclass
+class Metadata:
+    """The names that a file gives to its processes and threads.
+
+    Parameters
+    ----------
+    pids : set of str
+        Processes whose number is a text.
+    processes, threads : dict of str to str, and of (str, str) to str
+        Names by process, and by process and thread.
+    """
+
+    pids: set[str] = field(default_factory=set)
+    processes: dict[str, str] = field(default_factory=dict)
+    threads: dict[tuple[str, str], str] = field(default_factory=dict)
+
+
+def read_metadata(stream: Bytes) -> Metadata:
+    """Return the metadata of a file, found by its text, wherever it stands.
+
+    Parameters
+    ----------
+    stream : Bytes
+        Text of the file, read to its end; 1 s a GB.
+    """
+    metadata, buffer, kept = Metadata(), bytearray(_BLOCK + 4 * _AROUND), 0
+    while count := stream.readinto(memoryview(buffer)[kept:]):
+        text = bytes(memoryview(buffer)[: kept + count])
+        _find(text, metadata)
+        tail = text[-2 * _AROUND :]
+        kept = len(tail)
+        buffer[:kept] = tail
+    return metadata
+
+
+def _find(text: bytes, metadata: Metadata) -> None:
+    """Add what a piece of text says; what stood in the piece before is found again."""
+    for match in _PROCESS.finditer(text):
+        if len(metadata.pids) < _MOST:
+            with suppress(ValueError):
+                metadata.pids.add(json.loads(match[1].decode("utf-8", "replace"), strict=False))
+    for match in _NAMED.finditer(text):
+        event = _event_around(text, match.start(), match.end())
+        name, args = event.get("name"), event.get("args")
+        if not isinstance(args, dict) or not isinstance(args.get("name"), str):
+            continue
+        pid, tid, label = _key(event.get("pid")), _key(event.get("tid")), plain_text(args["name"])
+        if name == "process_name" and len(metadata.processes) < _MOST:
+            metadata.processes[pid] = label
+        elif name == "thread_name" and len(metadata.threads) < _MOST:
+            metadata.threads[pid, tid] = label
+
+
+def _event_around(text: bytes, start: int, end: int) -> dict[str, Any]:
+    """Return the event whose name stands between two positions, empty if it cannot be decoded."""
+    opening, decoder = start, json.JSONDecoder(strict=False)
+    for _ in range(4):  # the arguments may stand before the name
+        opening = text.rfind(b"{", max(start - _AROUND, 0), opening)
+        if opening < 0:
+            break
+        piece = text[opening : end + _AROUND].decode("utf-8", "replace")
+        with suppress(ValueError, RecursionError):
+            event, used = decoder.raw_decode(piece)
+            if isinstance(event, dict) and event.get("name") in ("process_name", "thread_name"):
+                return event
+    return {}
+
+
+def _key(value: Any) -> str:
+    """Return a process or thread as a text, in which 7 and "7" are the same."""
+    return plain_text(value)
+
+
+def label_ranks(pids: Iterable[str]) -> dict[str, int]:
+    """Return the rank of each process whose text has a label of a rank; empty for fewer than two ranks.
+
+    A label is what stands before the last integer and has numbers of its own, or the word "rank" with a number. If
+    every label has one number, that is the rank. Else ranks are in the order of the numbers.
+
+    Parameters
+    ----------
+    pids : iterable of str
+        Processes of a file.
+
+    Examples
+    --------
+    >>> label_ranks(["[TP00] 4000", "[TP00] 0", "[TP03] 4000", "Spans"])
+    {'[TP00] 4000': 0, '[TP00] 0': 0, '[TP03] 4000': 3}
+    >>> label_ranks(["[DP1 TP0] 7", "[DP0 TP1] 7", "rank 2"])
+    {'[DP1 TP0] 7': 1, '[DP0 TP1] 7': 0, 'rank 2': 2}
+    >>> label_ranks(["GPU 0", "GPU 1", "python 4000"])
+    {}
+    """
+    keys = {}
+    for pid in pids:
+        parts = [(word.lower(), int(number)) for word, number in _LABEL.findall(pid)]
+        ranked = [number for word, number in parts if word == "rank"]
+        if numbers := ranked[:1] or [number for _, number in parts[:-1]]:
+            keys[pid] = tuple(numbers)
+    distinct = sorted(set(keys.values()))
+    if len(distinct) < 2:
+        return {}
+    single = all(len(key) == 1 for key in distinct)
+    return {pid: key[0] if single else distinct.index(key) for pid, key in keys.items()}
+
+
+class Lanes:
+    """Processes and threads of a file.
+
+    Parameters
+    ----------
+    rules : LaneRules
+        Regular expressions that tell devices and their work.
+    kinds : mapping of str to str
+        Kind of event by category in lower case.
+    reopen : callable, optional
+        Opens the file from its start, to search it for metadata; without it there is none.
+    """
+
+    def __init__(
+        self, rules: LaneRules, kinds: Mapping[str, str], reopen: Callable[[], Bytes] | None = None
+    ) -> None:
+        self._rules = rules
+        self._kinds = kinds
+        self._reopen = reopen
+        self._lanes: dict[tuple[str, str, str, str], Lane] = {}
+
+    @cached_property
+    def _metadata(self) -> Metadata:
+        if self._reopen is None:
+            return Metadata()
+        with self._reopen() as stream:
+            return read_metadata(stream)
+
+    @cached_property
+    def ranks(self) -> dict[str, int]:
+        """Rank of each process with a label, if the file holds several ranks."""
+        return label_ranks(sorted(self._metadata.pids))
+
+    @property
+    def ranks_read(self) -> set[int]:
+        """Ranks of the processes that `rank` was asked for; empty for a file of one rank."""
+        return set(self.ranks.values()) if "ranks" in self.__dict__ else set()
+
+    def rank(self, pid: Any) -> int | None:
+        """Return the rank of a process, None if it has no label."""
+        return self.ranks.get(pid) if isinstance(pid, str) and pid and not pid.isdecimal() else None
+
+    def lane(self, category: str, pid: Any, tid: Any, name: str) -> Lane:
+        """Return what is known of events of a category in lower case by process, thread and name."""
+        key = (category, _key(pid), _key(tid), name)
+        found = self._lanes.get(key)
+        if found is None:
+            found = self._resolve(*key)
+            if len(self._lanes) < _MOST:
+                self._lanes[key] = found
+        return found
+
+    def _resolve(self, category: str, pid: str, tid: str, name: str) -> Lane:
+        if self._kinds.get(category) == "device":
+            return Lane(self._device_kind(name))
+        if re.search(self._rules.work, name):
+            return Lane(self._device_kind(name))
+        device, process = self._device(pid), self._metadata.processes.get(pid, "")
+        if device is not None and not category:
+            return self._on_device(device, pid, tid, name)
+        if not category and re.search(self._rules.calls, name):
+            return Lane("launches")
+        where = f"{category} {process} {self._metadata.threads.get((pid, tid), '')}"
+        return Lane("ranges", unread=(category or process) if re.search(self._rules.looks, where) else "")
+
+    def _on_device(self, device: int, pid: str, tid: str, name: str) -> Lane:
+        """Return the lane of an event without a category on a device."""
+        streams = self._streams.get(pid)
+        if streams is None or tid in streams:
+            return Lane(self._device_kind(name), device, identity(tid) if streams is None else streams[tid])
+        return Lane("ranges", device, unread="" if streams else self._metadata.processes[pid])
+
+    @cached_property
+    def _streams(self) -> dict[str, dict[str, int | None]]:
+        """Number of each stream by thread, by process that names threads: the streams, or else all operations."""
+        streams: dict[str, dict[str, int | None]] = {}
+        operations: dict[str, dict[str, int | None]] = {}
+        for (pid, tid), label in self._metadata.threads.items():
+            streams.setdefault(pid, {})
+            if match := _first(self._rules.streams, label):
+                streams[pid][tid] = identity(match[1])
+            elif _first(self._rules.operations, label):
+                operations.setdefault(pid, {})[tid] = identity(tid)
+        return {pid: threads or operations.get(pid, {}) for pid, threads in streams.items()}
+
+    def _device(self, pid: str) -> int | None:
+        """Return the number of the device that a process is, None if it is none."""
+        match = _first(self._rules.devices, self._metadata.processes.get(pid, ""))
+        if match is None:
+            return None
+        number = match[1] if match.re.groups else None
+        return identity(number if number is not None else pid)
+
+    def _device_kind(self, name: str) -> str:
+        """Return the kind of an event of a device by its name."""
+        if re.search(self._rules.syncs, name):
+            return "syncs"
+        return "copies" if re.search(self._rules.copies, name) else "kernels"
+
+
+def _first(patterns: Iterable[str], text: str) -> re.Match[str] | None:
+    return next((match for pattern in patterns if (match := re.search(pattern, text))), None)
