@@ -11,7 +11,7 @@ from profilers.errors import SeqPointError
 from profilers.ingest.stage import Stage
 from profilers.readers.common.json_documents import Document
 from profilers.readers.kineto.reader import read_stream
-from profilers.readers.kineto.rows import Rows
+from profilers.readers.kineto.rows import Rows, file_lanes
 
 __all__ = ["Outcome", "damage", "disagreement", "read", "read_plainly"]
 
@@ -132,7 +132,7 @@ def read(data: bytes) -> Outcome:
     """Return what the scanner makes of a Kineto file."""
     stage = Stage()
     try:
-        content = read_stream(io.BytesIO(data), "x.json", stage)
+        content = read_stream(io.BytesIO(data), "x.json", stage, file_lanes(lambda: io.BytesIO(data)))
     except SeqPointError as error:
         return Outcome(Counter(), Counter(), str(error))
     return Outcome(_rows(stage), content.counts)
@@ -140,10 +140,12 @@ def read(data: bytes) -> Outcome:
 
 def read_plainly(data: bytes) -> Outcome:
     """Return what the standard library makes of it, decoding the whole text: what the scanner must agree with."""
-    document, rows, stage = Document(data.decode("utf-8-sig", "replace"), "x.json"), Rows(), Stage()
+    document, stage = Document(data.decode("utf-8-sig", "replace"), "x.json"), Stage()
+    rows = Rows(file_lanes(lambda: io.BytesIO(data)))
     try:
         for event in document:
             rows.add(event)
+        rows.pair()
     except SeqPointError as error:
         return Outcome(Counter(), Counter(), str(error))
     for kind, columns in rows.columns.items():

@@ -42,6 +42,43 @@ def _kineto_seeds() -> list[bytes]:
     return [*seeds, json.dumps(last).encode(), json.dumps(rich["traceEvents"], indent=1, sort_keys=True).encode()]
 
 
+def _odd_seeds() -> list[bytes]:
+    """Return files of other writers: merged ranks, begins and ends, XLA's threads, MTIA, long and textual numbers."""
+    merged = [
+        {**each, "pid": f"[TP0{rank}] {each['pid']}"}
+        for rank in (0, 1)
+        for each in (launch(5, 1 << 40), kernel("k", 9, 0.5, 1 << 40), event("op", "cpu_op", 4, 8))
+    ]
+    spans = [
+        {"ph": phase, "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": ts}
+        for phase, name, ts in (("B", "outer", 1), ("B", "inner", 2.5), ("E", "inner", 4), ("E", "", 9), ("E", "x", 12))
+    ]
+    spans += [{"ph": p, "cat": "q", "id": 3, "name": "r", "pid": 1, "ts": ts} for p, ts in (("b", 5), ("e", 7.25))]
+    xla: list[dict[str, object]] = [
+        {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "/device:GPU:3"}},
+        {"ph": "M", "pid": 1, "tid": 1, "name": "thread_name", "args": {"name": "Stream #16(Kernel)"}},
+        {"ph": "M", "pid": 1, "tid": 2, "name": "thread_name", "args": {"name": "XLA Ops"}},
+        {"ph": "X", "pid": 7, "tid": 9, "ts": 60.5, "dur": 6, "name": "hipModuleLaunchKernel",
+         "args": {"correlation_id": "4"}},
+    ]  # fmt: skip
+    xla += [
+        {"ph": "X", "pid": 1, "tid": tid, "ts": 70 + i, "dur": 0.5, "name": f"fusion.{i}",
+         "args": {"correlation_id": "4", "kernel_details": " grid:4,64,1 block:256,1,1"}}
+        for i in range(4) for tid in (1, 2)
+    ]  # fmt: skip
+    mtia = [
+        event(name, "mtia_ccp_events", 3 * i, 1.5, stream="0x7f", column="0", size=8, x=float("nan"))
+        for i, name in enumerate(("pe_exe", "dma_request", "event_wait"))
+    ]
+    long = [
+        {**kernel("k", 0, 2, 7), "ts": "1712195495000010.125", "tid": 15514734831341844875},
+        {**launch(5, 7), "ts": 1712195495000011, "args": None},
+    ]
+    odd = [kineto(events) for events in (merged, spans, xla, mtia, long)]
+    texts = [json.dumps(each, separators=separators) for each in odd for separators in ((", ", ": "), (",", ":"))]
+    return [text.replace('"1712195495000010.125"', "1712195495000010.1255").encode() for text in texts]
+
+
 def _sample() -> bytes:
     """Return a few events of a trace that PyTorch wrote, in its own layout."""
     document = json.loads(gzip.decompress(next(SAMPLES.glob("*.json.gz")).read_bytes()))
@@ -49,17 +86,17 @@ def _sample() -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-KINETO = [*_kineto_seeds(), _sample()]
+KINETO = [*_kineto_seeds(), *_odd_seeds(), _sample()]
 
 
 @pytest.mark.parametrize("data", KINETO, ids=range(len(KINETO)))
 def test_undamaged_seeds_agree_and_hold_rows(data: bytes) -> None:
     found = read(data)
-    assert found.rows.total() >= 10 and not found.error
+    assert found.rows.total() >= 2 and not found.error
     assert disagreement(found, read_plainly(data)) == ""
 
 
-@pytest.mark.parametrize("block", range(6))
+@pytest.mark.parametrize("block", range(8))
 def test_a_damaged_kineto_file_reads_as_the_standard_library_reads_it(block: int) -> None:
     for seed in range(60 * block, 60 * (block + 1)):
         data = damage(KINETO[seed % len(KINETO)], seed)

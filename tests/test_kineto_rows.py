@@ -1,6 +1,7 @@
 """One event in, one row of the right kind out; exact times; nulls for what makes no sense."""
 
 import json
+import zlib
 from decimal import Decimal
 from typing import Any
 
@@ -41,6 +42,8 @@ def complete(cat: str, **more: Any) -> dict[str, Any]:
 
 COMMON = {"id": 0, "rank": -1, "name": "n", "start_ns": 1000, "dur_ns": 2000}
 HOST = {"process": 3, "thread": 4}
+#: An event that names neither device nor stream runs on those of its process and thread.
+DEVICE = {"device": 3, "stream": 4}
 
 
 @pytest.mark.parametrize(
@@ -54,7 +57,8 @@ HOST = {"process": 3, "thread": 4}
         ),
         (complete("Operator", tid="25738", args={"external id": 5}), "ops",
          {**HOST, "thread": 25738, "external_id": 5}),
-        (complete("cpu_op", tid="stream 7", pid="python"), "ops", {}),
+        (complete("cpu_op", tid="stream 7", pid="python"), "ops", {"process": -2 - zlib.crc32(b"python"), "thread": 7}),
+        (complete("cpu_op", tid=15514734831341844875), "ops", {**HOST, "thread": 15514734831341844875 - 2**64}),
         (complete("Runtime", args={"correlation": 9}), "launches", {**HOST, "api": "runtime", "correlation": 9}),
         (complete("cuda_driver"), "launches", {**HOST, "api": "cuda_driver"}),
         (
@@ -68,15 +72,32 @@ HOST = {"process": 3, "thread": 4}
             complete("Kernel", args={"registers per thread": 1 << 40, "est. achieved occupancy %": 10**400,
                                      "shared memory": 1 << 70, "device": -1 << 40}),
             "kernels",
-            {"args": json.dumps({"registers per thread": 1 << 40, "est. achieved occupancy %": 10**400,
+            {**DEVICE, "args": json.dumps({"registers per thread": 1 << 40, "est. achieved occupancy %": 10**400,
                                  "shared memory": 1 << 70, "device": -1 << 40}, separators=(",", ":"))},
         ),
         (complete("gpu_memcpy", name="Memcpy HtoD (Pinned -> Device)", args={"bytes": 4096}), "copies",
-         {"name": "Memcpy HtoD (Pinned -> Device)", "bytes": 4096, "direction": "HtoD"}),
-        (complete("gpu_memset", name="Memset (Device)"), "copies", {"name": "Memset (Device)", "direction": "memset"}),
+         {**DEVICE, "name": "Memcpy HtoD (Pinned -> Device)", "bytes": 4096, "direction": "HtoD"}),
+        (complete("gpu_memset", name="Memset (Device)"), "copies",
+         {**DEVICE, "name": "Memset (Device)", "direction": "memset"}),
         (complete("gpu_memcpy", name="CopyDeviceToHost", args={"kind": 5}), "copies",
-         {"name": "CopyDeviceToHost", "direction": "5", "args": '{"kind":5}'}),
-        (complete("gpu_memcpy", name="copyBuffer"), "copies", {"name": "copyBuffer", "direction": "unknown"}),
+         {**DEVICE, "name": "CopyDeviceToHost", "direction": "5", "args": '{"kind":5}'}),
+        (complete("gpu_memcpy", name="copyBuffer"), "copies",
+         {**DEVICE, "name": "copyBuffer", "direction": "unknown"}),
+        (complete("kernel", args={"device": 0, "sycl queue": 65, "l0 queue": "0x1041"}), "kernels",
+         {"device": 0, "stream": 65, "queue": 0x1041}),
+        (complete("kernel", args={"device": 0, "l0 queue": "0x1041"}), "kernels",
+         {"device": 0, "stream": 0x1041, "queue": 0x1041}),
+        (complete("mtia_ccp_events", name="dma_request", args={"stream": 1, "direction": "DEVICE_TO_HOST", "size": 8}),
+         "copies", {"device": 3, "stream": 1, "name": "dma_request", "bytes": 8, "direction": "DtoH",
+                    "args": '{"direction":"DEVICE_TO_HOST"}'}),
+        (complete("mtia_ccp_events", name="event_wait", args={"stream": 1, "wait_on_stream": 2}),
+         "syncs", {"stream": 1, "wait_on_stream": 2, "name": "event_wait", "sync": "event_wait"}),
+        (complete("hpu_op", name="gemm"), "kernels", {**DEVICE, "name": "gemm"}),
+        (complete("hpu_op", name="memcpy_h2d"), "copies",
+         {**DEVICE, "name": "memcpy_h2d", "direction": "unknown"}),
+        (complete("", name="cudaLaunchKernel", args={"correlation_id": "7"}), "launches",
+         {**HOST, "name": "cudaLaunchKernel", "api": "", "correlation": 7}),
+        (complete("", name="addmm Cmpt Exec"), "kernels", {**DEVICE, "name": "addmm Cmpt Exec"}),
         (
             complete("cuda_sync", args={"cuda_sync_kind": "Stream Sync", "stream": -1, "wait_on_stream": 20}),
             "syncs",

@@ -133,16 +133,14 @@ def identity(value: Any) -> int | None:
     number = integer(value)
     if number is not None:
         return number
-    if isinstance(value, str):
-        if _UNSIGNED.fullmatch(value):
-            value = int(value, 0)
-        elif digits := re.findall("[0-9]+", value[-_TAIL:]):
-            return int(digits[-1][-18:])
-        else:
-            return -2 - zlib.crc32(value.encode("utf-8", "replace")) if value else None
-    if type(value) is int and _INT64_LIMIT < value < 2 * _INT64_LIMIT:
-        return value - 2 * _INT64_LIMIT
-    return None
+    if isinstance(value, str) and not _UNSIGNED.fullmatch(value):
+        digits = re.findall("[0-9]+", value[-_TAIL:])
+        own = -2 - zlib.crc32(value.encode("utf-8", "replace")) if value else None
+        return int(digits[-1][-18:]) if digits else own
+    unsigned = int(value, 0) if isinstance(value, str) else value
+    if type(unsigned) is not int or not 0 <= unsigned < 2 * _INT64_LIMIT or unsigned == _INT64_LIMIT:
+        return None
+    return unsigned if unsigned < _INT64_LIMIT else unsigned - 2 * _INT64_LIMIT
 
 
 #: A handle of up to 64 bits in hexadecimal digits, or a long integer; and the end of a text in which an integer counts.
