@@ -397,6 +397,7 @@ def test_the_undamaged_files_are_traces(tmp_path: Path) -> None:
     assert found[0] == {
         "events": 11, "kept": 10, "skipped_flow": 1, "orphan_device": 3, "orphan_op": 3, "no_iteration": 3,
         "collectives": 1, "collectives_matched": 1, "external_id_checked": 1, "iterations_without_length": 2,
+        "kernel_launches": 1,
     }  # fmt: skip
     assert found[1] == {
         "events": 6, "kept": 5, "skipped_flow": 1, "orphan_device": 1, "orphan_op": 1, "no_iteration": 1,

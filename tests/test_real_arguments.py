@@ -41,6 +41,11 @@ def _events(events: list[dict[str, Any]]) -> Iterator[tuple[str, str, int, int |
         if start == 0 and dur == 0:
             continue
         kind = "counters" if counter else KIND_OF.get(category, "ranges")
+        if kind == "device":  # of MTIA: copies, waits and kernels in one category
+            copy = "copies" if event["name"] == "dma_request" else "kernels"
+            kind = "syncs" if event["name"].startswith("event_") else copy
+        if kind in ("kernels", "copies"):  # its process and thread are device and stream
+            args = {"device": event["pid"], "stream": event["tid"], **args}
         yield kind, event["name"], int(start), None if dur is None else int(Decimal(dur) * 1000), _named(kind, args)
 
 

@@ -50,6 +50,9 @@ def reference(path: Path) -> dict[str, Expected]:
     found = {kind: Expected(Counter(), Decimal(0)) for kind in KIND_OF}
     for event in document["traceEvents"]:
         kind = kinds.get(str(event.get("cat", "")).lower())
+        if event.get("cat") == "mtia_ccp_events":  # all work of a device, and its waits
+            copy = "copies" if event["name"] == "dma_request" else "kernels"
+            kind = "syncs" if event["name"].startswith("event_") else copy
         if kind is None or event.get("ph") != "X" or (event["ts"] == 0 and event["dur"] == 0):
             continue
         found[kind].names[event["name"]] += 1

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from traces import link
 
 from profilers.errors import BrokenFileError, SeqPointError
+from profilers.ingest.pipeline import collect
 from profilers.ingest.stage import Stage
 from profilers.readers.common.reader import Head
 from profilers.readers.rocm.rocprof import RocprofReader
@@ -208,7 +209,8 @@ def test_damage_costs_what_it_touches(
 def test_an_end_that_overruns_what_follows_is_cut_when_linked(tmp_path: Path) -> None:
     rows = [f'{i},"k",0,0,0,9,9,64,64,0,0,8,0,8,64,"","",0,{i * 5000},{i * 5000 + 4000},0,0' for i in range(1, 400)]
     rows[10] = rows[10].replace(",59000,", ",3000059000,")
-    trace = read(tmp_path, "\n".join([HEADER, *rows]))
+    (tmp_path / "results.csv").write_text("\n".join([HEADER, *rows]))
+    trace = collect([tmp_path / "results.csv"])
     assert trace.meta.quality["repaired_duration"] == 1
     assert max(duration for (duration,) in table(trace, "kernels", "dur_ns")) == 5000
 

@@ -6,6 +6,7 @@ it repeats the correlation. So it is used only for events without a launch, and 
 the operators of events that have one.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,17 +16,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from profilers.ingest.stage import Stage
-from profilers.trace.arrays import MISSING, Ints
+from profilers.ingest.stage import WORKS, Stage
+from profilers.trace.arrays import MISSING, Bools, Ints
 from profilers.trace.columns import LANE, by_lane, row_slices, sorting
 from profilers.trace.compiled import compiled
 
 #: Columns of each kind that linking reads, which stay in memory; all others stay in the stage.
 LINK_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "ops": ("id", "rank", "start_ns", "dur_ns", LANE, "external_id"),
-    "launches": ("id", "rank", "start_ns", LANE, "correlation"),
+    "launches": ("id", "rank", "start_ns", LANE, "correlation", WORKS),
     "kernels": ("rank", "start_ns", "dur_ns", LANE, "correlation", "external_id"),
-    "copies": ("rank", "start_ns", "correlation", "external_id"),
+    "copies": ("rank", "start_ns", "dur_ns", LANE, "correlation", "external_id"),
     "syncs": ("rank", "correlation"),
 }
 #: Numbers whose range exceeds `_SPARSE` times their count plus `_MORE` are numbered by their order.
@@ -132,9 +133,6 @@ def _enter(rows: Any, slots: Any, first: Any, starts: Any) -> Any:
 
 #: Least share of checked events on which External id must agree with the launch to be used.
 _TRUST = 0.99
-#: A duration is damaged if it overruns this many kernels of its stream by this much.
-_OVERRUN_NS, _OVERRUN_KERNELS = 1_000_000, 8
-
 #: Moves a row, on average, before insertion sort gives way to a full sort.
 _MOVES = 8
 
@@ -142,29 +140,54 @@ _MOVES = 8
 def link_rows(stage: Stage) -> dict[str, int]:
     """Link the rows of one file and return the counts for `Quality`.
 
-    Amended are ``op_id``, ``launch_id`` and ``cause_ns``, and ``dur_ns`` of kernels if some are repaired. The cause of
-    a kernel or copy is its launch, or else its operator.
+    Amended are ``op_id``, ``launch_id`` and ``cause_ns``. The cause of a kernel or copy is its launch, or else its
+    operator.
 
     Parameters
     ----------
     stage : Stage
         Rows of the file, which holds `LINK_COLUMNS`; each column is forgotten after its last use.
     """
-    counts = Counter(_durations(stage))
+    counts = Counter(stream_overlap=_overlaps_of(stage))
     stage.forget("kernels", "dur_ns", LANE)
+    stage.forget("copies", "dur_ns", LANE)
     op = _innermost(stage)
     stage.forget("ops", "dur_ns", LANE)
     stage.forget("launches", LANE)
     for rows in row_slices(stage.count("launches")):
         stage.amend("launches", "op_id", stage.take("ops", "id", op[rows]))
     launches = Index(stage, "launches", "correlation")
-    stage.forget("launches", "rank", "correlation")
+    stage.forget("launches", "correlation")
     counts.update(duplicate_correlation=launches.duplicates)
+    used = np.zeros(stage.count("launches"), np.bool_)
     for kind in ("kernels", "copies"):
-        counts.update(_DeviceRows(stage, kind, launches, op).link())
+        counts.update(_DeviceRows(stage, kind, launches, op, used).link())
+    counts.update(_without_work(stage, used))
+    stage.forget("launches", "rank", WORKS)
     for rows in row_slices(stage.count("syncs")):
         launch_rows = launches.find(stage.part("syncs", "rank", rows), stage.part("syncs", "correlation", rows))
         stage.amend("syncs", "launch_id", stage.take("launches", "id", launch_rows))
+    return dict(counts)
+
+
+def _without_work(stage: Stage, used: Bools) -> dict[str, int]:
+    """Count the launches of kernels, those without device work, and those of a rank before its first that has some."""
+    counts: Counter[str] = Counter()
+    starts, first = stage.raw("launches", "start_ns"), dict[int, int]()
+    for part in ("first", "count"):
+        for rows in row_slices(len(used)):
+            works, ranks = stage.part("launches", WORKS, rows) == 1, stage.part("launches", "rank", rows)
+            for rank in np.unique(ranks[works]).tolist():
+                chosen = works & (ranks == rank)
+                with_work = chosen & used[rows]
+                if part == "first":
+                    earliest = int(starts[rows][with_work].min()) if with_work.any() else sys.maxsize
+                    first[rank] = min(first.get(rank, sys.maxsize), earliest)
+                    continue
+                lost = chosen & ~with_work
+                counts.update(kernel_launches=int(chosen.sum()), launches_without_work=int(lost.sum()))
+                if first[rank] < sys.maxsize:
+                    counts.update(first_launches_without_work=int((lost & (starts[rows] < first[rank])).sum()))
     return dict(counts)
 
 
@@ -182,12 +205,15 @@ class _DeviceRows:
         Launches by correlation.
     op : array of int
         Row of each launch's operator, or -1.
+    used : array of bool
+        Whether each launch has device work; set in place.
     """
 
     stage: Stage
     kind: str
     launches: Index
     op: npt.NDArray[np.int32]
+    used: Bools
 
     def link(self) -> Counter[str]:
         """Amend the columns of links; return the quality counts."""
@@ -197,6 +223,7 @@ class _DeviceRows:
         external = Index(self.stage, "ops", "external_id") if trusted else None
         for rows in row_slices(self.stage.count(self.kind)):
             launch, op = self._links(rows)
+            self.used[launch[launch >= 0]] = True
             if external is not None:
                 unlinked = np.flatnonzero(op < 0)
                 ranks, external_ids = self._column("rank", rows), self._column("external_id", rows)
@@ -311,34 +338,21 @@ def _enclosing(starts: Any, durations: Any, rows: Any, launches: Any, stack: Any
             innermost_op[launch] = stack[open_ - 1]
 
 
-def _durations(stage: Stage) -> dict[str, int]:
-    """Count the kernels that overlap their successor on the stream; repair damaged durations.
+def _overlaps_of(stage: Stage) -> int:
+    """Return the number of kernels that overlap the next kernel of their stream.
 
-    Kernels of one stream overlap by microseconds on real devices. A duration that covers many later kernels, by
-    milliseconds, comes from a damaged end stamp, as some ROCm versions write. The kernel then ends at the start of
-    the next one.
+    Kernels of one stream overlap by microseconds on real devices, and the branches of a graph by any time.
     """
-    counts = {"stream_overlap": 0, "repaired_duration": 0}
-    repaired: dict[int, int] = {}
+    overlaps = 0
     starts, durations = stage.raw("kernels", "start_ns"), stage.raw("kernels", "dur_ns")
     for lane in _rows_by_lane(stage, "kernels"):
-        rows = lane if _settle(starts, lane) else lane[np.argsort(starts[lane], kind="stable")]
-        overlaps, overruns = _overlaps(starts, durations, rows, np.empty(0, np.int64))
-        counts["stream_overlap"] += int(overlaps)
-        if overruns:
-            far = np.empty(overruns, np.int64)
-            _overlaps(starts, durations, rows, far)
-            repaired |= _ends_of_next(starts, durations, rows, far)
-    counts["repaired_duration"] = len(repaired)
-    if repaired:
-        repaired_rows = np.array(sorted(repaired), np.int64)
-        values = np.array([repaired[row] for row in sorted(repaired)], np.int64)
-        stage.amend_rows("kernels", "dur_ns", repaired_rows, values)
-    return counts
+        rows = lane if settle(starts, lane) else lane[np.argsort(starts[lane], kind="stable")]
+        overlaps += int(_overlaps(starts, durations, rows))
+    return overlaps
 
 
 @compiled
-def _settle(starts: Any, rows: Any) -> Any:
+def settle(starts: Any, rows: Any) -> Any:
     """Sort rows by their starts in place if few moves suffice, as after buffers written in turns; else return False."""
     moves = 0
     for i in range(1, len(rows)):
@@ -354,25 +368,10 @@ def _settle(starts: Any, rows: Any) -> Any:
 
 
 @compiled
-def _overlaps(starts: Any, durations: Any, rows: Any, far: Any) -> Any:
-    """Return the numbers of rows that overlap the next row, at all and by far; write the latter rows to `far`."""
-    overlaps, overruns = 0, 0
+def _overlaps(starts: Any, durations: Any, rows: Any) -> Any:
+    """Return the number of rows that overlap the next row."""
+    overlaps = 0
     for i in range(len(rows) - 1):
-        over = starts[rows[i]] + max(durations[rows[i]], 0) - starts[rows[i + 1]]
-        if over > 0:
+        if starts[rows[i]] + max(durations[rows[i]], 0) > starts[rows[i + 1]]:
             overlaps += 1
-        if over > _OVERRUN_NS:
-            if overruns < len(far):
-                far[overruns] = i
-            overruns += 1
-    return overlaps, overruns
-
-
-def _ends_of_next(starts: Ints, durations: npt.NDArray[Any], rows: npt.NDArray[Any], far: Ints) -> dict[int, int]:
-    """Return the repaired duration of each row that overruns many others: the time to the start of the next row."""
-    repaired: dict[int, int] = {}
-    for i in far.tolist():  # a Python loop over overruns of more than a millisecond
-        last, row = i + _OVERRUN_KERNELS, int(rows[i])
-        if last < len(rows) and int(starts[rows[last]]) < int(starts[row]) + int(durations[row]) - _OVERRUN_NS:
-            repaired[row] = int(starts[rows[i + 1]]) - int(starts[row])
-    return repaired
+    return overlaps

@@ -23,6 +23,7 @@ from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError, 
 from profilers.files import is_folder, write_text
 from profilers.ingest.collectives import ANNOTATION, add_collectives
 from profilers.ingest.iterations import ANNOTATIONS, Extent, is_mark
+from profilers.ingest.late_ends import repair_late_ends
 from profilers.ingest.linking import LINK_COLUMNS, link_rows
 from profilers.ingest.stage import Stage, Watch
 from profilers.readers.common.reader import GroupReader, Reader, find_reader, run_reader
@@ -211,7 +212,8 @@ def read_recording(
     meta = run_reader(recording.reader, recording.files, stage)
     stage.close()
     release_memory()
-    counts = link_rows(stage)
+    repaired = repair_late_ends(stage) if _of_amd(recording.reader, meta, stage) else {}
+    counts = repaired | link_rows(stage)
     release_memory()
     counts |= _add_collectives(stage, recording.class_rules)
     stage.close()
@@ -222,6 +224,15 @@ def read_recording(
     if folder is not None:
         _save(linked, folder)
     return linked
+
+
+_AMD_DEVICE = re.compile(r"\bAMD\b|Instinct|Radeon|\bgfx\d", re.IGNORECASE)
+
+
+def _of_amd(reader: Reader, meta: TraceMeta, stage: Stage) -> bool:
+    """Return whether ROCm stamped the times of a recording, by its format, its devices or its calls."""
+    by_name = any(_AMD_DEVICE.search(device.name) for device in meta.devices)
+    return reader.name.startswith(("roc", "rpd")) or by_name or bool(len(stage.watched_rows("hip_calls")))
 
 
 def _fingerprint(files: Sequence[Path]) -> str:
@@ -246,6 +257,7 @@ def _watches(recording: Recording) -> dict[str, Watch]:
         "annotations": Watch("ranges", "category", lambda category: category == ANNOTATIONS),
         "steps": Watch("ops", "name", is_mark),
         "length_ops": Watch("ops", "name", lambda name: name == recording.length_op),
+        "hip_calls": Watch("launches", "name", lambda name: name.startswith("hip"), most=1),
         "collective_kernels": Watch("kernels", "name", partial(is_collective, rules=recording.class_rules)),
         "collective_ops": Watch("ops", "args", lambda args: '"Collective name"' in args),
         "collective_notes": Watch("ranges", "name", lambda name: ANNOTATION.match(name) is not None),

@@ -5,8 +5,10 @@ amends columns (`Stage.amend`). Finishing the trace reads all rows, a batch at a
 """
 
 import itertools
+import re
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +46,10 @@ _HOLDERS: Mapping[str, Callable[[], Narrowed | Runs]] = {
 }
 #: Columns that identify a thread, and a stream: the lanes of events.
 _THREAD, _STREAM = ("rank", "process", "thread"), ("rank", "device", "stream")
-_LANES = {"ops": _THREAD, "launches": _THREAD, "kernels": _STREAM}
+_LANES = {"ops": _THREAD, "launches": _THREAD, "kernels": _STREAM, "copies": _STREAM}
+#: Column of launches, in memory alone: 1 for a call that launches kernels. Calls by name, of CUDA, HIP, SYCL and MTIA.
+WORKS = "works"
+_WORKS = re.compile("Launch(?:Cooperative|Ext)?Kernel|LaunchCooperative|GraphLaunch|KernelLaunch|runFunction")
 
 
 @dataclass(frozen=True)
@@ -57,11 +62,14 @@ class Watch:
         Kind of event, and its text column.
     accepts : callable
         Returns whether rows with a text stay; called once for each distinct text of a batch.
+    most : int, optional
+        Rows after which the rule is done.
     """
 
     kind: str
     column: str
     accepts: Callable[[str], bool]
+    most: int = sys.maxsize
 
 
 class Stage:
@@ -104,7 +112,7 @@ class Stage:
         self._watched: dict[str, list[tuple[Ints, pa.Table]]] = {}
         self._columns: dict[tuple[str, str], Narrowed | Runs] = {}
         threads, streams = Lanes(), Lanes()
-        self._lanes = {"ops": threads, "launches": threads, "kernels": streams}
+        self._lanes = {"ops": threads, "launches": threads, "kernels": streams, "copies": streams}
         self._writers: dict[str, tuple[pa.Schema, pa.ipc.RecordBatchStreamWriter]] = {}
         self._numbers = itertools.count()
         self._files = ExitStack()
@@ -112,14 +120,13 @@ class Stage:
         self._counts: Counter[str] = Counter()
         #: Rows taken so far, which is also the next id.
         self.rows = 0
-        #: Start and end of the events of each rank.
-        self.extents: dict[int, Extent] = {}
+        self._extents: dict[str, dict[int, Extent]] = {}
 
     @classmethod
     def stored(cls, folder: Path, rows: int, extents: dict[int, Extent]) -> "Stage":
         """Return the stage that was closed in `folder`, to read its rows; the caller kept their number and extents."""
         stage = cls(folder)
-        stage.rows, stage.extents = rows, extents
+        stage.rows, stage._extents = rows, {"": extents}
         for file in folder.glob(f"*.{_AMENDED}"):
             kind, column, _ = file.name.split(".")
             stage._amended[kind, column] = file
@@ -132,22 +139,44 @@ class Stage:
         self.rows += count
         if count:
             table = narrow_table(kind, {"id": ids, "rank": np.full(count, OWN_RANK), **columns})
-            self._extend(kind, table)
+            self._extend(kind, *(integers_or_missing(table, name) for name in ("rank", "start_ns", "dur_ns")))
             self._hold(kind, table)
             self._watch(kind, table)
             self._keep(kind, table)
             self._counts[kind] += count
         return ids
 
-    def _extend(self, kind: str, table: pa.Table) -> None:
-        ranks, start, duration = (integers_or_missing(table, name) for name in ("rank", "start_ns", "dur_ns"))
+    @property
+    def extents(self) -> dict[int, Extent]:
+        """Start and end of the events of each rank."""
+        extents: dict[int, Extent] = {}
+        for of_kind in self._extents.values():
+            for rank, extent in of_kind.items():
+                extents[rank] = extents.get(rank, extent) | extent
+        return extents
+
+    def end_without(self, kinds: Collection[str]) -> int:
+        """Return the end of the last event that is not of these kinds; 0 if there is none."""
+        others = [of_kind.values() for kind, of_kind in self._extents.items() if kind not in kinds]
+        return max((extent.end for of_kind in others for extent in of_kind), default=0)
+
+    def shorten(self, kind: str, rows: Ints, durations: Ints) -> None:
+        """Set the durations of ascending rows of a kind, which holds ``rank``, ``start_ns`` and ``dur_ns``."""
+        self.amend_rows(kind, "dur_ns", rows, durations)
+        self._extents[kind] = {}
+        for block in row_slices(self.count(kind)):
+            ranks, start = (self.part(kind, name, block) for name in ("rank", "start_ns"))
+            self._extend(kind, ranks, start, cast(Ints, self.amended(kind, "dur_ns", block)))
+
+    def _extend(self, kind: str, ranks: Ints, start: Ints, duration: Ints) -> None:
         end = start + np.where(duration == MISSING, 0, duration)
         host = kind in ("ops", "launches")
+        extents = self._extents.setdefault(kind, {})
         for rank in np.unique(ranks).tolist():
             of_rank = slice(None) if (ranks == rank).all() else ranks == rank
             last = int(end[of_rank].max())
             extent = Extent(int(start[of_rank].min()), last, last if host else 0)
-            self.extents[rank] = self.extents.get(rank, extent) | extent
+            extents[rank] = extents.get(rank, extent) | extent
 
     def _keep(self, kind: str, table: pa.Table) -> None:
         if self._folder is None:
@@ -166,8 +195,17 @@ class Stage:
         for name in self._held.get(kind, ()):
             if (kind, name) not in self._columns:
                 self._columns[kind, name] = _HOLDERS.get(name, Narrowed)()
-            keys = [integers_or_missing(table, column) for column in _LANES[kind]] if name == LANE else []
-            self._columns[kind, name].append(self._lanes[kind].of(keys) if keys else integers_or_missing(table, name))
+            self._columns[kind, name].append(self._held_values(kind, table, name))
+
+    def _held_values(self, kind: str, table: pa.Table, name: str) -> Ints:
+        if name == LANE:
+            return self._lanes[kind].of([integers_or_missing(table, column) for column in _LANES[kind]])
+        if name == WORKS and "name" not in table.schema.names:
+            return np.zeros(table.num_rows, np.int64)
+        if name == WORKS:
+            names = [batch.column("name") for batch in table.to_batches()]
+            return np.concatenate([_where(column, _launches_kernels) for column in names]).astype(np.int64)
+        return integers_or_missing(table, name)
 
     def count(self, kind: str) -> int:
         """Return the number of rows of a kind."""
@@ -272,7 +310,8 @@ class Stage:
 
     def _watch(self, kind: str, table: pa.Table) -> None:
         for name, watch in self._watches.items():
-            if watch.kind != kind or watch.column not in table.schema.names:
+            kept_rows = sum(len(rows) for rows, _ in self._watched.get(name, ())) if watch.most < sys.maxsize else 0
+            if watch.kind != kind or watch.column not in table.schema.names or kept_rows >= watch.most:
                 continue
             first = self._counts[kind]
             for batch in table.to_batches():
@@ -295,6 +334,10 @@ def _stored(path: Path, names: Sequence[str]) -> Iterator[pa.Table]:
     with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file, options=options) as stream:
         for batch in stream:
             yield pa.Table.from_batches([batch])
+
+
+def _launches_kernels(name: str) -> bool:
+    return _WORKS.search(name) is not None
 
 
 def _where(column: pa.DictionaryArray, accepts: Callable[[str], bool]) -> Any:

@@ -445,6 +445,10 @@ def _phase(kind: str, batch: pa.Table) -> pa.Array:
     return single(pc.if_else(pc.and_(pc.is_null(batch["value"]), pc.is_valid(batch["args"])), '"i"', '"C"'))
 
 
+#: Categories that the reader takes for another kind of event than a range.
+_TAKEN = ["trace", *(category for category, kind in KIND_OF.items() if kind != "ranges")]
+
+
 def _category(kind: str, batch: pa.Table) -> pa.Array:
     """Return the category by which the reader finds the kind of event."""
     if kind in _PLAIN:
@@ -457,7 +461,7 @@ def _category(kind: str, batch: pa.Table) -> pa.Array:
         return pc.if_else(pc.is_in(category, value_set=pa.array(_LAUNCHES)), category, "cuda_runtime")
     if kind == "counters":
         return category
-    return pc.if_else(pc.is_in(pc.utf8_lower(category), value_set=pa.array([*KIND_OF, "trace"])), "range", category)
+    return pc.if_else(pc.is_in(pc.utf8_lower(category), value_set=pa.array(_TAKEN)), "range", category)
 
 
 def _header(trace: Trace) -> dict[str, Any]:

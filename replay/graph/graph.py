@@ -16,7 +16,7 @@ from profilers.devices.catalogue import Device, devices_in_name, find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace.arrays import Bools, Floats, Ints
 from profilers.trace.kernels import CLASSES, COLLECTIVE
-from profilers.trace.trace import Trace
+from profilers.trace.trace import DeviceProperties, Trace
 from replay.graph.operators import Operator
 
 #: Call of an operator as it was recorded: its name, then shapes, types and other arguments as JSON; None if absent.
@@ -792,22 +792,36 @@ _LAUNCH_QUEUE = {"NVIDIA": 1024}
 def hardware_of(trace: Trace) -> Hardware:
     """Return the hardware of a trace's devices.
 
-    The profiler's device properties name the device. For a trace without them, the name of a file
-    (``mi300_rank0.json.gz``) is a guess, which `Hardware.known_by` tells.
+    The profiler's properties of the devices that ran kernels name the device; idle ones do not count. If one of them is
+    not in the catalogue, or they are of several kinds, the device is unknown. For a trace without names, the name of a
+    file (``mi300_rank0.json.gz``) is a guess, which `Hardware.known_by` tells.
     """
-    names = {properties.name for properties in trace.meta.devices if properties.name}
-    named_devices = {device.name: device for name in names if (device := _find_known_device(name)) is not None}
+    properties = _used_devices(trace)
+    names = {each.name for each in properties if each.name}
+    found = [_find_known_device(name) for name in names]
+    named_devices = {device.name: device for device in found if device is not None}
     sources = trace.meta.sources
     guesses = {device.name: device for source in sources for device in devices_in_name(source)}
     device, known_by = None, "unknown"
-    if len(named_devices) == 1:
+    if len(named_devices) == 1 and None not in found:
         device, known_by = next(iter(named_devices.values())), "trace"
-    elif not named_devices and len(guesses) == 1:
+    elif not names and len(guesses) == 1:
         device, known_by = next(iter(guesses.values())), "file name"
-    recorded_units = {p.compute_units for p in trace.meta.devices if p.compute_units}
+    recorded_units = {each.compute_units for each in properties if each.compute_units}
     hardware = Hardware(known_by=known_by) if device is None else hardware_named(device, known_by)
     units = recorded_units.pop() if len(recorded_units) == 1 else hardware.compute_units
     return replace(hardware, compute_units=units)
+
+
+def _used_devices(trace: Trace) -> tuple[DeviceProperties, ...]:
+    """Return the properties of the devices with kernels, or else copies; of all if none of these is named.
+
+    Profilers may number devices otherwise in kernels than in properties (Kineto on AMD).
+    """
+    work = trace.kernels if trace.kernels.num_rows else trace.copies
+    pairs = work.select(["rank", "device"]).group_by(["rank", "device"]).aggregate([])
+    used = set(zip(pairs["rank"].to_pylist(), pairs["device"].to_pylist(), strict=True))
+    return tuple(each for each in trace.meta.devices if (each.rank, each.device) in used) or trace.meta.devices
 
 
 def given_hardware(device: str | None) -> Hardware | None:

@@ -122,8 +122,8 @@ def integer(value: Any) -> int | None:
 def identity(value: Any) -> int | None:
     """Return a number by which a process, thread, stream or queue is told from others, or None without any.
 
-    An integer stands for itself, and one that needs 64 bits without a sign for the int64 of the same bits. A text stands
-    for its last integer, and a text without one for a negative number made of it.
+    An integer stands for itself, and one that needs 64 bits without a sign for the int64 of the same bits. A text
+    stands for its last integer, and a text without one for a negative number made of it.
 
     Examples
     --------

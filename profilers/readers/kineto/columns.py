@@ -15,8 +15,8 @@ import pyarrow as pa
 from profilers.readers.common.numbers import IN_WORK_ITEMS, Grids, identity, plain_text
 from profilers.readers.common.reader import Sink
 from profilers.readers.kineto import scanner
-from profilers.readers.kineto.lexing import Strings, empty_strings, find, text_of
 from profilers.readers.kineto.lanes import Lane, Lanes
+from profilers.readers.kineto.lexing import Strings, empty_strings, find, text_of
 from profilers.readers.kineto.rows import (
     ARGUMENTS,
     DEVICE_KINDS,

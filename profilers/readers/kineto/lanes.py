@@ -124,7 +124,7 @@ def _event_around(text: bytes, start: int, end: int) -> dict[str, Any]:
             break
         piece = text[opening : end + _AROUND].decode("utf-8", "replace")
         with suppress(ValueError, RecursionError):
-            event, used = decoder.raw_decode(piece)
+            event, _ = decoder.raw_decode(piece)
             if isinstance(event, dict) and event.get("name") in ("process_name", "thread_name"):
                 return event
     return {}
@@ -181,9 +181,7 @@ class Lanes:
         Opens the file from its start, to search it for metadata; without it there is none.
     """
 
-    def __init__(
-        self, rules: LaneRules, kinds: Mapping[str, str], reopen: Callable[[], Bytes] | None = None
-    ) -> None:
+    def __init__(self, rules: LaneRules, kinds: Mapping[str, str], reopen: Callable[[], Bytes] | None = None) -> None:
         self._rules = rules
         self._kinds = kinds
         self._reopen = reopen

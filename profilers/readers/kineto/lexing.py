@@ -528,7 +528,10 @@ def read_time(a: Any, p: int) -> Any:
 
 @inlined
 def _thousandths(a: Any, p: int, end: int) -> Any:
-    """Return the end of the decimals at `p`, the first three as an integer, and 0, 1 or 2 for a rest below, of or above half."""
+    """Return the end of the decimals at `p`, the first three as an integer, and what the rest is.
+
+    It is 0, 1 or 2 for less than half, half and more than half of the third decimal.
+    """
     value = (np.int64(at(a, p)) - 48) * 100 + (np.int64(at(a, p + 1)) - 48) * 10 + (np.int64(at(a, p + 2)) - 48)
     rest = 0 if at(a, p + 3) < 53 else (1 if at(a, p + 3) == 53 else 2)
     for i in range(p + 4, end):

@@ -1,7 +1,7 @@
 """`Begins`: intervals of Chrome's trace format that are two events, a begin and an end.
 
-``B`` and ``E`` nest on their thread: an end closes the innermost begin that is open, or that of its name. ``b`` and ``e``
-(also ``S`` and ``F``) belong together by category, id and name. Events may stand in the file in any order.
+``B`` and ``E`` nest on their thread: an end closes the innermost begin that is open, or that of its name. ``b`` and
+``e`` (also ``S`` and ``F``) belong together by category, id and name. Events may stand in the file in any order.
 """
 
 from collections import Counter, defaultdict
@@ -55,7 +55,7 @@ class Begins:
             return
         names = ("pid", "tid") if phase in "BE" else ("cat", "id", "pid", "name")
         lane = tuple(plain_text(event.get(name)) for name in names)
-        self._marks[phase in "BE" and "B" or "b", *lane].append((start, self._size, phase in _END, event))
+        self._marks[lane].append((start, self._size, phase in _END, event))
         self._size += 1
 
     def paired(self) -> Iterator[tuple[Event, int | None]]:

@@ -46,8 +46,8 @@ class Argument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keys : tuple of str
         Spellings of the argument; the first that an event has counts.
     what : str
-        Type of the column: ``"integer"``, ``"narrow"`` (32 bits), ``"float"``, ``"json"``, or ``"identity"`` (the number
-        of a stream or queue, which may be a text).
+        Type of the column: ``"integer"``, ``"narrow"`` (32 bits), ``"float"``, ``"json"``, or ``"identity"`` (a stream
+        or queue, which may be a text).
     """
 
     keys: tuple[str, ...]

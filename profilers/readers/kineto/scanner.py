@@ -63,7 +63,8 @@ TOKENS = 256
 _FIRST = 0
 # Entries of `Scan.head`: category, phase, token of the name, start, duration, number of arguments, tokens of the
 # process and the thread, and lane.
-HEAD_CATEGORY, HEAD_PHASE, HEAD_NAME, HEAD_START, HEAD_DURATION, HEAD_ARGUMENTS, HEAD_PID, HEAD_TID, HEAD_LANE = range(9)
+HEAD_CATEGORY, HEAD_PHASE, HEAD_NAME, HEAD_START, HEAD_DURATION, HEAD_ARGUMENTS = range(6)
+HEAD_PID, HEAD_TID, HEAD_LANE = range(6, 9)
 _COMPLETE = ord("X")
 # The other phases of Chrome's trace format.
 _i, _I, _R, _n, _C, _s, _t, _f, _M, _N, _D, _O = map(ord, "iIRnCstfMNDO")
@@ -397,7 +398,7 @@ def _arguments(a: Any, count: int, s: Scan, kind: int, row: int, name: int) -> A
     out, o = s.scratch, 0
     rank = np.int64(MISSING)
     for i in range(count):
-        key, tag = t[i, KEY], t[i, TAG]
+        key = t[i, KEY]
         rest = key >= TOO_MANY
         if key in (PID, TID):
             number, state = _identity(a, s, i)
