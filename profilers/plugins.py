@@ -68,16 +68,18 @@ def load_plugins(
     Plugin
         Ordered by name within other distributions, then within this project.
     """
-    points = entry_points(group=group)
-    own_names = {point.name for point in points if package_of(point) == OURS}
+    # Asking for the name of a distribution parses its metadata.
+    points = [(point, package_of(point)) for point in entry_points(group=group)]
+    own_names = {point.name for point, package in points if package == OURS}
     owners: dict[str, str] = {}
 
-    def order(point: EntryPoint) -> tuple[bool, bool, str, str, str]:
-        ours = package_of(point) == OURS
-        return not (ours and point.name == first), ours, point.name, package_of(point), point.value
+    def order(of_package: tuple[EntryPoint, str]) -> tuple[bool, bool, str, str, str]:
+        point, package = of_package
+        ours = package == OURS
+        return not (ours and point.name == first), ours, point.name, package, point.value
 
-    for point in sorted(points, key=order):
-        name, package = point.name, package_of(point)
+    for point, package in sorted(points, key=order):
+        name = point.name
         owner = owners.get(name)
         if package != OURS and (name in own_names or name in taken):
             owner = "seqpoint itself"

@@ -401,10 +401,10 @@ def test_the_undamaged_files_are_traces(tmp_path: Path) -> None:
     }  # fmt: skip
     assert found[1] == {
         "events": 6, "kept": 5, "skipped_flow": 1, "orphan_device": 1, "orphan_op": 1, "no_iteration": 1,
-        "external_id_checked": 1, "iterations_without_length": 1,
+        "external_id_checked": 1, "iterations_without_length": 1, "kernel_launches": 1,
     }  # fmt: skip
     assert found[2] == {
         "events": 9, "kept": 9, "repaired_nan": 1, "repaired_escape": 1, "repaired_work_items": 1, "orphan_device": 1,
         "orphan_op": 3, "missing_duration": 1, "collectives": 1, "collectives_matched": 1,
-        "iterations_without_length": 1,
+        "iterations_without_length": 1, "kernel_launches": 2,
     }  # fmt: skip

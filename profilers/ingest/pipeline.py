@@ -221,7 +221,7 @@ def ingest(
     executor : Executor, optional
         Runs the reading: any object with ``submit``, such as a process pool or
         ``dask.distributed.Client.get_executor()``, whose workers see the same files. Without it, one process a core
-        reads if there are several recordings.
+        reads if there are several recordings, unless they are small.
 
     Raises
     ------
@@ -240,7 +240,7 @@ def ingest(
             shutil.rmtree(leftover, ignore_errors=True)
         new.mkdir()
         resumed = sum(_folder_of(recording, folder).is_dir() for recording in timeline)
-        with _pool(executor, len(timeline)) as pool:
+        with _pool(executor, timeline) as pool:
             meta, rows, next_id = _run((timeline, nodes), options, folder, pool, open_writer)
         if options.counters:
             kernels, counters = read_kind(new, "kernels", COUNTED_KERNEL_COLUMNS), read_kind(new, "counters")
@@ -321,13 +321,17 @@ def _locked(folder: Path) -> Iterator[None]:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
+#: Bytes of text that one process reads sooner than others start, and bytes of text in a byte of a packed file.
+_SMALL, _PACKED = 64 << 20, 10
+
+
 @contextmanager
-def _pool(executor: Executor | None, recordings: int) -> Iterator[Executor]:
+def _pool(executor: Executor | None, recordings: Sequence[Recording]) -> Iterator[Executor]:
     if executor is not None:
         yield executor
         return
-    workers = min(recordings, len(os.sched_getaffinity(0)))
-    if workers < 2:
+    workers = min(len(recordings), len(os.sched_getaffinity(0)))
+    if workers < 2 or _PACKED * sum(recording.size for recording in recordings) < _SMALL:
         yield _InThisProcess()
         return
     # The processes leave an interrupt of the terminal to this one.

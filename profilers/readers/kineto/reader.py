@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from profilers.readers.common.json_documents import Document, listed, mapped, opening
+from profilers.readers.common.json_documents import Document, count_constant, listed, mapped, opening
 from profilers.readers.common.numbers import INT32_LIMIT, integer, plain_text, positive
 from profilers.readers.common.reader import Head, Sink
 from profilers.readers.common.source import Bytes, Plain, open_source, require_events
@@ -162,11 +162,10 @@ class _Reading:
         self._columns = Columns(sink, lanes)
         self._rows = Rows(lanes)
         self._counts: Counter[str] = Counter()
-        self._decoder = json.JSONDecoder(parse_float=Decimal, parse_constant=self._no_number, strict=False)
+        self._decoder = json.JSONDecoder(
+            parse_float=Decimal, parse_constant=partial(count_constant, self._counts), strict=False
+        )
         self._grown = False
-
-    def _no_number(self, _name: str) -> None:
-        self._counts["repaired_nan"] += 1
 
     def events(self, p: int) -> int | None:
         """Read the array of events from `p` on; return the position behind it, None if the file ends earlier."""
