@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from google.protobuf.message import DecodeError
 
@@ -40,6 +41,8 @@ class Operator(NamedTuple):
         >>> Operator.of({"tf_op": "model/dense/MatMul:MatMul"}).name
         'model/dense/MatMul'
         """
+        if "hlo_op" not in facts and "tf_op" not in facts:
+            return None
         names = ("hlo_op", "tf_op", "name", "hlo_module")
         hlo, framework, jax, module = (fact if isinstance(fact := facts.get(name), str) else "" for name in names)
         if framework.startswith("XlaModule"):
@@ -56,7 +59,7 @@ class Operator(NamedTuple):
 def to_json(facts: Mapping[str, Any]) -> str | None:
     """Return facts as a JSON object without those that are missing or empty, None if none is left."""
     members = {name: value for name, value in facts.items() if value is not None and value != ""}
-    return json.dumps(members, separators=(",", ":")) if members else None
+    return msgspec.json.encode(members).decode() if members else None
 
 
 class _Launch(NamedTuple):

@@ -4,19 +4,17 @@ A file is one message, whose fields are planes. A plane holds lines, and behind 
 plane at a time is in memory, and its events are decoded in batches. A length is a claim: no more is read than there is.
 """
 
-import io
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from google.protobuf import descriptor_pb2, message_factory, text_format
 from google.protobuf.message import DecodeError
 
 from profilers.files import dataset_path
 from profilers.readers.common.numbers import TIMES_NS
-from profilers.readers.common.reader import Sink
 from profilers.readers.common.recording import Output
 from profilers.trace.arrays import MISSING
 
@@ -30,15 +28,19 @@ _EventMessage, _Entry, _Stat, HloMessage = (
 
 #: The largest plane; protobuf allows no larger message.
 _LARGEST = 1 << 31
+#: The largest message that is decoded at once, and the most bytes of a text that count: many events may name one text.
+_LARGEST_MESSAGE, _LONGEST_TEXT = 64 << 20, 1 << 14
 _BLOCK = 1 << 20
-#: Events that are decoded at a time.
-BATCH = 65536
+#: Events that are decoded at a time, and characters of their texts.
+BATCH, _BATCH_TEXT = 65536, 32 << 20
 _SIGNED = 1 << 63
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
     """Return the number that starts at a position, and the position behind it, which is behind the end if it is cut."""
+    if at < len(data) and data[at] < 0x80:
+        return data[at], at + 1
     value = shift = 0
     for end in range(at, min(at + 10, len(data))):
         byte = data[end]
@@ -81,8 +83,16 @@ def _fields(data: memoryview, damaged: Callable[[], object], cut: int = 0) -> It
             yield number, value
 
 
-def read_planes(stream: io.BufferedReader, sink: Sink, counts: Counter[str]) -> Iterator[memoryview]:
-    """Yield the planes of a file; the last may be cut, which is counted."""
+def read_planes(stream: BinaryIO, counts: Counter[str]) -> Iterator[memoryview]:
+    """Yield the planes of a file; the last may be cut, which is counted.
+
+    Parameters
+    ----------
+    stream : binary file
+        Content of the file; its ``read`` returns all bytes requested, except at the end.
+    counts : Counter
+        Counts of the file, updated.
+    """
     while first := stream.read(1):
         key = _number(stream, first)
         size = _number(stream, stream.read(1))
@@ -93,14 +103,13 @@ def read_planes(stream: io.BufferedReader, sink: Sink, counts: Counter[str]) -> 
             content += block
         if key >> 3 == 1:
             counts["truncated_files"] |= int(len(content) < size)
-            sink.advance(stream.raw.tell())
             yield memoryview(content)
         if len(content) < size:
             counts["truncated_files"] = 1
             return
 
 
-def _number(stream: io.BufferedReader, byte: bytes) -> int:
+def _number(stream: BinaryIO, byte: bytes) -> int:
     """Return the varint that starts with `byte`; a number that no field has if it is cut."""
     digits = byte
     while byte and byte[0] >= 0x80 and len(digits) < 10:
@@ -110,9 +119,9 @@ def _number(stream: io.BufferedReader, byte: bytes) -> int:
     return value if end == len(digits) else _SIGNED * 2 - 1
 
 
-def text(data: memoryview | bytes) -> str:
-    """Return bytes as text; what is no UTF-8 is replaced."""
-    return str(data, "utf-8", "replace")
+def text(data: Any) -> str:
+    """Return the first 16 KiB of bytes as text, without what is no UTF-8; "" for a number."""
+    return "" if isinstance(data, int) else str(data[:_LONGEST_TEXT], "utf-8", "replace")
 
 
 def _signed(value: int) -> int:
@@ -174,63 +183,74 @@ class Plane:
 
     def __init__(self, data: memoryview, out: Output) -> None:
         self.name, self._out = "", out
-        parts: dict[int, list[memoryview]] = {number: [] for number in range(2, 7)}
-        for number, value in _fields(data, self._damaged, cut=3):
-            if number in parts and isinstance(value, memoryview):
-                parts[number].append(value)
-        for name in parts[2]:
-            self.name = text(name)
-        entries = {number: self._parsed(_Entry, parts[number]) for number in (4, 5)}
-        self._texts = {entry.key: text(entry.value.name) for entry in entries[5]}
-        self._names = {entry.key: text(entry.value.name) for entry in entries[4]}
-        self._shared = {entry.key: self._facts(entry.value.stats) for entry in entries[4] if entry.value.stats}
-        self.programs = {e.key: s.bytes_value for e in entries[4] for s in e.value.stats if s.HasField("bytes_value")}
-        self.facts = self._facts(self._parsed(_Stat, parts[6]))
-        self.lines = [_line(line) for line in parts[3]]
+        self._names: dict[int, str] = {}
+        self._texts: dict[int, str] = {}
+        self.lines: list[Line] = []
+        shared, own = {}, []
+        for number, value in _fields(data, self._damaged, cut=3):  # a Python loop over lines and names, 3 us each
+            if number == 2:
+                self.name = text(value)
+            elif number == 3:
+                self.lines.append(_line(value))
+            elif number == 6:
+                own += self._parsed(_Stat, value)
+            elif number in (4, 5):
+                for entry in self._parsed(_Entry, value):
+                    (self._names if number == 4 else self._texts)[entry.key] = text(entry.value.name)
+                    if number == 4 and entry.value.stats:
+                        shared[entry.key] = entry.value.stats
+        self.facts = self._facts(own)
+        self._shared = {key: self._facts(stats) for key, stats in shared.items()}
+        self.programs = {
+            key: s.bytes_value for key, stats in shared.items() for s in stats if s.HasField("bytes_value")
+        }
 
     def _damaged(self) -> None:
         """Count a damaged message, unless it is the cut end of the file."""
         if not self._out.counts["truncated_files"]:
             self._out.skip(1, "dropped_broken")
 
-    def _parsed(self, message: Any, data: Sequence[memoryview]) -> list[Any]:
-        parsed = []
-        for item in data:  # a Python loop over names, 2 us each
-            try:
-                parsed.append(message.FromString(item))
-            except DecodeError:
-                self._out.skip(1, "dropped_broken")
-        return parsed
+    def _parsed(self, message: Any, data: Any) -> list[Any]:
+        """Return a message, and nothing for one that is damaged or too large, which is counted."""
+        try:
+            if len(data) <= _LARGEST_MESSAGE:
+                return [message.FromString(data)]
+        except (DecodeError, TypeError):
+            pass
+        self._out.skip(1, "dropped_broken")
+        return []
 
     def _facts(self, stats: Sequence[Any]) -> dict[str, Any]:
         """Return facts by name; bytes and numbers that are not finite are left out."""
-        facts = {}
+        facts: dict[str, Any] = {}
+        texts = self._texts
         for stat in stats:
             kind = stat.WhichOneof("value")
-            value = getattr(stat, kind) if kind else None
+            value = getattr(stat, kind or "metadata_id")
             if kind == "ref_value":
-                value = self._texts.get(value)
-            elif isinstance(value, bytes):
-                value = text(value) if kind == "str_value" else None
-            elif isinstance(value, float) and not isfinite(value):
+                value = texts.get(value)
+            elif kind == "str_value":
+                value = text(value)
+            elif kind is None or kind == "bytes_value" or not isfinite(value):
                 value = None
             if value is not None:
-                facts[self._texts.get(stat.metadata_id) or str(stat.metadata_id)] = value
+                facts[texts.get(stat.metadata_id) or str(stat.metadata_id)] = value
         return facts
 
     def events(self, line: Line) -> Iterator[list[Event]]:
         """Yield the events of a line in batches; damaged events are counted."""
-        batch = []
-        for number, value in _fields(line.content, self._damaged):  # a Python loop over events, 6 us each
+        batch: list[Event] = []
+        size = 0
+        for number, value in _fields(line.content, self._damaged):  # a Python loop over events, 8 us each
             if number != 4:
                 continue
-            try:
-                batch.append(self._event(line.start_ns, _EventMessage.FromString(value)))
-            except (DecodeError, TypeError):
-                self._out.skip(1, "dropped_broken")
-            if len(batch) == BATCH:
+            for message in self._parsed(_EventMessage, value):
+                event = self._event(line.start_ns, message)
+                batch.append(event)
+                size += len(event.name or "") + sum(len(fact) for fact in event.facts.values() if isinstance(fact, str))
+            if len(batch) >= BATCH or size >= _BATCH_TEXT:
                 yield batch
-                batch = []
+                batch, size = [], 0
         if batch:
             yield batch
 
@@ -249,12 +269,9 @@ def _rounded(picoseconds: int) -> int:
     return (picoseconds + 500) // 1000
 
 
-def _line(data: memoryview) -> Line:
-    header = {number: value for number, value in _fields(data, lambda: None) if number in (1, 2, 3)}
-    number, name, start = (header.get(key) for key in (1, 2, 3))
-    return Line(
-        _signed(number) if isinstance(number, int) else 0,
-        text(name) if isinstance(name, memoryview) else "",
-        _signed(start) if isinstance(start, int) else 0,
-        data,
-    )
+def _line(data: Any) -> Line:
+    """Return a line; one that is no message is empty."""
+    content = memoryview(b"") if isinstance(data, int) else data
+    header = {number: value for number, value in _fields(content, lambda: None) if number in (1, 2, 3)}
+    number, start = (_signed(value) if isinstance(value := header.get(key), int) else 0 for key in (1, 3))
+    return Line(number, text(header.get(2, b"")), start, content)

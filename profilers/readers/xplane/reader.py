@@ -41,7 +41,7 @@ _ANNOTATION = "user_annotation"
 _TYPED = frozenset({"correlation_id", "kernel_details", "step_num"})
 _LAUNCH_COLUMNS = ("workgroups", "workgroup_size", "registers", "lds_bytes")
 #: A device has the memory that the catalogue states, as a driver counts it: 192 GB are 206e9 bytes.
-_LEAST_MEMORY, _MOST_MEMORY = 0.9, 1.1
+_LEAST_MEMORY, _MOST_MEMORY = 0.97, 1.08
 
 Columns = dict[str, Any]
 
@@ -66,7 +66,8 @@ class XPlaneReader:
         out = Output(self.name, files, sink)
         profile = _Profile(out)
         with open_source(files[0], sink.limit_bytes) as stream, io.BufferedReader(stream, 1 << 20) as buffered:
-            for data in read_planes(buffered, sink, out.counts):
+            for data in read_planes(buffered, out.counts):
+                sink.advance(stream.tell())
                 profile.add(Plane(data, out))
             out.counts["truncated_files"] |= int(getattr(stream, "truncated", False))
         profile.executions.write(sink)
