@@ -246,6 +246,20 @@ def test_damaged_events_are_counted_and_cost_only_themselves(tmp_path: Path) -> 
     assert losses(trace) == {"dropped_broken": 2, "dropped_negative": 1, "dropped_no_time": 1, "missing_name": 1}
 
 
+def test_a_number_of_more_than_64_bits_is_cut_as_protobuf_does(tmp_path: Path) -> None:
+    thread = field(3, varint(1 << 3) + b"\xff" * 9 + b"\x7f" + event(1, 10**6, 10**6))
+    (tmp_path / "t.pb").write_bytes(field(1, field(2, "/host:CPU") + thread))
+    assert rows(collect([tmp_path / "t.pb"]), "ranges", "name", "thread") == [("unknown", -1)]
+
+
+def test_a_long_text_that_many_events_name_is_cut(tmp_path: Path) -> None:
+    events = [("x" * 10**6, i, 1, {"note": ["y" * 10**6]}) for i in range(300)]
+    trace = made(tmp_path, Plane("/host:CPU").add("python", events))
+    assert {(len(name), len(args)) for name, args in rows(trace, "ranges", "name", "args")} == {
+        (1 << 14, (1 << 14) + 11)
+    }
+
+
 def test_a_message_that_claims_more_than_there_is_keeps_what_is_complete(tmp_path: Path) -> None:
     name = field(2, "/device:GPU:0")
     line = field(2, "Stream #1(Kernel)") + event(1, 10**6, 10**6) + event(1, 3 * 10**6, 10**6)

@@ -33,7 +33,7 @@ _LARGEST_MESSAGE, _LONGEST_TEXT = 64 << 20, 1 << 14
 _BLOCK = 1 << 20
 #: Events that are decoded at a time, and characters of their texts.
 BATCH, _BATCH_TEXT = 65536, 32 << 20
-_SIGNED = 1 << 63
+_SIGNED, _UNSIGNED = 1 << 63, (1 << 64) - 1
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 
 
@@ -46,7 +46,7 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
         byte = data[end]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, end + 1
+            return value & _UNSIGNED, end + 1
         shift += 7
     return 0, len(data) + 1
 
@@ -116,7 +116,7 @@ def _number(stream: BinaryIO, byte: bytes) -> int:
         byte = stream.read(1)
         digits += byte
     value, end = _varint(memoryview(digits), 0)
-    return value if end == len(digits) else _SIGNED * 2 - 1
+    return value if end == len(digits) else _UNSIGNED
 
 
 def text(data: Any) -> str:
