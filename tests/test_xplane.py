@@ -153,16 +153,24 @@ def test_an_execution_of_an_operator_ends_where_its_first_kernel_recurs(tmp_path
 def test_operators_of_tensorflow_are_named_by_launches_or_by_kernels(tmp_path: Path) -> None:
     named = {"tf_op": ["model/dense/MatMul:MatMul"]}
     device = Plane("/device:GPU:1").add("Stream #9(Kernel)", [("gemm", 9, 1, {"correlation_id": 4, **named})])
-    host = Plane("/host:CPU").add("88", [("cudaLaunchKernel", 3, 1, {"correlation_id": 4})])
+    device.add("Stream #8(MemcpyD2D)", [("MemcpyD2D", 20, 1, {"correlation_id": 5, "hlo_op": "copy.1"})])
+    calls = [("cudaLaunchKernel", 3, 1, {"correlation_id": 4}), ("cudaMemcpyAsync", 5, 1, {"correlation_id": 5})]
+    host = Plane("/host:CPU").add("88", calls)
     host.add("pool", [("Relu", 5, 2, {"hlo_op": "relu.2", "hlo_module": "cluster"})], 2)
     trace = made(tmp_path, host, device)
-    assert rows(trace, "ops", "name", "thread", "shapes") == [("Relu", 2, None), ("model/dense/MatMul", 1, None)]
+    assert rows(trace, "ops", "name", "thread") == [("Relu", 2), ("model/dense/MatMul", 1), ("copy.1", 1)]
+    assert rows(trace, "copies", "direction", "op_id") == [("DtoD", rows(trace, "ops", "id")[2][0])]
     assert rows(trace, "kernels", "device", "op_id") == [(1, rows(trace, "ops", "id")[1][0])]
     assert trace.meta.clock_base_ns == 0
 
 
 def test_the_work_of_a_tpu_is_its_operators_and_its_steps_are_iterations(tmp_path: Path) -> None:
-    work = [("while.3", 10, 30, {}), ("fusion.1", 10, 12, {"hlo_category": "loop fusion"}), ("fusion.2", 25, 15, {})]
+    work = [
+        ("while.3", 10, 30, {}),
+        ("fusion.1", 10, 12, {"hlo_category": "loop fusion"}),
+        ("done.1", 26, 0, {}),
+        ("fusion.2", 25, 15, {}),
+    ]
     later = [(name, start + 50, duration, facts) for name, start, duration, facts in work]
     device = Plane("/device:TPU:0", {"device_type_string": "TPU v5 lite", "core_count": 1})
     device.add("Steps", [("1", 8, 40, {}), ("2", 58, 40, {})], 1).add("XLA Modules", [("jit_f", 10, 30, {})], 2)
@@ -172,8 +180,10 @@ def test_the_work_of_a_tpu_is_its_operators_and_its_steps_are_iterations(tmp_pat
     assert rows(trace, "kernels", "name", "start_ns", "dur_ns", "stream", "iteration", "args") == [
         ("fusion.1", 11000, 12000, 3, 0, '{"hlo_category":"loop fusion"}'),
         ("fusion.2", 26000, 15000, 3, 0, '{"hlo_category":"convolution"}'),
+        ("done.1", 27000, 0, 3, 0, None),
         ("fusion.1", 61000, 12000, 3, 1, '{"hlo_category":"loop fusion"}'),
         ("fusion.2", 76000, 15000, 3, 1, '{"hlo_category":"convolution"}'),
+        ("done.1", 77000, 0, 3, 1, None),
     ]
     assert rows(trace, "iterations", "name", "found_by") == [
         ("device step 1", "device steps"),

@@ -91,9 +91,9 @@ class Executions:
         self._same: dict[Any, Any] = {}
         self.programs: dict[int, bytes] = {}
 
-    def add_kernels(self, events: Sequence[Event]) -> None:
-        """Add kernels, by which launches know what they launched."""
-        for event in events:  # a Python loop over kernels, 1 us each
+    def add_work(self, events: Sequence[Event]) -> None:
+        """Add kernels and copies, by which launches know what they launched."""
+        for event in events:  # a Python loop over device work, 1 us each
             correlation = event.facts.get("correlation_id")
             if isinstance(correlation, int):
                 self._kernels.setdefault(correlation, event.name)

@@ -141,8 +141,8 @@ class _Profile:
         kernels: list[Event] = []
         for event in events:  # a Python loop over device work, 0.5 us each
             (kernels if _copied(event) is None else copies).append(event)
+        self.executions.add_work(events)
         if kernels:
-            self.executions.add_kernels(kernels)
             self._write("kernels", kernels, {**_work(device, stream, kernels), **_launched(kernels)})
         if copies:
             directions, sizes = zip(*(_copied(event) or ("unknown", None) for event in copies), strict=True)
@@ -153,7 +153,9 @@ class _Profile:
         """Write the operators of a TPU as kernels; those that enclose others, such as loops, as ranges."""
         ordered = sorted(events, key=lambda event: (event.start, -event.end))
         start, end = _times(ordered)
-        encloses = np.append((start[1:] < end[:-1]) & (end[1:] <= end[:-1]) & (start[:-1] != MISSING), False)
+        long = np.flatnonzero((start != MISSING) & (end > start))
+        encloses = np.zeros(len(ordered), bool)
+        encloses[long[:-1]] = end[long[1:]] <= end[long[:-1]]
         self._write_ranges([ordered[row] for row in np.flatnonzero(encloses)], category=line.name, device=device)
         kernels = [ordered[row] for row in np.flatnonzero(~encloses)]
         self._write("kernels", kernels, _work(device, line.number, kernels))
@@ -169,22 +171,15 @@ class _Profile:
                 kinds[kind].append(event)
         self._out.skip(instants, "skipped_marker")
         thread_of = {"process": process, "thread": thread}
-        launches, operators = kinds["launches"], kinds["ops"]
+        launches = kinds["launches"]
         self.executions.add_launches(process, thread, launches)
-        self._write(
-            "launches",
-            launches,
-            {"api": text_list(api_of(e.name or "") for e in launches), **_correlated(launches)},
-            thread_of,
-        )
-        self._write("ops", operators, {}, thread_of)
+        calls = {"api": text_list(api_of(e.name or "") for e in launches), **_correlated(launches)}
+        self._write("launches", launches, calls, thread_of)
+        self._write("ops", kinds["ops"], {}, thread_of)
         steps = [event._replace(name=step_name(event.name or "", event.facts["step_num"])) for event in kinds["steps"]]
-        for category, ranges in (
-            (_ANNOTATION, steps),
-            (_ANNOTATION, kinds[_ANNOTATION]),
-            (PYTHON_FUNCTION, kinds[PYTHON_FUNCTION]),
-        ):
-            self._write_ranges(ranges, category=category, **thread_of)
+        self._write_ranges(steps, _ANNOTATION, **thread_of)
+        for category in (_ANNOTATION, PYTHON_FUNCTION):
+            self._write_ranges(kinds[category], category=category, **thread_of)
 
     def _write_ranges(self, events: Sequence[Event], category: str = _ANNOTATION, **numbers: int) -> None:
         self._write("ranges", events, {"category": constant(category, len(events))}, numbers)
