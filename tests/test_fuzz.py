@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from fuzzing import damage, disagreement, read, read_plainly
 from traces import event, kernel, kineto, launch, step
+from xplanes import Plane, space
 
 from profilers.errors import SeqPointError
 from profilers.ingest.pipeline import IngestOptions, collect
@@ -156,7 +157,26 @@ CHAKRA = json.dumps(
         for i in range(2, 20)
     ]}
 ).encode()  # fmt: skip
-SEEDS = {"rocprof.csv": V1, "kernel_trace.csv": V3, "plain.csv": PLAIN, "et.json": CHAKRA, "nsys.sqlite": b""}
+XPLANE = space(
+    Plane("/device:GPU:0").add(
+        "Stream #7(Kernel)",
+        [
+            ("gemm", 9 * i, 5, {"correlation_id": i, "kernel_details": [f"grid:{i},1,1 block:64,1,1"]})
+            for i in range(20)
+        ],
+    ),
+    Plane("/host:CPU").add(
+        "python", [("cuLaunchKernel", 9 * i - 3, 2, {"correlation_id": i, "hlo_op": f"dot.{i}"}) for i in range(20)]
+    ),
+)
+SEEDS = {
+    "rocprof.csv": V1,
+    "kernel_trace.csv": V3,
+    "plain.csv": PLAIN,
+    "et.json": CHAKRA,
+    "nsys.sqlite": b"",
+    "x.xplane.pb": XPLANE,
+}
 
 
 @pytest.mark.parametrize("name", SEEDS)

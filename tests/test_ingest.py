@@ -205,9 +205,9 @@ def test_what_was_read_is_not_read_again(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
     paths = [rank_file(tmp_path, rank) for rank in range(2)]
-    (tmp_path / "bad.json").write_text('{"traceEvents": [1]}')
+    (tmp_path / "zz.json").write_text('{"traceEvents": [1]}')
     with pytest.raises(BrokenFileError):
-        ingest([*paths, tmp_path / "bad.json"], tmp_path / "t.trace")
+        ingest([*paths, tmp_path / "zz.json"], tmp_path / "t.trace")
     rank_file(tmp_path, 1, steps=3)
     assert ingest(paths, tmp_path / "t.trace").resumed == 1
     assert same(load_trace(tmp_path / "t.trace"), collect(paths))

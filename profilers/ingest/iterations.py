@@ -178,7 +178,11 @@ SEPARATE_FILE = "file (separate recordings)"
 ANNOTATIONS = "user_annotation"
 _STEP = re.compile(r"^ProfilerStep#(\d+)")
 #: Annotations whose occurrences are steps: those of serving engines, and plain words.
-_WHOLE_STEP = re.compile(r"^(execute_\S*\d|step\[|iteration\b|train_step\b|training_step\b)", re.IGNORECASE)
+_WHOLE_STEP = re.compile(
+    r"^(execute_\S*\d|step\[|iteration\b|train_step\b|training_step\b|[^#]*#step_num=\d)", re.IGNORECASE
+)
+#: Steps by the clock of a device whose calls on the host are unknown, such as a TPU; and how they were found.
+_DEVICE_STEP, _BY_DEVICE = re.compile(r"^device step \d"), "device steps"
 #: Largest overlap of successive steps that is taken for rounding, in ns.
 _ROUNDING_NS = 1000
 #: Annotations that recur once a step; their starts cut the trace.
@@ -318,6 +322,7 @@ def find_iterations(marks: pa.Table, rank: int, extent: Extent, pattern: str | N
         return spans
     return (
         _each(marks, _STEP, "ProfilerStep", rank)
+        or _each(marks, _DEVICE_STEP, _BY_DEVICE, rank)
         or _each(marks, _WHOLE_STEP, "annotation", rank)
         or _between(marks, rank, extent)
         or one_iteration(rank, extent, 0, WHOLE_TRACE, WHOLE_TRACE)
@@ -377,7 +382,7 @@ def caused_iterations(spans: Iterations, start: Ints, cause: Ints) -> Ints:
         Start of each kernel or copy, and of the call that caused it (or `MISSING`), in ns.
     """
     result = np.where(cause == MISSING, MISSING, spans.at(cause))
-    if spans.found_by.startswith((WHOLE_TRACE, "file", KERNEL_SEQUENCE)):
+    if spans.found_by.startswith((WHOLE_TRACE, "file", KERNEL_SEQUENCE, _BY_DEVICE)):
         result = np.where(result == MISSING, spans.at(start), result)
     return result
 
