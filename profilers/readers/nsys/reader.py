@@ -132,7 +132,7 @@ def _read(tables: Tables, sink: Sink, name: str) -> TraceMeta:
         if_empty = f"no event to read ({', '.join(order) or 'there is no such table'})"
         advice = "was CUDA or NVTX traced (nsys profile --trace=cuda,nvtx)?"
     require_events(tables.path, counts, if_empty=if_empty, advice=advice, rows="events")
-    devices = devices_of(recording, used if ranks.numbers else None)
+    devices = devices_of(recording, ranks, used)
     meta = out.meta(version(recording), ranks=ranks.numbers, devices=devices)
     return replace(meta, clock_base_ns=clock_base_ns(recording))
 
