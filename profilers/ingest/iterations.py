@@ -526,14 +526,14 @@ def _recurring(marks: pa.Table, rank: int, extent: Extent) -> Iterations | None:
 
 
 def _outermost(marks: pa.Table) -> pa.Table:
-    """Return the annotations of the main thread that are in no other, in order; or else of the thread that they cover.
+    """Return the annotations of the main thread that are in no other, in order; or of the only thread that has some.
 
     The main thread of a process has the number of the process.
     """
-    process, thread, time = (integers(marks, name) for name in ("process", "thread", "dur_ns"))
-    of_main = np.flatnonzero((process == thread) & (thread != MISSING))
-    threads = row_groups(process, thread) if not len(of_main) else [of_main]
-    rows = max(threads, key=lambda rows: int(time[rows][time[rows] > 0].sum()), default=of_main)
+    process, thread = integers(marks, "process"), integers(marks, "thread")
+    rows = np.flatnonzero((process == thread) & (thread != MISSING))
+    if not len(rows) and len(threads := row_groups(process, thread)) == 1:
+        rows = threads[0]
     start, end = integers(marks, "start_ns"), ends(marks)
     rows = rows[end[rows] > start[rows]]
     rows = rows[np.lexsort((-end[rows], start[rows]))]
