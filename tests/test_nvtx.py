@@ -1,6 +1,7 @@
 """Ranges of NVTX and roctx: which are operators, modules or iterations, and which GPU a number of a device means."""
 
 import copy
+import json
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -9,14 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import test_rocpd
 import test_rocprofv3
 import test_rpd
 from commands import Run
+from hypothesis import given
+from hypothesis import strategies as st
 from test_nsys import KERNEL, NVTX, ONE, RUNTIME, SHAPE, TWO, Tables, export, losses, made, real, rows, write
 
 from profilers.ingest.pipeline import collect
+from profilers.ingest.stage import Stage
+from profilers.readers.common.recording import Output, write_annotations
 from profilers.trace.trace import Trace
 from seqpoint import describe
 from seqpoint.breakdown import operators_by_name, ranges_by_name
@@ -69,6 +75,7 @@ def collected(folder: Path, tables: Tables) -> Trace:
         ),
         ("aten::mm, op_id = 7, sizes = [[2, 3], [4", "aten::mm", None, 7, None),
         ("aten::mm, op_id = 7, sizes = [[2, , 3]]", "aten::mm", None, 7, None),
+        ("aten::mm, op_id = 7, sizes = [[99999999999999999999]]", "aten::mm", None, 7, None),
         ("aten::mm, seq = 999999999999999999, op_id = 1", "aten::mm", 999999999999999999, 1, None),
     ],
 )
@@ -114,6 +121,44 @@ def test_ids_of_inputs_are_an_argument(tmp_path: Path) -> None:
         ("aten::mm", "[[2,3],[3,4]]", '{"domainId":0,"input_op_ids":"[(7,0), (8,-1)]"}'),
         ("aten::mm", None, '{"domainId":0}'),
     ]
+
+
+FACTS = st.sampled_from(
+    [
+        ", seq = 1",
+        ", op_id = 2",
+        ", sizes = [[2, 3]]",
+        ", sizes = [[",
+        ", input_op_ids = [(1,0)]",
+        ", stashed seq=3",
+        ", ",
+    ]
+)
+
+
+@given(
+    st.lists(st.lists(st.one_of(FACTS, st.text(), st.sampled_from(["aten::mm", "mine", "\n"])), max_size=6), min_size=1)
+)
+def test_every_text_is_one_row(texts: list[list[str]]) -> None:
+    stage = Stage()
+    out = Output("nsys", [Path("t.sqlite")], stage)
+    names = pa.array(["".join(parts).encode("utf-8", "replace").decode() for parts in texts], pa.string())
+    times = np.arange(1, len(texts) + 1)
+    columns = {"rank": times * 0, "name": names, "start_ns": times, "category": names, "args": pa.nulls(len(texts))}
+    write_annotations(out, columns, times + 1)
+    starts = [row["start_ns"] for kind in ("ops", "ranges") for row in stage.table(kind).to_pylist()]
+    assert sorted(starts) == times.tolist()
+    assert out.counts["events"] == out.counts["kept"] == len(texts)
+    for row in stage.table("ops").to_pylist():
+        assert all(isinstance(json.loads(row[name] or "[]"), list | dict) for name in ("shapes", "args"))
+
+
+def test_shapes_of_operators_give_their_work(tmp_path: Path) -> None:
+    texts = ["aten::mm, seq = 5, sizes = [[512, 256], [256, 128]]", "aten::relu, op_id = 2, sizes = [[64, 4]]"]
+    ranges = [(100 * i, 100 * i + 90, text, 71) for i, text in enumerate(texts)]
+    facts = kernel_facts(collected(tmp_path, program(ranges, [(10, 71), (110, 71)])))
+    assert facts.flops[0] == 2 * 512 * 256 * 128
+    assert facts.shapes == ("[[512,256],[256,128]]", "[[64,4]]")
 
 
 def test_a_kernel_has_the_innermost_operator_around_its_launch_on_its_thread(tmp_path: Path) -> None:
@@ -247,6 +292,11 @@ def test_numbered_steps_are_iterations(tmp_path: Path, text: str) -> None:
     texts = [text.format(i) for i in range(4)]
     inside = [(20 + 100 * i, 40 + 100 * i, "forward", 70) for i in range(4)]
     assert found(tmp_path, steps(texts) + inside, EVERY_STEP) == ("annotation", texts)
+
+
+def test_the_profilers_own_steps_are_iterations_behind_an_id(tmp_path: Path) -> None:
+    texts = [f"ProfilerStep#{i}, op_id = {i}" for i in (7, 8)]
+    assert found(tmp_path, steps(texts), EVERY_STEP[:2]) == ("ProfilerStep", ["ProfilerStep#7", "ProfilerStep#8"])
 
 
 @pytest.mark.parametrize(

@@ -506,10 +506,10 @@ def _recurring(marks: pa.Table, rank: int, extent: Extent) -> Iterations | None:
 
     Annotations recur with the same text, or else with other numbers in it; a layer has its number in either case.
     """
-    marks = marks.take(pa.array(user_ranges(marks)))
-    is_collective = [_COLLECTIVE.match(str(name)) is not None for name in strings(marks, "name")]
-    marks = _outermost(marks.filter(pa.array([not each for each in is_collective], pa.bool_())))
-    names, start = [str(name) for name in strings(marks, "name")], integers(marks, "start_ns")  # 2 us an annotation
+    marks = _outermost(marks.take(pa.array(user_ranges(marks))))
+    own = [_COLLECTIVE.match(str(name)) is None for name in strings(marks, "name")]  # 2 us an outermost annotation
+    marks = marks.filter(pa.array(own, pa.bool_()))
+    names, start = [str(name) for name in strings(marks, "name")], integers(marks, "start_ns")
     kinds = [name if _LAYER.search(name) else _NUMBER.sub("#", name) for name in names]
     cut = _recurrence(names)
     cut = _recurrence(kinds) if cut is None else cut

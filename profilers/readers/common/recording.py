@@ -330,7 +330,8 @@ _FACTS = (
     (", stashed seq=", r"^\d{1,18}$"),
 )
 #: Shapes that are complete.
-_SHAPES = r"^\[(?:\[(?:\d+(?:, \d+)*)?\](?:, \[(?:\d+(?:, \d+)*)?\])*)?\]$"
+_SHAPE = r"\[(?:\d{1,18}(?:, \d{1,18})*)?\]"
+_SHAPES = rf"^\[(?:{_SHAPE}(?:, {_SHAPE})*)?\]$"
 #: Names of operators: alone; before an id or shapes; before a sequence number, which annotations lack.
 _OPERATORS = (
     r"^(?:aten|prims?|quantized|c10d|_c10d_functional)::\w+$|^autograd::engine::evaluate_function: ",
