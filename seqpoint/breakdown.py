@@ -1,7 +1,8 @@
 """Time in kernels by name, by operator, on the host by name, and taken by contention, as tables and sentences.
 
-The tables of `kernels_by_name` and `operators_by_name` add up to the time of all kernels. An operator owns the kernels
-that it launched itself: the innermost operator around the launch counts, not its callers. `host_times` has the self
+The tables of `kernels_by_name`, `operators_by_name` and `ranges_by_name` add up to the time of all kernels. An operator
+owns the kernels that it launched itself: the innermost operator around the launch counts, not its callers. So it is for
+the ranges that a program wrote. `host_times` has the self
 time of operators, calls and Python functions. `contention_table` and `contention_lines` show a `ContentionTime`.
 """
 
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profilers.trace.arrays import MISSING, Ints, integers, strings
-from profilers.trace.columns import combinations, lookup
+from profilers.trace.columns import combinations, lookup, user_ranges
 from profilers.trace.compiled import compiled
 from profilers.trace.schema import PYTHON_FUNCTION
 from profilers.trace.trace import Trace
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 _NAME_LENGTH = 66
 #: Share of the kernel time outside the iterations from which a title tells it.
 _SHOWN_SHARE = 0.001
-#: Name of the row of kernels that no operator launched.
-NO_OPERATOR = "(no operator)"
+#: Names of the rows of kernels that no operator launched, and that were launched in no range.
+NO_OPERATOR, NO_RANGE = "(no operator)", "(no range)"
 #: Most classes of kernels, and most partners, in the table of contention; the JSON has all.
 _MAX_CLASSES, _MAX_PARTNERS = 6, 4
 #: The modelled contention is relied on if the model gives measured launches this many times theirs.
@@ -87,14 +88,14 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class OperatorTime:
-    """Time of the operators of one name on the host, and of the kernels that they launched.
+    """Time of the operators or ranges of one name on the host, and of the kernels that they launched.
 
     Parameters
     ----------
     name : str, optional
-        Name of the operators; None for the kernels that no operator launched.
+        Name of the operators or ranges; None for the kernels that were launched in none.
     calls : int
-        Number of calls of the operators.
+        Number of the operators or ranges.
     kernels : int
         Number of kernels that they launched themselves.
     time_ns : int
@@ -102,7 +103,7 @@ class OperatorTime:
     share : float
         Share of the time of all kernels.
     host_ns : int
-        Time on the host inside these operators and outside the operators that they call.
+        Time on the host inside these operators or ranges and outside those that they hold.
     """
 
     name: str | None
@@ -234,15 +235,32 @@ def operators_by_name(trace: Trace) -> tuple[OperatorTime, ...]:
 
     Kernels without an operator have a row whose name is None.
     """
-    ops, kernels = trace.ops, trace.kernels
-    names, code = np.unique(strings(ops, "name").astype(str), return_inverse=True)
-    last = len(names)  # the code of kernels without an operator
-    op_of = lookup(integers(ops, "id"), np.asarray(code, np.int64), integers(kernels, "op_id"))
-    op_of = np.where(op_of == MISSING, last, op_of)
-    time = integers(kernels, "dur_ns")
+    return _by_caller(trace, trace.ops, integers(trace.kernels, "op_id"))
+
+
+def ranges_by_name(trace: Trace) -> tuple[OperatorTime, ...]:
+    """Return the ranges that the program wrote by name, as `operators_by_name` returns operators.
+
+    A kernel counts for the innermost range around its launch on the thread of the launch.
+    """
+    from profilers.ingest.linking import innermost
+
+    ranges = trace.ranges.take(pa.array(user_ranges(trace.ranges)))
+    around = innermost(ranges, trace.launches)
+    around = lookup(integers(trace.launches, "id"), around, integers(trace.kernels, "launch_id"))
+    return _by_caller(trace, ranges, around)
+
+
+def _by_caller(trace: Trace, callers: pa.Table, caller_id: Ints) -> tuple[OperatorTime, ...]:
+    """Return the time of callers by name, and of the kernels whose caller each is."""
+    names, code = np.unique(strings(callers, "name").astype(str), return_inverse=True)
+    last = len(names)  # the code of kernels without a caller
+    caller = lookup(integers(callers, "id"), np.asarray(code, np.int64), caller_id)
+    caller = np.where(caller == MISSING, last, caller)
+    time = integers(trace.kernels, "dur_ns")
     time = np.where(time == MISSING, 0, time)
-    count, total = np.bincount(op_of, minlength=last + 1), _sums(op_of, time, last + 1)
-    calls, host = np.bincount(code, minlength=last + 1), _sums(code, self_times(ops), last + 1)
+    count, total = np.bincount(caller, minlength=last + 1), _sums(caller, time, last + 1)
+    calls, host = np.bincount(code, minlength=last + 1), _sums(code, self_times(callers), last + 1)
     all_ns = max(int(time.sum()), 1)
     rows = [
         OperatorTime(name, int(calls[i]), int(count[i]), int(total[i]), total[i] / all_ns, int(host[i]))
@@ -395,14 +413,30 @@ def operators_text(trace: Trace, top: int = TOP) -> Table:
     top : int
         Most rows of the table.
     """
-    rows = operators_by_name(trace)
+    return _callers_text(trace, operators_by_name(trace), top, "operator")
+
+
+def ranges_text(trace: Trace, top: int = TOP) -> Table:
+    """Return the ranges of the program with the longest kernels, as text.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+    top : int
+        Most rows of the table.
+    """
+    return _callers_text(trace, ranges_by_name(trace), top, "range")
+
+
+def _callers_text(trace: Trace, rows: Sequence[OperatorTime], top: int, word: str) -> Table:
     columns = {
-        "operator~": "{name}", "calls": "{calls}", "kernels": "{kernels}", "device time": "{time_ns:time}",
+        f"{word}~": "{name}", "calls": "{calls}", "kernels": "{kernels}", "device time": "{time_ns:time}",
         "share %": "{share:.1%}", "host time": "{host_ns:time}",
     }  # fmt: skip
-    cells = [replace(row, name=_cut(row.name or NO_OPERATOR)) for row in rows[:top]]
-    note = "Kernels count for the innermost operator that launched them. Host time is without the operators called."
-    return table_of(_title("Operators", trace, rows, top), columns, cells, note=note)
+    cells = [replace(row, name=_cut(row.name or f"(no {word})")) for row in rows[:top]]
+    note = f"Kernels count for the innermost {word} around their launch. Host time is without the {word}s inside."
+    return table_of(_title(f"{word.capitalize()}s", trace, rows, top), columns, cells, note=note)
 
 
 def host_text(trace: Trace, top: int = TOP) -> list[Table]:

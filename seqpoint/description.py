@@ -18,6 +18,7 @@ from replay.from_trace import index_trace
 from replay.from_trace.host_causes import HostCauses, host_causes
 from seqpoint.breakdown import (
     NO_OPERATOR,
+    NO_RANGE,
     PYTHON,
     host_table,
     host_text,
@@ -26,6 +27,8 @@ from seqpoint.breakdown import (
     kernels_text,
     operators_by_name,
     operators_text,
+    ranges_by_name,
+    ranges_text,
 )
 from seqpoint.communication import DeviceRow, communication_notes, communication_table
 from seqpoint.iteration_table import IterationTable, iteration_table
@@ -33,7 +36,7 @@ from seqpoint.notebook import TOP, DataFrame, Table, as_html, data_frame, table_
 from seqpoint.units import duration
 
 #: Tables that `describe` adds.
-BY = ("kernel", "operator", "host")
+BY = ("kernel", "operator", "range", "host")
 #: Share of the steps below which devices are idle, and from which they are busy, in a verdict.
 _IDLE, _BUSY = 0.5, 0.9
 #: Recordings of ranks that begin further apart than this share of the time of the steps are noted.
@@ -244,12 +247,16 @@ class Description:
         rows = operators_by_name(self.trace)
         return data_frame([_row(row) | {"name": row.name or NO_OPERATOR} for row in rows])
 
+    def ranges_table(self) -> DataFrame:
+        """Return the ranges that the program wrote, as `operators_table` returns operators."""
+        return data_frame([_row(row) | {"name": row.name or NO_RANGE} for row in ranges_by_name(self.trace)])
+
     def host_table(self) -> DataFrame:
         """Return the operators, calls of the runtime and Python functions by self time, longest first; times in ns."""
         return data_frame([_row(row) for row in host_times(self.trace)])
 
     def tables_by(self, top: int = TOP) -> tuple[Table, ...]:
-        """Return the tables by kernel, by operator or of the host that were asked for, as text.
+        """Return the tables by kernel, operator or range or of the host that were asked for, as text.
 
         Parameters
         ----------
@@ -259,6 +266,7 @@ class Description:
         texts = {
             "kernel": lambda: [kernels_text(self.trace, top)],
             "operator": lambda: [operators_text(self.trace, top)],
+            "range": lambda: [ranges_text(self.trace, top)],
             "host": lambda: host_text(self.trace, top),
         }
         return tuple(table for name in self.by for table in texts[name]())
@@ -384,12 +392,14 @@ class Description:
         }
 
     def _facts_by(self) -> dict[str, Any]:
-        """Return the rows of the tables by kernel, by operator and of the host that were asked for."""
+        """Return the rows of the tables by kernel, operator and range and of the host that were asked for."""
         facts: dict[str, Any] = {}
         if "kernel" in self.by:
             facts["kernels"] = [_row(row) for row in kernels_by_name(self.trace)]
         if "operator" in self.by:
             facts["operators"] = [_row(row) for row in operators_by_name(self.trace)]
+        if "range" in self.by:
+            facts["ranges"] = [_row(row) for row in ranges_by_name(self.trace)]
         if "host" in self.by:
             rows = host_times(self.trace)
             facts["host_operators"] = [_row(row) for row in rows if row.kind != PYTHON]
@@ -418,6 +428,7 @@ class Description:
         by = {
             "kernel": ("Kernels by name", self.kernels_table),
             "operator": ("Operators", self.operators_table),
+            "range": ("Ranges", self.ranges_table),
             "host": ("Host by self time", self.host_table),
         }
         tables = {caption: table() for caption, table in (by[name] for name in self.by)} or {

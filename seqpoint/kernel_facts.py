@@ -4,25 +4,39 @@
 `seqpoint.characterization` and `seqpoint.comparison` are sums over these columns.
 """
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from profilers.devices.catalogue import DTYPES, Device
 from profilers.errors import InvalidInputError
-from profilers.trace.arrays import MISSING, Bools, Floats, Ints, encode_text, integers
-from profilers.trace.columns import lookup
+from profilers.trace.arrays import MISSING, Bools, Floats, Ints, encode_text, ends, integers
+from profilers.trace.columns import lookup, user_ranges
 from profilers.trace.trace import Trace
 from replay.costs.kernels.machine import runs_as
 from replay.costs.operators import fused_bytes
 from replay.from_trace import TraceIndex, distinct_calls, index_trace, kernel_dtypes, kernel_operators
+from replay.from_trace.phases import annotated_phase
 from replay.graph.graph import PHASES, Hardware
 from replay.graph.operators import Operator
 
 #: Prefix by which PyTorch's profiler names calls of modules.
 _MODULE = "nn.Module: "
+#: Ranges that FSDP writes at both ends of a module's pass, with the path of the module, and wrappers in such paths.
+_FSDP = re.compile(r"FSDP::(pre|post)_(?:forward|backward) \((.+)\)")
+_WRAPPERS = {"_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_orig_mod"}
+#: Ranges around more or less than a module: communication and other work of a framework, and steps.
+_NO_MODULE = re.compile(
+    r"^(?:FSDP::|DDP::|DistributedData|(?:nccl|rccl|gloo|mpi|ucc):|ProfilerStep|Optimizer\.|enumerate\(|execute_\S*\d|"
+    r"## Call|Torch-Compiled)|(?:step|iter(?:ation)?|epoch|batch)s?[\W_]*\d*\W*$",
+    re.IGNORECASE,
+)
+#: Times before and after every event, in ns.
+_BEFORE, _AFTER = -(1 << 62), 1 << 62
 #: Phase of collectives, after those of the graph.
 COMMUNICATION = "communication"
 #: Phases of kernels, and of kernels whose phase the trace does not tell.
@@ -211,27 +225,61 @@ def _modules(trace: Trace, launches: Ints, calls: Ints) -> tuple[Ints, tuple[str
 
     Calls of modules of one thread nest. A call of a module that the trace cut at its end reaches to its recorded end.
     """
-    codes, texts = encode_text(trace.ranges["name"])
-    names = [str(text) for text in texts]
-    is_module = np.array([*(name.startswith(_MODULE) for name in names), False], dtype=bool)
-    rows = np.flatnonzero(is_module[codes])
+    spans, names = _module_calls(trace.ranges)
     result = np.full(len(launches), -1)
-    if not len(rows):
+    if not spans.size or not len(launches):
         return result, ()
     start, rank, thread = _launch_times(trace, launches, calls)
-    columns = {name: integers(trace.ranges, name)[rows] for name in ("rank", "thread", "start_ns", "dur_ns")}
-    end = columns["start_ns"] + np.where(columns["dur_ns"] == MISSING, 0, columns["dur_ns"])
-    keys = np.stack([columns["rank"], columns["thread"]])
-    for key in np.unique(keys, axis=1).T:  # a Python loop over threads
-        mine = np.flatnonzero((keys == key[:, None]).all(axis=0))
-        mine = mine[np.lexsort((-end[mine], columns["start_ns"][mine]))]
+    for key in np.unique(spans[:2], axis=1).T:  # a Python loop over threads
+        mine = spans[:, (spans[:2] == key[:, None]).all(axis=0)]
+        mine = mine[:, np.lexsort((-mine[3], mine[2]))]
         asked = np.flatnonzero((rank == key[0]) & (thread == key[1]) & (start != MISSING))
-        innermost = _innermost(columns["start_ns"][mine], end[mine], start[asked])
-        result[asked] = np.where(innermost >= 0, codes[rows[mine[innermost]]], -1)
+        innermost = _innermost(mine[2], mine[3], start[asked])
+        result[asked] = np.where(innermost >= 0, mine[4, innermost], -1)
     used, position = np.unique(result, return_inverse=True)
     offset = int(used[0] == -1)
-    modules = tuple(names[code].removeprefix(_MODULE) for code in used[offset:].tolist())
-    return position - offset, modules
+    return position - offset, tuple(names[code] for code in used[offset:].tolist())
+
+
+def _module_calls(ranges: pa.Table) -> tuple[Ints, list[str]]:
+    """Return rank, thread, start, end and module of each call of a module, shape (5, calls), and the modules' names.
+
+    Without calls that PyTorch's profiler recorded with its stacks, they are FSDP's passes and ranges of the program.
+    """
+    codes, texts = encode_text(ranges["name"])
+    names = [str(text) for text in texts]
+    times = integers(ranges, "start_ns"), ends(ranges)
+    calls = np.stack([integers(ranges, "rank"), integers(ranges, "thread"), *times, codes])
+    is_module = np.array([name.startswith(_MODULE) for name in names], dtype=bool)
+    if is_module.any():
+        return calls[:, is_module[codes]], [name.removeprefix(_MODULE) for name in names]
+    calls = calls[:, user_ranges(ranges)]
+    is_module = np.array([not (_NO_MODULE.search(name) or annotated_phase(name) >= 0) for name in names], dtype=bool)
+    passes, modules = _fsdp_passes(calls, names)
+    passes[4] += len(names)
+    return np.concatenate([calls[:, is_module[calls[4]]], passes], axis=1), [*names, *modules]
+
+
+def _fsdp_passes(ranges: Ints, names: Sequence[str]) -> tuple[Ints, list[str]]:
+    """Return the passes of modules between two marks of FSDP each, and the modules, as `_module_calls`.
+
+    A pass without its first mark began before the trace, and one without its last ended after it.
+    """
+    marks = [match.groups() if (match := _FSDP.fullmatch(name)) else ("", "") for name in names]
+    is_mark = np.array([side != "" for side, _ in marks], dtype=bool)
+    modules: dict[str, int] = {}
+    passes, begun = list[tuple[int, ...]](), dict[tuple[int, int, int], list[int]]()
+    rows = ranges[:, is_mark[ranges[4]]]
+    for rank, thread, start, end, code in rows[:, np.argsort(rows[2], kind="stable")].T.tolist():  # 1 us a mark
+        side, path = marks[code]
+        module = modules.setdefault(".".join(part for part in path.split(".") if part not in _WRAPPERS), len(modules))
+        open_ = begun.setdefault((rank, thread, module), [])
+        if side == "pre":
+            open_.append(start)
+        else:
+            passes.append((rank, thread, open_.pop() if open_ else _BEFORE, end, module))
+    passes += [(*key[:2], start, _AFTER, key[2]) for key, starts in begun.items() for start in starts]
+    return np.array(passes, dtype=np.int64).reshape(-1, 5).T, list(modules)
 
 
 def _with_captured_modules(

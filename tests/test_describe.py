@@ -171,7 +171,7 @@ def test_the_verdict_says_who_sets_the_pace(tmp_path: Path) -> None:
 
 def test_an_unknown_table_is_an_error(trace: Trace) -> None:
     with pytest.raises(
-        InvalidInputError, match="by 'stream': there is no such table; choose of kernel, operator, host"
+        InvalidInputError, match="by 'stream': there is no such table; choose of kernel, operator, range, host"
     ):
         sp.describe(trace, by="stream")
 

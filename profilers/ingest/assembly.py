@@ -26,6 +26,7 @@ from profilers.ingest.iterations import (
     fill_from_neighbours,
     find_iterations,
     find_period,
+    is_layer,
     one_iteration,
     periodic,
 )
@@ -296,7 +297,8 @@ def _spans(placed: _Placed, iterations: str) -> list[dict[int, Iterations]]:
         marks_of_rank = marks.filter(arrow_array(integers(marks, "rank") == rank))
         spans[rank] = find_iterations(marks_of_rank, rank, extent, pattern)
         if spans[rank].found_by == WHOLE_TRACE:
-            spans[rank] = _periodic(placed, rank, extent) or spans[rank]
+            period = _periodic(placed, rank, extent)
+            spans[rank] = spans[rank] if period is None or is_layer(marks_of_rank, period) else period
     by_recording = [{rank: spans[rank] for rank in by_rank} for by_rank in extents]
     if iterations != "whole":
         for rank, of_rank in spans.items():

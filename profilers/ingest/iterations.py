@@ -1,8 +1,9 @@
 """Cut a trace into iterations, and say how each was found.
 
 `find_iterations` looks for marks in this order: the profiler's own steps (``ProfilerStep#N``); an annotation that a
-serving engine or a user writes for each step; the recurring annotation of a data loader or optimiser. Without marks,
-`find_period` looks for the period in the sequence of kernels. If nothing recurs, the whole trace is one iteration.
+serving engine or a user writes for each step; the recurring annotation of a data loader or optimiser; outermost
+annotations that recur. Without marks, `find_period` looks for the period in the sequence of kernels, unless annotations
+of layers show that this is a layer (`is_layer`). If nothing recurs, the whole trace is one iteration.
 Several files of a rank that do not overlap in time are separate recordings: no iteration reaches from one into the
 next, and without marks or a period inside them each is one iteration.
 
@@ -11,7 +12,7 @@ kernel whose name recurs evenly is tried as a cut. A cut is judged by the number
 sequence down: one typical iteration, the differences of each iteration from it, and the kernels outside. This is the
 idea of minimum description length (Rissanen 1978, Automatica 14, 465). Layers that repeat inside an iteration lose,
 since the kernels between the iterations have to be written again each time. A trace of a single pass through many
-equal layers cannot be told from as many iterations.
+equal layers cannot be told from as many iterations without annotations.
 
 A kernel or copy belongs to the iteration of the call that launched it, wherever it runs in time. Without a launch in
 the trace, it belongs to an iteration if both its neighbours on the stream do.
@@ -27,7 +28,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from profilers.errors import InvalidInputError
-from profilers.trace.arrays import MISSING, Ints, ends, integers, strings
+from profilers.trace.arrays import MISSING, Ints, encode_text, ends, integers, strings
+from profilers.trace.columns import row_groups, user_ranges
 from profilers.trace.compiled import compiled
 from profilers.trace.schema import KERNEL_SEQUENCE, WHOLE_TRACE, make_table
 
@@ -174,15 +176,29 @@ def _contents(codes: Codes, first: Ints, width: int) -> Codes:
 
 #: Value of ``found_by`` if a file without marks is one of several recordings of its rank.
 SEPARATE_FILE = "file (separate recordings)"
-#: Category of the ranges that a user or framework writes around code on the host.
-ANNOTATIONS = "user_annotation"
 _STEP = re.compile(r"^ProfilerStep#(\d+)")
 #: Annotations whose occurrences are steps: those of serving engines, and plain words.
 _WHOLE_STEP = re.compile(
-    r"^(execute_\S*\d|step\[|iteration\b|train_step\b|training_step\b|[^#]*#step_num=\d)", re.IGNORECASE
+    r"^(execute_\S*\d|step\[|iteration\b|train_step\b|training_step\b|[^#]*#step_num=\d)"
+    r"|^(epoch\W*\d+\W+)?(train(ing)?[\s_-]*)?(step|iter(ation)?)[\s_#:=-]*\d+\W*$",
+    re.IGNORECASE,
 )
 #: Steps by the clock of a device whose calls on the host are unknown, such as a TPU; and how they were found.
 _DEVICE_STEP, _BY_DEVICE = re.compile(r"^device step \d"), "device steps"
+#: Annotations of one of several equal parts of a step, with its number.
+_LAYER = re.compile(
+    r"(layer|block|stage|encoder|decoder|expert|head|micro[\s_-]?batch|\bmb|\bh)s?[\s_.:#(\[-]*\d|^FSDP::\w+ \(",
+    re.IGNORECASE,
+)
+#: Annotations that PyTorch writes for each collective.
+_COLLECTIVE = re.compile(r"(nccl|rccl|gloo|mpi|ucc):")
+_NUMBER = re.compile(r"\d+")
+#: Value of ``found_by`` of iterations between outermost annotations that recur.
+_RECURRING = "recurring annotations"
+#: Least share of the host's time in such iterations, and largest ratio of most of their times to the median.
+_COVERED, _UNEVEN = 0.5, 2.0
+#: Share of the iterations in which an annotated layer is seen, on average, below which an iteration is no step.
+_SEEN = 0.5
 #: Largest overlap of successive steps that is taken for rounding, in ns.
 _ROUNDING_NS = 1000
 #: Annotations that recur once a step; their starts cut the trace.
@@ -276,7 +292,7 @@ class Iterations:
             Its number among the recordings of the rank.
         """
         rows = np.flatnonzero((self.start >= extent.start) & (self.start < extent.end))
-        last = extent.host_end if self.found_by in _ONCE_A_STEP and extent.host_end else extent.end
+        last = extent.host_end if self.found_by in (*_ONCE_A_STEP, _RECURRING) and extent.host_end else extent.end
         start = self.start[rows]
         return replace(
             self,
@@ -299,7 +315,7 @@ def find_iterations(marks: pa.Table, rank: int, extent: Extent, pattern: str | N
     Parameters
     ----------
     marks : Table
-        ``name``, ``start_ns`` and ``dur_ns`` of the annotations on the host of this rank.
+        Annotations on the host of this rank, as rows of ``ranges``.
     rank : int
         Rank to cut.
     extent : Extent
@@ -325,6 +341,7 @@ def find_iterations(marks: pa.Table, rank: int, extent: Extent, pattern: str | N
         or _each(marks, _DEVICE_STEP, _BY_DEVICE, rank)
         or _each(marks, _WHOLE_STEP, "annotation", rank)
         or _between(marks, rank, extent)
+        or _recurring(marks, rank, extent)
         or one_iteration(rank, extent, 0, WHOLE_TRACE, WHOLE_TRACE)
     )
 
@@ -485,3 +502,73 @@ def _between(marks: pa.Table, rank: int, extent: Extent) -> Iterations | None:
             label = [f"{prefix} {i}" for i in range(len(rows))]
             return Iterations(rank, np.arange(len(rows)), label, start, np.append(start[1:], last), prefix)
     return None
+
+
+def _recurring(marks: pa.Table, rank: int, extent: Extent) -> Iterations | None:
+    """Return the iterations between outermost annotations of a thread that recur evenly; the last ends with the host.
+
+    Annotations recur with the same text, or else with other numbers in it; a layer has its number in either case.
+    """
+    marks = _outermost(marks.take(pa.array(user_ranges(marks))))
+    own = [_COLLECTIVE.match(str(name)) is None for name in strings(marks, "name")]  # 2 us an outermost annotation
+    marks = marks.filter(pa.array(own, pa.bool_()))
+    names, start = [str(name) for name in strings(marks, "name")], integers(marks, "start_ns")
+    kinds = [name if _LAYER.search(name) else _NUMBER.sub("#", name) for name in names]
+    cut = _recurrence(names)
+    cut = _recurrence(kinds) if cut is None else cut
+    if cut is None:
+        return None
+    host_end = max(extent.host_end, int(ends(marks).max()))
+    first, end = start[cut[0]], np.append(start, host_end)[cut[1]]
+    time = end - first
+    later = time[1:]  # the first may have work that comes once
+    even = (later <= _UNEVEN * np.median(later)) & (later * _UNEVEN >= np.median(later))
+    if time.sum() < _COVERED * (host_end - extent.start) or even.mean() < _WHOLE:
+        return None
+    return Iterations(rank, np.arange(len(first)), [names[row] for row in cut[0].tolist()], first, end, _RECURRING)
+
+
+def _outermost(marks: pa.Table) -> pa.Table:
+    """Return the annotations of the main thread that are in no other, in order; or of the only thread that has some.
+
+    The main thread of a process has the number of the process.
+    """
+    process, thread = integers(marks, "process"), integers(marks, "thread")
+    rows = np.flatnonzero((process == thread) & (thread != MISSING))
+    if not len(rows) and len(threads := row_groups(process, thread)) == 1:
+        rows = threads[0]
+    start, end = integers(marks, "start_ns"), ends(marks)
+    rows = rows[end[rows] > start[rows]]
+    rows = rows[np.lexsort((-end[rows], start[rows]))]
+    before = np.maximum.accumulate(np.append(MISSING, end[rows]))[:-1]
+    return marks.take(pa.array(rows[start[rows] >= before]))
+
+
+def _recurrence(names: Sequence[str]) -> tuple[Ints, Ints] | None:
+    """Return the position of the first annotation of each iteration, and of the one after its last."""
+    codes = np.unique(np.array(names, dtype=str), return_inverse=True)[1].astype(np.int64)
+    if len(codes) >= _MIN_ITERATIONS and not codes.any():
+        return np.arange(len(codes)), np.arange(1, len(codes) + 1)
+    period = find_period(codes)
+    return None if period is None else (period.first, period.end)
+
+
+def is_layer(marks: pa.Table, spans: Iterations) -> bool:
+    """Return whether iterations that recur in the kernels are layers, as annotations name them.
+
+    A step holds all layers, so each layer is annotated in nearly every step. A layer is annotated once a step.
+
+    Parameters
+    ----------
+    marks : Table
+        Annotations on the host of the rank, as rows of ``ranges``.
+    spans : Iterations
+        Iterations of the rank.
+    """
+    codes, texts = encode_text(marks["name"])
+    of_layer = np.array([*(_LAYER.search(str(text)) is not None for text in texts), False], dtype=bool)
+    iteration = spans.at(integers(marks, "start_ns"))
+    rows = of_layer[codes] & (iteration != MISSING)
+    seen = np.unique(np.stack([codes[rows], iteration[rows]]), axis=1)
+    layers, steps = len(np.unique(seen[0])), len(np.unique(seen[1]))
+    return steps >= _WHOLE * len(spans) and seen.shape[1] < _SEEN * layers * steps

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError, UnknownFormatError
 from profilers.files import is_folder, write_text
 from profilers.ingest.collectives import ANNOTATION, add_collectives
-from profilers.ingest.iterations import ANNOTATIONS, Extent, is_mark
+from profilers.ingest.iterations import Extent, is_mark
 from profilers.ingest.late_ends import repair_late_ends
 from profilers.ingest.linking import LINK_COLUMNS, link_rows
 from profilers.ingest.stage import Stage, Watch
@@ -30,7 +30,7 @@ from profilers.readers.common.reader import GroupReader, Reader, find_reader, ru
 from profilers.readers.common.source import DEFAULT_LIMIT_BYTES, fingerprint
 from profilers.trace.arrays import arrow_array, integers, put
 from profilers.trace.kernels import ClassRule, is_collective
-from profilers.trace.schema import SCHEMAS, concatenate, make_table
+from profilers.trace.schema import ANNOTATIONS, SCHEMAS, concatenate, make_table
 from profilers.trace.store import meta_from_json, meta_to_json
 from profilers.trace.trace import Quality, Trace, TraceMeta
 

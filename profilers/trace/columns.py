@@ -1,10 +1,12 @@
 """Operations on whole integer columns: lookups, lanes, distinct combinations.
 
 `lookup` finds values by key. `combinations` numbers the distinct rows of several columns, `Lanes` does so across
-batches, and `Spelling` makes one text for each. `overhead_rows` finds the overhead in a table of ranges.
+batches, and `Spelling` makes one text for each. `overhead_rows` finds the overhead in a table of ranges, `user_ranges`
+what the program wrote.
 """
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -12,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from profilers.trace.arrays import MISSING, Ints, arrow_array, strings, text_array
+from profilers.trace.arrays import MISSING, Ints, arrow_array, encode_text, strings, text_array
 from profilers.trace.compiled import compiled
-from profilers.trace.schema import OVERHEAD, QUEUE_FULL
+from profilers.trace.schema import ANNOTATIONS, OVERHEAD, QUEUE_FULL
 
 _REMEMBERED = 100_000
 
@@ -248,3 +250,20 @@ def overhead_rows(ranges: pa.Table) -> tuple[Ints, Ints]:
     names = strings(ranges.select(["name"]).take(rows), "name")
     is_full = np.array([QUEUE_FULL in str(name).lower() for name in names], dtype=bool)
     return rows[is_full], rows[~is_full]
+
+
+#: Names of functions of libraries that write a range for each call.
+_LIBRARY = re.compile(r"(?:nccl|rccl)[A-Z]|(?:cu|hip|roc)(?:blas|dnn|fft|rand|solver|sparse|tensor)|nvshmem|MPI_")
+
+
+def user_ranges(ranges: pa.Table) -> Ints:
+    """Return the rows of the ranges that a program or its framework wrote, without the calls of libraries.
+
+    Parameters
+    ----------
+    ranges : Table
+        Ranges of a trace.
+    """
+    codes, names = encode_text(ranges["name"])
+    is_call = np.array([*(_LIBRARY.match(str(name)) is not None for name in names), True], dtype=bool)
+    return np.flatnonzero((strings(ranges, "category") == ANNOTATIONS) & ~is_call[codes])

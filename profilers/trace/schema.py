@@ -23,8 +23,8 @@ _NAME = pa.dictionary(pa.int32(), pa.string())
 
 #: Rank of the rows of a recording that states no rank, until the recordings are assembled.
 OWN_RANK = -1
-#: Categories of ranges: functions of Python, and overhead of the profiler or the driver.
-PYTHON_FUNCTION, OVERHEAD = "python_function", "overhead"
+#: Categories of ranges: functions of Python, overhead of the profiler or the driver, and what the program wrote.
+PYTHON_FUNCTION, OVERHEAD, ANNOTATIONS = "python_function", "overhead", "user_annotation"
 #: Part of the name of the overhead of a full launch queue, in lower case (CUPTI: "Command Buffer Full").
 QUEUE_FULL = "command buffer full"
 #: Values of ``found_by`` without marks: no iteration was found, or a period of the kernels.

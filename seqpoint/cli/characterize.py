@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     "--by",
     multiple=True,
     type=click.Choice(DESCRIBED_BY),
-    help="Show kernels by name, the operators that launched them, or operators, calls and Python functions of the host "
-    "by self time, instead of the other tables; may be repeated.",
+    help="Show kernels by name, the operators that launched them, the program's ranges (NVTX, roctx, record_function) "
+    "around their launches, or operators, calls and Python functions of the host by self time, instead of the other "
+    "tables; may be repeated.",
 )
 @click.option("--top", type=click.IntRange(1), help=f"Most rows of a table of --by; --json has all.  [default: {TOP}]")
 @output_options
@@ -44,7 +45,7 @@ def describe_command(
     """
     if top is not None and (json_ or not by):
         raise click.UsageError(
-            "--top limits the tables of --by; add --by kernel, --by operator or --by host, without --json"
+            "--top limits the tables of --by; add --by kernel, operator, range or host, without --json"
         )
     result = front_door.describe(load(trace, marker, length), by=by)
     if "kernel" in by and not result.classes:

@@ -2,7 +2,8 @@
 
 `Block` holds rows of one table as columns, whatever the format: CSV, JSON, SQLite or Arrow. `Recording` reads the
 tables of one file up to where they are damaged; `Join` looks up the rows that other rows refer to by number. `Output`
-gives rows with a start and an end to a sink. `Strings` and `Ranks` hold what rows refer to by number: texts, processes.
+gives rows with a start and an end to a sink; `write_annotations` tells operators from other ranges of a program.
+`Strings` and `Ranks` hold what rows refer to by number: texts, processes.
 """
 
 import json
@@ -16,12 +17,13 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from profilers.errors import BrokenFileError
 from profilers.readers.common.numbers import TIMES_NS, finite_number, narrow, plain_text, whole_numbers
 from profilers.readers.common.reader import Sink
 from profilers.readers.common.source import require_events
-from profilers.trace.arrays import MISSING, Ints, arrow_array, text_array
+from profilers.trace.arrays import MISSING, Bools, Ints, arrow_array, text_array
 from profilers.trace.columns import combinations, encoded, lookup, taken
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties, Quality, TraceMeta
@@ -315,6 +317,117 @@ class Output:
             devices=tuple(devices),
             quality=Quality(self.counts),
         )
+
+
+#: What PyTorch's ``emit_nvtx`` writes behind the name of a call, the last first, and the form that it has: ids of the
+#: calls that made its inputs, shapes of its inputs, its own id, its sequence number. Old versions wrote a
+#: ``stashed seq`` for functions of the backward pass.
+_FACTS = (
+    (", input_op_ids = ", r"^\[[\d, ()-]*\]?$"),
+    (", sizes = ", r"^\[[\d, \[\]]*$"),
+    (", op_id = ", r"^\d{1,18}$"),
+    (", seq = ", r"^\d{1,18}$"),
+    (", stashed seq=", r"^\d{1,18}$"),
+)
+#: Shapes that are complete.
+_SHAPE = r"\[(?:\d{1,18}(?:, \d{1,18})*)?\]"
+_SHAPES = rf"^\[(?:{_SHAPE}(?:, {_SHAPE})*)?\]$"
+#: Names of operators: alone; before an id or shapes; before a sequence number, which annotations lack.
+_OPERATORS = (
+    r"^(?:aten|prims?|quantized|c10d|_c10d_functional)::\w+$|^autograd::engine::evaluate_function: ",
+    r"^\w+(?:::[\w.<>]+)+$|^(?:detach_?|record_param_comms|triton_\w+|\w+Backward\d*)$",
+    r"^\S+$",
+)
+#: Names of this form that are annotations of PyTorch.
+_NO_OPERATOR = r"^(?:FSDP|DDP)::"
+
+
+def write_annotations(out: Output, columns: Mapping[str, Any], end: Ints) -> None:
+    """Give ranges of NVTX or roctx to the sink: calls of PyTorch's operators as ``ops``, all others as ``ranges``.
+
+    The form of a text tells an operator. Its sequence number, the id of its call and the shapes of its inputs become
+    columns; the ids of the calls that made its inputs become an argument. About 0.5 us a distinct text.
+
+    Parameters
+    ----------
+    out : Output
+        Takes the events.
+    columns : mapping of str to array
+        Columns of ``ranges`` as for `Output.write`; a ``name`` is the whole text of a range.
+    end : array of int64
+        End of each range in ns.
+    """
+    texts = columns["name"].cast(pa.string()).fill_null("").dictionary_encode()
+    is_op, facts = _call_facts(texts.dictionary)
+    codes = np.asarray(texts.indices)
+    for kind, chosen in (("ops", is_op[codes]), ("ranges", ~is_op[codes])):
+        rows = np.flatnonzero(chosen)
+        if not len(rows):
+            continue
+        call = {name: values.take(pa.array(codes[rows])) for name, values in facts.items()}
+        inputs = call.pop("inputs")
+        kept = {name: taken(values, rows) for name, values in columns.items() if name != "category" or kind == "ranges"}
+        if kind == "ranges":
+            del call["sequence_number"], call["shapes"]
+        elif pc.any(pc.not_equal(inputs, "")).as_py():
+            kept["args"] = _with_inputs(kept.get("args", pa.nulls(len(rows))), inputs)
+        out.write(kind, kept | call, end[rows])
+
+
+def _call_facts(texts: pa.Array) -> tuple[Bools, dict[str, Any]]:
+    """Return which texts are calls of operators, and the columns that their names and facts become."""
+    name, facts, is_call = texts, [], pa.repeat(True, len(texts))
+    for mark, form in _FACTS:
+        name, fact = _split(name, mark)
+        facts.append(fact)
+        is_call = pc.and_(is_call, pc.or_(pc.equal(fact, ""), pc.match_substring_regex(fact, form)))
+    inputs, sizes, call, *sequences = (pc.if_else(is_call, fact, "") for fact in facts)
+    sequence = pc.binary_join_element_wise(*sequences, "")
+    has_facts = pc.or_(pc.not_equal(call, ""), pc.not_equal(sizes, ""))
+    is_numbered = pc.not_equal(sequence, "")
+    alone, with_facts, with_number = _operator_names(name)
+    is_op = pc.and_(with_facts, pc.or_(has_facts, is_numbered))
+    is_op = pc.and_(is_call, pc.or_(alone, pc.or_(is_op, pc.and_(with_number, is_numbered))))
+    # What a program itself writes behind a comma stays in the name.
+    columns = {
+        "name": pc.if_else(pc.or_(is_op, has_facts), name, texts).dictionary_encode(),
+        "record_function_id": _whole(call),
+        "sequence_number": _whole(sequence),
+        "shapes": pc.if_else(pc.match_substring_regex(sizes, _SHAPES), pc.replace_substring(sizes, " ", ""), None),
+        "inputs": inputs,
+    }
+    return np.asarray(is_op), columns
+
+
+def _split(texts: pa.Array, mark: str) -> tuple[pa.Array, pa.Array]:
+    """Return the text before the last `mark` of each text, and the text behind it, "" without a mark."""
+    if not pc.any(pc.match_substring(texts, mark)).as_py():
+        return texts, pa.repeat("", len(texts))
+    pieces = pc.split_pattern(texts, mark, max_splits=1, reverse=True)
+    first, end = np.asarray(pieces.offsets[:-1]), np.asarray(pieces.offsets[1:])
+    behind = arrow_array(first.astype(np.int64) + 1, end - first == 1)
+    return pieces.values.take(pa.array(first)), pieces.values.take(behind).fill_null("")
+
+
+def _operator_names(names: pa.Array) -> list[pa.Array]:
+    """Return for each form in `_OPERATORS` which names have it; each distinct name is matched once."""
+    distinct = names.dictionary_encode()
+    other = pc.match_substring_regex(distinct.dictionary, _NO_OPERATOR)
+    matches = (pc.match_substring_regex(distinct.dictionary, form) for form in _OPERATORS)
+    return [pc.and_not(match, other).take(distinct.indices) for match in matches]
+
+
+def _whole(digits: pa.Array) -> pa.Array:
+    """Return texts of digits as integers, null for an empty text."""
+    return pc.if_else(pc.equal(digits, ""), None, digits).cast(pa.int64())
+
+
+def _with_inputs(args: pa.Array, inputs: pa.Array) -> pa.Array:
+    """Return the arguments of calls, JSON objects or nulls, with the ids of the calls that made their inputs."""
+    before = args.cast(pa.string())
+    opened = pc.coalesce(pc.binary_join_element_wise(pc.utf8_rtrim(before, "}"), ",", ""), "{")
+    joined = pc.binary_join_element_wise(opened, '"input_op_ids":"', inputs, '"}', "")
+    return pc.if_else(pc.equal(inputs, ""), before, joined)
 
 
 def _is_time(values: Ints) -> Any:

@@ -15,7 +15,7 @@ from profilers.errors import BrokenFileError
 from profilers.files import is_folder, shipped_table
 from profilers.readers.common.database import open_database
 from profilers.readers.common.reader import Head, Sink
-from profilers.readers.common.recording import Output, Recording, Tables
+from profilers.readers.common.recording import Output, Recording, Tables, write_annotations
 from profilers.readers.common.source import prefetch, require_events
 from profilers.readers.nsys import rows
 from profilers.readers.nsys.tables import SUFFIXES, TableFolder, clock_base_ns, devices_of, read_ranks, version
@@ -116,19 +116,23 @@ def _read(tables: Tables, sink: Sink, name: str) -> TraceMeta:
     context = rows.Context(recording.strings("StringIds", ("id", "value")), ranks)
     for table in order:
         source = sources[table]
-        convert, columns = rows.CONVERSIONS[source.rows], tuple(dict.fromkeys((*source.columns, *source.args)))
+        convert, names = rows.CONVERSIONS[source.rows], tuple(dict.fromkeys((*source.columns, *source.args)))
         # A damaged table gives the rows before the damage.
-        for block in prefetch(recording.blocks(table, columns), 1):
+        for block in prefetch(recording.blocks(table, names), 1):
             events = rows.intervals(block, out) if source.rows == "ranges" else block
             batch = rows.Batch(events.columns, context)
             arguments = {"args": batch.args(source.args)} if source.args else {}
-            out.write(source.kind, {**convert(batch), **arguments}, batch.ints("end"))
+            columns, end = {**convert(batch), **arguments}, batch.ints("end")
+            if source.rows == "ranges":
+                write_annotations(out, columns, end)
+            else:
+                out.write(source.kind, columns, end)
     if_empty, advice = "its tables of events are damaged from their start", "export it again"
     if not counts["damaged_tables"] and not counts["events"]:
         if_empty = f"no event to read ({', '.join(order) or 'there is no such table'})"
         advice = "was CUDA or NVTX traced (nsys profile --trace=cuda,nvtx)?"
     require_events(tables.path, counts, if_empty=if_empty, advice=advice, rows="events")
-    devices = devices_of(recording, used if ranks.numbers else None)
+    devices = devices_of(recording, ranks, used)
     meta = out.meta(version(recording), ranks=ranks.numbers, devices=devices)
     return replace(meta, clock_base_ns=clock_base_ns(recording))
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from profilers.readers.common.numbers import INT32_LIMIT, workgroups
 from profilers.readers.common.recording import Block, Output, Ranks, Strings
-from profilers.readers.nsys.tables import process_of
+from profilers.readers.nsys.tables import PID, process_of
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.columns import Spelling, constant
 from profilers.trace.schema import OVERHEAD
@@ -25,7 +25,6 @@ Columns = dict[str, Any]
 #: Numbers of one row, None for null.
 Row = tuple[int | None, ...]
 
-_PID = (1 << 24) - 1
 #: CUPTI's number for no stream and no event.
 _NONE = (1 << 32) - 1
 #: Version of the interface in names such as ``cudaLaunchKernel_v7000``, which other profilers leave out.
@@ -93,8 +92,8 @@ class Batch(Block):
         process = process_of(thread)
         return {
             **self._times(process),
-            "process": np.where(process == MISSING, MISSING, process & _PID),
-            "thread": np.where(thread == MISSING, MISSING, thread & _PID),
+            "process": np.where(process == MISSING, MISSING, process & PID),
+            "thread": np.where(thread == MISSING, MISSING, thread & PID),
         }
 
     def device(self) -> Columns:

@@ -125,6 +125,8 @@ def _values(column: Any) -> Any:
 
 
 _PID_BITS = 24
+#: Mask of the process in the number that `process_of` returns, and of the thread in a global thread identifier.
+PID = (1 << _PID_BITS) - 1
 
 
 def process_of(identifiers: Ints) -> Ints:
@@ -174,15 +176,45 @@ def clock_base_ns(tables: Recording) -> int:
     return 0
 
 
-def devices_of(tables: Recording, used: Sequence[tuple[int, int]] | None) -> tuple[DeviceProperties, ...]:
-    """Return the properties of the devices that each rank used; of all devices if `used` is None."""
-    rows = _rows(tables, "TARGET_INFO_GPU", ("id", "name", "smCount", "totalMemory"))
-    listed = {row["id"]: row for row in rows if isinstance(row["id"], int)}
-    return tuple(
-        DeviceProperties(rank, device, str(row["name"] or ""), positive(row["smCount"]), positive(row["totalMemory"]))
-        for rank, device in ([(OWN_RANK, device) for device in sorted(listed)] if used is None else used)
-        if (row := listed.get(device)) is not None
-    )
+def devices_of(tables: Recording, ranks: Ranks, used: Sequence[tuple[int, int]]) -> tuple[DeviceProperties, ...]:
+    """Return the properties of the devices that each rank used; of all devices of an export of one process.
+
+    A kernel names its device by the number that CUDA gave it in its process, which CUDA_VISIBLE_DEVICES changes. The
+    table ``TARGET_INFO_CUDA_DEVICE`` tells which GPU that is; exports without it tell the number that CUDA gave each
+    GPU outside of the processes.
+
+    Parameters
+    ----------
+    tables : Recording
+        Tables of the export.
+    ranks : Ranks
+        Ranks of the processes with device work.
+    used : sequence of (int, int)
+        Each rank with each device that it used.
+    """
+    gpus = {row["id"]: row for row in _rows(tables, *_GPUS) if isinstance(row["id"], int)}
+    numbers = {row["cuDevice"]: id_ for id_, row in gpus.items() if isinstance(row["cuDevice"], int)}
+    if len(numbers) < len(gpus):
+        numbers = {id_: id_ for id_ in gpus}
+    rows = [tuple(row.values()) for row in _rows(tables, *_VISIBLE)]
+    visible = {row[:2]: row[2] for row in rows if all(isinstance(value, int) for value in row)}
+    processes = (ranks.processes & PID).tolist() or [None]
+    if not ranks.numbers:
+        of_process = {number for process, number in visible if process == processes[0]}
+        used = [(0, number) for number in sorted(of_process.union(n for _, n in used) if of_process else numbers)]
+    devices = []
+    for rank, number in used:
+        id_ = visible.get((processes[rank], number), numbers.get(number))
+        if id_ in gpus:
+            size = (positive(gpus[id_][column]) for column in ("smCount", "totalMemory"))
+            name = str(gpus[id_]["name"] or "")
+            devices.append(DeviceProperties(rank if ranks.numbers else OWN_RANK, number, name, *size))
+    return tuple(devices)
+
+
+_GPUS = ("TARGET_INFO_GPU", ("id", "name", "smCount", "totalMemory", "cuDevice"))
+#: The table of the GPUs that a process sees, by the number that CUDA gave each in it.
+_VISIBLE = ("TARGET_INFO_CUDA_DEVICE", ("pid", "cudaId", "gpuId"))
 
 
 def _rows(tables: Recording, table: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from profilers.readers.common.json_documents import ints, listed
 from profilers.readers.common.numbers import narrow
-from profilers.readers.common.recording import Output, renamed
+from profilers.readers.common.recording import Output, renamed, write_annotations
 from profilers.trace.arrays import MISSING, Bools, Ints
 from profilers.trace.columns import constant, lookup
 from profilers.trace.schema import OWN_RANK
@@ -185,7 +185,7 @@ def lanes(stream: Ints, queue: Ints, correlation: Ints) -> dict[str, Ints]:
 
 
 def write_calls(out: Output, domain: str, columns: Mapping[str, Any], end: Ints) -> None:
-    """Give calls of one domain to the sink, as launches or as ranges.
+    """Give calls of one domain to the sink, as launches or as ranges, or as operators that markers name.
 
     Parameters
     ----------
@@ -201,4 +201,7 @@ def write_calls(out: Output, domain: str, columns: Mapping[str, Any], end: Ints)
     kind, category = call_kind(domain)
     word = {"api" if kind == "launches" else "category": constant(category, len(end))}
     kept = {name: values for name, values in columns.items() if kind == "launches" or name != "correlation"}
-    out.write(kind, kept | word, end)
+    if category == "user_annotation":
+        write_annotations(out, kept | word, end)
+    else:
+        out.write(kind, kept | word, end)

@@ -19,7 +19,7 @@ from profilers.files import shipped_table
 from profilers.readers.common.database import open_database
 from profilers.readers.common.numbers import IN_WORK_ITEMS, narrow, whole_numbers, workgroups
 from profilers.readers.common.reader import Head, Sink
-from profilers.readers.common.recording import Block, Join, Output, Ranks, Recording, renamed
+from profilers.readers.common.recording import Block, Join, Output, Ranks, Recording, renamed, write_annotations
 from profilers.readers.rocm import conversion
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.columns import constant
@@ -187,7 +187,10 @@ class _Events:
         else:
             shapes = self._shapes.encode(block.ints("id"), _shapes)
             columns |= {"sequence_number": self._operators("seq", block.ints("id")), "shapes": shapes}
-        self._out.write(kind, columns, block.ints("end"))
+        if category == "user_annotation":
+            write_annotations(self._out, columns, block.ints("end"))
+        else:
+            self._out.write(kind, columns, block.ints("end"))
 
     def write_monitor(self) -> None:
         """Write the samples of each device, such as its clock in MHz, as counters."""
