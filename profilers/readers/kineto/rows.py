@@ -5,7 +5,6 @@ the standard library decodes, one at a time. Rows are not linked yet.
 """
 
 import json
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,6 +25,7 @@ from profilers.readers.common.numbers import (
     plain_text,
 )
 from profilers.readers.common.source import Bytes
+from profilers.readers.common.xla import copy_facts, launch_facts
 from profilers.readers.kineto.lanes import Lane, LaneRules, Lanes
 from profilers.readers.kineto.pairing import Begins
 from profilers.trace.arrays import MISSING
@@ -252,20 +252,17 @@ def geometry(args: Event) -> list[int]:
     return grid + block
 
 
-_DETAILS = re.compile(r"\b(grid|block):([0-9]{1,9}),([0-9]{1,9}),([0-9]{1,9})")
-
-
 def launch_extents(details: Any) -> list[int]:
-    """Return the extents as `geometry` from the text in which XLA states them.
+    """Return extents as `geometry` from the text in which XLA states workgroups and their size.
 
     Examples
     --------
     >>> launch_extents(" grid:4,64,1 block:256,1,1 private_mem:0")
-    [4, 64, 1, 256, 1, 1]
+    [256, 1, 1, 256, 1, 1]
     """
-    found = {name: [int(x), int(y), int(z)] for name, x, y, z in _DETAILS.findall(plain_text(details))}
-    extents = found.get("grid", []) + found.get("block", [])
-    return extents if len(extents) == 6 and min(extents) > 0 else [MISSING] * 6
+    facts = launch_facts(plain_text(details))
+    groups, size = facts["workgroups"], facts["workgroup_size"]
+    return [MISSING] * 6 if groups is None or size is None else [int(groups), 1, 1, int(size), 1, 1]
 
 
 def _axes(value: Any) -> list[int] | None:
@@ -295,14 +292,19 @@ def direction(name: str, args: Event) -> str:
     words = name.split()
     if len(words) > 1 and words[0] == "Memcpy":
         return words[1]
+    if copy := copy_facts(name, ""):
+        return copy[0]
     stated = args.get("kind")
     kind = plain_text(args.get("direction") if stated is None else stated)
-    found = _ENDS.search(name) or _ENDS.fullmatch(kind)
-    return f"{found[1]}to{found[2]}".upper().replace("TO", "to") if found else kind or "unknown"
+    return _DIRECTIONS.get(kind, kind) or "unknown"
 
 
-#: The ends of a copy: the first letters of host, device and peer.
-_ENDS = re.compile(r"(?:^Memcpy|^)([HDP])(?:2|(?<=H)OST_TO_|(?<=D)EVICE_TO_)([HDP])(?:OST|EVICE)?$")
+#: MTIA's words for the direction of a copy.
+_DIRECTIONS: Mapping[str, str] = {
+    f"{source}_TO_{target}": f"{source[0]}to{target[0]}"
+    for source in ("HOST", "DEVICE")
+    for target in ("HOST", "DEVICE")
+}
 
 
 def _place(columns: dict[str, list[Any]], lane: Lane, process: int | None, thread: int | None) -> None:
