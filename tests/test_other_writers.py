@@ -318,7 +318,8 @@ def phase(ph: str, name: str, ts: float, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)])
 def test_begins_and_ends_pair_in_any_order(tmp_path: Path, order: slice) -> None:
     events = [
-        phase("B", "outer", 0, args={"a": 1}), phase("B", "inner", 10), phase("E", "inner", 20), phase("B", "inner", 30),
+        phase("B", "outer", 0, args={"a": 1}), phase("B", "inner", 10), phase("E", "inner", 20),
+        phase("B", "inner", 30),
         phase("E", "", 45), phase("E", "outer", 50, args={"b": 2}), phase("B", "open", 60),
         phase("b", "request", 5, id=7), phase("b", "request", 6, id=8), phase("e", "request", 9, id=7),
         phase("e", "request", 16, id=8), phase("E", "never begun", 70, tid=2),
