@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from traces import event, kernel, kineto, launch
 
-from profilers.ingest.pipeline import collect
+from profilers.ingest.pipeline import collect, ingest
 from profilers.readers.kineto.lanes import label_ranks
 from profilers.trace.arrays import integers, strings
 from profilers.trace.quality import WARNING, quality_notes
+from profilers.trace.store import load_trace
 from profilers.trace.trace import Trace
 from replay.graph.graph import hardware_of
 from seqpoint import describe
@@ -262,6 +263,37 @@ def test_ranks_of_one_file_are_told_apart_by_process(tmp_path: Path, labels: lis
     assert len(both) == 10 * len(labels) and (both["start_ns"] - both["start_ns_l"] == 7000).all()
     assert (both["rank"] == both["rank_l"]).all() and both.groupby("rank")["name"].nunique().eq(1).all()
     assert hardware_of(trace).device is not None
+
+
+def numbered(offset: int, shared_device: bool) -> list[dict[str, Any]]:
+    """Return the events of two ranks, whose processes are numbers, with equal correlation ids."""
+    events = []
+    for rank in (0, 1):
+        for i in range(10):
+            at = 50 * rank + 100 * i
+            events += on([launch(at, i), event("aten::mm", "cpu_op", at - 2, 20)], pid=4000 + offset * rank, tid=1)
+            device = 0 if shared_device else rank
+            events += on([kernel(f"gemm{rank}", at + 7, 30, i, device=device)], pid=device)
+    return events
+
+
+@pytest.mark.parametrize("shared_device", [False, True])
+@pytest.mark.parametrize("offset", [1, 100_000_000])
+def test_ranks_whose_processes_are_numbers_are_told_apart(tmp_path: Path, offset: int, shared_device: bool) -> None:
+    trace = read(tmp_path, numbered(offset, shared_device))
+    assert trace.meta.ranks == (0, 1)
+    kernels, launches = trace.kernels.to_pandas(), trace.launches.to_pandas()
+    both = kernels.merge(launches, left_on="launch_id", right_on="id", suffixes=("", "_l"))
+    assert len(both) == 20 and (both["start_ns"] - both["start_ns_l"] == 7000).all()
+    assert (both["name"] == "gemm" + both["rank"].astype(str)).all() and (both["rank"] == both["rank_l"]).all()
+    ops = dict(zip(integers(trace.ops, "id").tolist(), integers(trace.ops, "rank").tolist(), strict=True))
+    assert [ops[op] for op in both["op_id"]] == both["rank"].tolist()
+    ingest([tmp_path / "trace.json"], tmp_path / "t.trace")
+    stored = load_trace(tmp_path / "t.trace")
+    for kind in ("kernels", "launches", "ops"):
+        columns = ["rank", "name", "start_ns"]
+        stored_rows, rows = (sorted(map(str, t.tables[kind].select(columns).to_pylist())) for t in (stored, trace))
+        assert stored_rows == rows
 
 
 def test_one_label_is_no_second_rank(tmp_path: Path) -> None:

@@ -25,12 +25,13 @@ from profilers.ingest.collectives import ANNOTATION, add_collectives
 from profilers.ingest.iterations import Extent, is_mark
 from profilers.ingest.late_ends import repair_late_ends
 from profilers.ingest.linking import LINK_COLUMNS, link_rows
+from profilers.ingest.processes import ranks_by_process, write_ranked
 from profilers.ingest.stage import Stage, Watch
 from profilers.readers.common.reader import GroupReader, Reader, find_reader, run_reader
 from profilers.readers.common.source import DEFAULT_LIMIT_BYTES, fingerprint
 from profilers.trace.arrays import arrow_array, integers, put
 from profilers.trace.kernels import ClassRule, is_collective
-from profilers.trace.schema import ANNOTATIONS, SCHEMAS, concatenate, make_table
+from profilers.trace.schema import ANNOTATIONS, OWN_RANK, SCHEMAS, concatenate, make_table
 from profilers.trace.store import meta_from_json, meta_to_json
 from profilers.trace.trace import Quality, Trace, TraceMeta
 
@@ -211,6 +212,7 @@ def read_recording(
     stage.advance = advance or stage.advance
     meta = run_reader(recording.reader, recording.files, stage)
     stage.close()
+    stage, meta = _ranked(recording, stage, meta)
     release_memory()
     repaired = repair_late_ends(stage) if _of_amd(recording.reader, meta, stage) else {}
     counts = repaired | link_rows(stage)
@@ -224,6 +226,27 @@ def read_recording(
     if folder is not None:
         _save(linked, folder)
     return linked
+
+
+def _ranked(recording: Recording, stage: Stage, meta: TraceMeta) -> tuple[Stage, TraceMeta]:
+    """Return the rows of a merged file with their ranks, and its devices for each rank; other files as they are."""
+    own = meta.ranks[0] if meta.ranks else 0
+    processes = ranks_by_process(stage, own) if recording.reader.name == "kineto" else None
+    if processes is not None:
+        folder = None if stage.folder is None else stage.folder / "ranked"
+        if folder is not None:
+            folder.mkdir()
+        target = Stage(folder, recording.limit_bytes, LINK_COLUMNS, _watches(recording))
+        write_ranked(stage, processes, target)
+        target.close()
+        if stage.folder is not None:
+            target.move_into(stage.folder)
+        stage = target
+    ranks = {own if rank == OWN_RANK else rank for rank in stage.extents}
+    if len(ranks) < 2 or any(device.rank != OWN_RANK for device in meta.devices):
+        return stage, meta
+    devices = tuple(replace(device, rank=rank) for rank in sorted(ranks) for device in meta.devices)
+    return stage, replace(meta, devices=devices)
 
 
 _AMD_DEVICE = re.compile(r"\bAMD\b|Instinct|Radeon|\bgfx\d", re.IGNORECASE)

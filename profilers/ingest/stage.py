@@ -105,7 +105,8 @@ class Stage:
         self.limit_bytes = limit_bytes
         #: Called by a reader with the bytes that it has read; replaced to show progress.
         self.advance: Callable[[int], None] = lambda _position: None
-        self._folder = folder
+        #: Folder of the rows, None in memory.
+        self.folder = folder
         self._tables: dict[str, list[pa.Table]] = {}
         self._held = held
         self._watches = watches
@@ -179,12 +180,12 @@ class Stage:
             extents[rank] = extents.get(rank, extent) | extent
 
     def _keep(self, kind: str, table: pa.Table) -> None:
-        if self._folder is None:
+        if self.folder is None:
             self._tables.setdefault(kind, []).append(table)
             return
         if kind not in self._writers or self._writers[kind][0] != table.schema:
             # One file holds batches of the same columns; what a reader does not give takes no space.
-            path = self._folder / f"{kind}.{next(self._numbers):06}.arrows"
+            path = self.folder / f"{kind}.{next(self._numbers):06}.arrows"
             stream = self._files.enter_context(path.open("wb"))
             options = pa.ipc.IpcWriteOptions(compression="lz4")
             writer = self._files.enter_context(pa.ipc.new_stream(stream, table.schema, options=options))
@@ -206,6 +207,26 @@ class Stage:
             names = [batch.column("name") for batch in table.to_batches()]
             return np.concatenate([_where(column, _launches_kernels) for column in names]).astype(np.int64)
         return integers_or_missing(table, name)
+
+    def lanes_of(self, kind: str) -> list[tuple[int, ...]]:
+        """Return rank, process and thread of each thread that has rows of a kind, which holds its lane."""
+        lanes = self._lanes[kind].distinct()
+        held = self._columns.get((kind, LANE))
+        return [] if held is None else [lanes[number] for number in np.unique(held.raw()).tolist()]
+
+    def move_into(self, folder: Path) -> None:
+        """Move the files of a closed stage into another folder, in place of those of its rows there."""
+        if self.folder is None:
+            return
+        for old in (*folder.glob("*.arrows"), *folder.glob(f"*.{_AMENDED}")):
+            old.unlink()
+        for file in self.folder.iterdir():
+            file.rename(folder / file.name)
+        self.folder.rmdir()
+        self.folder = folder
+        self._amended = {
+            key: folder / held.name if isinstance(held, Path) else held for key, held in self._amended.items()
+        }
 
     def count(self, kind: str) -> int:
         """Return the number of rows of a kind."""
@@ -245,11 +266,11 @@ class Stage:
         The first call sets the first rows of the kind, and each call goes on where the last one ended. A column that
         the kind does not have is kept too, for `amended`.
         """
-        if self._folder is None:
+        if self.folder is None:
             held = self._amended.setdefault((kind, column), Growing(np.int64))
             cast(Growing, held).append(values)
             return
-        path = self._folder / f"{kind}.{column}.{_AMENDED}"
+        path = self.folder / f"{kind}.{column}.{_AMENDED}"
         with path.open("ab") as file:
             file.write(np.ascontiguousarray(values, "<i8").data)
         self._amended[kind, column] = path
@@ -289,11 +310,11 @@ class Stage:
             yield table
 
     def _written(self, kind: str, names: Sequence[str]) -> Iterator[pa.Table]:
-        if self._folder is None:
+        if self.folder is None:
             for table in self._tables.get(kind, []):
                 yield table.select([name for name in table.schema.names if name in names])
             return
-        for path in sorted(self._folder.glob(f"{kind}.*.arrows")):
+        for path in sorted(self.folder.glob(f"{kind}.*.arrows")):
             yield from _stored(path, names)
 
     def table(self, kind: str) -> pa.Table:

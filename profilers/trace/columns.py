@@ -207,6 +207,10 @@ class Lanes:
         numbers = [self._numbers.setdefault(row, len(self._numbers)) for row in rows]
         return np.array(numbers, np.int64)[codes]
 
+    def distinct(self) -> list[tuple[int, ...]]:
+        """Return the combinations in the order of their numbers."""
+        return list(self._numbers)
+
 
 def by_lane(lanes: Callable[[], Iterator[Ints]]) -> list[npt.NDArray[np.int32]]:
     """Return the rows of each lane, in their order.

@@ -199,11 +199,6 @@ class Lanes:
         """Rank of each process with a label, if the file holds several ranks."""
         return label_ranks(sorted(self._metadata.pids))
 
-    @property
-    def ranks_read(self) -> set[int]:
-        """Ranks of the processes that `rank` was asked for; empty for a file of one rank."""
-        return set(self.ranks.values()) if "ranks" in self.__dict__ else set()
-
     def rank(self, pid: Any) -> int | None:
         """Return the rank of a process, None if it has no label."""
         return self.ranks.get(pid) if isinstance(pid, str) and pid and not pid.isdecimal() else None

@@ -9,7 +9,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from functools import partial
@@ -307,13 +307,7 @@ class KinetoReader:
         where = "its traceEvents is empty" if document.found_events else "it has no traceEvents"
         advice = "record again, and see that the profiler is active when the trace is written"
         require_events(path, document.counts, if_empty=f"no event to read: {where}", advice=advice, rows="events")
-        meta = _meta(path, document.header, document.counts)
-        return replace(meta, fingerprint=fingerprint, devices=_of_ranks(meta.devices, lanes.ranks_read))
-
-
-def _of_ranks(devices: tuple[DeviceProperties, ...], ranks: Set[int]) -> tuple[DeviceProperties, ...]:
-    """Return the devices of the header for each rank of a merged file, which has one header for all."""
-    return tuple(replace(device, rank=rank) for rank in sorted(ranks) for device in devices) or devices
+        return replace(_meta(path, document.header, document.counts), fingerprint=fingerprint)
 
 
 def _meta(path: Path, header: dict[str, Any], counts: Counter[str]) -> TraceMeta:

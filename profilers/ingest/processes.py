@@ -1,0 +1,132 @@
+"""`ranks_by_process`: the ranks of a file into which several processes were merged without saying so.
+
+A profiler records one process. A file whose calls come from several is a merger of ranks, whose correlation ids repeat.
+So each process that launches work is a rank. A device belongs to the process whose launches precede its kernels: of
+the launches with a kernel's correlation id, the last that began before it is its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from profilers.ingest.stage import Stage
+from profilers.trace.arrays import MISSING, Ints, integers, put
+from profilers.trace.columns import Lanes, by_lane, lookup
+from profilers.trace.schema import KINDS, OWN_RANK
+
+_DEVICE = ("kernels", "copies", "syncs")
+#: Fewest launches of a process that is a rank, and its least share of all: a damaged number is no process.
+_FEWEST, _LEAST = 3, 0.01
+#: Share of a stream's launched work that one process has to have, for all of the stream to be its own.
+_OWN = 0.9
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The ranks of the processes of a file.
+
+    Parameters
+    ----------
+    numbers, ranks : array of int64, shape (n,)
+        Processes that launch work, ascending, and the rank of each.
+    """
+
+    numbers: Ints
+    ranks: Ints
+
+    def of(self, process: Ints) -> Ints:
+        """Return the rank of each process, `OWN_RANK` for one that launches nothing."""
+        rank = lookup(self.numbers, self.ranks, process)
+        return np.where(rank == MISSING, OWN_RANK, rank)
+
+
+def ranks_by_process(stage: Stage, own: int) -> Processes | None:
+    """Return the ranks of the processes of a file, None if only one launches work or the file states ranks.
+
+    The process of the first launch is the rank that the header states, and the others follow in the order of theirs.
+
+    Parameters
+    ----------
+    stage : Stage
+        Rows of the file.
+    own : int
+        Rank that the header states.
+    """
+    places = stage.lanes_of("launches")
+    if len({process for _, process, _ in places}) < 2 or {rank for rank, _, _ in places} != {OWN_RANK}:
+        return None
+    processes = np.concatenate([integers(batch, "process") for batch in stage.batches("launches", ["process"])])
+    numbers, first, counts = np.unique(processes[processes != MISSING], return_index=True, return_counts=True)
+    several = counts >= max(_FEWEST, _LEAST * len(processes))
+    numbers, first = numbers[several], first[several]
+    if len(numbers) < 2:
+        return None
+    others = [rank for rank in range(len(numbers) + 1) if rank != own]
+    ranks = np.empty(len(numbers), np.int64)
+    ranks[np.argsort(first)] = [own, *others][: len(numbers)]
+    return Processes(numbers, ranks)
+
+
+def write_ranked(stage: Stage, processes: Processes, target: Stage) -> None:
+    """Write all rows of a file to another stage, each with the rank of its process.
+
+    Parameters
+    ----------
+    stage, target : Stage
+        Where the rows are, and where they go.
+    processes : Processes
+        Ranks of the processes.
+    """
+    on_device = _device_ranks(stage, processes)
+    row = 0
+    for kind in KINDS:
+        for batch in stage.batches(kind):
+            if kind in _DEVICE:
+                ranks = on_device[row : row + batch.num_rows]
+                row += batch.num_rows
+            else:
+                ranks = processes.of(integers(batch, "process"))
+            table = put(batch, "rank", ranks)
+            target.write(kind, {name: table[name] for name in table.schema.names if name != "id"})
+
+
+def _device_ranks(stage: Stage, processes: Processes) -> Ints:
+    """Return the rank of each event of a device, in the order of the kinds and their rows."""
+    process, called, launched_ns = _columns(stage, ["launches"], ["process", "correlation", "start_ns"])
+    device, stream, correlation, start_ns = _columns(stage, _DEVICE, ["device", "stream", "correlation", "start_ns"])
+    launch = _last_before((called, launched_ns), (correlation, start_ns))
+    ranks = np.where(launch < 0, MISSING, processes.of(process)[launch])
+    for lane in by_lane(lambda: iter([Lanes().of([device, stream])])):
+        known, counts = np.unique(ranks[lane][ranks[lane] != MISSING], return_counts=True)
+        if len(known):
+            most = int(counts.argmax())
+            unknown = lane if counts[most] >= _OWN * counts.sum() else lane[ranks[lane] == MISSING]
+            ranks[unknown] = known[most]
+    return np.where(ranks == MISSING, OWN_RANK, ranks)
+
+
+def _columns(stage: Stage, kinds: Sequence[str], names: Sequence[str]) -> list[Ints]:
+    """Return columns of all rows of some kinds."""
+    batches = [batch for kind in kinds for batch in stage.batches(kind, names)]
+    return [np.concatenate([np.empty(0, np.int64), *(integers(b, name) for b in batches)]) for name in names]
+
+
+def _last_before(launches: tuple[Ints, Ints], work: tuple[Ints, Ints]) -> Ints:
+    """Return for each event the last launch of its number that does not start after it, -1 if there is none.
+
+    Parameters
+    ----------
+    launches, work : tuple of (array of int64, array of int64)
+        Correlation and start.
+    """
+    number, start = (np.concatenate(pair) for pair in zip(launches, work, strict=True))
+    count = len(launches[0])
+    is_work = np.arange(len(number)) >= count
+    order = np.lexsort((is_work, start, number))
+    last = np.maximum.accumulate(np.where(is_work[order], -1, np.arange(len(order))))
+    found = order[last]
+    found[(last < 0) | (number[found] != number[order]) | (number[order] == MISSING)] = -1
+    result = np.full(len(number), -1)
+    result[order] = found
+    return result[count:]
