@@ -434,6 +434,12 @@ def finished(
         Takes quality counts while rows are yielded.
     """
     device = {kind: _device_iterations(recording, placement, kind) for kind in ("kernels", "copies")}
+    if not any(
+        (cause != MISSING).any()
+        for kind in device
+        for _, cause in _caused(recording, placement, kind, ("rank", "start_ns"))
+    ):
+        counts["iteration_by_time"] = _by_time(recording, placement, device)
     counts["no_iteration"] = sum(int((of_kind == MISSING).sum()) for of_kind in device.values())
     ids = integers(collectives, "id")
     recorded = collectives.filter(
@@ -475,6 +481,22 @@ def _device_iterations(recording: LinkedRecording, placement: Placement, kind: s
     if orphans:
         _fill_orphans(recording, placement, kind, iterations)
     return iterations
+
+
+def _by_time(recording: LinkedRecording, placement: Placement, iterations: Mapping[str, Ints]) -> int:
+    """Give device work the iteration in which it ran, in place, and return the number of events that got one."""
+    given = 0
+    for kind, of_kind in iterations.items():
+        row = 0
+        for batch in recording.stage.batches(kind, ("rank", "start_ns")):
+            table, rows = placement.put(batch), slice(row, row + batch.num_rows)
+            row = rows.stop
+            ranks, start = integers(table, "rank"), integers(table, "start_ns")
+            for rank in np.unique(ranks).tolist():
+                chosen = (ranks == rank) & (of_kind[rows] == MISSING)
+                of_kind[rows][chosen] = placement.spans[rank].at(start[chosen])
+                given += int((of_kind[rows][chosen] != MISSING).sum())
+    return given
 
 
 def _fill_orphans(recording: LinkedRecording, placement: Placement, kind: str, iterations: Ints) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profilers.ingest.stage import Stage
+from profilers.ingest.stage import WORKS, Stage
 from profilers.trace.arrays import MISSING, Ints, integers, put
 from profilers.trace.columns import Lanes, by_lane, lookup
 from profilers.trace.schema import KINDS, OWN_RANK
@@ -53,10 +53,11 @@ def ranks_by_process(stage: Stage, own: int) -> Processes | None:
     own : int
         Rank that the header states.
     """
-    places = stage.lanes_of("launches")
+    places = stage.launching_threads()
     if len({process for _, process, _ in places}) < 2 or {rank for rank, _, _ in places} != {OWN_RANK}:
         return None
-    processes = np.concatenate([integers(batch, "process") for batch in stage.batches("launches", ["process"])])
+    (processes,) = _columns(stage, ["launches"], ["process"])
+    processes = processes[stage.raw("launches", WORKS) == 1]
     numbers, first, counts = np.unique(processes[processes != MISSING], return_index=True, return_counts=True)
     several = counts >= max(_FEWEST, _LEAST * len(processes))
     numbers, first = numbers[several], first[several]

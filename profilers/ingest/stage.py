@@ -208,11 +208,11 @@ class Stage:
             return np.concatenate([_where(column, _launches_kernels) for column in names]).astype(np.int64)
         return integers_or_missing(table, name)
 
-    def lanes_of(self, kind: str) -> list[tuple[int, ...]]:
-        """Return rank, process and thread of each thread that has rows of a kind, which holds its lane."""
-        lanes = self._lanes[kind].distinct()
-        held = self._columns.get((kind, LANE))
-        return [] if held is None else [lanes[number] for number in np.unique(held.raw()).tolist()]
+    def launching_threads(self) -> list[tuple[int, ...]]:
+        """Return rank, process and thread of each thread that launches kernels, if lanes of launches are held."""
+        lanes, held = self._lanes["launches"].distinct(), self._columns.get(("launches", LANE))
+        works = self.raw("launches", WORKS) == 1
+        return [] if held is None else [lanes[number] for number in np.unique(held.raw()[works]).tolist()]
 
     def move_into(self, folder: Path) -> None:
         """Move the files of a closed stage into another folder, in place of those of its rows there."""
