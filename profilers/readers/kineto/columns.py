@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from profilers.readers.common.numbers import IN_WORK_ITEMS, Grids, identity, plain_text
+from profilers.readers.common.numbers import IN_WORK_ITEMS, Grids, finite_number, identity, plain_text
 from profilers.readers.common.reader import Sink
 from profilers.readers.kineto import scanner
 from profilers.readers.kineto.lanes import Lane, Lanes
@@ -203,12 +203,22 @@ class Columns:
             if argument.what == "json":
                 columns[column] = self._json(numbers)
             elif argument.what == "float":
-                columns[column] = arrow_array(numbers.view(np.float64), numbers == MISSING)
+                columns[column] = self._floats(numbers, values[self._slots[kind][column] + 1])
             else:
                 columns[column] = numbers.copy()
         self._special(kind, values, columns)
         self._sink.write(name, columns)
         self.scan.rows[kind] = 0
+
+    def _floats(self, bits: Ints, texts: Ints) -> pa.Array:
+        """Return floats from their bits, or from their texts; one that is not finite is null."""
+        rows = np.flatnonzero(texts != MISSING)
+        if len(rows):
+            long = self._json(texts[rows])
+            numbers = [finite_number(text) for text in long.dictionary.to_pylist()]
+            known = np.array([np.nan if number is None else number for number in numbers])[long.indices.to_numpy()]
+            bits[rows] = np.where(np.isnan(known), MISSING, known.view(np.int64))
+        return arrow_array(bits.view(np.float64), bits == MISSING)
 
     def _place(self, values: Ints, slots: Mapping[str, int]) -> None:
         """Complete streams and devices in place: those of the lane, or else queue, thread and process."""
@@ -322,7 +332,7 @@ def _layout(kind: str, keys: Strings, slots: Ints, types: Ints) -> tuple[dict[st
         for spelling in spellings:
             number = _intern(keys, spelling)
             slots[number], types[number] = width, storage
-        width += 3 if storage == scanner.EXTENTS else 1
+        width += {scanner.EXTENTS: 3, scanner.FLOAT: 2}.get(storage, 1)
     rank = _intern(keys, "rank")
     slots[rank], types[rank] = RANK, scanner.RANKED
     return layout, width

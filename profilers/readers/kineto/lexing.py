@@ -498,10 +498,18 @@ def wide_integer(a: Any, p: int, end: int) -> Any:
 
 
 @inlined
+def has_exponent(a: Any, p: int, end: int) -> bool:
+    """Return whether the number between `p` and `end` has an exponent."""
+    while p < end and at(a, p) != 101 and at(a, p) != 69:
+        p += 1
+    return bool(p < end)
+
+
+@inlined
 def read_time(a: Any, p: int) -> Any:
     """Return the end of a number of microseconds, and it in ns, rounded half to even.
 
-    The time is `MISSING` for a number with an exponent, and for one that does not fit.
+    The time is `MISSING` for a number that does not fit, and for one with an exponent and more than 18 digits.
     """
     negative = at(a, p) == MINUS
     first = p + 1 if negative else p
@@ -518,11 +526,45 @@ def read_time(a: Any, p: int) -> Any:
             _p, ns, rest = _thousandths(a, point, p)
         else:
             ns *= POWERS[3 - min(decimals, 3)]
-    if not plain or at(a, p) == 101 or at(a, p) == 69 or us > (_EARLIEST_US if negative else _LATEST_US):
+    if plain and (at(a, p) == 101 or at(a, p) == 69):
+        return _scaled_time(a, first, negative)
+    if not plain or us > (_EARLIEST_US if negative else _LATEST_US):
         return p, np.int64(MISSING)
     ns += us * 1000
     if rest > 1 or (rest == 1 and ns % 2):
         ns += 1
+    return p, -ns if negative else ns
+
+
+@bare
+def _scaled_time(a: Any, first: int, negative: bool) -> Any:
+    """Return the end of the number at `first`, which has an exponent, and the time as `read_time`."""
+    p, value, decimals, _digits_read = read_number(a, first)
+    q, value = _digits(a, first, np.int64(0))
+    digits = q - first
+    if at(a, q) == _DOT:
+        point = q + 1
+        q, value = _digits(a, point, value)
+        digits += q - point
+    q += 1
+    below = at(a, q) == MINUS
+    if below or at(a, q) == 43:
+        q += 1
+    _q, exponent = _digits(a, q, np.int64(0))
+    shift = (-exponent if below else exponent) - decimals + 3
+    if p == first or digits > 18 or _q == q or _q - q > 3 or shift < -18 or shift > 18:
+        return p, np.int64(MISSING)
+    if shift < 0:
+        ns = value // POWERS[-shift]
+        rest = value - ns * POWERS[-shift]
+        half = POWERS[-shift] // 2
+        ns += 1 if rest > half or (rest == half and ns % 2) else 0
+    elif value == 0 or value <= _EARLIEST_US * 1000 // POWERS[shift]:
+        ns = value * POWERS[shift]
+    else:
+        return p, np.int64(MISSING)
+    if ns > _EARLIEST_US * 1000:
+        return p, np.int64(MISSING)
     return p, -ns if negative else ns
 
 

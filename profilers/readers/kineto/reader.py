@@ -200,16 +200,29 @@ class _Reading:
         """Decode the event at `p` with the standard library; return the start of the next one, None at the end."""
         window = self._window
         end = int(object_end(window.data, p, window.end))
-        if 0 < end < window.end:
-            try:
-                event = self._decoder.decode(window.text(p, end).decode())
-            except (ValueError, RecursionError, InvalidOperation):
-                event = None
-            if type(event) is dict:
-                self._counts["events"] += 1
-                self._add(event)
-                return end
+        if 0 < end < window.end and (event := self._decoded(window.text(p, end))) is not None:
+            self._add(event)
+            return end
         return self._damaged_event(p)
+
+    def _decoded(self, raw: bytes) -> dict[str, Any] | None:
+        """Return the event in a text that holds nothing else, repaired if need be, and count it; else None."""
+        try:
+            text = raw.decode()
+            event = self._decoder.decode(text)
+        except UnicodeDecodeError:
+            return None
+        except (ValueError, RecursionError, InvalidOperation):
+            document = Document(text, self._file_name)
+            event, used = document.event_at(0)
+            if type(event) is dict and used == len(text) and text.count('"ph"') == 1:
+                self._counts += document.counts
+                return event
+            return None
+        if type(event) is not dict:
+            return None
+        self._counts["events"] += 1
+        return event
 
     def _damaged_event(self, p: int) -> int | None:
         """Decode the event at `p`, which is no JSON of its own, as `_slow_event`."""

@@ -113,6 +113,13 @@ _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
+#: Spellings of arguments with their column and conversion, the best first, by kind.
+_SPELLINGS = {
+    kind: [(key, column, _CONVERSIONS[a.what]) for column, a in arguments.items() for key in a.keys]
+    for kind, arguments in ARGUMENTS.items()
+}
+
+
 def file_lanes(reopen: Callable[[], Bytes] | None = None) -> Lanes:
     """Return the processes and threads of a Kineto file.
 
@@ -212,13 +219,15 @@ class Rows:
         if kind in HOST_KINDS:
             columns["process"].append(identity(pid))
             columns["thread"].append(identity(tid))
+        values: dict[str, Any] = {}
         typed: set[str] = set()  # arguments that a column holds without loss
-        for column, argument in ARGUMENTS[kind].items():
-            key = next((k for k in argument.keys if k in args), "")
-            value = _CONVERSIONS[argument.what](args[key]) if key else None
-            columns[column].append(value)
-            if value is not None:
-                typed.add(key)
+        for key, column, convert in _SPELLINGS[kind] if args else ():
+            if key in args and column not in values:
+                values[column] = convert(args[key])
+                if values[column] is not None:
+                    typed.add(key)
+        for column in ARGUMENTS[kind]:
+            columns[column].append(values.get(column))
         rest = {key: value for key, value in args.items() if key not in typed} or None
         columns["args"].append(_json(rest))
         self.counts["lost_arguments"] += rest is not None and columns["args"][-1] is None
@@ -248,7 +257,7 @@ def geometry(args: Event) -> list[int]:
     """Return the three extents of grid and of block, six times `MISSING` if either is absent or not valid."""
     grid, block = (_axes(args.get(key)) for key in ("grid", "block"))
     if grid is None or block is None:
-        return launch_extents(args.get("kernel_details"))
+        return launch_extents(args["kernel_details"]) if "kernel_details" in args else [MISSING] * 6
     return grid + block
 
 

@@ -40,9 +40,9 @@ TOO_MANY = 999
 # or false, a number of more than 18 digits, a name that is in the table of strings already, and NaN or Infinity.
 WHOLE, REAL, TEXT, ESCAPED, NESTED, NULL, BOOLEAN, LONG, KNOWN, NAN = range(10)
 
-# How an argument is kept: in the JSON column, as an integer of 64 or 32 bits, as the event's rank, as a float, as
-# JSON text, as a word, as three extents, as the number of a stream or queue. Ranks, words and extents are kept in the
-# JSON column too.
+# How an argument is kept: in the JSON column, as an integer of 64 or 32 bits, as the event's rank, as a float (or, in
+# the next slot, as the text of one that is long), as JSON text, as a word, as three extents, as the number of a stream
+# or queue. Ranks, words and extents are kept in the JSON column too.
 REST, INTEGER, NARROW, RANKED, FLOAT, JSON, WORD, EXTENTS, IDENTITY = range(9)
 
 # Keys of an event that have a meaning, in the order of their numbers.
@@ -56,7 +56,7 @@ START, DURATION, EVENT_NAME, RANK, PROCESS, THREAD, OTHER_ARGS, CATEGORY, EVENT_
 # are counted and skipped.
 BY_LANE, MARKER, FLOW = 99, 100, 101
 COUNTERS = 6
-_KEY_LIMIT = 200
+_KEY_LIMIT, _LONG_FLOAT = 200, 60
 #: Most members of an event.
 TOKENS = 256
 #: Stands for the key before the first key of an object.
@@ -459,7 +459,10 @@ def _identity(a: Any, s: Scan, token: int) -> Any:
             return np.int64(MISSING), np.int64(-IRREGULAR - 1)
         state = s.id_states[side, number]
         return s.id_numbers[side, number], state if state > -2 else np.int64(-NEW_ID - 1)
-    return np.int64(MISSING), np.int64(-IRREGULAR - 1 if tag == REAL else -1)
+    if tag == REAL:
+        value, state = _rounded(a, start)
+        return value if state > 0 else np.int64(MISSING), np.int64(-IRREGULAR - 1 if state < 0 else -1)
+    return np.int64(MISSING), np.int64(-1)
 
 
 @inlined
@@ -512,11 +515,17 @@ def _typed(a: Any, s: Scan, token: int, storage: int, slot: int, values: Any, ro
         values[slot, row] = value
         return 0 if value == MISSING else 1
     if storage == FLOAT:
-        if tag != WHOLE and tag != REAL:
+        if tag not in (WHOLE, REAL, LONG):
             return 0 if tag in (NULL, BOOLEAN, NESTED, NAN) else -IRREGULAR
-        _p, value, decimals, digits = lexing.read_number(a, start)
-        if digits > 15:  # with more, the quotient of two floats need not be the nearest float
+        if values[slot + 1, row] != MISSING:
             return -IRREGULAR
+        _p, value, decimals, digits = lexing.read_number(a, start)
+        if digits > 15:  # with more, the quotient of two floats need not be the nearest float: the caller decides
+            if end - start > _LONG_FLOAT or lexing.has_exponent(a, start, end):
+                return -IRREGULAR
+            number = find(s.strings, a, start, end - start)
+            values[slot + 1, row] = number
+            return 1 if number >= 0 else -GROW
         values[slot, row] = np.float64(value / np.float64(lexing.POWERS[decimals])).view(np.int64)
         return 1
     if storage == JSON:
