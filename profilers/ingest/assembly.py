@@ -433,13 +433,7 @@ def finished(
     counts : dict
         Takes quality counts while rows are yielded.
     """
-    device = {kind: _device_iterations(recording, placement, kind) for kind in ("kernels", "copies")}
-    if not any(
-        (cause != MISSING).any()
-        for kind in device
-        for _, cause in _caused(recording, placement, kind, ("rank", "start_ns"))
-    ):
-        counts["iteration_by_time"] = _by_time(recording, placement, device)
+    device = _device_iterations(recording, placement, counts)
     counts["no_iteration"] = sum(int((of_kind == MISSING).sum()) for of_kind in device.values())
     ids = integers(collectives, "id")
     recorded = collectives.filter(
@@ -464,45 +458,57 @@ def finished(
         yield "collectives", put(recorded, "iteration", lookup(kernels, iterations, integers(recorded, "kernel_id")))
 
 
-def _device_iterations(recording: LinkedRecording, placement: Placement, kind: str) -> Ints:
-    """Return the iteration of every kernel or copy of a recording."""
-    result, orphans = Growing(np.int64), 0
-    for table, cause in _caused(recording, placement, kind, ("rank", "start_ns", "launch_id")):
-        ranks, start = integers(table, "rank"), integers(table, "start_ns")
-        of_batch = np.full(len(ranks), MISSING)
-        for rank in np.unique(ranks).tolist():
-            of_rank = ranks == rank
-            shifted = cause[of_rank] + placement.shift_ns.get(rank, 0)
-            cause_ns = np.where(cause[of_rank] == MISSING, MISSING, shifted)
-            of_batch[of_rank] = caused_iterations(placement.spans[rank], start[of_rank], cause_ns)
-        result.append(of_batch)
-        orphans += int(((integers(table, "launch_id") == MISSING) & (of_batch == MISSING)).sum())
-    iterations: Ints = result.values()
-    if orphans:
-        _fill_orphans(recording, placement, kind, iterations)
-    return iterations
+#: Kinds of device work, whose iteration is that of the call that caused them.
+_WORK = ("kernels", "copies")
 
 
-def _by_time(recording: LinkedRecording, placement: Placement, iterations: Mapping[str, Ints]) -> int:
-    """Give device work the iteration in which it ran, in place, and return the number of events that got one."""
-    given = 0
-    for kind, of_kind in iterations.items():
-        row = 0
-        for batch in recording.stage.batches(kind, ("rank", "start_ns")):
-            table, rows = placement.put(batch), slice(row, row + batch.num_rows)
-            row = rows.stop
+def _device_iterations(recording: LinkedRecording, placement: Placement, counts: dict[str, int]) -> dict[str, Ints]:
+    """Return the iteration of every kernel and copy of a recording, by kind.
+
+    Work without a launch has the iteration of its neighbours on the stream. In a file without launches, work has the
+    iteration in which it ran, which is counted.
+    """
+    result, starts, unknown, is_caused = Growing(np.int64), Growing(np.int64), 0, False
+    ranks_of: list[Ints] = [np.empty(0, np.int64)]
+    kernels = 0
+    for kind in _WORK:
+        for table, cause in _caused(recording, placement, kind, ("rank", "start_ns", "launch_id")):
             ranks, start = integers(table, "rank"), integers(table, "start_ns")
+            of_batch = np.full(len(ranks), MISSING)
             for rank in np.unique(ranks).tolist():
-                chosen = (ranks == rank) & (of_kind[rows] == MISSING)
-                of_kind[rows][chosen] = placement.spans[rank].at(start[chosen])
-                given += int((of_kind[rows][chosen] != MISSING).sum())
-    return given
+                of_rank = ranks == rank
+                shifted = cause[of_rank] + placement.shift_ns.get(rank, 0)
+                cause_ns = np.where(cause[of_rank] == MISSING, MISSING, shifted)
+                of_batch[of_rank] = caused_iterations(placement.spans[rank], start[of_rank], cause_ns)
+            unknown += int(((integers(table, "launch_id") == MISSING) & (of_batch == MISSING)).sum())
+            is_caused |= bool((cause != MISSING).any())
+            result.append(of_batch)
+            if not is_caused:
+                starts.append(start)
+                ranks_of.append(ranks)
+            kernels += len(ranks) if kind == "kernels" else 0
+    iterations: Ints = result.values()
+    if unknown and is_caused:
+        _fill_orphans(recording, placement, iterations)
+    elif unknown:
+        counts["iteration_by_time"] = _fill_by_time(placement, np.concatenate(ranks_of), starts.values(), iterations)
+    return dict(zip(_WORK, np.split(iterations, [kernels]), strict=True))
 
 
-def _fill_orphans(recording: LinkedRecording, placement: Placement, kind: str, iterations: Ints) -> None:
-    """Give kernels and copies without a launch the iteration of their neighbours, in place."""
+def _fill_by_time(placement: Placement, ranks: Ints, starts: Ints, iterations: Ints) -> int:
+    """Give device work the iteration in which it ran, in place, and return the number of events that got one."""
+    before = int((iterations == MISSING).sum())
+    for rank in np.unique(ranks).tolist():
+        chosen = (ranks == rank) & (iterations == MISSING)
+        iterations[chosen] = placement.spans[rank].at(starts[chosen])
+    return before - int((iterations == MISSING).sum())
+
+
+def _fill_orphans(recording: LinkedRecording, placement: Placement, iterations: Ints) -> None:
+    """Give kernels and copies without a launch the iteration of their neighbours on the stream, in place."""
     numbers, lanes, starts, launched = Lanes(), Narrowed(), Growing(np.int64), Growing(np.bool_)
-    for batch in recording.stage.batches(kind, ("rank", "start_ns", "device", "stream", "launch_id")):
+    columns = ("rank", "start_ns", "device", "stream", "launch_id")
+    for batch in (batch for kind in _WORK for batch in recording.stage.batches(kind, columns)):
         table = placement.put(batch)
         lanes.append(numbers.of([integers(table, name) for name in ("rank", "device", "stream")]))
         starts.append(integers(table, "start_ns"))
