@@ -179,6 +179,26 @@ SEEDS = {
 }
 
 
+def other_formats(folder: Path) -> list[tuple[str, bytes]]:
+    """Return the name and content of a small file of each other format."""
+    return [(name, whole or _nsys(folder / "seed.sqlite")) for name, whole in SEEDS.items()]
+
+
+def read_damaged(path: Path, whole: bytes, seed: int) -> None:
+    """Damage a file and check that it is a trace whose losses are counted, or one line that names it."""
+    data = damage(whole, seed)
+    path.write_bytes(gzip.compress(data)[: None if seed % 3 else -5] if seed % 5 == 0 else data)
+    try:
+        trace = collect([path], IngestOptions(limit_bytes=1 << 26))
+    except SeqPointError as error:
+        assert str(error).startswith(str(path.parent)) or path.name in str(error), seed
+        assert "\n" not in str(error), seed
+    else:
+        counts = trace.meta.quality.counts
+        lost = sum(n for of, n in counts.items() if of.startswith(("dropped_", "skipped_")))
+        assert counts.get("events", 0) == counts.get("kept", 0) + lost, seed
+
+
 @pytest.mark.parametrize("name", SEEDS)
 def test_a_damaged_file_of_another_format_is_rows_or_one_line(tmp_path: Path, name: str) -> None:
     whole = SEEDS[name] or _nsys(tmp_path / "seed.sqlite")
@@ -186,16 +206,6 @@ def test_a_damaged_file_of_another_format_is_rows_or_one_line(tmp_path: Path, na
     path.write_bytes(whole)
     assert sum(collect([path]).tables[kind].num_rows for kind in ("kernels", "ops")) >= 18
     for seed in range(40):
-        data = damage(whole, seed)
-        path.write_bytes(gzip.compress(data)[: None if seed % 3 else -5] if seed % 5 == 0 else data)
         began = time.monotonic()
-        try:
-            trace = collect([path], IngestOptions(limit_bytes=1 << 26))
-        except SeqPointError as error:
-            assert str(error).startswith(str(path.parent)) or name in str(error), seed
-            assert "\n" not in str(error), seed
-        else:
-            counts = trace.meta.quality.counts
-            lost = sum(n for of, n in counts.items() if of.startswith(("dropped_", "skipped_")))
-            assert counts.get("events", 0) == counts.get("kept", 0) + lost, seed
+        read_damaged(path, whole, seed)
         assert time.monotonic() - began < LIMIT_S, seed

@@ -1,19 +1,23 @@
-"""Damage Kineto files in 20,000 ways and compare with the standard library; the short run is tests/test_fuzz.py.
+"""Damage files of every format in 20,000 ways; the short run is tests/test_fuzz.py.
 
-python benchmarks/ingest/fuzz.py 20000 [../shared/data/traces/kineto]
+    python benchmarks/ingest/fuzz.py 20000 [../shared/data/traces/kineto]
+
+Half of the files are Kineto's, and compared with what the standard library reads. The others are of all other formats,
+plain and packed: each is a trace or one line.
 """
 
 import gzip
 import json
 import random
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from fuzzing import damage, disagreement, read, read_plainly
-from test_fuzz import KINETO
+from test_fuzz import KINETO, other_formats, read_damaged
 
 
 def seeds(folder: Path | None) -> list[bytes]:
@@ -30,11 +34,29 @@ def seeds(folder: Path | None) -> list[bytes]:
     return found
 
 
-def main() -> None:
-    """Print how many cases disagreed and how long the slowest took; exit with 1 where any disagreed."""
-    cases = int(sys.argv[1])
-    chosen = seeds(Path(sys.argv[2]) if len(sys.argv) > 2 else None)
+def other_files(cases: int) -> int:
+    """Read damaged files of the other formats; return how many neither are a trace nor end in one line."""
     wrong, slowest = 0, 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        formats = other_formats(Path(folder))
+        for seed in range(cases):
+            name, whole = formats[seed % len(formats)]
+            began = time.perf_counter()
+            try:
+                read_damaged(Path(folder) / name, whole, seed)
+            except Exception as error:  # noqa: BLE001 - whatever goes wrong is what is looked for
+                wrong += 1
+                print(f"{name}, case {seed}: {type(error).__name__}: {error}")
+            slowest = max(slowest, time.perf_counter() - began) if seed >= len(formats) else 0.0
+    print(f"{cases} cases of {len(formats)} other formats: {wrong} are wrong, slowest {slowest:.3f} s")
+    return wrong
+
+
+def main() -> None:
+    """Print how many cases were wrong and how long the slowest took; exit with 1 where any was."""
+    cases = int(sys.argv[1]) // 2
+    chosen = seeds(Path(sys.argv[2]) if len(sys.argv) > 2 else None)
+    wrong, slowest = other_files(cases), 0.0
     for seed in range(cases):
         data = damage(chosen[seed % len(chosen)], seed)
         began = time.perf_counter()
@@ -44,7 +66,7 @@ def main() -> None:
         if problem := disagreement(found, read_plainly(data)):
             wrong += 1
             print(f"case {seed}: {problem[:300]}")
-    print(f"{cases} cases over {len(chosen)} files: {wrong} disagree, slowest {slowest:.3f} s")
+    print(f"{cases} cases over {len(chosen)} files of Kineto: {wrong} disagree, slowest {slowest:.3f} s")
     sys.exit(wrong > 0)
 
 
