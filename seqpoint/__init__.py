@@ -13,6 +13,7 @@ a trace is), `seqpoint.selection` (SeqPoint), `replay.graph` and `replay.engine`
 """
 
 from importlib import import_module
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -84,10 +85,14 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name when it is first used, so that the command line starts quickly."""
+    """Load a public name when it is first used, so that the command line starts quickly; functions check arguments."""
     if name not in __all__:
         raise AttributeError(f"module 'seqpoint' has no attribute {name!r}")
-    return getattr(import_module(_MODULES.get(name, "seqpoint.front_door")), name)
+    value = getattr(import_module(_MODULES.get(name, "seqpoint.front_door")), name)
+    if isinstance(value, FunctionType) and name != "quantize":  # which checks its arguments, arrays of any library
+        value = import_module("seqpoint.arguments").checked(value)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -1067,6 +1067,8 @@ def _expanded(paths: Paths) -> list[Path]:
     files: list[Path] = []
     for name in names:
         text = fspath(name)
+        if not text:
+            raise InvalidInputError("a path is empty; name a file, or '.' for this folder")
         if Path(text).exists() or not _PATTERN & set(text):
             files.append(Path(text))
             continue

@@ -270,7 +270,7 @@ def test_a_table_of_nccl_tests_is_read_by_its_columns(tmp_path: Path) -> None:
         ({"library": "mpi"}, "row 3: no library 'mpi'"),
         ({"gpu": "Voodoo 2"}, "row 3: no device is called 'Voodoo 2'"),
         ({"ranks_per_node_count": 2.5}, "row 3: ranks_per_node_count is 2.5; it must be whole"),
-        ({"setting_id": "fast"}, "column setting_id is no number"),
+        ({"setting_id": "fast"}, "setting_id is 'fast'; it must be a number"),
     ],
 )
 def test_a_row_of_nccl_tests_that_cannot_be_is_named(tmp_path: Path, change: dict, message: str) -> None:
@@ -390,7 +390,7 @@ def test_a_table_is_read_by_group(tmp_path: Path) -> None:
         ({"num_workers": 3}, "row 3: 3 workers, 2 in each node of 8 devices: workers must fill whole nodes"),
         ({"time": -1}, "row 3: time_stats.all_reduce.median is -1"),
         ({"time": "nan"}, "row 3: time_stats.all_reduce.median is nan; it must be finite and above zero"),
-        ({"time": "fast"}, "column time_stats.all_reduce.median is no number"),
+        ({"time": "fast"}, "time_stats.all_reduce.median is 'fast'; it must be a number"),
         ({"time": 1e12}, "row 3: time_stats.all_reduce.median is 1e+12, more than a day; it must be in ms"),
         ({"collective": "scan"}, "row 3: no collective 'scan'; there are all_reduce, all_gather"),
         ({"collective": "all_gather"}, "no column time_stats.all_gather.median; needed are"),

@@ -30,6 +30,8 @@ from replay.costs.kernels import read_measurements
         ("a100_a100", ["A100-SXM4-80GB"]),
         ("rtx", []),
         ("all_reduce_2080", []),
+        ("h200_nvl_linear", []),  # the catalogue's H200 has other links and power
+        ("h100_nvl_linear", ["H100-NVL-94GB"]),
         ("xa100", []),
         ("", []),
     ],

@@ -288,7 +288,7 @@ def test_a_table_is_read_by_device(tmp_path: Path) -> None:
         ({"B": 0}, "row 3: B is 0; it must be finite and above zero"),
         ({"H": "nan"}, "row 3: H is nan"),
         ({"latency_ms": -1}, "row 3: latency_ms is -1"),
-        ({"latency_ms": "fast"}, "column latency_ms is no number"),
+        ({"latency_ms": "fast"}, "latency_ms is 'fast'; it must be a number"),
         ({"op": "fft"}, "row 3: no operator 'fft'; there are linear, bmm"),
         ({"op": "linear"}, "row 3: no operator 'linear'"),
         ({"device": "Voodoo 2"}, "row 3: no device is called 'Voodoo 2'"),

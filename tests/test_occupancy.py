@@ -274,7 +274,7 @@ def test_a_table_without_models_and_with_rows_in_any_order_is_read(tmp_path: Pat
         ("net,a,0,10", "row 3: workgroups_per_cu is 0"),
         ("net,a,99999,10", "row 3: workgroups_per_cu is 99999; it must be 1 to 4096"),
         ("net,a,2,10", "row 3: 'a' with 2 workgroups is in row 2 already; leave one"),
-        ("net,a,3,many", "column latency_us is no number"),
+        ("net,a,3,many", "latency_us is 'many'; it must be a number"),
     ],
 )
 def test_a_value_that_cannot_be_is_an_error_with_its_row(tmp_path: Path, row: str, message: str) -> None:

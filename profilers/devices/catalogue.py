@@ -309,7 +309,9 @@ def find_device(name: str, devices: Mapping[str, Device] | None = None) -> Devic
     """Return the device of a name or alias.
 
     Case, ``NVIDIA`` or ``AMD`` in front, and underscores for spaces do not matter. A name goes before an
-    alias; of two devices with one alias, the later in `devices` is taken.
+    alias; of two devices with one alias, the later in `devices` is taken. A name that is spelt otherwise is that of
+    the only device with the same words: in any order, with a size of memory within a tenth, without words that all
+    products share (``GPU``, ``HBM3``), and whatever the number of ``SXM``. A word of another product (``NVL``) counts.
 
     Parameters
     ----------
@@ -327,10 +329,14 @@ def find_device(name: str, devices: Mapping[str, Device] | None = None) -> Devic
     --------
     >>> find_device("Tesla V100-DGXS-32GB").name
     'V100-SXM2-32GB'
+    >>> find_device("NVIDIA Blackwell GPU (B200-SXM-180GB)").name
+    'B200-SXM-192GB'
     """
     index = _index_of_files(_user_files()) if devices is None else _by_name(devices)
     if (key := _plain(name)) in index:
         return index[key]
+    if len(alike := _spelt_otherwise(name, index)) == 1:
+        return alike[0]
     near = difflib.get_close_matches(key, list(index), n=8, cutoff=0.4)
     names = list(dict.fromkeys(index[key].name for key in near))[:4]
     nearest = f"nearest: {', '.join(names)}; " if names else ""
@@ -338,6 +344,37 @@ def find_device(name: str, devices: Mapping[str, Device] | None = None) -> Devic
         f"no device is called {name!r}; {nearest}`seqpoint devices` lists all; a device of your own goes into "
         f"{_USER_FILE}"
     )
+
+
+#: Words that tell no product from another, words that do, and the largest difference of two sizes of its memory.
+_SHARED_WORDS: Final = frozenset(
+    ("nvidia", "amd", "intel", "tesla", "instinct", "geforce", "gpu", "accelerator", "blackwell", "hopper", "ultra",
+     "hbm3", "hbm3e", "dlc")
+)  # fmt: skip
+_FORMS: Final = frozenset({"nvl", "pcie", "mig", "laptop"})
+_MEMORY_DIFFERENCE: Final = 0.1
+
+
+def _spelt_otherwise(name: str, index: Mapping[str, Device]) -> list[Device]:
+    """Return the devices that have a name or alias with the words of `name`, and memory of the size that it says."""
+    words, sizes = _product(name)
+    alike = {device.name: device for known, device in index.items() if words and _product(known)[0] == words}
+    return [device for device in alike.values() if all(_has_memory(device, size) for size in sizes)]
+
+
+@lru_cache(maxsize=4096)
+def _product(name: str) -> tuple[frozenset[str], tuple[float, ...]]:
+    """Return the words that tell a product, and the sizes of memory in GB that its name says."""
+    text = re.sub(r"\bsxm\d\b", "sxm", name[:_TEXT_LIMIT].casefold().replace("_", " "))
+    size = r"\b(\d{1,4}) ?gi?b\b"
+    words = frozenset(re.findall("[a-z0-9]+", re.sub(size, " ", text))) - _SHARED_WORDS
+    return words, tuple(map(float, re.findall(size, text)))
+
+
+def _has_memory(device: Device, size_gb: float) -> bool:
+    """Return whether a device has memory of about this size; a device whose size is unknown has none."""
+    memory_gb = device.figures["memory_gb"].value if "memory_gb" in device.figures else 0.0
+    return abs(size_gb - memory_gb) <= _MEMORY_DIFFERENCE * memory_gb
 
 
 def _by_name(devices: Mapping[str, Device]) -> Mapping[str, Device]:
@@ -436,7 +473,7 @@ def devices_in_name(text: str) -> tuple[Device, ...]:
 
     Words next to each other that are a name or alias of the catalogue together go before fewer words. Where the words
     that follow make it another device (``v100_32gb``: a V100, but the alias ``V100`` has 16 GB), all that have those
-    words are returned.
+    words are returned, and none if the next word is a form that the catalogue lacks (``h200_nvl``).
 
     Examples
     --------
@@ -452,6 +489,8 @@ def devices_in_name(text: str) -> tuple[Device, ...]:
         length = next((n for n in range(min(longest, len(words)), 0, -1) if words[:n] in index), 0)
         if length:
             matches, length = _longest_match(words, length, index)
+            if words[length : length + 1] and words[length] in _FORMS:
+                matches = []  # a product that the catalogue lacks, as h200_nvl
             devices |= {device.name: device for device in matches}
         words = words[max(length, 1) :]
     return tuple(devices.values())

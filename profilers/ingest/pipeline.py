@@ -22,7 +22,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -35,6 +35,7 @@ import pyarrow as pa
 
 from profilers.errors import InvalidInputError, SeqPointError
 from profilers.files import held_folder, replace_folder
+from profilers.ingest.archives import Scratch, scratch_folder
 from profilers.ingest.assembly import Placement, assemble, finished
 from profilers.ingest.capture import Captures, read_captures
 from profilers.ingest.collectives import reclassify
@@ -187,8 +188,9 @@ def collect(paths: Paths, options: IngestOptions | None = None) -> Trace:
     """
     options = options or IngestOptions()
     writer = _MemoryWriter()
-    inputs = _find_inputs(paths, options)
-    meta, _, next_id = _run(inputs, options, None, _InThisProcess(), lambda: nullcontext(writer))
+    with scratch_folder(say=_said(options)) as scratch:
+        inputs = _find_inputs(paths, options, scratch)
+        meta, _, next_id = _run(inputs, options, None, _InThisProcess(), lambda: nullcontext(writer))
     tables = {kind: concatenate(kind, writer.batches[kind]) for kind in (*KINDS, "iterations")}
     trace = Trace(meta, tables)
     check_rules(options.class_rules, set(trace.kernels["name"].to_pylist()) if options.class_rules else ())
@@ -230,12 +232,15 @@ def ingest(
     """
     options = options or IngestOptions()
     path = Path(target)
-    timeline, nodes = _find_inputs(paths, options)
-    check_target(path)
     folder = path.parent / f".{path.name}.work"
     new, old = folder / "new", folder / "old"
     open_writer = partial(TraceWriter, new)
-    with _locked(folder):
+    with ExitStack() as held:
+        # Beside the target, where the workers of an executor see the files too.
+        scratch = held.enter_context(scratch_folder(path.absolute().parent, _said(options)))
+        timeline, nodes = _find_inputs(paths, options, scratch)
+        check_target(path)
+        held.enter_context(_locked(folder))
         for leftover in (new, old):  # of a run that was killed
             shutil.rmtree(leftover, ignore_errors=True)
         new.mkdir()
@@ -261,12 +266,19 @@ def ingest(
 _Inputs = tuple[Sequence[Recording], Sequence[Recording]]
 
 
-def _find_inputs(paths: Paths, options: IngestOptions) -> _Inputs:
+def _said(options: IngestOptions) -> Callable[[str], None]:
+    """Return the function that reports work before any file is read."""
+    progress = options.progress
+    return lambda text: None if progress is None else progress(0, 1, text)
+
+
+def _find_inputs(paths: Paths, options: IngestOptions, scratch: Scratch) -> _Inputs:
     find = partial(
         find_recordings,
         limit_bytes=options.limit_bytes,
         length_op=length_op(options.length),
         class_rules=options.class_rules,
+        scratch=scratch,
     )
     nodes = [Path(path) for path in options.execution_traces]
     return find([Path(path) for path in paths]), find(nodes) if nodes else ()
@@ -299,7 +311,10 @@ class _MemoryWriter:
 
 def _folder_of(recording: Recording, folder: Path) -> Path:
     """Return the folder of a recording in `folder`; its name changes with the files, the reader and the options."""
-    stats = [(str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns) for file in recording.files]
+    files = [(origin.path, origin.file) for origin in recording.origins] or [
+        (str(file), file) for file in recording.files
+    ]
+    stats = [(str(Path(name).absolute()), file.stat().st_size, file.stat().st_mtime_ns) for name, file in files]
     facts = [stats, recording.reader.name, recording.limit_bytes, recording.length_op, version("seqpoint")]
     facts += [list(recording.class_rules)] if recording.class_rules else []
     return folder / f"recording-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}"

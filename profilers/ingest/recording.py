@@ -19,16 +19,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError, UnknownFormatError
+from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError, SeqPointError, UnknownFormatError
 from profilers.files import is_folder, write_text
+from profilers.ingest.archives import Origin, Scratch, is_archive, unpacked
 from profilers.ingest.collectives import ANNOTATION, add_collectives
 from profilers.ingest.iterations import Extent, is_mark
 from profilers.ingest.late_ends import repair_late_ends
 from profilers.ingest.linking import LINK_COLUMNS, link_rows
 from profilers.ingest.processes import ranks_by_process, write_ranked
 from profilers.ingest.stage import Stage, Watch
+from profilers.readers.common.foreign import foreign_file
 from profilers.readers.common.reader import GroupReader, Reader, find_reader, run_reader
-from profilers.readers.common.source import DEFAULT_LIMIT_BYTES, fingerprint
+from profilers.readers.common.source import DEFAULT_LIMIT_BYTES, fingerprint, first_bytes
 from profilers.trace.arrays import arrow_array, integers, put
 from profilers.trace.kernels import ClassRule, is_collective
 from profilers.trace.schema import ANNOTATIONS, OWN_RANK, SCHEMAS, concatenate, make_table
@@ -52,6 +54,10 @@ class Recording:
         Operator whose shapes a length rule reads; its rows stay in memory.
     class_rules : tuple of ClassRule
         A user's own classes of kernels, which tell collectives too.
+    origins : tuple of Origin
+        Origins of the files, if they lie in a temporary folder; or nothing.
+    damaged : int
+        Archives that are damaged, of which this is the first recording.
     """
 
     files: tuple[Path, ...]
@@ -59,11 +65,18 @@ class Recording:
     limit_bytes: int = DEFAULT_LIMIT_BYTES
     length_op: str | None = None
     class_rules: tuple[ClassRule, ...] = ()
+    origins: tuple[Origin, ...] = ()
+    damaged: int = 0
 
     @property
     def name(self) -> str:
         """The name of the first file, for messages."""
-        return self.files[0].name
+        return self.origins[0].name if self.origins else self.files[0].name
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Paths of the files, for messages; of an origin, that of its archive with the member."""
+        return tuple(origin.path for origin in self.origins) or tuple(map(str, self.files))
 
     @property
     def size(self) -> int:
@@ -78,6 +91,7 @@ def find_recordings(
     *,
     length_op: str | None = None,
     class_rules: tuple[ClassRule, ...] = (),
+    scratch: Scratch | None = None,
 ) -> list[Recording]:
     """Return the recordings among files and in folders, in the natural order of their names.
 
@@ -87,6 +101,9 @@ def find_recordings(
         Files, and folders of files.
     limit_bytes, length_op, class_rules
         As `Recording` has them.
+    scratch : Scratch, optional
+        Holds the files of archives and of reports that a tool converts; without it, these are refused. It outlives the
+        recordings.
 
     Raises
     ------
@@ -98,8 +115,14 @@ def find_recordings(
         A folder is a ``.trace`` already.
     """
     readers: list[tuple[Path, Reader]] = []
+    origins: dict[Path, Origin] = {}
     for path in paths:
-        readers.extend(_in_folder(path) if is_folder(path) else [(path, find_reader(path))])
+        if is_folder(path):
+            readers.extend(_in_folder(path))
+        elif scratch is not None and is_archive(path):
+            readers.extend(_in_archive(path, scratch, limit_bytes, origins))
+        else:
+            readers.append(_named(path, scratch, limit_bytes, origins))
     if not readers:
         raise NotFoundError("no file was named")
     unique = {file.absolute(): (file, reader) for file, reader in readers}
@@ -107,10 +130,50 @@ def find_recordings(
     for file, reader in sorted(unique.values(), key=lambda pair: (_natural(pair[0].name), str(pair[0]))):
         key = reader.group(file) if isinstance(reader, GroupReader) else str(file.absolute())
         groups.setdefault((reader.name, key), []).append((file, reader))
-    return [
-        Recording(tuple(file for file, _ in members), members[0][1], limit_bytes, length_op, class_rules)
-        for members in groups.values()
-    ]
+    recordings, damaged = [], {origin.file for origin in origins.values() if origin.is_damaged}
+    for members in groups.values():
+        files = tuple(file for file, _ in members)
+        of_files = tuple(origins[file] for file in files if file in origins)
+        first = damaged & {origin.file for origin in of_files}
+        damaged -= first
+        options = (limit_bytes, length_op, class_rules)
+        recordings.append(Recording(files, members[0][1], *options, of_files, len(first)))
+    return recordings
+
+
+def _named(path: Path, scratch: Scratch | None, limit_bytes: int, origins: dict[Path, Origin]) -> tuple[Path, Reader]:
+    """Return a file with its reader: of a report, the file that its tool makes of it."""
+    try:
+        return path, find_reader(path)
+    except UnknownFormatError:
+        foreign = foreign_file(path, first_bytes(path))
+        if scratch is None or foreign is None or foreign.tool is None:
+            raise
+        scratch.say(f"converting {path.name} with {foreign.entry.command[0]}")
+        file = foreign.convert(scratch.make(), limit_bytes)
+        origins[file] = Origin(path)
+        return file, find_reader(file)
+
+
+def _in_archive(
+    path: Path, scratch: Scratch, limit_bytes: int, origins: dict[Path, Origin]
+) -> list[tuple[Path, Reader]]:
+    """Return the files of an archive that readers know, as if its folders had been given."""
+    scratch.say(f"unpacking {path.name}")
+    files = unpacked(path, scratch.make(), limit_bytes)
+    origins.update(files)
+    readers = []
+    for folder in dict.fromkeys(file.parent for file in files):
+        inner = [file for file in files if file.parent == folder and not file.name.startswith(".")]
+        if of_folder := _reader_of(folder):
+            member = files[inner[0]].member.rpartition("/")[0] if inner else ""
+            origins[folder] = replace(next(iter(files.values())), member=member)
+        readers += of_folder or [pair for file in inner for pair in _reader_of(file)]
+    if not readers and any(origin.is_damaged for origin in files.values()):
+        raise BrokenFileError(f"{path}: the archive is damaged before its first trace; copy it again")
+    if not readers:
+        raise NotFoundError(f"{path}: holds no trace that a reader knows ({len(files)} files looked at)")
+    return readers
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
@@ -210,7 +273,7 @@ def read_recording(
     """
     stage = Stage(folder, recording.limit_bytes, LINK_COLUMNS, _watches(recording))
     stage.advance = advance or stage.advance
-    meta = run_reader(recording.reader, recording.files, stage)
+    meta = _read_files(recording, stage)
     stage.close()
     stage, meta = _ranked(recording, stage, meta)
     release_memory()
@@ -220,9 +283,9 @@ def read_recording(
     counts |= _add_collectives(stage, recording.class_rules)
     stage.close()
     stage.let_go()
-    combined = meta.fingerprint or _fingerprint(recording.files)
-    meta = replace(meta, quality=meta.quality + Quality(counts), fingerprint=combined)
-    linked = LinkedRecording(str(recording.files[0]), meta, stage, _marks(stage), stage.watched("length_ops"))
+    counts["truncated_files"] = recording.damaged
+    meta = replace(meta, quality=meta.quality + Quality(counts))
+    linked = LinkedRecording(recording.paths[0], meta, stage, _marks(stage), stage.watched("length_ops"))
     if folder is not None:
         _save(linked, folder)
     return linked
@@ -256,6 +319,24 @@ def _of_amd(reader: Reader, meta: TraceMeta, stage: Stage) -> bool:
     """Return whether ROCm stamped the times of a recording, by its format, its devices or its calls."""
     by_name = any(_AMD_DEVICE.search(device.name) for device in meta.devices)
     return reader.name.startswith(("roc", "rpd")) or by_name or bool(len(stage.watched_rows("hip_calls")))
+
+
+def _read_files(recording: Recording, stage: Stage) -> TraceMeta:
+    """Give the events of a recording to a stage; return its description, which names archives and reports."""
+    try:
+        meta = run_reader(recording.reader, recording.files, stage)
+    except SeqPointError as error:
+        if not recording.origins:
+            raise
+        text = str(error)
+        for file, name in zip(recording.files, recording.paths, strict=False):
+            text = text.replace(str(file), name)
+        raise type(error)(text) from error
+    if not recording.origins:
+        return replace(meta, fingerprint=meta.fingerprint or _fingerprint(recording.files))
+    reports = [origin.file for origin in recording.origins if not origin.member]
+    combined = _fingerprint(reports) if reports else meta.fingerprint or _fingerprint(recording.files)
+    return replace(meta, sources=tuple(origin.name for origin in recording.origins), fingerprint=combined)
 
 
 def _fingerprint(files: Sequence[Path]) -> str:

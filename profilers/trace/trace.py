@@ -3,8 +3,10 @@
 `Quality` (`profilers.trace.quality`) counts the events that a reader repaired, dropped or could not link.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from types import MappingProxyType
 
 import numpy as np
@@ -12,8 +14,12 @@ import pyarrow as pa
 
 from profilers.trace.arrays import MISSING, integers
 from profilers.trace.kernels import ClassRule, classify
+from profilers.trace.quality import WARNING, QualityNote, quality_notes
 from profilers.trace.quality import Quality as Quality  # readers import it from here
 from profilers.trace.schema import SCHEMAS, empty_table
+
+#: Names of a list that a trace shows of itself; characters of a name, and of a line without its heading.
+_SHOWN, _NAME, _COLUMNS = 5, 60, 86
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,21 @@ class TraceMeta:
         return "synthetic" in self.format.split("+")
 
 
+def _some(names: Sequence[object]) -> str:
+    """Return the first few of some names, and the number of the others."""
+    texts = [text if len(text) <= _NAME else f"{text[: _NAME - 3]}..." for text in map(str, names[:_SHOWN])]
+    while len(texts) > 1 and len(", ".join(texts)) > _COLUMNS - len(" and 1,000,000 more"):
+        texts.pop()
+    more = f" and {len(names) - len(texts):,} more" if len(names) > len(texts) else ""
+    return ", ".join(texts) + more
+
+
+def _printable(text: str) -> str:
+    """Return a text that fits a line, without control characters, which names of files may have."""
+    shown = "".join(character if character.isprintable() else "?" for character in text[: 4 * _COLUMNS])
+    return shown if len(shown) <= _COLUMNS else f"{shown[: _COLUMNS - 3]}..."
+
+
 def _table(kind: str, meaning: str) -> property:
     """Return a property of a trace: its table of one kind."""
     return property(lambda trace: trace.tables[kind], doc=meaning)
@@ -139,6 +160,42 @@ class Trace:
     ranges = _table("ranges", "Annotations, Python functions, overhead.")
     counters = _table("counters", "Values at instants.")
     iterations = _table("iterations", "One row an iteration and rank.")
+
+    def __repr__(self) -> str:
+        facts = self._facts() | {"rows": ", ".join(f"{count:,} {kind}" for kind, count in self._rows().items())}
+        facts["warnings"] = _some([f"{note.count} ({note.n:,})" for note in self._warnings()])
+        lines = [f"  {name}: {_printable(text)}" for name, text in facts.items() if text]
+        return "\n".join([f"Trace: {self._title()}", *lines])
+
+    def _repr_html_(self) -> str:
+        facts = [f"{name}: {_printable(text)}" for name, text in self._facts().items() if text]
+        facts += [f"warning: {note.count} ({note.n:,}): {note.meaning}" for note in self._warnings()[:_SHOWN]]
+        rows = "".join(f"<tr><td>{kind}</td><td>{count:,}</td></tr>" for kind, count in self._rows().items())
+        head = "<tr><th>rows of</th><th>number</th></tr>"
+        table = f'<table border="0" class="dataframe">{head}{rows}</table>' if rows else ""
+        paragraphs = "".join(f"<p>{escape(fact)}</p>" for fact in facts)
+        return f"<div><h4>Trace: {escape(self._title())}</h4>{paragraphs}{table}</div>"
+
+    def _title(self) -> str:
+        return _printable(f"{self.meta.format} {self.meta.version}".strip())
+
+    def _rows(self) -> dict[str, int]:
+        """Return the number of rows of each kind that has some."""
+        return {kind: table.num_rows for kind, table in self.tables.items() if table.num_rows}
+
+    def _warnings(self) -> list[QualityNote]:
+        return [note for note in quality_notes(self.meta.quality, self._rows()) if note.severity == WARNING]
+
+    def _facts(self) -> dict[str, str]:
+        """Return what a trace says of itself, a line each, by name."""
+        meta, numbers = self.meta, np.unique(integers(self.iterations, "iteration"))
+        devices = Counter(device.name or "unnamed" for device in meta.devices)
+        return {
+            "files": _some(meta.sources),
+            "ranks": _some(meta.ranks) + (f" of {meta.world_size}" if meta.world_size else ""),
+            "devices": _some([f"{count} x {name}" for name, count in devices.items()]),
+            "iterations": f"{len(numbers):,}, {numbers[0]} to {numbers[-1]}" if len(numbers) else "none",
+        }
 
     def next_id(self) -> int:
         """Return the smallest id above those of all events."""

@@ -1,14 +1,17 @@
 """Tables of measurements, which calibrations are fitted to and scored on.
 
 `read_tables` walks over files. `MeasuredTable` reads the columns of a Parquet or CSV file. `measured_rows` reads a CSV
-file row by row. Every value is checked; an error names the file and the row, from 1.
+file row by row. Every value is checked; an error names the file and the row, from 1. Within `skipping_rows`, a row that
+is refused is noted and left out instead.
 """
 
 import csv
 import hashlib
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import isfinite
 from pathlib import Path
@@ -17,16 +20,138 @@ from typing import Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
 from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
-from profilers.trace.arrays import Bools, Floats
+from profilers.trace.arrays import Bools, Floats, Ints
 
 T = TypeVar("T")
 #: Largest number of digits of a whole number, and of characters of a text that a message repeats.
 _DIGITS, _SHOWN_CHARACTERS = 9, 40
+
+
+@dataclass(frozen=True)
+class SkippedRow:
+    """A row that was refused and left out.
+
+    Parameters
+    ----------
+    file : str
+        Path of the file.
+    row : int or str, optional
+        Number of the row, from 1 below the header, or its name; None for the whole file.
+    reason : str
+        What is wrong.
+    error : Exception, optional
+        The error of a whole file.
+    """
+
+    file: str
+    row: int | str | None
+    reason: str
+    error: SeqPointError | None = field(default=None, compare=False, repr=False)
+
+    def content(self) -> dict[str, object]:
+        """Return file, row and reason as JSON with stable keys."""
+        return {"file": self.file, "row": self.row, "reason": self.reason}
+
+    def __str__(self) -> str:
+        row = "" if self.row is None else f"row {self.row}: " if isinstance(self.row, int) else f"{self.row}: "
+        return f"{self.file}: {row}{self.reason}"
+
+
+#: Skipped rows by file and row.
+Skipped = dict[tuple[str, int | str | None], SkippedRow]
+#: The rows that are skipped in this context; None where a refused row is an error.
+_SKIPPED: ContextVar[Skipped | None] = ContextVar("skipped rows", default=None)
+
+
+class InvalidRowsError(InvalidInputError):
+    """Rows of a file are refused; the message names the first.
+
+    Parameters
+    ----------
+    rows : sequence of SkippedRow
+        The rows, one at least.
+    """
+
+    def __init__(self, rows: Sequence[SkippedRow]) -> None:
+        super().__init__(str(rows[0]))
+        self.rows = tuple(rows)
+
+
+@contextmanager
+def skipping_rows() -> Iterator[Skipped]:
+    """Note refused rows and leave them out in this context, instead of an error; yield the notes, which fill up."""
+    skipped: Skipped = {}
+    token = _SKIPPED.set(skipped)
+    try:
+        yield skipped
+    finally:
+        _SKIPPED.reset(token)
+
+
+def refuse_row(file: str | Path, row: int | str, reason: object) -> None:
+    """Note that a row is left out, or raise an error if this context skips no rows.
+
+    Parameters
+    ----------
+    file : str or Path
+        The file.
+    row : int or str
+        Number of the row, from 1, or its name.
+    reason : object
+        What is wrong.
+
+    Raises
+    ------
+    InvalidRowsError
+        Refused rows are errors here; the message names file and row.
+    """
+    refused, skipped = SkippedRow(str(file), row, str(reason)), _SKIPPED.get()
+    if skipped is None:
+        raise InvalidRowsError([refused])
+    skipped.setdefault((refused.file, row), refused)
+
+
+def refuse_file(file: str | Path, error: SeqPointError) -> None:
+    """Note that a file is left out, or raise its error if this context skips nothing.
+
+    Parameters
+    ----------
+    file : str or Path
+        The file, or its name.
+    error : SeqPointError
+        Error at the file.
+    """
+    if (skipped := _SKIPPED.get()) is None:
+        raise error
+    reason = str(error).removeprefix(f"{file}: ")
+    skipped.setdefault((str(file), None), SkippedRow(str(file), None, reason, error))
+
+
+def note_row(where: str, reason: object) -> None:
+    """Note that a row is of no use here, if this context notes rows.
+
+    Parameters
+    ----------
+    where : str
+        File and row, as `measured_rows` gives them.
+    reason : object
+        Why it is left out.
+    """
+    file, _, row = where.rpartition(": row ")
+    if _SKIPPED.get() is not None:
+        refuse_row(file, int(row), reason)
+
+
+def skipped_rows(file: Path) -> Ints:
+    """Return the rows of a file that this context skips, from 0, ascending."""
+    rows = [row - 1 for name, row in _SKIPPED.get() or () if name == str(file) and isinstance(row, int)]
+    return np.array(sorted(rows), dtype=np.int64)
 
 
 def read_tables(
@@ -76,11 +201,14 @@ class MeasuredTable:
     file : Path
         File of the table.
     content : pyarrow.Table
-        Content of the file.
+        Content of the file, without rows that are skipped.
+    rows : array of int64, optional
+        Numbers of the rows in the file, from 0; by default they count up.
     """
 
     file: Path
     content: pa.Table
+    rows: Ints | None = field(default=None, compare=False)
 
     #: Suffixes of the files that are tables.
     SUFFIXES = (".parquet", ".csv")
@@ -90,10 +218,18 @@ class MeasuredTable:
     @classmethod
     def read(cls, file: Path) -> Self | None:
         """Return the table of a file; None if the file is no table."""
+        broken: list[SkippedRow] = []
         try:
-            return cls(file, pq.ParquetFile(file).read() if file.suffix == ".parquet" else pcsv.read_csv(file))
+            content = pq.ParquetFile(file).read() if file.suffix == ".parquet" else _read_csv(file, broken)
         except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError):
             return None
+        for row in broken:
+            refuse_row(row.file, int(row.row or 0), row.reason)
+        unread = np.array([int(row.row or 0) - 1 for row in broken], dtype=np.int64)
+        rows = np.setdiff1d(np.arange(len(content) + len(unread)), unread)
+        if (kept := ~np.isin(rows, skipped_rows(file))).all():
+            return cls(file, content, rows if len(unread) else None)
+        return cls(file, content.filter(pa.array(kept)), rows[kept])
 
     @property
     def columns(self) -> list[str]:
@@ -105,9 +241,29 @@ class MeasuredTable:
         """SHA-256 of the file, by which a fit remembers the files that it has seen."""
         return hashlib.sha256(self.file.read_bytes()).hexdigest()
 
-    def refusal(self, row: int, problem: object) -> InvalidInputError:
-        """Return the error that names a row, which is counted from 0 here and from 1 in the message."""
-        return InvalidInputError(f"{self.file}: row {row + 1}: {problem}")
+    def number(self, row: int) -> int:
+        """Return the number of a row in the file, from 1; rows are counted from 0 here."""
+        return (row if self.rows is None else int(self.rows[row])) + 1
+
+    def refusal(self, row: int, problem: object, *others: tuple[int, object]) -> InvalidRowsError:
+        """Return the error that names a row, and more rows with their problems.
+
+        Parameters
+        ----------
+        row : int
+            The row, counted from 0 here and from 1 in the message.
+        problem : object
+            What is wrong.
+        *others : (int, object)
+            Rows that are refused with it.
+        """
+        refused = [(row, problem), *others]
+        return InvalidRowsError([SkippedRow(str(self.file), self.number(at), str(why)) for at, why in refused])
+
+    def refuse(self, problems: Iterable[tuple[int, object]]) -> None:
+        """Raise the error of `refusal` if there is a row with a problem."""
+        if refused := list(problems):
+            raise self.refusal(*refused[0], *refused[1:])
 
     def refuse_doubles(self, names: Iterable[str]) -> None:
         """Check that the table has each of these columns once at most."""
@@ -119,8 +275,20 @@ class MeasuredTable:
 
     def floats(self, name: str) -> Floats:
         """Return a column of numbers; NaN where a value is missing."""
+        column = self.content[name]
+        if pa.types.is_string(column.type):  # one cell of a CSV file that is no number makes the column text
+            column = pc.if_else(pc.equal(pc.utf8_trim_whitespace(column), ""), None, column)
+            wrong = pc.invert(pc.match_substring_regex(column, _NUMBER)).fill_null(False)
+            rows = np.flatnonzero(wrong.to_numpy(zero_copy_only=False))
+            if len(rows) < len(column) - column.null_count:
+                texts = column.take(pa.array(rows)).to_pylist()
+                self.refuse(
+                    (row, f"{name} is {text[:_SHOWN_CHARACTERS]!r}; it must be a number")
+                    for row, text in zip(rows.tolist(), texts, strict=True)
+                )
+            column = pc.utf8_trim_whitespace(column)
         try:
-            values = self.content[name].cast(pa.float64()).to_numpy(zero_copy_only=False)
+            values = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
         except pa.ArrowException as error:
             reason = str(error).splitlines()[0]
             raise InvalidInputError(f"{self.file}: column {name} is no number ({reason})") from error
@@ -154,8 +322,7 @@ class MeasuredTable:
             ((values == np.floor(values)) | (not whole), "it must be whole"),
         ):
             invalid = np.flatnonzero(~valid if rows is None else ~valid & rows)
-            if len(invalid):
-                raise self.refusal(int(invalid[0]), f"{name} is {values[invalid[0]]:g}; {rule}")
+            self.refuse((row, f"{name} is {values[row]:g}; {rule}") for row in invalid.tolist())
         return values
 
     def texts(self, name: str, allowed: Iterable[str] = (), what: str = "") -> npt.NDArray[np.object_]:
@@ -170,27 +337,57 @@ class MeasuredTable:
         what : str
             Noun for an allowed text, for the message.
         """
+        column = self.content[name]
+        if pa.types.is_binary(column.type):  # one cell of a CSV file that is no UTF-8 makes the column bytes
+            odd = [row for row, cell in enumerate(column.to_pylist()) if not _is_utf8(cell)]
+            self.refuse((row, f"{name} is no UTF-8; save the file in that encoding") for row in odd)
         try:
-            values = self.content[name].cast(pa.string()).to_pylist()
+            values = column.cast(pa.string()).to_pylist()
         except (pa.ArrowException, UnicodeDecodeError) as error:
             raise InvalidInputError(f"{self.file}: column {name} is no UTF-8 text") from error
-        accepted = set(allowed)
-        for row, value in enumerate(values):  # a Python loop over measurements, about 0.1 us each
-            if value is None:
-                raise self.refusal(row, f"{name} is {value!r}; it must be text")
-            if accepted and value not in accepted:
-                raise self.refusal(row, f"no {what} {value!r}; there are {', '.join(allowed)}")
+        accepted, missing = set(allowed), f"{name} is None; it must be text"
+        choice = f"there are {', '.join(allowed)}"
+        self.refuse(  # a Python loop over measurements, about 0.1 us each
+            (row, missing if value is None else f"no {what} {value!r:.60}; {choice}")
+            for row, value in enumerate(values)
+            if value is None or (accepted and value not in accepted)
+        )
         return np.array(values, dtype=object)
 
     def devices(self, names: npt.NDArray[np.object_]) -> dict[str, Device]:
         """Return the catalogue's devices that a column names, by the column's names."""
-        devices = {}
-        for name, row in zip(*np.unique(names, return_index=True), strict=True):
+        devices, unknown = {}, {}
+        for name in np.unique(names).tolist():
             try:
                 devices[name] = find_device(name)
             except NotFoundError as error:
-                raise self.refusal(int(row), error) from error
+                unknown[name] = error
+        rows = np.flatnonzero(np.isin(names, list(unknown))).tolist() if unknown else []
+        self.refuse((row, unknown[names[row]]) for row in rows)
         return devices
+
+
+def _is_utf8(cell: bytes | None) -> bool:
+    try:
+        return cell is None or isinstance(cell.decode(), str)
+    except UnicodeDecodeError:
+        return False
+
+
+#: A number as a table writes it.
+_NUMBER = r"^\s*[-+]?((\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|nan|NaN|inf|Infinity)\s*$"
+
+
+def _read_csv(file: Path, broken: list[SkippedRow]) -> pa.Table:
+    """Return the content of a CSV file, and note the lines that have another number of cells than the header."""
+
+    def note(row: pcsv.InvalidRow) -> str:
+        problem = f"{row.actual_columns} cells, not {row.expected_columns}"
+        broken.append(SkippedRow(str(file), row.number - 1, problem))
+        return "error" if _SKIPPED.get() is None else "skip"
+
+    options = pcsv.ParseOptions(invalid_row_handler=note)
+    return pcsv.read_csv(file, pcsv.ReadOptions(use_threads=False), options)
 
 
 #: Texts of a row by column; None where a line is short.
@@ -222,8 +419,7 @@ def measured_rows(path: str | Path, columns: Sequence[str], read: Callable[[str,
 
 def _csv_rows(file: Path, columns: Sequence[str], read: Callable[[str, Row], T]) -> list[T] | str:
     """Return the results of `read` over the rows, about 5 us each; or the reason why the file has another layout."""
-    rows: list[T] = []
-    where = str(file)
+    number = 0
     try:
         if not stat.S_ISREG(file.stat().st_mode):
             return "is no regular file"
@@ -232,24 +428,35 @@ def _csv_rows(file: Path, columns: Sequence[str], read: Callable[[str, Row], T])
             table = csv.DictReader(stream)
             if missing := sorted(set(columns) - set(table.fieldnames or ())):
                 return f"lacks {', '.join(missing)}; needed are {', '.join(columns)}"
-            where = f"{file}: row 1"
-            for number, row in enumerate(table, 1):
-                "".join(text for text in row.values() if isinstance(text, str)).encode()
-                rows.append(read(where, row))
-                where = f"{file}: row {number + 1}"
-    except SeqPointError as error:
-        raise InvalidInputError(f"{where}: {error}") from error
-    except UnicodeEncodeError as error:
-        raise InvalidInputError(f"{where}: no UTF-8; save the file in that encoding") from error
+            rows: list[T] = []
+            ended = False
+            while not ended:
+                number += 1
+                try:
+                    row = next(table, None)
+                    ended = row is None
+                    rows += [] if row is None else [_result(file, number, row, read)]
+                except (SeqPointError, csv.Error, UnicodeEncodeError) as error:
+                    refuse_row(file, number, _row_problem(error))
     except csv.Error as error:
-        if where == str(file):
-            return f"no CSV ({error})"
-        raise InvalidInputError(f"{where}: no CSV ({error})") from error
+        return f"no CSV ({error})"
     except OSError as error:  # such as a link to nothing or to itself
-        raise InvalidInputError(f"{where}: cannot be read ({error.strerror})") from error
+        raise InvalidInputError(f"{file}: cannot be read ({error.strerror})") from error
     if not rows:
         raise InvalidInputError(f"{file}: there is no row below the header")
     return rows
+
+
+def _result(file: Path, number: int, row: Row, read: Callable[[str, Row], T]) -> T:
+    """Return the result of `read` on a row, whose bytes must be UTF-8."""
+    "".join(text for text in row.values() if isinstance(text, str)).encode()
+    return read(f"{file}: row {number}", row)
+
+
+def _row_problem(error: Exception) -> str:
+    if isinstance(error, UnicodeEncodeError):
+        return "no UTF-8; save the file in that encoding"
+    return f"no CSV ({error})" if isinstance(error, csv.Error) else str(error)
 
 
 def measured_count(row: Row, name: str, digits: int = _DIGITS) -> int:

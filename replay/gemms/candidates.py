@@ -196,8 +196,8 @@ def _flags(table: MeasuredTable, name: str) -> Floats:
         texts = table.texts(name, ("N", "T", "false", "true"), f"{name} of")
         return np.isin(texts, ("T", "true")).astype(float)
     values = table.floats(name)
-    if len(bad := np.flatnonzero((values != 0) & (values != 1))):
-        raise table.refusal(int(bad[0]), f"{name} is {values[bad[0]]:g}; it must be 0 or 1")
+    bad = np.flatnonzero((values != 0) & (values != 1)).tolist()
+    table.refuse((row, f"{name} is {values[row]:g}; it must be 0 or 1") for row in bad)
     return values
 
 
@@ -209,10 +209,10 @@ def _times(table: MeasuredTable, flops: Floats) -> tuple[Floats, Bools]:
     with np.errstate(divide="ignore", invalid="ignore"):
         time = flops / values if name == "gflops" else values * _TIMES[name]
     odd = ~failed & ~((time >= _TIME_RANGE[0]) & (time <= _TIME_RANGE[1]))
-    if len(bad := np.flatnonzero(odd)):
-        raise table.refusal(
-            int(bad[0]), f"{name} is {values[bad[0]]:g}: a time of {time[bad[0]]:.3g} ns; check its unit"
-        )
+    table.refuse(
+        (row, f"{name} is {values[row]:g}: a time of {time[row]:.3g} ns; check its unit")
+        for row in np.flatnonzero(odd).tolist()
+    )
     return time, failed
 
 
@@ -275,9 +275,9 @@ def recorded_columns(table: MeasuredTable, prefix: str = "") -> dict[str, Floats
             needed = variant in ("tile_m", "tile_n")
             least, most = (0, _MOST_LDS) if variant == "lds_bytes" else (1, _MOST_TILE)
             known = (values == np.floor(values)) & (values >= least) & (values <= most)
-            if len(bad := np.flatnonzero(~(known | ((values == -1) & (not needed))))):
-                rule = f"it must be whole, {least} to {most}" + ("" if needed else ", or -1 if it is not known")
-                raise table.refusal(int(bad[0]), f"{name} is {values[bad[0]]:g}; {rule}")
+            rule = f"it must be whole, {least} to {most}" + ("" if needed else ", or -1 if it is not known")
+            bad = np.flatnonzero(~(known | ((values == -1) & (not needed)))).tolist()
+            table.refuse([(row, f"{name} is {values[row]:g}; {rule}") for row in bad])
             columns[variant] = values
     if (name := f"{prefix}matrix_instruction") in table.columns:
         columns["matrix_rows"] = _matrix_rows(table, name)
@@ -291,8 +291,8 @@ def _matrix_rows(table: MeasuredTable, name: str) -> Floats:
     for code, text in enumerate(map(str, texts)):
         number = re.match(r"\d{1,4}(?=x|$)", text)
         if not (number and int(number[0]) <= _MOST_ROWS) and text not in ("none", "", "-1"):
-            row = int(np.flatnonzero(codes == code)[0])
-            raise table.refusal(row, f"{name} is {text!r:.40}; it must be like 32x32x2x1, or none")
+            rule = "it must be like 32x32x2x1, or none"
+            table.refuse([(row, f"{name} is {text!r:.40}; {rule}") for row in np.flatnonzero(codes == code).tolist()])
         rows.append(float(number[0]) if number else 0.0)
     return np.array(rows)[codes]
 

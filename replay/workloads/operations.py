@@ -10,7 +10,7 @@ follow their receives; the k-th transfer of a direction begins after the one bef
 when its last member has started.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 from profilers.trace.arrays import Bools, Floats, Ints, row_keys
+from replay.calibration.tables import InvalidRowsError, SkippedRow, refuse_row, skipped_rows
 from replay.graph.assembly import Assembly
 from replay.graph.graph import COLLECTIVE_KINDS, Basis, EdgeKind, KernelGraph, Lane, TaskKind
 
@@ -227,14 +228,39 @@ def read_operations(path: str | Path) -> dict[str, Operations]:
         ) from error
     if not len(table):
         raise InvalidInputError(f"{path}: the table has no operation")
+    table = _without_jobs(table, skipped_rows(path))
     columns, jobs = _columns(table, path), _texts(table, "job", path)
     of_jobs = {}
     for name in sorted(set(jobs.tolist())):
         rows = np.flatnonzero(jobs == name)
         operations = Operations(name, **{key: values[rows] for key, values in columns.items()})
-        _check_numbers(operations, f"{path}: job {name[:40]}")
+        try:
+            _check_numbers(operations)
+        except InvalidInputError as error:
+            refuse_row(path, f"job {name[:40]}", error)
+            continue
         of_jobs[name] = operations
     return of_jobs
+
+
+#: Column of the numbers of the rows in the file, from 0.
+_ROW = "row of the file"
+
+
+def _without_jobs(table: pa.Table, rows: Ints) -> pa.Table:
+    """Return the table with the numbers of its rows, and without the jobs of some rows: a job needs all of them."""
+    table = table.append_column(_ROW, pa.array(np.arange(len(table))))
+    if not len(rows):
+        return table
+    job = table["job"].cast(pa.string())
+    of_job = pc.is_in(job, job.take(pa.array(rows)).combine_chunks().drop_null())
+    return table.filter(pc.invert(pc.or_(of_job, pc.is_in(table[_ROW], pa.array(rows)))))
+
+
+def _refuse(table: pa.Table, path: Path, problems: Iterable[tuple[int, str]]) -> None:
+    """Raise an error that names rows with their problems, if there are any."""
+    if refused := [SkippedRow(str(path), table[_ROW][row].as_py() + 1, problem) for row, problem in problems]:
+        raise InvalidRowsError(refused)
 
 
 def _texts(table: pa.Table, name: str, path: Path) -> npt.NDArray[Any]:
@@ -243,9 +269,7 @@ def _texts(table: pa.Table, name: str, path: Path) -> npt.NDArray[Any]:
         column = column.cast(column.type.value_type)
     if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
         raise InvalidInputError(f"{path}: column {name!r} holds {column.type}, not text")
-    if column.null_count:
-        row = int(np.flatnonzero(np.asarray(column.is_null()))[0])
-        raise InvalidInputError(f"{path}, row {row + 1}: no {name}")
+    _refuse(table, path, ((row, f"no {name}") for row in np.flatnonzero(np.asarray(column.is_null())).tolist()))
     return np.asarray(column.to_numpy(), dtype=np.str_)
 
 
@@ -253,12 +277,9 @@ def _columns(table: pa.Table, path: Path) -> dict[str, npt.NDArray[Any]]:
     """Return the checked columns of a table by the fields of `Operations`."""
     texts = _texts(table, "optype", path)
     names, index = np.unique(texts, return_inverse=True)
-    unknown = [str(name) for name in names if name not in _CODES]
-    if unknown:
-        row = int(np.flatnonzero(texts == unknown[0])[0])
-        raise InvalidInputError(
-            f"{path}, row {row + 1}: no operation {unknown[0]!r:.60}; there are {', '.join(OPERATIONS)}"
-        )
+    unknown = np.flatnonzero(~np.isin(texts, list(_CODES))).tolist()
+    known = f"there are {', '.join(OPERATIONS)}"
+    _refuse(table, path, ((row, f"no operation {str(texts[row])!r:.60}; {known}") for row in unknown))
     columns = {"operation": np.array([_CODES[str(name)] for name in names], dtype=np.int64)[index]}
     for name, field in _NUMBERS.items():
         least = -1 if field in ("chunk", "micro_batch") else 0
@@ -276,26 +297,26 @@ def _numbers(table: pa.Table, name: str, limits: tuple[float, float], path: Path
             f"{path}: column {name!r} holds {column.type}, not {'whole numbers' if whole else 'seconds'}"
         )
     values = np.asarray(pc.fill_null(column.cast(pa.float64()), float("nan")).to_numpy())
-    bad = np.flatnonzero(~((values >= limits[0]) & (values <= limits[1])))
-    if len(bad):
-        shown = "missing" if np.isnan(values[bad[0]]) else f"{values[bad[0]]:g}"
-        raise InvalidInputError(f"{path}, row {bad[0] + 1}: {name} is {shown}; it is {limits[0]:g} to {limits[1]:g}")
+    bad = np.flatnonzero(~((values >= limits[0]) & (values <= limits[1]))).tolist()
+    shown = {row: "missing" if np.isnan(values[row]) else f"{values[row]:g}" for row in bad}
+    rule = f"it is {limits[0]:g} to {limits[1]:g}"
+    _refuse(table, path, ((row, f"{name} is {text}; {rule}") for row, text in shown.items()))
     return values
 
 
-def _check_numbers(operations: Operations, where: str) -> None:
+def _check_numbers(operations: Operations) -> None:
     """Raise an error if ranks or stages leave gaps, a worker has no pass, or an operation is there twice."""
     for name in ("rank", "stage"):
         present = np.unique(getattr(operations, name))
         if len(present) != present[-1] + 1:
             gap = int(np.flatnonzero(present != np.arange(len(present)))[0])
             raise InvalidInputError(
-                f"{where}: no operation of {name} {gap}, but of {name} {present[-1]}; number them from 0 without gaps"
+                f"no operation of {name} {gap}, but of {name} {present[-1]}; number them from 0 without gaps"
             )
     workers = len(operations.steps) * operations.ranks * operations.stages
     if 2 * workers > len(operations):
         raise InvalidInputError(
-            f"{where}: {len(operations)} operations for {operations.ranks} ranks of {operations.stages} stages in "
+            f"{len(operations)} operations for {operations.ranks} ranks of {operations.stages} stages in "
             f"{len(operations.steps)} steps; each has a {_FORWARD} and a {_BACKWARD} at least"
         )
     for name in (_FORWARD, _BACKWARD):
@@ -303,16 +324,14 @@ def _check_numbers(operations: Operations, where: str) -> None:
         if not passes.all():
             step, worker = divmod(int(np.flatnonzero(passes == 0)[0]), operations.ranks * operations.stages)
             rank, stage = divmod(worker, operations.stages)
-            raise InvalidInputError(
-                f"{where}: no {name} on rank {rank}, stage {stage} in step {operations.steps[step]}"
-            )
+            raise InvalidInputError(f"no {name} on rank {rank}, stage {stage} in step {operations.steps[step]}")
     key = (operations.worker * len(OPERATIONS) + operations.operation) * (_LARGEST + 1) + operations.sequence
     order = np.argsort(key, kind="stable")
     twice = np.flatnonzero(np.diff(key[order]) == 0)
     if len(twice):
         row = int(order[twice[0] + 1])
         raise InvalidInputError(
-            f"{where}: {OPERATIONS[operations.operation[row]]} {operations.sequence[row]} is there twice "
+            f"{OPERATIONS[operations.operation[row]]} {operations.sequence[row]} is there twice "
             f"({operations.where(row)})"
         )
 

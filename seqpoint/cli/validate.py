@@ -74,6 +74,9 @@ def _scoreboard(context: click.Context, paths: tuple[Path, ...], gate: bool, jso
     with _watching() as watch:
         validation = front_door.validate("", paths, progress=watch)
     _name_unused("any suite", validation.unused)
+    for name, result in validation.results.items():
+        for row in result.skipped[:_SHOWN]:
+            message(f"{name} skipped {row}")
     if json_:
         print_json(validation.to_dict())
     else:

@@ -119,6 +119,8 @@ def estimate_run(
     InvalidInputError
         A chosen iteration is missing from a run, or lengths are unknown.
     """
+    if missing := next((key for key in ("points", "statistic", "confidence") if not selection.get(key)), None):
+        raise InvalidInputError(f"the selection has no {missing}; give what sp.select returned, or its to_dict()")
     name = statistic or selection["statistic"]
     weights = np.array([p["weight"] for p in selection["points"]])
     rank = selection["points"][0]["rank"]

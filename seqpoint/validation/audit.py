@@ -24,6 +24,7 @@ from profilers.devices.catalogue import DTYPES, find_device
 from profilers.errors import SeqPointError
 from profilers.trace.trace import Trace
 from profilers.writers.slicing import SliceOptions, merge, slice_trace
+from replay.calibration.tables import refuse_file
 from replay.costs.shipped import load_parameters
 from replay.from_trace import build_graph
 from replay.graph.graph import COPY_DIRECTIONS, KernelGraph, TaskKind
@@ -487,7 +488,11 @@ def _scored(read: tuple[Sequence[Recording], Sequence[str]], options: SuiteOptio
     traces, notes = read[0], list(read[1])
     rows: list[ValidationRow] = []
     for name, files in followed(traces, options.progress("auditing"), itemgetter(0)):
-        trace = load_recording(files, options.iterations)
+        try:
+            trace = load_recording(files, options.iterations)
+        except SeqPointError as error:
+            refuse_file(files[0], error)
+            continue
         if len(trace.iterations):
             rows += audit(name, trace)
         else:

@@ -25,7 +25,7 @@ from profilers.trace.arrays import Bools
 from profilers.trace.trace import Trace
 from replay import workloads
 from replay.calibration.parameters import Parameters
-from replay.calibration.tables import MeasuredTable, Row, measured_count, measured_rows
+from replay.calibration.tables import MeasuredTable, Row, measured_count, measured_rows, refuse_row
 from replay.costs.kernels import KernelCalibration, Machine
 from replay.costs.shipped import load_parameters
 from replay.graph.operators import Operator
@@ -344,18 +344,18 @@ def _read_layers(file: Path) -> list[LayerTimes]:
     devices, sizes = table.devices(names), [table.numbers(name, whole=True) for name in ("batch", "seq_len")]
     took = table.floats("fw_ms") + table.floats("bw_ms")
     found: dict[tuple[str, bool, int, int], dict[str, float]] = {}
-    for row in np.flatnonzero(models == _MODEL).tolist():  # a Python loop over operators, about 1 us each
-        if not (group := _node_group(nodes[row])):
-            continue
-        if not 0 < took[row] < np.inf:
-            raise table.refusal(row, f"fw_ms + bw_ms is {took[row]:g}; it must be finite and above zero")
+    rows = [row for row in np.flatnonzero(models == _MODEL).tolist() if _node_group(nodes[row])]
+    rule = "it must be finite and above zero"
+    table.refuse((row, f"fw_ms + bw_ms is {took[row]:g}; {rule}") for row in rows if not 0 < took[row] < np.inf)
+    for row in rows:  # a Python loop over operators, about 1 us each
         key = (names[row], modes[row] == "train", int(sizes[0][row]), int(sizes[1][row]))
         times = found.setdefault(key, dict.fromkeys(GROUPS, 0.0))
-        times[group] += took[row] / 1e3
+        times[_node_group(nodes[row])] += took[row] / 1e3
     layers = []
     for (name, trains, batch, length), times in found.items():
         if missing := [group for group, seconds in times.items() if not seconds]:
-            raise InvalidInputError(f"{file}: {name}, {batch} x {length}: no operator of {', '.join(missing)}")
+            refuse_row(file, f"{name}, {batch} x {length}", f"no operator of {', '.join(missing)}")
+            continue
         layers.append(LayerTimes(devices[name], Pass(batch, length, trains), times, str(file)))
     return layers
 

@@ -18,16 +18,14 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from profilers.devices.catalogue import DTYPES, Device, find_device
-from profilers.errors import InvalidInputError
+from profilers.errors import InvalidInputError, SeqPointError
 from profilers.trace.arrays import Floats, Ints
 from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
+from replay.calibration.tables import MeasuredTable, refuse_row
 from replay.costs.collectives import KINDS
 from replay.costs.shipped import load_parameters
 from replay.from_trace import build_graph, index_trace
@@ -45,6 +43,8 @@ NOMINAL, LEAST, MOST = 0.9, 0.85, 0.95
 _DRAWS = 100
 #: Least number of intervals of a kind whose coverage has a limit.
 _COUNTED = 20
+#: Largest number of a table.
+_MOST = 1e15
 #: Ratios closer to 1 than this are rounding.
 _ROUNDING = 1e-9
 #: Columns of a table of the operators of models, of matrix products (two layouts), and of collectives.
@@ -198,6 +198,35 @@ def serial_graph(
     return replace(graph, measured_ns=float(sum(durations_ns)), origin=Basis.MEASURED, operators=tuple(operators))
 
 
+def _table_rows(file: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of a table with their numbers in the file, about 5 us each."""
+    table = MeasuredTable.read(file)
+    if table is None:
+        raise InvalidInputError(f"{file}: {MeasuredTable.UNREADABLE}")
+    for row, content in enumerate(table.content.select(list(columns)).to_pylist()):
+        yield table.number(row), content
+
+
+def _numbers(row: Mapping[str, Any], *names: str) -> list[float]:
+    """Return numbers of a row: the last is a time, the others are whole; all are above zero.
+
+    Raises
+    ------
+    InvalidInputError
+        A cell is no such number.
+    """
+    numbers = []
+    for name in names:
+        try:
+            number = float(row[name])
+        except (TypeError, ValueError):
+            number = np.nan
+        if not 0 < number < _MOST or (name != names[-1] and not number.is_integer()):
+            raise InvalidInputError(f"{name} is {str(row[name])[:40]!r}; it must be a number above zero")
+        numbers.append(number if name == names[-1] else int(number))
+    return numbers
+
+
 def model_changes(file: Path) -> Iterator[MeasuredChange]:
     """Yield the changes of device of a layer of each model in a table of measured operators, FP32.
 
@@ -206,12 +235,17 @@ def model_changes(file: Path) -> Iterator[MeasuredChange]:
     file : Path
         Parquet file with the columns `MODEL_COLUMNS`.
     """
-    table = pq.read_table(file, columns=list(MODEL_COLUMNS))
     runs: dict[tuple[Any, ...], dict[str, list[tuple[float, Operator]]]] = defaultdict(lambda: defaultdict(list))
-    for row in table.to_pylist():  # 10 us a row
-        if row["mode"] == "inf" and (operator := layer_operator(row)) and row["fw_ms"]:
-            run = (row["model"], row["batch"], row["seq_len"])
-            runs[run][row["device"]].append((row["fw_ms"] * 1e6, operator))
+    for number, row in _table_rows(file, MODEL_COLUMNS):
+        try:
+            if str(row["mode"]) == "inf" and row["fw_ms"] and (operator := layer_operator(row)):
+                batch, length, milliseconds = _numbers(row, "batch", "seq_len", "fw_ms")
+                device = find_device(str(row["device"])).name
+                runs[row["model"], batch, length][device].append((milliseconds * 1e6, operator))
+        except SeqPointError as error:
+            refuse_row(file, number, error)
+        except (ValueError, SyntaxError, TypeError, IndexError, RecursionError, MemoryError):
+            refuse_row(file, number, "input_shapes or output_shape is no list of sizes")
     for (model, batch, length), devices in runs.items():
         job = f"a layer of {model}, {batch} x {length}"
         for before, after in permutations(devices, 2):
@@ -271,7 +305,7 @@ def _shapes(text: Any) -> Any:
 #: Rows, columns and inner size of a product.
 _Shape = tuple[int, int, int]
 #: Times of products, ns, by system, data type and shape.
-_ProductTimes = Mapping[tuple[str, str], Mapping[_Shape, float]]
+_ProductTimes = dict[tuple[str, str], dict[_Shape, float]]
 
 
 def product_changes(file: Path) -> Iterator[MeasuredChange]:
@@ -284,13 +318,12 @@ def product_changes(file: Path) -> Iterator[MeasuredChange]:
     file : Path
         Parquet file with the columns `PRODUCT_COLUMNS`.
     """
-    table = pq.read_table(file, columns=list(PRODUCT_COLUMNS))
-    known = pc.is_in(table["dtype"], pa.array(list(_PRODUCT_TYPES)))
-    times: dict[tuple[str, str], dict[_Shape, float]] = defaultdict(dict)
-    for row in table.filter(known).to_pylist():  # 5 us a row
-        shape = (row["m_elements"], row["n_elements"], row["k_elements"])
-        of_shape = times[row["system"], _PRODUCT_TYPES[row["dtype"]]]
-        of_shape[shape] = min(row["latency_us"] * 1e3, of_shape.get(shape, np.inf))
+    times: _ProductTimes = defaultdict(dict)
+    for number, row in _table_rows(file, PRODUCT_COLUMNS):
+        if row["dtype"] in _PRODUCT_TYPES:
+            sizes = ("m_elements", "n_elements", "k_elements")
+            _add_product(times, (row["system"], _PRODUCT_TYPES[row["dtype"]]), row, (*sizes, "latency_us"), 1e3,
+                         (file, number))  # fmt: skip
     yield from _product_pairs(times, file)
 
 
@@ -302,14 +335,27 @@ def bench_changes(file: Path) -> Iterator[MeasuredChange]:
     file : Path
         Parquet file with the columns `BENCH_COLUMNS`.
     """
-    table = pq.read_table(file, columns=list(BENCH_COLUMNS))
-    times: dict[tuple[str, str], dict[_Shape, float]] = defaultdict(dict)
-    for row in table.filter(pc.equal(pc.cast(table["op"], pa.string()), "gemm")).to_pylist():  # 5 us a row
-        dtype = next((ours for words, ours in _BENCH_TYPES if row["precision"].startswith(words)), None)
-        if row["device"] in _SYSTEMS and dtype:
-            shape, of_shape = (row["n"], row["m"], row["k"]), times[row["device"], dtype]
-            of_shape[shape] = min(row["time_ms"] * 1e6, of_shape.get(shape, np.inf))
+    times: _ProductTimes = defaultdict(dict)
+    for number, row in _table_rows(file, BENCH_COLUMNS):
+        dtype = next((ours for words, ours in _BENCH_TYPES if str(row["precision"]).startswith(words)), None)
+        if row["op"] == "gemm" and row["device"] in _SYSTEMS and dtype:
+            _add_product(times, (row["device"], dtype), row, ("n", "m", "k", "time_ms"), 1e6, (file, number))
     yield from _product_pairs(times, file)
+
+
+def _add_product(
+    times: _ProductTimes, key: tuple[str, str], row: Mapping[str, Any], names: Sequence[str], unit_ns: float,
+    where: tuple[Path, int],
+) -> None:  # fmt: skip
+    """Add the product of a row, of which the fastest counts; `names` are its sizes and its time."""
+    try:
+        _device(str(key[0]))
+        *sizes, time = _numbers(row, *names)
+    except SeqPointError as error:
+        refuse_row(*where, error)
+        return
+    m, n, k = map(int, sizes)
+    times[key][m, n, k] = min(time * unit_ns, times[key].get((m, n, k), np.inf))
 
 
 def _product_pairs(times: _ProductTimes, file: Path) -> Iterator[MeasuredChange]:
@@ -372,13 +418,21 @@ def collective_changes(file: Path) -> Iterator[MeasuredChange]:
     file : Path
         Parquet file with the columns `COLLECTIVE_COLUMNS`.
     """
-    table = pq.read_table(file, columns=list(COLLECTIVE_COLUMNS))
     spelled = {name.replace("_", ""): name for name in KINDS}
     times: dict[tuple[str, str, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    chosen = pc.and_(pc.equal(table["implementation"], _LIBRARY), pc.equal(table["dtype"], _COLLECTIVE_TYPE))
-    for row in table.filter(pc.and_(chosen, pc.greater_equal(table["message_bytes"], _LEAST_BYTES))).to_pylist():
-        kind = spelled[row["collective"].replace("_", "")]
-        times[row["system"], kind, row["ranks_count"]][row["message_bytes"]].append(row["time_us"] * 1e3)
+    for number, row in _table_rows(file, COLLECTIVE_COLUMNS):
+        if (row["implementation"], row["dtype"]) != (_LIBRARY, _COLLECTIVE_TYPE):
+            continue
+        try:
+            ranks, size, microseconds = _numbers(row, "ranks_count", "message_bytes", "time_us")
+            _device(str(row["system"]))
+        except SeqPointError as error:
+            refuse_row(file, number, error)
+            continue
+        if (kind := spelled.get(str(row["collective"]).replace("_", ""))) is None:
+            refuse_row(file, number, f"no collective {row['collective']!r:.40}; there are {', '.join(KINDS)}")
+        elif size >= _LEAST_BYTES:
+            times[row["system"], kind, int(ranks)][int(size)].append(microseconds * 1e3)
     for before, after in permutations(times, 2):
         if before[:2] == after[:2]:
             yield _ranks_changed(before, after[2], times[before], times[after], file)

@@ -22,7 +22,9 @@ from types import MappingProxyType
 
 import numpy as np
 
+from profilers.errors import SeqPointError
 from replay import contention
+from replay.calibration.tables import refuse_file
 from replay.contention.reading import TABLE
 from replay.costs.shipped import load_parameters
 from seqpoint.notebook import Table, table_of
@@ -257,10 +259,14 @@ def _scored(sources: _Sources, options: SuiteOptions) -> SuiteResult:
     fit = contention.read_contention_fit(options.calibration) if options.calibration else None
     recordings, traces = sources
     recorded = _scored_recordings(recordings, fit, options) if recordings or not traces else SuiteResult((), {}, ())
-    scores = [
-        score_contention(name, load_recording(files, options.iterations), parameters=load_parameters(), fit=fit)
-        for name, files in followed(traces, options.progress("replaying"), itemgetter(0))
-    ]
+    scores = []
+    for name, files in followed(traces, options.progress("replaying"), itemgetter(0)):
+        try:
+            trace = load_recording(files, options.iterations)
+        except SeqPointError as error:
+            refuse_file(files[0], error)
+            continue
+        scores.append(score_contention(name, trace, parameters=load_parameters(), fit=fit))
     details = dict(recorded.details) | ({"traces": [trace_content(score) for score in scores]} if traces else {})
     tables, drawn = [*recorded.tables, *trace_tables(scores)], [score for score in scores if score.methods]
     rows = [*recorded.rows, *trace_rows(scores)]

@@ -16,7 +16,8 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from profilers.devices import find_device
-from profilers.errors import InvalidInputError
+from profilers.errors import SeqPointError
+from replay.calibration.tables import refuse_row
 from replay.detailed.timing.launches import Target, Timing
 from replay.detailed.timing.simulation import simulate_plan
 from seqpoint.notebook import table_of
@@ -94,8 +95,9 @@ def _score(kernels: Sequence[MeasuredKernel], options: SuiteOptions) -> SuiteRes
         try:
             registers = kernel.facts.registers_per_thread_ptxas_12_9_sm70 or None
             (timing,) = simulate_plan(kernel.plan(), device, registers=registers, execute_all=False).timings
-        except InvalidInputError as problem:
+        except SeqPointError as problem:
             notes.append(f"{kernel.name} is left out: {problem}")
+            refuse_row(kernel.folder / "kernels.json", kernel.name, problem)
             continue
         scores.append(KernelScore(kernel, timing))
     rows = [row for score in scores for row in score.rows()]
@@ -116,7 +118,7 @@ def _summaries(scores: Sequence[KernelScore]) -> list[ValidationRow]:
     errors = np.abs(cycles / measured - 1)
     count = len(scores)
     rows = [summary_row(f"cycles: mean error of {count} kernels", float(errors.mean()), _CYCLES)]
-    if count > 2:
+    if count > 2 and np.ptp(cycles) and np.ptp(measured):
         rank = float(spearmanr(cycles, measured).statistic)
         rows.append(summary_row("cycles: rank correlation", rank, _RANKS, least=True))
     rates = [(s.timing.l2_read_hit_rate, s.counted("l2_read_hit_rate")) for s in scores]

@@ -18,12 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profilers.errors import InvalidInputError, NotFoundError
+from profilers.files import key_first
+from replay.calibration.tables import refuse_row
 from replay.detailed import KernelCall, Plan, Texture
 
 _TYPES = {
     "f16": np.float16, "f32": np.float32, "f64": np.float64, "s8": np.int8, "s16": np.int16, "s32": np.int32,
     "s64": np.int64, "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64,
 }  # fmt: skip
+#: Counters that are compared.
+COUNTERS = ("l2_read_hit_rate", "dram_read_bytes")
 #: Most elements of a buffer.
 _MOST = 1 << 29
 _BINARY: Mapping[type, Callable[[Any, Any], Any]] = {
@@ -143,7 +147,10 @@ class MeasuredKernel:
             spread = np.float32(fill.high - fill.low)
             return (random.random(count, dtype=np.float32) * spread + np.float32(fill.low)).astype(kind)
         if fill.kind == "randint":
-            return random.integers(int(fill.low), int(fill.high), size=count).astype(kind)
+            low, high = int(fill.low), int(fill.high)
+            if not -(2**63) <= low < high < 2**63:
+                raise InvalidInputError(f"{where}: randint from {fill.low:g} to {fill.high:g}; low must be below high")
+            return random.integers(low, high, size=count).astype(kind)
         if fill.kind == "expr":
             values = np.asarray(evaluated(fill.expr, {"i": np.arange(count), "n": count}, where)).astype(kind)
             if values.shape != (count,):
@@ -173,10 +180,15 @@ def read_kernels(file: Path) -> list[MeasuredKernel]:
         The file is damaged or lacks a key.
     """
     try:
-        content = json.loads(file.read_bytes())
-        kernels = msgspec.convert(content["kernels"], dict[str, _Kernel])
-    except (ValueError, KeyError, TypeError, RecursionError, msgspec.ValidationError) as problem:
+        rows = msgspec.convert(json.loads(file.read_bytes())["kernels"], dict[str, Any])
+    except (ValueError, KeyError, TypeError, RecursionError, OSError, msgspec.ValidationError) as problem:
         raise InvalidInputError(f"{file}: no measured kernels: {str(problem)[:200]}") from None
+    kernels = {}
+    for name, row in rows.items():
+        try:
+            kernels[name] = msgspec.convert(row, _Kernel)
+        except msgspec.ValidationError as problem:
+            refuse_row(file, name[:80], key_first(str(problem)))
     counters = _counters(file.parents[1] / "hardware_counters" / "accelsim_hw_perf_volta.csv")
     return [
         MeasuredKernel(name, file.parent, facts, counters.get(facts.counters_row.get("kernel", ""), {}))
@@ -187,8 +199,23 @@ def read_kernels(file: Path) -> list[MeasuredKernel]:
 def _counters(file: Path) -> dict[str, dict[str, str]]:
     if not file.is_file():
         return {}
-    lines = [line.split(",") for line in file.read_text(encoding="utf-8").splitlines()]
-    return {row[1]: dict(zip(lines[0], row, strict=False)) for row in lines[1:] if len(row) > 1}
+    lines = [line.split(",") for line in file.read_text(encoding="utf-8", errors="replace").splitlines()]
+    counters = {}
+    for number, cells in enumerate(lines[1:], 1):
+        row = dict(zip(lines[0], cells, strict=False))
+        if wrong := next((name for name in COUNTERS if not _is_count(row.get(name, ""))), None):
+            refuse_row(file, number, f"{wrong} is {row[wrong]!r:.40}; it must be a number or empty")
+        elif len(cells) > 1:
+            counters[cells[1]] = row
+    return counters
+
+
+def _is_count(text: str) -> bool:
+    """Return whether a cell is empty or a finite number that is not negative."""
+    try:
+        return not text or 0 <= float(text) < np.inf
+    except ValueError:
+        return False
 
 
 def evaluated(text: str, names: Mapping[str, Any], where: str) -> Any:

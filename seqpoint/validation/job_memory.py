@@ -22,7 +22,7 @@ import numpy as np
 
 from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError
-from replay.calibration.tables import Row, measured_rows
+from replay.calibration.tables import Row, measured_rows, note_row
 from replay.workloads import TrainingJob, fits, job_memory, memory_by_stage
 from replay.workloads.training_fits import is_fitted_system
 from seqpoint.notebook import Table, table_of
@@ -168,6 +168,7 @@ def read_memory(sources: Sequence[Path]) -> MeasuredMemories:
             step = step_of_row(kind, where, row)
             if isinstance(step, str):
                 skipped[step] += 1
+                note_row(where, step)
                 return None
             common = (step.job, step.device)
             if kind == "MLPerf":

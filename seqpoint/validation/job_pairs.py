@@ -22,6 +22,7 @@ from profilers.devices.catalogue import load_devices
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import is_folder
 from profilers.trace.arrays import Floats
+from replay.calibration.tables import refuse_row
 from seqpoint.iteration_table import read_log
 from seqpoint.validation.suites import table_columns
 
@@ -260,12 +261,15 @@ def _recorded_pairs(file: Path, runs: Sequence[Path]) -> Iterator[JobPair]:
     named = _rows(file, "pairs")
     if len(named) > _MOST_PAIRS:
         raise InvalidInputError(f"{file}: {len(named):,} pairs; {_MOST_PAIRS:,} at most")
-    for number, row in enumerate(named):
+    pairs = {}
+    for number, row in enumerate(named, 1):
         if wrong := next((name for name in (row["before"], row["after"]) if not _is_run(name)), None):
-            raise InvalidInputError(f"{file}: row {number}: {wrong[:80]!r} is no name of a run")
-        if row["before"] == row["after"]:
-            raise InvalidInputError(f"{file}: row {number}: {row['before']!r} is both before and after")
-    for row in {tuple(row.values()): row for row in named}.values():
+            refuse_row(file, number, f"{wrong[:80]!r} is no name of a run")
+        elif row["before"] == row["after"]:
+            refuse_row(file, number, f"{row['before']!r} is both before and after")
+        else:
+            pairs[tuple(row.values())] = row
+    for row in pairs.values():
         before, after = (_recorded_run(file.parent, row["group"], row[side], times) for side in ("before", "after"))
         yield JobPair(row["group"], before, after, row["what_if"])
 
@@ -317,14 +321,22 @@ def _rows(file: Path, table: str) -> list[dict[str, Any]]:
     except (pa.ArrowException, OSError) as error:
         raise InvalidInputError(f"{file}: no table of {table} of a recording ({error})") from error
     required = list(columns)[:_REQUIRED] if table != "pairs" else list(columns)
-    for number, row in enumerate(rows):
-        if missing := next((name for name in required if row[name] in (None, "")), None):
-            raise InvalidInputError(f"{file}: row {number}: {missing} is missing")
-        if long := next((name for name in columns if len(str(row[name])) > _LONGEST), None):
-            raise InvalidInputError(f"{file}: row {number}: {long} has more than {_LONGEST} characters")
-        if row.get("duration_ns", 1) < 1:
-            raise InvalidInputError(f"{file}: row {number}: duration_ns is {row['duration_ns']}, below 1")
-    return rows
+    kept = []
+    for number, row in enumerate(rows, 1):
+        if problem := _row_problem(row, required):
+            refuse_row(file, number, problem)
+        else:
+            kept.append(row)
+    return kept
+
+
+def _row_problem(row: Mapping[str, Any], required: Sequence[str]) -> str:
+    """Return what is wrong with a row of a recording; "" if nothing is."""
+    if missing := next((name for name in required if row[name] in (None, "")), None):
+        return f"{missing} is missing"
+    if long := next((name for name in row if len(str(row[name])) > _LONGEST), None):
+        return f"{long} has more than {_LONGEST} characters"
+    return f"duration_ns is {row['duration_ns']}, below 1" if row.get("duration_ns", 1) < 1 else ""
 
 
 def _epoch_pairs(logs: Sequence[Path], pairs: Sequence[JobPair]) -> Iterator[JobPair]:

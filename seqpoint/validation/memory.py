@@ -9,7 +9,7 @@ seqpoint validate memory ../shared/data/dram/hbm2_reference.csv --verbose
 seqpoint validate memory ../shared/data/dram --gate --json
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -17,9 +17,10 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy.stats import spearmanr
 
-from profilers.errors import InvalidInputError, NotFoundError
+from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
 from profilers.trace.arrays import Ints
 from replay.calibration.tables import MeasuredTable
 from replay.memory.dram import DramSimulator, Traffic, find_dram
@@ -198,16 +199,29 @@ def read_dram(table: MeasuredTable, name: str) -> list[DramCase]:
     mappings, patterns = table.texts("mapping"), table.texts("pattern")
     windows, cycles = table.numbers("window", (1, _MOST), whole=True), table.numbers("cycles", (1, 1e15))
     hits = table.floats("read_row_hits") + table.floats("write_row_hits")
-    cases = []
+    table.refuse(_unknown_mappings(table, mappings))
+    cases, wrong = [], list[tuple[int, object]]()
     for row, (mapping, pattern) in enumerate(zip(mappings, patterns, strict=True)):  # about 1 us a row
         if pattern not in _patterns():
-            raise table.refusal(row, f"no pattern {pattern!r:.80}; known are {', '.join(_patterns())}")
+            wrong.append((row, f"no pattern {pattern!r:.80}; known are {', '.join(_patterns())}"))
+            continue
         rate = float(hits[row]) / len(_patterns()[pattern])
         if not 0 <= rate <= 1:
-            raise table.refusal(row, f"{hits[row]:g} row hits of {len(_patterns()[pattern])} requests")
-        source = f"{name} row {row + 1}"
+            wrong.append((row, f"{hits[row]:g} row hits of {len(_patterns()[pattern])} requests"))
+        source = f"{name} row {table.number(row)}"
         cases.append(DramCase(str(mapping), pattern, int(windows[row]), float(cycles[row]), rate, source))
+    table.refuse(wrong)
     return cases
+
+
+def _unknown_mappings(table: MeasuredTable, mappings: npt.NDArray[np.object_]) -> Iterator[tuple[int, object]]:
+    """Yield the rows whose mapping of addresses the DRAM does not know, with the reason."""
+    dram = find_dram(REFERENCE_DRAM)
+    for mapping in np.unique(mappings).tolist():
+        try:
+            dram.with_mapping(mapping)
+        except SeqPointError as error:
+            yield from ((row, error) for row in np.flatnonzero(mappings == mapping).tolist())
 
 
 def score_dram(case: DramCase, traffic: Traffic) -> DramScore:

@@ -129,20 +129,21 @@ def read_counters(table: MeasuredTable, name: str) -> list[CounterCase]:
     counts = {
         column: table.floats(column) for column in sorted(COUNTER_COLUMNS) if column not in ("benchmark", "kernel")
     }
-    cases = []
+    cases, wrong = [], list[tuple[int, object]]()
     for row, (benchmark, kernel) in enumerate(zip(*texts, strict=True)):  # about 1 us a row
         keys = [key for key in COUNTED_KERNELS if benchmark.startswith(key[0]) and key[1] in kernel]
         figures = {column: values[row] for column, values in counts.items()}
         if bad := next((column for column, value in figures.items() if not 0 <= value < _MOST), ""):
-            raise table.refusal(row, f"{bad} is {figures[bad]:g}; it must be finite and not negative")
-        if keys:
+            wrong.append((row, f"{bad} is {figures[bad]:g}; it must be finite and not negative"))
+        elif keys:
             l1, l2 = (
                 _rate(figures[f"{c}_read_hits_sectors"], figures[f"{c}_read_misses_sectors"]) for c in ("l1", "l2")
             )
             moved = figures["dram_read_bytes"] + figures["dram_write_bytes"]
             if not moved:
-                raise table.refusal(row, "no byte was read or written")
-            cases.append(CounterCase(keys[0], l1, l2, moved, f"{name} row {row + 1}"))
+                wrong.append((row, "no byte was read or written"))
+            cases.append(CounterCase(keys[0], l1, l2, moved, f"{name} row {table.number(row)}"))
+    table.refuse(wrong)
     return cases
 
 
@@ -294,7 +295,7 @@ def read_times(table: MeasuredTable, name: str) -> list[TimeCase]:
     shape = [table.numbers(column, (1, _MOST), whole=True) for column in ("B", "H", "block_x", "block_y")]
     times = 1e-3 * table.numbers("latency_ms", (1e-6, 1e9))
     return [
-        TimeCase(op, devices[device], int(b), int(h), int(x * y), float(seconds), f"{name} row {row + 1}")
+        TimeCase(op, devices[device], int(b), int(h), int(x * y), float(seconds), f"{name} row {table.number(row)}")
         for row, (op, device, b, h, x, y, seconds) in enumerate(zip(ops, names, *shape, times, strict=True))
         if op in _KINDS
     ]

@@ -141,10 +141,12 @@ def read_passes(file: Path) -> list[MeasuredPasses]:
     resident = table.numbers("workgroups_per_cu", (1, _MOST_WORKGROUPS), whole=True)
     times = 1e3 * table.numbers("latency_us", (_LEAST_US, _MOST_US))
     rows: dict[tuple[str, str], dict[float, int]] = {}
+    twice = list[tuple[int, object]]()
     for row, key in enumerate(zip(models, kernels, strict=True)):  # about 1 us a row
         if (first := rows.setdefault(key, {}).setdefault(resident[row], row)) != row:
-            problem = f"{key[1]!r:.80} with {resident[row]:g} workgroups is in row {first + 1} already; leave one"
-            raise table.refusal(row, problem)
+            there = f"is in row {table.number(first)} already; leave one"
+            twice.append((row, f"{key[1]!r:.80} with {resident[row]:g} workgroups {there}"))
+    table.refuse(twice)
     return [
         MeasuredPasses(model, kernel, resident[order], times[order], file.name)
         for (model, kernel), passes in rows.items()

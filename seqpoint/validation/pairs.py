@@ -37,6 +37,7 @@ from profilers.trace.kernels import CLASSES
 from profilers.trace.quality import quality_notes
 from profilers.trace.steps import job_steps, step_times
 from profilers.trace.trace import Trace
+from replay.calibration.tables import refuse_file
 from replay.costs.recording import recording_cost
 from replay.costs.shipped import load_parameters
 from replay.from_trace import build_graph, index_trace
@@ -510,6 +511,8 @@ def _scored(sources: _Sources, options: SuiteOptions) -> SuiteResult:
             notes += [text for run in (pair.before, pair.after) if run.files for text in load(run).warnings()]
         except InvalidInputError as error:
             notes.append(str(error))
+        except SeqPointError as error:
+            refuse_file(pair.case, error)
     if sources.alone:
         more = f" and {len(sources.alone) - _SHOWN} more" if len(sources.alone) > _SHOWN else ""
         notes.append(f"traces without a partner: {', '.join(sources.alone[:_SHOWN])}{more}")

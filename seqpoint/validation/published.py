@@ -10,19 +10,20 @@ seqpoint validate published
 seqpoint validate published t3 --gate
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 from profilers.files import dataset_path, read_toml
 from replay.calibration.parameters import Parameters
+from replay.calibration.tables import refuse_row
 from replay.costs.shipped import load_parameters
 from replay.workloads.architecture import named_tables
 from seqpoint.notebook import Table, table_of
@@ -148,10 +149,27 @@ def read_figures(file: Path) -> tuple[PublishedFigure, ...]:
     BrokenFileError
         An entry lacks a key, has one too many, or one of the wrong kind; the message names it.
     """
+    content = read_toml(file, "published figures")
     try:
-        return tuple(named_tables(read_toml(file, "published figures"), "figures", PublishedFigure, file).values())
+        return tuple(named_tables(content, "figures", PublishedFigure, file).values())
     except InvalidInputError as error:
-        raise BrokenFileError(str(error)) from error
+        tables = content.get("figures")
+        figures = list(_known_figures(file, tables)) if isinstance(tables, dict) else []
+        if not figures:
+            raise BrokenFileError(str(error)) from error
+        return tuple(figures)
+
+
+def _known_figures(file: Path, tables: Mapping[str, Any]) -> Iterator[PublishedFigure]:
+    """Yield the figures of a file without the entries that are refused."""
+    for name, entry in tables.items():
+        try:
+            yield from named_tables({"figures": {name: entry}}, "figures", PublishedFigure, file).values()
+        except InvalidInputError as error:
+            try:
+                refuse_row(file, f"figures.{name[:80]}", str(error).removeprefix(f"{file}: figures.{name}: "))
+            except InvalidInputError as refused:
+                raise BrokenFileError(str(error)) from refused
 
 
 def reproduced(system: str, parameters: Parameters) -> dict[str, float]:
@@ -235,9 +253,11 @@ def _compared(published: Sequence[_Published]) -> list[PublishedScore]:
     scores = []
     for system, figures in published:
         ours = reproduced(system, load_parameters())
-        if unknown := next((figure.name for figure in figures if figure.name not in ours), None):
-            raise InvalidInputError(f"{system}: no study reproduces {unknown!r:.60}; there are {', '.join(ours)}")
-        scores += [PublishedScore(system, figure, ours[figure.name]) for figure in figures]
+        for figure in figures:
+            if figure.name in ours:
+                scores.append(PublishedScore(system, figure, ours[figure.name]))
+            else:
+                refuse_row(system, figure.name[:60], f"no study reproduces it; there are {', '.join(ours)}")
     return scores
 
 
@@ -249,7 +269,7 @@ def _source(file: Path) -> Path | None:
 def _read(sources: Sequence[Path], options: SuiteOptions) -> list[_Published]:
     """Read files of figures, in the order of `SYSTEMS`; a path that is no file is the name of a system."""
     published = [
-        (path.stem, read_figures(path))
+        (path.stem, read_figures.__wrapped__(path))  # a cache does not note the entries that are refused
         if _source(path) and path.is_file()
         else (str(path), published_figures(str(path)))
         for path in sources
@@ -260,7 +280,8 @@ def _read(sources: Sequence[Path], options: SuiteOptions) -> list[_Published]:
 
 def _scored(published: Sequence[_Published], options: SuiteOptions) -> SuiteResult:
     """Score figures."""
-    scores = _compared(published)
+    if not (scores := _compared(published)):
+        raise InvalidInputError("no figure that a study reproduces")
     limited = [score for score in scores if score.figure.gated]
     predicted = [score for score in limited if not score.figure.fitted]
     met, right = (sum(bool(score.row.met) for score in some) for some in (limited, predicted))

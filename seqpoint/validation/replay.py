@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from profilers.errors import InvalidInputError, NotFoundError, UnknownFormatError
+from profilers.errors import InvalidInputError, NotFoundError, SeqPointError, UnknownFormatError
 from profilers.files import is_folder
 from profilers.ingest.pipeline import IngestOptions, collect, open_trace
 from profilers.ingest.recording import find_recordings
@@ -25,6 +25,7 @@ from profilers.trace.activity import times_in_steps
 from profilers.trace.arrays import ends, integers
 from profilers.trace.steps import StepTimes, job_steps, step_times
 from profilers.trace.trace import Trace
+from replay.calibration.tables import refuse_file
 from replay.engine.timeline import Timeline, replay
 from replay.graph.graph import SYNC_EDGES, EdgeKind, KernelGraph
 from replay.projection.projection import StepWindow
@@ -305,7 +306,11 @@ def _scored(traces: Sequence[tuple[str, tuple[Path, ...]]], options: SuiteOption
     """Read and replay one trace after another; a trace without an iteration is noted."""
     scores, notes = [], []
     for name, files in followed(traces, options.progress("replaying"), itemgetter(0)):
-        trace = load_recording(files, options.iterations)
+        try:
+            trace = load_recording(files, options.iterations)
+        except SeqPointError as error:
+            refuse_file(files[0], error)
+            continue
         if len(trace.iterations):
             scores.append(score_replay(name, trace))
         else:

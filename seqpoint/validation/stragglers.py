@@ -15,9 +15,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
+from profilers.errors import BrokenFileError, NotFoundError
 from profilers.trace.arrays import Floats
 from replay.analysis.stragglers import LAST_STAGE, WORST_WORKERS, Stragglers, operation_stragglers
+from replay.calibration.tables import refuse_row
 from replay.workloads.operations import Operations, is_operations, read_operations
 from seqpoint.notebook import Table, table_of
 from seqpoint.validation.rows import ValidationRow, summary_row
@@ -101,12 +102,15 @@ def read_jobs(path: Path) -> list[AnsweredJob]:
     except (msgspec.DecodeError, OSError) as error:
         raise BrokenFileError(f"{answers}: no answers on stragglers ({error})") from error
     jobs = read_operations(path)
-    if missing := next((name for name in jobs if name not in known), None):
-        raise InvalidInputError(f"{answers}: no answer for job {missing[:40]!r}; it has {', '.join(known)}")
+    answered = []
     for name, operations in jobs.items():
-        if set(operations.steps) != set(known[name].result.step_t_base):
-            raise InvalidInputError(f"{answers}: job {name[:40]!r} has other steps than its operations")
-    return [AnsweredJob(operations, known[name], answers.name) for name, operations in jobs.items()]
+        if name not in known:
+            refuse_row(answers, f"job {name[:40]}", f"no answer; there are answers for {', '.join(known)}")
+        elif set(operations.steps) != set(known[name].result.step_t_base):
+            refuse_row(answers, f"job {name[:40]}", "the answer has other steps than the operations")
+        else:
+            answered.append(AnsweredJob(operations, known[name], answers.name))
+    return answered
 
 
 def _error(ours: float, reference: float) -> float:

@@ -8,7 +8,7 @@ the files that a suite knows from files and folders of any depth. `validate` run
 import csv
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from profilers.errors import InvalidInputError, NotFoundError
+from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
 from profilers.files import dataset_path
+from replay.calibration.tables import InvalidRowsError, SkippedRow, refuse_file, skipping_rows
 from seqpoint.notebook import DataFrame, Table, as_html, data_frame
 from seqpoint.validation.rows import ValidationRow
 
@@ -26,8 +27,10 @@ from seqpoint.validation.rows import ValidationRow
 Progress = Callable[[int, int, str], None]
 #: Phases that a single suite reports first. They have no count of steps.
 LOOKING, READING, PREDICTING = PHASES = ("looking for files", "reading", "predicting")
-#: Number of missed cases that a line of the scoreboard names.
+#: Number of missed cases that a line of the scoreboard names, and of reasons for skipped rows that notes name.
 _NAMED = 5
+#: Most times that a suite reads its files again without the rows that it refused.
+_MOST_READINGS = 100
 #: Characters that are read of the header line of a CSV file.
 _HEADER = 2**16
 
@@ -141,6 +144,8 @@ class SuiteResult:
         Scores that charts show.
     notes : sequence of str
         Remarks on the measurements.
+    skipped : sequence of SkippedRow
+        Rows and files that are left out, in the order in which they were found.
     """
 
     rows: Sequence[ValidationRow]
@@ -148,6 +153,7 @@ class SuiteResult:
     tables: Sequence[Table | str]
     scores: Sequence[Any] = ()
     notes: Sequence[str] = ()
+    skipped: Sequence[SkippedRow] = ()
 
 
 @dataclass(frozen=True)
@@ -224,9 +230,11 @@ class Validation:
         """Return what `seqpoint validate --json` prints."""
         if self.suite:
             result = self.results[self.suite]
-            return {"rows": [row.content() for row in result.rows], **result.details}
+            skipped = [row.content() for row in result.skipped]
+            return {"rows": [row.content() for row in result.rows], **result.details, "skipped_rows": skipped}
         rows = [{"suite": name, **row.content()} for name, result in self.results.items() for row in result.rows]
-        return {"suites": [dict(line) for line in self.lines], "rows": rows}
+        skipped = [{"suite": name, **row.content()} for name, result in self.results.items() for row in result.skipped]
+        return {"suites": [dict(line) for line in self.lines], "rows": rows, "skipped_rows": skipped}
 
     def summary(self) -> list[str]:
         """Return the number of limits that are met, and the sentences of a suite on its cases."""
@@ -335,16 +343,72 @@ def _validate_one(suite: Suite, paths: Sequence[Path], options: SuiteOptions) ->
     options.progress(LOOKING)
     sources, unused = find_sources(suite, paths)
     if sources:
-        options.progress(READING)
-        measured = suite.read(sources, options)
-        options.progress(PREDICTING)
-        result = suite.score(measured, options)
+        result = _scored(suite, sources, paths, options)
     else:
         where = f"{', '.join(map(str, paths))}: holds" if paths else "the project ships"
         result = SuiteResult((), {}, (), notes=(f"{where} no {suite.needs}",))
         if not paths or not _known_to_others(suite, paths):
             raise NotFoundError(result.notes[0])
     return Validation(suite.name, {suite.name: result}, [_line(suite.name, result)], unused)
+
+
+def _scored(suite: Suite, sources: Sequence[Path], paths: Sequence[Path], options: SuiteOptions) -> SuiteResult:
+    """Return the result of a suite on sources, without the rows and the files of folders that it refuses."""
+    with skipping_rows() as skipped:
+        kept = list(sources)
+        for _ in range(_MOST_READINGS):
+            try:
+                options.progress(READING)
+                measured = suite.read(kept, options)
+                options.progress(PREDICTING)
+                result = suite.score(measured, options)
+                break
+            except InvalidRowsError as error:
+                new = {(row.file, row.row): row for row in error.rows if (row.file, row.row) not in skipped}
+                if not new:
+                    raise
+                skipped |= new
+            except (SeqPointError, ValueError, IndexError) as error:  # the last two: a summary of no row
+                refused = [source for source in kept if source not in paths and _is_about(error, source)]
+                kept = [source for source in kept if source not in refused]
+                if not (refused and kept and isinstance(error, SeqPointError)):
+                    raise _first(skipped.values(), error) from error
+                for source in refused:
+                    refuse_file(source, error)
+        else:
+            raise InvalidInputError(f"{_first(skipped.values())}; and so many more rows that this may be another table")
+    if not result.rows and sum(row.error is not None for row in skipped.values()) >= len(sources):
+        raise _first(skipped.values())
+    notes = [*result.notes, *_skipped_notes(skipped.values(), result.notes)]
+    return replace(result, notes=notes, skipped=tuple(skipped.values()))
+
+
+def _is_about(error: Exception, source: Path) -> bool:
+    """Return whether the message of an error begins with a source, its folder or a file in it."""
+    return str(error).startswith((f"{source}:", f"{source}/", f"{source.parent}:"))
+
+
+def _first(skipped: Collection[SkippedRow], error: Exception | None = None) -> Exception:
+    """Return the error of the first skipped row, or `error` if there is none."""
+    row = next(iter(skipped), None)
+    if row is None:
+        return error or InvalidInputError("there is nothing to score")
+    return row.error or InvalidRowsError([row])
+
+
+def _skipped_notes(skipped: Collection[SkippedRow], notes: Sequence[str]) -> Iterator[str]:
+    """Yield the number of skipped rows and the first of each reason, if no note of the suite says the reason."""
+    by_reason: dict[str, list[SkippedRow]] = {}
+    for row in skipped:
+        if not any(row.reason in note for note in notes):
+            by_reason.setdefault(row.reason, []).append(row)
+    if by_reason:
+        count = sum(map(len, by_reason.values()))
+        yield f"{count} {'row is' if count == 1 else 'rows are'} skipped; --json lists {'it' if count == 1 else 'all'}"
+    for rows in list(by_reason.values())[:_NAMED]:
+        yield f"skipped: {rows[0]}" + (f" (and {len(rows) - 1} more)" if len(rows) > 1 else "")
+    if len(by_reason) > _NAMED:
+        yield f"skipped: rows for {len(by_reason) - _NAMED} more reasons"
 
 
 def _known_to_others(suite: Suite, paths: Sequence[Path]) -> bool:
@@ -370,7 +434,7 @@ def _validate_all(paths: Sequence[Path], options: SuiteOptions) -> Validation:
         if not sources:
             lines.append(_empty_line(suite, paths))
             continue
-        results[name] = suite.score(suite.read(sources, defaults), defaults)
+        results[name] = _scored(suite, sources, paths, defaults)
         lines.append(_line(name, results[name]))
     return Validation("", results, lines, [file for file in unused[0] if all(file in others for others in unused)])
 

@@ -15,8 +15,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from profilers.errors import InvalidInputError
-from replay.calibration.tables import Row, measured_count, measured_rows
+from profilers.devices.catalogue import find_device
+from profilers.errors import InvalidInputError, NotFoundError
+from replay.calibration.tables import Row, measured_count, measured_rows, note_row
 from replay.workloads import Layout, MeasuredStep, TrainingJob, find_transformer, load_transformers
 from replay.workloads.training_fits import COLUMNS, read_steps
 from seqpoint.validation.rows import TimedScore
@@ -86,24 +87,21 @@ def _time(row: Row, name: str) -> float:
     return value
 
 
-#: Parts of the name of a device, and its name in the catalogue; the first that occurs holds.
-_DEVICES = (
-    ("GB300", "GB300-288GB"), ("GB200", "GB200-192GB"), ("B300", "B300-SXM-288GB"), ("B200", "B200-SXM-192GB"),
-    ("H200", "H200-SXM-141GB"), ("H100-SXM5-80GB", "H100-SXM5-80GB"), ("A100 - PCIe - 80 GB", "A100-PCIE-80GB"),
-    ("A100-80GB", "A100-SXM4-80GB"), ("A100-40GB", "A100-SXM4-40GB"), ("V100-32GB", "V100-SXM2-32GB"),
-    ("V100-16GB", "V100-SXM2-16GB"), ("MI300X", "MI300X"), ("MI325X", "MI325X"), ("MI350X", "MI350X"),
-    ("MI355X", "MI355X"),
-)  # fmt: skip
 #: Devices that are connected over NVLink in a rack (GB200 and GB300 NVL72); larger jobs use 64 of them.
 _RACK, _RACK_OF_MANY = 72, 64
 
 
+#: Devices that the catalogue names by their form, and the table does not.
+_SXM = MappingProxyType({"V100-32GB": "V100-SXM2-32GB", "V100-16GB": "V100-SXM2-16GB"})
+
+
 def _device(row: Row, name: str) -> str:
     text = (row[name] or "").strip()
-    for part, device in _DEVICES:
-        if part in text:
-            return device
-    raise _SkippedRowError(f"no device {text[:40]!r} in the catalogue")
+    system = text.partition(" (")[0]  # as in `V100-32GB (DGX-2)`
+    try:
+        return find_device(_SXM.get(system, text)).name
+    except NotFoundError as error:
+        raise _SkippedRowError(f"no device {text[:40]!r} in the catalogue") from error
 
 
 def _node_devices(device: str, devices: int, nodes: int) -> int:
@@ -322,6 +320,7 @@ def read_table(path: Path, kind: str, node_devices: int = 8) -> MeasuredSteps:
             return step_of(where, row)
         except _SkippedRowError as reason:
             skipped[str(reason)] += 1
+            note_row(where, reason)
             return None
 
     rows = measured_rows(path, columns, step)

@@ -16,6 +16,7 @@ from profilers.errors import BrokenFileError, InvalidInputError, SeqPointError, 
 from profilers.files import is_folder
 from profilers.plugins import Plugin, load_plugins
 from profilers.readers.common.database import SIGNATURE, open_database
+from profilers.readers.common.foreign import foreign_file
 from profilers.readers.common.source import first_bytes
 from profilers.trace.arrays import Ints
 from profilers.trace.trace import TraceMeta
@@ -202,6 +203,8 @@ def find_reader(path: Path) -> Reader:
             problems.append(f"; {plugin.label} failed: {type(error).__name__}: {error}")
     if not path.stat().st_size:
         raise UnknownFormatError(f"{path}: the file is empty")
+    if not problems and (foreign := foreign_file(path, start.start)):
+        raise UnknownFormatError(foreign.message())
     raise UnknownFormatError(
         f"{path}: no reader knows this format (readers: {', '.join(sorted(names)) or 'none'}){''.join(problems)}"
     )

@@ -212,7 +212,7 @@ def _swept_groups(table: MeasuredTable, device: str | None, fabric: str | None) 
                 str(system), (int(n), int(each)), float(setting), fabric or _fabric(table.file, found)
             )
         except InvalidInputError as error:
-            raise table.refusal(at[0], error) from error
+            raise table.refusal(at[0], error, *((row, error) for row in at[1:])) from error
         groups.setdefault((_SWEPT_KINDS[kind], found.name, topology, library), []).extend(at)
     measured = []
     for (group_kind, device_name, group_topology, group_library), at in groups.items():
@@ -250,10 +250,8 @@ def _swept_devices(table: MeasuredTable, device: str | None) -> npt.NDArray[np.o
     if device is not None or column is None:
         return np.full(len(table.content), device_of_file(table.file, device).name, dtype=object)
     names = table.texts(column)
-    # A system is told by the first word of its name: a100_sxm.
-    short = np.array([name.split("_")[0] if column == "system" else name for name in names], dtype=object)
-    found = table.devices(short)
-    return np.array([found[name].name for name in short], dtype=object)
+    found = table.devices(names)
+    return np.array([found[name].name for name in names], dtype=object)
 
 
 def _libraries(table: MeasuredTable) -> npt.NDArray[np.object_]:
@@ -277,8 +275,8 @@ def _times(table: MeasuredTable, kinds: npt.NDArray[np.object_]) -> Floats:
             raise InvalidInputError(f"{table.file}: no column {name}; needed are {_NEEDED}")
         times[rows] = table.numbers(name, (0, np.inf), rows=rows)[rows]
         for odd, what in ((times > _MOST_MS, "more than a day"), (times < _LEAST_MS, "less than a nanosecond")):
-            if len(bad := np.flatnonzero(odd & rows)):
-                raise table.refusal(int(bad[0]), f"{name} is {times[bad[0]]:g}, {what}; it must be in ms")
+            bad = np.flatnonzero(odd & rows).tolist()
+            table.refuse([(row, f"{name} is {times[row]:g}, {what}; it must be in ms") for row in bad])
     return times / 1e3
 
 

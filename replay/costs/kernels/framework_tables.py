@@ -186,10 +186,8 @@ def framework_groups(table: MeasuredTable, layout: FrameworkTable) -> Iterator[F
     """
     microseconds, dims = table.numbers("latency_us", (0, _LONGEST_US)), layout.dims(table)
     systems, libraries, dtypes = table.texts("system"), _libraries(table, layout), _dtypes(table)
-    # `a100_sxm` is the A100 of the catalogue: what a system is called before its form.
-    short = np.array([system.partition("_")[0] for system in systems.tolist()], dtype=object)
-    devices = table.devices(short)
-    groups, group = np.unique(np.array([dtypes, short, libraries], dtype=str), axis=1, return_inverse=True)
+    devices = table.devices(systems)
+    groups, group = np.unique(np.array([dtypes, systems, libraries], dtype=str), axis=1, return_inverse=True)
     for number, (dtype, system, library) in enumerate(groups.T.tolist()):
         rows = group.reshape(-1) == number
         if dtype not in layout.passed_over:
@@ -232,7 +230,9 @@ def _dtypes(table: MeasuredTable) -> npt.NDArray[np.object_]:
     if "kv_cache_dtype" not in table.columns:
         return np.array([_TYPES[dtype] for dtype in dtypes.tolist()], dtype=object)
     pairs = list(zip(dtypes.tolist(), table.texts("kv_cache_dtype").tolist(), strict=True))
-    for row, pair in enumerate(pairs):  # about 0.1 us a row
-        if pair not in _ATTENTION_TYPES:
-            raise table.refusal(row, f"no attention in {pair[0]} with a KV cache in {pair[1]}")
+    table.refuse(  # about 0.1 us a row
+        (row, f"no attention in {pair[0]} with a KV cache in {pair[1]}")
+        for row, pair in enumerate(pairs)
+        if pair not in _ATTENTION_TYPES
+    )
     return np.array([_ATTENTION_TYPES[pair] for pair in pairs], dtype=object)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from profilers.devices.catalogue import DTYPES, Device, device_of_file, find_device
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Bools, Floats
-from replay.calibration.tables import MeasuredTable, read_tables
+from replay.calibration.tables import MeasuredTable, read_tables, refuse_row
 from replay.costs.kernels.convolutions import ALGORITHM, impossible
 from replay.costs.kernels.framework_tables import framework_groups, framework_table
 from replay.costs.kernels.models import LARGEST, MODELS
@@ -72,8 +72,7 @@ def profiled(table: MeasuredTable) -> list[Rows]:
     for what, total, divisor in (
         ("n_embd by n_head", hidden, heads), ("n_head by ranks", heads, ranks), ("MLP by ranks", expanded, ranks)
     ):  # fmt: skip
-        if len(bad := np.flatnonzero(total % divisor)):
-            raise table.refusal(int(bad[0]), f"{what} is no whole number")
+        table.refuse([(row, f"{what} is no whole number") for row in np.flatnonzero(total % divisor).tolist()])
     ones, query = np.ones(len(tokens)), hidden / ranks
     keys, mlp = np.maximum(shared_heads // ranks, 1) * hidden / heads, expanded // ranks
     dims: dict[str, tuple[Floats, ...]] = {
@@ -93,8 +92,7 @@ def profiled(table: MeasuredTable) -> list[Rows]:
         if (name := _MEDIAN.format(op)) not in table.columns:
             continue
         milliseconds = table.floats(name)
-        if (milliseconds < 0).any():
-            raise table.refusal(int(np.argmax(milliseconds < 0)), f"{name} is below zero")
+        table.refuse([(row, f"{name} is below zero") for row in np.flatnonzero(milliseconds < 0).tolist()])
         rows = np.isfinite(milliseconds) & (milliseconds > 0)  # the clock's step is 1 us: the shortest are 0
         if rows.any():
             pooled.setdefault(kind, []).append((np.column_stack(dims[op])[rows], milliseconds[rows] / 1e3))
@@ -149,7 +147,8 @@ def swept(file: Path) -> Rows:
         except ValueError:
             values = []
         if len(values) != SWEEPS[kind].count(",") + 1 or not all(_LEAST < value < _MOST for value in values):
-            raise InvalidInputError(f"{file}: row {i}: {line[:80]!r}; columns are {SWEEPS[kind]}, all above zero")
+            refuse_row(file, i, f"{line[:80]!r}; columns are {SWEEPS[kind]}, all above zero")
+            continue
         rows.append(values)
     if not rows:
         raise InvalidInputError(f"{file}: there is no row; columns are {SWEEPS[kind]}")
