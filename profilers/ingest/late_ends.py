@@ -1,15 +1,16 @@
 """`repair_late_ends`: durations of AMD devices whose end stamp is damaged.
 
 Some versions of ROCm stamp the end of a kernel or copy seconds late. A stream runs its work in order, so such an event
-covers later events of its stream. But branches of a graph may run beside each other on one stream. So an end is only
-taken for damaged on evidence:
+covers later events of its stream. But branches of one graph, which share a launch, may run beside each other on a
+stream. So an end is only taken for damaged on evidence:
 
-- it lies beyond the start of the next event by more than any other event of its name takes, and the duration is an
-  outlier of its name; or
+- it lies beyond the start of the next launch's work by more than any other event of its name takes, and the duration is
+  an outlier of its name; or
 - its name occurs once, and most of its time lies after all other events of the file have ended.
 
-The last event of a stream has no next one. It is judged by its name, and has to end after all other events of the
-file. Without events of the host among them, only an extreme outlier is cut: the host may have waited for it.
+The last work of a stream has no next one. It is judged by its name, and has to end after all other events of the file;
+without another of its name, after ten times the time that the file spans. Without calls of the host, only an extreme
+outlier is cut: the host may have waited for it.
 """
 
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ _KINDS = ("kernels", "copies")
 
 
 class _Events(NamedTuple):
-    """Kernels, then copies: start and end, and the start of the next event of the stream, `MISSING` for the last."""
+    """Kernels, then copies: start, end, and the start of the work of the next launch on the stream, else `MISSING`."""
 
     start: Ints
     end: Ints
@@ -58,40 +59,45 @@ def repair_late_ends(stage: Stage) -> dict[str, int]:
 
 
 def _events(stage: Stage) -> _Events:
-    parts = [stage.raw(kind, "start_ns").astype(np.int64) for kind in _KINDS]
+    start = np.concatenate([stage.raw(kind, "start_ns").astype(np.int64) for kind in _KINDS])
     lengths = [np.maximum(stage.raw(kind, "dur_ns").astype(np.int64), 0) for kind in _KINDS]
-    start = np.concatenate(parts)
+    launch = np.concatenate([values for kind in _KINDS for values in _parts(stage, kind, "correlation")] or [start])
     following = np.full(len(start), MISSING)
-    for lane in by_lane(lambda: _lanes(stage)):
+    for lane in by_lane(lambda: (part for kind in _KINDS for part in _parts(stage, kind, LANE))):
         order = lane[np.argsort(start[lane], kind="stable")]
-        following[order[:-1]] = start[order[1:]]
+        begins = np.ones(len(order), np.bool_)  # work of another launch than the event before
+        begins[1:] = (launch[order[1:]] != launch[order[:-1]]) | (launch[order[1:]] == MISSING)
+        firsts = np.append(start[order[begins]], MISSING)
+        following[order] = firsts[np.cumsum(begins)]
     return _Events(start, start + np.concatenate(lengths), following)
 
 
-def _lanes(stage: Stage) -> Iterator[Ints]:
-    for kind in _KINDS:
-        for rows in row_slices(stage.count(kind)):
-            yield stage.part(kind, LANE, rows)
+def _parts(stage: Stage, kind: str, column: str) -> Iterator[Ints]:
+    return (stage.part(kind, column, rows) for rows in row_slices(stage.count(kind)))
 
 
 def _repaired(stage: Stage, events: _Events) -> dict[int, int]:
     """Return the repaired durations of the rows that are shown to be damaged; a loop over late rows."""
-    duration, host_end = events.end - events.start, stage.end_without(_KINDS)
+    # Annotations of a device have the stamps of their kernels.
+    duration, host_end = events.end - events.start, stage.end_of(("ops", "launches"))
     is_last = events.following == MISSING
     bound = np.where(is_last, max(host_end, int(events.start.max(initial=0))), events.following)
     is_late = events.end > bound + _LATE_NS
     if not is_late.any():
         return {}
+    all_end = max(host_end, int(events.end[~is_late].max(initial=0)))
+    span = all_end - int(events.start.min())
+    after = events.end - np.maximum(all_end, events.start)
+    is_beyond = is_late & (2 * after > duration)
     codes: dict[str | None, int] = {}
     names = np.concatenate(list(_names(stage, codes)))
-    all_end = max(host_end, int(events.end[~is_late].max(initial=0)))
     repaired = {}
     for row in np.flatnonzero(is_late).tolist():
-        others = duration[(names == names[row]) & (np.arange(len(names)) != row)]
+        others = duration[(names == names[row]) & ~is_beyond & (np.arange(len(names)) != row)]
         until = int(bound[row] - events.start[row])
         if not len(others):
-            after = int(events.end[row]) - max(all_end, int(events.start[row]))
-            if not is_last[row] and 2 * after > duration[row]:
+            is_shown = host_end and after[row] > _OUTLIER * span if is_last[row] else is_beyond[row]
+            if is_shown:
                 repaired[row] = until
             continue
         factor = _OUTLIER if host_end or not is_last[row] else _EXTREME

@@ -29,20 +29,20 @@ class Processes:
     Parameters
     ----------
     numbers, ranks : array of int64, shape (n,)
-        Processes that launch work, ascending, and the rank of each.
+        Processes that launch work, ascending, and the rank of each; empty if the calls of the file state their ranks.
     """
 
     numbers: Ints
     ranks: Ints
 
-    def of(self, process: Ints) -> Ints:
-        """Return the rank of each process, `OWN_RANK` for one that launches nothing."""
+    def of(self, stated: Ints, process: Ints) -> Ints:
+        """Return the rank that each row states, or that of its process; `OWN_RANK` without either."""
         rank = lookup(self.numbers, self.ranks, process)
-        return np.where(rank == MISSING, OWN_RANK, rank)
+        return np.where((stated == OWN_RANK) & (rank != MISSING), rank, stated)
 
 
 def ranks_by_process(stage: Stage, own: int) -> Processes | None:
-    """Return the ranks of the processes of a file, None if only one launches work or the file states ranks.
+    """Return the ranks of the processes of a file, None if only one launches work, or if all rows state ranks.
 
     The process of the first launch is the rank that the header states, and the others follow in the order of theirs.
 
@@ -54,7 +54,10 @@ def ranks_by_process(stage: Stage, own: int) -> Processes | None:
         Rank that the header states.
     """
     places = stage.launching_threads()
-    if len({process for _, process, _ in places}) < 2 or {rank for rank, _, _ in places} != {OWN_RANK}:
+    stated = {rank for rank, _, _ in places}
+    if len(stated) > 1 and (stage.raw("kernels", "rank") == OWN_RANK).any():
+        return Processes(np.empty(0, np.int64), np.empty(0, np.int64))
+    if len({process for _, process, _ in places}) < 2 or stated != {OWN_RANK}:
         return None
     (processes,) = _columns(stage, ["launches"], ["process"])
     processes = processes[stage.raw("launches", WORKS) == 1]
@@ -70,7 +73,7 @@ def ranks_by_process(stage: Stage, own: int) -> Processes | None:
 
 
 def write_ranked(stage: Stage, processes: Processes, target: Stage) -> None:
-    """Write all rows of a file to another stage, each with the rank of its process.
+    """Write all rows of a file to another stage, each with its rank.
 
     Parameters
     ----------
@@ -83,21 +86,22 @@ def write_ranked(stage: Stage, processes: Processes, target: Stage) -> None:
     row = 0
     for kind in KINDS:
         for batch in stage.batches(kind):
+            stated = integers(batch, "rank")
             if kind in _DEVICE:
-                ranks = on_device[row : row + batch.num_rows]
+                ranks = np.where(stated == OWN_RANK, on_device[row : row + batch.num_rows], stated)
                 row += batch.num_rows
             else:
-                ranks = processes.of(integers(batch, "process"))
+                ranks = processes.of(stated, integers(batch, "process"))
             table = put(batch, "rank", ranks)
             target.write(kind, {name: table[name] for name in table.schema.names if name != "id"})
 
 
 def _device_ranks(stage: Stage, processes: Processes) -> Ints:
-    """Return the rank of each event of a device, in the order of the kinds and their rows."""
-    process, called, launched_ns = _columns(stage, ["launches"], ["process", "correlation", "start_ns"])
+    """Return the rank of each event of a device by its launch, in the order of the kinds and their rows."""
+    stated, process, called, launched_ns = _columns(stage, ["launches"], ["rank", "process", "correlation", "start_ns"])
     device, stream, correlation, start_ns = _columns(stage, _DEVICE, ["device", "stream", "correlation", "start_ns"])
     launch = _last_before((called, launched_ns), (correlation, start_ns))
-    ranks = np.where(launch < 0, MISSING, processes.of(process)[launch])
+    ranks = np.where(launch < 0, MISSING, processes.of(stated, process)[launch])
     for lane in by_lane(lambda: iter([Lanes().of([device, stream])])):
         known, counts = np.unique(ranks[lane][ranks[lane] != MISSING], return_counts=True)
         if len(known):

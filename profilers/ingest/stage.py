@@ -49,7 +49,9 @@ _THREAD, _STREAM = ("rank", "process", "thread"), ("rank", "device", "stream")
 _LANES = {"ops": _THREAD, "launches": _THREAD, "kernels": _STREAM, "copies": _STREAM}
 #: Column of launches, in memory alone: 1 for a call that launches kernels. Calls by name, of CUDA, HIP, SYCL and MTIA.
 WORKS = "works"
-_WORKS = re.compile("Launch(?:Cooperative|Ext)?Kernel|LaunchCooperative|GraphLaunch|KernelLaunch|runFunction")
+_WORKS = re.compile(
+    "Launch(?:Cooperative|Ext)?Kernel|LaunchCooperative|GraphLaunch|KernelLaunch|runFunction|^(?:Node@)?launch$"
+)
 
 
 @dataclass(frozen=True)
@@ -156,10 +158,10 @@ class Stage:
                 extents[rank] = extents.get(rank, extent) | extent
         return extents
 
-    def end_without(self, kinds: Collection[str]) -> int:
-        """Return the end of the last event that is not of these kinds; 0 if there is none."""
-        others = [of_kind.values() for kind, of_kind in self._extents.items() if kind not in kinds]
-        return max((extent.end for of_kind in others for extent in of_kind), default=0)
+    def end_of(self, kinds: Collection[str]) -> int:
+        """Return the end of the last event of some kinds; 0 if there is none."""
+        extents = [self._extents.get(kind, {}).values() for kind in kinds]
+        return max((extent.end for of_kind in extents for extent in of_kind), default=0)
 
     def shorten(self, kind: str, rows: Ints, durations: Ints) -> None:
         """Set the durations of ascending rows of a kind, which holds ``rank``, ``start_ns`` and ``dur_ns``."""

@@ -106,13 +106,19 @@ class Document:
         position = self._skip(0)
         opening = self._text[position : position + 1]
         if opening == "[":
-            yield from self._array(position + 1)
+            position = yield from self._array(position + 1)
+            self._note_rest(position)
         elif opening == "{":
             yield from self._members(position + 1)
         else:
             raise BrokenFileError(
                 f"{self._file_name}: byte {position}: neither a JSON object nor an array; is it a trace?"
             )
+
+    def _note_rest(self, position: int) -> None:
+        """Count text behind the end of the document."""
+        if self._text[position:].strip(" \t\r\n\0"):
+            self.counts["text_behind_end"] = 1
 
     def _members(self, position: int) -> Iterator[dict[str, Any]]:
         """Yield the events, and keep the other top-level members, which may come before or after them."""
@@ -121,8 +127,8 @@ class Document:
             if self._text[position : position + 1] != '"':
                 if self._text[position : position + 1] != "}":
                     self.counts["truncated_files"] = 1
-                elif self._text[position + 1 :].strip(" \t\r\n\0"):
-                    self.counts["text_behind_end"] = 1
+                else:
+                    self._note_rest(position + 1)
                 return
             try:
                 key, position = scanstring(self._text, position + 1, False)
@@ -139,14 +145,30 @@ class Document:
                     return
 
     def _member(self, position: int) -> tuple[Any, int]:
-        """Return the value of a top-level member and the position after it; commas behind last elements are allowed."""
+        """Return the value of a top-level member and the position after it, repaired if need be."""
         try:
             return self._decoder.raw_decode(self._text, position)
         except ValueError:
             end = self._text.find('"traceEvents"', position)
-            piece = _LAST_COMMA.sub(_without_comma, self._text[position : len(self._text) if end < 0 else end])
+            return self._lenient(position, len(self._text) if end < 0 else end)
+
+    def _lenient(self, position: int, end: int) -> tuple[Any, int]:
+        """Return the value at `position` decoded without last commas, or else with bad escapes doubled, and its end.
+
+        Raises
+        ------
+        ValueError, RecursionError, InvalidOperation
+            It cannot be decoded either way.
+        """
+        piece = _LAST_COMMA.sub(_without_comma, self._text[position:end])
+        with suppress(*_UNDECODABLE):
             value, used = self._decoder.raw_decode(piece)
             return value, position + used
+        bad = [m.start() for m in _ESCAPE.finditer(piece) if not m.group(1)]
+        value, used = self._decoder.raw_decode(_ESCAPE.sub(lambda m: m.group() if m.group(1) else r"\\", piece))
+        self.counts["repaired_escape"] += 1
+        doubled = sum(at + i < used for i, at in enumerate(bad))
+        return value, position + used - doubled
 
     def _array(self, position: int) -> Generator[dict[str, Any], None, int]:
         """Yield the events of the array that opens before `position`; return the position after it."""
@@ -178,19 +200,10 @@ class Document:
         return None, end
 
     def _repair(self, position: int) -> tuple[Any, int]:
-        """Return the event at `position` decoded without last commas, and with bad escapes doubled, or None.
-
-        The second value is the position after it.
-        """
+        """Return the event at `position` repaired, or None, and the position after it."""
         end = self._resume(position)
-        piece = _LAST_COMMA.sub(_without_comma, self._text[position:end])
-        with suppress(*_UNDECODABLE):
-            event, used = self._decoder.raw_decode(piece)
-            return event, position + used
-        bad = [m.start() - position for m in _ESCAPE.finditer(self._text, position, end) if not m.group(1)]
-        piece = _ESCAPE.sub(lambda m: m.group() if m.group(1) else r"\\", self._text[position:end])
         try:
-            event, used = self._decoder.raw_decode(piece)
+            return self._lenient(position, end)
         except _UNDECODABLE:
             self.counts["events"] += 1
             self.counts["dropped_broken"] += 1
@@ -198,9 +211,6 @@ class Document:
                 self.counts["truncated_files"] = 1
             self.counts["mixed_writers"] |= '"traceEvents"' in self._text[position:end]
             return None, end
-        self.counts["repaired_escape"] += 1
-        doubled = sum(at + i < used for i, at in enumerate(bad))
-        return event, position + used - doubled
 
     def _resume(self, position: int) -> int:
         """Return the position of the next event, or else of the end of the array, or else of the text."""

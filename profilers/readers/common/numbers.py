@@ -133,18 +133,21 @@ def identity(value: Any) -> int | None:
     number = integer(value)
     if number is not None:
         return number
+    if isinstance(value, str) and (handle := _HANDLE.search(value[-_TAIL:])):
+        value = int(handle[1] or handle[2], 16)
     if isinstance(value, str) and not _UNSIGNED.fullmatch(value):
         digits = re.findall("[0-9]+", value[-_TAIL:])
         own = -2 - zlib.crc32(value.encode("utf-8", "replace")) if value else None
         return int(digits[-1][-18:]) if digits else own
-    unsigned = int(value, 0) if isinstance(value, str) else value
+    unsigned = int(value) if isinstance(value, str) else value
     if type(unsigned) is not int or not 0 <= unsigned < 2 * _INT64_LIMIT or unsigned == _INT64_LIMIT:
         return None
     return unsigned if unsigned < _INT64_LIMIT else unsigned - 2 * _INT64_LIMIT
 
 
-#: A handle of up to 64 bits in hexadecimal digits, or a long integer; and the end of a text in which an integer counts.
-_UNSIGNED = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[1-9][0-9]{18,19}")
+#: A handle of up to 64 bits in hexadecimal digits, a long integer, and the end of a text in which an integer counts.
+_HANDLE = re.compile(r"0[xX]([0-9a-fA-F]{1,16})(?![0-9a-fA-F])|^((?=[0-9a-f]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{8,16})$")
+_UNSIGNED = re.compile(r"[1-9][0-9]{18,19}")
 _TAIL = 64
 
 

@@ -143,10 +143,9 @@ class Columns:
         states, numbers = self.scan.id_states, self.scan.id_numbers
         for number in range(self._known_ids, int(self.scan.ids.meta[0])):
             text = _decoded(text_of(self.scan.ids, number))
-            rank, own = self._lanes.rank(text), identity(text)
-            states[:, number] = -1
-            states[0, number] = -1 if rank is None else rank
-            numbers[:, number] = MISSING if own is None else own
+            (rank, process), thread = self._lanes.process(text), identity(text)
+            states[:, number] = -1 if rank is None else rank, -1
+            numbers[:, number] = [MISSING if own is None else own for own in (process, thread)]
         self._known_ids = int(self.scan.ids.meta[0])
 
     def add_lanes(self) -> None:
@@ -197,7 +196,10 @@ class Columns:
             columns |= {"process": values[PROCESS].copy(), "thread": values[THREAD].copy()}
         elif name in DEVICE_KINDS:
             self._place(values, self._slots[kind])
-        self._count_unread(values[EVENT_LANE])
+        if name == "ranges":
+            self._count_unread(
+                values[EVENT_LANE], values[self._slots[kind]["device"]], values[self._slots[kind]["stream"]]
+            )
         for column, argument in ARGUMENTS[name].items():
             numbers = values[self._slots[kind][column]]
             if argument.what == "json":
@@ -223,6 +225,7 @@ class Columns:
     def _place(self, values: Ints, slots: Mapping[str, int]) -> None:
         """Complete streams and devices in place: those of the lane, or else queue, thread and process."""
         stream, device, lane = values[slots["stream"]], values[slots["device"]], values[EVENT_LANE]
+        stream[stream == -1] = MISSING
         on_lane = np.flatnonzero(lane != MISSING)
         numbers = lane[on_lane]
         of_lane = np.full((2, len(lane)), MISSING)
@@ -238,12 +241,15 @@ class Columns:
             for choice in choices:
                 np.copyto(column, choice, where=column == MISSING)
 
-    def _count_unread(self, lanes: Ints) -> None:
-        """Count the events of each category that look like work of a device and are not read."""
-        numbers, counts = np.unique(lanes[lanes != MISSING], return_counts=True)
-        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
-            if unread := self._known_lanes[number].unread:
-                self.counts[f"unread_device[{unread}]"] += count
+    def _count_unread(self, lanes: Ints, device: Ints, stream: Ints) -> None:
+        """Count the events of each category that look like work of a device, or name one, and are not read."""
+        placed = (device != MISSING) | (stream != MISSING)
+        for chosen, attribute in ((placed, "where"), (~placed, "unread")):
+            numbers, counts = np.unique(lanes[chosen & (lanes != MISSING)], return_counts=True)
+            for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+                lane = self._known_lanes[number]
+                if subject := lane.unread or getattr(lane, attribute):
+                    self.counts[f"unread_device[{subject}]"] += count
 
     def _special(self, kind: int, values: Ints, columns: dict[str, Any]) -> None:
         """Add the columns that only some kinds have, and collect grids."""

@@ -25,9 +25,13 @@ from profilers.readers.common.source import Bytes
 _BLOCK = 4 << 20
 #: Bytes around a name of metadata in which its event is looked for, and most texts of each kind.
 _AROUND, _MOST = 2048, 10_000
+_METADATA_NAMES = ("process_name", "process_labels", "thread_name")
 _PROCESS = re.compile(rb'"pid"\s*:\s*("(?:[^"\\\n]|\\.){1,256}")')
-_NAMED = re.compile(rb'"(?:process|thread)_name"')
-_LABEL = re.compile(r"([A-Za-z]*)[\s_:#-]*(\d{1,9})")
+_NAMED = re.compile(rb'"(?:process_name|process_labels|thread_name)"')
+_LABEL = re.compile(r"([A-Za-z]*)[\s_.:#=-]*(\d{1,9})")
+#: Words whose numbers are labels of ranks, and words whose numbers are none.
+_RANK_WORDS = frozenset({"rank", "r", "tp", "dp", "pp", "ep", "cp", "sp", "worker", "node", "host", "replica", "shard"})
+_NO_LABELS = frozenset({"gpu", "cpu", "cuda", "npu", "xpu", "hpu", "tpu", "hip", "device", "stream", "pid", "python"})
 
 
 class LaneRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,6 +40,8 @@ class LaneRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     devices: tuple[str, ...]
     streams: tuple[str, ...]
     operations: tuple[str, ...]
+    sums: str
+    encloses: str
     copies: str
     syncs: str
     work: str
@@ -54,12 +60,15 @@ class Lane(NamedTuple):
         Device and stream, for an event that does not name its own.
     unread : str
         Category or process of an event that looks like work of a device, which no rule reads; else "".
+    where : str
+        Category or process of an event that no rule reads.
     """
 
     kind: str
     device: int | None = None
     stream: int | None = None
     unread: str = ""
+    where: str = ""
 
 
 @dataclass
@@ -70,12 +79,13 @@ class Metadata:
     ----------
     pids : set of str
         Processes whose number is a text.
-    processes, threads : dict of str to str, and of (str, str) to str
-        Names by process, and by process and thread.
+    processes, labels, threads : dict of str to str, and of (str, str) to str
+        Names and labels by process, and names by process and thread.
     """
 
     pids: set[str] = field(default_factory=set)
     processes: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
     threads: dict[tuple[str, str], str] = field(default_factory=dict)
 
 
@@ -106,9 +116,12 @@ def _find(text: bytes, metadata: Metadata) -> None:
     for match in _NAMED.finditer(text):
         event = _event_around(text, match.start(), match.end())
         name, args = event.get("name"), event.get("args")
-        if not isinstance(args, dict) or not isinstance(args.get("name"), str):
+        text_of = args.get("labels" if name == "process_labels" else "name") if isinstance(args, dict) else None
+        if not isinstance(text_of, str):
             continue
-        pid, tid, label = _key(event.get("pid")), _key(event.get("tid")), plain_text(args["name"])
+        pid, tid, label = _key(event.get("pid")), _key(event.get("tid")), plain_text(text_of)
+        if name == "process_labels" and len(metadata.labels) < _MOST:
+            metadata.labels[pid] = label
         if name == "process_name" and len(metadata.processes) < _MOST:
             metadata.processes[pid] = label
         elif name == "thread_name" and len(metadata.threads) < _MOST:
@@ -125,7 +138,7 @@ def _event_around(text: bytes, start: int, end: int) -> dict[str, Any]:
         piece = text[opening : end + _AROUND].decode("utf-8", "replace")
         with suppress(ValueError, RecursionError):
             event, _ = decoder.raw_decode(piece)
-            if isinstance(event, dict) and event.get("name") in ("process_name", "thread_name"):
+            if isinstance(event, dict) and event.get("name") in _METADATA_NAMES:
                 return event
     return {}
 
@@ -135,11 +148,12 @@ def _key(value: Any) -> str:
     return plain_text(value)
 
 
-def label_ranks(pids: Iterable[str]) -> dict[str, int]:
-    """Return the rank of each process whose text has a label of a rank; empty for fewer than two ranks.
+def label_ranks(pids: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Return the rank and number of each process whose text has a label of a rank; empty for fewer than two ranks.
 
-    A label is what stands before the last integer and has numbers of its own, or the word "rank" with a number. If
-    every label has one number, that is the rank. Else ranks are in the order of the numbers.
+    A label is a number behind a word such as "rank", "TP" or "node", or else all numbers before the last, unless they
+    are of devices or programs. If every label has one number, or "rank" alone tells them apart, that is the rank. Else
+    ranks are in the order of the numbers.
 
     Parameters
     ----------
@@ -148,24 +162,31 @@ def label_ranks(pids: Iterable[str]) -> dict[str, int]:
 
     Examples
     --------
-    >>> label_ranks(["[TP00] 4000", "[TP00] 0", "[TP03] 4000", "Spans"])
-    {'[TP00] 4000': 0, '[TP00] 0': 0, '[TP03] 4000': 3}
-    >>> label_ranks(["[DP1 TP0] 7", "[DP0 TP1] 7", "rank 2"])
-    {'[DP1 TP0] 7': 1, '[DP0 TP1] 7': 0, 'rank 2': 2}
-    >>> label_ranks(["GPU 0", "GPU 1", "python 4000"])
+    >>> label_ranks(["[TP00] 4000", "[TP00] 0", "4000 [TP3]", "Spans"])
+    {'[TP00] 4000': (0, 4000), '[TP00] 0': (0, 0), '4000 [TP3]': (3, 4000)}
+    >>> label_ranks(["[DP1 TP0] 7", "[DP0 TP1] 7"])
+    {'[DP1 TP0] 7': (1, 7), '[DP0 TP1] 7': (0, 7)}
+    >>> label_ranks(["GPU 0 (pid 4000)", "GPU 1 (pid 4000)", "python3.10 4000"])
     {}
     """
-    keys = {}
+    labels: dict[str, tuple[tuple[tuple[str, int], ...], int]] = {}
     for pid in pids:
         parts = [(word.lower(), int(number)) for word, number in _LABEL.findall(pid)]
-        ranked = [number for word, number in parts if word == "rank"]
-        if numbers := ranked[:1] or [number for _, number in parts[:-1]]:
-            keys[pid] = tuple(numbers)
-    distinct = sorted(set(keys.values()))
+        named = [part for part in parts if part[0] in _RANK_WORDS]
+        if not named and not any(word in _NO_LABELS for word, _ in parts):
+            named = parts[:-1]
+        rest = [number for word, number in parts if (word, number) not in named]
+        if named:
+            labels[pid] = tuple(named), rest[-1] if rest else named[-1][1]
+    distinct = sorted({label for label, _ in labels.values()})
     if len(distinct) < 2:
         return {}
-    single = all(len(key) == 1 for key in distinct)
-    return {pid: key[0] if single else distinct.index(key) for pid, key in keys.items()}
+    by_word = [[number for word, number in label if word == "rank"] or [n for _, n in label] for label in distinct]
+    single = all(len(numbers) == 1 for numbers in by_word) and len({numbers[0] for numbers in by_word}) == len(distinct)
+    rank = {
+        label: numbers[0] if single else i for i, (label, numbers) in enumerate(zip(distinct, by_word, strict=True))
+    }
+    return {pid: (rank[label], number) for pid, (label, number) in labels.items()}
 
 
 class Lanes:
@@ -195,13 +216,15 @@ class Lanes:
             return read_metadata(stream)
 
     @cached_property
-    def ranks(self) -> dict[str, int]:
-        """Rank of each process with a label, if the file holds several ranks."""
+    def _labels(self) -> dict[str, tuple[int, int]]:
+        """Rank and number of each process with a label, if the file holds several ranks."""
         return label_ranks(sorted(self._metadata.pids))
 
-    def rank(self, pid: Any) -> int | None:
-        """Return the rank of a process, None if it has no label."""
-        return self.ranks.get(pid) if isinstance(pid, str) and pid and not pid.isdecimal() else None
+    def process(self, pid: Any) -> tuple[int | None, int | None]:
+        """Return rank and number of a process, None for a rank that it has no label of, and for no number."""
+        if isinstance(pid, str) and pid and not pid.isdecimal() and pid in self._labels:
+            return self._labels[pid]
+        return None, identity(pid)
 
     def lane(self, category: str, pid: Any, tid: Any, name: str) -> Lane:
         """Return what is known of events of a category in lower case by process, thread and name."""
@@ -223,15 +246,33 @@ class Lanes:
             return self._on_device(device, pid, tid, name)
         if not category and re.search(self._rules.calls, name):
             return Lane("launches")
-        where = f"{category} {process} {self._metadata.threads.get((pid, tid), '')}"
-        return Lane("ranges", unread=(category or process) if re.search(self._rules.looks, where) else "")
+        text = f"{category} {process} {self._metadata.threads.get((pid, tid), '')}"
+        where = category or process or "no category"
+        return Lane("ranges", unread=where if re.search(self._rules.looks, text) else "", where=where)
 
     def _on_device(self, device: int, pid: str, tid: str, name: str) -> Lane:
         """Return the lane of an event without a category on a device."""
-        streams = self._streams.get(pid)
+        streams, process = self._streams.get(pid), self._metadata.processes[pid]
+        if self._sums and not re.search(self._rules.sums, process):
+            return Lane("ranges", device)
+        if re.search(self._rules.encloses, name) and not self._has_streams.get(pid):
+            return Lane("ranges", device)
         if streams is None or tid in streams:
             return Lane(self._device_kind(name), device, identity(tid) if streams is None else streams[tid])
-        return Lane("ranges", device, unread="" if streams else self._metadata.processes[pid])
+        return Lane("ranges", device, unread="" if streams else process)
+
+    @cached_property
+    def _sums(self) -> bool:
+        """Whether a process holds the work of all streams of a device, which others repeat."""
+        return any(re.search(self._rules.sums, name) for name in self._metadata.processes.values())
+
+    @cached_property
+    def _has_streams(self) -> dict[str, bool]:
+        """Whether each process that names threads has streams, not operations alone."""
+        named: dict[str, bool] = {}
+        for (pid, _), label in self._metadata.threads.items():
+            named[pid] = named.get(pid, False) or _first(self._rules.streams, label) is not None
+        return named
 
     @cached_property
     def _streams(self) -> dict[str, dict[str, int | None]]:
@@ -241,7 +282,7 @@ class Lanes:
         for (pid, tid), label in self._metadata.threads.items():
             streams.setdefault(pid, {})
             if match := _first(self._rules.streams, label):
-                streams[pid][tid] = identity(match[1])
+                streams[pid][tid] = identity(match[1] if match.re.groups else tid)
             elif _first(self._rules.operations, label):
                 operations.setdefault(pid, {})[tid] = identity(tid)
         return {pid: threads or operations.get(pid, {}) for pid, threads in streams.items()}
@@ -252,7 +293,8 @@ class Lanes:
         if match is None:
             return None
         number = match[1] if match.re.groups else None
-        return identity(number if number is not None else pid)
+        label = re.search(r"\d+", self._metadata.labels.get(pid, ""))
+        return identity(number if number is not None else label[0] if label else pid)
 
     def _device_kind(self, name: str) -> str:
         """Return the kind of an event of a device by its name."""

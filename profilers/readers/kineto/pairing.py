@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from profilers.readers.common.numbers import exact_ns, plain_text
+from profilers.readers.common.numbers import exact_ns, identity, plain_text
 
 Event = dict[str, Any]
 
@@ -16,8 +16,35 @@ Event = dict[str, Any]
 _BEGIN, _END = frozenset("BbS"), frozenset("EeF")
 #: Most events that wait for the rest of the file, about 1 KB each.
 _MOST = 1 << 18
-#: Start of an event, order in the file, whether it is an end, and the event.
-_Mark = tuple[int, int, bool, Event]
+#: Start of an event, order in the file, and the event.
+_Mark = tuple[int, int, Event]
+
+
+class _Open:
+    """The begins of one thread or id that are open, by name and in the order of their starts."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, list[_Mark]] = defaultdict(list)
+        self._names: list[str] = []  # of each begin; one that was closed by its name stays until it is last
+
+    def add(self, mark: _Mark) -> None:
+        """Add a begin."""
+        name = plain_text(mark[2].get("name"))
+        self._by_name[name].append(mark)
+        self._names.append(name)
+
+    def close(self, name: str) -> _Mark | None:
+        """Remove and return the begin that an end closes: the innermost of its name, or of any without a name."""
+        if not name:
+            while self._names and not self._by_name[self._names[-1]]:
+                self._names.pop()
+            name = self._names[-1] if self._names else ""
+        marks = self._by_name.get(name) or self._by_name.get("")
+        return marks.pop() if marks else None
+
+    def rest(self) -> list[_Mark]:
+        """Return the begins that are open, in the order of the file."""
+        return sorted((mark for marks in self._by_name.values() for mark in marks), key=lambda mark: mark[1])
 
 
 class Begins:
@@ -33,7 +60,7 @@ class Begins:
     """
 
     def __init__(self) -> None:
-        self._marks: dict[tuple[str, ...], list[_Mark]] = defaultdict(list)
+        self._marks: dict[tuple[Any, ...], tuple[list[_Mark], list[_Mark]]] = defaultdict(lambda: ([], []))
         self._size = 0
         #: Ends that were joined to their begins, and ends without a begin.
         self.counts: Counter[str] = Counter()
@@ -53,9 +80,7 @@ class Begins:
         if start is None:
             self.counts["dropped_no_time"] += 1
             return
-        names = ("pid", "tid") if phase in "BE" else ("cat", "id", "pid", "name")
-        lane = tuple(plain_text(event.get(name)) for name in names)
-        self._marks[lane].append((start, self._size, phase in _END, event))
+        self._marks[_lane(phase, event)][phase in _END].append((start, self._size, event))
         self._size += 1
 
     def paired(self) -> Iterator[tuple[Event, int | None]]:
@@ -65,29 +90,52 @@ class Begins:
         """
         waiting = self.full
         self._size = 0
-        for lane, marks in list(self._marks.items()):
-            open_: list[_Mark] = []
-            for mark in sorted(marks, key=lambda mark: mark[:3]):  # a Python loop over these events, 2 us each
-                if not mark[2]:
-                    open_.append(mark)
-                elif (begin := _closed(open_, plain_text(mark[3].get("name")))) is not None:
-                    self.counts["skipped_end"] += 1
-                    yield _joined(begin[3], mark[3]), mark[0] - begin[0]
-                else:
-                    self.counts["dropped_end"] += 1
-            if waiting and open_ and self._size + len(open_) < _MOST // 2:
-                self._marks[lane] = open_
-                self._size += len(open_)
+        for lane, (begins, ends) in list(self._marks.items()):
+            open_ = _Open()
+            yield from self._pairs(sorted(begins, key=_time), sorted(ends, key=_time), open_)
+            rest = open_.rest()
+            if waiting and rest and self._size + len(rest) < _MOST // 2:
+                self._marks[lane] = (rest, [])
+                self._size += len(rest)
                 continue
             del self._marks[lane]
-            for _, _, _, event in open_:
+            for _, _, event in rest:
                 yield event, None
 
+    def _pairs(self, begins: list[_Mark], ends: list[_Mark], open_: _Open) -> Iterator[tuple[Event, int]]:
+        """Yield the intervals of one thread or id; what began earlier ends before what begins at the same time."""
+        following = 0
+        for end in ends:  # a Python loop over these events, 3 us each
+            while following < len(begins) and begins[following][0] < end[0]:
+                open_.add(begins[following])
+                following += 1
+            name = plain_text(end[2].get("name"))
+            begin = open_.close(name)
+            if begin is None and following < len(begins) and begins[following][0] == end[0]:
+                open_.add(begins[following])
+                following += 1
+                begin = open_.close(name)
+            self.counts["dropped_end" if begin is None else "skipped_end"] += 1
+            if begin is not None:
+                yield _joined(begin[2], end[2]), end[0] - begin[0]
+        for begin in begins[following:]:
+            open_.add(begin)
 
-def _closed(open_: list[_Mark], name: str) -> _Mark | None:
-    """Remove and return the begin that an end of this name closes: the innermost of the name, else the innermost."""
-    same = next((i for i in range(len(open_) - 1, -1, -1) if plain_text(open_[i][3].get("name")) == name), -1)
-    return open_.pop(same) if open_ and (same >= 0 or not name) else None
+
+def _time(mark: _Mark) -> tuple[int, int]:
+    return mark[:2]
+
+
+def _lane(phase: str, event: Event) -> tuple[Any, ...]:
+    """Return the thread of a begin or end that nests, or the id of another, which may be local to its process."""
+    if phase in "BE":
+        pid, tid = (identity(event.get(name)) for name in ("pid", "tid"))
+        return pid, tid
+    own = event.get("id2")
+    local = own.get("local") if isinstance(own, dict) else None
+    number = own.get("global", local) if isinstance(own, dict) else event.get("id")
+    process = identity(event.get("pid")) if local is not None else None
+    return *(plain_text(event.get(name)) for name in ("cat", "scope")), plain_text(number), process
 
 
 def _joined(begin: Event, end: Event) -> Event:

@@ -38,7 +38,7 @@ _WINDOW = 4 << 20
 #: Most bytes of an event, or of the metadata before or behind the events.
 _LARGEST = 256 << 20
 #: Bytes of text decoded at first for an event that is not plain, and at most.
-_NEAR, _FAR = 64 << 10, 4 << 20
+_NEAR, _FAR = 4 << 10, 4 << 20
 _SLOW_ROWS = 65536
 #: A byte that is not UTF-8, as the error handler `surrogateescape` decodes it.
 _INVALID = re.compile("[\udc80-\udcff]")
@@ -340,7 +340,8 @@ def _meta(path: Path, header: dict[str, Any], counts: Counter[str]) -> TraceMeta
 
 
 def _devices(header: dict[str, Any]) -> tuple[DeviceProperties, ...]:
-    rows = map(mapped, listed(header.get("deviceProperties")))
+    stated = header.get("deviceProperties")
+    rows = map(mapped, [stated] if isinstance(stated, dict) and "name" in stated else listed(stated))
     return tuple(
         DeviceProperties(
             rank=OWN_RANK,

@@ -113,6 +113,8 @@ _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
+#: Spellings of the arguments that name a device or stream.
+_PLACE_KEYS = [key for column in ("device", "stream") for key in _FORMAT.arguments[column].keys]
 #: Spellings of arguments with their column and conversion, the best first, by kind.
 _SPELLINGS = {
     kind: [(key, column, _CONVERSIONS[a.what]) for column, a in arguments.items() for key in a.keys]
@@ -155,6 +157,9 @@ class Rows:
     def add(self, event: Event) -> None:
         """Add one event, or count the reason for leaving it out. A begin becomes a row when its end is known."""
         phase = plain_text(event.get("ph", "X"))
+        if not event:  # behind the last event of XLA's files
+            self.counts["skipped_marker"] += 1
+            return
         if self._begins.takes(phase):
             self._begins.add(phase, event)
             if self._begins.full:
@@ -185,8 +190,9 @@ class Rows:
         else:
             if duration is None and kind != "counters":
                 self.counts["missing_duration"] += 1
-            if lane.unread:
-                self.counts[f"unread_device[{lane.unread}]"] += 1
+            placed = kind == "ranges" and any(args.get(key) is not None for key in _PLACE_KEYS)
+            if subject := lane.unread or (lane.where if placed else ""):
+                self.counts[f"unread_device[{subject}]"] += 1
             self._append(kind, event, args, (start, duration), lane)
 
     def _kind(self, event: Event, phase: str, args: Event) -> tuple[str | None, Lane]:
@@ -209,15 +215,16 @@ class Rows:
         columns = self.columns[kind]
         pid, tid = event.get("pid"), event.get("tid")
         rank = _narrow(args.get("rank"))
+        own_rank, process = self._lanes.process(pid)
         if rank is None or rank < 0:
-            rank = self._lanes.rank(pid)
+            rank = own_rank
         columns["rank"].append(OWN_RANK if rank is None else rank)
         columns["name"].append(plain_text(event.get("name")))
         columns["start_ns"].append(time[0])
         columns["dur_ns"].append(time[1])
         self.counts["kept"] += 1
         if kind in HOST_KINDS:
-            columns["process"].append(identity(pid))
+            columns["process"].append(process)
             columns["thread"].append(identity(tid))
         values: dict[str, Any] = {}
         typed: set[str] = set()  # arguments that a column holds without loss
@@ -232,7 +239,7 @@ class Rows:
         columns["args"].append(_json(rest))
         self.counts["lost_arguments"] += rest is not None and columns["args"][-1] is None
         if kind in DEVICE_KINDS:
-            _place(columns, lane, identity(pid), identity(tid))
+            _place(columns, lane, process, identity(tid))
         _add_special(kind, columns, event, args)
         if kind in self._extents:
             self._extents[kind].append(geometry(args))
@@ -318,7 +325,7 @@ _DIRECTIONS: Mapping[str, str] = {
 
 def _place(columns: dict[str, list[Any]], lane: Lane, process: int | None, thread: int | None) -> None:
     """Complete the stream and device of the last row: those of its lane, or else its queue, thread and process."""
-    if columns["stream"][-1] is None:
+    if columns["stream"][-1] in (None, -1):
         choices = (columns["queue"][-1], lane.stream, thread)
         columns["stream"][-1] = next((choice for choice in choices if choice is not None), None)
     if columns["device"][-1] is None:
