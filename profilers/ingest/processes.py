@@ -118,7 +118,10 @@ def _columns(stage: Stage, kinds: Sequence[str], names: Sequence[str]) -> list[I
 
 
 def _last_before(launches: tuple[Ints, Ints], work: tuple[Ints, Ints]) -> Ints:
-    """Return for each event the last launch of its number that does not start after it, -1 if there is none.
+    """Return for each event the launch of its number that is its own, -1 if there is none.
+
+    If as many launches as events have a number, they belong together in their order. Else it is the last launch that
+    does not start after the event.
 
     Parameters
     ----------
@@ -131,7 +134,14 @@ def _last_before(launches: tuple[Ints, Ints], work: tuple[Ints, Ints]) -> Ints:
     order = np.lexsort((is_work, start, number))
     last = np.maximum.accumulate(np.where(is_work[order], -1, np.arange(len(order))))
     found = order[last]
-    found[(last < 0) | (number[found] != number[order]) | (number[order] == MISSING)] = -1
+    found[(last < 0) | (number[found] != number[order])] = -1
     result = np.full(len(number), -1)
     result[order] = found
-    return result[count:]
+    counts = [dict(zip(*np.unique(side[0], return_counts=True), strict=True)) for side in (launches, work)]
+    equal = np.array([n for n, times in counts[0].items() if counts[1].get(n) == times], np.int64)
+    pairs = []
+    for numbers, times in (launches, work):
+        in_order = np.lexsort((times, numbers))
+        pairs.append(in_order[np.isin(numbers[in_order], equal)])
+    result[count + pairs[1]] = pairs[0]
+    return np.where(work[0] == MISSING, -1, result[count:])

@@ -137,12 +137,16 @@ def identity(value: Any) -> int | None:
         value = int(handle[1] or handle[2], 16)
     if isinstance(value, str) and not _UNSIGNED.fullmatch(value):
         digits = re.findall("[0-9]+", value[-_TAIL:])
-        own = -2 - zlib.crc32(value.encode("utf-8", "replace")) if value else None
-        return int(digits[-1][-18:]) if digits else own
+        return int(digits[-1][-18:]) if digits else unnumbered(value)
     unsigned = int(value) if isinstance(value, str) else value
     if type(unsigned) is not int or not 0 <= unsigned < 2 * _INT64_LIMIT or unsigned == _INT64_LIMIT:
         return None
     return unsigned if unsigned < _INT64_LIMIT else unsigned - 2 * _INT64_LIMIT
+
+
+def unnumbered(text: str) -> int | None:
+    """Return a negative number that is made of a text, None for an empty one."""
+    return -2 - zlib.crc32(text.encode("utf-8", "replace")) if text else None
 
 
 #: A handle of up to 64 bits in hexadecimal digits, a long integer, and the end of a text in which an integer counts.

@@ -11,6 +11,7 @@ first event that needs it. The rules are in ``[lanes]`` of `datasets/formats/kin
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from profilers.readers.common.numbers import identity, plain_text
+from profilers.readers.common.numbers import identity, plain_text, unnumbered
 from profilers.readers.common.source import Bytes
 
 _BLOCK = 4 << 20
@@ -222,9 +223,17 @@ class Lanes:
 
     def process(self, pid: Any) -> tuple[int | None, int | None]:
         """Return rank and number of a process, None for a rank that it has no label of, and for no number."""
-        if isinstance(pid, str) and pid and not pid.isdecimal() and pid in self._labels:
-            return self._labels[pid]
-        return None, identity(pid)
+        if not isinstance(pid, str) or not pid or pid.isdecimal():
+            return None, identity(pid)
+        number = identity(pid)
+        if self._texts_of[number] > 1:  # such as "gpu-12:4000" and "gpu-13:4000", without labels that are understood
+            number = unnumbered(pid)
+        return self._labels.get(pid, (None, number))
+
+    @cached_property
+    def _texts_of(self) -> Counter[int | None]:
+        """Number of processes whose text has each number."""
+        return Counter(map(identity, self._metadata.pids))
 
     def lane(self, category: str, pid: Any, tid: Any, name: str) -> Lane:
         """Return what is known of events of a category in lower case by process, thread and name."""
