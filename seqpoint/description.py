@@ -16,6 +16,7 @@ from profilers.trace.steps import StepTimes, step_times
 from profilers.trace.trace import Trace, TraceMeta
 from replay.from_trace import index_trace
 from replay.from_trace.host_causes import HostCauses, host_causes
+from replay.graph import used_devices
 from seqpoint.breakdown import (
     NO_OPERATOR,
     NO_RANGE,
@@ -377,7 +378,7 @@ class Description:
             "synthetic": meta.synthetic,
             "devices_cover": self.covers,
             "devices": [self._device_facts(row) for row in self.devices],
-            "device_names": sorted({device.name for device in meta.devices if device.name}),
+            "device_names": self.device_names(),
             "kernel_classes": [_row(row) for row in self.classes],
             "late_ranks": [asdict(row) for row in late_ranks(self.trace)],
             "copies": [{**asdict(row), "bytes_per_s": row.bytes_per_s} for row in self.copies],
@@ -412,11 +413,15 @@ class Description:
         facts = {"rank": row.rank, "device": row.device, "name": self.device_name(row), **times}
         return {**facts, "busy_share": row.busy_share, **row.times.row(), **counts}
 
+    def device_names(self) -> list[str]:
+        """Return the names of the devices that did the work."""
+        return sorted({device.name for device in used_devices(self.trace) if device.name})
+
     def summary(self) -> list[str]:
         """Return the facts of the trace in two sentences."""
         meta, table = self.trace.meta, self.iterations
         label = " (synthetic: nobody measured these times)" if meta.synthetic else ""
-        names = sorted({device.name for device in meta.devices if device.name}) or ["not named in the trace"]
+        names = self.device_names() or ["not named in the trace"]
         ranks = f"{len(meta.ranks)} ranks" + (f" of {meta.world_size}" if meta.world_size else "")
         found_by = ", ".join(sorted(set(table.found_by)))
         return [

@@ -15,7 +15,7 @@ from profilers.trace.quality import WARNING, quality_notes
 from profilers.trace.store import load_trace
 from profilers.trace.trace import Trace
 from replay.graph.graph import hardware_of
-from seqpoint import describe
+from seqpoint import describe, project
 
 AMD = {"deviceProperties": [{"id": 0, "name": "AMD Instinct MI300X"}]}
 
@@ -96,6 +96,16 @@ def test_a_late_end_of_rocm_is_cut(tmp_path: Path, late: int, name: str, kind: s
     assert step["step_ns"] == 3_700_000
 
 
+def test_a_name_that_is_late_each_time_is_cut_too(tmp_path: Path) -> None:
+    """Kineto's annotations of a device have the late stamp too, and are no witness."""
+    events = stamped(10, 3_150_000, "once")
+    events[20] |= {"name": "once", "dur": 3_150_000}
+    events.append(event("forward", "gpu_user_annotation", 1000, 4_000_000, stream=0))
+    trace = read(tmp_path, events, **AMD)
+    assert counts(trace)["repaired_duration"] == 2
+    assert int(integers(trace.kernels, "dur_ns").max()) == 100_000
+
+
 def test_several_late_ends_of_one_stream_are_cut(tmp_path: Path) -> None:
     events = stamped(10, 3_150_000)
     for each in events:
@@ -113,6 +123,16 @@ def test_several_late_ends_of_one_stream_are_cut(tmp_path: Path) -> None:
         (stamped(10, 3_150_000), {"deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]}),
         # Each step has a long kernel beside short ones: it is no outlier of its name.
         ([kernel("combine" if i % 9 == 0 else "gemm", 100 * i, 2000 if i % 9 == 0 else 80, i) for i in range(45)], AMD),
+        # Branches of one launch, of which one waits for a peer once.
+        (
+            [
+                kernel(
+                    "gemm" if i % 5 else "combine", 10_000 * (i // 5) + 100 * (i % 5), 8000 if i == 10 else 30, i // 5
+                )
+                for i in range(60)
+            ],
+            AMD,
+        ),
         # A single long kernel that ends beside others.
         ([kernel("combine", 0, 3000, 0), *(kernel("gemm", 10 + 110 * i, 110, i + 1) for i in range(24))], AMD),
         # The last kernel of a stream waits long for a peer, and the host waits for it.
@@ -252,6 +272,9 @@ def merged(labels: list[str]) -> list[dict[str, Any]]:
         (["rank2_{}", "rank3_{}", "rank5_{}"], [2, 3, 5]),
         (["[DP0-TP0] {}", "[DP0-TP1] {}", "[DP1-TP0] {}"], [0, 1, 2]),
         (["host1: rank 0 pid {}", "host2: rank 1 pid {}"], [0, 1]),
+        (["node0.rank0.{}", "node1.rank0.{}"], [0, 1]),
+        (["{} [TP0]", "{} [TP1]"], [0, 1]),
+        (["gpu-12:{}", "gpu-13:{}"], [0, 1]),
     ],
 )
 def test_ranks_of_one_file_are_told_apart_by_process(tmp_path: Path, labels: list[str], ranks: list[int]) -> None:
@@ -298,6 +321,7 @@ def test_ranks_whose_processes_are_numbers_are_told_apart(tmp_path: Path, offset
 
 def test_one_label_is_no_second_rank(tmp_path: Path) -> None:
     assert label_ranks(["[TP01] 4000", "[TP01] 0", "Spans", "python 7"]) == {}
+    assert label_ranks(["CPU (pid 4000)", "GPU 0 (pid 4000)", "GPU 1 (pid 4000)", "cuda:0 4000"]) == {}
     assert read(tmp_path, merged(["[TP01] {}"]), distributedInfo={"rank": 3}).meta.ranks == (3,)
 
 
@@ -368,6 +392,46 @@ def test_begins_and_ends_pair_in_any_order(tmp_path: Path, order: slice) -> None
     assert json.loads(outer) == {"a": 1, "b": 2}
 
 
+def test_ids_of_asynchronous_events_have_scopes_and_processes(tmp_path: Path) -> None:
+    ids: list[dict[str, Any]] = [{"id2": {"local": 1}}, {"id2": {"global": 2}}, {"id": 1, "scope": "a"}, {"id": 1}]
+    events = [phase("b", "r", 10 * i, **own) for i, own in enumerate(ids)] + [phase("b", "r", 50, pid=2, **ids[0])]
+    ends = [phase("e", "r", 100 + i, **own) for i, own in enumerate(ids)] + [phase("e", "", 120, pid=2, **ids[0])]
+    trace = read(tmp_path, [*events, *ends])
+    assert sorted(integers(trace.ranges, "dur_ns").tolist()) == [70_000, 73_000, 82_000, 91_000, 100_000]
+
+
+@pytest.mark.parametrize("texts", [("55d0c8b3a2f1", "55d0c8b3b2f1"), ("queue@0x55c0f1", "queue@0x56c0f1")])
+def test_handles_of_queues_are_told_apart(tmp_path: Path, texts: tuple[str, str]) -> None:
+    events = [event("k", "kernel", 10 * i, 5, device=0, **{"l0 queue": text}) for i, text in enumerate(texts)]
+    for each in events:
+        each |= {"pid": 0, "tid": 3}
+    assert len(set(integers(read(tmp_path, events).kernels, "stream").tolist())) == 2
+
+
+def branches(stream: int, sync: str) -> list[dict[str, Any]]:
+    """Return steps of a graph: an all-reduce of 3 ms beside 24 GEMMs, on their stream or another."""
+    events = []
+    for i in range(4):
+        t = 5000 * i
+        events += [event(f"ProfilerStep#{i}", "user_annotation", t + 990, 4900), launch(t + 1000, i, "cudaGraphLaunch")]
+        events += [kernel("ncclDevKernel_AllReduce", t + 1100, 3000, i, stream)]
+        events += [kernel("gemm", t + 1110 + 120 * j, 110, i) for j in range(24)]
+        events += [event(sync, "cuda_runtime", t + 1050, 3090, correlation=100 + i)]
+    return events
+
+
+def test_branches_of_a_graph_project_as_on_two_streams(tmp_path: Path) -> None:
+    """The host waits for all branches, whether they share a stream, and whatever it calls to wait."""
+    found = []
+    for stream, sync in ((8, "cudaDeviceSynchronize"), (7, "cudaDeviceSynchronize"), (7, "cudaStreamSynchronize")):
+        trace = read(tmp_path, branches(stream, sync))
+        rows = project(trace, [f"scale_kernels:{which}" for which in ("gemm:2", "collective:0.5")]).to_dict()["rows"]
+        found.append([row["projected_ns"] for row in rows])
+    assert found[1] == pytest.approx(found[0], rel=1e-3)
+    assert found[2] == pytest.approx(found[0], rel=1e-3)
+    assert found[0][0] > 24_000_000
+
+
 TEXT = json.dumps(kineto([kernel(f"k{i}", 10 * i, 5, i) for i in range(40)], traceName="x"))
 
 
@@ -377,6 +441,7 @@ TEXT = json.dumps(kineto([kernel(f"k{i}", 10 * i, 5, i) for i in range(40)], tra
         (TEXT + '5,"dur":3}],"traceName":"older"}', "text_behind_end", 40),
         (TEXT + TEXT, "text_behind_end", 40),
         (TEXT + "\n \n", "", 40),
+        (json.dumps(json.loads(TEXT)["traceEvents"]) + "[]", "text_behind_end", 40),
         (TEXT.replace('{"ph"', TEXT[: len(TEXT) // 2] + '{"ph"', 1), "mixed_writers", 39),
     ],
 )
@@ -394,12 +459,13 @@ def test_a_file_of_two_writers_is_a_warning(tmp_path: Path, text: str, count: st
         ("}}", "},}"),
         ('"traceName": "x"', '"traceName": "x", "deviceProperties": [{"id": 0, "name": "NVIDIA X900", }, ], '),
         ("}}]", "}},]"),
+        ('"traceName": "x"', '"traceName": "C:\\Users\\x", "deviceProperties": [{"id": 0, "name": "NVIDIA X900"}]'),
     ],
 )
 def test_a_comma_behind_the_last_element_is_tolerated(tmp_path: Path, old: str, new: str) -> None:
     assert old in TEXT
     trace, plainly = read(tmp_path, TEXT.replace(old, new)), read(tmp_path, TEXT)
     assert trace.kernels.drop_columns("args").equals(plainly.kernels.drop_columns("args"))
-    assert counts(trace) == counts(plainly)
+    assert {**counts(trace), "repaired_escape": 0} == {**counts(plainly), "repaired_escape": 0}
     if "X900" in new:
         assert [device.name for device in trace.meta.devices] == ["NVIDIA X900"]

@@ -97,7 +97,7 @@ def _repaired(stage: Stage, events: _Events) -> dict[int, int]:
         until = int(bound[row] - events.start[row])
         if not len(others):
             is_shown = host_end and after[row] > _OUTLIER * span if is_last[row] else is_beyond[row]
-            if is_shown:
+            if is_shown and until > 0:
                 repaired[row] = until
             continue
         factor = _OUTLIER if host_end or not is_last[row] else _EXTREME

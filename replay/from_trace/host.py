@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from profilers.trace.arrays import MISSING, Bools, Ints
 from replay.from_trace.host_waits import SYNCHRONISES
-from replay.from_trace.window import Calls, Window
+from replay.from_trace.window import BRANCHES, Calls, Window
 from replay.graph.assembly import Assembly
 from replay.graph.graph import LOADER_PREFIX, LOADER_THREAD, EdgeKind, Lane, TaskKind
 
@@ -80,7 +80,10 @@ def blocked_calls(window: Window) -> Blocking:
             waits_for[row] = order[first + int(np.flatnonzero(is_possible)[-1])]
     polled = (waits_for < 0) & (calls.polled_inside >= 0)
     waits_for[polled], kind[polled] = calls.polled_inside[polled], int(EdgeKind.POLL)
-    pairs = _work_ended_before(window, {**dict.fromkeys(np.flatnonzero(waits_for_all).tolist(), _Sync()), **recorded})
+    syncs = {**dict.fromkeys(np.flatnonzero(waits_for_all).tolist(), _Sync()), **recorded}
+    inferred = np.setdiff1d(np.flatnonzero(waits_for >= 0), [*syncs, *np.flatnonzero(polled)])
+    places = zip(inferred.tolist(), device_work.stream[waits_for[inferred]].tolist(), strict=True)
+    pairs = _work_ended_before(window, syncs | {row: _Sync(stream) for row, stream in places})
     blocked = waits_for >= 0
     # A synchronisation that did not block waits for the last work that had ended before.
     order = np.lexsort((device_work.end[pairs[1]], pairs[0]))
@@ -91,7 +94,10 @@ def blocked_calls(window: Window) -> Blocking:
 
 
 def _work_ended_before(window: Window, syncs: dict[int, _Sync]) -> tuple[Ints, Ints]:
-    """Return pairs of a synchronisation and the last work launched before it on each stream that it waits for."""
+    """Return pairs of a synchronisation and the last work launched before it on each stream that it waits for.
+
+    Work that ran beside that last work, as branches of a graph do, is waited for too.
+    """
     calls, device_work, launched = window.calls, window.device_work, window.launched()
     streams: dict[tuple[int, int], tuple[Ints, Ints]] = {}
     for stream_of_rank, rows in window.stream_rows.items():
@@ -104,8 +110,11 @@ def _work_ended_before(window: Window, syncs: dict[int, _Sync]) -> tuple[Ints, I
             if rank != calls.rank[call] or sync.stream not in (None, stream):
                 continue
             before = int(np.searchsorted(times, until, side="right")) - 1
-            if before >= 0 and device_work.end[rows[before]] <= calls.end[call]:
-                pairs.append((call, int(rows[before])))
+            if before >= 0:
+                recent = rows[max(before - BRANCHES, 0) : before + 1]
+                beside = (device_work.end[recent] > device_work.start[rows[before]]) | (recent == rows[before])
+                waited = recent[beside & (device_work.end[recent] <= calls.end[call])]
+                pairs += [(call, row) for row in waited.tolist()]
     columns = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
     return columns[:, 0], columns[:, 1]
 

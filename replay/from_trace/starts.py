@@ -13,7 +13,7 @@ import numpy.typing as npt
 from profilers.trace.arrays import MISSING, Bools, Floats, Ints
 from profilers.trace.columns import row_groups
 from replay.from_trace.host import HostTasks
-from replay.from_trace.window import Window
+from replay.from_trace.window import BRANCHES, DeviceWork, Window
 from replay.graph.assembly import Assembly
 from replay.graph.graph import EdgeKind
 
@@ -248,7 +248,31 @@ def _stream_bounds(window: Window, tasks: tuple[Ints, Ints]) -> _Bounds:
     time = np.where(in_sequence, device_work.end[before], device_work.start[row]).astype(np.float64)
     lag = np.where(in_sequence, 0.0, device_work.start[row] - device_work.start[before])
     source = np.where(in_sequence, done[before], begin[before])
-    return _Bounds(row, source, time, lag, np.full(len(row), int(EdgeKind.STREAM)), ~in_sequence)
+    in_order = _Bounds(row, source, time, lag, np.full(len(row), int(EdgeKind.STREAM)), ~in_sequence)
+    joined, branch = _joined_branches(device_work)
+    kinds = np.full(len(joined), int(EdgeKind.STREAM))
+    return _concatenate(in_order, _bounds_after_end(joined, done[branch], device_work.end[branch], kinds))
+
+
+def _joined_branches(device_work: DeviceWork) -> tuple[Ints, Ints]:
+    """Return the rows that start after work beside the row before them has ended, and the last of that work.
+
+    Branches of a graph run beside each other on a stream, and a row behind them may wait for any of them.
+    """
+    start, end = device_work.start, device_work.end
+    rows, branches = [], []
+    for queue in np.split(np.arange(len(start)), np.flatnonzero(device_work.queue_starts())[1:]):
+        longest = np.maximum.accumulate(end[queue])[:-1]
+        beside = queue[1:][(longest > end[queue[:-1]]) | (end[queue[:-1]] > start[queue[1:]])]
+        for row in beside.tolist():  # a Python loop over rows beside others, 10 us each
+            earlier = np.arange(max(queue[0], row - BRANCHES), row - 1)
+            ended = earlier[
+                (end[earlier] <= start[row]) & ((end[earlier] > end[row - 1]) | (end[row - 1] > start[row]))
+            ]
+            if len(ended):
+                rows.append(row)
+                branches.append(int(ended[end[ended].argmax()]))
+    return np.array(rows, np.int64), np.array(branches, np.int64)
 
 
 def _launch_bounds(window: Window, host: HostTasks) -> _Bounds:

@@ -19,6 +19,8 @@ from replay.from_trace.index import SortedRows, TraceIndex
 
 _NEVER = int(np.iinfo(np.int64).max)
 _FAR_PAST = int(np.iinfo(np.int64).min)
+#: Rows of a stream before a row among which work that runs beside it is looked for.
+BRANCHES = 256
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from replay.graph.graph import (
     TaskKind,
     Tasks,
     hardware_of,
+    used_devices,
 )
 from replay.graph.operators import Operator
 
@@ -34,4 +35,5 @@ __all__ = [
     "TaskKind",
     "Tasks",
     "hardware_of",
+    "used_devices",
 ]

@@ -796,7 +796,7 @@ def hardware_of(trace: Trace) -> Hardware:
     not in the catalogue, or they are of several kinds, the device is unknown. For a trace without names, the name of a
     file (``mi300_rank0.json.gz``) is a guess, which `Hardware.known_by` tells.
     """
-    properties = _used_devices(trace)
+    properties = used_devices(trace)
     names = {each.name for each in properties if each.name}
     found = [_find_known_device(name) for name in names]
     named_devices = {device.name: device for device in found if device is not None}
@@ -813,10 +813,15 @@ def hardware_of(trace: Trace) -> Hardware:
     return replace(hardware, compute_units=units)
 
 
-def _used_devices(trace: Trace) -> tuple[DeviceProperties, ...]:
+def used_devices(trace: Trace) -> tuple[DeviceProperties, ...]:
     """Return the properties of the devices with kernels, or else copies; of all if none of these is named.
 
     Profilers may number devices otherwise in kernels than in properties (Kineto on AMD).
+
+    Parameters
+    ----------
+    trace : Trace
+        Trace with the properties and the work of devices.
     """
     work = trace.kernels if trace.kernels.num_rows else trace.copies
     pairs = work.select(["rank", "device"]).group_by(["rank", "device"]).aggregate([])
