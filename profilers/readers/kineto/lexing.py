@@ -515,7 +515,7 @@ def read_time(a: Any, p: int) -> Any:
     first = p + 1 if negative else p
     p, us = _digits(a, first, np.int64(0))
     digits = p - first
-    plain = 0 < digits <= 16 and not (digits > 1 and at(a, first) == 48)
+    plain: Any = 0 < digits <= 16 and not (digits > 1 and at(a, first) == 48)
     ns, rest = np.int64(0), np.int64(0)
     if at(a, p) == _DOT:
         point = p + 1
