@@ -483,7 +483,8 @@ def wide_integer(a: Any, p: int, end: int) -> Any:
     """
     negative = at(a, p) == MINUS
     first = p + 1 if negative else p
-    value, fits = np.uint64(0), True
+    value = np.uint64(0)
+    fits: Any = True
     for i in range(first, end):
         if not 48 <= at(a, i) <= 57:
             return np.int64(0), -1
@@ -515,7 +516,7 @@ def read_time(a: Any, p: int) -> Any:
     first = p + 1 if negative else p
     p, us = _digits(a, first, np.int64(0))
     digits = p - first
-    plain: Any = 0 < digits <= 16 and not (digits > 1 and at(a, first) == 48)
+    plain = 0 < digits <= 16 and not (digits > 1 and at(a, first) == 48)
     ns, rest = np.int64(0), np.int64(0)
     if at(a, p) == _DOT:
         point = p + 1
