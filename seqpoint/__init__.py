@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from seqpoint.job_scaling import scaling
     from seqpoint.kernel_simulation import simulate_kernel
     from seqpoint.sweeps import sweep
-    from seqpoint.weight_copies import weight_copies
+    from seqpoint.weight_copying import weight_copies
 
 __version__ = "0.1.0"
 
@@ -79,7 +79,7 @@ _MODULES = {
     "scaling": "seqpoint.job_scaling",
     "simulate_kernel": "seqpoint.kernel_simulation",
     "sweep": "seqpoint.sweeps",
-    "weight_copies": "seqpoint.weight_copies",
+    "weight_copies": "seqpoint.weight_copying",
     **dict.fromkeys(("Dlrm", "Layout", "TrainingJob", "Transformer"), "replay.workloads"),
 }
 

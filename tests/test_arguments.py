@@ -98,3 +98,9 @@ def test_functions_keep_their_names_and_travel_to_processes() -> None:
     assert sp.open is sp.open and sp.open.__name__ == "open" and "Paths" not in str(sp.open.__doc__)
     assert pickle.loads(pickle.dumps(sp.describe)) is sp.describe
     assert list(inspect.signature(sp.select).parameters)[:2] == ["trace", "max_points"]
+
+
+def test_no_public_name_is_that_of_a_module() -> None:
+    """Importing a module would put it in the place of the function."""
+    modules = {path.stem for path in Path(sp.__file__).parent.glob("*.py")}
+    assert modules & set(sp.__all__) == set()

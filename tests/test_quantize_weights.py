@@ -45,7 +45,7 @@ from replay.workloads.job_memory import embedding_bytes
 from replay.workloads.traced_job import find_job
 from replay.workloads.training_trace import inference_trace
 from seqpoint.projecting import ProjectOptions, parse_what_ifs, project_trace
-from seqpoint.weight_copies import fewest_ranks, largest_micro_batch, memory_with_copies, weight_copies
+from seqpoint.weight_copying import fewest_ranks, largest_micro_batch, memory_with_copies, weight_copies
 
 SMALL = {"layers": 3, "hidden": 1024, "heads": 16, "length": 512, "micro_batch": 4, "global_batch": 8}
 BERT = Path(__file__).parents[2] / "shared/data/traces/kineto/tracelens/h100/gaunernst_bert-small-uncased.json.gz"

@@ -13,7 +13,7 @@ from seqpoint.cli.output import message, print_json, print_lines, print_result, 
 
 if TYPE_CHECKING:
     from replay.formats import Format
-    from seqpoint.weight_copies import WeightCopies
+    from seqpoint.weight_copying import WeightCopies
 
 
 @click.command("devices")
@@ -154,7 +154,7 @@ def formats_command(
 
 def _print_copies(file: str, names: str | None, device: str | None, json_: bool) -> None:
     from replay.workloads import read_job
-    from seqpoint.weight_copies import weight_copies
+    from seqpoint.weight_copying import weight_copies
 
     if names is None:
         raise click.UsageError("--job needs the formats of the copies, such as --format mx9,mx6")
