@@ -824,9 +824,9 @@ def used_devices(trace: Trace) -> tuple[DeviceProperties, ...]:
         Trace with the properties and the work of devices.
     """
     work = trace.kernels if trace.kernels.num_rows else trace.copies
-    pairs = work.select(["rank", "device"]).group_by(["rank", "device"]).aggregate([])
-    used = set(zip(pairs["rank"].to_pylist(), pairs["device"].to_pylist(), strict=True))
-    return tuple(each for each in trace.meta.devices if (each.rank, each.device) in used) or trace.meta.devices
+    used = work.select(["rank", "device"]).group_by(["rank", "device"]).aggregate([]).to_pylist()
+    known = (each for each in trace.meta.devices if {"rank": each.rank, "device": each.device} in used)
+    return tuple(known) or trace.meta.devices
 
 
 def given_hardware(device: str | None) -> Hardware | None:

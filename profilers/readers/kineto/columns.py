@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from profilers.readers.common.numbers import IN_WORK_ITEMS, Grids, finite_number, identity, plain_text
 from profilers.readers.common.reader import Sink
-from profilers.readers.kineto import scanner
+from profilers.readers.kineto import tokens
 from profilers.readers.kineto.lanes import Lane, Lanes
 from profilers.readers.kineto.lexing import Strings, empty_strings, find, text_of
 from profilers.readers.kineto.rows import (
@@ -27,7 +27,7 @@ from profilers.readers.kineto.rows import (
     direction,
     launch_extents,
 )
-from profilers.readers.kineto.scanner import (
+from profilers.readers.kineto.tokens import (
     CATEGORY,
     DURATION,
     EVENT_LANE,
@@ -44,19 +44,19 @@ from profilers.trace.schema import OWN_RANK
 #: Kinds of event in the order of their numbers in the scanner.
 _KINDS = ("ops", "launches", "kernels", "copies", "syncs", "ranges", "counters")
 _STORAGE: Mapping[str, int] = {
-    "integer": scanner.INTEGER,
-    "narrow": scanner.NARROW,
-    "float": scanner.FLOAT,
-    "json": scanner.JSON,
-    "identity": scanner.IDENTITY,
+    "integer": tokens.INTEGER,
+    "narrow": tokens.NARROW,
+    "float": tokens.FLOAT,
+    "json": tokens.JSON,
+    "identity": tokens.IDENTITY,
 }
-_GRID = (("grid", scanner.EXTENTS), ("block", scanner.EXTENTS))
+_GRID = (("grid", tokens.EXTENTS), ("block", tokens.EXTENTS))
 #: Arguments without a column of their own, and how the scanner keeps them, by kind.
 _OTHER_ARGUMENTS: Mapping[str, tuple[tuple[str, int], ...]] = {
-    "kernels": (*_GRID, ("kernel_details", scanner.WORD)),
+    "kernels": (*_GRID, ("kernel_details", tokens.WORD)),
     "launches": _GRID,
-    "copies": (("kind", scanner.WORD), ("direction", scanner.WORD)),
-    "syncs": (("cuda_sync_kind", scanner.WORD),),
+    "copies": (("kind", tokens.WORD), ("direction", tokens.WORD)),
+    "syncs": (("cuda_sync_kind", tokens.WORD),),
 }
 _KEYS, _CATEGORIES, _IDS, _LANES = 2048, 512, 1 << 13, 1 << 14
 _STRINGS, _ARENA = 1 << 17, 16 << 20
@@ -89,7 +89,7 @@ class Columns:
         self._slots: list[dict[str, int]] = []
         self.scan = self._arrays()
 
-    def _arrays(self) -> scanner.Scan:
+    def _arrays(self) -> tokens.Scan:
         kinds = len(_KINDS)
         slots, types = np.zeros((kinds, _KEYS), np.int64), np.zeros((kinds, _KEYS), np.int64)
         keys, top = empty_strings(_KEYS, 64 * _KEYS), empty_strings(128, 128 * 64)
@@ -97,13 +97,13 @@ class Columns:
         ids, lanes = empty_strings(_IDS, 64 * _IDS), empty_strings(_LANES, 128 * _LANES)
         for table in (keys, categories, strings):
             _intern(table, "")
-        for name in scanner.TOP_KEYS:
+        for name in tokens.TOP_KEYS:
             _intern(top, name)
         widths = np.zeros(kinds, np.int64)
         for kind, name in enumerate(_KINDS):
             layout, widths[kind] = _layout(name, keys, slots[kind], types[kind])
             self._slots.append(layout)
-        return scanner.Scan(
+        return tokens.Scan(
             values=np.empty((kinds, int(widths.max()), self._capacity), np.int64),
             rows=np.zeros(kinds, np.int64),
             slots=slots,
@@ -118,7 +118,7 @@ class Columns:
             counts=np.zeros(5, np.int64),
             recent=np.full(_STRINGS, -1, np.int64),
             recent_rest=np.full(_STRINGS, -1, np.int64),
-            tokens=np.zeros((scanner.TOKENS + 1, 7), np.int64),
+            tokens=np.zeros((tokens.TOKENS + 1, 7), np.int64),
             head=np.zeros(9, np.int64),
             scratch=np.zeros(_SCRATCH, np.uint8),
             top=top,
@@ -135,7 +135,7 @@ class Columns:
         for number in range(int(categories.meta[0])):
             name = self._category(number)
             kind = KIND_OF.get(name, "device")
-            by_lane = scanner.MARKER if name == "trace" else scanner.BY_LANE
+            by_lane = tokens.MARKER if name == "trace" else tokens.BY_LANE
             kinds[number] = by_lane if kind == "device" else _KINDS.index(kind)
 
     def add_ids(self) -> None:
@@ -171,7 +171,7 @@ class Columns:
         _intern(strings, "")
         self.scan.recent[:] = -1
         self.scan.recent_rest[:] = -1
-        self.scan.counts[scanner.LAST] = 0
+        self.scan.counts[tokens.LAST] = 0
 
     def flush_full(self) -> None:
         """Give the rows of full kinds to the sink."""
@@ -320,10 +320,10 @@ class Columns:
     def totals(self) -> Counter[str]:
         """Return the counts of events so far."""
         counts = self.scan.counts
-        entries = {"kept": scanner.KEPT, "skipped_marker": scanner.MARKERS, "skipped_flow": scanner.FLOWS}
+        entries = {"kept": tokens.KEPT, "skipped_marker": tokens.MARKERS, "skipped_flow": tokens.FLOWS}
         totals = Counter({name: int(counts[entry]) for name, entry in entries.items()})
         totals["events"] = sum(totals.values())
-        totals.update(missing_duration=int(counts[scanner.UNTIMED]), repaired_nan=int(self.scan.nans[1]))
+        totals.update(missing_duration=int(counts[tokens.UNTIMED]), repaired_nan=int(self.scan.nans[1]))
         return totals + self.counts
 
 
@@ -332,15 +332,15 @@ def _layout(kind: str, keys: Strings, slots: Ints, types: Ints) -> tuple[dict[st
     arguments = [(column, argument.keys, _STORAGE[argument.what]) for column, argument in ARGUMENTS[kind].items()]
     arguments += [(name, (name,), storage) for name, storage in _OTHER_ARGUMENTS.get(kind, ())]
     layout: dict[str, int] = {}
-    width = scanner.FIXED
+    width = tokens.FIXED
     for column, spellings, storage in arguments:
         layout[column] = width
         for spelling in spellings:
             number = _intern(keys, spelling)
             slots[number], types[number] = width, storage
-        width += {scanner.EXTENTS: 3, scanner.FLOAT: 2}.get(storage, 1)
+        width += {tokens.EXTENTS: 3, tokens.FLOAT: 2}.get(storage, 1)
     rank = _intern(keys, "rank")
-    slots[rank], types[rank] = RANK, scanner.RANKED
+    slots[rank], types[rank] = RANK, tokens.RANKED
     return layout, width
 
 

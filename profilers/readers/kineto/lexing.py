@@ -24,7 +24,6 @@ intrinsic: Callable[[Callable[..., Any]], Any] = _intrinsic
 _MIX = np.uint64(0xFF51AFD7ED558CCD)
 _SEED = np.uint64(0x9E3779B97F4A7C15)
 _FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
-_SIGN = np.uint64(1 << 63)
 _SHIFT = np.uint64(32)
 #: Bytes behind the last string of the arena, so that eight bytes can be loaded from any position.
 _SLACK = 16
@@ -182,9 +181,8 @@ _TRUE, _NULL, _ALSE, _INFI, _NITY = (
 )
 _SLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
 POWERS = np.array([10**i for i in range(19)], dtype=np.int64)
-#: First time in ns that is too late, and the most microseconds before and after zero that the scanner reads.
+#: First time in ns that is too late.
 TIME_LIMIT = 1 << 62
-_EARLIEST_US, _LATEST_US = (1 << 60) // 1000 - 1, TIME_LIMIT // 1000 - 1
 
 
 @inlined
@@ -240,7 +238,7 @@ def space_end(a: Any, p: int) -> Any:
 
 
 @inlined
-def _digits(a: Any, p: int, value: Any) -> Any:
+def digits_at(a: Any, p: int, value: Any) -> Any:
     """Return the end of the digits at `p`, and `value` with these digits appended."""
     while 48 <= at(a, p) <= 57:
         value = value * 10 + (np.int64(at(a, p)) - 48)
@@ -259,13 +257,13 @@ def read_number(a: Any, p: int) -> Any:
         p += 1
     first = p
     decimals = 0
-    p, value = _digits(a, first, np.int64(0))
+    p, value = digits_at(a, first, np.int64(0))
     digits = p - first
     if digits == 0 or (at(a, first) == 48 and digits > 1):
         return p, 0, 0, -1
     if at(a, p) == _DOT:
         point = p + 1
-        p, value = _digits(a, point, value)
+        p, value = digits_at(a, point, value)
         decimals = p - point
         if decimals == 0:
             return p, 0, 0, -1
@@ -275,7 +273,7 @@ def read_number(a: Any, p: int) -> Any:
         if at(a, p) == 43 or at(a, p) == MINUS:
             p += 1
         exponent = p
-        p, _value = _digits(a, exponent, np.int64(0))
+        p, _value = digits_at(a, exponent, np.int64(0))
         if p == exponent:
             return p, 0, 0, -1
         digits = 99
@@ -463,124 +461,6 @@ def null(out: Any, o: int) -> Any:
     """Write ``null`` to `out` from `o` on; return its end."""
     out[o], out[o + 1], out[o + 2], out[o + 3] = 110, 117, 108, 108
     return o + 4
-
-
-@inlined
-def digits_of(a: Any, p: int, end: int) -> Any:
-    """Return the integer spelled between `p` and `end`, and whether it is one, of at most 18 digits."""
-    negative = at(a, p) == MINUS
-    first = p + 1 if negative else p
-    p, value = _digits(a, first, np.int64(0))
-    return -value if negative else value, p == end and 0 < end - first <= 18
-
-
-@inlined
-def wide_integer(a: Any, p: int, end: int) -> Any:
-    """Return the integer of 19 or more digits between `p` and `end`, and whether it fits int64, uint64 or neither.
-
-    The answer is 1, 2 or 0, and -1 for a number that is no integer. An integer that only fits uint64 is returned as
-    the int64 of the same bits.
-    """
-    negative = at(a, p) == MINUS
-    first = p + 1 if negative else p
-    value = np.uint64(0)
-    fits: Any = True
-    for i in range(first, end):
-        if not 48 <= at(a, i) <= 57:
-            return np.int64(0), -1
-        d = np.uint64(at(a, i) - 48)
-        fits = fits and value <= (_FULL - d) // np.uint64(10)
-        value = value * np.uint64(10) + d
-    if not fits:
-        return np.int64(0), 0
-    if value < _SIGN:
-        return -np.int64(value) if negative else np.int64(value), 1
-    return np.int64(value), 0 if negative or value == _SIGN else 2
-
-
-@inlined
-def has_exponent(a: Any, p: int, end: int) -> bool:
-    """Return whether the number between `p` and `end` has an exponent."""
-    while p < end and at(a, p) != 101 and at(a, p) != 69:
-        p += 1
-    return bool(p < end)
-
-
-@inlined
-def read_time(a: Any, p: int) -> Any:
-    """Return the end of a number of microseconds, and it in ns, rounded half to even.
-
-    The time is `MISSING` for a number that does not fit, and for one with an exponent and more than 18 digits.
-    """
-    negative = at(a, p) == MINUS
-    first = p + 1 if negative else p
-    p, us = _digits(a, first, np.int64(0))
-    digits = p - first
-    plain = 0 < digits <= 16 and not (digits > 1 and at(a, first) == 48)
-    ns, rest = np.int64(0), np.int64(0)
-    if at(a, p) == _DOT:
-        point = p + 1
-        p, ns = _digits(a, point, np.int64(0))
-        decimals = p - point
-        plain = plain and decimals > 0
-        if decimals > 3:
-            _p, ns, rest = _thousandths(a, point, p)
-        else:
-            ns *= POWERS[3 - min(decimals, 3)]
-    if plain and (at(a, p) == 101 or at(a, p) == 69):
-        return _scaled_time(a, first, negative)
-    if not plain or us > (_EARLIEST_US if negative else _LATEST_US):
-        return p, np.int64(MISSING)
-    ns += us * 1000
-    if rest > 1 or (rest == 1 and ns % 2):
-        ns += 1
-    return p, -ns if negative else ns
-
-
-@bare
-def _scaled_time(a: Any, first: int, negative: bool) -> Any:
-    """Return the end of the number at `first`, which has an exponent, and the time as `read_time`."""
-    p, value, decimals, _digits_read = read_number(a, first)
-    q, value = _digits(a, first, np.int64(0))
-    digits = q - first
-    if at(a, q) == _DOT:
-        point = q + 1
-        q, value = _digits(a, point, value)
-        digits += q - point
-    q += 1
-    below = at(a, q) == MINUS
-    if below or at(a, q) == 43:
-        q += 1
-    _q, exponent = _digits(a, q, np.int64(0))
-    shift = (-exponent if below else exponent) - decimals + 3
-    if p == first or digits > 18 or _q == q or _q - q > 3 or shift < -18 or shift > 18:
-        return p, np.int64(MISSING)
-    if shift < 0:
-        ns = value // POWERS[-shift]
-        rest = value - ns * POWERS[-shift]
-        half = POWERS[-shift] // 2
-        ns += 1 if rest > half or (rest == half and ns % 2) else 0
-    elif value == 0 or value <= _EARLIEST_US * 1000 // POWERS[shift]:
-        ns = value * POWERS[shift]
-    else:
-        return p, np.int64(MISSING)
-    if ns > _EARLIEST_US * 1000:
-        return p, np.int64(MISSING)
-    return p, -ns if negative else ns
-
-
-@inlined
-def _thousandths(a: Any, p: int, end: int) -> Any:
-    """Return the end of the decimals at `p`, the first three as an integer, and what the rest is.
-
-    It is 0, 1 or 2 for less than half, half and more than half of the third decimal.
-    """
-    value = (np.int64(at(a, p)) - 48) * 100 + (np.int64(at(a, p + 1)) - 48) * 10 + (np.int64(at(a, p + 2)) - 48)
-    rest = 0 if at(a, p + 3) < 53 else (1 if at(a, p + 3) == 53 else 2)
-    for i in range(p + 4, end):
-        if rest == 1 and at(a, i) > 48:
-            rest = 2
-    return end, value, rest
 
 
 @bare

@@ -29,7 +29,8 @@ from profilers.readers.kineto.columns import Columns
 from profilers.readers.kineto.lanes import Lanes
 from profilers.readers.kineto.lexing import at, object_end, space_end
 from profilers.readers.kineto.rows import Rows, file_lanes
-from profilers.readers.kineto.scanner import END, FULL, GROW, MORE, NEW_CATEGORY, NEW_ID, NEW_LANE, scan
+from profilers.readers.kineto.scanner import scan
+from profilers.readers.kineto.tokens import END, FULL, GROW, MORE, NEW_CATEGORY, NEW_ID, NEW_LANE
 from profilers.trace.compiled import bare
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties, Quality, TraceMeta
