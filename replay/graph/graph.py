@@ -825,8 +825,7 @@ def used_devices(trace: Trace) -> tuple[DeviceProperties, ...]:
     """
     work = trace.kernels if trace.kernels.num_rows else trace.copies
     used = work.select(["rank", "device"]).group_by(["rank", "device"]).aggregate([]).to_pylist()
-    known = (each for each in trace.meta.devices if {"rank": each.rank, "device": each.device} in used)
-    return tuple(known) or trace.meta.devices
+    return tuple(d for d in trace.meta.devices if {"rank": d.rank, "device": d.device} in used) or trace.meta.devices
 
 
 def given_hardware(device: str | None) -> Hardware | None:
