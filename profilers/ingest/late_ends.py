@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from profilers.ingest.stage import Stage
-from profilers.trace.arrays import MISSING, Ints, text_codes
+from profilers.trace.arrays import MISSING, Ints, ends, text_codes
 from profilers.trace.columns import LANE, by_lane, row_slices
 
 #: Least time by which an end is late, and how many times a duration exceeds the median of its name.
@@ -44,7 +44,8 @@ def repair_late_ends(stage: Stage) -> dict[str, int]:
     Parameters
     ----------
     stage : Stage
-        Rows of the file, which holds ``rank``, ``start_ns``, ``dur_ns`` and the lane of kernels and copies.
+        Rows of the file, which holds ``rank``, ``start_ns``, ``dur_ns``, ``correlation`` and the lane of kernels and copies,
+        and watches ``annotations``.
     """
     durations = _repaired(stage, _events(stage))
     first = 0
@@ -78,35 +79,61 @@ def _parts(stage: Stage, kind: str, column: str) -> Iterator[Ints]:
 
 def _repaired(stage: Stage, events: _Events) -> dict[int, int]:
     """Return the repaired durations of the rows that are shown to be damaged; a loop over late rows."""
-    # Annotations of a device have the stamps of their kernels.
-    duration, host_end = events.end - events.start, stage.end_of(("ops", "launches"))
+    duration, last_start = events.end - events.start, int(events.start.max(initial=0))
+    # Other ranges may be annotations of a device, which have the stamps of their kernels.
+    host_end = max(stage.end_of(("ops", "launches")), int(ends(stage.watched("annotations")).max(initial=0)))
     is_last = events.following == MISSING
-    bound = np.where(is_last, max(host_end, int(events.start.max(initial=0))), events.following)
+    bound = np.where(is_last, max(host_end, last_start), events.following)
     is_late = events.end > bound + _LATE_NS
     if not is_late.any():
         return {}
-    all_end = max(host_end, int(events.end[~is_late].max(initial=0)))
+    all_end = max(host_end, last_start, int(events.end[~is_late].max(initial=0)))
     span = all_end - int(events.start.min())
     after = events.end - np.maximum(all_end, events.start)
     is_beyond = is_late & (2 * after > duration)
     codes: dict[str | None, int] = {}
     names = np.concatenate(list(_names(stage, codes)))
+    credible = np.lexsort((duration, is_beyond, names))  # by name, those that may be damaged last
+    credible = credible[~is_beyond[credible]]
     repaired = {}
     for row in np.flatnonzero(is_late).tolist():
-        others = duration[(names == names[row]) & ~is_beyond & (np.arange(len(names)) != row)]
+        of_name = slice(*np.searchsorted(names[credible], (names[row], names[row] + 1)).tolist())
+        usual = _usual(duration[credible[of_name]], None if is_beyond[row] else int(duration[row]))
         until = int(bound[row] - events.start[row])
-        if not len(others):
+        if usual is None:
             is_shown = host_end and after[row] > _OUTLIER * span if is_last[row] else is_beyond[row]
             if is_shown and until > 0:
                 repaired[row] = until
             continue
         factor = _OUTLIER if host_end or not is_last[row] else _EXTREME
-        typical = max(float(np.median(others)), 1.0)
-        longest = int(others[others <= _OUTLIER * typical].max())
+        typical, longest = usual
         beyond = int(events.end[row]) - (max(all_end, int(bound[row])) if is_last[row] else int(bound[row]))
         if duration[row] > factor * typical and beyond > longest:
             repaired[row] = longest if is_last[row] or until > _OUTLIER * longest else until
     return repaired
+
+
+def _usual(durations: Ints, own: int | None) -> tuple[float, int] | None:
+    """Return the median of other events of a name, and the longest that is no outlier; None without other events.
+
+    Parameters
+    ----------
+    durations : array of int64
+        Durations of the name, ascending.
+    own : int, optional
+        One of them, which does not count.
+    """
+    count = len(durations) - (own is not None)
+    if not count:
+        return None
+    skipped = len(durations) if own is None else int(np.searchsorted(durations, own))
+
+    def other(i: int) -> int:
+        return int(durations[i + (i >= skipped)])
+
+    typical = max((other((count - 1) // 2) + other(count // 2)) / 2, 1.0)
+    usual = int(np.searchsorted(durations, _OUTLIER * typical, side="right"))
+    return typical, other(usual - 1 - (own is not None and own <= _OUTLIER * typical))
 
 
 def _names(stage: Stage, codes: dict[str | None, int]) -> Iterator[Ints]:

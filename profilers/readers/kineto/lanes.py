@@ -31,7 +31,7 @@ _PROCESS = re.compile(rb'"pid"\s*:\s*("(?:[^"\\\n]|\\.){1,256}")')
 _NAMED = re.compile(rb'"(?:process_name|process_labels|thread_name)"')
 _LABEL = re.compile(r"([A-Za-z]*)[\s_.:#=-]*(\d{1,9})")
 #: Words whose numbers are labels of ranks, and words whose numbers are none.
-_RANK_WORDS = frozenset({"rank", "r", "tp", "dp", "pp", "ep", "cp", "sp", "worker", "node", "host", "replica", "shard"})
+_RANK_WORDS = frozenset({"rank", "r", "tp", "dp", "pp", "ep", "cp", "sp", "node", "host"})
 _NO_LABELS = frozenset({"gpu", "cpu", "cuda", "npu", "xpu", "hpu", "tpu", "hip", "device", "stream", "pid", "python"})
 
 
