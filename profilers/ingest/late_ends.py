@@ -44,8 +44,8 @@ def repair_late_ends(stage: Stage) -> dict[str, int]:
     Parameters
     ----------
     stage : Stage
-        Rows of the file, which holds ``rank``, ``start_ns``, ``dur_ns``, ``correlation`` and the lane of kernels and copies,
-        and watches ``annotations``.
+        Rows of the file. It holds ``rank``, ``start_ns``, ``dur_ns``, ``correlation`` and the lane of kernels and
+        copies, and watches ``annotations``.
     """
     durations = _repaired(stage, _events(stage))
     first = 0
@@ -93,12 +93,13 @@ def _repaired(stage: Stage, events: _Events) -> dict[int, int]:
     is_beyond = is_late & (2 * after > duration)
     codes: dict[str | None, int] = {}
     names = np.concatenate(list(_names(stage, codes)))
-    credible = np.lexsort((duration, is_beyond, names))  # by name, those that may be damaged last
+    credible = np.lexsort((duration, names))
     credible = credible[~is_beyond[credible]]
+    of_names, durations = names[credible], duration[credible]
     repaired = {}
     for row in np.flatnonzero(is_late).tolist():
-        of_name = slice(*np.searchsorted(names[credible], (names[row], names[row] + 1)).tolist())
-        usual = _usual(duration[credible[of_name]], None if is_beyond[row] else int(duration[row]))
+        of_name = slice(*np.searchsorted(of_names, (names[row], names[row] + 1)).tolist())
+        usual = _usual(durations[of_name], None if is_beyond[row] else int(duration[row]))
         until = int(bound[row] - events.start[row])
         if usual is None:
             is_shown = host_end and after[row] > _OUTLIER * span if is_last[row] else is_beyond[row]
