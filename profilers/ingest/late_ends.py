@@ -133,8 +133,9 @@ def _usual(durations: Ints, own: int | None) -> tuple[float, int] | None:
         return int(durations[i + (i >= skipped)])
 
     typical = max((other((count - 1) // 2) + other(count // 2)) / 2, 1.0)
-    usual = int(np.searchsorted(durations, _OUTLIER * typical, side="right"))
-    return typical, other(usual - 1 - (own is not None and own <= _OUTLIER * typical))
+    limit = int(_OUTLIER * typical)  # a float would convert all durations
+    usual = int(np.searchsorted(durations, limit, side="right"))
+    return typical, other(usual - 1 - (own is not None and own <= limit))
 
 
 def _names(stage: Stage, codes: dict[str | None, int]) -> Iterator[Ints]:
