@@ -149,8 +149,9 @@ def read_figures(file: Path) -> tuple[PublishedFigure, ...]:
     BrokenFileError
         An entry lacks a key, has one too many, or one of the wrong kind; the message names it.
     """
-    content = read_toml(file, "published figures")
+    content: Mapping[str, Any] = {}
     try:
+        content = read_toml(file, "published figures")
         return tuple(named_tables(content, "figures", PublishedFigure, file).values())
     except InvalidInputError as error:
         tables = content.get("figures")
