@@ -162,7 +162,8 @@ class Trace:
     iterations = _table("iterations", "One row an iteration and rank.")
 
     def __repr__(self) -> str:
-        facts = self._facts() | {"rows": ", ".join(f"{count:,} {kind}" for kind, count in self._rows().items())}
+        rows = [f"{count:,} {kind}" for kind, count in self._rows().items() if kind != "iterations"]
+        facts = self._facts() | {"rows": ", ".join(rows)}
         facts["warnings"] = _some([f"{note.count} ({note.n:,})" for note in self._warnings()])
         lines = [f"  {name}: {_printable(text)}" for name, text in facts.items() if text]
         return "\n".join([f"Trace: {self._title()}", *lines])

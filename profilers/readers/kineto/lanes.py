@@ -110,10 +110,10 @@ def read_metadata(stream: Bytes) -> Metadata:
 
 def _find(text: bytes, metadata: Metadata) -> None:
     """Add what a piece of text says; what stood in the piece before is found again."""
-    for match in _PROCESS.finditer(text):
+    for pid in set(_PROCESS.findall(text)):
         if len(metadata.pids) < _MOST:
             with suppress(ValueError):
-                metadata.pids.add(json.loads(match[1].decode("utf-8", "replace"), strict=False))
+                metadata.pids.add(json.loads(pid.decode("utf-8", "replace"), strict=False))
     for match in _NAMED.finditer(text):
         event = _event_around(text, match.start(), match.end())
         name, args = event.get("name"), event.get("args")
