@@ -20,7 +20,7 @@ def test_a_trace_is_a_screen_of_text(tmp_path: Path) -> None:
         "  ranks: 0",
         "  devices: 1 x NVIDIA A100-SXM4-80GB",
         "  iterations: 4, 1 to 4",
-        "  rows: 4 ops, 24 launches, 16 kernels, 4 collectives, 4 ranges, 4 iterations",
+        "  rows: 4 ops, 24 launches, 16 kernels, 4 collectives, 4 ranges",
     ]
     assert str(Trace(TraceMeta("synthetic"))) == "Trace: synthetic\n  iterations: none"
 
