@@ -401,6 +401,13 @@ def test_a_json_with_nothing_to_read_is_one_line(tmp_path: Path, content: str | 
     assert "t.json" in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_a_json_that_is_nested_deep_is_one_line(tmp_path: Path) -> None:
+    """The closing brackets were spelled anew at each of them, which took minutes."""
+    deep = "[" * 100_000 + "1" + "]" * 99_999
+    with pytest.raises(BrokenFileError, match="no JSON that can be read"):
+        read_json(tmp_path, document(TOOL).replace('"metadata":', f'"deep": {deep}, "metadata":', 1))
+
+
 @pytest.mark.parametrize(
     ("start", "known"),
     [('{"rocprofiler-sdk-tool": [', True), ('{"traceEvents":[', False), ("x rocprofiler-sdk-tool", False), ("", False)],
