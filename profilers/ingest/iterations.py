@@ -510,8 +510,8 @@ def _recurring(marks: pa.Table, rank: int, extent: Extent) -> Iterations | None:
     Annotations recur with the same text, or else with other numbers in it; a layer has its number in either case.
     """
     marks = _outermost(marks.take(pa.array(user_ranges(marks))))
-    own = [_COLLECTIVE.match(str(name)) is None for name in strings(marks, "name")]  # 2 us an outermost annotation
-    marks = marks.filter(pa.array(own, pa.bool_()))
+    is_kept = [_COLLECTIVE.match(str(name)) is None for name in strings(marks, "name")]  # 2 us an outermost annotation
+    marks = marks.filter(pa.array(is_kept, pa.bool_()))
     names, start = [str(name) for name in strings(marks, "name")], integers(marks, "start_ns")
     kinds = [name if _LAYER.search(name) else _NUMBER.sub("#", name) for name in names]
     cut = _recurrence(names)

@@ -6,7 +6,6 @@ it repeats the correlation. So it is used only for events without a launch, and 
 the operators of events that have one.
 """
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from profilers.ingest.stage import WORKS, Stage
+from profilers.ingest.stage import LAUNCHING, Stage
 from profilers.trace.arrays import MISSING, Bools, Ints
 from profilers.trace.columns import LANE, by_lane, row_slices, sorting
 from profilers.trace.compiled import compiled
@@ -24,7 +23,7 @@ from profilers.trace.compiled import compiled
 #: Columns of each kind that linking reads, which stay in memory; all others stay in the stage.
 LINK_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "ops": ("id", "rank", "start_ns", "dur_ns", LANE, "external_id"),
-    "launches": ("id", "rank", "start_ns", LANE, "correlation", WORKS),
+    "launches": ("id", "rank", "start_ns", LANE, "correlation", LAUNCHING),
     "kernels": ("rank", "start_ns", "dur_ns", LANE, "correlation", "external_id"),
     "copies": ("rank", "start_ns", "dur_ns", LANE, "correlation", "external_id"),
     "syncs": ("rank", "correlation"),
@@ -163,7 +162,7 @@ def link_rows(stage: Stage) -> dict[str, int]:
     for kind in ("kernels", "copies"):
         counts.update(_DeviceRows(stage, kind, launches, op, used).link())
     counts.update(_without_work(stage, used))
-    stage.forget("launches", "rank", WORKS)
+    stage.forget("launches", "rank", LAUNCHING)
     for rows in row_slices(stage.count("syncs")):
         launch_rows = launches.find(stage.part("syncs", "rank", rows), stage.part("syncs", "correlation", rows))
         stage.amend("syncs", "launch_id", stage.take("launches", "id", launch_rows))
@@ -171,23 +170,14 @@ def link_rows(stage: Stage) -> dict[str, int]:
 
 
 def _without_work(stage: Stage, used: Bools) -> dict[str, int]:
-    """Count the launches of kernels, those without device work, and those of a rank before its first that has some."""
-    counts: Counter[str] = Counter()
-    starts, first = stage.raw("launches", "start_ns"), dict[int, int]()
-    for part in ("first", "count"):
-        for rows in row_slices(len(used)):
-            works, ranks = stage.part("launches", WORKS, rows) == 1, stage.part("launches", "rank", rows)
-            for rank in np.unique(ranks[works]).tolist():
-                chosen = works & (ranks == rank)
-                with_work = chosen & used[rows]
-                if part == "first":
-                    earliest = int(starts[rows][with_work].min()) if with_work.any() else sys.maxsize
-                    first[rank] = min(first.get(rank, sys.maxsize), earliest)
-                    continue
-                lost = chosen & ~with_work
-                counts.update(kernel_launches=int(chosen.sum()), launches_without_work=int(lost.sum()))
-                if first[rank] < sys.maxsize:
-                    counts.update(first_launches_without_work=int((lost & (starts[rows] < first[rank])).sum()))
+    """Count the calls that launch kernels, those without device work, and those before a rank's first with work."""
+    starts, ranks = stage.raw("launches", "start_ns"), stage.raw("launches", "rank")
+    launching = stage.raw("launches", LAUNCHING) == 1
+    counts = Counter(kernel_launches=int(launching.sum()), launches_without_work=int((launching & ~used).sum()))
+    for rank in np.unique(ranks[launching & used]):  # a few ranks a file
+        of_rank = launching & (ranks == rank)
+        first = starts[of_rank & used].min()
+        counts.update(first_launches_without_work=int((starts[of_rank & ~used] < first).sum()))
     return dict(counts)
 
 
@@ -346,13 +336,13 @@ def _overlaps_of(stage: Stage) -> int:
     overlaps = 0
     starts, durations = stage.raw("kernels", "start_ns"), stage.raw("kernels", "dur_ns")
     for lane in _rows_by_lane(stage, "kernels"):
-        rows = lane if settle(starts, lane) else lane[np.argsort(starts[lane], kind="stable")]
+        rows = lane if _settle(starts, lane) else lane[np.argsort(starts[lane], kind="stable")]
         overlaps += int(_overlaps(starts, durations, rows))
     return overlaps
 
 
 @compiled
-def settle(starts: Any, rows: Any) -> Any:
+def _settle(starts: Any, rows: Any) -> Any:
     """Sort rows by their starts in place if few moves suffice, as after buffers written in turns; else return False."""
     moves = 0
     for i in range(1, len(rows)):

@@ -336,7 +336,8 @@ def _locked(folder: Path) -> Iterator[None]:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-#: Bytes of text that one process reads sooner than others start, and bytes of text in a byte of a packed file.
+#: Bytes of text below which this process reads alone: starting others takes 0.6 s (eight files of 53 kB: 1.9 against
+#: 1.3 s). And bytes of text in a byte of a packed Kineto file, about.
 _SMALL, _PACKED = 64 << 20, 10
 
 

@@ -1,29 +1,31 @@
-"""`ranks_by_process`: the ranks of a file into which several processes were merged without saying so.
+"""`told_apart`: the ranks of a file into which several processes were merged without saying so.
 
 A profiler records one process. A file whose calls come from several is a merger of ranks, whose correlation ids repeat.
-So each process that launches work is a rank. A device belongs to the process whose launches precede its kernels: of
-the launches with a kernel's correlation id, the last that began before it is its own.
+So each process that launches work is a rank. A stream belongs to the process that launched its kernels. Among several
+launches with the correlation id of a kernel, `_last_before` chooses by time.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from profilers.ingest.stage import WORKS, Stage
+from profilers.ingest.stage import LAUNCHING, Stage
 from profilers.trace.arrays import MISSING, Ints, integers, put
 from profilers.trace.columns import Lanes, by_lane, lookup
 from profilers.trace.schema import KINDS, OWN_RANK
+from profilers.trace.trace import TraceMeta
 
 _DEVICE = ("kernels", "copies", "syncs")
 #: Fewest launches of a process that is a rank, and its least share of all: a damaged number is no process.
 _FEWEST, _LEAST = 3, 0.01
-#: Share of a stream's launched work that one process has to have, for all of the stream to be its own.
-_OWN = 0.9
+#: Least share of a stream's launched work of a single process, for which the whole stream belongs to that process.
+_MAJORITY = 0.9
 
 
 @dataclass(frozen=True)
-class Processes:
+class _Processes:
     """The ranks of the processes of a file.
 
     Parameters
@@ -41,47 +43,53 @@ class Processes:
         return np.where((stated == OWN_RANK) & (rank != MISSING), rank, stated)
 
 
-def ranks_by_process(stage: Stage, own: int) -> Processes | None:
-    """Return the ranks of the processes of a file, None if only one launches work, or if all rows state ranks.
-
-    The process of the first launch is the rank that the header states, and the others follow in the order of theirs.
+def told_apart(stage: Stage, meta: TraceMeta) -> tuple[Stage, TraceMeta]:
+    """Return the rows of a merged file with their ranks, and its devices for each rank; other files as they are.
 
     Parameters
     ----------
     stage : Stage
-        Rows of the file.
-    own : int
-        Rank that the header states.
+        Rows of a file, closed.
+    meta : TraceMeta
+        Its description, with the rank and the devices that its header states.
+    """
+    header_rank = meta.ranks[0] if meta.ranks else 0
+    processes = _ranks_by_process(stage, header_rank)
+    if processes is not None:
+        stage = stage.rewritten(partial(_write_ranked, stage, processes))
+    ranks = {header_rank if rank == OWN_RANK else rank for rank in stage.extents}
+    if len(ranks) < 2 or any(device.rank != OWN_RANK for device in meta.devices):
+        return stage, meta
+    devices = tuple(replace(device, rank=rank) for rank in sorted(ranks) for device in meta.devices)
+    return stage, replace(meta, devices=devices)
+
+
+def _ranks_by_process(stage: Stage, header_rank: int) -> _Processes | None:
+    """Return the ranks of the processes of a file, None if only one launches work, or if all rows state ranks.
+
+    The process of the first launch is the rank that the header states, and the others follow in the order of theirs.
     """
     places = stage.launching_threads()
     stated = {rank for rank, _, _ in places}
     if len(stated) > 1 and (stage.raw("kernels", "rank") == OWN_RANK).any():
-        return Processes(np.empty(0, np.int64), np.empty(0, np.int64))
+        return _Processes(np.empty(0, np.int64), np.empty(0, np.int64))
     if len({process for _, process, _ in places}) < 2 or stated != {OWN_RANK}:
         return None
     (processes,) = _columns(stage, ["launches"], ["process"])
-    processes = processes[stage.raw("launches", WORKS) == 1]
+    processes = processes[stage.raw("launches", LAUNCHING) == 1]
     numbers, first, counts = np.unique(processes[processes != MISSING], return_index=True, return_counts=True)
     several = counts >= max(_FEWEST, _LEAST * len(processes))
     numbers, first = numbers[several], first[several]
     if len(numbers) < 2:
         return None
-    others = [rank for rank in range(len(numbers) + 1) if rank != own]
+    others = [rank for rank in range(len(numbers) + 1) if rank != header_rank]
     ranks = np.empty(len(numbers), np.int64)
-    ranks[np.argsort(first)] = [own, *others][: len(numbers)]
-    return Processes(numbers, ranks)
+    ranks[np.argsort(first)] = [header_rank, *others][: len(numbers)]
+    return _Processes(numbers, ranks)
 
 
-def write_ranked(stage: Stage, processes: Processes, target: Stage) -> None:
-    """Write all rows of a file to another stage, each with its rank.
-
-    Parameters
-    ----------
-    stage, target : Stage
-        Where the rows are, and where they go.
-    processes : Processes
-        Ranks of the processes.
-    """
+def _write_ranked(stage: Stage, processes: _Processes, target: Stage) -> None:
+    """Write all rows of a file to another stage, each with its rank."""
     on_device = _device_ranks(stage, processes)
     row = 0
     for kind in KINDS:
@@ -96,7 +104,7 @@ def write_ranked(stage: Stage, processes: Processes, target: Stage) -> None:
             target.write(kind, {name: table[name] for name in table.schema.names if name != "id"})
 
 
-def _device_ranks(stage: Stage, processes: Processes) -> Ints:
+def _device_ranks(stage: Stage, processes: _Processes) -> Ints:
     """Return the rank of each event of a device by its launch, in the order of the kinds and their rows."""
     stated, process, called, launched_ns = _columns(stage, ["launches"], ["rank", "process", "correlation", "start_ns"])
     device, stream, correlation, start_ns = _columns(stage, _DEVICE, ["device", "stream", "correlation", "start_ns"])
@@ -106,7 +114,7 @@ def _device_ranks(stage: Stage, processes: Processes) -> Ints:
         known, counts = np.unique(ranks[lane][ranks[lane] != MISSING], return_counts=True)
         if len(known):
             most = int(counts.argmax())
-            unknown = lane if counts[most] >= _OWN * counts.sum() else lane[ranks[lane] == MISSING]
+            unknown = lane if counts[most] >= _MAJORITY * counts.sum() else lane[ranks[lane] == MISSING]
             ranks[unknown] = known[most]
     return np.where(ranks == MISSING, OWN_RANK, ranks)
 
@@ -118,7 +126,7 @@ def _columns(stage: Stage, kinds: Sequence[str], names: Sequence[str]) -> list[I
 
 
 def _last_before(launches: tuple[Ints, Ints], work: tuple[Ints, Ints]) -> Ints:
-    """Return for each event the launch of its number that is its own, -1 if there is none.
+    """Return the launch of each event, -1 if there is none.
 
     If as many launches as events have a number, they belong together in their order. Else it is the last launch that
     does not start after the event.
@@ -133,10 +141,10 @@ def _last_before(launches: tuple[Ints, Ints], work: tuple[Ints, Ints]) -> Ints:
     is_work = np.arange(len(number)) >= count
     order = np.lexsort((is_work, start, number))
     last = np.maximum.accumulate(np.where(is_work[order], -1, np.arange(len(order))))
-    found = order[last]
-    found[(last < 0) | (number[found] != number[order])] = -1
+    launch = order[last]
+    launch[(last < 0) | (number[launch] != number[order])] = -1
     result = np.full(len(number), -1)
-    result[order] = found
+    result[order] = launch
     counts = [dict(zip(*np.unique(side[0], return_counts=True), strict=True)) for side in (launches, work)]
     equal = np.array([n for n, times in counts[0].items() if counts[1].get(n) == times], np.int64)
     pairs = []

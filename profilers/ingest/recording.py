@@ -24,16 +24,16 @@ from profilers.files import is_folder, write_text
 from profilers.ingest.archives import Origin, Scratch, is_archive, unpacked
 from profilers.ingest.collectives import ANNOTATION, add_collectives
 from profilers.ingest.iterations import Extent, is_mark
-from profilers.ingest.late_ends import repair_late_ends
+from profilers.ingest.late_ends import HIP_CALLS, is_stamped_by_rocm, repair_late_ends
 from profilers.ingest.linking import LINK_COLUMNS, link_rows
-from profilers.ingest.processes import ranks_by_process, write_ranked
+from profilers.ingest.processes import told_apart
 from profilers.ingest.stage import Stage, Watch
 from profilers.readers.common.foreign import foreign_file
 from profilers.readers.common.reader import GroupReader, Reader, find_reader, run_reader
 from profilers.readers.common.source import DEFAULT_LIMIT_BYTES, fingerprint, first_bytes
 from profilers.trace.arrays import arrow_array, integers, put
 from profilers.trace.kernels import ClassRule, is_collective
-from profilers.trace.schema import ANNOTATIONS, OWN_RANK, SCHEMAS, concatenate, make_table
+from profilers.trace.schema import ANNOTATIONS, SCHEMAS, concatenate, make_table
 from profilers.trace.store import meta_from_json, meta_to_json
 from profilers.trace.trace import Quality, Trace, TraceMeta
 
@@ -275,9 +275,9 @@ def read_recording(
     stage.advance = advance or stage.advance
     meta = _read_files(recording, stage)
     stage.close()
-    stage, meta = _ranked(recording, stage, meta)
+    stage, meta = told_apart(stage, meta) if recording.reader.name == "kineto" else (stage, meta)
     release_memory()
-    repaired = repair_late_ends(stage) if _of_amd(recording.reader, meta, stage) else {}
+    repaired = repair_late_ends(stage) if is_stamped_by_rocm(recording.reader.name, meta, stage) else {}
     counts = repaired | link_rows(stage)
     release_memory()
     counts |= _add_collectives(stage, recording.class_rules)
@@ -289,36 +289,6 @@ def read_recording(
     if folder is not None:
         _save(linked, folder)
     return linked
-
-
-def _ranked(recording: Recording, stage: Stage, meta: TraceMeta) -> tuple[Stage, TraceMeta]:
-    """Return the rows of a merged file with their ranks, and its devices for each rank; other files as they are."""
-    own = meta.ranks[0] if meta.ranks else 0
-    processes = ranks_by_process(stage, own) if recording.reader.name == "kineto" else None
-    if processes is not None:
-        folder = None if stage.folder is None else stage.folder / "ranked"
-        if folder is not None:
-            folder.mkdir()
-        target = Stage(folder, recording.limit_bytes, LINK_COLUMNS, _watches(recording))
-        write_ranked(stage, processes, target)
-        target.close()
-        if stage.folder is not None:
-            target.move_into(stage.folder)
-        stage = target
-    ranks = {own if rank == OWN_RANK else rank for rank in stage.extents}
-    if len(ranks) < 2 or any(device.rank != OWN_RANK for device in meta.devices):
-        return stage, meta
-    devices = tuple(replace(device, rank=rank) for rank in sorted(ranks) for device in meta.devices)
-    return stage, replace(meta, devices=devices)
-
-
-_AMD_DEVICE = re.compile(r"\bAMD\b|Instinct|Radeon|\bgfx\d", re.IGNORECASE)
-
-
-def _of_amd(reader: Reader, meta: TraceMeta, stage: Stage) -> bool:
-    """Return whether ROCm stamped the times of a recording, by its format, its devices or its calls."""
-    by_name = any(_AMD_DEVICE.search(device.name) for device in meta.devices)
-    return reader.name.startswith(("roc", "rpd")) or by_name or bool(len(stage.watched_rows("hip_calls")))
 
 
 def _read_files(recording: Recording, stage: Stage) -> TraceMeta:
@@ -361,7 +331,7 @@ def _watches(recording: Recording) -> dict[str, Watch]:
         "annotations": Watch("ranges", "category", lambda category: category == ANNOTATIONS),
         "steps": Watch("ops", "name", is_mark),
         "length_ops": Watch("ops", "name", lambda name: name == recording.length_op),
-        "hip_calls": Watch("launches", "name", lambda name: name.startswith("hip"), most=1),
+        HIP_CALLS: Watch("launches", "name", lambda name: name.startswith("hip"), most=1),
         "collective_kernels": Watch("kernels", "name", partial(is_collective, rules=recording.class_rules)),
         "collective_ops": Watch("ops", "args", lambda args: '"Collective name"' in args),
         "collective_notes": Watch("ranges", "name", lambda name: ANNOTATION.match(name) is not None),

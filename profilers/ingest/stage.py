@@ -47,9 +47,10 @@ _HOLDERS: Mapping[str, Callable[[], Narrowed | Runs]] = {
 #: Columns that identify a thread, and a stream: the lanes of events.
 _THREAD, _STREAM = ("rank", "process", "thread"), ("rank", "device", "stream")
 _LANES = {"ops": _THREAD, "launches": _THREAD, "kernels": _STREAM, "copies": _STREAM}
-#: Column of launches, in memory alone: 1 for a call that launches kernels. Calls by name, of CUDA, HIP, SYCL and MTIA.
-WORKS = "works"
-_WORKS = re.compile(
+#: Column of launches, in memory alone: 1 for a call that launches kernels. The names of such calls are those of CUDA,
+#: HIP, SYCL, MTIA and Ascend.
+LAUNCHING = "launching"
+_LAUNCHING = re.compile(
     "Launch(?:Cooperative|Ext)?Kernel|LaunchCooperative|GraphLaunch|KernelLaunch|runFunction|^(?:Node@)?launch$"
 )
 
@@ -107,8 +108,7 @@ class Stage:
         self.limit_bytes = limit_bytes
         #: Called by a reader with the bytes that it has read; replaced to show progress.
         self.advance: Callable[[int], None] = lambda _position: None
-        #: Folder of the rows, None in memory.
-        self.folder = folder
+        self._folder = folder
         self._tables: dict[str, list[pa.Table]] = {}
         self._held = held
         self._watches = watches
@@ -182,12 +182,12 @@ class Stage:
             extents[rank] = extents.get(rank, extent) | extent
 
     def _keep(self, kind: str, table: pa.Table) -> None:
-        if self.folder is None:
+        if self._folder is None:
             self._tables.setdefault(kind, []).append(table)
             return
         if kind not in self._writers or self._writers[kind][0] != table.schema:
             # One file holds batches of the same columns; what a reader does not give takes no space.
-            path = self.folder / f"{kind}.{next(self._numbers):06}.arrows"
+            path = self._folder / f"{kind}.{next(self._numbers):06}.arrows"
             stream = self._files.enter_context(path.open("wb"))
             options = pa.ipc.IpcWriteOptions(compression="lz4")
             writer = self._files.enter_context(pa.ipc.new_stream(stream, table.schema, options=options))
@@ -203,9 +203,9 @@ class Stage:
     def _held_values(self, kind: str, table: pa.Table, name: str) -> Ints:
         if name == LANE:
             return self._lanes[kind].of([integers_or_missing(table, column) for column in _LANES[kind]])
-        if name == WORKS and "name" not in table.schema.names:
+        if name == LAUNCHING and "name" not in table.schema.names:
             return np.zeros(table.num_rows, np.int64)
-        if name == WORKS:
+        if name == LAUNCHING:
             names = [batch.column("name") for batch in table.to_batches()]
             return np.concatenate([_where(column, _launches_kernels) for column in names]).astype(np.int64)
         return integers_or_missing(table, name)
@@ -213,22 +213,35 @@ class Stage:
     def launching_threads(self) -> list[tuple[int, ...]]:
         """Return rank, process and thread of each thread that launches kernels, if lanes of launches are held."""
         lanes, held = self._lanes["launches"].distinct(), self._columns.get(("launches", LANE))
-        works = self.raw("launches", WORKS) == 1
+        works = self.raw("launches", LAUNCHING) == 1
         return [] if held is None else [lanes[number] for number in np.unique(held.raw()[works]).tolist()]
 
-    def move_into(self, folder: Path) -> None:
-        """Move the files of a closed stage into another folder, in place of those of its rows there."""
-        if self.folder is None:
-            return
-        for old in (*folder.glob("*.arrows"), *folder.glob(f"*.{_AMENDED}")):
-            old.unlink()
-        for file in self.folder.iterdir():
-            file.rename(folder / file.name)
-        self.folder.rmdir()
-        self.folder = folder
-        self._amended = {
-            key: folder / held.name if isinstance(held, Path) else held for key, held in self._amended.items()
-        }
+    def rewritten(self, write: Callable[["Stage"], None]) -> "Stage":
+        """Return a stage with other rows in place of this closed one, whose files go.
+
+        Parameters
+        ----------
+        write : callable
+            Writes the rows of this stage, changed, to the stage that it is given.
+        """
+        folder = None if self._folder is None else self._folder / "rewritten"
+        if folder is not None:
+            folder.mkdir()
+        stage = Stage(folder, self.limit_bytes, self._held, self._watches)
+        write(stage)
+        stage.close()
+        if self._folder is not None and folder is not None:
+            for old in (*self._folder.glob("*.arrows"), *self._folder.glob(f"*.{_AMENDED}")):
+                old.unlink()
+            for file in folder.iterdir():
+                file.rename(self._folder / file.name)
+            folder.rmdir()
+            stage._folder = self._folder
+            stage._amended = {
+                key: self._folder / held.name if isinstance(held, Path) else held
+                for key, held in stage._amended.items()
+            }
+        return stage
 
     def count(self, kind: str) -> int:
         """Return the number of rows of a kind."""
@@ -268,11 +281,11 @@ class Stage:
         The first call sets the first rows of the kind, and each call goes on where the last one ended. A column that
         the kind does not have is kept too, for `amended`.
         """
-        if self.folder is None:
+        if self._folder is None:
             held = self._amended.setdefault((kind, column), Growing(np.int64))
             cast(Growing, held).append(values)
             return
-        path = self.folder / f"{kind}.{column}.{_AMENDED}"
+        path = self._folder / f"{kind}.{column}.{_AMENDED}"
         with path.open("ab") as file:
             file.write(np.ascontiguousarray(values, "<i8").data)
         self._amended[kind, column] = path
@@ -312,11 +325,11 @@ class Stage:
             yield table
 
     def _written(self, kind: str, names: Sequence[str]) -> Iterator[pa.Table]:
-        if self.folder is None:
+        if self._folder is None:
             for table in self._tables.get(kind, []):
                 yield table.select([name for name in table.schema.names if name in names])
             return
-        for path in sorted(self.folder.glob(f"{kind}.*.arrows")):
+        for path in sorted(self._folder.glob(f"{kind}.*.arrows")):
             yield from _stored(path, names)
 
     def table(self, kind: str) -> pa.Table:
@@ -360,7 +373,7 @@ def _stored(path: Path, names: Sequence[str]) -> Iterator[pa.Table]:
 
 
 def _launches_kernels(name: str) -> bool:
-    return _WORKS.search(name) is not None
+    return _LAUNCHING.search(name) is not None
 
 
 def _where(column: pa.DictionaryArray, accepts: Callable[[str], bool]) -> Any:

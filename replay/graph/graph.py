@@ -798,12 +798,12 @@ def hardware_of(trace: Trace) -> Hardware:
     """
     properties = used_devices(trace)
     names = {each.name for each in properties if each.name}
-    found = [_find_known_device(name) for name in names]
-    named_devices = {device.name: device for device in found if device is not None}
+    known = [_find_known_device(name) for name in names]
+    named_devices = {device.name: device for device in known if device is not None}
     sources = trace.meta.sources
     guesses = {device.name: device for source in sources for device in devices_in_name(source)}
     device, known_by = None, "unknown"
-    if len(named_devices) == 1 and None not in found:
+    if len(named_devices) == 1 and None not in known:
         device, known_by = next(iter(named_devices.values())), "trace"
     elif not names and len(guesses) == 1:
         device, known_by = next(iter(guesses.values())), "file name"

@@ -145,7 +145,7 @@ class Columns:
             text = _decoded(text_of(self.scan.ids, number))
             (rank, process), thread = self._lanes.process(text), identity(text)
             states[:, number] = -1 if rank is None else rank, -1
-            numbers[:, number] = [MISSING if own is None else own for own in (process, thread)]
+            numbers[:, number] = [MISSING if value is None else value for value in (process, thread)]
         self._known_ids = int(self.scan.ids.meta[0])
 
     def add_lanes(self) -> None:
@@ -244,12 +244,12 @@ class Columns:
     def _count_unread(self, lanes: Ints, device: Ints, stream: Ints) -> None:
         """Count the events of each category that look like work of a device, or name one, and are not read."""
         placed = (device != MISSING) | (stream != MISSING)
-        for chosen, attribute in ((placed, "where"), (~placed, "unread")):
-            numbers, counts = np.unique(lanes[chosen & (lanes != MISSING)], return_counts=True)
+        for is_placed in (True, False):
+            numbers, counts = np.unique(lanes[(placed == is_placed) & (lanes != MISSING)], return_counts=True)
             for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
                 lane = self._known_lanes[number]
-                if subject := lane.unread or getattr(lane, attribute):
-                    self.counts[f"unread_device[{subject}]"] += count
+                if lane.is_unread or (is_placed and lane.origin):
+                    self.counts[f"unread_device[{lane.origin}]"] += count
 
     def _special(self, kind: int, values: Ints, columns: dict[str, Any]) -> None:
         """Add the columns that only some kinds have, and collect grids."""

@@ -59,17 +59,17 @@ class Lane(NamedTuple):
         Kind of event, as in `profilers.trace.schema.KINDS`.
     device, stream : int, optional
         Device and stream, for an event that does not name its own.
-    unread : str
-        Category or process of an event that looks like work of a device, which no rule reads; else "".
-    where : str
-        Category or process of an event that no rule reads.
+    origin : str
+        Category or process of an event that no rule reads; else "".
+    is_unread : bool
+        Whether such an event looks like work of a device.
     """
 
     kind: str
     device: int | None = None
     stream: int | None = None
-    unread: str = ""
-    where: str = ""
+    origin: str = ""
+    is_unread: bool = False
 
 
 @dataclass
@@ -109,7 +109,7 @@ def read_metadata(stream: Bytes) -> Metadata:
 
 
 def _find(text: bytes, metadata: Metadata) -> None:
-    """Add what a piece of text says; what stood in the piece before is found again."""
+    """Add the metadata of a piece of text; pieces overlap, so that some of it is read twice."""
     for pid in set(_PROCESS.findall(text)):
         if len(metadata.pids) < _MOST:
             with suppress(ValueError):
@@ -173,7 +173,7 @@ def label_ranks(pids: Iterable[str]) -> dict[str, tuple[int, int]]:
     labels: dict[str, tuple[tuple[tuple[str, int], ...], int]] = {}
     for pid in pids:
         parts = [(word.lower(), int(number)) for word, number in _LABEL.findall(pid)]
-        named = [part for part in parts if part[0] in _RANK_WORDS]
+        named = [label for label in parts if label[0] in _RANK_WORDS]
         if not named and not any(word in _NO_LABELS for word, _ in parts):
             named = parts[:-1]
         rest = [number for word, number in parts if (word, number) not in named]
@@ -238,12 +238,12 @@ class Lanes:
     def lane(self, category: str, pid: Any, tid: Any, name: str) -> Lane:
         """Return what is known of events of a category in lower case by process, thread and name."""
         key = (category, _key(pid), _key(tid), name)
-        found = self._lanes.get(key)
-        if found is None:
-            found = self._resolve(*key)
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._resolve(*key)
             if len(self._lanes) < _MOST:
-                self._lanes[key] = found
-        return found
+                self._lanes[key] = lane
+        return lane
 
     def _resolve(self, category: str, pid: str, tid: str, name: str) -> Lane:
         if self._kinds.get(category) == "device":
@@ -256,45 +256,39 @@ class Lanes:
         if not category and re.search(self._rules.calls, name):
             return Lane("launches")
         text = f"{category} {process} {self._metadata.threads.get((pid, tid), '')}"
-        where = category or process or "no category"
-        return Lane("ranges", unread=where if re.search(self._rules.looks, text) else "", where=where)
+        is_unread = re.search(self._rules.looks, text) is not None
+        return Lane("ranges", origin=category or process or "no category", is_unread=is_unread)
 
     def _on_device(self, device: int, pid: str, tid: str, name: str) -> Lane:
         """Return the lane of an event without a category on a device."""
-        streams, process = self._streams.get(pid), self._metadata.processes[pid]
-        if self._sums and not re.search(self._rules.sums, process):
+        process = self._metadata.processes[pid]
+        streams, operations = self._threads.get(pid, ({}, {}))
+        is_repeated = self._has_sums and not re.search(self._rules.sums, process)
+        if is_repeated or (not streams and re.search(self._rules.encloses, name)):
             return Lane("ranges", device)
-        if re.search(self._rules.encloses, name) and not self._has_streams.get(pid):
-            return Lane("ranges", device)
-        if streams is None or tid in streams:
-            return Lane(self._device_kind(name), device, identity(tid) if streams is None else streams[tid])
-        return Lane("ranges", device, unread="" if streams else process)
+        if pid not in self._threads:
+            return Lane(self._device_kind(name), device, identity(tid))
+        work = streams or operations
+        if tid in work:
+            return Lane(self._device_kind(name), device, work[tid])
+        return Lane("ranges", device) if work else Lane("ranges", device, origin=process, is_unread=True)
 
     @cached_property
-    def _sums(self) -> bool:
+    def _has_sums(self) -> bool:
         """Whether a process holds the work of all streams of a device, which others repeat."""
         return any(re.search(self._rules.sums, name) for name in self._metadata.processes.values())
 
     @cached_property
-    def _has_streams(self) -> dict[str, bool]:
-        """Whether each process that names threads has streams, not operations alone."""
-        named: dict[str, bool] = {}
-        for (pid, _), label in self._metadata.threads.items():
-            named[pid] = named.get(pid, False) or _first(self._rules.streams, label) is not None
-        return named
-
-    @cached_property
-    def _streams(self) -> dict[str, dict[str, int | None]]:
-        """Number of each stream by thread, by process that names threads: the streams, or else all operations."""
-        streams: dict[str, dict[str, int | None]] = {}
-        operations: dict[str, dict[str, int | None]] = {}
+    def _threads(self) -> dict[str, tuple[dict[str, int | None], dict[str, int | None]]]:
+        """Number of the stream of each thread that is a stream, and that has operations, by process with such names."""
+        threads: dict[str, tuple[dict[str, int | None], dict[str, int | None]]] = {}
         for (pid, tid), label in self._metadata.threads.items():
-            streams.setdefault(pid, {})
+            streams, operations = threads.setdefault(pid, ({}, {}))
             if match := _first(self._rules.streams, label):
-                streams[pid][tid] = identity(match[1] if match.re.groups else tid)
+                streams[tid] = identity(match[1] if match.re.groups else tid)
             elif _first(self._rules.operations, label):
-                operations.setdefault(pid, {})[tid] = identity(tid)
-        return {pid: threads or operations.get(pid, {}) for pid, threads in streams.items()}
+                operations[tid] = identity(tid)
+        return threads
 
     def _device(self, pid: str) -> int | None:
         """Return the number of the device that a process is, None if it is none."""

@@ -131,9 +131,9 @@ def _lane(phase: str, event: Event) -> tuple[Any, ...]:
     if phase in "BE":
         pid, tid = (identity(event.get(name)) for name in ("pid", "tid"))
         return pid, tid
-    own = event.get("id2")
-    local = own.get("local") if isinstance(own, dict) else None
-    number = own.get("global", local) if isinstance(own, dict) else event.get("id")
+    scoped = event.get("id2")
+    local = scoped.get("local") if isinstance(scoped, dict) else None
+    number = scoped.get("global", local) if isinstance(scoped, dict) else event.get("id")
     process = identity(event.get("pid")) if local is not None else None
     return *(plain_text(event.get(name)) for name in ("cat", "scope")), plain_text(number), process
 

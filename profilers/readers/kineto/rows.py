@@ -191,8 +191,8 @@ class Rows:
             if duration is None and kind != "counters":
                 self.counts["missing_duration"] += 1
             placed = kind == "ranges" and any(args.get(key) is not None for key in _PLACE_KEYS)
-            if subject := lane.unread or (lane.where if placed else ""):
-                self.counts[f"unread_device[{subject}]"] += 1
+            if lane.is_unread or (placed and lane.origin):
+                self.counts[f"unread_device[{lane.origin}]"] += 1
             self._append(kind, event, args, (start, duration), lane)
 
     def _kind(self, event: Event, phase: str, args: Event) -> tuple[str | None, Lane]:
@@ -215,9 +215,9 @@ class Rows:
         columns = self.columns[kind]
         pid, tid = event.get("pid"), event.get("tid")
         rank = _narrow(args.get("rank"))
-        own_rank, process = self._lanes.process(pid)
+        label_rank, process = self._lanes.process(pid)
         if rank is None or rank < 0:
-            rank = own_rank
+            rank = label_rank
         columns["rank"].append(OWN_RANK if rank is None else rank)
         columns["name"].append(plain_text(event.get("name")))
         columns["start_ns"].append(time[0])
@@ -329,8 +329,8 @@ def _place(columns: dict[str, list[Any]], lane: Lane, process: int | None, threa
         choices = (columns["queue"][-1], lane.stream, thread)
         columns["stream"][-1] = next((choice for choice in choices if choice is not None), None)
     if columns["device"][-1] is None:
-        own = process if process is not None and 0 <= process < DEVICES else None
-        columns["device"][-1] = own if lane.device is None else lane.device
+        is_device = process is not None and 0 <= process < DEVICES
+        columns["device"][-1] = lane.device if lane.device is not None else process if is_device else None
 
 
 def _add_special(kind: str, columns: dict[str, list[Any]], event: Event, args: Event) -> None:

@@ -186,20 +186,20 @@ class Plane:
         self._names: dict[int, str] = {}
         self._texts: dict[int, str] = {}
         self.lines: list[Line] = []
-        shared, own = {}, []
+        shared, facts = {}, []
         for number, value in _fields(data, self._damaged, cut=3):  # a Python loop over lines and names, 3 us each
             if number == 2:
                 self.name = text(value)
             elif number == 3:
                 self.lines.append(_line(value))
             elif number == 6:
-                own += self._parsed(_Stat, value)
+                facts += self._parsed(_Stat, value)
             elif number in (4, 5):
                 for entry in self._parsed(_Entry, value):
                     (self._names if number == 4 else self._texts)[entry.key] = text(entry.value.name)
                     if number == 4 and entry.value.stats:
                         shared[entry.key] = entry.value.stats
-        self.facts = self._facts(own)
+        self.facts = self._facts(facts)
         self._shared = {key: self._facts(stats) for key, stats in shared.items()}
         self.programs = {
             key: s.bytes_value for key, stats in shared.items() for s in stats if s.HasField("bytes_value")

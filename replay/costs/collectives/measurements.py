@@ -250,8 +250,8 @@ def _swept_devices(table: MeasuredTable, device: str | None) -> npt.NDArray[np.o
     if device is not None or column is None:
         return np.full(len(table.content), device_of_file(table.file, device).name, dtype=object)
     names = table.texts(column)
-    found = table.devices(names)
-    return np.array([found[name].name for name in names], dtype=object)
+    devices = table.devices(names)
+    return np.array([devices[name].name for name in names], dtype=object)
 
 
 def _libraries(table: MeasuredTable) -> npt.NDArray[np.object_]:
