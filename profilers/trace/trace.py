@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
+from textwrap import wrap
 from types import MappingProxyType
 
 import numpy as np
@@ -163,9 +164,10 @@ class Trace:
 
     def __repr__(self) -> str:
         rows = [f"{count:,} {kind}" for kind, count in self._rows().items() if kind != "iterations"]
-        facts = self._facts() | {"rows": ", ".join(rows)}
-        facts["warnings"] = _some([f"{note.count} ({note.n:,})" for note in self._warnings()])
-        lines = [f"  {name}: {_printable(text)}" for name, text in facts.items() if text]
+        warnings = _some([f"{note.count} ({note.n:,})" for note in self._warnings()])
+        lines = [f"  {name}: {_printable(text)}" for name, text in self._facts().items() if text]
+        lines += wrap(", ".join(rows), _COLUMNS, initial_indent="  rows: ", subsequent_indent=" " * 8)
+        lines += [f"  warnings: {_printable(warnings)}"] if warnings else []
         return "\n".join([f"Trace: {self._title()}", *lines])
 
     def _repr_html_(self) -> str:
