@@ -7,7 +7,7 @@ from graphs import make_graph
 
 from profilers.trace.kernels import CLASSES
 from replay.engine.engine import simulate
-from replay.graph.graph import COLLECTIVE_KINDS, EdgeKind, KernelGraph, TaskKind
+from replay.graph.graph import COLLECTIVE_KINDS, EdgeKind, KernelGraph, Lane, TaskKind
 from replay.graph.operators import batched_matmul
 from replay.what_ifs.targets import producers
 
@@ -48,11 +48,13 @@ def ranks(durations: tuple[float, float]) -> KernelGraph:
         kind=[kernel, mark, send, kernel, mark, send, mark],
         class_=[GEMM, -1, -1, GEMM, -1, -1, -1],
         device=[0, 0, 0, 1, 1, 1, -1],
+        lane=[0, 0, 0, 1, 1, 1, -1],
         event=[0, 1, 1, 2, 3, 3, -1],
         collective=[-1, -1, 0, -1, -1, 0, -1],
     )
+    lanes = (Lane(0, 0, 7), Lane(1, 0, 7))
     kinds = np.array([EdgeKind.STREAM] * 2 + [EdgeKind.RENDEZVOUS] * 4)
-    graph = replace(graph, edges=replace(graph.edges, kind=kinds), devices=((0, 0), (1, 0)))
+    graph = replace(graph, edges=replace(graph.edges, kind=kinds), lanes=lanes, devices=((0, 0), (1, 0)))
     start, end = simulate(graph)
     return graph.with_tasks(measured_start_ns=start, measured_end_ns=end)
 

@@ -307,11 +307,10 @@ def idle_by_cause(timeline: Timeline) -> Idle:
     """
     graph, edges = timeline.graph, timeline.graph.edges
     tasks, devices = graph.tasks, len(graph.devices)
-    since, has_mark = timeline.on_device_since()
+    since = timeline.on_device_since()[0]
     present = replace(timeline, start_ns=since)
     by_start, _ = by_time(present, graph.on_device())
-    # A gap before a collective ends with the mark of its arrival, in the row before.
-    ends_gap = np.arange(len(tasks)) - has_mark
+    ends_gap = graph.arrivals()  # a gap before a collective ends with the mark of its arrival
     cause_of_lag = np.where(edges.lag_ns > EXPLAINED_NS, _UNEXPLAINED, _PAUSE)
     # The host prepares a copy inside its call; other gaps only stand for the host.
     is_prepared = (edges.kind == EdgeKind.GAP) & edges.from_start

@@ -8,7 +8,7 @@ from profilers.trace.activity import DeviceTimes, DeviceWork, device_times
 from profilers.trace.arrays import Bools, Floats, union_length
 from profilers.trace.compiled import compiled
 from replay.engine.engine import simulate
-from replay.graph.graph import EdgeKind, KernelGraph, TaskKind
+from replay.graph.graph import EdgeKind, KernelGraph
 
 #: A pause of a stream up to this long between two tasks needs no explanation (ns).
 EXPLAINED_NS = 10_000
@@ -90,15 +90,13 @@ class Timeline:
         return Timeline(graph, clipped.start_ns[rows] - self.begin_ns, clipped.end_ns[rows] - self.begin_ns)
 
     def on_device_since(self) -> tuple[Floats, Bools]:
-        """Return since when each task is on its device, and the mask of collectives with a mark of arrival before them.
+        """Return since when each task is on its device, and the mask of collectives with a mark of arrival.
 
         A collective is on its device since its rank arrived: while it waits for other ranks, its kernel is there.
         """
-        tasks, start, has_mark = self.graph.tasks, self.start_ns.copy(), np.zeros(len(self.graph.tasks), dtype=bool)
-        marks = np.flatnonzero(tasks.kind[1:] == TaskKind.COLLECTIVE)
-        marks = marks[(tasks.kind[marks] == TaskKind.MARK) & (tasks.event[marks] == tasks.event[marks + 1])]
-        start[marks + 1], has_mark[marks + 1] = self.start_ns[marks], True
-        return start, has_mark
+        marks = self.graph.arrival_marks()
+        has_mark = marks >= 0
+        return np.where(has_mark, self.start_ns[marks], self.start_ns), has_mark
 
     def busy_ns(self) -> Floats:
         """Return how long at least one task is on each device during the interval, earlier work included."""

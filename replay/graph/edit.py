@@ -127,8 +127,10 @@ def without_waits(graph: KernelGraph) -> KernelGraph:
     followed = leaving & same_lane
     bridges = [
         (predecessor[arrival], target)
-        for source, target in zip(edges.source[followed].tolist(), edges.target[followed].tolist(), strict=True)
-        if (arrival := graph.arrival_of(source)) in predecessor
+        for arrival, target in zip(
+            graph.arrivals()[edges.source[followed]].tolist(), edges.target[followed].tolist(), strict=True
+        )
+        if arrival in predecessor
     ]
     pairs = np.array(bridges, dtype=np.int64).reshape(-1, 2)
     bridge = Edges.of(pairs[:, 0], pairs[:, 1], kind=EdgeKind.STREAM)

@@ -757,11 +757,10 @@ class KernelGraph:
         factor = self.tasks.factor
         return self if (factor == 1.0).all() else self.with_tasks(duration_ns=self.tasks.duration_ns * factor)
 
-    def arrival_of(self, task: int) -> int:
-        """Return the mark at which a rank arrives at collective `task`; the task itself if it has no such mark."""
-        tasks, before = self.tasks, task - 1
-        is_mark = before >= 0 and tasks.kind[before] == TaskKind.MARK and tasks.event[before] == tasks.event[task]
-        return before if is_mark else task
+    def arrivals(self) -> Ints:
+        """Return for each task the mark at which its rank arrives; the task itself if it has no such mark."""
+        marks = self.arrival_marks()
+        return np.where(marks >= 0, marks, np.arange(len(marks)))
 
     def on_device(self) -> Bools:
         """Return the mask of tasks that run on a device and are no marks."""

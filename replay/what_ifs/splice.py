@@ -383,7 +383,7 @@ class _Rewiring:
 
     def __init__(self, graph: KernelGraph, drop_launches: bool) -> None:
         self._graph, self._drop = graph, drop_launches
-        n = len(graph.tasks)
+        n, self._arrival = len(graph.tasks), graph.arrivals()
         #: Row that takes over the edges into a task, and those that count from its start.
         self._begin = np.arange(n)
         #: Number of the target that a task belongs to, and its role: 1 kernel, 2 packing, 3 arrival or collective.
@@ -397,7 +397,7 @@ class _Rewiring:
         self._begin[placed.collective] = placed.rows(pattern.collective_begin)
         for group in placed.splice.groups:
             for target in group:
-                arrival = self._graph.arrival_of(target.collective)
+                arrival = int(self._arrival[target.collective])
                 for role, rows in ((1, [target.kernel]), (2, target.packing), (3, [arrival, target.collective])):
                     self._target[list(rows)], self._role[list(rows)] = self._count, role
                 self._count += 1

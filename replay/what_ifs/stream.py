@@ -14,7 +14,7 @@ from profilers.trace.arrays import Bools, Floats, Ints
 from replay.calibration.parameters import Parameters
 from replay.engine.engine import simulate
 from replay.graph.choice import TaskChoice
-from replay.graph.graph import STREAM_EDGES, SYNC_EDGES, EdgeKind, Edges, KernelGraph, Lane, TaskKind
+from replay.graph.graph import STREAM_EDGES, SYNC_EDGES, EdgeKind, Edges, KernelGraph, Lane
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, tasks_argument, what_if_text
 
 #: Edges by which another stream, or the host, waits for a stream.
@@ -99,10 +99,8 @@ class _Move:
 def _new_lanes(graph: KernelGraph, chosen: Bools, stream: str) -> tuple[tuple[Lane, ...], Ints]:
     """Return the lanes, new ones included, and the lane of each task. Arrivals move with their collective."""
     tasks = graph.tasks
-    arrivals = (tasks.kind == TaskKind.MARK) & (tasks.event >= 0) & (tasks.device >= 0)
-    arrivals[:-1] &= chosen[1:] & (tasks.event[:-1] == tasks.event[1:])
-    arrivals[-1:] = False
-    moves = (chosen | arrivals) & (tasks.lane >= 0)
+    moves = chosen & (tasks.lane >= 0)
+    moves[graph.arrivals()[moves]] = True
     lanes, lane = list(graph.lanes), tasks.lane.copy()
     for old in np.unique(tasks.lane[moves]).tolist():
         old_lane = graph.lanes[old]

@@ -185,6 +185,7 @@ class _Search:
         forward = np.argsort(edges.source, kind="stable")
         self._source, self._target = edges.source[forward], edges.target[forward]
         self._inside = (np.isin(edges.kind, sorted(_ORDER)) | edges.from_start)[forward]
+        self._arrival = graph.arrivals()
         self._meeting = np.full(len(graph.tasks), -1)
         meets = (edges.kind == EdgeKind.RENDEZVOUS) & (graph.tasks.kind[edges.target] == TaskKind.COLLECTIVE)
         self._meeting[edges.target[meets]] = edges.source[meets]
@@ -238,7 +239,7 @@ class _Search:
         tasks = self._graph.tasks
         side = "before" if self._backward else "after"
         path: list[int] = []
-        kernel = self._closest(self._graph.arrival_of(collective) if self._backward else collective, collective)
+        kernel = self._closest(int(self._arrival[collective]) if self._backward else collective, collective)
         while kernel >= 0 and kernel not in self._assigned:
             if self._in_pieces[kernel]:
                 return f"what comes {side} them is in pieces already"
@@ -285,7 +286,7 @@ class _Search:
         They cannot if another task waits for one of them, and a later one of them waits for that task. Only tasks that
         start before the last of them are visited: a handful.
         """
-        arrival, meeting = self._graph.arrival_of(collective), int(self._meeting[collective])
+        arrival, meeting = int(self._arrival[collective]), int(self._meeting[collective])
         members = {*path, collective, arrival, *([meeting] if meeting >= 0 else [])}
         ends = [*path, arrival, collective] if self._backward else [collective, *path]
         start = self._start
