@@ -22,17 +22,18 @@ from replay.engine.steady import SteadyState
 from replay.engine.timeline import Timeline
 from replay.graph.graph import COLLECTIVE_KINDS, Basis, KernelGraph, hardware_of
 from replay.projection.projection import StepWindow
+from replay.projection.scenarios import step_of_job
 from replay.studies.comp_vs_comm import faster_compute
 from replay.what_ifs import WhatIf, parse_what_if, with_job
 from replay.workloads import (
     EDITS,
+    JobTimer,
     PredictedStep,
     TrainingJob,
     edit_job,
     load_training,
     predict_steps,
     read_job,
-    training_trace,
 )
 from replay.workloads.job_memory import fits, fitting_changes, job_memory, usable_bytes
 from replay.workloads.traced_job import TracedJob, find_job
@@ -386,16 +387,16 @@ def scaling(
 
 def _scale_job(job: TrainingJob, grid: Grid, device: Device) -> Scaling:
     parameters, fit = load_parameters(), load_training(job)
+    timer = JobTimer(device, parameters)
     is_known = "memory_gb" in device.figures
 
     @cache
     def window_of(edited: TrainingJob) -> StepWindow:
-        trace = training_trace(edited, device, fit=fit, parameters=parameters, tensor_ranks=1)
-        return next(step_windows(trace, [0], parameters=parameters))
+        return step_of_job(edited, timer, fit=fit)
 
     @cache
     def step_of(edited: TrainingJob) -> PredictedStep:
-        (step,) = predict_steps([edited], device, fit=fit, parameters=parameters)
+        (step,) = predict_steps([edited], device, fit=fit, parameters=parameters, timer=timer)
         return step
 
     def case_of(scenario: Scenario) -> _Case:

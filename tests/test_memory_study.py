@@ -9,7 +9,6 @@ import pytest
 
 from profilers.devices import find_device
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
-from profilers.synthetic import KernelCall
 from replay.costs.operators import Call, operator_of
 from replay.costs.shipped import load_parameters
 from replay.graph.graph import TaskKind
@@ -26,6 +25,7 @@ from replay.studies import caching
 from replay.studies.caching import OPTIMISED, STATIC, Outcome, class_of, figures, outcomes
 from replay.studies.workloads import Workload, layer_graph, layer_trace, load_study
 from replay.what_ifs.caching import cache_policy
+from replay.workloads.program import KernelCall
 from seqpoint.validation.published import published_figures
 
 PARAMETERS = load_parameters()

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 import seqpoint as sp
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import dataset_path
-from profilers.synthetic import Collective, KernelCall
 from replay.calibration.parameters import Parameters
 from replay.costs.products import Transfer, kernel_columns, product_ns
 from replay.costs.shipped import load_parameters
@@ -38,6 +37,7 @@ from replay.studies.c3 import (
 from replay.studies.workloads import layer_graph, layer_trace, step_ns
 from replay.what_ifs import parse_what_if
 from replay.what_ifs.c3 import PARTITIONS
+from replay.workloads.program import Collective, KernelCall
 
 SCENARIOS, PARAMETERS = load_scenarios(), load_parameters()
 TEXT = dataset_path("workloads/c3.toml").read_text()

@@ -16,7 +16,6 @@ import seqpoint as sp
 from profilers.devices.catalogue import find_device
 from profilers.errors import NotFoundError
 from profilers.files import dataset_path
-from profilers.synthetic import Collective, KernelCall, SyntheticJob, SyntheticStep, write_trace
 from replay.costs.shipped import load_parameters
 from replay.engine.engine import simulate
 from replay.graph.graph import RESOURCES, Basis, KernelGraph, SharingPolicy, TaskKind, hardware_named
@@ -36,6 +35,8 @@ from replay.what_ifs.ring import (
     tile_of,
 )
 from replay.what_ifs.splice import Pattern
+from replay.workloads.program import Collective, KernelCall, SyntheticJob, SyntheticStep
+from replay.workloads.program_trace import write_trace
 
 PARAMETERS = load_parameters()
 FULL = 2**20

@@ -11,11 +11,12 @@ from jobs import write_job
 
 from profilers.devices.catalogue import find_device
 from profilers.ingest.pipeline import open_trace
-from profilers.synthetic import Collective, KernelCall, SyntheticJob, SyntheticStep, Wait, write_trace
 from profilers.trace.arrays import MISSING
 from profilers.trace.trace import Trace
 from replay.costs.wire_time import group_ranks
 from replay.from_trace import host_waits, index
+from replay.workloads.program import Collective, KernelCall, SyntheticJob, SyntheticStep, Wait
+from replay.workloads.program_trace import write_trace
 from seqpoint.cli import cli
 from seqpoint.validation import audit, by_hand
 from tests import traces

@@ -71,7 +71,10 @@ def work_phases(trace: Trace, launch_id: Ints, op_id: Ints) -> Ints:
         for each in np.unique(ranks).tolist():
             rows = np.flatnonzero(known & (rank == each) & np.isin(phase, (-1, _FORWARD)))
             phase[rows[_covered(time[rows], start[ranks == each], end[ranks == each])]] = number
-    return _filled(phase, rank, time)
+    order = np.lexsort((time, rank))
+    order = order[time[order] != MISSING]
+    phase[order] = filled_phases(phase[order], rank[order])
+    return phase
 
 
 def _launch_times(trace: Trace, launch_id: Ints, op_id: Ints) -> tuple[Ints, Ints, Ints]:
@@ -163,19 +166,19 @@ def _annotations(trace: Trace) -> dict[int, tuple[Ints, Ints, Ints]]:
     return blocks
 
 
-def _filled(phase: Ints, rank: Ints, time: Ints) -> Ints:
-    """Return the phases, with work between two launches of one phase on a rank in that phase."""
-    order = np.lexsort((time, rank))
-    order = order[time[order] != MISSING]
-    known = phase[order] >= 0
-    if not known.any():
-        return phase
-    position = np.arange(len(order))
-    before = np.maximum.accumulate(np.where(known, position, -1))
-    after = np.minimum.accumulate(np.where(known, position, len(order))[::-1])[::-1]
-    inside = ~known & (before >= 0) & (after < len(order))
-    rows, first, last = order[inside], order[before[inside]], order[after[inside]]
-    same = (phase[first] == phase[last]) & (rank[first] == rank[rows]) & (rank[last] == rank[rows])
-    filled = phase.copy()
-    filled[rows[same]] = phase[first[same]]
-    return filled
+def filled_phases(phase: Ints, rank: Ints | int = 0) -> Ints:
+    """Return the phases of work in order of launch, with work between two launches of one phase in that phase.
+
+    Parameters
+    ----------
+    phase : array of int64, shape (n,)
+        Phase of each kernel or copy, -1 if unknown.
+    rank : array of int64, shape (n,), or int
+        Rank of each; those of a rank adjoin.
+    """
+    known, position = phase >= 0, np.arange(len(phase))
+    before = np.maximum.accumulate(np.where(known, position, 0))
+    after = np.minimum.accumulate(np.where(known, position, max(len(phase) - 1, 0))[::-1])[::-1]
+    ranks = np.broadcast_to(rank, len(phase))
+    same = (phase[before] == phase[after]) & (ranks[before] == ranks) & (ranks[after] == ranks)
+    return np.where(~known & same, phase[before], phase)

@@ -255,6 +255,19 @@ _MEMORY_KINDS = frozenset(
 _CALL_COLUMNS = ("name", "shapes", "dtypes", "concrete_inputs")
 
 
+def kernel_use(kind: str, class_: str) -> str:
+    """Return what a kernel of a class does for its operator's kind: ``"computes"`` it, ``"moves"`` its data, or ``""``.
+
+    Examples
+    --------
+    >>> kernel_use("matmul", "gemm"), kernel_use("copy", "elementwise"), kernel_use("matmul", "elementwise")
+    ('computes', 'moves', '')
+    """
+    if kind in _OPERATOR_KINDS.get(class_, ()):
+        return "computes"
+    return "moves" if kind in _MEMORY_KINDS else ""
+
+
 def window_operators(window: Window) -> tuple[Ints, Ints, tuple[Operator, ...]]:
     """Return the operator that each row of device work computes, the one whose data it moves, and the operators."""
     work = window.device_work
@@ -286,14 +299,13 @@ def kernel_operators(index: TraceIndex, ops: Ints, names: Ints) -> tuple[Ints, I
     distinct_operators = tuple(dict.fromkeys(each for each in operators if each is not None))
     numbers = {operator: number for number, operator in enumerate(distinct_operators)}
     number_of_call = np.array([numbers.get(each, -1) if each else -1 for each in operators], dtype=np.int64)
-    kinds = np.array([each.kind for each in distinct_operators] or [""])
     number = number_of_call[call[position]] if len(calls) else np.full(len(launched), -1)
-    known, kind = number >= 0, kinds[np.maximum(number, 0)]
-    class_ = index.device_work.classes[names[launched]]
-    computes = np.zeros(len(launched), dtype=bool)
-    for name, allowed in _OPERATOR_KINDS.items():
-        computes |= known & (class_ == name) & np.isin(kind, allowed)
-    moves = known & ~computes & (counts[position] == 1) & np.isin(kind, tuple(_MEMORY_KINDS))
+    class_of_name = np.array([_CLASS_INDEX[name] for name in index.device_work.classes], dtype=np.int64)
+    uses = np.array(
+        [[kernel_use(each.kind, name) for name in CLASSES] for each in distinct_operators] or [[""] * len(CLASSES)]
+    )
+    use = np.where(number >= 0, uses[np.maximum(number, 0), class_of_name[names[launched]]], "")
+    computes, moves = use == "computes", (use == "moves") & (counts[position] == 1)
     computed, moved = np.full((2, len(ops)), -1)
     computed[launched[computes]], moved[launched[moves]] = number[computes], number[moves]
     return computed, moved, distinct_operators
@@ -434,7 +446,7 @@ def kernel_dtypes(index: TraceIndex, ops: Ints, names: Ints) -> Ints:
     code = np.append(codes, -1)[np.where(rows == MISSING, len(codes), rows)]
     used = np.unique(code)
     of_text = np.full(len(texts) + 1, -1)
-    of_text[used] = [_dtype_of_inputs(texts[each] if each >= 0 else None) for each in used.tolist()]
+    of_text[used] = [dtype_of_inputs(texts[each] if each >= 0 else None) for each in used.tolist()]
     result[unnamed] = of_text[code]
     return result
 
@@ -446,12 +458,16 @@ def _with_recorded_dtypes(window: Window, dtypes: Ints) -> Ints:
     if not len(rows):
         return dtypes
     texts = strings(table.select(["dtype"]).take(arrow_array(table_row[rows])), "dtype")
-    recorded = np.array([DTYPE_INDEX.get(_DTYPE_OF_RECORD.get(str(text).lower(), ""), -1) for text in texts], np.int64)
-    dtypes[rows[recorded >= 0]] = recorded[recorded >= 0]
+    dtypes[rows] = [recorded_dtype(text, known) for text, known in zip(texts, dtypes[rows].tolist(), strict=True)]
     return dtypes
 
 
-def _dtype_of_inputs(text: str | None) -> int:
+def recorded_dtype(text: object, known: int) -> int:
+    """Return the data type that a collective is recorded with, as an index into `tuple(DTYPES)`; else the known one."""
+    return DTYPE_INDEX.get(_DTYPE_OF_RECORD.get(str(text).lower(), ""), known)
+
+
+def dtype_of_inputs(text: str | None) -> int:
     """Return the data type of the first floating-point input; -1 without one."""
     types = json.loads(text) if text else []
     dtypes = (_DTYPE_OF_INPUT.get(t) for t in types if isinstance(t, str)) if isinstance(types, list) else ()

@@ -1,4 +1,4 @@
-"""Edits of a graph that several packages share: a resource with other times, or none; no waits for communication."""
+"""Edits of a graph that several packages share: rows in another order, a resource with other times, or none."""
 
 from dataclasses import replace
 from types import MappingProxyType
@@ -6,7 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from profilers.trace.arrays import Bools
+from profilers.trace.arrays import Bools, Ints
+from profilers.trace.compiled import compiled
 from replay.graph.graph import HOST_TIME_EDGES, LOADER_PREFIX, EdgeKind, Edges, KernelGraph, TaskKind
 
 #: Resources that can limit a step. "device" is all work on devices: kernels, communication and copies.
@@ -135,3 +136,68 @@ def without_waits(graph: KernelGraph) -> KernelGraph:
     pairs = np.array(bridges, dtype=np.int64).reshape(-1, 2)
     bridge = Edges.of(pairs[:, 0], pairs[:, 1], kind=EdgeKind.STREAM)
     return replace(graph, edges=edges.select(~leaving).joined(bridge))
+
+
+def reordered(graph: KernelGraph, order: Ints) -> KernelGraph:
+    """Return a graph with its rows in another order.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        The graph.
+    order : array of int64, shape (n_tasks,)
+        Old row of each new row.
+    """
+    row = np.empty(len(order), dtype=np.int64)
+    row[order] = np.arange(len(order))
+    edges = replace(graph.edges, source=row[graph.edges.source], target=row[graph.edges.target])
+    return replace(graph, tasks=graph.tasks.select(order), edges=edges)
+
+
+def in_lane_order(graph: KernelGraph) -> KernelGraph:
+    """Return the graph with the rows of each lane in the order in which they run; itself if they are already.
+
+    What-ifs that find layers, or put tasks between others, read the rows of a lane in this order.
+    """
+    edges, lane = graph.edges, graph.tasks.lane
+    on_lane = (lane[edges.source] == lane[edges.target]) & (lane[edges.source] >= 0)
+    arrival = graph.arrival_marks()
+    if (edges.source[on_lane] < edges.target[on_lane]).all() and (arrival < np.arange(len(lane))).all():
+        return graph
+    return reordered(graph, lane_order(graph))
+
+
+def lane_order(graph: KernelGraph) -> Ints:
+    """Return the rows of a graph by lane, those of each lane in the order in which they run."""
+    edges = graph.edges
+    depth = _depths(edges.source, edges.target, len(graph.tasks))
+    return np.lexsort((np.arange(len(depth)), depth, graph.tasks.lane))
+
+
+@compiled
+def _depths(source, target, n):  # type: ignore[no-untyped-def]
+    """Return the number of edges on the longest path to each of n tasks; edges of a circle count nothing."""
+    first_edge, next_edge, waiting = np.full(n, -1), np.empty(len(source), np.int64), np.zeros(n, np.int64)
+    for e in range(len(source)):
+        next_edge[e] = first_edge[source[e]]
+        first_edge[source[e]] = e
+        waiting[target[e]] += 1
+    depth, ready, size = np.zeros(n, np.int64), np.empty(n, np.int64), 0
+    for task in range(n):
+        if waiting[task] == 0:
+            ready[size] = task
+            size += 1
+    done = 0
+    while done < size:
+        task = ready[done]
+        done += 1
+        e = first_edge[task]
+        while e >= 0:
+            following = target[e]
+            depth[following] = max(depth[following], depth[task] + 1)
+            waiting[following] -= 1
+            if waiting[following] == 0:
+                ready[size] = following
+                size += 1
+            e = next_edge[e]
+    return depth

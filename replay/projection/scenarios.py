@@ -33,7 +33,6 @@ from profilers.trace.arrays import Floats
 from profilers.trace.store import load_trace
 from replay.calibration.parameters import Parameters
 from replay.costs.shipped import load_parameters
-from replay.from_trace import build_graph
 from replay.graph.choice import unknown_name
 from replay.graph.graph import KernelGraph, TaskKind
 from replay.projection.evidence import digest
@@ -53,9 +52,10 @@ from replay.workloads import (
     training_job,
 )
 from replay.workloads.jobs import SIZES
+from replay.workloads.program import step_graph
 from replay.workloads.traced_job import find_job
 from replay.workloads.training import JobTimer
-from replay.workloads.training_trace import trace_of_steps
+from replay.workloads.training_trace import training_program
 
 #: Text of a what-if that changes nothing.
 UNCHANGED = "nothing"
@@ -272,10 +272,10 @@ def step_of_job(job: TrainingJob, timer: JobTimer, *, fit: TrainingFit, tensor_r
     Raises
     ------
     InvalidInputError
-        The trace of the step would be too large.
+        The step has too many kernels.
     """
-    trace = trace_of_steps(job, timer, fit.costs, tensor_ranks=tensor_ranks)
-    return StepWindow.alone(build_graph(trace, 0, parameters=timer.parameters))
+    program = training_program(job, timer, fit.costs, tensor_ranks=tensor_ranks)
+    return StepWindow.alone(step_graph(program, timer.device, timer.parameters))
 
 
 #: What-ifs that change the devices of a traced job, and those that change the tokens of its step.

@@ -15,7 +15,6 @@ import numpy as np
 
 from profilers.errors import InvalidInputError
 from profilers.files import read_toml, typed_tables
-from profilers.synthetic import Collective, KernelCall
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import fastest, machine_of
@@ -31,6 +30,7 @@ from replay.costs.products import (
 from replay.studies.workloads import layer_graph, layer_trace, step_ns
 from replay.what_ifs import parse_what_if
 from replay.workloads.architecture import LARGEST, read_or_shipped
+from replay.workloads.program import Collective, KernelCall
 
 Table = TypeVar("Table", bound=msgspec.Struct)
 Size = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]

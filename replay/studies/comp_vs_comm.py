@@ -22,7 +22,6 @@ import msgspec
 from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError
 from profilers.files import read_toml, typed_table
-from profilers.synthetic import Collective, KernelCall, Wait
 from profilers.trace.trace import Trace
 from replay.analysis import exposure
 from replay.calibration.parameters import Parameters
@@ -33,6 +32,7 @@ from replay.what_ifs import parse_what_if
 from replay.workloads.architecture import LARGEST, Step, Transformer, read_or_shipped
 from replay.workloads.decoder import Block, Pass
 from replay.workloads.jobs import Layout, TrainingJob
+from replay.workloads.program import Collective, KernelCall, Wait
 from replay.workloads.training import timed_steps
 from replay.workloads.transformer import layer_block
 

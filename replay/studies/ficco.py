@@ -15,7 +15,6 @@ import numpy as np
 
 from profilers.errors import InvalidInputError
 from profilers.files import read_toml, typed_tables
-from profilers.synthetic import Collective, KernelCall
 from profilers.trace.arrays import Bools, Floats, union_length
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
@@ -27,6 +26,7 @@ from replay.what_ifs import parse_what_if
 from replay.what_ifs.chooser import Chooser, score_choices
 from replay.what_ifs.schedules import CANDIDATES, SCHEDULES, STUDIED, CoupledProduct, Plan
 from replay.workloads.architecture import read_or_shipped
+from replay.workloads.program import Collective, KernelCall
 
 
 class GatheringTable(HardwareTable, frozen=True, forbid_unknown_fields=True):

@@ -15,7 +15,6 @@ import numpy as np
 
 from profilers.errors import InvalidInputError
 from profilers.files import read_toml
-from profilers.synthetic import SyntheticJob, SyntheticStep, write_trace
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.costs.wire_time import collective_models
@@ -25,6 +24,8 @@ from replay.studies.workloads import layer_graph, step_ns
 from replay.what_ifs import parse_what_if
 from replay.workloads.architecture import named_tables, read_or_shipped
 from replay.workloads.dlrm import Cluster, Dlrm, LayerWriter, dlrm_trace
+from replay.workloads.program import SyntheticJob, SyntheticStep
+from replay.workloads.program_trace import write_trace
 
 _MOST_CASES = 100_000
 #: Least time from a call to its kernel.

@@ -15,13 +15,13 @@ import numpy as np
 from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import read_toml, typed_tables
-from profilers.synthetic import KernelCall
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.gemms import Gemm
 from replay.gemms.tuning import DEGREES, GoKernel, go_kernels
 from replay.studies.workloads import layer_trace, step_ns
 from replay.workloads.architecture import LARGEST, read_or_shipped
+from replay.workloads.program import KernelCall
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
 #: Time from one call to the next, ns, and what makes it so short that only device work counts, as in a graph.

@@ -13,7 +13,6 @@ import numpy as np
 
 from profilers.devices.catalogue import Device, find_device
 from profilers.files import dataset_path, read_toml, typed_table
-from profilers.synthetic import Collective, KernelCall
 from profilers.trace.arrays import Floats
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
@@ -25,6 +24,7 @@ from replay.graph.graph import SharingPolicy
 from replay.studies.workloads import layer_graph, layer_trace, step_ns
 from replay.what_ifs import parse_what_if
 from replay.what_ifs.ring import MOVEMENTS, RingColumns, RingTimes, TiledProduct, ring_pattern
+from replay.workloads.program import Collective, KernelCall
 
 #: Models of the main figures, and those of about 500 billion parameters.
 _MAIN, _LARGE = ("mega_gpt2", "t_nlg"), ("palm", "mt_nlg")

@@ -17,7 +17,6 @@ from profilers.devices import find_device
 from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
 from profilers.files import read_toml, typed_table
-from profilers.synthetic import KernelCall, SyntheticJob, SyntheticStep, Wait, write_trace
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.costs.operators import Call, operator_of
@@ -29,6 +28,8 @@ from replay.memory.streams import stream_of
 from replay.memory.system import memory_system
 from replay.what_ifs import parse_what_if
 from replay.workloads.architecture import read_or_shipped
+from replay.workloads.program import KernelCall, SyntheticJob, SyntheticStep, Wait
+from replay.workloads.program_trace import write_trace
 
 #: From a call to its kernel: hardly more than the call itself, since studies are of device work.
 _LAUNCH_NS = 1_500

@@ -19,6 +19,7 @@ from replay.costs.collectives import CollectiveCalibration, predict_collective
 from replay.costs.demand import with_demands
 from replay.costs.retiming import source_device
 from replay.costs.wire_time import collective_models, exchanged, group_topology, link_slowdowns
+from replay.graph.edit import reordered
 from replay.graph.graph import (
     COLLECTIVE_KINDS,
     LAUNCH_EDGES,
@@ -315,15 +316,7 @@ def _with_copies(graph: KernelGraph, block: Bools, copies: int) -> tuple[KernelG
     grown = replace(graph, tasks=joined_tasks([tasks, added]), edges=blocks[0].joined(*blocks[1:]))
     at = last[np.tile(lanes, copies)] + (np.arange(len(added)) + 1) / (len(added) + 2)
     order = np.argsort(np.concatenate([np.arange(n), at]), kind="stable")
-    return _reordered(grown, order), order
-
-
-def _reordered(graph: KernelGraph, order: Ints) -> KernelGraph:
-    """Return a graph with its rows in another order."""
-    number = np.empty(len(order), dtype=np.int64)
-    number[order] = np.arange(len(order))
-    edges = replace(graph.edges, source=number[graph.edges.source], target=number[graph.edges.target])
-    return replace(graph, tasks=graph.tasks.select(order), edges=edges)
+    return reordered(grown, order), order
 
 
 def joined_tasks(blocks: Sequence[Tasks]) -> Tasks:
@@ -478,7 +471,7 @@ def with_kernels_before(
     order = np.argsort(np.concatenate([np.arange(n), before - 0.5]), kind="stable")
     rows = np.empty(len(order), dtype=np.int64)
     rows[order] = np.arange(len(order))
-    return _reordered(grown, order), rows
+    return reordered(grown, order), rows
 
 
 def gradient_exchanges(graph: KernelGraph, job: TracedJob) -> Bools:

@@ -48,6 +48,16 @@ from replay.workloads.operations import (
     operation_graph,
     read_operations,
 )
+from replay.workloads.program import (
+    Collective,
+    KernelCall,
+    SyntheticJob,
+    SyntheticStep,
+    Wait,
+    program_graph,
+    step_graph,
+)
+from replay.workloads.program_trace import write_trace
 from replay.workloads.training import JobTimer, inference_parts
 from replay.workloads.training_fits import (
     MeasuredStep,
@@ -61,7 +71,7 @@ from replay.workloads.training_fits import (
     read_training_fit,
     write_training_fit,
 )
-from replay.workloads.training_trace import count_works, inference_trace, trace_of_steps, training_trace
+from replay.workloads.training_trace import count_works, inference_trace, training_program, training_trace
 from replay.workloads.transformer import TRAINED_STYLES, forward
 
 __all__ = [
@@ -76,10 +86,12 @@ __all__ = [
     "SHARDINGS",
     "TRAINED_STYLES",
     "Cluster",
+    "Collective",
     "Dlrm",
     "InferenceJob",
     "JobMemory",
     "JobTimer",
+    "KernelCall",
     "Layout",
     "MeasuredStep",
     "OperationGraph",
@@ -87,11 +99,14 @@ __all__ = [
     "Pass",
     "PredictedStep",
     "Step",
+    "SyntheticJob",
+    "SyntheticStep",
     "Tally",
     "Timed",
     "TrainingFit",
     "TrainingJob",
     "Transformer",
+    "Wait",
     "backward",
     "calibrate_systems",
     "calibrate_training",
@@ -115,15 +130,18 @@ __all__ = [
     "nodes_of",
     "operation_graph",
     "predict_steps",
+    "program_graph",
     "read_job",
     "read_operations",
     "read_steps",
     "read_training_fit",
+    "step_graph",
     "tally",
     "time_operators",
-    "trace_of_steps",
     "training_job",
+    "training_program",
     "training_trace",
     "usable_bytes",
+    "write_trace",
     "write_training_fit",
 ]

@@ -12,7 +12,6 @@ import numpy as np
 
 from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.synthetic import Collective, KernelCall, SyntheticJob, SyntheticStep, Wait, write_trace
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import CollectiveCalibration, predict_collective
@@ -21,6 +20,8 @@ from replay.costs.wire_time import group_topology
 from replay.graph.graph import Network
 from replay.graph.operators import DTYPE_BYTES
 from replay.workloads.architecture import checked_size
+from replay.workloads.program import Collective, KernelCall, SyntheticJob, SyntheticStep, Wait
+from replay.workloads.program_trace import write_trace
 
 _SIZE, _INDEX_BYTES = DTYPE_BYTES["fp32"], 8
 #: Elements that a wave of an embedding kernel sums, waves of a workgroup, and rows and columns of a product's tile.

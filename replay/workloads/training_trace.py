@@ -6,12 +6,13 @@ from math import prod
 
 from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
-from profilers.synthetic import Collective, KernelCall, SyntheticJob, SyntheticStep, Wait, write_trace
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.graph.operators import Operator
 from replay.workloads.architecture import Step
 from replay.workloads.jobs import InferenceJob, TrainingJob
+from replay.workloads.program import Collective, KernelCall, SyntheticJob, SyntheticStep, Wait
+from replay.workloads.program_trace import write_trace
 from replay.workloads.schedules import StagePass, schedule_order
 from replay.workloads.training import (
     MATRIX_KINDS,
@@ -129,18 +130,19 @@ def training_trace(
     >>> trace.meta.synthetic, trace.meta.ranks, trace.iterations.num_rows
     (True, (0, 1), 2)
     """
-    return trace_of_steps(job, JobTimer(device, parameters), fit.costs, lengths=lengths, tensor_ranks=tensor_ranks)
+    timer = JobTimer(device, parameters)
+    return write_trace(training_program(job, timer, fit.costs, lengths=lengths, tensor_ranks=tensor_ranks), device)
 
 
-def trace_of_steps(
+def training_program(
     job: TrainingJob,
     timer: JobTimer,
     costs: TrainingCosts,
     *,
     lengths: Sequence[int] | None = None,
     tensor_ranks: int | None = None,
-) -> Trace:
-    """Return the trace of training steps as `training_trace` does; traces of several jobs can share a timer.
+) -> SyntheticJob:
+    """Return the programs of training steps; jobs that share a timer share the times of their parts.
 
     Parameters
     ----------
@@ -153,12 +155,12 @@ def trace_of_steps(
     lengths : sequence of int, optional
         Sequence length of each iteration; by default one iteration of the job's own length.
     tensor_ranks : int, optional
-        Tensor-parallel ranks of each stage to write; by default all.
+        Tensor-parallel ranks of each stage to write; by default all. They do the same, so that one stands for all.
 
     Raises
     ------
     InvalidInputError
-        There is no step, the trace would be larger than `MOST_WORKS`, or the catalogue lacks a figure of the device.
+        There is no step, the job has more than `MOST_WORKS` kernels, or the catalogue lacks a figure of the device.
     """
     lengths = (job.length,) if lengths is None else lengths
     if not lengths:
@@ -173,9 +175,7 @@ def trace_of_steps(
         f"TP {layout.tensor} DP {layout.data} PP {layout.pipeline}, micro-batch {job.micro_batch}"
     )
     steps = [programs[length] for length in lengths]
-    element = _ELEMENTS[job.precision]
-    synthetic = SyntheticJob(description, "training", steps, layout.devices, element, job.element_bytes)
-    return write_trace(synthetic, timer.device)
+    return SyntheticJob(description, "training", steps, layout.devices, _ELEMENTS[job.precision], job.element_bytes)
 
 
 #: Kernels of inference take as long as each alone, and a graph calls them.
@@ -251,7 +251,7 @@ def _works(job: TrainingJob, chunks: Sequence[Sequence[StagePart]]) -> int:
 
 
 def count_works(job: TrainingJob, timer: JobTimer) -> int:
-    """Return about how many kernels and collectives a step has on all ranks that `trace_of_steps` writes.
+    """Return about how many kernels and collectives a step has on all ranks that `training_program` has.
 
     Those of the optimizer and of the exchange between stages are left out.
     """

@@ -198,7 +198,8 @@ def _write(
     if works > _MANY:
         message("note: for what-ifs on a job of this size, `seqpoint scaling` and `seqpoint sweep` are much faster")
     with working("writing the trace"):
-        save_trace(workloads.trace_of_steps(job, timer, fit.costs, lengths=[job.length] * steps), Path(output))
+        program = workloads.training_program(job, timer, fit.costs, lengths=[job.length] * steps)
+        save_trace(workloads.write_trace(program, timer.device), Path(output))
     message(f"wrote {output}")
 
 
