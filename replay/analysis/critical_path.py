@@ -16,6 +16,7 @@ from profilers.trace.arrays import Floats, Ints
 from profilers.trace.compiled import bare, compiled
 from profilers.trace.kernels import CLASSES, COLLECTIVE
 from replay.engine.timeline import Timeline
+from replay.graph.columns import EDGE_KINDS
 from replay.graph.graph import RECORDED_EDGES, EdgeKind, KernelGraph, TaskKind
 
 #: By how much a replay's times may be off: a thousandth of what a profiler resolves.
@@ -232,29 +233,16 @@ def task_labels(graph: KernelGraph) -> npt.NDArray[np.int64]:
     return np.asarray(label)
 
 
-#: Kinds of edges by the cause of the time of their lag. The lag between two host calls is host code that the trace
-#: has no task for.
-_LAG_CAUSES: Mapping[str, tuple[EdgeKind, ...]] = {
-    "host": (EdgeKind.HOST, EdgeKind.HANDOFF, EdgeKind.AUTOGRAD),
-    "launch lag": (EdgeKind.LAUNCH, EdgeKind.GRAPH_LAUNCH),
-    "stream lag": (EdgeKind.STREAM, EdgeKind.SERIAL),
-    "wait lag": (EdgeKind.WAIT,),
-    "inferred wait lag": (EdgeKind.WAIT_INFERRED,),
-    "sync lag": (EdgeKind.SYNC, EdgeKind.SYNC_INFERRED, EdgeKind.POLL),
-    "rendezvous lag": (EdgeKind.RENDEZVOUS,),
-    "gap for the host": (EdgeKind.GAP, EdgeKind.PAUSE),
-    "backlog": (EdgeKind.BACKLOG,),
-    "gap in a graph": (EdgeKind.GRAPH_GAP,),
-    "launch queue": (EdgeKind.QUEUE,),
-    "loader": (EdgeKind.LOADER,),
-}
+#: Cause of the time of the lag of each kind of edges. The lag between two host calls is host code that the trace has no
+#: task for.
+_CAUSE_OF_LAG = {kind: facts.lag for kind, facts in EDGE_KINDS.items()}
 #: Causes of the time on a critical path, in the order of tables.
 PATH_CAUSES: tuple[str, ...] = (
     *("kernel", "collective", "copy", PIM, "contention"),
-    *_LAG_CAUSES,
+    *("host", "launch lag", "stream lag", "wait lag", "inferred wait lag", "sync lag", "rendezvous lag"),
+    *("gap for the host", "backlog", "gap in a graph", "launch queue", "loader"),
     *("ready", "release"),
 )
-_CAUSE_OF_LAG = {kind: cause for cause, kinds in _LAG_CAUSES.items() for kind in kinds}
 #: Causes of the tasks that are not host calls or marks.
 _CAUSE_OF_TASK = {
     TaskKind.KERNEL: "kernel",

@@ -30,8 +30,9 @@ from replay.engine.engine import TaskTimes, integrate_rates, wait_times
 from replay.engine.layout import lay_out
 from replay.engine.steady import SteadyState
 from replay.engine.timeline import EXPLAINED_NS, Timeline
+from replay.graph.columns import edges_that_join
 from replay.graph.edit import loader_tasks
-from replay.graph.graph import LAUNCH_EDGES, RESOURCES, SYNC_EDGES, EdgeKind, TaskKind
+from replay.graph.graph import RESOURCES, EdgeKind, TaskKind
 
 #: Causes of the time on a critical path by the resource that limits it there.
 _CAUSES_OF_RESOURCE: Mapping[str, tuple[str, ...]] = {
@@ -262,9 +263,7 @@ IDLE_CAUSES: tuple[str, ...] = ("host", "dependency", "pause", "unexplained", "d
 _HOST, _DEPENDENCY, _PAUSE, _UNEXPLAINED, _DONE = range(len(IDLE_CAUSES))
 _CAUSES = len(IDLE_CAUSES)
 #: Edges whose lag is time on the host, or between host and device.
-_HOST_EDGES = sorted(
-    LAUNCH_EDGES | SYNC_EDGES | {EdgeKind.HOST, EdgeKind.HANDOFF, EdgeKind.AUTOGRAD, EdgeKind.QUEUE, EdgeKind.LOADER}
-)
+_HOST_EDGES = sorted(edges_that_join("launch", "sync", "host", "queue", "loader"))
 
 
 @dataclass(frozen=True)

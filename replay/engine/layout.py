@@ -13,6 +13,7 @@ import numpy.typing as npt
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
 from profilers.trace.compiled import compiled
+from replay.graph.columns import TASK_COLUMNS
 from replay.graph.graph import RESOURCES, TO_HOST, SharingPolicy, TaskKind, Tasks
 
 #: Columns of `RESOURCES` that are shared max-min fair: all but compute units and power. Processing in memory stands in
@@ -57,10 +58,7 @@ _RARE_COLUMNS = {
     "defers": "has_deferring",
 }
 #: Columns of tasks that sharing reads, in the order in which `_check_columns` takes them.
-_TASK_COLUMNS: dict[str, type] = {
-    **dict.fromkeys(("demand", "occupies", "waves", "footprint", "hit_share"), np.float64),
-    **{"priority": np.int64, "cu_mask": np.int64, "interleaved": np.bool_},
-}
+_CHECKED = ("demand", "occupies", "waves", "footprint", "hit_share", "priority", "cu_mask", "interleaved")
 #: Links and DMA engines that can be told apart: each takes a bit of `resource_bits`, beside the fair columns and
 #: processing in memory.
 _MAX_NUMBERED = 61 - N_FAIR
@@ -123,7 +121,7 @@ def lay_out(tasks: Tasks, policy: SharingPolicy) -> SharingState:
     """
     resource_of, n_resources, peer_links = _numbered_resources(tasks)
     rare, has_rare = _rare_columns(tasks, policy)
-    columns = {name: plain(getattr(tasks, name), type_) for name, type_ in _TASK_COLUMNS.items()}
+    columns = {name: plain(getattr(tasks, name), TASK_COLUMNS[name].dtype) for name in _CHECKED}
     columns["demand"] = _with_pim(columns["demand"])
     device, duration = np.empty(len(tasks), np.int64), plain(tasks.duration_ns)
     placement = (device, duration, plain(tasks.kind, np.int64), plain(tasks.device, np.int64))
@@ -186,7 +184,7 @@ def _with_pim(demand: Floats) -> Floats:
     return merged
 
 
-def plain(column: npt.NDArray[Any], dtype: type = np.float64) -> npt.NDArray[Any]:
+def plain(column: npt.NDArray[Any], dtype: npt.DTypeLike = np.float64) -> npt.NDArray[Any]:
     """Return a column in the layout that the engine is compiled for; copied only if its layout or type differs."""
     return column if column.dtype == dtype and column.flags.carray else np.require(column, dtype, ["C", "A", "W"])
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
+from replay.graph.columns import TASK_COLUMNS
 from replay.graph.graph import (
     RESOURCES,
     Basis,
@@ -18,26 +19,18 @@ from replay.graph.graph import (
     KernelGraph,
     Lane,
     SharingPolicy,
-    TaskKind,
     Tasks,
 )
 
-_NAN = float("nan")
-#: Type and default of each column of a task, its demands on `RESOURCES` included. `link` is the demand on a link, and
-#: `link_number` names the link.
-_TASK_COLUMNS: Mapping[str, tuple[type, float]] = {
-    "kind": (np.int64, float(TaskKind.KERNEL)),
-    **dict.fromkeys(
-        ("class_", "dtype", "collective", "operator", "cu_mask", "link_number", "engine", "event", "direction"),
-        (np.int64, -1.0),
-    ),
-    **dict.fromkeys(("launched_by", "phase", "memory_operator", "call"), (np.int64, -1.0)),
-    **dict.fromkeys(("workgroups", "bytes", "ranks", "priority", "iteration"), (np.int64, 0.0)),
-    **dict.fromkeys(("duration_ns", "release_ns", "waves", "footprint", "hit_share"), (np.float64, 0.0)),
-    **dict.fromkeys(("extra_round", "pressure", "sensitivity", "residency", "defers"), (np.float64, 0.0)),
-    **dict.fromkeys(("occupies", "measured_start_ns", "measured_end_ns"), (np.float64, _NAN)),
-    "basis": (np.int64, float(Basis.DERIVED)),
-    **dict.fromkeys(RESOURCES, (np.float64, 0.0)),
+#: Type and default of each column that `Assembly.tasks` takes: those of a task, but for the lane, its device and its
+#: name, and the demand on each of `RESOURCES`. `link` is the demand on a link, and `link_number` names the link.
+_GIVEN: Mapping[str, tuple[np.dtype[Any], float]] = {
+    **{
+        "link_number" if name == "link" else name: (column.dtype, column.default)
+        for name, column in TASK_COLUMNS.items()
+        if name not in ("lane", "device", "name", "demand")
+    },
+    **dict.fromkeys(RESOURCES, (np.dtype(np.float64), 0.0)),
 }
 
 
@@ -102,9 +95,9 @@ class Assembly:
         InvalidInputError
             A column has no such name, or another length.
         """
-        unknown = sorted(columns.keys() - _TASK_COLUMNS.keys())
+        unknown = sorted(columns.keys() - _GIVEN.keys())
         if unknown:
-            raise InvalidInputError(f"tasks have no column {unknown[0]!r}; there are {', '.join(_TASK_COLUMNS)}")
+            raise InvalidInputError(f"tasks have no column {unknown[0]!r}; there are {', '.join(_GIVEN)}")
         name_number = self._number_name(name) if isinstance(name, str) else name
         arrays = {key: np.asarray(value) for key, value in {**columns, "lane": lane, "name": name_number}.items()}
         try:
@@ -152,7 +145,9 @@ class Assembly:
         demand = np.stack([columns.pop(name) for name in RESOURCES], axis=1)
         devices = [-1 if k.device is None else self._devices[k.rank, k.device] for k in self._lanes]
         device = np.array([*devices, -1], dtype=np.int64)[columns["lane"]]
-        tasks = Tasks(link=columns.pop("link_number"), **columns, device=device, demand=demand)
+        if "link_number" in columns:
+            columns["link"] = columns.pop("link_number")
+        tasks = Tasks(**columns, device=device, demand=demand)
         edges = Edges.of([], [], kind=EdgeKind.STREAM).joined(*self._edges)
         names = (tuple(self._names), tuple(self._lanes), tuple(self._devices))
         return KernelGraph(
@@ -160,9 +155,10 @@ class Assembly:
         )
 
     def _columns(self) -> dict[str, npt.NDArray[Any]]:
-        """Return every column of all tasks: its default, but in the blocks that give it."""
+        """Return the columns of all tasks that any block gives: the default, but in these blocks."""
+        used = {key for _, _, given in self._tasks for key in given} | {"kind", "release_ns", "occupies", *RESOURCES}
         columns: dict[str, npt.NDArray[Any]] = {
-            key: np.full(self._count, default, type_) for key, (type_, default) in _TASK_COLUMNS.items()
+            key: np.full(self._count, default, type_) for key, (type_, default) in _GIVEN.items() if key in used
         }
         columns["event"] = np.arange(self._count)
         columns |= {key: np.empty(self._count, np.int64) for key in ("lane", "name")}

@@ -8,22 +8,14 @@ import numpy as np
 
 from profilers.trace.arrays import Bools, Ints
 from profilers.trace.compiled import compiled
+from replay.graph.columns import EDGE_KINDS
 from replay.graph.graph import HOST_TIME_EDGES, LOADER_PREFIX, EdgeKind, Edges, KernelGraph, TaskKind
 
 #: Resources that can limit a step. "device" is all work on devices: kernels, communication and copies.
 LIMITING: Final = ("host", "loader", "device", "kernels", "communication", "copies")
 #: Kinds of edges whose lag is time of a resource.
 _LAGS: Final = MappingProxyType(
-    {
-        "host": (
-            *(EdgeKind.HOST, EdgeKind.HANDOFF, EdgeKind.AUTOGRAD, EdgeKind.LAUNCH, EdgeKind.GRAPH_LAUNCH),
-            *(EdgeKind.SYNC, EdgeKind.SYNC_INFERRED, EdgeKind.POLL, EdgeKind.GAP),
-            EdgeKind.PAUSE,
-        ),
-        "loader": (EdgeKind.LOADER,),
-        "kernels": (EdgeKind.STREAM, EdgeKind.SERIAL, EdgeKind.WAIT, EdgeKind.WAIT_INFERRED, EdgeKind.GRAPH_GAP),
-        "communication": (EdgeKind.RENDEZVOUS,),
-    }
+    {name: tuple(kind for kind, facts in EDGE_KINDS.items() if facts.time_of == name) for name in LIMITING}
 )
 
 

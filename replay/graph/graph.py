@@ -6,7 +6,6 @@ A graph holds frozen arrays: `Tasks` with one row a task, `Edges` with one row a
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,16 @@ from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace.arrays import Bools, Floats, Ints
 from profilers.trace.kernels import CLASSES, COLLECTIVE
 from profilers.trace.trace import DeviceProperties, Trace
+from replay.graph.columns import HOST_TIME_EDGES as HOST_TIME_EDGES
+from replay.graph.columns import LAUNCH_EDGES as LAUNCH_EDGES
+from replay.graph.columns import RECORDED_EDGES as RECORDED_EDGES
+from replay.graph.columns import RESOURCES as RESOURCES
+from replay.graph.columns import STREAM_EDGES as STREAM_EDGES
+from replay.graph.columns import SYNC_EDGES as SYNC_EDGES
+from replay.graph.columns import TASK_COLUMNS
+from replay.graph.columns import Basis as Basis
+from replay.graph.columns import EdgeKind as EdgeKind
+from replay.graph.columns import TaskKind as TaskKind
 from replay.graph.operators import Operator
 
 #: Call of an operator as it was recorded: its name, then shapes, types and other arguments as JSON; None if absent.
@@ -75,10 +84,6 @@ class SharingPolicy:
             )
 
 
-#: Resources that tasks share on a device. A demand is the share of a resource that a task uses when it runs alone.
-#: `replay.engine.sharing` hands out compute units in the order of dispatch, shares bandwidths max-min fair, and lowers
-#: the clock if the demand on power exceeds 1. `pim` are the units of processing in memory.
-RESOURCES: tuple[str, ...] = ("cu", "l2", "hbm", "link", "dma", "power", "pim")
 #: Numbers of the links from the host and to it; `peer_link` numbers the others.
 FROM_HOST, TO_HOST = 0, 1
 
@@ -118,74 +123,6 @@ COLLECTIVE_KINDS: tuple[str, ...] = (
 #: Phases of a training step; `Tasks.phase` is an index into them.
 PHASES: tuple[str, ...] = ("forward", "backward", "optimizer")
 _COLLECTIVE_CLASS = CLASSES.index(COLLECTIVE)
-
-
-class TaskKind(IntEnum):
-    """Kind of a task."""
-
-    HOST = 0
-    KERNEL = 1
-    COPY = 2
-    COLLECTIVE = 3
-    MARK = 4  #: takes no time: an arrival, a rendezvous, the end of the host's step
-    PIM = 5  #: processing in memory
-
-
-class Basis(IntEnum):
-    """Basis of a duration: how it is known."""
-
-    MEASURED = 0  #: the trace has it
-    DERIVED = 1  #: a measured duration scaled by figures that have a source
-    MODELLED = 2  #: a duration that a model gives, where a scaled measurement would not do
-    ASSUMED = 3  #: a figure that nobody measured or published for this case
-
-
-class EdgeKind(IntEnum):
-    """Reason why one task waits for another."""
-
-    STREAM = 0  #: order on a stream
-    LAUNCH = 1  #: a device task waits for the call that launched it
-    HOST = 2  #: order on a host thread
-    HANDOFF = 3  #: a thread continues when another has finished (autograd); inferred
-    WAIT = 4  #: a stream waits for an event of another, as recorded
-    WAIT_INFERRED = 5  #: the same, inferred from the order of calls and from times
-    SYNC = 6  #: the host waits for the device
-    RENDEZVOUS = 7  #: a collective waits for all its ranks
-    GRAPH_LAUNCH = 8  #: a device task waits for the call that launched the whole graph it is a node of
-    AUTOGRAD = 9  #: a backward thread continues after the forward operator with its sequence number
-    SYNC_INFERRED = 10  #: the host waits for the device; the task it waits for is inferred from times
-    GAP = 11  #: order on a stream; the lag stands for the host: its launch is not recorded, or has several device tasks
-    BACKLOG = 12  #: work launched before the recording, or waiting for such work, keeps its measured lags
-    GRAPH_GAP = 13  #: a pause inside a launched graph, for nodes that the profiler did not record
-    QUEUE = 14  #: a call waits until an entry of the launch queue starts, which leaves room for its own
-    LOADER = 15  #: the host waits for the next batch of the input pipeline; inferred
-    SERIAL = 16  #: a task of another stream runs first, since a what-if lets a device run one task at a time
-    POLL = 17  #: the host reads memory until device work is done; inferred from times that repeat
-    PAUSE = 18  #: work follows other work of its device; the lag stands for the host, of which nothing is recorded
-
-
-#: Kinds whose two ends a profiler records; other edges are inferred from the order of calls and from times.
-RECORDED_EDGES: frozenset[EdgeKind] = frozenset(
-    {
-        EdgeKind.STREAM,
-        EdgeKind.LAUNCH,
-        EdgeKind.HOST,
-        EdgeKind.WAIT,
-        EdgeKind.SYNC,
-        EdgeKind.RENDEZVOUS,
-        EdgeKind.GRAPH_LAUNCH,
-        EdgeKind.AUTOGRAD,
-    }
-)
-#: Kinds that join a launch to the task it launched, and a device task to the host call that waits for it.
-LAUNCH_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.LAUNCH, EdgeKind.GRAPH_LAUNCH})
-SYNC_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.SYNC, EdgeKind.SYNC_INFERRED, EdgeKind.POLL})
-#: Kinds that order a stream, with both ends on it.
-STREAM_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.STREAM, EdgeKind.GAP, EdgeKind.BACKLOG, EdgeKind.GRAPH_GAP})
-#: Kinds whose lag is time on the host, or stands for it.
-HOST_TIME_EDGES: frozenset[EdgeKind] = frozenset(
-    {EdgeKind.HOST, EdgeKind.HANDOFF, EdgeKind.AUTOGRAD, EdgeKind.GAP, EdgeKind.PAUSE}
-)
 
 
 @dataclass(frozen=True)
@@ -298,129 +235,33 @@ class Lane:
 
 #: Value of a column that is left out, until `Tasks` fills in its default.
 _ABSENT: Any = None
-_DEFAULTS: Mapping[str, float | int | bool] = {
-    **dict.fromkeys(("waves", "footprint", "hit_share", "extra_round", "pressure", "sensitivity", "defers"), 0.0),
-    **dict.fromkeys(("priority", "ranks"), 0),
-    **dict.fromkeys(("cu_mask", "link", "engine", "direction", "launched_by", "phase", "memory_operator", "call"), -1),
-    "factor": 1.0,
-    "residency": 0.0,
-    "interleaved": False,
-}
-#: Columns that the engine does not read.
-_UNTIMED = ("ranks", "direction", "launched_by", "phase", "residency", "factor", "memory_operator", "call")
-#: Columns that the engine reads only if a task has a value in them.
-_RARE = ("extra_round", "pressure", "sensitivity", "defers")
 
 
 @dataclass(frozen=True)
 class Tasks:
-    """Tasks of a graph: columns of equal length n, one row a task.
+    """Tasks of a graph: columns of equal length n, one row a task. `TASK_COLUMNS` says what each column holds.
 
-    Parameters
-    ----------
-    kind : array of int64, `TaskKind`
-        Kind of the task.
-    name : array of int64
-        Index into `KernelGraph.names`.
-    class_ : array of int64
-        Index into `profilers.trace.kernels.CLASSES`; -1 if the task is no kernel.
-    lane : array of int64
-        Index into `KernelGraph.lanes`; -1 for marks between lanes.
-    device : array of int64
-        Index into `KernelGraph.devices`; -1 on the host.
-    duration_ns : array of float64
-        Isolated duration: how long the task takes alone on its device.
-    demand : array of float64, shape (n, len(RESOURCES))
-        Shares of the device's resources, 0 to 1, that the task uses when it runs alone.
-    release_ns : array of float64
-        Earliest start, after the graph's origin.
-    measured_start_ns, measured_end_ns : array of float64
-        Measured times after the graph's origin; NaN if the task was not measured.
-    basis : array of int64, `Basis`
-        How `duration_ns` is known.
-    iteration : array of int64
-        Position in `KernelGraph.iterations`; -1 for earlier work that still occupies the device.
-    event : array of int64
-        Id of the event in the trace; -1 for marks.
-    workgroups : array of int64
-        Number of workgroups; 0 if unknown.
-    bytes : array of int64
-        Bytes that a copy or collective moves; 0 if unknown.
-    dtype : array of int64
-        Index into `tuple(profilers.devices.DTYPES)`; -1 if unknown.
-    collective : array of int64
-        Index into `COLLECTIVE_KINDS`; -1 if the task is no collective.
-    operator : array of int64
-        Operator that a kernel computes, as an index into `KernelGraph.operators`; -1 if unknown.
-    occupies : array of float64, optional
-        Share of the compute units that its workgroups fill if they can. At least its demand on compute units, which is
-        the default.
-    waves : array of float64, optional
-        Workgroups divided by the number that the device holds at once; 0 if unknown: it then frees no
-        unit before its end, and can lose units until then.
-    priority : array of int64, optional
-        Priority of its queue; higher ones are dispatched first, also before tasks that run. Those give up units at
-        once, where hardware waits for the end of a workgroup; a task in its last wave keeps them.
-    cu_mask : array of int64, optional
-        Partitions that it may run on, a bit each; -1 for all.
-    interleaved : array of bool, optional
-        Whether the dispatcher runs its workgroups beside the workgroups of earlier tasks. In a trace, a task is
-        interleaved if it started while another ran.
-    extra_round : array of float64, optional
-        Cost of compute units that it lacks. For a kernel whose workgroups all run at once when it is alone: what a
-        further round of workgroups takes, as a share of its duration. For another kernel: the share that it loses of
-        the units of collectives beside it. 0: its rate falls in proportion to the units that it lacks.
-    pressure : array of float64, optional
-        Pressure that it puts on the memory system, and thereby on every task beside it.
-    sensitivity : array of float64, optional
-        Time that a unit of pressure adds, as a share of its duration.
-    defers : array of float64, optional
-        1 for a task whose accesses of memory yield to those of tasks with 0, as `SharingPolicy.deferred_share` says.
-    link : array of int64, optional
-        Number of the link that its demand is on: `FROM_HOST`, `TO_HOST` or a `peer_link`. -1: all links to peers alike.
-    engine : array of int64, optional
-        Number of the DMA engine that its demand is on. All tasks with -1 share one further engine.
-    footprint : array of float64, optional
-        Share of the last-level cache that its data fills.
-    hit_share : array of float64, optional
-        Share of its accesses that this cache serves when it runs alone, below 1.
-    ranks : array of int64, optional
-        Number of ranks that take part in a collective; 0 if unknown.
-    direction : array of int64, optional
-        Index into `COPY_DIRECTIONS`; -1 if unknown, and for tasks that are no copies.
-    launched_by : array of int64, optional
-        Name of the operator that launched it, as an index into `KernelGraph.names`; -1 if unknown.
-    phase : array of int64, optional
-        Index into `PHASES`; -1 if unknown.
-    residency : array of float64, optional
-        Workgroups that a compute unit holds at once; 0 if unknown.
-    factor : array of float64, optional
-        Factor that what-ifs assume for its duration. `duration_ns` contains it; models re-time the duration without it.
-    memory_operator : array of int64, optional
-        Operator of a kernel that is bound by memory, as an index into `KernelGraph.operators`; -1 if unknown. Only
-        the simulation of caches uses it.
-    call : array of int64, optional
-        Call of the operator that launched it, as an index into `KernelGraph.calls`; -1 if unknown.
+    `demand` has the shape (n, len(RESOURCES)). A column that is left out has the default of the table.
     """
 
-    kind: Ints
-    name: Ints
-    class_: Ints
-    lane: Ints
-    device: Ints
-    duration_ns: Floats
-    demand: Floats
-    release_ns: Floats
-    measured_start_ns: Floats
-    measured_end_ns: Floats
-    basis: Ints
-    iteration: Ints
-    event: Ints
-    workgroups: Ints
-    bytes: Ints
-    dtype: Ints
-    collective: Ints
-    operator: Ints
+    kind: Ints = _ABSENT
+    name: Ints = _ABSENT
+    class_: Ints = _ABSENT
+    lane: Ints = _ABSENT
+    device: Ints = _ABSENT
+    duration_ns: Floats = _ABSENT
+    demand: Floats = _ABSENT
+    release_ns: Floats = _ABSENT
+    measured_start_ns: Floats = _ABSENT
+    measured_end_ns: Floats = _ABSENT
+    basis: Ints = _ABSENT
+    iteration: Ints = _ABSENT
+    event: Ints = _ABSENT
+    workgroups: Ints = _ABSENT
+    bytes: Ints = _ABSENT
+    dtype: Ints = _ABSENT
+    collective: Ints = _ABSENT
+    operator: Ints = _ABSENT
     occupies: Floats = _ABSENT
     waves: Floats = _ABSENT
     priority: Ints = _ABSENT
@@ -444,15 +285,11 @@ class Tasks:
     call: Ints = _ABSENT
 
     def __post_init__(self) -> None:
-        for name, value in _DEFAULTS.items():
-            if getattr(self, name) is _ABSENT:
+        for name, column in TASK_COLUMNS.items():
+            if getattr(self, name) is _ABSENT and name != "occupies":
                 # A read-only view of one value: columns that no graph of a job uses take no memory.
-                column = (
-                    np.broadcast_to(np.asarray(value), len(self))
-                    if name in (*_UNTIMED, *_RARE)
-                    else np.full(len(self), value)
-                )
-                object.__setattr__(self, name, column)
+                values = np.broadcast_to(np.asarray(column.default, column.dtype), len(self))
+                object.__setattr__(self, name, values.copy() if column.engine == "always" else values)
         if self.occupies is _ABSENT:
             demand_cu = self.demand[:, RESOURCES.index("cu")].copy() if len(self) else np.zeros(0)
             object.__setattr__(self, "occupies", demand_cu)

@@ -29,7 +29,6 @@ from replay.graph.graph import (
     KernelGraph,
     Lane,
     TaskKind,
-    Tasks,
 )
 from replay.workloads import load_training
 from replay.workloads.jobs import Layout
@@ -313,15 +312,10 @@ def _with_copies(graph: KernelGraph, block: Bools, copies: int) -> tuple[KernelG
         release_ns=np.zeros(len(added)),
         basis=np.maximum(added.basis, int(Basis.DERIVED)),
     )
-    grown = replace(graph, tasks=joined_tasks([tasks, added]), edges=blocks[0].joined(*blocks[1:]))
+    grown = replace(graph, tasks=tasks.joined(added), edges=blocks[0].joined(*blocks[1:]))
     at = last[np.tile(lanes, copies)] + (np.arange(len(added)) + 1) / (len(added) + 2)
     order = np.argsort(np.concatenate([np.arange(n), at]), kind="stable")
     return reordered(grown, order), order
-
-
-def joined_tasks(blocks: Sequence[Tasks]) -> Tasks:
-    """Return tasks followed by others."""
-    return Tasks(**{name: np.concatenate([getattr(each, name) for each in blocks]) for name in vars(blocks[0])})
 
 
 def with_collectives(
@@ -385,7 +379,7 @@ def with_collectives(
     calls, edges = _with_calls(graph, after, numbers, call_ns)
     return replace(
         graph,
-        tasks=joined_tasks([tasks, replace(added, **changed)]),
+        tasks=tasks.joined(replace(added, **changed)),
         edges=edges.joined(ready, needed, queue, calls),
         names=(*graph.names, name),
         lanes=tuple(lanes),
@@ -467,7 +461,7 @@ def with_kernels_before(
     launches = edges.select(np.isin(edges.kind, sorted(LAUNCH_EDGES)) & (heir[edges.target] >= n))
     launched = replace(launches, target=heir[launches.target])
     linked = queued.joined(launched, Edges.of(new, before, kind=EdgeKind.STREAM))
-    grown = replace(graph, tasks=joined_tasks([tasks, replace(added, **changed)]), edges=linked, names=tuple(known))
+    grown = replace(graph, tasks=tasks.joined(replace(added, **changed)), edges=linked, names=tuple(known))
     order = np.argsort(np.concatenate([np.arange(n), before - 0.5]), kind="stable")
     rows = np.empty(len(order), dtype=np.int64)
     rows[order] = np.arange(len(order))
