@@ -14,8 +14,8 @@ from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError
 from replay.formats import Format, find_format
 from replay.graph.choice import unknown_name
-from replay.what_ifs.quantize_weights import KEEPING, MAKERS
-from replay.what_ifs.weight_copies import copy_bytes
+from replay.plug_ins.quantize_weights import KEEPING, MAKERS
+from replay.plug_ins.weight_copies import copy_bytes
 from replay.workloads import TrainingJob, job_memory, memory_share, usable_bytes
 from replay.workloads.job_memory import JobMemory, embedding_bytes
 from seqpoint.notebook import DataFrame, Table, as_html, as_text, data_frame, table_of

@@ -22,8 +22,8 @@ from replay.gemms.groups import independent_gemms
 from replay.gemms.planning import GroupPlan, plan_groups
 from replay.graph.graph import RESOURCES, EdgeKind, Edges, KernelGraph, Lane, TaskKind, hardware_named
 from replay.graph.operators import batched_matmul
+from replay.plug_ins.concurrent_gemms import _share_of_device
 from replay.what_ifs import parse_plan, parse_what_if
-from replay.what_ifs.concurrent_gemms import _share_of_device
 
 NOMINAL = load_parameters()
 FP16, FP32 = (tuple(DTYPES).index(name) for name in ("fp16", "fp32"))

@@ -21,10 +21,10 @@ from replay.memory.streams import stream_of, time_steps
 from replay.memory.streams.products import product
 from replay.memory.streams.recurrent import cell
 from replay.memory.system import find_policy, memory_system
+from replay.plug_ins.caching import cache_policy
 from replay.studies import caching
 from replay.studies.caching import OPTIMISED, STATIC, Outcome, class_of, figures, outcomes
 from replay.studies.workloads import Workload, layer_graph, layer_trace, load_study
-from replay.what_ifs.caching import cache_policy
 from replay.workloads.program import KernelCall
 from seqpoint.validation.published import published_figures
 

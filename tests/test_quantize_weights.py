@@ -20,9 +20,7 @@ from replay.engine import replay
 from replay.formats import FORMATS, find_format
 from replay.from_trace import build_graph
 from replay.graph.graph import KernelGraph, TaskKind
-from replay.studies.jitq import ModelTable, load_study, study, study_graph
-from replay.what_ifs import parse_what_if, with_job
-from replay.what_ifs.weight_copies import (
+from replay.plug_ins.weight_copies import (
     OTHER,
     OUTPUT,
     LayerWeights,
@@ -31,6 +29,8 @@ from replay.what_ifs.weight_copies import (
     saved_share,
     weight_memory,
 )
+from replay.studies.jitq import ModelTable, load_study, study, study_graph
+from replay.what_ifs import parse_what_if, with_job
 from replay.workloads import (
     InferenceJob,
     Layout,

@@ -7,6 +7,7 @@ the same durations in any order, up to rounding.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -69,8 +70,17 @@ def with_hardware(
     InvalidInputError
         The trace does not name its device, where that is needed, or a figure would leave its range.
     """
+    move = partial(_moved, parameters=parameters, device=device, factors=factors or {})
+    choices = graph.hardware.memory
+    return move(graph) if choices is None else choices.moved(graph, move, parameters)
+
+
+def _moved(
+    graph: KernelGraph, parameters: Parameters, device: Device | None, factors: Mapping[str, float]
+) -> KernelGraph:
+    """Return a graph without choices on the memory on other hardware."""
     old = graph.hardware
-    new = _changed(old, device, factors or {})
+    new = _changed(old, device, factors)
     if (old.base or old.device, old.factors) == (new.base or new.device, new.factors):
         return graph
     moved = graph.with_tasks(duration_ns=graph.tasks.duration_ns / _slowdown(graph, parameters))

@@ -4,9 +4,9 @@ A graph holds frozen arrays: `Tasks` with one row a task, `Edges` with one row a
 `Tasks` first. `hardware_of` finds the catalogue's entry for the devices of a trace.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace.arrays import Bools, Floats, Ints
 from profilers.trace.kernels import CLASSES, COLLECTIVE
 from profilers.trace.trace import DeviceProperties, Trace
+from replay.calibration.parameters import Parameters
 from replay.graph.columns import HOST_TIME_EDGES as HOST_TIME_EDGES
 from replay.graph.columns import LAUNCH_EDGES as LAUNCH_EDGES
 from replay.graph.columns import RECORDED_EDGES as RECORDED_EDGES
@@ -144,6 +145,15 @@ class Network:
     adapter_gbps: float = 0.0
 
 
+class ChangedMemory(Protocol):
+    """Choices of what-ifs on caches and DRAM, which an annex makes; two that are equal choose the same."""
+
+    def moved(
+        self, graph: "KernelGraph", move: Callable[["KernelGraph"], "KernelGraph"], parameters: Parameters
+    ) -> "KernelGraph":
+        """Return a graph that `move` takes to other hardware, where these choices hold again."""
+
+
 @dataclass(frozen=True)
 class Hardware:
     """Hardware of a graph's devices.
@@ -171,8 +181,8 @@ class Hardware:
         Entry of the catalogue that `device` is, before `factors`; None if no what-if has changed the hardware.
     factors : tuple of (str, float)
         Factors that what-ifs set on figures of `base`, by the names of `replay.costs.hardware`, in the order of names.
-    memory : tuple of (str, str or float)
-        Choices of what-ifs on caches and DRAM, by the names of `replay.memory.graphs`, in the order of names.
+    memory : ChangedMemory, optional
+        Choices of what-ifs on caches and DRAM; None if no what-if has made any.
     """
 
     device: Device | None = None
@@ -185,7 +195,7 @@ class Hardware:
     traced: "Hardware | None" = None
     base: Device | None = None
     factors: tuple[tuple[str, float], ...] = ()
-    memory: tuple[tuple[str, str | float], ...] = ()
+    memory: ChangedMemory | None = None
 
     @property
     def original(self) -> "Hardware":

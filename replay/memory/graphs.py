@@ -1,12 +1,12 @@
 """Kernels of a graph under another memory system: other policy, cache sizes, address mapping, or device.
 
 `with_memory` exchanges the simulated time of each kernel whose operator is known. The rest of its traced time, and
-kernels of unknown operators, stay. `with_hardware` keeps these choices when a graph moves to another device: it undoes
+kernels of unknown operators, stay. `MemorySettings` keeps these choices when a graph moves to another device: it undoes
 them on the old device, and applies them on the new one.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -18,7 +18,6 @@ from profilers.devices.catalogue import DTYPES, Device
 from profilers.trace.arrays import Bools, Floats, Ints
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import with_demands
-from replay.costs.hardware import with_hardware as with_other_hardware
 from replay.costs.hardware import with_same_engines
 from replay.costs.kernels.predictor import KernelCalibration
 from replay.costs.retiming import above_floor, capability, source_device, streaming_tasks
@@ -142,7 +141,7 @@ def memory_of_kernels(graph: KernelGraph, parameters: Parameters) -> KernelMemor
     pairs, pair = np.unique(
         np.stack([number, np.where(partner >= 0, number[partner], -1)]), axis=1, return_inverse=True
     )
-    simulator = _Simulator(device, graph.hardware.memory, int(parameters["memory_simulation_accesses"]))
+    simulator = _Simulator(device, settings_of(graph), int(parameters["memory_simulation_accesses"]))
     # A product and its cell are simulated together, a product first.
     cells = [kernel.operator.kind == "rnn" for kernel in kernels]
     groups = [(own,) if other < 0 else (other, own) if cells[own] else (own, other) for own, other in pairs.T.tolist()]
@@ -268,7 +267,7 @@ def with_memory(graph: KernelGraph, changes: Mapping[str, str | float], paramete
     parameters : Parameters
         With a calibration of kernels, and `memory_simulation_share`.
     """
-    settings = dict(graph.hardware.memory)
+    settings = dict(settings_of(graph))
     for name, value in changes.items():
         settings[name] = float(settings.get(name, 1.0)) * value if isinstance(value, float) else value
     kept = {name: value for name, value in settings.items() if value != _AS_IT_IS.get(name, 1.0)}
@@ -279,9 +278,9 @@ def with_settings(
     graph: KernelGraph, settings: tuple[tuple[str, str | float], ...], parameters: Parameters
 ) -> KernelGraph:
     """Return a graph whose hardware has these settings, with the simulated times of its kernels exchanged."""
-    if settings == graph.hardware.memory:
+    if settings == settings_of(graph):
         return graph
-    changed = replace(graph, hardware=replace(graph.hardware, memory=settings))
+    changed = replace(graph, hardware=replace(graph.hardware, memory=MemorySettings(settings) if settings else None))
     before, after = simulated_kernels(graph, parameters), simulated_kernels(changed, parameters)
     known = before.known & after.known
     ratio = (after.time_ns[known] / before.time_ns[known]) ** parameters["memory_simulation_share"]
@@ -304,23 +303,27 @@ def _with_simulated_demands(graph: KernelGraph, kernels: SimulatedKernels) -> Ke
     return graph.with_tasks(footprint=footprint, hit_share=hit_share)
 
 
-def with_hardware(
-    graph: KernelGraph,
-    parameters: Parameters,
-    *,
-    device: Device | None = None,
-    factors: Mapping[str, float] | None = None,
-) -> KernelGraph:
-    """Return a graph on another device, or with factors on figures of its device, with its choices on the memory.
+@dataclass(frozen=True)
+class MemorySettings:
+    """Choices of what-ifs on caches and DRAM by their names, in the order of names: what `Hardware.memory` holds."""
 
-    Parameters and errors as of `replay.costs.hardware.with_hardware`.
-    """
-    settings = graph.hardware.memory
-    plain = with_settings(graph, (), parameters)
-    moved = with_other_hardware(plain, parameters, device=device, factors=factors)
-    if dict(settings).get(TIMES):
-        moved = _with_simulated_times(plain, moved, parameters)
-    return with_settings(moved, settings, parameters)
+    settings: tuple[tuple[str, str | float], ...]
+
+    def moved(
+        self, graph: KernelGraph, move: Callable[[KernelGraph], KernelGraph], parameters: Parameters
+    ) -> KernelGraph:
+        """Return a graph that `move` takes to other hardware, where these choices hold again."""
+        plain = with_settings(graph, (), parameters)
+        moved = move(plain)
+        if dict(self.settings).get(TIMES):
+            moved = _with_simulated_times(plain, moved, parameters)
+        return with_settings(moved, self.settings, parameters)
+
+
+def settings_of(graph: KernelGraph) -> tuple[tuple[str, str | float], ...]:
+    """Return the choices of what-ifs on the memory of a graph's devices."""
+    memory = graph.hardware.memory
+    return memory.settings if isinstance(memory, MemorySettings) else ()
 
 
 def _with_simulated_times(old: KernelGraph, moved: KernelGraph, parameters: Parameters) -> KernelGraph:

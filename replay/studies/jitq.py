@@ -30,8 +30,7 @@ from replay.engine.timeline import replay
 from replay.formats import find_format
 from replay.from_trace import build_graph
 from replay.graph.graph import RESOURCES, KernelGraph, TaskKind
-from replay.what_ifs import LayerQuantization, explain_layers, parse_what_if
-from replay.what_ifs.weight_copies import (
+from replay.plug_ins.weight_copies import (
     MOMENT_BYTES,
     WEIGHT_BYTES,
     copy_bytes,
@@ -39,6 +38,7 @@ from replay.what_ifs.weight_copies import (
     saved_share,
     weight_memory,
 )
+from replay.what_ifs import LayerQuantization, explain_layers, parse_what_if
 from replay.workloads import load_training, training_trace
 from replay.workloads.architecture import LARGEST, Transformer, read_or_shipped
 from replay.workloads.jobs import Layout, TrainingJob

@@ -6,8 +6,6 @@ of `replay.graph`; docs/extending.md shows one.
 """
 
 from replay.what_ifs.c3 import c3
-from replay.what_ifs.caching import cache_policy, memory_mapping, scale_cache, simulated_caches
-from replay.what_ifs.concurrent_gemms import concurrent_gemms
 from replay.what_ifs.device import (
     limit_power,
     scale_clock,
@@ -38,14 +36,21 @@ from replay.what_ifs.job import (
 )
 from replay.what_ifs.overlap import OVERLAPS, overlap
 from replay.what_ifs.plan import parse_plan, read_plan
-from replay.what_ifs.quantize_weights import quantize_weights
 from replay.what_ifs.registry import compose, parse_what_if, recipe_named, registry, what_ifs
 from replay.what_ifs.scale import near_memory, remove_launch_overhead, scale_host, scale_kernels
 from replay.what_ifs.stream import change_stream
 from replay.what_ifs.swap import swap_kernel
 from replay.what_ifs.t3 import t3
-from replay.what_ifs.weight_copies import LayerQuantization
-from replay.what_ifs.what_if import Argument, Recipe, TaskChoice, WhatIf, check_choices, check_factor, tasks_argument
+from replay.what_ifs.what_if import (
+    Argument,
+    LayerQuantization,
+    Recipe,
+    TaskChoice,
+    WhatIf,
+    check_choices,
+    check_factor,
+    tasks_argument,
+)
 from replay.what_ifs.world_size import change_world_size
 
 __all__ = [
@@ -59,7 +64,6 @@ __all__ = [
     "all_effects",
     "all_layers",
     "c3",
-    "cache_policy",
     "change_dtype",
     "change_priority",
     "change_stream",
@@ -67,7 +71,6 @@ __all__ = [
     "check_choices",
     "check_factor",
     "compose",
-    "concurrent_gemms",
     "context_parallel",
     "cu_order",
     "data_parallel",
@@ -81,7 +84,6 @@ __all__ = [
     "hidden",
     "layers",
     "limit_power",
-    "memory_mapping",
     "micro_batch",
     "near_memory",
     "overlap",
@@ -89,12 +91,10 @@ __all__ = [
     "parse_what_if",
     "partition",
     "pipeline_parallel",
-    "quantize_weights",
     "read_plan",
     "recipe_named",
     "registry",
     "remove_launch_overhead",
-    "scale_cache",
     "scale_clock",
     "scale_compute_units",
     "scale_device",
@@ -103,7 +103,6 @@ __all__ = [
     "scale_links",
     "scale_memory_bandwidth",
     "sequence_length",
-    "simulated_caches",
     "swap_kernel",
     "t3",
     "tasks_argument",

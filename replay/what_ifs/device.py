@@ -13,11 +13,11 @@ import numpy as np
 from profilers.devices.catalogue import DTYPES, Device, find_device
 from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
+from replay.costs.hardware import with_hardware
 from replay.costs.host import HostChoice
 from replay.costs.retiming import arithmetic_tasks, one_unit_tasks, source_device
 from replay.costs.wire_time import collective_models, link_slowdowns, waits_apart
 from replay.graph.graph import KernelGraph, TaskKind
-from replay.memory.graphs import with_hardware
 from replay.what_ifs.registry import parse_what_if
 from replay.what_ifs.what_if import Argument, WhatIf, check_factor, recipe, split_words, what_if_text
 

@@ -13,8 +13,7 @@ from replay.calibration.parameters import Parameters
 from replay.engine.engine import simulate
 from replay.graph.graph import COLLECTIVE_KINDS, KernelGraph
 from replay.what_ifs.targets import Targets
-from replay.what_ifs.weight_copies import LayerQuantization
-from replay.what_ifs.what_if import WhatIf, single_steps
+from replay.what_ifs.what_if import LayerQuantization, WhatIf, single_steps
 
 _TIMES = ("before_ns", "after_ns")
 

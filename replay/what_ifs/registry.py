@@ -30,6 +30,8 @@ from replay.what_ifs.what_if import (
 
 _T = TypeVar("_T")
 _GROUP = "seqpoint.what_ifs"
+#: Package of the what-ifs that rest on an annex. It plugs in by its name, so that nothing here imports an annex.
+_ANNEXES = "replay.plug_ins"
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,9 @@ def what_ifs() -> Mapping[str, Recipe]:
 @cache
 def registry() -> Registry:
     """Return the recipes of this project and of other packages, with the reasons why some are left out."""
-    package = import_module("replay.what_ifs")
-    makers = [make for name in package.__all__ if hasattr(make := getattr(package, name), "recipe")]
+    packages = [import_module(name) for name in ("replay.what_ifs", _ANNEXES)]
+    named = [getattr(package, name) for package in packages for name in package.__all__]
+    makers = sorted((make for make in named if hasattr(make, "recipe")), key=lambda make: str(make.recipe.name))
     ours = sorted((make.recipe for make in makers), key=lambda recipe: GROUPS.index(recipe.group))
     recipes = {recipe.name: recipe for recipe in ours}
     problems: dict[str, str] = {}

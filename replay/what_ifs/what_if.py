@@ -8,9 +8,9 @@ choice that fits no task. docs/extending.md shows a whole package that adds a wh
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,7 +21,68 @@ from replay.graph.choice import unknown_name as unknown_name
 from replay.graph.edit import in_lane_order
 from replay.graph.graph import KernelGraph
 from replay.what_ifs.targets import Targets
-from replay.what_ifs.weight_copies import LayerQuantization
+
+#: Numbers of products outside layers: of the vocabulary, and of weights that not every layer has.
+OUTPUT, OTHER = -1, -2
+_OUTSIDE: Mapping[int, str] = {OUTPUT: "output layer", OTHER: "another product"}
+
+
+def layer_name(layer: int) -> str:
+    """Return the name of a layer by its number.
+
+    Examples
+    --------
+    >>> layer_name(3), layer_name(OUTPUT)
+    ('layer 3', 'output layer')
+    """
+    return _OUTSIDE.get(layer) or f"layer {layer}"
+
+
+@dataclass(frozen=True)
+class LayerQuantization:
+    """Times of making the copies of a layer for one pass, ns.
+
+    Parameters
+    ----------
+    what_if : str
+        The what-if, or the steps of a composition up to the one that makes the copies.
+    rank, iteration : int
+        Rank, and iteration of the trace.
+    phase : str
+        Pass that the copies are for, as in `PHASES`.
+    layer : int
+        As in `LayerWeights`.
+    elements : int
+        Values of the weights.
+    compute_ns : float
+        Time beside which the copies can be made: from their trigger to the first product of the layer.
+    quantize_ns : float
+        Time of making the copies alone.
+    slack_ns : float
+        Compute time less that of the copies, and less that of copies that queue before them. Below 0, products wait.
+    exposed_ns : float
+        Time in which the first product of the layer waits for the copies, in the replay.
+    """
+
+    what_if: str
+    rank: int
+    iteration: int
+    phase: str
+    layer: int
+    elements: int
+    compute_ns: float
+    quantize_ns: float
+    slack_ns: float
+    exposed_ns: float
+
+    @property
+    def name(self) -> str:
+        """Name of the layer."""
+        return layer_name(self.layer)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the times as JSON; a product outside layers has no number."""
+        return {**asdict(self), "layer": self.layer if self.layer >= 0 else None}
 
 
 def number_text(value: float) -> str:

@@ -10,9 +10,8 @@ Source: JIT-Q (arXiv 2311.05034).
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import fsum
-from typing import Any
 
 import numpy as np
 
@@ -22,26 +21,13 @@ from replay.formats import Format
 from replay.graph.graph import PHASES, KernelGraph
 from replay.what_ifs.job_graph import find_runs
 from replay.what_ifs.job_shapes import BACKWARD, OPTIMIZER, compute_streams
+from replay.what_ifs.what_if import OTHER, OUTPUT, layer_name
 from replay.workloads.traced_job import TracedJob
 
 #: Bits of a weight from which copies are made: those of mixed precision are FP32 (arXiv 1710.03740).
 SOURCE_BITS = 32
 #: Bytes of a weight in FP32, of the two moments of Adam, and of the gradient in FP32.
 WEIGHT_BYTES, MOMENT_BYTES, GRADIENT_BYTES = 4.0, 8.0, 4.0
-#: Numbers of products outside layers: of the vocabulary, and of weights that not every layer has.
-OUTPUT, OTHER = -1, -2
-_OUTSIDE: Mapping[int, str] = {OUTPUT: "output layer", OTHER: "another product"}
-
-
-def layer_name(layer: int) -> str:
-    """Return the name of a layer by its number.
-
-    Examples
-    --------
-    >>> layer_name(3), layer_name(OUTPUT)
-    ('layer 3', 'output layer')
-    """
-    return _OUTSIDE.get(layer) or f"layer {layer}"
 
 
 @dataclass(frozen=True)
@@ -101,53 +87,6 @@ class LayerWeights:
     def label(self) -> str:
         """Name of the layer and the pass, such as ``"layer 3, forward"``."""
         return f"{layer_name(self.layer)}, {PHASES[self.way]}"
-
-
-@dataclass(frozen=True)
-class LayerQuantization:
-    """Times of making the copies of a layer for one pass, ns.
-
-    Parameters
-    ----------
-    what_if : str
-        The what-if, or the steps of a composition up to the one that makes the copies.
-    rank, iteration : int
-        Rank, and iteration of the trace.
-    phase : str
-        Pass that the copies are for, as in `PHASES`.
-    layer : int
-        As in `LayerWeights`.
-    elements : int
-        Values of the weights.
-    compute_ns : float
-        Time beside which the copies can be made: from their trigger to the first product of the layer.
-    quantize_ns : float
-        Time of making the copies alone.
-    slack_ns : float
-        Compute time less that of the copies, and less that of copies that queue before them. Below 0, products wait.
-    exposed_ns : float
-        Time in which the first product of the layer waits for the copies, in the replay.
-    """
-
-    what_if: str
-    rank: int
-    iteration: int
-    phase: str
-    layer: int
-    elements: int
-    compute_ns: float
-    quantize_ns: float
-    slack_ns: float
-    exposed_ns: float
-
-    @property
-    def name(self) -> str:
-        """Name of the layer."""
-        return layer_name(self.layer)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the times as JSON; a product outside layers has no number."""
-        return {**asdict(self), "layer": self.layer if self.layer >= 0 else None}
 
 
 def find_layer_weights(graph: KernelGraph, job: TracedJob) -> list[LayerWeights]:

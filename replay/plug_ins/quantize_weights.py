@@ -28,19 +28,18 @@ from replay.engine.engine import simulate
 from replay.formats import Format, find_format
 from replay.graph.graph import PHASES, RESOURCES, Basis, EdgeKind, Edges, KernelGraph, TaskKind
 from replay.memory.pim_quantization import CopyLayout, PimTime, add_pim_tasks, pim_quantization
-from replay.what_ifs.dtype import retyped_tasks
-from replay.what_ifs.job_graph import next_in_lane, with_kernels_before
-from replay.what_ifs.weight_copies import (
+from replay.plug_ins.weight_copies import (
     GRADIENT_BYTES,
     MOMENT_BYTES,
     SOURCE_BITS,
     WEIGHT_BYTES,
-    LayerQuantization,
     LayerWeights,
     find_layer_weights,
     weight_memory,
 )
-from replay.what_ifs.what_if import Argument, WhatIf, recipe, what_if_text
+from replay.what_ifs.dtype import retyped_tasks
+from replay.what_ifs.job_graph import next_in_lane, with_kernels_before
+from replay.what_ifs.what_if import Argument, LayerQuantization, WhatIf, recipe, what_if_text
 from replay.workloads import job_memory, read_job
 from replay.workloads.job_memory import embedding_bytes
 from replay.workloads.jobs import TrainingJob
