@@ -6,14 +6,15 @@ more and more cycles until the period no longer changes. `changed_period_ns` cha
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from profilers.trace.arrays import Bools, Floats, Ints
 from profilers.trace.steps import BEHIND_UNRECORDED_NS, is_behind_unrecorded
 from replay.engine.timeline import Timeline, replay
-from replay.graph.graph import LAUNCH_EDGES, STREAM_EDGES, EdgeKind, Edges, KernelGraph, TaskKind, Tasks
+from replay.graph.graph import LAUNCH_EDGES, STREAM_EDGES, EdgeKind, Edges, KernelGraph, TaskKind, Tasks, chosen_rows
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,33 @@ class Pattern:
     edges: Edges
     distance: Ints
     cycle_ns: float
+    _repeated: dict[tuple[int, str], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def repeated_edges(self, cycles: int) -> Edges:
+        """Return the edges of some cycles, those within cycles first. They are made once."""
+        if (cycles, "edges") not in self._repeated:
+            n = len(self.tasks)
+            edge_cycle, row = np.divmod(np.arange(cycles * len(self.edges)), max(len(self.edges), 1))
+            distance = self.distance[row]
+            kept = np.flatnonzero(distance <= edge_cycle)
+            kept = kept[np.argsort(distance[kept] > 0, kind="stable")]
+            edges, edge_cycle, distance = self.edges.select(row[kept]), edge_cycle[kept], distance[kept]
+            source, target = edges.source + (edge_cycle - distance) * n, edges.target + edge_cycle * n
+            self._repeated[cycles, "edges"] = replace(edges, source=source, target=target)
+        edges = self._repeated[cycles, "edges"]
+        assert isinstance(edges, Edges)
+        return edges
+
+    def repeated_tasks(self, tasks: Tasks, cycles: int) -> Tasks:
+        """Return the tasks of some cycles. Columns that are the same array as in the first call are shared with it."""
+        rows, columns = np.tile(self.tasks, cycles), {}
+        for name, column in vars(tasks).items():
+            first, repeated = self._repeated.get((cycles, name), (None, None))
+            if first is not column:
+                repeated = chosen_rows(column, rows)
+                self._repeated.setdefault((cycles, name), (column, repeated))
+            columns[name] = repeated
+        return Tasks(**columns)
 
 
 def cycle_of(graph: KernelGraph) -> Pattern | None:
@@ -272,7 +300,7 @@ def repeated(graph: KernelGraph, pattern: Pattern, cycles: int) -> KernelGraph:
     """
     n, iterations = len(pattern.tasks), len(graph.iterations)
     cycle = np.repeat(np.arange(cycles), n)
-    tasks, later = graph.tasks.select(np.tile(pattern.tasks, cycles)), cycle * pattern.cycle_ns
+    tasks, later = pattern.repeated_tasks(graph.tasks, cycles), cycle * pattern.cycle_ns
     tasks = replace(
         tasks,
         measured_start_ns=tasks.measured_start_ns + later,
@@ -280,14 +308,7 @@ def repeated(graph: KernelGraph, pattern: Pattern, cycles: int) -> KernelGraph:
         iteration=tasks.iteration + cycle * iterations,
         release_ns=np.zeros(n * cycles),
     )
-    # All edges within cycles come first.
-    edge_cycle, row = np.divmod(np.arange(cycles * len(pattern.edges)), max(len(pattern.edges), 1))
-    distance = pattern.distance[row]
-    kept = np.flatnonzero(distance <= edge_cycle)
-    kept = kept[np.argsort(distance[kept] > 0, kind="stable")]
-    edges, edge_cycle, distance = pattern.edges.select(row[kept]), edge_cycle[kept], distance[kept]
-    edges = replace(edges, source=edges.source + (edge_cycle - distance) * n, target=edges.target + edge_cycle * n)
-    return replace(graph, tasks=tasks, edges=edges, iterations=graph.iterations * cycles)
+    return replace(graph, tasks=tasks, edges=pattern.repeated_edges(cycles), iterations=graph.iterations * cycles)
 
 
 #: A what-if with its parameters bound.

@@ -309,7 +309,7 @@ class Tasks:
 
     def select(self, rows: npt.NDArray[Any]) -> "Tasks":
         """Return the tasks in `rows` (a mask or an index)."""
-        return Tasks(**{name: column[rows] for name, column in vars(self).items()})
+        return Tasks(**{name: chosen_rows(column, rows) for name, column in vars(self).items()})
 
     def joined(self, *others: "Tasks") -> "Tasks":
         """Return these tasks followed by `others`. A column that is one value in all of them stays a view of it."""
@@ -327,6 +327,14 @@ class Tasks:
     def in_iteration(self) -> Bools:
         """Mask of the tasks that belong to an iteration of the graph; the others are earlier work."""
         return np.asarray(self.iteration >= 0)
+
+
+def chosen_rows(column: npt.NDArray[Any], rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return rows of a column (a mask or an index); a view of one value stays one."""
+    if column.strides[0] or not len(column):
+        return np.asarray(column[rows])
+    n = np.count_nonzero(rows) if rows.dtype == bool else len(rows)
+    return np.broadcast_to(column[0], (int(n), *column.shape[1:]))
 
 
 #: Relative difference up to which two times, or two demands, are the same.
