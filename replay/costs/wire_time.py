@@ -132,12 +132,13 @@ def group_ranks(graph: KernelGraph) -> Ints:
     graph : KernelGraph
         Graph of one or more ranks.
     """
-    tasks, edges = graph.tasks, graph.edges
-    is_meeting = edges.kind == EdgeKind.RENDEZVOUS
-    arrivals = np.bincount(edges.target[is_meeting], minlength=len(tasks))
+    tasks, meetings = graph.tasks, graph.edges.of_kind(EdgeKind.RENDEZVOUS)
+    if not len(meetings) or tasks.ranks.all():
+        return tasks.ranks
+    arrivals = np.bincount(meetings.target, minlength=len(tasks))
     met = np.zeros(len(tasks), dtype=np.int64)
-    leaving = is_meeting & (tasks.kind[edges.target] == TaskKind.COLLECTIVE)
-    met[edges.target[leaving]] = arrivals[edges.source[leaving]]
+    leaving = tasks.kind[meetings.target] == TaskKind.COLLECTIVE
+    met[meetings.target[leaving]] = arrivals[meetings.source[leaving]]
     return np.where((tasks.ranks == 0) & (met > 1) & _holds_all_ranks(graph), met, tasks.ranks)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from profilers.trace.arrays import Bools, Floats, Ints
 from profilers.trace.steps import BEHIND_UNRECORDED_NS, is_behind_unrecorded
-from replay.engine.timeline import Timeline, replay
+from replay.engine.timeline import Timeline, latest_ends, replay
 from replay.graph.graph import LAUNCH_EDGES, STREAM_EDGES, EdgeKind, Edges, KernelGraph, TaskKind, Tasks, chosen_rows
 
 
@@ -513,11 +513,10 @@ def _state_of_run(line: Timeline, size: int) -> SteadyState:
 
 def _queue_ends(line: Timeline) -> Floats:
     """Return when each queue ends each iteration, shape (iterations, queues)."""
-    tasks = line.graph.tasks
-    ends = np.full((len(line.graph.iterations), len(line.graph.lanes)), -np.inf)
-    rows = np.flatnonzero(tasks.in_iteration & (tasks.lane >= 0))
-    np.maximum.at(ends, (tasks.iteration[rows], tasks.lane[rows]), line.end_ns[rows])
-    return np.maximum.accumulate(ends, axis=0)
+    tasks, shape = line.graph.tasks, (len(line.graph.iterations), len(line.graph.lanes))
+    is_counted = tasks.in_iteration & (tasks.lane >= 0)
+    group = np.where(is_counted, tasks.iteration * shape[1] + tasks.lane, -1)
+    return np.maximum.accumulate(latest_ends(group, line.end_ns, shape[0] * shape[1]).reshape(shape), axis=0)
 
 
 def _queue_periods(ends: Floats, width: int) -> tuple[Floats, Floats]:

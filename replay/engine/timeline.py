@@ -57,10 +57,8 @@ class Timeline:
 
     def completions_ns(self) -> Floats:
         """Return the completion of each iteration: when it, and all iterations before it, are done on all ranks."""
-        tasks = self.graph.tasks
-        ends = np.zeros(len(self.graph.iterations))
-        np.maximum.at(ends, tasks.iteration[tasks.in_iteration], self.end_ns[tasks.in_iteration])
-        return np.asarray(np.maximum.accumulate(ends))
+        latest = latest_ends(self.graph.tasks.iteration, self.end_ns, len(self.graph.iterations))
+        return np.asarray(np.maximum.accumulate(np.maximum(latest, 0.0)))
 
     def arrivals_ns(self) -> Floats:
         """Return when the edges into each task have fired. A task that waits for compute units starts later."""
@@ -155,6 +153,16 @@ class Timeline:
         since = np.maximum(until - edges.lag_ns[rows], 0.0)
         each = [union_length(since[devices == d], until[devices == d]) for d in np.unique(devices).tolist()]
         return max(each, default=0.0)
+
+
+@compiled
+def latest_ends(group, end_ns, size):  # type: ignore[no-untyped-def]
+    """Return the latest end of each of `size` groups of tasks, -inf for an empty one; a task of group -1 has none."""
+    latest = np.full(size, -np.inf)
+    for i in range(len(group)):
+        if group[i] >= 0:
+            latest[group[i]] = max(latest[group[i]], end_ns[i])
+    return latest
 
 
 @compiled

@@ -405,6 +405,10 @@ class Edges:
         """Return the edges in `rows` (a mask or an index)."""
         return Edges(self.source[rows], self.target[rows], self.lag_ns[rows], self.from_start[rows], self.kind[rows])
 
+    def of_kind(self, kind: EdgeKind) -> "Edges":
+        """Return the edges of a kind."""
+        return self.select(np.flatnonzero(self.kind == kind))
+
     def joined(self, *others: "Edges") -> "Edges":
         """Return these edges followed by `others`."""
         blocks = (self, *others)
@@ -549,7 +553,7 @@ class KernelGraph:
         The mark is on the stream of the collective, and an edge leads from it to the mark of the meeting.
         """
         tasks, edges = self.tasks, self.edges
-        rendezvous = edges.select(edges.kind == EdgeKind.RENDEZVOUS)
+        rendezvous = edges.of_kind(EdgeKind.RENDEZVOUS)
         if not len(rendezvous):  # a view of one value takes no memory
             return np.broadcast_to(np.int64(-1), len(tasks))
         arrival = np.full(len(tasks), -1)
