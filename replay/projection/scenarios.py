@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property, lru_cache, partial
-from itertools import groupby
 from math import fsum, inf, nan, prod
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,6 +32,7 @@ from profilers.trace.arrays import Floats
 from profilers.trace.store import load_trace
 from replay.calibration.parameters import Parameters
 from replay.costs.shipped import load_parameters
+from replay.engine.steady import unchanged
 from replay.graph.choice import unknown_name
 from replay.graph.graph import KernelGraph, TaskKind
 from replay.projection.evidence import digest
@@ -70,6 +70,8 @@ MOST_SCENARIOS = 10_000_000
 GPUS = "gpus"
 #: Sizes of a model that follow its hidden size.
 _WITH_HIDDEN = ("hidden", "heads", "kv_heads", "feedforward", "expert_feedforward")
+#: Steps that stay at hand to be replayed: two of few micro-batches, with one rank of a stage or with all.
+_WINDOWS = 4
 #: Starting points of a search that go on side by side.
 STARTS = 8
 #: Columns of a result after the values of the grid, and their types.
@@ -124,8 +126,8 @@ def predict_scenarios(
 ) -> list[ScenarioTime]:
     """Return the step time of each scenario, in order; a scenario that has none says why.
 
-    Scenarios of a job that follow each other share its trace. The interval is that of the predicted step. It does not
-    hold the ranges of a what-if's own parameters: project the few scenarios of interest for that.
+    Scenarios of jobs that differ in their micro-batches alone share replays. The interval is that of the predicted
+    step. It does not hold the ranges of a what-if's own parameters: project the few scenarios of interest for that.
 
     Parameters
     ----------
@@ -149,6 +151,7 @@ def predict_scenarios(
     --------
     >>> from profilers.devices import find_device
     >>> from replay.costs.shipped import load_parameters
+    from replay.engine.steady import unchanged
     >>> from replay.workloads import load_training, training_job
     >>> job = training_job({"layers": 2, "hidden": 512, "heads": 8, "global_batch": 4})
     >>> shipped = {"fit": load_training(), "parameters": load_parameters()}
@@ -160,16 +163,14 @@ def predict_scenarios(
     timer = timer or JobTimer(device, parameters)
     steps = {job: _predicted(job, timer, fit) for job in dict.fromkeys(job for job, _ in scenarios)}
     what_ifs = {text: parse_what_if(text) for text in dict.fromkeys(text for _, text in scenarios)}
-    times = list[ScenarioTime]()
-    for job, group in groupby(scenarios, key=lambda scenario: scenario[0]):
-        step, texts = steps[job], [text for _, text in group]
+    replayed, times = _ReplayedSteps(timer, fit), list[ScenarioTime]()
+    for job, text in scenarios:
+        step = steps[job]
         if isinstance(step, str):
-            times += [ScenarioTime(error=step)] * len(texts)
+            times.append(ScenarioTime(error=step))
             continue
         before = ScenarioTime(step.seconds, step.low_s, step.high_s, step.basis)
-        changes = [what_ifs[text] for text in texts if text != UNCHANGED]
-        ratios = iter(_ratios(job, changes, timer, fit))
-        times += [before if text == UNCHANGED else _changed(before, next(ratios)) for text in texts]
+        times.append(before if text == UNCHANGED else _changed(before, replayed.ratio(job, what_ifs[text])))
     return times
 
 
@@ -189,29 +190,40 @@ def _changed(before: ScenarioTime, ratio: float | str) -> ScenarioTime:
     return ScenarioTime(step, low, high, f"{before.basis}+replayed")
 
 
-def _ratios(job: TrainingJob, what_ifs: Sequence[WhatIf], timer: JobTimer, fit: TrainingFit) -> list[float | str]:
-    """Return for each what-if its replayed over the unchanged step time, or why it cannot be applied."""
-    ratios: dict[str, float | str] = {}
-    for apart in (False, True):
-        changes = [what_if for what_if in what_ifs if _tells_apart(what_if) == apart]
-        if not changes:
-            continue
-        ranks, jobs = (job.layout.tensor, [(job, 1.0)]) if apart else (1, fewer_micro_batches(job))
+class _ReplayedSteps:
+    """Replayed times of steps, unchanged and under what-ifs; each is replayed once.
+
+    Jobs that differ in the number of their micro-batches alone rest on the same few steps.
+    """
+
+    def __init__(self, timer: JobTimer, fit: TrainingFit) -> None:
+        self._timer = timer
+        self._window = lru_cache(_WINDOWS)(partial(step_of_job, timer=timer, fit=fit))
+        self._times: dict[tuple[TrainingJob, int, str], float | SeqPointError] = {}
+
+    def ratio(self, job: TrainingJob, what_if: WhatIf) -> float | str:
+        """Return the replayed step time of a job under a what-if over the unchanged one, or why there is none."""
+        ranks, jobs = (job.layout.tensor, [(job, 1.0)]) if _tells_apart(what_if) else (1, fewer_micro_batches(job))
         try:
-            steps = [step_of_job(each, timer, fit=fit, tensor_ranks=ranks) for each, _ in jobs]
+            base_ns = fsum(weight * self._step_ns(each, ranks, None) for each, weight in jobs)
+            changed_ns = fsum(weight * self._step_ns(each, ranks, what_if) for each, weight in jobs)
         except SeqPointError as error:
-            ratios |= {what_if.name: str(error) for what_if in changes}
-            continue
-        windows = [(step, weight) for step, (_, weight) in zip(steps, jobs, strict=True)]
-        base_ns = fsum(weight * step.total_ns(step.steady()) for step, weight in windows)
-        for what_if in changes:
-            change = partial(what_if, parameters=timer.parameters)
+            return str(error)
+        return max(changed_ns, 0.0) / base_ns
+
+    def _step_ns(self, job: TrainingJob, ranks: int, what_if: WhatIf | None) -> float:
+        key = (job, ranks, what_if.name if what_if else UNCHANGED)
+        if key not in self._times:
             try:
-                changed_ns = fsum(weight * step.total_ns(step.steady(change)) for step, weight in windows)
-                ratios[what_if.name] = max(changed_ns, 0.0) / base_ns
+                window = self._window(job, tensor_ranks=ranks)
+                change = unchanged if what_if is None else partial(what_if, parameters=self._timer.parameters)
+                self._times[key] = window.total_ns(window.steady(change))
             except SeqPointError as error:
-                ratios[what_if.name] = str(error)
-    return [ratios[what_if.name] for what_if in what_ifs]
+                self._times[key] = error
+        time = self._times[key]
+        if isinstance(time, SeqPointError):
+            raise time
+        return time
 
 
 def _tells_apart(what_if: WhatIf) -> bool:
