@@ -16,7 +16,7 @@ from replay.costs.shipped import load_parameters
 from replay.graph.graph import RESOURCES
 from replay.studies.workloads import layer_graph
 from replay.what_ifs import parse_what_if
-from replay.workloads.decoder import Pass
+from replay.workloads.decoder import DecoderPass
 from replay.workloads.transformer import embedding_block, head_block, layer_block
 from seqpoint.cli import cli
 from seqpoint.validation.bert import layer_seconds, load_cases, profile_of, read_bert
@@ -50,7 +50,7 @@ def job(**changes: object) -> workloads.TrainingJob:
 
 @pytest.mark.parametrize("ranks", [1, 2, 16])
 def test_ranks_share_the_products_and_the_weights_of_a_layer(ranks: int) -> None:
-    whole, part = (layer_block(BERT, Pass(4, 128, training=True, ranks=n)) for n in (1, ranks))
+    whole, part = (layer_block(BERT, DecoderPass(4, 128, training=True, ranks=n)) for n in (1, ranks))
 
     def flops(block: object) -> float:
         return sum(s.operator.flops for s in block.forward if "matmul" in s.operator.kind)  # type: ignore[attr-defined]
@@ -63,7 +63,7 @@ def test_ranks_share_the_products_and_the_weights_of_a_layer(ranks: int) -> None
 
 
 def test_it_has_the_parameters_of_bert_large() -> None:
-    run = Pass(4, 128, training=True)
+    run = DecoderPass(4, 128, training=True)
     parts = [embedding_block(BERT, run), head_block(BERT, run, shared=True)] + [layer_block(BERT, run)] * 24
     # 336.2 million with Hugging Face's heads; the vocabulary is filled up to 30,592 words here.
     assert sum(part.weights for part in parts) == 336_226_108 + 70 * 1025
@@ -84,7 +84,7 @@ def test_a_trace_tells_phases_types_and_what_every_operator_reads() -> None:
     found = sp.characterize(trace)
     assert {row.name for row in found.rows("phase")} == {"forward", "backward", "optimizer"}
     rows = {row.name: row for row in found.rows()}
-    parameters = 2 * layer_block(small, Pass(4, 128)).weights
+    parameters = 2 * layer_block(small, DecoderPass(4, 128)).weights
     stage, scale = rows["amp_C::multi_tensor_lamb_stage1"], rows["amp_C::multi_tensor_scale"]
     assert stage.bytes is not None and scale.bytes is not None and stage.bytes > 28 * parameters
     assert stage.bytes / 28 == pytest.approx(scale.bytes / 12, rel=1e-6)
@@ -159,10 +159,10 @@ def test_the_study_reads_what_characterize_says() -> None:
 
 
 def test_times_of_a_layer_are_those_of_its_operators() -> None:
-    run, device = Pass(8, 512, training=True), find_device("V100-PCIE-32GB")
+    run, device = DecoderPass(8, 512, training=True), find_device("V100-PCIE-32GB")
     fitted, carried = (layer_seconds(run, device, load_parameters(), w) for w in ((), (device.name,)))
     assert set(fitted) == set(carried) and fitted != carried
-    assert set(layer_seconds(Pass(8, 512), device, load_parameters())) == set(fitted) - {"dropout"}
+    assert set(layer_seconds(DecoderPass(8, 512), device, load_parameters())) == set(fitted) - {"dropout"}
 
 
 def test_measured_layers_and_throughput_are_read_from_any_folder(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from replay.calibration.parameters import Parameters
 from replay.costs.shipped import load_parameters
 from replay.studies.comp_vs_comm import (
     GROWTHS,
-    Layer,
+    TransformerLayer,
     algorithm_rate,
     counted,
     evolved_share,
@@ -46,7 +46,7 @@ def figures(parameters: Parameters) -> Mapping[str, float]:
 
 @pytest.mark.parametrize("sizes", _SIZES)
 def test_the_operators_of_a_job_have_the_flop_and_bytes_of_the_closed_forms(sizes: tuple[int, int, int, int]) -> None:
-    layer = Layer(*sizes)
+    layer = TransformerLayer(*sizes)
     operators = counted(layer_job(layer))
     names = ("flops", "tensor_bytes", "gradient_flops", "gradient_bytes", "edge", "slack")
     assert [getattr(operators, name) for name in names] == [getattr(layer, name) for name in names]
@@ -55,8 +55,12 @@ def test_the_operators_of_a_job_have_the_flop_and_bytes_of_the_closed_forms(size
 
 
 def test_slack_does_not_depend_on_hidden_size_or_ranks_and_edge_falls_with_ranks() -> None:
-    slacks = {counted(layer_job(Layer(hidden, 1024, 2, ranks))).slack for hidden in (1024, 8192) for ranks in (2, 64)}
-    edges = [ranks * counted(layer_job(Layer(8192, 1024, 2, ranks))).edge for ranks in (2, 8, 64)]
+    slacks = {
+        counted(layer_job(TransformerLayer(hidden, 1024, 2, ranks))).slack
+        for hidden in (1024, 8192)
+        for ranks in (2, 64)
+    }
+    edges = [ranks * counted(layer_job(TransformerLayer(8192, 1024, 2, ranks))).edge for ranks in (2, 8, 64)]
     assert slacks == {2 * 1024 * 2}
     assert edges == [9 * 8192 + 1.5 * 1024] * 3
 
@@ -65,7 +69,7 @@ def test_slack_does_not_depend_on_hidden_size_or_ranks_and_edge_falls_with_ranks
 def test_the_replay_of_a_layer_has_the_closed_form_share_of_serialised_communication(
     growth: int, parameters: Parameters
 ) -> None:
-    layer = Layer(4096, 2048, 1, 16)
+    layer = TransformerLayer(4096, 2048, 1, 16)
     times = layer_times_at(layer, *_RATES)
     (replayed,) = layer_shares(layers_trace(times, find_device("MI210")), (growth,), parameters)
     expected = 1e9 * (layer.flops / _RATES[0] / growth + layer.tensor_bytes / _RATES[1])
@@ -79,7 +83,7 @@ def test_the_replay_of_a_layer_has_the_closed_form_share_of_serialised_communica
 @pytest.mark.parametrize("tokens", [500, 999, 1001, 4000])
 def test_gradients_hide_from_the_threshold_on_in_the_replay_too(tokens: int, parameters: Parameters) -> None:
     assert hiding_tokens(*_RATES) == 1000
-    layer, layers = Layer(4096, tokens), 4
+    layer, layers = TransformerLayer(4096, tokens), 4
     times = layer_times_at(layer, *_RATES, names=_WEIGHTS)
     (replayed,) = layer_shares(layers_trace(times, find_device("MI210"), layers), (1,), parameters)
     forward, reduced = (1e9 * value for value in (layer.gradient_flops / 2 / _RATES[0], times.gradients_s))

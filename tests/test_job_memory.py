@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError
 from replay.workloads import (
+    DecoderPass,
     Layout,
-    Pass,
     TrainingJob,
     Transformer,
     fits,
@@ -99,7 +99,7 @@ def test_micro_batches_in_flight_by_schedule() -> None:
 def test_bytes_of_a_parameter(precision: str, sharding: int, bytes_: float) -> None:
     """Megatron-LM's table of its distributed optimizer; further stages as in arXiv 1910.02054."""
     sized = job(precision=precision, sharding=sharding, data=2, context=2)
-    run = Pass(1, LENGTH)
+    run = DecoderPass(1, LENGTH)
     blocks = [embedding_block(sized.model, run), head_block(sized.model, run, shared=True)]
     weights = LAYERS * layer_block(sized.model, run).weights + sum(block.weights for block in blocks)
     memory = job_memory(sized)
@@ -172,7 +172,7 @@ def test_adapters_need_neither_gradients_nor_states_of_the_weights() -> None:
 
 def test_stage_three_gathers_two_layers() -> None:
     whole, shared = (job_memory(job(data=8, attention="flash", sharding=stage)) for stage in (2, 3))
-    layer = 2 * layer_block(job().model, Pass(1, LENGTH)).weights
+    layer = 2 * layer_block(job().model, DecoderPass(1, LENGTH)).weights
     assert shared.buffers - whole.buffers == 2 * layer
     assert shared.weights == pytest.approx(whole.weights / 8, abs=1)
 
@@ -263,7 +263,7 @@ def test_layers_of_stages_are_those_of_the_job() -> None:
     model = Transformer("m", "llama", 30, 1024, 16, 4096, 32000, experts=8, expert_feedforward=64, dense_layers=5)
     layout = Layout(pipeline=4, schedule="interleaved", chunks=2, count_ends=True)
     sized = TrainingJob(model, 1024, 8, 1, layout, precision="bf16", attention="flash")
-    run = Pass(1, 1024)
+    run = DecoderPass(1, 1024)
     dense, sparse = (layer_block(model, run, dense=each).weights for each in (True, False))
     ends = [embedding_block(model, run).weights, 0, 0, head_block(model, run, shared=False).weights]
     counts = [(3, 4), (2, 6), (0, 8), (0, 7)]

@@ -12,7 +12,7 @@ from replay.costs.kernels import load_calibration, predict
 from replay.costs.shipped import load_parameters
 from replay.graph.operators import attention, batched_matmul, convolution, streaming
 from replay.workloads import (
-    Pass,
+    DecoderPass,
     Step,
     Transformer,
     backward,
@@ -36,7 +36,7 @@ def products(steps: list[Step]) -> Counter[tuple[int, ...]]:
 @pytest.mark.parametrize(("length", "shares"), [(128, (32.7, 2.0, 65.3)), (512, (30.8, 7.7, 61.5))])
 def test_bert_large_has_the_shares_of_flop_that_its_paper_counts(length: int, shares: tuple[float, ...]) -> None:
     """Projections, attention and feed-forward of a layer (BERT characterisation, ISPASS 2022; papers.md, section 8)."""
-    model, run = find_transformer("bert_large", load_transformers()), Pass(4, length)
+    model, run = find_transformer("bert_large", load_transformers()), DecoderPass(4, length)
     layer = forward(model, run)[:-2]
     flops = dict.fromkeys(("linear", "attention", "feedforward"), 0.0)
     for step in layer:
@@ -51,7 +51,7 @@ def test_bert_large_has_the_shares_of_flop_that_its_paper_counts(length: int, sh
 
 @pytest.mark.parametrize("style", ["bert", "gpt2", "opt"])
 def test_a_layer_has_the_products_that_its_sizes_give(style: str) -> None:
-    model, run = Transformer("tiny", style, **TINY), Pass(3, 16)
+    model, run = Transformer("tiny", style, **TINY), DecoderPass(3, 16)
     found = products(forward(model, run))
     assert found[3 * 2, 16, 16, 4] == 2  # scores, once a layer: batch 3 of 2 heads of width 4
     assert found[3 * 2, 16, 4, 16] == 2
@@ -62,8 +62,8 @@ def test_a_layer_has_the_products_that_its_sizes_give(style: str) -> None:
 
 def test_experts_share_the_tokens() -> None:
     sizes = {**TINY, "hidden": 16, "feedforward": 64}
-    dense = forward(Transformer("dense", "switch", **sizes), Pass(1, 64))
-    sparse = forward(Transformer("sparse", "switch", **sizes, experts=4), Pass(1, 64))
+    dense = forward(Transformer("dense", "switch", **sizes), DecoderPass(1, 64))
+    sparse = forward(Transformer("sparse", "switch", **sizes, experts=4), DecoderPass(1, 64))
     assert products(sparse)[1, 16, 64, 16] == 2 * 2 * 4  # gated, in an encoder's and a decoder's layer of four experts
     assert products(dense)[1, 64, 64, 16] == 2 * 4
     assert sum(s.operator.kind == "transfer" for s in sparse) == 2 * 2 * 4  # gathered and put back
@@ -71,7 +71,7 @@ def test_experts_share_the_tokens() -> None:
 
 
 def test_a_backward_pass_multiplies_twice_for_every_product() -> None:
-    steps = forward(Transformer("tiny", "gpt2", **TINY), Pass(2, 16, training=True))
+    steps = forward(Transformer("tiny", "gpt2", **TINY), DecoderPass(2, 16, training=True))
     ahead, back = (sum(n * np.prod(dims) for dims, n in products(s).items()) for s in (steps, backward(steps)))
     assert back == 2 * ahead
     weights = sum(step.parameters for step in steps)
@@ -81,10 +81,10 @@ def test_a_backward_pass_multiplies_twice_for_every_product() -> None:
 
 def test_training_runs_dropout_and_the_head_that_is_trained() -> None:
     model = find_transformer("bert_large", load_transformers())
-    names = [Counter(s.name for s in forward(model, Pass(2, 64, training))) for training in (False, True)]
+    names = [Counter(s.name for s in forward(model, DecoderPass(2, 64, training))) for training in (False, True)]
     assert names[0]["aten::native_dropout"] == 0
     assert names[1]["aten::native_dropout"] == 1 + 3 * model.layers
-    assert products(forward(model, Pass(2, 64, training=True)))[1, 128, 30522, 1024] == 1
+    assert products(forward(model, DecoderPass(2, 64, training=True)))[1, 128, 30522, 1024] == 1
 
 
 def test_fused_neighbours_read_once_and_write_once() -> None:
@@ -128,7 +128,9 @@ def test_the_interval_of_a_total_adds_up_within_a_kind_and_squares_between() -> 
 
 
 def test_a_device_that_is_left_out_is_carried_over_to() -> None:
-    operators = [step.operator for step in forward(find_transformer("gpt2_large", load_transformers()), Pass(1, 256))]
+    operators = [
+        step.operator for step in forward(find_transformer("gpt2_large", load_transformers()), DecoderPass(1, 256))
+    ]
     own, carried = (
         time_operators(operators, A100, without=w, parameters=load_parameters()) for w in ((), ("A100-PCIE-40GB",))
     )
@@ -173,7 +175,7 @@ def test_a_tally_counts_what_writing_every_layer_out_lists(style: str, fusing: b
     model = Transformer("m", style, layers, 64, 4, 256, 100, experts=3 if style == "switch" else 1)
 
     def listed(one: Transformer) -> list[Step]:
-        steps = forward(one, Pass(2, 32, training=True))
+        steps = forward(one, DecoderPass(2, 32, training=True))
         return [*(fused(steps) if fusing else steps), *backward(steps)]
 
     found = tally(model, listed)
@@ -185,10 +187,10 @@ def test_ten_thousand_layers_are_counted_from_a_few() -> None:
 
     def listed(one: Transformer) -> list[Step]:
         asked.append(one.layers)
-        return forward(one, Pass(1, 64))
+        return forward(one, DecoderPass(1, 64))
 
     model = Transformer("deep", "bert", 10_000, 64, 4, 256, 100)
-    assert sum(tally(model, listed).counts) == len(forward(model, Pass(1, 64)))
+    assert sum(tally(model, listed).counts) == len(forward(model, DecoderPass(1, 64)))
     assert max(asked) <= 5
 
 
@@ -213,8 +215,8 @@ def test_sizes_are_whole_and_bounded(sizes: dict[str, int], message: str) -> Non
 @pytest.mark.parametrize("sizes", [(1.5, 1), (1, "2"), (2**40, 1), (1, 10**5000), (float("nan"), 1)])
 def test_a_pass_has_whole_sizes(sizes: tuple[int, int]) -> None:
     with pytest.raises(InvalidInputError, match=r"(batch|length) is .*; it must be"):
-        Pass(*sizes)
-    assert type(Pass(np.int64(3), 2).batch) is int
+        DecoderPass(*sizes)
+    assert type(DecoderPass(np.int64(3), 2).batch) is int
 
 
 @pytest.mark.parametrize(
@@ -243,4 +245,4 @@ def test_a_model_that_nobody_knows() -> None:
     with pytest.raises(NotFoundError, match="no such file of models"):
         load_transformers("nowhere.toml")
     with pytest.raises(InvalidInputError, match="batch is 0; it must be 1 or more"):
-        Pass(0, 5)
+        DecoderPass(0, 5)

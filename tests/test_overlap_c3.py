@@ -22,7 +22,7 @@ from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, EdgeKind, KernelGrap
 from replay.studies.c3 import (
     NAMES,
     WEIGHTS,
-    ModelTable,
+    C3ModelTable,
     Scenario,
     crossover_bytes,
     load_scenarios,
@@ -93,7 +93,7 @@ def test_there_are_thirty_and_every_class_of_them() -> None:
 
 def test_sizes_are_those_that_the_rule_of_the_file_gives() -> None:
     content = tomllib.loads(TEXT)
-    sizes = {(m, w): weight_bytes(ModelTable(**row), w) for m, row in content["models"].items() for w in WEIGHTS}
+    sizes = {(m, w): weight_bytes(C3ModelTable(**row), w) for m, row in content["models"].items() for w in WEIGHTS}
     for name, row in content["scenarios"].items():
         scenario = SCENARIOS[name]
         product, model = content["products"][row["product"]], content["models"]

@@ -37,7 +37,7 @@ from replay.what_ifs.schedules import (
     STUDIED,
     CoupledProduct,
     Piece,
-    Plan,
+    SchedulePlan,
     decomposition_loss,
     distance_factor,
     pattern_of,
@@ -61,7 +61,7 @@ def on(fabric: str, scenario: CoupledProduct = G1) -> CoupledProduct:
 
 
 def time_of(scenario: CoupledProduct, schedule: str, parameters: Any = PARAMETERS, **options: Any) -> float:
-    return pattern_of(Plan(scenario, SCHEDULES[schedule]), parameters, **options).alone_ns()
+    return pattern_of(SchedulePlan(scenario, SCHEDULES[schedule]), parameters, **options).alone_ns()
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_pieces_make_up_the_product_of_any_size(
     sizes: tuple[int, int, int], ranks: int, collective: str, name: str
 ) -> None:
     coupled = CoupledProduct(Product(*sizes, MI300X), collective, Topology(ranks, fabric="mesh"))
-    plan = Plan(coupled, SCHEDULES[name])
+    plan = SchedulePlan(coupled, SCHEDULES[name])
     assert sum(piece.product.m * piece.product.n * piece.product.k for piece in plan.pieces) == np.prod(sizes)
     assert {piece.step for piece in plan.pieces} - {-1} == set(range(plan.steps))
     rows = [piece.product.m for piece in plan.pieces if piece.step >= 0]
@@ -96,7 +96,7 @@ def test_pieces_make_up_the_product_of_any_size(
 
 
 def test_how_many_pieces_there_are_and_which_add() -> None:
-    counts = {name: len(Plan(G1, SCHEDULES[name]).pieces) for name in SCHEDULES}
+    counts = {name: len(SchedulePlan(G1, SCHEDULES[name]).pieces) for name in SCHEDULES}
     assert counts == {
         "serial": 1,
         "shards": 8,
@@ -105,21 +105,24 @@ def test_how_many_pieces_there_are_and_which_add() -> None:
         "hetero_unfused_1d": 57,
         "uniform_fused_2d": 8,
     }
-    deep = Plan(G1, SCHEDULES["uniform_fused_2d"]).pieces
+    deep = SchedulePlan(G1, SCHEDULES["uniform_fused_2d"]).pieces
     assert [piece.sums for piece in deep] == [False] + [True] * 7
     assert [piece.product.k for piece in deep] == [16384] * 8
-    wide = Plan(SENT, SCHEDULES["uniform_fused_2d"]).pieces
+    wide = SchedulePlan(SENT, SCHEDULES["uniform_fused_2d"]).pieces
     assert [(piece.product.n, piece.sums) for piece in wide] == [(1024, False)] * 8
-    assert [Plan(each, SCHEDULES["hetero_fused_1d"]).pieces[i].step for each, i in ((G1, 0), (SENT, -1))] == [-1, -1]
+    assert [SchedulePlan(each, SCHEDULES["hetero_fused_1d"]).pieces[i].step for each, i in ((G1, 0), (SENT, -1))] == [
+        -1,
+        -1,
+    ]
 
 
 @pytest.mark.parametrize("name", CUT)
 @pytest.mark.parametrize("scenario", [G1, SENT], ids=["gather", "scatter"])
 def test_all_that_is_not_local_crosses_the_links(name: str, scenario: CoupledProduct) -> None:
     for fabric in ("mesh", "switch", *([] if scenario.sends else ["ring"])):
-        plan = Plan(on(fabric, scenario), SCHEDULES[name])
+        plan = SchedulePlan(on(fabric, scenario), SCHEDULES[name])
         assert plan.steps * plan.step_transfer.sent_bytes == pytest.approx(scenario.transfer.size_bytes * 7 / 8)
-    tasks = pattern_of(Plan(scenario, SCHEDULES[name]), PARAMETERS).graph.tasks
+    tasks = pattern_of(SchedulePlan(scenario, SCHEDULES[name]), PARAMETERS).graph.tasks
     # A step says the bytes of its collective; a shard is half of what two ranks gather.
     moved = tasks.bytes[tasks.kind == TaskKind.COLLECTIVE].sum()
     assert moved == pytest.approx(scenario.transfer.size_bytes * (14 / 8 if name == "shards" else 1))
@@ -135,7 +138,7 @@ def test_a_single_piece_is_the_product_and_its_collective(scenario: CoupledProdu
 
 def quiet(scenario: CoupledProduct, schedule: str, parameters: Any) -> float:
     """Time of a pattern whose transfers use nothing beside their links, which are their own."""
-    graph = pattern_of(Plan(scenario, SCHEDULES[schedule]), parameters).graph
+    graph = pattern_of(SchedulePlan(scenario, SCHEDULES[schedule]), parameters).graph
     demand, copies = graph.tasks.demand.copy(), graph.tasks.kind == TaskKind.COLLECTIVE
     demand[copies] = 0.0
     graph = graph.with_tasks(demand=demand, footprint=np.where(copies, 0.0, graph.tasks.footprint))
@@ -146,7 +149,7 @@ def quiet(scenario: CoupledProduct, schedule: str, parameters: Any) -> float:
 @pytest.mark.parametrize("schedule", ["uniform_fused_1d", "uniform_fused_2d"])
 def test_without_contention_the_pattern_takes_the_closed_form(name: str, schedule: str) -> None:
     """T = c1 + sum max(g_i, c_(i+1)) + g_n (arXiv 2512.10236)."""
-    plan = Plan(SCENARIOS[name], SCHEDULES[schedule])
+    plan = SchedulePlan(SCENARIOS[name], SCHEDULES[schedule])
     c = plan.transfer_ns(BARE) / plan.steps
     g = [piece_ns(piece, PARAMETERS) for piece in plan.pieces]
     expected = c + sum(max(each, c) for each in g[:-1]) + g[-1]
@@ -165,9 +168,9 @@ def with_links(scenario: CoupledProduct, factor: float) -> CoupledProduct:
 def test_links_without_end_leave_the_pieces(name: str) -> None:
     free = BARE.with_values([("memory_efficiency_mixed", 1e9)])
     gather, scatter = (with_links(scenario, 1e3) for scenario in (G1, SENT))
-    alone = decomposition_loss(Plan(gather, SCHEDULES[name]), free) * product_ns(gather.product, free)
+    alone = decomposition_loss(SchedulePlan(gather, SCHEDULES[name]), free) * product_ns(gather.product, free)
     assert quiet(gather, name, free) == pytest.approx(alone, rel=2e-3)
-    alone = decomposition_loss(Plan(scatter, SCHEDULES[name]), free) * product_ns(scatter.product, free)
+    alone = decomposition_loss(SchedulePlan(scatter, SCHEDULES[name]), free) * product_ns(scatter.product, free)
     # Kernels still add what has come: 9 arrays of 2,048 x 8,192 halves at 5.3 TB/s.
     assert alone < quiet(scatter, name, free) < alone + 3e5
 
@@ -197,7 +200,7 @@ def test_a_group_takes_as_long_as_the_rank_that_stands_for_it(name: str, scenari
 @pytest.mark.parametrize("scenario", [G1, SENT], ids=["gather", "scatter"])
 @pytest.mark.parametrize("name", CUT)
 def test_small_budgets_join_inner_steps_and_keep_the_bytes(name: str, scenario: CoupledProduct) -> None:
-    plan = Plan(scenario, SCHEDULES[name])
+    plan = SchedulePlan(scenario, SCHEDULES[name])
     whole, few = pattern_of(plan, PARAMETERS), pattern_of(plan, PARAMETERS, budget=18)
     if "unfused" not in name:
         assert len(few.graph.tasks) <= 18 < len(whole.graph.tasks)
@@ -231,7 +234,7 @@ def test_shards_take_seven_times_as_long_on_a_mesh_and_as_long_on_a_switch() -> 
 def test_a_shard_and_the_pieces_of_all_take_what_their_links_say() -> None:
     link, shard = 48e9, G1.transfer.size_bytes / 8
     to_one, to_all = (
-        copy_columns(Plan(G1, SCHEDULES[name]).step_transfer, BARE) for name in ("shards", "uniform_fused_1d")
+        copy_columns(SchedulePlan(G1, SCHEDULES[name]).step_transfer, BARE) for name in ("shards", "uniform_fused_1d")
     )
     assert to_one["duration_ns"] == pytest.approx(shard / link * 1e9) and to_one["engine"] == [0]
     assert to_all["duration_ns"] == pytest.approx(shard / 8 / link * 1e9)
@@ -242,8 +245,8 @@ def test_pieces_cost_more_than_the_whole_but_for_waves_that_fit_better() -> None
     for scenario in SCENARIOS.values():
         for name in STUDIED:
             # g1 and g5: 7/8 of a piece's rows fill whole waves better than all of them.
-            assert 0.98 < decomposition_loss(Plan(scenario, SCHEDULES[name]), PARAMETERS) < 1.6
-    assert decomposition_loss(Plan(G1, SCHEDULES["serial"]), PARAMETERS) == 1.0
+            assert 0.98 < decomposition_loss(SchedulePlan(scenario, SCHEDULES[name]), PARAMETERS) < 1.6
+    assert decomposition_loss(SchedulePlan(G1, SCHEDULES["serial"]), PARAMETERS) == 1.0
 
 
 def test_a_piece_keeps_the_distances_of_the_whole() -> None:
@@ -270,7 +273,7 @@ def test_adding_costs_its_traffic_and_no_more() -> None:
 def test_no_schedule_is_beyond_what_its_data_and_arithmetic_allow(outcomes: dict[str, dict[str, Any]]) -> None:
     for scenario, each in zip(SCENARIOS.values(), outcomes["dma"].values(), strict=True):
         for name in CUT:
-            plan, outcome = Plan(scenario, SCHEDULES[name]), each[name]
+            plan, outcome = SchedulePlan(scenario, SCHEDULES[name]), each[name]
             assert outcome.timeline.makespan_ns > plan.transfer_ns(PARAMETERS)
             if SCHEDULES[name].kernels == "fused":
                 alone = outcome.product_ns * decomposition_loss(plan, PARAMETERS)
@@ -281,7 +284,7 @@ def test_no_schedule_is_beyond_what_its_data_and_arithmetic_allow(outcomes: dict
 def test_local_rows_first_hide_the_first_transfer() -> None:
     """On the largest product, what the uniform schedule adds is its first step, less what that slows local work."""
     scenario = SCENARIOS["g13"]
-    plan = Plan(scenario, SCHEDULES["uniform_fused_1d"])
+    plan = SchedulePlan(scenario, SCHEDULES["uniform_fused_1d"])
     step = plan.transfer_ns(PARAMETERS) / plan.steps
     assert 0.6 * step < time_of(scenario, "uniform_fused_1d") - time_of(scenario, "hetero_fused_1d") < step
 
@@ -363,7 +366,7 @@ def test_the_what_if_puts_the_pattern_in_the_place_of_product_and_collective(col
     sizes = (8192, 8192, 1024) if collective == "reduce_scatter" else (8192, 1024, 8192)
     coupled = CoupledProduct(Product(*sizes, MI300X), collective, Topology(8, fabric="mesh"))
     assert end_of(graph, f"ficco:{name}") == pytest.approx(time_of(coupled, name), rel=1e-9)
-    units = pattern_of(Plan(coupled, SCHEDULES[name], "units"), PARAMETERS).alone_ns()
+    units = pattern_of(SchedulePlan(coupled, SCHEDULES[name], "units"), PARAMETERS).alone_ns()
     assert end_of(graph, f"ficco:{name}:units") == pytest.approx(units, rel=1e-9)
     changed = parse_what_if(f"ficco:{name}")(graph, PARAMETERS)
     assert changed.notes[-1] == f"ficco: 1 collectives matched; 1 by {name}"
@@ -590,7 +593,7 @@ def test_what_cannot_be_coupled_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no such file"):
         load_scenarios(tmp_path / "none.toml")
     with pytest.raises(NotFoundError, match="no carrier"):
-        Plan(G1, SCHEDULES["shards"], "pigeon")
+        SchedulePlan(G1, SCHEDULES["shards"], "pigeon")
     with pytest.raises(InvalidInputError, match="on a ring"):
         replace(on("ring"), collective="all_to_all")
     with pytest.raises(InvalidInputError, match="devices of one node"):

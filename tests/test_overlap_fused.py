@@ -20,11 +20,11 @@ from replay.costs.shipped import load_parameters
 from replay.costs.wire_time import group_topology
 from replay.engine.engine import simulate
 from replay.graph.graph import Basis, EdgeKind, KernelGraph, Network, TaskKind, hardware_named
-from replay.studies.fused import Layer, layers, load_workloads, what_if_on
+from replay.studies.fused import FusedLayer, layers, load_workloads, what_if_on
 from replay.studies.workloads import layer_graph
 from replay.what_ifs import parse_what_if
-from replay.what_ifs.slices import ORDERS, Fusion, Group, fused_pattern, slices_of
-from replay.what_ifs.splice import Pattern
+from replay.what_ifs.slices import ORDERS, Fusion, SliceGroup, fused_pattern, slices_of
+from replay.what_ifs.splice import SplicePattern
 from replay.workloads import Cluster, Dlrm, dlrm_trace
 
 MI210 = find_device("MI210")
@@ -37,8 +37,8 @@ FREE = PARAMETERS.with_values(
     ]
 )
 #: Two nodes of one device, 24 GB/s between them; four devices of a node, 40 GB/s between two of them.
-PAIR = Group(Topology(2, 1, nics=1, nic_gbps=25.0), MI210)
-QUAD = Group(Topology(4, fabric="mesh"), MI210)
+PAIR = SliceGroup(Topology(2, 1, nics=1, nic_gbps=25.0), MI210)
+QUAD = SliceGroup(Topology(4, fabric="mesh"), MI210)
 #: So many workgroups, in so many waves, that slices end as they please.
 FINE = {"workgroups": 2**20, "waves": 2.0**12}
 
@@ -47,7 +47,7 @@ def ms(fusion: Fusion, parameters: object = FREE) -> float:
     return fused_pattern(fusion, parameters).alone_ns() / 1e6  # type: ignore[arg-type]
 
 
-def sent_bytes(pattern: Pattern) -> float:
+def sent_bytes(pattern: SplicePattern) -> float:
     tasks = pattern.graph.tasks
     return float(tasks.bytes[tasks.kind == TaskKind.COPY].sum())
 
@@ -80,7 +80,7 @@ def test_stores_to_peers_go_beside_the_slice_that_they_belong_to() -> None:
     assert ms(Fusion(QUAD, "all_to_all", 160e6, 4e6, **FINE)) == pytest.approx(4.0, rel=1e-3)
     # Links that are behind hold the slices back: 7 of 8 parts are sent in 3.5 ms, the last beside the next computed.
     assert ms(Fusion(QUAD, "all_to_all", 640e6, 1e6, **FINE)) == pytest.approx(4.0 + 0.25, abs=0.2)
-    slow = Group(QUAD.topology, MI210, store_share=0.5)
+    slow = SliceGroup(QUAD.topology, MI210, store_share=0.5)
     assert ms(Fusion(slow, "all_to_all", 640e6, 1e6, **FINE)) == pytest.approx(8.0 + 0.25, abs=0.2)
 
 
@@ -104,7 +104,7 @@ def test_an_all_reduce_takes_the_shots_that_its_size_asks_for() -> None:
 
 
 def test_the_receiver_is_where_the_offset_says() -> None:
-    group = Group(Topology(6, 3, fabric="mesh", nics=3, nic_gbps=25.0), MI210)
+    group = SliceGroup(Topology(6, 3, fabric="mesh", nics=3, nic_gbps=25.0), MI210)
     for rank in range(6):
         receivers = group.receiver(rank, np.arange(6))
         assert group.offset(rank, receivers).tolist() == list(range(6))
@@ -112,7 +112,7 @@ def test_the_receiver_is_where_the_offset_says() -> None:
 
 
 groups = st.builds(
-    lambda nodes, each, fabric, gbps: Group(Topology(nodes * each, each, fabric=fabric, nics=each, nic_gbps=gbps),
+    lambda nodes, each, fabric, gbps: SliceGroup(Topology(nodes * each, each, fabric=fabric, nics=each, nic_gbps=gbps),
                                             MI210),
     st.integers(2, 5), st.integers(1, 4), st.sampled_from(("mesh", "switch")), st.sampled_from((12.5, 25.0, 100.0)),
 )  # fmt: skip
@@ -167,7 +167,7 @@ def test_links_of_no_time_leave_the_time_of_the_kernel(fusion: Fusion) -> None:
 @settings(max_examples=60, deadline=None)
 @given(exchanges)
 def test_a_kernel_of_one_workgroup_computes_and_then_sends(fusion: Fusion) -> None:
-    far = Group(Topology(fusion.group.ranks, 1, nics=1, nic_gbps=25.0), MI210)
+    far = SliceGroup(Topology(fusion.group.ranks, 1, nics=1, nic_gbps=25.0), MI210)
     alone = replace(fusion, group=far, workgroups=1, waves=1.0)
     others = fusion.size_bytes * (1 - 1 / far.ranks)
     assert 1e6 * ms(alone) == pytest.approx(fusion.kernel_ns + others / 24.0)
@@ -199,7 +199,7 @@ def test_one_rank_stands_for_all(fusion: Fusion) -> None:
 
 
 def test_many_ranks_take_little_time_and_few_tasks() -> None:
-    group = Group(Topology(1024, 4, fabric="mesh", nics=4, nic_gbps=25.0), MI210)
+    group = SliceGroup(Topology(1024, 4, fabric="mesh", nics=4, nic_gbps=25.0), MI210)
     fusion = Fusion(group, "all_to_all", 1e9, 1e7, **FINE)
     began = time.process_time()
     whole = fused_pattern(fusion, PARAMETERS).alone_ns()
@@ -373,7 +373,7 @@ def test_the_layers_of_a_study_are_targets_with_their_packing_kernel() -> None:
 
 def test_an_order_that_is_not_of_receivers_sends_some_ranks_late() -> None:
     sweep = WORKLOADS.sweeps["embedding"]
-    layer = Layer(WORKLOADS.clusters["inter_node"], sweep, (512, 32, 20, 128))
+    layer = FusedLayer(WORKLOADS.clusters["inter_node"], sweep, (512, 32, 20, 128))
     assert layer.skew(PARAMETERS, "ascending") > 0.05
     assert layer.skew(PARAMETERS, "remote_first") == pytest.approx(0.0, abs=1e-12)
 

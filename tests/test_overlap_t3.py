@@ -34,7 +34,7 @@ from replay.what_ifs.ring import (
     ring_pattern,
     tile_of,
 )
-from replay.what_ifs.splice import Pattern
+from replay.what_ifs.splice import SplicePattern
 from replay.workloads.program import Collective, KernelCall, SyntheticJob, SyntheticStep
 from replay.workloads.program_trace import write_trace
 
@@ -51,7 +51,7 @@ def free(product_ns: float, reduce_ns: float, latency_ns: float = 0.0) -> RingTi
     return RingTimes(product_ns, reduce_ns, 0.0, latency_ns, 1.0)
 
 
-def pattern_of(product: TiledProduct, times: RingTimes, budget: int = FULL, **columns: Any) -> Pattern:
+def pattern_of(product: TiledProduct, times: RingTimes, budget: int = FULL, **columns: Any) -> SplicePattern:
     return ring_pattern(
         product, times, RingColumns(**{"kernel": {"cu": 1.0}, "link": LINK} | columns), members=1, budget=budget
     )

@@ -11,7 +11,7 @@ from profilers.devices import find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace import Trace
 from profilers.trace.store import save_trace
-from replay.studies.comp_vs_comm import Layer, evolved_share, layer_times_at, layers_trace
+from replay.studies.comp_vs_comm import TransformerLayer, evolved_share, layer_times_at, layers_trace
 from replay.workloads import TrainingJob, job_memory, training_job
 from seqpoint.cli import cli
 from seqpoint.job_scaling import Grid, Scaling, edited_job, scaling, scenario_text, what_if_of
@@ -32,7 +32,7 @@ def scaled(job: TrainingJob) -> Scaling:
 @pytest.fixture(scope="module")
 def layers() -> Trace:
     """Two layers whose products and all-reduces take constant rates."""
-    return layers_trace(layer_times_at(Layer(1024, 512, 1, 4), 1e14, 5e10), find_device("MI210"), 2)
+    return layers_trace(layer_times_at(TransformerLayer(1024, 512, 1, 4), 1e14, 5e10), find_device("MI210"), 2)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_a_trace_with_faster_compute_follows_the_closed_form(layers: Trace) -> N
     one, four = scaling(layers, {"compute": [1, 4]}).rows
     busy = one.compute_ns + one.exposed_ns
     assert four.exposed_ns / (four.compute_ns + four.exposed_ns) > one.exposed_ns / busy
-    serial = layer_times_at(Layer(1024, 512, 1, 4), 1e14, 5e10)
+    serial = layer_times_at(TransformerLayer(1024, 512, 1, 4), 1e14, 5e10)
     serial = layers_trace(type(serial)(serial.forward, serial.backward, 0.0, serial.ranks), find_device("MI210"))
     shares = [row.exposed_ns / (row.compute_ns + row.exposed_ns) for row in scaling(serial, {"compute": [1, 4]}).rows]
     assert shares[1] == pytest.approx(evolved_share(shares[0], 4), rel=1e-4)

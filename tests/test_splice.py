@@ -16,11 +16,13 @@ from replay.costs.shipped import load_parameters
 from replay.engine.engine import simulate
 from replay.graph.graph import EdgeKind, KernelGraph, TaskKind
 from replay.what_ifs import WhatIf, compose, explain
-from replay.what_ifs.splice import Pattern, PatternBuilder, Splice, splice, task_budget
+from replay.what_ifs.splice import PatternBuilder, Splice, SplicePattern, splice, task_budget
 from replay.what_ifs.targets import Targets, consumers, groups_of, producers
 
 
-def pieces(members: int, n: int, *, sends: bool = True, kernel_ns: float = 40.0, transfer_ns: float = 40.0) -> Pattern:
+def pieces(
+    members: int, n: int, *, sends: bool = True, kernel_ns: float = 40.0, transfer_ns: float = 40.0
+) -> SplicePattern:
     """A kernel in n pieces, and a transfer that sends each when all members have computed it, or brings it."""
     builder = PatternBuilder(members)
     before, arrived = builder.kernel_begin, builder.collective_begin

@@ -15,7 +15,7 @@ from replay.costs.shipped import load_parameters
 from replay.from_trace import build_graph
 from replay.projection import sweep as module
 from replay.projection.projection import ProjectionOptions, StepWindow, project
-from replay.projection.sweep import Steps, jobs_for, sweep
+from replay.projection.sweep import ProgressSteps, jobs_for, sweep
 from replay.what_ifs import WhatIf, parse_what_if
 
 
@@ -25,7 +25,7 @@ def test_results_come_in_order(jobs: int) -> None:
         time.sleep(0.002 * (10 - i))
         return i
 
-    assert sweep([partial(run, i) for i in range(10)], jobs, Steps(10)) == list(range(10))
+    assert sweep([partial(run, i) for i in range(10)], jobs, ProgressSteps(10)) == list(range(10))
 
 
 def test_threads_give_the_same_bits_as_one(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_threads_give_the_same_bits_as_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_an_error_stops_all_and_is_the_one_that_is_raised(jobs: int) -> None:
-    steps = Steps(100)
+    steps = ProgressSteps(100)
     done: list[int] = []
 
     def run(i: int) -> int:
@@ -67,7 +67,7 @@ def test_an_error_stops_all_and_is_the_one_that_is_raised(jobs: int) -> None:
 
 
 def test_an_interrupt_ends_the_threads_at_their_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = Steps(10_000)
+    steps = ProgressSteps(10_000)
     before = threading.active_count()
 
     def run() -> None:
@@ -120,4 +120,4 @@ def test_jobs_are_as_asked_or_as_memory_allows(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(module, "_free_bytes", lambda: 1.0)
     assert jobs_for([graph]) == 1
     with pytest.raises(InvalidInputError, match="0 jobs"):
-        sweep([], 0, Steps(0))
+        sweep([], 0, ProgressSteps(0))

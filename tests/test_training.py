@@ -11,9 +11,9 @@ from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph
 from replay.workloads import (
+    DecoderPass,
     InferenceJob,
     Layout,
-    Pass,
     TrainingJob,
     Transformer,
     backward,
@@ -26,7 +26,7 @@ from replay.workloads import (
     training_job,
     training_trace,
 )
-from replay.workloads.decoder import Block, padded_vocabulary
+from replay.workloads.decoder import DecoderBlock, padded_vocabulary
 from replay.workloads.schedules import Duration, run_schedule, schedule_order
 from replay.workloads.training import BreakDown, job_loads, step_time
 from replay.workloads.transformer import embedding_block, head_block, layer_block
@@ -126,7 +126,7 @@ def test_parts_compose_as_their_calls_and_kernels_do() -> None:
 
 def test_a_layer_on_one_rank_has_no_collective_and_on_two_has_four() -> None:
     for ranks, count in ((1, 0), (2, 2)):
-        block = layer_block(MODEL, Pass(2, 1024, size=2, ranks=ranks))
+        block = layer_block(MODEL, DecoderPass(2, 1024, size=2, ranks=ranks))
         found = [[s for s in way if s.collective] for way in (block.forward, block.backward)]
         assert [len(several) for several in found] == [count, count]
         assert all(s.operator.bytes_read == 2 * 1024 * 1024 * 2 for several in found for s in several)
@@ -140,7 +140,7 @@ def test_a_layer_on_one_rank_has_no_collective_and_on_two_has_four() -> None:
 
 
 def test_sequence_parallel_ranks_scatter_what_they_computed_and_gather_what_they_need() -> None:
-    block = layer_block(MODEL, Pass(2, 1024, size=2, ranks=4, sequence_parallel=True))
+    block = layer_block(MODEL, DecoderPass(2, 1024, size=2, ranks=4, sequence_parallel=True))
     for way in (block.forward, block.backward):
         exchanges = [step for step in way if step.collective]
         assert [step.collective for step in exchanges] == ["all_gather", "reduce_scatter"] * 2
@@ -155,12 +155,12 @@ def test_sequence_parallel_ranks_scatter_what_they_computed_and_gather_what_they
 @pytest.mark.parametrize(("sequences", "length", "extra"), [(2, 1024, 0), (1, 1024, 4), (2, 4096, 4), (2, 1022, 4)])
 def test_a_softmax_of_other_sizes_runs_one_by_one(sequences: int, length: int, extra: int) -> None:
     """Megatron-LM's kernel takes multiples of four heads and tokens, up to 2048: 16 heads on 8 ranks are 2."""
-    fused = len(layer_block(MODEL, Pass(2, 1024, size=2, ranks=8)).forward)
-    assert len(layer_block(MODEL, Pass(sequences, length, size=2, ranks=8)).forward) == fused + extra
+    fused = len(layer_block(MODEL, DecoderPass(2, 1024, size=2, ranks=8)).forward)
+    assert len(layer_block(MODEL, DecoderPass(sequences, length, size=2, ranks=8)).forward) == fused + extra
 
 
 def test_ranks_share_the_arithmetic_and_the_weights_of_a_layer() -> None:
-    one, four = (layer_block(MODEL, Pass(2, 1024, size=2, ranks=n)) for n in (1, 4))
+    one, four = (layer_block(MODEL, DecoderPass(2, 1024, size=2, ranks=n)) for n in (1, 4))
 
     def flops(block: object) -> float:
         return sum(s.operator.flops for s in block.forward if "matmul" in s.operator.kind)  # type: ignore[attr-defined]
@@ -173,8 +173,8 @@ def test_ranks_share_the_arithmetic_and_the_weights_of_a_layer() -> None:
 
 
 def test_the_style_lists_a_whole_model() -> None:
-    steps = forward(MODEL, Pass(2, 1024, training=True, size=2))
-    per_layer = sum(s.operator.flops for s in layer_block(MODEL, Pass(2, 1024, size=2, ranks=1)).forward)
+    steps = forward(MODEL, DecoderPass(2, 1024, training=True, size=2))
+    per_layer = sum(s.operator.flops for s in layer_block(MODEL, DecoderPass(2, 1024, size=2, ranks=1)).forward)
     logits = 2 * 2048 * 1024 * padded_vocabulary(MODEL, 1)
     assert sum(s.operator.flops for s in steps) == pytest.approx(4 * per_layer + logits, rel=0.01)
     assert sum(s.operator.flops for s in backward(steps)) == pytest.approx(8 * per_layer + 2 * logits, rel=0.05)
@@ -370,7 +370,7 @@ def test_inference_that_cannot_be_says_why(changes: dict[str, object], message: 
 
 
 def test_flash_attention_moves_no_scores_and_computes_half_of_them() -> None:
-    plain, flash = (layer_block(MODEL, Pass(2, 1024, size=2, attention=each)) for each in ("plain", "flash"))
+    plain, flash = (layer_block(MODEL, DecoderPass(2, 1024, size=2, attention=each)) for each in ("plain", "flash"))
     attend = [step.operator for step in (*flash.forward, *flash.backward) if "flash" in step.name]
     scores = [s.operator.flops for s in plain.forward if s.operator.kind == "batched_matmul"]
     assert attend[0].flops == pytest.approx(sum(scores) / 2, rel=1e-3)
@@ -380,9 +380,9 @@ def test_flash_attention_moves_no_scores_and_computes_half_of_them() -> None:
 
 def test_context_parallel_ranks_share_tokens_and_pairs() -> None:
     model = llama().model
-    one, four = (layer_block(model, Pass(2, 4096 // n, size=2, attention="flash", context=n)) for n in (1, 4))
+    one, four = (layer_block(model, DecoderPass(2, 4096 // n, size=2, attention="flash", context=n)) for n in (1, 4))
 
-    def flops(block: Block) -> float:
+    def flops(block: DecoderBlock) -> float:
         return sum(s.operator.flops for s in (*block.forward, *block.backward) if not s.collective)
 
     assert flops(one) == pytest.approx(4 * flops(four), rel=0.01)
@@ -396,12 +396,12 @@ def test_context_parallel_ranks_share_tokens_and_pairs() -> None:
 
 def test_ranks_that_share_experts_exchange_every_tokens_choices() -> None:
     model = llama(**STYLES["experts"]).model
-    alone, four = (layer_block(model, Pass(2, 1024, size=2, expert=n)) for n in (1, 4))
+    alone, four = (layer_block(model, DecoderPass(2, 1024, size=2, expert=n)) for n in (1, 4))
     assert alone.expert_weights == 4 * four.expert_weights == 8 * 3 * 1024 * 4096
     for way in (four.forward, four.backward):
         sent = [step.operator.bytes_read for step in way if step.group == "expert"]
         assert sent == [2 * 1024 * 2 * 1024 * 2] * 2  # tokens, choices, hidden, bytes; there and back
-    dense = layer_block(model, Pass(2, 1024, size=2, expert=4), dense=True)
+    dense = layer_block(model, DecoderPass(2, 1024, size=2, expert=4), dense=True)
     assert dense.expert_weights == 0 and all(step.group == "tensor" for step in dense.forward)
 
 
@@ -422,7 +422,7 @@ def test_products_in_8_bits_are_faster_and_quantized() -> None:
 )  # fmt: skip
 def test_shipped_models_have_the_parameters_that_their_authors_count(name: str, billion: float) -> None:
     model = load_transformers()[name]
-    run = Pass(1, 2048, size=2, attention="flash")
+    run = DecoderPass(1, 2048, size=2, attention="flash")
     blocks = [embedding_block(model, run), head_block(model, run, shared=True)]
     weights = sum(block.weights for block in blocks)
     for dense, count in ((True, model.dense_layers), (False, model.layers - model.dense_layers)):

@@ -13,7 +13,15 @@ from click.testing import CliRunner
 from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from replay.costs.shipped import load_parameters
-from replay.workloads import Pass, Transformer, find_transformer, forward, load_transformers, read_steps, time_operators
+from replay.workloads import (
+    DecoderPass,
+    Transformer,
+    find_transformer,
+    forward,
+    load_transformers,
+    read_steps,
+    time_operators,
+)
 from seqpoint.cli import cli
 from seqpoint.validation.models import read_models, score_models
 
@@ -34,7 +42,7 @@ def row(milliseconds: str = "250", **changes: str) -> str:
 
 def test_a_run_is_the_sum_of_its_operators(tmp_path: Path) -> None:
     own, carried = score_models(read_models(write(tmp_path, row())))
-    steps = forward(find_transformer("bert_large", load_transformers()), Pass(8, 512))
+    steps = forward(find_transformer("bert_large", load_transformers()), DecoderPass(8, 512))
     timed = time_operators([s.operator for s in steps], find_device("V100-PCIE-32GB"), parameters=load_parameters())
     assert own.seconds == pytest.approx(timed.total, rel=1e-12)
     assert (own.low, own.high) == pytest.approx(timed.interval(), rel=1e-12)
@@ -195,7 +203,7 @@ def test_the_products_of_a_layer_are_those_that_were_measured(name: str) -> None
     table = pq.read_table(DATA / "measured_per_op.parquet").to_pylist()
     recorded = [r for r in table if r["model"] == name and r["mode"] == "inf" and r["device"].startswith("NVIDIA_A100")]
     batch, length = recorded[0]["batch"], recorded[0]["seq_len"]
-    listed = {s.operator.dims for s in forward(find_transformer(name, load_transformers()), Pass(batch, length))}
+    listed = {s.operator.dims for s in forward(find_transformer(name, load_transformers()), DecoderPass(batch, length))}
     seen = 0
     for r in (r for r in recorded if r["batch"] == batch and ("matmul" in r["target"] or " bmm " in r["target"])):
         one, two = ast.literal_eval(r["input_shapes"])

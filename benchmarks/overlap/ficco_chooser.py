@@ -23,8 +23,8 @@ from replay.costs.collectives import Topology
 from replay.costs.products import Product
 from replay.costs.shipped import load_parameters
 from replay.studies.ficco import load_scenarios
-from replay.what_ifs.chooser import FEATURES, Chooser, Decision, Score, features_of, score_choices
-from replay.what_ifs.schedules import CANDIDATES, SCHEDULES, CoupledProduct, Plan, pattern_of
+from replay.what_ifs.chooser import FEATURES, Chooser, Decision, ScheduleScore, features_of, score_choices
+from replay.what_ifs.schedules import CANDIDATES, SCHEDULES, CoupledProduct, SchedulePlan, pattern_of
 
 SEED, FOLDS = 1, 5
 DEPTHS, LEAST = (2, 3, 4, 5, 6, 8), 15
@@ -101,7 +101,7 @@ def candidate_times_ns(scenarios: Sequence[CoupledProduct], parameters: Paramete
     """Return how long each product takes under each of `CANDIDATES`, ns, shape (scenarios, candidates)."""
     return np.array(
         [
-            [pattern_of(Plan(scenario, SCHEDULES[name]), parameters).alone_ns() for name in CANDIDATES]
+            [pattern_of(SchedulePlan(scenario, SCHEDULES[name]), parameters).alone_ns() for name in CANDIDATES]
             for scenario in scenarios
         ]
     )
@@ -165,7 +165,7 @@ def lines_of(node: Decision | str, indent: str = "") -> list[str]:
     return [question.format("<="), *below, question.format(">"), *above]
 
 
-def folded(scenarios: tuple[CoupledProduct, ...], times: Floats, depth: int) -> list[Score]:
+def folded(scenarios: tuple[CoupledProduct, ...], times: Floats, depth: int) -> list[ScheduleScore]:
     """Return a score a fold, on products that its tree was not grown on."""
     fold, scores = np.arange(len(scenarios)) % FOLDS, []
     for left_out in range(FOLDS):

@@ -6,12 +6,12 @@ repeats a graph until its period settles.
 """
 
 from replay.engine.engine import simulate
-from replay.engine.steady import Pattern, SteadyState, cycle_of, repeated, steady_states
+from replay.engine.steady import SteadyState, StepPattern, cycle_of, repeated, steady_states
 from replay.engine.timeline import Timeline, replay
 
 __all__ = [
-    "Pattern",
     "SteadyState",
+    "StepPattern",
     "Timeline",
     "cycle_of",
     "repeated",

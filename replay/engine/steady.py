@@ -18,7 +18,7 @@ from replay.graph.graph import LAUNCH_EDGES, STREAM_EDGES, EdgeKind, Edges, Kern
 
 
 @dataclass(frozen=True)
-class Pattern:
+class StepPattern:
     """The iterations of a graph as one cycle, with the edges that join it to the next cycle.
 
     Parameters
@@ -66,7 +66,7 @@ class Pattern:
         return Tasks(**columns)
 
 
-def cycle_of(graph: KernelGraph) -> Pattern | None:
+def cycle_of(graph: KernelGraph) -> StepPattern | None:
     """Return the iterations of a graph as a cycle.
 
     The edges into the last iteration from those before it show how iterations follow each other. They are repeated
@@ -92,7 +92,7 @@ def cycle_of(graph: KernelGraph) -> Pattern | None:
     launch_queue, queue_distance = _launch_queue_edges(graph, rows, inner)
     within, next_cycle = np.zeros(len(inner), np.int64), np.ones(len(queue_order), np.int64)
     distances = np.concatenate([within, distance, next_cycle, queue_distance])
-    return Pattern(rows, inner.joined(carried, launch_queue), distances, _measured_cycle(graph))
+    return StepPattern(rows, inner.joined(carried, launch_queue), distances, _measured_cycle(graph))
 
 
 def _handoffs(graph: KernelGraph, local: Ints, inner: Edges) -> Edges:
@@ -286,14 +286,14 @@ def _most_launches_waiting(tasks: Tasks, calls: Ints, launched: Ints) -> int:
     return int(waiting.max(initial=0))
 
 
-def repeated(graph: KernelGraph, pattern: Pattern, cycles: int) -> KernelGraph:
+def repeated(graph: KernelGraph, pattern: StepPattern, cycles: int) -> KernelGraph:
     """Return a graph of `cycles` repetitions of a graph's iterations, each joined to the cycles before it.
 
     Parameters
     ----------
     graph : KernelGraph
         Graph of `pattern`, or another with the same tasks (see `replay.costs.demand.isolate`).
-    pattern : Pattern
+    pattern : StepPattern
         Its iterations as a cycle.
     cycles : int
         Number of cycles, at least 1. The first starts with idle devices and empty queues.
@@ -365,7 +365,7 @@ class SteadyState:
         return replace(self.timeline, interval=(begin, until))
 
 
-def steady_states(graph: KernelGraph, pattern: Pattern | None, changes: Sequence[Change]) -> list[SteadyState]:
+def steady_states(graph: KernelGraph, pattern: StepPattern | None, changes: Sequence[Change]) -> list[SteadyState]:
     """Return the steady state of repeating iterations under each of `changes`.
 
     The cycle is repeated 4, 6, 10, 18 and 34 times, until its period changes by less than 0.1 %. A state that has not
@@ -378,7 +378,7 @@ def steady_states(graph: KernelGraph, pattern: Pattern | None, changes: Sequence
     ----------
     graph : KernelGraph
         Graph of consecutive iterations.
-    pattern : Pattern, optional
+    pattern : StepPattern, optional
         Pattern of `graph`. None for a single iteration: its step begins with the iteration and ends with its last task,
         since nothing shows what overlaps with the next.
     changes : sequence of callable

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from profilers.trace.arrays import MISSING, Bools, Ints
 from replay.from_trace.host_waits import SYNCHRONISES
-from replay.from_trace.window import BRANCHES, Calls, Window
+from replay.from_trace.window import BRANCHES, Window, WindowCalls
 from replay.graph.assembly import Assembly
 from replay.graph.graph import LOADER_PREFIX, LOADER_THREAD, EdgeKind, Lane, TaskKind
 
@@ -56,7 +56,7 @@ def blocked_calls(window: Window) -> Blocking:
     A recorded synchronisation names its stream, and for an event the time up to which work counts. A synchronisation
     of the device waits for all work. For other calls any work counts: a copy, a free, a stream's synchronisation
     without a record. A synchronisation with a known stream waits for the last work launched on it, even if that was
-    done before. A call that found its launch queue full waits for no end, but for a start (`Calls.freed_by`).
+    done before. A call that found its launch queue full waits for no end, but for a start (`WindowCalls.freed_by`).
     """
     calls, device_work = window.calls, window.device_work
     waits_for, kind = np.full(len(calls), -1), np.full(len(calls), int(EdgeKind.SYNC_INFERRED))
@@ -255,7 +255,7 @@ def _add_calls(
     return begin, done
 
 
-def _thread_lanes(assembly: Assembly, calls: Calls, rows: Ints) -> Ints:
+def _thread_lanes(assembly: Assembly, calls: WindowCalls, rows: Ints) -> Ints:
     """Return the lane of each row; lanes are numbered in the order in which threads first appear."""
     if not len(rows):
         return rows
@@ -336,7 +336,7 @@ def _forward_call(window: Window, kept: Ints, position: int, gap_start: int) -> 
     return -1
 
 
-def _calls_before(calls: Calls, kept: Ints) -> tuple[Ints, Ints]:
+def _calls_before(calls: WindowCalls, kept: Ints) -> tuple[Ints, Ints]:
     """Return the call before each call on its thread, and on its rank, as positions in `kept`; -1 for none."""
     before_by_key = []
     for keys in ((calls.thread[kept], calls.rank[kept]), (calls.rank[kept],)):
@@ -350,7 +350,7 @@ def _calls_before(calls: Calls, kept: Ints) -> tuple[Ints, Ints]:
     return before_by_key[0], before_by_key[1]
 
 
-def _handoff_call(calls: Calls, kept: Ints, position: int, gap_start: int) -> int:
+def _handoff_call(calls: WindowCalls, kept: Ints, position: int, gap_start: int) -> int:
     """Return the position of another thread's call that this thread waited for since `gap_start`; -1 for none."""
     row = kept[position]
     start, thread, rank = int(calls.start[row]), calls.thread[row], calls.rank[row]

@@ -305,7 +305,7 @@ def polling(
     works = np.flatnonzero(row != MISSING)
     works = works[np.lexsort((device_work["end"][works], row[works]))]
     last = works[np.flatnonzero(np.diff(row[works], append=-1))]  # the last work of each launching call
-    launches = _Launches(row[last], last, _first_starts(row, device_work))
+    launches = _StreamLaunches(row[last], last, _first_starts(row, device_work))
     asks, waits = _named(_ASKS, names, calls), held | _named(_WAITS, names, calls)
     for rank in np.unique(calls["rank"][launches.call]).tolist():  # a few ranks
         of_rank = launches.select(calls["rank"][launches.call] == rank)
@@ -319,20 +319,20 @@ def polling(
 
 
 @dataclass(frozen=True)
-class _Launches:
+class _StreamLaunches:
     """Launching calls, ordered by start: the row of each, of its last work, and the start of its first work."""
 
     call: Ints
     work: Ints
     first_start: Ints
 
-    def select(self, rows: npt.NDArray[Any]) -> "_Launches":
+    def select(self, rows: npt.NDArray[Any]) -> "_StreamLaunches":
         """Return the launches in `rows`."""
-        return _Launches(self.call[rows], self.work[rows], self.first_start[rows])
+        return _StreamLaunches(self.call[rows], self.work[rows], self.first_start[rows])
 
 
 @dataclass(frozen=True)
-class _Times:
+class _SyncTimes:
     """Times in which a host may have polled, each once for each work that it may have polled for: equal columns.
 
     `call` is the row of the call that follows, or that is the time itself; `slot` numbers how the work was chosen, and
@@ -362,14 +362,14 @@ def _named(pattern: re.Pattern[str], names: npt.NDArray[np.object_], calls: Mapp
     return np.array([pattern.search(str(name)) is not None for name in names], dtype=bool)[calls["name"]]
 
 
-def _candidates(device_work: Mapping[str, npt.NDArray[Any]], launches: _Launches, at: Ints) -> list[Ints]:
+def _candidates(device_work: Mapping[str, npt.NDArray[Any]], launches: _StreamLaunches, at: Ints) -> list[Ints]:
     """Return for each slot the launch whose work the host may have polled for at each time; -1 for none.
 
     Parameters
     ----------
     device_work : mapping of str to array
         As in `polling`.
-    launches : _Launches
+    launches : _StreamLaunches
         Launches of a thread.
     at : array of int64
         Position in `launches` of the last one before each time.
@@ -387,10 +387,10 @@ def _gaps(
     trace: Trace,
     calls: Mapping[str, Ints],
     device_work: Mapping[str, npt.NDArray[Any]],
-    launches: _Launches,
+    launches: _StreamLaunches,
     thread: int,
     asks: Bools,
-) -> _Times:
+) -> _SyncTimes:
     """Return the long times from a launch of a thread to the next launch on any thread of its rank."""
     own = launches.select(calls["thread"][launches.call] == thread)
     following = np.searchsorted(launches.call, own.call) + 1
@@ -417,10 +417,10 @@ def _gaps(
 def _long_calls(
     calls: Mapping[str, Ints],
     device_work: Mapping[str, npt.NDArray[Any]],
-    launches: _Launches,
+    launches: _StreamLaunches,
     thread: int,
     is_explained: Bools,
-) -> _Times:
+) -> _SyncTimes:
     """Return the calls of a thread that are long for their name, and not explained otherwise."""
     own = launches.select(calls["thread"][launches.call] == thread)
     of_thread = (calls["rank"] == calls["rank"][own.call[0]]) & (calls["thread"] == thread)
@@ -437,18 +437,25 @@ def _long_calls(
 
 
 def _times(
-    launches: _Launches, slot: int, position: Ints, call: Ints, what: Ints, since: Ints, until: Ints, is_idle: Bools
-) -> _Times:
+    launches: _StreamLaunches,
+    slot: int,
+    position: Ints,
+    call: Ints,
+    what: Ints,
+    since: Ints,
+    until: Ints,
+    is_idle: Bools,
+) -> _SyncTimes:
     """Return the times that have a launch in a slot, at a position in `launches`; -1 for none."""
     known = position >= 0
     at, slots = position[known], np.full(known.sum(), slot)
     work, first_start = launches.work[at], launches.first_start[at]
-    return _Times(call[known], slots, what[known], since[known], until[known], work, first_start, is_idle[known])
+    return _SyncTimes(call[known], slots, what[known], since[known], until[known], work, first_start, is_idle[known])
 
 
-def _joined(blocks: Sequence[_Times]) -> _Times:
+def _joined(blocks: Sequence[_SyncTimes]) -> _SyncTimes:
     """Return several blocks of times as one."""
-    return _Times(*(np.concatenate([getattr(each, field.name) for each in blocks]) for field in fields(_Times)))
+    return _SyncTimes(*(np.concatenate([getattr(each, field.name) for each in blocks]) for field in fields(_SyncTimes)))
 
 
 def _total_within(start: Ints, amount: Ints, since: Ints, until: Ints) -> Ints:
@@ -458,7 +465,7 @@ def _total_within(start: Ints, amount: Ints, since: Ints, until: Ints) -> Ints:
     return np.asarray(total[np.maximum(high, low)] - total[low])
 
 
-def _put_polled(result: Ints, device_work: Mapping[str, npt.NDArray[Any]], blocks: Sequence[_Times]) -> None:
+def _put_polled(result: Ints, device_work: Mapping[str, npt.NDArray[Any]], blocks: Sequence[_SyncTimes]) -> None:
     """Write the work that times ended with, again and again, to `result`, the nearest one, by the row of the call."""
     times = _joined(blocks)
     end, name = device_work["end"][times.work], device_work["name"][times.work]

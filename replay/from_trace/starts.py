@@ -13,7 +13,7 @@ import numpy.typing as npt
 from profilers.trace.arrays import MISSING, Bools, Floats, Ints
 from profilers.trace.columns import row_groups
 from replay.from_trace.host import HostTasks
-from replay.from_trace.window import BRANCHES, DeviceWork, Window
+from replay.from_trace.window import BRANCHES, Window, WindowWork
 from replay.graph.assembly import Assembly
 from replay.graph.graph import EdgeKind
 
@@ -254,7 +254,7 @@ def _stream_bounds(window: Window, tasks: tuple[Ints, Ints]) -> _Bounds:
     return _concatenate(in_order, _bounds_after_end(joined, done[branch], device_work.end[branch], kinds))
 
 
-def _joined_branches(device_work: DeviceWork) -> tuple[Ints, Ints]:
+def _joined_branches(device_work: WindowWork) -> tuple[Ints, Ints]:
     """Return the rows that start after work beside the row before them has ended, and the last of that work.
 
     Branches of a graph run beside each other on a stream, and a row behind them may wait for any of them.

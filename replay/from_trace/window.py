@@ -24,10 +24,10 @@ BRANCHES = 256
 
 
 @dataclass(frozen=True)
-class DeviceWork:
+class WindowWork:
     """Kernels and copies of a window, ordered by (rank, device, stream, start, id): columns of equal length.
 
-    `launch` is the row of `Calls`, -1 if the launch is not in the window. `iteration` is the position in
+    `launch` is the row of `WindowCalls`, -1 if the launch is not in the window. `iteration` is the position in
     `Window.iterations`, -1 for work of none of them. `name` is an index into the names of the index, `direction` into
     `COPY_DIRECTIONS`, `phase` into `PHASES`, and `launched_by` into the names of operators. `opens` marks the first row
     of a stream in the trace. Times are ns after the window's origin.
@@ -76,7 +76,7 @@ class DeviceWork:
 
 
 @dataclass(frozen=True)
-class Calls:
+class WindowCalls:
     """Calls of the runtime and of the input pipeline, ordered by (start, id): columns of equal length.
 
     A job without devices has its outermost operators instead. `name` is an index into the names of the index,
@@ -103,7 +103,7 @@ class Calls:
 
 
 @dataclass(frozen=True)
-class Step:
+class HostStep:
     """One iteration on the host of one rank; times in ns after the window's origin."""
 
     rank: int
@@ -120,23 +120,23 @@ class Window:
     ----------
     index : TraceIndex
         Index of the trace.
-    device_work : DeviceWork
+    device_work : WindowWork
         Kernels and copies.
-    calls : Calls
+    calls : WindowCalls
         Host calls.
     iterations : tuple of int
         Numbers of the iterations, in order.
-    steps : tuple of Step
+    steps : tuple of HostStep
         Iterations on the host of each rank, ordered by (rank, start).
     origin_ns : int
         Earliest start of a step on the host or of device work, over all ranks, on the trace's clock.
     """
 
     index: TraceIndex
-    device_work: DeviceWork
-    calls: Calls
+    device_work: WindowWork
+    calls: WindowCalls
     iterations: tuple[int, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[HostStep, ...]
     origin_ns: int
 
     @property
@@ -192,13 +192,14 @@ def open_window(index: TraceIndex, iterations: Sequence[int]) -> Window:
     position = lookup(selected_numbers, np.arange(len(selected_numbers)), numbers[rows])
     order = np.lexsort((starts, ranks))
     host_steps = [
-        Step(*columns) for columns in zip(*(c[order].tolist() for c in (ranks, position, starts, stops)), strict=True)
+        HostStep(*columns)
+        for columns in zip(*(c[order].tolist() for c in (ranks, position, starts, stops)), strict=True)
     ]
     call_rows = _call_rows(index, selected_numbers, host_steps)
     work_rows = _work_rows(index, selected_numbers, call_rows)
     # Clocks that disagree can put the device's work before the host's step.
     origin = min(int(starts.min()), int(index.device_work.columns["start"][work_rows[0]].min(initial=_NEVER)))
-    steps = tuple(Step(s.rank, s.iteration, s.start - origin, s.end - origin) for s in host_steps)
+    steps = tuple(HostStep(s.rank, s.iteration, s.start - origin, s.end - origin) for s in host_steps)
     calls = _select_calls(index, call_rows, origin)
     device_work = _select_work(index, work_rows, calls, (steps, origin))
     waited = {name: getattr(calls, name) for name in ("freed_by", "polled_before", "polled_inside")}
@@ -220,7 +221,7 @@ def _in_order(blocks: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
     return rows[order], position[order]
 
 
-def _call_rows(index: TraceIndex, numbers: Ints, host_steps: Sequence[Step]) -> tuple[Ints, Ints]:
+def _call_rows(index: TraceIndex, numbers: Ints, host_steps: Sequence[HostStep]) -> tuple[Ints, Ints]:
     """Return the calls of the iterations and of the time between them, with the positions of their iterations.
 
     A job on the host alone has its outermost operators only.
@@ -252,12 +253,12 @@ def _work_rows(index: TraceIndex, numbers: Ints, call_rows: tuple[Ints, Ints]) -
     return _in_order(blocks)
 
 
-def _select_calls(index: TraceIndex, call_rows: tuple[Ints, Ints], origin: int) -> Calls:
+def _select_calls(index: TraceIndex, call_rows: tuple[Ints, Ints], origin: int) -> WindowCalls:
     """Return the calls of a window."""
     rows, position = call_rows
     columns = {name: values[rows] for name, values in index.calls.columns.items() if name != "process"}
     shifted = {name: columns[name] - origin for name in ("start", "end")}
-    return Calls(**{**columns, **shifted, "iteration": position})
+    return WindowCalls(**{**columns, **shifted, "iteration": position})
 
 
 def _outermost(index: TraceIndex, rows: Ints) -> Ints:
@@ -277,8 +278,8 @@ def _outermost(index: TraceIndex, rows: Ints) -> Ints:
 
 
 def _select_work(
-    index: TraceIndex, work_rows: tuple[Ints, Ints], calls: Calls, timing: tuple[tuple[Step, ...], int]
-) -> DeviceWork:
+    index: TraceIndex, work_rows: tuple[Ints, Ints], calls: WindowCalls, timing: tuple[tuple[HostStep, ...], int]
+) -> WindowWork:
     """Return the device work of a window, the backlog included."""
     steps, origin = timing
     columns, (window_rows, position) = index.device_work.columns, work_rows
@@ -300,7 +301,7 @@ def _select_work(
     order = np.lexsort([selected[name] for name in ("id", "start", "stream", "device", "rank")])
     selected = {name: values[order] for name, values in selected.items()}
     launch = lookup(calls.id, np.arange(len(calls)), selected.pop("launch_id"))
-    return DeviceWork(launch=np.where(launch == MISSING, -1, launch), **selected)
+    return WindowWork(launch=np.where(launch == MISSING, -1, launch), **selected)
 
 
 #: Resolution of a profiler's clock (ns): a start this much before its launch is no disagreement.

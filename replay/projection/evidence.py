@@ -21,7 +21,7 @@ from profilers.trace.arrays import Bools, Floats, Ints
 from profilers.trace.trace import TraceMeta
 from replay.analysis.critical_path import PATH_CAUSES, PIM, CriticalPath, Part, critical_path, path_causes
 from replay.calibration.parameters import Parameters
-from replay.engine.steady import Pattern, SteadyState
+from replay.engine.steady import SteadyState, StepPattern
 from replay.engine.timeline import Timeline
 from replay.graph.graph import HOST_TIME_EDGES, Basis, EdgeKind, Edges, KernelGraph, TaskKind
 from replay.what_ifs.what_if import WhatIf
@@ -247,7 +247,7 @@ class Evidence:
 
 
 def step_evidence(
-    state: SteadyState, positions: Sequence[int], before: KernelGraph, pattern: Pattern | None
+    state: SteadyState, positions: Sequence[int], before: KernelGraph, pattern: StepPattern | None
 ) -> list[Floats]:
     """Return the shares of the time of some steps by side and basis; zeros for a step without time.
 
@@ -259,7 +259,7 @@ def step_evidence(
         Positions of the steps in the cycle.
     before : KernelGraph
         The unchanged graph of a cycle.
-    pattern : Pattern, optional
+    pattern : StepPattern, optional
         Pattern of `before`.
 
     Returns
@@ -284,7 +284,7 @@ def path_sides(path: CriticalPath) -> Ints:
     return np.asarray(np.array([side[cause] for cause in PATH_CAUSES])[path_causes(path)])
 
 
-def path_basis(path: CriticalPath, before: KernelGraph, pattern: Pattern | None) -> Ints:
+def path_basis(path: CriticalPath, before: KernelGraph, pattern: StepPattern | None) -> Ints:
     """Return the `Basis` of every piece of a path.
 
     - A task whose span is the measured one is known as the trace is. Otherwise its isolated duration has the basis of
@@ -304,7 +304,7 @@ def path_basis(path: CriticalPath, before: KernelGraph, pattern: Pattern | None)
         Path of a timeline under a what-if.
     before : KernelGraph
         The unchanged graph of a cycle.
-    pattern : Pattern, optional
+    pattern : StepPattern, optional
         Pattern of `before`.
     """
     line, graph = path.timeline, path.timeline.graph
@@ -347,7 +347,7 @@ def _without_calls(graph: KernelGraph) -> Bools:
     return np.asarray((has_work & ~has_call)[ranks])
 
 
-def _lag_basis(path: CriticalPath, before: KernelGraph, pattern: Pattern | None) -> Ints:
+def _lag_basis(path: CriticalPath, before: KernelGraph, pattern: StepPattern | None) -> Ints:
     """Return the basis of the pieces of a path that are lags; that of other pieces has no meaning."""
     graph, lags = path.timeline.graph, np.flatnonzero(path.part == Part.LAG)
     edges, kept = graph.edges.select(path.edge[lags]), _kept_basis(graph)

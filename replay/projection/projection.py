@@ -22,14 +22,14 @@ from replay.analysis.idle import PACE_RESOURCES, pace
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import isolate
 from replay.costs.recording import RecordingCost
-from replay.engine.steady import USUAL_CYCLES, Change, Pattern, SteadyState, cycle_of, steady_states, unchanged
+from replay.engine.steady import USUAL_CYCLES, Change, SteadyState, StepPattern, cycle_of, steady_states, unchanged
 from replay.engine.timeline import Timeline
 from replay.graph.edit import with_host_time
 from replay.graph.graph import KernelGraph
 from replay.projection.evidence import QUANTILES, Evidence, SampledStep, provenance_of, selection_factors, step_evidence
 from replay.projection.pacing import Limits, limiting_after, limiting_name, limits_of
 from replay.projection.rows import NO_EFFECT, NOTHING_CHANGES, ProjectionRow, joined_notes, work_notes
-from replay.projection.sweep import Steps, jobs_for, sweep
+from replay.projection.sweep import ProgressSteps, jobs_for, sweep
 from replay.what_ifs.what_if import WhatIf, check_choices, single_steps
 
 
@@ -41,7 +41,7 @@ class StepWindow:
     ----------
     graph : KernelGraph
         Graph of the iterations asked for, and of earlier ones whose device work was not done when they started.
-    pattern : Pattern, optional
+    pattern : StepPattern, optional
         Pattern in which the iterations repeat; None for a single iteration without a neighbour in the trace.
     chosen : tuple of int
         Positions in `KernelGraph.iterations` of the steps asked for.
@@ -56,7 +56,7 @@ class StepWindow:
     """
 
     graph: KernelGraph
-    pattern: Pattern | None
+    pattern: StepPattern | None
     chosen: tuple[int, ...]
     weights: tuple[float, ...]
     measured_ns: tuple[float, ...]
@@ -244,7 +244,7 @@ def project(
     _check_inputs(windows, what_ifs, parameters)
     cycles = max(1 if window.pattern is None else USUAL_CYCLES for window in windows)
     jobs = jobs_for([window.graph for window in windows], options.jobs, cycles=cycles)
-    steps = Steps(1 + len(what_ifs), options.progress)
+    steps = ProgressSteps(1 + len(what_ifs), options.progress)
     steps.next("unchanged steps")
     base = _Baseline.of(windows, sweep([window.steady for window in windows], jobs, steps))
     runs = [partial(_outcome, what_if, base, parameters, options.iterations, steps) for what_if in what_ifs]
@@ -278,7 +278,7 @@ def _drawn(
     """Return for each what-if its samples under all draws of the parameters."""
     random = np.random.default_rng(options.seed)
     draws = [parameters.drawn(random) for _ in range(options.draws)]
-    steps = Steps((len(what_ifs) + 1) * len(base.windows) * options.draws, options.progress)
+    steps = ProgressSteps((len(what_ifs) + 1) * len(base.windows) * options.draws, options.progress)
     runs = [partial(_samples_of_draw, base, what_ifs, draw, steps) for draw in draws] if what_ifs else []
     samples = sweep(runs, jobs, steps)
     return ([of_draw[i] for of_draw in samples] for i in range(len(what_ifs)))
@@ -404,7 +404,7 @@ class _Outcome:
 
 
 def _outcome(
-    what_if: WhatIf, base: _Baseline, nominal: Parameters, iterations: Sequence[int], steps: Steps
+    what_if: WhatIf, base: _Baseline, nominal: Parameters, iterations: Sequence[int], steps: ProgressSteps
 ) -> _Outcome:
     """Return the outcome of a what-if under nominal parameters."""
     steps.next(what_if.label)
@@ -499,11 +499,11 @@ class _DrawnWhatIf:
         The what-if.
     parameters : Parameters
         Drawn parameters of the models.
-    steps : Steps
+    steps : ProgressSteps
         Steps of the sweep.
     """
 
-    def __init__(self, what_if: WhatIf, parameters: Parameters, steps: Steps) -> None:
+    def __init__(self, what_if: WhatIf, parameters: Parameters, steps: ProgressSteps) -> None:
         self._what_if, self._parameters, self._steps = what_if, parameters, steps
         self._counted, self.error = False, ""
 
@@ -531,7 +531,7 @@ class _Sample(NamedTuple):
 
 
 def _samples_of_draw(
-    base: _Baseline, what_ifs: Sequence[WhatIf], parameters: Parameters, steps: Steps
+    base: _Baseline, what_ifs: Sequence[WhatIf], parameters: Parameters, steps: ProgressSteps
 ) -> list[_Sample]:
     """Return a sample of each what-if under one draw of the parameters; one graph at a time is in memory."""
     by_window = [
@@ -550,7 +550,7 @@ def _samples_of_draw(
 
 
 def _times_of_draw(
-    window: StepWindow, nominal: SteadyState, what_ifs: Sequence[WhatIf], draw: tuple[Parameters, Steps]
+    window: StepWindow, nominal: SteadyState, what_ifs: Sequence[WhatIf], draw: tuple[Parameters, ProgressSteps]
 ) -> tuple[tuple[float, float], list[tuple[float, float, str]]]:
     """Return step time and device time of a window under one draw: unchanged, and of each what-if with its error."""
     parameters, steps = draw

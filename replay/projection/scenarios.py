@@ -438,7 +438,7 @@ class Descent:
         self._turn += 1
 
 
-class _PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _SweepFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Content of a plan."""
 
     job: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
@@ -669,7 +669,7 @@ def read_plan(path: str | os.PathLike[str]) -> SweepPlan:
         10 million scenarios. The message names file and key.
     """
     file = Path(path)
-    content = typed_table(read_toml(file, "plans of sweeps"), _PlanFile, str(file))
+    content = typed_table(read_toml(file, "plans of sweeps"), _SweepFile, str(file))
     if isinstance(content.job, dict) == isinstance(content.trace, str):
         raise InvalidInputError(f"{file}: give a table [job] or trace = 'NAME.trace', and not both")
     grids = [content.grid] if isinstance(content.grid, dict) else content.grid or [{}]

@@ -22,7 +22,7 @@ _MEMORY_SHARE = 0.5
 _LOOK_UP_S = 0.2
 
 
-class Steps:
+class ProgressSteps:
     """Steps of all threads: counted, reported one at a time, and ended if the sweep is to stop."""
 
     def __init__(self, total: int, tell: Progress | None = None) -> None:
@@ -49,7 +49,7 @@ class Steps:
         self._stop.set()
 
 
-def sweep(runs: Sequence[Callable[[], T]], jobs: int, steps: Steps) -> list[T]:
+def sweep(runs: Sequence[Callable[[], T]], jobs: int, steps: ProgressSteps) -> list[T]:
     """Return the results of `runs` in order, with `jobs` runs at a time; the same for any number of jobs.
 
     Threads share the graphs. An error of a run, or an interrupt, stops all runs at their next step. The error of the
@@ -61,7 +61,7 @@ def sweep(runs: Sequence[Callable[[], T]], jobs: int, steps: Steps) -> list[T]:
         Independent runs; each calls ``steps.next`` now and then.
     jobs : int
         Runs at a time, 1 or more.
-    steps : Steps
+    steps : ProgressSteps
         Steps of the runs.
 
     Raises

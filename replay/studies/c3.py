@@ -46,7 +46,7 @@ _COPIES = {"1kb": 2**10, "64kb": 2**16, "1mb": 2**20, "4mb": 2**22, "16mb": 2**2
 _ELEMENT_BYTES, _CALL_NS = 2, 1_500
 
 
-class ModelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class C3ModelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The sizes of a transformer's layer in a file of scenarios."""
 
     hidden: Size
@@ -101,7 +101,7 @@ class Scenario:
         return layer_trace(self.name, shape.device, calls if first == "gemm" else calls[::-1], world_size=ranks)
 
 
-def weight_bytes(model: ModelTable, weights: str) -> int:
+def weight_bytes(model: C3ModelTable, weights: str) -> int:
     """Return the size of one of `WEIGHTS` in bf16."""
     attention, matrix = 2 * model.hidden * (model.hidden + model.key_value), model.hidden * model.feedforward
     whole = model.matrices * matrix
@@ -119,7 +119,7 @@ def load_scenarios(path: str | Path | None = None) -> Mapping[str, Scenario]:
 def _read(file: Path) -> Mapping[str, Scenario]:
     content = read_toml(file, "scenarios")
     _, device, topology = read_hardware(content, HardwareTable, file)
-    models = typed_tables(content, "models", ModelTable, file)
+    models = typed_tables(content, "models", C3ModelTable, file)
     products = typed_tables(content, "products", ProductTable, file)
     scenarios = {}
     for name, table in typed_tables(content, "scenarios", ScenarioTable, file).items():

@@ -4,7 +4,7 @@ A layer of Megatron-LM has two kinds of communication. Tensor-parallel ranks sum
 nothing runs meanwhile: it is serialised. Replicas sum the gradients of its weights, beside the backward pass of the
 next layer: it is overlapped.
 
-- `Layer` holds the closed forms: FLOP and bytes of a layer, and their ratios, edge and slack.
+- `TransformerLayer` holds the closed forms: FLOP and bytes of a layer, and their ratios, edge and slack.
 - `counted` counts the same on the operators of a job (`replay.workloads`).
 - `layer_times` times these operators, and `layers_trace` writes them as a trace, which the engine replays.
 - `reproduce` returns our figures for the published ones, through such traces and the what-if ``scale_kernels``.
@@ -30,7 +30,7 @@ from replay.engine.timeline import replay
 from replay.studies.workloads import layer_graph, layer_trace
 from replay.what_ifs import parse_what_if
 from replay.workloads.architecture import LARGEST, Step, Transformer, read_or_shipped
-from replay.workloads.decoder import Block, Pass
+from replay.workloads.decoder import DecoderBlock, DecoderPass
 from replay.workloads.jobs import Layout, TrainingJob
 from replay.workloads.program import Collective, KernelCall, Wait
 from replay.workloads.training import timed_steps
@@ -48,7 +48,7 @@ GROWTHS = (1, 2, 4)
 
 
 @dataclass(frozen=True)
-class Layer:
+class TransformerLayer:
     """One layer of a transformer on one tensor-parallel rank, in closed form.
 
     FLOP are those of matrix products in one iteration; bytes are those of buffers that collectives sum, in 16 bits.
@@ -64,7 +64,7 @@ class Layer:
 
     Examples
     --------
-    >>> layer = Layer(12288, 2048, 1, 8)
+    >>> layer = TransformerLayer(12288, 2048, 1, 8)
     >>> layer.edge, layer.slack
     (14208.0, 4096.0)
     """
@@ -133,12 +133,12 @@ def algorithm_rate(bus_rate: float, ranks: int) -> float:
     return bus_rate * ranks / (2 * (ranks - 1))
 
 
-def serialised_share(layer: Layer, flops_rate: float, bytes_rate: float) -> float:
+def serialised_share(layer: TransformerLayer, flops_rate: float, bytes_rate: float) -> float:
     """Return the share of a layer's time that is serialised communication: 1 / (1 + edge * bytes / flops).
 
     Parameters
     ----------
-    layer : Layer
+    layer : TransformerLayer
         The layer.
     flops_rate : float
         Rate that products reach, FLOP/s.
@@ -169,7 +169,7 @@ def hiding_tokens(flops_rate: float, bytes_rate: float) -> float:
 
 @dataclass(frozen=True)
 class Counted:
-    """What `Layer` has in closed form, counted on operators."""
+    """What `TransformerLayer` has in closed form, counted on operators."""
 
     flops: float
     tensor_bytes: float
@@ -202,19 +202,19 @@ def counted(job: TrainingJob) -> Counted:
     return Counted(flops, moved, backward, float(elements * job.element_bytes))
 
 
-def _block(job: TrainingJob) -> Block:
+def _block(job: TrainingJob) -> DecoderBlock:
     layout = job.layout
-    run = Pass(job.micro_batch, job.length, training=True, size=job.element_bytes, ranks=layout.tensor,
+    run = DecoderPass(job.micro_batch, job.length, training=True, size=job.element_bytes, ranks=layout.tensor,
                sequence_parallel=layout.sequence_parallel)  # fmt: skip
     return layer_block(job.model, run)
 
 
-def layer_job(layer: Layer, heads: int = 0, layers: int = 1) -> TrainingJob:
+def layer_job(layer: TransformerLayer, heads: int = 0, layers: int = 1) -> TrainingJob:
     """Return the job of a layer, whose tensor-parallel ranks are all in one node.
 
     Parameters
     ----------
-    layer : Layer
+    layer : TransformerLayer
         Sizes of the layer.
     heads : int
         Attention heads; by default one for each tensor-parallel rank.
@@ -263,12 +263,14 @@ def layer_times(job: TrainingJob, device: Device, parameters: Parameters) -> Lay
     return LayerTimes(forward, backward, gradients, (job.layout.tensor, job.layout.data))
 
 
-def layer_times_at(layer: Layer, flops_rate: float, bytes_rate: float, *, names: Sequence[str] = ()) -> LayerTimes:
+def layer_times_at(
+    layer: TransformerLayer, flops_rate: float, bytes_rate: float, *, names: Sequence[str] = ()
+) -> LayerTimes:
     """Time a layer at constant rates; only products and collectives take time.
 
     Parameters
     ----------
-    layer : Layer
+    layer : TransformerLayer
         Sizes of the layer; it has replicas, whose gradients are summed.
     flops_rate, bytes_rate : float
         As in `serialised_share`.
@@ -340,7 +342,7 @@ def _all_reduce(seconds: float, stream: int, exchange: Collective, before: int) 
 
 
 @dataclass(frozen=True)
-class Shares:
+class CommunicationShares:
     """How long layers take in the replay, and their communication.
 
     Parameters
@@ -380,17 +382,17 @@ def faster_compute(growth: float) -> str:
     return "nothing" if growth == 1 else f"scale_kernels:kernels:{1 / growth:.12g}"
 
 
-def layer_shares(trace: Trace, growths: Sequence[float], parameters: Parameters) -> list[Shares]:
+def layer_shares(trace: Trace, growths: Sequence[float], parameters: Parameters) -> list[CommunicationShares]:
     """Replay a trace of layers with compute that is faster by each factor."""
     graph, shares = layer_graph(trace, parameters), []
     for growth in growths:
         line = replay(parse_what_if(faster_compute(growth))(graph, parameters))
         (times,) = exposure(line).times
-        shares.append(Shares(line.makespan_ns, times.communication_ns, times.exposed_ns, times.busy_ns))
+        shares.append(CommunicationShares(line.makespan_ns, times.communication_ns, times.exposed_ns, times.busy_ns))
     return shares
 
 
-class ModelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ScaledModelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A model of the study."""
 
     hidden: Size
@@ -400,7 +402,7 @@ class ModelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tensor: Size
 
 
-class Sweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ScalingSweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Values of each size of the study's sweep."""
 
     hidden: tuple[Size, ...]
@@ -409,22 +411,22 @@ class Sweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tensor: tuple[Size, ...]
 
     @property
-    def layers(self) -> list[Layer]:
+    def layers(self) -> list[TransformerLayer]:
         """Layers of all combinations."""
-        return [Layer(*sizes) for sizes in product(self.hidden, self.length, self.batch, self.tensor)]
+        return [TransformerLayer(*sizes) for sizes in product(self.hidden, self.length, self.batch, self.tensor)]
 
 
-class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CompVsCommStudy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file of the study: its device, models and sweep."""
 
     device: str
     batches: tuple[Size, ...]
     source: str
-    models: dict[str, ModelTable]
-    sweep: Sweep
+    models: dict[str, ScaledModelTable]
+    sweep: ScalingSweep
 
 
-def load_study(path: str | Path | None = None) -> Study:
+def load_study(path: str | Path | None = None) -> CompVsCommStudy:
     """Read a TOML file in the layout of `datasets/workloads/comp_vs_comm.toml`, by default that one.
 
     Examples
@@ -435,15 +437,15 @@ def load_study(path: str | Path | None = None) -> Study:
     return read_or_shipped(_read, path, "workloads/comp_vs_comm.toml")
 
 
-def _read(file: Path) -> Study:
-    return typed_table(read_toml(file, "models of the study"), Study, str(file))
+def _read(file: Path) -> CompVsCommStudy:
+    return typed_table(read_toml(file, "models of the study"), CompVsCommStudy, str(file))
 
 
-def model_shares(study: Study, parameters: Parameters) -> dict[tuple[str, int], list[Shares]]:
+def model_shares(study: CompVsCommStudy, parameters: Parameters) -> dict[tuple[str, int], list[CommunicationShares]]:
     """Return the replay of a layer of each model and batch, for each of `GROWTHS`."""
     device, shares = find_device(study.device), {}
     for (name, model), batch in product(study.models.items(), study.batches):
-        job = layer_job(Layer(model.hidden, model.length, batch, model.tensor), model.heads)
+        job = layer_job(TransformerLayer(model.hidden, model.length, batch, model.tensor), model.heads)
         trace = layers_trace(layer_times(job, device, parameters), device)
         shares[name, batch] = layer_shares(trace, GROWTHS, parameters)
     return shares
@@ -453,7 +455,7 @@ def model_shares(study: Study, parameters: Parameters) -> dict[tuple[str, int], 
 _LEAST_LAYERS = 24
 
 
-def profiled_operators(sweep: Sweep) -> tuple[int, int]:
+def profiled_operators(sweep: ScalingSweep) -> tuple[int, int]:
     """Count the operators that are profiled for a sweep: by full runs, and by the study's strategy.
 
     A full run of each point executes every operator of 24 layers in one iteration. The strategy executes those of one
@@ -484,13 +486,13 @@ def gradients_hide(tokens: int, parameters: Parameters) -> bool:
 
     Products of weights alone take time, and 1000 tokens are the threshold of `hiding_tokens`.
     """
-    times = layer_times_at(Layer(_HIDDEN, tokens), *_RATES, names=_WEIGHTS)
+    times = layer_times_at(TransformerLayer(_HIDDEN, tokens), *_RATES, names=_WEIGHTS)
     trace = layers_trace(times, find_device("MI210"), _LAYERS)
     (replayed,) = layer_shares(trace, (1,), parameters)
     return replayed.exposed_ns <= 1e9 * times.gradients_s * (1 + _ROUNDING)
 
 
-def reproduce(parameters: Parameters, study: Study) -> dict[str, float]:
+def reproduce(parameters: Parameters, study: CompVsCommStudy) -> dict[str, float]:
     """Return our figure for every name in `datasets/published/comp_vs_comm.toml`."""
     replayed = model_shares(study, parameters)
     shares = {growth: [100 * each[i].share for each in replayed.values()] for i, growth in enumerate(GROWTHS)}

@@ -24,7 +24,7 @@ from replay.graph.graph import KernelGraph, TaskKind
 from replay.studies.workloads import layer_graph, layer_trace
 from replay.what_ifs import parse_what_if
 from replay.what_ifs.chooser import Chooser, score_choices
-from replay.what_ifs.schedules import CANDIDATES, SCHEDULES, STUDIED, CoupledProduct, Plan
+from replay.what_ifs.schedules import CANDIDATES, SCHEDULES, STUDIED, CoupledProduct, SchedulePlan
 from replay.workloads.architecture import read_or_shipped
 from replay.workloads.program import Collective, KernelCall
 
@@ -107,7 +107,7 @@ def scenario_trace(name: str, scenario: CoupledProduct, parameters: Parameters) 
 _CALL_NS = 1_500
 
 
-class Outcome:
+class FiccoOutcome:
     """A scenario under a schedule, as the what-if says.
 
     Parameters
@@ -172,7 +172,7 @@ _FIRST = tuple(f"g{i}" for i in range(1, 8))
 
 def sweep(
     scenarios: Mapping[str, CoupledProduct], parameters: Parameters, *, carrier: str = "dma"
-) -> dict[str, dict[str, Outcome]]:
+) -> dict[str, dict[str, FiccoOutcome]]:
     """Return the outcomes of every scenario under every schedule.
 
     Parameters
@@ -186,7 +186,7 @@ def sweep(
     """
     graphs = {name: layer_graph(scenario_trace(name, each, parameters), parameters) for name, each in scenarios.items()}
     return {
-        name: {schedule: Outcome(graph, schedule, carrier, parameters) for schedule in SCHEDULES}
+        name: {schedule: FiccoOutcome(graph, schedule, carrier, parameters) for schedule in SCHEDULES}
         for name, graph in graphs.items()
     }
 
@@ -227,12 +227,12 @@ def reproduce(parameters: Parameters, scenarios: Mapping[str, CoupledProduct], c
     }
 
 
-def times_ns(outcomes: Mapping[str, Mapping[str, Outcome]], schedules: tuple[str, ...]) -> Floats:
+def times_ns(outcomes: Mapping[str, Mapping[str, FiccoOutcome]], schedules: tuple[str, ...]) -> Floats:
     """Return how long scenarios take under schedules, ns, shape (scenarios, schedules)."""
     return np.array([[each[name].timeline.makespan_ns for name in schedules] for each in outcomes.values()])
 
 
-def _contention_loss(outcomes: Mapping[str, Outcome]) -> float:
+def _contention_loss(outcomes: Mapping[str, FiccoOutcome]) -> float:
     """Return the mean CIL over the schedules of the paper."""
     return float(np.mean([outcomes[name].contention_loss for name in STUDIED]))
 
@@ -249,6 +249,6 @@ def transfer_ratio(scenario: CoupledProduct, parameters: Parameters) -> float:
     7.0
     """
     bare = parameters.with_values([("dma_latency_ns", 0.0)])
-    plans = [Plan(scenario, SCHEDULES[name]) for name in ("shards", "uniform_fused_1d")]
+    plans = [SchedulePlan(scenario, SCHEDULES[name]) for name in ("shards", "uniform_fused_1d")]
     shards, pieces = (plan.transfer_ns(bare) for plan in plans)
     return shards / pieces

@@ -1,6 +1,6 @@
 """Fused collectives on their published set-ups: layers as traces, and `fuse_collectives` on them (arXiv 2305.06942).
 
-`load_workloads` reads clusters, sweeps and models. `Layer.fuse` applies the what-if to the trace of a layer.
+`load_workloads` reads clusters, sweeps and models. `FusedLayer.fuse` applies the what-if to the trace of a layer.
 `reproduce` returns our figure for each published one.
 """
 
@@ -38,7 +38,7 @@ _BARE = (
 
 
 @dataclass(frozen=True)
-class Sweep:
+class FusedSweep:
     """Layers of several sizes: a kernel, and the collective that exchanges its result.
 
     Parameters
@@ -82,7 +82,7 @@ class Workloads:
     """Content of a file of workloads: clusters, sweeps and recommendation models by name."""
 
     clusters: Mapping[str, Cluster]
-    sweeps: Mapping[str, Sweep]
+    sweeps: Mapping[str, FusedSweep]
     models: Mapping[str, Dlrm]
 
 
@@ -104,11 +104,11 @@ def load_workloads(path: str | Path | None = None) -> Workloads:
 
 def _read(file: Path) -> Workloads:
     content = read_toml(file, "workloads of fused kernels")
-    tables = (("clusters", Cluster), ("sweeps", Sweep), ("models", Dlrm))
+    tables = (("clusters", Cluster), ("sweeps", FusedSweep), ("models", Dlrm))
     return Workloads(*(named_tables(content, name, layout, file) for name, layout in tables))  # type: ignore[arg-type]
 
 
-class Outcome(NamedTuple):
+class FusedOutcome(NamedTuple):
     """Times of a layer before and after the what-if, of its kernel and of its collective, ns; waves of the kernel."""
 
     before_ns: float
@@ -136,21 +136,21 @@ def what_if_on(cluster: Cluster, order: str = "remote_first") -> str:
 
 
 @dataclass(frozen=True)
-class Layer:
+class FusedLayer:
     """A layer of a sweep on a cluster.
 
     Parameters
     ----------
     cluster : Cluster
         Ranks, their device and their links.
-    sweep : Sweep
+    sweep : FusedSweep
         Sweep of the layer.
     sizes : tuple of int
         One of its cases.
     """
 
     cluster: Cluster
-    sweep: Sweep
+    sweep: FusedSweep
     sizes: tuple[int, ...]
 
     def trace(self, parameters: Parameters, *, members: int = 1, is_bare: bool = False) -> Trace:
@@ -173,7 +173,7 @@ class Layer:
         step = SyntheticStep("layer", 1, 1, programs, max(gap_ns, _LAUNCH_NS))
         return write_trace(SyntheticJob("layer", "study", [step], self.cluster.ranks, *element), writer.device)
 
-    def fuse(self, parameters: Parameters, order: str = "remote_first", *, is_bare: bool = False) -> Outcome:
+    def fuse(self, parameters: Parameters, order: str = "remote_first", *, is_bare: bool = False) -> FusedOutcome:
         """Apply the what-if; bare, without launches, packing, synchronisation and latencies."""
         used = parameters.with_values(_BARE) if is_bare else parameters
         graph = layer_graph(self.trace(used, is_bare=is_bare), used)
@@ -185,7 +185,7 @@ class Layer:
             latency, launch = float(collective_models(stated, used).latency_ns[sent]), float(_LAUNCH_NS)
         before, after = (replay(each).makespan_ns - launch for each in (graph, changed))
         compute, collective = tasks.duration_ns[[kernel, sent]].tolist()
-        return Outcome(before - latency, after, compute, collective - latency, float(tasks.waves[kernel]))
+        return FusedOutcome(before - latency, after, compute, collective - latency, float(tasks.waves[kernel]))
 
     def skew(self, parameters: Parameters, order: str) -> float:
         """Return how much earlier than the last the first rank has its data, over the time of the last."""
@@ -211,10 +211,10 @@ _ROUNDING, _ABOUT = 1e-9, 0.01
 _LEAST_WAVES = 2.0
 
 
-def layers(workloads: Workloads, figure: str) -> list[Layer]:
+def layers(workloads: Workloads, figure: str) -> list[FusedLayer]:
     """Return the layers of a sweep: ``"inter_node"``, ``"intra_node"``, ``"gemv"`` or ``"gemm"``."""
     sweep, cluster = workloads.sweeps[_FIGURES[figure][0]], workloads.clusters[_FIGURES[figure][1]]
-    return [Layer(cluster, sweep, sizes) for sizes in sweep.cases]
+    return [FusedLayer(cluster, sweep, sizes) for sizes in sweep.cases]
 
 
 def reproduce(parameters: Parameters, workloads: Workloads) -> dict[str, float]:
@@ -253,11 +253,11 @@ def reproduce(parameters: Parameters, workloads: Workloads) -> dict[str, float]:
     return figures
 
 
-def _peaks(workloads: Workloads, parameters: Parameters, is_bare: bool) -> Iterator[Outcome]:
+def _peaks(workloads: Workloads, parameters: Parameters, is_bare: bool) -> Iterator[FusedOutcome]:
     """Yield the largest saving along the pooling factors, for each cluster, batch and number of tables."""
     sweep = workloads.sweeps["embedding"]
     pairs = sorted({case[:2] for case in sweep.cases})
     for cluster, pair in product(("inter_node", "intra_node"), pairs):
-        along = [Layer(workloads.clusters[cluster], sweep, (*pair, pooling, 128)) for pooling in _POOLING]
+        along = [FusedLayer(workloads.clusters[cluster], sweep, (*pair, pooling, 128)) for pooling in _POOLING]
         outcomes = [layer.fuse(parameters, is_bare=is_bare) for layer in along]
         yield max(outcomes, key=lambda outcome: outcome.saving)

@@ -31,7 +31,7 @@ _DTYPE, _ELEMENT = "fp32", ("float", 4)
 _ROUNDING = 1e-3
 
 
-class WorkloadTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GoldylocWorkloadTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Equal GEMMs that do not depend on each other, in a file of workloads."""
 
     count: Annotated[int, msgspec.Meta(ge=2, le=DEGREES[-1])]
@@ -69,7 +69,7 @@ class IndependentGemms:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class GoldylocOutcome:
     """Speed-ups of a workload over one after another.
 
     Parameters
@@ -97,20 +97,20 @@ def _read(file: Path) -> Mapping[str, IndependentGemms]:
         device = find_device(str(content.get("device", "")))
     except (InvalidInputError, NotFoundError) as error:
         raise InvalidInputError(f"{file}: device: {error}") from error
-    tables = typed_tables(content, "workloads", WorkloadTable, file)
+    tables = typed_tables(content, "workloads", GoldylocWorkloadTable, file)
     return {
         name: IndependentGemms(name, table.count, Gemm(*table.gemm, dtype=_DTYPE), device)
         for name, table in tables.items()
     }
 
 
-def outcome_of(workload: IndependentGemms, parameters: Parameters) -> Outcome:
+def outcome_of(workload: IndependentGemms, parameters: Parameters) -> GoldylocOutcome:
     """Return the speed-ups of a workload, by the what-if on its trace."""
     degree = next(each for each in DEGREES if each >= workload.count)
     options = (f"{degree}:default", f"{degree}:go", "auto:go", "predicted:go")
     texts = [f"{_NO_HOST}+concurrent_gemms:{option}" for option in options]
     times = step_ns(workload.trace(parameters), [_NO_HOST, *texts], parameters)
-    return Outcome(*(times[_NO_HOST] / times[text] for text in texts))
+    return GoldylocOutcome(*(times[_NO_HOST] / times[text] for text in texts))
 
 
 def reproduce(parameters: Parameters, workloads: Mapping[str, IndependentGemms]) -> dict[str, float]:

@@ -33,7 +33,7 @@ _RING_GBPS, _ABOUT = 150.0, 0.02
 _CALL_NS, _STREAM, _TILE = 1500, 7, 128
 
 
-class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class T3Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A model of the table, with the numbers of tensor-parallel ranks that it runs on."""
 
     title: str
@@ -43,14 +43,14 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
 
 
-class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class T3Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The table of sub-layers; the product of a rank is tokens x hidden x (factor * hidden / ranks)."""
 
     device: str
     latency_ns: float
     source: str
     factors: dict[str, int]
-    models: dict[str, Model]
+    models: dict[str, T3Model]
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def load_workload() -> Mapping[str, SubLayer]:
     (8192, 4256, 2128)
     """
     file = dataset_path("workloads/t3.toml")
-    table = typed_table(read_toml(file, "sub-layers"), Workload, str(file))
+    table = typed_table(read_toml(file, "sub-layers"), T3Workload, str(file))
     sublayers = [
         SubLayer(
             name,
@@ -115,7 +115,7 @@ def load_workload() -> Mapping[str, SubLayer]:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class T3Outcome:
     """A sub-layer under T3: speed-ups by what-if, and bytes of memory before and after, in the order of `MOVEMENTS`.
 
     ``"ideal"`` hides the shorter of product and reduce-scatter.
@@ -133,7 +133,7 @@ class Outcome:
         return float(1 - (self.after_bytes.sum() + gather) / (self.before_bytes.sum() + gather))
 
 
-def study(sublayer: SubLayer, parameters: Parameters) -> Outcome:
+def study(sublayer: SubLayer, parameters: Parameters) -> T3Outcome:
     """Return what T3 makes of a sub-layer.
 
     Before, the reduce-scatter of N ranks reads 2 N - 1 parts of the result and writes N.
@@ -154,7 +154,7 @@ def study(sublayer: SubLayer, parameters: Parameters) -> Outcome:
     reads = product.read_bytes(np.array([0, product.stages]), caches_result=True).sum()
     before, after = [reads, size, (2 * ranks - 1) * size / ranks, size], moved[[*map(changed.names.index, MOVEMENTS)]]
     speedups = {text: steps["nothing"] / steps[text] for text in ("t3", "t3:mca", "ideal")}
-    return Outcome(sublayer, speedups, np.array(before), after)
+    return T3Outcome(sublayer, speedups, np.array(before), after)
 
 
 def near_memory_gain(sublayer: SubLayer) -> float:

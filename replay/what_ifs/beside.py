@@ -39,7 +39,7 @@ def run_beside(graph: KernelGraph, sets: Sequence[Sequence[Run]]) -> KernelGraph
         return graph
     start, end = simulate(graph)
     lanes, lane = _new_lanes(graph, sets)
-    move = _Move.of(graph, sets, np.lexsort((np.arange(len(start)), end, start)))
+    move = _RunMove.of(graph, sets, np.lexsort((np.arange(len(start)), end, start)))
     edges = _reordered(move)
     release = graph.tasks.release_ns.copy()
     for leader, run in zip(move.leaders, move.runs, strict=True):
@@ -65,7 +65,7 @@ def _new_lanes(graph: KernelGraph, sets: Sequence[Sequence[Run]]) -> tuple[tuple
 
 
 @dataclass(frozen=True)
-class _Move:
+class _RunMove:
     """Runs that leave their streams.
 
     Parameters
@@ -94,7 +94,7 @@ class _Move:
     by_lane: Ints
 
     @classmethod
-    def of(cls, graph: KernelGraph, sets: Sequence[Sequence[Run]], order: Ints) -> "_Move":
+    def of(cls, graph: KernelGraph, sets: Sequence[Sequence[Run]], order: Ints) -> "_RunMove":
         """Return the move of all runs but the first of each set; `order` sorts all tasks by start."""
         runs = [run for members in sets for run in members[1:]]
         leaders = np.array([members[0][0] for members in sets for _ in members[1:]])
@@ -114,7 +114,7 @@ class _Move:
         return np.asarray(np.isin(edges.kind, _ON_STREAM) & (lane[edges.source] == lane[edges.target]))
 
 
-def _reordered(move: _Move) -> Edges:
+def _reordered(move: _RunMove) -> Edges:
     """Return the edges after the move, without the order on the new streams."""
     edges, run_of, on_stream = move.graph.edges, move.run_of, move.on_stream()
     source_run, target_run = run_of[edges.source], run_of[edges.target]
@@ -134,7 +134,7 @@ def _reordered(move: _Move) -> Edges:
     return stayed.joined(_entries(move, stayed, entered), _waits_inherited(move), _waits_for_stream(move))
 
 
-def _entries(move: _Move, stayed: Edges, entered: Ints) -> Edges:
+def _entries(move: _RunMove, stayed: Edges, entered: Ints) -> Edges:
     """Return edges into each run of `entered` from all that its set's first task waits for, its launch excepted."""
     edges = move.graph.edges
     pauses = np.zeros(len(move.run_of))
@@ -154,7 +154,7 @@ def _entries(move: _Move, stayed: Edges, entered: Ints) -> Edges:
     return _joined(blocks)
 
 
-def _waits_inherited(move: _Move) -> Edges:
+def _waits_inherited(move: _RunMove) -> Edges:
     """Return the waits for other streams of tasks between the first task of a set and a run, as waits of the run."""
     edges, lane = move.graph.edges, move.graph.tasks.lane
     waits = (lane[edges.source] != lane[edges.target]) & ~np.isin(edges.kind, sorted(LAUNCH_EDGES))
@@ -171,7 +171,7 @@ def _waits_inherited(move: _Move) -> Edges:
     return _joined(blocks)
 
 
-def _waits_for_stream(move: _Move) -> Edges:
+def _waits_for_stream(move: _RunMove) -> Edges:
     """Return edges to what waits for a run from the tasks before the run, which the stream's order stood for."""
     edges, run_of = move.graph.edges, move.run_of
     leaves = (run_of[edges.source] >= 0) & ~move.on_stream() & ~edges.from_start
@@ -191,7 +191,7 @@ def _waits_for_stream(move: _Move) -> Edges:
     return Edges.of(sources, targets, kind=kinds)
 
 
-def _order_on_new_lanes(move: _Move, lane: Ints) -> Edges:
+def _order_on_new_lanes(move: _RunMove, lane: Ints) -> Edges:
     """Return the order of the runs on each new stream."""
     last: dict[int, int] = {}
     pairs = []

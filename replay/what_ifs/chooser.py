@@ -165,7 +165,7 @@ _CLOSE = 0.01
 
 
 @dataclass(frozen=True)
-class Score:
+class ScheduleScore:
     """Comparison of choices with the fastest schedules.
 
     Parameters
@@ -191,7 +191,7 @@ class Score:
 
 def score_choices(
     coupled: Sequence[CoupledProduct], times_ns: Floats, choose: Callable[[CoupledProduct], str]
-) -> Score:
+) -> ScheduleScore:
     """Return how good choices are.
 
     Parameters
@@ -206,7 +206,7 @@ def score_choices(
     chosen = np.array([CANDIDATES.index(choose(product)) for product in coupled])
     loss = times_ns[np.arange(len(chosen)), chosen] / times_ns.min(axis=1) - 1.0
     wrong = loss > _CLOSE
-    return Score(
+    return ScheduleScore(
         best=int((chosen == times_ns.argmin(axis=1)).sum()),
         right=int((~wrong).sum()),
         cases=len(chosen),

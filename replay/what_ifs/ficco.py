@@ -22,10 +22,10 @@ from replay.what_ifs.schedules import (
     SCHEDULES,
     STUDIED,
     CoupledProduct,
-    Plan,
+    SchedulePlan,
     pattern_of,
 )
-from replay.what_ifs.splice import Pattern, Splice, splice, task_budget
+from replay.what_ifs.splice import Splice, SplicePattern, splice, task_budget
 from replay.what_ifs.targets import UNKNOWN_DEVICE, Target, Targets, consumers, groups_of, nothing_to_apply, producers
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, unknown_name, what_if_text
 
@@ -118,7 +118,7 @@ class _Shape:
 
 
 @dataclass(frozen=True)
-class _Placed:
+class _PlacedPieces:
     """A pattern in the place of groups of targets."""
 
     splice: Splice
@@ -162,7 +162,7 @@ class _Ficco:
             return True
         if (name := self._name(shape)) == "serial":
             return False
-        plan = Plan(shape.coupled, SCHEDULES[name], self._carrier)
+        plan = SchedulePlan(shape.coupled, SCHEDULES[name], self._carrier)
         in_turn_ns = product_ns(shape.coupled.product, self._parameters)
         in_turn_ns += float(kernel_columns(shape.coupled.transfer, self._parameters)["duration_ns"])
         return pattern_of(plan, self._parameters).alone_ns() < in_turn_ns
@@ -177,11 +177,11 @@ class _Ficco:
         if not shapes:
             return nothing_to_apply(self._graph, "ficco", targets)
         names: Counter[str] = Counter()
-        placed: list[_Placed] = []
+        placed: list[_PlacedPieces] = []
         for shape, groups in shapes.items():
             name = self._name(shape)
             names[name] += sum(map(len, groups))
-            plan = Plan(shape.coupled, SCHEDULES[name], self._carrier)
+            plan = SchedulePlan(shape.coupled, SCHEDULES[name], self._carrier)
             for members in sorted({len(group) for group in groups}):
                 pattern = pattern_of(plan, self._parameters, members=members, budget=task_budget(len(targets.found)))
                 placed.append(self._placed(shape, pattern, [group for group in groups if len(group) == members]))
@@ -212,16 +212,16 @@ class _Ficco:
         coupled = CoupledProduct(product, COLLECTIVE_KINDS[tasks.collective[row]], topology, moved)
         return _Shape(coupled, is_known, bool(self._meets[row]))
 
-    def _placed(self, shape: _Shape, pattern: Pattern, groups: Sequence[Sequence[Target]]) -> _Placed:
+    def _placed(self, shape: _Shape, pattern: SplicePattern, groups: Sequence[Sequence[Target]]) -> _PlacedPieces:
         """Return the pattern for groups, with traced times over modelled ones as the ratios of its durations."""
         kernels_ns = np.array([[self._duration[list(target.kernels)].sum() for target in group] for group in groups])
         traced_ns = np.array([[self._duration[target.collective] for target in group] for group in groups])
         transfer_ns = float(kernel_columns(shape.coupled.transfer, self._parameters)["duration_ns"])
         late_ns = np.where(shape.meets | (traced_ns - transfer_ns <= _ROUNDING_NS), 0.0, traced_ns - transfer_ns)
         ratios = kernels_ns / product_ns(shape.coupled.product, self._parameters), (traced_ns - late_ns) / transfer_ns
-        return _Placed(Splice(pattern, groups, *ratios), late_ns, shape.is_known)
+        return _PlacedPieces(Splice(pattern, groups, *ratios), late_ns, shape.is_known)
 
-    def _finished(self, graph: KernelGraph, placed: Sequence[_Placed]) -> KernelGraph:
+    def _finished(self, graph: KernelGraph, placed: Sequence[_PlacedPieces]) -> KernelGraph:
         """Return the graph with the waits for late ranks, and with the basis of sizes that are not known."""
         duration, basis = graph.tasks.duration_ns.copy(), graph.tasks.basis.copy()
         first = len(self._graph.tasks)

@@ -13,7 +13,7 @@ from profilers.trace.kernels import CLASSES, COMPUTE_BOUND
 from replay.calibration.parameters import Parameters
 from replay.costs.wire_time import collective_models, group_topology, likely_ranks, link_slowdowns, waits_apart
 from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, EdgeKind, KernelGraph, Network, TaskKind
-from replay.what_ifs.slices import ORDERS, Fusion, Group, fused_pattern
+from replay.what_ifs.slices import ORDERS, Fusion, SliceGroup, fused_pattern
 from replay.what_ifs.splice import Splice, splice, task_budget
 from replay.what_ifs.targets import UNKNOWN_DEVICE, Target, Targets, groups_of, nothing_to_apply, producers
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, unknown_name, what_if_text
@@ -83,7 +83,7 @@ def fuse_collectives(
         if not targets.found:
             return nothing_to_apply(graph, name, targets)
         stated = graph if network == Network() else replace(graph, hardware=replace(graph.hardware, network=network))
-        fused = _fused(_Groups(stated, parameters, order, groups_of(graph, targets.found)))
+        fused = _fused(_FusedGroups(stated, parameters, order, groups_of(graph, targets.found)))
         return replace(fused, hardware=graph.hardware).with_notes([f"{name}: {targets.note}"])
 
     return WhatIf(name, transform, targets=_targets)
@@ -107,7 +107,7 @@ class _Exchanges(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Groups:
+class _FusedGroups:
     """Targets of a graph, in groups of ranks that meet, and how they are to be fused."""
 
     graph: KernelGraph
@@ -191,15 +191,15 @@ class _Groups:
         per_byte = self._group(ranks).library_ns(COLLECTIVE_KINDS[self.graph.tasks.collective[row]], 1.0)
         return max(round(float(self.exchanges.wire_ns[row]) / per_byte), 1), ranks
 
-    def _group(self, ranks: int) -> Group:
+    def _group(self, ranks: int) -> SliceGroup:
         """Return a group of so many ranks."""
         hardware = self.graph.hardware
         assert hardware.device is not None
         topology = group_topology(ranks, hardware.device, hardware.network)
-        return Group(topology, hardware.device, self.parameters["store_link_share"])
+        return SliceGroup(topology, hardware.device, self.parameters["store_link_share"])
 
 
-def _fused(groups: _Groups) -> KernelGraph:
+def _fused(groups: _FusedGroups) -> KernelGraph:
     """Return the graph with persistent kernels in the place of targets; where a trace holds waits for ranks, they stay.
 
     One pattern stands for all groups of the same sizes, scaled to the traced times.
@@ -221,7 +221,7 @@ def _fused(groups: _Groups) -> KernelGraph:
     return changed.with_tasks(duration_ns=duration, kind=kind)
 
 
-def _without_gaps(groups: _Groups) -> KernelGraph:
+def _without_gaps(groups: _FusedGroups) -> KernelGraph:
     """Return the graph without the gaps before packing kernels, and without waits for the library's stream.
 
     A task that waits for the collective by an event does so up to `stream_sync_ns` earlier.

@@ -17,8 +17,8 @@ from replay.graph.edit import with_host_time
 from replay.graph.graph import COLLECTIVE_KINDS, KernelGraph, TaskKind
 from replay.graph.operators import DTYPE_BYTES
 from replay.what_ifs.job_graph import (
+    LayerPass,
     Replicas,
-    Run,
     find_runs,
     gradient_exchanges,
     with_calls,
@@ -47,7 +47,7 @@ from replay.workloads import SCHEDULES, load_training, read_job
 from replay.workloads.architecture import checked_size
 from replay.workloads.jobs import Layout, divisors
 from replay.workloads.traced_job import (
-    Calls,
+    OperatorCalls,
     TracedJob,
     find_job,
     state_elements,
@@ -226,7 +226,7 @@ def _with_layers(graph: KernelGraph, found: TracedJob, number: int, name: str, p
 _MOST_TASKS = 4_000_000
 
 
-def _runs(graph: KernelGraph, found: TracedJob) -> list[Run]:
+def _runs(graph: KernelGraph, found: TracedJob) -> list[LayerPass]:
     return find_runs(graph, compute_streams(graph), found.layers)
 
 
@@ -312,7 +312,7 @@ def _element_bytes(graph: KernelGraph) -> int:
 
 def _partial_sums(graph: KernelGraph, found: TracedJob) -> tuple[Ints, str]:
     """Return the rows of products whose results are partial sums if ranks share layers, and a text for a note."""
-    calls, sizes = Calls(graph), found.sizes
+    calls, sizes = OperatorCalls(graph), found.sizes
     tokens, inner = sizes["batch"] * sizes["length"], sizes["heads"] * sizes["width"]
     wide = {
         inner + 2 * sizes["kv_heads"] * sizes["width"],
@@ -349,7 +349,7 @@ def _loss_sums(graph: KernelGraph, found: TracedJob) -> Ints:
 
     They exchange the largest logit, the logit of the target and the sum of exponentials of each token.
     """
-    calls, sizes = Calls(graph), found.sizes
+    calls, sizes = OperatorCalls(graph), found.sizes
     logits = (1, sizes["batch"] * sizes["length"], sizes.get("vocabulary", 0), sizes["hidden"])
     chosen: list[int] = []
     for rows in compute_streams(graph) if found.training else []:
@@ -539,7 +539,7 @@ def context_parallel(number: int, job: str = "") -> WhatIf:
 
 def _before_attention(graph: KernelGraph) -> tuple[Ints, Bools]:
     """Return the last product before each attention, and whether it is of a backward pass."""
-    calls, found = Calls(graph), list[int]()
+    calls, found = OperatorCalls(graph), list[int]()
     for rows in compute_streams(graph):
         numbers = graph.tasks.call[rows].tolist()
         kinds = [operator.kind if (operator := calls.operator(number)) else "" for number in numbers]

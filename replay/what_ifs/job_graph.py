@@ -59,7 +59,7 @@ class Repeat:
 
 
 @dataclass(frozen=True)
-class Run:
+class LayerPass:
     """A pass of all layers: kernels of one direction that follow one another on the compute streams of all ranks.
 
     Parameters
@@ -97,7 +97,7 @@ class Run:
 _ISLAND = 3
 
 
-def find_runs(graph: KernelGraph, ranks: Sequence[Ints], layers: int) -> list[Run]:
+def find_runs(graph: KernelGraph, ranks: Sequence[Ints], layers: int) -> list[LayerPass]:
     """Return the passes of a step in order.
 
     Parameters
@@ -117,7 +117,7 @@ def find_runs(graph: KernelGraph, ranks: Sequence[Ints], layers: int) -> list[Ru
         blocks = [repeats(graph.tasks.call[row], layers) if layers > 1 else None for row in rows]
         whole = tuple(block for block in blocks if block is not None)
         after = tuple(end[number] for end in ends)
-        runs.append(Run(min(ways), rows, whole if len(whole) == len(rows) else (), after))
+        runs.append(LayerPass(min(ways), rows, whole if len(whole) == len(rows) else (), after))
     return runs
 
 

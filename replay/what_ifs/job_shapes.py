@@ -29,8 +29,8 @@ from replay.workloads import time_operators
 from replay.workloads.jobs import Layout
 from replay.workloads.traced_job import (
     SIZES,
-    Calls,
     Dimension,
+    OperatorCalls,
     Shapes,
     TracedJob,
     compute_rows,
@@ -116,12 +116,12 @@ def edited_graph(graph: KernelGraph, edit: Edit, parameters: Parameters) -> Kern
 
 def _reshaped(graph: KernelGraph, edit: Edit) -> tuple[KernelGraph, Floats]:
     """Return the graph with new calls, and by how much the work of tasks without shapes grows."""
-    calls, tasks = Calls(graph), graph.tasks
+    calls, tasks = OperatorCalls(graph), graph.tasks
     shapes = Shapes(edit.job.sizes, calls.weights)
     numbers = tasks.call
     used = np.unique(numbers[numbers >= 0]).tolist()
     shapes.learn([shape for number in used for shape in calls.shapes(number)])
-    writer = _Writer(edit, calls, shapes, graph.calls)
+    writer = _ShapeWriter(edit, calls, shapes, graph.calls)
     roles, scale = np.zeros(len(tasks), np.int64), np.ones(len(tasks))
     for rank in np.unique(graph.ranks()[compute_rows(graph)]).tolist() or [0]:
         rows = compute_rows(graph, rank)
@@ -165,7 +165,7 @@ _PLAIN, BACK, _INNER, _SHARED_N, SHARED_K, _SHARED_M = 0, 1, 2, 4, 8, 16
 _WIDE = 32
 
 
-def attention_roles(graph: KernelGraph, rows: Ints, calls: Calls, job: TracedJob) -> Ints:
+def attention_roles(graph: KernelGraph, rows: Ints, calls: OperatorCalls, job: TracedJob) -> Ints:
     """Return the role of each kernel of a compute stream."""
     tasks, numbers = graph.tasks, graph.tasks.call[rows]
     roles = np.where(tasks.phase[rows] == BACKWARD, BACK, _PLAIN)
@@ -206,7 +206,7 @@ def _mark_wide(roles: Ints, products: Ints, at: int, backward: bool) -> None:
         roles[chosen[middle - 1] + 1 : chosen[middle]] |= _WIDE
 
 
-def _square(number: int, calls: Calls, job: TracedJob, role: int) -> int:
+def _square(number: int, calls: OperatorCalls, job: TracedJob, role: int) -> int:
     """Return the role of a product beside attention whose weight is square: which side ranks share; else none."""
     operator, hidden = calls.operator(number), job.sizes["hidden"]
     if operator is None:
@@ -227,10 +227,10 @@ _MATRICES: Mapping[str, tuple[int, int]] = {
 }
 
 
-class _Writer:
+class _ShapeWriter:
     """Writes calls of the sizes after an edit."""
 
-    def __init__(self, edit: Edit, calls: Calls, shapes: Shapes, recorded: Sequence[RecordedCall]) -> None:
+    def __init__(self, edit: Edit, calls: OperatorCalls, shapes: Shapes, recorded: Sequence[RecordedCall]) -> None:
         self.edit, self.calls, self.shapes, self.recorded = edit, calls, shapes, recorded
         self.sizes = edit.sizes
 

@@ -19,7 +19,7 @@ from profilers.trace.arrays import Floats, Ints
 from profilers.trace.kernels import CLASSES
 from replay.costs.products import TILES
 from replay.graph.graph import COPY_DIRECTIONS, TaskKind
-from replay.what_ifs.splice import COLLECTIVE_STREAM, KERNEL_STREAM, Pattern, PatternBuilder
+from replay.what_ifs.splice import COLLECTIVE_STREAM, KERNEL_STREAM, PatternBuilder, SplicePattern
 
 #: Tile where the trace does not tell it, and rows of tiles that workgroups go over column by column before they come to
 #: the next: what AMD's library of products does by default (WorkGroupMapping).
@@ -240,7 +240,7 @@ class _Transfer(NamedTuple):
 
 def ring_pattern(
     product: TiledProduct, times: RingTimes, columns: RingColumns, *, members: int, budget: int
-) -> Pattern:
+) -> SplicePattern:
     """Return the finer graph of a product and its reduce-scatter.
 
     Each rank computes the chunks in the order in which it sends them. The first is stored straight to the next rank.

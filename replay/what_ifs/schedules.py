@@ -1,8 +1,9 @@
 """FiCCO's schedules: a product and its collective in pieces, as a pattern of finer tasks (arXiv 2512.10236).
 
-A `Schedule` says how the product and the transfer are cut and ordered. A `Plan` is a `CoupledProduct` under a schedule:
-its pieces, its steps of transfer, and their costs. `pattern_of` returns the plan as a `Pattern`. Pieces cost more than
-the whole: rows of their operands lie as far apart as before (`distance_factor`), and each fills fewer waves.
+A `Schedule` says how the product and the transfer are cut and ordered. A `SchedulePlan` is a `CoupledProduct` under a
+schedule: its pieces, its steps of transfer, and their costs. `pattern_of` returns the plan as a `SplicePattern`. Pieces
+cost more than the whole: rows of their operands lie as far apart as before (`distance_factor`), and each fills fewer
+waves.
 """
 
 from collections import defaultdict
@@ -36,7 +37,7 @@ from replay.costs.products import (
     with_figure,
 )
 from replay.graph.graph import TaskKind, hardware_named, peer_link
-from replay.what_ifs.splice import COLLECTIVE_STREAM, KERNEL_STREAM, Pattern, PatternBuilder, task_budget
+from replay.what_ifs.splice import COLLECTIVE_STREAM, KERNEL_STREAM, PatternBuilder, SplicePattern, task_budget
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SchedulePlan:
     """A coupled product under a schedule.
 
     Parameters
@@ -238,7 +239,7 @@ class Plan:
     >>> from profilers.devices import find_device
     >>> product = Product(16384, 2048, 131072, find_device("MI300X"))
     >>> coupled = CoupledProduct(product, "all_gather", Topology(8, fabric="mesh"))
-    >>> plan = Plan(coupled, SCHEDULES["hetero_fused_1d"])
+    >>> plan = SchedulePlan(coupled, SCHEDULES["hetero_fused_1d"])
     >>> [(piece.product.m, piece.step) for piece in plan.pieces][:3], plan.steps
     ([(2048, -1), (1792, 0), (1792, 1)], 8)
     """
@@ -403,7 +404,7 @@ def piece_columns(piece: Piece, parameters: Parameters) -> dict[str, float]:
     }
 
 
-def decomposition_loss(plan: Plan, parameters: Parameters) -> float:
+def decomposition_loss(plan: SchedulePlan, parameters: Parameters) -> float:
     """Return DIL, the time of the pieces one after another, alone, over that of the whole product.
 
     Source: ``sum T_iso(pieces) / T_iso(whole)``, arXiv 2512.10236.
@@ -412,14 +413,14 @@ def decomposition_loss(plan: Plan, parameters: Parameters) -> float:
     return float(pieces_ns / product_ns(plan.coupled.product, parameters))
 
 
-def adding_columns(plan: Plan, share: float, parameters: Parameters) -> dict[str, float]:
+def adding_columns(plan: SchedulePlan, share: float, parameters: Parameters) -> dict[str, float]:
     """Return the kernel that adds what all devices computed of a share of the local shard, as columns of a task.
 
     It reads as many arrays as there are devices and writes one, on the compute units that saturate memory.
 
     Parameters
     ----------
-    plan : Plan
+    plan : SchedulePlan
         Plan whose collective is a reduce-scatter.
     share : float
         Share of the shard.
@@ -437,7 +438,9 @@ def adding_columns(plan: Plan, share: float, parameters: Parameters) -> dict[str
     return {**columns, "cu": units, "occupies": units, "hbm": demand, "l2": demand, "footprint": demand}
 
 
-def pattern_of(plan: Plan, parameters: Parameters, *, members: int = 1, budget: int = task_budget(1)) -> Pattern:
+def pattern_of(
+    plan: SchedulePlan, parameters: Parameters, *, members: int = 1, budget: int = task_budget(1)
+) -> SplicePattern:
     """Return the plan as a pattern: products on the kernel's stream (unfused ones on one a peer), and transfers.
 
     If data arrive, each product waits for the step that brings its data. If they leave, each step waits for the
@@ -447,7 +450,7 @@ def pattern_of(plan: Plan, parameters: Parameters, *, members: int = 1, budget: 
 
     Parameters
     ----------
-    plan : Plan
+    plan : SchedulePlan
         Coupled product and schedule.
     parameters : Parameters
         With calibrations of kernels and collectives.
@@ -456,7 +459,7 @@ def pattern_of(plan: Plan, parameters: Parameters, *, members: int = 1, budget: 
     budget : int
         Tasks for each member. If there are more, the steps between the first and the last are joined.
     """
-    writer = _Writer(plan, parameters, PatternBuilder(members), _blocks(plan, budget))
+    writer = _ScheduleWriter(plan, parameters, PatternBuilder(members), _blocks(plan, budget))
     steps, products = writer.add_steps(), writer.add_products()
     if not plan.coupled.sends:
         writer.receive(steps, products)
@@ -471,7 +474,7 @@ def pattern_of(plan: Plan, parameters: Parameters, *, members: int = 1, budget: 
 _MARKS, _FEWEST_BLOCKS = 5, 3
 
 
-def _blocks(plan: Plan, budget: int) -> Ints:
+def _blocks(plan: SchedulePlan, budget: int) -> Ints:
     """Return the block of each step; the steps of a block are one task, and so are their products."""
     adding = plan.steps if plan.coupled.sends else 0
     limit = max(int((budget - _MARKS) * plan.steps / (len(plan.pieces) + plan.steps + adding)), _FEWEST_BLOCKS)
@@ -486,10 +489,10 @@ _LOCAL = (-1, -1)
 
 
 @dataclass
-class _Writer:
+class _ScheduleWriter:
     """Writes the tasks and edges of a plan into a pattern."""
 
-    plan: Plan
+    plan: SchedulePlan
     parameters: Parameters
     builder: PatternBuilder
     blocks: Ints

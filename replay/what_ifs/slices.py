@@ -19,7 +19,7 @@ from replay.calibration.parameters import Parameters
 from replay.costs.collectives import Topology, algorithms_of, machine_of, phases_of
 from replay.costs.collectives.algorithms import stated_nic_rate
 from replay.graph.graph import Basis, TaskKind, peer_link
-from replay.what_ifs.splice import COLLECTIVE_STREAM, KERNEL_STREAM, Pattern, PatternBuilder, task_budget
+from replay.what_ifs.splice import COLLECTIVE_STREAM, KERNEL_STREAM, PatternBuilder, SplicePattern, task_budget
 
 #: Orders of the slices, by what each computes first.
 ORDERS: Mapping[str, str] = MappingProxyType(
@@ -34,7 +34,7 @@ _PARTS = 8
 
 
 @dataclass(frozen=True)
-class Group:
+class SliceGroup:
     """The ranks that exchange a result, and the links between them.
 
     The ranks are the same for each other. A receiver is told by its offset: its node and its device in the node,
@@ -52,7 +52,7 @@ class Group:
     Examples
     --------
     >>> from profilers.devices import find_device
-    >>> group = Group(Topology(8, 4, fabric="mesh", nics=4, nic_gbps=25.0), find_device("MI210"))
+    >>> group = SliceGroup(Topology(8, 4, fabric="mesh", nics=4, nic_gbps=25.0), find_device("MI210"))
     >>> group.links(np.arange(1, 8)).tolist(), int(group.receiver(6, 5)), group.offset(6, np.array([3])).tolist()
     ([2, 3, 4, 5, 5, 5, 5], 3, [5])
     """
@@ -119,7 +119,7 @@ class Fusion:
 
     Parameters
     ----------
-    group : Group
+    group : SliceGroup
         The ranks that exchange.
     kind : str
         ``"all_to_all"`` or ``"all_reduce"``.
@@ -143,7 +143,7 @@ class Fusion:
         Tasks that each rank may have.
     """
 
-    group: Group
+    group: SliceGroup
     kind: str
     size_bytes: float
     kernel_ns: float
@@ -196,7 +196,7 @@ def slices_of(fusion: Fusion, rank: int = 0) -> Slices:
     Examples
     --------
     >>> from profilers.devices import find_device
-    >>> pair = Group(Topology(2, 1, nics=1, nic_gbps=25.0), find_device("MI210"))
+    >>> pair = SliceGroup(Topology(2, 1, nics=1, nic_gbps=25.0), find_device("MI210"))
     >>> slices_of(Fusion(pair, "all_to_all", 1e6, 1e3, workgroups=4)).offset.tolist()
     [1, 1, 0, 0]
     """
@@ -212,7 +212,7 @@ def slices_of(fusion: Fusion, rank: int = 0) -> Slices:
     return Slices(offset, part, np.full(len(offset), 1.0 / len(offset)))
 
 
-def fused_pattern(fusion: Fusion, parameters: Parameters) -> Pattern:
+def fused_pattern(fusion: Fusion, parameters: Parameters) -> SplicePattern:
     """Return the pattern of a fused kernel: its slices, the puts and stores that send them, and sums.
 
     Parameters

@@ -1,7 +1,7 @@
 """Patterns: finer graphs in the place of kernels and their collective.
 
-A what-if that works below kernels builds a `Pattern` with a `PatternBuilder`: the stages of a product, the chunks of a
-transfer, and what each waits for, on the ranks of one group. `splice` puts patterns in the place of targets. One
+A what-if that works below kernels builds a `SplicePattern` with a `PatternBuilder`: the stages of a product, the chunks
+of a transfer, and what each waits for, on the ranks of one group. `splice` puts patterns in the place of targets. One
 pattern serves all groups of the same sizes: its durations are scaled to the traced ones.
 
     kernel begin ──▶ stages ──────▶ kernel end
@@ -58,7 +58,7 @@ def task_budget(n_members: int) -> int:
 
 
 @dataclass(frozen=True)
-class Pattern:
+class SplicePattern:
     """A finer graph that stands for a kernel and its collective on the ranks of one group.
 
     Parameters
@@ -91,7 +91,7 @@ class Pattern:
 
 @dataclass
 class PatternBuilder:
-    """Tasks and edges of a `Pattern` under construction.
+    """Tasks and edges of a `SplicePattern` under construction.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ class PatternBuilder:
         """Let target tasks wait for source tasks, pair by pair; a single task on one side is paired with all."""
         self.assembly.edges(np.ravel(source), np.ravel(target), lag_ns=lag_ns, from_start=from_start)
 
-    def build(self, hardware: Hardware | None = None, policy: SharingPolicy | None = None) -> Pattern:
+    def build(self, hardware: Hardware | None = None, policy: SharingPolicy | None = None) -> SplicePattern:
         """Return the pattern.
 
         Parameters
@@ -172,7 +172,7 @@ class PatternBuilder:
         for rows, number in self._scales:
             scale[rows] = number
         marks = (self.kernel_begin, self.kernel_end, self.collective_begin, self.collective_end)
-        return Pattern(graph, *marks, scale)
+        return SplicePattern(graph, *marks, scale)
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class Splice:
 
     Parameters
     ----------
-    pattern : Pattern
+    pattern : SplicePattern
         The finer graph.
     groups : sequence of sequence of Target
         Groups of as many targets as the pattern has members, in the order of its members.
@@ -189,7 +189,7 @@ class Splice:
         Factors on the durations of tasks that scale with the kernel, and with the transfer.
     """
 
-    pattern: Pattern
+    pattern: SplicePattern
     groups: Sequence[Sequence[Target]]
     kernel_ratio: npt.ArrayLike = 1.0
     transfer_ratio: npt.ArrayLike = 1.0
@@ -371,7 +371,7 @@ class _Placed:
         return Edges(source, target, **tiled).joined(*ends)
 
 
-def _is_of_kernel(pattern: Pattern) -> Bools:
+def _is_of_kernel(pattern: SplicePattern) -> Bools:
     """Return which tasks of a pattern belong to the kernel: its marks, and those that scale with it."""
     of_kernel = pattern.scale == _SCALES.index("kernel")
     of_kernel[pattern.kernel_begin] = of_kernel[pattern.kernel_end] = True

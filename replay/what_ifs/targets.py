@@ -160,15 +160,15 @@ def producers(graph: KernelGraph, kinds: Collection[str], classes: Collection[st
     classes : collection of str
         Classes of kernels, as in `profilers.trace.kernels.CLASSES`.
     """
-    return _Search(graph, backward=True).targets(kinds, classes)
+    return _TargetSearch(graph, backward=True).targets(kinds, classes)
 
 
 def consumers(graph: KernelGraph, kinds: Collection[str], classes: Collection[str]) -> Targets:
     """Return the collectives whose data a kernel of some classes reads next; otherwise as `producers`."""
-    return _Search(graph, backward=False).targets(kinds, classes)
+    return _TargetSearch(graph, backward=False).targets(kinds, classes)
 
 
-class _Search:
+class _TargetSearch:
     """A search along the edges of a graph, backward for producers or forward for consumers.
 
     A kernel belongs to one target at most, so the search keeps the kernels that it has assigned.

@@ -12,7 +12,7 @@ from replay.workloads.architecture import (
     tally,
     time_operators,
 )
-from replay.workloads.decoder import Pass
+from replay.workloads.decoder import DecoderPass
 from replay.workloads.dlrm import Cluster, Dlrm, dlrm_trace, nodes_of
 from replay.workloads.job_memory import (
     JobMemory,
@@ -87,6 +87,7 @@ __all__ = [
     "TRAINED_STYLES",
     "Cluster",
     "Collective",
+    "DecoderPass",
     "Dlrm",
     "InferenceJob",
     "JobMemory",
@@ -96,7 +97,6 @@ __all__ = [
     "MeasuredStep",
     "OperationGraph",
     "Operations",
-    "Pass",
     "PredictedStep",
     "Step",
     "SyntheticJob",

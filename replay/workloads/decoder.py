@@ -1,7 +1,7 @@
 """Blocks of decoders as large models train them: flash attention, heads of keys in groups, gated layers, experts.
 
-`Pass` says how a model is run, `Block` holds the operators of a part of it on one rank. `parallel_block` puts
-normalisation, collectives and residual around a block. `flash_attention` runs attention in one kernel, and
+`DecoderPass` says how a model is run, `DecoderBlock` holds the operators of a part of it on one rank. `parallel_block`
+puts normalisation, collectives and residual around a block. `flash_attention` runs attention in one kernel, and
 `scored_attention` keeps the scores in memory. `llama_layer`, `llama_embedding` and `llama_head` are Llama's (arXiv
 2302.13971): root mean square normalisation, rotary positions, a gated feed-forward layer, no biases, no dropout, an
 output layer of its own.
@@ -26,7 +26,7 @@ BACKWARD_ATTENTION = 2.5
 
 
 @dataclass(frozen=True)
-class Block:
+class DecoderBlock:
     """Operators of a part of the model for one micro-batch.
 
     Parameters
@@ -49,7 +49,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Pass:
+class DecoderPass:
     """How a model is run.
 
     Parameters
@@ -132,21 +132,21 @@ def exchange(kind: str, elements: int, size: int = 2, group: str = "tensor") -> 
     return Step(f"nccl:{kind}", streaming("copy", moved, moved, elements, size), collective=kind, group=group)
 
 
-def linear(run: Pass, inputs: int, outputs: int, *, bias: bool = True, count: int | None = None) -> Step:
+def linear(run: DecoderPass, inputs: int, outputs: int, *, bias: bool = True, count: int | None = None) -> Step:
     """Return a product of all tokens, or `count` of them, with a matrix of weights."""
     tokens = run.tokens if count is None else count
     name = "aten::addmm" if bias else "aten::mm"
     return product(name, 1, tokens, outputs, inputs, run.size, weights=inputs * outputs + outputs * bias)
 
 
-def add(run: Pass, elements: int) -> Step:
+def add(run: DecoderPass, elements: int) -> Step:
     """Return the sum of two arrays, whose gradient passes unchanged."""
     return stream("aten::add", elements, arrays=3, back=0, size=run.size)
 
 
 def parallel_block(
-    model: Transformer, run: Pass, first: Sequence[Step], inner: Sequence[Step], last: Sequence[Step]
-) -> Block:
+    model: Transformer, run: DecoderPass, first: Sequence[Step], inner: Sequence[Step], last: Sequence[Step]
+) -> DecoderBlock:
     """Return a normalisation, the operators of a block, the sum over ranks, then what closes it with the residual.
 
     With sequence parallelism, `first` and `last` are those of a rank's share of the tokens. The gradient of the first
@@ -156,7 +156,7 @@ def parallel_block(
     ----------
     model : Transformer
         Sizes of the model.
-    run : Pass
+    run : DecoderPass
         How the model is run.
     first, inner, last : sequence of Step
         Operators before the ranks share the work, of the ranks' shares, and after the sum.
@@ -164,7 +164,7 @@ def parallel_block(
     elements, inner = run.tokens * model.hidden, in_fp8(inner, run)
     if not run.sequence_parallel or run.ranks == 1:
         meet = [exchange("all_reduce", elements, run.size)] if run.ranks > 1 else []
-        return Block(
+        return DecoderBlock(
             (*first, *inner, *meet, *last),
             (*backward(last), *backward(inner), *meet, *backward(first), add(run, elements)),
         )
@@ -173,7 +173,7 @@ def parallel_block(
     opening = backward(inner[:begin])
     of_input = [step for step in opening if not step.of_weights]
     of_weights = [step for step in opening if step.of_weights]
-    return Block(
+    return DecoderBlock(
         (*first, gather, *inner, scatter, *last),
         (
             *(*backward(last), gather, *backward(inner[begin:]), *of_input, scatter, *of_weights),
@@ -182,12 +182,12 @@ def parallel_block(
     )
 
 
-def between_blocks(run: Pass) -> Pass:
+def between_blocks(run: DecoderPass) -> DecoderPass:
     """Return how normalisations and residuals are run: on a share of the tokens, with sequence parallelism."""
     return replace(run, length=max(run.length // run.ranks, 1)) if run.sequence_parallel and run.ranks > 1 else run
 
 
-def flash_attention(model: Transformer, run: Pass, width: int | None = None) -> list[Step]:
+def flash_attention(model: Transformer, run: DecoderPass, width: int | None = None) -> list[Step]:
     """Return causal attention in one operator, with what context-parallel ranks exchange for it.
 
     Each rank holds an early and a late part of every sequence, so that all compute as much. Keys and values go around a
@@ -197,7 +197,7 @@ def flash_attention(model: Transformer, run: Pass, width: int | None = None) -> 
     ----------
     model : Transformer
         Sizes of the model.
-    run : Pass
+    run : DecoderPass
         How the model is run.
     width : int, optional
         Elements of a head, half of those of a query and a value together; by default those of the model.
@@ -224,7 +224,7 @@ def flash_attention(model: Transformer, run: Pass, width: int | None = None) -> 
     return [ring, attend]
 
 
-def _cached_attention(run: Pass, heads: int, kv_heads: int, width: int) -> Step:
+def _cached_attention(run: DecoderPass, heads: int, kv_heads: int, width: int) -> Step:
     """Return attention of new tokens over a cache."""
     keys = run.cached + run.length
     flops = 4.0 * run.tokens * heads * keys * width
@@ -235,12 +235,12 @@ def _cached_attention(run: Pass, heads: int, kv_heads: int, width: int) -> Step:
     return Step("decode_attention", attend)
 
 
-def kv_heads_of(model: Transformer, run: Pass) -> int:
+def kv_heads_of(model: Transformer, run: DecoderPass) -> int:
     """Return the heads of keys on a rank: a head that several ranks need is on each of them."""
     return max(model.key_value_heads // run.ranks, 1)
 
 
-def scored_attention(model: Transformer, run: Pass, between: Sequence[Step]) -> list[Step]:
+def scored_attention(model: Transformer, run: DecoderPass, between: Sequence[Step]) -> list[Step]:
     """Return attention whose scores are in memory: a product, the operators `between`, a product, and a copy.
 
     Context-parallel ranks gather keys and values first; backward, their gradients are scattered.
@@ -297,7 +297,7 @@ def _pass(name: str, elements: int, arrays: float, back: float) -> Step:
     return Step(name, streaming("reduction", float(elements * _FP32_BYTES), 0.0, elements, _FP32_BYTES))
 
 
-def in_fp8(steps: Sequence[Step], run: Pass) -> list[Step]:
+def in_fp8(steps: Sequence[Step], run: DecoderPass) -> list[Step]:
     """Return the steps with products of weights in 8 bits, if the pass asks for them.
 
     An input is quantized before its product, and a gradient before the two products that take it (arXiv 2209.05433).
@@ -331,14 +331,14 @@ def _quantization(rows: int, columns: int) -> Operator:
     return Operator("quantization", float(elements), 2.0 * elements, float(elements), (rows, columns), _FP8_BYTES)
 
 
-def llama_layer(model: Transformer, run: Pass, *, dense: bool = False) -> Block:
+def llama_layer(model: Transformer, run: DecoderPass, *, dense: bool = False) -> DecoderBlock:
     """Return a layer in the style of Llama, with experts if the model has them.
 
     Parameters
     ----------
     model : Transformer
         Sizes of the model.
-    run : Pass
+    run : DecoderPass
         How the model is run.
     dense : bool
         Whether the layer has no experts though the model has.
@@ -346,7 +346,7 @@ def llama_layer(model: Transformer, run: Pass, *, dense: bool = False) -> Block:
     Examples
     --------
     >>> model = Transformer("m", "llama", 2, 1024, 16, 4096, 32000, kv_heads=4)
-    >>> block = llama_layer(model, Pass(1, 1024, size=2, attention="flash"))
+    >>> block = llama_layer(model, DecoderPass(1, 1024, size=2, attention="flash"))
     >>> block.weights == (2 * 16 + 2 * 4) * 64 * 1024 + 3 * 1024 * 4096 + 2 * 1024
     True
     """
@@ -358,7 +358,7 @@ def llama_layer(model: Transformer, run: Pass, *, dense: bool = False) -> Block:
     routed = expert_layer(model, run) if is_sparse else gated(model, run, model.feedforward)
     feedforward = parallel_block(model, run, norm, routed, closing)
     steps = (*attention.forward, *feedforward.forward)
-    return Block(
+    return DecoderBlock(
         steps,
         (*feedforward.backward, *attention.backward),
         sum(step.parameters for step in steps),
@@ -367,13 +367,13 @@ def llama_layer(model: Transformer, run: Pass, *, dense: bool = False) -> Block:
     )
 
 
-def root_mean_square(run: Pass, columns: int) -> Step:
+def root_mean_square(run: DecoderPass, columns: int) -> Step:
     """Return a root mean square normalisation in one kernel that is bound by memory."""
     step = stream("rms_norm", run.tokens * columns, back=3, size=run.size)
     return replace(step, gradient=(*step.gradient, column_sums(run.tokens, columns, run.size)), parameters=columns)
 
 
-def _llama_attention(model: Transformer, run: Pass) -> list[Step]:
+def _llama_attention(model: Transformer, run: DecoderPass) -> list[Step]:
     heads, kv_heads, width = max(model.heads // run.ranks, 1), kv_heads_of(model, run), model.width
     if model.key_rank:
         return _latent_attention(model, run, heads)
@@ -390,7 +390,7 @@ def _llama_attention(model: Transformer, run: Pass) -> list[Step]:
     ]
 
 
-def _latent_attention(model: Transformer, run: Pass, heads: int) -> list[Step]:
+def _latent_attention(model: Transformer, run: DecoderPass, heads: int) -> list[Step]:
     """Queries, and keys with values, come from compressed ones; positions are in `rotary_width` further elements.
 
     Source: DeepSeek-V2, arXiv 2405.04434, section 2.1. In training, keys and values of all heads are computed.
@@ -423,7 +423,7 @@ def _latent_attention(model: Transformer, run: Pass, heads: int) -> list[Step]:
     ]
 
 
-def gated(model: Transformer, run: Pass, wide: int) -> list[Step]:
+def gated(model: Transformer, run: DecoderPass, wide: int) -> list[Step]:
     """Return a gated feed-forward layer of size `wide`: one product for both halves, SiLU of one times the other."""
     local = max(wide // run.ranks, 1)
     return [
@@ -433,7 +433,7 @@ def gated(model: Transformer, run: Pass, wide: int) -> list[Step]:
     ]
 
 
-def expert_layer(model: Transformer, run: Pass, *, is_gated: bool = True) -> list[Step]:
+def expert_layer(model: Transformer, run: DecoderPass, *, is_gated: bool = True) -> list[Step]:
     """Return a router, tokens sent to the ranks of their experts and back, and the experts' products.
 
     Tokens choose experts evenly. Tensor-parallel ranks share each expert, and exchange the same tokens.
@@ -442,7 +442,7 @@ def expert_layer(model: Transformer, run: Pass, *, is_gated: bool = True) -> lis
     ----------
     model : Transformer
         Sizes of the model.
-    run : Pass
+    run : DecoderPass
         How the model is run.
     is_gated : bool
         Whether experts are gated layers, of three matrices instead of two.
@@ -458,7 +458,7 @@ def expert_layer(model: Transformer, run: Pass, *, is_gated: bool = True) -> lis
     return [*router, *shared, *_sent(run, chosen, hidden, size, _expert_products(model, run, 2 + is_gated))]
 
 
-def _sent(run: Pass, chosen: int, hidden: int, size: int, products: Step) -> list[Step]:
+def _sent(run: DecoderPass, chosen: int, hidden: int, size: int, products: Step) -> list[Step]:
     """Return the products of experts, with the exchange of tokens if other ranks have some of the experts."""
     if run.expert == 1:
         return [products]
@@ -469,7 +469,7 @@ def _sent(run: Pass, chosen: int, hidden: int, size: int, products: Step) -> lis
     return [permuted, send, products, send, replace(permuted, name="unpermute")]
 
 
-def _expert_products(model: Transformer, run: Pass, matrices: int) -> Step:
+def _expert_products(model: Transformer, run: DecoderPass, matrices: int) -> Step:
     """Return the grouped products of a rank's experts; each of two gradients computes as much."""
     hidden, wide, ranks = model.hidden, max(model.expert_size // run.ranks, 1), run.expert
     rows, weights = run.tokens * model.experts_per_token, matrices * hidden * wide * model.experts // ranks
@@ -481,17 +481,17 @@ def _expert_products(model: Transformer, run: Pass, matrices: int) -> Step:
     return Step("grouped_gemm", forward, (forward, forward), weights)
 
 
-def llama_embedding(model: Transformer, run: Pass) -> Block:
+def llama_embedding(model: Transformer, run: DecoderPass) -> DecoderBlock:
     """Return the embedding of tokens."""
     elements, size = run.tokens * model.hidden, run.size
     meet = [exchange("all_reduce", elements, size)] if run.ranks > 1 else []
     weights = padded_vocabulary(model, run.ranks) // run.ranks * model.hidden
     looked_up = stream("aten::embedding", elements, size=size)
     grown = stream("aten::add_", weights, arrays=3, back=0, size=size)
-    return Block((looked_up, *meet), (*backward([looked_up]), grown), weights, tensors=1)
+    return DecoderBlock((looked_up, *meet), (*backward([looked_up]), grown), weights, tensors=1)
 
 
-def llama_head(model: Transformer, run: Pass) -> Block:
+def llama_head(model: Transformer, run: DecoderPass) -> DecoderBlock:
     """Return the last normalisation, the logits with weights of their own, and the loss."""
     local = padded_vocabulary(model, run.ranks) // run.ranks
     norm = [root_mean_square(run, model.hidden)]
@@ -499,7 +499,7 @@ def llama_head(model: Transformer, run: Pass) -> Block:
     few = [exchange("all_reduce", run.tokens, _FP32_BYTES)] if run.ranks > 1 else []
     meet = [exchange("all_reduce", run.tokens * model.hidden, run.size)] if run.ranks > 1 else []
     loss = cross_entropy(run.tokens * local)
-    return Block(
+    return DecoderBlock(
         (*norm, *logits, *loss[:2], *few, *loss[2:4], *few, *loss[4:], *few),
         (*backward(loss), *backward(logits), *meet, *backward(norm)),
         (local + 1) * model.hidden,

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
 from replay.workloads.architecture import Transformer
-from replay.workloads.decoder import Pass, padded_vocabulary
+from replay.workloads.decoder import DecoderPass, padded_vocabulary
 from replay.workloads.jobs import SHARDINGS, Layout, TrainingJob
 from replay.workloads.transformer import embedding_block, head_block, layer_block
 
@@ -117,7 +117,7 @@ class _Weights(NamedTuple):
 @lru_cache(maxsize=4096)
 def _weights(model: Transformer, length: int, tensor: int, expert: int, *, shared: bool) -> _Weights:
     """Count the weights of the blocks whose time is predicted."""
-    run = Pass(1, length, training=True, ranks=tensor, expert=expert)
+    run = DecoderPass(1, length, training=True, ranks=tensor, expert=expert)
     dense, layer = layer_block(model, run, dense=True), layer_block(model, run)
     of_expert = layer.expert_weights * expert // model.experts
     outer = embedding_block(model, run).weights, head_block(model, run, shared=shared).weights

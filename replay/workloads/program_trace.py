@@ -31,7 +31,7 @@ from replay.workloads.program import (
 
 #: Threads of a workgroup.
 _WORKGROUP_SIZE = 256
-#: Columns of each kind of event after the rank and the iteration, in the order in which `_Writer` gives them.
+#: Columns of each kind of event after the rank and the iteration, in the order in which `_EventWriter` gives them.
 _EVENT_COLUMNS = {
     "ops": ("process", "thread", "id", "name", "start_ns", "dur_ns", "shapes", "dtypes", "concrete_inputs"),
     "launches": ("process", "thread", "id", "name", "start_ns", "dur_ns", "api", "op_id", "correlation"),
@@ -85,8 +85,8 @@ def write_trace(job: SyntheticJob, device: Device) -> Trace:
         first, begin = 0, 0
         for number, step in enumerate(job.steps):
             items = step.programs[rank]
-            times = _Times.of(program, rank, slice(first, first + len(items)), begin, items)
-            _Writer(job, step, number, rank, times, events).write()
+            times = _ItemTimes.of(program, rank, slice(first, first + len(items)), begin, items)
+            _EventWriter(job, step, number, rank, times, events).write()
             first, begin = first + len(items), times.end
     tables, ranks = {kind: events.table(kind) for kind in list(events.rows)}, range(len(program.begin))
     meta = TraceMeta(
@@ -104,7 +104,7 @@ def write_trace(job: SyntheticJob, device: Device) -> Trace:
 
 
 @dataclass(frozen=True)
-class _Times:
+class _ItemTimes:
     """Times of the items of a rank in a step, ns; `begin` and `end` are those of the step on the host.
 
     A collective starts when its rank arrives, before the other members do.
@@ -119,7 +119,7 @@ class _Times:
     @classmethod
     def of(
         cls, program: ProgramGraph, rank: int, rows: slice, begin: int, items: Sequence[KernelCall | Wait]
-    ) -> "_Times":
+    ) -> "_ItemTimes":
         tasks = program.graph.tasks
         start, end = tasks.measured_start_ns, tasks.measured_end_ns
         is_kernel = np.array([isinstance(item, KernelCall) for item in items], dtype=bool)
@@ -131,14 +131,14 @@ class _Times:
 
 
 @dataclass
-class _Writer:
+class _EventWriter:
     """Writes the events of one step on one rank."""
 
     job: SyntheticJob
     step: SyntheticStep
     number: int
     rank: int
-    times: _Times
+    times: _ItemTimes
     events: _EventRows
     records: dict[int, tuple[int, int]] = field(default_factory=dict)
 

@@ -264,7 +264,7 @@ def _score(option: tuple[Dimension, ...], shape: Shape, is_weight: bool) -> tupl
 
 
 @dataclass(frozen=True)
-class Core:
+class AttentionCore:
     """Attention of one layer: the two products, or the fused kernel, of queries, keys and values.
 
     Parameters
@@ -301,7 +301,7 @@ class TracedJob:
         How each size was found.
     rows : array of int64
         Kernels of the compute stream of the first rank, as rows of the graph, in order.
-    cores : tuple of Core
+    cores : tuple of AttentionCore
         Attention in order.
     training : bool
         Whether the step has a backward pass.
@@ -316,7 +316,7 @@ class TracedJob:
     sizes: Mapping[str, int]
     how: Mapping[str, str]
     rows: Ints
-    cores: tuple[Core, ...]
+    cores: tuple[AttentionCore, ...]
     training: bool
     tensor: int = 1
     data: int = 1
@@ -350,7 +350,7 @@ def compute_rows(graph: KernelGraph, rank: int | None = None) -> Ints:
     return np.flatnonzero(stream & ~graph.collectives())
 
 
-class Calls:
+class OperatorCalls:
     """Calls of a graph, their operators and tensors; each is read once.
 
     Parameters
@@ -417,7 +417,7 @@ def find_job(graph: KernelGraph, given: TrainingJob | None = None) -> TracedJob:
     InvalidInputError
         The step has no attention, or no products of its tokens; the message says what is possible.
     """
-    rows, calls = compute_rows(graph), Calls(graph)
+    rows, calls = compute_rows(graph), OperatorCalls(graph)
     numbers, phase = graph.tasks.call[rows], graph.tasks.phase[rows]
     cores = _cores(numbers, phase == _BACKWARD, calls)
     if not cores:
@@ -452,13 +452,13 @@ def find_job(graph: KernelGraph, given: TrainingJob | None = None) -> TracedJob:
     return replace(job, data=_replicas(graph, job)) if training else job
 
 
-def _passes(phase: Ints, cores: Sequence[Core]) -> int:
+def _passes(phase: Ints, cores: Sequence[AttentionCore]) -> int:
     """Return the forward passes of a training step: runs of attention without a backward pass between them."""
     backward = np.cumsum(phase == _BACKWARD)
     return len({int(backward[core.first]) for core in cores if not core.backward}) or 1
 
 
-def _no_transformer(numbers: Ints, calls: Calls) -> str:
+def _no_transformer(numbers: Ints, calls: OperatorCalls) -> str:
     """Return the message for a step without attention."""
     if not len(numbers) or not any(calls.shapes(number) for number in set(numbers.tolist())):
         return (
@@ -478,9 +478,9 @@ def _no_transformer(numbers: Ints, calls: Calls) -> str:
 _BETWEEN = 16
 
 
-def _cores(numbers: Ints, backward: np.ndarray, calls: Calls) -> list[Core]:
+def _cores(numbers: Ints, backward: np.ndarray, calls: OperatorCalls) -> list[AttentionCore]:
     """Return the attention among kernels of calls, in order."""
-    cores: list[Core] = []
+    cores: list[AttentionCore] = []
     pending: tuple[int, int, int, int, int] | None = None
     for place, number in enumerate(numbers.tolist()):  # a lookup for each kernel, about 1 us
         operator = calls.operator(number)
@@ -494,21 +494,23 @@ def _cores(numbers: Ints, backward: np.ndarray, calls: Calls) -> list[Core]:
             query = next((each for each in of_query if each[3] == width and queries in each[1:3]), ())
             sequences = query[0] if query else 1
             heads = operator.dims[0] // sequences
-            cores.append(Core(place, place, sequences, heads, queries, keys, width, bool(backward[place])))
+            cores.append(AttentionCore(place, place, sequences, heads, queries, keys, width, bool(backward[place])))
         elif operator.kind == "batched_matmul":
             batch, m, n, k = operator.dims
             pair = pending is not None and place - pending[0] <= _BETWEEN
             if pair and not backward[place] and pending is not None and pending[1:] == (batch, m, k, n):
-                cores.append(Core(pending[0], place, 1, batch, m, k, n))
+                cores.append(AttentionCore(pending[0], place, 1, batch, m, k, n))
                 pending = None
             elif not backward[place]:
                 pending = (place, batch, m, n, k)
     return cores
 
 
-def _tokens(cores: Sequence[Core], products: Counter[tuple[int, ...]]) -> tuple[dict[str, int], dict[str, str]]:
+def _tokens(
+    cores: Sequence[AttentionCore], products: Counter[tuple[int, ...]]
+) -> tuple[dict[str, int], dict[str, str]]:
     """Return batch, length, heads and width: of the attention whose tokens most products have; empty if none has."""
-    best: tuple[int, int, Core, int] | None = None
+    best: tuple[int, int, AttentionCore, int] | None = None
     for core in dict.fromkeys((c for c in cores if not c.backward), None):
         choices = [core.heads] if core.sequences > 1 else [h for h in range(1, core.heads + 1) if core.heads % h == 0]
         for heads in choices:

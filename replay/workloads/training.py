@@ -23,7 +23,7 @@ from replay.calibration.parameters import Parameters
 from replay.costs.collectives import CollectiveCalibration, Topology, predict_collective
 from replay.graph.operators import Operator, streaming
 from replay.workloads.architecture import Step, time_operators
-from replay.workloads.decoder import Block, Pass, exchange, padded_vocabulary
+from replay.workloads.decoder import DecoderBlock, DecoderPass, exchange, padded_vocabulary
 from replay.workloads.jobs import NARROW, PRECISIONS, InferenceJob, OptimizerPass, TrainingJob
 from replay.workloads.schedules import Duration, run_schedule
 from replay.workloads.transformer import embedding_block, head_block, layer_block
@@ -188,9 +188,9 @@ def _counts(job: TrainingJob, stage: int, chunk: int) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def _block(job: TrainingJob, name: str) -> Block:
+def _block(job: TrainingJob, name: str) -> DecoderBlock:
     layout = job.layout
-    run = Pass(job.micro_batch, job.length // layout.context, training=True, size=job.element_bytes,
+    run = DecoderPass(job.micro_batch, job.length // layout.context, training=True, size=job.element_bytes,
                ranks=layout.tensor, sequence_parallel=layout.sequence_parallel, attention=job.attention,
                context=layout.context, expert=layout.expert, product_size=int(job.precision in NARROW))  # fmt: skip
     if name == "head":
@@ -202,7 +202,7 @@ def _block(job: TrainingJob, name: str) -> Block:
     return _with_shards(job, _adapted(block, job.adapter_rank) if job.adapter_rank else block)
 
 
-def _with_shards(job: TrainingJob, block: Block) -> Block:
+def _with_shards(job: TrainingJob, block: DecoderBlock) -> DecoderBlock:
     """Return a block with what replicas that share gradients or weights exchange for it in each micro-batch."""
     if job.sharding < _SHARED_GRADIENTS:
         return block
@@ -223,7 +223,7 @@ def _with_shards(job: TrainingJob, block: Block) -> Block:
 _SHARED_GRADIENTS = 2
 
 
-def _adapted(block: Block, rank: int) -> Block:
+def _adapted(block: DecoderBlock, rank: int) -> DecoderBlock:
     """Return a part whose weights are frozen beside adapters of this rank at each product.
 
     No gradient of a frozen weight is computed, summed or stored. Products of adapters, some 16 columns wide, are left
@@ -232,7 +232,7 @@ def _adapted(block: Block, rank: int) -> Block:
     Source: LoRA, arXiv 2106.09685, section 4.
     """
     products = [step.operator.dims for step in block.forward if step.parameters and step.operator.kind == "matmul"]
-    return Block(
+    return DecoderBlock(
         block.forward,
         tuple(step for step in block.backward if not step.of_weights),
         rank * sum(n + k for _, _, n, k in products),
@@ -312,7 +312,7 @@ def inference_parts(
     """
     _check_fp8([job], device)
     is_prefill, layout, model = job.phase == "prefill", job.layout, job.model
-    run = Pass(job.sequences, job.prompt if is_prefill else 1, size=job.element_bytes, ranks=layout.tensor,
+    run = DecoderPass(job.sequences, job.prompt if is_prefill else 1, size=job.element_bytes, ranks=layout.tensor,
                attention="flash", expert=layout.expert, product_size=int(job.precision == "fp8"),
                cached=0 if is_prefill else job.keys - 1)  # fmt: skip
     blocks = {

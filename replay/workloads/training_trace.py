@@ -209,7 +209,7 @@ def inference_trace(job: InferenceJob, device: Device, *, parameters: Parameters
     >>> inference_trace(job, find_device("H100"), parameters=load_parameters()).meta.ranks
     (0, 1)
     """
-    calls, program = _Calls(job, _NO_COSTS), list[KernelCall | Wait]()
+    calls, program = _CallWriter(job, _NO_COSTS), list[KernelCall | Wait]()
     for name, steps, count in inference_parts(job, device, parameters=parameters):
         for number in range(count):
             calls.steps(program, steps, 0.0, f"forward {name} {number}")
@@ -233,7 +233,7 @@ def _step(job: TrainingJob, timer: JobTimer, costs: TrainingCosts, size: tuple[i
     programs: list[Sequence[KernelCall | Wait]] = []
     for stage in range(job.layout.pipeline):
         chunks = [timer.stage_parts(job, stage, chunk) for chunk in range(job.layout.chunks)]
-        writer = _Stage(job, stage, load, _Calls(job, costs, stage), costs, timer)
+        writer = _Stage(job, stage, load, _CallWriter(job, costs, stage), costs, timer)
         works = _works(job, chunks)
         if works * job.micro_batches * ranks * steps > MOST_WORKS:
             raise InvalidInputError(
@@ -263,7 +263,7 @@ def count_works(job: TrainingJob, timer: JobTimer) -> int:
 
 
 @dataclass
-class _Calls:
+class _CallWriter:
     """Writes the kernels and collectives of operators; a kernel that occurs again is the same object.
 
     `kernels` holds the kernels of timed steps that wait for no other stream, by the step, its host time and phase. Each
@@ -358,7 +358,7 @@ class _Stage:
     job: TrainingJob
     stage: int
     load: JobLoad
-    calls: _Calls
+    calls: _CallWriter
     costs: TrainingCosts
     timer: JobTimer
 

@@ -26,8 +26,8 @@ from replay.workloads.architecture import (
     waited,
 )
 from replay.workloads.decoder import (
-    Block,
-    Pass,
+    DecoderBlock,
+    DecoderPass,
     add,
     between_blocks,
     cross_entropy,
@@ -57,14 +57,14 @@ _BERT_POSITIONS, _BERT_SEGMENTS = 512, 2
 _PREDICTED = 5 / 32
 
 
-def layer_block(model: Transformer, run: Pass, *, dense: bool = False) -> Block:
+def layer_block(model: Transformer, run: DecoderPass, *, dense: bool = False) -> DecoderBlock:
     """Return one layer.
 
     Parameters
     ----------
     model : Transformer
         Sizes of the model.
-    run : Pass
+    run : DecoderPass
         How the model is run.
     dense : bool
         Whether the layer has no experts though the model has.
@@ -73,7 +73,8 @@ def layer_block(model: Transformer, run: Pass, *, dense: bool = False) -> Block:
     --------
     >>> from replay.workloads.architecture import Transformer
     >>> model = Transformer("m", "megatron", 1, 1024, 16, 4096, 51200)
-    >>> [sum(bool(s.collective) for s in layer_block(model, Pass(1, 1024, size=2, ranks=n)).forward) for n in (1, 2)]
+    >>> blocks = [layer_block(model, DecoderPass(1, 1024, size=2, ranks=n)) for n in (1, 2)]
+    >>> [sum(bool(step.collective) for step in block.forward) for block in blocks]
     [0, 2]
     """
     if model.style == "llama":
@@ -81,10 +82,10 @@ def layer_block(model: Transformer, run: Pass, *, dense: bool = False) -> Block:
     return _bert_layer(model, run) if model.style == "bert" else _megatron_layer(model, run, dense=dense)
 
 
-def _bert_layer(model: Transformer, run: Pass) -> Block:
+def _bert_layer(model: Transformer, run: DecoderPass) -> DecoderBlock:
     attention = _normalised_after(model, run, _bert_attention(model, run))
     feedforward = _normalised_after(model, run, _bert_feedforward(model, run))
-    return Block(
+    return DecoderBlock(
         (*attention.forward, *feedforward.forward),
         (*feedforward.backward, *attention.backward),
         _layer_weights(model, run),
@@ -92,12 +93,12 @@ def _bert_layer(model: Transformer, run: Pass) -> Block:
     )
 
 
-def _layer_weights(model: Transformer, run: Pass) -> int:
+def _layer_weights(model: Transformer, run: DecoderPass) -> int:
     hidden, wide = model.hidden, model.feedforward
     return (4 * hidden * hidden + 3 * hidden + 2 * hidden * wide + wide) // run.ranks + 6 * hidden
 
 
-def _megatron_layer(model: Transformer, run: Pass, *, dense: bool) -> Block:
+def _megatron_layer(model: Transformer, run: DecoderPass, *, dense: bool) -> DecoderBlock:
     between, hidden = between_blocks(run), model.hidden
     first = [_norm(model, between)]
     last = [_bias_dropout_add(between, between.tokens * hidden, hidden)]
@@ -110,7 +111,7 @@ def _megatron_layer(model: Transformer, run: Pass, *, dense: bool) -> Block:
     dense_weights = _layer_weights(model, run) - fewer
     if is_sparse:
         dense_weights += sum(step.parameters for step in inner) - (2 * hidden + 1) * model.feedforward // run.ranks
-    return Block(
+    return DecoderBlock(
         (*attention.forward, *feedforward.forward),
         (*feedforward.backward, *attention.backward),
         dense_weights,
@@ -119,17 +120,17 @@ def _megatron_layer(model: Transformer, run: Pass, *, dense: bool) -> Block:
     )
 
 
-def _normalised_after(model: Transformer, run: Pass, inner: Sequence[Step]) -> Block:
+def _normalised_after(model: Transformer, run: DecoderPass, inner: Sequence[Step]) -> DecoderBlock:
     """A block of BERT: its operators, the sum over ranks, then dropout, residual and normalisation."""
     elements, last, inner = run.tokens * model.hidden, _bert_closing(model, run), in_fp8(inner, run)
     meet = [exchange("all_reduce", elements, run.size)] if run.ranks > 1 else []
-    return Block(
+    return DecoderBlock(
         (*inner, *meet, *last),
         (*backward(last), *backward(inner), *meet, add(run, elements)),
     )
 
 
-def _attention(model: Transformer, run: Pass) -> list[Step]:
+def _attention(model: Transformer, run: DecoderPass) -> list[Step]:
     heads = max(run.batch * model.heads // run.ranks, 1)
     local, keys = max(model.hidden // run.ranks, 1), run.length * run.context
     if run.attention == "flash":
@@ -144,7 +145,7 @@ def _attention(model: Transformer, run: Pass) -> list[Step]:
     ]
 
 
-def _feedforward(model: Transformer, run: Pass) -> list[Step]:
+def _feedforward(model: Transformer, run: DecoderPass) -> list[Step]:
     local = max(model.feedforward // run.ranks, 1)
     gelu = stream("bias_gelu", run.tokens * local, back=3, size=run.size)
     gelu = replace(gelu, gradient=(*gelu.gradient, column_sums(run.tokens, local, run.size)))
@@ -157,13 +158,13 @@ def _parallel_dropout(elements: int, size: int) -> Step:
     return stream("aten::native_dropout", elements, arrays=2 + share, back=2 + share, size=size)
 
 
-def _bias_dropout_add(run: Pass, elements: int, hidden: int) -> Step:
+def _bias_dropout_add(run: DecoderPass, elements: int, hidden: int) -> Step:
     share = _MASK_BYTES / run.size
     step = stream("bias_dropout_add", elements, arrays=3 + share, back=2 + share, size=run.size)
     return replace(step, gradient=(*step.gradient, column_sums(run.tokens, hidden, run.size)))
 
 
-def embedding_block(model: Transformer, run: Pass) -> Block:
+def embedding_block(model: Transformer, run: DecoderPass) -> DecoderBlock:
     """Return the embedding of tokens and positions, with its dropout."""
     if model.style == "llama":
         return llama_embedding(model, run)
@@ -179,17 +180,17 @@ def embedding_block(model: Transformer, run: Pass) -> Block:
         lookups, rest = [looked_up] * 2, [add(run, elements), _parallel_dropout(elements, size)]
         others, tensors = run.length * run.context * model.hidden, 2
     back = (*backward(rest), *backward(lookups), grown)
-    return Block((*lookups, *meet, *rest), back, weights + others, tensors)
+    return DecoderBlock((*lookups, *meet, *rest), back, weights + others, tensors)
 
 
-def head_block(model: Transformer, run: Pass, *, shared: bool) -> Block:
+def head_block(model: Transformer, run: DecoderPass, *, shared: bool) -> DecoderBlock:
     """Return the last normalisation, the logits and the loss.
 
     Parameters
     ----------
     model : Transformer
         The model.
-    run : Pass
+    run : DecoderPass
         How the model is run.
     shared : bool
         Whether the embedding's weights are on the same rank, so that they are not stored twice.
@@ -205,7 +206,7 @@ def head_block(model: Transformer, run: Pass, *, shared: bool) -> Block:
     meet = [exchange("all_reduce", run.tokens * model.hidden, run.size)] if run.ranks > 1 else []
     loss = cross_entropy(run.tokens * local)
     weights = 2 * model.hidden + (0 if shared else local * model.hidden)
-    return Block(
+    return DecoderBlock(
         (*norm, *logits, *loss[:2], *few, *loss[2:4], *few, *loss[4:], *few),
         (*backward(loss), *backward(logits), *meet, *backward(norm)),
         weights,
@@ -213,7 +214,7 @@ def head_block(model: Transformer, run: Pass, *, shared: bool) -> Block:
     )
 
 
-def _bert_loss(model: Transformer, run: Pass, *, shared: bool) -> Block:
+def _bert_loss(model: Transformer, run: DecoderPass, *, shared: bool) -> DecoderBlock:
     """Which sentence follows, and the words at the masked positions; the loss is computed in FP32."""
     hidden, size = model.hidden, run.size
     local = padded_vocabulary(model, run.ranks) // run.ranks
@@ -227,7 +228,7 @@ def _bert_loss(model: Transformer, run: Pass, *, shared: bool) -> Block:
     few = [exchange("all_reduce", masked, _FP32_BYTES)] * 2 if run.ranks > 1 else []
     meet = [exchange("all_reduce", masked * hidden, size)] if run.ranks > 1 else []
     weights = 2 * hidden * hidden + 6 * hidden + 2 + local + (0 if shared else local * hidden)
-    return Block(
+    return DecoderBlock(
         (*pooled, picked, *words, *loss, *few),
         (*backward(loss), *backward(words[-1:]), *meet, *backward([picked, *words[:-1]]), *backward(pooled)),
         weights,
@@ -235,24 +236,24 @@ def _bert_loss(model: Transformer, run: Pass, *, shared: bool) -> Block:
     )
 
 
-def forward(model: Transformer, run: Pass) -> list[Step]:
+def forward(model: Transformer, run: DecoderPass) -> list[Step]:
     """List the operators of a forward pass, in order, every layer written out (`tally` only counts them).
 
     Examples
     --------
     >>> from replay.workloads.architecture import find_transformer, load_transformers
-    >>> steps = forward(find_transformer("bert_large", load_transformers()), Pass(8, 512))
+    >>> steps = forward(find_transformer("bert_large", load_transformers()), DecoderPass(8, 512))
     >>> f"{sum(step.operator.flops for step in steps):.3g}"
     '2.69e+12'
     """
     return _FORWARD[model.style](model, run)
 
 
-def _norm(model: Transformer, run: Pass) -> Step:
+def _norm(model: Transformer, run: DecoderPass) -> Step:
     return rows("aten::layer_norm", "normalization", run.tokens, model.hidden, run.size)
 
 
-def _dropout(run: Pass, elements: int) -> list[Step]:
+def _dropout(run: DecoderPass, elements: int) -> list[Step]:
     """Forward it writes a mask of bytes too; backward the mask is converted, scaled and multiplied with."""
     if not run.training:
         return []
@@ -260,11 +261,11 @@ def _dropout(run: Pass, elements: int) -> list[Step]:
     return [stream("aten::native_dropout", elements, arrays=2 + mask, back=6 + mask, size=run.size)]
 
 
-def _embedding(run: Pass, hidden: int) -> Step:
+def _embedding(run: DecoderPass, hidden: int) -> Step:
     return stream("aten::embedding", run.tokens * hidden, size=run.size)
 
 
-def _attend(model: Transformer, run: Pass, masked: list[Step]) -> list[Step]:
+def _attend(model: Transformer, run: DecoderPass, masked: list[Step]) -> list[Step]:
     """Scores, masks, softmax, and the weighted sum of values; operands are copied into heads."""
     heads, length, width = max(run.batch * model.heads // run.ranks, 1), run.length, model.width
     # Copies of a projection into the order of heads, or back.
@@ -281,11 +282,11 @@ def _attend(model: Transformer, run: Pass, masked: list[Step]) -> list[Step]:
     ]
 
 
-def _scores(model: Transformer, run: Pass) -> int:
+def _scores(model: Transformer, run: DecoderPass) -> int:
     return max(run.batch * model.heads // run.ranks, 1) * run.length * run.length
 
 
-def _bert_attention(model: Transformer, run: Pass) -> list[Step]:
+def _bert_attention(model: Transformer, run: DecoderPass) -> list[Step]:
     local, scores = model.hidden // run.ranks, _scores(model, run)
     if run.attention == "flash":
         both = [_both_ways(step) for step in flash_attention(model, run)]
@@ -311,7 +312,7 @@ def _both_ways(step: Step) -> Step:
     return replace(step, operator=forward, gradient=tuple(back))
 
 
-def _bert_feedforward(model: Transformer, run: Pass) -> list[Step]:
+def _bert_feedforward(model: Transformer, run: DecoderPass) -> list[Step]:
     local = model.feedforward // run.ranks
     return [
         linear(run, model.hidden, local),
@@ -320,12 +321,12 @@ def _bert_feedforward(model: Transformer, run: Pass) -> list[Step]:
     ]
 
 
-def _bert_closing(model: Transformer, run: Pass) -> list[Step]:
+def _bert_closing(model: Transformer, run: DecoderPass) -> list[Step]:
     elements = run.tokens * model.hidden
     return [*_dropout(run, elements), add(run, elements), _norm(model, run)]
 
 
-def _bert(model: Transformer, run: Pass) -> list[Step]:
+def _bert(model: Transformer, run: DecoderPass) -> list[Step]:
     elements, closing = run.tokens * model.hidden, _bert_closing(model, run)
     layer = [*_bert_attention(model, run), *closing, *_bert_feedforward(model, run), *closing]
     first = [*[_embedding(run, model.hidden)] * 3, *[add(run, elements)] * 2, _norm(model, run)]
@@ -334,7 +335,7 @@ def _bert(model: Transformer, run: Pass) -> list[Step]:
     return [*first, *_dropout(run, elements), *layer * model.layers, *last]
 
 
-def _bert_head(model: Transformer, run: Pass, *, masked: int, vocabulary: int) -> tuple[list[Step], list[Step]]:
+def _bert_head(model: Transformer, run: DecoderPass, *, masked: int, vocabulary: int) -> tuple[list[Step], list[Step]]:
     """Return the operators that score the first tokens, and those that predict `masked` tokens."""
     hidden = model.hidden
     return [linear(run, hidden, hidden, count=run.batch), linear(run, hidden, 2, count=run.batch)], [
@@ -345,7 +346,7 @@ def _bert_head(model: Transformer, run: Pass, *, masked: int, vocabulary: int) -
     ]
 
 
-def _gelu_of_eight(run: Pass, elements: int) -> list[Step]:
+def _gelu_of_eight(run: DecoderPass, elements: int) -> list[Step]:
     """GELU by its formula with a hyperbolic tangent: the gradient of a power takes three operators."""
     names = (("mul", 2, 2), ("pow", 2, 7), ("mul", 2, 2), ("add", 3, 0), ("mul", 2, 2), ("tanh", 2, 3), ("add", 2, 0))
     steps = [stream(f"aten::{name}", elements, arrays, back, run.size) for name, arrays, back in names]
@@ -353,7 +354,7 @@ def _gelu_of_eight(run: Pass, elements: int) -> list[Step]:
 
 
 def _decoder(
-    model: Transformer, run: Pass, projections: list[Step], masked: list[Step], activation: list[Step]
+    model: Transformer, run: DecoderPass, projections: list[Step], masked: list[Step], activation: list[Step]
 ) -> list[Step]:
     """Return the layers of a decoder, with a normalisation before each block, and its head."""
     hidden = model.hidden
@@ -373,7 +374,7 @@ def _decoder(
     return [*layer * model.layers, _norm(model, run), linear(run, hidden, model.vocabulary, bias=False)]
 
 
-def _gpt2(model: Transformer, run: Pass) -> list[Step]:
+def _gpt2(model: Transformer, run: DecoderPass) -> list[Step]:
     hidden, elements, scores = model.hidden, run.tokens * model.hidden, _scores(model, run)
     masked = [stream(f"aten::{name}", scores, size=run.size) for name in ("div", "where")]
     activation = _gelu_of_eight(run, run.tokens * model.feedforward)
@@ -381,7 +382,7 @@ def _gpt2(model: Transformer, run: Pass) -> list[Step]:
     return [*first, *_decoder(model, run, [linear(run, hidden, 3 * hidden)], masked, activation)]
 
 
-def _opt(model: Transformer, run: Pass) -> list[Step]:
+def _opt(model: Transformer, run: DecoderPass) -> list[Step]:
     hidden, elements, scores = model.hidden, run.tokens * model.hidden, _scores(model, run)
     masked = [stream(f"aten::{name}", scores, back=back, size=run.size) for name, back in (("add", 0), ("maximum", 3))]
     projections = [*[linear(run, hidden, hidden)] * 3, stream("aten::mul", elements, size=run.size)]
@@ -390,7 +391,7 @@ def _opt(model: Transformer, run: Pass) -> list[Step]:
     return [*first, *_decoder(model, run, projections, masked, activation)]
 
 
-def _root_mean_square(model: Transformer, run: Pass) -> list[Step]:
+def _root_mean_square(model: Transformer, run: DecoderPass) -> list[Step]:
     """A normalisation without a kernel of its local: a power, a mean, and two products."""
     elements = run.tokens * model.hidden
     back = (("pow", 2, 7), ("mean", 1, 2), ("mul", 2, 3), ("mul", 2, 3))
@@ -402,7 +403,7 @@ def _root_mean_square(model: Transformer, run: Pass) -> list[Step]:
 _BIASED = 10.0
 
 
-def _switch_attention(model: Transformer, run: Pass, arrays: float) -> list[Step]:
+def _switch_attention(model: Transformer, run: DecoderPass, arrays: float) -> list[Step]:
     hidden, scores = model.hidden, _scores(model, run)
     return [
         *_root_mean_square(model, run),
@@ -414,7 +415,7 @@ def _switch_attention(model: Transformer, run: Pass, arrays: float) -> list[Step
     ]
 
 
-def _switch_feedforward(model: Transformer, run: Pass, experts: int) -> list[Step]:
+def _switch_feedforward(model: Transformer, run: DecoderPass, experts: int) -> list[Step]:
     """A gated product, as in T5 1.1 and in Switch Transformer (arXiv 2101.03961, table 9)."""
     hidden, tokens = model.hidden, run.tokens
     routed = _routed(model, run, experts) if experts > 1 else _gated(model, run, tokens)
@@ -422,7 +423,7 @@ def _switch_feedforward(model: Transformer, run: Pass, experts: int) -> list[Ste
     return [*_root_mean_square(model, run), *routed, *closing]
 
 
-def _gated(model: Transformer, run: Pass, tokens: int) -> list[Step]:
+def _gated(model: Transformer, run: DecoderPass, tokens: int) -> list[Step]:
     hidden, wide = model.hidden, model.feedforward
     return [
         *[linear(run, hidden, wide, bias=False, count=tokens)] * 2,
@@ -432,7 +433,7 @@ def _gated(model: Transformer, run: Pass, tokens: int) -> list[Step]:
     ]
 
 
-def _routed(model: Transformer, run: Pass, experts: int) -> list[Step]:
+def _routed(model: Transformer, run: DecoderPass, experts: int) -> list[Step]:
     """Each token goes to one expert, so that experts share the tokens; the router picks and puts them back.
 
     The host waits for the tokens of each expert twice, to gather and to put back, so that small operators start late.
@@ -452,7 +453,7 @@ def _routed(model: Transformer, run: Pass, experts: int) -> list[Step]:
     return [*router, *chosen * experts, scaled]
 
 
-def _switch(model: Transformer, run: Pass) -> list[Step]:
+def _switch(model: Transformer, run: DecoderPass) -> list[Step]:
     """Encoder, then decoder, whose layers attend to the encoder's result too, with a bias of zeros."""
     dense, sparse = (_switch_feedforward(model, run, experts) for experts in (1, model.experts))
     itself, crossed = (_switch_attention(model, run, arrays) for arrays in (_BIASED, 3.0))
@@ -462,13 +463,13 @@ def _switch(model: Transformer, run: Pass) -> list[Step]:
     return [*embedded, *encoder, *decoder, linear(run, model.hidden, model.vocabulary, bias=False)]
 
 
-def _megatron(model: Transformer, run: Pass) -> list[Step]:
+def _megatron(model: Transformer, run: DecoderPass) -> list[Step]:
     """All on one rank."""
     dense = layer_block(model, run, dense=True).forward * model.dense_layers
     layers = layer_block(model, run).forward * (model.layers - model.dense_layers)
     return [*embedding_block(model, run).forward, *dense, *layers, *head_block(model, run, shared=True).forward]
 
 
-_FORWARD: Mapping[str, Callable[[Transformer, Pass], list[Step]]] = MappingProxyType(
+_FORWARD: Mapping[str, Callable[[Transformer, DecoderPass], list[Step]]] = MappingProxyType(
     {"bert": _bert, "gpt2": _gpt2, "opt": _opt, "switch": _switch, "megatron": _megatron, "llama": _megatron}
 )

@@ -31,7 +31,7 @@ from replay.costs.shipped import load_parameters
 from replay.graph.operators import Operator
 from replay.studies.workloads import step_ns
 from replay.workloads.architecture import LARGEST, PRODUCT_SHARE, Step, read_or_shipped, time_operators
-from replay.workloads.decoder import Pass
+from replay.workloads.decoder import DecoderPass
 from replay.workloads.training import job_loads
 from replay.workloads.transformer import head_block, layer_block
 from seqpoint.characterization import Characterization, characterize_trace
@@ -296,7 +296,7 @@ class LayerTimes:
     ----------
     device : Device
         Device that ran.
-    run : Pass
+    run : DecoderPass
         Batch, length, and whether the backward pass ran too.
     seconds : mapping of str to float
         Time of each of `GROUPS`.
@@ -305,7 +305,7 @@ class LayerTimes:
     """
 
     device: Device
-    run: Pass
+    run: DecoderPass
     seconds: Mapping[str, float]
     source: str
 
@@ -356,11 +356,13 @@ def _read_layers(file: Path) -> list[LayerTimes]:
         if missing := [group for group, seconds in times.items() if not seconds]:
             refuse_row(file, f"{name}, {batch} x {length}", f"no operator of {', '.join(missing)}")
             continue
-        layers.append(LayerTimes(devices[name], Pass(batch, length, trains), times, str(file)))
+        layers.append(LayerTimes(devices[name], DecoderPass(batch, length, trains), times, str(file)))
     return layers
 
 
-def layer_seconds(run: Pass, device: Device, parameters: Parameters, without: Sequence[str] = ()) -> dict[str, float]:
+def layer_seconds(
+    run: DecoderPass, device: Device, parameters: Parameters, without: Sequence[str] = ()
+) -> dict[str, float]:
     """Return the predicted time of the operators of a layer of BERT-Large, each waited for, in s by group."""
     model = workloads.load_transformers()[_MODEL]
     operators: list[Operator] = []
@@ -444,7 +446,7 @@ class Throughput:
     def skips_padding(self) -> bool:
         """Whether products of all tokens, padding included, would run faster than the device can."""
         job = self.job
-        run = Pass(job.micro_batch, job.length, training=True, size=job.element_bytes)
+        run = DecoderPass(job.micro_batch, job.length, training=True, size=job.element_bytes)
         blocks = [layer_block(job.model, run)] * job.model.layers + [head_block(job.model, run, shared=True)]
         steps = [step for block in blocks for step in (*block.forward, *block.backward)]
         flops = sum(step.operator.flops for step in steps if step.operator.kind in _PRODUCTS) / job.micro_batch

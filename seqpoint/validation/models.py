@@ -57,7 +57,7 @@ class MeasuredModel:
 
     device: Device
     model: workloads.Transformer
-    run: workloads.Pass
+    run: workloads.DecoderPass
     fused: bool
     seconds: float
     source: str
@@ -102,7 +102,7 @@ def _row(where: str, row: Row, models: Mapping[str, workloads.Transformer]) -> M
         raise InvalidInputError(
             f"mode {mode[:_SHOWN]!r}, option {option[:_SHOWN]!r}; modes are inf, train, options none, fusion"
         )
-    run = workloads.Pass(measured_count(row, "batch"), measured_count(row, "seq_len"), mode == "train")
+    run = workloads.DecoderPass(measured_count(row, "batch"), measured_count(row, "seq_len"), mode == "train")
     device, model = find_device(_name(row, "device")), workloads.find_transformer(_name(row, "model"), models)
     return MeasuredModel(device, model, run, option == "fusion", measured_seconds(row, "e2e_ms"), where)
 
@@ -148,7 +148,7 @@ def score_models(
 
 
 #: A run on any device: the model, its pass, and whether operators are fused.
-_Job = tuple[workloads.Transformer, workloads.Pass, bool]
+_Job = tuple[workloads.Transformer, workloads.DecoderPass, bool]
 
 
 def _job(measured: MeasuredModel) -> _Job:
@@ -161,7 +161,7 @@ def _tallies(measured: Sequence[MeasuredModel], progress: Progress | None) -> di
     return {job: workloads.tally(job[0], partial(_steps, *job[1:])) for job in jobs}
 
 
-def _steps(run: workloads.Pass, fusing: bool, model: workloads.Transformer) -> list[workloads.Step]:
+def _steps(run: workloads.DecoderPass, fusing: bool, model: workloads.Transformer) -> list[workloads.Step]:
     steps = workloads.forward(model, run)
     first = workloads.fused(steps) if fusing else steps
     return [*first, *workloads.backward(steps)] if run.training else first
