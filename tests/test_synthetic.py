@@ -85,6 +85,7 @@ JOB = TrainingJob(MODEL, 256, 8, 2, Layout(tensor=2, pipeline=2, data=2), overla
 WHAT_IFS = (
     *("overlap:ideal", "overlap:none", "scale_links:2", "c3:sp", "dma_collectives", "t3", "scale_kernels:gemm:0.5"),
     *("scale_device:H100-SXM5-80GB", "remove_launch_overhead", "data_parallel:4", "tensor_parallel:4"),
+    *("ficco:auto", "fuse_collectives", "concurrent_gemms:2", "quantize_weights:mx9", "fuse:elementwise"),
 )
 
 

@@ -18,6 +18,7 @@ from replay.gemms.gemm import gemm_of_task
 from replay.gemms.groups import Group, Groups, independent_gemms
 from replay.gemms.planning import MIN_GAIN, STREAMS, GroupPlan, KernelSet, plan_groups
 from replay.gemms.tuning import DEGREES
+from replay.graph.edit import in_lane_order
 from replay.graph.graph import RESOURCES, Basis, KernelGraph
 from replay.what_ifs.beside import run_beside
 from replay.what_ifs.targets import UNKNOWN_DEVICE
@@ -69,6 +70,7 @@ def concurrent_gemms(degree: str = _AUTO, kernels: str = _GO) -> WhatIf:
     """
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
+        graph = in_lane_order(graph)
         groups = independent_gemms(graph)
         if not groups.groups:
             return graph.with_notes([f"concurrent_gemms: nothing to apply it to: {_reason(groups)}"])

@@ -26,6 +26,7 @@ from replay.costs.kernels import KernelCalibration, predict
 from replay.costs.retiming import source_device
 from replay.engine.engine import simulate
 from replay.formats import Format, find_format
+from replay.graph.edit import in_lane_order
 from replay.graph.graph import PHASES, RESOURCES, Basis, EdgeKind, Edges, KernelGraph, TaskKind
 from replay.memory.pim_quantization import CopyLayout, PimTime, add_pim_tasks, pim_quantization
 from replay.plug_ins.weight_copies import (
@@ -178,6 +179,7 @@ class _Quantization:
 
     def _plan(self, graph: KernelGraph, parameters: Parameters) -> tuple[_Plan, str]:
         """Return the products at the rate of the format, the copies to make, and a note on the rate."""
+        graph = in_lane_order(graph)
         device, found = source_device(graph), find_job(graph, self.job)
         if not found.training:
             raise InvalidInputError(

@@ -13,7 +13,7 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Bools, Ints
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import with_demands
-from replay.graph.edit import with_host_time
+from replay.graph.edit import in_lane_order, with_host_time
 from replay.graph.graph import COLLECTIVE_KINDS, KernelGraph, TaskKind
 from replay.graph.operators import DTYPE_BYTES
 from replay.what_ifs.job_graph import (
@@ -72,6 +72,7 @@ def _what_if(
     given = read_job(job) if job else None
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
+        graph = in_lane_order(graph)
         return change(graph, find_job(graph, given), parameters)
 
     def tokens(graph: KernelGraph) -> tuple[float, float]:

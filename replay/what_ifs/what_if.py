@@ -18,7 +18,6 @@ from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
 from replay.calibration.parameters import Parameters
 from replay.graph.choice import TaskChoice as TaskChoice
 from replay.graph.choice import unknown_name as unknown_name
-from replay.graph.edit import in_lane_order
 from replay.graph.graph import KernelGraph
 from replay.what_ifs.targets import Targets
 
@@ -228,7 +227,6 @@ class WhatIf:
         """
         if self.parts:
             return self.transform(graph, parameters)
-        graph = in_lane_order(graph)
         try:
             with np.errstate(over="ignore"):  # a graph refuses durations that are not finite
                 if self.retimes:
