@@ -1,12 +1,18 @@
 """`replay.graph.assembly`: graphs from models."""
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 
 from profilers.errors import InvalidInputError
+from profilers.files import dataset_path, read_toml
+from replay.analysis.critical_path import PATH_CAUSES
 from replay.engine.engine import simulate
 from replay.graph.assembly import Assembly
-from replay.graph.graph import RESOURCES, SharingPolicy, TaskKind
+from replay.graph.columns import EDGE_KINDS, TASK_COLUMNS, EdgeKind
+from replay.graph.edit import LIMITING
+from replay.graph.graph import RESOURCES, SharingPolicy, TaskKind, Tasks
 
 
 def test_columns_are_spread_and_devices_told_apart() -> None:
@@ -22,6 +28,18 @@ def test_columns_are_spread_and_devices_told_apart() -> None:
     assert graph.tasks.occupies.tolist() == [0.5, 0.5, 0.5, 0.5, 0.25]
     assert [graph.names[i] for i in graph.tasks.name] == ["a"] * 4 + ["b"]
     assert simulate(graph)[1].tolist() == [10.0, 10.0, 10.0, 10.0, 16.0]
+
+
+def test_tasks_and_edges_are_what_their_table_says() -> None:
+    assert list(TASK_COLUMNS) == [field.name for field in fields(Tasks)]
+    assert set(read_toml(dataset_path("graph.toml"), "columns")["edges"]) == {kind.name for kind in EdgeKind}
+    kinds = [facts.time_of for facts in EDGE_KINDS.values()]
+    assert set(kinds) <= {*LIMITING, ""} and {facts.lag for facts in EDGE_KINDS.values()} <= set(PATH_CAUSES)
+    work = Assembly()
+    work.tasks("a", work.lane(device=0), {"duration_ns": 1.0})
+    tasks = work.graph().tasks
+    for name, column in TASK_COLUMNS.items():
+        assert getattr(tasks, name).dtype == column.dtype, name
 
 
 def test_links_can_be_told_apart() -> None:
