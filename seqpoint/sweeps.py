@@ -14,7 +14,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import groupby
 from math import inf, isfinite, nan
 from multiprocessing import get_context
@@ -32,6 +32,7 @@ from profilers.files import file_to_write, held_folder, replaced_file
 from profilers.trace.arrays import Bools
 from profilers.trace.store import load_trace
 from profilers.trace.trace import Trace
+from replay.costs.shipped import load_parameters
 from replay.projection.rows import NO_EFFECT, NOTHING_CHANGES
 from replay.projection.scenarios import (
     COLUMNS,
@@ -49,6 +50,7 @@ from replay.projection.scenarios import (
     time_columns,
 )
 from replay.what_ifs import WhatIf, parse_what_if
+from replay.workloads import JobTimer
 from replay.workloads.job_memory import usable_bytes
 from seqpoint.graphs import Progress, step_windows, typical_iteration
 from seqpoint.notebook import TOP, DataFrame, Table, as_html, as_text, table_of
@@ -84,8 +86,14 @@ def evaluate(plan: SweepPlan, numbers: Sequence[int]) -> pa.Table:
     numbers : sequence of int
         Numbers of the scenarios.
     """
-    rows = _trace_rows(plan, numbers) if plan.job is None else job_rows(plan, numbers)
+    rows = _trace_rows(plan, numbers) if plan.job is None else job_rows(plan, numbers, _timer)
     return pa.Table.from_pylist(rows, schema=plan.schema())
+
+
+@lru_cache(16)
+def _timer(device: str) -> JobTimer:
+    """Return the timer of a device, which the chunks of a process share."""
+    return JobTimer(find_device(device), load_parameters())
 
 
 def _trace_rows(plan: SweepPlan, numbers: Sequence[int]) -> list[Row]:
@@ -293,7 +301,7 @@ def sweep(
         The plan cannot be read, no scenario has a time, the file cannot be written, or a process was killed.
     """
     plan = plan if isinstance(plan, SweepPlan) else read_plan(plan)
-    target, digest = None if output is None else _result_file(Path(output)), plan.digest()
+    target, digest = None if output is None else _result_file(Path(output)), plan.digest(load_parameters())
     if target is not None and (rows := _finished(target, digest)) is not None:
         return SweepResult(plan, rows, finished=True)
     total = len(plan) if plan.search is None else min(plan.search.evaluations, len(plan))

@@ -31,7 +31,6 @@ from profilers.files import dataset_path, read_toml, typed_table
 from profilers.trace.arrays import Floats
 from profilers.trace.store import load_trace
 from replay.calibration.parameters import Parameters
-from replay.costs.shipped import load_parameters
 from replay.engine.steady import unchanged
 from replay.graph.choice import unknown_name
 from replay.graph.graph import KernelGraph, TaskKind
@@ -544,17 +543,18 @@ class SweepPlan:
         types = {key: _arrow_type([value for grid in self.grids for value in grid.get(key, ())]) for key in self.keys}
         return pa.schema([*types.items(), *(item for item in COLUMNS.items() if item[0] not in types)])
 
-    def digest(self) -> str:
-        """Return a digest of all that the rows depend on."""
+    def digest(self, parameters: Parameters) -> str:
+        """Return a digest of all that the rows depend on, the parameters included."""
         content = [self.job, self.trace, [list(grid.items()) for grid in self.grids], self.devices, self.what_ifs]
         content.append(None if self.search is None else msgspec.to_builtins(self.search))
         content.append(_stamp(Path(self.trace)) if self.trace else None)
         figures = [{name: f.value for name, f in find_device(d).figures.items()} for d in self.devices if d]
-        facts = {"plan": content, "figures": figures, "models": _models_digest()}
+        values = repr(sorted(parameters.values.items()))
+        facts = {"plan": content, "figures": figures, "values": values, "models": _models_digest()}
         return digest(facts)[:20]
 
 
-def job_rows(plan: SweepPlan, numbers: Sequence[int]) -> list[Row]:
+def job_rows(plan: SweepPlan, numbers: Sequence[int], timer_of: Callable[[str], JobTimer]) -> list[Row]:
     """Return the rows of scenarios of a job; those of a device and of the same costs are predicted together.
 
     Parameters
@@ -563,6 +563,8 @@ def job_rows(plan: SweepPlan, numbers: Sequence[int]) -> list[Row]:
         Plan of a job.
     numbers : sequence of int
         Numbers of the scenarios.
+    timer_of : callable
+        Returns the timer of the device of a name.
     """
     rows: list[Row] = []
     waiting: dict[tuple[str, TrainingFit], list[tuple[Row, TrainingJob]]] = {}
@@ -584,7 +586,7 @@ def job_rows(plan: SweepPlan, numbers: Sequence[int]) -> list[Row]:
     without_memory = {text for text in plan.what_ifs if _changes_memory(parse_what_if(text))}
     for (device, fit), pairs in waiting.items():
         scenarios = [(job, row["what_if"]) for row, job in pairs]
-        timer, memory = _timer(device), cache(job_memory)
+        timer, memory = timer_of(device), cache(job_memory)
         hardware = timer.device
         times = predict_scenarios(scenarios, hardware, fit=fit, parameters=timer.parameters, timer=timer)
         for (row, job), time in zip(pairs, times, strict=True):
@@ -595,12 +597,6 @@ def job_rows(plan: SweepPlan, numbers: Sequence[int]) -> list[Row]:
                     row["fits"] = memory_share(memory(job), hardware) <= 1
             row |= time_columns(time, job.layout.devices, job.global_batch * job.length)
     return rows
-
-
-@lru_cache(16)
-def _timer(device: str) -> JobTimer:
-    """Return the timer of a device, which the chunks of a process share."""
-    return JobTimer(find_device(device), load_parameters())
 
 
 def time_columns(time: ScenarioTime, gpus: int, tokens: int | None) -> Row:
@@ -638,8 +634,8 @@ def _arrow_type(values: Sequence[Value]) -> pa.DataType:
 
 @cache
 def _models_digest() -> str:
-    """Return a digest of the code, the shipped fits and the parameters."""
-    found = hashlib.sha256(repr(sorted(load_parameters().values.items())).encode())
+    """Return a digest of the code and the shipped fits."""
+    found = hashlib.sha256()
     code = [Path(__file__).parents[2] / package for package in ("profilers", "replay", "seqpoint")]
     for folder in (*code, dataset_path("fits")):
         for file in sorted(path for path in folder.rglob("*") if path.suffix in (".py", ".json")):
