@@ -181,7 +181,7 @@ def with_demands(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     demand[is_kernel, _HBM] = missed[is_kernel]
     demand[is_collective, _HBM] = parameters["hbm_share_collective"]
     demand[is_collective, _LINK] = 1.0
-    is_host_copy = is_copy & _goes(graph, *_LEAVE_DEVICE)
+    is_host_copy = is_copy & _copies_toward(graph, *_LEAVE_DEVICE)
     demand[is_host_copy, _DMA] = 1.0 / max(graph.hardware.copy_engines, 1.0)
     demand[is_copy, _HBM] = _bandwidth_of_copies(graph, is_host_copy, parameters)[is_copy]
     hit_share = np.where(is_compute_bound, parameters["hit_share_compute_bound"], parameters["hit_share_memory_bound"])
@@ -305,7 +305,7 @@ def _with_host_link(graph: KernelGraph, demand: Floats) -> KernelGraph:
     seconds = np.maximum(tasks.duration_ns, 1.0) / 1e9
     directions, numbers = (_TO_DEVICE, _TO_HOST), (FROM_HOST, TO_HOST)
     for link_number, direction, rate in zip(numbers, directions, graph.hardware.host_link_bytes_per_s, strict=True):
-        crosses = _goes(graph, direction) & may_cross
+        crosses = _copies_toward(graph, direction) & may_cross
         if rate > 0 and crosses.any():
             demand[crosses, _LINK] = (tasks.bytes / seconds / rate)[crosses]
             link = np.where(crosses, link_number, link)
@@ -328,7 +328,7 @@ def _cache_bytes(graph: KernelGraph) -> float:
     return sizes[0] * 2.0**20 if sizes else 0.0
 
 
-def _goes(graph: KernelGraph, *directions: str) -> Bools:
+def _copies_toward(graph: KernelGraph, *directions: str) -> Bools:
     """Return the mask of tasks that have one of `directions`; the name tells that of tasks without a direction."""
     tasks = graph.tasks
     in_name = np.array([*(any(text in name for text in directions) for name in graph.names), False], dtype=bool)

@@ -226,7 +226,7 @@ _TERM = re.compile(
 #: Keys that say nothing of the kind of the task.
 _OF_ANY_KIND = frozenset({_ALL, "rank", "device", "stream", "stage", "phase"})
 #: Reasons why no task of a graph has a value of a key.
-_UNTOLD = {
+_WITHOUT_VALUES = {
     "operator": "the trace does not say which operators launched its kernels and copies",
     "phase": "the trace does not tell the phases of its steps: it has neither sequence numbers of autograd, nor "
     "operators such as Optimizer.step, nor annotations such as forward and backward",
@@ -338,8 +338,8 @@ class TaskChoice:
         if key in (_ALL, _KIND, "class", "name"):
             return self._unknown_word(term, graphs)
         present = self._values(key, graphs)
-        if not present and key in _UNTOLD:
-            return NotFoundError(f"no task fits {key}={value}: {_UNTOLD[key]}")
+        if not present and key in _WITHOUT_VALUES:
+            return NotFoundError(f"no task fits {key}={value}: {_WITHOUT_VALUES[key]}")
         if key == "operator":
             return _unknown_pattern("no operator that launched a task is called", value, (present, []))
         return NotFoundError(f"no task of the iterations has {key}={value}; {key} can be {_listed(present)}")

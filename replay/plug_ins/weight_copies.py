@@ -253,21 +253,21 @@ def _of_rank(
             iteration, before = int(graph.tasks.iteration[first]), found[-1:]
             follows = bool(before) and not updated and before[0].iteration == iteration
             start = (before[0].products[0], -1) if follows else _start(rows, kernels, first)
-            shapes, again = _once_each([shape for _, shape, _ in group], of_layer[False] if layer >= 0 else {})
+            shapes, again = _weights_of_layer([shape for _, shape, _ in group], of_layer[False] if layer >= 0 else {})
             columns = tuple(shapes), tuple(row for row, *_ in group)
             found.append(LayerWeights(int(ranks[first]), way, iteration, layer, *columns, *start, tuple(again)))
             updated = False
     return found
 
 
-def _once_each(shapes: Sequence[_Shape], forward: Mapping[_Shape, int]) -> tuple[list[_Shape], list[_Shape]]:
+def _weights_of_layer(shapes: Sequence[_Shape], forward: Mapping[_Shape, int]) -> tuple[list[_Shape], list[_Shape]]:
     """Return the shapes of the weights of a layer, and of those that it reads again.
 
     Those read last count. In a backward pass, the gradient of the input follows recomputation.
 
     Examples
     --------
-    >>> _once_each([(4, 2), (2, 4), (2, 2)], {(4, 2): 1, (2, 2): 1})
+    >>> _weights_of_layer([(4, 2), (2, 4), (2, 2)], {(4, 2): 1, (2, 2): 1})
     ([(2, 4), (2, 2)], [(4, 2)])
     """
     left = Counter[_Shape]()

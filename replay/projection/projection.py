@@ -346,7 +346,7 @@ class _Baseline:
         """Return how many times as fast the steps are if they take other times in their windows."""
         return self.total_ns / max(_scaled(self.base_ns, changed_ns, self.steady_ns), _SHORTEST_NS)
 
-    def off(self) -> float:
+    def steady_error(self) -> float:
         """Return the share by which the steady state of windows that repeat differs from the measurement."""
         ratio = self.repeated_ns() / self.total_ns if self.total_ns else 1.0
         return max(ratio, 1 / ratio) - 1 if ratio else 0.0
@@ -612,7 +612,7 @@ def _projection_row(
     total = max(base.total_ns, _SHORTEST_NS)
     drawn_ns = np.array([*(sample.projected_ns for sample in samples), projected])
     speedups = total / np.maximum(drawn_ns, _SHORTEST_NS)
-    (low, high), speedup, off = np.quantile(speedups, QUANTILES), float(speedups[-1]), base.off()
+    (low, high), speedup, off = np.quantile(speedups, QUANTILES), float(speedups[-1]), base.steady_error()
     if any(window.recording for window in base.windows):  # the host as recorded is one end
         recorded = np.quantile([speedup / sample.replayed for sample in samples] or [speedup], QUANTILES)
         low, high = min(low, recorded[0]), max(high, recorded[1])

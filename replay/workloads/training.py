@@ -379,7 +379,7 @@ class JobTimer:
 
         Parts that are the same share their lists.
         """
-        alike, parts = _alike(job), list[StagePart]()
+        alike, parts = _timing_key(job), list[StagePart]()
         for name, count in _counts(job, stage, chunk).items():
             parts += [(name, *self.steps(alike, name))] * count
         return parts
@@ -470,7 +470,7 @@ def activation_bytes(job: TrainingJob) -> int:
 
 
 def _stage(job: TrainingJob, stage: int, timer: JobTimer) -> StageLoad:
-    alike = _alike(job)
+    alike = _timing_key(job)
     chunks = tuple(
         tuple(
             replace(timer.part(alike, name), count=count, again=job.recompute and name in ("layer", "dense"))
@@ -509,7 +509,7 @@ _END_OF_STEP: Mapping[int, tuple[str, ...]] = MappingProxyType(
 )
 
 
-def _alike(job: TrainingJob) -> TrainingJob:
+def _timing_key(job: TrainingJob) -> TrainingJob:
     """Return a job whose parts take as long: fewer layers, one micro-batch, in the same places."""
     stages, layout = min(job.layout.pipeline, 2), job.layout
     # Replicas change a part only if they exchange for it in each micro-batch.
@@ -686,7 +686,7 @@ def _chunk_times(stage: StageLoad, load: JobLoad, costs: TrainingCosts) -> list[
     slower, none = host_slowdown(load.job.layout.tensor, costs), Duration(0.0, 0.0)
     is_split = load.job.layout.schedule == "zero_bubble"
 
-    def took(part: Load, call_s: float) -> Duration:
+    def part_duration(part: Load, call_s: float) -> Duration:
         host = (part.operators * call_s + part.collectives * costs.collective_call_s) * slower
         busy = costs.kernel_s(part) + costs.links * part.communication_s
         return Duration(host, busy + _shared_s(part, load, costs))
@@ -695,13 +695,13 @@ def _chunk_times(stage: StageLoad, load: JobLoad, costs: TrainingCosts) -> list[
     for chunk in stage.chunks:
         ahead, back, late = Duration(costs.micro_batch_s / len(stage.chunks) * slower, 0.0), none, none
         for part in chunk:
-            ahead = ahead.then(took(part.forward, costs.forward_call_s).times(part.count))
+            ahead = ahead.then(part_duration(part.forward, costs.forward_call_s).times(part.count))
         for part in reversed(chunk):
             inputs = part.backward + part.of_weights * -1 if is_split else part.backward
-            each = took(inputs, costs.backward_call_s)
+            each = part_duration(inputs, costs.backward_call_s)
             if part.again:
-                each = took(part.forward, costs.forward_call_s).then(each)
+                each = part_duration(part.forward, costs.forward_call_s).then(each)
             back = back.then(each.times(part.count))
-            late = late.then(took(part.of_weights, costs.backward_call_s).times(part.count))
+            late = late.then(part_duration(part.of_weights, costs.backward_call_s).times(part.count))
         times.append({"forward": ahead, "backward": back} | ({"weights": late} if is_split else {}))
     return times
