@@ -23,7 +23,7 @@ from replay.workloads import (
     tally,
     time_operators,
 )
-from replay.workloads.architecture import STYLES, product, rows, stream
+from replay.workloads.architecture import STYLES, pointwise, product, rows
 
 A100 = find_device("A100-PCIE-40GB")
 TINY = {"layers": 2, "hidden": 8, "heads": 2, "feedforward": 32, "vocabulary": 100}
@@ -88,11 +88,11 @@ def test_training_runs_dropout_and_the_head_that_is_trained() -> None:
 
 
 def test_fused_neighbours_read_once_and_write_once() -> None:
-    chain = [stream("div", 100), stream("add", 100, arrays=3), rows("softmax", "softmax", 10, 10)]
+    chain = [pointwise("div", 100), pointwise("add", 100, arrays=3), rows("softmax", "softmax", 10, 10)]
     (one,) = fused(chain)
     assert one.operator.kind == "softmax"
     assert (one.operator.bytes_read, one.operator.bytes_written) == (800.0, 400.0)  # the first input, and what is added
-    cut = [stream("div", 100), product("bmm", 1, 2, 3, 4), stream("add", 100)]
+    cut = [pointwise("div", 100), product("bmm", 1, 2, 3, 4), pointwise("add", 100)]
     assert fused(cut) == cut
 
 

@@ -320,7 +320,7 @@ class Step:
     of_weights: bool = False
 
 
-def stream(name: str, elements: int, arrays: float = 2.0, back: float = 2.0, size: int = 4) -> Step:
+def pointwise(name: str, elements: int, arrays: float = 2.0, back: float = 2.0, size: int = 4) -> Step:
     """Return a pointwise operator.
 
     Parameters
@@ -338,7 +338,7 @@ def stream(name: str, elements: int, arrays: float = 2.0, back: float = 2.0, siz
 
     Examples
     --------
-    >>> stream("aten::add", 100, arrays=3).operator.bytes_moved
+    >>> pointwise("aten::add", 100, arrays=3).operator.bytes_moved
     1200.0
     """
     forward = streaming("elementwise", (arrays - 1) * elements * size, float(elements * size), elements, size)
@@ -436,7 +436,9 @@ def _gradients(step: Step) -> list[Step]:
     ]
     if step.parameters:
         size = step.operator.element_bytes
-        gradients.append(replace(stream("aten::add_", step.parameters, arrays=3, back=0, size=size), of_weights=True))
+        gradients.append(
+            replace(pointwise("aten::add_", step.parameters, arrays=3, back=0, size=size), of_weights=True)
+        )
     return gradients
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from replay.graph.operators import Operator, rowwise, streaming
-from replay.workloads.architecture import Step, Transformer, backward, checked_size, column_sums, product, stream
+from replay.workloads.architecture import Step, Transformer, backward, checked_size, column_sums, pointwise, product
 
 #: The vocabulary is filled up to a multiple of this for each rank.
 _VOCABULARY_UNIT = 128
@@ -141,7 +141,7 @@ def linear(run: DecoderPass, inputs: int, outputs: int, *, bias: bool = True, co
 
 def add(run: DecoderPass, elements: int) -> Step:
     """Return the sum of two arrays, whose gradient passes unchanged."""
-    return stream("aten::add", elements, arrays=3, back=0, size=run.size)
+    return pointwise("aten::add", elements, arrays=3, back=0, size=run.size)
 
 
 def parallel_block(
@@ -258,7 +258,7 @@ def scored_attention(model: Transformer, run: DecoderPass, between: Sequence[Ste
         product("aten::baddbmm", heads, length, keys, width, size),
         *between,
         product("aten::bmm", heads, length, width, keys, size),
-        stream("aten::copy_", run.tokens * local, size=size),
+        pointwise("aten::copy_", run.tokens * local, size=size),
     ]
 
 
@@ -272,8 +272,8 @@ def masked_softmax(heads: int, length: int, keys: int, size: int) -> list[Step]:
     if heads % 4 == 0 and length % 4 == 0 and 16 < keys <= 2048:
         return [softmax(heads * length, keys, size)]
     converted = 1 + _FP32_BYTES / size
-    to_or_from = stream("aten::to", elements, arrays=converted, back=converted, size=size)
-    scaled, masked = (stream(f"aten::{name}", elements, size=_FP32_BYTES) for name in ("mul", "masked_fill_"))
+    to_or_from = pointwise("aten::to", elements, arrays=converted, back=converted, size=size)
+    scaled, masked = (pointwise(f"aten::{name}", elements, size=_FP32_BYTES) for name in ("mul", "masked_fill_"))
     return [to_or_from, scaled, masked, softmax(heads * length, keys, _FP32_BYTES), to_or_from]
 
 
@@ -285,7 +285,7 @@ def softmax(count: int, columns: int, size: int) -> Step:
 
 def cross_entropy(elements: int) -> list[Step]:
     """Return the loss of split logits: to FP32; largest, difference, exponential, sum, share; backward a product."""
-    converted = stream("aten::to", elements, arrays=3, back=3, size=2)
+    converted = pointwise("aten::to", elements, arrays=3, back=3, size=2)
     names = (("max", 1.0, 0), ("sub_", 2.0, 0), ("exp", 2.0, 0), ("sum", 1.0, 0), ("div_", 2.0, 2.0))
     return [converted, *(_pass(f"aten::{name}", elements, arrays, back) for name, arrays, back in names)]
 
@@ -293,7 +293,7 @@ def cross_entropy(elements: int) -> list[Step]:
 def _pass(name: str, elements: int, arrays: float, back: float) -> Step:
     """FP32; one array is only read."""
     if arrays > 1:
-        return stream(name, elements, arrays, back, _FP32_BYTES)
+        return pointwise(name, elements, arrays, back, _FP32_BYTES)
     return Step(name, streaming("reduction", float(elements * _FP32_BYTES), 0.0, elements, _FP32_BYTES))
 
 
@@ -369,7 +369,7 @@ def llama_layer(model: Transformer, run: DecoderPass, *, dense: bool = False) ->
 
 def root_mean_square(run: DecoderPass, columns: int) -> Step:
     """Return a root mean square normalisation in one kernel that is bound by memory."""
-    step = stream("rms_norm", run.tokens * columns, back=3, size=run.size)
+    step = pointwise("rms_norm", run.tokens * columns, back=3, size=run.size)
     return replace(step, gradient=(*step.gradient, column_sums(run.tokens, columns, run.size)), parameters=columns)
 
 
@@ -384,7 +384,7 @@ def _llama_attention(model: Transformer, run: DecoderPass) -> list[Step]:
         core = scored_attention(model, run, masked_softmax(batch, run.length, run.length * run.context, run.size))
     return [
         linear(run, model.hidden, (heads + 2 * kv_heads) * width, bias=False),
-        stream("rotary", run.tokens * (heads + kv_heads) * width, size=run.size),
+        pointwise("rotary", run.tokens * (heads + kv_heads) * width, size=run.size),
         *core,
         linear(run, heads * width, model.hidden, bias=False),
     ]
@@ -408,15 +408,15 @@ def _latent_attention(model: Transformer, run: DecoderPass, heads: int) -> list[
         into, out = ((model.key_rank, width), (width, model.key_rank))
         projected = [product("aten::bmm", heads, run.tokens, *each, run.size) for each in (into, out)]
         attend = _cached_attention(run, heads, 1, model.key_rank + rotary)
-        turned = stream("rotary", run.tokens * (heads + 1) * rotary, size=run.size)
+        turned = pointwise("rotary", run.tokens * (heads + 1) * rotary, size=run.size)
         closing = linear(run, heads * width, hidden, bias=False)
         return [*queries, *compressed, projected[0], turned, attend, projected[1], closing]
     return [
         *queries,
         *compressed,
         linear(run, model.key_rank, 2 * heads * width, bias=False),
-        stream("rotary", run.tokens * (heads + 1) * rotary, size=run.size),
-        stream("aten::cat", run.tokens * heads * (width + rotary), arrays=2, size=run.size),
+        pointwise("rotary", run.tokens * (heads + 1) * rotary, size=run.size),
+        pointwise("aten::cat", run.tokens * heads * (width + rotary), arrays=2, size=run.size),
         # Scores take the width and the positions, values the width.
         *flash_attention(replace(model, kv_heads=0), run, width + rotary // 2),
         linear(run, heads * width, hidden, bias=False),
@@ -428,7 +428,7 @@ def gated(model: Transformer, run: DecoderPass, wide: int) -> list[Step]:
     local = max(wide // run.ranks, 1)
     return [
         linear(run, model.hidden, 2 * local, bias=False),
-        stream("silu_and_mul", run.tokens * local, arrays=3, back=5, size=run.size),
+        pointwise("silu_and_mul", run.tokens * local, arrays=3, back=5, size=run.size),
         linear(run, local, model.hidden, bias=False),
     ]
 
@@ -452,7 +452,7 @@ def expert_layer(model: Transformer, run: DecoderPass, *, is_gated: bool = True)
         linear(run, hidden, model.experts, bias=False),
         Step("aten::softmax", rowwise("softmax", run.tokens, model.experts, _FP32_BYTES),
              (rowwise("softmax", run.tokens, model.experts, _FP32_BYTES, backward=True),)),
-        stream("aten::topk", run.tokens * model.experts, size=_FP32_BYTES),
+        pointwise("aten::topk", run.tokens * model.experts, size=_FP32_BYTES),
     ]  # fmt: skip
     shared = gated(model, run, model.shared_experts * model.expert_size) if model.shared_experts else []
     return [*router, *shared, *_sent(run, chosen, hidden, size, _expert_products(model, run, 2 + is_gated))]
@@ -465,7 +465,7 @@ def _sent(run: DecoderPass, chosen: int, hidden: int, size: int, products: Step)
     copies = run.tokens * chosen * hidden
     send = exchange("all_to_all", copies, size, "expert")
     send = replace(send, gradient=(send.operator,))
-    permuted = stream("permute", copies, arrays=1 + 1 / chosen, back=1 + 1 / chosen, size=size)
+    permuted = pointwise("permute", copies, arrays=1 + 1 / chosen, back=1 + 1 / chosen, size=size)
     return [permuted, send, products, send, replace(permuted, name="unpermute")]
 
 
@@ -486,8 +486,8 @@ def llama_embedding(model: Transformer, run: DecoderPass) -> DecoderBlock:
     elements, size = run.tokens * model.hidden, run.size
     meet = [exchange("all_reduce", elements, size)] if run.ranks > 1 else []
     weights = padded_vocabulary(model, run.ranks) // run.ranks * model.hidden
-    looked_up = stream("aten::embedding", elements, size=size)
-    grown = stream("aten::add_", weights, arrays=3, back=0, size=size)
+    looked_up = pointwise("aten::embedding", elements, size=size)
+    grown = pointwise("aten::add_", weights, arrays=3, back=0, size=size)
     return DecoderBlock((looked_up, *meet), (*backward([looked_up]), grown), weights, tensors=1)
 
 

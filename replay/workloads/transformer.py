@@ -20,9 +20,9 @@ from replay.workloads.architecture import (
     Transformer,
     backward,
     column_sums,
+    pointwise,
     product,
     rows,
-    stream,
     waited,
 )
 from replay.workloads.decoder import (
@@ -147,7 +147,7 @@ def _attention(model: Transformer, run: DecoderPass) -> list[Step]:
 
 def _feedforward(model: Transformer, run: DecoderPass) -> list[Step]:
     local = max(model.feedforward // run.ranks, 1)
-    gelu = stream("bias_gelu", run.tokens * local, back=3, size=run.size)
+    gelu = pointwise("bias_gelu", run.tokens * local, back=3, size=run.size)
     gelu = replace(gelu, gradient=(*gelu.gradient, column_sums(run.tokens, local, run.size)))
     return [linear(run, model.hidden, local, bias=False), gelu, linear(run, local, model.hidden, bias=False)]
 
@@ -155,12 +155,12 @@ def _feedforward(model: Transformer, run: DecoderPass) -> list[Step]:
 def _parallel_dropout(elements: int, size: int) -> Step:
     """It writes a mask of bytes, which the gradient is multiplied with."""
     share = _MASK_BYTES / size
-    return stream("aten::native_dropout", elements, arrays=2 + share, back=2 + share, size=size)
+    return pointwise("aten::native_dropout", elements, arrays=2 + share, back=2 + share, size=size)
 
 
 def _bias_dropout_add(run: DecoderPass, elements: int, hidden: int) -> Step:
     share = _MASK_BYTES / run.size
-    step = stream("bias_dropout_add", elements, arrays=3 + share, back=2 + share, size=run.size)
+    step = pointwise("bias_dropout_add", elements, arrays=3 + share, back=2 + share, size=run.size)
     return replace(step, gradient=(*step.gradient, column_sums(run.tokens, hidden, run.size)))
 
 
@@ -172,7 +172,7 @@ def embedding_block(model: Transformer, run: DecoderPass) -> DecoderBlock:
     meet = [exchange("all_reduce", elements, size)] if run.ranks > 1 else []
     looked_up = _embedding(run, model.hidden)
     weights = padded_vocabulary(model, run.ranks) // run.ranks * model.hidden
-    grown = stream("aten::add_", weights, arrays=3, back=0, size=size)
+    grown = pointwise("aten::add_", weights, arrays=3, back=0, size=size)
     if model.style == "bert":
         lookups, rest = [looked_up] * 3, [*[add(run, elements)] * 2, _norm(model, run), *_dropout(run, elements)]
         others, tensors = (_BERT_POSITIONS + _BERT_SEGMENTS + 2) * model.hidden, 5
@@ -219,10 +219,10 @@ def _bert_loss(model: Transformer, run: DecoderPass, *, shared: bool) -> Decoder
     hidden, size = model.hidden, run.size
     local = padded_vocabulary(model, run.ranks) // run.ranks
     masked = max(round(run.tokens * _PREDICTED), 1)
-    picked = stream("aten::index", masked * hidden, size=size)
+    picked = pointwise("aten::index", masked * hidden, size=size)
     pooled, words = _bert_head(model, run, masked=masked, vocabulary=local)
     to_fp32 = [
-        stream("aten::to", masked * local, arrays=1 + _FP32_BYTES / size, back=1 + _FP32_BYTES / size, size=size)
+        pointwise("aten::to", masked * local, arrays=1 + _FP32_BYTES / size, back=1 + _FP32_BYTES / size, size=size)
     ]
     loss = [*(to_fp32 if size < _FP32_BYTES else []), softmax(masked, local, _FP32_BYTES)]
     few = [exchange("all_reduce", masked, _FP32_BYTES)] * 2 if run.ranks > 1 else []
@@ -258,18 +258,18 @@ def _dropout(run: DecoderPass, elements: int) -> list[Step]:
     if not run.training:
         return []
     mask = 1 / run.size
-    return [stream("aten::native_dropout", elements, arrays=2 + mask, back=6 + mask, size=run.size)]
+    return [pointwise("aten::native_dropout", elements, arrays=2 + mask, back=6 + mask, size=run.size)]
 
 
 def _embedding(run: DecoderPass, hidden: int) -> Step:
-    return stream("aten::embedding", run.tokens * hidden, size=run.size)
+    return pointwise("aten::embedding", run.tokens * hidden, size=run.size)
 
 
 def _attend(model: Transformer, run: DecoderPass, masked: list[Step]) -> list[Step]:
     """Scores, masks, softmax, and the weighted sum of values; operands are copied into heads."""
     heads, length, width = max(run.batch * model.heads // run.ranks, 1), run.length, model.width
     # Copies of a projection into the order of heads, or back.
-    copy = stream("aten::copy_", heads * length * width, size=run.size)
+    copy = pointwise("aten::copy_", heads * length * width, size=run.size)
     return [
         *[copy] * 2,
         product("aten::bmm", heads, length, length, width, run.size),
@@ -291,7 +291,7 @@ def _bert_attention(model: Transformer, run: DecoderPass) -> list[Step]:
     if run.attention == "flash":
         both = [_both_ways(step) for step in flash_attention(model, run)]
         return [*[linear(run, model.hidden, local)] * 3, *both, linear(run, local, model.hidden)]
-    masked = [stream("aten::div", scores, size=run.size), stream("aten::add", scores, back=0, size=run.size)]
+    masked = [pointwise("aten::div", scores, size=run.size), pointwise("aten::add", scores, back=0, size=run.size)]
     return [
         *[linear(run, model.hidden, local)] * 3,
         *_attend(model, run, masked),
@@ -316,7 +316,7 @@ def _bert_feedforward(model: Transformer, run: DecoderPass) -> list[Step]:
     local = model.feedforward // run.ranks
     return [
         linear(run, model.hidden, local),
-        stream("aten::gelu", run.tokens * local, back=3, size=run.size),
+        pointwise("aten::gelu", run.tokens * local, back=3, size=run.size),
         linear(run, local, model.hidden),
     ]
 
@@ -340,7 +340,7 @@ def _bert_head(model: Transformer, run: DecoderPass, *, masked: int, vocabulary:
     hidden = model.hidden
     return [linear(run, hidden, hidden, count=run.batch), linear(run, hidden, 2, count=run.batch)], [
         linear(run, hidden, hidden, count=masked),
-        stream("aten::gelu", masked * hidden, back=3, size=run.size),
+        pointwise("aten::gelu", masked * hidden, back=3, size=run.size),
         rows("aten::layer_norm", "normalization", masked, hidden, run.size),
         linear(run, hidden, vocabulary, count=masked),
     ]
@@ -349,8 +349,8 @@ def _bert_head(model: Transformer, run: DecoderPass, *, masked: int, vocabulary:
 def _gelu_of_eight(run: DecoderPass, elements: int) -> list[Step]:
     """GELU by its formula with a hyperbolic tangent: the gradient of a power takes three operators."""
     names = (("mul", 2, 2), ("pow", 2, 7), ("mul", 2, 2), ("add", 3, 0), ("mul", 2, 2), ("tanh", 2, 3), ("add", 2, 0))
-    steps = [stream(f"aten::{name}", elements, arrays, back, run.size) for name, arrays, back in names]
-    return [*steps, stream("aten::mul", elements, 3, 6, run.size)]
+    steps = [pointwise(f"aten::{name}", elements, arrays, back, run.size) for name, arrays, back in names]
+    return [*steps, pointwise("aten::mul", elements, 3, 6, run.size)]
 
 
 def _decoder(
@@ -376,7 +376,7 @@ def _decoder(
 
 def _gpt2(model: Transformer, run: DecoderPass) -> list[Step]:
     hidden, elements, scores = model.hidden, run.tokens * model.hidden, _scores(model, run)
-    masked = [stream(f"aten::{name}", scores, size=run.size) for name in ("div", "where")]
+    masked = [pointwise(f"aten::{name}", scores, size=run.size) for name in ("div", "where")]
     activation = _gelu_of_eight(run, run.tokens * model.feedforward)
     first = [*[_embedding(run, hidden)] * 2, add(run, elements), *_dropout(run, elements)]
     return [*first, *_decoder(model, run, [linear(run, hidden, 3 * hidden)], masked, activation)]
@@ -384,9 +384,11 @@ def _gpt2(model: Transformer, run: DecoderPass) -> list[Step]:
 
 def _opt(model: Transformer, run: DecoderPass) -> list[Step]:
     hidden, elements, scores = model.hidden, run.tokens * model.hidden, _scores(model, run)
-    masked = [stream(f"aten::{name}", scores, back=back, size=run.size) for name, back in (("add", 0), ("maximum", 3))]
-    projections = [*[linear(run, hidden, hidden)] * 3, stream("aten::mul", elements, size=run.size)]
-    activation = [stream("aten::relu", run.tokens * model.feedforward, back=3, size=run.size)]
+    masked = [
+        pointwise(f"aten::{name}", scores, back=back, size=run.size) for name, back in (("add", 0), ("maximum", 3))
+    ]
+    projections = [*[linear(run, hidden, hidden)] * 3, pointwise("aten::mul", elements, size=run.size)]
+    activation = [pointwise("aten::relu", run.tokens * model.feedforward, back=3, size=run.size)]
     first = [*[_embedding(run, hidden)] * 2, add(run, elements)]
     return [*first, *_decoder(model, run, projections, masked, activation)]
 
@@ -395,7 +397,7 @@ def _root_mean_square(model: Transformer, run: DecoderPass) -> list[Step]:
     """A normalisation without a kernel of its local: a power, a mean, and two products."""
     elements = run.tokens * model.hidden
     back = (("pow", 2, 7), ("mean", 1, 2), ("mul", 2, 3), ("mul", 2, 3))
-    return [stream(f"aten::{name}", elements, max(arrays, 2), grad, run.size) for name, arrays, grad in back]
+    return [pointwise(f"aten::{name}", elements, max(arrays, 2), grad, run.size) for name, arrays, grad in back]
 
 
 #: Arrays that adding a position bias goes through: its heads lie side by side in memory, so that an element of a score
@@ -408,7 +410,7 @@ def _switch_attention(model: Transformer, run: DecoderPass, arrays: float) -> li
     return [
         *_root_mean_square(model, run),
         *[linear(run, hidden, hidden, bias=False)] * 3,
-        *_attend(model, run, [stream("aten::add_", scores, arrays=arrays, back=0, size=run.size)]),
+        *_attend(model, run, [pointwise("aten::add_", scores, arrays=arrays, back=0, size=run.size)]),
         linear(run, hidden, hidden, bias=False),
         *_dropout(run, run.tokens * hidden),
         add(run, run.tokens * hidden),
@@ -427,8 +429,8 @@ def _gated(model: Transformer, run: DecoderPass, tokens: int) -> list[Step]:
     hidden, wide = model.hidden, model.feedforward
     return [
         *[linear(run, hidden, wide, bias=False, count=tokens)] * 2,
-        stream("aten::gelu", tokens * wide, back=3, size=run.size),
-        stream("aten::mul", tokens * wide, arrays=3, back=6, size=run.size),
+        pointwise("aten::gelu", tokens * wide, back=3, size=run.size),
+        pointwise("aten::mul", tokens * wide, arrays=3, back=6, size=run.size),
         linear(run, wide, hidden, bias=False, count=tokens),
     ]
 
@@ -440,16 +442,19 @@ def _routed(model: Transformer, run: DecoderPass, experts: int) -> list[Step]:
     """
     hidden, tokens = model.hidden, run.tokens
     each = max(tokens // experts, 1)
-    moved = stream("aten::index", each * hidden, size=run.size)
+    moved = pointwise("aten::index", each * hidden, size=run.size)
     picked = waited("aten::nonzero", tokens, size=run.size)
     router = [
         linear(run, hidden, experts, bias=False),
         rows("aten::softmax", "softmax", tokens, experts, run.size),
-        *[stream(f"aten::{name}", tokens * experts, size=run.size) for name in ("argmax", "one_hot", "cumsum", "mul")],
-        stream("aten::clone", tokens * hidden, size=run.size),
+        *[
+            pointwise(f"aten::{name}", tokens * experts, size=run.size)
+            for name in ("argmax", "one_hot", "cumsum", "mul")
+        ],
+        pointwise("aten::clone", tokens * hidden, size=run.size),
     ]
     chosen = [picked, moved, *_gated(model, run, each), picked, moved]
-    scaled = stream("aten::mul", tokens * hidden, arrays=2, back=3, size=run.size)
+    scaled = pointwise("aten::mul", tokens * hidden, arrays=2, back=3, size=run.size)
     return [*router, *chosen * experts, scaled]
 
 
