@@ -1,6 +1,6 @@
 """The notebooks run from start to end, and are stored as a code host can show them.
 
-`python tests/store_notebooks.py` stores them anew.
+`python benchmarks/store_notebooks.py` stores them anew.
 """
 
 import ast

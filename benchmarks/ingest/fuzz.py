@@ -21,12 +21,12 @@ import test_rocpd
 import test_rocprofv3
 import test_rpd
 from fuzzing import damage, disagreement, read, read_plainly
-from test_fuzz import KINETO, other_formats, read_damaged
+from test_fuzz import kineto_files, other_formats, read_damaged
 
 
 def seeds(folder: Path | None) -> list[bytes]:
     """Return the seeds of the tests, and a dozen events of every real file of at most 2 MB."""
-    found = list(KINETO)
+    found = kineto_files()
     for path in sorted(folder.rglob("*.json.gz")) if folder else []:
         if path.stat().st_size > 2 << 20 or "particle" in str(path):
             continue

@@ -1,7 +1,7 @@
 """Run the notebooks and store them with their outputs, for readers on a code host.
 
-`python tests/store_notebooks.py [NAME]...` runs all notebooks, or those named. Hosts show text, tables and images, and
-no JavaScript. So each chart becomes the image that Chromium draws of it.
+`python benchmarks/store_notebooks.py [NAME]...` runs all notebooks, or those named. Hosts show text, tables and images,
+and no JavaScript. So each chart becomes the image that Chromium draws of it.
 """
 
 import base64
@@ -117,7 +117,7 @@ def main(names: list[str]) -> None:
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
         for path in paths:
-            print(f"{path.name}: {store(path, browser) / 1000:.0f} kB")  # noqa: T201
+            print(f"{path.name}: {store(path, browser) / 1000:.0f} kB")
         browser.close()
 
 

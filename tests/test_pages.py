@@ -1,57 +1,37 @@
-"""The reference page lists what is public, and nothing else.
-
-`python tests/test_reference.py > docs/reference.md` writes it anew.
-"""
+"""The generated pages say what their programs write, and every public name is documented."""
 
 import ast
-import pkgutil
 import re
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from benchmarks import accuracy_page, reference_page
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "reference.md"
-HEAD = """# Reference
-
-What is public, by module: every name in a module's `__all__`, with the first line of its documentation. The whole
-of it is in the docstrings (`help(name)`). Written by `python tests/test_reference.py > docs/reference.md`.
-"""
 
 
-def modules() -> Iterator[str]:
-    """Yield the name of every module that has a public name; those of the command line are its commands."""
-    for package in ("profilers", "replay", "seqpoint"):
-        for found in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
-            if not found.name.startswith("seqpoint.cli"):
-                yield found.name
+@pytest.mark.parametrize(("name", "program"), [("accuracy", accuracy_page), ("reference", reference_page)])
+def test_a_page_is_what_its_program_writes(name: str, program: ModuleType) -> None:
+    assert (ROOT / "docs" / f"{name}.md").read_text() == program.page()
 
 
-def page() -> str:
-    """Return the page as it should be."""
-    parts = [HEAD]
-    for name in sorted(modules()):
-        module = import_module(name)
-        rows = [f"- `{public}`{summary(getattr(module, public))}" for public in sorted(getattr(module, "__all__", ()))]
-        if rows:
-            parts.append(f"## {name}\n\n{(module.__doc__ or '').strip().splitlines()[0]}\n\n" + "\n".join(rows) + "\n")
-    return "\n".join(parts)
+def test_the_readme_repeats_the_summary() -> None:
+    assert accuracy_page.summary() in (ROOT / "README.md").read_text()
 
 
-def summary(value: object) -> str:
-    """Return the first line of a class's or function's documentation."""
-    documented = callable(value) and value.__doc__
-    return f": {value.__doc__.strip().splitlines()[0]}" if documented else ""
-
-
-def test_the_page_lists_what_is_public() -> None:
-    assert PAGE.read_text() == page()
+def test_every_table_is_on_the_page() -> None:
+    tables = sorted(accuracy_page.TABLES.glob("*.csv"))
+    page = accuracy_page.page()
+    assert [path.name for path in tables if f"accuracy/{path.name}" not in page] == []
 
 
 def test_every_public_function_and_class_is_documented() -> None:
     bare = [
         f"{name}.{public}"
-        for name in modules()
+        for name in reference_page.modules()
         for public in getattr(import_module(name), "__all__", ())
         if callable(getattr(import_module(name), public)) and not getattr(import_module(name), public).__doc__
     ]
@@ -82,7 +62,3 @@ def parameter_section(docstring: str) -> str:
     """Return the section Parameters of a docstring, empty if it has none."""
     found = re.search(r"^Parameters\n-+\n(.*?)(?=^\w[\w ]*\n-{3,}|\Z)", docstring, re.DOTALL | re.MULTILINE)
     return found.group(1) if found else ""
-
-
-if __name__ == "__main__":
-    print(page(), end="")  # noqa: T201
