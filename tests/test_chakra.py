@@ -13,10 +13,11 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_plain_csv import balanced
+from readings import balanced, read_content, rows_of, table
 from traces import join_execution_trace
+from xplanes import field, varint
 
-from profilers.errors import BrokenFileError, InvalidInputError, SeqPointError
+from profilers.errors import BrokenFileError, InvalidInputError
 from profilers.ingest.join import align
 from profilers.ingest.pipeline import collect
 from profilers.ingest.stage import Stage
@@ -31,44 +32,38 @@ needs_chakra = pytest.mark.skipif(not (DATA / "chakra").is_dir(), reason="the Ch
 needs_dlrm = pytest.mark.skipif(not (DATA / "kineto/dlrm8").is_dir(), reason="the DLRM traces are not on this machine")
 
 
-def number(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
-
-
-def put(field: int, value: int | bytes | str) -> bytes:
-    """Return a field as protobuf writes it."""
-    if isinstance(value, int):
-        return number(field << 3) + number(value)
-    content = value.encode() if isinstance(value, str) else value
-    return number(field << 3 | 2) + number(len(content)) + content
-
-
-def attribute(name: str, field: int, value: int | bytes | str) -> bytes:
-    return put(10, put(1, name) + put(field, value))
+def attribute(name: str, number: int, value: int | bytes | str) -> bytes:
+    return field(10, field(1, name) + field(number, value))
 
 
 def records(*messages: bytes) -> bytes:
-    return b"".join(number(len(message)) + message for message in messages)
+    return b"".join(varint(len(message)) + message for message in messages)
 
 
-HEADER = put(1, "0.0.4") + put(2, put(1, "pid") + put(9, 77))
+HEADER = field(1, "0.0.4") + field(2, field(1, "pid") + field(9, 77))
 MM = (
-    put(1, 3) + put(2, "aten::mm") + put(3, 4) + put(4, b"\x01\x02") + put(5, 2) + put(6, 1000) + put(7, 318)
-    + put(8, put(1, "[[5, 6, 0, 64, 4, 'cuda:0'], None]") + put(2, "[[8,8]]") + put(3, "['Tensor(float)']"))
-    + put(9, put(2, "[[8,8]]"))
+    field(1, 3) + field(2, "aten::mm") + field(3, 4) + field(4, b"\x01\x02") + field(5, 2) + field(6, 1000)
+    + field(7, 318)
+    + field(8, field(1, "[[5, 6, 0, 64, 4, 'cuda:0'], None]") + field(2, "[[8,8]]") + field(3, "['Tensor(float)']"))
+    + field(9, field(2, "[[8,8]]"))
     + attribute("rf_id", 9, 12) + attribute("seq_id", 9, 2**64 - 1) + attribute("tid", 9, 1)
     + attribute("op_schema", 29, "mm(Tensor)") + attribute("is_cpu_op", 27, 1)
 )  # fmt: skip
-KERNEL = put(1, 4) + put(2, "sgemm") + put(3, 4) + put(7, 9) + attribute("is_cpu_op", 27, 0) + attribute("tid", 9, 20)
-REDUCE = put(1, 5) + put(2, "nccl") + put(3, 7) + attribute("comm_type", 9, 0) + attribute("comm_size", 9, 4096)
-SEND = put(1, 6) + put(2, "to 3") + put(3, 5) + put(6, 2000) + attribute("involved_dim", 28, put(1, b"\1\0"))
-LOAD = put(1, 7) + put(2, "weights") + put(3, 2) + put(6, 3000) + put(7, 4) + attribute("tensor_size", 13, 512)
-STORAGE = put(1, 8) + put(2, "read") + put(3, 8) + put(6, 4000) + put(7, 5)
-METADATA = put(1, 9) + put(2, "group") + put(3, 1)
+KERNEL = (
+    field(1, 4)
+    + field(2, "sgemm")
+    + field(3, 4)
+    + field(7, 9)
+    + attribute("is_cpu_op", 27, 0)
+    + attribute("tid", 9, 20)
+)
+REDUCE = field(1, 5) + field(2, "nccl") + field(3, 7) + attribute("comm_type", 9, 0) + attribute("comm_size", 9, 4096)
+SEND = field(1, 6) + field(2, "to 3") + field(3, 5) + field(6, 2000) + attribute("involved_dim", 28, field(1, b"\1\0"))
+LOAD = (
+    field(1, 7) + field(2, "weights") + field(3, 2) + field(6, 3000) + field(7, 4) + attribute("tensor_size", 13, 512)
+)
+STORAGE = field(1, 8) + field(2, "read") + field(3, 8) + field(6, 4000) + field(7, 5)
+METADATA = field(1, 9) + field(2, "group") + field(3, 1)
 ET = records(HEADER, MM, KERNEL, REDUCE, SEND, LOAD, STORAGE, METADATA)
 
 FLAT_NODE = {
@@ -91,42 +86,35 @@ NESTED_NODE = {
 NESTED = json.dumps({"schema": "1.1.1-chakra.0.0.4", "pid": 7, "nodes": [NESTED_NODE]})
 
 
-def read(folder: Path, content: bytes | str, name: str = "t.et") -> tuple[TraceMeta, Stage]:
-    path = folder / name
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    stage = Stage()
-    return ChakraReader().read([path], stage), stage
-
-
-def rows(stage: Stage, kind: str, *columns: str) -> list[tuple[Any, ...]]:
-    return [tuple(row[c] for c in columns) for row in stage.table(kind).to_pylist()]
+def read(folder: Path, content: bytes | str, name: str = "t.et") -> Trace:
+    return read_content(ChakraReader(), folder / name, content)
 
 
 def test_every_type_of_node_becomes_its_kind(tmp_path: Path) -> None:
-    meta, stage = read(tmp_path, ET)
-    assert rows(stage, "ops", "name", "start_ns", "dur_ns") == [("aten::mm", 1_000_000, 318_000)]
-    assert rows(stage, "kernels", "name", "start_ns", "dur_ns", "stream") == [("sgemm", 1_318_000, 9000, 20)]
-    assert rows(stage, "collectives", "name", "collective", "bytes", "start_ns", "dur_ns") == [
+    trace = read(tmp_path, ET)
+    assert table(trace, "ops", "name", "start_ns", "dur_ns") == [("aten::mm", 1_000_000, 318_000)]
+    assert table(trace, "kernels", "name", "start_ns", "dur_ns", "stream") == [("sgemm", 1_318_000, 9000, 20)]
+    assert table(trace, "collectives", "name", "collective", "bytes", "start_ns", "dur_ns") == [
         ("nccl", "all_reduce", 4096, 1_327_000, None),
         ("to 3", "send_recv", None, 2_000_000, None),
     ]
-    assert rows(stage, "copies", "name", "direction", "bytes", "dur_ns") == [("weights", "load", 512, 4000)]
-    assert rows(stage, "ranges", "name", "category", "process") == [("read", "storage", 77)]
-    assert meta.quality.counts == {
+    assert table(trace, "copies", "name", "direction", "bytes", "dur_ns") == [("weights", "load", 512, 4000)]
+    assert table(trace, "ranges", "name", "category", "process") == [("read", "storage", 77)]
+    assert trace.meta.quality.counts == {
         "events": 7,
         "kept": 6,
         "skipped_marker": 1,
         "assumed_start": 2,
         "missing_duration": 2,
     }
-    assert meta.version == "schema 0.0.4"
+    assert trace.meta.version == "schema 0.0.4"
 
 
 def test_what_has_a_column_is_in_it_and_the_rest_in_args(tmp_path: Path) -> None:
-    _, stage = read(tmp_path, ET)
+    trace = read(tmp_path, ET)
     columns = ("process", "thread", "record_function_id", "sequence_number", "forward_thread", "shapes", "dtypes")
-    assert rows(stage, "ops", *columns) == [(77, 1, 12, None, None, "[[8,8]]", '["Tensor(float)"]')]
-    assert json.loads(rows(stage, "ops", "args")[0][0]) == {
+    assert table(trace, "ops", *columns) == [(77, 1, 12, None, None, "[[8,8]]", '["Tensor(float)"]')]
+    assert json.loads(table(trace, "ops", "args")[0][0]) == {
         "node": 3,
         "ctrl_deps": [1, 2],
         "data_deps": [2],
@@ -135,11 +123,11 @@ def test_what_has_a_column_is_in_it_and_the_rest_in_args(tmp_path: Path) -> None
         "op_schema": "mm(Tensor)",
         "is_cpu_op": True,
     }
-    assert json.loads(rows(stage, "collectives", "args")[1][0]) == {"node": 6, "involved_dim": [True, False]}
+    assert json.loads(table(trace, "collectives", "args")[1][0]) == {"node": 6, "involved_dim": [True, False]}
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "read_as"),
+    ("number", "value", "read_as"),
     [
         (3, struct.pack("<d", 0.5), 0.5),
         (3, struct.pack("<d", float("inf")), "inf"),
@@ -147,52 +135,54 @@ def test_what_has_a_column_is_in_it_and_the_rest_in_args(tmp_path: Path) -> None
         (15, 3, -2),
         (19, struct.pack("<I", 7), 7),
         (25, struct.pack("<q", -7), -7),
-        (10, put(1, 5) + put(1, b"\x06\x07"), [5, 6, 7]),
-        (4, put(1, struct.pack("<d", 2.0)), [2.0]),
-        (30, put(1, "a") + put(1, "b"), ["a", "b"]),
+        (10, field(1, 5) + field(1, b"\x06\x07"), [5, 6, 7]),
+        (4, field(1, struct.pack("<d", 2.0)), [2.0]),
+        (30, field(1, "a") + field(1, "b"), ["a", "b"]),
         (31, b"\xff\0", "ff00"),
     ],
 )
-def test_every_type_of_attribute(tmp_path: Path, field: int, value: int | bytes, read_as: Any) -> None:
-    content = put(field, value)
-    if isinstance(value, bytes) and field % 2 and field < 29:
-        content = number(field << 3 | (1 if len(value) == 8 else 5)) + value
-    _, stage = read(tmp_path, records(HEADER, put(1, 1) + put(2, "x") + put(10, put(1, "a") + content)))
-    assert json.loads(rows(stage, "ops", "args")[0][0])["a"] == read_as
+def test_every_type_of_attribute(tmp_path: Path, number: int, value: int | bytes, read_as: Any) -> None:
+    content = field(number, value)
+    if isinstance(value, bytes) and number % 2 and number < 29:
+        content = varint(number << 3 | (1 if len(value) == 8 else 5)) + value
+    trace = read(tmp_path, records(HEADER, field(1, 1) + field(2, "x") + field(10, field(1, "a") + content)))
+    assert json.loads(table(trace, "ops", "args")[0][0])["a"] == read_as
 
 
 @pytest.mark.parametrize(("text", "strides"), [(FLAT, None), (NESTED, "[[8,1]]")], ids=["flat", "nested"])
 def test_both_schemas_of_json(tmp_path: Path, text: str, strides: str | None) -> None:
-    meta, stage = read(tmp_path, text, "t.json")
+    trace = read(tmp_path, text, "t.json")
     columns = ("name", "process", "thread", "record_function_id", "shapes", "dtypes", "strides", "start_ns", "dur_ns")
     own = ("aten::mm", 7, 1, 4, "[[8,8]]", '["Tensor(float)"]', strides, 0, None)
-    assert rows(stage, "ops", *columns)[0] == own
-    args = json.loads(rows(stage, "ops", "args")[0][0])
+    assert table(trace, "ops", *columns)[0] == own
+    args = json.loads(table(trace, "ops", "args")[0][0])
     assert (args["node"], args["ctrl_deps"]) == (12, [11])
     assert ("pg_name" in args) == (text == NESTED) and "kernel_backend" not in args
-    assert balanced(meta.quality) and meta.quality["assumed_start"] == meta.quality["missing_duration"]
+    assert (
+        balanced(trace.meta.quality) and trace.meta.quality["assumed_start"] == trace.meta.quality["missing_duration"]
+    )
 
 
 def test_the_window_moves_over_a_long_file(tmp_path: Path) -> None:
     nodes = ",\n".join(json.dumps({**FLAT_NODE, "id": i, "op_schema": "x" * (i % 977)}) for i in range(5000))
-    meta, stage = read(tmp_path, f'{{"nodes": [{nodes}], "schema": "late"}}', "t.json")
-    assert [json.loads(args)["node"] for (args,) in rows(stage, "ops", "args")] == list(range(5000))
-    assert meta.version == "schema late"
-    many = records(HEADER, *(put(1, i + 1) + put(2, "x" * (i % 977)) for i in range(5000)))
-    assert read(tmp_path, many)[0].quality["kept"] == 5000
+    trace = read(tmp_path, f'{{"nodes": [{nodes}], "schema": "late"}}', "t.json")
+    assert [json.loads(args)["node"] for (args,) in table(trace, "ops", "args")] == list(range(5000))
+    assert trace.meta.version == "schema late"
+    many = records(HEADER, *(field(1, i + 1) + field(2, "x" * (i % 977)) for i in range(5000)))
+    assert read(tmp_path, many).meta.quality["kept"] == 5000
 
 
 def test_a_file_names_its_rank(tmp_path: Path) -> None:
-    assert read(tmp_path, ET, "run.12.et")[0].ranks == (12,)
-    assert read(tmp_path, ET, "run.et")[0].ranks == ()
+    assert read(tmp_path, ET, "run.12.et").meta.ranks == (12,)
+    assert read(tmp_path, ET, "run.et").meta.ranks == ()
 
 
 @pytest.mark.parametrize(
     ("content", "name"), [(ET, "a.et"), (gzip.compress(ET), "b.et"), (FLAT, "c.json"), (NESTED, "d.json")]
 )
 def test_its_files_are_known(tmp_path: Path, content: bytes | str, name: str) -> None:
-    meta, _ = read(tmp_path, content, name)
-    assert find_reader(tmp_path / name).name == meta.format == "chakra"
+    trace = read(tmp_path, content, name)
+    assert find_reader(tmp_path / name).name == trace.meta.format == "chakra"
 
 
 @pytest.mark.parametrize(
@@ -218,9 +208,9 @@ def test_other_files_are_not_claimed(tmp_path: Path, start: bytes) -> None:
         (records(HEADER, MM, b"\xff" * 5, MM), 2, {"dropped_broken": 1}),
         (records(HEADER, MM, b""), 1, {"dropped_broken": 1}),
         (records(HEADER, MM) + b"\xff" * 30, 1, {"dropped_broken": 1, "truncated_files": 1}),
-        (records(HEADER, MM) + number(1 << 40), 1, {"dropped_broken": 1, "truncated_files": 1}),
-        (records(HEADER, MM, put(1, 2**64 - 1) + put(6, 2**63)), 1, {"dropped_no_time": 1}),
-        (records(HEADER, put(2, b"\xff\xfe") + put(6, 1) + put(7, 2**63)), 1, {"missing_duration": 1}),
+        (records(HEADER, MM) + varint(1 << 40), 1, {"dropped_broken": 1, "truncated_files": 1}),
+        (records(HEADER, MM, field(1, 2**64 - 1) + field(6, 2**63)), 1, {"dropped_no_time": 1}),
+        (records(HEADER, field(2, b"\xff\xfe") + field(6, 1) + field(7, 2**63)), 1, {"missing_duration": 1}),
         (records(b"\x08\x01", MM), 1, {"dropped_broken": 1}),
         (FLAT[:-15], 2, {"truncated_files": 1}),
         (FLAT[:-90], 1, {"truncated_files": 1, "dropped_broken": 1}),
@@ -242,11 +232,11 @@ def test_damage_costs_what_it_touches(
         with pytest.raises(BrokenFileError, match="none of its"):
             read(tmp_path, content)
         return
-    meta, stage = read(tmp_path, content)
-    quality = meta.quality
+    trace = read(tmp_path, content)
+    quality = trace.meta.quality
     usual = {"assumed_start", "missing_duration", "events", "kept", "skipped_marker"} - set(counts)
     assert {name: n for name, n in quality.counts.items() if name not in usual} == counts
-    assert quality["kept"] == kept == stage.rows and balanced(quality)
+    assert quality["kept"] == kept == rows_of(trace) and balanced(quality)
 
 
 @pytest.mark.parametrize("content", [records(HEADER), '{"schema":"1.0.1","nodes":[],"rf_id":0}', b""])
@@ -259,25 +249,6 @@ def test_the_limit_holds(tmp_path: Path) -> None:
     (tmp_path / "t.et").write_bytes(gzip.compress(ET * 1000))
     with pytest.raises(BrokenFileError, match="unpacks to more"):
         ChakraReader().read([tmp_path / "t.et"], Stage(limit_bytes=10_000))
-
-
-@given(
-    content=st.sampled_from([ET, FLAT.encode(), NESTED.encode()]),
-    place=st.integers(0, 2000),
-    byte=st.integers(0, 255),
-    end=st.integers(0, 3000),
-)
-def test_bytes_that_change_or_are_missing_end_in_rows_or_in_an_error(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes, place: int, byte: int, end: int
-) -> None:
-    changed = bytearray(content)
-    changed[place % len(changed)] = byte
-    try:
-        meta, stage = read(tmp_path_factory.getbasetemp(), bytes(changed[:end]))
-    except SeqPointError:
-        return
-    assert balanced(meta.quality)
-    assert meta.quality["kept"] == stage.rows
 
 
 @given(st.binary(max_size=200))

@@ -24,7 +24,7 @@ LONGEST_S = 20
 @contextmanager
 def writing(path: Path, *pragmas: str) -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(path)) as connection:
-        for pragma in pragmas:
+        for pragma in ("synchronous = OFF", *pragmas):
             connection.execute(f"PRAGMA {pragma}")
         yield connection
         connection.commit()

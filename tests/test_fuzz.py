@@ -3,12 +3,21 @@
 import gzip
 import json
 import random
-import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import test_chakra
+import test_ncu
+import test_nsys
+import test_rocpd
+import test_rocprof
+import test_rocprof_compute
+import test_rocprofv3
+import test_rpd
 from fuzzing import damage, disagreement, read, read_plainly
+from readings import database
 from traces import event, kernel, kineto, launch, step
 from xplanes import Plane, space
 
@@ -124,26 +133,6 @@ def test_a_truncated_file_keeps_every_complete_event(cut: float) -> None:
     assert found.counts["truncated_files"] == 1
 
 
-def _nsys(path: Path) -> bytes:
-    with sqlite3.connect(path) as database:
-        database.executescript(
-            """
-            CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
-            CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, deviceId INTEGER, contextId INTEGER,
-              streamId INTEGER, correlationId INTEGER, globalPid INTEGER, demangledName INTEGER, shortName INTEGER,
-              gridX INTEGER, gridY INTEGER, gridZ INTEGER, blockX INTEGER, blockY INTEGER, blockZ INTEGER);
-            CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER, end INTEGER, globalTid INTEGER,
-              correlationId INTEGER, nameId INTEGER);
-            INSERT INTO StringIds VALUES (1, 'gemm'), (2, 'cudaLaunchKernel');
-            """
-        )
-        rows = [(100 * i, 100 * i + 50, 0, 1, 7, i, 1 << 24, 1, 1, 8, 1, 1, 64, 1, 1) for i in range(40)]
-        database.executemany(f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES ({','.join('?' * 15)})", rows)
-        calls = [(100 * i - 9, 100 * i - 5, (1 << 24) + 1, i, 2) for i in range(40)]
-        database.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?,?,?,?,?)", calls)
-    return path.read_bytes()
-
-
 V1 = b"Index,KernelName,gpu-id,queue-id,queue-index,pid,tid,grd,wgr,BeginNs,EndNs\n" + b"".join(
     b'%d,"k<int, %d>",4,0,%d,7,7,4096,256,%d,%d\n' % (i, i % 3, i, 1000 * i, 1000 * i + 700) for i in range(30)
 )
@@ -174,19 +163,52 @@ XPLANE = space(
         "python", [("cuLaunchKernel", 9 * i - 3, 2, {"correlation_id": i, "hlo_op": f"dot.{i}"}) for i in range(20)]
     ),
 )
-SEEDS = {
+
+
+def _nsys(path: Path) -> Path:
+    kernels = [(100 * i, 100 * i + 50, 0, 1, 7, i, 1 << 24, 1, 1, None, *test_nsys.SHAPE, None) for i in range(40)]
+    calls = [(100 * i - 9, 100 * i - 5, 0, (1 << 24) + 1, i, 2, 0) for i in range(40)]
+    return database(
+        path,
+        {
+            "StringIds": (test_nsys.STRINGS, [(1, "gemm"), (2, "cudaLaunchKernel")]),
+            "CUPTI_ACTIVITY_KIND_KERNEL": (test_nsys.KERNEL, kernels),
+            "CUPTI_ACTIVITY_KIND_RUNTIME": (test_nsys.RUNTIME, calls),
+        },
+    )
+
+
+#: Small files of the other formats: contents, or functions that write them.
+SEEDS: dict[str, str | bytes | Callable[[Path], Path]] = {
     "rocprof.csv": V1,
     "kernel_trace.csv": V3,
     "plain.csv": PLAIN,
     "et.json": CHAKRA,
-    "nsys.sqlite": b"",
+    "nsys.sqlite": _nsys,
     "x.xplane.pb": XPLANE,
+    "ncu.csv": test_ncu.LONG,
+    "ncu_raw.csv": test_ncu.RAW,
+    "pmc_perf.csv": test_rocprof_compute.NEW,
+    "pmc_perf_old.csv": test_rocprof_compute.OLD,
+    "t.et": test_chakra.ET,
+    "flat.json": test_chakra.FLAT,
+    "nested.json": test_chakra.NESTED,
+    "results.json": json.dumps({"traceEvents": test_rocprof.EVENTS}),
+    "memory_copy_trace.csv": test_rocprofv3.COPIES,
+    "hip_api_trace.csv": test_rocprofv3.CALLS,
+    "counter_collection.csv": test_rocprofv3.COUNTERS,
+    "rocprofv3.json": test_rocprofv3.document(test_rocprofv3.TOOL),
+    "t.db": lambda path: test_rocpd.write(path, {test_rocpd.GUID: test_rocpd.session()}),
+    "t.rpd": lambda path: test_rpd.write(path, test_rpd.tables()),
 }
 
 
-def other_formats(folder: Path) -> list[tuple[str, bytes]]:
-    """Return the name and content of a small file of each other format."""
-    return [(name, whole or _nsys(folder / "seed.sqlite")) for name, whole in SEEDS.items()]
+def content(name: str, folder: Path) -> bytes:
+    """Return a small file of another format."""
+    seed = SEEDS[name]
+    if callable(seed):
+        return seed(folder / name).read_bytes()
+    return seed.encode() if isinstance(seed, str) else seed
 
 
 def read_damaged(path: Path, whole: bytes, seed: int) -> None:
@@ -206,10 +228,9 @@ def read_damaged(path: Path, whole: bytes, seed: int) -> None:
 
 @pytest.mark.parametrize("name", SEEDS)
 def test_a_damaged_file_of_another_format_is_rows_or_one_line(tmp_path: Path, name: str) -> None:
-    whole = SEEDS[name] or _nsys(tmp_path / "seed.sqlite")
-    path = tmp_path / name
+    whole, path = content(name, tmp_path), tmp_path / name
     path.write_bytes(whole)
-    assert sum(collect([path]).tables[kind].num_rows for kind in ("kernels", "ops")) >= 18
+    assert sum(table.num_rows for table in collect([path]).tables.values())
     for seed in range(40):
         began = time.monotonic()
         read_damaged(path, whole, seed)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from readings import balanced, table
 
 from profilers.errors import BrokenFileError, NotFoundError, SeqPointError, UnknownFormatError
 from profilers.ingest.assembly import Placement
@@ -18,7 +19,7 @@ from profilers.readers.common.reader import find_reader
 from profilers.readers.common.source import fingerprint, first_bytes, read_source
 from profilers.readers.kineto import KinetoReader
 from profilers.trace.schema import OWN_RANK
-from profilers.trace.trace import DeviceProperties, Quality, Trace
+from profilers.trace.trace import DeviceProperties, Trace
 
 KERNEL = '{"ph":"X","cat":"kernel","name":"k","ts":1.5,"dur":2.25,"args":{"device":0,"stream":7}}'
 OP = '{"ph":"X","cat":"cpu_op","name":"aten::mm","pid":1,"tid":1,"ts":1,"dur":9}'
@@ -34,16 +35,6 @@ def read(folder: Path, content: str | bytes, name: str = "t.json", **limits: int
     devices = tuple(replace(device, rank=rank_of.get(device.rank, device.rank)) for device in meta.devices)
     tables = {kind: place.put(table) for kind, table in stage.tables().items()}
     return Trace(replace(meta, devices=devices), tables)
-
-
-def balanced(quality: Quality) -> bool:
-    """Return whether every event of the files was kept, dropped or skipped."""
-    ends = ("dropped_", "skipped_")
-    return quality["events"] == sum(n for name, n in quality.counts.items() if name == "kept" or name.startswith(ends))
-
-
-def table(trace: Trace, kind: str, *columns: str) -> list[tuple[Any, ...]]:
-    return [tuple(row[c] for c in columns) for row in trace.tables[kind].to_pylist()]
 
 
 def test_a_file_of_today(tmp_path: Path) -> None:

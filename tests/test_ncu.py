@@ -3,19 +3,15 @@
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from test_plain_csv import balanced
+from readings import balanced, read_content, rows_of, table
 
-from profilers.errors import BrokenFileError, SeqPointError
+from profilers.errors import BrokenFileError
 from profilers.ingest.pipeline import collect
-from profilers.ingest.stage import Stage
 from profilers.readers.common.reader import Head, find_reader
 from profilers.readers.ncu import NcuReader, base_unit
-from profilers.trace.trace import TraceMeta
+from profilers.trace.trace import Trace
 
 
 def quoted(*lines: str) -> str:
@@ -56,47 +52,46 @@ RAW = quoted(
 )
 
 
-def read(folder: Path, content: str | bytes) -> tuple[TraceMeta, Stage]:
-    path = folder / "n.csv"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    stage = Stage()
-    return NcuReader().read([path], stage), stage
-
-
-def rows(stage: Stage, kind: str, *columns: str) -> list[tuple[Any, ...]]:
-    return [tuple(row[c] for c in columns) for row in stage.table(kind).to_pylist()]
+def read(folder: Path, content: str) -> Trace:
+    return read_content(NcuReader(), folder / "n.csv", content)
 
 
 def test_the_long_form(tmp_path: Path) -> None:
-    meta, stage = read(tmp_path, LONG)
-    assert rows(stage, "kernels", "id", "name", "start_ns", "dur_ns", "workgroups", "workgroup_size", "registers") == [
+    trace = read(tmp_path, LONG)
+    assert table(trace, "kernels", "id", "name", "start_ns", "dur_ns", "workgroups", "workgroup_size", "registers") == [
         (0, "sgemm", 0, 1_234_560, 256, 256, 122),
         (1, "add", 1_234_560, 2500, 1024, 128, None),
     ]
-    assert rows(stage, "kernels", "device", "stream") == [(0, 7)] * 2
-    assert '"Function Cache":"PreferNone"' in rows(stage, "kernels", "args")[0][0]
-    assert rows(stage, "counters", "kernel_id", "name", "value", "unit", "start_ns") == [
+    assert table(trace, "kernels", "device", "stream") == [(0, 7)] * 2
+    assert '"Function Cache":"PreferNone"' in table(trace, "kernels", "args")[0][0]
+    assert table(trace, "counters", "kernel_id", "name", "value", "unit", "start_ns") == [
         (0, "Duration", 1_234_560.0, "ns", 0),
         (0, "Registers Per Thread", 122.0, "register/thread", 0),
         (1, "Duration", 2500.0, "ns", 1_234_560),
         (1, "DRAM Throughput", 1.5e9, "byte/second", 1_234_560),
     ]
-    assert meta.quality.counts == {"events": 8, "kept": 6, "skipped_text": 1, "skipped_advice": 1, "assumed_start": 2}
-    assert (meta.version, meta.ranks) == ("csv long", ())
+    assert trace.meta.quality.counts == {
+        "events": 8,
+        "kept": 6,
+        "skipped_text": 1,
+        "skipped_advice": 1,
+        "assumed_start": 2,
+    }
+    assert (trace.meta.version, trace.meta.ranks) == ("csv long", ())
 
 
 def test_the_raw_page_with_its_row_of_units(tmp_path: Path) -> None:
-    meta, stage = read(tmp_path, RAW)
-    assert rows(stage, "kernels", "name", "start_ns", "dur_ns", "workgroups", "workgroup_size", "occupancy") == [
+    trace = read(tmp_path, RAW)
+    assert table(trace, "kernels", "name", "start_ns", "dur_ns", "workgroups", "workgroup_size", "occupancy") == [
         ("sgemm", 0, 10_016, 1024, 256, 49.5),
         ("add", 10_016, None, 64, 128, 91.0),
     ]
-    assert rows(stage, "counters", "kernel_id", "name", "value", "unit")[:2] == [
+    assert table(trace, "counters", "kernel_id", "name", "value", "unit")[:2] == [
         (0, "dram__bytes_read.sum", 4_200_000.0, "byte"),
         (0, "gpu__time_duration.sum", 10_016.0, "ns"),
     ]
-    assert meta.version == "csv raw" and balanced(meta.quality)
-    assert meta.quality["missing_duration"] == 1
+    assert trace.meta.version == "csv raw" and balanced(trace.meta.quality)
+    assert trace.meta.quality["missing_duration"] == 1
 
 
 @pytest.mark.parametrize(
@@ -115,15 +110,15 @@ def test_the_raw_page_with_its_row_of_units(tmp_path: Path) -> None:
 )
 def test_the_whole_file_decides_what_a_comma_is(tmp_path: Path, value: str, other: str, ns: int) -> None:
     text = LONG.replace("1,234.56", value).replace('"122"', f'"{other}"').replace("2,500", "7").replace('"1.5"', '"7"')
-    _, stage = read(tmp_path, text)
-    assert rows(stage, "kernels", "dur_ns")[0] == (ns,)
+    trace = read(tmp_path, text)
+    assert table(trace, "kernels", "dur_ns")[0] == (ns,)
 
 
 def test_processes_are_ranks_and_each_has_its_own_clock(tmp_path: Path) -> None:
-    meta, stage = read(tmp_path, LONG.replace('"1","100"', '"0","200"'))
-    assert meta.ranks == (0, 1)
-    assert rows(stage, "kernels", "rank", "name", "start_ns") == [(0, "sgemm", 0), (1, "add", 0)]
-    assert set(rows(stage, "counters", "rank", "kernel_id")) == {(0, 0), (1, 1)}
+    trace = read(tmp_path, LONG.replace('"1","100"', '"0","200"'))
+    assert trace.meta.ranks == (0, 1)
+    assert table(trace, "kernels", "rank", "name", "start_ns") == [(0, "sgemm", 0), (1, "add", 0)]
+    assert set(table(trace, "counters", "rank", "kernel_id")) == {(0, 0), (1, 1)}
 
 
 @pytest.mark.parametrize(
@@ -160,13 +155,13 @@ def test_units_lose_their_prefix(unit: str, plain: tuple[int, str]) -> None:
     ],
 )
 def test_damage_costs_what_it_touches(tmp_path: Path, old: str, new: str, counts: Mapping[str, int]) -> None:
-    meta, stage = read(tmp_path, LONG.replace(old, new))
+    trace = read(tmp_path, LONG.replace(old, new))
     usual = {"events": 8, "kept": 6, "skipped_text": 1, "skipped_advice": 1, "assumed_start": 2}
-    quality = meta.quality
+    quality = trace.meta.quality
     assert {n: quality[n] for n in (*usual, *counts) if n not in ("events", "kept")} == {
         n: value for n, value in (usual | dict(counts)).items() if n not in ("events", "kept")
     }
-    assert stage.table("kernels").num_rows == 2 and balanced(quality)
+    assert trace.kernels.num_rows == 2 and balanced(quality)
 
 
 def test_a_header_alone_is_an_error(tmp_path: Path) -> None:
@@ -190,24 +185,8 @@ def test_counters_still_point_to_their_kernels_in_a_trace_of_two_files(tmp_path:
     assert pointed >= {(0, "Registers Per Thread", "sgemm"), (1, "Registers Per Thread", "hgemm")}
 
 
-@given(
-    content=st.sampled_from([LONG, RAW]), place=st.integers(0, 1500), byte=st.integers(0, 255), end=st.integers(0, 2500)
-)
-def test_bytes_that_change_or_are_missing_end_in_rows_or_in_an_error(
-    tmp_path_factory: pytest.TempPathFactory, content: str, place: int, byte: int, end: int
-) -> None:
-    changed = bytearray(content.encode())
-    changed[place % len(changed)] = byte
-    try:
-        meta, stage = read(tmp_path_factory.getbasetemp(), bytes(changed[:end]))
-    except SeqPointError:
-        return
-    assert balanced(meta.quality)
-    assert meta.quality["kept"] == stage.rows
-
-
 def test_a_kernel_with_endless_metrics_is_bounded(tmp_path: Path) -> None:
     line = quoted(f"{SGEMM}|Speed|Again|usecond|1|||")
-    meta, stage = read(tmp_path, LONG + line * 70_000)
-    assert balanced(meta.quality) and meta.quality["dropped_no_value"] == 70_000 - 65_536
-    assert meta.quality["kept"] == stage.rows
+    trace = read(tmp_path, LONG + line * 70_000)
+    assert balanced(trace.meta.quality) and trace.meta.quality["dropped_no_value"] == 70_000 - 65_536
+    assert trace.meta.quality["kept"] == rows_of(trace)

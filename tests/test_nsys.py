@@ -1,14 +1,13 @@
 """Exports of Nsight Systems, of every age: tiny ones made here, real ones where they lie, damaged ones."""
 
-import sqlite3
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from readings import Rows, database, losses, read_files, table
 from traces import link
 
 from profilers.errors import BrokenFileError
@@ -17,11 +16,11 @@ from profilers.readers.common.reader import Head
 from profilers.readers.common.source import prefetch
 from profilers.readers.nsys import NsysReader, NsysTablesReader
 from profilers.trace.schema import OWN_RANK
-from profilers.trace.trace import DeviceProperties, Quality, Trace
+from profilers.trace.trace import DeviceProperties, Trace
 
 REAL = Path(__file__).parents[2] / "shared" / "data" / "traces" / "nsys"
 
-Tables = dict[str, tuple[str, list[tuple[Any, ...]]]]
+Tables = dict[str, tuple[str, Rows]]
 
 ONE, TWO = 1 << 48 | 70 << 24, 1 << 48 | 50 << 24
 KERNEL = (
@@ -56,15 +55,6 @@ def export(**changes: tuple[str, list[tuple[Any, ...]]] | None) -> Tables:
     return {name: table for name, table in (tables | changes).items() if table is not None}
 
 
-def write(path: Path, tables: Tables) -> Path:
-    with closing(sqlite3.connect(path)) as connection:
-        for name, (columns, rows) in tables.items():
-            connection.execute(f"CREATE TABLE {name} ({columns})")
-            connection.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(columns.split(',')))})", rows)
-        connection.commit()
-    return path
-
-
 def write_folder(path: Path, tables: Tables, suffix: str) -> Path:
     path.mkdir()
     for name, (columns, rows) in tables.items():
@@ -84,28 +74,11 @@ def write_folder(path: Path, tables: Tables, suffix: str) -> Path:
 def read(path: Path, reader: NsysReader | NsysTablesReader | None = None) -> Trace:
     reader = reader or NsysReader()
     assert reader.sniff(Head.of(path))
-    stage = Stage()
-    meta = reader.read([path], stage)
-    return Trace(meta, stage.tables())
+    return read_files(reader, [path])
 
 
 def made(folder: Path, tables: Tables) -> Trace:
-    return read(write(folder / "t.sqlite", tables))
-
-
-def rows(trace: Trace, kind: str, *columns: str) -> list[tuple[Any, ...]]:
-    return [tuple(row[c] for c in columns) for row in trace.tables[kind].to_pylist()]
-
-
-def balanced(quality: Quality) -> bool:
-    """Return whether every event of the files was kept, dropped or skipped."""
-    kept = (n for name, n in quality.counts.items() if name == "kept" or name.startswith(("dropped_", "skipped_")))
-    return quality["events"] == sum(kept)
-
-
-def losses(trace: Trace) -> Mapping[str, int]:
-    assert balanced(trace.meta.quality)
-    return {name: n for name, n in trace.meta.quality.counts.items() if name not in ("events", "kept")}
+    return read(database(folder / "t.sqlite", tables))
 
 
 def test_a_small_export(tmp_path: Path) -> None:
@@ -116,14 +89,16 @@ def test_a_small_export(tmp_path: Path) -> None:
             TARGET_INFO_GPU=gpu, TARGET_INFO_SESSION_START_TIME=("utcEpochNs INTEGER", [(1_700_000_000_000_000_001,)])
         ),
     )
-    assert rows(trace, "kernels", "rank", "name", "start_ns", "dur_ns", "device", "stream", "correlation") == [
+    assert table(trace, "kernels", "rank", "name", "start_ns", "dur_ns", "device", "stream", "correlation") == [
         (OWN_RANK, "gemm<float>(T*)", 200, 60, 0, 7, 8)
     ]
-    assert rows(trace, "kernels", "workgroups", "workgroup_size", "registers", "lds_bytes", "graph_node", "args") == [
+    assert table(trace, "kernels", "workgroups", "workgroup_size", "registers", "lds_bytes", "graph_node", "args") == [
         (24, 256, 40, 1536, None,
          '{"grid":[4,3,2],"block":[128,2,1],"contextId":1,"staticSharedMemory":1024,"dynamicSharedMemory":512}')
     ]  # fmt: skip
-    assert rows(trace, "launches", "name", "api", "start_ns", "dur_ns", "process", "thread", "correlation", "args") == [
+    assert table(
+        trace, "launches", "name", "api", "start_ns", "dur_ns", "process", "thread", "correlation", "args"
+    ) == [
         ("cudaLaunchKernel", "cuda_runtime", 100, 50, 70, 71, 8, None),
         ("cuLaunchKernel", "cuda_driver", 90, 5, 70, 71, 7, '{"returnValue":2}'),
     ]
@@ -163,7 +138,7 @@ def test_copies_fills_and_syncs(tmp_path: Path) -> None:
             ),
         ),
     )
-    assert rows(trace, "copies", "name", "direction", "bytes", "dur_ns") == [
+    assert table(trace, "copies", "name", "direction", "bytes", "dur_ns") == [
         ("Memcpy HtoD (Pageable -> Device)", "HtoD", 64, 10),
         ("Memcpy DtoH (Device -> Pinned)", "DtoH", 64, 10),
         ("Memcpy DtoD (Device -> Device)", "DtoD", 64, 10),
@@ -171,7 +146,7 @@ def test_copies_fills_and_syncs(tmp_path: Path) -> None:
         ("Memcpy unknown (Device -> Device)", "unknown", 64, 10),
         ("Memset (Device)", "memset", 4, 1),
     ]
-    assert rows(trace, "syncs", "sync", "stream", "event", "correlation") == [
+    assert table(trace, "syncs", "sync", "stream", "event", "correlation") == [
         ("Context Sync", None, None, 5),
         ("Stream Wait Event", 13, 99, 6),
     ]
@@ -185,7 +160,7 @@ def test_a_graph_is_one_piece_of_work(tmp_path: Path) -> None:
     )
     launched = [(120, 900, 0, 1, 7, 8, ONE, 109, 5), (0, 0, 0, 1, 7, 9, ONE, 109, 5)]
     trace = made(tmp_path, export(CUPTI_ACTIVITY_KIND_KERNEL=None, CUPTI_ACTIVITY_KIND_GRAPH_TRACE=(columns, launched)))
-    assert rows(link(trace), "kernels", "name", "dur_ns", "stream", "launch_id", "args") == [
+    assert table(link(trace), "kernels", "name", "dur_ns", "stream", "launch_id", "args") == [
         ("CUDA graph 109", 780, 7, 0, '{"graphId":109,"graphExecId":5,"contextId":1}')
     ]
     assert losses(trace) == {"dropped_no_time": 1}
@@ -201,7 +176,7 @@ def test_nvtx_ranges_and_what_is_none(tmp_path: Path) -> None:
         (24, 25, 59, None, ONE | 71, 1234, 0, None),
     ]
     trace = made(tmp_path, export(NVTX_EVENTS=(NVTX, events)))
-    assert rows(trace, "ranges", "name", "category", "start_ns", "dur_ns", "process", "thread", "args") == [
+    assert table(trace, "ranges", "name", "category", "start_ns", "dur_ns", "process", "thread", "args") == [
         ("forward", "user_annotation", 10, 80, 70, 71, '{"domainId":0}'),
         ("step", "user_annotation", 20, 10, 70, 71, '{"domainId":1,"category":5}'),
         ("unknown", "user_annotation", 24, 1, 70, 71, '{"domainId":0}'),
@@ -229,8 +204,8 @@ def test_each_process_with_gpu_work_is_a_rank(tmp_path: Path) -> None:
         ),
     )
     assert trace.meta.ranks == (0, 1)
-    assert rows(trace, "kernels", "rank", "device", "start_ns") == [(1, 1, 200), (0, 0, 300)]
-    assert rows(trace, "launches", "rank", "process", "correlation") == [(1, 70, 8), (0, 50, 8), (0, 99, None)]
+    assert table(trace, "kernels", "rank", "device", "start_ns") == [(1, 1, 200), (0, 0, 300)]
+    assert table(trace, "launches", "rank", "process", "correlation") == [(1, 70, 8), (0, 50, 8), (0, 99, None)]
     assert [(d.rank, d.device, d.name) for d in trace.meta.devices] == [(0, 0, "A"), (1, 1, "B")]
     linked = link(trace)
     assert linked.kernels["launch_id"].to_pylist() == [0, 1]
@@ -241,7 +216,7 @@ def test_names_fall_back(tmp_path: Path) -> None:
     names = [(1, 2), (77, 2), (77, 78)]
     kernels = [(200, 260, 0, 1, 7, 8, ONE, *name, None, *SHAPE, None) for name in names]
     trace = made(tmp_path, export(CUPTI_ACTIVITY_KIND_KERNEL=(KERNEL, kernels)))
-    assert rows(trace, "kernels", "name") == [("gemm<float>(T*)",), ("gemm",), ("unknown",)]
+    assert table(trace, "kernels", "name") == [("gemm<float>(T*)",), ("gemm",), ("unknown",)]
     assert losses(trace) == {"missing_name": 1}
 
 
@@ -250,7 +225,7 @@ def test_times_that_cannot_be(tmp_path: Path) -> None:
     loose = KERNEL.replace(" NOT NULL", "")
     kernels = [(*time, 0, 1, 7, 8, ONE, 1, 2, None, *SHAPE, None) for time in times]
     trace = made(tmp_path, export(CUPTI_ACTIVITY_KIND_KERNEL=(loose, kernels)))
-    assert rows(trace, "kernels", "start_ns", "dur_ns") == [(10, None), (10, None), (7, 0)]
+    assert table(trace, "kernels", "start_ns", "dur_ns") == [(10, None), (10, None), (7, 0)]
     assert losses(trace) == {"dropped_negative": 1, "dropped_no_time": 2, "missing_duration": 2}
 
 
@@ -262,7 +237,7 @@ def test_numbers_that_cannot_be_are_missing(tmp_path: Path, values: Sequence[Any
     loose = KERNEL.replace(" NOT NULL", "")
     row = (200, 260, values[0], 1, 7, 8, ONE, 1, 2, None, values[1], *values, values[2], values[3], None)
     trace = made(tmp_path, export(CUPTI_ACTIVITY_KIND_KERNEL=(loose, [row])))
-    assert rows(trace, "kernels", "workgroups", "workgroup_size", "lds_bytes") == [(None, None, None)]
+    assert table(trace, "kernels", "workgroups", "workgroup_size", "lds_bytes") == [(None, None, None)]
     assert losses(trace) == {}
 
 
@@ -285,7 +260,7 @@ def test_numbers_that_cannot_be_are_missing(tmp_path: Path, values: Sequence[Any
     ],
 )
 def test_nothing_to_read_is_one_line(tmp_path: Path, changes: Any, message: str) -> None:
-    path = write(tmp_path / "t.sqlite", export(**changes))
+    path = database(tmp_path / "t.sqlite", export(**changes))
     with pytest.raises(BrokenFileError, match=message) as caught:
         read(path)
     assert "\n" not in str(caught.value) and "t.sqlite" in str(caught.value)
@@ -327,10 +302,10 @@ def test_a_folder_of_tables_reads_as_the_database(tmp_path: Path, suffix: str) -
 def test_a_folder_with_texts_in_place_of_numbers(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "export", export(StringIds=None), "parquet")
     path = folder / "CUPTI_ACTIVITY_KIND_KERNEL.parquet"
-    table = pq.read_table(path)
-    at = table.schema.get_field_index("demangledName")
-    pq.write_table(table.set_column(at, "demangledName", pa.array(["axpy"]).dictionary_encode()), path)
-    assert rows(read(folder, NsysTablesReader()), "kernels", "name") == [("axpy",)]
+    kernels = pq.read_table(path)
+    at = kernels.schema.get_field_index("demangledName")
+    pq.write_table(kernels.set_column(at, "demangledName", pa.array(["axpy"]).dictionary_encode()), path)
+    assert table(read(folder, NsysTablesReader()), "kernels", "name") == [("axpy",)]
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "arrow"])
@@ -350,7 +325,7 @@ def test_a_folder_larger_than_the_limit_is_refused(tmp_path: Path) -> None:
 
 def test_a_damaged_table_keeps_what_came_before(tmp_path: Path) -> None:
     kernels = [(i, i + 5, 0, 1, 7, i, ONE, 1, 2, None, *SHAPE, None) for i in range(30_000)]
-    path = write(tmp_path / "t.sqlite", export(CUPTI_ACTIVITY_KIND_KERNEL=(KERNEL, kernels)))
+    path = database(tmp_path / "t.sqlite", export(CUPTI_ACTIVITY_KIND_KERNEL=(KERNEL, kernels)))
     content = bytearray(path.read_bytes())
     first = len(content) * 2 // 3 // 4096 * 4096
     content[first:] = b"\xff" * (len(content) - first)
@@ -363,7 +338,7 @@ def test_a_damaged_table_keeps_what_came_before(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tables", [{"t": ("a INTEGER", [])}, {"rocpd_op": ("id INTEGER", [])}, {}])
 def test_other_databases_and_folders_are_not_taken(tmp_path: Path, tables: Tables) -> None:
-    path = write(tmp_path / "t.sqlite", tables)
+    path = database(tmp_path / "t.sqlite", tables)
     assert not NsysReader().sniff(Head.of(path))
     assert not NsysTablesReader().sniff(Head.of(tmp_path))
     assert not NsysTablesReader().sniff(Head.of(path))
@@ -430,7 +405,7 @@ def test_real_exports(name: str, version: str, kernels: int, launches: int, rang
 
 def test_correlations_that_two_processes_share_link_to_their_own(tmp_path: Path) -> None:
     trace = link(read(real("mfu_2gpu_before_2026.2")))
-    calls = dict(rows(trace, "launches", "id", "rank"))
-    pairs = [(rank, calls[call]) for rank, call in rows(trace, "kernels", "rank", "launch_id") if call is not None]
+    calls = dict(table(trace, "launches", "id", "rank"))
+    pairs = [(rank, calls[call]) for rank, call in table(trace, "kernels", "rank", "launch_id") if call is not None]
     assert len(pairs) == 3986
     assert all(rank == other for rank, other in pairs)

@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from readings import balanced, read_content
 
-from profilers.errors import BrokenFileError, SeqPointError
+from profilers.errors import BrokenFileError
 from profilers.ingest.pipeline import IngestOptions, collect
 from profilers.ingest.stage import Stage
 from profilers.readers.common.reader import Head, find_reader
 from profilers.readers.plain_csv import CsvReader
 from profilers.trace.schema import OWN_RANK
-from profilers.trace.trace import Quality, TraceMeta
+from profilers.trace.trace import TraceMeta
 from replay.costs.shipped import load_parameters
 from replay.engine import replay
 from replay.from_trace import build_graph
@@ -25,16 +24,8 @@ PLAIN = b"name,start_us,dur_us\na,10.5,42.125\nb,53,0.001\n"
 
 
 def read(folder: Path, content: bytes, name: str = "k.csv") -> tuple[TraceMeta, list[dict[str, Any]]]:
-    path = folder / name
-    path.write_bytes(content)
-    stage = Stage()
-    meta = CsvReader().read([path], stage)
-    return meta, stage.table("kernels").to_pylist()
-
-
-def balanced(quality: Quality) -> bool:
-    ends = ("dropped_", "skipped_")
-    return quality["events"] == sum(n for name, n in quality.counts.items() if name == "kept" or name.startswith(ends))
+    trace = read_content(CsvReader(), folder / name, content)
+    return trace.meta, trace.kernels.to_pylist()
 
 
 def picked(row: Mapping[str, Any], *columns: str) -> tuple[Any, ...]:
@@ -176,19 +167,6 @@ def test_a_recording_without_a_host_ends_with_its_device_work(tmp_path: Path) ->
     assert replay(graph).makespan_ns == 35_000
     halved = scale_kernels("all", 0.5)(graph, load_parameters())
     assert replay(halved).makespan_ns == 20_000  # the pause of 5 us stays
-
-
-@given(place=st.integers(0, len(PLAIN) - 1), byte=st.integers(0, 255), end=st.integers(0, len(PLAIN)))
-def test_bytes_that_change_or_are_missing_end_in_rows_or_in_an_error(
-    tmp_path_factory: pytest.TempPathFactory, place: int, byte: int, end: int
-) -> None:
-    content = bytearray(PLAIN)
-    content[place] = byte
-    try:
-        meta, _ = read(tmp_path_factory.getbasetemp(), bytes(content[:end]))
-    except SeqPointError:
-        return
-    assert balanced(meta.quality)
 
 
 @pytest.mark.parametrize("n_after", [3, 20_000], ids=["to the end of the file", "past the longest field"])

@@ -1,21 +1,20 @@
 """rocpd: the suffixed tables of one or more processes, linked by the stack of their events."""
 
 import json
-import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from readings import CELLS, balanced, database, holds_json, linked, put_cell, read_files, table
 from traces import link
 
-from profilers.errors import BrokenFileError, SeqPointError
-from profilers.ingest.stage import Stage
+from profilers.errors import BrokenFileError
 from profilers.readers.common.reader import Head
 from profilers.readers.rocm.rocpd import RocpdReader
 from profilers.readers.rocm.rpd import RpdReader
-from profilers.trace.trace import DeviceProperties, Quality, Trace
+from profilers.trace.trace import DeviceProperties, Trace
 
 GUID = "_0000ddb5_8903_7903_b269_cd8d3745bb8a"
 OTHER = "_0000ddb6_8903_7903_b269_cd8d3745bb8b"
@@ -100,54 +99,31 @@ def session(process: int = 0, *, by_correlation: bool = False) -> dict[str, Rows
     }  # fmt: skip
 
 
-def database(
+def write(
     path: Path, sessions: dict[str, dict[str, Rows]], without: tuple[str, ...] = (), schema: Any = SCHEMA
 ) -> Path:
-    connection = sqlite3.connect(path)
-    for suffix, tables in sessions.items():
-        for name, rows in tables.items():
-            if name in without:
-                continue
-            connection.execute(f'CREATE TABLE "rocpd_{name}{suffix}" ({schema[name]})')
-            if rows:
-                marks = ",".join("?" * (schema[name].count(",") + 1))
-                connection.executemany(f'INSERT INTO "rocpd_{name}{suffix}" VALUES ({marks})', rows)
-            if suffix:
-                connection.execute(f'CREATE VIEW IF NOT EXISTS rocpd_{name} AS SELECT * FROM "rocpd_{name}{suffix}"')
-    connection.commit()
-    connection.close()
-    return path
+    """Write the tables of each session, their names with its suffix, and views without one."""
+    written = {
+        (name, suffix): (schema[name], rows)
+        for suffix, tables in sessions.items()
+        for name, rows in tables.items()
+        if name not in without
+    }
+    views = [
+        f'CREATE VIEW IF NOT EXISTS rocpd_{name} AS SELECT * FROM "rocpd_{name}{suffix}"'
+        for name, suffix in written
+        if suffix
+    ]
+    return database(path, {f"rocpd_{name}{suffix}": made for (name, suffix), made in written.items()}, views)
 
 
 def read(path: Path) -> Trace:
-    stage = Stage()
-    meta = RocpdReader().read([path], stage)
-    return link(Trace(meta, stage.tables()))
-
-
-def balanced(quality: Quality) -> bool:
-    ends = ("dropped_", "skipped_")
-    return quality["events"] == sum(n for name, n in quality.counts.items() if name == "kept" or name.startswith(ends))
-
-
-def holds_json(trace: Trace) -> bool:
-    """Return whether every argument is a JSON object that any reader takes, without NaN."""
-    texts = {row["args"] for kind in trace.tables.values() if "args" in kind.schema.names for row in kind.to_pylist()}
-    return all(isinstance(json.loads(text, parse_constant=pytest.fail), dict) for text in texts - {None})
-
-
-def table(trace: Trace, kind: str, *columns: str) -> list[tuple[Any, ...]]:
-    return [tuple(row[c] for c in columns) for row in trace.tables[kind].to_pylist()]
-
-
-def linked(trace: Trace, kind: str) -> list[tuple[str, str | None]]:
-    calls = dict(table(trace, "launches", "id", "name"))
-    return [(name, calls.get(launch)) for name, launch in table(trace, kind, "name", "launch_id")]
+    return link(read_files(RocpdReader(), [path]))
 
 
 @pytest.mark.parametrize("suffix", [GUID, ""], ids=["with guid", "plain"])
 def test_one_process(tmp_path: Path, suffix: str) -> None:
-    path = database(tmp_path / "t.db", {suffix: session()})
+    path = write(tmp_path / "t.db", {suffix: session()})
     assert RocpdReader().sniff(Head.of(path)) and not RpdReader().sniff(Head.of(path))
     trace = read(path)
     assert table(trace, "kernels", "rank", "name", "start_ns", "dur_ns", "device", "stream", "queue") == [
@@ -182,14 +158,14 @@ def test_one_process(tmp_path: Path, suffix: str) -> None:
 
 
 def test_correlation_ids_are_used_where_they_are_given(tmp_path: Path) -> None:
-    trace = read(database(tmp_path / "t.db", {GUID: session(by_correlation=True)}))
+    trace = read(write(tmp_path / "t.db", {GUID: session(by_correlation=True)}))
     assert table(trace, "kernels", "correlation") == [(6,), (45,)]
     assert linked(trace, "kernels")[0] == ("f(int)", "hipLaunchKernel")
 
 
 def test_merged_processes_are_ranks(tmp_path: Path) -> None:
     # The suffixes are in the other order than the numbers of the processes, which decide.
-    trace = read(database(tmp_path / "t.db", {OTHER: session(0), GUID: session(1)}))
+    trace = read(write(tmp_path / "t.db", {OTHER: session(0), GUID: session(1)}))
     assert trace.meta.ranks == (0, 1)
     assert {(rank, process) for rank, process in table(trace, "launches", "rank", "process")} == {(0, 700), (1, 701)}
     assert sorted(rank for (rank,) in table(trace, "kernels", "rank")) == [0, 0, 1, 1]
@@ -210,21 +186,21 @@ def test_two_processes_under_one_guid_are_ranks(tmp_path: Path) -> None:
     second = list(tables["kernel_dispatch"][1])
     second[3] = 1
     tables["kernel_dispatch"][1] = tuple(second)
-    trace = read(database(tmp_path / "t.db", {GUID: tables}))
+    trace = read(write(tmp_path / "t.db", {GUID: tables}))
     assert table(trace, "kernels", "rank") == [(0,), (1,)]
 
 
 def test_a_process_without_work_lends_no_correlation(tmp_path: Path) -> None:
     idle = session(5)
     idle["kernel_dispatch"], idle["memory_copy"], idle["pmc_event"] = [], [], []
-    trace = read(database(tmp_path / "t.db", {GUID: session(0), OTHER: idle}))
+    trace = read(write(tmp_path / "t.db", {GUID: session(0), OTHER: idle}))
     assert trace.meta.ranks == ()
     assert table(trace, "launches", "process", "correlation") == [(700, 0), (700, 1), (705, None), (705, None)]
 
 
 @pytest.mark.parametrize("name", [name for name in SCHEMA if name not in ("kernel_dispatch", "region", "memory_copy")])
 def test_without_any_other_table_events_are_kept(tmp_path: Path, name: str) -> None:
-    trace = read(database(tmp_path / "t.db", {GUID: session()}, without=(name,)))
+    trace = read(write(tmp_path / "t.db", {GUID: session()}, without=(name,)))
     assert table(trace, "kernels", "start_ns", "dur_ns") == [(100, 60), (170, 1)]
     assert trace.copies.num_rows == 1
     assert trace.launches.num_rows + trace.ranges.num_rows == 4
@@ -232,7 +208,7 @@ def test_without_any_other_table_events_are_kept(tmp_path: Path, name: str) -> N
 
 
 def test_without_agents_a_device_is_the_number_of_its_agent(tmp_path: Path) -> None:
-    trace = read(database(tmp_path / "t.db", {GUID: session()}, without=("info_agent",)))
+    trace = read(write(tmp_path / "t.db", {GUID: session()}, without=("info_agent",)))
     assert table(trace, "kernels", "device") == [(1,), (2,)]
     assert table(trace, "copies", "device", "direction") == [(2, "HtoD")]
 
@@ -251,14 +227,14 @@ def test_without_agents_a_device_is_the_number_of_its_agent(tmp_path: Path) -> N
 def test_what_is_missing_is_named(
     tmp_path: Path, without: tuple[str, ...], schema: dict[str, str], message: str
 ) -> None:
-    path = database(tmp_path / "t.db", {GUID: session()}, without, {**SCHEMA, **schema})
+    path = write(tmp_path / "t.db", {GUID: session()}, without, {**SCHEMA, **schema})
     with pytest.raises(BrokenFileError, match=message) as caught:
         read(path)
     assert "t.db" in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_no_rows_are_no_trace(tmp_path: Path) -> None:
-    path = database(tmp_path / "t.db", {GUID: {name: [] for name in SCHEMA}})
+    path = write(tmp_path / "t.db", {GUID: {name: [] for name in SCHEMA}})
     with pytest.raises(BrokenFileError, match="holds no event"):
         read(path)
 
@@ -275,15 +251,10 @@ def test_bad_times_are_counted_and_those_of_their_counters(
     row = list(tables["kernel_dispatch"][0])
     row[10], row[11] = start, end
     tables["kernel_dispatch"][0] = tuple(row)
-    trace = read(database(tmp_path / "t.db", {GUID: tables}))
+    trace = read(write(tmp_path / "t.db", {GUID: tables}))
     assert trace.kernels.num_rows == 1
     assert {name: trace.meta.quality[name] for name in counts} == counts
     assert balanced(trace.meta.quality)
-
-
-CELLS = (
-    st.none() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text('ab{}[1"', max_size=5) | st.binary(max_size=5)
-)
 
 
 @settings(max_examples=80, deadline=None)
@@ -292,35 +263,16 @@ def test_any_cell_is_a_row_or_counted(
     tmp_path_factory: pytest.TempPathFactory, name: str, row: int, column: int, cell: Any
 ) -> None:
     tables = session()
-    chosen = list(tables[name][row % len(tables[name])])
-    chosen[max(column % len(chosen), 1)] = cell
-    tables[name][row % len(tables[name])] = tuple(chosen)
-    trace = read(database(tmp_path_factory.mktemp("odd") / "t.db", {GUID: tables}))
+    put_cell(tables, name, row, column, cell)
+    trace = read(write(tmp_path_factory.mktemp("odd") / "t.db", {GUID: tables}))
     assert holds_json(trace)
     assert balanced(trace.meta.quality)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 100_000), st.binary(min_size=1, max_size=64), st.booleans())
-def test_damaged_bytes_are_a_trace_or_one_error(
-    tmp_path_factory: pytest.TempPathFactory, at: int, noise: bytes, cut: bool
-) -> None:
-    path = database(tmp_path_factory.mktemp("odd") / "t.db", {GUID: session()})
-    raw = bytearray(path.read_bytes())
-    at %= len(raw)
-    path.write_bytes(raw[:at] if cut else raw[:at] + noise + raw[at + len(noise) :])
-    try:
-        trace = read(path)
-    except SeqPointError as error:
-        assert "\n" not in str(error)
-    else:
-        assert balanced(trace.meta.quality)
 
 
 def test_rows_before_the_damage_are_kept(tmp_path: Path) -> None:
     tables = session()
     tables["kernel_dispatch"] = [(i, *tables["kernel_dispatch"][0][1:]) for i in range(5000)]
-    path = database(tmp_path / "t.db", {GUID: tables})
+    path = write(tmp_path / "t.db", {GUID: tables})
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) * 2 // 3])
     trace = read(path)

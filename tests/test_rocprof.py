@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from readings import Rows, balanced, database, linked, read_content, read_files, table
 from traces import link
 
-from profilers.errors import BrokenFileError, SeqPointError
+from profilers.errors import BrokenFileError
 from profilers.ingest.pipeline import collect
-from profilers.ingest.stage import Stage
 from profilers.readers.common.reader import Head
 from profilers.readers.rocm.rocprof import RocprofReader
-from profilers.trace.trace import Quality, Trace
+from profilers.trace.trace import Trace
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "traces" / "rocm"
 GFX906, GFX942 = DATA / "rocprofv1_gfx906", DATA / "rocprofv1_gfx942"
@@ -35,29 +35,11 @@ CSV = "\n".join([HEADER, *ROWS]) + "\n"
 
 
 def read(folder: Path, content: str | bytes) -> Trace:
-    path = folder / "results.any"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return read_file(path)
+    return link(read_content(RocprofReader(), folder / "results.any", content))
 
 
 def read_file(path: Path) -> Trace:
-    stage = Stage()
-    meta = RocprofReader().read([path], stage)
-    return link(Trace(meta, stage.tables()))
-
-
-def balanced(quality: Quality) -> bool:
-    ends = ("dropped_", "skipped_")
-    return quality["events"] == sum(n for name, n in quality.counts.items() if name == "kept" or name.startswith(ends))
-
-
-def table(trace: Trace, kind: str, *columns: str) -> list[tuple[Any, ...]]:
-    return [tuple(row[c] for c in columns) for row in trace.tables[kind].to_pylist()]
-
-
-def linked(trace: Trace, kind: str) -> list[tuple[str, str | None]]:
-    calls = dict(table(trace, "launches", "id", "name"))
-    return [(name, calls.get(launch)) for name, launch in table(trace, kind, "name", "launch_id")]
+    return link(read_files(RocprofReader(), [path]))
 
 
 def test_a_csv_of_kernels(tmp_path: Path) -> None:
@@ -81,21 +63,10 @@ def test_an_older_csv_has_fewer_columns(tmp_path: Path) -> None:
     assert table(trace, "kernels", "name", "device", "registers", "workgroups", "stream") == [("k", 1, 24, None, None)]
 
 
-def database(path: Path, tables: dict[str, tuple[str, list[tuple[Any, ...]]]]) -> Path:
-    connection = sqlite3.connect(path)
-    for name, (columns, rows) in tables.items():
-        connection.execute(f'CREATE TABLE "{name}" ({columns})')
-        marks = ",".join("?" * len(columns.split(",")))
-        connection.executemany(f'INSERT INTO "{name}" VALUES ({marks})', rows)
-    connection.commit()
-    connection.close()
-    return path
-
-
 HIP = '"BeginNs" INTEGER,"EndNs" INTEGER,"pid" INTEGER,"tid" INTEGER,"Name" TEXT,"args" TEXT,"Index" INTEGER'
 OPS = '"BeginNs" INTEGER,"EndNs" INTEGER,"dev-id" INTEGER,"queue-id" INTEGER,"Name" TEXT,"tid" INTEGER,"Index" INTEGER'
 MARKS = '"BeginNs" INTEGER,"EndNs" INTEGER,"pid" INTEGER,"tid" INTEGER,"Name" TEXT,"Index" INTEGER'
-TABLES: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
+TABLES: dict[str, tuple[str, Rows]] = {
     "rocTX": (MARKS, [(1, 90, 0, 77, '"step 1"', 0)]),
     "HIP": (HIP, [(10, 20, 2, 77, "hipMemcpy", "(kind(1))", 1), (30, 35, 2, 77, "hipLaunchKernel", "", 2)]),
     "HSA": (HIP, [(11, 12, 1, 77, "hsa_signal_store", "", 1)]),
@@ -247,24 +218,6 @@ def test_the_content_decides_not_the_name(tmp_path: Path, content: str, known: b
     path = tmp_path / "anything.txt"
     path.write_text(content)
     assert RocprofReader().sniff(Head.of(path)) is known
-
-
-def mutations(text: str) -> st.SearchStrategy[str]:
-    cut = st.integers(0, len(text))
-    return st.tuples(
-        cut, cut, st.text(max_size=8) | st.sampled_from(['"', ",", "\n", "-1", "9" * 25, "{", "null"])
-    ).map(lambda m: text[: min(m[:2])] + m[2] + text[max(m[:2]) :])
-
-
-@settings(max_examples=60, deadline=None)
-@given(mutations(CSV) | mutations(json.dumps({"traceEvents": EVENTS})))
-def test_any_text_is_a_trace_or_one_error(tmp_path_factory: pytest.TempPathFactory, content: str) -> None:
-    try:
-        trace = read(tmp_path_factory.mktemp("odd"), content.encode("utf-8", "replace"))
-    except SeqPointError as error:
-        assert "\n" not in str(error)
-    else:
-        assert balanced(trace.meta.quality)
 
 
 CELLS = st.none() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=5)

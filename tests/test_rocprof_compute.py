@@ -2,18 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from test_plain_csv import balanced
+from readings import balanced, read_content, rows_of, table
 
-from profilers.errors import BrokenFileError, SeqPointError
-from profilers.ingest.stage import Stage
+from profilers.errors import BrokenFileError
 from profilers.readers.common.reader import Head
 from profilers.readers.rocprof_compute import RocprofComputeReader
-from profilers.trace.trace import TraceMeta
+from profilers.trace.trace import Trace
 
 NEW_HEADER = (
     "Dispatch_ID,GPU_ID,Queue_ID,PID,TID,Grid_Size,Workgroup_Size,LDS_Per_Workgroup,Scratch_Per_Workitem,Arch_VGPR,"
@@ -32,50 +28,43 @@ OLD = f"""{OLD_HEADER},SQ_WAVES,{TIMES}
 """
 
 
-def read(folder: Path, content: str | bytes) -> tuple[TraceMeta, Stage]:
-    path = folder / "pmc_perf.csv"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    stage = Stage()
-    return RocprofComputeReader().read([path], stage), stage
-
-
-def rows(stage: Stage, kind: str, *columns: str) -> list[tuple[Any, ...]]:
-    return [tuple(row[c] for c in columns) for row in stage.table(kind).to_pylist()]
+def read(folder: Path, content: str) -> Trace:
+    return read_content(RocprofComputeReader(), folder / "pmc_perf.csv", content)
 
 
 def test_a_file_of_today(tmp_path: Path) -> None:
-    meta, stage = read(tmp_path, NEW)
-    assert rows(stage, "kernels", "name", "start_ns", "dur_ns", "device", "queue", "correlation") == [
+    trace = read(tmp_path, NEW)
+    assert table(trace, "kernels", "name", "start_ns", "dur_ns", "device", "queue", "correlation") == [
         ("vecCopy(double*, int) [clone .kd]", 1000, 2500, 4, 1, 7),
         ("add.kd", 4000, 100, 4, 1, 8),
     ]
-    assert rows(stage, "kernels", "workgroups", "workgroup_size", "registers", "lds_bytes") == [
+    assert table(trace, "kernels", "workgroups", "workgroup_size", "registers", "lds_bytes") == [
         (4, 256, 32, 512),
         (1, 256, 8, 0),
     ]
-    assert rows(stage, "counters", "kernel_id", "name", "value", "start_ns") == [
+    assert table(trace, "counters", "kernel_id", "name", "value", "start_ns") == [
         (0, "SQ_WAVES", 16.0, 1000),
         (0, "TCC_HIT_sum", 2.5, 1000),
         (1, "SQ_WAVES", 4.0, 4000),
     ]
-    assert '"wave_size":"64"' in rows(stage, "kernels", "args")[0][0]
-    assert meta.quality.counts == {"events": 5, "kept": 5}
+    assert '"wave_size":"64"' in table(trace, "kernels", "args")[0][0]
+    assert trace.meta.quality.counts == {"events": 5, "kept": 5}
 
 
 def test_an_old_file(tmp_path: Path) -> None:
-    meta, stage = read(tmp_path, OLD)
-    assert rows(stage, "kernels", "name", "start_ns", "dur_ns", "device", "workgroups", "registers") == [
+    trace = read(tmp_path, OLD)
+    assert table(trace, "kernels", "name", "start_ns", "dur_ns", "device", "workgroups", "registers") == [
         ("add.kd", 10, 20, 2, 16, 4)
     ]
-    assert rows(stage, "counters", "name", "value") == [("SQ_WAVES", 16.0)]
-    assert meta.version == "csv Index" and balanced(meta.quality)
+    assert table(trace, "counters", "name", "value") == [("SQ_WAVES", 16.0)]
+    assert trace.meta.version == "csv Index" and balanced(trace.meta.quality)
 
 
 def test_a_file_without_timestamps_has_its_kernels_in_order(tmp_path: Path) -> None:
     lines = [line.split(",") for line in OLD.splitlines()]
-    meta, stage = read(tmp_path, "\n".join(",".join(line[:-5]) for line in [*lines, lines[1]]))
-    assert rows(stage, "kernels", "start_ns", "dur_ns") == [(0, None), (1, None)]
-    assert meta.quality["assumed_start"] == meta.quality["missing_duration"] == 2
+    trace = read(tmp_path, "\n".join(",".join(line[:-5]) for line in [*lines, lines[1]]))
+    assert table(trace, "kernels", "start_ns", "dur_ns") == [(0, None), (1, None)]
+    assert trace.meta.quality["assumed_start"] == trace.meta.quality["missing_duration"] == 2
 
 
 @pytest.mark.parametrize(
@@ -110,9 +99,9 @@ def test_only_its_own_files_are_claimed(tmp_path: Path, header: str, ours: bool)
     ],
 )
 def test_damage_costs_what_it_touches(tmp_path: Path, old: str, new: str, counts: Mapping[str, int]) -> None:
-    meta, stage = read(tmp_path, NEW.replace(old, new))
-    assert {name: n for name, n in meta.quality.counts.items() if name not in ("events", "kept")} == counts
-    assert balanced(meta.quality) and meta.quality["kept"] == stage.rows
+    trace = read(tmp_path, NEW.replace(old, new))
+    assert {name: n for name, n in trace.meta.quality.counts.items() if name not in ("events", "kept")} == counts
+    assert balanced(trace.meta.quality) and trace.meta.quality["kept"] == rows_of(trace)
 
 
 @pytest.mark.parametrize(
@@ -123,22 +112,6 @@ def test_nothing_to_use_is_an_error(tmp_path: Path, content: str, words: str) ->
         read(tmp_path, content)
 
 
-@given(
-    content=st.sampled_from([NEW, OLD]), place=st.integers(0, 600), byte=st.integers(0, 255), end=st.integers(0, 600)
-)
-def test_bytes_that_change_or_are_missing_end_in_rows_or_in_an_error(
-    tmp_path_factory: pytest.TempPathFactory, content: str, place: int, byte: int, end: int
-) -> None:
-    changed = bytearray(content.encode())
-    changed[place % len(changed)] = byte
-    try:
-        meta, stage = read(tmp_path_factory.getbasetemp(), bytes(changed[:end]))
-    except SeqPointError:
-        return
-    assert balanced(meta.quality)
-    assert meta.quality["kept"] == stage.rows
-
-
 def test_a_counter_that_comes_twice_is_kept_twice(tmp_path: Path) -> None:
-    _, stage = read(tmp_path, f"{NEW_HEADER},SQ_WAVES,SQ_WAVES\n" + NEW.splitlines()[1] + "\n")
-    assert rows(stage, "counters", "name", "value") == [("SQ_WAVES", 16.0), ("SQ_WAVES.19", 2.5)]
+    trace = read(tmp_path, f"{NEW_HEADER},SQ_WAVES,SQ_WAVES\n" + NEW.splitlines()[1] + "\n")
+    assert table(trace, "counters", "name", "value") == [("SQ_WAVES", 16.0), ("SQ_WAVES.19", 2.5)]

@@ -1,7 +1,6 @@
 """RPD: operations and the calls that made them, graphs, operators of PyTorch, and grids in two units."""
 
 import gzip
-import json
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -9,14 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from readings import CELLS, balanced, database, holds_json, linked, put_cell, read_files, table
 from traces import link
 
-from profilers.errors import BrokenFileError, SeqPointError
-from profilers.ingest.stage import Stage
+from profilers.errors import BrokenFileError
 from profilers.readers.common.reader import Head
 from profilers.readers.rocm.rocpd import RocpdReader
 from profilers.readers.rocm.rpd import RpdReader
-from profilers.trace.trace import Quality, Trace
+from profilers.trace.trace import Trace
 
 REAL = Path(__file__).parents[2] / "shared" / "data" / "traces" / "rocm" / "rpd_mi300x_vllm.rpd.gz"
 real = pytest.mark.skipif(not REAL.exists(), reason=f"the real recording is not at {REAL}")
@@ -91,47 +90,17 @@ def tables() -> dict[str, Rows]:
     }
 
 
-def database(path: Path, content: dict[str, Rows], without: tuple[str, ...] = (), schema: Any = SCHEMA) -> Path:
-    connection = sqlite3.connect(path)
-    for name, rows in content.items():
-        if name not in without:
-            connection.execute(f'CREATE TABLE "{name}" ({schema[name]})')
-            marks = ",".join("?" * (schema[name].count(",") + 1))
-            connection.executemany(f'INSERT INTO "{name}" VALUES ({marks})', rows)
-    connection.commit()
-    connection.close()
-    return path
+def write(path: Path, content: dict[str, Rows], without: tuple[str, ...] = (), schema: Any = SCHEMA) -> Path:
+    return database(path, {name: (schema[name], rows) for name, rows in content.items() if name not in without})
 
 
 def read(path: Path) -> Trace:
-    stage = Stage()
-    meta = RpdReader().read([path], stage)
-    return link(Trace(meta, stage.tables()))
-
-
-def balanced(quality: Quality) -> bool:
-    ends = ("dropped_", "skipped_")
-    return quality["events"] == sum(n for name, n in quality.counts.items() if name == "kept" or name.startswith(ends))
-
-
-def holds_json(trace: Trace) -> bool:
-    """Return whether every argument is a JSON object that any reader takes, without NaN."""
-    texts = {row["args"] for kind in trace.tables.values() if "args" in kind.schema.names for row in kind.to_pylist()}
-    return all(isinstance(json.loads(text, parse_constant=pytest.fail), dict) for text in texts - {None})
-
-
-def table(trace: Trace, kind: str, *columns: str) -> list[tuple[Any, ...]]:
-    return [tuple(row[c] for c in columns) for row in trace.tables[kind].to_pylist()]
-
-
-def linked(trace: Trace, kind: str) -> list[tuple[str, str | None]]:
-    calls = dict(table(trace, "launches", "id", "name"))
-    return [(name, calls.get(launch)) for name, launch in table(trace, kind, "name", "launch_id")]
+    return link(read_files(RpdReader(), [path]))
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
 def test_one_process(tmp_path: Path, packed: bool) -> None:
-    path = database(tmp_path / "t.rpd", tables())
+    path = write(tmp_path / "t.rpd", tables())
     if packed:
         path.write_bytes(gzip.compress(path.read_bytes()))
     assert RpdReader().sniff(Head.of(path)) and not RocpdReader().sniff(Head.of(path))
@@ -175,7 +144,7 @@ def test_one_process(tmp_path: Path, packed: bool) -> None:
 def test_processes_with_work_are_ranks(tmp_path: Path) -> None:
     content = tables()
     content["rocpd_api"][1] = (12, 71, 88, 62, 65, EXT, NO)
-    trace = read(database(tmp_path / "t.rpd", content))
+    trace = read(write(tmp_path / "t.rpd", content))
     assert trace.meta.ranks == (0, 1)
     assert table(trace, "kernels", "rank") == [(0,), (1,), (0,)]
     assert [call for _, call in linked(trace, "kernels")][:2] == ["hipLaunchKernel", "hipExtModuleLaunchKernel"]
@@ -184,7 +153,7 @@ def test_processes_with_work_are_ranks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [name for name in SCHEMA if name not in ("rocpd_op", "rocpd_string")])
 def test_without_any_other_table_kernels_are_kept(tmp_path: Path, name: str) -> None:
-    trace = read(database(tmp_path / "t.rpd", tables(), without=(name,)))
+    trace = read(write(tmp_path / "t.rpd", tables(), without=(name,)))
     assert table(trace, "kernels", "start_ns", "dur_ns") == [(100, 60), (170, 1), (180, 10)]
     assert balanced(trace.meta.quality)
 
@@ -203,7 +172,7 @@ def test_without_any_other_table_kernels_are_kept(tmp_path: Path, name: str) -> 
 def test_what_is_missing_is_named(
     tmp_path: Path, without: tuple[str, ...], schema: dict[str, str], message: str
 ) -> None:
-    path = database(tmp_path / "t.rpd", tables(), without, {**SCHEMA, **schema})
+    path = write(tmp_path / "t.rpd", tables(), without, {**SCHEMA, **schema})
     with pytest.raises(BrokenFileError, match=message) as caught:
         read(path)
     assert "t.rpd" in str(caught.value) and "\n" not in str(caught.value)
@@ -211,16 +180,7 @@ def test_what_is_missing_is_named(
 
 def test_no_rows_are_no_trace(tmp_path: Path) -> None:
     with pytest.raises(BrokenFileError, match="holds no event"):
-        read(database(tmp_path / "t.rpd", {name: [] for name in SCHEMA}))
-
-
-CELLS = (
-    st.none()
-    | st.integers(-(2**63), 2**63 - 1)
-    | st.floats()
-    | st.text('ab0x{}[1"', max_size=5)
-    | st.binary(max_size=5)
-)
+        read(write(tmp_path / "t.rpd", {name: [] for name in SCHEMA}))
 
 
 @settings(max_examples=80, deadline=None)
@@ -229,30 +189,11 @@ def test_any_cell_is_a_row_or_counted(
     tmp_path_factory: pytest.TempPathFactory, name: str, row: int, column: int, cell: Any
 ) -> None:
     content = tables()
-    chosen = list(content[name][row % len(content[name])])
-    chosen[max(column % len(chosen), 1)] = cell
-    content[name][row % len(content[name])] = tuple(chosen)
-    trace = read(database(tmp_path_factory.mktemp("odd") / "t.rpd", content))
+    put_cell(content, name, row, column, cell)
+    trace = read(write(tmp_path_factory.mktemp("odd") / "t.rpd", content))
     assert holds_json(trace)
     assert balanced(trace.meta.quality)
     assert trace.meta.quality["events"] == 15
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 100_000), st.binary(min_size=1, max_size=64), st.booleans())
-def test_damaged_bytes_are_a_trace_or_one_error(
-    tmp_path_factory: pytest.TempPathFactory, at: int, noise: bytes, cut: bool
-) -> None:
-    path = database(tmp_path_factory.mktemp("odd") / "t.rpd", tables())
-    raw = bytearray(path.read_bytes())
-    at %= len(raw)
-    path.write_bytes(raw[:at] if cut else raw[:at] + noise + raw[at + len(noise) :])
-    try:
-        trace = read(path)
-    except SeqPointError as error:
-        assert "\n" not in str(error)
-    else:
-        assert balanced(trace.meta.quality)
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from readings import table
 from xplanes import Plane, field, space, varint
 
 import seqpoint as sp
@@ -79,10 +80,6 @@ def made(folder: Path, *planes: Plane, name: str = "t.xplane.pb") -> Trace:
     return collect([path])
 
 
-def rows(trace: Trace, kind: str, *names: str) -> list[tuple[Any, ...]]:
-    return list(zip(*(trace.tables[kind][name].to_pylist() for name in names), strict=True))
-
-
 def losses(trace: Trace) -> dict[str, int]:
     counts = dict(trace.meta.quality.counts)
     assert counts["events"] == counts["kept"] + sum(
@@ -94,13 +91,13 @@ def losses(trace: Trace) -> dict[str, int]:
 def test_device_work_of_a_gpu(tmp_path: Path) -> None:
     trace = made(tmp_path, *gpu())
     facts = ("workgroups", "workgroup_size", "registers", "lds_bytes", "occupancy")
-    assert rows(trace, "kernels", "name", "start_ns", "dur_ns", "device", "stream", *facts) == [
+    assert table(trace, "kernels", "name", "start_ns", "dur_ns", "device", "stream", *facts) == [
         ("split_k", 21000, 5001, 0, 16, 24, 256, 40, 1536, 62.5),
         ("add", 27000, 2000, 0, 16, None, None, None, None, None),
         ("split_k", 121000, 5001, 0, 16, 24, 256, 40, 1536, 62.5),
         ("add", 127000, 2000, 0, 16, None, None, None, None, None),
     ]
-    assert rows(trace, "copies", "name", "direction", "bytes", "start_ns", "dur_ns", "stream")[:2] == [
+    assert table(trace, "copies", "name", "direction", "bytes", "start_ns", "dur_ns", "stream")[:2] == [
         ("MemcpyH2D", "HtoD", 4096, 13000, 3000, 17),
         ("Memset", "memset", 64, 17000, 1000, 17),
     ]
@@ -113,7 +110,7 @@ def test_device_work_of_a_gpu(tmp_path: Path) -> None:
 
 def test_steps_and_threads_of_a_host(tmp_path: Path) -> None:
     trace = made(tmp_path, *gpu())
-    assert sorted(rows(trace, "ranges", "start_ns", "dur_ns", "name", "category")) == [
+    assert sorted(table(trace, "ranges", "start_ns", "dur_ns", "name", "category")) == [
         (1000, 90000, "train#step_num=7#", "user_annotation"),
         (2000, 80000, "$loop.py:3 step", "python_function"),
         (3000, 9500, "Execute", "user_annotation"),
@@ -122,14 +119,14 @@ def test_steps_and_threads_of_a_host(tmp_path: Path) -> None:
         (102000, 80000, "$loop.py:3 step", "python_function"),
         (103000, 9500, "Execute", "user_annotation"),
     ]
-    assert set(rows(trace, "ranges", "process", "thread", "device")) == {(0, -5, None), (None, None, 0)}
-    assert rows(trace, "iterations", "name", "found_by") == [
+    assert set(table(trace, "ranges", "process", "thread", "device")) == {(0, -5, None), (None, None, 0)}
+    assert table(trace, "iterations", "name", "found_by") == [
         ("train#step_num=7#", "annotation"),
         ("train#step_num=8#", "annotation"),
     ]
-    assert rows(trace, "kernels", "iteration") == [(0,), (0,), (1,), (1,)]
-    assert rows(trace, "launches", "name", "api", "thread")[0] == ("cuMemcpyHtoDAsync", "cuda_driver", 88)
-    assert rows(trace, "copies", "direction", "iteration") == [
+    assert table(trace, "kernels", "iteration") == [(0,), (0,), (1,), (1,)]
+    assert table(trace, "launches", "name", "api", "thread")[0] == ("cuMemcpyHtoDAsync", "cuda_driver", 88)
+    assert table(trace, "copies", "direction", "iteration") == [
         ("HtoD", 0),
         ("memset", None),
         ("HtoD", 1),
@@ -139,15 +136,15 @@ def test_steps_and_threads_of_a_host(tmp_path: Path) -> None:
 
 def test_an_execution_of_an_operator_ends_where_its_first_kernel_recurs(tmp_path: Path) -> None:
     trace = made(tmp_path, *gpu())
-    assert rows(trace, "ops", "name", "start_ns", "dur_ns", "shapes", "dtypes", "args") == [
+    assert table(trace, "ops", "name", "start_ns", "dur_ns", "shapes", "dtypes", "args") == [
         (
             *("dot.1", start, 3000, "[[32, 64], [64, 8]]", '["c10::BFloat16", "c10::BFloat16"]'),
             '{"hlo_module":"jit_f","program_id":7,"framework_op":"jit(f)/dot_general"}',
         )
         for start in (4000, 104000)
     ]
-    operators = rows(trace, "ops", "id")
-    assert rows(trace, "kernels", "op_id") == [operators[0], operators[0], operators[1], operators[1]]
+    operators = table(trace, "ops", "id")
+    assert table(trace, "kernels", "op_id") == [operators[0], operators[0], operators[1], operators[1]]
 
 
 def test_operators_of_tensorflow_are_named_by_launches_or_by_kernels(tmp_path: Path) -> None:
@@ -158,9 +155,9 @@ def test_operators_of_tensorflow_are_named_by_launches_or_by_kernels(tmp_path: P
     host = Plane("/host:CPU").add("88", calls)
     host.add("pool", [("Relu", 5, 2, {"hlo_op": "relu.2", "hlo_module": "cluster"})], 2)
     trace = made(tmp_path, host, device)
-    assert rows(trace, "ops", "name", "thread") == [("Relu", 2), ("model/dense/MatMul", 1), ("copy.1", 1)]
-    assert rows(trace, "copies", "direction", "op_id") == [("DtoD", rows(trace, "ops", "id")[2][0])]
-    assert rows(trace, "kernels", "device", "op_id") == [(1, rows(trace, "ops", "id")[1][0])]
+    assert table(trace, "ops", "name", "thread") == [("Relu", 2), ("model/dense/MatMul", 1), ("copy.1", 1)]
+    assert table(trace, "copies", "direction", "op_id") == [("DtoD", table(trace, "ops", "id")[2][0])]
+    assert table(trace, "kernels", "device", "op_id") == [(1, table(trace, "ops", "id")[1][0])]
     assert trace.meta.clock_base_ns == 0
 
 
@@ -177,7 +174,7 @@ def test_the_work_of_a_tpu_is_its_operators_and_its_steps_are_iterations(tmp_pat
     device.add("XLA Ops", [*work, *later], 3).add("Async XLA Ops", [("copy-start", 20, 9, {})], 4)
     device.shared["fusion.2"] = {"hlo_category": "convolution"}
     trace = made(tmp_path, device, Plane("/host:CPU").add("python", [("train", 1, 3, {"step_num": 1})]))
-    assert rows(trace, "kernels", "name", "start_ns", "dur_ns", "stream", "iteration", "args") == [
+    assert table(trace, "kernels", "name", "start_ns", "dur_ns", "stream", "iteration", "args") == [
         ("fusion.1", 11000, 12000, 3, 0, '{"hlo_category":"loop fusion"}'),
         ("fusion.2", 26000, 15000, 3, 0, '{"hlo_category":"convolution"}'),
         ("done.1", 27000, 0, 3, 0, None),
@@ -185,11 +182,11 @@ def test_the_work_of_a_tpu_is_its_operators_and_its_steps_are_iterations(tmp_pat
         ("fusion.2", 76000, 15000, 3, 1, '{"hlo_category":"convolution"}'),
         ("done.1", 77000, 0, 3, 1, None),
     ]
-    assert rows(trace, "iterations", "name", "found_by") == [
+    assert table(trace, "iterations", "name", "found_by") == [
         ("device step 1", "device steps"),
         ("device step 2", "device steps"),
     ]
-    assert set(rows(trace, "ranges", "name", "category")) >= {
+    assert set(table(trace, "ranges", "name", "category")) >= {
         ("while.3", "XLA Ops"),
         ("copy-start", "Async XLA Ops"),
     }
@@ -198,7 +195,7 @@ def test_the_work_of_a_tpu_is_its_operators_and_its_steps_are_iterations(tmp_pat
 
 def test_a_second_host_has_its_own_threads_and_none_leaves_kernels_without_operators(tmp_path: Path) -> None:
     hosts = [Plane("/host:CPU").add("python", [("f", 1, 9, {})], 5) for _ in range(2)]
-    assert rows(made(tmp_path, *hosts), "ranges", "process", "thread") == [(0, 5), (1, 5)]
+    assert table(made(tmp_path, *hosts), "ranges", "process", "thread") == [(0, 5), (1, 5)]
     trace = made(tmp_path, gpu()[1], name="alone.pb")
     assert trace.kernels.num_rows == 4 and trace.ops.num_rows == 0
     assert trace.meta.quality["orphan_device"] == 8
@@ -246,7 +243,7 @@ def test_damaged_events_are_counted_and_cost_only_themselves(tmp_path: Path) -> 
     path = tmp_path / "t.pb"
     path.write_bytes(field(1, field(2, "/device:GPU:0") + field(3, line) + names))
     trace = collect([path])
-    assert rows(trace, "kernels", "name", "start_ns", "dur_ns", "correlation", "args") == [
+    assert table(trace, "kernels", "name", "start_ns", "dur_ns", "correlation", "args") == [
         ("k\ufffd", 1000, 2000, None, None),
         ("k\ufffd", 9223372036854776, 0, None, None),
         ("k\ufffd", -9223372036854776, 0, None, None),
@@ -259,13 +256,13 @@ def test_damaged_events_are_counted_and_cost_only_themselves(tmp_path: Path) -> 
 def test_a_number_of_more_than_64_bits_is_cut_as_protobuf_does(tmp_path: Path) -> None:
     thread = field(3, varint(1 << 3) + b"\xff" * 9 + b"\x7f" + event(1, 10**6, 10**6))
     (tmp_path / "t.pb").write_bytes(field(1, field(2, "/host:CPU") + thread))
-    assert rows(collect([tmp_path / "t.pb"]), "ranges", "name", "thread") == [("unknown", -1)]
+    assert table(collect([tmp_path / "t.pb"]), "ranges", "name", "thread") == [("unknown", -1)]
 
 
 def test_a_long_text_that_many_events_name_is_cut(tmp_path: Path) -> None:
     events = [("x" * 10**6, i, 1, {"note": ["y" * 10**6]}) for i in range(300)]
     trace = made(tmp_path, Plane("/host:CPU").add("python", events))
-    assert {(len(name), len(args)) for name, args in rows(trace, "ranges", "name", "args")} == {
+    assert {(len(name), len(args)) for name, args in table(trace, "ranges", "name", "args")} == {
         (1 << 14, (1 << 14) + 11)
     }
 
@@ -278,7 +275,7 @@ def test_a_message_that_claims_more_than_there_is_keeps_what_is_complete(tmp_pat
         b"\n" + varint(1 << 62) + name + b"\x1a" + varint(1 << 61) + line + b"\x22" + varint(1 << 60) + b"\x08"
     )
     trace = collect([path])
-    assert rows(trace, "kernels", "name", "start_ns") == [("unknown", 1000), ("unknown", 3000)]
+    assert table(trace, "kernels", "name", "start_ns") == [("unknown", 1000), ("unknown", 3000)]
     assert trace.meta.quality["truncated_files"] == 1
 
 
@@ -367,7 +364,7 @@ def test_a_real_profile_of_eight_gpus() -> None:
 
 def test_a_real_profile_names_the_operands_of_its_convolution() -> None:
     trace = collect([real()])
-    convolutions = {row[1:] for row in rows(trace, "ops", "name", "shapes", "dtypes") if row[0] == "cudnn-conv.1"}
+    convolutions = {row[1:] for row in table(trace, "ops", "name", "shapes", "dtypes") if row[0] == "cudnn-conv.1"}
     assert convolutions == {("[[1, 16, 32, 60, 104], [5120, 16, 1, 2, 2]]", '["c10::BFloat16", "c10::BFloat16"]')}
-    grids = set(rows(trace, "kernels", "name", "workgroups", "workgroup_size", "lds_bytes"))
+    grids = set(table(trace, "kernels", "name", "workgroups", "workgroup_size", "lds_bytes"))
     assert ("input_transpose_fusion", 69840, 256, 8192) in grids

@@ -16,12 +16,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
-import test_ncu
-import test_rocpd
-import test_rocprofv3
-import test_rpd
 from fuzzing import damage, disagreement, read, read_plainly
-from test_fuzz import kineto_files, other_formats, read_damaged
+from test_fuzz import SEEDS, content, kineto_files, read_damaged
 
 
 def seeds(folder: Path | None) -> list[bytes]:
@@ -38,25 +34,11 @@ def seeds(folder: Path | None) -> list[bytes]:
     return found
 
 
-def more_formats(folder: Path) -> list[tuple[str, bytes]]:
-    """Return small files of the formats whose seeds are in the tests of their readers."""
-    rocpd = test_rocpd.database(folder / "rocpd", {test_rocpd.GUID: test_rocpd.session()})
-    rpd = test_rpd.database(folder / "rpd", test_rpd.tables())
-    texts = {
-        "ncu.csv": test_ncu.LONG,
-        "ncu_raw.csv": test_ncu.RAW,
-        "memory_copy_trace.csv": test_rocprofv3.COPIES,
-        "rocprofv3.json": test_rocprofv3.document(test_rocprofv3.TOOL),
-    }
-    databases = [("t.db", rocpd.read_bytes()), ("t.rpd", rpd.read_bytes())]
-    return [*databases, *((name, text.encode()) for name, text in texts.items())]
-
-
 def other_files(cases: int) -> int:
     """Read damaged files of the other formats; return how many neither are a trace nor end in one line."""
     wrong, slowest = 0, 0.0
     with tempfile.TemporaryDirectory() as folder:
-        formats = [*other_formats(Path(folder)), *more_formats(Path(folder))]
+        formats = [(name, content(name, Path(folder))) for name in SEEDS]
         for seed in range(cases):
             name, whole = formats[seed % len(formats)]
             began = time.perf_counter()
