@@ -1,70 +1,47 @@
-"""Every real Kineto file, against the standard library's decoder; and the acceptance figures of whole jobs."""
+"""Real files: events against the standard library's decoder, what ingest says of them, and figures of whole jobs.
 
+Files are a sample, drawn by a hash of their names. The programs that compare or tabulate them read all.
+"""
+
+import csv
 import gzip
 import json
+import zlib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from decimal import Decimal
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
+import numpy as np
 import pytest
 
+from benchmarks.ingest.kineto_events import decoded, read
+from benchmarks.ingest.quality import row
 from profilers.errors import SeqPointError
 from profilers.ingest.pipeline import IngestOptions, collect
-from profilers.trace.arrays import MISSING, integers, strings
+from profilers.trace.arrays import integers
 from profilers.trace.store import load_trace, save_trace
 from profilers.trace.trace import Trace
 
-DATA = Path(__file__).parents[2] / "shared" / "data" / "traces" / "kineto"
+ROOT = Path(__file__).parents[1]
+DATA = ROOT.parent / "shared" / "data" / "traces"
+KINETO = DATA / "kineto"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"no real traces at {DATA}")
-FILES = sorted(path.relative_to(DATA).as_posix() for path in DATA.rglob("*.json*"))
-#: Folders of one job in many files.
-MANY = ("particle_transformer/", "dlrm8/")
+FILES = sorted(path.relative_to(KINETO).as_posix() for path in KINETO.rglob("*.json*"))
+TABLE = list(csv.DictReader((ROOT / "tests" / "accuracy" / "ingest.csv").read_text().splitlines()))
 A_FILE_EACH = {"iterations": "file", "length": "aten::layer_norm:0:0"}
-KIND_OF = {
-    "ops": {"cpu_op", "operator"},
-    "kernels": {"kernel"},
-    "copies": {"gpu_memcpy", "gpu_memset", "memcpy", "memset"},
-    "launches": {"cuda_runtime", "cuda_driver", "runtime", "mtia_runtime"},
-    "syncs": {"cuda_sync"},
-}
 
 
-@dataclass
-class Expected:
-    """What the standard library reads of one kind: events by name, and the sum of their durations in ns."""
-
-    names: Counter[str]
-    duration_ns: Decimal
+def sampled(name: str) -> bool:
+    """Return whether the tests read a file: a third by a hash of their names, an eighth of one job's many."""
+    return zlib.crc32(name.encode()) % (8 if "particle_transformer" in name else 3) == 0
 
 
-@cache
-def reference(path: Path) -> dict[str, Expected]:
-    """Decode a file with `json`, numbers exact, and add up its complete events by kind."""
-    document = json.loads(gzip.decompress(path.read_bytes()), parse_float=Decimal, strict=False)
-    kinds = {category: kind for kind, categories in KIND_OF.items() for category in categories}
-    found = {kind: Expected(Counter(), Decimal(0)) for kind in KIND_OF}
-    for event in document["traceEvents"]:
-        kind = kinds.get(str(event.get("cat", "")).lower())
-        if event.get("cat") == "mtia_ccp_events":  # all work of a device, and its waits
-            copy = "copies" if event["name"] == "dma_request" else "kernels"
-            kind = "syncs" if event["name"].startswith("event_") else copy
-        if kind is None or event.get("ph") != "X" or (event["ts"] == 0 and event["dur"] == 0):
-            continue
-        found[kind].names[event["name"]] += 1
-        found[kind].duration_ns += Decimal(event["dur"]) * 1000
-    return found
-
-
-def summary(trace: Trace, kind: str) -> Expected:
-    table = trace.tables[kind]
-    durations = integers(table, "dur_ns")
-    assert (durations != MISSING).all()
-    return Expected(Counter(strings(table, "name").tolist()), Decimal(int(durations.sum())))
+def kernel_time_ns(path: Path) -> int:
+    """Return the time in kernels by the standard library."""
+    events = json.loads(gzip.decompress(path.read_bytes()), parse_float=Decimal, strict=False)["traceEvents"]
+    return sum(int(Decimal(event["dur"]) * 1000) for event in events if event.get("cat", "").lower() == "kernel")
 
 
 @pytest.fixture(scope="module")
@@ -75,38 +52,34 @@ def jobs() -> Iterator[Any]:
     def job(name: str, **options: Any) -> Trace:
         key = (name, *options.items())
         if key not in known:
-            known[key] = collect([DATA / name], IngestOptions(**options))
+            known[key] = collect([KINETO / name], IngestOptions(**options))
         return known[key]
 
     yield job
     known.clear()
 
 
-def events_of(jobs: Any, name: str) -> Trace:
-    """Return the events of one file, out of its job where that is collected anyway."""
-    folder, _, file = name.rpartition("/")
-    if folder != "particle_transformer/batch_8":
-        return jobs(name)
-    trace = jobs(folder, **A_FILE_EACH)
-    number = trace.meta.sources.index(file)
-    return trace.with_tables(**{k: t.filter(pc.equal(t["iteration"], number)) for k, t in trace.tables.items()})
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_real_file_says_what_the_standard_library_says(jobs: Any, name: str) -> None:
-    trace = events_of(jobs, name)
-    for kind, expected in reference(DATA / name).items():
-        assert summary(trace, kind) == expected, kind
-    quality = trace.meta.quality
-    damage = {n for n in quality.counts if n.startswith(("dropped_", "repaired_", "truncated_", "lost_"))}
+@pytest.mark.parametrize("name", [name for name in FILES if sampled(name)])
+def test_nothing_is_lost_and_nothing_changed(name: str) -> None:
+    wanted = decoded(KINETO / name)
+    rows, counts = read(KINETO / name)
+    missing, added = wanted - rows, rows - wanted
+    assert not missing, next(iter(missing))
+    assert not added, next(iter(added))
+    assert counts.get("kept", 0) == wanted.total()
+    damage = {n for n in counts if n.startswith(("dropped_", "repaired_", "truncated_", "lost_"))}
     assert damage <= {"repaired_grid", "repaired_work_items"}
-    assert quality["events"] == quality["kept"] + quality["skipped_flow"] + quality["skipped_marker"]
+    assert counts["events"] == sum(counts.get(n, 0) for n in ("kept", "skipped_flow", "skipped_marker"))
 
 
-WHOLE = [name for name in FILES if not name.startswith(MANY)]
+@pytest.mark.parametrize("expected", [pytest.param(line, id=line["file"]) for line in TABLE if sampled(line["file"])])
+def test_a_file_is_read_as_the_table_says(expected: dict[str, str]) -> None:
+    """The table may not change silently: what is read, what was repaired, and what was left unlinked."""
+    found = {"file": expected["file"], **row(DATA / expected["file"])}
+    assert {k: str(found.get(k, "")) for k in expected} == expected
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", [name for name in FILES if sampled(name) and "tracelens" not in name])
 def test_a_real_file_is_a_linked_trace_or_one_error(jobs: Any, name: str) -> None:
     try:
         trace = jobs(name)
@@ -119,6 +92,18 @@ def test_a_real_file_is_a_linked_trace_or_one_error(jobs: Any, name: str) -> Non
     assert counts["orphan_device"] == sum(trace.tables[k]["launch_id"].null_count for k in ("kernels", "copies"))
 
 
+def test_what_formats_md_measured_comes_out() -> None:
+    by_name = {row["file"].rpartition("/")[2]: row for row in TABLE}
+    wrong = {n: float(r["external_id_wrong"] or 0) / float(r["external_id_checked"]) for n, r in by_name.items()
+             if float(r["external_id_checked"] or 0)}  # fmt: skip
+    # Right in 100 % of some files and wrong in 100 % of others (2022 to mid-2023), and nothing between.
+    assert set(wrong.values()) == {0.0, 1.0}
+    assert wrong["nccl_a100_rank0.json.gz"] == 0 and wrong["trace_diff_v100.json.gz"] == 1
+    assert by_name["mi350x_swapped_grid.json.gz"]["repaired_grid"] == "20"
+    # By correlation alone 1799 of 3442 kernels have no launch; by process and correlation 1810.
+    assert by_name["h100_2gpu_1s_2026.2.sqlite"]["kernels"] == "3442"
+
+
 def test_four_ranks_merged_in_one_file(jobs: Any) -> None:
     trace = jobs("ddp4/mi300_4ranks_merged.json.gz")
     # amd/HPCTrainingExamples: 4 ranks, 3 DDP steps, 84 RCCL kernels with metadata (data/README.md).
@@ -126,16 +111,8 @@ def test_four_ranks_merged_in_one_file(jobs: Any) -> None:
     assert trace.kernels.num_rows == 12_381
     rows = trace.collectives
     assert rows.num_rows == 84
-    for column in (
-        "collective",
-        "elements_in",
-        "elements_out",
-        "dtype",
-        "bytes",
-        "group_name",
-        "group_size",
-        "match_id",
-    ):
+    sizes = ("elements_in", "elements_out", "dtype", "bytes")
+    for column in ("collective", *sizes, "group_name", "group_size", "match_id"):
         assert rows[column].null_count == 0, column
     assert set(rows["collective"].to_pylist()) <= {"all_reduce", "broadcast", "all_gather"}
     assert set(rows["group_size"].to_pylist()) == {4}
@@ -166,21 +143,19 @@ def test_one_iteration_a_file_with_its_length(jobs: Any, tmp_path: Path) -> None
     assert len(lengths) == 64
     assert (min(lengths), max(lengths), len(set(lengths))) == (41, 128, 35)
     assert set(trace.iterations["length_found_by"].to_pylist()) == {"shape"}
-    times = [reference(path)["kernels"].duration_ns for path in sorted((DATA / name).iterdir())]
     kernels = trace.kernels
-    by_iteration = [Decimal(0)] * 64
-    for iteration, duration in zip(kernels["iteration"].to_pylist(), kernels["dur_ns"].to_pylist(), strict=True):
-        by_iteration[iteration] += duration
-    assert by_iteration == times
+    found_ns = np.bincount(integers(kernels, "iteration"), integers(kernels, "dur_ns"), minlength=64)
+    paths = enumerate(sorted((KINETO / name).iterdir()))
+    assert all(found_ns[number] == kernel_time_ns(path) for number, path in paths if sampled(f"{name}/{path.name}"))
     loaded = load_trace(save_trace(trace, tmp_path / "x.trace"))
     assert loaded.meta == trace.meta
     assert all(loaded.tables[kind].equals(trace.tables[kind]) for kind in trace.tables)
 
 
 def test_swapped_grids_are_seen_in_the_file_that_has_them_and_no_other(jobs: Any) -> None:
-    swapped = [name for name in WHOLE if jobs(name).meta.quality["repaired_grid"]]
-    assert swapped == ["misc/mi350x_swapped_grid.json.gz"]
-    sizes = jobs(swapped[0]).kernels["workgroup_size"].to_pylist()
+    swapped = [row["file"] for row in TABLE if row["repaired_grid"] not in ("", "0")]
+    assert swapped == ["kineto/misc/mi350x_swapped_grid.json.gz"]
+    sizes = jobs("misc/mi350x_swapped_grid.json.gz").kernels["workgroup_size"].to_pylist()
     assert all(size in range(64, 1025, 64) for size in sizes)
 
 

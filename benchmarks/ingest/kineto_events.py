@@ -1,36 +1,38 @@
-"""Every event of every real Kineto file: its name, times and arguments, against the standard library's decoder."""
+"""Compare every event of real Kineto files, its name, times and arguments, with the standard library's decoder.
+
+    python benchmarks/ingest/kineto_events.py ../shared/data/traces/kineto
+
+prints the files that differ. `tests/test_real_kineto.py` does the same for a sample of the files.
+"""
 
 import gzip
 import json
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from profilers.ingest.stage import Stage
 from profilers.readers.kineto import KinetoReader
 from profilers.readers.kineto.rows import ARGUMENTS, KIND_OF
 from profilers.trace.arrays import MISSING, integers, strings
 
-DATA = Path(__file__).parents[2] / "shared" / "data" / "traces" / "kineto"
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"no real traces at {DATA}")
-FILES = sorted(path.relative_to(DATA).as_posix() for path in DATA.rglob("*.json*"))
-#: All of one job are alike: every eighth stands for them here, all are summed up in test_real_kineto.py.
-FEW = [name for i, name in enumerate(FILES) if not name.startswith("particle_transformer/") or i % 8 == 0]
 #: Columns whose -1 stands for none.
 NONE = {"stream", "wait_on_stream", "event", "event_correlation"}
 
+#: Kind, name, start and duration in ns, and arguments.
+Event = tuple[str, str, int, int | None, dict[str, Any]]
 
-def expected(path: Path) -> Counter[str]:
-    """Return every kept event as text, from the standard library."""
+
+def decoded(path: Path) -> Counter[str]:
+    """Return every event that a reader keeps, as text, from the standard library."""
     document = json.loads(gzip.decompress(path.read_bytes()), parse_float=Decimal, strict=False)
     return Counter(map(_line, _events(document["traceEvents"])))
 
 
-def _events(events: list[dict[str, Any]]) -> Iterator[tuple[str, str, int, int | None, dict[str, Any]]]:
+def _events(events: list[dict[str, Any]]) -> Iterator[Event]:
     for event in events:
         args, phase = event.get("args") or {}, event.get("ph", "X")
         category = str(event.get("cat", "")).lower()
@@ -56,7 +58,7 @@ def _named(kind: str, args: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in found.items() if not (kind == "syncs" and k in NONE and v == -1)}
 
 
-def _line(event: tuple[str, str, int, int | None, dict[str, Any]]) -> str:
+def _line(event: Event) -> str:
     kind, name, start, dur, args = event
     return json.dumps([kind, name, start, dur, _plain(args)], sort_keys=True)
 
@@ -74,15 +76,15 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def found(path: Path) -> tuple[Counter[str], dict[str, int]]:
-    """Return every row as text, and what was counted."""
+def read(path: Path) -> tuple[Counter[str], Mapping[str, int]]:
+    """Return every row of the reader as text, and what it counted."""
     stage = Stage()
     meta = KinetoReader().read([path], stage)
     rows = (row for kind in ARGUMENTS for row in _rows(stage, kind))
-    return Counter(map(_line, rows)), dict(meta.quality.counts)
+    return Counter(map(_line, rows)), meta.quality.counts
 
 
-def _rows(stage: Stage, kind: str) -> Iterator[tuple[str, str, int, int | None, dict[str, Any]]]:
+def _rows(stage: Stage, kind: str) -> Iterator[Event]:
     table = stage.table(kind)
     typed = {column: (table[column].to_pylist(), a.what) for column, a in ARGUMENTS[kind].items()}
     rows = zip(
@@ -97,11 +99,16 @@ def _rows(stage: Stage, kind: str) -> Iterator[tuple[str, str, int, int | None, 
         yield kind, name, start, None if dur == MISSING else dur, args
 
 
-@pytest.mark.parametrize("name", FEW)
-def test_nothing_is_lost_and_nothing_changed(name: str) -> None:
-    wanted = expected(DATA / name)
-    rows, counts = found(DATA / name)
-    missing, added = wanted - rows, rows - wanted
-    assert not missing, next(iter(missing))
-    assert not added, next(iter(added))
-    assert counts.get("kept", 0) == wanted.total()
+def main() -> None:
+    """Print the files that differ; exit with 1 where any does."""
+    folder, wrong = Path(sys.argv[1]), 0
+    for path in sorted(folder.rglob("*.json*")):
+        wanted, (rows, _) = decoded(path), read(path)
+        if wanted != rows:
+            wrong += 1
+            print(f"{path.relative_to(folder)}: lacks {(wanted - rows).total()}, adds {(rows - wanted).total()}")
+    sys.exit(wrong > 0)
+
+
+if __name__ == "__main__":
+    main()
