@@ -23,8 +23,9 @@ from profilers.ingest.pipeline import IngestOptions, collect, ingest
 from profilers.readers.common import foreign
 from profilers.readers.common.source import fingerprint
 from profilers.trace.store import load_trace
+from tests.readings import database
 from tests.test_ncu import RAW
-from tests.test_nsys import export, write
+from tests.test_nsys import export
 from tests.traces import write_trace
 
 PACKED = [".tar", ".tar.gz", ".tgz", ".tar.zst", ".zip"]
@@ -304,7 +305,7 @@ def tool(folder: Path, name: str, script: str, monkeypatch: pytest.MonkeyPatch) 
 def test_a_report_is_converted_by_its_tool(
     tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    exported = write(tmp_path / "exported.sqlite", export())
+    exported = database(tmp_path / "exported.sqlite", export())
     (tmp_path / name).write_bytes(b"a report")
     tool(tmp_path / "bin", "nsys", f'echo "$@" > {tmp_path}/called; cp {exported} "$5"', monkeypatch)
     monkeypatch.chdir(tmp_path)

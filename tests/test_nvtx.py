@@ -18,7 +18,8 @@ import test_rpd
 from commands import Run
 from hypothesis import given
 from hypothesis import strategies as st
-from test_nsys import KERNEL, NVTX, ONE, RUNTIME, SHAPE, TWO, Tables, export, losses, made, real, rows, write
+from readings import database, losses, table
+from test_nsys import KERNEL, NVTX, ONE, RUNTIME, SHAPE, TWO, Tables, export, made, real
 
 from profilers.ingest.pipeline import collect
 from profilers.ingest.stage import Stage
@@ -48,7 +49,7 @@ def program(ranges: Sequence[Range], launched: Sequence[tuple[int, int]] = (), n
 
 
 def collected(folder: Path, tables: Tables) -> Trace:
-    return collect([write(folder / "t.sqlite", tables)])
+    return collect([database(folder / "t.sqlite", tables)])
 
 
 @pytest.mark.parametrize(
@@ -84,8 +85,8 @@ def test_calls_that_pytorch_names_are_operators(
 ) -> None:
     trace = made(tmp_path, program([(10, 90, text, 71)]))
     columns = ("name", "sequence_number", "record_function_id", "shapes", "start_ns", "dur_ns", "process", "thread")
-    assert rows(trace, "ops", *columns) == [(name, sequence, call, shapes, 10, 80, 70, 71)]
-    assert rows(trace, "ops", "args") == [('{"domainId":0}',)]
+    assert table(trace, "ops", *columns) == [(name, sequence, call, shapes, 10, 80, 70, 71)]
+    assert table(trace, "ops", "args") == [('{"domainId":0}',)]
     assert trace.ranges.num_rows == 0 and losses(trace) == {}
 
 
@@ -110,14 +111,14 @@ def test_calls_that_pytorch_names_are_operators(
 def test_all_other_ranges_stay_ranges(tmp_path: Path, text: str, name: str, call: int | None) -> None:
     trace = made(tmp_path, program([(10, 90, text, 71)]))
     columns = ("name", "category", "record_function_id", "start_ns", "dur_ns", "thread")
-    assert rows(trace, "ranges", *columns) == [(name, "user_annotation", call, 10, 80, 71)]
+    assert table(trace, "ranges", *columns) == [(name, "user_annotation", call, 10, 80, 71)]
     assert trace.ops.num_rows == 0 and losses(trace).get("missing_name", 0) == (name == "unknown")
 
 
 def test_ids_of_inputs_are_an_argument(tmp_path: Path) -> None:
     text = "aten::mm, seq = 1, op_id = 9, sizes = [[2, 3], [3, 4]], input_op_ids = [(7,0), (8,-1)]"
     trace = made(tmp_path, program([(1, 2, text, 71), (3, 4, "aten::mm, op_id = 10", 71)]))
-    assert rows(trace, "ops", "name", "shapes", "args") == [
+    assert table(trace, "ops", "name", "shapes", "args") == [
         ("aten::mm", "[[2,3],[3,4]]", '{"domainId":0,"input_op_ids":"[(7,0), (8,-1)]"}'),
         ("aten::mm", None, '{"domainId":0}'),
     ]
@@ -188,8 +189,8 @@ ROCTX = ["aten::mm, seq = 4, op_id = 11, sizes = [[2, 3], [3, 4]]", "FSDP::pre_f
 
 def roctx_rows(trace: Trace) -> Any:
     columns = ("name", "sequence_number", "record_function_id", "shapes")
-    annotations = [name for name, word in rows(trace, "ranges", "name", "category") if word == "user_annotation"]
-    return rows(trace, "ops", *columns), annotations
+    annotations = [name for name, word in table(trace, "ranges", "name", "category") if word == "user_annotation"]
+    return table(trace, "ops", *columns), annotations
 
 
 def test_roctx_ranges_in_csv(tmp_path: Path) -> None:
@@ -201,8 +202,8 @@ def test_roctx_ranges_in_csv(tmp_path: Path) -> None:
     files = {**test_rocprofv3.SET, "12_marker_api_trace.csv": test_rocprofv3.CALL_HEADER + "".join(calls)}
     trace = test_rocprofv3.read(tmp_path, files)
     assert roctx_rows(trace) == ([("aten::mm", 4, 11, "[[2,3],[3,4]]")], ["FSDP::pre_forward (a)"])
-    assert rows(trace, "ops", "args") == [('{"Domain":"MARKER_CORE_API"}',)]
-    assert [op is not None for (op,) in rows(trace, "kernels", "op_id")] == [True, False]
+    assert table(trace, "ops", "args") == [('{"Domain":"MARKER_CORE_API"}',)]
+    assert [op is not None for (op,) in table(trace, "kernels", "op_id")] == [True, False]
 
 
 def test_roctx_ranges_in_json(tmp_path: Path) -> None:
@@ -409,7 +410,7 @@ def test_without_the_devices_of_the_process_the_number_of_the_gpu_counts(
 def test_describe_by_range(tmp_path: Path, run: Run) -> None:
     ranges = [(0, 300, "step 0", 71), (10, 50, "gather", 71), (100, 150, "gather", 71), (12, 20, "ncclSend", 71)]
     tables = program(ranges, [(15, 71), (120, 71), (200, 71), (400, 71)])
-    path = write(tmp_path / "t.sqlite", tables)
+    path = database(tmp_path / "t.sqlite", tables)
     rows_by_name = {row["name"]: row for row in describe(collect([path]), by=["range"]).to_dict()["ranges"]}
     assert {
         name: (row["calls"], row["kernels"], row["time_ns"], row["host_ns"]) for name, row in rows_by_name.items()

@@ -8,7 +8,8 @@ from commands import Run
 from traces import kernel, kineto, write_trace
 
 import seqpoint as sp
-from profilers.trace.quality import (
+from profilers.trace.schema import SCHEMAS
+from profilers.trace.trace import (
     FINE,
     NOTE,
     NOTHING,
@@ -19,7 +20,6 @@ from profilers.trace.quality import (
     count_rules,
     quality_notes,
 )
-from profilers.trace.schema import SCHEMAS
 
 ROWS = {"kernels": 900, "copies": 100, "launches": 1000}
 

@@ -14,8 +14,8 @@ from readings import balanced, linked, read_files, table
 from traces import link
 
 from profilers.errors import BrokenFileError, SeqPointError
+from profilers.readers.common import csv_rows
 from profilers.readers.common.reader import GroupReader, Head
-from profilers.readers.rocm import delimited
 from profilers.readers.rocm.rocprofv3_csv import Rocprofv3CsvReader
 from profilers.readers.rocm.rocprofv3_json import Rocprofv3JsonReader
 from profilers.trace.trace import DeviceProperties, Trace
@@ -213,15 +213,15 @@ def test_blocks_give_what_the_whole_file_does(tmp_path: Path, monkeypatch: pytes
     header, row, _, _ = KERNELS.split("\n")
     lines = [row.replace(",100,160,", f",{100 + 10 * i},{105 + 10 * i},") for i in range(500)]
     lines[77] = lines[77][:-20]
-    monkeypatch.setattr(delimited, "_BLOCK", 1000)
+    monkeypatch.setattr(csv_rows, "_BLOCK", 1000)
     trace = read(tmp_path, {"kernel_trace.csv": "\n".join([header, *lines])})
     assert [s for (s,) in table(trace, "kernels", "start_ns")] == [100 + 10 * i for i in range(500) if i != 77]
     assert (trace.meta.quality["dropped_broken"], trace.meta.quality["truncated_files"]) == (1, 0)
 
 
 def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delimited, "_BLOCK", 5000)
-    monkeypatch.setattr(delimited, "_LONGEST_LINE", 20_000)
+    monkeypatch.setattr(csv_rows, "_BLOCK", 5000)
+    monkeypatch.setattr(csv_rows, "_LONGEST_LINE", 20_000)
     trace = read(tmp_path, {"kernel_trace.csv": KERNELS + "x" * 200_000})
     assert trace.kernels.num_rows == 2
     assert trace.meta.quality["dropped_broken"] >= 1 and balanced(trace.meta.quality)

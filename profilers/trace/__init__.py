@@ -6,11 +6,10 @@ the times of steps, `kernels` the classes of kernels; `arrays`, `columns` and `c
 """
 
 from profilers.trace.kernels import CLASSES, classify
-from profilers.trace.quality import Quality, QualityNote, quality_notes
 from profilers.trace.schema import SCHEMAS, empty_table, make_table
 from profilers.trace.steps import StepTimes, job_steps, step_times
 from profilers.trace.store import load_trace, save_trace
-from profilers.trace.trace import DeviceProperties, Trace, TraceMeta
+from profilers.trace.trace import DeviceProperties, Quality, QualityNote, Trace, TraceMeta, quality_notes
 
 __all__ = [
     "CLASSES",

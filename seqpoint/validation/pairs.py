@@ -34,9 +34,8 @@ from profilers.errors import InvalidInputError, SeqPointError
 from profilers.files import dataset_path, is_folder
 from profilers.trace.arrays import Floats, Ints
 from profilers.trace.kernels import CLASSES
-from profilers.trace.quality import quality_notes
 from profilers.trace.steps import job_steps, step_times
-from profilers.trace.trace import Trace
+from profilers.trace.trace import Trace, quality_notes
 from replay.calibration.tables import refuse_file
 from replay.costs.recording import recording_cost
 from replay.costs.shipped import load_parameters

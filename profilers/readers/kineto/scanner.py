@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from profilers.readers.kineto import digits, lexing
+from profilers.readers.kineto import lexing
 from profilers.readers.kineto.lexing import MISSING, TIME_LIMIT, at, find, space_end
 from profilers.readers.kineto.tokens import (
     ARGS,
@@ -89,7 +89,10 @@ from profilers.readers.kineto.tokens import (
     WHOLE,
     WORD,
     Scan,
+    digits_of,
+    has_exponent,
     tokenise,
+    wide_integer,
 )
 from profilers.trace.compiled import bare, inlined
 
@@ -291,10 +294,10 @@ def _identity(a: Any, s: Scan, token: int) -> Any:
     if tag == WHOLE:
         return t[token, VALUE], np.int64(-1)
     if tag == LONG:
-        value, fits = digits.wide_integer(a, start, end)
+        value, fits = wide_integer(a, start, end)
         return value if fits > 0 else np.int64(MISSING), np.int64(-IRREGULAR - 1 if fits < 0 else -1)
     if tag == TEXT:
-        value, is_integer = digits.digits_of(a, start + 1, end - 1)
+        value, is_integer = digits_of(a, start + 1, end - 1)
         if is_integer:
             return value, np.int64(-1)
     if tag in (TEXT, ESCAPED):
@@ -319,10 +322,10 @@ def _integer(a: Any, start: int, end: int, tag: int, value: int) -> Any:
         c = at(a, start + 1)
         if 65 <= c <= 90 or 97 <= c <= 122:
             return 0, 0
-        value, is_integer = digits.digits_of(a, start + 1, end - 1)
+        value, is_integer = digits_of(a, start + 1, end - 1)
         return value, 1 if is_integer else -1
     if tag == LONG:
-        value, fits = digits.wide_integer(a, start, end)
+        value, fits = wide_integer(a, start, end)
         return value, 1 if fits == 1 else min(fits, 0)
     if tag == REAL:
         return _rounded(a, start)
@@ -366,7 +369,7 @@ def _typed(a: Any, s: Scan, token: int, storage: int, slot: int, values: Any, ro
             return -IRREGULAR
         _p, value, decimals, size = lexing.read_number(a, start)
         if size > 15:  # with more, the quotient of two floats need not be the nearest float: the caller decides
-            if end - start > _LONG_FLOAT or digits.has_exponent(a, start, end):
+            if end - start > _LONG_FLOAT or has_exponent(a, start, end):
                 return -IRREGULAR
             number = find(s.strings, a, start, end - start)
             values[slot + 1, row] = number

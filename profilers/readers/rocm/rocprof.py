@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from profilers.errors import BrokenFileError
+from profilers.readers.common.csv_rows import blocks
 from profilers.readers.common.database import SIGNATURE, open_database
 from profilers.readers.common.json_documents import Document, opening
 from profilers.readers.common.numbers import integer, plain_text, workgroups
@@ -23,7 +24,6 @@ from profilers.readers.common.recording import Block, Output, Recording, renamed
 from profilers.readers.common.source import read_source
 from profilers.readers.rocm import conversion
 from profilers.readers.rocm.conversion import write_calls
-from profilers.readers.rocm.delimited import blocks
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.columns import constant
 from profilers.trace.schema import OWN_RANK

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from profilers.errors import BrokenFileError
+from profilers.readers.common.csv_rows import blocks
 from profilers.readers.common.numbers import workgroups
 from profilers.readers.common.reader import Head, Sink
 from profilers.readers.common.recording import Block, Join, Output, Ranks, renamed
 from profilers.readers.rocm import conversion
 from profilers.readers.rocm.conversion import Agents, Gpu, write_calls
-from profilers.readers.rocm.delimited import blocks
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties, TraceMeta

@@ -1,0 +1,316 @@
+"""Repairs of a file whose rows say something wrong: ranks that were merged, and ends that AMD's stamps put late.
+
+`told_apart` gives ranks to a file into which several processes were merged without saying so. A profiler records one
+process. A file whose calls come from several is a merger of ranks, whose correlation ids repeat. So each process that
+launches work is a rank. A stream belongs to the process that launched its kernels. Among several launches with the
+correlation id of a kernel, `_last_before` chooses by time.
+
+`repair_late_ends` cuts durations of AMD devices whose end stamp is damaged. Some versions of ROCm stamp the end of a
+kernel or copy seconds late. A stream runs its work in order, so such an event covers later events of its stream. But
+branches of one graph, which share a launch, may run beside each other on a stream. So an end is only taken for damaged
+on evidence:
+
+- it lies beyond the start of the next launch's work by more than any other event of its name takes, and the duration is
+  an outlier of its name; or
+- its name occurs once, and most of its time lies after all other events of the file have ended.
+
+The last work of a stream has no next one. It is judged by its name, and has to end after all other events of the file;
+without another of its name, after ten times the time that the file spans. Without calls of the host, only an extreme
+outlier is cut: the host may have waited for it.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from profilers.ingest.stage import LAUNCHING, Stage
+from profilers.trace.arrays import MISSING, Ints, ends, integers, put, text_codes
+from profilers.trace.columns import LANE, Lanes, by_lane, lookup, row_slices
+from profilers.trace.schema import KINDS, OWN_RANK
+from profilers.trace.trace import TraceMeta
+
+_DEVICE = ("kernels", "copies", "syncs")
+#: Fewest launches of a process that is a rank, and its least share of all: a damaged number is no process.
+_FEWEST, _LEAST = 3, 0.01
+#: Least share of a stream's launched work of a single process, for which the whole stream belongs to that process.
+_MAJORITY = 0.9
+
+
+@dataclass(frozen=True)
+class _Processes:
+    """The ranks of the processes of a file.
+
+    Parameters
+    ----------
+    numbers, ranks : array of int64, shape (n,)
+        Processes that launch work, ascending, and the rank of each; empty if the calls of the file state their ranks.
+    """
+
+    numbers: Ints
+    ranks: Ints
+
+    def of(self, stated: Ints, process: Ints) -> Ints:
+        """Return the rank that each row states, or that of its process; `OWN_RANK` without either."""
+        rank = lookup(self.numbers, self.ranks, process)
+        return np.where((stated == OWN_RANK) & (rank != MISSING), rank, stated)
+
+
+def told_apart(stage: Stage, meta: TraceMeta) -> tuple[Stage, TraceMeta]:
+    """Return the rows of a merged file with their ranks, and its devices for each rank; other files as they are.
+
+    Parameters
+    ----------
+    stage : Stage
+        Rows of a file, closed.
+    meta : TraceMeta
+        Its description, with the rank and the devices that its header states.
+    """
+    header_rank = meta.ranks[0] if meta.ranks else 0
+    processes = _ranks_by_process(stage, header_rank)
+    if processes is not None:
+        stage = stage.rewritten(partial(_write_ranked, stage, processes))
+    ranks = {header_rank if rank == OWN_RANK else rank for rank in stage.extents}
+    if len(ranks) < 2 or any(device.rank != OWN_RANK for device in meta.devices):
+        return stage, meta
+    devices = tuple(replace(device, rank=rank) for rank in sorted(ranks) for device in meta.devices)
+    return stage, replace(meta, devices=devices)
+
+
+def _ranks_by_process(stage: Stage, header_rank: int) -> _Processes | None:
+    """Return the ranks of the processes of a file, None if only one launches work, or if all rows state ranks.
+
+    The process of the first launch is the rank that the header states, and the others follow in the order of theirs.
+    """
+    places = stage.launching_threads()
+    stated = {rank for rank, _, _ in places}
+    if len(stated) > 1 and (stage.raw("kernels", "rank") == OWN_RANK).any():
+        return _Processes(np.empty(0, np.int64), np.empty(0, np.int64))
+    if len({process for _, process, _ in places}) < 2 or stated != {OWN_RANK}:
+        return None
+    (processes,) = _columns(stage, ["launches"], ["process"])
+    processes = processes[stage.raw("launches", LAUNCHING) == 1]
+    numbers, first, counts = np.unique(processes[processes != MISSING], return_index=True, return_counts=True)
+    several = counts >= max(_FEWEST, _LEAST * len(processes))
+    numbers, first = numbers[several], first[several]
+    if len(numbers) < 2:
+        return None
+    others = [rank for rank in range(len(numbers) + 1) if rank != header_rank]
+    ranks = np.empty(len(numbers), np.int64)
+    ranks[np.argsort(first)] = [header_rank, *others][: len(numbers)]
+    return _Processes(numbers, ranks)
+
+
+def _write_ranked(stage: Stage, processes: _Processes, target: Stage) -> None:
+    """Write all rows of a file to another stage, each with its rank."""
+    on_device = _device_ranks(stage, processes)
+    row = 0
+    for kind in KINDS:
+        for batch in stage.batches(kind):
+            stated = integers(batch, "rank")
+            if kind in _DEVICE:
+                ranks = np.where(stated == OWN_RANK, on_device[row : row + batch.num_rows], stated)
+                row += batch.num_rows
+            else:
+                ranks = processes.of(stated, integers(batch, "process"))
+            table = put(batch, "rank", ranks)
+            target.write(kind, {name: table[name] for name in table.schema.names if name != "id"})
+
+
+def _device_ranks(stage: Stage, processes: _Processes) -> Ints:
+    """Return the rank of each event of a device by its launch, in the order of the kinds and their rows."""
+    stated, process, called, launched_ns = _columns(stage, ["launches"], ["rank", "process", "correlation", "start_ns"])
+    device, stream, correlation, start_ns = _columns(stage, _DEVICE, ["device", "stream", "correlation", "start_ns"])
+    launch = _last_before((called, launched_ns), (correlation, start_ns))
+    ranks = np.where(launch < 0, MISSING, processes.of(stated, process)[launch])
+    for lane in by_lane(lambda: iter([Lanes().of([device, stream])])):
+        known, counts = np.unique(ranks[lane][ranks[lane] != MISSING], return_counts=True)
+        if len(known):
+            most = int(counts.argmax())
+            unknown = lane if counts[most] >= _MAJORITY * counts.sum() else lane[ranks[lane] == MISSING]
+            ranks[unknown] = known[most]
+    return np.where(ranks == MISSING, OWN_RANK, ranks)
+
+
+def _columns(stage: Stage, kinds: Sequence[str], names: Sequence[str]) -> list[Ints]:
+    """Return columns of all rows of some kinds."""
+    batches = [batch for kind in kinds for batch in stage.batches(kind, names)]
+    return [np.concatenate([np.empty(0, np.int64), *(integers(b, name) for b in batches)]) for name in names]
+
+
+def _last_before(launches: tuple[Ints, Ints], work: tuple[Ints, Ints]) -> Ints:
+    """Return the launch of each event, -1 if there is none.
+
+    If as many launches as events have a number, they belong together in their order. Else it is the last launch that
+    does not start after the event.
+
+    Parameters
+    ----------
+    launches, work : tuple of (array of int64, array of int64)
+        Correlation and start.
+    """
+    number, start = (np.concatenate(pair) for pair in zip(launches, work, strict=True))
+    count = len(launches[0])
+    is_work = np.arange(len(number)) >= count
+    order = np.lexsort((is_work, start, number))
+    last = np.maximum.accumulate(np.where(is_work[order], -1, np.arange(len(order))))
+    launch = order[last]
+    launch[(last < 0) | (number[launch] != number[order])] = -1
+    result = np.full(len(number), -1)
+    result[order] = launch
+    counts = [dict(zip(*np.unique(side[0], return_counts=True), strict=True)) for side in (launches, work)]
+    equal = np.array([n for n, times in counts[0].items() if counts[1].get(n) == times], np.int64)
+    pairs = []
+    for numbers, times in (launches, work):
+        in_order = np.lexsort((times, numbers))
+        pairs.append(in_order[np.isin(numbers[in_order], equal)])
+    result[count + pairs[1]] = pairs[0]
+    return np.where(work[0] == MISSING, -1, result[count:])
+
+
+#: Least time by which an end is late: kernels of a stream overlap by up to 3.7 us on real devices (74 pairs on a B200),
+#: and damaged ends by seconds (public reports). Least ratio of a duration to the median of its name, with and without
+#: calls of the host; chosen, not measured.
+_LATE_NS, _OUTLIER, _EXTREME = 1_000_000, 10, 1000
+_KINDS = ("kernels", "copies")
+
+
+#: Watch that keeps a call of HIP, if there is one.
+HIP_CALLS = "hip_calls"
+_AMD_DEVICE = re.compile(r"\bAMD\b|Instinct|Radeon|\bgfx\d", re.IGNORECASE)
+
+
+class _Events(NamedTuple):
+    """Kernels, then copies: start, end, and the start of the work of the next launch on the stream, else `MISSING`."""
+
+    start: Ints
+    end: Ints
+    following: Ints
+
+
+def is_stamped_by_rocm(reader: str, meta: TraceMeta, stage: Stage) -> bool:
+    """Return whether ROCm stamped the times of a recording, by its format, its devices or its calls.
+
+    Parameters
+    ----------
+    reader : str
+        Name of the reader.
+    meta : TraceMeta
+        Description of the recording.
+    stage : Stage
+        Its rows, which watches `HIP_CALLS`.
+    """
+    by_name = any(_AMD_DEVICE.search(device.name) for device in meta.devices)
+    return reader.startswith(("roc", "rpd")) or by_name or bool(len(stage.watched_rows(HIP_CALLS)))
+
+
+def repair_late_ends(stage: Stage) -> dict[str, int]:
+    """Cut the durations of kernels and copies whose end stamp is damaged, and return their number by quality count.
+
+    A repaired event ends where the next event of its stream begins, or after the longest time that its name takes
+    elsewhere, if that is earlier.
+
+    Parameters
+    ----------
+    stage : Stage
+        Rows of the file. It holds ``rank``, ``start_ns``, ``dur_ns``, ``correlation`` and the lane of kernels and
+        copies, and watches ``annotations``.
+    """
+    durations = _repaired(stage, _events(stage))
+    first = 0
+    for kind in _KINDS:
+        count = stage.count(kind)
+        rows = np.array(sorted(row for row in durations if first <= row < first + count), np.int64)
+        if len(rows):
+            values = np.array([durations[row] for row in rows.tolist()], np.int64)
+            stage.shorten(kind, rows - first, values)
+        first += count
+    return {"repaired_duration": len(durations)}
+
+
+def _events(stage: Stage) -> _Events:
+    start = np.concatenate([stage.raw(kind, "start_ns").astype(np.int64) for kind in _KINDS])
+    lengths = [np.maximum(stage.raw(kind, "dur_ns").astype(np.int64), 0) for kind in _KINDS]
+    launch = np.concatenate([values for kind in _KINDS for values in _parts(stage, kind, "correlation")] or [start])
+    following = np.full(len(start), MISSING)
+    for lane in by_lane(lambda: (part for kind in _KINDS for part in _parts(stage, kind, LANE))):
+        order = lane[np.argsort(start[lane], kind="stable")]
+        begins = np.ones(len(order), np.bool_)  # work of another launch than the event before
+        begins[1:] = (launch[order[1:]] != launch[order[:-1]]) | (launch[order[1:]] == MISSING)
+        firsts = np.append(start[order[begins]], MISSING)
+        following[order] = firsts[np.cumsum(begins)]
+    return _Events(start, start + np.concatenate(lengths), following)
+
+
+def _parts(stage: Stage, kind: str, column: str) -> Iterator[Ints]:
+    return (stage.part(kind, column, rows) for rows in row_slices(stage.count(kind)))
+
+
+def _repaired(stage: Stage, events: _Events) -> dict[int, int]:
+    """Return the repaired durations of the rows that are shown to be damaged; a loop over late rows."""
+    duration, last_start = events.end - events.start, int(events.start.max(initial=0))
+    # Other ranges may be annotations of a device, which have the stamps of their kernels.
+    host_end = max(stage.end_of(("ops", "launches")), int(ends(stage.watched("annotations")).max(initial=0)))
+    is_last = events.following == MISSING
+    bound = np.where(is_last, max(host_end, last_start), events.following)
+    is_late = events.end > bound + _LATE_NS
+    if not is_late.any():
+        return {}
+    all_end = max(host_end, last_start, int(events.end[~is_late].max(initial=0)))
+    span = all_end - int(events.start.min())
+    after = events.end - np.maximum(all_end, events.start)
+    is_beyond = is_late & (2 * after > duration)
+    codes: dict[str | None, int] = {}
+    names = np.concatenate(list(_names(stage, codes)))
+    credible = np.lexsort((duration, names))
+    credible = credible[~is_beyond[credible]]
+    of_names, durations = names[credible], duration[credible]
+    repaired = {}
+    for row in np.flatnonzero(is_late).tolist():
+        of_name = slice(*np.searchsorted(of_names, (names[row], names[row] + 1)).tolist())
+        usual = _usual(durations[of_name], None if is_beyond[row] else int(duration[row]))
+        until = int(bound[row] - events.start[row])
+        if usual is None:
+            is_shown = host_end and after[row] > _OUTLIER * span if is_last[row] else is_beyond[row]
+            if is_shown and until > 0:
+                repaired[row] = until
+            continue
+        factor = _OUTLIER if host_end or not is_last[row] else _EXTREME
+        typical, longest = usual
+        beyond = int(events.end[row]) - (max(all_end, int(bound[row])) if is_last[row] else int(bound[row]))
+        if duration[row] > factor * typical and beyond > longest:
+            repaired[row] = longest if is_last[row] or until > _OUTLIER * longest else until
+    return repaired
+
+
+def _usual(durations: Ints, left_out: int | None) -> tuple[float, int] | None:
+    """Return the median of other events of a name, and the longest that is no outlier; None without other events.
+
+    Parameters
+    ----------
+    durations : array of int64
+        Durations of the name, ascending.
+    left_out : int, optional
+        A duration among them that does not count.
+    """
+    count = len(durations) - (left_out is not None)
+    if not count:
+        return None
+    skipped = len(durations) if left_out is None else int(np.searchsorted(durations, left_out))
+
+    def other(i: int) -> int:
+        return int(durations[i + (i >= skipped)])
+
+    typical = max((other((count - 1) // 2) + other(count // 2)) / 2, 1.0)
+    limit = int(_OUTLIER * typical)  # a float would convert all durations
+    usual = int(np.searchsorted(durations, limit, side="right"))
+    return typical, other(usual - 1 - (left_out is not None and left_out <= limit))
+
+
+def _names(stage: Stage, codes: dict[str | None, int]) -> Iterator[Ints]:
+    for kind in _KINDS:
+        for batch in stage.batches(kind, ["name"]):
+            yield text_codes(batch["name"], codes).astype(np.int64)
