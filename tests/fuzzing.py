@@ -11,7 +11,7 @@ from profilers.errors import SeqPointError
 from profilers.ingest.stage import Stage
 from profilers.readers.common.json_documents import Document
 from profilers.readers.kineto.reader import read_stream
-from profilers.readers.kineto.rows import Rows, file_lanes
+from profilers.readers.kineto.rows import EventRows, file_lanes
 
 __all__ = ["Outcome", "damage", "disagreement", "read", "read_plainly"]
 
@@ -141,7 +141,7 @@ def read(data: bytes) -> Outcome:
 def read_plainly(data: bytes) -> Outcome:
     """Return what the standard library makes of it, decoding the whole text: what the scanner must agree with."""
     document, stage = Document(data.decode("utf-8-sig", "replace"), "x.json"), Stage()
-    rows = Rows(file_lanes(lambda: io.BytesIO(data)))
+    rows = EventRows(file_lanes(lambda: io.BytesIO(data)))
     try:
         for event in document:
             rows.add(event)

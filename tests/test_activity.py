@@ -16,8 +16,8 @@ from traces import event, kernel, kineto, launch, write_trace
 from profilers.ingest.pipeline import IngestOptions, collect
 from profilers.trace.activity import (
     COMMUNICATION_KEYS,
+    DeviceIntervals,
     DeviceTimes,
-    DeviceWork,
     LateRank,
     device_times,
     last_arrivals,
@@ -244,7 +244,7 @@ def test_every_moment_is_counted_once(rows: list[tuple[int, int, int, bool, bool
     )
     is_collective, is_matched = collective.astype(bool), (collective & matched).astype(bool)
     arrived = np.where(is_matched, np.minimum(start + late, start + size), start)
-    work = DeviceWork(start, start + size, arrived, is_collective, is_matched)
+    work = DeviceIntervals(start, start + size, arrived, is_collective, is_matched)
     times = device_times(work.within(first, first + length))
     counts = Counter[str]()
     for now in range(first, first + length):  # each ns by itself

@@ -9,7 +9,7 @@ from traces import link, staged
 from profilers.ingest.iterations import fill_from_neighbours
 from profilers.ingest.linking import Index, Numbering
 from profilers.trace.arrays import MISSING, Narrowed, Runs
-from profilers.trace.columns import Lanes, by_lane
+from profilers.trace.columns import LaneNumbers, by_lane
 from profilers.trace.schema import make_table
 from profilers.trace.trace import Trace, TraceMeta
 
@@ -78,7 +78,7 @@ def test_an_index_finds_the_first_to_start(rows: list[tuple[int, int, int]], ask
 
 @given(st.lists(st.lists(st.integers(0, 4), max_size=5)))
 def test_lanes_keep_the_order_of_their_rows(batches: list[list[int]]) -> None:
-    lanes = Lanes()
+    lanes = LaneNumbers()
     numbers = [lanes.of([np.array(batch, np.int64), np.zeros(len(batch), np.int64)]) for batch in batches]
     flat = [int(number) for batch in numbers for number in batch]
     found = by_lane(lambda: iter(numbers))

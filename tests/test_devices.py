@@ -15,7 +15,7 @@ from profilers.devices.catalogue import (
     FIGURE_UNITS,
     USER_DEVICES,
     Device,
-    Figure,
+    RatedFigure,
     find_device,
     load_devices,
 )
@@ -200,13 +200,13 @@ def test_missing_figure_names_device_and_figure() -> None:
 
 
 def test_a_device_is_immutable_hashable_and_travels() -> None:
-    figures = {"links": Figure(2.0, "1", "a test", "published")}
+    figures = {"links": RatedFigure(2.0, "1", "a test", "published")}
     device = Device("Mine", "AMD", "none", (), figures)
     figures.clear()
     assert device.value("links") == 2
     assert len({device, pickle.loads(pickle.dumps(device)), copy.deepcopy(device)}) == 1
     with pytest.raises(TypeError):
-        device.figures["links"] = Figure(3.0, "1", "a test", "published")  # type: ignore[index]
+        device.figures["links"] = RatedFigure(3.0, "1", "a test", "published")  # type: ignore[index]
 
 
 def test_a_file_adds_a_device(tmp_path: Path) -> None:

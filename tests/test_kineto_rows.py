@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from profilers.ingest.stage import Stage
 from profilers.readers.common.numbers import TIMES_NS, Grids, exact_ns, finite_float, integer, plain_text
-from profilers.readers.kineto.rows import Rows
+from profilers.readers.kineto.rows import EventRows
 
 
 def rows(*events: dict[str, Any]) -> tuple[dict[str, list[dict[str, Any]]], dict[str, int]]:
     """Return the rows of every kind without their nulls, and the counts that are not zero."""
-    collector, stage = Rows(), Stage()
+    collector, stage = EventRows(), Stage()
     for event in events:
         collector.add(event)
     for kind, columns in collector.columns.items():

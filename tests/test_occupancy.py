@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import seqpoint as sp
-from profilers.devices.catalogue import Device, Figure, find_device, load_devices
+from profilers.devices.catalogue import Device, RatedFigure, find_device, load_devices
 from profilers.errors import InvalidInputError, NotFoundError
 from replay.costs.occupancy import (
     KNEE,
@@ -111,7 +111,7 @@ def test_an_unknown_resource_sets_no_limit() -> None:
 def test_a_device_without_limits_and_a_negative_number_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="unit_threads"):
         resident_workgroups(Device("Mine", "NVIDIA", "Ampere", (), {}), 128)
-    figures = {"unit_threads": Figure(1024.0, "1", "a test", "published")}
+    figures = {"unit_threads": RatedFigure(1024.0, "1", "a test", "published")}
     with pytest.raises(InvalidInputError, match="Mine: how a compute unit of Intel allocates is unknown"):
         resident_workgroups(Device("Mine", "Intel", "Xe", (), figures), 128)
     assert resident_workgroups(Device("Mine", "AMD", "CDNA 3", (), figures), 128, registers=512) == 8

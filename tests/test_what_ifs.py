@@ -6,7 +6,7 @@ import pytest
 from graphs import make_graph
 from traces import write_trace
 
-from profilers.devices.catalogue import FIGURE_RANGES, FIGURE_UNITS, Device, Figure, find_device
+from profilers.devices.catalogue import FIGURE_RANGES, FIGURE_UNITS, Device, RatedFigure, find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.ingest.pipeline import collect
 from profilers.trace.kernels import CLASSES
@@ -209,7 +209,8 @@ def test_the_task_that_is_not_finite_is_the_one_that_is_named(graph: KernelGraph
 @pytest.mark.parametrize("end", [0, 1])
 def test_a_device_at_the_end_of_every_range_can_be_projected_to(graph: KernelGraph, end: int) -> None:
     figures = {
-        name: Figure(FIGURE_RANGES[name][end], unit, "a test", "recollection") for name, unit in FIGURE_UNITS.items()
+        name: RatedFigure(FIGURE_RANGES[name][end], unit, "a test", "recollection")
+        for name, unit in FIGURE_UNITS.items()
     }
     device = Device("End", "NVIDIA", "Ampere", (), figures)
     for name in ("compute_units", "fp32_tflops", "bf16_tflops", "memory_gbps"):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.clock import synchronize
-from profilers.record.profiling import Window, settings
+from profilers.record.profiling import ProfiledWindow, settings
 
 __all__ = ["launches", "matched"]
 
@@ -29,7 +29,7 @@ def launches(device: str, calls: Iterable[Callable[[], object]]) -> list[dict[st
     calls : iterable of callable
         Each is made (its operands too) before its mark begins, so that kernels that fill operands are not its own.
     """
-    window = Window(torch, settings(torch, None, False))
+    window = ProfiledWindow(torch, settings(torch, None, False))
     count = 0
     try:
         torch.zeros(1, device=device).add_(1)  # the profiler is prepared by now; its first launch is no call's

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.gpu.clock import synchronize
-from profilers.record.profiling import Window, settings
+from profilers.record.profiling import ProfiledWindow, settings
 
 __all__ = ["RECORDINGS", "Marked", "record", "trace_path"]
 
@@ -70,7 +70,7 @@ def record(device: str, files: Path, name: str, iterations: Sequence[Marked], ho
     path.parent.mkdir(parents=True, exist_ok=True)
     made_with = settings(torch, None, True) | RECORDINGS[how]
     _first_window()
-    window = Window(torch, made_with)
+    window = ProfiledWindow(torch, made_with)
     try:
         iterations[0].run()  # the profiler is prepared by now, and slows the first launches behind that
         synchronize(device)
@@ -90,7 +90,7 @@ def record(device: str, files: Path, name: str, iterations: Sequence[Marked], ho
 @cache
 def _first_window() -> None:
     """Open and drop the first window of this process: it initialises the profiler."""
-    Window(torch, settings(torch, None, True)).drop()
+    ProfiledWindow(torch, settings(torch, None, True)).drop()
 
 
 def _run(device: str, iterations: Sequence[Marked]) -> None:

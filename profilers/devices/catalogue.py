@@ -92,7 +92,7 @@ class _DeviceTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _FigureTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A figure of a catalogue file; keys as in `Figure`."""
+    """A figure of a catalogue file; keys as in `RatedFigure`."""
 
     value: float
     unit: str
@@ -101,7 +101,7 @@ class _FigureTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class Figure:
+class RatedFigure:
     """One number about a device.
 
     Parameters
@@ -134,7 +134,7 @@ class Device:
         Such as ``"AMD"`` and ``"CDNA 3"``.
     aliases : tuple of str
         Other names, most of them as profilers write them.
-    figures : mapping of str to Figure
+    figures : mapping of str to RatedFigure
         By a name of `FIGURE_UNITS`; a figure that is not there is unknown.
     vendor_matrix_share : float
         Mean share of the BF16 peak that products reached on the catalogue's devices of this vendor. 0 of a device that
@@ -155,7 +155,7 @@ class Device:
     vendor: str
     architecture: str
     aliases: tuple[str, ...]
-    figures: Mapping[str, Figure] = field(hash=False)
+    figures: Mapping[str, RatedFigure] = field(hash=False)
     vendor_matrix_share: float = field(default=0.0, compare=False)
 
     def __post_init__(self) -> None:
@@ -424,7 +424,7 @@ def _device(name: str, entry: object, where: str) -> Device:
     )
 
 
-def _figure(name: str, entry: object, where: str) -> Figure:
+def _figure(name: str, entry: object, where: str) -> RatedFigure:
     if name not in FIGURE_UNITS:
         raise InvalidInputError(f"{where}: unknown; the figures are {', '.join(FIGURE_UNITS)}")
     table = typed_table(entry, _FigureTable, where)
@@ -440,7 +440,7 @@ def _figure(name: str, entry: object, where: str) -> Figure:
     if FIGURE_UNITS[name] == "1" and not table.value.is_integer():
         raise InvalidInputError(f"{where}: the value is a count, so a whole number, not {table.value}")
     source = _text(table.source, f"{where}: 'source'")
-    return Figure(value=table.value, unit=table.unit, source=source, certainty=table.certainty)
+    return RatedFigure(value=table.value, unit=table.unit, source=source, certainty=table.certainty)
 
 
 def _text(value: str, where: str) -> str:

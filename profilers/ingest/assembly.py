@@ -40,7 +40,7 @@ from profilers.ingest.iterations import (
 from profilers.ingest.lengths import add_lengths
 from profilers.ingest.recording import LinkedRecording, combined_fingerprint
 from profilers.trace.arrays import MISSING, Growing, Ints, Narrowed, arrow_array, ends, integers, put, text_codes
-from profilers.trace.columns import Lanes, by_lane, lookup, row_slices, sorting
+from profilers.trace.columns import LaneNumbers, by_lane, lookup, row_slices, sorting
 from profilers.trace.schema import KERNEL_SEQUENCE, KINDS, OWN_RANK, WHOLE_TRACE, concatenate
 from profilers.trace.trace import Quality, Trace, TraceMeta
 
@@ -288,7 +288,7 @@ _Placed = Sequence[tuple[LinkedRecording, Placement]]
 
 
 @dataclass(frozen=True)
-class Assembly:
+class AssembledTrace:
     """A trace without its bulk.
 
     Parameters
@@ -310,7 +310,7 @@ class Assembly:
     next_id: int
 
 
-def assemble(recordings: Sequence[LinkedRecording], iterations: str, length: str | None) -> Assembly:
+def assemble(recordings: Sequence[LinkedRecording], iterations: str, length: str | None) -> AssembledTrace:
     """Place recordings on one clock, ranks and ids, match their collectives, and cut them into iterations.
 
     Parameters
@@ -338,7 +338,7 @@ def assemble(recordings: Sequence[LinkedRecording], iterations: str, length: str
     trace = add_lengths(trace, length)
     next_id = sum(recording.stage.rows for recording in recordings)
     placements = [placement for _, placement in placed]
-    return Assembly(_meta(placed, trace.meta.quality), placements, trace.iterations, trace.collectives, next_id)
+    return AssembledTrace(_meta(placed, trace.meta.quality), placements, trace.iterations, trace.collectives, next_id)
 
 
 def _placements(recordings: Sequence[LinkedRecording], file_mode: bool) -> list[Placement]:
@@ -631,7 +631,7 @@ def _fill_by_time(placement: Placement, ranks: Ints, starts: Ints, iterations: I
 
 def _fill_orphans(recording: LinkedRecording, placement: Placement, iterations: Ints) -> None:
     """Give kernels and copies without a launch the iteration of their neighbours on the stream, in place."""
-    numbers, lanes, starts, launched = Lanes(), Narrowed(), Growing(np.int64), Growing(np.bool_)
+    numbers, lanes, starts, launched = LaneNumbers(), Narrowed(), Growing(np.int64), Growing(np.bool_)
     columns = ("rank", "start_ns", "device", "stream", "launch_id")
     for batch in (batch for kind in _WORK for batch in recording.stage.batches(kind, columns)):
         table = placement.put(batch)

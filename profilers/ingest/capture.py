@@ -193,7 +193,7 @@ def read_captures(traces: Sequence[tuple[str, Trace]]) -> Captures:
 
 
 @dataclass(frozen=True)
-class _Launches:
+class _CapturedLaunches:
     """Launches of kernels by time: those of kernels that ran, and calls whose kernels did not. Columns as `Trace`'s."""
 
     time: Ints
@@ -207,7 +207,7 @@ class _Launches:
     ran: Bools
 
 
-def _launches(trace: Trace, names: dict[str | None, int]) -> _Launches:
+def _launches(trace: Trace, names: dict[str | None, int]) -> _CapturedLaunches:
     """Return the launches of a capture, those of graphs left out; `names` takes the names of the kernels."""
     launches, kernels = trace.launches, trace.kernels
     called = strings(launches, "name")
@@ -240,7 +240,7 @@ def _launches(trace: Trace, names: dict[str | None, int]) -> _Launches:
         "ran": np.arange(len(ran) + len(waiting)) < len(ran),
     }
     order = np.lexsort((joined("id"), columns["time"], columns["rank"]))
-    return _Launches(**{column: values[order] for column, values in columns.items()})
+    return _CapturedLaunches(**{column: values[order] for column, values in columns.items()})
 
 
 def _from_arguments(
@@ -285,7 +285,7 @@ def _modules(trace: Trace) -> npt.NDArray[np.object_]:
     return result
 
 
-def _calls(file: str, trace: Trace, launches: _Launches) -> tuple[pa.Table, Ints]:
+def _calls(file: str, trace: Trace, launches: _CapturedLaunches) -> tuple[pa.Table, Ints]:
     """Return the calls of the operators of a capture that launch kernels, and the row of each launch's call, or -1."""
     ops = trace.ops
     op_row = lookup(integers(ops, "id"), np.arange(ops.num_rows), launches.op)
@@ -315,7 +315,7 @@ def captured_module(args: str) -> str | None:
     return module if isinstance(module, str) else None
 
 
-def _sequences(trace: Trace, launches: _Launches) -> Iterator[Ints]:
+def _sequences(trace: Trace, launches: _CapturedLaunches) -> Iterator[Ints]:
     """Yield the rows of each sequence: a stream capture, launches without kernels in a row, or an eager iteration.
 
     Iterations that were found by the period of kernels may be layers; such launches are one sequence.

@@ -56,7 +56,7 @@ _Place = tuple[int, Alignment]
 
 
 @dataclass
-class _Choice:
+class _NodeChoice:
     """The choice of a sequence for each launch of a graph, with the last one taken."""
 
     names: CapturedNames
@@ -180,7 +180,7 @@ def graph_operators(
     groups = integers(kernels, "workgroups")
     needed = _needed(launches, iterations)
     result = _Matched(kernels, captures)
-    choices: dict[int, _Choice] = defaultdict(lambda: _Choice(names))
+    choices: dict[int, _NodeChoice] = defaultdict(lambda: _NodeChoice(names))
     for launch, rows in _graph_launches(kernels, launches):
         graph = KernelNames(distinct.exact[codes[rows]], distinct.loose[codes[rows]])
         rank = int(integers(kernels, "rank")[rows[0]])

@@ -29,7 +29,7 @@ import numpy as np
 
 from profilers.ingest.stage import LAUNCHING, Stage
 from profilers.trace.arrays import MISSING, Ints, ends, integers, put, text_codes
-from profilers.trace.columns import LANE, Lanes, by_lane, lookup, row_slices
+from profilers.trace.columns import LANE, LaneNumbers, by_lane, lookup, row_slices
 from profilers.trace.schema import KINDS, OWN_RANK
 from profilers.trace.trace import TraceMeta
 
@@ -126,7 +126,7 @@ def _device_ranks(stage: Stage, processes: _Processes) -> Ints:
     device, stream, correlation, start_ns = _columns(stage, _DEVICE, ["device", "stream", "correlation", "start_ns"])
     launch = _last_before((called, launched_ns), (correlation, start_ns))
     ranks = np.where(launch < 0, MISSING, processes.of(stated, process)[launch])
-    for lane in by_lane(lambda: iter([Lanes().of([device, stream])])):
+    for lane in by_lane(lambda: iter([LaneNumbers().of([device, stream])])):
         known, counts = np.unique(ranks[lane][ranks[lane] != MISSING], return_counts=True)
         if len(known):
             most = int(counts.argmax())
@@ -183,7 +183,7 @@ HIP_CALLS = "hip_calls"
 _AMD_DEVICE = re.compile(r"\bAMD\b|Instinct|Radeon|\bgfx\d", re.IGNORECASE)
 
 
-class _Events(NamedTuple):
+class _StampedEvents(NamedTuple):
     """Kernels, then copies: start, end, and the start of the work of the next launch on the stream, else `MISSING`."""
 
     start: Ints
@@ -231,7 +231,7 @@ def repair_late_ends(stage: Stage) -> dict[str, int]:
     return {"repaired_duration": len(durations)}
 
 
-def _events(stage: Stage) -> _Events:
+def _events(stage: Stage) -> _StampedEvents:
     start = np.concatenate([stage.raw(kind, "start_ns").astype(np.int64) for kind in _KINDS])
     lengths = [np.maximum(stage.raw(kind, "dur_ns").astype(np.int64), 0) for kind in _KINDS]
     launch = np.concatenate([values for kind in _KINDS for values in _parts(stage, kind, "correlation")] or [start])
@@ -242,14 +242,14 @@ def _events(stage: Stage) -> _Events:
         begins[1:] = (launch[order[1:]] != launch[order[:-1]]) | (launch[order[1:]] == MISSING)
         firsts = np.append(start[order[begins]], MISSING)
         following[order] = firsts[np.cumsum(begins)]
-    return _Events(start, start + np.concatenate(lengths), following)
+    return _StampedEvents(start, start + np.concatenate(lengths), following)
 
 
 def _parts(stage: Stage, kind: str, column: str) -> Iterator[Ints]:
     return (stage.part(kind, column, rows) for rows in row_slices(stage.count(kind)))
 
 
-def _repaired(stage: Stage, events: _Events) -> dict[int, int]:
+def _repaired(stage: Stage, events: _StampedEvents) -> dict[int, int]:
     """Return the repaired durations of the rows that are shown to be damaged; a loop over late rows."""
     duration, last_start = events.end - events.start, int(events.start.max(initial=0))
     # Other ranges may be annotations of a device, which have the stamps of their kernels.

@@ -32,7 +32,7 @@ from profilers.trace.arrays import (
     numbers,
     put,
 )
-from profilers.trace.columns import LANE, Lanes, row_slices
+from profilers.trace.columns import LANE, LaneNumbers, row_slices
 from profilers.trace.schema import KINDS, OWN_RANK, SCHEMAS, concatenate, fill_table, narrow_table
 
 #: Suffix of the file of an amended column: KIND.COLUMN.amended.
@@ -114,7 +114,7 @@ class Stage:
         self._watches = watches
         self._watched: dict[str, list[tuple[Ints, pa.Table]]] = {}
         self._columns: dict[tuple[str, str], Narrowed | Runs] = {}
-        threads, streams = Lanes(), Lanes()
+        threads, streams = LaneNumbers(), LaneNumbers()
         self._lanes = {"ops": threads, "launches": threads, "kernels": streams, "copies": streams}
         self._writers: dict[str, tuple[pa.Schema, pa.ipc.RecordBatchStreamWriter]] = {}
         self._numbers = itertools.count()

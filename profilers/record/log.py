@@ -500,7 +500,7 @@ class TimedIteration:
             log._row(self._number, (length, batch, duration_ns), self._statistics or _NO_STATISTICS)
 
 
-class Steps(Protocol):
+class LoggedSteps(Protocol):
     """A counter of iterations: an `IterationLog` or a `PointProfiler`."""
 
     def iteration(self, *, sequence_length: int, batch: int | None = None) -> AbstractContextManager[Any]:
@@ -537,7 +537,7 @@ class LightningHooks:
     """
 
     def __init__(
-        self, steps: Steps, length_of: Callable[[Any], int], batch_of: Callable[[Any], int] | None = None
+        self, steps: LoggedSteps, length_of: Callable[[Any], int], batch_of: Callable[[Any], int] | None = None
     ) -> None:
         self._steps = steps
         self._length_of = length_of
@@ -575,7 +575,7 @@ class LightningHooks:
 
 
 def lightning_callback(
-    steps: Steps, length_of: Callable[[Any], int], batch_of: Callable[[Any], int] | None = None
+    steps: LoggedSteps, length_of: Callable[[Any], int], batch_of: Callable[[Any], int] | None = None
 ) -> Any:
     """Return a ``Callback`` for ``Trainer(callbacks=[...])`` of ``lightning`` or ``pytorch_lightning``.
 

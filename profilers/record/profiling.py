@@ -1,8 +1,8 @@
 """Profiling of the chosen iterations of a training loop with `torch.profiler`.
 
 `profile_at` counts the iterations of a run and records the chosen ones; adjacent iterations share a file.
-`read_points` reads the chosen iterations: a list of numbers, or the output of ``seqpoint select --json``. A `Window` is
-one recording, which is prepared some iterations ahead.
+`read_points` reads the chosen iterations: a list of numbers, or the output of ``seqpoint select --json``. A
+`ProfiledWindow` is one recording, which is prepared some iterations ahead.
 """
 
 import json
@@ -129,7 +129,7 @@ def settings(torch: Any, activities: Iterable[Any] | None, record_shapes: bool) 
     return {"activities": chosen, "record_shapes": record_shapes}
 
 
-class Window:
+class ProfiledWindow:
     """A recording that is prepared or running.
 
     Each recording has a profiler of its own, without a schedule: torch's schedules are periodic, and number steps from
@@ -311,7 +311,7 @@ class PointProfiler:
         self._warmup = warmup
         self._made_with = made_with
         self._torch = load_torch()
-        self._window: Window | None = None
+        self._window: ProfiledWindow | None = None
         self._held: list[int] = []
         self._inside = False
         self.reached = 0
@@ -353,7 +353,7 @@ class PointProfiler:
             else:
                 # A recording is prepared if a chosen iteration follows soon.
                 if self._window is None and self._left and self._left[-1] <= number + self._warmup:
-                    self._window = Window(self._torch, self._made_with)
+                    self._window = ProfiledWindow(self._torch, self._made_with)
                 yield
         finally:
             self._inside = False
@@ -363,7 +363,7 @@ class PointProfiler:
         self._left.pop()
         try:
             text = self._annotation(number, length, batch)
-            window = self._window = self._window or Window(self._torch, self._made_with)
+            window = self._window = self._window or ProfiledWindow(self._torch, self._made_with)
             window.start()
             mark = self._torch.profiler.record_function
             with mark(f"ProfilerStep#{number}"), mark(text):

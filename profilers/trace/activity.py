@@ -24,7 +24,7 @@ COMMUNICATION_KEYS = (
 
 
 @dataclass(frozen=True)
-class DeviceWork:
+class DeviceIntervals:
     """Kernels and copies of one device as intervals: arrays of equal length, one row a kernel or copy.
 
     Parameters
@@ -45,11 +45,11 @@ class DeviceWork:
     is_collective: Bools
     is_matched: Bools
 
-    def select(self, rows: Ints | Bools | slice) -> "DeviceWork":
+    def select(self, rows: Ints | Bools | slice) -> "DeviceIntervals":
         """Return the work in `rows`."""
-        return DeviceWork(**{name: column[rows] for name, column in vars(self).items()})
+        return DeviceIntervals(**{name: column[rows] for name, column in vars(self).items()})
 
-    def within(self, first: float, last: float) -> "DeviceWork":
+    def within(self, first: float, last: float) -> "DeviceIntervals":
         """Return the work between two times, cut at them."""
         inside = self.select((self.end_ns > first) & (self.start_ns < last))
         times = ("start_ns", "end_ns", "arrived_ns")
@@ -80,7 +80,7 @@ class DeviceTimes:
 
     >>> starts, arrivals = np.array([0, 100, 100]), np.array([60, 100, 100])
     >>> collective = np.array([True, True, False])
-    >>> device_times(DeviceWork(starts, np.array([100, 200, 200]), arrivals, collective, collective)).row()
+    >>> device_times(DeviceIntervals(starts, np.array([100, 200, 200]), arrivals, collective, collective)).row()
     {'communication_ns': 200.0, 'waiting_ns': 60.0, 'transfer_ns': 140.0, 'hidden_ns': 100.0, 'exposed_ns': 100.0,
      'exposed_waiting_ns': 60.0, 'exposed_transfer_ns': 40.0}
     """
@@ -121,12 +121,12 @@ class DeviceTimes:
         return {key: getattr(self, key) for key in COMMUNICATION_KEYS}
 
 
-def device_times(work: DeviceWork) -> DeviceTimes:
+def device_times(work: DeviceIntervals) -> DeviceTimes:
     """Return the busy time and the communication of one device.
 
     Parameters
     ----------
-    work : DeviceWork
+    work : DeviceIntervals
         Kernels and copies of the device.
     """
     start, arrived, end, other = work.start_ns, work.arrived_ns, work.end_ns, ~work.is_collective
@@ -203,7 +203,7 @@ def times_of_recording(trace: Trace) -> tuple[DeviceActivity, ...]:
     )
 
 
-def _span(work: DeviceWork) -> int:
+def _span(work: DeviceIntervals) -> int:
     return int(work.end_ns.max() - work.start_ns.min())
 
 
@@ -214,7 +214,7 @@ def _stretches(steps: StepTimes, rows: Ints) -> list[tuple[int, int]]:
     return [(int(steps.begin_ns[a]), int(steps.completion_ns[b])) for a, b in zip(heads, tails, strict=True)]
 
 
-def _devices(trace: Trace) -> Iterator[tuple[int, int | None, DeviceWork]]:
+def _devices(trace: Trace) -> Iterator[tuple[int, int | None, DeviceIntervals]]:
     """Yield the rank, the number and the work of each device."""
     tables = (trace.kernels, trace.copies)
     rank, device = (np.concatenate([integers(t, name) for t in tables]) for name in ("rank", "device"))
@@ -225,7 +225,9 @@ def _devices(trace: Trace) -> Iterator[tuple[int, int | None, DeviceWork]]:
     is_collective = np.concatenate([communicates, none])
     arrived = np.concatenate([arrived, np.full(len(none), MISSING)])
     is_matched = arrived != MISSING
-    work = DeviceWork(start, end, np.where(is_matched, np.clip(arrived, start, end), start), is_collective, is_matched)
+    work = DeviceIntervals(
+        start, end, np.where(is_matched, np.clip(arrived, start, end), start), is_collective, is_matched
+    )
     order = np.lexsort((device, rank))
     starts = np.flatnonzero((np.diff(rank[order]) != 0) | (np.diff(device[order]) != 0)) + 1
     for rows in np.split(order, starts) if len(order) else ():

@@ -1,6 +1,6 @@
 """Operations on whole integer columns: lookups, lanes, distinct combinations.
 
-`lookup` finds values by key. `combinations` numbers the distinct rows of several columns, `Lanes` does so across
+`lookup` finds values by key. `combinations` numbers the distinct rows of several columns, `LaneNumbers` does so across
 batches, and `Spelling` makes one text for each. `overhead_rows` finds the overhead in a table of ranges, `user_ranges`
 what the program wrote.
 """
@@ -187,12 +187,12 @@ def sorting(values: Ints) -> npt.NDArray[np.intp] | None:
     return None if (values[1:] >= values[:-1]).all() else np.argsort(values, kind="stable")
 
 
-class Lanes:
+class LaneNumbers:
     """A numbering of combinations of integers, such as (rank, process, thread), across batches.
 
     Examples
     --------
-    >>> lanes = Lanes()
+    >>> lanes = LaneNumbers()
     >>> lanes.of([np.array([0, 0, 1]), np.array([7, 7, 7])]).tolist(), lanes.of([np.array([1]), np.array([7])]).tolist()
     ([0, 0, 1], [1])
     """

@@ -33,7 +33,7 @@ CLASSES: tuple[str, ...] = (
 COMPUTE_BOUND = frozenset({"gemm", "convolution", "attention", "rnn"})
 
 
-class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"class_": "class"}):
+class KindRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"class_": "class"}):
     """The class of the kernels whose names contain a pattern.
 
     Parameters
@@ -57,11 +57,11 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"cla
 class _Rules(msgspec.Struct, forbid_unknown_fields=True):
     """The shipped rules, in the order in which they are tried."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[KindRule, ...]
 
 
 @cache
-def shipped_rules() -> tuple[Rule, ...]:
+def shipped_rules() -> tuple[KindRule, ...]:
     """Return the shipped rules, in the order in which they are tried."""
     file = dataset_path("kernel_classes.toml")
     return typed_table(read_toml(file, "classes of kernels"), _Rules, str(file)).rules

@@ -28,7 +28,7 @@ FINE, NOTE, WARNING = SEVERITIES
 NOTHING = "nothing to do"
 
 
-class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CountRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Meaning of a count, what follows from it, and what to do.
 
     Parameters
@@ -66,11 +66,11 @@ _DEVICE = "device work"
 
 
 @cache
-def count_rules() -> Mapping[str, Rule]:
+def count_rules() -> Mapping[str, CountRule]:
     """Return the rule of every quality count; readers use no other counts."""
     file = dataset_path("quality.toml")
     content = read_toml(file, "rules of counts")
-    return MappingProxyType({name: typed_table(rule, Rule, f"{file}: {name}") for name, rule in content.items()})
+    return MappingProxyType({name: typed_table(rule, CountRule, f"{file}: {name}") for name, rule in content.items()})
 
 
 def _rule(name: str) -> str:

@@ -342,7 +342,7 @@ def export_perfetto(trace: Trace, path: Path) -> None:
         if path.suffix == ".gz":
             out = stack.enter_context(gzip.GzipFile("", "wb", 6, raw, mtime=0))
         processes = ProcessNumbers(trace)
-        write_events(out, _header(trace), _names(trace, processes), _Events(trace, tables, processes).batches())
+        write_events(out, _header(trace), _names(trace, processes), _PerfettoEvents(trace, tables, processes).batches())
 
 
 def write_events(
@@ -373,7 +373,7 @@ def write_events(
     out.write(b"\n]}\n")
 
 
-class _Events:
+class _PerfettoEvents:
     """The events of a trace as JSON, in batches."""
 
     def __init__(self, trace: Trace, tables: dict[str, pa.Table], processes: ProcessNumbers) -> None:

@@ -108,7 +108,7 @@ def _kept(table: pa.Table, options: SliceOptions) -> pa.Table:
 
 
 @dataclass(frozen=True)
-class _Window:
+class _SlicedWindow:
     """Successive iterations of a slice, and the time that they take on each rank.
 
     `earlier` says whether the trace holds work of iterations before them.
@@ -119,7 +119,7 @@ class _Window:
     earlier: bool
 
 
-def _windows(trace: Trace, iterations: Sequence[int]) -> list[_Window]:
+def _windows(trace: Trace, iterations: Sequence[int]) -> list[_SlicedWindow]:
     """Return the windows in which the steps of iterations can be timed; windows that touch are joined."""
     steps = step_times(trace)
     of_job = job_steps(steps)
@@ -141,11 +141,11 @@ def _windows(trace: Trace, iterations: Sequence[int]) -> list[_Window]:
             begin, end = int(steps.start_ns[row]), int(steps.completion_ns[row])
             low, high = spans.get(int(steps.rank[row]), (begin, end))
             spans[int(steps.rank[row])] = (min(low, begin), max(high, end))
-        windows.append(_Window(tuple(numbers.tolist()), spans, bool(of_job.follows[first])))
+        windows.append(_SlicedWindow(tuple(numbers.tolist()), spans, bool(of_job.follows[first])))
     return windows
 
 
-def _in_windows(kind: str, table: pa.Table, windows: Sequence[_Window]) -> pa.Table:
+def _in_windows(kind: str, table: pa.Table, windows: Sequence[_SlicedWindow]) -> pa.Table:
     """Return the rows of the windows' iterations, and those of no iteration or an earlier one that lie in their time.
 
     Of an earlier iteration, that is the work of devices that still runs, and the last work of each stream, by which

@@ -32,7 +32,7 @@ from profilers.trace.arrays import (
     integers_or_missing,
     text_array,
 )
-from profilers.trace.columns import Lanes, combinations, lookup, row_slices
+from profilers.trace.columns import LaneNumbers, combinations, lookup, row_slices
 from profilers.trace.trace import Trace
 from replay.contention.launches import (
     ALONE,
@@ -305,7 +305,7 @@ def _groups(trace: Trace, events: DeviceEvents, details: Sequence[Ints]) -> Ints
 
     Launches of a node of a captured graph are a group of their own.
     """
-    kernels, lanes = trace.kernels, Lanes()
+    kernels, lanes = trace.kernels, LaneNumbers()
     model = np.unique(events.models, return_inverse=True)[1]
     number = np.empty(kernels.num_rows, np.int64)
     for rows in row_slices(kernels.num_rows):

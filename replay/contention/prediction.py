@@ -12,7 +12,7 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from profilers.devices.catalogue import Device, Figure, find_device
+from profilers.devices.catalogue import Device, RatedFigure, find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace.arrays import Floats, Ints
 from profilers.trace.kernels import CLASSES
@@ -114,7 +114,7 @@ def _device_from(recording: ContentionRecording, ceilings: Ceilings) -> Device |
         "compute_units": (float(facts.compute_units or 0), "1"),
     }
     figures = {
-        name: Figure(value, unit, "a recording of works alone", "measured")
+        name: RatedFigure(value, unit, "a recording of works alone", "measured")
         for name, (value, unit) in values.items()
         if value
     }

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from profilers.trace.activity import DeviceTimes, DeviceWork, device_times
+from profilers.trace.activity import DeviceIntervals, DeviceTimes, device_times
 from profilers.trace.arrays import Bools, Floats, union_length
 from profilers.trace.compiled import compiled
 from replay.engine.engine import simulate
@@ -121,13 +121,13 @@ class Timeline:
         """Return the busy time and the communication of each device during the interval."""
         return tuple(device_times(work) for work in self.device_work())
 
-    def device_work(self) -> list[DeviceWork]:
+    def device_work(self) -> list[DeviceIntervals]:
         """Return the tasks of each device during the interval, cut at its ends."""
         graph, tasks = self.graph, self.graph.tasks
         since, has_mark = self.on_device_since()
         is_collective = self.graph.collectives()
         is_matched = is_collective & (has_mark | (tasks.ranks == 1))
-        work = DeviceWork(since, self.end_ns, self.start_ns, is_collective, is_matched)
+        work = DeviceIntervals(since, self.end_ns, self.start_ns, is_collective, is_matched)
         on_device = graph.on_device()
         of_devices = (work.select(on_device & (tasks.device == d)) for d in range(len(graph.devices)))
         return [rows.within(self.begin_ns, self.until_ns) for rows in of_devices]

@@ -1,7 +1,7 @@
 """`ChakraReader`: execution traces, as Chakra's protobuf files or as the JSON of PyTorch's observer.
 
-Both formats give `Node` objects, one at a time, which `Rows` turns into rows of the kinds of event. The JSON is read
-through a window, so that a file may have any size. Its keys are flat, or nested in attributes, by its schema.
+Both formats give `Node` objects, one at a time, which `NodeRows` turns into rows of the kinds of event. The JSON is
+read through a window, so that a file may have any size. Its keys are flat, or nested in attributes, by its schema.
 The protobuf format is read by `profilers.readers.chakra.protobuf`.
 """
 
@@ -251,7 +251,7 @@ _HOST_COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-class Rows:
+class NodeRows:
     """Nodes turned into rows of the kinds of event.
 
     Parameters
@@ -411,7 +411,7 @@ class ChakraReader:
         header: dict[str, Any] = {}
         read = read_execution_trace if is_execution_trace(first_bytes(path)) else read_records
         with open_source(path, sink.limit_bytes) as stream, io.BufferedReader(stream, _BLOCK) as buffered:
-            rows = Rows(sink, header, counts)
+            rows = NodeRows(sink, header, counts)
             for node in read(buffered, header, counts):  # a Python loop over the nodes, about 20 us each
                 rows.add(node)
             rows.batches.flush()

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
 from profilers.readers.common.reader import Sink
-from profilers.readers.common.recording import Block, text_list
+from profilers.readers.common.recording import RowBlock, text_list
 from profilers.readers.common.source import open_source, require_events
 from profilers.trace.schema import SCHEMAS
 
@@ -251,7 +251,7 @@ class CountedKernels:
 _BLOCK = 4 << 20
 
 
-def blocks(path: Path, sink: Sink, counts: Counter[str]) -> Iterator[Block]:
+def blocks(path: Path, sink: Sink, counts: Counter[str]) -> Iterator[RowBlock]:
     """Yield the rows of a CSV file as columns of texts, named by its first line.
 
     A line with more or fewer fields than the header is counted as ``dropped_broken``. If it is the last line and has
@@ -314,12 +314,12 @@ def _decoded(lines: bytes, counts: Counter[str]) -> bytes:
     return lines
 
 
-def _parsed(text: bytes, names: Sequence[str]) -> Block | None:
+def _parsed(text: bytes, names: Sequence[str]) -> RowBlock | None:
     """Return lines as Arrow parses them; None if a line does not fit the header or spans several lines."""
     types = dict.fromkeys(names, pa.string())
     count = text.count(b"\n") + (not text.endswith(b"\n"))
     if not text.strip():
-        return Block({})
+        return RowBlock({})
     try:
         table = arrow_csv.read_csv(
             io.BytesIO(text),
@@ -328,10 +328,10 @@ def _parsed(text: bytes, names: Sequence[str]) -> Block | None:
         )
     except pa.ArrowException:
         return None
-    return Block({name: table[name].combine_chunks() for name in names}) if table.num_rows == count else None
+    return RowBlock({name: table[name].combine_chunks() for name in names}) if table.num_rows == count else None
 
 
-def _line_by_line(text: bytes, names: Sequence[str], counts: Counter[str]) -> Block:
+def _line_by_line(text: bytes, names: Sequence[str], counts: Counter[str]) -> RowBlock:
     """Return the lines that fit the header; a Python loop over the lines of a damaged block, 2 us each."""
     rows = []
     lines = text.decode().split("\n")
@@ -346,7 +346,7 @@ def _line_by_line(text: bytes, names: Sequence[str], counts: Counter[str]) -> Bl
         counts["dropped_broken"] += 1
         counts["truncated_files"] += number == len(lines)
     columns = zip(*rows, strict=True) if rows else ((),) * len(names)
-    return Block({name: text_list(values) for name, values in zip(names, columns, strict=True)})
+    return RowBlock({name: text_list(values) for name, values in zip(names, columns, strict=True)})
 
 
 def _fields(line: str) -> list[str] | None:

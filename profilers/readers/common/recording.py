@@ -1,9 +1,9 @@
 """Tables of a recording, and how their rows become events.
 
-`Block` holds rows of one table as columns, whatever the format: CSV, JSON, SQLite or Arrow. `Recording` reads the
-tables of one file up to where they are damaged; `Join` looks up the rows that other rows refer to by number. `Output`
-gives rows with a start and an end to a sink; `write_annotations` tells operators from other ranges of a program.
-`Strings` and `Ranks` hold what rows refer to by number: texts, processes.
+`RowBlock` holds rows of one table as columns, whatever the format: CSV, JSON, SQLite or Arrow. `RecordedTables` reads
+the tables of one file up to where they are damaged; `Join` looks up the rows that other rows refer to by number.
+`Output` gives rows with a start and an end to a sink; `write_annotations` tells operators from other ranges of a
+program. `Strings` and `Ranks` hold what rows refer to by number: texts, processes.
 """
 
 import json
@@ -132,7 +132,7 @@ _DIGITS = 19
 
 
 @dataclass(frozen=True)
-class Block:
+class RowBlock:
     """Rows of one table as columns; an absent column reads as missing values.
 
     Parameters
@@ -142,7 +142,7 @@ class Block:
 
     Examples
     --------
-    >>> block = Block({"Start": pa.array(["7", "x"])})
+    >>> block = RowBlock({"Start": pa.array(["7", "x"])})
     >>> block.rows, block.ints("Start").tolist()[0], block.texts("Name").to_pylist()
     (2, 7, [None, None])
     """
@@ -195,9 +195,9 @@ class Block:
             objects.append(json.dumps(members, separators=(",", ":")) if members else None)
         return encoded(combined, text_list(objects))
 
-    def take(self, rows: npt.NDArray[np.intp]) -> "Block":
+    def take(self, rows: npt.NDArray[np.intp]) -> "RowBlock":
         """Return the block with these rows alone, in this order."""
-        return Block({name: taken(values, rows) for name, values in self.columns.items()})
+        return RowBlock({name: taken(values, rows) for name, values in self.columns.items()})
 
 
 def _coded(values: Any) -> tuple[Ints, list[Any]]:
@@ -284,12 +284,12 @@ class Output:
         self.counts["events"] += rows
         self.counts[why] += rows
 
-    def measured(self, block: Block, name: str) -> Block:
+    def measured(self, block: RowBlock, name: str) -> RowBlock:
         """Return the rows whose value in the column `name` is a number, as float64; the others are counted."""
         values = block.reals(name)
         rows = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
         self.skip(block.rows - len(rows), "dropped_no_value")
-        return Block({**block.columns, name: values}).take(rows)
+        return RowBlock({**block.columns, name: values}).take(rows)
 
     def meta(self, version: str, *, ranks: tuple[int, ...] = (), devices: Iterable[DeviceProperties] = ()) -> TraceMeta:
         """Return the metadata of the recording after its last event.
@@ -452,7 +452,7 @@ class Tables(Protocol):
         ...
 
 
-class Recording:
+class RecordedTables:
     """The tables of an open recording.
 
     Parameters
@@ -470,9 +470,9 @@ class Recording:
         #: Names of the columns by table.
         self.tables = database.tables
 
-    def uncounted(self) -> "Recording":
+    def uncounted(self) -> "RecordedTables":
         """Return the same tables, to be read twice: their damage is not counted again."""
-        return Recording(self._database, Counter())
+        return RecordedTables(self._database, Counter())
 
     def check(self, table: str, required: Iterable[str]) -> None:
         """Check that a table has the columns that an event needs.
@@ -485,12 +485,12 @@ class Recording:
         if missing := sorted(set(required) - set(self.tables.get(table, ()))):
             raise BrokenFileError(f"{self.path}: table {table} lacks the columns {', '.join(missing)}; record again")
 
-    def blocks(self, table: str, columns: Sequence[str]) -> Iterator[Block]:
+    def blocks(self, table: str, columns: Sequence[str]) -> Iterator[RowBlock]:
         """Yield the rows of a table up to where it is damaged, which is counted; no rows if the table is absent."""
         if table not in self.tables:
             return
         try:
-            yield from map(Block, self._database.read(table, columns))
+            yield from map(RowBlock, self._database.read(table, columns))
         except BrokenFileError:
             self._counts["damaged_tables"] += 1
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 from profilers.readers.common.numbers import IN_WORK_ITEMS, Grids, finite_number, identity, plain_text
 from profilers.readers.common.reader import Sink
 from profilers.readers.kineto import tokens
-from profilers.readers.kineto.lanes import Lane, Lanes
-from profilers.readers.kineto.lexing import Strings, empty_strings, find, text_of
+from profilers.readers.kineto.lanes import EventLane, FileLanes
+from profilers.readers.kineto.lexing import StringTable, empty_strings, find, text_of
 from profilers.readers.kineto.rows import (
     ARGUMENTS,
     DEVICE_KINDS,
@@ -72,17 +72,17 @@ class Columns:
     ----------
     sink : Sink
         Takes the rows.
-    lanes : Lanes
+    lanes : FileLanes
         Processes and threads of the file.
     capacity : int
         Most rows of a kind in a batch.
     """
 
-    def __init__(self, sink: Sink, lanes: Lanes, capacity: int = 16384) -> None:
+    def __init__(self, sink: Sink, lanes: FileLanes, capacity: int = 16384) -> None:
         self._sink = sink
         self._lanes = lanes
         self._known_ids = 0
-        self._known_lanes: list[Lane] = []
+        self._known_lanes: list[EventLane] = []
         self._capacity = capacity
         self.grids = Grids()
         self.counts: Counter[str] = Counter()
@@ -327,7 +327,7 @@ class Columns:
         return totals + self.counts
 
 
-def _layout(kind: str, keys: Strings, slots: Ints, types: Ints) -> tuple[dict[str, int], int]:
+def _layout(kind: str, keys: StringTable, slots: Ints, types: Ints) -> tuple[dict[str, int], int]:
     """Assign slots to the arguments of a kind; return them by column, and their number; fill `slots` and `types`."""
     arguments = [(column, argument.keys, _STORAGE[argument.what]) for column, argument in ARGUMENTS[kind].items()]
     arguments += [(name, (name,), storage) for name, storage in _OTHER_ARGUMENTS.get(kind, ())]
@@ -358,5 +358,5 @@ def _bytes(text: str) -> tuple[npt.NDArray[np.uint8], int, int]:
     return np.frombuffer(raw + bytes(16), np.uint8), 0, len(raw)
 
 
-def _intern(table: Strings, text: str) -> int:
+def _intern(table: StringTable, text: str) -> int:
     return int(find(table, *_bytes(text)))

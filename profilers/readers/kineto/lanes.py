@@ -1,4 +1,4 @@
-"""`Lanes`: what the processes and threads of a file say of its events, where the category does not.
+"""`FileLanes`: what the processes and threads of a file say of its events, where the category does not.
 
 - A process may be a text, such as ``[TP00] 4000`` or ``rank0_7``. Merged files have one such label a rank.
 - XLA's and Ascend's files have no categories. Their metadata names the processes that are devices, and the threads
@@ -50,7 +50,7 @@ class LaneRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     looks: str
 
 
-class Lane(NamedTuple):
+class EventLane(NamedTuple):
     """What a lane says of an event.
 
     Parameters
@@ -190,7 +190,7 @@ def label_ranks(pids: Iterable[str]) -> dict[str, tuple[int, int]]:
     return {pid: (rank[label], number) for pid, (label, number) in labels.items()}
 
 
-class Lanes:
+class FileLanes:
     """Processes and threads of a file.
 
     Parameters
@@ -207,7 +207,7 @@ class Lanes:
         self._rules = rules
         self._kinds = kinds
         self._reopen = reopen
-        self._lanes: dict[tuple[str, str, str, str], Lane] = {}
+        self._lanes: dict[tuple[str, str, str, str], EventLane] = {}
 
     @cached_property
     def _metadata(self) -> Metadata:
@@ -235,7 +235,7 @@ class Lanes:
         """Number of processes whose text has each number."""
         return Counter(map(identity, self._metadata.pids))
 
-    def lane(self, category: str, pid: Any, tid: Any, name: str) -> Lane:
+    def lane(self, category: str, pid: Any, tid: Any, name: str) -> EventLane:
         """Return what is known of events of a category in lower case by process, thread and name."""
         key = (category, _key(pid), _key(tid), name)
         lane = self._lanes.get(key)
@@ -245,33 +245,33 @@ class Lanes:
                 self._lanes[key] = lane
         return lane
 
-    def _resolve(self, category: str, pid: str, tid: str, name: str) -> Lane:
+    def _resolve(self, category: str, pid: str, tid: str, name: str) -> EventLane:
         if self._kinds.get(category) == "device":
-            return Lane(self._device_kind(name))
+            return EventLane(self._device_kind(name))
         if re.search(self._rules.work, name):
-            return Lane(self._device_kind(name))
+            return EventLane(self._device_kind(name))
         device, process = self._device(pid), self._metadata.processes.get(pid, "")
         if device is not None and not category:
             return self._on_device(device, pid, tid, name)
         if not category and re.search(self._rules.calls, name):
-            return Lane("launches")
+            return EventLane("launches")
         text = f"{category} {process} {self._metadata.threads.get((pid, tid), '')}"
         is_unread = re.search(self._rules.looks, text) is not None
-        return Lane("ranges", origin=category or process or "no category", is_unread=is_unread)
+        return EventLane("ranges", origin=category or process or "no category", is_unread=is_unread)
 
-    def _on_device(self, device: int, pid: str, tid: str, name: str) -> Lane:
+    def _on_device(self, device: int, pid: str, tid: str, name: str) -> EventLane:
         """Return the lane of an event without a category on a device."""
         process = self._metadata.processes[pid]
         streams, operations = self._threads.get(pid, ({}, {}))
         is_repeated = self._has_sums and not re.search(self._rules.sums, process)
         if is_repeated or (not streams and re.search(self._rules.encloses, name)):
-            return Lane("ranges", device)
+            return EventLane("ranges", device)
         if pid not in self._threads:
-            return Lane(self._device_kind(name), device, identity(tid))
+            return EventLane(self._device_kind(name), device, identity(tid))
         work = streams or operations
         if tid in work:
-            return Lane(self._device_kind(name), device, work[tid])
-        return Lane("ranges", device) if work else Lane("ranges", device, origin=process, is_unread=True)
+            return EventLane(self._device_kind(name), device, work[tid])
+        return EventLane("ranges", device) if work else EventLane("ranges", device, origin=process, is_unread=True)
 
     @cached_property
     def _has_sums(self) -> bool:

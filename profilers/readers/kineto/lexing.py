@@ -1,6 +1,6 @@
 """Compiled functions on a buffer of JSON text: ends of tokens, values of numbers, and a table of distinct strings.
 
-`Strings` stores each distinct byte string once and numbers it: an open-addressing hash table over flat arrays.
+`StringTable` stores each distinct byte string once and numbers it: an open-addressing hash table over flat arrays.
 
 The other functions take the buffer ``a``, a position ``p`` in it and mostly the ``end`` of its content. They are
 strict: text that is no plain JSON gives -1 or False. Every function relies on `PADDING` quotation marks behind the
@@ -29,7 +29,7 @@ _SHIFT = np.uint64(32)
 _SLACK = 16
 
 
-class Strings(NamedTuple):
+class StringTable(NamedTuple):
     """A table of distinct strings; the bytes of string ``i`` are ``arena[offsets[i]:offsets[i + 1]]``.
 
     Parameters
@@ -53,9 +53,9 @@ class Strings(NamedTuple):
     meta: npt.NDArray[np.int64]
 
 
-def empty_strings(count: int, size: int) -> Strings:
+def empty_strings(count: int, size: int) -> StringTable:
     """Return a table with room for `count` strings (a power of two) of `size` bytes in total."""
-    return Strings(
+    return StringTable(
         np.zeros(2 * count, np.uint64),
         np.zeros(2 * count, np.int64),
         np.zeros(count + 1, np.int64),
@@ -64,7 +64,7 @@ def empty_strings(count: int, size: int) -> Strings:
     )
 
 
-def text_of(table: Strings, number: int) -> bytes:
+def text_of(table: StringTable, number: int) -> bytes:
     """Return the bytes of string `number`."""
     return table.arena[table.offsets[number] : table.offsets[number + 1]].tobytes()
 
@@ -134,14 +134,14 @@ def _hash(a: Any, p: int, n: int) -> Any:
 
 
 @inlined
-def holds(table: Strings, number: int, a: Any, p: int, n: int) -> Any:
+def holds(table: StringTable, number: int, a: Any, p: int, n: int) -> Any:
     """Return whether string `number` has `n` bytes, which equal those from `p` in `a`."""
     start = table.offsets[number]
     return table.offsets[number + 1] - start == n and equal(a, p, table.arena, start, n)
 
 
 @bare
-def find(table: Strings, a: Any, p: int, n: int) -> Any:
+def find(table: StringTable, a: Any, p: int, n: int) -> Any:
     """Return the number of the string of `n` bytes from `p` in `a`, added if it is new; -1 if the table is full."""
     hashes, numbers, offsets, arena, meta = table
     mask = np.uint64(hashes.size - 1)

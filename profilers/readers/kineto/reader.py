@@ -26,9 +26,9 @@ from profilers.readers.common.reader import Head, Sink
 from profilers.readers.common.source import Bytes, Plain, open_source, require_events
 from profilers.readers.kineto import lexing
 from profilers.readers.kineto.columns import Columns
-from profilers.readers.kineto.lanes import Lanes
+from profilers.readers.kineto.lanes import FileLanes
 from profilers.readers.kineto.lexing import at, object_end, space_end
-from profilers.readers.kineto.rows import Rows, file_lanes
+from profilers.readers.kineto.rows import EventRows, file_lanes
 from profilers.readers.kineto.scanner import scan
 from profilers.readers.kineto.tokens import END, FULL, GROW, MORE, NEW_CATEGORY, NEW_ID, NEW_LANE
 from profilers.trace.compiled import bare
@@ -46,7 +46,7 @@ _INVALID = re.compile("[\udc80-\udcff]")
 _EVENTS = np.frombuffer(b'"traceEvents"', np.uint8)
 
 
-class _Window:
+class _TextWindow:
     """The part of a file that is in memory: ``data[begin:end]``, followed by padding."""
 
     def __init__(self, stream: Bytes) -> None:
@@ -83,7 +83,7 @@ class _Window:
         return self.text(start, self.end)
 
 
-def read_stream(stream: Bytes, file_name: str, sink: Sink, lanes: Lanes | None = None) -> Document:
+def read_stream(stream: Bytes, file_name: str, sink: Sink, lanes: FileLanes | None = None) -> Document:
     """Give the events of a Kineto file to `sink`; return the members around them, with all counts.
 
     Parameters
@@ -94,7 +94,7 @@ def read_stream(stream: Bytes, file_name: str, sink: Sink, lanes: Lanes | None =
         Name of the file, for messages.
     sink : Sink
         Takes the rows.
-    lanes : Lanes, optional
+    lanes : FileLanes, optional
         Processes and threads of the file; by default those of a file without metadata.
 
     Raises
@@ -102,14 +102,14 @@ def read_stream(stream: Bytes, file_name: str, sink: Sink, lanes: Lanes | None =
     BrokenFileError
         The text starts with neither a JSON object nor an array.
     """
-    window = _Window(stream)
+    window = _TextWindow(stream)
     window.more(0)
     first = 3 if window.text(0, 3) == b"\xef\xbb\xbf" else 0
     start = _events_start(window.data, first, window.end)
     while start < 0 and not window.ended and window.end < _LARGEST:
         window.more(0)
         start = _events_start(window.data, first, window.end)
-    reading = _Reading(window, file_name, sink, file_lanes() if lanes is None else lanes)
+    reading = _KinetoReading(window, file_name, sink, file_lanes() if lanes is None else lanes)
     if start < 0:  # the frame is damaged: the standard library reads the whole file
         return reading.finished(window.rest(first, sys.maxsize))
     frame = window.text(first, start)
@@ -153,15 +153,15 @@ def _events_start(a: npt.NDArray[np.uint8], p: int, end: int) -> int:
     return -1
 
 
-class _Reading:
+class _KinetoReading:
     """One pass over a file."""
 
-    def __init__(self, window: _Window, file_name: str, sink: Sink, lanes: Lanes) -> None:
+    def __init__(self, window: _TextWindow, file_name: str, sink: Sink, lanes: FileLanes) -> None:
         self._window = window
         self._file_name = file_name
         self._sink = sink
         self._columns = Columns(sink, lanes)
-        self._rows = Rows(lanes)
+        self._rows = EventRows(lanes)
         self._counts: Counter[str] = Counter()
         self._decoder = json.JSONDecoder(
             parse_float=Decimal, parse_constant=partial(count_constant, self._counts), strict=False

@@ -1,7 +1,7 @@
 """Rows from decoded Kineto events, and the table of arguments that have a column of their own.
 
-`KIND_OF` and `ARGUMENTS` hold for both ways of reading: the scanner's and that of `Rows`, which takes the events that
-the standard library decodes, one at a time. Rows are not linked yet.
+`KIND_OF` and `ARGUMENTS` hold for both ways of reading: the scanner's and that of `EventRows`, which takes the events
+that the standard library decodes, one at a time. Rows are not linked yet.
 
 `Begins` pairs intervals of Chrome's trace format that are two events, a begin and an end. ``B`` and ``E`` nest on their
 thread: an end closes the innermost begin that is open, or that of its name. ``b`` and ``e`` (also ``S`` and ``F``)
@@ -30,7 +30,7 @@ from profilers.readers.common.numbers import (
 )
 from profilers.readers.common.source import Bytes
 from profilers.readers.common.xla import copy_facts, launch_facts
-from profilers.readers.kineto.lanes import Lane, LaneRules, Lanes
+from profilers.readers.kineto.lanes import EventLane, FileLanes, LaneRules
 from profilers.trace.arrays import MISSING
 from profilers.trace.schema import OWN_RANK
 
@@ -177,7 +177,7 @@ HOST_KINDS = frozenset({"ops", "launches", "ranges", "counters"})
 SYNC_COLUMNS = ("stream", "wait_on_stream", "event", "event_correlation")
 
 
-class Argument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TypedArgument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An argument of an event that has a column of its own.
 
     Parameters
@@ -199,14 +199,14 @@ class _KinetoFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     categories: dict[str, str]
     lanes: LaneRules
     columns: dict[str, tuple[str, ...]]
-    arguments: dict[str, Argument]
+    arguments: dict[str, TypedArgument]
 
 
 _FORMAT = shipped_table("formats/kineto.toml", "Kineto's events", _KinetoFormat)
 #: Kind of event by category in lower case; "device", and any other category, have the kind of their lane.
 KIND_OF: Mapping[str, str] = _FORMAT.categories
 #: Arguments by kind and column.
-ARGUMENTS: Mapping[str, Mapping[str, Argument]] = {
+ARGUMENTS: Mapping[str, Mapping[str, TypedArgument]] = {
     kind: {column: _FORMAT.arguments[column] for column in columns} for kind, columns in _FORMAT.columns.items()
 }
 
@@ -260,7 +260,7 @@ _SPELLINGS = {
 }
 
 
-def file_lanes(reopen: Callable[[], Bytes] | None = None) -> Lanes:
+def file_lanes(reopen: Callable[[], Bytes] | None = None) -> FileLanes:
     """Return the processes and threads of a Kineto file.
 
     Parameters
@@ -268,19 +268,19 @@ def file_lanes(reopen: Callable[[], Bytes] | None = None) -> Lanes:
     reopen : callable, optional
         Opens the file from its start.
     """
-    return Lanes(_FORMAT.lanes, KIND_OF, reopen)
+    return FileLanes(_FORMAT.lanes, KIND_OF, reopen)
 
 
-class Rows:
+class EventRows:
     """Events collected as columns, by kind; an event that names no rank gets that of its process, or `OWN_RANK`.
 
     Parameters
     ----------
-    lanes : Lanes, optional
+    lanes : FileLanes, optional
         Processes and threads of the file; by default those of a file without metadata.
     """
 
-    def __init__(self, lanes: Lanes | None = None) -> None:
+    def __init__(self, lanes: FileLanes | None = None) -> None:
         self._lanes = file_lanes() if lanes is None else lanes
         self._begins = Begins()
         self.clear()
@@ -333,23 +333,23 @@ class Rows:
                 self.counts[f"unread_device[{lane.origin}]"] += 1
             self._append(kind, event, args, (start, duration), lane)
 
-    def _kind(self, event: Event, phase: str, args: Event) -> tuple[str | None, Lane]:
+    def _kind(self, event: Event, phase: str, args: Event) -> tuple[str | None, EventLane]:
         category = plain_text(event.get("cat")).lower()
         if phase == "C" or (phase in _INSTANT and args):
-            return "counters", Lane("counters")
+            return "counters", EventLane("counters")
         if phase in _INSTANT or phase in _MARK or category == "trace":
             self.counts["skipped_marker"] += 1
-            return None, Lane("ranges")
+            return None, EventLane("ranges")
         if phase in _FLOW:
             self.counts["skipped_flow"] += 1
-            return None, Lane("ranges")
+            return None, EventLane("ranges")
         kind = KIND_OF.get(category, "device")
         if kind != "device":
-            return kind, Lane(kind)
+            return kind, EventLane(kind)
         lane = self._lanes.lane(category, event.get("pid"), event.get("tid"), plain_text(event.get("name")))
         return lane.kind, lane
 
-    def _append(self, kind: str, event: Event, args: Event, time: tuple[int, int | None], lane: Lane) -> None:
+    def _append(self, kind: str, event: Event, args: Event, time: tuple[int, int | None], lane: EventLane) -> None:
         columns = self.columns[kind]
         pid, tid = event.get("pid"), event.get("tid")
         rank = _narrow(args.get("rank"))
@@ -461,7 +461,7 @@ _DIRECTIONS: Mapping[str, str] = {
 }
 
 
-def _place(columns: dict[str, list[Any]], lane: Lane, process: int | None, thread: int | None) -> None:
+def _place(columns: dict[str, list[Any]], lane: EventLane, process: int | None, thread: int | None) -> None:
     """Complete the stream and device of the last row: those of its lane, or else its queue, thread and process."""
     if columns["stream"][-1] in (None, -1):
         choices = (columns["queue"][-1], lane.stream, thread)

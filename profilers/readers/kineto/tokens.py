@@ -16,7 +16,7 @@ from profilers.readers.kineto.lexing import (
     MISSING,
     POWERS,
     TIME_LIMIT,
-    Strings,
+    StringTable,
     at,
     digits_at,
     equal,
@@ -255,12 +255,12 @@ class Scan(NamedTuple):
     tokens: npt.NDArray[np.int64]
     head: npt.NDArray[np.int64]
     scratch: npt.NDArray[np.uint8]
-    top: Strings
-    keys: Strings
-    categories: Strings
-    ids: Strings
-    lanes: Strings
-    strings: Strings
+    top: StringTable
+    keys: StringTable
+    categories: StringTable
+    ids: StringTable
+    lanes: StringTable
+    strings: StringTable
 
 
 @inlined

@@ -23,7 +23,15 @@ from profilers.files import is_folder, shipped_table
 from profilers.readers.common.database import open_database
 from profilers.readers.common.numbers import INT32_LIMIT, workgroups
 from profilers.readers.common.reader import Head, Sink
-from profilers.readers.common.recording import Block, Output, Ranks, Recording, Strings, Tables, write_annotations
+from profilers.readers.common.recording import (
+    Output,
+    Ranks,
+    RecordedTables,
+    RowBlock,
+    Strings,
+    Tables,
+    write_annotations,
+)
 from profilers.readers.common.source import prefetch, require_events
 from profilers.readers.nsys.tables import (
     PID,
@@ -80,7 +88,7 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Batch(Block):
+class Batch(RowBlock):
     """Rows of one table of events.
 
     Parameters
@@ -139,7 +147,7 @@ def _members(names: Sequence[str], row: Row) -> str | None:
     return json.dumps(members, separators=(",", ":")) if members else None
 
 
-def intervals(block: Block, out: Output) -> Block:
+def intervals(block: RowBlock, out: Output) -> RowBlock:
     """Return the rows that are intervals; NVTX events of any other type are counted."""
     kind = block.ints("eventType")
     interval = (np.isin(kind, _INTERVALS) | (kind == MISSING)) & (block.ints("end") != MISSING)
@@ -283,7 +291,7 @@ CONVERSIONS: Mapping[str, Callable[[Batch], Columns]] = {
 _SIGNS = re.compile(r"CUPTI_ACTIVITY_KIND_\w+|NVTX_EVENTS(_V\d+)?|TARGET_INFO_\w+|META_DATA_EXPORT|EXPORT_META_DATA")
 
 
-class _Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _EventTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A table of events and how its rows are read.
 
     Parameters
@@ -308,7 +316,7 @@ class _NsysFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Content of `datasets/formats/nsys.toml`."""
 
     optional: frozenset[str]
-    tables: dict[str, _Source]
+    tables: dict[str, _EventTable]
 
 
 _FORMAT = shipped_table("formats/nsys.toml", "tables of Nsight Systems", _NsysFormat)
@@ -367,7 +375,7 @@ def _read(tables: Tables, sink: Sink, name: str) -> TraceMeta:
     sources = {table: source for table in tables.tables if (source := _SOURCES.get(_unversioned(table))) is not None}
     order = sorted(sources, key=lambda table: (list(_SOURCES).index(_unversioned(table)), table))
     out = Output(name, [tables.path], sink)
-    counts, recording = out.counts, Recording(tables, out.counts)
+    counts, recording = out.counts, RecordedTables(tables, out.counts)
     for table in order:
         counts["missing_columns"] += _missing(recording, table, sources[table])
     ranks, used = read_ranks(recording, [table for table in order if sources[table].kind in _DEVICE_KINDS])
@@ -400,7 +408,7 @@ def _unversioned(table: str) -> str:
     return re.sub(r"_V\d+$", "", table)
 
 
-def _missing(tables: Recording, table: str, source: _Source) -> int:
+def _missing(tables: RecordedTables, table: str, source: _EventTable) -> int:
     """Return the number of columns that every version should have and this table lacks."""
     absent = set(source.columns) - set(tables.tables[table])
     if required := [name for name in _TIMES if name in absent]:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from profilers.errors import BrokenFileError, NotFoundError
 from profilers.readers.common.numbers import positive
-from profilers.readers.common.recording import Ranks, Recording
+from profilers.readers.common.recording import Ranks, RecordedTables
 from profilers.trace.arrays import MISSING, Ints, arrow_array
 from profilers.trace.columns import combinations
 from profilers.trace.schema import OWN_RANK
@@ -134,7 +134,7 @@ def process_of(identifiers: Ints) -> Ints:
     return np.where(identifiers == MISSING, MISSING, identifiers >> _PID_BITS)
 
 
-def read_ranks(tables: Recording, names: Sequence[str]) -> tuple[Ranks, list[tuple[int, int]]]:
+def read_ranks(tables: RecordedTables, names: Sequence[str]) -> tuple[Ranks, list[tuple[int, int]]]:
     """Return the ranks of the processes that did device work, and each rank with each device that it used.
 
     Ranks must be known before the first row is given to a sink, so the tables are read twice, first for two columns.
@@ -158,7 +158,7 @@ def read_ranks(tables: Recording, names: Sequence[str]) -> tuple[Ranks, list[tup
     return Ranks(rank_of, len(rank_of)), used
 
 
-def version(tables: Recording) -> str:
+def version(tables: RecordedTables) -> str:
     """Return the version of the schema and of the product that wrote the export, as far as it states them."""
     stated: dict[str, Any] = {}
     for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
@@ -168,7 +168,7 @@ def version(tables: Recording) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items() if version) or "schema unknown"
 
 
-def clock_base_ns(tables: Recording) -> int:
+def clock_base_ns(tables: RecordedTables) -> int:
     """Return the start of the session in ns since the epoch, 0 if the export does not state it."""
     for row in _rows(tables, "TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)):
         if isinstance(row["utcEpochNs"], int) and row["utcEpochNs"] > 0:
@@ -176,7 +176,7 @@ def clock_base_ns(tables: Recording) -> int:
     return 0
 
 
-def devices_of(tables: Recording, ranks: Ranks, used: Sequence[tuple[int, int]]) -> tuple[DeviceProperties, ...]:
+def devices_of(tables: RecordedTables, ranks: Ranks, used: Sequence[tuple[int, int]]) -> tuple[DeviceProperties, ...]:
     """Return the properties of the devices that each rank used; of all devices of an export of one process.
 
     A kernel names its device by the number that CUDA gave it in its process, which CUDA_VISIBLE_DEVICES changes. The
@@ -185,7 +185,7 @@ def devices_of(tables: Recording, ranks: Ranks, used: Sequence[tuple[int, int]])
 
     Parameters
     ----------
-    tables : Recording
+    tables : RecordedTables
         Tables of the export.
     ranks : Ranks
         Ranks of the processes with device work.
@@ -217,7 +217,7 @@ _GPUS = ("TARGET_INFO_GPU", ("id", "name", "smCount", "totalMemory", "cuDevice")
 _VISIBLE = ("TARGET_INFO_CUDA_DEVICE", ("pid", "cudaId", "gpuId"))
 
 
-def _rows(tables: Recording, table: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+def _rows(tables: RecordedTables, table: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     """Yield the rows of a small table; no rows if the table is absent."""
     for block in tables.uncounted().blocks(table, columns):
         values = [arrow_array(v, v == MISSING) if isinstance(v, np.ndarray) else v for v in block.columns.values()]

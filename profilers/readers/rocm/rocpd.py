@@ -21,7 +21,7 @@ from profilers.readers.common.database import open_database
 from profilers.readers.common.json_documents import json_object
 from profilers.readers.common.numbers import narrow, plain_text, workgroups
 from profilers.readers.common.reader import Head, Sink
-from profilers.readers.common.recording import Block, Join, Output, Ranks, Recording, text_list
+from profilers.readers.common.recording import Join, Output, Ranks, RecordedTables, RowBlock, text_list
 from profilers.readers.rocm import conversion
 from profilers.readers.rocm.conversion import Agents, Gpu, gpu_properties, lanes, write_calls
 from profilers.trace.arrays import MISSING, Ints
@@ -38,7 +38,7 @@ class Session:
 
     Parameters
     ----------
-    recording : Recording
+    recording : RecordedTables
         The tables of the file.
     suffix : str
         Suffix of the names of the GUID's tables.
@@ -48,7 +48,7 @@ class Session:
         Takes the events.
     """
 
-    def __init__(self, recording: Recording, suffix: str, ranks: Ranks, out: Output) -> None:
+    def __init__(self, recording: RecordedTables, suffix: str, ranks: Ranks, out: Output) -> None:
         self._recording = recording
         self._suffix = suffix
         self._ranks = ranks
@@ -70,7 +70,7 @@ class Session:
     def _table(self, name: str) -> str:
         return f"rocpd_{name}{self._suffix}"
 
-    def _blocks(self, name: str) -> Iterator[Block]:
+    def _blocks(self, name: str) -> Iterator[RowBlock]:
         return self._recording.blocks(self._table(name), _FORMAT.columns[name])
 
     def _join(self, name: str) -> Join:
@@ -95,20 +95,20 @@ class Session:
                 if kind == "GPU":
                     yield order, key, gpu_properties(names, json_object(extdata))
 
-    def _rank(self, block: Block) -> Ints:
+    def _rank(self, block: RowBlock) -> Ints:
         return self._ranks.of(block.ints("pid"))
 
-    def _correlation(self, block: Block) -> Ints:
+    def _correlation(self, block: RowBlock) -> Ints:
         """Return the number that a call shares with its device work."""
         return self._events(self._correlation_id, block.ints("event_id"))
 
-    def _rank_and_start(self, block: Block) -> dict[str, Any]:
+    def _rank_and_start(self, block: RowBlock) -> dict[str, Any]:
         return {"rank": self._rank(block), "start_ns": block.ints("start")}
 
-    def _lanes(self, block: Block) -> dict[str, Ints]:
+    def _lanes(self, block: RowBlock) -> dict[str, Ints]:
         return lanes(block.ints("stream_id"), block.ints("queue_id"), self._correlation(block))
 
-    def _dispatches(self, block: Block) -> dict[str, Any]:
+    def _dispatches(self, block: RowBlock) -> dict[str, Any]:
         kernel = block.ints("kernel_id")
         extents = [block.ints(name) for name in _AXES]
         groups, sizes = workgroups(extents[:3], extents[3:])
@@ -125,15 +125,15 @@ class Session:
             "workgroup_size": sizes,
             "registers": narrow(self._symbols("arch_vgpr_count", kernel)),
             "lds_bytes": block.ints("group_segment_size"),
-            "args": Block(rest).arguments(tuple(rest)),
+            "args": RowBlock(rest).arguments(tuple(rest)),
         }
 
-    def _copies(self, block: Block) -> dict[str, Any]:
+    def _copies(self, block: RowBlock) -> dict[str, Any]:
         words = self._strings.texts(block.ints("name_id"))
         columns = self.agents.copies(words, block.ints("src_agent_id"), block.ints("dst_agent_id"))
         return {**self._rank_and_start(block), **columns, **self._lanes(block), "bytes": block.ints("size")}
 
-    def _write_regions(self, block: Block) -> None:
+    def _write_regions(self, block: RowBlock) -> None:
         """Write calls and annotations, one category of events after the other."""
         categories = self._events("category_id", block.ints("event_id"))
         for number in np.unique(categories).tolist():
@@ -149,7 +149,7 @@ class Session:
             }
             write_calls(self._out, self._domain(number), columns, regions.ints("end"))
 
-    def _region_names(self, block: Block, domain: str) -> pa.Array:
+    def _region_names(self, block: RowBlock, domain: str) -> pa.Array:
         """Return the names of regions; the name of a marker is the message of its event."""
         names = self._strings.texts(block.ints("name_id"))
         if conversion.call_kind(domain)[1] != "user_annotation":
@@ -212,7 +212,7 @@ class RocpdReader:
         """
         out = Output(self.name, files, sink)
         with open_database(files[0], sink.limit_bytes) as database:
-            recording = Recording(database, out.counts)
+            recording = RecordedTables(database, out.counts)
             suffixes = _suffixes(files[0], recording)
             processes = _processes(recording, suffixes)
             devices: list[DeviceProperties] = []
@@ -228,7 +228,7 @@ class RocpdReader:
         return out.meta(version, ranks=tuple(range(len(processes))) if len(processes) > 1 else (), devices=devices)
 
 
-def _suffixes(path: Path, recording: Recording) -> list[str]:
+def _suffixes(path: Path, recording: RecordedTables) -> list[str]:
     """Return the suffixes of the tables of each GUID, and check that these tables can be read."""
     suffixes = set()
     for table in recording.tables:
@@ -240,7 +240,7 @@ def _suffixes(path: Path, recording: Recording) -> list[str]:
     return sorted(suffixes)
 
 
-def _processes(recording: Recording, suffixes: Sequence[str]) -> list[tuple[int, str]]:
+def _processes(recording: RecordedTables, suffixes: Sequence[str]) -> list[tuple[int, str]]:
     """Return each process that used a GPU and the suffix of its tables, ordered by rank.
 
     The tables of device work are read twice, first for this.

@@ -20,7 +20,7 @@ from profilers.readers.common.database import SIGNATURE, open_database
 from profilers.readers.common.json_documents import Document, opening
 from profilers.readers.common.numbers import integer, plain_text, workgroups
 from profilers.readers.common.reader import Head, Sink
-from profilers.readers.common.recording import Block, Output, Recording, renamed, text_list
+from profilers.readers.common.recording import Output, RecordedTables, RowBlock, renamed, text_list
 from profilers.readers.common.source import read_source
 from profilers.readers.rocm import conversion
 from profilers.readers.rocm.conversion import write_calls
@@ -70,7 +70,7 @@ class _Lanes:
         return next((table for prefix, table in _LABELS if label.startswith(prefix)), "rocTX")
 
 
-def read_tables(path: Path, out: Output) -> Iterator[tuple[str, Block]]:
+def read_tables(path: Path, out: Output) -> Iterator[tuple[str, RowBlock]]:
     """Yield (table, rows) of a JSON file, with an ``Index`` that joins a call and the work that it launched.
 
     The text and its events are held in memory, about ten times the size of the file. The tool itself fails on large
@@ -108,7 +108,7 @@ def read_tables(path: Path, out: Output) -> Iterator[tuple[str, Block]]:
         else:
             index = np.array([launched.get(event["position"], int(MISSING)) for event in events], np.int64)
         numbers = {name: _integers(event.get(name) for event in events) for name in _NUMBERS}
-        yield table, Block({"Name": text_list(event["Name"] for event in events), **numbers, "Index": index})
+        yield table, RowBlock({"Name": text_list(event["Name"] for event in events), **numbers, "Index": index})
 
 
 def _integers(values: Iterable[Any]) -> Ints:
@@ -192,12 +192,12 @@ class RocprofReader:
         return out.meta("rocprof 1")
 
 
-def _tables(path: Path, out: Output) -> Iterator[tuple[str, Block]]:
+def _tables(path: Path, out: Output) -> Iterator[tuple[str, RowBlock]]:
     """Yield (table, rows) of a file, whichever of the three formats it has."""
     head = Head.of(path)
     if head.start.startswith(SIGNATURE):
         with open_database(path, out.sink.limit_bytes) as database:
-            recording = Recording(database, out.counts)
+            recording = RecordedTables(database, out.counts)
             for table in (table for table in _TABLES if table in recording.tables):
                 recording.check(table, _TIMES)
                 for block in recording.blocks(table, recording.tables[table]):
@@ -212,7 +212,7 @@ def _tables(path: Path, out: Output) -> Iterator[tuple[str, Block]]:
             yield "KERN", block
 
 
-def _write(table: str, block: Block, out: Output) -> None:
+def _write(table: str, block: RowBlock, out: Output) -> None:
     """Write the rows of one table."""
     end = block.ints("EndNs")
     if table == "KERN":
@@ -232,7 +232,7 @@ def _write(table: str, block: Block, out: Output) -> None:
         write_calls(out, _DOMAINS[table], calls, end)
 
 
-def _kernels(block: Block) -> dict[str, Any]:
+def _kernels(block: RowBlock) -> dict[str, Any]:
     """Return kernels of ``results.csv``; it names queues and no streams, so a queue is both."""
     groups, sizes = workgroups([block.ints("grd")], [block.ints("wgr")])
     registers = "arch_vgpr" if "arch_vgpr" in block.columns else "vgpr"
@@ -249,7 +249,7 @@ def _kernels(block: Block) -> dict[str, Any]:
     }
 
 
-def _common(block: Block, name: str) -> dict[str, Any]:
+def _common(block: RowBlock, name: str) -> dict[str, Any]:
     return {
         "rank": np.full(block.rows, OWN_RANK),
         "name": renamed(block.texts(name), conversion.kernel_name),
@@ -257,7 +257,7 @@ def _common(block: Block, name: str) -> dict[str, Any]:
     }
 
 
-def _operations(block: Block) -> dict[str, Any]:
+def _operations(block: RowBlock) -> dict[str, Any]:
     """Return rows of OPS or COPY; their ``tid`` is a stream, their ``Index`` that of the call of HIP."""
     return {
         **_common(block, "Name"),
@@ -268,13 +268,13 @@ def _operations(block: Block) -> dict[str, Any]:
     }
 
 
-def _write_counters(block: Block, ids: Ints, out: Output) -> None:
+def _write_counters(block: RowBlock, ids: Ints, out: Output) -> None:
     """Write the columns that are counters; `ids` are those of the kernels."""
     kernels, start = np.flatnonzero(ids >= 0), block.ints("BeginNs")
     for name in block.columns:
         if name in _KERNEL_COLUMNS or not len(kernels):
             continue
-        cells = Block({"start": start, "id": ids, "value": block.columns[name]})
+        cells = RowBlock({"start": start, "id": ids, "value": block.columns[name]})
         counters = out.measured(cells.take(kernels), "value")
         columns = {
             "rank": np.full(counters.rows, OWN_RANK),

@@ -17,7 +17,7 @@ from profilers.errors import BrokenFileError
 from profilers.readers.common.csv_rows import blocks
 from profilers.readers.common.numbers import workgroups
 from profilers.readers.common.reader import Head, Sink
-from profilers.readers.common.recording import Block, Join, Output, Ranks, renamed
+from profilers.readers.common.recording import Join, Output, Ranks, RowBlock, renamed
 from profilers.readers.rocm import conversion
 from profilers.readers.rocm.conversion import Agents, Gpu, write_calls
 from profilers.trace.arrays import MISSING, Ints
@@ -75,7 +75,7 @@ class Rocprofv3CsvReader:
             raise BrokenFileError(f"{unknown[0]}: its first line has not the columns of a trace; record again")
         guids = _guids((file for file, content in contents.items() if content != "calls"), sink)
         agents = _agents(files, sink)
-        events = _Events(out, agents, guids, "kernels" not in contents.values())
+        events = _CsvEvents(out, agents, guids, "kernels" not in contents.values())
         for content, write in events.writers.items():
             for file in (file for file in contents if contents[file] == content):
                 for block in blocks(file, sink, out.counts):
@@ -103,7 +103,7 @@ def _guids(files: Iterable[Path], sink: Sink) -> list[str]:
     return sorted(guids)
 
 
-class _Events:
+class _CsvEvents:
     """Writes the rows of files; kernels come from the file of counters if no other file has them."""
 
     def __init__(self, out: Output, agents: Agents, guids: Sequence[str], with_kernels: bool) -> None:
@@ -115,31 +115,31 @@ class _Events:
         #: Dispatch and id of the kernels of each block.
         self._dispatched: list[tuple[Ints, Ints]] = []
         #: Function for the rows of each kind of file, a key of `_SIGNS`, in the order of reading.
-        self.writers: Mapping[str, Callable[[Block], None]] = {
+        self.writers: Mapping[str, Callable[[RowBlock], None]] = {
             "calls": self._calls,
             "kernels": self._write_kernels,
             "copies": self._copies,
             "counters": self._counters,
         }
 
-    def _process(self, block: Block) -> Ints:
+    def _process(self, block: RowBlock) -> Ints:
         """Return the number of each row's process, -1 for one without device work."""
         return block.ints("Guid", lambda guid: self._number_of.get(guid, "-1"))
 
-    def _rank_and_start(self, block: Block) -> dict[str, Ints]:
+    def _rank_and_start(self, block: RowBlock) -> dict[str, Ints]:
         return {"rank": self.ranks.of(self._process(block)), "start_ns": block.ints("Start_Timestamp")}
 
-    def _dispatches(self, block: Block) -> Ints:
+    def _dispatches(self, block: RowBlock) -> Ints:
         """Return a number for each row that is distinct for each dispatch of each process."""
         dispatch = block.ints("Dispatch_Id" if "Dispatch_Id" in block.columns else "Correlation_Id")
         rank = np.maximum(self.ranks.of(self._process(block)), 0)
         return np.where((dispatch >= 0) & (dispatch < 1 << 40), dispatch + (rank << 40), MISSING)
 
-    def _write_kernels(self, block: Block) -> None:
+    def _write_kernels(self, block: RowBlock) -> None:
         ids = self._out.write("kernels", self._kernels(block), block.ints("End_Timestamp"))
         self._dispatched.append((self._dispatches(block), ids))
 
-    def _kernels(self, block: Block) -> dict[str, Any]:
+    def _kernels(self, block: RowBlock) -> dict[str, Any]:
         axes = [f"_{axis}" for axis in "XYZ"] if "Grid_Size_X" in block.columns else [""]
         grid, size = ([block.ints(extent + axis) for axis in axes] for extent in ("Grid_Size", "Workgroup_Size"))
         groups, sizes = workgroups(grid, size)
@@ -155,7 +155,7 @@ class _Events:
             "args": block.arguments(_KERNEL_ARGS),
         }
 
-    def _copies(self, block: Block) -> None:
+    def _copies(self, block: RowBlock) -> None:
         source, target = block.ints("Source_Agent_Id", _agent), block.ints("Destination_Agent_Id", _agent)
         columns = {
             **self._rank_and_start(block),
@@ -165,7 +165,7 @@ class _Events:
         }
         self._out.write("copies", columns, block.ints("End_Timestamp"))
 
-    def _calls(self, block: Block) -> None:
+    def _calls(self, block: RowBlock) -> None:
         domains = block.texts("Domain").fill_null("").dictionary_encode()
         for code, domain in enumerate(domains.dictionary.to_pylist()):
             calls = block.take(np.flatnonzero(domains.indices.to_numpy() == code))
@@ -182,7 +182,7 @@ class _Events:
             }
             write_calls(self._out, domain, columns, calls.ints("End_Timestamp"))
 
-    def _counters(self, block: Block) -> None:
+    def _counters(self, block: RowBlock) -> None:
         """Write counters, one value a row; a kernel is repeated for each of its counters."""
         if self._with_kernels:
             dispatch, first = np.unique(self._dispatches(block), return_index=True)
@@ -203,7 +203,7 @@ class _Events:
         return Join(("dispatch", "id"), self._dispatched)
 
 
-def _lanes(block: Block) -> dict[str, Ints]:
+def _lanes(block: RowBlock) -> dict[str, Ints]:
     """Return stream, queue and correlation; in versions that name no stream, the queue stands for it."""
     stream = "Stream_Id" if "Stream_Id" in block.columns else "Queue_Id"
     names = {"stream": stream, "queue": "Queue_Id", "correlation": "Correlation_Id"}

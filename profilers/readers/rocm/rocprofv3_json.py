@@ -16,7 +16,7 @@ from profilers.errors import BrokenFileError
 from profilers.readers.common.json_documents import ints, listed, load, mapped, opening, walked
 from profilers.readers.common.numbers import narrow, plain_text, workgroups
 from profilers.readers.common.reader import Head, Sink
-from profilers.readers.common.recording import Block, Join, Output, Strings, text_list
+from profilers.readers.common.recording import Join, Output, RowBlock, Strings, text_list
 from profilers.readers.rocm import conversion
 from profilers.readers.rocm.conversion import Agents, Gpu, gpu_properties, lanes, write_calls
 from profilers.trace.arrays import MISSING, Ints
@@ -63,7 +63,7 @@ class Rocprofv3JsonReader:
         devices: list[DeviceProperties] = []
         for tool in tools:
             rank = ranks.get(id(tool), 0) if ranks else OWN_RANK
-            process = _Process(tool, rank, not with_work or tool in with_work, out)
+            process = _TracedProcess(tool, rank, not with_work or tool in with_work, out)
             process.write()
             devices += process.agents.properties(rank) if tool in with_work else ()
         return out.meta("rocprofv3 json", ranks=tuple(ranks.values()), devices=devices)
@@ -73,7 +73,7 @@ def _buffers(tool: Mapping[str, Any]) -> dict[str, Any]:
     return mapped(tool.get("buffer_records"))
 
 
-class _Process:
+class _TracedProcess:
     """One process of the file, whose records become events.
 
     Parameters
@@ -149,7 +149,7 @@ class _Process:
             "workgroup_size": size,
             "registers": narrow(self._symbols("arch_vgpr_count", kernel)),
             "lds_bytes": ints(info, "group_segment_size"),
-            "args": Block(rest).arguments(tuple(rest)),
+            "args": RowBlock(rest).arguments(tuple(rest)),
         }
 
     def _copies(self, records: list[Any]) -> dict[str, Any]:

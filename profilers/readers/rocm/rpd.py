@@ -19,7 +19,7 @@ from profilers.files import shipped_table
 from profilers.readers.common.database import open_database
 from profilers.readers.common.numbers import IN_WORK_ITEMS, narrow, whole_numbers, workgroups
 from profilers.readers.common.reader import Head, Sink
-from profilers.readers.common.recording import Block, Join, Output, Ranks, Recording, renamed, write_annotations
+from profilers.readers.common.recording import Join, Output, Ranks, RecordedTables, RowBlock, renamed, write_annotations
 from profilers.readers.rocm import conversion
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.columns import constant
@@ -53,11 +53,11 @@ class RpdReader:
         """
         out = Output(self.name, files, sink)
         with open_database(files[0], sink.limit_bytes) as database:
-            recording = Recording(database, out.counts)
+            recording = RecordedTables(database, out.counts)
             for table, columns in _FORMAT.required.items():
                 if table != "rocpd_api" or table in recording.tables:
                     recording.check(table, columns)
-            events = _Events(recording, out)
+            events = _RpdEvents(recording, out)
             events.write_calls()
             events.write_operations()
             events.write_monitor()
@@ -65,10 +65,10 @@ class RpdReader:
         return out.meta(f"rpd schema {version}" if version else "rpd", ranks=events.ranks.numbers)
 
 
-class _Events:
+class _RpdEvents:
     """The events of a recording, with its calls by their id: process, name and stream, and the work that they made."""
 
-    def __init__(self, recording: Recording, out: Output) -> None:
+    def __init__(self, recording: RecordedTables, out: Output) -> None:
         self._recording = recording
         self._out = out
         self._strings = recording.strings("rocpd_string")
@@ -84,7 +84,7 @@ class _Events:
         processes = processes[processes != MISSING]
         self.ranks = Ranks({process: rank for rank, process in enumerate(processes.tolist())}, len(processes))
 
-    def _blocks(self, table: str) -> Iterator[Block]:
+    def _blocks(self, table: str) -> Iterator[RowBlock]:
         return self._recording.blocks(table, _FORMAT.columns[table])
 
     def _with_streams(self, table: str) -> Join:
@@ -115,12 +115,12 @@ class _Events:
             kernels = ~copies & (conversion.is_text(kinds, "kernel") | names.is_valid().to_numpy(zero_copy_only=False))
             self._out.skip(int((~copies & ~kernels).sum()), "skipped_marker")
             call = self._call_of_operation("api_id", block.ints("id"))
-            block = Block({**block.columns, "call": call, "type": types, "kernel": names})
+            block = RowBlock({**block.columns, "call": call, "type": types, "kernel": names})
             for chosen, kind, convert in ((copies, "copies", self._copies), (kernels, "kernels", self._kernels)):
                 operations = block.take(np.flatnonzero(chosen))
                 self._out.write(kind, convert(operations, operations.ints("call")), operations.ints("end"))
 
-    def _on_device(self, block: Block, call: Ints) -> dict[str, Any]:
+    def _on_device(self, block: RowBlock, call: Ints) -> dict[str, Any]:
         return {
             "rank": self.ranks.of(self._calls("pid", call)),
             "start_ns": block.ints("start"),
@@ -130,14 +130,14 @@ class _Events:
             "correlation": call,
         }
 
-    def _kernels(self, block: Block, call: Ints) -> dict[str, Any]:
+    def _kernels(self, block: RowBlock, call: Ints) -> dict[str, Any]:
         launched = self._strings.texts(self._kernel_calls("kernelName_id", call), conversion.kernel_name)
         extents = [self._kernel_calls(name, call) for name in _AXES]
         in_work_items = conversion.is_text(self._strings.texts(self._calls("apiName_id", call)), IN_WORK_ITEMS)
         groups, sizes = workgroups(extents[:3], extents[3:], in_work_items)
         self._out.counts["repaired_work_items"] += int((in_work_items & (groups != MISSING)).sum())
         scratch = self._kernel_calls("privateSegmentSize", call)
-        rest = Block({**dict(zip(_AXES, extents, strict=True)), "scratch": scratch})
+        rest = RowBlock({**dict(zip(_AXES, extents, strict=True)), "scratch": scratch})
         return {
             **self._on_device(block, call),
             "name": pa.compute.coalesce(block.texts("kernel"), launched),
@@ -148,7 +148,7 @@ class _Events:
             "args": rest.arguments(tuple(rest.columns)),
         }
 
-    def _copies(self, block: Block, call: Ints) -> dict[str, Any]:
+    def _copies(self, block: RowBlock, call: Ints) -> dict[str, Any]:
         types = block.texts("type")
         peers = self._copy_calls("srcDevice", call) != self._copy_calls("dstDevice", call)
         return {
@@ -168,7 +168,7 @@ class _Events:
             for name in np.unique(category).tolist():
                 self._write_category(block.take(np.flatnonzero(category == name)), name)
 
-    def _write_category(self, block: Block, category: str) -> None:
+    def _write_category(self, block: RowBlock, category: str) -> None:
         kind = {"operator": "ops", "hip_runtime": "launches"}.get(category, "ranges")
         is_mark = category in ("operator", "user_annotation")
         columns: dict[str, Any] = {

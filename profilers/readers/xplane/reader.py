@@ -39,7 +39,7 @@ _DTYPES = {
 }
 
 
-class Operator(NamedTuple):
+class HloOperator(NamedTuple):
     """An operator of HLO, with its program and its name in JAX or TensorFlow; or one of TensorFlow alone."""
 
     name: str
@@ -48,14 +48,14 @@ class Operator(NamedTuple):
     framework: str = ""
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> "Operator | None":
+    def of(cls, facts: Mapping[str, Any]) -> "HloOperator | None":
         """Return the operator that an event names, or None.
 
         Examples
         --------
-        >>> Operator.of({"hlo_op": "dot.1", "tf_op": "XlaModule:", "name": "jit(f)/dot"}).framework
+        >>> HloOperator.of({"hlo_op": "dot.1", "tf_op": "XlaModule:", "name": "jit(f)/dot"}).framework
         'jit(f)/dot'
-        >>> Operator.of({"tf_op": "model/dense/MatMul:MatMul"}).name
+        >>> HloOperator.of({"tf_op": "model/dense/MatMul:MatMul"}).name
         'model/dense/MatMul'
         """
         if "hlo_op" not in facts and "tf_op" not in facts:
@@ -79,7 +79,7 @@ def to_json(facts: Mapping[str, Any]) -> str | None:
     return msgspec.json.encode(members).decode() if members else None
 
 
-class _Launch(NamedTuple):
+class _HloLaunch(NamedTuple):
     """A call that launches device work, on a thread of a process."""
 
     process: int
@@ -102,8 +102,8 @@ class Executions:
     """
 
     def __init__(self) -> None:
-        self._launches: list[_Launch] = []
-        self._operators: dict[int, Operator] = {}
+        self._launches: list[_HloLaunch] = []
+        self._operators: dict[int, HloOperator] = {}
         self._kernels: dict[int, str | None] = {}
         self._same: dict[Any, Any] = {}
         self.programs: dict[int, bytes] = {}
@@ -121,11 +121,11 @@ class Executions:
         for event in events:  # a Python loop over launches, 1 us each
             if event.start != MISSING and event.end >= event.start:
                 correlation = event.facts["correlation_id"]
-                self._launches.append(_Launch(process, thread, event.start, event.end, correlation))
+                self._launches.append(_HloLaunch(process, thread, event.start, event.end, correlation))
                 self._note(correlation, event)
 
     def _note(self, correlation: int, event: Event) -> None:
-        if (operator := Operator.of(event.facts)) is not None:
+        if (operator := HloOperator.of(event.facts)) is not None:
             self._operators.setdefault(correlation, self._same.setdefault(operator, operator))
 
     def write(self, sink: Sink) -> None:
@@ -146,9 +146,9 @@ class Executions:
             }
             sink.write("ops", {**columns, **{name: text_list(values) for name, values in texts.items()}})
 
-    def _spans(self) -> Iterator[tuple[int, int, int, int, Operator]]:
+    def _spans(self) -> Iterator[tuple[int, int, int, int, HloOperator]]:
         """Yield process, thread, start, end and operator of each execution."""
-        span: tuple[int, int, int, int, Operator] | None = None
+        span: tuple[int, int, int, int, HloOperator] | None = None
         first: str | None = None
         for launch in sorted(self._launches):  # a Python loop over launches, 1 us each
             operator, kernel = self._operators.get(launch.correlation), self._kernels.get(launch.correlation)
@@ -163,7 +163,7 @@ class Executions:
         if span is not None:
             yield span
 
-    def _operands(self, operators: set[Operator]) -> dict[Operator, tuple[str | None, str | None]]:
+    def _operands(self, operators: set[HloOperator]) -> dict[HloOperator, tuple[str | None, str | None]]:
         """Return shapes and types of the operands of operators as JSON, None if their program is not there."""
         programs = {operator.program for operator in operators if operator.program is not None}
         known = {program: _operands(self.programs[program]) for program in programs if program in self.programs}
@@ -365,7 +365,7 @@ def _host_kind(event: Event) -> str:
         return "launches"
     if isinstance(facts.get("step_num"), int):
         return "steps"
-    if Operator.of(facts) is not None:
+    if HloOperator.of(facts) is not None:
         return "ops"
     return PYTHON_FUNCTION if (event.name or "").startswith("$") else _ANNOTATION
 
