@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from profilers.errors import InvalidInputError
 from seqpoint.selection import FrequentSelector, MedianSelector, PriorSelector, SeqPointSelector, WorstSelector
@@ -14,11 +13,6 @@ ALL = [*ONE_POINT, PriorSelector(window=4, warmup=2)]
 # Lengths 8 8 8 16 24 32 32; time 10 a token, but 90 for one of the 8s.
 X = np.array([[8], [32], [8], [16], [24], [8], [32]])
 y = np.array([80, 320, 80, 160, 240, 90, 330])
-
-
-@parametrize_with_checks([*ALL, PriorSelector()])
-def test_obeys_the_rules_of_scikit_learn(estimator, check):
-    check(estimator)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace.schema import make_table
@@ -23,13 +22,6 @@ from seqpoint.selection.selecting import SelectOptions, select
 from seqpoint.selection.stratified import KMedoidsSelector, RandomSelector, StratifiedSelector, kernel_profiles
 from seqpoint.validation.rows import geometric_mean
 from seqpoint.validation.selection import Epochs, noise_floor, read_epochs, score
-
-
-@parametrize_with_checks(
-    [KMedoidsSelector(), RandomSelector(), StratifiedSelector(), StratifiedSelector(max_points=3, max_strata=1)]
-)
-def test_obeys_the_rules_of_scikit_learn(estimator, check):
-    check(estimator)
 
 
 @given(

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.exceptions import NotFittedError
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from profilers.errors import InvalidInputError
 from seqpoint.selection import SeqPointSelector
@@ -22,11 +21,6 @@ def epochs(draw, max_size=60):
     rows = draw(st.lists(st.tuples(st.integers(0, longest), st.integers(1, 10**9)), min_size=1, max_size=max_size))
     table = np.array(rows)
     return table[:, :1], table[:, 1]
-
-
-@parametrize_with_checks([SeqPointSelector(), SeqPointSelector(max_points=3, initial_bins=9, tolerance=0.0)])
-def test_obeys_the_rules_of_scikit_learn(estimator, check):
-    check(estimator)
 
 
 def test_few_lengths_are_all_points_and_the_projection_is_exact():
