@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from graphs import make_graph
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from traces import write_trace
 
@@ -242,14 +242,12 @@ def graphs(draw: st.DrawFn) -> KernelGraph:
                    hardware=hardware, notes=notes, measured_ns=draw(times), iterations=(4, 5))  # fmt: skip
 
 
-@settings(deadline=None)
 @given(graphs())
 def test_every_task_is_a_node_with_its_name(graph: KernelGraph) -> None:
     with TemporaryDirectory() as folder:
         assert_holds(write_chakra(graph, Path(folder) / "g.et").paths, graph)
 
 
-@settings(deadline=None)
 @given(graphs())
 def test_durations_and_dependencies_alone_give_the_makespan_without_contention(graph: KernelGraph) -> None:
     rank = np.array([lane.rank for lane in graph.lanes])[graph.tasks.lane]

@@ -129,8 +129,9 @@ def written_tables() -> list[tuple[str, str, list[str]]]:
     tables = []
     for path in sorted((ROOT / "seqpoint").rglob("*.py")):
         module = ast.parse(path.read_text())
+        of_module = literals(module)
         for scope in [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)]:
-            names = literals(module) | literals(scope)
+            names = of_module | literals(scope)
             for call in [node for node in ast.walk(scope) if isinstance(node, ast.Call) and len(node.args) > 1]:
                 if isinstance(call.func, ast.Name) and call.func.id in MAKERS:
                     title = "".join(texts(call.args[0], names)) or "*"

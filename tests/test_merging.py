@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from traces import write_trace
 
@@ -40,7 +40,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     return collect([folder])
 
 
-@settings(max_examples=20, deadline=None)
 @given(order=st.permutations(range(3)), together=st.integers(0, 2))
 def test_slices_by_rank_merge_into_the_trace(whole: Trace, order: list[int], together: int) -> None:
     groups = [frozenset(order[:together]), frozenset(order[together:])]

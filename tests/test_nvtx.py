@@ -221,11 +221,11 @@ def test_roctx_ranges_in_databases(tmp_path: Path) -> None:
     tables["event"] = [
         (*row[:-1], f'{{"message": "{ROCTX[0]}"}}' if "step 1" in str(row[-1]) else row[-1]) for row in tables["event"]
     ]
-    trace = test_rocpd.read(test_rocpd.database(tmp_path / "a.db", {"_g": tables}))
+    trace = test_rocpd.read(test_rocpd.write(tmp_path / "a.db", {"_g": tables}))
     assert roctx_rows(trace) == ([("aten::mm", 4, 11, "[[2,3],[3,4]]")], [])
     recorded = test_rpd.tables()
     recorded["rocpd_string"] = [(i, ROCTX[0] if text == "step 1" else text) for i, text in recorded["rocpd_string"]]
-    trace = test_rpd.read(test_rpd.database(tmp_path / "b.rpd", recorded))
+    trace = test_rpd.read(test_rpd.write(tmp_path / "b.rpd", recorded))
     assert roctx_rows(trace)[0] == [("aten::mm", 7, None, "[[4, 8]]"), ("aten::mm", 4, 11, "[[2,3],[3,4]]")]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from readings import CELLS, balanced, database, holds_json, linked, put_cell, read_files, table
 from traces import link
@@ -257,7 +257,6 @@ def test_bad_times_are_counted_and_those_of_their_counters(
     assert balanced(trace.meta.quality)
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.sampled_from(sorted(SCHEMA)), st.integers(0, 30), st.integers(1, 30), CELLS)
 def test_any_cell_is_a_row_or_counted(
     tmp_path_factory: pytest.TempPathFactory, name: str, row: int, column: int, cell: Any

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from readings import Rows, balanced, database, linked, read_content, read_files, table
 from traces import link
@@ -223,7 +223,6 @@ def test_the_content_decides_not_the_name(tmp_path: Path, content: str, known: b
 CELLS = st.none() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=5)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(*[CELLS] * 7), min_size=1, max_size=5))
 def test_any_cell_of_a_database_is_a_row_or_counted(tmp_path_factory: pytest.TempPathFactory, rows: Any) -> None:
     safe = [tuple(c if not isinstance(c, int) else max(min(c, 2**63 - 1), -(2**63)) for c in row) for row in rows]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from readings import CELLS, balanced, database, holds_json, linked, put_cell, read_files, table
 from traces import link
@@ -183,7 +183,6 @@ def test_no_rows_are_no_trace(tmp_path: Path) -> None:
         read(write(tmp_path / "t.rpd", {name: [] for name in SCHEMA}))
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.sampled_from(sorted(SCHEMA)), st.integers(0, 30), st.integers(1, 30), CELLS)
 def test_any_cell_is_a_row_or_counted(
     tmp_path_factory: pytest.TempPathFactory, name: str, row: int, column: int, cell: Any

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jobs import write_job
 from traces import event, kernel, kineto, launch
@@ -115,7 +115,6 @@ def test_a_trace_without_iterations_has_no_steps(tmp_path: Path) -> None:
 works = st.lists(st.tuples(st.integers(1, 500), st.integers(1, 500), st.booleans()), min_size=2, max_size=7)
 
 
-@settings(max_examples=60, deadline=None)
 @given(works, st.integers(1, 4))
 def test_step_times_add_up_to_the_elapsed_time(tmp_path_factory: pytest.TempPathFactory, work, ranks: int) -> None:
     calls = [c for host, device, sync in work for c in (("launch", device), ("work", host), *([("sync",)] * sync))]

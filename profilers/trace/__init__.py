@@ -1,8 +1,8 @@
 """The trace: the shared language of readers, selection and replay.
 
-Read `trace` first (`Trace`, a frozen set of Arrow tables), then `quality` (counts of repairs and losses, and what
-follows from each), `schema` (the columns of each table) and `store` (a trace as a folder of Parquet files). `steps` has
-the times of steps, `kernels` the classes of kernels; `arrays`, `columns` and `compiled` are tools for columns.
+Read `trace` first (`Trace`, a frozen set of Arrow tables, and `Quality`, counts of repairs and losses), then `schema`
+(the columns of each table) and `store` (a trace as a folder of Parquet files). `steps` has the times of steps,
+`kernels` the classes of kernels; `arrays`, `columns` and `compiled` are tools for columns.
 """
 
 from profilers.trace.kernels import CLASSES, classify
