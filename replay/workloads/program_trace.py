@@ -81,14 +81,15 @@ def write_trace(job: SyntheticJob, device: Device) -> Trace:
         There is no step, a step has another number of ranks, or ranks wait for one another for ever.
     """
     program, events = program_graph(job, device), _EventRows()
-    for rank in range(len(program.begin)):
-        first, begin = 0, 0
-        for number, step in enumerate(job.steps):
-            items = step.programs[rank]
-            times = _ItemTimes.of(program, rank, slice(first, first + len(items)), begin, items)
+    ranks = range(len(program.begin))
+    first, begin = [0 for _ in ranks], [0 for _ in ranks]
+    for number, step in enumerate(job.steps):
+        for rank, items in enumerate(step.programs):
+            rows = slice(first[rank], first[rank] + len(items))
+            times = _ItemTimes.of(program, rank, rows, begin[rank], items)
             _EventWriter(job, step, number, rank, times, events).write()
-            first, begin = first + len(items), times.end
-    tables, ranks = {kind: events.table(kind) for kind in list(events.rows)}, range(len(program.begin))
+            first[rank], begin[rank] = rows.stop, times.end
+    tables = {kind: events.table(kind) for kind in list(events.rows)}
     meta = TraceMeta(
         format="synthetic",
         version=job.version,
