@@ -3,55 +3,36 @@
 import numpy as np
 
 from profilers.trace.compiled import bare, inlined
+from replay.detailed import program as low
 from replay.detailed.lanes import integer
 from replay.detailed.memory import BLOCK_X, BLOCK_Y, BLOCK_Z, EPOCH, TRUE_LANES
-from replay.detailed.program import (
-    ALL_TRUE,
-    COUNT_TRUE,
-    D2,
-    ELECT,
-    HOW,
-    MATCH_ANY,
-    OP,
-    REDUCE,
-    SATURATE,
-    SIGNED,
-    VOTE_ALL,
-    VOTE_ANY,
-    VOTE_UNI,
-    A,
-    B,
-    C,
-    D,
-    E,
-)
 
 
 @bare
 def shuffle(row, registers, mask):  # type: ignore[no-untyped-def]
     """Execute ``shfl.sync`` (PTX ISA): a lane out of its segment gives the lane its own value."""
     for lane in range(32):
-        registers[row[D], 32 + lane] = registers[row[A], lane]
+        registers[row[low.D], 32 + lane] = registers[row[low.A], lane]
     for lane in range(32):
         if not mask >> lane & 1:
             continue
-        b, c = np.int64(registers[row[B], lane]) & 31, np.int64(registers[row[C], lane])
+        b, c = np.int64(registers[row[low.B], lane]) & 31, np.int64(registers[row[low.C], lane])
         clamp, segment = c & 31, (c >> 8) & 31
         most = (lane & segment) | (clamp & ~segment)
         least = lane & segment
-        if row[OP] == 0:
+        if row[low.OP] == 0:
             other = lane - b
-        elif row[OP] == 1:
+        elif row[low.OP] == 1:
             other = lane + b
-        elif row[OP] == 2:
+        elif row[low.OP] == 2:
             other = lane ^ b
         else:
             other = least | (b & ~segment)
-        inside = other >= most if row[OP] == 0 else other <= most
+        inside = other >= most if row[low.OP] == 0 else other <= most
         source = other if inside else lane
-        registers[row[D], lane] = registers[row[D], 32 + (source & 31)]
-        if row[D2] >= 0:
-            registers[row[D2], lane] = np.uint64(inside)
+        registers[row[low.D], lane] = registers[row[low.D], 32 + (source & 31)]
+        if row[low.D2] >= 0:
+            registers[row[low.D2], lane] = np.uint64(inside)
 
 
 @inlined
@@ -70,15 +51,15 @@ def vote(row, registers, mask):  # type: ignore[no-untyped-def]
     while left != 0:
         lane = first_lane(left)
         members = mask
-        if row[E] >= 0:
-            members &= np.int64(registers[row[E], lane]) | np.int64(1) << lane
-        if row[OP] == ELECT:
+        if row[low.E] >= 0:
+            members &= np.int64(registers[row[low.E], lane]) | np.int64(1) << lane
+        if row[low.OP] == low.ELECT:
             # `lane` is the first of those that are left, and of its group.
             for other in range(32):
                 if members >> other & 1:
-                    registers[row[D], other] = np.uint64(lane)
-                    registers[row[D2], other] = np.uint64(other == lane)
-        elif row[OP] >= MATCH_ANY:
+                    registers[row[low.D], other] = np.uint64(lane)
+                    registers[row[low.D2], other] = np.uint64(other == lane)
+        elif row[low.OP] >= low.MATCH_ANY:
             _match_or_reduce(row, registers, members)
         else:
             _vote_of_members(row, registers, members)
@@ -89,31 +70,31 @@ def vote(row, registers, mask):  # type: ignore[no-untyped-def]
 def _vote_of_members(row, registers, mask):  # type: ignore[no-untyped-def]
     ballot = np.int64(0)
     for lane in range(32):
-        if mask >> lane & 1 and (registers[row[A], lane] != 0) != (row[SATURATE] != 0):
+        if mask >> lane & 1 and (registers[row[low.A], lane] != 0) != (row[low.SATURATE] != 0):
             ballot |= np.int64(1) << lane
-    if row[OP] == VOTE_ALL:
+    if row[low.OP] == low.VOTE_ALL:
         value = np.uint64(ballot == mask)
-    elif row[OP] == VOTE_ANY:
+    elif row[low.OP] == low.VOTE_ANY:
         value = np.uint64(ballot != 0)
-    elif row[OP] == VOTE_UNI:
+    elif row[low.OP] == low.VOTE_UNI:
         value = np.uint64(ballot == 0 or ballot == mask)
     else:
         value = np.uint64(ballot)
     for lane in range(32):
         if mask >> lane & 1:
-            registers[row[D], lane] = value
+            registers[row[low.D], lane] = value
 
 
 @bare
 def _match_or_reduce(row, registers, mask):  # type: ignore[no-untyped-def]
-    given, out = registers[row[A]], registers[row[D]]
+    given, out = registers[row[low.A]], registers[row[low.D]]
     total, is_first, are_same = np.uint64(0), True, True
     for lane in range(32):
         if not mask >> lane & 1:
             continue
-        if row[OP] == REDUCE:
+        if row[low.OP] == low.REDUCE:
             value = given[lane]
-            total = value if is_first else integer(row[HOW], total, value, value, value, 32, row[SIGNED])
+            total = value if is_first else integer(row[low.HOW], total, value, value, value, 32, row[low.SIGNED])
             total &= np.uint64(0xFFFFFFFF)
         else:
             alike = np.int64(0)
@@ -126,30 +107,30 @@ def _match_or_reduce(row, registers, mask):  # type: ignore[no-untyped-def]
     for lane in range(32):
         if not mask >> lane & 1:
             continue
-        if row[OP] == REDUCE:
+        if row[low.OP] == low.REDUCE:
             out[lane] = total
-        elif row[OP] == MATCH_ANY:
+        elif row[low.OP] == low.MATCH_ANY:
             out[lane] = out[32 + lane]
         else:
             out[lane] = np.uint64(mask) if are_same else np.uint64(0)
-        if row[D2] >= 0:
-            registers[row[D2], lane] = np.uint64(are_same)
+        if row[low.D2] >= 0:
+            registers[row[low.D2], lane] = np.uint64(are_same)
 
 
 @bare
 def count_true(row, registers, mask, geometry):  # type: ignore[no-untyped-def]
     """Execute the first half of ``bar.red``: count the lanes of a warp whose predicate is true."""
     for lane in range(32):
-        if mask >> lane & 1 and (registers[row[A], lane] != 0) != (row[SATURATE] != 0):
+        if mask >> lane & 1 and (registers[row[low.A], lane] != 0) != (row[low.SATURATE] != 0):
             geometry[TRUE_LANES + (geometry[EPOCH] & 1)] += 1
 
 
 @bare
 def lane_at_other_barrier(row, registers, mask):  # type: ignore[no-untyped-def]
     """Return the first lane whose register names another barrier than 0; -1 if there is none."""
-    if row[B] >= 0:
+    if row[low.B] >= 0:
         for lane in range(32):
-            if mask >> lane & 1 and registers[row[B], lane] != 0:
+            if mask >> lane & 1 and registers[row[low.B], lane] != 0:
                 return lane
     return -1
 
@@ -159,8 +140,8 @@ def take_count(row, registers, mask, geometry):  # type: ignore[no-untyped-def]
     """Execute the second half of ``bar.red``: give what all warps counted before the barrier."""
     count = geometry[TRUE_LANES + ((geometry[EPOCH] + 1) & 1)]
     threads = geometry[BLOCK_X] * geometry[BLOCK_Y] * geometry[BLOCK_Z]
-    if row[OP] != COUNT_TRUE:
-        count = np.int64(count == threads if row[OP] == ALL_TRUE else count > 0)
+    if row[low.OP] != low.COUNT_TRUE:
+        count = np.int64(count == threads if row[low.OP] == low.ALL_TRUE else count > 0)
     for lane in range(32):
         if mask >> lane & 1:
-            registers[row[D], lane] = np.uint64(count)
+            registers[row[low.D], lane] = np.uint64(count)

@@ -4,17 +4,8 @@ from typing import TYPE_CHECKING
 
 from profilers.trace.arrays import Ints
 from replay.detailed import memory as at
-from replay.detailed.program import (
-    COPY,
-    GLOBAL_BASE,
-    GROUP_PRODUCT,
-    KIND,
-    LOCAL_WINDOW,
-    SHARED,
-    SHARED_WINDOW,
-    SPACE,
-    Program,
-)
+from replay.detailed import program as low
+from replay.detailed.program import Program
 
 if TYPE_CHECKING:
     from replay.detailed.launch import DeviceMemory, KernelCall
@@ -70,15 +61,19 @@ def _variable_at(program: Program, address: int) -> str:
 def _outside(program: Program, call: "KernelCall", memory: "DeviceMemory", address: int, row: Ints) -> str:
     """Return where an address lies that nothing lies at."""
     shared = program.shared_bytes + call.shared_bytes
-    is_shared = row[SPACE] == SHARED or row[KIND] == GROUP_PRODUCT or SHARED_WINDOW <= address < LOCAL_WINDOW
-    if row[KIND] == COPY and address < GLOBAL_BASE:
+    is_shared = (
+        row[low.SPACE] == low.SHARED
+        or row[low.KIND] == low.GROUP_PRODUCT
+        or low.SHARED_WINDOW <= address < low.LOCAL_WINDOW
+    )
+    if row[low.KIND] == low.COPY and address < low.GLOBAL_BASE:
         is_shared = True
     if is_shared:
         return (
-            f"address {address % SHARED_WINDOW:#x} is outside the {shared} bytes of shared memory of a block, "
+            f"address {address % low.SHARED_WINDOW:#x} is outside the {shared} bytes of shared memory of a block, "
             f"{call.shared_bytes} of them dynamic"
         )
-    offset = address - GLOBAL_BASE
+    offset = address - low.GLOBAL_BASE
     before = [(end, name) for name, (_, end) in memory.extents.items() if end <= offset]
     text = f"address {address:#x} is outside all buffers"
     if not before or offset > memory.end:

@@ -9,42 +9,11 @@ from dataclasses import replace
 import numpy as np
 
 from profilers.trace.arrays import Ints
+from replay.detailed import program as low
 from replay.detailed.control_flow import joins, leaders
 from replay.detailed.functions import with_calls_replaced
 from replay.detailed.instructions import row_of
-from replay.detailed.program import (
-    ATOMIC,
-    BRANCH,
-    COPY,
-    EXIT,
-    FRAGMENT_LOAD,
-    FRAGMENT_STORE,
-    GLOBAL_BASE,
-    GUARD,
-    HOW,
-    JOIN,
-    KIND,
-    LDMATRIX,
-    LEADER,
-    LINE,
-    LOAD,
-    LOCAL_WINDOW,
-    MEMORIES,
-    NEGATED,
-    OFFSET,
-    PARAMETER,
-    SATURATE,
-    SHARED_WINDOW,
-    SIGNED,
-    SLOT,
-    SPACE,
-    SPECIAL,
-    STMATRIX,
-    STORE,
-    TARGET,
-    TEXTURE,
-    Program,
-)
+from replay.detailed.program import Program
 from replay.detailed.ptx import TYPE_BYTES, Entry, Instruction, Module, variable_layout
 from replay.detailed.symbols import Symbols
 
@@ -52,8 +21,10 @@ from replay.detailed.symbols import Symbols
 _OF_STEPS = {"%set$first": "pred", "%set$second": "pred", "%set$part": "b32", "%space$far": "b64"}
 #: Generic addresses of each space.
 _WINDOWS = {
-    "global": (GLOBAL_BASE, SHARED_WINDOW), "shared": (SHARED_WINDOW, LOCAL_WINDOW), "local": (LOCAL_WINDOW, 1 << 62),
-}  # fmt: skip
+    "global": (low.GLOBAL_BASE, low.SHARED_WINDOW),
+    "shared": (low.SHARED_WINDOW, low.LOCAL_WINDOW),
+    "local": (low.LOCAL_WINDOW, 1 << 62),
+}
 _CLOCKS = ("%clock", "%clock64", "%globaltimer", "%globaltimer_lo")
 
 
@@ -78,17 +49,17 @@ def lower(module: Module, name: str = "", variable_offsets: Mapping[str, int] | 
     if variable_offsets is None:
         variable_offsets = variable_layout([module])[0][module.source]
     state = Symbols(module, entry, variable_offsets)
-    rows = [row_of(state, instruction) for instruction in entry.code] or [{KIND: EXIT}]
-    rows.append({KIND: EXIT, LINE: entry.code[-1].line if entry.code else entry.line})
-    code = np.full((len(rows), LINE + 1), -1, dtype=np.int64)
-    code[:, [NEGATED, SIGNED, SATURATE, HOW, OFFSET, SPACE, MEMORIES]] = 0
+    rows = [row_of(state, instruction) for instruction in entry.code] or [{low.KIND: low.EXIT}]
+    rows.append({low.KIND: low.EXIT, low.LINE: entry.code[-1].line if entry.code else entry.line})
+    code = np.full((len(rows), low.LINE + 1), -1, dtype=np.int64)
+    code[:, [low.NEGATED, low.SIGNED, low.SATURATE, low.HOW, low.OFFSET, low.SPACE, low.MEMORIES]] = 0
     for number, row in enumerate(rows):
         for column, value in row.items():
             code[number, column] = value
-    branches, exits = code[:, KIND] == BRANCH, code[:, KIND] == EXIT
-    code[:, JOIN] = joins(branches, exits, code[:, GUARD] >= 0, code[:, TARGET])
-    _number_blocks(code, leaders(branches, exits, code[:, TARGET]))
-    special = [(state.numbers[s], i) for i, s in enumerate(SPECIAL) if s in state.numbers]
+    branches, exits = code[:, low.KIND] == low.BRANCH, code[:, low.KIND] == low.EXIT
+    code[:, low.JOIN] = joins(branches, exits, code[:, low.GUARD] >= 0, code[:, low.TARGET])
+    _number_blocks(code, leaders(branches, exits, code[:, low.TARGET]))
+    special = [(state.numbers[s], i) for i, s in enumerate(low.SPECIAL) if s in state.numbers]
     constants = [(register, _as_signed(bits)) for bits, register in state.constants.items()]
     return Program(
         module, entry, code, np.array(state.lists or [0], dtype=np.int64), max(state.count, 1),
@@ -177,13 +148,24 @@ def _parts(text: str) -> list[str]:
 def _number_blocks(code: Ints, begins: list[int]) -> None:
     """Number the basic blocks, and the accesses to memory of each."""
     accesses = np.isin(
-        code[:, KIND], (LOAD, STORE, ATOMIC, LDMATRIX, STMATRIX, COPY, FRAGMENT_LOAD, FRAGMENT_STORE, TEXTURE)
+        code[:, low.KIND],
+        (
+            low.LOAD,
+            low.STORE,
+            low.ATOMIC,
+            low.LDMATRIX,
+            low.STMATRIX,
+            low.COPY,
+            low.FRAGMENT_LOAD,
+            low.FRAGMENT_STORE,
+            low.TEXTURE,
+        ),
     )
-    accesses &= code[:, SPACE] != PARAMETER
+    accesses &= code[:, low.SPACE] != low.PARAMETER
     for number, (begin, end) in enumerate(zip(begins, [*begins[1:], len(code)], strict=True)):
         inside = np.flatnonzero(accesses[begin:end]) + begin
-        code[begin, LEADER], code[begin, MEMORIES] = number, len(inside)
-        code[inside, SLOT] = np.arange(len(inside))
+        code[begin, low.LEADER], code[begin, low.MEMORIES] = number, len(inside)
+        code[inside, low.SLOT] = np.arange(len(inside))
 
 
 def _as_signed(bits: int) -> int:
