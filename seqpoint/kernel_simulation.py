@@ -17,7 +17,7 @@ from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
 from replay.detailed import KernelCall, Plan, Structure, Texture
 from replay.detailed.arguments import Argument
-from replay.detailed.launch import INSTRUCTION_LIMIT, CallResult, Progress
+from replay.detailed.launch import INSTRUCTION_LIMIT, CallResult, Guards, Progress
 from replay.detailed.plans import check_name, read_plan, three
 from replay.detailed.timing.launches import DOINGS, WAVES, Target, Timing
 from replay.detailed.timing.simulation import simulate_plan
@@ -334,7 +334,7 @@ def simulate_kernel(
         known = find_device(device) if isinstance(device, str) else device
         target = Target.of(known, clock_mhz=clock_mhz, memory_gbps=memory_gbps, mapping=mapping, policy=scheduler)
     done = simulate_plan(
-        plan, target, registers=registers, waves=waves, limit=limit, may_race=allow_races, progress=progress,
+        plan, target, registers=registers, waves=waves, guards=Guards(limit, allow_races), progress=progress,
         checkpoint=checkpoint,
     )  # fmt: skip
     return SimulatedKernels(plan, done.outputs, done.calls, done.timings, target, done.shared_bytes, done.resumed)

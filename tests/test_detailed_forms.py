@@ -144,7 +144,7 @@ def test_structures_of_the_kernel_are_read_by_address_beside_calls() -> None:
     plan_call = KernelCall(Path("k.ptx"), "k", (1, 1, 1), (8, 1, 1), ("y", values))
     memory = DeviceMemory({"y": np.zeros(8, np.float32)}, [program.module])
     memory.allocate(4096)
-    BlockRunner(program, plan_call, memory, 1 << 20).run(np.arange(1))
+    BlockRunner(program, plan_call, memory).run(np.arange(1))
     assert memory.outputs()["y"].tolist() == [float(n) ** 2 for n in range(8)]
     mixed = text.replace("mov.b64 %rd5, a;", "mov.b64 %rd5, a; selp.b64 %rd5, %rd5, %rd3, 1;")
     with pytest.raises(InvalidInputError, match="%rd5 is the address of a parameter"):

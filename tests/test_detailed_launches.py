@@ -112,8 +112,10 @@ def test_content_is_given_and_kept(plan: Path) -> None:
     assert outputs["counted"].tolist() == [48], "what the kernel wrote to a variable comes back to its buffer"
 
 
-def test_a_run_that_goes_on_keeps_variables(plan: Path, tmp_path: Path) -> None:
+def test_a_run_that_goes_on_keeps_variables(plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from replay.detailed.plans import read_plan
+
+    monkeypatch.setattr("replay.detailed.timing.simulation.PERIOD", 0.0)
 
     whole = sp.simulate_kernel(plan).outputs
     file = tmp_path / "state.npz"
@@ -126,14 +128,14 @@ def test_a_run_that_goes_on_keeps_variables(plan: Path, tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        simulate_plan(read_plan(plan), progress=stop, checkpoint=file, period=0)
-    resumed = simulate_plan(read_plan(plan), checkpoint=file, period=0)
+        simulate_plan(read_plan(plan), progress=stop, checkpoint=file)
+    resumed = simulate_plan(read_plan(plan), checkpoint=file)
     assert resumed.resumed
     assert all(np.array_equal(whole[name], values) for name, values in resumed.outputs.items())
     changed = plan.read_text().replace("factor = 2.0", "factor = 3.0")
     with pytest.raises(KeyboardInterrupt):
         calls = 0
-        simulate_plan(read_plan(plan), progress=stop, checkpoint=file, period=0)
+        simulate_plan(read_plan(plan), progress=stop, checkpoint=file)
     plan.write_text(changed)
     with pytest.raises(sp.SeqPointError, match="the state of another simulation"):
         simulate_plan(read_plan(plan), checkpoint=file)

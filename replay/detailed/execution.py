@@ -73,12 +73,12 @@ def _branch(stack, depth, row, position, taken):  # type: ignore[no-untyped-def]
 
 
 @bare
-def run_warp(program, registers, stack, depth, warp, memory, geometry, allocations, shadow, tiles, report, recording):  # type: ignore[no-untyped-def]
+def run_warp(program, registers, stack, depth, warp, launch, recording):  # type: ignore[no-untyped-def]
     """Execute a warp until a barrier or its end; return the depth of its stack, 0 at its end.
 
     It is -1 after a problem, and less than -1 if the trace is full: minus 1, minus the depth.
     """
-    code, lists = program
+    (code, lists), geometry, report = program, launch.geometry, launch.report
     tracing = len(recording[0]) > 0
     while depth > 0:
         position = stack[depth - 1, 0]
@@ -106,7 +106,7 @@ def run_warp(program, registers, stack, depth, warp, memory, geometry, allocatio
         if mask != 0:
             if tracing and row[low.SLOT] >= 0:
                 if kind == low.TEXTURE:
-                    record_texture(row, registers, mask, warp, allocations[3], tiles[0], recording)
+                    record_texture(row, registers, mask, warp, launch, recording)
                 elif kind == low.FRAGMENT_LOAD or kind == low.FRAGMENT_STORE:
                     record_fragment(row, lists, registers, mask, warp, recording)
                 else:
@@ -120,25 +120,25 @@ def run_warp(program, registers, stack, depth, warp, memory, geometry, allocatio
             elif kind == low.SELECT or kind == low.CONVERT or kind == low.PACK or kind == low.UNPACK:
                 move(row, lists, registers, mask)
             elif kind == low.LOAD or kind == low.STORE:
-                fine = access(row, lists, registers, mask, warp, memory, geometry, allocations, shadow, report)
+                fine = access(row, lists, registers, mask, warp, launch)
             elif kind == low.SHUFFLE:
                 shuffle(row, registers, mask)
             elif kind == low.VOTE:
                 vote(row, registers, mask)
             elif kind == low.ATOMIC:
-                fine = atomic(row, registers, mask, warp, memory, geometry, allocations, report)
+                fine = atomic(row, registers, mask, warp, launch)
             elif kind == low.LDMATRIX or kind == low.STMATRIX:
-                fine = move_matrices(row, lists, registers, warp, memory, geometry, allocations, report)
+                fine = move_matrices(row, lists, registers, warp, launch)
             elif kind == low.FRAGMENT_LOAD or kind == low.FRAGMENT_STORE:
-                fine = access_fragment(row, lists, registers, mask, warp, memory, geometry, allocations, shadow, report)
+                fine = access_fragment(row, lists, registers, mask, warp, launch)
             elif kind == low.PRODUCT:
-                multiply_fragments(row, lists, registers, tiles)
+                multiply_fragments(row, lists, registers, launch.tiles)
             elif kind == low.GROUP_PRODUCT:
-                fine = multiply_groups(row, lists, registers, warp, memory, geometry, tiles, report)
+                fine = multiply_groups(row, lists, registers, warp, launch)
             elif kind == low.TEXTURE:
-                fine = fetch(row, lists, registers, mask, warp, memory, allocations[3], tiles[0], report)
+                fine = fetch(row, lists, registers, mask, warp, launch)
             elif kind == low.COPY:
-                fine = copy(row, registers, mask, warp, memory, geometry, allocations, shadow, report)
+                fine = copy(row, registers, mask, warp, launch)
             elif kind == low.CARRY:
                 carry(row, registers, mask)
             elif kind == low.REDUCED:
@@ -218,9 +218,7 @@ def _begin(constants, special, registers, block, geometry):  # type: ignore[no-u
 
 
 @compiled
-def run_blocks(  # type: ignore[no-untyped-def]
-    program, fixed, registers, stacks, blocks, memory, geometry, allocations, shadow, tiles, report, recording
-):
+def run_blocks(program, fixed, registers, stacks, blocks, launch, recording):  # type: ignore[no-untyped-def]
     """Execute blocks, one after the other; return how many ended without a problem, and the trace.
 
     Parameters
@@ -235,21 +233,14 @@ def run_blocks(  # type: ignore[no-untyped-def]
         Position, join and lanes.
     blocks : array of int64
         Blocks to execute, in order.
-    memory : tuple of arrays
-        Memory as bytes and as words of 2, 4 and 8 bytes.
-    geometry, report : array of int64
-        Launch, and what went wrong.
-    allocations : tuple of arrays
-        First byte and end of each allocation, the allocation of each 256 bytes, and the textures.
-    shadow : array of int64, shape (2, shared bytes)
-        Last writer and reader of each byte of shared memory.
-    tiles : array of float64, shape (3, 256, 32)
-        Room for matrix products.
+    launch : LaunchState
+        Memory, geometry, and what went wrong.
     recording : (array of int32, array of int64, array of int64)
         Trace, empty if none is wanted; its marks; and the first record of each warp of each block
         (`replay.detailed.tracing`).
     """
     trace, marks, firsts = recording
+    memory, geometry, report = launch.memory, launch.geometry, launch.report
     scratch = np.empty((4, 32), np.int64)
     warps = len(registers)
     threads = geometry[at.BLOCK_X] * geometry[at.BLOCK_Y] * geometry[at.BLOCK_Z]
@@ -275,8 +266,8 @@ def run_blocks(  # type: ignore[no-untyped-def]
                     before = geometry[at.EXECUTED]
                     geometry[at.STOP_AT] = before + geometry[at.LIMIT] - spent[warp]
                     depths[warp] = run_warp(
-                        program, registers[warp], stacks[warp], depths[warp], warp, memory, geometry, allocations,
-                        shadow, tiles, report, (trace, marks, firsts, scratch),
+                        program, registers[warp], stacks[warp], depths[warp], warp, launch,
+                        (trace, marks, firsts, scratch),
                     )  # fmt: skip
                     spent[warp] += geometry[at.EXECUTED] - before
                     if depths[warp] == -1:

@@ -39,6 +39,26 @@ Shape3 = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
+class Guards:
+    """What stops a kernel that would not end, or whose result would depend on the order of its warps.
+
+    Parameters
+    ----------
+    limit : int
+        Instructions of a warp after which it counts as endless.
+    may_race : bool
+        Whether warps may use the same byte of shared memory without a barrier, one of them changing it.
+    """
+
+    limit: int = INSTRUCTION_LIMIT
+    may_race: bool = False
+
+
+#: What stops a kernel by default.
+GUARDS = Guards()
+
+
+@dataclass(frozen=True)
 class KernelCall:
     """A launch of a plan.
 
@@ -292,24 +312,22 @@ def run_kernel(
     call = KernelCall(Path(program.module.source), program.entry.name, _three(grid), _three(block), named, shared_bytes)
     memory = DeviceMemory(buffers, [program.module])
     memory.allocate(_room(program, call))
-    runner = BlockRunner(program, call, memory, INSTRUCTION_LIMIT)
+    runner = BlockRunner(program, call, memory, Guards(INSTRUCTION_LIMIT))
     chosen = np.arange(runner.blocks, dtype=np.int64) if blocks is None else np.fromiter(blocks, np.int64)
     runner.run(chosen)
     result = CallResult(call.entry, call.grid, call.block, len(chosen), runner.warp_instructions, runner.unset)
     return KernelOutputs(memory.outputs(), (result,))
 
 
-def runners(plan: Plan, limit: int = INSTRUCTION_LIMIT, may_race: bool = False) -> "Iterator[BlockRunner]":
+def runners(plan: Plan, guards: Guards = GUARDS) -> "Iterator[BlockRunner]":
     """Yield the launches of a plan, in order; each must be run before the next.
 
     Parameters
     ----------
     plan : Plan
         Launches and buffers.
-    limit : int
-        Instructions of a warp after which it counts as endless.
-    may_race : bool
-        As that of `BlockRunner`.
+    guards : Guards
+        What stops a kernel.
 
     Raises
     ------
@@ -326,7 +344,7 @@ def runners(plan: Plan, limit: int = INSTRUCTION_LIMIT, may_race: bool = False) 
     ]
     memory.allocate(max([0, *(_room(program, call) for program, call in zip(programs, plan.calls, strict=True))]))
     for program, call in zip(programs, plan.calls, strict=True):
-        yield BlockRunner(program, call, memory, limit, may_race)
+        yield BlockRunner(program, call, memory, guards)
         read_variables(program, call.variables, memory.bytes, memory.extents)
 
 
@@ -370,22 +388,18 @@ class BlockRunner:
         Launch.
     memory : DeviceMemory
         Buffers; they change.
-    limit : int
-        Instructions of a warp after which it counts as endless.
-    may_race : bool
-        Whether warps may use the same byte of shared memory without a barrier, one of them changing it.
+    guards : Guards
+        What stops the kernel.
     """
 
-    def __init__(
-        self, program: Program, call: KernelCall, memory: DeviceMemory, limit: int, may_race: bool = False
-    ) -> None:
+    def __init__(self, program: Program, call: KernelCall, memory: DeviceMemory, guards: Guards = GUARDS) -> None:
         self.program, self.call, self.memory = program, call, memory
         self.warps = -(-int(np.prod(call.block)) // 32)
         self.blocks = int(np.prod(call.grid))
         textures = [value for value in call.arguments if isinstance(value, Texture)]
         where = f"{program.module.source}: {program.entry.name}"
         table = texture_table(textures, memory.buffers, memory.extents, where)
-        self._allocations = (*memory.allocations(program), table)
+        allocations = (*memory.allocations(program), table)
         pass_parameters(program, call.arguments, memory.bytes, memory.extents)
         write_variables(program, call.variables, memory.bytes, memory.extents)
         initialised = memory.initialised.setdefault(program.module.source, set())
@@ -395,26 +409,26 @@ class BlockRunner:
         shared_at = -(-memory.end // 16) * 16
         local_at = -(-(shared_at + shared) // 16) * 16
         local_bytes = -(-program.local_bytes // 8) * 8
-        self._geometry = np.array(
+        geometry = np.array(
             [
-                *call.grid, *call.block, shared_at, shared, local_at, local_bytes, self.warps, limit,
-                0, 0, 0, 0, 0, int(may_race),
+                *call.grid, *call.block, shared_at, shared, local_at, local_bytes, self.warps, guards.limit,
+                0, 0, 0, 0, 0, int(guards.may_race),
             ],
             dtype=np.int64,
         )  # fmt: skip
         self._registers = np.zeros((self.warps, program.registers, 64), dtype=np.uint64)
         self._stacks = np.zeros((self.warps, 64, 3), dtype=np.int64)
-        self._shadow = np.zeros((2, shared + 8), dtype=np.int64)
-        self._tiles = np.zeros((3, 256, 32))
+        shadow, tiles, report = np.zeros((2, shared + 8), np.int64), np.zeros((3, 256, 32)), np.zeros(8, np.int64)
+        self._launch = at.LaunchState(memory.views, geometry, allocations, shadow, tiles, report)
 
     @property
     def warp_instructions(self) -> int:
         """Instructions of warps that were executed."""
-        return int(self._geometry[at.EXECUTED])
+        return int(self._launch.geometry[at.EXECUTED])
 
     def resume(self, warp_instructions: int) -> None:
         """Go on after a part of the launch that was executed elsewhere, with so many instructions of warps."""
-        self._geometry[at.EXECUTED] = warp_instructions
+        self._launch.geometry[at.EXECUTED] = warp_instructions
 
     def run(self, blocks: Ints, record: bool = False) -> tuple[npt.NDArray[np.int32], Ints]:
         """Execute blocks; return their trace and the first record of each warp (`replay.detailed.tracing`).
@@ -431,18 +445,18 @@ class BlockRunner:
         InvalidInputError
             The kernel accesses memory out of bounds, races in shared memory or does not end.
         """
-        report = np.zeros(8, dtype=np.int64)
         trace = np.zeros(_TRACE if record else 0, dtype=np.int32)
         marks = np.full(LAST + self.warps, -1, dtype=np.int64)
         marks[END] = 0
         firsts = np.full(len(blocks) * self.warps, -1, dtype=np.int64)
+        program, report = self.program, self._launch.report
+        report[:] = 0
         done, trace = run_blocks(
-            (self.program.code, self.program.lists), (self.program.constants, self.program.special), self._registers,
-            self._stacks, blocks, self.memory.views, self._geometry, self._allocations, self._shadow, self._tiles,
-            report, (trace, marks, firsts),
+            (program.code, program.lists), (program.constants, program.special), self._registers, self._stacks, blocks,
+            self._launch, (trace, marks, firsts),
         )  # fmt: skip
         if done < len(blocks):
             raise InvalidInputError(
-                fault_of(self.program, self.call, self.memory, report, int(self._geometry[at.LIMIT]))
+                fault_of(self.program, self.call, self.memory, report, int(self._launch.geometry[at.LIMIT]))
             )
         return trace[: marks[END]], firsts

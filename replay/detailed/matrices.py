@@ -20,7 +20,7 @@ from replay.detailed.fragments import (
     UNSIGNED8,
 )
 from replay.detailed.lanes import brain_to_float, eight_to_float, float_to_half, half_to_float, signed
-from replay.detailed.memory import ADDRESS, OUT_OF_BOUNDS, PROBLEM, SHARED_AT, SHARED_BYTES, THREAD
+from replay.detailed.memory import OUT_OF_BOUNDS, SHARED_AT, SHARED_BYTES, fails
 from replay.detailed.program import HOW, SATURATE, A, B, C, D, E
 
 
@@ -125,8 +125,13 @@ def _chunk(descriptor, line, step, turned):  # type: ignore[no-untyped-def]
 
 
 @bare
-def _factor(descriptor, first, count, depth, kind, turned, memory, at, size, out):  # type: ignore[no-untyped-def]
-    """Write rows, or columns, of a factor of ``wgmma`` to `out`; return the first address outside, or -1."""
+def _factor(descriptor, lines_of, depth, form, launch, out):  # type: ignore[no-untyped-def]
+    """Write rows, or columns, of a factor of ``wgmma`` to `out`; return the first address outside, or -1.
+
+    `lines_of` is the first row and their number; `form` is the type of the elements and whether they are turned.
+    """
+    (first, count), (kind, turned) = lines_of, form
+    at, size = launch.geometry[SHARED_AT], launch.geometry[SHARED_BYTES]
     width = 32 // depth  # bytes of an element
     together = 16 // width
     lines, steps = (count // together, depth) if turned else (count, 2)
@@ -138,7 +143,7 @@ def _factor(descriptor, first, count, depth, kind, turned, memory, at, size, out
             for part in range(together):
                 here, bits = at + address + part * width, np.uint64(0)
                 for byte in range(width):
-                    bits |= np.uint64(memory[0][here + byte]) << np.uint64(8 * byte)
+                    bits |= np.uint64(launch.memory[0][here + byte]) << np.uint64(8 * byte)
                 value = _element(bits, 0, kind)
                 if turned:
                     out[line * together + part, step] = value
@@ -148,26 +153,22 @@ def _factor(descriptor, first, count, depth, kind, turned, memory, at, size, out
 
 
 @bare
-def multiply_groups(row, lists, registers, warp, memory, geometry, tiles, report):  # type: ignore[no-untyped-def]
+def multiply_groups(row, lists, registers, warp, launch):  # type: ignore[no-untyped-def]
     """Execute the 16 rows of a warp of ``wgmma.mma_async``; return whether it ended without a problem."""
     facts = row[E]
     columns, depth, kind = lists[facts], lists[facts + 1], lists[facts + 4]
-    at, size = geometry[SHARED_AT], geometry[SHARED_BYTES]
-    left, right = tiles[0], tiles[1]
+    left, right = launch.tiles[0], launch.tiles[1]
     wrong = np.int64(-1)
     if row[HOW]:
         _gather(registers, lists, row[A], facts + 10, left)
     else:
-        descriptor = registers[row[A], 0]
-        wrong = _factor(
-            descriptor, 16 * (warp & 3), 16, depth, lists[facts + 2], lists[facts + 5], memory, at, size, left
-        )
+        form = lists[facts + 2], lists[facts + 5]
+        wrong = _factor(registers[row[A], 0], (np.int64(16 * (warp & 3)), np.int64(16)), depth, form, launch, left)
     if wrong < 0:
-        turned = lists[facts + 6]
-        wrong = _factor(registers[row[B], 0], 0, columns, depth, lists[facts + 3], turned, memory, at, size, right)
+        form = lists[facts + 3], lists[facts + 6]
+        wrong = _factor(registers[row[B], 0], (np.int64(0), columns), depth, form, launch, right)
     if wrong >= 0:
-        report[PROBLEM], report[THREAD], report[ADDRESS] = OUT_OF_BOUNDS, warp * 32, wrong
-        return False
+        return fails(launch, OUT_OF_BOUNDS, warp * 32, wrong)
     sign = np.float64(lists[facts + 7] * lists[facts + 8])
     for lane in range(32):
         adds = registers[row[C], lane] != 0

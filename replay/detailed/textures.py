@@ -15,7 +15,7 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
 from profilers.trace.compiled import bare, inlined
 from replay.detailed.lanes import half_to_float
-from replay.detailed.memory import NO_TEXTURE, PROBLEM, THREAD
+from replay.detailed.memory import NO_TEXTURE, fails
 from replay.detailed.program import COUNT, FP32, FROM, TEXTURE_BASE, TO, VECTOR, A, B, C
 
 FILTERS = ("point", "linear")
@@ -201,15 +201,15 @@ def _real(bits, size, form):  # type: ignore[no-untyped-def]
 
 
 @bare
-def fetch(row, lists, registers, mask, warp, memory, textures, scratch, report):  # type: ignore[no-untyped-def]
+def fetch(row, lists, registers, mask, warp, launch):  # type: ignore[no-untyped-def]
     """Execute ``tex``; return whether it ended without a problem. Channels that texels do not have are 0."""
+    textures, scratch = launch.allocations[3], launch.tiles[0]
     for lane in range(32):
         if not mask >> lane & 1:
             continue
         count = texels_of(row, registers, lane, textures, scratch)
         if count == 0:
-            report[PROBLEM], report[THREAD] = NO_TEXTURE, warp * 32 + lane
-            return False
+            return fails(launch, NO_TEXTURE, warp * 32 + lane, np.int64(0))
         facts = textures[np.int64(registers[row[A], lane]) - TEXTURE_BASE]
         size, form = facts[_BYTES], facts[_FORMAT]
         for channel in range(row[COUNT]):
@@ -218,7 +218,7 @@ def fetch(row, lists, registers, mask, warp, memory, textures, scratch, report):
                 place = np.int64(scratch[PLACES, n])
                 if place < 0 or channel >= facts[_CHANNELS]:
                     continue
-                whole = _texel(memory, place + channel * size, size, form)
+                whole = _texel(launch.memory, place + channel * size, size, form)
                 total += scratch[WEIGHTS, n] * _real(whole, size, form)
             if row[TO] == FP32:
                 whole = np.uint64(np.float32(total).view(np.uint32))

@@ -262,8 +262,9 @@ def record_fragment(row, lists, registers, mask, warp, recording):  # type: igno
 
 
 @bare
-def record_texture(row, registers, mask, warp, textures, tile, recording):  # type: ignore[no-untyped-def]
+def record_texture(row, registers, mask, warp, launch, recording):  # type: ignore[no-untyped-def]
     """Write which sectors ``tex`` reads."""
+    textures, tile = launch.allocations[3], launch.tiles[0]
     trace, marks = recording[0], recording[1]
     at, end, n = marks[LAST + warp], marks[END], 0
     for lane in range(32):

@@ -300,11 +300,9 @@ def accesses_of(tiles: Tiles, lines: Lines, turn_bytes: int) -> Accesses:
     """
     starts = np.flatnonzero(np.diff(tiles.workgroup, prepend=-1)).astype(np.int64)
     bounds = np.append(starts, len(tiles)).astype(np.int64)
-    columns = _expand(
-        tiles.address, tiles.rows, tiles.pitch, tiles.width, tiles.operand, tiles.is_write,
-        bounds, tiles.workgroup[starts] % lines.units,
-        lines.line_bytes.bit_length() - 1, lines.sector_bytes.bit_length() - 1, turn_bytes,
-    )  # fmt: skip
+    rectangles = tiles.address, tiles.rows, tiles.pitch, tiles.width, tiles.operand, tiles.is_write
+    shifts = lines.line_bytes.bit_length() - 1, lines.sector_bytes.bit_length() - 1
+    columns = _expand(rectangles, bounds, tiles.workgroup[starts] % lines.units, shifts, turn_bytes)
     return Accesses(*columns)
 
 
@@ -313,8 +311,10 @@ def _joined(several: list[Accesses]) -> Accesses:
 
 
 @compiled
-def _expand(address, rows, pitch, width, operand, is_write, bounds, unit, line_shift, sector_shift, turn_bytes):  # type: ignore[no-untyped-def]
+def _expand(rectangles, bounds, unit, shifts, turn_bytes):  # type: ignore[no-untyped-def]
     """Return line, sectors, is_write, operand and unit of each access, with the workgroups in turn."""
+    address, rows, pitch, width, operand, is_write = rectangles
+    line_shift, sector_shift = shifts
     n_touches = 0
     for tile in range(len(address)):
         begin = address[tile]

@@ -80,16 +80,16 @@ def _load_sector(s, u, load, sector, start, before, through):  # type: ignore[no
 
 
 @inlined
-def global_load(s, trace, operations, lists, w, o, u, t):  # type: ignore[no-untyped-def]
+def global_load(s, code, w, o, u, t):  # type: ignore[no-untyped-def]
     """Issue a load of global memory, or a copy from it to shared memory."""
     record, n_sectors = s.warp[w, state.RECORD], 0
-    for k in range(operations[o, SLOTS], operations[o, SLOTS_END]):
-        at = trace[record + ACCESSES + lists[k]]
-        n_sectors += trace[record + at] if at > 0 else 0
-    is_copy = operations[o, ROLE] == COPY
+    for k in range(code.operations[o, SLOTS], code.operations[o, SLOTS_END]):
+        at = code.trace[record + ACCESSES + code.lists[k]]
+        n_sectors += code.trace[record + at] if at > 0 else 0
+    is_copy = code.operations[o, ROLE] == COPY
     if n_sectors == 0:
-        for k in range(operations[o, TARGETS], operations[o, TARGETS_END]):
-            s.ready[w, lists[k]] = t + 1
+        for k in range(code.operations[o, TARGETS], code.operations[o, TARGETS_END]):
+            s.ready[w, code.lists[k]] = t + 1
         return
     start = max(t + 1, s.pipeline[u, state.PIPELINE])
     passes = (n_sectors + 3) >> 2
@@ -98,12 +98,12 @@ def global_load(s, trace, operations, lists, w, o, u, t):  # type: ignore[no-unt
     s.now[state.FREE_LOAD] = s.load[load, state.FOLLOWING]
     missing, before = 0, np.int64(-1)
     s.counters[state.LOAD_SECTORS] += n_sectors
-    for k in range(operations[o, SLOTS], operations[o, SLOTS_END]):
-        at = trace[record + ACCESSES + lists[k]]
+    for k in range(code.operations[o, SLOTS], code.operations[o, SLOTS_END]):
+        at = code.trace[record + ACCESSES + code.lists[k]]
         if at <= 0:
             continue
-        for n in range(1, trace[record + at] + 1):
-            sector = np.int64(trace[record + at + n])
+        for n in range(1, code.trace[record + at] + 1):
+            sector = np.int64(code.trace[record + at + n])
             missing += _load_sector(s, u, load, sector, start + (n >> 2), before, is_copy)
             before = sector >> 2
     s.load[load, state.OF_WARP], s.load[load, state.MISSING] = w, missing
@@ -113,60 +113,60 @@ def global_load(s, trace, operations, lists, w, o, u, t):  # type: ignore[no-unt
         s.load[load, state.OF_OPERATION] = -1 - s.warp[w, state.PHASE]
         s.warp[w, state.COPIES + s.warp[w, state.PHASE]] += missing > 0
     value = state.NEVER if missing > 0 else s.load[load, state.READY]
-    for k in range(operations[o, TARGETS], operations[o, TARGETS_END]):
-        s.ready[w, lists[k]] = value
+    for k in range(code.operations[o, TARGETS], code.operations[o, TARGETS_END]):
+        s.ready[w, code.lists[k]] = value
     if missing == 0:
         s.load[load, state.FOLLOWING] = s.now[state.FREE_LOAD]
         s.now[state.FREE_LOAD] = load
 
 
 @inlined
-def global_store(s, trace, operations, lists, w, o, u, t):  # type: ignore[no-untyped-def]
+def global_store(s, code, w, o, u, t):  # type: ignore[no-untyped-def]
     """Issue a store to global memory, which goes through L1 to L2."""
     record = s.warp[w, state.RECORD]
     start = max(t + 1, s.pipeline[u, state.PIPELINE])
     total = 0
-    for k in range(operations[o, SLOTS], operations[o, SLOTS_END]):
-        at = trace[record + ACCESSES + lists[k]]
+    for k in range(code.operations[o, SLOTS], code.operations[o, SLOTS_END]):
+        at = code.trace[record + ACCESSES + code.lists[k]]
         if at <= 0:
             continue
-        for n in range(1, trace[record + at] + 1):
-            write_l2(s, u, np.int64(trace[record + at + n]), start + (n >> 2), s.rule[state.SLICE_TENTHS])
+        for n in range(1, code.trace[record + at] + 1):
+            write_l2(s, u, np.int64(code.trace[record + at + n]), start + (n >> 2), s.rule[state.SLICE_TENTHS])
             total += 1
     s.counters[state.STORE_SECTORS] += total
     s.pipeline[u, state.PIPELINE] = start + ((total + 3) >> 2) * s.rule[state.PASS_CYCLES]
 
 
 @inlined
-def atomic(s, trace, operations, lists, w, o, u, t):  # type: ignore[no-untyped-def]
+def atomic(s, code, w, o, u, t):  # type: ignore[no-untyped-def]
     """Issue an atomic access, of shared memory or, in L2, of global memory."""
     record, at = s.warp[w, state.RECORD], 0
-    for k in range(operations[o, SLOTS], operations[o, SLOTS_END]):
-        at = trace[record + ACCESSES + lists[k]]
+    for k in range(code.operations[o, SLOTS], code.operations[o, SLOTS_END]):
+        at = code.trace[record + ACCESSES + code.lists[k]]
     start = max(t + 1, s.pipeline[u, state.PIPELINE])
     s.counters[state.ATOMIC_ACCESSES] += 1
-    ready, has_targets = t + 1, operations[o, TARGETS] < operations[o, TARGETS_END]
+    ready, has_targets = t + 1, code.operations[o, TARGETS] < code.operations[o, TARGETS_END]
     if at < 0:
         s.pipeline[u, state.PIPELINE] = start - 2 * at
-        ready = start - 2 * at + operations[o, LATENCY]
+        ready = start - 2 * at + code.operations[o, LATENCY]
     elif at > 0:
-        n = trace[record + at] & ((1 << SAME_ADDRESS) - 1)
-        alike = trace[record + at] >> SAME_ADDRESS
+        n = code.trace[record + at] & ((1 << SAME_ADDRESS) - 1)
+        alike = code.trace[record + at] >> SAME_ADDRESS
         s.pipeline[u, state.PIPELINE] = start + ((n + 3) >> 2)
         for k in range(1, n + 1):
-            end = write_l2(s, u, np.int64(trace[record + at + k]), start + (k >> 2), 10 * alike)
+            end = write_l2(s, u, np.int64(code.trace[record + at + k]), start + (k >> 2), 10 * alike)
             ready = max(ready, end + alike + s.rule[state.L1_LATENCY])
     if has_targets:
-        for k in range(operations[o, TARGETS], operations[o, TARGETS_END]):
-            s.ready[w, lists[k]] = ready
+        for k in range(code.operations[o, TARGETS], code.operations[o, TARGETS_END]):
+            s.ready[w, code.lists[k]] = ready
 
 
 @inlined
-def shared(s, trace, operations, lists, w, o, u, t):  # type: ignore[no-untyped-def]
+def shared(s, code, w, o, u, t):  # type: ignore[no-untyped-def]
     """Issue an access to shared or constant memory."""
-    record, passes, role = s.warp[w, state.RECORD], 0, operations[o, ROLE]
-    for k in range(operations[o, SLOTS], operations[o, SLOTS_END]):
-        passes = max(passes, -trace[record + ACCESSES + lists[k]])
+    record, passes, role = s.warp[w, state.RECORD], 0, code.operations[o, ROLE]
+    for k in range(code.operations[o, SLOTS], code.operations[o, SLOTS_END]):
+        passes = max(passes, -code.trace[record + ACCESSES + code.lists[k]])
     ready = t + 1
     if passes > 0:
         start = max(t + 1, s.pipeline[u, state.PIPELINE])
@@ -174,10 +174,10 @@ def shared(s, trace, operations, lists, w, o, u, t):  # type: ignore[no-untyped-
             s.counters[state.CONSTANT_REQUESTS] += passes
             passes *= s.rule[state.CONSTANT_CYCLES]
         else:
-            s.counters[state.SHARED_ACCESSES] += operations[o, ISSUES]
+            s.counters[state.SHARED_ACCESSES] += code.operations[o, ISSUES]
             s.counters[state.SHARED_PASSES] += passes
             passes *= s.rule[state.PASS_CYCLES]
         s.pipeline[u, state.PIPELINE] = start + passes
-        ready = start + passes - 1 + operations[o, LATENCY]
-    for k in range(operations[o, TARGETS], operations[o, TARGETS_END]):
-        s.ready[w, lists[k]] = ready
+        ready = start + passes - 1 + code.operations[o, LATENCY]
+    for k in range(code.operations[o, TARGETS], code.operations[o, TARGETS_END]):
+        s.ready[w, code.lists[k]] = ready

@@ -38,23 +38,23 @@ DONE, NEEDS_BLOCKS, PAUSED = range(3)
 
 
 @inlined
-def _next_record(s, trace, blocks, w):  # type: ignore[no-untyped-def]
+def _next_record(s, code, w):  # type: ignore[no-untyped-def]
     """Move a warp to its next basic block that has operations; it has ended if there is none."""
     record = s.warp[w, state.RECORD]
     while True:
-        if trace[record + NEXT] == 0:
+        if code.trace[record + NEXT] == 0:
             s.warp[w, state.LIVE] = state.ENDED
             return
-        record += trace[record + NEXT]
-        number = trace[record]
-        if blocks[number] < blocks[number + 1]:
-            s.warp[w, state.RECORD], s.warp[w, state.OPERATION] = record, blocks[number]
-            s.warp[w, state.OPERATIONS_END] = blocks[number + 1]
+        record += code.trace[record + NEXT]
+        number = code.trace[record]
+        if code.blocks[number] < code.blocks[number + 1]:
+            s.warp[w, state.RECORD], s.warp[w, state.OPERATION] = record, code.blocks[number]
+            s.warp[w, state.OPERATIONS_END] = code.blocks[number + 1]
             return
 
 
 @inlined
-def _evaluate(s, trace, operations, lists, blocks, w, t):  # type: ignore[no-untyped-def]
+def _evaluate(s, code, w, t):  # type: ignore[no-untyped-def]
     """Set when a warp may issue its next operation, and wake its scheduler for it."""
     while True:
         if s.warp[w, state.LIVE] == state.ENDED:
@@ -62,28 +62,28 @@ def _evaluate(s, trace, operations, lists, blocks, w, t):  # type: ignore[no-unt
             break
         o = s.warp[w, state.OPERATION]
         at = s.warp[w, state.AFTER]
-        for k in range(operations[o, SOURCES], operations[o, TARGETS_END]):
-            at = max(at, s.ready[w, lists[k]])
-        if operations[o, ROLE] == roles.BARRIER and s.warp[w, state.COPIES + 1 - s.warp[w, state.PHASE]] > 0:
+        for k in range(code.operations[o, SOURCES], code.operations[o, TARGETS_END]):
+            at = max(at, s.ready[w, code.lists[k]])
+        if code.operations[o, ROLE] == roles.BARRIER and s.warp[w, state.COPIES + 1 - s.warp[w, state.PHASE]] > 0:
             at = state.NEVER
         if at >= state.NEVER:
             s.warp[w, state.AT], s.warp[w, state.REASON] = state.NEVER, state.WAITS_MEMORY
             return
-        if operations[o, ISSUE_CYCLES] > 0:
+        if code.operations[o, ISSUE_CYCLES] > 0:
             s.warp[w, state.AT], s.warp[w, state.REASON] = at, state.WAITS_RESULT
             break
-        for k in range(operations[o, TARGETS], operations[o, TARGETS_END]):
-            s.ready[w, lists[k]] = at
+        for k in range(code.operations[o, TARGETS], code.operations[o, TARGETS_END]):
+            s.ready[w, code.lists[k]] = at
         s.warp[w, state.OPERATION] += 1
         if s.warp[w, state.OPERATION] >= s.warp[w, state.OPERATIONS_END]:
-            _next_record(s, trace, blocks, w)
+            _next_record(s, code, w)
     unit_warps = s.rule[state.RESIDENT] * s.rule[state.WARPS]
     p = w // unit_warps * s.rule[state.SCHEDULERS] + w % unit_warps % s.rule[state.SCHEDULERS]
     s.scheduler[p, state.WAKE] = min(s.scheduler[p, state.WAKE], max(s.warp[w, state.AT], t))
 
 
 @inlined
-def _dispatch(s, trace, firsts, operations, lists, blocks, slot, t):  # type: ignore[no-untyped-def]
+def _dispatch(s, code, slot, t):  # type: ignore[no-untyped-def]
     """Bring the next block to a free slot of a compute unit."""
     b, n_warps = s.now[state.NEXT_BLOCK], s.rule[state.WARPS]
     s.now[state.NEXT_BLOCK] += 1
@@ -92,21 +92,21 @@ def _dispatch(s, trace, firsts, operations, lists, blocks, slot, t):  # type: ig
     for i in range(n_warps):
         w = slot * n_warps + i
         s.now[state.ORDER] += 1
-        record = firsts[(b - s.now[state.FIRST_BLOCK]) * n_warps + i]
+        record = code.firsts[(b - s.now[state.FIRST_BLOCK]) * n_warps + i]
         s.warp[w, state.RECORD], s.warp[w, state.ARRIVED], s.warp[w, state.AFTER] = record, s.now[state.ORDER], t
         s.warp[w, state.COPIES] = s.warp[w, state.COPIES + 1] = s.warp[w, state.PHASE] = 0
         s.warp[w, state.LIVE] = state.RUNS
         for k in range(s.ready.shape[1]):
             s.ready[w, k] = t
-        number = trace[record]
-        s.warp[w, state.OPERATION], s.warp[w, state.OPERATIONS_END] = blocks[number], blocks[number + 1]
-        if blocks[number] == blocks[number + 1]:
-            _next_record(s, trace, blocks, w)
-        _evaluate(s, trace, operations, lists, blocks, w, t)
+        number = code.trace[record]
+        s.warp[w, state.OPERATION], s.warp[w, state.OPERATIONS_END] = code.blocks[number], code.blocks[number + 1]
+        if code.blocks[number] == code.blocks[number + 1]:
+            _next_record(s, code, w)
+        _evaluate(s, code, w, t)
 
 
 @inlined
-def _open_barrier(s, trace, operations, lists, blocks, slot, t):  # type: ignore[no-untyped-def]
+def _open_barrier(s, code, slot, t):  # type: ignore[no-untyped-def]
     """Let the warps of a block go on if all that live are at the barrier."""
     if s.resident[slot, state.AT_BARRIER] == 0 or s.resident[slot, state.AT_BARRIER] < s.resident[slot, state.ALIVE]:
         return
@@ -115,32 +115,32 @@ def _open_barrier(s, trace, operations, lists, blocks, slot, t):  # type: ignore
         w = slot * s.rule[state.WARPS] + i
         if s.warp[w, state.LIVE] != state.ABSENT and s.warp[w, state.REASON] == state.WAITS_BARRIER:
             s.warp[w, state.REASON], s.warp[w, state.AFTER] = state.WAITS_RESULT, t + s.rule[state.BARRIER_AFTER]
-            _evaluate(s, trace, operations, lists, blocks, w, t)
+            _evaluate(s, code, w, t)
 
 
 @inlined
-def _end_warp(s, trace, firsts, operations, lists, blocks, w, t):  # type: ignore[no-untyped-def]
+def _end_warp(s, code, w, t):  # type: ignore[no-untyped-def]
     """Take a warp that has ended away, and its block with the last one."""
     slot = w // s.rule[state.WARPS]
     s.warp[w, state.LIVE], s.warp[w, state.AT] = state.ABSENT, state.NEVER
     s.resident[slot, state.ALIVE] -= 1
-    _open_barrier(s, trace, operations, lists, blocks, slot, t)
+    _open_barrier(s, code, slot, t)
     if s.resident[slot, state.ALIVE] == 0:
         s.resident[slot, state.BLOCK_NUMBER] = -1
         s.now[state.LEFT] -= 1
         if s.now[state.NEXT_BLOCK] < s.now[state.FED]:
-            _dispatch(s, trace, firsts, operations, lists, blocks, slot, t + 1)
+            _dispatch(s, code, slot, t + 1)
 
 
 @inlined
-def _complete(s, trace, operations, lists, blocks, load, t):  # type: ignore[no-untyped-def]
+def _complete(s, code, load, t):  # type: ignore[no-untyped-def]
     """Hand the data of a load to its warp."""
     w, o = s.load[load, state.OF_WARP], s.load[load, state.OF_OPERATION]
     if o < 0:
         s.warp[w, state.COPIES - 1 - o] -= 1
     else:
-        for k in range(operations[o, TARGETS], operations[o, TARGETS_END]):
-            s.ready[w, lists[k]] = s.load[load, state.READY]
+        for k in range(code.operations[o, TARGETS], code.operations[o, TARGETS_END]):
+            s.ready[w, code.lists[k]] = s.load[load, state.READY]
     s.load[load, state.FOLLOWING] = s.now[state.FREE_LOAD]
     s.now[state.FREE_LOAD] = load
     if (
@@ -148,41 +148,41 @@ def _complete(s, trace, operations, lists, blocks, load, t):  # type: ignore[no-
         and s.warp[w, state.AT] == state.NEVER
         and s.warp[w, state.LIVE] == state.RUNS
     ):
-        _evaluate(s, trace, operations, lists, blocks, w, t)
+        _evaluate(s, code, w, t)
 
 
 @inlined
-def _issue(s, trace, firsts, operations, lists, blocks, w, p, u, t):  # type: ignore[no-untyped-def]
+def _issue(s, code, w, p, u, t):  # type: ignore[no-untyped-def]
     """Issue the next operation of a warp."""
     o = s.warp[w, state.OPERATION]
-    role, unit = operations[o, ROLE], operations[o, UNIT]
-    s.now[state.INSTRUCTIONS] += operations[o, ISSUE_CYCLES]
-    s.scheduler[p, state.UNIT_FREE + unit] = t + operations[o, INTERVAL]
-    s.warp[w, state.AFTER] = t + operations[o, ISSUE_CYCLES]
+    role, unit = code.operations[o, ROLE], code.operations[o, UNIT]
+    s.now[state.INSTRUCTIONS] += code.operations[o, ISSUE_CYCLES]
+    s.scheduler[p, state.UNIT_FREE + unit] = t + code.operations[o, INTERVAL]
+    s.warp[w, state.AFTER] = t + code.operations[o, ISSUE_CYCLES]
     if role == roles.GLOBAL_LOAD or role == roles.COPY:
-        global_load(s, trace, operations, lists, w, o, u, t)
+        global_load(s, code, w, o, u, t)
     elif role == roles.GLOBAL_STORE:
-        global_store(s, trace, operations, lists, w, o, u, t)
+        global_store(s, code, w, o, u, t)
     elif role == roles.ATOMIC:
-        atomic(s, trace, operations, lists, w, o, u, t)
+        atomic(s, code, w, o, u, t)
     elif role == roles.SHARED_LOAD or role == roles.SHARED_STORE or role == roles.CONSTANT_LOAD:
-        shared(s, trace, operations, lists, w, o, u, t)
+        shared(s, code, w, o, u, t)
     else:
-        for k in range(operations[o, TARGETS], operations[o, TARGETS_END]):
-            s.ready[w, lists[k]] = t + operations[o, LATENCY]
+        for k in range(code.operations[o, TARGETS], code.operations[o, TARGETS_END]):
+            s.ready[w, code.lists[k]] = t + code.operations[o, LATENCY]
     if role == roles.BRANCH:
         s.warp[w, state.AFTER] = t + s.rule[state.BRANCH_AFTER]
     s.warp[w, state.OPERATION] += 1
     if s.warp[w, state.OPERATION] >= s.warp[w, state.OPERATIONS_END]:
-        _next_record(s, trace, blocks, w)
+        _next_record(s, code, w)
     if role == roles.BARRIER:
         slot = w // s.rule[state.WARPS]
         s.warp[w, state.PHASE] = 1 - s.warp[w, state.PHASE]
         s.warp[w, state.AT], s.warp[w, state.REASON] = state.NEVER, state.WAITS_BARRIER
         s.resident[slot, state.AT_BARRIER] += 1
-        _open_barrier(s, trace, operations, lists, blocks, slot, t)
+        _open_barrier(s, code, slot, t)
     else:
-        _evaluate(s, trace, operations, lists, blocks, w, t)
+        _evaluate(s, code, w, t)
 
 
 @inlined
@@ -209,7 +209,7 @@ def _asks_l2(role):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _visit(s, m, trace, firsts, operations, lists, blocks, p, t):  # type: ignore[no-untyped-def]
+def _visit(s, m, code, p, t):  # type: ignore[no-untyped-def]
     """Let a scheduler issue an operation if it can; otherwise set when it looks again."""
     n_sched, u = s.rule[state.SCHEDULERS], p // s.rule[state.SCHEDULERS]
     _account(s, p, u, t)
@@ -233,11 +233,11 @@ def _visit(s, m, trace, firsts, operations, lists, blocks, p, t):  # type: ignor
             best = w
             break
         o = s.warp[w, state.OPERATION]
-        free = s.scheduler[p, state.UNIT_FREE + operations[o, UNIT]]
-        if operations[o, UNIT] == roles.MEMORY and free <= t:
+        free = s.scheduler[p, state.UNIT_FREE + code.operations[o, UNIT]]
+        if code.operations[o, UNIT] == roles.MEMORY and free <= t:
             if s.pipeline[u, state.PIPELINE] - t > s.rule[state.QUEUE]:
                 free = s.pipeline[u, state.PIPELINE] - s.rule[state.QUEUE]
-            elif _asks_l2(operations[o, ROLE]) and not takes(s, m, u, t):
+            elif _asks_l2(code.operations[o, ROLE]) and not takes(s, m, u, t):
                 free = t + _AGAIN
         if free > t:
             soonest = min(soonest, free)
@@ -255,17 +255,17 @@ def _visit(s, m, trace, firsts, operations, lists, blocks, p, t):  # type: ignor
         return
     if s.warp[best, state.LIVE] == state.ENDED:
         s.scheduler[p, state.WAKE], s.scheduler[p, state.DID] = t, state.EMPTY
-        _end_warp(s, trace, firsts, operations, lists, blocks, best, t)
+        _end_warp(s, code, best, t)
         return
     s.scheduler[p, state.LAST_WARP] = (best - base) // n_sched
     s.scheduler[p, state.DID] = state.ISSUES
-    taken = operations[s.warp[best, state.OPERATION], ISSUE_CYCLES]
-    _issue(s, trace, firsts, operations, lists, blocks, best, p, u, t)
+    taken = code.operations[s.warp[best, state.OPERATION], ISSUE_CYCLES]
+    _issue(s, code, best, p, u, t)
     s.scheduler[p, state.WAKE] = t + taken
 
 
 @inlined
-def _happen(s, m, trace, operations, lists, blocks, t):  # type: ignore[no-untyped-def]
+def _happen(s, m, code, t):  # type: ignore[no-untyped-def]
     """Let the events of a cycle happen."""
     slot = t & (len(s.ring) - 1)
     while s.ring[slot] >= 0:
@@ -288,24 +288,22 @@ def _happen(s, m, trace, operations, lists, blocks, t):  # type: ignore[no-untyp
                 s.load[load, state.MISSING] -= 1
                 s.load[load, state.READY] = max(s.load[load, state.READY], done)
                 if s.load[load, state.MISSING] == 0:
-                    _complete(s, trace, operations, lists, blocks, load, t)
+                    _complete(s, code, load, t)
                 first = following
         else:
             fetch(s, m, r, t, 1)
 
 
 @bare
-def run(s, m, trace, firsts, operations, lists, blocks, until):  # type: ignore[no-untyped-def]
+def run(s, m, code, until):  # type: ignore[no-untyped-def]
     """Simulate until all blocks have ended, more blocks are needed, or a cycle; return why.
 
     Parameters
     ----------
     s, m : State, Machine
         Compute units and caches, and DRAM; they change.
-    trace, firsts : array of int32, array of int64
-        Trace, and first record of each warp of each block from ``now[FIRST_BLOCK]`` on.
-    operations, lists, blocks : array of int64
-        Of an `Assembly`.
+    code : WarpCode
+        What the warps issue.
     until : int
         Cycle.
     """
@@ -316,7 +314,7 @@ def run(s, m, trace, firsts, operations, lists, blocks, until):  # type: ignore[
         # Blocks go to the units in turn.
         slot = number % s.rule[state.UNITS] * s.rule[state.RESIDENT] + number // s.rule[state.UNITS]
         if s.resident[slot, state.BLOCK_NUMBER] < 0 and s.now[state.NEXT_BLOCK] < s.now[state.FED]:
-            _dispatch(s, trace, firsts, operations, lists, blocks, slot, t)
+            _dispatch(s, code, slot, t)
     while s.now[state.LEFT] > 0 and t < until:
         running = s.now[state.NEXT_BLOCK] - (s.now[state.BLOCKS] - s.now[state.LEFT])
         if (
@@ -328,13 +326,13 @@ def run(s, m, trace, firsts, operations, lists, blocks, until):  # type: ignore[
             return NEEDS_BLOCKS
         s.now[state.CYCLE] = t
         if s.now[state.EVENTS] > 0:
-            _happen(s, m, trace, operations, lists, blocks, t)
+            _happen(s, m, code, t)
         if m.now[DRAM_CYCLE] <= t * s.ratio[0]:
             serve_dram(s, m, t)
         soonest = state.NEVER
         for p in range(n_schedulers):
             if s.scheduler[p, state.WAKE] <= t:
-                _visit(s, m, trace, firsts, operations, lists, blocks, p, t)
+                _visit(s, m, code, p, t)
             soonest = min(soonest, s.scheduler[p, state.WAKE])
         if s.now[state.EVENTS] > 0 or m.now[INSIDE] > 0:
             later = min(soonest, t + len(s.ring) - 1)

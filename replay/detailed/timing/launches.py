@@ -237,10 +237,9 @@ class TimedLaunch:
             self._feed(places)
         until = int(now[at.CYCLE]) + cycles
         while True:
-            why = run(
-                self.state, self.machine, self._trace, self._firsts, self.assembly.operations, self.assembly.lists,
-                self.assembly.blocks, until,
-            )  # fmt: skip
+            assembly = self.assembly
+            code = at.WarpCode(self._trace, self._firsts, assembly.operations, assembly.lists, assembly.blocks)
+            why = run(self.state, self.machine, code, until)
             self._progress.append((int(now[at.CYCLE]), self.timed - int(now[at.LEFT])))
             self._check_it_moves()
             self._time_more(places)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
 from profilers.files import replaced_file
-from replay.detailed.launch import INSTRUCTION_LIMIT, BlockRunner, CallResult, Plan, Progress, runners
+from replay.detailed.launch import GUARDS, BlockRunner, CallResult, Guards, Plan, Progress, runners
 from replay.detailed.timing.launches import WAVES, Target, TimedLaunch, Timing, restore_array
 from replay.memory.dram import DramCounters
 
@@ -58,11 +58,9 @@ def simulate_plan(
     registers: int | None = None,
     waves: int | None = WAVES,
     execute_all: bool = True,
-    limit: int = INSTRUCTION_LIMIT,
-    may_race: bool = False,
+    guards: Guards = GUARDS,
     progress: Progress | None = None,
     checkpoint: str | PathLike[str] | None = None,
-    period: float = PERIOD,
 ) -> SimulatedPlan:
     """Execute the launches of a plan in order, and time them if there is a device, each with cold caches.
 
@@ -74,17 +72,13 @@ def simulate_plan(
         Device.
     registers, waves, execute_all : optional
         As those of `TimedLaunch`.
-    limit : int
-        Instructions of a warp after which it counts as endless.
-    may_race : bool
-        As that of `BlockRunner`.
+    guards : Guards
+        What stops a kernel.
     progress : callable, optional
         Called with (blocks done, blocks in all, name of the kernel).
     checkpoint : str or path, optional
-        File in which the state is kept every `period` seconds. If it is there, the simulation goes on from it, bit for
-        bit. It is removed at the end.
-    period : float
-        Seconds.
+        File in which the state is kept every minute. If it is there, the simulation goes on from it, bit for bit. It is
+        removed at the end.
 
     Raises
     ------
@@ -92,10 +86,12 @@ def simulate_plan(
         A PTX file is missing or not supported, a launch does not fit, a kernel does what it must not, or the file is
         not the state of this simulation.
     """
-    identity = _identity(plan, target, (registers, waves, execute_all, limit, may_race)) if checkpoint else b""
-    kept = _Checkpoint(Path(checkpoint), identity, period) if checkpoint else None
+    identity = (
+        _identity(plan, target, (registers, waves, execute_all, guards.limit, guards.may_race)) if checkpoint else b""
+    )
+    kept = _Checkpoint(Path(checkpoint), identity) if checkpoint else None
     calls, timings, shared, last = [], [], [], None
-    for number, runner in enumerate(runners(plan, limit, may_race)):
+    for number, runner in enumerate(runners(plan, guards)):
         call, name = runner.call, runner.call.entry or runner.program.entry.name
         launch = _Launch(runner, target, registers, waves)
         if kept:
@@ -170,7 +166,6 @@ class _Checkpoint:
 
     path: Path
     identity: bytes
-    period: float
     #: Instructions of warps, and timing as arrays, of each launch that has ended.
     finished: list[tuple[int, Arrays]] = field(default_factory=list)
     #: State of the launch on its way; or only the memory, if it has not begun.
@@ -224,7 +219,7 @@ class _Checkpoint:
         self._write(launch.arrays)
 
     def _write(self, current: Callable[[], Arrays]) -> None:
-        if time.monotonic() - self._written < self.period:
+        if time.monotonic() - self._written < PERIOD:
             return
         arrays: dict[str, Any] = {
             "identity": np.frombuffer(self.identity, dtype=np.uint8),

@@ -87,6 +87,19 @@ class State(NamedTuple):
     slice_series: Any  #: (windows, slices): sectors
 
 
+class WarpCode(NamedTuple):
+    """What the warps of a launch issue: the operations of its basic blocks, and the blocks that each warp goes through.
+
+    The last three are those of an `Assembly`.
+    """
+
+    trace: Any  #: records of `replay.detailed.tracing`
+    firsts: Any  #: first record of each warp of each block from ``now[FIRST_BLOCK]`` on
+    operations: Any
+    lists: Any
+    blocks: Any
+
+
 def zeros(*shape: int) -> Any:
     """Return an array of int64 zeros."""
     return np.zeros(shape, dtype=np.int64)
