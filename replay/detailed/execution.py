@@ -9,10 +9,18 @@ import numpy as np
 from profilers.trace.compiled import bare, compiled
 from replay.detailed import memory as at
 from replay.detailed import program as low
-from replay.detailed.exchange import count_true, first_lane, lane_at_other_barrier, shuffle, take_count, vote
-from replay.detailed.matrices import multiply_fragments, multiply_groups
+from replay.detailed.arguments import fetch
+from replay.detailed.exchange import (
+    count_true,
+    first_lane,
+    lane_at_other_barrier,
+    multiply_fragments,
+    multiply_groups,
+    shuffle,
+    take_count,
+    vote,
+)
 from replay.detailed.memory import access, access_fragment, atomic, copy, move_matrices
-from replay.detailed.textures import fetch
 from replay.detailed.tracing import (
     FIRST,
     LAST,

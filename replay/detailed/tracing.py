@@ -10,8 +10,8 @@ import numpy as np
 
 from profilers.trace.compiled import bare, compiled
 from replay.detailed import program as low
+from replay.detailed.arguments import PLACES, texels_of
 from replay.detailed.memory import BLOCK, LOCAL_BYTES, WARPS
-from replay.detailed.textures import PLACES, texels_of
 
 #: Elements of a record before those of its accesses.
 BLOCK_NUMBER, LANES, NEXT, ACCESSES = range(4)

@@ -367,7 +367,7 @@ class DramSimulator:
         return counters_of(self._machine, self.dram)
 
 
-def counters_of(m: at.Machine, dram: Dram) -> DramCounters:
+def counters_of(m: at.DramState, dram: Dram) -> DramCounters:
     """Return what a simulation counted until now.
 
     Parameters
@@ -429,7 +429,7 @@ def _rules(dram: Dram, window: int, entering: int) -> Ints:
     return np.array([rules[index] for index in at.RULES], dtype=np.int64)
 
 
-def new_machine(dram: Dram, window: int, entering: int | None = None, listening: bool = False) -> at.Machine:
+def new_machine(dram: Dram, window: int, entering: int | None = None, listening: bool = False) -> at.DramState:
     """Return the state before the first request.
 
     Parameters
@@ -463,7 +463,7 @@ def new_machine(dram: Dram, window: int, entering: int | None = None, listening:
     now[at.SPAN_BITS] = 6
     bank[:, at.GROUP] = np.arange(n_banks) % per_channel // dram.banks * dram.banks
     longest = int(max(rule[at.CL], rule[at.CWL]) + rule[at.BURST]) + 3
-    return at.Machine(
+    return at.DramState(
         rule=rule,
         now=now,
         channel=channel,

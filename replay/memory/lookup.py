@@ -39,8 +39,6 @@ from replay.memory.cache_layout import (
     STEPS,
     TRANSLATION,
     WRITE_BACKS,
-)  # fmt: skip
-from replay.memory.replacement import (
     bypasses,
     earliest_fill,
     find_victim,
@@ -49,7 +47,7 @@ from replay.memory.replacement import (
     learn_use,
     touch,
     weigh,
-)
+)  # fmt: skip
 
 
 @bare

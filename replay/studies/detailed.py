@@ -8,9 +8,9 @@ import numpy as np
 
 from profilers.devices import find_device
 from replay.calibration.parameters import Parameters
-from replay.detailed.launch import Plan
-from replay.detailed.timing.launches import Target, Timing
-from replay.detailed.timing.simulation import simulate_plan
+from replay.detailed.launch import LaunchPlan
+from replay.detailed.timing.launches import LaunchTiming, TimedDevice
+from replay.detailed.timing.simulation import Checkpoint, simulate_plan
 from replay.studies.lenet import ALGORITHMS, lenet_plan
 from replay.studies.operator_kernels import stride_plan
 
@@ -25,7 +25,7 @@ _BATCH = 4
 def reproduce(parameters: Parameters) -> dict[str, float]:
     """Return our figure for every name in `datasets/published/detailed.toml`."""
     spread = {mapping: _spread(mapping) for mapping in ("interleaved", "xor")}
-    target = Target.of(find_device(_DEVICE))
+    target = TimedDevice.of(find_device(_DEVICE))
     launches = [timing for name in ALGORITHMS for timing in simulate_plan(_forward(name), target).timings]
     return {
         "camping_consecutive": float(spread["interleaved"] >= _CAMPING),
@@ -40,13 +40,13 @@ def reproduce(parameters: Parameters) -> dict[str, float]:
 
 def _spread(mapping: str) -> float:
     """Return the bytes of the busiest channel over the mean, for lines a stride apart."""
-    target = Target.of(find_device(_DEVICE), mapping=mapping)
+    target = TimedDevice.of(find_device(_DEVICE), mapping=mapping)
     (timing,) = simulate_plan(stride_plan(80, 64, 8, _STRIDE), target).timings
     moved = timing.dram.bytes_by_channel
     return float(moved.max() / moved.mean())
 
 
-def _forward(algorithm: str) -> Plan:
+def _forward(algorithm: str) -> LaunchPlan:
     return lenet_plan(algorithm, batch=_BATCH, backward=False)
 
 
@@ -54,7 +54,7 @@ class _StoppedError(Exception):
     """The simulation is stopped on purpose."""
 
 
-def _resumes(target: Target) -> bool:
+def _resumes(target: TimedDevice) -> bool:
     """Return whether a simulation that was stopped, and goes on from its checkpoint, ends as one that was not."""
     plan = stride_plan(80, 128, 64, 512)
 
@@ -66,13 +66,13 @@ def _resumes(target: Target) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "state.npz"
         with suppress(_StoppedError):
-            simulate_plan(plan, target, progress=stop, checkpoint=file, period=0.0)
+            simulate_plan(plan, target, progress=stop, checkpoint=Checkpoint(file, 0.0))
         was_kept = file.exists()
-        (resumed,) = simulate_plan(plan, target, checkpoint=file).timings
+        (resumed,) = simulate_plan(plan, target, checkpoint=Checkpoint(file)).timings
     return was_kept and _equal(whole, resumed)
 
 
-def _equal(first: Timing, second: Timing) -> bool:
+def _equal(first: LaunchTiming, second: LaunchTiming) -> bool:
     return (
         first.cycles == second.cycles
         and first.counters == second.counters

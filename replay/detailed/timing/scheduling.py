@@ -1,11 +1,18 @@
 """Order the operations of a basic block: the longest chain of dependent operations first."""
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 from replay.detailed import program as low
-
-if TYPE_CHECKING:
-    from replay.detailed.timing.assembly import Operation
+from replay.detailed.timing.expansion import (
+    ATOMIC,
+    BARRIER,
+    BRANCH,
+    COPY,
+    EXIT,
+    GLOBAL_STORE,
+    PLAIN,
+    SHARED_STORE,
+)
 
 #: Operations that are considered at a time, so that values do not live too long.
 _WINDOW = 48
@@ -13,7 +20,35 @@ _WINDOW = 48
 _EXPECTED = {low.GLOBAL: 200, low.SHARED: 25, low.LOCAL: 60, low.CONSTANT: 30}
 
 
-def ordered(operations: list["Operation"]) -> list["Operation"]:
+@dataclass
+class Operation:
+    """An operation before it has its place."""
+
+    unit: int
+    role: int = PLAIN
+    issues: int = 1
+    interval: int = 1
+    latency: int = 1
+    sources: tuple[int, ...] = ()
+    targets: tuple[int, ...] = ()
+    slots: tuple[int, ...] = ()
+    width: int = 4
+    line: int = 0
+    row: int = -1
+    spaces: frozenset[int] = field(default_factory=frozenset)
+
+    @property
+    def stores(self) -> bool:
+        """Whether it changes memory, or waits for others that do."""
+        return self.role in (GLOBAL_STORE, SHARED_STORE, ATOMIC, COPY, BARRIER)
+
+    @property
+    def ends_block(self) -> bool:
+        """Whether nothing of its basic block may follow it."""
+        return self.role in (BRANCH, EXIT)
+
+
+def ordered(operations: list[Operation]) -> list[Operation]:
     """Return the operations of a basic block in the order of a list scheduler.
 
     An operation is free when those whose results it needs, and accesses to memory that it must not pass, stand before
@@ -52,13 +87,13 @@ def ordered(operations: list["Operation"]) -> list["Operation"]:
     return [operations[number] for number in order]
 
 
-def _latency(operation: "Operation") -> int:
+def _latency(operation: Operation) -> int:
     if operation.targets and operation.slots:
         return max((_EXPECTED.get(space, 30) for space in operation.spaces), default=30)
     return max(operation.latency, 1)
 
 
-def _dependences(operations: list["Operation"]) -> list[set[int]]:
+def _dependences(operations: list[Operation]) -> list[set[int]]:
     """Return for each operation those that must stand before it."""
     before: list[set[int]] = []
     writer: dict[int, int] = {}

@@ -2,7 +2,7 @@
 
 `stream_of` returns the stream of an operator of a trace, `named_streams` those of a kind and a shape. A module holds
 operators that touch memory alike: `products`, `convolutions`, `streaming` (a single pass, and lookups), `rowwise`
-(several passes over rows), `windows`, `attention` and `recurrent`. `sequences` lets kernels share arrays.
+(several passes over rows), `windows`, `attention` and `recurrent`.
 """
 
 from replay.memory.streams.named import StreamKind, named_stream, named_streams, stream_kinds

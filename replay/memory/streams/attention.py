@@ -6,10 +6,9 @@ import numpy as np
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
-from replay.memory.accesses import Stream, Tiles, operands
+from replay.memory.accesses import Memory, Stream, Tiles, bind, checked_sizes, operands
+from replay.memory.streams.products import bind_product, product_kernels
 from replay.memory.streams.rowwise import softmax
-from replay.memory.streams.sequences import Memory, bind, bind_product, product_kernels
-from replay.memory.streams.splitting import checked_sizes
 
 #: Queries and keys of a tile (FlashAttention-2 for widths up to 128; arXiv 2307.08691).
 _QUERIES, _KEYS = 128, 64

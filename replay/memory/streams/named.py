@@ -7,23 +7,22 @@ from types import MappingProxyType
 
 from profilers.errors import InvalidInputError, NotFoundError
 from replay.graph.operators import DTYPE_BYTES
-from replay.memory.accesses import Stream
+from replay.memory.accesses import Memory, Stream, bind
 from replay.memory.streams.attention import Heads, naive_attention, tiled_attention
-from replay.memory.streams.convolutions import PASSES, Convolution, direct_convolution, implicit_product
-from replay.memory.streams.products import Tiling, library_tiling
-from replay.memory.streams.recurrent import Network, cell, recurrent
+from replay.memory.streams.convolutions import PASSES, ConvolutionShape, direct_convolution, implicit_product
+from replay.memory.streams.products import Tiling, bind_product, library_tiling, product_kernels
+from replay.memory.streams.recurrent import RecurrentLayer, cell, recurrent
 from replay.memory.streams.rowwise import batch_norm, batch_norm_per_activation, layer_norm, softmax
-from replay.memory.streams.sequences import Memory, bind, bind_product, product_kernels
 from replay.memory.streams.streaming import (
     DISTRIBUTIONS,
-    Pass,
+    ArrayPass,
     drawn_indices,
     embedding,
     optimizer,
     reduction,
     streaming_pass,
 )
-from replay.memory.streams.windows import Window, local_response_norm, pooling
+from replay.memory.streams.windows import SlidingWindow, local_response_norm, pooling
 
 Options = Mapping[str, str | int | float]
 Streams = Stream | tuple[Stream, ...]
@@ -177,9 +176,9 @@ def _fully_connected(shape: Sequence[int], dtype: str, options: Options) -> Stre
     return product_kernels((1, batch, outputs, inputs), DTYPE_BYTES[dtype], layout="nt")
 
 
-def _shape_of(shape: Sequence[int]) -> Convolution:
+def _shape_of(shape: Sequence[int]) -> ConvolutionShape:
     n, c, h, w, filters, kernel, stride, padding = shape
-    return Convolution((n, c, h, w), filters, Window.square(kernel, stride, padding))
+    return ConvolutionShape((n, c, h, w), filters, SlidingWindow.square(kernel, stride, padding))
 
 
 def _convolution(shape: Sequence[int], dtype: str, options: Options) -> Streams:
@@ -198,7 +197,7 @@ def _passing(name: str, reads: int, writes: int) -> Callable[[Sequence[int], str
         elements, size = shape[0], DTYPE_BYTES[dtype]
         inputs = {f"input_{number}": elements * size for number in range(_int(options, "reads", reads))}
         outputs = {f"output_{number}": elements * size for number in range(writes)}
-        data = Pass(inputs, outputs, elements, size, float(elements) if reads else 0.0)
+        data = ArrayPass(inputs, outputs, elements, size, float(elements) if reads else 0.0)
         return streaming_pass(f"{name} {elements}", data, workgroups=_int(options, "workgroups"))
 
     return make
@@ -206,7 +205,7 @@ def _passing(name: str, reads: int, writes: int) -> Callable[[Sequence[int], str
 
 def _reduction(shape: Sequence[int], dtype: str, options: Options) -> Streams:
     elements, size = shape[0], DTYPE_BYTES[dtype]
-    data = Pass({"x": elements * size}, {"y": min(shape[1], elements) * size}, elements, size, float(elements))
+    data = ArrayPass({"x": elements * size}, {"y": min(shape[1], elements) * size}, elements, size, float(elements))
     return reduction(f"reduction {elements}", data, workgroups=_int(options, "workgroups"))
 
 
@@ -243,7 +242,7 @@ def _pooling(*, backward: bool) -> Callable[[Sequence[int], str, Options], Strea
         n, c, h, w, *window = shape
         index_bytes = _int(options, "index_bytes")
         size = DTYPE_BYTES[dtype]
-        return pooling((n, c, h, w), Window.square(*window), size, backward=backward, index_bytes=index_bytes)
+        return pooling((n, c, h, w), SlidingWindow.square(*window), size, backward=backward, index_bytes=index_bytes)
 
     return make
 
@@ -283,7 +282,7 @@ def _attention(*, tiled: bool, backward: bool = False) -> Callable[[Sequence[int
 def _network(kind: str, *, backward: bool) -> Callable[[Sequence[int], str, Options], Streams]:
     def make(shape: Sequence[int], dtype: str, options: Options) -> Streams:
         steps, batch, inputs, hidden = shape
-        return recurrent(Network(kind, steps, batch, inputs, hidden, DTYPE_BYTES[dtype]), backward=backward)
+        return recurrent(RecurrentLayer(kind, steps, batch, inputs, hidden, DTYPE_BYTES[dtype]), backward=backward)
 
     return make
 
@@ -299,8 +298,8 @@ def _composed(shape: Sequence[int], dtype: str, options: Options) -> Streams:
     """Return a convolution, a pooling and a fully connected layer, as in DNNMark's composed model."""
     n, c, h, w, filters, outputs = shape
     size = DTYPE_BYTES[dtype]
-    convolution = Convolution((n, c, h, w), filters, Window.square(5, 1, 2))
-    pool = Window.square(3, 2)
+    convolution = ConvolutionShape((n, c, h, w), filters, SlidingWindow.square(5, 1, 2))
+    pool = SlidingWindow.square(3, 2)
     height, width = pool.output((h, w))
     connected = product_kernels((1, n, outputs, filters * height * width), size, layout="nt")
     kernels, memory = [implicit_product(convolution, size), pooling((n, filters, h, w), pool, size)], Memory()
@@ -337,7 +336,7 @@ _KINDS: Mapping[str, StreamKind] = MappingProxyType(
                        options=_PRODUCT_OPTIONS),
             StreamKind("fully_connected", ("batch", "inputs", "outputs"), "Fully connected layer.", _fully_connected),
             StreamKind("convolution", (*_IMAGE, "filters", "kernel", "stride", "padding"),
-                       "Convolution of images with square kernels.", _convolution, (1, 0),
+                       "ConvolutionShape of images with square kernels.", _convolution, (1, 0),
                        {"algorithm": "implicit", "direction": PASSES[0], "order": "nchw"}),
             StreamKind("elementwise", ("elements",), "Elementwise kernel with a number of inputs.",
                        _passing("elementwise", 1, 1), options={"reads": 1, "workgroups": 0}),
@@ -388,7 +387,7 @@ _KINDS: Mapping[str, StreamKind] = MappingProxyType(
             StreamKind("gru_training", _NETWORK, "GRU layer over time steps, forward and backward.",
                        _network("gru", backward=True)),
             StreamKind("composed_model", (*_IMAGE, "filters", "outputs"),
-                       "Convolution, pooling and fully connected layer, as in DNNMark.", _composed),
+                       "ConvolutionShape, pooling and fully connected layer, as in DNNMark.", _composed),
         )
     }
 )  # fmt: skip

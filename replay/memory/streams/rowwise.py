@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from profilers.trace.arrays import Ints
-from replay.memory.accesses import Stream, Tiles, operands
-from replay.memory.streams.splitting import STEP_BYTES, checked_sizes, pieces, resident_workgroups
+from replay.memory.accesses import STEP_BYTES, Stream, Tiles, checked_sizes, operands, pieces, resident_workgroups
 
 #: Longest row that PyTorch's softmax keeps in registers (`PersistentSoftmax.cuh`), elements, and the rows of one of its
 #: workgroups of 128 threads, each wavefront of which has a row, or two if they are short.
@@ -33,7 +32,7 @@ _SOFTMAX_FLOPS, _NORM_FLOPS = (5, 4), (8, 11)
 
 
 @dataclass(frozen=True)
-class Sweep:
+class RowSweep:
     """A pass of a workgroup over its rows: names of the arrays that it reads and writes."""
 
     reads: tuple[str, ...]
@@ -82,11 +81,11 @@ def softmax(
     (1, 6)
     """
     checked_sizes(rows=rows, columns=columns, wavefront=wavefront)
-    result = Sweep(("gradient", "y"), ("x_gradient",)) if backward else Sweep(("x",), ("y",))
-    again = [Sweep(result.reads)] * (1 if backward else 2)
+    result = RowSweep(("gradient", "y"), ("x_gradient",)) if backward else RowSweep(("x",), ("y",))
+    again = [RowSweep(result.reads)] * (1 if backward else 2)
     flops = _SOFTMAX_FLOPS[backward] * rows * columns
     sweeps = _once(result, columns, element_bytes) if columns <= registers else [*again, result]
-    plan = _Rows(rows, columns, element_bytes, float(flops), sweeps)
+    plan = _RowSweeps(rows, columns, element_bytes, float(flops), sweeps)
     name = f"softmax{' backward' if backward else ''} {rows} x {columns}"
     if columns > min(registers, REGISTER_ELEMENTS):
         return _long_rows(name, plan, wavefront, reductions=1 if backward else 2)
@@ -94,7 +93,7 @@ def softmax(
     return _over_rows(name, plan, rows_a_group=short, threads=_THREADS)
 
 
-def _long_rows(name: str, plan: "_Rows", wavefront: int, *, reductions: int) -> Stream:
+def _long_rows(name: str, plan: "_RowSweeps", wavefront: int, *, reductions: int) -> Stream:
     """Return a softmax whose rows do not stay in registers, each by a workgroup of its own."""
     if wavefront < _AMD_WAVEFRONT:
         threads = _row_threads(plan.columns, plan.element_bytes)
@@ -157,30 +156,32 @@ def layer_norm(
     (2, 1)
     """
     checked_sizes(rows=rows, columns=columns, wavefront=wavefront)
-    statistics = Sweep(("gradient", "x")) if backward else Sweep(("x",))
-    result = Sweep(("gradient", "x", "scale"), ("x_gradient",)) if backward else Sweep(("x", "scale", "shift"), ("y",))
+    statistics = RowSweep(("gradient", "x")) if backward else RowSweep(("x",))
+    result = (
+        RowSweep(("gradient", "x", "scale"), ("x_gradient",)) if backward else RowSweep(("x", "scale", "shift"), ("y",))
+    )
     sweeps = _once(result, columns, element_bytes) if columns <= registers else [statistics, result]
-    plan = _Rows(rows, columns, element_bytes, float(_NORM_FLOPS[backward] * rows * columns), sweeps)
+    plan = _RowSweeps(rows, columns, element_bytes, float(_NORM_FLOPS[backward] * rows * columns), sweeps)
     name = f"layer norm{' backward' if backward else ''} {rows} x {columns}"
     return _over_rows(name, plan, rows_a_group=1, threads=_NORM_WAVEFRONTS * wavefront)
 
 
-def _once(sweep: Sweep, columns: int, element_bytes: int) -> list[Sweep]:
+def _once(sweep: RowSweep, columns: int, element_bytes: int) -> list[RowSweep]:
     """Return the sweeps over a row that stays on the chip: a longer row is read whole before it is written."""
     if columns * element_bytes <= STEP_BYTES // len(sweep.reads):
         return [sweep]
-    return [Sweep(sweep.reads), Sweep((), sweep.writes)]
+    return [RowSweep(sweep.reads), RowSweep((), sweep.writes)]
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _RowSweeps:
     """A matrix, and the sweeps of a kernel over each row of it; scale and shift are a row that all share."""
 
     rows: int
     columns: int
     element_bytes: int
     flops: float
-    sweeps: Sequence[Sweep]
+    sweeps: Sequence[RowSweep]
 
     @property
     def arrays_read(self) -> int:
@@ -200,7 +201,7 @@ class _Rows:
         return {name: row if name in ("scale", "shift") else row * self.rows for name in names}
 
 
-def _over_rows(name: str, plan: _Rows, *, rows_a_group: int, threads: int) -> Stream:
+def _over_rows(name: str, plan: _RowSweeps, *, rows_a_group: int, threads: int) -> Stream:
     """Return a kernel whose workgroups sweep over whole rows."""
     arrays = operands(**plan.sizes)
     index = {array.name: number for number, array in enumerate(arrays)}
@@ -247,7 +248,7 @@ def _over_rows(name: str, plan: _Rows, *, rows_a_group: int, threads: int) -> St
     )
 
 
-def _in_flight(plan: _Rows, threads: int, rows_a_group: int) -> int:
+def _in_flight(plan: _RowSweeps, threads: int, rows_a_group: int) -> int:
     """Return the loads of a thread that wait together: a row in registers is loaded whole, longer ones by vectors."""
     arrays = plan.arrays_read
     return max(rows_a_group * plan.columns // threads, 1) * arrays if rows_a_group > 1 else 2 * arrays

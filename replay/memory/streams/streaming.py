@@ -11,8 +11,17 @@ import numpy as np
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
-from replay.memory.accesses import Operand, Stream, Tiles, operands
-from replay.memory.streams.splitting import STEP_BYTES, Walk, checked_sizes, pieces, resident_workgroups
+from replay.memory.accesses import (
+    STEP_BYTES,
+    Operand,
+    Stream,
+    Tiles,
+    Walk,
+    checked_sizes,
+    operands,
+    pieces,
+    resident_workgroups,
+)
 
 _THREADS = 256
 #: Bytes of an index: 64-bit, as PyTorch's embeddings take by default.
@@ -162,7 +171,7 @@ _VECTOR_BYTES = 16
 
 
 @dataclass(frozen=True)
-class Pass:
+class ArrayPass:
     """Arrays that a kernel passes over once, element by element.
 
     Parameters
@@ -188,14 +197,14 @@ class Pass:
         checked_sizes(elements=self.elements, element_bytes=self.element_bytes, **{**self.reads, **self.writes})
 
 
-def streaming_pass(name: str, data: Pass, *, workgroups: int = 0) -> Stream:
+def streaming_pass(name: str, data: ArrayPass, *, workgroups: int = 0) -> Stream:
     """Return the stream of an elementwise kernel, a copy or a fill.
 
     Parameters
     ----------
     name : str
         Name of the kernel.
-    data : Pass
+    data : ArrayPass
         Arrays and elements.
     workgroups : int
         Workgroups of the recorded launch; 0 if unknown. With so few workgroups that each has more than 16 KiB of
@@ -203,7 +212,7 @@ def streaming_pass(name: str, data: Pass, *, workgroups: int = 0) -> Stream:
 
     Examples
     --------
-    >>> stream = streaming_pass("relu", Pass({"x": 8192}, {"y": 8192}, 2048))
+    >>> stream = streaming_pass("relu", ArrayPass({"x": 8192}, {"y": 8192}, 2048))
     >>> stream.workgroups, stream.steps
     (4, 1)
     """
@@ -217,21 +226,21 @@ def streaming_pass(name: str, data: Pass, *, workgroups: int = 0) -> Stream:
     return _passing(name, data, walk, threads=_THREADS)
 
 
-def reduction(name: str, data: Pass, *, workgroups: int = 0) -> Stream:
+def reduction(name: str, data: ArrayPass, *, workgroups: int = 0) -> Stream:
     """Return the stream of a reduction: each workgroup reads a contiguous chunk and writes its share of the results.
 
     Parameters
     ----------
     name : str
         Name of the kernel.
-    data : Pass
+    data : ArrayPass
         Arrays; elements are those that are read.
     workgroups : int
         Workgroups of the recorded launch; 0 if unknown: then each reads 16,384 elements.
 
     Examples
     --------
-    >>> reduction("sum", Pass({"x": 1 << 20}, {"y": 4}, 1 << 18)).workgroups
+    >>> reduction("sum", ArrayPass({"x": 1 << 20}, {"y": 4}, 1 << 18)).workgroups
     16
     """
     chunk = -(-data.elements // workgroups) if workgroups else _REDUCTION_CHUNK
@@ -264,12 +273,14 @@ def optimizer(elements: int, element_bytes: int = 4, *, lists: int = 4, writes: 
     names += [f"list_{number}" for number in range(len(names), lists)]
     size = elements * element_bytes
     written = [name for name in names if name != "gradients"][:writes]
-    data = Pass(dict.fromkeys(names, size), dict.fromkeys(written, size), elements, element_bytes, flops * elements)
+    data = ArrayPass(
+        dict.fromkeys(names, size), dict.fromkeys(written, size), elements, element_bytes, flops * elements
+    )
     walk = Walk.chunks(elements, min(_LIST_CHUNK, elements), _LIST_THREADS * _LIST_PER_THREAD)
     return _passing(f"optimizer {elements}", data, walk, threads=_LIST_THREADS)
 
 
-def _passing(name: str, data: Pass, walk: Walk, *, threads: int) -> Stream:
+def _passing(name: str, data: ArrayPass, walk: Walk, *, threads: int) -> Stream:
     """Return the stream of a pass; an array that is both read and written is one operand."""
     arrays = operands(**{**data.reads, **data.writes})
     loop = f"each of {walk.workgroups} workgroups computes {walk.slice_} elements in a step"
@@ -292,7 +303,7 @@ def _passing(name: str, data: Pass, walk: Walk, *, threads: int) -> Stream:
 class _PassTiles:
     """The tiles of a pass over arrays, by workgroup and step."""
 
-    def __init__(self, data: Pass, walk: Walk, arrays: tuple[Operand, ...]) -> None:
+    def __init__(self, data: ArrayPass, walk: Walk, arrays: tuple[Operand, ...]) -> None:
         self.data, self.walk = data, walk
         self.number = {array.name: (index, array) for index, array in enumerate(arrays)}
 

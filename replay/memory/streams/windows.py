@@ -1,6 +1,6 @@
 """Streams of kernels whose outputs read a neighbourhood: pooling, and normalisation across channels (LRN).
 
-`Window` is the neighbourhood; convolutions use it too.
+`SlidingWindow` is the neighbourhood; convolutions use it too.
 """
 
 from dataclasses import dataclass
@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
-from replay.memory.accesses import Stream, Tiles, operands
-from replay.memory.streams.splitting import STEP_BYTES, checked_sizes, pieces, resident_workgroups
+from replay.memory.accesses import STEP_BYTES, Stream, Tiles, checked_sizes, operands, pieces, resident_workgroups
 
 Shape4 = tuple[int, int, int, int]
 _THREADS = 256
@@ -27,12 +26,12 @@ _PIXELS = 4
 
 
 @dataclass(frozen=True)
-class Window:
+class SlidingWindow:
     """The neighbourhood of an output: rows and columns of the kernel, its stride, and its padding.
 
     Examples
     --------
-    >>> Window((3, 3), (2, 2)).output((256, 256))
+    >>> SlidingWindow((3, 3), (2, 2)).output((256, 256))
     (127, 127)
     """
 
@@ -46,7 +45,7 @@ class Window:
             raise InvalidInputError(f"padding is {min(self.padding)}; it must be 0 or more")
 
     @classmethod
-    def square(cls, kernel: int, stride: int = 1, padding: int = 0) -> "Window":
+    def square(cls, kernel: int, stride: int = 1, padding: int = 0) -> "SlidingWindow":
         """Return a window of equal height and width."""
         return cls((kernel, kernel), (stride, stride), (padding, padding))
 
@@ -113,7 +112,12 @@ def runs(
 
 
 def pooling(
-    shape: Shape4, window: Window, element_bytes: int = 4, *, backward: bool = False, index_bytes: int = INDEX_BYTES
+    shape: Shape4,
+    window: SlidingWindow,
+    element_bytes: int = 4,
+    *,
+    backward: bool = False,
+    index_bytes: int = INDEX_BYTES,
 ) -> Stream:
     """Return the stream of a pooling, with a thread for each output.
 
@@ -124,7 +128,7 @@ def pooling(
     ----------
     shape : tuple of int
         (images, channels, rows, columns).
-    window : Window
+    window : SlidingWindow
         Kernel, stride and padding.
     element_bytes : int
         Bytes of an element.
@@ -139,7 +143,7 @@ def pooling(
 
     Examples
     --------
-    >>> stream = pooling((100, 3, 256, 256), Window.square(3, 2))
+    >>> stream = pooling((100, 3, 256, 256), SlidingWindow.square(3, 2))
     >>> stream.workgroups, [operand.name for operand in stream.operands]
     (18902, ['x', 'y', 'index'])
     """
@@ -173,7 +177,7 @@ def pooling(
 class _Pooling:
     """What both directions of a pooling share: shapes, addresses, and the rows of the kernel in a step."""
 
-    def __init__(self, shape: Shape4, window: Window, sizes: tuple[int, int]) -> None:
+    def __init__(self, shape: Shape4, window: SlidingWindow, sizes: tuple[int, int]) -> None:
         images, channels, self.rows, self.columns = shape
         self.window, (self.element_bytes, self.index_bytes) = window, sizes
         self.height, self.width = window.output((self.rows, self.columns))
