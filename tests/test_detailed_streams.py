@@ -5,6 +5,7 @@ from math import ceil
 import numpy as np
 import pytest
 
+from benchmarks.detailed.operator_kernels import operator_plan
 from profilers.files import dataset_path
 from replay.detailed import KernelLaunch, LaunchPlan
 from replay.detailed import program as low
@@ -12,7 +13,6 @@ from replay.detailed.launch import runners
 from replay.detailed.tracing import ACCESSES, NEXT
 from replay.memory.accesses import Lines, blocks
 from replay.memory.streams import named_streams
-from replay.studies.operator_kernels import operator_plan
 
 Touched = dict[tuple[str, bool], list[int]]
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.detailed.operator_kernels import chase_plan, multiply_add_plan, operator_plan
 from profilers.devices import find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import dataset_path
@@ -19,7 +20,7 @@ from replay.detailed.timing.assembly import ROLE, assemble
 from replay.detailed.timing.expansion import SHARED_LOAD
 from replay.detailed.timing.launches import LaunchTiming, TimedDevice
 from replay.detailed.timing.simulation import Checkpoint, simulate_plan
-from replay.studies.operator_kernels import chase_plan, multiply_add_plan, operator_plan, stride_plan
+from replay.studies.detailed import stride_plan
 
 V100 = TimedDevice.of(find_device("V100-SXM2-16GB"))
 START = V100.core.figures.start

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
+from operator_kernels import operator_plan
 
 from profilers.devices import find_device
 from profilers.files import dataset_path
@@ -23,7 +24,6 @@ from replay.detailed import LaunchPlan
 from replay.detailed.plans import read_plan
 from replay.detailed.timing.launches import TimedDevice
 from replay.detailed.timing.simulation import simulate_plan
-from replay.studies.operator_kernels import operator_plan
 from seqpoint.validation.detailed import target
 from seqpoint.validation.detailed_inputs import MeasuredKernel, read_kernels
 
@@ -59,7 +59,9 @@ def counted(kernels: list[MeasuredKernel]) -> Iterator[Row]:
 def recorded(kernels: list[MeasuredKernel]) -> Iterator[Row]:
     """Yield the kernels that were recorded on an H100 and an H200."""
     # When they were recorded, plans had a buffer for each parameter, also where the kernel works in place.
-    plans: dict[str, Callable[[], LaunchPlan]] = {kernel.name: partial(kernel.plan, in_place=False) for kernel in kernels}
+    plans: dict[str, Callable[[], LaunchPlan]] = {
+        kernel.name: partial(kernel.plan, in_place=False) for kernel in kernels
+    }
     for name in ("softmax", "matmul_fp16", "matmul_bf16"):
         plans[f"triton/{name}"] = partial(read_plan, dataset_path(f"ptx/triton/{name}.toml"))
     for folder, name in RECORDED.items():

@@ -481,7 +481,7 @@ def new_machine(dram: Dram, window: int, entering: int | None = None, listening:
     )
 
 
-class _Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _DramFigure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A figure of a standard."""
 
     value: Annotated[float, msgspec.Meta(ge=0)]
@@ -490,11 +490,11 @@ class _Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     certainty: str
 
 
-class _Standard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _DramStandard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A standard of the file."""
 
     about: str
-    figures: dict[str, _Figure]
+    figures: dict[str, _DramFigure]
 
 
 def load_drams(path: str | Path | None = None) -> Mapping[str, Dram]:
@@ -511,7 +511,7 @@ def load_drams(path: str | Path | None = None) -> Mapping[str, Dram]:
     """
     file = Path(path) if path else dataset_path("dram.toml")
     try:
-        content = msgspec.convert(read_toml(file, "DRAM standards"), dict[str, _Standard])
+        content = msgspec.convert(read_toml(file, "DRAM standards"), dict[str, _DramStandard])
     except msgspec.ValidationError as problem:
         raise InvalidInputError(f"{file}: {problem}") from None
     return MappingProxyType({name: _standard(name, standard, file) for name, standard in content.items()})
@@ -521,7 +521,7 @@ def load_drams(path: str | Path | None = None) -> Mapping[str, Dram]:
 _GEOMETRY = ("channels", "bank_groups", "banks", "rows", "row_bytes", "access_bytes", "burst_cycles", "command_buses")
 
 
-def _standard(name: str, standard: _Standard, file: Path) -> Dram:
+def _standard(name: str, standard: _DramStandard, file: Path) -> Dram:
     times = tuple(item.name for item in fields(DramTiming))
     known = {*_GEOMETRY, "clock_mhz", *times}
     given = {key: figure.value for key, figure in standard.figures.items()}

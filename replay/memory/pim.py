@@ -296,17 +296,17 @@ def row_commands(columns: Iterable[str]) -> tuple[Command, ...]:
     return (Command(ACTIVATE), *map(Command, columns), Command(PRECHARGE))
 
 
-class _Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _PimFigure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     value: Annotated[float, msgspec.Meta(gt=0)]
     unit: str
     source: str
     certainty: str
 
 
-class _Standard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _PimStandard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     about: str
     dram: str
-    figures: dict[str, _Figure]
+    figures: dict[str, _PimFigure]
 
 
 @cache
@@ -314,13 +314,13 @@ def load_pims() -> Mapping[str, Pim]:
     """Return the PIM standards of `datasets/pim.toml` by name, each on one stack at its nominal clock."""
     file = dataset_path("pim.toml")
     try:
-        content = msgspec.convert(read_toml(file, "PIM standards"), dict[str, _Standard])
+        content = msgspec.convert(read_toml(file, "PIM standards"), dict[str, _PimStandard])
     except msgspec.ValidationError as problem:
         raise InvalidInputError(f"{file}: {problem}") from None
     return MappingProxyType({name: _standard(standard) for name, standard in content.items()})
 
 
-def _standard(standard: _Standard) -> Pim:
+def _standard(standard: _PimStandard) -> Pim:
     figures = {name: figure.value for name, figure in standard.figures.items()}
     clock_hz = 1e6 * figures.pop("clock_mhz")
     return Pim(find_dram(standard.dram), clock_hz=clock_hz, **{name: int(value) for name, value in figures.items()})

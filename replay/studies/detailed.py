@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from profilers.devices import find_device
+from profilers.files import dataset_path
 from replay.calibration.parameters import Parameters
-from replay.detailed.launch import LaunchPlan
+from replay.detailed.launch import KernelLaunch, LaunchPlan
 from replay.detailed.timing.launches import LaunchTiming, TimedDevice
 from replay.detailed.timing.simulation import Checkpoint, simulate_plan
 from replay.studies.lenet import ALGORITHMS, lenet_plan
-from replay.studies.operator_kernels import stride_plan
 
 _DEVICE = "V100-SXM2-16GB"
 #: Bytes after which a consecutive mapping returns to the same channel, on the device.
@@ -78,3 +78,25 @@ def _equal(first: LaunchTiming, second: LaunchTiming) -> bool:
         and first.counters == second.counters
         and np.array_equal(first.series, second.series)
     )
+
+
+def stride_plan(blocks: int, threads: int, turns: int, stride: int) -> LaunchPlan:
+    """Return a launch whose warps each read a line of 128 bytes in each turn.
+
+    Parameters
+    ----------
+    blocks, threads : int
+        Blocks, and threads of a block; threads are a multiple of 32.
+    turns : int
+        Lines that each warp reads.
+    stride : int
+        Bytes between lines; a multiple of 4.
+    """
+    lines = blocks * threads // 32 * turns
+    buffers = {
+        "y": np.zeros(blocks * threads, dtype=np.float32),
+        "x": np.zeros(lines * stride // 4 + 32, dtype=np.float32),
+    }
+    file = dataset_path("ptx/operators/probes.ptx")
+    call = KernelLaunch(file, "stride", (blocks, 1, 1), (threads, 1, 1), ("y", "x", stride // 4, turns))
+    return LaunchPlan(f"lines {stride} bytes apart", buffers, (call,))

@@ -1,7 +1,7 @@
 """Operators of PyTorch as launches of our own PTX, with PyTorch's grids, and probes of single properties of a device.
 
-`operator_plan` returns a plan with the buffers and the launch of an operator; `chase_plan`, `multiply_add_plan` and
-`stride_plan` those of probes. The kernels are in `datasets/ptx/operators`; they compute in FP32.
+`operator_plan` returns a plan with the buffers and the launch of an operator; `chase_plan` and `multiply_add_plan`
+those of probes. The kernels are in `datasets/ptx/operators`; they compute in FP32.
 """
 
 from typing import Any
@@ -112,25 +112,3 @@ def multiply_add_plan(blocks: int, threads: int, turns: int) -> LaunchPlan:
     file = dataset_path("ptx/operators/probes.ptx")
     call = KernelLaunch(file, "multiply_add", (blocks, 1, 1), (threads, 1, 1), ("y", 0.5, 1.0, turns))
     return LaunchPlan("multiply-adds", buffers, (call,))
-
-
-def stride_plan(blocks: int, threads: int, turns: int, stride: int) -> LaunchPlan:
-    """Return a launch whose warps each read a line of 128 bytes in each turn.
-
-    Parameters
-    ----------
-    blocks, threads : int
-        Blocks, and threads of a block; threads are a multiple of 32.
-    turns : int
-        Lines that each warp reads.
-    stride : int
-        Bytes between lines; a multiple of 4.
-    """
-    lines = blocks * threads // 32 * turns
-    buffers = {
-        "y": np.zeros(blocks * threads, dtype=np.float32),
-        "x": np.zeros(lines * stride // 4 + 32, dtype=np.float32),
-    }
-    file = dataset_path("ptx/operators/probes.ptx")
-    call = KernelLaunch(file, "stride", (blocks, 1, 1), (threads, 1, 1), ("y", "x", stride // 4, turns))
-    return LaunchPlan(f"lines {stride} bytes apart", buffers, (call,))
