@@ -11,8 +11,7 @@ from profilers.errors import InvalidInputError
 from replay.calibration.tables import MeasuredTable
 from replay.memory.accesses import Lines, blocks
 from replay.memory.simulation import simulate
-from replay.memory.streams.rowwise import layer_norm, softmax
-from replay.memory.streams.streaming import ArrayPass, streaming_pass
+from replay.memory.streams.passes import ArrayPass, layer_norm, softmax, streaming_pass
 from replay.memory.system import find_policy, memory_system
 from seqpoint.validation.memory_hardware import (
     TimeCase,

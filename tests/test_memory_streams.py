@@ -14,10 +14,20 @@ from replay.memory.accesses import Lines, Memory, Operand, Stream, bind, blocks,
 from replay.memory.streams import named_stream, named_streams, stream_kinds, stream_of
 from replay.memory.streams.attention import Heads, naive_attention, tiled_attention
 from replay.memory.streams.convolutions import ORDERS, ConvolutionShape, direct_convolution, implicit_product
+from replay.memory.streams.passes import (
+    ArrayPass,
+    batch_norm,
+    batch_norm_per_activation,
+    drawn_indices,
+    embedding,
+    layer_norm,
+    optimizer,
+    reduction,
+    softmax,
+    streaming_pass,
+)
 from replay.memory.streams.products import LAYOUTS, Tiling, library_tiling, product, product_kernels, tile_order
 from replay.memory.streams.recurrent import RecurrentLayer, cell, recurrent
-from replay.memory.streams.rowwise import batch_norm, batch_norm_per_activation, layer_norm, softmax
-from replay.memory.streams.streaming import ArrayPass, drawn_indices, embedding, optimizer, reduction, streaming_pass
 from replay.memory.streams.windows import SlidingWindow, local_response_norm, pooling
 
 FEW = settings(max_examples=25, deadline=None)

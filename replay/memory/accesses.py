@@ -538,7 +538,7 @@ def bind(stream: Stream, arrays: Mapping[str, Operand]) -> Stream:
 
     Examples
     --------
-    >>> from replay.memory.streams.streaming import ArrayPass, streaming_pass
+    >>> from replay.memory.streams.passes import ArrayPass, streaming_pass
     >>> stream = streaming_pass("relu", ArrayPass({"x": 400}, {"y": 400}, 100))
     >>> hidden = Operand("hidden", 400, 8192)
     >>> bind(stream, {"x": hidden, "y": hidden}).tiles(np.arange(1), 0).address.tolist()

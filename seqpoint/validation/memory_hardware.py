@@ -17,8 +17,7 @@ from replay.costs.shipped import load_parameters
 from replay.memory.accesses import Lines, Stream, blocks, resident_workgroups
 from replay.memory.caches import CacheCounters, Hierarchy
 from replay.memory.simulation import simulate
-from replay.memory.streams.rowwise import layer_norm, softmax
-from replay.memory.streams.streaming import ArrayPass, streaming_pass
+from replay.memory.streams.passes import ArrayPass, layer_norm, softmax, streaming_pass
 from replay.memory.system import find_policy, memory_system
 from seqpoint.notebook import table_of
 from seqpoint.validation.memory_kernels import COUNTED_KERNELS, LEFT_OUT

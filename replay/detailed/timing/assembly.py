@@ -22,9 +22,10 @@ from replay.detailed.timing.expansion import (
     SPECIAL,
     ComputeUnits,
     Expansion,
+    Operation,
     expansion_of,
+    ordered,
 )
-from replay.detailed.timing.scheduling import Operation, ordered
 
 #: Columns of `AssembledKernel.operations`. SOURCES, TARGETS and SLOTS are positions in `AssembledKernel.lists`; each is
 #: followed by its end.

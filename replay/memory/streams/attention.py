@@ -7,8 +7,8 @@ import numpy as np
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
 from replay.memory.accesses import Memory, Stream, Tiles, bind, checked_sizes, operands
+from replay.memory.streams.passes import softmax
 from replay.memory.streams.products import bind_product, product_kernels
-from replay.memory.streams.rowwise import softmax
 
 #: Queries and keys of a tile (FlashAttention-2 for widths up to 128; arXiv 2307.08691).
 _QUERIES, _KEYS = 128, 64

@@ -11,18 +11,21 @@ from replay.graph.operators import DTYPE_BYTES
 from replay.memory.accesses import Memory, Stream, bind
 from replay.memory.streams.attention import Heads, naive_attention, tiled_attention
 from replay.memory.streams.convolutions import PASSES, ConvolutionShape, direct_convolution, implicit_product
-from replay.memory.streams.products import Tiling, bind_product, library_tiling, product_kernels
-from replay.memory.streams.recurrent import RecurrentLayer, cell, recurrent
-from replay.memory.streams.rowwise import batch_norm, batch_norm_per_activation, layer_norm, softmax
-from replay.memory.streams.streaming import (
+from replay.memory.streams.passes import (
     DISTRIBUTIONS,
     ArrayPass,
+    batch_norm,
+    batch_norm_per_activation,
     drawn_indices,
     embedding,
+    layer_norm,
     optimizer,
     reduction,
+    softmax,
     streaming_pass,
 )
+from replay.memory.streams.products import Tiling, bind_product, library_tiling, product_kernels
+from replay.memory.streams.recurrent import RecurrentLayer, cell, recurrent
 from replay.memory.streams.windows import SlidingWindow, local_response_norm, pooling
 
 Options = Mapping[str, str | int | float]

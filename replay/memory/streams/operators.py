@@ -11,17 +11,22 @@ from replay.graph.operators import Operator
 from replay.memory.accesses import Stream
 from replay.memory.streams.attention import Heads, tiled_attention
 from replay.memory.streams.convolutions import ConvolutionShape, implicit_product
-from replay.memory.streams.products import library_tiling, product
-from replay.memory.streams.recurrent import GATES, cell
-from replay.memory.streams.rowwise import (
+from replay.memory.streams.passes import (
     REGISTER_ELEMENTS,
+    ArrayPass,
     batch_norm,
     batch_norm_per_activation,
+    drawn_indices,
+    embedding,
     layer_norm,
+    optimizer,
+    reduction,
     shared_memory_row,
     softmax,
+    streaming_pass,
 )
-from replay.memory.streams.streaming import ArrayPass, drawn_indices, embedding, optimizer, reduction, streaming_pass
+from replay.memory.streams.products import library_tiling, product
+from replay.memory.streams.recurrent import GATES, cell
 from replay.memory.streams.windows import SlidingWindow, local_response_norm, pooling
 from replay.memory.system import MemorySystem
 

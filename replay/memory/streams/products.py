@@ -10,7 +10,7 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
 from replay.costs.products import library_grid
 from replay.memory.accesses import ALIGNMENT, Memory, Operand, Stream, Tiles, bind, checked_sizes, operands, section
-from replay.memory.streams.streaming import ArrayPass, streaming_pass
+from replay.memory.streams.passes import ArrayPass, streaming_pass
 
 #: Bytes of a row of the first operand that a step reads: the depth of a slice (CUTLASS: 32 halves, 16 singles).
 _SLICE_BYTES = 64
