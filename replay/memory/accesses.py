@@ -184,6 +184,10 @@ class Stream:
             if getattr(self, name) < 1:
                 raise InvalidInputError(f"{self.name}: {name} is {getattr(self, name)}; it must be 1 or more")
 
+    def with_tiles(self, change: Callable[[Tiles], Tiles]) -> "Stream":
+        """Return the stream with the tiles of each step changed."""
+        return replace(self, tiles=lambda workgroups, step: change(self.tiles(workgroups, step)))
+
     @cached_property
     def footprint(self) -> int:
         """Bytes of all operands."""
@@ -550,14 +554,5 @@ def bind(stream: Stream, arrays: Mapping[str, Operand]) -> Stream:
             raise InvalidInputError(f"{stream.name}: operand {operand.name} has {operand.size} bytes, given {given}")
     bound = tuple(Operand(operand.name, operand.size, arrays[operand.name].address) for operand in stream.operands)
     shifts = np.array([new.address - old.address for new, old in zip(bound, stream.operands, strict=True)])
-    return replace(stream, operands=bound, tiles=_shifted(stream.tiles, shifts))
-
-
-def _shifted(tiles: Callable[[Ints, int], Tiles], shifts: Ints) -> Callable[[Ints, int], Tiles]:
-    """Return tiles whose addresses are shifted, by operand."""
-
-    def shifted(workgroups: Ints, step: int) -> Tiles:
-        original = tiles(workgroups, step)
-        return replace(original, address=original.address + shifts[original.operand])
-
-    return shifted
+    shifted = stream.with_tiles(lambda tiles: replace(tiles, address=tiles.address + shifts[tiles.operand]))
+    return replace(shifted, operands=bound)

@@ -372,7 +372,7 @@ def counters_of(m: at.DramState, dram: Dram) -> DramCounters:
 
     Parameters
     ----------
-    m : Machine
+    m : DramState
         State.
     dram : Dram
         Memory.

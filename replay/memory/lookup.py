@@ -56,7 +56,7 @@ def walk(machine, accesses, bounds, most):  # type: ignore[no-untyped-def]
 
     Parameters
     ----------
-    machine : Machine
+    machine : CacheState
         State; changes.
     accesses : tuple of arrays
         Columns of `Accesses`.

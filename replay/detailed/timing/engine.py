@@ -300,7 +300,7 @@ def run(s, m, code, until):  # type: ignore[no-untyped-def]
 
     Parameters
     ----------
-    s, m : State, Machine
+    s, m : TimingState, DramState
         Compute units and caches, and DRAM; they change.
     code : WarpCode
         What the warps issue.
