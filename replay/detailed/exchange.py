@@ -121,7 +121,9 @@ def _match_or_reduce(row, registers, mask):  # type: ignore[no-untyped-def]
             continue
         if row[low.OP] == low.REDUCE:
             value = given[lane]
-            total = value if is_first else integer(row[low.HOW], total, value, value, value, 32, row[low.SIGNED])
+            total = (
+                value if is_first else integer(row[low.HOW], total, value, value, value, np.int64(32), row[low.SIGNED])
+            )
             total &= np.uint64(0xFFFFFFFF)
         else:
             alike = np.int64(0)
@@ -294,7 +296,7 @@ def _factor(descriptor, lines_of, depth, form, launch, out):  # type: ignore[no-
                 here, bits = at + address + part * width, np.uint64(0)
                 for byte in range(width):
                     bits |= np.uint64(launch.memory[0][here + byte]) << np.uint64(8 * byte)
-                value = _element(bits, 0, kind)
+                value = _element(bits, np.int64(0), kind)
                 if turned:
                     out[line * together + part, step] = value
                 else:

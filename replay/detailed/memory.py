@@ -191,7 +191,7 @@ def access_fragment(row, lists, registers, mask, warp, launch):  # type: ignore[
             end = _place(launch, space, address + size * (run - 1), size, thread)
             if at < 0 or end < 0:
                 return fails(launch, -at if at < 0 else -end, thread, address)
-            if space == low.SHARED and _races(launch, at, size * run, warp, is_store, True):
+            if space == low.SHARED and _races(launch, at, size * run, warp, is_store, np.bool_(True)):
                 return fails(launch, RACE, thread, address)
             for element in range(run):
                 number, here = first + element, at + size * element
@@ -229,7 +229,7 @@ def atomic(row, registers, mask, warp, launch):  # type: ignore[no-untyped-def]
             for part in range(size >> 1):
                 shift, sixteen = np.uint64(16 * part), np.uint64(0xFFFF)
                 x, y = (old >> shift) & sixteen, (value >> shift) & sixteen
-                new |= half_operation(F_ADD, x, y, x, row[low.FROM] == low.BF16) << shift
+                new |= half_operation(np.int64(F_ADD), x, y, x, np.int64(row[low.FROM] == low.BF16)) << shift
         elif row[low.FROM] == low.FP64:
             new = np.float64(np.uint64(old).view(np.float64) + np.uint64(value).view(np.float64)).view(np.uint64)
         elif op == low.EXCHANGE:
@@ -251,6 +251,8 @@ def atomic(row, registers, mask, warp, launch):  # type: ignore[no-untyped-def]
 @bare
 def copy(row, registers, mask, warp, launch):  # type: ignore[no-untyped-def]
     """Execute ``cp.async``: the copy is complete at once."""
+    # Typed, as all numbers that functions are called with: a literal would have numba compile the function once more.
+    word, writes = np.int64(4), np.bool_(True)
     for lane in range(32):
         if not mask >> lane & 1:
             continue
@@ -258,25 +260,25 @@ def copy(row, registers, mask, warp, launch):  # type: ignore[no-untyped-def]
         source, thread = np.int64(registers[row[low.A], lane]) + row[low.OFFSET], warp * 32 + lane
         given = np.int64(registers[row[low.B], lane]) if row[low.B] >= 0 else row[low.COUNT]
         for byte in range(0, row[low.COUNT], 4):
-            to = _place(launch, low.SHARED, target + byte, 4, thread)
+            to = _place(launch, low.SHARED, target + byte, word, thread)
             value, at = np.uint64(0), np.int64(0)
             if byte < given:
-                at = _place(launch, low.GLOBAL, source + byte, 4, thread)
+                at = _place(launch, low.GLOBAL, source + byte, word, thread)
             if to < 0 or at < 0:
                 wrong, address = (-to, target) if to < 0 else (-at, source)
                 return fails(launch, wrong, thread, address + byte)
             if byte < given:
-                value = _read(launch.memory, at, 4)
-            if _races(launch, to, 4, warp, True, True):
+                value = _read(launch.memory, at, word)
+            if _races(launch, to, word, warp, writes, writes):
                 return fails(launch, RACE, thread, target + byte)
-            _write(launch.memory, to, 4, value)
+            _write(launch.memory, to, word, value)
     return True
 
 
 @bare
 def move_matrices(row, lists, registers, warp, launch):  # type: ignore[no-untyped-def]
     """Execute ``ldmatrix`` or ``stmatrix``: lanes 8m to 8m + 7 give the rows of matrix m (PTX ISA, matrix load)."""
-    count, first = row[low.COUNT], row[low.VECTOR]
+    count, first, size = row[low.COUNT], row[low.VECTOR], np.int64(2)
     for matrix in range(count):
         for lane in range(32):
             value = np.uint64(0)
@@ -286,13 +288,13 @@ def move_matrices(row, lists, registers, warp, launch):  # type: ignore[no-untyp
                     line, column = column, line
                 source = matrix * 8 + line
                 address = (np.int64(registers[row[low.A], source]) + row[low.OFFSET] + 2 * column) & 0xFFFFFFFF
-                at = _place(launch, low.SHARED, address, 2, warp * 32 + source)
+                at = _place(launch, low.SHARED, address, size, warp * 32 + source)
                 if at < 0:
                     return fails(launch, -at, warp * 32 + source, address)
                 if row[low.KIND] == low.STMATRIX:
-                    _write(launch.memory, at, 2, registers[lists[first + matrix], lane] >> np.uint64(16 * part))
+                    _write(launch.memory, at, size, registers[lists[first + matrix], lane] >> np.uint64(16 * part))
                 else:
-                    value |= _read(launch.memory, at, 2) << np.uint64(16 * part)
+                    value |= _read(launch.memory, at, size) << np.uint64(16 * part)
             registers[lists[first + matrix], 32 + lane] = value
     for matrix in range(count if row[low.KIND] == low.LDMATRIX else 0):
         for lane in range(32):

@@ -224,7 +224,7 @@ def _matrix_passes(row, addresses, rows, seen, counts):  # type: ignore[no-untyp
     for matrix in range(row[low.COUNT]):
         for lane in range(32):
             rows[lane] = addresses[8 * matrix + lane] & 0xFFFFFFFF if lane < 8 else -1
-        total += _passes(rows, 16, seen, counts)
+        total += _passes(rows, np.int64(16), seen, counts)
     return total
 
 
@@ -266,7 +266,7 @@ def record_texture(row, registers, mask, warp, launch, recording):  # type: igno
     """Write which sectors ``tex`` reads."""
     textures, tile = launch.allocations[3], launch.tiles[0]
     trace, marks = recording[0], recording[1]
-    at, end, n = marks[LAST + warp], marks[END], 0
+    at, end, n = marks[LAST + warp], marks[END], np.int64(0)
     for lane in range(32):
         if mask >> lane & 1:
             for tap in range(texels_of(row, registers, lane, textures, tile)):

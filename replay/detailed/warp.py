@@ -92,7 +92,7 @@ def _eight(row, value, other):  # type: ignore[no-untyped-def]
     if row[low.FROM] == low.FP32:
         high, lower = _single(value), _single(other)
     else:
-        high, lower = short_number(value, 1, 0), short_number(value, 0, 0)
+        high, lower = short_number(value, np.int64(1), np.int64(0)), short_number(value, np.int64(0), np.int64(0))
     return float_to_eight(high, target == low.E4M3) << np.uint64(8) | float_to_eight(lower, target == low.E4M3)
 
 
@@ -183,8 +183,8 @@ def set_predicates(row, registers, mask):  # type: ignore[no-untyped-def]
     for lane in range(32):
         if not mask >> lane & 1:
             continue
-        truth = _compare(row, registers, lane, 0)
-        other = _compare(row, registers, lane, 1) if row[low.COUNT] == 2 else not truth
+        truth = _compare(row, registers, lane, np.int64(0))
+        other = _compare(row, registers, lane, np.int64(1)) if row[low.COUNT] == 2 else not truth
         if row[low.C] >= 0:
             given = (registers[row[low.C], lane] != 0) != (row[low.SATURATE] != 0)
             if row[low.OP] == lanes.AND:

@@ -79,6 +79,10 @@ MOST_ATOMS = REUSE - ATOMS
 LATEST, COMPLETED, MEMORY_QUEUE, ISSUE = 0, 1, 2, 4
 #: Levels of a hierarchy.
 L1, L2, LLC = 0, 1, 2
+#: What an access does, and whether a line is new in its way. Typed, as all numbers that functions are called with: a
+#: literal would have numba compile the function once more.
+LOAD, STORE = np.uint8(0), np.uint8(1)
+HELD, NEW = np.bool_(False), np.bool_(True)
 #: What compiled code knows of a level of caches, all of which stand one after another in `CacheState.cells`.
 #:
 #: - begin, fills, heads: rows of `CacheState.cells` where the sets begin, where the rings of outstanding fills begin
@@ -374,7 +378,7 @@ def find_victim(machine, level, base, now):  # type: ignore[no-untyped-def]
 @bare
 def _find_other_victim(machine, level, base, now):  # type: ignore[no-untyped-def]
     """Return what `find_victim` does under any replacement but LRU; not inlined, which keeps compilation short."""
-    way = find_way(machine, level, base, EMPTY)
+    way = find_way(machine, level, base, np.int64(EMPTY))
     if way >= 0:
         return way
     if level.replacement == RRIP:
@@ -515,7 +519,7 @@ def learn_eviction(machine, base, held):  # type: ignore[no-untyped-def]
     """Note the eviction of a line with the given sectors and operand."""
     rules = machine.rules[0]
     if rules.operand_bypass and not held & USED_AGAIN:
-        _learn(machine, base, held, 1)
+        _learn(machine, base, held, np.int64(1))
     if rules.adaptive and _group(machine, base) == ALL:
         machine.numbers[DUEL_EVICTIONS] += 1
 
@@ -534,7 +538,7 @@ def learn_use(machine, base, way):  # type: ignore[no-untyped-def]
         held = np.int64(machine.cells[np.uint64(at)])
         if not held & USED_AGAIN:
             machine.cells[np.uint64(at)] = held | USED_AGAIN
-            _learn(machine, base, held, 0)
+            _learn(machine, base, held, np.int64(0))
 
 
 @inlined

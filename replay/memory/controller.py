@@ -8,6 +8,8 @@ Time jumps from event to event. A channel is visited only in cycles in which it 
 refresh; the result equals that of a simulation of every cycle.
 """
 
+import numpy as np
+
 from profilers.trace.compiled import bare, inlined
 from replay.memory import banks as at
 from replay.memory.banks import bucket, busy, command, find, finish, number, ready_at, refresh, release, set_ready
@@ -36,14 +38,14 @@ def _schedule(m, c, t, final):  # type: ignore[no-untyped-def]
             m.channel[c, at.DRAINING] = length
     kind = 1 if m.channel[c, at.DRAINING] > 0 else 0
     s = -1
-    if kind == 1 and _can_move(m, c, 1):
-        s = _first_to_move(m, c, 1)
+    if kind == 1 and _can_move(m, c, np.int64(1)):
+        s = _first_to_move(m, c, np.int64(1))
         m.channel[c, at.DRAINING] -= 1
-        if find(m, m.slot[s, at.ADDRESS], 0) >= 0:
+        if find(m, m.slot[s, at.ADDRESS], np.int64(0)) >= 0:
             m.channel[c, at.DRAINING] = kind = 0
             s = -1
-    if kind == 0 and _can_move(m, c, 0):
-        s = _first_to_move(m, c, 0)
+    if kind == 0 and _can_move(m, c, np.int64(0)):
+        s = _first_to_move(m, c, np.int64(0))
     if s < 0:
         return False
     _leave_queue(m, 2 * c + kind, s)
@@ -126,7 +128,7 @@ def _visit(m, c, t, final):  # type: ignore[no-untyped-def]
             command(m, c, t)
     moved = _schedule(m, c, t, final)
     soonest = max(min(m.channel[c, at.COMMAND_AT], m.channel[c, at.REFRESH_AT]), t + 1)
-    m.next[c] = t + 1 if moved and (_can_move(m, c, 0) or _can_move(m, c, 1)) else soonest
+    m.next[c] = t + 1 if moved and (_can_move(m, c, np.int64(0)) or _can_move(m, c, np.int64(1))) else soonest
 
 
 @inlined
@@ -135,7 +137,7 @@ def _arrive(m, s, q, t):  # type: ignore[no-untyped-def]
     c, is_write, address = q >> 1, q & 1, m.slot[s, at.ADDRESS]
     m.channel[c, at.WRITES if is_write else at.READS] += 1
     soon = (t + 2) & (len(m.done) - 1)
-    if find(m, address, 1) >= 0:
+    if find(m, address, np.int64(1)) >= 0:
         m.done[soon] += 1
         if not is_write:
             finish(m, address, t + 2)
@@ -146,7 +148,7 @@ def _arrive(m, s, q, t):  # type: ignore[no-untyped-def]
     if is_write:
         m.done[soon] += 1
     else:
-        other = find(m, address, 0)
+        other = find(m, address, np.int64(0))
         if other >= 0:
             m.slot[other, at.COPIES] += 1
             m.slot[other, at.ADDED] += t
@@ -293,7 +295,7 @@ def advance(m, until):  # type: ignore[no-untyped-def]
         m.done[t & (len(m.done) - 1)] = 0
         if m.now[at.N_LISTED] > 0:
             _enter_waiting(m, t)
-        t = _visit_channels(m, t, 0)
+        t = _visit_channels(m, t, np.int64(0))
         m.now[at.ENTERED] = 0
     m.now[at.CYCLE] = t
 

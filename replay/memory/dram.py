@@ -355,7 +355,7 @@ class DramSimulator:
             raise InvalidInputError(f"{len(traffic.address)} addresses and {len(traffic.is_write)} marks of writes")
         for begin in range(0, len(traffic), _BLOCK):
             address = np.ascontiguousarray(traffic.address[begin : begin + _BLOCK], dtype=np.int64)
-            is_write = np.ascontiguousarray(traffic.is_write[begin : begin + _BLOCK], dtype=np.uint8)
+            is_write = traffic.is_write[begin : begin + _BLOCK].astype(np.uint8)  # writable: another type to numba
             channel, group, bank, row = self.dram.address_mapping.decode(address)
             banks = channel * self._banks + group * self.dram.banks + bank
             run(self._machine, banks, row, is_write, address & -self.dram.access_bytes, 0)

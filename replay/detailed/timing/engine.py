@@ -274,7 +274,7 @@ def _happen(s, m, code, t):  # type: ignore[no-untyped-def]
         s.now[state.EVENTS] -= 1
         event = s.request[r, state.R_EVENT]
         if event == state.FETCH:
-            fetch(s, m, r, t, 0)
+            fetch(s, m, r, t, np.int64(0))
         elif event == state.FILL:
             fill_l2(s, r, t)
         elif event == state.REPLY:
@@ -291,7 +291,7 @@ def _happen(s, m, code, t):  # type: ignore[no-untyped-def]
                     _complete(s, code, load, t)
                 first = following
         else:
-            fetch(s, m, r, t, 1)
+            fetch(s, m, r, t, np.int64(1))
 
 
 @bare
