@@ -271,7 +271,7 @@ def submit(m, bank, row, is_write, address, arrival):  # type: ignore[no-untyped
         State, which changes; made to tell when reads end.
     bank, row, is_write, address : int
         As in `run`.
-    at : int
+    arrival : int
         Cycle.
     """
     q = 2 * (bank >> m.rule[at.BANK_BITS]) + is_write
