@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from profilers.devices import find_device
 from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
-from replay.detailed import KernelCall, Plan, Structure, Texture
+from replay.detailed import KernelLaunch, LaunchPlan, Structure, Texture
 from replay.detailed.arguments import Argument
-from replay.detailed.launch import INSTRUCTION_LIMIT, CallResult, Progress
+from replay.detailed.launch import INSTRUCTION_LIMIT, CallResult, Guards, Progress
 from replay.detailed.plans import check_name, read_plan, three
-from replay.detailed.timing.launches import DOINGS, WAVES, Target, Timing
-from replay.detailed.timing.simulation import simulate_plan
+from replay.detailed.timing.launches import DOINGS, WAVES, LaunchTiming, TimedDevice
+from replay.detailed.timing.simulation import Checkpoint, simulate_plan
 from seqpoint.notebook import DataFrame, Table, as_html, data_frame, table_of
 from seqpoint.units import duration
 
@@ -34,15 +34,15 @@ class SimulatedKernels:
 
     Parameters
     ----------
-    plan : Plan
+    plan : LaunchPlan
         Launches.
     outputs : mapping of str to array
         Each buffer after the last launch.
     calls : tuple of CallResult
         What each launch executed.
-    timings : tuple of Timing
+    timings : tuple of LaunchTiming
         How long each launch takes; empty without a device.
-    target : Target, optional
+    target : TimedDevice, optional
         Device.
     shared_bytes : tuple of int
         Shared memory of a block of each launch.
@@ -50,11 +50,11 @@ class SimulatedKernels:
         Whether it went on from a checkpoint.
     """
 
-    plan: Plan
+    plan: LaunchPlan
     outputs: Mapping[str, NDArray[Any]]
     calls: tuple[CallResult, ...]
-    timings: tuple[Timing, ...] = ()
-    target: Target | None = None
+    timings: tuple[LaunchTiming, ...] = ()
+    target: TimedDevice | None = None
     shared_bytes: tuple[int, ...] = ()
     resumed: bool = False
 
@@ -215,7 +215,7 @@ def new_folder(path: str | PathLike[str]) -> Path:
     return target
 
 
-def timing_facts(timing: Timing) -> dict[str, Any]:
+def timing_facts(timing: LaunchTiming) -> dict[str, Any]:
     """Return the figures of a timed launch, by the keys of the JSON."""
     counters, busy = timing.counters, timing.by_unit.sum(axis=0)
     loads = counters["l1_load_hits"] + counters["l1_load_misses"]
@@ -244,7 +244,7 @@ def timing_facts(timing: Timing) -> dict[str, Any]:
 
 
 def simulate_kernel(
-    kernel: str | PathLike[str] | Plan,
+    kernel: str | PathLike[str] | LaunchPlan,
     entry: str = "",
     *,
     grid: int | Sequence[int] = (),
@@ -269,7 +269,7 @@ def simulate_kernel(
 
     Parameters
     ----------
-    kernel : str, path or Plan
+    kernel : str, path or LaunchPlan
         PTX file, TOML file of a plan, or a plan.
     entry : str
         Entry of the PTX file; may be empty if it has one.
@@ -332,16 +332,16 @@ def simulate_kernel(
     target = None
     if device is not None:
         known = find_device(device) if isinstance(device, str) else device
-        target = Target.of(known, clock_mhz=clock_mhz, memory_gbps=memory_gbps, mapping=mapping, policy=scheduler)
+        target = TimedDevice.of(known, clock_mhz=clock_mhz, memory_gbps=memory_gbps, mapping=mapping, policy=scheduler)
     done = simulate_plan(
-        plan, target, registers=registers, waves=waves, limit=limit, may_race=allow_races, progress=progress,
-        checkpoint=checkpoint,
+        plan, target, registers=registers, waves=waves, guards=Guards(limit, allow_races), progress=progress,
+        checkpoint=Checkpoint(Path(checkpoint)) if checkpoint else None,
     )  # fmt: skip
     return SimulatedKernels(plan, done.outputs, done.calls, done.timings, target, done.shared_bytes, done.resumed)
 
 
 def _plan(
-    kernel: str | PathLike[str] | Plan,
+    kernel: str | PathLike[str] | LaunchPlan,
     entry: str,
     grid: int | Sequence[int],
     block: int | Sequence[int],
@@ -349,12 +349,12 @@ def _plan(
     buffers: Mapping[str, NDArray[Any] | Sequence[str]] | None,
     variables: Mapping[str, NDArray[Any] | Argument] | None,
     shared_bytes: int,
-) -> Plan:
+) -> LaunchPlan:
     """Return the plan of the arguments of `simulate_kernel`."""
-    is_plan = isinstance(kernel, Plan) or Path(kernel).suffix.lower() == ".toml"
+    is_plan = isinstance(kernel, LaunchPlan) or Path(kernel).suffix.lower() == ".toml"
     if is_plan and (entry or grid or block or arguments or buffers or variables or shared_bytes):
         raise InvalidInputError("a plan has entry, grid, block, arguments, variables and shared bytes of its own")
-    if isinstance(kernel, Plan):
+    if isinstance(kernel, LaunchPlan):
         return kernel
     if is_plan:
         return read_plan(Path(kernel))
@@ -385,8 +385,8 @@ def _plan(
             named[name], contents[name] = content, name
     where = str(file)
     sizes = [three((size,) if isinstance(size, int) else tuple(size), where) for size in (grid, block)]
-    call = KernelCall(file, entry, sizes[0], sizes[1], tuple(passed), shared_bytes, contents)
-    return Plan(entry or file.stem, named, (call,), pointers)
+    call = KernelLaunch(file, entry, sizes[0], sizes[1], tuple(passed), shared_bytes, contents)
+    return LaunchPlan(entry or file.stem, named, (call,), pointers)
 
 
 def _plain(value: object, where: str) -> Argument:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.detailed.operator_kernels import OPERATORS, operator_plan
 from profilers.errors import InvalidInputError
 from profilers.files import dataset_path
 from replay.detailed import lower, parse_ptx, read_module, run_kernel
-from replay.studies.operator_kernels import OPERATORS, operator_plan
 from tests import ptx_kernels
 
 HEAD = ".version 8.0 .target sm_70 .address_size 64\n"

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from profilers.errors import InvalidInputError
-from replay.detailed import KernelCall, Plan, Structure, lower, parse_ptx, run_kernel
-from replay.detailed.launch import BlockRunner, DeviceMemory
+from replay.detailed import KernelLaunch, LaunchPlan, Structure, lower, parse_ptx, run_kernel
+from replay.detailed.launch import BlockRunner, PlanMemory
 from replay.detailed.plans import read_plan
 from replay.detailed.timing.simulation import simulate_plan
 
@@ -141,10 +141,10 @@ def test_structures_of_the_kernel_are_read_by_address_beside_calls() -> None:
     st.global.f32 [%rd1], %f2; ret; }}"""
     program = lower(parse_ptx(text, "k.ptx"))
     values = Structure(tuple(("f32", float(n)) for n in range(8)))
-    plan_call = KernelCall(Path("k.ptx"), "k", (1, 1, 1), (8, 1, 1), ("y", values))
-    memory = DeviceMemory({"y": np.zeros(8, np.float32)}, [program.module])
+    plan_call = KernelLaunch(Path("k.ptx"), "k", (1, 1, 1), (8, 1, 1), ("y", values))
+    memory = PlanMemory({"y": np.zeros(8, np.float32)}, [program.module])
     memory.allocate(4096)
-    BlockRunner(program, plan_call, memory, 1 << 20).run(np.arange(1))
+    BlockRunner(program, plan_call, memory).run(np.arange(1))
     assert memory.outputs()["y"].tolist() == [float(n) ** 2 for n in range(8)]
     mixed = text.replace("mov.b64 %rd5, a;", "mov.b64 %rd5, a; selp.b64 %rd5, %rd5, %rd3, 1;")
     with pytest.raises(InvalidInputError, match="%rd5 is the address of a parameter"):
@@ -378,6 +378,6 @@ def test_structures_are_arguments(tmp_path: Path) -> None:
         (tmp_path / "k.toml").write_text(plan.replace("MEMBERS", members))
         with pytest.raises(InvalidInputError, match=problem):
             simulate_plan(read_plan(tmp_path / "k.toml"))
-    call = KernelCall(tmp_path / "k.ptx", "k", (1, 1, 1), (32, 1, 1), (Structure((("u64", "y"),)), Structure(())))
+    call = KernelLaunch(tmp_path / "k.ptx", "k", (1, 1, 1), (32, 1, 1), (Structure((("u64", "y"),)), Structure(())))
     with pytest.raises(InvalidInputError, match="parameter 0: the members take 8 bytes"):
-        simulate_plan(Plan("k", {"y": np.zeros(32, np.float32)}, (call,)))
+        simulate_plan(LaunchPlan("k", {"y": np.zeros(32, np.float32)}, (call,)))

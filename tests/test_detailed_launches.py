@@ -10,7 +10,7 @@ from commands import Run
 
 import seqpoint as sp
 from replay.detailed import parse_ptx
-from replay.detailed.timing.simulation import simulate_plan
+from replay.detailed.timing.simulation import Checkpoint, simulate_plan
 
 #: `scale` writes ``taps[tid % 4] * factor + params.b + params.p[tid] + *pick[0]``, and adds 1 to `hits`. `read` copies
 #: `hits`.
@@ -126,17 +126,17 @@ def test_a_run_that_goes_on_keeps_variables(plan: Path, tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        simulate_plan(read_plan(plan), progress=stop, checkpoint=file, period=0)
-    resumed = simulate_plan(read_plan(plan), checkpoint=file, period=0)
+        simulate_plan(read_plan(plan), progress=stop, checkpoint=Checkpoint(file, 0.0))
+    resumed = simulate_plan(read_plan(plan), checkpoint=Checkpoint(file, 0.0))
     assert resumed.resumed
     assert all(np.array_equal(whole[name], values) for name, values in resumed.outputs.items())
     changed = plan.read_text().replace("factor = 2.0", "factor = 3.0")
     with pytest.raises(KeyboardInterrupt):
         calls = 0
-        simulate_plan(read_plan(plan), progress=stop, checkpoint=file, period=0)
+        simulate_plan(read_plan(plan), progress=stop, checkpoint=Checkpoint(file, 0.0))
     plan.write_text(changed)
     with pytest.raises(sp.SeqPointError, match="the state of another simulation"):
-        simulate_plan(read_plan(plan), checkpoint=file)
+        simulate_plan(read_plan(plan), checkpoint=Checkpoint(file, 0.0))
 
 
 def test_arguments_in_python(plan: Path) -> None:

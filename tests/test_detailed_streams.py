@@ -5,19 +5,19 @@ from math import ceil
 import numpy as np
 import pytest
 
+from benchmarks.detailed.operator_kernels import operator_plan
 from profilers.files import dataset_path
-from replay.detailed import KernelCall, Plan
+from replay.detailed import KernelLaunch, LaunchPlan
 from replay.detailed import program as low
 from replay.detailed.launch import runners
 from replay.detailed.tracing import ACCESSES, NEXT
 from replay.memory.accesses import Lines, blocks
 from replay.memory.streams import named_streams
-from replay.studies.operator_kernels import operator_plan
 
 Touched = dict[tuple[str, bool], list[int]]
 
 
-def lines_of_ptx(plan: Plan) -> Touched:
+def lines_of_ptx(plan: LaunchPlan) -> Touched:
     """Return the sectors that a launch touches, by buffer and whether they are written; each as often as warps do."""
     (runner,) = runners(plan)
     trace, firsts = runner.run(np.arange(runner.blocks, dtype=np.int64), record=True)
@@ -90,5 +90,5 @@ def test_a_product_touches_the_lines_of_its_template() -> None:
     buffers = {"a": np.ones((m, k), np.float32), "b": np.ones((k, n), np.float32), "c": np.zeros((m, n), np.float32)}
     file = dataset_path("ptx/lenet/gemm.ptx")
     arguments = ("a", "b", "c", m, n, k, 0, 0, 0)
-    call = KernelCall(file, "gemm_nn", (ceil(n / 64), ceil(m / 32), 1), (128, 1, 1), arguments)
-    compared(lines_of_ptx(Plan("gemm", buffers, (call,))), lines_of_template("gemm", (m, n, k)))
+    call = KernelLaunch(file, "gemm_nn", (ceil(n / 64), ceil(m / 32), 1), (128, 1, 1), arguments)
+    compared(lines_of_ptx(LaunchPlan("gemm", buffers, (call,))), lines_of_template("gemm", (m, n, k)))

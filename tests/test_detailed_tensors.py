@@ -9,7 +9,7 @@ import pytest
 
 import seqpoint as sp
 from profilers.errors import InvalidInputError
-from replay.detailed import KernelCall, Plan, Texture, lower, parse_ptx, run_kernel
+from replay.detailed import KernelLaunch, LaunchPlan, Texture, lower, parse_ptx, run_kernel
 from replay.detailed.launch import runners
 from replay.detailed.plans import read_plan
 from replay.detailed.timing.simulation import simulate_plan
@@ -319,8 +319,8 @@ def fetched(folder: Path, texels: np.ndarray, at: np.ndarray, result: str = "f32
     kind = "f32" if at.dtype == np.float32 else "s32"
     file.write_text(texture_kernel("2d" if texels.ndim > 1 else "1d", result, kind))
     buffers = {"y": np.zeros((len(at), 4), np.float32 if result == "f32" else np.int32), "x": at, "t": texels}
-    call = KernelCall(file, "fetch", (1, 1, 1), (len(at), 1, 1), ("y", "x", Texture("t", **how)))
-    return simulate_plan(Plan("fetch", buffers, (call,))).outputs["y"]
+    call = KernelLaunch(file, "fetch", (1, 1, 1), (len(at), 1, 1), ("y", "x", Texture("t", **how)))
+    return simulate_plan(LaunchPlan("fetch", buffers, (call,))).outputs["y"]
 
 
 def linear(texels: np.ndarray, at: np.ndarray, pad: str) -> np.ndarray:
@@ -417,7 +417,7 @@ def test_kernels_with_textures_and_wmma_compute_what_numpy_does() -> None:
     frame, around = (plan.buffers[name].ravel()[: 16 * 1920].reshape(16, 1920) for name in ("frame", "ref"))
     buffers = {"blk_sad": np.zeros(41 * 1096 * 120, np.uint16), "frame": frame.ravel(), "ref": around}
     call = replace(plan.calls[0], grid=(480, 4, 1), arguments=("blk_sad", "frame", 120, 1, Texture("ref")))
-    sums = simulate_plan(Plan("sad", buffers, (call,))).outputs["blk_sad"][25 * 1096 * 120 :]
+    sums = simulate_plan(LaunchPlan("sad", buffers, (call,))).outputs["blk_sad"][25 * 1096 * 120 :]
     expected = ptx_kernels.sums_of_differences({"frame": frame, "ref": around})["blk_sad"]
     assert np.array_equal(sums.reshape(-1, 1096)[:, :1089], expected.reshape(-1, 1096)[:, :1089])
 

@@ -9,23 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.detailed.operator_kernels import chase_plan, multiply_add_plan, operator_plan
 from profilers.devices import find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import dataset_path
-from replay.detailed import KernelCall, Plan, lower, parse_ptx
+from replay.detailed import KernelLaunch, LaunchPlan, lower, parse_ptx
 from replay.detailed.plans import read_plan
 from replay.detailed.timing import simulation
 from replay.detailed.timing.assembly import ROLE, assemble
 from replay.detailed.timing.expansion import SHARED_LOAD
-from replay.detailed.timing.launches import Target, Timing
-from replay.detailed.timing.simulation import simulate_plan
-from replay.studies.operator_kernels import chase_plan, multiply_add_plan, operator_plan, stride_plan
+from replay.detailed.timing.launches import LaunchTiming, TimedDevice
+from replay.detailed.timing.simulation import Checkpoint, simulate_plan
+from replay.studies.detailed import stride_plan
 
-V100 = Target.of(find_device("V100-SXM2-16GB"))
+V100 = TimedDevice.of(find_device("V100-SXM2-16GB"))
 START = V100.core.figures.start
 
 
-def timing_of(plan: Plan, target: Target = V100, **how: Any) -> Timing:
+def timing_of(plan: LaunchPlan, target: TimedDevice = V100, **how: Any) -> LaunchTiming:
     """Return the timing of the only launch of a plan."""
     (timing,) = simulate_plan(plan, target, **how).timings
     return timing
@@ -61,14 +62,14 @@ def test_multiply_adds_reach_the_peak_of_the_device() -> None:
 def test_a_stride_camps_on_a_channel_only_without_a_hash() -> None:
     spread = {}
     for mapping in ("interleaved", "xor"):
-        target = Target.of(find_device("V100-SXM2-16GB"), mapping=mapping)
+        target = TimedDevice.of(find_device("V100-SXM2-16GB"), mapping=mapping)
         timing = timing_of(stride_plan(80, 64, 8, 16384), target)
         spread[mapping] = timing.dram.bytes_by_channel.max() / timing.dram.bytes_by_channel.mean()
         assert timing.dram.efficiency >= timing.dram.utilisation
     assert spread["interleaved"] > 2 > 1.5 > spread["xor"]
 
 
-def timed(plan_file: str, **how: int | None) -> Timing:
+def timed(plan_file: str, **how: int | None) -> LaunchTiming:
     return timing_of(read_plan(dataset_path(plan_file)), **how)
 
 
@@ -98,8 +99,8 @@ def test_basic_blocks_of_many_accesses_and_copies_of_no_bytes_are_counted(tmp_pa
     ld.param.u64 %rd1, [p]; mov.u32 %r3, %tid.x; mul.wide.u32 %rd2, %r3, 80000; add.s64 %rd2, %rd1, %rd2;
     {loads} mov.u32 %r2, tile; mad.lo.u32 %r2, %r3, 4, %r2; add.s64 %rd1, %rd1, 2560000; mul.wide.u32 %rd2, %r3, 32;
     add.s64 %rd1, %rd1, %rd2; and.b32 %r4, %r3, 4; {copies} ret; }}""")
-    call = KernelCall(tmp_path / "many.ptx", "many", (1, 1, 1), (32, 1, 1), ("p",))
-    timing = timing_of(Plan("many", {"p": np.zeros(2561024, np.uint8)}, (call,)))
+    call = KernelLaunch(tmp_path / "many.ptx", "many", (1, 1, 1), (32, 1, 1), ("p",))
+    timing = timing_of(LaunchPlan("many", {"p": np.zeros(2561024, np.uint8)}, (call,)))
     # Every sector of 32 lanes once, and one for each of the 16 lanes that copy 4 bytes, not 0.
     assert timing.counters["load_sectors"] == 32 * 2500 + 16
 
@@ -124,7 +125,7 @@ class StoppedError(Exception):
     """A user interrupts the simulation."""
 
 
-def interrupt(plan: Plan, target: Target | None, file: Path, after: int) -> None:
+def interrupt(plan: LaunchPlan, target: TimedDevice | None, file: Path, after: int) -> None:
     """Stop a simulation when its progress is told for the last of so many times; its state is written just before."""
     count, seconds = 0, 0.0
 
@@ -141,21 +142,23 @@ def interrupt(plan: Plan, target: Target | None, file: Path, after: int) -> None
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(StoppedError):
         patch.setattr(simulation, "time", SimpleNamespace(monotonic=monotonic))
-        simulate_plan(plan, target, waves=1, progress=progress, checkpoint=file)
+        simulate_plan(plan, target, waves=1, progress=progress, checkpoint=Checkpoint(file))
     assert file.exists()
 
 
 # Three launches tell 69 times each, or 100 without a device: stopped within launches, between two, and at the end.
 @pytest.mark.parametrize(("target", "after"), [(V100, 1), (V100, 69), (V100, 206), (None, 1), (None, 100)])
-def test_a_simulation_that_was_stopped_goes_on_bit_for_bit(tmp_path: Path, target: Target | None, after: int) -> None:
+def test_a_simulation_that_was_stopped_goes_on_bit_for_bit(
+    tmp_path: Path, target: TimedDevice | None, after: int
+) -> None:
     copy = operator_plan("copy", 1000, 2048)
-    plan = Plan("three", copy.buffers, copy.calls * 3)
+    plan = LaunchPlan("three", copy.buffers, copy.calls * 3)
     file = tmp_path / "state.npz"
     whole = simulate_plan(plan, target, waves=1)
     interrupt(plan, target, file, after)
     if after < 200:
         interrupt(plan, target, file, 2)
-    later = simulate_plan(plan, target, waves=1, checkpoint=file)
+    later = simulate_plan(plan, target, waves=1, checkpoint=Checkpoint(file))
     assert not file.exists()
     assert later.calls == whole.calls and later.shared_bytes == whole.shared_bytes
     for name, array in whole.outputs.items():
@@ -187,11 +190,11 @@ def test_states_of_other_simulations_and_damaged_ones_are_refused(tmp_path: Path
     ]
     for other, target, how in [*others, (replace(plan, buffers=buffers), V100, {})]:
         with pytest.raises(InvalidInputError, match=r"state\.npz: this is the state of another simulation"):
-            simulate_plan(other, target, **({"waves": 1} | how), checkpoint=file)
+            simulate_plan(other, target, **({"waves": 1} | how), checkpoint=Checkpoint(file))
     for damaged in (b"", content[:5000], b"text", content[:-2000]):
         file.write_bytes(damaged)
         with pytest.raises(InvalidInputError, match=r"state\.npz: this is no saved state"):
-            simulate_plan(plan, V100, waves=1, checkpoint=file)
+            simulate_plan(plan, V100, waves=1, checkpoint=Checkpoint(file))
         assert file.read_bytes() == damaged
 
 
@@ -239,19 +242,19 @@ def test_registers_are_those_that_live_at_the_same_time() -> None:
 
 def test_devices_that_do_not_run_ptx_are_refused() -> None:
     with pytest.raises(NotFoundError, match="that run PTX"):
-        Target.of(find_device("MI300X"))
+        TimedDevice.of(find_device("MI300X"))
     with pytest.raises(InvalidInputError, match="does not fit a compute unit"):
         V100.core.resident_blocks(1024, 100, 0)
     with pytest.raises(InvalidInputError, match="scheduling policy"):
-        Target.of(find_device("V100"), policy="best")
+        TimedDevice.of(find_device("V100"), policy="best")
 
 
 @pytest.mark.parametrize("figure", [float("nan"), 0.0, -1.0, 0.001, float("inf")])
 def test_clocks_and_bandwidths_out_of_range_are_refused(figure: float) -> None:
     with pytest.raises(InvalidInputError, match="100 to 10,000 MHz"):
-        Target.of(find_device("V100"), clock_mhz=figure)
+        TimedDevice.of(find_device("V100"), clock_mhz=figure)
     with pytest.raises(InvalidInputError, match="10 to 100,000 GB/s"):
-        Target.of(find_device("V100"), memory_gbps=figure)
+        TimedDevice.of(find_device("V100"), memory_gbps=figure)
 
 
 def test_copies_wait_for_room_on_the_way_to_l2(tmp_path: Path) -> None:
@@ -263,9 +266,9 @@ def test_copies_wait_for_room_on_the_way_to_l2(tmp_path: Path) -> None:
     ld.param.u64 %rd1, [p]; mov.u32 %r2, %ctaid.x; mul.wide.u32 %rd2, %r2, 131072; add.s64 %rd1, %rd1, %rd2;
     mov.u32 %r2, %tid.x; mul.wide.u32 %rd2, %r2, 16; add.s64 %rd1, %rd1, %rd2; mov.u32 %r1, tile;
     mad.lo.u32 %r1, %r2, 16, %r1; {copies} cp.async.commit_group; cp.async.wait_group 0; bar.sync 0; ret; }}""")
-    call = KernelCall(tmp_path / "copies.ptx", "copies", (132, 1, 1), (128, 1, 1), ("p",), 131072)
-    target = Target.of(find_device("H100-SXM5-80GB"))
-    timing = timing_of(Plan("copies", {"p": np.zeros(132 << 17, np.uint8)}, (call,)), target)
+    call = KernelLaunch(tmp_path / "copies.ptx", "copies", (132, 1, 1), (128, 1, 1), ("p",), 131072)
+    target = TimedDevice.of(find_device("H100-SXM5-80GB"))
+    timing = timing_of(LaunchPlan("copies", {"p": np.zeros(132 << 17, np.uint8)}, (call,)), target)
     assert timing.counters["load_sectors"] == timing.counters["dram_read_sectors"] == 132 * 4096
     # All bytes come from DRAM, at its bandwidth at most.
     assert timing.seconds > (132 << 17) / target.memory.dram.bandwidth

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from profilers.errors import InvalidInputError
-from replay.detailed import Plan
+from replay.detailed import LaunchPlan
 from replay.studies.lenet import ALGORITHMS, CONVOLUTIONS, LEARNING_RATE, LINEARS, lenet_plan
 
 Arrays = Mapping[str, np.ndarray]
 PARAMETERS = [f"{layer.name}_{kind}" for layer in (*CONVOLUTIONS, *LINEARS) for kind in ("weight", "bias")]
 
 
-def lenet_reference(plan: Plan) -> dict[str, np.ndarray]:
+def lenet_reference(plan: LaunchPlan) -> dict[str, np.ndarray]:
     """Return the buffers after a training step, as PyTorch computes it on the CPU from the plan's initial buffers."""
     torch = pytest.importorskip("torch", reason="PyTorch computes the reference")
     functional = torch.nn.functional

@@ -11,8 +11,7 @@ from profilers.errors import InvalidInputError
 from replay.calibration.tables import MeasuredTable
 from replay.memory.accesses import Lines, blocks
 from replay.memory.simulation import simulate
-from replay.memory.streams.rowwise import layer_norm, softmax
-from replay.memory.streams.streaming import Pass, streaming_pass
+from replay.memory.streams.passes import ArrayPass, layer_norm, softmax, streaming_pass
 from replay.memory.system import find_policy, memory_system
 from seqpoint.validation.memory_hardware import (
     TimeCase,
@@ -143,6 +142,6 @@ def test_rows_take_the_threads_of_their_launch() -> None:
 
 def test_a_pass_over_many_elements_ends_at_the_end_of_its_arrays() -> None:
     size = 4 * 4_000_000_000  # elements squared leave 64 bits
-    stream = streaming_pass("copy", Pass({"a": size}, {"b": size}, size // 4))
+    stream = streaming_pass("copy", ArrayPass({"a": size}, {"b": size}, size // 4))
     last = stream.tiles(np.array([stream.workgroups - 1]), 0)
     assert (last.address + last.width).tolist() == [size, 2 * size]

@@ -10,17 +10,25 @@ from hypothesis import strategies as st
 from profilers.errors import InvalidInputError, NotFoundError
 from replay.costs.operators import Call, operator_of
 from replay.graph.operators import Operator, attention, batched_matmul, convolution, rowwise, streaming
-from replay.memory.accesses import Lines, Operand, Stream, blocks
+from replay.memory.accesses import Lines, Memory, Operand, Stream, bind, blocks, pieces, section
 from replay.memory.streams import named_stream, named_streams, stream_kinds, stream_of
 from replay.memory.streams.attention import Heads, naive_attention, tiled_attention
-from replay.memory.streams.convolutions import ORDERS, Convolution, direct_convolution, implicit_product
-from replay.memory.streams.products import LAYOUTS, Tiling, library_tiling, product, tile_order
-from replay.memory.streams.recurrent import Network, cell, recurrent
-from replay.memory.streams.rowwise import batch_norm, batch_norm_per_activation, layer_norm, softmax
-from replay.memory.streams.sequences import Memory, bind, product_kernels, section
-from replay.memory.streams.splitting import pieces
-from replay.memory.streams.streaming import Pass, drawn_indices, embedding, optimizer, reduction, streaming_pass
-from replay.memory.streams.windows import Window, local_response_norm, pooling
+from replay.memory.streams.convolutions import ORDERS, ConvolutionShape, direct_convolution, implicit_product
+from replay.memory.streams.passes import (
+    ArrayPass,
+    batch_norm,
+    batch_norm_per_activation,
+    drawn_indices,
+    embedding,
+    layer_norm,
+    optimizer,
+    reduction,
+    softmax,
+    streaming_pass,
+)
+from replay.memory.streams.products import LAYOUTS, Tiling, library_tiling, product, product_kernels, tile_order
+from replay.memory.streams.recurrent import RecurrentLayer, cell, recurrent
+from replay.memory.streams.windows import SlidingWindow, local_response_norm, pooling
 
 FEW = settings(max_examples=25, deadline=None)
 SMALL = st.integers(1, 70)
@@ -132,7 +140,7 @@ def test_the_sum_of_partial_results_reads_what_the_product_wrote() -> None:
 
 
 def test_an_elementwise_kernel_repeats_a_bias() -> None:
-    stream = streaming_pass("add", Pass({"x": 4000, "bias": 400}, {"y": 4000, "mask": 1000}, 1000))
+    stream = streaming_pass("add", ArrayPass({"x": 4000, "bias": 400}, {"y": 4000, "mask": 1000}, 1000))
     assert sums(stream) == {"x": (4000, 0), "bias": (4000, 0), "y": (0, 4000), "mask": (0, 1000)}
     assert (stream.workgroups, stream.steps, stream.in_flight) == (2, 1, 2)
     # The second workgroup begins at element 512, the 12th of the bias.
@@ -143,7 +151,7 @@ def test_an_elementwise_kernel_repeats_a_bias() -> None:
 @FEW
 @given(st.integers(1, 40_000), st.integers(0, 50), st.sampled_from([1, 2, 4, 8]))
 def test_a_pass_touches_each_element_once(elements: int, workgroups: int, size: int) -> None:
-    data = Pass({"x": elements * size}, {"y": elements * size}, elements, size)
+    data = ArrayPass({"x": elements * size}, {"y": elements * size}, elements, size)
     for stream in (streaming_pass("copy", data, workgroups=workgroups), reduction("sum", data, workgroups=workgroups)):
         counts = touches(stream)
         assert (counts["x"].reads == 1).all() and (counts["y"].writes == 1).all()
@@ -151,13 +159,13 @@ def test_a_pass_touches_each_element_once(elements: int, workgroups: int, size: 
 
 
 def test_few_workgroups_advance_together() -> None:
-    stream = streaming_pass("relu", Pass({"x": 1 << 20}, {"y": 1 << 20}, 1 << 18), workgroups=4)
+    stream = streaming_pass("relu", ArrayPass({"x": 1 << 20}, {"y": 1 << 20}, 1 << 18), workgroups=4)
     assert (stream.workgroups, stream.steps) == (4, 128)
     assert stream.tiles(np.arange(4), 1).address[::2].tolist() == [8192, 10240, 12288, 14336]
 
 
 def test_a_reduction_writes_its_results_once() -> None:
-    assert sums(reduction("sum", Pass({"x": 1 << 18}, {"y": 40}, 1 << 16))) == {"x": (1 << 18, 0), "y": (0, 40)}
+    assert sums(reduction("sum", ArrayPass({"x": 1 << 18}, {"y": 40}, 1 << 16))) == {"x": (1 << 18, 0), "y": (0, 40)}
 
 
 def test_adam_reads_four_lists_and_writes_three() -> None:
@@ -212,15 +220,15 @@ def test_a_long_row_in_shared_memory_is_read_whole_before_it_is_written() -> Non
 
 
 WINDOWS = [
-    ((2, 3, 17, 13), Window.square(3, 2)),
-    ((2, 3, 9, 7), Window.square(3, 1, 1)),
-    ((1, 2, 7, 7), Window.square(7)),
-    ((1, 2, 33, 300), Window((3, 2), (2, 3), (1, 0))),
-    ((1, 1, 64, 64), Window.square(16, 16)),
+    ((2, 3, 17, 13), SlidingWindow.square(3, 2)),
+    ((2, 3, 9, 7), SlidingWindow.square(3, 1, 1)),
+    ((1, 2, 7, 7), SlidingWindow.square(7)),
+    ((1, 2, 33, 300), SlidingWindow((3, 2), (2, 3), (1, 0))),
+    ((1, 1, 64, 64), SlidingWindow.square(16, 16)),
 ]
 
 
-def windows_of(shape: tuple[int, ...], window: Window) -> np.ndarray:
+def windows_of(shape: tuple[int, ...], window: SlidingWindow) -> np.ndarray:
     """Return how many windows hold each input, counted one by one."""
     n, c, h, w = shape
     height, width = window.output((h, w))
@@ -235,7 +243,7 @@ def windows_of(shape: tuple[int, ...], window: Window) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("shape", "window"), WINDOWS)
-def test_pooling_reads_each_window(shape: tuple[int, int, int, int], window: Window) -> None:
+def test_pooling_reads_each_window(shape: tuple[int, int, int, int], window: SlidingWindow) -> None:
     counts, expected = touches(pooling(shape, window)), windows_of(shape, window).ravel()
     reads = counts["x"].reads.reshape(-1, 4)[:, 0]
     assert (
@@ -249,7 +257,7 @@ def test_pooling_reads_each_window(shape: tuple[int, int, int, int], window: Win
 
 @pytest.mark.parametrize(("shape", "window"), WINDOWS)
 def test_the_gradient_of_pooling_reads_every_window_of_its_inputs(
-    shape: tuple[int, int, int, int], window: Window
+    shape: tuple[int, int, int, int], window: SlidingWindow
 ) -> None:
     counts = touches(pooling(shape, window, backward=True))
     assert (counts["x_gradient"].writes == 1).all()
@@ -258,17 +266,17 @@ def test_the_gradient_of_pooling_reads_every_window_of_its_inputs(
 
 
 SHAPES = [
-    Convolution((2, 6, 9, 11), 8, Window.square(3, 1, 1)),
-    Convolution((2, 6, 9, 11), 8, Window.square(3, 2, 1), groups=2),
-    Convolution((1, 3, 20, 20), 5, Window((5, 3), (4, 1), (2, 0))),
-    Convolution((2, 16, 7, 7), 8, Window.square(1)),
-    Convolution((1, 2, 40, 40), 3, Window.square(4, 12)),
+    ConvolutionShape((2, 6, 9, 11), 8, SlidingWindow.square(3, 1, 1)),
+    ConvolutionShape((2, 6, 9, 11), 8, SlidingWindow.square(3, 2, 1), groups=2),
+    ConvolutionShape((1, 3, 20, 20), 5, SlidingWindow((5, 3), (4, 1), (2, 0))),
+    ConvolutionShape((2, 16, 7, 7), 8, SlidingWindow.square(1)),
+    ConvolutionShape((1, 2, 40, 40), 3, SlidingWindow.square(4, 12)),
 ]
 
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_convolution_gathers_each_window(shape: Convolution, order: str) -> None:
+def test_a_convolution_gathers_each_window(shape: ConvolutionShape, order: str) -> None:
     # Tiles of 4 filters: every window is gathered once for each of them.
     stream = implicit_product(shape, 4, order=order, tiling=Tiling(32, 4, 8))
     counts = touches(stream)
@@ -283,7 +291,7 @@ def test_a_convolution_gathers_each_window(shape: Convolution, order: str) -> No
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_gradients_of_a_convolution_gather_as_often_as_the_convolution(shape: Convolution, order: str) -> None:
+def test_gradients_of_a_convolution_gather_as_often_as_the_convolution(shape: ConvolutionShape, order: str) -> None:
     # The pairs of an output and an input are those of the forward pass, whichever side gathers.
     whole = Tiling(32, 1024, 8)
     pairs = windows_of(shape.images, shape.window).sum() * shape.filters // shape.images[1]
@@ -297,7 +305,7 @@ def test_gradients_of_a_convolution_gather_as_often_as_the_convolution(shape: Co
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_direct_convolution_reads_patches(shape: Convolution) -> None:
+def test_a_direct_convolution_reads_patches(shape: ConvolutionShape) -> None:
     counts = touches(direct_convolution(shape))
     expected = windows_of(shape.images, shape.window).ravel() > 0
     assert ((counts["x"].reads.reshape(-1, 4)[:, 0] > 0) >= expected).all()
@@ -306,7 +314,7 @@ def test_a_direct_convolution_reads_patches(shape: Convolution) -> None:
 
 def test_a_patch_by_hand() -> None:
     # 20 x 20 outputs with kernel 3 and padding 1: blocks of 16 and 4, whose patches have 17 and 5 rows and columns.
-    counts = sums(direct_convolution(Convolution((1, 1, 20, 20), 1, Window.square(3, 1, 1))))
+    counts = sums(direct_convolution(ConvolutionShape((1, 1, 20, 20), 1, SlidingWindow.square(3, 1, 1))))
     assert counts == {"x": ((17 + 5) ** 2 * 4, 0), "weights": (4 * 9 * 4, 0), "y": (0, 1600)}
 
 
@@ -364,7 +372,7 @@ def test_naive_attention_writes_its_scores() -> None:
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_a_recurrent_layer_uses_its_weights_in_every_step(kind: str) -> None:
-    network, gates = Network(kind, 4, 16, 32, 64), {"lstm": 4, "gru": 3}[kind]
+    network, gates = RecurrentLayer(kind, 4, 16, 32, 64), {"lstm": 4, "gru": 3}[kind]
     kernels = recurrent(network)
     products, cells = kernels[1::2], kernels[2::2]
     assert len({stream.operands[1].address for stream in products}) == 1
@@ -383,7 +391,7 @@ def test_bound_kernels_touch_the_given_arrays() -> None:
     array = memory.array("h", 4096)
     assert memory.array("next", 1).address == 4096
     stream = bind(
-        streaming_pass("relu", Pass({"x": 1024}, {"y": 1024}, 256)), {"x": array, "y": section(array, 1024, 1024)}
+        streaming_pass("relu", ArrayPass({"x": 1024}, {"y": 1024}, 256)), {"x": array, "y": section(array, 1024, 1024)}
     )
     assert stream.tiles(np.arange(1), 0).address.tolist() == [0, 1024]
     with pytest.raises(InvalidInputError, match="operand y has 1024 bytes, given none"):
@@ -571,7 +579,7 @@ def test_a_step_of_a_large_kernel_is_small(kind: str, shape: tuple[int, ...]) ->
 
 def test_workgroups_touch_memory_in_the_order_of_dispatch() -> None:
     # Two units hold eight of 32 workgroups in turn; a unit takes every second of them.
-    stream = streaming_pass("fill", Pass({}, {"y": 1 << 16}, 1 << 14))
+    stream = streaming_pass("fill", ArrayPass({}, {"y": 1 << 16}, 1 << 14))
     (block,) = blocks(stream, Lines(128, 32, 2, 32))
     assert stream.workgroups == 32 and len(block) == (1 << 16) // 128
     workgroup = block.line // 16

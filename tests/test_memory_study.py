@@ -23,7 +23,7 @@ from replay.memory.streams.recurrent import cell
 from replay.memory.system import find_policy, memory_system
 from replay.plug_ins.caching import cache_policy
 from replay.studies import caching
-from replay.studies.caching import OPTIMISED, STATIC, Outcome, class_of, figures, outcomes
+from replay.studies.caching import OPTIMISED, STATIC, CachingOutcome, class_of, figures, outcomes
 from replay.studies.workloads import Workload, layer_graph, layer_trace, load_study
 from replay.workloads.program import KernelCall
 from seqpoint.validation.published import published_figures
@@ -216,9 +216,10 @@ def test_outcomes_go_on_where_they_stopped(tmp_path: Path, monkeypatch: pytest.M
         next(outcomes(study, PARAMETERS, policies=policies, file=file))
 
 
-def made(ns: dict[str, float], stalls: float = 0.0) -> dict[str, Outcome]:
+def made(ns: dict[str, float], stalls: float = 0.0) -> dict[str, CachingOutcome]:
     return {
-        policy: Outcome("w", policy, 0, ns.get(policy, 100.0), 0.5, stalls, 1.0) for policy in (*STATIC, *OPTIMISED)
+        policy: CachingOutcome("w", policy, 0, ns.get(policy, 100.0), 0.5, stalls, 1.0)
+        for policy in (*STATIC, *OPTIMISED)
     }
 
 

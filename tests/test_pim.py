@@ -19,15 +19,22 @@ from replay.engine.timeline import Timeline, replay
 from replay.graph.assembly import Assembly
 from replay.graph.graph import PIM_STREAM, RESOURCES, Basis, KernelGraph
 from replay.memory.dram import DramSimulator, Traffic, find_dram
-from replay.memory.pim import ALL_BANKS, Command, Pim, exit_commands, find_pim, issue_times, load_pims, row_commands
-from replay.memory.pim_quantization import (
+from replay.memory.pim import (
+    ALL_BANKS,
     PARTS,
+    Command,
     CopyLayout,
+    Pim,
     PimTime,
     add_pim_tasks,
+    exit_commands,
+    find_pim,
+    issue_times,
+    load_pims,
     pim_columns,
     pim_quantization,
     quantization_commands,
+    row_commands,
 )
 from replay.what_ifs import parse_what_if
 from replay.writers.perfetto import write_perfetto

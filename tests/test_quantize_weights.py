@@ -29,7 +29,7 @@ from replay.plug_ins.weight_copies import (
     saved_share,
     weight_memory,
 )
-from replay.studies.jitq import ModelTable, load_study, study, study_graph
+from replay.studies.jitq import JitqModelTable, load_study, study, study_graph
 from replay.what_ifs import parse_what_if, with_job
 from replay.workloads import (
     InferenceJob,
@@ -236,7 +236,7 @@ def test_copies_follow_edits_of_the_job_and_the_device(edit: str, share: float) 
 
 @pytest.mark.parametrize("sequences", [1, 4])
 def test_a_replay_without_contention_follows_the_closed_form(sequences: int) -> None:
-    model = ModelTable(hidden=2048, heads=16, length=64, sequences=sequences)
+    model = JitqModelTable(hidden=2048, heads=16, length=64, sequences=sequences)
     outcome = study(model, load_study(), load_parameters())
     waits = [max(0.0, -each.slack_ns) for each in outcome.layers]
     assert outcome.follows_closed_form and sum(waits) > 0
@@ -333,7 +333,7 @@ def test_a_step_of_inference_and_a_device_without_stacked_memory_are_refused() -
 
 
 def test_copies_may_begin_when_the_kernel_before_the_step_ends() -> None:
-    graph = study_graph(ModelTable(1024, 16, 64, 1), 2, find_device("MI210"), load_parameters())
+    graph = study_graph(JitqModelTable(1024, 16, 64, 1), 2, find_device("MI210"), load_parameters())
     job = find_job(graph)
     first = find_layer_weights(graph, job)[0]
     rows = np.flatnonzero(graph.tasks.lane == graph.tasks.lane[first.products[0]])
@@ -368,7 +368,7 @@ def test_gpu_kernels_that_are_kept_run_once_a_step_before_its_first_product() ->
     assert 2 * kept.tasks.duration_ns[added].sum() == pytest.approx(
         each_pass.tasks.duration_ns[by_pass].sum(), rel=0.01
     )
-    busy = study_graph(ModelTable(1024, 16, 512, 4), 3, find_device("MI210"), load_parameters())
+    busy = study_graph(JitqModelTable(1024, 16, 512, 4), 3, find_device("MI210"), load_parameters())
     what_if = parse_what_if("quantize_weights:mx9:gpu_kept")
     assert what_if.layers is not None
     found = what_if.layers(busy, load_parameters())

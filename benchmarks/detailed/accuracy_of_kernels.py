@@ -16,14 +16,14 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
+from operator_kernels import operator_plan
 
 from profilers.devices import find_device
 from profilers.files import dataset_path
-from replay.detailed import Plan
+from replay.detailed import LaunchPlan
 from replay.detailed.plans import read_plan
-from replay.detailed.timing.launches import Target
+from replay.detailed.timing.launches import TimedDevice
 from replay.detailed.timing.simulation import simulate_plan
-from replay.studies.operator_kernels import operator_plan
 from seqpoint.validation.detailed import target
 from seqpoint.validation.detailed_inputs import MeasuredKernel, read_kernels
 
@@ -40,7 +40,7 @@ RANKS = (0.1, 0.35, 0.6, 0.85)
 Row = tuple[str, str, str, float, float]
 
 
-def simulated(plan: Plan, device: Target, registers: int | None = None) -> tuple[float, float]:
+def simulated(plan: LaunchPlan, device: TimedDevice, registers: int | None = None) -> tuple[float, float]:
     """Return the time of the one launch of a plan in us, with and without start and end of the launch."""
     (timing,) = simulate_plan(plan, device, registers=registers, execute_all=False).timings
     start = device.core.figures.start / device.core.clock_hz
@@ -59,11 +59,13 @@ def counted(kernels: list[MeasuredKernel]) -> Iterator[Row]:
 def recorded(kernels: list[MeasuredKernel]) -> Iterator[Row]:
     """Yield the kernels that were recorded on an H100 and an H200."""
     # When they were recorded, plans had a buffer for each parameter, also where the kernel works in place.
-    plans: dict[str, Callable[[], Plan]] = {kernel.name: partial(kernel.plan, in_place=False) for kernel in kernels}
+    plans: dict[str, Callable[[], LaunchPlan]] = {
+        kernel.name: partial(kernel.plan, in_place=False) for kernel in kernels
+    }
     for name in ("softmax", "matmul_fp16", "matmul_bf16"):
         plans[f"triton/{name}"] = partial(read_plan, dataset_path(f"ptx/triton/{name}.toml"))
     for folder, name in RECORDED.items():
-        device = Target.of(find_device(name), clock_mhz=RECORDED_MHZ)
+        device = TimedDevice.of(find_device(name), clock_mhz=RECORDED_MHZ)
         times: dict[str, list[int]] = {}
         registers: dict[str, int] = {}
         for file in ("benchmark_kernels.parquet", "ptx.parquet"):
@@ -83,7 +85,7 @@ def recorded(kernels: list[MeasuredKernel]) -> Iterator[Row]:
 def operators(data: Path) -> Iterator[Row]:
     """Yield operators of PyTorch."""
     for name in DEVICES:
-        device = Target.of(find_device(name))
+        device = TimedDevice.of(find_device(name))
         for operator, (file, label) in OPERATORS.items():
             rows = [
                 row for row in pq.read_table(data / "kernels" / file).to_pylist()

@@ -1,29 +1,44 @@
 """Compile functions with numba at their first call, and keep the machine code on disk.
 
 numba itself loads with the first call of a compiled function, and writes a line to `LOGGER` before it compiles.
+
+A file of machine code is found by what it was compiled from: the bytecode of the function and of all that it calls, the
+constants that they read, the types of the arguments, the processor, and the versions of numba, llvmlite and NumPy.
+So a fresh checkout starts with the code of the one before it, a comment costs nothing, and no edit is run stale.
 """
 
 import hashlib
+import inspect
 import logging
 import os
+import pickle
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from enum import Enum
 from functools import cache, update_wrapper
 from importlib import import_module
 from pathlib import Path
+from tempfile import NamedTemporaryFile
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
+
+import numpy as np
 
 #: Takes a line of level INFO before each compilation; a function that is loaded from disk has none.
 LOGGER = logging.getLogger(__name__)
+
+#: The folder of machine code holds no more; the files that were used least recently go. The tests compile 60 MB.
+MAX_FOLDER_BYTES = 512 * 1024 * 1024
+
+_DIGEST_BYTES = 32
 
 
 def compiled(function: Callable[..., Any]) -> Any:
     """Return `function` compiled at its first call.
 
-    The code is kept beside the module, or in the user's cache directory if the module's is read-only
-    (``NUMBA_CACHE_DIR`` names another). Its folder changes with the sources of the package, since numba looks only at
-    the file of the function, not at functions inlined into it. If no folder can be written, each process compiles.
+    The code is kept in the user's cache directory (``NUMBA_CACHE_DIR`` names another). If that cannot be written, each
+    process compiles.
 
     Parameters
     ----------
@@ -94,11 +109,11 @@ class _Compiled:
 
     def _make(self) -> Any:
         numba = _numba()
-        try:
-            with _cache_folder(Path(self._function.__code__.co_filename)):
-                return numba.njit(cache=True, **self._options)(self._function)
-        except RuntimeError:
-            return numba.njit(**self._options)(self._function)
+        dispatcher = numba.njit(**self._options)(self._function)
+        with suppress(RuntimeError):  # raised if the user has no home
+            if Path(self._function.__code__.co_filename).is_file():
+                dispatcher._cache = _CodeFiles(_folder(numba.config.CACHE_DIR), self._function, repr(self._options))
+        return dispatcher
 
 
 class _Inlined(_Compiled):
@@ -149,25 +164,150 @@ def _without_blas() -> Iterator[None]:
         del sys.modules[name]
 
 
-@contextmanager
-def _cache_folder(source: Path) -> Iterator[None]:
-    """Let numba keep the code that it compiles meanwhile in the folder of these sources."""
-    config = _numba().core.config
-    before = config.CACHE_DIR
-    config.CACHE_DIR = str(_folder(source.parent, before)) if source.is_file() else before
-    try:
-        yield
-    finally:
-        config.CACHE_DIR = before
+def _folder(named: str) -> Path:
+    """Return the folder of machine code: below `named`, or the user's cache directory."""
+    return Path(named or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seqpoint" / "compiled"
+
+
+class _CodeFiles:
+    """The files of a function's machine code: one for the types of its arguments. Takes the place of numba's cache.
+
+    Several processes may share the folder: a file is written beside and renamed, and never changes. It begins with the
+    SHA-256 of what follows, so a damaged file is compiled again.
+    """
+
+    def __init__(self, folder: Path, function: Any, options: str) -> None:
+        self._folder = folder
+        self._name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+        versions = tuple(import_module(library).__version__ for library in ("numba", "llvmlite", "numpy"))
+        self._facts = (options, source_key(function), sys.version_info[:3], versions)
+
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        """Return what was compiled for these types of arguments, or None."""
+        context.refresh()
+        path = self._path(signature, context)
+        try:
+            content = path.read_bytes()
+            os.utime(path)
+        except OSError:
+            return None
+        if hashlib.sha256(content[_DIGEST_BYTES:]).digest() != content[:_DIGEST_BYTES]:
+            return None
+        kept_for, result = pickle.loads(content[_DIGEST_BYTES:])
+        return _numba().core.compiler.CompileResult._rebuild(context, *result) if kept_for == signature else None
+
+    def save_overload(self, signature: Any, result: Any) -> None:
+        """Keep what was compiled for these types of arguments, unless it holds addresses of this process."""
+        if result.lifted or result.library.has_dynamic_globals:
+            return
+        content = _numba().core.serialize.dumps((signature, result._reduce()))
+        with suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            _write(self._path(signature, result.target_context), hashlib.sha256(content).digest() + content)
+            _forget_oldest(self._folder, MAX_FOLDER_BYTES)
+
+    def _path(self, signature: Any, context: Any) -> Path:
+        facts = (*self._facts, context.codegen().magic_tuple(), signature)
+        return self._folder / f"{self._name}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.code"
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file beside `path`, and rename it."""
+    with NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        try:
+            file.write(content)
+            file.close()
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
+
+
+def _forget_oldest(folder: Path, max_bytes: int) -> None:
+    """Remove the files that were used least recently, until at most `max_bytes` are left. Other processes may too."""
+    files = []
+    for entry in os.scandir(folder):
+        with suppress(FileNotFoundError):
+            files.append((entry.stat().st_mtime_ns, entry.path, entry.stat().st_size))
+    excess = sum(size for _, _, size in files) - max_bytes
+    for _, path, size in sorted(files):
+        if excess <= 0:
+            break
+        Path(path).unlink(missing_ok=True)
+        excess -= size
+
+
+def source_key(function: Callable[..., Any]) -> str:
+    """Return a digest of what a compiled function is made from.
+
+    That is the bytecode of the function and of all that it calls, and the constants that they read; not comments,
+    docstrings, or where the source lies.
+    """
+    facts: dict[Any, str] = {}
+    waiting = [inspect.unwrap(function)]
+    while waiting:
+        callee = waiting.pop()
+        if callee not in facts:
+            facts[callee], callees = _facts(callee)
+            waiting += callees
+    first, *others = facts.values()
+    return hashlib.sha256("\n".join((first, *sorted(others))).encode()).hexdigest()
 
 
 @cache
-def _folder(package: Path, named: str) -> Path:
-    """Return the folder for the code of a package, one for each state of its sources."""
-    facts = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in sorted(package.glob("*.py"))]
-    facts.append((str(Path(__file__)), Path(__file__).stat().st_size, Path(__file__).stat().st_mtime_ns))
-    name = f"numba-{hashlib.sha256(repr(facts).encode()).hexdigest()[:12]}"
-    beside = package / "__pycache__"
-    if not named and os.access(package, os.W_OK):
-        return beside / name
-    return Path(named or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seqpoint" / name
+def _facts(function: FunctionType) -> tuple[str, list[FunctionType]]:
+    """Return one function's part of a `source_key`, and the functions that it may call.
+
+    A global counts if an attribute shares its name, too: to tell them apart takes 60 times as long.
+    """
+    callees: list[FunctionType] = []
+    code = function.__code__
+    reads = {"defaults": function.__defaults__, **inspect.getclosurevars(function).nonlocals}
+    reads |= {name: function.__globals__[name] for name in _names(code) if name in function.__globals__}
+    for module in [value for value in reads.values() if isinstance(value, ModuleType) and _is_ours(value)]:
+        reads |= {f"{module.__name__}.{n}": vars(module)[n] for n in _names(code) if n in vars(module)}
+    values = [(name, _value(value, callees)) for name, value in sorted(reads.items())]
+    return repr((function.__module__, function.__qualname__, _bytecode(code, function.__doc__), values)), callees
+
+
+def _is_ours(module: ModuleType) -> bool:
+    return module.__name__.partition(".")[0] in ("profilers", "replay", "seqpoint")
+
+
+def _names(code: CodeType) -> set[str]:
+    """Return the names of globals and attributes in `code` and in the functions within it."""
+    return set(code.co_names).union(*(_names(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
+
+
+def _bytecode(code: CodeType, docstring: str | None) -> tuple[Any, ...]:
+    """Return the parts of `code` that numba reads."""
+    constants = [
+        _bytecode(constant, None)
+        if isinstance(constant, CodeType)
+        else sorted(map(repr, constant))
+        if isinstance(constant, frozenset)
+        else constant
+        for constant in code.co_consts
+        if constant is None or constant is not docstring
+    ]
+    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+    counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+    return code.co_code, constants, names, counts
+
+
+def _value(value: Any, callees: list[FunctionType]) -> str:
+    """Describe the value of a name that a function reads, and add it to `callees` if it is a function."""
+    function = getattr(value, "__wrapped__", value)
+    if isinstance(function, FunctionType):
+        callees.append(function)
+        return f"{function.__module__}.{function.__qualname__} {getattr(value, '_options', '')}"
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype.descr} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
+    if isinstance(value, tuple):
+        return f"{type(value).__name__}({', '.join(_value(item, callees) for item in value)})"
+    if isinstance(value, type):
+        members = list(value) if issubclass(value, Enum) else getattr(value, "_fields", ())
+        return f"{value.__module__}.{value.__qualname__} {members!r}"
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes | np.generic | np.dtype | Enum):
+        return f"{type(value).__name__} {value!r}"
+    return type(value).__name__  # numba compiles no other value into code: it has the name of an attribute

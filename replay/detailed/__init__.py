@@ -4,21 +4,20 @@ Read in this order: `ptx` (the file), `lowering` (an entry as arrays), `lanes` (
 blocks), and `launch` (buffers, parameters, grids).
 """
 
-from replay.detailed.arguments import Structure
-from replay.detailed.launch import CallResult, KernelCall, KernelOutputs, Plan, read_module, run_kernel
+from replay.detailed.arguments import Structure, Texture
+from replay.detailed.launch import CallResult, KernelLaunch, KernelOutputs, LaunchPlan, read_module, run_kernel
 from replay.detailed.lowering import lower
 from replay.detailed.program import Program
 from replay.detailed.ptx import Entry, Instruction, Module, Variable, parse_ptx
-from replay.detailed.textures import Texture
 
 __all__ = [
     "CallResult",
     "Entry",
     "Instruction",
-    "KernelCall",
+    "KernelLaunch",
     "KernelOutputs",
+    "LaunchPlan",
     "Module",
-    "Plan",
     "Program",
     "Structure",
     "Texture",

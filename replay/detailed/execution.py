@@ -7,77 +7,20 @@ the immediate post-dominator. Warps of a block take turns at barriers.
 import numpy as np
 
 from profilers.trace.compiled import bare, compiled
-from replay.detailed.exchange import count_true, first_lane, lane_at_other_barrier, shuffle, take_count, vote
-from replay.detailed.matrices import multiply_fragments, multiply_groups
-from replay.detailed.memory import (
-    AT,
-    BLOCK,
-    BLOCK_X,
-    BLOCK_Y,
-    BLOCK_Z,
-    ENDLESS,
-    EPOCH,
-    EXECUTED,
-    GRID_X,
-    GRID_Y,
-    LIMIT,
-    NESTED,
-    OTHER_BARRIER,
-    PROBLEM,
-    SHARED_AT,
-    SHARED_BYTES,
-    STOP_AT,
-    THREAD,
-    TRAPPED,
-    TRUE_LANES,
-    access,
-    access_fragment,
-    atomic,
-    copy,
-    move_matrices,
+from replay.detailed import memory as at
+from replay.detailed import program as low
+from replay.detailed.arguments import fetch
+from replay.detailed.exchange import (
+    count_true,
+    first_lane,
+    lane_at_other_barrier,
+    multiply_fragments,
+    multiply_groups,
+    shuffle,
+    take_count,
+    vote,
 )
-from replay.detailed.program import (
-    ATOMIC,
-    BARRIER,
-    BITS,
-    BRANCH,
-    CARRY,
-    CONVERT,
-    COPY,
-    COUNT_INSTRUCTIONS,
-    EXIT,
-    F64,
-    FRAGMENT_LOAD,
-    FRAGMENT_STORE,
-    GROUP_PRODUCT,
-    GUARD,
-    HALF,
-    JOIN,
-    KIND,
-    LDMATRIX,
-    LEADER,
-    LOAD,
-    MASK,
-    NEGATED,
-    OP,
-    PACK,
-    PLAIN_BARRIER,
-    PRODUCT,
-    REDUCED,
-    SELECT,
-    SETP_HALF,
-    SHUFFLE,
-    SLOT,
-    STMATRIX,
-    STORE,
-    TARGET,
-    TEXTURE,
-    TRAP,
-    UNPACK,
-    VOTE,
-    D,
-)
-from replay.detailed.textures import fetch
+from replay.detailed.memory import access, access_fragment, atomic, copy, move_matrices
 from replay.detailed.tracing import (
     FIRST,
     LAST,
@@ -93,12 +36,12 @@ from replay.detailed.warp import arithmetic, carry, half, move, set_predicates
 @bare
 def _guarded(row, registers, mask):  # type: ignore[no-untyped-def]
     """Return the lanes of a mask whose guard lets them execute an instruction."""
-    guard = row[GUARD]
+    guard = row[low.GUARD]
     if guard < 0:
         return mask
     kept = np.int64(0)
     for lane in range(32):
-        if (registers[guard, lane] != 0) != (row[NEGATED] != 0):
+        if (registers[guard, lane] != 0) != (row[low.NEGATED] != 0):
             kept |= np.int64(1) << lane
     return kept & mask
 
@@ -117,9 +60,9 @@ def _leave(stack, depth, gone):  # type: ignore[no-untyped-def]
 def _branch(stack, depth, row, position, taken):  # type: ignore[no-untyped-def]
     """Let a warp branch; return the new depth of its stack, or -1 if it is full."""
     top = depth - 1
-    mask, join = stack[top, 2], row[JOIN]
+    mask, join = stack[top, 2], row[low.JOIN]
     if taken == mask:
-        stack[top, 0] = row[TARGET]
+        stack[top, 0] = row[low.TARGET]
     elif taken == 0:
         stack[top, 0] = position + 1
     else:
@@ -130,7 +73,7 @@ def _branch(stack, depth, row, position, taken):  # type: ignore[no-untyped-def]
         if depth + 2 > len(stack):
             return -1
         for way in range(2):
-            to, lanes = (position + 1, mask & ~taken) if way == 0 else (row[TARGET], taken)
+            to, lanes = (position + 1, mask & ~taken) if way == 0 else (row[low.TARGET], taken)
             if to != join:
                 stack[depth, 0], stack[depth, 1], stack[depth, 2] = to, join, lanes
                 depth += 1
@@ -138,97 +81,97 @@ def _branch(stack, depth, row, position, taken):  # type: ignore[no-untyped-def]
 
 
 @bare
-def run_warp(program, registers, stack, depth, warp, memory, geometry, allocations, shadow, tiles, report, recording):  # type: ignore[no-untyped-def]
+def run_warp(program, registers, stack, depth, warp, launch, recording):  # type: ignore[no-untyped-def]
     """Execute a warp until a barrier or its end; return the depth of its stack, 0 at its end.
 
     It is -1 after a problem, and less than -1 if the trace is full: minus 1, minus the depth.
     """
-    code, lists = program
+    (code, lists), geometry, report = program, launch.geometry, launch.report
     tracing = len(recording[0]) > 0
     while depth > 0:
         position = stack[depth - 1, 0]
         row = code[position]
-        kind = row[KIND]
-        if tracing and row[LEADER] >= 0 and not begin_record(row, stack[depth - 1, 2], warp, recording):
+        kind = row[low.KIND]
+        if tracing and row[low.LEADER] >= 0 and not begin_record(row, stack[depth - 1, 2], warp, recording):
             return -1 - depth
-        geometry[EXECUTED] += 1
-        report[AT] = position
-        if geometry[EXECUTED] > geometry[STOP_AT]:
-            report[PROBLEM] = ENDLESS
+        geometry[at.EXECUTED] += 1
+        report[at.AT] = position
+        if geometry[at.EXECUTED] > geometry[at.STOP_AT]:
+            report[at.PROBLEM] = at.ENDLESS
             return -1
         mask = _guarded(row, registers, stack[depth - 1, 2])
-        if kind == BRANCH:
+        if kind == low.BRANCH:
             depth = _branch(stack, depth, row, position, mask)
             if depth < 0:
-                report[PROBLEM] = NESTED
+                report[at.PROBLEM] = at.NESTED
                 return -1
             continue
-        if kind == EXIT:
+        if kind == low.EXIT:
             stack[depth - 1, 0] = position + 1
             depth = _leave(stack, depth, mask)
             continue
         fine = True
         if mask != 0:
-            if tracing and row[SLOT] >= 0:
-                if kind == TEXTURE:
-                    record_texture(row, registers, mask, warp, allocations[3], tiles[0], recording)
-                elif kind == FRAGMENT_LOAD or kind == FRAGMENT_STORE:
+            if tracing and row[low.SLOT] >= 0:
+                if kind == low.TEXTURE:
+                    record_texture(row, registers, mask, warp, launch, recording)
+                elif kind == low.FRAGMENT_LOAD or kind == low.FRAGMENT_STORE:
                     record_fragment(row, lists, registers, mask, warp, recording)
                 else:
                     record_access(row, registers, mask, warp, geometry, report, recording)
-            if kind <= F64:
+            if kind <= low.F64:
                 arithmetic(row, registers, mask)
-            elif kind == HALF:
+            elif kind == low.HALF:
                 half(row, registers, mask)
-            elif kind <= SETP_HALF:
+            elif kind <= low.SETP_HALF:
                 set_predicates(row, registers, mask)
-            elif kind == SELECT or kind == CONVERT or kind == PACK or kind == UNPACK:
+            elif kind == low.SELECT or kind == low.CONVERT or kind == low.PACK or kind == low.UNPACK:
                 move(row, lists, registers, mask)
-            elif kind == LOAD or kind == STORE:
-                fine = access(row, lists, registers, mask, warp, memory, geometry, allocations, shadow, report)
-            elif kind == SHUFFLE:
+            elif kind == low.LOAD or kind == low.STORE:
+                fine = access(row, lists, registers, mask, warp, launch)
+            elif kind == low.SHUFFLE:
                 shuffle(row, registers, mask)
-            elif kind == VOTE:
+            elif kind == low.VOTE:
                 vote(row, registers, mask)
-            elif kind == ATOMIC:
-                fine = atomic(row, registers, mask, warp, memory, geometry, allocations, report)
-            elif kind == LDMATRIX or kind == STMATRIX:
-                fine = move_matrices(row, lists, registers, warp, memory, geometry, allocations, report)
-            elif kind == FRAGMENT_LOAD or kind == FRAGMENT_STORE:
-                fine = access_fragment(row, lists, registers, mask, warp, memory, geometry, allocations, shadow, report)
-            elif kind == PRODUCT:
-                multiply_fragments(row, lists, registers, tiles)
-            elif kind == GROUP_PRODUCT:
-                fine = multiply_groups(row, lists, registers, warp, memory, geometry, tiles, report)
-            elif kind == TEXTURE:
-                fine = fetch(row, lists, registers, mask, warp, memory, allocations[3], tiles[0], report)
-            elif kind == COPY:
-                fine = copy(row, registers, mask, warp, memory, geometry, allocations, shadow, report)
-            elif kind == CARRY:
+            elif kind == low.ATOMIC:
+                fine = atomic(row, registers, mask, warp, launch)
+            elif kind == low.LDMATRIX or kind == low.STMATRIX:
+                fine = move_matrices(row, lists, registers, warp, launch)
+            elif kind == low.FRAGMENT_LOAD or kind == low.FRAGMENT_STORE:
+                fine = access_fragment(row, lists, registers, mask, warp, launch)
+            elif kind == low.PRODUCT:
+                multiply_fragments(row, lists, registers, launch.tiles)
+            elif kind == low.GROUP_PRODUCT:
+                fine = multiply_groups(row, lists, registers, warp, launch)
+            elif kind == low.TEXTURE:
+                fine = fetch(row, lists, registers, mask, warp, launch)
+            elif kind == low.COPY:
+                fine = copy(row, registers, mask, warp, launch)
+            elif kind == low.CARRY:
                 carry(row, registers, mask)
-            elif kind == REDUCED:
+            elif kind == low.REDUCED:
                 take_count(row, registers, mask, geometry)
-            elif kind == BARRIER and row[OP] != PLAIN_BARRIER:
+            elif kind == low.BARRIER and row[low.OP] != low.PLAIN_BARRIER:
                 count_true(row, registers, mask, geometry)
-            elif kind == TRAP:
-                report[PROBLEM], report[THREAD] = TRAPPED, warp * 32 + first_lane(mask)
+            elif kind == low.TRAP:
+                report[at.PROBLEM], report[at.THREAD] = at.TRAPPED, warp * 32 + first_lane(mask)
                 fine = False
-            elif kind == MASK:
-                bits = geometry[EXECUTED] if row[OP] == COUNT_INSTRUCTIONS else mask
-                if row[BITS] == 32:
+            elif kind == low.MASK:
+                bits = geometry[at.EXECUTED] if row[low.OP] == low.COUNT_INSTRUCTIONS else mask
+                if row[low.BITS] == 32:
                     bits &= 0xFFFFFFFF
                 for lane in range(32):
-                    registers[row[D], lane] = np.uint64(bits)
-            if kind == BARRIER:
+                    registers[row[low.D], lane] = np.uint64(bits)
+            if kind == low.BARRIER:
                 lane = lane_at_other_barrier(row, registers, mask)
                 if lane >= 0:
-                    report[PROBLEM], report[THREAD] = OTHER_BARRIER, warp * 32 + lane
+                    report[at.PROBLEM], report[at.THREAD] = at.OTHER_BARRIER, warp * 32 + lane
                     fine = False
         if not fine:
             return -1
         stack[depth - 1, 0] = position + 1
         depth = _leave(stack, depth, np.int64(0))
-        if kind == BARRIER and mask != 0:
+        if kind == low.BARRIER and mask != 0:
             return depth
     return 0
 
@@ -236,8 +179,8 @@ def run_warp(program, registers, stack, depth, warp, memory, geometry, allocatio
 @bare
 def _begin(constants, special, registers, block, geometry):  # type: ignore[no-untyped-def]
     """Set the registers of a block that hold constants and special registers."""
-    bx, by = geometry[BLOCK_X], geometry[BLOCK_Y]
-    x, y = block % geometry[GRID_X], block // geometry[GRID_X] % geometry[GRID_Y]
+    bx, by = geometry[at.BLOCK_X], geometry[at.BLOCK_Y]
+    x, y = block % geometry[at.GRID_X], block // geometry[at.GRID_X] % geometry[at.GRID_Y]
     for warp in range(len(registers)):
         registers[warp] = np.uint64(0)
         for n in range(len(constants)):
@@ -258,11 +201,11 @@ def _begin(constants, special, registers, block, geometry):  # type: ignore[no-u
                 elif which == 4:
                     value = y
                 elif which == 5:
-                    value = block // (geometry[GRID_X] * geometry[GRID_Y])
+                    value = block // (geometry[at.GRID_X] * geometry[at.GRID_Y])
                 elif which < 9:
-                    value = geometry[BLOCK_X + which - 6]
+                    value = geometry[at.BLOCK_X + which - 6]
                 elif which < 12:
-                    value = geometry[GRID_X + which - 9]
+                    value = geometry[at.GRID_X + which - 9]
                 elif which == 12:
                     value = np.int64(lane)
                 elif which == 13:
@@ -283,9 +226,7 @@ def _begin(constants, special, registers, block, geometry):  # type: ignore[no-u
 
 
 @compiled
-def run_blocks(  # type: ignore[no-untyped-def]
-    program, fixed, registers, stacks, blocks, memory, geometry, allocations, shadow, tiles, report, recording
-):
+def run_blocks(program, fixed, registers, stacks, blocks, launch, recording):  # type: ignore[no-untyped-def]
     """Execute blocks, one after the other; return how many ended without a problem, and the trace.
 
     Parameters
@@ -300,29 +241,22 @@ def run_blocks(  # type: ignore[no-untyped-def]
         Position, join and lanes.
     blocks : array of int64
         Blocks to execute, in order.
-    memory : tuple of arrays
-        Memory as bytes and as words of 2, 4 and 8 bytes.
-    geometry, report : array of int64
-        Launch, and what went wrong.
-    allocations : tuple of arrays
-        First byte and end of each allocation, the allocation of each 256 bytes, and the textures.
-    shadow : array of int64, shape (2, shared bytes)
-        Last writer and reader of each byte of shared memory.
-    tiles : array of float64, shape (3, 256, 32)
-        Room for matrix products.
+    launch : LaunchState
+        Memory, geometry, and what went wrong.
     recording : (array of int32, array of int64, array of int64)
         Trace, empty if none is wanted; its marks; and the first record of each warp of each block
         (`replay.detailed.tracing`).
     """
     trace, marks, firsts = recording
+    memory, geometry, report = launch.memory, launch.geometry, launch.report
     scratch = np.empty((4, 32), np.int64)
     warps = len(registers)
-    threads = geometry[BLOCK_X] * geometry[BLOCK_Y] * geometry[BLOCK_Z]
+    threads = geometry[at.BLOCK_X] * geometry[at.BLOCK_Y] * geometry[at.BLOCK_Z]
     depths, spent = np.zeros(warps, np.int64), np.zeros(warps, np.int64)
     for number in range(len(blocks)):
-        report[BLOCK] = blocks[number]
+        report[at.BLOCK] = blocks[number]
         _begin(fixed[0], fixed[1], registers, blocks[number], geometry)
-        memory[0][geometry[SHARED_AT] : geometry[SHARED_AT] + geometry[SHARED_BYTES]] = 0
+        memory[0][geometry[at.SHARED_AT] : geometry[at.SHARED_AT] + geometry[at.SHARED_BYTES]] = 0
         for warp in range(warps):
             lanes = min(threads - 32 * warp, 32)
             stacks[warp, 0, 0], stacks[warp, 0, 1] = 0, -1
@@ -332,18 +266,18 @@ def run_blocks(  # type: ignore[no-untyped-def]
         marks[FIRST] = number * warps
         left = warps
         while left > 0:
-            geometry[EPOCH] += 1
-            geometry[TRUE_LANES + (geometry[EPOCH] & 1)] = 0
+            geometry[at.EPOCH] += 1
+            geometry[at.TRUE_LANES + (geometry[at.EPOCH] & 1)] = 0
             left = 0
             for warp in range(warps):
                 while depths[warp] > 0:
-                    before = geometry[EXECUTED]
-                    geometry[STOP_AT] = before + geometry[LIMIT] - spent[warp]
+                    before = geometry[at.EXECUTED]
+                    geometry[at.STOP_AT] = before + geometry[at.LIMIT] - spent[warp]
                     depths[warp] = run_warp(
-                        program, registers[warp], stacks[warp], depths[warp], warp, memory, geometry, allocations,
-                        shadow, tiles, report, (trace, marks, firsts, scratch),
+                        program, registers[warp], stacks[warp], depths[warp], warp, launch,
+                        (trace, marks, firsts, scratch),
                     )  # fmt: skip
-                    spent[warp] += geometry[EXECUTED] - before
+                    spent[warp] += geometry[at.EXECUTED] - before
                     if depths[warp] == -1:
                         return number, trace
                     if depths[warp] >= 0:

@@ -90,7 +90,7 @@ class Fragment:
 
 
 @dataclass(frozen=True)
-class Product:
+class FragmentProduct:
     """Shape and operands of a product.
 
     Parameters
@@ -133,7 +133,7 @@ def fragment_of(opcode: Sequence[str]) -> Fragment:
     return _fragment(operand, _SHAPES[shape], ("row", "col").index(layout) == 1, kind)
 
 
-def product_of(opcode: Sequence[str]) -> Product:
+def product_of(opcode: Sequence[str]) -> FragmentProduct:
     """Return the operands of an instruction such as ``wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32``.
 
     Parameters
@@ -158,10 +158,10 @@ def product_of(opcode: Sequence[str]) -> Product:
         _fragment("d", shape, False, result), _fragment("a", shape, layouts[0], left),
         _fragment("b", shape, layouts[1], right), _fragment("c", shape, False, sums),
     )  # fmt: skip
-    return Product(shape, fragments, saturates)
+    return FragmentProduct(shape, fragments, saturates)
 
 
-def mma_of(opcode: Sequence[str]) -> Product:
+def mma_of(opcode: Sequence[str]) -> FragmentProduct:
     """Return the operands of an instruction such as ``mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32``.
 
     Parameters
@@ -193,7 +193,7 @@ def mma_of(opcode: Sequence[str]) -> Product:
         _sums_of_mma(rows, result), _factors_of_mma(rows, depth, left, False), _factors_of_mma(8, depth, right, True),
         _sums_of_mma(rows, sums),
     )  # fmt: skip
-    return Product((rows, columns, depth), fragments, "satfinite" in modifiers)
+    return FragmentProduct((rows, columns, depth), fragments, "satfinite" in modifiers)
 
 
 @dataclass(frozen=True)

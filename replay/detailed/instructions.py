@@ -71,12 +71,13 @@ from replay.detailed.program import (
     C,
     D,
     E,
+    Symbols,
+    space_of,
 )
 from replay.detailed.ptx import (
     TYPE_BYTES,
     Instruction,
 )
-from replay.detailed.symbols import Symbols, space_of
 from replay.detailed.warp_instructions import WARP_INSTRUCTIONS
 
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan")

@@ -16,13 +16,12 @@ import numpy.typing as npt
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace.arrays import Ints
 from replay.detailed import memory as at
-from replay.detailed.arguments import Argument, pass_parameters, read_variables, write_variables
+from replay.detailed import program as low
+from replay.detailed.arguments import Argument, Texture, pass_parameters, read_variables, texture_table, write_variables
 from replay.detailed.execution import run_blocks
-from replay.detailed.faults import fault_of
 from replay.detailed.lowering import lower
 from replay.detailed.program import GLOBAL_BASE, Program
 from replay.detailed.ptx import Module, Variable, global_layout, parse_ptx, variable_layout
-from replay.detailed.textures import Texture, texture_table
 from replay.detailed.tracing import END, LAST
 
 #: Most threads of a block, blocks of a launch, and bytes of memory.
@@ -39,7 +38,27 @@ Shape3 = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class KernelCall:
+class Guards:
+    """What stops a kernel that would not end, or whose result would depend on the order of its warps.
+
+    Parameters
+    ----------
+    limit : int
+        Instructions of a warp after which it counts as endless.
+    may_race : bool
+        Whether warps may use the same byte of shared memory without a barrier, one of them changing it.
+    """
+
+    limit: int = INSTRUCTION_LIMIT
+    may_race: bool = False
+
+
+#: What stops a kernel by default.
+GUARDS = Guards()
+
+
+@dataclass(frozen=True)
+class KernelLaunch:
     """A launch of a plan.
 
     Parameters
@@ -69,7 +88,7 @@ class KernelCall:
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchPlan:
     """A sequence of launches that share buffers.
 
     Parameters
@@ -78,7 +97,7 @@ class Plan:
         Name.
     buffers : mapping of str to array
         Initial content of each buffer.
-    calls : tuple of KernelCall
+    calls : tuple of KernelLaunch
         Launches, in order.
     pointers : mapping of str to tuple of str
         For a buffer of pointers, the buffers whose addresses are its first elements, of 8 bytes each.
@@ -86,7 +105,7 @@ class Plan:
 
     name: str
     buffers: Mapping[str, npt.NDArray[Any]]
-    calls: tuple[KernelCall, ...]
+    calls: tuple[KernelLaunch, ...]
     pointers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -160,7 +179,7 @@ def read_module(path: str | Path) -> Module:
     return _module(str(file), facts.st_mtime_ns, facts.st_size)
 
 
-class DeviceMemory:
+class PlanMemory:
     """Memory of a device: parameters, variables of modules and buffers, 256 bytes apart, with guard bytes between them.
 
     Parameters
@@ -170,7 +189,7 @@ class DeviceMemory:
     modules : iterable of Module
         PTX files of the launches. Launches of the same file share its variables.
     pointers : mapping of str to tuple of str, optional
-        As those of `Plan`.
+        As those of `LaunchPlan`.
 
     Raises
     ------
@@ -289,27 +308,27 @@ def run_kernel(
     """
     buffers = {f"arg{n}": value for n, value in enumerate(arguments) if isinstance(value, np.ndarray)}
     named = tuple(f"arg{n}" if isinstance(value, np.ndarray) else value for n, value in enumerate(arguments))
-    call = KernelCall(Path(program.module.source), program.entry.name, _three(grid), _three(block), named, shared_bytes)
-    memory = DeviceMemory(buffers, [program.module])
+    call = KernelLaunch(
+        Path(program.module.source), program.entry.name, _three(grid), _three(block), named, shared_bytes
+    )
+    memory = PlanMemory(buffers, [program.module])
     memory.allocate(_room(program, call))
-    runner = BlockRunner(program, call, memory, INSTRUCTION_LIMIT)
+    runner = BlockRunner(program, call, memory, Guards(INSTRUCTION_LIMIT))
     chosen = np.arange(runner.blocks, dtype=np.int64) if blocks is None else np.fromiter(blocks, np.int64)
     runner.run(chosen)
     result = CallResult(call.entry, call.grid, call.block, len(chosen), runner.warp_instructions, runner.unset)
     return KernelOutputs(memory.outputs(), (result,))
 
 
-def runners(plan: Plan, limit: int = INSTRUCTION_LIMIT, may_race: bool = False) -> "Iterator[BlockRunner]":
+def runners(plan: LaunchPlan, guards: Guards = GUARDS) -> "Iterator[BlockRunner]":
     """Yield the launches of a plan, in order; each must be run before the next.
 
     Parameters
     ----------
-    plan : Plan
+    plan : LaunchPlan
         Launches and buffers.
-    limit : int
-        Instructions of a warp after which it counts as endless.
-    may_race : bool
-        As that of `BlockRunner`.
+    guards : Guards
+        What stops a kernel.
 
     Raises
     ------
@@ -319,14 +338,14 @@ def runners(plan: Plan, limit: int = INSTRUCTION_LIMIT, may_race: bool = False) 
         A PTX file is not supported, or a launch does not fit its kernel.
     """
     modules = [read_module(call.ptx) for call in plan.calls]
-    memory = DeviceMemory(plan.buffers, modules, plan.pointers)
+    memory = PlanMemory(plan.buffers, modules, plan.pointers)
     programs = [
         lower(module, call.entry, memory.variable_offsets(module))
         for module, call in zip(modules, plan.calls, strict=True)
     ]
     memory.allocate(max([0, *(_room(program, call) for program, call in zip(programs, plan.calls, strict=True))]))
     for program, call in zip(programs, plan.calls, strict=True):
-        yield BlockRunner(program, call, memory, limit, may_race)
+        yield BlockRunner(program, call, memory, guards)
         read_variables(program, call.variables, memory.bytes, memory.extents)
 
 
@@ -335,7 +354,7 @@ def _three(sizes: Sequence[int]) -> Shape3:
     return values[0], values[1], values[2]
 
 
-def _room(program: Program, call: KernelCall) -> int:
+def _room(program: Program, call: KernelLaunch) -> int:
     """Return the bytes of shared and local memory of a block, after checks of the launch."""
     name = f"{program.module.source}: {program.entry.name}"
     threads, blocks = int(np.prod(call.block, dtype=object)), int(np.prod(call.grid, dtype=object))
@@ -366,26 +385,22 @@ class BlockRunner:
     ----------
     program : Program
         Kernel.
-    call : KernelCall
+    call : KernelLaunch
         Launch.
-    memory : DeviceMemory
+    memory : PlanMemory
         Buffers; they change.
-    limit : int
-        Instructions of a warp after which it counts as endless.
-    may_race : bool
-        Whether warps may use the same byte of shared memory without a barrier, one of them changing it.
+    guards : Guards
+        What stops the kernel.
     """
 
-    def __init__(
-        self, program: Program, call: KernelCall, memory: DeviceMemory, limit: int, may_race: bool = False
-    ) -> None:
+    def __init__(self, program: Program, call: KernelLaunch, memory: PlanMemory, guards: Guards = GUARDS) -> None:
         self.program, self.call, self.memory = program, call, memory
         self.warps = -(-int(np.prod(call.block)) // 32)
         self.blocks = int(np.prod(call.grid))
         textures = [value for value in call.arguments if isinstance(value, Texture)]
         where = f"{program.module.source}: {program.entry.name}"
         table = texture_table(textures, memory.buffers, memory.extents, where)
-        self._allocations = (*memory.allocations(program), table)
+        allocations = (*memory.allocations(program), table)
         pass_parameters(program, call.arguments, memory.bytes, memory.extents)
         write_variables(program, call.variables, memory.bytes, memory.extents)
         initialised = memory.initialised.setdefault(program.module.source, set())
@@ -395,26 +410,26 @@ class BlockRunner:
         shared_at = -(-memory.end // 16) * 16
         local_at = -(-(shared_at + shared) // 16) * 16
         local_bytes = -(-program.local_bytes // 8) * 8
-        self._geometry = np.array(
+        geometry = np.array(
             [
-                *call.grid, *call.block, shared_at, shared, local_at, local_bytes, self.warps, limit,
-                0, 0, 0, 0, 0, int(may_race),
+                *call.grid, *call.block, shared_at, shared, local_at, local_bytes, self.warps, guards.limit,
+                0, 0, 0, 0, 0, int(guards.may_race),
             ],
             dtype=np.int64,
         )  # fmt: skip
         self._registers = np.zeros((self.warps, program.registers, 64), dtype=np.uint64)
         self._stacks = np.zeros((self.warps, 64, 3), dtype=np.int64)
-        self._shadow = np.zeros((2, shared + 8), dtype=np.int64)
-        self._tiles = np.zeros((3, 256, 32))
+        shadow, tiles, report = np.zeros((2, shared + 8), np.int64), np.zeros((3, 256, 32)), np.zeros(8, np.int64)
+        self._launch = at.LaunchState(memory.views, geometry, allocations, shadow, tiles, report)
 
     @property
     def warp_instructions(self) -> int:
         """Instructions of warps that were executed."""
-        return int(self._geometry[at.EXECUTED])
+        return int(self._launch.geometry[at.EXECUTED])
 
     def resume(self, warp_instructions: int) -> None:
         """Go on after a part of the launch that was executed elsewhere, with so many instructions of warps."""
-        self._geometry[at.EXECUTED] = warp_instructions
+        self._launch.geometry[at.EXECUTED] = warp_instructions
 
     def run(self, blocks: Ints, record: bool = False) -> tuple[npt.NDArray[np.int32], Ints]:
         """Execute blocks; return their trace and the first record of each warp (`replay.detailed.tracing`).
@@ -431,18 +446,89 @@ class BlockRunner:
         InvalidInputError
             The kernel accesses memory out of bounds, races in shared memory or does not end.
         """
-        report = np.zeros(8, dtype=np.int64)
         trace = np.zeros(_TRACE if record else 0, dtype=np.int32)
         marks = np.full(LAST + self.warps, -1, dtype=np.int64)
         marks[END] = 0
         firsts = np.full(len(blocks) * self.warps, -1, dtype=np.int64)
+        program, report = self.program, self._launch.report
+        report[:] = 0
         done, trace = run_blocks(
-            (self.program.code, self.program.lists), (self.program.constants, self.program.special), self._registers,
-            self._stacks, blocks, self.memory.views, self._geometry, self._allocations, self._shadow, self._tiles,
-            report, (trace, marks, firsts),
+            (program.code, program.lists), (program.constants, program.special), self._registers, self._stacks, blocks,
+            self._launch, (trace, marks, firsts),
         )  # fmt: skip
         if done < len(blocks):
             raise InvalidInputError(
-                fault_of(self.program, self.call, self.memory, report, int(self._geometry[at.LIMIT]))
+                fault_of(self.program, self.call, self.memory, report, int(self._launch.geometry[at.LIMIT]))
             )
         return trace[: marks[END]], firsts
+
+
+def fault_of(
+    program: Program, call: KernelLaunch, memory: PlanMemory, report: Ints, limit: int
+) -> str:  # fmt: skip
+    """Return what went wrong, with kernel, block, thread and line.
+
+    Parameters
+    ----------
+    program, call, memory : Program, KernelLaunch, PlanMemory
+        Launch.
+    report : array of int64
+        What `run_blocks` reported.
+    limit : int
+        Most instructions of a warp.
+    """
+    line = int(program.code[report[at.AT], -1])
+    x, y, _ = call.grid
+    number = int(report[at.BLOCK])
+    block = (number % x, number // x % y, number // (x * y))
+    bx, by, _ = call.block
+    thread = int(report[at.THREAD])
+    where = f"{program.module.source}: line {line}: {program.entry.name}, block {block}"
+    lane = f", thread {(thread % bx, thread // bx % by, thread // (bx * by))}"
+    address = f"address {int(report[at.ADDRESS]):#x}"
+    outside = _outside(program, call, memory, int(report[at.ADDRESS]), program.code[report[at.AT]])
+    texts = {
+        at.OUT_OF_BOUNDS: f"{where}{lane}: {outside}",
+        at.MISALIGNED: f"{where}{lane}: {address} is not aligned to the access",
+        at.RACE: f"{where}{lane}: two warps use the same byte of shared memory without a barrier between, one writes"
+        f"{_variable_at(program, int(report[at.ADDRESS]))}; to go on, allow races",
+        at.ENDLESS: f"{where}: more than {limit} instructions of a warp: an endless loop, or it waits for a block or "
+        "a warp that runs later; or set a higher limit",
+        at.NO_TEXTURE: f"{where}{lane}: the first operand is no texture of the launch",
+        at.TRAPPED: f"{where}{lane}: the kernel gives up: a failed assertion, or trap",
+        at.OTHER_BARRIER: f"{where}{lane}: only barrier 0 is supported",
+        at.NESTED: f"{where}: branches are nested too deeply",
+    }
+    return texts[int(report[at.PROBLEM])]
+
+
+def _variable_at(program: Program, address: int) -> str:
+    """Return which variable of shared memory lies at an address, as words to add."""
+    offset = address & 0xFFFFFFFF
+    before = [(begin, name) for name, begin in program.shared_offsets.items() if begin <= offset]
+    begin, name = max(before, default=(0, ""))
+    return f", byte {offset - begin} of {name}" if name else ""
+
+
+def _outside(program: Program, call: KernelLaunch, memory: PlanMemory, address: int, row: Ints) -> str:
+    """Return where an address lies that nothing lies at."""
+    shared = program.shared_bytes + call.shared_bytes
+    is_shared = (
+        row[low.SPACE] == low.SHARED
+        or row[low.KIND] == low.GROUP_PRODUCT
+        or low.SHARED_WINDOW <= address < low.LOCAL_WINDOW
+    )
+    if row[low.KIND] == low.COPY and address < low.GLOBAL_BASE:
+        is_shared = True
+    if is_shared:
+        return (
+            f"address {address % low.SHARED_WINDOW:#x} is outside the {shared} bytes of shared memory of a block, "
+            f"{call.shared_bytes} of them dynamic"
+        )
+    offset = address - low.GLOBAL_BASE
+    before = [(end, name) for name, (_, end) in memory.extents.items() if end <= offset]
+    text = f"address {address:#x} is outside all buffers"
+    if not before or offset > memory.end:
+        return text
+    end, name = max(before)
+    return f"{text}, {offset - end} bytes behind the end of {name}"

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import read_toml, typed_table
-from replay.detailed.arguments import Argument, Structure
-from replay.detailed.launch import KernelCall, Plan
-from replay.detailed.textures import Texture
+from replay.detailed.arguments import Argument, Structure, Texture
+from replay.detailed.launch import KernelLaunch, LaunchPlan
 
 #: NumPy types of elements; NumPy has no BF16, so its bits stand in 16-bit integers.
 DTYPES: dict[str, Any] = {
@@ -50,7 +49,7 @@ class _Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pointers: list[str] = []
 
 
-class _Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _LaunchEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ptx: str
     entry: str
     grid: list[Size]
@@ -60,21 +59,21 @@ class _Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     variables: dict[str, str | int | float | list[str]] = {}
 
 
-class _Texture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _TextureEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     buffer: str
     filtering: str = "point"
     addressing: str = "clamp"
     normalized: bool = False
 
 
-class _PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _LaunchPlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     launches: list[dict[str, Any]]
     buffers: dict[str, dict[str, Any]] = {}
     textures: dict[str, dict[str, Any]] = {}
     about: str = ""
 
 
-def read_plan(path: str | Path) -> Plan:
+def read_plan(path: str | Path) -> LaunchPlan:
     """Return the plan of a TOML file.
 
     Parameters
@@ -90,7 +89,7 @@ def read_plan(path: str | Path) -> Plan:
         A key is unknown or missing, or a value cannot be; with file and key.
     """
     file = Path(path)
-    content = typed_table(read_toml(file, "a plan of launches"), _PlanFile, str(file))
+    content = typed_table(read_toml(file, "a plan of launches"), _LaunchPlanFile, str(file))
     if not content.launches:
         raise InvalidInputError(f"{file}: launches: a plan has one or more")
     for name in content.buffers:
@@ -104,19 +103,19 @@ def read_plan(path: str | Path) -> Plan:
     textures = {}
     for name, table in content.textures.items():
         where = f"{file}: textures.{name}"
-        textures[name] = _texture(typed_table(table, _Texture, where), buffers, where)
+        textures[name] = _texture(typed_table(table, _TextureEntry, where), buffers, where)
     calls = [
         _call(table, buffers, textures, f"{file}: launches[{number}]", file.parent)
         for number, table in enumerate(content.launches)
     ]
-    return Plan(content.about or file.stem, buffers, tuple(calls), pointers)
+    return LaunchPlan(content.about or file.stem, buffers, tuple(calls), pointers)
 
 
 def _call(
     table: dict[str, Any], buffers: dict[str, NDArray[Any]], textures: dict[str, Texture], where: str, folder: Path
-) -> KernelCall:
+) -> KernelLaunch:
     """Return the launch that a table describes."""
-    launch = typed_table(table, _Launch, where)
+    launch = typed_table(table, _LaunchEntry, where)
     source = folder / launch.ptx
     if not source.is_file():
         raise NotFoundError(f"{where}.ptx: there is no file {str(source)!r:.120}")
@@ -125,7 +124,7 @@ def _call(
     variables = {
         name: _argument(value, buffers, {}, f"{where}.variables.{name}") for name, value in launch.variables.items()
     }
-    return KernelCall(source, launch.entry, grid, block, arguments, launch.shared_bytes, variables)
+    return KernelLaunch(source, launch.entry, grid, block, arguments, launch.shared_bytes, variables)
 
 
 def _argument(
@@ -156,7 +155,7 @@ def _structure(members: list[str], buffers: dict[str, NDArray[Any]], where: str)
     return Structure(tuple(found))
 
 
-def _texture(facts: _Texture, buffers: dict[str, NDArray[Any]], where: str) -> Texture:
+def _texture(facts: _TextureEntry, buffers: dict[str, NDArray[Any]], where: str) -> Texture:
     name = where.rpartition(".")[2]
     if name in buffers:
         raise InvalidInputError(f"{where}: a buffer has the same name")

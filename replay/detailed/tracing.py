@@ -9,35 +9,9 @@ number, and the number of each. A sector is 32 bytes.
 import numpy as np
 
 from profilers.trace.compiled import bare, compiled
+from replay.detailed import program as low
+from replay.detailed.arguments import PLACES, texels_of
 from replay.detailed.memory import BLOCK, LOCAL_BYTES, WARPS
-from replay.detailed.program import (
-    ATOMIC,
-    BITS,
-    CONSTANT,
-    COPY,
-    COUNT,
-    GENERIC,
-    GLOBAL,
-    GLOBAL_BASE,
-    HOW,
-    KIND,
-    LDMATRIX,
-    LEADER,
-    LOCAL,
-    LOCAL_WINDOW,
-    MEMORIES,
-    OFFSET,
-    SHARED,
-    SHARED_WINDOW,
-    SLOT,
-    SPACE,
-    STMATRIX,
-    TO,
-    A,
-    B,
-    E,
-)
-from replay.detailed.textures import PLACES, texels_of
 
 #: Elements of a record before those of its accesses.
 BLOCK_NUMBER, LANES, NEXT, ACCESSES = range(4)
@@ -64,16 +38,16 @@ def begin_record(row, mask, warp, recording):  # type: ignore[no-untyped-def]
     """Begin the record of a basic block; return whether there was room."""
     trace, marks, firsts = recording[0], recording[1], recording[2]
     at, last = marks[END], marks[LAST + warp]
-    if at + ACCESSES + (row[MEMORIES] + 1) * _ROOM > len(trace):
+    if at + ACCESSES + (row[low.MEMORIES] + 1) * _ROOM > len(trace):
         return False
-    trace[at + BLOCK_NUMBER], trace[at + NEXT] = row[LEADER], 0
+    trace[at + BLOCK_NUMBER], trace[at + NEXT] = row[low.LEADER], 0
     lanes = 0
     for lane in range(32):
         lanes += mask >> lane & 1
     trace[at + LANES] = lanes
-    for slot in range(row[MEMORIES]):
+    for slot in range(row[low.MEMORIES]):
         trace[at + ACCESSES + slot] = 0
-    marks[END] = at + ACCESSES + row[MEMORIES]
+    marks[END] = at + ACCESSES + row[low.MEMORIES]
     if last < 0:
         firsts[marks[FIRST] + warp] = at
     else:
@@ -157,56 +131,56 @@ def _addresses(row, registers, mask, base, offset, addresses):  # type: ignore[n
 def record_access(row, registers, mask, warp, geometry, report, recording):  # type: ignore[no-untyped-def]
     """Write where an access to memory goes into the record of its basic block."""
     trace, marks, _, scratch = recording
-    if row[SLOT] < 0 or mask == 0:
+    if row[low.SLOT] < 0 or mask == 0:
         return
     at = marks[LAST + warp]
-    element, kind, space = at + ACCESSES + row[SLOT], row[KIND], row[SPACE]
+    element, kind, space = at + ACCESSES + row[low.SLOT], row[low.KIND], row[low.SPACE]
     addresses, seen, counts, rows = scratch[0], scratch[1], scratch[2], scratch[3]
-    size = (row[BITS] >> 3) * (1 if kind == ATOMIC else row[COUNT])
-    _addresses(row, registers, mask, row[A], row[OFFSET], addresses)
-    if kind == LDMATRIX or kind == STMATRIX:
+    size = (row[low.BITS] >> 3) * (1 if kind == low.ATOMIC else row[low.COUNT])
+    _addresses(row, registers, mask, row[low.A], row[low.OFFSET], addresses)
+    if kind == low.LDMATRIX or kind == low.STMATRIX:
         trace[element] = -_matrix_passes(row, addresses, rows, seen, counts)
         return
-    if kind == COPY:
-        size, space, copied = row[COUNT], GLOBAL, 0
+    if kind == low.COPY:
+        size, space, copied = row[low.COUNT], low.GLOBAL, 0
         for lane in range(32):
             # Lanes that copy no bytes only write zeros to shared memory.
-            if row[B] >= 0 and registers[row[B], lane] == 0:
+            if row[low.B] >= 0 and registers[row[low.B], lane] == 0:
                 addresses[lane] = -1
             copied += addresses[lane] >= 0
         if copied == 0:
             return
-    if space == GENERIC:
-        space, window = GLOBAL, 0
+    if space == low.GENERIC:
+        space, window = low.GLOBAL, 0
         for lane in range(32):
-            if addresses[lane] >= LOCAL_WINDOW:
-                space, window = LOCAL, LOCAL_WINDOW
-            elif addresses[lane] >= SHARED_WINDOW:
-                space, window = SHARED, SHARED_WINDOW
+            if addresses[lane] >= low.LOCAL_WINDOW:
+                space, window = low.LOCAL, low.LOCAL_WINDOW
+            elif addresses[lane] >= low.SHARED_WINDOW:
+                space, window = low.SHARED, low.SHARED_WINDOW
         for lane in range(32):
             addresses[lane] -= window if addresses[lane] >= 0 else 0
-    elif space == SHARED or space == LOCAL:
+    elif space == low.SHARED or space == low.LOCAL:
         for lane in range(32):
             addresses[lane] &= 0xFFFFFFFF if addresses[lane] >= 0 else -1
-    if space == SHARED:
+    if space == low.SHARED:
         passes = _passes(addresses, size, seen, counts)
-        trace[element] = -(max(passes, _most_alike(addresses)) if kind == ATOMIC else passes)
+        trace[element] = -(max(passes, _most_alike(addresses)) if kind == low.ATOMIC else passes)
         return
-    if space == CONSTANT:
+    if space == low.CONSTANT:
         trace[element] = -_distinct(addresses)
         return
     for lane in range(32):
         if addresses[lane] < 0:
             continue
-        if space == LOCAL:
+        if space == low.LOCAL:
             # Local memory is interleaved: the same word of all lanes is contiguous.
             place = (addresses[lane] >> 2) * 128 + 4 * lane
             number = report[BLOCK] * geometry[WARPS] + warp
             addresses[lane] = (LOCAL_SECTOR << 5) + (number * geometry[LOCAL_BYTES] * 32 + place) % (1 << 33)
         else:
-            addresses[lane] -= GLOBAL_BASE
+            addresses[lane] -= low.GLOBAL_BASE
     end = marks[END]
-    words = max(size >> 2, 1) if space == LOCAL else 1
+    words = max(size >> 2, 1) if space == low.LOCAL else 1
     n = 0
     if words > 1:
         for lane in range(32):
@@ -215,7 +189,7 @@ def record_access(row, registers, mask, warp, geometry, report, recording):  # t
                     n = _add(trace, end, n, addresses[lane] + 128 * word >> 5)
     else:
         n = _sectors(addresses, size, trace, end)
-    trace[end] = n | (_most_alike(addresses) << SAME_ADDRESS if kind == ATOMIC else 0)
+    trace[end] = n | (_most_alike(addresses) << SAME_ADDRESS if kind == low.ATOMIC else 0)
     trace[element] = end - at
     marks[END] = end + 1 + n
 
@@ -247,10 +221,10 @@ def _distinct(addresses):  # type: ignore[no-untyped-def]
 def _matrix_passes(row, addresses, rows, seen, counts):  # type: ignore[no-untyped-def]
     """Return the passes of ``ldmatrix``: eight rows of 16 bytes for each matrix."""
     total = 0
-    for matrix in range(row[COUNT]):
+    for matrix in range(row[low.COUNT]):
         for lane in range(32):
             rows[lane] = addresses[8 * matrix + lane] & 0xFFFFFFFF if lane < 8 else -1
-        total += _passes(rows, 16, seen, counts)
+        total += _passes(rows, np.int64(16), seen, counts)
     return total
 
 
@@ -260,39 +234,42 @@ def record_fragment(row, lists, registers, mask, warp, recording):  # type: igno
     trace, marks, _, scratch = recording
     at, end = marks[LAST + warp], marks[END]
     addresses, seen, counts = scratch[0], scratch[1], scratch[2]
-    size, run, space, n, passes = row[BITS] >> 3, row[TO], row[SPACE], 0, 0
-    for first in range(0, row[COUNT] * max(32 // row[BITS], 1), run):
+    size, run, space, n, passes = row[low.BITS] >> 3, row[low.TO], row[low.SPACE], 0, 0
+    for first in range(0, row[low.COUNT] * max(32 // row[low.BITS], 1), run):
         for lane in range(32):
             addresses[lane] = -1
             if mask >> lane & 1:
-                place, leading = lists[row[E] + 32 * first + lane], np.int64(registers[row[B], lane])
+                place, leading = lists[row[low.E] + 32 * first + lane], np.int64(registers[row[low.B], lane])
                 line, column = place >> 8, place & 255
-                element = column * leading + line if row[HOW] else line * leading + column
-                addresses[lane] = np.int64(registers[row[A], lane]) + row[OFFSET] + size * element
-                if space == GENERIC:
-                    space = SHARED if SHARED_WINDOW <= addresses[lane] < LOCAL_WINDOW else GLOBAL
-                addresses[lane] = addresses[lane] & 0xFFFFFFFF if space == SHARED else addresses[lane] - GLOBAL_BASE
-        if space == SHARED:
+                element = column * leading + line if row[low.HOW] else line * leading + column
+                addresses[lane] = np.int64(registers[row[low.A], lane]) + row[low.OFFSET] + size * element
+                if space == low.GENERIC:
+                    space = low.SHARED if low.SHARED_WINDOW <= addresses[lane] < low.LOCAL_WINDOW else low.GLOBAL
+                addresses[lane] = (
+                    addresses[lane] & 0xFFFFFFFF if space == low.SHARED else addresses[lane] - low.GLOBAL_BASE
+                )
+        if space == low.SHARED:
             passes += _passes(addresses, size * run, seen, counts)
             continue
         for lane in range(32):
             if addresses[lane] >= 0:
                 for sector in range(addresses[lane] >> 5, (addresses[lane] + size * run - 1 >> 5) + 1):
                     n = _add(trace, end, n, sector)
-    if space == SHARED:
-        trace[at + ACCESSES + row[SLOT]] = -passes
+    if space == low.SHARED:
+        trace[at + ACCESSES + row[low.SLOT]] = -passes
         return
-    trace[end], trace[at + ACCESSES + row[SLOT]], marks[END] = n, end - at, end + 1 + n
+    trace[end], trace[at + ACCESSES + row[low.SLOT]], marks[END] = n, end - at, end + 1 + n
 
 
 @bare
-def record_texture(row, registers, mask, warp, textures, tile, recording):  # type: ignore[no-untyped-def]
+def record_texture(row, registers, mask, warp, launch, recording):  # type: ignore[no-untyped-def]
     """Write which sectors ``tex`` reads."""
+    textures, tile = launch.allocations[3], launch.tiles[0]
     trace, marks = recording[0], recording[1]
-    at, end, n = marks[LAST + warp], marks[END], 0
+    at, end, n = marks[LAST + warp], marks[END], np.int64(0)
     for lane in range(32):
         if mask >> lane & 1:
             for tap in range(texels_of(row, registers, lane, textures, tile)):
                 if tile[PLACES, tap] >= 0:
                     n = _add(trace, end, n, np.int64(tile[PLACES, tap]) >> 5)
-    trace[end], trace[at + ACCESSES + row[SLOT]], marks[END] = n, end - at, end + 1 + n
+    trace[end], trace[at + ACCESSES + row[low.SLOT]], marks[END] = n, end - at, end + 1 + n

@@ -3,7 +3,7 @@
 import math
 
 from replay.detailed import lanes
-from replay.detailed.fragments import SIGNED32, Product, fragment_of, group_product_of, mma_of, product_of
+from replay.detailed.fragments import SIGNED32, FragmentProduct, fragment_of, group_product_of, mma_of, product_of
 from replay.detailed.program import (
     ALL_TRUE,
     ANY_TRUE,
@@ -46,9 +46,10 @@ from replay.detailed.program import (
     C,
     D,
     E,
+    Symbols,
+    space_of,
 )
 from replay.detailed.ptx import Instruction
-from replay.detailed.symbols import Symbols, space_of
 
 
 def _barrier(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
@@ -155,7 +156,7 @@ def _mma(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
     return _product(state, i, mma_of(opcode))
 
 
-def _product(state: Symbols, i: Instruction, product: Product) -> dict[int, int]:
+def _product(state: Symbols, i: Instruction, product: FragmentProduct) -> dict[int, int]:
     positions = [state.vector(text, "b32", i.line) for text in i.operands]
     if [count for _, count in positions] != [fragment.registers for fragment in product.fragments]:
         raise ValueError(i.operands)

@@ -3,10 +3,13 @@
 A `Stream` describes a kernel by the tiles that each of its workgroups touches, step by step. `blocks` turns it into
 accesses to cache lines. It dispatches workgroups in order and takes turns among the workgroups that are resident, as
 the compute units of a GPU do. Only a block of accesses is in memory at a time.
+
+`Walk` and `pieces` split a kernel's data over workgroups and steps. `Memory` places the arrays of a sequence of
+kernels, and `bind` lets a stream use them: a kernel finds in a cache what the kernel before it left there.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -181,6 +184,10 @@ class Stream:
             if getattr(self, name) < 1:
                 raise InvalidInputError(f"{self.name}: {name} is {getattr(self, name)}; it must be 1 or more")
 
+    def with_tiles(self, change: Callable[[Tiles], Tiles]) -> "Stream":
+        """Return the stream with the tiles of each step changed."""
+        return replace(self, tiles=lambda workgroups, step: change(self.tiles(workgroups, step)))
+
     @cached_property
     def footprint(self) -> int:
         """Bytes of all operands."""
@@ -300,11 +307,9 @@ def accesses_of(tiles: Tiles, lines: Lines, turn_bytes: int) -> Accesses:
     """
     starts = np.flatnonzero(np.diff(tiles.workgroup, prepend=-1)).astype(np.int64)
     bounds = np.append(starts, len(tiles)).astype(np.int64)
-    columns = _expand(
-        tiles.address, tiles.rows, tiles.pitch, tiles.width, tiles.operand, tiles.is_write,
-        bounds, tiles.workgroup[starts] % lines.units,
-        lines.line_bytes.bit_length() - 1, lines.sector_bytes.bit_length() - 1, turn_bytes,
-    )  # fmt: skip
+    rectangles = tiles.address, tiles.rows, tiles.pitch, tiles.width, tiles.operand, tiles.is_write
+    shifts = lines.line_bytes.bit_length() - 1, lines.sector_bytes.bit_length() - 1
+    columns = _expand(rectangles, bounds, tiles.workgroup[starts] % lines.units, shifts, turn_bytes)
     return Accesses(*columns)
 
 
@@ -313,8 +318,10 @@ def _joined(several: list[Accesses]) -> Accesses:
 
 
 @compiled
-def _expand(address, rows, pitch, width, operand, is_write, bounds, unit, line_shift, sector_shift, turn_bytes):  # type: ignore[no-untyped-def]
+def _expand(rectangles, bounds, unit, shifts, turn_bytes):  # type: ignore[no-untyped-def]
     """Return line, sectors, is_write, operand and unit of each access, with the workgroups in turn."""
+    address, rows, pitch, width, operand, is_write = rectangles
+    line_shift, sector_shift = shifts
     n_touches = 0
     for tile in range(len(address)):
         begin = address[tile]
@@ -362,3 +369,190 @@ def _expand(address, rows, pitch, width, operand, is_write, bounds, unit, line_s
                 kept += 1
         left = kept
     return line, sectors, written, operands_, units
+
+
+#: Threads that a compute unit holds: 2,048 on NVIDIA since Kepler (CUDA programming guide) and on AMD CDNA (32
+#: wavefronts of 64).
+UNIT_THREADS = 2048
+#: Most workgroups of a unit (CUDA programming guide, compute capability 7.0).
+_MOST_RESIDENT = 32
+#: Bytes that a workgroup touches of an array in a step, so that a block of accesses stays small.
+STEP_BYTES = 16 << 10
+
+
+def resident_workgroups(threads: int) -> int:
+    """Return the workgroups that a compute unit holds, as far as threads limit them.
+
+    Examples
+    --------
+    >>> resident_workgroups(256), resident_workgroups(32)
+    (8, 32)
+    """
+    return max(min(UNIT_THREADS // threads, _MOST_RESIDENT), 1)
+
+
+def checked_sizes(**sizes: int) -> None:
+    """Check that all sizes are 1 or more.
+
+    Raises
+    ------
+    InvalidInputError
+        A size is below 1.
+    """
+    for name, size in sizes.items():
+        if size < 1:
+            raise InvalidInputError(f"{name} is {size}; a dimension must be 1 or more")
+
+
+def pieces(begin: npt.ArrayLike, end: npt.ArrayLike, length: int) -> tuple[Ints, Ints, Ints, Ints]:
+    """Cut ranges at the multiples of a length.
+
+    Parameters
+    ----------
+    begin, end : array of int64, shape (n,)
+        Half-open ranges; an empty range has no pieces.
+    length : int
+        Distance between two cuts, such as the elements of a row.
+
+    Returns
+    -------
+    tuple of arrays of int64
+        For each piece, in order: number of its range, number of its row, first and end position in the row.
+
+    Examples
+    --------
+    >>> [column.tolist() for column in pieces([0, 7], [7, 10], 5)]
+    [[0, 0, 1], [0, 1, 1], [0, 0, 2], [5, 2, 5]]
+    """
+    begins, ends = np.broadcast_arrays(np.asarray(begin, np.int64), np.asarray(end, np.int64))
+    counts = np.where(ends > begins, (ends - 1) // length - begins // length + 1, 0)
+    number = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+    ordinal = np.arange(len(number), dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
+    row = begins[number] // length + ordinal
+    first = np.maximum(begins[number] - row * length, 0)
+    last = np.minimum(ends[number] - row * length, length)
+    return number, row, first, last
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A loop of workgroups over elements.
+
+    Parameters
+    ----------
+    elements : int
+        Elements of the array.
+    workgroups, steps : int
+        Workgroups, and steps of each.
+    slice_ : int
+        Elements of a workgroup in a step.
+    chunk : int
+        Elements of the contiguous chunk of a workgroup; 0 if all workgroups advance together by the slices of a step
+        (a grid-stride loop).
+    """
+
+    elements: int
+    workgroups: int
+    steps: int
+    slice_: int
+    chunk: int
+
+    @classmethod
+    def chunks(cls, elements: int, chunk: int, slice_: int = 0) -> "Walk":
+        """Return a loop in which each workgroup passes over its own contiguous chunk, a slice in each step."""
+        slice_ = min(slice_ or chunk, chunk)
+        return cls(elements, -(-elements // chunk), -(-chunk // slice_), slice_, chunk)
+
+    @classmethod
+    def grid_stride(cls, elements: int, workgroups: int, slice_: int) -> "Walk":
+        """Return a grid-stride loop of a number of workgroups."""
+        return cls(elements, workgroups, -(-elements // (workgroups * slice_)), slice_, 0)
+
+    def ranges(self, workgroups: Ints, step: int) -> tuple[Ints, Ints]:
+        """Return the first and the end element of each workgroup in a step; empty ranges have equal ends."""
+        if not self.chunk:
+            begin = (step * self.workgroups + workgroups) * self.slice_
+            bound = np.full_like(begin, self.elements)
+        else:
+            begin = workgroups * self.chunk + step * self.slice_
+            bound = np.minimum((workgroups + 1) * self.chunk, self.elements)
+        begin = np.minimum(begin, bound)
+        return begin, np.minimum(begin + self.slice_, bound)
+
+
+class Memory:
+    """Addresses for the arrays of a sequence of kernels, one after another.
+
+    Examples
+    --------
+    >>> memory = Memory()
+    >>> memory.array("x", 100).address, memory.array("y", 100).address
+    (0, 512)
+    """
+
+    def __init__(self) -> None:
+        self._end = 0
+        self._workspace: Operand | None = None
+
+    def array(self, name: str, size: int) -> Operand:
+        """Return a new array of so many bytes."""
+        array = Operand(name, size, self._end)
+        self._end += -(-size // ALIGNMENT) * ALIGNMENT
+        return array
+
+    def workspace(self, size: int) -> Operand:
+        """Return the array for partial sums, which all kernels use again; a larger one replaces it."""
+        if self._workspace is None or self._workspace.size < size:
+            self._workspace = self.array("partials", size)
+        return self._workspace
+
+
+def section(array: Operand, begin: int, size: int) -> Operand:
+    """Return `size` bytes of an array from byte `begin` on.
+
+    Raises
+    ------
+    InvalidInputError
+        The array ends before.
+
+    Examples
+    --------
+    >>> section(Operand("x", 100, 512), 40, 20)
+    Operand(name='x', size=20, address=552)
+    """
+    if not 0 <= begin <= begin + size <= array.size:
+        raise InvalidInputError(f"bytes {begin} to {begin + size} of {array.name}, which has {array.size}")
+    return Operand(array.name, size, array.address + begin)
+
+
+def bind(stream: Stream, arrays: Mapping[str, Operand]) -> Stream:
+    """Return a stream whose operands are arrays of a sequence.
+
+    Parameters
+    ----------
+    stream : Stream
+        Kernel.
+    arrays : mapping of str to Operand
+        An array for each operand, by the name of the operand.
+
+    Raises
+    ------
+    InvalidInputError
+        An operand has no array, or its array is smaller.
+
+    Examples
+    --------
+    >>> from replay.memory.streams.passes import ArrayPass, streaming_pass
+    >>> stream = streaming_pass("relu", ArrayPass({"x": 400}, {"y": 400}, 100))
+    >>> hidden = Operand("hidden", 400, 8192)
+    >>> bind(stream, {"x": hidden, "y": hidden}).tiles(np.arange(1), 0).address.tolist()
+    [8192, 8192]
+    """
+    for operand in stream.operands:
+        if operand.name not in arrays or arrays[operand.name].size < operand.size:
+            given = arrays[operand.name].size if operand.name in arrays else "none"
+            raise InvalidInputError(f"{stream.name}: operand {operand.name} has {operand.size} bytes, given {given}")
+    bound = tuple(Operand(operand.name, operand.size, arrays[operand.name].address) for operand in stream.operands)
+    shifts = np.array([new.address - old.address for new, old in zip(bound, stream.operands, strict=True)])
+    shifted = stream.with_tiles(lambda tiles: replace(tiles, address=tiles.address + shifts[tiles.operand]))
+    return replace(shifted, operands=bound)

@@ -1,6 +1,6 @@
 """The state of a simulation of DRAM, and the commands of its banks, compiled.
 
-`Machine` holds all arrays. A bank opens rows, moves data and closes rows no earlier than its timing and that of the
+`DramState` holds all arrays. A bank opens rows, moves data and closes rows no earlier than its timing and that of the
 other banks of its channel allow. `replay.memory.controller` decides which requests reach the banks.
 """
 
@@ -15,13 +15,13 @@ NEVER = 1 << 60
 #: Row hits after which an open row may be closed although requests for it wait.
 _HIT_LIMIT = 4
 
-#: Elements of `Machine.rule`: timing in cycles, and sizes.
+#: Elements of `DramState.rule`: timing in cycles, and sizes.
 (
     CL, CWL, BURST, RCD, RP, RAS, RC, RRD_S, RRD_L, FAW, READ_S, READ_L, WRITE_S, WRITE_L,
     READ_WRITE, WRITE_READ_S, WRITE_READ_L, WRITE_PRECHARGE, READ_PRECHARGE, RFC, REFI,
     CHANNELS, BANKS, GROUP_BANKS, QUEUE, COMMANDS, DUAL, CLOSED_PAGE, WINDOW, ENTERING, ACCESS_BITS, BANK_BITS,
 ) = RULES = range(32)  # fmt: skip
-#: Columns of `Machine.channel`. FULL are bits of banks whose queue is full.
+#: Columns of `DramState.channel`. FULL are bits of banks whose queue is full.
 (
     COMMAND_AT, TURN, DRAINING, QUEUED, FULL, OLDEST_ACTIVATE, REFRESH_AT, REFRESHES_DUE,
     READS, WRITES, MERGED, READ_HITS, WRITE_HITS, ACTIVATES, PRECHARGES, REFRESHES, LATENCY, READ_COMMANDS,
@@ -29,22 +29,23 @@ _HIT_LIMIT = 4
     DATA_END, ACTIVATED,
 ) = range(29)  # fmt: skip
 CHANNEL_COLUMNS = ACTIVATED + 4
-#: Columns of `Machine.queue`, two rows a channel: reads, then writes. WANTED are bits of the banks of its requests.
+#: Columns of `DramState.queue`, two rows a channel: reads, then writes. WANTED are bits of the banks of its requests.
 LENGTH, WANTED, ARRIVED_HEAD, ARRIVED_TAIL, LISTED = range(5)
-#: Columns of `Machine.bank`. READ_HIT and WRITE_HIT are positions in its queue: the oldest requests of the open row.
+#: Columns of `DramState.bank`. READ_HIT and WRITE_HIT are positions in its queue: the oldest requests of the open row.
 #: HEAD and TAIL are the list of its requests in the read queue of the channel; those of the write buffer follow. From
 #: KEYS on stands the queue of the bank: twice the row of each request, plus 1 for a write; then the slots.
 (
     ROW, HITS, COUNT, ACTIVATE_AT, COLUMN_AT, PRECHARGE_AT, READ_HIT, WRITE_HIT, GROUP, BIT,
     HEAD, TAIL, WRITE_HEAD, WRITE_TAIL, KEYS,
 ) = range(15)  # fmt: skip
-#: Rows of a channel in `Machine.can`, by bank: earliest cycle of a command that a bank has to issue, by the bank alone;
-#: and in `Machine.may`: earliest cycle of such a command by the other banks. A precharge needs nothing of them.
+#: Rows of a channel in `DramState.can`, by bank: earliest cycle of a command that a bank has to issue, by the bank
+#: alone; and in `DramState.may`: earliest cycle of such a command by the other banks. A precharge needs nothing of
+#: them.
 ACTIVATE, READ, WRITE, PRECHARGE = range(4)
-#: Columns of `Machine.slot`, a request from its arrival to its command. WHERE is twice its bank, plus 1 for a write.
+#: Columns of `DramState.slot`, a request from its arrival to its command. WHERE is twice its bank, plus 1 for a write.
 FOLLOWING, SLOT_ROW, WHERE, ADDED, COPIES, ADDRESS, SEQUENCE, CHAIN = range(8)
 SLOT_COLUMNS = 8
-#: Elements of `Machine.now`.
+#: Elements of `DramState.now`.
 CYCLE, TAKEN, INSIDE, FREE, N_LISTED, ENTERED, SPAN_BITS, FINISHED = range(8)
 #: Windows of time of the series.
 WINDOWS = 256
@@ -55,7 +56,7 @@ for _bit in range(64):
     _POSITIONS[((0x03F79D71B4CB0A89 << _bit) & 0xFFFFFFFFFFFFFFFF) >> 58] = _bit
 
 
-class Machine(NamedTuple):
+class DramState(NamedTuple):
     """All arrays of a simulation."""
 
     rule: Any

@@ -25,6 +25,7 @@ from replay.memory.cache_layout import (
     LRU,
     MEMORY_QUEUE,
     MOST_SECTORS,
+    MOST_TAUGHT,
     N_COUNTS,
     NEVER,
     OPERAND_AT,
@@ -35,6 +36,8 @@ from replay.memory.cache_layout import (
     REUSE,
     ROW_TABLE,
     ROWS,
+    SAMPLE_HASH,
+    SAMPLE_SHIFT,
     SECTORS,
     STEPS,
     TRANSLATION,
@@ -46,7 +49,6 @@ from replay.memory.cache_layout import (
 )  # fmt: skip
 from replay.memory.dram import Traffic
 from replay.memory.lookup import send, walk
-from replay.memory.replacement import MOST_TAUGHT, SAMPLE_HASH, SAMPLE_SHIFT
 from replay.memory.system import CachePolicy, MemorySystem
 
 #: Numbers of accesses and of cycles after which both are counted from 0 again.

@@ -355,7 +355,7 @@ class DramSimulator:
             raise InvalidInputError(f"{len(traffic.address)} addresses and {len(traffic.is_write)} marks of writes")
         for begin in range(0, len(traffic), _BLOCK):
             address = np.ascontiguousarray(traffic.address[begin : begin + _BLOCK], dtype=np.int64)
-            is_write = np.ascontiguousarray(traffic.is_write[begin : begin + _BLOCK], dtype=np.uint8)
+            is_write = traffic.is_write[begin : begin + _BLOCK].astype(np.uint8)  # writable: another type to numba
             channel, group, bank, row = self.dram.address_mapping.decode(address)
             banks = channel * self._banks + group * self.dram.banks + bank
             run(self._machine, banks, row, is_write, address & -self.dram.access_bytes, 0)
@@ -367,12 +367,12 @@ class DramSimulator:
         return counters_of(self._machine, self.dram)
 
 
-def counters_of(m: at.Machine, dram: Dram) -> DramCounters:
+def counters_of(m: at.DramState, dram: Dram) -> DramCounters:
     """Return what a simulation counted until now.
 
     Parameters
     ----------
-    m : Machine
+    m : DramState
         State.
     dram : Dram
         Memory.
@@ -429,7 +429,7 @@ def _rules(dram: Dram, window: int, entering: int) -> Ints:
     return np.array([rules[index] for index in at.RULES], dtype=np.int64)
 
 
-def new_machine(dram: Dram, window: int, entering: int | None = None, listening: bool = False) -> at.Machine:
+def new_machine(dram: Dram, window: int, entering: int | None = None, listening: bool = False) -> at.DramState:
     """Return the state before the first request.
 
     Parameters
@@ -463,7 +463,7 @@ def new_machine(dram: Dram, window: int, entering: int | None = None, listening:
     now[at.SPAN_BITS] = 6
     bank[:, at.GROUP] = np.arange(n_banks) % per_channel // dram.banks * dram.banks
     longest = int(max(rule[at.CL], rule[at.CWL]) + rule[at.BURST]) + 3
-    return at.Machine(
+    return at.DramState(
         rule=rule,
         now=now,
         channel=channel,
@@ -481,7 +481,7 @@ def new_machine(dram: Dram, window: int, entering: int | None = None, listening:
     )
 
 
-class _Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _DramFigure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A figure of a standard."""
 
     value: Annotated[float, msgspec.Meta(ge=0)]
@@ -490,11 +490,11 @@ class _Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     certainty: str
 
 
-class _Standard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _DramStandard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A standard of the file."""
 
     about: str
-    figures: dict[str, _Figure]
+    figures: dict[str, _DramFigure]
 
 
 def load_drams(path: str | Path | None = None) -> Mapping[str, Dram]:
@@ -511,7 +511,7 @@ def load_drams(path: str | Path | None = None) -> Mapping[str, Dram]:
     """
     file = Path(path) if path else dataset_path("dram.toml")
     try:
-        content = msgspec.convert(read_toml(file, "DRAM standards"), dict[str, _Standard])
+        content = msgspec.convert(read_toml(file, "DRAM standards"), dict[str, _DramStandard])
     except msgspec.ValidationError as problem:
         raise InvalidInputError(f"{file}: {problem}") from None
     return MappingProxyType({name: _standard(name, standard, file) for name, standard in content.items()})
@@ -521,7 +521,7 @@ def load_drams(path: str | Path | None = None) -> Mapping[str, Dram]:
 _GEOMETRY = ("channels", "bank_groups", "banks", "rows", "row_bytes", "access_bytes", "burst_cycles", "command_buses")
 
 
-def _standard(name: str, standard: _Standard, file: Path) -> Dram:
+def _standard(name: str, standard: _DramStandard, file: Path) -> Dram:
     times = tuple(item.name for item in fields(DramTiming))
     known = {*_GEOMETRY, "clock_mhz", *times}
     given = {key: figure.value for key, figure in standard.figures.items()}

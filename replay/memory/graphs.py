@@ -43,7 +43,7 @@ _FP32 = _TYPES.index("fp32")
 
 
 @dataclass(frozen=True)
-class SimulatedKernels:
+class SimulatedGraph:
     """What simulation says of the kernels of a graph. All are arrays of shape (n_tasks,).
 
     Parameters
@@ -70,7 +70,7 @@ class SimulatedKernels:
         return ~np.isnan(self.time_ns)
 
 
-def simulated_kernels(graph: KernelGraph, parameters: Parameters) -> SimulatedKernels:
+def simulated_kernels(graph: KernelGraph, parameters: Parameters) -> SimulatedGraph:
     """Simulate each kernel of known operator on the hardware of the graph; equal kernels are simulated once.
 
     The parameters and errors are those of `memory_of_kernels`.
@@ -80,7 +80,7 @@ def simulated_kernels(graph: KernelGraph, parameters: Parameters) -> SimulatedKe
     figures = np.array([_figures(result) for result in memories.results]).reshape(-1, 4)
     columns[:, memories.tasks], in_step[memories.tasks] = figures[memories.number].T, memories.in_step
     time_ns, error, footprint, hit_share = columns
-    return SimulatedKernels(time_ns, error, footprint, hit_share, in_step)
+    return SimulatedGraph(time_ns, error, footprint, hit_share, in_step)
 
 
 class KernelMemories(NamedTuple):
@@ -129,7 +129,7 @@ def memory_of_kernels(graph: KernelGraph, parameters: Parameters) -> KernelMemor
     distinct, number = np.unique(keys, axis=1, return_inverse=True)
     fits, number = parameters.calibration(KernelCalibration), number.reshape(-1)
     kernels = [
-        _Kernel(
+        _GraphKernel(
             graph.operators[kind],
             workgroups,
             graph.names[name] if name >= 0 else "",
@@ -207,7 +207,7 @@ def _figures(result: KernelMemory | None) -> tuple[float, float, float, float]:
     return 1e9 * result.seconds, result.error, float(result.footprint), result.hit_share
 
 
-class _Kernel(NamedTuple):
+class _GraphKernel(NamedTuple):
     """A kernel: its operator, grid and name, and the rate of its arithmetic."""
 
     operator: Operator
@@ -225,7 +225,7 @@ class _Simulator:
     accesses: int
 
     @lru_cache(8192)  # noqa: B019 - few simulators, which are equal by their fields
-    def results(self, kernels: tuple[_Kernel, ...]) -> list[KernelMemory] | list[None]:
+    def results(self, kernels: tuple[_GraphKernel, ...]) -> list[KernelMemory] | list[None]:
         """Return the simulation of a kernel, or of the product and the cell of a time step; None if it is unknown."""
         streams = [stream for stream in map(self._stream, kernels) if stream is not None]
         if len(streams) < len(kernels):
@@ -244,12 +244,12 @@ class _Simulator:
             -2:
         ]
 
-    def _stream(self, kernel: _Kernel) -> Stream | None:
+    def _stream(self, kernel: _GraphKernel) -> Stream | None:
         return _stream_of(self.device, kernel)
 
 
 @lru_cache(8192)
-def _stream_of(device: Device, kernel: _Kernel) -> Stream | None:
+def _stream_of(device: Device, kernel: _GraphKernel) -> Stream | None:
     """Return the stream of a kernel: the same object under every policy, so that its steps are probed once."""
     system = memory_system(device)
     return stream_of(kernel.operator, workgroups=kernel.workgroups, system=system, kernel=kernel.name)
@@ -293,7 +293,7 @@ def with_settings(
     return _with_simulated_demands(demanding, after) if dict(settings).get(TIMES) else demanding
 
 
-def _with_simulated_demands(graph: KernelGraph, kernels: SimulatedKernels) -> KernelGraph:
+def _with_simulated_demands(graph: KernelGraph, kernels: SimulatedGraph) -> KernelGraph:
     """Return a graph whose known kernels share caches by their simulated footprint and hit share."""
     tasks, known = graph.tasks, kernels.known & (graph.tasks.footprint > 0)
     system = memory_system(source_device(graph))

@@ -17,16 +17,19 @@ from replay.memory.cache_layout import (
     DIRTY,
     EVICTIONS,
     FETCHED_TABLE,
+    HELD,
     ISSUE,
     L1,
     L2,
     LATEST,
     LINE,
     LLC,
+    LOAD,
     LOAD_HITS,
     LOAD_SECTOR_HITS,
     MEMORY_QUEUE,
     MOST_SECTORS,
+    NEW,
     OPERAND_AT,
     OPERANDS,
     READY,
@@ -37,10 +40,9 @@ from replay.memory.cache_layout import (
     SECTORS,
     STALL_CYCLES,
     STEPS,
+    STORE,
     TRANSLATION,
     WRITE_BACKS,
-)  # fmt: skip
-from replay.memory.replacement import (
     bypasses,
     earliest_fill,
     find_victim,
@@ -49,7 +51,7 @@ from replay.memory.replacement import (
     learn_use,
     touch,
     weigh,
-)
+)  # fmt: skip
 
 
 @bare
@@ -58,7 +60,7 @@ def walk(machine, accesses, bounds, most):  # type: ignore[no-untyped-def]
 
     Parameters
     ----------
-    machine : Machine
+    machine : CacheState
         State; changes.
     accesses : tuple of arrays
         Columns of `Accesses`.
@@ -97,7 +99,7 @@ def send(machine, addresses, begin):  # type: ignore[no-untyped-def]
     for i in range(begin, len(addresses)):
         if machine.numbers[REQUESTS] + 1 + MOST_SECTORS > len(machine.address):
             return i
-        _request(machine, addresses[i], 1, machine.times[LATEST])
+        _request(machine, addresses[i], STORE, machine.times[LATEST])
     queued = machine.times[MEMORY_QUEUE] + machine.times[np.uint64(MEMORY_QUEUE + 1)]
     machine.times[COMPLETED] = max(machine.times[COMPLETED], queued)
     return len(addresses)
@@ -119,10 +121,10 @@ def _serve(machine, access, now):  # type: ignore[no-untyped-def]
     if is_write:
         missing = mask
         if way >= 0:
-            touch(machine, l1, base, way, machine.numbers[STEPS], False)
+            touch(machine, l1, base, way, machine.numbers[STEPS], HELD)
             machine.cells[np.uint64(base + SECTORS * l1.row + way)] = valid | mask
     elif way >= 0 and missing == 0:
-        touch(machine, l1, base, way, machine.numbers[STEPS], False)
+        touch(machine, l1, base, way, machine.numbers[STEPS], HELD)
         return now, max(now + l1.latency, np.float64(machine.cells[np.uint64(base + READY * l1.row + way)]))
     else:
         if rules.loads:
@@ -168,14 +170,14 @@ def _load(machine, access, now):  # type: ignore[no-untyped-def]
     rules, l2 = machine.rules[0], machine.levels[L2]
     missing = mask & ~held
     if way >= 0:
-        touch(machine, l2, base, way, machine.numbers[STEPS], False)
+        touch(machine, l2, base, way, machine.numbers[STEPS], HELD)
         if missing == 0:
             learn_use(machine, base, way)
             if rules.adaptive:
-                weigh(machine, base, 0)
+                weigh(machine, base, np.int64(0))
             return max(now, np.float64(machine.cells[np.uint64(base + READY * l2.row + way)])) + l2.latency
     room = np.int64(-1)
-    if rules.loads and (way >= 0 or not bypasses(machine, operand, base, 0)):
+    if rules.loads and (way >= 0 or not bypasses(machine, operand, base, LOAD)):
         arrived = now
         room, now = _room(machine, l2, slice_, base, way, now)
         machine.times[np.uint64(l2.queue + 2 * slice_)] += now - arrived
@@ -193,12 +195,12 @@ def _load(machine, access, now):  # type: ignore[no-untyped-def]
     for atom in range(rules.atoms):
         if machine.numbers[np.uint64(ATOMS + atom)] & missing:
             fetched |= machine.numbers[np.uint64(ATOMS + atom)]
-            done = max(done, _request(machine, line * l2.line_bytes + atom * rules.access_bytes, 0, now))
+            done = max(done, _request(machine, line * l2.line_bytes + atom * rules.access_bytes, LOAD, now))
     if room >= 0:
         if way < 0:
             _evict(machine, base, room, now)
             _insert(machine, l2, base, room, line, operand)
-            touch(machine, l2, base, room, machine.numbers[STEPS], True)
+            touch(machine, l2, base, room, machine.numbers[STEPS], NEW)
         machine.cells[np.uint64(base + SECTORS * l2.row + room)] |= fetched
         _fill(machine, l2, slice_, base + READY * l2.row + room, done)
     elif rules.allocation_bypass:
@@ -220,11 +222,11 @@ def _store(machine, access, now):  # type: ignore[no-untyped-def]
     line, mask, operand, slice_, base, way, held = access
     rules, l2 = machine.rules[0], machine.levels[L2]
     if way >= 0:
-        touch(machine, l2, base, way, machine.numbers[STEPS], False)
+        touch(machine, l2, base, way, machine.numbers[STEPS], HELD)
         if held & _atoms_of(machine, mask):
             learn_use(machine, base, way)
     room = way
-    if rules.stores and way < 0 and not bypasses(machine, operand, base, 1):
+    if rules.stores and way < 0 and not bypasses(machine, operand, base, STORE):
         arrived, room = now, find_victim(machine, l2, base, now)
         if room < 0 and not rules.allocation_bypass:
             now = max(now, earliest_fill(machine, l2, base))
@@ -235,7 +237,7 @@ def _store(machine, access, now):  # type: ignore[no-untyped-def]
             accepted = _evict(machine, base, room, now)
             _insert(machine, l2, base, room, line, operand)
             machine.cells[np.uint64(base + READY * l2.row + room)] = _ceil(accepted)
-            touch(machine, l2, base, room, machine.numbers[STEPS], True)
+            touch(machine, l2, base, room, machine.numbers[STEPS], NEW)
     machine.numbers[np.uint64(l2.counts + BYPASSES)] += room < 0
     if rules.stores and room >= 0:
         at = base + SECTORS * l2.row + room
@@ -251,7 +253,7 @@ def _store(machine, access, now):  # type: ignore[no-untyped-def]
         machine.cells[np.uint64(base + SECTORS * l2.row + room)] |= mask
     for atom in range(rules.atoms):
         if machine.numbers[np.uint64(ATOMS + atom)] & mask:
-            now = max(now, _request(machine, line * l2.line_bytes + atom * rules.access_bytes, 1, now))
+            now = max(now, _request(machine, line * l2.line_bytes + atom * rules.access_bytes, STORE, now))
     return now + l2.latency
 
 
@@ -356,7 +358,7 @@ def _write_back(machine, at, line, now):  # type: ignore[no-untyped-def]
     dirty, done = (np.int64(machine.cells[np.uint64(at)]) & DIRTY) >> MOST_SECTORS, now
     for atom in range(rules.atoms):
         if machine.numbers[np.uint64(ATOMS + atom)] & dirty:
-            done = max(done, _request(machine, line * l2.line_bytes + atom * rules.access_bytes, 1, now))
+            done = max(done, _request(machine, line * l2.line_bytes + atom * rules.access_bytes, STORE, now))
     machine.cells[np.uint64(at)] &= ~DIRTY
     machine.numbers[np.uint64(l2.counts + WRITE_BACKS)] += 1
     if rules.rinse:
@@ -379,12 +381,12 @@ def _serve_llc(machine, address, is_write, now):  # type: ignore[no-untyped-def]
     line = address // llc.line_bytes
     sector = (address - line * llc.line_bytes) // rules.access_bytes
     mask = np.int64(1) << sector
-    slice_, base = _place(llc, line, 0)
+    slice_, base = _place(llc, line, np.int64(0))
     now = _enter(machine, llc.queue + 2 * slice_, now, llc.line_cycles)
     way, held = find_way(machine, llc, base, line), np.int64(0)
     if way >= 0:
         held = np.int64(machine.cells[np.uint64(base + SECTORS * llc.row + way)])
-        touch(machine, llc, base, way, machine.numbers[STEPS], False)
+        touch(machine, llc, base, way, machine.numbers[STEPS], HELD)
     _count(machine, llc, is_write, mask, held & mask)
     at = base + SECTORS * llc.row + way
     if not is_write and held & mask:
@@ -394,8 +396,8 @@ def _serve_llc(machine, address, is_write, now):  # type: ignore[no-untyped-def]
         if way >= 0:
             at = base + SECTORS * llc.row + way
             _evict_llc(machine, base, way, now)
-            _insert(machine, llc, base, way, line, 0)
-            touch(machine, llc, base, way, machine.numbers[STEPS], True)
+            _insert(machine, llc, base, way, line, np.int16(0))
+            touch(machine, llc, base, way, machine.numbers[STEPS], NEW)
     machine.numbers[np.uint64(llc.counts + BYPASSES)] += way < 0
     if is_write and way >= 0:
         machine.cells[np.uint64(at)] |= mask | (mask << MOST_SECTORS)
@@ -421,7 +423,7 @@ def _evict_llc(machine, base, way, now):  # type: ignore[no-untyped-def]
     machine.numbers[np.uint64(llc.counts + WRITE_BACKS)] += dirty != 0
     for sector in range(llc.line_bytes // machine.rules[0].access_bytes):
         if dirty >> sector & 1:
-            _to_memory(machine, line * llc.line_bytes + sector * machine.rules[0].access_bytes, 1, now)
+            _to_memory(machine, line * llc.line_bytes + sector * machine.rules[0].access_bytes, STORE, now)
 
 
 @inlined
@@ -429,7 +431,7 @@ def _to_memory(machine, address, is_write, now):  # type: ignore[no-untyped-def]
     """Write a request to memory; return when its data arrive, or for a write when it is accepted."""
     machine.address[machine.numbers[REQUESTS]], machine.is_write[machine.numbers[REQUESTS]] = address, is_write
     machine.numbers[REQUESTS] += 1
-    now = _enter(machine, MEMORY_QUEUE, now, machine.rules[0].request_cycles)
+    now = _enter(machine, np.int64(MEMORY_QUEUE), now, machine.rules[0].request_cycles)
     done = now + machine.rules[0].request_cycles
     return now if is_write else done + machine.rules[0].memory_latency
 

@@ -189,12 +189,7 @@ def _with_own_operands(streams: Sequence[Stream]) -> list[Stream]:
 
 def _numbered(stream: Stream, first: int) -> Stream:
     """Return a kernel whose operands are numbered from `first` on."""
-
-    def tiles(workgroups: Ints, step: int) -> Tiles:
-        touched = stream.tiles(workgroups, step)
-        return replace(touched, operand=touched.operand + first)
-
-    return replace(stream, tiles=tiles)
+    return stream.with_tiles(lambda tiles: replace(tiles, operand=tiles.operand + first))
 
 
 def _lines_in_flight(stream: Stream, system: MemorySystem) -> int:
@@ -290,12 +285,7 @@ def _moved(stream: Stream, kept: Collection[tuple[int, int]], offset: int) -> St
     """Return a kernel with its arrays at an offset, apart from those that begin within ranges of addresses."""
     is_kept = [any(begin <= operand.address < end for begin, end in kept) for operand in stream.operands]
     moved = np.where(is_kept, 0, offset).astype(np.int64)
-
-    def tiles(workgroups: Ints, step: int) -> Tiles:
-        touched = stream.tiles(workgroups, step)
-        return replace(touched, address=touched.address + moved[touched.operand])
-
-    return replace(stream, tiles=tiles)
+    return stream.with_tiles(lambda tiles: replace(tiles, address=tiles.address + moved[tiles.operand]))
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from replay.engine.engine import simulate
 from replay.formats import Format, find_format
 from replay.graph.edit import in_lane_order
 from replay.graph.graph import PHASES, RESOURCES, Basis, EdgeKind, Edges, KernelGraph, TaskKind
-from replay.memory.pim_quantization import CopyLayout, PimTime, add_pim_tasks, pim_quantization
+from replay.memory.pim import CopyLayout, PimTime, add_pim_tasks, pim_quantization
 from replay.plug_ins.weight_copies import (
     GRADIENT_BYTES,
     MOMENT_BYTES,
@@ -85,7 +85,7 @@ def quantize_weights(formats: str, maker: str = "jit_pim", job: str = "") -> Wha
     Not modelled: the quantisation of activations and of gradients, the host's calls of the kernels, copies of experts
     and embeddings, and accuracy. No device has such memory today.
 
-    Source: JIT-Q (arXiv 2311.05034); `replay.memory.pim_quantization` and `replay.costs.kernels` for the times.
+    Source: JIT-Q (arXiv 2311.05034); `replay.memory.pim` and `replay.costs.kernels` for the times.
 
     Raises
     ------

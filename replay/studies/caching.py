@@ -38,7 +38,7 @@ _COUNTERS = ("dram_reads", "dram_writes", "dram_row_hits", "l1_stall_cycles", "l
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CachingOutcome:
     """A workload under a policy.
 
     Parameters
@@ -66,7 +66,7 @@ class Outcome:
     reads_of_unique: float
 
 
-def outcome(workload: Workload, policy: str, *, graph: KernelGraph, parameters: Parameters) -> Outcome:
+def outcome(workload: Workload, policy: str, *, graph: KernelGraph, parameters: Parameters) -> CachingOutcome:
     """Return what `cache_policy` makes of a workload.
 
     Parameters
@@ -90,7 +90,7 @@ def outcome(workload: Workload, policy: str, *, graph: KernelGraph, parameters: 
     unique = float(sum(changed.operators[i].bytes_read for i in known_operators(changed)[kernels]))
     access_bytes = memory_system(workload.device).dram.access_bytes
     requests = max(total["dram_reads"] + total["dram_writes"], 1.0)
-    return Outcome(
+    return CachingOutcome(
         workload.name,
         policy,
         _settings(workload, parameters),
@@ -103,7 +103,7 @@ def outcome(workload: Workload, policy: str, *, graph: KernelGraph, parameters: 
 
 def outcomes(
     workloads: Mapping[str, Workload], parameters: Parameters, *, policies: Sequence[str], file: Path | None = None
-) -> Iterator[Outcome]:
+) -> Iterator[CachingOutcome]:
     """Yield the outcome of each workload under each policy, in this order, as soon as it is known.
 
     A thread for each core simulates policies.
@@ -130,7 +130,7 @@ def outcomes(
         for workload in workloads.values():
             keys = [(workload.name, policy, _settings(workload, parameters)) for policy in policies]
             missing = [policy for policy, key in zip(policies, keys, strict=True) if key not in known]
-            simulated: Iterator[Outcome] = iter(())
+            simulated: Iterator[CachingOutcome] = iter(())
             if missing:
                 graph = workload.graph(parameters)
                 simulated = pool.map(partial(outcome, workload, graph=graph, parameters=parameters), missing)
@@ -142,7 +142,7 @@ def outcomes(
                 yield result
 
 
-def _kept(file: Path) -> dict[tuple[str, str, int], Outcome]:
+def _kept(file: Path) -> dict[tuple[str, str, int], CachingOutcome]:
     """Return the outcomes of a file, without a last line that was cut, which is taken away."""
     content = file.read_bytes() if file.exists() else b""
     whole = content[: content.rfind(b"\n") + 1]
@@ -152,7 +152,7 @@ def _kept(file: Path) -> dict[tuple[str, str, int], Outcome]:
     kept = {}
     for number, line in enumerate(whole.splitlines(), 1):
         try:
-            result = msgspec.json.decode(line, type=Outcome)
+            result = msgspec.json.decode(line, type=CachingOutcome)
         except msgspec.DecodeError as error:
             raise BrokenFileError(f"{file}: line {number} is no outcome of a workload ({error}); delete it") from error
         kept[result.workload, result.policy, result.settings] = result
@@ -168,13 +168,13 @@ def _settings(workload: Workload, parameters: Parameters) -> int:
 def reproduce(parameters: Parameters, workloads: Mapping[str, Workload]) -> dict[str, float]:
     """Return our figure for every name in `datasets/published/caching.toml`."""
     fewer = parameters.with_values([("memory_simulation_accesses", _ACCESSES)])
-    by: dict[str, dict[str, Outcome]] = {name: {} for name in workloads}
+    by: dict[str, dict[str, CachingOutcome]] = {name: {} for name in workloads}
     for each in outcomes(workloads, fewer, policies=(*STATIC, *OPTIMISED)):
         by[each.workload][each.policy] = each
     return figures(workloads, by)
 
 
-def figures(workloads: Mapping[str, Workload], by: Mapping[str, Mapping[str, Outcome]]) -> dict[str, float]:
+def figures(workloads: Mapping[str, Workload], by: Mapping[str, Mapping[str, CachingOutcome]]) -> dict[str, float]:
     """Return our figure for every name in `datasets/published/caching.toml`, from the outcomes by workload and policy.
 
     Parameters
@@ -204,13 +204,13 @@ def figures(workloads: Mapping[str, Workload], by: Mapping[str, Mapping[str, Out
     }
 
 
-def spread(by: Mapping[str, Outcome]) -> float:
+def spread(by: Mapping[str, CachingOutcome]) -> float:
     """Return by which share of its time the slowest static policy is slower than the fastest."""
     times = [by[policy].ns for policy in STATIC]
     return max(times) / min(times) - 1.0
 
 
-def class_of(by: Mapping[str, Outcome]) -> str:
+def class_of(by: Mapping[str, CachingOutcome]) -> str:
     """Return the class of a workload by its times under the static policies.
 
     It is insensitive if they are within 2 %, sensitive to reuse if a cache gains more than that, and else sensitive to
@@ -222,7 +222,7 @@ def class_of(by: Mapping[str, Outcome]) -> str:
     return CLASSES[1] if cached < by["Uncached"].ns / (1 + NEAR) else CLASSES[2]
 
 
-def _hurts_until_optimised(by: Mapping[str, Outcome]) -> bool:
+def _hurts_until_optimised(by: Mapping[str, CachingOutcome]) -> bool:
     """Return whether keeping stores gains nothing without optimisations, and costs nothing with them."""
     uncached = by["Uncached"].ns
     return by["CacheRW"].ns >= uncached and by["CacheRW-AB-CR"].ns <= (1 + NEAR) * uncached

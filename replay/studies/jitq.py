@@ -51,7 +51,7 @@ _VOCABULARY = 51200
 _ROUNDING = 1e-6
 
 
-class ModelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class JitqModelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A model of the study, and the sequences of a step."""
 
     hidden: Size
@@ -60,7 +60,7 @@ class ModelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sequences: Size
 
 
-class Sweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class JitqSweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A model whose steps have other tokens: sequences of a length."""
 
     hidden: Size
@@ -69,23 +69,23 @@ class Sweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sequences: tuple[Size, ...]
 
     @property
-    def models(self) -> list[ModelTable]:
+    def models(self) -> list[JitqModelTable]:
         """The model with each number of sequences."""
-        return [ModelTable(self.hidden, self.heads, self.length, each) for each in self.sequences]
+        return [JitqModelTable(self.hidden, self.heads, self.length, each) for each in self.sequences]
 
 
-class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class JitqStudy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file of the study: device, formats of the copies, layers of a trace, models and sweep."""
 
     device: str
     formats: str
     layers: Size
     source: str
-    models: dict[str, ModelTable]
-    sweep: Sweep
+    models: dict[str, JitqModelTable]
+    sweep: JitqSweep
 
 
-def load_study(path: str | Path | None = None) -> Study:
+def load_study(path: str | Path | None = None) -> JitqStudy:
     """Read a TOML file in the layout of `datasets/workloads/jitq.toml`, by default that one.
 
     Examples
@@ -96,11 +96,11 @@ def load_study(path: str | Path | None = None) -> Study:
     return read_or_shipped(_read, path, "workloads/jitq.toml")
 
 
-def _read(file: Path) -> Study:
-    return typed_table(read_toml(file, "models of the study"), Study, str(file))
+def _read(file: Path) -> JitqStudy:
+    return typed_table(read_toml(file, "models of the study"), JitqStudy, str(file))
 
 
-def study_graph(model: ModelTable, layers: int, device: Device, parameters: Parameters) -> KernelGraph:
+def study_graph(model: JitqModelTable, layers: int, device: Device, parameters: Parameters) -> KernelGraph:
     """Return the graph of a training step of some layers of a model in BF16, whose host is fast.
 
     The step has the embedding, the output layer and the optimizer too.
@@ -142,7 +142,7 @@ def waiting_ns(layers: Sequence[LayerQuantization]) -> float:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JitqOutcome:
     """A step under ``quantize_weights``.
 
     Parameters
@@ -177,7 +177,7 @@ class Outcome:
         return all(each.exposed_ns <= _ROUNDING * self.step_ns for each in self.layers if each.slack_ns >= 0)
 
 
-def study(model: ModelTable, given: Study, parameters: Parameters) -> Outcome:
+def study(model: JitqModelTable, given: JitqStudy, parameters: Parameters) -> JitqOutcome:
     """Return what making copies costs a step of a model.
 
     Examples
@@ -194,7 +194,7 @@ def study(model: ModelTable, given: Study, parameters: Parameters) -> Outcome:
     what_if = parse_what_if(f"quantize_weights:{given.formats}")
     alone = replay(without_contention(what_if(graph, parameters))).makespan_ns
     layers = tuple(explain_layers(what_if, graph, parameters))
-    return Outcome(model.length * model.sequences, lost, kept, by_gpu, replay(graph).makespan_ns, alone, layers)
+    return JitqOutcome(model.length * model.sequences, lost, kept, by_gpu, replay(graph).makespan_ns, alone, layers)
 
 
 def capacity_saved(names: Sequence[str]) -> float:
@@ -210,7 +210,7 @@ def capacity_saved(names: Sequence[str]) -> float:
 
 def capacity_saved_in_step(layers: int, names: Sequence[str], device: Device, parameters: Parameters) -> float:
     """Return the same for a traced step of some layers, of which copies of two are in use at once."""
-    graph = study_graph(ModelTable(128, 2, 64, 1), layers, device, parameters)
+    graph = study_graph(JitqModelTable(128, 2, 64, 1), layers, device, parameters)
     weights = [each for each in find_layer_weights(graph, find_job(graph)) if each.layer >= 0]
     return weight_memory(weights, [find_format(name) for name in names], WEIGHT_BYTES + MOMENT_BYTES).saved
 
@@ -219,7 +219,7 @@ def capacity_saved_in_step(layers: int, names: Sequence[str], device: Device, pa
 _MOST_LOST, _LAYERS = 0.024, 96
 
 
-def reproduce(parameters: Parameters, given: Study) -> dict[str, float]:
+def reproduce(parameters: Parameters, given: JitqStudy) -> dict[str, float]:
     """Return our figure for every name in `datasets/published/jitq.toml`."""
     models = [study(model, given, parameters) for model in given.models.values()]
     sweep = [study(model, given, parameters) for model in given.sweep.models]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from profilers.errors import InvalidInputError
 from profilers.files import dataset_path
-from replay.detailed import KernelCall, Plan
+from replay.detailed import KernelLaunch, LaunchPlan
 
 #: Learning rate of the update.
 LEARNING_RATE = 0.01
@@ -31,7 +31,7 @@ _WINOGRAD_ELEMENTS = 36
 
 
 @dataclass(frozen=True)
-class Convolution:
+class LenetConvolution:
     """A convolution of square images without padding.
 
     Parameters
@@ -82,7 +82,7 @@ class Linear:
     outputs: int
 
 
-CONVOLUTIONS = (Convolution("conv1", 1, 28, 20), Convolution("conv2", 20, 12, 50))
+CONVOLUTIONS = (LenetConvolution("conv1", 1, 28, 20), LenetConvolution("conv2", 20, 12, 50))
 LINEARS = (Linear("fc1", 800, _HIDDEN), Linear("fc2", _HIDDEN, CLASSES))
 
 
@@ -92,7 +92,7 @@ class _Recorder:
 
     batch: int
     buffers: dict[str, NDArray[np.float32] | NDArray[np.int32]] = field(default_factory=dict)
-    calls: list[KernelCall] = field(default_factory=list)
+    calls: list[KernelLaunch] = field(default_factory=list)
 
     def zeros(self, name: str, *shape: int) -> str:
         """Add a buffer of FP32 zeros and return its name."""
@@ -105,7 +105,7 @@ class _Recorder:
         """Add a launch of an entry of ``ptx/lenet/FILE.ptx``."""
         x, y, z = (*grid, 1, 1)[:3]
         path = dataset_path(f"ptx/lenet/{file}.ptx")
-        self.calls.append(KernelCall(path, entry, (x, y, z), (threads, 1, 1), arguments))
+        self.calls.append(KernelLaunch(path, entry, (x, y, z), (threads, 1, 1), arguments))
 
     def elementwise(self, entry: str, count: int, arguments: tuple[str | int | float, ...]) -> None:
         """Add a launch of an entry of which each thread computes one of `count` elements."""
@@ -125,7 +125,7 @@ def _tiles(rows: int, columns: int, products: int) -> tuple[int, int, int]:
     return ceil(columns / _TILE_COLUMNS), ceil(rows / _TILE_ROWS), products
 
 
-def _forward_gemm(plan: _Recorder, layer: Convolution, source: str) -> None:
+def _forward_gemm(plan: _Recorder, layer: LenetConvolution, source: str) -> None:
     columns = plan.zeros(f"{layer.name}_columns", plan.batch, layer.taps, layer.pixels)
     grid = (ceil(layer.channels * layer.pixels / 128), plan.batch)
     plan.launch("gemm", "im2col", grid, 128, (source, columns, layer.channels, layer.size, layer.size))
@@ -137,22 +137,22 @@ def _forward_gemm(plan: _Recorder, layer: Convolution, source: str) -> None:
     )
 
 
-def _forward_implicit_gemm(plan: _Recorder, layer: Convolution, source: str) -> None:
+def _forward_implicit_gemm(plan: _Recorder, layer: LenetConvolution, source: str) -> None:
     names = (source, f"{layer.name}_weight", f"{layer.name}_output")
     sizes = (layer.channels, layer.size, layer.size, layer.outputs)
     grid = _tiles(layer.outputs, layer.pixels, plan.batch)
     plan.launch("implicit_gemm", "implicit_gemm_forward", grid, _TILE_THREADS, (*names, *sizes))
 
 
-def _forward_fft(plan: _Recorder, layer: Convolution, source: str) -> None:
+def _forward_fft(plan: _Recorder, layer: LenetConvolution, source: str) -> None:
     _fourier(plan, layer, source, 32)
 
 
-def _forward_fft_tiling(plan: _Recorder, layer: Convolution, source: str) -> None:
+def _forward_fft_tiling(plan: _Recorder, layer: LenetConvolution, source: str) -> None:
     _fourier(plan, layer, source, 16)
 
 
-def _fourier(plan: _Recorder, layer: Convolution, source: str, size: int) -> None:
+def _fourier(plan: _Recorder, layer: LenetConvolution, source: str, size: int) -> None:
     """Convolve in the frequency domain with transforms of `size` x `size`."""
     kept = size * (size // 2 + 1)
     a_row = ceil(layer.out_size / (size - _FILTER + 1))
@@ -176,19 +176,19 @@ def _fourier(plan: _Recorder, layer: Convolution, source: str, size: int) -> Non
     plan.launch("fft", inverse, grid, threads, (products, output, layer.out_size, layer.out_size, a_row))
 
 
-def _winograd_tiles(plan: _Recorder, layer: Convolution) -> int:
+def _winograd_tiles(plan: _Recorder, layer: LenetConvolution) -> int:
     """Return the number of Winograd tiles of all images; each has 2 x 2 outputs."""
     return int(plan.batch * ceil(layer.out_size / 2) ** 2)
 
 
-def _forward_winograd(plan: _Recorder, layer: Convolution, source: str) -> None:
+def _forward_winograd(plan: _Recorder, layer: LenetConvolution, source: str) -> None:
     names = (source, f"{layer.name}_weight", f"{layer.name}_output")
     sizes = (plan.batch, layer.channels, layer.size, layer.size, layer.outputs)
     grid = (ceil(_winograd_tiles(plan, layer) / 16), ceil(layer.outputs / 16))
     plan.launch("winograd", "winograd_fused", grid, 128, (*names, *sizes))
 
 
-def _forward_winograd_nonfused(plan: _Recorder, layer: Convolution, source: str) -> None:
+def _forward_winograd_nonfused(plan: _Recorder, layer: LenetConvolution, source: str) -> None:
     tiles, count = _winograd_tiles(plan, layer), layer.outputs * layer.channels
     images = plan.zeros(f"{layer.name}_image_tiles", _WINOGRAD_ELEMENTS, layer.channels, tiles)
     filters = plan.zeros(f"{layer.name}_filter_tiles", _WINOGRAD_ELEMENTS, layer.outputs, layer.channels)
@@ -208,7 +208,7 @@ def _forward_winograd_nonfused(plan: _Recorder, layer: Convolution, source: str)
     plan.launch("winograd", "winograd_transform_back", (blocks, layer.outputs), 128, arguments)
 
 
-_FORWARD: dict[str, Callable[[_Recorder, Convolution, str], None]] = {
+_FORWARD: dict[str, Callable[[_Recorder, LenetConvolution, str], None]] = {
     "gemm": _forward_gemm,
     "implicit_gemm": _forward_implicit_gemm,
     "fft": _forward_fft,
@@ -220,7 +220,7 @@ _FORWARD: dict[str, Callable[[_Recorder, Convolution, str], None]] = {
 ALGORITHMS: tuple[str, ...] = tuple(_FORWARD)
 
 
-def lenet_plan(algorithm: str, *, batch: int = 16, seed: int = 0, backward: bool = True) -> Plan:
+def lenet_plan(algorithm: str, *, batch: int = 16, seed: int = 0, backward: bool = True) -> LaunchPlan:
     """Return the launches of a training step of LeNet, and the initial values of its buffers.
 
     Parameters
@@ -236,7 +236,7 @@ def lenet_plan(algorithm: str, *, batch: int = 16, seed: int = 0, backward: bool
 
     Returns
     -------
-    Plan
+    LaunchPlan
         Buffers ``images``, ``labels``, ``LAYER_weight``, ``LAYER_bias``, ``LAYER_output``, ``probabilities`` and
         ``loss``; with `backward` also ``NAME_gradient`` of each weight, bias and output. ``fc2_output`` are the logits.
         The gradient of the images is not computed.
@@ -267,7 +267,7 @@ def lenet_plan(algorithm: str, *, batch: int = 16, seed: int = 0, backward: bool
         for layer, source in ((CONVOLUTIONS[1], "conv1_pool"), (CONVOLUTIONS[0], "images")):
             _convolution_backward(plan, layer, source)
         _update(plan)
-    return Plan(f"lenet_{algorithm}", plan.buffers, tuple(plan.calls))
+    return LaunchPlan(f"lenet_{algorithm}", plan.buffers, tuple(plan.calls))
 
 
 def _initial_values(plan: _Recorder, seed: int) -> None:
@@ -284,7 +284,7 @@ def _initial_values(plan: _Recorder, seed: int) -> None:
 
 
 def _convolution_forward(
-    plan: _Recorder, layer: Convolution, source: str, forward: Callable[[_Recorder, Convolution, str], None]
+    plan: _Recorder, layer: LenetConvolution, source: str, forward: Callable[[_Recorder, LenetConvolution, str], None]
 ) -> None:
     """Add a convolution, its bias and the max-pooling of its output."""
     output = plan.zeros(f"{layer.name}_output", plan.batch, layer.outputs, layer.out_size, layer.out_size)
@@ -344,7 +344,7 @@ def _bias_backward(plan: _Recorder, name: str, channels: int, pixels: int) -> No
     plan.launch("layers", "bias_gradient", (channels,), 64, arguments)
 
 
-def _convolution_backward(plan: _Recorder, layer: Convolution, source: str) -> None:
+def _convolution_backward(plan: _Recorder, layer: LenetConvolution, source: str) -> None:
     """Add the gradients of a max-pooling and of the convolution before it; images get no gradient."""
     output = plan.zeros(f"{layer.name}_output_gradient", *plan.buffers[f"{layer.name}_output"].shape)
     count = plan.buffers[output].size

@@ -12,7 +12,7 @@ from seqpoint.plots.saving import saveable
 from seqpoint.units import time_unit
 
 if TYPE_CHECKING:
-    from replay.detailed.timing.launches import Timing
+    from replay.detailed.timing.launches import LaunchTiming
     from seqpoint.kernel_simulation import SimulatedKernels
 
 #: Colours of what schedulers do, by Okabe and Ito, in the order of `DOINGS`.
@@ -68,7 +68,7 @@ def kernel_activity(simulated: "SimulatedKernels", launch: int | None = None) ->
     )  # fmt: skip
 
 
-def _window(simulated: "SimulatedKernels", timing: "Timing", windows: int) -> tuple[float, Any]:
+def _window(simulated: "SimulatedKernels", timing: "LaunchTiming", windows: int) -> tuple[float, Any]:
     """Return the length of a window in ns, and the unit of the time axis."""
     assert simulated.target is not None
     span_ns = 1e9 * timing.span_cycles / simulated.target.core.clock_hz

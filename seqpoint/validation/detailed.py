@@ -18,7 +18,7 @@ from scipy.stats import spearmanr
 from profilers.devices import find_device
 from profilers.errors import SeqPointError
 from replay.calibration.tables import refuse_row
-from replay.detailed.timing.launches import Target, Timing
+from replay.detailed.timing.launches import LaunchTiming, TimedDevice
 from replay.detailed.timing.simulation import simulate_plan
 from seqpoint.notebook import table_of
 from seqpoint.validation.detailed_inputs import MeasuredKernel, read_kernels
@@ -39,12 +39,12 @@ class KernelScore:
     ----------
     kernel : MeasuredKernel
         Kernel.
-    timing : Timing
+    timing : LaunchTiming
         Simulated.
     """
 
     kernel: MeasuredKernel
-    timing: Timing
+    timing: LaunchTiming
 
     @property
     def measured(self) -> float:
@@ -82,9 +82,9 @@ class KernelScore:
         return rows
 
 
-def target() -> Target:
+def target() -> TimedDevice:
     """Return the device that was measured."""
-    return Target.of(find_device(_DEVICE), clock_mhz=_CLOCK_MHZ, memory_gbps=_MEMORY_GBPS)
+    return TimedDevice.of(find_device(_DEVICE), clock_mhz=_CLOCK_MHZ, memory_gbps=_MEMORY_GBPS)
 
 
 def _score(kernels: Sequence[MeasuredKernel], options: SuiteOptions) -> SuiteResult:

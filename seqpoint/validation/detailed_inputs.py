@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import key_first
 from replay.calibration.tables import refuse_row
-from replay.detailed import KernelCall, Plan, Texture
+from replay.detailed import KernelLaunch, LaunchPlan, Texture
 
 _TYPES = {
     "f16": np.float16, "f32": np.float32, "f64": np.float64, "s8": np.int8, "s16": np.int16, "s32": np.int32,
@@ -100,7 +100,7 @@ class MeasuredKernel:
     facts: _Kernel
     counters: Mapping[str, str]
 
-    def plan(self, *, in_place: bool = True) -> Plan:
+    def plan(self, *, in_place: bool = True) -> LaunchPlan:
         """Return its launch with its inputs.
 
         Parameters
@@ -132,10 +132,10 @@ class MeasuredKernel:
             buffers[parameter.name] = self._content(parameter)
             arguments.append(parameter.name)
         facts = self.facts
-        call = KernelCall(
+        call = KernelLaunch(
             self.folder / facts.ptx, facts.entry, facts.grid, facts.block, tuple(arguments), facts.dynamic_shared_bytes
         )
-        return Plan(self.name, buffers, (call,))
+        return LaunchPlan(self.name, buffers, (call,))
 
     def _content(self, parameter: _Parameter) -> NDArray[Any]:
         where = f"{self.folder / 'kernels.json'}: {self.name}: {parameter.name}"

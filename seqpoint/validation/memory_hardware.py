@@ -14,12 +14,10 @@ from profilers.devices import Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from replay.calibration.tables import MeasuredTable
 from replay.costs.shipped import load_parameters
-from replay.memory.accesses import Lines, Stream, blocks
+from replay.memory.accesses import Lines, Stream, blocks, resident_workgroups
 from replay.memory.caches import CacheCounters, Hierarchy
 from replay.memory.simulation import simulate
-from replay.memory.streams.rowwise import layer_norm, softmax
-from replay.memory.streams.splitting import resident_workgroups
-from replay.memory.streams.streaming import Pass, streaming_pass
+from replay.memory.streams.passes import ArrayPass, layer_norm, softmax, streaming_pass
 from replay.memory.system import find_policy, memory_system
 from seqpoint.notebook import table_of
 from seqpoint.validation.memory_kernels import COUNTED_KERNELS, LEFT_OUT
@@ -252,7 +250,7 @@ class TimeCase:
         size = self.rows * self.columns * 4
         if self.kind == "elementwise":
             reads = ("a", "b") if self.op in _BINARY else ("a",)
-            data = Pass(dict.fromkeys(reads, size), {"c": size}, size // 4, 4, size / 4)
+            data = ArrayPass(dict.fromkeys(reads, size), {"c": size}, size // 4, 4, size / 4)
             return streaming_pass(self.op, data)
         of = softmax if self.kind == "softmax" else layer_norm
         stream = of(self.rows, self.columns, 4, wavefront=wavefront)

@@ -3,6 +3,7 @@
 import numpy as np
 
 from profilers.trace.compiled import inlined
+from replay.detailed.timing import state
 from replay.detailed.timing.assembly import (
     ISSUES,
     LATENCY,
@@ -24,43 +25,6 @@ from replay.detailed.timing.expansion import (
     CONSTANT_LOAD,
     COPY,
 )
-from replay.detailed.timing.state import (
-    ATOMIC_ACCESSES,
-    COMING,
-    CONSTANT_CYCLES,
-    CONSTANT_REQUESTS,
-    COPIES,
-    CYCLE,
-    DRAM_WINDOW,
-    FOLLOWING,
-    FREE_LOAD,
-    IN_USE,
-    L1_LATENCY,
-    L1_LOAD_HITS,
-    L1_LOAD_MISSES,
-    L1_MISSES,
-    LOAD_SECTORS,
-    MISSING,
-    NEVER,
-    OF_OPERATION,
-    OF_WARP,
-    ON_THEIR_WAY,
-    PASS_CYCLES,
-    PHASE,
-    PIPELINE,
-    QUEUE,
-    R_L1,
-    R_WAITER,
-    READY,
-    RECORD,
-    SHARED_ACCESSES,
-    SHARED_PASSES,
-    SLICE_TENTHS,
-    STORE_SECTORS,
-    TO_L2,
-    USED,
-    VALID,
-)
 from replay.detailed.tracing import (
     ACCESSES,
     SAME_ADDRESS,
@@ -74,8 +38,15 @@ _SPARE = 1 << 15
 @inlined
 def takes(s, m, u, t):  # type: ignore[no-untyped-def]
     """Return whether the memory pipeline of a unit takes an access to global memory."""
-    room = s.now[FREE_LOAD] >= 0 and s.now[IN_USE] < len(s.request) - _SPARE and m.now[INSIDE] < s.rule[DRAM_WINDOW]
-    near = s.pipeline[u, TO_L2] - t <= 4 * s.rule[QUEUE] and s.pipeline[u, ON_THEIR_WAY] < s.rule[L1_MISSES]
+    room = (
+        s.now[state.FREE_LOAD] >= 0
+        and s.now[state.IN_USE] < len(s.request) - _SPARE
+        and m.now[INSIDE] < s.rule[state.DRAM_WINDOW]
+    )
+    near = (
+        s.pipeline[u, state.TO_L2] - t <= 4 * s.rule[state.QUEUE]
+        and s.pipeline[u, state.ON_THEIR_WAY] < s.rule[state.L1_MISSES]
+    )
     return room and near
 
 
@@ -85,128 +56,128 @@ def _load_sector(s, u, load, sector, start, before, through):  # type: ignore[no
     line, bit = sector >> 2, sector & 3
     place = -1 if through else l1_place(s, u, line)
     if place >= 0:
-        s.l1_state[place, USED] = s.now[CYCLE]
-        if (s.l1_state[place, VALID] >> bit) & 1:
-            s.counters[L1_LOAD_HITS] += 1
+        s.l1_state[place, state.USED] = s.now[state.CYCLE]
+        if (s.l1_state[place, state.VALID] >> bit) & 1:
+            s.counters[state.L1_LOAD_HITS] += 1
             return 0
-        if (s.l1_state[place, COMING] >> bit) & 1:
-            s.counters[L1_LOAD_HITS] += 1
+        if (s.l1_state[place, state.COMING] >> bit) & 1:
+            s.counters[state.L1_LOAD_HITS] += 1
             s.l1_wait[4 * place + bit] = new_waiter(s, load, s.l1_wait[4 * place + bit])
             return 1
     elif not through:
         place = l1_allocate(s, u, line)
-    s.counters[L1_LOAD_MISSES] += 1
+    s.counters[state.L1_LOAD_MISSES] += 1
     r = take_request(s, u, sector)
-    s.request[r, R_L1] = place
+    s.request[r, state.R_L1] = place
     if place >= 0:
-        s.l1_state[place, COMING] |= 1 << bit
+        s.l1_state[place, state.COMING] |= 1 << bit
         s.l1_wait[4 * place + bit] = new_waiter(s, load, -1)
     else:
-        s.request[r, R_WAITER] = new_waiter(s, load, -1)
-    s.pipeline[u, ON_THEIR_WAY] += 1
+        s.request[r, state.R_WAITER] = new_waiter(s, load, -1)
+    s.pipeline[u, state.ON_THEIR_WAY] += 1
     read_l2(s, r, start, before == line)
     return 1
 
 
 @inlined
-def global_load(s, trace, operations, lists, w, o, u, t):  # type: ignore[no-untyped-def]
+def global_load(s, code, w, o, u, t):  # type: ignore[no-untyped-def]
     """Issue a load of global memory, or a copy from it to shared memory."""
-    record, n_sectors = s.warp[w, RECORD], 0
-    for k in range(operations[o, SLOTS], operations[o, SLOTS_END]):
-        at = trace[record + ACCESSES + lists[k]]
-        n_sectors += trace[record + at] if at > 0 else 0
-    is_copy = operations[o, ROLE] == COPY
+    record, n_sectors = s.warp[w, state.RECORD], 0
+    for k in range(code.operations[o, SLOTS], code.operations[o, SLOTS_END]):
+        at = code.trace[record + ACCESSES + code.lists[k]]
+        n_sectors += code.trace[record + at] if at > 0 else 0
+    is_copy = code.operations[o, ROLE] == COPY
     if n_sectors == 0:
-        for k in range(operations[o, TARGETS], operations[o, TARGETS_END]):
-            s.ready[w, lists[k]] = t + 1
+        for k in range(code.operations[o, TARGETS], code.operations[o, TARGETS_END]):
+            s.ready[w, code.lists[k]] = t + 1
         return
-    start = max(t + 1, s.pipeline[u, PIPELINE])
+    start = max(t + 1, s.pipeline[u, state.PIPELINE])
     passes = (n_sectors + 3) >> 2
-    s.pipeline[u, PIPELINE] = start + passes * s.rule[PASS_CYCLES]
-    load = s.now[FREE_LOAD]
-    s.now[FREE_LOAD] = s.load[load, FOLLOWING]
+    s.pipeline[u, state.PIPELINE] = start + passes * s.rule[state.PASS_CYCLES]
+    load = s.now[state.FREE_LOAD]
+    s.now[state.FREE_LOAD] = s.load[load, state.FOLLOWING]
     missing, before = 0, np.int64(-1)
-    s.counters[LOAD_SECTORS] += n_sectors
-    for k in range(operations[o, SLOTS], operations[o, SLOTS_END]):
-        at = trace[record + ACCESSES + lists[k]]
+    s.counters[state.LOAD_SECTORS] += n_sectors
+    for k in range(code.operations[o, SLOTS], code.operations[o, SLOTS_END]):
+        at = code.trace[record + ACCESSES + code.lists[k]]
         if at <= 0:
             continue
-        for n in range(1, trace[record + at] + 1):
-            sector = np.int64(trace[record + at + n])
+        for n in range(1, code.trace[record + at] + 1):
+            sector = np.int64(code.trace[record + at + n])
             missing += _load_sector(s, u, load, sector, start + (n >> 2), before, is_copy)
             before = sector >> 2
-    s.load[load, OF_WARP], s.load[load, MISSING] = w, missing
-    s.load[load, READY] = start + passes - 1 + s.rule[L1_LATENCY]
-    s.load[load, OF_OPERATION] = o
+    s.load[load, state.OF_WARP], s.load[load, state.MISSING] = w, missing
+    s.load[load, state.READY] = start + passes - 1 + s.rule[state.L1_LATENCY]
+    s.load[load, state.OF_OPERATION] = o
     if is_copy:
-        s.load[load, OF_OPERATION] = -1 - s.warp[w, PHASE]
-        s.warp[w, COPIES + s.warp[w, PHASE]] += missing > 0
-    value = NEVER if missing > 0 else s.load[load, READY]
-    for k in range(operations[o, TARGETS], operations[o, TARGETS_END]):
-        s.ready[w, lists[k]] = value
+        s.load[load, state.OF_OPERATION] = -1 - s.warp[w, state.PHASE]
+        s.warp[w, state.COPIES + s.warp[w, state.PHASE]] += missing > 0
+    value = state.NEVER if missing > 0 else s.load[load, state.READY]
+    for k in range(code.operations[o, TARGETS], code.operations[o, TARGETS_END]):
+        s.ready[w, code.lists[k]] = value
     if missing == 0:
-        s.load[load, FOLLOWING] = s.now[FREE_LOAD]
-        s.now[FREE_LOAD] = load
+        s.load[load, state.FOLLOWING] = s.now[state.FREE_LOAD]
+        s.now[state.FREE_LOAD] = load
 
 
 @inlined
-def global_store(s, trace, operations, lists, w, o, u, t):  # type: ignore[no-untyped-def]
+def global_store(s, code, w, o, u, t):  # type: ignore[no-untyped-def]
     """Issue a store to global memory, which goes through L1 to L2."""
-    record = s.warp[w, RECORD]
-    start = max(t + 1, s.pipeline[u, PIPELINE])
+    record = s.warp[w, state.RECORD]
+    start = max(t + 1, s.pipeline[u, state.PIPELINE])
     total = 0
-    for k in range(operations[o, SLOTS], operations[o, SLOTS_END]):
-        at = trace[record + ACCESSES + lists[k]]
+    for k in range(code.operations[o, SLOTS], code.operations[o, SLOTS_END]):
+        at = code.trace[record + ACCESSES + code.lists[k]]
         if at <= 0:
             continue
-        for n in range(1, trace[record + at] + 1):
-            write_l2(s, u, np.int64(trace[record + at + n]), start + (n >> 2), s.rule[SLICE_TENTHS])
+        for n in range(1, code.trace[record + at] + 1):
+            write_l2(s, u, np.int64(code.trace[record + at + n]), start + (n >> 2), s.rule[state.SLICE_TENTHS])
             total += 1
-    s.counters[STORE_SECTORS] += total
-    s.pipeline[u, PIPELINE] = start + ((total + 3) >> 2) * s.rule[PASS_CYCLES]
+    s.counters[state.STORE_SECTORS] += total
+    s.pipeline[u, state.PIPELINE] = start + ((total + 3) >> 2) * s.rule[state.PASS_CYCLES]
 
 
 @inlined
-def atomic(s, trace, operations, lists, w, o, u, t):  # type: ignore[no-untyped-def]
+def atomic(s, code, w, o, u, t):  # type: ignore[no-untyped-def]
     """Issue an atomic access, of shared memory or, in L2, of global memory."""
-    record, at = s.warp[w, RECORD], 0
-    for k in range(operations[o, SLOTS], operations[o, SLOTS_END]):
-        at = trace[record + ACCESSES + lists[k]]
-    start = max(t + 1, s.pipeline[u, PIPELINE])
-    s.counters[ATOMIC_ACCESSES] += 1
-    ready, has_targets = t + 1, operations[o, TARGETS] < operations[o, TARGETS_END]
+    record, at = s.warp[w, state.RECORD], 0
+    for k in range(code.operations[o, SLOTS], code.operations[o, SLOTS_END]):
+        at = code.trace[record + ACCESSES + code.lists[k]]
+    start = max(t + 1, s.pipeline[u, state.PIPELINE])
+    s.counters[state.ATOMIC_ACCESSES] += 1
+    ready, has_targets = t + 1, code.operations[o, TARGETS] < code.operations[o, TARGETS_END]
     if at < 0:
-        s.pipeline[u, PIPELINE] = start - 2 * at
-        ready = start - 2 * at + operations[o, LATENCY]
+        s.pipeline[u, state.PIPELINE] = start - 2 * at
+        ready = start - 2 * at + code.operations[o, LATENCY]
     elif at > 0:
-        n = trace[record + at] & ((1 << SAME_ADDRESS) - 1)
-        alike = trace[record + at] >> SAME_ADDRESS
-        s.pipeline[u, PIPELINE] = start + ((n + 3) >> 2)
+        n = code.trace[record + at] & ((1 << SAME_ADDRESS) - 1)
+        alike = code.trace[record + at] >> SAME_ADDRESS
+        s.pipeline[u, state.PIPELINE] = start + ((n + 3) >> 2)
         for k in range(1, n + 1):
-            end = write_l2(s, u, np.int64(trace[record + at + k]), start + (k >> 2), 10 * alike)
-            ready = max(ready, end + alike + s.rule[L1_LATENCY])
+            end = write_l2(s, u, np.int64(code.trace[record + at + k]), start + (k >> 2), 10 * alike)
+            ready = max(ready, end + alike + s.rule[state.L1_LATENCY])
     if has_targets:
-        for k in range(operations[o, TARGETS], operations[o, TARGETS_END]):
-            s.ready[w, lists[k]] = ready
+        for k in range(code.operations[o, TARGETS], code.operations[o, TARGETS_END]):
+            s.ready[w, code.lists[k]] = ready
 
 
 @inlined
-def shared(s, trace, operations, lists, w, o, u, t):  # type: ignore[no-untyped-def]
+def shared(s, code, w, o, u, t):  # type: ignore[no-untyped-def]
     """Issue an access to shared or constant memory."""
-    record, passes, role = s.warp[w, RECORD], 0, operations[o, ROLE]
-    for k in range(operations[o, SLOTS], operations[o, SLOTS_END]):
-        passes = max(passes, -trace[record + ACCESSES + lists[k]])
+    record, passes, role = s.warp[w, state.RECORD], 0, code.operations[o, ROLE]
+    for k in range(code.operations[o, SLOTS], code.operations[o, SLOTS_END]):
+        passes = max(passes, -code.trace[record + ACCESSES + code.lists[k]])
     ready = t + 1
     if passes > 0:
-        start = max(t + 1, s.pipeline[u, PIPELINE])
+        start = max(t + 1, s.pipeline[u, state.PIPELINE])
         if role == CONSTANT_LOAD:
-            s.counters[CONSTANT_REQUESTS] += passes
-            passes *= s.rule[CONSTANT_CYCLES]
+            s.counters[state.CONSTANT_REQUESTS] += passes
+            passes *= s.rule[state.CONSTANT_CYCLES]
         else:
-            s.counters[SHARED_ACCESSES] += operations[o, ISSUES]
-            s.counters[SHARED_PASSES] += passes
-            passes *= s.rule[PASS_CYCLES]
-        s.pipeline[u, PIPELINE] = start + passes
-        ready = start + passes - 1 + operations[o, LATENCY]
-    for k in range(operations[o, TARGETS], operations[o, TARGETS_END]):
-        s.ready[w, lists[k]] = ready
+            s.counters[state.SHARED_ACCESSES] += code.operations[o, ISSUES]
+            s.counters[state.SHARED_PASSES] += passes
+            passes *= s.rule[state.PASS_CYCLES]
+        s.pipeline[u, state.PIPELINE] = start + passes
+        ready = start + passes - 1 + code.operations[o, LATENCY]
+    for k in range(code.operations[o, TARGETS], code.operations[o, TARGETS_END]):
+        s.ready[w, code.lists[k]] = ready

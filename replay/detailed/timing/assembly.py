@@ -5,36 +5,30 @@ expands divisions, and orders instructions. `assemble` does the same by general 
 accesses are counted as the machine counts them.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
 from profilers.trace.arrays import Ints
 from replay.detailed import program as low
-from replay.detailed.control_flow import following_blocks
+from replay.detailed.lowering import following_blocks
 from replay.detailed.program import Operands, Program, operands_of, single_definitions
-from replay.detailed.timing.cores import Core
 from replay.detailed.timing.expansion import (
-    ATOMIC,
-    BARRIER,
-    BRANCH,
-    COPY,
-    EXIT,
-    GLOBAL_STORE,
     INTEGER,
     NO_UNIT,
-    PLAIN,
     SHARED_LOAD,
     SHARED_STORE,
     SPECIAL,
+    ComputeUnits,
     Expansion,
+    Operation,
     expansion_of,
+    ordered,
 )
-from replay.detailed.timing.scheduling import ordered
 
-#: Columns of `Assembly.operations`. SOURCES, TARGETS and SLOTS are positions in `Assembly.lists`; each is followed by
-#: its end.
+#: Columns of `AssembledKernel.operations`. SOURCES, TARGETS and SLOTS are positions in `AssembledKernel.lists`; each is
+#: followed by its end.
 (
     UNIT, ISSUES, INTERVAL, LATENCY, ROLE, SOURCES, SOURCES_END, TARGETS, TARGETS_END, SLOTS, SLOTS_END, WIDTH, LINE,
 ) = range(13)  # fmt: skip
@@ -48,36 +42,8 @@ _MOST_REGISTERS = 255
 _SPARE_REGISTERS = 6
 
 
-@dataclass
-class Operation:
-    """An operation before it has its place."""
-
-    unit: int
-    role: int = PLAIN
-    issues: int = 1
-    interval: int = 1
-    latency: int = 1
-    sources: tuple[int, ...] = ()
-    targets: tuple[int, ...] = ()
-    slots: tuple[int, ...] = ()
-    width: int = 4
-    line: int = 0
-    row: int = -1
-    spaces: frozenset[int] = field(default_factory=frozenset)
-
-    @property
-    def stores(self) -> bool:
-        """Whether it changes memory, or waits for others that do."""
-        return self.role in (GLOBAL_STORE, SHARED_STORE, ATOMIC, COPY, BARRIER)
-
-    @property
-    def ends_block(self) -> bool:
-        """Whether nothing of its basic block may follow it."""
-        return self.role in (BRANCH, EXIT)
-
-
 @dataclass(frozen=True)
-class Assembly:
+class AssembledKernel:
     """Operations of an entry.
 
     Parameters
@@ -101,14 +67,14 @@ class Assembly:
     registers: int
 
 
-def assemble(program: Program, core: Core) -> Assembly:
+def assemble(program: Program, core: ComputeUnits) -> AssembledKernel:
     """Return the operations of an entry on a device.
 
     Parameters
     ----------
     program : Program
         Entry.
-    core : Core
+    core : ComputeUnits
         Compute unit of the device.
     """
     operands = operands_of(program)
@@ -241,7 +207,7 @@ class _Folding:
                 self.extra[user] = (*self.extra[user], -2)
         self.gone.add(row)
 
-    def operation(self, row: int, core: Core) -> Operation | None:
+    def operation(self, row: int, core: ComputeUnits) -> Operation | None:
         """Return the operation of an instruction; None if it needs none."""
         if row in self.gone:
             return None
@@ -362,7 +328,7 @@ def _merged(operations: list[Operation], folding: _Folding) -> list[Operation]:
     return operations
 
 
-def _packed(listed: list[list[Operation]], program: Program, blocks: list[int]) -> Assembly:
+def _packed(listed: list[list[Operation]], program: Program, blocks: list[int]) -> AssembledKernel:
     """Return the operations as arrays, their registers renamed to few."""
     everything = [operation for operations in listed for operation in operations]
     names = _allocated(listed, program, blocks)
@@ -384,7 +350,7 @@ def _packed(listed: list[list[Operation]], program: Program, blocks: list[int]) 
         )  # fmt: skip
     firsts = np.cumsum([0, *(len(operations) for operations in listed)])
     count = max([0, *names.values()]) + 1
-    return Assembly(table, firsts.astype(np.int64), np.array(lists or [0], dtype=np.int64), count, registers)
+    return AssembledKernel(table, firsts.astype(np.int64), np.array(lists or [0], dtype=np.int64), count, registers)
 
 
 def _most_live(listed: list[list[Operation]], program: Program) -> int:

@@ -13,10 +13,10 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
 from replay.detailed.launch import BlockRunner
 from replay.detailed.timing import state as at
-from replay.detailed.timing.assembly import Assembly, assemble
-from replay.detailed.timing.cores import Core, core_of
+from replay.detailed.timing.assembly import AssembledKernel, assemble
 from replay.detailed.timing.engine import DONE, NEEDS_BLOCKS, run
-from replay.memory.banks import Machine
+from replay.detailed.timing.expansion import ComputeUnits, core_of
+from replay.memory.banks import DramState
 from replay.memory.dram import Dram, DramCounters, counters_of, new_machine
 from replay.memory.system import MemorySystem, memory_system
 
@@ -25,7 +25,7 @@ from replay.memory.system import MemorySystem, memory_system
 POLICIES = ("lrr", "gto")
 #: Cycles of the way from a compute unit to L2, and between looks at the progress.
 _HOP, _PERIOD = 40, 4096
-#: What schedulers do in a cycle, in the order of `Timing.by_unit`.
+#: What schedulers do in a cycle, in the order of `LaunchTiming.by_unit`.
 DOINGS = ("issues", "waits for a unit", "waits for a result", "waits for memory", "waits at a barrier", "has no warp")
 #: Requests to DRAM that wait or are on their way at most, by channel.
 _DRAM_WINDOW = 64
@@ -44,12 +44,12 @@ WAVES = 8
 
 
 @dataclass(frozen=True)
-class Target:
+class TimedDevice:
     """A device on which kernels are timed.
 
     Parameters
     ----------
-    core : Core
+    core : ComputeUnits
         Compute units.
     memory : MemorySystem
         Caches and DRAM.
@@ -57,7 +57,7 @@ class Target:
         One of `POLICIES`.
     """
 
-    core: Core
+    core: ComputeUnits
     memory: MemorySystem
     policy: str = "gto"
 
@@ -70,7 +70,7 @@ class Target:
         memory_gbps: float | None = None,
         mapping: str | None = None,
         policy: str = "gto",
-    ) -> "Target":
+    ) -> "TimedDevice":
         """Return a device of the catalogue as a target.
 
         Parameters
@@ -110,7 +110,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Timing:
+class LaunchTiming:
     """How long a launch took, and what it did.
 
     Parameters
@@ -173,7 +173,7 @@ class TimedLaunch:
     ----------
     runner : BlockRunner
         Executes its blocks.
-    target : Target
+    target : TimedDevice
         Device.
     registers : int, optional
         Registers of a thread; by default estimated.
@@ -182,14 +182,14 @@ class TimedLaunch:
     """
 
     def __init__(
-        self, runner: BlockRunner, target: Target, registers: int | None = None, waves: int | None = WAVES
+        self, runner: BlockRunner, target: TimedDevice, registers: int | None = None, waves: int | None = WAVES
     ) -> None:
         if waves is not None and waves < 1:
             raise InvalidInputError(f"{waves} waves; 1 or more, or None for all")
         self.runner, self.target, self.waves = runner, target, waves
         self._turned, self._others = 0, 0
         self._issued = (0, 0)
-        self.assembly: Assembly = assemble(runner.program, target.core)
+        self.assembly: AssembledKernel = assemble(runner.program, target.core)
         self.registers = registers or self.assembly.registers
         shared = runner.program.shared_bytes + runner.call.shared_bytes
         fit = target.core.resident_blocks(32 * runner.warps, self.registers, shared)
@@ -197,12 +197,12 @@ class TimedLaunch:
         places = self.resident * target.core.units
         self.timed = runner.blocks if waves is None else min(runner.blocks, waves * places)
         self.state = _state(runner, target, self.assembly, self.resident, shared, self.timed)
-        self.machine: Machine = new_machine(target.memory.dram, _requests(target), None, True)
+        self.machine: DramState = new_machine(target.memory.dram, _requests(target), None, True)
         self._trace: npt.NDArray[np.int32] = np.zeros(0, dtype=np.int32)
         self._firsts: Ints = np.zeros(0, dtype=np.int64)
         self._progress: list[tuple[int, int]] = [(0, 0)]
 
-    def run(self, progress: Callable[[int, int], None] | None = None, execute_all: bool = True) -> Timing:
+    def run(self, progress: Callable[[int, int], None] | None = None, execute_all: bool = True) -> LaunchTiming:
         """Time all blocks that are to be timed, and execute the others.
 
         Parameters
@@ -237,10 +237,9 @@ class TimedLaunch:
             self._feed(places)
         until = int(now[at.CYCLE]) + cycles
         while True:
-            why = run(
-                self.state, self.machine, self._trace, self._firsts, self.assembly.operations, self.assembly.lists,
-                self.assembly.blocks, until,
-            )  # fmt: skip
+            assembly = self.assembly
+            code = at.WarpCode(self._trace, self._firsts, assembly.operations, assembly.lists, assembly.blocks)
+            why = run(self.state, self.machine, code, until)
             self._progress.append((int(now[at.CYCLE]), self.timed - int(now[at.LEFT])))
             self._check_it_moves()
             self._time_more(places)
@@ -324,7 +323,7 @@ class TimedLaunch:
         self._firsts = self._firsts[waiting:] - first
         now[at.FIRST_BLOCK] = now[at.NEXT_BLOCK]
 
-    def _result(self) -> Timing:
+    def _result(self) -> LaunchTiming:
         now, s = self.state.now, self.state
         core = self.target.core
         busy = max(int(now[at.CYCLE]), int(now[at.LAST_STORE]))
@@ -337,7 +336,7 @@ class TimedLaunch:
         # Of the time of the launch, with its start, not of that until the last burst.
         in_all = max((busy + core.figures.start) * self.target.memory.dram.clock_hz / core.clock_hz, dram.cycles)
         dram = replace(dram, utilisation=dram.utilisation * dram.cycles / in_all)
-        return Timing(
+        return LaunchTiming(
             cycles=round(cycles), cycles_error=error, seconds=float(cycles / core.clock_hz), timed_blocks=self.timed,
             blocks=self.runner.blocks, resident_blocks=self.resident, registers=self.registers,
             issued=int(now[at.INSTRUCTIONS]), counters=dict(zip(at.COUNTERS, s.counters.tolist(), strict=True)),
@@ -371,7 +370,7 @@ def restore_array(array: npt.NDArray[Any], saved: npt.NDArray[Any]) -> None:
     array[...] = saved
 
 
-def _requests(target: Target) -> int:
+def _requests(target: TimedDevice) -> int:
     """Return the requests that can be on their way at most."""
     return target.core.units * target.memory.l1.misses + target.memory.dram.channels * _DRAM_WINDOW + (1 << 16)
 
@@ -384,8 +383,8 @@ def _list_of_free(count: int, columns: int) -> Ints:
 
 
 def _state(
-    runner: BlockRunner, target: Target, assembly: Assembly, resident: int, shared: int, blocks: int
-) -> at.State:  # fmt: skip
+    runner: BlockRunner, target: TimedDevice, assembly: AssembledKernel, resident: int, shared: int, blocks: int
+) -> at.TimingState:  # fmt: skip
     """Return the state before the first cycle."""
     core, memory = target.core, target.memory
     dram: Dram = memory.dram
@@ -432,7 +431,7 @@ def _state(
     def filled(*shape: int) -> Any:
         return np.full(shape, -1, dtype=np.int64)
 
-    return at.State(
+    return at.TimingState(
         rule=rule, now=now, warp=warp, ready=at.zeros(n_warps, max(assembly.scoreboard, 1)), resident=residents,
         scheduler=scheduler, pipeline=at.zeros(units, 4), l1_line=filled(l1_places), l1_state=at.zeros(l1_places, 4),
         l1_wait=filled(4 * l1_places), l2_line=filled(l2_places), l2_state=at.zeros(l2_places, 4),

@@ -5,7 +5,6 @@ import time
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,30 @@ import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
 from profilers.files import replaced_file
-from replay.detailed.launch import INSTRUCTION_LIMIT, BlockRunner, CallResult, Plan, Progress, runners
-from replay.detailed.timing.launches import WAVES, Target, TimedLaunch, Timing, restore_array
+from replay.detailed.launch import GUARDS, BlockRunner, CallResult, Guards, LaunchPlan, Progress, runners
+from replay.detailed.timing.launches import WAVES, LaunchTiming, TimedDevice, TimedLaunch, restore_array
 from replay.memory.dram import DramCounters
 
-#: Seconds after which the state is written again.
-PERIOD = 60.0
 #: Version of the file.
 _FORMAT = 1
 
 Arrays = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A file that keeps the state of a simulation.
+
+    Parameters
+    ----------
+    path : Path
+        File.
+    period : float
+        Seconds after which the state is written again.
+    """
+
+    path: Path
+    period: float = 60.0
 
 
 @dataclass(frozen=True)
@@ -36,7 +49,7 @@ class SimulatedPlan:
         Each buffer after the last launch.
     calls : tuple of CallResult
         What each launch executed.
-    timings : tuple of Timing
+    timings : tuple of LaunchTiming
         How long each launch takes; empty without a device.
     shared_bytes : tuple of int
         Shared memory of a block of each launch.
@@ -46,45 +59,39 @@ class SimulatedPlan:
 
     outputs: Mapping[str, npt.NDArray[Any]]
     calls: tuple[CallResult, ...]
-    timings: tuple[Timing, ...]
+    timings: tuple[LaunchTiming, ...]
     shared_bytes: tuple[int, ...]
     resumed: bool = False
 
 
 def simulate_plan(
-    plan: Plan,
-    target: Target | None = None,
+    plan: LaunchPlan,
+    target: TimedDevice | None = None,
     *,
     registers: int | None = None,
     waves: int | None = WAVES,
     execute_all: bool = True,
-    limit: int = INSTRUCTION_LIMIT,
-    may_race: bool = False,
+    guards: Guards = GUARDS,
     progress: Progress | None = None,
-    checkpoint: str | PathLike[str] | None = None,
-    period: float = PERIOD,
+    checkpoint: Checkpoint | None = None,
 ) -> SimulatedPlan:
     """Execute the launches of a plan in order, and time them if there is a device, each with cold caches.
 
     Parameters
     ----------
-    plan : Plan
+    plan : LaunchPlan
         Launches and buffers.
-    target : Target, optional
+    target : TimedDevice, optional
         Device.
     registers, waves, execute_all : optional
         As those of `TimedLaunch`.
-    limit : int
-        Instructions of a warp after which it counts as endless.
-    may_race : bool
-        As that of `BlockRunner`.
+    guards : Guards
+        What stops a kernel.
     progress : callable, optional
         Called with (blocks done, blocks in all, name of the kernel).
-    checkpoint : str or path, optional
-        File in which the state is kept every `period` seconds. If it is there, the simulation goes on from it, bit for
-        bit. It is removed at the end.
-    period : float
-        Seconds.
+    checkpoint : Checkpoint, optional
+        Where the state is kept. If the file is there, the simulation goes on from it, bit for bit. It is removed at the
+        end.
 
     Raises
     ------
@@ -92,12 +99,14 @@ def simulate_plan(
         A PTX file is missing or not supported, a launch does not fit, a kernel does what it must not, or the file is
         not the state of this simulation.
     """
-    identity = _identity(plan, target, (registers, waves, execute_all, limit, may_race)) if checkpoint else b""
-    kept = _Checkpoint(Path(checkpoint), identity, period) if checkpoint else None
+    identity = (
+        _identity(plan, target, (registers, waves, execute_all, guards.limit, guards.may_race)) if checkpoint else b""
+    )
+    kept = _SavedLaunches(checkpoint.path, identity, checkpoint.period) if checkpoint else None
     calls, timings, shared, last = [], [], [], None
-    for number, runner in enumerate(runners(plan, limit, may_race)):
+    for number, runner in enumerate(runners(plan, guards)):
         call, name = runner.call, runner.call.entry or runner.program.entry.name
-        launch = _Launch(runner, target, registers, waves)
+        launch = _LaunchOnItsWay(runner, target, registers, waves)
         if kept:
             kept.restore(number, launch)
         if not (kept and number < len(kept.finished)):
@@ -115,7 +124,7 @@ def simulate_plan(
 
 
 def _hook(
-    kept: "_Checkpoint | None", launch: "_Launch", progress: Progress | None, name: str
+    kept: "_SavedLaunches | None", launch: "_LaunchOnItsWay", progress: Progress | None, name: str
 ) -> Callable[[int, int], None]:  # fmt: skip
     def called(done: int, count: int) -> None:
         if progress:
@@ -126,13 +135,15 @@ def _hook(
     return called
 
 
-class _Launch:
+class _LaunchOnItsWay:
     """A launch on its way, with or without a device."""
 
-    def __init__(self, runner: BlockRunner, target: Target | None, registers: int | None, waves: int | None) -> None:
+    def __init__(
+        self, runner: BlockRunner, target: TimedDevice | None, registers: int | None, waves: int | None
+    ) -> None:
         self.runner = runner
         self.timed = TimedLaunch(runner, target, registers, waves) if target else None
-        self.timing: Timing | None = None
+        self.timing: LaunchTiming | None = None
         self._done = 0
 
     def run(self, progress: Callable[[int, int], None], execute_all: bool) -> None:
@@ -165,7 +176,7 @@ class _Launch:
 
 
 @dataclass
-class _Checkpoint:
+class _SavedLaunches:
     """A file with the timings of launches that have ended, and the state of the one on its way."""
 
     path: Path
@@ -196,7 +207,7 @@ class _Checkpoint:
     def _damaged(self) -> InvalidInputError:
         return InvalidInputError(f"{self.path}: this is no saved state of a simulation, or it is damaged")
 
-    def restore(self, number: int, launch: _Launch) -> None:
+    def restore(self, number: int, launch: _LaunchOnItsWay) -> None:
         """Give a launch what was saved of it."""
         runner = launch.runner
         try:
@@ -213,13 +224,13 @@ class _Checkpoint:
         if number >= len(self.finished):
             self.current = {}
 
-    def finish(self, launch: _Launch) -> None:
+    def finish(self, launch: _LaunchOnItsWay) -> None:
         """Note that a launch has ended."""
         timing = _timing_arrays(launch.timing) if launch.timing else {}
         self.finished.append((launch.runner.warp_instructions, timing))
         self._write(lambda: {"memory": launch.runner.memory.bytes})
 
-    def keep(self, launch: _Launch) -> None:
+    def keep(self, launch: _LaunchOnItsWay) -> None:
         """Write the state of a launch on its way, if it is time."""
         self._write(launch.arrays)
 
@@ -242,7 +253,7 @@ def _below(saved: Mapping[str, npt.NDArray[Any]], prefix: str) -> Arrays:
     return {name.removeprefix(prefix): saved[name] for name in saved if name.startswith(prefix)}
 
 
-def _identity(plan: Plan, target: Target | None, how: object) -> bytes:
+def _identity(plan: LaunchPlan, target: TimedDevice | None, how: object) -> bytes:
     """Return a hash of all that the state belongs to."""
     digest = hashlib.sha256(f"{_FORMAT}{target}{how}{dict(plan.pointers)}".encode())
     for name, array in plan.buffers.items():
@@ -254,7 +265,7 @@ def _identity(plan: Plan, target: Target | None, how: object) -> bytes:
     return digest.digest()
 
 
-def _timing_arrays(timing: Timing | DramCounters) -> Arrays:
+def _timing_arrays(timing: LaunchTiming | DramCounters) -> Arrays:
     """Return a timing as arrays by name; those of the counters of DRAM begin with ``dram.``."""
     arrays: Arrays = {}
     for item in fields(timing):
@@ -268,12 +279,12 @@ def _timing_arrays(timing: Timing | DramCounters) -> Arrays:
     return arrays
 
 
-def _timing(saved: Arrays) -> Timing:
+def _timing(saved: Arrays) -> LaunchTiming:
     """Return the timing of `_timing_arrays`."""
     counters = {name: int(value) for name, value in _below(saved, "counters.").items()}
     dram = DramCounters(**_values(_below(saved, "dram."), (item.name for item in fields(DramCounters))))
-    names = (item.name for item in fields(Timing) if item.name not in ("counters", "dram"))
-    return Timing(**_values(saved, names), counters=counters, dram=dram)
+    names = (item.name for item in fields(LaunchTiming) if item.name not in ("counters", "dram"))
+    return LaunchTiming(**_values(saved, names), counters=counters, dram=dram)
 
 
 def _values(saved: Arrays, names: Iterable[str]) -> dict[str, Any]:

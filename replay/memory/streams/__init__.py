@@ -1,8 +1,8 @@
 """Tiles of each kind of operator: which memory its workgroups touch, step by step.
 
 `stream_of` returns the stream of an operator of a trace, `named_streams` those of a kind and a shape. A module holds
-operators that touch memory alike: `products`, `convolutions`, `streaming` (a single pass, and lookups), `rowwise`
-(several passes over rows), `windows`, `attention` and `recurrent`. `sequences` lets kernels share arrays.
+operators that touch memory alike: `products`, `convolutions`, `passes` (over elements, rows and channels), `windows`,
+`attention` and `recurrent`.
 """
 
 from replay.memory.streams.named import StreamKind, named_stream, named_streams, stream_kinds

@@ -6,10 +6,9 @@ import numpy as np
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
-from replay.memory.accesses import Stream, Tiles, operands
-from replay.memory.streams.rowwise import softmax
-from replay.memory.streams.sequences import Memory, bind, bind_product, product_kernels
-from replay.memory.streams.splitting import checked_sizes
+from replay.memory.accesses import Memory, Stream, Tiles, bind, checked_sizes, operands
+from replay.memory.streams.passes import softmax
+from replay.memory.streams.products import bind_product, product_kernels
 
 #: Queries and keys of a tile (FlashAttention-2 for widths up to 128; arXiv 2307.08691).
 _QUERIES, _KEYS = 128, 64
@@ -96,7 +95,7 @@ def tiled_attention(
     (128, 17)
     """
     checked_sizes(queries=tile[0], keys=tile[1])
-    plan = (_BackwardTiles if backward else _ForwardTiles)(heads, element_bytes, tile)
+    plan = _AttentionTiles(heads, element_bytes, tile, _BACKWARD if backward else _FORWARD)
     return Stream(
         f"attention{' backward' if backward else ''} {heads}",
         plan.arrays,
@@ -118,91 +117,81 @@ def tiled_attention(
     )
 
 
-class _AttentionTiles:
-    """What both passes share: arrays, and blocks of rows of a head."""
+@dataclass(frozen=True)
+class _AttentionPass:
+    """The loop nest of a pass: a workgroup holds a tile of one side, and a step has a tile of the other.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Operands.
+    outer, inner : int
+        Side of the tile of a workgroup and of a step: 0 for queries, 1 for keys.
+    held, read, updated, results : tuple of str
+        Operands that are read in the first step, read in each step, written in each step, and written at the end.
+    """
 
     names: tuple[str, ...]
+    outer: int
+    inner: int
+    held: tuple[str, ...]
+    read: tuple[str, ...]
+    updated: tuple[str, ...]
+    results: tuple[str, ...]
 
-    def __init__(self, heads: Heads, element_bytes: int, tile: tuple[int, int]) -> None:
-        self.heads, self.tile, self.row_bytes = heads, tile, heads.width * element_bytes
-        self.queries, self.keys = -(-heads.queries // tile[0]), -(-heads.keys // tile[1])
+
+_FORWARD = _AttentionPass(("q", "k", "v", "o"), 0, 1, ("q",), ("k", "v"), (), ("o",))
+_BACKWARD = _AttentionPass(
+    ("q", "k", "v", "gradient", "q_gradient", "k_gradient", "v_gradient"), 1, 0, ("k", "v"),
+    ("q", "gradient", "q_gradient"), ("q_gradient",), ("k_gradient", "v_gradient"),
+)  # fmt: skip
+
+
+class _AttentionTiles:
+    """The tiles of a pass, by workgroup and step: a workgroup for each tile of a head, and a last step for results."""
+
+    def __init__(self, heads: Heads, element_bytes: int, tile: tuple[int, int], nest: _AttentionPass) -> None:
+        self.heads, self.tile, self.nest, self.row_bytes = heads, tile, nest, heads.width * element_bytes
+        self.lengths = (heads.queries, heads.keys)
+        counts = [-(-length // size) for length, size in zip(self.lengths, tile, strict=True)]
+        self.blocks, self.steps = counts[nest.outer], counts[nest.inner] + 1
+        self.workgroups = heads.heads * self.blocks
         query_bytes, key_bytes = heads.sizes(element_bytes)
         sizes = dict.fromkeys(("q", "gradient", "o"), query_bytes) | dict.fromkeys(("k", "v"), key_bytes)
         sizes |= dict.fromkeys(("k_gradient", "v_gradient"), heads.heads * heads.keys * self.row_bytes)
         sizes["q_gradient"] = query_bytes // element_bytes * _GRADIENT_BYTES
-        self.arrays = operands(**{name: sizes[name] for name in self.names})
+        self.arrays = operands(**{name: sizes[name] for name in nest.names})
 
-    def block(self, name: str, workgroups: Ints, head: Ints, first: Ints | int, *, is_write: bool = False) -> Tiles:
+    def __call__(self, workgroups: Ints, step: int) -> Tiles:
+        """Return the tiles of workgroups in a step."""
+        nest = self.nest
+        head, number = np.divmod(workgroups, self.blocks)
+        outer = number * self.tile[nest.outer]
+        if step == self.steps - 1:
+            return Tiles.joined(*self._blocks(nest.results, workgroups, head, outer, is_write=True))
+        inner = np.full_like(outer, step * self.tile[nest.inner])
+        if self.heads.causal:
+            queries, keys = (outer, inner) if nest.outer == 0 else (inner, outer)
+            last = np.minimum(queries + self.tile[0], self.heads.queries) - 1 + self.heads.keys - self.heads.queries
+            inner[keys > last] = self.lengths[nest.inner]
+        held = self._blocks(nest.held if step == 0 else (), workgroups, head, outer)
+        read = self._blocks(nest.read, workgroups, head, inner)
+        return Tiles.joined(*held, *read, *self._blocks(nest.updated, workgroups, head, inner, is_write=True))
+
+    def _blocks(
+        self, names: tuple[str, ...], workgroups: Ints, head: Ints, first: Ints, *, is_write: bool = False
+    ) -> list[Tiles]:
         """Return the tiles of rows of a head, from row `first` on; a row beyond the last makes no tile."""
-        of_queries = name in ("q", "o", "gradient", "q_gradient")
-        length, count = (self.heads.queries, self.tile[0]) if of_queries else (self.heads.keys, self.tile[1])
-        owner = head // self.heads.shared if name in ("k", "v") else head
-        width = self.heads.width * _GRADIENT_BYTES if name == "q_gradient" else self.row_bytes
-        rows = np.clip(length - first, 0, count)
-        index = self.names.index(name)
-        address = self.arrays[index].address + (owner * length + first) * width
-        return Tiles.of(workgroups, address, index, width=rows * width, is_write=is_write)
-
-
-class _ForwardTiles(_AttentionTiles):
-    """Tiles of the forward pass."""
-
-    names = ("q", "k", "v", "o")
-
-    @property
-    def workgroups(self) -> int:
-        """A workgroup for each tile of queries."""
-        return self.heads.heads * self.queries
-
-    @property
-    def steps(self) -> int:
-        """A step for each tile of keys, and the result."""
-        return self.keys + 1
-
-    def __call__(self, workgroups: Ints, step: int) -> Tiles:
-        """Return the tiles of workgroups in a step."""
-        head, number = np.divmod(workgroups, self.queries)
-        first = number * self.tile[0]
-        if step == self.keys:
-            return self.block("o", workgroups, head, first, is_write=True)
-        keys = np.full_like(first, step * self.tile[1])
-        if self.heads.causal:
-            last = np.minimum(first + self.tile[0], self.heads.queries) - 1 + self.heads.keys - self.heads.queries
-            keys[keys > last] = self.heads.keys
-        blocks = [self.block(name, workgroups, head, keys) for name in ("k", "v")]
-        return Tiles.joined(*([self.block("q", workgroups, head, first)] if step == 0 else []), *blocks)
-
-
-class _BackwardTiles(_AttentionTiles):
-    """Tiles of the backward pass."""
-
-    names = ("q", "k", "v", "gradient", "q_gradient", "k_gradient", "v_gradient")
-
-    @property
-    def workgroups(self) -> int:
-        """A workgroup for each tile of keys of each head of queries."""
-        return self.heads.heads * self.keys
-
-    @property
-    def steps(self) -> int:
-        """A step for each tile of queries, and the results."""
-        return self.queries + 1
-
-    def __call__(self, workgroups: Ints, step: int) -> Tiles:
-        """Return the tiles of workgroups in a step."""
-        head, number = np.divmod(workgroups, self.keys)
-        first = number * self.tile[1]
-        if step == self.queries:
-            results = ("k_gradient", "v_gradient")
-            return Tiles.joined(*(self.block(name, workgroups, head, first, is_write=True) for name in results))
-        queries = np.full_like(first, step * self.tile[0])
-        if self.heads.causal:
-            last = queries + self.tile[0] - 1 + self.heads.keys - self.heads.queries
-            queries[last < first] = self.heads.queries
-        blocks = [self.block(name, workgroups, head, queries) for name in ("q", "gradient", "q_gradient")]
-        blocks.append(self.block("q_gradient", workgroups, head, queries, is_write=True))
-        held = [self.block(name, workgroups, head, first) for name in ("k", "v")] if step == 0 else []
-        return Tiles.joined(*held, *blocks)
+        several = []
+        for name in names:
+            side = int(name in ("k", "v", "k_gradient", "v_gradient"))
+            owner = head // self.heads.shared if name in ("k", "v") else head
+            width = self.heads.width * _GRADIENT_BYTES if name == "q_gradient" else self.row_bytes
+            rows = np.clip(self.lengths[side] - first, 0, self.tile[side])
+            index = self.nest.names.index(name)
+            address = self.arrays[index].address + (owner * self.lengths[side] + first) * width
+            several.append(Tiles.of(workgroups, address, index, width=rows * width, is_write=is_write))
+        return several
 
 
 def naive_attention(heads: Heads, element_bytes: int = 2) -> tuple[Stream, ...]:

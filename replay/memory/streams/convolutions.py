@@ -12,10 +12,9 @@ import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
-from replay.memory.accesses import Stream, Tiles, operands
+from replay.memory.accesses import Stream, Tiles, checked_sizes, operands, pieces, resident_workgroups
 from replay.memory.streams.products import PARTIAL_BYTES, Tiling, library_tiling, tile_order
-from replay.memory.streams.splitting import checked_sizes, pieces, resident_workgroups
-from replay.memory.streams.windows import Shape4, Window, runs
+from replay.memory.streams.windows import Shape4, SlidingWindow, runs
 
 ORDERS = ("nchw", "nhwc")
 PASSES = ("forward", "data", "weight")
@@ -25,7 +24,7 @@ _DIRECT_THREADS = 256
 
 
 @dataclass(frozen=True)
-class Convolution:
+class ConvolutionShape:
     """Shapes of a convolution.
 
     Parameters
@@ -34,7 +33,7 @@ class Convolution:
         (images, channels, rows, columns).
     filters : int
         Output channels.
-    window : Window
+    window : SlidingWindow
         Kernel, stride and padding.
     groups : int
         Groups of channels that do not see each other.
@@ -47,7 +46,7 @@ class Convolution:
 
     images: Shape4
     filters: int
-    window: Window
+    window: SlidingWindow
     groups: int = 1
 
     def __post_init__(self) -> None:
@@ -91,7 +90,7 @@ class Convolution:
 
 
 def implicit_product(
-    convolution: Convolution,
+    convolution: ConvolutionShape,
     element_bytes: int = 4,
     *,
     direction: str = "forward",
@@ -102,7 +101,7 @@ def implicit_product(
 
     Parameters
     ----------
-    convolution : Convolution
+    convolution : ConvolutionShape
         Shapes.
     element_bytes : int
         Bytes of an element.
@@ -121,7 +120,7 @@ def implicit_product(
 
     Examples
     --------
-    >>> shape = Convolution((16, 64, 56, 56), 64, Window.square(3, 1, 1))
+    >>> shape = ConvolutionShape((16, 64, 56, 56), 64, SlidingWindow.square(3, 1, 1))
     >>> stream = implicit_product(shape, 2, tiling=Tiling(128, 64, 32))
     >>> stream.workgroups, stream.steps, stream.flops
     (392, 19, 3699376128.0)
@@ -154,7 +153,7 @@ def implicit_product(
 class _Gather:
     """The image that a convolution gathers from: the input, or for its gradient the gradient of the output."""
 
-    def __init__(self, convolution: Convolution, order: str, element_bytes: int, *, reverse: bool) -> None:
+    def __init__(self, convolution: ConvolutionShape, order: str, element_bytes: int, *, reverse: bool) -> None:
         self.convolution, self.order, self.element_bytes, self.reverse = convolution, order, element_bytes, reverse
         self.window, self.groups = convolution.window, convolution.groups
         images, channels, rows, columns = convolution.images
@@ -326,7 +325,7 @@ class _WeightGradient:
         return Tiles.joined(*several)
 
 
-def direct_convolution(convolution: Convolution, element_bytes: int = 4) -> Stream:
+def direct_convolution(convolution: ConvolutionShape, element_bytes: int = 4) -> Stream:
     """Return the stream of a direct convolution in NCHW order.
 
     A workgroup computes a block of 16 x 16 outputs of 16 filters. In each step it reads the block's patch of four input
@@ -334,14 +333,14 @@ def direct_convolution(convolution: Convolution, element_bytes: int = 4) -> Stre
 
     Parameters
     ----------
-    convolution : Convolution
+    convolution : ConvolutionShape
         Shapes.
     element_bytes : int
         Bytes of an element.
 
     Examples
     --------
-    >>> stream = direct_convolution(Convolution((16, 64, 56, 56), 64, Window.square(3, 1, 1)))
+    >>> stream = direct_convolution(ConvolutionShape((16, 64, 56, 56), 64, SlidingWindow.square(3, 1, 1)))
     >>> stream.workgroups, stream.steps
     (1024, 17)
     """
@@ -369,7 +368,7 @@ def direct_convolution(convolution: Convolution, element_bytes: int = 4) -> Stre
 class _Direct:
     """The tiles of a direct convolution."""
 
-    def __init__(self, convolution: Convolution, element_bytes: int) -> None:
+    def __init__(self, convolution: ConvolutionShape, element_bytes: int) -> None:
         self.convolution, self.size = convolution, element_bytes
         inputs, weights, outputs = (count * element_bytes for count in convolution.elements)
         self.arrays = operands(x=inputs, weights=weights, y=outputs)

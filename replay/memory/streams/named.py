@@ -3,27 +3,30 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import partial
 from types import MappingProxyType
 
 from profilers.errors import InvalidInputError, NotFoundError
 from replay.graph.operators import DTYPE_BYTES
-from replay.memory.accesses import Stream
+from replay.memory.accesses import Memory, Stream, bind
 from replay.memory.streams.attention import Heads, naive_attention, tiled_attention
-from replay.memory.streams.convolutions import PASSES, Convolution, direct_convolution, implicit_product
-from replay.memory.streams.products import Tiling, library_tiling
-from replay.memory.streams.recurrent import Network, cell, recurrent
-from replay.memory.streams.rowwise import batch_norm, batch_norm_per_activation, layer_norm, softmax
-from replay.memory.streams.sequences import Memory, bind, bind_product, product_kernels
-from replay.memory.streams.streaming import (
+from replay.memory.streams.convolutions import PASSES, ConvolutionShape, direct_convolution, implicit_product
+from replay.memory.streams.passes import (
     DISTRIBUTIONS,
-    Pass,
+    ArrayPass,
+    batch_norm,
+    batch_norm_per_activation,
     drawn_indices,
     embedding,
+    layer_norm,
     optimizer,
     reduction,
+    softmax,
     streaming_pass,
 )
-from replay.memory.streams.windows import Window, local_response_norm, pooling
+from replay.memory.streams.products import Tiling, bind_product, library_tiling, product_kernels
+from replay.memory.streams.recurrent import RecurrentLayer, cell, recurrent
+from replay.memory.streams.windows import SlidingWindow, local_response_norm, pooling
 
 Options = Mapping[str, str | int | float]
 Streams = Stream | tuple[Stream, ...]
@@ -177,9 +180,9 @@ def _fully_connected(shape: Sequence[int], dtype: str, options: Options) -> Stre
     return product_kernels((1, batch, outputs, inputs), DTYPE_BYTES[dtype], layout="nt")
 
 
-def _shape_of(shape: Sequence[int]) -> Convolution:
+def _shape_of(shape: Sequence[int]) -> ConvolutionShape:
     n, c, h, w, filters, kernel, stride, padding = shape
-    return Convolution((n, c, h, w), filters, Window.square(kernel, stride, padding))
+    return ConvolutionShape((n, c, h, w), filters, SlidingWindow.square(kernel, stride, padding))
 
 
 def _convolution(shape: Sequence[int], dtype: str, options: Options) -> Streams:
@@ -191,22 +194,17 @@ def _convolution(shape: Sequence[int], dtype: str, options: Options) -> Streams:
     return implicit_product(_shape_of(shape), DTYPE_BYTES[dtype], direction=direction, order=order)
 
 
-def _passing(name: str, reads: int, writes: int) -> Callable[[Sequence[int], str, Options], Streams]:
-    """Return a maker of kernels with a number of arrays that are read and written."""
-
-    def make(shape: Sequence[int], dtype: str, options: Options) -> Streams:
-        elements, size = shape[0], DTYPE_BYTES[dtype]
-        inputs = {f"input_{number}": elements * size for number in range(_int(options, "reads", reads))}
-        outputs = {f"output_{number}": elements * size for number in range(writes)}
-        data = Pass(inputs, outputs, elements, size, float(elements) if reads else 0.0)
-        return streaming_pass(f"{name} {elements}", data, workgroups=_int(options, "workgroups"))
-
-    return make
+def _passing(shape: Sequence[int], dtype: str, options: Options, *, name: str, reads: int) -> Streams:
+    """Return a kernel that reads a number of arrays and writes one."""
+    elements, size = shape[0], DTYPE_BYTES[dtype]
+    inputs = {f"input_{number}": elements * size for number in range(_int(options, "reads", reads))}
+    data = ArrayPass(inputs, {"output_0": elements * size}, elements, size, float(elements) if reads else 0.0)
+    return streaming_pass(f"{name} {elements}", data, workgroups=_int(options, "workgroups"))
 
 
 def _reduction(shape: Sequence[int], dtype: str, options: Options) -> Streams:
     elements, size = shape[0], DTYPE_BYTES[dtype]
-    data = Pass({"x": elements * size}, {"y": min(shape[1], elements) * size}, elements, size, float(elements))
+    data = ArrayPass({"x": elements * size}, {"y": min(shape[1], elements) * size}, elements, size, float(elements))
     return reduction(f"reduction {elements}", data, workgroups=_int(options, "workgroups"))
 
 
@@ -214,93 +212,66 @@ def _optimizer(shape: Sequence[int], dtype: str, options: Options) -> Streams:
     return optimizer(shape[0], DTYPE_BYTES[dtype], lists=_int(options, "lists"), writes=_int(options, "writes"))
 
 
-def _rows(
-    of: Callable[..., Stream], *, backward: bool, default: int
-) -> Callable[[Sequence[int], str, Options], Streams]:
-    """Return a maker of a row-wise kernel; `default` is the longest row in registers."""
-
-    def make(shape: Sequence[int], dtype: str, options: Options) -> Streams:
-        registers = _int(options, "registers", default)
-        return of(shape[0], shape[1], DTYPE_BYTES[dtype], backward=backward, registers=registers)
-
-    return make
+def _rows(of: Callable[..., Stream], shape: Sequence[int], dtype: str, options: Options, *, backward: bool) -> Streams:
+    return of(shape[0], shape[1], DTYPE_BYTES[dtype], backward=backward, registers=_int(options, "registers"))
 
 
-def _batch_norm(*, backward: bool) -> Callable[[Sequence[int], str, Options], Streams]:
-    def make(shape: Sequence[int], dtype: str, options: Options) -> Streams:
-        n, c, h, w = shape
-        modes = {"spatial": batch_norm, "per_activation": batch_norm_per_activation}
-        if options["mode"] not in modes:
-            raise InvalidInputError(f"mode {options['mode']!r} of a batch norm; one of {', '.join(modes)}")
-        passes = {"passes": _int(options, "passes")} if options["passes"] else {}
-        return modes[str(options["mode"])]((n, c, h * w), DTYPE_BYTES[dtype], backward=backward, **passes)
-
-    return make
+def _batch_norm(shape: Sequence[int], dtype: str, options: Options, *, backward: bool) -> Streams:
+    n, c, h, w = shape
+    modes = {"spatial": batch_norm, "per_activation": batch_norm_per_activation}
+    if options["mode"] not in modes:
+        raise InvalidInputError(f"mode {options['mode']!r} of a batch norm; one of {', '.join(modes)}")
+    passes = {"passes": _int(options, "passes")} if options["passes"] else {}
+    return modes[str(options["mode"])]((n, c, h * w), DTYPE_BYTES[dtype], backward=backward, **passes)
 
 
-def _pooling(*, backward: bool) -> Callable[[Sequence[int], str, Options], Streams]:
-    def make(shape: Sequence[int], dtype: str, options: Options) -> Streams:
-        n, c, h, w, *window = shape
-        index_bytes = _int(options, "index_bytes")
-        size = DTYPE_BYTES[dtype]
-        return pooling((n, c, h, w), Window.square(*window), size, backward=backward, index_bytes=index_bytes)
-
-    return make
+def _pooling(shape: Sequence[int], dtype: str, options: Options, *, backward: bool) -> Streams:
+    n, c, h, w, *window = shape
+    index_bytes = _int(options, "index_bytes")
+    size = DTYPE_BYTES[dtype]
+    return pooling((n, c, h, w), SlidingWindow.square(*window), size, backward=backward, index_bytes=index_bytes)
 
 
-def _lrn(*, backward: bool) -> Callable[[Sequence[int], str, Options], Streams]:
-    def make(shape: Sequence[int], dtype: str, options: Options) -> Streams:
-        n, c, h, w, size = shape
-        return local_response_norm((n, c, h * w), DTYPE_BYTES[dtype], size=size, backward=backward)
-
-    return make
+def _lrn(shape: Sequence[int], dtype: str, options: Options, *, backward: bool) -> Streams:
+    n, c, h, w, size = shape
+    return local_response_norm((n, c, h * w), DTYPE_BYTES[dtype], size=size, backward=backward)
 
 
-def _embedding(*, backward: bool) -> Callable[[Sequence[int], str, Options], Streams]:
-    def make(shape: Sequence[int], dtype: str, options: Options) -> Streams:
-        rows, columns, lookups = shape
-        indices = drawn_indices(
-            rows, lookups, distribution=str(options["distribution"]), exponent=float(options["exponent"]),
-            seed=_int(options, "seed"),
-        )  # fmt: skip
-        return embedding((rows, columns), indices, DTYPE_BYTES[dtype], backward=backward)
-
-    return make
+def _embedding(shape: Sequence[int], dtype: str, options: Options, *, backward: bool) -> Streams:
+    rows, columns, lookups = shape
+    indices = drawn_indices(
+        rows, lookups, distribution=str(options["distribution"]), exponent=float(options["exponent"]),
+        seed=_int(options, "seed"),
+    )  # fmt: skip
+    return embedding((rows, columns), indices, DTYPE_BYTES[dtype], backward=backward)
 
 
-def _attention(*, tiled: bool, backward: bool = False) -> Callable[[Sequence[int], str, Options], Streams]:
-    def make(shape: Sequence[int], dtype: str, options: Options) -> Streams:
-        count, queries, keys, width = shape
-        heads = Heads(
-            count, queries, keys, width, shared=_int(options, "shared", 1), causal=bool(options.get("causal", 0))
-        )
-        size = DTYPE_BYTES[dtype]
-        return tiled_attention(heads, size, backward=backward) if tiled else naive_attention(heads, size)
-
-    return make
+def _attention(shape: Sequence[int], dtype: str, options: Options, *, backward: bool) -> Streams:
+    count, queries, keys, width = shape
+    heads = Heads(count, queries, keys, width, _int(options, "shared"), causal=bool(options["causal"]))
+    return tiled_attention(heads, DTYPE_BYTES[dtype], backward=backward)
 
 
-def _network(kind: str, *, backward: bool) -> Callable[[Sequence[int], str, Options], Streams]:
-    def make(shape: Sequence[int], dtype: str, options: Options) -> Streams:
-        steps, batch, inputs, hidden = shape
-        return recurrent(Network(kind, steps, batch, inputs, hidden, DTYPE_BYTES[dtype]), backward=backward)
-
-    return make
+def _naive_attention(shape: Sequence[int], dtype: str, options: Options) -> Streams:
+    count, queries, keys, width = shape
+    return naive_attention(Heads(count, queries, keys, width), DTYPE_BYTES[dtype])
 
 
-def _cell(kind: str) -> Callable[[Sequence[int], str, Options], Streams]:
-    def make(shape: Sequence[int], dtype: str, options: Options) -> Streams:
-        return cell(kind, shape[0], shape[1], DTYPE_BYTES[dtype], backward=bool(options["backward"]))
+def _network(kind: str, shape: Sequence[int], dtype: str, options: Options, *, backward: bool) -> Streams:
+    steps, batch, inputs, hidden = shape
+    return recurrent(RecurrentLayer(kind, steps, batch, inputs, hidden, DTYPE_BYTES[dtype]), backward=backward)
 
-    return make
+
+def _cell(kind: str, shape: Sequence[int], dtype: str, options: Options) -> Streams:
+    return cell(kind, shape[0], shape[1], DTYPE_BYTES[dtype], backward=bool(options["backward"]))
 
 
 def _composed(shape: Sequence[int], dtype: str, options: Options) -> Streams:
     """Return a convolution, a pooling and a fully connected layer, as in DNNMark's composed model."""
     n, c, h, w, filters, outputs = shape
     size = DTYPE_BYTES[dtype]
-    convolution = Convolution((n, c, h, w), filters, Window.square(5, 1, 2))
-    pool = Window.square(3, 2)
+    convolution = ConvolutionShape((n, c, h, w), filters, SlidingWindow.square(5, 1, 2))
+    pool = SlidingWindow.square(3, 2)
     height, width = pool.output((h, w))
     connected = product_kernels((1, n, outputs, filters * height * width), size, layout="nt")
     kernels, memory = [implicit_product(convolution, size), pooling((n, filters, h, w), pool, size)], Memory()
@@ -318,14 +289,31 @@ def _int(options: Options, name: str, default: int = 0) -> int:
 
 
 _IMAGE = ("n", "c", "h", "w")
-_NETWORK = ("steps", "batch", "inputs", "hidden")
-_LAUNCH: Options = MappingProxyType({"workgroups": 0})
-_DRAWN: Options = MappingProxyType({"distribution": DISTRIBUTIONS[0], "exponent": 1.05, "seed": 0})
-_NORM: Options = MappingProxyType({"mode": "spatial", "passes": 0})
-_MAXIMUM: Options = MappingProxyType({"index_bytes": 8})
 _HEADS = ("heads", "queries", "keys", "width")
-_SHARED: Options = MappingProxyType({"shared": 1, "causal": 0})
-_POOL = (*_IMAGE, "kernel", "stride", "padding")
+_LAUNCH: Options = MappingProxyType({"workgroups": 0})
+
+
+def _both(
+    name: str,
+    dims: tuple[str, ...],
+    summaries: tuple[str, str],
+    make: Callable[..., Streams],
+    optional: tuple[int, ...] = (),
+    options: Options = MappingProxyType({}),
+) -> tuple[StreamKind, StreamKind]:
+    """Return the kinds of an operator and of its gradient; `make` takes `backward`."""
+    return (
+        StreamKind(name, dims, summaries[0], partial(make, backward=False), optional, options),
+        StreamKind(f"{name}_backward", dims, summaries[1], partial(make, backward=True), optional, options),
+    )  # fmt: skip
+
+
+def _pass(name: str, summary: str, reads: int, options: Options = _LAUNCH) -> StreamKind:
+    """Return a kind of kernel that reads a number of arrays and writes one."""
+    return StreamKind(
+        name, ("elements",), summary, partial(_passing, name=name.replace("_", " "), reads=reads), options=options
+    )
+
 
 _KINDS: Mapping[str, StreamKind] = MappingProxyType(
     {
@@ -339,54 +327,41 @@ _KINDS: Mapping[str, StreamKind] = MappingProxyType(
             StreamKind("convolution", (*_IMAGE, "filters", "kernel", "stride", "padding"),
                        "Convolution of images with square kernels.", _convolution, (1, 0),
                        {"algorithm": "implicit", "direction": PASSES[0], "order": "nchw"}),
-            StreamKind("elementwise", ("elements",), "Elementwise kernel with a number of inputs.",
-                       _passing("elementwise", 1, 1), options={"reads": 1, "workgroups": 0}),
-            StreamKind("activation", ("elements",), "Activation, forward: reads x, writes y.",
-                       _passing("activation", 1, 1), options=_LAUNCH),
-            StreamKind("activation_backward", ("elements",),
-                       "Activation, backward: reads x, y and the gradient, as MIOpen does.",
-                       _passing("activation backward", 3, 1), options=_LAUNCH),
-            StreamKind("copy", ("elements",), "Copy.", _passing("copy", 1, 1), options=_LAUNCH),
-            StreamKind("fill", ("elements",), "Fill, which only writes.", _passing("fill", 0, 1), options=_LAUNCH),
+            _pass("elementwise", "Elementwise kernel with a number of inputs.", 1, {"reads": 1, "workgroups": 0}),
+            _pass("activation", "Activation, forward: reads x, writes y.", 1),
+            _pass("activation_backward", "Activation, backward: reads x, y and the gradient, as MIOpen does.", 3),
+            _pass("copy", "Copy.", 1),
+            _pass("fill", "Fill, which only writes.", 0),
             StreamKind("reduction", ("elements", "results"), "Sum of elements into a number of results.", _reduction,
                        (1,), _LAUNCH),
             StreamKind("optimizer", ("elements",), "Optimizer step over lists of tensors; by default Adam.",
                        _optimizer, options={"lists": 4, "writes": 3}),
-            StreamKind("softmax", ("rows", "columns"), "Softmax of each row.",
-                       _rows(softmax, backward=False, default=1024), options={"registers": 1024}),
-            StreamKind("softmax_backward", ("rows", "columns"), "Gradient of a softmax.",
-                       _rows(softmax, backward=True, default=1024), options={"registers": 1024}),
-            StreamKind("layer_norm", ("rows", "columns"), "Layer norm of each row.",
-                       _rows(layer_norm, backward=False, default=0), options={"registers": 0}),
-            StreamKind("layer_norm_backward", ("rows", "columns"), "Gradient of the input of a layer norm.",
-                       _rows(layer_norm, backward=True, default=0), options={"registers": 0}),
-            StreamKind("batch_norm", _IMAGE, "Batch norm in training.", _batch_norm(backward=False), (1, 1), _NORM),
-            StreamKind("batch_norm_backward", _IMAGE, "Gradient of a batch norm.", _batch_norm(backward=True), (1, 1),
-                       _NORM),
-            StreamKind("pooling", _POOL, "Pooling with square windows.", _pooling(backward=False), (1, 0), _MAXIMUM),
-            StreamKind("pooling_backward", _POOL, "Gradient of a pooling.", _pooling(backward=True), (1, 0), _MAXIMUM),
-            StreamKind("lrn", (*_IMAGE, "size"), "Normalisation across channels.", _lrn(backward=False), (5,)),
-            StreamKind("lrn_backward", (*_IMAGE, "size"), "Gradient of a normalisation across channels.",
-                       _lrn(backward=True), (5,)),
-            StreamKind("embedding", ("rows", "columns", "lookups"), "Lookup of rows in a table.",
-                       _embedding(backward=False), options=_DRAWN),
-            StreamKind("embedding_backward", ("rows", "columns", "lookups"), "Gradient of a lookup.",
-                       _embedding(backward=True), options=_DRAWN),
-            StreamKind("attention", _HEADS, "Fused attention.", _attention(tiled=True), options=_SHARED),
-            StreamKind("attention_backward", _HEADS, "Gradient of a fused attention.",
-                       _attention(tiled=True, backward=True), options=_SHARED),
+            *_both("softmax", ("rows", "columns"), ("Softmax of each row.", "Gradient of a softmax."),
+                   partial(_rows, softmax), options={"registers": 1024}),
+            *_both("layer_norm", ("rows", "columns"),
+                   ("Layer norm of each row.", "Gradient of the input of a layer norm."),
+                   partial(_rows, layer_norm), options={"registers": 0}),
+            *_both("batch_norm", _IMAGE, ("Batch norm in training.", "Gradient of a batch norm."), _batch_norm, (1, 1),
+                   {"mode": "spatial", "passes": 0}),
+            *_both("pooling", (*_IMAGE, "kernel", "stride", "padding"),
+                   ("Pooling with square windows.", "Gradient of a pooling."), _pooling, (1, 0), {"index_bytes": 8}),
+            *_both("lrn", (*_IMAGE, "size"),
+                   ("Normalisation across channels.", "Gradient of a normalisation across channels."), _lrn, (5,)),
+            *_both("embedding", ("rows", "columns", "lookups"),
+                   ("Lookup of rows in a table.", "Gradient of a lookup."), _embedding,
+                   options={"distribution": DISTRIBUTIONS[0], "exponent": 1.05, "seed": 0}),
+            *_both("attention", _HEADS, ("Fused attention.", "Gradient of a fused attention."), _attention,
+                   options={"shared": 1, "causal": 0}),
             StreamKind("attention_naive", _HEADS, "Attention in three kernels, with its scores in memory.",
-                       _attention(tiled=False)),
-            StreamKind("lstm_cell", ("batch", "hidden"), "Pointwise kernel of an LSTM cell.", _cell("lstm"),
-                       options={"backward": 0}),
-            StreamKind("gru_cell", ("batch", "hidden"), "Pointwise kernel of a GRU cell.", _cell("gru"),
-                       options={"backward": 0}),
-            StreamKind("lstm", _NETWORK, "LSTM layer over time steps.", _network("lstm", backward=False)),
-            StreamKind("lstm_training", _NETWORK, "LSTM layer over time steps, forward and backward.",
-                       _network("lstm", backward=True)),
-            StreamKind("gru", _NETWORK, "GRU layer over time steps.", _network("gru", backward=False)),
-            StreamKind("gru_training", _NETWORK, "GRU layer over time steps, forward and backward.",
-                       _network("gru", backward=True)),
+                       _naive_attention),
+            *(StreamKind(f"{kind}_cell", ("batch", "hidden"), f"Pointwise kernel of {article} {kind.upper()} cell.",
+                         partial(_cell, kind), options={"backward": 0})
+              for kind, article in (("lstm", "an"), ("gru", "a"))),
+            *(StreamKind(f"{kind}{suffix}", ("steps", "batch", "inputs", "hidden"),
+                         f"{kind.upper()} layer over time steps{passes}.",
+                         partial(_network, kind, backward=bool(suffix)))
+              for kind in ("lstm", "gru")
+              for suffix, passes in (("", ""), ("_training", ", forward and backward"))),
             StreamKind("composed_model", (*_IMAGE, "filters", "outputs"),
                        "Convolution, pooling and fully connected layer, as in DNNMark.", _composed),
         )

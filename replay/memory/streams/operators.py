@@ -10,19 +10,24 @@ from profilers.trace.arrays import Ints
 from replay.graph.operators import Operator
 from replay.memory.accesses import Stream
 from replay.memory.streams.attention import Heads, tiled_attention
-from replay.memory.streams.convolutions import Convolution, implicit_product
-from replay.memory.streams.products import library_tiling, product
-from replay.memory.streams.recurrent import GATES, cell
-from replay.memory.streams.rowwise import (
+from replay.memory.streams.convolutions import ConvolutionShape, implicit_product
+from replay.memory.streams.passes import (
     REGISTER_ELEMENTS,
+    ArrayPass,
     batch_norm,
     batch_norm_per_activation,
+    drawn_indices,
+    embedding,
     layer_norm,
+    optimizer,
+    reduction,
     shared_memory_row,
     softmax,
+    streaming_pass,
 )
-from replay.memory.streams.streaming import Pass, drawn_indices, embedding, optimizer, reduction, streaming_pass
-from replay.memory.streams.windows import Window, local_response_norm, pooling
+from replay.memory.streams.products import library_tiling, product
+from replay.memory.streams.recurrent import GATES, cell
+from replay.memory.streams.windows import SlidingWindow, local_response_norm, pooling
 from replay.memory.system import MemorySystem
 
 #: Compute units and threads of a wavefront for which a library chooses a launch: those of an A100.
@@ -36,7 +41,7 @@ _MOST_LOOKUPS = 1 << 26
 
 
 @dataclass(frozen=True)
-class _Launch:
+class _LaunchFacts:
     """What is known of the launch of an operator's kernel."""
 
     workgroups: int
@@ -82,18 +87,18 @@ def stream_of(
         return None
     try:
         units, wavefront = (system.units, system.wavefront) if system else (_UNITS, _WAVEFRONT)
-        return rule(operator, _Launch(workgroups, units, wavefront, kernel.lower(), indices))
+        return rule(operator, _LaunchFacts(workgroups, units, wavefront, kernel.lower(), indices))
     except InvalidInputError:
         return None
 
 
-def _product(operator: Operator, launch: _Launch) -> Stream | None:
+def _product(operator: Operator, launch: _LaunchFacts) -> Stream | None:
     batch, m, n, k = operator.dims
     tiling = library_tiling((batch, m, n, k), operator.element_bytes, workgroups=launch.workgroups, units=launch.units)
     return product((batch, m, n, k), operator.element_bytes, tiling=tiling)
 
 
-def _softmax(operator: Operator, launch: _Launch) -> Stream | None:
+def _softmax(operator: Operator, launch: _LaunchFacts) -> Stream | None:
     rows, columns = operator.dims
     size, backward = operator.element_bytes, _is_backward(operator)
     reads_again = _REREADING.search(launch.kernel) is not None
@@ -101,7 +106,7 @@ def _softmax(operator: Operator, launch: _Launch) -> Stream | None:
     return softmax(rows, columns, size, backward=backward, registers=registers, wavefront=launch.wavefront)
 
 
-def _normalization(operator: Operator, launch: _Launch) -> Stream | None:
+def _normalization(operator: Operator, launch: _LaunchFacts) -> Stream | None:
     backward = _is_backward(operator)
     if not operator.geometry:
         rows, columns = operator.dims
@@ -116,23 +121,23 @@ def _is_backward(operator: Operator) -> bool:
     return operator.bytes_read > 1.5 * operator.bytes_written
 
 
-def _streaming(operator: Operator, launch: _Launch) -> Stream | None:
+def _streaming(operator: Operator, launch: _LaunchFacts) -> Stream | None:
     data = _pass_of(operator)
     return streaming_pass(f"{operator.kind} {data.elements}", data, workgroups=launch.workgroups)
 
 
-def _reduction(operator: Operator, launch: _Launch) -> Stream | None:
+def _reduction(operator: Operator, launch: _LaunchFacts) -> Stream | None:
     data = _pass_of(operator)
     return reduction(f"reduction {data.elements}", data, workgroups=launch.workgroups)
 
 
-def _pass_of(operator: Operator) -> Pass:
+def _pass_of(operator: Operator) -> ArrayPass:
     """Return the arrays of a pass: as many of full size as the bytes make, and the rest, which may repeat."""
     elements, size = operator.dims[0], operator.element_bytes
     full = elements * size
     reads = _arrays("input", round(operator.bytes_read), full)
     writes = _arrays("output", round(operator.bytes_written), full)
-    return Pass(reads, writes, elements, size, operator.flops)
+    return ArrayPass(reads, writes, elements, size, operator.flops)
 
 
 def _arrays(name: str, size: int, full: int) -> dict[str, int]:
@@ -141,7 +146,7 @@ def _arrays(name: str, size: int, full: int) -> dict[str, int]:
     return {**arrays, f"{name}_{count}": rest} if rest else arrays
 
 
-def _optimizer(operator: Operator, launch: _Launch) -> Stream | None:
+def _optimizer(operator: Operator, launch: _LaunchFacts) -> Stream | None:
     elements, size = operator.dims[0], operator.element_bytes
     lists = max(round(operator.bytes_read / (elements * size)), 1)
     writes = max(round(operator.bytes_written / (elements * size)), 1)
@@ -152,11 +157,13 @@ def _optimizer(operator: Operator, launch: _Launch) -> Stream | None:
 _DIRECTIONS = {"data": ("dgrad", "bwd_data", "bwddata", "backward_data"), "weight": ("wgrad", "bwd_w", "wrw", "filter")}
 
 
-def _convolution(operator: Operator, launch: _Launch) -> Stream | None:
+def _convolution(operator: Operator, launch: _LaunchFacts) -> Stream | None:
     if not operator.geometry:
         return None
     n, c, h, w, filters, r, s, *window, groups = operator.geometry
-    shape = Convolution((n, c, h, w), filters, Window((r, s), (window[0], window[1]), (window[2], window[3])), groups)
+    shape = ConvolutionShape(
+        (n, c, h, w), filters, SlidingWindow((r, s), (window[0], window[1]), (window[2], window[3])), groups
+    )
     named = (direction for direction, words in _DIRECTIONS.items() if any(word in launch.kernel for word in words))
     both_gradients = operator.flops > 1.5 * shape.flops
     direction = next(named, "forward" if not both_gradients else None)
@@ -172,13 +179,13 @@ def _convolution(operator: Operator, launch: _Launch) -> Stream | None:
     return implicit_product(shape, operator.element_bytes, direction=direction, order=order, tiling=tiling)
 
 
-def _data_sizes(shape: Convolution) -> tuple[int, int, int]:
+def _data_sizes(shape: ConvolutionShape) -> tuple[int, int, int]:
     """Return pixels, channels of a group and taps of the gradient of a convolution's input."""
     n, c, h, w = shape.images
     return n * h * w, c // shape.groups, shape.sizes[1] * shape.window.kernel[0] * shape.window.kernel[1]
 
 
-def _attention(operator: Operator, launch: _Launch) -> Stream | None:
+def _attention(operator: Operator, launch: _LaunchFacts) -> Stream | None:
     heads, queries, keys, width = operator.dims
     row, size = width * operator.element_bytes, operator.element_bytes
     backward = operator.bytes_written > 1.5 * heads * queries * row
@@ -190,7 +197,7 @@ def _attention(operator: Operator, launch: _Launch) -> Stream | None:
     return tiled_attention(shape, size, backward=backward)
 
 
-def _pooling(operator: Operator, launch: _Launch) -> Stream | None:
+def _pooling(operator: Operator, launch: _LaunchFacts) -> Stream | None:
     if not operator.geometry:
         return None
     n, c, h, w, *window = operator.geometry
@@ -198,12 +205,12 @@ def _pooling(operator: Operator, launch: _Launch) -> Stream | None:
     # Forward reads the input; backward writes its gradient. The other bytes are outputs, and positions of maxima.
     backward = operator.bytes_written == inputs and operator.bytes_read != inputs
     others = operator.bytes_read if backward else operator.bytes_written
-    shape = Window((window[0], window[1]), (window[2], window[3]), (window[4], window[5]))
+    shape = SlidingWindow((window[0], window[1]), (window[2], window[3]), (window[4], window[5]))
     index_bytes = round(others / operator.dims[0]) - size
     return pooling((n, c, h, w), shape, size, backward=backward, index_bytes=index_bytes)
 
 
-def _embedding(operator: Operator, launch: _Launch) -> Stream | None:
+def _embedding(operator: Operator, launch: _LaunchFacts) -> Stream | None:
     if not operator.geometry:
         return None
     rows, columns, lookups = operator.geometry
@@ -213,7 +220,7 @@ def _embedding(operator: Operator, launch: _Launch) -> Stream | None:
     return embedding((rows, columns), indices, operator.element_bytes)
 
 
-def _cell(operator: Operator, launch: _Launch) -> Stream | None:
+def _cell(operator: Operator, launch: _LaunchFacts) -> Stream | None:
     if not operator.geometry:
         return None
     rows, hidden, gates, backward = operator.geometry
@@ -223,7 +230,7 @@ def _cell(operator: Operator, launch: _Launch) -> Stream | None:
     return cell(kinds[gates], rows, hidden, operator.element_bytes, backward=bool(backward))
 
 
-def _channel_norm(operator: Operator, launch: _Launch) -> Stream | None:
+def _channel_norm(operator: Operator, launch: _LaunchFacts) -> Stream | None:
     if not operator.geometry:
         return None
     images, channels, pixels, backward = operator.geometry
@@ -232,7 +239,7 @@ def _channel_norm(operator: Operator, launch: _Launch) -> Stream | None:
 
 #: Dimensions of each kind, if not one.
 _DIMS = {"matmul": 4, "batched_matmul": 4, "convolution": 4, "attention": 4, "softmax": 2, "normalization": 2}
-_RULES: Mapping[str, Callable[[Operator, _Launch], Stream | None]] = MappingProxyType(
+_RULES: Mapping[str, Callable[[Operator, _LaunchFacts], Stream | None]] = MappingProxyType(
     {
         "matmul": _product,
         "batched_matmul": _product,

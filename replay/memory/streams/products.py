@@ -1,5 +1,6 @@
 """Streams of matrix products: tiles of the result, slices of the depth, and parts of a split depth."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -8,8 +9,8 @@ import numpy as np
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
 from replay.costs.products import library_grid
-from replay.memory.accesses import Stream, Tiles, operands
-from replay.memory.streams.splitting import checked_sizes
+from replay.memory.accesses import ALIGNMENT, Memory, Operand, Stream, Tiles, bind, checked_sizes, operands, section
+from replay.memory.streams.passes import ArrayPass, streaming_pass
 
 #: Bytes of a row of the first operand that a step reads: the depth of a slice (CUTLASS: 32 halves, 16 singles).
 _SLICE_BYTES = 64
@@ -298,3 +299,66 @@ class _ProductTiles:
             width=np.minimum(self.tiling.columns, n - left) * self.written_bytes,
             is_write=True,
         )
+
+
+def product_kernels(
+    sizes: tuple[int, int, int, int],
+    element_bytes: int = 4,
+    *,
+    tiling: Tiling | None = None,
+    layout: str = "nn",
+    matrix: bool | None = None,
+) -> tuple[Stream, ...]:
+    """Return the kernels of a matrix product: the product, and the sum of its partial results if it splits its depth.
+
+    The parameters are those of `replay.memory.streams.products.product`.
+
+    Examples
+    --------
+    >>> [kernel.name for kernel in product_kernels((1, 64, 64, 8192), tiling=Tiling(64, 64, 16, parts=4))]
+    ['product 64 x 64 x 8192', 'sum of 4 parts']
+    """
+    stream = product(sizes, element_bytes, tiling=tiling, layout=layout, matrix=matrix)
+    partials = stream.operands[2]
+    if partials.name != "partials":
+        return (stream,)
+    batch, m, n, _ = sizes
+    # Each part of a product lies behind the part before it; a batch is summed as a longer product.
+    elements, parts = batch * m * n, partials.size // (batch * m * n * max(element_bytes, PARTIAL_BYTES))
+    size = partials.size // parts
+    reads = {f"part_{number}": size for number in range(parts)}
+    total = ArrayPass(
+        reads, {"C": elements * element_bytes}, elements, max(element_bytes, PARTIAL_BYTES), parts * elements
+    )
+    result = Operand("C", elements * element_bytes, partials.address - (-partials.size // ALIGNMENT) * ALIGNMENT)
+    arrays = {f"part_{number}": section(partials, number * size, size) for number in range(parts)}
+    return stream, bind(streaming_pass(f"sum of {parts} parts", total), {**arrays, "C": result})
+
+
+def bind_product(memory: Memory, kernels: Sequence[Stream], arrays: Sequence[Operand]) -> tuple[Stream, ...]:
+    """Return the kernels of a product on arrays A, B and C of a sequence; partial sums go to its workspace.
+
+    Parameters
+    ----------
+    memory : Memory
+        Memory of the sequence.
+    kernels : sequence of Stream
+        Kernels from `product_kernels`.
+    arrays : sequence of Operand
+        Arrays A, B and C.
+
+    Raises
+    ------
+    InvalidInputError
+        An array is too small.
+    """
+    names = dict(zip("ABC", arrays, strict=True))
+    if len(kernels) == 1:
+        return (bind(kernels[0], names),)
+    before = kernels[0].operands[2]
+    partials = memory.workspace(before.size)
+    parts = {
+        operand.name: section(partials, operand.address - before.address, operand.size)
+        for operand in kernels[1].operands[:-1]
+    }
+    return bind(kernels[0], {**names, "partials": partials}), bind(kernels[1], {**parts, **names})

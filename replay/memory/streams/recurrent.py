@@ -7,9 +7,19 @@ import numpy as np
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
-from replay.memory.accesses import Operand, Stream, Tiles, operands
-from replay.memory.streams.sequences import Memory, bind, bind_product, product_kernels, section
-from replay.memory.streams.splitting import checked_sizes, pieces, resident_workgroups
+from replay.memory.accesses import (
+    Memory,
+    Operand,
+    Stream,
+    Tiles,
+    bind,
+    checked_sizes,
+    operands,
+    pieces,
+    resident_workgroups,
+    section,
+)
+from replay.memory.streams.products import bind_product, product_kernels
 
 #: Gates of each cell.
 GATES: Mapping[str, int] = {"lstm": 4, "gru": 3}
@@ -141,7 +151,7 @@ def time_steps(product: Stream, pointwise: Stream, steps: int = 2) -> tuple[Stre
 
 
 @dataclass(frozen=True)
-class Network:
+class RecurrentLayer:
     """Shape of a recurrent layer.
 
     Parameters
@@ -184,7 +194,7 @@ class Network:
         return GATES[self.kind] * self.hidden
 
 
-def recurrent(network: Network, *, backward: bool = False) -> tuple[Stream, ...]:
+def recurrent(network: RecurrentLayer, *, backward: bool = False) -> tuple[Stream, ...]:
     """Return the kernels of a recurrent layer over its time steps.
 
     Forward, a product computes the input gates of all steps. Then each step is a product of the hidden state by the
@@ -193,7 +203,7 @@ def recurrent(network: Network, *, backward: bool = False) -> tuple[Stream, ...]
 
     Parameters
     ----------
-    network : Network
+    network : RecurrentLayer
         Shape.
     backward : bool
         Whether to append the backward pass.
@@ -205,17 +215,17 @@ def recurrent(network: Network, *, backward: bool = False) -> tuple[Stream, ...]
 
     Examples
     --------
-    >>> [stream.name for stream in recurrent(Network("lstm", 2, 16, 128, 128))][:3]
+    >>> [stream.name for stream in recurrent(RecurrentLayer("lstm", 2, 16, 128, 128))][:3]
     ['product 32 x 512 x 128', 'product 16 x 512 x 128', 'lstm cell 16 x 128']
     """
-    arrays = _NetworkArrays(network)
+    arrays = _LayerArrays(network)
     return (*arrays.forward(), *(arrays.backward() if backward else ()))
 
 
-class _NetworkArrays:
+class _LayerArrays:
     """The arrays of a recurrent layer, and its kernels on them."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: RecurrentLayer) -> None:
         self.network, self.memory = network, Memory()
         size, steps = network.element_bytes, network.steps
         self.x = self.memory.array("x", steps * network.batch * network.inputs * size)

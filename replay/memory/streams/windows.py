@@ -1,18 +1,16 @@
 """Streams of kernels whose outputs read a neighbourhood: pooling, and normalisation across channels (LRN).
 
-`Window` is the neighbourhood; convolutions use it too.
+`SlidingWindow` is the neighbourhood; convolutions use it too.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
-from replay.memory.accesses import Stream, Tiles, operands
-from replay.memory.streams.splitting import STEP_BYTES, checked_sizes, pieces, resident_workgroups
+from replay.memory.accesses import STEP_BYTES, Stream, Tiles, checked_sizes, operands, pieces, resident_workgroups
 
 Shape4 = tuple[int, int, int, int]
 _THREADS = 256
@@ -27,12 +25,12 @@ _PIXELS = 4
 
 
 @dataclass(frozen=True)
-class Window:
+class SlidingWindow:
     """The neighbourhood of an output: rows and columns of the kernel, its stride, and its padding.
 
     Examples
     --------
-    >>> Window((3, 3), (2, 2)).output((256, 256))
+    >>> SlidingWindow((3, 3), (2, 2)).output((256, 256))
     (127, 127)
     """
 
@@ -46,7 +44,7 @@ class Window:
             raise InvalidInputError(f"padding is {min(self.padding)}; it must be 0 or more")
 
     @classmethod
-    def square(cls, kernel: int, stride: int = 1, padding: int = 0) -> "Window":
+    def square(cls, kernel: int, stride: int = 1, padding: int = 0) -> "SlidingWindow":
         """Return a window of equal height and width."""
         return cls((kernel, kernel), (stride, stride), (padding, padding))
 
@@ -113,7 +111,12 @@ def runs(
 
 
 def pooling(
-    shape: Shape4, window: Window, element_bytes: int = 4, *, backward: bool = False, index_bytes: int = INDEX_BYTES
+    shape: Shape4,
+    window: SlidingWindow,
+    element_bytes: int = 4,
+    *,
+    backward: bool = False,
+    index_bytes: int = INDEX_BYTES,
 ) -> Stream:
     """Return the stream of a pooling, with a thread for each output.
 
@@ -124,7 +127,7 @@ def pooling(
     ----------
     shape : tuple of int
         (images, channels, rows, columns).
-    window : Window
+    window : SlidingWindow
         Kernel, stride and padding.
     element_bytes : int
         Bytes of an element.
@@ -139,7 +142,7 @@ def pooling(
 
     Examples
     --------
-    >>> stream = pooling((100, 3, 256, 256), Window.square(3, 2))
+    >>> stream = pooling((100, 3, 256, 256), SlidingWindow.square(3, 2))
     >>> stream.workgroups, [operand.name for operand in stream.operands]
     (18902, ['x', 'y', 'index'])
     """
@@ -147,12 +150,11 @@ def pooling(
     checked_sizes(images=images, channels=channels, rows=rows, columns=columns)
     planes, (height, width) = images * channels, window.output((rows, columns))
     inputs, outputs = planes * rows * columns, planes * height * width
-    tiles = _Backward if backward else _Forward
     names = ("x_gradient", "gradient") if backward else ("x", "y")
     sizes = {names[0]: inputs * element_bytes, names[1]: outputs * element_bytes}
     if index_bytes:
         sizes["index"] = outputs * index_bytes
-    walk = tiles(shape, window, (element_bytes, index_bytes))
+    walk = _PoolingTiles(shape, window, (element_bytes, index_bytes), backward=backward)
     direction = " backward" if backward else ""
     return Stream(
         f"pooling{direction} {images} x {channels} x {rows} x {columns}",
@@ -170,69 +172,48 @@ def pooling(
     )
 
 
-class _Pooling:
-    """What both directions of a pooling share: shapes, addresses, and the rows of the kernel in a step."""
+class _PoolingTiles:
+    """The tiles of a pooling, by workgroup and step; a step has some of the loads of each thread."""
 
-    def __init__(self, shape: Shape4, window: Window, sizes: tuple[int, int]) -> None:
+    def __init__(self, shape: Shape4, window: SlidingWindow, sizes: tuple[int, int], *, backward: bool) -> None:
         images, channels, self.rows, self.columns = shape
         self.window, (self.element_bytes, self.index_bytes) = window, sizes
         self.height, self.width = window.output((self.rows, self.columns))
-        self.planes = images * channels
-        inputs, outputs = self.planes * self.rows * self.columns, self.planes * self.height * self.width
-        self.counts = (inputs, outputs)
-        bytes_ = {"a": inputs * sizes[0], "b": outputs * sizes[0], "c": max(outputs * sizes[1], 1)}
-        self.addresses = [array.address for array in operands(**bytes_)]
-
-    @property
-    def taps(self) -> tuple[int, int]:
-        """Rows and columns of the loads of a thread."""
-        raise NotImplementedError
-
-    @property
-    def length(self) -> int:
-        """Threads of a row."""
-        raise NotImplementedError
-
-    @cached_property
-    def each(self) -> int:
-        """Loads of a thread in a step."""
-        segments = -(-_THREADS // self.length) + 1
-        return max(min(self.taps[0] * self.taps[1], _MOST_TILES // segments), 1)
-
-    @property
-    def steps(self) -> int:
-        """Steps of a workgroup."""
-        return -(-self.taps[0] * self.taps[1] // self.each)
-
-    def loads(self, step: int) -> tuple[Ints, Ints]:
-        """Return row and column of the loads of a step."""
-        last = min((step + 1) * self.each, self.taps[0] * self.taps[1])
-        row, column = np.divmod(np.arange(step * self.each, last, dtype=np.int64), self.taps[1])
-        return row, column
-
-
-class _Forward(_Pooling):
-    """Tiles of the forward pass of a pooling."""
-
-    @property
-    def taps(self) -> tuple[int, int]:
-        """Rows and columns of the kernel."""
-        return self.window.kernel
-
-    @property
-    def length(self) -> int:
-        """Columns of the output."""
-        return self.width
+        inputs, outputs = images * channels * self.rows * self.columns, images * channels * self.height * self.width
+        arrays = {"a": inputs * sizes[0], "b": outputs * sizes[0], "c": max(outputs * sizes[1], 1)}
+        self.addresses = [array.address for array in operands(**arrays)]
+        self._reads, self._threads, length = self._windows, outputs, self.width
+        #: Rows and columns of the loads of a thread: its window, or the windows that hold its input.
+        self.taps = window.kernel
+        if backward:
+            self._reads, self._threads, length = self._holders, inputs, self.columns
+            self.taps = -(-window.kernel[0] // window.stride[0]), -(-window.kernel[1] // window.stride[1])
+        segments, loads = -(-_THREADS // length) + 1, self.taps[0] * self.taps[1]
+        self._each = max(min(loads, _MOST_TILES // segments), 1)
+        self.steps = -(-loads // self._each)
+        self._results = ((0, sizes[0]),) if backward else ((1, sizes[0]), (2, sizes[1]))
 
     def __call__(self, workgroups: Ints, step: int) -> Tiles:
         """Return the tiles of workgroups in a step."""
         begin = workgroups * _THREADS
-        end = np.minimum(begin + _THREADS, self.counts[1])
-        number, row, first, last = (column[:, None] for column in pieces(begin, end, self.width))
+        end = np.minimum(begin + _THREADS, self._threads)
+        last = min((step + 1) * self._each, self.taps[0] * self.taps[1])
+        taps = np.divmod(np.arange(step * self._each, last, dtype=np.int64), self.taps[1])
+        reads = self._reads(workgroups, (begin, end), taps)
+        if step < self.steps - 1:
+            return reads
+        writes = [
+            Tiles.of(workgroups, self.addresses[index] + begin * size, index, width=(end - begin) * size, is_write=True)
+            for index, size in self._results
+        ]
+        return Tiles.joined(reads, *writes)
+
+    def _windows(self, workgroups: Ints, threads: tuple[Ints, Ints], taps: tuple[Ints, Ints]) -> Tiles:
+        """Return the inputs that outputs touch through some positions of the kernel."""
+        number, row, first, last = (column[:, None] for column in pieces(*threads, self.width))
         plane, y = np.divmod(row, self.height)
-        i, j = self.loads(step)
-        ahead, inside = self.window.inputs(y, y + 1, i, axis=0, extent=self.rows)
-        left, count = self.window.inputs(first, last, j, axis=1, extent=self.columns)
+        ahead, inside = self.window.inputs(y, y + 1, taps[0], axis=0, extent=self.rows)
+        left, count = self.window.inputs(first, last, taps[1], axis=1, extent=self.columns)
         offset = (plane * self.rows + ahead) * self.columns + left
         address, rows, pitch, width = runs(
             self.addresses[0] + offset * self.element_bytes,
@@ -240,57 +221,27 @@ class _Forward(_Pooling):
             stride=self.window.stride[1],
             element_bytes=self.element_bytes,
         )
-        reads = Tiles.of(workgroups[number], address, 0, rows=rows, pitch=pitch, width=width)
-        if step < self.steps - 1:
-            return reads
-        writes = [
-            Tiles.of(workgroups, self.addresses[index] + begin * size, index, width=(end - begin) * size, is_write=True)
-            for index, size in ((1, self.element_bytes), (2, self.index_bytes))
-        ]
-        return Tiles.joined(reads, *writes)
+        return Tiles.of(workgroups[number], address, 0, rows=rows, pitch=pitch, width=width)
 
-
-class _Backward(_Pooling):
-    """Tiles of the backward pass of a pooling."""
-
-    @property
-    def taps(self) -> tuple[int, int]:
-        """Windows that hold an input, by rows and by columns."""
-        kernel, stride = self.window.kernel, self.window.stride
-        return -(-kernel[0] // stride[0]), -(-kernel[1] // stride[1])
-
-    @property
-    def length(self) -> int:
-        """Columns of the input."""
-        return self.columns
-
-    def __call__(self, workgroups: Ints, step: int) -> Tiles:
-        """Return the tiles of workgroups in a step."""
-        begin = workgroups * _THREADS
-        end = np.minimum(begin + _THREADS, self.counts[0])
-        number, row, first, last = (column[:, None, None] for column in pieces(begin, end, self.columns))
+    def _holders(self, workgroups: Ints, threads: tuple[Ints, Ints], taps: tuple[Ints, Ints]) -> Tiles:
+        """Return the gradients of the windows that hold inputs, and for a maximum their positions."""
+        number, row, first, last = (column[:, None, None] for column in pieces(*threads, self.columns))
         plane, y = np.divmod(row, self.rows)
         kernel, stride, padding = self.window.kernel, self.window.stride, self.window.padding
-        i = self.loads(step)[0][:, None]
-        top = (y + padding[0]) // stride[0] - i
+        top = (y + padding[0]) // stride[0] - taps[0][:, None]
         holds = (top >= 0) & (top < self.height) & (top * stride[0] - padding[0] + kernel[0] > y)
         left = np.maximum(-((kernel[1] - 1 - first - padding[1]) // stride[1]), 0)
         right = np.minimum((last - 1 + padding[1]) // stride[1] + 1, self.width)
         offset = (plane * self.height + top) * self.width + left
         arrays = [(1, self.element_bytes), *([(2, self.index_bytes)] if self.index_bytes else [])]
         index, size = (np.array(column) for column in zip(*arrays, strict=True))
-        reads = Tiles.of(
+        return Tiles.of(
             workgroups[number],
             np.array(self.addresses)[index] + offset * size,
             index,
             rows=holds.astype(np.int64),
             width=np.maximum(right - left, 0) * size,
         )
-        if step < self.steps - 1:
-            return reads
-        size_ = self.element_bytes
-        write = Tiles.of(workgroups, self.addresses[0] + begin * size_, 0, width=(end - begin) * size_, is_write=True)
-        return Tiles.joined(reads, write)
 
 
 def local_response_norm(

@@ -1,7 +1,7 @@
 """Operators of PyTorch as launches of our own PTX, with PyTorch's grids, and probes of single properties of a device.
 
-`operator_plan` returns a plan with the buffers and the launch of an operator; `chase_plan`, `multiply_add_plan` and
-`stride_plan` those of probes. The kernels are in `datasets/ptx/operators`; they compute in FP32.
+`operator_plan` returns a plan with the buffers and the launch of an operator; `chase_plan` and `multiply_add_plan`
+those of probes. The kernels are in `datasets/ptx/operators`; they compute in FP32.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from profilers.errors import InvalidInputError
 from profilers.files import dataset_path
-from replay.detailed import KernelCall, Plan
+from replay.detailed import KernelLaunch, LaunchPlan
 
 #: Operators by name.
 OPERATORS = ("add", "copy", "softmax", "layer_norm")
@@ -22,7 +22,7 @@ _SOFTMAX_THREADS = 512
 _EPSILON = 1e-5
 
 
-def operator_plan(operator: str, rows: int, columns: int, *, seed: int = 0) -> Plan:
+def operator_plan(operator: str, rows: int, columns: int, *, seed: int = 0) -> LaunchPlan:
     """Return the launch of an operator on a matrix.
 
     Parameters
@@ -58,22 +58,22 @@ def operator_plan(operator: str, rows: int, columns: int, *, seed: int = 0) -> P
     elementwise = (-(-count // _BLOCK_ELEMENTS), 1, 1)
     if operator == "add":
         buffers["other"] = random.standard_normal((rows, columns), dtype=np.float32)
-        call = KernelCall(file, "add", elementwise, (128, 1, 1), ("y", "x", "other", count))
+        call = KernelLaunch(file, "add", elementwise, (128, 1, 1), ("y", "x", "other", count))
     elif operator == "copy":
-        call = KernelCall(file, "copy", elementwise, (128, 1, 1), ("y", "x", count))
+        call = KernelLaunch(file, "copy", elementwise, (128, 1, 1), ("y", "x", count))
     elif operator == "softmax" and columns <= _WARP_COLUMNS:
-        call = KernelCall(file, "softmax_warp", (-(-rows // 4), 1, 1), (32, 4, 1), ("y", "x", rows, columns))
+        call = KernelLaunch(file, "softmax_warp", (-(-rows // 4), 1, 1), (32, 4, 1), ("y", "x", rows, columns))
     elif operator == "softmax":
-        call = KernelCall(file, "softmax_block", (rows, 1, 1), (_SOFTMAX_THREADS, 1, 1), ("y", "x", columns))
+        call = KernelLaunch(file, "softmax_block", (rows, 1, 1), (_SOFTMAX_THREADS, 1, 1), ("y", "x", columns))
     else:
         buffers |= {name: random.standard_normal(columns, dtype=np.float32) for name in ("gamma", "beta")}
         buffers |= {name: np.zeros(rows, dtype=np.float32) for name in ("mean", "scale")}
         arguments = ("y", "mean", "scale", "x", "gamma", "beta", columns, _EPSILON)
-        call = KernelCall(file, "layer_norm", (rows, 1, 1), (32, 4, 1), arguments)
-    return Plan(f"{operator} {rows} x {columns}", buffers, (call,))
+        call = KernelLaunch(file, "layer_norm", (rows, 1, 1), (32, 4, 1), arguments)
+    return LaunchPlan(f"{operator} {rows} x {columns}", buffers, (call,))
 
 
-def chase_plan(memory: str, size: int, steps: int, *, line: int = 128) -> Plan:
+def chase_plan(memory: str, size: int, steps: int, *, line: int = 128) -> LaunchPlan:
     """Return a launch of one thread whose loads each need the one before.
 
     Parameters
@@ -102,35 +102,13 @@ def chase_plan(memory: str, size: int, steps: int, *, line: int = 128) -> Plan:
     entry = "chase" if memory == "global" else "chase_shared"
     buffers = {"end": np.zeros(1, dtype=np.uint32), "next": following}
     file = dataset_path("ptx/operators/probes.ptx")
-    call = KernelCall(file, entry, (1, 1, 1), (1, 1, 1), ("end", "next", steps))
-    return Plan(f"chase of {memory} memory", buffers, (call,))
+    call = KernelLaunch(file, entry, (1, 1, 1), (1, 1, 1), ("end", "next", steps))
+    return LaunchPlan(f"chase of {memory} memory", buffers, (call,))
 
 
-def multiply_add_plan(blocks: int, threads: int, turns: int) -> Plan:
+def multiply_add_plan(blocks: int, threads: int, turns: int) -> LaunchPlan:
     """Return a launch of FP32 multiply-adds: 64 in each turn of each thread."""
     buffers = {"y": np.zeros(blocks * threads, dtype=np.float32)}
     file = dataset_path("ptx/operators/probes.ptx")
-    call = KernelCall(file, "multiply_add", (blocks, 1, 1), (threads, 1, 1), ("y", 0.5, 1.0, turns))
-    return Plan("multiply-adds", buffers, (call,))
-
-
-def stride_plan(blocks: int, threads: int, turns: int, stride: int) -> Plan:
-    """Return a launch whose warps each read a line of 128 bytes in each turn.
-
-    Parameters
-    ----------
-    blocks, threads : int
-        Blocks, and threads of a block; threads are a multiple of 32.
-    turns : int
-        Lines that each warp reads.
-    stride : int
-        Bytes between lines; a multiple of 4.
-    """
-    lines = blocks * threads // 32 * turns
-    buffers = {
-        "y": np.zeros(blocks * threads, dtype=np.float32),
-        "x": np.zeros(lines * stride // 4 + 32, dtype=np.float32),
-    }
-    file = dataset_path("ptx/operators/probes.ptx")
-    call = KernelCall(file, "stride", (blocks, 1, 1), (threads, 1, 1), ("y", "x", stride // 4, turns))
-    return Plan(f"lines {stride} bytes apart", buffers, (call,))
+    call = KernelLaunch(file, "multiply_add", (blocks, 1, 1), (threads, 1, 1), ("y", 0.5, 1.0, turns))
+    return LaunchPlan("multiply-adds", buffers, (call,))
