@@ -506,9 +506,11 @@ def _cores(numbers: Ints, backward: np.ndarray, calls: OperatorCalls) -> list[At
     return cores
 
 
-def _tokens(
-    cores: Sequence[AttentionCore], products: Counter[tuple[int, ...]]
-) -> tuple[dict[str, int], dict[str, str]]:
+#: How often each product is in a step: by rows, columns and depth.
+_Products = Counter[tuple[int, ...]]
+
+
+def _tokens(cores: Sequence[AttentionCore], products: _Products) -> tuple[dict[str, int], dict[str, str]]:
     """Return batch, length, heads and width: of the attention whose tokens most products have; empty if none has."""
     best: tuple[int, int, AttentionCore, int] | None = None
     for core in dict.fromkeys((c for c in cores if not c.backward), None):
@@ -533,9 +535,7 @@ def _tokens(
     return sizes, dict.fromkeys(sizes, found)
 
 
-def _features(
-    sizes: dict[str, int], how: dict[str, str], products: Counter[tuple[int, ...]], embeddings: Sequence[Call]
-) -> None:
+def _features(sizes: dict[str, int], how: dict[str, str], products: _Products, embeddings: Sequence[Call]) -> None:
     """Add hidden size, feed-forward size and vocabulary."""
     tokens, inner = sizes["batch"] * sizes["length"], sizes["heads"] * sizes["width"]
     pairs: Counter[tuple[int, int]] = Counter()
