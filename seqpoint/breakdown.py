@@ -21,7 +21,7 @@ from profilers.trace.compiled import compiled
 from profilers.trace.schema import PYTHON_FUNCTION
 from profilers.trace.trace import Trace
 from replay.from_trace.host_causes import HOST_CAUSES
-from seqpoint.notebook import TOP, DataFrame, Table, as_html, data_frame, table_of
+from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, table_of
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
@@ -587,8 +587,8 @@ _NOTICEABLE = 1.01
 _DIMENSION_WORDS = {"rank": "rank", "stage": "stage", "operation": "operation", "micro_batch": "micro-batch"}
 
 
-@dataclass(frozen=True)
-class StragglerReport:
+@dataclass(frozen=True, repr=False)
+class StragglerReport(Result):
     """Stragglers of one or more jobs.
 
     Parameters
@@ -596,6 +596,8 @@ class StragglerReport:
     jobs : tuple of Stragglers
         The jobs.
     """
+
+    heading = "Stragglers"
 
     jobs: "tuple[Stragglers, ...]"
 
@@ -616,21 +618,18 @@ class StragglerReport:
         """Return the notes of all jobs, each once."""
         return list(dict.fromkeys(note for job in self.jobs for note in job.notes))
 
-    def tables(self) -> list[Table]:
+    def tables(self, top: int = TOP) -> list[Table]:
         """Return a table for each dimension of each job: the worst, with what they cost alone."""
         columns = {"slow-down": "{slowdown:.3f}", "extra": "{extra:time}", "worst step": "{worst:.3f}"}
         tables = []
         for job in self.jobs:
             for dimension, word in _DIMENSION_WORDS.items():
                 rows = job.of(dimension)
-                more = f" ({len(rows) - TOP} more not shown)" if len(rows) > TOP else ""
-                cells = [{"name": row.name} | _straggler_cells(job, row) for row in rows[:TOP]]
+                more = f" ({len(rows) - top} more not shown)" if len(rows) > top else ""
+                cells = [{"name": row.name} | _straggler_cells(job, row) for row in rows[:top]]
                 title = f"{_titled_job(job)}Slow-down by {word}, the others balanced{more}"
                 tables += [table_of(title, {f"{word}~": "{name}", **columns}, cells)] if cells else []
         return tables
-
-    def _repr_html_(self) -> str:
-        return as_html("Stragglers", [*self.summary(), *self.notes()], {"Slow-downs": self.table()})
 
 
 def _straggler_cells(job: "Stragglers", row: "Straggler") -> dict[str, float]:

@@ -20,6 +20,7 @@ from seqpoint.breakdown import (
     NO_OPERATOR,
     NO_RANGE,
     PYTHON,
+    host_sentence,
     host_table,
     host_text,
     host_times,
@@ -32,7 +33,7 @@ from seqpoint.breakdown import (
 )
 from seqpoint.communication import DeviceRow, communication_notes, communication_table
 from seqpoint.iteration_table import IterationTable, iteration_table
-from seqpoint.notebook import TOP, DataFrame, Table, as_html, data_frame, table_of
+from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, table_of
 from seqpoint.units import duration
 
 #: Tables that `describe` adds.
@@ -181,8 +182,8 @@ class DeviceMemory:
         }
 
 
-@dataclass(frozen=True)
-class Description:
+@dataclass(frozen=True, repr=False)
+class Description(Result):
     """Description of a trace.
 
     Parameters
@@ -207,6 +208,8 @@ class Description:
     host : tuple of HostCauses
         Host time of each rank in its steps, by cause; empty without a recorded host.
     """
+
+    heading = "Trace"
 
     trace: Trace
     iterations: IterationTable
@@ -309,8 +312,10 @@ class Description:
             "quality": quality_table(self.trace.meta, row_counts(self.trace)),
         }
 
-    def tables(self) -> tuple[Table, ...]:
-        """Return the tables of text that have rows; the counts of the reader come last."""
+    def tables(self, top: int = TOP) -> tuple[Table, ...]:
+        """Return the tables that were asked for, else all that have rows; the counts of the reader come last."""
+        if self.by:
+            return self.tables_by(top)
         named = self.named_tables()
         return tuple(table for name, table in named.items() if table.rows or name == "quality")
 
@@ -319,6 +324,12 @@ class Description:
         notes = [*communication_notes(self._device_rows(), self.trace), *_recording_notes(self.trace)]
         notes += _begin_notes(step_times(self.trace))
         return [*notes, *cost_notes(self.trace)]
+
+    def closing(self) -> list[str]:
+        """Return the notes, and what sets the pace; beside the tables that were asked for, the causes of host time."""
+        lines = [] if self.by else list(super().closing())
+        lines += [host_sentence(self.host)] if "host" in self.by else []
+        return [*lines, self.verdict()] if self.verdict() else lines
 
     def device_name(self, row: DeviceActivity) -> str:
         """Return the name of a device as the profiler wrote it; "" if it did not."""
@@ -353,7 +364,7 @@ class Description:
         """Return the chart of the time in kernels by class, as a HoloViews object."""
         from seqpoint.plots import class_breakdown
 
-        return class_breakdown(self)
+        return class_breakdown(self.classes_table())
 
     def memory_plot(self) -> Any:
         """Return the chart of the memory in use over time, as a HoloViews object.
@@ -365,7 +376,8 @@ class Description:
         """
         from seqpoint.plots import allocated_memory
 
-        return allocated_memory(self)
+        rows = {f"rank {row.rank}, device {row.device}": row for row in self.memory}
+        return allocated_memory({name: (row.time_ns, row.allocated_bytes) for name, row in rows.items()})
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint describe --json` prints."""
@@ -427,19 +439,6 @@ class Description:
             f"{meta.format}{label}: {len(meta.sources)} files, {ranks}, devices: {', '.join(names)}",
             f"{len(table)} iterations over all ranks, found by {found_by}",
         ]
-
-    def _repr_html_(self) -> str:
-        by = {
-            "kernel": ("Kernels by name", self.kernels_table),
-            "operator": ("Operators", self.operators_table),
-            "range": ("Ranges", self.ranges_table),
-            "host": ("Host by self time", self.host_table),
-        }
-        tables = {caption: table() for caption, table in (by[name] for name in self.by)} or {
-            "Steps, each from one completion to the next": self.table(),
-            "Kernels by class": self.classes_table(),
-        }
-        return as_html("Trace", [*self.summary(), *self.notes(), *filter(None, [self.verdict()])], tables)
 
 
 def _range(shares: Sequence[float]) -> str:

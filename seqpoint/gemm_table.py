@@ -19,7 +19,7 @@ from replay.graph.graph import Hardware, given_hardware, hardware_of
 from seqpoint.gemm_groups import StepGroups, suggest_groups
 from seqpoint.gemm_launches import GemmLaunches, gemm_launches
 from seqpoint.gemm_rows import ROUNDS, GemmKernel, GemmRow, gemm_row, kernel_row
-from seqpoint.notebook import TOP, DataFrame, Table, as_html, data_frame, table_of
+from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, more_of, table_of
 from seqpoint.units import duration
 
 #: Kinds of neighbours in a table of text; the JSON has all.
@@ -35,8 +35,8 @@ _RECORD_SHAPES = (
 )
 
 
-@dataclass(frozen=True)
-class TraceGemms:
+@dataclass(frozen=True, repr=False)
+class TraceGemms(Result):
     """GEMMs of a trace by shape.
 
     Parameters
@@ -58,6 +58,8 @@ class TraceGemms:
     synthetic : bool
         Whether the trace was synthesised.
     """
+
+    heading = "GEMMs"
 
     rows: tuple[GemmRow, ...]
     kernel_ns: int
@@ -95,7 +97,15 @@ class TraceGemms:
         """Return the chart of efficiency against waves, as a HoloViews object."""
         from seqpoint.plots.gemms import gemm_efficiency
 
-        return gemm_efficiency(self)
+        rows = [
+            {
+                **{name: getattr(row, name) for name in ("time_ns", "share", "efficiency", "tile")},
+                **{"shape": str(row.gemm), "waves": row.grid and row.grid.waves, "why": "; ".join(map(str, row.why))},
+                "cause": row.why[0].name if row.why else "no cause",
+            }
+            for row in self.rows
+        ]
+        return gemm_efficiency(data_frame(rows))
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint gemms --json` prints."""
@@ -197,12 +207,12 @@ class TraceGemms:
             for row in self.kernels[:top]
         ]
         tables = (
-            table_of(f"GEMMs by time, whole recording{_more(len(self.rows), top)}", rates, cells),
+            table_of(f"GEMMs by time, whole recording{more_of(self.rows, top)}", rates, cells),
             table_of("Causes of low efficiency", why, [cell for cell in cells if cell["row"].why]),
             table_of("Tiles and waves of the GEMMs", grids, cells),
             table_of("What runs before and beside the GEMMs", around, cells),
             *self._group_tables(top),
-            table_of(f"GEMM kernels of unknown shape{_more(len(self.kernels), top)}", unknown, kernels),
+            table_of(f"GEMM kernels of unknown shape{more_of(self.kernels, top)}", unknown, kernels),
         )
         return tuple(table for table in tables if table.rows)
 
@@ -225,7 +235,7 @@ class TraceGemms:
             }
             for row in self.step.rows[:top]
         ]
-        title = f"Independent GEMMs of iteration {self.step.iteration}{_more(len(self.step.rows), top)}"
+        title = f"Independent GEMMs of iteration {self.step.iteration}{more_of(self.step.rows, top)}"
         return [table_of(title, columns, cells)]
 
     def _cells(self, top: int) -> Iterator[dict[str, Any]]:
@@ -248,9 +258,6 @@ class TraceGemms:
                 "partners": ", ".join(partners) or "-",
             }
 
-    def _repr_html_(self) -> str:
-        return as_html("GEMMs", [*self.summary(), *self.notes()], {"By shape": self.table()})
-
 
 #: Columns on waves, from the cells of `_wave_cells`.
 _WAVES = {
@@ -263,11 +270,6 @@ def _wave_cells(grid: Grid | None) -> dict[str, Any]:
     """Return the cells on the waves of a grid; None where they are unknown."""
     cells = {name: None if grid is None else getattr(grid, name) for name in ROUNDS}
     return {"workgroups": (grid.workgroups or None) if grid else None, **cells}
-
-
-def _more(rows: int, top: int) -> str:
-    """Return how many of the rows a title promises."""
-    return f": {top} of {rows} (--top shows more)" if rows > top else ""
 
 
 def _short_kernel(name: str, length: int = _NAME_LENGTH) -> str:

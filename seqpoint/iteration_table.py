@@ -15,7 +15,7 @@ from profilers.trace.arrays import MISSING, Bools, Floats, Ints, integers, strin
 from profilers.trace.kernels import COLLECTIVE
 from profilers.trace.steps import is_file, step_times
 from profilers.trace.trace import Trace
-from seqpoint.notebook import DataFrame, as_html, data_frame
+from seqpoint.notebook import DataFrame, Result, Table, data_frame, table_of
 
 #: Statistics that a trace gives for each iteration, with their units. "duration" is the step time, from the completion
 #: of the iteration before to its own. "latency" counts from the start of the iteration on the host.
@@ -31,12 +31,13 @@ UNITS: Mapping[str, str] = MappingProxyType(
 )
 
 
+_TIMES = tuple(name for name, unit in UNITS.items() if unit == "ns")
 #: Factor of the rank in the code of an iteration, above any number of an iteration.
 _RANK_CODE = 1 << 32
 
 
-@dataclass(frozen=True)
-class IterationTable:
+@dataclass(frozen=True, repr=False)
+class IterationTable(Result):
     """Iterations of one or more ranks, ordered by (rank, start).
 
     Parameters
@@ -54,6 +55,8 @@ class IterationTable:
     files : tuple of str
         Name of the file that each iteration is, or an empty text if files are no iterations; empty for a log.
     """
+
+    heading = "Iterations"
 
     rank: Ints
     iteration: Ints
@@ -145,7 +148,22 @@ class IterationTable:
         from seqpoint.plots import statistic_by_iteration
 
         name = statistic or self.default_statistic
-        return statistic_by_iteration(self, name, UNITS.get(name, ""))
+        self.statistic(name)  # an unknown name is an error
+        return statistic_by_iteration(self.table(), name, UNITS.get(name, ""))
+
+    def tables(self, top: int | None = None) -> tuple[Table, ...]:
+        """Return the iterations as text, by default all."""
+        columns = {"rank": "{rank}", "iteration": "{iteration}", "length": "{sequence_length}"}
+        columns |= {
+            "step time" if name == "duration" else name.replace("_", " "): f"{{{name}:time}}" for name in _TIMES
+        }
+        columns |= {"kernels": "{kernels:.0f}", "found by~": "{found_by}"}
+        columns |= {"file~": "{file}"} if self.names_files else {}
+        return (table_of("Iterations", columns, self.to_dict()["iterations"][:top]),)
+
+    def frames(self) -> Mapping[str, DataFrame]:
+        """Return all iterations."""
+        return {f"{len(self)} iterations": self.table()}
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint iterations --json` prints."""
@@ -163,9 +181,6 @@ class IterationTable:
             for i, length in enumerate(self.sequence_length.tolist())
         ]
         return {"units": dict(UNITS), "iterations": rows}
-
-    def _repr_html_(self) -> str:
-        return as_html("Iterations", [], {f"{len(self)} iterations": self.table()})
 
 
 def iteration_table(trace: Trace) -> IterationTable:

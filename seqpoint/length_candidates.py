@@ -21,7 +21,7 @@ from profilers.ingest.lengths import lengths_from_shapes
 from profilers.trace.arrays import MISSING, Floats, Ints, integers
 from profilers.trace.trace import Trace
 from seqpoint.iteration_table import IterationTable, iteration_table
-from seqpoint.notebook import DataFrame, as_html, as_text, data_frame
+from seqpoint.notebook import DataFrame, Result, Table, data_frame, table_of
 
 #: Fewest iterations that tell a correlation, and most whose shapes are read.
 _FEWEST, _MOST_READ = 3, 2048
@@ -70,8 +70,8 @@ class LengthCandidate:
         return (self.step_time_correlation or 0.0) if first is None else first
 
 
-@dataclass(frozen=True)
-class LengthCandidates:
+@dataclass(frozen=True, repr=False)
+class LengthCandidates(Result):
     """Candidates for the sequence length of a trace, best first.
 
     Parameters
@@ -84,6 +84,8 @@ class LengthCandidates:
         The candidates.
     """
 
+    heading = "Candidates for the sequence length"
+
     iterations: int
     stated: int
     candidates: tuple[LengthCandidate, ...]
@@ -92,12 +94,22 @@ class LengthCandidates:
         """Return the candidates, a row each."""
         return data_frame([asdict(row) for row in self.candidates], columns=list(LengthCandidate.__annotations__))
 
+    def tables(self, top: int = _MOST_LISTED) -> tuple[Table, ...]:
+        """Return the candidates as text."""
+        columns = {
+            "--length~": "{rule}", "distinct": "{distinct}", "from": "{low}", "to": "{high}",
+            "known in": f"{{known}} of {self.iterations}", "with step time": "{step_time_correlation:+.2f}",
+            "with kernel time": "{kernel_time_correlation:+.2f}", "alike": "{alike}",
+        }  # fmt: skip
+        title = "Candidates for the sequence length"
+        return (table_of(title, columns, self.candidates[:top]),) if self.candidates else ()
+
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint lengths --json` prints."""
         rows = [asdict(row) for row in self.candidates]
-        return {"iterations": self.iterations, "stated": self.stated, "candidates": rows, "advice": self.advice()}
+        return {"iterations": self.iterations, "stated": self.stated, "candidates": rows, "advice": self.closing()}
 
-    def advice(self) -> list[str]:
+    def closing(self) -> list[str]:
         """Return what to do with the candidates, in a sentence or two."""
         sentences = []
         if self.stated:
@@ -116,13 +128,6 @@ class LengthCandidates:
             f"read the files with it: seqpoint select FILES --length {rule}, or seqpoint ingest FILES -o NAME.trace "
             f"--length {rule}. A .trace keeps the lengths of its ingest, so ingest its files again",
         ]
-
-    def __repr__(self) -> str:
-        """Return what the command prints, without its layout."""
-        return as_text(self.advice(), self.table())
-
-    def _repr_html_(self) -> str:
-        return as_html("Candidates for the sequence length", self.advice(), {"Candidates": self.table()})
 
 
 def find_lengths(trace: Trace) -> LengthCandidates:

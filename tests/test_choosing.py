@@ -16,7 +16,7 @@ from profilers.trace import Trace, TraceMeta
 from profilers.trace.schema import make_table
 from replay.projection.evidence import SampledStep, selection_factors
 from seqpoint.choosing import choose_iterations
-from seqpoint.projecting import reproduce
+from seqpoint.reproducing import reproduce
 
 SERVING = Path(__file__).parents[2] / "shared" / "data" / "traces" / "rocm" / "rpd_mi300x_vllm.rpd.gz"
 

@@ -128,8 +128,8 @@ def test_a_trace_has_its_baseline_its_sizes_and_the_gpus_of_each_split(synthetic
     assert dict(before.scenario) == {"tensor_parallel": 2, "pipeline_parallel": 1, "gpus": 2}
     assert (before.gpus, before.global_batch) == (2, 4)
     assert (after.gpus, after.global_batch, after.tokens) == (8, 8, 8 * 128)
-    assert "before scaling: 1 layers of 256 on a rank, 128 tokens, global batch: 4, GPUs: 2" in scaled.notes
-    assert any("added beside the backward pass" in note for note in scaled.notes)
+    assert "before scaling: 1 layers of 256 on a rank, 128 tokens, global batch: 4, GPUs: 2" in scaled.remarks
+    assert any("added beside the backward pass" in note for note in scaled.remarks)
     with pytest.raises(InvalidInputError, match="6 GPUs; a replica takes 4"):
         scaling(synthetic, {"tensor_parallel": [4], "gpus": [6]})
 
@@ -164,9 +164,9 @@ def test_scenarios_that_do_not_fit_are_counted_with_what_helps() -> None:
 def test_an_interval_and_a_growing_batch_are_shown(scaled: Scaling) -> None:
     assert all(row.low_ns < row.step_ns < row.high_ns for row in scaled.rows)
     assert {row.gpus: row.global_batch for row in scaled.rows} == {2: 4, 4: 8}
-    assert {"GPUs", "global batch", "low", "tokens/s per GPU", "memory GB"} <= set(scaled.text().names)
-    assert "(weak scaling)" in " ".join(scaled.notes)
-    assert "after the backward pass: overlap_gradients is false" in " ".join(scaled.notes)
+    assert {"GPUs", "global batch", "low", "tokens/s per GPU", "memory GB"} <= set(scaled.tables()[0].names)
+    assert "(weak scaling)" in " ".join(scaled.remarks)
+    assert "after the backward pass: overlap_gradients is false" in " ".join(scaled.remarks)
 
 
 def test_an_axis_on_a_trace_is_a_what_if() -> None:

@@ -103,8 +103,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "lengths": ("select:lengths_command", "List what could be the sequence length, by its correlation with time."),
     "select": ("select:select_command", "Select the iterations that stand for the run (SeqPoints)."),
     "estimate": ("select:estimate_command", "Estimate a run's total from a selection made on another run."),
-    "replay": ("replay:command", "Replay iterations unchanged, and compare with what was measured."),
-    "analyze": ("analyze:command", "Show the critical path, overlap and idle time of a step."),
+    "replay": ("analyze:replay_command", "Replay iterations unchanged, and compare with what was measured."),
+    "analyze": ("analyze:analyze_command", "Show the critical path, overlap and idle time of a step."),
     "gemms": (
         "characterize:gemms_command",
         "List the GEMMs of a trace: efficiency, waves, tail, why they are slow.",

@@ -1,22 +1,27 @@
 """The commands `describe`, `characterize` and `gemms`: what a trace holds, and where its time goes, as tables."""
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from profilers.errors import InvalidInputError
 from seqpoint import front_door
-from seqpoint.breakdown import host_sentence
-from seqpoint.characterization import BY, Characterization
-from seqpoint.cli.options import hardware_option, load, output_options, trace_argument
-from seqpoint.cli.output import message, print_lines, print_result, print_tables
+from seqpoint.characterization import BY, CHARTS
+from seqpoint.cli.options import (
+    hardware_option,
+    load,
+    output_options,
+    parameters,
+    plot_option,
+    top_option,
+    trace_argument,
+)
+from seqpoint.cli.output import message, note_guess, print_result, save_plot
 from seqpoint.description import BY as DESCRIBED_BY
-from seqpoint.description import Description
 from seqpoint.notebook import TOP
 
 if TYPE_CHECKING:
-    from seqpoint.gemm_table import TraceGemms
+    pass
 
 
 @click.command("describe")
@@ -31,9 +36,7 @@ if TYPE_CHECKING:
 )
 @click.option("--top", type=click.IntRange(1), help=f"Most rows of a table of --by; --json has all.  [default: {TOP}]")
 @output_options
-def describe_command(
-    trace: str, marker: str, length: str | None, by: tuple[str, ...], top: int | None, json_: bool
-) -> None:
+def describe_command(trace: str, by: tuple[str, ...], top: int | None, json_: bool) -> None:
     """Show the content of TRACE: devices, steps, communication, kernels, copies, and the quality of the data.
 
     TRACE is a .trace folder or a trace file of any profiler. The last line says whether hosts or devices set the pace.
@@ -47,7 +50,7 @@ def describe_command(
         raise click.UsageError(
             "--top limits the tables of --by; add --by kernel, operator, range or host, without --json"
         )
-    result = front_door.describe(load(trace, marker, length), by=by)
+    result = front_door.describe(load(trace), by=by)
     if "kernel" in by and not result.classes:
         raise InvalidInputError(
             f"{trace}: the trace holds no kernels to list by name; --by operator lists its operators"
@@ -56,15 +59,7 @@ def describe_command(
         raise InvalidInputError(
             f"{trace}: the trace holds no operator and no call of the host; record the host as well"
         )
-    print_result(result, json_, partial(_show_description, top=top or TOP))
-
-
-def _show_description(description: Description, top: int) -> None:
-    print_lines(*description.summary())
-    print_tables(description.tables_by(top) or description.tables())
-    print_lines(*(f"note: {note}" for note in description.notes() if not description.by))
-    hosts = host_sentence(description.host) if "host" in description.by else ""
-    print_lines(*filter(None, [hosts, description.verdict()]))
+    print_result(result, json_, lambda: result.tables(top or TOP))
 
 
 @click.command("characterize")
@@ -72,28 +67,23 @@ def _show_description(description: Description, top: int) -> None:
 @click.option(
     "--by", multiple=True, type=click.Choice(BY), help="Table to print; may be repeated.  [default: all but kernel]"
 )
+@top_option
+@plot_option("Write a chart.")
 @click.option(
-    "--top", type=click.IntRange(1), default=TOP, show_default=True, help="Most rows of a table; --json has all."
+    "--chart", type=click.Choice(CHARTS), default="roofline", show_default=True, help="Chart that --plot writes."
 )
-@click.option("--plot", metavar="FILE.html", type=click.Path(), help="Write a chart.")
-@click.option(
-    "--chart", type=click.Choice(["roofline", "treemap", "icicle"]), default="roofline", show_default=True,
-    help="Chart that --plot writes.",
-)  # fmt: skip
 @click.option("--table", metavar="FILE", type=click.Path(), help="Write the first table as .csv or .parquet, all rows.")
 @hardware_option
 @output_options
 def characterize_command(
     trace: str,
-    marker: str,
-    length: str | None,
     by: tuple[str, ...],
     top: int,
     plot: str | None,
     chart: str,
     table: str | None,
     json_: bool,
-    **how: Any,
+    device: str | None,
 ) -> None:
     """Show where the time of TRACE goes: operators, shapes, modules, phases, against the roofline.
 
@@ -109,41 +99,23 @@ def characterize_command(
     seqpoint characterize job.trace --plot roofline.html
     seqpoint characterize job.trace --by shape --table shapes.csv
     """
-    if plot:
-        from seqpoint.plots.saving import page_to_write
-
-        page_to_write(plot)
-    result = front_door.characterize(load(trace, marker, length), **how)
-    hardware = result.facts.hardware
-    if hardware.known_by == "file name" and hardware.device is not None:
-        message(f"note: the device {hardware.device.name} is a guess from the file's name (see --device)")
-    if plot:
-        result.plot(chart).save(plot)
-        message(f"wrote {plot}")
+    result = front_door.characterize(load(trace), device=device)
+    note_guess(result.facts.hardware)
+    save_plot(lambda: result.plot(chart), plot)
     if table:
         result.save(table, by[0] if by else "operator")
         message(f"wrote {table}")
-    print_result(result, json_, partial(_show_characterization, by=by, top=top))
-
-
-def _show_characterization(result: Characterization, by: tuple[str, ...], top: int) -> None:
-    print_lines(*result.summary())
-    print_tables(result.tables(by, top) if by else result.tables(top=top))
-    print_lines(*(f"note: {note}" for note in result.notes()))
+    print_result(result, json_, lambda: result.tables(top, by))
 
 
 @click.command("gemms")
 @trace_argument
-@click.option(
-    "--top", type=click.IntRange(1), default=TOP, show_default=True, help="Most rows of a table; --json has all."
-)
-@click.option("--iteration", "-i", type=int, help="Iteration to search for groups.  [default: that of median time]")
-@click.option("--plot", metavar="FILE.html", type=click.Path(), help="Write the chart of efficiency against waves.")
+@top_option
+@parameters(front_door.gemms, "iteration")
+@plot_option("Write the chart of efficiency against waves.")
 @hardware_option
 @output_options
-def gemms_command(
-    trace: str, marker: str, length: str | None, top: int, plot: str | None, json_: bool, **how: Any
-) -> None:
+def gemms_command(trace: str, top: int, plot: str | None, json_: bool, **how: Any) -> None:
     """List the matrix products (GEMMs) of TRACE by shape: time, efficiency, waves, tail, and why they are slow.
 
     With --json, each of `rows` has batch, m, n, k, dtype, operators, kernel, launches, time_ns, share, median_ns,
@@ -155,21 +127,7 @@ def gemms_command(
     seqpoint gemms job.trace
     seqpoint gemms job.trace --device MI300X --top 5 --plot gemms.html
     """
-    if plot:
-        from seqpoint.plots.saving import page_to_write
-
-        page_to_write(plot)
-    result = front_door.gemms(load(trace, marker, length), **how)
-    hardware = result.hardware
-    if hardware.known_by == "file name" and hardware.device is not None:
-        message(f"note: the device {hardware.device.name} is a guess from the file's name (see --device)")
-    if plot:
-        result.plot().save(plot)
-        message(f"wrote {plot}")
-    print_result(result, json_, partial(_show_gemms, top=top))
-
-
-def _show_gemms(result: "TraceGemms", top: int) -> None:
-    print_lines(*result.summary())
-    print_tables(result.tables(top))
-    print_lines(*(f"note: {note}" for note in result.notes()))
+    result = front_door.gemms(load(trace), **how)
+    note_guess(result.hardware)
+    save_plot(result.plot, plot)
+    print_result(result, json_, lambda: result.tables(top))

@@ -1,18 +1,24 @@
 """The command `compare`: what changed between two traces or groups of runs, and whether it is more than noise."""
 
-from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import click
 
-from profilers.trace.trace import Trace
 from seqpoint import front_door
-from seqpoint.cli.options import load, output_options, reading_options, refuse_options
-from seqpoint.cli.output import message, print_lines, print_result, print_tables
-from seqpoint.comparison import UNKNOWN, Comparison
-from seqpoint.notebook import TOP
+from seqpoint.cli.options import (
+    load,
+    output_options,
+    parameters,
+    plot_option,
+    reading_options,
+    refuse_options,
+    top_option,
+)
+from seqpoint.cli.output import message, print_result, save_plot
+from seqpoint.comparison import UNKNOWN
 
+#: Levels of confidence of the noise.
+_CONFIDENCE = {"type": click.FloatRange(0.5, 0.9999)}
 #: Word between the runs before and after.
 _BETWEEN = "to"
 
@@ -45,33 +51,12 @@ class _Percent(click.ParamType[float]):
     help="Exit with status 1 if the step is slower beyond noise, and by more than this. If nothing can be told, the "
     "status is 0, and a line on stderr says so.",
 )
-@click.option(
-    "--what-if",
-    "-w",
-    metavar="NAME:ARGUMENT[+...]",
-    help="Project the runs before with this what-if, such as scale_device:V100, and tell how far that is from the runs "
-    "after.",
-)
-@click.option(
-    "--device",
-    metavar="NAME",
-    help="Device that the projected traces were recorded on, if they do not say.",
-)
-@click.option("--same-job", is_flag=True, help="Judge the step times even if the sides run different operators.")
-@click.option(
-    "--confidence",
-    type=click.FloatRange(0.5, 0.9999),
-    default=0.99,
-    show_default=True,
-    help="Confidence level of the noise.",
-)
-@click.option(
-    "--top", type=click.IntRange(1), default=TOP, show_default=True, help="Most rows of a table; --json has all."
-)
-@click.option("--plot", metavar="FILE.html", type=click.Path(), help="Write the chart of changes by operator.")
+@parameters(front_door.compare, "what_if", "device", "same_job", "confidence", confidence=_CONFIDENCE)
+@top_option
+@plot_option("Write the chart of changes by operator.")
 @reading_options
 @output_options
-def command(traces: tuple[str, ...], marker: str, length: str | None, json_: bool, **how: Any) -> None:
+def command(traces: tuple[str, ...], limit: float | None, top: int, plot: str | None, json_: bool, **how: Any) -> None:
     """Show what changed between two traces or groups of runs, where, and whether it is more than noise.
 
     Each file or folder is a run. The word "to" stands between the runs before and after; two traces need none. The
@@ -93,23 +78,16 @@ def command(traces: tuple[str, ...], marker: str, length: str | None, json_: boo
     seqpoint compare a100.trace v100.trace --what-if scale_device:V100
     """
     before, after = _sides(traces)
-    if how["plot"]:
-        from seqpoint.plots.saving import page_to_write
-
-        page_to_write(how["plot"])
-    groups = [_loaded(names, marker, length) for names in (before, after)]
+    groups = [map(load, names) for names in (before, after)]  # one trace at a time is in memory
     if how["what_if"] is None:
         refuse_options(("device",), "without --what-if; a comparison takes the devices from the traces")
-    options = {name: how[name] for name in ("what_if", "device", "same_job", "confidence")}
-    result = front_door.compare(*groups, **options)
-    if how["plot"]:
-        result.plot(how["top"]).save(how["plot"])
-        message(f"wrote {how['plot']}")
-    print_result(result, json_, partial(_show, top=how["top"]))
-    if how["limit"] is not None:
+    result = front_door.compare(*groups, **how)
+    save_plot(lambda: result.plot(top), plot)
+    print_result(result, json_, lambda: result.tables(top))
+    if limit is not None:
         if result.verdict == UNKNOWN:
             message(f"note: --fail-if-slower cannot tell: {result.reason}")
-        click.get_current_context().exit(int(result.slower_by(how["limit"])))
+        click.get_current_context().exit(int(result.slower_by(limit)))
 
 
 def _sides(traces: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -124,15 +102,3 @@ def _sides(traces: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if not traces[:at] or not traces[at + 1 :]:
         raise click.UsageError(f"name a run on each side of {_BETWEEN!r}")
     return traces[:at], traces[at + 1 :]
-
-
-def _loaded(names: tuple[str, ...], marker: str, length: str | None) -> Iterator[Trace]:
-    """Yield each run, so that one trace at a time is in memory."""
-    for name in names:
-        yield load(name, marker, length)
-
-
-def _show(result: Comparison, top: int) -> None:
-    print_lines(*result.summary())
-    print_tables(result.tables(top))
-    print_lines(*(f"note: {note}" for note in result.notes()))

@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from seqpoint.cli.options import hardware_option, load, output_options, reading_options, refuse_options
-from seqpoint.cli.output import message, print_lines, print_result, print_table, print_tables, working
+from seqpoint.cli.options import load, output_options, parameters, plot_option, reading_options, refuse_options
+from seqpoint.cli.output import print_result, save_plot, working
 from seqpoint.job_scaling import Scaling, scaling
 
 #: Options of axes by name, the axis of each, and its line in the help.
@@ -57,12 +57,11 @@ def _axes(function: Any) -> Any:
     "--set", "sizes", metavar="KEY=VALUE", multiple=True,
     help="Without TRACE: a size of the job before it is scaled, such as heads=32, precision=bf16 or tensor=8.",
 )  # fmt: skip
-@click.option("--iteration", "-i", type=int, help="Number of the iteration.  [default: that of median step time]")
-@click.option("--plot", "plots", metavar="FILE.html", type=click.Path(), help="Write charts of shares and times here.")
+@parameters(scaling, "iteration", "device")
+@plot_option("Write charts of shares and times here.")
 @reading_options
-@hardware_option
 @output_options
-def command(trace: str | None, marker: str, length: str | None, json_: bool, **options: Any) -> None:
+def command(trace: str | None, plot: str | None, json_: bool, **options: Any) -> None:
     """Show how step time and communication scale with the size of the job, its GPUs and its hardware.
 
     Each option of a size takes one value or several with commas; all combinations are replayed. With TRACE, each is
@@ -73,10 +72,6 @@ def command(trace: str | None, marker: str, length: str | None, json_: bool, **o
     seqpoint scaling --job job.toml --gpus 8,64,512 --device H100-SXM5-80GB --plot scaling.html
     seqpoint scaling job.trace --gpus 8,64,512 --compute 1,2,4 --json
     """
-    if options["plots"]:
-        from seqpoint.plots.saving import page_to_write
-
-        page_to_write(options["plots"])
     axes = {axis: options[axis] for axis, _ in _AXES.values() if options[axis]}
     if trace is None:
         refuse_options(("iteration", "marker", "length"), "without TRACE")
@@ -84,16 +79,11 @@ def command(trace: str | None, marker: str, length: str | None, json_: bool, **o
         sizes = None
     else:
         refuse_options(("model", "sizes"), "beside TRACE, whose job is scaled")
-        job, sizes = load(trace, marker, length), options["job_file"]
+        job, sizes = load(trace), options["job_file"]
     with working("scaling"):
         result = scaling(job, axes, device=options["device"], iteration=options["iteration"], sizes=sizes)
-    if options["plots"]:
-        from seqpoint.plots import save
-
-        times = result.plot_times()
-        save((result.plot() + times).cols(1) if result.varied else times, options["plots"])
-        message(f"wrote {options['plots']}")
-    print_result(result, json_, show)
+    save_plot(lambda: _charts(result), plot)
+    print_result(result, json_)
 
 
 def _job(model: str | None, path: str | None, texts: Sequence[str]) -> Any:
@@ -111,9 +101,8 @@ def _job(model: str | None, path: str | None, texts: Sequence[str]) -> Any:
     return training_job(sizes)
 
 
-def show(result: Scaling) -> None:
-    """Print a scaling as tables."""
-    print_lines(*result.summary())
-    print_tables([result.text()])
-    if refused := result.refused():
-        print_table("Not possible", ("scenario~", "reason~"), refused)
+def _charts(result: Scaling) -> Any:
+    from seqpoint.plots import stacked
+
+    times = result.plot_times()
+    return stacked([result.plot(), times]) if result.varied else times

@@ -11,22 +11,21 @@ from profilers.trace.steps import step_times
 from profilers.trace.store import save_trace
 from replay import workloads
 from replay.costs.shipped import load_parameters
-from seqpoint.cli.options import output_options, refuse_options
+from seqpoint.cli.options import output_option, output_options, refuse_options
 from seqpoint.cli.output import (
     message,
     print_json,
     print_lines,
     print_result,
     print_table,
-    print_tables,
     progress,
     working,
 )
-from seqpoint.cli.traces import cluster
+from seqpoint.cli.traces import connected
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
-    from seqpoint.sweeps import SweepResult
+    pass
 
 #: Sizes of a job by the name of their option.
 _SIZES: Mapping[str, str] = {
@@ -141,7 +140,7 @@ def _choice(name: str, known: Iterable[object], text: str) -> Callable[[F], F]:
     type=click.Path(),
     help="Costs of host and optimizer instead of the shipped ones, as `seqpoint calibrate training` writes them.",
 )
-@click.option("-o", "--output", metavar="NAME.trace", type=click.Path(), help="Folder for the trace of a replica.")
+@output_option("NAME.trace", "Folder for the trace of a replica.", required=False)
 @output_options
 def command(model: str, models_: str | None, json_: bool, output: str | None, **options: Any) -> None:
     """Predict the time of a training step without running it, and write its trace.
@@ -369,9 +368,7 @@ def _show_memory(job: workloads.TrainingJob) -> None:
 
 @click.command("sweep")
 @click.argument("plan", type=click.Path())
-@click.option(
-    "-o", "--output", metavar="NAME.parquet", type=click.Path(), help="Parquet file for a row of each scenario."
-)
+@output_option("NAME.parquet", "Parquet file for a row of each scenario.", required=False)
 @click.option("--cluster", "address", metavar="ADDRESS", help="Dask scheduler whose workers time the scenarios.")
 @click.option("--jobs", "-j", type=click.IntRange(1, 1024), help="Processes.  [default: one for each core]")
 @click.option("--html", metavar="FILE.html", type=click.Path(), help="Write the chart of the Pareto front.")
@@ -395,7 +392,7 @@ def sweep_command(plan: str, output: str | None, json_: bool, **options: Any) ->
 
     if options["address"]:
         refuse_options(("jobs",), "beside --cluster, whose workers time the scenarios")
-    with cluster(options["address"]) as executor:
+    with connected(options["address"]) as executor:
         result = sweep(plan, output, executor=executor, jobs=options["jobs"] or 0, progress=progress("timing"))
     if result.resumed:
         message(f"{result.resumed} chunks of scenarios had been timed before")
@@ -404,9 +401,4 @@ def sweep_command(plan: str, output: str | None, json_: bool, **options: Any) ->
     written = None if result.finished else output
     for path in filter(None, (written, options["html"] and result.plot().save(options["html"]))):
         message(f"wrote {path}")
-    print_result(result, json_, _show_sweep)
-
-
-def _show_sweep(result: "SweepResult") -> None:
-    print_lines(*result.summary())
-    print_tables(result.tables())
+    print_result(result, json_)

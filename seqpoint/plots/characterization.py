@@ -2,23 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import holoviews as hv
 import numpy as np
 from bokeh.core.properties import value
 
+from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
-from seqpoint.plots.frame import INK, NAME_LENGTH, Chart, framed, hover_tips, overlay, plain_text
+from seqpoint.plots.frame import INK, NAME_LENGTH, Chart, Rows, framed, hover_tips, overlay, plain_text
 from seqpoint.plots.saving import saveable
 from seqpoint.plots.timelines import class_colours
 from seqpoint.units import duration
 
-if TYPE_CHECKING:
-    from seqpoint.characterization import Characterization, WorkRow
-
-#: Kinds of charts.
-KINDS: Final = ("roofline", "treemap", "icicle")
 #: Colours of bounds, by Okabe and Ito.
 _BOUNDS: Final = {"compute": "#0072B2", "memory": "#D55E00", "latency": "#E69F00"}
 #: Share of the kernel time from which a row is a mark.
@@ -35,28 +31,19 @@ _DARK: Final = 120
 _LEGEND: Final = 0.07
 
 
-def chart_of(characterization: "Characterization", kind: str) -> Chart:
-    """Return a chart of one of `KINDS`.
-
-    Raises
-    ------
-    InvalidInputError
-        There is no such kind, or nothing to draw.
-    """
-    charts = {"roofline": roofline, "treemap": operator_treemap, "icicle": phase_icicle}
-    if kind not in charts:
-        raise InvalidInputError(f"a chart {kind!r}: it is one of {', '.join(KINDS)}")
-    return charts[kind](characterization)
-
-
 @saveable
-def roofline(characterization: "Characterization") -> Chart:
+def roofline(rows: Rows, device: Device | None, roofs: Mapping[str, float]) -> Chart:
     """Return the roofline of the device with a mark for each operator and shapes, its area the share of the time.
 
     Parameters
     ----------
-    characterization : Characterization
-        Where the time goes; rows of unknown FLOP or bytes, and below 0.1 % of the time, are left out.
+    rows : pandas.DataFrame
+        Operators with their shapes, as `seqpoint.characterization.WorkRow` has them; those of unknown FLOP or bytes,
+        and below 0.1 % of the time, are left out.
+    device : Device, optional
+        Device that they ran on.
+    roofs : mapping of str to float
+        Peak of each data type in FLOP/s.
 
     Returns
     -------
@@ -68,47 +55,45 @@ def roofline(characterization: "Characterization") -> Chart:
     InvalidInputError
         The device is unknown, or no row has FLOP and bytes.
     """
-    device = characterization.facts.hardware.device
-    known = [row for row in characterization.rows("shape") if row.flops and row.bytes and row.flops_per_s]
-    rows = [row for row in known if row.share >= _DRAWN] or known
-    if device is None or not rows:
+    known = rows[(rows.flops > 0) & (rows.bytes > 0) & (rows.flops_per_s.astype(float) > 0)] if len(rows) else rows
+    if device is None or known.empty:
         raise InvalidInputError("no operator has known FLOP on a known device to draw; name the device with --device")
-    intensity = np.array([row.flops / row.bytes for row in rows])
+    rows = known[known.share >= _DRAWN] if (known.share >= _DRAWN).any() else known
+    intensity, rates = rows.flops / rows.bytes, 1e-12 * rows.flops_per_s.astype(float)
     low, high = intensity.min() / 2, max(float(intensity.max()) * 2, 1e3)
     x = np.geomspace(low, high, 200)
     layers = []
-    for (name, peak), dash in zip(characterization.roofs().items(), _DASHES, strict=False):
+    for (name, peak), dash in zip(roofs.items(), _DASHES, strict=False):
         y = np.minimum(peak, x * device.memory_bytes_per_s) / 1e12
         curve = hv.Curve((x, y), "intensity", "tflops", label=f"roof of {name}")
         layers.append(curve.opts(color=INK, line_width=1.5, line_dash=dash, backend="bokeh"))
-    largest, drawn = max(row.share for row in rows), sum(row.share for row in rows)
     for bound, colour in _BOUNDS.items():
-        if members := [row for row in rows if row.bound == bound]:
-            layers.append(_marks(members, bound, colour, largest))
-    rates = [1e-12 * (row.flops_per_s or 1.0) for row in rows]
-    top = max(*(peak / 1e12 for peak in characterization.roofs().values()), *rates)
+        if (rows.bound == bound).any():
+            layers.append(_marks(rows[rows.bound == bound], bound, colour, rows.share.max()))
+    drawn = 100 * rows.share.sum()
+    top = max(*(peak / 1e12 for peak in roofs.values()), rates.max())
     return overlay(
         layers,
-        f"Roofline of {device.name} (a mark for each operator and shapes: {100 * drawn:.0f} % of the kernel time)",
+        f"Roofline of {device.name} (a mark for each operator and shapes: {drawn:.0f} % of the kernel time)",
         ("FLOP a byte", "TFLOP/s"),
         height=460,
         logx=True,
         logy=True,
         xlim=(low, high),
-        ylim=(min(rates) / 2, top * 2),
+        ylim=(rates.min() / 2, top * 2),
     )
 
 
-def _marks(rows: "Sequence[WorkRow]", bound: str, colour: str, largest: float) -> Chart:
+def _marks(rows: Rows, bound: str, colour: str, largest: float) -> Chart:
     """Return the marks of rows with one bound."""
-    columns: dict[str, Sequence[Any]] = {
-        "intensity": [row.flops / row.bytes for row in rows],
-        "tflops": [1e-12 * (row.flops_per_s or 0.0) for row in rows],
-        "size": [_SMALLEST + (_LARGEST - _SMALLEST) * float(np.sqrt(row.share / largest)) for row in rows],
-        "name": [plain_text(row.name, NAME_LENGTH) for row in rows],
-        "shapes": [plain_text(row.shapes, NAME_LENGTH) for row in rows],
-        "time": [f"{duration(row.time_ns)}, {100 * row.share:.1f} %" for row in rows],
-        "roof": ["-" if row.roof_share is None else f"{100 * row.roof_share:.0f} %" for row in rows],
+    columns = {
+        "intensity": (rows.flops / rows.bytes).tolist(),
+        "tflops": (1e-12 * rows.flops_per_s.astype(float)).tolist(),
+        "size": (_SMALLEST + (_LARGEST - _SMALLEST) * np.sqrt(rows.share / largest)).tolist(),
+        "name": [plain_text(name, NAME_LENGTH) for name in rows.name],
+        "shapes": [plain_text(shapes, NAME_LENGTH) for shapes in rows.shapes],
+        "time": [_time_text(*row) for row in zip(rows.time_ns, rows.share, strict=True)],
+        "roof": ["-" if share is None or share != share else f"{100 * share:.0f} %" for share in rows.roof_share],
     }
     points = hv.Points(columns, ["intensity", "tflops"], [*columns][2:], label=f"bound by {bound}")
     tips = hover_tips(("operator", "@name"), ("shapes", "@shapes"), ("time", "@time"), ("of the roof", "@roof"))
@@ -117,28 +102,44 @@ def _marks(rows: "Sequence[WorkRow]", bound: str, colour: str, largest: float) -
     )
 
 
+def _time_text(time_ns: float, share: float) -> str:
+    return f"{duration(time_ns)}, {100 * share:.1f} %"
+
+
 @saveable
-def operator_treemap(characterization: "Characterization") -> Chart:
+def operator_treemap(rows: Rows, classes: Sequence[str]) -> Chart:
     """Return the operators as rectangles whose area is their share of the kernel time, coloured by class.
 
     Bruls, Huizing and van Wijk, Squarified Treemaps (2000).
+
+    Parameters
+    ----------
+    rows : pandas.DataFrame
+        Operators, most time first, with ``name``, ``class``, ``time_ns`` and ``share``.
+    classes : sequence of str
+        Classes in the order of the legend.
     """
-    rows = [row for row in characterization.rows() if row.share > 0]
-    if not rows:
+    rows = rows[rows.share > 0] if len(rows) else rows
+    if rows.empty:
         raise InvalidInputError("the trace holds no kernel to draw")
-    boxes = squarified([row.share for row in rows])
+    columns = (rows[name].tolist() for name in ("name", "share", "time_ns", "class"))
     cells = [
-        _Cell(box, row.name, row.share, row.time_ns, class_colours()[row.class_], row.class_)
-        for box, row in zip(boxes, rows, strict=True)
+        _Cell(box, name, share, time_ns, class_colours()[class_], class_)
+        for box, name, share, time_ns, class_ in zip(squarified(rows.share.tolist()), *columns, strict=True)
     ]
-    of_class = {row.name: [cell for cell in cells if cell.parent == row.name] for row in characterization.rows("class")}
+    of_class = {class_: [cell for cell in cells if cell.parent == class_] for class_ in classes}
     return _rectangles(of_class, "Operators (area: share of the kernel time; colour: class of kernels)", 480)
 
 
 @saveable
-def phase_icicle(characterization: "Characterization") -> Chart:
-    """Return phases, the classes of their kernels and their operators as rectangles, each as wide as its time."""
-    levels = characterization.nested(("phase", "class", "operator"))
+def phase_icicle(levels: Mapping[tuple[str, ...], float]) -> Chart:
+    """Return phases, the classes of their kernels and their operators as rectangles, each as wide as its time.
+
+    Parameters
+    ----------
+    levels : mapping of tuple of str to float
+        Time in ns by path: phase, class and operator; parents come before their children.
+    """
     if not levels:
         raise InvalidInputError("the trace holds no kernel to draw")
     total = sum(time for path, time in levels.items() if len(path) == 1)
@@ -207,7 +208,7 @@ def _boxes(label: str, cells: Sequence[_Cell]) -> Chart:
         **{name: [cell.box[i] for cell in cells] for i, name in enumerate(("left", "bottom", "right", "top"))},
         "colour": [cell.colour for cell in cells],
         "name": [plain_text(cell.name, NAME_LENGTH) for cell in cells],
-        "time": [f"{duration(cell.time_ns)}, {100 * cell.share:.1f} %" for cell in cells],
+        "time": [_time_text(cell.time_ns, cell.share) for cell in cells],
         "of": [plain_text(cell.parent, NAME_LENGTH) for cell in cells],
     }
     tips = hover_tips(("name", "@name"), ("time", "@time"), ("of", "@of"))

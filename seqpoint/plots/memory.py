@@ -3,19 +3,20 @@
 from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import holoviews as hv
 import numpy as np
 
 from profilers.errors import InvalidInputError
+from replay.memory.dram import DramCounters
+from replay.memory.system import MemorySystem
 from seqpoint.plots.frame import INK, Chart, framed, hover_tips, overlay, plain_text
 from seqpoint.plots.saving import saveable
 from seqpoint.units import time_unit
 
-if TYPE_CHECKING:
-    from seqpoint.memory_simulation import SimulatedMemory
-
+#: Rows of simulated policies, as `seqpoint.memory_simulation.SimulatedMemory.rows` has them.
+Rows = Sequence[Mapping[str, Any]]
 #: Colour, marker and size of each of the times, and of each level.
 _TIMES: Mapping[str, tuple[str, str, int]] = MappingProxyType(
     {
@@ -41,108 +42,105 @@ _TICK_WIDTH = 18
 
 
 @saveable
-def memory_times(simulated: "SimulatedMemory") -> Chart:
+def memory_times(rows: Rows, label: str) -> Chart:
     """Return the chart of the time by policy, as bars, with marks for the times of which it is the longest.
 
     Parameters
     ----------
-    simulated : SimulatedMemory
-        An operator under some policies.
+    rows : sequence of mapping
+        A row for each policy, with its times in ns.
+    label : str
+        Operator, for the title.
 
     Returns
     -------
     holoviews.Overlay
         ``Rectangles`` for the times, and ``Points`` for compute, caches and memory.
     """
-    rows = simulated.rows
     unit = time_unit(max(row["time_ns"] for row in rows))
     bars = _bars([row["time_ns"] / unit.ns for row in rows])
     values = {name: [row[f"{name}_ns"] / unit.ns for row in rows] for name in _TIMES}
     marks = _marks(rows, values, _TIMES, f"@x{{0.000}} {unit.name}")
     longest = max(row["time_ns"] for row in rows) / unit.ns
-    title = f"Time by cache policy: {_label(simulated)}"
+    title = f"Time by cache policy: {_label(label)}"
     return _by_policy(
         [bars, *marks], rows, title, f"time ({unit.name}); the longest of three sets it", xlim=(0, 1.05 * longest)
     )
 
 
 @saveable
-def memory_traffic(simulated: "SimulatedMemory") -> Chart:
+def memory_traffic(rows: Rows, label: str, footprint: int) -> Chart:
     """Return the chart of the bytes that each level moves, by policy, on a logarithmic axis.
 
     Parameters
     ----------
-    simulated : SimulatedMemory
-        An operator under some policies.
+    rows : sequence of mapping
+        A row for each policy: the bytes that each level moves, by the names of the levels, and ``policy``.
+    label : str
+        Operator, for the title.
+    footprint : int
+        Bytes of the operands.
 
     Returns
     -------
     holoviews.Overlay
         ``Points`` for the levels of caches, and for reads and writes of the DRAM.
     """
-    rows, system = simulated.rows, simulated.system
-    values: dict[str, list[float]] = {}
-    for name in ("L1", "L2", "LLC"):
-        cache = getattr(system, name.lower())
-        if cache is not None:
-            counts = (result.counters for result in simulated.results)
-            values[name] = [
-                cache.sector_bytes * (c[f"{name.lower()}_load_sectors"] + c[f"{name.lower()}_store_sectors"]) / 1e6
-                for c in counts
-            ]
-    values["DRAM reads"] = [row["dram_read_bytes"] / 1e6 for row in rows]
-    values["DRAM writes"] = [row["dram_write_bytes"] / 1e6 for row in rows]
+    values = {level: [row[level] / 1e6 for row in rows] for level in _LEVELS if level in rows[0]}
     # A logarithmic axis has no zero.
     shown = {name: [value or np.nan for value in of_level] for name, of_level in values.items()}
-    positive = [value for of_level in values.values() for value in of_level if value > 0] or [1.0]
-    footprint = simulated.results[0].footprint / 1e6
+    operands = footprint / 1e6
+    positive = [operands, *(value for of_level in values.values() for value in of_level if value > 0)]
     layers = [
-        hv.VLine(footprint).opts(color=INK, line_width=1, line_dash="dashed", backend="bokeh"),
+        hv.VLine(operands).opts(color=INK, line_width=1, line_dash="dashed", backend="bokeh"),
         *_marks(rows, shown, _LEVELS, "@x{0,0.00} MB"),
     ]
-    ends = (min([*positive, footprint]) / 1.3, max([*positive, footprint]) * 1.3)
-    title = f"Traffic by level: {_label(simulated)}"
+    ends = (min(positive) / 1.3, max(positive) * 1.3)
+    title = f"Traffic by level: {_label(label)}"
     return _by_policy(
         layers, rows, title, "MB (dashed: bytes of the operands)", logx=True, xlim=ends, xticks=_ticks(*ends)
     )
 
 
 @saveable
-def memory_row_hits(simulated: "SimulatedMemory") -> Chart:
+def memory_row_hits(rows: Rows, label: str) -> Chart:
     """Return the chart of the share of DRAM requests that find their row open, by policy.
 
     Parameters
     ----------
-    simulated : SimulatedMemory
-        An operator under some policies.
+    rows : sequence of mapping
+        A row for each policy, with ``row_hit_share``.
+    label : str
+        Operator, for the title.
 
     Returns
     -------
     holoviews.Overlay
         ``Rectangles``, and ``Points`` at their ends.
     """
-    rows = simulated.rows
     shares = [100 * row["row_hit_share"] for row in rows]
     marks = _marks(rows, {"memory": shares}, _TIMES, "@x{0.0} %", legend=False)
     return _by_policy(
         [_bars(shares), *marks],
         rows,
-        f"Row hits of the DRAM: {_label(simulated)}",
+        f"Row hits of the DRAM: {_label(label)}",
         "requests that find their row open (%)",
         xlim=(0, 102),
     )
 
 
 @saveable
-def memory_channels(simulated: "SimulatedMemory", policy: str | None = None) -> Chart:
+def memory_channels(counters: DramCounters, system: MemorySystem, label: str) -> Chart:
     """Return the heat map of DRAM channels over time: bytes moved as a share of the channel's peak.
 
     Parameters
     ----------
-    simulated : SimulatedMemory
-        An operator under some policies.
-    policy : str, optional
-        The policy to show, by default the first one.
+    counters : DramCounters
+        Bytes of each channel over time.
+    system : MemorySystem
+        Device.
+    label : str
+        Policy and operator, for the title.
 
     Returns
     -------
@@ -151,17 +149,13 @@ def memory_channels(simulated: "SimulatedMemory", policy: str | None = None) -> 
 
     Raises
     ------
-    NotFoundError
-        The policy was not simulated.
     InvalidInputError
         No request reached the DRAM.
     """
-    counters, dram = simulated.result(policy).dram, simulated.system.dram
-    name = policy or simulated.policies[0].name
     windows, channels = counters.bytes_over_time.shape
     if not counters.bytes_over_time.sum():
         raise InvalidInputError("no request reached the DRAM; there are no channels to show over time")
-    peak_bytes = dram.bandwidth / dram.channels * counters.window_seconds
+    peak_bytes = system.dram.bandwidth / system.dram.channels * counters.window_seconds
     span_ns = 1e9 * windows * counters.window_seconds
     unit = time_unit(span_ns)
     share = 100 * counters.bytes_over_time.T[::-1] / peak_bytes
@@ -176,20 +170,20 @@ def memory_channels(simulated: "SimulatedMemory", policy: str | None = None) -> 
         xlabel=f"time in the DRAM simulation ({unit.name})",
         ylabel="channel",
         height=300,
-        **framed(f"DRAM channels over time, {plain_text(name, _NAME_LENGTH)}: {_label(simulated)}"),
+        **framed(f"DRAM channels over time, {plain_text(label, 100)}"),
         **hover_tips(("time", f"$x{{0.00}} {unit.name}"), ("channel", "$y{0}"), ("of peak", "@image{0} %")),
         backend="bokeh",
     )
 
 
 @saveable
-def memory_times_by_operator(simulated: "Sequence[SimulatedMemory]") -> Chart:
+def memory_times_by_operator(simulated: Sequence[tuple[str, Rows]]) -> Chart:
     """Return the chart of times by operator and policy, relative to the first policy.
 
     Parameters
     ----------
-    simulated : sequence of SimulatedMemory
-        Operators under the same policies; at least one.
+    simulated : sequence of (str, sequence of mapping)
+        Operators, at least one, each with a row for each policy, which has ``policy`` and ``speedup``.
 
     Returns
     -------
@@ -201,7 +195,7 @@ def memory_times_by_operator(simulated: "Sequence[SimulatedMemory]") -> Chart:
     InvalidInputError
         There is no operator, or their policies differ.
     """
-    policies = {tuple(policy.name for policy in each.policies) for each in simulated}
+    policies = {tuple(row["policy"] for row in rows) for _, rows in simulated}
     if len(policies) != 1:
         raise InvalidInputError("to compare operators, simulate each under the same policies")
     (names,) = policies
@@ -210,16 +204,16 @@ def memory_times_by_operator(simulated: "Sequence[SimulatedMemory]") -> Chart:
     highest = 1.0
     for number, name in enumerate(names):
         cells = []
-        for place, each in enumerate(simulated):
-            ratio = 1 / each.rows[number]["speedup"]
+        for place, (label, rows) in enumerate(simulated):
+            ratio = 1 / rows[number]["speedup"]
             left = place - 0.42 + number * width
-            cells.append((left, 0.0, left + 0.92 * width, ratio, plain_text(each.label, _NAME_LENGTH), name))
+            cells.append((left, 0.0, left + 0.92 * width, ratio, plain_text(label, _NAME_LENGTH), name))
             highest = max(highest, ratio)
         bars = hv.Rectangles(cells, vdims=["operator", "policy"], label=plain_text(name, _NAME_LENGTH))
         tips = hover_tips(("operator", "@operator"), ("policy", "@policy"), ("relative time", "@top{0.000}"))
         look = {"color": _POLICIES[number % len(_POLICIES)], "line_width": 0}
         layers.append(bars.opts(**look, **tips, backend="bokeh"))
-    labels = ["\n".join(wrap(plain_text(each.label, _NAME_LENGTH), _TICK_WIDTH)) for each in simulated]
+    labels = ["\n".join(wrap(plain_text(label, _NAME_LENGTH), _TICK_WIDTH)) for label, _ in simulated]
     return overlay(
         layers,
         f"Time by operator and cache policy, relative to {plain_text(names[0], _NAME_LENGTH)}",
@@ -231,27 +225,11 @@ def memory_times_by_operator(simulated: "Sequence[SimulatedMemory]") -> Chart:
     )
 
 
-@saveable
-def memory_overview(simulated: "SimulatedMemory") -> Chart:
-    """Return all charts of an operator below each other, with a heat map for each policy.
-
-    Parameters
-    ----------
-    simulated : SimulatedMemory
-        An operator under some policies.
-    """
-    charts = [memory_times(simulated), memory_traffic(simulated), memory_row_hits(simulated)]
-    for policy, result in zip(simulated.policies, simulated.results, strict=True):
-        if result.dram.bytes_over_time.sum():
-            charts.append(memory_channels(simulated, policy.name))
-    return hv.Layout(charts).opts(shared_axes=False, backend="bokeh").cols(1)
+def _label(text: str) -> str:
+    return plain_text(text, 60)
 
 
-def _label(simulated: "SimulatedMemory") -> str:
-    return plain_text(simulated.label, 60)
-
-
-def _levels(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+def _levels(rows: Rows) -> list[float]:
     """Return the height of each policy, the first on top."""
     return [float(len(rows) - 1 - number) for number in range(len(rows))]
 
@@ -264,7 +242,7 @@ def _bars(values: Sequence[float]) -> Chart:
 
 
 def _marks(
-    rows: Sequence[Mapping[str, Any]],
+    rows: Rows,
     values: Mapping[str, Sequence[float]],
     looks: Mapping[str, tuple[str, str, int]],
     tip: str,
@@ -283,9 +261,7 @@ def _marks(
     return layers
 
 
-def _by_policy(
-    layers: Sequence[Chart], rows: Sequence[Mapping[str, Any]], title: str, xlabel: str, **look: Any
-) -> Chart:
+def _by_policy(layers: Sequence[Chart], rows: Rows, title: str, xlabel: str, **look: Any) -> Chart:
     """Return a chart with a row for each policy."""
     ticks = [(level, plain_text(row["policy"], _NAME_LENGTH)) for level, row in zip(_levels(rows), rows, strict=True)]
     return overlay(

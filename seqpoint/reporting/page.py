@@ -7,19 +7,23 @@ content security policy names the digests of the scripts that may run: BokehJS a
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from profilers.files import write_text
-from replay.projection.projection import Projection
-from seqpoint import __version__, plots
+from profilers.trace.kernels import CLASSES
+from seqpoint import plots
 from seqpoint.breakdown import limits_table
 from seqpoint.characterization import Characterization
 from seqpoint.description import row_counts, trace_facts
+from seqpoint.notebook import DataFrame, counted, data_frame
 from seqpoint.plots.saving import FONTS, drawn, inert, policy_of
+from seqpoint.projecting import TraceProjection
 from seqpoint.reporting import tables
 from seqpoint.selection.estimate import HALF
 from seqpoint.selection.evaluation import coverages_of, errors_of
@@ -51,16 +55,18 @@ def section_figures(section: tables.ReportSection) -> list[Figure]:
     """Return the charts of a section as HoloViews objects."""
     selection, figures = section.selection, []
     if selection is not None:
-        figures.append(Figure("selection", plots.length_histogram(selection)))
-        figures.append(Figure("selection", plots.statistic_by_length(selection)))
-        figures.append(Figure("baselines", plots.baseline_errors(selection)))
+        figures.append(Figure("selection", selection.plot()))
+        figures.append(Figure("selection", selection.plot_statistic()))
+        figures.append(Figure("baselines", selection.plot_baselines()))
         if len(selection.regular) >= HALF:
             counts, errors = errors_of(selection)
             figures.append(Figure("baselines", plots.errors_by_points(errors, counts, selection.statistic)))
-            coverage = plots.interval_coverage(coverages_of(selection), selection.estimate.confidence)
-            figures.append(Figure("baselines", coverage))
+            coverages = {name: asdict(coverage) for name, coverage in coverages_of(selection).items()}
+            of_selectors = data_frame(list(coverages.values())).set_axis(list(coverages))
+            chart = plots.interval_coverage(of_selectors, selection.estimate.confidence)
+            figures.append(Figure("baselines", chart))
     if section.description.classes:
-        figures.append(Figure("classes", plots.class_breakdown(section.description)))
+        figures.append(Figure("classes", section.description.plot()))
     if section.description.memory:
         figures.append(Figure("memory", section.description.memory_plot()))
     if section.characterization is not None:
@@ -78,16 +84,15 @@ def _operator_figures(result: Characterization) -> list[Figure]:
     return figures
 
 
-def _projection_figures(projection: Projection) -> list[Figure]:
-    figures = [Figure("projection", plots.projection_intervals(projection))] if projection.rows else []
-    timelines, best = projection.timelines, tables.best_row(projection)
+def _projection_figures(projection: TraceProjection) -> list[Figure]:
+    figures = [Figure("projection", projection.plot())] if projection.rows else []
+    timelines, best = projection.projection.timelines, tables.best_row(projection)
     if "baseline" not in timelines:
         return figures
     if best is None or best.label not in timelines:
         chart = plots.timeline_lanes(timelines["baseline"])
     else:
-        names = ("Before (baseline)", f"After ({best.label})")
-        chart = plots.before_after(timelines["baseline"], timelines[best.label], names)
+        chart = projection.plot_timelines(best.label)
     return [*figures, Figure("timeline", chart, _caption(projection.provenance))]
 
 
@@ -140,7 +145,7 @@ def rendered(template: str, title: str, scripts: Sequence[str], content: Mapping
     return environment.get_template(template).render(
         content,
         title=title,
-        version=__version__,
+        version=version("seqpoint"),
         scripts=safe,
         policy=policy_of(safe),
         fonts=Markup(FONTS),
@@ -205,7 +210,7 @@ def _blocks(section: tables.ReportSection, figures: list[Figure]) -> list[dict[s
         ("Operators against the roofline", "shapes", operators.text_table("shape") if operators else None),
         ("Steps and devices", "", of_trace["devices"]),
         ("Time by cause", "", operators.ranks_table() if operators else None),
-        ("What limits the step", "", limits_table(projection.limits) if projection else None),
+        ("What limits the step", "", limits_table(projection.projection.limits) if projection else None),
         ("Hosts", "", of_trace["host"]),
         ("Communication", "", of_trace["communication"]),
         ("Ranks that others wait for", "", of_trace["late"]),
@@ -232,7 +237,7 @@ def _provenance(section: tables.ReportSection) -> dict[str, Any]:
     meta, rows = trace.meta, row_counts(trace)
     devices = [asdict(device) for device in meta.devices]
     facts: dict[str, Any] = {
-        "seqpoint": __version__,
+        "seqpoint": version("seqpoint"),
         "trace": {**trace_facts(meta, rows), "format": meta.format, "version": meta.version, "devices": devices},
     }
     if section.selection is not None:
@@ -289,8 +294,9 @@ def contention_page(scores: Sequence[ContentionCase | TraceContentionScore], not
     figures = _scenario_figures(cases) if cases or not traces else []
     for trace in traces:
         bars = "Marks are medians, and bars the central 80 % of the kernels."
-        figures.append(Figure("", plots.kernel_slowdowns(trace), "Bands: errors of 10 and 25 %."))
-        figures.append(Figure("", plots.slowdowns_by_workgroups(trace), bars))
+        kernels = kernel_rows(trace)
+        figures.append(Figure("", plots.kernel_slowdowns(kernels, trace.best), "Bands: errors of 10 and 25 %."))
+        figures.append(Figure("", plots.slowdowns_by_workgroups(kernels), bars))
     scripts, with_html = embedded([(figure, ()) for figure in figures])
     lines = [*notes, *(_lines(cases) if cases else ()), *map(_trace_line, traces)]
     return rendered("charts.html", _CONTENTION_TITLE, scripts, {"lines": lines, "figures": with_html})
@@ -300,10 +306,23 @@ def _trace_line(score: TraceContentionScore) -> str:
     """Return the sentence on the errors of a trace."""
     mean, without = (100 * score.methods[name].mean for name in (score.best, NO_CONTENTION))
     return (
-        f"{score.trace} ({score.device or 'unknown device'}): {tables.count(score.kernels, 'kernel')} beside other "
+        f"{score.trace} ({score.device or 'unknown device'}): {counted(score.kernels, 'kernel')} beside other "
         f"work, of which {score.slowed:,} are slowed by more than 10 %. Mean error {mean:.1f} % of the time alone "
         f"({score.best}); {without:.1f} % without contention. {score.remark}"
     )
+
+
+def case_rows(cases: Sequence[ContentionCase]) -> DataFrame:
+    """Return scenarios for charts."""
+    names = ("scenario", "policy", "mechanism", "measured_ns", "predicted_ns", "free_ns", "error", "spread", "fitted")
+    return data_frame([{name: getattr(case, name) for name in names} for case in cases])
+
+
+def kernel_rows(score: TraceContentionScore) -> DataFrame:
+    """Return the kernels of a trace for charts."""
+    names = ("measured_ns", "predicted_ns", "alone_ns", "workgroups")
+    kinds = {"class": np.array(CLASSES)[score.class_], "partner": np.array(score.partners)[score.partner]}
+    return data_frame({name: getattr(score, name) for name in names} | kinds)
 
 
 def _scenario_figures(cases: Sequence[ContentionCase]) -> list[Figure]:
@@ -314,16 +333,14 @@ def _scenario_figures(cases: Sequence[ContentionCase]) -> list[Figure]:
         plots.slowdowns_against_measured: "If one task is far shorter than the other, times agree easily.",
         plots.error_by_mechanism: "Errors below the dotted lines are within the spread of repeated takes.",
     }
-    return [Figure("", chart(cases), caption) for chart, caption in captions.items()]
+    return [Figure("", chart(case_rows(cases)), caption) for chart, caption in captions.items()]
 
 
 def _lines(cases: Sequence[ContentionCase]) -> list[str]:
     """Return sentences on the recordings, the held-out errors and the order of policies."""
     recordings = sorted({f"{case.recording} ({case.device})" for case in cases})
     fitted = sum(case.fitted for case in cases)
-    first = (
-        f"Recorded: {', '.join(recordings)}. {tables.count(len(cases), 'scenario')}, {fitted or 'none'} of them fitted."
-    )
+    first = f"Recorded: {', '.join(recordings)}. {counted(len(cases), 'scenario')}, {fitted or 'none'} of them fitted."
     held_out = [case for case in cases if not case.fitted]
     if not held_out:
         return [first, "All were fitted, so nothing says how good the predictions are."]

@@ -8,18 +8,16 @@ for people.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from profilers.trace.schema import KINDS
 from replay.contention.totals import ContentionTime
 from replay.projection.evidence import EVIDENCE, Evidence
-from replay.projection.projection import Projection
 from replay.projection.rows import ProjectionRow
 from seqpoint.breakdown import contention_lines, contention_table
 from seqpoint.characterization import Characterization
 from seqpoint.description import Description
-from seqpoint.notebook import Table
-from seqpoint.projecting import pace_lines
+from seqpoint.notebook import MORE, Table
+from seqpoint.projecting import TraceProjection
 from seqpoint.selection.selecting import SelectionResult
-from seqpoint.units import duration, quantity
+from seqpoint.units import duration
 
 
 def clean(text: object) -> str:
@@ -44,17 +42,6 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def count(number: float, singular: str, plural: str = "") -> str:
-    """Return a number with its noun, singular or plural.
-
-    Examples
-    --------
-    >>> count(1, "file"), count(1200, "file")
-    ('1 file', '1,200 files')
-    """
-    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
-
-
 SYNTHETIC = "synthetic"
 _RECORDING = "in the recording"
 
@@ -73,7 +60,7 @@ class ReportSection:
         Description of the trace.
     selection : SelectionResult, optional
         Selected iterations of the trace.
-    projection : Projection, optional
+    projection : TraceProjection, optional
         What-ifs projected on the trace.
     contention : ContentionTime, optional
         Time that contention took from its kernels.
@@ -85,7 +72,7 @@ class ReportSection:
     label: str
     description: Description
     selection: SelectionResult | None = None
-    projection: Projection | None = None
+    projection: TraceProjection | None = None
     contention: ContentionTime | None = None
     characterization: Characterization | None = None
 
@@ -112,7 +99,7 @@ class ReportContent:
     sections: tuple[ReportSection, ...]
 
 
-def best_row(projection: Projection) -> ProjectionRow | None:
+def best_row(projection: TraceProjection) -> ProjectionRow | None:
     """Return the applied row with the largest speed-up, the first of several; None if there is none."""
     return max((row for row in projection.rows if row.applied), key=lambda row: row.speedup, default=None)
 
@@ -127,20 +114,28 @@ class Tile:
 
 
 def summary(section: ReportSection) -> str:
-    """Return a paragraph on the trace, its kernels, the selection and the best what-if."""
-    sentences = [_read(section.description), _spent(section.description)]
-    if section.selection is not None:
-        sentences.append(_chosen(section.selection))
-    if section.projection is not None:
-        sentences.append(_projected(section.projection))
-    return " ".join(sentences)
+    """Return a paragraph on the trace, the selection and the projection: what they say of themselves."""
+    results = [result for result in (section.selection, section.projection) if result is not None]
+    told = prose(line for result in results for line in result.summary())
+    return " ".join(filter(None, [prose(section.description.summary()), _spent(section.description), told]))
+
+
+def prose(lines: Iterable[str]) -> str:
+    """Return lines as sentences.
+
+    Examples
+    --------
+    >>> prose(["one file", "two kernels"])
+    'One file. Two kernels.'
+    """
+    return " ".join(f"{line[:1].upper()}{line[1:]}." for line in lines if line)
 
 
 def tiles(section: ReportSection) -> tuple[Tile, ...]:
     """Return the main numbers of a section."""
     description, selection, projection = section.description, section.selection, section.projection
     numbers = [
-        Tile(f"{len(description.iterations):,}", "iterations", count(len(set(description.trace.meta.ranks)), "rank"))
+        Tile(f"{len(description.iterations):,}", "iterations", f"ranks: {len(set(description.trace.meta.ranks))}")
     ]
     if description.steps:
         longest = max(description.steps, key=lambda row: row.step_ns)
@@ -149,8 +144,8 @@ def tiles(section: ReportSection) -> tuple[Tile, ...]:
         first = description.classes[0]
         numbers.append(Tile(percent(first.share), f"of kernel time in {first.class_}", duration(first.time_ns)))
     if selection is not None:
-        outliers = f"and {count(len(selection.outliers), 'outlier')} " if len(selection.outliers) else ""
-        detail = f"{outliers}estimate the total with an error of {percent(selection.error, 2)}"
+        outliers = f"with {len(selection.outliers)} outliers " if len(selection.outliers) else ""
+        detail = f"{outliers}estimate the total with an error of {100 * selection.error:.2f} %"
         numbers.append(Tile(f"{len(selection.rows)} of {len(selection.iterations)}", "iterations chosen", detail))
         numbers.append(Tile(f"{selection.sequential_reduction:.3g}×", "less to profile", "one after another"))
     best = best_row(projection) if projection is not None else None
@@ -163,40 +158,13 @@ def tiles(section: ReportSection) -> tuple[Tile, ...]:
 def notes(section: ReportSection) -> tuple[str, ...]:
     """Return the notes on a section: assumptions, iterations left out, and notes of graphs and what-ifs."""
     lines = section.description.notes()
-    if section.selection is not None and section.selection.without_length:
-        lines.append(
-            f"{count(section.selection.without_length, 'iteration')} without a known length left out of the selection"
-        )
-    if section.characterization is not None:
-        lines += section.characterization.notes()
+    lines += [] if section.selection is None else section.selection.closing()
+    lines += [] if section.characterization is None else section.characterization.notes()
     if section.projection is not None:
-        baseline = section.projection.timelines.get("baseline")
+        baseline = section.projection.projection.timelines.get("baseline")
         lines += [] if baseline is None else baseline.graph.notes
-        lines += [line.removeprefix("note: ") for line in pace_lines(section.projection)]
-        lines += _notes_of_what_ifs(section.projection)
+        lines += [line.removeprefix("note: ").removeprefix("note on ") for line in section.projection.closing()]
     return tuple(dict.fromkeys(lines))
-
-
-def _notes_of_what_ifs(projection: Projection) -> list[str]:
-    """Return the notes of what-ifs, each behind the names of the what-ifs that have it."""
-    owners: dict[str, list[str]] = {}
-    for row in projection.rows:
-        for note in row.notes:
-            owners.setdefault(note, []).append(" + ".join(row.what_if))
-    return [f"{', '.join(dict.fromkeys(names))}: {note}" for note, names in owners.items()]
-
-
-def _read(description: Description) -> str:
-    meta = description.trace.meta
-    events = sum(description.trace.tables[kind].num_rows for kind in KINDS)
-    version = f", {meta.version}" if meta.version else ""
-    source = meta.sources[0] if len(meta.sources) == 1 else count(len(meta.sources), "file")
-    text = f"{count(events, 'event')} were read from {source} (format {meta.format}{version}): "
-    text += f"{count(len(description.iterations), 'iteration')} on {count(len(meta.ranks), 'rank')}"
-    names = sorted({name for row in description.devices if (name := description.device_name(row))})
-    if description.devices:
-        text += f", {count(len(description.devices), 'device')}" + (f" ({', '.join(names)})" if names else "")
-    return text + (". Nobody measured these times: the trace is synthetic." if meta.synthetic else ".")
 
 
 def _spent(description: Description) -> str:
@@ -218,30 +186,6 @@ def _spent(description: Description) -> str:
         return f"{text}, which contains unknown waiting for other ranks."
     waiting = sum(row.exposed_waiting_ns or 0.0 for row in times) / elapsed
     return f"{text}: {percent(waiting)} waiting for other ranks and {percent(exposed - waiting)} transfer."
-
-
-def _chosen(selection: SelectionResult) -> str:
-    unit, estimate = selection.unit, selection.estimate
-    where = f"[{quantity(estimate.low, unit)}, {quantity(estimate.high, unit)}]"
-    return (
-        f"{len(selection.rows)} of {count(len(selection.iterations), 'iteration')} stand for the run: they estimate "
-        f"its total {selection.statistic.replace('_', ' ')} at {quantity(estimate.value, unit)} {where} "
-        f"({percent(estimate.confidence, 0)} confidence), against {quantity(selection.measured, unit)} in the trace, "
-        f"an error of {percent(selection.error, 2)}."
-    )
-
-
-def _projected(projection: Projection) -> str:
-    best = best_row(projection)
-    if best is None:
-        which = "no what-if applies to them" if projection.rows else "no what-if was asked for"
-        return f"The steps take {duration(projection.baseline_ns)}; {which}."
-    where = f"[{best.low:.3f}, {best.high:.3f}]"
-    sure = " (the interval holds 1: a gain is not certain)" if best.low <= 1 <= best.high else ""
-    return (
-        f"The best of {count(len(projection.rows), 'what-if')}, {' + '.join(best.what_if)}, projects a speed-up of "
-        f"{best.speedup:.3f} {where}{sure}, from {duration(projection.baseline_ns)} to {duration(best.projected_ns)}."
-    )
 
 
 @dataclass(frozen=True)
@@ -282,25 +226,24 @@ def _projection_cells(row: ProjectionRow) -> tuple[object, ...]:
 def contention_block(time: ContentionTime) -> Table:
     """Return the table of the time that contention took in the recording, with its sentences."""
     table, lines = contention_table(time, _RECORDING), contention_lines(time, _RECORDING)
-    note = " ".join(f"{line[:1].upper()}{line[1:]}." for line in lines)
-    return replace(table, title=table.title or "Time that contention took", note=note)
+    return replace(table, title=table.title or "Time that contention took", note=prose(lines))
 
 
 def operator_table(result: Characterization) -> Table:
     """Return the operators by time, with the sentences on all kernels."""
-    note = " ".join(f"{line[:1].upper()}{line[1:]}." for line in result.summary())
-    return replace(result.text_table(), note=note)
+    table = result.text_table()
+    return replace(table, title=table.title.replace(MORE, ""), note=prose(result.summary()))
 
 
-def projection_table(projection: Projection) -> Table:
+def projection_table(projection: TraceProjection) -> Table:
     """Return the table of the what-ifs, with the best highlighted."""
     best = best_row(projection)
     rows = [_projection_cells(row) for row in projection.rows]
     confidence = percent(float(projection.provenance.get("confidence", 0.9)), 0)
     source = "synthesised" if projection.provenance.get("synthetic") else "measured"
     note = (
-        f"Baseline: {duration(projection.baseline_ns)}, the {source} step times. Projected: these, times the ratio "
-        "of two steady states, with and without the what-if. "
+        f"Baseline: {duration(projection.projection.baseline_ns)}, the {source} step times. "
+        "Projected: these, times the ratio of two steady states, with and without the what-if. "
         f"Interval: {confidence}, from the ranges of the parameters and the error of the replay. "
         "Evidence: shares of the projected time, by how each piece of its critical path is known."
     )
