@@ -426,7 +426,7 @@ class Characterization(Result):
         InvalidInputError
             There is no such kind, or nothing to draw.
         """
-        from seqpoint.plots.characterization import operator_treemap, phase_icicle, roofline
+        from seqpoint.plots.operators import operator_treemap, phase_icicle, roofline
 
         if kind not in CHARTS:
             raise InvalidInputError(f"a chart {kind!r}: it is one of {', '.join(CHARTS)}")

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from seqpoint.gemm_groups import ConcurrentGemms
     from seqpoint.gemm_table import TraceGemms
     from seqpoint.graphs import TraceReplay
-    from seqpoint.iteration_table import IterationTable
-    from seqpoint.length_candidates import LengthCandidates
+    from seqpoint.iteration_table import IterationTable, LengthCandidates
     from seqpoint.memory_simulation import MemoryOptions, SimulatedMemory
     from seqpoint.projecting import ProjectOptions, TraceProjection
     from seqpoint.reproducing import Reproduction
@@ -201,7 +200,7 @@ def lengths(trace: "Trace | Paths") -> "LengthCandidates":
     SeqPointError
         The trace cannot be read, or has fewer than three iterations.
     """
-    from seqpoint.length_candidates import find_lengths
+    from seqpoint.iteration_table import find_lengths
 
     return find_lengths(_trace(trace))
 

@@ -217,7 +217,7 @@ class ConcurrentGemms(Result):
 
     def plot(self) -> Any:
         """Return the map of speed-ups over one after another, by size and degree, as a HoloViews object."""
-        from seqpoint.plots.gemms import concurrency_map
+        from seqpoint.plots.operators import concurrency_map
 
         return concurrency_map(self.table(), self.device.name)
 

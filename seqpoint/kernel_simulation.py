@@ -26,7 +26,7 @@ from seqpoint.units import duration
 
 if TYPE_CHECKING:
     from profilers.trace import Trace
-    from seqpoint.plots.kernels import TimedLaunch
+    from seqpoint.plots.simulations import TimedLaunch
 
 
 @dataclass(frozen=True, repr=False)
@@ -120,7 +120,7 @@ class SimulatedKernels(Result):
         InvalidInputError
             The launches were not timed.
         """
-        from seqpoint.plots.kernels import TimedLaunch
+        from seqpoint.plots.simulations import TimedLaunch
 
         if self.target is None or not self.timings:
             raise InvalidInputError("the launches were not timed; give a device")
@@ -130,13 +130,13 @@ class SimulatedKernels(Result):
 
     def plots(self) -> Any:
         """Return the heat maps of each timed launch, as a HoloViews object."""
-        from seqpoint.plots.kernels import kernel_overview
+        from seqpoint.plots.simulations import kernel_overview
 
         return kernel_overview(self.timed())
 
     def plot(self) -> Any:
         """Return the chart of what the schedulers of the longest launch do over time."""
-        from seqpoint.plots.kernels import kernel_activity
+        from seqpoint.plots.simulations import kernel_activity
 
         return kernel_activity(self.timed()[0])
 

@@ -15,7 +15,7 @@ from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
 from profilers.files import dataset_path
 from replay.detailed.plans import parse_argument, read_plan
 from seqpoint.cli import cli
-from seqpoint.plots.kernels import kernel_heat_map
+from seqpoint.plots.simulations import kernel_heat_map
 from seqpoint.validation.detailed_inputs import evaluated
 
 SOFTMAX = str(dataset_path("ptx/triton/softmax.toml"))

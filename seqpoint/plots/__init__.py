@@ -12,14 +12,7 @@ from seqpoint.plots.contention import (
     slowdowns_by_workgroups,
 )
 from seqpoint.plots.frame import plain_text
-from seqpoint.plots.gemms import concurrency_map, gemm_efficiency
-from seqpoint.plots.memory import (
-    memory_channels,
-    memory_row_hits,
-    memory_times,
-    memory_times_by_operator,
-    memory_traffic,
-)
+from seqpoint.plots.operators import concurrency_map, gemm_efficiency
 from seqpoint.plots.projections import (
     changes_by_operator,
     communication_share,
@@ -36,6 +29,13 @@ from seqpoint.plots.selections import (
     length_histogram,
     statistic_by_iteration,
     statistic_by_length,
+)
+from seqpoint.plots.simulations import (
+    memory_channels,
+    memory_row_hits,
+    memory_times,
+    memory_times_by_operator,
+    memory_traffic,
 )
 from seqpoint.plots.timelines import allocated_memory, before_after, class_breakdown, timeline_lanes
 
