@@ -134,7 +134,7 @@ class RankSteps:
 
 
 @dataclass(frozen=True)
-class DeviceMemory:
+class AllocatedMemory:
     """Memory that the framework's allocator has handed out on a device, after each change.
 
     Parameters
@@ -203,7 +203,7 @@ class Description(Result):
         Steps of each device, or of a rank without a device.
     by : tuple of str
         Further tables to show first, of `BY`.
-    memory : tuple of DeviceMemory
+    memory : tuple of AllocatedMemory
         Memory in use on each device over time, of a trace whose profiler recorded it.
     host : tuple of HostCauses
         Host time of each rank in its steps, by cause; empty without a recorded host.
@@ -218,7 +218,7 @@ class Description(Result):
     devices: tuple[DeviceActivity, ...]
     steps: tuple[RankSteps, ...]
     by: tuple[str, ...] = ()
-    memory: tuple[DeviceMemory, ...] = ()
+    memory: tuple[AllocatedMemory, ...] = ()
     host: tuple[HostCauses, ...] = ()
 
     @property
@@ -607,7 +607,7 @@ def _copies_text(copies: Sequence[CopyTime]) -> Table:
     return table_of("Copies by direction, whole recording", columns, rows)
 
 
-def _memory_text(rows: Sequence[DeviceMemory]) -> Table:
+def _memory_text(rows: Sequence[AllocatedMemory]) -> Table:
     columns = {
         "rank": "{rank}", "device": "{device}", "peak MiB": "{peak:,.1f}", "peak after": "{peak_ns:time}",
         "iteration": "{iteration}", "first MiB": "{first:,.1f}", "reserved MiB": "{reserved:,.1f}",
@@ -624,7 +624,7 @@ def _memory_text(rows: Sequence[DeviceMemory]) -> Table:
 _MEMORY, _HOST = "[memory]", 0
 
 
-def device_memory(trace: Trace) -> tuple[DeviceMemory, ...]:
+def device_memory(trace: Trace) -> tuple[AllocatedMemory, ...]:
     """Return the memory in use on each device over time; nothing for a trace without such events.
 
     PyTorch's profiler writes an event for each change, with the total after it, if it was told to profile memory.
@@ -646,7 +646,7 @@ def device_memory(trace: Trace) -> tuple[DeviceMemory, ...]:
         of_device = of_device[np.argsort(start[of_device], kind="stable")]
         at_peak = int(iteration[of_device[allocated[of_device].argmax()]])
         common = (start[of_device], allocated[of_device], int(reserved[of_device].max()))
-        rows.append(DeviceMemory(one_rank, one_device, *common, None if at_peak == MISSING else at_peak))
+        rows.append(AllocatedMemory(one_rank, one_device, *common, None if at_peak == MISSING else at_peak))
     return tuple(rows)
 
 

@@ -162,7 +162,7 @@ def gemm_launches(trace: Trace, device: Device | None) -> GemmLaunches:
     has_product = np.isin(columns["op"], columns["op"][known & ~is_helper])
     reason[known & ~has_product] = REASONS.index(NO_PRODUCT)
     known &= has_product
-    calls = _Calls.of(np.flatnonzero(known), columns["op"], duration, is_helper)
+    calls = _GemmCalls.of(np.flatnonzero(known), columns["op"], duration, is_helper)
     main = calls.main
     shape, shapes = _shapes(number[main], dtype[main], operators)
     beside, partner, classes = _work_beside(events, columns["id"])
@@ -202,7 +202,7 @@ def _gemm_kernels(index: TraceIndex) -> tuple[Ints, Ints, int]:
 
 
 @dataclass(frozen=True)
-class _Calls:
+class _GemmCalls:
     """Kernels by the call of an operator that launched them.
 
     Parameters
@@ -221,7 +221,7 @@ class _Calls:
     first: Ints
 
     @classmethod
-    def of(cls, rows: Ints, ops: Ints, duration: Ints, is_helper: Bools) -> "_Calls":
+    def of(cls, rows: Ints, ops: Ints, duration: Ints, is_helper: Bools) -> "_GemmCalls":
         """Group rows, which are in the order of time, by operator; a helper is no main kernel beside others."""
         _, first, call = np.unique(ops[rows], return_index=True, return_inverse=True)
         order = np.lexsort((np.arange(len(rows)), -duration[rows], is_helper[rows], call))

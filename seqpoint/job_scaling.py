@@ -1,7 +1,8 @@
 """How the time of a job, and the share of its communication, scale: `scaling`.
 
 A scenario changes sizes of the job (its hidden size, its GPUs, how it is split), or how fast compute is beside the same
-network. Each scenario of a `Grid` is replayed: a job as the synthetic trace of its step, a trace under what-ifs.
+network. Each scenario of a `ScenarioGrid` is replayed: a job as the synthetic trace of its step, a trace under
+what-ifs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -65,7 +66,7 @@ _DEVICE = "A100-SXM4-80GB"
 
 
 @dataclass(frozen=True)
-class Grid:
+class ScenarioGrid:
     """Scenarios: all combinations of the values of each axis.
 
     Parameters
@@ -80,7 +81,7 @@ class Grid:
 
     Examples
     --------
-    >>> [dict(each) for each in Grid({"compute": [1, 2], "hidden": [4096]}).scenarios]
+    >>> [dict(each) for each in ScenarioGrid({"compute": [1, 2], "hidden": [4096]}).scenarios]
     [{'hidden': 4096, 'compute': 1}, {'hidden': 4096, 'compute': 2}]
     """
 
@@ -395,14 +396,14 @@ def scaling(
         An axis, the device or the iteration is unknown, or the trace names another device. Or no scenario is possible;
         the message is that of the first.
     """
-    grid = Grid(axes)
+    grid = ScenarioGrid(axes)
     if isinstance(job, TrainingJob):
         return _scale_job(job, grid, find_device(device or _DEVICE))
     trace = job if isinstance(job, Trace) else front_door.open(job)
     return _scale_trace(trace, grid, (device, iteration, sizes))
 
 
-def _scale_job(job: TrainingJob, grid: Grid, device: Device) -> Scaling:
+def _scale_job(job: TrainingJob, grid: ScenarioGrid, device: Device) -> Scaling:
     parameters, fit = load_parameters(), load_training(job)
     timer = JobTimer(device, parameters)
     is_known = "memory_gb" in device.figures
@@ -440,7 +441,7 @@ def _before(sizes: tuple[int, int, int, int, int], where: str = "") -> str:
     return f"before scaling: {layers} layers of {hidden}{where}, {length} tokens, global batch: {batch}, GPUs: {gpus}"
 
 
-def _weak(grid: Grid, gradients: str) -> list[str]:
+def _weak(grid: ScenarioGrid, gradients: str) -> list[str]:
     """Return the notes on grids that add replicas."""
     if not {GPUS, "data_parallel"} & set(grid.axes):
         return []
@@ -494,7 +495,7 @@ def _no_multiple(gpus: int, of_replica: int) -> InvalidInputError:
 
 
 @dataclass(frozen=True)
-class _Traced:
+class _TracedStep:
     """A traced step: its GPUs, and its job if that is a transformer."""
 
     gpus: int
@@ -538,7 +539,7 @@ class _Traced:
         return ScalingRow(scenario, of_replica * replicas, batch, tokens, dict(scenario) == before), replicas
 
 
-def _scale_trace(trace: Trace, grid: Grid, given: tuple[str | None, int | None, str | None]) -> Scaling:
+def _scale_trace(trace: Trace, grid: ScenarioGrid, given: tuple[str | None, int | None, str | None]) -> Scaling:
     """Scale a trace; `given` are device, iteration, and file of sizes."""
     device, iteration, sizes = given
     _check_device(trace, device)
@@ -575,16 +576,16 @@ def _check_device(trace: Trace, device: str | None) -> None:
     )
 
 
-def _traced(graph: KernelGraph, world: int, sizes: str | None) -> _Traced:
+def _traced(graph: KernelGraph, world: int, sizes: str | None) -> _TracedStep:
     """Return the traced step of a graph."""
     try:
         job = find_job(graph, None if sizes is None else read_job(sizes))
     except InvalidInputError:
-        return _Traced(max(world, 1), None)
-    return _Traced(world or job.tensor * job.data, job)
+        return _TracedStep(max(world, 1), None)
+    return _TracedStep(world or job.tensor * job.data, job)
 
 
-def _trace_notes(traced: _Traced, grid: Grid) -> tuple[str, ...]:
+def _trace_notes(traced: _TracedStep, grid: ScenarioGrid) -> tuple[str, ...]:
     """Return the notes on the sizes of a traced job, and on its replicas."""
     job = traced.job
     if job is None:

@@ -100,7 +100,7 @@ class _RecordedSample(msgspec.Struct):
     deviation: Annotated[float, msgspec.Meta(ge=0, le=_MAX_NUMBER)]
 
 
-class _Reading(msgspec.Struct):
+class _RecordedReading(msgspec.Struct):
     """How the trace was read."""
 
     iterations: _Text | None = None
@@ -122,7 +122,7 @@ _FACTS: Mapping[str, Any] = MappingProxyType(
         "parameters": dict[str, Any],
         "what_ifs": Annotated[list[_RecordedWhatIf], msgspec.Meta(max_length=_MAX_WHAT_IFS)],
         "device": str | None,
-        "reading": _Reading | None,
+        "reading": _RecordedReading | None,
         "class_rules": list[tuple[_Text, _Text]] | None,
     }
 )

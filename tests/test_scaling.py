@@ -14,7 +14,7 @@ from profilers.trace.store import save_trace
 from replay.studies.comp_vs_comm import TransformerLayer, evolved_share, layer_times_at, layers_trace
 from replay.workloads import TrainingJob, job_memory, training_job
 from seqpoint.cli import cli
-from seqpoint.job_scaling import Grid, Scaling, edited_job, scaling, scenario_text, what_if_of
+from seqpoint.job_scaling import Scaling, ScenarioGrid, edited_job, scaling, scenario_text, what_if_of
 
 _SIZES = {"layers": 1, "hidden": 256, "heads": 4, "vocabulary": 512, "length": 128, "global_batch": 4, "tensor": 2}
 
@@ -41,7 +41,7 @@ def synthetic(job: TrainingJob) -> Trace:
 
 
 def test_a_grid_has_all_combinations_and_refuses_what_is_no_scenario() -> None:
-    grid = Grid({"compute": [1, 2], "gpus": [8, 64], "hidden": [512]})
+    grid = ScenarioGrid({"compute": [1, 2], "gpus": [8, 64], "hidden": [512]})
     assert grid.names == ("hidden", "gpus", "compute")
     assert [scenario_text(each) for each in grid.scenarios[:2]] == [
         "hidden 512, GPUs 8, compute 1x", "hidden 512, GPUs 8, compute 2x",
@@ -54,7 +54,7 @@ def test_a_grid_has_all_combinations_and_refuses_what_is_no_scenario() -> None:
         ({"hidden": range(1, 1002)}, "1,001 scenarios; at most 1,000"),
     ]:
         with pytest.raises(InvalidInputError, match=message):
-            Grid(axes)
+            ScenarioGrid(axes)
 
 
 def test_a_scenario_edits_the_job_and_adds_gpus_as_replicas(job: TrainingJob) -> None:

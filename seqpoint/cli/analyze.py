@@ -1,4 +1,4 @@
-"""The commands `replay` and `analyze`: steps replayed unchanged, and where a step spends its time."""
+"""The commands on what a trace holds, where its time goes, and what changed between two."""
 
 from typing import Any
 
@@ -7,17 +7,131 @@ import click
 from profilers.errors import InvalidInputError
 from replay.workloads.operations import is_parquet
 from seqpoint import front_door
+from seqpoint.characterization import BY, CHARTS
 from seqpoint.cli.options import (
     hardware_option,
     load,
     output_options,
     parameters,
     perfetto_option,
+    plot_option,
+    reading_options,
     refuse_options,
+    top_option,
     trace_argument,
 )
-from seqpoint.cli.output import note_guess, print_result, progress, write_timelines
-from seqpoint.step_analysis import stragglers as find_stragglers
+from seqpoint.cli.output import message, note_guess, print_result, progress, save_plot, write_timelines
+from seqpoint.description import BY as DESCRIBED_BY
+from seqpoint.notebook import TOP
+
+
+@click.command("describe")
+@trace_argument
+@click.option(
+    "--by",
+    multiple=True,
+    type=click.Choice(DESCRIBED_BY),
+    help="Show kernels by name, the operators that launched them, the program's ranges (NVTX, roctx, record_function) "
+    "around their launches, or operators, calls and Python functions of the host by self time, instead of the other "
+    "tables; may be repeated.",
+)
+@click.option("--top", type=click.IntRange(1), help=f"Most rows of a table of --by; --json has all.  [default: {TOP}]")
+@output_options
+def describe_command(trace: str, by: tuple[str, ...], top: int | None, json_: bool) -> None:
+    """Show the content of TRACE: devices, steps, communication, kernels, copies, and the quality of the data.
+
+    TRACE is a .trace folder or a trace file of any profiler. The last line says whether hosts or devices set the pace.
+
+    \b
+    seqpoint describe job.trace
+    seqpoint describe job.trace --by kernel --by operator
+    seqpoint describe job.trace --by host --top 20
+    """
+    if top is not None and (json_ or not by):
+        raise click.UsageError(
+            "--top limits the tables of --by; add --by kernel, operator, range or host, without --json"
+        )
+    result = front_door.describe(load(trace), by=by)
+    if "kernel" in by and not result.classes:
+        raise InvalidInputError(
+            f"{trace}: the trace holds no kernels to list by name; --by operator lists its operators"
+        )
+    if "host" in by and not result.trace.ops.num_rows + result.trace.launches.num_rows:
+        raise InvalidInputError(
+            f"{trace}: the trace holds no operator and no call of the host; record the host as well"
+        )
+    print_result(result, json_, lambda: result.tables(top or TOP))
+
+
+@click.command("characterize")
+@trace_argument
+@click.option(
+    "--by", multiple=True, type=click.Choice(BY), help="Table to print; may be repeated.  [default: all but kernel]"
+)
+@top_option
+@plot_option("Write a chart.")
+@click.option(
+    "--chart", type=click.Choice(CHARTS), default="roofline", show_default=True, help="Chart that --plot writes."
+)
+@click.option("--table", metavar="FILE", type=click.Path(), help="Write the first table as .csv or .parquet, all rows.")
+@hardware_option
+@output_options
+def characterize_command(
+    trace: str,
+    by: tuple[str, ...],
+    top: int,
+    plot: str | None,
+    chart: str,
+    table: str | None,
+    json_: bool,
+    device: str | None,
+) -> None:
+    """Show where the time of TRACE goes: operators, shapes, modules, phases, against the roofline.
+
+    With --json, `rows` has the operators. Each row has name, shapes, class, calls, kernels, time_ns, share, min_ns,
+    median_ns, max_ns, known_ns, flops, bytes, moved_ns, moved_bytes, roof_ns, bound, waves, flops_per_s, bytes_per_s,
+    intensity and roof_share. `by` has the same for shape, kernel, class, phase and module. `bound_shares` is the share
+    of the time that compute, memory and latency bound. `utilisation` is that of the peak in the steps. `collectives`,
+    `launches` and `ranks` (the time of each device by cause, and its slowdown) are tables, too.
+
+    \b
+    seqpoint characterize job.trace
+    seqpoint characterize job.trace --by kernel --top 30
+    seqpoint characterize job.trace --plot roofline.html
+    seqpoint characterize job.trace --by shape --table shapes.csv
+    """
+    result = front_door.characterize(load(trace), device=device)
+    note_guess(result.facts.hardware)
+    save_plot(lambda: result.plot(chart), plot)
+    if table:
+        result.save(table, by[0] if by else "operator")
+        message(f"wrote {table}")
+    print_result(result, json_, lambda: result.tables(top, by))
+
+
+@click.command("gemms")
+@trace_argument
+@top_option
+@parameters(front_door.gemms, "iteration")
+@plot_option("Write the chart of efficiency against waves.")
+@hardware_option
+@output_options
+def gemms_command(trace: str, top: int, plot: str | None, json_: bool, **how: Any) -> None:
+    """List the matrix products (GEMMs) of TRACE by shape: time, efficiency, waves, tail, and why they are slow.
+
+    With --json, each of `rows` has batch, m, n, k, dtype, operators, kernel, launches, time_ns, share, median_ns,
+    flops_per_s, efficiency, tile_m, tile_n, tile_known_by, workgroups, waves, last_wave, tail_efficiency, beside_share,
+    partners, idle_before_ns, why, and more. `unknown` counts the GEMM kernels without a known shape. `step` has the
+    groups of independent GEMMs of an iteration, each with its evidence, degree, tiles, speedup and gain_ns.
+
+    \b
+    seqpoint gemms job.trace
+    seqpoint gemms job.trace --device MI300X --top 5 --plot gemms.html
+    """
+    result = front_door.gemms(load(trace), **how)
+    note_guess(result.hardware)
+    save_plot(result.plot, plot)
+    print_result(result, json_, lambda: result.tables(top))
 
 
 @click.command("replay")
@@ -72,6 +186,8 @@ def analyze_command(trace: str, stragglers: bool, perfetto: str | None, json_: b
         refuse_options(["tasks", "perfetto"], "with --stragglers; leave one out")
         if is_parquet(trace):
             refuse_options(["device", "marker", "length"], "on a table of operations")
+        from seqpoint.step_analysis import stragglers as find_stragglers
+
         del options["tasks"]
         print_result(find_stragglers(trace if is_parquet(trace) else load(trace), **options), json_)
         return
@@ -83,3 +199,94 @@ def analyze_command(trace: str, stragglers: bool, perfetto: str | None, json_: b
     note_guess(result.before.timeline.graph.hardware)
     write_timelines(perfetto, result.timelines)
     print_result(result, json_)
+
+
+#: Levels of confidence of the noise.
+_CONFIDENCE = {"type": click.FloatRange(0.5, 0.9999)}
+#: Word between the runs before and after.
+_BETWEEN = "to"
+
+
+class _Percent(click.ParamType[float]):
+    """Percentage such as ``2`` or ``2%``, as a share."""
+
+    name = "percent"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the share."""
+        if isinstance(value, float):
+            return value
+        try:
+            share = float(str(value).strip().removesuffix("%")) / 100
+        except ValueError:
+            share = -1.0
+        if not 0 <= share < float("inf"):
+            self.fail(f"{value!r} is no percentage; write 2% for two in a hundred", param, ctx)
+        return share
+
+
+@click.command("compare")
+@click.argument("traces", nargs=-1, required=True, metavar="BEFORE... [to] AFTER...")
+@click.option(
+    "--fail-if-slower",
+    "limit",
+    type=_Percent(),
+    metavar="PERCENT",
+    help="Exit with status 1 if the step is slower beyond noise, and by more than this. If nothing can be told, the "
+    "status is 0, and a line on stderr says so.",
+)
+@parameters(front_door.compare, "what_if", "device", "same_job", "confidence", confidence=_CONFIDENCE)
+@top_option
+@plot_option("Write the chart of changes by operator.")
+@reading_options
+@output_options
+def compare_command(
+    traces: tuple[str, ...], limit: float | None, top: int, plot: str | None, json_: bool, **how: Any
+) -> None:
+    """Show what changed between two traces or groups of runs, where, and whether it is more than noise.
+
+    Each file or folder is a run. The word "to" stands between the runs before and after; two traces need none. The
+    first step of a recording and outliers are left out. Read the files of several ranks with `seqpoint ingest` first.
+
+    With --what-if the steps before are a projection: is the measured step time after within its interval, and which
+    parts, classes and operators are off?
+
+    With --json: verdict (faster, slower, no difference beyond noise, as projected, cannot tell), reason, confidence,
+    unit (steps, paired steps or runs), likeness, step, before, after, projection (what_if, step_ns, low_ns, high_ns,
+    confidence, notes; or null), parts, path, classes, operators, kernels, notes. `step` and each of `parts`, `path`,
+    `classes` and `operators` have name, before_ns, after_ns, noise_ns, beyond_noise, change_ns, change (over
+    before). Operators also have shapes, matched_by, before_kernels, after_kernels, before_kernel, after_kernel. Each of
+    `kernels` has kernel, class, side (appeared or vanished), kernels, time_ns. Times are a step's; null is unknown.
+
+    \b
+    seqpoint compare before.trace after.trace
+    seqpoint compare before/*.json to after/*.json --fail-if-slower 2%
+    seqpoint compare a100.trace v100.trace --what-if scale_device:V100
+    """
+    before, after = _sides(traces)
+    groups = [map(load, names) for names in (before, after)]  # one trace at a time is in memory
+    if how["what_if"] is None:
+        refuse_options(("device",), "without --what-if; a comparison takes the devices from the traces")
+    result = front_door.compare(*groups, **how)
+    save_plot(lambda: result.plot(top), plot)
+    print_result(result, json_, lambda: result.tables(top))
+    if limit is not None:
+        from seqpoint.comparison import UNKNOWN
+
+        if result.verdict == UNKNOWN:
+            message(f"note: --fail-if-slower cannot tell: {result.reason}")
+        click.get_current_context().exit(int(result.slower_by(limit)))
+
+
+def _sides(traces: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names before and after the word between them; of two names, each."""
+    if _BETWEEN not in traces and len(traces) == 2:
+        return traces[:1], traces[1:]
+    if traces.count(_BETWEEN) != 1:
+        if len(traces) == 1:
+            raise click.UsageError("name two traces, before and after")
+        raise click.UsageError(f"put the word {_BETWEEN!r} once between the runs before and after")
+    at = traces.index(_BETWEEN)
+    if not traces[:at] or not traces[at + 1 :]:
+        raise click.UsageError(f"name a run on each side of {_BETWEEN!r}")
+    return traces[:at], traces[at + 1 :]

@@ -291,7 +291,7 @@ _MOST_LAUNCHES = 4
 
 
 @dataclass(frozen=True)
-class TimedLaunch:
+class LaunchTiming:
     """Launch of a kernel to draw.
 
     Parameters
@@ -323,12 +323,12 @@ class TimedLaunch:
 
 
 @saveable
-def kernel_activity(launch: TimedLaunch) -> Chart:
+def kernel_activity(launch: LaunchTiming) -> Chart:
     """Return the chart of what the warp schedulers do over time, as shares that are stacked.
 
     Parameters
     ----------
-    launch : TimedLaunch
+    launch : LaunchTiming
         Launch to show.
 
     Returns
@@ -354,12 +354,12 @@ def kernel_activity(launch: TimedLaunch) -> Chart:
 
 
 @saveable
-def kernel_heat_map(launch: TimedLaunch, what: str) -> Chart:
+def kernel_heat_map(launch: LaunchTiming, what: str) -> Chart:
     """Return a heat map over time.
 
     Parameters
     ----------
-    launch : TimedLaunch
+    launch : LaunchTiming
         Launch to show.
     what : str
         ``"units"``: share of cycles in which each compute unit's schedulers issue. ``"slices"``: sectors that each
@@ -412,12 +412,12 @@ def kernel_heat_map(launch: TimedLaunch, what: str) -> Chart:
     )  # fmt: skip
 
 
-def kernel_overview(launches: Sequence[TimedLaunch]) -> Chart:
+def kernel_overview(launches: Sequence[LaunchTiming]) -> Chart:
     """Return the charts of the first launches below each other, at most four.
 
     Parameters
     ----------
-    launches : sequence of TimedLaunch
+    launches : sequence of LaunchTiming
         Launches, at least one.
     """
     charts = []

@@ -28,7 +28,7 @@ _MAX_GAP = 1 / 512
 
 
 @dataclass(frozen=True)
-class Lanes:
+class LaneRectangles:
     """Rectangles of a timeline, as columns, ordered by (lane, start).
 
     Parameters
@@ -73,7 +73,7 @@ class Lanes:
         return bool((self.tasks > 1).any())
 
 
-def lanes_of(timeline: Timeline, *, limit: int = 8000, max_lanes: int = 48) -> Lanes:
+def lanes_of(timeline: Timeline, *, limit: int = 8000, max_lanes: int = 48) -> LaneRectangles:
     """Return the rectangles of a timeline, with at most `limit` rectangles on at most `max_lanes` lanes.
 
     If there are more tasks, neighbours of the same lane and class are merged over the narrowest gap that brings their
@@ -100,7 +100,7 @@ def lanes_of(timeline: Timeline, *, limit: int = 8000, max_lanes: int = 48) -> L
     busy = np.bincount(group, weights=end - start, minlength=n).astype(np.float64)
     until = np.maximum.reduceat(end, first) if n else end
     keep = np.sort(np.lexsort((np.arange(n), -busy))[:limit])
-    return Lanes(
+    return LaneRectangles(
         shown,
         position[first][keep],
         tuple(LABELS[i] for i in label[first][keep].tolist()),
@@ -288,7 +288,7 @@ def _lanes_chart(timeline: Timeline, name: str, scale: tuple[TimeUnit, int]) -> 
     )
 
 
-def _rectangles(lanes: Lanes, label: str, unit: TimeUnit) -> Chart:
+def _rectangles(lanes: LaneRectangles, label: str, unit: TimeUnit) -> Chart:
     rows = np.flatnonzero(np.array(lanes.label, dtype=object) == label)
     middle = len(lanes.lanes) - 1.0 - lanes.lane[rows]
     columns = (
@@ -313,7 +313,7 @@ def _rectangles(lanes: Lanes, label: str, unit: TimeUnit) -> Chart:
     )
 
 
-def _fine_print(lanes: Lanes) -> str:
+def _fine_print(lanes: LaneRectangles) -> str:
     """Return a remark on the tasks and lanes that a chart merges or leaves out."""
     facts = []
     if lanes.merged:

@@ -33,7 +33,7 @@ from seqpoint.validation.contention_traces import NO_CONTENTION, TraceContention
 
 
 @dataclass(frozen=True)
-class Figure:
+class ReportFigure:
     """A chart of a page, as a HoloViews object or as HTML.
 
     Parameters
@@ -51,24 +51,24 @@ class Figure:
     caption: str = ""
 
 
-def section_figures(section: tables.ReportSection) -> list[Figure]:
+def section_figures(section: tables.ReportSection) -> list[ReportFigure]:
     """Return the charts of a section as HoloViews objects."""
     selection, figures = section.selection, []
     if selection is not None:
-        figures.append(Figure("selection", selection.plot()))
-        figures.append(Figure("selection", selection.plot_statistic()))
-        figures.append(Figure("baselines", selection.plot_baselines()))
+        figures.append(ReportFigure("selection", selection.plot()))
+        figures.append(ReportFigure("selection", selection.plot_statistic()))
+        figures.append(ReportFigure("baselines", selection.plot_baselines()))
         if len(selection.regular) >= HALF:
             counts, errors = errors_of(selection)
-            figures.append(Figure("baselines", plots.errors_by_points(errors, counts, selection.statistic)))
+            figures.append(ReportFigure("baselines", plots.errors_by_points(errors, counts, selection.statistic)))
             coverages = {name: asdict(coverage) for name, coverage in coverages_of(selection).items()}
             of_selectors = data_frame(list(coverages.values())).set_axis(list(coverages))
             chart = plots.interval_coverage(of_selectors, selection.estimate.confidence)
-            figures.append(Figure("baselines", chart))
+            figures.append(ReportFigure("baselines", chart))
     if section.description.classes:
-        figures.append(Figure("classes", section.description.plot()))
+        figures.append(ReportFigure("classes", section.description.plot()))
     if section.description.memory:
-        figures.append(Figure("memory", section.description.memory_plot()))
+        figures.append(ReportFigure("memory", section.description.memory_plot()))
     if section.characterization is not None:
         figures += _operator_figures(section.characterization)
     if section.projection is not None:
@@ -76,16 +76,16 @@ def section_figures(section: tables.ReportSection) -> list[Figure]:
     return figures
 
 
-def _operator_figures(result: Characterization) -> list[Figure]:
+def _operator_figures(result: Characterization) -> list[ReportFigure]:
     """Return the treemap of the operators, and the roofline if the device and the FLOP of some operator are known."""
-    figures = [Figure("operators", result.plot("treemap"))] if len(result.facts) else []
+    figures = [ReportFigure("operators", result.plot("treemap"))] if len(result.facts) else []
     if len(result.roofs()) and any(row.flops and row.bytes for row in result.rows("shape")):
-        figures.append(Figure("shapes", result.plot("roofline"), "Hover for names and shapes, drag to zoom."))
+        figures.append(ReportFigure("shapes", result.plot("roofline"), "Hover for names and shapes, drag to zoom."))
     return figures
 
 
-def _projection_figures(projection: TraceProjection) -> list[Figure]:
-    figures = [Figure("projection", projection.plot())] if projection.rows else []
+def _projection_figures(projection: TraceProjection) -> list[ReportFigure]:
+    figures = [ReportFigure("projection", projection.plot())] if projection.rows else []
     timelines, best = projection.projection.timelines, tables.best_row(projection)
     if "baseline" not in timelines:
         return figures
@@ -93,7 +93,7 @@ def _projection_figures(projection: TraceProjection) -> list[Figure]:
         chart = plots.timeline_lanes(timelines["baseline"])
     else:
         chart = projection.plot_timelines(best.label)
-    return [*figures, Figure("timeline", chart, _caption(projection.provenance))]
+    return [*figures, ReportFigure("timeline", chart, _caption(projection.provenance))]
 
 
 def _caption(provenance: Mapping[str, Any]) -> str:
@@ -105,12 +105,12 @@ def _caption(provenance: Mapping[str, Any]) -> str:
     )
 
 
-def embedded(figures: Sequence[tuple[Figure, Sequence[str]]]) -> tuple[list[str], list[Figure]]:
+def embedded(figures: Sequence[tuple[ReportFigure, Sequence[str]]]) -> tuple[list[str], list[ReportFigure]]:
     """Return BokehJS and the script that draws all charts, and the figures with their HTML elements.
 
     Parameters
     ----------
-    figures : sequence of (Figure, labels)
+    figures : sequence of (ReportFigure, labels)
         Charts as HoloViews objects. Their labels are added to the titles inside, so that saved images show them too.
     """
     if not figures:
@@ -182,7 +182,7 @@ def html_page(content: tables.ReportContent) -> str:
     return rendered("report.html", content.title, scripts, {"views": views})
 
 
-def _view(section: tables.ReportSection, figures: list[Figure]) -> dict[str, Any]:
+def _view(section: tables.ReportSection, figures: list[ReportFigure]) -> dict[str, Any]:
     """Return the variables of a section in the template."""
     quality = section.description.named_tables()["quality"]
     return {
@@ -197,7 +197,7 @@ def _view(section: tables.ReportSection, figures: list[Figure]) -> dict[str, Any
     }
 
 
-def _blocks(section: tables.ReportSection, figures: list[Figure]) -> list[dict[str, Any]]:
+def _blocks(section: tables.ReportSection, figures: list[ReportFigure]) -> list[dict[str, Any]]:
     """Return the blocks of a section that are not empty: a heading with charts and tables."""
     selection, projection, contention = section.selection, section.projection, section.contention
     operators = section.characterization
@@ -295,8 +295,8 @@ def contention_page(scores: Sequence[ContentionCase | TraceContentionScore], not
     for trace in traces:
         bars = "Marks are medians, and bars the central 80 % of the kernels."
         kernels = kernel_rows(trace)
-        figures.append(Figure("", plots.kernel_slowdowns(kernels, trace.best), "Bands: errors of 10 and 25 %."))
-        figures.append(Figure("", plots.slowdowns_by_workgroups(kernels), bars))
+        figures.append(ReportFigure("", plots.kernel_slowdowns(kernels, trace.best), "Bands: errors of 10 and 25 %."))
+        figures.append(ReportFigure("", plots.slowdowns_by_workgroups(kernels), bars))
     scripts, with_html = embedded([(figure, ()) for figure in figures])
     lines = [*notes, *(_lines(cases) if cases else ()), *map(_trace_line, traces)]
     return rendered("charts.html", _CONTENTION_TITLE, scripts, {"lines": lines, "figures": with_html})
@@ -325,7 +325,7 @@ def kernel_rows(score: TraceContentionScore) -> DataFrame:
     return data_frame({name: getattr(score, name) for name in names} | kinds)
 
 
-def _scenario_figures(cases: Sequence[ContentionCase]) -> list[Figure]:
+def _scenario_figures(cases: Sequence[ContentionCase]) -> list[ReportFigure]:
     """Return the charts of the scenarios of recordings."""
     legend = "Hollow: fitted. Hover for names, click a mechanism to hide it, drag to zoom."
     captions = {
@@ -333,7 +333,7 @@ def _scenario_figures(cases: Sequence[ContentionCase]) -> list[Figure]:
         plots.slowdowns_against_measured: "If one task is far shorter than the other, times agree easily.",
         plots.error_by_mechanism: "Errors below the dotted lines are within the spread of repeated takes.",
     }
-    return [Figure("", chart(case_rows(cases)), caption) for chart, caption in captions.items()]
+    return [ReportFigure("", chart(case_rows(cases)), caption) for chart, caption in captions.items()]
 
 
 def _lines(cases: Sequence[ContentionCase]) -> list[str]:

@@ -105,7 +105,7 @@ def best_row(projection: TraceProjection) -> ProjectionRow | None:
 
 
 @dataclass(frozen=True)
-class Tile:
+class ReportTile:
     """A number with its name and a detail, shown at the top of a section."""
 
     value: str
@@ -131,27 +131,27 @@ def prose(lines: Iterable[str]) -> str:
     return " ".join(f"{line[:1].upper()}{line[1:]}." for line in lines if line)
 
 
-def tiles(section: ReportSection) -> tuple[Tile, ...]:
+def tiles(section: ReportSection) -> tuple[ReportTile, ...]:
     """Return the main numbers of a section."""
     description, selection, projection = section.description, section.selection, section.projection
     numbers = [
-        Tile(f"{len(description.iterations):,}", "iterations", f"ranks: {len(set(description.trace.meta.ranks))}")
+        ReportTile(f"{len(description.iterations):,}", "iterations", f"ranks: {len(set(description.trace.meta.ranks))}")
     ]
     if description.steps:
         longest = max(description.steps, key=lambda row: row.step_ns)
-        numbers.append(Tile(duration(longest.step_ns), "per step", f"median of rank {longest.rank}"))
+        numbers.append(ReportTile(duration(longest.step_ns), "per step", f"median of rank {longest.rank}"))
     if description.classes:
         first = description.classes[0]
-        numbers.append(Tile(percent(first.share), f"of kernel time in {first.class_}", duration(first.time_ns)))
+        numbers.append(ReportTile(percent(first.share), f"of kernel time in {first.class_}", duration(first.time_ns)))
     if selection is not None:
         outliers = f"with {len(selection.outliers)} outliers " if len(selection.outliers) else ""
         detail = f"{outliers}estimate the total with an error of {100 * selection.error:.2f} %"
-        numbers.append(Tile(f"{len(selection.rows)} of {len(selection.iterations)}", "iterations chosen", detail))
-        numbers.append(Tile(f"{selection.sequential_reduction:.3g}×", "less to profile", "one after another"))
+        numbers.append(ReportTile(f"{len(selection.rows)} of {len(selection.iterations)}", "iterations chosen", detail))
+        numbers.append(ReportTile(f"{selection.sequential_reduction:.3g}×", "less to profile", "one after another"))
     best = best_row(projection) if projection is not None else None
     if best is not None:
         where = f"[{best.low:.2f}, {best.high:.2f}]"
-        numbers.append(Tile(f"{best.speedup:.2f}×", "best what-if", f"{where} {' + '.join(best.what_if)}"))
+        numbers.append(ReportTile(f"{best.speedup:.2f}×", "best what-if", f"{where} {' + '.join(best.what_if)}"))
     return tuple(numbers)
 
 
@@ -189,7 +189,7 @@ def _spent(description: Description) -> str:
 
 
 @dataclass(frozen=True)
-class Shares:
+class EvidenceShares:
     """Shares of a projected time by kind of evidence, shown as a stacked bar."""
 
     evidence: Evidence
@@ -220,7 +220,7 @@ def _projection_cells(row: ProjectionRow) -> tuple[object, ...]:
         return name, "-", "-", "-", "-", f"not applicable: {row.reason}"
     interval = f"[{row.low:.3f}, {row.high:.3f}]"
     limits = " and ".join(row.limited_by)
-    return name, f"{row.speedup:.3f}", interval, duration(row.projected_ns), limits, Shares(row.evidence)
+    return name, f"{row.speedup:.3f}", interval, duration(row.projected_ns), limits, EvidenceShares(row.evidence)
 
 
 def contention_block(time: ContentionTime) -> Table:
