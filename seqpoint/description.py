@@ -20,6 +20,7 @@ from seqpoint.breakdown import (
     NO_OPERATOR,
     NO_RANGE,
     PYTHON,
+    KernelTime,
     host_sentence,
     host_table,
     host_text,
@@ -536,18 +537,16 @@ def _steps(steps: StepTimes, devices: Sequence[DeviceActivity]) -> tuple[RankSte
 
 
 def _classes(trace: Trace) -> tuple[ClassTime, ...]:
-    names = strings(trace.kernels, "name")
-    class_of = {name: trace.meta.class_of(name) for name in set(names)}
-    classes = np.array([class_of[name] for name in names], dtype=object)
-    duration = integers(trace.kernels, "dur_ns")
-    duration = np.where(duration == MISSING, 0, duration)
-    total = int(duration.sum())
-    rows = []
-    for class_ in set(class_of.values()):
-        of_class = duration[classes == class_]
-        time_ns = int(of_class.sum())
-        rows.append(ClassTime(class_, len(of_class), time_ns, time_ns / total if total else 0.0))
-    return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.class_)))
+    """Return the kernels by class, longest first: sums over the kernels by name."""
+    by_class: dict[str, list[KernelTime]] = {}
+    for row in kernels_by_name(trace):
+        by_class.setdefault(row.class_, []).append(row)
+    counts = {
+        name: (sum(row.kernels for row in rows), sum(row.time_ns for row in rows)) for name, rows in by_class.items()
+    }
+    total = max(sum(time_ns for _, time_ns in counts.values()), 1)
+    classes = [ClassTime(name, count, time_ns, time_ns / total) for name, (count, time_ns) in counts.items()]
+    return tuple(sorted(classes, key=lambda row: (-row.time_ns, row.class_)))
 
 
 def _recording_notes(trace: Trace) -> list[str]:

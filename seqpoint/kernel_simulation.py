@@ -26,7 +26,7 @@ from seqpoint.units import duration
 
 if TYPE_CHECKING:
     from profilers.trace import Trace
-    from seqpoint.plots.simulations import LaunchTiming
+    from seqpoint.plots.simulations import DrawnLaunch
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,7 +112,7 @@ class SimulatedKernels(Result):
         ]
         return [table_of("Launches", columns, rows)]
 
-    def timed(self) -> "list[LaunchTiming]":
+    def timed(self) -> "list[DrawnLaunch]":
         """Return the launches for charts, the longest first.
 
         Raises
@@ -120,13 +120,13 @@ class SimulatedKernels(Result):
         InvalidInputError
             The launches were not timed.
         """
-        from seqpoint.plots.simulations import LaunchTiming
+        from seqpoint.plots.simulations import DrawnLaunch
 
         if self.target is None or not self.timings:
             raise InvalidInputError("the launches were not timed; give a device")
         entries = [call.entry for call in self.calls]
         order = sorted(range(len(entries)), key=lambda number: -self.timings[number].seconds)
-        return [LaunchTiming(entries[number], number, self.timings[number], self.target) for number in order]
+        return [DrawnLaunch(entries[number], number, self.timings[number], self.target) for number in order]
 
     def plots(self) -> Any:
         """Return the heat maps of each timed launch, as a HoloViews object."""

@@ -291,7 +291,7 @@ _MOST_LAUNCHES = 4
 
 
 @dataclass(frozen=True)
-class LaunchTiming:
+class DrawnLaunch:
     """Launch of a kernel to draw.
 
     Parameters
@@ -323,12 +323,12 @@ class LaunchTiming:
 
 
 @saveable
-def kernel_activity(launch: LaunchTiming) -> Chart:
+def kernel_activity(launch: DrawnLaunch) -> Chart:
     """Return the chart of what the warp schedulers do over time, as shares that are stacked.
 
     Parameters
     ----------
-    launch : LaunchTiming
+    launch : DrawnLaunch
         Launch to show.
 
     Returns
@@ -354,12 +354,12 @@ def kernel_activity(launch: LaunchTiming) -> Chart:
 
 
 @saveable
-def kernel_heat_map(launch: LaunchTiming, what: str) -> Chart:
+def kernel_heat_map(launch: DrawnLaunch, what: str) -> Chart:
     """Return a heat map over time.
 
     Parameters
     ----------
-    launch : LaunchTiming
+    launch : DrawnLaunch
         Launch to show.
     what : str
         ``"units"``: share of cycles in which each compute unit's schedulers issue. ``"slices"``: sectors that each
@@ -412,12 +412,12 @@ def kernel_heat_map(launch: LaunchTiming, what: str) -> Chart:
     )  # fmt: skip
 
 
-def kernel_overview(launches: Sequence[LaunchTiming]) -> Chart:
+def kernel_overview(launches: Sequence[DrawnLaunch]) -> Chart:
     """Return the charts of the first launches below each other, at most four.
 
     Parameters
     ----------
-    launches : sequence of LaunchTiming
+    launches : sequence of DrawnLaunch
         Launches, at least one.
     """
     charts = []

@@ -116,8 +116,10 @@ class ReportTile:
 def summary(section: ReportSection) -> str:
     """Return a paragraph on the trace, the selection and the projection: what they say of themselves."""
     results = [result for result in (section.selection, section.projection) if result is not None]
-    told = prose(line for result in results for line in result.summary())
-    return " ".join(filter(None, [prose(section.description.summary()), _spent(section.description), told]))
+    lines = [line for result in results for line in result.summary()]
+    if section.projection is not None and best_row(section.projection) is None:
+        lines.append("no what-if applies to them" if section.projection.rows else "no what-if was asked for")
+    return " ".join(filter(None, [prose(section.description.summary()), _spent(section.description), prose(lines)]))
 
 
 def prose(lines: Iterable[str]) -> str:
