@@ -22,8 +22,8 @@ from replay.costs.shipped import load_parameters
 from replay.engine.timeline import Timeline, replay
 from replay.from_trace import build_graph, index_trace
 from replay.graph.graph import RECORDED_EDGES, EdgeKind, KernelGraph, given_hardware
-from replay.projection.projection import StepWindow
 from replay.projection.rows import joined_notes
+from replay.projection.windows import StepWindow
 from replay.what_ifs import WhatIf, check_choices
 from seqpoint.notebook import DataFrame, Result, Table, data_frame, table_of
 

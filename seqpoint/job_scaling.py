@@ -22,8 +22,8 @@ from replay.costs.shipped import load_parameters
 from replay.engine.steady import SteadyState
 from replay.engine.timeline import Timeline
 from replay.graph.graph import COLLECTIVE_KINDS, Basis, KernelGraph, hardware_of
-from replay.projection.projection import StepWindow
 from replay.projection.scenarios import step_of_job
+from replay.projection.windows import StepWindow
 from replay.studies.comp_vs_comm import faster_compute
 from replay.what_ifs import WhatIf, parse_what_if, with_job
 from replay.workloads import (

@@ -21,9 +21,10 @@ from replay.engine.timeline import Timeline
 from replay.from_trace import index_trace
 from replay.from_trace.host_causes import host_causes
 from replay.graph.graph import hardware_of
-from replay.projection.evidence import EVIDENCE, SIDES, SampledStep
+from replay.projection.evidence import EVIDENCE, SIDES
 from replay.projection.projection import Projection, ProjectionOptions, project, with_provenance
 from replay.projection.rows import ROW_FIGURES, ProjectionRow, recording_notes
+from replay.projection.windows import SampledStep
 from replay.what_ifs import (
     OVERLAPS,
     CollectiveEffect,

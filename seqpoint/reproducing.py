@@ -19,7 +19,8 @@ from profilers.trace.kernels import CLASSES, ClassRule
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.costs.shipped import load_parameters
-from replay.projection.evidence import SampledStep, digest
+from replay.projection.evidence import digest
+from replay.projection.windows import SampledStep
 from replay.what_ifs import (
     WhatIf,
     parse_what_if,

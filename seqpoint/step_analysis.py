@@ -33,8 +33,8 @@ from replay.from_trace import index_trace
 from replay.from_trace.host_causes import HostCauses, host_causes
 from replay.graph.choice import TaskChoice
 from replay.projection.pacing import Limits, limits_of
-from replay.projection.projection import StepWindow
 from replay.projection.rows import NOTHING_CHANGES
+from replay.projection.windows import StepWindow
 from replay.what_ifs import WhatIf, check_choices, parse_what_if
 from replay.workloads.operations import is_parquet, read_operations
 from seqpoint.breakdown import (

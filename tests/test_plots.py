@@ -15,8 +15,9 @@ from replay.analysis.critical_path import LABELS, task_labels
 from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph
-from replay.projection.projection import Projection, ProjectionOptions, StepWindow, project
+from replay.projection.projection import Projection, ProjectionOptions, project
 from replay.projection.rows import ProjectionRow
+from replay.projection.windows import StepWindow
 from replay.what_ifs import parse_what_if
 from replay.workloads import load_training, training_job, training_trace
 from seqpoint import plots
