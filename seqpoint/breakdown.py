@@ -21,7 +21,7 @@ from profilers.trace.compiled import compiled
 from profilers.trace.schema import PYTHON_FUNCTION
 from profilers.trace.trace import Trace
 from replay.from_trace.host_causes import HOST_CAUSES
-from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, table_of
+from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, shortened, table_of
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
@@ -399,7 +399,7 @@ def kernels_text(trace: Trace, top: int = TOP) -> Table:
         "kernel~": "{name}", "class~": "{class_}", "kernels": "{kernels}", "time": "{time_ns:time}",
         "share %": "{share:.1%}", "median": "{median_ns:time}", "streams": "{streams}",
     }  # fmt: skip
-    cells = [replace(row, name=_cut(row.name)) for row in rows[:top]]
+    cells = [replace(row, name=shortened(row.name, _NAME_LENGTH)) for row in rows[:top]]
     return table_of(_title("Kernels by name", trace, rows, top), columns, cells)
 
 
@@ -434,7 +434,7 @@ def _callers_text(trace: Trace, rows: Sequence[OperatorTime], top: int, word: st
         f"{word}~": "{name}", "calls": "{calls}", "kernels": "{kernels}", "device time": "{time_ns:time}",
         "share %": "{share:.1%}", "host time": "{host_ns:time}",
     }  # fmt: skip
-    cells = [replace(row, name=_cut(row.name or f"(no {word})")) for row in rows[:top]]
+    cells = [replace(row, name=shortened(row.name or f"(no {word})", _NAME_LENGTH)) for row in rows[:top]]
     note = f"Kernels count for the innermost {word} around their launch. Host time is without the {word}s inside."
     return table_of(_title(f"{word.capitalize()}s", trace, rows, top), columns, cells, note=note)
 
@@ -466,11 +466,9 @@ def _host_table(events: str, rows: Sequence[HostTime], top: int) -> Table:
         share = 100 * sum(row.share for row in rows[:top])
         title += f": {top} of {len(rows)}, {share:.1f} % of the host's time (--top shows more)"
     note = "Self time is outside all that is called inside. Shares are of the time that host threads have an event."
-    return table_of(title, columns, [replace(row, name=_cut(row.name)) for row in rows[:top]], note=note)
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= _NAME_LENGTH else name[: _NAME_LENGTH - 3] + "..."
+    return table_of(
+        title, columns, [replace(row, name=shortened(row.name, _NAME_LENGTH)) for row in rows[:top]], note=note
+    )
 
 
 def _title(title: str, trace: Trace, rows: Sequence[KernelTime] | Sequence[OperatorTime], top: int) -> str:

@@ -36,7 +36,7 @@ from seqpoint.matching import (
     top_kernels,
 )
 from seqpoint.noise import Change, Changes, changes_of, paired_changes_of, rows_of
-from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, more_of, table_of
+from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, more_of, shortened, table_of
 from seqpoint.step_sample import (
     HOST,
     NO_CALL,
@@ -47,7 +47,7 @@ from seqpoint.step_sample import (
     part_name,
     without_outlying_runs,
 )
-from seqpoint.units import duration
+from seqpoint.units import duration, signed
 
 #: Confidence level of the intervals, and the smallest change that counts as one.
 CONFIDENCE, LEAST = 0.99, 0.005
@@ -295,7 +295,7 @@ class Comparison(Result):
         }  # fmt: skip
         changed = [row for row in self.operators if row.change_ns or row.before_kernels != row.after_kernels]
         shown = [
-            {**asdict(row), "kernel": _cut(row.kernel.removeprefix("void "), _KERNEL_LENGTH)}
+            {**asdict(row), "kernel": shortened(row.kernel.removeprefix("void "), _KERNEL_LENGTH)}
             for row in self.kernels[:top]
         ]
         against = ", projected against measured" if projected else ""
@@ -324,7 +324,7 @@ class Comparison(Result):
                 if self.projection is not None:
                     how = {APPEARED: " (measured alone)", VANISHED: " (projected alone)"}.get(row.matched_by, how)
                 shapes = row.shapes.replace(",[]", "").replace("[]", "").replace("[]", "")
-                name = _cut(f"{row.name} {shapes}".strip(), _OPERATOR_LENGTH) + how
+                name = shortened(f"{row.name} {shapes}".strip(), _OPERATOR_LENGTH) + how
                 counts = dict.fromkeys(f"{count:.4g}" for count in (row.before_kernels, row.after_kernels))
                 kernels = " to ".join(counts)
             change_ns, step_ns = row.change_ns, self.step.before_ns
@@ -332,7 +332,7 @@ class Comparison(Result):
                 change_ns, step_ns = -change_ns, self.step.after_ns
             clear = {None: "-", True: "yes", False: "no"}[row.beyond_noise]
             of_step = change_ns / step_ns if step_ns else None
-            cells.append({"row": row, "name": name, "change": _signed(change_ns), "of_step": of_step,
+            cells.append({"row": row, "name": name, "change": signed(change_ns), "of_step": of_step,
                           "clear": clear, "kernels": kernels, "error": row.error})  # fmt: skip
         return cells
 
@@ -353,14 +353,6 @@ _KINDS = {
 }  # fmt: skip
 #: What the name of an operator is followed by, by the way that it was matched.
 _HOW = {APPEARED: " (appeared)", VANISHED: " (vanished)", BY_POSITION: " (same position)"}
-
-
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 3] + "..."
-
-
-def _signed(ns: float) -> str:
-    return f"{'+' if ns > 0 else '-' if ns < 0 else ''}{duration(abs(ns))}"
 
 
 def _errors(step: Change, classes: Sequence[Change], projection: ProjectedStep, *, alike: bool) -> list[str]:

@@ -20,7 +20,7 @@ from replay.gemms.tiles import Grid, grid_of, tile_end, tile_of_name
 from replay.graph.graph import Hardware, given_hardware, hardware_of
 from seqpoint.gemm_groups import StepGroups, suggest_groups
 from seqpoint.gemm_launches import Cause, GemmLaunches, Rates, Surroundings, causes_of, gemm_launches, rates_of
-from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, more_of, table_of
+from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, more_of, shortened, table_of
 from seqpoint.units import duration
 
 #: Properties of a grid in JSON and in tables.
@@ -493,7 +493,7 @@ class TraceGemms(Result):
                 "row": row,
                 "gemm": gemm,
                 "shape": str(gemm).removesuffix(f" {gemm.dtype}"),
-                "operator": _cut(row.operators[0], _OPERATOR_LENGTH) if row.operators else "-",
+                "operator": shortened(row.operators[0], _OPERATOR_LENGTH) if row.operators else "-",
                 "tflops": None if row.flops_per_s is None else row.flops_per_s / 1e12,
                 "limit": None if rates is None else rates.limit,
                 "why": "; ".join(map(str, row.why)),
@@ -524,11 +524,7 @@ def _short_kernel(name: str, length: int = _NAME_LENGTH) -> str:
     if len(text) <= length:
         return text
     end = tile_end(text)
-    return _cut(text, length) if end <= length - 3 else f"{text[:8]}...{text[end - length + 11 : end]}"
-
-
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 3] + "..."
+    return shortened(text, length) if end <= length - 3 else f"{text[:8]}...{text[end - length + 11 : end]}"
 
 
 def find_gemms(trace: Trace, *, iteration: int | None = None, device: str | None = None) -> TraceGemms:

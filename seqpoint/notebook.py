@@ -147,6 +147,17 @@ def more_of(rows: Sequence[object], top: int) -> str:
     return f": {top} of {len(rows)}{MORE}" if len(rows) > top else ""
 
 
+def shortened(text: str, length: int) -> str:
+    """Return a text that is cut behind so many characters.
+
+    Examples
+    --------
+    >>> shortened("vectorized", 8), shortened("gemm", 8)
+    ('vecto...', 'gemm')
+    """
+    return text if len(text) <= length else text[: length - 3] + "..."
+
+
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun, singular or plural.
 

@@ -299,6 +299,10 @@ class TraceProjection(Result):
         return [each for each in tables if isinstance(each, str) or each.rows or each.title.startswith(always)]
 
     def closing(self) -> tuple[str, ...]:
+        """Return the notes, which say what they are on."""
+        return self.notes()
+
+    def notes(self) -> tuple[str, ...]:
         """Return the pace of a step, and the notes of all what-ifs; a note of some rows names them."""
         labels: dict[str, list[str]] = {}
         for row in self.rows:

@@ -55,7 +55,7 @@ from seqpoint.communication import (
 )
 from seqpoint.graphs import step_windows, typical_iteration
 from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, table_of
-from seqpoint.units import duration
+from seqpoint.units import duration, signed
 
 #: Fields of `replay.analysis.Exposure` that the JSON of an analysis holds for each device, beside its times.
 _OVERLAP_FIELDS = ("span_ns", "compute_ns", "copy_ns", "beside_compute_ns", "exposed_copy_ns")
@@ -262,7 +262,7 @@ def _path_table(title: str, heading: str, sides: Sequence[Mapping[str, float]], 
         cells: list[str] = []
         for time, side in zip(times, sides, strict=True):
             cells += [duration(time), f"{100 * time / max(sum(side.values()), 1e-9):.1f}"]
-        change = [_signed(times[1] - times[0])] if len(sides) == 2 else []
+        change = [signed(times[1] - times[0])] if len(sides) == 2 else []
         rows.append((name[:_NAME_LENGTH], *cells, *change))
     columns = ("time", "%") if len(sides) == 1 else ("before", "%", "after", "%", "change")
     return Table(f"{title} ({hidden} more not shown)" if hidden > 0 else title, (f"{heading}~", *columns), rows)
@@ -332,7 +332,7 @@ def _difference_tables(what_if: str, difference: analysis.Difference) -> list[Ta
     change = difference.after_ns - difference.before_ns
     ratio = f", {difference.before_ns / difference.after_ns:.3f} times as fast" if difference.after_ns else ""
     shown: list[Table | str] = [
-        f"{what_if}: {duration(difference.before_ns)} to {duration(difference.after_ns)}, {_signed(change)}{ratio}"
+        f"{what_if}: {duration(difference.before_ns)} to {duration(difference.after_ns)}, {signed(change)}{ratio}"
     ]
     for title, rows in (
         ("class", difference.by_class),
@@ -348,17 +348,13 @@ def _difference_tables(what_if: str, difference: analysis.Difference) -> list[Ta
             {
                 "r": row,
                 "name": row.label[:_NAME_LENGTH],
-                "change": _signed(row.change_ns),
+                "change": signed(row.change_ns),
                 "tasks": " to ".join(map(str, dict.fromkeys((row.before_count, row.after_count)))),
             }
             for row in rows[:_MAX_ROWS]
         ]
         shown.append(table_of(f"Change by {title}{_hidden(len(rows))}", columns, cells))
     return shown
-
-
-def _signed(ns: float) -> str:
-    return f"{'+' if ns > 0 else '-' if ns < 0 else ''}{duration(abs(ns))}"
 
 
 def _side_facts(side: TimelineAnalysis) -> dict[str, Any]:

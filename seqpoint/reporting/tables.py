@@ -118,7 +118,7 @@ def summary(section: ReportSection) -> str:
     results = [result for result in (section.selection, section.projection) if result is not None]
     lines = [line for result in results for line in result.summary()]
     if section.projection is not None and best_row(section.projection) is None:
-        lines.append("no what-if applies to them" if section.projection.rows else "no what-if was asked for")
+        lines.append(f"baseline alone: no what-if {'applies to them' if section.projection.rows else 'was asked for'}")
     return " ".join(filter(None, [prose(section.description.summary()), _spent(section.description), prose(lines)]))
 
 
@@ -160,12 +160,12 @@ def tiles(section: ReportSection) -> tuple[ReportTile, ...]:
 def notes(section: ReportSection) -> tuple[str, ...]:
     """Return the notes on a section: assumptions, iterations left out, and notes of graphs and what-ifs."""
     lines = section.description.notes()
-    lines += [] if section.selection is None else section.selection.closing()
+    lines += [] if section.selection is None else section.selection.notes()
     lines += [] if section.characterization is None else section.characterization.notes()
     if section.projection is not None:
         baseline = section.projection.projection.timelines.get("baseline")
         lines += [] if baseline is None else baseline.graph.notes
-        lines += [line.removeprefix("note: ").removeprefix("note on ") for line in section.projection.closing()]
+        lines += [line.removeprefix("note: ").removeprefix("note on ") for line in section.projection.notes()]
     return tuple(dict.fromkeys(lines))
 
 

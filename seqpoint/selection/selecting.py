@@ -559,6 +559,10 @@ class SelectionResult(Result):
         return sentences
 
     def closing(self) -> list[str]:
+        """Return the notes, which are sentences of their own."""
+        return self.notes()
+
+    def notes(self) -> list[str]:
         """Return what the estimate leaves out, in up to two sentences."""
         total = float(self.iterations.statistic(self.statistic)[self.outliers.rows].sum())
         left_out = f"{self.without_length} iterations were left out: their length is unknown"
