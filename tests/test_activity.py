@@ -36,7 +36,7 @@ from seqpoint.cli import cli
 from seqpoint.description import describe
 from seqpoint.graphs import replay_trace, step_windows
 from seqpoint.projecting import project_trace
-from seqpoint.reporting.tables import ReportSection, summary
+from seqpoint.reporting.page import ReportSection, summary
 from seqpoint.step_analysis import analyze_trace
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "traces" / "kineto"

@@ -18,7 +18,7 @@ from seqpoint.description import describe
 from seqpoint.iteration_table import iteration_table
 from seqpoint.projecting import ProjectOptions, project_trace
 from seqpoint.reporting import ReportContent, ReportSection, write_report
-from seqpoint.reporting.tables import notes as notes_of
+from seqpoint.reporting.page import notes as notes_of
 from seqpoint.selection.selecting import select
 
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"></script>"
