@@ -1,7 +1,8 @@
 """Description of a trace: devices, steps, communication, kernels by class, copies, and the quality of the data."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -227,37 +228,28 @@ class Description(Result):
         """What the figures of devices cover: ``"steps"``, or ``"recording"`` for a trace without iterations."""
         return "steps" if self.steps else "recording"
 
-    def table(self) -> DataFrame:
-        """Return a row for each rank and device, with its steps; times in ns."""
-        return data_frame(self.to_dict()["steps"])
+    def table(self, by: str = "step") -> DataFrame:
+        """Return a row for each rank and device, with its steps, or for what `by` names; times in ns.
+
+        Parameters
+        ----------
+        by : str
+            ``"step"``; ``"class"`` of kernels; ``"kernel"`` or ``"operator"`` by name, or ``"range"`` of the program,
+            each with its kernels, longest first; or ``"host"``, the operators, calls and Python functions by self time.
+
+        Raises
+        ------
+        InvalidInputError
+            There is no such table.
+        """
+        if by not in _ROWS:
+            raise InvalidInputError(f"by {by!r}: there is no such table; choose of {', '.join(_ROWS)}")
+        rows = _ROWS[by](self)
+        return data_frame([row | {"name": row["name"] or _NONE[by]} for row in rows] if by in _NONE else rows)
 
     def communication(self) -> DataFrame:
         """Return the busy time and the communication of each device; times in ns."""
         return data_frame(self.to_dict()["devices"])
-
-    def classes_table(self) -> DataFrame:
-        """Return the kernels by class, longest first; times in ns."""
-        return data_frame(self.to_dict()["kernel_classes"])
-
-    def kernels_table(self) -> DataFrame:
-        """Return the kernels by name, longest total first; times in ns."""
-        return data_frame([_row(row) for row in kernels_by_name(self.trace)])
-
-    def operators_table(self) -> DataFrame:
-        """Return the operators by name with the kernels that they launched, longest first; times in ns.
-
-        The kernels without an operator have the row ``"(no operator)"``.
-        """
-        rows = operators_by_name(self.trace)
-        return data_frame([_row(row) | {"name": row.name or NO_OPERATOR} for row in rows])
-
-    def ranges_table(self) -> DataFrame:
-        """Return the ranges that the program wrote, as `operators_table` returns operators."""
-        return data_frame([_row(row) | {"name": row.name or NO_RANGE} for row in ranges_by_name(self.trace)])
-
-    def host_table(self) -> DataFrame:
-        """Return the operators, calls of the runtime and Python functions by self time, longest first; times in ns."""
-        return data_frame([_row(row) for row in host_times(self.trace)])
 
     def tables_by(self, top: int = TOP) -> tuple[Table, ...]:
         """Return the tables by kernel, operator or range or of the host that were asked for, as text.
@@ -365,7 +357,7 @@ class Description(Result):
         """Return the chart of the time in kernels by class, as a HoloViews object."""
         from seqpoint.plots import class_breakdown
 
-        return class_breakdown(self.classes_table())
+        return class_breakdown(self.table("class"))
 
     def memory_plot(self) -> Any:
         """Return the chart of the memory in use over time, as a HoloViews object.
@@ -391,14 +383,14 @@ class Description(Result):
             "devices_cover": self.covers,
             "devices": [self._device_facts(row) for row in self.devices],
             "device_names": self.device_names(),
-            "kernel_classes": [_row(row) for row in self.classes],
+            "kernel_classes": _ROWS["class"](self),
             "late_ranks": [asdict(row) for row in late_ranks(self.trace)],
             "copies": [{**asdict(row), "bytes_per_s": row.bytes_per_s} for row in self.copies],
             "memory": [row.row() for row in self.memory],
             "host": [row.to_dict() for row in self.host],
             "iterations_per_rank": {str(rank): ranks.count(rank) for rank in sorted(set(ranks))},
             "found_by": sorted(set(iterations.found_by)),
-            "steps": [{**asdict(row), "busy_share": row.busy_share} for row in self.steps],
+            "steps": _ROWS["step"](self),
             "verdict": self.verdict(),
             **self._facts_by(),
             "notes": self.notes(),
@@ -406,17 +398,11 @@ class Description(Result):
 
     def _facts_by(self) -> dict[str, Any]:
         """Return the rows of the tables by kernel, operator and range and of the host that were asked for."""
-        facts: dict[str, Any] = {}
-        if "kernel" in self.by:
-            facts["kernels"] = [_row(row) for row in kernels_by_name(self.trace)]
-        if "operator" in self.by:
-            facts["operators"] = [_row(row) for row in operators_by_name(self.trace)]
-        if "range" in self.by:
-            facts["ranges"] = [_row(row) for row in ranges_by_name(self.trace)]
+        facts: dict[str, Any] = {f"{by}s": _ROWS[by](self) for by in BY if by in self.by and by != "host"}
         if "host" in self.by:
-            rows = host_times(self.trace)
-            facts["host_operators"] = [_row(row) for row in rows if row.kind != PYTHON]
-            facts["python_functions"] = [_row(row) for row in rows if row.kind == PYTHON]
+            rows = _ROWS["host"](self)
+            facts["host_operators"] = [row for row in rows if row["kind"] != PYTHON]
+            facts["python_functions"] = [row for row in rows if row["kind"] == PYTHON]
         return facts
 
     def _device_facts(self, row: DeviceActivity) -> dict[str, Any]:
@@ -451,6 +437,21 @@ def _range(shares: Sequence[float]) -> str:
 def _row(row: Any) -> dict[str, Any]:
     """Return a row of a table as JSON."""
     return {name.rstrip("_"): value for name, value in asdict(row).items()}
+
+
+#: Rows of a description as JSON, by what each is of.
+_ROWS: Mapping[str, Callable[[Description], list[dict[str, Any]]]] = MappingProxyType(
+    {
+        "step": lambda shown: [{**asdict(row), "busy_share": row.busy_share} for row in shown.steps],
+        "class": lambda shown: [_row(row) for row in shown.classes],
+        "kernel": lambda shown: [_row(row) for row in kernels_by_name(shown.trace)],
+        "operator": lambda shown: [_row(row) for row in operators_by_name(shown.trace)],
+        "range": lambda shown: [_row(row) for row in ranges_by_name(shown.trace)],
+        "host": lambda shown: [_row(row) for row in host_times(shown.trace)],
+    }
+)
+#: Names of the rows of kernels without an operator or a range.
+_NONE: Mapping[str, str] = MappingProxyType({"operator": NO_OPERATOR, "range": NO_RANGE})
 
 
 def row_counts(trace: Trace) -> dict[str, int]:
