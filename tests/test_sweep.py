@@ -14,14 +14,9 @@ from profilers.ingest.pipeline import collect
 from replay.costs.shipped import load_parameters
 from replay.from_trace import build_graph
 from replay.projection import sweep as module
-<<<<<<< HEAD
-from replay.projection.projection import ProjectionOptions, StepWindow, project
-from replay.projection.sweep import ProgressSteps, jobs_for, sweep
-=======
 from replay.projection.projection import ProjectionOptions, project
-from replay.projection.sweep import Steps, jobs_for, sweep
+from replay.projection.sweep import ProgressSteps, jobs_for, sweep
 from replay.projection.windows import StepWindow
->>>>>>> 180ca09 (Windows of steps have a module, so that neither evidence nor pacing is in a circle with projections)
 from replay.what_ifs import WhatIf, parse_what_if
 
 

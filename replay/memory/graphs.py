@@ -43,7 +43,7 @@ _FP32 = _TYPES.index("fp32")
 
 
 @dataclass(frozen=True)
-class SimulatedKernels:
+class SimulatedDemands:
     """What simulation says of the kernels of a graph. All are arrays of shape (n_tasks,).
 
     Parameters
@@ -70,7 +70,7 @@ class SimulatedKernels:
         return ~np.isnan(self.time_ns)
 
 
-def simulated_kernels(graph: KernelGraph, parameters: Parameters) -> SimulatedKernels:
+def simulated_kernels(graph: KernelGraph, parameters: Parameters) -> SimulatedDemands:
     """Simulate each kernel of known operator on the hardware of the graph; equal kernels are simulated once.
 
     The parameters and errors are those of `memory_of_kernels`.
@@ -80,7 +80,7 @@ def simulated_kernels(graph: KernelGraph, parameters: Parameters) -> SimulatedKe
     figures = np.array([_figures(result) for result in memories.results]).reshape(-1, 4)
     columns[:, memories.tasks], in_step[memories.tasks] = figures[memories.number].T, memories.in_step
     time_ns, error, footprint, hit_share = columns
-    return SimulatedKernels(time_ns, error, footprint, hit_share, in_step)
+    return SimulatedDemands(time_ns, error, footprint, hit_share, in_step)
 
 
 class KernelMemories(NamedTuple):
@@ -293,7 +293,7 @@ def with_settings(
     return _with_simulated_demands(demanding, after) if dict(settings).get(TIMES) else demanding
 
 
-def _with_simulated_demands(graph: KernelGraph, kernels: SimulatedKernels) -> KernelGraph:
+def _with_simulated_demands(graph: KernelGraph, kernels: SimulatedDemands) -> KernelGraph:
     """Return a graph whose known kernels share caches by their simulated footprint and hit share."""
     tasks, known = graph.tasks, kernels.known & (graph.tasks.footprint > 0)
     system = memory_system(source_device(graph))
