@@ -18,12 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from profilers.errors import SeqPointError
+    from profilers.ingest.pipeline import IngestOptions
     from profilers.trace import Trace
     from replay.formats import quantize
     from replay.workloads import Dlrm, Layout, TrainingJob, Transformer
     from seqpoint.front_door import *
     from seqpoint.job_scaling import scaling
-    from seqpoint.kernel_simulation import simulate_kernel
+    from seqpoint.kernel_simulation import KernelOptions, simulate_kernel
+    from seqpoint.memory_simulation import MemoryOptions
+    from seqpoint.projecting import ProjectOptions
+    from seqpoint.selection.selecting import SelectOptions
+    from seqpoint.step_analysis import stragglers
     from seqpoint.sweeps import sweep
     from seqpoint.weight_copying import weight_copies
 
@@ -31,7 +36,12 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Dlrm",
+    "IngestOptions",
+    "KernelOptions",
     "Layout",
+    "MemoryOptions",
+    "ProjectOptions",
+    "SelectOptions",
     "SeqPointError",
     "Trace",
     "TrainingJob",
@@ -72,10 +82,15 @@ __all__ = [
 
 #: Modules of the names that are not in `seqpoint.front_door`.
 _MODULES = {
+    "IngestOptions": "profilers.ingest.pipeline",
+    "KernelOptions": "seqpoint.kernel_simulation",
+    "MemoryOptions": "seqpoint.memory_simulation",
+    "ProjectOptions": "seqpoint.projecting",
+    "SelectOptions": "seqpoint.selection.selecting",
     "SeqPointError": "profilers.errors",
     "Trace": "profilers.trace",
     "quantize": "replay.formats",
-    "stragglers": "seqpoint.graphs",
+    "stragglers": "seqpoint.step_analysis",
     "scaling": "seqpoint.job_scaling",
     "simulate_kernel": "seqpoint.kernel_simulation",
     "sweep": "seqpoint.sweeps",

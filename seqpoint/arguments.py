@@ -7,6 +7,7 @@ and an example. Types are compared by name, so that the check loads no module.
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set, ValuesView
+from dataclasses import fields, is_dataclass
 from functools import cache, wraps
 from numbers import Integral, Real
 from os import PathLike
@@ -54,7 +55,7 @@ _EXAMPLES: Mapping[str, str] = MappingProxyType(
         "what_ifs": _COMPOSED, "what_if": '"overlap:ideal"; "overlap:ideal+t3" composes two',
         "device": '"H100" (sp.devices() has all)', "selection": "what sp.select returns",
         "shapes": "[[1, 4096, 4096, 4096]]",
-        "output": '"report.html"', "suite": '"kernels"', "limit_bytes": "8_000_000_000",
+        "output": '"report.html"', "suite": '"kernels"',
     }
 )  # fmt: skip
 
@@ -94,10 +95,20 @@ def checked(function: F) -> F:
             bound.arguments[parameter] = _listed(value, wanted)
             if not _fits(bound.arguments[parameter], wanted):
                 raise InvalidInputError(_message(f"{name}: {parameter}", value, wanted, _EXAMPLES.get(parameter, "")))
+            if is_dataclass(value) and parameter == "options":
+                _check_fields(name, value)
         return function(*bound.args, **bound.kwargs)
 
     call.__module__ = "seqpoint"  # where the function is found by its name, as pickle needs
     return call  # type: ignore[return-value]
+
+
+def _check_fields(name: str, options: Any) -> None:
+    """Raise an error if a field of frozen options is of another type than it says."""
+    for each in fields(options):
+        value, wanted = getattr(options, each.name), _type_text(each.type)
+        if not _fits(value, wanted):
+            raise InvalidInputError(_message(f"{name}: options.{each.name}", value, wanted, ""))
 
 
 def _type_text(annotation: Any) -> str:

@@ -21,7 +21,7 @@ from profilers.trace.compiled import compiled
 from profilers.trace.schema import PYTHON_FUNCTION
 from profilers.trace.trace import Trace
 from replay.from_trace.host_causes import HOST_CAUSES
-from seqpoint.notebook import TOP, DataFrame, Table, as_html, data_frame, table_of
+from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, shortened, table_of
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
@@ -399,7 +399,7 @@ def kernels_text(trace: Trace, top: int = TOP) -> Table:
         "kernel~": "{name}", "class~": "{class_}", "kernels": "{kernels}", "time": "{time_ns:time}",
         "share %": "{share:.1%}", "median": "{median_ns:time}", "streams": "{streams}",
     }  # fmt: skip
-    cells = [replace(row, name=_cut(row.name)) for row in rows[:top]]
+    cells = [replace(row, name=shortened(row.name, _NAME_LENGTH)) for row in rows[:top]]
     return table_of(_title("Kernels by name", trace, rows, top), columns, cells)
 
 
@@ -434,7 +434,7 @@ def _callers_text(trace: Trace, rows: Sequence[OperatorTime], top: int, word: st
         f"{word}~": "{name}", "calls": "{calls}", "kernels": "{kernels}", "device time": "{time_ns:time}",
         "share %": "{share:.1%}", "host time": "{host_ns:time}",
     }  # fmt: skip
-    cells = [replace(row, name=_cut(row.name or f"(no {word})")) for row in rows[:top]]
+    cells = [replace(row, name=shortened(row.name or f"(no {word})", _NAME_LENGTH)) for row in rows[:top]]
     note = f"Kernels count for the innermost {word} around their launch. Host time is without the {word}s inside."
     return table_of(_title(f"{word.capitalize()}s", trace, rows, top), columns, cells, note=note)
 
@@ -466,11 +466,9 @@ def _host_table(events: str, rows: Sequence[HostTime], top: int) -> Table:
         share = 100 * sum(row.share for row in rows[:top])
         title += f": {top} of {len(rows)}, {share:.1f} % of the host's time (--top shows more)"
     note = "Self time is outside all that is called inside. Shares are of the time that host threads have an event."
-    return table_of(title, columns, [replace(row, name=_cut(row.name)) for row in rows[:top]], note=note)
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= _NAME_LENGTH else name[: _NAME_LENGTH - 3] + "..."
+    return table_of(
+        title, columns, [replace(row, name=shortened(row.name, _NAME_LENGTH)) for row in rows[:top]], note=note
+    )
 
 
 def _title(title: str, trace: Trace, rows: Sequence[KernelTime] | Sequence[OperatorTime], top: int) -> str:
@@ -587,8 +585,8 @@ _NOTICEABLE = 1.01
 _DIMENSION_WORDS = {"rank": "rank", "stage": "stage", "operation": "operation", "micro_batch": "micro-batch"}
 
 
-@dataclass(frozen=True)
-class StragglerReport:
+@dataclass(frozen=True, repr=False)
+class StragglerReport(Result):
     """Stragglers of one or more jobs.
 
     Parameters
@@ -596,6 +594,8 @@ class StragglerReport:
     jobs : tuple of Stragglers
         The jobs.
     """
+
+    heading = "Stragglers"
 
     jobs: "tuple[Stragglers, ...]"
 
@@ -616,21 +616,18 @@ class StragglerReport:
         """Return the notes of all jobs, each once."""
         return list(dict.fromkeys(note for job in self.jobs for note in job.notes))
 
-    def tables(self) -> list[Table]:
+    def tables(self, top: int = TOP) -> list[Table]:
         """Return a table for each dimension of each job: the worst, with what they cost alone."""
         columns = {"slow-down": "{slowdown:.3f}", "extra": "{extra:time}", "worst step": "{worst:.3f}"}
         tables = []
         for job in self.jobs:
             for dimension, word in _DIMENSION_WORDS.items():
                 rows = job.of(dimension)
-                more = f" ({len(rows) - TOP} more not shown)" if len(rows) > TOP else ""
-                cells = [{"name": row.name} | _straggler_cells(job, row) for row in rows[:TOP]]
+                more = f" ({len(rows) - top} more not shown)" if len(rows) > top else ""
+                cells = [{"name": row.name} | _straggler_cells(job, row) for row in rows[:top]]
                 title = f"{_titled_job(job)}Slow-down by {word}, the others balanced{more}"
                 tables += [table_of(title, {f"{word}~": "{name}", **columns}, cells)] if cells else []
         return tables
-
-    def _repr_html_(self) -> str:
-        return as_html("Stragglers", [*self.summary(), *self.notes()], {"Slow-downs": self.table()})
 
 
 def _straggler_cells(job: "Stragglers", row: "Straggler") -> dict[str, float]:

@@ -34,7 +34,7 @@ from seqpoint.communication import (
 )
 from seqpoint.description import cost_notes
 from seqpoint.kernel_facts import KERNEL_PHASES, KernelFacts, Texts, kernel_facts, matrix_peaks, peak_of
-from seqpoint.notebook import TOP, DataFrame, Table, as_html, data_frame, table_of
+from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, more_of, table_of
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 #: What a table can have rows of.
 BY: Final = ("operator", "shape", "kernel", "class", "phase", "module")
+#: Kinds of charts.
+CHARTS: Final = ("roofline", "treemap", "icicle")
 #: Tables that the command prints.
 SHOWN: Final = ("phase", "class", "module", "operator", "shape")
 #: Classes of kernels whose FLOP count for model FLOP utilisation.
@@ -67,8 +69,6 @@ _NONE: Final = {
 }
 #: Parts of names of kernels that tell them not apart.
 _COMMON: Final = re.compile(r"^void |\b(?:at::native::|std::)|\(anonymous namespace\)::")
-#: Remark on a table of the terminal that has not all rows.
-_MORE: Final = " (--top shows more)"
 #: Most characters of a name or of shapes in text.
 _TEXT_LENGTH: Final = 44
 
@@ -174,8 +174,8 @@ class Utilisation:
     known: float
 
 
-@dataclass(frozen=True)
-class Characterization:
+@dataclass(frozen=True, repr=False)
+class Characterization(Result):
     """Where the time of a trace goes.
 
     Parameters
@@ -185,6 +185,8 @@ class Characterization:
     facts : KernelFacts
         Its kernels.
     """
+
+    heading = "Characterisation"
 
     trace: Trace
     facts: KernelFacts
@@ -418,10 +420,21 @@ class Characterization:
         ----------
         kind : str
             ``"roofline"``, ``"treemap"`` (operators by time) or ``"icicle"`` (phases, classes and operators).
-        """
-        from seqpoint.plots.characterization import chart_of
 
-        return chart_of(self, kind)
+        Raises
+        ------
+        InvalidInputError
+            There is no such kind, or nothing to draw.
+        """
+        from seqpoint.plots.operators import operator_treemap, phase_icicle, roofline
+
+        if kind not in CHARTS:
+            raise InvalidInputError(f"a chart {kind!r}: it is one of {', '.join(CHARTS)}")
+        if kind == "roofline":
+            return roofline(self.table("shape"), self.facts.hardware.device, self.roofs())
+        if kind == "treemap":
+            return operator_treemap(self.table(), [row.name for row in self.rows("class")])
+        return phase_icicle(self.nested(("phase", "class", "operator")))
 
     def summary(self) -> list[str]:
         """Return how much time kernels take, what bounds them, and how much of the peak the steps use."""
@@ -488,19 +501,17 @@ class Characterization:
             )
         return tuple(notes)
 
-    def tables(self, by: Sequence[str] = SHOWN, top: int = TOP) -> tuple[Table, ...]:
+    def tables(self, top: int = TOP, by: Sequence[str] = ()) -> tuple[Table, ...]:
         """Return the tables of text.
 
         Parameters
         ----------
-        by : sequence of str
-            Tables to return, each one of `BY`.
         top : int
             Most rows of each.
+        by : sequence of str
+            Tables to return, each one of `BY`; by default those that the trace tells.
         """
-        if by == SHOWN:
-            by = self._told()
-        tables = [self.text_table(each, top, remark=_MORE) for each in by]
+        tables = [self.text_table(each, top) for each in by or self._told()]
         tables += [self.ranks_table(top), self._collectives_text(top), self._launches_text()]
         return tuple(table for table in tables if table.rows)
 
@@ -552,7 +563,7 @@ class Characterization:
         }  # fmt: skip
         return table_of("Launches and queues, whole recording", columns, self.launches)
 
-    def text_table(self, by: str = "operator", top: int = TOP, *, remark: str = "") -> Table:
+    def text_table(self, by: str = "operator", top: int = TOP) -> Table:
         """Return one table of text.
 
         Parameters
@@ -561,8 +572,6 @@ class Characterization:
             One of `BY`.
         top : int
             Most rows.
-        remark : str
-            End of the title if rows are left out.
         """
         rows = self.rows(by)
         shown = [_cells(row) for row in rows[:top]]
@@ -584,9 +593,8 @@ class Characterization:
         columns |= {"of roof %": "{row.roof_share:.0%}", "bound~": "{row.bound}"}
         if by in ("shape", "kernel"):
             columns["waves"] = "{row.waves:.2f}"
-        more = f": {top} of {len(rows)}{remark}" if len(rows) > top else ""
         title = {"shape": "Operators with their shapes", "class": "Classes"}.get(by, f"{by.capitalize()}s")
-        return table_of(f"{title} by time, whole recording{more}", columns, shown)
+        return table_of(f"{title} by time, whole recording{more_of(rows, top)}", columns, shown)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint characterize --json` prints."""
@@ -605,10 +613,6 @@ class Characterization:
             "ranks": [asdict(row) for row in self.ranks],
             "notes": list(self.notes()),
         }
-
-    def _repr_html_(self) -> str:
-        tables = {table.title.replace(_MORE, ""): table.frame() for table in self.tables()}
-        return as_html("Characterisation", [*self.summary(), *self.notes()], tables)
 
 
 def _cells(row: WorkRow) -> dict[str, Any]:

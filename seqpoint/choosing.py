@@ -16,8 +16,7 @@ import numpy as np
 from profilers.trace.arrays import Bools, Floats, Ints, integers, strings
 from profilers.trace.steps import StepTimes, is_file, job_steps, step_times
 from profilers.trace.trace import Trace
-from replay.projection.evidence import SampledStep
-from replay.projection.projection import StepWindow
+from replay.projection.windows import SampledStep, StepWindow
 from seqpoint.graphs import all_iterations
 from seqpoint.iteration_table import IterationTable, iteration_table
 from seqpoint.kinds import step_kinds

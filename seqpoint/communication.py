@@ -24,6 +24,7 @@ from seqpoint.notebook import Table
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
+    from replay.engine.timeline import Timeline
     from replay.what_ifs import CollectiveEffect, LayerQuantization
 
 #: Rank, number (None if the trace does not number it) and times of a device.
@@ -90,6 +91,22 @@ def _cells(times: DeviceTimes) -> list[str]:
         bound = "" if not partly else "≥ " if key in _AT_LEAST else "≤ " if key in _AT_MOST else ""
         cells.append("-" if value is None else bound + duration(value))
     return cells
+
+
+def communication_rows(timeline: "Timeline") -> list[DeviceRow]:
+    """Return the rank, the number and the times of each device in the interval of a timeline."""
+    numbered = [(rank, None if device < 0 else device) for rank, device in timeline.graph.devices]
+    return [(*device, times) for device, times in zip(numbered, timeline.device_times(), strict=True)]
+
+
+def communication_facts(timeline: "Timeline") -> list[dict[str, Any]]:
+    """Return the busy time and the communication of each device in the interval of a timeline, as JSON."""
+    elapsed_ns, facts = float(timeline.span_ns), []
+    for rank, device, times in communication_rows(timeline):
+        busy = {"busy_ns": times.busy_ns, "busy_share": times.busy_ns / elapsed_ns if elapsed_ns else 0.0}
+        counts = {"collectives": times.collectives, "unmatched_collectives": times.unmatched}
+        facts.append({"rank": rank, "device": device, "elapsed_ns": elapsed_ns, **busy, **times.row(), **counts})
+    return facts
 
 
 def communication_notes(rows: Sequence[DeviceRow], trace: Trace) -> tuple[str, ...]:

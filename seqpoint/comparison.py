@@ -36,7 +36,7 @@ from seqpoint.matching import (
     top_kernels,
 )
 from seqpoint.noise import Change, Changes, changes_of, paired_changes_of, rows_of
-from seqpoint.notebook import TOP, DataFrame, Table, as_html, data_frame, table_of
+from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, more_of, shortened, table_of
 from seqpoint.step_sample import (
     HOST,
     NO_CALL,
@@ -47,7 +47,7 @@ from seqpoint.step_sample import (
     part_name,
     without_outlying_runs,
 )
-from seqpoint.units import duration
+from seqpoint.units import duration, signed
 
 #: Confidence level of the intervals, and the smallest change that counts as one.
 CONFIDENCE, LEAST = 0.99, 0.005
@@ -94,8 +94,8 @@ class OperatorChange(Change):
     after_kernel: str
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Result):
     """Two traces or groups of runs, compared.
 
     Parameters
@@ -134,6 +134,8 @@ class Comparison:
         Kinds of steps by their kernels, which are compared with their like; the most frequent one first.
     """
 
+    heading = "Comparison"
+
     verdict: str
     reason: str
     step: Change
@@ -168,7 +170,14 @@ class Comparison:
         """Return the chart of the largest changes by operator, as a HoloViews object."""
         from seqpoint.plots.projections import changes_by_operator
 
-        return changes_by_operator(self, top)
+        rows = self.table()
+        rows = rows[rows.change_ns != 0].head(top) if len(rows) else rows
+        sides, title = ("before", "after"), f"of the time of operators in a step; step time: {self.verdict}"
+        with_noise = self.step.noise_ns is not None
+        if self.projection is None:
+            return changes_by_operator(rows, sides, f"Change {title}", with_noise=with_noise)
+        rows = rows.rename(columns={"before_ns": "after_ns", "after_ns": "before_ns"})
+        return changes_by_operator(rows, ("measured", "projected"), f"Error {title}", with_noise=with_noise)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint compare --json` prints."""
@@ -286,7 +295,7 @@ class Comparison:
         }  # fmt: skip
         changed = [row for row in self.operators if row.change_ns or row.before_kernels != row.after_kernels]
         shown = [
-            {**asdict(row), "kernel": _cut(row.kernel.removeprefix("void "), _KERNEL_LENGTH)}
+            {**asdict(row), "kernel": shortened(row.kernel.removeprefix("void "), _KERNEL_LENGTH)}
             for row in self.kernels[:top]
         ]
         against = ", projected against measured" if projected else ""
@@ -299,8 +308,10 @@ class Comparison:
             table_of(f"Critical path of a typical step by cause{against}", path, self._cells(self.path)),
             table_of(f"Kernels by class{against}", {"class~": "{name}", **times},
                      self._cells(self.classes) if projected or self._of_one_side() else []),
-            table_of(f"{by_operator}{_more(changed, top)}", operators, self._cells(changed[:top])),
-            table_of(f"Kernels that appeared or vanished{_more(self.kernels, top)}", only, [] if projected else shown),
+            table_of(f"{by_operator}{more_of(changed, top)}", operators, self._cells(changed[:top])),
+            table_of(
+                f"Kernels that appeared or vanished{more_of(self.kernels, top)}", only, [] if projected else shown
+            ),
         )  # fmt: skip
         return tuple(table for table in tables if table.rows)
 
@@ -313,7 +324,7 @@ class Comparison:
                 if self.projection is not None:
                     how = {APPEARED: " (measured alone)", VANISHED: " (projected alone)"}.get(row.matched_by, how)
                 shapes = row.shapes.replace(",[]", "").replace("[]", "").replace("[]", "")
-                name = _cut(f"{row.name} {shapes}".strip(), _OPERATOR_LENGTH) + how
+                name = shortened(f"{row.name} {shapes}".strip(), _OPERATOR_LENGTH) + how
                 counts = dict.fromkeys(f"{count:.4g}" for count in (row.before_kernels, row.after_kernels))
                 kernels = " to ".join(counts)
             change_ns, step_ns = row.change_ns, self.step.before_ns
@@ -321,13 +332,9 @@ class Comparison:
                 change_ns, step_ns = -change_ns, self.step.after_ns
             clear = {None: "-", True: "yes", False: "no"}[row.beyond_noise]
             of_step = change_ns / step_ns if step_ns else None
-            cells.append({"row": row, "name": name, "change": _signed(change_ns), "of_step": of_step,
+            cells.append({"row": row, "name": name, "change": signed(change_ns), "of_step": of_step,
                           "clear": clear, "kernels": kernels, "error": row.error})  # fmt: skip
         return cells
-
-    def _repr_html_(self) -> str:
-        tables = {table.title.replace(_TOP_HINT, " (.table() has all)"): table for table in self.tables()}
-        return as_html("Comparison", [*self.summary(), *(f"note: {note}" for note in self.notes())], tables)
 
 
 #: Columns of the times of a change, and of the error of a projection.
@@ -344,22 +351,8 @@ _KINDS = {
     "steps before": "{before_steps}", "steps after": "{after_steps}", "kernels before": "{before_kernels:.4g}",
     "kernels after": "{after_kernels:.4g}", "step before": "{before_ns:time}", "step after": "{after_ns:time}",
 }  # fmt: skip
-#: End of the title of a table with further rows.
-_TOP_HINT = " (--top shows more)"
 #: What the name of an operator is followed by, by the way that it was matched.
 _HOW = {APPEARED: " (appeared)", VANISHED: " (vanished)", BY_POSITION: " (same position)"}
-
-
-def _more(rows: Sequence[object], top: int) -> str:
-    return f": {top} of {len(rows)}{_TOP_HINT}" if len(rows) > top else ""
-
-
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 3] + "..."
-
-
-def _signed(ns: float) -> str:
-    return f"{'+' if ns > 0 else '-' if ns < 0 else ''}{duration(abs(ns))}"
 
 
 def _errors(step: Change, classes: Sequence[Change], projection: ProjectedStep, *, alike: bool) -> list[str]:

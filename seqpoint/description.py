@@ -1,7 +1,8 @@
 """Description of a trace: devices, steps, communication, kernels by class, copies, and the quality of the data."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from seqpoint.breakdown import (
     NO_OPERATOR,
     NO_RANGE,
     PYTHON,
+    KernelTime,
+    host_sentence,
     host_table,
     host_text,
     host_times,
@@ -32,7 +35,7 @@ from seqpoint.breakdown import (
 )
 from seqpoint.communication import DeviceRow, communication_notes, communication_table
 from seqpoint.iteration_table import IterationTable, iteration_table
-from seqpoint.notebook import TOP, DataFrame, Table, as_html, data_frame, table_of
+from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, table_of
 from seqpoint.units import duration
 
 #: Tables that `describe` adds.
@@ -133,7 +136,7 @@ class RankSteps:
 
 
 @dataclass(frozen=True)
-class DeviceMemory:
+class AllocatedMemory:
     """Memory that the framework's allocator has handed out on a device, after each change.
 
     Parameters
@@ -181,8 +184,8 @@ class DeviceMemory:
         }
 
 
-@dataclass(frozen=True)
-class Description:
+@dataclass(frozen=True, repr=False)
+class Description(Result):
     """Description of a trace.
 
     Parameters
@@ -202,11 +205,13 @@ class Description:
         Steps of each device, or of a rank without a device.
     by : tuple of str
         Further tables to show first, of `BY`.
-    memory : tuple of DeviceMemory
+    memory : tuple of AllocatedMemory
         Memory in use on each device over time, of a trace whose profiler recorded it.
     host : tuple of HostCauses
         Host time of each rank in its steps, by cause; empty without a recorded host.
     """
+
+    heading = "Trace"
 
     trace: Trace
     iterations: IterationTable
@@ -215,7 +220,7 @@ class Description:
     devices: tuple[DeviceActivity, ...]
     steps: tuple[RankSteps, ...]
     by: tuple[str, ...] = ()
-    memory: tuple[DeviceMemory, ...] = ()
+    memory: tuple[AllocatedMemory, ...] = ()
     host: tuple[HostCauses, ...] = ()
 
     @property
@@ -223,37 +228,28 @@ class Description:
         """What the figures of devices cover: ``"steps"``, or ``"recording"`` for a trace without iterations."""
         return "steps" if self.steps else "recording"
 
-    def table(self) -> DataFrame:
-        """Return a row for each rank and device, with its steps; times in ns."""
-        return data_frame(self.to_dict()["steps"])
+    def table(self, by: str = "step") -> DataFrame:
+        """Return a row for each rank and device, with its steps, or for what `by` names; times in ns.
+
+        Parameters
+        ----------
+        by : str
+            ``"step"``; ``"class"`` of kernels; ``"kernel"`` or ``"operator"`` by name, or ``"range"`` of the program,
+            each with its kernels, longest first; or ``"host"``, the operators, calls and Python functions by self time.
+
+        Raises
+        ------
+        InvalidInputError
+            There is no such table.
+        """
+        if by not in _ROWS:
+            raise InvalidInputError(f"by {by!r}: there is no such table; choose of {', '.join(_ROWS)}")
+        rows = _ROWS[by](self)
+        return data_frame([row | {"name": row["name"] or _NONE[by]} for row in rows] if by in _NONE else rows)
 
     def communication(self) -> DataFrame:
         """Return the busy time and the communication of each device; times in ns."""
         return data_frame(self.to_dict()["devices"])
-
-    def classes_table(self) -> DataFrame:
-        """Return the kernels by class, longest first; times in ns."""
-        return data_frame(self.to_dict()["kernel_classes"])
-
-    def kernels_table(self) -> DataFrame:
-        """Return the kernels by name, longest total first; times in ns."""
-        return data_frame([_row(row) for row in kernels_by_name(self.trace)])
-
-    def operators_table(self) -> DataFrame:
-        """Return the operators by name with the kernels that they launched, longest first; times in ns.
-
-        The kernels without an operator have the row ``"(no operator)"``.
-        """
-        rows = operators_by_name(self.trace)
-        return data_frame([_row(row) | {"name": row.name or NO_OPERATOR} for row in rows])
-
-    def ranges_table(self) -> DataFrame:
-        """Return the ranges that the program wrote, as `operators_table` returns operators."""
-        return data_frame([_row(row) | {"name": row.name or NO_RANGE} for row in ranges_by_name(self.trace)])
-
-    def host_table(self) -> DataFrame:
-        """Return the operators, calls of the runtime and Python functions by self time, longest first; times in ns."""
-        return data_frame([_row(row) for row in host_times(self.trace)])
 
     def tables_by(self, top: int = TOP) -> tuple[Table, ...]:
         """Return the tables by kernel, operator or range or of the host that were asked for, as text.
@@ -309,8 +305,10 @@ class Description:
             "quality": quality_table(self.trace.meta, row_counts(self.trace)),
         }
 
-    def tables(self) -> tuple[Table, ...]:
-        """Return the tables of text that have rows; the counts of the reader come last."""
+    def tables(self, top: int = TOP) -> tuple[Table, ...]:
+        """Return the tables that were asked for, else all that have rows; the counts of the reader come last."""
+        if self.by:
+            return self.tables_by(top)
         named = self.named_tables()
         return tuple(table for name, table in named.items() if table.rows or name == "quality")
 
@@ -319,6 +317,12 @@ class Description:
         notes = [*communication_notes(self._device_rows(), self.trace), *_recording_notes(self.trace)]
         notes += _begin_notes(step_times(self.trace))
         return [*notes, *cost_notes(self.trace)]
+
+    def closing(self) -> list[str]:
+        """Return the notes, and what sets the pace; beside the tables that were asked for, the causes of host time."""
+        lines = [] if self.by else list(super().closing())
+        lines += [host_sentence(self.host)] if "host" in self.by else []
+        return [*lines, self.verdict()] if self.verdict() else lines
 
     def device_name(self, row: DeviceActivity) -> str:
         """Return the name of a device as the profiler wrote it; "" if it did not."""
@@ -353,7 +357,7 @@ class Description:
         """Return the chart of the time in kernels by class, as a HoloViews object."""
         from seqpoint.plots import class_breakdown
 
-        return class_breakdown(self)
+        return class_breakdown(self.table("class"))
 
     def memory_plot(self) -> Any:
         """Return the chart of the memory in use over time, as a HoloViews object.
@@ -365,7 +369,8 @@ class Description:
         """
         from seqpoint.plots import allocated_memory
 
-        return allocated_memory(self)
+        rows = {f"rank {row.rank}, device {row.device}": row for row in self.memory}
+        return allocated_memory({name: (row.time_ns, row.allocated_bytes) for name, row in rows.items()})
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint describe --json` prints."""
@@ -378,14 +383,14 @@ class Description:
             "devices_cover": self.covers,
             "devices": [self._device_facts(row) for row in self.devices],
             "device_names": self.device_names(),
-            "kernel_classes": [_row(row) for row in self.classes],
+            "kernel_classes": _ROWS["class"](self),
             "late_ranks": [asdict(row) for row in late_ranks(self.trace)],
             "copies": [{**asdict(row), "bytes_per_s": row.bytes_per_s} for row in self.copies],
             "memory": [row.row() for row in self.memory],
             "host": [row.to_dict() for row in self.host],
             "iterations_per_rank": {str(rank): ranks.count(rank) for rank in sorted(set(ranks))},
             "found_by": sorted(set(iterations.found_by)),
-            "steps": [{**asdict(row), "busy_share": row.busy_share} for row in self.steps],
+            "steps": _ROWS["step"](self),
             "verdict": self.verdict(),
             **self._facts_by(),
             "notes": self.notes(),
@@ -393,17 +398,11 @@ class Description:
 
     def _facts_by(self) -> dict[str, Any]:
         """Return the rows of the tables by kernel, operator and range and of the host that were asked for."""
-        facts: dict[str, Any] = {}
-        if "kernel" in self.by:
-            facts["kernels"] = [_row(row) for row in kernels_by_name(self.trace)]
-        if "operator" in self.by:
-            facts["operators"] = [_row(row) for row in operators_by_name(self.trace)]
-        if "range" in self.by:
-            facts["ranges"] = [_row(row) for row in ranges_by_name(self.trace)]
+        facts: dict[str, Any] = {f"{by}s": _ROWS[by](self) for by in BY if by in self.by and by != "host"}
         if "host" in self.by:
-            rows = host_times(self.trace)
-            facts["host_operators"] = [_row(row) for row in rows if row.kind != PYTHON]
-            facts["python_functions"] = [_row(row) for row in rows if row.kind == PYTHON]
+            rows = _ROWS["host"](self)
+            facts["host_operators"] = [row for row in rows if row["kind"] != PYTHON]
+            facts["python_functions"] = [row for row in rows if row["kind"] == PYTHON]
         return facts
 
     def _device_facts(self, row: DeviceActivity) -> dict[str, Any]:
@@ -428,19 +427,6 @@ class Description:
             f"{len(table)} iterations over all ranks, found by {found_by}",
         ]
 
-    def _repr_html_(self) -> str:
-        by = {
-            "kernel": ("Kernels by name", self.kernels_table),
-            "operator": ("Operators", self.operators_table),
-            "range": ("Ranges", self.ranges_table),
-            "host": ("Host by self time", self.host_table),
-        }
-        tables = {caption: table() for caption, table in (by[name] for name in self.by)} or {
-            "Steps, each from one completion to the next": self.table(),
-            "Kernels by class": self.classes_table(),
-        }
-        return as_html("Trace", [*self.summary(), *self.notes(), *filter(None, [self.verdict()])], tables)
-
 
 def _range(shares: Sequence[float]) -> str:
     """Return the least and the largest share in per cent."""
@@ -451,6 +437,21 @@ def _range(shares: Sequence[float]) -> str:
 def _row(row: Any) -> dict[str, Any]:
     """Return a row of a table as JSON."""
     return {name.rstrip("_"): value for name, value in asdict(row).items()}
+
+
+#: Rows of a description as JSON, by what each is of.
+_ROWS: Mapping[str, Callable[[Description], list[dict[str, Any]]]] = MappingProxyType(
+    {
+        "step": lambda shown: [{**asdict(row), "busy_share": row.busy_share} for row in shown.steps],
+        "class": lambda shown: [_row(row) for row in shown.classes],
+        "kernel": lambda shown: [_row(row) for row in kernels_by_name(shown.trace)],
+        "operator": lambda shown: [_row(row) for row in operators_by_name(shown.trace)],
+        "range": lambda shown: [_row(row) for row in ranges_by_name(shown.trace)],
+        "host": lambda shown: [_row(row) for row in host_times(shown.trace)],
+    }
+)
+#: Names of the rows of kernels without an operator or a range.
+_NONE: Mapping[str, str] = MappingProxyType({"operator": NO_OPERATOR, "range": NO_RANGE})
 
 
 def row_counts(trace: Trace) -> dict[str, int]:
@@ -537,18 +538,16 @@ def _steps(steps: StepTimes, devices: Sequence[DeviceActivity]) -> tuple[RankSte
 
 
 def _classes(trace: Trace) -> tuple[ClassTime, ...]:
-    names = strings(trace.kernels, "name")
-    class_of = {name: trace.meta.class_of(name) for name in set(names)}
-    classes = np.array([class_of[name] for name in names], dtype=object)
-    duration = integers(trace.kernels, "dur_ns")
-    duration = np.where(duration == MISSING, 0, duration)
-    total = int(duration.sum())
-    rows = []
-    for class_ in set(class_of.values()):
-        of_class = duration[classes == class_]
-        time_ns = int(of_class.sum())
-        rows.append(ClassTime(class_, len(of_class), time_ns, time_ns / total if total else 0.0))
-    return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.class_)))
+    """Return the kernels by class, longest first: sums over the kernels by name."""
+    by_class: dict[str, list[KernelTime]] = {}
+    for row in kernels_by_name(trace):
+        by_class.setdefault(row.class_, []).append(row)
+    counts = {
+        name: (sum(row.kernels for row in rows), sum(row.time_ns for row in rows)) for name, rows in by_class.items()
+    }
+    total = max(sum(time_ns for _, time_ns in counts.values()), 1)
+    classes = [ClassTime(name, count, time_ns, time_ns / total) for name, (count, time_ns) in counts.items()]
+    return tuple(sorted(classes, key=lambda row: (-row.time_ns, row.class_)))
 
 
 def _recording_notes(trace: Trace) -> list[str]:
@@ -608,7 +607,7 @@ def _copies_text(copies: Sequence[CopyTime]) -> Table:
     return table_of("Copies by direction, whole recording", columns, rows)
 
 
-def _memory_text(rows: Sequence[DeviceMemory]) -> Table:
+def _memory_text(rows: Sequence[AllocatedMemory]) -> Table:
     columns = {
         "rank": "{rank}", "device": "{device}", "peak MiB": "{peak:,.1f}", "peak after": "{peak_ns:time}",
         "iteration": "{iteration}", "first MiB": "{first:,.1f}", "reserved MiB": "{reserved:,.1f}",
@@ -625,7 +624,7 @@ def _memory_text(rows: Sequence[DeviceMemory]) -> Table:
 _MEMORY, _HOST = "[memory]", 0
 
 
-def device_memory(trace: Trace) -> tuple[DeviceMemory, ...]:
+def device_memory(trace: Trace) -> tuple[AllocatedMemory, ...]:
     """Return the memory in use on each device over time; nothing for a trace without such events.
 
     PyTorch's profiler writes an event for each change, with the total after it, if it was told to profile memory.
@@ -647,7 +646,7 @@ def device_memory(trace: Trace) -> tuple[DeviceMemory, ...]:
         of_device = of_device[np.argsort(start[of_device], kind="stable")]
         at_peak = int(iteration[of_device[allocated[of_device].argmax()]])
         common = (start[of_device], allocated[of_device], int(reserved[of_device].max()))
-        rows.append(DeviceMemory(one_rank, one_device, *common, None if at_peak == MISSING else at_peak))
+        rows.append(AllocatedMemory(one_rank, one_device, *common, None if at_peak == MISSING else at_peak))
     return tuple(rows)
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from glob import glob
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from profilers.errors import InvalidInputError, NotFoundError
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from profilers.plugins import Plugin
     from profilers.readers import Reader
     from profilers.trace import Trace
-    from replay.calibration import Parameters
     from replay.costs.collectives import Topology
     from replay.costs.kernels import Predicted
     from replay.memory.system import CachePolicy
@@ -33,17 +32,19 @@ if TYPE_CHECKING:
     from seqpoint.description import Description
     from seqpoint.gemm_groups import ConcurrentGemms
     from seqpoint.gemm_table import TraceGemms
-    from seqpoint.graphs import Analysis, TraceReplay
-    from seqpoint.iteration_table import IterationTable
-    from seqpoint.length_candidates import LengthCandidates
-    from seqpoint.memory_simulation import SimulatedMemory
-    from seqpoint.projecting import Reproduction, TraceProjection
+    from seqpoint.graphs import TraceReplay
+    from seqpoint.iteration_table import IterationTable, LengthCandidates
+    from seqpoint.memory_simulation import MemoryOptions, SimulatedMemory
+    from seqpoint.projecting import ProjectOptions, TraceProjection
+    from seqpoint.reproducing import Reproduction
     from seqpoint.selection.another_run import RunEstimate
     from seqpoint.selection.kernels import KernelSampler
-    from seqpoint.selection.selecting import SelectionResult
+    from seqpoint.selection.selecting import SelectionResult, SelectOptions
+    from seqpoint.step_analysis import Analysis
     from seqpoint.step_sample import StepSample
     from seqpoint.validation.suites import Validation
 
+O = TypeVar("O")  # noqa: E741 - options
 #: Called with (done, in all, what) as work goes on.
 Progress = Callable[[int, int, str], None]
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
@@ -62,7 +63,6 @@ def open(  # noqa: A001 - the verb of the front door, as in `xarray.open_dataset
     counters: Paths = (),
     execution_traces: Paths = (),
     captures: Paths = (),
-    limit_bytes: int | None = None,
     progress: Progress | None = None,
 ) -> "Trace":
     """Read trace files of any profiler into memory, or load a ``.trace`` folder.
@@ -72,21 +72,21 @@ def open(  # noqa: A001 - the verb of the front door, as in `xarray.open_dataset
     paths : str, path or sequence of them
         Files, folders, or patterns such as ``"rank*.json.gz"``.
     iterations : str
-        How iterations are found: ``"auto"``, ``"file"`` (each file is one), ``"whole"`` (everything is one), or a
-        regular expression for annotations.
+        How iterations are found: ``"auto"`` (marks of the profiler, annotations, or the period of kernels), ``"file"``
+        (each file is an iteration), ``"whole"`` (everything is one), or a regular expression that annotations match.
     length : str, optional
-        Where sequence lengths come from: ``OPERATOR:ARGUMENT:DIMENSION``, or a CSV file.
+        Where sequence lengths come from: ``OPERATOR:ARGUMENT:DIMENSION``, such as ``aten::embedding:1:1``, or the name
+        of a CSV file. ``seqpoint lengths`` lists candidates.
     classes : str or path, optional
-        TOML file of your own classes of kernels, which come before those of the tool.
+        TOML file of your own classes of kernels, which come first: ``[[classes]]`` tables, each with pattern = 'NAME*'
+        and class = 'gemm'.
     counters : str, path or sequence of them, optional
-        Files of Nsight Compute or rocprof-compute, whose counters are joined to the kernels.
+        Counters of the same job from Nsight Compute or rocprof-compute, which are joined to its kernels.
     execution_traces : str, path or sequence of them, optional
-        Chakra execution traces of the same ranks, whose nodes are joined to the operators.
+        Chakra execution traces of ranks of the same job, which are joined to its operators.
     captures : str, path or sequence of them, optional
-        Traces of the same job while its graphs are captured, or without graphs. The kernels of CUDA or HIP graphs get
-        their operators and shapes.
-    limit_bytes : int, optional
-        Size that a packed file may unpack to; 8 GB by default.
+        Traces of the same job while its graphs are captured, or without graphs, whose operators and shapes the kernels
+        of CUDA or HIP graphs get.
     progress : callable, optional
         Called with (bytes read, bytes of all files, name of the file).
 
@@ -109,26 +109,18 @@ def open(  # noqa: A001 - the verb of the front door, as in `xarray.open_dataset
     is_plain = iterations == "auto" and not (length or classes or counters or execution_traces or captures)
     if is_plain and len(files) == 1 and is_trace(files[0]):
         return load_trace(files[0])
-    from profilers.ingest.pipeline import collect, open_trace
+    from profilers.ingest.pipeline import IngestOptions, collect, open_trace
+    from profilers.trace.kernels import read_class_rules
 
-    options = _ingest_options(iterations, length, (counters, execution_traces, captures), limit_bytes, progress)
-    options = _with_classes(options, classes)
+    joined = [tuple(_expanded(each)) if each else () for each in (counters, execution_traces, captures)]
+    options = IngestOptions(
+        iterations, length, progress, counters=joined[0], execution_traces=joined[1], captures=joined[2],
+        class_rules=() if classes is None else read_class_rules(classes),
+    )  # fmt: skip
     return open_trace(files[0], options) if len(files) == 1 else collect(files, options)
 
 
-def ingest(
-    paths: Paths,
-    output: str | PathLike[str],
-    *,
-    iterations: str = "auto",
-    length: str | None = None,
-    classes: str | PathLike[str] | None = None,
-    counters: Paths = (),
-    execution_traces: Paths = (),
-    captures: Paths = (),
-    limit_bytes: int | None = None,
-    progress: Progress | None = None,
-) -> "Summary":
+def ingest(paths: Paths, output: str | PathLike[str], *, options: "IngestOptions | None" = None) -> "Summary":
     """Read trace files into a ``.trace`` folder with bounded memory, several at a time.
 
     Parameters
@@ -137,42 +129,18 @@ def ingest(
         Files, folders, or patterns such as ``"rank*.json.gz"``.
     output : str or path
         Folder to write; its name ends in ``.trace``.
-    iterations, length, classes, counters, execution_traces, captures, limit_bytes, progress
-        As `open` takes them.
+    options : IngestOptions, optional
+        How iterations and lengths are found, what is joined, and how large a packed file may be.
 
     Raises
     ------
     SeqPointError
         A file is missing, damaged or of no known format, or the folder cannot be written.
     """
+    from profilers.ingest.pipeline import IngestOptions
     from profilers.ingest.pipeline import ingest as run
 
-    options = _ingest_options(iterations, length, (counters, execution_traces, captures), limit_bytes, progress)
-    return run(_expanded(paths), output, _with_classes(options, classes))
-
-
-def _with_classes(options: "IngestOptions", classes: str | PathLike[str] | None) -> "IngestOptions":
-    """Return `options` with the rules of a file of classes."""
-    from profilers.trace.kernels import read_class_rules
-
-    return options if classes is None else replace(options, class_rules=read_class_rules(classes))
-
-
-def _ingest_options(
-    iterations: str,
-    length: str | None,
-    joined: tuple[Paths, Paths, Paths],
-    limit_bytes: int | None,
-    progress: Progress | None,
-) -> "IngestOptions":
-    """Return how files become a trace, from the arguments of `open`."""
-    from profilers.ingest.pipeline import IngestOptions
-
-    files = [tuple(_expanded(paths)) if paths else () for paths in joined]
-    options = IngestOptions(
-        iterations, length, progress, counters=files[0], execution_traces=files[1], captures=files[2]
-    )
-    return options if limit_bytes is None else replace(options, limit_bytes=limit_bytes)
+    return run(_expanded(paths), output, options or IngestOptions())
 
 
 def describe(trace: "Trace | Paths", *, by: str | Sequence[str] = ()) -> "Description":
@@ -184,8 +152,8 @@ def describe(trace: "Trace | Paths", *, by: str | Sequence[str] = ()) -> "Descri
         The trace to describe.
     by : str or sequence of str
         Further tables to show first: ``"kernel"`` (kernels by name), ``"operator"`` (the operators that launched them)
-        or ``"host"`` (operators, calls and Python functions by self time). `Description.kernels_table`,
-        `Description.operators_table` and `Description.host_table` return them in any case.
+        or ``"host"`` (operators, calls and Python functions by self time). `Description.table`
+        returns them in any case.
 
     Raises
     ------
@@ -219,25 +187,22 @@ def iterations(trace: "Trace | IterationTable | Paths") -> "IterationTable":
     return iteration_table(_trace(trace))
 
 
-def lengths(trace: "Trace | Paths", *, iterations: str = "auto") -> "LengthCandidates":
+def lengths(trace: "Trace | Paths") -> "LengthCandidates":
     """Return candidates for the sequence length: dimensions of operators' inputs that differ between iterations.
 
     Parameters
     ----------
     trace : Trace, path or sequence of paths
         The trace, recorded with the shapes of operators.
-    iterations : str
-        How iterations of files are found, as `open` takes it.
 
     Raises
     ------
     SeqPointError
         The trace cannot be read, or has fewer than three iterations.
     """
-    from profilers.trace import Trace
-    from seqpoint.length_candidates import find_lengths
+    from seqpoint.iteration_table import find_lengths
 
-    return find_lengths(trace if isinstance(trace, Trace) else open(trace, iterations=iterations))
+    return find_lengths(_trace(trace))
 
 
 def select(
@@ -247,12 +212,8 @@ def select(
     max_iterations: int | None = None,
     target_error: float | None = None,
     statistic: str | None = None,
-    selector: str = "seqpoint",
-    features: Sequence[str] = (),
-    rank: int | None = None,
-    tolerance: float = 0.01,
-    confidence: float = 0.95,
-    keep_outliers: bool = False,
+    selector: str | None = None,
+    options: "SelectOptions | None" = None,
 ) -> "SelectionResult":
     """Select the iterations that represent a run, by sequence length (SeqPoint, arXiv 2007.10459).
 
@@ -260,27 +221,10 @@ def select(
     ----------
     trace : Trace, IterationTable, path or sequence of paths
         The run. A log of lengths and durations (.csv or .parquet) will do.
-    max_points : int, optional
-        Most lengths to choose, or strata; by default 10, or as many as `target_error` needs.
-    max_iterations : int, optional
-        Most iterations of all points together; by default one for each point. Several of a length average its noise.
-    target_error : float, optional
-        Relative standard error of the total, such as 0.01, for which the number of iterations is chosen. Two of three
-        runs as noisy as this one err by less. Not beside `max_iterations`.
-    statistic : str, optional
-        The statistic to total: ``"kernel_time"`` (default, if the trace has kernels), ``"duration"``, or any column.
-    selector : str
-        Name of a selector, such as ``"seqpoint"``, ``"stratified"``, ``"k-medoids"`` or ``"random"``.
-    features : sequence of str
-        Statistics that tell iterations apart besides the length, for ``"stratified"`` and ``"k-medoids"``.
-    rank : int, optional
-        The rank whose iterations are selected; the lowest by default.
-    tolerance : float
-        Relative error of the total at which SeqPoint stops to add points.
-    confidence : float
-        Confidence level of the interval of the total.
-    keep_outliers : bool
-        Whether points stand for outlying iterations, such as the warm-up, too. By default each outlier counts once.
+    max_points, max_iterations, target_error, statistic, selector
+        Fields of the options, which replace those of `options`.
+    options : SelectOptions, optional
+        Limits of the selection, the statistic to total, and the selector.
 
     Raises
     ------
@@ -293,12 +237,16 @@ def select(
     from seqpoint.selection.selecting import select as run
     from seqpoint.selection.stratified import kernel_profiles
 
-    limits = (max_iterations, keep_outliers, target_error)
-    options = SelectOptions(statistic, max_points, tolerance, confidence, rank, selector, tuple(features), *limits)
+    given: dict[str, Any] = {
+        "max_points": max_points, "max_iterations": max_iterations, "target_error": target_error,
+        "statistic": statistic, "selector": selector,
+    }  # fmt: skip
+    options = _with_given(options or SelectOptions(), given)
+    rank = options.rank
     is_table = isinstance(trace, IterationTable) or (isinstance(trace, str | PathLike) and is_log(trace))
     source = trace if is_table else _trace(trace)  # type: ignore[arg-type]
     table, profiles = iterations(source), None
-    if selector == "k-medoids" and not features and isinstance(source, Trace):
+    if options.selector == "k-medoids" and not options.features and isinstance(source, Trace):
         profiles = kernel_profiles(source, min(table.rank.tolist(), default=0) if rank is None else rank)
     return run(table, options, profiles)
 
@@ -378,7 +326,7 @@ def replay(
     iterations : sequence of int
         The iterations to replay; all by default.
     device : str, optional
-        The device that the trace was recorded on, if the trace does not say.
+        Device that the trace was recorded on, if the trace does not say; ``seqpoint devices`` lists the names.
     progress : callable, optional
         Called with (graphs built, graphs in all, what).
 
@@ -413,7 +361,7 @@ def analyze(
     what_if : str or WhatIf, optional
         A what-if to compare with, such as ``"overlap:ideal"``.
     device : str, optional
-        The device that the trace was recorded on, if the trace does not say.
+        Device that the trace was recorded on, if the trace does not say; ``seqpoint devices`` lists the names.
     tasks : str, optional
         Tasks to count and time, in the grammar of the what-ifs, such as ``"copies=DtoH"`` or ``"gemm,phase=backward"``.
 
@@ -424,7 +372,7 @@ def analyze(
     """
     from replay.graph.choice import TaskChoice
     from replay.what_ifs import parse_what_if
-    from seqpoint.graphs import analyze_trace
+    from seqpoint.step_analysis import analyze_trace
 
     change = parse_what_if(what_if) if isinstance(what_if, str) else what_if
     choice = None if tasks is None else TaskChoice(tasks)
@@ -439,7 +387,7 @@ def characterize(trace: "Trace | Paths", *, device: str | None = None) -> "Chara
     trace : Trace, path or sequence of paths
         The trace; FLOP and bytes need the shapes of operators.
     device : str, optional
-        The device that the trace was recorded on, if the trace does not say.
+        Device that the trace was recorded on, if the trace does not say; ``seqpoint devices`` lists the names.
 
     Raises
     ------
@@ -554,7 +502,7 @@ def gemms(trace: "Trace | Paths", *, iteration: int | None = None, device: str |
     iteration : int, optional
         The iteration whose GEMMs are searched for groups; the one of median step time by default.
     device : str, optional
-        The device that the trace was recorded on, if the trace does not say.
+        Device that the trace was recorded on, if the trace does not say; ``seqpoint devices`` lists the names.
 
     Raises
     ------
@@ -571,17 +519,11 @@ def project(
     what_ifs: "Sequence[str | WhatIf]" = (),
     *,
     iterations: Sequence[int] = (),
-    max_points: int = 8,
+    max_points: int | None = None,
     device: str | None = None,
-    host: str | None = None,
-    job: str | None = None,
-    parameters: "Parameters | None" = None,
-    draws: int = 32,
-    seed: int = 0,
-    jobs: int = 0,
+    draws: int | None = None,
+    options: "ProjectOptions | None" = None,
     progress: Progress | None = None,
-    keep_outliers: bool = False,
-    why: bool = False,
 ) -> "TraceProjection":
     """Project what each what-if would gain, with an interval.
 
@@ -590,62 +532,29 @@ def project(
     trace : Trace, path or sequence of paths
         The trace whose iterations are projected.
     what_ifs : sequence of str or WhatIf
-        What-ifs to project, such as ``["overlap:ideal", "scale_device:MI355X"]``; ``+`` composes, ``@FILE.toml`` names
-        a plan, and ``overlap:all`` stands for every overlap, ranked. By default common ones that apply to the job.
-    iterations : sequence of int
-        The iterations to project; by default all if they are few, else representatives.
-    max_points : int
-        Most representatives.
-    device : str, optional
-        The device that the trace was recorded on, if the trace does not say.
-    host : str, optional
-        Host of every ``scale_device`` without one: ``keep``, a factor of host time, or a device's name.
-    job : str, optional
-        TOML file with a table ``[job]``: sizes that the trace does not tell, for what-ifs that edit the job.
-    parameters : Parameters, optional
-        Parameters of the models with their ranges; the shipped ones by default.
-    draws : int
-        Number of draws of the parameters from their ranges, for the interval.
-    seed : int
-        Seed of the draws.
-    jobs : int
-        Draws at a time; by default one on each core.
+        What-ifs to project, such as ``"overlap:ideal"``; ``+`` composes several, ``@FILE.toml`` names a plan, and
+        ``overlap:all`` stands for every overlap, ranked; ``seqpoint what-ifs`` lists them. By default common ones that
+        apply to the job.
+    iterations, max_points, device, draws
+        Fields of the options, which replace those of `options`.
+    options : ProjectOptions, optional
+        What is projected on, what the trace does not tell, and how the interval is found.
     progress : callable, optional
         Called with (steps done, steps in all, what).
-    keep_outliers : bool
-        Whether representatives are chosen from outlying iterations, such as the warm-up, too. By default each outlier
-        counts once in the estimate of the run, and is not replayed.
-    why : bool
-        Whether the result says what each what-if does to each collective, or why nothing, and to the weights of layers
-        (`TraceProjection.why`).
 
     Raises
     ------
     SeqPointError
         A what-if, the device or an iteration is unknown, or a what-if cannot be applied.
     """
-    from replay.what_ifs import with_host, with_job
-    from seqpoint.projecting import ALL_OVERLAPS, ProjectOptions, default_what_ifs, parse_what_ifs, project_trace
+    from seqpoint.projecting import ProjectOptions, project_texts
 
-    loaded = _trace(trace)
-    items = [what_ifs] if isinstance(what_ifs, str) else list(what_ifs) or list(default_what_ifs(loaded, device))
-    changes = [change for item in items for change in (parse_what_ifs([item]) if isinstance(item, str) else [item])]
-    changes = changes if host is None else with_host(changes, host)
-    changes = changes if job is None else with_job(changes, job)
-    options = ProjectOptions(
-        iterations=tuple(iterations),
-        max_points=max_points,
-        device=device,
-        draws=draws,
-        seed=seed,
-        jobs=jobs,
-        progress=progress,
-        parameters=parameters,
-        keep_outliers=keep_outliers,
-        why=why,
-    )
-    result = project_trace(loaded, changes, options)
-    return result.ranked() if ALL_OVERLAPS in items else result
+    given: dict[str, Any] = {
+        "iterations": tuple(iterations) or None, "max_points": max_points, "device": device, "draws": draws,
+        "progress": progress,
+    }  # fmt: skip
+    options = _with_given(options or ProjectOptions(), given)
+    return project_texts(_trace(trace), [what_ifs] if isinstance(what_ifs, str) else list(what_ifs), options)
 
 
 def reproduce(
@@ -673,8 +582,8 @@ def reproduce(
     SeqPointError
         The file is damaged, or of another trace.
     """
-    from seqpoint.projecting import read_result
-    from seqpoint.projecting import reproduce as run
+    from seqpoint.reproducing import read_result
+    from seqpoint.reproducing import reproduce as run
 
     content = dict(result) if isinstance(result, Mapping) else read_result(fspath(result))
     return run(_trace(trace), content, jobs=jobs, progress=progress)
@@ -705,7 +614,7 @@ def report(
     max_points : int
         Most representatives.
     device : str, optional
-        The device that the trace was recorded on, if the trace does not say.
+        Device that the trace was recorded on, if the trace does not say; ``seqpoint devices`` lists the names.
     progress : callable, optional
         Called with (steps done, steps in all, what).
 
@@ -735,7 +644,7 @@ def report(
     label = "synthetic" if loaded.meta.synthetic else ""
     contention = contention_of(loaded, device=device)
     of_kernels = characterize(loaded, device=device) if loaded.kernels.num_rows else None
-    section = ReportSection(heading, label, description, selection, projection.projection, contention, of_kernels)
+    section = ReportSection(heading, label, description, selection, projection, contention, of_kernels)
     return write_report(ReportContent(heading, (section,)), target)
 
 
@@ -915,13 +824,7 @@ def simulate_memory(
     *,
     policies: "Sequence[str | CachePolicy]" = (),
     policy_file: str | PathLike[str] | None = None,
-    dtype: str = "fp16",
-    options: "Mapping[str, str | int | float] | None" = None,
-    caches: "Mapping[str, str | float] | None" = None,
-    mapping: str = "",
-    dram: str = "",
-    max_accesses: int = 2_000_000,
-    warm: Sequence[str] = (),
+    options: "MemoryOptions | None" = None,
     progress: Progress | None = None,
 ) -> "SimulatedMemory":
     """Simulate the caches and the DRAM under an operator of known shape, for each cache policy.
@@ -938,20 +841,8 @@ def simulate_memory(
         Cache policies; by default all that are shipped, and those of the file.
     policy_file : str or path, optional
         TOML file of further policies.
-    dtype : str
-        Type of the elements: fp64, fp32, tf32, fp16, bf16, fp8 or int8.
-    options : mapping, optional
-        Options of the operator, such as ``{"layout": "nt"}`` of a product.
-    caches : mapping, optional
-        Changes to caches: ``{"L2": 2}`` doubles its size, ``{"L2.ways": 8}`` sets a figure of it.
-    mapping : str
-        Mapping of addresses to channels, banks and rows, by default that of the device.
-    dram : str
-        DRAM standard, such as ``"HBM3"``, with the bandwidth of the device; or ``"HBM3:4000"`` with 4,000 GB/s.
-    max_accesses : int
-        Accesses of a kernel beyond which waves of workgroups stand for others, with a stated error; 0 for no limit.
-    warm : sequence of str
-        Operands that caches hold from an earlier launch, as far as they fit; ``"all"`` for every operand.
+    options : MemoryOptions, optional
+        How the operator runs, and what differs from the device.
     progress : callable, optional
         Called with (policies done, policies in all, name of the policy).
 
@@ -971,12 +862,11 @@ def simulate_memory(
     from seqpoint.memory_simulation import MemoryOptions, simulate_operator
 
     chosen = [find_policy(each, policy_file) if isinstance(each, str) else each for each in policies]
-    changes = MemoryOptions(dtype, options or {}, caches or {}, mapping, dram, max_accesses, tuple(warm))
     return simulate_operator(
         (operator, shape),
         _device(device),
         chosen or list(load_policies(policy_file).values()),
-        changes,
+        options or MemoryOptions(),
         calibration=load_calibration(),
         progress=progress,
     )
@@ -1032,6 +922,11 @@ def readers() -> "tuple[Plugin[Reader], ...]":
     from profilers.readers import readers as run
 
     return tuple(run())
+
+
+def _with_given(options: O, given: Mapping[str, Any]) -> O:
+    """Return frozen options with the arguments that are given."""
+    return replace(options, **{name: value for name, value in given.items() if value is not None})  # type: ignore[type-var]
 
 
 def _device(device: "str | Device") -> "Device":

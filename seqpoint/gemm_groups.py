@@ -22,7 +22,7 @@ from replay.gemms.planning import STREAMS, GroupPlan, plan_groups
 from replay.gemms.tuning import DEGREES, GoKernel, go_kernels
 from replay.graph.graph import KernelGraph
 from seqpoint.graphs import graph_of
-from seqpoint.notebook import DataFrame, as_html, data_frame
+from seqpoint.notebook import DataFrame, Result, data_frame
 
 #: Kinds of groups that are searched, those with most time first.
 _MOST_KINDS = 64
@@ -194,8 +194,8 @@ def _time_ns(graph: KernelGraph, groups: Sequence[Group]) -> float:
 _N_DIMS = (3, 4)
 
 
-@dataclass(frozen=True)
-class ConcurrentGemms:
+@dataclass(frozen=True, repr=False)
+class ConcurrentGemms(Result):
     """Copies of GEMMs side by side, each with the kernel that is best at its degree of concurrency.
 
     Parameters
@@ -206,6 +206,8 @@ class ConcurrentGemms:
         Kernels by GEMM, then by degree.
     """
 
+    heading = "GEMMs side by side"
+
     device: Device
     kernels: tuple[GoKernel, ...]
 
@@ -215,9 +217,9 @@ class ConcurrentGemms:
 
     def plot(self) -> Any:
         """Return the map of speed-ups over one after another, by size and degree, as a HoloViews object."""
-        from seqpoint.plots.gemms import concurrency_map
+        from seqpoint.plots.operators import concurrency_map
 
-        return concurrency_map(self)
+        return concurrency_map(self.table(), self.device.name)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the device and the rows as JSON with stable keys."""
@@ -231,9 +233,6 @@ class ConcurrentGemms:
             f"on {self.device.name}, another kernel than the one that is fastest alone is the fastest side by side "
             f"{other} of {len(together)} times (modelled)"
         ]
-
-    def _repr_html_(self) -> str:
-        return as_html("GEMMs side by side", self.summary(), {"Speed-up over one after another": self.table()})
 
 
 def tile_text(variant: Variants) -> str:

@@ -1,58 +1,35 @@
-"""Kernel graphs of a trace's steps: their windows, their unchanged replay, and the analysis of a step.
+"""Kernel graphs of a trace's steps: their windows, and their unchanged replay.
 
 A step cannot be timed alone: earlier iterations are still running when it starts. `step_windows` yields the kernel
 graph of each step together with those iterations. `replay_trace` replays the windows unchanged and compares step times
-with the measured ones. `analyze_trace` analyses a step in the steady state, as it is and under a what-if.
+with the measured ones.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from profilers.errors import InvalidInputError
-from profilers.ingest.pipeline import IngestOptions, open_trace
 from profilers.trace.arrays import Floats
 from profilers.trace.steps import StepTimes, job_steps, step_times, step_window
 from profilers.trace.trace import Trace
-from replay import analysis
 from replay.analysis.critical_path import Dependencies, dependencies
-from replay.analysis.stragglers import (
-    StragglerRun,
-    Stragglers,
-    TraceBalance,
-    attribute_stragglers,
-    operation_stragglers,
-)
 from replay.calibration.parameters import Parameters
 from replay.contention.totals import ContentionTime, contention_time, iteration_graphs
 from replay.costs.shipped import load_parameters
-from replay.engine.steady import Change, unchanged
 from replay.engine.timeline import Timeline, replay
 from replay.from_trace import build_graph, index_trace
-from replay.from_trace.host_causes import HostCauses, host_causes
-from replay.graph.choice import TaskChoice
 from replay.graph.graph import RECORDED_EDGES, EdgeKind, KernelGraph, given_hardware
-from replay.projection.pacing import Limits, limits_of
-from replay.projection.projection import StepWindow
-from replay.projection.rows import NOTHING_CHANGES, joined_notes
-from replay.what_ifs import WhatIf, check_choices, parse_what_if
-from replay.workloads.operations import is_parquet, read_operations
-from seqpoint.breakdown import StragglerReport
-from seqpoint.communication import DeviceRow, communication_notes
-from seqpoint.notebook import DataFrame, as_html, data_frame
-from seqpoint.units import duration
+from replay.projection.rows import joined_notes
+from replay.projection.windows import StepWindow
+from replay.what_ifs import WhatIf, check_choices
+from seqpoint.notebook import DataFrame, Result, Table, data_frame, table_of
 
 _NO_ITERATION = "the trace has no iteration; read it again with --iterations (see docs/traces.md)"
 
 Progress = Callable[[int, int, str], None]
-#: Fields of `replay.analysis.Exposure` that the JSON of an analysis holds for each device, beside its times.
-_OVERLAP_FIELDS = ("span_ns", "compute_ns", "copy_ns", "beside_compute_ns", "exposed_copy_ns")
-#: Room of a resource that a step lacks.
-_MOST_ROOM = 3.0
 #: Most iterations in a window of several iterations.
 _MAX_WINDOW = 32
 
@@ -211,8 +188,8 @@ class ReplayedStep:
         }
 
 
-@dataclass(frozen=True)
-class TraceReplay:
+@dataclass(frozen=True, repr=False)
+class TraceReplay(Result):
     """Steps of a trace replayed unchanged.
 
     Parameters
@@ -224,6 +201,8 @@ class TraceReplay:
     first : Timeline
         Timeline of the first window.
     """
+
+    heading = "Replay"
 
     steps: tuple[ReplayedStep, ...]
     dependencies: tuple[Dependencies, ...]
@@ -237,10 +216,6 @@ class TraceReplay:
     def table(self) -> DataFrame:
         """Return a row for each step, with its measured, replayed and repeated time; times in ns."""
         return data_frame(self.to_dict()["iterations"]).drop(columns="notes")
-
-    def edges_table(self) -> DataFrame:
-        """Return the number of edges of each kind, and of the edges that decided when a task started."""
-        return data_frame(_edge_kinds(self.dependencies))
 
     def plot(self) -> Any:
         """Return the timeline of the first window, as a HoloViews object."""
@@ -262,6 +237,19 @@ class TraceReplay:
         """Return the notes of all windows; a note on some iterations names them."""
         return joined_notes([step.notes for step in self.steps], [step.iteration for step in self.steps])
 
+    def tables(self, top: int | None = None) -> list[Table]:
+        """Return the steps, and what tasks wait for, as text."""
+        columns = {
+            "iteration": "{iteration}", "tasks": "{tasks}", "step time": "{measured_ns:time}",
+            "replayed": "{replayed_ns:time}", "repeated": "{steady_ns:time}", "repeated %": "{off:+.2%}",
+            "latency": "{latency_ns:time}", "busy %": "{device_busy_share:.1%}", "unexplained %": "{unexplained:.1%}",
+        }  # fmt: skip
+        steps = [
+            {**step.to_dict(), "off": step.steady_ns / step.measured_ns - 1 if step.measured_ns else None}
+            for step in self.steps[:top]
+        ]
+        return [table_of("Replay", columns, steps), _edges_text(_edge_kinds(self.dependencies))]
+
     def summary(self) -> list[str]:
         """Return the errors of the replayed and the repeated steps, in a sentence."""
         measured = sum(step.measured_ns for step in self.steps)
@@ -270,11 +258,6 @@ class TraceReplay:
         return [
             f"unchanged, steps are off by {worst:.4f} % at worst; repeated, their sum by {100 * steady_error:.1f} %"
         ]
-
-    def _repr_html_(self) -> str:
-        columns = ["iteration", "tasks", "measured_ns", "replayed_ns", "steady_ns", "latency_ns", "device_busy_share"]
-        tables = {"Steps": self.table()[columns], "What tasks wait for": self.edges_table()}
-        return as_html("Replay", [*self.summary(), *self.notes()], tables)
 
 
 def _edge_kinds(dependencies: Sequence[Dependencies]) -> list[dict[str, Any]]:
@@ -287,6 +270,23 @@ def _edge_kinds(dependencies: Sequence[Dependencies]) -> list[dict[str, Any]]:
             total = {name: sum(getattr(row, name) for row in of_kind) for name in names}
             rows.append({"kind": kind.name.lower(), "recorded": kind in RECORDED_EDGES, **total})
     return rows
+
+
+def _edges_text(kinds: Sequence[Mapping[str, Any]]) -> Table:
+    """Return what tasks wait for, as text."""
+    total = {name: sum(row[name] for row in kinds) for name in ("edges", "binding", "critical")}
+    recorded = {name: sum(row[name] for row in kinds if row["recorded"]) for name in total}
+    shares = {name: f"{100 * recorded[name] / total[name]:.1f} %" if total[name] else "none" for name in total}
+    of_edges = f"recorded are {shares['edges']} of the edges, {shares['critical']} of those on the critical path"
+    columns = {
+        "kind": "{name}", "known": "{known}", "edges": "{edges}", "binding": "{binding}", "critical": "{critical}",
+        "critical lag": "{critical_lag_ns:time}",
+    }  # fmt: skip
+    rows = [
+        {**row, "name": row["kind"].replace("_", " "), "known": "recorded" if row["recorded"] else "inferred"}
+        for row in kinds
+    ]
+    return table_of(f"What tasks wait for: {of_edges}", columns, rows)
 
 
 def replay_trace(
@@ -373,304 +373,6 @@ def _busy_share(timeline: Timeline, position: int, steps: StepTimes, number: int
     return float(np.mean(shares)) if shares else 0.0
 
 
-@dataclass(frozen=True)
-class TimelineAnalysis:
-    """Analysis of the timeline of a step.
-
-    Parameters
-    ----------
-    timeline : Timeline
-        The timeline of the step.
-    path : Attribution
-        Time on the critical path by cause, class and name.
-    exposure : Exposure
-        Overlap of computation, communication and copies on each device.
-    idle : Idle
-        Idle time of each device by cause.
-    pace : Pace
-        Resources on the critical path of the step in the steady state.
-    limits : Limits
-        What each resource could gain or lose.
-    chosen : ChosenTasks, optional
-        The tasks that the user chose, if any.
-    """
-
-    timeline: Timeline
-    path: analysis.Attribution
-    exposure: analysis.Exposure
-    idle: analysis.Idle
-    pace: analysis.Pace
-    limits: Limits
-    chosen: analysis.ChosenTasks | None = None
-
-
-@dataclass(frozen=True)
-class Analysis:
-    """Analysis of a step, unchanged and under a what-if.
-
-    Parameters
-    ----------
-    iteration : int
-        Number of the iteration.
-    measured_ns : float
-        Measured step time.
-    repeats : bool
-        Whether the trace holds a neighbour of the iteration, so that the step is that of the steady state. Otherwise
-        the iteration is analysed by itself.
-    before : TimelineAnalysis
-        The step replayed unchanged.
-    what_if : WhatIf, optional
-        The what-if, if any.
-    after : TimelineAnalysis, optional
-        The step under the what-if.
-    difference : Difference, optional
-        Change by class, kind and lane.
-    communication_notes : tuple of str
-        Notes on the collectives whose waiting is unknown.
-    is_unchanged : bool
-        Whether there is a what-if that changes nothing.
-    contention : ContentionTime, optional
-        Time that contention took from the kernels of the iteration, on all ranks.
-    host : tuple of HostCauses
-        Host time of each rank in all steps, by cause.
-    """
-
-    iteration: int
-    measured_ns: float
-    repeats: bool
-    before: TimelineAnalysis
-    what_if: WhatIf | None = None
-    after: TimelineAnalysis | None = None
-    difference: analysis.Difference | None = None
-    communication_notes: tuple[str, ...] = ()
-    is_unchanged: bool = False
-    contention: ContentionTime | None = None
-    host: tuple[HostCauses, ...] = ()
-
-    @property
-    def sides(self) -> tuple[TimelineAnalysis, ...]:
-        """The step unchanged and, if there is a what-if, the step under it."""
-        return (self.before,) if self.after is None else (self.before, self.after)
-
-    def timelines(self) -> dict[str, Timeline]:
-        """Return the timelines by name: the step unchanged, and under the what-if."""
-        named = {"before": self.before.timeline.cut()}
-        if self.after is not None and self.what_if is not None:
-            named[f"after {self.what_if.name}"] = self.after.timeline.cut()
-        return named
-
-    def table(self) -> DataFrame:
-        """Return the time on the critical path by cause, with a column for each side; times in ns."""
-        sides = {f"{name}_ns": side.path.by_cause for name, side in zip(("before", "after"), self.sides, strict=False)}
-        return data_frame(sides).fillna(0.0).rename_axis("cause").reset_index()
-
-    def plot(self) -> Any:
-        """Return the timeline of the step, or both one above the other, as a HoloViews object."""
-        from seqpoint.plots import before_after, timeline_lanes
-
-        (name, timeline), *changed = self.timelines().items()
-        return before_after(timeline, changed[0][1], (name, changed[0][0])) if changed else timeline_lanes(timeline)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what `seqpoint analyze --json` prints."""
-        return {
-            "iteration": self.iteration,
-            "measured_ns": self.measured_ns,
-            "step_time": "between completions" if self.repeats else "latency",
-            "contention": None if self.contention is None else self.contention.to_dict(),
-            "host": [row.to_dict() for row in self.host],
-            "before": _side_facts(self.before),
-            "what_if": None if self.what_if is None else list(self.what_if.steps),
-            "applied": None if self.what_if is None else not self.is_unchanged,
-            "after": None if self.after is None else _side_facts(self.after),
-            "difference": None if self.difference is None else _change_facts(self.difference),
-        }
-
-    def notes(self) -> tuple[str, ...]:
-        """Return the notes on the graphs, on collectives of unknown waiting, and on a what-if that changes nothing."""
-        of_graphs = (note for side in self.sides for note in side.timeline.graph.notes)
-        label = self.what_if.label if self.what_if is not None else ""
-        same = [f"{label}: not applicable: {NOTHING_CHANGES}"] if self.is_unchanged else []
-        return tuple(dict.fromkeys((*of_graphs, *self.communication_notes, *same)))
-
-    def summary(self) -> list[str]:
-        """Return the number of the iteration, its step time, and how it was analysed, in a sentence."""
-        devices = len(self.before.timeline.graph.devices)
-        how = "repeated until its period settles" if self.repeats else "by itself: the trace holds no neighbour of it"
-        return [
-            f"iteration {self.iteration}, {how}: a step of {duration(self.before.pace.step_ns)}, "
-            f"{duration(self.measured_ns)} measured, on {devices} device{'s' * (devices != 1)}"
-        ]
-
-    def _repr_html_(self) -> str:
-        tables = {"Critical path by cause": self.table()}
-        return as_html("Analysis of a step", [*self.summary(), *self.notes()], tables)
-
-
-def communication_rows(timeline: Timeline) -> list[DeviceRow]:
-    """Return the rank, the number and the times of each device in the interval of a timeline."""
-    numbered = [(rank, None if device < 0 else device) for rank, device in timeline.graph.devices]
-    return [(*device, times) for device, times in zip(numbered, timeline.device_times(), strict=True)]
-
-
-def communication_facts(timeline: Timeline) -> list[dict[str, Any]]:
-    """Return the busy time and the communication of each device in the interval of a timeline, as JSON."""
-    elapsed_ns, facts = float(timeline.span_ns), []
-    for rank, device, times in communication_rows(timeline):
-        busy = {"busy_ns": times.busy_ns, "busy_share": times.busy_ns / elapsed_ns if elapsed_ns else 0.0}
-        counts = {"collectives": times.collectives, "unmatched_collectives": times.unmatched}
-        facts.append({"rank": rank, "device": device, "elapsed_ns": elapsed_ns, **busy, **times.row(), **counts})
-    return facts
-
-
-def _side_facts(side: TimelineAnalysis) -> dict[str, Any]:
-    shares = {name: dict(getattr(side.pace, name)) for name in ("by_resource", "by_rank", "by_iteration")}
-    return {
-        "makespan_ns": side.path.makespan_ns,
-        "pace": {"step_ns": side.pace.step_ns, **shares, **_limit_facts(side.limits)},
-        "critical_path": {name: dict(getattr(side.path, name)) for name in ("by_cause", "by_class", "by_name")},
-        "devices": [{**row, **_work_facts(side, i)} for i, row in enumerate(communication_facts(side.timeline))],
-        "chosen": None if side.chosen is None else side.chosen.to_dict(),
-        "notes": list(side.timeline.graph.notes),
-    }
-
-
-def _limit_facts(limits: Limits) -> dict[str, Any]:
-    """Return limits as JSON; those of hosts and devices also under their first names."""
-    facts: dict[str, Any] = {name: dict(getattr(limits, name)) for name in ("bound", "room", "then")}
-    for side in ("host", "device"):
-        facts |= {f"{side}_room": limits.room.get(side, _MOST_ROOM), f"{side}_bound": limits.bound.get(side, 1.0)}
-    return facts
-
-
-def _work_facts(side: TimelineAnalysis, i: int) -> dict[str, Any]:
-    exposed, idle = side.exposure, side.idle
-    return {
-        **{name: float(getattr(exposed, name)[i]) for name in _OVERLAP_FIELDS},
-        "earlier_ns": float(idle.earlier_ns[i]),
-        "idle_ns": dict(zip(analysis.IDLE_CAUSES, idle.cause_ns[i].tolist(), strict=True)),
-        "slowed_ns": float(idle.slowed_ns[i]),
-    }
-
-
-def _change_facts(change: analysis.Difference) -> dict[str, Any]:
-    tables = ("by_class", "by_kind", "by_lane")
-    return {
-        "change_ns": change.after_ns - change.before_ns,
-        "path_by_cause": change.path_by_cause,
-        "path_by_class": change.path_by_class,
-        **{name: [asdict(row) for row in getattr(change, name)] for name in tables},
-    }
-
-
-def analyze_trace(
-    trace: Trace,
-    iteration: int | None = None,
-    *,
-    what_if: WhatIf | None = None,
-    device: str | None = None,
-    tasks: TaskChoice | None = None,
-) -> Analysis:
-    """Analyse the step of an iteration in the steady state, unchanged and under a what-if.
-
-    Parameters
-    ----------
-    trace : Trace
-        The trace that holds the iteration.
-    iteration : int, optional
-        Number of the iteration; by default that of median step time.
-    what_if : WhatIf, optional
-        What-if to compare the step with.
-    device : str, optional
-        Device that the trace was recorded on, if the trace does not say.
-    tasks : TaskChoice, optional
-        Tasks whose number, time and share of the critical path the analysis tells.
-
-    Raises
-    ------
-    SeqPointError
-        The iteration or the device is unknown, the what-if cannot be applied, or no task is chosen.
-    """
-    number = typical_iteration(trace) if iteration is None else iteration
-    (window,) = step_windows(trace, [number], device=device)
-    (measured,) = window.measured_ns
-    if what_if is not None:
-        check_choices(what_if, [window.graph], load_parameters())
-    if tasks is not None:
-        tasks.check([window.graph])
-    before = _analyzed(window, unchanged, tasks)
-    facts = (number, measured, window.pattern is not None, before)
-    notes = communication_notes(communication_rows(before.timeline), trace)
-    contention = contention_time(trace, [window.graph], iterations=[number])
-    host = host_causes(index_trace(trace))
-    if what_if is None:
-        return Analysis(*facts, communication_notes=notes, contention=contention, host=host)
-    changed, parameters = what_if, load_parameters()
-    after = _analyzed(window, lambda graph: changed(graph, parameters), tasks)
-    change = analysis.difference(before.timeline, after.timeline)
-    is_unchanged = changed(window.graph, parameters).replays_like(window.graph)
-    return Analysis(*facts, what_if, after, change, notes, is_unchanged, contention, host)
-
-
-def stragglers(
-    trace: Trace | str | Path,
-    iteration: int | None = None,
-    *,
-    what_if: WhatIf | str | None = None,
-    device: str | None = None,
-) -> StragglerReport:
-    """Return who makes the steps of a job longer: slow-downs by rank, stage, operation and micro-batch.
-
-    Parameters
-    ----------
-    trace : Trace, str or Path
-        Trace of several ranks, or the path of one; or of a Parquet table of operations
-        (`replay.workloads.operations`), whose jobs are analysed one by one.
-    iteration : int, optional
-        Number of the step. By default that of median step time of a trace, and all steps of a table.
-    what_if : str or WhatIf, optional
-        What-if that comes first, such as ``"scale_kernels:gemm@rank=3:1.2"``; for traces.
-    device : str, optional
-        Device that the trace was recorded on, if the trace does not say.
-
-    Raises
-    ------
-    SeqPointError
-        The trace has one rank, there is no such step, or the what-if is unknown or cannot be applied.
-    """
-    change = parse_what_if(what_if) if isinstance(what_if, str) else what_if
-    if not isinstance(trace, Trace) and is_parquet(trace):
-        if change is not None:
-            raise InvalidInputError(f"{change.name}: a table of operations has no kernels; what-ifs need a trace")
-        jobs = read_operations(trace).values()
-        return StragglerReport(tuple(operation_stragglers(job.only(iteration)) for job in jobs))
-    opened = trace if isinstance(trace, Trace) else open_trace(Path(trace), IngestOptions())
-    return StragglerReport((_trace_stragglers(opened, iteration, change, device),))
-
-
-def _trace_stragglers(trace: Trace, iteration: int | None, what_if: WhatIf | None, device: str | None) -> Stragglers:
-    """Return the stragglers of the window of an iteration of a trace.
-
-    The steps of the window count together: a rank that is late in one makes the next one shorter.
-    """
-    if len(trace.meta.ranks) < 2:
-        raise InvalidInputError("stragglers show among ranks, and the trace has one; give the files of all ranks")
-    number, parameters = typical_iteration(trace) if iteration is None else iteration, load_parameters()
-    (window,) = step_windows(trace, [number], device=device)
-    change: Change = unchanged
-    if what_if is not None:
-        check_choices(what_if, [window.graph], parameters)
-        change = partial(what_if, parameters=parameters)
-
-    def times(changes: Sequence[Change]) -> list[Floats]:
-        return [state.step_ns for state in window.steady_all(changes)]
-
-    of_job, iterations = job_steps(step_times(trace)), window.graph.iterations
-    recorded_ns = of_job.step_ns[np.searchsorted(of_job.iteration, iterations)].astype(np.float64)
-    run = StragglerRun(TraceBalance(), window.graph, times, change)
-    return attribute_stragglers(run, job="", steps=iterations, recorded_ns=recorded_ns, notes=window.graph.notes)
-
-
 def contention_of(trace: Trace, *, device: str | None = None) -> ContentionTime:
     """Return the time that contention took from the kernels of a trace: measured, and modelled where it is not.
 
@@ -688,23 +390,6 @@ def contention_of(trace: Trace, *, device: str | None = None) -> ContentionTime:
     """
     graphs = iteration_graphs(trace, load_parameters(), given_hardware(device))
     return contention_time(trace, graphs)
-
-
-def _analyzed(window: StepWindow, change: Change, choice: TaskChoice | None) -> TimelineAnalysis:
-    """Return the analysis of the only step of a window that is asked for, under a change."""
-    state, (position,) = window.steady(change), window.chosen
-    timeline, total_ns = state.at_step(position), window.total_ns(state)
-    limits = limits_of([window], [state], lambda times_ns: total_ns / max(times_ns[0], 1e-9), change)
-    path = analysis.critical_path(timeline)
-    return TimelineAnalysis(
-        timeline,
-        analysis.attribution(path),
-        analysis.exposure(timeline),
-        analysis.idle_by_cause(timeline),
-        analysis.pace(state, position),
-        limits,
-        None if choice is None else analysis.chosen_tasks(path, choice),
-    )
 
 
 def graph_of(

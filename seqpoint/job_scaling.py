@@ -1,7 +1,8 @@
 """How the time of a job, and the share of its communication, scale: `scaling`.
 
 A scenario changes sizes of the job (its hidden size, its GPUs, how it is split), or how fast compute is beside the same
-network. Each scenario of a `Grid` is replayed: a job as the synthetic trace of its step, a trace under what-ifs.
+network. Each scenario of a `ScenarioGrid` is replayed: a job as the synthetic trace of its step, a trace under
+what-ifs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,8 +22,8 @@ from replay.costs.shipped import load_parameters
 from replay.engine.steady import SteadyState
 from replay.engine.timeline import Timeline
 from replay.graph.graph import COLLECTIVE_KINDS, Basis, KernelGraph, hardware_of
-from replay.projection.projection import StepWindow
 from replay.projection.scenarios import step_of_job
+from replay.projection.windows import StepWindow
 from replay.studies.comp_vs_comm import faster_compute
 from replay.what_ifs import WhatIf, parse_what_if, with_job
 from replay.workloads import (
@@ -40,7 +41,7 @@ from replay.workloads.traced_job import TracedJob, find_job
 from seqpoint import front_door
 from seqpoint.front_door import Paths
 from seqpoint.graphs import step_windows, typical_iteration
-from seqpoint.notebook import DataFrame, Table, as_html, as_text, data_frame, table_of
+from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, table_of
 
 #: Axes beside the edits of a job: GPUs of the job, and how much faster compute is.
 GPUS, COMPUTE = "gpus", "compute"
@@ -56,6 +57,8 @@ Scenario = Mapping[str, float]
 Axes = Mapping[str, Sequence[float]]
 #: A bubble of less than this share of the step is a rounding error.
 _ROUNDING = 1e-6
+#: Parts of a step that a chart shows.
+_PARTS = ("compute_ns", "hidden_ns", "exposed_ns", "bubble_ns", "idle_ns")
 #: Word for whether a job fits.
 _FITS = {True: "yes", False: "NO", None: "-"}
 #: Device of a job that names none.
@@ -63,7 +66,7 @@ _DEVICE = "A100-SXM4-80GB"
 
 
 @dataclass(frozen=True)
-class Grid:
+class ScenarioGrid:
     """Scenarios: all combinations of the values of each axis.
 
     Parameters
@@ -78,7 +81,7 @@ class Grid:
 
     Examples
     --------
-    >>> [dict(each) for each in Grid({"compute": [1, 2], "hidden": [4096]}).scenarios]
+    >>> [dict(each) for each in ScenarioGrid({"compute": [1, 2], "hidden": [4096]}).scenarios]
     [{'hidden': 4096, 'compute': 1}, {'hidden': 4096, 'compute': 2}]
     """
 
@@ -208,8 +211,8 @@ class ScalingRow:
                 "reason": self.reason or None, **figures}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Scaling:
+@dataclass(frozen=True, repr=False)
+class Scaling(Result):
     """Step time and communication by scenario.
 
     Parameters
@@ -222,15 +225,17 @@ class Scaling:
         Job or trace, in words.
     device : str
         Device that the job runs on; "" if unknown.
-    notes : tuple of str
+    remarks : tuple of str
         What holds for all rows.
     """
+
+    heading = "Scaling"
 
     rows: tuple[ScalingRow, ...]
     axes: tuple[str, ...]
     of: str
     device: str
-    notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def applied(self) -> tuple[ScalingRow, ...]:
@@ -252,8 +257,8 @@ class Scaling:
         cells = [row.to_dict() for row in self.rows]
         return data_frame([{**each.pop("scenario"), **each} for each in cells])
 
-    def text(self) -> Table:
-        """Return the table of text that the command prints; scenarios that are not possible have dashes."""
+    def tables(self, top: int = TOP) -> list[Table]:
+        """Return the scenarios as text, and those that are not possible, which have dashes, with the reason."""
         rows, columns = self.rows, {self.title(name): f"{{{name}}}" for name in self.axes}
         columns |= {} if GPUS in self.axes else {"GPUs": "{gpus}"}
         columns |= {"global batch": "{global_batch}"} if len({row.global_batch for row in self.applied}) > 1 else {}
@@ -272,7 +277,8 @@ class Scaling:
             | {"fitting": _FITS[row.fits], **{name: f"{value:g}" for name, value in row.scenario.items()}}
             for row in rows
         ]
-        return table_of("Scaling", columns, cells)
+        refused = Table("Not possible", ("scenario~", "reason~"), self.refused())
+        return [table_of("Scaling", columns, cells), *([refused] if refused.rows else [])]
 
     def refused(self) -> list[tuple[str, str]]:
         """Return the scenarios that are not possible, as text, with the reason."""
@@ -282,22 +288,41 @@ class Scaling:
         """Return the chart of the share of exposed communication, by the first axis that varies."""
         from seqpoint.plots import communication_share
 
-        return communication_share(self)
+        if not self.varied:
+            raise InvalidInputError("no axis has two possible values, so there is no line to draw")
+        axis, *others = self.varied
+        rows = [
+            {"x": row.scenario[axis], "line": row.label(others) or "exposed communication"}
+            | {name: getattr(row, name) for name in ("share", "step_ns", "fits")}
+            for row in self.applied
+            if axis in row.scenario
+        ]
+        return communication_share(data_frame(rows), self.title(axis), self._of())
+
+    def _of(self) -> str:
+        """Return the job or trace, and its device."""
+        return self.of + (f" on {self.device}" if self.device else "")
 
     def plot_times(self) -> Any:
         """Return the chart of the time of each scenario: compute, hidden and exposed communication, idle."""
         from seqpoint.plots import scaling_times
 
-        return scaling_times(self)
+        axes = self.varied or self.axes
+        rows = [
+            {"label": row.label(axes) + " (as traced)" * row.is_baseline + " (does not fit)" * (row.fits is False)}
+            | {name: getattr(row, name) for name in ("step_ns", *_PARTS)}
+            for row in self.applied
+        ]
+        return scaling_times(data_frame(rows), self._of())
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint scaling --json` prints."""
-        return {"of": self.of, "device": self.device or None, "axes": list(self.axes), "notes": list(self.notes),
+        return {"of": self.of, "device": self.device or None, "axes": list(self.axes), "notes": list(self.remarks),
                 "rows": [row.to_dict() for row in self.rows]}  # fmt: skip
 
     def summary(self) -> list[str]:
         """Return what was scaled, and the range of the shares, in a sentence each."""
-        lines = [f"{self.of}" + (f" on {self.device}" if self.device else "")]
+        lines = [self._of()]
         rows = self.applied
         if len(rows) > 1:
             low, high = (choose(rows, key=lambda row: row.share) for choose in (min, max))
@@ -315,14 +340,7 @@ class Scaling:
         if large := sum(row.fits is False for row in rows):
             many = "none fits" if large == len(rows) else f"{large} of {len(rows)} scenarios do not fit"
             lines.append(f"{many} into the memory of {self.device}")
-        return [*lines, *(f"note: {note}" for note in self.notes)]
-
-    def __repr__(self) -> str:
-        """Return what the command prints, without its layout."""
-        return as_text(self.summary(), self.text().frame())
-
-    def _repr_html_(self) -> str:
-        return as_html("Scaling", self.summary(), {"Scenarios": self.text()})
+        return [*lines, *(f"note: {note}" for note in self.remarks)]
 
 
 def scenario_text(scenario: Scenario) -> str:
@@ -378,14 +396,14 @@ def scaling(
         An axis, the device or the iteration is unknown, or the trace names another device. Or no scenario is possible;
         the message is that of the first.
     """
-    grid = Grid(axes)
+    grid = ScenarioGrid(axes)
     if isinstance(job, TrainingJob):
         return _scale_job(job, grid, find_device(device or _DEVICE))
     trace = job if isinstance(job, Trace) else front_door.open(job)
     return _scale_trace(trace, grid, (device, iteration, sizes))
 
 
-def _scale_job(job: TrainingJob, grid: Grid, device: Device) -> Scaling:
+def _scale_job(job: TrainingJob, grid: ScenarioGrid, device: Device) -> Scaling:
     parameters, fit = load_parameters(), load_training(job)
     timer = JobTimer(device, parameters)
     is_known = "memory_gb" in device.figures
@@ -423,7 +441,7 @@ def _before(sizes: tuple[int, int, int, int, int], where: str = "") -> str:
     return f"before scaling: {layers} layers of {hidden}{where}, {length} tokens, global batch: {batch}, GPUs: {gpus}"
 
 
-def _weak(grid: Grid, gradients: str) -> list[str]:
+def _weak(grid: ScenarioGrid, gradients: str) -> list[str]:
     """Return the notes on grids that add replicas."""
     if not {GPUS, "data_parallel"} & set(grid.axes):
         return []
@@ -477,7 +495,7 @@ def _no_multiple(gpus: int, of_replica: int) -> InvalidInputError:
 
 
 @dataclass(frozen=True)
-class _Traced:
+class _TracedStep:
     """A traced step: its GPUs, and its job if that is a transformer."""
 
     gpus: int
@@ -521,7 +539,7 @@ class _Traced:
         return ScalingRow(scenario, of_replica * replicas, batch, tokens, dict(scenario) == before), replicas
 
 
-def _scale_trace(trace: Trace, grid: Grid, given: tuple[str | None, int | None, str | None]) -> Scaling:
+def _scale_trace(trace: Trace, grid: ScenarioGrid, given: tuple[str | None, int | None, str | None]) -> Scaling:
     """Scale a trace; `given` are device, iteration, and file of sizes."""
     device, iteration, sizes = given
     _check_device(trace, device)
@@ -558,16 +576,16 @@ def _check_device(trace: Trace, device: str | None) -> None:
     )
 
 
-def _traced(graph: KernelGraph, world: int, sizes: str | None) -> _Traced:
+def _traced(graph: KernelGraph, world: int, sizes: str | None) -> _TracedStep:
     """Return the traced step of a graph."""
     try:
         job = find_job(graph, None if sizes is None else read_job(sizes))
     except InvalidInputError:
-        return _Traced(max(world, 1), None)
-    return _Traced(world or job.tensor * job.data, job)
+        return _TracedStep(max(world, 1), None)
+    return _TracedStep(world or job.tensor * job.data, job)
 
 
-def _trace_notes(traced: _Traced, grid: Grid) -> tuple[str, ...]:
+def _trace_notes(traced: _TracedStep, grid: ScenarioGrid) -> tuple[str, ...]:
     """Return the notes on the sizes of a traced job, and on its replicas."""
     job = traced.job
     if job is None:

@@ -4,7 +4,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,17 +19,18 @@ from replay.detailed import KernelLaunch, LaunchPlan, Structure, Texture
 from replay.detailed.arguments import Argument
 from replay.detailed.launch import INSTRUCTION_LIMIT, CallResult, Guards, Progress
 from replay.detailed.plans import check_name, read_plan, three
-from replay.detailed.timing.launches import DOINGS, WAVES, LaunchTiming, TimedDevice
+from replay.detailed.timing.launches import DOINGS, WAVES, TimedDevice, LaunchTiming
 from replay.detailed.timing.simulation import Checkpoint, simulate_plan
-from seqpoint.notebook import DataFrame, Table, as_html, data_frame, table_of
+from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, table_of
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
     from profilers.trace import Trace
+    from seqpoint.plots.simulations import DrawnLaunch
 
 
-@dataclass(frozen=True)
-class SimulatedKernels:
+@dataclass(frozen=True, repr=False)
+class SimulatedKernels(Result):
     """Launches of kernels that were executed, and on a device also timed.
 
     Parameters
@@ -49,6 +50,8 @@ class SimulatedKernels:
     resumed : bool
         Whether it went on from a checkpoint.
     """
+
+    heading = "Simulated kernels"
 
     plan: LaunchPlan
     outputs: Mapping[str, NDArray[Any]]
@@ -92,8 +95,8 @@ class SimulatedKernels:
         zeros = [f"variables without content, read as zeros: {', '.join(unset)}"] if unset else []
         return [f"{self.plan.name}: {launches}{device}", *zeros]
 
-    def text_tables(self) -> list[Table]:
-        """Return the table of launches for the terminal."""
+    def tables(self, top: int = TOP) -> list[Table]:
+        """Return the launches as text."""
         columns = {
             "launch": "{launch}", "entry~": "{entry}", "grid~": "{shape}", "warp instructions": "{warp_instructions}",
         }  # fmt: skip
@@ -109,17 +112,33 @@ class SimulatedKernels:
         ]
         return [table_of("Launches", columns, rows)]
 
+    def timed(self) -> "list[DrawnLaunch]":
+        """Return the launches for charts, the longest first.
+
+        Raises
+        ------
+        InvalidInputError
+            The launches were not timed.
+        """
+        from seqpoint.plots.simulations import DrawnLaunch
+
+        if self.target is None or not self.timings:
+            raise InvalidInputError("the launches were not timed; give a device")
+        entries = [call.entry for call in self.calls]
+        order = sorted(range(len(entries)), key=lambda number: -self.timings[number].seconds)
+        return [DrawnLaunch(entries[number], number, self.timings[number], self.target) for number in order]
+
     def plots(self) -> Any:
         """Return the heat maps of each timed launch, as a HoloViews object."""
-        from seqpoint.plots.kernels import kernel_overview
+        from seqpoint.plots.simulations import kernel_overview
 
-        return kernel_overview(self)
+        return kernel_overview(self.timed())
 
     def plot(self) -> Any:
         """Return the chart of what the schedulers of the longest launch do over time."""
-        from seqpoint.plots.kernels import kernel_activity
+        from seqpoint.plots.simulations import kernel_activity
 
-        return kernel_activity(self)
+        return kernel_activity(self.timed()[0])
 
     def trace_events(self) -> dict[str, Any]:
         """Return the launches one after another as a trace in the layout of the PyTorch profiler.
@@ -189,11 +208,6 @@ class SimulatedKernels:
         finally:
             shutil.rmtree(new, ignore_errors=True)
 
-    def _repr_html_(self) -> str:
-        return as_html(
-            "Simulated kernels", self.summary(), {table.title: table.frame() for table in self.text_tables()}
-        )
-
 
 def _by(sizes: Sequence[int]) -> str:
     return " x ".join(str(size) for size in sizes if size != 1) or "1"
@@ -243,6 +257,58 @@ def timing_facts(timing: LaunchTiming) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, kw_only=True)
+class KernelOptions:
+    """How a kernel is executed and timed.
+
+    Parameters
+    ----------
+    buffers : mapping of str to array or sequence of str
+        Buffers that arguments name. A sequence of names is a buffer of pointers to the buffers of these names.
+    variables : mapping of str to array, str, int, float or Structure
+        Content of variables of the file, which ``__constant__`` or ``__device__`` declares. An array is a buffer of the
+        name of the variable, and a text names a buffer, which is copied to the variable before the launch, and back
+        afterwards.
+    shared_bytes : int
+        Dynamic shared memory of a block.
+    clock_mhz : float, optional
+        Clock of the compute units, 100 to 10,000 MHz; by default that of the catalogue.
+    memory_gbps : float, optional
+        Bandwidth of the memory, 10 to 100,000 GB/s; by default that of the catalogue.
+    mapping : str, optional
+        Mapping of addresses to channels, banks and rows, as of `simulate_memory`; by default that of the device.
+    scheduler : str
+        Which warp issues: ``"gto"``, greedy, then the oldest; or ``"lrr"``, in turn.
+    registers : int, optional
+        Registers of a thread; by default estimated from the PTX.
+    waves : int, optional
+        Waves of blocks that are timed at least; others take as long, with a stated error. 0 or None for all. All blocks
+        are executed.
+    limit : int
+        Instructions of a warp after which it counts as endless.
+    allow_races : bool
+        Whether to go on where warps race in shared memory, in which the result may depend on their order: two use the
+        same byte without a barrier between, and one of them changes it.
+    checkpoint : str or path, optional
+        File in which the state is kept once a minute. A call with the same arguments that finds it goes on from it, bit
+        for bit. It is removed at the end. It is as long as the buffers, or longer. Give only files of your own: what is
+        in the state is not checked as a kernel is.
+    """
+
+    buffers: Mapping[str, NDArray[Any] | Sequence[str]] = field(default_factory=dict)
+    variables: Mapping[str, NDArray[Any] | Argument] = field(default_factory=dict)
+    shared_bytes: int = 0
+    clock_mhz: float | None = None
+    memory_gbps: float | None = None
+    mapping: str | None = None
+    scheduler: str = "gto"
+    registers: int | None = None
+    waves: int | None = WAVES
+    limit: int = INSTRUCTION_LIMIT
+    allow_races: bool = False
+    checkpoint: str | PathLike[str] | None = None
+
+
 def simulate_kernel(
     kernel: str | PathLike[str] | LaunchPlan,
     entry: str = "",
@@ -250,20 +316,9 @@ def simulate_kernel(
     grid: int | Sequence[int] = (),
     block: int | Sequence[int] = (),
     arguments: Sequence[NDArray[Any] | Argument | None] = (),
-    buffers: Mapping[str, NDArray[Any] | Sequence[str]] | None = None,
-    variables: Mapping[str, NDArray[Any] | Argument] | None = None,
-    shared_bytes: int = 0,
     device: str | Device | None = None,
-    clock_mhz: float | None = None,
-    memory_gbps: float | None = None,
-    mapping: str | None = None,
-    scheduler: str = "gto",
-    registers: int | None = None,
-    waves: int | None = WAVES,
-    limit: int = INSTRUCTION_LIMIT,
-    allow_races: bool = False,
+    options: KernelOptions | None = None,
     progress: Progress | None = None,
-    checkpoint: str | PathLike[str] | None = None,
 ) -> SimulatedKernels:
     """Execute a kernel in PTX, or a plan of several, and time it if a device is given.
 
@@ -272,46 +327,21 @@ def simulate_kernel(
     kernel : str, path or LaunchPlan
         PTX file, TOML file of a plan, or a plan.
     entry : str
-        Entry of the PTX file; may be empty if it has one.
-    grid, block : int or sequence of int
-        Blocks, and threads of a block, in up to three dimensions.
+        Entry of a PTX file; not needed if it has one.
+    grid : int or sequence of int
+        Blocks of the launch, in up to three dimensions.
+    block : int or sequence of int
+        Threads of a block, in up to three dimensions.
     arguments : sequence of array, int, float, str, Texture, Structure or None
-        One a parameter; arrays are buffers ``arg0``, ``arg1`` and so on, a text names one of `buffers`, and None is a
-        null pointer. Arrays must have the type that the kernel reads. `Texture` and `Structure` are those of
+        One a parameter; arrays are buffers ``arg0``, ``arg1`` and so on, a text names a buffer of the options, and None
+        is a null pointer. Arrays must have the type that the kernel reads. `Texture` and `Structure` are those of
         `replay.detailed`.
-    buffers : mapping of str to array or sequence of str, optional
-        Buffers that arguments name. A sequence of names is a buffer of pointers to the buffers of these names.
-    variables : mapping of str to array, str, int, float or Structure, optional
-        Content of variables of the file, such as those that ``__constant__`` or ``__device__`` declares. An array is a
-        buffer of the name of the variable, and a text names one of `buffers`. A buffer is copied to the variable before
-        the launch, and back afterwards.
-    shared_bytes : int
-        Dynamic shared memory of a block.
     device : str or Device, optional
-        Device of the catalogue; without one, nothing is timed.
-    clock_mhz, memory_gbps : float, optional
-        Clock of compute units, 100 to 10,000 MHz, and bandwidth of the memory, 10 to 100,000 GB/s; by default those of
-        the catalogue.
-    mapping : str, optional
-        Mapping of addresses to channels, banks and rows; by default that of the device.
-    scheduler : str
-        ``"gto"``, greedy then oldest, or ``"lrr"``, in turn.
-    registers : int, optional
-        Registers of a thread; by default estimated from the PTX.
-    waves : int, optional
-        Blocks a place of a compute unit that are timed at least; others take as long, with a stated error. None for all
-        blocks. All blocks are executed.
-    limit : int
-        Instructions of a warp after which it counts as endless.
-    allow_races : bool
-        Whether to go on where two warps use the same byte of shared memory without a barrier and one of them changes
-        it: the result may then depend on the order of warps.
+        Device of the catalogue on which to time; without one, the kernel is executed only.
+    options : KernelOptions, optional
+        Buffers, variables, the clock and memory of the device, and limits.
     progress : callable, optional
         Called with (blocks done, blocks in all, name of the kernel).
-    checkpoint : str or path, optional
-        File in which the state is kept once a minute. A call with the same arguments that finds it goes on from it, bit
-        for bit. It is removed at the end. It is as long as the buffers, or longer. Give only files of your own: what is
-        in the state is not checked as a kernel is.
 
     Raises
     ------
@@ -328,14 +358,16 @@ def simulate_kernel(
     >>> result.timings[0].dram.efficiency >= result.timings[0].dram.utilisation
     True
     """
-    plan = _plan(kernel, entry, grid, block, arguments, buffers, variables, shared_bytes)
-    target = None
+    options = options or KernelOptions()
+    plan, target = _plan(kernel, entry, (grid, block), arguments, options), None
     if device is not None:
         known = find_device(device) if isinstance(device, str) else device
-        target = TimedDevice.of(known, clock_mhz=clock_mhz, memory_gbps=memory_gbps, mapping=mapping, policy=scheduler)
+        clock = {"clock_mhz": options.clock_mhz, "memory_gbps": options.memory_gbps}
+        target = TimedDevice.of(known, **clock, mapping=options.mapping, policy=options.scheduler)
     done = simulate_plan(
-        plan, target, registers=registers, waves=waves, guards=Guards(limit, allow_races), progress=progress,
-        checkpoint=Checkpoint(Path(checkpoint)) if checkpoint else None,
+        plan, target, registers=options.registers, waves=options.waves or None,
+        guards=Guards(options.limit, options.allow_races), progress=progress,
+        checkpoint=Checkpoint(Path(options.checkpoint)) if options.checkpoint else None,
     )  # fmt: skip
     return SimulatedKernels(plan, done.outputs, done.calls, done.timings, target, done.shared_bytes, done.resumed)
 
@@ -343,27 +375,25 @@ def simulate_kernel(
 def _plan(
     kernel: str | PathLike[str] | LaunchPlan,
     entry: str,
-    grid: int | Sequence[int],
-    block: int | Sequence[int],
+    sizes: tuple[int | Sequence[int], int | Sequence[int]],
     arguments: Sequence[NDArray[Any] | Argument | None],
-    buffers: Mapping[str, NDArray[Any] | Sequence[str]] | None,
-    variables: Mapping[str, NDArray[Any] | Argument] | None,
-    shared_bytes: int,
+    options: KernelOptions,
 ) -> LaunchPlan:
-    """Return the plan of the arguments of `simulate_kernel`."""
+    """Return the plan of the arguments of `simulate_kernel`; `sizes` are grid and block."""
     is_plan = isinstance(kernel, LaunchPlan) or Path(kernel).suffix.lower() == ".toml"
-    if is_plan and (entry or grid or block or arguments or buffers or variables or shared_bytes):
+    of_launch = (entry, *sizes, arguments, options.buffers, options.variables, options.shared_bytes)
+    if is_plan and any(of_launch):
         raise InvalidInputError("a plan has entry, grid, block, arguments, variables and shared bytes of its own")
     if isinstance(kernel, LaunchPlan):
         return kernel
     if is_plan:
         return read_plan(Path(kernel))
     file = Path(kernel)
-    if not grid or not block:
+    if not all(sizes):
         raise InvalidInputError(f"{file}: give the grid and the block of the launch")
     named: dict[str, NDArray[Any]] = {}
     pointers: dict[str, tuple[str, ...]] = {}
-    for name, buffer in (buffers or {}).items():
+    for name, buffer in options.buffers.items():
         if isinstance(buffer, np.ndarray):
             named[name] = buffer
         else:
@@ -376,7 +406,7 @@ def _plan(
         else:
             passed.append(0 if value is None else _plain(value, f"{file}: argument {number}"))
     contents: dict[str, Argument] = {}
-    for name, content in (variables or {}).items():
+    for name, content in options.variables.items():
         if not isinstance(content, np.ndarray):
             contents[name] = _plain(content, f"{file}: variable {name}")
         elif name in named:
@@ -384,8 +414,8 @@ def _plan(
         else:
             named[name], contents[name] = content, name
     where = str(file)
-    sizes = [three((size,) if isinstance(size, int) else tuple(size), where) for size in (grid, block)]
-    call = KernelLaunch(file, entry, sizes[0], sizes[1], tuple(passed), shared_bytes, contents)
+    grid, block = (three((size,) if isinstance(size, int) else tuple(size), where) for size in sizes)
+    call = KernelLaunch(file, entry, grid, block, tuple(passed), options.shared_bytes, contents)
     return LaunchPlan(entry or file.stem, named, (call,), pointers)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from profilers.trace.arrays import MISSING, Bools, Ints
 from seqpoint.kinds import StepKernels, find_kinds, kernel_family
 from seqpoint.noise import drift_of
-from seqpoint.step_sample import Launches, StepSample
+from seqpoint.step_sample import StepLaunches, StepSample
 
 #: Ways in which the operators of a row were matched.
 BY_SHAPES, BY_NAME, BY_POSITION = "name and shapes", "name", "position"
@@ -322,7 +322,7 @@ def _by_position(runs: Sequence[Sequence[StepSample]], final: dict[Key, Key], sh
     return {places[0][place]: places[1][place] for place in places[0] if place in places[1]}
 
 
-def _places(launches: Launches, final: dict[Key, Key], shared: set[Key]) -> dict[tuple[Key, int, int], Key]:
+def _places(launches: StepLaunches, final: dict[Key, Key], shared: set[Key]) -> dict[tuple[Key, int, int], Key]:
     """Return the rows of one side by place: the last shared row, its occurrence, and the distance behind it."""
     places: dict[tuple[Key, int, int], Key] = {}
     seen, found = Counter[Key](), set[Key]()
@@ -368,7 +368,7 @@ def kernel_totals(runs: Sequence[StepSample]) -> tuple[dict[str, tuple[str, floa
     return totals, sum(map(len, runs))
 
 
-def column_of(launches: Launches, final: dict[Key, Key], number: dict[Key, int]) -> np.ndarray[Any, Any]:
+def column_of(launches: StepLaunches, final: dict[Key, Key], number: dict[Key, int]) -> np.ndarray[Any, Any]:
     """Return the column of each row of `launches`."""
     of_key = np.array([number[final[key]] for key in launches.keys] or [0], np.int64)
     return of_key[launches.key]

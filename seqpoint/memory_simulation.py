@@ -18,7 +18,7 @@ from replay.memory.mapping import NAMED
 from replay.memory.simulation import MOST_ACCESSES, KernelMemory, simulate
 from replay.memory.streams import named_streams, stream_kinds
 from replay.memory.system import Cache, CachePolicy, MemorySystem, load_policies, memory_system
-from seqpoint.notebook import DataFrame, Table, as_html, as_text, data_frame, table_of
+from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, table_of
 from seqpoint.units import duration
 
 #: Accesses if there is no limit, and the limits of the factor of a cache's size.
@@ -40,19 +40,21 @@ class MemoryOptions:
     Parameters
     ----------
     dtype : str
-        Type of the elements.
+        Type of the elements: fp64, fp32, tf32, fp16, bf16, fp8 or int8.
     of_operator : mapping
-        Options of the kind of operator.
+        Options of the kind of operator, such as layout=nt of a product; `memory_choices` has them.
     caches : mapping of str to str or float
-        By ``"L2"``, the factor of its size; by ``"L2.ways"``, a figure of `replay.memory.system.Cache`.
+        Changes to caches: L2=2 doubles a cache (L1, L2, LLC); L2.ways=8 sets a figure of it: ways, line_bytes,
+        sector_bytes, slices, replacement, latency, line_cycles or misses.
     mapping : str
-        Address mapping; "" for that of the device.
+        Mapping of addresses to channels, banks and rows: a name, or an order of bits such as rorabgbachco; by default
+        that of the device.
     dram : str
-        DRAM standard, and after a colon its bandwidth in GB/s; "" for that of the device.
+        DRAM standard, such as HBM3, and after a colon its bandwidth in GB/s; by default those of the device.
     max_accesses : int
-        Accesses of a kernel beyond which waves of workgroups stand for others; 0 for no limit.
+        Accesses of a kernel beyond which waves of workgroups stand for others, with a stated error; 0 for no limit.
     warm : tuple of str
-        Operands that the caches hold from an earlier launch; ``"all"`` for every operand.
+        Operands that the caches hold from an earlier launch, such as B of a product; ``"all"`` for every operand.
     """
 
     dtype: str = "fp16"
@@ -128,8 +130,8 @@ def _dram(system: MemorySystem, text: str) -> Any:
     return scaled_dram(find_dram(standard), bandwidth).with_mapping(system.dram.mapping)
 
 
-@dataclass(frozen=True)
-class SimulatedMemory:
+@dataclass(frozen=True, repr=False)
+class SimulatedMemory(Result):
     """An operator under cache policies on a device.
 
     Parameters
@@ -149,6 +151,8 @@ class SimulatedMemory:
     results : tuple of KernelMemory
         Times and counters under each policy.
     """
+
+    heading = "Memory simulation"
 
     operator: str
     shape: tuple[int, ...]
@@ -197,37 +201,48 @@ class SimulatedMemory:
         """Return the chart of compute, cache and memory time by policy, as a HoloViews object."""
         from seqpoint.plots import memory_times
 
-        return memory_times(self)
+        return memory_times(self.rows, self.label)
 
     def plot_traffic(self) -> Any:
         """Return the chart of the bytes that each level moves, by policy."""
         from seqpoint.plots import memory_traffic
 
-        return memory_traffic(self)
+        rows = [
+            {"policy": policy.name, **_moved_bytes(result, self.system)}
+            for policy, result in zip(self.policies, self.results, strict=True)
+        ]
+        return memory_traffic(rows, self.label, self.results[0].footprint)
 
     def plot_row_hits(self) -> Any:
         """Return the chart of the share of DRAM requests that find their row open, by policy."""
         from seqpoint.plots import memory_row_hits
 
-        return memory_row_hits(self)
+        return memory_row_hits(self.rows, self.label)
 
     def plot_channels(self, policy: str | None = None) -> Any:
         """Return the heat map of DRAM channels over time under a policy, by default the first one."""
         from seqpoint.plots import memory_channels
 
-        return memory_channels(self, policy)
+        name = policy or self.policies[0].name
+        return memory_channels(self.result(policy).dram, self.system, f"{name[:40]}: {self.label}")
 
     def plot_beside(self, *others: "SimulatedMemory") -> Any:
         """Return the chart of times of this and other operators by policy, relative to the first policy."""
         from seqpoint.plots import memory_times_by_operator
 
-        return memory_times_by_operator([self, *others])
+        return memory_times_by_operator([(each.label, each.rows) for each in (self, *others)])
 
     def plots(self) -> Any:
         """Return all charts below each other, with a heat map for each policy."""
-        from seqpoint.plots import memory_overview
+        from seqpoint.plots import stacked
 
-        return memory_overview(self)
+        moving = [
+            policy.name
+            for policy, result in zip(self.policies, self.results, strict=True)
+            if result.dram.bytes_over_time.sum()
+        ]
+        charts = [self.plot(), self.plot_traffic(), self.plot_row_hits(), *map(self.plot_channels, moving)]
+        return stacked(charts)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint simulate memory --json` prints."""
@@ -273,8 +288,8 @@ class SimulatedMemory:
             )
         return sentences
 
-    def text_tables(self) -> list[Table]:
-        """Return the tables of the command."""
+    def tables(self, top: int = TOP) -> list[Table]:
+        """Return times, and traffic of caches and DRAM, by policy."""
         rows, llc = self.rows, {"LLC hit %": "{llc_hit_share:.1%}"} if self.system.llc else {}
         times = {
             "policy~": "{policy}", "time": "{time_ns:time}", "speed-up": "{speedup:.3f}", "bound~": "{bound}",
@@ -311,15 +326,6 @@ class SimulatedMemory:
             for policy, result in zip(self.policies, self.results, strict=True)
         ]
 
-    def __repr__(self) -> str:
-        """Return what the command prints, without its layout."""
-        return as_text(self.summary(), self.table())
-
-    def _repr_html_(self) -> str:
-        return as_html(
-            "Memory simulation", self.summary(), {table.title: table.frame() for table in self.text_tables()}
-        )
-
 
 def _row(policy: CachePolicy, result: KernelMemory, system: MemorySystem) -> dict[str, Any]:
     counters, request = result.counters, system.dram.access_bytes
@@ -347,6 +353,18 @@ def _row(policy: CachePolicy, result: KernelMemory, system: MemorySystem) -> dic
         "error_share": result.error,
         "simulated_share": result.simulated_share,
     }
+
+
+def _moved_bytes(result: KernelMemory, system: MemorySystem) -> dict[str, float]:
+    """Return the bytes that each level moves, by its name."""
+    moved = {}
+    for name in _CACHES:
+        cache: Cache | None = getattr(system, name)
+        if cache is not None:
+            sectors = result.counters[f"{name}_load_sectors"] + result.counters[f"{name}_store_sectors"]
+            moved[name.upper()] = float(cache.sector_bytes * sectors)
+    requests = {"DRAM reads": "dram_reads", "DRAM writes": "dram_writes"}
+    return moved | {name: float(result.counters[key] * system.dram.access_bytes) for name, key in requests.items()}
 
 
 def _caches_facts(system: MemorySystem) -> dict[str, Any]:
@@ -479,7 +497,7 @@ class MemoryChoices:
             "mappings": dict(NAMED),
         }
 
-    def text_tables(self) -> list[Table]:
+    def tables(self) -> list[Table]:
         """Return the tables of the command."""
         kinds = [
             {"kind": kind, "options": ", ".join(f"{key}={value}" for key, value in kind.options.items()) or None}

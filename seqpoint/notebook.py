@@ -1,5 +1,6 @@
-"""Results as text: tables for the terminal and for pages, and the HTML of a result in a notebook.
+"""Results: what every result of the front door has in common, and its tables of text for the terminal and for pages.
 
+A `Result` says its sentences, its tables and its notes; printing, notebooks and JSON are made of these.
 Each column of a table has a sentence in `datasets/columns.toml`: what `--explain` and a report show. A test fails on a
 column without one.
 """
@@ -11,10 +12,11 @@ from functools import cache
 from html import escape
 from string import Formatter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
+from profilers.errors import InvalidInputError
 from profilers.files import shipped_table
 from seqpoint.units import duration
 
@@ -26,6 +28,8 @@ else:
 
 #: Rows of a table as text by default; the JSON has all.
 TOP: Final = 20
+#: End of the title of a table of which the command can print more rows.
+MORE: Final = " (--top shows more)"
 #: Rows of a table that a notebook shows; `.table()` has all of them.
 _SHOWN_ROWS = 25
 
@@ -132,6 +136,39 @@ def table_of(
     return Table(title, tuple(columns), lines, verbose, note=note)
 
 
+def more_of(rows: Sequence[object], top: int) -> str:
+    """Return the end of a title of a table with the first rows; empty if it has all of them.
+
+    Examples
+    --------
+    >>> more_of("abc", 2), more_of("abc", 3)
+    (': 2 of 3 (--top shows more)', '')
+    """
+    return f": {top} of {len(rows)}{MORE}" if len(rows) > top else ""
+
+
+def shortened(text: str, length: int) -> str:
+    """Return a text that is cut behind so many characters.
+
+    Examples
+    --------
+    >>> shortened("vectorized", 8), shortened("gemm", 8)
+    ('vecto...', 'gemm')
+    """
+    return text if len(text) <= length else text[: length - 3] + "..."
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun, singular or plural.
+
+    Examples
+    --------
+    >>> counted(1, "file"), counted(1200, "file")
+    ('1 file', '1,200 files')
+    """
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def data_frame(content: Any, columns: list[str] | None = None) -> DataFrame:
     """Return a table of pandas, which loads when the first table is made.
 
@@ -145,6 +182,64 @@ def data_frame(content: Any, columns: list[str] | None = None) -> DataFrame:
     import pandas as pd
 
     return pd.DataFrame(content, columns=columns)
+
+
+class Result:
+    """What a function of the front door returns: sentences, rows, notes and charts, shown alike everywhere.
+
+    A result says each of them in a method. It prints as its sentences and its main table, and a notebook shows its
+    sentences and notes with the tables of `frames`.
+    """
+
+    #: Heading in a notebook.
+    heading: ClassVar[str] = ""
+
+    def summary(self) -> Sequence[str]:
+        """Return the result in sentences."""
+        return ()
+
+    def notes(self) -> Sequence[str]:
+        """Return what the figures do and do not tell, in sentences."""
+        return ()
+
+    def closing(self) -> Sequence[str]:
+        """Return the lines below the tables; by default the notes."""
+        return [f"note: {note}" for note in self.notes()]
+
+    def table(self) -> DataFrame:
+        """Return the main rows of the result, for pandas."""
+        return data_frame([])
+
+    def tables(self, top: int = TOP) -> Sequence[Table | str]:
+        """Return the tables of text that the command prints, and lines between them.
+
+        Parameters
+        ----------
+        top : int
+            Most rows of a table that may be long.
+        """
+        return ()
+
+    def frames(self) -> "Mapping[str, DataFrame | Table]":
+        """Return the tables that a notebook shows, by caption; by default those that the command prints."""
+        tables = (table for table in self.tables() if isinstance(table, Table))
+        shown = {table.title.replace(MORE, " (.table() has all)"): table for table in tables}
+        return shown or {self.heading: self.table()}
+
+    def plot(self) -> Any:
+        """Return the main chart, as a HoloViews object."""
+        raise InvalidInputError(f"there is no chart of {self.heading.lower()}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the command prints with --json."""
+        return {}
+
+    def __repr__(self) -> str:
+        """Return what the command prints, without its layout."""
+        return as_text([*self.summary(), *self.closing()], self.table())
+
+    def _repr_html_(self) -> str:
+        return as_html(self.heading, [*self.summary(), *self.closing()], self.frames())
 
 
 def as_text(sentences: Sequence[str], table: DataFrame) -> str:

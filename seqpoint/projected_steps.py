@@ -23,8 +23,9 @@ from replay.costs.shipped import load_parameters
 from replay.engine.steady import SteadyState
 from replay.engine.timeline import Timeline
 from replay.graph.graph import TaskKind
-from replay.projection.projection import Projection, ProjectionOptions, StepWindow, project
+from replay.projection.projection import Projection, ProjectionOptions, project
 from replay.projection.rows import recording_notes
+from replay.projection.windows import StepWindow
 from replay.what_ifs import WhatIf
 from seqpoint.graphs import step_windows
 from seqpoint.kernel_facts import KernelFacts, kernel_facts

@@ -1,23 +1,16 @@
-"""Projections of what-ifs on a trace: made, read from JSON, and computed again.
+"""Projections of what-ifs on a trace.
 
 `project_trace` chooses iterations, builds the windows of their steps, and projects each what-if on them. A result is
-written as JSON with the provenance that `reproduce` needs to compute every number again. `read_result` checks such a
-file, which may come from anybody.
+written as JSON with the provenance that `seqpoint.reproducing` needs to compute every number again.
 """
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
-
-from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
-from profilers.ingest.collectives import reclassify
-from profilers.trace.kernels import CLASSES, ClassRule, is_collective
+from profilers.errors import InvalidInputError, NotFoundError
+from profilers.trace.kernels import is_collective
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.contention.pairs import measure_pairs
@@ -28,9 +21,10 @@ from replay.engine.timeline import Timeline
 from replay.from_trace import index_trace
 from replay.from_trace.host_causes import host_causes
 from replay.graph.graph import hardware_of
-from replay.projection.evidence import SIDES, SampledStep, digest
+from replay.projection.evidence import EVIDENCE, SIDES
 from replay.projection.projection import Projection, ProjectionOptions, project, with_provenance
 from replay.projection.rows import ROW_FIGURES, ProjectionRow, recording_notes
+from replay.projection.windows import SampledStep
 from replay.what_ifs import (
     OVERLAPS,
     CollectiveEffect,
@@ -40,12 +34,20 @@ from replay.what_ifs import (
     all_layers,
     parse_what_if,
     read_plan,
+    with_host,
+    with_job,
 )
-from seqpoint.breakdown import host_sentence, limits_sentence
+from seqpoint.breakdown import LIMITS_EXPLAINED, host_sentence, limits_sentence, limits_table
 from seqpoint.choosing import ChosenIterations, choose_iterations
-from seqpoint.communication import communication_table, effect_tables, layer_tables
-from seqpoint.graphs import Progress, communication_facts, communication_rows, step_windows
-from seqpoint.notebook import DataFrame, Table, as_html, as_text, data_frame
+from seqpoint.communication import (
+    communication_facts,
+    communication_rows,
+    communication_table,
+    effect_tables,
+    layer_tables,
+)
+from seqpoint.graphs import Progress, step_windows
+from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame
 from seqpoint.units import duration
 
 #: What-ifs that are projected by default: of a job with collectives, and of another.
@@ -59,6 +61,11 @@ _DEFAULT_OF_KNOWN_DEVICE = ("scale_clock:1.1", "scale_memory_bandwidth:1.5")
 ALL_OVERLAPS = "overlap:all"
 #: Numbers of a projection, by their JSON keys.
 _TIME_FIELDS = ("baseline_ns", "measured_ns", "steady_ns", "device_busy_share")
+#: Relative change of the device time up to which it is not shown.
+_SAME_TIME = 1e-4
+#: What an interval holds: of all iterations, and of selected ones.
+_INTERVAL = "ranges of the parameters, and error of the replay"
+_INTERVAL_OF_POINTS = "ranges of the parameters, errors of the replay and of the selection"
 #: Most devices in the table of communication; the JSON has all.
 _MAX_DEVICES = 8
 #: Smallest share of the critical path that is shown.
@@ -69,18 +76,23 @@ _MOST_BOUND = 100.0
 _DOMINANT_SHARE = 0.5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ProjectOptions:
     """Options of a projection of a trace.
 
     Parameters
     ----------
     iterations : sequence of int
-        Iterations to project; by default all if they are few, else representatives.
+        Numbers of the iterations to project; by default all if they are few, else representatives.
     max_points : int
         Most representatives.
     device : str, optional
-        Device that the trace was recorded on, if the trace does not say.
+        Device that the trace was recorded on, if the trace does not say; ``seqpoint devices`` lists the names.
+    host : str, optional
+        Host of every ``scale_device`` without one: the traced one (``keep``), a factor of host time, or a device's
+        typical launch cost; by default the traced one, with the spread between machines.
+    job : str, optional
+        TOML file with a table ``[job]``: sizes that the trace does not tell, for what-ifs that edit the job.
     weights : sequence of float
         Number of iterations that each of `iterations` stands for; by default 1.
     draws : int
@@ -94,7 +106,8 @@ class ProjectOptions:
     progress : callable, optional
         Called with (steps done, steps in all, what).
     keep_outliers : bool
-        Whether representatives are chosen from outlying iterations, such as the warm-up, too.
+        Whether representatives are chosen from outlying iterations, such as the warm-up, too. Without it each outlier
+        counts once in the estimate of the run, and is not replayed.
     sampled : sequence of SampledStep
         How each of `iterations` stands for others, with `weights`.
     why : bool
@@ -104,6 +117,8 @@ class ProjectOptions:
     iterations: Sequence[int] = ()
     max_points: int = 8
     device: str | None = None
+    host: str | None = None
+    job: str | None = None
     draws: int = 32
     seed: int = 0
     progress: Progress | None = None
@@ -115,8 +130,8 @@ class ProjectOptions:
     why: bool = False
 
 
-@dataclass(frozen=True)
-class TraceProjection:
+@dataclass(frozen=True, repr=False)
+class TraceProjection(Result):
     """Speed-ups of what-ifs on a trace.
 
     Parameters
@@ -130,6 +145,8 @@ class TraceProjection:
     layers : tuple of LayerQuantization
         Times of the layers whose weights a what-if quantises, if somebody asked for effects.
     """
+
+    heading = "Projection"
 
     projection: Projection
     chosen: ChosenIterations
@@ -184,7 +201,7 @@ class TraceProjection:
         """Return the chart of speed-ups with their intervals, as a HoloViews object."""
         from seqpoint.plots import projection_intervals
 
-        return projection_intervals(self.projection)
+        return projection_intervals(self.rows)
 
     def plot_timelines(self, what_if: str | None = None) -> Any:
         """Return the timelines of the first window, unchanged and under a what-if; by default the first applied."""
@@ -255,6 +272,36 @@ class TraceProjection:
         sentences.append(f"replayed: {these}{weighted}; speed-ups count from {duration(baseline)}")
         return [sentence for sentence in sentences if sentence]
 
+    def tables(self, top: int = TOP) -> list[Table | str]:
+        """Return the replayed iterations, the what-ifs, what limits the steps, and communication, as text."""
+        confidence, applied = 100 * self.provenance["confidence"], self._applied()
+        interval = _INTERVAL_OF_POINTS if self.chosen.sampled else _INTERVAL
+        points = [
+            (row["iteration"], f"{row['weight']:g}", duration(row["measured_ns"]), row["file"])
+            for row in (self.chosen.rows() if self.chosen.files else ())
+        ]
+        refused = [(_name(row), row.reason) for row in self.rows if not row.applied]
+        tables = [
+            Table("Replayed iterations", ("iteration", "weight", "step time", "file~"), points),
+            Table(
+                f"What-ifs ({confidence:g} % interval: {interval})",
+                ("what-if~", "speed-up", "low", "high", "projected", *(f"{kind} %" for kind in EVIDENCE)),
+                [_figures(row) for row in self.rows],
+            ),
+            _sides_table(applied, confidence),
+            limits_table(self.projection.limits),
+            LIMITS_EXPLAINED,
+            Table("Not applicable", ("what-if~", "reason~"), refused),
+            self.communication(),
+            *(self.why() if self.effects is not None else ()),
+        ]
+        always = ("What-ifs (", "What limits")
+        return [each for each in tables if isinstance(each, str) or each.rows or each.title.startswith(always)]
+
+    def closing(self) -> tuple[str, ...]:
+        """Return the notes, which say what they are on."""
+        return self.notes()
+
     def notes(self) -> tuple[str, ...]:
         """Return the pace of a step, and the notes of all what-ifs; a note of some rows names them."""
         labels: dict[str, list[str]] = {}
@@ -267,22 +314,50 @@ class TraceProjection:
             notes.append(f"note: {note}" if is_named else f"note on {', '.join(of_rows)}: {note}")
         return (*pace_lines(self.projection), *notes)
 
-    def _sentences(self) -> list[str]:
-        refused = [f"{row.label}: not applicable: {row.reason}" for row in self.rows if not row.applied]
-        return [*self.summary(), *self.notes(), *refused]
-
-    def __repr__(self) -> str:
-        """Return what the command prints, without its layout."""
+    def frames(self) -> Mapping[str, DataFrame]:
+        """Return the figures of the what-ifs that can be applied, and why others cannot."""
         table = self.table()
-        return as_text(self._sentences(), table.loc[table.applied, ["what_if", "speedup", "low", "high"]])
+        refused = table.loc[~table.applied.astype(bool), ["what_if", "reason"]]
+        return {"What-ifs": table[table.applied].drop(columns=["measured_share", "reason"]), "Not applicable": refused}
 
-    def _repr_html_(self) -> str:
-        table = self.table()
-        return as_html(
-            "Projection",
-            self._sentences(),
-            {"What-ifs": table[table.applied].drop(columns=["measured_share", "reason"])},
-        )
+
+def _name(row: ProjectionRow) -> str:
+    return row.title or " + ".join(row.what_if)
+
+
+def _figures(row: ProjectionRow) -> tuple[str, ...]:
+    """Return the cells of a what-if; one that is not applicable has no figures."""
+    if row.evidence is None:
+        return _name(row), "n/a", *"-" * (3 + len(EVIDENCE))
+    shares = [f"{100 * row.evidence.share(kind):.0f}" for kind in EVIDENCE]
+    speedups = [f"{value:.3f}" for value in (row.speedup, row.low, row.high)]
+    return _name(row), *speedups, duration(row.projected_ns), *shares
+
+
+def _sides_table(rows: Sequence[ProjectionRow], confidence: float) -> Table:
+    """Return where the projected time is spent, and the device time of what-ifs that change it."""
+    changed = [abs(row.device_after_ns - row.device_before_ns) > _SAME_TIME * row.device_before_ns for row in rows]
+    times = ("device before", "device after", "low", "high") if any(changed) else ()
+    return Table(
+        "Where the projected time is spent" + (f", and device time ({confidence:g} % interval)" if times else ""),
+        ("what-if~", *(f"{side} %" for side in SIDES), *times, "limited by~"),
+        [
+            (
+                *(_name(row), *_sides(row), *(_device_times(row) if is_changed else "-" * len(times))),
+                " and ".join(row.limited_by),
+            )
+            for row, is_changed in zip(rows, changed, strict=True)
+        ],
+    )
+
+
+def _sides(row: ProjectionRow) -> list[str]:
+    return [] if row.evidence is None else [f"{100 * row.evidence.side(side):.0f}" for side in SIDES]
+
+
+def _device_times(row: ProjectionRow) -> list[str]:
+    times = (row.device_before_ns, row.device_after_ns, row.device_low_ns, row.device_high_ns)
+    return [duration(time) for time in times]
 
 
 def _cells(row: ProjectionRow) -> dict[str, Any]:
@@ -371,6 +446,31 @@ def pace_lines(projection: Projection) -> list[str]:
     return [*lines, *(f"note: {note}" for note in notes)]
 
 
+def project_texts(trace: Trace, items: "Sequence[str | WhatIf]", options: ProjectOptions) -> TraceProjection:
+    """Project what-ifs that texts may name on the steps of a trace; ranked if all overlaps are asked for.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+    items : sequence of str or WhatIf
+        What-ifs, or texts as `parse_what_ifs` takes them; if empty, those of `default_what_ifs`.
+    options : ProjectOptions
+        Options; hosts and sizes of the job are put into the what-ifs.
+
+    Raises
+    ------
+    SeqPointError
+        A what-if, the device or an iteration is unknown, or a what-if cannot be applied.
+    """
+    items = items or default_what_ifs(trace, options.device)
+    changes = [change for item in items for change in (parse_what_ifs([item]) if isinstance(item, str) else [item])]
+    changes = changes if options.host is None else with_host(changes, options.host)
+    changes = changes if options.job is None else with_job(changes, options.job)
+    result = project_trace(trace, changes, options)
+    return result.ranked() if ALL_OVERLAPS in items else result
+
+
 def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOptions | None = None) -> TraceProjection:
     """Project what-ifs on the steps of a trace.
 
@@ -417,266 +517,3 @@ def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOpti
     effects = all_effects(what_ifs, graphs, chosen.numbers, parameters) if options.why else None
     layers = all_layers(what_ifs, graphs, chosen.numbers, parameters)
     return TraceProjection(with_provenance(result, facts), chosen, effects, layers)
-
-
-#: Keys of a result that are compared.
-_COMPARED_KEYS = ("baseline_ns", "measured_ns", "device_busy_share", "rows")
-#: Limits of a result file, which may come from anybody.
-_MAX_BYTES, _MAX_DRAWS, _MAX_ITERATIONS, _MAX_WHAT_IFS, _MAX_TEXT = 2**26, 100_000, 1_000_000, 10_000, 500
-#: Largest number of a result, and largest ratio of a parameter's range: models can still multiply them.
-_MAX_NUMBER, _MAX_RATIO = 1e18, 1e12
-#: Most differences that a reproduction lists.
-_MAX_DIFFERENCES = 100
-_EXPECTED = "what `seqpoint project --json` writes"
-
-
-def read_result(path: str | Path) -> dict[str, Any]:
-    """Read a result of `seqpoint project --json`, and check it.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file.
-
-    Raises
-    ------
-    NotFoundError
-        There is no such file.
-    BrokenFileError
-        The file is not JSON, is larger than 64 MiB, or is not the result of a projection with its provenance.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise NotFoundError(f"{path}: no such file; give what `seqpoint project --json` wrote")
-    with path.open("rb") as stream:
-        content = stream.read(_MAX_BYTES + 1)
-    if len(content) > _MAX_BYTES:
-        raise BrokenFileError(f"{path}: larger than {_MAX_BYTES} bytes, so not the result of a projection")
-    result = _loaded(content, str(path))
-    if not (isinstance(result, dict) and isinstance(result.get("provenance"), dict)):
-        raise BrokenFileError(f"{path}: has no provenance, so it is not {_EXPECTED}")
-    if missing := next((key for key in _COMPARED_KEYS if key not in result), None):
-        raise BrokenFileError(f"{path}: has no {missing}, so it is not {_EXPECTED}")
-    _check_facts(result["provenance"], str(path))
-    return result
-
-
-def _loaded(content: bytes, file: str) -> Any:
-    try:
-        return json.loads(content)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise BrokenFileError(f"{file}: not JSON: {error}") from error
-    except RecursionError as error:
-        raise BrokenFileError(f"{file}: not JSON: nested too deep") from error
-    except ValueError as error:  # Python refuses numbers of thousands of digits
-        raise BrokenFileError(f"{file}: a number has thousands of digits") from error
-
-
-_Number = Annotated[float, msgspec.Meta(ge=-_MAX_NUMBER, le=_MAX_NUMBER)]
-_Whole = Annotated[int, msgspec.Meta(ge=1 - 2**63, le=2**63 - 1)]
-_Text = Annotated[str, msgspec.Meta(max_length=_MAX_TEXT)]
-
-
-class _RecordedWhatIf(msgspec.Struct):
-    """A what-if of the provenance."""
-
-    title: str
-    steps: Annotated[list[str], msgspec.Meta(min_length=1, max_length=64)]
-    parameters: dict[str, _Number]
-
-
-class _RecordedSample(msgspec.Struct):
-    """How a chosen iteration stands for others."""
-
-    position: _Number
-    deviation: Annotated[float, msgspec.Meta(ge=0, le=_MAX_NUMBER)]
-
-
-class _Reading(msgspec.Struct):
-    """How the trace was read."""
-
-    iterations: _Text | None = None
-    length: _Text | None = None
-
-
-#: Facts of the provenance that a projection is computed from again.
-_FACTS: Mapping[str, Any] = MappingProxyType(
-    {
-        "trace_fingerprint": str,
-        "draws": Annotated[int, msgspec.Meta(ge=1, le=_MAX_DRAWS)],
-        "seed": Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)],
-        "iterations": Annotated[list[_Whole], msgspec.Meta(max_length=_MAX_ITERATIONS)] | None,
-        "weights": Annotated[
-            list[Annotated[float, msgspec.Meta(gt=0, le=_MAX_NUMBER)]], msgspec.Meta(max_length=_MAX_ITERATIONS)
-        ]
-        | None,
-        "sampled": Annotated[list[_RecordedSample], msgspec.Meta(max_length=_MAX_ITERATIONS)] | None,
-        "parameters": dict[str, Any],
-        "what_ifs": Annotated[list[_RecordedWhatIf], msgspec.Meta(max_length=_MAX_WHAT_IFS)],
-        "device": str | None,
-        "reading": _Reading | None,
-        "class_rules": list[tuple[_Text, _Text]] | None,
-    }
-)
-
-
-def _check_facts(facts: dict[str, Any], file: str) -> None:
-    for key, layout in _FACTS.items():
-        if not _has_layout(facts.get(key), layout):
-            raise BrokenFileError(f"{file}: provenance.{key} is missing or not {_EXPECTED}")
-    for name, value in facts["parameters"].items():
-        if not (_has_layout(value, tuple[_Number, _Number, _Number]) and _is_range(*value)):
-            raise BrokenFileError(f"{file}: provenance.parameters.{name[:60]} is not {_EXPECTED}: value, low and high")
-    if digest(facts["parameters"]) != facts.get("parameters_sha256"):
-        raise BrokenFileError(f"{file}: provenance.parameters do not match parameters_sha256; the file was changed")
-    weights, iterations = facts.get("weights") or [], facts.get("iterations") or []
-    if len(weights) != len(iterations):
-        raise BrokenFileError(f"{file}: provenance has {len(iterations)} iterations and {len(weights)} weights")
-    if len(sampled := facts.get("sampled") or iterations) != len(iterations):
-        raise BrokenFileError(f"{file}: provenance has {len(iterations)} iterations and {len(sampled)} samples")
-
-
-def _has_layout(value: object, layout: Any) -> bool:
-    try:
-        msgspec.convert(value, layout)
-    except msgspec.ValidationError:
-        return False
-    return True
-
-
-def _is_range(nominal: float, low: float, high: float) -> bool:
-    return low <= nominal <= high and (low <= 0 or high <= _MAX_RATIO * low)
-
-
-@dataclass(frozen=True)
-class Reproduction:
-    """A projection computed again from its provenance, compared with the recorded one.
-
-    Parameters
-    ----------
-    identical : bool
-        Whether every number and text is the same, bit for bit.
-    compared : int
-        Number of compared numbers and texts.
-    differences : tuple of (where, recorded, now)
-        The first 100 differences.
-    notes : tuple of str
-        Differences of the provenance: versions, fits, devices.
-    """
-
-    identical: bool
-    compared: int
-    differences: tuple[tuple[str, Any, Any], ...]
-    notes: tuple[str, ...]
-
-
-def reproduce(
-    trace: Trace, recorded: dict[str, Any], *, jobs: int = 0, progress: Progress | None = None
-) -> Reproduction:
-    """Compute a recorded projection again, from its provenance and the trace alone, and compare.
-
-    Iterations, weights, what-ifs, parameters, draws and seed are those of the record, even if this version has other
-    defaults.
-
-    Parameters
-    ----------
-    trace : Trace
-        The trace of the projection.
-    recorded : dict
-        The recorded result, as `read_result` returns it.
-    jobs : int
-        Draws at a time; it does not change the numbers.
-    progress : callable, optional
-        Called with (steps done, steps in all, what).
-
-    Raises
-    ------
-    InvalidInputError
-        The fingerprint of the trace is another, or this version has other parameters.
-    SeqPointError
-        The projection cannot be computed, see `project_trace`.
-    """
-    facts = recorded["provenance"]
-    if trace.meta.fingerprint != facts["trace_fingerprint"]:
-        raise InvalidInputError(
-            f"this is another trace: its fingerprint is {trace.meta.fingerprint[:16]}..., the result's is "
-            f"{facts['trace_fingerprint'][:16]}... (of {', '.join(map(str, facts.get('sources', [])))[:200]})"
-        )
-    trace = _with_classes(trace, facts)
-    options = ProjectOptions(
-        iterations=facts["iterations"],
-        weights=facts["weights"],
-        device=facts["device"] if facts.get("device_known_by") == "user" else None,
-        draws=facts["draws"],
-        seed=facts["seed"],
-        jobs=jobs,
-        progress=progress,
-        parameters=_parameters(facts["parameters"]),
-        sampled=[SampledStep(**sample) for sample in facts.get("sampled") or ()],
-    )
-    again = json.loads(json.dumps(project_trace(trace, _what_ifs(facts), options).to_dict()))
-    before, after = ({key: result[key] for key in _COMPARED_KEYS} for result in (recorded, again))
-    leaves = list(_leaves(before, after, ""))
-    differences = tuple(leaf for leaf in leaves if not _same(leaf[1], leaf[2]))
-    now = again["provenance"]
-    changes = tuple(
-        f"{key} was {str(facts.get(key))[:200]} and is {str(now.get(key))[:200]}"
-        for key in ("version", "libraries", "models_sha256", "device", "device_known_by")
-        if facts.get(key) != now.get(key)
-    )
-    return Reproduction(not differences, len(leaves), differences[:_MAX_DIFFERENCES], changes)
-
-
-def _with_classes(trace: Trace, facts: dict[str, Any]) -> Trace:
-    """Return the trace with the user's own classes of kernels that a result was computed with."""
-    rules = tuple(ClassRule(*rule) for rule in facts.get("class_rules") or ())
-    if unknown := {rule.class_ for rule in rules} - set(CLASSES):
-        raise InvalidInputError(f"the result names an unknown class of kernels: {min(unknown)[:60]}")
-    if trace.meta.class_rules not in ((), rules):
-        raise InvalidInputError("the trace has other classes of kernels than the result; ingest it with the same")
-    return reclassify(trace, rules) if rules != trace.meta.class_rules else trace
-
-
-def _what_ifs(facts: dict[str, Any]) -> list[WhatIf]:
-    what_ifs = []
-    for record in facts["what_ifs"]:
-        what_if = parse_what_if("+".join(record["steps"]))
-        parameters = tuple(sorted((name, float(value)) for name, value in record["parameters"].items()))
-        what_ifs.append(replace(what_if, title=record["title"], parameters=parameters))
-    return what_ifs
-
-
-def _parameters(recorded: dict[str, Sequence[float]]) -> Parameters:
-    """Return the recorded parameters, in the order in which this version draws them."""
-    shipped = load_parameters()
-    if different := sorted(set(shipped.known) ^ set(recorded)):
-        names = ", ".join(different)[:200]
-        raise InvalidInputError(
-            f"this version has other parameters than the result: {names}; use the version that wrote it"
-        )
-    parameters = {
-        name: replace(parameter, value=float(value), low=float(low), high=float(high), source="the result")
-        for name, parameter in shipped.known.items()
-        for value, low, high in [recorded[name]]
-    }
-    values = {name: parameter.value for name, parameter in parameters.items()}
-    return replace(shipped, known=parameters, values=values)
-
-
-def _leaves(recorded: object, now: object, where: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the path, the recorded and the new value of every leaf of either."""
-    if isinstance(recorded, dict) and isinstance(now, dict):
-        for key in sorted(set(recorded) | set(now)):
-            yield from _leaves(recorded.get(key), now.get(key), f"{where}.{key}".lstrip("."))
-    elif isinstance(recorded, list) and isinstance(now, list) and len(recorded) == len(now):
-        for i, (a, b) in enumerate(zip(recorded, now, strict=True)):
-            yield from _leaves(a, b, f"{where}[{i}]")
-    else:
-        yield where, recorded, now
-
-
-def _same(recorded: object, now: object) -> bool:
-    """Return whether two leaves are the same; JSON holds null for a number that is not finite."""
-    if isinstance(now, float) and not math.isfinite(now):
-        return recorded is None
-    return recorded == now and isinstance(recorded, bool) == isinstance(now, bool)

@@ -49,7 +49,7 @@ _FEWEST = 3
 
 
 @dataclass(frozen=True)
-class Launches:
+class StepLaunches:
     """Kernels summed by step, key and kernel name; columns of equal length.
 
     Parameters
@@ -119,7 +119,7 @@ class StepSample:
         Step times of the job.
     parts_ns : array of float64, shape (steps, len(PARTS))
         Parts of each step, on average over devices. They add up to the step time.
-    launches : Launches
+    launches : StepLaunches
         Kernels of the steps; operators on the host if the trace has no kernels.
     outliers : int
         Number of steps left out as outliers.
@@ -144,7 +144,7 @@ class StepSample:
     iteration: Ints
     step_ns: Floats
     parts_ns: Floats
-    launches: Launches
+    launches: StepLaunches
     outliers: int
     all_ns: float
     length: float
@@ -300,7 +300,7 @@ def with_critical_path(sample: StepSample, trace: Trace) -> StepSample:
     return replace(sample, path_ns=path.by_cause)
 
 
-def _launches(trace: Trace, iterations: Ints) -> tuple[Launches, Hardware]:
+def _launches(trace: Trace, iterations: Ints) -> tuple[StepLaunches, Hardware]:
     """Return the kernels of some iterations by step, key and name, or the operators of a trace without kernels."""
     facts = kernel_facts(trace)
     columns: tuple[Ints, ...]
@@ -345,7 +345,9 @@ def first_of(codes: Ints, values: Ints, size: int) -> Ints:
     return result
 
 
-def summed(columns: tuple[Ints, ...], iterations: Ints, labels: KernelTexts, counts: Floats | None = None) -> Launches:
+def summed(
+    columns: tuple[Ints, ...], iterations: Ints, labels: KernelTexts, counts: Floats | None = None
+) -> StepLaunches:
     """Return rows of (iteration, rank, start, operator, shape, kernel, duration) summed by step, key and kernel.
 
     Each row counts as one kernel, or as `counts` says.
@@ -360,7 +362,7 @@ def summed(columns: tuple[Ints, ...], iterations: Ints, labels: KernelTexts, cou
     ranks, size = max(len(np.unique(rank)), 1), groups.shape[1]
     shown = np.flatnonzero((step == len(iterations) // 2) & (rank == rank.min(initial=_LARGEST)))
     names, shapes = labels.operators, labels.shapes
-    return Launches(
+    return StepLaunches(
         groups[0],
         groups[1],
         groups[2],

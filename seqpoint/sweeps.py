@@ -53,7 +53,7 @@ from replay.what_ifs import WhatIf, parse_what_if
 from replay.workloads import JobTimer
 from replay.workloads.job_memory import usable_bytes
 from seqpoint.graphs import Progress, step_windows, typical_iteration
-from seqpoint.notebook import TOP, DataFrame, Table, as_html, as_text, table_of
+from seqpoint.notebook import TOP, DataFrame, Result, Table, counted, table_of
 from seqpoint.projecting import ProjectOptions, project_trace
 from seqpoint.units import duration
 
@@ -358,8 +358,8 @@ def _searched(runner: _Runner) -> pa.Table:
     return rows.take(pa.array(np.argsort(list(found), kind="stable")))
 
 
-@dataclass(frozen=True)
-class SweepResult:
+@dataclass(frozen=True, repr=False)
+class SweepResult(Result):
     """Scenarios of a sweep with their times, memory and errors.
 
     Parameters
@@ -373,6 +373,8 @@ class SweepResult:
     finished : bool
         Whether the result was read, because an earlier run of the same plan had written it.
     """
+
+    heading = "Sweep"
 
     plan: SweepPlan
     rows: pa.Table
@@ -499,12 +501,12 @@ class SweepResult:
         no_room = int((self.rows["fits"].fill_null(True).to_numpy(zero_copy_only=False) == 0).sum())
         timed = len(self) - self.failed
         searched = "" if len(self) == len(self.plan) else f" of {len(self):,} that the search tried"
-        of = f"{_counted(len(self.plan), 'scenario')}: {timed:,}{searched}"
+        of = f"{counted(len(self.plan), 'scenario')}: {timed:,}{searched}"
         sentences = [f"{of} {'has' if timed == 1 else 'have'} a step time"]
         if no_room:
-            sentences.append(f"{_counted(no_room, 'scenario')} {'does' if no_room == 1 else 'do'} not fit into memory")
+            sentences.append(f"{counted(no_room, 'scenario')} {'does' if no_room == 1 else 'do'} not fit into memory")
         for text, count in self.errors():
-            sentences.append(f"{_counted(count, 'scenario')} {'has' if count == 1 else 'have'} no step time: {text}")
+            sentences.append(f"{counted(count, 'scenario')} {'has' if count == 1 else 'have'} no step time: {text}")
         sentences += [self._of_device(device) for device in self.devices[:TOP]]
         if GPUS in self.plan.keys:
             sentences.append(
@@ -531,10 +533,10 @@ class SweepResult:
         least = "shortest step" if is_time else "fewest GPU seconds"
         return (
             f"{limit}{least} on {device or 'the device'}: {duration(1e9 * best['step_s'])} on "
-            f"{_counted(best['gpus'], 'GPU')}" + f" ({values})" * bool(values)
+            f"{counted(best['gpus'], 'GPU')}" + f" ({values})" * bool(values)
         )
 
-    def tables(self) -> list[Table]:
+    def tables(self, top: int = TOP) -> list[Table]:
         """Return a Pareto front for each of the first what-ifs as text; if nothing fits, what is nearest to it."""
         rows = {what_if: list(group) for what_if, group in groupby(self.pareto(), lambda row: row["what_if"])}
         title = f"Pareto front of each device: fewest GPUs, {'most tokens/s' if self.work_varies else 'shortest step'}"
@@ -556,14 +558,6 @@ class SweepResult:
             columns |= {"usable GB": "{usable_gb:.1f}", "memory %": "{memory_share:.0%}"}
         return table_of(title, columns, [_in_units(row) for row in rows])
 
-    def __repr__(self) -> str:
-        """Return what the command prints, without its layout."""
-        return as_text(self.summary(), self.tables()[0].frame() if self.tables() else self.table())
-
-    def _repr_html_(self) -> str:
-        tables = {table.title: table for table in self.tables()}
-        return as_html("Sweep", self.summary(), {**tables, "Scenarios": self.table()})
-
 
 def _in_units(row: Row) -> Row:
     """Return a row with times in ns and memory in GB."""
@@ -573,10 +567,6 @@ def _in_units(row: Row) -> Row:
 
 def _or_nan(value: float | None) -> float:
     return nan if value is None else value
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def _numbered(column: pa.ChunkedArray) -> Any:

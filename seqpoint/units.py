@@ -52,6 +52,17 @@ def duration(ns: float) -> str:
     return f"{ns / unit.ns:.4g} {unit.name}"
 
 
+def signed(ns: float) -> str:
+    """Return a difference of times as text, with its sign.
+
+    Examples
+    --------
+    >>> signed(1_234_567), signed(-2_000), signed(0)
+    ('+1.235 ms', '-2 us', '0 ns')
+    """
+    return f"{'+' if ns > 0 else '-' if ns < 0 else ''}{duration(abs(ns))}"
+
+
 def quantity(value: float, unit: str) -> str:
     """Return the value of a statistic with its unit, as text; a unit of ``"1"`` is not shown.
 

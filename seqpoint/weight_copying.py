@@ -18,7 +18,7 @@ from replay.plug_ins.quantize_weights import KEEPING, MAKERS
 from replay.plug_ins.weight_copies import copy_bytes
 from replay.workloads import TrainingJob, job_memory, memory_share, usable_bytes
 from replay.workloads.job_memory import JobMemory, embedding_bytes
-from seqpoint.notebook import DataFrame, Table, as_html, as_text, data_frame, table_of
+from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, table_of
 
 #: Ways to hold weights, and the maker of copies that holds them so.
 _HELD: Mapping[str, str] = MappingProxyType({"kept": "pim", "just in time": "jit_pim"})
@@ -66,8 +66,8 @@ class CopiesRow:
         }
 
 
-@dataclass(frozen=True)
-class WeightCopies:
+@dataclass(frozen=True, repr=False)
+class WeightCopies(Result):
     """Memory of a job with copies of its weights.
 
     Parameters
@@ -80,6 +80,8 @@ class WeightCopies:
         Device that all ranks run on.
     """
 
+    heading = "Copies of weights"
+
     rows: tuple[CopiesRow, ...]
     formats: tuple[str, ...]
     device: Device
@@ -88,8 +90,8 @@ class WeightCopies:
         """Return a row for each way to hold weights; memory in bytes."""
         return data_frame([row.to_dict() for row in self.rows])
 
-    def text(self) -> Table:
-        """Return the table of text that the command prints."""
+    def tables(self, top: int = TOP) -> tuple[Table, ...]:
+        """Return the ways to hold weights as text."""
         columns = {
             "copies~": "{copies}", "weights GB": "{weights:.1f}", "memory GB": "{memory:.1f}", "fits~": "{fitting}",
             "largest micro-batch": "{largest_micro_batch}", "fewest tensor ranks": "{fewest_tensor_ranks}",
@@ -100,7 +102,7 @@ class WeightCopies:
             | {"fitting": "yes" if row.share <= 1 else "NO"}
             for row in self.rows
         ]
-        return table_of("Copies of weights", columns, rows)
+        return (table_of("Copies of weights", columns, rows),)
 
     def plot(self) -> Any:
         """Return the memory of a rank by part as bars, one for each way to hold weights."""
@@ -124,13 +126,6 @@ class WeightCopies:
         """Return what `seqpoint formats --job --json` prints."""
         return {"formats": list(self.formats), "device": self.device.name, "usable_bytes": usable_bytes(self.device),
                 "rows": [row.to_dict() for row in self.rows]}  # fmt: skip
-
-    def __repr__(self) -> str:
-        """Return what the command prints, without its layout."""
-        return as_text(self.summary(), self.text().frame())
-
-    def _repr_html_(self) -> str:
-        return as_html("Copies of weights", self.summary(), {"Memory": self.text()})
 
 
 def weight_copies(job: TrainingJob, formats: Sequence[str], *, device: str = "MI300X") -> WeightCopies:

@@ -75,7 +75,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if len(session.items) < MANY_TESTS:
         return
     if worker == "gw0":
-        sp.simulate_memory("gemm", (64, 64, 64), "MI100", max_accesses=1000)
+        sp.simulate_memory("gemm", (64, 64, 64), "MI100", options=sp.MemoryOptions(max_accesses=1000))
     elif worker == "gw1":
         sp.open(SAMPLE)
         model = sp.Transformer("gpt", "megatron", 1, 1024, 16, 4096, 8192)

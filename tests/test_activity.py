@@ -34,9 +34,10 @@ from replay.graph.edit import with_host_time
 from replay.what_ifs import parse_what_if
 from seqpoint.cli import cli
 from seqpoint.description import describe
-from seqpoint.graphs import analyze_trace, replay_trace, step_windows
+from seqpoint.graphs import replay_trace, step_windows
 from seqpoint.projecting import project_trace
-from seqpoint.reporting.tables import ReportSection, summary
+from seqpoint.reporting.page import ReportSection, summary
+from seqpoint.step_analysis import analyze_trace
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "traces" / "kineto"
 GROUP = {

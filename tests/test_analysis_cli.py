@@ -14,7 +14,8 @@ from profilers.trace.trace import Trace, TraceMeta
 from replay.analysis import IDLE_CAUSES
 from replay.what_ifs import parse_what_if
 from seqpoint.cli import cli
-from seqpoint.graphs import analyze_trace, typical_iteration
+from seqpoint.graphs import typical_iteration
+from seqpoint.step_analysis import analyze_trace
 
 
 @pytest.fixture

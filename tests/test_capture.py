@@ -295,7 +295,7 @@ def test_a_damaged_capture_is_named(tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"capture\.json"):
         collect([timeline], IngestOptions(captures=(capture,)))
     with pytest.raises(Exception, match=r"absent\.json"):
-        sp.ingest(timeline, tmp_path / "t.trace", captures=tmp_path / "absent.json")
+        sp.ingest(timeline, tmp_path / "t.trace", options=sp.IngestOptions(captures=(tmp_path / "absent.json",)))
 
 
 def test_the_command_joins_captures_and_a_trace_that_was_ingested_takes_none(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from seqpoint.characterization import BOUNDS, BY, characterize_trace, shapes_tex
 from seqpoint.cli import cli
 from seqpoint.communication import RankRow, collective_rows, launch_queues, rank_rows, straggler_line
 from seqpoint.kernel_facts import KERNEL_PHASES, _innermost, kernel_facts
-from seqpoint.plots.characterization import squarified
+from seqpoint.plots.operators import squarified
 
 DATA = Path(__file__).parents[2] / "shared/data/traces/kineto"
 A100 = [{"id": 0, "name": "NVIDIA A100-SXM4-80GB", "totalGlobalMem": 1, "numSms": 108}]

@@ -14,9 +14,10 @@ import seqpoint as sp
 from profilers.files import dataset_path
 from profilers.trace import Trace, TraceMeta
 from profilers.trace.schema import make_table
-from replay.projection.evidence import SampledStep, selection_factors
+from replay.projection.evidence import selection_factors
+from replay.projection.windows import SampledStep
 from seqpoint.choosing import choose_iterations
-from seqpoint.projecting import reproduce
+from seqpoint.reproducing import reproduce
 
 SERVING = Path(__file__).parents[2] / "shared" / "data" / "traces" / "rocm" / "rpd_mi300x_vllm.rpd.gz"
 

@@ -20,7 +20,7 @@ from replay.graph.graph import TaskKind
 from seqpoint import describe, project
 from seqpoint.cli import cli
 from seqpoint.graphs import graph_of
-from seqpoint.projecting import reproduce
+from seqpoint.reproducing import reproduce
 
 RING = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 META = {

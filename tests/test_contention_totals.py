@@ -196,7 +196,7 @@ def test_a_projection_counts_confirmed_durations_as_measured(monkeypatch: pytest
     for name, isolated_ns in (("agrees", 10_000.0), ("differs", 13_000.0)):
         built = graph_with(trace, {105: isolated_ns})
         monkeypatch.setattr("seqpoint.graphs.build_graph", lambda *_, graph=built, **__: graph)
-        projection = sp.project(trace, ["scale_kernels:collective:0.5"], draws=2, jobs=1)
+        projection = sp.project(trace, ["scale_kernels:collective:0.5"], draws=2, options=sp.ProjectOptions(jobs=1))
         counted[name] = projection.projection.timelines["baseline"].graph.tasks
     kinds = {name: int(tasks.basis[tasks.event == 105][0]) for name, tasks in counted.items()}
     assert kinds == {"agrees": Basis.MEASURED, "differs": Basis.MODELLED}

@@ -28,7 +28,7 @@ def opened(path: Path, *events: dict[str, object]) -> Trace:
 
 
 def test_kernels_by_name_add_up_to_the_time_of_all_kernels(trace: Trace) -> None:
-    table = sp.describe(trace).kernels_table()
+    table = sp.describe(trace).table("kernel")
     assert table.to_dict("list") == {
         "name": ["ampere_sgemm_128x64_nn", "ncclDevKernel_AllGather_RING_LL", "vectorized_elementwise_kernel"],
         "class": ["gemm", "collective", "elementwise"],
@@ -43,7 +43,7 @@ def test_kernels_by_name_add_up_to_the_time_of_all_kernels(trace: Trace) -> None
 def test_a_name_on_two_streams_and_a_kernel_without_duration(tmp_path: Path) -> None:
     again = kernel("gemm", 50, 30, 2, stream=8)
     unfinished = {**kernel("gemm", 90, 1, 3), "dur": None}
-    table = sp.describe(opened(tmp_path / "a.json", kernel("gemm", 10, 20, 1), again, unfinished)).kernels_table()
+    table = sp.describe(opened(tmp_path / "a.json", kernel("gemm", 10, 20, 1), again, unfinished)).table("kernel")
     (row,) = table.to_dict("records")
     assert (row["kernels"], row["time_ns"], row["median_ns"], row["streams"]) == (3, 50 * US, 25 * US, 2)
 
@@ -71,7 +71,7 @@ def test_the_innermost_operator_counts_and_host_time_is_without_its_callees(tmp_
         kernel("bias", 60, 4, 2),
         other_thread,
     )
-    table = sp.describe(trace).operators_table().set_index("name")
+    table = sp.describe(trace).table("operator").set_index("name")
     assert list(table.index) == ["aten::addmm", "aten::linear", "aten::relu", "aten::empty"]
     assert table["time_ns"].tolist() == [12 * US, 4 * US, 0, 0]
     assert table["host_ns"].tolist() == [25 * US, 20 * US, 100 * US, 5 * US]
@@ -150,11 +150,11 @@ def test_host_times_do_not_depend_on_the_order_of_rows(trace: Trace) -> None:
 
 def test_a_trace_without_kernels_or_operators_has_empty_tables(tmp_path: Path) -> None:
     host_only = sp.describe(opened(tmp_path / "host.json", event("aten::mm", "cpu_op", 0, 5)))
-    assert len(host_only.kernels_table()) == 0
-    assert host_only.operators_table()["host_ns"].tolist() == [5 * US]
+    assert len(host_only.table("kernel")) == 0
+    assert host_only.table("operator")["host_ns"].tolist() == [5 * US]
     assert host_only.verdict() == ""
     kernels_only = sp.describe(opened(tmp_path / "device.json", kernel("gemm", 0, 5, 1)))
-    assert kernels_only.operators_table()["name"].tolist() == [NO_OPERATOR]
+    assert kernels_only.table("operator")["name"].tolist() == [NO_OPERATOR]
 
 
 def test_the_verdict_says_who_sets_the_pace(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
 from profilers.files import dataset_path
 from replay.detailed.plans import parse_argument, read_plan
 from seqpoint.cli import cli
-from seqpoint.plots.kernels import kernel_heat_map
+from seqpoint.plots.simulations import kernel_heat_map
 from seqpoint.validation.detailed_inputs import evaluated
 
 SOFTMAX = str(dataset_path("ptx/triton/softmax.toml"))
@@ -64,14 +64,14 @@ def test_launches_are_a_trace_in_python_too() -> None:
 
 def test_charts_show_shares_on_one_axis_of_time() -> None:
     simulated = sp.simulate_kernel(SOFTMAX, device="V100-SXM2-16GB")
-    images = [kernel_heat_map(simulated, what) for what in ("units", "slices", "channels", "rows")]
+    images = [kernel_heat_map(simulated.timed()[0], what) for what in ("units", "slices", "channels", "rows")]
     ends = {image.opts.get("plot", backend="bokeh").kwargs["xlim"] for image in images}
     assert len(ends) == 1
     hits, timing = images[3].dimension_values("busy"), simulated.timings[0]
     assert np.nanmin(hits) >= 0 and np.nanmax(hits) <= 100 and np.isnan(hits).any()
     assert timing.dram.row_hits_over_time.sum() == timing.dram.read_row_hits + timing.dram.write_row_hits > 0
     with pytest.raises(InvalidInputError, match="units, slices, channels or rows"):
-        kernel_heat_map(simulated, "banks")
+        kernel_heat_map(simulated.timed()[0], "banks")
 
 
 def test_what_cannot_be_written_is_said_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,21 +144,37 @@ def test_arguments_in_python(plan: Path) -> None:
     y, p = np.zeros(8, np.float32), np.arange(8, dtype=np.float32)
     # A structure of a pointer and a number is given by a plan; here its bytes are those of a buffer.
     result = sp.simulate_kernel(
-        file, "read", grid=1, block=1, arguments=[np.zeros(1, np.uint32)], variables={"hits": np.uint32(5)}
+        file,
+        "read",
+        grid=1,
+        block=1,
+        arguments=[np.zeros(1, np.uint32)],
+        options=sp.KernelOptions(variables={"hits": np.uint32(5)}),
     )
     assert result.outputs["arg0"].tolist() == [5]
     result = sp.simulate_kernel(
-        file, "read", grid=1, block=1, arguments=["n"], buffers={"n": np.zeros(1, np.uint32)}, variables={"hits": "n"}
+        file,
+        "read",
+        grid=1,
+        block=1,
+        arguments=["n"],
+        options=sp.KernelOptions(buffers={"n": np.zeros(1, np.uint32)}, variables={"hits": "n"}),
     )
     assert result.outputs["n"].tolist() == [0]
     with pytest.raises(sp.SeqPointError, match="variable hits: there is a buffer of this name"):
         sp.simulate_kernel(
-            file, "read", grid=1, block=1, arguments=["hits"], buffers={"hits": y}, variables={"hits": y}
+            file,
+            "read",
+            grid=1,
+            block=1,
+            arguments=["hits"],
+            options=sp.KernelOptions(buffers={"hits": y}, variables={"hits": y}),
         )
     with pytest.raises(sp.SeqPointError, match="variable hits is a list"):
-        sp.simulate_kernel(file, "read", grid=1, block=1, arguments=[p], variables={"hits": [1]})  # type: ignore[dict-item]
+        wrong = sp.KernelOptions(variables={"hits": [1]})  # type: ignore[dict-item]
+        sp.simulate_kernel(file, "read", grid=1, block=1, arguments=[p], options=wrong)
     with pytest.raises(sp.SeqPointError, match="a plan has entry, grid, block, arguments, variables"):
-        sp.simulate_kernel(plan, variables={"hits": 1})
+        sp.simulate_kernel(plan, options=sp.KernelOptions(variables={"hits": 1}))
 
 
 def test_the_command(plan: Path, run: Run, tmp_path: Path) -> None:
@@ -251,7 +267,9 @@ def test_a_wait_for_a_later_block_ends(tmp_path: Path) -> None:
         "WRITE: st.global.u32 [%rd1], 1;",
     )
     with pytest.raises(sp.SeqPointError, match=r"line 5: k, block \(0, 0, 0\): .*waits for a block or a warp"):
-        sp.simulate_kernel(file, grid=2, block=32, arguments=[np.zeros(1, np.uint32)], limit=10_000)
+        sp.simulate_kernel(
+            file, grid=2, block=32, arguments=[np.zeros(1, np.uint32)], options=sp.KernelOptions(limit=10_000)
+        )
 
 
 def test_races_may_be_allowed(tmp_path: Path, run: Run) -> None:
@@ -264,24 +282,29 @@ def test_races_may_be_allowed(tmp_path: Path, run: Run) -> None:
     given = [np.zeros(1, np.uint32)]
     with pytest.raises(sp.SeqPointError, match=r"line 5: k, .* byte 0 of s; to go on, allow races"):
         sp.simulate_kernel(file, grid=1, block=128, arguments=given)
-    assert sp.simulate_kernel(file, grid=1, block=128, arguments=given, allow_races=True).outputs["arg0"][0] == 4
+    assert (
+        sp.simulate_kernel(
+            file, grid=1, block=128, arguments=given, options=sp.KernelOptions(allow_races=True)
+        ).outputs["arg0"][0]
+        == 4
+    )
     launch = ["simulate", "kernel", file, "--grid", "1", "--block", "128", "--arg", "x=u32[1]"]
     assert run(*launch).code == 1 and run(*launch, "--allow-races").code == 0
 
 
 def test_the_limit_is_of_each_warp(tmp_path: Path) -> None:
     file, given = kernel_file(tmp_path, "bar.sync 0; bar.sync 0;"), [np.zeros(1, np.uint32)]
-    (call,) = sp.simulate_kernel(file, grid=4, block=128, arguments=given, limit=4).calls
+    (call,) = sp.simulate_kernel(file, grid=4, block=128, arguments=given, options=sp.KernelOptions(limit=4)).calls
     assert call.warp_instructions == 4 * 4 * 4
     with pytest.raises(sp.SeqPointError, match="more than 3 instructions of a warp"):
-        sp.simulate_kernel(file, grid=4, block=128, arguments=given, limit=3)
+        sp.simulate_kernel(file, grid=4, block=128, arguments=given, options=sp.KernelOptions(limit=3))
 
 
 def test_the_command_has_the_defaults_of_the_function() -> None:
     from seqpoint.cli.simulate_kernel import kernel
 
     defaults = {option.name: option.default for option in kernel.params}
-    parameters = inspect.signature(sp.simulate_kernel).parameters
+    parameters = inspect.signature(sp.KernelOptions).parameters
     for name in ("limit", "waves", "scheduler", "shared_bytes"):
         assert defaults[name] == parameters[name].default, name
 
@@ -336,7 +359,11 @@ def test_a_buffer_holds_pointers_to_others(tmp_path: Path) -> None:
         sp.simulate_kernel(tmp_path / "plan.toml"),
         sp.simulate_kernel(tmp_path / "plan.toml", device="V100-SXM2-16GB"),
         sp.simulate_kernel(
-            tmp_path / "c.ptx", grid=2, block=32, arguments=["p"], buffers={"x": x, "y": y, "p": ["x", "y"]}
+            tmp_path / "c.ptx",
+            grid=2,
+            block=32,
+            arguments=["p"],
+            options=sp.KernelOptions(buffers={"x": x, "y": y, "p": ["x", "y"]}),
         ),
     ):
         assert np.array_equal(result.outputs["x"], x + y) and np.array_equal(result.outputs["y"], y + (x + y))
@@ -348,4 +375,5 @@ def test_a_buffer_holds_pointers_to_others(tmp_path: Path) -> None:
         with pytest.raises(sp.SeqPointError, match=problem):
             sp.simulate_kernel(tmp_path / "plan.toml")
     with pytest.raises(sp.SeqPointError, match="buffer p: there is no buffer 1"):
-        sp.simulate_kernel(tmp_path / "c.ptx", grid=2, block=32, arguments=["p"], buffers={"p": [1, 2]})  # type: ignore[dict-item]
+        wrong = sp.KernelOptions(buffers={"p": [1, 2]})  # type: ignore[dict-item]
+        sp.simulate_kernel(tmp_path / "c.ptx", grid=2, block=32, arguments=["p"], options=wrong)

@@ -390,7 +390,9 @@ def test_plans_have_textures(tmp_path: Path) -> None:
     assert simulate_plan(plan).outputs["y"][:, 0].tolist() == [18.0, 18.0]
     named = {name: plan.buffers[name] for name in ("y", "x", "t")}
     texture = Texture("t", filtering="linear")
-    result = sp.simulate_kernel(tmp_path / "fetch.ptx", grid=1, block=2, arguments=["y", "x", texture], buffers=named)
+    result = sp.simulate_kernel(
+        tmp_path / "fetch.ptx", grid=1, block=2, arguments=["y", "x", texture], options=sp.KernelOptions(buffers=named)
+    )
     assert result.outputs["y"][:, 0].tolist() == [18.0, 18.0]
     for old, new, message in (
         ("image =", "x =", "textures.x: a buffer has the same name"),

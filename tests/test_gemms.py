@@ -17,7 +17,7 @@ from replay.gemms.gemm import Gemm
 from replay.gemms.tiles import Tile, grid_of, tile_of_name
 from replay.graph.operators import batched_matmul
 from seqpoint.cli import cli
-from seqpoint.gemm_causes import CAUSES, Rates, Surroundings, causes_of, parts_of, rates_of
+from seqpoint.gemm_launches import CAUSES, Rates, Surroundings, causes_of, parts_of, rates_of
 from seqpoint.gemm_table import TraceGemms
 
 HALF = "ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_tn"

@@ -21,7 +21,7 @@ from replay.costs.shipped import load_parameters
 from replay.from_trace import host_waits, index_trace
 from replay.from_trace.host_causes import HOST_CAUSES, host_causes
 from replay.graph.graph import EdgeKind
-from replay.projection.projection import StepWindow
+from replay.projection.windows import StepWindow
 from replay.what_ifs import parse_what_if
 from seqpoint.graphs import step_windows
 

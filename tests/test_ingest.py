@@ -134,7 +134,7 @@ def test_joined_files_are_joined_alike_in_memory_and_in_a_folder(tmp_path: Path,
 
 
 def test_options_of_a_trace_that_was_ingested_are_refused(tmp_path: Path) -> None:
-    sp.ingest(rank_file(tmp_path, 0), tmp_path / "t.trace", iterations="whole")
+    sp.ingest(rank_file(tmp_path, 0), tmp_path / "t.trace", options=sp.IngestOptions(iterations="whole"))
     assert sp.open(tmp_path / "t.trace").iterations.num_rows == 1
     for option in ({"iterations": "file"}, {"length": "aten::mm:0:0"}, {"execution_traces": nodes_file(tmp_path, 0)}):
         with pytest.raises(InvalidInputError, match="were chosen when it was ingested"):

@@ -73,4 +73,4 @@ def test_too_few_iterations_and_constant_shapes_are_said(tmp_path: Path) -> None
         sp.lengths(path)
     path.write_text(json.dumps([e for i in range(4) for e in step(i + 1, 9)]))
     nothing = sp.lengths(path)
-    assert nothing.candidates == () and "record_shapes=True" in nothing.advice()[0]
+    assert nothing.candidates == () and "record_shapes=True" in nothing.closing()[0]

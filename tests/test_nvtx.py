@@ -419,7 +419,7 @@ def test_describe_by_range(tmp_path: Path, run: Run) -> None:
         "step 0": (1, 1, 10, 210),
         None: (0, 1, 10, 0),
     }
-    assert describe(collect([path])).ranges_table()["name"].tolist()[0] == "gather"
+    assert describe(collect([path])).table("range")["name"].tolist()[0] == "gather"
     printed = run("describe", path, "--by", "range", "--top", "3").out
     assert "(no range)" in printed and "Ranges, whole recording" in printed and "50.0" in printed
 

@@ -104,7 +104,7 @@ def test_reductions_and_words_count_the_outliers() -> None:
     points = time[result.rows]
     assert result.sequential_reduction == pytest.approx(time.sum() / (points.sum() + 2000 + 3990))
     assert result.parallel_reduction == pytest.approx(time.sum() / 3990)
-    first, *_, last = result.headlines()
+    first, *_, last = result.summary()
     assert f"from {len(points)} iterations and 2 outliers of 40 (" in first
     assert "(total over the sum of points and outliers)" in last and "(total over the longest of all)" in last
     kept = select(table(lengths, time), SelectOptions(max_points=3, keep_outliers=True))

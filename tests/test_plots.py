@@ -1,6 +1,5 @@
 """Charts hold the values that they show; names from a trace stay text."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import holoviews as hv
@@ -16,8 +15,9 @@ from replay.analysis.critical_path import LABELS, task_labels
 from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph
-from replay.projection.projection import Projection, ProjectionOptions, StepWindow, project
+from replay.projection.projection import Projection, ProjectionOptions, project
 from replay.projection.rows import ProjectionRow
+from replay.projection.windows import StepWindow
 from replay.what_ifs import parse_what_if
 from replay.workloads import load_training, training_job, training_trace
 from seqpoint import plots
@@ -56,7 +56,7 @@ def elements(chart: hv.core.Dimensioned, kind: type) -> list[hv.Element]:
 
 
 def test_the_histogram_counts_every_iteration_and_marks_the_points(selection: SelectionResult) -> None:
-    chart = plots.length_histogram(selection)
+    chart = selection.plot()
     (histogram,) = elements(chart, hv.Histogram)
     assert histogram.dimension_values(1).sum() == len(selection.iterations) == 6
     (marked,) = elements(chart, hv.Points)
@@ -65,18 +65,18 @@ def test_the_histogram_counts_every_iteration_and_marks_the_points(selection: Se
 
 
 def test_the_scatter_has_every_iteration(selection: SelectionResult) -> None:
-    sizes = [len(e) for e in elements(plots.statistic_by_length(selection), hv.Scatter)]
+    sizes = [len(e) for e in elements(selection.plot_statistic(), hv.Scatter)]
     assert max(sizes) == len(selection.iterations) and len(selection.rows) in sizes
 
 
 def test_the_breakdown_has_a_bar_a_class(trace: Trace) -> None:
     description = describe(trace)
-    (bars,) = elements(plots.class_breakdown(description), hv.Bars)
+    (bars,) = elements(description.plot(), hv.Bars)
     assert len(bars) == len(description.classes) == 3
 
 
 def test_errors_stand_beside_each_other(selection: SelectionResult) -> None:
-    (bars,) = elements(plots.baseline_errors(selection), hv.Bars)
+    (bars,) = elements(selection.plot_baselines(), hv.Bars)
     assert len(bars) == 1 + len(selection.baselines)
 
 
@@ -115,7 +115,7 @@ def test_before_and_after_share_the_axis_of_time(projection: Projection) -> None
 
 
 def test_intervals_hold_their_point(projection: Projection) -> None:
-    chart = plots.projection_intervals(projection)
+    chart = plots.projection_intervals(projection.rows)
     segments = elements(chart, hv.Segments)
     low = np.concatenate([s.dimension_values(0) for s in segments])
     assert sorted(low) == sorted(row.low for row in projection.rows)
@@ -123,11 +123,11 @@ def test_intervals_hold_their_point(projection: Projection) -> None:
 
 def test_a_what_if_that_is_not_applicable_has_a_line_without_a_point(projection: Projection) -> None:
     rows = (*projection.rows, ProjectionRow(("nothing",), reason="changes nothing"))
-    chart = plots.projection_intervals(replace(projection, rows=rows))
+    chart = plots.projection_intervals(rows)
     low = np.concatenate([s.dimension_values(0) for s in elements(chart, hv.Segments)])
     assert sorted(low) == sorted(row.low for row in projection.rows)
     assert "not applicable" in str(hv.render(chart, backend="bokeh").yaxis[0].major_label_overrides)
-    alone = plots.projection_intervals(replace(projection, rows=rows[-1:]))
+    alone = plots.projection_intervals(rows[-1:])
     assert not elements(alone, hv.Segments)
 
 

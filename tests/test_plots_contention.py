@@ -8,7 +8,7 @@ from test_contention import case
 from profilers.errors import InvalidInputError
 from profilers.trace.kernels import CLASSES
 from seqpoint import plots
-from seqpoint.reporting.page import contention_page, write_contention_charts
+from seqpoint.reporting.page import case_rows, contention_page, kernel_rows, write_contention_charts
 from seqpoint.validation.contention_traces import MethodScore, TraceContentionScore
 
 CASES = [
@@ -23,7 +23,7 @@ def elements(chart: hv.core.Dimensioned, kind: type) -> list[hv.Element]:
 
 
 def test_every_scenario_has_a_mark_in_the_unit_of_the_axis() -> None:
-    chart = plots.predicted_against_measured(CASES)
+    chart = plots.predicted_against_measured(case_rows(CASES))
     sm, hbm = elements(chart, hv.Points)
     assert (sm.label, hbm.label) == ("SM", "HBM")
     np.testing.assert_allclose(sm.dimension_values("x"), [100.0, 300.0])
@@ -37,13 +37,13 @@ def test_every_scenario_has_a_mark_in_the_unit_of_the_axis() -> None:
 
 
 def test_slow_downs_are_over_the_longest_alone() -> None:
-    sm, hbm = elements(plots.slowdowns_against_measured(CASES), hv.Points)
+    sm, hbm = elements(plots.slowdowns_against_measured(case_rows(CASES)), hv.Points)
     np.testing.assert_allclose(sm.dimension_values("x"), [1.0, 2.0])
     np.testing.assert_allclose(hbm.dimension_values("y"), [1800.0])
 
 
 def test_errors_stand_by_mechanism_with_the_median_of_what_was_held_out() -> None:
-    chart = plots.error_by_mechanism(CASES)
+    chart = plots.error_by_mechanism(case_rows(CASES))
     median, spread = elements(chart, hv.Segments)
     np.testing.assert_allclose(median.dimension_values(1), [10.0, 10.0])  # not 5, with the one that was fitted
     np.testing.assert_allclose(spread.dimension_values(1), [1.0, 3.0])
@@ -53,7 +53,7 @@ def test_errors_stand_by_mechanism_with_the_median_of_what_was_held_out() -> Non
 def test_no_scenario_makes_no_chart() -> None:
     for chart in (plots.predicted_against_measured, plots.slowdowns_against_measured, plots.error_by_mechanism):
         with pytest.raises(InvalidInputError, match="no scenario"):
-            chart([])
+            chart(case_rows([]))
 
 
 def test_the_page_is_one_file_in_which_names_are_text(tmp_path) -> None:
@@ -79,19 +79,19 @@ def trace_score(count: int = 4) -> TraceContentionScore:
 
 
 def test_every_kernel_of_a_trace_has_a_mark_by_class() -> None:
-    chart = plots.kernel_slowdowns(trace_score())
+    chart = plots.kernel_slowdowns(kernel_rows(trace_score()), "shipped")
     marks = {points.label: points for points in elements(chart, hv.Points)}
     assert set(marks) == {"gemm", "elementwise"}
     np.testing.assert_allclose(marks["gemm"].dimension_values("x"), [1.5, 1.5])
     np.testing.assert_allclose(marks["gemm"].dimension_values("y"), [1.4, 1.4])
     np.testing.assert_allclose(marks["elementwise"].dimension_values("workgroups"), [40, 40])
     assert hv.render(chart, backend="bokeh")
-    many = elements(plots.kernel_slowdowns(trace_score(20_001)), hv.Points)
+    many = elements(plots.kernel_slowdowns(kernel_rows(trace_score(20_001)), "shipped"), hv.Points)
     assert sum(map(len, many)) == 5000
 
 
 def test_slow_downs_of_a_trace_stand_by_workgroups_and_partner() -> None:
-    chart = plots.slowdowns_by_workgroups(trace_score(8))
+    chart = plots.slowdowns_by_workgroups(kernel_rows(trace_score(8)))
     marks = {points.label: points for points in elements(chart, hv.Points)}
     assert [(name, points.dimension_values("workgroups").tolist()) for name, points in marks.items()] == [
         ("all_reduce (24)", [304]),

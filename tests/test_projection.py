@@ -21,7 +21,8 @@ from replay.from_trace import build_graph
 from replay.graph.edit import with_host_time
 from replay.graph.graph import Basis, EdgeKind, KernelGraph, Lane, TaskKind, hardware_named
 from replay.projection import SIDES, ProjectionRow
-from replay.projection.projection import Projection, ProjectionOptions, StepWindow, project
+from replay.projection.projection import Projection, ProjectionOptions, project
+from replay.projection.windows import StepWindow
 from replay.what_ifs import WhatIf, parse_what_if
 from replay.writers.perfetto import write_perfetto
 

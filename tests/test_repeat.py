@@ -15,7 +15,7 @@ from replay.engine.steady import cycle_of, repeated, steady_states, unchanged
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph
 from replay.graph.graph import EdgeKind, KernelGraph, TaskKind
-from replay.projection.projection import StepWindow
+from replay.projection.windows import StepWindow
 from seqpoint.graphs import step_windows
 
 

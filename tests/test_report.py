@@ -18,7 +18,7 @@ from seqpoint.description import describe
 from seqpoint.iteration_table import iteration_table
 from seqpoint.projecting import ProjectOptions, project_trace
 from seqpoint.reporting import ReportContent, ReportSection, write_report
-from seqpoint.reporting.tables import notes as notes_of
+from seqpoint.reporting.page import notes as notes_of
 from seqpoint.selection.selecting import select
 
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"></script>"
@@ -45,7 +45,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "",
             describe(trace),
             select(iteration_table(trace)),
-            project_trace(trace, what_ifs, few).projection,
+            project_trace(trace, what_ifs, few),
             characterization=characterize_trace(trace),
         ),
         ReportSection(
@@ -53,7 +53,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "synthetic",
             describe(job),
             None,
-            project_trace(job, what_ifs, few).projection,
+            project_trace(job, what_ifs, few),
             characterization=characterize_trace(job),
         ),
     )
@@ -97,10 +97,11 @@ def test_a_note_names_the_what_ifs_that_have_it(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text(json.dumps(kineto(step(1, 1000.0))))
     trace = collect([tmp_path / "t.json"], IngestOptions())
     what_ifs = [parse_what_if(f"scale_kernels:all:{factor}") for factor in (0.5, 0.25, 0.1)]
-    projection = project_trace(trace, what_ifs, ProjectOptions(draws=2)).projection
+    projection = project_trace(trace, what_ifs, ProjectOptions(draws=2))
     given = (("adds 1 GB", "of all"), ("adds 2 GB", "of all"), ())
     rows = [replace(row, notes=notes) for row, notes in zip(projection.rows, given, strict=True)]
-    section = ReportSection("", "", describe(trace), projection=replace(projection, rows=rows))
+    projection = replace(projection, projection=replace(projection.projection, rows=rows))
+    section = ReportSection("", "", describe(trace), projection=projection)
     names = [" + ".join(row.what_if) for row in rows]
     assert notes_of(section)[-3:] == (
         f"{names[0]}: adds 1 GB",

@@ -14,7 +14,8 @@ from traces import write_trace
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 from profilers.ingest.pipeline import collect
 from replay.costs.shipped import load_parameters
-from seqpoint.projecting import ProjectOptions, parse_what_ifs, project_trace, read_result, reproduce
+from seqpoint.projecting import ProjectOptions, parse_what_ifs, project_trace
+from seqpoint.reproducing import read_result, reproduce
 
 WHAT_IFS = (
     "dma_collectives",

@@ -14,7 +14,7 @@ from profilers.trace.store import save_trace
 from replay.studies.comp_vs_comm import TransformerLayer, evolved_share, layer_times_at, layers_trace
 from replay.workloads import TrainingJob, job_memory, training_job
 from seqpoint.cli import cli
-from seqpoint.job_scaling import Grid, Scaling, edited_job, scaling, scenario_text, what_if_of
+from seqpoint.job_scaling import Scaling, ScenarioGrid, edited_job, scaling, scenario_text, what_if_of
 
 _SIZES = {"layers": 1, "hidden": 256, "heads": 4, "vocabulary": 512, "length": 128, "global_batch": 4, "tensor": 2}
 
@@ -41,7 +41,7 @@ def synthetic(job: TrainingJob) -> Trace:
 
 
 def test_a_grid_has_all_combinations_and_refuses_what_is_no_scenario() -> None:
-    grid = Grid({"compute": [1, 2], "gpus": [8, 64], "hidden": [512]})
+    grid = ScenarioGrid({"compute": [1, 2], "gpus": [8, 64], "hidden": [512]})
     assert grid.names == ("hidden", "gpus", "compute")
     assert [scenario_text(each) for each in grid.scenarios[:2]] == [
         "hidden 512, GPUs 8, compute 1x", "hidden 512, GPUs 8, compute 2x",
@@ -54,7 +54,7 @@ def test_a_grid_has_all_combinations_and_refuses_what_is_no_scenario() -> None:
         ({"hidden": range(1, 1002)}, "1,001 scenarios; at most 1,000"),
     ]:
         with pytest.raises(InvalidInputError, match=message):
-            Grid(axes)
+            ScenarioGrid(axes)
 
 
 def test_a_scenario_edits_the_job_and_adds_gpus_as_replicas(job: TrainingJob) -> None:
@@ -128,8 +128,8 @@ def test_a_trace_has_its_baseline_its_sizes_and_the_gpus_of_each_split(synthetic
     assert dict(before.scenario) == {"tensor_parallel": 2, "pipeline_parallel": 1, "gpus": 2}
     assert (before.gpus, before.global_batch) == (2, 4)
     assert (after.gpus, after.global_batch, after.tokens) == (8, 8, 8 * 128)
-    assert "before scaling: 1 layers of 256 on a rank, 128 tokens, global batch: 4, GPUs: 2" in scaled.notes
-    assert any("added beside the backward pass" in note for note in scaled.notes)
+    assert "before scaling: 1 layers of 256 on a rank, 128 tokens, global batch: 4, GPUs: 2" in scaled.remarks
+    assert any("added beside the backward pass" in note for note in scaled.remarks)
     with pytest.raises(InvalidInputError, match="6 GPUs; a replica takes 4"):
         scaling(synthetic, {"tensor_parallel": [4], "gpus": [6]})
 
@@ -164,9 +164,9 @@ def test_scenarios_that_do_not_fit_are_counted_with_what_helps() -> None:
 def test_an_interval_and_a_growing_batch_are_shown(scaled: Scaling) -> None:
     assert all(row.low_ns < row.step_ns < row.high_ns for row in scaled.rows)
     assert {row.gpus: row.global_batch for row in scaled.rows} == {2: 4, 4: 8}
-    assert {"GPUs", "global batch", "low", "tokens/s per GPU", "memory GB"} <= set(scaled.text().names)
-    assert "(weak scaling)" in " ".join(scaled.notes)
-    assert "after the backward pass: overlap_gradients is false" in " ".join(scaled.notes)
+    assert {"GPUs", "global batch", "low", "tokens/s per GPU", "memory GB"} <= set(scaled.tables()[0].names)
+    assert "(weak scaling)" in " ".join(scaled.remarks)
+    assert "after the backward pass: overlap_gradients is false" in " ".join(scaled.remarks)
 
 
 def test_an_axis_on_a_trace_is_a_what_if() -> None:

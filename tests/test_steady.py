@@ -15,7 +15,7 @@ from profilers.trace.trace import Trace
 from replay.analysis.idle import pace
 from replay.costs.shipped import load_parameters
 from replay.projection.pacing import Limits, limits_of
-from replay.projection.projection import StepWindow
+from replay.projection.windows import StepWindow
 from replay.what_ifs import parse_what_if
 from seqpoint.graphs import step_windows
 

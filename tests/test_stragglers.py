@@ -19,7 +19,7 @@ from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
 from replay.analysis.stragglers import operation_stragglers
 from replay.graph.choice import TaskChoice
 from replay.workloads.operations import OPERATIONS, operation_graph, read_operations
-from seqpoint.graphs import stragglers
+from seqpoint.step_analysis import stragglers
 from seqpoint.validation.stragglers import SUITE
 from seqpoint.validation.suites import SuiteOptions
 

@@ -14,8 +14,9 @@ from profilers.ingest.pipeline import collect
 from replay.costs.shipped import load_parameters
 from replay.from_trace import build_graph
 from replay.projection import sweep as module
-from replay.projection.projection import ProjectionOptions, StepWindow, project
+from replay.projection.projection import ProjectionOptions, project
 from replay.projection.sweep import ProgressSteps, jobs_for, sweep
+from replay.projection.windows import StepWindow
 from replay.what_ifs import WhatIf, parse_what_if
 
 

@@ -21,7 +21,8 @@ from throughput import graph_of
 from profilers.trace.trace import TraceMeta
 from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
-from replay.projection.projection import ProjectionOptions, StepWindow, project
+from replay.projection.projection import ProjectionOptions, project
+from replay.projection.windows import StepWindow
 from replay.what_ifs import parse_what_if
 
 COLUMNS = (

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,10 +24,8 @@ from replay.calibration.parameters import Parameters
 from replay.engine.steady import SteadyState, StepPattern
 from replay.engine.timeline import Timeline
 from replay.graph.graph import HOST_TIME_EDGES, Basis, EdgeKind, Edges, KernelGraph, TaskKind
+from replay.projection.windows import StepWindow
 from replay.what_ifs.what_if import WhatIf
-
-if TYPE_CHECKING:
-    from replay.projection.projection import StepWindow
 
 #: Seed of these draws, beside that of the projection.
 _SEED = 20
@@ -35,24 +33,8 @@ _SEED = 20
 _SMALLEST = 1e-9
 
 
-@dataclass(frozen=True)
-class SampledStep:
-    """A step that stands for others.
-
-    Parameters
-    ----------
-    position : float
-        Sequence length, or number of the step: steps of neighbouring positions are alike.
-    deviation : float
-        Relative standard deviation of the steps that it stands for.
-    """
-
-    position: float
-    deviation: float
-
-
 def selection_factors(
-    windows: "Sequence[StepWindow]", base_ns: Sequence[float], ratios: Sequence[float], *, draws: int, seed: int
+    windows: Sequence[StepWindow], base_ns: Sequence[float], ratios: Sequence[float], *, draws: int, seed: int
 ) -> Floats:
     """Return the factor of the projected time in each draw, by the error of the selection.
 
@@ -87,7 +69,7 @@ def selection_factors(
     return np.asarray(np.where(total > 0, changed.sum(axis=1) / np.maximum(total, _SMALLEST) / usual, 1.0))
 
 
-def _window_error(window: "StepWindow") -> tuple[float, float, float]:
+def _window_error(window: StepWindow) -> tuple[float, float, float]:
     """Return the position of a window, the relative error of its base time, and that of its gain over one step's."""
     if not window.sampled:
         return 0.0, 0.0, 0.0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import fsum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -19,9 +19,7 @@ from replay.analysis.idle import PACE_RESOURCES, resources_of
 from replay.engine.steady import Change, SteadyState, changed_period_ns, unchanged
 from replay.graph.edit import LIMITING, scaled_time, without_time
 from replay.graph.graph import KernelGraph
-
-if TYPE_CHECKING:
-    from replay.projection.projection import StepWindow
+from replay.projection.windows import StepWindow
 
 #: Share by which steps may grow in `Limits.room`.
 ROOM_COST = 0.01
@@ -87,7 +85,7 @@ def limiting_name(resource: str) -> str:
     return "kernels" if resource == "device" else resource
 
 
-def path_shares(windows: "Sequence[StepWindow]", states: Sequence[SteadyState]) -> dict[str, float]:
+def path_shares(windows: Sequence[StepWindow], states: Sequence[SteadyState]) -> dict[str, float]:
     """Return the shares of resources in the critical path of weighted steps, by the names of `LIMITING`.
 
     Parameters
@@ -108,13 +106,13 @@ def path_shares(windows: "Sequence[StepWindow]", states: Sequence[SteadyState]) 
     return {name: ns / total for name, ns in time.items() if ns} if total else {}
 
 
-def limiting_resource(windows: "Sequence[StepWindow]", states: Sequence[SteadyState]) -> str:
+def limiting_resource(windows: Sequence[StepWindow], states: Sequence[SteadyState]) -> str:
     """Return the resource with most of the critical path of weighted steps; "" if they take no time."""
     shares = path_shares(windows, states)
     return max(shares, key=shares.__getitem__, default="")
 
 
-def limiting_after(window: "StepWindow", change: Change) -> tuple[str, ...]:
+def limiting_after(window: StepWindow, change: Change) -> tuple[str, ...]:
     """Return the resource that limits the steps of a window under a change, and one that takes nearly as long.
 
     Parameters
@@ -164,7 +162,7 @@ def _one_by_one(runs: Sequence[Callable[[], Any]]) -> list[Any]:
 
 
 def limits_of(
-    windows: "Sequence[StepWindow]",
+    windows: Sequence[StepWindow],
     states: Sequence[SteadyState],
     gain: Callable[[Sequence[float]], float],
     change: Change = unchanged,
@@ -209,13 +207,13 @@ def _has(graph: KernelGraph, resource: str) -> bool:
     return not scaled_time(graph, resource, 2.0).replays_like(graph)
 
 
-def _without(windows: "Sequence[StepWindow]", change: Change, resource: str) -> tuple[list[float], str]:
+def _without(windows: Sequence[StepWindow], change: Change, resource: str) -> tuple[list[float], str]:
     """Return the time of the steps of each window without a resource, and what limits them then."""
     states = [window.steady(lambda graph: without_time(change(graph), resource)) for window in windows]
     return [w.total_ns(state) for w, state in zip(windows, states, strict=True)], limiting_resource(windows, states)
 
 
-def _room(windows: "Sequence[StepWindow]", states: Sequence[SteadyState], resource: str) -> float:
+def _room(windows: Sequence[StepWindow], states: Sequence[SteadyState], resource: str) -> float:
     """Return the share by which a resource could become slower while steps grow by at most 1 %: mean over steps.
 
     Its times are scaled by factors up to 4. The result is the largest factor, less 1; it is known to 4 %.

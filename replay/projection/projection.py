@@ -1,11 +1,10 @@
 """Projections: the speed-up of each what-if, with its interval and its provenance.
 
-`StepWindow` holds consecutive iterations that are replayed together. `project` takes windows and what-ifs. It computes
+`project` takes windows (`replay.projection.windows`) and what-ifs. It computes
 the steady state of each window unchanged and under each what-if, with nominal parameters and again with every draw of
 the parameters. The draws give the interval. The sum over windows is weighted.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,99 +19,15 @@ from profilers.trace.arrays import Floats
 from profilers.trace.trace import TraceMeta
 from replay.analysis.idle import PACE_RESOURCES, pace
 from replay.calibration.parameters import Parameters
-from replay.costs.demand import isolate
-from replay.costs.recording import RecordingCost
-from replay.engine.steady import USUAL_CYCLES, Change, SteadyState, StepPattern, cycle_of, steady_states, unchanged
+from replay.engine.steady import USUAL_CYCLES, SteadyState, unchanged
 from replay.engine.timeline import Timeline
-from replay.graph.edit import with_host_time
 from replay.graph.graph import KernelGraph
-from replay.projection.evidence import QUANTILES, Evidence, SampledStep, provenance_of, selection_factors, step_evidence
+from replay.projection.evidence import QUANTILES, Evidence, provenance_of, selection_factors, step_evidence
 from replay.projection.pacing import Limits, limiting_after, limiting_name, limits_of
 from replay.projection.rows import NO_EFFECT, NOTHING_CHANGES, ProjectionRow, joined_notes, work_notes
 from replay.projection.sweep import ProgressSteps, jobs_for, sweep
+from replay.projection.windows import StepWindow
 from replay.what_ifs.what_if import WhatIf, check_choices, single_steps
-
-
-@dataclass(frozen=True)
-class StepWindow:
-    """Consecutive iterations that are replayed together, and the steps asked for.
-
-    Parameters
-    ----------
-    graph : KernelGraph
-        Graph of the iterations asked for, and of earlier ones whose device work was not done when they started.
-    pattern : StepPattern, optional
-        Pattern in which the iterations repeat; None for a single iteration without a neighbour in the trace.
-    chosen : tuple of int
-        Positions in `KernelGraph.iterations` of the steps asked for.
-    weights : tuple of float
-        Number of steps that each of these stands for.
-    measured_ns : tuple of float
-        Measured step time of each; 0 if it was not measured.
-    sampled : tuple of SampledStep
-        How each of these stands for others; empty if each stands for itself.
-    recording : RecordingCost, optional
-        What the recording cost the host; None if that is little or unknown.
-    """
-
-    graph: KernelGraph
-    pattern: StepPattern | None
-    chosen: tuple[int, ...]
-    weights: tuple[float, ...]
-    measured_ns: tuple[float, ...]
-    sampled: tuple[SampledStep, ...] = ()
-    recording: RecordingCost | None = None
-
-    @classmethod
-    def of(
-        cls, graph: KernelGraph, chosen: Sequence[int], *, weights: Sequence[float], measured_ns: Sequence[float]
-    ) -> "StepWindow":
-        """Return the window of a graph, with the pattern of its iterations."""
-        return cls(graph, cycle_of(graph), tuple(chosen), tuple(weights), tuple(measured_ns))
-
-    @classmethod
-    def alone(cls, graph: KernelGraph, weight: float = 1.0) -> "StepWindow":
-        """Return the window of a graph of a single iteration, without neighbours."""
-        return cls(graph, None, (0,), (weight,), (graph.measured_ns,))
-
-    @property
-    def measured_total_ns(self) -> float:
-        """Weighted sum of the measured step times."""
-        return fsum(w * m for w, m in zip(self.weights, self.measured_ns, strict=True))
-
-    def isolated(self, parameters: Parameters) -> "StepWindow":
-        """Return the window with isolated durations under `parameters`."""
-        return replace(self, graph=isolate(self.graph, parameters))
-
-    def drawn(self, parameters: Parameters) -> "StepWindow":
-        """Return the window isolated under drawn `parameters`, without what the recording cost the host by them."""
-        window = self.isolated(parameters)
-        if self.recording is None:
-            return window
-        return replace(window, graph=with_host_time(window.graph, 1 - self.recording.share(parameters.values)))
-
-    def steady(self, change: Change = unchanged) -> SteadyState:
-        """Return the steady state of the window's iterations under `change`."""
-        return self.steady_all([change])[0]
-
-    def steady_all(self, changes: Sequence[Change]) -> list[SteadyState]:
-        """Return the steady state of the window's iterations under each change."""
-        return steady_states(self.graph, self.pattern, changes)
-
-    def total_ns(self, state: SteadyState) -> float:
-        """Return the weighted sum of the steps asked for, in a steady state."""
-        return fsum(w * float(state.step_ns[position]) for w, position in zip(self.weights, self.chosen, strict=True))
-
-    def device_ns(self, state: SteadyState) -> float:
-        """Return the weighted time of the steps asked for during which a device is busy: mean over the devices.
-
-        NaN without a device.
-        """
-        if not self.graph.devices:
-            return math.nan
-        busy = state.timeline.busy_within(state.intervals_ns[list(self.chosen)]).mean(axis=1)
-        return fsum(w * ns for w, ns in zip(self.weights, busy.tolist(), strict=True))
-
 
 #: A longer projected time is a mistake; sums of times up to this are finite.
 _LONGEST_NS = 1e100

@@ -35,7 +35,7 @@ from replay.engine.steady import unchanged
 from replay.graph.choice import unknown_name
 from replay.graph.graph import KernelGraph, TaskKind
 from replay.projection.evidence import digest
-from replay.projection.projection import StepWindow
+from replay.projection.windows import StepWindow
 from replay.what_ifs import WhatIf, parse_what_if
 from replay.what_ifs.what_if import single_steps
 from replay.workloads import (

@@ -1,51 +1,166 @@
-"""The command `analyze`: where a step spends its time, printed as tables."""
+"""The commands on what a trace holds, where its time goes, and what changed between two."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from profilers.errors import InvalidInputError
-from replay.analysis import IDLE_CAUSES, ChosenTasks, Difference, Exposure, Idle, Pace
-from replay.analysis.tasks import DEVICE_KEYS
 from replay.workloads.operations import is_parquet
 from seqpoint import front_door
-from seqpoint.breakdown import (
-    LIMITS_EXPLAINED,
-    StragglerReport,
-    contention_lines,
-    contention_table,
-    host_table,
-    limits_sentence,
-    limits_table,
+from seqpoint.characterization import BY, CHARTS
+from seqpoint.cli.options import (
+    hardware_option,
+    load,
+    output_options,
+    parameters,
+    perfetto_option,
+    plot_option,
+    reading_options,
+    refuse_options,
+    top_option,
+    trace_argument,
 )
-from seqpoint.cli.options import hardware_option, load, output_options, perfetto_option, refuse_options, trace_argument
-from seqpoint.cli.output import message, print_lines, print_result, print_table, print_tables, write_timelines
-from seqpoint.communication import communication_table, device_text
-from seqpoint.graphs import Analysis, stragglers
-from seqpoint.notebook import table_of
-from seqpoint.units import duration
+from seqpoint.cli.output import message, note_guess, print_result, progress, save_plot, write_timelines
+from seqpoint.description import BY as DESCRIBED_BY
+from seqpoint.notebook import TOP
 
-#: Most rows of a table of kernels or streams, and most characters of a name; --json has all.
-_MAX_ROWS = 12
-_NAME_LENGTH = 60
+
+@click.command("describe")
+@trace_argument
+@click.option(
+    "--by",
+    multiple=True,
+    type=click.Choice(DESCRIBED_BY),
+    help="Show kernels by name, the operators that launched them, the program's ranges (NVTX, roctx, record_function) "
+    "around their launches, or operators, calls and Python functions of the host by self time, instead of the other "
+    "tables; may be repeated.",
+)
+@click.option("--top", type=click.IntRange(1), help=f"Most rows of a table of --by; --json has all.  [default: {TOP}]")
+@output_options
+def describe_command(trace: str, by: tuple[str, ...], top: int | None, json_: bool) -> None:
+    """Show the content of TRACE: devices, steps, communication, kernels, copies, and the quality of the data.
+
+    TRACE is a .trace folder or a trace file of any profiler. The last line says whether hosts or devices set the pace.
+
+    \b
+    seqpoint describe job.trace
+    seqpoint describe job.trace --by kernel --by operator
+    seqpoint describe job.trace --by host --top 20
+    """
+    if top is not None and (json_ or not by):
+        raise click.UsageError(
+            "--top limits the tables of --by; add --by kernel, operator, range or host, without --json"
+        )
+    result = front_door.describe(load(trace), by=by)
+    if "kernel" in by and not result.classes:
+        raise InvalidInputError(
+            f"{trace}: the trace holds no kernels to list by name; --by operator lists its operators"
+        )
+    if "host" in by and not result.trace.ops.num_rows + result.trace.launches.num_rows:
+        raise InvalidInputError(
+            f"{trace}: the trace holds no operator and no call of the host; record the host as well"
+        )
+    print_result(result, json_, lambda: result.tables(top or TOP))
+
+
+@click.command("characterize")
+@trace_argument
+@click.option(
+    "--by", multiple=True, type=click.Choice(BY), help="Table to print; may be repeated.  [default: all but kernel]"
+)
+@top_option
+@plot_option("Write a chart.")
+@click.option(
+    "--chart", type=click.Choice(CHARTS), default="roofline", show_default=True, help="Chart that --plot writes."
+)
+@click.option("--table", metavar="FILE", type=click.Path(), help="Write the first table as .csv or .parquet, all rows.")
+@hardware_option
+@output_options
+def characterize_command(
+    trace: str,
+    by: tuple[str, ...],
+    top: int,
+    plot: str | None,
+    chart: str,
+    table: str | None,
+    json_: bool,
+    device: str | None,
+) -> None:
+    """Show where the time of TRACE goes: operators, shapes, modules, phases, against the roofline.
+
+    With --json, `rows` has the operators. Each row has name, shapes, class, calls, kernels, time_ns, share, min_ns,
+    median_ns, max_ns, known_ns, flops, bytes, moved_ns, moved_bytes, roof_ns, bound, waves, flops_per_s, bytes_per_s,
+    intensity and roof_share. `by` has the same for shape, kernel, class, phase and module. `bound_shares` is the share
+    of the time that compute, memory and latency bound. `utilisation` is that of the peak in the steps. `collectives`,
+    `launches` and `ranks` (the time of each device by cause, and its slowdown) are tables, too.
+
+    \b
+    seqpoint characterize job.trace
+    seqpoint characterize job.trace --by kernel --top 30
+    seqpoint characterize job.trace --plot roofline.html
+    seqpoint characterize job.trace --by shape --table shapes.csv
+    """
+    result = front_door.characterize(load(trace), device=device)
+    note_guess(result.facts.hardware)
+    save_plot(lambda: result.plot(chart), plot)
+    if table:
+        result.save(table, by[0] if by else "operator")
+        message(f"wrote {table}")
+    print_result(result, json_, lambda: result.tables(top, by))
+
+
+@click.command("gemms")
+@trace_argument
+@top_option
+@parameters(front_door.gemms, "iteration")
+@plot_option("Write the chart of efficiency against waves.")
+@hardware_option
+@output_options
+def gemms_command(trace: str, top: int, plot: str | None, json_: bool, **how: Any) -> None:
+    """List the matrix products (GEMMs) of TRACE by shape: time, efficiency, waves, tail, and why they are slow.
+
+    With --json, each of `rows` has batch, m, n, k, dtype, operators, kernel, launches, time_ns, share, median_ns,
+    flops_per_s, efficiency, tile_m, tile_n, tile_known_by, workgroups, waves, last_wave, tail_efficiency, beside_share,
+    partners, idle_before_ns, why, and more. `unknown` counts the GEMM kernels without a known shape. `step` has the
+    groups of independent GEMMs of an iteration, each with its evidence, degree, tiles, speedup and gain_ns.
+
+    \b
+    seqpoint gemms job.trace
+    seqpoint gemms job.trace --device MI300X --top 5 --plot gemms.html
+    """
+    result = front_door.gemms(load(trace), **how)
+    note_guess(result.hardware)
+    save_plot(result.plot, plot)
+    print_result(result, json_, lambda: result.tables(top))
+
+
+@click.command("replay")
+@trace_argument
+@parameters(front_door.replay, "iterations")
+@perfetto_option
+@hardware_option
+@output_options
+def replay_command(trace: str, perfetto: str | None, json_: bool, **options: Any) -> None:
+    """Replay iterations of TRACE unchanged, and compare with what was measured.
+
+    The step time is the time from the completion of the iteration before to its own. "Repeated" is the step time in the
+    steady state: the iterations repeat until their period has settled. Projections compare steady states, so it should
+    be near the measured step time.
+
+    A second table counts the edges of the graph by kind: whether the profiler recorded them or they are inferred from
+    times, how many decided when a task started (binding), and how many lie on the critical path.
+
+    \b
+    seqpoint replay job.trace
+    """
+    result = front_door.replay(load(trace), **options, progress=progress("building"))
+    write_timelines(perfetto, lambda: {"replay": result.first})
+    print_result(result, json_)
 
 
 @click.command("analyze")
 @trace_argument
-@click.option("--iteration", "-i", type=int, help="Iteration to analyse.  [default: that of median step time]")
-@click.option(
-    "--what-if",
-    "-w",
-    "text",
-    metavar="NAME:ARGUMENT[+...]",
-    help="What-if to compare the step with; a + composes what-ifs. `seqpoint what-ifs` lists them.",
-)
-@click.option(
-    "--tasks",
-    metavar="CHOICE",
-    help="Tasks to count and time: a class, a name with * and ?, or terms such as copies=DtoH (docs/what_ifs.md).",
-)
+@parameters(front_door.analyze, "iteration", "what_if", "tasks")
 @click.option(
     "--stragglers",
     is_flag=True,
@@ -55,7 +170,7 @@ _NAME_LENGTH = 60
 @perfetto_option
 @hardware_option
 @output_options
-def command(trace: str, marker: str, length: str | None, json_: bool, **options: Any) -> None:
+def analyze_command(trace: str, stragglers: bool, perfetto: str | None, json_: bool, **options: Any) -> None:
     """Show where a step of TRACE spends its time: pace, critical path, overlap, and why devices idle.
 
     A step lasts from the completion of the iteration before to its own. The iteration is repeated, together with the
@@ -67,202 +182,111 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
     seqpoint analyze job.trace -i 12 -w overlap:ideal --perfetto both.json
     seqpoint analyze job.trace --stragglers
     """
-    if options["stragglers"]:
-        _stragglers(trace, (marker, length), json_, options)
+    if stragglers:
+        refuse_options(["tasks", "perfetto"], "with --stragglers; leave one out")
+        if is_parquet(trace):
+            refuse_options(["device", "marker", "length"], "on a table of operations")
+        from seqpoint.step_analysis import stragglers as find_stragglers
+
+        del options["tasks"]
+        print_result(find_stragglers(trace if is_parquet(trace) else load(trace), **options), json_)
         return
     if is_parquet(trace):
         raise InvalidInputError(
             f"{trace}: a Parquet file is no trace; of a table of operations, --stragglers shows who makes steps longer"
         )
-    result = front_door.analyze(
-        load(trace, marker, length),
-        iteration=options["iteration"],
-        what_if=options["text"],
-        device=options["device"],
-        tasks=options["tasks"],
-    )
-    hardware = result.before.timeline.graph.hardware
-    if hardware.known_by == "file name" and hardware.device is not None:
-        message(f"note: the device {hardware.device.name} is a guess from the file's name (see --device)")
-    write_timelines(options["perfetto"], result.timelines)
-    print_result(result, json_, _show)
+    result = front_door.analyze(load(trace), **options)
+    note_guess(result.before.timeline.graph.hardware)
+    write_timelines(perfetto, result.timelines)
+    print_result(result, json_)
 
 
-def _stragglers(trace: str, how: tuple[str, str | None], json_: bool, options: Mapping[str, Any]) -> None:
-    """Print who makes the steps of a trace, or of a table of operations, longer."""
-    refuse_options(["tasks", "perfetto"], "with --stragglers; leave one out")
-    what_if, device = options["text"], options["device"]
-    source = trace if is_parquet(trace) else load(trace, *how)
-    if source is trace:
-        refuse_options(["device", "marker", "length"], "on a table of operations")
-    result = stragglers(source, options["iteration"], what_if=what_if, device=device)
-    print_result(result, json_, _show_stragglers)
+#: Levels of confidence of the noise.
+_CONFIDENCE = {"type": click.FloatRange(0.5, 0.9999)}
+#: Word between the runs before and after.
+_BETWEEN = "to"
 
 
-def _show_stragglers(result: StragglerReport) -> None:
-    print_lines(*result.summary())
-    print_tables(result.tables())
-    print_lines(*(f"note: {note}" for note in result.notes()))
+class _Percent(click.ParamType[float]):
+    """Percentage such as ``2`` or ``2%``, as a share."""
+
+    name = "percent"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the share."""
+        if isinstance(value, float):
+            return value
+        try:
+            share = float(str(value).strip().removesuffix("%")) / 100
+        except ValueError:
+            share = -1.0
+        if not 0 <= share < float("inf"):
+            self.fail(f"{value!r} is no percentage; write 2% for two in a hundred", param, ctx)
+        return share
 
 
-def _show(result: Analysis) -> None:
-    before, sides = result.before, result.sides
-    print_lines(*result.summary())
-    for label, side in zip(("", "after: "), sides, strict=False):
-        if side.chosen is not None:
-            _show_chosen(label, side.chosen)
-    for label, side in zip(("", "after: "), sides, strict=False):
-        print_tables([limits_table(side.limits, label)])
-        print_lines(f"{label}{limits_sentence(side.limits)}")
-    print_lines(LIMITS_EXPLAINED)
-    if len(sides) > 1:
-        title = "What sets the pace: time on the critical path of the step"
-        _show_path(title, "resource", [side.pace.by_resource for side in sides])
-    print_tables([host_table(result.host)] if result.host else [])
-    _show_pace([side.pace for side in sides])
-    _show_path("Critical path by cause", "cause", [side.path.by_cause for side in sides])
-    _show_path("Critical path by class of kernel", "class", [side.path.by_class for side in sides])
-    _show_path("Critical path by name", "name", [before.path.by_name], _MAX_ROWS)
-    for label, side in zip(("", "after: "), sides, strict=False):
-        if side.exposure.devices:
-            _show_overlap(label, side.exposure)
-            _show_idle(label, side.idle, side.exposure)
-    _show_contention(result)
-    if result.difference is not None and result.what_if is not None:
-        _show_difference(result.what_if.name, result.difference)
-    print_lines(*(f"note: {note}" for note in result.notes()))
+@click.command("compare")
+@click.argument("traces", nargs=-1, required=True, metavar="BEFORE... [to] AFTER...")
+@click.option(
+    "--fail-if-slower",
+    "limit",
+    type=_Percent(),
+    metavar="PERCENT",
+    help="Exit with status 1 if the step is slower beyond noise, and by more than this. If nothing can be told, the "
+    "status is 0, and a line on stderr says so.",
+)
+@parameters(front_door.compare, "what_if", "device", "same_job", "confidence", confidence=_CONFIDENCE)
+@top_option
+@plot_option("Write the chart of changes by operator.")
+@reading_options
+@output_options
+def compare_command(
+    traces: tuple[str, ...], limit: float | None, top: int, plot: str | None, json_: bool, **how: Any
+) -> None:
+    """Show what changed between two traces or groups of runs, where, and whether it is more than noise.
+
+    Each file or folder is a run. The word "to" stands between the runs before and after; two traces need none. The
+    first step of a recording and outliers are left out. Read the files of several ranks with `seqpoint ingest` first.
+
+    With --what-if the steps before are a projection: is the measured step time after within its interval, and which
+    parts, classes and operators are off?
+
+    With --json: verdict (faster, slower, no difference beyond noise, as projected, cannot tell), reason, confidence,
+    unit (steps, paired steps or runs), likeness, step, before, after, projection (what_if, step_ns, low_ns, high_ns,
+    confidence, notes; or null), parts, path, classes, operators, kernels, notes. `step` and each of `parts`, `path`,
+    `classes` and `operators` have name, before_ns, after_ns, noise_ns, beyond_noise, change_ns, change (over
+    before). Operators also have shapes, matched_by, before_kernels, after_kernels, before_kernel, after_kernel. Each of
+    `kernels` has kernel, class, side (appeared or vanished), kernels, time_ns. Times are a step's; null is unknown.
+
+    \b
+    seqpoint compare before.trace after.trace
+    seqpoint compare before/*.json to after/*.json --fail-if-slower 2%
+    seqpoint compare a100.trace v100.trace --what-if scale_device:V100
+    """
+    before, after = _sides(traces)
+    groups = [map(load, names) for names in (before, after)]  # one trace at a time is in memory
+    if how["what_if"] is None:
+        refuse_options(("device",), "without --what-if; a comparison takes the devices from the traces")
+    result = front_door.compare(*groups, **how)
+    save_plot(lambda: result.plot(top), plot)
+    print_result(result, json_, lambda: result.tables(top))
+    if limit is not None:
+        from seqpoint.comparison import UNKNOWN
+
+        if result.verdict == UNKNOWN:
+            message(f"note: --fail-if-slower cannot tell: {result.reason}")
+        click.get_current_context().exit(int(result.slower_by(limit)))
 
 
-def _show_chosen(label: str, chosen: ChosenTasks) -> None:
-    """Print the number and the time of the chosen tasks, by device and by name."""
-    cells = [[getattr(chosen, key)[i] for key in DEVICE_KEYS] for i in range(len(chosen.devices))]
-    rows = [(*ids, *row) for ids, row in zip(chosen.devices, cells, strict=True)]
-    if len(rows) > 1:
-        rows.append(("all", "", *(sum(column) for column in zip(*cells, strict=True))))
-    headings = (key.removesuffix("_ns").replace("path", "critical path") for key in DEVICE_KEYS)
-    print_table(
-        f"{label}Chosen tasks, {chosen.text}: {100 * chosen.path_share:.1f} % of the critical path of the step",
-        ("rank", "device", *headings),
-        [(*row[:3], *(duration(time) for time in row[3:])) for row in rows],
-    )
-    names = list(chosen.by_name.items())
-    print_table(
-        f"{label}Chosen tasks by name{_hidden(len(names))}",
-        ("name~", "count", "time"),
-        [(name[:_NAME_LENGTH], count, duration(ns)) for name, (count, ns) in names[:_MAX_ROWS]],
-    )
-
-
-def _show_path(title: str, heading: str, sides: Sequence[Mapping[str, float]], limit: int | None = None) -> None:
-    """Print the time on the critical path by `heading`; of two timelines side by side, with the change."""
-    names = list(dict.fromkeys(name for side in sides for name in side))[:limit]
-    hidden = len(sides[0]) - limit if limit is not None and len(sides) == 1 else 0
-    rows = []
-    for name in names:
-        times = [side.get(name, 0.0) for side in sides]
-        cells: list[str] = []
-        for time, side in zip(times, sides, strict=True):
-            cells += [duration(time), f"{100 * time / max(sum(side.values()), 1e-9):.1f}"]
-        change = [_signed(times[1] - times[0])] if len(sides) == 2 else []
-        rows.append((name[:_NAME_LENGTH], *cells, *change))
-    columns = ("time", "%") if len(sides) == 1 else ("before", "%", "after", "%", "change")
-    print_table(f"{title} ({hidden} more not shown)" if hidden > 0 else title, (f"{heading}~", *columns), rows)
-
-
-def _show_pace(sides: Sequence[Pace]) -> None:
-    """Print the critical path of a step by rank and by iteration."""
-    ranks = [{f"rank {rank}" if rank >= 0 else "ranks meet": ns for rank, ns in side.by_rank.items()} for side in sides]
-    if any(len(side) > 1 for side in ranks):
-        _show_path("Critical path by rank", "rank", ranks, _MAX_ROWS)
-    if any(len(side.by_iteration) > 1 for side in sides):
-        _show_path("Critical path by iteration", "iteration", [_by_distance(side.by_iteration) for side in sides])
-
-
-def _by_distance(by_iteration: Mapping[int, float]) -> dict[str, float]:
-    names = {0: "its own", 1: "1 iteration later", -1: "1 iteration earlier"}
-    return {
-        names.get(n, f"{abs(n)} iterations {'later' if n > 0 else 'earlier'}"): ns
-        for n, ns in sorted(by_iteration.items(), key=lambda item: (abs(item[0]), item[0]))
-    }
-
-
-def _show_overlap(label: str, exposure: Exposure) -> None:
-    """Print the work on each device, and its communication."""
-    columns = ("busy_ns", "compute_ns", "copy_ns", "exposed_copy_ns")
-    numbers = [(rank, None if device < 0 else device) for rank, device in exposure.devices]
-    print_table(
-        _titled(label, "Work on the devices in this step"),
-        ("rank", "device", "busy", "compute", "copies", "copies exposed"),
-        [
-            (rank, device_text(device), *(duration(getattr(exposure, name)[i]) for name in columns))
-            for i, (rank, device) in enumerate(numbers)
-        ],
-    )
-    rows = [(rank, device, exposure.times[i]) for i, (rank, device) in enumerate(numbers)]
-    table = communication_table(_titled(label, "Communication in this step"), rows)
-    if table.rows:
-        print_tables([table])
-
-
-def _show_idle(label: str, idle: Idle, exposure: Exposure) -> None:
-    """Print the busy time of each device, its wait for other ranks within that, and its idle time by cause."""
-    title = "Busy and idle time of devices (waiting: inside the busy time; slowed: by contention, all tasks added up)"
-    rows = []
-    for i, (rank, device) in enumerate(idle.devices):
-        waiting = exposure.times[i].exposed_waiting_ns
-        times = (idle.busy_ns[i], waiting, idle.earlier_ns[i], *idle.cause_ns[i])
-        shares = ("-" if ns is None else f"{100 * ns / max(idle.span_ns, 1e-9):.1f}" for ns in times)
-        rows.append((rank, device_text(None if device < 0 else device), *shares, duration(idle.slowed_ns[i])))
-    causes = (f"{cause} %" for cause in IDLE_CAUSES)
-    print_table(
-        _titled(label, title), ("rank", "device", "busy %", "exposed waiting %", "earlier %", *causes, "slowed"), rows
-    )
-
-
-def _show_contention(result: Analysis) -> None:
-    """Print the time that contention took from the kernels of the iteration, unchanged."""
-    if result.contention is not None:
-        scope = f"in iteration {result.iteration}"
-        table = contention_table(result.contention, scope)
-        print_tables([table] if table.rows else [])
-        print_lines(*contention_lines(result.contention, scope))
-
-
-def _hidden(rows: int) -> str:
-    return f" ({rows - _MAX_ROWS} more not shown)" if rows > _MAX_ROWS else ""
-
-
-def _titled(label: str, title: str) -> str:
-    return f"{label}{title[0].lower() if label else title[0]}{title[1:]}"
-
-
-def _show_difference(what_if: str, difference: Difference) -> None:
-    change = difference.after_ns - difference.before_ns
-    ratio = f", {difference.before_ns / difference.after_ns:.3f} times as fast" if difference.after_ns else ""
-    print_lines(
-        f"{what_if}: {duration(difference.before_ns)} to {duration(difference.after_ns)}, {_signed(change)}{ratio}"
-    )
-    for title, rows in (
-        ("class", difference.by_class),
-        ("kind", difference.by_kind),
-        ("stream or thread", difference.by_lane),
-    ):
-        columns = {
-            f"{title}~": "{name}", "before": "{r.before_ns:time}", "after": "{r.after_ns:time}", "change": "{change}",
-            "tasks": "{tasks}", "exposed before": "{r.before_exposed_ns:time}",
-            "exposed after": "{r.after_exposed_ns:time}",
-        }  # fmt: skip
-        cells = [
-            {
-                "r": row,
-                "name": row.label[:_NAME_LENGTH],
-                "change": _signed(row.change_ns),
-                "tasks": " to ".join(map(str, dict.fromkeys((row.before_count, row.after_count)))),
-            }
-            for row in rows[:_MAX_ROWS]
-        ]
-        print_tables([table_of(f"Change by {title}{_hidden(len(rows))}", columns, cells)])
-
-
-def _signed(ns: float) -> str:
-    return f"{'+' if ns > 0 else '-' if ns < 0 else ''}{duration(abs(ns))}"
+def _sides(traces: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names before and after the word between them; of two names, each."""
+    if _BETWEEN not in traces and len(traces) == 2:
+        return traces[:1], traces[1:]
+    if traces.count(_BETWEEN) != 1:
+        if len(traces) == 1:
+            raise click.UsageError("name two traces, before and after")
+        raise click.UsageError(f"put the word {_BETWEEN!r} once between the runs before and after")
+    at = traces.index(_BETWEEN)
+    if not traces[:at] or not traces[at + 1 :]:
+        raise click.UsageError(f"name a run on each side of {_BETWEEN!r}")
+    return traces[:at], traces[at + 1 :]

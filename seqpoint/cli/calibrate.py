@@ -23,15 +23,13 @@ from replay.costs.kernels import calibrate, load_calibration, write_calibration
 from replay.costs.shipped import load_parameters
 from replay.gemms import fit_library, read_candidates, write_variant_fit
 from replay.workloads import calibrate_training, read_steps, write_training_fit
-from seqpoint.cli.options import explain_option, load
+from seqpoint.cli.options import explain_option, load, output_option
 from seqpoint.cli.output import print_lines, print_table, print_tables, progress, working
 from seqpoint.notebook import table_of
 from seqpoint.validation.kernels import read_kernels
 
 _paths = click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
-_output = click.option(
-    "-o", "--output", required=True, metavar="FILE.json", type=click.Path(), help="Calibration to write."
-)
+_output = output_option("FILE.json", "Calibration to write.")
 
 
 @click.group("calibrate")
@@ -124,7 +122,7 @@ def collectives(paths: tuple[str, ...], output: str, device: str | None, fabric:
 @command.command("training")
 @explain_option
 @_paths
-@click.option("-o", "--output", required=True, metavar="FILE.json", type=click.Path(), help="Costs to write.")
+@_output
 @click.option("--device", metavar="NAME", default="A100-SXM4-80GB", show_default=True, help="That was measured.")
 @click.option("--node-devices", type=click.IntRange(1), default=8, show_default=True, help="Devices of a node.")
 @click.option("--share", type=float, default=0.1, show_default=True, help="Of the steps, what is fitted.")
@@ -216,7 +214,7 @@ def contention(paths: tuple[str, ...], output: str) -> None:
             recordings = [recording for path in paths for recording in read_contention(path)]
         fit = calibrate_contention(recordings, parameters=shipped, progress=progress("fitting"))
     else:
-        traces = [load(path, "auto", None) for path in paths]
+        traces = [load(path) for path in paths]
         fit = calibrate_traces(traces, parameters=shipped, progress=progress("fitting"))
     write_contention_fit(target, fit)
     print_lines(

@@ -14,9 +14,8 @@ from profilers.trace.trace import Trace
 from replay.workloads import Dlrm, Layout, TrainingJob, Transformer
 from replay.writers.perfetto import write_perfetto
 from seqpoint import front_door
-from seqpoint.cli import project, select
-from seqpoint.cli.options import explain_option
-from seqpoint.cli.output import message, print_lines
+from seqpoint.cli.options import explain_option, output_option
+from seqpoint.cli.output import message, print_lines, print_result
 from seqpoint.gemm_table import TraceGemms
 from seqpoint.reporting import ReportContent, ReportSection, write_report
 from seqpoint.selection.another_run import RunEstimate
@@ -41,14 +40,10 @@ _LENGTHS = (1024, 2048, 1536, 1024, 512, 2048)
 
 
 @click.command("demo")
-@click.option(
-    "-o",
-    "--output",
-    default="seqpoint-demo",
+@output_option(
+    "DIR", "Folder for the traces, the timeline and the report.", required=False, default="seqpoint-demo",
     show_default=True,
-    type=click.Path(),
-    help="Folder for the traces, the timeline and the report.",
-)
+)  # fmt: skip
 @explain_option
 def command(output: str) -> None:
     """Run the whole path on the data that the project ships, without a GPU or a network.
@@ -80,17 +75,17 @@ def command(output: str) -> None:
     job_selection = front_door.select(job)
     result = front_door.project(job, _WHAT_IFS, max_points=len(job_selection.rows), draws=_DRAWS)
     print_lines("A recorded epoch of training on a CPU, one thread")
-    select.show(selection)
+    print_result(selection, json_=False)
     _show_estimate(estimate)
     print_lines("")
     print_lines(f"Transformer on 4 x {_DEVICE} (synthetic: nobody measured these times)")
-    project.show(result)
+    print_result(result, json_=False)
     print_lines("", f"Recommendation model on 8 x {_DEVICE} (synthetic)")
-    project.show(front_door.project(dlrm, _OF_DLRM, draws=_DRAWS))
+    print_result(front_door.project(dlrm, _OF_DLRM, draws=_DRAWS), json_=False)
     _show_gemms(front_door.gemms(dlrm))
     timelines, after = result.projection.timelines, "overlap:ideal"
     write_perfetto(folder / "before_after.json", {"before": timelines["baseline"], f"after {after}": timelines[after]})
-    of_job = (front_door.describe(job), job_selection, result.projection)
+    of_job = (front_door.describe(job), job_selection, result)
     sections = (
         ReportSection("A recorded epoch of training on a CPU", "", front_door.describe(epoch), selection),
         ReportSection(f"Transformer on 4 x {_DEVICE}", "synthetic", *of_job),

@@ -9,11 +9,10 @@ from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError
 from seqpoint import front_door
 from seqpoint.cli.options import output_options, refuse_options
-from seqpoint.cli.output import message, print_json, print_lines, print_result, print_table, print_tables
+from seqpoint.cli.output import message, print_json, print_result, print_table
 
 if TYPE_CHECKING:
     from replay.formats import Format
-    from seqpoint.weight_copying import WeightCopies
 
 
 @click.command("devices")
@@ -159,12 +158,7 @@ def _print_copies(file: str, names: str | None, device: str | None, json_: bool)
     if names is None:
         raise click.UsageError("--job needs the formats of the copies, such as --format mx9,mx6")
     copies = weight_copies(read_job(file), names.split(","), device=device or "MI300X")
-    print_result(copies, json_, _show_copies)
-
-
-def _show_copies(copies: "WeightCopies") -> None:
-    print_lines(*copies.summary())
-    print_tables([copies.text()])
+    print_result(copies, json_)
 
 
 def _print_formats(formats: "list[Format]", json_: bool) -> None:

@@ -1,6 +1,14 @@
-"""Options and arguments that several commands share."""
+"""Options and arguments of the commands: each has its sentence, its type and its default in one place.
 
-from collections.abc import Callable, Sequence
+An option that is a parameter of a function, or a field of frozen options, is made from its signature and its NumPy
+docstring (`parameters`). `FORMS` says how such a parameter is written on the command line, if not by its name. The
+other options have their sentence here, if several commands share them, or at their command.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import click
@@ -9,59 +17,198 @@ from click.core import ParameterSource
 from profilers.trace.trace import Trace
 from seqpoint import front_door
 from seqpoint.cli.output import byte_progress, explain_tables
+from seqpoint.notebook import TOP
 
 F = TypeVar("F", bound=Callable[..., Any])
+_POSITIVE = click.IntRange(1)
 
 
-marker_option = click.option(
-    "--iterations",
-    "marker",
-    default="auto",
-    show_default=True,
-    metavar="HOW",
-    help="How iterations are found: auto (marks of the profiler, annotations, or the period of kernels), file "
-    "(each file is an iteration), whole (everything is one iteration), or a regular expression that annotations "
-    "match.",
+class Share(click.ParamType[float]):
+    """Share such as ``1%`` or ``0.01``, below one and above zero, or zero if that is allowed."""
+
+    name = "share"
+
+    def __init__(self, *, zero: bool = False) -> None:
+        self._zero = zero
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the share."""
+        text = str(value).strip()
+        try:
+            share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            share = -1.0
+        if not 0 <= share < 1 or (share == 0 and not self._zero):
+            self.fail(f"{value!r} is no share between 0 and 1; write 1% or 0.01 for one in a hundred", param, ctx)
+        return share
+
+
+_WHAT_IF: Mapping[str, Any] = {"flags": ("--what-if", "-w"), "metavar": "NAME:ARGUMENT[+...]"}
+_FILES: Mapping[str, Any] = {"metavar": "FILE", "type": click.Path()}
+#: How a parameter is written on the command line: its flags, and settings of click.
+FORMS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "arguments": {"flags": ("--arg",), "metavar": "VALUE"},
+        "block": {"metavar": "X[,Y[,Z]]"},
+        "caches": {"flags": ("--cache",), "metavar": "CACHE=FACTOR"},
+        "captures": {"flags": ("--capture",), **_FILES},
+        "checkpoint": {"metavar": "FILE.npz", "type": click.Path()},
+        "clock_mhz": {"flags": ("--clock",), "metavar": "MHZ"},
+        "confidence": {"type": click.FloatRange(0.5, 0.999)},
+        "counters": _FILES,
+        "device": {"metavar": "NAME"},
+        "draws": {"type": click.IntRange(8, 10000)},
+        "dtype": {"metavar": "TYPE"},
+        "entry": {"metavar": "NAME"},
+        "execution_traces": {"flags": ("--execution-trace",), **_FILES},
+        "features": {"flags": ("--feature",), "metavar": "NAME"},
+        "grid": {"metavar": "X[,Y[,Z]]"},
+        "host": {"metavar": "keep|FACTOR|DEVICE"},
+        "iteration": {"flags": ("--iteration", "-i")},
+        "iterations": {"flags": ("--iteration", "-i")},
+        "job": {"metavar": "FILE.toml", "type": click.Path()},
+        "jobs": {"flags": ("--jobs", "-j"), "type": click.IntRange(1, 1024), "default": None},
+        "limit": {"metavar": "N", "type": _POSITIVE},
+        "mapping": {"metavar": "NAME"},
+        "max_accesses": {"flags": ("--accesses",), "type": click.IntRange(0)},
+        "max_iterations": {"type": _POSITIVE},
+        "max_points": {"flags": ("--max-points", "--points", "-n"), "type": _POSITIVE},
+        "memory_gbps": {"flags": ("--bandwidth",), "metavar": "GBPS"},
+        "dram": {"metavar": "STANDARD[:GBPS]"},
+        "of_operator": {"flags": ("--option",), "metavar": "NAME=VALUE"},
+        "policies": {"flags": ("--policy",), "metavar": "NAME"},
+        "policy_file": {"metavar": "FILE.toml", "type": click.Path()},
+        "rank": {"type": click.IntRange(0)},
+        "registers": {"type": click.IntRange(1, 255)},
+        "scheduler": {"type": click.Choice(["gto", "lrr"])},
+        "seed": {"type": click.IntRange(0)},
+        "selector": {"metavar": "NAME"},
+        "shared_bytes": {"type": click.IntRange(0)},
+        "statistic": {"metavar": "NAME"},
+        "target_error": {"type": Share(), "metavar": "X"},
+        "tasks": {"metavar": "CHOICE"},
+        "tolerance": {"type": Share(zero=True), "metavar": "X"},
+        "variables": {"flags": ("--variable",), "metavar": "NAME=VALUE"},
+        "warm": {"metavar": "OPERAND"},
+        "waves": {"type": click.IntRange(0)},
+        "what_if": _WHAT_IF,
+        "what_ifs": _WHAT_IF,
+    }
 )
+#: Types of numbers by their names in a signature.
+_TYPES: Mapping[str, type] = MappingProxyType({"int": int, "float": float})
 
 
-def reading_options(function: F) -> F:
-    """Add the options by which files are read: --iterations, --length and --classes."""
-    length = click.option(
-        "--length",
-        metavar="RULE",
-        help="Where sequence lengths come from: OPERATOR:ARGUMENT:DIMENSION, such as aten::embedding:1:1, or the name "
-        "of a CSV file. `seqpoint lengths` lists candidates.",
-    )
-    classes = click.option(
-        "--classes",
-        metavar="FILE.toml",
-        type=click.Path(),
-        expose_value=False,
-        callback=_keep_classes,
-        help="Your own classes of kernels, which come first: [[classes]] tables, each with pattern = 'NAME*' and "
-        "class = 'gemm'.",
-    )
-    return marker_option(length(classes(function)))
+def parameters(source: Callable[..., Any], *names: str, **changes: Mapping[str, Any]) -> Callable[[F], F]:
+    """Return a decorator that adds an option for each of some parameters, from their signature and docstring.
+
+    Parameters
+    ----------
+    source : callable
+        A function, or a class of frozen options.
+    *names : str
+        Names of its parameters, in the order of the help.
+    **changes : mapping
+        Settings of click by the name of a parameter, which replace those of `FORMS`.
+    """
+    sentences, signature = parameter_sentences(source), inspect.signature(source).parameters
+    options = []
+    for name in names:
+        form = {"help": sentences[name], **_settings(signature[name]), **FORMS.get(name, {}), **changes.get(name, {})}
+        flags = form.pop("flags", (f"--{name.replace('_', '-')}",))
+        if form.get("multiple"):
+            form["help"] += "  May be repeated."
+        if "show_default" not in form and form.get("default") not in (None, ""):
+            form["show_default"] = not form.get("is_flag")
+        options.append(click.option(*flags, form.pop("name", name), **form))
+
+    def decorate(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
 
 
-_CLASSES = "seqpoint.classes"
+def _settings(parameter: inspect.Parameter) -> dict[str, Any]:
+    """Return the settings of an option that follow from a signature."""
+    annotation = parameter.annotation
+    text = annotation.__name__ if annotation in (bool, int, float, str) else str(annotation)
+    if text == "bool":
+        return {"is_flag": True}
+    if "Mapping[" in text:
+        return {"multiple": True}
+    kind = next((_TYPES[name] for name in _TYPES if re.search(rf"\b{name}\b", text)), str)
+    if "Sequence[" in text or text.startswith("tuple["):
+        return {"type": kind, "multiple": True}
+    default = parameter.default
+    return {"type": kind, "default": default if isinstance(default, str | int | float) else None}
 
 
-def _keep_classes(context: click.Context, _: click.Parameter, value: str | None) -> None:
-    """Keep the file of --classes in the context of the command, from which `load` takes it."""
-    context.meta[_CLASSES] = value
+def parameter_sentences(source: Callable[..., Any]) -> dict[str, str]:
+    """Return the text on each parameter of a NumPy docstring, for the command line.
+
+    Examples
+    --------
+    >>> def cut(length: int) -> None:
+    ...     '''Cut.
+    ...
+    ...     Parameters
+    ...     ----------
+    ...     length : int
+    ...         Length of ``"one"`` piece.
+    ...     '''
+    >>> parameter_sentences(cut)
+    {'length': 'Length of one piece.'}
+    """
+    text = inspect.getdoc(source) or ""
+    section = re.search(r"Parameters\n-+\n(.*?)(?:\n\n\w+\n-+\n|\Z)", text, re.DOTALL)
+    found: dict[str, str] = {}
+    for match in re.finditer(r"^(\w[\w, ]*) : .*\n((?:[ \t]+.*\n?|\n(?=[ \t]))+)", section[1] if section else "", re.M):
+        sentence = re.sub(r"``\"?(.*?)\"?``", r"\1", " ".join(match[2].split()))
+        for name in match[1].split(", "):
+            found[name] = re.sub(r"`(?:\w+\.)*(\w+)`", r"\1", sentence)
+    return found
 
 
-def classes_file() -> str | None:
-    """Return the file that --classes names, or None."""
+_READING = "seqpoint.reading"
+
+
+def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    """Keep an option of reading in the context of the command, from which `load` takes it."""
+    context.meta.setdefault(_READING, {})[parameter.name] = value
+
+
+def reading() -> dict[str, Any]:
+    """Return the options by which this command reads files: ``marker``, ``length`` and ``classes``."""
     context = click.get_current_context(silent=True)
-    return None if context is None else context.meta.get(_CLASSES)
+    given = {} if context is None else context.meta.get(_READING, {})
+    return {"marker": "auto", "length": None, "classes": None} | given
+
+
+_HIDDEN: Mapping[str, Any] = {"expose_value": False, "callback": _keep}
+_MARKER: Mapping[str, Any] = {"flags": ("--iterations",), "name": "marker", "metavar": "HOW", **_HIDDEN}
+_LENGTH: Mapping[str, Any] = {"metavar": "RULE", **_HIDDEN}
+marker_option = parameters(front_door.open, "iterations", iterations=_MARKER)
+length_options = parameters(front_door.open, "iterations", "length", iterations=_MARKER, length=_LENGTH)
+#: The options by which files are read: --iterations, --length and --classes.
+reading_options = parameters(
+    front_door.open, "iterations", "length", "classes",
+    iterations=_MARKER, length=_LENGTH, classes={"metavar": "FILE.toml", "type": click.Path(), **_HIDDEN},
+)  # fmt: skip
 
 
 def trace_argument(function: F) -> F:
     """Add the argument TRACE and the options by which a raw file is read."""
     return click.argument("trace", type=click.Path())(reading_options(function))
+
+
+def load(trace: str) -> Trace:
+    """Return the trace that an argument names, read by the options of the command."""
+    how = reading()
+    return front_door.open(
+        trace, iterations=how["marker"], length=how["length"], classes=how["classes"], progress=byte_progress("reading")
+    )
 
 
 as_json = click.option(
@@ -93,71 +240,40 @@ def output_options(function: F) -> F:
     return explain_option(as_json(function))
 
 
+hardware_option = parameters(front_door.analyze, "device")
 gate_option = click.option("--gate", is_flag=True, help="Exit with status 1 if a limit is not met.")
-
 verbose_option = click.option(
     "--verbose", "-v", is_flag=True, help="Print errors by size and the names of the files too."
 )
-
-hardware_option = click.option(
-    "--device",
-    metavar="NAME",
-    help="Device that the trace was recorded on, if the trace does not say; `seqpoint devices` lists the names.",
+top_option = click.option(
+    "--top", type=_POSITIVE, default=TOP, show_default=True, help="Most rows of a table; --json has all."
 )
-
-iteration_option = click.option(
-    "--iteration",
-    "-i",
-    "iterations",
-    multiple=True,
-    type=int,
-    help="Number of an iteration to use; may be repeated.  [default: all, or representatives]",
-)
-
-
-def max_points_option(default: int | None, note: str = "") -> Callable[[F], F]:
-    """Return a decorator that adds the option --max-points, with its default, or a note on it."""
-    return click.option(
-        "--max-points",
-        "--points",
-        "-n",
-        default=default,
-        show_default=True,
-        type=click.IntRange(1),
-        help="Most lengths to select, or most strata." + note,
-    )
-
-
-max_iterations_option = click.option(
-    "--max-iterations",
-    type=click.IntRange(1),
-    help="Most iterations of all points together. Several iterations of a length average its noise.  "
-    "[default: one for each point]",
-)
-
-keep_outliers_option = click.option(
-    "--keep-outliers",
-    is_flag=True,
-    help="Choose from outlying iterations, such as the warm-up, too. Without it no point stands for them, and each "
-    "counts once.",
-)
-
-what_if_option = click.option(
-    "--what-if",
-    "-w",
-    "texts",
-    multiple=True,
-    metavar="NAME:ARGUMENT[+...]",
-    help="What-if to project; may be repeated. A + composes what-ifs, and @FILE.toml names a plan of several. "
-    "`seqpoint what-ifs` lists them.  [default: five common ones]",
-)
-
 perfetto_option = click.option(
     "--perfetto",
     metavar="FILE.json",
     type=click.Path(),
     help="Write the timelines to this file, for https://ui.perfetto.dev.",
 )
+
+
+def _page(_context: click.Context, _parameter: click.Parameter, path: str | None) -> str | None:
+    """Refuse a page that cannot be written, before anything is computed."""
+    if path:
+        from seqpoint.plots.saving import page_to_write
+
+        page_to_write(path)
+    return path
+
+
+def plot_option(sentence: str) -> Callable[[F], F]:
+    """Return a decorator that adds the option --plot, which names a page for charts."""
+    return click.option("--plot", metavar="FILE.html", type=click.Path(), callback=_page, help=sentence)
+
+
+def output_option(metavar: str, sentence: str, **changes: Any) -> Callable[[F], F]:
+    """Return a decorator that adds the option --output, which is required unless settings say otherwise."""
+    settings: dict[str, Any] = {"required": True, "metavar": metavar, "type": click.Path()} | changes
+    return click.option("-o", "--output", help=sentence, **settings)
 
 
 def refuse_options(names: Sequence[str], reason: str) -> None:
@@ -175,14 +291,14 @@ def refuse_options(names: Sequence[str], reason: str) -> None:
     click.UsageError
         One of them was given, even with its default.
     """
+    given = set(given_options())
+    options = {parameter.name: parameter.opts[0] for parameter in click.get_current_context().command.params}
+    if refused := [name for name in names if name in given]:
+        raise click.UsageError(f"{' and '.join(options[name] for name in refused)}: no effect {reason}")
+
+
+def given_options() -> list[str]:
+    """Return the names of the parameters that the command line gives, in the order of the help."""
     context = click.get_current_context()
-    given = [name for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    options = {parameter.name: parameter.opts[0] for parameter in context.command.params}
-    if given:
-        raise click.UsageError(f"{' and '.join(options[name] for name in given)}: no effect {reason}")
-
-
-def load(trace: str, marker: str, length: str | None) -> Trace:
-    """Return the trace that the arguments name."""
-    how: dict[str, Any] = {"classes": classes_file(), "progress": byte_progress("reading")}
-    return front_door.open(trace, iterations=marker, length=length, **how)
+    names = [str(parameter.name) for parameter in context.command.params]
+    return [name for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.cells import cell_len
@@ -21,18 +21,12 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from seqpoint.notebook import Table, sentences
+from seqpoint.notebook import Result, Table, sentences
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
     from replay.engine.timeline import Timeline
-
-
-class Result(Protocol):
-    """A result of the front door."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of the result."""
+    from replay.graph.graph import Hardware
 
 
 #: A column of text is not narrowed below this width.
@@ -162,12 +156,24 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and value - value != 0 else value
 
 
-def print_result(result: Result, json_: bool, show: Callable[[Any], None]) -> None:
-    """Print a result, as JSON or by `show`."""
+def print_result(result: Result, json_: bool, tables: Callable[[], Iterable[Table | str]] | None = None) -> None:
+    """Print a result as JSON, or as its sentences, its tables and its closing lines.
+
+    Parameters
+    ----------
+    result : Result
+        The result.
+    json_ : bool
+        Whether to print JSON.
+    tables : callable, optional
+        Returns the tables to print, if they are not those of the result.
+    """
     if json_:
         print_json(result.to_dict())
-    else:
-        show(result)
+        return
+    print_lines(*result.summary())
+    print_tables(result.tables() if tables is None else tables())
+    print_lines(*filter(None, result.closing()))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -216,10 +222,13 @@ def _explained_columns() -> set[tuple[str, str]] | None:
     return None if context is None else context.meta.get(_EXPLAINED)
 
 
-def print_tables(tables: Iterable[Table]) -> None:
-    """Print the tables of a result."""
+def print_tables(tables: Iterable[Table | str]) -> None:
+    """Print the tables of a result, and the lines between them."""
     for table in tables:
-        print_table(table.title, table.columns, table.rows)
+        if isinstance(table, str):
+            print_lines(table)
+        else:
+            print_table(table.title, table.columns, table.rows)
 
 
 def _width() -> int:
@@ -236,6 +245,19 @@ def write_timelines(path: str | None, timelines: Callable[[], "Mapping[str, Time
 
         write_perfetto(Path(path), timelines())
         message(f"wrote {path}")
+
+
+def save_plot(plot: Callable[[], Any], path: str | None) -> None:
+    """Write a chart, if the user named a page."""
+    if path:
+        plot().save(path)
+        message(f"wrote {path}")
+
+
+def note_guess(hardware: "Hardware") -> None:
+    """Say on stderr that the device is a guess, if it is one."""
+    if hardware.known_by == "file name" and hardware.device is not None:
+        message(f"note: the device {hardware.device.name} is a guess from the file's name (see --device)")
 
 
 def byte_progress(what: str) -> Callable[[int, int, str], None] | None:

@@ -1,12 +1,21 @@
-"""The command `scaling`: the time and communication of a job, or of a trace, at other sizes and on other hardware."""
+"""The commands `scaling` and `sweep`: a job, or a trace, at other sizes and on other hardware."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from seqpoint.cli.options import hardware_option, load, output_options, reading_options, refuse_options
-from seqpoint.cli.output import message, print_lines, print_result, print_table, print_tables, working
+from seqpoint.cli.options import (
+    load,
+    output_option,
+    output_options,
+    parameters,
+    plot_option,
+    reading_options,
+    refuse_options,
+)
+from seqpoint.cli.output import message, print_result, progress, save_plot, working
+from seqpoint.cli.traces import connected
 from seqpoint.job_scaling import Scaling, scaling
 
 #: Options of axes by name, the axis of each, and its line in the help.
@@ -57,12 +66,11 @@ def _axes(function: Any) -> Any:
     "--set", "sizes", metavar="KEY=VALUE", multiple=True,
     help="Without TRACE: a size of the job before it is scaled, such as heads=32, precision=bf16 or tensor=8.",
 )  # fmt: skip
-@click.option("--iteration", "-i", type=int, help="Number of the iteration.  [default: that of median step time]")
-@click.option("--plot", "plots", metavar="FILE.html", type=click.Path(), help="Write charts of shares and times here.")
+@parameters(scaling, "iteration", "device")
+@plot_option("Write charts of shares and times here.")
 @reading_options
-@hardware_option
 @output_options
-def command(trace: str | None, marker: str, length: str | None, json_: bool, **options: Any) -> None:
+def scaling_command(trace: str | None, plot: str | None, json_: bool, **options: Any) -> None:
     """Show how step time and communication scale with the size of the job, its GPUs and its hardware.
 
     Each option of a size takes one value or several with commas; all combinations are replayed. With TRACE, each is
@@ -73,10 +81,6 @@ def command(trace: str | None, marker: str, length: str | None, json_: bool, **o
     seqpoint scaling --job job.toml --gpus 8,64,512 --device H100-SXM5-80GB --plot scaling.html
     seqpoint scaling job.trace --gpus 8,64,512 --compute 1,2,4 --json
     """
-    if options["plots"]:
-        from seqpoint.plots.saving import page_to_write
-
-        page_to_write(options["plots"])
     axes = {axis: options[axis] for axis, _ in _AXES.values() if options[axis]}
     if trace is None:
         refuse_options(("iteration", "marker", "length"), "without TRACE")
@@ -84,16 +88,11 @@ def command(trace: str | None, marker: str, length: str | None, json_: bool, **o
         sizes = None
     else:
         refuse_options(("model", "sizes"), "beside TRACE, whose job is scaled")
-        job, sizes = load(trace, marker, length), options["job_file"]
+        job, sizes = load(trace), options["job_file"]
     with working("scaling"):
         result = scaling(job, axes, device=options["device"], iteration=options["iteration"], sizes=sizes)
-    if options["plots"]:
-        from seqpoint.plots import save
-
-        times = result.plot_times()
-        save((result.plot() + times).cols(1) if result.varied else times, options["plots"])
-        message(f"wrote {options['plots']}")
-    print_result(result, json_, show)
+    save_plot(lambda: _charts(result), plot)
+    print_result(result, json_)
 
 
 def _job(model: str | None, path: str | None, texts: Sequence[str]) -> Any:
@@ -111,9 +110,46 @@ def _job(model: str | None, path: str | None, texts: Sequence[str]) -> Any:
     return training_job(sizes)
 
 
-def show(result: Scaling) -> None:
-    """Print a scaling as tables."""
-    print_lines(*result.summary())
-    print_tables([result.text()])
-    if refused := result.refused():
-        print_table("Not possible", ("scenario~", "reason~"), refused)
+def _charts(result: Scaling) -> Any:
+    from seqpoint.plots import stacked
+
+    times = result.plot_times()
+    return stacked([result.plot(), times]) if result.varied else times
+
+
+@click.command("sweep")
+@click.argument("plan", type=click.Path())
+@output_option("NAME.parquet", "Parquet file for a row of each scenario.", required=False)
+@click.option("--cluster", "address", metavar="ADDRESS", help="Dask scheduler whose workers time the scenarios.")
+@click.option("--jobs", "-j", type=click.IntRange(1, 1024), help="Processes.  [default: one for each core]")
+@click.option("--html", metavar="FILE.html", type=click.Path(), help="Write the chart of the Pareto front.")
+@output_options
+def sweep_command(plan: str, output: str | None, json_: bool, **options: Any) -> None:
+    """Time the scenarios of PLAN: a grid or a search over sizes of a job, devices and what-ifs.
+
+    PLAN is a TOML file with a table [job], or the path of a trace; a table [grid] of lists; lists of devices and
+    what_ifs; and [search] for a grid that is too large to time all of it. docs/sweeps.md explains them. With --output,
+    a sweep that was stopped goes on where it was.
+
+    With --json: scenarios, tried, failed, errors, best, devices (usable_bytes and best of each), pareto (by what_if and
+    device), nearest (what almost fits, with usable_bytes and memory_share), and rows, each with the values of the grid,
+    device, what_if, gpus, step_s, low_s, high_s, tokens_per_s, tokens_per_gpu_s, memory_bytes, fits, basis and error.
+
+    \b
+    seqpoint sweep plan.toml -o result.parquet
+    seqpoint sweep plan.toml -o result.parquet --cluster tcp://scheduler:8786
+    """
+    from seqpoint.sweeps import sweep
+
+    if options["address"]:
+        refuse_options(("jobs",), "beside --cluster, whose workers time the scenarios")
+    with connected(options["address"]) as executor:
+        result = sweep(plan, output, executor=executor, jobs=options["jobs"] or 0, progress=progress("timing"))
+    if result.resumed:
+        message(f"{result.resumed} chunks of scenarios had been timed before")
+    if result.finished:
+        message(f"{output} has the result of this plan already, and was read; delete it to time the scenarios again")
+    written = None if result.finished else output
+    for path in filter(None, (written, options["html"] and result.plot().save(options["html"]))):
+        message(f"wrote {path}")
+    print_result(result, json_)

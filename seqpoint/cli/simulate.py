@@ -7,8 +7,9 @@ import click
 
 from seqpoint import front_door
 from seqpoint.cli import LazyGroup
-from seqpoint.cli.options import output_options, refuse_options
-from seqpoint.cli.output import message, print_json, print_lines, print_result, print_tables, progress
+from seqpoint.cli.options import output_options, parameters, plot_option, refuse_options
+from seqpoint.cli.output import print_json, print_result, print_tables, progress, save_plot
+from seqpoint.memory_simulation import MemoryOptions, memory_choices
 
 
 @click.group(
@@ -32,69 +33,15 @@ def command() -> None:
 @click.argument("operator", required=False)
 @click.argument("shape", nargs=-1, metavar="[SHAPE]...", type=int)
 @click.option("--list", "list_", is_flag=True, help="List operators with their shapes, policies, devices and mappings.")
-@click.option(
-    "--device",
-    default="A100-SXM4-80GB",
-    show_default=True,
-    metavar="NAME",
-    help="Device of the catalogue; --list has those whose caches are known.",
-)
-@click.option(
-    "--policy", "policies", multiple=True, metavar="NAME", help="Cache policy; may be repeated.  [default: all]"
-)
-@click.option("--policy-file", metavar="FILE.toml", type=click.Path(), help="File of further policies.")
-@click.option(
-    "--dtype", default="fp16", show_default=True, metavar="TYPE", help="fp64, fp32, tf32, fp16, bf16, fp8 or int8."
-)
-@click.option(
-    "--option",
-    "options",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Option of the operator, such as layout=nt of a product; may be repeated. --list has them.",
-)
-@click.option(
-    "--cache",
-    "caches",
-    multiple=True,
-    metavar="CACHE=FACTOR",
-    help="L2=2 doubles a cache (L1, L2, LLC); L2.ways=8 sets a figure of it: ways, line_bytes, sector_bytes, slices, "
-    "replacement, latency, line_cycles or misses. May be repeated.",
-)
-@click.option(
-    "--mapping",
-    default="",
-    metavar="NAME",
-    help="Mapping of addresses to channels, banks and rows: a name of --list, or an order of bits such as "
-    "rorabgbachco.  [default: that of the device]",
-)
-@click.option(
-    "--dram",
-    default="",
-    metavar="STANDARD[:GBPS]",
-    help="DRAM standard, such as HBM3, and its bandwidth.  [default: those of the device]",
-)
-@click.option(
-    "--accesses",
-    default=2_000_000,
-    show_default=True,
-    type=click.IntRange(0),
-    help="Accesses of a kernel beyond which waves of workgroups stand for others; 0 for no limit.",
-)
-@click.option(
-    "--warm",
-    multiple=True,
-    metavar="OPERAND",
-    help="Operand that the caches hold from an earlier launch, such as B of a product, or all; may be repeated.",
-)
+@parameters(front_door.simulate_memory, "device", "policies", "policy_file")
+@parameters(MemoryOptions, "dtype", "of_operator", "caches", "mapping", "dram", "max_accesses", "warm")
 @click.option("--over-time", is_flag=True, help="Print the bandwidth, row hits and channels of the DRAM over time.")
-@click.option(
-    "--plot", metavar="FILE.html", type=click.Path(), help="Write charts: times, traffic, row hits, channels over time."
-)
+@plot_option("Write charts: times, traffic, row hits, channels over time.")
 @output_options
 def memory(
-    operator: str | None, shape: tuple[int, ...], list_: bool, plot: str | None, json_: bool, **how: Any
-) -> None:
+    operator: str | None, shape: tuple[int, ...], list_: bool, over_time: bool, plot: str | None, json_: bool,
+    **how: Any,
+) -> None:  # fmt: skip
     """Run the memory accesses of OPERATOR with SHAPE through the caches and the DRAM of a device.
 
     Time is the longest of arithmetic, caches (with stalls) and DRAM, and cycles in which compute units issue no access;
@@ -115,47 +62,30 @@ def memory(
         return
     if json_:
         refuse_options(("over_time",), "with --json, which has the course over time")
-    if plot:
-        from seqpoint.plots.saving import page_to_write
-
-        page_to_write(plot)
+    device, policies, policy_file = (how.pop(name) for name in ("device", "policies", "policy_file"))
+    how["of_operator"] = {name: _number(value) for name, value in _pairs("--option", how["of_operator"]).items()}
+    how["caches"] = _pairs("--cache", how["caches"])
     result = front_door.simulate_memory(
         operator,
         shape,
-        how["device"],
-        policies=how["policies"],
-        policy_file=how["policy_file"],
-        dtype=how["dtype"],
-        options={name: _number(value) for name, value in _pairs("--option", how["options"]).items()},
-        caches=_pairs("--cache", how["caches"]),
-        mapping=how["mapping"],
-        dram=how["dram"],
-        max_accesses=how["accesses"],
-        warm=how["warm"],
+        device,
+        policies=policies,
+        policy_file=policy_file,
+        options=MemoryOptions(**how),
         progress=progress("simulating"),
     )
-    if plot:
-        result.plots().save(plot)
-        message(f"wrote {plot}")
-    print_result(result, json_, lambda shown: _show(shown, how["over_time"]))
+    save_plot(result.plots, plot)
+    print_result(result, json_, lambda: [*result.tables(), *(result.time_tables() if over_time else ())])
 
 
 def _list(policy_file: str | None, json_: bool) -> None:
-    from seqpoint.memory_simulation import memory_choices
-
-    given = ("plot", "device", "policies", "dtype", "options", "caches", "mapping", "dram", "accesses", "warm")
+    given = ("plot", "device", "policies", "dtype", "of_operator", "caches", "mapping", "dram", "max_accesses", "warm")
     refuse_options((*given, "over_time"), "without OPERATOR and SHAPE, or with --list")
     choices = memory_choices(policy_file)
     if json_:
         print_json(choices.to_dict())
     else:
-        print_tables(choices.text_tables())
-
-
-def _show(result: Any, over_time: bool) -> None:
-    print_lines(*result.summary())
-    print_tables(result.text_tables())
-    print_tables(result.time_tables() if over_time else [])
+        print_tables(choices.tables())
 
 
 def _pairs(option: str, texts: Sequence[str]) -> Mapping[str, str]:

@@ -6,8 +6,10 @@ from typing import Any
 import click
 
 from profilers.files import file_to_write, replaced_file
-from seqpoint.cli.options import output_options, refuse_options
-from seqpoint.cli.output import message, print_lines, print_result, print_tables, progress
+from seqpoint import kernel_simulation
+from seqpoint.cli.options import output_options, parameters, plot_option, refuse_options
+from seqpoint.cli.output import message, print_result, progress, save_plot
+from seqpoint.kernel_simulation import KernelOptions, new_folder, simulate_kernel
 
 
 def _sizes(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
@@ -20,63 +22,40 @@ def _sizes(context: click.Context, parameter: click.Parameter, text: str | None)
         raise click.BadParameter(f"{text!r}: write 64 or 64,2,1") from None
 
 
+_SIZES = {"type": str, "multiple": False, "callback": _sizes}
+
+
 @click.command("kernel")
 @click.argument("file", metavar="FILE", required=False)
 @click.option("--plan", metavar="FILE.toml", type=click.Path(), help="Plan of launches; the same as FILE.toml.")
-@click.option("--entry", default="", metavar="NAME", help="Entry of a PTX file; not needed if it has one.")
-@click.option("--grid", callback=_sizes, metavar="X[,Y[,Z]]", help="Blocks of the launch.")
-@click.option("--block", callback=_sizes, metavar="X[,Y[,Z]]", help="Threads of a block.")
-@click.option(
-    "--arg", "arguments", multiple=True, metavar="VALUE",
-    help="Argument, one a parameter in order: a number; NAME=f32[64,256] for a buffer of zeros, with a fill as "
-    "NAME=f32[64,256]:normal:seed=1 (normal, uniform, randint, arange; low, high, seed); NAME=@FILE.npy; or the NAME "
-    "of a buffer before.",
+@parameters(
+    simulate_kernel, "entry", "grid", "block", "arguments", "device",
+    grid=_SIZES, block=_SIZES,
+    arguments={
+        "type": str, "multiple": True,
+        "help": "Argument, one a parameter in order: a number; NAME=f32[64,256] for a buffer of zeros, with a fill as "
+        "NAME=f32[64,256]:normal:seed=1 (normal, uniform, randint, arange; low, high, seed); NAME=@FILE.npy; or the "
+        "NAME of a buffer before.",
+    },
 )  # fmt: skip
-@click.option(
-    "--variable", "variables", multiple=True, metavar="NAME=VALUE",
-    help="Content of a variable of the PTX file, which __constant__ or __device__ declares: NAME=5, or a buffer as of "
-    "--arg.",
-)  # fmt: skip
-@click.option(
-    "--shared-bytes", default=0, show_default=True, type=click.IntRange(0), help="Dynamic shared memory of a block."
-)
-@click.option("--device", metavar="NAME", help="Device of the catalogue on which to time.  [default: execute only]")
-@click.option("--clock", "clock_mhz", type=float, metavar="MHZ", help="Clock of the compute units, 100 to 10,000.")
-@click.option(
-    "--bandwidth", "memory_gbps", type=float, metavar="GBPS", help="Bandwidth of the memory, 10 to 100,000 GB/s."
-)
-@click.option("--mapping", metavar="NAME", help="Mapping of addresses to channels and banks, as of simulate memory.")
-@click.option(
-    "--scheduler", default="gto", show_default=True, type=click.Choice(["gto", "lrr"]),
-    help="Which warp issues: greedy, then the oldest; or in turn.",
-)  # fmt: skip
-@click.option("--registers", type=click.IntRange(1, 255), help="Registers of a thread.  [default: estimated]")
-@click.option(
-    "--waves", default=8, show_default=True, type=click.IntRange(0),
-    help="Waves of blocks that are timed at least; others take as long. 0 for all.",
-)  # fmt: skip
-@click.option(
-    "--limit", default=1 << 28, show_default=True, type=click.IntRange(1), metavar="N",
-    help="Instructions of a warp after which it counts as endless.",
-)  # fmt: skip
-@click.option(
-    "--allow-races", is_flag=True,
-    help="Go on where warps race in shared memory: the result may depend on their order.",
+@parameters(
+    KernelOptions, "variables", "shared_bytes", "clock_mhz", "memory_gbps", "mapping", "scheduler", "registers",
+    "waves", "limit", "allow_races", "checkpoint",
+    variables={
+        "help": "Content of a variable of the PTX file, which __constant__ or __device__ declares: NAME=5, or a buffer "
+        "as of --arg.",
+    },
 )  # fmt: skip
 @click.option("--outputs", metavar="DIR", type=click.Path(), help="Write each buffer as NAME.npy into a new folder.")
 @click.option(
     "--perfetto", metavar="FILE.json.gz", type=click.Path(),
     help="Write the launches as a trace, which seqpoint ingest and Perfetto read.",
 )  # fmt: skip
-@click.option("--plot", metavar="FILE.html", type=click.Path(), help="Write heat maps over time.")
-@click.option(
-    "--checkpoint", metavar="FILE.npz", type=click.Path(),
-    help="Keep the state in this file once a minute, and go on from it if it is there. It is removed at the end.",
-)  # fmt: skip
+@plot_option("Write heat maps over time.")
 @output_options
 def kernel(
     file: str | None, plan: str | None, json_: bool, plot: str | None, perfetto: str | None, outputs: str | None,
-    arguments: tuple[str, ...], variables: tuple[str, ...], **how: Any,
+    arguments: tuple[str, ...], **how: Any,
 ) -> None:  # fmt: skip
     """Execute a kernel in PTX, or a plan of several, and with --device say how long it takes and why.
 
@@ -97,40 +76,30 @@ def kernel(
         refuse_options(("clock_mhz", "memory_gbps", "mapping", "registers", "waves", "scheduler"), "without --device")
         if plot or perfetto:
             raise click.UsageError("--plot and --perfetto show times; give a --device")
-    if plot:
-        from seqpoint.plots.saving import page_to_write
-
-        page_to_write(plot)
     if perfetto is not None:
         file_to_write(Path(perfetto))
-    from seqpoint.kernel_simulation import new_folder, simulate_kernel
-
     if outputs is not None:
         new_folder(outputs)
     if how["checkpoint"] is not None:
         file_to_write(Path(how["checkpoint"]))
     passed, buffers = _arguments(arguments)
-    how["waves"] = how["waves"] or None
-    result = simulate_kernel(
-        plan or str(file),
-        arguments=passed,
-        buffers=buffers,
-        variables=_variables(variables),
+    launch = {name: how.pop(name) for name in ("entry", "grid", "block", "device")}
+    how["variables"] = _variables(how["variables"])
+    result = kernel_simulation.simulate_kernel(
+        plan or str(file), **launch, arguments=passed, options=KernelOptions(buffers=buffers, **how),
         progress=progress("simulating"),
-        **how,
-    )
+    )  # fmt: skip
+    kept = how["checkpoint"]
     if result.resumed:
-        message(f"went on from {how['checkpoint']}")
+        message(f"went on from {kept}")
     if outputs is not None:
         result.save_outputs(outputs)
         message(f"wrote {outputs}")
     if perfetto is not None:
         _save_trace(result, perfetto)
         message(f"wrote {perfetto}")
-    if plot:
-        result.plots().save(plot)
-        message(f"wrote {plot}")
-    print_result(result, json_, _show)
+    save_plot(result.plots, plot)
+    print_result(result, json_)
 
 
 def _arguments(texts: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:
@@ -172,8 +141,3 @@ def _save_trace(result: Any, path: str) -> None:
     content = json.dumps(result.trace_events()).encode()
     with replaced_file(Path(path)) as stream:
         stream.write(gzip.compress(content, mtime=0) if path.endswith(".gz") else content)
-
-
-def _show(shown: Any) -> None:
-    print_lines(*shown.summary())
-    print_tables(shown.text_tables())

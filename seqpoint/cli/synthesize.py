@@ -1,4 +1,4 @@
-"""Predicted training jobs: `synthesize`, as a step time and as a trace, and `sweep`, thousands of scenarios."""
+"""The command `synthesize`: a predicted training job, as a step time and as a trace."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -11,22 +11,18 @@ from profilers.trace.steps import step_times
 from profilers.trace.store import save_trace
 from replay import workloads
 from replay.costs.shipped import load_parameters
-from seqpoint.cli.options import output_options, refuse_options
+from seqpoint.cli.options import output_option, output_options, refuse_options
 from seqpoint.cli.output import (
     message,
     print_json,
     print_lines,
-    print_result,
     print_table,
-    print_tables,
-    progress,
     working,
 )
-from seqpoint.cli.traces import cluster
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
-    from seqpoint.sweeps import SweepResult
+    pass
 
 #: Sizes of a job by the name of their option.
 _SIZES: Mapping[str, str] = {
@@ -141,7 +137,7 @@ def _choice(name: str, known: Iterable[object], text: str) -> Callable[[F], F]:
     type=click.Path(),
     help="Costs of host and optimizer instead of the shipped ones, as `seqpoint calibrate training` writes them.",
 )
-@click.option("-o", "--output", metavar="NAME.trace", type=click.Path(), help="Folder for the trace of a replica.")
+@output_option("NAME.trace", "Folder for the trace of a replica.", required=False)
 @output_options
 def command(model: str, models_: str | None, json_: bool, output: str | None, **options: Any) -> None:
     """Predict the time of a training step without running it, and write its trace.
@@ -365,48 +361,3 @@ def _show_memory(job: workloads.TrainingJob) -> None:
     columns = ("stage", "weights", "gradients", "optimizer", "activations", "buffers", "total", "reserved")
     cells = [(str(each.stage), *(f"{getattr(each, name) / 1e9:.1f}" for name in columns[1:])) for each in shown]
     print_table("GB of a rank by pipeline stage", columns, cells)
-
-
-@click.command("sweep")
-@click.argument("plan", type=click.Path())
-@click.option(
-    "-o", "--output", metavar="NAME.parquet", type=click.Path(), help="Parquet file for a row of each scenario."
-)
-@click.option("--cluster", "address", metavar="ADDRESS", help="Dask scheduler whose workers time the scenarios.")
-@click.option("--jobs", "-j", type=click.IntRange(1, 1024), help="Processes.  [default: one for each core]")
-@click.option("--html", metavar="FILE.html", type=click.Path(), help="Write the chart of the Pareto front.")
-@output_options
-def sweep_command(plan: str, output: str | None, json_: bool, **options: Any) -> None:
-    """Time the scenarios of PLAN: a grid or a search over sizes of a job, devices and what-ifs.
-
-    PLAN is a TOML file with a table [job], or the path of a trace; a table [grid] of lists; lists of devices and
-    what_ifs; and [search] for a grid that is too large to time all of it. docs/sweeps.md explains them. With --output,
-    a sweep that was stopped goes on where it was.
-
-    With --json: scenarios, tried, failed, errors, best, devices (usable_bytes and best of each), pareto (by what_if and
-    device), nearest (what almost fits, with usable_bytes and memory_share), and rows, each with the values of the grid,
-    device, what_if, gpus, step_s, low_s, high_s, tokens_per_s, tokens_per_gpu_s, memory_bytes, fits, basis and error.
-
-    \b
-    seqpoint sweep plan.toml -o result.parquet
-    seqpoint sweep plan.toml -o result.parquet --cluster tcp://scheduler:8786
-    """
-    from seqpoint.sweeps import sweep
-
-    if options["address"]:
-        refuse_options(("jobs",), "beside --cluster, whose workers time the scenarios")
-    with cluster(options["address"]) as executor:
-        result = sweep(plan, output, executor=executor, jobs=options["jobs"] or 0, progress=progress("timing"))
-    if result.resumed:
-        message(f"{result.resumed} chunks of scenarios had been timed before")
-    if result.finished:
-        message(f"{output} has the result of this plan already, and was read; delete it to time the scenarios again")
-    written = None if result.finished else output
-    for path in filter(None, (written, options["html"] and result.plot().save(options["html"]))):
-        message(f"wrote {path}")
-    print_result(result, json_, _show_sweep)
-
-
-def _show_sweep(result: "SweepResult") -> None:
-    print_lines(*result.summary())
-    print_tables(result.tables())

@@ -13,7 +13,8 @@ import click
 
 from profilers.errors import DependencyError, InvalidInputError
 from profilers.trace.trace import Quality, Trace
-from seqpoint.cli.options import as_json, classes_file, hardware_option, output_options, reading_options
+from seqpoint import front_door
+from seqpoint.cli.options import as_json, output_option, output_options, parameters, reading, reading_options
 from seqpoint.cli.output import byte_progress, message, print_json, print_lines, print_table, print_tables
 from seqpoint.description import quality_table, row_counts, trace_facts
 
@@ -45,7 +46,7 @@ def parse_bytes(text: str) -> int:
 
 
 @contextmanager
-def cluster(address: str | None) -> Iterator[Executor | None]:
+def connected(address: str | None) -> Iterator[Executor | None]:
     """Connect to a Dask scheduler, and yield its executor; None without an address."""
     if not address:
         yield None
@@ -62,42 +63,24 @@ def cluster(address: str | None) -> Iterator[Executor | None]:
         yield client.get_executor(pure=False)
 
 
+_folder_option = output_option("NAME.trace", "Folder to write.")
+
+
 @click.command("ingest")
 @click.argument("files", nargs=-1, required=True, type=click.Path())
-@click.option("-o", "--output", required=True, metavar="NAME.trace", type=click.Path(), help="Folder to write.")
+@_folder_option
 @reading_options
 @click.option(
     "--limit", default="8GB", show_default=True, metavar="SIZE", help="Largest size that a packed file may unpack to."
 )
-@click.option(
-    "--counters",
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(),
-    help="Counters of the same job from Nsight Compute or rocprof-compute, to join to its kernels; may be repeated.",
-)
-@click.option(
-    "--execution-trace",
-    "traces",
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(),
-    help="Chakra execution trace of a rank of the same job, to join to its operators; may be repeated.",
-)
-@click.option(
-    "--capture",
-    "captures",
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(),
-    help="Trace of the same job while its graphs are captured, or without graphs, whose operators and shapes the "
-    "kernels of CUDA or HIP graphs get; may be repeated.",
-)
+@parameters(front_door.open, "counters", "execution_traces", "captures")
 @click.option(
     "--cluster", metavar="ADDRESS", help="Dask scheduler whose workers read the files, such as tcp://host:8786."
 )
 @output_options
-def ingest_command(files: tuple[str, ...], output: str, marker: str, length: str | None, **more: Any) -> None:
+def ingest_command(
+    files: tuple[str, ...], output: str, limit: str, cluster: str | None, json_: bool, **joined: Any
+) -> None:
     """Read trace FILES of a job into a .trace folder, which all other commands read.
 
     FILES are trace files of any profiler, or folders of them; `seqpoint readers` lists the formats. Memory stays
@@ -113,15 +96,15 @@ def ingest_command(files: tuple[str, ...], output: str, marker: str, length: str
     from profilers.ingest.pipeline import IngestOptions, ingest
     from profilers.trace.kernels import read_class_rules
 
-    joined = {"counters": more["counters"], "execution_traces": more["traces"], "captures": more["captures"]}
-    if (file := classes_file()) is not None:
-        joined["class_rules"] = read_class_rules(file)
-    options = IngestOptions(marker, length, byte_progress("reading"), parse_bytes(more["limit"]), **joined)
-    with cluster(more["cluster"]) as executor:
+    how = reading()
+    if how["classes"] is not None:
+        joined["class_rules"] = read_class_rules(how["classes"])
+    options = IngestOptions(how["marker"], how["length"], byte_progress("reading"), parse_bytes(limit), **joined)
+    with connected(cluster) as executor:
         result = ingest(files, output, options, executor=executor)
     if result.resumed:
         message(f"{result.resumed} of {len(result.meta.sources)} files had been read before")
-    if more["json_"]:
+    if json_:
         print_json({"path": str(result.path), **trace_facts(result.meta, result.rows)})
         return
     files_read, ranks = len(result.meta.sources), list(result.meta.ranks)
@@ -144,7 +127,7 @@ def _captured_share(counts: Quality) -> str:
 
 @click.command("merge")
 @click.argument("traces", nargs=-1, required=True, type=click.Path())
-@click.option("-o", "--output", required=True, metavar="NAME.trace", type=click.Path(), help="Folder to write.")
+@_folder_option
 @click.option("--as-ranks", "renumber", is_flag=True, help="Renumber the traces as ranks 0, 1, ... in the order given.")
 @as_json
 def merge_command(traces: tuple[str, ...], output: str, renumber: bool, json_: bool) -> None:
@@ -207,7 +190,7 @@ def parse_time(text: str) -> int:
 
 @click.command("slice")
 @click.argument("trace", type=click.Path())
-@click.option("-o", "--output", required=True, metavar="NAME.trace", type=click.Path(), help="Folder to write.")
+@_folder_option
 @click.option("--iteration", "iterations", multiple=True, type=int, help="Iteration to keep; may be repeated.")
 @click.option("--rank", "ranks", multiple=True, type=int, help="Rank to keep; may be repeated.")
 @click.option(
@@ -266,30 +249,17 @@ def slice_command(
 
 @click.command("export")
 @click.argument("trace", type=click.Path())
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    metavar="FILE",
-    type=click.Path(),
-    help="File to write; its name ends in .json, .json.gz or .et, which sets the format.",
-)
+@output_option("FILE", "File to write; its name ends in .json, .json.gz or .et, which sets the format.")
 @click.option(
     "--graph", is_flag=True, help="Write the kernel graph of an iteration instead, for ASTRA-sim; FILE ends in .et."
 )
-@click.option(
-    "--iteration", "-i", type=int, help="Iteration of the graph, with --graph.  [default: that of median step time]"
-)
-@click.option(
-    "--what-if",
-    "-w",
-    "text",
-    metavar="NAME:ARGUMENT[+...]",
-    help="What-if to apply to the graph, with --graph. `seqpoint what-ifs` lists them.",
-)
-@hardware_option
+@parameters(
+    front_door.analyze, "iteration", "what_if", "device",
+    iteration={"help": "Iteration of the graph, with --graph; by default that of median step time."},
+    what_if={"help": "What-if to apply to the graph, with --graph; `seqpoint what-ifs` lists them."},
+)  # fmt: skip
 @as_json
-def export_command(trace: str, output: str, json_: bool, **options: Any) -> None:
+def export_command(trace: str, output: str, graph: bool, json_: bool, **options: Any) -> None:
     """Write TRACE for other tools: JSON for https://ui.perfetto.dev, or a Chakra execution trace for each rank.
 
     A .trace folder is Parquet, which pandas, polars and duckdb read as it is.
@@ -304,11 +274,11 @@ def export_command(trace: str, output: str, json_: bool, **options: Any) -> None
     from profilers.writers.perfetto import export_perfetto
 
     path = Path(output)
-    if options.pop("graph"):
+    if graph:
         _graph(trace, path, json_, options)
         return
-    if of_graph := [name for name in ("iteration", "text", "device") if options[name] is not None]:
-        raise InvalidInputError(f"--{of_graph[0].replace('text', 'what-if')} is of a graph; add --graph")
+    if of_graph := [name for name in ("iteration", "what_if", "device") if options[name] is not None]:
+        raise InvalidInputError(f"--{of_graph[0].replace('_', '-')} is of a graph; add --graph")
     if path.name.endswith((".json", ".json.gz")):
         export_perfetto(open_trace(trace), path)
         written = [path]
@@ -327,7 +297,7 @@ def _graph(trace: str, path: Path, json_: bool, options: dict[str, Any]) -> None
 
     if path.suffix != ".et":
         raise InvalidInputError(f"{path}: a graph is written as Chakra files; the name must end in .et")
-    what_if = None if options["text"] is None else parse_what_if(options["text"])
+    what_if = None if options["what_if"] is None else parse_what_if(options["what_if"])
     number, graph = graph_of(open_trace(trace), options["iteration"], what_if=what_if, device=options["device"])
     export = write_chakra(graph, path)
     written = [*export.paths] if export.groups is None else [*export.paths, export.groups]

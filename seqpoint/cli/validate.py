@@ -11,9 +11,10 @@ import click
 from profilers.devices.catalogue import DTYPES
 from profilers.errors import NotFoundError
 from profilers.files import file_to_write
+from replay.costs.collectives import FABRICS
 from seqpoint import front_door
 from seqpoint.cli import LazyGroup
-from seqpoint.cli.options import gate_option, max_iterations_option, max_points_option, output_options, verbose_option
+from seqpoint.cli.options import gate_option, output_options, parameters, verbose_option
 from seqpoint.cli.output import message, print_json, print_lines, print_table, progress, working
 from seqpoint.validation.rows import ValidationRow, all_met
 from seqpoint.validation.suites import PHASES, SUITES, Progress, Suite, SuiteOptions, SuiteResult, load_suite
@@ -115,7 +116,7 @@ def _command(suite: Suite) -> click.Command:
             _exit_unless_met(context, result.rows)
 
     decorated = click.pass_context(run)
-    options = [_OPTIONS[name] for name in (*suite.options, *(["plot"] if suite.charts else []))]
+    options = [_option(name) for name in (*suite.options, *(["plot"] if suite.charts else []))]
     for decorate in reversed([_path_argument, *options, verbose_option, gate_option, output_options]):
         decorated = decorate(decorated)
     return click.command(suite.name, help=suite.description)(decorated)
@@ -176,47 +177,23 @@ def _exit_unless_met(context: click.Context, rows: Sequence[ValidationRow]) -> N
         context.exit(1)
 
 
-def _option(name: str, text: str, **settings: Any) -> Callable[[F], F]:
-    """Return what adds an option with a line in the help."""
-    return click.option(name, help=text, **settings)
-
-
-def _fabric_option(function: F) -> F:
-    """Add the option --fabric."""
-    from replay.costs.collectives import FABRICS
-
-    return _option("--fabric", "How devices of a node are joined, if no column says it.", type=click.Choice(FABRICS))(
-        function
-    )
-
-
-_FILE: Mapping[str, Any] = MappingProxyType({"metavar": "FILE", "type": click.Path()})
-_ITERATIONS = "auto (the default), file (each file is an iteration), whole (all is one), or a pattern of annotations."
-#: Options by the field of `SuiteOptions`; `plot` is of suites with charts.
-_OPTIONS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
+#: Settings of the options by the field of `SuiteOptions`, which has their sentences and defaults.
+_FORMS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
-        "calibration": _option("--calibration", "Fits of `seqpoint calibrate` to score.", **_FILE),
-        "device": _option("--device", "Measured device, if neither column nor file name says it.", metavar="NAME"),
-        "dtype": _option(
-            "--dtype", "Type of the operands, if neither column nor file name says it.", type=click.Choice(list(DTYPES))
-        ),
-        "fabric": _fabric_option,
-        "library": _option("--library", "Framework to score, of tables that name several: trtllm.", metavar="NAME"),
-        "halves": _option("--halves", "Also fit one half of each table and score the other.", is_flag=True),
-        "refit": _option("--refit", "Fit three quarters of the measurements first; score the rest.", is_flag=True),
-        "models": _option("--models", "TOML file of transformers, in place of the shipped ones.", **_FILE),
-        "node_devices": _option(
-            "--node-devices",
-            "Devices of a node.",
-            type=click.IntRange(1),
-            default=SuiteOptions.node_devices,
-            show_default=True,
-        ),
-        "max_points": max_points_option(SuiteOptions.max_points),
-        "max_iterations": max_iterations_option,
-        "iterations": _option(
-            "--iterations", _ITERATIONS, metavar="HOW", default=SuiteOptions.iterations, show_default=True
-        ),
-        "plot": _option("--plot", "HTML file to write charts of predicted against measured times to.", **_FILE),
+        "calibration": {"metavar": "FILE", "type": click.Path()},
+        "models": {"metavar": "FILE", "type": click.Path()},
+        "library": {"metavar": "NAME"},
+        "dtype": {"type": click.Choice(list(DTYPES)), "metavar": None},
+        "fabric": {"type": click.Choice(FABRICS)},
+        "node_devices": {"type": click.IntRange(1)},
+        "iterations": {"flags": ("--iterations",), "metavar": "HOW"},
     }
 )
+
+
+def _option(name: str) -> Callable[[F], F]:
+    """Return what adds the option of a suite; `plot` is of suites with charts."""
+    if name == "plot":
+        text = "HTML file to write charts of predicted against measured times to."
+        return click.option("--plot", help=text, metavar="FILE", type=click.Path())
+    return parameters(SuiteOptions, name, **{name: _FORMS.get(name, {})})

@@ -12,15 +12,7 @@ from seqpoint.plots.contention import (
     slowdowns_by_workgroups,
 )
 from seqpoint.plots.frame import plain_text
-from seqpoint.plots.gemms import concurrency_map, gemm_efficiency
-from seqpoint.plots.memory import (
-    memory_channels,
-    memory_overview,
-    memory_row_hits,
-    memory_times,
-    memory_times_by_operator,
-    memory_traffic,
-)
+from seqpoint.plots.operators import concurrency_map, gemm_efficiency
 from seqpoint.plots.projections import (
     changes_by_operator,
     communication_share,
@@ -29,7 +21,7 @@ from seqpoint.plots.projections import (
     projection_intervals,
     scaling_times,
 )
-from seqpoint.plots.saving import save
+from seqpoint.plots.saving import save, stacked
 from seqpoint.plots.selections import (
     baseline_errors,
     errors_by_points,
@@ -37,6 +29,13 @@ from seqpoint.plots.selections import (
     length_histogram,
     statistic_by_iteration,
     statistic_by_length,
+)
+from seqpoint.plots.simulations import (
+    memory_channels,
+    memory_row_hits,
+    memory_times,
+    memory_times_by_operator,
+    memory_traffic,
 )
 from seqpoint.plots.timelines import allocated_memory, before_after, class_breakdown, timeline_lanes
 
@@ -56,7 +55,6 @@ __all__ = [
     "length_histogram",
     "memory_by_part",
     "memory_channels",
-    "memory_overview",
     "memory_row_hits",
     "memory_times",
     "memory_times_by_operator",
@@ -69,6 +67,7 @@ __all__ = [
     "scaling_times",
     "slowdowns_against_measured",
     "slowdowns_by_workgroups",
+    "stacked",
     "statistic_by_iteration",
     "statistic_by_length",
     "timeline_lanes",

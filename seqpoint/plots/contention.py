@@ -3,23 +3,18 @@
 `kernel_slowdowns` and `slowdowns_by_workgroups` show the kernels of a trace, the others the scenarios of recordings.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import holoviews as hv
 import numpy as np
 
 from profilers.errors import InvalidInputError
-from profilers.trace.arrays import Floats, Ints
-from profilers.trace.kernels import CLASSES
-from seqpoint.plots.frame import INK, NAME_LENGTH, Chart, hover_tips, overlay, plain_text
+from profilers.trace.arrays import Bools, Floats
+from seqpoint.plots.frame import INK, NAME_LENGTH, Chart, Rows, hover_tips, overlay, plain_text
 from seqpoint.plots.saving import saveable
 from seqpoint.units import time_unit
-
-if TYPE_CHECKING:
-    from seqpoint.validation.contention_cases import ContentionCase
-    from seqpoint.validation.contention_traces import TraceContentionScore
 
 #: Okabe and Ito's colours, and markers of about one area, so that mechanisms can be told apart without colour.
 _LOOKS: Mapping[str, tuple[str, str, int]] = MappingProxyType(
@@ -44,15 +39,15 @@ _HALF_WIDTH = 0.36
 
 
 @saveable
-def predicted_against_measured(cases: "Sequence[ContentionCase]") -> Chart:
+def predicted_against_measured(cases: Rows) -> Chart:
     """Return the chart of predicted against measured times, with a mark for each scenario, on logarithmic axes.
 
     Marks of fitted scenarios are hollow.
 
     Parameters
     ----------
-    cases : sequence of ContentionCase
-        The scenarios; at least one.
+    cases : pandas.DataFrame
+        The scenarios, as `seqpoint.validation.contention_cases.ContentionCase` has them; at least one.
 
     Returns
     -------
@@ -65,8 +60,8 @@ def predicted_against_measured(cases: "Sequence[ContentionCase]") -> Chart:
         There is no scenario.
     """
     _check(cases)
-    unit = time_unit(float(np.median([case.measured_ns for case in cases])))
-    times = np.array([(case.measured_ns, case.predicted_ns) for case in cases]) / unit.ns
+    unit = time_unit(float(cases.measured_ns.median()))
+    times = cases[["measured_ns", "predicted_ns"]].to_numpy() / unit.ns
     # A logarithmic axis with some room around all times.
     line = np.asarray(np.geomspace(times.min() / 1.3, times.max() * 1.3, 32))
     title = "Time until all are done, predicted against measured (bands: 10 and 25 %)"
@@ -75,13 +70,13 @@ def predicted_against_measured(cases: "Sequence[ContentionCase]") -> Chart:
 
 
 @saveable
-def slowdowns_against_measured(cases: "Sequence[ContentionCase]") -> Chart:
+def slowdowns_against_measured(cases: Rows) -> Chart:
     """Return the chart of predicted against measured slow-downs: times over those without contention.
 
     Parameters
     ----------
-    cases : sequence of ContentionCase
-        The scenarios; at least one.
+    cases : pandas.DataFrame
+        The scenarios, as `seqpoint.validation.contention_cases.ContentionCase` has them; at least one.
 
     Returns
     -------
@@ -94,7 +89,7 @@ def slowdowns_against_measured(cases: "Sequence[ContentionCase]") -> Chart:
         There is no scenario.
     """
     _check(cases)
-    slower = np.array([(case.measured_ns / case.free_ns, case.predicted_ns / case.free_ns) for case in cases])
+    slower = cases[["measured_ns", "predicted_ns"]].div(cases.free_ns, axis=0).to_numpy()
     margin = 0.05 * max(float(np.ptp(slower)), 0.1)
     line = np.linspace(slower.min() - margin, slower.max() + margin, 32)
     title = "Slow-down: time over that of the longest alone, predicted against measured"
@@ -102,15 +97,15 @@ def slowdowns_against_measured(cases: "Sequence[ContentionCase]") -> Chart:
 
 
 @saveable
-def error_by_mechanism(cases: "Sequence[ContentionCase]") -> Chart:
+def error_by_mechanism(cases: Rows) -> Chart:
     """Return the chart of the error of every scenario by mechanism, with medians of errors and of the spread of takes.
 
     Medians are those of the held-out scenarios, or of all if all were fitted.
 
     Parameters
     ----------
-    cases : sequence of ContentionCase
-        The scenarios; at least one.
+    cases : pandas.DataFrame
+        The scenarios, as `seqpoint.validation.contention_cases.ContentionCase` has them; at least one.
 
     Returns
     -------
@@ -123,17 +118,16 @@ def error_by_mechanism(cases: "Sequence[ContentionCase]") -> Chart:
         There is no scenario.
     """
     _check(cases)
-    names = [name for name in _LOOKS if any(case.mechanism == name for case in cases)]
+    names = [name for name in _LOOKS if (cases.mechanism == name).any()]
     x = np.zeros(len(cases))
     lines: dict[str, list[tuple[float, float, float, float]]] = {"median error": [], "takes differ (median)": []}
     for i, name in enumerate(names):
-        rows = [k for k, case in enumerate(cases) if case.mechanism == name]
-        x[rows] = i + _HALF_WIDTH * np.linspace(-1, 1, len(rows) + 2)[1:-1]
-        held_out = [cases[k] for k in rows if not cases[k].fitted] or [cases[k] for k in rows]
-        medians = (float(np.median([100 * getattr(case, which) for case in held_out])) for which in ("error", "spread"))
-        for line, y in zip(lines.values(), medians, strict=True):
+        of_mechanism = cases[cases.mechanism == name]
+        x[cases.mechanism == name] = i + _HALF_WIDTH * np.linspace(-1, 1, len(of_mechanism) + 2)[1:-1]
+        held_out = of_mechanism[~of_mechanism.fitted] if not of_mechanism.fitted.all() else of_mechanism
+        for line, y in zip(lines.values(), 100 * held_out[["error", "spread"]].median(), strict=True):
             line.append((i - _HALF_WIDTH, y, i + _HALF_WIDTH, y))
-    errors = np.array([100 * case.error for case in cases])
+    errors = 100 * cases.error.to_numpy()
     layers = _marks(cases, x, errors)
     for (label, segments), dash in zip(lines.items(), ("solid", "dotted"), strict=True):
         layers.append(
@@ -144,20 +138,22 @@ def error_by_mechanism(cases: "Sequence[ContentionCase]") -> Chart:
         "Error of the time until all are done, by the resource that is shared",
         ("", "error (%)"),
         height=380,
-        xticks=list(enumerate(f"{name} ({sum(case.mechanism == name for case in cases)})" for name in names)),
+        xticks=list(enumerate(f"{name} ({(cases.mechanism == name).sum()})" for name in names)),
         xlim=(-0.6, len(names) - 0.4),
         ylim=(-0.03 * max(float(errors.max()), 1.0), 1.08 * max(float(errors.max()), 1.0)),
     )
 
 
 @saveable
-def kernel_slowdowns(score: "TraceContentionScore") -> Chart:
+def kernel_slowdowns(kernels: Rows, method: str) -> Chart:
     """Return the chart of predicted against measured slow-downs of a trace's kernels, by class; at most 5,000 marks.
 
     Parameters
     ----------
-    score : TraceContentionScore
-        Score of a trace with overlapped kernels.
+    kernels : pandas.DataFrame
+        Kernels beside other work: ``measured_ns``, ``predicted_ns``, ``alone_ns``, ``class`` and ``workgroups``.
+    method : str
+        What predicted them.
 
     Returns
     -------
@@ -167,35 +163,36 @@ def kernel_slowdowns(score: "TraceContentionScore") -> Chart:
     Raises
     ------
     InvalidInputError
-        The score has no kernel.
+        There is no kernel.
     """
-    _check(score.measured_ns)
-    rows = np.linspace(0, len(score.alone_ns) - 1, min(len(score.alone_ns), _MOST_MARKS)).astype(np.int64)
-    slow = np.stack([score.measured_ns, score.predicted_ns], axis=1)[rows] / score.alone_ns[rows, None]
+    _check(kernels)
+    rows = np.linspace(0, len(kernels) - 1, min(len(kernels), _MOST_MARKS)).astype(np.int64)
+    shown = kernels.iloc[rows]
+    slow = shown[["measured_ns", "predicted_ns"]].div(shown.alone_ns, axis=0).to_numpy()
     line = np.asarray(np.geomspace(slow.min() / _ROOM, slow.max() * _ROOM, 32))
-    kinds = _kinds(score.class_[rows], CLASSES, score.alone_ns[rows])
     tips = hover_tips(
         *(("measured", "@x{0.00}"), ("predicted", "@y{0.00}"), ("workgroups", "@workgroups"), ("alone", "@us{0.0} us"))
     )
     layers = _bands(line)
-    for look, (name, members) in zip(_LOOKS.values(), kinds, strict=False):
-        columns = (*slow[members].T, score.workgroups[rows][members], score.alone_ns[rows][members] / 1e3)
+    for look, (name, members) in zip(_LOOKS.values(), _kinds(shown, "class"), strict=False):
+        of_kind = shown[members]
+        columns = (*slow[members].T, of_kind.workgroups.to_numpy(), of_kind.alone_ns.to_numpy() / 1e3)
         points = hv.Points(columns, kdims=["x", "y"], vdims=["workgroups", "us"], label=name)
         layers.append(points.opts(**_look(look), fill_alpha=0.35, backend="bokeh", **tips))
-    title = f"Kernels beside other work, {score.best}: slow-down, predicted against measured"
+    title = f"Kernels beside other work, {method}: slow-down, predicted against measured"
     ends = (line[0], line[-1])
     labels = ("measured (1 = as long as alone)", "predicted")
     return overlay(layers, title, labels, height=460, xlim=ends, ylim=ends, logx=True, logy=True)
 
 
 @saveable
-def slowdowns_by_workgroups(score: "TraceContentionScore") -> Chart:
+def slowdowns_by_workgroups(kernels: Rows) -> Chart:
     """Return the chart of measured slow-downs by number of workgroups, with a mark for each kind of work beside them.
 
     Parameters
     ----------
-    score : TraceContentionScore
-        Score of a trace with overlapped kernels.
+    kernels : pandas.DataFrame
+        Kernels beside other work: ``measured_ns``, ``alone_ns``, ``workgroups`` and ``partner``.
 
     Returns
     -------
@@ -205,13 +202,13 @@ def slowdowns_by_workgroups(score: "TraceContentionScore") -> Chart:
     Raises
     ------
     InvalidInputError
-        The score has no kernel.
+        There is no kernel.
     """
-    _check(score.measured_ns)
-    slow, grids = score.measured_ns / score.alone_ns, np.maximum(score.workgroups, 1)
+    _check(kernels)
+    slow, grids = kernels.measured_ns / kernels.alone_ns, np.maximum(kernels.workgroups, 1)
     tips = hover_tips(("workgroups", "@workgroups"), ("median", "@y{0.00}"), ("kernels", "@n"))
     layers = [hv.HLine(1).opts(color=INK, line_width=1, line_dash="dashed", backend="bokeh")]
-    kinds = _kinds(score.partner, score.partners, score.alone_ns)
+    kinds = _kinds(kernels, "partner")
     ends = [1.0, 1.0]
     for number, (mark, (name, members)) in enumerate(zip(_LOOKS.values(), kinds, strict=False)):
         bars, marks = [], []
@@ -238,14 +235,15 @@ def _ticks(low: float, high: float) -> list[tuple[float, str]]:
     return [(tick, f"{tick:,}") for tick in ticks if low <= tick <= high]
 
 
-def _kinds(code: Ints, names: "Sequence[str]", weight: Floats) -> list[tuple[str, Ints]]:
-    """Return the names and the rows of the kinds with the most time; all others are one kind."""
-    total = np.bincount(code, weight, minlength=len(names))
-    order = [i for i in np.argsort(-total, kind="stable").tolist() if total[i] > 0]
+def _kinds(kernels: Rows, column: str) -> list[tuple[str, Bools]]:
+    """Return the names and the rows of the kinds with the most time alone; all others are one kind."""
+    kind = kernels[column]
+    total = kernels.groupby(kind, sort=False).alone_ns.sum().sort_values(ascending=False, kind="stable")
+    order = total[total > 0].index.tolist()
     first = order if len(order) <= _MOST_KINDS + 1 else order[:_MOST_KINDS]
-    kinds = [(names[i] or "unknown", np.flatnonzero(code == i)) for i in first]
-    rest = np.flatnonzero(~np.isin(code, first))
-    return [*kinds, (_OTHERS, rest)] if len(rest) else kinds
+    kinds = [(name or "unknown", (kind == name).to_numpy()) for name in first]
+    rest = ~kind.isin(first).to_numpy()
+    return [*kinds, (_OTHERS, rest)] if rest.any() else kinds
 
 
 def _look(look: tuple[str, str, int]) -> dict[str, Any]:
@@ -253,14 +251,12 @@ def _look(look: tuple[str, str, int]) -> dict[str, Any]:
     return {"color": colour, "marker": marker, "size": size, "line_width": 0.7}
 
 
-def _check(cases: "Sequence[ContentionCase] | Floats") -> None:
+def _check(cases: Rows) -> None:
     if not len(cases):
         raise InvalidInputError("there is no scenario and no overlapped kernel to show")
 
 
-def _scatter(
-    cases: "Sequence[ContentionCase]", pairs: Floats, line: Floats, title: str, labels: tuple[str, str], **look: Any
-) -> Chart:
+def _scatter(cases: Rows, pairs: Floats, line: Floats, title: str, labels: tuple[str, str], **look: Any) -> Chart:
     """Return the chart of pairs of a measured and a predicted value, with bands about the line of equal values."""
     layers = [*_bands(line), *_marks(cases, pairs[:, 0], pairs[:, 1])]
     ends = (line[0], line[-1])
@@ -278,24 +274,24 @@ def _bands(x: Floats) -> list[Chart]:
     return [*layers, same.opts(color=INK, line_width=1, line_dash="dashed", backend="bokeh")]
 
 
-def _marks(cases: "Sequence[ContentionCase]", x: Floats, y: Floats) -> list[Chart]:
+def _marks(cases: Rows, x: Floats, y: Floats) -> list[Chart]:
     tips = hover_tips(
         ("scenario", "@scenario"), ("policy", "@policy"), ("error", "@error{0.0} %"), ("takes differ", "@spread{0.0} %")
     )
     layers = []
     for name, mark in _LOOKS.items():
-        rows = [i for i, case in enumerate(cases) if case.mechanism == name]
-        if not rows:
+        rows = (cases.mechanism == name).to_numpy()
+        if not rows.any():
             continue
-        of_mechanism = [cases[i] for i in rows]
+        of_mechanism = cases[rows]
         columns = (
             x[rows],
             y[rows],
-            [plain_text(case.scenario, NAME_LENGTH) for case in of_mechanism],
-            [plain_text(case.policy, NAME_LENGTH) for case in of_mechanism],
-            [100 * case.error for case in of_mechanism],
-            [100 * case.spread for case in of_mechanism],
-            [_FITTED_FILL if case.fitted else _HELD_OUT_FILL for case in of_mechanism],
+            [plain_text(scenario, NAME_LENGTH) for scenario in of_mechanism.scenario],
+            [plain_text(policy, NAME_LENGTH) for policy in of_mechanism.policy],
+            (100 * of_mechanism.error).to_numpy(),
+            (100 * of_mechanism.spread).to_numpy(),
+            np.where(of_mechanism.fitted, _FITTED_FILL, _HELD_OUT_FILL),
         )
         values = ["scenario", "policy", "error", "spread", "full"]
         points = hv.Points(columns, kdims=["x", "y"], vdims=values, label=name)

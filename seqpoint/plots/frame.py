@@ -12,6 +12,7 @@ BLUE, RED, GREY, INK = "#0072B2", "#D55E00", "#777777", "#24292F"
 NAME_LENGTH = 90
 
 Chart = Any  # HoloViews has no types
+Rows = Any  # a pandas.DataFrame; the types of its columns are known to the one who draws them
 
 
 def plain_text(text: object, length: int | None = None) -> str:

@@ -1,38 +1,31 @@
 """Charts of changes: the speed-ups of what-ifs, the operators of a comparison, and scenarios of a scaling."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import holoviews as hv
 import numpy as np
 
 from profilers.errors import InvalidInputError
-from replay.projection.projection import Projection
 from replay.projection.rows import ProjectionRow
-from seqpoint.plots.frame import BLUE, GREY, INK, NAME_LENGTH, RED, Chart, framed, hover_tips, overlay, plain_text
+from replay.workloads.job_memory import JobMemory
+from seqpoint.plots.frame import BLUE, GREY, INK, NAME_LENGTH, RED, Chart, Rows, framed, hover_tips, overlay, plain_text
 from seqpoint.plots.saving import saveable
 from seqpoint.units import TimeUnit, duration, time_unit
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-    from replay.workloads.job_memory import JobMemory
-    from seqpoint.comparison import Comparison
-    from seqpoint.job_scaling import Scaling, ScalingRow
 
 #: Most characters of an operator on the axis; the tooltip has more.
 _LABEL_LENGTH = 44
 
 
 @saveable
-def projection_intervals(projection: Projection) -> Chart:
+def projection_intervals(rows: Sequence[ProjectionRow]) -> Chart:
     """Return the chart of the speed-up of each what-if with its interval, from top to bottom.
 
     A what-if that is not applicable has its row, without a point.
 
     Parameters
     ----------
-    projection : Projection
+    rows : sequence of ProjectionRow
         The projected what-ifs.
 
     Returns
@@ -40,7 +33,6 @@ def projection_intervals(projection: Projection) -> Chart:
     holoviews.Overlay
         A ``VLine`` at 1, and ``Segments`` and ``Points`` for each verdict.
     """
-    rows = projection.rows
     level = {id(row): float(len(rows) - 1 - i) for i, row in enumerate(rows)}
     layers = [hv.VLine(1.0).opts(color=INK, line_width=1, line_dash="dashed", backend="bokeh")]
     for verdict, colour in (("faster", BLUE), ("slower", RED), ("either: the interval holds 1", GREY)):
@@ -91,15 +83,20 @@ def _intervals(rows: Sequence[ProjectionRow], y: Sequence[float], look: tuple[st
 
 
 @saveable
-def changes_by_operator(comparison: "Comparison", top: int = 20) -> Chart:
+def changes_by_operator(rows: Rows, sides: tuple[str, str], title: str, *, with_noise: bool) -> Chart:
     """Return bars of the change of each operator: red for longer, blue for shorter, grey within the noise.
 
     Parameters
     ----------
-    comparison : Comparison
-        The comparison.
-    top : int
-        Most operators.
+    rows : pandas.DataFrame
+        Operators, the largest change first, with ``name``, ``shapes``, ``before_ns``, ``after_ns``, ``noise_ns`` and
+        ``beyond_noise``.
+    sides : pair of str
+        Names of the times before and after.
+    title : str
+        Title of the chart.
+    with_noise : bool
+        Whether the noise is known.
 
     Returns
     -------
@@ -111,26 +108,25 @@ def changes_by_operator(comparison: "Comparison", top: int = 20) -> Chart:
     InvalidInputError
         No operator changed.
     """
-    rows = [row for row in comparison.operators if row.change_ns][:top]
-    if not rows:
+    if rows.empty:
         raise InvalidInputError("no operator changed, so there is nothing to draw")
-    unit = time_unit(max(abs(row.change_ns) for row in rows))
-    sides, sign = (("before", "after"), 1) if comparison.projection is None else (("measured", "projected"), -1)
-    names = [plain_text(f"{row.name} {row.shapes}".strip(), NAME_LENGTH) for row in rows]
+    before, after = rows.before_ns, rows.after_ns
+    unit = time_unit((after - before).abs().max())
+    pairs = zip(rows["name"], rows["shapes"], strict=True)
+    names = [plain_text(f"{name} {shapes}".strip(), NAME_LENGTH) for name, shapes in pairs]
     labels = [f"{number}. {plain_text(name, _LABEL_LENGTH)}" for number, name in enumerate(names, 1)]
-    change = [sign * row.change_ns / unit.ns for row in rows]
-    noise = [(row.noise_ns or 0.0) / unit.ns for row in rows]
-    colours = [
-        GREY if row.beyond_noise is False else RED if each > 0 else BLUE for row, each in zip(rows, change, strict=True)
-    ]
+    change = ((after - before) / unit.ns).tolist()
+    noise = (rows.noise_ns.astype(float).fillna(0.0) / unit.ns).tolist()
+    clear = zip(rows.beyond_noise, change, strict=True)
+    colours = [GREY if is_clear is False else RED if each > 0 else BLUE for is_clear, each in clear]
     columns = {
         "operator": labels,
         "change": change,
         "noise": noise,
         "colour": colours,
         "name": names,
-        sides[0]: [(row.before_ns if sign > 0 else row.after_ns) / unit.ns for row in rows],
-        sides[1]: [(row.after_ns if sign > 0 else row.before_ns) / unit.ns for row in rows],
+        sides[0]: (before / unit.ns).tolist(),
+        sides[1]: (after / unit.ns).tolist(),
     }
     tips = (
         ("operator", "@name"), *((side, f"@{side} {unit.name}") for side in sides),
@@ -140,14 +136,12 @@ def changes_by_operator(comparison: "Comparison", top: int = 20) -> Chart:
         color="colour", line_color=None, bar_width=0.72, backend="bokeh", **hover_tips(*tips)
     )
     layers = [bars]
-    if comparison.step.noise_ns is not None:
+    if with_noise:
         errors = hv.ErrorBars((labels, change, noise), kdims=["operator"], vdims=["change", "noise"])
         layers.append(errors.opts(line_color=INK, hooks=[_to_front], backend="bokeh"))
-    grey = "grey: within the noise" if len(layers) > 1 else "noise unknown"
-    what = "Change" if comparison.projection is None else "Error"
     return overlay(
         layers,
-        f"{what} of the time of operators in a step; step time: {comparison.verdict} ({grey})",
+        f"{title} ({'grey: within the noise' if with_noise else 'noise unknown'})",
         ("", f"{sides[1]} less {sides[0]} ({unit.name})"),
         height=110 + 26 * len(rows),
         invert_axes=True,
@@ -175,89 +169,86 @@ _PARTS = {
 
 
 @saveable
-def communication_share(scaling: "Scaling") -> Chart:
-    """Return the share of the step in which communication is exposed, by the first axis that varies.
+def communication_share(rows: Rows, axis: str, of: str) -> Chart:
+    """Return the share of the step in which communication is exposed, by an axis.
 
     Scenarios that do not fit into memory have a cross.
 
     Parameters
     ----------
-    scaling : Scaling
-        Scenarios; each combination of the other axes is a line.
+    rows : pandas.DataFrame
+        Scenarios: the value of the axis ``x``, the ``line`` that it is on, ``share``, ``step_ns`` and ``fits``.
+    axis : str
+        Name of the axis.
+    of : str
+        What is scaled, for the title.
 
     Returns
     -------
     holoviews.Overlay
         A ``Curve`` and a ``Scatter`` for each line.
-
-    Raises
-    ------
-    InvalidInputError
-        No axis has two values.
     """
-    if not scaling.varied:
-        raise InvalidInputError("no axis has two possible values, so there is no line to draw")
-    axis, *others = scaling.varied
-    lines: dict[str, list[ScalingRow]] = {}
-    rows = [row for row in scaling.applied if axis in row.scenario]
-    for row in rows:
-        lines.setdefault(row.label(others) or "exposed communication", []).append(row)
-    values = sorted({row.scenario[axis] for row in rows})
+    values, lines = sorted(set(rows.x)), rows.groupby("line", sort=False)
     is_log, margin = values[-1] >= 4 * values[0], 0.05 * (values[-1] - values[0])
     layers, hover = [], hover_tips((axis, "@x"), ("exposed communication", "@share{0.0} %"), ("step", "@step"))
-    for number, (label, of_line) in enumerate(lines.items()):
+    for number, (label, of_line) in enumerate(lines):
         look = {"color": _LINES[number % len(_LINES)], "backend": "bokeh"}
-        of_line = sorted(of_line, key=lambda row: row.scenario[axis])
-        points = [(row.scenario[axis], 100 * row.share, duration(row.step_ns)) for row in of_line]
+        of_line = of_line.sort_values("x", kind="stable")
+        points = list(zip(of_line.x, 100 * of_line.share, map(duration, of_line.step_ns), strict=True))
         marks = hv.Scatter(points, kdims=["x"], vdims=["share", "step"], label=label)
         mark = _MARKS[number // len(_LINES) % len(_MARKS)]
         layers += [
             hv.Curve([point[:2] for point in points], "x", "share", label=label).opts(line_width=2, **look),
             marks.opts(size=7, marker=mark, **look, **hover),
         ]
-    if large := [(row.scenario[axis], 100 * row.share) for row in rows if row.fits is False]:
-        crosses = hv.Scatter(large, kdims=["x"], vdims=["share"], label="does not fit into memory")
+    large = rows[[fits is False for fits in rows.fits]]
+    if len(large):
+        crosses = hv.Scatter(
+            (large.x, 100 * large.share), kdims=["x"], vdims=["share"], label="does not fit into memory"
+        )
         layers.append(crosses.opts(marker="x", size=14, color=INK, line_width=2, backend="bokeh"))
     return overlay(
         layers,
-        f"Exposed communication: {_of(scaling)}",
-        (scaling.title(axis), "share of the step (%)"),
+        f"Exposed communication: {plain_text(of, NAME_LENGTH)}",
+        (axis, "share of the step (%)"),
         height=360,
         logx=is_log,
         xlim=(values[0] / 1.08, values[-1] * 1.08) if is_log else (values[0] - margin, values[-1] + margin),
         legend_cols=1 + len(lines) // 14,
         legend_position="right",
         xticks=[(value, f"{value:g}") for value in values],
-        ylim=(0, max(1.08 * max(100 * row.share for row in rows), 1)),
-        show_legend=bool(others or large),
+        ylim=(0, max(108 * float(rows.share.max()), 1)),
+        show_legend=len(lines) > 1 or len(large) > 0,
     )
 
 
 @saveable
-def scaling_times(scaling: "Scaling") -> Chart:
+def scaling_times(rows: Rows, of: str) -> Chart:
     """Return bars of the step of each scenario: compute, communication beside it and exposed, bubble, idle time.
 
     Parameters
     ----------
-    scaling : Scaling
-        Scenarios.
+    rows : pandas.DataFrame
+        Scenarios: ``label``, ``step_ns``, and its parts ``compute_ns``, ``hidden_ns`` (communication beside compute),
+        ``exposed_ns``, ``bubble_ns`` and ``idle_ns``.
+    of : str
+        What is scaled, for the title.
 
     Returns
     -------
     holoviews.Bars
         Horizontal bars, whose parts add up to the step time.
     """
-    rows = scaling.applied
-    unit, axes = time_unit(max(row.step_ns for row in rows)), scaling.varied or scaling.axes
+    unit = time_unit(rows.step_ns.max())
     cells = []
-    for row in rows:
+    for row in rows.itertuples():
         parts = (row.compute_ns - row.hidden_ns, row.hidden_ns, row.exposed_ns, row.bubble_ns, row.idle_ns)
-        label = row.label(axes) + " (as traced)" * row.is_baseline + " (does not fit)" * (row.fits is False)
-        cells += [(label, part, ns / unit.ns, 100 * ns / row.step_ns) for part, ns in zip(_PARTS, parts, strict=True)]
+        for part, ns in zip(_PARTS, parts, strict=True):
+            cells.append((row.label, part, ns / unit.ns, 100 * ns / row.step_ns))
     shown = {part for _, part, time, _ in cells if time}
     colours = {part: colour for part, colour in _PARTS.items() if part in shown}
     bars = hv.Bars([cell for cell in cells if cell[1] in shown], kdims=["scenario", "part"], vdims=["time", "share"])
-    return _stacked(bars, colours, f"Time of a step: {_of(scaling)}", ("time of a step", unit.name))
+    return _stacked(bars, colours, f"Time of a step: {plain_text(of, NAME_LENGTH)}", ("time of a step", unit.name))
 
 
 #: Colours of parts of memory, as they are stacked.
@@ -267,7 +258,7 @@ _MEMORY: Mapping[str, str] = {
 
 
 @saveable
-def memory_by_part(memories: "Mapping[str, JobMemory]") -> Chart:
+def memory_by_part(memories: Mapping[str, JobMemory]) -> Chart:
     """Return bars of the memory of a rank by part, one for each scenario.
 
     Parameters
@@ -319,11 +310,6 @@ def _stacked(bars: Chart, colours: Mapping[str, str], title: str, value: tuple[s
     )
 
 
-def _of(scaling: "Scaling") -> str:
-    """Return the job or trace, and its device, for a title."""
-    return plain_text(scaling.of + (f" on {scaling.device}" if scaling.device else ""), NAME_LENGTH)
-
-
 #: Most scenarios that a chart draws; of more, evenly spaced ones.
 _MOST_POINTS = 20_000
 #: Most numbers of devices that the axis names.
@@ -335,7 +321,7 @@ _GB = 1e9
 
 
 @saveable
-def pareto_front(scenarios: "DataFrame", front: Sequence[Mapping[str, Any]], main: str = "nothing") -> Chart:
+def pareto_front(scenarios: Rows, front: Sequence[Mapping[str, Any]], main: str = "nothing") -> Chart:
     """Return step time against devices of the scenarios of a sweep, with the front that no scenario beats in both.
 
     Each device has a colour: a line for its front, faint points for other scenarios, crosses for scenarios that do not
@@ -393,7 +379,7 @@ def _front_name(device: str, what_if: str, main: str) -> str:
     return plain_text(f"{device or 'Pareto front'}{'' if what_if == main else f', {what_if}'}", NAME_LENGTH)
 
 
-def _scenario_points(timed: "DataFrame", colours: Mapping[str, str], unit: TimeUnit) -> list[Chart]:
+def _scenario_points(timed: Rows, colours: Mapping[str, str], unit: TimeUnit) -> list[Chart]:
     """Return a faint point for each scenario, and a cross for each that does not fit."""
     texts = timed.columns[: list(timed.columns).index("device")]
     names = [

@@ -62,6 +62,12 @@ def saveable(function: Callable[P, Chart]) -> Callable[P, Chart]:
     return make
 
 
+@saveable
+def stacked(charts: Sequence[Chart]) -> Chart:
+    """Return charts below each other, each with its own axes."""
+    return hv.Layout(charts).opts(shared_axes=False, backend="bokeh").cols(1)
+
+
 def save(chart: Chart, path: str | PathLike[str]) -> Path:
     """Write a chart to one HTML file, which opens without a network, and return its path.
 

@@ -1,20 +1,14 @@
 """Charts of selections: lengths, selected iterations, and the errors and intervals of selectors."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import holoviews as hv
 import numpy as np
 
 from profilers.trace.arrays import Floats
-from seqpoint.plots.frame import BLUE, GREY, INK, RED, Chart, bars_chart, hover_tips, overlay, plain_text
+from seqpoint.plots.frame import BLUE, GREY, INK, RED, Chart, Rows, bars_chart, hover_tips, overlay, plain_text
 from seqpoint.plots.saving import saveable
 from seqpoint.units import time_unit
-
-if TYPE_CHECKING:
-    from seqpoint.iteration_table import IterationTable
-    from seqpoint.selection.evaluation import Coverage
-    from seqpoint.selection.selecting import SelectionResult
 
 #: Most bars of the histogram. Whole lengths that span fewer values get a bar each.
 _MAX_BARS = 80
@@ -38,37 +32,40 @@ _LEVELS = 4
 
 
 @saveable
-def length_histogram(selection: "SelectionResult") -> Chart:
+def length_histogram(lengths: Floats, points: Rows, edges: Floats) -> Chart:
     """Return the histogram of sequence lengths, with the edges of the bins and the SeqPoints with their weights.
 
     Parameters
     ----------
-    selection : SelectionResult
-        The selection.
+    lengths : array of float64
+        Sequence length of each iteration.
+    points : pandas.DataFrame
+        Selected iterations, with ``iteration``, ``sequence_length`` and ``weight``.
+    edges : array of float64
+        Edges of the bins of lengths.
 
     Returns
     -------
     holoviews.Overlay
         ``Histogram``, ``Segments``, ``Points`` and ``Labels``.
     """
-    table = selection.iterations
-    counts, edges = np.histogram(table.sequence_length, bins=_bars(table.sequence_length))
+    counts, ends = np.histogram(lengths, bins=_bars(lengths))
     top = float(counts.max())
-    x = table.sequence_length[selection.rows]
-    level = _levels(x, edges)
+    x = points.sequence_length.to_numpy(dtype=np.float64)
+    level = _levels(x, ends)
     y = top * (1.1 + 0.11 * level)
-    cuts = np.unique(selection.bin_edges)
+    cuts = np.unique(edges)
     floor = np.zeros(len(cuts))
-    points = (x, y, selection.weights, table.iteration[selection.rows])
-    texts = [f"×{w:g}" for w in selection.weights.tolist()]
+    texts = [f"×{weight:g}" for weight in points.weight]
+    marks = (x, y, points.weight.to_numpy(), points.iteration.to_numpy())
     layers = [
-        hv.Histogram((edges, counts), kdims=["length"], vdims=["iterations"], label="iterations").opts(
+        hv.Histogram((ends, counts), kdims=["length"], vdims=["iterations"], label="iterations").opts(
             fill_color="#9DB7D5", line_color="white", line_width=0.5, backend="bokeh"
         ),
         hv.Segments((cuts, floor, cuts, floor + top * 1.04), label="edge of a bin").opts(
             color=GREY, line_dash="dashed", line_width=1, backend="bokeh"
         ),
-        hv.Points(points, kdims=["length", "at"], vdims=["weight", "iteration"], label="SeqPoint (× its weight)").opts(
+        hv.Points(marks, kdims=["length", "at"], vdims=["weight", "iteration"], label="SeqPoint (× its weight)").opts(
             color=RED,
             marker="inverted_triangle",
             size=9,
@@ -77,28 +74,33 @@ def length_histogram(selection: "SelectionResult") -> Chart:
         ),
         hv.Labels((x, y, texts)).opts(text_font_size="9pt", text_color=INK, yoffset=top * 0.055, backend="bokeh"),
     ]
-    title = f"{len(table)} iterations by length, {len(x)} chosen"
+    title = f"{len(lengths)} iterations by length, {len(x)} chosen"
     ylim = (0.0, top * (1.22 + 0.11 * float(level.max(initial=0))))
     return overlay(layers, title, ("sequence length", "iterations"), height=300, ylim=ylim)
 
 
 @saveable
-def statistic_by_length(selection: "SelectionResult") -> Chart:
+def statistic_by_length(iterations: Rows, points: Rows, statistic: str, unit: str) -> Chart:
     """Return the chart of a statistic by sequence length, with the SeqPoints highlighted.
 
     Parameters
     ----------
-    selection : SelectionResult
-        The selection.
+    iterations : pandas.DataFrame
+        Iterations, with ``iteration``, ``sequence_length`` and the statistic.
+    points : pandas.DataFrame
+        Those of them that are selected, with ``iteration`` and ``weight``.
+    statistic, unit : str
+        The statistic to draw, and its unit.
 
     Returns
     -------
     holoviews.Overlay
         ``Scatter`` of all iterations and of the points.
     """
-    table, name = selection.iterations, selection.statistic
-    values, unit = _in_unit(table.statistic(name), selection.unit)
-    x, number, rows = table.sequence_length, table.iteration, selection.rows
+    name, (values, unit) = statistic, _in_unit(iterations[statistic].to_numpy(), unit)
+    x, number = iterations.sequence_length.to_numpy(), iterations.iteration.to_numpy()
+    rows = np.searchsorted(number, points.iteration, sorter=(order := np.argsort(number)))
+    rows = order[rows]
     label = f"{name.replace('_', ' ')}{f' ({unit})' if unit else ''}"
     hover = hover_tips(("iteration", "@iteration"), ("length", "@length"), (name, f"@value{{0,0.[000]}} {unit}"))
     chosen = hover_tips(
@@ -109,7 +111,7 @@ def statistic_by_length(selection: "SelectionResult") -> Chart:
             color=BLUE, alpha=0.45, size=6, line_color=None, backend="bokeh", **hover
         ),
         hv.Scatter(
-            (x[rows], values[rows], number[rows], selection.weights),
+            (x[rows], values[rows], number[rows], points.weight.to_numpy()),
             kdims=["length"],
             vdims=["value", "iteration", "weight"],
             label="SeqPoint",
@@ -120,29 +122,28 @@ def statistic_by_length(selection: "SelectionResult") -> Chart:
 
 
 @saveable
-def statistic_by_iteration(table: "IterationTable", statistic: str, unit: str = "") -> Chart:
+def statistic_by_iteration(iterations: Rows, statistic: str, unit: str = "") -> Chart:
     """Return the chart of a statistic over the iterations, with a colour for each rank.
 
     Parameters
     ----------
-    table : IterationTable
-        The iterations.
+    iterations : pandas.DataFrame
+        Iterations, with ``rank``, ``iteration``, ``sequence_length`` and the statistic.
     statistic : str
         The statistic to draw.
     unit : str
-        Its unit, as in `seqpoint.iteration_table.UNITS`.
+        Its unit.
 
     Returns
     -------
     holoviews.Overlay
         A ``Scatter`` for each rank.
     """
-    values, unit = _in_unit(table.statistic(statistic), unit)
+    values, unit = _in_unit(iterations[statistic].to_numpy(), unit)
     label = statistic.replace("_", " ") + (f" ({unit})" if unit else "")
     layers = []
-    for rank in np.unique(table.rank).tolist():
-        of_rank = table.rank == rank
-        rows = (table.iteration[of_rank], values[of_rank], table.sequence_length[of_rank])
+    for rank, of_rank in iterations.assign(value=values).groupby("rank"):
+        rows = tuple(of_rank[name].to_numpy() for name in ("iteration", "value", "sequence_length"))
         tips = hover_tips(("rank", str(rank)), ("iteration", "@iteration"), ("length", "@length"))
         dots = hv.Scatter(rows, kdims=["iteration"], vdims=["value", "length"], label=f"rank {rank}")
         layers.append(dots.opts(size=5, **tips))
@@ -150,31 +151,34 @@ def statistic_by_iteration(table: "IterationTable", statistic: str, unit: str = 
 
 
 @saveable
-def baseline_errors(selection: "SelectionResult") -> Chart:
+def baseline_errors(rows: Rows, statistic: str) -> Chart:
     """Return the chart of the error of the total by selector, SeqPoint first.
 
     Parameters
     ----------
-    selection : SelectionResult
-        The selection, with its baselines.
+    rows : pandas.DataFrame
+        The selection, then its baselines, with ``selector``, ``points`` and ``error``.
+    statistic : str
+        The statistic that is totalled.
 
     Returns
     -------
     holoviews.Bars
         A bar for each selector.
     """
-    rows = [
+    chosen = rows.selector.iloc[0]
+    cells = [
         (
             f"{name}, {points} point{'s' * (points != 1)}  {100 * error:.2f} %",
             100 * error,
             points,
-            RED if name == selection.selector else "#9DB7D5",
+            RED if name == chosen else "#9DB7D5",
         )
-        for name, points, _, error in reversed(selection.baseline_rows())
+        for name, points, error in rows[["selector", "points", "error"]][::-1].itertuples(index=False)
     ]
     tips = hover_tips(("selector", "@selector"), ("error", "@error{0.[000]} %"), ("points", "@points"))
-    bars = hv.Bars(rows, kdims=["selector"], vdims=["error", "points", "colour"])
-    return bars_chart(bars, f"Error of the estimated total {selection.statistic.replace('_', ' ')}", "error (%)", tips)
+    bars = hv.Bars(cells, kdims=["selector"], vdims=["error", "points", "colour"])
+    return bars_chart(bars, f"Error of the estimated total {statistic.replace('_', ' ')}", "error (%)", tips)
 
 
 @saveable
@@ -206,13 +210,13 @@ def errors_by_points(errors: Mapping[str, Sequence[float]], counts: Sequence[int
 
 
 @saveable
-def interval_coverage(coverages: "Mapping[str, Coverage]", confidence: float) -> Chart:
+def interval_coverage(coverages: Rows, confidence: float) -> Chart:
     """Return the chart of the coverage of the intervals of several selectors.
 
     Parameters
     ----------
-    coverages : mapping of str to Coverage
-        Coverage by selector, as `seqpoint.selection.evaluation.coverages_of` returns them.
+    coverages : pandas.DataFrame
+        Coverage by selector: ``covered``, ``low``, ``high`` and ``half_width``, as shares; the index names selectors.
     confidence : float
         The nominal confidence level.
 
@@ -222,21 +226,21 @@ def interval_coverage(coverages: "Mapping[str, Coverage]", confidence: float) ->
         ``Scatter`` of the share of 200 resampled epochs, with a row for each selector; ``Segments`` of the interval of
         that share; a ``VLine`` at the nominal confidence.
     """
-    named = list(coverages.items())[::-1]
+    named = list(coverages[::-1].itertuples())
     rows = [
-        (100 * coverage.covered, level, name, 100 * coverage.half_width, RED if "seqpoint" in name else BLUE)
-        for level, (name, coverage) in enumerate(named)
+        (100 * row.covered, level, row.Index, 100 * row.half_width, RED if "seqpoint" in row.Index else BLUE)
+        for level, row in enumerate(named)
     ]
     tips = hover_tips(("selector", "@selector"), ("covered", "@covered{0.0} %"), ("half-width", "@width{0.[000]} %"))
     dots = hv.Scatter(rows, kdims=["covered"], vdims=["level", "selector", "width", "colour"])
-    spans = [(100 * coverage.low, level, 100 * coverage.high, level) for level, (_, coverage) in enumerate(named)]
+    spans = [(100 * row.low, level, 100 * row.high, level) for level, row in enumerate(named)]
     layers = [
         hv.VLine(100 * confidence).opts(color=INK, line_dash="dashed", line_width=1),
         hv.Segments(spans).opts(color=GREY, line_width=2),
         dots.opts(color="colour", size=9, **tips),
     ]
     title = f"Resampled epochs whose total lies in the {100 * confidence:g} % interval"
-    ticks = [(level, name) for level, (name, _) in enumerate(named)]
+    ticks = [(level, row.Index) for level, row in enumerate(named)]
     return overlay(layers, title, ("epochs (%)", ""), height=200, yticks=ticks, ylim=(-0.6, len(named) - 0.4))
 
 

@@ -7,7 +7,6 @@ enough to draw; the title of a chart says what was merged or left out.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 import holoviews as hv
 import numpy as np
@@ -18,12 +17,9 @@ from profilers.trace.arrays import Floats, Ints
 from replay.analysis.critical_path import LABELS, task_labels
 from replay.engine.timeline import Timeline
 from replay.graph.graph import Lane, TaskKind
-from seqpoint.plots.frame import INK, NAME_LENGTH, Chart, bars_chart, hover_tips, overlay, plain_text
+from seqpoint.plots.frame import INK, NAME_LENGTH, Chart, Rows, bars_chart, hover_tips, overlay, plain_text
 from seqpoint.plots.saving import saveable
 from seqpoint.units import TimeUnit, time_unit
-
-if TYPE_CHECKING:
-    from seqpoint.description import Description
 
 #: Narrowest gap between neighbours that is closed, as a share of the time shown: far below a pixel.
 _MIN_GAP = 1 / 65536
@@ -32,7 +28,7 @@ _MAX_GAP = 1 / 512
 
 
 @dataclass(frozen=True)
-class Lanes:
+class LaneRectangles:
     """Rectangles of a timeline, as columns, ordered by (lane, start).
 
     Parameters
@@ -77,7 +73,7 @@ class Lanes:
         return bool((self.tasks > 1).any())
 
 
-def lanes_of(timeline: Timeline, *, limit: int = 8000, max_lanes: int = 48) -> Lanes:
+def lanes_of(timeline: Timeline, *, limit: int = 8000, max_lanes: int = 48) -> LaneRectangles:
     """Return the rectangles of a timeline, with at most `limit` rectangles on at most `max_lanes` lanes.
 
     If there are more tasks, neighbours of the same lane and class are merged over the narrowest gap that brings their
@@ -104,7 +100,7 @@ def lanes_of(timeline: Timeline, *, limit: int = 8000, max_lanes: int = 48) -> L
     busy = np.bincount(group, weights=end - start, minlength=n).astype(np.float64)
     until = np.maximum.reduceat(end, first) if n else end
     keep = np.sort(np.lexsort((np.arange(n), -busy))[:limit])
-    return Lanes(
+    return LaneRectangles(
         shown,
         position[first][keep],
         tuple(LABELS[i] for i in label[first][keep].tolist()),
@@ -159,29 +155,25 @@ def class_colours() -> Mapping[str, str]:
 
 
 @saveable
-def class_breakdown(description: "Description") -> Chart:
+def class_breakdown(classes: Rows) -> Chart:
     """Return the chart of the time in kernels by class, longest first, with shares in the labels.
 
     Parameters
     ----------
-    description : Description
-        Description of the trace.
+    classes : pandas.DataFrame
+        Classes, longest first, with ``class``, ``kernels``, ``time_ns`` and ``share``.
 
     Returns
     -------
     holoviews.Bars
         A bar for each class.
     """
-    classes = description.classes[::-1]
-    unit = time_unit(max((row.time_ns for row in classes), default=0))
+    columns = (classes[name].tolist() if len(classes) else [] for name in ("class", "share", "time_ns", "kernels"))
+    cells = list(zip(*columns, strict=True))[::-1]
+    unit = time_unit(max((time_ns for _, _, time_ns, _ in cells), default=0))
     rows = [
-        (
-            f"{row.class_}  {100 * row.share:.1f} %",
-            row.time_ns / unit.ns,
-            row.kernels,
-            class_colours()[row.class_],
-        )
-        for row in classes
+        (f"{class_}  {100 * share:.1f} %", time_ns / unit.ns, kernels, class_colours()[class_])
+        for class_, share, time_ns, kernels in cells
     ]
     tips = hover_tips(("class", "@class"), ("time", f"@time{{0,0.[000]}} {unit.name}"), ("kernels", "@kernels{0,0}"))
     bars = hv.Bars(rows, kdims=["class"], vdims=["time", "kernels", "colour"])
@@ -194,13 +186,13 @@ _DEVICES, _POINTS = 8, 2000
 
 
 @saveable
-def allocated_memory(description: "Description") -> Chart:
+def allocated_memory(memory: Mapping[str, tuple[Ints, Ints]]) -> Chart:
     """Return the chart of the memory in use over time, a line for each of the first eight devices.
 
     Parameters
     ----------
-    description : Description
-        Description of a trace with events of memory.
+    memory : mapping of str to (array of int64, array of int64)
+        Times of changes in ns, ascending, and bytes in use after each, by the name of the device.
 
     Returns
     -------
@@ -210,24 +202,23 @@ def allocated_memory(description: "Description") -> Chart:
     Raises
     ------
     InvalidInputError
-        The trace has no events of memory.
+        There is no device.
     """
-    shown = description.memory[:_DEVICES]
+    shown = dict(list(memory.items())[:_DEVICES])
     if not shown:
         raise InvalidInputError("the trace has no events of memory; record it with profile_memory=True")
-    start = min(int(row.time_ns[0]) for row in shown)
-    unit = time_unit(max(int(row.time_ns[-1]) for row in shown) - start)
-    layers, highest = [], max(row.peak_bytes for row in shown) / 2**20
+    start = min(int(times[0]) for times, _ in shown.values())
+    unit = time_unit(max(int(times[-1]) for times, _ in shown.values()) - start)
+    layers, highest = [], max(int(used.max()) for _, used in shown.values()) / 2**20
     colours = list(class_colours().values())
-    for row, colour in zip(shown, colours, strict=False):
-        width = -(-len(row.time_ns) // _POINTS)
+    for (name, (times, used)), colour in zip(shown.items(), colours, strict=False):
+        width = -(-len(times) // _POINTS)
         # The largest of each group of neighbours, at its time.
-        largest = [i + int(row.allocated_bytes[i : i + width].argmax()) for i in range(0, len(row.time_ns), width)]
-        columns = ((row.time_ns[largest] - start) / unit.ns, row.allocated_bytes[largest] / 2**20)
-        curve = hv.Curve(columns, "time", "MiB", label=f"rank {row.rank}, device {row.device}")
+        largest = [i + int(used[i : i + width].argmax()) for i in range(0, len(times), width)]
+        curve = hv.Curve(((times[largest] - start) / unit.ns, used[largest] / 2**20), "time", "MiB", label=name)
         tips = hover_tips(("time", f"@time{{0,0.[000]}} {unit.name}"), ("in use", "@MiB{0,0.[0]} MiB"))
         layers.append(curve.opts(interpolation="steps-post", color=colour, line_width=1.5, **tips, backend="bokeh"))
-    more = len(description.memory) - len(shown)
+    more = len(memory) - len(shown)
     title = "Memory in use" + (f", the first {_DEVICES} of {_DEVICES + more} devices" if more else "")
     labels = (f"time from the first change ({unit.name})", "MiB")
     return overlay(layers, title, labels, height=320, ylim=(0, 1.05 * highest))
@@ -297,7 +288,7 @@ def _lanes_chart(timeline: Timeline, name: str, scale: tuple[TimeUnit, int]) -> 
     )
 
 
-def _rectangles(lanes: Lanes, label: str, unit: TimeUnit) -> Chart:
+def _rectangles(lanes: LaneRectangles, label: str, unit: TimeUnit) -> Chart:
     rows = np.flatnonzero(np.array(lanes.label, dtype=object) == label)
     middle = len(lanes.lanes) - 1.0 - lanes.lane[rows]
     columns = (
@@ -322,7 +313,7 @@ def _rectangles(lanes: Lanes, label: str, unit: TimeUnit) -> Chart:
     )
 
 
-def _fine_print(lanes: Lanes) -> str:
+def _fine_print(lanes: LaneRectangles) -> str:
     """Return a remark on the tasks and lanes that a chart merges or leaves out."""
     facts = []
     if lanes.merged:

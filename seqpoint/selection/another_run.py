@@ -10,15 +10,15 @@ import numpy.typing as npt
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
 from seqpoint.iteration_table import UNITS, IterationTable
-from seqpoint.notebook import DataFrame, as_html, data_frame
+from seqpoint.notebook import DataFrame, Result, data_frame
 from seqpoint.outliers import counted_text
 from seqpoint.selection.estimate import Precision, assisted_precision, assisted_speedup, assisted_total
 from seqpoint.selection.log import SelectionLog
 from seqpoint.units import quantity
 
 
-@dataclass(frozen=True)
-class RunEstimate:
+@dataclass(frozen=True, repr=False)
+class RunEstimate(Result):
     """The total of a run, estimated from iterations that were selected on another run.
 
     Parameters
@@ -43,6 +43,8 @@ class RunEstimate:
     outliers_total : float
         Their share of `estimate`: measured in this run, or taken over from the other run where this run lacks them.
     """
+
+    heading = "Estimated run"
 
     statistic: str
     unit: str
@@ -94,9 +96,6 @@ class RunEstimate:
         if self.measured is not None and self.error is not None:
             sentences.append(f"measured: {quantity(self.measured, self.unit)} (error {100 * self.error:.3f} %)")
         return sentences
-
-    def _repr_html_(self) -> str:
-        return as_html("Estimated run", self.summary(), {})
 
 
 def estimate_run(

@@ -243,7 +243,7 @@ class Strata:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Groups:
+class _KernelGroups:
     """Groups of kernels with the moments of their times.
 
     Attributes
@@ -264,13 +264,13 @@ class _Groups:
     def spreads(self) -> Floats:
         return _standard_deviation(self.sizes, self.squares, self.means)
 
-    def joined(self, starts: Ints) -> "_Groups":
+    def joined(self, starts: Ints) -> "_KernelGroups":
         """Return the groups that result from joining runs of groups; `starts` are the first groups of the runs."""
         sizes = np.add.reduceat(self.sizes, starts)
         means = np.add.reduceat(self.sizes * self.means, starts) / sizes
         deviations = self.means - np.repeat(means, np.diff(np.r_[starts, self.sizes.size]))
         squares = np.add.reduceat(self.squares + self.sizes * deviations**2, starts)
-        return _Groups(sizes, means, squares, self.names[starts])
+        return _KernelGroups(sizes, means, squares, self.names[starts])
 
 
 def cut_strata(population: KernelPopulation, variance: float, *, least: int) -> Strata:
@@ -318,17 +318,17 @@ def cut_strata(population: KernelPopulation, variance: float, *, least: int) -> 
     return Strata(of_row, groups.sizes, groups.means, groups.spreads(), _planned_spreads(groups, kinds))
 
 
-def _kinds_of_launch(population: KernelPopulation) -> tuple[_Groups, Ints]:
+def _kinds_of_launch(population: KernelPopulation) -> tuple[_KernelGroups, Ints]:
     """Return the kinds of launch ordered by name and mean time, and the number of the kind at each position."""
     launches, times = population.launches, population.duration_ns
     sizes = np.bincount(launches, minlength=population.names.size)
     means = np.bincount(launches, times, sizes.size) / sizes
     squares = np.asarray(np.bincount(launches, (times - means[launches]) ** 2, sizes.size), dtype=np.float64)
     order = np.lexsort((np.arange(sizes.size), means, population.names))
-    return _Groups(sizes[order], means[order], squares[order], population.names[order]), order
+    return _KernelGroups(sizes[order], means[order], squares[order], population.names[order]), order
 
 
-def _planned_spreads(groups: _Groups, kinds: _Groups) -> Floats:
+def _planned_spreads(groups: _KernelGroups, kinds: _KernelGroups) -> Floats:
     """Return the spreads of groups, pooled with the relative variance within the kinds of launch of their name."""
     positive = np.where(kinds.means > 0, kinds.means, 1.0)
     name_degrees = np.bincount(kinds.names, kinds.sizes - 1)
@@ -339,7 +339,7 @@ def _planned_spreads(groups: _Groups, kinds: _Groups) -> Floats:
     return np.asarray(np.where(spreads > 0, pooled, 0.0))
 
 
-def _useful_cuts(kinds: _Groups, starts: Ints, is_new: NDArray[np.bool_], variance: float, least: int) -> Ints:
+def _useful_cuts(kinds: _KernelGroups, starts: Ints, is_new: NDArray[np.bool_], variance: float, least: int) -> Ints:
     """Return the positions of the most useful cuts: those of the largest gains, as many as save samples."""
     groups = kinds.joined(starts)
     spreads = groups.spreads()
@@ -361,7 +361,9 @@ def _useful_cuts(kinds: _Groups, starts: Ints, is_new: NDArray[np.bool_], varian
     return position[:best]
 
 
-def _best_cuts(kinds: _Groups, starts: Ints, groups: _Groups, chosen: Ints) -> tuple[Ints, Ints, Ints, Floats]:
+def _best_cuts(
+    kinds: _KernelGroups, starts: Ints, groups: _KernelGroups, chosen: Ints
+) -> tuple[Ints, Ints, Ints, Floats]:
     """Return for each chosen stratum the cut with the smallest ``N1 S1 + N2 S2``, by descending gain of the cut.
 
     Returns

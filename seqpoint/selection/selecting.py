@@ -20,7 +20,7 @@ from profilers.errors import InvalidInputError, SeqPointError
 from profilers.plugins import Plugin, load_plugins, package_of
 from profilers.trace.arrays import Floats, Ints
 from seqpoint.iteration_table import UNITS, IterationTable
-from seqpoint.notebook import DataFrame, Table, as_html, data_frame
+from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame
 from seqpoint.outliers import NO_OUTLIERS, Outliers, counted_text, find_outliers, outliers_text
 from seqpoint.selection.estimate import (
     Estimate,
@@ -290,25 +290,27 @@ class SelectOptions:
     Parameters
     ----------
     statistic : str, optional
-        Statistic to total; by default the time in kernels, or the duration if the run has no kernels.
+        Statistic to total: ``"kernel_time"`` (default, if the run has kernels), ``"duration"``, or any column of a log.
     max_points : int, optional
-        Most points: sequence lengths, strata or groups; by default 10, or as many as `target_error` needs.
+        Most lengths to select, or most strata or groups; by default 10, or as many as the target error needs.
     tolerance : float
-        Relative error of the total at which SeqPoint stops adding bins.
+        Relative error of the total at which SeqPoint stops to add points.
     confidence : float
-        Confidence level of the interval, between 0 and 1.
+        Confidence level of the interval of the total, between 0 and 1.
     rank : int, optional
-        Rank whose iterations are chosen; by default the lowest.
+        Rank whose iterations are selected; by default the lowest.
     selector : str
-        A name of `seqpoint.selection.selecting.selectors`.
+        Selector of iterations: ``"seqpoint"``, ``"stratified"``, ``"k-medoids"``, ``"random"``, or another of
+        `seqpoint.selection.selecting.selectors`.
     features : tuple of str
-        Statistics of the table that ``"stratified"`` and ``"k-medoids"`` read beside the length.
+        Statistics that tell iterations apart besides the length, for ``"stratified"`` and ``"k-medoids"``.
     max_iterations : int, optional
-        Most iterations of all points together; by default one a point.
+        Most iterations of all points together, by default one for each point. Several of a length average its noise.
     keep_outliers : bool
-        Whether outlying iterations, such as the warm-up, are chosen from and weighed like all others.
+        Whether points stand for outlying iterations, such as the warm-up, too. Without it each outlier counts once.
     target_error : float, optional
-        Relative standard error of the total, between 0 and 1, for which `max_iterations` is chosen.
+        Relative standard error of the total, such as 0.01 or 1%, for which the number of iterations is chosen: two of
+        three runs as noisy as this one err by less.
     """
 
     statistic: str | None = None
@@ -361,8 +363,8 @@ class BaselineResult:
     error: float
 
 
-@dataclass(frozen=True)
-class SelectionResult:
+@dataclass(frozen=True, repr=False)
+class SelectionResult(Result):
     """The chosen iterations of a run, and the estimate of its total from them.
 
     Parameters
@@ -404,6 +406,8 @@ class SelectionResult:
         Tolerance of the total, and the error of the points on the run if it is larger.
     """
 
+    heading = "Selection"
+
     iterations: IterationTable
     statistic: str
     unit: str
@@ -439,11 +443,6 @@ class SelectionResult:
         """Return the selected iterations, a row each, with their weights and the value of the statistic."""
         return data_frame(self.to_dict()["points"])
 
-    def outliers_table(self) -> DataFrame:
-        """Return the outlying iterations, a row each, with their values and the reason."""
-        names = ["iteration", "rank", "sequence_length", "value", "reason", "file"]
-        return data_frame(self.to_dict()["outliers"], columns=names)
-
     def baselines_table(self) -> DataFrame:
         """Return the error of this selection and of the baselines, a row each."""
         return data_frame(self.baseline_rows(), columns=["selector", "points", "estimate", "error"])
@@ -453,7 +452,7 @@ class SelectionResult:
         rows = [(self.selector, len(self.rows), self.estimate.value, self.error)]
         return rows + [(row.name, row.points, row.estimate, row.error) for row in self.baselines]
 
-    def tables(self) -> tuple[Table, ...]:
+    def tables(self, top: int = TOP) -> tuple[Table, ...]:
         """Return the selected iterations, the outliers, and the errors of this selection and of the baselines."""
         content = self.to_dict()
         files = ("file~",) if self.iterations.names_files else ()
@@ -484,13 +483,19 @@ class SelectionResult:
         """Return the histogram of lengths with the selected iterations, as a HoloViews object."""
         from seqpoint.plots import length_histogram
 
-        return length_histogram(self)
+        return length_histogram(self.iterations.sequence_length, self.table(), self.bin_edges)
+
+    def plot_statistic(self) -> Any:
+        """Return the chart of the statistic by length, with the selected iterations, as a HoloViews object."""
+        from seqpoint.plots import statistic_by_length
+
+        return statistic_by_length(self.iterations.table(), self.table(), self.statistic, self.unit)
 
     def plot_baselines(self) -> Any:
         """Return the chart of the errors of this selection and of the baselines, as a HoloViews object."""
         from seqpoint.plots import baseline_errors
 
-        return baseline_errors(self)
+        return baseline_errors(self.baselines_table(), self.statistic)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint select --json` prints."""
@@ -524,10 +529,6 @@ class SelectionResult:
         }
 
     def summary(self) -> list[str]:
-        """Return the estimate, how far it is known, and what it leaves out, in three to seven sentences."""
-        return [*self.headlines(), *self.notes()]
-
-    def headlines(self) -> list[str]:
         """Return the estimate and how far it is known, in three to five sentences."""
         estimate = self.estimate
         numbers = (self.measured, estimate.value, estimate.low, estimate.high)
@@ -557,18 +558,16 @@ class SelectionResult:
             sentences += self.precision.remarks(self.target_error, points)
         return sentences
 
+    def closing(self) -> list[str]:
+        """Return the notes, which are sentences of their own."""
+        return self.notes()
+
     def notes(self) -> list[str]:
         """Return what the estimate leaves out, in up to two sentences."""
         total = float(self.iterations.statistic(self.statistic)[self.outliers.rows].sum())
         left_out = f"{self.without_length} iterations were left out: their length is unknown"
         sentences = [outliers_text(len(self.outliers), total / self.measured)] if len(self.outliers) else []
         return [*sentences, *([left_out] if self.without_length else [])]
-
-    def _repr_html_(self) -> str:
-        tables = {"Selected iterations": self.table()}
-        if len(self.outliers):
-            tables["Outliers"] = self.outliers_table()
-        return as_html("Selection", self.summary(), {**tables, "Against the baselines": self.baselines_table()})
 
 
 def select(

@@ -28,7 +28,7 @@ from profilers.trace.trace import Trace
 from replay.calibration.tables import refuse_file
 from replay.engine.timeline import Timeline, replay
 from replay.graph.graph import SYNC_EDGES, EdgeKind, KernelGraph
-from replay.projection.projection import StepWindow
+from replay.projection.windows import StepWindow
 from seqpoint.graphs import all_iterations, replay_trace, step_windows
 from seqpoint.notebook import Table, table_of
 from seqpoint.validation.rows import ValidationRow
