@@ -19,7 +19,7 @@ from replay.detailed import KernelLaunch, LaunchPlan, Structure, Texture
 from replay.detailed.arguments import Argument
 from replay.detailed.launch import INSTRUCTION_LIMIT, CallResult, Guards, Progress
 from replay.detailed.plans import check_name, read_plan, three
-from replay.detailed.timing.launches import DOINGS, WAVES, TimedDevice, LaunchTiming
+from replay.detailed.timing.launches import DOINGS, WAVES, LaunchTiming, TimedDevice
 from replay.detailed.timing.simulation import Checkpoint, simulate_plan
 from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, table_of
 from seqpoint.units import duration

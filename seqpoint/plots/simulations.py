@@ -10,7 +10,7 @@ import holoviews as hv
 import numpy as np
 
 from profilers.errors import InvalidInputError
-from replay.detailed.timing.launches import DOINGS, TimedDevice, LaunchTiming
+from replay.detailed.timing.launches import DOINGS, LaunchTiming, TimedDevice
 from replay.memory.dram import DramCounters
 from replay.memory.system import MemorySystem
 from seqpoint.plots.frame import INK, Chart, framed, hover_tips, overlay, plain_text
