@@ -99,7 +99,7 @@ def open(  # noqa: A001 - the verb of the front door, as in `xarray.open_dataset
     Examples
     --------
     >>> from profilers.files import dataset_path
-    >>> trace = open(dataset_path("samples/cpu_epoch/epoch_threads1.pt.trace.json.gz"))
+    >>> trace = open(dataset_path("samples/cpu_epoch/epoch_threads1.pt.trace.json.zst"))
     >>> trace.iterations.num_rows
     112
     """
@@ -434,7 +434,7 @@ def compare(
     Examples
     --------
     >>> from profilers.files import dataset_path
-    >>> trace = open(dataset_path("samples/cpu_epoch/epoch_threads1.pt.trace.json.gz"))
+    >>> trace = open(dataset_path("samples/cpu_epoch/epoch_threads1.pt.trace.json.zst"))
     >>> compare(trace, trace).summary()[0]
     'no difference beyond noise: the steps are identical'
     """

@@ -18,7 +18,7 @@ from seqpoint.notebook import sentences
 
 #: From this number of tests on, the two workers share the compilation.
 MANY_TESTS = 1000
-SAMPLE = Path(__file__).parents[1] / "datasets" / "samples" / "cpu_epoch" / "epoch_threads1.pt.trace.json.gz"
+SAMPLE = Path(__file__).parents[1] / "datasets" / "samples" / "cpu_epoch" / "epoch_threads1.pt.trace.json.zst"
 
 # Every run of the suite draws the same examples. Look for new ones with `pytest --hypothesis-profile thorough`.
 settings.register_profile(

@@ -197,7 +197,7 @@ def test_a_long_first_step_is_left_out_with_a_note(tmp_path: Path) -> None:
 
 
 def test_splits_of_a_recorded_epoch_give_few_false_alarms() -> None:
-    sample = step_sample(sp.open(dataset_path("samples/cpu_epoch/epoch_threads1.pt.trace.json.gz")))
+    sample = step_sample(sp.open(dataset_path("samples/cpu_epoch/epoch_threads1.pt.trace.json.zst")))
     random, n = np.random.default_rng(3), len(sample)
     alarms = 0
     for _ in range(25):
@@ -367,7 +367,7 @@ def test_a_trace_without_steps_says_so(tmp_path: Path) -> None:
 
 
 def test_traces_without_kernels_are_compared_on_the_host() -> None:
-    paths = [dataset_path(f"samples/cpu_epoch/epoch_threads{n}.pt.trace.json.gz") for n in (1, 2)]
+    paths = [dataset_path(f"samples/cpu_epoch/epoch_threads{n}.pt.trace.json.zst") for n in (1, 2)]
     result = sp.compare(*paths)
     assert result.before.on_host and result.verdict in ("faster", "slower")
     assert {part.name for part in result.parts} == {"host in a call", "host outside of calls"}
@@ -452,7 +452,7 @@ def test_what_cannot_be_projected_says_so(tmp_path: Path) -> None:
     ):  # fmt: skip
         with pytest.raises(SeqPointError, match=message):
             sp.compare(path, path, what_if=what_if)
-    host = dataset_path("samples/cpu_epoch/epoch_threads1.pt.trace.json.gz")
+    host = dataset_path("samples/cpu_epoch/epoch_threads1.pt.trace.json.zst")
     with pytest.raises(InvalidInputError, match="no device work"):
         sp.compare(host, path, what_if="scale_host:0.5")
     assert run(path, path, "--device", "H100").exit_code == 2
@@ -476,7 +476,7 @@ def test_groups_of_runs_are_projected_one_by_one(tmp_path: Path) -> None:
 
 
 def test_a_side_without_device_work_is_told(tmp_path: Path) -> None:
-    host = dataset_path("samples/cpu_epoch/epoch_threads1.pt.trace.json.gz")
+    host = dataset_path("samples/cpu_epoch/epoch_threads1.pt.trace.json.zst")
     result = sp.compare(host, job(tmp_path / "a.json"))
     assert result.verdict == "cannot tell" and any("no device work" in note for note in result.notes())
     assert not any("devices differ" in note for note in result.notes())

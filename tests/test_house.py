@@ -109,6 +109,7 @@ def test_the_wheel_holds_code_and_data_and_the_demo_needs_what_it_declares(tmp_p
     built = run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path)
     assert built.returncode == 0, built.stdout + built.stderr
     (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.stat().st_size < 4e6
     run(sys.executable, "-m", "venv", tmp_path / "venv")
     binaries = tmp_path / "venv" / "bin"
     # Nothing but the declared dependencies can be imported: pip installs the wheel alone.
@@ -118,7 +119,10 @@ def test_the_wheel_holds_code_and_data_and_the_demo_needs_what_it_declares(tmp_p
     link_dependencies(site)
     for package in ("profilers", "replay", "seqpoint"):
         assert contents(site / package, without="datasets/") == contents(ROOT / package)
-    assert contents(site / "seqpoint" / "datasets") == contents(ROOT / "datasets")
+    # Recordings stay in the repository, and the suites that read them say so.
+    assert contents(site / "seqpoint" / "datasets") == contents(ROOT / "datasets", without="measured/")
+    lacking = run(binaries / "python", "-I", binaries / "seqpoint", "validate", "pairs", cwd=tmp_path)
+    assert lacking.returncode == 1 and "datasets/measured is not installed; clone" in lacking.stderr
     listed = run(binaries / "seqpoint", "devices", "H200", cwd=tmp_path)
     assert "H200" in listed.stdout, listed.stderr
     # The demo runs the same code from the checkout, where other tests have compiled it.

@@ -96,7 +96,7 @@ def command(output: str) -> None:
 
 
 def _recorded(threads: int, folder: Path) -> Trace:
-    trace = front_door.open(dataset_path(f"samples/cpu_epoch/epoch_threads{threads}.pt.trace.json.gz"))
+    trace = front_door.open(dataset_path(f"samples/cpu_epoch/epoch_threads{threads}.pt.trace.json.zst"))
     save_trace(trace, folder / f"epoch_threads{threads}.trace")
     return trace
 

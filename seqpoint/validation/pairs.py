@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 
 from profilers.devices.catalogue import DTYPES
 from profilers.errors import InvalidInputError, SeqPointError
-from profilers.files import dataset_path, is_folder
+from profilers.files import is_folder
 from profilers.trace.arrays import Floats, Ints
 from profilers.trace.kernels import CLASSES
 from profilers.trace.steps import job_steps, step_times
@@ -75,7 +75,7 @@ _PREDICT = "predict:"
 _SERVED = re.compile(r"predict:(prefill|decode):(\d+)x(\d+)x(\d+)x(\d+):(\d+)x(\d+)->(\d+)x(\d+)")
 _GEMM, _TYPES = CLASSES.index("gemm"), tuple(DTYPES)
 #: Folder of the runs that the cost of a recording was fitted on.
-_FITTED = "measured/h100"
+_FITTED = "datasets/measured/h100/"
 #: What-ifs that a trace without a device can have, and the largest gain that is scored.
 _OF_HOST, _MOST = ("scale_host", "bound:host", "bound:loader", RECORDING), 1e6
 _INSIDE = {None: "", True: "yes", False: "NO"}
@@ -405,7 +405,7 @@ def _recording_gain(pair: JobPair, gain: Gain, load: _Load) -> Gain:
     if None not in steps and not {*lengths} <= steps.keys():
         return replace(gain, reason="no times without a profiler")
     without_ns = float(np.mean([steps[length if None not in steps else None] for length in lengths]))
-    is_fitted = pair.after.files[0].resolve().is_relative_to(dataset_path(_FITTED).resolve())
+    is_fitted = _FITTED in pair.after.files[0].resolve().as_posix()
     gain = replace(gain, measured=without_ns / traced.step_ns, fitted=is_fitted)
     if (cost := recording_cost(traced.trace, parameters)) is None:
         return replace(gain, predicted=1.0, low=0.95, high=1.0)

@@ -286,7 +286,7 @@ def find_sources(suite: Suite, paths: Sequence[Path]) -> tuple[list[Path], list[
     paths : sequence of Path
         Files and folders of any depth.
     """
-    roots = list(paths) or ([dataset_path(suite.shipped)] if suite.shipped else [])
+    roots = list(paths) or _shipped(suite)
     sources: dict[Path, None] = {}
     unused: list[Path] = []
     for root in roots:
@@ -299,6 +299,23 @@ def find_sources(suite: Suite, paths: Sequence[Path]) -> tuple[list[Path], list[
             else:
                 unused.append(file)
     return list(sources), unused if paths else []
+
+
+def _shipped(suite: Suite) -> list[Path]:
+    """Return the folder of the measurements that the project ships for a suite, or nothing if it is not there."""
+    try:
+        return [dataset_path(suite.shipped)] if suite.shipped else []
+    except NotFoundError:  # recordings stay in the repository: an installed wheel lacks them
+        return []
+
+
+def _lacking(suite: Suite, paths: Sequence[Path]) -> str:
+    """Return the sentence that a suite has nothing to read, and where its measurements are."""
+    if not paths and suite.shipped:
+        folder = f"datasets/{suite.shipped}"
+        command = f"seqpoint validate {suite.name} {folder}"
+        return f"{folder} is not installed; clone the repository and name the folder: {command}"
+    return f"{', '.join(map(str, paths))}: holds no {suite.needs}" if paths else f"the project ships no {suite.needs}"
 
 
 def validate(
@@ -345,8 +362,7 @@ def _validate_one(suite: Suite, paths: Sequence[Path], options: SuiteOptions) ->
     if sources:
         result = _scored(suite, sources, paths, options)
     else:
-        where = f"{', '.join(map(str, paths))}: holds" if paths else "the project ships"
-        result = SuiteResult((), {}, (), notes=(f"{where} no {suite.needs}",))
+        result = SuiteResult((), {}, (), notes=(_lacking(suite, paths),))
         if not paths or not _known_to_others(suite, paths):
             raise NotFoundError(result.notes[0])
     return Validation(suite.name, {suite.name: result}, [_line(suite.name, result)], unused)
@@ -448,7 +464,7 @@ def _known_sources(suite: Suite, paths: Sequence[Path]) -> tuple[list[Path], lis
 
 def _empty_line(suite: Suite, paths: Sequence[Path]) -> dict[str, object]:
     """Return the line of a suite that has nothing to read."""
-    note = f"{'' if paths else 'the project ships '}no {suite.needs}"
+    note = f"no {suite.needs}" if paths else _lacking(suite, paths)
     return {"suite": suite.name, "cases": 0, "limits": 0, "met": 0, "note": note.partition(" (")[0]}
 
 
