@@ -19,7 +19,7 @@ from replay.costs.collectives import (
     predict_collective,
     usual_topology,
 )
-from replay.costs.collectives.algorithms import Machine, algorithm_seconds, least_seconds, least_volume
+from replay.costs.collectives.algorithms import GroupLinks, algorithm_seconds, least_seconds, least_volume
 from replay.costs.collectives.fits import Curve
 
 A100, H100, MI300X, V100 = (
@@ -33,7 +33,7 @@ def test_a_tree_between_nodes_takes_the_steps_of_its_depth() -> None:
     between, inside = phases_of("all_reduce", "tree", Topology(1024, 8))
     assert (between.level, between.steps, between.volume) == ("network tree", 14, 2.0)  # 2 log2(128)
     assert (inside.level, inside.steps, inside.volume) == ("port", 14, 0.0)  # 2(g-1)
-    machine = Machine("device", 240e9, 240e9, 40e9)
+    machine = GroupLinks("device", 240e9, 240e9, 40e9)
     found = algorithm_seconds((between, inside), "LL", machine, np.array([1e6]))
     assert found[0] == pytest.approx(6.6e-6 + 14 * 5.0e-6 + 14 * 0.6e-6 + 2e6 / 20e9)
     assert [phase.level for phase in phases_of("all_reduce", "tree", Topology(4, 1))] == ["network tree"]

@@ -33,7 +33,13 @@ from replay.costs.collectives import (
     scored_rows,
     write_collective_calibration,
 )
-from replay.costs.collectives.algorithms import Machine, algorithm_seconds, busiest_volume, link_bytes_per_s, ring_steps
+from replay.costs.collectives.algorithms import (
+    GroupLinks,
+    algorithm_seconds,
+    busiest_volume,
+    link_bytes_per_s,
+    ring_steps,
+)
 from replay.costs.collectives.fits import Curve, fit_curve, point_curve
 from replay.costs.collectives.predictor import nic_rate
 from seqpoint.cli import cli
@@ -69,7 +75,7 @@ def test_steps_and_bytes_of_algorithms(
 
 
 def test_a_ring_takes_its_steps_and_its_bytes() -> None:
-    machine = Machine("device", 240e9, 240e9, 1.0)
+    machine = GroupLinks("device", 240e9, 240e9, 1.0)
     found = algorithm_seconds(phases_of("all_reduce", "ring", Topology(8)), "Simple", machine, np.array([2.0**30]))
     assert found[0] == pytest.approx(8.4e-6 + 14 * 3.4e-6 + 1.75 * 2**30 / 240e9)
 
@@ -78,7 +84,7 @@ def test_a_hierarchy_reduces_in_nodes_and_exchanges_between_them() -> None:
     inside, between = phases_of("all_reduce", "hierarchical", Topology(16, 8))
     assert (inside.level, inside.steps, inside.volume) == ("port", 14, 1.75)
     assert (between.level, between.steps, between.volume) == ("network", 2, 1.0)
-    machine = Machine("device", 100e9, 100e9, 10e9)
+    machine = GroupLinks("device", 100e9, 100e9, 10e9)
     found = algorithm_seconds((inside, between), "LL", machine, np.array([1e6]))
     assert found[0] == pytest.approx(6.6e-6 + 14 * 0.6e-6 + 2 * 2.7e-6 + 1.75e6 / 50e9 + 1e6 / 5e9)
 
@@ -119,8 +125,8 @@ def test_more_bytes_never_take_less_time(
 @given(st.sampled_from(KINDS), st.sampled_from(["mesh", "switch"]), st.floats(1.0, 1e10))
 def test_a_faster_link_never_takes_more_time(kind: str, fabric: str, size: float) -> None:
     topology, sizes = Topology(8, fabric=fabric), np.array([size])
-    slow = fastest(kind, topology, Machine("device", 100e9, 10e9, 1e9), sizes)[0]
-    fast = fastest(kind, topology, Machine("device", 200e9, 20e9, 1e9), sizes)[0]
+    slow = fastest(kind, topology, GroupLinks("device", 100e9, 10e9, 1e9), sizes)[0]
+    fast = fastest(kind, topology, GroupLinks("device", 200e9, 20e9, 1e9), sizes)[0]
     assert fast[0] <= slow[0]
 
 

@@ -37,13 +37,14 @@ from replay.costs.shipped import load_parameters
 from seqpoint.cli import cli
 from seqpoint.cli.validate import show_limits
 from seqpoint.validation.contention import (
+    ContentionCase,
     contention_rows,
     percent_of_ideal,
+    predict_contention,
     score_by_mechanism,
     score_ideal,
     score_order,
 )
-from seqpoint.validation.contention_cases import ContentionCase, predict_contention
 from seqpoint.validation.rows import ValidationRow
 
 #: What the device of the test recordings is like, and a calibration has to find.
@@ -313,9 +314,9 @@ def test_a_calibration_finds_what_the_device_is_like_and_predicts_what_it_has_no
     assert set(fit.undetermined) | set(fit.ranges) == {*BOUNDS, *CHOICES}
     assert fit.device == "Imaginary 100" and 0 < fit.spread < 0.3
     found = read_contention(recorded())
-    after = [case for case in predict_contention(found, fit) if not case.fitted]
+    after = [case for case in predict_contention(found, load_parameters(), fit) if not case.fitted]
     names = {case.name for case in after}
-    before = [case for case in predict_contention(found) if case.name in names]
+    before = [case for case in predict_contention(found, load_parameters()) if case.name in names]
     assert len(before) == len(after) >= 15 and fit.scenarios + len(after) == len(found[0].scenarios)
     old, new = score_by_mechanism(before)[-1], score_by_mechanism(after)[-1]
     assert new.p90 < 0.5 * old.p90 and new.slowdown < old.slowdown and new.covered > 0.75
@@ -335,8 +336,8 @@ def test_a_calibration_learns_a_loss_of_bandwidth_that_a_formula_states(tmp_path
         measured.append((f"{one['work']}|{other['work']}", "streams", members, ends))
     found = read_recording(recordings.write_measured(tmp_path / "shared", measured, works=works))
     fit = calibrate_contention([found], parameters=load_parameters())
-    held = [case for case in predict_contention([found], fit) if not case.fitted]
-    shipped = [case.error for case in predict_contention([found])]
+    held = [case for case in predict_contention([found], load_parameters(), fit) if not case.fitted]
+    shipped = [case.error for case in predict_contention([found], load_parameters())]
     assert len(shipped) == 21 and len(held) == 21 - fit.scenarios >= 6
     # Without the loss, one after the other: (a + b) against 2.5 a at a = b.
     assert max(shipped) == pytest.approx(0.2, abs=0.005) and max(case.error for case in held) < 0.005

@@ -23,7 +23,8 @@ from replay.contention import (
     read_recording,
 )
 from replay.contention.recording import DeviceFacts, RecordedRun
-from seqpoint.validation.contention_cases import predict_contention
+from replay.costs.shipped import load_parameters
+from seqpoint.validation.contention import predict_contention
 
 Change = Callable[[pa.Table], pa.Table]
 
@@ -187,7 +188,7 @@ def test_works_that_were_fitted_are_not_held_out_under_another_name(tmp_path: Pa
 
     after = read_recording(changed(folder, "together", renamed))
     of_works = {s.name: {m.work for m in s.members} for s in after.scenarios}
-    cases = predict_contention([after], fit)
+    cases = predict_contention([after], load_parameters(), fit)
     assert {case.fitted for case in cases} == {True, False}
     assert all(case.fitted == (of_works[case.scenario] == works) for case in cases)
 
@@ -197,5 +198,5 @@ def test_a_device_that_was_not_fitted_is_held_out(tmp_path: Path) -> None:
     (other / "environment.json").write_text(json.dumps([{"device": {**recordings.DEVICE, "name": "Other"}}]))
     keys = tuple(key for s in one.scenarios for key in one.digests_of(s))
     fit = ContentionFit(one.device.name, {}, (), 0.1, 12, keys, "one")
-    cases = predict_contention([one, read_recording(other)], fit)
+    cases = predict_contention([one, read_recording(other)], load_parameters(), fit)
     assert {(case.device, case.fitted) for case in cases} == {("Imaginary 100", True), ("Other", False)}

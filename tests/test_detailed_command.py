@@ -16,7 +16,7 @@ from profilers.files import dataset_path
 from replay.detailed.plans import parse_argument, read_plan
 from seqpoint.cli import cli
 from seqpoint.plots.simulations import kernel_heat_map
-from seqpoint.validation.detailed_inputs import evaluated
+from seqpoint.validation.detailed import evaluated
 
 SOFTMAX = str(dataset_path("ptx/triton/softmax.toml"))
 PTX = str(dataset_path("ptx/operators/operators.ptx"))

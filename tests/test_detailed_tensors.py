@@ -13,7 +13,7 @@ from replay.detailed import KernelLaunch, LaunchPlan, Texture, lower, parse_ptx,
 from replay.detailed.launch import runners
 from replay.detailed.plans import read_plan
 from replay.detailed.timing.simulation import simulate_plan
-from seqpoint.validation.detailed_inputs import read_kernels
+from seqpoint.validation.detailed import read_kernels
 from tests import ptx_kernels
 
 HEAD = ".version 8.0 .target sm_80 .address_size 64\n"

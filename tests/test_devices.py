@@ -20,6 +20,7 @@ from profilers.devices.catalogue import (
     load_devices,
 )
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
+from replay.costs.architectures import architecture_notes
 from seqpoint.cli import main
 
 SHIPPED = load_devices()
@@ -420,3 +421,9 @@ def test_every_figure_has_a_range_that_holds_every_device_of_the_catalogue() -> 
         for name, figure in device.figures.items():
             low, high = FIGURE_RANGES[name]
             assert 2 * low <= figure.value <= high / 2 or figure.unit == "1", (device.name, name)
+
+
+def test_an_architecture_without_traits_is_told() -> None:
+    (note,) = architecture_notes(find_device("Arc Pro B60"))
+    assert note.startswith("Arc Pro B60: nothing is known of the architecture Xe2; links, matrix units and power")
+    assert not architecture_notes(find_device("MI300X"))

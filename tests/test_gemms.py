@@ -14,7 +14,7 @@ import seqpoint as sp
 from profilers.devices import find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from replay.gemms.gemm import Gemm
-from replay.gemms.tiles import Tile, grid_of, tile_of_name
+from replay.gemms.tiles import NamedTile, grid_of, tile_of_name
 from replay.graph.operators import batched_matmul
 from seqpoint.cli import cli
 from seqpoint.gemm_launches import CAUSES, Rates, Surroundings, causes_of, parts_of, rates_of
@@ -27,21 +27,21 @@ CUTLASS = "void cutlass::Kernel<cutlass_80_tensorop_f16_s16816gemm_f16_64x64_32x
 @pytest.mark.parametrize(
     ("name", "tile"),
     [
-        ("Cijk_Ailk_Bjlk_HHS_BH_MT128x64x32_MI16x16x16x1_SN_1LDSB0", Tile(128, 64, 32)),
-        ("Cijk_Alik_Bljk_BBS_BH_MT64x32x256_MI16x16x1_SN_LDSB1_GSU4_GSUAMB", Tile(64, 32, 256, split=4)),
-        ("Cijk_Alik_Bljk_BBS_BH_MT256x256x64_MI16x16x1_SK3_SKXCCM8", Tile(256, 256, 64, persistent=True)),
-        ("Cijk_Alik_Bljk_BBS_BH_MT256x256x64_MI16x16x1_SK0_WG64", Tile(256, 256, 64)),
-        ("nvjet_tst_256x128_64x4_1x2_h_bz_coopA_NNT", Tile(256, 128, 64, persistent=True)),
-        ("nvjet_tst_64x8_64x16_4x1_v_bz_splitK_TNT", Tile(64, 8, 64)),
+        ("Cijk_Ailk_Bjlk_HHS_BH_MT128x64x32_MI16x16x16x1_SN_1LDSB0", NamedTile(128, 64, 32)),
+        ("Cijk_Alik_Bljk_BBS_BH_MT64x32x256_MI16x16x1_SN_LDSB1_GSU4_GSUAMB", NamedTile(64, 32, 256, split=4)),
+        ("Cijk_Alik_Bljk_BBS_BH_MT256x256x64_MI16x16x1_SK3_SKXCCM8", NamedTile(256, 256, 64, persistent=True)),
+        ("Cijk_Alik_Bljk_BBS_BH_MT256x256x64_MI16x16x1_SK0_WG64", NamedTile(256, 256, 64)),
+        ("nvjet_tst_256x128_64x4_1x2_h_bz_coopA_NNT", NamedTile(256, 128, 64, persistent=True)),
+        ("nvjet_tst_64x8_64x16_4x1_v_bz_splitK_TNT", NamedTile(64, 8, 64)),
         ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x64x64_warpgroupsize1x1x1_execute_segment_k_off",
-         Tile(128, 64, 64, persistent=True)),
-        ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x256x8_stage3_warpsize1x4x1_ffma", Tile(64, 256, 8)),
+         NamedTile(128, 64, 64, persistent=True)),
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x256x8_stage3_warpsize1x4x1_ffma", NamedTile(64, 256, 8)),
         ("cutlass3x_sm90_tensorop_s64x128x16gemm_bf16_bf16_f32_bf16_bf16_128x128x64_2x1x1_0_tnn_align8_warpspecialized",
-         Tile(128, 128, 64, persistent=True)),
-        (CUTLASS, Tile(64, 64, 32)),
-        (HALF, Tile(128, 128, 32)),
-        ("volta_sgemm_64x32_sliced1x4_nn", Tile(64, 32)),
-        ("sgemm_128x128x8_NN_vec", Tile(128, 128, 8)),
+         NamedTile(128, 128, 64, persistent=True)),
+        (CUTLASS, NamedTile(64, 64, 32)),
+        (HALF, NamedTile(128, 128, 32)),
+        ("volta_sgemm_64x32_sliced1x4_nn", NamedTile(64, 32)),
+        ("sgemm_128x128x8_NN_vec", NamedTile(128, 128, 8)),
         ("gemmSN_TN_kernel<float, 128, 16, 2, 4, 8, 9, false>", None),
         ("gemv2T_kernel_val", None),
         ("nvjet_0x0_64x4_1x2", None),
@@ -49,47 +49,47 @@ CUTLASS = "void cutlass::Kernel<cutlass_80_tensorop_f16_s16816gemm_f16_64x64_32x
         ("", None),
     ],
 )  # fmt: skip
-def test_the_name_of_a_kernel_states_its_tile(name: str, tile: Tile | None) -> None:
+def test_the_name_of_a_kernel_states_its_tile(name: str, tile: NamedTile | None) -> None:
     assert tile_of_name(name) == tile
 
 
 def test_waves_last_wave_and_tail_of_a_grid() -> None:
     # 11 x 10 tiles on 108 units: a second wave of 2 workgroups.
     gemm = Gemm(1408, 1280, 1024, dtype="fp16")
-    grid = grid_of(gemm, Tile(128, 128, 32), 110, units=108)
+    grid = grid_of(gemm, NamedTile(128, 128, 32), 110, units=108)
     assert grid is not None and (grid.tiles, grid.split, grid.known_by) == (110, 1, "name")
     assert (grid.waves, grid.last_wave) == pytest.approx((110 / 108, 2 / 108))
     assert grid.tail_efficiency == pytest.approx(110 / 216)
     # Two workgroups on a unit run at one time, but share its rate: the tail stays.
-    pair = grid_of(gemm, Tile(128, 128, 32), 110, units=108, resident=2)
+    pair = grid_of(gemm, NamedTile(128, 128, 32), 110, units=108, resident=2)
     assert pair is not None
     assert (pair.waves, pair.last_wave, pair.tail_efficiency) == pytest.approx((110 / 216, 110 / 216, 110 / 216))
 
 
 def test_a_tile_of_blas_has_our_columns_as_its_rows() -> None:
     # 788 / 32 = 25 rows of tiles and 768 / 64 = 12 columns; the other way round there would be 13 x 24 = 312.
-    grid = grid_of(Gemm(788, 768, 768), Tile(64, 32, 128), 300, units=304)
+    grid = grid_of(Gemm(788, 768, 768), NamedTile(64, 32, 128), 300, units=304)
     assert grid is not None and (grid.tile_m, grid.tile_n, grid.tiles) == (32, 64, 300)
-    row_major = grid_of(Gemm(788, 768, 768), Tile(64, 32, 128), 312, units=304)
+    row_major = grid_of(Gemm(788, 768, 768), NamedTile(64, 32, 128), 312, units=304)
     assert row_major is not None and (row_major.tile_m, row_major.tile_n) == (64, 32)
 
 
 def test_a_split_depth_multiplies_the_workgroups() -> None:
-    grid = grid_of(Gemm(16, 512, 512), Tile(64, 32), 64, units=80)
+    grid = grid_of(Gemm(16, 512, 512), NamedTile(64, 32), 64, units=80)
     assert grid is not None and (grid.split, grid.tiles) == (8, 64)
     assert grid.inside(Gemm(16, 512, 512)) == 0.5
 
 
 def test_a_persistent_kernel_takes_its_tiles_in_rounds() -> None:
     # 128 x 3 tiles by 132 workgroups: 3 rounds, the last with 120.
-    grid = grid_of(Gemm(16384, 768, 3072), Tile(256, 128, 64, persistent=True), 132, units=132)
+    grid = grid_of(Gemm(16384, 768, 3072), NamedTile(256, 128, 64, persistent=True), 132, units=132)
     assert grid is not None and (grid.tiles, grid.persistent) == (384, True)
     assert (grid.waves, grid.last_wave, grid.tail_efficiency) == pytest.approx((384 / 132, 120 / 132, 384 / 396))
 
 
 def test_a_grid_that_is_rounded_up_has_idle_workgroups() -> None:
     # CUTLASS rounds 6 columns of tiles up to 8, beside 13 rows.
-    grid = grid_of(Gemm(788, 768, 768), Tile(128, 64, 64), 104, units=132)
+    grid = grid_of(Gemm(788, 768, 768), NamedTile(128, 64, 64), 104, units=132)
     assert grid is not None and (grid.workgroups, grid.tiles) == (104, 78)
     assert grid.units_used == pytest.approx(78 / 132)
 
@@ -112,7 +112,7 @@ def test_shares_of_a_grid_are_shares(
     m: int, n: int, batch: int, workgroups: int, stays: bool, units: int, resident: int
 ) -> None:
     gemm = Gemm(m, n, 512, batch)
-    for tile in (Tile(128, 64, 32, persistent=stays), None):
+    for tile in (NamedTile(128, 64, 32, persistent=stays), None):
         grid = grid_of(gemm, tile, workgroups, units=units, resident=resident)
         if grid is None:
             assert tile is None and workgroups == 0
@@ -142,7 +142,7 @@ def test_each_cause_has_its_mark() -> None:
     vector = Gemm(16, 4096, 4096, dtype="fp16")
     bound = Rates(efficiency=0.01, limit=0.05, bandwidth_share=0.7)
     assert names(causes_of(vector, None, "k", around=Surroundings(30e3), rated=(a100, bound))) == ["memory-bound"]
-    grid = grid_of(Gemm(1408, 1280, 96, dtype="fp16"), Tile(128, 128, 32), 110, units=108)
+    grid = grid_of(Gemm(1408, 1280, 96, dtype="fp16"), NamedTile(128, 128, 32), 110, units=108)
     (tail, shallow) = causes_of(Gemm(1408, 1280, 96, dtype="fp16"), grid, HALF, around=Surroundings(30e3), rated=None)
     assert str(tail) == "tail: 110 tiles keep 108 units 51 % busy" and str(shallow) == "shallow: 3 steps along k"
     odd = Gemm(1024, 1022, 1023, dtype="fp16")

@@ -39,7 +39,8 @@ from benchmarks.gpu.work import Work, gemm, moved
 from profilers.errors import InvalidInputError
 from replay.contention import read_contention
 from replay.contention.recording import DeviceFacts
-from seqpoint.validation.contention_cases import notes_on, predict_contention
+from replay.costs.shipped import load_parameters
+from seqpoint.validation.contention import notes_on, predict_contention
 
 ROOT = Path(__file__).parents[1]
 #: 132 compute units and 60 MB of L2, with all that a plan can ask for.
@@ -390,7 +391,7 @@ def test_a_recording_is_packed_read_and_scored_against_times_that_a_formula_stat
     transfer = moved("copy_engine", "h2d", 1 << 18)
     assert found.alone_ns(transfer.name) == pytest.approx((1 << 18) / 50, rel=1e-4)
     assert {scenario.takes for scenario in found.scenarios} == {2}
-    cases = predict_contention([found])
+    cases = predict_contention([found], load_parameters())
     assert len(cases) == 138 and {case.mechanism for case in cases} == {"HBM", "L2", "copy engine"}
     # The engine shares in another order, and leaves nothing idle either.
     assert max(case.error for case in cases) < 0.02
@@ -892,7 +893,7 @@ def test_a_recording_on_the_cpu_is_left_for_lack_of_time_goes_on_and_ends_in_tab
     assert on_the_cpu(folder, "--seed", "1") == 1
     assert "holds a plan of --seed 0, not 1" in capsys.readouterr().err
     found = read_contention(folder)
-    cases = predict_contention(found)
+    cases = predict_contention(found, load_parameters())
     assert {case.scenario for case in cases} == {row["scenario"] for row in together}
     assert all(0 < case.low_ns <= case.high_ns and case.error < 10 for case in cases)
     assert "is a CPU in place of a GPU" in notes_on(found)[0]

@@ -29,8 +29,9 @@ from profilers.devices.catalogue import find_device
 from replay.contention import read_contention
 from replay.contention.prediction import _resident_workgroups
 from replay.costs.occupancy import resident_workgroups
+from replay.costs.shipped import load_parameters
 from replay.detailed import lower, parse_ptx, run_kernel
-from seqpoint.validation.contention_cases import predict_contention
+from seqpoint.validation.contention import predict_contention
 from tests.test_gpu_harness import ABLE, UNABLE, Simulated, gpu, run_all
 from tests.test_gpu_ptx import Cuda
 
@@ -355,7 +356,7 @@ def test_twins_on_the_cpu_are_recorded_left_and_gone_on_with_and_scored(
     assert len({row["group"] for row in together}) == len(plan(take["device"], "tiny", parts="a2").groups)
     capsys.readouterr()
     assert main(command) == 0 and "take 0 is complete" in capsys.readouterr().err
-    cases = predict_contention(read_contention(tmp_path))
+    cases = predict_contention(read_contention(tmp_path), load_parameters())
     assert {case.scenario for case in cases} == {row["scenario"] for row in together}
 
 

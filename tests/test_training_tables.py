@@ -231,7 +231,7 @@ def test_half_of_the_systems_give_the_costs_of_all(tmp_path: Path) -> None:
     steps = _known(known)
     fit = calibrate_systems(steps, parameters=load_parameters())
     assert len(fit.digests) == sum(is_fitted_system(step.system) for step in steps) == 36
-    rest = [score for score in score_steps(steps, None, fit) if not score.fitted]
+    rest = [score for score in score_steps(steps, None, fit, load_parameters()) if not score.fitted]
     assert len(rest) == 12 and max(score.error for score in rest) < 0.03
     path = tmp_path / "mine.json"
     write_training_fit(path, replace(fit, others=("B200-SXM-192GB",)))
@@ -267,7 +267,7 @@ def test_a_part_of_the_table_is_current_and_the_costs_are_of_the_systems_that_a_
     subset = {"SimuMax": "deepseekv3", "MLPerf": "llama31_8b v5.1", "BERT": "PyTorch"}
     for table in read_tables(DATA):
         name = subset[table.kind]
-        scores = score_steps([step for step in table.steps if step.run == name], None, None)
+        scores = score_steps([step for step in table.steps if step.run == name], None, None, load_parameters())
         found = next(row for row in table_of_scores(table.kind, scores) if row["case"] == f"{table.kind}: {name}")
         for column, most in (("n", 0), ("median", 0.2), ("mean", 0.2), ("covered", 1)):
             assert float(found[column]) == pytest.approx(float(TABLE[found["case"]][column]), abs=most), (name, column)

@@ -13,6 +13,7 @@ from profilers.devices.catalogue import find_device
 from profilers.ingest.pipeline import open_trace
 from profilers.trace.arrays import MISSING
 from profilers.trace.trace import Trace
+from replay.costs.shipped import load_parameters
 from replay.costs.wire_time import group_ranks
 from replay.from_trace import host_waits, index
 from replay.workloads.program import Collective, KernelCall, SyntheticJob, SyntheticStep, Wait
@@ -20,6 +21,8 @@ from replay.workloads.program_trace import write_trace
 from seqpoint.cli import cli
 from seqpoint.validation import audit, by_hand
 from tests import traces
+
+PARAMETERS = load_parameters()
 
 
 def exchange(duration_us: int, after: tuple[int, ...] = ()) -> KernelCall:
@@ -81,8 +84,12 @@ def test_a_large_all_reduce_of_an_unknown_group_has_the_time_of_two_ranks_checke
     call = Collective("all_reduce", 2**26, "dp", 0, "a")
     kernel = KernelCall("ncclDevKernel_AllReduce", "nccl:all_reduce", 500_000, 5000, 9, (4, 4), 2, (), call)
     step = SyntheticStep("iteration", 16, 2, [[gemm(50), kernel, Wait()]])
-    subject = audit.Subject("job", write_trace(SyntheticJob("by hand", "1", [step] * 2, 1), find_device("MI300X")))
-    subject = audit.Subject("job", replace(subject.trace, meta=replace(subject.trace.meta, world_size=None)))
+    subject = audit.Subject(
+        "job", write_trace(SyntheticJob("by hand", "1", [step] * 2, 1), find_device("MI300X")), load_parameters()
+    )
+    subject = audit.Subject(
+        "job", replace(subject.trace, meta=replace(subject.trace.meta, world_size=None)), load_parameters()
+    )
     case = "job: scale_links:0.5, time added to large all-reduces"
     (row,) = [row for row in audit.check_links(subject) if row.case == case]
     assert row.met and row.ours >= 2**26 / 448
@@ -98,7 +105,7 @@ def test_steps_far_apart_have_no_times_by_hand(tmp_path: Path) -> None:
 
 
 def test_every_check_has_rows_for_a_trace_with_its_data(kineto: Trace, two_ranks: Trace) -> None:
-    rows = audit.audit("job", kineto) + audit.audit("two", two_ranks)
+    rows = audit.audit("job", kineto, PARAMETERS) + audit.audit("two", two_ranks, PARAMETERS)
     cases = " ".join(row.case for row in rows)
     for expected in (
         "describe, kernel time of gemm", "describe, busy of rank 0", "describe, exposed of rank 1", "lone kernels",
@@ -114,12 +121,12 @@ def test_every_check_has_rows_for_a_trace_with_its_data(kineto: Trace, two_ranks
 def test_a_wrong_figure_is_found(kineto: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
     right = by_hand.kernel_times(kineto)
     monkeypatch.setattr(by_hand, "kernel_times", lambda trace: right | {"gemm": right["gemm"] + 1000})
-    wrong = [row for row in audit.check_classes(audit.Subject("job", kineto)) if not row.met]
+    wrong = [row for row in audit.check_classes(audit.Subject("job", kineto, PARAMETERS)) if not row.met]
     assert [row.case for row in wrong] == ["job: describe, kernel time of gemm"]
 
 
 def test_bounds_measure_how_far_a_figure_leaves_them(kineto: Trace) -> None:
-    subject = audit.Subject("job", kineto)
+    subject = audit.Subject("job", kineto, PARAMETERS)
     assert subject.bounded("inside", 5.0, least=4.0, most=6.0).error == 0.0
     assert subject.bounded("above", 9.0, most=6.0).error == pytest.approx(0.5)
     assert subject.bounded("below", 3.0, least=4.0).error == pytest.approx(0.25)
@@ -130,7 +137,7 @@ def test_an_error_of_a_check_is_a_missed_row(kineto: Trace, monkeypatch: pytest.
         subject.changed("scale_kernels:nothing-of-the-sort:0.5:x")
 
     monkeypatch.setattr(audit, "CHECKS", (check_nothing,))
-    (row,) = audit.audit("job", kineto)
+    (row,) = audit.audit("job", kineto, PARAMETERS)
     assert row.case == "job: nothing" and not row.met and row.source.startswith("job: ")
 
 
@@ -147,7 +154,7 @@ def test_of_many_traces_in_a_folder_a_few_are_audited(tmp_path: Path, monkeypatc
 
 def test_a_collective_has_the_data_type_that_was_recorded(kineto: Trace) -> None:
     """The kernel's name has no type; its record says Float, 4000 elements of 4 bytes."""
-    (row,) = audit.check_dtype(audit.Subject("job", kineto))
+    (row,) = audit.check_dtype(audit.Subject("job", kineto, PARAMETERS))
     assert (row.case, row.reference, row.ours) == (
         "job: change_dtype:fp32->fp16, bytes of collectives in fp32", 8000.0, 8000.0,
     )  # fmt: skip
@@ -157,7 +164,7 @@ def test_a_full_queue_that_is_not_seen_is_found(tmp_path: Path, monkeypatch: pyt
     """The device is busy throughout, so kernels that take half of their time halve the step."""
     files, _ = write_job(tmp_path, [[("launch", 20.0), ("work", 3.0)] * 600], 12, 1022)
     trace = open_trace(str(files[0]))
-    assert all(row.met for row in audit.check_limits(audit.Subject("busy", trace)))
+    assert all(row.met for row in audit.check_limits(audit.Subject("busy", trace, PARAMETERS)))
     blind = index.full_queues
 
     def no_queue(trace: Trace, calls: dict[str, np.ndarray], work: dict[str, np.ndarray]) -> host_waits.FullQueues:
@@ -168,5 +175,5 @@ def test_a_full_queue_that_is_not_seen_is_found(tmp_path: Path, monkeypatch: pyt
         )
 
     monkeypatch.setattr(index, "full_queues", no_queue)
-    missed = [row for row in audit.check_limits(audit.Subject("busy", trace)) if not row.met]
+    missed = [row for row in audit.check_limits(audit.Subject("busy", trace, PARAMETERS)) if not row.met]
     assert missed[-1].case.endswith("scale_kernels:gemm:0.5, busy devices")

@@ -41,7 +41,7 @@ def row(milliseconds: str = "250", **changes: str) -> str:
 
 
 def test_a_run_is_the_sum_of_its_operators(tmp_path: Path) -> None:
-    own, carried = score_models(read_models(write(tmp_path, row())))
+    own, carried = score_models(read_models(write(tmp_path, row())), load_parameters())
     steps = forward(find_transformer("bert_large", load_transformers()), DecoderPass(8, 512))
     timed = time_operators([s.operator for s in steps], find_device("V100-PCIE-32GB"), parameters=load_parameters())
     assert own.seconds == pytest.approx(timed.total, rel=1e-12)
@@ -53,13 +53,15 @@ def test_a_run_is_the_sum_of_its_operators(tmp_path: Path) -> None:
 
 def test_fused_is_faster_and_training_takes_longer(tmp_path: Path) -> None:
     file = write(tmp_path, row(), row(option="fusion"), row(mode="train"))
-    plain, fused, trained = (s.seconds for s in score_models(read_models(file)) if s.basis == "fitted")
+    plain, fused, trained = (
+        s.seconds for s in score_models(read_models(file), load_parameters()) if s.basis == "fitted"
+    )
     assert fused < plain
     assert 3 * plain < trained < 4.5 * plain
 
 
 def test_a_device_without_any_fit_needs_only_its_catalogue_entry(tmp_path: Path) -> None:
-    (only,) = score_models(read_models(write(tmp_path, row(device="H100 SXM"))))
+    (only,) = score_models(read_models(write(tmp_path, row(device="H100 SXM"))), load_parameters())
     assert only.basis == "carried"
     assert 0.02 < only.seconds < 0.2
 
@@ -130,7 +132,7 @@ def test_many_equal_rows_and_layers_take_no_longer_than_one(tmp_path: Path, monk
     monkeypatch.setattr("replay.workloads.time_operators", counted)
     models = {"deep": Transformer("deep", "switch", 10_000, 64, 4, 256, 100, experts=8)}
     rows_ = [row(model="deep", mode="train")] * 500
-    found = score_models(read_models(write(tmp_path, *rows_), models))
+    found = score_models(read_models(write(tmp_path, *rows_), models), load_parameters())
     assert len({one.seconds for one in found}) == 2
     assert len(asked) == 2
     assert max(asked) < 100
@@ -139,8 +141,8 @@ def test_many_equal_rows_and_layers_take_no_longer_than_one(tmp_path: Path, monk
 def test_runs_of_one_device_are_timed_together_as_if_each_were_alone(tmp_path: Path) -> None:
     texts = [row(), row(option="fusion"), row(mode="train", batch="4"), row(device="H100 SXM"), row(model="gpt2_large")]
     every = read_models(write(tmp_path, *texts))
-    alone = [score for one in every for score in score_models([one])]
-    for one, other in zip(score_models(every), alone, strict=True):
+    alone = [score for one in every for score in score_models([one], load_parameters())]
+    for one, other in zip(score_models(every, load_parameters()), alone, strict=True):
         assert (one.seconds, one.low, one.high) == pytest.approx((other.seconds, other.low, other.high), rel=1e-12)
         assert (one.measured, one.basis) == (other.measured, other.basis)
 

@@ -115,7 +115,7 @@ def test_calibrating_finds_the_times_of_known_costs_again(tmp_path: Path) -> Non
     steps = read_steps(many(tmp_path, other))
     found = calibrate_training(steps, A100, share=0.6, parameters=load_parameters())
     assert (found.recompute, found.devices) == (other.recompute, 8)
-    scores = score_steps(steps, A100, found)
+    scores = score_steps(steps, A100, found, load_parameters())
     assert np.mean([one.error for one in scores if not one.fitted]) < 0.02
     path = tmp_path / "mine.json"
     write_training_fit(path, found)
@@ -267,7 +267,9 @@ def test_the_shipped_costs_are_what_calibrating_gives_and_steps_left_out_change_
     again = calibrate_training(spoiled, A100, parameters=load_parameters())
     assert (again.digests, again.recompute) == (shipped.digests, shipped.recompute)
     part = [one for one in steps if one.digest in shipped.digests]
-    ours, theirs = (np.array([one.seconds for one in score_steps(part, A100, fit)]) for fit in (again, shipped))
+    ours, theirs = (
+        np.array([one.seconds for one in score_steps(part, A100, fit, load_parameters())]) for fit in (again, shipped)
+    )
     assert np.abs(ours / theirs - 1).max() < 0.005
     assert again.spread == pytest.approx(shipped.spread, abs=0.01)
-    assert training_rows(score_steps(steps, A100, shipped))[-1].met
+    assert training_rows(score_steps(steps, A100, shipped, load_parameters()))[-1].met

@@ -22,8 +22,13 @@ from profilers.errors import NotFoundError, SeqPointError
 from profilers.files import dataset_path
 from replay.contention import ContentionRecording, read_contention
 from replay.costs.shipped import load_parameters
-from seqpoint.validation.contention import score_by_mechanism, score_order
-from seqpoint.validation.contention_cases import ContentionCase, predict_contention, refit_contention
+from seqpoint.validation.contention import (
+    ContentionCase,
+    predict_contention,
+    refit_contention,
+    score_by_mechanism,
+    score_order,
+)
 from seqpoint.validation.contention_traces import MethodScore, TraceContentionScore, score_contention
 from seqpoint.validation.replay import load_recording
 
@@ -98,7 +103,11 @@ def shipped_recordings(folder: Path | None = None) -> list[ContentionRecording]:
 
 def rows(recording: ContentionRecording, how: str) -> list[dict[str, str]]:
     """Return the rows of a recording, a mechanism each and all."""
-    cases = predict_contention([recording]) if how == "shipped" else refit_contention([recording])
+    cases = (
+        predict_contention([recording], load_parameters())
+        if how == "shipped"
+        else refit_contention([recording], load_parameters())
+    )
     return [_row((recording, how, one.mechanism), cases) for one in score_by_mechanism(cases)]
 
 

@@ -24,8 +24,8 @@ from replay.detailed import LaunchPlan
 from replay.detailed.plans import read_plan
 from replay.detailed.timing.launches import TimedDevice
 from replay.detailed.timing.simulation import simulate_plan
-from seqpoint.validation.detailed import target
-from seqpoint.validation.detailed_inputs import MeasuredKernel, read_kernels
+from replay.studies.operator_kernels import operator_plan
+from seqpoint.validation.detailed import MeasuredKernel, read_kernels, target
 
 COLUMNS = ("set", "device", "kernel", "measured_us", "simulated_us", "error")
 RECORDED = {"h100": "H100-SXM5-80GB", "h200": "H200-SXM-141GB"}

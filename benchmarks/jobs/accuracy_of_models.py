@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from replay.costs.shipped import load_parameters
 from seqpoint.validation.models import ModelScore, read_models, score_models
 
 COLUMNS = ("case", "runs", "error", "bias", "covered", "limit")
@@ -19,7 +20,7 @@ COLUMNS = ("case", "runs", "error", "bias", "covered", "limit")
 
 def table(folder: Path) -> list[dict[str, str]]:
     """Return a row a run, then means by device and model, and of all."""
-    scores = score_models(read_models(folder))
+    scores = score_models(read_models(folder), load_parameters())
     rows = [_summary(f"{s.measured.name} {s.measured.device.name} {s.basis}", [s]) for s in scores]
     for basis in ("fitted", "carried"):
         mine = [s for s in scores if s.basis == basis]

@@ -74,7 +74,7 @@ def table(folder: Path) -> list[dict[str, str]]:
     """Return the rows of all tables."""
     rows = []
     for measured in read_tables(folder):
-        scores = score_steps(measured.steps, None, None)
+        scores = score_steps(measured.steps, None, None, load_parameters())
         rows += table_of_scores(measured.kind, scores)
         if measured.kind in RATIOS:
             rows += table_of_ratios(measured.kind, RATIOS[measured.kind][0](scores))

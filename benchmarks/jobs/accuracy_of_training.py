@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from profilers.devices.catalogue import find_device
+from replay.costs.shipped import load_parameters
 from replay.workloads import load_training, read_steps
 from seqpoint.validation.training import StepScore, score_steps, training_groups
 
@@ -21,7 +22,7 @@ COLUMNS = ("case", "steps", "error", "worst", "bias", "covered", "limit")
 def table(folder: Path) -> list[dict[str, str]]:
     """Return a row for the steps that were fitted, one for all others, and one for each group of those."""
     fit = load_training()
-    scores = score_steps(read_steps(folder), find_device(fit.device), fit)
+    scores = score_steps(read_steps(folder), find_device(fit.device), fit, load_parameters())
     rest = [one for one in scores if not one.fitted]
     rows = [
         _summary("fitted", [one for one in scores if one.fitted]),

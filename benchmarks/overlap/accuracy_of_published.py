@@ -6,6 +6,7 @@ python benchmarks/overlap/accuracy_of_published.py > tests/accuracy/published.cs
 import csv
 import sys
 
+from replay.costs.shipped import load_parameters
 from seqpoint.validation.published import score_published
 
 COLUMNS = ("system", "name", "published", "ours", "unit", "grade", "fitted", "met")
@@ -14,7 +15,7 @@ COLUMNS = ("system", "name", "published", "ours", "unit", "grade", "fitted", "me
 def table(system: str | None = None) -> list[dict[str, str]]:
     """Return a row for each published figure of one system, or of all."""
     rows = []
-    for score in score_published([system] if system else ()):
+    for score in score_published(load_parameters(), [system] if system else ()):
         figure, met = score.figure, score.row.met
         values = (
             score.system,

@@ -27,7 +27,7 @@ from seqpoint.iteration_table import iteration_table
 from seqpoint.selection import SeqPointSelector, predict_total
 from seqpoint.selection.evaluation import resampled_coverage
 from seqpoint.selection.selecting import METHODS
-from seqpoint.validation.selection import BUDGET, Epochs, Score, budget_for, noise_floor, read_epochs, score
+from seqpoint.validation.selection import BUDGET, Epochs, SelectionScore, budget_for, noise_floor, read_epochs, score
 
 POINTS = 8
 RESAMPLED = ("seqpoint", "seqpoint, assisted", "stratified")
@@ -48,7 +48,7 @@ def epochs_table(*, resample: bool = True) -> list[dict[str, str]]:
     ]
 
 
-def _row(epochs: Epochs, scored: Score, *, covered: float | None) -> dict[str, str]:
+def _row(epochs: Epochs, scored: SelectionScore, *, covered: float | None) -> dict[str, str]:
     floor = noise_floor(epochs)
     return {
         "model": scored.model,

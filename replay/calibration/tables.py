@@ -231,6 +231,27 @@ class MeasuredTable:
             return cls(file, content, rows if len(unread) else None)
         return cls(file, content.filter(pa.array(kept)), rows[kept])
 
+    @classmethod
+    def open(cls, file: Path, columns: Sequence[str] = ()) -> Self:
+        """Return the table of a file that has some columns and a row.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such file.
+        InvalidInputError
+            The file is no table, lacks a column, or has no row.
+        """
+        if not file.is_file():
+            raise NotFoundError(f"{file}: no such file")
+        if (table := cls.read(file)) is None:
+            raise InvalidInputError(f"{file}: {cls.UNREADABLE}")
+        if missing := next((column for column in columns if column not in table.columns), ""):
+            raise InvalidInputError(f"{file}: no column {missing}; needed are {', '.join(columns)}")
+        if not len(table.content):
+            raise InvalidInputError(f"{file}: there is no row")
+        return table
+
     @property
     def columns(self) -> list[str]:
         """Names of the columns."""

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from profilers.devices.catalogue import DTYPES, Device, device_of_file, find_device
-from profilers.errors import InvalidInputError, NotFoundError
+from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Bools, Floats, Ints
 from replay.calibration.tables import MeasuredTable
 from replay.gemms.gemm import Gemm, Variants
@@ -153,16 +153,10 @@ def read_candidates(path: str | Path, device: str | None = None, dtype: str | No
         row.
     """
     file = Path(path)
-    if not file.is_file():
-        raise NotFoundError(f"{file}: no such file")
-    table = MeasuredTable.read(file)
-    if table is None:
-        raise InvalidInputError(f"{file}: {MeasuredTable.UNREADABLE}")
+    table = MeasuredTable.open(file)
     table.refuse_doubles(table.columns)
     if not holds_candidates(table.columns):
         raise InvalidInputError(f"{file}: no {NEEDS}; it has {', '.join(table.columns)[:200]}")
-    if not len(table.content):
-        raise InvalidInputError(f"{file}: there is no row")
     shapes = _shapes(table)
     time, failed = _times(table, 2.0 * shapes[:, :4].prod(axis=1, dtype=np.float64))
     kept = np.flatnonzero(~failed)

@@ -34,8 +34,7 @@ from seqpoint.selection.estimate import HALF
 from seqpoint.selection.evaluation import coverages_of, errors_of
 from seqpoint.selection.selecting import SelectionResult
 from seqpoint.units import duration
-from seqpoint.validation.contention import score_by_mechanism, score_order
-from seqpoint.validation.contention_cases import ContentionCase
+from seqpoint.validation.contention import ContentionCase, score_by_mechanism, score_order
 from seqpoint.validation.contention_traces import NO_CONTENTION, TraceContentionScore
 
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,7 @@ from profilers.devices.catalogue import DTYPES, find_device
 from profilers.errors import SeqPointError
 from profilers.trace.trace import Trace
 from profilers.writers.slicing import SliceOptions, merge, slice_trace
-from replay.calibration.tables import refuse_file
-from replay.costs.shipped import load_parameters
+from replay.calibration.parameters import Parameters
 from replay.from_trace import build_graph
 from replay.graph.graph import COPY_DIRECTIONS, KernelGraph, TaskKind
 from replay.what_ifs import check_choices, compose, parse_what_if
@@ -38,9 +36,9 @@ from seqpoint.selection.another_run import estimate_run
 from seqpoint.selection.selecting import SelectOptions, select
 from seqpoint.validation import by_hand
 from seqpoint.validation.replay import SUITE as REPLAY
-from seqpoint.validation.replay import load_recording
+from seqpoint.validation.replay import NamedFiles, opened_traces
 from seqpoint.validation.rows import ValidationRow
-from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, followed
+from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult
 
 #: Limit of sums and counts, of figures that rest on a replay, and of times that must not change.
 _EXACT, _REPLAYED, _UNCHANGED = 1e-6, 0.011, 0.05
@@ -81,8 +79,6 @@ _LIMITED = (
 )
 #: Devices that are busy for this share of the recording are busy throughout.
 _BUSY = 0.9
-#: Name and files of a recording.
-Recording = tuple[str, tuple[Path, ...]]
 
 
 @dataclass(frozen=True)
@@ -95,10 +91,13 @@ class Subject:
         Name of the trace.
     trace : Trace
         The trace.
+    parameters : Parameters
+        Parameters of the graph and of what-ifs.
     """
 
     name: str
     trace: Trace
+    parameters: Parameters
 
     @cached_property
     def iterations(self) -> list[int]:
@@ -119,11 +118,11 @@ class Subject:
     @cached_property
     def graph(self) -> KernelGraph:
         """Graph of the iteration in the middle."""
-        return build_graph(self.trace, self.middle, parameters=load_parameters())
+        return build_graph(self.trace, self.middle, parameters=self.parameters)
 
     def changed(self, *what_ifs: str) -> KernelGraph:
         """Return the graph under what-ifs, one after another."""
-        return compose(*map(parse_what_if, what_ifs))(self.graph, load_parameters())
+        return compose(*map(parse_what_if, what_ifs))(self.graph, self.parameters)
 
     def durations(self, graph: KernelGraph) -> dict[int, float]:
         """Return the isolated durations of the device work of the iteration, by id of the event."""
@@ -255,7 +254,7 @@ def _check_halved(subject: Subject, class_: str, projection: Any, halved: Any) -
 def _names_work(subject: Subject, text: str) -> bool:
     """Return whether the iteration in the middle has the tasks that a what-if names."""
     try:
-        check_choices(parse_what_if(text), [subject.graph], load_parameters())
+        check_choices(parse_what_if(text), [subject.graph], subject.parameters)
     except SeqPointError:
         return False
     return True
@@ -449,7 +448,7 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def audit(name: str, trace: Trace) -> list[ValidationRow]:
+def audit(name: str, trace: Trace, parameters: Parameters) -> list[ValidationRow]:
     """Return the rows of every check of a trace; an error of the toolkit is a row that misses its limit.
 
     Parameters
@@ -458,8 +457,10 @@ def audit(name: str, trace: Trace) -> list[ValidationRow]:
         Name of the trace.
     trace : Trace
         The trace.
+    parameters : Parameters
+        Parameters of the graph and of what-ifs.
     """
-    subject, rows = Subject(name, trace), []
+    subject, rows = Subject(name, trace, parameters), []
     for check in CHECKS:
         try:
             rows += list(check(subject))
@@ -469,9 +470,9 @@ def audit(name: str, trace: Trace) -> list[ValidationRow]:
     return rows
 
 
-def _read(sources: Sequence[Path], options: SuiteOptions) -> tuple[list[Recording], list[str]]:
+def _read(sources: Sequence[Path], options: SuiteOptions) -> tuple[list[NamedFiles], list[str]]:
     """Return the recordings to audit, and remarks on those that are left out: of many in a folder, a few tell."""
-    of_folder: dict[Path, list[Recording]] = {}
+    of_folder: dict[Path, list[NamedFiles]] = {}
     for recording in REPLAY.read(sources, options):
         of_folder.setdefault(recording[1][0].parent, []).append(recording)
     chosen, notes = [], []
@@ -483,18 +484,13 @@ def _read(sources: Sequence[Path], options: SuiteOptions) -> tuple[list[Recordin
     return chosen, notes
 
 
-def _scored(read: tuple[Sequence[Recording], Sequence[str]], options: SuiteOptions) -> SuiteResult:
+def _scored(read: tuple[Sequence[NamedFiles], Sequence[str]], options: SuiteOptions) -> SuiteResult:
     """Audit one trace after another; a trace without an iteration is noted."""
     traces, notes = read[0], list(read[1])
     rows: list[ValidationRow] = []
-    for name, files in followed(traces, options.progress("auditing"), itemgetter(0)):
-        try:
-            trace = load_recording(files, options.iterations)
-        except SeqPointError as error:
-            refuse_file(files[0], error)
-            continue
+    for name, trace in opened_traces(traces, options, "auditing"):
         if len(trace.iterations):
-            rows += audit(name, trace)
+            rows += audit(name, trace, options.parameters)
         else:
             notes.append(f"{name}: no iteration to audit")
     return SuiteResult(rows, {}, [_table([row for row in rows if not row.met]), _table(rows, verbose=True)], (), notes)

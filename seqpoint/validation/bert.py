@@ -27,7 +27,6 @@ from replay import workloads
 from replay.calibration.parameters import Parameters
 from replay.calibration.tables import MeasuredTable, Row, measured_count, measured_rows, refuse_row
 from replay.costs.kernels import KernelCalibration, Machine
-from replay.costs.shipped import load_parameters
 from replay.graph.operators import Operator
 from replay.studies.workloads import step_ns
 from replay.workloads.architecture import LARGEST, PRODUCT_SHARE, Step, read_or_shipped, time_operators
@@ -38,7 +37,7 @@ from seqpoint.characterization import Characterization, characterize_trace
 from seqpoint.kernel_facts import COMMUNICATION, KERNEL_PHASES, KernelFacts
 from seqpoint.notebook import Table, table_of
 from seqpoint.validation.rows import ValidationRow, summary_row
-from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, followed, table_columns
+from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, followed, layout_of, table_source
 
 _MODEL = "bert_large"
 _PRODUCTS = ("matmul", "batched_matmul")
@@ -280,6 +279,7 @@ _THROUGHPUT_COLUMNS = (
     *("framework", "gpu", "phase", "sequence_tokens", "nodes_count", "gpus_count", "precision"),
     *("micro_batch_sequences", "grad_accum_steps", "throughput_sequences_per_s"),
 )
+_LAYOUTS = {"operators": _NODE_COLUMNS, "throughput": _THROUGHPUT_COLUMNS}
 #: Smallest share that the mean error counts, and the largest mean error of shares and median error of ratios.
 _LEAST_SHARE, _LIMIT = 0.05, 0.15
 _FORMATS = {"FP16-mixed": "fp16", "TF32": "tf32", "FP32": "fp32"}
@@ -289,7 +289,7 @@ _SHOWN = 40
 
 
 @dataclass(frozen=True)
-class LayerTimes:
+class MeasuredLayer:
     """Measured times of the operators of a layer, each waited for.
 
     Parameters
@@ -335,10 +335,8 @@ def _node_group(node: str) -> str:
     return others.get(node, "elementwise" if node in ("truediv", "add_7", "gelu", "add_9", "add_10") else "")
 
 
-def _read_layers(file: Path) -> list[LayerTimes]:
-    table = MeasuredTable.read(file)
-    if table is None:
-        raise InvalidInputError(f"{file}: {MeasuredTable.UNREADABLE}")
+def _read_layers(file: Path) -> list[MeasuredLayer]:
+    table = MeasuredTable.open(file)
     modes = table.texts("mode", ("inf", "train"), "mode")
     nodes, models, names = (table.texts(name) for name in ("node", "model", "device"))
     devices, sizes = table.devices(names), [table.numbers(name, whole=True) for name in ("batch", "seq_len")]
@@ -356,7 +354,7 @@ def _read_layers(file: Path) -> list[LayerTimes]:
         if missing := [group for group, seconds in times.items() if not seconds]:
             refuse_row(file, f"{name}, {batch} x {length}", f"no operator of {', '.join(missing)}")
             continue
-        layers.append(LayerTimes(devices[name], DecoderPass(batch, length, trains), times, str(file)))
+        layers.append(MeasuredLayer(devices[name], DecoderPass(batch, length, trains), times, str(file)))
     return layers
 
 
@@ -386,9 +384,9 @@ def _step_group(step: Step, projection: int) -> str:
     return "dropout" if step.name == "aten::native_dropout" else "elementwise"
 
 
-def _layer_rows(layers: Sequence[LayerTimes]) -> list[ValidationRow]:
+def _layer_rows(layers: Sequence[MeasuredLayer], parameters: Parameters) -> list[ValidationRow]:
     """Return the shares of each layer's operators, with the fits of its device and without them."""
-    parameters, rows = load_parameters(), []
+    rows = []
     fits = parameters.calibration(KernelCalibration).fits
     fitted = {device for _, device, dtype, _ in fits if dtype == "fp32"}
     errors: list[float] = []
@@ -529,7 +527,7 @@ _RATIOS = (
 
 def _throughput_rows(measured: Sequence[Throughput], options: SuiteOptions) -> tuple[list[ValidationRow], list[str]]:
     """Return ratios of throughput for each device, and a note on what is left out."""
-    parameters, fit = load_parameters(), workloads.load_training()
+    parameters, fit = options.parameters, workloads.load_training()
     rates = {}
     for run in followed(measured, options.progress("predicting steps"), lambda each: each.source):
         step = workloads.predict_steps([run.job], run.device, fit=fit, parameters=parameters)[0]
@@ -570,12 +568,7 @@ def _ratio_rows(ratio: _Ratio, rates: Mapping[Throughput, tuple[float, float]]) 
     return rows
 
 
-def _source(file: Path) -> Path | None:
-    columns = set(table_columns(file))
-    return file if set(_NODE_COLUMNS) <= columns or set(_THROUGHPUT_COLUMNS) <= columns else None
-
-
-def read_bert(sources: Sequence[Path]) -> tuple[list[LayerTimes], list[Throughput]]:
+def read_bert(sources: Sequence[Path]) -> tuple[list[MeasuredLayer], list[Throughput]]:
     """Read tables of operators and of throughput.
 
     Raises
@@ -583,19 +576,19 @@ def read_bert(sources: Sequence[Path]) -> tuple[list[LayerTimes], list[Throughpu
     NotFoundError, InvalidInputError
         A file is missing or has neither layout, or a row is refused; the message names it.
     """
-    layers: list[LayerTimes] = []
+    layers: list[MeasuredLayer] = []
     throughput: list[Throughput] = []
     for file in sources:
-        if set(_NODE_COLUMNS) <= set(table_columns(file)):
+        if layout_of(file, _LAYOUTS) == "operators":
             layers += _read_layers(file)
         else:
             throughput += _read_throughput(file)
     return layers, throughput
 
 
-def _scored(measured: tuple[list[LayerTimes], list[Throughput]], options: SuiteOptions) -> SuiteResult:
+def _scored(measured: tuple[list[MeasuredLayer], list[Throughput]], options: SuiteOptions) -> SuiteResult:
     """Score shares and ratios."""
-    of_layers = _layer_rows(measured[0])
+    of_layers = _layer_rows(measured[0], options.parameters)
     of_steps, notes = _throughput_rows(measured[1], options)
     tables = [
         _table(title, rows)
@@ -623,7 +616,7 @@ SUITE = Suite(
     description=__doc__,
     needs=f"table of BERT's operators (columns {', '.join(_NODE_COLUMNS)}) or of its throughput "
     f"(columns {', '.join(_THROUGHPUT_COLUMNS)})",
-    source=_source,
+    source=table_source(_LAYOUTS),
     read=lambda sources, options: read_bert(sources),
     score=_scored,
 )

@@ -27,7 +27,6 @@ from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.calibration.tables import MeasuredTable, refuse_row
 from replay.costs.collectives import KINDS
-from replay.costs.shipped import load_parameters
 from replay.from_trace import build_graph, index_trace
 from replay.graph.assembly import Assembly
 from replay.graph.graph import COLLECTIVE_KINDS, Basis, KernelGraph, TaskKind, hardware_named
@@ -121,7 +120,7 @@ class MeasuredChange:
         return times
 
 
-def trace_changes(job: str, traces: Mapping[str, Trace]) -> Iterator[MeasuredChange]:
+def trace_changes(job: str, traces: Mapping[str, Trace], parameters: Parameters) -> Iterator[MeasuredChange]:
     """Yield the change of device between each two traces of a job, in both directions.
 
     Collectives do not count: they wait for other ranks. Only whole iterations count.
@@ -132,13 +131,15 @@ def trace_changes(job: str, traces: Mapping[str, Trace]) -> Iterator[MeasuredCha
         Name of the job.
     traces : mapping of str to Trace
         Trace of the job by the name of its file.
+    parameters : Parameters
+        Parameters of the graphs.
 
     Raises
     ------
     InvalidInputError
         The traces have different numbers of iterations, or one does not name its device.
     """
-    graphs = {name: _graphs(trace) for name, trace in traces.items()}
+    graphs = {name: _graphs(trace, parameters) for name, trace in traces.items()}
     for before, after in permutations(graphs, 2):
         devices = [graphs[name][0].hardware.device for name in (before, after)]
         if len(graphs[before]) != len(graphs[after]) or None in devices or devices[0] == devices[1]:
@@ -156,8 +157,8 @@ def trace_changes(job: str, traces: Mapping[str, Trace]) -> Iterator[MeasuredCha
         )  # fmt: skip
 
 
-def _graphs(trace: Trace) -> tuple[KernelGraph, ...]:
-    index, parameters = index_trace(trace), load_parameters()
+def _graphs(trace: Trace, parameters: Parameters) -> tuple[KernelGraph, ...]:
+    index = index_trace(trace)
     return tuple(build_graph(index, number, parameters=parameters) for number in all_iterations(trace))
 
 
@@ -200,9 +201,7 @@ def serial_graph(
 
 def _table_rows(file: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of a table with their numbers in the file, about 5 us each."""
-    table = MeasuredTable.read(file)
-    if table is None:
-        raise InvalidInputError(f"{file}: {MeasuredTable.UNREADABLE}")
+    table = MeasuredTable.open(file)
     for row, content in enumerate(table.content.select(list(columns)).to_pylist()):
         yield table.number(row), content
 

@@ -23,7 +23,6 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from profilers.devices.catalogue import Device, device_of_file, find_device
-from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
 from replay.calibration.tables import MeasuredTable
 from replay.gemms.candidates import (
@@ -214,13 +213,7 @@ def read_winners(file: Path, device: str | None = None, dtype: str | None = None
     InvalidInputError
         A column is missing or a value cannot be; the message names file and row.
     """
-    table = MeasuredTable.read(file)
-    if table is None:
-        raise InvalidInputError(f"{file}: {MeasuredTable.UNREADABLE}")
-    if missing := next((column for column in _WINNERS if column not in table.columns), ""):
-        raise InvalidInputError(f"{file}: no column {missing}; needed are {', '.join(_WINNERS)}")
-    if not len(table.content):
-        raise InvalidInputError(f"{file}: there is no row")
+    table = MeasuredTable.open(file, _WINNERS)
     sizes = [table.numbers(name, whole=True).astype(int).tolist() for name in ("m", "n", "k")]
     count = len(sizes[0])
     batch = table.numbers("batch", whole=True).astype(int).tolist() if "batch" in table.columns else [1] * count

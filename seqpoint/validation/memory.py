@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import spearmanr
 
-from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
+from profilers.errors import InvalidInputError, SeqPointError
 from profilers.trace.arrays import Ints
 from replay.calibration.tables import MeasuredTable
 from replay.memory.dram import DramSimulator, Traffic, find_dram
@@ -34,7 +34,7 @@ from seqpoint.validation.memory_hardware import (
     score_times,
 )
 from seqpoint.validation.rows import ValidationRow, summary_row
-from seqpoint.validation.suites import PREDICTING, Suite, SuiteOptions, SuiteResult, followed, table_columns
+from seqpoint.validation.suites import PREDICTING, Suite, SuiteOptions, SuiteResult, followed, layout_of
 
 #: Standard of the DRAM that the reference simulates.
 REFERENCE_DRAM = "HBM2_8Gb_x128"
@@ -312,8 +312,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 
 def kind_of(file: Path) -> str:
     """Return the kind of a file by its columns; "" for none."""
-    columns = set(table_columns(file))
-    return next((name for name, kind in KINDS.items() if kind.columns <= columns), "")
+    return layout_of(file, {name: kind.columns for name, kind in KINDS.items()})
 
 
 def read_memory(file: Path) -> dict[str, list[Any]]:
@@ -331,16 +330,10 @@ def read_memory(file: Path) -> dict[str, list[Any]]:
     InvalidInputError
         The file is of no kind, or a value cannot be.
     """
-    if not file.is_file():
-        raise NotFoundError(f"{file}: no such file")
-    table, name = MeasuredTable.read(file), kind_of(file)
-    if table is None:
-        raise InvalidInputError(f"{file}: {MeasuredTable.UNREADABLE}")
+    table, name = MeasuredTable.open(file), kind_of(file)
     if not name:
         needed = "; or ".join(", ".join(sorted(kind.columns)) for kind in KINDS.values())
         raise InvalidInputError(f"{file}: the columns are of no reference of memory; needed are {needed}")
-    if not len(table.content):
-        raise InvalidInputError(f"{file}: there is no row")
     return {name: KINDS[name].read(table, file.name)}
 
 

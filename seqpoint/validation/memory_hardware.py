@@ -12,8 +12,8 @@ import numpy as np
 
 from profilers.devices import Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError
+from replay.calibration.parameters import Parameters
 from replay.calibration.tables import MeasuredTable
-from replay.costs.shipped import load_parameters
 from replay.memory.accesses import Lines, Stream, blocks, resident_workgroups
 from replay.memory.caches import CacheCounters, Hierarchy
 from replay.memory.simulation import simulate
@@ -323,7 +323,7 @@ def _problem(device: Device) -> str:
     return ""
 
 
-def _time_score(case: TimeCase) -> TimeScore:
+def _time_score(case: TimeCase, parameters: Parameters) -> TimeScore:
     device = case.device
     system = memory_system(device)
     stream = case.stream(system.wavefront)
@@ -332,7 +332,7 @@ def _time_score(case: TimeCase) -> TimeScore:
         warm=[operand.name for operand in stream.operands],
         most_accesses=max(_ACCESSES, 2 * system.l2.size // system.l2.line_bytes),
     )  # fmt: skip
-    parameters, amd = load_parameters(), device.vendor == "AMD"
+    amd = device.vendor == "AMD"
     floor_ns = parameters["kernel_floor_amd_ns" if amd else "kernel_floor_ns"]
     launch = _CALL_US["AMD" if amd else "NVIDIA"][case.kind] * 1e-6 + floor_ns * 1e-9
     return TimeScore(device.name, case.kind, case.name, case.seconds, result.seconds, launch, case.source)
@@ -342,7 +342,8 @@ def score_times(cases: Sequence[TimeCase], options: SuiteOptions) -> SuiteResult
     """Simulate a sample of the operators and compare their times."""
     problems = {device.name: _problem(device) for device in {case.device.name: case.device for case in cases}.values()}
     chosen = sampled([case for case in cases if not problems[case.device.name]])
-    scores = [_time_score(case) for case in followed(chosen, options.progress(PREDICTING), lambda case: case.name)]
+    watched = followed(chosen, options.progress(PREDICTING), lambda case: case.name)
+    scores = [_time_score(case, options.parameters) for case in watched]
     rows = [
         ValidationRow(f"time: {s.case}", s.measured_s, s.simulated_s + s.launch_s, s.error, source=s.source)
         for s in scores

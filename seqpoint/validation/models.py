@@ -17,13 +17,13 @@ import numpy as np
 from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError
 from replay import workloads
+from replay.calibration.parameters import Parameters
 from replay.calibration.tables import Row, measured_count, measured_rows, measured_seconds
-from replay.costs.kernels import KernelCalibration, load_calibration, read_calibration
-from replay.costs.shipped import load_parameters
+from replay.costs.kernels import KernelCalibration, read_calibration
 from replay.graph.operators import Operator
 from seqpoint.notebook import Table, table_of
 from seqpoint.validation.rows import TimedScore, ValidationRow, short_devices, summary_row
-from seqpoint.validation.suites import Progress, Suite, SuiteOptions, SuiteResult, followed, table_columns
+from seqpoint.validation.suites import Progress, Suite, SuiteOptions, SuiteResult, followed, table_source
 
 _COLUMNS = ("device", "model", "mode", "seq_len", "batch", "e2e_ms")
 _MODES, _OPTIONS = ("inf", "train"), ("", "fusion")
@@ -113,7 +113,7 @@ def _name(row: Row, column: str) -> str:
 
 
 def score_models(
-    measured: Sequence[MeasuredModel], calibration: KernelCalibration | None = None, progress: Progress | None = None
+    measured: Sequence[MeasuredModel], parameters: Parameters, progress: Progress | None = None
 ) -> list[ModelScore]:
     """Predict every run twice: with the fits of its device, and as if the device had never been measured.
 
@@ -121,8 +121,8 @@ def score_models(
     ----------
     measured : sequence of MeasuredModel
         Runs, with their times.
-    calibration : Calibration, optional
-        Fits to predict with; by default the shipped ones.
+    parameters : Parameters
+        With a calibration of kernels.
     progress : callable, optional
         Called with (runs done, runs in all, what).
 
@@ -131,8 +131,8 @@ def score_models(
     Equal runs, and equal operators of a run, are predicted once, and all operators of a device together. 20,000 equal
     rows, or 10,000 equal layers, take little longer than one.
     """
-    calibration = calibration or load_calibration()
-    fitted = {device for _, device, dtype, _ in calibration.fits if dtype == "fp32"}
+    fits = parameters.calibration(KernelCalibration).fits
+    fitted = {device for _, device, dtype, _ in fits if dtype == "fp32"}
     tallies = _tallies(measured, progress)
     groups: dict[tuple[Device, str], dict[_Job, None]] = {}
     for run in measured:
@@ -141,7 +141,7 @@ def score_models(
     timed: dict[tuple[str, str, _Job], tuple[float, float, float]] = {}
     for (device, basis), jobs in groups.items():
         without = (device.name,) if basis == "carried" else ()
-        times = _together({job: tallies[job] for job in jobs}, device, calibration, without)
+        times = _together({job: tallies[job] for job in jobs}, device, parameters, without)
         timed |= {(device.name, basis, job): (time.total, *time.interval()) for job, time in times.items()}
     keys = [(run, basis, (run.device.name, basis, _job(run))) for run in measured for basis in ("fitted", "carried")]
     return [ModelScore(run.name, run, basis, *timed[key]) for run, basis, key in keys if key in timed]
@@ -168,14 +168,13 @@ def _steps(run: workloads.DecoderPass, fusing: bool, model: workloads.Transforme
 
 
 def _together(
-    jobs: Mapping[_Job, workloads.Tally], device: Device, calibration: KernelCalibration, without: tuple[str, ...]
+    jobs: Mapping[_Job, workloads.Tally], device: Device, parameters: Parameters, without: tuple[str, ...]
 ) -> dict[_Job, workloads.Timed]:
     """Time the operators of several jobs; an operator of several jobs is timed once."""
     index: dict[Operator, int] = {}
     for counted in jobs.values():
         for operator in counted.operators:
             index.setdefault(operator, len(index))
-    parameters = load_parameters().with_calibration(calibration)
     timed = workloads.time_operators(list(index), device, parameters=parameters, without=without)
     return {job: timed.picked([index[o] for o in counted.operators], counted.counts) for job, counted in jobs.items()}
 
@@ -191,8 +190,10 @@ def model_rows(scores: Sequence[ModelScore]) -> list[ValidationRow]:
 
 def _scored(measured: Sequence[MeasuredModel], options: SuiteOptions) -> SuiteResult:
     """Score runs with the shipped or the given calibration."""
-    calibration = read_calibration(options.calibration) if options.calibration else load_calibration()
-    scores = score_models(measured, calibration, options.progress("counting operators"))
+    parameters = options.parameters
+    if options.calibration:
+        parameters = parameters.with_calibration(read_calibration(options.calibration))
+    scores = score_models(measured, parameters, options.progress("counting operators"))
     details = {"scores": [{**score.content(), "device": score.measured.device.name} for score in scores]}
     return SuiteResult(model_rows(scores), details, [_table(scores)], scores)
 
@@ -218,7 +219,7 @@ SUITE = Suite(
     name="models",
     description=__doc__,
     needs=f"CSV file of measured models (columns {', '.join(_COLUMNS)})",
-    source=lambda file: file if file.suffix == ".csv" and set(_COLUMNS) <= set(table_columns(file)) else None,
+    source=table_source({"models": _COLUMNS}, suffixes=(".csv",)),
     read=lambda sources, options: [
         run for source in sources for run in read_models(source, workloads.load_transformers(options.models))
     ],

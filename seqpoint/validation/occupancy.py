@@ -17,13 +17,13 @@ from types import MappingProxyType
 
 import numpy as np
 
-from profilers.errors import InvalidInputError, NotFoundError
+from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
 from replay.calibration.tables import MeasuredTable
 from replay.costs.occupancy import KNEE, fit_occupancy
 from seqpoint.notebook import Table, table_of
 from seqpoint.validation.rows import ValidationRow, summary_row
-from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
+from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_source
 
 _COLUMNS = ("kernel", "workgroups_per_cu", "latency_us")
 _NEEDS = "table of passes by occupancy (columns kernel, workgroups_per_cu, latency_us)"
@@ -126,16 +126,8 @@ def read_passes(file: Path) -> list[MeasuredPasses]:
     InvalidInputError
         The file is no table, lacks a column, or has a value that cannot be. The message names file and row.
     """
-    if not file.is_file():
-        raise NotFoundError(f"{file}: no such file")
-    table = MeasuredTable.read(file)
-    if table is None:
-        raise InvalidInputError(f"{file}: {MeasuredTable.UNREADABLE}")
-    if missing := next((column for column in _COLUMNS if column not in table.columns), ""):
-        raise InvalidInputError(f"{file}: no column {missing}; needed are {', '.join(_COLUMNS)}")
+    table = MeasuredTable.open(file, _COLUMNS)
     table.refuse_doubles((*_COLUMNS, "model"))
-    if not len(table.content):
-        raise InvalidInputError(f"{file}: there is no row")
     kernels = table.texts("kernel")
     models = table.texts("model") if "model" in table.columns else np.full(len(kernels), "", dtype=object)
     resident = table.numbers("workgroups_per_cu", (1, _MOST_WORKGROUPS), whole=True)
@@ -284,7 +276,7 @@ SUITE = Suite(
     name="occupancy",
     description=__doc__,
     needs=_NEEDS,
-    source=lambda file: file if set(_COLUMNS) <= set(table_columns(file)) else None,
+    source=table_source({"passes": _COLUMNS}),
     read=lambda sources, options: [passes for source in sources for passes in read_passes(source)],
     score=_scored,
 )

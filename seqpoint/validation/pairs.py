@@ -36,9 +36,9 @@ from profilers.trace.arrays import Floats, Ints
 from profilers.trace.kernels import CLASSES
 from profilers.trace.steps import job_steps, step_times
 from profilers.trace.trace import Trace, quality_notes
+from replay.calibration.parameters import Parameters
 from replay.calibration.tables import refuse_file
 from replay.costs.recording import recording_cost
-from replay.costs.shipped import load_parameters
 from replay.from_trace import build_graph, index_trace
 from replay.from_trace.host_causes import HostCauses, host_causes
 from replay.graph.graph import hardware_of
@@ -61,7 +61,7 @@ from seqpoint.validation.changes import (
 from seqpoint.validation.job_pairs import RECORDING, JobPair, JobRun, read_pairs, table_of_recording
 from seqpoint.validation.replay import load_recording, trace_source
 from seqpoint.validation.rows import ValidationRow
-from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, followed, table_columns
+from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, followed, layout_of, table_columns
 
 #: Draws of the parameters for an interval.
 _DRAWS = 32
@@ -164,7 +164,7 @@ class Gain:
 
 
 @dataclass(frozen=True)
-class _Traced:
+class _TracedRun:
     """A trace with times of a step: means over its iterations, ns.
 
     Parameters
@@ -193,10 +193,10 @@ class _Traced:
 
 
 #: Returns the trace of a run with its times.
-_Load = Callable[[JobRun], _Traced]
+_Load = Callable[[JobRun], _TracedRun]
 
 
-def _load(options: SuiteOptions, files: tuple[Path, ...]) -> _Traced:
+def _load(options: SuiteOptions, files: tuple[Path, ...]) -> _TracedRun:
     """Read a trace; one without marks is one iteration, and several files are an iteration each."""
     trace = load_recording(files, "file" if len(files) > 1 else options.iterations)
     if not len(trace.iterations) and not is_folder(files[0]):
@@ -210,7 +210,7 @@ def _load(options: SuiteOptions, files: tuple[Path, ...]) -> _Traced:
     of_regular = pc.is_in(trace.kernels["iteration"], pa.array(steps.iteration[regular], pa.int32()))
     kernels = trace.kernels["dur_ns"].filter(of_regular).drop_null().to_numpy()
     # Iterations that do not follow each other have pauses between them, which are no work of a step.
-    return _Traced(trace, step_ns, min(host_ns, step_ns), float(kernels.sum()) / count, len(kernels) / count)
+    return _TracedRun(trace, step_ns, min(host_ns, step_ns), float(kernels.sum()) / count, len(kernels) / count)
 
 
 def _lengths(trace: Trace, numbers: Ints) -> Floats | None:
@@ -227,7 +227,7 @@ def _host_ns(causes: HostCauses) -> float:
     return (causes.elapsed_ns - waits) / max(causes.steps, 1)
 
 
-def score_pair(pair: JobPair, load: _Load) -> Gain:
+def score_pair(pair: JobPair, load: _Load, parameters: Parameters) -> Gain:
     """Predict the gain of a pair from the trace before the change.
 
     Parameters
@@ -236,6 +236,8 @@ def score_pair(pair: JobPair, load: _Load) -> Gain:
         The pair.
     load : callable
         Returns the trace of a run.
+    parameters : Parameters
+        Parameters of the predictions.
 
     Raises
     ------
@@ -244,20 +246,20 @@ def score_pair(pair: JobPair, load: _Load) -> Gain:
     """
     gain = Gain(pair.change, pair.case, pair.what_if, None, None)
     if pair.what_if == RECORDING:
-        return _recording_gain(pair, gain, load)
+        return _recording_gain(pair, gain, load, parameters)
     if missing := [run.name for run in (pair.before, pair.after) if not run.files]:
         return replace(gain, measured=_measured(pair, ()), reason=f"no trace of {', '.join(missing)}")
     before, after = load(pair.before), load(pair.after)
     gain = replace(
         gain,
-        what_if=pair.what_if or _what_if_between(pair, before.trace, after.trace),
+        what_if=pair.what_if or _what_if_between(pair, (before.trace, after.trace), parameters),
         measured=_measured(pair, before.trace.iterations["sequence_length"].to_pylist()),
         traced=before.step_ns / after.step_ns,
     )
     if pair.epochs is not None:
-        return _epoch_gain(pair, gain, before.trace)
+        return _epoch_gain(pair, gain, before.trace, parameters)
     if pair.what_if.startswith(_PREDICT):
-        return _served_gain(gain, before.trace)
+        return _served_gain(gain, before.trace, parameters)
     if not before.launches and not gain.what_if.startswith(_OF_HOST):
         return replace(gain, reason="the trace has no kernels of a device")
     try:
@@ -278,22 +280,22 @@ def _measured(pair: JobPair, lengths: Sequence[int | None]) -> float | None:
     return sum(before[length] for length in lengths) / sum(after[length] for length in lengths)
 
 
-def _what_if_between(pair: JobPair, before: Trace, after: Trace) -> str:
+def _what_if_between(pair: JobPair, traces: tuple[Trace, Trace], parameters: Parameters) -> str:
     """Return the what-if that leads from one trace to another of another device or data type."""
     if pair.change == "device":
-        old, new = (hardware_of(trace).device for trace in (before, after))
+        old, new = (hardware_of(trace).device for trace in traces)
         if old is None or new is None or old == new:
             raise InvalidInputError(f"{pair.case}: no pair of two known devices")
         return f"scale_device:{new.name}"
-    types = [_product_type(trace) for trace in (before, after)]
+    types = [_product_type(trace, parameters) for trace in traces]
     if None in types or types[0] == types[1]:
         raise InvalidInputError(f"{pair.case}: the traces do not tell two data types of products")
     return f"change_dtype:{types[0]}->{types[1]}"
 
 
-def _product_type(trace: Trace) -> str | None:
+def _product_type(trace: Trace, parameters: Parameters) -> str | None:
     """Return the data type in which most of the time of matrix products is spent."""
-    tasks = build_graph(index_trace(trace), all_iterations(trace)[0], parameters=load_parameters()).tasks
+    tasks = build_graph(index_trace(trace), all_iterations(trace)[0], parameters=parameters).tasks
     rows = (tasks.class_ == _GEMM) & (tasks.dtype >= 0)
     times = np.bincount(tasks.dtype[rows], tasks.duration_ns[rows], len(_TYPES))
     return _TYPES[int(times.argmax())] if rows.any() else None
@@ -322,7 +324,7 @@ def _unexplained(gain: Gain) -> bool:
     return gain.scored and gain.error > _EXPLAINED
 
 
-def _epoch_gain(pair: JobPair, gain: Gain, trace: Trace) -> Gain:
+def _epoch_gain(pair: JobPair, gain: Gain, trace: Trace, parameters: Parameters) -> Gain:
     """Predict the gain of an epoch from single iterations, by interpolation between their lengths."""
     assert pair.epochs is not None
     _, before_ns, after_ns = pair.epochs
@@ -336,7 +338,7 @@ def _epoch_gain(pair: JobPair, gain: Gain, trace: Trace) -> Gain:
     )
     measured = float(before_ns.sum() / after_ns.sum())
     gain = replace(gain, measured=measured, traced=None, predicted=predicted, low=low, high=high)
-    return replace(gain, cause=_epoch_cause(pair, gain, trace)) if _unexplained(gain) else gain
+    return replace(gain, cause=_epoch_cause(pair, gain, trace, parameters)) if _unexplained(gain) else gain
 
 
 def _over_epoch(pair: JobPair, lengths: Sequence[int], gains: Sequence[float]) -> float:
@@ -348,13 +350,13 @@ def _over_epoch(pair: JobPair, lengths: Sequence[int], gains: Sequence[float]) -
     return float(before_ns.sum() / (before_ns / of_each).sum())
 
 
-def _epoch_cause(pair: JobPair, gain: Gain, trace: Trace) -> str:
+def _epoch_cause(pair: JobPair, gain: Gain, trace: Trace, parameters: Parameters) -> str:
     """Return what the error of an epoch goes with: the recording, or the host after the change, or both.
 
     The host is that of the shortest length, whose steps were timed on both sides without a profiler. If neither takes
     half of the error away, the gain of those steps may be as predicted.
     """
-    cost, parameters = recording_cost(trace, load_parameters()), load_parameters()
+    cost = recording_cost(trace, parameters)
     kept = 1 - cost.share(parameters.values) if cost else 1.0
     shortest = min((length for length in pair.before.step_ns if length), default=0)
     host = pair.after.step_ns.get(shortest, 1.0) / pair.before.step_ns.get(shortest, 1.0)
@@ -381,7 +383,7 @@ def _step_ns(trace: Trace, what_if: str, number: int) -> float:
     return projection.rows[0].projected_ns if projection.rows[0].applied else projection.baseline_ns
 
 
-def _served_gain(gain: Gain, trace: Trace) -> Gain:
+def _served_gain(gain: Gain, trace: Trace, parameters: Parameters) -> Gain:
     """Predict the gain of a step of serving from the sizes of the model alone, as `seqpoint synthesize` does."""
     device, sizes = hardware_of(trace).device, _SERVED.fullmatch(gain.what_if)
     if sizes is None or device is None:
@@ -390,16 +392,16 @@ def _served_gain(gain: Gain, trace: Trace) -> Gain:
     model = Transformer("served", "megatron", layers, hidden, heads, 4 * hidden, vocabulary)
     seconds = []
     for batch, length in (shapes[:2], shapes[2:]):
-        parts = inference_parts(InferenceJob(model, sizes[1], batch, length), device, parameters=load_parameters())
+        parts = inference_parts(InferenceJob(model, sizes[1], batch, length), device, parameters=parameters)
         seconds.append(sum(count * sum(each for _, each in steps) for _, steps, count in parts))
     return replace(gain, predicted=seconds[0] / seconds[1])
 
 
-def _recording_gain(pair: JobPair, gain: Gain, load: _Load) -> Gain:
+def _recording_gain(pair: JobPair, gain: Gain, load: _Load, parameters: Parameters) -> Gain:
     """Predict what a recording costs: the time of a step without a profiler over that of the trace."""
     if not pair.after.files:
         return replace(gain, reason=f"no trace of {pair.after.name}")
-    traced, parameters = load(pair.after), load_parameters()
+    traced = load(pair.after)
     lengths = traced.trace.iterations["sequence_length"].to_pylist()
     steps = pair.before.step_ns
     if None not in steps and not {*lengths} <= steps.keys():
@@ -421,7 +423,7 @@ def _recording_gain(pair: JobPair, gain: Gain, load: _Load) -> Gain:
     return replace(gain, cause=text)
 
 
-def _cause(gain: Gain, projected: TraceProjection, before: _Traced, after: _Traced) -> str:
+def _cause(gain: Gain, projected: TraceProjection, before: _TracedRun, after: _TracedRun) -> str:
     """Return what an error goes with: the recording, the host or the kernels of the run after the change.
 
     The first is the cause if the gain between the traces is predicted twice as well. The others are put into the
@@ -481,8 +483,7 @@ def _source(file: Path) -> Path | None:
 
 
 def _layout(file: Path) -> str:
-    columns = set() if is_folder(file) else set(table_columns(file))
-    return next((name for name, (needed, _) in TABLES.items() if set(needed) <= columns), "")
+    return "" if is_folder(file) else layout_of(file, {name: columns for name, (columns, _) in TABLES.items()})
 
 
 def _read(sources: Sequence[Path], options: SuiteOptions) -> _Sources:
@@ -494,19 +495,19 @@ def _read(sources: Sequence[Path], options: SuiteOptions) -> _Sources:
 
 def _scored(sources: _Sources, options: SuiteOptions) -> SuiteResult:
     """Score every pair of runs, and every change that the tables hold."""
-    progress, parameters = options.progress("projecting"), load_parameters()
+    progress, parameters = options.progress("projecting"), options.parameters
     scores, gains, notes = list[IntervalScore](), list[Gain](), list[str]()
     for layout, file in followed(sources.tables, progress, lambda table: table[1].name):
         scores += [score for change in TABLES[layout][1](file) for score in score_change(change, parameters)]
     load_files = lru_cache(_KEPT)(partial(_load, options))
 
-    def load(run: JobRun) -> _Traced:
+    def load(run: JobRun) -> _TracedRun:
         return load_files(run.files)
 
     for pair in followed(sources.pairs, progress, lambda each: each.case):
         try:
-            gains.append(score_pair(pair, load))
-            scores += _kernel_scores(pair, load)
+            gains.append(score_pair(pair, load, parameters))
+            scores += _kernel_scores(pair, load, parameters)
             notes += [text for run in (pair.before, pair.after) if run.files for text in load(run).warnings()]
         except InvalidInputError as error:
             notes.append(str(error))
@@ -535,11 +536,11 @@ def _scored(sources: _Sources, options: SuiteOptions) -> SuiteResult:
     return SuiteResult(rows, details, tables, scores, list(dict.fromkeys(notes)))
 
 
-def _kernel_scores(pair: JobPair, load: _Load) -> Iterator[IntervalScore]:
+def _kernel_scores(pair: JobPair, load: _Load, parameters: Parameters) -> Iterator[IntervalScore]:
     """Yield the kernel time of a step and of its classes on another device."""
     if pair.change == "device":
         traces = {run.name: load(run).trace for run in (pair.before, pair.after)}
-        yield from score_change(next(trace_changes(pair.case, traces)), load_parameters())
+        yield from score_change(next(trace_changes(pair.case, traces, parameters)), parameters)
 
 
 def _gain_tables(gains: Sequence[Gain]) -> Iterator[Table]:

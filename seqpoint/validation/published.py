@@ -24,7 +24,6 @@ from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 from profilers.files import dataset_path, read_toml
 from replay.calibration.parameters import Parameters
 from replay.calibration.tables import refuse_row
-from replay.costs.shipped import load_parameters
 from replay.workloads.architecture import named_tables
 from seqpoint.notebook import Table, table_of
 from seqpoint.validation.rows import ValidationRow
@@ -234,7 +233,7 @@ class PublishedScore:
         return figure | scores
 
 
-def score_published(systems: Sequence[str] = ()) -> list[PublishedScore]:
+def score_published(parameters: Parameters, systems: Sequence[str] = ()) -> list[PublishedScore]:
     """Return every published figure of the systems with ours; by default those of all systems.
 
     Raises
@@ -242,18 +241,18 @@ def score_published(systems: Sequence[str] = ()) -> list[PublishedScore]:
     NotFoundError
         There is no such system.
     """
-    return _compared([(system, published_figures(system)) for system in systems or tuple(SYSTEMS)])
+    return _compared([(system, published_figures(system)) for system in systems or tuple(SYSTEMS)], parameters)
 
 
 #: A system and its published figures.
 _Published = tuple[str, tuple[PublishedFigure, ...]]
 
 
-def _compared(published: Sequence[_Published]) -> list[PublishedScore]:
+def _compared(published: Sequence[_Published], parameters: Parameters) -> list[PublishedScore]:
     """Return the figures of systems with ours."""
     scores = []
     for system, figures in published:
-        ours = reproduced(system, load_parameters())
+        ours = reproduced(system, parameters)
         for figure in figures:
             if figure.name in ours:
                 scores.append(PublishedScore(system, figure, ours[figure.name]))
@@ -281,7 +280,7 @@ def _read(sources: Sequence[Path], options: SuiteOptions) -> list[_Published]:
 
 def _scored(published: Sequence[_Published], options: SuiteOptions) -> SuiteResult:
     """Score figures."""
-    if not (scores := _compared(published)):
+    if not (scores := _compared(published, options.parameters)):
         raise InvalidInputError("no figure that a study reproduces")
     limited = [score for score in scores if score.figure.gated]
     predicted = [score for score in limited if not score.figure.fitted]

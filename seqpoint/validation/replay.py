@@ -9,7 +9,7 @@ seqpoint validate replay job.trace
 seqpoint validate replay traces/ --json
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import itemgetter
 from pathlib import Path
@@ -267,7 +267,11 @@ def trace_source(file: Path) -> Path | None:
     return None
 
 
-def read_sources(sources: Sequence[Path], options: SuiteOptions) -> list[tuple[str, tuple[Path, ...]]]:
+#: Name and files of a recording.
+NamedFiles = tuple[str, tuple[Path, ...]]
+
+
+def read_sources(sources: Sequence[Path], options: SuiteOptions) -> list[NamedFiles]:
     """Return the name and the files of every trace; files that a reader takes together are one trace.
 
     Parameters
@@ -302,15 +306,31 @@ def load_recording(files: Sequence[Path], iterations: str) -> Trace:
     return open_trace(files[0], options) if is_folder(files[0]) else collect(files, options)
 
 
-def _scored(traces: Sequence[tuple[str, tuple[Path, ...]]], options: SuiteOptions) -> SuiteResult:
-    """Read and replay one trace after another; a trace without an iteration is noted."""
-    scores, notes = [], []
-    for name, files in followed(traces, options.progress("replaying"), itemgetter(0)):
+def opened_traces(recordings: Sequence[NamedFiles], options: SuiteOptions, phase: str) -> Iterator[tuple[str, Trace]]:
+    """Yield the name and the trace of each recording that can be read; the others are refused.
+
+    Parameters
+    ----------
+    recordings : sequence of (str, tuple of Path)
+        Names and files.
+    options : SuiteOptions
+        Rule for iterations, and who watches.
+    phase : str
+        What is done with the traces, for those who watch.
+    """
+    for name, files in followed(recordings, options.progress(phase), itemgetter(0)):
         try:
             trace = load_recording(files, options.iterations)
         except SeqPointError as error:
             refuse_file(files[0], error)
             continue
+        yield name, trace
+
+
+def _scored(traces: Sequence[NamedFiles], options: SuiteOptions) -> SuiteResult:
+    """Read and replay one trace after another; a trace without an iteration is noted."""
+    scores, notes = [], []
+    for name, trace in opened_traces(traces, options, "replaying"):
         if len(trace.iterations):
             scores.append(score_replay(name, trace))
         else:

@@ -112,7 +112,7 @@ def summary_row(case: str, value: float, limit: float, *, least: bool = False, s
     return ValidationRow(case, None, value, value, limit, least, source=source or "the cases above")
 
 
-class Run(Protocol):
+class MeasuredRun(Protocol):
     """A measured run: its time, and the file and row that it was read from."""
 
     @property
@@ -124,7 +124,7 @@ class Run(Protocol):
         """File and row."""
 
 
-R = TypeVar("R", bound=Run)
+R = TypeVar("R", bound=MeasuredRun)
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class TimedScore(Generic[R]):
     ----------
     case : str
         Name of the run.
-    measured : Run
+    measured : MeasuredRun
         The run, with its time.
     basis : str
         ``"fitted"`` if fits of its device were used; ``"carried"`` if they were left out.

@@ -69,7 +69,7 @@ class Epochs:
 
 
 @dataclass(frozen=True)
-class Score:
+class SelectionScore:
     """Errors of a selector on one model and order.
 
     Parameters
@@ -177,7 +177,7 @@ def budget_for(budget: Budget, n_iterations: int) -> Budget:
     return replace(budget, iterations=max(budget.points, n_iterations // _SHARE))
 
 
-def score(epochs: Epochs, selector: str, budget: Budget = BUDGET) -> Score:
+def score(epochs: Epochs, selector: str, budget: Budget = BUDGET) -> SelectionScore:
     """Select on the base, and compare the estimates for the other configurations with the measurements.
 
     Parameters
@@ -210,7 +210,7 @@ def score(epochs: Epochs, selector: str, budget: Budget = BUDGET) -> Score:
     total_errors, speedup_errors = (
         [relative_error(estimate.value, true) for estimate, true in pairs] for pairs in (totals, speedups)
     )
-    return Score(
+    return SelectionScore(
         epochs.model,
         epochs.order,
         selector,
@@ -227,12 +227,12 @@ def score(epochs: Epochs, selector: str, budget: Budget = BUDGET) -> Score:
     )
 
 
-def selection_rows(scores: Sequence[Score]) -> list[ValidationRow]:
+def selection_rows(scores: Sequence[SelectionScore]) -> list[ValidationRow]:
     """Return a row for each case, then the gated summaries.
 
     Parameters
     ----------
-    scores : sequence of Score
+    scores : sequence of SelectionScore
         Scores of every selector on every epoch.
     """
     cases = [case for score in scores for case in score.cases]
@@ -246,7 +246,7 @@ def selection_rows(scores: Sequence[Score]) -> list[ValidationRow]:
     return cases + _comparisons(scores, gated)
 
 
-def _comparisons(scores: Sequence[Score], gated: Sequence[Score]) -> list[ValidationRow]:
+def _comparisons(scores: Sequence[SelectionScore], gated: Sequence[SelectionScore]) -> list[ValidationRow]:
     """Return the largest ratio, over configurations, of the error of the gated selector to that of each baseline.
 
     Errors of the total are averaged over the epochs of a configuration: on a single epoch any baseline may be right
@@ -278,7 +278,7 @@ def _share(ours: float, theirs: float) -> float:
     return float("inf") if ours else 1.0
 
 
-def _by_configuration(scores: Sequence[Score]) -> dict[str, list[float]]:
+def _by_configuration(scores: Sequence[SelectionScore]) -> dict[str, list[float]]:
     """Return the errors of the total by configuration, in the order of the scores."""
     errors: dict[str, list[float]] = {}
     for scored in scores:
@@ -312,7 +312,7 @@ def _headline(epochs: Epochs) -> str:
     )
 
 
-def _table(scores: Sequence[Score]) -> Table:
+def _table(scores: Sequence[SelectionScore]) -> Table:
     """Return the table of the selectors on an epoch."""
     columns = {
         "selector~": "{selector}", "points": "{points}", "total %": "{total_error:.2%} ({total_worst:.2%})",

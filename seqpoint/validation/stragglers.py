@@ -48,7 +48,7 @@ class _Result(msgspec.Struct, frozen=True):
     blocking_decompose_by_optype_per_step: dict[int, dict[str, float]]
 
 
-class _Share(msgspec.Struct, frozen=True):
+class _RecoveredShare(msgspec.Struct, frozen=True):
     """Share of the slow-down that a fix recovers."""
 
     rem: float
@@ -58,8 +58,8 @@ class _Answer(msgspec.Struct, frozen=True):
     """Answers for a job: the result, and the shares of the last stage and of the worst workers."""
 
     result: _Result
-    ms: _Share
-    mw: _Share
+    ms: _RecoveredShare
+    mw: _RecoveredShare
 
 
 @dataclass(frozen=True)

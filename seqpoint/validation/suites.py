@@ -8,7 +8,7 @@ the files that a suite knows from files and folders of any depth. `validate` run
 import csv
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
 from profilers.files import dataset_path
+from replay.calibration.parameters import Parameters
 from replay.calibration.tables import InvalidRowsError, SkippedRow, refuse_file, skipping_rows
 from seqpoint.notebook import DataFrame, Table, as_html, data_frame
 from seqpoint.validation.rows import ValidationRow
@@ -79,6 +80,12 @@ def followed(items: Collection[T], progress: Progress | None, name: Callable[[T]
         yield item
 
 
+def _shipped_parameters() -> Parameters:
+    from replay.costs.shipped import load_parameters
+
+    return load_parameters()
+
+
 @dataclass(frozen=True)
 class SuiteOptions:
     """Options of the suites. Each suite names the options that it reads.
@@ -111,6 +118,8 @@ class SuiteOptions:
         Rule by which a trace is cut into iterations, as `profilers.ingest.pipeline.IngestOptions` takes it.
     progress : callable
         Called with the name of each phase. It returns a function that reports steps, or None if nobody watches.
+    parameters : Parameters
+        Parameters that predictions take; by default the shipped ones.
     """
 
     calibration: str | None = None
@@ -126,6 +135,7 @@ class SuiteOptions:
     max_iterations: int | None = None
     iterations: str = "auto"
     progress: Callable[[str], Progress | None] = lambda what: None
+    parameters: Parameters = field(default_factory=_shipped_parameters)
 
 
 @dataclass(frozen=True)
@@ -311,7 +321,7 @@ def _shipped(suite: Suite) -> list[Path]:
 
 def _lacking(suite: Suite, paths: Sequence[Path]) -> str:
     """Return the sentence that a suite has nothing to read, and where its measurements are."""
-    if not paths and suite.shipped:
+    if not paths and suite.shipped and not _shipped(suite):
         folder = f"datasets/{suite.shipped}"
         command = f"seqpoint validate {suite.name} {folder}"
         return f"{folder} is not installed; clone the repository and name the folder: {command}"
@@ -507,3 +517,32 @@ def _parquet_columns(file: Path) -> list[str]:
         return list(pq.read_schema(file).names)
     except (pa.ArrowException, OSError):
         return []
+
+
+def layout_of(file: Path, layouts: Mapping[str, Collection[str]]) -> str:
+    """Return the name of the first layout whose columns a table has; "" without such a layout.
+
+    Parameters
+    ----------
+    file : Path
+        Parquet or CSV file; other files have no layout.
+    layouts : mapping of str to collection of str
+        Columns that each layout needs.
+    """
+    columns = set(table_columns(file))
+    return next((name for name, needed in layouts.items() if columns.issuperset(needed)), "")
+
+
+def table_source(
+    layouts: Mapping[str, Collection[str]], suffixes: Sequence[str] = (".csv", ".parquet")
+) -> Callable[[Path], Path | None]:
+    """Return the `Suite.source` of tables: a file is read if it has one of the layouts.
+
+    Parameters
+    ----------
+    layouts : mapping of str to collection of str
+        Columns that each layout needs.
+    suffixes : sequence of str
+        Suffixes of the files that are read.
+    """
+    return lambda file: file if file.suffix in suffixes and layout_of(file, layouts) else None

@@ -21,7 +21,7 @@ import numpy as np
 
 from profilers.devices.catalogue import Device, find_device
 from replay import workloads
-from replay.costs.shipped import load_parameters
+from replay.calibration.parameters import Parameters
 from replay.workloads.training_fits import COLUMNS
 from seqpoint.notebook import Table, table_of
 from seqpoint.validation.rows import ValidationRow, summary_row
@@ -71,7 +71,10 @@ def _name(step: workloads.MeasuredStep) -> str:
 
 
 def score_steps(
-    measured: Sequence[workloads.MeasuredStep], device: Device | None, fit: workloads.TrainingFit | None
+    measured: Sequence[workloads.MeasuredStep],
+    device: Device | None,
+    fit: workloads.TrainingFit | None,
+    parameters: Parameters,
 ) -> list[StepScore]:
     """Predict every measured step.
 
@@ -84,13 +87,15 @@ def score_steps(
     fit : TrainingFit, optional
         Costs to predict with; by default the shipped ones for each job. Where the table names no device, it does not
         say either whether layers are recomputed: they are, or not, as in the runs that were fitted.
+    parameters : Parameters
+        With calibrations of kernels and collectives.
 
     Raises
     ------
     InvalidInputError
         The catalogue lacks a figure of the device.
     """
-    parameters, scores = load_parameters(), {}
+    scores = {}
     fits = [fit or workloads.load_training(step.job) for step in measured]
     keys = [(device.name if device else step.device, costs) for step, costs in zip(measured, fits, strict=True)]
     for key in dict.fromkeys(keys):
@@ -175,7 +180,7 @@ def _scored(tables: Sequence[MeasuredSteps], options: SuiteOptions) -> SuiteResu
     for table in tables:
         is_unnamed = not any(step.device for step in table.steps)
         name = options.device or ((fit or workloads.load_training()).device if is_unnamed else "")
-        some = score_steps(table.steps, find_device(name) if name else None, fit)
+        some = score_steps(table.steps, find_device(name) if name else None, fit, options.parameters)
         between = RATIOS[table.kind][0](some) if table.kind in RATIOS else []
         rows += training_rows(some, table.kind) + ratio_rows(between, table.kind)
         shown += _tables(some, table.kind)
