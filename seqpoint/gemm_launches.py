@@ -26,7 +26,7 @@ from replay.costs.occupancy import resident_workgroups
 from replay.costs.products import cache_bytes
 from replay.from_trace import TraceIndex, index_trace, kernel_dtypes, kernel_operators
 from replay.gemms.gemm import Gemm, gemm_of_operator
-from replay.gemms.tiles import Grid, tile_end
+from replay.gemms.tiles import LaunchGrid, tile_end
 from replay.graph.operators import DTYPE_BYTES, Operator
 from replay.memory.system import memory_system
 from seqpoint.units import duration
@@ -462,7 +462,7 @@ def rates_of(gemm: Gemm, operator: Operator, time_ns: float, device: Device) -> 
     return Rates(gemm.flops / seconds / peak, limit, operator.bytes_moved / seconds / bandwidth)
 
 
-def parts_of(gemm: Gemm, grid: Grid | None, kernel: str, *, device: Device | None, fixed_ns: float) -> Parts:
+def parts_of(gemm: Gemm, grid: LaunchGrid | None, kernel: str, *, device: Device | None, fixed_ns: float) -> Parts:
     """Return the least times of a GEMM's parts; 0 where tile, caches or device are unknown.
 
     The workgroups of a unit run in ``ceil(on_unit / resident)`` rounds. A round loads its depth step by step. With s
@@ -476,7 +476,7 @@ def parts_of(gemm: Gemm, grid: Grid | None, kernel: str, *, device: Device | Non
     ----------
     gemm : Gemm
         GEMM that a launch computes.
-    grid : Grid or None
+    grid : LaunchGrid or None
         Its grid, if it is known.
     kernel : str
         Name of its kernel.
@@ -523,7 +523,7 @@ def _loads_ahead(kernel: str, device: Device) -> int:
     return max(int(stated[1]), 1) if stated else 1
 
 
-def _rounds(grid: Grid) -> tuple[int, int]:
+def _rounds(grid: LaunchGrid) -> tuple[int, int]:
     """Return the tiles of the busiest unit, and the rounds in which it computes them."""
     if grid.persistent:
         return ceil(grid.workgroups / grid.units) * ceil(grid.waves), ceil(grid.waves)
@@ -533,7 +533,7 @@ def _rounds(grid: Grid) -> tuple[int, int]:
 
 def causes_of(
     gemm: Gemm,
-    grid: Grid | None,
+    grid: LaunchGrid | None,
     kernel: str,
     *,
     around: Surroundings,
@@ -549,7 +549,7 @@ def causes_of(
     ----------
     gemm : Gemm
         GEMM that the launches compute.
-    grid : Grid or None
+    grid : LaunchGrid or None
         Its grid, if it is known.
     kernel : str
         Name of its kernel.
@@ -615,7 +615,7 @@ def _of_parts(parts: Parts, time_ns: float) -> list[Cause]:
     return causes
 
 
-def _of_split(grid: Grid | None, around: Surroundings) -> list[Cause]:
+def _of_split(grid: LaunchGrid | None, around: Surroundings) -> list[Cause]:
     """Return that adding the parts of a split depth takes long, which the trace measures."""
     if around.adding_share < _ADDED:
         return []
@@ -634,7 +634,7 @@ def _sustained_rate(gemm: Gemm, device: Device, rates: Rates) -> list[Cause]:
     return [Cause("sustained rate", f"about {100 * sustained:.0f} % of the peak is sustained, {reached}", share=lost)]
 
 
-def _in_turns(grid: Grid | None, parts: Parts, time_ns: float, rates: Rates) -> list[Cause]:
+def _in_turns(grid: LaunchGrid | None, parts: Parts, time_ns: float, rates: Rates) -> list[Cause]:
     """Return that a unit has nothing to compute while its workgroups start, load and store.
 
     It holds one workgroup at a time, or runs all in one round. The parts of a launch one after another take much of the
@@ -653,7 +653,7 @@ def _in_turns(grid: Grid | None, parts: Parts, time_ns: float, rates: Rates) -> 
     return [Cause("no overlap", f"{crowd}; of {duration(time_ns)} at least {parts}", True, share)]
 
 
-def _of_grid(gemm: Gemm, grid: Grid, efficiency: float, left: float) -> list[Cause]:
+def _of_grid(gemm: Gemm, grid: LaunchGrid, efficiency: float, left: float) -> list[Cause]:
     """Return the causes that the workgroups tell; units that were idle cannot have computed.
 
     `left` is the share of the time without the fixed time, which no grid changes.
@@ -675,7 +675,7 @@ def _of_grid(gemm: Gemm, grid: Grid, efficiency: float, left: float) -> list[Cau
     return causes
 
 
-def _of_shape(gemm: Gemm, grid: Grid | None, kernel: str) -> list[Cause]:
+def _of_shape(gemm: Gemm, grid: LaunchGrid | None, kernel: str) -> list[Cause]:
     """Return the causes that the shape and the name of the kernel tell."""
     causes = []
     size = DTYPE_BYTES[gemm.dtype]

@@ -16,7 +16,7 @@ from profilers.trace.trace import Trace
 from replay.costs.retiming import floor_ns
 from replay.costs.shipped import load_parameters
 from replay.gemms.gemm import Gemm
-from replay.gemms.tiles import Grid, grid_of, tile_end, tile_of_name
+from replay.gemms.tiles import LaunchGrid, grid_of, tile_end, tile_of_name
 from replay.graph.graph import Hardware, given_hardware, hardware_of
 from seqpoint.gemm_groups import StepGroups, suggest_groups
 from seqpoint.gemm_launches import Cause, GemmLaunches, Rates, Surroundings, causes_of, gemm_launches, rates_of
@@ -51,7 +51,7 @@ class GemmRow:
         Median duration of a launch.
     rates : Rates, optional
         Rates on the device; None if it is unknown.
-    grid : Grid, optional
+    grid : LaunchGrid, optional
         Grid of that kernel; None if neither tile nor workgroups are known, or the device is unknown.
     resident_known : bool
         Whether registers and shared memory tell how many workgroups a compute unit holds; else one is assumed.
@@ -74,7 +74,7 @@ class GemmRow:
     share: float
     median_ns: float
     rates: Rates | None
-    grid: Grid | None
+    grid: LaunchGrid | None
     resident_known: bool
     beside_share: float
     partners: tuple[tuple[str, float], ...]
@@ -119,7 +119,7 @@ class GemmRow:
         }
 
 
-def _grid_facts(gemm: Gemm, grid: Grid | None) -> dict[str, Any]:
+def _grid_facts(gemm: Gemm, grid: LaunchGrid | None) -> dict[str, Any]:
     """Return the grid as JSON; null for an unknown value."""
     names = ("tile_m", "tile_n", "depth", "split", "workgroups", "tiles", "persistent")
     facts = {name: None if grid is None else getattr(grid, name) for name in names}
@@ -151,7 +151,7 @@ class GemmKernel:
         Median duration.
     tile : str
         Rows, columns and depth of its tile as the library sees them; a dash if its name states none.
-    grid : Grid, optional
+    grid : LaunchGrid, optional
         Workgroups as a grid. None without workgroups or device, and for a kernel whose workgroups
         take several tiles each.
     """
@@ -162,7 +162,7 @@ class GemmKernel:
     share: float
     median_ns: float
     tile: str
-    grid: Grid | None
+    grid: LaunchGrid | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as JSON with stable keys."""
@@ -195,7 +195,7 @@ def kernel_row(launches: GemmLaunches, rows: Ints, hardware: Hardware) -> GemmKe
     grid = None
     if workgroups and not stays and hardware.device is not None:
         counts = (workgroups, workgroups, 0, False, hardware.compute_units, max(resident, 1))
-        grid = Grid(0, 0, 0, "", *counts)
+        grid = LaunchGrid(0, 0, 0, "", *counts)
     sizes = () if tile is None else (tile.m, tile.n, *([tile.depth] if tile.depth else []))
     text = "x".join(map(str, sizes)) or "-"
     share = time_ns / max(launches.kernel_ns_in_all, 1)
@@ -512,7 +512,7 @@ _WAVES = {
 }  # fmt: skip
 
 
-def _wave_cells(grid: Grid | None) -> dict[str, Any]:
+def _wave_cells(grid: LaunchGrid | None) -> dict[str, Any]:
     """Return the cells on the waves of a grid; None where they are unknown."""
     cells = {name: None if grid is None else getattr(grid, name) for name in ROUNDS}
     return {"workgroups": (grid.workgroups or None) if grid else None, **cells}

@@ -1,8 +1,8 @@
 """Launches of kernels: what runs beside them, and the alone launches that they are compared with.
 
-`DeviceEvents` has the kernels and copies of a trace as columns, and `Neighbors` what runs beside each. `Launches` are
-those that are alone or overlapped, with their group. `is_warm_up`, `is_first_touch` and `split_groups` look for
-differences that are not contention, and `LaunchTimes` judges which launches can be used.
+`DeviceEvents` has the kernels and copies of a trace as columns, and `Neighbors` what runs beside each.
+`CandidateLaunches` are those that are alone or overlapped, with their group. `is_warm_up`, `is_first_touch` and
+`split_groups` look for differences that are not contention, and `LaunchTimes` judges which launches can be used.
 """
 
 from collections.abc import Mapping, Sequence
@@ -267,7 +267,7 @@ def ordinals(key: Ints, order: Ints) -> tuple[Ints, Ints]:
 
 
 @dataclass(frozen=True)
-class Launches:
+class CandidateLaunches:
     """Alone and overlapped launches: columns of equal length.
 
     Parameters
@@ -294,9 +294,9 @@ class Launches:
     is_alone: Bools
     comparable: Bools
 
-    def select(self, rows: Bools | Ints) -> "Launches":
+    def select(self, rows: Bools | Ints) -> "CandidateLaunches":
         """Return the launches in `rows`."""
-        return Launches(**{name: column[rows] for name, column in vars(self).items()})
+        return CandidateLaunches(**{name: column[rows] for name, column in vars(self).items()})
 
     @property
     def groups(self) -> int:
@@ -376,12 +376,12 @@ class AloneTimes:
     same_position: Bools
 
 
-def alone_times(launches: Launches, left_out: Bools) -> AloneTimes:
+def alone_times(launches: CandidateLaunches, left_out: Bools) -> AloneTimes:
     """Return the time alone of each launch.
 
     Parameters
     ----------
-    launches : Launches
+    launches : CandidateLaunches
         Alone and overlapped launches.
     left_out : array of bool
         Alone launches whose own time does not count for themselves.
@@ -394,12 +394,12 @@ def alone_times(launches: Launches, left_out: Bools) -> AloneTimes:
     return AloneTimes(np.where(same, by_position, by_group), np.where(same, here, anywhere), same)
 
 
-def _relative(launches: Launches) -> Floats:
+def _relative(launches: CandidateLaunches) -> Floats:
     """Return the duration of each launch over its time alone."""
     return launches.duration_ns / alone_times(launches, np.zeros(len(launches.row), bool)).median_ns
 
 
-def is_warm_up(launches: Launches) -> Bools:
+def is_warm_up(launches: CandidateLaunches) -> Bools:
     """Return the launches of first iterations whose alone launches take another time than in later ones."""
     relative = _relative(launches)
     codes, firsts = combinations(np.stack([launches.device, launches.iteration]))
@@ -421,7 +421,7 @@ def is_warm_up(launches: Launches) -> Bools:
     return warm[codes]
 
 
-def is_first_touch(launches: Launches, options: PairOptions) -> Bools:
+def is_first_touch(launches: CandidateLaunches, options: PairOptions) -> Bools:
     """Return the first launches of a group on a device that took longer than the later ones, alone or overlapped.
 
     Overlapped launches count only if first launches that are alone take longer in most groups, since contention may
@@ -440,7 +440,7 @@ def is_first_touch(launches: Launches, options: PairOptions) -> Bools:
     return slow & (launches.is_alone | (len(usual) > 0 and float(np.median(usual)) > 1 + _AGREEMENT))
 
 
-def split_groups(launches: Launches, column: Ints, options: PairOptions) -> tuple[Launches, Bools]:
+def split_groups(launches: CandidateLaunches, column: Ints, options: PairOptions) -> tuple[CandidateLaunches, Bools]:
     """Return the launches with groups split by a column if that halves the errors of alone times, and those split."""
     split = replace(launches, group=launches.lane(column))
     times = launches.duration_ns
@@ -484,7 +484,7 @@ class LaunchTimes:
     group_status: npt.NDArray[np.int8]
 
     @classmethod
-    def of(cls, launches: Launches, is_split: Bools, options: PairOptions) -> "LaunchTimes":
+    def of(cls, launches: CandidateLaunches, is_split: Bools, options: PairOptions) -> "LaunchTimes":
         """Measure the groups and judge which launches can be used."""
         count, alone, group, times = launches.groups, launches.is_alone, launches.group, launches.duration_ns
         compared = alone_times(launches, alone)

@@ -40,8 +40,8 @@ from replay.contention.launches import (
     OVERLAPPED,
     REASONS,
     UNDECIDED,
+    CandidateLaunches,
     DeviceEvents,
-    Launches,
     LaunchTimes,
     Neighbors,
     PairOptions,
@@ -183,7 +183,9 @@ def measure_pairs(trace: Trace, options: PairOptions = KERNEL_OPTIONS) -> Conten
     near = Neighbors.of(events, options.min_gap_ns)
     group = _groups(trace, events, (operands, _within_operator(trace, near)))
     reason = np.where(events.is_collective, CODE["communication"], UNDECIDED).astype(np.int8)
-    return _pair(trace, events, near, _Choice(group, comparable, _by_overlap(events, near, reason, options)), options)
+    return _pair(
+        trace, events, near, _PairChoice(group, comparable, _by_overlap(events, near, reason, options)), options
+    )
 
 
 def collective_pairs(trace: Trace, options: PairOptions = COLLECTIVE_OPTIONS) -> ContentionPairs:
@@ -209,7 +211,7 @@ def collective_pairs(trace: Trace, options: PairOptions = COLLECTIVE_OPTIONS) ->
     group = _groups(trace, events, [np.append(column, MISSING)[row] for column in known])
     reason = np.where(events.is_collective, CODE["unknown wait"], CODE["computation"]).astype(np.int8)
     reason[rows] = _by_peers(events, near, (rows, _taken(table, "match_id", row[rows])), options)
-    return _pair(trace, events, near, _Choice(group, _taken(table, "bytes", row) > 0, reason), options)
+    return _pair(trace, events, near, _PairChoice(group, _taken(table, "bytes", row) > 0, reason), options)
 
 
 def transfers(trace: Trace, events: DeviceEvents) -> tuple[DeviceEvents, Ints]:
@@ -263,7 +265,7 @@ _GRID = ("workgroups", "workgroup_size", "registers", "lds_bytes")
 
 
 @dataclass(frozen=True)
-class _Choice:
+class _PairChoice:
     """Kernels to pair: columns with a row for each kernel of the trace.
 
     Parameters
@@ -331,7 +333,7 @@ def _positions(trace: Trace, events: DeviceEvents, near: Neighbors, group: Ints)
 
 
 def _pair(
-    trace: Trace, events: DeviceEvents, near: Neighbors, choice: _Choice, options: PairOptions
+    trace: Trace, events: DeviceEvents, near: Neighbors, choice: _PairChoice, options: PairOptions
 ) -> ContentionPairs:
     """Return the pairs among the chosen kernels."""
     overlapped = np.zeros(int(choice.group.max(initial=-1)) + 1, bool)
@@ -430,13 +432,13 @@ def _by_overlap(
     return np.where(undecided, by_overlap, reason).astype(np.int8)
 
 
-def _candidates(trace: Trace, events: DeviceEvents, choice: _Choice, position: Ints) -> Launches:
+def _candidates(trace: Trace, events: DeviceEvents, choice: _PairChoice, position: Ints) -> CandidateLaunches:
     """Return the alone and the overlapped launches, their groups numbered from 0."""
     row = np.flatnonzero((choice.reason == ALONE) | (choice.reason == OVERLAPPED))
     numbers = np.zeros(int(choice.group.max(initial=-1)) + 1, np.int64)
     numbers[choice.group[row]] = 1
     start = events.start_ns[row]
-    return Launches(
+    return CandidateLaunches(
         row=row,
         group=(np.cumsum(numbers) - 1)[choice.group[row]],
         device=events.device[row],
@@ -470,7 +472,7 @@ def _texts(table: pa.Table, column: str, rows: Ints) -> pa.Array:
 
 
 @dataclass(frozen=True)
-class _Source:
+class _LaunchColumns:
     """Rows of the tables that tell kernels and copies apart; -1 where there is none.
 
     Parameters
@@ -485,7 +487,7 @@ class _Source:
     op: Ints
 
     @classmethod
-    def of(cls, trace: Trace, rows: Ints) -> "_Source":
+    def of(cls, trace: Trace, rows: Ints) -> "_LaunchColumns":
         """Find the rows for rows of a `DeviceEvents`."""
         count = trace.kernels.num_rows
         kernel, copy = np.where(rows < count, rows, -1), np.where(rows < count, -1, rows - count)
@@ -494,7 +496,7 @@ class _Source:
 
 
 def _group_table(
-    trace: Trace, events: DeviceEvents, launches: Launches, times: LaunchTimes, splits: Sequence[Bools]
+    trace: Trace, events: DeviceEvents, launches: CandidateLaunches, times: LaunchTimes, splits: Sequence[Bools]
 ) -> tuple[Ints, pa.Table]:
     """Return the groups with overlapped launches, and their table."""
     shown = np.flatnonzero(times.n_overlapped)
@@ -502,7 +504,7 @@ def _group_table(
     first[launches.group[::-1]] = np.arange(len(launches.row))[::-1]
     first = first[shown]
     row = launches.row[first]
-    source = _Source.of(trace, row)
+    source = _LaunchColumns.of(trace, row)
     numbers = {column: _taken(trace.kernels, column, source.kernel) for column in _GRID}
     numbers |= {column: _taken(trace.collectives, column, source.collective) for column in ("bytes", "group_size")}
     numbers |= {"rank": np.where(splits[0][first], events.rank[row], MISSING)}
@@ -524,14 +526,14 @@ def _group_table(
 def _partner_table(trace: Trace, events: DeviceEvents, partner: Ints) -> tuple[Ints, pa.Table]:
     """Return the row of each partner in the table of partners, and the table."""
     rows, of_row = np.unique(partner, return_inverse=True)
-    source = _Source.of(trace, rows)
+    source = _LaunchColumns.of(trace, rows)
     numbers = {column: _taken(trace.kernels, column, source.kernel) for column in _GRID}
     carried = _taken(trace.copies, "bytes", source.copy)
     carried = np.where(source.copy < 0, _taken(trace.collectives, "bytes", source.collective), carried)
     numbers["bytes"] = np.where(carried > 0, 1 << (np.frexp(np.maximum(carried, 1))[1].astype(np.int64) - 1), carried)
     collective = np.append(encode_text(trace.collectives["collective"])[0], -1)[source.collective]
     codes, first = combinations(np.stack([events.name[rows], collective, *numbers.values()]))
-    name, source = events.name[rows[first]], _Source.of(trace, rows[first])
+    name, source = events.name[rows[first]], _LaunchColumns.of(trace, rows[first])
     communicates = np.append(events.is_collective, False)[source.kernel]
     kind = np.where(source.copy >= 0, "copy", np.where(communicates, "collective", "kernel"))
     columns: dict[str, Any] = {key: arrow_array(n[first], n[first] == MISSING) for key, n in numbers.items()}

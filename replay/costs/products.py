@@ -21,6 +21,7 @@ from profilers.files import typed_table
 from profilers.trace.arrays import Floats, Ints
 from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
+from replay.costs.architectures import architecture_of
 from replay.costs.collectives import Topology, fastest, machine_of
 from replay.costs.kernels import KernelCalibration, predict
 from replay.costs.kernels.machine import runs_as
@@ -39,8 +40,6 @@ _EDGE, _MOST_PARTS = 2.0, 16
 _LARGE = 4
 #: How sharply the slower of computing and moving rules, the prior of `replay.costs.kernels.models`.
 SHARPNESS = 3.0
-#: Compute units of one die, which share an L2 cache; elsewhere all units share it.
-_DIE_UNITS: Mapping[str, int] = MappingProxyType({"CDNA 3": 38, "CDNA 4": 32})
 #: Memory so fast that it never binds, GB/s.
 _BOUNDLESS_GBPS = 1e6
 
@@ -360,7 +359,9 @@ def read_hardware(content: Mapping[str, Any], layout: type[Hardware], file: Path
 def _traffic(product: Product) -> tuple[float, float, float]:
     """Return bytes from memory, bytes from the last-level cache, and the panel of an operand that this cache keeps."""
     left, right, result = product.operand_bytes
-    apart = _DIE_UNITS.get(product.device.architecture, 1 if "llc_mb" not in product.device.figures else product.units)
+    apart = architecture_of(product.device.architecture).die_units or (
+        product.units if "llc_mb" in product.device.figures else 1
+    )
     cached = _blocked(product, min(apart, product.units))[0] + result
     (both, rows, columns) = _blocked(product, product.units)
     size, room = DTYPE_BYTES[product.dtype], cache_bytes(product.device)

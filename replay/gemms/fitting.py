@@ -65,7 +65,7 @@ _COMPONENTS: Final = 12
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _CandidateRows:
     """Measurements of a table with the quantities that a fit needs, r rows."""
 
     grid: VariantGrid
@@ -74,7 +74,7 @@ class _Rows:
     over_best: Floats
 
 
-def _rows_of(candidates: MeasuredCandidates) -> _Rows:
+def _rows_of(candidates: MeasuredCandidates) -> _CandidateRows:
     """Return the quantities of each measurement, with the logarithms of the time and of the time over the best."""
     grids, features = [], []
     logs = np.log(candidates.time_ns)
@@ -86,7 +86,7 @@ def _rows_of(candidates: MeasuredCandidates) -> _Rows:
         grids.append(VariantGrid.of(gemm, candidates.variants.select(candidates.variant_of[rows]), candidates.device))
         features.append(shape_features(gemm, grids[-1]))
     grid = VariantGrid(*(np.concatenate([getattr(g, f.name) for g in grids]) for f in fields(VariantGrid)))
-    return _Rows(grid, np.concatenate(features), logs, logs - best[candidates.gemm_of])
+    return _CandidateRows(grid, np.concatenate(features), logs, logs - best[candidates.gemm_of])
 
 
 def _select(grid: VariantGrid, rows: Ints) -> VariantGrid:
@@ -140,7 +140,7 @@ def _sample(rows: Ints, gemm_of: Ints, most: int, random: np.random.Generator) -
     return np.sort(order[rank < max(most // len(starts), 1)])
 
 
-def _fit_constants(rows: _Rows, sample: Ints, device: Device) -> VariantConstants:
+def _fit_constants(rows: _CandidateRows, sample: Ints, device: Device) -> VariantConstants:
     """Return the constants that explain the logarithms of times best, near their usual values."""
     grid, log_ns = _select(rows.grid, sample), rows.log_ns[sample]
     weights = np.sqrt(np.exp(-rows.over_best[sample] / _SCALE))
@@ -165,7 +165,7 @@ def _fit_constants(rows: _Rows, sample: Ints, device: Device) -> VariantConstant
     return VariantConstants(**{**fitted, "floor_ns": floor, "launch_ns": launch, "resident": resident})
 
 
-def _fit_slopes(rows: _Rows, candidates: MeasuredCandidates, residual: Floats, sample: Ints) -> Floats:
+def _fit_slopes(rows: _CandidateRows, candidates: MeasuredCandidates, residual: Floats, sample: Ints) -> Floats:
     """Return for each kernel the weights of the features that its parameters explain, shape (c, 15)."""
     traits = candidates.traits[candidates.variant_of[sample]].astype(np.float32)
     design = (traits[:, :, None] * rows.features[sample].astype(np.float32)[:, None, :]).reshape(len(sample), -1)

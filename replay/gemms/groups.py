@@ -46,7 +46,7 @@ _FEWEST: Final = 2
 
 
 @dataclass(frozen=True)
-class Group:
+class IndependentGemms:
     """GEMM kernels of one device and one step that do not depend on each other.
 
     Parameters
@@ -71,13 +71,13 @@ class Groups:
 
     Parameters
     ----------
-    groups : tuple of Group
+    groups : tuple of IndependentGemms
         Groups in the order of their first kernels.
     others : mapping of str to int
         Number of GEMM kernels in no group, by reason.
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[IndependentGemms, ...]
     others: Mapping[str, int]
 
 
@@ -116,7 +116,7 @@ def independent_gemms(graph: KernelGraph) -> Groups:
     >>> products = batched_matmul(1, 512, 2048, 1024), batched_matmul(1, 512, 1024, 2048)
     >>> graph = replace(assembly.graph(), operators=products)
     >>> independent_gemms(graph).groups
-    (Group(gemms=(0, 1), runs=((0,), (1,)), evidence='shapes'),)
+    (IndependentGemms(gemms=(0, 1), runs=((0,), (1,)), evidence='shapes'),)
     """
     tasks = graph.tasks
     is_gemm = np.asarray(graph.on_device() & tasks.in_iteration & (tasks.class_ == _GEMM))
@@ -124,10 +124,10 @@ def independent_gemms(graph: KernelGraph) -> Groups:
         return Groups((), {})
     start, end = simulate(graph)
     facts = _Facts(graph)
-    groups: list[Group] = []
+    groups: list[IndependentGemms] = []
     reasons: dict[int, str] = {}
     for rows in _streams(graph, is_gemm, start, end):
-        groups += _Search(facts, rows, reasons).groups()
+        groups += _GroupSearch(facts, rows, reasons).groups()
     taken = {row for group in groups for row in group.gemms}
     groups += _on_streams(graph, np.flatnonzero(facts.products()), (start, end), taken)
     taken |= {row for group in groups for row in group.gemms}
@@ -151,13 +151,15 @@ def _streams(graph: KernelGraph, is_gemm: Bools, start: Floats, end: Floats) -> 
             yield rows.tolist()
 
 
-def _on_streams(graph: KernelGraph, products: Ints, times: tuple[Floats, Floats], taken: set[int]) -> list[Group]:
+def _on_streams(
+    graph: KernelGraph, products: Ints, times: tuple[Floats, Floats], taken: set[int]
+) -> list[IndependentGemms]:
     """Return groups of products that run at the same time on different streams of a device.
 
     A Python loop over products, about 1 us each.
     """
     tasks, (start, end) = graph.tasks, times
-    groups: list[Group] = []
+    groups: list[IndependentGemms] = []
     for device in np.unique(tasks.device[products]).tolist():
         rows = products[tasks.device[products] == device]
         if len(np.unique(tasks.lane[rows])) < 2:
@@ -176,8 +178,8 @@ def _on_streams(graph: KernelGraph, products: Ints, times: tuple[Floats, Floats]
     return groups
 
 
-def _group_on_streams(members: list[int]) -> list[Group]:
-    return [Group(tuple(members), tuple((row,) for row in members), "streams")] if len(members) > 1 else []
+def _group_on_streams(members: list[int]) -> list[IndependentGemms]:
+    return [IndependentGemms(tuple(members), tuple((row,) for row in members), "streams")] if len(members) > 1 else []
 
 
 class _Facts:
@@ -292,7 +294,7 @@ class _Candidate:
     only_bias: bool = True
 
 
-class _Search:
+class _GroupSearch:
     """A search for groups along one stream; `reasons` gets why a product that ends a group is not in it."""
 
     def __init__(self, facts: _Facts, rows: Sequence[int], reasons: dict[int, str]) -> None:
@@ -302,7 +304,7 @@ class _Search:
         continues = [facts.is_work[row] and at > 0 and self._continues(at - 1, at) for at, row in enumerate(rows)]
         self._kernels = StreamKernels(self._products, gathers, continues)
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[IndependentGemms]:
         """Return the groups of the stream; a Python loop over its kernels, a few us each."""
         groups, position = [], 0
         while position < len(self._rows):
@@ -319,15 +321,15 @@ class _Search:
             position = candidate.gemms[-1] + 1
         return groups
 
-    def _group(self, candidate: _Candidate) -> Group:
+    def _group(self, candidate: _Candidate) -> IndependentGemms:
         weakest = max(candidate.evidence, key=EVIDENCE.index)
         runs = tuple(self._run(position) for position in candidate.gemms)
-        return Group(tuple(self._rows[position] for position in candidate.gemms), runs, weakest)
+        return IndependentGemms(tuple(self._rows[position] for position in candidate.gemms), runs, weakest)
 
-    def _group_of_chains(self, chains: "Sequence[Chain]") -> Group:
+    def _group_of_chains(self, chains: "Sequence[Chain]") -> IndependentGemms:
         spans = [(chain.first, self._span(chain.products[-1])[1]) for chain in chains]
         gemms = tuple(self._rows[position] for chain in chains for position in chain.products)
-        return Group(gemms, tuple(tuple(self._rows[first:end]) for first, end in spans), "assumed")
+        return IndependentGemms(gemms, tuple(tuple(self._rows[first:end]) for first, end in spans), "assumed")
 
     def _run(self, position: int) -> tuple[int, ...]:
         """Return the rows of a product and of the kernels that belong to it."""

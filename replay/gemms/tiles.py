@@ -1,7 +1,7 @@
 """Tiles and grids of GEMM kernels: the tile that a kernel's name states, and the rounds that its workgroups take.
 
 `tile_of_name` reads names of cuBLAS, cuBLASLt (nvjet), CUTLASS, rocBLAS and hipBLASLt (Tensile). `grid_of` explains the
-workgroups of a launch by that tile, or guesses a tile that gives as many. `Grid` counts waves and tails.
+workgroups of a launch by that tile, or guesses a tile that gives as many. `LaunchGrid` counts waves and tails.
 """
 
 import re
@@ -54,7 +54,7 @@ _LENGTH: Final = 8192
 
 
 @dataclass(frozen=True)
-class Tile:
+class NamedTile:
     """Part of the result that a workgroup computes.
 
     Parameters
@@ -78,7 +78,7 @@ class Tile:
 
 
 @lru_cache(maxsize=4096)
-def tile_of_name(name: str) -> Tile | None:
+def tile_of_name(name: str) -> NamedTile | None:
     """Return the tile that a kernel's name states; None if it states none.
 
     Parameters
@@ -89,9 +89,9 @@ def tile_of_name(name: str) -> Tile | None:
     Examples
     --------
     >>> tile_of_name("ampere_sgemm_128x64_nn")
-    Tile(m=128, n=64, depth=0, split=0, persistent=False)
+    NamedTile(m=128, n=64, depth=0, split=0, persistent=False)
     >>> tile_of_name("nvjet_tst_192x208_64x4_1x1_h_bz_coopB_bias_TNT")
-    Tile(m=192, n=208, depth=64, split=0, persistent=True)
+    NamedTile(m=192, n=208, depth=64, split=0, persistent=True)
     >>> tile_of_name("gemv2T_kernel_val") is None
     True
     """
@@ -101,7 +101,7 @@ def tile_of_name(name: str) -> Tile | None:
     sizes, text = found.groupdict(), found.string
     split = _GLOBAL_SPLIT.search(text)
     stays = (persistent and not _SPLITS.search(text)) or _STREAM_K.search(text) is not None
-    return Tile(int(sizes["m"]), int(sizes["n"]), int(sizes.get("k") or 0), int(split[1]) if split else 0, stays)
+    return NamedTile(int(sizes["m"]), int(sizes["n"]), int(sizes.get("k") or 0), int(split[1]) if split else 0, stays)
 
 
 def tile_end(name: str) -> int:
@@ -127,7 +127,7 @@ def _tile_match(name: str) -> tuple[re.Match[str], bool] | None:
 
 
 @dataclass(frozen=True)
-class Grid:
+class LaunchGrid:
     """Workgroups of a launch, and the rounds in which compute units run them.
 
     Parameters
@@ -202,14 +202,14 @@ class Grid:
         return gemm.m * gemm.n / (rows * columns)
 
 
-def grid_of(gemm: Gemm, tile: Tile | None, workgroups: int, *, units: int, resident: int = 1) -> Grid | None:
+def grid_of(gemm: Gemm, tile: NamedTile | None, workgroups: int, *, units: int, resident: int = 1) -> LaunchGrid | None:
     """Return the grid of a launch: its tile, oriented as our result, its split, and the tiles to compute.
 
     Parameters
     ----------
     gemm : Gemm
         GEMM that the launch computes.
-    tile : Tile or None
+    tile : NamedTile or None
         Tile that the kernel's name states. Without it, the largest tile of a library that gives as many workgroups is
         guessed.
     workgroups : int
@@ -221,12 +221,12 @@ def grid_of(gemm: Gemm, tile: Tile | None, workgroups: int, *, units: int, resid
 
     Returns
     -------
-    Grid or None
+    LaunchGrid or None
         None if neither tile nor workgroups are known.
 
     Examples
     --------
-    >>> grid = grid_of(Gemm(788, 768, 768), Tile(64, 32, 128), 300, units=304)
+    >>> grid = grid_of(Gemm(788, 768, 768), NamedTile(64, 32, 128), 300, units=304)
     >>> grid.tile_m, grid.tile_n, grid.tiles, grid.split, round(grid.tail_efficiency, 3)
     (32, 64, 300, 1, 0.987)
     """
@@ -236,10 +236,10 @@ def grid_of(gemm: Gemm, tile: Tile | None, workgroups: int, *, units: int, resid
     if not workgroups:
         rows, columns = sides[0]
         count = _count(gemm, rows, columns) * max(tile.split, 1)
-        return Grid(rows, columns, tile.depth, "name", 0, count, tile.split or 1, False, units, resident)
+        return LaunchGrid(rows, columns, tile.depth, "name", 0, count, tile.split or 1, False, units, resident)
     if tile.persistent:
         rows, columns = sides[0]
-        return Grid(
+        return LaunchGrid(
             *(rows, columns, tile.depth, "name", workgroups, _count(gemm, rows, columns)),
             *(1, True, units, resident),
         )
@@ -249,12 +249,14 @@ def grid_of(gemm: Gemm, tile: Tile | None, workgroups: int, *, units: int, resid
         (rows, columns), count = sides[0], min(_count(gemm, *side) for side in sides)
         stays = workgroups < count
         tiles, split = (count, 1) if stays else (workgroups, 0)
-        return Grid(rows, columns, tile.depth, "name", workgroups, tiles, split, stays, units, resident)
+        return LaunchGrid(rows, columns, tile.depth, "name", workgroups, tiles, split, stays, units, resident)
     _, rows, columns, split, tiles = best
-    return Grid(rows, columns, tile.depth, "name", workgroups, tiles, split, False, units, resident)
+    return LaunchGrid(rows, columns, tile.depth, "name", workgroups, tiles, split, False, units, resident)
 
 
-def _fits(gemm: Gemm, side: tuple[int, int], workgroups: int, tile: Tile) -> Iterator[tuple[int, int, int, int, int]]:
+def _fits(
+    gemm: Gemm, side: tuple[int, int], workgroups: int, tile: NamedTile
+) -> Iterator[tuple[int, int, int, int, int]]:
     """Yield ways to get `workgroups`: a penalty, rows and columns of the tile, parts of the depth, and tiles."""
     rows, columns = side
     count, most = _count(gemm, rows, columns), max(gemm.k // (tile.depth or _USUAL_DEPTH), 1)
@@ -270,14 +272,14 @@ def _fits(gemm: Gemm, side: tuple[int, int], workgroups: int, tile: Tile) -> Ite
                 yield 2 + many + 8 * (split > _USUAL_PARTS), rows, columns, split, count * split
 
 
-def _guessed(gemm: Gemm, workgroups: int, units: int, resident: int) -> Grid | None:
+def _guessed(gemm: Gemm, workgroups: int, units: int, resident: int) -> LaunchGrid | None:
     """Return the grid of a kernel whose name states no tile; None if the trace does not count workgroups."""
     if not workgroups:
         return None
     for split, (rows, columns) in product((1, 2, 4, 8, 16), TILES):
         if _count(gemm, rows, columns) * split == workgroups:
-            return Grid(rows, columns, 0, "grid", workgroups, workgroups, split, False, units, resident)
-    return Grid(0, 0, 0, "", workgroups, workgroups, 0, False, units, resident)
+            return LaunchGrid(rows, columns, 0, "grid", workgroups, workgroups, split, False, units, resident)
+    return LaunchGrid(0, 0, 0, "", workgroups, workgroups, 0, False, units, resident)
 
 
 def _count(gemm: Gemm, rows: int, columns: int) -> int:

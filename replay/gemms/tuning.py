@@ -124,7 +124,7 @@ def _go_kernels(
     gemms: Sequence[Gemm], degrees: Sequence[int], device: Device, saturation: Saturation
 ) -> list[GoKernel]:
     result: list[GoKernel] = []
-    pending: list[_Search] = []
+    pending: list[_DegreeSearch] = []
     kernels = 0
     for gemm in gemms:
         tuning = _Tuning.of(gemm, device, saturation)
@@ -289,7 +289,7 @@ def _kept_share(
         row = tuning.with_workgroups(count)
         if row is None:
             return None
-        members.append(_Search(tuning, len(gemms), np.array([row])))
+        members.append(_DegreeSearch(tuning, len(gemms), np.array([row])))
     alone_ns = sum(member.alone_ns for member in members)
     return float(_mixed_ns(members, np.zeros((1, len(members)), dtype=np.int64))[0]) / alone_ns
 
@@ -306,12 +306,12 @@ class _Tuning:
     def of(cls, gemm: Gemm, device: Device, saturation: Saturation) -> "_Tuning":
         return cls(gemm, library_of(device, gemm.dtype)[0], GemmDevice.of(device, gemm, saturation))
 
-    def search(self, degree: int) -> "_Search":
+    def search(self, degree: int) -> "_DegreeSearch":
         """Return the candidates of a degree."""
         rows = [self.ranked(1)[:1]]
         if degree > 1:
             rows += [self.ranked(degree)[:_N_BEST], self.ranked(2 * degree)[:_N_BEST_NEXT]]
-        return _Search(self, degree, np.array(list(dict.fromkeys(np.concatenate(rows).tolist()))))
+        return _DegreeSearch(self, degree, np.array(list(dict.fromkeys(np.concatenate(rows).tolist()))))
 
     def with_workgroups(self, count: int) -> int | None:
         """Return the variant that is fastest alone of those with about `count` workgroups; 0 stands for any count."""
@@ -332,7 +332,7 @@ class _Tuning:
 
 
 @dataclass(frozen=True)
-class _Search:
+class _DegreeSearch:
     """Candidates of a GEMM at a degree: rows of the library, the default first."""
 
     tuning: _Tuning
@@ -363,7 +363,7 @@ class _Search:
         return self.variants.select(row)
 
 
-def _times_of(searches: Sequence[_Search]) -> list[Floats]:
+def _times_of(searches: Sequence[_DegreeSearch]) -> list[Floats]:
     """Return for each search the time of `degree` copies of each candidate, ns."""
     count = np.array([len(search.rows) for search in searches])
     times = [search.times(-(-search.degree * search.workgroups // search.tuning.device.units)) for search in searches]
@@ -374,7 +374,7 @@ def _times_of(searches: Sequence[_Search]) -> list[Floats]:
     return np.split(sets_ns(joined, sets), np.cumsum(count)[:-1])
 
 
-def _mixed_ns(members: Sequence[_Search], sets: Ints) -> Floats:
+def _mixed_ns(members: Sequence[_DegreeSearch], sets: Ints) -> Floats:
     """Return the time of each set of kernels: a row of `sets` has the candidate of each member."""
     workgroups = np.stack([search.workgroups[sets[:, k]] for k, search in enumerate(members)], axis=1)
     on_unit = -(-workgroups.sum(axis=1) // members[0].tuning.device.units)
@@ -392,7 +392,7 @@ def _best(times: Floats) -> int:
     return best if times[best] < times[0] * (1 - _MIN_GAIN) else 0
 
 
-def _winners(searches: Sequence[_Search]) -> list[GoKernel]:
+def _winners(searches: Sequence[_DegreeSearch]) -> list[GoKernel]:
     """Return the GO-kernel of each search."""
     if not searches:
         return []

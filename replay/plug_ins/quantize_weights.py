@@ -22,6 +22,7 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
 from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
+from replay.costs.architectures import architecture_of, load_architectures
 from replay.costs.kernels import KernelCalibration, predict
 from replay.costs.retiming import source_device
 from replay.engine.engine import simulate
@@ -59,9 +60,9 @@ _TYPES = tuple(DTYPES)
 _RATES: Mapping[str, str] = {
     "fp8": "fp8", "mxfp8": "fp8", "mxfp4": "nvfp4", "nvfp4": "nvfp4", "bf16": "bf16", "fp16": "fp16",
 }  # fmt: skip
-#: Formats with scales of blocks, by the begin of their name, and architectures whose matrix units take these scales:
+#: Formats with scales of blocks, by the begin of their name:
 #: https://docs.nvidia.com/cuda/parallel-thread-execution (mma with block scaling), AMD Instinct CDNA 4 ISA.
-_BLOCK_SCALED, _TAKE_SCALES = ("mxfp", "nvfp"), ("Blackwell", "CDNA 4")
+_BLOCK_SCALED = ("mxfp", "nvfp")
 #: Most formats of copies at once.
 _MOST_FORMATS = 8
 
@@ -213,10 +214,11 @@ class _Quantization:
         """Return the graph with products of weights at the rate of the first format, and a note on what changed."""
         name = self.formats[0].name
         dtype = _RATES.get(name) or _RATES.get(name.split("_")[0], "")
-        if name.startswith(_BLOCK_SCALED) and device.architecture not in _TAKE_SCALES:
+        if name.startswith(_BLOCK_SCALED) and not architecture_of(device.architecture).block_scales:
+            known = " and ".join(name for name, each in load_architectures().items() if each.block_scales)
             return graph, (
                 f"quantize_weights: {device.name} has no rate for {name}, since its matrix units take no scales of "
-                f"blocks ({' and '.join(_TAKE_SCALES)} do): products keep their time"
+                f"blocks ({known} do): products keep their time"
             )
         if f"{dtype}_tflops" not in device.figures:
             return graph, f"quantize_weights: {device.name} has no rate for {name}: products keep their time"

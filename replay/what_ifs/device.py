@@ -13,6 +13,7 @@ import numpy as np
 from profilers.devices.catalogue import DTYPES, Device, find_device
 from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
+from replay.costs.architectures import architecture_notes
 from replay.costs.hardware import with_hardware
 from replay.costs.host import HostChoice
 from replay.costs.retiming import arithmetic_tasks, one_unit_tasks, source_device
@@ -76,7 +77,12 @@ def scale_device(name: str | Device, host: str = "") -> WhatIf:
         if moved is graph:
             return graph
         small = _one_unit_note(graph, moved.hardware.compute_units)
-        notes = [f"scale_device: {choice.note(traced, parameters)}", *small, *_tf32_note(graph, traced, target)]
+        notes = [
+            f"scale_device: {choice.note(traced, parameters)}",
+            *small,
+            *_tf32_note(graph, traced, target),
+            *architecture_notes(target),
+        ]
         return moved.with_notes(notes)
 
     name = what_if_text("scale_device", target.name, *([host] if host else []))

@@ -6,7 +6,7 @@ protocols, with the constants of NCCL. `least_seconds` is the bound that the lin
 """
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
+from replay.costs.architectures import architecture_of
 
 #: How the devices of a node are joined: each to each, by a switch, in a ring, in pairs, or not at all. A bridge joins a
 #: pair; other traffic goes over PCIe. Without links, it goes over PCIe and through the memory of the host.
@@ -31,21 +32,7 @@ MOST_BYTES, MOST_WORKERS = 2**50, 2**20
 #: No network adapter has more, GB/s.
 MOST_GBPS = 1e5
 
-#: Share of a link's raw rate that NCCL 2.30 counts on, from its table of GB/s a link (src/graph/topo.h): 20 of 25 on
-#: Volta and Ampere, 20.6 of 25 on Hopper, 40.1 of 50 on Blackwell; 48 of 64 measured on the links of MI300X.
-_SHARE = {"Hopper": 0.824, "Blackwell": 0.802, "CDNA 3": 0.75, "CDNA 4": 0.75}
-_ANY_SHARE = 0.8
-#: PCIe by NCCL's table: 12 GB/s on generation 3 with 16 lanes, which carry 16 before headers; twice that a generation.
-_PCIE_GBPS = {
-    "Pascal": 12.0,
-    "Volta": 12.0,
-    "Turing": 12.0,
-    "Hopper": 48.0,
-    "Blackwell": 48.0,
-    "CDNA 3": 48.0,
-    "CDNA 4": 48.0,
-}
-_ANY_PCIE_GBPS = 24.0
+#: Share of the raw rate of PCIe that is left after headers.
 _PCIE_SHARE = 0.75
 #: Share of that rate between devices without a direct way to each other: NCCL writes to the memory of the host and
 #: reads from it, so each byte passes the host bridge twice. No such box was measured.
@@ -202,8 +189,8 @@ def link_bytes_per_s(device: Device, link: str) -> float:
     (240.0, 24.0)
     """
     if link == "device" and "link_gbps" in device.figures:
-        return device.value("link_gbps") * 1e9 * _SHARE.get(device.architecture, _ANY_SHARE)
-    return _PCIE_GBPS.get(device.architecture, _ANY_PCIE_GBPS) * 1e9
+        return device.value("link_gbps") * 1e9 * architecture_of(device.architecture).link_share
+    return architecture_of(device.architecture).pcie_gbps * 1e9
 
 
 def raw_link_bytes_per_s(device: Device, link: str) -> float:
@@ -225,16 +212,6 @@ def raw_link_bytes_per_s(device: Device, link: str) -> float:
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
 #: Collectives in which each worker only sends to its peers and receives from them.
 _PAIRWISE = ("all_to_all", "send_recv")
-_ALGORITHMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "all_reduce": ("ring", "tree", "one-shot", "two-shot", "hierarchical", "nvls"),
-        "all_gather": ("ring", "direct", "hierarchical"),
-        "reduce_scatter": ("ring", "direct", "hierarchical"),
-        "all_to_all": ("direct",),
-        "broadcast": ("ring", "tree", "direct"),
-        "send_recv": ("direct",),
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -256,6 +233,132 @@ class Phase:
     level: str
     steps: float
     volume: float
+
+
+#: Phases of an algorithm of a collective on a group of two workers or more.
+_Phases = Callable[[str, Topology], tuple[Phase, ...]]
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A way in which libraries carry out collectives: a row of `ALGORITHMS`.
+
+    Parameters
+    ----------
+    name, meaning : str
+        Name, and what workers do, in a sentence.
+    kinds : tuple of str
+        Collectives that it carries out, of `KINDS`.
+    phases : callable
+        Return the phases of one of these collectives on a topology of two workers or more.
+    fits : callable
+        Whether a topology allows it for a collective.
+    in_node, between_nodes : tuple of str
+        Protocols, of `PROTOCOLS`, with which libraries choose it by themselves, on a node and over several.
+    """
+
+    name: str
+    meaning: str
+    kinds: tuple[str, ...]
+    phases: _Phases
+    fits: Callable[[str, Topology], bool] = lambda kind, topology: True
+    in_node: tuple[str, ...] = ()
+    between_nodes: tuple[str, ...] = ()
+
+
+def _passes(kind: str) -> int:
+    """Return how often the buffer goes around: an all-reduce scatters, then gathers."""
+    return 2 if kind == "all_reduce" else 1
+
+
+def _ring(kind: str, topology: Topology) -> tuple[Phase, ...]:
+    steps = ring_steps(kind, topology.n_workers)
+    volume = 1.0 if kind == "broadcast" else steps / topology.n_workers
+    if topology.nodes == 1:
+        return (Phase("port", steps, volume),)
+    between = _passes(kind) * (topology.nodes - 1)
+    inside = (Phase("port", steps - between, 0.0),) if steps > between else ()
+    return (Phase("network", between, volume), *inside)
+
+
+def _tree(kind: str, topology: Topology) -> tuple[Phase, ...]:
+    passes = _passes(kind)
+    if topology.nodes == 1:
+        return (Phase("port", passes * (topology.n_workers - 1).bit_length(), float(passes)),)
+    between = Phase("network tree", passes * (topology.nodes - 1).bit_length(), float(passes))
+    steps = passes * (topology.devices_per_node - 1)
+    return (between, Phase("port", steps, 0.0)) if steps else (between,)
+
+
+def _hierarchical(kind: str, topology: Topology) -> tuple[Phase, ...]:
+    nodes, steps = topology.nodes, _passes(kind) * (topology.devices_per_node - 1)
+    between = Phase("network", _passes(kind) * (nodes - 1), _passes(kind) * (nodes - 1) / nodes)
+    return (Phase("port", steps, steps / topology.devices_per_node), between)
+
+
+def _exchange(kind: str, topology: Topology) -> tuple[Phase, ...]:
+    n, nodes = topology.n_workers, topology.nodes
+    if kind not in _PAIRWISE:
+        return (Phase("peer", 1, 1 / n if kind in ("all_gather", "reduce_scatter") else 1.0),)
+    if nodes > 1:  # one message takes one adapter
+        volume = topology.nics_used if kind == "send_recv" else topology.devices_per_node * (nodes - 1) / nodes
+        return (Phase("network", 1 if kind == "send_recv" else nodes - 1, float(volume)),)
+    is_mesh = topology.fabric == "mesh"
+    if kind == "send_recv":
+        return (Phase("peer" if is_mesh else "port", 1, 1.0),)
+    return (Phase("peer", 1, 1 / n),) if is_mesh else (Phase("port", 1, (n - 1) / n),)
+
+
+def _all_linked(kind: str, topology: Topology) -> bool:
+    """Return whether each worker may send to each other one directly."""
+    linked = topology.nodes == 1 and (topology.fabric == "mesh" or topology.n_workers == 2)
+    return linked or kind in _PAIRWISE
+
+
+def _has_nvls(kind: str, topology: Topology) -> bool:
+    """Return whether a switch may reduce; two devices have nothing to gain."""
+    return topology.nodes == 1 and topology.fabric == "switch" and topology.n_workers > 2
+
+
+#: NVLS by NCCL 2.30 (src/graph/tuning.cc): 85 % of the links on Hopper, and 25 us, which five steps take.
+_NVLS_SHARE, _NVLS_STEPS = 0.85, 5
+_EACH = ("LL", "LL128", "Simple")
+#: Algorithms, in the order in which the first of equal times is taken. Between nodes NCCL uses LL128 on conditions only
+#: (src/graph/tuning.cc). With LL128 or a tree among the choices, the measured groups, all on two nodes, are predicted
+#: worse.
+ALGORITHMS: tuple[Algorithm, ...] = (
+    Algorithm(
+        "ring", "Each worker passes on to the next what it got; over nodes, each pass crosses the network once a node.",
+        ("all_reduce", "all_gather", "reduce_scatter", "broadcast"), _ring,
+        in_node=_EACH, between_nodes=("LL", "Simple"),
+    ),
+    Algorithm(
+        "tree", "Workers reduce towards a root and send the result back down.",
+        ("all_reduce", "broadcast"), _tree, in_node=_EACH,
+    ),
+    Algorithm(
+        "one-shot", "Each worker sends its buffer to every other one and adds what it gets.",
+        ("all_reduce",), _exchange, _all_linked,
+    ),
+    Algorithm(
+        "two-shot", "Each worker adds its part of all buffers and sends the sum to every other one.",
+        ("all_reduce",), lambda kind, topology: (Phase("peer", 2, 2 / topology.n_workers),), _all_linked,
+    ),
+    Algorithm(
+        "direct", "Each worker sends to every peer what is for it.",
+        ("all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"), _exchange, _all_linked,
+        in_node=_EACH, between_nodes=("LL", "Simple"),
+    ),
+    Algorithm(
+        "hierarchical", "Nodes reduce-scatter, exchange their parts over the network, and gather.",
+        ("all_reduce", "all_gather", "reduce_scatter"), _hierarchical, lambda kind, topology: topology.nodes > 1,
+    ),
+    Algorithm(
+        "nvls", "A switch reduces: a device sends its buffer once, and gets its part of the result.",
+        ("all_reduce",),
+        lambda kind, topology: (Phase("port", _NVLS_STEPS, (1 + 1 / topology.n_workers) / _NVLS_SHARE),), _has_nvls,
+    ),
+)  # fmt: skip
 
 
 def phases_of(kind: str, algorithm: str, topology: Topology) -> tuple[Phase, ...]:
@@ -280,71 +383,25 @@ def phases_of(kind: str, algorithm: str, topology: Topology) -> tuple[Phase, ...
     The alpha-beta costs of Thakur, Rabenseifner and Gropp (2005), with n workers: ring all-reduce 2(n-1) steps and
     2(n-1)/n of the buffer, half of each for all-gather and reduce-scatter; tree all-reduce 2 log2(n) steps and twice
     the buffer, between nodes 2 log2(nodes) steps and 2(g-1) in each of g devices (NCCL, src/graph/tuning.cc), whose
-    bytes flow at the same time; one-shot one step and the buffer to every peer, two-shot two steps and 2/n of it. In a
-    hierarchy, nodes reduce-scatter, exchange over the network, and gather. A ring over nodes crosses the network once
-    a node and pass; its other steps stay in a node (NCCL, src/graph/tuning.cc). With NVLS, switches reduce: a device
-    sends the buffer once, and its part of the result.
+    bytes flow at the same time; one-shot one step and the buffer to every peer, two-shot two steps and 2/n of it. A
+    direct exchange on a mesh has its links for each pair of devices; on a switch a device sends all over its own.
 
     Examples
     --------
     >>> phases_of("all_reduce", "ring", Topology(4))
     (Phase(level='port', steps=6, volume=1.5),)
     """
-    algorithms = algorithms_of(kind, topology)
-    if algorithm not in algorithms:
-        raise InvalidInputError(f"no algorithm {algorithm!r} of {kind} here; there are {', '.join(algorithms)}")
-    n, nodes, per_node = topology.n_workers, topology.nodes, topology.devices_per_node
-    passes = 2 if kind == "all_reduce" else 1
-    if n == 1:
-        return ()
-    if algorithm == "ring":
-        return _ring(kind, topology)
-    if algorithm == "nvls":
-        return (Phase("port", _NVLS_STEPS, (1 + 1 / n) / _NVLS_SHARE),)
-    if algorithm == "tree" and nodes == 1:
-        return (Phase("port", passes * (n - 1).bit_length(), float(passes)),)
-    steps = passes * (per_node - 1)
-    if algorithm == "tree":
-        between = Phase("network tree", passes * (nodes - 1).bit_length(), float(passes))
-        return (between, Phase("port", steps, 0.0)) if steps else (between,)
-    if algorithm == "hierarchical":
-        between = Phase("network", passes * (nodes - 1), passes * (nodes - 1) / nodes)
-        return (Phase("port", steps, steps / per_node), between)
-    if algorithm == "two-shot":
-        return (Phase("peer", 2, 2 / n),)
-    return (_exchange(kind, topology),)
+    rows = {row.name: row for row in _rows_of(kind, topology)}
+    if algorithm not in rows:
+        raise InvalidInputError(f"no algorithm {algorithm!r} of {kind} here; there are {', '.join(rows)}")
+    return rows[algorithm].phases(kind, topology) if topology.n_workers > 1 else ()
 
 
-def _ring(kind: str, topology: Topology) -> tuple[Phase, ...]:
-    """Return the phases of a ring: steps between nodes, which carry the bytes, and those in a node."""
-    steps = ring_steps(kind, topology.n_workers)
-    volume = 1.0 if kind == "broadcast" else steps / topology.n_workers
-    if topology.nodes == 1:
-        return (Phase("port", steps, volume),)
-    between = (2 if kind == "all_reduce" else 1) * (topology.nodes - 1)
-    inside = (Phase("port", steps - between, 0.0),) if steps > between else ()
-    return (Phase("network", between, volume), *inside)
-
-
-#: NVLS by NCCL 2.30 (src/graph/tuning.cc): 85 % of the links on Hopper, and 25 us, which five steps take.
-_NVLS_SHARE, _NVLS_STEPS = 0.85, 5
-
-
-def _exchange(kind: str, topology: Topology) -> Phase:
-    """Return the one phase in which every worker sends to its peers directly.
-
-    On a mesh each pair of devices has its links; on a switch a device sends all over its own.
-    """
-    n, nodes = topology.n_workers, topology.nodes
-    if kind not in _PAIRWISE:
-        return Phase("peer", 1, 1 / n if kind in ("all_gather", "reduce_scatter") else 1.0)
-    if nodes > 1:  # one message takes one adapter
-        volume = topology.nics_used if kind == "send_recv" else topology.devices_per_node * (nodes - 1) / nodes
-        return Phase("network", 1 if kind == "send_recv" else nodes - 1, float(volume))
-    is_mesh = topology.fabric == "mesh"
-    if kind == "send_recv":
-        return Phase("peer" if is_mesh else "port", 1, 1.0)
-    return Phase("peer", 1, 1 / n) if is_mesh else Phase("port", 1, (n - 1) / n)
+def _rows_of(kind: str, topology: Topology) -> list[Algorithm]:
+    """Return the rows of `ALGORITHMS` for a collective on a topology."""
+    if kind not in KINDS:
+        raise InvalidInputError(f"no collective is called {kind!r}; there are {', '.join(KINDS)}")
+    return [row for row in ALGORITHMS if kind in row.kinds and row.fits(kind, topology)]
 
 
 def algorithms_of(kind: str, topology: Topology) -> tuple[str, ...]:
@@ -364,15 +421,7 @@ def algorithms_of(kind: str, topology: Topology) -> tuple[str, ...]:
     >>> algorithms_of("all_reduce", Topology(8))
     ('ring', 'tree', 'nvls')
     """
-    if kind not in KINDS:
-        raise InvalidInputError(f"no collective is called {kind!r}; there are {', '.join(KINDS)}")
-    all_linked = topology.nodes == 1 and (topology.fabric == "mesh" or topology.n_workers == 2)
-    excluded = {"hierarchical"} if topology.nodes == 1 else {"nvls"}
-    if topology.fabric != "switch" or topology.n_workers <= 2:  # two devices have nothing to gain
-        excluded.add("nvls")
-    if not all_linked and kind not in _PAIRWISE:
-        excluded |= {"one-shot", "two-shot", "direct"}
-    return tuple(name for name in _ALGORITHMS[kind] if name not in excluded)
+    return tuple(row.name for row in _rows_of(kind, topology))
 
 
 def busiest_volume(kind: str, topology: Topology) -> float:
@@ -399,10 +448,6 @@ def ring_steps(kind: str, n_workers: int) -> int:
     if kind in _PAIRWISE:
         return 1
     return (2 if kind == "all_reduce" else 1) * (n_workers - 1)
-
-
-#: Architectures whose switches reduce the data that they pass on (NVLink SHARP, from the third NVSwitch on).
-_REDUCING = ("Hopper", "Blackwell")
 
 
 def least_seconds(kind: str, sizes: Floats, topology: Topology, device: Device) -> Floats:
@@ -457,8 +502,13 @@ def least_volume(kind: str, topology: Topology, device: Device) -> float:
         volume = (topology.n_workers - 1) / topology.n_workers
     else:
         volume = busiest_volume(kind, topology)
-    adds_up = topology.nodes > 1 or (topology.fabric == "switch" and device.architecture in _REDUCING)
+    adds_up = topology.nodes > 1 or _is_reduced(topology, device)
     return min(volume, 1.0) if kind == "all_reduce" and adds_up else volume
+
+
+def _is_reduced(topology: Topology, device: Device) -> bool:
+    """Return whether switches in a node reduce the data that they pass on."""
+    return topology.fabric == "switch" and architecture_of(device.architecture).reducing
 
 
 #: An adapter of 100 Gbit/s by NCCL's table (src/graph/topo.h), where nothing is known of the network.
@@ -522,17 +572,12 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
 )
 
 
-#: Algorithms and protocols that libraries choose from by themselves. Between nodes NCCL uses LL128 on conditions only
-#: (src/graph/tuning.cc). With LL128 or a tree among the choices, the measured groups, all on two nodes, are predicted
-#: worse. Between two nodes a tree is a chain, so all-reduces use it on more nodes only, where a ring's steps add up.
-IN_A_NODE = tuple((algorithm, protocol) for algorithm in ("ring", "tree", "direct") for protocol in PROTOCOLS)
-OVER_THE_NETWORK = tuple((algorithm, protocol) for algorithm in ("ring", "direct") for protocol in ("LL", "Simple"))
-#: Nodes up to which no tree is taken.
-CHAINED_NODES = 2
+#: Nodes up to which a tree is a chain, so that no tree is taken; on more nodes, a ring's steps add up.
+_CHAINED_NODES = 2
 
 
 @dataclass(frozen=True)
-class Machine:
+class GroupLinks:
     """The bandwidths of a group.
 
     Parameters
@@ -559,7 +604,7 @@ class Machine:
         return {"port": self.port, "peer": self.peer}.get(phase.level, self.network)
 
 
-def machine_of(device: Device, topology: Topology, nic_bytes_per_s: float = NETWORK_BYTES_PER_S) -> Machine:
+def machine_of(device: Device, topology: Topology, nic_bytes_per_s: float = NETWORK_BYTES_PER_S) -> GroupLinks:
     """Return the bandwidths of a group by the catalogue and NCCL's tables.
 
     Parameters
@@ -579,8 +624,7 @@ def machine_of(device: Device, topology: Topology, nic_bytes_per_s: float = NETW
         peer = port / (topology.node_devices - 1)
         port = peer * max(topology.devices_per_node - 1, 1)
     slowness = _NETWORK_FIGURES[topology.network.split(":")[0]][1]
-    reduces = topology.fabric == "switch" and device.architecture in _REDUCING
-    return Machine(inside, port, peer, topology.nics_used * nic_bytes_per_s, slowness, reduces)
+    return GroupLinks(inside, port, peer, topology.nics_used * nic_bytes_per_s, slowness, _is_reduced(topology, device))
 
 
 def busiest_link_s(kind: str, topology: Topology, device: Device) -> float:
@@ -600,7 +644,7 @@ def busiest_link_s(kind: str, topology: Topology, device: Device) -> float:
     return sum(phase.volume / machine.of(phase) for phase in phases)
 
 
-def algorithm_seconds(phases: tuple[Phase, ...], protocol: str, machine: Machine, sizes: Floats) -> Floats:
+def algorithm_seconds(phases: tuple[Phase, ...], protocol: str, machine: GroupLinks, sizes: Floats) -> Floats:
     """Return base + steps * alpha + volume * size / bandwidth, of all phases.
 
     Parameters
@@ -609,14 +653,14 @@ def algorithm_seconds(phases: tuple[Phase, ...], protocol: str, machine: Machine
         Phases of the algorithm; without phases the time is 0.
     protocol : str
         One of `PROTOCOLS`.
-    machine : Machine
+    machine : GroupLinks
         Rates of the links.
     sizes : array of float64, shape (n,)
         Bytes of one worker's whole buffer.
 
     Examples
     --------
-    >>> machine = Machine("device", 1e9, 1e9, 1e9)
+    >>> machine = GroupLinks("device", 1e9, 1e9, 1e9)
     >>> f"{algorithm_seconds((Phase('port', 6, 1.5),), 'Simple', machine, np.array([2e6]))[0] * 1e6:.1f}"
     '3028.8'
     """
@@ -631,7 +675,7 @@ def algorithm_seconds(phases: tuple[Phase, ...], protocol: str, machine: Machine
     return np.asarray(fixed + sum(phase.volume / (packing.share * machine.of(phase)) for phase in phases) * sizes)
 
 
-def fastest(kind: str, topology: Topology, machine: Machine, sizes: Floats) -> tuple[Floats, npt.NDArray[np.str_]]:
+def fastest(kind: str, topology: Topology, machine: GroupLinks, sizes: Floats) -> tuple[Floats, npt.NDArray[np.str_]]:
     """Return the time of the fastest algorithm and protocol that libraries choose from at each size, and their names.
 
     Parameters
@@ -640,7 +684,7 @@ def fastest(kind: str, topology: Topology, machine: Machine, sizes: Floats) -> t
         One of `KINDS`.
     topology : Topology
         Workers of the group, and the links between them.
-    machine : Machine
+    machine : GroupLinks
         Rates of the links.
     sizes : array of float64, shape (n,)
         Bytes.
@@ -653,16 +697,19 @@ def fastest(kind: str, topology: Topology, machine: Machine, sizes: Floats) -> t
     """
     if topology.n_workers == 1:
         return np.zeros_like(sizes), np.full(sizes.shape, "none")
-    choices = IN_A_NODE if topology.nodes == 1 else OVER_THE_NETWORK
-    if kind == "all_reduce" and topology.nodes > CHAINED_NODES:
-        choices = (*choices, ("tree", "LL"), ("tree", "Simple"))
-    if machine.reduces and topology.nodes == 1:
-        choices = (*choices, ("nvls", "Simple"))
-    algorithms = algorithms_of(kind, topology)
     times = {
-        f"{algorithm} {protocol}": algorithm_seconds(phases_of(kind, algorithm, topology), protocol, machine, sizes)
-        for algorithm, protocol in choices
-        if algorithm in algorithms
+        f"{row.name} {protocol}": algorithm_seconds(row.phases(kind, topology), protocol, machine, sizes)
+        for row in _rows_of(kind, topology)
+        for protocol in _protocols(row, kind, topology, machine)
     }
     seconds = np.array(list(times.values()))
     return np.min(seconds, axis=0), np.array(list(times))[np.argmin(seconds, axis=0)]
+
+
+def _protocols(row: Algorithm, kind: str, topology: Topology, machine: GroupLinks) -> tuple[str, ...]:
+    """Return the protocols with which libraries choose an algorithm by themselves on a group."""
+    if topology.nodes == 1:
+        return ("Simple",) if row.name == "nvls" and machine.reduces else row.in_node
+    if row.name == "tree" and kind == "all_reduce" and topology.nodes > _CHAINED_NODES:
+        return ("LL", "Simple")
+    return row.between_nodes

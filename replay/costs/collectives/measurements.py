@@ -20,6 +20,7 @@ from profilers.errors import InvalidInputError
 from profilers.files import dataset_path, read_toml, typed_tables
 from profilers.trace.arrays import Floats, Ints
 from replay.calibration.tables import MeasuredTable, read_tables
+from replay.costs.architectures import architecture_of
 from replay.costs.collectives.algorithms import KINDS, MOST_BYTES, MOST_GBPS, MOST_WORKERS, Topology
 from replay.costs.collectives.fits import LIBRARIES
 
@@ -302,7 +303,7 @@ def _fabric(file: Path, device: Device) -> str:
     """Return the fabric that the file's name or the device's architecture suggests."""
     if "pairwise" in re.split(r"[^a-z0-9]+", file.stem.lower()):
         return "pairs"
-    return "mesh" if device.architecture.startswith("CDNA") else "switch"
+    return "mesh" if architecture_of(device.architecture).mesh else "switch"
 
 
 class System(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -22,14 +22,13 @@ import numpy as np
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
 from profilers.trace.compiled import compiled
+from replay.costs.architectures import architecture_of
 from replay.costs.kernels.machine import Machine
 
 #: Exponentials that a compute unit computes in a cycle, of NVIDIA's devices from Volta to Blackwell (CUDA C++
 #: Programming Guide, arithmetic instructions), and other instructions of vector units for each score: scale, maximum,
 #: sum, convert.
 _EXPONENTIALS, _INSTRUCTIONS = 16.0, 4.0
-#: Architectures whose matrix units run beside other units of the same workgroup.
-ASYNCHRONOUS = ("Hopper", "Blackwell")
 #: Keys of a tile; most parts of a KV cache and fewest tokens of a part.
 _KEYS, _MOST_PARTS, _LEAST_TOKENS = 64.0, 64.0, 128.0
 #: Bytes of a key or value before it enters the cache.
@@ -94,7 +93,7 @@ def _rates(machine: Machine) -> Floats:
     score_s += 2 * _INSTRUCTIONS * machine.compute_units / machine.vector_flops_per_s
     return np.array(
         [machine.compute_units, machine.flops_per_s, machine.memory_bytes_per_s, machine.l2_bytes, score_s,
-         machine.architecture in ASYNCHRONOUS, *machine.operand_bytes]
+         architecture_of(machine.architecture).asynchronous, *machine.operand_bytes]
     )  # fmt: skip
 
 

@@ -28,7 +28,8 @@ from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Bools, Floats
 from profilers.trace.compiled import compiled, inlined
-from replay.costs.kernels.machine import FAMILIES, REFERENCE_CLOCK_HZ, Machine
+from replay.costs.architectures import load_architectures
+from replay.costs.kernels.machine import REFERENCE_CLOCK_HZ, Machine
 
 #: Algorithms, by number from 1; 0 is the fastest that applies.
 ALGORITHMS = ("implicit GEMM", "GEMM", "direct", "Winograd", "FFT")
@@ -570,12 +571,12 @@ def nearest_devices(devices: Sequence[Device], machine: Machine) -> tuple[list[D
 
     Of another family there is none.
     """
-    order = [architecture for family in FAMILIES for architecture in family]
+    order = list(load_architectures())
     alike = [device for device in devices if device.architecture == machine.architecture]
     near: dict[int, Device] = {}
     for device in devices:
         if device.architecture == machine.architecture:
             near[0] = device
-        elif Machine.of(device).family == machine.family >= 0:
+        elif machine.family and Machine.of(device).family == machine.family:
             near[abs(order.index(device.architecture) - order.index(machine.architecture))] = device
     return alike, near[min(near)] if near else None

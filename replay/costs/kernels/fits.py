@@ -13,13 +13,13 @@ import scipy
 from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Bools, Floats
+from replay.costs.architectures import architecture_of
 from replay.costs.kernels import convolutions
-from replay.costs.kernels.attention import ASYNCHRONOUS
 from replay.costs.kernels.machine import Machine
 from replay.costs.kernels.models import (
     CORRECTION_SIZES,
     MODELS,
-    Model,
+    KernelModel,
     Tile,
     axis_sizes,
     corrected_seconds,
@@ -162,7 +162,7 @@ def fit(kind: str, dims: Floats, seconds: Floats, element_bytes: int, machine: M
     return Fit(tuple(theta.tolist()), tile, len(dims), spread, tuple(correction.tolist()))
 
 
-def _correction(model: Model, dims: Floats, errors: Floats) -> Floats:
+def _correction(model: KernelModel, dims: Floats, errors: Floats) -> Floats:
     """Return the corrections that leave the least of `errors`, each table those that the ones before leave."""
     tables, left = [np.empty(0)], errors
     for axes in model.correction:
@@ -207,7 +207,7 @@ def _table(sizes: Floats, errors: Floats) -> Floats:
     return np.asarray(np.round(np.clip(solved, -MOST_CORRECTED, MOST_CORRECTED), 3), dtype=np.float64)
 
 
-def _theta(model: Model, tile: Tile, rows: Rows, predicted: Callable[[Floats, Tile, Floats], Floats]) -> Floats:
+def _theta(model: KernelModel, tile: Tile, rows: Rows, predicted: Callable[[Floats, Tile, Floats], Floats]) -> Floats:
     """Return the parameters that fit the rows best, priors included."""
     dims, seconds = rows
     hold = _HOLD * np.sqrt(len(dims) / _HOLD_ROWS) / model.spread
@@ -307,8 +307,10 @@ def _nearest(
         return same, tuple(np.mean(corrections, axis=0).tolist()) if len(corrections) == len(same) else ()
     if not by_units:
         return donors, ()
-    asynchronous = machine.architecture in ASYNCHRONOUS
-    alike = {name: fit for name, fit in donors.items() if (architecture[name] in ASYNCHRONOUS) == asynchronous}
+    asynchronous = architecture_of(machine.architecture).asynchronous
+    alike = {
+        name: fit for name, fit in donors.items() if architecture_of(architecture[name]).asynchronous == asynchronous
+    }
     return alike or donors, ()
 
 

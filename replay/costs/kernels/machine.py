@@ -11,13 +11,7 @@ from typing import NamedTuple, Self
 
 from profilers.devices.catalogue import DTYPES, Device
 from profilers.errors import InvalidInputError
-
-#: Architectures that parameters carry over between better than from others: how caches and schedulers are built.
-FAMILIES: tuple[tuple[str, ...], ...] = (
-    ("Pascal",),
-    ("Volta", "Turing", "Ampere", "Ada Lovelace", "Hopper", "Blackwell"),
-    ("Vega", "CDNA", "CDNA 2", "CDNA 3", "CDNA 4"),
-)
+from replay.costs.architectures import architecture_of
 
 #: Board power without arithmetic (leakage, memory, regulators): W, and share of the power limit. Round numbers
 #: from recollection of what drivers report of idle cards at full clock: 22 to 30 W of a T4, P4 and L4, 35 to 55 W of a
@@ -30,7 +24,7 @@ _JOULE_PER_FLOP, _JOULE_PER_BYTE = 22e-12, 50e-12
 _LEAST_VOLT = 0.7
 
 
-class _Process(NamedTuple):
+class _ChipProcess(NamedTuple):
     """How energy and voltage of a chip's process go.
 
     `energy` is that of a FLOP at 1 V over that of 12 to 16 nm. The least voltage suffices up to `low_hz`, and 1 V is
@@ -42,21 +36,19 @@ class _Process(NamedTuple):
     high_hz: float
 
 
-_NM_16, _NM_7 = _Process(1.0, 1.2e9, 1.9e9), _Process(1.0, 1.0e9, 1.9e9)
-#: 5 and 4 nm. No card of them is in the fitted files. It is assumed that a card of 72 W (L4) sustains a third to a half
-#: of its FP32 peak, and the energy is set to that.
-_NM_5 = _Process(0.38, 1.2e9, 2.6e9)
-_PROCESSES: Mapping[str, _Process] = MappingProxyType(
+#: Processes by `process_nm` of an architecture. No card of 5 and 4 nm is in the fitted files. It is assumed that a card
+#: of 72 W (L4) sustains a third to a half of its FP32 peak, and the energy is set to that.
+_PROCESSES: Mapping[int, _ChipProcess] = MappingProxyType(
     {
-        **dict.fromkeys(("Pascal", "Volta", "Turing", "GCN 5", "Vega"), _NM_16),
-        **dict.fromkeys(("Ada Lovelace", "Hopper", "Blackwell", "CDNA 3", "CDNA 4"), _NM_5),
+        16: _ChipProcess(1.0, 1.2e9, 1.9e9),
+        7: _ChipProcess(1.0, 1.0e9, 1.9e9),
+        5: _ChipProcess(0.38, 1.2e9, 2.6e9),
     }
 )
 #: An SM of 128 FP32 lanes (Ampere's GA10x and later) issues one instruction a cycle to each 32 of them, so that every
 #: load costs an FMA: one instruction in five is assumed. Of 64 lanes (Volta, Turing, GA100) other instructions are
 #: free, and Pascal issues two at a time.
-_ISSUE_SHARE, _WIDE_LANES, _DUAL_ISSUE = 0.8, 100.0, ("Pascal",)
-_ALL_WIDE = ("Ada Lovelace", "Hopper", "Blackwell")
+_ISSUE_SHARE, _WIDE_LANES = 0.8, 100.0
 #: Share of their peak that matrix units for FP32 sustain: the geometric mean of the shares of the fastest products of 5
 #: GFLOP and more in traces of an H100 (BF16, 0.70) and an MI300X (BF16, 0.49), and in published measurements of an A100
 #: (FP16, 0.81), over the 0.95 of the sustained rate that kernels reach. It is used for the MI100, not fitted to it.
@@ -87,8 +79,6 @@ _OPERAND_BYTES: Mapping[str, tuple[float, float, float]] = MappingProxyType(
 )
 #: Clock at which `start_s` of a product of matrix units is given, and clock of a device whose clock is unknown.
 REFERENCE_CLOCK_HZ = 2e9
-#: Architectures whose peaks of halves are of vector units.
-NO_MATRIX = ("Pascal", "GCN 5")
 #: Rate of vector units over that of FP32: packed halves, and dot products of four bytes.
 _VECTOR_RATES: Mapping[str, float] = MappingProxyType({"fp16": 2.0, "int8": 4.0})
 
@@ -116,10 +106,11 @@ def runs_as(device: Device, dtype: str) -> str:
 
 
 def _is_wide(device: Device) -> bool:
-    if device.vendor != "NVIDIA" or device.architecture in _DUAL_ISSUE:
+    architecture = architecture_of(device.architecture)
+    if device.vendor != "NVIDIA" or architecture.dual_issue:
         return False
     if "clock_mhz" not in device.figures:
-        return device.architecture in _ALL_WIDE
+        return architecture.wide
     lanes = device.value("fp32_tflops") * 1e6 / (2 * device.compute_units * device.value("clock_mhz"))
     return lanes > _WIDE_LANES
 
@@ -130,7 +121,7 @@ def _powered_flops_per_s(device: Device, arithmetic_w: float) -> float:
     Power goes with the clock and with the square of the voltage, P = C V(f)^2 f, and the energy of a FLOP with V^2. A
     device whose clock is unknown runs at the least voltage.
     """
-    process = _PROCESSES.get(device.architecture, _NM_7)
+    process = _PROCESSES[architecture_of(device.architecture).process_nm]
     if "clock_mhz" not in device.figures:
         return arithmetic_w / (_JOULE_PER_FLOP * process.energy * _LEAST_VOLT**2)
     clock_hz, peak = device.value("clock_mhz") * 1e6, device.value("fp32_tflops") * 1e12
@@ -229,7 +220,7 @@ class Machine:
         dtype = runs_as(device, dtype)
         fp32_matrix = dtype == "fp32" and "fp32_matrix_tflops" in device.figures
         peak = sheet = device.flops_per_s(dtype, matrix=True)
-        matrix = fp32_matrix or (dtype in _MATRIX_TYPES and device.architecture not in NO_MATRIX)
+        matrix = fp32_matrix or (dtype in _MATRIX_TYPES and architecture_of(device.architecture).matrix)
         if matrix:
             peak *= _MATRIX_SHARE if fp32_matrix else matrix_share(device)
         arithmetic_w, limited = math.inf, math.inf
@@ -260,6 +251,6 @@ class Machine:
         )
 
     @property
-    def family(self) -> int:
-        """Index in `FAMILIES`; -1 for an architecture without a family."""
-        return next((i for i, names in enumerate(FAMILIES) if self.architecture in names), -1)
+    def family(self) -> str:
+        """Family of the architecture; empty for one without a family."""
+        return architecture_of(self.architecture).family

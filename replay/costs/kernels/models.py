@@ -85,7 +85,7 @@ def _accept(_: Floats) -> None:
 
 
 @dataclass(frozen=True)
-class Model:
+class KernelModel:
     """Durations of one kind of operator.
 
     Parameters
@@ -380,14 +380,14 @@ def _columns(dims: tuple[str, ...], axis: str) -> tuple[int, ...]:
     return tuple(dims.index(name) for name in axis.split("*"))
 
 
-def _read_models() -> Mapping[str, Model]:
+def _read_models() -> Mapping[str, KernelModel]:
     file, models = dataset_path("kernel_models.toml"), {}
     for kind, content in read_toml(file, "models of kernels").items():
         table = typed_table(content, _ModelTable, f"{file}: {kind}")
         parameters = (ModelParameter(name, p.meaning, p.prior, p.spread) for name, p in table.parameters.items())
         corrected = tuple(tuple(_columns(table.dims, axis) for axis in axes) for axes in table.correction)
         zeros = tuple(map(table.dims.index, table.may_be_zero))
-        models[kind] = Model(
+        models[kind] = KernelModel(
             tuple(parameters), table.dims, _FORMS[table.form], table.tiles, corrected, zeros, table.library,
             table.carried_by != "all", table.carried_by == "architecture and units", table.types,
             _LEAST.get(table.form), _CHECKS.get(table.form, _accept),
@@ -398,19 +398,19 @@ def _read_models() -> Mapping[str, Model]:
 
 
 #: By kind of `replay.graph.Operator`.
-MODELS: Mapping[str, Model] = _read_models()
+MODELS: Mapping[str, KernelModel] = _read_models()
 
 
 #: Sizes between which corrections are interpolated, along each column.
 CORRECTION_SIZES = (1, 2, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536)
 
 
-def corrected_seconds(model: Model, correction: Floats, dims: Floats, seconds: Floats) -> Floats:
+def corrected_seconds(model: KernelModel, correction: Floats, dims: Floats, seconds: Floats) -> Floats:
     """Return modelled times times the exponential of corrections, which are linear in the logarithms of the sizes.
 
     Parameters
     ----------
-    model : Model
+    model : KernelModel
         Model of the times.
     correction : array of float64
         Logarithms of measured over modelled times on the grid of sizes, the last axis of a table fastest, table after

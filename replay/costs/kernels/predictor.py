@@ -20,6 +20,7 @@ from profilers.errors import InvalidInputError
 from profilers.files import dataset_path
 from profilers.trace.arrays import Floats
 from replay.calibration.files import CalibrationFile, CalibrationLayout
+from replay.costs.architectures import architecture_of
 from replay.costs.kernels import convolutions
 from replay.costs.kernels.fits import CONFIDENCE, MOST_CORRECTED, Fit, Rows, carry_over, fit, runs_hot
 from replay.costs.kernels.machine import Machine, runs_as
@@ -27,7 +28,7 @@ from replay.costs.kernels.measurements import MeasuredOperators
 from replay.costs.kernels.models import (
     CORRECTION_SIZES,
     MODELS,
-    Model,
+    KernelModel,
     Tile,
     checked_shapes,
     least_seconds,
@@ -305,7 +306,7 @@ def _fit_of(row: KernelFitRow) -> Fit:
     return Fit(values, row.tile, row.rows, row.spread, _correction_of(row, model, subject))
 
 
-def _correction_of(row: KernelFitRow, model: Model, subject: str) -> tuple[float, ...]:
+def _correction_of(row: KernelFitRow, model: KernelModel, subject: str) -> tuple[float, ...]:
     """Return the correction of a calibration file, which has it in thousandths."""
     numbers = np.array([int(text) for line in row.correction for text in line.split()], dtype=np.float64)
     if model.trees:
@@ -487,7 +488,7 @@ def _kind_of_units(
         return _OF_UNITS if dtype in _UNIT_TYPES else kind
     general = calibration.donors(kind, dtype, left_out)
     own = any(find_device(name).architecture == device.architecture for name in general)
-    if own or dtype not in _UNIT_TYPES or device.vendor == "AMD" or device.architecture == "Pascal":
+    if own or dtype not in _UNIT_TYPES or device.vendor == "AMD" or not architecture_of(device.architecture).matrix:
         return kind
     return _OF_UNITS if calibration.donors(_OF_UNITS, calibration.like(_OF_UNITS, dtype, left_out), left_out) else kind
 
