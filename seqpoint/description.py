@@ -579,7 +579,7 @@ def _begin_notes(steps: StepTimes) -> list[str]:
 
 def cost_notes(trace: Trace) -> list[str]:
     """Return a note on what the recording cost the host, if that is 5 % of its time or more."""
-    from replay.costs.recording import cost_facts, cost_note, recording_cost
+    from replay.costs.host import cost_facts, cost_note, recording_cost
     from replay.costs.shipped import load_parameters
 
     parameters = load_parameters()

@@ -1,7 +1,7 @@
 """Launches of GEMMs in a trace: shape, kernel, grid and surroundings, and the causes of a low efficiency.
 
 A launch is a call of an operator such as ``aten::mm``. If its depth is split, the kernel that adds the parts belongs to
-it. `gemm_launches` returns launches as columns; `replay.gemms.tiles` explains their grids.
+it. `gemm_launches` returns launches as columns; `replay.gemms.gemm` explains their grids.
 
 `causes_of` says why a GEMM is slow, as far as its shape, its grid and the work around it tell. A cause is measured or
 follows from figures of the trace. A cause that rests on an assumption is marked as a guess. `Cause.share` is the part
@@ -26,7 +26,7 @@ from replay.costs.occupancy import resident_workgroups
 from replay.costs.products import cache_bytes
 from replay.from_trace import TraceIndex, index_trace, kernel_dtypes, kernel_operators
 from replay.gemms.gemm import Gemm, gemm_of_operator
-from replay.gemms.tiles import LaunchGrid, tile_end
+from replay.gemms.gemm import LaunchGrid, tile_end
 from replay.graph.operators import DTYPE_BYTES, Operator
 from replay.memory.system import memory_system
 from seqpoint.units import duration
@@ -562,7 +562,7 @@ def causes_of(
 
     Examples
     --------
-    >>> from replay.gemms.tiles import grid_of, tile_of_name
+    >>> from replay.gemms.gemm import grid_of, tile_of_name
     >>> gemm, name = Gemm(512, 512, 4096, dtype="fp16"), "ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_tn"
     >>> grid = grid_of(gemm, tile_of_name(name), 16, units=108)
     >>> [str(cause) for cause in causes_of(gemm, grid, name, around=Surroundings(40e3), rated=None)]

@@ -18,7 +18,7 @@ from profilers.trace.trace import Trace
 from replay.analysis import attribution, critical_path
 from replay.contention.pairs import measure_pairs
 from replay.contention.totals import with_pairs
-from replay.costs.recording import recording_cost
+from replay.costs.host import recording_cost
 from replay.costs.shipped import load_parameters
 from replay.engine.steady import SteadyState
 from replay.engine.timeline import Timeline

@@ -15,7 +15,7 @@ from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.contention.pairs import measure_pairs
 from replay.contention.totals import with_pairs
-from replay.costs.recording import cost_facts, cost_note, recording_cost
+from replay.costs.host import cost_facts, cost_note, recording_cost
 from replay.costs.shipped import load_parameters
 from replay.engine.timeline import Timeline
 from replay.from_trace import index_trace

@@ -45,7 +45,7 @@ from seqpoint.validation.contention import (
     score_ideal,
     score_order,
 )
-from seqpoint.validation.rows import ValidationRow
+from seqpoint.validation.suites import ValidationRow
 
 #: What the device of the test recordings is like, and a calibration has to find.
 TRUTH = {

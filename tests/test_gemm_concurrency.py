@@ -30,7 +30,7 @@ from replay.gemms import (
 )
 from replay.gemms.concurrency import GemmDevice, Saturation, sets_ns
 from replay.gemms.degrees import FEATURES, features_of
-from replay.gemms.variant_times import VariantConstants
+from replay.gemms.variant_model import VariantConstants
 from replay.graph.assembly import Assembly
 
 MI100 = find_device("MI100")  # 120 compute units

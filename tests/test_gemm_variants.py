@@ -31,7 +31,7 @@ from replay.gemms import (
 )
 from replay.gemms.candidates import dtype_of_file
 from replay.gemms.fitting import folds_of, held_out_times, library_rows, measured_times
-from replay.gemms.variant_times import VariantConstants, traffic
+from replay.gemms.variant_model import VariantConstants, traffic
 from seqpoint.validation.gemms import candidate_scores, read_winners, small_grids, summarize, winner_ranks
 
 MI100 = find_device("MI100")

@@ -13,8 +13,7 @@ from traces import event, kernel, kineto, launch
 import seqpoint as sp
 from profilers.devices import find_device
 from profilers.errors import InvalidInputError, NotFoundError
-from replay.gemms.gemm import Gemm
-from replay.gemms.tiles import NamedTile, grid_of, tile_of_name
+from replay.gemms.gemm import Gemm, NamedTile, grid_of, tile_of_name
 from replay.graph.operators import batched_matmul
 from seqpoint.cli import cli
 from seqpoint.gemm_launches import CAUSES, Rates, Surroundings, causes_of, parts_of, rates_of

@@ -14,7 +14,7 @@ from traces import event, kernel, kineto, launch
 import seqpoint as sp
 from profilers.files import dataset_path
 from profilers.trace.trace import Trace, TraceMeta
-from replay.costs.recording import COSTS, RecordingCost, cost_facts, recording_cost
+from replay.costs.host import COSTS, RecordingCost, cost_facts, recording_cost
 from replay.costs.shipped import load_parameters
 from replay.graph.graph import EdgeKind, KernelGraph, TaskKind
 from replay.projection import ProjectionOptions, StepWindow, project

@@ -20,8 +20,8 @@ from seqpoint.selection.kernels import estimate_drawn_total as estimate_total
 from seqpoint.selection.log import exact_sums, length_table, nearest_iterations
 from seqpoint.selection.selecting import SelectOptions, select
 from seqpoint.selection.stratified import KMedoidsSelector, RandomSelector, StratifiedSelector, kernel_profiles
-from seqpoint.validation.rows import geometric_mean
 from seqpoint.validation.selection import Epochs, noise_floor, read_epochs, score
+from seqpoint.validation.suites import geometric_mean
 
 
 @given(

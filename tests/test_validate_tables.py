@@ -13,7 +13,7 @@ from rich.console import Console
 
 from profilers.errors import InvalidInputError
 from seqpoint.cli import cli, output
-from seqpoint.validation.rows import short_devices
+from seqpoint.validation.suites import short_devices
 
 HEADERS = {
     "kernels": "op,device,latency_ms,B,H",

@@ -41,7 +41,7 @@ from pathlib import Path
 
 from replay.costs.kernels import MeasuredOperators, calibrate, load_calibration, predict, read_measurements
 from seqpoint.validation.kernels import KernelScore, kernel_rows, score_halves, score_kernels
-from seqpoint.validation.rows import accuracy
+from seqpoint.validation.suites import accuracy
 
 COLUMNS = ("case", "rows", "error", "median", "bias", "covered", "limit")
 #: Framework whose operators were fitted, and fewest operators of a table that is scored.

@@ -30,7 +30,7 @@ from replay.costs.shipped import load_parameters
 from replay.from_trace import build_graph, index_trace
 from replay.graph.graph import KernelGraph, TaskKind
 from replay.what_ifs import WhatIf, change_dtype, compose, scale_device
-from seqpoint.validation.rows import ValidationRow
+from seqpoint.validation.suites import ValidationRow
 
 COLUMNS = ("case", "class", "traced", "measured", "retimed", "error", "low", "high", "limit")
 MODELS = ("Falconsai_nsfw_image_detection", "Qwen_Qwen1.5-0.5B-Chat", "gaunernst_bert-small-uncased")

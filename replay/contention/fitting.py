@@ -27,8 +27,7 @@ import scipy
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
 from profilers.trace.kernels import CLASSES
-from replay.calibration.files import CalibrationFile, CalibrationLayout
-from replay.calibration.parameters import Parameters, conformal_bound
+from replay.calibration.parameters import CalibrationFile, CalibrationLayout, Parameters, conformal_bound
 from replay.contention.prediction import (
     Lineup,
     ScenarioModel,

@@ -25,18 +25,14 @@ from replay.costs.architectures import architecture_of
 from replay.costs.collectives import Topology, fastest, machine_of
 from replay.costs.kernels import KernelCalibration, predict
 from replay.costs.kernels.machine import runs_as
+from replay.costs.kernels.models import TILES
 from replay.graph.graph import COLLECTIVE_KINDS, KernelGraph, TaskKind
 from replay.graph.operators import DTYPE_BYTES
 
-#: Rows and columns of a tile that one workgroup computes, as in `replay.costs.kernels.models` for halves.
-TILES = (
-    *((256, 256), (256, 128), (128, 256), (128, 128)),
-    *((128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 32)),
-)
 #: Cost of a tile's edge, in elements (the prior of `replay.costs.kernels.models`), and parts that the
 #: depth is split into.
 _EDGE, _MOST_PARTS = 2.0, 16
-#: How many of them are large: what libraries take where they fill the device.
+#: How many of the tiles are large: what libraries take where they fill the device.
 _LARGE = 4
 #: How sharply the slower of computing and moving rules, the prior of `replay.costs.kernels.models`.
 SHARPNESS = 3.0

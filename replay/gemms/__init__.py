@@ -1,10 +1,10 @@
 """General matrix multiplications (GEMMs) side by side: kernel variants, degrees of concurrency, and groups in a graph.
 
-Read in this order: `gemm` (a GEMM, and the tiles, splits and resources of the kernels that compute it), `variant_times`
-(their physics, and what measurements add to it), `variant_model` (the time and the demands of a variant on a share of a
-device, and the libraries of devices), `candidates` (tables of measured kernels) and `fitting`; then `concurrency`
-(kernels side by side in the engine), `tuning` (the variants that are best side by side), `degrees` (how many, predicted
-by sizes), `groups` (independent GEMMs of a graph) and `planning` (degree and kernels of a group).
+Read in this order: `gemm` (a GEMM, the kernels that compute it, and the tiles and waves of a launch), `variant_model`
+(the physics of a variant, what measurements add to it, and the libraries of devices), `candidates` (tables of measured
+kernels) and `fitting`; then `concurrency` (kernels side by side in the engine), `tuning` (the variants that are best
+side by side), `degrees` (how many, predicted by sizes), `groups` (independent GEMMs of a graph) and `planning` (degree
+and kernels of a group).
 It implements GOLDYLOC (arXiv 2409.02227).
 """
 

@@ -19,11 +19,12 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
 from replay.gemms.candidates import MeasuredCandidates
 from replay.gemms.gemm import Gemm
-from replay.gemms.variant_model import VariantFit, VariantModel
-from replay.gemms.variant_times import (
+from replay.gemms.variant_model import (
     VariantConstants,
     VariantEffects,
+    VariantFit,
     VariantGrid,
+    VariantModel,
     busy_ns,
     kernel_effects,
     shape_coordinates,

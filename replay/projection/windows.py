@@ -7,7 +7,7 @@ from math import fsum
 
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import isolate
-from replay.costs.recording import RecordingCost
+from replay.costs.host import RecordingCost
 from replay.engine.steady import Change, SteadyState, StepPattern, cycle_of, steady_states, unchanged
 from replay.graph.edit import with_host_time
 from replay.graph.graph import KernelGraph

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from profilers.trace.arrays import Floats, Ints
 from profilers.trace.kernels import CLASSES
-from replay.costs.products import TILES
+from replay.costs.kernels.models import TILES
 from replay.graph.graph import COPY_DIRECTIONS, TaskKind
 from replay.what_ifs.splice import COLLECTIVE_STREAM, KERNEL_STREAM, PatternBuilder, SplicePattern
 

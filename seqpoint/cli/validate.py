@@ -16,8 +16,17 @@ from seqpoint import front_door
 from seqpoint.cli import LazyGroup
 from seqpoint.cli.options import gate_option, output_options, parameters, verbose_option
 from seqpoint.cli.output import message, print_json, print_lines, print_table, progress, working
-from seqpoint.validation.rows import ValidationRow, all_met
-from seqpoint.validation.suites import PHASES, SUITES, Progress, Suite, SuiteOptions, SuiteResult, load_suite
+from seqpoint.validation.suites import (
+    PHASES,
+    SUITES,
+    Progress,
+    Suite,
+    SuiteOptions,
+    SuiteResult,
+    ValidationRow,
+    all_met,
+    load_suite,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 

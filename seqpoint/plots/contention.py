@@ -47,7 +47,7 @@ def predicted_against_measured(cases: Rows) -> Chart:
     Parameters
     ----------
     cases : pandas.DataFrame
-        The scenarios, as `seqpoint.validation.contention_cases.ContentionCase` has them; at least one.
+        The scenarios, as `seqpoint.validation.contention.ContentionCase` has them; at least one.
 
     Returns
     -------
@@ -76,7 +76,7 @@ def slowdowns_against_measured(cases: Rows) -> Chart:
     Parameters
     ----------
     cases : pandas.DataFrame
-        The scenarios, as `seqpoint.validation.contention_cases.ContentionCase` has them; at least one.
+        The scenarios, as `seqpoint.validation.contention.ContentionCase` has them; at least one.
 
     Returns
     -------
@@ -105,7 +105,7 @@ def error_by_mechanism(cases: Rows) -> Chart:
     Parameters
     ----------
     cases : pandas.DataFrame
-        The scenarios, as `seqpoint.validation.contention_cases.ContentionCase` has them; at least one.
+        The scenarios, as `seqpoint.validation.contention.ContentionCase` has them; at least one.
 
     Returns
     -------

@@ -37,8 +37,7 @@ from seqpoint.selection.selecting import SelectOptions, select
 from seqpoint.validation import by_hand
 from seqpoint.validation.replay import SUITE as REPLAY
 from seqpoint.validation.replay import NamedFiles, opened_traces
-from seqpoint.validation.rows import ValidationRow
-from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult
+from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, ValidationRow
 
 #: Limit of sums and counts, of figures that rest on a replay, and of times that must not change.
 _EXACT, _REPLAYED, _UNCHANGED = 1e-6, 0.011, 0.05

@@ -36,8 +36,16 @@ from replay.workloads.transformer import head_block, layer_block
 from seqpoint.characterization import Characterization, characterize_trace
 from seqpoint.kernel_facts import COMMUNICATION, KERNEL_PHASES, KernelFacts
 from seqpoint.notebook import Table, table_of
-from seqpoint.validation.rows import ValidationRow, summary_row
-from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, followed, layout_of, table_source
+from seqpoint.validation.suites import (
+    Suite,
+    SuiteOptions,
+    SuiteResult,
+    ValidationRow,
+    followed,
+    layout_of,
+    summary_row,
+    table_source,
+)
 
 _MODEL = "bert_large"
 _PRODUCTS = ("matmul", "batched_matmul")

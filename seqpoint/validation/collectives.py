@@ -20,8 +20,17 @@ import numpy.typing as npt
 from replay.costs import collectives
 from replay.costs.collectives.measurements import holds_collectives
 from seqpoint.notebook import Table, table_of
-from seqpoint.validation.rows import ValidationRow, accuracy, short_devices, size_table, summary_row
-from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
+from seqpoint.validation.suites import (
+    Suite,
+    SuiteOptions,
+    SuiteResult,
+    ValidationRow,
+    accuracy,
+    short_devices,
+    size_table,
+    summary_row,
+    table_columns,
+)
 
 #: Ways to predict a group: with its fit; by a curve through its other sizes; without the groups of its number of
 #: workers; without its device.

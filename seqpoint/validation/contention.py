@@ -32,8 +32,7 @@ from seqpoint.notebook import Table, table_of
 from seqpoint.validation.contention_traces import score_contention, trace_content, trace_rows, trace_tables
 from seqpoint.validation.published import published_figures
 from seqpoint.validation.replay import NamedFiles, opened_traces, read_sources, trace_source
-from seqpoint.validation.rows import ValidationRow, summary_row
-from seqpoint.validation.suites import Progress, Suite, SuiteOptions, SuiteResult, followed
+from seqpoint.validation.suites import Progress, Suite, SuiteOptions, SuiteResult, ValidationRow, followed, summary_row
 
 ALL = "all"
 #: Scenarios in the table of the largest errors, and characters of their names.

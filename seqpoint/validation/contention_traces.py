@@ -24,7 +24,7 @@ from replay.contention.traces import (
     slowdowns,
 )
 from seqpoint.notebook import Table, table_of
-from seqpoint.validation.rows import ValidationRow
+from seqpoint.validation.suites import ValidationRow
 
 #: A kernel that takes this many times as long as alone is slowed.
 SLOWED = 1.1

@@ -30,8 +30,7 @@ from replay.detailed import KernelLaunch, LaunchPlan, Texture
 from replay.detailed.timing.launches import LaunchTiming, TimedDevice
 from replay.detailed.timing.simulation import simulate_plan
 from seqpoint.notebook import table_of
-from seqpoint.validation.rows import ValidationRow, summary_row
-from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, followed
+from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, ValidationRow, followed, summary_row
 
 #: Device that was measured: the chip of a V100 with other clocks (Accel-Sim, configuration SM7_QV100).
 _DEVICE, _CLOCK_MHZ, _MEMORY_GBPS = "V100-SXM2-32GB", 1132.0, 870.4

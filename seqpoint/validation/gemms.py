@@ -38,8 +38,7 @@ from replay.gemms.fitting import fit_variants, folds_of, held_out_times, measure
 from replay.gemms.gemm import Gemm, Variants
 from replay.gemms.variant_model import library_of
 from seqpoint.notebook import Table, table_of
-from seqpoint.validation.rows import ValidationRow, summary_row
-from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
+from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, ValidationRow, summary_row, table_columns
 
 _WINNERS: Final = ("m", "n", "k", "cu_macro_tile_m", "cu_macro_tile_n", "cu_workgroups")
 #: Columns of a kernel's name: a table of winners alone has none.

@@ -26,8 +26,7 @@ from replay.calibration.tables import Row, measured_rows, note_row
 from replay.workloads import TrainingJob, fits, job_memory, memory_by_stage
 from replay.workloads.training_fits import is_fitted_system
 from seqpoint.notebook import Table, table_of
-from seqpoint.validation.rows import ValidationRow, summary_row
-from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
+from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, ValidationRow, summary_row, table_columns
 from seqpoint.validation.training_tables import step_of_row, table_kind, table_needs
 
 #: Mean error of the allocated bytes, and of the reserved ones of runs that were not fitted.

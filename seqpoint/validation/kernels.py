@@ -23,8 +23,19 @@ from replay.costs.kernels.convolutions import scored
 from replay.costs.kernels.measurements import holds_operators
 from replay.costs.kernels.models import MODELS
 from seqpoint.notebook import Table, table_of
-from seqpoint.validation.rows import ValidationRow, accuracy, short_devices, size_table, summary_row
-from seqpoint.validation.suites import Progress, Suite, SuiteOptions, SuiteResult, followed, table_columns
+from seqpoint.validation.suites import (
+    Progress,
+    Suite,
+    SuiteOptions,
+    SuiteResult,
+    ValidationRow,
+    accuracy,
+    followed,
+    short_devices,
+    size_table,
+    summary_row,
+    table_columns,
+)
 
 #: Devices that are left out in turn, whose mean has a limit.
 _LEFT_OUT = ("P100-PCIE-16GB", "V100-PCIE-32GB", "T4", "P4", "A100-PCIE-40GB", "MI100")

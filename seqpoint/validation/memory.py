@@ -33,8 +33,16 @@ from seqpoint.validation.memory_hardware import (
     score_counters,
     score_times,
 )
-from seqpoint.validation.rows import ValidationRow, summary_row
-from seqpoint.validation.suites import PREDICTING, Suite, SuiteOptions, SuiteResult, followed, layout_of
+from seqpoint.validation.suites import (
+    PREDICTING,
+    Suite,
+    SuiteOptions,
+    SuiteResult,
+    ValidationRow,
+    followed,
+    layout_of,
+    summary_row,
+)
 
 #: Standard of the DRAM that the reference simulates.
 REFERENCE_DRAM = "HBM2_8Gb_x128"

@@ -21,8 +21,7 @@ from replay.memory.streams.passes import ArrayPass, layer_norm, softmax, streami
 from replay.memory.system import find_policy, memory_system
 from seqpoint.notebook import table_of
 from seqpoint.validation.memory_kernels import COUNTED_KERNELS, LEFT_OUT
-from seqpoint.validation.rows import ValidationRow, summary_row
-from seqpoint.validation.suites import PREDICTING, SuiteOptions, SuiteResult, followed
+from seqpoint.validation.suites import PREDICTING, SuiteOptions, SuiteResult, ValidationRow, followed, summary_row
 
 #: Device of the catalogue with the chip of the counters (Quadro GV100: the same 80 units and 6 MB of L2).
 COUNTED_DEVICE = "V100-PCIE-32GB"

@@ -22,8 +22,18 @@ from replay.calibration.tables import Row, measured_count, measured_rows, measur
 from replay.costs.kernels import KernelCalibration, read_calibration
 from replay.graph.operators import Operator
 from seqpoint.notebook import Table, table_of
-from seqpoint.validation.rows import TimedScore, ValidationRow, short_devices, summary_row
-from seqpoint.validation.suites import Progress, Suite, SuiteOptions, SuiteResult, followed, table_source
+from seqpoint.validation.suites import (
+    Progress,
+    Suite,
+    SuiteOptions,
+    SuiteResult,
+    TimedScore,
+    ValidationRow,
+    followed,
+    short_devices,
+    summary_row,
+    table_source,
+)
 
 _COLUMNS = ("device", "model", "mode", "seq_len", "batch", "e2e_ms")
 _MODES, _OPTIONS = ("inf", "train"), ("", "fusion")

@@ -22,8 +22,7 @@ from profilers.trace.arrays import Floats
 from replay.calibration.tables import MeasuredTable
 from replay.costs.occupancy import KNEE, fit_occupancy
 from seqpoint.notebook import Table, table_of
-from seqpoint.validation.rows import ValidationRow, summary_row
-from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_source
+from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, ValidationRow, summary_row, table_source
 
 _COLUMNS = ("kernel", "workgroups_per_cu", "latency_us")
 _NEEDS = "table of passes by occupancy (columns kernel, workgroups_per_cu, latency_us)"

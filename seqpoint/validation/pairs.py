@@ -38,7 +38,7 @@ from profilers.trace.steps import job_steps, step_times
 from profilers.trace.trace import Trace, quality_notes
 from replay.calibration.parameters import Parameters
 from replay.calibration.tables import refuse_file
-from replay.costs.recording import recording_cost
+from replay.costs.host import recording_cost
 from replay.from_trace import build_graph, index_trace
 from replay.from_trace.host_causes import HostCauses, host_causes
 from replay.graph.graph import hardware_of
@@ -60,8 +60,15 @@ from seqpoint.validation.changes import (
 )
 from seqpoint.validation.job_pairs import RECORDING, JobPair, JobRun, read_pairs, table_of_recording
 from seqpoint.validation.replay import load_recording, trace_source
-from seqpoint.validation.rows import ValidationRow
-from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, followed, layout_of, table_columns
+from seqpoint.validation.suites import (
+    Suite,
+    SuiteOptions,
+    SuiteResult,
+    ValidationRow,
+    followed,
+    layout_of,
+    table_columns,
+)
 
 #: Draws of the parameters for an interval.
 _DRAWS = 32

@@ -26,8 +26,7 @@ from replay.calibration.parameters import Parameters
 from replay.calibration.tables import refuse_row
 from replay.workloads.architecture import named_tables
 from seqpoint.notebook import Table, table_of
-from seqpoint.validation.rows import ValidationRow
-from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult
+from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, ValidationRow
 
 #: By system, the function that works out what the paper reports, and the functions that load its published set-up.
 SYSTEMS: Mapping[str, tuple[str, ...]] = MappingProxyType(

@@ -31,8 +31,7 @@ from replay.graph.graph import SYNC_EDGES, EdgeKind, KernelGraph
 from replay.projection.windows import StepWindow
 from seqpoint.graphs import all_iterations, replay_trace, step_windows
 from seqpoint.notebook import Table, table_of
-from seqpoint.validation.rows import ValidationRow
-from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, followed
+from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, ValidationRow, followed
 
 #: Limit of the error of a step that is replayed unchanged.
 _LIMIT = 0.01

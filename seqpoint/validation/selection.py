@@ -23,8 +23,15 @@ from seqpoint.iteration_table import IterationTable, read_log
 from seqpoint.notebook import Table, table_of
 from seqpoint.selection import parallel_reduction, relative_error, sequential_reduction
 from seqpoint.selection.selecting import METHODS, Budget, method_of
-from seqpoint.validation.rows import ValidationRow, geometric_mean, summary_row
-from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
+from seqpoint.validation.suites import (
+    Suite,
+    SuiteOptions,
+    SuiteResult,
+    ValidationRow,
+    geometric_mean,
+    summary_row,
+    table_columns,
+)
 
 #: Name of the configuration that selections are made on, and of its repetition.
 _BASE, _AGAIN = "base", "again"

@@ -21,8 +21,7 @@ from replay.analysis.stragglers import LAST_STAGE, WORST_WORKERS, Stragglers, op
 from replay.calibration.tables import refuse_row
 from replay.workloads.operations import Operations, is_operations, read_operations
 from seqpoint.notebook import Table, table_of
-from seqpoint.validation.rows import ValidationRow, summary_row
-from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, followed
+from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, ValidationRow, followed, summary_row
 
 _TABLE, _ANSWERS = "straggler_traces.parquet", "straggler_answers.json"
 #: Largest error of a slow-down or a share.

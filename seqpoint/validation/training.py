@@ -24,8 +24,7 @@ from replay import workloads
 from replay.calibration.parameters import Parameters
 from replay.workloads.training_fits import COLUMNS
 from seqpoint.notebook import Table, table_of
-from seqpoint.validation.rows import ValidationRow, summary_row
-from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
+from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, ValidationRow, summary_row, table_columns
 from seqpoint.validation.training_tables import (
     MeasuredSteps,
     RatioScore,

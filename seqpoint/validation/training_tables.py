@@ -20,7 +20,7 @@ from profilers.errors import InvalidInputError, NotFoundError
 from replay.calibration.tables import Row, measured_count, measured_rows, note_row
 from replay.workloads import Layout, MeasuredStep, TrainingJob, find_transformer, load_transformers
 from replay.workloads.training_fits import COLUMNS, read_steps
-from seqpoint.validation.rows import TimedScore
+from seqpoint.validation.suites import TimedScore
 
 _MLPERF = (
     "round", "benchmark", "submitter", "system", "accelerator", "nodes_count", "accelerators_count", "tp_ranks",

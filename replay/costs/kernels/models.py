@@ -169,9 +169,14 @@ def _product(theta: Floats, tile: Tile, dims: Floats, element_bytes: int, machin
     return seconds
 
 
-_TILES = np.array([(128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 32)], np.float64)
+#: Rows and columns of a tile that one workgroup computes, from which libraries choose; the first four are large.
+TILES = (
+    *((256, 256), (256, 128), (128, 256), (128, 128)),
+    *((128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 32)),
+)
+_TILES = np.array(TILES[3:], np.float64)
 #: Halves fit a compute unit twice.
-_HALF_TILES = np.concatenate((np.array([(256, 128), (128, 256)], np.float64), _TILES))
+_HALF_TILES = np.array(TILES[1:], np.float64)
 
 
 @compiled
