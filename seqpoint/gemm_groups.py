@@ -17,7 +17,7 @@ from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import Trace
 from replay.costs.shipped import load_parameters
 from replay.gemms.gemm import Gemm, Variants, gemm_of_task
-from replay.gemms.groups import IndependentGemms, independent_gemms
+from replay.gemms.groups import UnorderedGemms, independent_gemms
 from replay.gemms.planning import STREAMS, GroupPlan, plan_groups
 from replay.gemms.tuning import DEGREES, GoKernel, go_kernels
 from replay.graph.graph import KernelGraph
@@ -147,7 +147,7 @@ def suggest_groups(trace: Trace, iteration: int | None, *, device: str | None) -
     if graph.hardware.device is None:
         return None
     found = independent_gemms(graph)
-    kinds: dict[tuple[Members, str], list[IndependentGemms]] = {}
+    kinds: dict[tuple[Members, str], list[UnorderedGemms]] = {}
     for group in found.groups:  # a Python loop over groups, some us each
         kinds.setdefault((_members(graph, group), group.evidence), []).append(group)
     times = {key: _time_ns(graph, groups) for key, groups in kinds.items()}
@@ -177,14 +177,14 @@ def _row(members: Members, evidence: str, plans: Sequence[GroupPlan], time_ns: f
 _COLLECTIVE = CLASSES.index("collective")
 
 
-def _members(graph: KernelGraph, group: IndependentGemms) -> Members:
+def _members(graph: KernelGraph, group: UnorderedGemms) -> Members:
     """Return the GEMMs of each run of a group."""
     rows = set(group.gemms)
     chains = ([gemm_of_task(graph, row) for row in run if row in rows] for run in group.runs)
     return tuple(tuple(gemm for gemm in chain if gemm is not None) for chain in chains)
 
 
-def _time_ns(graph: KernelGraph, groups: Sequence[IndependentGemms]) -> float:
+def _time_ns(graph: KernelGraph, groups: Sequence[UnorderedGemms]) -> float:
     """Return the isolated durations of the kernels of groups."""
     rows = np.unique([row for group in groups for run in group.runs for row in run])
     return float(graph.tasks.duration_ns[rows].sum())

@@ -19,7 +19,8 @@ from replay.what_ifs import parse_what_if
 from replay.workloads.decoder import DecoderPass
 from replay.workloads.transformer import embedding_block, head_block, layer_block
 from seqpoint.cli import cli
-from seqpoint.validation.bert import layer_seconds, load_cases, profile_of, read_bert
+from seqpoint.validation.bert import SUITE, layer_seconds, load_cases, profile_of
+from seqpoint.validation.suites import SuiteOptions
 from tests.graphs import make_graph
 
 ROOT = Path(__file__).parents[1]
@@ -177,7 +178,7 @@ def test_measured_layers_and_throughput_are_read_from_any_folder(tmp_path: Path)
     shown = CliRunner().invoke(cli, ["validate", "bert", str(tmp_path)])
     assert "X, phase 2: products of all tokens would run faster than the device can" in shown.stderr + shown.stdout
     assert "precision: X, V100-32GB (DGX-2), phase 1, 1 GPUs" in result.stdout
-    layers, throughput = read_bert(sorted(tmp_path.glob("*.csv")))
+    layers, throughput = SUITE.read(sorted(tmp_path.glob("*.csv")), SuiteOptions()).values()
     assert layers[0].seconds["feed-forward"] == pytest.approx(0.018)
     assert [one.skips_padding for one in throughput] == [False, False, True]
 
@@ -198,7 +199,7 @@ def test_a_wrong_table_is_refused_with_its_place(tmp_path: Path, text: str, mess
     file = tmp_path / "t.csv"
     file.write_text(text)
     with pytest.raises(InvalidInputError, match=message) as error:
-        read_bert([file])
+        SUITE.read([file], SuiteOptions())
     assert str(file) in str(error.value)
 
 

@@ -12,8 +12,9 @@ import seqpoint as sp
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 from profilers.files import dataset_path
 from seqpoint.cli import cli
+from seqpoint.notebook import table_of
 from seqpoint.validation.replay import ReplayedTime, ReplayScore, median_error, replay_rows, worst_error
-from seqpoint.validation.suites import SUITES, SuiteOptions, find_sources, load_suite, table_columns, table_of
+from seqpoint.validation.suites import SUITES, SuiteOptions, find_sources, load_suite, table_columns
 from tests.traces import write_trace
 
 KEYS = {"case", "reference", "ours", "error", "limit", "met", "fitted", "source"}

@@ -40,8 +40,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from replay.costs.kernels import MeasuredOperators, calibrate, load_calibration, predict, read_measurements
-from seqpoint.validation.kernels import KernelScore, kernel_rows, score_halves, score_kernels
-from seqpoint.validation.suites import accuracy
+from seqpoint.validation.kernels import KernelScore, accuracy, kernel_rows, score_halves, score_kernels
 
 COLUMNS = ("case", "rows", "error", "median", "bias", "covered", "limit")
 #: Framework whose operators were fitted, and fewest operators of a table that is scored.

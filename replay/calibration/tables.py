@@ -510,8 +510,8 @@ def measured_count(row: Row, name: str, digits: int = _DIGITS) -> int:
     return int(text)
 
 
-def measured_seconds(row: Row, name: str) -> float:
-    """Return the time of a column in ms, in s.
+def measured_number(row: Row, name: str) -> float:
+    """Return the number above zero of a column.
 
     Parameters
     ----------
@@ -527,14 +527,14 @@ def measured_seconds(row: Row, name: str) -> float:
 
     Examples
     --------
-    >>> measured_seconds({"e2e_ms": "250"}, "e2e_ms")
-    0.25
+    >>> measured_number({"e2e_ms": " 250"}, "e2e_ms")
+    250.0
     """
+    text = (row[name] or "").strip()
     try:
-        milliseconds = float(row[name] or "")
+        value = float(text)
     except ValueError:
-        milliseconds = 0.0
-    if not (isfinite(milliseconds) and milliseconds > 0):
-        shown = (row[name] or "")[:_SHOWN_CHARACTERS]
-        raise InvalidInputError(f"{name} is {shown!r}; it must be a number above zero")
-    return milliseconds / 1e3
+        value = 0.0
+    if not (isfinite(value) and value > 0):
+        raise InvalidInputError(f"{name} is {text[:_SHOWN_CHARACTERS]!r}; it must be a number above zero")
+    return value

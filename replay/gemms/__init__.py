@@ -13,7 +13,7 @@ from replay.gemms.concurrency import concurrent_ns
 from replay.gemms.degrees import DegreePredictor, load_degree_predictor
 from replay.gemms.fitting import fit_library, fit_variants
 from replay.gemms.gemm import Gemm, Variants
-from replay.gemms.groups import Groups, IndependentGemms, independent_gemms
+from replay.gemms.groups import Groups, UnorderedGemms, independent_gemms
 from replay.gemms.tuning import DEGREES, GoKernel, GoMix, go_kernels, go_mix
 from replay.gemms.variant_model import (
     VariantCosts,
@@ -31,8 +31,8 @@ __all__ = [
     "GoKernel",
     "GoMix",
     "Groups",
-    "IndependentGemms",
     "MeasuredCandidates",
+    "UnorderedGemms",
     "VariantCosts",
     "VariantFit",
     "VariantModel",

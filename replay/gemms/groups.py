@@ -46,7 +46,7 @@ _FEWEST: Final = 2
 
 
 @dataclass(frozen=True)
-class IndependentGemms:
+class UnorderedGemms:
     """GEMM kernels of one device and one step that do not depend on each other.
 
     Parameters
@@ -71,13 +71,13 @@ class Groups:
 
     Parameters
     ----------
-    groups : tuple of IndependentGemms
+    groups : tuple of UnorderedGemms
         Groups in the order of their first kernels.
     others : mapping of str to int
         Number of GEMM kernels in no group, by reason.
     """
 
-    groups: tuple[IndependentGemms, ...]
+    groups: tuple[UnorderedGemms, ...]
     others: Mapping[str, int]
 
 
@@ -116,7 +116,7 @@ def independent_gemms(graph: KernelGraph) -> Groups:
     >>> products = batched_matmul(1, 512, 2048, 1024), batched_matmul(1, 512, 1024, 2048)
     >>> graph = replace(assembly.graph(), operators=products)
     >>> independent_gemms(graph).groups
-    (IndependentGemms(gemms=(0, 1), runs=((0,), (1,)), evidence='shapes'),)
+    (UnorderedGemms(gemms=(0, 1), runs=((0,), (1,)), evidence='shapes'),)
     """
     tasks = graph.tasks
     is_gemm = np.asarray(graph.on_device() & tasks.in_iteration & (tasks.class_ == _GEMM))
@@ -124,7 +124,7 @@ def independent_gemms(graph: KernelGraph) -> Groups:
         return Groups((), {})
     start, end = simulate(graph)
     facts = _Facts(graph)
-    groups: list[IndependentGemms] = []
+    groups: list[UnorderedGemms] = []
     reasons: dict[int, str] = {}
     for rows in _streams(graph, is_gemm, start, end):
         groups += _GroupSearch(facts, rows, reasons).groups()
@@ -153,13 +153,13 @@ def _streams(graph: KernelGraph, is_gemm: Bools, start: Floats, end: Floats) -> 
 
 def _on_streams(
     graph: KernelGraph, products: Ints, times: tuple[Floats, Floats], taken: set[int]
-) -> list[IndependentGemms]:
+) -> list[UnorderedGemms]:
     """Return groups of products that run at the same time on different streams of a device.
 
     A Python loop over products, about 1 us each.
     """
     tasks, (start, end) = graph.tasks, times
-    groups: list[IndependentGemms] = []
+    groups: list[UnorderedGemms] = []
     for device in np.unique(tasks.device[products]).tolist():
         rows = products[tasks.device[products] == device]
         if len(np.unique(tasks.lane[rows])) < 2:
@@ -178,8 +178,8 @@ def _on_streams(
     return groups
 
 
-def _group_on_streams(members: list[int]) -> list[IndependentGemms]:
-    return [IndependentGemms(tuple(members), tuple((row,) for row in members), "streams")] if len(members) > 1 else []
+def _group_on_streams(members: list[int]) -> list[UnorderedGemms]:
+    return [UnorderedGemms(tuple(members), tuple((row,) for row in members), "streams")] if len(members) > 1 else []
 
 
 class _Facts:
@@ -304,7 +304,7 @@ class _GroupSearch:
         continues = [facts.is_work[row] and at > 0 and self._continues(at - 1, at) for at, row in enumerate(rows)]
         self._kernels = StreamKernels(self._products, gathers, continues)
 
-    def groups(self) -> list[IndependentGemms]:
+    def groups(self) -> list[UnorderedGemms]:
         """Return the groups of the stream; a Python loop over its kernels, a few us each."""
         groups, position = [], 0
         while position < len(self._rows):
@@ -321,15 +321,15 @@ class _GroupSearch:
             position = candidate.gemms[-1] + 1
         return groups
 
-    def _group(self, candidate: _Candidate) -> IndependentGemms:
+    def _group(self, candidate: _Candidate) -> UnorderedGemms:
         weakest = max(candidate.evidence, key=EVIDENCE.index)
         runs = tuple(self._run(position) for position in candidate.gemms)
-        return IndependentGemms(tuple(self._rows[position] for position in candidate.gemms), runs, weakest)
+        return UnorderedGemms(tuple(self._rows[position] for position in candidate.gemms), runs, weakest)
 
-    def _group_of_chains(self, chains: "Sequence[Chain]") -> IndependentGemms:
+    def _group_of_chains(self, chains: "Sequence[Chain]") -> UnorderedGemms:
         spans = [(chain.first, self._span(chain.products[-1])[1]) for chain in chains]
         gemms = tuple(self._rows[position] for chain in chains for position in chain.products)
-        return IndependentGemms(gemms, tuple(tuple(self._rows[first:end]) for first, end in spans), "assumed")
+        return UnorderedGemms(gemms, tuple(tuple(self._rows[first:end]) for first, end in spans), "assumed")
 
     def _run(self, position: int) -> tuple[int, ...]:
         """Return the rows of a product and of the kernels that belong to it."""

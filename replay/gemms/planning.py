@@ -17,7 +17,7 @@ from replay.calibration.parameters import Parameters
 from replay.gemms.concurrency import KernelTimes, sets_ns
 from replay.gemms.degrees import load_degree_predictor
 from replay.gemms.gemm import Gemm, gemm_of_task, grid_of, tile_of_name
-from replay.gemms.groups import IndependentGemms
+from replay.gemms.groups import UnorderedGemms
 from replay.gemms.tuning import DEGREES, GoMix, TunedKernel, go_mix, library_share
 from replay.graph.graph import KernelGraph
 
@@ -54,7 +54,7 @@ class GroupPlan:
 
     Parameters
     ----------
-    group : IndependentGemms
+    group : UnorderedGemms
         The group.
     degree : int
         Most runs side by side; 1 for one after another.
@@ -64,7 +64,7 @@ class GroupPlan:
         Time of the traced kernels one after another, and of the sets one after another.
     """
 
-    group: IndependentGemms
+    group: UnorderedGemms
     degree: int
     sets: tuple[KernelSet, ...]
     sequential_ns: float
@@ -81,7 +81,7 @@ class GroupPlan:
         return [] if self.group.evidence == STREAMS or self.degree == 1 else dealt(self.group, self.degree)
 
 
-def dealt(group: IndependentGemms, degree: int) -> list[tuple[Rows, ...]]:
+def dealt(group: UnorderedGemms, degree: int) -> list[tuple[Rows, ...]]:
     """Return the runs of a group in sets of `degree`, in their order."""
     return [group.runs[first : first + degree] for first in range(0, len(group.runs), degree)]
 
@@ -99,7 +99,7 @@ def possible_degrees(available: int) -> list[int]:
 
 def plan_groups(
     graph: KernelGraph,
-    groups: Sequence[IndependentGemms],
+    groups: Sequence[UnorderedGemms],
     *,
     parameters: Parameters,
     degree: int | None = None,
@@ -112,7 +112,7 @@ def plan_groups(
     ----------
     graph : KernelGraph
         Graph of the groups.
-    groups : sequence of IndependentGemms
+    groups : sequence of UnorderedGemms
         Groups of independent GEMMs, from `independent_gemms`.
     parameters : Parameters
         Parameters of the contention model.
@@ -140,10 +140,10 @@ class _Planner:
     parameters: Parameters
     tuned: bool
 
-    def plans(self, groups: Sequence[IndependentGemms], degree: int | None, predicted: bool) -> list[GroupPlan]:
+    def plans(self, groups: Sequence[UnorderedGemms], degree: int | None, predicted: bool) -> list[GroupPlan]:
         """Return the plan of each group, as `plan_groups`."""
         keys = [self._key(group) for group in groups]
-        alike: dict[object, list[IndependentGemms]] = {}
+        alike: dict[object, list[UnorderedGemms]] = {}
         for key, group in zip(keys, groups, strict=True):
             alike.setdefault(key, []).append(group)
         degrees = {key: self._degrees(each[0], degree, predicted) for key, each in alike.items()}
@@ -156,7 +156,7 @@ class _Planner:
             best[key] = _fastest(plans) if len(plans) > 1 else plans[0]
         return [_plan_of(group, best[key], self.graph) for key, group in zip(keys, groups, strict=True)]
 
-    def _key(self, group: IndependentGemms) -> object:
+    def _key(self, group: UnorderedGemms) -> object:
         """Return what groups with the same plan have in common."""
         tasks, gemms = self.graph.tasks, set(group.gemms)
         runs = [[row for row in run if row in gemms] for run in group.runs]
@@ -165,7 +165,7 @@ class _Planner:
             tuple(tuple(column[run].tolist()) for column in columns) for run in runs
         )
 
-    def _degrees(self, group: IndependentGemms, degree: int | None, predicted: bool) -> list[int]:
+    def _degrees(self, group: UnorderedGemms, degree: int | None, predicted: bool) -> list[int]:
         """Return the degrees to try."""
         possible = possible_degrees(len(group.runs))
         if group.evidence == STREAMS:
@@ -174,7 +174,7 @@ class _Planner:
             return [self._predicted(group)]
         return possible if degree is None else [min(degree, possible[-1])]
 
-    def _predicted(self, group: IndependentGemms) -> int:
+    def _predicted(self, group: UnorderedGemms) -> int:
         """Return the least degree that the predictor gives for a product of the group."""
         device = self.graph.hardware.device
         gemms = {self._gemm(row) for row in group.gemms}
@@ -209,7 +209,7 @@ class _Planner:
         alone = float(durations[list(rows)].sum())
         return min(float(sets_ns(kernels, np.arange(len(rows))[None])[0]) / alone, 1.0) if alone > 0 else 1.0
 
-    def _plan(self, group: IndependentGemms, degree: int, durations: Floats) -> GroupPlan:
+    def _plan(self, group: UnorderedGemms, degree: int, durations: Floats) -> GroupPlan:
         """Return the plan of a group at a degree."""
         sequential = float(durations[list(group.gemms)].sum())
         if degree == 1:
@@ -238,7 +238,7 @@ class _Planner:
         return self.parameters.with_values([(name, each.value) for name, each in self.parameters.known.items()])
 
 
-def _sets(group: IndependentGemms, degree: int) -> list[Rows]:
+def _sets(group: UnorderedGemms, degree: int) -> list[Rows]:
     """Return the products that run side by side: of a set of chains, the first of each, then the second ones."""
     if degree == 1:
         return []
@@ -256,7 +256,7 @@ def _fastest(plans: Sequence[GroupPlan]) -> GroupPlan:
     return best if best.time_ns <= (1 - MIN_GAIN) * plans[0].time_ns else plans[0]
 
 
-def _plan_of(group: IndependentGemms, plan: GroupPlan, graph: KernelGraph) -> GroupPlan:
+def _plan_of(group: UnorderedGemms, plan: GroupPlan, graph: KernelGraph) -> GroupPlan:
     """Return the plan for a group of the same kernels, whose durations may differ."""
     duration = graph.tasks.duration_ns
     sets = [replace(each, rows=rows) for each, rows in zip(plan.sets, _sets(group, plan.degree), strict=True)]

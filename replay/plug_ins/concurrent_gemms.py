@@ -15,7 +15,7 @@ from profilers.trace.arrays import Floats
 from replay.calibration.parameters import Parameters
 from replay.engine.engine import simulate
 from replay.gemms.gemm import gemm_of_task
-from replay.gemms.groups import Groups, IndependentGemms, independent_gemms
+from replay.gemms.groups import Groups, UnorderedGemms, independent_gemms
 from replay.gemms.planning import MIN_GAIN, STREAMS, GroupPlan, KernelSet, plan_groups
 from replay.gemms.tuning import DEGREES
 from replay.graph.edit import in_lane_order
@@ -196,7 +196,7 @@ def _note(graph: KernelGraph, groups: Groups, plans: Sequence[GroupPlan]) -> str
     return f"concurrent_gemms: {n_gemms} GEMMs in {len(plans)} groups: {'; '.join(named)}{more}{rest}"
 
 
-def _label(graph: KernelGraph, group: IndependentGemms) -> str:
+def _label(graph: KernelGraph, group: UnorderedGemms) -> str:
     """Return the shapes of a group, such as ``3 of 512x512x512 bf16``."""
     if len(group.runs) < len(group.gemms):
         first = [str(gemm_of_task(graph, row)) for row in group.gemms if row in group.runs[0]]

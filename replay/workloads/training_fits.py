@@ -22,7 +22,7 @@ from profilers.errors import InvalidInputError
 from profilers.files import dataset_path
 from profilers.trace.arrays import Floats
 from replay.calibration.parameters import CalibrationFile, CalibrationLayout, Parameters, conformal_bound
-from replay.calibration.tables import Row, measured_count, measured_rows, measured_seconds
+from replay.calibration.tables import Row, measured_count, measured_number, measured_rows
 from replay.workloads.architecture import Transformer
 from replay.workloads.jobs import NARROW, Layout, TrainingJob
 from replay.workloads.training import (
@@ -126,7 +126,7 @@ def _step_of(where: str, row: Row, node_devices: int) -> MeasuredStep:
             f"{layout.devices}, not the {devices} of # GPUs"
         )
     model = Transformer("gpt", "megatron", layers, hidden, heads, _FEEDFORWARD * hidden, VOCABULARY)
-    return MeasuredStep(TrainingJob(model, length, batch, micro, layout), measured_seconds(row, _TIME), where)
+    return MeasuredStep(TrainingJob(model, length, batch, micro, layout), measured_number(row, _TIME) / 1e3, where)
 
 
 def chosen_part(measured: Sequence[MeasuredStep], share: float) -> list[MeasuredStep]:

@@ -36,8 +36,8 @@ from seqpoint.selection.another_run import estimate_run
 from seqpoint.selection.selecting import SelectOptions, select
 from seqpoint.validation import by_hand
 from seqpoint.validation.replay import SUITE as REPLAY
-from seqpoint.validation.replay import NamedFiles, opened_traces
-from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, ValidationRow
+from seqpoint.validation.replay import NamedFiles, opened_traces, read_sources
+from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, ValidationRow, grouped
 
 #: Limit of sums and counts, of figures that rest on a replay, and of times that must not change.
 _EXACT, _REPLAYED, _UNCHANGED = 1e-6, 0.011, 0.05
@@ -471,11 +471,8 @@ def audit(name: str, trace: Trace, parameters: Parameters) -> list[ValidationRow
 
 def _read(sources: Sequence[Path], options: SuiteOptions) -> tuple[list[NamedFiles], list[str]]:
     """Return the recordings to audit, and remarks on those that are left out: of many in a folder, a few tell."""
-    of_folder: dict[Path, list[NamedFiles]] = {}
-    for recording in REPLAY.read(sources, options):
-        of_folder.setdefault(recording[1][0].parent, []).append(recording)
     chosen, notes = [], []
-    for folder, recordings in of_folder.items():
+    for folder, recordings in grouped(read_sources(sources, options), lambda each: each[1][0].parent).items():
         rows = np.unique(np.linspace(0, len(recordings) - 1, min(len(recordings), _MOST)).round().astype(int))
         chosen += [recordings[row] for row in rows.tolist()]
         if len(rows) < len(recordings):

@@ -25,7 +25,7 @@ from profilers.trace.arrays import Bools
 from profilers.trace.trace import Trace
 from replay import workloads
 from replay.calibration.parameters import Parameters
-from replay.calibration.tables import MeasuredTable, Row, measured_count, measured_rows, refuse_row
+from replay.calibration.tables import MeasuredTable, Row, measured_count, measured_number, measured_rows, refuse_row
 from replay.costs.kernels import KernelCalibration, Machine
 from replay.graph.operators import Operator
 from replay.studies.workloads import step_ns
@@ -37,14 +37,14 @@ from seqpoint.characterization import Characterization, characterize_trace
 from seqpoint.kernel_facts import COMMUNICATION, KERNEL_PHASES, KernelFacts
 from seqpoint.notebook import Table, table_of
 from seqpoint.validation.suites import (
-    Suite,
     SuiteOptions,
     SuiteResult,
+    TablePart,
     ValidationRow,
     followed,
-    layout_of,
+    grouped,
+    suite_of_parts,
     summary_row,
-    table_source,
 )
 
 _MODEL = "bert_large"
@@ -287,7 +287,6 @@ _THROUGHPUT_COLUMNS = (
     *("framework", "gpu", "phase", "sequence_tokens", "nodes_count", "gpus_count", "precision"),
     *("micro_batch_sequences", "grad_accum_steps", "throughput_sequences_per_s"),
 )
-_LAYOUTS = {"operators": _NODE_COLUMNS, "throughput": _THROUGHPUT_COLUMNS}
 #: Smallest share that the mean error counts, and the largest mean error of shares and median error of ratios.
 _LEAST_SHARE, _LIMIT = 0.05, 0.15
 _FORMATS = {"FP16-mixed": "fp16", "TF32": "tf32", "FP32": "fp32"}
@@ -460,23 +459,13 @@ class Throughput:
         return flops * self.measured / job.layout.devices > rate
 
 
-def _read_throughput(file: Path) -> list[Throughput]:
-    return measured_rows(file, _THROUGHPUT_COLUMNS, _throughput)
-
-
 def _throughput(where: str, row: Row) -> Throughput:
     names = ("phase", "sequence_tokens", "nodes_count", "gpus_count", "micro_batch_sequences", "grad_accum_steps")
     phase, length, nodes, devices, micro, passes = (measured_count(row, name) for name in names)
     precision, gpu = row["precision"] or "", (row["gpu"] or "").partition(" (")[0]
     if precision not in _FORMATS:
         raise InvalidInputError(f"precision {precision[:_SHOWN]!r}; there are {', '.join(_FORMATS)}")
-    try:
-        measured = float(row["throughput_sequences_per_s"] or "")
-    except ValueError:
-        measured = 0.0
-    if not 0 < measured < np.inf:
-        shown = (row["throughput_sequences_per_s"] or "")[:_SHOWN]
-        raise InvalidInputError(f"throughput_sequences_per_s is {shown!r}; it must be a number above zero")
+    measured = measured_number(row, "throughput_sequences_per_s")
     layout = workloads.Layout(data=devices, node_devices=max(devices // nodes, 1))
     job = workloads.TrainingJob(workloads.load_transformers()[_MODEL], length, micro * passes * devices, micro, layout,
                                 precision=_FORMATS[precision], optimizer="lamb")  # fmt: skip
@@ -559,15 +548,13 @@ def _throughput_rows(measured: Sequence[Throughput], options: SuiteOptions) -> t
 
 def _ratio_rows(ratio: _Ratio, rates: Mapping[Throughput, tuple[float, float]]) -> list[ValidationRow]:
     """Return a row for each group that has both sides of a ratio: medians of their throughput for each device."""
-    groups: dict[tuple[object, ...], list[Throughput]] = {}
-    for run in rates:
-        groups.setdefault(ratio.key(run), []).append(run)
     rows = []
-    for key, group in groups.items():
+    for key, group in grouped(rates, ratio.key).items():
         sides: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
         for run in group:
             if (side := ratio.side(run, group)) is not None:
-                sides[side].append(tuple(rate / run.job.layout.devices for rate in rates[run]))  # type: ignore[arg-type]
+                devices = run.job.layout.devices
+                sides[side].append((rates[run][0] / devices, rates[run][1] / devices))
         if sides[True] and sides[False]:
             over, under = (np.median(np.array(sides[side]), axis=0) for side in (True, False))
             names = ", ".join(map(str, key))
@@ -576,37 +563,17 @@ def _ratio_rows(ratio: _Ratio, rates: Mapping[Throughput, tuple[float, float]]) 
     return rows
 
 
-def read_bert(sources: Sequence[Path]) -> tuple[list[MeasuredLayer], list[Throughput]]:
-    """Read tables of operators and of throughput.
-
-    Raises
-    ------
-    NotFoundError, InvalidInputError
-        A file is missing or has neither layout, or a row is refused; the message names it.
-    """
-    layers: list[MeasuredLayer] = []
-    throughput: list[Throughput] = []
-    for file in sources:
-        if layout_of(file, _LAYOUTS) == "operators":
-            layers += _read_layers(file)
-        else:
-            throughput += _read_throughput(file)
-    return layers, throughput
+def _score_layers(layers: Sequence[MeasuredLayer], options: SuiteOptions) -> SuiteResult:
+    """Score the shares of operators."""
+    rows = _layer_rows(layers, options.parameters)
+    return SuiteResult(rows, {}, [_table("Shares of operators in the time of a layer", rows)])
 
 
-def _scored(measured: tuple[list[MeasuredLayer], list[Throughput]], options: SuiteOptions) -> SuiteResult:
-    """Score shares and ratios."""
-    of_layers = _layer_rows(measured[0], options.parameters)
-    of_steps, notes = _throughput_rows(measured[1], options)
-    tables = [
-        _table(title, rows)
-        for title, rows in (
-            ("Shares of operators in the time of a layer", of_layers),
-            ("Throughput of a device: mixed over full precision, phase 1 over 2, most devices over fewest", of_steps),
-        )
-        if rows
-    ]
-    return SuiteResult([*of_layers, *of_steps], {}, tables, notes=notes)
+def _score_throughput(measured: Sequence[Throughput], options: SuiteOptions) -> SuiteResult:
+    """Score the ratios of throughput."""
+    rows, notes = _throughput_rows(measured, options)
+    title = "Throughput of a device: mixed over full precision, phase 1 over 2, most devices over fewest"
+    return SuiteResult(rows, {}, [_table(title, rows)] if rows else [], notes=notes)
 
 
 def _table(title: str, rows: Sequence[ValidationRow]) -> Table:
@@ -619,12 +586,19 @@ def _table(title: str, rows: Sequence[ValidationRow]) -> Table:
     return table_of(title, columns, [{"row": row} for row in rows if row.reference is not None])
 
 
-SUITE = Suite(
-    name="bert",
-    description=__doc__,
-    needs=f"table of BERT's operators (columns {', '.join(_NODE_COLUMNS)}) or of its throughput "
+SUITE = suite_of_parts(
+    "bert",
+    __doc__,
+    f"table of BERT's operators (columns {', '.join(_NODE_COLUMNS)}) or of its throughput "
     f"(columns {', '.join(_THROUGHPUT_COLUMNS)})",
-    source=table_source(_LAYOUTS),
-    read=lambda sources, options: read_bert(sources),
-    score=_scored,
+    {
+        "operators": TablePart(
+            frozenset(_NODE_COLUMNS).issubset, lambda file, options: _read_layers(file), _score_layers
+        ),
+        "throughput": TablePart(
+            frozenset(_THROUGHPUT_COLUMNS).issubset,
+            lambda file, options: measured_rows(file, _THROUGHPUT_COLUMNS, _throughput),
+            _score_throughput,
+        ),
+    },
 )

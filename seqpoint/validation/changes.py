@@ -34,7 +34,7 @@ from replay.graph.operators import DTYPE_BYTES, Operator, batched_matmul
 from replay.what_ifs import WhatIf, change_dtype, change_world_size, scale_device
 from seqpoint.graphs import all_iterations
 from seqpoint.notebook import Table, table_of
-from seqpoint.validation.suites import ValidationRow, summary_row
+from seqpoint.validation.suites import ValidationRow, grouped, summary_row
 
 #: Nominal coverage of the intervals, and the coverage that is accepted.
 NOMINAL, LEAST, MOST = 0.9, 0.85, 0.95
@@ -589,9 +589,7 @@ def held_out_coverage(scores: Sequence[IntervalScore]) -> float:
 
 def summaries(scores: Sequence[IntervalScore]) -> list[dict[str, object]]:
     """Return the coverage of each kind of comparison, and of all."""
-    kinds: dict[str, list[IntervalScore]] = defaultdict(list)
-    for score in scores:
-        kinds[score.kind].append(score)
+    kinds = grouped(scores, lambda score: score.kind)
     return [
         {
             "kind": kind,

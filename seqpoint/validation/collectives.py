@@ -20,14 +20,13 @@ import numpy.typing as npt
 from replay.costs import collectives
 from replay.costs.collectives.measurements import holds_collectives
 from seqpoint.notebook import Table, table_of
+from seqpoint.validation.kernels import accuracy, size_table
 from seqpoint.validation.suites import (
     Suite,
     SuiteOptions,
     SuiteResult,
     ValidationRow,
-    accuracy,
     short_devices,
-    size_table,
     summary_row,
     table_columns,
 )

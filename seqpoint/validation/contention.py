@@ -32,7 +32,16 @@ from seqpoint.notebook import Table, table_of
 from seqpoint.validation.contention_traces import score_contention, trace_content, trace_rows, trace_tables
 from seqpoint.validation.published import published_figures
 from seqpoint.validation.replay import NamedFiles, opened_traces, read_sources, trace_source
-from seqpoint.validation.suites import Progress, Suite, SuiteOptions, SuiteResult, ValidationRow, followed, summary_row
+from seqpoint.validation.suites import (
+    Progress,
+    Suite,
+    SuiteOptions,
+    SuiteResult,
+    ValidationRow,
+    followed,
+    grouped,
+    summary_row,
+)
 
 ALL = "all"
 #: Scenarios in the table of the largest errors, and characters of their names.
@@ -355,9 +364,7 @@ def _score(name: str, cases: Sequence[ContentionCase]) -> ContentionScore:
 
 def score_order(cases: Sequence[ContentionCase]) -> OrderScore:
     """Return the share of pairs of policies whose order is predicted; equal predictions count as wrong."""
-    groups: dict[tuple[str, str], list[ContentionCase]] = {}
-    for case in cases:
-        groups.setdefault((case.recording, case.group), []).append(case)
+    groups = grouped(cases, lambda case: (case.recording, case.group))
     verdicts = [right for right in map(_verdicts, groups.values()) if right]
     pairs, correct = sum(map(len, verdicts)), sum(map(sum, verdicts))
     return OrderScore(pairs, correct, len(verdicts), sum(map(all, verdicts)))

@@ -38,7 +38,7 @@ from replay.gemms.fitting import fit_variants, folds_of, held_out_times, measure
 from replay.gemms.gemm import Gemm, Variants
 from replay.gemms.variant_model import library_of
 from seqpoint.notebook import Table, table_of
-from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, ValidationRow, summary_row, table_columns
+from seqpoint.validation.suites import SuiteOptions, SuiteResult, TablePart, ValidationRow, suite_of_parts, summary_row
 
 _WINNERS: Final = ("m", "n", "k", "cu_macro_tile_m", "cu_macro_tile_n", "cu_workgroups")
 #: Columns of a kernel's name: a table of winners alone has none.
@@ -254,26 +254,6 @@ def winner_ranks(winners: UnitWinners) -> Floats:
     return shares
 
 
-Measured = MeasuredCandidates | UnitWinners
-
-
-def _read(sources: Sequence[Path], options: SuiteOptions) -> list[Measured]:
-    """Return the tables of candidates and of winners."""
-    return [
-        read_winners(file, options.device, options.dtype)
-        if set(_WINNERS) <= set(table_columns(file))
-        else read_candidates(file, options.device, options.dtype)
-        for file in sources
-    ]
-
-
-def _source(file: Path) -> Path | None:
-    """Return the file if it is a table of candidates or of winners for each compute unit."""
-    columns = table_columns(file)
-    known = (holds_candidates(columns) and bool(_NAMES & set(columns))) or set(_WINNERS) <= set(columns)
-    return file if known else None
-
-
 def candidate_rows(candidates: MeasuredCandidates) -> tuple[list[ValidationRow], list[dict[str, object]]]:
     """Return the rows of a table, and the summary of each protocol.
 
@@ -330,23 +310,30 @@ def _grid_rows(case: str, grids: SmallGrids, source: str) -> list[ValidationRow]
     ]
 
 
-def _score(measured: Sequence[Measured], options: SuiteOptions) -> SuiteResult:
-    """Score every table."""
+def _score_winners(tables: Sequence[UnitWinners], options: SuiteOptions) -> SuiteResult:
+    """Score the ranks of winners."""
+    rows = []
+    for table in tables:
+        ranks = winner_ranks(table)
+        case = f"{table.device.name}: winners for each compute unit in the top {_TOP:.0%} of candidates"
+        source = f"{table.source}, {len(ranks)} GEMMs"
+        rows.append(summary_row(case, float(np.mean(ranks < _TOP)), _RANKED, least=True, source=source))
+    return SuiteResult(rows, {"scores": []}, [])
+
+
+def _score_candidates(tables: Sequence[MeasuredCandidates], options: SuiteOptions) -> SuiteResult:
+    """Score the predicted times of candidates."""
     rows: list[ValidationRow] = []
     summaries: list[dict[str, object]] = []
-    notes = []
-    for table in measured:
-        if isinstance(table, UnitWinners):
-            ranks = winner_ranks(table)
-            share = float(np.mean(ranks < _TOP))
-            case = f"{table.device.name}: winners for each compute unit in the top {_TOP:.0%} of candidates"
-            rows.append(summary_row(case, share, _RANKED, least=True, source=f"{table.source}, {len(ranks)} GEMMs"))
-            continue
+    for table in tables:
         of_table, of_protocols = candidate_rows(table)
         rows += of_table
         summaries += of_protocols
-        if table.failed or table.repeated:
-            notes.append(f"{table.source}: {table.failed} rows without a time, {table.repeated} repeated rows")
+    notes = [
+        f"{table.source}: {table.failed} rows without a time, {table.repeated} repeated rows"
+        for table in tables
+        if table.failed or table.repeated
+    ]
     return SuiteResult(rows, {"scores": summaries}, _tables(summaries), summaries, notes)
 
 
@@ -367,12 +354,21 @@ def _tables(summaries: Sequence[dict[str, object]]) -> list[Table]:
     ]
 
 
-SUITE = Suite(
-    name="gemms",
-    description=__doc__,
-    needs=NEEDS,
-    source=_source,
-    read=_read,
-    score=_score,
+SUITE = suite_of_parts(
+    "gemms",
+    __doc__,
+    NEEDS,
+    {
+        "winners": TablePart(
+            frozenset(_WINNERS).issubset,
+            lambda file, options: [read_winners(file, options.device, options.dtype)],
+            _score_winners,
+        ),
+        "candidates": TablePart(
+            lambda columns: holds_candidates(list(columns)) and not _NAMES.isdisjoint(columns),
+            lambda file, options: [read_candidates(file, options.device, options.dtype)],
+            _score_candidates,
+        ),
+    },
     options=("device", "dtype"),
 )

@@ -15,6 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,19 @@ import numpy as np
 
 from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError
-from replay.calibration.tables import Row, measured_rows, note_row
+from replay.calibration.tables import Row, measured_number, measured_rows, note_row
 from replay.workloads import TrainingJob, fits, job_memory, memory_by_stage
 from replay.workloads.training_fits import is_fitted_system
 from seqpoint.notebook import Table, table_of
-from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, ValidationRow, summary_row, table_columns
+from seqpoint.validation.suites import (
+    Suite,
+    SuiteOptions,
+    SuiteResult,
+    ValidationRow,
+    grouped,
+    summary_row,
+    table_columns,
+)
 from seqpoint.validation.training_tables import step_of_row, table_kind, table_needs
 
 #: Mean error of the allocated bytes, and of the reserved ones of runs that were not fitted.
@@ -128,17 +137,6 @@ class MeasuredMemories:
     skipped: Mapping[str, int]
 
 
-def _gib(row: Row, name: str, unit: float = 1.0) -> float:
-    text = (row[name] or "").strip()
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise InvalidInputError(f"{name} is {text[:20]!r}; it must be a number above zero")
-    return value / unit
-
-
 def read_memory(sources: Sequence[Path]) -> MeasuredMemories:
     """Read the runs of tables; equal ones of MLPerf are one, with their largest memory.
 
@@ -172,12 +170,12 @@ def read_memory(sources: Sequence[Path]) -> MeasuredMemories:
             common = (step.job, step.device)
             if kind == "MLPerf":
                 return MeasuredMemory(kind, f"{step.run}, {step.system}", *common,
-                                      (_gib(row, "max_memory_allocated_gib"),), math.nan, where)  # fmt: skip
+                                      (measured_number(row, "max_memory_allocated_gib"),), math.nan, where)  # fmt: skip
             if step.job.layout.devices != _RANKS:
                 raise InvalidInputError(f"the layout is of {step.job.layout.devices} devices; memory is of {_RANKS}")
-            allocated = [_gib(row, name, 1024) for name in _ALLOCATED]
+            allocated = [measured_number(row, name) / 1024 for name in _ALLOCATED]
             stages = np.reshape(allocated, (step.job.layout.pipeline, -1)).max(axis=1)
-            reserved = max(_gib(row, name, 1024) for name in _RESERVED)
+            reserved = max(measured_number(row, name) / 1024 for name in _RESERVED)
             return MeasuredMemory(kind, row["case"] or "", *common, tuple(stages.tolist()), reserved, where)
 
         for each in measured_rows(path, [*table_needs(kind), *_COLUMNS[kind]], run):
@@ -223,17 +221,10 @@ def fit_reserved(runs: Sequence[MeasuredMemory]) -> float:
     return float(np.mean([run.reserved_gib / max(run.allocated_gib) for run in fitted]))
 
 
-def _groups(scores: Sequence[MemoryScore]) -> dict[str, list[MemoryScore]]:
-    groups: dict[str, list[MemoryScore]] = {}
-    for score in scores:
-        groups.setdefault(score.group, []).append(score)
-    return groups
-
-
 def memory_rows(scores: Sequence[MemoryScore]) -> list[ValidationRow]:
     """Return a row for each score, then the means that have a limit, and the share of SimuMax's runs said to fit."""
     rows = [score.row() for score in scores]
-    groups = _groups(scores)
+    groups = grouped(scores, attrgetter("group"))
     for name in ("SimuMax, allocated", "SimuMax, reserved, not fitted"):
         if some := groups.get(name):
             rows.append(summary_row(f"{name}: mean", float(np.mean([score.error for score in some])), _LIMIT))
@@ -260,7 +251,7 @@ def memory_groups(scores: Sequence[MemoryScore]) -> list[dict[str, Any]]:
             "ratio": float(np.exp(np.mean(np.log([score.ratio for score in some])))),
             "fits": float(np.mean([score.fits for score in some])),
         }
-        for name, some in _groups(scores).items()
+        for name, some in grouped(scores, attrgetter("group")).items()
     ]
 
 

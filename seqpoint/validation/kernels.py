@@ -11,7 +11,9 @@ seqpoint validate kernels measured.parquet --json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from textwrap import fill
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,10 +31,8 @@ from seqpoint.validation.suites import (
     SuiteOptions,
     SuiteResult,
     ValidationRow,
-    accuracy,
     followed,
     short_devices,
-    size_table,
     summary_row,
     table_columns,
 )
@@ -57,6 +57,67 @@ _SIZES: tuple[tuple[str, float, float], ...] = (
     ("0.2 to 2 ms", 2e-4, 2e-3),
     ("above 2 ms", 2e-3, np.inf),
 )
+#: Name, lower bound and upper bound of a class of sizes.
+SizeClass = tuple[str, float, float]
+
+
+def accuracy(
+    predicted: tuple[Floats, Floats, Floats], measured: Floats, sizes: Floats, classes: Sequence[SizeClass]
+) -> dict[str, Any]:
+    """Return the fields that scores of many operations share.
+
+    ``rows``; ``error`` and ``median``, the mean and the median of ``|predicted - measured| / measured``; ``bias``, the
+    geometric mean of predicted over measured; ``covered``, the share of measured times in their interval;
+    ``by_size``, the mean error of each class that occurs.
+
+    Parameters
+    ----------
+    predicted : tuple of three arrays of float64, shape (n,)
+        Predicted seconds, and the lower and the upper bound of their interval.
+    measured : array of float64, shape (n,)
+        Measured seconds.
+    sizes : array of float64, shape (n,)
+        Size of each operation, by which it is classed.
+    classes : sequence of SizeClass
+        Name, lower bound (included) and upper bound (excluded) of each class.
+    """
+    seconds, low, high = predicted
+    ratio = seconds / measured
+    errors = np.abs(ratio - 1)
+    by_size = {name: errors[(sizes >= first) & (sizes < last)] for name, first, last in classes}
+    return {
+        "rows": len(measured),
+        "error": float(errors.mean()),
+        "median": float(np.median(errors)),
+        "bias": float(np.exp(np.mean(np.log(ratio)))),
+        "covered": float(np.mean((low <= measured) & (measured <= high))),
+        "by_size": {name: float(of_class.mean()) for name, of_class in by_size.items() if len(of_class)},
+    }
+
+
+#: Characters of a line of a heading, in tables by size.
+_HEADING = 7
+
+
+def size_table(title: str, columns: Mapping[str, str], scores: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the table of mean errors by class of size, which ``--verbose`` shows.
+
+    Parameters
+    ----------
+    title : str
+        Title above the table.
+    columns : mapping of str to str
+        Headings and format strings of the columns that name a case.
+    scores : sequence of mapping of str to object
+        The names that the format strings use, for each row; ``s`` is a score with its `by_size`.
+    """
+    sizes = {name: fill(name, _HEADING) for names in scores for name in names["s"].by_size}
+    errors = [[names["s"].by_size.get(name) for name in sizes] for names in scores]
+    rows = [
+        (*cells, *("" if error is None else f"{100 * error:.1f}" for error in by_size))
+        for cells, by_size in zip(table_of(title, columns, scores).rows, errors, strict=True)
+    ]
+    return Table(title, (*columns, *sizes.values()), rows, verbose=True)
 
 
 @dataclass(frozen=True)

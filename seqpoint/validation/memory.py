@@ -9,18 +9,16 @@ seqpoint validate memory ../shared/data/dram/hbm2_reference.csv --verbose
 seqpoint validate memory ../shared/data/dram --gate --json
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.stats import spearmanr
 
-from profilers.errors import InvalidInputError, SeqPointError
+from profilers.errors import SeqPointError
 from profilers.trace.arrays import Ints
 from replay.calibration.tables import MeasuredTable
 from replay.memory.dram import DramSimulator, Traffic, find_dram
@@ -35,12 +33,12 @@ from seqpoint.validation.memory_hardware import (
 )
 from seqpoint.validation.suites import (
     PREDICTING,
-    Suite,
     SuiteOptions,
     SuiteResult,
+    TablePart,
     ValidationRow,
     followed,
-    layout_of,
+    suite_of_parts,
     summary_row,
 )
 
@@ -49,6 +47,7 @@ REFERENCE_DRAM = "HBM2_8Gb_x128"
 #: Limits: median and 90th percentile of the errors of bandwidth, median difference of row-hit rates, rank correlation.
 _MEDIAN, _P90, _HITS, _ORDER = 0.10, 0.25, 0.05, 0.95
 _MOST = 10**9
+DRAM_COLUMNS = ("mapping", "pattern", "window", "cycles", "read_row_hits", "write_row_hits")
 #: Requests of a pattern, where it divides them evenly, and bytes of a request.
 REQUESTS, REQUEST_BYTES = 120_000, 64
 #: Random patterns are drawn from one generator, in a fixed order, so each pattern depends on those before it.
@@ -195,7 +194,7 @@ def read_dram(table: MeasuredTable, name: str) -> list[DramCase]:
     Parameters
     ----------
     table : MeasuredTable
-        Table with the columns of `KINDS`.
+        Table with the columns `DRAM_COLUMNS`.
     name : str
         Name of the file.
 
@@ -285,95 +284,23 @@ def _score_dram(cases: Sequence[DramCase], options: SuiteOptions) -> SuiteResult
     return SuiteResult(dram_rows(scores), {"dram": contents}, [table], scores)
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A kind of file that the suite reads.
-
-    Parameters
-    ----------
-    columns : frozenset of str
-        Columns by which the kind is known.
-    read : callable
-        Return the cases of a table, given the table and the name of the file.
-    score : callable
-        Predict the cases and return the result.
-    """
-
-    columns: frozenset[str]
-    read: Callable[[MeasuredTable, str], list[Any]]
-    score: Callable[[Sequence[Any], SuiteOptions], SuiteResult]
+def _table_part(
+    columns: Collection[str],
+    read: Callable[[MeasuredTable, str], list[Any]],
+    score: Callable[[Sequence[Any], SuiteOptions], SuiteResult],
+) -> TablePart:
+    """Return the part of tables with some columns; `read` takes the table and the name of its file."""
+    known = frozenset(columns)
+    return TablePart(known.issubset, lambda file, options: read(MeasuredTable.open(file), file.name), score)
 
 
-#: Kinds of files by name, in the order of their results.
-KINDS: Mapping[str, Kind] = MappingProxyType(
+SUITE = suite_of_parts(
+    "memory",
+    __doc__,
+    f"reference of DRAM (columns {', '.join(DRAM_COLUMNS)})",
     {
-        "dram": Kind(
-            frozenset({"mapping", "pattern", "window", "cycles", "read_row_hits", "write_row_hits"}),
-            read_dram,
-            _score_dram,
-        ),
-        "counters": Kind(COUNTER_COLUMNS, read_counters, score_counters),
-        "times": Kind(TIME_COLUMNS, read_times, score_times),
-    }
-)
-
-
-def kind_of(file: Path) -> str:
-    """Return the kind of a file by its columns; "" for none."""
-    return layout_of(file, {name: kind.columns for name, kind in KINDS.items()})
-
-
-def read_memory(file: Path) -> dict[str, list[Any]]:
-    """Return the cases of a file by their kind.
-
-    Parameters
-    ----------
-    file : Path
-        File of a kind of `KINDS`.
-
-    Raises
-    ------
-    NotFoundError
-        There is no such file.
-    InvalidInputError
-        The file is of no kind, or a value cannot be.
-    """
-    table, name = MeasuredTable.open(file), kind_of(file)
-    if not name:
-        needed = "; or ".join(", ".join(sorted(kind.columns)) for kind in KINDS.values())
-        raise InvalidInputError(f"{file}: the columns are of no reference of memory; needed are {needed}")
-    return {name: KINDS[name].read(table, file.name)}
-
-
-def _read(sources: Sequence[Path], options: SuiteOptions) -> dict[str, list[Any]]:
-    cases: dict[str, list[Any]] = {}
-    for source in sources:
-        for name, of_file in read_memory(source).items():
-            cases.setdefault(name, []).extend(of_file)
-    return cases
-
-
-def _scored(cases: Mapping[str, Sequence[Any]], options: SuiteOptions) -> SuiteResult:
-    """Score the cases of each kind, and join the results."""
-    joined = SuiteResult([], {}, [])
-    for name in (name for name in KINDS if name in cases):
-        result = KINDS[name].score(cases[name], options)
-        joined = replace(
-            joined,
-            rows=[*joined.rows, *result.rows],
-            details={**joined.details, **result.details},
-            tables=[*joined.tables, *result.tables],
-            scores=[*joined.scores, *result.scores],
-            notes=[*joined.notes, *result.notes],
-        )
-    return joined
-
-
-SUITE = Suite(
-    name="memory",
-    description=__doc__,
-    needs="reference of DRAM (columns mapping, pattern, window, cycles, read_row_hits, write_row_hits)",
-    source=lambda file: file if kind_of(file) else None,
-    read=_read,
-    score=_scored,
+        "dram": _table_part(DRAM_COLUMNS, read_dram, _score_dram),
+        "counters": _table_part(COUNTER_COLUMNS, read_counters, score_counters),
+        "times": _table_part(TIME_COLUMNS, read_times, score_times),
+    },
 )

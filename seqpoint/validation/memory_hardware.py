@@ -21,7 +21,15 @@ from replay.memory.streams.passes import ArrayPass, layer_norm, softmax, streami
 from replay.memory.system import find_policy, memory_system
 from seqpoint.notebook import table_of
 from seqpoint.validation.memory_kernels import COUNTED_KERNELS, LEFT_OUT
-from seqpoint.validation.suites import PREDICTING, SuiteOptions, SuiteResult, ValidationRow, followed, summary_row
+from seqpoint.validation.suites import (
+    PREDICTING,
+    SuiteOptions,
+    SuiteResult,
+    ValidationRow,
+    followed,
+    grouped,
+    summary_row,
+)
 
 #: Device of the catalogue with the chip of the counters (Quadro GV100: the same 80 units and 6 MB of L2).
 COUNTED_DEVICE = "V100-PCIE-32GB"
@@ -300,11 +308,8 @@ def read_times(table: MeasuredTable, name: str) -> list[TimeCase]:
 
 def sampled(cases: Sequence[TimeCase]) -> list[TimeCase]:
     """Return every n-th case of each device and kind, by operator and size."""
-    groups: dict[tuple[str, str], list[TimeCase]] = {}
-    for case in cases:
-        groups.setdefault((case.device.name, case.kind), []).append(case)
     chosen = []
-    for (device, _), group in sorted(groups.items()):
+    for (device, _), group in sorted(grouped(cases, lambda case: (case.device.name, case.kind)).items()):
         most = _SAMPLED if device in LIMITED else _SAMPLED_OTHERS
         group.sort(key=lambda case: (case.op, case.columns, case.rows))
         apart = -(-len(group) // most)
@@ -347,11 +352,8 @@ def score_times(cases: Sequence[TimeCase], options: SuiteOptions) -> SuiteResult
         ValidationRow(f"time: {s.case}", s.measured_s, s.simulated_s + s.launch_s, s.error, source=s.source)
         for s in scores
     ]
-    groups: dict[tuple[str, str], list[TimeScore]] = {}
-    for score in scores:
-        groups.setdefault((score.device, score.kind), []).append(score)
     summaries = []
-    for (device, kind), group in groups.items():
+    for (device, kind), group in grouped(scores, lambda score: (score.device, score.kind)).items():
         median, bias, alone = (
             float(np.median(values))
             for values in zip(

@@ -18,7 +18,7 @@ from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError
 from replay import workloads
 from replay.calibration.parameters import Parameters
-from replay.calibration.tables import Row, measured_count, measured_rows, measured_seconds
+from replay.calibration.tables import Row, measured_count, measured_number, measured_rows
 from replay.costs.kernels import KernelCalibration, read_calibration
 from replay.graph.operators import Operator
 from seqpoint.notebook import Table, table_of
@@ -114,7 +114,7 @@ def _row(where: str, row: Row, models: Mapping[str, workloads.Transformer]) -> M
         )
     run = workloads.DecoderPass(measured_count(row, "batch"), measured_count(row, "seq_len"), mode == "train")
     device, model = find_device(_name(row, "device")), workloads.find_transformer(_name(row, "model"), models)
-    return MeasuredModel(device, model, run, option == "fusion", measured_seconds(row, "e2e_ms"), where)
+    return MeasuredModel(device, model, run, option == "fusion", measured_number(row, "e2e_ms") / 1e3, where)
 
 
 def _name(row: Row, column: str) -> str:

@@ -8,11 +8,10 @@ compares a reference with our figure; the helpers below it make the tables that 
 
 import csv
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from textwrap import fill
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -22,13 +21,10 @@ import pyarrow.parquet as pq
 
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
 from profilers.files import dataset_path
-from profilers.trace.arrays import Floats
 from replay.calibration.parameters import Parameters
 from replay.calibration.tables import InvalidRowsError, SkippedRow, refuse_file, skipping_rows
-from seqpoint.notebook import DataFrame, Table, as_html, data_frame, table_of
+from seqpoint.notebook import DataFrame, Table, as_html, data_frame
 
-#: Name, lower bound and upper bound of a class of sizes.
-SizeClass = tuple[str, float, float]
 #: Errors below this count as this: a single zero would make a geometric mean zero.
 _LEAST_ERROR = 1e-6
 
@@ -201,65 +197,6 @@ class TimedScore(Generic[R]):
         return {key: getattr(self, key) for key in keys} | times
 
 
-def accuracy(
-    predicted: tuple[Floats, Floats, Floats], measured: Floats, sizes: Floats, classes: Sequence[SizeClass]
-) -> dict[str, Any]:
-    """Return the fields that scores of many operations share.
-
-    ``rows``; ``error`` and ``median``, the mean and the median of ``|predicted - measured| / measured``; ``bias``, the
-    geometric mean of predicted over measured; ``covered``, the share of measured times in their interval;
-    ``by_size``, the mean error of each class that occurs.
-
-    Parameters
-    ----------
-    predicted : tuple of three arrays of float64, shape (n,)
-        Predicted seconds, and the lower and the upper bound of their interval.
-    measured : array of float64, shape (n,)
-        Measured seconds.
-    sizes : array of float64, shape (n,)
-        Size of each operation, by which it is classed.
-    classes : sequence of SizeClass
-        Name, lower bound (included) and upper bound (excluded) of each class.
-    """
-    seconds, low, high = predicted
-    ratio = seconds / measured
-    errors = np.abs(ratio - 1)
-    by_size = {name: errors[(sizes >= first) & (sizes < last)] for name, first, last in classes}
-    return {
-        "rows": len(measured),
-        "error": float(errors.mean()),
-        "median": float(np.median(errors)),
-        "bias": float(np.exp(np.mean(np.log(ratio)))),
-        "covered": float(np.mean((low <= measured) & (measured <= high))),
-        "by_size": {name: float(of_class.mean()) for name, of_class in by_size.items() if len(of_class)},
-    }
-
-
-#: Characters of a line of a heading, in tables by size.
-_HEADING = 7
-
-
-def size_table(title: str, columns: Mapping[str, str], scores: Sequence[Mapping[str, Any]]) -> Table:
-    """Return the table of mean errors by class of size, which ``--verbose`` shows.
-
-    Parameters
-    ----------
-    title : str
-        Title above the table.
-    columns : mapping of str to str
-        Headings and format strings of the columns that name a case.
-    scores : sequence of mapping of str to object
-        The names that the format strings use, for each row; ``s`` is a score with its `by_size`.
-    """
-    sizes = {name: fill(name, _HEADING) for names in scores for name in names["s"].by_size}
-    errors = [[names["s"].by_size.get(name) for name in sizes] for names in scores]
-    rows = [
-        (*cells, *("" if error is None else f"{100 * error:.1f}" for error in by_size))
-        for cells, by_size in zip(table_of(title, columns, scores).rows, errors, strict=True)
-    ]
-    return Table(title, (*columns, *sizes.values()), rows, verbose=True)
-
-
 def short_devices(names: Iterable[str]) -> dict[str, str]:
     """Return the shortest prefix of each name, in whole parts, that no other name has.
 
@@ -317,6 +254,7 @@ SUITES: Mapping[str, str] = MappingProxyType(
 
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 
 def followed(items: Collection[T], progress: Progress | None, name: Callable[[T], str]) -> Iterator[T]:
@@ -341,6 +279,20 @@ def _shipped_parameters() -> Parameters:
     from replay.costs.shipped import load_parameters
 
     return load_parameters()
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Return items by a key, in the order in which they come.
+
+    Examples
+    --------
+    >>> grouped(["ab", "c", "de"], len)
+    {2: ['ab', 'de'], 1: ['c']}
+    """
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 @dataclass(frozen=True)
@@ -461,6 +413,65 @@ class Suite:
     shipped: str = ""
     exclusive: tuple[str, ...] = ()
     charts: bool = False
+
+
+@dataclass(frozen=True)
+class TablePart:
+    """Tables of one layout, in a suite that reads several.
+
+    Parameters
+    ----------
+    knows : callable
+        Whether columns are those of the layout.
+    read : callable
+        Return the measurements of a file.
+    score : callable
+        Predict the measurements of all files and return the `SuiteResult`.
+    """
+
+    knows: Callable[[Collection[str]], bool]
+    read: Callable[[Path, SuiteOptions], list[Any]]
+    score: Callable[[Sequence[Any], SuiteOptions], SuiteResult]
+
+
+def suite_of_parts(
+    name: str, description: str, needs: str, parts: Mapping[str, TablePart], *, options: tuple[str, ...] = ()
+) -> Suite:
+    """Return a suite whose result joins those of its parts, in their order.
+
+    Parameters
+    ----------
+    name, description, needs : str
+        As in `Suite`.
+    parts : mapping of str to TablePart
+        Parts by name. The first one that knows the columns of a file reads it.
+    options : tuple of str
+        As in `Suite`.
+    """
+
+    def part_of(file: Path) -> str:
+        columns = table_columns(file)
+        return next((part for part in parts if parts[part].knows(columns)), "")
+
+    def read(sources: Sequence[Path], options: SuiteOptions) -> dict[str, list[Any]]:
+        cases: dict[str, list[Any]] = {}
+        for file in sources:
+            if not (part := part_of(file)):
+                raise InvalidInputError(f"{file}: no {needs}")
+            cases.setdefault(part, []).extend(parts[part].read(file, options))
+        return cases
+
+    def score(cases: Mapping[str, Sequence[Any]], options: SuiteOptions) -> SuiteResult:
+        results = [parts[part].score(cases[part], options) for part in parts if part in cases]
+        return SuiteResult(
+            [row for result in results for row in result.rows],
+            {key: value for result in results for key, value in result.details.items()},
+            [table for result in results for table in result.tables],
+            [each for result in results for each in result.scores],
+            [note for result in results for note in result.notes],
+        )
+
+    return Suite(name, description, needs, lambda file: file if part_of(file) else None, read, score, options)
 
 
 @dataclass(frozen=True)
@@ -681,10 +692,8 @@ def _first(skipped: Collection[SkippedRow], error: Exception | None = None) -> E
 
 def _skipped_notes(skipped: Collection[SkippedRow], notes: Sequence[str]) -> Iterator[str]:
     """Yield the number of skipped rows and the first of each reason, if no note of the suite says the reason."""
-    by_reason: dict[str, list[SkippedRow]] = {}
-    for row in skipped:
-        if not any(row.reason in note for note in notes):
-            by_reason.setdefault(row.reason, []).append(row)
+    untold = (row for row in skipped if not any(row.reason in note for note in notes))
+    by_reason = grouped(untold, lambda row: row.reason)
     if by_reason:
         count = sum(map(len, by_reason.values()))
         yield f"{count} {'row is' if count == 1 else 'rows are'} skipped; --json lists {'it' if count == 1 else 'all'}"

@@ -24,7 +24,15 @@ from replay import workloads
 from replay.calibration.parameters import Parameters
 from replay.workloads.training_fits import COLUMNS
 from seqpoint.notebook import Table, table_of
-from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, ValidationRow, summary_row, table_columns
+from seqpoint.validation.suites import (
+    Suite,
+    SuiteOptions,
+    SuiteResult,
+    ValidationRow,
+    grouped,
+    summary_row,
+    table_columns,
+)
 from seqpoint.validation.training_tables import (
     MeasuredSteps,
     RatioScore,
@@ -160,13 +168,10 @@ def training_rows(scores: Sequence[StepScore], kind: str = "Megatron") -> list[V
 
 def ratio_rows(ratios: Sequence[RatioScore], kind: str) -> list[ValidationRow]:
     """Return the median error of the ratios of each kind of which one step was not fitted."""
-    kinds: dict[str, list[float]] = {}
-    for ratio in ratios:
-        if not ratio.fitted:
-            kinds.setdefault(ratio.kind, []).append(ratio.error)
+    kinds = grouped((ratio for ratio in ratios if not ratio.fitted), lambda ratio: ratio.kind)
     return [
-        summary_row(f"{kind}: ratio of {name}: median", float(np.median(errors)), RATIOS[kind][1])
-        for name, errors in kinds.items()
+        summary_row(f"{kind}: ratio of {name}: median", float(np.median([r.error for r in some])), RATIOS[kind][1])
+        for name, some in kinds.items()
     ]
 
 

@@ -5,7 +5,6 @@ with the median of their times. Rows whose job is not known are counted, with th
 far a prediction is off where only one thing changes.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,10 +16,10 @@ import numpy as np
 
 from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError, NotFoundError
-from replay.calibration.tables import Row, measured_count, measured_rows, note_row
+from replay.calibration.tables import Row, measured_count, measured_number, measured_rows, note_row
 from replay.workloads import Layout, MeasuredStep, TrainingJob, find_transformer, load_transformers
 from replay.workloads.training_fits import COLUMNS, read_steps
-from seqpoint.validation.suites import TimedScore
+from seqpoint.validation.suites import TimedScore, grouped
 
 _MLPERF = (
     "round", "benchmark", "submitter", "system", "accelerator", "nodes_count", "accelerators_count", "tp_ranks",
@@ -74,17 +73,6 @@ def _count(row: Row, name: str) -> int:
     """Return a whole number, which the table may write as ``8.0``."""
     text = (row[name] or "").strip().removesuffix(".0")
     return measured_count({name: text}, name, _DIGITS)
-
-
-def _time(row: Row, name: str) -> float:
-    text = (row[name] or "").strip()
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise InvalidInputError(f"{name} is {text[:20]!r}; it must be a number above zero")
-    return value
 
 
 #: Devices that are connected over NVLink in a rack (GB200 and GB300 NVL72); larger jobs use 64 of them.
@@ -151,7 +139,7 @@ def _mlperf_step(where: str, row: Row) -> MeasuredStep:
     )
     system = f"{(row['submitter'] or '').strip()} {(row['system'] or '').strip()}"
     run = f"{benchmark} {(row['round'] or '').strip()}"
-    return MeasuredStep(job, _time(row, "step_time_median_s"), where, device, system, run)
+    return MeasuredStep(job, measured_number(row, "step_time_median_s"), where, device, system, run)
 
 
 def _mlperf_layout(row: Row, device: str) -> tuple[Layout, int]:
@@ -221,7 +209,9 @@ def _simumax_step(where: str, row: Row) -> MeasuredStep:
         model, _count(row, "sequence_tokens"), batch, micro, layout, precision="bf16", attention="flash", sharding=1
     )
     system = f"SimuMax {name}"
-    return MeasuredStep(job, _time(row, "step_time_real_ms") / 1e3, where, _device(row, "accelerator"), system, name)
+    return MeasuredStep(
+        job, measured_number(row, "step_time_real_ms") / 1e3, where, _device(row, "accelerator"), system, name
+    )
 
 
 _BERT_PRECISIONS = MappingProxyType({"FP16-mixed": "fp16", "TF32": "tf32", "FP32": "fp32"})
@@ -247,7 +237,7 @@ def _bert_step(where: str, row: Row) -> MeasuredStep:
         optimizer="lamb",
     )
     system = f"{framework} {(row['gpu'] or '').strip()}"
-    return MeasuredStep(job, _time(row, "step_time_s"), where, device, system, framework)
+    return MeasuredStep(job, measured_number(row, "step_time_s"), where, device, system, framework)
 
 
 #: Columns of each table, and the function that makes a step of a row.
@@ -324,10 +314,8 @@ def read_table(path: Path, kind: str, node_devices: int = 8) -> MeasuredSteps:
             return None
 
     rows = measured_rows(path, columns, step)
-    groups: dict[tuple[object, ...], list[MeasuredStep]] = {}
-    for each in rows:
-        if each is not None:
-            groups.setdefault((each.job, each.device, each.system, each.run), []).append(each)
+    known = (each for each in rows if each is not None)
+    groups = grouped(known, lambda each: (each.job, each.device, each.system, each.run))
     merged = (replace(some[0], seconds=float(np.median([one.seconds for one in some]))) for some in groups.values())
     return MeasuredSteps(kind, tuple(merged), len(rows), dict(skipped))
 
@@ -379,16 +367,17 @@ def scale_ratios(scores: Sequence[StepScore]) -> list[RatioScore]:
     scores : sequence of StepScore
         Steps of MLPerf Training, whose `run` is benchmark and round, and whose `system` begins with its owner.
     """
-    groups: dict[tuple[str, ...], list[StepScore]] = {}
-    for score in scores:
-        step = score.measured
-        groups.setdefault((step.run, step.system.split(" ")[0], step.device, step.job.precision), []).append(score)
     return [
         _ratio("scale", *sorted(pair, key=_devices))
-        for group in groups.values()
+        for group in grouped(scores, _run_of_owner).values()
         for pair in combinations(group, 2)
         if _devices(pair[0]) != _devices(pair[1])
     ]
+
+
+def _run_of_owner(score: StepScore) -> tuple[str, ...]:
+    step = score.measured
+    return step.run, step.system.split(" ")[0], step.device, step.job.precision
 
 
 def _devices(score: StepScore) -> int:

@@ -19,11 +19,10 @@ The measurements that they are fitted to run the same attention again and again,
 
 import numpy as np
 
-from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
 from profilers.trace.compiled import compiled
 from replay.costs.architectures import architecture_of
-from replay.costs.kernels.machine import Machine
+from replay.costs.kernels.machine import Machine, refuse_shapes
 
 #: Exponentials that a compute unit computes in a cycle, of NVIDIA's devices from Volta to Blackwell (CUDA C++
 #: Programming Guide, arithmetic instructions), and other instructions of vector units for each score: scale, maximum,
@@ -49,13 +48,11 @@ def check_attention(dims: Floats) -> None:
         The KV cache is shorter than the queries, or the query heads are no multiple of the KV heads.
     """
     _, queries, tokens, heads, kv_heads, _, _ = dims.T
-    for wrong, what in (
+    rules = (
         (tokens < queries, "the KV cache must hold the queries: kv_tokens is below query_tokens"),
         (heads % kv_heads != 0, "query_heads must be a multiple of kv_heads"),
-    ):
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise InvalidInputError(f"dims[{row}] are {dims[row].tolist()}; {what}")
+    )
+    refuse_shapes(dims, rules)
 
 
 def least_attention_seconds(dims: Floats, element_bytes: int, machine: Machine) -> Floats:

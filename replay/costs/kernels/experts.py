@@ -20,10 +20,9 @@ import math
 
 import numpy as np
 
-from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
 from profilers.trace.compiled import compiled, inlined
-from replay.costs.kernels.machine import REFERENCE_CLOCK_HZ, Machine
+from replay.costs.kernels.machine import REFERENCE_CLOCK_HZ, Machine, refuse_shapes
 
 #: Columns of the dimensions.
 DIMS = (
@@ -95,17 +94,15 @@ def check_experts(dims: Floats) -> None:
         range.
     """
     _tokens, _hidden, inter, topk, experts, tensor, expert, skew, gated = dims.T
-    for bad, what in (
+    rules = (
         ((dims[:, :7] % 1 != 0).any(axis=1), "sizes are whole numbers"),
         (topk > experts, "a token chooses at most all experts (topk, experts)"),
         (experts % expert != 0, "the ranks of expert parallelism divide the experts (expert_parallel, experts)"),
         (inter % tensor != 0, "the ranks of tensor parallelism divide the width (tensor_parallel, inter)"),
         (skew > _MOST_SKEW, f"the exponent of the routing is 0 (even) to {_MOST_SKEW:g} (skew)"),
         ((gated != 0) & (gated != 1), "gated is 0 or 1"),
-    ):
-        if bad.any():
-            row = int(np.argmax(bad))
-            raise InvalidInputError(f"experts: dims[{row}] are {dims[row].tolist()}; {what}")
+    )
+    refuse_shapes(dims, rules, "experts")
 
 
 def loads(tokens: float, topk: float, experts: float, ranks: float, skew: float) -> tuple[Floats, Floats, float]:

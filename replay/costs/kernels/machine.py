@@ -4,13 +4,16 @@ A rate is the peak of the catalogue, the share of it that matrix units sustain, 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
+import numpy as np
+
 from profilers.devices.catalogue import DTYPES, Device
 from profilers.errors import InvalidInputError
+from profilers.trace.arrays import Bools, Floats
 from replay.costs.architectures import architecture_of
 
 #: Board power without arithmetic (leakage, memory, regulators): W, and share of the power limit. Round numbers
@@ -103,6 +106,24 @@ def runs_as(device: Device, dtype: str) -> str:
     if not have or have[0] == DTYPES[dtype][0]:
         return dtype
     return have[0].removesuffix("_tflops")
+
+
+def refuse_shapes(dims: Floats, rules: Iterable[tuple[Bools, str]], kind: str = "") -> None:
+    """Raise `InvalidInputError` for the first shape that breaks a rule.
+
+    Parameters
+    ----------
+    dims : array of float64, shape (n, n_dims)
+        Shapes.
+    rules : iterable of (array of bool, str)
+        Mask of the shapes that break a rule, and the rule.
+    kind : str
+        Kind of operator, for the message.
+    """
+    for broken, rule in rules:
+        if broken.any():
+            row = int(np.argmax(broken))
+            raise InvalidInputError(f"{kind and f'{kind}: '}dims[{row}] are {dims[row].tolist()}; {rule}")
 
 
 def _is_wide(device: Device) -> bool:

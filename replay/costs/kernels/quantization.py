@@ -16,9 +16,8 @@ they move.
 
 import numpy as np
 
-from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
-from replay.costs.kernels.machine import REFERENCE_CLOCK_HZ, Machine
+from replay.costs.kernels.machine import REFERENCE_CLOCK_HZ, Machine, refuse_shapes
 
 #: Columns of the dimensions, and the values of the last two that were measured: BF16 to FP8.
 DIMS = ("rows", "columns", "source_bytes", "target_bits")
@@ -115,13 +114,11 @@ def check_quantizations(dims: Floats) -> None:
     InvalidInputError
         An element has more than 8 bytes before, or more than 64 bits after.
     """
-    bad = np.flatnonzero((dims[:, 2] > _MOST_BYTES) | (dims[:, 3] > _MOST_BITS))
-    if len(bad):
-        row = int(bad[0])
-        raise InvalidInputError(
-            f"quantization: dims[{row}] are {dims[row].tolist()}; an element has 1 to {_MOST_BYTES:g} bytes before "
-            f"(source_bytes) and 1 to {_MOST_BITS:g} bits after (target_bits)"
-        )
+    rule = (
+        f"an element has 1 to {_MOST_BYTES:g} bytes before (source_bytes) and 1 to {_MOST_BITS:g} bits after "
+        "(target_bits)"
+    )
+    refuse_shapes(dims, [((dims[:, 2] > _MOST_BYTES) | (dims[:, 3] > _MOST_BITS), rule)], "quantization")
 
 
 def was_measured(dims: Floats) -> bool:
