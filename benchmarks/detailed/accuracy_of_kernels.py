@@ -24,7 +24,6 @@ from replay.detailed import LaunchPlan
 from replay.detailed.plans import read_plan
 from replay.detailed.timing.launches import TimedDevice
 from replay.detailed.timing.simulation import simulate_plan
-from replay.studies.operator_kernels import operator_plan
 from seqpoint.validation.detailed import MeasuredKernel, read_kernels, target
 
 COLUMNS = ("set", "device", "kernel", "measured_us", "simulated_us", "error")
