@@ -25,8 +25,7 @@ from replay.costs.kernels.machine import matrix_share, runs_as
 from replay.costs.occupancy import resident_workgroups
 from replay.costs.products import cache_bytes
 from replay.from_trace import TraceIndex, index_trace, kernel_dtypes, kernel_operators
-from replay.gemms.gemm import Gemm, gemm_of_operator
-from replay.gemms.gemm import LaunchGrid, tile_end
+from replay.gemms.gemm import Gemm, LaunchGrid, gemm_of_operator, tile_end
 from replay.graph.operators import DTYPE_BYTES, Operator
 from replay.memory.system import memory_system
 from seqpoint.units import duration
