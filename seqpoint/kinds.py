@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse.csgraph import connected_components
+import scipy  # its graphs load when they are used, in 0.15 s
 
 from profilers.trace.arrays import MISSING, Bools, Floats, Ints, encode_text, integers
 from profilers.trace.columns import lookup
@@ -150,13 +150,14 @@ def _labels(groups: Sequence[StepKernels], size: int) -> Ints:
     mean = np.divide(np.bincount(code, time, len(names)), total, out=np.zeros(len(names)), where=total > 0)
     mark = np.bincount(step, count * np.random.default_rng(_SEED).random(len(names) + 1)[code], size)
     _, first, of_step = np.unique(np.round(mark, 6), return_index=True, return_inverse=True)
-    if len(first) > _MOST_DISTINCT:
+    if not 1 < len(first) <= _MOST_DISTINCT:
         return np.zeros(size, np.int64)
     kept = np.isin(step, first)
     counts = np.zeros((len(first), len(names)))
     np.add.at(counts, (of_step[step[kept]], code[kept]), count[kept])
     near = _near(counts) & _near(counts * mean)
-    return np.asarray(connected_components(near, directed=False)[1][of_step], dtype=np.int64)
+    _, kind = scipy.sparse.csgraph.connected_components(near, directed=False)
+    return np.asarray(kind[of_step], dtype=np.int64)
 
 
 def _near(amounts: Floats) -> Bools:

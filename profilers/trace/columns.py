@@ -251,7 +251,7 @@ def overhead_rows(ranges: pa.Table) -> tuple[Ints, Ints]:
         Ranges of a trace.
     """
     rows = np.flatnonzero(strings(ranges, "category") == OVERHEAD)
-    names = strings(ranges.select(["name"]).take(rows), "name")
+    names = strings(ranges.select(["name"]).take(arrow_array(rows)), "name")
     is_full = np.array([QUEUE_FULL in str(name).lower() for name in names], dtype=bool)
     return rows[is_full], rows[~is_full]
 

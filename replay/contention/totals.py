@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from profilers.trace.arrays import MISSING, Bools, Floats, Ints, integers_or_missing
+from profilers.trace.arrays import MISSING, Bools, Floats, Ints, integers, integers_or_missing, numbers
 from profilers.trace.columns import lookup
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
@@ -265,7 +265,7 @@ def iteration_blocks(trace: Trace, chosen: Ints | None = None) -> list[tuple[int
     chosen : array of int64, optional
         Iterations of which each block holds one at least; by default, any.
     """
-    numbers = np.setdiff1d(trace.iterations["iteration"].to_numpy(), trace.meta.context)
+    numbers = np.setdiff1d(integers(trace.iterations, "iteration"), trace.meta.context)
     blocks = np.array_split(numbers, -(-len(numbers) // _GRAPH_ITERATIONS)) if len(numbers) else []
     used = [tuple(block.tolist()) for block in blocks if chosen is None or np.isin(chosen, block).any()]
     return used[:: max(-(-trace.kernels.num_rows // MOST_KERNELS), 1)]
@@ -292,7 +292,7 @@ def with_pairs(graph: KernelGraph, pairs: ContentionPairs) -> KernelGraph:
     if not len(chosen):
         return graph
     row = lookup(pairs.event, np.arange(len(pairs.event)), tasks.event[chosen])
-    scatter = pairs.groups["alone_scatter"].to_numpy()[pairs.group[row]]
+    scatter = numbers(pairs.groups["alone_scatter"], np.nan)[pairs.group[row]]
     agrees = np.abs(tasks.duration_ns[chosen] / alone - 1) <= np.maximum(np.nan_to_num(scatter), _AGREEMENT)
     basis = tasks.basis.copy()
     basis[chosen] = np.where(agrees, origin, max(int(Basis.MODELLED), origin))

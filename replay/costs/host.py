@@ -9,7 +9,7 @@ host.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -18,12 +18,11 @@ from types import MappingProxyType
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import dataset_path, read_toml, typed_table
-from profilers.trace.arrays import MISSING, Bools, Ints, integers
+from profilers.trace.arrays import MISSING, Bools, Ints, encode_text, integers
 from profilers.trace.columns import overhead_rows
 from profilers.trace.schema import PYTHON_FUNCTION
 from profilers.trace.trace import Trace
@@ -288,12 +287,12 @@ def recording_cost(trace: Trace, parameters: Parameters, iterations: Sequence[in
     if trace.meta.format != _FORMAT or not steps.any():
         return None
     in_ranges, in_ops, in_calls = (_in_steps(table, iterations) for table in (trace.ranges, trace.ops, trace.launches))
-    category, (_, overhead) = trace.ranges["category"].cast(pa.string()), overhead_rows(trace.ranges)
-    waits = in_calls & _mask(pc.match_substring(trace.launches["name"].cast(pa.string()), "Synchronize"))
+    _, overhead = overhead_rows(trace.ranges)
+    waits = in_calls & _mask(trace.launches["name"], lambda name: "Synchronize" in name)
     counts = (
-        (in_ranges & _mask(pc.equal(category, PYTHON_FUNCTION))).sum(),
+        (in_ranges & _mask(trace.ranges["category"], lambda name: name == PYTHON_FUNCTION)).sum(),
         in_ops.sum(),
-        (in_ops & _mask(trace.ops["shapes"].is_valid())).sum(),
+        (in_ops & _mask(trace.ops["shapes"], lambda _: True)).sum(),
         in_calls.sum(),
         _time_ns(trace.ranges, overhead[in_ranges[overhead]]),
         _time_ns(trace.iterations, steps) - _time_ns(trace.launches, waits),
@@ -308,9 +307,10 @@ def _in_steps(table: pa.Table, iterations: Sequence[int]) -> Bools:
     return np.isin(of_row, iterations) if len(iterations) else np.asarray(of_row != MISSING)
 
 
-def _mask(column: pa.ChunkedArray) -> Bools:
-    """Return a column of truth values; null is false."""
-    return np.asarray(pc.fill_null(column, False).to_numpy(), dtype=bool)
+def _mask(column: pa.ChunkedArray, chosen: Callable[[str], bool]) -> Bools:
+    """Return the mask of the texts of a column that are chosen; null is not."""
+    codes, texts = encode_text(column)
+    return np.array([*(chosen(str(text)) for text in texts), False], dtype=bool)[codes]
 
 
 def _time_ns(table: pa.Table, rows: Bools | Ints) -> int:

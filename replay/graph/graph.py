@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from profilers.devices.catalogue import Device, devices_in_name, find_device
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.trace.arrays import Bools, Floats, Ints
+from profilers.trace.arrays import Bools, Floats, Ints, integers
 from profilers.trace.kernels import CLASSES, COLLECTIVE
 from profilers.trace.trace import DeviceProperties, Trace
 from replay.calibration.parameters import Parameters
@@ -682,8 +682,8 @@ def used_devices(trace: Trace) -> tuple[DeviceProperties, ...]:
         Trace with the properties and the work of devices.
     """
     work = trace.kernels if trace.kernels.num_rows else trace.copies
-    used = work.select(["rank", "device"]).group_by(["rank", "device"]).aggregate([]).to_pylist()
-    return tuple(d for d in trace.meta.devices if {"rank": d.rank, "device": d.device} in used) or trace.meta.devices
+    used = np.unique(np.stack([integers(work, "rank"), integers(work, "device")]), axis=1).T.tolist()
+    return tuple(each for each in trace.meta.devices if [each.rank, each.device] in used) or trace.meta.devices
 
 
 def given_hardware(device: str | None) -> Hardware | None:
