@@ -5,6 +5,7 @@ import hashlib
 import re
 import subprocess
 import sys
+from collections import Counter
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -73,11 +74,71 @@ def code_lines(path: Path) -> int:
     return sum(bool(line.strip()) and not line.strip().startswith("#") and n not in documentation for n, line in lines)
 
 
+#: Most code lines of each sub-package. An issue that needs more raises its line here, in a commit of its own that
+#: says why.
+BUDGET = {
+    "profilers": 217,
+    "profilers/devices": 277,
+    "profilers/ingest": 3278,
+    "profilers/readers": 6451,
+    "profilers/record": 490,
+    "profilers/trace": 1324,
+    "profilers/writers": 654,
+    "replay": 0,
+    "replay/analysis": 892,
+    "replay/calibration": 369,
+    "replay/contention": 2163,
+    "replay/costs": 4971,
+    "replay/detailed": 5981,
+    "replay/engine": 1374,
+    "replay/formats": 521,
+    "replay/from_trace": 1898,
+    "replay/gemms": 2129,
+    "replay/graph": 1028,
+    "replay/memory": 4947,
+    "replay/plug_ins": 701,
+    "replay/projection": 1341,
+    "replay/studies": 1530,
+    "replay/what_ifs": 4846,
+    "replay/workloads": 4122,
+    "replay/writers": 363,
+    "seqpoint": 8187,
+    "seqpoint/cli": 2284,
+    "seqpoint/plots": 1465,
+    "seqpoint/reporting": 351,
+    "seqpoint/selection": 1788,
+    "seqpoint/validation": 5895,
+}
+
+
+def modules() -> dict[str, Path]:
+    """Return the modules of the three packages by their path in the project."""
+    paths = (path for package in ("profilers", "replay", "seqpoint") for path in (ROOT / package).rglob("*.py"))
+    return {str(path.relative_to(ROOT)): path for path in paths}
+
+
 def test_modules_are_few_and_none_has_grown_past_one_idea() -> None:
-    paths = [path for package in ("profilers", "replay", "seqpoint") for path in (ROOT / package).rglob("*.py")]
-    lines = {str(path.relative_to(ROOT)): code_lines(path) for path in paths}
-    assert len(lines) <= 402
+    lines = {name: code_lines(path) for name, path in modules().items()}
+    assert len(lines) <= 369
     assert {name: count for name, count in lines.items() if count > 420} == {}
+    total = Counter[str]()
+    for name, count in lines.items():
+        total["/".join(name.split("/")[:2]) if name.count("/") > 1 else name.split("/")[0]] += count
+    assert {name: count for name, count in total.items() if count > BUDGET.get(name, 0)} == {}
+
+
+def test_a_name_of_a_class_means_one_class_and_functions_have_few_parameters() -> None:
+    classes, wide = Counter[str](), dict[str, int]()
+    for name, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                classes[node.name] += 1
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                names = [each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+                count = len(names) - (names[:1] in (["self"], ["cls"]))
+                wide |= {f"{name}:{node.name}": count} if count > 8 else {}
+    assert {name: count for name, count in classes.items() if count > 1} == {}
+    assert wide == {}
 
 
 def link_dependencies(site: Path) -> None:
