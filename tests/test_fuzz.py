@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import test_chakra
 import test_ncu
@@ -91,7 +92,8 @@ def _odd_seeds() -> list[bytes]:
 
 def _sample() -> bytes:
     """Return a few events of a trace that PyTorch wrote, in its own layout."""
-    document = json.loads(gzip.decompress(next(SAMPLES.glob("*.json.gz")).read_bytes()))
+    with pa.input_stream(next(SAMPLES.glob("*.json.zst")), compression="zstd") as file:
+        document = json.loads(file.read())
     document["traceEvents"] = random.Random(5).sample(document["traceEvents"], 16)
     return json.dumps(document, separators=(",", ":")).encode()
 

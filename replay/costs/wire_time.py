@@ -134,7 +134,7 @@ def group_ranks(graph: KernelGraph) -> Ints:
     """
     tasks, meetings = graph.tasks, graph.edges.of_kind(EdgeKind.RENDEZVOUS)
     if not len(meetings) or tasks.ranks.all():
-        return tasks.ranks
+        return tasks.ranks.copy()
     arrivals = np.bincount(meetings.target, minlength=len(tasks))
     met = np.zeros(len(tasks), dtype=np.int64)
     leaving = tasks.kind[meetings.target] == TaskKind.COLLECTIVE

@@ -150,7 +150,6 @@ def predict_scenarios(
     --------
     >>> from profilers.devices import find_device
     >>> from replay.costs.shipped import load_parameters
-    from replay.engine.steady import unchanged
     >>> from replay.workloads import load_training, training_job
     >>> job = training_job({"layers": 2, "hidden": 512, "heads": 8, "global_batch": 4})
     >>> shipped = {"fit": load_training(), "parameters": load_parameters()}

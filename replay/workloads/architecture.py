@@ -503,8 +503,9 @@ def tally(model: Transformer, listing: Callable[[Transformer], Sequence[Step]]) 
     Examples
     --------
     >>> from replay.workloads.architecture import find_transformer, load_transformers
-    >>> from replay.workloads.transformer import Pass, forward
-    >>> model, run = find_transformer("bert_large", load_transformers()), Pass(8, 512)
+    >>> from replay.workloads.decoder import DecoderPass
+    >>> from replay.workloads.transformer import forward
+    >>> model, run = find_transformer("bert_large", load_transformers()), DecoderPass(8, 512)
     >>> counted = tally(model, lambda smaller: forward(smaller, run))
     >>> len(counted.operators), sum(counted.counts) == len(forward(model, run))
     (13, True)

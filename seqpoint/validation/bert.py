@@ -572,8 +572,8 @@ def _score_layers(layers: Sequence[MeasuredLayer], options: SuiteOptions) -> Sui
 def _score_throughput(measured: Sequence[Throughput], options: SuiteOptions) -> SuiteResult:
     """Score the ratios of throughput."""
     rows, notes = _throughput_rows(measured, options)
-    title = "Throughput of a device: mixed over full precision, phase 1 over 2, most devices over fewest"
-    return SuiteResult(rows, {}, [_table(title, rows)] if rows else [], notes=notes)
+    heading = "Throughput of a device: mixed over full precision, phase 1 over 2, most devices over fewest"
+    return SuiteResult(rows, {}, [_table(heading, rows)] if rows else [], notes=notes)
 
 
 def _table(title: str, rows: Sequence[ValidationRow]) -> Table:
