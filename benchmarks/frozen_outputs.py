@@ -123,7 +123,7 @@ ALONE = {
         "kernels", "collectives", "models", "training", "gemms", "memory",
     )},
 }  # fmt: skip
-PLAN = """what_ifs = ["", "overlap:ideal", "scale_links:2"]
+PLAN = """what_ifs = ["nothing", "overlap:ideal", "scale_links:2", "scale_host:0.5"]
 devices = ["A100-SXM4-80GB", "MI300X"]
 [job]
 layers = 4
@@ -166,8 +166,8 @@ def answer_of(arguments: tuple[str, ...], places: dict[str, str]) -> dict[str, A
         given += sorted(map(str, Path(path).parent.glob(Path(path).name))) if "*" in path else [path]
     done = CliRunner().invoke(cli, given)
     error = done.exception
-    crash = repr(error) if error is not None and not isinstance(error, SystemExit) else None
-    texts = [done.stdout, done.stderr]
+    crash = repr(error) if error is not None and not isinstance(error, SystemExit) else ""
+    texts = [done.stdout, done.stderr, crash]
     for i, text in enumerate(texts):
         for place, path in sorted(places.items(), key=lambda item: -len(item[1])):
             text = text.replace(path, f"<{place}>")
@@ -176,7 +176,7 @@ def answer_of(arguments: tuple[str, ...], places: dict[str, str]) -> dict[str, A
         out: Any = json.loads(texts[0])
     except ValueError:
         out = texts[0].splitlines()
-    return {"exit": done.exit_code, "crash": crash, "out": out, "err": texts[1].splitlines()}
+    return {"exit": done.exit_code, "crash": texts[2], "out": out, "err": texts[1].splitlines()}
 
 
 def write_group(group: tuple[str, list[tuple[str, tuple[str, ...]]]], shared: str, target: str) -> str:
