@@ -14,7 +14,7 @@ PAGES = sorted(
 )
 MOST_WORDS_IN_SENTENCE = 30
 MOST_WORDS_IN_README = 700
-MOST_TERMS = 49
+MOST_TERMS = 57
 #: What begins a block of its own: a list item, quoted or not.
 ITEM = re.compile(r"^\s*(?:[-*+]|\d+\.)\s+")
 #: The end of a sentence: a full stop after a word, a bracket or a quote, before white space.

@@ -1,8 +1,9 @@
 """The discrete-event engine.
 
-Read `timeline` first: what a replay returns. Then `sharing`: how the tasks that run side by side on a device share its
-compute units and bandwidth. `engine` is the loop over events, `layout` the arrays that sharing works on. `steady`
-repeats a graph until its period settles.
+Read `timeline` first: what a replay returns. Then `engine`, the loop over events, and `sharing`: how the tasks that run
+side by side on a device share its compute units and bandwidth. `layout` has the arrays that sharing works on, with a
+sentence on each. `steady` repeats a graph until its period settles. tests/reference_engine.py is a slow second version
+of the main rules, which is easier to read.
 """
 
 from replay.engine.engine import simulate

@@ -14,8 +14,9 @@ compute units, and makes no progress until all ranks have arrived.
 A task that shares nothing (a host call, a mark) needs no event. Its end is known as soon as all that it waits for is,
 and the tasks that wait for it are notified at once, whatever the time of the simulation.
 
-The engine knows arrays only; why a task waits is data. It is deterministic: of events at one time, changes on devices
-come before arrivals, and arrivals are in the order of tasks. Times are ns after the graph's origin.
+The engine knows arrays only; why a task waits is data, but for the edges at which the ranks of a collective meet. It is
+deterministic: of events at one time, changes on devices come first, then arrivals in the order of tasks, then
+collectives that begin to wait. Times are ns after the graph's origin.
 
 `integrate_rates` is the reverse: given when tasks started and ended, it returns the work that each of them did.
 """
@@ -68,7 +69,7 @@ class State(NamedTuple):
     is_waiting: Any  #: by task: whether it waits for its peers on its device
     first_active: Any  #: by device: row of its first active task in the table
     n_active: Any  #: by device: active tasks
-    n_unstarted: Any  #: by device: active tasks that got no compute units yet
+    n_unstarted: Any  #: by device: active tasks that have not started
     updated_ns: Any  #: by device: time for which the remaining work of its tasks holds
     version: Any  #: by device: version of its schedule
     device_bits: Any  #: number of low bits of an event's code that name a device
@@ -394,7 +395,7 @@ def _waiting_tasks(graph: KernelGraph) -> tuple[Ints, int]:
 def simulate(graph: KernelGraph) -> tuple[Floats, Floats]:
     """Return the start and the end of every task in ns after the graph's origin.
 
-    A task that demands compute units starts when it first gets some.
+    A task on a device starts when its rate is first above 0: it has compute units, and waits for no peer.
 
     Raises
     ------

@@ -6,20 +6,24 @@ power. Sharing gives each task a rate. At rate 1 a task runs as fast as alone, a
 rate 0 it waits. Rates stay as they are until a task arrives, ends, or comes to its last wave of workgroups; then the
 engine calls `share` again.
 
-`share` works in five steps:
+`share` works in six steps. Each of the last five lowers what the steps before it allow, and runs only if a task needs
+it.
 
 1. `_dispatch` hands out compute units. Workgroups are dispatched in the order of priority, then of arrival. No
    task of the same or a lower priority preempts them: a kernel that fills the device leaves nothing to later
    tasks until its last wave. A task of a higher priority takes units at once, except from a task in its last wave; a
-   kernel of one wave or less always is in its last wave. The units that a task is granted cap its rate. A task needs
-   the units of its demand and occupies at least as many; it wants what it occupies, or less in its last wave.
-2. `_raise_misses` raises demands on memory bandwidth if the last-level cache cannot hold the footprints of all tasks.
-3. `_defer` lowers the caps of tasks whose accesses of memory yield to those of others.
-4. `_fill` shares every other resource. The rates are max-min fair, so a task draws bandwidth in proportion to its
+   kernel of one wave or less always is in its last wave. A task needs the units of its demand and occupies at least
+   as many; it wants what it occupies, or less in its last wave. Its rate is capped at granted over needed units, or
+   as `_rate_cap` says for further rounds of workgroups (`extra_round`) and whole waves (`quantised`). With partitions,
+   or with interleaved tasks, `_dispatch_to_partitions` first reserves an equal share for each interleaved task.
+2. `_slow` lowers the caps of tasks that feel the pressure of others. A collective that waits for its peers keeps its
+   units and makes no progress. A kernel of several rounds that lacks units also runs on those of collectives.
+3. `_raise_misses` raises demands on memory bandwidth if the last-level cache cannot hold the footprints of all tasks.
+4. `_defer` lowers the caps of tasks whose accesses of memory yield to those of others.
+5. `_fill` shares every other resource. The rates are max-min fair, so a task draws bandwidth in proportion to its
    demand. All rates rise together from 0. A rate stops rising at its cap, or once a resource that its task demands is
-   full (progressive filling: Bertsekas and Gallager, Data Networks, 2nd
-   edition, section 6.5.2).
-5. `_throttle` lowers the clock, and with it the caps, if the tasks draw more power than the device may.
+   full (progressive filling: Bertsekas and Gallager, Data Networks, 2nd edition, section 6.5.2).
+6. `_throttle` lowers the clock, and with it the caps, if the tasks draw more power than the device may.
 
 The active tasks of a device are `count` rows of the table `SharingState.active`, from row `first` on, in the order of
 dispatch. `replay.engine.layout` describes the columns. Compute units are shares of the device's units throughout.
