@@ -37,8 +37,9 @@ _LEAST_POWER = 0.05
 def scale_device(name: str | Device, host: str = "") -> WhatIf:
     """Re-time every device task for another device of the catalogue.
 
-    - A matrix product, convolution or fused attention of known shape: T_new = T_old * M_new / M_old. M is the model's
-      duration on each device, at the rate that the device sustains in the kernel's data type.
+    - A matrix product, convolution or fused attention of known shape: T_new = T_old * M_new / M_old if T_old is at most
+      M_old; what is longer than M_old stays. M is the model's duration on each device, at the rate that the device
+      sustains in the kernel's data type.
     - The same kernels of unknown shape: the time above `product_floor_ns` follows those rates. Grids below one wave of
       workgroups follow the rate of one compute unit, and a note has their share of the time. A grid of whole multiples
       of the traced device's compute units is that of a persistent kernel: it follows the rates of the devices.
@@ -54,7 +55,8 @@ def scale_device(name: str | Device, host: str = "") -> WhatIf:
 
     Scaling to the same device changes nothing. Going there and back restores the traced durations.
 
-    Not modelled: cache effects, power, and other kernels that a library would choose on the new device.
+    Not modelled: cache effects (`simulated_caches` before it does), power, and other kernels that a library would
+    choose on the new device.
 
     Source: `replay.costs.retiming`; wave scaling as in Habitat (USENIX ATC 2021); docs/devices.md has the measured
     errors.
