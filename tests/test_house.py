@@ -99,7 +99,7 @@ BUDGET = {
     "replay/plug_ins": 701,
     "replay/projection": 1341,
     "replay/studies": 1530,
-    "replay/what_ifs": 4846,
+    "replay/what_ifs": 4851,
     "replay/workloads": 4122,
     "replay/writers": 363,
     "seqpoint": 8187,

@@ -2,6 +2,7 @@
 
 import csv
 import sys
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -17,7 +18,7 @@ from profilers.trace.trace import TraceMeta
 from replay.costs.shipped import load_parameters
 from replay.engine import replay
 from replay.from_trace import build_graph
-from replay.graph.graph import KernelGraph
+from replay.graph.graph import KernelGraph, Lane
 from replay.projection import ProjectionOptions, StepWindow, project
 from replay.what_ifs import parse_what_if, with_job
 from replay.what_ifs.job_graph import repeats, with_copies, without_tasks
@@ -275,6 +276,14 @@ def test_blocks_are_copied_and_cut_in_their_lane() -> None:
     block = np.array([False, True, True, False])
     assert replay(with_copies(graph, [block], 2)).makespan_ns == 15 + 2 * 6
     assert replay(without_tasks(graph, block)).makespan_ns == 9
+
+
+def test_copies_of_the_first_task_of_a_stream_follow_one_another() -> None:
+    graph = make_graph([1, 4, 2], edges=[(0, 1), (0, 2)], lane=[0, 1, 0])
+    graph = replace(graph, lanes=(Lane(0, 0, 7), Lane(0, 0, 9)))
+    grown = with_copies(graph, [np.array([False, True, False])], 2)
+    on_stream = np.flatnonzero(grown.tasks.lane == 1)
+    assert sorted(replay(grown).end_ns[on_stream].tolist()) == [5, 9, 13]
 
 
 @needs_data

@@ -292,6 +292,11 @@ def _with_copies(graph: KernelGraph, block: Bools, copies: int) -> tuple[KernelG
     out, rest = edges.select(inside & ~outside), edges.select(~(inside & ~outside & same_lane))
     leaving = edges.select(inside & ~outside & same_lane)
     blocks, n, m = [rest], len(tasks), len(members)
+    # A task that is the first of its lane has no edge from it; its copies follow the block before them all the same.
+    used, first = np.unique(lanes, return_index=True)
+    entered = np.isin(members[first], into.target[same_lane[~inside & outside]])
+    opening = members[first][(used >= 0) & ~entered]
+    kind = np.where(tasks.device[opening] >= 0, int(EdgeKind.STREAM), int(EdgeKind.HOST))
 
     def copied(rows: Ints, copy: int) -> Ints:
         return np.where(position[rows] >= 0, n + (copy - 1) * m + position[rows], rows) if copy else rows
@@ -301,6 +306,7 @@ def _with_copies(graph: KernelGraph, block: Bools, copies: int) -> tuple[KernelG
         ordered = same_lane[~inside & outside]
         before = np.where(ordered, copied(last[tasks.lane[into.target]], copy - 1), into.source)
         blocks.append(replace(into, source=before, target=copied(into.target, copy)))
+        blocks.append(Edges.of(copied(last[tasks.lane[opening]], copy - 1), copied(opening, copy), kind=kind))
         across = out.select(~same_lane[inside & ~outside])
         blocks.append(replace(across, source=copied(across.source, copy)))
     blocks.append(replace(leaving, source=copied(leaving.source, copies)))
