@@ -222,7 +222,7 @@ def differences(before: Any, after: Any, where: str = "") -> Iterator[str]:
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         for i, pair in enumerate(zip(before, after, strict=True)):
             yield from differences(*pair, f"{where}[{i}]")
-    elif before != after:
+    elif (before or "") != (after or ""):  # an error that is absent is None or empty
         yield f"{where}: {str(before)[:90]} -> {str(after)[:90]}"
 
 

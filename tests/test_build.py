@@ -140,3 +140,15 @@ def test_a_job_on_the_host_alone_replays_its_operators(tmp_path: Path) -> None:
 def test_an_iteration_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"no iteration 9 \(it has 1, 2\)"):
         build_graph(collect([write_trace(tmp_path / "t.json")]), 9, parameters=load_parameters())
+
+
+@pytest.mark.parametrize("device", ["Arc Pro B60", "NVIDIA A100-SXM4-80GB"])
+def test_a_device_whose_units_are_unknown_is_replayed_all_the_same(tmp_path: Path, device: str) -> None:
+    shape = {"registers per thread": 32, "shared memory": 0}
+    events = [launch(0, 1), launch(10, 2), *(kernel("gemm", t, 20, c, **shape) for t, c in ((5, 1), (30, 2)))]
+    properties = [{"id": 0, "name": device, "numSms": 20}]
+    (tmp_path / "t.json").write_text(json.dumps(kineto(events, deviceProperties=properties)))
+    graph = build_graph(collect([tmp_path / "t.json"]), 0, parameters=load_parameters())
+    assert graph.hardware.device is not None
+    known = graph.tasks.residency[graph.tasks.kind == TaskKind.KERNEL] > 0
+    assert known.all() == (device != "Arc Pro B60") and replay(graph).makespan_ns > 0

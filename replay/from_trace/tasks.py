@@ -197,7 +197,7 @@ def _task_columns(window: Window, operators: tuple[Ints, Ints]) -> dict[str, tup
 
 
 def _residency(window: Window) -> Ints:
-    """Return how many workgroups of each kernel a compute unit holds, 0 if the trace does not tell."""
+    """Return how many workgroups of each kernel a compute unit holds; 0 if trace and catalogue do not tell."""
     device, work = window.index.hardware.device, window.device_work
     known = np.flatnonzero((work.threads > 0) & (work.registers > 0) & (work.lds_bytes >= 0))
     result = np.zeros(len(work), dtype=np.int64)
@@ -205,7 +205,10 @@ def _residency(window: Window) -> Ints:
         return result
     shapes = np.stack([work.threads[known], work.registers[known], work.lds_bytes[known]])
     (threads, registers, lds), index = np.unique(shapes, axis=1, return_inverse=True)
-    held = resident_workgroups(device, threads, registers=registers, lds_bytes=lds)
+    try:
+        held = resident_workgroups(device, threads, registers=registers, lds_bytes=lds)
+    except InvalidInputError:  # the catalogue does not know how its compute units allocate
+        return result
     result[known] = np.nan_to_num(held)[index].astype(np.int64)
     return result
 

@@ -219,7 +219,9 @@ def memory_system(device: Device) -> MemorySystem:
     table = tables.architectures.get(device.architecture)
     if table is None:
         known = ", ".join(sorted(tables.architectures))
-        raise NotFoundError(f"the caches of {device.name} ({device.architecture}) are unknown; those of {known} are")
+        raise NotFoundError(
+            f"the caches of {device.name} ({device.architecture}) are unknown; those of {known} are (caches.toml)"
+        )
     dies = device.compute_units // table.die_units if table.die_units else 1
     last = "llc_mb" in device.figures and table.llc is not None
     dram = scaled_dram(find_dram(tables.drams.get(device.name, table.dram)), device.memory_bytes_per_s)
