@@ -5,7 +5,7 @@
 Every group of workers is predicted with its own fit, on the quarter of the sizes that the fit never looked at; then
 without any group of its number of workers; then without its device. The shipped fits are made by:
 
-    seqpoint calibrate collectives ../shared/data/collectives/*.csv -o datasets/fits/collectives.json --fresh
+    seqpoint calibrate collectives ../shared/data/collectives -o datasets/fits/collectives.json --fresh
 """
 
 import csv

@@ -226,7 +226,8 @@ class Phase:
     steps : float
         Messages that wait for each other.
     volume : float
-        Bytes that the busiest link of the level carries, over the size of the buffer; for a network, those of a node.
+        Bytes that the busiest link of the level sends, over the size of the buffer; for a network, those of a node.
+        A link carries as much the other way at the same time.
         A message over one adapter of several counts as if each adapter carried as much.
     """
 
@@ -254,7 +255,8 @@ class Algorithm:
     fits : callable
         Whether a topology allows it for a collective.
     in_node, between_nodes : tuple of str
-        Protocols, of `PROTOCOLS`, with which libraries choose it by themselves, on a node and over several.
+        Protocols, of `PROTOCOLS`, with which libraries choose it by themselves, on a node and over several. `fastest`
+        never takes a row that has none; a what-if or `least_seconds` may.
     """
 
     name: str
@@ -323,9 +325,11 @@ def _has_nvls(kind: str, topology: Topology) -> bool:
 #: NVLS by NCCL 2.30 (src/graph/tuning.cc): 85 % of the links on Hopper, and 25 us, which five steps take.
 _NVLS_SHARE, _NVLS_STEPS = 0.85, 5
 _EACH = ("LL", "LL128", "Simple")
-#: Algorithms, in the order in which the first of equal times is taken. Between nodes NCCL uses LL128 on conditions only
-#: (src/graph/tuning.cc). With LL128 or a tree among the choices, the measured groups, all on two nodes, are predicted
-#: worse.
+#: Algorithms, in the order in which the first of equal times is taken. The first one of a kind is its ring, or direct
+#: exchange, of which `busiest_volume` and `busiest_link_s` take the bytes. A row that libraries choose changes
+#: `launch_seconds` too: the part of the measured times of small messages that is beyond the fastest algorithm. Between
+#: nodes NCCL uses LL128 on conditions only (src/graph/tuning.cc). With LL128 or a tree among the choices, the measured
+#: groups, all on two nodes, are predicted worse.
 ALGORITHMS: tuple[Algorithm, ...] = (
     Algorithm(
         "ring", "Each worker passes on to the next what it got; over nodes, each pass crosses the network once a node.",
