@@ -24,8 +24,9 @@ from profilers.files import is_folder, write_text
 from profilers.ingest.archives import Origin, Scratch, is_archive, unpacked
 from profilers.ingest.collectives import ANNOTATION, add_collectives
 from profilers.ingest.iterations import Extent, is_mark
+from profilers.ingest.late_ends import HIP_CALLS, is_stamped_by_rocm, repair_late_ends
 from profilers.ingest.linking import LINK_COLUMNS, link_rows
-from profilers.ingest.repairs import HIP_CALLS, is_stamped_by_rocm, repair_late_ends, told_apart
+from profilers.ingest.processes import told_apart
 from profilers.ingest.stage import Stage, Watch
 from profilers.readers.common.reader import GroupReader, Reader, find_reader, foreign_file, run_reader
 from profilers.readers.common.source import DEFAULT_LIMIT_BYTES, fingerprint, first_bytes

@@ -27,7 +27,8 @@ import scipy
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
 from profilers.trace.kernels import CLASSES
-from replay.calibration.parameters import CalibrationFile, CalibrationLayout, Parameters, conformal_bound
+from replay.calibration.files import CalibrationFile, CalibrationLayout
+from replay.calibration.parameters import Parameters, conformal_bound
 from replay.contention.prediction import (
     Lineup,
     ScenarioModel,

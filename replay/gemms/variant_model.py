@@ -24,7 +24,7 @@ from profilers.devices.catalogue import DTYPES, Device, find_device
 from profilers.errors import InvalidInputError
 from profilers.files import dataset_path
 from profilers.trace.arrays import Floats, Ints
-from replay.calibration.parameters import CalibrationFile, CalibrationLayout
+from replay.calibration.files import CalibrationFile, CalibrationLayout
 from replay.costs.kernels.machine import runs_as
 from replay.costs.kernels.models import TILES
 from replay.costs.occupancy import resident_workgroups

@@ -21,7 +21,8 @@ from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError
 from profilers.files import dataset_path
 from profilers.trace.arrays import Floats
-from replay.calibration.parameters import CalibrationFile, CalibrationLayout, Parameters, conformal_bound
+from replay.calibration.files import CalibrationFile, CalibrationLayout
+from replay.calibration.parameters import Parameters, conformal_bound
 from replay.calibration.tables import Row, measured_count, measured_number, measured_rows
 from replay.workloads.architecture import Transformer
 from replay.workloads.jobs import NARROW, Layout, TrainingJob

@@ -22,7 +22,7 @@ from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError
 from profilers.files import dataset_path
 from profilers.trace.arrays import Floats, Ints
-from replay.calibration.parameters import CalibrationFile, CalibrationLayout
+from replay.calibration.files import CalibrationFile, CalibrationLayout
 from replay.costs.collectives.algorithms import KINDS, LINKS, MOST_BYTES, MOST_GBPS, MOST_WORKERS, Topology
 
 #: Lines that a curve has at most, and measurements that one needs at least.

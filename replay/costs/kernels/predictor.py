@@ -19,7 +19,7 @@ from profilers.devices.catalogue import DTYPES, Device, find_device
 from profilers.errors import InvalidInputError
 from profilers.files import dataset_path
 from profilers.trace.arrays import Floats
-from replay.calibration.parameters import CalibrationFile, CalibrationLayout
+from replay.calibration.files import CalibrationFile, CalibrationLayout
 from replay.costs.architectures import architecture_of
 from replay.costs.kernels import convolutions
 from replay.costs.kernels.fits import CONFIDENCE, MOST_CORRECTED, Fit, Rows, carry_over, fit, runs_hot
