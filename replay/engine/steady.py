@@ -37,11 +37,13 @@ class StepPattern:
     edges: Edges
     distance: Ints
     cycle_ns: float
-    _repeated: dict[tuple[int, str], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    #: Repeated edges by cycles, and by cycles and name each column with its repetition.
+    _edges: dict[int, Edges] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _columns: dict[tuple[int, str], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def repeated_edges(self, cycles: int) -> Edges:
-        """Return the edges of some cycles, those within cycles first. They are made once."""
-        if (cycles, "edges") not in self._repeated:
+        """Return the edges of some cycles, first those within a cycle. They are made once."""
+        if cycles not in self._edges:
             n = len(self.tasks)
             edge_cycle, row = np.divmod(np.arange(cycles * len(self.edges)), max(len(self.edges), 1))
             distance = self.distance[row]
@@ -49,19 +51,17 @@ class StepPattern:
             kept = kept[np.argsort(distance[kept] > 0, kind="stable")]
             edges, edge_cycle, distance = self.edges.select(row[kept]), edge_cycle[kept], distance[kept]
             source, target = edges.source + (edge_cycle - distance) * n, edges.target + edge_cycle * n
-            self._repeated[cycles, "edges"] = replace(edges, source=source, target=target)
-        edges = self._repeated[cycles, "edges"]
-        assert isinstance(edges, Edges)
-        return edges
+            self._edges[cycles] = replace(edges, source=source, target=target)
+        return self._edges[cycles]
 
     def repeated_tasks(self, tasks: Tasks, cycles: int) -> Tasks:
-        """Return the tasks of some cycles. Columns that are the same array as in the first call are shared with it."""
+        """Return the tasks of some cycles. A column that is the same array as in the first call is shared with it."""
         rows, columns = np.tile(self.tasks, cycles), {}
         for name, column in vars(tasks).items():
-            first, repeated = self._repeated.get((cycles, name), (None, None))
+            first, repeated = self._columns.get((cycles, name), (None, None))
             if first is not column:
                 repeated = chosen_rows(column, rows)
-                self._repeated.setdefault((cycles, name), (column, repeated))
+                self._columns.setdefault((cycles, name), (column, repeated))
             columns[name] = repeated
         return Tasks(**columns)
 

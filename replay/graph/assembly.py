@@ -155,10 +155,10 @@ class Assembly:
         )
 
     def _columns(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the columns of all tasks that any block gives: the default, but in these blocks."""
+        """Return the columns that a block of tasks gives, with the default in other blocks; and those of any graph."""
         used = {key for _, _, given in self._tasks for key in given} | {"kind", "release_ns", "occupies", *RESOURCES}
         columns: dict[str, npt.NDArray[Any]] = {
-            key: np.full(self._count, default, type_) for key, (type_, default) in _GIVEN.items() if key in used
+            key: np.full(self._count, default, dtype) for key, (dtype, default) in _GIVEN.items() if key in used
         }
         columns["event"] = np.arange(self._count)
         columns |= {key: np.empty(self._count, np.int64) for key in ("lane", "name")}

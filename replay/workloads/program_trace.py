@@ -98,10 +98,9 @@ def write_trace(job: SyntheticJob, device: Device) -> Trace:
         world_size=job.world_size,
         devices=tuple(DeviceProperties(rank, 0, device.name, device.compute_units) for rank in ranks),
     )
-    collectives = events.rows["collectives"]
-    match = ("rank", "iteration", *_EVENT_COLUMNS["collectives"]).index("match_id")
-    matched = sum(row[match] is not None for row in collectives)
-    return Trace(meta, tables).with_quality({"collectives": len(collectives), "collectives_matched": matched})
+    trace = Trace(meta, tables)
+    matches = trace.collectives["match_id"]
+    return trace.with_quality({"collectives": len(matches), "collectives_matched": len(matches) - matches.null_count})
 
 
 @dataclass(frozen=True)
@@ -212,18 +211,8 @@ class _EventWriter:
         kernel_id = next(self.events.ids)
         collective = next(self.events.ids) if kernel.exchange else None
         span = (kernel.name, start, end - start, op)
-        self._add(
-            "kernels",
-            *span,
-            0,
-            kernel.stream,
-            launch,
-            launch,
-            kernel.workgroups,
-            _WORKGROUP_SIZE,
-            kernel_id,
-            collective,
-        )
+        place, grid = (0, kernel.stream, launch, launch), (kernel.workgroups, _WORKGROUP_SIZE)
+        self._add("kernels", *span, *place, *grid, kernel_id, collective)
         if kernel.exchange is None:
             return
         exchange, key = kernel.exchange, (self.number, kernel.exchange.meets)
