@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 from profilers.errors import InvalidInputError
 from profilers.trace.activity import DeviceActivity, LateRank, late_ranks, times_in_steps, times_of_recording
 from profilers.trace.arrays import MISSING, Ints, integers, numbers, strings
+from profilers.trace.quality import NOTE, WARNING, quality_notes
 from profilers.trace.steps import StepTimes, step_times
-from profilers.trace.trace import NOTE, WARNING, Trace, TraceMeta, quality_notes
+from profilers.trace.trace import Trace, TraceMeta
 from replay.from_trace import index_trace
 from replay.from_trace.host_causes import HostCauses, host_causes
 from replay.graph import used_devices

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from profilers.ingest.stage import Stage
 from profilers.readers.common.reader import Reader
-from profilers.trace.trace import Quality, Trace
+from profilers.trace.quality import Quality
+from profilers.trace.trace import Trace
 
 Rows = Sequence[tuple[Any, ...]]
 

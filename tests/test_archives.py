@@ -20,7 +20,7 @@ import seqpoint as sp
 from profilers.errors import BrokenFileError, NotFoundError, SeqPointError, UnknownFormatError
 from profilers.ingest import archives
 from profilers.ingest.pipeline import IngestOptions, collect, ingest
-from profilers.readers.common import reader as foreign
+from profilers.readers.common import foreign
 from profilers.readers.common.source import fingerprint
 from profilers.trace.store import load_trace
 from tests.readings import database

@@ -11,8 +11,9 @@ from traces import event, kernel, kineto, launch
 from profilers.ingest.pipeline import collect, ingest
 from profilers.readers.kineto.lanes import label_ranks
 from profilers.trace.arrays import integers, strings
+from profilers.trace.quality import WARNING, quality_notes
 from profilers.trace.store import load_trace
-from profilers.trace.trace import WARNING, Trace, quality_notes
+from profilers.trace.trace import Trace
 from replay.graph.graph import hardware_of
 from seqpoint import describe, project
 

@@ -8,8 +8,7 @@ from commands import Run
 from traces import kernel, kineto, write_trace
 
 import seqpoint as sp
-from profilers.trace.schema import SCHEMAS
-from profilers.trace.trace import (
+from profilers.trace.quality import (
     FINE,
     NOTE,
     NOTHING,
@@ -20,6 +19,7 @@ from profilers.trace.trace import (
     count_rules,
     quality_notes,
 )
+from profilers.trace.schema import SCHEMAS
 
 ROWS = {"kernels": 900, "copies": 100, "launches": 1000}
 

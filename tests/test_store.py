@@ -12,9 +12,10 @@ import pytest
 from profilers import files as atomic
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 from profilers.trace import store
+from profilers.trace.quality import Quality
 from profilers.trace.schema import SCHEMAS, make_table
 from profilers.trace.store import load_trace, save_trace
-from profilers.trace.trace import DeviceProperties, Quality, Trace, TraceMeta
+from profilers.trace.trace import DeviceProperties, Trace, TraceMeta
 
 
 def _value(field: pa.Field, row: int) -> Any:

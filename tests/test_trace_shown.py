@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 import seqpoint as sp
+from profilers.trace.quality import Quality
 from profilers.trace.schema import make_table
-from profilers.trace.trace import DeviceProperties, Quality, Trace, TraceMeta
+from profilers.trace.trace import DeviceProperties, Trace, TraceMeta
 from tests.traces import write_trace
 
 SCRIPT = "<script>alert(1)</script>.json"

@@ -34,8 +34,9 @@ from profilers.ingest.lengths import add_lengths
 from profilers.ingest.recording import LinkedRecording, combined_fingerprint
 from profilers.trace.arrays import MISSING, Growing, Ints, Narrowed, arrow_array, ends, integers, put, text_codes
 from profilers.trace.columns import LaneNumbers, by_lane, lookup, row_slices, sorting
+from profilers.trace.quality import Quality
 from profilers.trace.schema import KERNEL_SEQUENCE, KINDS, OWN_RANK, WHOLE_TRACE, concatenate
-from profilers.trace.trace import Quality, Trace, TraceMeta
+from profilers.trace.trace import Trace, TraceMeta
 
 
 def base_shifts(metas: Sequence[TraceMeta]) -> list[int]:

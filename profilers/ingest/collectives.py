@@ -21,8 +21,9 @@ from profilers.readers.common.json_documents import json_object
 from profilers.trace.arrays import MISSING, Ints, arrow_array, ends, integers, put, strings
 from profilers.trace.columns import lookup
 from profilers.trace.kernels import COLLECTIVE, ClassRule, check_rules, class_by_rules, is_collective
+from profilers.trace.quality import Quality
 from profilers.trace.schema import concatenate, empty_table, make_table
-from profilers.trace.trace import Quality, Trace
+from profilers.trace.trace import Trace
 
 #: The spellings of each standard term in traces, without separators and case.
 _SPELLINGS: Mapping[str, str] = {

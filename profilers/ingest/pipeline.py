@@ -65,9 +65,10 @@ from profilers.ingest.recording import (
 from profilers.readers.common.source import DEFAULT_LIMIT_BYTES, prefetch
 from profilers.trace.arrays import arrow_array, integers
 from profilers.trace.kernels import ClassRule, check_rules
+from profilers.trace.quality import Quality
 from profilers.trace.schema import KINDS, concatenate
 from profilers.trace.store import TraceWriter, check_target, first_line, is_trace, load_trace, read_kind, write_meta
-from profilers.trace.trace import Quality, Trace, TraceMeta
+from profilers.trace.trace import Trace, TraceMeta
 
 Paths = Iterable[str | os.PathLike[str]]
 

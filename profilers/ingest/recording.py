@@ -28,13 +28,15 @@ from profilers.ingest.late_ends import HIP_CALLS, is_stamped_by_rocm, repair_lat
 from profilers.ingest.linking import LINK_COLUMNS, link_rows
 from profilers.ingest.processes import told_apart
 from profilers.ingest.stage import Stage, Watch
-from profilers.readers.common.reader import GroupReader, Reader, find_reader, foreign_file, run_reader
+from profilers.readers.common.foreign import foreign_file
+from profilers.readers.common.reader import GroupReader, Reader, find_reader, run_reader
 from profilers.readers.common.source import DEFAULT_LIMIT_BYTES, fingerprint, first_bytes
 from profilers.trace.arrays import arrow_array, integers, put
 from profilers.trace.kernels import ClassRule, is_collective
+from profilers.trace.quality import Quality
 from profilers.trace.schema import ANNOTATIONS, SCHEMAS, concatenate, make_table
 from profilers.trace.store import meta_from_json, meta_to_json
-from profilers.trace.trace import Quality, Trace, TraceMeta
+from profilers.trace.trace import Trace, TraceMeta
 
 
 @dataclass(frozen=True)

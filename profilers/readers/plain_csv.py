@@ -23,8 +23,9 @@ from profilers.errors import BrokenFileError
 from profilers.readers.common.csv_rows import Batches, check_not_empty, csv_rows, distinct
 from profilers.readers.common.numbers import TIMES_NS, exact_ns, integer
 from profilers.readers.common.reader import Head, Sink
+from profilers.trace.quality import Quality
 from profilers.trace.schema import OWN_RANK
-from profilers.trace.trace import Quality, TraceMeta
+from profilers.trace.trace import TraceMeta
 
 #: Integers of 32 bits are below it, and not below its negative.
 _INT32 = 1 << 31

@@ -15,8 +15,9 @@ from profilers.files import shipped_table
 from profilers.readers.common.csv_rows import CountedKernels, check_not_empty, csv_rows, distinct
 from profilers.readers.common.numbers import INT32_LIMIT, exact_ns, finite_number, integer
 from profilers.readers.common.reader import Head, Sink
+from profilers.trace.quality import Quality
 from profilers.trace.schema import OWN_RANK
-from profilers.trace.trace import Quality, TraceMeta
+from profilers.trace.trace import TraceMeta
 
 
 class _ComputeFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

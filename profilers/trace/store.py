@@ -18,8 +18,9 @@ from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 from profilers.files import is_folder, replace_folder
 from profilers.trace.arrays import arrow_array, integers
 from profilers.trace.kernels import CLASSES
+from profilers.trace.quality import count_rules
 from profilers.trace.schema import SCHEMAS, concatenate, fill_table
-from profilers.trace.trace import Trace, TraceMeta, count_rules
+from profilers.trace.trace import Trace, TraceMeta
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetWriter

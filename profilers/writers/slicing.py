@@ -15,9 +15,10 @@ from profilers.errors import InvalidInputError
 from profilers.ingest.assembly import Placement, base_shifts, collective_shifts, joined_meta
 from profilers.ingest.collectives import match_collectives
 from profilers.trace.arrays import MISSING, arrow_array, ends, integers, put
+from profilers.trace.quality import Quality, count_rules
 from profilers.trace.schema import KINDS, concatenate
 from profilers.trace.steps import job_steps, step_times, step_window
-from profilers.trace.trace import Quality, Trace, TraceMeta, count_rules
+from profilers.trace.trace import Trace, TraceMeta
 
 #: Columns that hold the id of another event.
 _REFERENCES = ("launch_id", "op_id", "kernel_id", "collective_id")

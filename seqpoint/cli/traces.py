@@ -12,7 +12,8 @@ from typing import Any
 import click
 
 from profilers.errors import DependencyError, InvalidInputError
-from profilers.trace.trace import Quality, Trace
+from profilers.trace.quality import Quality
+from profilers.trace.trace import Trace
 from seqpoint import front_door
 from seqpoint.cli.options import as_json, output_option, output_options, parameters, reading, reading_options
 from seqpoint.cli.output import byte_progress, message, print_json, print_lines, print_table, print_tables

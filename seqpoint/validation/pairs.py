@@ -34,8 +34,9 @@ from profilers.errors import InvalidInputError, SeqPointError
 from profilers.files import is_folder
 from profilers.trace.arrays import Floats, Ints
 from profilers.trace.kernels import CLASSES
+from profilers.trace.quality import quality_notes
 from profilers.trace.steps import job_steps, step_times
-from profilers.trace.trace import Trace, quality_notes
+from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.calibration.tables import refuse_file
 from replay.costs.host import recording_cost

@@ -21,8 +21,9 @@ from profilers.readers.common.json_documents import UncountedText, listed, mappe
 from profilers.readers.common.numbers import INT32_LIMIT, TIMES_NS, integer, plain_text, positive
 from profilers.readers.common.reader import Head, Sink
 from profilers.readers.common.source import first_bytes, open_source, require_events
+from profilers.trace.quality import Quality
 from profilers.trace.schema import OWN_RANK
-from profilers.trace.trace import Quality, TraceMeta
+from profilers.trace.trace import TraceMeta
 
 _BLOCK = 1 << 20
 #: Most bytes of a node, or of a member of the header.

@@ -25,8 +25,9 @@ from profilers.readers.common.reader import Sink
 from profilers.readers.common.source import require_events
 from profilers.trace.arrays import MISSING, Bools, Ints, arrow_array, text_array
 from profilers.trace.columns import combinations, encoded, lookup, taken
+from profilers.trace.quality import Quality
 from profilers.trace.schema import OWN_RANK
-from profilers.trace.trace import DeviceProperties, Quality, TraceMeta
+from profilers.trace.trace import DeviceProperties, TraceMeta
 
 #: Function from a text to another, or to None for null.
 Change = Callable[[str], str | None]
@@ -280,7 +281,7 @@ class Output:
         return names.cast(pa.string()).fill_null("unknown").dictionary_encode() if names.null_count else names
 
     def skip(self, rows: int, why: str) -> None:
-        """Count rows of the recording under `why`, as in `profilers.trace.trace.Quality`."""
+        """Count rows of the recording under `why`, as in `profilers.trace.quality.Quality`."""
         self.counts["events"] += rows
         self.counts[why] += rows
 

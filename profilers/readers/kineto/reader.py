@@ -32,8 +32,9 @@ from profilers.readers.kineto.rows import EventRows, file_lanes
 from profilers.readers.kineto.scanner import scan
 from profilers.readers.kineto.tokens import END, FULL, GROW, MORE, NEW_CATEGORY, NEW_ID, NEW_LANE
 from profilers.trace.compiled import bare
+from profilers.trace.quality import Quality
 from profilers.trace.schema import OWN_RANK
-from profilers.trace.trace import DeviceProperties, Quality, TraceMeta
+from profilers.trace.trace import DeviceProperties, TraceMeta
 
 _WINDOW = 4 << 20
 #: Most bytes of an event, or of the metadata before or behind the events.
