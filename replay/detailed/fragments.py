@@ -67,12 +67,6 @@ class Fragment:
     type: int
 
     @property
-    def holders(self) -> Ints:
-        """Element times 32 plus lane of one that holds each element of the matrix, row by row."""
-        _, first = np.unique(self.places, return_index=True)
-        return np.asarray(first, dtype=np.int64)
-
-    @property
     def registers(self) -> int:
         """Registers that a lane needs."""
         return len(self.places) * min(self.bits, 32) // 32

@@ -457,15 +457,12 @@ class BlockRunner:
             self._launch, (trace, marks, firsts),
         )  # fmt: skip
         if done < len(blocks):
-            raise InvalidInputError(
-                fault_of(self.program, self.call, self.memory, report, int(self._launch.geometry[at.LIMIT]))
-            )
+            limit = int(self._launch.geometry[at.LIMIT])
+            raise InvalidInputError(_fault_of(program, self.call, self.memory, report, limit))
         return trace[: marks[END]], firsts
 
 
-def fault_of(
-    program: Program, call: KernelLaunch, memory: PlanMemory, report: Ints, limit: int
-) -> str:  # fmt: skip
+def _fault_of(program: Program, call: KernelLaunch, memory: PlanMemory, report: Ints, limit: int) -> str:
     """Return what went wrong, with kernel, block, thread and line.
 
     Parameters
@@ -511,7 +508,7 @@ def _variable_at(program: Program, address: int) -> str:
 
 
 def _outside(program: Program, call: KernelLaunch, memory: PlanMemory, address: int, row: Ints) -> str:
-    """Return where an address lies that nothing lies at."""
+    """Return where an address lies that is in no buffer."""
     shared = program.shared_bytes + call.shared_bytes
     is_shared = (
         row[low.SPACE] == low.SHARED

@@ -53,7 +53,7 @@ def fails(launch, problem, thread, address):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _place(launch, space, address, size, thread):  # type: ignore[no-untyped-def]
+def _byte_at(launch, space, address, size, thread):  # type: ignore[no-untyped-def]
     """Return the byte of memory at an address, or minus the problem."""
     geometry, allocations = launch.geometry, launch.allocations
     starts, ends, owner = allocations[0], allocations[1], allocations[2]
@@ -128,8 +128,8 @@ def _races(launch, at, size, warp, is_write, changes):  # type: ignore[no-untype
 
 
 @inlined
-def _is_there(row, lists, registers, lane, launch, at):  # type: ignore[no-untyped-def]
-    """Return whether memory holds what a store writes: warps may write the same, as those of Triton do."""
+def _holds_same(row, lists, registers, lane, launch, at):  # type: ignore[no-untyped-def]
+    """Return whether memory already holds what a store writes; warps of Triton store the same values."""
     size = row[low.BITS] >> 3
     cut = ~np.uint64(0) >> np.uint64(64 - row[low.BITS])
     for element in range(row[low.COUNT]):
@@ -150,11 +150,11 @@ def access(row, lists, registers, mask, warp, launch):  # type: ignore[no-untype
         address = np.int64(registers[row[low.A], lane]) + row[low.OFFSET]
         if space == low.SHARED or space == low.LOCAL:
             address &= 0xFFFFFFFF
-        at = _place(launch, space, address, size * count, thread)
+        at = _byte_at(launch, space, address, size * count, thread)
         if at < 0:
             return fails(launch, -at, thread, address)
         if space == low.SHARED:
-            changes = not (is_store and _is_there(row, lists, registers, lane, launch, at))
+            changes = not (is_store and _holds_same(row, lists, registers, lane, launch, at))
             if _races(launch, at, size * count, warp, is_store, changes):
                 return fails(launch, RACE, thread, address)
         for element in range(count):
@@ -187,8 +187,8 @@ def access_fragment(row, lists, registers, mask, warp, launch):  # type: ignore[
             address = base + size * (column * leading + line if column_step else line * leading + column)
             if space == low.SHARED:
                 address &= 0xFFFFFFFF
-            at = _place(launch, space, address, size, thread)
-            end = _place(launch, space, address + size * (run - 1), size, thread)
+            at = _byte_at(launch, space, address, size, thread)
+            end = _byte_at(launch, space, address + size * (run - 1), size, thread)
             if at < 0 or end < 0:
                 return fails(launch, -at if at < 0 else -end, thread, address)
             if space == low.SHARED and _races(launch, at, size * run, warp, is_store, np.bool_(True)):
@@ -217,7 +217,7 @@ def atomic(row, registers, mask, warp, launch):  # type: ignore[no-untyped-def]
         address, thread = np.int64(registers[row[low.A], lane]) + row[low.OFFSET], warp * 32 + lane
         if row[low.SPACE] == low.SHARED:
             address &= 0xFFFFFFFF
-        at = _place(launch, row[low.SPACE], address, size, thread)
+        at = _byte_at(launch, row[low.SPACE], address, size, thread)
         if at < 0:
             return fails(launch, -at, thread, address)
         old, value = _read(launch.memory, at, size), registers[row[low.B], lane]
@@ -260,10 +260,10 @@ def copy(row, registers, mask, warp, launch):  # type: ignore[no-untyped-def]
         source, thread = np.int64(registers[row[low.A], lane]) + row[low.OFFSET], warp * 32 + lane
         given = np.int64(registers[row[low.B], lane]) if row[low.B] >= 0 else row[low.COUNT]
         for byte in range(0, row[low.COUNT], 4):
-            to = _place(launch, low.SHARED, target + byte, word, thread)
+            to = _byte_at(launch, low.SHARED, target + byte, word, thread)
             value, at = np.uint64(0), np.int64(0)
             if byte < given:
-                at = _place(launch, low.GLOBAL, source + byte, word, thread)
+                at = _byte_at(launch, low.GLOBAL, source + byte, word, thread)
             if to < 0 or at < 0:
                 wrong, address = (-to, target) if to < 0 else (-at, source)
                 return fails(launch, wrong, thread, address + byte)
@@ -288,7 +288,7 @@ def move_matrices(row, lists, registers, warp, launch):  # type: ignore[no-untyp
                     line, column = column, line
                 source = matrix * 8 + line
                 address = (np.int64(registers[row[low.A], source]) + row[low.OFFSET] + 2 * column) & 0xFFFFFFFF
-                at = _place(launch, low.SHARED, address, size, warp * 32 + source)
+                at = _byte_at(launch, low.SHARED, address, size, warp * 32 + source)
                 if at < 0:
                     return fails(launch, -at, warp * 32 + source, address)
                 if row[low.KIND] == low.STMATRIX:

@@ -198,10 +198,10 @@ class Symbols:
         parameters = {p.name: o for p, o in zip(entry.parameters, self.parameter_offset, strict=True)}
         self.symbols.update({name: (GLOBAL, GLOBAL_BASE + offset) for name, offset in parameters.items()})
         self.symbols.update({name: (GLOBAL, GLOBAL_BASE + offset) for name, offset in variable_offsets.items()})
-        self.shared_bytes = self._place("shared", (*module.variables, *entry.variables), SHARED)
-        self.local_bytes = self._place("local", entry.variables, LOCAL)
+        self.shared_bytes = self._allocate("shared", (*module.variables, *entry.variables), SHARED)
+        self.local_bytes = self._allocate("local", entry.variables, LOCAL)
 
-    def _place(self, space: str, variables: tuple[Variable, ...], number: int) -> int:
+    def _allocate(self, space: str, variables: tuple[Variable, ...], number: int) -> int:
         """Give each variable of a space its address; dynamic shared memory begins where the static ends."""
         chosen = [v for v in variables if v.space == space]
         end, align = 0, 1

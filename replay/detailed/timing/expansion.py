@@ -61,7 +61,7 @@ class _CoresFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class ComputeUnits:
-    """A compute unit of a device; times are cycles of its clock.
+    """The compute units of a device; times are cycles of their clock.
 
     Parameters
     ----------
