@@ -1,7 +1,7 @@
 """Launches of kernels: what runs beside them, and the alone launches that they are compared with.
 
-`DeviceEvents` has the kernels and copies of a trace as columns, and `Neighbors` what runs beside each.
-`CandidateLaunches` are those that are alone or overlapped, with their group. `is_warm_up`, `is_first_touch` and
+`DeviceEvents` has the kernels and copies of a trace as columns, and `Neighbors` the work beside each of them.
+`CandidateLaunches` are the launches that are alone or overlapped, with their group. `is_warm_up`, `is_first_touch` and
 `split_groups` look for differences that are not contention, and `LaunchTimes` judges which launches can be used.
 """
 

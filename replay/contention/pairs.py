@@ -473,7 +473,7 @@ def _texts(table: pa.Table, column: str, rows: Ints) -> pa.Array:
 
 @dataclass(frozen=True)
 class _LaunchColumns:
-    """Rows of the tables that tell kernels and copies apart; -1 where there is none.
+    """Rows of launches in the tables of a trace; -1 if a table has none.
 
     Parameters
     ----------
