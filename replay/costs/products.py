@@ -22,7 +22,7 @@ from profilers.trace.arrays import Floats, Ints
 from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
 from replay.costs.architectures import architecture_of
-from replay.costs.collectives import Topology, fastest, machine_of
+from replay.costs.collectives import Topology, fastest, links_of
 from replay.costs.kernels import KernelCalibration, predict
 from replay.costs.kernels.machine import runs_as
 from replay.costs.kernels.models import TILES
@@ -499,9 +499,9 @@ def kernel_columns(transfer: Transfer, parameters: Parameters) -> dict[str, floa
     >>> bool(columns["link"] == 1.0 and 2.7e6 < columns["duration_ns"] < 2.9e6)
     True
     """
-    machine = machine_of(transfer.device, transfer.topology)
+    links = links_of(transfer.device, transfer.topology)
     sizes = np.array([transfer.size_bytes])
-    seconds = float(fastest(transfer.kind, transfer.topology, machine, sizes)[0][0])
+    seconds = float(fastest(transfer.kind, transfer.topology, links, sizes)[0][0])
     share = kernel_units(transfer.kind, parameters) / transfer.device.compute_units
     rate = parameters["collective_kernel_passes"] * transfer.memory_bytes / seconds
     columns = _columns(transfer, TaskKind.COLLECTIVE, seconds, rate, parameters)
@@ -530,7 +530,7 @@ def copy_columns(transfer: Transfer, parameters: Parameters) -> dict[str, object
     if transfer.kind == "reduce_scatter":
         raise InvalidInputError("a reduce_scatter adds, which DMA engines cannot; run it on compute units")
     peers = transfer.topology.n_workers - 1
-    port = machine_of(transfer.device, transfer.topology).port * parameters["dma_bandwidth_ratio"]
+    port = links_of(transfer.device, transfer.topology).port * parameters["dma_bandwidth_ratio"]
     seconds = parameters["dma_latency_ns"] / 1e9 + transfer.sent_bytes / port
     rate = transfer.memory_bytes / seconds / peers
     columns = _columns(transfer, TaskKind.COPY, seconds, rate, parameters)
