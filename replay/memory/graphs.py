@@ -35,7 +35,7 @@ POLICY, MAPPING, CACHES, TIMES = "policy", "mapping", ("l1", "l2", "llc"), "time
 #: The policy of devices as they are: caches keep loads and stores.
 DEVICE_POLICY = "Device"
 #: Choices that change nothing, apart from factors of 1.
-_AS_IT_IS = {POLICY: DEVICE_POLICY}
+_DEFAULTS = {POLICY: DEVICE_POLICY}
 #: Largest share of accesses that caches serve: the engine takes shares below 1.
 _MAX_HIT_SHARE = 0.99
 _TYPES = tuple(DTYPES)
@@ -123,7 +123,7 @@ def memory_of_kernels(graph: KernelGraph, parameters: Parameters) -> KernelMemor
     operator = known_operators(graph)
     rows = np.flatnonzero((tasks.kind == TaskKind.KERNEL) & graph.on_device() & (operator >= 0))
     dtype = np.where(tasks.dtype[rows] >= 0, tasks.dtype[rows], _FP32)
-    kinds = np.array([each.kind for each in graph.operators] or [""])
+    kinds = np.array([operator.kind for operator in graph.operators] or [""])
     name = np.where(np.isin(kinds[operator[rows]], NAMED_KERNELS), tasks.name[rows], -1)
     keys = np.stack([operator[rows], dtype, tasks.workgroups[rows].astype(np.int64), name])
     distinct, number = np.unique(keys, axis=1, return_inverse=True)
@@ -170,8 +170,8 @@ def _partners(graph: KernelGraph, rows: Ints, operator: Ints) -> Ints:
     array of int64, shape (n,)
         Positions in `rows`.
     """
-    kinds = np.array([each.kind for each in graph.operators] or [""])
-    count = np.array([_sequences(each) for each in graph.operators] or [-1], dtype=np.int64)
+    kinds = np.array([operator.kind for operator in graph.operators] or [""])
+    count = np.array([_sequences(operator) for operator in graph.operators] or [-1], dtype=np.int64)
     lane, start = graph.tasks.lane[rows], np.nan_to_num(graph.tasks.measured_start_ns[rows], nan=np.inf)
     order = np.lexsort((rows, start, lane))
     lane, operator = lane[order], operator[order]
@@ -270,7 +270,7 @@ def with_memory(graph: KernelGraph, changes: Mapping[str, str | float], paramete
     settings = dict(settings_of(graph))
     for name, value in changes.items():
         settings[name] = float(settings.get(name, 1.0)) * value if isinstance(value, float) else value
-    kept = {name: value for name, value in settings.items() if value != _AS_IT_IS.get(name, 1.0)}
+    kept = {name: value for name, value in settings.items() if value != _DEFAULTS.get(name, 1.0)}
     return with_settings(graph, tuple(sorted(kept.items())), parameters)
 
 
