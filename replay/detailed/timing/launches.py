@@ -17,7 +17,7 @@ from replay.detailed.timing.assembly import AssembledKernel, assemble
 from replay.detailed.timing.engine import DONE, NEEDS_BLOCKS, run
 from replay.detailed.timing.expansion import ComputeUnits, core_of
 from replay.memory.banks import DramState
-from replay.memory.dram import Dram, DramCounters, counters_of, new_machine
+from replay.memory.dram import Dram, DramCounters, counters_of, new_dram_state
 from replay.memory.system import MemorySystem, memory_system
 
 #: Rules by which a scheduler chooses a warp: in turn, or the same as long as it can, and then the oldest. Schedulers of
@@ -197,7 +197,7 @@ class TimedLaunch:
         places = self.resident * target.core.units
         self.timed = runner.blocks if waves is None else min(runner.blocks, waves * places)
         self.state = _state(runner, target, self.assembly, self.resident, shared, self.timed)
-        self.machine: DramState = new_machine(target.memory.dram, _requests(target), None, True)
+        self.dram: DramState = new_dram_state(target.memory.dram, _requests(target), None, True)
         self._trace: npt.NDArray[np.int32] = np.zeros(0, dtype=np.int32)
         self._firsts: Ints = np.zeros(0, dtype=np.int64)
         self._progress: list[tuple[int, int]] = [(0, 0)]
@@ -239,7 +239,7 @@ class TimedLaunch:
         while True:
             assembly = self.assembly
             code = at.WarpCode(self._trace, self._firsts, assembly.operations, assembly.lists, assembly.blocks)
-            why = run(self.state, self.machine, code, until)
+            why = run(self.state, self.dram, code, until)
             self._progress.append((int(now[at.CYCLE]), self.timed - int(now[at.LEFT])))
             self._check_it_moves()
             self._time_more(places)
@@ -273,7 +273,7 @@ class TimedLaunch:
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return all of the state by name, memory included, from which `restore` goes on bit for bit."""
         arrays = {f"state.{name}": value for name, value in self.state._asdict().items()}
-        arrays |= {f"dram.{name}": value for name, value in self.machine._asdict().items()}
+        arrays |= {f"dram.{name}": value for name, value in self.dram._asdict().items()}
         return arrays | {
             "trace": self._trace, "firsts": self._firsts, "progress": np.array(self._progress, dtype=np.int64),
             "memory": self.runner.memory.bytes, "executed": np.array([self.runner.warp_instructions]),
@@ -290,7 +290,7 @@ class TimedLaunch:
         """
         for name, value in self.state._asdict().items():
             restore_array(value, saved[f"state.{name}"])
-        for name, value in self.machine._asdict().items():
+        for name, value in self.dram._asdict().items():
             restore_array(value, saved[f"dram.{name}"])
         restore_array(self.runner.memory.bytes, saved["memory"])
         self._trace, self._firsts = saved["trace"], saved["firsts"]
@@ -332,7 +332,7 @@ class TimedLaunch:
             cycles, error = self._extrapolated(busy)
         cycles += core.figures.start
         windows = (busy >> int(now[at.SPAN_BITS])) + 1
-        dram = counters_of(self.machine, self.target.memory.dram)
+        dram = counters_of(self.dram, self.target.memory.dram)
         # Of the time of the launch, with its start, not of that until the last burst.
         in_all = max((busy + core.figures.start) * self.target.memory.dram.clock_hz / core.clock_hz, dram.cycles)
         dram = replace(dram, utilisation=dram.utilisation * dram.cycles / in_all)
