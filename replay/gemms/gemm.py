@@ -243,13 +243,15 @@ _GLOBAL_SPLIT: Final = re.compile(r"_GSU(\d+)(?=_|$)")
 _STREAM_K: Final = re.compile(r"_SK[1-9]\d*(?=_|$)")
 #: Sides of a tile that a kernel can have.
 _SIDES: Final = range(4, 1025)
+#: Splits of the depth that a library is taken to have if its kernels are unknown.
+SPLITS: Final = (1, 2, 4, 8, 16)
 #: Parts of the depth that libraries often take at most, and the step along it if the name states none.
 _USUAL_PARTS: Final = 64
 _USUAL_DEPTH: Final = 8
 #: CUTLASS rounds one side of the grid up to a multiple of these, so that neighbours share operands in the cache.
 _SWIZZLES: Final = (2, 4, 8)
 #: Kernels that split the depth, and so launch a workgroup for each part.
-_SPLITS: Final = re.compile(r"split_?k", re.IGNORECASE)
+_NAMED_SPLIT: Final = re.compile(r"split_?k", re.IGNORECASE)
 #: Characters of a name that count.
 _LENGTH: Final = 8192
 
@@ -301,7 +303,7 @@ def tile_of_name(name: str) -> NamedTile | None:
     found, persistent = match
     sizes, text = found.groupdict(), found.string
     split = _GLOBAL_SPLIT.search(text)
-    stays = (persistent and not _SPLITS.search(text)) or _STREAM_K.search(text) is not None
+    stays = (persistent and not _NAMED_SPLIT.search(text)) or _STREAM_K.search(text) is not None
     return NamedTile(int(sizes["m"]), int(sizes["n"]), int(sizes.get("k") or 0), int(split[1]) if split else 0, stays)
 
 
@@ -369,7 +371,7 @@ class LaunchGrid:
 
     @property
     def waves(self) -> float:
-        """Tiles over those that run at one time."""
+        """All tiles over the tiles that run at one time."""
         return self.tiles / self._round
 
     @property
@@ -477,7 +479,7 @@ def _guessed(gemm: Gemm, workgroups: int, units: int, resident: int) -> LaunchGr
     """Return the grid of a kernel whose name states no tile; None if the trace does not count workgroups."""
     if not workgroups:
         return None
-    for split, (rows, columns) in product((1, 2, 4, 8, 16), TILES):
+    for split, (rows, columns) in product(SPLITS, TILES):
         if _count(gemm, rows, columns) * split == workgroups:
             return LaunchGrid(rows, columns, 0, "grid", workgroups, workgroups, split, False, units, resident)
     return LaunchGrid(0, 0, 0, "", workgroups, workgroups, 0, False, units, resident)
