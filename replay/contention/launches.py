@@ -64,7 +64,7 @@ class PairOptions:
         Least share of the time of an overlapped launch with other work beside it.
     max_scatter : float
         Largest scatter of alone launches: half of the range of the central 80 % of their times, over the median of
-        those that they are compared with.
+        the launches that they are compared with.
     min_gap_ns : int
         Least time between an alone launch and the work of other streams.
     """

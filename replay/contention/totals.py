@@ -263,7 +263,7 @@ def iteration_blocks(trace: Trace, chosen: Ints | None = None) -> list[tuple[int
     trace : Trace
         The trace.
     chosen : array of int64, optional
-        Iterations of which each block holds one at least; by default, any.
+        Iterations; blocks without any of them are left out. By default, no block is.
     """
     iterations = np.setdiff1d(integers(trace.iterations, "iteration"), trace.meta.context)
     blocks = np.array_split(iterations, -(-len(iterations) // _GRAPH_ITERATIONS)) if len(iterations) else []

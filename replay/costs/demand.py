@@ -159,8 +159,8 @@ def with_demands(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     - Memory bandwidth: the bytes of the kernel's operator over its duration; by class if the operator is unknown. Tasks
       side by side get `memory_efficiency_shared` of the peak.
     - Last-level cache: it serves a `hit_share` on top, and has `l2_bandwidth_ratio` times the bandwidth. If all
-      operands fit the cache, it serves `hit_share_resident` of the accesses, and at least those that memory could not
-      have delivered.
+      operands fit the cache, it serves `hit_share_resident` of the accesses, and at least the ones that memory
+      could not have delivered.
     - Collectives: their workgroups stay until the end. A collective uses its links whole, so that collectives on one
       device share them.
     - Copies: a copy between host and device uses one copy engine, and memory for its bytes. A copy on the device reads

@@ -114,7 +114,7 @@ def operator_of(call: Call) -> Operator | None:
         return None
 
 
-#: Prefix of the kernels that `torch.compile` writes, and words of those that may touch a part of their arguments only.
+#: Prefix of the kernels that `torch.compile` writes, and words of kernels that may touch a part of their arguments.
 _FUSED = "triton_"
 _PARTLY = re.compile("embedding|gather|scatter|index|nll_loss|slice|select|split|strided|unfold|pool|upsample|pad")
 
@@ -437,7 +437,7 @@ def _cell_backward(call: Call, *, gates: int, kept: int) -> Operator:
 def _optimizer(call: Call, *, each: float, writes: int, out: int = 0) -> Operator:
     """Return an optimizer step over lists of tensors.
 
-    It reads all lists but the last `out`, which it writes, and writes `writes` of those that it reads.
+    It reads all lists but the last `out`, which it writes. It also writes `writes` of the lists that it reads.
     """
     sizes = [
         [(prod(dims), call.element_bytes(argument)) for dims in map(_dimensions, shape) if dims is not None]

@@ -80,7 +80,7 @@ def vote(row, registers, mask):  # type: ignore[no-untyped-def]
         if row[low.E] >= 0:
             members &= np.int64(registers[row[low.E], lane]) | np.int64(1) << lane
         if row[low.OP] == low.ELECT:
-            # `lane` is the first of those that are left, and of its group.
+            # `lane` is the first lane that is left, and the first one of its group.
             for other in range(32):
                 if members >> other & 1:
                     registers[row[low.D], other] = np.uint64(lane)

@@ -73,7 +73,7 @@ class Fragment:
 
     @property
     def run(self) -> int:
-        """Elements that each lane accesses at once: those that follow one another in memory, up to 16 bytes."""
+        """Number of elements that each lane accesses at once: neighbours in memory, up to 16 bytes."""
         step = 256 if self.by_column else 1
         for run in (128 // self.bits, 64 // self.bits, 32 // self.bits):
             if run > 1 and len(self.places) % run == 0:
@@ -192,7 +192,7 @@ def mma_of(opcode: Sequence[str]) -> FragmentProduct:
 
 @dataclass(frozen=True)
 class GroupProduct:
-    """Shape and types of ``wgmma.mma_async``, of which each warp of four computes 16 rows.
+    """Shape and types of ``wgmma.mma_async``; each of its four warps computes 16 rows.
 
     Parameters
     ----------

@@ -74,8 +74,8 @@ class KernelLaunch:
     shared_bytes : int
         Dynamic shared memory of a block.
     variables : mapping of str to str, int, float or Structure
-        Content of variables of the PTX file, such as those that ``__constant__`` declares. A text names a buffer: it is
-        copied to the variable before the launch, and back afterwards.
+        Content of variables of the PTX file, such as ``__constant__`` variables. A text names a buffer: it is copied
+        to the variable before the launch, and back afterwards.
     """
 
     ptx: Path

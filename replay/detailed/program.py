@@ -157,7 +157,7 @@ def _operands(row, lists) -> Operands:  # type: ignore[no-untyped-def]
 
 
 def single_definitions(operands: list[Operands]) -> tuple[dict[int, int], dict[int, list[int]]]:
-    """Return the instruction that defines each register, -1 if there are several, and those that read it."""
+    """Return the instruction that defines each register, -1 if several do, and the instructions that read it."""
     defined: dict[int, int] = {}
     uses: dict[int, list[int]] = {}
     for row, item in enumerate(operands):

@@ -251,7 +251,7 @@ class Lines:
 
 
 def waves(stream: Stream, units: int) -> int:
-    """Return how many times the resident workgroups are exchanged: workgroups over those that fit, rounded up."""
+    """Return how many times the resident workgroups are exchanged: all over the resident ones, rounded up."""
     return -(-stream.workgroups // (units * stream.residency))
 
 

@@ -15,9 +15,9 @@ replacement remembers (`AGE`), the valid and the dirty sectors as bits (`SECTORS
 
 Empty ways are filled first. Two policies let L2 keep less:
 
-- Bypass by operand: sample sets keep an operand in any case, and count its lines that were used again and those that
-  were evicted before, as signatures do in SHiP (Wu and others, MICRO 2011). In other sets an operand without use
-  bypasses. Each operand has one set in 64, and counts halve, so that a change of its use is noticed.
+- Bypass by operand: sample sets keep an operand in any case, and count its lines that were used again and its
+  lines that were evicted unused, as signatures do in SHiP (Wu and others, MICRO 2011). In other sets an operand
+  without use bypasses. Each operand has one set in 64, and counts halve, so that a change of its use is noticed.
 - Adaptive: sample sets keep all, loads only, or nothing. The other sets follow the choice that causes fewest requests
   (set duelling: Qureshi and others, Adaptive Insertion Policies for High Performance Caching, ISCA 2007).
 """
@@ -66,9 +66,9 @@ ROW_TABLE = 1 << 14
 #: Entries of the table of lines that are fetched without a way, of three numbers each.
 FETCHED_TABLE = 1 << 13
 #: Rows of `CacheState.numbers`: requests that wait to be handed on, accesses so far, random numbers by level, counters
-#: by level, the L2 sectors of each request of a line, for each operand the lines that were used again and those that
-#: were evicted before, what the adaptive policy measures, and the L2 sectors that hold L1 sectors, by the place of the
-#: L1 line in the L2 line.
+#: by level, the L2 sectors of each request of a line, for each operand the lines that were used again and the lines
+#: that were evicted unused, what the adaptive policy measures, and the L2 sectors that hold L1 sectors, by the position
+#: of the L1 line in the L2 line.
 REQUESTS, STEPS, SEEDS, COUNTS, ATOMS, REUSE, DUEL, TRANSLATION = 0, 1, 2, 8, 48, 64, 192, 200
 #: Rows of `CacheState.numbers` after the requests and accesses of each choice of the adaptive policy.
 DUEL_EVICTIONS, DUEL_CHOICE = DUEL + 6, DUEL + 7
@@ -83,7 +83,7 @@ L1, L2, LLC = 0, 1, 2
 #: literal would have numba compile the function once more.
 LOAD, STORE = np.uint8(0), np.uint8(1)
 HELD, NEW = np.bool_(False), np.bool_(True)
-#: What compiled code knows of a level of caches, all of which stand one after another in `CacheState.cells`.
+#: What compiled code knows of a level of caches. The levels stand one after another in `CacheState.cells`.
 #:
 #: - begin, fills, heads: rows of `CacheState.cells` where the sets begin, where the rings of outstanding fills begin
 #:   (the cycles at which the last `misses` fills of each slice arrive), and where the next rows of these rings begin.
@@ -339,7 +339,7 @@ def _logarithm(number: int) -> int:
 
 
 #: Lines evicted without use before an operand may bypass, how many it takes for each that was used again, and the count
-#: at multiples of which both halve.
+#: after which both halve, each time.
 _SAMPLES, _DEAD_FOR_USED, _MOST_SAMPLES = 32, 16, 512
 #: Most samples that earlier launches of a kernel teach.
 MOST_TAUGHT = 8 * _MOST_SAMPLES
@@ -347,7 +347,7 @@ MOST_TAUGHT = 8 * _MOST_SAMPLES
 SAMPLE_HASH, SAMPLE_SHIFT = 0x9E3779B1, 16
 #: Choices that sample sets measure.
 ALL, LOADS_ONLY, NOTHING = 0, 1, 2
-#: Groups of sets by hash, the first three of which measure the choices.
+#: Groups of sets by hash; the first three measure the choices.
 _GROUPS = 32
 #: Requests of the best choice, times this, are as good.
 _TIE = 33 / 32
@@ -439,7 +439,7 @@ def _to_front(state, ages, way):  # type: ignore[no-untyped-def]
 
 @bare
 def _least_recent(state, level, base, now):  # type: ignore[no-untyped-def]
-    """Return the way with the least age of those that do not wait, or -1."""
+    """Return the way of least age that does not wait for a fill, or -1."""
     until, least, way = np.int32(now), np.int32(NEVER), np.int32(-1)
     ages, ready = base + AGE * level.row, base + READY * level.row
     for i in range(level.row):
@@ -454,7 +454,7 @@ def _least_recent(state, level, base, now):  # type: ignore[no-untyped-def]
 
 @inlined
 def _most_distant(state, level, base, now):  # type: ignore[no-untyped-def]
-    """Return the first way with the greatest age of those that do not wait, or -1; all ages rise until it is 3."""
+    """Return the first way of greatest age that does not wait for a fill, or -1; all ages rise until it is 3."""
     ages, ready = base + AGE * level.row, base + READY * level.row
     way, greatest = np.int64(-1), np.int32(-1)
     for i in range(level.ways):

@@ -145,7 +145,7 @@ class Pim:
 
     @property
     def row_ns(self) -> float:
-        """Time of opening and closing a row, beside its column commands of which the last is a write."""
+        """Time of opening and closing a row, beside its column commands; the last of them is a write."""
         return self.dram.timing.rcd_ns + self.write_recovery_ns - self.column_ns + self.dram.timing.rp_ns
 
     @cached_property
@@ -421,7 +421,7 @@ class _Counts:
     reads, executes, writes : array
         Column commands.
     rows : array
-        Rows that are opened, of which the last command is a write.
+        Rows that are opened; the last command of each is a write.
     single_rows : array
         Rows that are opened for one access.
     """

@@ -1,9 +1,9 @@
-"""The compute units of a device, and how many operations of which unit they need for an instruction of PTX.
+"""The compute units of a device, and the operations of each unit that an instruction of PTX needs.
 
 `core_of` makes `ComputeUnits` from a device of the catalogue and from `datasets/cores.toml`, which holds what the
 catalogue lacks: issue, latencies and limits of residence. `expansion_of` expands an instruction, and `ordered` orders
 the operations of a basic block: the longest chain of dependent operations first.
-Counts of longer sequences are those that the assembler of CUDA 12 emits for sm_70, rounded.
+Counts of longer sequences are rounded from what the assembler of CUDA 12 emits for sm_70.
 """
 
 from dataclasses import dataclass, field
@@ -285,7 +285,7 @@ def _access(code: Ints, kind: int, core: CoreFigures) -> Expansion:
 
 
 def _times(unit: int, figures: Unit, count: int) -> Expansion:
-    """Return a chain of operations of a unit, each of which needs the one before."""
+    """Return a chain of operations of a unit; each operation needs the one before."""
     count = max(count, 1)
     return Expansion(unit, count, figures.interval * count, figures.latency + (count - 1) * figures.latency)
 
@@ -439,7 +439,7 @@ def _latency(operation: Operation) -> int:
 
 
 def _dependences(operations: list[Operation]) -> list[set[int]]:
-    """Return for each operation those that must stand before it."""
+    """Return for each operation the operations that must stand before it."""
     before: list[set[int]] = []
     writer: dict[int, int] = {}
     readers: dict[int, list[int]] = {}

@@ -167,7 +167,7 @@ class LaunchTiming:
 
 
 class TimedLaunch:
-    """A launch on its way.
+    """A launch that is timed, some blocks at a time.
 
     Parameters
     ----------
@@ -257,7 +257,7 @@ class TimedLaunch:
             raise RuntimeError(f"no warp has issued since cycle {self._issued[0]}: a defect of the simulator")
 
     def _time_more(self, places: int) -> None:
-        """Time more blocks if those that were to be timed move too little data to fill L2, changed lines included."""
+        """Time more blocks if the timed blocks move too little data to fill L2, changed lines included."""
         now, s = self.state.now, self.state.counters
         done = self.timed - int(now[at.LEFT])
         if self._turned or done < min(places, self.timed) or now[at.LEFT] == 0:

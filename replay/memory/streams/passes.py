@@ -235,7 +235,7 @@ def reduction(name: str, data: ArrayPass, *, workgroups: int = 0) -> Stream:
     name : str
         Name of the kernel.
     data : ArrayPass
-        Arrays; elements are those that are read.
+        Arrays; its elements are the elements that are read.
     workgroups : int
         Workgroups of the recorded launch; 0 if unknown: then each reads 16,384 elements.
 
@@ -330,7 +330,7 @@ class _PassTiles:
 
 
 #: Longest row that PyTorch's softmax keeps in registers (`PersistentSoftmax.cuh`), elements, and the rows of one of its
-#: workgroups of 128 threads, each wavefront of which has a row, or two if they are short.
+#: workgroups of 128 threads; each wavefront has a row, or two if they are short.
 REGISTER_ELEMENTS = 1024
 _SHORTEST_ROW, _ROWS_OF_SHORTEST = 128, 2
 _MOST_THREADS, _SHARED_BYTES, _SUM_BYTES = 1024, 48 << 10, 128
@@ -596,7 +596,7 @@ def batch_norm(
     backward : bool
         Whether to return the backward pass.
     passes : int
-        Passes over the data, the last of which writes; by default 3 forward and 2 backward.
+        Passes over the data; the last one writes. By default 3 forward and 2 backward.
 
     Examples
     --------
@@ -626,7 +626,7 @@ def batch_norm_per_activation(
     backward : bool
         Whether to return the backward pass.
     passes : int
-        Passes over the data, the last of which writes; 2 in MIOpen, which sums mean and variance together.
+        Passes over the data; the last one writes. MIOpen has 2: it sums mean and variance together.
 
     Examples
     --------
