@@ -43,8 +43,8 @@ _FP32 = _TYPES.index("fp32")
 
 
 @dataclass(frozen=True)
-class SimulatedGraph:
-    """What simulation says of the kernels of a graph. All are arrays of shape (n_tasks,).
+class SimulatedTasks:
+    """Simulation of the kernels among the tasks of a graph: arrays of shape (n_tasks,).
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class SimulatedGraph:
         return ~np.isnan(self.time_ns)
 
 
-def simulated_kernels(graph: KernelGraph, parameters: Parameters) -> SimulatedGraph:
+def simulated_kernels(graph: KernelGraph, parameters: Parameters) -> SimulatedTasks:
     """Simulate each kernel of known operator on the hardware of the graph; equal kernels are simulated once.
 
     The parameters and errors are those of `memory_of_kernels`.
@@ -80,7 +80,7 @@ def simulated_kernels(graph: KernelGraph, parameters: Parameters) -> SimulatedGr
     figures = np.array([_figures(result) for result in memories.results]).reshape(-1, 4)
     columns[:, memories.tasks], in_step[memories.tasks] = figures[memories.number].T, memories.in_step
     time_ns, error, footprint, hit_share = columns
-    return SimulatedGraph(time_ns, error, footprint, hit_share, in_step)
+    return SimulatedTasks(time_ns, error, footprint, hit_share, in_step)
 
 
 class KernelMemories(NamedTuple):
@@ -227,7 +227,7 @@ class _Simulator:
     @lru_cache(8192)  # noqa: B019 - few simulators, which are equal by their fields
     def results(self, kernels: tuple[_GraphKernel, ...]) -> list[KernelMemory] | list[None]:
         """Return the simulation of a kernel, or of the product and the cell of a time step; None if it is unknown."""
-        streams = [stream for stream in map(self._stream, kernels) if stream is not None]
+        streams = [stream for kernel in kernels if (stream := _stream_of(self.device, kernel)) is not None]
         if len(streams) < len(kernels):
             return [None] * len(kernels)
         chosen, system = dict(self.settings), memory_system(self.device)
@@ -243,9 +243,6 @@ class _Simulator:
         return simulate_each(time_steps(product, cell), system, policy, flops_per_s=rate, most_accesses=self.accesses)[
             -2:
         ]
-
-    def _stream(self, kernel: _GraphKernel) -> Stream | None:
-        return _stream_of(self.device, kernel)
 
 
 @lru_cache(8192)
@@ -293,7 +290,7 @@ def with_settings(
     return _with_simulated_demands(demanding, after) if dict(settings).get(TIMES) else demanding
 
 
-def _with_simulated_demands(graph: KernelGraph, kernels: SimulatedGraph) -> KernelGraph:
+def _with_simulated_demands(graph: KernelGraph, kernels: SimulatedTasks) -> KernelGraph:
     """Return a graph whose known kernels share caches by their simulated footprint and hit share."""
     tasks, known = graph.tasks, kernels.known & (graph.tasks.footprint > 0)
     system = memory_system(source_device(graph))

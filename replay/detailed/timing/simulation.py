@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
 from profilers.files import replaced_file
-from replay.detailed.launch import GUARDS, BlockRunner, CallResult, Guards, LaunchPlan, Progress, runners
+from replay.detailed.launch import CHECKS, BlockRunner, CallResult, LaunchPlan, Progress, RunChecks, runners
 from replay.detailed.timing.launches import WAVES, LaunchTiming, TimedDevice, TimedLaunch, restore_array
 from replay.memory.dram import DramCounters
 
@@ -71,7 +71,7 @@ def simulate_plan(
     registers: int | None = None,
     waves: int | None = WAVES,
     execute_all: bool = True,
-    guards: Guards = GUARDS,
+    checks: RunChecks = CHECKS,
     progress: Progress | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> SimulatedPlan:
@@ -85,7 +85,7 @@ def simulate_plan(
         Device.
     registers, waves, execute_all : optional
         As those of `TimedLaunch`.
-    guards : Guards
+    checks : RunChecks
         What stops a kernel.
     progress : callable, optional
         Called with (blocks done, blocks in all, name of the kernel).
@@ -99,12 +99,12 @@ def simulate_plan(
         A PTX file is missing or not supported, a launch does not fit, a kernel does what it must not, or the file is
         not the state of this simulation.
     """
-    identity = (
-        _identity(plan, target, (registers, waves, execute_all, guards.limit, guards.may_race)) if checkpoint else b""
-    )
-    kept = _SavedLaunches(checkpoint.path, identity, checkpoint.period) if checkpoint else None
+    kept = None
+    if checkpoint:
+        identity = _identity(plan, target, (registers, waves, execute_all, checks.limit, checks.may_race))
+        kept = _SavedLaunches(checkpoint.path, identity, checkpoint.period)
     calls, timings, shared, last = [], [], [], None
-    for number, runner in enumerate(runners(plan, guards)):
+    for number, runner in enumerate(runners(plan, checks)):
         call, name = runner.call, runner.call.entry or runner.program.entry.name
         launch = _RunningLaunch(runner, target, registers, waves)
         if kept:
