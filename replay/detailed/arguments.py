@@ -349,9 +349,9 @@ def _structure(given: Structure, size: int, buffers: Extents, where: str) -> npt
     for number, (kind, value) in enumerate(given.members):
         if kind not in _SCALARS:
             raise InvalidInputError(f"{where}: member {number}: type {kind!r:.20}; one of {', '.join(_SCALARS)}")
-        each = TYPE_BYTES[kind]
-        begin, align = -(-end // each) * each, max(align, each)
-        end = begin + each
+        width = TYPE_BYTES[kind]
+        begin, align = -(-end // width) * width, max(align, width)
+        end = begin + width
         if end <= size:
             content[begin:end] = _value(value, kind, buffers, f"{where}: member {number}")
     if -(-end // align) * align != size:

@@ -72,8 +72,6 @@ FETCHED_TABLE = 1 << 13
 REQUESTS, STEPS, SEEDS, COUNTS, ATOMS, REUSE, DUEL, TRANSLATION = 0, 1, 2, 8, 48, 64, 192, 200
 #: Rows of `CacheState.numbers` after the requests and accesses of each choice of the adaptive policy.
 DUEL_EVICTIONS, DUEL_CHOICE = DUEL + 6, DUEL + 7
-#: Requests that a line takes at most.
-MOST_ATOMS = REUSE - ATOMS
 #: Rows of `CacheState.times`: the latest issue, the last completion, the queue of memory, and the next issue of each
 #: unit.
 LATEST, COMPLETED, MEMORY_QUEUE, ISSUE = 0, 1, 2, 4
