@@ -287,7 +287,7 @@ def _access(code: Ints, kind: int, core: CoreFigures) -> Expansion:
 def _times(unit: int, figures: Unit, count: int) -> Expansion:
     """Return a chain of operations of a unit; each operation needs the one before."""
     count = max(count, 1)
-    return Expansion(unit, count, figures.interval * count, figures.latency + (count - 1) * figures.latency)
+    return Expansion(unit, count, figures.interval * count, figures.latency * count)
 
 
 def _chain(unit: int, figures: Unit, count: int, special: int, core: CoreFigures) -> Expansion:
@@ -367,7 +367,7 @@ _EXPECTED = {low.GLOBAL: 200, low.SHARED: 25, low.LOCAL: 60, low.CONSTANT: 30}
 
 @dataclass
 class Operation:
-    """An operation before it has its place."""
+    """An operation of a basic block."""
 
     unit: int
     role: int = PLAIN
@@ -396,8 +396,9 @@ class Operation:
 def ordered(operations: list[Operation]) -> list[Operation]:
     """Return the operations of a basic block in the order of a list scheduler.
 
-    An operation is free when those whose results it needs, and accesses to memory that it must not pass, stand before
-    it. Of the free ones in a window, that with the longest chain behind it comes first (Gibbons and Muchnick, 1986).
+    An operation is free when all operations whose results it needs, and all accesses to memory that it must not pass,
+    stand before it. Of the free operations in a window, the one with the longest chain behind it comes first (Gibbons
+    and Muchnick, 1986).
 
     Parameters
     ----------
