@@ -21,12 +21,9 @@ from profilers.devices.catalogue import DTYPES
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
 from replay.costs.kernels.models import TILES
+from replay.costs.products import ASSUMED_DTYPE, DTYPE_OF_SIZE, N_DIMS
 from replay.graph.graph import KernelGraph
 from replay.graph.operators import DTYPE_BYTES, Operator
-
-#: Dimensions of an operator that is a GEMM: batch, m, n and k.
-_N_DIMS = 4
-_DTYPE_OF_SIZE = {DTYPE_BYTES[dtype]: dtype for dtype in ("fp64", "fp32", "bf16", "fp8")}
 
 
 @dataclass(frozen=True)
@@ -118,12 +115,11 @@ def gemm_of_operator(operator: Operator, dtype: int = -1) -> Gemm | None:
     >>> str(gemm_of_operator(batched_matmul(2, 64, 32, 16, 4)))
     '2x64x32x16 fp32'
     """
-    if operator.kind not in ("matmul", "batched_matmul") or len(operator.dims) != _N_DIMS:
+    if operator.kind not in ("matmul", "batched_matmul") or len(operator.dims) != N_DIMS:
         return None
     batch, m, n, k = operator.dims
-    return Gemm(
-        m, n, k, batch, tuple(DTYPES)[dtype] if dtype >= 0 else _DTYPE_OF_SIZE.get(operator.element_bytes, "bf16")
-    )
+    of_size = DTYPE_OF_SIZE.get(operator.element_bytes, ASSUMED_DTYPE)
+    return Gemm(m, n, k, batch, tuple(DTYPES)[dtype] if dtype >= 0 else of_size)
 
 
 @dataclass(frozen=True)
