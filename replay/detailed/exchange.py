@@ -31,6 +31,7 @@ from replay.detailed.memory import (
     SHARED_BYTES,
     TRUE_LANES,
     fails,
+    read,
 )
 
 
@@ -210,8 +211,8 @@ def _gather(registers, lists, first, facts, tile):  # type: ignore[no-untyped-de
     for number in range(count):
         register = lists[_register(first, number, kind)]
         for lane in range(32):
-            place = lists[table + 32 * number + lane]
-            tile[place >> 8, place & 255] = _element(registers[register, lane], number, kind)
+            position = lists[table + 32 * number + lane]
+            tile[position >> 8, position & 255] = _element(registers[register, lane], number, kind)
 
 
 @bare
@@ -246,8 +247,8 @@ def multiply_fragments(row, lists, registers, tiles):  # type: ignore[no-untyped
     for number in range(count):
         register = lists[_register(row[low.D], number, kind)]
         for lane in range(32):
-            place = lists[table + 32 * number + lane]
-            bits = _bits(sums[place >> 8, place & 255], kind, row[low.SATURATE])
+            position = lists[table + 32 * number + lane]
+            bits = _bits(sums[position >> 8, position & 255], kind, row[low.SATURATE])
             if kind == FLOAT16 and number & 1:
                 registers[register, lane] |= bits << np.uint64(16)
             else:
@@ -292,10 +293,7 @@ def _factor(descriptor, lines_of, depth, form, launch, out):  # type: ignore[no-
             if address < 0 or address + 16 > size:
                 return address
             for part in range(together):
-                here, bits = at + address + part * width, np.uint64(0)
-                for byte in range(width):
-                    bits |= np.uint64(launch.memory[0][here + byte]) << np.uint64(8 * byte)
-                value = _element(bits, np.int64(0), kind)
+                value = _element(read(launch.memory, at + address + part * width, width), np.int64(0), kind)
                 if turned:
                     out[line * together + part, step] = value
                 else:

@@ -85,14 +85,14 @@ def _in_steps(entry: Entry) -> Entry:
     for each element, and ``set`` a comparison and a selection.
     """
     code: list[Instruction] = []
-    places = [0]
+    begins = [0]
     for instruction in entry.code:
         try:
             code += _steps(instruction)
         except (KeyError, ValueError, IndexError):
             code.append(instruction)  # refused when it is lowered
-        places.append(len(code))
-    labels = {label: places[at] for label, at in entry.labels.items()}
+        begins.append(len(code))
+    labels = {label: begins[at] for label, at in entry.labels.items()}
     return replace(entry, code=tuple(code), labels=labels, registers={**_OF_STEPS, **entry.registers})
 
 
@@ -109,8 +109,8 @@ def _steps(i: Instruction) -> list[Instruction]:
     vector = next((part for part in opcode if part in ("v2", "v4", "v8")), "")
     if opcode[0] not in ("atom", "red") or not vector or opcode[-1] not in TYPE_BYTES:
         return [i]
-    *target, place, values = (_parts(text) for text in i.operands if text)
-    base, size = place[0].strip("[]"), TYPE_BYTES[opcode[-1]]
+    *target, brackets, values = (_parts(text) for text in i.operands if text)
+    base, size = brackets[0].strip("[]"), TYPE_BYTES[opcode[-1]]
     address, _, offset = base.partition("+")
     name = i.opcode.replace(f".{vector}", "", 1)
     return [
@@ -287,9 +287,9 @@ def with_calls_replaced(module: Module, entry: Entry) -> Entry:
     """
     if not any(i.opcode.startswith("call") for i in entry.code):
         return entry
-    body = _Body(module, dict(entry.registers), list(entry.variables))
-    body.add(entry, {}, (entry.name,), "")
-    return body.finished(entry)
+    inlined = _InlinedCode(module, dict(entry.registers), list(entry.variables))
+    inlined.add(entry, {}, (entry.name,), "")
+    return inlined.finished(entry)
 
 
 def _renamed(text: str, names: Mapping[str, str]) -> str:
@@ -304,8 +304,8 @@ def _renamed(text: str, names: Mapping[str, str]) -> str:
 
 
 @dataclass
-class _Body:
-    """Instructions of an entry, with those of the functions that it calls."""
+class _InlinedCode:
+    """Instructions of an entry and of the functions that it calls."""
 
     module: Module
     registers: dict[str, str]
@@ -356,10 +356,10 @@ class _Body:
         elif name == "__assertfail":
             self.code.append(Instruction(i.line, "trap", ()))
         else:
-            self._body(i, name, results, passed, callers, end)
+            self._inline(i, name, results, passed, callers, end)
         self.labels[end] = len(self.code)
 
-    def _body(
+    def _inline(
         self, i: Instruction, name: str, results: list[str], passed: list[str], callers: tuple[str, ...], end: str
     ) -> None:  # fmt: skip
         function = self.module.functions.get(name)

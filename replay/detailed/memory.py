@@ -83,7 +83,8 @@ def _byte_at(launch, space, address, size, thread):  # type: ignore[no-untyped-d
 
 
 @inlined
-def _read(memory, at, size):  # type: ignore[no-untyped-def]
+def read(memory, at, size):  # type: ignore[no-untyped-def]
+    """Return the bits of 1, 2, 4 or 8 bytes of memory."""
     if size == 4:
         return np.uint64(memory[2][at >> 2])
     if size == 8:
@@ -133,7 +134,7 @@ def _holds_same(row, lists, registers, lane, launch, at):  # type: ignore[no-unt
     size = row[low.BITS] >> 3
     cut = ~np.uint64(0) >> np.uint64(64 - row[low.BITS])
     for element in range(row[low.COUNT]):
-        if _read(launch.memory, at + element * size, size) != registers[lists[row[low.VECTOR] + element], lane] & cut:
+        if read(launch.memory, at + element * size, size) != registers[lists[row[low.VECTOR] + element], lane] & cut:
             return False
     return True
 
@@ -162,7 +163,7 @@ def access(row, lists, registers, mask, warp, launch):  # type: ignore[no-untype
             if is_store:
                 _write(launch.memory, here, size, registers[register, lane])
             else:
-                value = _read(launch.memory, here, size)
+                value = read(launch.memory, here, size)
                 if row[low.SIGNED] and size < 8:
                     value = np.uint64(signed(value, size * 8))
                     if row[low.TO] == 32 or (row[low.TO] < 0 and size == 4):
@@ -182,8 +183,8 @@ def access_fragment(row, lists, registers, mask, warp, launch):  # type: ignore[
         thread, base = warp * 32 + lane, np.int64(registers[row[low.A], lane]) + row[low.OFFSET]
         leading = np.int64(registers[row[low.B], lane])
         for first in range(0, row[low.COUNT] * parts, run):
-            place = lists[row[low.E] + 32 * first + lane]
-            line, column = place >> 8, place & 255
+            position = lists[row[low.E] + 32 * first + lane]
+            line, column = position >> 8, position & 255
             address = base + size * (column * leading + line if column_step else line * leading + column)
             if space == low.SHARED:
                 address &= 0xFFFFFFFF
@@ -200,9 +201,9 @@ def access_fragment(row, lists, registers, mask, warp, launch):  # type: ignore[
                 if is_store:
                     _write(launch.memory, here, size, registers[register, lane] >> shift)
                 elif part > 0:
-                    registers[register, lane] |= _read(launch.memory, here, size) << shift
+                    registers[register, lane] |= read(launch.memory, here, size) << shift
                 else:
-                    registers[register, lane] = _read(launch.memory, here, size)
+                    registers[register, lane] = read(launch.memory, here, size)
     return True
 
 
@@ -220,7 +221,7 @@ def atomic(row, registers, mask, warp, launch):  # type: ignore[no-untyped-def]
         at = _byte_at(launch, row[low.SPACE], address, size, thread)
         if at < 0:
             return fails(launch, -at, thread, address)
-        old, value = _read(launch.memory, at, size), registers[row[low.B], lane]
+        old, value = read(launch.memory, at, size), registers[row[low.B], lane]
         if row[low.FROM] == low.FP32:
             total = np.uint32(old).view(np.float32) + np.uint32(value).view(np.float32)
             new = np.uint64(np.float32(total).view(np.uint32))
@@ -268,7 +269,7 @@ def copy(row, registers, mask, warp, launch):  # type: ignore[no-untyped-def]
                 wrong, address = (-to, target) if to < 0 else (-at, source)
                 return fails(launch, wrong, thread, address + byte)
             if byte < given:
-                value = _read(launch.memory, at, word)
+                value = read(launch.memory, at, word)
             if _races(launch, to, word, warp, writes, writes):
                 return fails(launch, RACE, thread, target + byte)
             _write(launch.memory, to, word, value)
@@ -294,7 +295,7 @@ def move_matrices(row, lists, registers, warp, launch):  # type: ignore[no-untyp
                 if row[low.KIND] == low.STMATRIX:
                     _write(launch.memory, at, size, registers[lists[first + matrix], lane] >> np.uint64(16 * part))
                 else:
-                    value |= _read(launch.memory, at, size) << np.uint64(16 * part)
+                    value |= read(launch.memory, at, size) << np.uint64(16 * part)
             registers[lists[first + matrix], 32 + lane] = value
     for matrix in range(count if row[low.KIND] == low.LDMATRIX else 0):
         for lane in range(32):

@@ -285,11 +285,11 @@ class Symbols:
         return position, len(names)
 
     def table(self, fragment: Fragment) -> int:
-        """Return the position of the places of a fragment, which stand once in the lists."""
-        key = fragment.places.tobytes()
+        """Return where the positions of a fragment stand in the lists; equal fragments share them."""
+        key = fragment.positions.tobytes()
         if key not in self.tables:
             self.tables[key] = len(self.lists)
-            self.lists += fragment.places.reshape(-1).tolist()
+            self.lists += fragment.positions.reshape(-1).tolist()
         return self.tables[key]
 
     def address(self, text: str, line: int) -> tuple[int, int]:
