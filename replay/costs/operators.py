@@ -314,8 +314,8 @@ def _batch_norm(call: Call, at: int = 0, *, backward: bool = False) -> Operator:
     return replace(norm, geometry=(x[0], x[1], prod(x[2:])))
 
 
-#: Bytes of the position of a maximum.
-_INDEX_BYTES = 8
+#: Bytes of the position of a maximum: 64-bit in PyTorch.
+POSITION_BYTES = 8
 
 
 def _pooling(call: Call, *, maximum: bool, backward: bool = False) -> Operator:
@@ -335,7 +335,7 @@ def _pooling(call: Call, *, maximum: bool, backward: bool = False) -> Operator:
     ]
     _require(min(extent) > 0)
     size, outputs = call.element_bytes(first - 1), x[0] * x[1] * prod(extent)
-    pooled, index = outputs * size, outputs * _INDEX_BYTES if maximum else 0
+    pooled, index = outputs * size, outputs * POSITION_BYTES if maximum else 0
     moved = (pooled + index, prod(x) * size) if backward else (prod(x) * size, pooled + index)
     operator = streaming("pooling", *moved, outputs, size, each=float(prod(sides)))
     return replace(operator, geometry=(*x, *sides, *steps, *paddings))

@@ -17,7 +17,7 @@ import numpy as np
 from profilers.devices.catalogue import DTYPES, Device
 from profilers.trace.arrays import Bools, Floats, Ints
 from replay.calibration.parameters import Parameters
-from replay.costs.demand import with_demands
+from replay.costs.demand import MAX_HIT_SHARE, with_demands
 from replay.costs.hardware import with_same_engines
 from replay.costs.kernels.predictor import KernelCalibration
 from replay.costs.retiming import above_floor, capability, source_device, streaming_tasks
@@ -36,8 +36,6 @@ POLICY, MAPPING, CACHES, TIMES = "policy", "mapping", ("l1", "l2", "llc"), "time
 DEVICE_POLICY = "Device"
 #: Choices that change nothing, apart from factors of 1.
 _DEFAULTS = {POLICY: DEVICE_POLICY}
-#: Largest share of accesses that caches serve: the engine takes shares below 1.
-_MAX_HIT_SHARE = 0.99
 _TYPES = tuple(DTYPES)
 _FP32 = _TYPES.index("fp32")
 
@@ -296,7 +294,7 @@ def _with_simulated_demands(graph: KernelGraph, kernels: SimulatedTasks) -> Kern
     system = memory_system(source_device(graph))
     last = system.llc.size if system.llc else system.l2.size * system.dies
     footprint = np.where(known, np.minimum(kernels.footprint / last, 1.0), tasks.footprint)
-    hit_share = np.where(known, np.minimum(kernels.hit_share, _MAX_HIT_SHARE), tasks.hit_share)
+    hit_share = np.where(known, np.minimum(kernels.hit_share, MAX_HIT_SHARE), tasks.hit_share)
     return graph.with_tasks(footprint=footprint, hit_share=hit_share)
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from types import MappingProxyType
 
 from profilers.errors import InvalidInputError, NotFoundError
+from replay.costs.operators import POSITION_BYTES
 from replay.graph.operators import DTYPE_BYTES
 from replay.memory.accesses import Memory, Stream, bind
 from replay.memory.streams.attention import Heads, naive_attention, tiled_attention
@@ -344,7 +345,8 @@ _KINDS: Mapping[str, StreamKind] = MappingProxyType(
             *_with_gradient("batch_norm", _IMAGE, ("Batch norm in training.", "Gradient of a batch norm."), _batch_norm,
                 (1, 1), {"mode": "spatial", "passes": 0}),
             *_with_gradient("pooling", (*_IMAGE, "kernel", "stride", "padding"),
-                ("Pooling with square windows.", "Gradient of a pooling."), _pooling, (1, 0), {"index_bytes": 8}),
+                ("Pooling with square windows.", "Gradient of a pooling."), _pooling, (1, 0),
+                {"index_bytes": POSITION_BYTES}),
             *_with_gradient("lrn", (*_IMAGE, "size"),
                 ("Normalisation across channels.", "Gradient of a normalisation across channels."), _lrn, (5,)),
             *_with_gradient("embedding", ("rows", "columns", "lookups"),

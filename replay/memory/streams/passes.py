@@ -26,7 +26,7 @@ from replay.memory.accesses import (
 )
 
 #: Bytes of an index: 64-bit, as PyTorch's embeddings take by default.
-INDEX_BYTES = 8
+_INDEX_BYTES = 8
 #: Part of the table by which ranks are scattered: the golden ratio spreads neighbours evenly.
 _SCATTER = 0.6180339887498949
 DISTRIBUTIONS = ("uniform", "zipf")
@@ -131,7 +131,7 @@ def embedding(
         raise InvalidInputError(f"indices from {indices.min()} to {indices.max()} of a table of {rows} rows")
     width, lookups = columns * element_bytes, len(indices)
     names = ("table_gradient", "gradient") if backward else ("table", "y")
-    arrays = operands(indices=lookups * INDEX_BYTES, **{names[0]: rows * width, names[1]: lookups * width})
+    arrays = operands(indices=lookups * _INDEX_BYTES, **{names[0]: rows * width, names[1]: lookups * width})
     group_lookups = max(STEP_BYTES // width, 1)
     # By lookup: its index, then loads and stores. A third column is a store that the forward pass does not have.
     operand = np.array([0, 2, 1, 1] if backward else [0, 1, 2])
@@ -140,9 +140,9 @@ def embedding(
     def tiles(workgroups: Ints, step: int) -> Tiles:
         number = (workgroups[:, None] * group_lookups + np.arange(group_lookups)).ravel()
         number, group = number[number < lookups], np.repeat(workgroups, group_lookups)[number < lookups]
-        in_order = {0: number * INDEX_BYTES, 1: indices[number] * width, 2: number * width}
+        in_order = {0: number * _INDEX_BYTES, 1: indices[number] * width, 2: number * width}
         address = np.stack([arrays[index].address + in_order[index] for index in operand.tolist()], axis=1)
-        return Tiles.of(group[:, None], address, operand, width=np.where(operand == 0, INDEX_BYTES, width),
+        return Tiles.of(group[:, None], address, operand, width=np.where(operand == 0, _INDEX_BYTES, width),
                         is_write=is_write)  # fmt: skip
 
     distinct = len(np.unique(indices))

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
+from replay.costs.operators import POSITION_BYTES
 from replay.memory.accesses import STEP_BYTES, Stream, Tiles, checked_sizes, operands, pieces, resident_workgroups
 
 Shape4 = tuple[int, int, int, int]
@@ -18,8 +19,6 @@ _THREADS = 256
 _MOST_TILES = 512
 #: Bytes beyond which elements of a strided row are touched singly, not as a run: a sector of a line.
 _SECTOR_BYTES = 32
-#: Bytes of the position of a maximum: 64-bit in PyTorch.
-INDEX_BYTES = 8
 #: Pixels of a thread in a normalisation across channels (MIOpen reads four at a time).
 _PIXELS = 4
 
@@ -116,7 +115,7 @@ def pooling(
     element_bytes: int = 4,
     *,
     backward: bool = False,
-    index_bytes: int = INDEX_BYTES,
+    index_bytes: int = POSITION_BYTES,
 ) -> Stream:
     """Return the stream of a pooling, with a thread for each output.
 
