@@ -17,7 +17,7 @@ from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
 from replay.detailed import KernelLaunch, LaunchPlan, Structure, Texture
 from replay.detailed.arguments import Argument
-from replay.detailed.launch import INSTRUCTION_LIMIT, CallResult, Guards, Progress
+from replay.detailed.launch import INSTRUCTION_LIMIT, CallResult, Progress, RunChecks
 from replay.detailed.plans import check_name, read_plan, three
 from replay.detailed.timing.launches import DOINGS, WAVES, LaunchTiming, TimedDevice
 from replay.detailed.timing.simulation import Checkpoint, simulate_plan
@@ -366,7 +366,7 @@ def simulate_kernel(
         target = TimedDevice.of(known, **clock, mapping=options.mapping, policy=options.scheduler)
     done = simulate_plan(
         plan, target, registers=options.registers, waves=options.waves or None,
-        guards=Guards(options.limit, options.allow_races), progress=progress,
+        checks=RunChecks(options.limit, options.allow_races), progress=progress,
         checkpoint=Checkpoint(Path(options.checkpoint)) if options.checkpoint else None,
     )  # fmt: skip
     return SimulatedKernels(plan, done.outputs, done.calls, done.timings, target, done.shared_bytes, done.resumed)

@@ -13,8 +13,8 @@ from replay.costs.collectives import (
     Topology,
     algorithms_of,
     fastest,
+    links_of,
     load_collectives,
-    machine_of,
     phases_of,
     predict_collective,
     usual_topology,
@@ -33,20 +33,20 @@ def test_a_tree_between_nodes_takes_the_steps_of_its_depth() -> None:
     between, inside = phases_of("all_reduce", "tree", Topology(1024, 8))
     assert (between.level, between.steps, between.volume) == ("network tree", 14, 2.0)  # 2 log2(128)
     assert (inside.level, inside.steps, inside.volume) == ("port", 14, 0.0)  # 2(g-1)
-    machine = GroupLinks("device", 240e9, 240e9, 40e9)
-    found = algorithm_seconds((between, inside), "LL", machine, np.array([1e6]))
+    links = GroupLinks("device", 240e9, 240e9, 40e9)
+    found = algorithm_seconds((between, inside), "LL", links, np.array([1e6]))
     assert found[0] == pytest.approx(6.6e-6 + 14 * 5.0e-6 + 14 * 0.6e-6 + 2e6 / 20e9)
     assert [phase.level for phase in phases_of("all_reduce", "tree", Topology(4, 1))] == ["network tree"]
 
 
 def test_small_all_reduces_between_many_nodes_take_a_tree() -> None:
     many = Topology(1024, 8)
-    seconds, names = fastest("all_reduce", many, machine_of(A100, many), np.array([256.0, 1e12]))
+    seconds, names = fastest("all_reduce", many, links_of(A100, many), np.array([256.0, 1e12]))
     assert names.tolist() == ["tree LL", "ring Simple"] and seconds[0] < 0.1e-3
     found = predict_collective("all_reduce", SMALL, many, A100, calibration=load_collectives())
     assert found.seconds[0] < 0.2e-3  # a ring takes 2046 steps, 5.5 ms
     two = Topology(16, 8)  # a tree of two is a chain
-    assert fastest("all_reduce", two, machine_of(A100, two), SMALL)[1].tolist() == ["ring LL"]
+    assert fastest("all_reduce", two, links_of(A100, two), SMALL)[1].tolist() == ["ring LL"]
 
 
 @pytest.mark.parametrize("size", [256.0, 1e6, 1e9])
@@ -95,7 +95,7 @@ def test_switches_that_reduce_halve_the_traffic_of_an_all_reduce() -> None:
     """NVLS: on eight H100 about 480 GB/s of bus bandwidth are published, 370 for the ring."""
     size = np.array([2.0**34])
     for device, name, bus in ((H100, "nvls Simple", 490e9), (A100, "ring Simple", 240e9)):
-        seconds, names = fastest("all_reduce", Topology(8), machine_of(device, Topology(8)), size)
+        seconds, names = fastest("all_reduce", Topology(8), links_of(device, Topology(8)), size)
         assert names.tolist() == [name] and 1.75 * size[0] / seconds[0] == pytest.approx(bus, rel=0.02)
     assert "nvls" not in algorithms_of("all_reduce", Topology(2))
 

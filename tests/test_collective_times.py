@@ -23,9 +23,9 @@ from replay.costs.collectives import (
     algorithms_of,
     calibrate_collectives,
     fastest,
+    links_of,
     load_collectives,
     load_systems,
-    machine_of,
     phases_of,
     predict_collective,
     read_collective_calibration,
@@ -75,8 +75,8 @@ def test_steps_and_bytes_of_algorithms(
 
 
 def test_a_ring_takes_its_steps_and_its_bytes() -> None:
-    machine = GroupLinks("device", 240e9, 240e9, 1.0)
-    found = algorithm_seconds(phases_of("all_reduce", "ring", Topology(8)), "Simple", machine, np.array([2.0**30]))
+    links = GroupLinks("device", 240e9, 240e9, 1.0)
+    found = algorithm_seconds(phases_of("all_reduce", "ring", Topology(8)), "Simple", links, np.array([2.0**30]))
     assert found[0] == pytest.approx(8.4e-6 + 14 * 3.4e-6 + 1.75 * 2**30 / 240e9)
 
 
@@ -84,8 +84,8 @@ def test_a_hierarchy_reduces_in_nodes_and_exchanges_between_them() -> None:
     inside, between = phases_of("all_reduce", "hierarchical", Topology(16, 8))
     assert (inside.level, inside.steps, inside.volume) == ("port", 14, 1.75)
     assert (between.level, between.steps, between.volume) == ("network", 2, 1.0)
-    machine = GroupLinks("device", 100e9, 100e9, 10e9)
-    found = algorithm_seconds((inside, between), "LL", machine, np.array([1e6]))
+    links = GroupLinks("device", 100e9, 100e9, 10e9)
+    found = algorithm_seconds((inside, between), "LL", links, np.array([1e6]))
     assert found[0] == pytest.approx(6.6e-6 + 14 * 0.6e-6 + 2 * 2.7e-6 + 1.75e6 / 50e9 + 1e6 / 5e9)
 
 
@@ -102,7 +102,7 @@ def test_one_worker_costs_nothing(kind: str, calibration: CollectiveCalibration)
     found = predict_collective(kind, [1, 2**30], Topology(1), A100, calibration)
     assert found.seconds.tolist() == found.high.tolist() == [0.0, 0.0] and found.basis == "none"
     assert phases_of(kind, algorithms_of(kind, Topology(1))[0], Topology(1)) == ()
-    assert fastest(kind, Topology(1), machine_of(A100, Topology(1)), np.ones(2))[0].tolist() == [0.0, 0.0]
+    assert fastest(kind, Topology(1), links_of(A100, Topology(1)), np.ones(2))[0].tolist() == [0.0, 0.0]
 
 
 @given(
@@ -132,13 +132,13 @@ def test_a_faster_link_never_takes_more_time(kind: str, fabric: str, size: float
 
 def test_small_messages_take_the_protocol_of_low_latency() -> None:
     topology = Topology(8)
-    seconds, names = fastest("all_reduce", topology, machine_of(A100, topology), np.array([1e3, 1e9]))
+    seconds, names = fastest("all_reduce", topology, links_of(A100, topology), np.array([1e3, 1e9]))
     assert names.tolist() == ["tree LL", "ring Simple"]
     assert seconds[1] == pytest.approx(8.4e-6 + 14 * 3.4e-6 + 1.75e9 / 240e9)
 
 
 def test_a_subset_of_a_mesh_has_the_links_among_itself() -> None:
-    all_of, half = (machine_of(MI300X, Topology(n, node_devices=8, fabric="mesh")) for n in (8, 4))
+    all_of, half = (links_of(MI300X, Topology(n, node_devices=8, fabric="mesh")) for n in (8, 4))
     assert all_of.port == pytest.approx(7 * all_of.peer) and half.port == pytest.approx(3 * half.peer)
     assert half.peer == all_of.peer == pytest.approx(448e9 * 0.75 / 7)
 
@@ -146,7 +146,7 @@ def test_a_subset_of_a_mesh_has_the_links_among_itself() -> None:
 def test_pairs_of_bridged_cards_go_over_pcie_beyond_two() -> None:
     two, four = Topology(2, node_devices=4, fabric="pairs"), Topology(4, fabric="pairs")
     assert (two.link, four.link) == ("device", "pcie")
-    assert machine_of(A100, four).port == 24e9 and machine_of(A100, two).port == 240e9
+    assert links_of(A100, four).port == 24e9 and links_of(A100, two).port == 240e9
     assert link_bytes_per_s(H100, "device") == pytest.approx(370.8e9)
     assert link_bytes_per_s(find_device("T4"), "device") == 12e9  # it has no other links
 

@@ -179,7 +179,7 @@ def test_launches_teach_in_proportion_and_up_to_a_bound() -> None:
     lesson = np.zeros_like(caches.lesson)
     lesson[:6] = [6, 105, 0, 40, 1000, 400]
     caches.teach(lesson, 32)
-    assert caches._machine.numbers[REUSE : REUSE + 6].tolist() == [192, 3360, 0, 1280, 4000, 1600]
+    assert caches._state.numbers[REUSE : REUSE + 6].tolist() == [192, 3360, 0, 1280, 4000, 1600]
 
 
 def test_stores_that_no_launch_used_again_bypass_from_the_first_one_on() -> None:

@@ -4,7 +4,9 @@ import contextlib
 import io
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +23,15 @@ from replay.graph.graph import PIM_STREAM, RESOURCES, Basis, KernelGraph
 from replay.memory.dram import DramSimulator, Traffic, find_dram
 from replay.memory.pim import (
     ALL_BANKS,
+    EXECUTE,
     PARTS,
+    READ,
+    WRITE,
     Command,
     CopyLayout,
     Pim,
     PimTime,
+    _counts,
     add_pim_tasks,
     exit_commands,
     find_pim,
@@ -33,7 +39,6 @@ from replay.memory.pim import (
     load_pims,
     pim_columns,
     pim_quantization,
-    quantization_commands,
     row_commands,
 )
 from replay.what_ifs import parse_what_if
@@ -103,10 +108,20 @@ def test_units_read_four_times_the_external_bandwidth() -> None:
     assert end == 10 * 158
 
 
+def quantization_commands(elements: int, target_bits: tuple[float, ...]) -> Iterator[Command]:
+    """Yield the commands of one channel that quantise FP32 values to plain copies; a row ends with a write."""
+    counts = _counts(np.asarray(float(elements)), 32, target_bits, (STACK, CopyLayout()))
+    rows, *columns = (int(n) for n in (counts.rows, counts.reads, counts.executes, counts.writes))
+    limits = [[total * row // rows for row in range(rows + 1)] for total in columns]
+    for bounds in zip(*map(pairwise, limits), strict=True):
+        kinds = zip((READ, EXECUTE, WRITE), bounds, strict=True)
+        yield from row_commands(kind for kind, (begin, end) in kinds for _ in range(end - begin))
+
+
 @pytest.mark.parametrize("target_bits", [(9,), (9, 9), (9, 9, 6, 6), (4.25,), (32, 32)])
 @pytest.mark.parametrize("elements", [ROW // 16, ROW, 5 * ROW + ROW // 2])
 def test_the_closed_form_has_the_time_of_its_commands(elements: int, target_bits: tuple[float, ...]) -> None:
-    commands = list(quantization_commands(elements, 32, target_bits, STACK))
+    commands = list(quantization_commands(elements, target_bits))
     assert {command.bank for command in commands} == {ALL_BANKS}
     unrefreshed = replace(STACK, dram=replace(DRAM, timing=replace(DRAM.timing, refi_ns=0)))
     time = pim_quantization(elements, 32, target_bits, unrefreshed)

@@ -1,7 +1,7 @@
 """Launches of kernels: what runs beside them, and the alone launches that they are compared with.
 
-`DeviceEvents` has the kernels and copies of a trace as columns, and `Neighbors` what runs beside each.
-`CandidateLaunches` are those that are alone or overlapped, with their group. `is_warm_up`, `is_first_touch` and
+`DeviceEvents` has the kernels and copies of a trace as columns, and `Neighbors` the work beside each of them.
+`CandidateLaunches` are the launches that are alone or overlapped, with their group. `is_warm_up`, `is_first_touch` and
 `split_groups` look for differences that are not contention, and `LaunchTimes` judges which launches can be used.
 """
 
@@ -64,7 +64,7 @@ class PairOptions:
         Least share of the time of an overlapped launch with other work beside it.
     max_scatter : float
         Largest scatter of alone launches: half of the range of the central 80 % of their times, over the median of
-        those that they are compared with.
+        the launches that they are compared with.
     min_gap_ns : int
         Least time between an alone launch and the work of other streams.
     """

@@ -104,9 +104,9 @@ class ContentionPairs:
     duration_ns, alone_ns : array of float64
         Measured time, and median time of the alone launches that it is compared with.
     alone_n : array of int64
-        Number of those.
+        Number of these alone launches.
     same_position : array of bool
-        Whether they are at the same position of an iteration; otherwise they are all of the group.
+        Whether they are at the same position of an iteration; otherwise they are all alone launches of the group.
     partner_event : array of int64
         Id of the kernel or copy that was beside the launch for the longest time.
     partner_share, beside_share : array of float64
@@ -473,7 +473,7 @@ def _texts(table: pa.Table, column: str, rows: Ints) -> pa.Array:
 
 @dataclass(frozen=True)
 class _LaunchColumns:
-    """Rows of the tables that tell kernels and copies apart; -1 where there is none.
+    """Rows of launches in the tables of a trace; -1 if a table has none.
 
     Parameters
     ----------

@@ -263,10 +263,10 @@ def iteration_blocks(trace: Trace, chosen: Ints | None = None) -> list[tuple[int
     trace : Trace
         The trace.
     chosen : array of int64, optional
-        Iterations of which each block holds one at least; by default, any.
+        Iterations; blocks without any of them are left out. By default, no block is.
     """
-    numbers = np.setdiff1d(integers(trace.iterations, "iteration"), trace.meta.context)
-    blocks = np.array_split(numbers, -(-len(numbers) // _GRAPH_ITERATIONS)) if len(numbers) else []
+    iterations = np.setdiff1d(integers(trace.iterations, "iteration"), trace.meta.context)
+    blocks = np.array_split(iterations, -(-len(iterations) // _GRAPH_ITERATIONS)) if len(iterations) else []
     used = [tuple(block.tolist()) for block in blocks if chosen is None or np.isin(chosen, block).any()]
     return used[:: max(-(-trace.kernels.num_rows // MOST_KERNELS), 1)]
 

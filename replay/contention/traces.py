@@ -5,7 +5,7 @@ how much longer each overlapped kernel takes than alone. `fit_interference` fits
 `replay.costs.interference` to them, and `held_out_slowdowns` predicts each rank or class from the others.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from types import MappingProxyType
@@ -22,7 +22,7 @@ from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import Trace
 from profilers.writers.slicing import SliceOptions, slice_trace
 from replay.calibration.parameters import Parameters, conformal_bound
-from replay.contention.fitting import TRACE_BOUNDS, ContentionFit, FittedRange
+from replay.contention.fitting import TRACE_BOUNDS, ContentionFit, FittedRange, Progress
 from replay.contention.pairs import ContentionPairs, measure_pairs
 from replay.contention.totals import MOST_KERNELS, iteration_blocks
 from replay.costs.demand import contended, integrated_rates
@@ -40,8 +40,6 @@ from replay.engine.engine import wait_times
 from replay.from_trace import build_graph, index_trace
 from replay.graph.graph import KernelGraph, TaskKind
 
-#: Called with (graphs built, graphs in all, what).
-Progress = Callable[[int, int, str], None]
 #: No trace has a rank of this number or above.
 _MOST_RANKS = 2**32
 #: Kernels that a fit uses at most.

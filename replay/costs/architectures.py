@@ -9,37 +9,38 @@ import msgspec
 from profilers.devices.catalogue import Device
 from profilers.files import dataset_path, read_toml, typed_tables
 
-#: Row of architectures that have no row of their own.
+#: Row of architectures without a row of their own; it has what other rows leave out.
 _UNKNOWN = "unknown"
 
 
 class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Traits of an architecture; the defaults are those of an unknown one."""
+    """Traits of an architecture."""
 
-    family: str = ""
-    process_nm: int = 7
-    dual_issue: bool = False
-    wide: bool = False
-    matrix: bool = True
-    asynchronous: bool = False
-    block_scales: bool = False
-    die_units: int = 0
-    mesh: bool = False
-    reducing: bool = False
-    link_share: float = 0.8
-    pcie_gbps: float = 24.0
+    family: str
+    process_nm: int
+    dual_issue: bool
+    wide: bool
+    matrix: bool
+    asynchronous: bool
+    block_scales: bool
+    die_units: int
+    mesh: bool
+    reducing: bool
+    link_share: float
+    pcie_gbps: float
 
 
 @cache
 def load_architectures() -> Mapping[str, Architecture]:
-    """Return the traits of architectures by name, those of a family from the oldest on."""
+    """Return the traits of architectures by name, each family from its oldest architecture on."""
     file = dataset_path("architectures.toml")
-    tables = typed_tables(read_toml(file, "architectures"), "architectures", Architecture, file)
-    return MappingProxyType(tables)
+    rows = read_toml(file, "architectures")["architectures"]
+    tables = {"architectures": {name: {**rows[_UNKNOWN], **row} for name, row in rows.items()}}
+    return MappingProxyType(typed_tables(tables, "architectures", Architecture, file))
 
 
 def architecture_of(name: str) -> Architecture:
-    """Return the traits of an architecture, or those that stand for an unknown one.
+    """Return the traits of an architecture, or the row of unknown architectures if it has none.
 
     Parameters
     ----------

@@ -87,8 +87,8 @@ _PEAK_REACHED = 0.95
 #: A kernel that draws this share of the peak or more is bound by memory whatever its class: a product of few rows, too.
 #: Chosen: at 0.6 and below, the replay of one real trace is worse than its table allows (docs/contention.md).
 _MEMORY_BOUND_SHARE = 0.7
-#: Largest share of accesses that a cache serves: a hit share is below 1.
-_MAX_HIT_SHARE = 0.99
+#: Largest share of accesses that caches serve: the engine takes shares below 1.
+MAX_HIT_SHARE = 0.99
 #: Directions of copies: into the device, out of it, and all that leave the device.
 _TO_DEVICE, _TO_HOST = "HtoD", "DtoH"
 _LEAVE_DEVICE = (_TO_DEVICE, _TO_HOST, "PtoP", "HtoH")
@@ -159,8 +159,8 @@ def with_demands(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     - Memory bandwidth: the bytes of the kernel's operator over its duration; by class if the operator is unknown. Tasks
       side by side get `memory_efficiency_shared` of the peak.
     - Last-level cache: it serves a `hit_share` on top, and has `l2_bandwidth_ratio` times the bandwidth. If all
-      operands fit the cache, it serves `hit_share_resident` of the accesses, and at least those that memory could not
-      have delivered.
+      operands fit the cache, it serves `hit_share_resident` of the accesses, and at least the ones that memory
+      could not have delivered.
     - Collectives: their workgroups stay until the end. A collective uses its links whole, so that collectives on one
       device share them.
     - Copies: a copy between host and device uses one copy engine, and memory for its bytes. A copy on the device reads
@@ -280,7 +280,7 @@ def _resident_hit_share(graph: KernelGraph, bandwidth: Floats, parameters: Param
     working_sets = np.array([operator.working_set_bytes or operator.bytes_moved for operator in graph.operators])
     fits_cache = (tasks.operator >= 0) & (working_sets[tasks.operator] <= size)
     beyond_memory = 1.0 - _PEAK_REACHED / np.maximum(bandwidth, _PEAK_REACHED)
-    hit_share = np.clip(np.maximum(beyond_memory, parameters["hit_share_resident"]), 0.0, _MAX_HIT_SHARE)
+    hit_share = np.clip(np.maximum(beyond_memory, parameters["hit_share_resident"]), 0.0, MAX_HIT_SHARE)
     return np.where(fits_cache, hit_share, 0.0)
 
 

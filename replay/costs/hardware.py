@@ -78,13 +78,14 @@ def with_hardware(
 def _moved(
     graph: KernelGraph, parameters: Parameters, device: Device | None, factors: Mapping[str, float]
 ) -> KernelGraph:
-    """Return a graph without choices on the memory on other hardware."""
+    """Return a graph on other hardware; it has no choices on the memory."""
     old = graph.hardware
     new = _changed(old, device, factors)
     if (old.base or old.device, old.factors) == (new.base or new.device, new.factors):
         return graph
     moved = graph.with_tasks(duration_ns=graph.tasks.duration_ns / _slowdown(graph, parameters))
-    moved = (_with_kernels if _of_kernels(old) != _of_kernels(new) else _with_name)(moved, new, parameters)
+    keeps_kernels = _of_kernels(old) == _of_kernels(new)
+    moved = replace(moved, hardware=new) if keeps_kernels else _with_kernels(moved, new, parameters)
     moved, is_guessed = _with_links(moved, old, parameters)
     slowed = _with_host(_with_power(moved, old, parameters), old)
     duration, is_host = slowed.tasks.duration_ns, slowed.tasks.kind == TaskKind.HOST
@@ -98,11 +99,6 @@ def _with_host(graph: KernelGraph, old: Hardware) -> KernelGraph:
     """Return `graph` with the host time of its hardware."""
     ratio = graph.hardware.factor("host") / old.factor("host")
     return graph if ratio == 1.0 else with_host_time(graph, ratio)
-
-
-def _with_name(graph: KernelGraph, new: Hardware, _parameters: Parameters) -> KernelGraph:
-    """Return `graph` on `new`, whose kernels take as long."""
-    return replace(graph, hardware=new)
 
 
 def _of_kernels(hardware: Hardware) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""Host time: on another machine, from what launches cost on machines with each device, and what a recording added.
+"""Host time on another machine, by the cost of launch calls, and the share of it that a recording takes.
 
 The host of a device is not in its data sheet: machines with one device differ. `HostCosts` holds the measured cost of
 launch calls, and `host_factor` reads what a user says of the host of another device.
@@ -292,7 +292,7 @@ def recording_cost(trace: Trace, parameters: Parameters, iterations: Sequence[in
     counts = (
         (in_ranges & _mask(trace.ranges["category"], lambda name: name == PYTHON_FUNCTION)).sum(),
         in_ops.sum(),
-        (in_ops & _mask(trace.ops["shapes"], lambda _: True)).sum(),
+        (in_ops & (encode_text(trace.ops["shapes"])[0] >= 0)).sum(),
         in_calls.sum(),
         _time_ns(trace.ranges, overhead[in_ranges[overhead]]),
         _time_ns(trace.iterations, steps) - _time_ns(trace.launches, waits),

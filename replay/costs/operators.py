@@ -114,7 +114,7 @@ def operator_of(call: Call) -> Operator | None:
         return None
 
 
-#: Prefix of the kernels that `torch.compile` writes, and words of those that may touch a part of their arguments only.
+#: Prefix of the kernels that `torch.compile` writes, and words of kernels that may touch a part of their arguments.
 _FUSED = "triton_"
 _PARTLY = re.compile("embedding|gather|scatter|index|nll_loss|slice|select|split|strided|unfold|pool|upsample|pad")
 
@@ -314,8 +314,8 @@ def _batch_norm(call: Call, at: int = 0, *, backward: bool = False) -> Operator:
     return replace(norm, geometry=(x[0], x[1], prod(x[2:])))
 
 
-#: Bytes of the position of a maximum.
-_INDEX_BYTES = 8
+#: Bytes of the position of a maximum: 64-bit in PyTorch.
+POSITION_BYTES = 8
 
 
 def _pooling(call: Call, *, maximum: bool, backward: bool = False) -> Operator:
@@ -335,7 +335,7 @@ def _pooling(call: Call, *, maximum: bool, backward: bool = False) -> Operator:
     ]
     _require(min(extent) > 0)
     size, outputs = call.element_bytes(first - 1), x[0] * x[1] * prod(extent)
-    pooled, index = outputs * size, outputs * _INDEX_BYTES if maximum else 0
+    pooled, index = outputs * size, outputs * POSITION_BYTES if maximum else 0
     moved = (pooled + index, prod(x) * size) if backward else (prod(x) * size, pooled + index)
     operator = streaming("pooling", *moved, outputs, size, each=float(prod(sides)))
     return replace(operator, geometry=(*x, *sides, *steps, *paddings))
@@ -437,7 +437,7 @@ def _cell_backward(call: Call, *, gates: int, kept: int) -> Operator:
 def _optimizer(call: Call, *, each: float, writes: int, out: int = 0) -> Operator:
     """Return an optimizer step over lists of tensors.
 
-    It reads all lists but the last `out`, which it writes, and writes `writes` of those that it reads.
+    It reads all lists but the last `out`, which it writes. It also writes `writes` of the lists that it reads.
     """
     sizes = [
         [(prod(dims), call.element_bytes(argument)) for dims in map(_dimensions, shape) if dims is not None]

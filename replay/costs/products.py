@@ -22,7 +22,7 @@ from profilers.trace.arrays import Floats, Ints
 from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
 from replay.costs.architectures import architecture_of
-from replay.costs.collectives import Topology, fastest, machine_of
+from replay.costs.collectives import Topology, fastest, links_of
 from replay.costs.kernels import KernelCalibration, predict
 from replay.costs.kernels.machine import runs_as
 from replay.costs.kernels.models import TILES
@@ -218,8 +218,13 @@ def product_columns(product: Product, parameters: Parameters) -> dict[str, float
     }
 
 
-#: Assumed of a product of unknown sizes: its rate as a share of the peak, its type, and the tile of a workgroup.
-_ASSUMED_RATE, _ASSUMED_DTYPE, _ASSUMED_TILE = 0.6, "bf16", 128 * 128
+#: Number of dimensions of an operator that is a product: batch, m, n and k.
+N_DIMS = 4
+#: Type that is assumed of a product, by the bytes of its elements, and of one of unknown elements.
+DTYPE_OF_SIZE = {DTYPE_BYTES[dtype]: dtype for dtype in ("fp64", "fp32", "bf16", "fp8")}
+ASSUMED_DTYPE = "bf16"
+#: Assumed of a product of unknown sizes: its rate as a share of the peak, and the tile of a workgroup.
+_ASSUMED_RATE, _ASSUMED_TILE = 0.6, 128 * 128
 #: Sizes that are not known are multiples of so small a share of their power of two.
 _GRAIN_BITS = 3
 
@@ -246,13 +251,12 @@ def product_of_task(
     """
     tasks = graph.tasks
     named = tuple(DTYPES)[tasks.dtype[row]] if tasks.dtype[row] >= 0 else ""
-    if tasks.operator[row] >= 0 and len(graph.operators[tasks.operator[row]].dims) == _N_DIMS:
+    if tasks.operator[row] >= 0 and len(graph.operators[tasks.operator[row]].dims) == N_DIMS:
         operator = graph.operators[tasks.operator[row]]
         batch, m, n, k = operator.dims
-        by_size = {DTYPE_BYTES[dtype]: dtype for dtype in ("fp64", "fp32", "bf16", "fp8")}
-        dtype = named or by_size.get(operator.element_bytes, _ASSUMED_DTYPE)
+        dtype = named or DTYPE_OF_SIZE.get(operator.element_bytes, ASSUMED_DTYPE)
         return Product(batch * m, n, k, device, runs_as(device, dtype)), True
-    dtype = runs_as(device, named or _ASSUMED_DTYPE)
+    dtype = runs_as(device, named or ASSUMED_DTYPE)
     size = DTYPE_BYTES[dtype]
     volume = _ASSUMED_RATE * device.flops_per_s(dtype) * tasks.duration_ns[row] / 1e9 / 2
     left, result = operand_bytes / size, result_bytes / size or float(tasks.workgroups[row] * _ASSUMED_TILE)
@@ -265,10 +269,6 @@ def product_of_task(
         sizes = (volume ** (1 / 3),) * 3
     m, n, k = (_coarse(each) for each in sizes)
     return Product(m, n, k, device, dtype), False
-
-
-#: Dimensions of an operator that is a product: batch, m, n and k.
-_N_DIMS = 4
 
 
 def _coarse(size: float) -> int:
@@ -499,9 +499,9 @@ def kernel_columns(transfer: Transfer, parameters: Parameters) -> dict[str, floa
     >>> bool(columns["link"] == 1.0 and 2.7e6 < columns["duration_ns"] < 2.9e6)
     True
     """
-    machine = machine_of(transfer.device, transfer.topology)
+    links = links_of(transfer.device, transfer.topology)
     sizes = np.array([transfer.size_bytes])
-    seconds = float(fastest(transfer.kind, transfer.topology, machine, sizes)[0][0])
+    seconds = float(fastest(transfer.kind, transfer.topology, links, sizes)[0][0])
     share = kernel_units(transfer.kind, parameters) / transfer.device.compute_units
     rate = parameters["collective_kernel_passes"] * transfer.memory_bytes / seconds
     columns = _columns(transfer, TaskKind.COLLECTIVE, seconds, rate, parameters)
@@ -530,7 +530,7 @@ def copy_columns(transfer: Transfer, parameters: Parameters) -> dict[str, object
     if transfer.kind == "reduce_scatter":
         raise InvalidInputError("a reduce_scatter adds, which DMA engines cannot; run it on compute units")
     peers = transfer.topology.n_workers - 1
-    port = machine_of(transfer.device, transfer.topology).port * parameters["dma_bandwidth_ratio"]
+    port = links_of(transfer.device, transfer.topology).port * parameters["dma_bandwidth_ratio"]
     seconds = parameters["dma_latency_ns"] / 1e9 + transfer.sent_bytes / port
     rate = transfer.memory_bytes / seconds / peers
     columns = _columns(transfer, TaskKind.COPY, seconds, rate, parameters)

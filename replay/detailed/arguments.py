@@ -16,7 +16,7 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
 from profilers.trace.compiled import bare, inlined
 from replay.detailed.lanes import half_to_float
-from replay.detailed.memory import NO_TEXTURE, fails
+from replay.detailed.memory import NO_TEXTURE, fails, read
 from replay.detailed.program import COUNT, FP32, FROM, GLOBAL_BASE, TEXTURE_BASE, TO, VECTOR, A, B, C, Program
 from replay.detailed.ptx import TYPE_BYTES
 
@@ -26,8 +26,8 @@ ADDRESSINGS = ("clamp", "border", "wrap", "mirror")
 _BASE, _WIDTH, _HEIGHT, _CHANNELS, _BYTES, _FORMAT, _FILTER, _ADDRESSING, _NORMALIZED = range(9)
 #: Formats of texels.
 _UNSIGNED, _SIGNED, _REAL = range(3)
-#: Rows of the scratch tile: weight and place of each texel that a fetch takes part of.
-WEIGHTS, PLACES = range(2)
+#: Rows of the scratch tile: weight and address of each texel that a fetch takes part of.
+WEIGHTS, ADDRESSES = range(2)
 _CLAMP, _BORDER, _WRAP, _MIRROR = range(4)
 #: Coordinates beyond are cut.
 _FAR = 1e9
@@ -143,9 +143,9 @@ def _coordinate(bits, is_real, size, normalized):  # type: ignore[no-untyped-def
 
 @bare
 def texels_of(row, registers, lane, textures, scratch):  # type: ignore[no-untyped-def]
-    """Write weights and places of the texels that a lane fetches to `scratch`; return their number, 0 if there is none.
+    """Write weights and addresses of the texels that a lane fetches to `scratch`; return their number.
 
-    The place of the border is -1.
+    It is 0 without a texture. The address of the border is -1.
     """
     number = np.int64(registers[row[A], lane]) - TEXTURE_BASE
     if number < 0 or number >= len(textures):
@@ -170,23 +170,20 @@ def texels_of(row, registers, lane, textures, scratch):  # type: ignore[no-untyp
             continue
         i = _inside(first + (tap & 1), facts[_WIDTH], facts[_ADDRESSING])
         j = _inside(top + (tap >> 1), facts[_HEIGHT], facts[_ADDRESSING])
-        place = facts[_BASE] + (j * facts[_WIDTH] + i) * facts[_CHANNELS] * facts[_BYTES]
+        address = facts[_BASE] + (j * facts[_WIDTH] + i) * facts[_CHANNELS] * facts[_BYTES]
         scratch[WEIGHTS, n] = weight
-        scratch[PLACES, n] = np.float64(place) if i >= 0 and j >= 0 else -1.0
+        scratch[ADDRESSES, n] = np.float64(address) if i >= 0 and j >= 0 else -1.0
         n += 1
     return n
 
 
 @inlined
-def _texel(memory, place, size, form):  # type: ignore[no-untyped-def]
+def _texel(memory, address, size, form):  # type: ignore[no-untyped-def]
     """Return the bits of an element of a texel, integers with their sign."""
-    if size == 4:
-        return np.uint64(memory[2][place >> 2])
-    if size == 2:
-        bits = np.uint64(memory[1][place >> 1])
-        return np.uint64(np.int64(np.int16(bits))) if form == _SIGNED else bits
-    bits = np.uint64(memory[0][place])
-    return np.uint64(np.int64(np.int8(bits))) if form == _SIGNED else bits
+    bits = read(memory, address, size)
+    if form != _SIGNED or size == 4:
+        return bits
+    return np.uint64(np.int64(np.int16(bits) if size == 2 else np.int8(bits)))
 
 
 @inlined
@@ -217,10 +214,10 @@ def fetch(row, lists, registers, mask, warp, launch):  # type: ignore[no-untyped
         for channel in range(row[COUNT]):
             total, whole = 0.0, np.uint64(0)
             for n in range(count):
-                place = np.int64(scratch[PLACES, n])
-                if place < 0 or channel >= facts[_CHANNELS]:
+                address = np.int64(scratch[ADDRESSES, n])
+                if address < 0 or channel >= facts[_CHANNELS]:
                     continue
-                whole = _texel(launch.memory, place + channel * size, size, form)
+                whole = _texel(launch.memory, address + channel * size, size, form)
                 total += scratch[WEIGHTS, n] * _real(whole, size, form)
             if row[TO] == FP32:
                 whole = np.uint64(np.float32(total).view(np.uint32))
@@ -349,9 +346,9 @@ def _structure(given: Structure, size: int, buffers: Extents, where: str) -> npt
     for number, (kind, value) in enumerate(given.members):
         if kind not in _SCALARS:
             raise InvalidInputError(f"{where}: member {number}: type {kind!r:.20}; one of {', '.join(_SCALARS)}")
-        each = TYPE_BYTES[kind]
-        begin, align = -(-end // each) * each, max(align, each)
-        end = begin + each
+        width = TYPE_BYTES[kind]
+        begin, align = -(-end // width) * width, max(align, width)
+        end = begin + width
         if end <= size:
             content[begin:end] = _value(value, kind, buffers, f"{where}: member {number}")
     if -(-end // align) * align != size:

@@ -31,8 +31,8 @@ from replay.detailed.memory import (
     SHARED_BYTES,
     TRUE_LANES,
     fails,
+    read,
 )
-from replay.detailed.program import HOW, SATURATE, A, B, C, D, E
 
 
 @bare
@@ -81,7 +81,7 @@ def vote(row, registers, mask):  # type: ignore[no-untyped-def]
         if row[low.E] >= 0:
             members &= np.int64(registers[row[low.E], lane]) | np.int64(1) << lane
         if row[low.OP] == low.ELECT:
-            # `lane` is the first of those that are left, and of its group.
+            # `lane` is the first lane that is left, and the first one of its group.
             for other in range(32):
                 if members >> other & 1:
                     registers[row[low.D], other] = np.uint64(lane)
@@ -211,8 +211,8 @@ def _gather(registers, lists, first, facts, tile):  # type: ignore[no-untyped-de
     for number in range(count):
         register = lists[_register(first, number, kind)]
         for lane in range(32):
-            place = lists[table + 32 * number + lane]
-            tile[place >> 8, place & 255] = _element(registers[register, lane], number, kind)
+            position = lists[table + 32 * number + lane]
+            tile[position >> 8, position & 255] = _element(registers[register, lane], number, kind)
 
 
 @bare
@@ -232,12 +232,12 @@ def _bits(value, kind, saturates):  # type: ignore[no-untyped-def]
 @bare
 def multiply_fragments(row, lists, registers, tiles):  # type: ignore[no-untyped-def]
     """Execute ``mma`` or ``wmma.mma``; products are summed in FP64 and rounded once."""
-    facts = row[E]
+    facts = row[low.E]
     rows, columns, depth = lists[facts], lists[facts + 1], lists[facts + 2]
     left, right, sums = tiles[0], tiles[1], tiles[2]
-    _gather(registers, lists, row[A], facts + 6, left)
-    _gather(registers, lists, row[B], facts + 9, right)
-    _gather(registers, lists, row[C], facts + 12, sums)
+    _gather(registers, lists, row[low.A], facts + 6, left)
+    _gather(registers, lists, row[low.B], facts + 9, right)
+    _gather(registers, lists, row[low.C], facts + 12, sums)
     for line in range(rows):
         for k in range(depth):
             factor = left[line, k]
@@ -245,10 +245,10 @@ def multiply_fragments(row, lists, registers, tiles):  # type: ignore[no-untyped
                 sums[line, column] += factor * right[k, column]
     table, count, kind = lists[facts + 3], lists[facts + 4], lists[facts + 5]
     for number in range(count):
-        register = lists[_register(row[D], number, kind)]
+        register = lists[_register(row[low.D], number, kind)]
         for lane in range(32):
-            place = lists[table + 32 * number + lane]
-            bits = _bits(sums[place >> 8, place & 255], kind, row[SATURATE])
+            position = lists[table + 32 * number + lane]
+            bits = _bits(sums[position >> 8, position & 255], kind, row[low.SATURATE])
             if kind == FLOAT16 and number & 1:
                 registers[register, lane] |= bits << np.uint64(16)
             else:
@@ -293,10 +293,7 @@ def _factor(descriptor, lines_of, depth, form, launch, out):  # type: ignore[no-
             if address < 0 or address + 16 > size:
                 return address
             for part in range(together):
-                here, bits = at + address + part * width, np.uint64(0)
-                for byte in range(width):
-                    bits |= np.uint64(launch.memory[0][here + byte]) << np.uint64(8 * byte)
-                value = _element(bits, np.int64(0), kind)
+                value = _element(read(launch.memory, at + address + part * width, width), np.int64(0), kind)
                 if turned:
                     out[line * together + part, step] = value
                 else:
@@ -307,30 +304,30 @@ def _factor(descriptor, lines_of, depth, form, launch, out):  # type: ignore[no-
 @bare
 def multiply_groups(row, lists, registers, warp, launch):  # type: ignore[no-untyped-def]
     """Execute the 16 rows of a warp of ``wgmma.mma_async``; return whether it ended without a problem."""
-    facts = row[E]
+    facts = row[low.E]
     columns, depth, kind = lists[facts], lists[facts + 1], lists[facts + 4]
     left, right = launch.tiles[0], launch.tiles[1]
     wrong = np.int64(-1)
-    if row[HOW]:
-        _gather(registers, lists, row[A], facts + 10, left)
+    if row[low.HOW]:
+        _gather(registers, lists, row[low.A], facts + 10, left)
     else:
         form = lists[facts + 2], lists[facts + 5]
-        wrong = _factor(registers[row[A], 0], (np.int64(16 * (warp & 3)), np.int64(16)), depth, form, launch, left)
+        wrong = _factor(registers[row[low.A], 0], (np.int64(16 * (warp & 3)), np.int64(16)), depth, form, launch, left)
     if wrong < 0:
         form = lists[facts + 3], lists[facts + 6]
-        wrong = _factor(registers[row[B], 0], (np.int64(0), columns), depth, form, launch, right)
+        wrong = _factor(registers[row[low.B], 0], (np.int64(0), columns), depth, form, launch, right)
     if wrong >= 0:
         return fails(launch, OUT_OF_BOUNDS, warp * 32, wrong)
     sign = np.float64(lists[facts + 7] * lists[facts + 8])
     for lane in range(32):
-        adds = registers[row[C], lane] != 0
+        adds = registers[row[low.C], lane] != 0
         for number in range(columns // 2):
             line, column = (lane >> 2) + 8 * (number >> 1 & 1), 8 * (number >> 2) + 2 * (lane & 3) + (number & 1)
-            register = lists[_register(row[D], number, kind)]
+            register = lists[_register(row[low.D], number, kind)]
             total = _element(registers[register, lane], number, kind) if adds else 0.0
             for k in range(depth):
                 total += sign * left[line, k] * right[column, k]
-            bits = _bits(total, kind, row[SATURATE])
+            bits = _bits(total, kind, row[low.SATURATE])
             if kind != FLOAT16:
                 registers[register, lane] = bits
             elif number & 1:

@@ -48,7 +48,7 @@ class Fragment:
 
     Parameters
     ----------
-    places : array of int64, shape (elements, 32)
+    positions : array of int64, shape (elements, 32)
         Row times 256 plus column of each element, by lane.
     bits : int
         Bits of an element.
@@ -60,30 +60,24 @@ class Fragment:
         Type of the elements.
     """
 
-    places: Ints
+    positions: Ints
     bits: int
     by_column: bool
     leading: int
     type: int
 
     @property
-    def holders(self) -> Ints:
-        """Element times 32 plus lane of one that holds each element of the matrix, row by row."""
-        _, first = np.unique(self.places, return_index=True)
-        return np.asarray(first, dtype=np.int64)
-
-    @property
     def registers(self) -> int:
         """Registers that a lane needs."""
-        return len(self.places) * min(self.bits, 32) // 32
+        return len(self.positions) * min(self.bits, 32) // 32
 
     @property
     def run(self) -> int:
-        """Elements that each lane accesses at once: those that follow one another in memory, up to 16 bytes."""
+        """Number of elements that each lane accesses at once: neighbours in memory, up to 16 bytes."""
         step = 256 if self.by_column else 1
         for run in (128 // self.bits, 64 // self.bits, 32 // self.bits):
-            if run > 1 and len(self.places) % run == 0:
-                groups = self.places.reshape(-1, run, 32)
+            if run > 1 and len(self.positions) % run == 0:
+                groups = self.positions.reshape(-1, run, 32)
                 if np.all(np.diff(groups, axis=1) == step):
                     return run
         return 1
@@ -198,7 +192,7 @@ def mma_of(opcode: Sequence[str]) -> FragmentProduct:
 
 @dataclass(frozen=True)
 class GroupProduct:
-    """Shape and types of ``wgmma.mma_async``, of which each warp of four computes 16 rows.
+    """Shape and types of ``wgmma.mma_async``; each of its four warps computes 16 rows.
 
     Parameters
     ----------
@@ -260,14 +254,14 @@ def _factors_of_mma(across: int, depth: int, kind: str, is_right: bool) -> Fragm
     parts_across = across // 8
     line = (_LANE >> 2) + 8 * (register % parts_across)
     deep = together * (_LANE & 3) + part + 4 * together * (register // parts_across)
-    places = 256 * deep + line if is_right else 256 * line + deep
-    return Fragment(np.asarray(places, dtype=np.int64), _BITS[kind], is_right, depth, _TYPES[kind])
+    positions = 256 * deep + line if is_right else 256 * line + deep
+    return Fragment(np.asarray(positions, dtype=np.int64), _BITS[kind], is_right, depth, _TYPES[kind])
 
 
 def _sums_of_mma(rows: int, kind: str) -> Fragment:
     element = np.arange(rows // 4)[:, None]
-    places = 256 * ((_LANE >> 2) + 8 * (element >> 1)) + 2 * (_LANE & 3) + (element & 1)
-    return Fragment(np.asarray(places, dtype=np.int64), _BITS[kind], False, 8, _TYPES[kind])
+    positions = 256 * ((_LANE >> 2) + 8 * (element >> 1)) + 2 * (_LANE & 3) + (element & 1)
+    return Fragment(np.asarray(positions, dtype=np.int64), _BITS[kind], False, 8, _TYPES[kind])
 
 
 def _fragment(operand: str, shape: tuple[int, int, int], by_column: bool, kind: str) -> Fragment:
@@ -278,18 +272,18 @@ def _fragment(operand: str, shape: tuple[int, int, int], by_column: bool, kind: 
         raise KeyError(operand, kind)
     lines, elements = (rows, columns) if is_sum else (rows, depth) if operand == "a" else (depth, columns)
     if is_sum and rows * columns == 64:
-        places = _sums_of_mma(rows, kind).places
+        positions = _sums_of_mma(rows, kind).positions
     elif is_sum:
         row, column = _sums(shape, kind)
-        places = 256 * row + column
+        positions = 256 * row + column
     elif kind == "f16":
         across, deep = _half(operand, shape, by_column)
-        places = 256 * across + deep if operand == "a" else 256 * deep + across
+        positions = 256 * across + deep if operand == "a" else 256 * deep + across
     else:
         side = rows if operand == "a" else columns
-        places = _factors_of_mma(side, depth, kind, operand == "b").places
+        positions = _factors_of_mma(side, depth, kind, operand == "b").positions
     leading = lines if by_column else elements
-    return Fragment(np.asarray(places, dtype=np.int64), _BITS[kind], by_column, leading, _TYPES[kind])
+    return Fragment(np.asarray(positions, dtype=np.int64), _BITS[kind], by_column, leading, _TYPES[kind])
 
 
 _LANE = np.arange(32)

@@ -282,10 +282,10 @@ def _known(opcode: list[str], more: set[str]) -> None:
 def _load(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
     _known(opcode, {"v2", "v4"})
     store = opcode[0] == "st"
-    kind, target, place = opcode[-1], i.operands[int(store)].strip("{}"), i.operands[1 - int(store)]
+    kind, target, address = opcode[-1], i.operands[int(store)].strip("{}"), i.operands[1 - int(store)]
     target = f"{{{target}}}" if "," in target else target
     position, count = state.vector(target, kind, i.line)
-    base, offset = state.address(place, i.line)
+    base, offset = state.address(address, i.line)
     row = {KIND: STORE if store else LOAD, VECTOR: position, COUNT: count, BITS: 8 * TYPE_BYTES[kind]}
     if not store and count == 1:
         row[TO] = 8 * TYPE_BYTES[state.kind(target)]
@@ -345,12 +345,12 @@ def _atom(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
 def _tex(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
     """Lower ``tex.{1d,2d}.v4.{u32,s32,f32}.{s32,f32}`` with the handle of a texture object."""
     (geometry, vector, result, kind), names = opcode[1:], i.operands[0]
-    handle, _, place = i.operands[1].removeprefix("[").partition(",")
+    handle, _, texel = i.operands[1].removeprefix("[").partition(",")
     if vector != "v4" or result not in ("u32", "s32", "f32") or kind not in ("s32", "f32") or len(i.operands) != 2:
         raise KeyError(opcode)
-    coordinates = [state.operand(text, kind, i.line) for text in place.strip("{}]").split(",")]
+    coordinates = [state.operand(text, kind, i.line) for text in texel.strip("{}]").split(",")]
     if len(coordinates) != {"1d": 1, "2d": 2}[geometry]:
-        raise ValueError(place)
+        raise ValueError(texel)
     row = {KIND: TEXTURE, A: state.operand(handle, "u64", i.line), B: coordinates[0], SPACE: GLOBAL, BITS: 32}
     row |= {C: coordinates[1]} if len(coordinates) > 1 else {}
     position, count = state.vector(names, "b32", i.line)

@@ -38,7 +38,7 @@ Shape3 = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Guards:
+class RunChecks:
     """What stops a kernel that would not end, or whose result would depend on the order of its warps.
 
     Parameters
@@ -53,8 +53,8 @@ class Guards:
     may_race: bool = False
 
 
-#: What stops a kernel by default.
-GUARDS = Guards()
+#: Checks by default.
+CHECKS = RunChecks()
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class KernelLaunch:
     shared_bytes : int
         Dynamic shared memory of a block.
     variables : mapping of str to str, int, float or Structure
-        Content of variables of the PTX file, such as those that ``__constant__`` declares. A text names a buffer: it is
-        copied to the variable before the launch, and back afterwards.
+        Content of variables of the PTX file, such as ``__constant__`` variables. A text names a buffer: it is copied
+        to the variable before the launch, and back afterwards.
     """
 
     ptx: Path
@@ -313,21 +313,21 @@ def run_kernel(
     )
     memory = PlanMemory(buffers, [program.module])
     memory.allocate(_room(program, call))
-    runner = BlockRunner(program, call, memory, Guards(INSTRUCTION_LIMIT))
+    runner = BlockRunner(program, call, memory, RunChecks(INSTRUCTION_LIMIT))
     chosen = np.arange(runner.blocks, dtype=np.int64) if blocks is None else np.fromiter(blocks, np.int64)
     runner.run(chosen)
     result = CallResult(call.entry, call.grid, call.block, len(chosen), runner.warp_instructions, runner.unset)
     return KernelOutputs(memory.outputs(), (result,))
 
 
-def runners(plan: LaunchPlan, guards: Guards = GUARDS) -> "Iterator[BlockRunner]":
+def runners(plan: LaunchPlan, checks: RunChecks = CHECKS) -> "Iterator[BlockRunner]":
     """Yield the launches of a plan, in order; each must be run before the next.
 
     Parameters
     ----------
     plan : LaunchPlan
         Launches and buffers.
-    guards : Guards
+    checks : RunChecks
         What stops a kernel.
 
     Raises
@@ -345,7 +345,7 @@ def runners(plan: LaunchPlan, guards: Guards = GUARDS) -> "Iterator[BlockRunner]
     ]
     memory.allocate(max([0, *(_room(program, call) for program, call in zip(programs, plan.calls, strict=True))]))
     for program, call in zip(programs, plan.calls, strict=True):
-        yield BlockRunner(program, call, memory, guards)
+        yield BlockRunner(program, call, memory, checks)
         read_variables(program, call.variables, memory.bytes, memory.extents)
 
 
@@ -389,11 +389,11 @@ class BlockRunner:
         Launch.
     memory : PlanMemory
         Buffers; they change.
-    guards : Guards
+    checks : RunChecks
         What stops the kernel.
     """
 
-    def __init__(self, program: Program, call: KernelLaunch, memory: PlanMemory, guards: Guards = GUARDS) -> None:
+    def __init__(self, program: Program, call: KernelLaunch, memory: PlanMemory, checks: RunChecks = CHECKS) -> None:
         self.program, self.call, self.memory = program, call, memory
         self.warps = -(-int(np.prod(call.block)) // 32)
         self.blocks = int(np.prod(call.grid))
@@ -412,8 +412,8 @@ class BlockRunner:
         local_bytes = -(-program.local_bytes // 8) * 8
         geometry = np.array(
             [
-                *call.grid, *call.block, shared_at, shared, local_at, local_bytes, self.warps, guards.limit,
-                0, 0, 0, 0, 0, int(guards.may_race),
+                *call.grid, *call.block, shared_at, shared, local_at, local_bytes, self.warps, checks.limit,
+                0, 0, 0, 0, 0, int(checks.may_race),
             ],
             dtype=np.int64,
         )  # fmt: skip
@@ -457,15 +457,12 @@ class BlockRunner:
             self._launch, (trace, marks, firsts),
         )  # fmt: skip
         if done < len(blocks):
-            raise InvalidInputError(
-                fault_of(self.program, self.call, self.memory, report, int(self._launch.geometry[at.LIMIT]))
-            )
+            limit = int(self._launch.geometry[at.LIMIT])
+            raise InvalidInputError(_fault_of(program, self.call, self.memory, report, limit))
         return trace[: marks[END]], firsts
 
 
-def fault_of(
-    program: Program, call: KernelLaunch, memory: PlanMemory, report: Ints, limit: int
-) -> str:  # fmt: skip
+def _fault_of(program: Program, call: KernelLaunch, memory: PlanMemory, report: Ints, limit: int) -> str:
     """Return what went wrong, with kernel, block, thread and line.
 
     Parameters
@@ -511,7 +508,7 @@ def _variable_at(program: Program, address: int) -> str:
 
 
 def _outside(program: Program, call: KernelLaunch, memory: PlanMemory, address: int, row: Ints) -> str:
-    """Return where an address lies that nothing lies at."""
+    """Return where an address lies that is in no buffer."""
     shared = program.shared_bytes + call.shared_bytes
     is_shared = (
         row[low.SPACE] == low.SHARED

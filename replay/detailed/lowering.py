@@ -29,6 +29,11 @@ _WINDOWS = {
     "shared": (low.SHARED_WINDOW, low.LOCAL_WINDOW),
     "local": (low.LOCAL_WINDOW, 1 << 62),
 }
+#: Instructions that access memory.
+_ACCESSES = (
+    low.LOAD, low.STORE, low.ATOMIC, low.LDMATRIX, low.STMATRIX, low.COPY, low.FRAGMENT_LOAD, low.FRAGMENT_STORE,
+    low.TEXTURE,
+)  # fmt: skip
 _CLOCKS = ("%clock", "%clock64", "%globaltimer", "%globaltimer_lo")
 
 
@@ -80,14 +85,14 @@ def _in_steps(entry: Entry) -> Entry:
     for each element, and ``set`` a comparison and a selection.
     """
     code: list[Instruction] = []
-    places = [0]
+    begins = [0]
     for instruction in entry.code:
         try:
             code += _steps(instruction)
         except (KeyError, ValueError, IndexError):
             code.append(instruction)  # refused when it is lowered
-        places.append(len(code))
-    labels = {label: places[at] for label, at in entry.labels.items()}
+        begins.append(len(code))
+    labels = {label: begins[at] for label, at in entry.labels.items()}
     return replace(entry, code=tuple(code), labels=labels, registers={**_OF_STEPS, **entry.registers})
 
 
@@ -104,8 +109,8 @@ def _steps(i: Instruction) -> list[Instruction]:
     vector = next((part for part in opcode if part in ("v2", "v4", "v8")), "")
     if opcode[0] not in ("atom", "red") or not vector or opcode[-1] not in TYPE_BYTES:
         return [i]
-    *target, place, values = (_parts(text) for text in i.operands if text)
-    base, size = place[0].strip("[]"), TYPE_BYTES[opcode[-1]]
+    *target, brackets, values = (_parts(text) for text in i.operands if text)
+    base, size = brackets[0].strip("[]"), TYPE_BYTES[opcode[-1]]
     address, _, offset = base.partition("+")
     name = i.opcode.replace(f".{vector}", "", 1)
     return [
@@ -151,20 +156,7 @@ def _parts(text: str) -> list[str]:
 
 def _number_blocks(code: Ints, begins: list[int]) -> None:
     """Number the basic blocks, and the accesses to memory of each."""
-    accesses = np.isin(
-        code[:, low.KIND],
-        (
-            low.LOAD,
-            low.STORE,
-            low.ATOMIC,
-            low.LDMATRIX,
-            low.STMATRIX,
-            low.COPY,
-            low.FRAGMENT_LOAD,
-            low.FRAGMENT_STORE,
-            low.TEXTURE,
-        ),
-    )
+    accesses = np.isin(code[:, low.KIND], _ACCESSES)
     accesses &= code[:, low.SPACE] != low.PARAMETER
     for number, (begin, end) in enumerate(zip(begins, [*begins[1:], len(code)], strict=True)):
         inside = np.flatnonzero(accesses[begin:end]) + begin
@@ -254,16 +246,16 @@ def _post_dominators(following: list[list[int]], leave: int) -> list[int]:
     while changed:
         changed = False
         for node in reversed(order[:-1]):
-            found = -1
+            common = -1
             for other in following[node]:
                 if other == leave or meet[other] >= 0:
-                    found = other if found < 0 else _common(meet, rank, found, other)
-            if found != meet[node]:
-                meet[node], changed = found, True
+                    common = other if common < 0 else _common_dominator(meet, rank, common, other)
+            if common != meet[node]:
+                meet[node], changed = common, True
     return meet
 
 
-def _common(meet: list[int], rank: Mapping[int, int], a: int, b: int) -> int:
+def _common_dominator(meet: list[int], rank: Mapping[int, int], a: int, b: int) -> int:
     while a != b:
         while rank[a] < rank[b]:
             a = meet[a]
@@ -275,7 +267,7 @@ def _common(meet: list[int], rank: Mapping[int, int], a: int, b: int) -> int:
 _NAME = re.compile(r"(?<![\w$%.])[A-Za-z_$%][\w$]*")
 _DIGITS = "0123456789"
 #: Most instructions of an entry, with all that it calls.
-_MOST = 1 << 20
+_MOST_INSTRUCTIONS = 1 << 20
 
 
 def with_calls_replaced(module: Module, entry: Entry) -> Entry:
@@ -295,9 +287,9 @@ def with_calls_replaced(module: Module, entry: Entry) -> Entry:
     """
     if not any(i.opcode.startswith("call") for i in entry.code):
         return entry
-    body = _Body(module, dict(entry.registers), list(entry.variables))
-    body.add(entry, {}, (entry.name,), "")
-    return body.finished(entry)
+    inlined = _InlinedCode(module, dict(entry.registers), list(entry.variables))
+    inlined.add(entry, {}, (entry.name,), "")
+    return inlined.finished(entry)
 
 
 def _renamed(text: str, names: Mapping[str, str]) -> str:
@@ -312,8 +304,8 @@ def _renamed(text: str, names: Mapping[str, str]) -> str:
 
 
 @dataclass
-class _Body:
-    """Instructions of an entry, with those of the functions that it calls."""
+class _InlinedCode:
+    """Instructions of an entry and of the functions that it calls."""
 
     module: Module
     registers: dict[str, str]
@@ -343,8 +335,10 @@ class _Body:
                 self.code.append(Instruction(i.line, "bra", (end,), i.guard))
             else:
                 self.code.append(i)
-            if len(self.code) > _MOST:
-                raise self.refusal(i.line, f"with all that it calls, the entry has more than {_MOST} instructions")
+            if len(self.code) > _MOST_INSTRUCTIONS:
+                raise self.refusal(
+                    i.line, f"with all that it calls, the entry has more than {_MOST_INSTRUCTIONS} instructions"
+                )
         self.labels |= dict.fromkeys(at.get(len(function.code), ()), len(self.code))
 
     def _call(self, i: Instruction, callers: tuple[str, ...]) -> None:
@@ -362,10 +356,10 @@ class _Body:
         elif name == "__assertfail":
             self.code.append(Instruction(i.line, "trap", ()))
         else:
-            self._body(i, name, results, passed, callers, end)
+            self._inline(i, name, results, passed, callers, end)
         self.labels[end] = len(self.code)
 
-    def _body(
+    def _inline(
         self, i: Instruction, name: str, results: list[str], passed: list[str], callers: tuple[str, ...], end: str
     ) -> None:  # fmt: skip
         function = self.module.functions.get(name)
@@ -406,7 +400,7 @@ class _Body:
         """Return the entry, with what calls pass in registers or in local memory."""
         passed = {v.name: v for v in self.variables if v.space == "param"}
         parameters = {p.name for p in entry.parameters}
-        accesses = [_place(i) if i.opcode.startswith(("ld.param", "st.param")) else ("", 0, 0) for i in self.code]
+        accesses = [_parameter_access(i) for i in self.code]
         origins = _origins(self.code, parameters, set(passed))
         whole = {name for name, v in passed.items() if v.size == TYPE_BYTES[v.type]}
         for name, offset, size in accesses:
@@ -450,8 +444,10 @@ def _names(text: str) -> list[str]:
     return [name for name in text.strip("()").split(",") if name]
 
 
-def _place(i: Instruction) -> tuple[str, int, int]:
-    """Return name, offset and bytes of an access to a parameter; -1 bytes for a vector."""
+def _parameter_access(i: Instruction) -> tuple[str, int, int]:
+    """Return name, offset and bytes of an access to a parameter; -1 bytes for a vector, no name for others."""
+    if not i.opcode.startswith(("ld.param", "st.param")):
+        return "", 0, 0
     address = i.operands[int(i.opcode.startswith("ld"))] if len(i.operands) > 1 else ""
     # What does not match is refused when it is lowered.
     match = re.fullmatch(r"\[?([^+\]]*)(?:\+(0x[\da-fA-F]{1,8}|0|[1-9]\d{0,8}))?\]?", address)

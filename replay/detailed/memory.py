@@ -53,7 +53,7 @@ def fails(launch, problem, thread, address):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _place(launch, space, address, size, thread):  # type: ignore[no-untyped-def]
+def _byte_at(launch, space, address, size, thread):  # type: ignore[no-untyped-def]
     """Return the byte of memory at an address, or minus the problem."""
     geometry, allocations = launch.geometry, launch.allocations
     starts, ends, owner = allocations[0], allocations[1], allocations[2]
@@ -83,7 +83,8 @@ def _place(launch, space, address, size, thread):  # type: ignore[no-untyped-def
 
 
 @inlined
-def _read(memory, at, size):  # type: ignore[no-untyped-def]
+def read(memory, at, size):  # type: ignore[no-untyped-def]
+    """Return the bits of 1, 2, 4 or 8 bytes of memory."""
     if size == 4:
         return np.uint64(memory[2][at >> 2])
     if size == 8:
@@ -128,12 +129,12 @@ def _races(launch, at, size, warp, is_write, changes):  # type: ignore[no-untype
 
 
 @inlined
-def _is_there(row, lists, registers, lane, launch, at):  # type: ignore[no-untyped-def]
-    """Return whether memory holds what a store writes: warps may write the same, as those of Triton do."""
+def _holds_same(row, lists, registers, lane, launch, at):  # type: ignore[no-untyped-def]
+    """Return whether memory already holds what a store writes; warps of Triton store the same values."""
     size = row[low.BITS] >> 3
     cut = ~np.uint64(0) >> np.uint64(64 - row[low.BITS])
     for element in range(row[low.COUNT]):
-        if _read(launch.memory, at + element * size, size) != registers[lists[row[low.VECTOR] + element], lane] & cut:
+        if read(launch.memory, at + element * size, size) != registers[lists[row[low.VECTOR] + element], lane] & cut:
             return False
     return True
 
@@ -150,11 +151,11 @@ def access(row, lists, registers, mask, warp, launch):  # type: ignore[no-untype
         address = np.int64(registers[row[low.A], lane]) + row[low.OFFSET]
         if space == low.SHARED or space == low.LOCAL:
             address &= 0xFFFFFFFF
-        at = _place(launch, space, address, size * count, thread)
+        at = _byte_at(launch, space, address, size * count, thread)
         if at < 0:
             return fails(launch, -at, thread, address)
         if space == low.SHARED:
-            changes = not (is_store and _is_there(row, lists, registers, lane, launch, at))
+            changes = not (is_store and _holds_same(row, lists, registers, lane, launch, at))
             if _races(launch, at, size * count, warp, is_store, changes):
                 return fails(launch, RACE, thread, address)
         for element in range(count):
@@ -162,7 +163,7 @@ def access(row, lists, registers, mask, warp, launch):  # type: ignore[no-untype
             if is_store:
                 _write(launch.memory, here, size, registers[register, lane])
             else:
-                value = _read(launch.memory, here, size)
+                value = read(launch.memory, here, size)
                 if row[low.SIGNED] and size < 8:
                     value = np.uint64(signed(value, size * 8))
                     if row[low.TO] == 32 or (row[low.TO] < 0 and size == 4):
@@ -182,13 +183,13 @@ def access_fragment(row, lists, registers, mask, warp, launch):  # type: ignore[
         thread, base = warp * 32 + lane, np.int64(registers[row[low.A], lane]) + row[low.OFFSET]
         leading = np.int64(registers[row[low.B], lane])
         for first in range(0, row[low.COUNT] * parts, run):
-            place = lists[row[low.E] + 32 * first + lane]
-            line, column = place >> 8, place & 255
+            position = lists[row[low.E] + 32 * first + lane]
+            line, column = position >> 8, position & 255
             address = base + size * (column * leading + line if column_step else line * leading + column)
             if space == low.SHARED:
                 address &= 0xFFFFFFFF
-            at = _place(launch, space, address, size, thread)
-            end = _place(launch, space, address + size * (run - 1), size, thread)
+            at = _byte_at(launch, space, address, size, thread)
+            end = _byte_at(launch, space, address + size * (run - 1), size, thread)
             if at < 0 or end < 0:
                 return fails(launch, -at if at < 0 else -end, thread, address)
             if space == low.SHARED and _races(launch, at, size * run, warp, is_store, np.bool_(True)):
@@ -200,9 +201,9 @@ def access_fragment(row, lists, registers, mask, warp, launch):  # type: ignore[
                 if is_store:
                     _write(launch.memory, here, size, registers[register, lane] >> shift)
                 elif part > 0:
-                    registers[register, lane] |= _read(launch.memory, here, size) << shift
+                    registers[register, lane] |= read(launch.memory, here, size) << shift
                 else:
-                    registers[register, lane] = _read(launch.memory, here, size)
+                    registers[register, lane] = read(launch.memory, here, size)
     return True
 
 
@@ -217,10 +218,10 @@ def atomic(row, registers, mask, warp, launch):  # type: ignore[no-untyped-def]
         address, thread = np.int64(registers[row[low.A], lane]) + row[low.OFFSET], warp * 32 + lane
         if row[low.SPACE] == low.SHARED:
             address &= 0xFFFFFFFF
-        at = _place(launch, row[low.SPACE], address, size, thread)
+        at = _byte_at(launch, row[low.SPACE], address, size, thread)
         if at < 0:
             return fails(launch, -at, thread, address)
-        old, value = _read(launch.memory, at, size), registers[row[low.B], lane]
+        old, value = read(launch.memory, at, size), registers[row[low.B], lane]
         if row[low.FROM] == low.FP32:
             total = np.uint32(old).view(np.float32) + np.uint32(value).view(np.float32)
             new = np.uint64(np.float32(total).view(np.uint32))
@@ -260,15 +261,15 @@ def copy(row, registers, mask, warp, launch):  # type: ignore[no-untyped-def]
         source, thread = np.int64(registers[row[low.A], lane]) + row[low.OFFSET], warp * 32 + lane
         given = np.int64(registers[row[low.B], lane]) if row[low.B] >= 0 else row[low.COUNT]
         for byte in range(0, row[low.COUNT], 4):
-            to = _place(launch, low.SHARED, target + byte, word, thread)
+            to = _byte_at(launch, low.SHARED, target + byte, word, thread)
             value, at = np.uint64(0), np.int64(0)
             if byte < given:
-                at = _place(launch, low.GLOBAL, source + byte, word, thread)
+                at = _byte_at(launch, low.GLOBAL, source + byte, word, thread)
             if to < 0 or at < 0:
                 wrong, address = (-to, target) if to < 0 else (-at, source)
                 return fails(launch, wrong, thread, address + byte)
             if byte < given:
-                value = _read(launch.memory, at, word)
+                value = read(launch.memory, at, word)
             if _races(launch, to, word, warp, writes, writes):
                 return fails(launch, RACE, thread, target + byte)
             _write(launch.memory, to, word, value)
@@ -288,13 +289,13 @@ def move_matrices(row, lists, registers, warp, launch):  # type: ignore[no-untyp
                     line, column = column, line
                 source = matrix * 8 + line
                 address = (np.int64(registers[row[low.A], source]) + row[low.OFFSET] + 2 * column) & 0xFFFFFFFF
-                at = _place(launch, low.SHARED, address, size, warp * 32 + source)
+                at = _byte_at(launch, low.SHARED, address, size, warp * 32 + source)
                 if at < 0:
                     return fails(launch, -at, warp * 32 + source, address)
                 if row[low.KIND] == low.STMATRIX:
                     _write(launch.memory, at, size, registers[lists[first + matrix], lane] >> np.uint64(16 * part))
                 else:
-                    value |= _read(launch.memory, at, size) << np.uint64(16 * part)
+                    value |= read(launch.memory, at, size) << np.uint64(16 * part)
             registers[lists[first + matrix], 32 + lane] = value
     for matrix in range(count if row[low.KIND] == low.LDMATRIX else 0):
         for lane in range(32):

@@ -157,7 +157,7 @@ def _operands(row, lists) -> Operands:  # type: ignore[no-untyped-def]
 
 
 def single_definitions(operands: list[Operands]) -> tuple[dict[int, int], dict[int, list[int]]]:
-    """Return the instruction that defines each register, -1 if there are several, and those that read it."""
+    """Return the instruction that defines each register, -1 if several do, and the instructions that read it."""
     defined: dict[int, int] = {}
     uses: dict[int, list[int]] = {}
     for row, item in enumerate(operands):
@@ -198,10 +198,10 @@ class Symbols:
         parameters = {p.name: o for p, o in zip(entry.parameters, self.parameter_offset, strict=True)}
         self.symbols.update({name: (GLOBAL, GLOBAL_BASE + offset) for name, offset in parameters.items()})
         self.symbols.update({name: (GLOBAL, GLOBAL_BASE + offset) for name, offset in variable_offsets.items()})
-        self.shared_bytes = self._place("shared", (*module.variables, *entry.variables), SHARED)
-        self.local_bytes = self._place("local", entry.variables, LOCAL)
+        self.shared_bytes = self._allocate("shared", (*module.variables, *entry.variables), SHARED)
+        self.local_bytes = self._allocate("local", entry.variables, LOCAL)
 
-    def _place(self, space: str, variables: tuple[Variable, ...], number: int) -> int:
+    def _allocate(self, space: str, variables: tuple[Variable, ...], number: int) -> int:
         """Give each variable of a space its address; dynamic shared memory begins where the static ends."""
         chosen = [v for v in variables if v.space == space]
         end, align = 0, 1
@@ -285,11 +285,11 @@ class Symbols:
         return position, len(names)
 
     def table(self, fragment: Fragment) -> int:
-        """Return the position of the places of a fragment, which stand once in the lists."""
-        key = fragment.places.tobytes()
+        """Return where the positions of a fragment stand in the lists; equal fragments share them."""
+        key = fragment.positions.tobytes()
         if key not in self.tables:
             self.tables[key] = len(self.lists)
-            self.lists += fragment.places.reshape(-1).tolist()
+            self.lists += fragment.positions.reshape(-1).tolist()
         return self.tables[key]
 
     def address(self, text: str, line: int) -> tuple[int, int]:

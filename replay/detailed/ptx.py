@@ -25,7 +25,7 @@ _DIRECTIVE = re.compile(r"\.[^.]*")
 _HINTS = (
     ".maxntid", ".reqntid", ".minnctapersm", ".maxnctapersm", ".maxnreg", ".pragma", ".noreturn", ".maxclusterrank",
 )  # fmt: skip
-#: Those of clusters of blocks, of which only clusters of one block are supported.
+#: Directives of clusters of blocks; only clusters of one block are supported.
 _CLUSTERS = (".explicitcluster", ".reqnctapercluster")
 _MOST_BYTES = 1 << 26
 #: Alignments of variables.
@@ -134,7 +134,7 @@ class Module:
     variables : tuple of Variable
         Variables of the module.
     functions : mapping of str to Entry
-        Functions by name, without those that are only declared.
+        Functions by name; functions that are only declared are left out.
     """
 
     source: str

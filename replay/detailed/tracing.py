@@ -10,7 +10,7 @@ import numpy as np
 
 from profilers.trace.compiled import bare, compiled
 from replay.detailed import program as low
-from replay.detailed.arguments import PLACES, texels_of
+from replay.detailed.arguments import ADDRESSES, texels_of
 from replay.detailed.memory import BLOCK, LOCAL_BYTES, WARPS
 
 #: Elements of a record before those of its accesses.
@@ -174,9 +174,9 @@ def record_access(row, registers, mask, warp, geometry, report, recording):  # t
             continue
         if space == low.LOCAL:
             # Local memory is interleaved: the same word of all lanes is contiguous.
-            place = (addresses[lane] >> 2) * 128 + 4 * lane
+            word = (addresses[lane] >> 2) * 128 + 4 * lane
             number = report[BLOCK] * geometry[WARPS] + warp
-            addresses[lane] = (LOCAL_SECTOR << 5) + (number * geometry[LOCAL_BYTES] * 32 + place) % (1 << 33)
+            addresses[lane] = (LOCAL_SECTOR << 5) + (number * geometry[LOCAL_BYTES] * 32 + word) % (1 << 33)
         else:
             addresses[lane] -= low.GLOBAL_BASE
     end = marks[END]
@@ -239,8 +239,8 @@ def record_fragment(row, lists, registers, mask, warp, recording):  # type: igno
         for lane in range(32):
             addresses[lane] = -1
             if mask >> lane & 1:
-                place, leading = lists[row[low.E] + 32 * first + lane], np.int64(registers[row[low.B], lane])
-                line, column = place >> 8, place & 255
+                position, leading = lists[row[low.E] + 32 * first + lane], np.int64(registers[row[low.B], lane])
+                line, column = position >> 8, position & 255
                 element = column * leading + line if row[low.HOW] else line * leading + column
                 addresses[lane] = np.int64(registers[row[low.A], lane]) + row[low.OFFSET] + size * element
                 if space == low.GENERIC:
@@ -270,6 +270,6 @@ def record_texture(row, registers, mask, warp, launch, recording):  # type: igno
     for lane in range(32):
         if mask >> lane & 1:
             for tap in range(texels_of(row, registers, lane, textures, tile)):
-                if tile[PLACES, tap] >= 0:
-                    n = _add(trace, end, n, np.int64(tile[PLACES, tap]) >> 5)
+                if tile[ADDRESSES, tap] >= 0:
+                    n = _add(trace, end, n, np.int64(tile[ADDRESSES, tap]) >> 5)
     trace[end], trace[at + ACCESSES + row[low.SLOT]], marks[END] = n, end - at, end + 1 + n

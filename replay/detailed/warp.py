@@ -5,7 +5,6 @@ import numpy as np
 from profilers.trace.compiled import bare
 from replay.detailed import lanes
 from replay.detailed import program as low
-from replay.detailed.lanes import F_FMA as FUSED
 from replay.detailed.lanes import (
     brain_to_float,
     compared,
@@ -246,7 +245,7 @@ def half(row, registers, mask):  # type: ignore[no-untyped-def]
 @bare
 def _common_single(op, x, y, z, out):  # type: ignore[no-untyped-def]
     """Fill `out` for the most common FP32 operations, without branches over lanes; return whether it did."""
-    if op == FUSED:
+    if op == lanes.F_FMA:
         for lane in range(32):
             p, q = np.uint32(x[lane]).view(np.float32), np.uint32(y[lane]).view(np.float32)
             fused = np.float32(fma32(p, q, np.uint32(z[lane]).view(np.float32)))
@@ -324,7 +323,7 @@ def arithmetic(row, registers, mask):  # type: ignore[no-untyped-def]
     else:
         for lane in range(32):
             p, q = np.uint64(x[lane]).view(np.float64), np.uint64(y[lane]).view(np.float64)
-            wide = fma64(p, q, np.uint64(z[lane]).view(np.float64)) if op == FUSED else floating(op, p, q, 0.0)
+            wide = fma64(p, q, np.uint64(z[lane]).view(np.float64)) if op == lanes.F_FMA else floating(op, p, q, 0.0)
             out[lane] = np.float64(wide).view(np.uint64)
     _keep(result, mask)
 

@@ -160,7 +160,7 @@ def _product(state: Symbols, i: Instruction, product: FragmentProduct) -> dict[i
     positions = [state.vector(text, "b32", i.line) for text in i.operands]
     if [count for _, count in positions] != [fragment.registers for fragment in product.fragments]:
         raise ValueError(i.operands)
-    facts = [(state.table(fragment), len(fragment.places), fragment.type) for fragment in product.fragments]
+    facts = [(state.table(fragment), len(fragment.positions), fragment.type) for fragment in product.fragments]
     row = {KIND: PRODUCT, E: len(state.lists), COUNT: math.prod(product.shape), SATURATE: int(product.saturates)}
     state.lists += [*product.shape, *(fact for three in facts for fact in three)]
     return row | dict(zip((D, A, B, C), (position for position, _ in positions), strict=True))
@@ -188,7 +188,7 @@ def _wgmma(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
     row |= {C: state.operand(operands[3], "pred", i.line), E: len(state.lists), HOW: int(in_registers)}
     row |= {COUNT: 16 * product.columns * product.depth}
     state.lists += [product.columns, product.depth, product.left.type, product.right, product.sums, *turns, *signs]
-    state.lists += [count, table, len(product.left.places), product.left.type]
+    state.lists += [count, table, len(product.left.positions), product.left.type]
     return row | {SATURATE: int("satfinite" in opcode)}
 
 
@@ -196,11 +196,11 @@ def _wmma(state: Symbols, i: Instruction, opcode: list[str]) -> dict[int, int]:
     if opcode[1] == "mma":
         return _product(state, i, product_of(opcode))
     stores, fragment, space = opcode[1] == "store", fragment_of(opcode), space_of(opcode)
-    names, place, *stride = (i.operands[1], i.operands[0], *i.operands[2:]) if stores else i.operands
+    names, address, *stride = (i.operands[1], i.operands[0], *i.operands[2:]) if stores else i.operands
     position, count = state.vector(names, "b32", i.line)
     if stores != (opcode[2] == "d") or count != fragment.registers or space not in (GLOBAL, SHARED, GENERIC):
         raise ValueError(opcode)
-    base, offset = state.address(place, i.line)
+    base, offset = state.address(address, i.line)
     row = {KIND: FRAGMENT_STORE if stores else FRAGMENT_LOAD, VECTOR: position, COUNT: count, A: base, OFFSET: offset}
     row |= {B: state.operand(stride[0] if stride else str(fragment.leading), "u32", i.line), E: state.table(fragment)}
     return row | {SPACE: space, BITS: fragment.bits, HOW: int(fragment.by_column), TO: fragment.run}

@@ -21,12 +21,9 @@ from profilers.devices.catalogue import DTYPES
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
 from replay.costs.kernels.models import TILES
+from replay.costs.products import ASSUMED_DTYPE, DTYPE_OF_SIZE, N_DIMS
 from replay.graph.graph import KernelGraph
 from replay.graph.operators import DTYPE_BYTES, Operator
-
-#: Dimensions of an operator that is a GEMM: batch, m, n and k.
-_N_DIMS = 4
-_DTYPE_OF_SIZE = {DTYPE_BYTES[dtype]: dtype for dtype in ("fp64", "fp32", "bf16", "fp8")}
 
 
 @dataclass(frozen=True)
@@ -118,12 +115,11 @@ def gemm_of_operator(operator: Operator, dtype: int = -1) -> Gemm | None:
     >>> str(gemm_of_operator(batched_matmul(2, 64, 32, 16, 4)))
     '2x64x32x16 fp32'
     """
-    if operator.kind not in ("matmul", "batched_matmul") or len(operator.dims) != _N_DIMS:
+    if operator.kind not in ("matmul", "batched_matmul") or len(operator.dims) != N_DIMS:
         return None
     batch, m, n, k = operator.dims
-    return Gemm(
-        m, n, k, batch, tuple(DTYPES)[dtype] if dtype >= 0 else _DTYPE_OF_SIZE.get(operator.element_bytes, "bf16")
-    )
+    of_size = DTYPE_OF_SIZE.get(operator.element_bytes, ASSUMED_DTYPE)
+    return Gemm(m, n, k, batch, tuple(DTYPES)[dtype] if dtype >= 0 else of_size)
 
 
 @dataclass(frozen=True)
@@ -243,13 +239,15 @@ _GLOBAL_SPLIT: Final = re.compile(r"_GSU(\d+)(?=_|$)")
 _STREAM_K: Final = re.compile(r"_SK[1-9]\d*(?=_|$)")
 #: Sides of a tile that a kernel can have.
 _SIDES: Final = range(4, 1025)
+#: Splits of the depth that a library is taken to have if its kernels are unknown.
+SPLITS: Final = (1, 2, 4, 8, 16)
 #: Parts of the depth that libraries often take at most, and the step along it if the name states none.
 _USUAL_PARTS: Final = 64
 _USUAL_DEPTH: Final = 8
 #: CUTLASS rounds one side of the grid up to a multiple of these, so that neighbours share operands in the cache.
 _SWIZZLES: Final = (2, 4, 8)
 #: Kernels that split the depth, and so launch a workgroup for each part.
-_SPLITS: Final = re.compile(r"split_?k", re.IGNORECASE)
+_NAMED_SPLIT: Final = re.compile(r"split_?k", re.IGNORECASE)
 #: Characters of a name that count.
 _LENGTH: Final = 8192
 
@@ -301,7 +299,7 @@ def tile_of_name(name: str) -> NamedTile | None:
     found, persistent = match
     sizes, text = found.groupdict(), found.string
     split = _GLOBAL_SPLIT.search(text)
-    stays = (persistent and not _SPLITS.search(text)) or _STREAM_K.search(text) is not None
+    stays = (persistent and not _NAMED_SPLIT.search(text)) or _STREAM_K.search(text) is not None
     return NamedTile(int(sizes["m"]), int(sizes["n"]), int(sizes.get("k") or 0), int(split[1]) if split else 0, stays)
 
 
@@ -369,7 +367,7 @@ class LaunchGrid:
 
     @property
     def waves(self) -> float:
-        """Tiles over those that run at one time."""
+        """All tiles over the tiles that run at one time."""
         return self.tiles / self._round
 
     @property
@@ -477,7 +475,7 @@ def _guessed(gemm: Gemm, workgroups: int, units: int, resident: int) -> LaunchGr
     """Return the grid of a kernel whose name states no tile; None if the trace does not count workgroups."""
     if not workgroups:
         return None
-    for split, (rows, columns) in product((1, 2, 4, 8, 16), TILES):
+    for split, (rows, columns) in product(SPLITS, TILES):
         if _count(gemm, rows, columns) * split == workgroups:
             return LaunchGrid(rows, columns, 0, "grid", workgroups, workgroups, split, False, units, resident)
     return LaunchGrid(0, 0, 0, "", workgroups, workgroups, 0, False, units, resident)

@@ -25,7 +25,7 @@ DEGREES: Final = (1, 2, 4, 8, 16)
 _N_BEST, _N_BEST_NEXT = 8, 4
 #: Kernels of the sets that one call of the engine simulates at most.
 _MAX_KERNELS: Final = 4096
-#: Passes over a set of different GEMMs, each of which may change its variant.
+#: Passes over a set of different GEMMs; in a pass, each GEMM may change its variant.
 _PASSES: Final = 2
 #: Factor between two grids that count as alike.
 _ABOUT: Final = 1.25

@@ -29,7 +29,7 @@ from replay.costs.kernels.machine import runs_as
 from replay.costs.kernels.models import TILES
 from replay.costs.occupancy import resident_workgroups
 from replay.costs.products import block_of_tiles, cache_bytes
-from replay.gemms.gemm import Gemm, Variants
+from replay.gemms.gemm import SPLITS, Gemm, Variants
 from replay.graph.operators import DTYPE_BYTES
 
 #: Bytes that a compute unit takes from the L2 cache, and from LDS, in a cycle (AMD CDNA and GCN 5).
@@ -190,8 +190,8 @@ def compute_cycles(constants: VariantConstants | Any, grid: VariantGrid) -> Floa
     """
     tile_bytes = (grid.tile_m + grid.tile_n) * grid.depth * grid.element_bytes
     edges = 1.0 + constants.edge * (1.0 / grid.tile_m + 1.0 / grid.tile_n)
-    each = grid.flop_cycles * edges / constants.efficiency + constants.load * tile_bytes / _LDS_BYTES
-    busy = grid.steps * each
+    step = grid.flop_cycles * edges / constants.efficiency + constants.load * tile_bytes / _LDS_BYTES
+    busy = grid.steps * step
     waiting = (grid.steps * (constants.step_cycles + constants.wave_cycles * grid.waves)) ** 3
     written = grid.tile_m * grid.tile_n * grid.element_bytes / _L2_BYTES
     store = written * (constants.store + constants.split_store * (grid.split > 1))
@@ -259,7 +259,7 @@ def _operand_reads(
     block: tuple[Floats, Floats],
     room_bytes: float,
 ) -> tuple[Floats, Floats]:
-    """Return the bytes of operands that memory reads, and those that the cache keeps between uses.
+    """Return the bytes of operands that memory reads, and the bytes that the cache keeps between uses.
 
     `lines` has the bytes of a row or column of an operand, the rows and the columns. A panel of the left operand that
     the cache keeps is at most as high as the block, and at most as high as the room allows.
@@ -390,7 +390,7 @@ class VariantEffects:
         chosen : array of int64
             Numbers of the kernels, which become 0, 1, ...
         most : int
-            Largest number of components. Those that explain most of the effects on the measured shapes are kept.
+            Largest number of components; the ones that explain most of the effects on the measured shapes stay.
         """
         root = np.linalg.cholesky(shape_covariance(self.shapes, self.shapes) + 1e-6 * np.eye(len(self.shapes)))
         left, sizes, right = np.linalg.svd(self.profiles[chosen] @ self.components @ root, full_matrices=False)
@@ -425,10 +425,6 @@ def kernel_effects(residuals: Floats, noise: Floats, shapes: Floats) -> Floats:
             matrices = covariance[np.ix_(at, at)] + noise[np.ix_(rows, at)][:, :, None] * np.eye(len(at))
             weights[np.ix_(rows, at)] = np.linalg.solve(matrices, residuals[np.ix_(rows, at)][..., None])[..., 0]
     return weights
-
-
-#: Splits of the depth that a library without a table is taken to have.
-_SPLITS: Final = (1, 2, 4, 8, 16)
 
 
 @dataclass(frozen=True)
@@ -504,9 +500,8 @@ class VariantModel:
 
         Notes
         -----
-        ``T = (floor + busy(units, cache)) * exp(effect(gemm, variant))``, with `busy_ns` of
-        `replay.gemms.variant_model`, and at least the time of the arithmetic at the peak. The effect does not depend on
-        units and cache.
+        ``T = (floor + busy(units, cache)) * exp(effect(gemm, variant))``, with `busy_ns`, and at least
+        the time of the arithmetic at the peak. The effect does not depend on units and cache.
 
         Examples
         --------
@@ -705,7 +700,7 @@ def library_of(device: Device, dtype: str, fits: Sequence[VariantFit] | None = N
     dtype : str
         Type of the operands.
     fits : sequence of VariantFit, optional
-        Fits, the preferred ones first; by default those that the project ships.
+        Fits, the preferred ones first; by default the shipped ones.
     """
     for fit in sorted(shipped_fits() if fits is None else fits, key=lambda fit: _distance(fit, device, dtype)):
         if _distance(fit, device, dtype) == (0, 0):
@@ -716,10 +711,10 @@ def library_of(device: Device, dtype: str, fits: Sequence[VariantFit] | None = N
         depth = np.maximum(fit.variants.depth * scale, 1).astype(np.int64)
         kept = fit.model.effects if fit.dtype == dtype and fit.device.architecture == device.architecture else None
         return replace(fit.variants, depth=depth), VariantModel(fit.model.constants, kept)
-    rows = [(*tile, split) for tile in TILES for split in _SPLITS]
+    rows = [(*tile, split) for tile in TILES for split in SPLITS]
     tile_m, tile_n, split = np.array(rows).T
     size = DTYPE_BYTES[dtype]
-    lds = 2.0 * (tile_m + tile_n) * 32 * size
+    lds = 2.0 * (tile_m + tile_n) * 32 * size  # two buffers, each of a step of 32 along the depth as in `Variants.of`
     fits_lds = lds <= device.value("lds_kb") * 2**10
     variants = Variants.of(tile_m=tile_m, tile_n=tile_n, global_split=split, lds_bytes=lds)
     return variants.select(fits_lds), VariantModel()

@@ -52,12 +52,8 @@ def operands(**sizes: int) -> tuple[Operand, ...]:
     >>> [operand.address for operand in operands(A=100, B=600, C=4)]
     [0, 512, 1536]
     """
-    placed: list[Operand] = []
-    address = 0
-    for name, size in sizes.items():
-        placed.append(Operand(name, size, address))
-        address += -(-size // ALIGNMENT) * ALIGNMENT
-    return tuple(placed)
+    memory = Memory()
+    return tuple(memory.array(name, size) for name, size in sizes.items())
 
 
 @dataclass(frozen=True)
@@ -251,7 +247,7 @@ class Lines:
 
 
 def waves(stream: Stream, units: int) -> int:
-    """Return how many times the resident workgroups are exchanged: workgroups over those that fit, rounded up."""
+    """Return how many times the resident workgroups are exchanged: all over the resident ones, rounded up."""
     return -(-stream.workgroups // (units * stream.residency))
 
 

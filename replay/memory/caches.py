@@ -45,7 +45,7 @@ from replay.memory.cache_layout import (
     WRITE_BACKS,
     MemoryPipe,
     check_lines,
-    new_machine,
+    new_cache_state,
 )  # fmt: skip
 from replay.memory.dram import Traffic
 from replay.memory.lookup import send, walk
@@ -151,7 +151,7 @@ class Hierarchy:
             raise InvalidInputError(f"in_flight is {in_flight}; a compute unit waits for 1 line or more")
         check_lines(system)
         pipe = memory or MemoryPipe.of(system)
-        self._machine = new_machine(system, policy, in_flight, seed, pipe)
+        self._state = new_cache_state(system, policy, in_flight, seed, pipe)
         self._most = _most_requests(system, policy)
         self._requests = np.zeros(2, np.int64)
         self._begin = 0.0
@@ -163,9 +163,9 @@ class Hierarchy:
     @property
     def counters(self) -> CacheCounters:
         """Counters so far."""
-        rows = self._machine.numbers[COUNTS : COUNTS + 3 * N_COUNTS].reshape(3, N_COUNTS)
+        rows = self._state.numbers[COUNTS : COUNTS + 3 * N_COUNTS].reshape(3, N_COUNTS)
         l1, l2, llc = (LevelCounters(*map(int, row)) for row in rows)
-        cycles = self._begin + float(self._machine.times[COMPLETED])
+        cycles = self._begin + float(self._state.times[COMPLETED])
         return CacheCounters(l1, l2, llc, int(self._requests[0]), int(self._requests[1]), cycles)
 
     def access(self, accesses: Accesses) -> Traffic:
@@ -188,7 +188,7 @@ class Hierarchy:
         while begin < len(accesses):
             self._keep_small()
             self._make_room()
-            begin = int(walk(self._machine, columns, (begin, min(begin + _STRIDE, len(accesses))), self._most))
+            begin = int(walk(self._state, columns, (begin, min(begin + _STRIDE, len(accesses))), self._most))
         return self._taken()
 
     def flush(self) -> Traffic:
@@ -198,14 +198,14 @@ class Hierarchy:
         last-level cache keeps dirty lines.
         """
         addresses, begin = self._dirty_requests(), 0
-        times = self._machine.times
+        times = self._state.times
         times[LATEST] = times[COMPLETED]
         while begin < len(addresses):
             self._make_room()
-            begin = int(send(self._machine, addresses, begin))
-        self._machine.empty(L1)
+            begin = int(send(self._state, addresses, begin))
+        self._state.empty(L1)
         self._lesson = self._reuse()
-        self._machine.numbers[REUSE:TRANSLATION] = 0
+        self._state.numbers[REUSE:TRANSLATION] = 0
         self._begin += float(times[COMPLETED])
         self._rewind(NEVER)
         times[:] = 0
@@ -213,16 +213,16 @@ class Hierarchy:
 
     def _dirty_requests(self) -> Ints:
         """Return the requests that write the dirty lines of L2 back, which become clean."""
-        machine, l2, rules = self._machine, self._machine.levels[L2], self._machine.rules[0]
-        sets = machine.sets(L2).reshape(-1, l2["slices"], l2["sets"], ROWS, l2["row"])
+        state, l2, rules = self._state, self._state.levels[L2], self._state.rules[0]
+        sets = state.sets(L2).reshape(-1, l2["slices"], l2["sets"], ROWS, l2["row"])
         die, slice_, set_, way = place = np.nonzero(sets[..., SECTORS, :] & DIRTY)
         order = np.lexsort((slice_, die, way, set_))
         lines = sets[..., LINE, :][place][order].astype(np.int64)
         dirty = sets[..., SECTORS, :][place][order] >> MOST_SECTORS & ((1 << MOST_SECTORS) - 1)
         sets[..., SECTORS, :] &= ~DIRTY
-        machine.cells[rules["dirty"] : rules["dirty"] + ROW_TABLE] = 0
-        machine.numbers[l2["counts"] + WRITE_BACKS] += len(lines)
-        atoms = machine.numbers[ATOMS : ATOMS + rules["atoms"]]
+        state.cells[rules["dirty"] : rules["dirty"] + ROW_TABLE] = 0
+        state.numbers[l2["counts"] + WRITE_BACKS] += len(lines)
+        atoms = state.numbers[ATOMS : ATOMS + rules["atoms"]]
         addresses = lines[:, None] * l2["line_bytes"] + np.arange(len(atoms)) * rules["access_bytes"]
         requests: Ints = addresses[(dirty[:, None] & atoms) != 0]
         if rules["rinse"]:
@@ -248,15 +248,15 @@ class Hierarchy:
         counts = launches * lesson.reshape(-1, 2)
         # Both counts of an operand halve, as often as they do when they are counted one by one.
         halved = np.ceil(np.log2(counts.max(axis=1) // MOST_TAUGHT + 1)).astype(np.int64)
-        self._machine.numbers[REUSE : REUSE + len(lesson)] = (counts >> halved[:, None]).ravel()
+        self._state.numbers[REUSE : REUSE + len(lesson)] = (counts >> halved[:, None]).ravel()
 
     def _reuse(self) -> Ints:
         """Return how many lines of each operand in its sample sets were used again, and how many were not by now."""
-        machine, l2 = self._machine, self._machine.levels[L2]
-        counts: Ints = machine.numbers[REUSE : REUSE + 2 * OPERANDS].copy()
-        if not machine.rules[0]["operand_bypass"]:
+        state, l2 = self._state, self._state.levels[L2]
+        counts: Ints = state.numbers[REUSE : REUSE + 2 * OPERANDS].copy()
+        if not state.rules[0]["operand_bypass"]:
             return counts
-        sets = machine.sets(L2)
+        sets = state.sets(L2)
         number = np.arange(len(sets)) + l2["begin"] // (ROWS * l2["row"])
         sampled = (number * SAMPLE_HASH >> SAMPLE_SHIFT & OPERANDS - 1)[:, None]
         held = sets[:, SECTORS].astype(np.int64)
@@ -275,59 +275,59 @@ class Hierarchy:
 
     def _make_room(self) -> None:
         """Make room for requests, if half of it is taken."""
-        machine = self._machine
-        room, count = len(machine.address), int(machine.numbers[REQUESTS])
+        state = self._state
+        room, count = len(state.address), int(state.numbers[REQUESTS])
         if 2 * count > room:
             address, is_write = np.empty(2 * room, np.int64), np.empty(2 * room, np.uint8)
-            address[:count], is_write[:count] = machine.address[:count], machine.is_write[:count]
-            self._machine = machine._replace(address=address, is_write=is_write)
+            address[:count], is_write[:count] = state.address[:count], state.is_write[:count]
+            self._state = state._replace(address=address, is_write=is_write)
 
     def _taken(self) -> Traffic:
         """Return the requests that wait to be handed on, and count them."""
-        machine, count = self._machine, int(self._machine.numbers[REQUESTS])
-        machine.numbers[REQUESTS] = 0
-        address, is_write = machine.address[:count].copy(), machine.is_write[:count].copy()
+        state, count = self._state, int(self._state.numbers[REQUESTS])
+        state.numbers[REQUESTS] = 0
+        address, is_write = state.address[:count].copy(), state.is_write[:count].copy()
         writes = int(is_write.sum())
         self._requests += (count - writes, writes)
         return Traffic(address, is_write)
 
     def _keep_small(self) -> None:
         """Count accesses and cycles from 0 again before they leave 32 bits."""
-        machine = self._machine
-        if machine.times[COMPLETED] > _LIMIT:
-            behind = int(machine.times[LATEST])
+        state = self._state
+        if state.times[COMPLETED] > _LIMIT:
+            behind = int(state.times[LATEST])
             self._begin += behind
             self._rewind(behind)
-        if machine.numbers[STEPS] > _LIMIT:
+        if state.numbers[STEPS] > _LIMIT:
             self._renumber()
 
     def _rewind(self, cycles: int) -> None:
         """Let the clock begin `cycles` later; what was complete by then is so at cycle 0."""
-        machine, rules = self._machine, self._machine.rules[0]
-        for level in machine.levels:
-            ready = machine.cells[level["begin"] : level["fills"]].reshape(-1, ROWS, level["row"])[:, READY]
+        state, rules = self._state, self._state.rules[0]
+        for level in state.levels:
+            ready = state.cells[level["begin"] : level["fills"]].reshape(-1, ROWS, level["row"])[:, READY]
             ready[:, : level["ways"]] = np.maximum(ready[:, : level["ways"]] - cycles, 0)
-            fills = machine.cells[level["fills"] : level["heads"]]
+            fills = state.cells[level["fills"] : level["heads"]]
             fills[:] = np.maximum(fills - cycles, 0)
-        outstanding = machine.cells[rules["outstanding"] : rules["next_row"]]
+        outstanding = state.cells[rules["outstanding"] : rules["next_row"]]
         outstanding[:] = np.maximum(outstanding - cycles, 0)
-        fetched = machine.cells[rules["fetched"] :].reshape(-1, 3)
+        fetched = state.cells[rules["fetched"] :].reshape(-1, 3)
         fetched[:, 2] = np.maximum(fetched[:, 2] - cycles, 0)
-        times, queues = machine.times, int(machine.levels[L1]["queue"])
+        times, queues = state.times, int(state.levels[L1]["queue"])
         waits = [times[MEMORY_QUEUE], *times[queues::2]]
         times[:] = np.maximum(times - cycles, 0)
         times[MEMORY_QUEUE], times[queues::2] = waits[0], waits[1:]
 
     def _renumber(self) -> None:
         """Count the ages of LRU from 1 again, in the same order."""
-        machine, most = self._machine, 0
-        for number, level in enumerate(machine.levels):
+        state, most = self._state, 0
+        for number, level in enumerate(state.levels):
             if level["replacement"] == LRU and level["ways"] > ORDERED_WAYS:
-                ages = machine.sets(number)[:, AGE, : level["ways"]]
+                ages = state.sets(number)[:, AGE, : level["ways"]]
                 ranks = ages.argsort(axis=1, kind="stable").argsort(axis=1) + 1
                 ages[:] = np.where(ages > 0, ranks, 0)
                 most = max(most, int(level["ways"]))
-        machine.numbers[STEPS] = most
+        state.numbers[STEPS] = most
 
 
 def _most_requests(system: MemorySystem, policy: CachePolicy) -> int:

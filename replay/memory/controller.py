@@ -82,7 +82,7 @@ def _leave_queue(m, q, s):  # type: ignore[no-untyped-def]
 
 @inlined
 def _list(m, q):  # type: ignore[no-untyped-def]
-    """Add a queue to those that have room for a request that waits before them."""
+    """List a queue that has room for a request that waits before it."""
     m.queue[q, at.LISTED] = m.now[at.N_LISTED]
     m.listed[m.now[at.N_LISTED]] = q
     m.now[at.N_LISTED] += 1

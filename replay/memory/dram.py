@@ -340,7 +340,7 @@ class DramSimulator:
         if window < 1 or (entering is not None and entering < 1):
             raise InvalidInputError(f"window {window} and entering {entering}: both must be 1 or more")
         self.dram = dram
-        self._machine = new_machine(dram, window, entering)
+        self._state = new_dram_state(dram, window, entering)
         self._banks = dram.bank_groups * dram.banks
 
     def serve(self, traffic: Traffic) -> None:
@@ -358,13 +358,13 @@ class DramSimulator:
             is_write = traffic.is_write[begin : begin + _BLOCK].astype(np.uint8)  # writable: another type to numba
             channel, group, bank, row = self.dram.address_mapping.decode(address)
             banks = channel * self._banks + group * self.dram.banks + bank
-            run(self._machine, banks, row, is_write, address & -self.dram.access_bytes, 0)
+            run(self._state, banks, row, is_write, address & -self.dram.access_bytes, 0)
 
     def finish(self) -> DramCounters:
         """Serve what is left, writes in the buffers included, and return the counters since the beginning."""
         empty = np.empty(0, dtype=np.int64)
-        run(self._machine, empty, empty, np.empty(0, dtype=np.uint8), empty, 1)
-        return counters_of(self._machine, self.dram)
+        run(self._state, empty, empty, np.empty(0, dtype=np.uint8), empty, 1)
+        return counters_of(self._state, self.dram)
 
 
 def counters_of(m: at.DramState, dram: Dram) -> DramCounters:
@@ -429,7 +429,7 @@ def _rules(dram: Dram, window: int, entering: int) -> Ints:
     return np.array([rules[index] for index in at.RULES], dtype=np.int64)
 
 
-def new_machine(dram: Dram, window: int, entering: int | None = None, listening: bool = False) -> at.DramState:
+def new_dram_state(dram: Dram, window: int, entering: int | None = None, listening: bool = False) -> at.DramState:
     """Return the state before the first request.
 
     Parameters
@@ -481,7 +481,7 @@ def new_machine(dram: Dram, window: int, entering: int | None = None, listening:
     )
 
 
-class _DramFigure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DramFigure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A figure of a standard."""
 
     value: Annotated[float, msgspec.Meta(ge=0)]
@@ -494,7 +494,7 @@ class _DramStandard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A standard of the file."""
 
     about: str
-    figures: dict[str, _DramFigure]
+    figures: dict[str, DramFigure]
 
 
 def load_drams(path: str | Path | None = None) -> Mapping[str, Dram]:

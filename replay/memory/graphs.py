@@ -17,7 +17,7 @@ import numpy as np
 from profilers.devices.catalogue import DTYPES, Device
 from profilers.trace.arrays import Bools, Floats, Ints
 from replay.calibration.parameters import Parameters
-from replay.costs.demand import with_demands
+from replay.costs.demand import MAX_HIT_SHARE, with_demands
 from replay.costs.hardware import with_same_engines
 from replay.costs.kernels.predictor import KernelCalibration
 from replay.costs.retiming import above_floor, capability, source_device, streaming_tasks
@@ -35,16 +35,14 @@ POLICY, MAPPING, CACHES, TIMES = "policy", "mapping", ("l1", "l2", "llc"), "time
 #: The policy of devices as they are: caches keep loads and stores.
 DEVICE_POLICY = "Device"
 #: Choices that change nothing, apart from factors of 1.
-_AS_IT_IS = {POLICY: DEVICE_POLICY}
-#: Largest share of accesses that caches serve: the engine takes shares below 1.
-_MAX_HIT_SHARE = 0.99
+_DEFAULTS = {POLICY: DEVICE_POLICY}
 _TYPES = tuple(DTYPES)
 _FP32 = _TYPES.index("fp32")
 
 
 @dataclass(frozen=True)
-class SimulatedGraph:
-    """What simulation says of the kernels of a graph. All are arrays of shape (n_tasks,).
+class SimulatedTasks:
+    """Simulation of the kernels among the tasks of a graph: arrays of shape (n_tasks,).
 
     Parameters
     ----------
@@ -70,7 +68,7 @@ class SimulatedGraph:
         return ~np.isnan(self.time_ns)
 
 
-def simulated_kernels(graph: KernelGraph, parameters: Parameters) -> SimulatedGraph:
+def simulated_kernels(graph: KernelGraph, parameters: Parameters) -> SimulatedTasks:
     """Simulate each kernel of known operator on the hardware of the graph; equal kernels are simulated once.
 
     The parameters and errors are those of `memory_of_kernels`.
@@ -80,7 +78,7 @@ def simulated_kernels(graph: KernelGraph, parameters: Parameters) -> SimulatedGr
     figures = np.array([_figures(result) for result in memories.results]).reshape(-1, 4)
     columns[:, memories.tasks], in_step[memories.tasks] = figures[memories.number].T, memories.in_step
     time_ns, error, footprint, hit_share = columns
-    return SimulatedGraph(time_ns, error, footprint, hit_share, in_step)
+    return SimulatedTasks(time_ns, error, footprint, hit_share, in_step)
 
 
 class KernelMemories(NamedTuple):
@@ -123,7 +121,7 @@ def memory_of_kernels(graph: KernelGraph, parameters: Parameters) -> KernelMemor
     operator = known_operators(graph)
     rows = np.flatnonzero((tasks.kind == TaskKind.KERNEL) & graph.on_device() & (operator >= 0))
     dtype = np.where(tasks.dtype[rows] >= 0, tasks.dtype[rows], _FP32)
-    kinds = np.array([each.kind for each in graph.operators] or [""])
+    kinds = np.array([operator.kind for operator in graph.operators] or [""])
     name = np.where(np.isin(kinds[operator[rows]], NAMED_KERNELS), tasks.name[rows], -1)
     keys = np.stack([operator[rows], dtype, tasks.workgroups[rows].astype(np.int64), name])
     distinct, number = np.unique(keys, axis=1, return_inverse=True)
@@ -170,8 +168,8 @@ def _partners(graph: KernelGraph, rows: Ints, operator: Ints) -> Ints:
     array of int64, shape (n,)
         Positions in `rows`.
     """
-    kinds = np.array([each.kind for each in graph.operators] or [""])
-    count = np.array([_sequences(each) for each in graph.operators] or [-1], dtype=np.int64)
+    kinds = np.array([operator.kind for operator in graph.operators] or [""])
+    count = np.array([_sequences(operator) for operator in graph.operators] or [-1], dtype=np.int64)
     lane, start = graph.tasks.lane[rows], np.nan_to_num(graph.tasks.measured_start_ns[rows], nan=np.inf)
     order = np.lexsort((rows, start, lane))
     lane, operator = lane[order], operator[order]
@@ -227,7 +225,7 @@ class _Simulator:
     @lru_cache(8192)  # noqa: B019 - few simulators, which are equal by their fields
     def results(self, kernels: tuple[_GraphKernel, ...]) -> list[KernelMemory] | list[None]:
         """Return the simulation of a kernel, or of the product and the cell of a time step; None if it is unknown."""
-        streams = [stream for stream in map(self._stream, kernels) if stream is not None]
+        streams = [stream for kernel in kernels if (stream := _stream_of(self.device, kernel)) is not None]
         if len(streams) < len(kernels):
             return [None] * len(kernels)
         chosen, system = dict(self.settings), memory_system(self.device)
@@ -243,9 +241,6 @@ class _Simulator:
         return simulate_each(time_steps(product, cell), system, policy, flops_per_s=rate, most_accesses=self.accesses)[
             -2:
         ]
-
-    def _stream(self, kernel: _GraphKernel) -> Stream | None:
-        return _stream_of(self.device, kernel)
 
 
 @lru_cache(8192)
@@ -270,7 +265,7 @@ def with_memory(graph: KernelGraph, changes: Mapping[str, str | float], paramete
     settings = dict(settings_of(graph))
     for name, value in changes.items():
         settings[name] = float(settings.get(name, 1.0)) * value if isinstance(value, float) else value
-    kept = {name: value for name, value in settings.items() if value != _AS_IT_IS.get(name, 1.0)}
+    kept = {name: value for name, value in settings.items() if value != _DEFAULTS.get(name, 1.0)}
     return with_settings(graph, tuple(sorted(kept.items())), parameters)
 
 
@@ -293,13 +288,13 @@ def with_settings(
     return _with_simulated_demands(demanding, after) if dict(settings).get(TIMES) else demanding
 
 
-def _with_simulated_demands(graph: KernelGraph, kernels: SimulatedGraph) -> KernelGraph:
+def _with_simulated_demands(graph: KernelGraph, kernels: SimulatedTasks) -> KernelGraph:
     """Return a graph whose known kernels share caches by their simulated footprint and hit share."""
     tasks, known = graph.tasks, kernels.known & (graph.tasks.footprint > 0)
     system = memory_system(source_device(graph))
     last = system.llc.size if system.llc else system.l2.size * system.dies
     footprint = np.where(known, np.minimum(kernels.footprint / last, 1.0), tasks.footprint)
-    hit_share = np.where(known, np.minimum(kernels.hit_share, _MAX_HIT_SHARE), tasks.hit_share)
+    hit_share = np.where(known, np.minimum(kernels.hit_share, MAX_HIT_SHARE), tasks.hit_share)
     return graph.with_tasks(footprint=footprint, hit_share=hit_share)
 
 

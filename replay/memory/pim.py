@@ -12,13 +12,12 @@ values, and writes the copies to the same row of the other bank. `add_pim_tasks`
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from itertools import pairwise
 from numbers import Real
 from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -30,7 +29,7 @@ from profilers.files import dataset_path, read_toml
 from profilers.trace.arrays import Floats, Ints
 from replay.graph.assembly import Assembly
 from replay.graph.graph import PIM_STREAM, Basis, EdgeKind, Edges, KernelGraph, Lane, TaskKind
-from replay.memory.dram import Dram, find_dram
+from replay.memory.dram import Dram, DramFigure, find_dram
 from replay.memory.system import memory_system
 
 #: Commands. `EXECUTE` is a column command that runs an instruction on registers alone.
@@ -146,7 +145,7 @@ class Pim:
 
     @property
     def row_ns(self) -> float:
-        """Time of opening and closing a row, beside its column commands of which the last is a write."""
+        """Time of opening and closing a row, beside its column commands; the last of them is a write."""
         return self.dram.timing.rcd_ns + self.write_recovery_ns - self.column_ns + self.dram.timing.rp_ns
 
     @cached_property
@@ -296,17 +295,10 @@ def row_commands(columns: Iterable[str]) -> tuple[Command, ...]:
     return (Command(ACTIVATE), *map(Command, columns), Command(PRECHARGE))
 
 
-class _PimFigure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    value: Annotated[float, msgspec.Meta(gt=0)]
-    unit: str
-    source: str
-    certainty: str
-
-
 class _PimStandard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     about: str
     dram: str
-    figures: dict[str, _PimFigure]
+    figures: dict[str, DramFigure]
 
 
 @cache
@@ -429,7 +421,7 @@ class _Counts:
     reads, executes, writes : array
         Column commands.
     rows : array
-        Rows that are opened, of which the last command is a write.
+        Rows that are opened; the last command of each is a write.
     single_rows : array
         Rows that are opened for one access.
     """
@@ -556,39 +548,6 @@ def _counts(elements: Floats, source_bits: float, target_bits: Sequence[float], 
         passes = 2  # a tile is spread over rows: one pass finds the exponents, the next one scales
     rows = np.maximum(np.ceil(accesses / pim.accesses_of_row) * passes, np.ceil(writes / pim.accesses_of_row))
     return _Counts(accesses * directions, executes, writes, rows, accesses * singles)
-
-
-def quantization_commands(
-    elements: int, source_bits: float, target_bits: Sequence[float], pim: Pim
-) -> Iterator[Command]:
-    """Yield the commands of one channel that quantise a tensor of plain copies, between the switches of modes.
-
-    The last command of each row is a write. A loop over accesses, for tests and figures: `pim_quantization` has
-    the time of the same commands in closed form.
-
-    Parameters
-    ----------
-    elements : int
-        Values of the tensor on all channels.
-    source_bits, target_bits : float, sequence of float
-        As in `pim_quantization`.
-    pim : Pim
-        Memory and its units.
-
-    Examples
-    --------
-    >>> from replay.memory.dram import find_dram
-    >>> [command.kind for command in quantization_commands(16 * 8 * 16, 32, (9,), Pim(find_dram("HBM_PIM")))]
-    ['activate', 'read', 'read', 'execute', 'execute', 'write', 'precharge']
-    """
-    counts = _counts(np.asarray(float(elements)), source_bits, target_bits, (pim, CopyLayout()))
-    rows, reads, writes, executes = (
-        int(value) for value in (counts.rows, counts.reads, counts.writes, counts.executes)
-    )
-    limits = [[total * row // rows for row in range(rows + 1)] for total in (reads, executes, writes)]
-    for bounds in zip(*map(pairwise, limits), strict=True):
-        kinds = zip((READ, EXECUTE, WRITE), bounds, strict=True)
-        yield from row_commands(kind for kind, (begin, end) in kinds for _ in range(end - begin))
 
 
 def pim_columns(time: PimTime) -> dict[str, Any]:

@@ -282,7 +282,7 @@ def _elsewhere(streams: Sequence[Stream], warm: Collection[str]) -> list[Stream]
 
 
 def _moved(stream: Stream, kept: Collection[tuple[int, int]], offset: int) -> Stream:
-    """Return a kernel with its arrays at an offset, apart from those that begin within ranges of addresses."""
+    """Return a kernel with its arrays at an offset; arrays that begin within ranges of addresses stay."""
     is_kept = [any(begin <= operand.address < end for begin, end in kept) for operand in stream.operands]
     moved = np.where(is_kept, 0, offset).astype(np.int64)
     return stream.with_tiles(lambda tiles: replace(tiles, address=tiles.address + moved[tiles.operand]))
@@ -370,7 +370,7 @@ class _Run:
         return accesses
 
     def kernel(self, stream: Stream, flops_per_s: float, most_accesses: int) -> KernelMemory:
-        """Return the time of a kernel, of whose waves some stand for others if it has more accesses."""
+        """Return the time of a kernel; if it has more accesses, some of its waves stand for others."""
         count = waves(stream, self.system.units)
         first = self.waves(stream, range(1), ends=count == 1)
         budget = most_accesses // max(int(first.counters["accesses"]), 1)

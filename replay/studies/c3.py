@@ -17,7 +17,7 @@ from profilers.errors import InvalidInputError
 from profilers.files import read_toml, typed_tables
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
-from replay.costs.collectives import fastest, machine_of
+from replay.costs.collectives import fastest, links_of
 from replay.costs.products import (
     HardwareTable,
     Product,
@@ -213,7 +213,7 @@ def crossover_bytes(scenario: Scenario, parameters: Parameters) -> float:
     Each is beside a compute-bound product that takes as long as it.
     """
     device, topology, sizes = scenario.product.device, scenario.transfer.topology, np.geomspace(2**16, 2**32, 4096)
-    seconds = fastest("all_gather", topology, machine_of(device, topology), sizes)[0]
+    seconds = fastest("all_gather", topology, links_of(device, topology), sizes)[0]
     for depth in range(64, 6145, 64):
         product = Product(8192, 8192, depth, device)
         size = float(np.interp(product_ns(product, parameters) / 1e9, seconds, sizes))

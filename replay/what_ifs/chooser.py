@@ -15,7 +15,7 @@ import numpy as np
 
 from profilers.errors import BrokenFileError, NotFoundError
 from profilers.trace.arrays import Floats
-from replay.costs.collectives import machine_of
+from replay.costs.collectives import links_of
 from replay.costs.products import Product
 from replay.what_ifs.schedules import CANDIDATES, CoupledProduct
 from replay.workloads.architecture import read_or_shipped
@@ -56,7 +56,7 @@ def features_of(coupled: CoupledProduct) -> dict[str, float]:
     """
     whole, n = coupled.product, coupled.topology.n_workers
     fine = replace(whole, m=whole.m // n**2)
-    transfer = coupled.transfer.sent_bytes / machine_of(whole.device, coupled.topology).port
+    transfer = coupled.transfer.sent_bytes / links_of(whole.device, coupled.topology).port
     elements = whole.m * whole.k + whole.k * whole.n + whole.m * whole.n
     return {
         "log_m": log2(whole.m),

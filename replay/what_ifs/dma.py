@@ -14,7 +14,7 @@ import numpy as np
 
 from profilers.trace.arrays import Floats, Ints
 from replay.calibration.parameters import Parameters
-from replay.costs.collectives import fastest, machine_of
+from replay.costs.collectives import fastest, links_of
 from replay.costs.interference import memory_bytes, transfer_share
 from replay.costs.wire_time import group_topology, likely_ranks
 from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, Basis, EdgeKind, Edges, KernelGraph, TaskKind
@@ -132,7 +132,7 @@ def _copies_of(graph: KernelGraph, rows: Ints, parameters: Parameters) -> _Copie
         topology = group_topology(ranks, device, graph.hardware.network)
         sizes = np.append(tasks.bytes[rows[group]], _LARGE)
         name = COLLECTIVE_KINDS[kind]
-        seconds = fastest(_LIKE.get(name, name), topology, machine_of(device, topology), sizes)[0]
+        seconds = fastest(_LIKE.get(name, name), topology, links_of(device, topology), sizes)[0]
         wire = np.minimum(sizes * (seconds[-1] - seconds[-2]) / (_LARGE[1] - _LARGE[0]), seconds)
         total_ns[group], latency_ns[group] = 1e9 * seconds[:-2], 1e9 * (seconds - wire)[:-2]
         sent = ranks - 1 if name in _TO_ALL and ranks > 1 else 1

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from profilers.devices.catalogue import Device
 from profilers.trace.arrays import Floats, Ints
 from replay.calibration.parameters import Parameters
-from replay.costs.collectives import Topology, algorithms_of, machine_of, phases_of
+from replay.costs.collectives import Topology, algorithms_of, links_of, phases_of
 from replay.costs.collectives.algorithms import stated_nic_rate
 from replay.graph.graph import Basis, TaskKind, peer_link
 from replay.what_ifs.splice import COLLECTIVE_STREAM, KERNEL_STREAM, PatternBuilder, SplicePattern, task_budget
@@ -80,7 +80,7 @@ class SliceGroup:
     def bytes_per_s(self, offsets: npt.ArrayLike) -> Floats:
         """Return the bandwidth to each offset; over the adapters, the part of each device if all of them send."""
         adapters = stated_nic_rate("all_to_all", self.topology, self.device) * self.topology.nics_used
-        peer = machine_of(self.device, self.topology).peer * self.store_share
+        peer = links_of(self.device, self.topology).peer * self.store_share
         return np.where(self.is_far(offsets), adapters / self.topology.devices_per_node, peer)
 
     def exchange_ns(self, size: float) -> float:
@@ -91,9 +91,9 @@ class SliceGroup:
 
     def library_ns(self, kind: str, size: float) -> float:
         """Return the time in which a library's collective carries its bytes, by the algorithm that sends least."""
-        machine = machine_of(self.device, self.topology, stated_nic_rate(kind, self.topology, self.device))
+        links = links_of(self.device, self.topology, stated_nic_rate(kind, self.topology, self.device))
         times = [
-            sum(phase.volume / machine.of(phase) for phase in phases_of(kind, algorithm, self.topology))
+            sum(phase.volume / links.of(phase) for phase in phases_of(kind, algorithm, self.topology))
             for algorithm in algorithms_of(kind, self.topology)
         ]
         return 1e9 * min(times) * size

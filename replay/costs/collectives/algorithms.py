@@ -254,9 +254,9 @@ class Algorithm:
         Return the phases of one of these collectives on a topology of two workers or more.
     fits : callable
         Whether a topology allows it for a collective.
-    in_node, between_nodes : tuple of str
-        Protocols, of `PROTOCOLS`, with which libraries choose it by themselves, on a node and over several. `fastest`
-        never takes a row that has none; a what-if or `least_seconds` may.
+    protocols : callable
+        Protocols, of `PROTOCOLS`, with which libraries choose it by themselves on the links of a group. `fastest` never
+        takes a row that has none; a what-if or `least_seconds` may.
     """
 
     name: str
@@ -264,8 +264,7 @@ class Algorithm:
     kinds: tuple[str, ...]
     phases: _Phases
     fits: Callable[[str, Topology], bool] = lambda kind, topology: True
-    in_node: tuple[str, ...] = ()
-    between_nodes: tuple[str, ...] = ()
+    protocols: Callable[[str, Topology, "GroupLinks"], tuple[str, ...]] = lambda kind, topology, links: ()
 
 
 def _passes(kind: str) -> int:
@@ -324,21 +323,33 @@ def _has_nvls(kind: str, topology: Topology) -> bool:
 
 #: NVLS by NCCL 2.30 (src/graph/tuning.cc): 85 % of the links on Hopper, and 25 us, which five steps take.
 _NVLS_SHARE, _NVLS_STEPS = 0.85, 5
-_EACH = ("LL", "LL128", "Simple")
+#: Nodes up to which a tree is a chain, so that no tree is taken; on more nodes, a ring's steps add up.
+_CHAINED_NODES = 2
+
+
+def _usual_protocols(kind: str, topology: Topology, links: "GroupLinks") -> tuple[str, ...]:
+    """Return all protocols in a node; between nodes, NCCL uses LL128 on conditions only (src/graph/tuning.cc)."""
+    return tuple(PROTOCOLS) if topology.nodes == 1 else ("LL", "Simple")
+
+
+def _tree_protocols(kind: str, topology: Topology, links: "GroupLinks") -> tuple[str, ...]:
+    """Return the usual protocols; none for a tree that is a chain, and for a broadcast between nodes."""
+    is_taken = topology.nodes == 1 or (kind == "all_reduce" and topology.nodes > _CHAINED_NODES)
+    return _usual_protocols(kind, topology, links) if is_taken else ()
+
+
 #: Algorithms, in the order in which the first of equal times is taken. The first one of a kind is its ring, or direct
-#: exchange, of which `busiest_volume` and `busiest_link_s` take the bytes. A row that libraries choose changes
-#: `launch_seconds` too: the part of the measured times of small messages that is beyond the fastest algorithm. Between
-#: nodes NCCL uses LL128 on conditions only (src/graph/tuning.cc). With LL128 or a tree among the choices, the measured
-#: groups, all on two nodes, are predicted worse.
+#: exchange; `busiest_volume` and `busiest_link_s` take its bytes. A row that libraries choose changes `launch_seconds`
+#: too: the part of the measured times of small messages that is beyond the fastest algorithm. With LL128 or a tree
+#: among the choices between nodes, the measured groups, all on two nodes, are predicted worse.
 ALGORITHMS: tuple[Algorithm, ...] = (
     Algorithm(
         "ring", "Each worker passes on to the next what it got; over nodes, each pass crosses the network once a node.",
-        ("all_reduce", "all_gather", "reduce_scatter", "broadcast"), _ring,
-        in_node=_EACH, between_nodes=("LL", "Simple"),
+        ("all_reduce", "all_gather", "reduce_scatter", "broadcast"), _ring, protocols=_usual_protocols,
     ),
     Algorithm(
         "tree", "Workers reduce towards a root and send the result back down.",
-        ("all_reduce", "broadcast"), _tree, in_node=_EACH,
+        ("all_reduce", "broadcast"), _tree, protocols=_tree_protocols,
     ),
     Algorithm(
         "one-shot", "Each worker sends its buffer to every other one and adds what it gets.",
@@ -351,7 +362,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
     Algorithm(
         "direct", "Each worker sends to every peer what is for it.",
         ("all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"), _exchange, _all_linked,
-        in_node=_EACH, between_nodes=("LL", "Simple"),
+        _usual_protocols,
     ),
     Algorithm(
         "hierarchical", "Nodes reduce-scatter, exchange their parts over the network, and gather.",
@@ -361,6 +372,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         "nvls", "A switch reduces: a device sends its buffer once, and gets its part of the result.",
         ("all_reduce",),
         lambda kind, topology: (Phase("port", _NVLS_STEPS, (1 + 1 / topology.n_workers) / _NVLS_SHARE),), _has_nvls,
+        lambda kind, topology, links: ("Simple",) if links.reduces else (),
     ),
 )  # fmt: skip
 
@@ -540,7 +552,7 @@ def stated_nic_rate(kind: str, topology: Topology, device: Device) -> float:
     rate = topology.nic_gbps * 1e9 * _NETWORK_FIGURES[topology.network.split(":")[0]][0]
     if kind in _PAIRWISE or topology.devices_per_node == 1:
         return rate
-    return min(rate, machine_of(device, topology).port / topology.nics_used)
+    return min(rate, links_of(device, topology).port / topology.nics_used)
 
 
 @dataclass(frozen=True)
@@ -576,10 +588,6 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
 )
 
 
-#: Nodes up to which a tree is a chain, so that no tree is taken; on more nodes, a ring's steps add up.
-_CHAINED_NODES = 2
-
-
 @dataclass(frozen=True)
 class GroupLinks:
     """The bandwidths of a group.
@@ -608,7 +616,7 @@ class GroupLinks:
         return {"port": self.port, "peer": self.peer}.get(phase.level, self.network)
 
 
-def machine_of(device: Device, topology: Topology, nic_bytes_per_s: float = NETWORK_BYTES_PER_S) -> GroupLinks:
+def links_of(device: Device, topology: Topology, nic_bytes_per_s: float = NETWORK_BYTES_PER_S) -> GroupLinks:
     """Return the bandwidths of a group by the catalogue and NCCL's tables.
 
     Parameters
@@ -643,12 +651,12 @@ def busiest_link_s(kind: str, topology: Topology, device: Device) -> float:
     >>> [round(busiest_link_s(kind, mesh, device) * 48e9, 6) for kind in ("all_gather", "all_to_all", "send_recv")]
     [0.125, 0.125, 1.0]
     """
-    machine = machine_of(device, topology)
+    links = links_of(device, topology)
     phases = phases_of(kind, algorithms_of(kind, topology)[0], topology)
-    return sum(phase.volume / machine.of(phase) for phase in phases)
+    return sum(phase.volume / links.of(phase) for phase in phases)
 
 
-def algorithm_seconds(phases: tuple[Phase, ...], protocol: str, machine: GroupLinks, sizes: Floats) -> Floats:
+def algorithm_seconds(phases: tuple[Phase, ...], protocol: str, links: GroupLinks, sizes: Floats) -> Floats:
     """Return base + steps * alpha + volume * size / bandwidth, of all phases.
 
     Parameters
@@ -657,15 +665,15 @@ def algorithm_seconds(phases: tuple[Phase, ...], protocol: str, machine: GroupLi
         Phases of the algorithm; without phases the time is 0.
     protocol : str
         One of `PROTOCOLS`.
-    machine : GroupLinks
-        Rates of the links.
+    links : GroupLinks
+        Bandwidths of the group.
     sizes : array of float64, shape (n,)
         Bytes of one worker's whole buffer.
 
     Examples
     --------
-    >>> machine = GroupLinks("device", 1e9, 1e9, 1e9)
-    >>> f"{algorithm_seconds((Phase('port', 6, 1.5),), 'Simple', machine, np.array([2e6]))[0] * 1e6:.1f}"
+    >>> links = GroupLinks("device", 1e9, 1e9, 1e9)
+    >>> f"{algorithm_seconds((Phase('port', 6, 1.5),), 'Simple', links, np.array([2e6]))[0] * 1e6:.1f}"
     '3028.8'
     """
     if not phases:
@@ -674,12 +682,12 @@ def algorithm_seconds(phases: tuple[Phase, ...], protocol: str, machine: GroupLi
     fixed = packing.base_s
     for phase in phases:
         is_between = phase.level.startswith("network")
-        step_s = packing.step_s[phase.level] * machine.slowness if is_between else packing.step_s[machine.link]
+        step_s = packing.step_s[phase.level] * links.slowness if is_between else packing.step_s[links.link]
         fixed += phase.steps * step_s
-    return np.asarray(fixed + sum(phase.volume / (packing.share * machine.of(phase)) for phase in phases) * sizes)
+    return np.asarray(fixed + sum(phase.volume / (packing.share * links.of(phase)) for phase in phases) * sizes)
 
 
-def fastest(kind: str, topology: Topology, machine: GroupLinks, sizes: Floats) -> tuple[Floats, npt.NDArray[np.str_]]:
+def fastest(kind: str, topology: Topology, links: GroupLinks, sizes: Floats) -> tuple[Floats, npt.NDArray[np.str_]]:
     """Return the time of the fastest algorithm and protocol that libraries choose from at each size, and their names.
 
     Parameters
@@ -688,8 +696,8 @@ def fastest(kind: str, topology: Topology, machine: GroupLinks, sizes: Floats) -
         One of `KINDS`.
     topology : Topology
         Workers of the group, and the links between them.
-    machine : GroupLinks
-        Rates of the links.
+    links : GroupLinks
+        Bandwidths of the group.
     sizes : array of float64, shape (n,)
         Bytes.
 
@@ -702,18 +710,9 @@ def fastest(kind: str, topology: Topology, machine: GroupLinks, sizes: Floats) -
     if topology.n_workers == 1:
         return np.zeros_like(sizes), np.full(sizes.shape, "none")
     times = {
-        f"{row.name} {protocol}": algorithm_seconds(row.phases(kind, topology), protocol, machine, sizes)
+        f"{row.name} {protocol}": algorithm_seconds(row.phases(kind, topology), protocol, links, sizes)
         for row in _rows_of(kind, topology)
-        for protocol in _protocols(row, kind, topology, machine)
+        for protocol in row.protocols(kind, topology, links)
     }
     seconds = np.array(list(times.values()))
     return np.min(seconds, axis=0), np.array(list(times))[np.argmin(seconds, axis=0)]
-
-
-def _protocols(row: Algorithm, kind: str, topology: Topology, machine: GroupLinks) -> tuple[str, ...]:
-    """Return the protocols with which libraries choose an algorithm by themselves on a group."""
-    if topology.nodes == 1:
-        return ("Simple",) if row.name == "nvls" and machine.reduces else row.in_node
-    if row.name == "tree" and kind == "all_reduce" and topology.nodes > _CHAINED_NODES:
-        return ("LL", "Simple")
-    return row.between_nodes

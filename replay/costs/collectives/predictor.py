@@ -26,7 +26,7 @@ from replay.costs.collectives.algorithms import (
     busiest_volume,
     fastest,
     least_seconds,
-    machine_of,
+    links_of,
     phases_of,
     ring_steps,
     stated_nic_rate,
@@ -107,7 +107,7 @@ def carried_seconds(
         donors = [fit for fit in donors if fit.library == "torch"]
     nearest = _nearest(kind, donors, topology, device)
     if not nearest:
-        prior = fastest(kind, topology, machine_of(device, topology), sizes)[0]
+        prior = fastest(kind, topology, links_of(device, topology), sizes)[0]
         return prior + launch_seconds(kind, calibration), "prior"
     logs = [share * np.log(_moved(fit, kind, sizes, topology, device)) for fit, share in nearest]
     evidence = "carried" if same_links(nearest[0][0], device) else "device"
@@ -134,7 +134,7 @@ def _between_nodes(
             rate = min(rate, topology.nic_gbps * 1e9)
     if similar and not topology.network:
         topology = replace(topology, network=similar[0].topology.network)
-    seconds = fastest(kind, topology, machine_of(device, topology, rate), _GRID)[0]
+    seconds = fastest(kind, topology, links_of(device, topology, rate), _GRID)[0]
     same = [fit for fit in similar if fit.topology.devices_per_node == topology.devices_per_node] or similar
     reached = [fit.topology.nodes for fit in same if fit.topology.nodes <= topology.nodes]
     nearest = max(reached, default=min((fit.topology.nodes for fit in same), default=0))
@@ -158,8 +158,8 @@ def _beyond_model(fit: CollectiveFit, sizes: Floats, topology: Topology, rate: f
     """Return the logarithm of measured over modelled time of a fit, at the sizes that a group's messages have there."""
     share = max(fit.topology.n_workers / topology.n_workers, _LEAST_SHARE)
     at = np.clip(sizes * share, max(fit.curve.starts_bytes[0], 1.0), fit.most_bytes)
-    machine = machine_of(find_device(fit.device), fit.topology, rate)
-    return np.asarray(np.log(fit.curve.seconds(at) / fastest(fit.kind, fit.topology, machine, at)[0]))
+    links = links_of(find_device(fit.device), fit.topology, rate)
+    return np.asarray(np.log(fit.curve.seconds(at) / fastest(fit.kind, fit.topology, links, at)[0]))
 
 
 def _nearest(
@@ -230,8 +230,8 @@ def launch_seconds(kind: str, calibration: CollectiveCalibration) -> float:
     beyond = []
     for fit in _same_family(kind, calibration.fits):
         if fit.topology.link == "device" and same_library(fit, "nccl"):
-            machine = machine_of(find_device(fit.device), fit.topology)
-            prior = fastest(kind, fit.topology, machine, np.array([_SMALL_BYTES]))[0][0]
+            links = links_of(find_device(fit.device), fit.topology)
+            prior = fastest(kind, fit.topology, links, np.array([_SMALL_BYTES]))[0][0]
             beyond.append(max(float(fit.curve.seconds(_SMALL_BYTES)) - float(prior), 0.0))
     return float(np.median(beyond)) if beyond else 0.0
 

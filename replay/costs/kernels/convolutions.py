@@ -480,7 +480,7 @@ def scored(dims: Floats) -> Bools:
 
 
 def _training_rows(dims: Floats) -> Bools:
-    """Return the mask of rows to fit: those that name an algorithm, and the fastest of shapes that name none."""
+    """Return the mask of rows to fit: rows that name an algorithm, and the fastest row of a shape that names none."""
     _, group = np.unique(dims[:, :ALGORITHM], axis=0, return_inverse=True)
     named = np.bincount(group.reshape(-1), weights=~scored(dims)) > 0
     return np.asarray(~scored(dims) | ~named[group.reshape(-1)], dtype=np.bool_)

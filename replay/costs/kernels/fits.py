@@ -163,7 +163,7 @@ def fit(kind: str, dims: Floats, seconds: Floats, element_bytes: int, machine: M
 
 
 def _correction(model: KernelModel, dims: Floats, errors: Floats) -> Floats:
-    """Return the corrections that leave the least of `errors`, each table those that the ones before leave."""
+    """Return the corrections that leave the least of `errors`; each table corrects what the tables before it leave."""
     tables, left = [np.empty(0)], errors
     for axes in model.correction:
         tables.append(_table(axis_sizes(dims, axes), left))
@@ -244,8 +244,8 @@ def carry_over(kind: str, donors: Mapping[str, Fit], machine: Machine) -> Fit:
     A device of the same family weighs a hundred times one of another family. A card below 100 W weighs three tenths of
     that, and nothing for the efficiency. A prior with a small spread weighs half of the heaviest device, so that a
     family of one device does not rule alone. Operators of inference frameworks and convolutions have the mean of the
-    others, those that are carried by architecture of the nearest devices. Values that a model has for a vendor go
-    first.
+    others; kinds that are carried by architecture have the mean of the nearest devices. Values that a model has for a
+    vendor go first.
 
     Parameters
     ----------

@@ -463,7 +463,7 @@ def _refuse_impossible(table: MeasuredTable, dims: Floats, rows: Bools | None = 
 def _convolutions(
     table: MeasuredTable, device: Device, library: str, measured: tuple[Floats, Floats, npt.NDArray[np.str_]]
 ) -> Iterator[MeasuredOperators]:
-    """Yield measured convolutions by data type: the fastest of each shape as algorithm 0, then those that are named."""
+    """Yield measured convolutions by data type: the fastest of each shape as algorithm 0, then the named ones."""
     all_dims, all_seconds, types = measured
     for dtype in sorted(set(types.tolist())):
         if not any(figure == f"{dtype}_tflops" for figure in device.figures):

@@ -31,7 +31,7 @@ _MOST_BYTES, _MOST_BITS = 8.0, 64.0
 
 
 def _bytes_before_and_after(dims: Floats) -> tuple[Floats, Floats]:
-    """Return the bytes of an element before and after, shape (n,) each; those that were measured by default."""
+    """Return the bytes of an element before and after, shape (n,) each; by default the measured ones."""
     source_bytes, target_bits = dims[:, 2:].T if dims.shape[1] == len(DIMS) else np.array(MEASURED_FORMAT)[:, None]
     return source_bytes, target_bits / 8
 

@@ -15,7 +15,7 @@ from replay.detailed.timing.assembly import (
 )
 from replay.detailed.timing.caches import (
     l1_allocate,
-    l1_place,
+    l1_frame,
     new_waiter,
     read_l2,
     take_request,
@@ -54,24 +54,24 @@ def takes(s, m, u, t):  # type: ignore[no-untyped-def]
 def _load_sector(s, u, load, sector, start, before, through):  # type: ignore[no-untyped-def]
     """Let a load ask L1 for a sector; return 1 if it must wait for it."""
     line, bit = sector >> 2, sector & 3
-    place = -1 if through else l1_place(s, u, line)
-    if place >= 0:
-        s.l1_state[place, state.USED] = s.now[state.CYCLE]
-        if (s.l1_state[place, state.VALID] >> bit) & 1:
+    frame = -1 if through else l1_frame(s, u, line)
+    if frame >= 0:
+        s.l1_state[frame, state.USED] = s.now[state.CYCLE]
+        if (s.l1_state[frame, state.VALID] >> bit) & 1:
             s.counters[state.L1_LOAD_HITS] += 1
             return 0
-        if (s.l1_state[place, state.COMING] >> bit) & 1:
+        if (s.l1_state[frame, state.COMING] >> bit) & 1:
             s.counters[state.L1_LOAD_HITS] += 1
-            s.l1_wait[4 * place + bit] = new_waiter(s, load, s.l1_wait[4 * place + bit])
+            s.l1_wait[4 * frame + bit] = new_waiter(s, load, s.l1_wait[4 * frame + bit])
             return 1
     elif not through:
-        place = l1_allocate(s, u, line)
+        frame = l1_allocate(s, u, line)
     s.counters[state.L1_LOAD_MISSES] += 1
     r = take_request(s, u, sector)
-    s.request[r, state.R_L1] = place
-    if place >= 0:
-        s.l1_state[place, state.COMING] |= 1 << bit
-        s.l1_wait[4 * place + bit] = new_waiter(s, load, -1)
+    s.request[r, state.R_L1] = frame
+    if frame >= 0:
+        s.l1_state[frame, state.COMING] |= 1 << bit
+        s.l1_wait[4 * frame + bit] = new_waiter(s, load, -1)
     else:
         s.request[r, state.R_WAITER] = new_waiter(s, load, -1)
     s.pipeline[u, state.ON_THEIR_WAY] += 1

@@ -38,7 +38,7 @@ _ADDRESSED = (low.LOAD, low.STORE, low.ATOMIC, low.FRAGMENT_LOAD, low.FRAGMENT_S
 _MOST_ALIGNED = 1 << 16
 #: Registers of 32 bit that a thread has at most.
 _MOST_REGISTERS = 255
-#: Registers that the assembler takes beside those that live at the same time.
+#: Registers that the assembler takes beside the live ones.
 _SPARE_REGISTERS = 6
 
 

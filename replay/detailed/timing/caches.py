@@ -105,7 +105,7 @@ def _victim(lines, frames, first, ways):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def l1_place(s, unit, line):  # type: ignore[no-untyped-def]
+def l1_frame(s, unit, line):  # type: ignore[no-untyped-def]
     """Return the frame of a line in the L1 cache of a unit; -1 if it is not there."""
     ways = s.rule[state.L1_WAYS]
     first = (unit * s.rule[state.L1_SETS] + _mixed(line) % s.rule[state.L1_SETS]) * ways

@@ -308,20 +308,16 @@ def run(s, m, code, until):  # type: ignore[no-untyped-def]
         Cycle.
     """
     n_schedulers = s.rule[state.UNITS] * s.rule[state.SCHEDULERS]
-    n_places = s.rule[state.UNITS] * s.rule[state.RESIDENT]
+    n_slots = s.rule[state.UNITS] * s.rule[state.RESIDENT]
     t = s.now[state.CYCLE]
-    for number in range(n_places):
+    for number in range(n_slots):
         # Blocks go to the units in turn.
         slot = number % s.rule[state.UNITS] * s.rule[state.RESIDENT] + number // s.rule[state.UNITS]
         if s.resident[slot, state.BLOCK_NUMBER] < 0 and s.now[state.NEXT_BLOCK] < s.now[state.FED]:
             _dispatch(s, code, slot, t)
     while s.now[state.LEFT] > 0 and t < until:
         running = s.now[state.NEXT_BLOCK] - (s.now[state.BLOCKS] - s.now[state.LEFT])
-        if (
-            s.now[state.NEXT_BLOCK] == s.now[state.FED]
-            and s.now[state.FED] < s.now[state.BLOCKS]
-            and running < n_places
-        ):
+        if s.now[state.NEXT_BLOCK] == s.now[state.FED] and s.now[state.FED] < s.now[state.BLOCKS] and running < n_slots:
             s.now[state.CYCLE] = t
             return NEEDS_BLOCKS
         s.now[state.CYCLE] = t

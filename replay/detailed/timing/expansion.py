@@ -1,9 +1,9 @@
-"""The compute units of a device, and how many operations of which unit they need for an instruction of PTX.
+"""The compute units of a device, and the operations of each unit that an instruction of PTX needs.
 
 `core_of` makes `ComputeUnits` from a device of the catalogue and from `datasets/cores.toml`, which holds what the
 catalogue lacks: issue, latencies and limits of residence. `expansion_of` expands an instruction, and `ordered` orders
 the operations of a basic block: the longest chain of dependent operations first.
-Counts of longer sequences are those that the assembler of CUDA 12 emits for sm_70, rounded.
+Counts of longer sequences are rounded from what the assembler of CUDA 12 emits for sm_70.
 """
 
 from dataclasses import dataclass, field
@@ -61,7 +61,7 @@ class _CoresFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class ComputeUnits:
-    """A compute unit of a device; times are cycles of its clock.
+    """The compute units of a device; times are cycles of their clock.
 
     Parameters
     ----------
@@ -285,9 +285,9 @@ def _access(code: Ints, kind: int, core: CoreFigures) -> Expansion:
 
 
 def _times(unit: int, figures: Unit, count: int) -> Expansion:
-    """Return a chain of operations of a unit, each of which needs the one before."""
+    """Return a chain of operations of a unit; each operation needs the one before."""
     count = max(count, 1)
-    return Expansion(unit, count, figures.interval * count, figures.latency + (count - 1) * figures.latency)
+    return Expansion(unit, count, figures.interval * count, figures.latency * count)
 
 
 def _chain(unit: int, figures: Unit, count: int, special: int, core: CoreFigures) -> Expansion:
@@ -367,7 +367,7 @@ _EXPECTED = {low.GLOBAL: 200, low.SHARED: 25, low.LOCAL: 60, low.CONSTANT: 30}
 
 @dataclass
 class Operation:
-    """An operation before it has its place."""
+    """An operation of a basic block."""
 
     unit: int
     role: int = PLAIN
@@ -396,8 +396,9 @@ class Operation:
 def ordered(operations: list[Operation]) -> list[Operation]:
     """Return the operations of a basic block in the order of a list scheduler.
 
-    An operation is free when those whose results it needs, and accesses to memory that it must not pass, stand before
-    it. Of the free ones in a window, that with the longest chain behind it comes first (Gibbons and Muchnick, 1986).
+    An operation is free when all operations whose results it needs, and all accesses to memory that it must not pass,
+    stand before it. Of the free operations in a window, the one with the longest chain behind it comes first (Gibbons
+    and Muchnick, 1986).
 
     Parameters
     ----------
@@ -439,7 +440,7 @@ def _latency(operation: Operation) -> int:
 
 
 def _dependences(operations: list[Operation]) -> list[set[int]]:
-    """Return for each operation those that must stand before it."""
+    """Return for each operation the operations that must stand before it."""
     before: list[set[int]] = []
     writer: dict[int, int] = {}
     readers: dict[int, list[int]] = {}

@@ -17,7 +17,7 @@ from replay.detailed.timing.assembly import AssembledKernel, assemble
 from replay.detailed.timing.engine import DONE, NEEDS_BLOCKS, run
 from replay.detailed.timing.expansion import ComputeUnits, core_of
 from replay.memory.banks import DramState
-from replay.memory.dram import Dram, DramCounters, counters_of, new_machine
+from replay.memory.dram import Dram, DramCounters, counters_of, new_dram_state
 from replay.memory.system import MemorySystem, memory_system
 
 #: Rules by which a scheduler chooses a warp: in turn, or the same as long as it can, and then the oldest. Schedulers of
@@ -39,7 +39,7 @@ _LONG_TRACE = 1 << 26
 _TURNS, _MOST_MORE = 1.5, 64
 #: Cycles without an instruction after which the simulation has a defect.
 _STANDS_STILL = 1 << 26
-#: Blocks a place of a compute unit that are timed by default: others take as long.
+#: Blocks that are timed by default for each slot of a compute unit: others take as long.
 WAVES = 8
 
 
@@ -167,7 +167,7 @@ class LaunchTiming:
 
 
 class TimedLaunch:
-    """A launch on its way.
+    """A launch that is timed, some blocks at a time.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ class TimedLaunch:
     registers : int, optional
         Registers of a thread; by default estimated.
     waves : int, optional
-        Blocks a place of a compute unit that are timed; None for all.
+        Blocks that are timed for each slot of a compute unit; None for all.
     """
 
     def __init__(
@@ -194,10 +194,10 @@ class TimedLaunch:
         shared = runner.program.shared_bytes + runner.call.shared_bytes
         fit = target.core.resident_blocks(32 * runner.warps, self.registers, shared)
         self.resident = min(fit, ceil(runner.blocks / target.core.units))
-        places = self.resident * target.core.units
-        self.timed = runner.blocks if waves is None else min(runner.blocks, waves * places)
+        self.slots = self.resident * target.core.units
+        self.timed = runner.blocks if waves is None else min(runner.blocks, waves * self.slots)
         self.state = _state(runner, target, self.assembly, self.resident, shared, self.timed)
-        self.machine: DramState = new_machine(target.memory.dram, _requests(target), None, True)
+        self.dram: DramState = new_dram_state(target.memory.dram, _requests(target), None, True)
         self._trace: npt.NDArray[np.int32] = np.zeros(0, dtype=np.int32)
         self._firsts: Ints = np.zeros(0, dtype=np.int64)
         self._progress: list[tuple[int, int]] = [(0, 0)]
@@ -231,21 +231,20 @@ class TimedLaunch:
 
     def advance(self, cycles: int = _PERIOD) -> bool:
         """Simulate some cycles; return whether all blocks that are to be timed have ended."""
-        places = self.resident * self.target.core.units
         now = self.state.now
         if now[at.FED] == 0:
-            self._feed(places)
+            self._feed(self.slots)
         until = int(now[at.CYCLE]) + cycles
         while True:
             assembly = self.assembly
             code = at.WarpCode(self._trace, self._firsts, assembly.operations, assembly.lists, assembly.blocks)
-            why = run(self.state, self.machine, code, until)
+            why = run(self.state, self.dram, code, until)
             self._progress.append((int(now[at.CYCLE]), self.timed - int(now[at.LEFT])))
             self._check_it_moves()
-            self._time_more(places)
+            self._time_more()
             if why != NEEDS_BLOCKS:
                 return bool(why == DONE)
-            self._feed(max(places // 4, 1))
+            self._feed(max(self.slots // 4, 1))
 
     def _check_it_moves(self) -> None:
         """Raise an error if no warp has issued for long: the simulation would never end."""
@@ -256,16 +255,16 @@ class TimedLaunch:
         elif cycle - self._issued[0] > _STANDS_STILL:
             raise RuntimeError(f"no warp has issued since cycle {self._issued[0]}: a defect of the simulator")
 
-    def _time_more(self, places: int) -> None:
-        """Time more blocks if those that were to be timed move too little data to fill L2, changed lines included."""
+    def _time_more(self) -> None:
+        """Time more blocks if the timed blocks move too little data to fill L2, changed lines included."""
         now, s = self.state.now, self.state.counters
         done = self.timed - int(now[at.LEFT])
-        if self._turned or done < min(places, self.timed) or now[at.LEFT] == 0:
+        if self._turned or done < min(self.slots, self.timed) or now[at.LEFT] == 0:
             return
         moved = 32 * int(s[at.L2_READ_MISSES] + s[at.L2_WRITES]) / done
         self._turned = max(ceil(_TURNS * self.target.memory.l2.size / max(moved, 1)), 1)
         if self.waves is not None:
-            more = min(self.runner.blocks, max(self.timed, places + 2 * self._turned), self.timed * _MOST_MORE)
+            more = min(self.runner.blocks, max(self.timed, self.slots + 2 * self._turned), self.timed * _MOST_MORE)
             now[at.BLOCKS] += more - self.timed
             now[at.LEFT] += more - self.timed
             self.timed = more
@@ -273,7 +272,7 @@ class TimedLaunch:
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return all of the state by name, memory included, from which `restore` goes on bit for bit."""
         arrays = {f"state.{name}": value for name, value in self.state._asdict().items()}
-        arrays |= {f"dram.{name}": value for name, value in self.machine._asdict().items()}
+        arrays |= {f"dram.{name}": value for name, value in self.dram._asdict().items()}
         return arrays | {
             "trace": self._trace, "firsts": self._firsts, "progress": np.array(self._progress, dtype=np.int64),
             "memory": self.runner.memory.bytes, "executed": np.array([self.runner.warp_instructions]),
@@ -290,7 +289,7 @@ class TimedLaunch:
         """
         for name, value in self.state._asdict().items():
             restore_array(value, saved[f"state.{name}"])
-        for name, value in self.machine._asdict().items():
+        for name, value in self.dram._asdict().items():
             restore_array(value, saved[f"dram.{name}"])
         restore_array(self.runner.memory.bytes, saved["memory"])
         self._trace, self._firsts = saved["trace"], saved["firsts"]
@@ -332,7 +331,7 @@ class TimedLaunch:
             cycles, error = self._extrapolated(busy)
         cycles += core.figures.start
         windows = (busy >> int(now[at.SPAN_BITS])) + 1
-        dram = counters_of(self.machine, self.target.memory.dram)
+        dram = counters_of(self.dram, self.target.memory.dram)
         # Of the time of the launch, with its start, not of that until the last burst.
         in_all = max((busy + core.figures.start) * self.target.memory.dram.clock_hz / core.clock_hz, dram.cycles)
         dram = replace(dram, utilisation=dram.utilisation * dram.cycles / in_all)
@@ -347,10 +346,9 @@ class TimedLaunch:
 
     def _extrapolated(self, busy: int) -> tuple[float, float]:
         """Return the cycles of all blocks, by the rate at which the timed ones ended, and the error of it."""
-        places = self.resident * self.target.core.units
         points = np.array(self._progress, dtype=float)
-        last = self.timed - places
-        first = min(max(places, self._turned), last / 2)
+        last = self.timed - self.slots
+        first = min(max(self.slots, self._turned), last / 2)
         steady = points[(points[:, 1] >= first) & (points[:, 1] <= last)]
         if len(steady) < 3 or steady[-1, 1] <= steady[0, 1]:
             steady = points[[0, -1]]
@@ -413,11 +411,11 @@ def _state(
         rule[key] = round(value)
     now = np.zeros(16, dtype=np.int64)
     now[[at.BLOCKS, at.LEFT, at.SPAN_BITS]] = blocks, blocks, 6
-    places = units * resident
-    n_warps = places * warps
+    slots = units * resident
+    n_warps = slots * warps
     warp = at.zeros(n_warps, 11)
     warp[:, at.AT] = at.NEVER
-    residents = at.zeros(places, 4)
+    residents = at.zeros(slots, 4)
     residents[:, at.BLOCK_NUMBER] = -1
     scheduler = at.zeros(units * figures.schedulers, at.UNIT_FREE + 8)
     scheduler[:, at.WAKE], scheduler[:, at.LAST_WARP] = at.NEVER, -1
@@ -426,16 +424,16 @@ def _state(
     n_waiters = n_requests + n_warps * 32 * 16
     waiter = at.zeros(n_waiters, 2)
     waiter[:, 1] = np.arange(1, n_waiters + 1)
-    l1_places, l2_places = units * l1_sets * ways, l2.slices * l2.sets * l2.ways
+    l1_frames, l2_frames = units * l1_sets * ways, l2.slices * l2.sets * l2.ways
 
     def filled(*shape: int) -> Any:
         return np.full(shape, -1, dtype=np.int64)
 
     return at.TimingState(
         rule=rule, now=now, warp=warp, ready=at.zeros(n_warps, max(assembly.scoreboard, 1)), resident=residents,
-        scheduler=scheduler, pipeline=at.zeros(units, 4), l1_line=filled(l1_places), l1_state=at.zeros(l1_places, 4),
-        l1_wait=filled(4 * l1_places), l2_line=filled(l2_places), l2_state=at.zeros(l2_places, 4),
-        l2_wait=filled(4 * l2_places), slice_free=at.zeros(l2.slices), load=_list_of_free(n_warps * 16, 5),
+        scheduler=scheduler, pipeline=at.zeros(units, 4), l1_line=filled(l1_frames), l1_state=at.zeros(l1_frames, 4),
+        l1_wait=filled(4 * l1_frames), l2_line=filled(l2_frames), l2_state=at.zeros(l2_frames, 4),
+        l2_wait=filled(4 * l2_frames), slice_free=at.zeros(l2.slices), load=_list_of_free(n_warps * 16, 5),
         request=_list_of_free(n_requests, 8), waiter=waiter, ring=filled(1 << 14), chain=filled(1 << 14),
         mapping=dram.address_mapping.table, ratio=np.array([ratio]), counters=at.zeros(len(at.COUNTERS)),
         by_unit=at.zeros(units, 6), series=at.zeros(at.WINDOWS, 6), unit_series=at.zeros(at.WINDOWS, units),

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
 from profilers.files import replaced_file
-from replay.detailed.launch import GUARDS, BlockRunner, CallResult, Guards, LaunchPlan, Progress, runners
+from replay.detailed.launch import CHECKS, BlockRunner, CallResult, LaunchPlan, Progress, RunChecks, runners
 from replay.detailed.timing.launches import WAVES, LaunchTiming, TimedDevice, TimedLaunch, restore_array
 from replay.memory.dram import DramCounters
 
@@ -71,7 +71,7 @@ def simulate_plan(
     registers: int | None = None,
     waves: int | None = WAVES,
     execute_all: bool = True,
-    guards: Guards = GUARDS,
+    checks: RunChecks = CHECKS,
     progress: Progress | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> SimulatedPlan:
@@ -85,7 +85,7 @@ def simulate_plan(
         Device.
     registers, waves, execute_all : optional
         As those of `TimedLaunch`.
-    guards : Guards
+    checks : RunChecks
         What stops a kernel.
     progress : callable, optional
         Called with (blocks done, blocks in all, name of the kernel).
@@ -99,14 +99,14 @@ def simulate_plan(
         A PTX file is missing or not supported, a launch does not fit, a kernel does what it must not, or the file is
         not the state of this simulation.
     """
-    identity = (
-        _identity(plan, target, (registers, waves, execute_all, guards.limit, guards.may_race)) if checkpoint else b""
-    )
-    kept = _SavedLaunches(checkpoint.path, identity, checkpoint.period) if checkpoint else None
+    kept = None
+    if checkpoint:
+        identity = _identity(plan, target, (registers, waves, execute_all, checks.limit, checks.may_race))
+        kept = _SavedLaunches(checkpoint.path, identity, checkpoint.period)
     calls, timings, shared, last = [], [], [], None
-    for number, runner in enumerate(runners(plan, guards)):
+    for number, runner in enumerate(runners(plan, checks)):
         call, name = runner.call, runner.call.entry or runner.program.entry.name
-        launch = _LaunchOnItsWay(runner, target, registers, waves)
+        launch = _RunningLaunch(runner, target, registers, waves)
         if kept:
             kept.restore(number, launch)
         if not (kept and number < len(kept.finished)):
@@ -124,7 +124,7 @@ def simulate_plan(
 
 
 def _hook(
-    kept: "_SavedLaunches | None", launch: "_LaunchOnItsWay", progress: Progress | None, name: str
+    kept: "_SavedLaunches | None", launch: "_RunningLaunch", progress: Progress | None, name: str
 ) -> Callable[[int, int], None]:  # fmt: skip
     def called(done: int, count: int) -> None:
         if progress:
@@ -135,8 +135,8 @@ def _hook(
     return called
 
 
-class _LaunchOnItsWay:
-    """A launch on its way, with or without a device."""
+class _RunningLaunch:
+    """A launch that is executed, and timed if there is a device."""
 
     def __init__(
         self, runner: BlockRunner, target: TimedDevice | None, registers: int | None, waves: int | None
@@ -177,14 +177,14 @@ class _LaunchOnItsWay:
 
 @dataclass
 class _SavedLaunches:
-    """A file with the timings of launches that have ended, and the state of the one on its way."""
+    """A file with the timings of launches that have ended, and the state of the launch that runs."""
 
     path: Path
     identity: bytes
     period: float
     #: Instructions of warps, and timing as arrays, of each launch that has ended.
     finished: list[tuple[int, Arrays]] = field(default_factory=list)
-    #: State of the launch on its way; or only the memory, if it has not begun.
+    #: State of the launch that runs; or only the memory, if it has not begun.
     current: Arrays = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -207,7 +207,7 @@ class _SavedLaunches:
     def _damaged(self) -> InvalidInputError:
         return InvalidInputError(f"{self.path}: this is no saved state of a simulation, or it is damaged")
 
-    def restore(self, number: int, launch: _LaunchOnItsWay) -> None:
+    def restore(self, number: int, launch: _RunningLaunch) -> None:
         """Give a launch what was saved of it."""
         runner = launch.runner
         try:
@@ -224,14 +224,14 @@ class _SavedLaunches:
         if number >= len(self.finished):
             self.current = {}
 
-    def finish(self, launch: _LaunchOnItsWay) -> None:
+    def finish(self, launch: _RunningLaunch) -> None:
         """Note that a launch has ended."""
         timing = _timing_arrays(launch.timing) if launch.timing else {}
         self.finished.append((launch.runner.warp_instructions, timing))
         self._write(lambda: {"memory": launch.runner.memory.bytes})
 
-    def keep(self, launch: _LaunchOnItsWay) -> None:
-        """Write the state of a launch on its way, if it is time."""
+    def keep(self, launch: _RunningLaunch) -> None:
+        """Write the state of the launch that runs, if it is time."""
         self._write(launch.arrays)
 
     def _write(self, current: Callable[[], Arrays]) -> None:

@@ -90,7 +90,7 @@ class TimingState(NamedTuple):
 class WarpCode(NamedTuple):
     """What the warps of a launch issue: the operations of its basic blocks, and the blocks that each warp goes through.
 
-    The last three are those of an `AssembledKernel`.
+    The last three belong to an `AssembledKernel`.
     """
 
     trace: Any  #: records of `replay.detailed.tracing`

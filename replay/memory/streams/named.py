@@ -7,6 +7,7 @@ from functools import partial
 from types import MappingProxyType
 
 from profilers.errors import InvalidInputError, NotFoundError
+from replay.costs.operators import POSITION_BYTES
 from replay.graph.operators import DTYPE_BYTES
 from replay.memory.accesses import Memory, Stream, bind
 from replay.memory.streams.attention import Heads, naive_attention, tiled_attention
@@ -257,7 +258,7 @@ def _naive_attention(shape: Sequence[int], dtype: str, options: Options) -> Stre
     return naive_attention(Heads(count, queries, keys, width), DTYPE_BYTES[dtype])
 
 
-def _network(kind: str, shape: Sequence[int], dtype: str, options: Options, *, backward: bool) -> Streams:
+def _recurrent_layer(kind: str, shape: Sequence[int], dtype: str, options: Options, *, backward: bool) -> Streams:
     steps, batch, inputs, hidden = shape
     return recurrent(RecurrentLayer(kind, steps, batch, inputs, hidden, DTYPE_BYTES[dtype]), backward=backward)
 
@@ -293,7 +294,7 @@ _HEADS = ("heads", "queries", "keys", "width")
 _LAUNCH: Options = MappingProxyType({"workgroups": 0})
 
 
-def _both(
+def _with_gradient(
     name: str,
     dims: tuple[str, ...],
     summaries: tuple[str, str],
@@ -336,22 +337,23 @@ _KINDS: Mapping[str, StreamKind] = MappingProxyType(
                        (1,), _LAUNCH),
             StreamKind("optimizer", ("elements",), "Optimizer step over lists of tensors; by default Adam.",
                        _optimizer, options={"lists": 4, "writes": 3}),
-            *_both("softmax", ("rows", "columns"), ("Softmax of each row.", "Gradient of a softmax."),
-                   partial(_rows, softmax), options={"registers": 1024}),
-            *_both("layer_norm", ("rows", "columns"),
-                   ("Layer norm of each row.", "Gradient of the input of a layer norm."),
-                   partial(_rows, layer_norm), options={"registers": 0}),
-            *_both("batch_norm", _IMAGE, ("Batch norm in training.", "Gradient of a batch norm."), _batch_norm, (1, 1),
-                   {"mode": "spatial", "passes": 0}),
-            *_both("pooling", (*_IMAGE, "kernel", "stride", "padding"),
-                   ("Pooling with square windows.", "Gradient of a pooling."), _pooling, (1, 0), {"index_bytes": 8}),
-            *_both("lrn", (*_IMAGE, "size"),
-                   ("Normalisation across channels.", "Gradient of a normalisation across channels."), _lrn, (5,)),
-            *_both("embedding", ("rows", "columns", "lookups"),
-                   ("Lookup of rows in a table.", "Gradient of a lookup."), _embedding,
-                   options={"distribution": DISTRIBUTIONS[0], "exponent": 1.05, "seed": 0}),
-            *_both("attention", _HEADS, ("Fused attention.", "Gradient of a fused attention."), _attention,
-                   options={"shared": 1, "causal": 0}),
+            *_with_gradient("softmax", ("rows", "columns"), ("Softmax of each row.", "Gradient of a softmax."),
+                partial(_rows, softmax), options={"registers": 1024}),
+            *_with_gradient("layer_norm", ("rows", "columns"),
+                ("Layer norm of each row.", "Gradient of the input of a layer norm."),
+                partial(_rows, layer_norm), options={"registers": 0}),
+            *_with_gradient("batch_norm", _IMAGE, ("Batch norm in training.", "Gradient of a batch norm."), _batch_norm,
+                (1, 1), {"mode": "spatial", "passes": 0}),
+            *_with_gradient("pooling", (*_IMAGE, "kernel", "stride", "padding"),
+                ("Pooling with square windows.", "Gradient of a pooling."), _pooling, (1, 0),
+                {"index_bytes": POSITION_BYTES}),
+            *_with_gradient("lrn", (*_IMAGE, "size"),
+                ("Normalisation across channels.", "Gradient of a normalisation across channels."), _lrn, (5,)),
+            *_with_gradient("embedding", ("rows", "columns", "lookups"),
+                ("Lookup of rows in a table.", "Gradient of a lookup."), _embedding,
+                options={"distribution": DISTRIBUTIONS[0], "exponent": 1.05, "seed": 0}),
+            *_with_gradient("attention", _HEADS, ("Fused attention.", "Gradient of a fused attention."), _attention,
+                options={"shared": 1, "causal": 0}),
             StreamKind("attention_naive", _HEADS, "Attention in three kernels, with its scores in memory.",
                        _naive_attention),
             *(StreamKind(f"{kind}_cell", ("batch", "hidden"), f"Pointwise kernel of {article} {kind.upper()} cell.",
@@ -359,7 +361,7 @@ _KINDS: Mapping[str, StreamKind] = MappingProxyType(
               for kind, article in (("lstm", "an"), ("gru", "a"))),
             *(StreamKind(f"{kind}{suffix}", ("steps", "batch", "inputs", "hidden"),
                          f"{kind.upper()} layer over time steps{passes}.",
-                         partial(_network, kind, backward=bool(suffix)))
+                         partial(_recurrent_layer, kind, backward=bool(suffix)))
               for kind in ("lstm", "gru")
               for suffix, passes in (("", ""), ("_training", ", forward and backward"))),
             StreamKind("composed_model", (*_IMAGE, "filters", "outputs"),

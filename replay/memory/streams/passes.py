@@ -1,8 +1,8 @@
 """Streams of kernels that pass over their data once, or over rows or channels several times.
 
-A single pass: elementwise, copies, fills, reductions, optimisers, and lookups (embeddings, whose indices are uniform,
-skewed, or measured). Several: softmax, layer norm, batch norm. Such a kernel needs a sum over a row before it can write
-the row. Short rows stay in registers in between. Longer rows are read again in every pass.
+Elementwise kernels, copies, fills, reductions, optimisers and lookups pass once. Lookups are embeddings, whose indices
+are uniform, skewed, or measured. Softmax, layer norm and batch norm need a sum over a row or channel before they can
+write it. Short rows stay in registers in between. Longer rows are read again in every pass.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ from replay.memory.accesses import (
 )
 
 #: Bytes of an index: 64-bit, as PyTorch's embeddings take by default.
-INDEX_BYTES = 8
+_INDEX_BYTES = 8
 #: Part of the table by which ranks are scattered: the golden ratio spreads neighbours evenly.
 _SCATTER = 0.6180339887498949
 DISTRIBUTIONS = ("uniform", "zipf")
@@ -131,25 +131,25 @@ def embedding(
         raise InvalidInputError(f"indices from {indices.min()} to {indices.max()} of a table of {rows} rows")
     width, lookups = columns * element_bytes, len(indices)
     names = ("table_gradient", "gradient") if backward else ("table", "y")
-    arrays = operands(indices=lookups * INDEX_BYTES, **{names[0]: rows * width, names[1]: lookups * width})
-    each = max(STEP_BYTES // width, 1)
+    arrays = operands(indices=lookups * _INDEX_BYTES, **{names[0]: rows * width, names[1]: lookups * width})
+    group_lookups = max(STEP_BYTES // width, 1)
     # By lookup: its index, then loads and stores. A third column is a store that the forward pass does not have.
     operand = np.array([0, 2, 1, 1] if backward else [0, 1, 2])
     is_write = np.array([False, False, False, True] if backward else [False, False, True])
 
     def tiles(workgroups: Ints, step: int) -> Tiles:
-        number = (workgroups[:, None] * each + np.arange(each)).ravel()
-        number, group = number[number < lookups], np.repeat(workgroups, each)[number < lookups]
-        in_order = {0: number * INDEX_BYTES, 1: indices[number] * width, 2: number * width}
+        number = (workgroups[:, None] * group_lookups + np.arange(group_lookups)).ravel()
+        number, group = number[number < lookups], np.repeat(workgroups, group_lookups)[number < lookups]
+        in_order = {0: number * _INDEX_BYTES, 1: indices[number] * width, 2: number * width}
         address = np.stack([arrays[index].address + in_order[index] for index in operand.tolist()], axis=1)
-        return Tiles.of(group[:, None], address, operand, width=np.where(operand == 0, INDEX_BYTES, width),
+        return Tiles.of(group[:, None], address, operand, width=np.where(operand == 0, _INDEX_BYTES, width),
                         is_write=is_write)  # fmt: skip
 
     distinct = len(np.unique(indices))
     return Stream(
         f"embedding{' backward' if backward else ''} {lookups} of {rows} x {columns}",
         arrays,
-        workgroups=-(-lookups // each),
+        workgroups=-(-lookups // group_lookups),
         steps=1,
         tiles=tiles,
         flops=float(lookups * columns) if backward else 0.0,
@@ -158,7 +158,7 @@ def embedding(
         residency=resident_workgroups(_THREADS),
         in_flight=2,
         element_bytes=element_bytes,
-        assumptions=(f"{distinct} of {rows} rows are touched", f"{each} lookups a workgroup"),
+        assumptions=(f"{distinct} of {rows} rows are touched", f"{group_lookups} lookups a workgroup"),
     )
 
 
@@ -235,7 +235,7 @@ def reduction(name: str, data: ArrayPass, *, workgroups: int = 0) -> Stream:
     name : str
         Name of the kernel.
     data : ArrayPass
-        Arrays; elements are those that are read.
+        Arrays; its elements are the elements that are read.
     workgroups : int
         Workgroups of the recorded launch; 0 if unknown: then each reads 16,384 elements.
 
@@ -330,7 +330,7 @@ class _PassTiles:
 
 
 #: Longest row that PyTorch's softmax keeps in registers (`PersistentSoftmax.cuh`), elements, and the rows of one of its
-#: workgroups of 128 threads, each wavefront of which has a row, or two if they are short.
+#: workgroups of 128 threads; each wavefront has a row, or two if they are short.
 REGISTER_ELEMENTS = 1024
 _SHORTEST_ROW, _ROWS_OF_SHORTEST = 128, 2
 _MOST_THREADS, _SHARED_BYTES, _SUM_BYTES = 1024, 48 << 10, 128
@@ -416,8 +416,8 @@ def _long_rows(name: str, plan: "_RowSweeps", wavefront: int, *, reductions: int
         stream = _over_rows(name, plan, rows_a_group=1, threads=threads)
         return replace(stream, idle_cycles=float(reductions * threads))
     threads = min(1 << (plan.columns - 1).bit_length(), _MOST_THREADS)
-    fixed, each = (slots * reductions / 2 for slots in _ISSUE_SLOTS)
-    slots = (fixed + each * -(-plan.columns // threads)) * threads * plan.rows
+    fixed, per_element = (slots * reductions / 2 for slots in _ISSUE_SLOTS)
+    slots = (fixed + per_element * -(-plan.columns // threads)) * threads * plan.rows
     return _over_rows(name, replace(plan, flops=max(2.0 * slots, plan.flops)), rows_a_group=1, threads=threads)
 
 
@@ -596,7 +596,7 @@ def batch_norm(
     backward : bool
         Whether to return the backward pass.
     passes : int
-        Passes over the data, the last of which writes; by default 3 forward and 2 backward.
+        Passes over the data; the last one writes. By default 3 forward and 2 backward.
 
     Examples
     --------
@@ -626,7 +626,7 @@ def batch_norm_per_activation(
     backward : bool
         Whether to return the backward pass.
     passes : int
-        Passes over the data, the last of which writes; 2 in MIOpen, which sums mean and variance together.
+        Passes over the data; the last one writes. MIOpen has 2: it sums mean and variance together.
 
     Examples
     --------

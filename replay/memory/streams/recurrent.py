@@ -1,4 +1,4 @@
-"""Streams of recurrent networks: the pointwise kernel of a cell, and all kernels of a network over time steps."""
+"""Streams of recurrent networks: the pointwise kernel of a cell, and all kernels of a layer over time steps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -194,7 +194,7 @@ class RecurrentLayer:
         return GATES[self.kind] * self.hidden
 
 
-def recurrent(network: RecurrentLayer, *, backward: bool = False) -> tuple[Stream, ...]:
+def recurrent(layer: RecurrentLayer, *, backward: bool = False) -> tuple[Stream, ...]:
     """Return the kernels of a recurrent layer over its time steps.
 
     Forward, a product computes the input gates of all steps. Then each step is a product of the hidden state by the
@@ -203,7 +203,7 @@ def recurrent(network: RecurrentLayer, *, backward: bool = False) -> tuple[Strea
 
     Parameters
     ----------
-    network : RecurrentLayer
+    layer : RecurrentLayer
         Shape.
     backward : bool
         Whether to append the backward pass.
@@ -218,48 +218,48 @@ def recurrent(network: RecurrentLayer, *, backward: bool = False) -> tuple[Strea
     >>> [stream.name for stream in recurrent(RecurrentLayer("lstm", 2, 16, 128, 128))][:3]
     ['product 32 x 512 x 128', 'product 16 x 512 x 128', 'lstm cell 16 x 128']
     """
-    arrays = _LayerArrays(network)
+    arrays = _LayerArrays(layer)
     return (*arrays.forward(), *(arrays.backward() if backward else ()))
 
 
 class _LayerArrays:
     """The arrays of a recurrent layer, and its kernels on them."""
 
-    def __init__(self, network: RecurrentLayer) -> None:
-        self.network, self.memory = network, Memory()
-        size, steps = network.element_bytes, network.steps
-        self.x = self.memory.array("x", steps * network.batch * network.inputs * size)
-        self.input_weights = self.memory.array("input_weights", network.gates * network.inputs * size)
-        self.hidden_weights = self.memory.array("hidden_weights", network.gates * network.hidden * size)
-        self.hidden = self.memory.array("hidden", (steps + 1) * network.state_bytes)
+    def __init__(self, layer: RecurrentLayer) -> None:
+        self.layer, self.memory = layer, Memory()
+        size, steps = layer.element_bytes, layer.steps
+        self.x = self.memory.array("x", steps * layer.batch * layer.inputs * size)
+        self.input_weights = self.memory.array("input_weights", layer.gates * layer.inputs * size)
+        self.hidden_weights = self.memory.array("hidden_weights", layer.gates * layer.hidden * size)
+        self.hidden = self.memory.array("hidden", (steps + 1) * layer.state_bytes)
         self.state = {
-            name: self.memory.array(name, (steps if name == "workspace" else steps + 1) * count * network.state_bytes)
-            for name, count in (("cell", 1), ("workspace", _FORWARD[network.kind][1]["workspace"]))
+            name: self.memory.array(name, (steps if name == "workspace" else steps + 1) * count * layer.state_bytes)
+            for name, count in (("cell", 1), ("workspace", _FORWARD[layer.kind][1]["workspace"]))
         }
-        gates = GATES[network.kind] * network.state_bytes
+        gates = GATES[layer.kind] * layer.state_bytes
         self.input_gates = self.memory.array("input_gates", steps * gates)
         self.hidden_gates = self.memory.array("hidden_gates", gates)
 
     def _product(self, sizes: tuple[int, int, int], layout: str, *arrays: Operand) -> tuple[Stream, ...]:
         """Return the kernels of a product of arrays A, B and C."""
-        kernels = product_kernels((1, *sizes), self.network.element_bytes, layout=layout)
+        kernels = product_kernels((1, *sizes), self.layer.element_bytes, layout=layout)
         return bind_product(self.memory, kernels, arrays)
 
     def _at(self, array: Operand, step: int, count: int = 1) -> Operand:
         """Return the rows of a time step in an array with `count` elements for each hidden element."""
-        size = count * self.network.state_bytes
+        size = count * self.layer.state_bytes
         return section(array, step * size, size)
 
     def forward(self) -> list[Stream]:
         """Return the kernels of the forward pass."""
-        network, gates = self.network, GATES[self.network.kind]
-        rows = network.steps * network.batch
-        sizes = (rows, network.gates, network.inputs)
+        layer, gates = self.layer, GATES[self.layer.kind]
+        rows = layer.steps * layer.batch
+        sizes = (rows, layer.gates, layer.inputs)
         kernels = list(self._product(sizes, "nt", self.x, self.input_weights, self.input_gates))
-        pointwise = cell(network.kind, network.batch, network.hidden, network.element_bytes)
-        for step in range(network.steps):
+        pointwise = cell(layer.kind, layer.batch, layer.hidden, layer.element_bytes)
+        for step in range(layer.steps):
             before, after = self._at(self.hidden, step), self._at(self.hidden, step + 1)
-            sizes = (network.batch, network.gates, network.hidden)
+            sizes = (layer.batch, layer.gates, layer.hidden)
             kernels += self._product(sizes, "nt", before, self.hidden_weights, self.hidden_gates)
             arrays = {
                 "input_gates": self._at(self.input_gates, step, gates),
@@ -275,15 +275,15 @@ class _LayerArrays:
 
     def backward(self) -> list[Stream]:
         """Return the kernels of the backward pass, after those of the forward pass."""
-        network, gates = self.network, GATES[self.network.kind]
+        layer, gates = self.layer, GATES[self.layer.kind]
         gradients = {
-            name: self.memory.array(name, count * network.state_bytes)
+            name: self.memory.array(name, count * layer.state_bytes)
             for name, count in (("hidden_gradient", 1), ("next_cell_gradient", 1), ("hidden_gate_gradients", gates))
         }
-        all_gates = self.memory.array("gate_gradients", network.steps * gates * network.state_bytes)
-        pointwise = cell(network.kind, network.batch, network.hidden, network.element_bytes, backward=True)
+        all_gates = self.memory.array("gate_gradients", layer.steps * gates * layer.state_bytes)
+        pointwise = cell(layer.kind, layer.batch, layer.hidden, layer.element_bytes, backward=True)
         kernels: list[Stream] = []
-        for step in reversed(range(network.steps)):
+        for step in reversed(range(layer.steps)):
             gate_gradients = self._at(all_gates, step, gates)
             arrays = {
                 **gradients,
@@ -295,21 +295,21 @@ class _LayerArrays:
                 "previous_gradient": gradients["next_cell_gradient"],
             }
             kernels.append(bind(pointwise, arrays))
-            sizes = (network.batch, network.hidden, network.gates)
+            sizes = (layer.batch, layer.hidden, layer.gates)
             kernels += self._product(sizes, "nn", gate_gradients, self.hidden_weights, gradients["hidden_gradient"])
         return kernels + self._of_all_steps(all_gates)
 
     def _of_all_steps(self, gates: Operand) -> list[Stream]:
         """Return the products that give the gradients of the input and of both weights."""
-        network, size = self.network, self.network.element_bytes
-        rows = network.steps * network.batch
+        layer, size = self.layer, self.layer.element_bytes
+        rows = layer.steps * layer.batch
         x_gradient = self.memory.array("x_gradient", self.x.size)
-        sizes = (rows, network.inputs, network.gates)
+        sizes = (rows, layer.inputs, layer.gates)
         kernels = list(self._product(sizes, "nn", gates, self.input_weights, x_gradient))
-        for source, columns in ((self.x, network.inputs), (self.hidden, network.hidden)):
-            result = self.memory.array("weight_gradient", network.gates * columns * size)
-            kernels += self._product((network.gates, columns, rows), "tn", gates, source, result)
+        for source, columns in ((self.x, layer.inputs), (self.hidden, layer.hidden)):
+            result = self.memory.array("weight_gradient", layer.gates * columns * size)
+            kernels += self._product((layer.gates, columns, rows), "tn", gates, source, result)
         return kernels
 
     def _workspace(self, step: int) -> Operand:
-        return self._at(self.state["workspace"], step, _FORWARD[self.network.kind][1]["workspace"])
+        return self._at(self.state["workspace"], step, _FORWARD[self.layer.kind][1]["workspace"])

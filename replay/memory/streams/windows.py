@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
+from replay.costs.operators import POSITION_BYTES
 from replay.memory.accesses import STEP_BYTES, Stream, Tiles, checked_sizes, operands, pieces, resident_workgroups
 
 Shape4 = tuple[int, int, int, int]
@@ -18,8 +19,6 @@ _THREADS = 256
 _MOST_TILES = 512
 #: Bytes beyond which elements of a strided row are touched singly, not as a run: a sector of a line.
 _SECTOR_BYTES = 32
-#: Bytes of the position of a maximum: 64-bit in PyTorch.
-INDEX_BYTES = 8
 #: Pixels of a thread in a normalisation across channels (MIOpen reads four at a time).
 _PIXELS = 4
 
@@ -116,7 +115,7 @@ def pooling(
     element_bytes: int = 4,
     *,
     backward: bool = False,
-    index_bytes: int = INDEX_BYTES,
+    index_bytes: int = POSITION_BYTES,
 ) -> Stream:
     """Return the stream of a pooling, with a thread for each output.
 
@@ -189,16 +188,16 @@ class _PoolingTiles:
             self._reads, self._threads, length = self._holders, inputs, self.columns
             self.taps = -(-window.kernel[0] // window.stride[0]), -(-window.kernel[1] // window.stride[1])
         segments, loads = -(-_THREADS // length) + 1, self.taps[0] * self.taps[1]
-        self._each = max(min(loads, _MOST_TILES // segments), 1)
-        self.steps = -(-loads // self._each)
+        self._step_loads = max(min(loads, _MOST_TILES // segments), 1)
+        self.steps = -(-loads // self._step_loads)
         self._results = ((0, sizes[0]),) if backward else ((1, sizes[0]), (2, sizes[1]))
 
     def __call__(self, workgroups: Ints, step: int) -> Tiles:
         """Return the tiles of workgroups in a step."""
         begin = workgroups * _THREADS
         end = np.minimum(begin + _THREADS, self._threads)
-        last = min((step + 1) * self._each, self.taps[0] * self.taps[1])
-        taps = np.divmod(np.arange(step * self._each, last, dtype=np.int64), self.taps[1])
+        last = min((step + 1) * self._step_loads, self.taps[0] * self.taps[1])
+        taps = np.divmod(np.arange(step * self._step_loads, last, dtype=np.int64), self.taps[1])
         reads = self._reads(workgroups, (begin, end), taps)
         if step < self.steps - 1:
             return reads
@@ -279,17 +278,17 @@ def local_response_norm(
     writes = ("x_gradient",) if backward else ("y", "scale")
     arrays = operands(**dict.fromkeys((*reads, *writes), images * channels * extent * element_bytes))
     pixels = min(_THREADS * _PIXELS, extent)
-    groups, each = -(-extent // pixels), max(STEP_BYTES // (pixels * element_bytes), 1)
+    groups, step_channels = -(-extent // pixels), max(STEP_BYTES // (pixels * element_bytes), 1)
 
     def tiles(workgroups: Ints, step: int) -> Tiles:
         image, first = workgroups // groups, workgroups % groups * pixels
-        begin = step * each
+        begin = step * step_channels
         offset = ((image * channels + begin) * extent + first) * element_bytes
         return Tiles.of(
             workgroups[:, None],
             np.array([array.address for array in arrays]) + offset[:, None],
             np.arange(len(arrays)),
-            rows=min(each, channels - begin),
+            rows=min(step_channels, channels - begin),
             pitch=extent * element_bytes,
             width=(np.minimum(pixels, extent - first) * element_bytes)[:, None],
             is_write=np.arange(len(arrays)) >= len(reads),
@@ -299,7 +298,7 @@ def local_response_norm(
         f"LRN{' backward' if backward else ''} {images} x {channels} x {extent}",
         arrays,
         workgroups=images * groups,
-        steps=-(-channels // each),
+        steps=-(-channels // step_channels),
         tiles=tiles,
         flops=float((2 * size + 4) * images * channels * extent),
         threads=_THREADS,
@@ -307,6 +306,6 @@ def local_response_norm(
         residency=resident_workgroups(_THREADS),
         in_flight=len(reads),
         element_bytes=element_bytes,
-        alike=-(-channels // each),
+        alike=-(-channels // step_channels),
         assumptions=(f"{size} channels stay in registers", f"{pixels} pixels a workgroup"),
     )
