@@ -5,7 +5,6 @@ from typing import Any
 import click
 
 from profilers.errors import InvalidInputError
-from replay.workloads.operations import is_parquet
 from seqpoint import front_door
 from seqpoint.characterization import BY, CHARTS
 from seqpoint.cli.options import (
@@ -182,16 +181,19 @@ def analyze_command(trace: str, stragglers: bool, perfetto: str | None, json_: b
     seqpoint analyze job.trace -i 12 -w overlap:ideal --perfetto both.json
     seqpoint analyze job.trace --stragglers
     """
+    from replay.workloads.operations import is_parquet
+
+    is_table = is_parquet(trace)
     if stragglers:
         refuse_options(["tasks", "perfetto"], "with --stragglers; leave one out")
-        if is_parquet(trace):
+        if is_table:
             refuse_options(["device", "marker", "length"], "on a table of operations")
         from seqpoint.step_analysis import stragglers as find_stragglers
 
         del options["tasks"]
-        print_result(find_stragglers(trace if is_parquet(trace) else load(trace), **options), json_)
+        print_result(find_stragglers(trace if is_table else load(trace), **options), json_)
         return
-    if is_parquet(trace):
+    if is_table:
         raise InvalidInputError(
             f"{trace}: a Parquet file is no trace; of a table of operations, --stragglers shows who makes steps longer"
         )

@@ -9,15 +9,17 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from profilers.trace.trace import Trace
 from seqpoint import front_door
 from seqpoint.cli.output import byte_progress, explain_tables
 from seqpoint.notebook import TOP
+
+if TYPE_CHECKING:
+    from profilers.trace import Trace
 
 F = TypeVar("F", bound=Callable[..., Any])
 _POSITIVE = click.IntRange(1)
@@ -163,12 +165,12 @@ def parameter_sentences(source: Callable[..., Any]) -> dict[str, str]:
     """
     text = inspect.getdoc(source) or ""
     section = re.search(r"Parameters\n-+\n(.*?)(?:\n\n\w+\n-+\n|\Z)", text, re.DOTALL)
-    found: dict[str, str] = {}
+    sentences: dict[str, str] = {}
     for match in re.finditer(r"^(\w[\w, ]*) : .*\n((?:[ \t]+.*\n?|\n(?=[ \t]))+)", section[1] if section else "", re.M):
         sentence = re.sub(r"``\"?(.*?)\"?``", r"\1", " ".join(match[2].split()))
         for name in match[1].split(", "):
-            found[name] = re.sub(r"`(?:\w+\.)*(\w+)`", r"\1", sentence)
-    return found
+            sentences[name] = re.sub(r"`(?:\w+\.)*(\w+)`", r"\1", sentence)
+    return sentences
 
 
 _READING = "seqpoint.reading"
@@ -203,7 +205,7 @@ def trace_argument(function: F) -> F:
     return click.argument("trace", type=click.Path())(reading_options(function))
 
 
-def load(trace: str) -> Trace:
+def load(trace: str) -> "Trace":
     """Return the trace that an argument names, read by the options of the command."""
     how = reading()
     return front_door.open(
