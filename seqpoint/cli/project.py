@@ -176,13 +176,13 @@ def project_command(
     print_result(projected, json_)
 
 
-def _calibrated(path: str | None) -> "tuple[ContentionFit | None, Parameters | None]":
-    """Return a calibration, and the parameters with it; None without one."""
-    if path is None:
-        return None, None
+def _calibrated(path: str | None) -> "tuple[ContentionFit | None, Parameters]":
+    """Return the calibration of a file, None without a file, and the parameters with it."""
     from replay.contention import read_contention_fit
     from replay.costs.shipped import load_parameters
 
+    if path is None:
+        return None, load_parameters()
     fit = read_contention_fit(path)
     return fit, fit.parameters(load_parameters())
 
