@@ -152,8 +152,7 @@ def describe(trace: "Trace | Paths", *, by: str | Sequence[str] = ()) -> "Descri
         The trace to describe.
     by : str or sequence of str
         Further tables to show first: ``"kernel"`` (kernels by name), ``"operator"`` (the operators that launched them)
-        or ``"host"`` (operators, calls and Python functions by self time). `Description.table`
-        returns them in any case.
+        or ``"host"`` (operators, calls and Python functions by self time). `Description.table` always returns them.
 
     Raises
     ------
