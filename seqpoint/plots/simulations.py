@@ -286,7 +286,7 @@ def _ticks(low: float, high: float) -> list[tuple[float, str]]:
 #: Colours of what schedulers do, by Okabe and Ito, in the order of `DOINGS`.
 _COLOURS = ("#009E73", "#E69F00", "#F0E442", "#0072B2", "#CC79A7", "#D8DEE4")
 _KERNEL_LENGTH = 48
-#: Launches of which all charts are shown.
+#: Most launches that are drawn.
 _MOST_LAUNCHES = 4
 
 
@@ -317,7 +317,7 @@ class DrawnLaunch:
         return plain_text(f"{self.entry}, launch {self.number}", _KERNEL_LENGTH)
 
     def window(self, windows: int) -> tuple[float, TimeUnit]:
-        """Return the length of a window in ns, and the unit of an axis of so many."""
+        """Return the length of a window in ns, and the unit of an axis of `windows` windows."""
         span_ns = 1e9 * self.timing.span_cycles / self.target.core.clock_hz
         return span_ns, time_unit(span_ns * windows)
 
