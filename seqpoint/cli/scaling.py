@@ -15,7 +15,7 @@ from seqpoint.cli.options import (
     refuse_options,
 )
 from seqpoint.cli.output import message, print_result, progress, save_plot, working
-from seqpoint.cli.traces import connected
+from seqpoint.cli.traces import dask_executor
 from seqpoint.job_scaling import Scaling, scaling
 
 #: Options of axes by name, the axis of each, and its line in the help.
@@ -143,7 +143,7 @@ def sweep_command(plan: str, output: str | None, json_: bool, **options: Any) ->
 
     if options["address"]:
         refuse_options(("jobs",), "beside --cluster, whose workers time the scenarios")
-    with connected(options["address"]) as executor:
+    with dask_executor(options["address"]) as executor:
         result = sweep(plan, output, executor=executor, jobs=options["jobs"] or 0, progress=progress("timing"))
     if result.resumed:
         message(f"{result.resumed} chunks of scenarios had been timed before")

@@ -46,7 +46,7 @@ def parse_bytes(text: str) -> int:
 
 
 @contextmanager
-def connected(address: str | None) -> Iterator[Executor | None]:
+def dask_executor(address: str | None) -> Iterator[Executor | None]:
     """Connect to a Dask scheduler, and yield its executor; None without an address."""
     if not address:
         yield None
@@ -100,7 +100,7 @@ def ingest_command(
     if how["classes"] is not None:
         joined["class_rules"] = read_class_rules(how["classes"])
     options = IngestOptions(how["marker"], how["length"], byte_progress("reading"), parse_bytes(limit), **joined)
-    with connected(cluster) as executor:
+    with dask_executor(cluster) as executor:
         result = ingest(files, output, options, executor=executor)
     if result.resumed:
         message(f"{result.resumed} of {len(result.meta.sources)} files had been read before")
