@@ -32,7 +32,6 @@ from seqpoint.cli.output import (
     write_timelines,
 )
 from seqpoint.projecting import ProjectOptions
-from seqpoint.reproducing import read_result
 
 if TYPE_CHECKING:
     from replay.calibration import Parameters
@@ -191,6 +190,8 @@ def _again(trace: str, result: str, jobs: int, json_: bool) -> None:
     """Compute a result again, print the differences, and exit 1 if there are any."""
     if set(given_options()) - {"trace", "jobs", "result", "json_"}:
         raise click.UsageError("--from takes all other options from the result; give only TRACE and --jobs with it")
+    from seqpoint.reproducing import read_result
+
     recorded = read_result(result)
     read = recorded["provenance"].get("reading") or {}
     how: dict[str, Any] = {"iterations": read.get("iterations") or "auto", "length": read.get("length")}
