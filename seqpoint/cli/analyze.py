@@ -10,8 +10,8 @@ from seqpoint.characterization import BY, CHARTS
 from seqpoint.cli.options import (
     hardware_option,
     load,
+    options_of,
     output_options,
-    parameters,
     perfetto_option,
     plot_option,
     reading_options,
@@ -111,7 +111,7 @@ def characterize_command(
 @click.command("gemms")
 @trace_argument
 @top_option
-@parameters(front_door.gemms, "iteration")
+@options_of(front_door.gemms, "iteration")
 @plot_option("Write the chart of efficiency against waves.")
 @hardware_option
 @output_options
@@ -135,7 +135,7 @@ def gemms_command(trace: str, top: int, plot: str | None, json_: bool, **how: An
 
 @click.command("replay")
 @trace_argument
-@parameters(front_door.replay, "iterations")
+@options_of(front_door.replay, "iterations")
 @perfetto_option
 @hardware_option
 @output_options
@@ -159,7 +159,7 @@ def replay_command(trace: str, perfetto: str | None, json_: bool, **options: Any
 
 @click.command("analyze")
 @trace_argument
-@parameters(front_door.analyze, "iteration", "what_if", "tasks")
+@options_of(front_door.analyze, "iteration", "what_if", "tasks")
 @click.option(
     "--stragglers",
     is_flag=True,
@@ -237,7 +237,7 @@ class _Percent(click.ParamType[float]):
     help="Exit with status 1 if the step is slower beyond noise, and by more than this. If nothing can be told, the "
     "status is 0, and a line on stderr says so.",
 )
-@parameters(front_door.compare, "what_if", "device", "same_job", "confidence", confidence=_CONFIDENCE)
+@options_of(front_door.compare, "what_if", "device", "same_job", "confidence", confidence=_CONFIDENCE)
 @top_option
 @plot_option("Write the chart of changes by operator.")
 @reading_options

@@ -1,7 +1,7 @@
 """Options and arguments of the commands: each has its sentence, its type and its default in one place.
 
 An option that is a parameter of a function, or a field of frozen options, is made from its signature and its NumPy
-docstring (`parameters`). `FORMS` says how such a parameter is written on the command line, if not by its name. The
+docstring (`options_of`). `FORMS` says how such a parameter is written on the command line, if not by its name. The
 other options have their sentence here, if several commands share them, or at their command.
 """
 
@@ -101,8 +101,8 @@ FORMS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 _TYPES: Mapping[str, type] = MappingProxyType({"int": int, "float": float})
 
 
-def parameters(source: Callable[..., Any], *names: str, **changes: Mapping[str, Any]) -> Callable[[F], F]:
-    """Return a decorator that adds an option for each of some parameters, from their signature and docstring.
+def options_of(source: Callable[..., Any], *names: str, **changes: Mapping[str, Any]) -> Callable[[F], F]:
+    """Return a decorator that adds an option for each named parameter of `source`, from its signature and docstring.
 
     Parameters
     ----------
@@ -191,10 +191,10 @@ def reading() -> dict[str, Any]:
 _HIDDEN: Mapping[str, Any] = {"expose_value": False, "callback": _keep}
 _MARKER: Mapping[str, Any] = {"flags": ("--iterations",), "name": "marker", "metavar": "HOW", **_HIDDEN}
 _LENGTH: Mapping[str, Any] = {"metavar": "RULE", **_HIDDEN}
-marker_option = parameters(front_door.open, "iterations", iterations=_MARKER)
-length_options = parameters(front_door.open, "iterations", "length", iterations=_MARKER, length=_LENGTH)
+marker_option = options_of(front_door.open, "iterations", iterations=_MARKER)
+length_options = options_of(front_door.open, "iterations", "length", iterations=_MARKER, length=_LENGTH)
 #: The options by which files are read: --iterations, --length and --classes.
-reading_options = parameters(
+reading_options = options_of(
     front_door.open, "iterations", "length", "classes",
     iterations=_MARKER, length=_LENGTH, classes={"metavar": "FILE.toml", "type": click.Path(), **_HIDDEN},
 )  # fmt: skip
@@ -242,7 +242,7 @@ def output_options(function: F) -> F:
     return explain_option(as_json(function))
 
 
-hardware_option = parameters(front_door.analyze, "device")
+hardware_option = options_of(front_door.analyze, "device")
 gate_option = click.option("--gate", is_flag=True, help="Exit with status 1 if a limit is not met.")
 verbose_option = click.option(
     "--verbose", "-v", is_flag=True, help="Print errors by size and the names of the files too."

@@ -11,9 +11,9 @@ from seqpoint import front_door
 from seqpoint.cli.options import (
     given_options,
     load,
+    options_of,
     output_option,
     output_options,
-    parameters,
     perfetto_option,
     reading,
     refuse_options,
@@ -113,8 +113,8 @@ def _default(text: str | None) -> str:
 
 @click.command("project")
 @trace_argument
-@parameters(front_door.project, "what_ifs")
-@parameters(
+@options_of(front_door.project, "what_ifs")
+@options_of(
     ProjectOptions, "iterations", "max_points", "keep_outliers", "draws", "seed", "host", "job", "jobs", "why", "device"
 )
 @click.option(
@@ -158,8 +158,8 @@ def project_command(
         return
     if options["iterations"]:
         refuse_options(("max_points", "keep_outliers"), "beside --iteration, which names the iterations")
-    fit, parameters_ = _calibrated(contention)
-    given = ProjectOptions(**options, jobs=jobs, parameters=parameters_, progress=progress("projecting"))
+    fit, parameters = _calibrated(contention)
+    given = ProjectOptions(**options, jobs=jobs, parameters=parameters, progress=progress("projecting"))
     projected = front_door.project(load(trace), what_ifs, options=given)
     read = reading()
     projected = projected.with_facts({"reading": {"iterations": read["marker"], "length": read["length"]}})
@@ -214,9 +214,9 @@ def _again(trace: str, result: str, jobs: int, json_: bool) -> None:
 @click.command("report")
 @trace_argument
 @output_option("FILE", "File to write.", required=False, default="report.html", show_default=True)
-@parameters(front_door.project, "what_ifs")
-@parameters(ProjectOptions, "max_points")
-@parameters(front_door.report, "title", "device")
+@options_of(front_door.project, "what_ifs")
+@options_of(ProjectOptions, "max_points")
+@options_of(front_door.report, "title", "device")
 def report_command(trace: str, output: str, what_ifs: tuple[str, ...], **options: Any) -> None:
     """Write a report on TRACE as a self-contained page of HTML.
 

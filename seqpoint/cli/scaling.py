@@ -7,9 +7,9 @@ import click
 
 from seqpoint.cli.options import (
     load,
+    options_of,
     output_option,
     output_options,
-    parameters,
     plot_option,
     reading_options,
     refuse_options,
@@ -66,7 +66,7 @@ def _axes(function: Any) -> Any:
     "--set", "sizes", metavar="KEY=VALUE", multiple=True,
     help="Without TRACE: a size of the job before it is scaled, such as heads=32, precision=bf16 or tensor=8.",
 )  # fmt: skip
-@parameters(scaling, "iteration", "device")
+@options_of(scaling, "iteration", "device")
 @plot_option("Write charts of shares and times here.")
 @reading_options
 @output_options

@@ -7,7 +7,7 @@ import click
 
 from profilers.files import file_to_write, replaced_file
 from seqpoint import kernel_simulation
-from seqpoint.cli.options import output_options, parameters, plot_option, refuse_options
+from seqpoint.cli.options import options_of, output_options, plot_option, refuse_options
 from seqpoint.cli.output import message, print_result, progress, save_plot
 
 
@@ -27,7 +27,7 @@ _SIZES = {"type": str, "multiple": False, "callback": _sizes}
 @click.command("kernel")
 @click.argument("file", metavar="FILE", required=False)
 @click.option("--plan", metavar="FILE.toml", type=click.Path(), help="Plan of launches; the same as FILE.toml.")
-@parameters(
+@options_of(
     kernel_simulation.simulate_kernel, "entry", "grid", "block", "arguments", "device",
     grid=_SIZES, block=_SIZES,
     arguments={
@@ -37,7 +37,7 @@ _SIZES = {"type": str, "multiple": False, "callback": _sizes}
         "NAME of a buffer before.",
     },
 )  # fmt: skip
-@parameters(
+@options_of(
     kernel_simulation.KernelOptions, "variables", "shared_bytes", "clock_mhz", "memory_gbps", "mapping", "scheduler",
     "registers", "waves", "limit", "allow_races", "checkpoint",
     variables={

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from seqpoint import front_door
-from seqpoint.cli.options import output_options, parameters, plot_option, refuse_options
+from seqpoint.cli.options import options_of, output_options, plot_option, refuse_options
 from seqpoint.cli.output import print_json, print_result, print_tables, progress, save_plot
 from seqpoint.memory_simulation import MemoryOptions, memory_choices
 
@@ -15,8 +15,8 @@ from seqpoint.memory_simulation import MemoryOptions, memory_choices
 @click.argument("operator", required=False)
 @click.argument("shape", nargs=-1, metavar="[SHAPE]...", type=int)
 @click.option("--list", "list_", is_flag=True, help="List operators with their shapes, policies, devices and mappings.")
-@parameters(front_door.simulate_memory, "device", "policies", "policy_file")
-@parameters(MemoryOptions, "dtype", "of_operator", "caches", "mapping", "dram", "max_accesses", "warm")
+@options_of(front_door.simulate_memory, "device", "policies", "policy_file")
+@options_of(MemoryOptions, "dtype", "of_operator", "caches", "mapping", "dram", "max_accesses", "warm")
 @click.option("--over-time", is_flag=True, help="Print the bandwidth, row hits and channels of the DRAM over time.")
 @plot_option("Write charts: times, traffic, row hits, channels over time.")
 @output_options

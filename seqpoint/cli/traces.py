@@ -14,7 +14,7 @@ import click
 from profilers.errors import DependencyError, InvalidInputError
 from profilers.trace.trace import Quality, Trace
 from seqpoint import front_door
-from seqpoint.cli.options import as_json, output_option, output_options, parameters, reading, reading_options
+from seqpoint.cli.options import as_json, options_of, output_option, output_options, reading, reading_options
 from seqpoint.cli.output import byte_progress, message, print_json, print_lines, print_table, print_tables
 from seqpoint.description import quality_table, row_counts, trace_facts
 
@@ -73,7 +73,7 @@ _folder_option = output_option("NAME.trace", "Folder to write.")
 @click.option(
     "--limit", default="8GB", show_default=True, metavar="SIZE", help="Largest size that a packed file may unpack to."
 )
-@parameters(front_door.open, "counters", "execution_traces", "captures")
+@options_of(front_door.open, "counters", "execution_traces", "captures")
 @click.option(
     "--cluster", metavar="ADDRESS", help="Dask scheduler whose workers read the files, such as tcp://host:8786."
 )
@@ -253,7 +253,7 @@ def slice_command(
 @click.option(
     "--graph", is_flag=True, help="Write the kernel graph of an iteration instead, for ASTRA-sim; FILE ends in .et."
 )
-@parameters(
+@options_of(
     front_door.analyze, "iteration", "what_if", "device",
     iteration={"help": "Iteration of the graph, with --graph; by default that of median step time."},
     what_if={"help": "What-if to apply to the graph, with --graph; `seqpoint what-ifs` lists them."},
