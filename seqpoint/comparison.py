@@ -173,11 +173,10 @@ class Comparison(Result):
         rows = self.table()
         rows = rows[rows.change_ns != 0].head(top) if len(rows) else rows
         sides, title = ("before", "after"), f"of the time of operators in a step; step time: {self.verdict}"
-        with_noise = self.step.noise_ns is not None
         if self.projection is None:
-            return changes_by_operator(rows, sides, f"Change {title}", with_noise=with_noise)
+            return changes_by_operator(rows, sides, f"Change {title}")
         rows = rows.rename(columns={"before_ns": "after_ns", "after_ns": "before_ns"})
-        return changes_by_operator(rows, ("measured", "projected"), f"Error {title}", with_noise=with_noise)
+        return changes_by_operator(rows, ("measured", "projected"), f"Error {title}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint compare --json` prints."""

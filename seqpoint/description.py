@@ -246,27 +246,11 @@ class Description(Result):
         if by not in _ROWS:
             raise InvalidInputError(f"by {by!r}: there is no such table; choose of {', '.join(_ROWS)}")
         rows = _ROWS[by](self)
-        return data_frame([row | {"name": row["name"] or _NONE[by]} for row in rows] if by in _NONE else rows)
+        return data_frame([row | {"name": row["name"] or _UNNAMED[by]} for row in rows] if by in _UNNAMED else rows)
 
     def communication(self) -> DataFrame:
         """Return the busy time and the communication of each device; times in ns."""
         return data_frame(self.to_dict()["devices"])
-
-    def tables_by(self, top: int = TOP) -> tuple[Table, ...]:
-        """Return the tables by kernel, operator or range or of the host that were asked for, as text.
-
-        Parameters
-        ----------
-        top : int
-            Most rows of each.
-        """
-        texts = {
-            "kernel": lambda: [kernels_text(self.trace, top)],
-            "operator": lambda: [operators_text(self.trace, top)],
-            "range": lambda: [ranges_text(self.trace, top)],
-            "host": lambda: host_text(self.trace, top),
-        }
-        return tuple(table for name in self.by for table in texts[name]())
 
     def verdict(self) -> str:
         """Return a sentence on whether hosts or devices set the pace; "" for a trace without devices or steps.
@@ -309,7 +293,13 @@ class Description(Result):
     def tables(self, top: int = TOP) -> tuple[Table, ...]:
         """Return the tables that were asked for, else all that have rows; the counts of the reader come last."""
         if self.by:
-            return self.tables_by(top)
+            texts = {
+                "kernel": lambda: [kernels_text(self.trace, top)],
+                "operator": lambda: [operators_text(self.trace, top)],
+                "range": lambda: [ranges_text(self.trace, top)],
+                "host": lambda: host_text(self.trace, top),
+            }
+            return tuple(table for name in self.by for table in texts[name]())
         named = self.named_tables()
         return tuple(table for name, table in named.items() if table.rows or name == "quality")
 
@@ -323,7 +313,7 @@ class Description(Result):
         """Return the notes, and what sets the pace; beside the tables that were asked for, the causes of host time."""
         lines = [] if self.by else list(super().closing())
         lines += [host_sentence(self.host)] if "host" in self.by else []
-        return [*lines, self.verdict()] if self.verdict() else lines
+        return [*lines, *filter(None, [self.verdict()])]
 
     def device_name(self, row: DeviceActivity) -> str:
         """Return the name of a device as the profiler wrote it; "" if it did not."""
@@ -452,7 +442,7 @@ _ROWS: Mapping[str, Callable[[Description], list[dict[str, Any]]]] = MappingProx
     }
 )
 #: Names of the rows of kernels without an operator or a range.
-_NONE: Mapping[str, str] = MappingProxyType({"operator": NO_OPERATOR, "range": NO_RANGE})
+_UNNAMED: Mapping[str, str] = MappingProxyType({"operator": NO_OPERATOR, "range": NO_RANGE})
 
 
 def row_counts(trace: Trace) -> dict[str, int]:

@@ -152,8 +152,7 @@ def describe(trace: "Trace | Paths", *, by: str | Sequence[str] = ()) -> "Descri
         The trace to describe.
     by : str or sequence of str
         Further tables to show first: ``"kernel"`` (kernels by name), ``"operator"`` (the operators that launched them)
-        or ``"host"`` (operators, calls and Python functions by self time). `Description.table`
-        returns them in any case.
+        or ``"host"`` (operators, calls and Python functions by self time). `Description.table` always returns them.
 
     Raises
     ------
@@ -237,17 +236,16 @@ def select(
     from seqpoint.selection.selecting import select as run
     from seqpoint.selection.stratified import kernel_profiles
 
-    given: dict[str, Any] = {
-        "max_points": max_points, "max_iterations": max_iterations, "target_error": target_error,
-        "statistic": statistic, "selector": selector,
-    }  # fmt: skip
-    options = _with_given(options or SelectOptions(), given)
-    rank = options.rank
+    options = _with_given(
+        options or SelectOptions(), max_points=max_points, max_iterations=max_iterations, target_error=target_error,
+        statistic=statistic, selector=selector,
+    )  # fmt: skip
     is_table = isinstance(trace, IterationTable) or (isinstance(trace, str | PathLike) and is_log(trace))
     source = trace if is_table else _trace(trace)  # type: ignore[arg-type]
     table, profiles = iterations(source), None
     if options.selector == "k-medoids" and not options.features and isinstance(source, Trace):
-        profiles = kernel_profiles(source, min(table.rank.tolist(), default=0) if rank is None else rank)
+        lowest = min(table.rank.tolist(), default=0)
+        profiles = kernel_profiles(source, lowest if options.rank is None else options.rank)
     return run(table, options, profiles)
 
 
@@ -549,11 +547,10 @@ def project(
     """
     from seqpoint.projecting import ProjectOptions, project_texts
 
-    given: dict[str, Any] = {
-        "iterations": tuple(iterations) or None, "max_points": max_points, "device": device, "draws": draws,
-        "progress": progress,
-    }  # fmt: skip
-    options = _with_given(options or ProjectOptions(), given)
+    options = _with_given(
+        options or ProjectOptions(), iterations=tuple(iterations) or None, max_points=max_points, device=device,
+        draws=draws, progress=progress,
+    )  # fmt: skip
     return project_texts(_trace(trace), [what_ifs] if isinstance(what_ifs, str) else list(what_ifs), options)
 
 
@@ -924,8 +921,8 @@ def readers() -> "tuple[Plugin[Reader], ...]":
     return tuple(run())
 
 
-def _with_given(options: O, given: Mapping[str, Any]) -> O:
-    """Return frozen options with the arguments that are given."""
+def _with_given(options: O, **given: Any) -> O:
+    """Return frozen options with the given fields that are not None."""
     return replace(options, **{name: value for name, value in given.items() if value is not None})  # type: ignore[type-var]
 
 

@@ -20,7 +20,6 @@ import pyarrow as pa
 import scipy
 
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.ingest.lengths import lengths_from_shapes
 from profilers.trace.arrays import MISSING, Bools, Floats, Ints, integers, strings
 from profilers.trace.kernels import COLLECTIVE
 from profilers.trace.steps import is_file, step_times
@@ -506,6 +505,8 @@ def _extents(text: str) -> Iterator[tuple[int, int, int]]:
 
 def _candidate(trace: Trace, table: IterationTable, alike: list[_Dimension]) -> LengthCandidate | None:
     """Return the candidate of dimensions with equal values; its values are those that `--length` gives."""
+    from profilers.ingest.lengths import lengths_from_shapes
+
     rule = ":".join(map(str, alike[0]))
     lengths = lengths_from_shapes(trace, rule)
     length_of = dict(zip(_keys(trace), lengths.tolist(), strict=True))

@@ -297,9 +297,9 @@ class Scaling(Result):
             for row in self.applied
             if axis in row.scenario
         ]
-        return communication_share(data_frame(rows), self.title(axis), self._of())
+        return communication_share(data_frame(rows), self.title(axis), self._subject())
 
-    def _of(self) -> str:
+    def _subject(self) -> str:
         """Return the job or trace, and its device."""
         return self.of + (f" on {self.device}" if self.device else "")
 
@@ -313,7 +313,7 @@ class Scaling(Result):
             | {name: getattr(row, name) for name in ("step_ns", *_PARTS)}
             for row in self.applied
         ]
-        return scaling_times(data_frame(rows), self._of())
+        return scaling_times(data_frame(rows), self._subject())
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint scaling --json` prints."""
@@ -322,7 +322,7 @@ class Scaling(Result):
 
     def summary(self) -> list[str]:
         """Return what was scaled, and the range of the shares, in a sentence each."""
-        lines = [self._of()]
+        lines = [self._subject()]
         rows = self.applied
         if len(rows) > 1:
             low, high = (choose(rows, key=lambda row: row.share) for choose in (min, max))

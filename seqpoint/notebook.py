@@ -28,7 +28,7 @@ else:
 
 #: Rows of a table as text by default; the JSON has all.
 TOP: Final = 20
-#: End of the title of a table of which the command can print more rows.
+#: End of the title of a table that leaves rows out.
 MORE: Final = " (--top shows more)"
 #: Rows of a table that a notebook shows; `.table()` has all of them.
 _SHOWN_ROWS = 25
@@ -137,7 +137,7 @@ def table_of(
 
 
 def more_of(rows: Sequence[object], top: int) -> str:
-    """Return the end of a title of a table with the first rows; empty if it has all of them.
+    """Return the end of the title of a table with the first `top` rows; "" if these are all.
 
     Examples
     --------
@@ -148,7 +148,7 @@ def more_of(rows: Sequence[object], top: int) -> str:
 
 
 def shortened(text: str, length: int) -> str:
-    """Return a text that is cut behind so many characters.
+    """Return a text of at most `length` characters; a longer text is cut and ends in dots.
 
     Examples
     --------

@@ -6,7 +6,7 @@ written as JSON with the provenance that `seqpoint.reproducing` needs to compute
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from profilers.errors import InvalidInputError, NotFoundError
@@ -101,8 +101,8 @@ class ProjectOptions:
         Seed of the draws.
     jobs : int
         Draws at a time; 0 for one on each core.
-    parameters : Parameters, optional
-        Parameters of the models with their ranges, see `replay.projection.ProjectionOptions`.
+    parameters : Parameters
+        Parameters of the models with their ranges; by default the shipped ones.
     progress : callable, optional
         Called with (steps done, steps in all, what).
     keep_outliers : bool
@@ -124,7 +124,7 @@ class ProjectOptions:
     progress: Progress | None = None
     jobs: int = 0
     weights: Sequence[float] = ()
-    parameters: Parameters | None = None
+    parameters: Parameters = field(default_factory=load_parameters)
     keep_outliers: bool = False
     sampled: Sequence[SampledStep] = ()
     why: bool = False
@@ -492,7 +492,7 @@ def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOpti
     chosen = choose_iterations(
         trace, options.iterations, options.max_points, keep_outliers=options.keep_outliers
     ).weighted(options.weights, options.sampled)
-    parameters, pairs = options.parameters or load_parameters(), measure_pairs(trace)
+    parameters, pairs = options.parameters, measure_pairs(trace)
     cost = recording_cost(trace, parameters, chosen.numbers)
     windows = [
         replace(chosen.put(window), graph=with_pairs(window.graph, pairs), recording=cost)

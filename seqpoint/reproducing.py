@@ -21,10 +21,7 @@ from replay.calibration.parameters import Parameters
 from replay.costs.shipped import load_parameters
 from replay.projection.evidence import digest
 from replay.projection.windows import SampledStep
-from replay.what_ifs import (
-    WhatIf,
-    parse_what_if,
-)
+from replay.what_ifs import WhatIf, parse_what_if
 from seqpoint.graphs import Progress
 from seqpoint.projecting import ProjectOptions, project_trace
 

@@ -425,11 +425,11 @@ def analyze_trace(
     SeqPointError
         The iteration or the device is unknown, the what-if cannot be applied, or no task is chosen.
     """
-    number = typical_iteration(trace) if iteration is None else iteration
-    (window,) = step_windows(trace, [number], device=device)
+    number, parameters = typical_iteration(trace) if iteration is None else iteration, load_parameters()
+    (window,) = step_windows(trace, [number], device=device, parameters=parameters)
     (measured,) = window.measured_ns
     if what_if is not None:
-        check_choices(what_if, [window.graph], load_parameters())
+        check_choices(what_if, [window.graph], parameters)
     if tasks is not None:
         tasks.check([window.graph])
     before = _analyzed(window, unchanged, tasks)
@@ -439,10 +439,10 @@ def analyze_trace(
     host = host_causes(index_trace(trace))
     if what_if is None:
         return Analysis(*facts, communication_notes=notes, contention=contention, host=host)
-    changed, parameters = what_if, load_parameters()
-    after = _analyzed(window, lambda graph: changed(graph, parameters), tasks)
+    changed = partial(what_if, parameters=parameters)
+    after = _analyzed(window, changed, tasks)
     change = analysis.difference(before.timeline, after.timeline)
-    is_unchanged = changed(window.graph, parameters).replays_like(window.graph)
+    is_unchanged = changed(window.graph).replays_like(window.graph)
     return Analysis(*facts, what_if, after, change, notes, is_unchanged, contention, host)
 
 
@@ -490,7 +490,7 @@ def _trace_stragglers(trace: Trace, iteration: int | None, what_if: WhatIf | Non
     if len(trace.meta.ranks) < 2:
         raise InvalidInputError("stragglers show among ranks, and the trace has one; give the files of all ranks")
     number, parameters = typical_iteration(trace) if iteration is None else iteration, load_parameters()
-    (window,) = step_windows(trace, [number], device=device)
+    (window,) = step_windows(trace, [number], device=device, parameters=parameters)
     change: Change = unchanged
     if what_if is not None:
         check_choices(what_if, [window.graph], parameters)

@@ -57,7 +57,8 @@ class LazyGroup(click.Group):
     Parameters
     ----------
     modules : mapping of str to (str, str)
-        By name of the command: ``module:name`` of its function, and its line in the help.
+        By name of the command: ``module:name`` of its function in this package, and its line in the help. Without a
+        module, the function is here.
     """
 
     #: Heading of the list of commands.
@@ -76,7 +77,7 @@ class LazyGroup(click.Group):
         if cmd_name not in self._modules:
             return None
         module, _, name = self._modules[cmd_name][0].partition(":")
-        command = getattr(import_module(module), name)
+        command = getattr(import_module(f".{module}", __name__), name)
         assert isinstance(command, click.Command)
         if ctx.parent is None:
             ctx.with_resource(compile_notice())
@@ -88,7 +89,7 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in self._modules.items()])
 
 
-#: By name of a command: ``module:function`` in this package, and its line in the help.
+#: By name of a command: its function, and its line in the help, as `LazyGroup` takes them.
 COMMANDS: dict[str, tuple[str, str]] = {
     "ingest": ("traces:ingest_command", "Read trace files into a .trace folder."),
     "merge": ("traces:merge_command", "Merge traces of different ranks."),
@@ -118,7 +119,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "scaling:scaling_command",
         "Scale a job or a trace: hidden size, GPUs, hardware; share of communication.",
     ),
-    "simulate": ("simulate:command", "Simulate caches and memory under an operator, without a trace."),
+    "simulate": (":simulate", "Simulate caches and memory under an operator, without a trace."),
     "validate": ("validate:command", "Score predictions against measurements."),
     "calibrate": ("calibrate:command", "Fit models to your own measurements."),
     "devices": ("listings:devices_command", "List the device catalogue."),
@@ -130,16 +131,30 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-_COMMANDS = {name: (f"seqpoint.cli.{function}", text) for name, (function, text) in COMMANDS.items()}
-
-
-@click.group(cls=LazyGroup, modules=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, modules=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="seqpoint")
 def cli() -> None:
     """Profile GPU jobs from their traces: select iterations, replay them, and project what-ifs.
 
     Start with `seqpoint demo`, or with your own PyTorch trace:
     `seqpoint ingest TRACE.json.gz -o job.trace`, then `seqpoint describe job.trace`.
+    """
+
+
+@click.group(
+    "simulate",
+    cls=LazyGroup,
+    modules={
+        "memory": ("simulate_memory:memory", "Run the accesses of an operator through caches and DRAM."),
+        "kernel": ("simulate_kernel:kernel", "Execute and time kernels in PTX."),
+    },
+)
+def simulate() -> None:
+    """Simulate an operator of known shape, or a kernel in PTX, without a trace and without the device.
+
+    \b
+    seqpoint simulate memory gemm 4096 4096 4096 --device A100-SXM4-80GB
+    seqpoint simulate kernel softmax.toml --device V100-SXM2-16GB
     """
 
 

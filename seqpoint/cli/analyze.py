@@ -5,14 +5,13 @@ from typing import Any
 import click
 
 from profilers.errors import InvalidInputError
-from replay.workloads.operations import is_parquet
 from seqpoint import front_door
 from seqpoint.characterization import BY, CHARTS
 from seqpoint.cli.options import (
     hardware_option,
     load,
+    options_of,
     output_options,
-    parameters,
     perfetto_option,
     plot_option,
     reading_options,
@@ -112,7 +111,7 @@ def characterize_command(
 @click.command("gemms")
 @trace_argument
 @top_option
-@parameters(front_door.gemms, "iteration")
+@options_of(front_door.gemms, "iteration")
 @plot_option("Write the chart of efficiency against waves.")
 @hardware_option
 @output_options
@@ -136,7 +135,7 @@ def gemms_command(trace: str, top: int, plot: str | None, json_: bool, **how: An
 
 @click.command("replay")
 @trace_argument
-@parameters(front_door.replay, "iterations")
+@options_of(front_door.replay, "iterations")
 @perfetto_option
 @hardware_option
 @output_options
@@ -160,7 +159,7 @@ def replay_command(trace: str, perfetto: str | None, json_: bool, **options: Any
 
 @click.command("analyze")
 @trace_argument
-@parameters(front_door.analyze, "iteration", "what_if", "tasks")
+@options_of(front_door.analyze, "iteration", "what_if", "tasks")
 @click.option(
     "--stragglers",
     is_flag=True,
@@ -182,16 +181,19 @@ def analyze_command(trace: str, stragglers: bool, perfetto: str | None, json_: b
     seqpoint analyze job.trace -i 12 -w overlap:ideal --perfetto both.json
     seqpoint analyze job.trace --stragglers
     """
+    from replay.workloads.operations import is_parquet
+
+    is_table = is_parquet(trace)
     if stragglers:
         refuse_options(["tasks", "perfetto"], "with --stragglers; leave one out")
-        if is_parquet(trace):
+        if is_table:
             refuse_options(["device", "marker", "length"], "on a table of operations")
         from seqpoint.step_analysis import stragglers as find_stragglers
 
         del options["tasks"]
-        print_result(find_stragglers(trace if is_parquet(trace) else load(trace), **options), json_)
+        print_result(find_stragglers(trace if is_table else load(trace), **options), json_)
         return
-    if is_parquet(trace):
+    if is_table:
         raise InvalidInputError(
             f"{trace}: a Parquet file is no trace; of a table of operations, --stragglers shows who makes steps longer"
         )
@@ -235,7 +237,7 @@ class _Percent(click.ParamType[float]):
     help="Exit with status 1 if the step is slower beyond noise, and by more than this. If nothing can be told, the "
     "status is 0, and a line on stderr says so.",
 )
-@parameters(front_door.compare, "what_if", "device", "same_job", "confidence", confidence=_CONFIDENCE)
+@options_of(front_door.compare, "what_if", "device", "same_job", "confidence", confidence=_CONFIDENCE)
 @top_option
 @plot_option("Write the chart of changes by operator.")
 @reading_options

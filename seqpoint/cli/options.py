@@ -1,7 +1,7 @@
 """Options and arguments of the commands: each has its sentence, its type and its default in one place.
 
 An option that is a parameter of a function, or a field of frozen options, is made from its signature and its NumPy
-docstring (`parameters`). `FORMS` says how such a parameter is written on the command line, if not by its name. The
+docstring (`options_of`). `FORMS` says how such a parameter is written on the command line, if not by its name. The
 other options have their sentence here, if several commands share them, or at their command.
 """
 
@@ -9,15 +9,17 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from profilers.trace.trace import Trace
 from seqpoint import front_door
 from seqpoint.cli.output import byte_progress, explain_tables
 from seqpoint.notebook import TOP
+
+if TYPE_CHECKING:
+    from profilers.trace import Trace
 
 F = TypeVar("F", bound=Callable[..., Any])
 _POSITIVE = click.IntRange(1)
@@ -99,8 +101,8 @@ FORMS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 _TYPES: Mapping[str, type] = MappingProxyType({"int": int, "float": float})
 
 
-def parameters(source: Callable[..., Any], *names: str, **changes: Mapping[str, Any]) -> Callable[[F], F]:
-    """Return a decorator that adds an option for each of some parameters, from their signature and docstring.
+def options_of(source: Callable[..., Any], *names: str, **changes: Mapping[str, Any]) -> Callable[[F], F]:
+    """Return a decorator that adds an option for each named parameter of `source`, from its signature and docstring.
 
     Parameters
     ----------
@@ -163,12 +165,12 @@ def parameter_sentences(source: Callable[..., Any]) -> dict[str, str]:
     """
     text = inspect.getdoc(source) or ""
     section = re.search(r"Parameters\n-+\n(.*?)(?:\n\n\w+\n-+\n|\Z)", text, re.DOTALL)
-    found: dict[str, str] = {}
+    sentences: dict[str, str] = {}
     for match in re.finditer(r"^(\w[\w, ]*) : .*\n((?:[ \t]+.*\n?|\n(?=[ \t]))+)", section[1] if section else "", re.M):
         sentence = re.sub(r"``\"?(.*?)\"?``", r"\1", " ".join(match[2].split()))
         for name in match[1].split(", "):
-            found[name] = re.sub(r"`(?:\w+\.)*(\w+)`", r"\1", sentence)
-    return found
+            sentences[name] = re.sub(r"`(?:\w+\.)*(\w+)`", r"\1", sentence)
+    return sentences
 
 
 _READING = "seqpoint.reading"
@@ -189,10 +191,10 @@ def reading() -> dict[str, Any]:
 _HIDDEN: Mapping[str, Any] = {"expose_value": False, "callback": _keep}
 _MARKER: Mapping[str, Any] = {"flags": ("--iterations",), "name": "marker", "metavar": "HOW", **_HIDDEN}
 _LENGTH: Mapping[str, Any] = {"metavar": "RULE", **_HIDDEN}
-marker_option = parameters(front_door.open, "iterations", iterations=_MARKER)
-length_options = parameters(front_door.open, "iterations", "length", iterations=_MARKER, length=_LENGTH)
+marker_option = options_of(front_door.open, "iterations", iterations=_MARKER)
+length_options = options_of(front_door.open, "iterations", "length", iterations=_MARKER, length=_LENGTH)
 #: The options by which files are read: --iterations, --length and --classes.
-reading_options = parameters(
+reading_options = options_of(
     front_door.open, "iterations", "length", "classes",
     iterations=_MARKER, length=_LENGTH, classes={"metavar": "FILE.toml", "type": click.Path(), **_HIDDEN},
 )  # fmt: skip
@@ -203,7 +205,7 @@ def trace_argument(function: F) -> F:
     return click.argument("trace", type=click.Path())(reading_options(function))
 
 
-def load(trace: str) -> Trace:
+def load(trace: str) -> "Trace":
     """Return the trace that an argument names, read by the options of the command."""
     how = reading()
     return front_door.open(
@@ -240,7 +242,7 @@ def output_options(function: F) -> F:
     return explain_option(as_json(function))
 
 
-hardware_option = parameters(front_door.analyze, "device")
+hardware_option = options_of(front_door.analyze, "device")
 gate_option = click.option("--gate", is_flag=True, help="Exit with status 1 if a limit is not met.")
 verbose_option = click.option(
     "--verbose", "-v", is_flag=True, help="Print errors by size and the names of the files too."

@@ -11,9 +11,9 @@ from seqpoint import front_door
 from seqpoint.cli.options import (
     given_options,
     load,
+    options_of,
     output_option,
     output_options,
-    parameters,
     perfetto_option,
     reading,
     refuse_options,
@@ -32,7 +32,6 @@ from seqpoint.cli.output import (
     write_timelines,
 )
 from seqpoint.projecting import ProjectOptions
-from seqpoint.reproducing import read_result
 
 if TYPE_CHECKING:
     from replay.calibration import Parameters
@@ -114,8 +113,8 @@ def _default(text: str | None) -> str:
 
 @click.command("project")
 @trace_argument
-@parameters(front_door.project, "what_ifs")
-@parameters(
+@options_of(front_door.project, "what_ifs")
+@options_of(
     ProjectOptions, "iterations", "max_points", "keep_outliers", "draws", "seed", "host", "job", "jobs", "why", "device"
 )
 @click.option(
@@ -159,8 +158,8 @@ def project_command(
         return
     if options["iterations"]:
         refuse_options(("max_points", "keep_outliers"), "beside --iteration, which names the iterations")
-    fit, parameters_ = _calibrated(contention)
-    given = ProjectOptions(**options, jobs=jobs, parameters=parameters_, progress=progress("projecting"))
+    fit, parameters = _calibrated(contention)
+    given = ProjectOptions(**options, jobs=jobs, parameters=parameters, progress=progress("projecting"))
     projected = front_door.project(load(trace), what_ifs, options=given)
     read = reading()
     projected = projected.with_facts({"reading": {"iterations": read["marker"], "length": read["length"]}})
@@ -176,13 +175,13 @@ def project_command(
     print_result(projected, json_)
 
 
-def _calibrated(path: str | None) -> "tuple[ContentionFit | None, Parameters | None]":
-    """Return a calibration, and the parameters with it; None without one."""
-    if path is None:
-        return None, None
+def _calibrated(path: str | None) -> "tuple[ContentionFit | None, Parameters]":
+    """Return the calibration of a file, None without a file, and the parameters with it."""
     from replay.contention import read_contention_fit
     from replay.costs.shipped import load_parameters
 
+    if path is None:
+        return None, load_parameters()
     fit = read_contention_fit(path)
     return fit, fit.parameters(load_parameters())
 
@@ -191,6 +190,8 @@ def _again(trace: str, result: str, jobs: int, json_: bool) -> None:
     """Compute a result again, print the differences, and exit 1 if there are any."""
     if set(given_options()) - {"trace", "jobs", "result", "json_"}:
         raise click.UsageError("--from takes all other options from the result; give only TRACE and --jobs with it")
+    from seqpoint.reproducing import read_result
+
     recorded = read_result(result)
     read = recorded["provenance"].get("reading") or {}
     how: dict[str, Any] = {"iterations": read.get("iterations") or "auto", "length": read.get("length")}
@@ -213,9 +214,9 @@ def _again(trace: str, result: str, jobs: int, json_: bool) -> None:
 @click.command("report")
 @trace_argument
 @output_option("FILE", "File to write.", required=False, default="report.html", show_default=True)
-@parameters(front_door.project, "what_ifs")
-@parameters(ProjectOptions, "max_points")
-@parameters(front_door.report, "title", "device")
+@options_of(front_door.project, "what_ifs")
+@options_of(ProjectOptions, "max_points")
+@options_of(front_door.report, "title", "device")
 def report_command(trace: str, output: str, what_ifs: tuple[str, ...], **options: Any) -> None:
     """Write a report on TRACE as a self-contained page of HTML.
 

@@ -7,15 +7,15 @@ import click
 
 from seqpoint.cli.options import (
     load,
+    options_of,
     output_option,
     output_options,
-    parameters,
     plot_option,
     reading_options,
     refuse_options,
 )
 from seqpoint.cli.output import message, print_result, progress, save_plot, working
-from seqpoint.cli.traces import connected
+from seqpoint.cli.traces import dask_executor
 from seqpoint.job_scaling import Scaling, scaling
 
 #: Options of axes by name, the axis of each, and its line in the help.
@@ -66,7 +66,7 @@ def _axes(function: Any) -> Any:
     "--set", "sizes", metavar="KEY=VALUE", multiple=True,
     help="Without TRACE: a size of the job before it is scaled, such as heads=32, precision=bf16 or tensor=8.",
 )  # fmt: skip
-@parameters(scaling, "iteration", "device")
+@options_of(scaling, "iteration", "device")
 @plot_option("Write charts of shares and times here.")
 @reading_options
 @output_options
@@ -143,7 +143,7 @@ def sweep_command(plan: str, output: str | None, json_: bool, **options: Any) ->
 
     if options["address"]:
         refuse_options(("jobs",), "beside --cluster, whose workers time the scenarios")
-    with connected(options["address"]) as executor:
+    with dask_executor(options["address"]) as executor:
         result = sweep(plan, output, executor=executor, jobs=options["jobs"] or 0, progress=progress("timing"))
     if result.resumed:
         message(f"{result.resumed} chunks of scenarios had been timed before")

@@ -13,8 +13,8 @@ from seqpoint.cli.options import (
     length_options,
     load,
     marker_option,
+    options_of,
     output_options,
-    parameters,
     refuse_options,
     trace_argument,
 )
@@ -56,7 +56,7 @@ def lengths_command(trace: str, json_: bool) -> None:
 
 @click.command("select")
 @trace_argument
-@parameters(
+@options_of(
     SelectOptions, "statistic", "max_points", "target_error", "tolerance", "confidence", "rank", "selector", "features",
     "max_iterations", "keep_outliers",
 )  # fmt: skip
@@ -118,7 +118,7 @@ def _log_columns(path: str) -> list[str]:
     type=click.Path(),
     help="Trace or log that the selection was made on.",
 )
-@parameters(front_door.estimate, "statistic")
+@options_of(front_door.estimate, "statistic")
 @length_options
 @as_json
 def estimate_command(selection: str, trace: str, base: str, statistic: str | None, json_: bool) -> None:

@@ -7,9 +7,8 @@ import click
 
 from profilers.files import file_to_write, replaced_file
 from seqpoint import kernel_simulation
-from seqpoint.cli.options import output_options, parameters, plot_option, refuse_options
+from seqpoint.cli.options import options_of, output_options, plot_option, refuse_options
 from seqpoint.cli.output import message, print_result, progress, save_plot
-from seqpoint.kernel_simulation import KernelOptions, new_folder, simulate_kernel
 
 
 def _sizes(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
@@ -28,8 +27,8 @@ _SIZES = {"type": str, "multiple": False, "callback": _sizes}
 @click.command("kernel")
 @click.argument("file", metavar="FILE", required=False)
 @click.option("--plan", metavar="FILE.toml", type=click.Path(), help="Plan of launches; the same as FILE.toml.")
-@parameters(
-    simulate_kernel, "entry", "grid", "block", "arguments", "device",
+@options_of(
+    kernel_simulation.simulate_kernel, "entry", "grid", "block", "arguments", "device",
     grid=_SIZES, block=_SIZES,
     arguments={
         "type": str, "multiple": True,
@@ -38,9 +37,9 @@ _SIZES = {"type": str, "multiple": False, "callback": _sizes}
         "NAME of a buffer before.",
     },
 )  # fmt: skip
-@parameters(
-    KernelOptions, "variables", "shared_bytes", "clock_mhz", "memory_gbps", "mapping", "scheduler", "registers",
-    "waves", "limit", "allow_races", "checkpoint",
+@options_of(
+    kernel_simulation.KernelOptions, "variables", "shared_bytes", "clock_mhz", "memory_gbps", "mapping", "scheduler",
+    "registers", "waves", "limit", "allow_races", "checkpoint",
     variables={
         "help": "Content of a variable of the PTX file, which __constant__ or __device__ declares: NAME=5, or a buffer "
         "as of --arg.",
@@ -79,19 +78,18 @@ def kernel(
     if perfetto is not None:
         file_to_write(Path(perfetto))
     if outputs is not None:
-        new_folder(outputs)
+        kernel_simulation.new_folder(outputs)
     if how["checkpoint"] is not None:
         file_to_write(Path(how["checkpoint"]))
     passed, buffers = _arguments(arguments)
     launch = {name: how.pop(name) for name in ("entry", "grid", "block", "device")}
     how["variables"] = _variables(how["variables"])
     result = kernel_simulation.simulate_kernel(
-        plan or str(file), **launch, arguments=passed, options=KernelOptions(buffers=buffers, **how),
+        plan or str(file), **launch, arguments=passed, options=kernel_simulation.KernelOptions(buffers=buffers, **how),
         progress=progress("simulating"),
     )  # fmt: skip
-    kept = how["checkpoint"]
     if result.resumed:
-        message(f"went on from {kept}")
+        message(f"went on from {how['checkpoint']}")
     if outputs is not None:
         result.save_outputs(outputs)
         message(f"wrote {outputs}")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -20,9 +20,6 @@ from seqpoint.cli.output import (
     working,
 )
 from seqpoint.units import duration
-
-if TYPE_CHECKING:
-    pass
 
 #: Sizes of a job by the name of their option.
 _SIZES: Mapping[str, str] = {

@@ -15,7 +15,7 @@ from profilers.errors import DependencyError, InvalidInputError
 from profilers.trace.quality import Quality
 from profilers.trace.trace import Trace
 from seqpoint import front_door
-from seqpoint.cli.options import as_json, output_option, output_options, parameters, reading, reading_options
+from seqpoint.cli.options import as_json, options_of, output_option, output_options, reading, reading_options
 from seqpoint.cli.output import byte_progress, message, print_json, print_lines, print_table, print_tables
 from seqpoint.description import quality_table, row_counts, trace_facts
 
@@ -47,7 +47,7 @@ def parse_bytes(text: str) -> int:
 
 
 @contextmanager
-def connected(address: str | None) -> Iterator[Executor | None]:
+def dask_executor(address: str | None) -> Iterator[Executor | None]:
     """Connect to a Dask scheduler, and yield its executor; None without an address."""
     if not address:
         yield None
@@ -74,7 +74,7 @@ _folder_option = output_option("NAME.trace", "Folder to write.")
 @click.option(
     "--limit", default="8GB", show_default=True, metavar="SIZE", help="Largest size that a packed file may unpack to."
 )
-@parameters(front_door.open, "counters", "execution_traces", "captures")
+@options_of(front_door.open, "counters", "execution_traces", "captures")
 @click.option(
     "--cluster", metavar="ADDRESS", help="Dask scheduler whose workers read the files, such as tcp://host:8786."
 )
@@ -101,7 +101,7 @@ def ingest_command(
     if how["classes"] is not None:
         joined["class_rules"] = read_class_rules(how["classes"])
     options = IngestOptions(how["marker"], how["length"], byte_progress("reading"), parse_bytes(limit), **joined)
-    with connected(cluster) as executor:
+    with dask_executor(cluster) as executor:
         result = ingest(files, output, options, executor=executor)
     if result.resumed:
         message(f"{result.resumed} of {len(result.meta.sources)} files had been read before")
@@ -254,7 +254,7 @@ def slice_command(
 @click.option(
     "--graph", is_flag=True, help="Write the kernel graph of an iteration instead, for ASTRA-sim; FILE ends in .et."
 )
-@parameters(
+@options_of(
     front_door.analyze, "iteration", "what_if", "device",
     iteration={"help": "Iteration of the graph, with --graph; by default that of median step time."},
     what_if={"help": "What-if to apply to the graph, with --graph; `seqpoint what-ifs` lists them."},

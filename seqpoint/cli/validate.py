@@ -14,7 +14,7 @@ from profilers.files import file_to_write
 from replay.costs.collectives import FABRICS
 from seqpoint import front_door
 from seqpoint.cli import LazyGroup
-from seqpoint.cli.options import gate_option, output_options, parameters, verbose_option
+from seqpoint.cli.options import gate_option, options_of, output_options, verbose_option
 from seqpoint.cli.output import message, print_json, print_lines, print_table, progress, working
 from seqpoint.validation.suites import (
     PHASES,
@@ -205,4 +205,4 @@ def _option(name: str) -> Callable[[F], F]:
     if name == "plot":
         text = "HTML file to write charts of predicted against measured times to."
         return click.option("--plot", help=text, metavar="FILE", type=click.Path())
-    return parameters(SuiteOptions, name, **{name: _FORMS.get(name, {})})
+    return options_of(SuiteOptions, name, **{name: _FORMS.get(name, {})})

@@ -12,7 +12,7 @@ BLUE, RED, GREY, INK = "#0072B2", "#D55E00", "#777777", "#24292F"
 NAME_LENGTH = 90
 
 Chart = Any  # HoloViews has no types
-Rows = Any  # a pandas.DataFrame; the types of its columns are known to the one who draws them
+Rows = Any  # a pandas.DataFrame; the docstring of each chart names the columns that it reads
 
 
 def plain_text(text: object, length: int | None = None) -> str:

@@ -83,7 +83,7 @@ def _intervals(rows: Sequence[ProjectionRow], y: Sequence[float], look: tuple[st
 
 
 @saveable
-def changes_by_operator(rows: Rows, sides: tuple[str, str], title: str, *, with_noise: bool) -> Chart:
+def changes_by_operator(rows: Rows, sides: tuple[str, str], title: str) -> Chart:
     """Return bars of the change of each operator: red for longer, blue for shorter, grey within the noise.
 
     Parameters
@@ -95,8 +95,6 @@ def changes_by_operator(rows: Rows, sides: tuple[str, str], title: str, *, with_
         Names of the times before and after.
     title : str
         Title of the chart.
-    with_noise : bool
-        Whether the noise is known.
 
     Returns
     -------
@@ -116,7 +114,8 @@ def changes_by_operator(rows: Rows, sides: tuple[str, str], title: str, *, with_
     names = [plain_text(f"{name} {shapes}".strip(), NAME_LENGTH) for name, shapes in pairs]
     labels = [f"{number}. {plain_text(name, _LABEL_LENGTH)}" for number, name in enumerate(names, 1)]
     change = ((after - before) / unit.ns).tolist()
-    noise = (rows.noise_ns.astype(float).fillna(0.0) / unit.ns).tolist()
+    noise_ns = rows.noise_ns.astype(float)
+    noise, is_known = (noise_ns.fillna(0.0) / unit.ns).tolist(), noise_ns.notna().any()
     clear = zip(rows.beyond_noise, change, strict=True)
     colours = [GREY if is_clear is False else RED if each > 0 else BLUE for is_clear, each in clear]
     columns = {
@@ -136,12 +135,12 @@ def changes_by_operator(rows: Rows, sides: tuple[str, str], title: str, *, with_
         color="colour", line_color=None, bar_width=0.72, backend="bokeh", **hover_tips(*tips)
     )
     layers = [bars]
-    if with_noise:
+    if is_known:
         errors = hv.ErrorBars((labels, change, noise), kdims=["operator"], vdims=["change", "noise"])
         layers.append(errors.opts(line_color=INK, hooks=[_to_front], backend="bokeh"))
     return overlay(
         layers,
-        f"{title} ({'grey: within the noise' if with_noise else 'noise unknown'})",
+        f"{title} ({'grey: within the noise' if is_known else 'noise unknown'})",
         ("", f"{sides[1]} less {sides[0]} ({unit.name})"),
         height=110 + 26 * len(rows),
         invert_axes=True,

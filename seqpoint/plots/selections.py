@@ -88,7 +88,7 @@ def statistic_by_length(iterations: Rows, points: Rows, statistic: str, unit: st
     iterations : pandas.DataFrame
         Iterations, with ``iteration``, ``sequence_length`` and the statistic.
     points : pandas.DataFrame
-        Those of them that are selected, with ``iteration`` and ``weight``.
+        Selected iterations, with ``iteration`` and ``weight``.
     statistic, unit : str
         The statistic to draw, and its unit.
 
@@ -97,15 +97,14 @@ def statistic_by_length(iterations: Rows, points: Rows, statistic: str, unit: st
     holoviews.Overlay
         ``Scatter`` of all iterations and of the points.
     """
-    name, (values, unit) = statistic, _in_unit(iterations[statistic].to_numpy(), unit)
+    values, unit = _in_unit(iterations[statistic].to_numpy(), unit)
     x, number = iterations.sequence_length.to_numpy(), iterations.iteration.to_numpy()
-    rows = np.searchsorted(number, points.iteration, sorter=(order := np.argsort(number)))
-    rows = order[rows]
-    label = f"{name.replace('_', ' ')}{f' ({unit})' if unit else ''}"
-    hover = hover_tips(("iteration", "@iteration"), ("length", "@length"), (name, f"@value{{0,0.[000]}} {unit}"))
-    chosen = hover_tips(
-        ("SeqPoint", "iteration @iteration"), ("weight", "@weight"), (name, f"@value{{0,0.[000]}} {unit}")
-    )
+    order = np.argsort(number)
+    rows = order[np.searchsorted(number, points.iteration, sorter=order)]
+    label = f"{statistic.replace('_', ' ')}{f' ({unit})' if unit else ''}"
+    shown = (statistic, f"@value{{0,0.[000]}} {unit}")
+    hover = hover_tips(("iteration", "@iteration"), ("length", "@length"), shown)
+    chosen = hover_tips(("SeqPoint", "iteration @iteration"), ("weight", "@weight"), shown)
     layers = [
         hv.Scatter((x, values, number), kdims=["length"], vdims=["value", "iteration"], label="iteration").opts(
             color=BLUE, alpha=0.45, size=6, line_color=None, backend="bokeh", **hover

@@ -18,7 +18,7 @@ from seqpoint.plots.saving import saveable, stacked
 from seqpoint.units import TimeUnit, time_unit
 
 #: Rows of simulated policies, as `seqpoint.memory_simulation.SimulatedMemory.rows` has them.
-Rows = Sequence[Mapping[str, Any]]
+PolicyRows = Sequence[Mapping[str, Any]]
 #: Colour, marker and size of each of the times, and of each level.
 _TIMES: Mapping[str, tuple[str, str, int]] = MappingProxyType(
     {
@@ -44,7 +44,7 @@ _TICK_WIDTH = 18
 
 
 @saveable
-def memory_times(rows: Rows, label: str) -> Chart:
+def memory_times(rows: PolicyRows, label: str) -> Chart:
     """Return the chart of the time by policy, as bars, with marks for the times of which it is the longest.
 
     Parameters
@@ -71,7 +71,7 @@ def memory_times(rows: Rows, label: str) -> Chart:
 
 
 @saveable
-def memory_traffic(rows: Rows, label: str, footprint: int) -> Chart:
+def memory_traffic(rows: PolicyRows, label: str, footprint: int) -> Chart:
     """Return the chart of the bytes that each level moves, by policy, on a logarithmic axis.
 
     Parameters
@@ -105,7 +105,7 @@ def memory_traffic(rows: Rows, label: str, footprint: int) -> Chart:
 
 
 @saveable
-def memory_row_hits(rows: Rows, label: str) -> Chart:
+def memory_row_hits(rows: PolicyRows, label: str) -> Chart:
     """Return the chart of the share of DRAM requests that find their row open, by policy.
 
     Parameters
@@ -179,7 +179,7 @@ def memory_channels(counters: DramCounters, system: MemorySystem, label: str) ->
 
 
 @saveable
-def memory_times_by_operator(simulated: Sequence[tuple[str, Rows]]) -> Chart:
+def memory_times_by_operator(simulated: Sequence[tuple[str, PolicyRows]]) -> Chart:
     """Return the chart of times by operator and policy, relative to the first policy.
 
     Parameters
@@ -231,7 +231,7 @@ def _label(text: str) -> str:
     return plain_text(text, 60)
 
 
-def _levels(rows: Rows) -> list[float]:
+def _levels(rows: PolicyRows) -> list[float]:
     """Return the height of each policy, the first on top."""
     return [float(len(rows) - 1 - number) for number in range(len(rows))]
 
@@ -244,7 +244,7 @@ def _bars(values: Sequence[float]) -> Chart:
 
 
 def _marks(
-    rows: Rows,
+    rows: PolicyRows,
     values: Mapping[str, Sequence[float]],
     looks: Mapping[str, tuple[str, str, int]],
     tip: str,
@@ -263,7 +263,7 @@ def _marks(
     return layers
 
 
-def _by_policy(layers: Sequence[Chart], rows: Rows, title: str, xlabel: str, **look: Any) -> Chart:
+def _by_policy(layers: Sequence[Chart], rows: PolicyRows, title: str, xlabel: str, **look: Any) -> Chart:
     """Return a chart with a row for each policy."""
     ticks = [(level, plain_text(row["policy"], _NAME_LENGTH)) for level, row in zip(_levels(rows), rows, strict=True)]
     return overlay(
@@ -286,7 +286,7 @@ def _ticks(low: float, high: float) -> list[tuple[float, str]]:
 #: Colours of what schedulers do, by Okabe and Ito, in the order of `DOINGS`.
 _COLOURS = ("#009E73", "#E69F00", "#F0E442", "#0072B2", "#CC79A7", "#D8DEE4")
 _KERNEL_LENGTH = 48
-#: Launches of which all charts are shown.
+#: Most launches that are drawn.
 _MOST_LAUNCHES = 4
 
 
@@ -317,7 +317,7 @@ class DrawnLaunch:
         return plain_text(f"{self.entry}, launch {self.number}", _KERNEL_LENGTH)
 
     def window(self, windows: int) -> tuple[float, TimeUnit]:
-        """Return the length of a window in ns, and the unit of an axis of so many."""
+        """Return the length of a window in ns, and the unit of an axis of `windows` windows."""
         span_ns = 1e9 * self.timing.span_cycles / self.target.core.clock_hz
         return span_ns, time_unit(span_ns * windows)
 

@@ -21,7 +21,7 @@ from markupsafe import Markup, escape
 from profilers.files import write_text
 from profilers.trace.kernels import CLASSES
 from replay.contention.totals import ContentionTime
-from replay.projection.evidence import EVIDENCE, Evidence
+from replay.projection.evidence import EVIDENCE
 from replay.projection.rows import ProjectionRow
 from seqpoint import plots
 from seqpoint.breakdown import contention_lines, contention_table, limits_table
@@ -208,18 +208,6 @@ def _spent(description: Description) -> str:
     return f"{text}: {percent(waiting)} waiting for other ranks and {percent(exposed - waiting)} transfer."
 
 
-@dataclass(frozen=True)
-class EvidenceShares:
-    """Shares of a projected time by kind of evidence, shown as a stacked bar."""
-
-    evidence: Evidence
-
-    @property
-    def parts(self) -> tuple[tuple[str, float], ...]:
-        """(kind of evidence, share in per cent) of each kind."""
-        return tuple((kind, 100 * self.evidence.share(kind)) for kind in EVIDENCE)
-
-
 def _with_column(table: Table, heading: str, cells: Iterable[str]) -> Table:
     """Return a table with a column more."""
     rows = [(*row, cell) for row, cell in zip(table.rows, cells, strict=True)]
@@ -240,7 +228,8 @@ def _projection_cells(row: ProjectionRow) -> tuple[object, ...]:
         return name, "-", "-", "-", "-", f"not applicable: {row.reason}"
     interval = f"[{row.low:.3f}, {row.high:.3f}]"
     limits = " and ".join(row.limited_by)
-    return name, f"{row.speedup:.3f}", interval, duration(row.projected_ns), limits, EvidenceShares(row.evidence)
+    bar = {"parts": [(kind, 100 * row.evidence.share(kind)) for kind in EVIDENCE]}  # the page stacks the parts
+    return name, f"{row.speedup:.3f}", interval, duration(row.projected_ns), limits, bar
 
 
 def contention_block(time: ContentionTime) -> Table:

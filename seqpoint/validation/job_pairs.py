@@ -24,7 +24,7 @@ from profilers.files import is_folder
 from profilers.trace.arrays import Floats
 from replay.calibration.tables import refuse_row
 from seqpoint.iteration_table import read_log
-from seqpoint.validation.suites import table_columns
+from seqpoint.validation.suites import layout_of, table_columns
 
 #: Name of the what-if of a pair that is a run without a profiler, and its trace.
 RECORDING = "recording"
@@ -120,7 +120,7 @@ def table_of_recording(file: Path) -> str:
     if columns >= _EPOCH:
         return "epochs"
     named = file.stem if file.suffix == ".parquet" and file.stem in ("pairs", "runs") else ""
-    return next((name for name, needed in _TABLES.items() if columns >= set(needed)), named)
+    return layout_of(columns, _TABLES) or named
 
 
 def read_pairs(files: Sequence[Path]) -> tuple[list[JobPair], list[str]]:

@@ -32,7 +32,7 @@ from seqpoint.validation.suites import (
     followed,
     short_devices,
     summary_row,
-    table_source,
+    table_columns,
 )
 
 _COLUMNS = ("device", "model", "mode", "seq_len", "batch", "e2e_ms")
@@ -229,7 +229,7 @@ SUITE = Suite(
     name="models",
     description=__doc__,
     needs=f"CSV file of measured models (columns {', '.join(_COLUMNS)})",
-    source=table_source({"models": _COLUMNS}, suffixes=(".csv",)),
+    source=lambda file: file if file.suffix == ".csv" and set(_COLUMNS) <= set(table_columns(file)) else None,
     read=lambda sources, options: [
         run for source in sources for run in read_models(source, workloads.load_transformers(options.models))
     ],

@@ -22,7 +22,7 @@ from profilers.trace.arrays import Floats
 from replay.calibration.tables import MeasuredTable
 from replay.costs.occupancy import KNEE, fit_occupancy
 from seqpoint.notebook import Table, table_of
-from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, ValidationRow, summary_row, table_source
+from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, ValidationRow, summary_row, table_columns
 
 _COLUMNS = ("kernel", "workgroups_per_cu", "latency_us")
 _NEEDS = "table of passes by occupancy (columns kernel, workgroups_per_cu, latency_us)"
@@ -275,7 +275,7 @@ SUITE = Suite(
     name="occupancy",
     description=__doc__,
     needs=_NEEDS,
-    source=table_source({"passes": _COLUMNS}),
+    source=lambda file: file if set(_COLUMNS) <= set(table_columns(file)) else None,
     read=lambda sources, options: [passes for source in sources for passes in read_passes(source)],
     score=_scored,
 )

@@ -491,7 +491,8 @@ def _source(file: Path) -> Path | None:
 
 
 def _layout(file: Path) -> str:
-    return "" if is_folder(file) else layout_of(file, {name: columns for name, (columns, _) in TABLES.items()})
+    columns = () if is_folder(file) else table_columns(file)
+    return layout_of(columns, {name: needed for name, (needed, _) in TABLES.items()})
 
 
 def _read(sources: Sequence[Path], options: SuiteOptions) -> _Sources:

@@ -23,6 +23,7 @@ from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
 from profilers.files import dataset_path
 from replay.calibration.parameters import Parameters
 from replay.calibration.tables import InvalidRowsError, SkippedRow, refuse_file, skipping_rows
+from replay.costs.shipped import load_parameters
 from seqpoint.notebook import DataFrame, Table, as_html, data_frame
 
 #: Errors below this count as this: a single zero would make a geometric mean zero.
@@ -275,12 +276,6 @@ def followed(items: Collection[T], progress: Progress | None, name: Callable[[T]
         yield item
 
 
-def _shipped_parameters() -> Parameters:
-    from replay.costs.shipped import load_parameters
-
-    return load_parameters()
-
-
 def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     """Return items by a key, in the order in which they come.
 
@@ -344,7 +339,7 @@ class SuiteOptions:
     max_iterations: int | None = None
     iterations: str = "auto"
     progress: Callable[[str], Progress | None] = lambda what: None
-    parameters: Parameters = field(default_factory=_shipped_parameters)
+    parameters: Parameters = field(default_factory=load_parameters)
 
 
 @dataclass(frozen=True)
@@ -785,30 +780,20 @@ def _parquet_columns(file: Path) -> list[str]:
         return []
 
 
-def layout_of(file: Path, layouts: Mapping[str, Collection[str]]) -> str:
+def layout_of(columns: Iterable[str], layouts: Mapping[str, Collection[str]]) -> str:
     """Return the name of the first layout whose columns a table has; "" without such a layout.
 
     Parameters
     ----------
-    file : Path
-        Parquet or CSV file; other files have no layout.
+    columns : iterable of str
+        Columns of the table.
     layouts : mapping of str to collection of str
         Columns that each layout needs.
+
+    Examples
+    --------
+    >>> layout_of(["m", "n", "k", "us"], {"runs": ["run"], "products": ["m", "n", "k"]})
+    'products'
     """
-    columns = set(table_columns(file))
-    return next((name for name, needed in layouts.items() if columns.issuperset(needed)), "")
-
-
-def table_source(
-    layouts: Mapping[str, Collection[str]], suffixes: Sequence[str] = (".csv", ".parquet")
-) -> Callable[[Path], Path | None]:
-    """Return the `Suite.source` of tables: a file is read if it has one of the layouts.
-
-    Parameters
-    ----------
-    layouts : mapping of str to collection of str
-        Columns that each layout needs.
-    suffixes : sequence of str
-        Suffixes of the files that are read.
-    """
-    return lambda file: file if file.suffix in suffixes and layout_of(file, layouts) else None
+    known = set(columns)
+    return next((name for name, needed in layouts.items() if known.issuperset(needed)), "")

@@ -19,7 +19,7 @@ from profilers.errors import InvalidInputError, NotFoundError
 from replay.calibration.tables import Row, measured_count, measured_number, measured_rows, note_row
 from replay.workloads import Layout, MeasuredStep, TrainingJob, find_transformer, load_transformers
 from replay.workloads.training_fits import COLUMNS, read_steps
-from seqpoint.validation.suites import TimedScore, grouped
+from seqpoint.validation.suites import TimedScore, grouped, layout_of
 
 _MLPERF = (
     "round", "benchmark", "submitter", "system", "accelerator", "nodes_count", "accelerators_count", "tp_ranks",
@@ -254,9 +254,7 @@ def table_kind(columns: Iterable[str]) -> str:
     >>> table_kind(["# GPUs"])
     ''
     """
-    there = set(columns)
-    kinds = {"Megatron": COLUMNS, **{kind: needed for kind, (needed, _) in _TABLES.items()}}
-    return next((kind for kind, needed in kinds.items() if set(needed) <= there), "")
+    return layout_of(columns, {"Megatron": COLUMNS, **{kind: needed for kind, (needed, _) in _TABLES.items()}})
 
 
 def table_needs(kind: str) -> tuple[str, ...]:

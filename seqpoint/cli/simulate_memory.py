@@ -1,4 +1,4 @@
-"""The commands `seqpoint simulate`."""
+"""The command `seqpoint simulate memory`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,35 +6,17 @@ from typing import Any
 import click
 
 from seqpoint import front_door
-from seqpoint.cli import LazyGroup
-from seqpoint.cli.options import output_options, parameters, plot_option, refuse_options
+from seqpoint.cli.options import options_of, output_options, plot_option, refuse_options
 from seqpoint.cli.output import print_json, print_result, print_tables, progress, save_plot
 from seqpoint.memory_simulation import MemoryOptions, memory_choices
-
-
-@click.group(
-    "simulate",
-    cls=LazyGroup,
-    modules={
-        "memory": ("seqpoint.cli.simulate:memory", "Run the accesses of an operator through caches and DRAM."),
-        "kernel": ("seqpoint.cli.simulate_kernel:kernel", "Execute and time kernels in PTX."),
-    },
-)
-def command() -> None:
-    """Simulate an operator of known shape, or a kernel in PTX, without a trace and without the device.
-
-    \b
-    seqpoint simulate memory gemm 4096 4096 4096 --device A100-SXM4-80GB
-    seqpoint simulate kernel softmax.toml --device V100-SXM2-16GB
-    """
 
 
 @click.command("memory")
 @click.argument("operator", required=False)
 @click.argument("shape", nargs=-1, metavar="[SHAPE]...", type=int)
 @click.option("--list", "list_", is_flag=True, help="List operators with their shapes, policies, devices and mappings.")
-@parameters(front_door.simulate_memory, "device", "policies", "policy_file")
-@parameters(MemoryOptions, "dtype", "of_operator", "caches", "mapping", "dram", "max_accesses", "warm")
+@options_of(front_door.simulate_memory, "device", "policies", "policy_file")
+@options_of(MemoryOptions, "dtype", "of_operator", "caches", "mapping", "dram", "max_accesses", "warm")
 @click.option("--over-time", is_flag=True, help="Print the bandwidth, row hits and channels of the DRAM over time.")
 @plot_option("Write charts: times, traffic, row hits, channels over time.")
 @output_options
