@@ -15,10 +15,10 @@ from profilers.trace.arrays import Floats, Ints
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters, conformal_bound
 from replay.contention import ContentionFit, ContentionPairs, measure_pairs
+from replay.contention.fitting import Progress
 from replay.contention.traces import (
     LEAST_KERNELS,
     OverlappedKernels,
-    Progress,
     held_out_slowdowns,
     overlapped_kernels,
     slowdowns,
