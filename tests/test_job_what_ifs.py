@@ -18,10 +18,11 @@ from profilers.trace.trace import TraceMeta
 from replay.costs.shipped import load_parameters
 from replay.engine import replay
 from replay.from_trace import build_graph
+from replay.graph.edit import without_tasks
 from replay.graph.graph import KernelGraph, Lane
 from replay.projection import ProjectionOptions, StepWindow, project
 from replay.what_ifs import parse_what_if, with_job
-from replay.what_ifs.job_graph import repeats, with_copies, without_tasks
+from replay.what_ifs.job_graph import repeats, with_copies
 from replay.workloads import load_training, training_job, training_trace
 from replay.workloads.traced_job import Shapes, find_job
 

@@ -264,27 +264,30 @@ def one_unit_tasks(graph: KernelGraph, units: int) -> Bools:
     return np.asarray(arithmetic_tasks(graph) & (tasks.operator < 0) & is_small & ~is_persistent)
 
 
-def above_floor(duration: Floats, floors: tuple[Floats | float, Floats | float], ratio: Floats | float) -> Floats:
-    """Scale the part of a duration above the floor, and exchange the floor.
+def exchanged(duration: Floats, before: Floats | float, after: Floats | float, rest: Floats | float = 1.0) -> Floats:
+    """Return durations with the predicted time `after` in the place of `before`.
+
+    A duration below `before` becomes the same share of `after`. The time above `before` takes `rest` times as long.
+    With a `rest` of 1, exchanges in a row give what one exchange gives, and an exchange back restores the duration.
 
     Parameters
     ----------
     duration : array of float64
         Durations, in any unit.
-    floors : (before, after)
-        Floors of all durations, or of each, in the unit of the durations. A duration below the floor becomes the same
-        share of the new floor.
-    ratio : array of float64
-        Factor of the part above the floor.
+    before, after : array of float64 or float
+        Predicted times, in the unit of the durations: floors, or what a model explains of a duration.
+    rest : array of float64 or float
+        Factor on the time above `before`.
 
     Examples
     --------
-    >>> above_floor(np.array([1.0, 10.0]), (2.0, 4.0), 0.5).tolist()
+    >>> exchanged(np.array([5.0, 30.0]), 10.0, 6.0).tolist()
+    [3.0, 26.0]
+    >>> exchanged(np.array([1.0, 10.0]), 2.0, 4.0, rest=0.5).tolist()
     [2.0, 8.0]
     """
-    before, after = floors
-    fixed = np.minimum(duration, before)
-    return np.asarray(fixed * (after / before) + (duration - fixed) * ratio)
+    explained = np.minimum(duration / np.maximum(before, 1e-9), 1.0)
+    return np.asarray(after * explained + np.maximum(duration - before, 0.0) * rest)
 
 
 def retimed(graph: KernelGraph, target: Device, units: int, parameters: Parameters) -> Floats:
@@ -321,7 +324,7 @@ def retimed(graph: KernelGraph, target: Device, units: int, parameters: Paramete
         side.better * capability(side.device, "fp32", parameters.calibration(KernelCalibration)).bytes_per_s
         for side in sides
     ]
-    streamed = above_floor(tasks.duration_ns, _floors("kernel", sides, parameters), rates[0] / rates[1])
+    streamed = exchanged(tasks.duration_ns, *_floors("kernel", sides, parameters), rates[0] / rates[1])
     return _by_class(graph, _arithmetic(graph, sides, parameters), streamed)
 
 
@@ -378,7 +381,7 @@ def retyped(graph: KernelGraph, old: str, new: str, parameters: Parameters) -> F
     typed = better * parameters["efficiency_ratio_dtype"] ** direction
     sides = _Side(device, before, units, better), _Side(device, after, units, typed)
     size = DTYPE_BYTES[new] / DTYPE_BYTES[old]
-    streamed = above_floor(tasks.duration_ns, _floors("kernel", sides, parameters), size)
+    streamed = exchanged(tasks.duration_ns, *_floors("kernel", sides, parameters), size)
     arithmetic = _arithmetic(graph, sides, parameters, size)
     return np.where(chosen, _by_class(graph, arithmetic, streamed), tasks.duration_ns)
 
@@ -411,9 +414,8 @@ def _arithmetic(graph: KernelGraph, sides: tuple[_Side, _Side], parameters: Para
     """Return durations as if every task were bound by arithmetic; `size` is the change of bytes an element."""
     tasks, (before, after) = graph.tasks, sides
     rates = _rates(graph, sides, parameters.calibration(KernelCalibration))
-    durations = above_floor(
-        tasks.duration_ns, _floors("product", sides, parameters), rates * before.better / after.better
-    )
+    floors = _floors("product", sides, parameters)
+    durations = exchanged(tasks.duration_ns, *floors, rates * before.better / after.better)
     rows = np.flatnonzero((tasks.operator >= 0) & arithmetic_tasks(graph))
     keys = np.stack([tasks.operator[rows], before.dtype[rows], after.dtype[rows]])
     distinct, inverse = np.unique(keys, axis=1, return_inverse=True)
@@ -429,8 +431,7 @@ def _arithmetic(graph: KernelGraph, sides: tuple[_Side, _Side], parameters: Para
     figures, latency = [side.device.figures for side in sides], 1.0
     if before.device.name == after.device.name and all("clock_mhz" in each for each in figures):
         latency = figures[0]["clock_mhz"].value / figures[1]["clock_mhz"].value
-    traced = tasks.duration_ns[rows]
-    durations[rows] = target * np.minimum(traced / modelled, 1.0) + np.maximum(traced - modelled, 0.0) * latency
+    durations[rows] = exchanged(tasks.duration_ns[rows], modelled, target, latency)
     return durations
 
 

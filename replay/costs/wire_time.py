@@ -14,6 +14,7 @@ from profilers.devices.catalogue import Device
 from profilers.trace.arrays import Bools, Floats, Ints
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import KINDS, CollectiveCalibration, Topology, predict_collective
+from replay.costs.retiming import exchanged
 from replay.graph.graph import (
     COLLECTIVE_KINDS,
     RESOURCES,
@@ -159,21 +160,6 @@ def likely_ranks(graph: KernelGraph) -> Ints:
     """
     ranks = group_ranks(graph)
     return np.where((ranks == 0) & _sized(graph), graph.world_size or _FEWEST_RANKS, ranks)
-
-
-def exchanged(duration: Floats, before: Floats, after: Floats) -> Floats:
-    """Return durations with the predicted time `after` in the place of `before`.
-
-    A duration below `before` becomes the same share of `after`. The time above `before` stays. So exchanges in a row
-    give what one exchange gives, and an exchange back restores the duration.
-
-    Examples
-    --------
-    >>> exchanged(np.array([5.0, 30.0]), np.array([10.0, 10.0]), np.array([6.0, 6.0])).tolist()
-    [3.0, 26.0]
-    """
-    explained = np.minimum(duration / np.maximum(before, 1e-9), 1.0)
-    return np.asarray(after * explained + np.maximum(duration - before, 0.0))
 
 
 def on_links(

@@ -1,4 +1,4 @@
-"""Edits of a graph that several packages share: rows in another order, a resource with other times, or none."""
+"""Edits of a graph that several packages share: other times of a resource, tasks left out, rows in another order."""
 
 from dataclasses import replace
 from types import MappingProxyType
@@ -128,6 +128,77 @@ def without_waits(graph: KernelGraph) -> KernelGraph:
     pairs = np.array(bridges, dtype=np.int64).reshape(-1, 2)
     bridge = Edges.of(pairs[:, 0], pairs[:, 1], kind=EdgeKind.STREAM)
     return replace(graph, edges=edges.select(~leaving).joined(bridge))
+
+
+def without_tasks(graph: KernelGraph, gone: Bools, *, waits_of: Ints | None = None) -> KernelGraph:
+    """Return a graph without some tasks, and other tasks in their place at the edges.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        The graph.
+    gone : array of bool, shape (n_tasks,)
+        Mask of the tasks to leave out.
+    waits_of : array of int64, shape (n_tasks,), optional
+        Task that does the work of each one that goes: what waited for the one waits for the other, until its end. What
+        the one waited for is forgotten. By default nobody does the work: what a task waited for, the next one of its
+        lane waits for, and nothing waits for the task.
+    """
+    edges, number = graph.edges, np.cumsum(~gone) - 1
+    if waits_of is None:
+        heir = _next_left(graph, gone)
+        kept = edges.select(~gone[edges.source] & (heir[edges.target] >= 0))
+        moved = replace(kept, target=heir[kept.target])
+        moved = moved.select(moved.source != moved.target)
+    else:
+        kept = edges.select(~gone[edges.target])
+        # A task that does the work of another does not tell when that work begins.
+        inside = gone[kept.source] & kept.from_start
+        moved = replace(
+            kept,
+            source=np.where(gone, waits_of, np.arange(len(gone)))[kept.source],
+            lag_ns=np.where(inside, 0.0, kept.lag_ns),
+            from_start=kept.from_start & ~inside,
+        )
+    moved = replace(moved, source=number[moved.source], target=number[moved.target])
+    return replace(graph, tasks=graph.tasks.select(~gone), edges=moved)
+
+
+def _next_left(graph: KernelGraph, gone: Bools) -> Ints:
+    """Return each task that is left, and for the others the next one of their lane that is left; -1 for none."""
+    following, left = next_on_lane(graph), np.arange(len(gone))
+    for row in np.flatnonzero(gone)[::-1].tolist():  # from the last, so that the next is known; about 1 us a task
+        after = following[row]
+        left[row] = left[after] if after >= 0 else -1
+    return left
+
+
+def next_on_lane(graph: KernelGraph) -> Ints:
+    """Return the task after each one on its lane, in the order of rows; -1 after the last, and for marks between."""
+    lane = graph.tasks.lane
+    order = np.arange(len(lane))
+    return np.where(lane >= 0, previous_on_lane(lane, order[::-1], np.ones(len(lane), dtype=bool)), -1)
+
+
+def previous_on_lane(lane: Ints, order: Ints, among: Bools) -> Ints:
+    """Return the last task before each task on its lane, among some; -1 for none.
+
+    Parameters
+    ----------
+    lane : array of int64
+        Lane of each task.
+    order : array of int64
+        All tasks, in the order in which they run; in reverse order, the result is the next task.
+    among : array of bool
+        Mask of the tasks that count.
+    """
+    by_lane = order[np.argsort(lane[order], kind="stable")]
+    position = np.where(among[by_lane], np.arange(len(by_lane)), -1)
+    latest = np.maximum.accumulate(np.concatenate([[-1], position[:-1]]))
+    on_lane = (latest >= 0) & (lane[by_lane[np.maximum(latest, 0)]] == lane[by_lane])
+    previous = np.full(len(lane), -1)
+    previous[by_lane] = np.where(on_lane, by_lane[np.maximum(latest, 0)], -1)
+    return previous
 
 
 def reordered(graph: KernelGraph, order: Ints) -> KernelGraph:

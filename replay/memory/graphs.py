@@ -20,7 +20,7 @@ from replay.calibration.parameters import Parameters
 from replay.costs.demand import MAX_HIT_SHARE, with_demands
 from replay.costs.hardware import with_same_engines
 from replay.costs.kernels.predictor import KernelCalibration
-from replay.costs.retiming import above_floor, capability, source_device, streaming_tasks
+from replay.costs.retiming import capability, exchanged, source_device, streaming_tasks
 from replay.graph.graph import Basis, KernelGraph, TaskKind
 from replay.graph.operators import Operator
 from replay.memory.accesses import Stream
@@ -280,8 +280,7 @@ def with_settings(
     known = before.known & after.known
     ratio = (after.time_ns[known] / before.time_ns[known]) ** parameters["memory_simulation_share"]
     duration = graph.tasks.duration_ns.copy()
-    floors = before.time_ns[known], before.time_ns[known] * ratio
-    duration[known] = above_floor(duration[known], floors, 1.0)
+    duration[known] = exchanged(duration[known], before.time_ns[known], before.time_ns[known] * ratio)
     basis = np.where(duration != graph.tasks.duration_ns, int(Basis.MODELLED), 0)
     retimed = changed.with_tasks(duration_ns=duration, basis=np.maximum(graph.tasks.basis, basis))
     demanding = with_same_engines(graph, with_demands(retimed, parameters))
@@ -326,6 +325,5 @@ def _with_simulated_times(old: KernelGraph, moved: KernelGraph, parameters: Para
     before, after = simulated_kernels(old, parameters), simulated_kernels(moved, parameters)
     known = before.known & after.known & streaming_tasks(old)
     duration = moved.tasks.duration_ns.copy()
-    floors = before.time_ns[known], after.time_ns[known]
-    duration[known] = above_floor(old.tasks.duration_ns[known], floors, 1.0)
+    duration[known] = exchanged(old.tasks.duration_ns[known], before.time_ns[known], after.time_ns[known])
     return moved.with_tasks(duration_ns=duration)

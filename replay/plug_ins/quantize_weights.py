@@ -27,7 +27,7 @@ from replay.costs.kernels import KernelCalibration, predict
 from replay.costs.retiming import source_device
 from replay.engine.engine import simulate
 from replay.formats import Format, find_format
-from replay.graph.edit import in_lane_order
+from replay.graph.edit import in_lane_order, previous_on_lane
 from replay.graph.graph import PHASES, RESOURCES, Basis, EdgeKind, Edges, KernelGraph, TaskKind
 from replay.memory.pim import CopyLayout, PimTime, add_pim_tasks, pim_quantization
 from replay.plug_ins.weight_copies import (
@@ -40,7 +40,7 @@ from replay.plug_ins.weight_copies import (
     weight_memory,
 )
 from replay.what_ifs.dtype import retyped_tasks
-from replay.what_ifs.job_graph import next_in_lane, with_kernels_before
+from replay.what_ifs.job_graph import with_kernels_before
 from replay.what_ifs.what_if import Argument, LayerQuantization, WhatIf, recipe, what_if_text
 from replay.workloads import job_memory, read_job
 from replay.workloads.job_memory import embedding_bytes
@@ -150,7 +150,8 @@ class _Quantization:
         changed, number = self._with_copies(plan)
         (start, end), (new_start, new_end) = simulate(plan.graph), simulate(changed)
         first = np.array([layer.products[0] for layer in plan.made])
-        previous = _previous(plan.graph)[first]
+        lane = plan.graph.tasks.lane
+        previous = previous_on_lane(lane, np.arange(len(lane)), np.ones(len(lane), dtype=bool))[first]
         trigger = np.array([layer.trigger for layer in plan.made])
         begin = np.where(trigger >= 0, start[np.maximum(trigger, 0)], start[first])
         compute, quantize = (start[first] - begin) * (self.maker not in _BY_GPU), 1e9 * plan.seconds
@@ -354,15 +355,6 @@ def _kernel_columns(duration_ns: Floats) -> Mapping[str, Any]:
         "occupies": 1.0,
         "basis": int(Basis.MODELLED),
     }
-
-
-def _previous(graph: KernelGraph) -> Ints:
-    """Return the task before each one in its lane; -1 before the first."""
-    following = next_in_lane(graph)
-    previous = np.full(len(following), -1)
-    rows = np.flatnonzero(following >= 0)
-    previous[following[rows]] = rows
-    return previous
 
 
 def _shared(layers: Sequence[LayerWeights], delay_ns: Floats, quantize_ns: Floats) -> Floats:

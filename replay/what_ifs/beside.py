@@ -13,8 +13,8 @@ import numpy as np
 
 from profilers.trace.arrays import Bools, Ints
 from replay.engine.engine import simulate
+from replay.graph.edit import previous_on_lane
 from replay.graph.graph import LAUNCH_EDGES, STREAM_EDGES, EdgeKind, Edges, KernelGraph, Lane
-from replay.what_ifs.stream import previous_on_lane
 
 _ON_STREAM: Final = sorted(STREAM_EDGES)
 #: Kinds of edges whose lags stand for time of the host, or of work that is not in the trace.

@@ -14,6 +14,7 @@ from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
 from replay.costs.retiming import floor_ns
 from replay.graph.choice import TaskChoice
+from replay.graph.edit import without_tasks
 from replay.graph.graph import LAUNCH_EDGES, RESOURCES, STREAM_EDGES, Basis, KernelGraph, TaskKind
 from replay.what_ifs.what_if import WhatIf, recipe, tasks_argument, what_if_text
 
@@ -135,7 +136,7 @@ def _merged(graph: KernelGraph, before: Ints, saved: Floats) -> KernelGraph:
     columns["measured_end_ns"] = np.where(np.isnan(tasks.measured_end_ns), np.nan, last_end_ns)
     columns["name"], names = _merged_names(graph, before, head)
     changed = replace(graph, names=names).with_tasks(**columns)
-    return _without_tasks(_without_launches(changed, before), before >= 0, head)
+    return without_tasks(_without_launches(changed, before), before >= 0, waits_of=head)
 
 
 def _chain_heads(before: Ints) -> Ints:
@@ -185,20 +186,3 @@ def _without_launches(graph: KernelGraph, before: Ints) -> KernelGraph:
     # `remove_launch_overhead` recognises such a call by its duration and basis.
     basis = np.where(idle, int(Basis.ASSUMED), graph.tasks.basis)
     return replace(graph, edges=edges.select(~gone)).with_tasks(duration_ns=duration, basis=basis)
-
-
-def _without_tasks(graph: KernelGraph, gone: Bools, head: Ints) -> KernelGraph:
-    """Return the graph without some tasks; the edges that left them leave their chain's head."""
-    new_row = np.cumsum(~gone) - 1
-    edges = graph.edges
-    kept = edges.select(~gone[edges.target])
-    # A merged kernel does not tell when a part of it starts, so tasks that waited for that start wait for its end.
-    inside = gone[kept.source] & kept.from_start
-    moved = replace(
-        kept,
-        source=new_row[head[kept.source]],
-        target=new_row[kept.target],
-        lag_ns=np.where(inside, 0.0, kept.lag_ns),
-        from_start=kept.from_start & ~inside,
-    )
-    return replace(graph, tasks=graph.tasks.select(~gone), edges=moved)

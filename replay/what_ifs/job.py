@@ -13,7 +13,7 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Bools, Ints
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import with_demands
-from replay.graph.edit import in_lane_order, with_host_time
+from replay.graph.edit import in_lane_order, with_host_time, without_tasks
 from replay.graph.graph import COLLECTIVE_KINDS, KernelGraph, TaskKind
 from replay.graph.operators import DTYPE_BYTES
 from replay.what_ifs.job_graph import (
@@ -26,7 +26,6 @@ from replay.what_ifs.job_graph import (
     with_copies,
     with_exchanges,
     with_new_collectives,
-    without_tasks,
 )
 from replay.what_ifs.job_shapes import (
     BACK,

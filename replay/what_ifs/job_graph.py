@@ -17,9 +17,9 @@ from profilers.trace.kernels import CLASSES, COLLECTIVE
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import CollectiveCalibration, predict_collective
 from replay.costs.demand import with_demands
-from replay.costs.retiming import source_device
-from replay.costs.wire_time import collective_models, exchanged, group_topology, link_slowdowns
-from replay.graph.edit import reordered
+from replay.costs.retiming import exchanged, source_device
+from replay.costs.wire_time import collective_models, group_topology, link_slowdowns
+from replay.graph.edit import next_on_lane, reordered
 from replay.graph.graph import (
     COLLECTIVE_KINDS,
     LAUNCH_EDGES,
@@ -222,40 +222,6 @@ def _with_arrivals(graph: KernelGraph, chosen: Bools) -> Bools:
     return chosen
 
 
-def next_in_lane(graph: KernelGraph) -> Ints:
-    """Return the task after each one in its lane, in the order of rows; -1 after the last, and for marks between."""
-    lane = graph.tasks.lane
-    order = np.argsort(lane, kind="stable")
-    following = np.full(len(lane), -1)
-    same = (lane[order][1:] == lane[order][:-1]) & (lane[order][1:] >= 0)
-    following[order[:-1][same]] = order[1:][same]
-    return following
-
-
-def without_tasks(graph: KernelGraph, cut: Bools) -> KernelGraph:
-    """Return a graph without some tasks; what they waited for, the next task of their lane waits for.
-
-    Parameters
-    ----------
-    graph : KernelGraph
-        The graph.
-    cut : array of bool, shape (n_tasks,)
-        Mask of the tasks to leave out.
-    """
-    following, edges = next_in_lane(graph), graph.edges
-    heir = np.arange(len(cut))
-    for row in np.flatnonzero(cut)[::-1].tolist():  # from the last, so that each heir is known; about 1 us a task
-        after = following[row]
-        heir[row] = heir[after] if after >= 0 else -1
-    target = heir[edges.target]
-    kept = ~cut[edges.source] & (target >= 0)
-    number = np.cumsum(~cut) - 1
-    chosen = edges.select(kept)
-    linked = replace(chosen, source=number[chosen.source], target=number[target[kept]])
-    loops = linked.source == linked.target
-    return replace(graph, tasks=graph.tasks.select(~cut), edges=linked.select(~loops))
-
-
 def with_copies(graph: KernelGraph, masks: Sequence[Bools], copies: int) -> KernelGraph:
     """Return a graph in which blocks run more often, each copy after the one before it.
 
@@ -348,7 +314,7 @@ def with_collectives(
     if not len(after):
         return graph
     tasks, n = graph.tasks, len(graph.tasks)
-    until = next_in_lane(graph)[after] if until is None else until
+    until = next_on_lane(graph)[after] if until is None else until
     lanes, lane = list(graph.lanes), np.zeros(len(after), np.int64)
     name = f"{kind} (added)"
     for at, row in enumerate(after.tolist()):  # a few collectives a layer

@@ -14,6 +14,7 @@ from profilers.trace.arrays import Bools, Floats, Ints
 from replay.calibration.parameters import Parameters
 from replay.engine.engine import simulate
 from replay.graph.choice import TaskChoice
+from replay.graph.edit import previous_on_lane
 from replay.graph.graph import STREAM_EDGES, SYNC_EDGES, EdgeKind, Edges, KernelGraph, Lane
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, tasks_argument, what_if_text
 
@@ -110,27 +111,6 @@ def _new_lanes(graph: KernelGraph, chosen: Bools, stream: str) -> tuple[tuple[La
             lanes.append(target)
         lane[moves & (tasks.lane == old)] = lanes.index(target)
     return tuple(lanes), lane
-
-
-def previous_on_lane(lane: Ints, order: Ints, among: Bools) -> Ints:
-    """Return the last task before each task on its lane, among some; -1 for none.
-
-    Parameters
-    ----------
-    lane : array of int64
-        Lane of each task.
-    order : array of int64
-        All tasks, in the order in which they run.
-    among : array of bool
-        Mask of the tasks that count.
-    """
-    by_lane = order[np.argsort(lane[order], kind="stable")]
-    position = np.where(among[by_lane], np.arange(len(by_lane)), -1)
-    latest = np.maximum.accumulate(np.concatenate([[-1], position[:-1]]))
-    on_lane = (latest >= 0) & (lane[by_lane[np.maximum(latest, 0)]] == lane[by_lane])
-    previous = np.full(len(lane), -1)
-    previous[by_lane] = np.where(on_lane, by_lane[np.maximum(latest, 0)], -1)
-    return previous
 
 
 def _reordered(move: _Move) -> Edges:

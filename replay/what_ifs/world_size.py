@@ -8,8 +8,8 @@ import numpy.typing as npt
 from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import KINDS, Topology
-from replay.costs.retiming import source_device
-from replay.costs.wire_time import collective_models, exchanged, group_ranks, link_slowdowns, network_note
+from replay.costs.retiming import exchanged, source_device
+from replay.costs.wire_time import collective_models, group_ranks, link_slowdowns, network_note
 from replay.graph.graph import COLLECTIVE_KINDS, Basis, KernelGraph, Network, TaskKind
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, what_if_text
 
