@@ -308,7 +308,7 @@ def _fit_of(row: KernelFitRow) -> Fit:
 
 def _correction_of(row: KernelFitRow, model: KernelModel, subject: str) -> tuple[float, ...]:
     """Return the correction of a calibration file, which has it in thousandths."""
-    numbers = np.array([int(text) for line in row.correction for text in line.split()], dtype=np.float64)
+    numbers = np.array(" ".join(row.correction).split(), dtype=np.int64).astype(np.float64)
     if model.trees:
         convolutions.check_trees(numbers, subject)
         return tuple(numbers.tolist())
