@@ -403,7 +403,11 @@ class Edges:
         """Return edges from columns, each an array or one value for all."""
         columns = zip((source, target, lag_ns, from_start, kind), _EDGE_TYPES.values(), strict=True)
         arrays: list[npt.NDArray[Any]] = [np.asarray(column, dtype=type_) for column, type_ in columns]
-        return cls(*np.broadcast_arrays(np.zeros(1), *arrays)[1:])
+        sizes = {array.size for array in arrays if array.ndim}
+        if len(sizes) != 1:  # to broadcast takes 10 us
+            return cls(*np.broadcast_arrays(np.zeros(1), *arrays)[1:])
+        (n,) = sizes
+        return cls(*(array if array.ndim else np.full(n, array) for array in arrays))
 
     def __len__(self) -> int:
         return len(self.source)
