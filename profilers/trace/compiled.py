@@ -127,8 +127,6 @@ class _Inlined(_Compiled):
 def _numba() -> Any:
     """Load numba, and log what it compiles of ours from now on."""
     numba, events = import_module("numba"), import_module("numba.core.event")
-    with _without_blas():
-        import_module("numba.np.arraymath")
     events.Listener.register(_Log)
     events.register("numba:compile", _Log())
     return numba
@@ -183,8 +181,19 @@ class _CodeFiles:
         self._facts = (options, source_key(function), sys.version_info[:3], versions)
 
     def load_overload(self, signature: Any, context: Any) -> Any:
-        """Return what was compiled for these types of arguments, or None."""
-        context.refresh()
+        """Return what was compiled for these types of arguments, or None.
+
+        Machine code needs numba's runtime alone. What a compiler needs loads in 0.2 s, so it loads before one runs.
+        """
+        import_module("numba.core.runtime").rtsys.initialize(context)
+        with _without_blas():
+            kept = self._kept(signature, context)
+            if kept is None:
+                import_module("numba.np.arraymath")
+        return kept
+
+    def _kept(self, signature: Any, context: Any) -> Any:
+        """Return what the folder holds for these types of arguments, or None."""
         path = self._path(signature, context)
         try:
             content = path.read_bytes()

@@ -72,6 +72,11 @@ class CollectiveModels:
         """Whether the wire time of a task rests on an assumption: a share of its time, or a number of ranks."""
         return np.asarray(~self.is_known | self.is_assumed)
 
+    def select(self, rows: Ints) -> "CollectiveModels":
+        """Return the predictions for some tasks."""
+        columns = {name: column[rows] for name, column in vars(self).items() if name != "is_prior"}
+        return replace(self, **columns)
+
     def total_ns(self, slowdown: Floats) -> Floats:
         """Return the predicted time of each task, with wire times `slowdown` times as long."""
         return np.asarray(self.latency_ns + self.wire_ns * slowdown)
@@ -133,9 +138,10 @@ def group_ranks(graph: KernelGraph) -> Ints:
     graph : KernelGraph
         Graph of one or more ranks.
     """
-    tasks, meetings = graph.tasks, graph.edges.of_kind(EdgeKind.RENDEZVOUS)
-    if not len(meetings) or tasks.ranks.all():
+    tasks = graph.tasks
+    if not ((tasks.kind == TaskKind.COLLECTIVE) & (tasks.ranks == 0)).any():
         return tasks.ranks.copy()
+    meetings = graph.edges.of_kind(EdgeKind.RENDEZVOUS)
     arrivals = np.bincount(meetings.target, minlength=len(tasks))
     met = np.zeros(len(tasks), dtype=np.int64)
     leaving = tasks.kind[meetings.target] == TaskKind.COLLECTIVE
@@ -179,19 +185,21 @@ def on_links(
         A collective without a prediction takes `collective_latency_ns`. A share of its further time is wire time:
         `collective_wire_share`, or `collective_wire_share_waiting` if it contains the wait for other ranks.
     """
-    duration, (before, after) = graph.tasks.duration_ns, slowdowns
+    tasks, rows = graph.tasks, np.flatnonzero(slowdowns[0] != slowdowns[1])
+    duration, models, (before, after) = tasks.duration_ns[rows], models.select(rows), (each[rows] for each in slowdowns)
     latency = parameters["collective_latency_ns"]
-    share = np.where(waits_apart(graph), *(parameters[name] for name in _SHARES))
+    share = np.where(waits_apart(graph)[rows], *(parameters[name] for name in _SHARES))
     stretch = (1 - share + share * after) / (1 - share + share * before)
     fixed = np.minimum(duration, latency)
     guessed = fixed + (duration - fixed) * stretch
     predicted = exchanged(duration, models.total_ns(before), models.total_ns(after))
     moved = np.where(models.is_known, predicted, guessed)
-    is_copy = graph.tasks.demand[:, _DMA] > 0  # by a DMA engine; its command stays
+    is_copy = tasks.demand[rows, _DMA] > 0  # by a DMA engine; its command stays
     fixed = np.where(is_copy, np.minimum(duration, parameters["dma_latency_ns"]), duration)
-    moved = np.where(graph.tasks.engine >= 0, fixed + (duration - fixed) * after / before, moved)
-    moved = np.where(_on_peer_link(graph), duration * after / before, moved)
-    return np.where(before != after, moved, duration)
+    moved = np.where(tasks.engine[rows] >= 0, fixed + (duration - fixed) * after / before, moved)
+    result = tasks.duration_ns.copy()
+    result[rows] = np.where(_on_peer_link(graph)[rows], duration * after / before, moved)
+    return result
 
 
 def resized_collectives(

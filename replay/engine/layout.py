@@ -119,10 +119,11 @@ def lay_out(tasks: Tasks, policy: SharingPolicy) -> SharingState:
         A demand or share is not within 0 to 1, or a task may run on no partition, or it demands both DMA engines and
         processing in memory.
     """
-    resource_of, n_resources, peer_links = _numbered_resources(tasks)
+    in_memory = np.flatnonzero(tasks.demand[:, PIM])
+    resource_of, n_resources, peer_links = _numbered_resources(tasks, in_memory)
     rare, has_rare = _rare_columns(tasks, policy)
     columns = {name: plain(getattr(tasks, name), TASK_COLUMNS[name].dtype) for name in _CHECKED}
-    columns["demand"] = _with_pim(columns["demand"])
+    columns["demand"] = _with_pim(columns["demand"]) if len(in_memory) else columns["demand"]
     device, duration = np.empty(len(tasks), np.int64), plain(tasks.duration_ns)
     placement = (device, duration, plain(tasks.kind, np.int64), plain(tasks.device, np.int64))
     invalid, features = _check_columns(placement, tuple(columns.values()), (1 << len(policy.partitions)) - 1)
@@ -172,10 +173,8 @@ def _rare_columns(tasks: Tasks, policy: SharingPolicy) -> tuple[dict[str, npt.ND
 
 
 def _with_pim(demand: Floats) -> Floats:
-    """Return demands with those on processing in memory in the column of DMA engines, too; the same array without."""
+    """Return demands with those on processing in memory in the column of DMA engines, too."""
     pim, dma = demand[:, PIM], FAIR[DMA_COLUMN]
-    if not pim.any():
-        return demand
     both = (pim != 0.0) & (demand[:, dma] != 0.0)
     if both.any():
         raise InvalidInputError(f"task {np.argmax(both)} demands both DMA engines and processing in memory")
@@ -230,15 +229,16 @@ def _refuse(tasks: Tasks, policy: SharingPolicy, task: int) -> None:
     )
 
 
-def _numbered_resources(tasks: Tasks) -> tuple[npt.NDArray[np.int64] | None, int, tuple[int, int]]:
+def _numbered_resources(
+    tasks: Tasks, in_memory: npt.NDArray[np.intp]
+) -> tuple[npt.NDArray[np.int64] | None, int, tuple[int, int]]:
     """Return the resource of each fair column of each task, the number of resources, and the range of peer links.
 
     Resources after the fair columns are the numbered links, then the numbered DMA engines, then processing in memory.
-    The first result is None if no task names a link or engine, or demands processing in memory.
+    The first result is None if no task names a link or engine, or demands processing in memory (rows `in_memory`).
     """
     links, engines = int(tasks.link.max(initial=-1)) + 1, int(tasks.engine.max(initial=-1)) + 1
-    in_memory = tasks.demand[:, PIM] != 0.0
-    if links <= 0 and engines <= 0 and not in_memory.any():
+    if links <= 0 and engines <= 0 and not len(in_memory):
         return None, N_FAIR, (N_FAIR, N_FAIR)
     if links + engines > _MAX_NUMBERED:
         raise InvalidInputError(f"{links} links and {engines} engines; {_MAX_NUMBERED} together can be told apart")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from profilers.trace.arrays import Bools, Floats, Ints
 from profilers.trace.steps import BEHIND_UNRECORDED_NS, is_behind_unrecorded
@@ -54,16 +55,31 @@ class StepPattern:
             self._edges[cycles] = replace(edges, source=source, target=target)
         return self._edges[cycles]
 
-    def repeated_tasks(self, tasks: Tasks, cycles: int) -> Tasks:
-        """Return the tasks of some cycles. A column that is the same array as in the first call is shared with it."""
-        rows, columns = np.tile(self.tasks, cycles), {}
+    def repeated_tasks(self, tasks: Tasks, cycles: int, iterations: int) -> Tasks:
+        """Return the tasks of some cycles of `iterations`, later in each.
+
+        A column that is the same array as in the first call is shared with it.
+        """
+        columns, cycle = {}, np.repeat(np.arange(cycles), len(self.tasks))
+        later = {"iteration": iterations, "measured_start_ns": self.cycle_ns, "measured_end_ns": self.cycle_ns}
         for name, column in vars(tasks).items():
             first, repeated = self._columns.get((cycles, name), (None, None))
             if first is not column:
-                repeated = chosen_rows(column, rows)
+                repeated = _tiled(chosen_rows(column, self.tasks), cycles)
+                if name in later:
+                    repeated = repeated + cycle * later[name]
+                elif name == "release_ns":
+                    repeated = np.zeros(len(cycle))
                 self._columns.setdefault((cycles, name), (column, repeated))
             columns[name] = repeated
         return Tasks(**columns)
+
+
+def _tiled(column: npt.NDArray[Any], times: int) -> npt.NDArray[Any]:
+    """Return a column some times in a row; a view of one value stays one."""
+    if column.strides[0] or not len(column):
+        return np.concatenate([column] * times)
+    return np.broadcast_to(column[0], (times * len(column), *column.shape[1:]))
 
 
 def cycle_of(graph: KernelGraph) -> StepPattern | None:
@@ -298,16 +314,7 @@ def repeated(graph: KernelGraph, pattern: StepPattern, cycles: int) -> KernelGra
     cycles : int
         Number of cycles, at least 1. The first starts with idle devices and empty queues.
     """
-    n, iterations = len(pattern.tasks), len(graph.iterations)
-    cycle = np.repeat(np.arange(cycles), n)
-    tasks, later = pattern.repeated_tasks(graph.tasks, cycles), cycle * pattern.cycle_ns
-    tasks = replace(
-        tasks,
-        measured_start_ns=tasks.measured_start_ns + later,
-        measured_end_ns=tasks.measured_end_ns + later,
-        iteration=tasks.iteration + cycle * iterations,
-        release_ns=np.zeros(n * cycles),
-    )
+    tasks = pattern.repeated_tasks(graph.tasks, cycles, len(graph.iterations))
     return replace(graph, tasks=tasks, edges=pattern.repeated_edges(cycles), iterations=graph.iterations * cycles)
 
 

@@ -95,13 +95,11 @@ def without_time(graph: KernelGraph, resource: str) -> KernelGraph:
 
 def without_contention(graph: KernelGraph) -> KernelGraph:
     """Return a graph whose collectives and copies use no shared resource, so that they slow no kernel."""
-    free = np.isin(graph.tasks.kind, (TaskKind.COLLECTIVE, TaskKind.COPY))
-    tasks = graph.tasks
-    return graph.with_tasks(
-        demand=np.where(free[:, None], 0.0, tasks.demand),
-        occupies=np.where(free, 0.0, tasks.occupies),
-        pressure=np.where(free, 0.0, tasks.pressure),
-    )
+    free = np.flatnonzero(np.isin(graph.tasks.kind, (TaskKind.COLLECTIVE, TaskKind.COPY)))
+    columns = {name: getattr(graph.tasks, name).copy() for name in ("demand", "occupies", "pressure")}
+    for column in columns.values():
+        column[free] = 0.0
+    return graph.with_tasks(**columns)
 
 
 def without_waits(graph: KernelGraph) -> KernelGraph:
@@ -112,9 +110,10 @@ def without_waits(graph: KernelGraph) -> KernelGraph:
     arrivals = np.zeros(len(tasks), dtype=np.bool_)
     arrivals[edges.source[edges.kind == EdgeKind.RENDEZVOUS]] = True
     communication = (tasks.kind == TaskKind.COLLECTIVE) | (arrivals & (tasks.kind == TaskKind.MARK))
-    leaving = communication[edges.source] & ~communication[edges.target] & (edges.kind != EdgeKind.RENDEZVOUS)
+    before, after = communication[edges.source], communication[edges.target]
+    leaving = before & ~after & (edges.kind != EdgeKind.RENDEZVOUS)
     same_lane = tasks.lane[edges.source] == tasks.lane[edges.target]
-    entering = ~communication[edges.source] & communication[edges.target] & same_lane
+    entering = ~before & after & same_lane
     # The predecessor of a collective on its stream still runs before the successor.
     predecessor = dict(zip(edges.target[entering].tolist(), edges.source[entering].tolist(), strict=True))
     followed = leaving & same_lane

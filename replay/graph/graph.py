@@ -355,6 +355,13 @@ def _same_column(column: npt.NDArray[Any], twin: npt.NDArray[Any]) -> bool:
     return bool(np.allclose(column, twin, rtol=_ROUNDING, atol=0.0, equal_nan=True))
 
 
+def _first_bad_time(ns: Floats) -> int | None:
+    """Return the first row whose time is negative or not finite; None if all are valid."""
+    if ns.min(initial=0.0) >= 0 and ns.max(initial=0.0) < np.inf:
+        return None
+    return int(np.argmin((ns >= 0) & np.isfinite(ns)))
+
+
 _EDGE_TYPES: Mapping[str, type] = {
     **{"source": np.int64, "target": np.int64},
     **{"lag_ns": np.float64, "from_start": np.bool_, "kind": np.int64},
@@ -396,7 +403,11 @@ class Edges:
         """Return edges from columns, each an array or one value for all."""
         columns = zip((source, target, lag_ns, from_start, kind), _EDGE_TYPES.values(), strict=True)
         arrays: list[npt.NDArray[Any]] = [np.asarray(column, dtype=type_) for column, type_ in columns]
-        return cls(*np.broadcast_arrays(np.zeros(1), *arrays)[1:])
+        sizes = {array.size for array in arrays if array.ndim}
+        if len(sizes) != 1:  # to broadcast takes 10 us
+            return cls(*np.broadcast_arrays(np.zeros(1), *arrays)[1:])
+        (n,) = sizes
+        return cls(*(array if array.ndim else np.full(n, array) for array in arrays))
 
     def __len__(self) -> int:
         return len(self.source)
@@ -493,17 +504,13 @@ class KernelGraph:
             min(edges.source.min(), edges.target.min()) < 0 or max(edges.source.max(), edges.target.max()) >= n
         ):
             raise InvalidInputError(f"an edge names a task that the graph does not have; tasks are 0 to {n - 1}")
-        valid_lag = (edges.lag_ns >= 0) & np.isfinite(edges.lag_ns)
-        if not valid_lag.all():
-            bad = int(np.flatnonzero(~valid_lag)[0])
+        if (bad := _first_bad_time(edges.lag_ns)) is not None:
             ends = (edges.source[bad], edges.target[bad])
             path = " -> ".join(f"{self.names[self.tasks.name[task]][:60]}, task {task}" for task in ends)
             raise InvalidInputError(
                 f"edge {bad} ({path}) has a lag of {edges.lag_ns[bad]} ns; a lag is finite and not negative"
             )
-        valid_duration = (self.tasks.duration_ns >= 0) & np.isfinite(self.tasks.duration_ns)
-        if not valid_duration.all():
-            bad = int(np.flatnonzero(~valid_duration)[0])
+        if (bad := _first_bad_time(self.tasks.duration_ns)) is not None:
             raise InvalidInputError(
                 f"task {bad} has a duration of {self.tasks.duration_ns[bad]} ns, which is negative or not finite"
             )

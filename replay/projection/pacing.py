@@ -112,17 +112,18 @@ def limiting_resource(windows: Sequence[StepWindow], states: Sequence[SteadyStat
     return max(shares, key=shares.__getitem__, default="")
 
 
-def limiting_after(window: StepWindow, change: Change) -> tuple[str, ...]:
+def limiting_after(window: StepWindow, state: SteadyState, change: Change) -> tuple[str, ...]:
     """Return the resource that limits the steps of a window under a change, and one that takes nearly as long.
 
     Parameters
     ----------
     window : StepWindow
         The window.
+    state : SteadyState
+        Its steady state under the change.
     change : callable
         The change.
     """
-    state = window.steady(change)
     if not (first := limiting_resource([window], [state])):
         return ()
     without = window.steady(lambda graph: without_time(change(graph), first)) if first in LIMITING else state

@@ -176,7 +176,7 @@ def project(
             continue
         drawn = _with_selection_error(drawn, base, outcome, options.seed)
         rows.append(_projection_row(what_if, base, outcome, drawn, options.iterations))
-        timelines[what_if.label] = outcome.windows[0].first.cut()
+        timelines[what_if.label] = outcome.windows[0].state.at_step(windows[0].chosen[0]).cut()
     measured = fsum(window.measured_total_ns for window in windows)
     provenance = provenance_of(
         meta, list(timelines.values()), what_ifs, parameters, draws=options.draws, seed=options.seed
@@ -284,6 +284,7 @@ class _WindowOutcome:
     not, or gain it.
     """
 
+    state: SteadyState
     total_ns: float
     device_ns: float
     times_ns: Floats
@@ -291,7 +292,6 @@ class _WindowOutcome:
     added: tuple[str, ...]
     reason: str
     shifted: bool
-    first: Timeline
 
 
 @dataclass(frozen=True)
@@ -332,10 +332,12 @@ def _outcome(
             return _Outcome(error=f"{error}{where}")
         if not base_ns:
             outcomes[-1] = replace(outcomes[-1], notes=(*outcomes[-1].notes, _HIDDEN))
-    longest = base.windows[max(range(len(outcomes)), key=lambda i: outcomes[i].total_ns)]
+    longest, outcome = max(zip(base.windows, outcomes, strict=True), key=lambda pair: pair[1].total_ns)
     parameters = nominal.with_values(what_if.parameters)
     longest = longest.isolated(parameters) if what_if.parameters else longest
-    return _Outcome(tuple(outcomes), limited_by=limiting_after(longest, _BoundWhatIf(what_if, parameters)))
+    return _Outcome(
+        tuple(outcomes), limited_by=limiting_after(longest, outcome.state, _BoundWhatIf(what_if, parameters))
+    )
 
 
 def _window_outcome(what_if: WhatIf, window: StepWindow, before: SteadyState, nominal: Parameters) -> _WindowOutcome:
@@ -357,10 +359,8 @@ def _window_outcome(what_if: WhatIf, window: StepWindow, before: SteadyState, no
     gains = (window.total_ns(before) / max(total, _SHORTEST_NS), before.period_ns / max(state.period_ns, _SHORTEST_NS))
     if shifted := _are_opposite(*gains):
         notes = (*notes, _SHIFTED.format(what_if.label, *(f"{gain:.3f}" for gain in gains)))
-    first = state.at_step(window.chosen[0])
-    return _WindowOutcome(
-        total, window.device_ns(state), _weighted_evidence(window, state), notes, added, reason, shifted, first
-    )
+    times = window.device_ns(state), _weighted_evidence(window, state)
+    return _WindowOutcome(state, total, *times, notes, added, reason, shifted)
 
 
 def _are_opposite(of_steps: float, of_cycle: float) -> bool:

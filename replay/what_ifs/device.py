@@ -184,16 +184,16 @@ def scale_links(factor: float) -> WhatIf:
 def _wire_note(graph: KernelGraph, parameters: Parameters) -> str:
     """Return which share of the time of collectives follows the links, for people."""
     tasks = graph.tasks
-    rows = tasks.kind == TaskKind.COLLECTIVE
-    if not rows.any():
+    rows = np.flatnonzero(tasks.kind == TaskKind.COLLECTIVE)
+    if not len(rows):
         return "scale_links: the iteration has no collective"
-    models = collective_models(graph, parameters)
-    slowdown = link_slowdowns(graph, graph.hardware)
-    duration, total = tasks.duration_ns, np.maximum(models.total_ns(slowdown), 1e-9)
+    models = collective_models(graph, parameters).select(rows)
+    slowdown = link_slowdowns(graph, graph.hardware)[rows]
+    duration, total = tasks.duration_ns[rows], np.maximum(models.total_ns(slowdown), 1e-9)
     wire = models.wire_ns * slowdown * np.minimum(duration / total, 1.0)
-    sized = rows & models.is_known
+    sized = models.is_known
     share = wire[sized].sum() / max(duration[sized].sum(), 1e-9)
-    text, others = f"scale_links: {int(sized.sum())} of {int(rows.sum())} collectives are of known bytes", "the others"
+    text, others = f"scale_links: {int(sized.sum())} of {len(rows)} collectives are of known bytes", "the others"
     if graph.hardware.original.device is None:
         text, others = (
             "scale_links: the trace names no device (--device NAME), so wire times are unknown",
@@ -206,9 +206,9 @@ def _wire_note(graph: KernelGraph, parameters: Parameters) -> str:
             f"all {graph.world_size} ranks of the job are" if graph.world_size else "two ranks, which need least, are"
         )
         text += f"; {int((sized & models.is_assumed).sum())} do not name their group, for which {ranks} taken"
-    if (rows & ~models.is_known).any():
+    if not sized.all():
         latency = round(parameters["collective_latency_ns"] / 1000)
-        apart = (waits_apart(graph) & rows & ~models.is_known).any()
+        apart = waits_apart(graph)[rows[~sized]].any()
         guess = round(100 * parameters["collective_wire_share" if apart else "collective_wire_share_waiting"])
         text += f"; of {others}, {guess} % of the time above {latency} us is taken for the bytes"
     return text

@@ -622,12 +622,14 @@ def time_operators(
         alike = [operators[i] for i in rows]
         modelled = kind in MODELS and calibration.knows(kind, dtype)
         model, size = kind if modelled else "elementwise", max(operator.element_bytes for operator in alike)
-        unique, which = np.unique([_dims(model, operator) for operator in alike], axis=0, return_inverse=True)
-        each = predict(model, unique, device, element_bytes=size, dtype=dtype, calibration=calibration,
+        dims = [_dims(model, operator) for operator in alike]
+        number = {shape: i for i, shape in enumerate(dict.fromkeys(dims))}
+        which = [number[shape] for shape in dims]
+        each = predict(model, list(number), device, element_bytes=size, dtype=dtype, calibration=calibration,
                        library=_LIBRARY.get(model), without=without)  # fmt: skip
         start = max(each.start_s - _QUEUED_S, 0.0) if queued and kind != "transfer" else 0.0
         for i, values in enumerate((each.seconds, each.low, each.high)):
-            times[i, rows] = np.maximum(values - start * values / each.seconds, 0.0)[which.reshape(-1)]
+            times[i, rows] = np.maximum(values - start * values / each.seconds, 0.0)[which]
         if not modelled:
             times[:, rows] = np.maximum(times[:, rows], _computing(alike, device, dtype, parameters))
     times *= passes

@@ -203,6 +203,8 @@ THREAD = 1
 
 #: Names of element types in the records of operators, where they differ from those of collectives.
 _ELEMENT_TYPES = {"Float": "float", "Double": "double"}
+#: Writes shapes as profilers do, without spaces.
+_COMPACT = json.JSONEncoder(separators=(",", ":"))
 
 
 def recorded_arguments(kernel: KernelCall, job: SyntheticJob) -> tuple[str, str, str | None]:
@@ -211,7 +213,7 @@ def recorded_arguments(kernel: KernelCall, job: SyntheticJob) -> tuple[str, str,
     dtypes = kernel.types or (job.dtype,) * len(shapes)
     types = [_ELEMENT_TYPES.get(dtype, f"c10::{dtype}") for dtype in dtypes]
     values = json.dumps(kernel.values) if kernel.values else None
-    return json.dumps(shapes, separators=(",", ":")), json.dumps(types), values
+    return _COMPACT.encode(shapes), json.dumps(types), values
 
 
 @dataclass(frozen=True)

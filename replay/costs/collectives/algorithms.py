@@ -8,6 +8,7 @@ protocols, with the constants of NCCL. `least_seconds` is the bound that the lin
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
@@ -115,7 +116,7 @@ class Topology:
         """Nodes that the group spans."""
         return self.n_workers // self.devices_per_node
 
-    @property
+    @cached_property
     def link(self) -> str:
         """The slowest kind of link that the group crosses: one of `LINKS`."""
         if self.nodes > 1:

@@ -348,7 +348,8 @@ class CollectiveCalibration:
         fits = [
             fit
             for fit in self.fits
-            if (fit.kind, fit.topology.n_workers, fit.topology.devices_per_node) == (kind, *size)
+            if fit.kind == kind
+            and (fit.topology.n_workers, fit.topology.devices_per_node) == size
             and same_place(fit, topology, device)
             and (same_network(fit, topology) or is_group_on_unknown_network(fit, topology))
             and (fit.topology.network == topology.network or ":" not in fit.topology.network)

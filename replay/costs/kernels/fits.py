@@ -272,7 +272,8 @@ def carry_over(kind: str, donors: Mapping[str, Fit], machine: Machine) -> Fit:
         correction = donors[nearest.name].correction if nearest else ()
         donors = {device.name: donors[device.name] for device in alike} or donors
     devices, parameters = [find_device(name) for name in donors], MODELS[kind].parameters
-    family = np.array([1.0 if Machine.of(d).family == machine.family else _OTHER_FAMILY for d in devices])
+    families = [architecture_of(device.architecture).family for device in devices]
+    family = np.array([1.0 if each == machine.family else _OTHER_FAMILY for each in families])
     cool = np.array([not runs_hot(device) for device in devices])
     weights = np.repeat(np.where(cool, family, _HOT_CARD * family)[:, None], len(parameters), axis=1)
     if cool.any():

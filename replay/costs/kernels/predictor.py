@@ -6,7 +6,7 @@ and `predict` uses it.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
@@ -91,6 +91,14 @@ class KernelCalibration:
     def __hash__(self) -> int:  # results are cached by calibration, and mappings have no hash
         return hash((len(self.fits), self.digests))
 
+    @cached_property
+    def _by_kind(self) -> Mapping[str, Mapping[Key, Fit]]:
+        """The fits of each kind."""
+        kinds: dict[str, dict[Key, Fit]] = {}
+        for key, of_key in self.fits.items():
+            kinds.setdefault(key[0], {})[key] = of_key
+        return kinds
+
     def library(self, kind: str, library: str | None = None, vendor: str = "") -> str:
         """Return the library whose fits are used: the one that is named, or the default of the kind and vendor.
 
@@ -101,7 +109,7 @@ class KernelCalibration:
         InvalidInputError
             The library has no fit of this kind.
         """
-        known = sorted({each for k, _, _, each in self.fits if k == kind})
+        known = sorted({each for *_, each in self._by_kind.get(kind, ())})
         if library is None:
             default = MODELS[kind].vendor_libraries.get(vendor, MODELS[kind].library)
             return known[0] if known and default not in known else default
@@ -113,7 +121,8 @@ class KernelCalibration:
     def like(self, kind: str, dtype: str, without: Collection[str] = (), *, library: str | None = None) -> str:
         """Return the data type whose fits stand in for `dtype`: its own, that of the same units, FP32, or any."""
         library = self.library(kind, library)
-        fitted = sorted({each for k, name, each, of in self.fits if (k, of) == (kind, library) and name not in without})
+        keys = self._by_kind.get(kind, ())
+        fitted = sorted({each for _, name, each, of in keys if of == library and name not in without})
         nearest = (dtype, *_NEAREST.get(dtype, ()), "fp32", *fitted)
         return next((each for each in nearest if each in fitted), dtype)
 
@@ -134,10 +143,8 @@ class KernelCalibration:
 
     def donors(self, kind: str, dtype: str, without: Collection[str], *, library: str | None = None) -> dict[str, Fit]:
         """Return the fits of all devices but those `without`, by device."""
-        wanted = kind, dtype, self.library(kind, library)
-        return {
-            name: fit for (k, name, d, of), fit in self.fits.items() if (k, d, of) == wanted and name not in without
-        }
+        wanted, fits = (dtype, self.library(kind, library)), self._by_kind.get(kind, {})
+        return {name: fit for (_, name, d, of), fit in fits.items() if (d, of) == wanted and name not in without}
 
 
 def calibrate(measured: Iterable[MeasuredOperators], base: KernelCalibration | None = None) -> KernelCalibration:
@@ -308,7 +315,7 @@ def _fit_of(row: KernelFitRow) -> Fit:
 
 def _correction_of(row: KernelFitRow, model: KernelModel, subject: str) -> tuple[float, ...]:
     """Return the correction of a calibration file, which has it in thousandths."""
-    numbers = np.array([int(text) for line in row.correction for text in line.split()], dtype=np.float64)
+    numbers = np.array(" ".join(row.correction).split(), dtype=np.int64).astype(np.float64)
     if model.trees:
         convolutions.check_trees(numbers, subject)
         return tuple(numbers.tolist())
