@@ -1,6 +1,7 @@
 """What-ifs from other packages: the example in docs/extending, and every way in which one can be broken."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -63,7 +64,8 @@ def seqpoint(folder: Path, *arguments: object) -> subprocess.CompletedProcess[st
     code = "import sys; from seqpoint.cli import main; main(sys.argv[1:])"
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
-        env={"PYTHONPATH": f"{folder}:{ROOT}", "PATH": "", "HOME": str(folder)},
+        # With the cache of compiled code, which another home would not have.
+        env={**os.environ, "PYTHONPATH": f"{folder}:{ROOT}"},
         capture_output=True,
         text=True,
         check=False,
