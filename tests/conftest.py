@@ -1,8 +1,13 @@
 """What all tests share: Hypothesis without deadlines, the command line as a fixture, and no notice of compilation."""
 
+import os
+
+# A library with threads of its own would take the core of the other worker: small products take 4 times as much time
+# of processors on 2 threads as on one. Workers and commands inherit this, and libraries read it when they are loaded.
+os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
 import logging
 import multiprocessing
-import os
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module

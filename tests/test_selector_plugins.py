@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from test_readers import install, install_example
-from test_what_if_plugins import seqpoint
+from test_what_if_plugins import seqpoint, seqpoint_each
 
 GROUP = "seqpoint.selectors"
 
@@ -45,7 +45,7 @@ def log(folder: Path) -> Path:
 
 
 def listed(folder: Path) -> dict[str, dict[str, Any]]:
-    return {row["name"]: row for row in json.loads(seqpoint(folder, "selectors", "--json").stdout)}
+    return {row["name"]: row for row in json.loads(seqpoint(folder, "selectors", "--json").out)}
 
 
 def test_the_example_is_listed_and_selects(tmp_path: Path) -> None:
@@ -60,11 +60,11 @@ def test_the_example_is_listed_and_selects(tmp_path: Path) -> None:
         "error": None,
     }
     done = seqpoint(folder, "select", log(tmp_path), "--selector", "every_nth", "--max-points", 4, "--json")
-    content = json.loads(done.stdout)
+    content = json.loads(done.out)
     assert [(p["iteration"], p["weight"]) for p in content["points"]] == [(1, 3.0), (4, 3.0), (7, 3.0), (10, 3.0)]
     assert content["estimate"] == 3 * (110 + 140 + 170 + 200) and content["low"] <= content["estimate"]
     refused = seqpoint(folder, "select", log(tmp_path), "--selector", "every_nth", "--feature", "duration")
-    assert refused.returncode == 1 and "reads the length alone" in refused.stderr
+    assert refused.code == 1 and "reads the length alone" in refused.err
 
 
 def test_a_broken_one_is_named_and_hinders_no_other(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_broken_one_is_named_and_hinders_no_other(tmp_path: Path) -> None:
     install(folder, "seqpoint-broken", {**points, "median": "broken_selectors:twice", "absent": "no_module:X"}, GROUP)
     install(folder, "seqpoint-other", {"raises": "broken_selectors:raises"}, GROUP)
     (folder / "broken_selectors.py").write_text(BROKEN)
-    rows = json.loads(seqpoint(folder, "selectors", "--json").stdout)
+    rows = json.loads(seqpoint(folder, "selectors", "--json").out)
     errors = {(row["name"], row["package"]): row["error"] for row in rows if row["error"]}
     assert errors == {
         ("absent", "seqpoint-broken"): "ModuleNotFoundError: No module named 'no_module'",
@@ -82,14 +82,16 @@ def test_a_broken_one_is_named_and_hinders_no_other(tmp_path: Path) -> None:
         ("none", "seqpoint-broken"): "broken_selectors:none is a int, not a seqpoint.selection.SelectionMethod",
         ("raises", "seqpoint-other"): "the name raises is taken by seqpoint-broken",
     }
-    for selector, message in {
+    messages = {
         "raises": "the selector raises of seqpoint-broken failed: KeyError: 'inside'",
         "forgets": "the selector forgets of seqpoint-broken failed: AttributeError",
         "twice": "the selector twice of seqpoint-broken failed: representatives must be distinct rows",
         "weighs": "the selector weighs of seqpoint-broken failed: the smallest weight is 0.5",
         "lies": "the selector lies of seqpoint-broken failed: AttributeError",
         "absent": "absent of seqpoint-broken could not be loaded: ModuleNotFoundError",
-    }.items():
-        done = seqpoint(folder, "select", log(tmp_path), "--selector", selector)
-        assert done.returncode == 1 and message in done.stderr.splitlines()[-1], done.stderr
-    assert seqpoint(folder, "select", log(tmp_path)).returncode == 0
+    }
+    select = ("select", log(tmp_path))
+    *refused, done = seqpoint_each(folder, *((*select, "--selector", selector) for selector in messages), select)
+    for each, message in zip(refused, messages.values(), strict=True):
+        assert each.code == 1 and message in each.err.splitlines()[-1], each.err
+    assert done.code == 0

@@ -1,11 +1,14 @@
 """What-ifs from other packages: the example in docs/extending, and every way in which one can be broken."""
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from commands import Result
 from test_readers import ROOT, install, install_example
 from traces import write_trace
 
@@ -59,19 +62,42 @@ none = 3
 '''
 
 
-def seqpoint(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    code = "import sys; from seqpoint.cli import main; main(sys.argv[1:])"
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        env={"PYTHONPATH": f"{folder}:{ROOT}", "PATH": "", "HOME": str(folder)},
+#: Runs commands one after the other, so that libraries are loaded once, and prints the status and the texts of each.
+PROGRAM = """
+import contextlib, io, json, sys
+from seqpoint.cli import main
+
+def outcome(arguments):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        try:
+            main(arguments)
+        except SystemExit as stop:
+            return stop.code or 0, out.getvalue(), err.getvalue()
+
+print(json.dumps([outcome(arguments) for arguments in json.loads(sys.argv[1])]))
+"""
+
+
+def seqpoint_each(folder: Path, *commands: Sequence[object]) -> list[Result]:
+    """Return what commands print in a process of its own that finds the packages of a folder."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps([[*map(str, command)] for command in commands])],
+        # With the cache of compiled code, which another home would not have.
+        env={**os.environ, "PYTHONPATH": f"{folder}:{ROOT}"},
         capture_output=True,
         text=True,
         check=False,
     )
+    assert done.returncode == 0, done.stderr
+    return [Result(*outcome) for outcome in json.loads(done.stdout)]
+
+
+def seqpoint(folder: Path, *arguments: object) -> Result:
+    return seqpoint_each(folder, arguments)[0]
 
 
 def listed(folder: Path) -> dict[str, dict[str, Any]]:
-    return {row["name"]: row for row in json.loads(seqpoint(folder, "what-ifs", "--json").stdout)}
+    return {row["name"]: row for row in json.loads(seqpoint(folder, "what-ifs", "--json").out)}
 
 
 def test_the_example_is_listed_applied_and_computed_again(tmp_path: Path) -> None:
@@ -81,12 +107,12 @@ def test_the_example_is_listed_applied_and_computed_again(tmp_path: Path) -> Non
     assert row["summary"] == "Copies take FACTOR times as long." and "Not modelled" in row["documentation"]
     trace = write_trace(tmp_path / "t.json")
     done = seqpoint(plugin, "project", trace, "-w", "scale_copies:0.5+overlap:none", "--draws", 8, "--json")
-    content = json.loads(done.stdout)
+    content = json.loads(done.out)
     assert content["rows"][0]["what_if"] == ["scale_copies:0.5", "overlap:none"]
-    (tmp_path / "r.json").write_text(done.stdout)
-    assert json.loads(seqpoint(plugin, "project", trace, "--from", tmp_path / "r.json", "--json").stdout)["identical"]
+    (tmp_path / "r.json").write_text(done.out)
+    assert json.loads(seqpoint(plugin, "project", trace, "--from", tmp_path / "r.json", "--json").out)["identical"]
     refused = seqpoint(plugin, "project", trace, "-w", "scale_copies:-1")
-    assert refused.returncode == 1 and "scale_copies: a factor of -1" in refused.stderr
+    assert refused.code == 1 and "scale_copies: a factor of -1" in refused.err
 
 
 def test_one_that_takes_names_of_kernels_is_told_which_there_are(tmp_path: Path) -> None:
@@ -97,19 +123,22 @@ def test_one_that_takes_names_of_kernels_is_told_which_there_are(tmp_path: Path)
     row = listed(folder)["skips"]
     assert row["summary"] == "Chosen kernels take no time." and row["documentation"].endswith("without them.")
     trace = write_trace(tmp_path / "t.json")
-    done = seqpoint(folder, "project", trace, "-w", r"skips:*sgemm\:*+overlap:none", "-w", "skips:*", "--json")
-    assert done.returncode == 1 and "no class or kernel of the trace is called '*sgemm:*'" in done.stderr
-    done = seqpoint(folder, "project", trace, "-w", "skips:*sgemm*+overlap:none", "--draws", 8, "--json")
-    (row,) = json.loads(done.stdout)["rows"]
-    assert row["what_if"] == ["skips:*sgemm*", "overlap:none"] and row["speedup"] > 1.1
     # The terms of the grammar, a term that fits nothing, and factors before and after a model of a package.
     texts = ("skips:operator=aten::mm,stream=7", "scale_kernels:all:0.5+halves", "halves+scale_kernels:all:0.5")
-    arguments = [argument for text in texts for argument in ("-w", text)]
-    rows = json.loads(seqpoint(folder, "project", trace, *arguments, "--draws", 8, "--json").stdout)["rows"]
+    unknown, skipped, terms, unfit = seqpoint_each(
+        folder,
+        ("project", trace, "-w", r"skips:*sgemm\:*+overlap:none", "-w", "skips:*", "--json"),
+        ("project", trace, "-w", "skips:*sgemm*+overlap:none", "--draws", 8, "--json"),
+        ("project", trace, *(argument for text in texts for argument in ("-w", text)), "--draws", 8, "--json"),
+        ("project", trace, "-w", "skips:gemm,stream=20", "--json"),
+    )
+    assert unknown.code == 1 and "no class or kernel of the trace is called '*sgemm:*'" in unknown.err
+    (row,) = json.loads(skipped.out)["rows"]
+    assert row["what_if"] == ["skips:*sgemm*", "overlap:none"] and row["speedup"] > 1.1
+    rows = json.loads(terms.out)["rows"]
     assert rows[0]["what_if"] == [texts[0]] and rows[0]["speedup"] > 1.1
     assert rows[1]["projected_ns"] == rows[2]["projected_ns"]
-    done = seqpoint(folder, "project", trace, "-w", "skips:gemm,stream=20", "--json")
-    assert done.returncode == 1 and "no task fits all terms of 'gemm,stream=20'" in done.stderr
+    assert unfit.code == 1 and "no task fits all terms of 'gemm,stream=20'" in unfit.err
 
 
 def test_a_broken_one_is_a_warning_that_names_it_and_hinders_no_other(tmp_path: Path) -> None:
@@ -120,8 +149,8 @@ def test_a_broken_one_is_a_warning_that_names_it_and_hinders_no_other(tmp_path: 
     install(folder, "seqpoint-other", {"fails": "broken_what_ifs:fails"}, GROUP)
     (folder / "broken_what_ifs.py").write_text(BROKEN)
     done = seqpoint(folder, "what-ifs", "--json")
-    assert done.returncode == 0
-    assert {"scale_links", "fails", "later", "lies", "empty"} <= {row["name"] for row in json.loads(done.stdout)}
+    assert done.code == 0
+    assert {"scale_links", "fails", "later", "lies", "empty"} <= {row["name"] for row in json.loads(done.out)}
     for text in (
         "absent of seqpoint-broken is left out: ModuleNotFoundError",
         "overlap of seqpoint-broken is left out: the name overlap is taken by seqpoint itself",
@@ -129,17 +158,21 @@ def test_a_broken_one_is_a_warning_that_names_it_and_hinders_no_other(tmp_path: 
         "none of seqpoint-broken is left out: broken_what_ifs:none is a int, not a replay.what_ifs.Recipe",
         "fails of seqpoint-other is left out: the name fails is taken by seqpoint-broken",
     ):
-        assert text in done.stderr
+        assert text in done.err
     trace = write_trace(tmp_path / "t.json")
-    for what_if, message in {
+    messages = {
         "fails": "failed in package seqpoint-broken: KeyError",
         "lies": "gave a int, not a WhatIf",
         "absent": "the what-if absent of seqpoint-broken could not be loaded: ModuleNotFoundError",
-    }.items():
-        done = seqpoint(folder, "project", trace, "-w", what_if, "--draws", 8)
-        assert done.returncode == 1 and message in done.stderr.splitlines()[-1], done.stderr
-    done = seqpoint(folder, "project", trace, "-w", "later", "-w", "empty", "-w", "scale_host:0.5", "--json")
-    rows = json.loads(done.stdout)["rows"]
+    }
+    *refused, done = seqpoint_each(
+        folder,
+        *(("project", trace, "-w", what_if, "--draws", 8) for what_if in messages),
+        ("project", trace, "-w", "later", "-w", "empty", "-w", "scale_host:0.5", "--json"),
+    )
+    for each, message in zip(refused, messages.values(), strict=True):
+        assert each.code == 1 and message in each.err.splitlines()[-1], each.err
+    rows = json.loads(done.out)["rows"]
     assert [row["applied"] for row in rows] == [False, False, True]
     assert "what-if later: failed in package seqpoint-broken: ValueError: deep inside" in rows[0]["reason"]
     assert "what-if empty: failed in package seqpoint-broken: gave a NoneType, not a KernelGraph" in rows[1]["reason"]

@@ -165,11 +165,21 @@ def _settings(workload: Workload, parameters: Parameters) -> int:
     return crc32(repr((workload, values)).encode())
 
 
-def reproduce(parameters: Parameters, workloads: Mapping[str, Workload]) -> dict[str, float]:
-    """Return our figure for every name in `datasets/published/caching.toml`."""
+def reproduce(parameters: Parameters, workloads: Mapping[str, Workload], file: Path | None = None) -> dict[str, float]:
+    """Return our figure for every name in `datasets/published/caching.toml`.
+
+    Parameters
+    ----------
+    parameters : Parameters
+        With a calibration of kernels.
+    workloads : mapping of str to Workload
+        Workloads.
+    file : Path, optional
+        File of outcomes, as `outcomes` takes it.
+    """
     fewer = parameters.with_values([("memory_simulation_accesses", _ACCESSES)])
     by: dict[str, dict[str, CachingOutcome]] = {name: {} for name in workloads}
-    for each in outcomes(workloads, fewer, policies=(*STATIC, *OPTIMISED)):
+    for each in outcomes(workloads, fewer, policies=(*STATIC, *OPTIMISED), file=file):
         by[each.workload][each.policy] = each
     return figures(workloads, by)
 
