@@ -99,7 +99,7 @@ BUDGET = {
     "replay/plug_ins": 696,
     "replay/projection": 1340,
     "replay/studies": 1530,
-    "replay/what_ifs": 4811,
+    "replay/what_ifs": 4817,
     "replay/workloads": 4115,
     "replay/writers": 363,
     "seqpoint": 8183,

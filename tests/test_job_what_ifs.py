@@ -18,7 +18,7 @@ from profilers.trace.trace import TraceMeta
 from replay.costs.shipped import load_parameters
 from replay.engine import replay
 from replay.from_trace import build_graph
-from replay.graph.edit import without_tasks
+from replay.graph.edit import next_left_on_lane, without_tasks
 from replay.graph.graph import KernelGraph, Lane
 from replay.projection import ProjectionOptions, StepWindow, project
 from replay.what_ifs import parse_what_if, with_job
@@ -276,7 +276,7 @@ def test_blocks_are_copied_and_cut_in_their_lane() -> None:
     graph = make_graph([1, 2, 4, 8], edges=[(0, 1), (1, 2), (2, 3)])
     block = np.array([False, True, True, False])
     assert replay(with_copies(graph, [block], 2)).makespan_ns == 15 + 2 * 6
-    assert replay(without_tasks(graph, block)).makespan_ns == 9
+    assert replay(without_tasks(graph, block, heirs=next_left_on_lane(graph, block))).makespan_ns == 9
 
 
 def test_copies_of_the_first_task_of_a_stream_follow_one_another() -> None:

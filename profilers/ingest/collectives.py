@@ -92,9 +92,9 @@ def add_collectives(trace: Trace, first_id: int | None = None) -> Trace:
 
 
 def reclassify(trace: Trace, rules: Sequence[ClassRule]) -> Trace:
-    """Return `trace` with a user's own classes of kernels, before those that it already has.
+    """Return `trace` with a user's own classes of kernels, before the classes that it already has.
 
-    Kernels that a rule calls collectives get a row in ``collectives``, and those that it calls otherwise lose theirs.
+    Kernels that a rule calls collectives get a row in ``collectives``; kernels that it calls otherwise lose their row.
     Then collectives are matched anew.
 
     Parameters

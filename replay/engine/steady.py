@@ -56,9 +56,9 @@ class StepPattern:
         return self._edges[cycles]
 
     def repeated_tasks(self, tasks: Tasks, cycles: int, iterations: int) -> Tasks:
-        """Return the tasks of some cycles of `iterations`, later in each.
+        """Return the tasks of some cycles; numbers of iterations and measured times go on from cycle to cycle.
 
-        A column that is the same array as in the first call is shared with it.
+        A cycle has `iterations` iterations. A column that is the same array as in the first call is shared with it.
         """
         columns, cycle = {}, np.repeat(np.arange(cycles), len(self.tasks))
         later = {"iteration": iterations, "measured_start_ns": self.cycle_ns, "measured_end_ns": self.cycle_ns}

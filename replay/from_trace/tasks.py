@@ -380,7 +380,7 @@ def storages_of_arguments(text: str | None) -> Storages | None:
     Parameters
     ----------
     text : str or None
-        Arguments of the operator as JSON, with those that an execution trace added.
+        Arguments of the operator as JSON, with the arguments that an execution trace added.
     """
     if not text or f'"{_NODE}"' not in text:
         return None
@@ -455,7 +455,7 @@ def kernel_dtypes(index: TraceIndex, ops: Ints, names: Ints) -> Ints:
 
 
 def _with_recorded_dtypes(window: Window, dtypes: Ints) -> Ints:
-    """Return `dtypes` with those that the profiler recorded of collectives."""
+    """Return `dtypes` with the types of collectives that the profiler recorded."""
     table, table_row = window.trace.collectives, window.index.collectives.find(window.device_work.collective)
     rows = np.flatnonzero(table_row != MISSING)
     if not len(rows):

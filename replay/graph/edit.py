@@ -129,7 +129,9 @@ def without_waits(graph: KernelGraph) -> KernelGraph:
     return replace(graph, edges=edges.select(~leaving).joined(bridge))
 
 
-def without_tasks(graph: KernelGraph, gone: Bools, *, waits_of: Ints | None = None) -> KernelGraph:
+def without_tasks(
+    graph: KernelGraph, gone: Bools, *, work_of: Ints | None = None, heirs: Ints | None = None
+) -> KernelGraph:
     """Return a graph without some tasks, and other tasks in their place at the edges.
 
     Parameters
@@ -138,33 +140,32 @@ def without_tasks(graph: KernelGraph, gone: Bools, *, waits_of: Ints | None = No
         The graph.
     gone : array of bool, shape (n_tasks,)
         Mask of the tasks to leave out.
-    waits_of : array of int64, shape (n_tasks,), optional
-        Task that does the work of each one that goes: what waited for the one waits for the other, until its end. What
-        the one waited for is forgotten. By default nobody does the work: what a task waited for, the next one of its
-        lane waits for, and nothing waits for the task.
+    work_of : array of int64, shape (n_tasks,), optional
+        Task that does the work of each task that goes: what waited for that work waits for the end of this task. -1,
+        which is the default, for none: nothing waits for the work any more.
+    heirs : array of int64, shape (n_tasks,), optional
+        Task that waits for what each task that goes waited for; -1, which is the default, for none.
     """
-    edges, number = graph.edges, np.cumsum(~gone) - 1
-    if waits_of is None:
-        heir = _next_left(graph, gone)
-        kept = edges.select(~gone[edges.source] & (heir[edges.target] >= 0))
-        moved = replace(kept, target=heir[kept.target])
-        moved = moved.select(moved.source != moved.target)
-    else:
-        kept = edges.select(~gone[edges.target])
-        # A task that does the work of another does not tell when that work begins.
-        inside = gone[kept.source] & kept.from_start
-        moved = replace(
-            kept,
-            source=np.where(gone, waits_of, np.arange(len(gone)))[kept.source],
-            lag_ns=np.where(inside, 0.0, kept.lag_ns),
-            from_start=kept.from_start & ~inside,
-        )
-    moved = replace(moved, source=number[moved.source], target=number[moved.target])
-    return replace(graph, tasks=graph.tasks.select(~gone), edges=moved)
+    edges, number, itself = graph.edges, np.cumsum(~gone) - 1, np.arange(len(gone))
+    source, target = (
+        np.where(gone, -1 if others is None else others, itself)[ends]
+        for others, ends in ((work_of, edges.source), (heirs, edges.target))
+    )
+    # A task that does the work of another does not tell when that work begins.
+    unknown = gone[edges.source] & edges.from_start
+    moved = replace(
+        edges,
+        source=number[source],
+        target=number[target],
+        lag_ns=np.where(unknown, 0.0, edges.lag_ns),
+        from_start=edges.from_start & ~unknown,
+    )
+    kept = moved.select((source >= 0) & (target >= 0) & (source != target))
+    return replace(graph, tasks=graph.tasks.select(~gone), edges=kept)
 
 
-def _next_left(graph: KernelGraph, gone: Bools) -> Ints:
-    """Return each task that is left, and for the others the next one of their lane that is left; -1 for none."""
+def next_left_on_lane(graph: KernelGraph, gone: Bools) -> Ints:
+    """Return the next task of each task's lane that does not go, -1 for none; a task that does not go is its own."""
     following, left = next_on_lane(graph), np.arange(len(gone))
     for row in np.flatnonzero(gone)[::-1].tolist():  # from the last, so that the next is known; about 1 us a task
         after = following[row]

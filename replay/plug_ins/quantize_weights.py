@@ -119,7 +119,7 @@ class _Plan:
     graph : KernelGraph
         Graph whose products have the rate of the format.
     layers, made : list of LayerWeights
-        Weights that products read, and those of which copies are made.
+        Weights that products read, and weights that copies are made of.
     seconds : array of float64
         Time of the copies of each of `made`.
     """

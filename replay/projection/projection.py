@@ -277,7 +277,7 @@ def _scaled(base_ns: Sequence[float], changed: Sequence[float], steady: Sequence
 
 @dataclass(frozen=True)
 class _WindowOutcome:
-    """One window under a what-if with nominal parameters.
+    """One window under a what-if with nominal parameters, whose steady state is `state`.
 
     `times_ns` is the weighted time of its steps by side and basis, `added` are the notes of the what-if alone. `reason`
     says why the what-if changes nothing; empty if it does. `shifted` tells that the steps lose what their cycle does

@@ -136,7 +136,7 @@ def _merged(graph: KernelGraph, before: Ints, saved: Floats) -> KernelGraph:
     columns["measured_end_ns"] = np.where(np.isnan(tasks.measured_end_ns), np.nan, last_end_ns)
     columns["name"], names = _merged_names(graph, before, head)
     changed = replace(graph, names=names).with_tasks(**columns)
-    return without_tasks(_without_launches(changed, before), before >= 0, waits_of=head)
+    return without_tasks(_without_launches(changed, before), before >= 0, work_of=head)
 
 
 def _chain_heads(before: Ints) -> Ints:

@@ -13,7 +13,7 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Bools, Ints
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import with_demands
-from replay.graph.edit import in_lane_order, with_host_time, without_tasks
+from replay.graph.edit import in_lane_order, next_left_on_lane, with_host_time, without_tasks
 from replay.graph.graph import COLLECTIVE_KINDS, KernelGraph, TaskKind
 from replay.graph.operators import DTYPE_BYTES
 from replay.what_ifs.job_graph import (
@@ -64,7 +64,7 @@ def _what_if(
     job: str,
     change: Callable[[KernelGraph, TracedJob, Parameters], KernelGraph],
     *more: str,
-    grown: Callable[[TracedJob], float] = lambda found: 1.0,
+    grown: Callable[[TracedJob], float] = lambda traced: 1.0,
 ) -> WhatIf:
     """Return the what-if of an edit, which changes a graph whose job is found first; `grown` is the ratio of tokens."""
     checked_size(name, number)
@@ -75,10 +75,10 @@ def _what_if(
         return change(graph, find_job(graph, given), parameters)
 
     def tokens(graph: KernelGraph) -> tuple[float, float]:
-        found = find_job(graph, given)
-        passes = found.micro_batches / len(graph.iterations) if found.training else 1.0
-        of_step = found.sizes["batch"] * found.sizes["length"] * passes
-        return of_step, of_step * grown(found)
+        traced = find_job(graph, given)
+        passes = traced.micro_batches / len(graph.iterations) if traced.training else 1.0
+        of_step = traced.sizes["batch"] * traced.sizes["length"] * passes
+        return of_step, of_step * grown(traced)
 
     words = [str(number), *more, *([job] if job else [])]
     return WhatIf(what_if_text(name, *words), transform, retimes=True, tokens=tokens)
@@ -101,7 +101,7 @@ def micro_batch(number: int, job: str = "") -> WhatIf:
     InvalidInputError
         The number is below 1. When applied: the step is no transformer whose sizes are known.
     """
-    return _resize("micro_batch", number, job, lambda found: {"batch": number})
+    return _resize("micro_batch", number, job, lambda traced: {"batch": number})
 
 
 @recipe("job", "sequence_length:4096", _NUMBER, _JOB)
@@ -119,7 +119,7 @@ def sequence_length(number: int, job: str = "") -> WhatIf:
     InvalidInputError
         The number is below 1. When applied: the step is no transformer whose sizes are known.
     """
-    return _resize("sequence_length", number, job, lambda found: {"length": number})
+    return _resize("sequence_length", number, job, lambda traced: {"length": number})
 
 
 @recipe("job", "hidden:8192", _NUMBER, _JOB)
@@ -139,8 +139,8 @@ def hidden(number: int, job: str = "") -> WhatIf:
         a whole number.
     """
 
-    def sizes(found: TracedJob) -> dict[str, int]:
-        before, old = found.sizes, found.sizes["hidden"]
+    def sizes(traced: TracedJob) -> dict[str, int]:
+        before, old = traced.sizes, traced.sizes["hidden"]
         names = [name for name in ("heads", "kv_heads", "feedforward") if name in before]
         for name in names:
             if before[name] * number % old:
@@ -154,12 +154,12 @@ def hidden(number: int, job: str = "") -> WhatIf:
 
 
 def _resize(name: str, number: int, job: str, sizes: Callable[[TracedJob], dict[str, int]]) -> WhatIf:
-    def change(graph: KernelGraph, found: TracedJob, parameters: Parameters) -> KernelGraph:
-        return edited_graph(graph, Edit(name, found, sizes(found), found.tensor), parameters)
+    def change(graph: KernelGraph, traced: TracedJob, parameters: Parameters) -> KernelGraph:
+        return edited_graph(graph, Edit(name, traced, sizes(traced), traced.tensor), parameters)
 
-    def grown(found: TracedJob) -> float:
-        new = {**found.sizes, **sizes(found)}
-        return new["batch"] * new["length"] / (found.sizes["batch"] * found.sizes["length"])
+    def grown(traced: TracedJob) -> float:
+        new = {**traced.sizes, **sizes(traced)}
+        return new["batch"] * new["length"] / (traced.sizes["batch"] * traced.sizes["length"])
 
     return _what_if(name, number, job, change, grown=grown)
 
@@ -181,53 +181,54 @@ def layers(number: int, job: str = "") -> WhatIf:
         The number is below 1. When applied: the step is no transformer whose layers repeat.
     """
 
-    def change(graph: KernelGraph, found: TracedJob, parameters: Parameters) -> KernelGraph:
-        return _with_layers(graph, found, number, "layers", parameters)
+    def change(graph: KernelGraph, traced: TracedJob, parameters: Parameters) -> KernelGraph:
+        return _with_layers(graph, traced, number, "layers", parameters)
 
     return _what_if("layers", number, job, change)
 
 
-def _with_layers(graph: KernelGraph, found: TracedJob, number: int, name: str, parameters: Parameters) -> KernelGraph:
+def _with_layers(graph: KernelGraph, traced: TracedJob, number: int, name: str, parameters: Parameters) -> KernelGraph:
     """Return the graph with other layers, and weights that follow."""
-    if number == found.layers:
+    if number == traced.layers:
         return graph.with_notes([f"{name}: the step has {number} layers already"])
     if (graph.tasks.collective == COLLECTIVE_KINDS.index("send_recv")).any():
         raise InvalidInputError(
-            f"the trace has pipeline stages of {found.layers} layers, whose micro-batches overlap; their layers cannot "
-            "be cut or copied. Possible: micro_batch, sequence_length, hidden, tensor_parallel, data_parallel"
+            f"the trace has pipeline stages of {traced.layers} layers, whose micro-batches overlap; their layers "
+            "cannot be cut or copied. Possible: micro_batch, sequence_length, hidden, tensor_parallel, data_parallel"
         )
-    runs = [run for run in _runs(graph, found) if run.way != OPTIMIZER]
-    if not all(run.blocks for run in runs if len(run.rows[0]) > found.layers):
+    runs = [run for run in _runs(graph, traced) if run.way != OPTIMIZER]
+    if not all(run.blocks for run in runs if len(run.rows[0]) > traced.layers):
         raise InvalidInputError(
-            f"no block of kernels repeats {found.layers} times in every pass of the step, so layers cannot be cut or "
+            f"no block of kernels repeats {traced.layers} times in every pass of the step, so layers cannot be cut or "
             "copied (a step of one layer, or layers that differ)"
         )
     runs = [run for run in runs if run.blocks]
-    if len(graph.tasks) * number / found.layers > _MOST_TASKS:
-        most = int(_MOST_TASKS * found.layers / len(graph.tasks))
+    if len(graph.tasks) * number / traced.layers > _MOST_TASKS:
+        most = int(_MOST_TASKS * traced.layers / len(graph.tasks))
         raise InvalidInputError(f"{number} layers make a graph of more than {_MOST_TASKS:,} tasks; take {most} at most")
-    resized = edited_graph(graph, Edit(name, found, {}, found.tensor, number / found.layers), parameters)
+    resized = edited_graph(graph, Edit(name, traced, {}, traced.tensor, number / traced.layers), parameters)
     before = int(graph.on_device().sum())
     ends = [run.way == BACKWARD for run in runs]
-    if number < found.layers:
-        less = found.layers - number
-        spans = [(0, less) if back else (number, found.layers) for back in ends]
+    if number < traced.layers:
+        less = traced.layers - number
+        spans = [(0, less) if back else (number, traced.layers) for back in ends]
         cut = np.logical_or.reduce([run.layers(graph, *span) for run, span in zip(runs, spans, strict=True)])
-        changed = without_tasks(resized, np.asarray(cut))
+        gone = np.asarray(cut)
+        changed = without_tasks(resized, gone, heirs=next_left_on_lane(resized, gone))
     else:
-        spans = [(0, 1) if back else (found.layers - 1, found.layers) for back in ends]
+        spans = [(0, 1) if back else (traced.layers - 1, traced.layers) for back in ends]
         masks = [run.layers(graph, *span) for run, span in zip(runs, spans, strict=True)]
-        changed = with_copies(resized, masks, number - found.layers)
+        changed = with_copies(resized, masks, number - traced.layers)
     after = int(changed.on_device().sum())
-    return changed.with_notes([f"{name}: {found.layers} layers became {number}, tasks of devices {before} to {after}"])
+    return changed.with_notes([f"{name}: {traced.layers} layers became {number}, tasks of devices {before} to {after}"])
 
 
 #: Tasks of the largest graph that layers are copied into, about 2 GB.
 _MOST_TASKS = 4_000_000
 
 
-def _runs(graph: KernelGraph, found: TracedJob) -> list[LayerPass]:
-    return find_runs(graph, compute_streams(graph), found.layers)
+def _runs(graph: KernelGraph, traced: TracedJob) -> list[LayerPass]:
+    return find_runs(graph, compute_streams(graph), traced.layers)
 
 
 @recipe("job", "tensor_parallel:8", _NUMBER, _JOB)
@@ -253,24 +254,27 @@ def tensor_parallel(number: int, job: str = "") -> WhatIf:
         transformer whose sizes are known.
     """
 
-    def change(graph: KernelGraph, found: TracedJob, parameters: Parameters) -> KernelGraph:
-        if number == found.tensor:
+    def change(graph: KernelGraph, traced: TracedJob, parameters: Parameters) -> KernelGraph:
+        if number == traced.tensor:
             return graph.with_notes([f"tensor_parallel: {number} ranks share a layer already"])
-        edited = edited_graph(graph, Edit("tensor_parallel", found, _shared(found, number), number), parameters)
-        if found.training:
+        edited = edited_graph(graph, Edit("tensor_parallel", traced, _shared(traced, number), number), parameters)
+        if traced.training:
             costs = load_training().costs
-            edited = with_host_time(edited, host_slowdown(number, costs) / host_slowdown(found.tensor, costs))
-        if found.tensor > 1:
+            edited = with_host_time(edited, host_slowdown(number, costs) / host_slowdown(traced.tensor, costs))
+        if traced.tensor > 1:
+            if number > 1:
+                return edited
             # Nothing is exchanged by one rank.
-            return edited if number > 1 else without_tasks(edited, with_calls(graph, tensor_exchanges(graph, found)))
-        after, kinds = _partial_sums(graph, found)
-        size = state_elements(found.sizes) * _element_bytes(graph)
+            gone = with_calls(graph, tensor_exchanges(graph, traced))
+            return without_tasks(edited, gone, heirs=next_left_on_lane(edited, gone))
+        after, kinds = _partial_sums(graph, traced)
+        size = state_elements(traced.sizes) * _element_bytes(graph)
         columns = {"bytes": size, "ranks": number, "phase": graph.tasks.phase[after]}
         added = with_new_collectives(edited, "all_reduce", after, columns, parameters)
         note = f"tensor_parallel: {len(after)} all-reduces of {size / 1e6:.1f} MB added ({kinds})"
-        of_loss = _loss_sums(graph, found)
+        of_loss = _loss_sums(graph, traced)
         if len(of_loss):
-            few = {"bytes": _NUMBER_BYTES * state_elements(found.sizes) // found.sizes["hidden"], "ranks": number}
+            few = {"bytes": _NUMBER_BYTES * state_elements(traced.sizes) // traced.sizes["hidden"], "ranks": number}
             added = with_new_collectives(added, "all_reduce", of_loss, few, parameters)
             note += f", and {len(of_loss)} of the loss"
         return added.with_notes([note])
@@ -278,9 +282,9 @@ def tensor_parallel(number: int, job: str = "") -> WhatIf:
     return _what_if("tensor_parallel", number, job, change)
 
 
-def _shared(found: TracedJob, number: int) -> dict[str, int]:
+def _shared(traced: TracedJob, number: int) -> dict[str, int]:
     """Return the sizes of a rank if so many ranks share a layer."""
-    sizes, ranks = found.sizes, found.tensor
+    sizes, ranks = traced.sizes, traced.tensor
     shared = {}
     for name in ("heads", "feedforward"):
         whole = sizes.get(name, 0) * ranks
@@ -310,9 +314,9 @@ def _element_bytes(graph: KernelGraph) -> int:
     return DTYPE_BYTES[TYPES[product_type(graph)]]
 
 
-def _partial_sums(graph: KernelGraph, found: TracedJob) -> tuple[Ints, str]:
+def _partial_sums(graph: KernelGraph, traced: TracedJob) -> tuple[Ints, str]:
     """Return the rows of products whose results are partial sums if ranks share layers, and a text for a note."""
-    calls, sizes = OperatorCalls(graph), found.sizes
+    calls, sizes = OperatorCalls(graph), traced.sizes
     tokens, inner = sizes["batch"] * sizes["length"], sizes["heads"] * sizes["width"]
     wide = {
         inner + 2 * sizes["kv_heads"] * sizes["width"],
@@ -321,13 +325,13 @@ def _partial_sums(graph: KernelGraph, found: TracedJob) -> tuple[Ints, str]:
     found_rows: list[int] = []
     for rows in compute_streams(graph):
         numbers = graph.tasks.call[rows]
-        roles = attention_roles(graph, rows, calls, found)
+        roles = attention_roles(graph, rows, calls, traced)
         for place, (row, number) in enumerate(zip(rows.tolist(), numbers.tolist(), strict=True)):
             operator = calls.operator(number)
             if number >= 0 and calls.calls[number].name == _EMBEDDING and roles[place] & BACK == 0:
                 after_it = numbers[place + 1] if place + 1 < len(rows) else -1
                 if after_it < 0 or calls.calls[after_it].name != _EMBEDDING:
-                    found_rows.append(row)  # the embedding, of which a rank has a share of the rows
+                    found_rows.append(row)  # the embedding, whose rows ranks share
                 continue
             if operator is None or operator.kind != "matmul" or operator.dims[:3] != (1, tokens, sizes["hidden"]):
                 continue
@@ -344,15 +348,15 @@ def _partial_sums(graph: KernelGraph, found: TracedJob) -> tuple[Ints, str]:
 _EMBEDDING = "aten::embedding"
 
 
-def _loss_sums(graph: KernelGraph, found: TracedJob) -> Ints:
+def _loss_sums(graph: KernelGraph, traced: TracedJob) -> Ints:
     """Return the rows of the kernels after which ranks that share the vocabulary exchange numbers of the loss.
 
     They exchange the largest logit, the logit of the target and the sum of exponentials of each token.
     """
-    calls, sizes = OperatorCalls(graph), found.sizes
+    calls, sizes = OperatorCalls(graph), traced.sizes
     logits = (1, sizes["batch"] * sizes["length"], sizes.get("vocabulary", 0), sizes["hidden"])
     chosen: list[int] = []
-    for rows in compute_streams(graph) if found.training else []:
+    for rows in compute_streams(graph) if traced.training else []:
         is_back = graph.tasks.phase[rows] >= BACKWARD
         passed = np.cumsum(is_back)
         for place, number in enumerate(graph.tasks.call[rows].tolist()):  # a lookup for each kernel
@@ -384,50 +388,50 @@ def data_parallel(number: int, job: str = "") -> WhatIf:
         The number is below 1. When applied: the step is no transformer whose sizes are known.
     """
 
-    def change(graph: KernelGraph, found: TracedJob, parameters: Parameters) -> KernelGraph:
-        if not found.training or number == found.data:
+    def change(graph: KernelGraph, traced: TracedJob, parameters: Parameters) -> KernelGraph:
+        if not traced.training or number == traced.data:
             why = (
                 f"{number} replicas run already"
-                if found.training
+                if traced.training
                 else "the step has no backward pass. Replicas of an inference step exchange nothing, so its time stays"
             )
             return graph.with_notes([f"data_parallel: {why}"])
-        if found.data > 1:
-            tasks, rows = graph.tasks, gradient_exchanges(graph, found)
-            replicas = Replicas(rows, Layout(found.tensor, found.data), Layout(found.tensor, number))
+        if traced.data > 1:
+            tasks, rows = graph.tasks, gradient_exchanges(graph, traced)
+            replicas = Replicas(rows, Layout(traced.tensor, traced.data), Layout(traced.tensor, number))
             ranks = np.where(rows, number, tasks.ranks)
             resized, moved = with_exchanges(graph, tasks.bytes, ranks, parameters, replicas=replicas)
             note = (
-                f"data_parallel: {moved} collectives re-timed, from {found.data} ranks to {number}; "
+                f"data_parallel: {moved} collectives re-timed, from {traced.data} ranks to {number}; "
                 "they overlap kernels as in the trace"
             )
             return with_demands(resized, parameters).with_notes([note])
-        return _with_gradients(graph, found, number, parameters)
+        return _with_gradients(graph, traced, number, parameters)
 
     return _what_if("data_parallel", number, job, change)
 
 
-def _with_gradients(graph: KernelGraph, found: TracedJob, number: int, parameters: Parameters) -> KernelGraph:
+def _with_gradients(graph: KernelGraph, traced: TracedJob, number: int, parameters: Parameters) -> KernelGraph:
     """Return the graph with all-reduces of gradients in the last backward pass."""
-    backward = [run for run in _runs(graph, found) if run.way == BACKWARD]
-    update = [run for run in _runs(graph, found) if run.way == OPTIMIZER]
+    backward = [run for run in _runs(graph, traced) if run.way == BACKWARD]
+    update = [run for run in _runs(graph, traced) if run.way == OPTIMIZER]
     if not backward:
         raise InvalidInputError("the step has no backward pass on its compute stream; nobody knows when gradients are")
     after, until, last = list[int](), list[int](), backward[-1]
     for rank, rows in enumerate(last.rows):
-        ends = [last.end(rank, layer) for layer in range(found.layers)] if last.blocks else []
+        ends = [last.end(rank, layer) for layer in range(traced.layers)] if last.blocks else []
         after += [*ends, int(rows[-1])]
         waiting = int(update[-1].rows[rank][0]) if update and len(update[-1].rows) > rank else -1
         until += [waiting] * (len(ends) + 1)
     total, layer = (
-        weight_elements(found.sizes, found.layers),
-        weight_elements(found.sizes, 1) - weight_elements(found.sizes, 0),
+        weight_elements(traced.sizes, traced.layers),
+        weight_elements(traced.sizes, 1) - weight_elements(traced.sizes, 0),
     )
     size = _element_bytes(graph)
-    rest = total - layer * found.layers if last.blocks else total
-    pieces = [*([layer] * found.layers if last.blocks else []), rest] * len(last.rows)
+    rest = total - layer * traced.layers if last.blocks else total
+    pieces = [*([layer] * traced.layers if last.blocks else []), rest] * len(last.rows)
     columns = {"bytes": np.array(pieces) * size, "ranks": number, "phase": BACKWARD}
-    at, layout = np.array(until), Layout(found.tensor, number)
+    at, layout = np.array(until), Layout(traced.tensor, number)
     added = with_new_collectives(graph, "all_reduce", np.array(after), columns, parameters, until=at, layout=layout)
     return added.with_notes(
         [
@@ -458,14 +462,16 @@ def pipeline_parallel(number: int, schedule: str = "1f1b", job: str = "") -> Wha
         repeat.
     """
 
-    def change(graph: KernelGraph, found: TracedJob, parameters: Parameters) -> KernelGraph:
-        if found.layers % number:
-            why = "are more than" if number > found.layers else "do not divide"
-            raise InvalidInputError(f"{number} stages {why} {found.layers} layers; {divisors(found.layers)} stages do")
+    def change(graph: KernelGraph, traced: TracedJob, parameters: Parameters) -> KernelGraph:
+        if traced.layers % number:
+            why = "are more than" if number > traced.layers else "do not divide"
+            raise InvalidInputError(
+                f"{number} stages {why} {traced.layers} layers; {divisors(traced.layers)} stages do"
+            )
         if number == 1:
             return graph.with_notes(["pipeline_parallel: one stage, as in the trace"])
-        cut = _with_layers(graph, found, found.layers // number, "pipeline_parallel", parameters)
-        return _with_stages(cut, found, (number, schedule), parameters)
+        cut = _with_layers(graph, traced, traced.layers // number, "pipeline_parallel", parameters)
+        return _with_stages(cut, traced, (number, schedule), parameters)
 
     words = [schedule] if schedule != "1f1b" or job else []
     return _what_if("pipeline_parallel", number, job, change, *words)
@@ -475,16 +481,16 @@ def pipeline_parallel(number: int, schedule: str = "1f1b", job: str = "") -> Wha
 _BUBBLES: Mapping[str, float] = {"1f1b": 1.0, "interleaved": 0.5, "zero_bubble": 1 / 3}
 
 
-def _with_stages(graph: KernelGraph, found: TracedJob, split: tuple[int, str], parameters: Parameters) -> KernelGraph:
+def _with_stages(graph: KernelGraph, traced: TracedJob, split: tuple[int, str], parameters: Parameters) -> KernelGraph:
     """Return the graph of one stage, with sends after each pass, and a task for the wait for other stages."""
     stages, schedule = split
     runs = [run for run in find_runs(graph, compute_streams(graph), 1) if run.way != OPTIMIZER]
-    size = state_elements(found.sizes) * _element_bytes(graph)
+    size = state_elements(traced.sizes) * _element_bytes(graph)
     ends = np.array([int(rows[-1]) for run in runs for rows in run.rows])
     columns = {"bytes": size, "ranks": 2, "phase": graph.tasks.phase[ends]}
     sent = with_new_collectives(graph, "send_recv", ends, columns, parameters)
     tasks, first = sent.tasks, [int(rows[0]) for rows in runs[0].rows]
-    passes = max(found.micro_batches, 1)
+    passes = max(traced.micro_batches, 1)
     busy = sum(float(tasks.duration_ns[rows].sum()) for run in runs for rows in run.rows[:1]) / passes
     wait = (stages - 1) * busy * _BUBBLES[schedule]
     # The wait is that of the first stage for its last micro-batch, or of the last stage for its first.
@@ -515,18 +521,18 @@ def context_parallel(number: int, job: str = "") -> WhatIf:
         are known.
     """
 
-    def change(graph: KernelGraph, found: TracedJob, parameters: Parameters) -> KernelGraph:
-        length = found.sizes["length"]
+    def change(graph: KernelGraph, traced: TracedJob, parameters: Parameters) -> KernelGraph:
+        length = traced.sizes["length"]
         if length % number:
             raise InvalidInputError(
                 f"{number} context-parallel ranks do not divide sequences of {length} tokens; {divisors(length)} do"
             )
         after, way = _before_attention(graph)
-        edit = Edit("context_parallel", found, {"length": length // number}, found.tensor, queries_only=True)
+        edit = Edit("context_parallel", traced, {"length": length // number}, traced.tensor, queries_only=True)
         edited = edited_graph(graph, edit, parameters)
         if number == 1 or not len(after):
             return edited
-        sizes = found.sizes
+        sizes = traced.sizes
         moved = 2 * sizes["batch"] * length * sizes["kv_heads"] * sizes["width"] * _element_bytes(graph)
         for kind, rows in (("all_gather", after[~way]), ("reduce_scatter", after[way])):
             columns = {"bytes": moved, "ranks": number, "phase": graph.tasks.phase[rows]}
@@ -539,7 +545,7 @@ def context_parallel(number: int, job: str = "") -> WhatIf:
 
 def _before_attention(graph: KernelGraph) -> tuple[Ints, Bools]:
     """Return the last product before each attention, and whether it is of a backward pass."""
-    calls, found = OperatorCalls(graph), list[int]()
+    calls, products = OperatorCalls(graph), list[int]()
     for rows in compute_streams(graph):
         numbers = graph.tasks.call[rows].tolist()
         kinds = [operator.kind if (operator := calls.operator(number)) else "" for number in numbers]
@@ -548,9 +554,9 @@ def _before_attention(graph: KernelGraph) -> tuple[Ints, Bools]:
             if kind == "matmul":
                 last = row
             elif kind in ("attention", "batched_matmul") and last >= 0:
-                found.append(last)
+                products.append(last)
                 last = -1
-    after = np.array(found, dtype=np.int64)
+    after = np.array(products, dtype=np.int64)
     return after, graph.tasks.phase[after] == BACKWARD
 
 
@@ -571,7 +577,7 @@ def expert_parallel(number: int, job: str = "") -> WhatIf:
         The number is below 1. When applied: the step has no all-to-all, or is no transformer whose sizes are known.
     """
 
-    def change(graph: KernelGraph, found: TracedJob, parameters: Parameters) -> KernelGraph:
+    def change(graph: KernelGraph, traced: TracedJob, parameters: Parameters) -> KernelGraph:
         tasks = graph.tasks
         rows = (tasks.kind == TaskKind.COLLECTIVE) & (tasks.collective == COLLECTIVE_KINDS.index("all_to_all"))
         if not rows.any():
