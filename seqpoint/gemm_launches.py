@@ -24,8 +24,9 @@ from replay.contention.launches import DeviceEvents, Neighbors
 from replay.costs.kernels.machine import matrix_share, runs_as
 from replay.costs.occupancy import resident_workgroups
 from replay.costs.products import cache_bytes
+from replay.costs.tiles import tile_end
 from replay.from_trace import TraceIndex, index_trace, kernel_dtypes, kernel_operators
-from replay.gemms.gemm import Gemm, LaunchGrid, gemm_of_operator, tile_end
+from replay.gemms.gemm import Gemm, LaunchGrid, gemm_of_operator
 from replay.graph.operators import DTYPE_BYTES, Operator
 from replay.memory.system import memory_system
 from seqpoint.units import duration
@@ -561,7 +562,8 @@ def causes_of(
 
     Examples
     --------
-    >>> from replay.gemms.gemm import grid_of, tile_of_name
+    >>> from replay.costs.tiles import tile_of_name
+    >>> from replay.gemms.gemm import grid_of
     >>> gemm, name = Gemm(512, 512, 4096, dtype="fp16"), "ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_tn"
     >>> grid = grid_of(gemm, tile_of_name(name), 16, units=108)
     >>> [str(cause) for cause in causes_of(gemm, grid, name, around=Surroundings(40e3), rated=None)]

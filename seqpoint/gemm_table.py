@@ -15,7 +15,8 @@ from profilers.trace.arrays import Ints
 from profilers.trace.trace import Trace
 from replay.costs.retiming import floor_ns
 from replay.costs.shipped import load_parameters
-from replay.gemms.gemm import Gemm, LaunchGrid, grid_of, tile_end, tile_of_name
+from replay.costs.tiles import tile_end, tile_of_name
+from replay.gemms.gemm import Gemm, LaunchGrid, grid_of
 from replay.graph.graph import Hardware, given_hardware, hardware_of
 from seqpoint.gemm_groups import StepGroups, suggest_groups
 from seqpoint.gemm_launches import Cause, GemmLaunches, Rates, Surroundings, causes_of, gemm_launches, rates_of

@@ -68,7 +68,11 @@ class Rank:
     def run(self, start: float, us: float, kind: str = "launch", stream: int = STREAM) -> None:
         """Run what was launched on its stream."""
         _, name, category = LAUNCHED[kind]
-        about = {"bytes": 4096} if kind != "launch" else {"grid": [108, 1, 1], "block": [256, 1, 1]}
+        about = (
+            {"bytes": 4096}
+            if kind != "launch"
+            else {"grid": [108, 1, 1], "block": [256, 1, 1], "registers per thread": 255, "shared memory": 0}
+        )
         self.add(name, category, (start, start, us), stream, **about)
 
     def add(self, name: str, category: str, times: tuple[float, float, float], stream: int, **about: Any) -> None:

@@ -143,7 +143,7 @@ def test_ranks_that_wait_for_each_other_have_a_wait_and_an_arrow_from_the_last(t
 def test_counters_show_the_resources_in_use(tmp_path: Path) -> None:
     counters = of(events(replay(graph_of(write_trace(tmp_path / "t.json")))), "C")
     assert counters[0]["name"] == "GPU 0: % in use" and set(counters[0]["args"]) >= {"cu", "hbm"}
-    assert max(e["args"]["cu"] for e in counters) == 100.0
+    assert max(e["args"]["cu"] for e in counters) == 62.5  # 1,080 workgroups, of which 16 fit on each of 108 units
     assert all(0 <= value <= 100.01 for e in counters for value in e["args"].values())
 
 
@@ -156,7 +156,7 @@ def test_the_file_comes_back_through_our_own_reader(tmp_path: Path) -> None:
     rows = np.flatnonzero(tasks.kind == TaskKind.KERNEL)
     rows = rows[np.argsort(line.start_ns[rows])]
     assert kernels["name"].to_pylist() == [line.graph.names[i] for i in tasks.name[rows]]
-    assert kernels["dur_ns"].to_pylist() == (line.end_ns - line.start_ns)[rows].tolist()
+    assert kernels["dur_ns"].to_pylist() == pytest.approx((line.end_ns - line.start_ns)[rows], abs=0.01)
     assert kernels["stream"].to_pylist() == [line.graph.lanes[i].number for i in tasks.lane[rows]]
 
 
@@ -178,7 +178,7 @@ def test_the_call_that_waits_has_a_span_for_it(tmp_path: Path) -> None:
     waits = waits_of(line)
     assert waits.for_device.tolist() == [True]
     # cudaDeviceSynchronize is called at 200 us and returns at 900; issuing it takes 1 us.
-    assert (waits.begin_ns[0], waits.end_ns[0]) == (201_000, 900_000)
+    assert (waits.begin_ns[0], waits.end_ns[0]) == pytest.approx((201_000, 900_000), abs=0.01)
     arrows = arrows_of(line, waits)
     kinds = line.graph.edges.kind[arrows.edge]
     assert arrows.target[kinds == EdgeKind.SYNC].tolist() == waits.mark.tolist()

@@ -8,6 +8,7 @@ from traces import event, kernel, kineto, launch, write_trace
 from profilers.errors import InvalidInputError
 from profilers.ingest.pipeline import collect
 from profilers.trace.kernels import CLASSES
+from replay.costs.places import per_unit
 from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph
@@ -150,5 +151,5 @@ def test_a_device_whose_units_are_unknown_is_replayed_all_the_same(tmp_path: Pat
     (tmp_path / "t.json").write_text(json.dumps(kineto(events, deviceProperties=properties)))
     graph = build_graph(collect([tmp_path / "t.json"]), 0, parameters=load_parameters())
     assert graph.hardware.device is not None
-    known = graph.tasks.residency[graph.tasks.kind == TaskKind.KERNEL] > 0
+    known = per_unit(graph.tasks)[graph.tasks.kind == TaskKind.KERNEL] > 1
     assert known.all() == (device != "Arc Pro B60") and replay(graph).makespan_ns > 0

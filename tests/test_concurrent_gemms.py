@@ -73,7 +73,7 @@ def test_a_kernel_between_keeps_its_order_and_what_follows_waits() -> None:
     # The activation of the gate waits for the gate alone; the last product waits for both and for the activations.
     graph = with_grids(stream([GATE, SILU, GATE, SILU, DOWN]), 0.25, [10.0, 4.0, 30.0, 3.0, 5.0])
     start, end = simulate(applied("concurrent_gemms:2:default", graph))
-    assert start.tolist() == [0.0, 10.0, 0.0, 30.0, 33.0] and end[-1] == 38.0
+    assert start.tolist() == pytest.approx([0.0, 10.0, 0.0, 30.0, 33.0]) and end[-1] == pytest.approx(38.0)
 
 
 def test_waits_for_other_streams_stay() -> None:

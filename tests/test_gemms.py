@@ -13,7 +13,8 @@ from traces import event, kernel, kineto, launch
 import seqpoint as sp
 from profilers.devices import find_device
 from profilers.errors import InvalidInputError, NotFoundError
-from replay.gemms.gemm import Gemm, NamedTile, grid_of, tile_of_name
+from replay.costs.tiles import NamedTile, tile_of_name
+from replay.gemms.gemm import Gemm, grid_of
 from replay.graph.operators import batched_matmul
 from seqpoint.cli import cli
 from seqpoint.gemm_launches import CAUSES, Rates, Surroundings, causes_of, parts_of, rates_of

@@ -27,7 +27,7 @@ from benchmarks.gpu.sizes import SIZES
 from benchmarks.gpu.work import Work, chunked, gemm, multiplied
 from profilers.devices.catalogue import find_device
 from replay.contention import read_contention
-from replay.contention.prediction import _resident_workgroups
+from replay.contention.prediction import _unit_sizes
 from replay.costs.occupancy import resident_workgroups
 from replay.costs.shipped import load_parameters
 from replay.detailed import lower, parse_ptx, run_kernel
@@ -321,8 +321,10 @@ def test_what_a_driver_says_is_in_the_tables_and_read_with_them(
     (found,) = read_contention(tmp_path)
     task = found.works[residency_row(rows, "collective")]
     assert (task.registers, task.shared_bytes, task.resident) == (96, 103_808, 1)
-    assert _resident_workgroups(found, task) == 1.0
-    assert _resident_workgroups(found, replace(task, resident=0)) == 0.0, "threads of a unit are not in these facts"
+    sizes = _unit_sizes(task, H100)
+    assert sizes["unit_shared"] == pytest.approx((103_808 + 1024) / (228 * 1024)), "1 KB is reserved"
+    assert sizes["unit_registers"] == pytest.approx(task.workgroup_size * 96 / 65_536)
+    assert _unit_sizes(replace(task, workgroup_size=0), H100) == {}
     assert {s.group for s in found.scenarios} == {g.name for g in plan(WITH_PTX, "full", parts="a2").groups}
 
 

@@ -87,27 +87,27 @@ BUDGET = {
     "replay": 0,
     "replay/analysis": 892,
     "replay/calibration": 376,
-    "replay/contention": 2163,
-    "replay/costs": 4978,
+    "replay/contention": 1967,
+    "replay/costs": 5185,
     "replay/detailed": 5956,
-    "replay/engine": 1374,
+    "replay/engine": 1893,
     "replay/formats": 521,
-    "replay/from_trace": 1901,
-    "replay/gemms": 2127,
-    "replay/graph": 1067,
-    "replay/memory": 4922,
-    "replay/plug_ins": 696,
+    "replay/from_trace": 1906,
+    "replay/gemms": 2053,
+    "replay/graph": 1080,
+    "replay/memory": 4925,
+    "replay/plug_ins": 701,
     "replay/projection": 1340,
-    "replay/studies": 1530,
-    "replay/what_ifs": 4817,
+    "replay/studies": 1531,
+    "replay/what_ifs": 4822,
     "replay/workloads": 4115,
     "replay/writers": 363,
-    "seqpoint": 8183,
+    "seqpoint": 8185,
     "seqpoint/cli": 2281,
     "seqpoint/plots": 1465,
     "seqpoint/reporting": 346,
     "seqpoint/selection": 1788,
-    "seqpoint/validation": 5889,
+    "seqpoint/validation": 5884,
 }
 
 
@@ -119,7 +119,7 @@ def modules() -> dict[str, Path]:
 
 def test_modules_are_few_and_none_has_grown_past_one_idea() -> None:
     lines = {name: code_lines(path) for name, path in modules().items()}
-    assert len(lines) <= 375
+    assert len(lines) <= 380
     assert {name: count for name, count in lines.items() if count > 420} == {}
     total = Counter[str]()
     for name, count in lines.items():

@@ -1,4 +1,4 @@
-"""Interference between tasks: collectives that wait, kernels of one round that lack units, pressure."""
+"""Interference between tasks: collectives that wait, rounds of workgroups, shared units, pressure."""
 
 from dataclasses import replace
 
@@ -8,8 +8,9 @@ from graphs import make_graph
 
 from profilers.errors import InvalidInputError
 from profilers.trace.kernels import CLASSES
-from replay.costs.demand import isolated_durations
+from replay.costs.demand import with_isolated_durations
 from replay.costs.interference import InterferenceFit, kernel_label, with_interference
+from replay.costs.occupancy import UNIT_COLUMNS
 from replay.costs.shipped import load_parameters
 from replay.engine.engine import simulate
 from replay.graph.graph import EdgeKind, KernelGraph, Lane, SharingPolicy, TaskKind
@@ -35,8 +36,7 @@ def beside_meeting(gemm_ns: float, peer_ns: float, **columns: list[float]) -> Ke
         kind=[*kinds, TaskKind.KERNEL],
         lane=[1, 2, 3, -1, 1, 3, 0],
         device=[0, 1, 1, -1, 0, 1, 0],
-        waves=[0, 0, 0, 0, RCCL, RCCL, 1],
-        **columns,
+        **{"waves": [0, 0, 0, 0, RCCL, RCCL, 1], "stays": [False] * 4 + [True] * 2 + [False], **columns},
     )
     kind = np.where([False, True, True, True, True], int(EdgeKind.RENDEZVOUS), int(EdgeKind.STREAM))
     lanes = tuple(Lane(0, 0, stream) for stream in range(4))
@@ -48,47 +48,72 @@ def last(value: float) -> list[float]:
     return [0.0] * 6 + [value]
 
 
-def test_304_workgroups_beside_24_that_wait_take_a_further_round() -> None:
-    # 280 of 304 units are free: a second round of 0.6 for all 500 ns. The peer arrives only at 1000.
-    start, end = simulate(beside_meeting(500, 1000, extra_round=last(0.6)))
+def test_304_workgroups_beside_24_that_wait_take_a_second_round() -> None:
+    # 280 of 304 units are free, and the peer arrives only at 1000: 24 workgroups begin when the first 280 end.
+    start, end = simulate(beside_meeting(400, 1000, in_rounds=last(1)))
     assert (start[6], end[6]) == (0.0, pytest.approx(800))
     np.testing.assert_allclose((start[4], end[4]), (1000, 1100))
 
 
-def test_without_a_cost_of_rounds_the_rate_falls_with_the_units() -> None:
+def test_workgroups_out_of_step_slow_in_proportion_to_the_units() -> None:
     _, end = simulate(beside_meeting(500, 1000))
     assert end[6] == pytest.approx(500 * 304 / 280)
 
 
-def test_units_that_a_collective_leaves_end_the_further_round() -> None:
-    # The meeting is at 100 and the transfer ends at 200: by then 200 / 1.6 = 125 of 500 are done, the rest is alone.
-    _, end = simulate(beside_meeting(500, 100, extra_round=last(0.6)))
-    assert end[4] == pytest.approx(200)
-    assert end[6] == pytest.approx(575)
+def test_the_second_round_begins_when_the_collective_leaves() -> None:
+    # The meeting is at 100, and the transfer ends at 200.
+    _, end = simulate(beside_meeting(500, 100, in_rounds=last(1)))
+    assert (end[4], end[6]) == (pytest.approx(200), pytest.approx(700))
 
 
 def test_a_kernel_that_came_first_is_not_displaced() -> None:
     release_ns = [50.0, *[0.0] * 6]
-    start, end = simulate(beside_meeting(500, 100, extra_round=last(0.6), release_ns=release_ns))
+    start, end = simulate(beside_meeting(500, 100, in_rounds=last(1), release_ns=release_ns))
     assert end[6] == pytest.approx(500)
     # The collective gets no units before that, though its peer arrived at 100.
     assert start[4] == pytest.approx(500)
 
 
 def test_a_kernel_that_fits_beside_the_collective_is_not_slowed() -> None:
-    graph = beside_meeting(500, 1000, extra_round=last(0.6), occupies=[0, 1, 0, 0, RCCL, RCCL, 280 / UNITS])
+    occupies = [0, 1, 0, 0, RCCL, RCCL, 280 / UNITS]
+    graph = beside_meeting(500, 1000, in_rounds=last(1), occupies=occupies, waves=[0, 0, 0, 0, RCCL, RCCL, 280 / UNITS])
     demand = graph.tasks.demand.copy()
     demand[6, 0] = 280 / UNITS
     assert simulate(graph.with_tasks(demand=demand))[1][6] == pytest.approx(500)
 
 
-def test_half_of_the_units_cost_another_round_and_a_third_two() -> None:
-    for units, rounds in ((0.5, 2), (0.33, 4), (1 / 3, 3)):
-        graph = make_graph([100.0], [(1.0,)], waves=[1.0], extra_round=[0.6], cu_mask=[1])
-        # A cost of 0.6 a round, but never faster than the units allow.
-        expected = 100 * max(1 + 0.6 * (rounds - 1), 1 / units)
-        policy = SharingPolicy((units, 1 - units))
-        assert simulate(replace(graph, policy=policy))[1][0] == pytest.approx(expected)
+@pytest.mark.parametrize(
+    ("waves", "units", "rounds"), [(1.0, 0.5, 2), (1.0, 0.33, 4), (1.0, 1 / 3, 3), (3.0, 0.9, 4), (2.5, 0.5, 5)]
+)
+def test_workgroups_run_in_whole_rounds(waves: float, units: float, rounds: int) -> None:
+    """On the share `units` of the device, `waves` of workgroups take ceil(waves / units) rounds."""
+    alone_ns = 100.0 * np.ceil(waves)
+    graph = make_graph([alone_ns], [(1.0,)], waves=[waves], in_rounds=[True], cu_mask=[1])
+    graph = replace(graph, policy=SharingPolicy((units, 1 - units)))
+    assert simulate(graph)[1][0] == pytest.approx(100 * rounds)
+
+
+def test_workgroups_of_two_kernels_share_the_arithmetic_of_their_unit() -> None:
+    # A unit holds two workgroups. Each of load 1 takes (1 + 1)^(2/3) alone, and (1 + 2^1.5)^(2/3) beside the other.
+    halves = {name: [0.5, 0.5] for name in UNIT_COLUMNS}
+    graph = make_graph([100.0, 100.0], [(0.5,)] * 2, occupies=[0.5] * 2, unit_compute=[1.0] * 2, **halves)
+    np.testing.assert_allclose(simulate(graph)[1], 100 * ((1 + 2**1.5) / 2) ** (2 / 3))
+
+
+def test_threads_that_spin_load_the_arithmetic_by_their_share() -> None:
+    # Half of the threads of a unit spin: a load of 3 / 2 beside the own of 1.
+    halves = {name: [0.5, 0.5] for name in UNIT_COLUMNS}
+    columns = {"occupies": [0.5] * 2, "unit_compute": [1.0, 0.0], "spins": [0.0, 1.0]}
+    graph = make_graph([100.0, 1000.0], [(0.5,)] * 2, **columns, **halves)
+    _, end = simulate(replace(graph, policy=SharingPolicy(spin_weight=3.0)))
+    np.testing.assert_allclose(end, [100 * ((1 + 2.5**1.5) / 2) ** (2 / 3), 1000])
+
+
+def test_workgroups_share_the_bandwidth_of_their_unit() -> None:
+    halves = {name: [0.5, 0.5] for name in UNIT_COLUMNS}
+    for drawn, slowed in ((0.4, 1.0), (0.8, 1.6)):
+        graph = make_graph([100.0] * 2, [(0.5,)] * 2, occupies=[0.5] * 2, unit_bandwidth=[drawn] * 2, **halves)
+        np.testing.assert_allclose(simulate(graph)[1], 100 * slowed)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +156,7 @@ def test_pressures_of_two_add_up_and_a_task_feels_none_of_its_own() -> None:
 def test_no_sensitivity_and_no_pressure_change_nothing() -> None:
     demands = [(0.7, 0.5), (0.6, 0.9), (0.3, 0.2)]
     plain = simulate(make_graph([100, 200, 300], demands))
-    for columns in ({"pressure": [1.0, 2.0, 3.0]}, {"sensitivity": [1.0, 2.0, 3.0]}, {"extra_round": [0.0] * 3}):
+    for columns in ({"pressure": [1.0, 2.0, 3.0]}, {"sensitivity": [1.0, 2.0, 3.0]}):
         for times, expected in zip(simulate(make_graph([100, 200, 300], demands, **columns)), plain, strict=True):
             np.testing.assert_array_equal(times, expected)
 
@@ -147,11 +172,14 @@ def test_a_collective_that_waits_puts_a_share_of_its_pressure_on_others(share: f
     assert simulate(replace(graph, policy=SharingPolicy(waiting_pressure=share)))[1][6] == pytest.approx(expected)
 
 
-def test_isolated_durations_take_the_wait_and_the_further_round_out() -> None:
-    graph = beside_meeting(500, 1000, extra_round=last(0.6))
+@pytest.mark.parametrize("peer_ns", [100, 1000])
+@pytest.mark.parametrize("waves", [0.0, 1.0, 2.9])
+def test_isolated_durations_take_the_wait_and_the_rounds_out(peer_ns: float, waves: float) -> None:
+    graph = beside_meeting(500, peer_ns, in_rounds=last(waves > 0), waves=[0, 0, 0, 0, RCCL, RCCL, waves])
     start, end = simulate(graph)
+    assert end[6] > 500
     measured = graph.with_tasks(measured_start_ns=start, measured_end_ns=end, duration_ns=end - start)
-    np.testing.assert_allclose(isolated_durations(measured), graph.tasks.duration_ns, atol=0.01)
+    np.testing.assert_allclose(with_isolated_durations(measured).tasks.duration_ns, graph.tasks.duration_ns, atol=0.01)
 
 
 def test_an_ideal_overlap_is_not_slowed_by_pressure() -> None:
@@ -160,7 +188,9 @@ def test_an_ideal_overlap_is_not_slowed_by_pressure() -> None:
     assert simulate(ideal)[1][6] == pytest.approx(500)
 
 
-@pytest.mark.parametrize("column", ["extra_round", "pressure", "sensitivity"])
+@pytest.mark.parametrize(
+    "column", ["pressure", "sensitivity", "spins", "unit_compute", "unit_bandwidth", "memory_part"]
+)
 @pytest.mark.parametrize("value", [-0.1, float("nan")])
 def test_columns_must_not_be_negative(column: str, value: float) -> None:
     graph = make_graph([1.0, 1.0], [(0.5,)] * 2, **{column: [0.5, value]})
@@ -170,41 +200,33 @@ def test_columns_must_not_be_negative(column: str, value: float) -> None:
 
 
 def kernels_and_collective() -> KernelGraph:
-    """Return a kernel of one round, one of several, one with four workgroups on a unit, and a collective."""
-    kinds = [TaskKind.KERNEL] * 3 + [TaskKind.COLLECTIVE]
-    return make_graph(
-        [3000, 30_000, 3000, 1000],
-        [(1.0,), (1.0,), (1.0,), (RCCL,)],
+    """Return a kernel of 3 us and one of 30 us, half of whose time is bound by memory, and a collective."""
+    kinds = [TaskKind.KERNEL] * 2 + [TaskKind.COLLECTIVE]
+    graph = make_graph(
+        [3000, 30_000, 1000],
+        [(1.0,), (1.0,), (RCCL,)],
         kind=kinds,
-        class_=[CLASSES.index("gemm")] * 3 + [CLASSES.index("collective")],
-        waves=[1.0, 2.5, 1.0, RCCL],
-        workgroups=[304, 760, 304, HELD],
-        residency=[1, 1, 4, 0],
+        class_=[CLASSES.index("gemm")] * 2 + [CLASSES.index("collective")],
+        workgroups=[304, 760, HELD],
+        memory_part=[0.0, 0.5, 0.0],
     )
+    return replace(graph, hardware=replace(graph.hardware, compute_units=UNITS))
 
 
 def test_interference_without_a_fit_comes_from_the_parameters() -> None:
     parameters = load_parameters()
     tasks = with_interference(kernels_and_collective(), parameters).tasks
     latency = parameters["latency_sensitivity"]
-    np.testing.assert_allclose(tasks.sensitivity, [1 + latency, 1 + latency / 10, 1 + latency, 0])
-    rounds = [parameters["extra_round_cost"], parameters["lacking_units_cost"], 0, 0]
-    np.testing.assert_allclose(tasks.extra_round, rounds)
+    np.testing.assert_allclose(tasks.sensitivity, [latency, 0.5 + latency / 10, 0])
     # No mark shows when the collective waits, and its bytes are unknown: all of its time counts as waiting.
     assumed = parameters["pressure_collective"] * parameters["pressure_share_waiting"] * RCCL
-    np.testing.assert_allclose(tasks.pressure, [0, 0, 0, assumed])
+    np.testing.assert_allclose(tasks.pressure, [0, 0, assumed])
 
 
-def test_a_fit_is_used_for_the_kernels_and_collectives_that_it_names() -> None:
+def test_a_fit_is_used_for_the_kernels_that_it_names() -> None:
     label = kernel_label("kernel", 304)
     assert label == "kernel [304]"
-    fit = InterferenceFit(
-        pressures={kernel_label("kernel", HELD): 0.7}, classes={"gemm": 0.5}, kernels={label: 2.0}, device="MI300X"
-    )
-    parameters = load_parameters()
-    parameters = replace(parameters, calibrations=(*parameters.calibrations, fit))
+    parameters = load_parameters().with_calibration(InterferenceFit(kernels={label: 2.0}, device="MI300X"))
     tasks = with_interference(kernels_and_collective(), parameters).tasks
     latency = parameters["latency_sensitivity"]
-    np.testing.assert_allclose(tasks.sensitivity, [2 * (0.5 + latency), 0.5 + latency / 10, 2 * (0.5 + latency), 0])
-    np.testing.assert_allclose(tasks.extra_round[:2], [1.2, 0.3], rtol=1e-6)
-    np.testing.assert_allclose(tasks.pressure, [0, 0, 0, 0.7 * parameters["pressure_share_waiting"]])
+    np.testing.assert_allclose(tasks.sensitivity, [2 * latency, 0.5 + latency / 10, 0])

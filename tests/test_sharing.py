@@ -1,19 +1,16 @@
-import math
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from graphs import GIVEN, make_graph
+from graphs import GIVEN, LIMITS, N_UNITS, make_graph, placed_graphs
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from profilers.errors import InvalidInputError
 from profilers.trace.compiled import bare
-from replay.engine.engine import simulate
 from replay.engine.layout import lay_out
 from replay.engine.sharing import activate, share
-from replay.graph.graph import SharingPolicy
+from replay.engine.units import MAX_HOLDINGS, MAX_UNITS
+from replay.graph.graph import KernelGraph, SharingPolicy
 
 shares = arrays(np.float64, st.tuples(st.integers(1, 6), st.just(5)), elements=st.floats(0, 1))
 EQUAL = SharingPolicy(in_order=False)
@@ -86,42 +83,6 @@ def test_partitions_of_compute_units_keep_tasks_apart() -> None:
     np.testing.assert_allclose(rates([(0.75,), (0.5,)], split, cu_mask=[1, 3]), [1.0, 0.5])
 
 
-@pytest.mark.parametrize(
-    ("waves", "share", "rounds"), [(1.5, 0.5, 3), (3.37, 0.9, 4), (3.37, 0.5, 7), (0.4, 0.5, 1), (2.0, 0.3, 7)]
-)
-def test_fewer_units_cost_whole_waves_where_asked(waves: float, share: float, rounds: int) -> None:
-    """Alone 1.5 waves take 2 rounds; on half of the units 3: ceil(1.5 / 0.5)."""
-    alone = 1000.0 * math.ceil(waves)
-    occupies = min(waves, 1.0)
-    graph = make_graph([alone], [(occupies,)], cu_mask=[1], waves=[waves])
-    policies = [SharingPolicy((share, 1 - share), quantised=quantised) for quantised in (True, False)]
-    ends = [simulate(replace(graph, policy=policy))[1][0] for policy in policies]
-    assert ends[0] == pytest.approx(1000.0 * rounds)
-    assert ends[1] <= alone / min(share / occupies, 1.0) + 1e-6
-
-
-def test_whole_waves_are_for_kernels_that_lack_units_they_need() -> None:
-    policy = SharingPolicy((0.9, 0.1), quantised=True)
-
-    def ns(**columns: list[float]) -> float:
-        graph = make_graph([1000.0], cu_mask=[1], **columns)
-        return float(simulate(replace(graph, policy=policy))[1][0])
-
-    demands = [(1.0,)]
-    assert ns(demands=demands, waves=[1.0]) == pytest.approx(2000.0)
-    # The cost of a further round is known.
-    assert ns(demands=demands, waves=[1.0], extra_round=[0.6]) == pytest.approx(1600.0)
-    # Bound by memory: half of the units are enough.
-    assert ns(demands=[(0.4,)], occupies=[1.0], waves=[3.0]) == pytest.approx(1000.0)
-
-
-def test_whole_waves_do_not_do_more_than_there_are_units() -> None:
-    """Eight kernels of 1.25 waves, 1 us each: 10 us of the device at least."""
-    policy = SharingPolicy(quantised=True)
-    graph = make_graph([2000.0] * 8, [(1.0,)] * 8, waves=[1.25] * 8, lane=list(range(8)))
-    assert simulate(replace(graph, policy=policy))[1].max() >= 10_000.0
-
-
 def test_links_and_engines_with_a_name_are_shared_apart() -> None:
     one = [(0, 0.1, 1.0)] * 3
     np.testing.assert_allclose(rates(one, link=[0, 0, 1]), [0.5, 0.5, 1.0])
@@ -190,6 +151,28 @@ def test_equal_parts_do_not_depend_on_the_order(demand: np.ndarray, random) -> N
     order = list(range(len(demand)))
     random.shuffle(order)
     np.testing.assert_allclose(rates(demand[order], EQUAL), rates(demand, EQUAL)[order], atol=1e-9)
+
+
+@given(placed_graphs())
+def test_no_unit_holds_more_than_it_has_room_for(graph: KernelGraph) -> None:
+    tasks = graph.with_tasks(device=np.zeros(len(graph.tasks), np.int64)).tasks
+    state = lay_out(tasks, graph.policy)
+    share_all(state)
+    units, holdings = state.units[:MAX_UNITS][: state.n_units[0]], state.holdings[:MAX_HOLDINGS][: state.n_holdings[0]]
+    if len(tasks) == 1:
+        return  # a task that is alone is not placed
+    np.testing.assert_allclose(units["extent"].sum(), 1.0)
+    np.testing.assert_allclose(units["extent"] * N_UNITS, np.round(units["extent"] * N_UNITS), atol=1e-6)
+    taken = np.zeros((len(units), len(LIMITS)))
+    np.add.at(
+        taken,
+        holdings["units"],
+        holdings["count"][:, None] * np.column_stack([getattr(tasks, x)[holdings["task"]] for x in LIMITS]),
+    )
+    assert (taken <= 1 + 1e-6).all()
+    np.testing.assert_allclose(units["room"], 1 - taken, atol=1e-6)
+    running = np.bincount(holdings["task"], holdings["count"] * units["extent"][holdings["units"]], len(tasks))
+    np.testing.assert_allclose(running[state.active["task"]], state.active["running"], atol=1e-9)
 
 
 assert GIVEN[:2] == ("cu", "hbm")

@@ -6,6 +6,7 @@ alone. `mechanism_of` names the resource that the members of a scenario compete 
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -19,6 +20,7 @@ from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
 from replay.contention.recording import KINDS, ContentionRecording, RecordedMember, RecordedScenario, RecordedTask
 from replay.costs.demand import dispatch_of, with_demands
+from replay.costs.occupancy import UNIT_COLUMNS, Workgroup, unit_shares, workgroup_of_name
 from replay.engine.engine import simulate
 from replay.graph.assembly import Assembly
 from replay.graph.graph import Hardware, KernelGraph, SharingPolicy, TaskKind, hardware_named
@@ -196,8 +198,7 @@ class ScenarioModel:
         """Return the predicted end of each member from the first start, in the given order."""
         ends = np.zeros(len(self.lineup))
         for graph, last, slots in self.batches:
-            resident = np.minimum(graph.tasks.residency, parameters["workgroups_per_unit_max"])
-            dispatched = replace(graph, policy=dispatch_of(graph.policy, parameters)).with_tasks(residency=resident)
+            dispatched = replace(graph, policy=dispatch_of(graph.policy, parameters))
             ends[slots] = simulate(with_demands(dispatched, parameters))[1][last]
         return ends
 
@@ -242,12 +243,12 @@ def scenario_model(recording: ContentionRecording, lineups: Sequence[Lineup]) ->
             partition = 0
             for stream, member in enumerate(lineups[number]):
                 partition += bool(member.units)
-                columns = _task_columns(recording, member, operators[member.work])
+                columns = _task_columns(recording, member, operators[member.work], hardware.device)
                 columns["cu_mask"] = 1 << partition if member.units else -1
                 columns["release_ns"] = np.where(np.arange(member.launches) == 0, member.lag_ns - first, 0.0)
                 work = recording.works[member.work]
                 # The name that a profiler would give the kernel or copy.
-                kind = "Memcpy" if work.kind == "copy_engine" else work.kind
+                kind = "Memcpy" if work.kind == "copy_engine" else work.kernel if work.kind == "gemm" else work.kind
                 lane = assembly.lane(device=device, stream=stream)
                 tasks = assembly.tasks(f"{kind} {_DIRECTION_NAMES[work.direction]}", lane, columns)
                 assembly.chain(tasks)
@@ -270,7 +271,9 @@ def _partition_policy(units: tuple[int, ...], device_units: int) -> SharingPolic
     return SharingPolicy((max(rest, _LEAST_PARTITION), *shares) if shares else (1.0,))
 
 
-def _task_columns(recording: ContentionRecording, member: RecordedMember, operator: int) -> dict[str, npt.ArrayLike]:
+def _task_columns(
+    recording: ContentionRecording, member: RecordedMember, operator: int, device: Device | None
+) -> dict[str, npt.ArrayLike]:
     """Return the task columns of a member's launches."""
     work = recording.works[member.work]
     launch_ns = recording.alone_ns(member.work, member.launches) / member.launches
@@ -283,22 +286,21 @@ def _task_columns(recording: ContentionRecording, member: RecordedMember, operat
         "bytes": work.host_bytes or (work.bytes_read if by_engine else 0),
         "operator": -1 if by_engine else operator,
         "priority": member.priority,
-        "residency": _resident_workgroups(recording, work),
+        **_unit_sizes(work, device),
     }
 
 
-def _resident_workgroups(recording: ContentionRecording, work: RecordedTask) -> float:
-    """Return how many workgroups of a work a compute unit holds, at least 1; 0 if it is unknown.
-
-    Where the recording does not say, it is what the threads allow. A product keeps far fewer, by its registers and
-    shared memory. So its number is unknown.
-    """
-    if work.resident:
-        return float(work.resident)
-    threads = recording.device.threads_per_unit
-    if not threads or not work.workgroup_size or work.flops:
-        return 0.0
-    return float(max(threads // work.workgroup_size, 1))
+def _unit_sizes(work: RecordedTask, device: Device | None) -> dict[str, npt.ArrayLike]:
+    """Return what a workgroup of a work takes of a compute unit; by the name of its kernel what was not recorded."""
+    if work.kind == "copy_engine" or not work.workgroup_size:
+        return {}
+    known = workgroup_of_name(work.kernel if work.flops else work.kind, work.workgroup_size)
+    if work.registers:
+        known = Workgroup(work.workgroup_size, work.registers, work.shared_bytes)
+    with suppress(InvalidInputError):  # the catalogue does not know how the compute units allocate
+        sizes = unit_shares(device, known.threads, registers=known.registers, lds_bytes=known.lds_bytes)
+        return dict(zip(UNIT_COLUMNS, map(float, sizes), strict=True))
+    return {}
 
 
 def _operator(work: RecordedTask) -> Operator:

@@ -33,7 +33,7 @@ from replay.contention.recording import (
 #: 20,000 rows.
 _MOST_TABLE_BYTES, _MOST_UNPACKED_BYTES, _MOST_ROWS = 2**28, 2**28, 400_000
 #: Characters of a text.
-_LONGEST_TEXT = 300
+_LONGEST_TEXT = 2000
 #: Rows read at a time.
 _BATCH_ROWS = 2**16
 
@@ -214,6 +214,7 @@ _WORKS = (
     *(Column(name, 0, _MOST_BYTES) for name in ("bytes_read", "bytes_written", "host_bytes")),
     Column("direction", optional=True),
     Column("hint", optional=True),
+    Column("kernel", optional=True, required=False),
     *(Column(name, 0, _MOST_EXTENT * 10, optional=True) for name in ("blocks", "workgroups", "workgroup_size")),
     *(
         Column(name, 0, _MOST_EXTENT, optional=True, required=False)
@@ -343,13 +344,19 @@ def _works(file: Path) -> Mapping[str, RecordedTask]:
         if not row["flops"] + row["bytes_read"] + row["bytes_written"] + row["host_bytes"]:
             raise InvalidInputError(f"{where}: {row['work']!r:.80} neither computes nor moves anything")
         facts: dict[str, Any] = {field.name: row.get(field.name) for field in fields(RecordedTask)}
-        facts |= {"name": row["work"], "direction": row["direction"] or "", "hint": row["hint"] or ""}
+        facts |= {
+            "name": row["work"],
+            "direction": row["direction"] or "",
+            "hint": row["hint"] or "",
+            "kernel": row["kernel"] or "",
+        }
         grid: dict[str, Any] = {
             "workgroups": row["workgroups"] or row["blocks"] or 0,
             "workgroup_size": row["workgroup_size"] or 0,
             "registers": row["registers"] or 0,
             "shared_bytes": (row["static_shared_bytes"] or 0) + (row["dynamic_shared_bytes"] or 0),
             "resident": row["resident"] or 0,
+            "kernel": row["kernel"] or "",
         }
         work = RecordedTask(**facts | grid)
         # Only some takes know the grid, from a profiler, and the residency, from a driver.

@@ -117,6 +117,7 @@ class RecordedTask:
     registers: int = 0
     shared_bytes: int = 0
     resident: int = 0
+    kernel: str = ""
 
     @property
     def bytes_moved(self) -> int:

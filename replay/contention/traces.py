@@ -13,55 +13,32 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import MISSING, Bools, Floats, Ints, ends, integers
 from profilers.trace.columns import lookup
-from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import Trace
 from profilers.writers.slicing import SliceOptions, slice_trace
 from replay.calibration.parameters import Parameters, conformal_bound
 from replay.contention.fitting import TRACE_BOUNDS, ContentionFit, FittedRange, Progress
 from replay.contention.pairs import ContentionPairs, measure_pairs
+from replay.contention.search import Point, least_cost, prior, values_at
 from replay.contention.totals import MOST_KERNELS, iteration_blocks
-from replay.costs.demand import contended, integrated_rates
-from replay.costs.interference import (
-    COPY,
-    KERNEL,
-    LATENCY_NS,
-    MOST_FACTOR,
-    InterferenceFit,
-    task_labels,
-    transfer_share,
-    with_interference,
-)
-from replay.engine.engine import wait_times
+from replay.costs.demand import contended, dispatch_of, integrated_rates
+from replay.costs.interference import MOST_FACTOR, InterferenceFit, task_labels, with_interference
 from replay.from_trace import build_graph, index_trace
 from replay.graph.graph import KernelGraph, TaskKind
 
 #: No trace has a rank of this number or above.
 _MOST_RANKS = 2**32
-#: Kernels that a fit uses at most.
-_MOST_ROWS = 20_000
-# The settings of the fit are chosen. Half or twice `_SCALE`, `_PRIOR` or `_FACTOR_EXCESS`, and other powers of time up
-# to 1, change the errors of held-out ranks of ddp4 and nanogpt8 by 0.2 points at most, those of classes by up to 3.5.
-#: Scale of logarithmic errors above which the loss is linear, and weight of the priors.
-_SCALE, _PRIOR = 0.1, 0.5
+#: Scale of logarithmic errors above which the loss is linear.
+_SCALE = 0.1
 #: Power of the time alone by which kernels count: short ones are many and noisy.
 _TIME_POWER = 0.25
-#: Inverse widths of the priors on logarithms: of each of `_SHARED`, of pressures, and of sensitivities of classes.
-_SHARED_WIDTHS, _PRESSURE_WIDTH, _CLASS_WIDTH = (3.0, 0.6, 0.4, 0.4), 0.2, 1.0
-#: Share of the compute units that gives the prior of a pressure if no unit is held, and the least value of a prior.
-_UNKNOWN_UNITS, _LEAST_PRIOR = 0.05, 1e-3
-#: Largest distance of a fitted logarithm from its prior.
-_FARTHEST = 6.0
+#: Weight of the prior: it counts as much as this share of the data.
+_PRIOR = 0.02
 #: Excess time at which a kernel's own factor counts as much as its prior of 1.
 _FACTOR_EXCESS = 0.1
-#: Fitted parameters that all kernels share, beside the pressures and the classes.
-_SHARED = ("extra_round_cost", "lacking_units_cost", "latency_sensitivity", "pressure_share_waiting")
-#: Cost of a further round that counts as none; 0 would have kernels lose all units that they lack.
-_NO_COST = 1e-6
 #: Least overlapped kernels for a fit.
 LEAST_KERNELS = 20
 _FOLDS = 10
@@ -80,11 +57,9 @@ class OverlappedKernels:
     measured_ns, alone_ns : array of float64
         Time beside other work, and time alone.
     rank, class_, label : array of int64
-        Rank, index into `CLASSES`, and index into `labels`.
-    labels, partners : sequence of str
-        Kernels with their grids, and kinds of work beside them.
-    transferring, waiting : array of float64, shape (n, len(partners))
-        Work beside the kernel, as a mean over its time: the pressure of `partners` counts this often.
+        Rank, index into `profilers.trace.kernels.CLASSES`, and index into `labels`.
+    labels : sequence of str
+        Kernels with their grids.
     """
 
     graphs: Sequence[tuple[KernelGraph, Ints]]
@@ -95,9 +70,6 @@ class OverlappedKernels:
     class_: Ints
     label: Ints
     labels: Sequence[str]
-    partners: Sequence[str]
-    transferring: Floats
-    waiting: Floats
 
     def __len__(self) -> int:
         return len(self.pair)
@@ -124,7 +96,7 @@ def overlapped_kernels(
     InvalidInputError
         No overlapped kernel is in an iteration.
     """
-    return _gathered([_of_trace(trace, pairs, parameters, progress)], parameters)
+    return _gathered([_of_trace(trace, pairs, parameters, progress)])
 
 
 @dataclass(frozen=True)
@@ -188,93 +160,20 @@ def _tasks_of(graph: KernelGraph, pairs: ContentionPairs, seen: Bools) -> tuple[
     return chosen[is_new], rows[is_new]
 
 
-def _gathered(traces: Sequence[_TraceKernels], parameters: Parameters) -> OverlappedKernels:
-    """Return the kernels of all traces as arrays, with the work beside each; ranks of different traces stay apart."""
+def _gathered(traces: Sequence[_TraceKernels]) -> OverlappedKernels:
+    """Return the kernels of all traces as arrays; ranks of different traces stay apart."""
     graphs = [each for trace in traces for each in trace.graphs]
-    columns, texts = [], []
-    exposures: list[dict[str, tuple[Floats, Floats]]] = []
+    texts = []
     for graph, tasks in graphs:
-        columns.append(graph.tasks.class_[tasks])
         names, name = task_labels(graph, tasks)
         texts += [names[i] for i in name.tolist()]
-        exposures.append(_exposures(graph, tasks, parameters))
     labels, label = np.unique(np.array(texts, dtype=object), return_inverse=True)
-    partners = sorted({name for each in exposures for name in each})
-    nothing = [np.zeros(len(tasks)) for _, tasks in graphs]
-    beside = [
-        np.stack(
-            [
-                np.concatenate([each.get(p, (zero, zero))[side] for each, zero in zip(exposures, nothing, strict=True)])
-                for p in partners
-            ],
-            axis=1,
-        )
-        for side in (0, 1)
-    ]
     pair = np.concatenate([trace.rows for trace in traces])
     measured, alone = (np.concatenate([each.column(name) for each in traces]) for name in ("duration_ns", "alone_ns"))
     ranks = np.concatenate([trace.column("rank") + number * _MOST_RANKS for number, trace in enumerate(traces)])
-    rank = np.unique(ranks, return_inverse=True)[1]
-    facts = pair, measured, alone, rank, np.concatenate(columns), label
-    return OverlappedKernels(tuple(graphs), *facts, tuple(labels.tolist()), tuple(partners), *beside)
-
-
-def _exposures(graph: KernelGraph, chosen: Ints, parameters: Parameters) -> dict[str, tuple[Floats, Floats]]:
-    """Return for each kind of work how much of it transferred, and waited, beside each chosen kernel.
-
-    Work beside a kernel is on the same device and another queue. A kernel counts with the units that it occupies.
-    """
-    tasks = graph.tasks
-    wait_ns = wait_times(graph, tasks.measured_start_ns)
-    works = graph.on_device() & (tasks.measured_end_ns > tasks.measured_start_ns) & (tasks.kind != TaskKind.MARK)
-    spans = tasks.measured_end_ns[chosen] - tasks.measured_start_ns[chosen]
-    result = {}
-    transfers = transfer_share(graph, parameters)
-    for name, rows, weight in _kinds_of_work(graph, np.flatnonzero(works)):
-        span, share = (tasks.measured_start_ns[rows], tasks.measured_end_ns[rows]), transfers[rows]
-        active = _overlap(graph, chosen, rows, weight * share, span)
-        waits = ~np.isnan(wait_ns[rows])
-        began = (wait_ns[rows[waits]], tasks.measured_start_ns[rows[waits]])
-        held = _overlap(graph, chosen, rows[waits], weight[waits], began)
-        held += _overlap(graph, chosen, rows, weight * (1.0 - share), span)
-        if active.any() or held.any():
-            result[name] = (active / spans, held / spans)
-    return result
-
-
-def _kinds_of_work(graph: KernelGraph, works: Ints) -> list[tuple[str, Ints, Floats]]:
-    """Return the label, the tasks and the weights of each kind of work: collectives by label, copies, kernels."""
-    tasks = graph.tasks
-    copies, kernels = (works[tasks.kind[works] == kind] for kind in (TaskKind.COPY, TaskKind.KERNEL))
-    kinds = [(COPY, copies, np.ones(len(copies))), (KERNEL, kernels, tasks.occupies[kernels])]
-    rows = works[tasks.kind[works] == TaskKind.COLLECTIVE]
-    labels, index = task_labels(graph, rows)
-    kinds += [(name, rows[index == i], np.ones(int((index == i).sum()))) for i, name in enumerate(labels)]
-    return kinds
-
-
-def _overlap(graph: KernelGraph, chosen: Ints, rows: Ints, weight: Floats, spans: tuple[Floats, Floats]) -> Floats:
-    """Return the weighted time of `spans` beside each chosen kernel, on its device and not on its queue."""
-    tasks, total = graph.tasks, np.zeros(len(chosen))
-    start, end = tasks.measured_start_ns[chosen], tasks.measured_end_ns[chosen]
-    for device in np.unique(tasks.device[rows]):
-        mine, theirs = np.flatnonzero(tasks.device[chosen] == device), tasks.device[rows] == device
-        for lane, sign in ((None, 1.0), *((lane, -1.0) for lane in np.unique(tasks.lane[chosen[mine]]).tolist())):
-            near = mine if lane is None else mine[tasks.lane[chosen[mine]] == lane]
-            works = theirs if lane is None else theirs & (tasks.lane[rows] == lane)
-            for side, since_ns in ((sign, spans[0][works]), (-sign, spans[1][works])):
-                until_end, until_start = (_until(at[near], since_ns, weight[works]) for at in (end, start))
-                total[near] += side * (until_end - until_start)
-    return np.maximum(total, 0.0)
-
-
-def _until(time_ns: Floats, since_ns: Floats, weight: Floats) -> Floats:
-    """Return the sum of ``weight * max(time - since, 0)`` over all `since_ns`, for each time."""
-    order = np.argsort(since_ns, kind="stable")
-    weights = np.concatenate([[0.0], np.cumsum(weight[order])])
-    moments = np.concatenate([[0.0], np.cumsum((weight * since_ns)[order])])
-    count = np.searchsorted(since_ns[order], time_ns)
-    return np.asarray(weights[count] * time_ns - moments[count])
+    class_ = np.concatenate([graph.tasks.class_[tasks] for graph, tasks in graphs])
+    facts = pair, measured, alone, np.unique(ranks, return_inverse=True)[1], class_, label
+    return OverlappedKernels(tuple(graphs), *facts, tuple(labels.tolist()))
 
 
 def slowdowns(kernels: OverlappedKernels, parameters: Parameters) -> Floats:
@@ -291,35 +190,33 @@ def slowdowns(kernels: OverlappedKernels, parameters: Parameters) -> Floats:
     """
     slow = []
     for graph, tasks in kernels.graphs:
-        policy = replace(graph.policy, waiting_pressure=parameters["pressure_share_waiting"])
-        work_ns = integrated_rates(with_interference(replace(graph, policy=policy), parameters))
+        graph = replace(graph, policy=dispatch_of(graph.policy, parameters))
+        work_ns = integrated_rates(with_interference(graph, parameters))
         slow.append(_spans(graph)[tasks] / np.maximum(work_ns[tasks], 1.0))
     return np.concatenate(slow)
 
 
-@dataclass(frozen=True)
-class _Design:
-    """Parts of the slow-down of each kernel that a fit weighs."""
+class _KernelSlowdowns:
+    """Slow-downs of kernels by the powers of the fitted parameters; what was predicted once is kept."""
 
-    kernels: OverlappedKernels
-    base: Floats  #: slow-down without interference; the least that the lost units allow
-    rounds: Floats  #: what a further round adds to the time alone if it costs as much as the kernel
-    lacking: Floats  #: what a kernel of several rounds loses if it loses all units of collectives
+    def __init__(self, kernels: OverlappedKernels, parameters: Parameters) -> None:
+        self.kernels, self.parameters = kernels, parameters.with_calibration(InterferenceFit())
+        self._known: dict[Point, Floats] = {}
 
-    @classmethod
-    def of(cls, kernels: OverlappedKernels, parameters: Parameters) -> "_Design":
-        quiet = parameters.with_calibration(InterferenceFit(classes=dict.fromkeys(CLASSES, _NO_COST)))
-        # Without any pressure and sensitivity, collectives would not share their units.
-        quiet = quiet.with_values([("pressure_collective", _NO_COST), ("latency_sensitivity", 0.0)])
-        quiet = quiet.with_values([("extra_round_cost", _NO_COST), ("lacking_units_cost", 0.0)])
-        base = slowdowns(kernels, quiet)
-        costs = (quiet.with_values([(name, 1.0)]) for name in ("extra_round_cost", "lacking_units_cost"))
-        rounds, lacking = (slowdowns(kernels, each) for each in costs)
-        return cls(kernels, base, np.where(rounds > base, rounds - 1, 0.0), lacking - base)
+    def values(self, powers: Point) -> dict[str, float]:
+        """Return the fitted parameters."""
+        return values_at(powers, TRACE_BOUNDS, self.parameters)
 
-    def predicted(self, rows: Ints, lost: Floats, more: Floats) -> Floats:
-        """Return the slow-down of rows with a further round that costs `lost`, and a further slow-down `more`."""
-        return np.asarray(np.maximum(self.base[rows], 1 + lost) + more)
+    def slow(self, powers: Point) -> Floats:
+        """Return the slow-down of each kernel."""
+        if powers not in self._known:
+            self._known[powers] = slowdowns(self.kernels, self.parameters.with_values(self.values(powers).items()))
+        return self._known[powers]
+
+    def without_pressure(self, powers: Point) -> Floats:
+        """Return the slow-down of each kernel if collectives put no pressure on it."""
+        values = {**self.values(powers), "pressure_collective": 0.0}
+        return slowdowns(self.kernels, self.parameters.with_values(values.items()))
 
 
 @dataclass(frozen=True)
@@ -331,7 +228,7 @@ class TraceFit:
     values : mapping of str to float
         Values of `TRACE_BOUNDS`.
     interference : InterferenceFit
-        Pressures of collectives, and sensitivities of classes and kernels.
+        Sensitivities of single kernels.
     """
 
     values: dict[str, float]
@@ -346,7 +243,8 @@ def fit_interference(kernels: OverlappedKernels, parameters: Parameters, chosen:
     """Return the parameters under which predicted slow-downs are closest to the measured ones.
 
     The loss is Huber-like in logarithmic errors, with a weak prior at the shipped values. Then each kernel gets a
-    factor on what is left, the more the longer it was slowed, so that a kernel with few launches keeps the factor 1.
+    factor on what pressure adds, the more the longer it was slowed, so that a kernel with few launches keeps the
+    factor 1.
 
     Parameters
     ----------
@@ -357,93 +255,37 @@ def fit_interference(kernels: OverlappedKernels, parameters: Parameters, chosen:
     chosen : array of bool, optional
         Kernels to fit; all by default.
     """
-    return _fit(_Design.of(kernels, parameters), parameters, chosen)
+    return _fit(_KernelSlowdowns(kernels, parameters), chosen)
 
 
-def _fit(design: _Design, parameters: Parameters, chosen: Bools | None = None) -> TraceFit:
-    """Return the fit to the chosen kernels of a design."""
-    kernels = design.kernels
+def _fit(predictions: _KernelSlowdowns, chosen: Bools | None = None) -> TraceFit:
+    """Return the fit to the chosen kernels: `replay.contention.search`."""
+    kernels = predictions.kernels
     rows = np.flatnonzero(np.ones(len(kernels), bool) if chosen is None else chosen)
-    rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), _MOST_ROWS)).astype(np.int64)]
-    classes, class_ = np.unique(kernels.class_[rows], return_inverse=True)
-    alone, n = kernels.alone_ns[rows], len(kernels.partners)
-    measured = np.log(kernels.measured_ns[rows] / alone)
-    weight = (alone / alone.mean()) ** _TIME_POWER
-    prior, shared = _prior(kernels, parameters), len(_SHARED)
-    active, held = kernels.transferring[rows], kernels.waiting[rows]
+    measured = np.log(kernels.measured_ns[rows] / kernels.alone_ns[rows])
+    weight = (kernels.alone_ns[rows] / kernels.alone_ns[rows].mean()) ** _TIME_POWER
 
-    def parts(at: Floats) -> tuple[Floats, Floats]:
-        cost, lacking, latency, waiting = np.exp(at[:shared])
-        pressure = (active + min(waiting, 1.0) * held) @ np.exp(at[shared : shared + n])
-        sensitivity = np.exp(at[shared + n :])[class_] + latency * LATENCY_NS / alone
-        return cost * design.rounds[rows], min(lacking, 1.0) * design.lacking[rows] + pressure * sensitivity
+    def cost(powers: Point) -> float:
+        errors = weight * (np.log(predictions.slow(powers)[rows]) - measured) / _SCALE
+        return float(np.mean(np.sqrt(1.0 + errors**2) - 1.0) + _PRIOR * prior(powers))
 
-    def residuals(at: Floats) -> Floats:
-        errors = weight * (np.log(design.predicted(rows, *parts(at))) - measured)
-        soft = _SCALE * np.sqrt(2 * (np.sqrt(1 + (errors / _SCALE) ** 2) - 1)) * np.sign(errors)
-        return np.concatenate([soft, _PRIOR * (at - start) * width])
-
-    start = np.concatenate([prior, np.zeros(len(classes))])
-    width = np.concatenate([_SHARED_WIDTHS, np.full(n, _PRESSURE_WIDTH), np.full(len(classes), _CLASS_WIDTH)])
-    at = scipy.optimize.least_squares(residuals, start, max_nfev=60).x
-    at = np.clip(at, start - _FARTHEST, start + _FARTHEST)
-    values = dict(zip(_SHARED, np.exp(at[:shared]), strict=True))
-    pressures = dict(zip(kernels.partners, np.exp(at[shared : shared + n]).tolist(), strict=True))
-    values["pressure_collective"] = _per_unit(kernels, pressures, parameters)
-    kept = {name: float(np.clip(value, *TRACE_BOUNDS[name])) for name, value in values.items()}
-    of_class = {CLASSES[c]: float(s) for c, s in zip(classes.tolist(), np.exp(at[shared + n :]), strict=True)}
-    factors = _factors(design, rows, *parts(at))
+    best = least_cost(cost, len(TRACE_BOUNDS))
     device = kernels.graphs[0][0].hardware.device
-    return TraceFit(kept, InterferenceFit(pressures, of_class, factors, device.name if device else ""))
+    factors = _factors(predictions, rows, best)
+    return TraceFit(predictions.values(best), InterferenceFit(factors, device.name if device else ""))
 
 
-def _prior(kernels: OverlappedKernels, parameters: Parameters) -> Floats:
-    """Return the logarithms of the shipped values, and of the pressures that they give each kind of work."""
-    units = _units(kernels)
-    pressures = [parameters["pressure_collective"] * units.get(name, _UNKNOWN_UNITS) for name in kernels.partners]
-    return np.log(np.maximum([*(parameters[name] for name in _SHARED), *pressures], _LEAST_PRIOR))
-
-
-def _units(kernels: OverlappedKernels) -> dict[str, float]:
-    """Return the share of the compute units that each collective beside the kernels holds."""
-    shares: dict[str, float] = {}
-    for graph, _ in kernels.graphs:
-        rows = np.flatnonzero(graph.tasks.kind == TaskKind.COLLECTIVE)
-        labels, index = task_labels(graph, rows)
-        shares |= dict(zip([labels[i] for i in index.tolist()], graph.tasks.occupies[rows].tolist(), strict=True))
-    return shares
-
-
-def _per_unit(kernels: OverlappedKernels, pressures: dict[str, float], parameters: Parameters) -> float:
-    """Return the pressure of collectives over the share of the units that they hold: the median over their time."""
-    units = _units(kernels)
-    rows = [
-        (pressures[p] / units[p], kernels.transferring[:, i].sum())
-        for i, p in enumerate(kernels.partners)
-        if units.get(p)
-    ]
-    if not rows or not sum(weight for _, weight in rows):
-        return parameters["pressure_collective"]
-    ratio, weight = map(np.array, zip(*sorted(rows), strict=True))
-    return float(ratio[np.searchsorted(np.cumsum(weight), weight.sum() / 2)])
-
-
-def _factors(design: _Design, rows: Ints, lost: Floats, more: Floats) -> dict[str, float]:
-    """Return the factor of each kernel on its modelled slow-down, `lost` and `more`, drawn to 1.
-
-    It is the weighted median of the factors that explain the measured times. A further round costs nothing below the
-    slow-down by the lost units, so of the two factors that may explain a time the smaller one does.
-    """
-    kernels, excess = design.kernels, lost + more
-    slow = kernels.measured_ns[rows] / kernels.alone_ns[rows]
-    ratio = (slow - design.base[rows]) / np.maximum(more, 1e-6)
-    ratio = np.where(lost > 0, np.minimum(ratio, (slow - 1) / np.maximum(excess, 1e-6)), ratio)
+def _factors(predictions: _KernelSlowdowns, rows: Ints, powers: Point) -> dict[str, float]:
+    """Return the factor of each kernel on what pressure adds, drawn to 1: the weighted median of those that fit."""
+    kernels, base = predictions.kernels, predictions.without_pressure(powers)[rows]
+    more = np.maximum(predictions.slow(powers)[rows] - base, 0.0)
+    ratio = (kernels.measured_ns[rows] / kernels.alone_ns[rows] - base) / np.maximum(more, 1e-6)
     order = np.lexsort((ratio, kernels.label[rows]))
     factors = {}
     for block in np.split(order, np.flatnonzero(np.diff(kernels.label[rows][order])) + 1):  # a kernel each
-        weight = np.cumsum((excess * kernels.alone_ns[rows])[block])
+        weight = np.cumsum((more * kernels.alone_ns[rows])[block])
         middle = ratio[block][np.searchsorted(weight, weight[-1] / 2)]
-        known = float((excess[block] ** 2).sum())
+        known = float((more[block] ** 2).sum())
         drawn = (middle * known + _FACTOR_EXCESS**2) / (known + _FACTOR_EXCESS**2)
         factors[kernels.labels[kernels.label[rows[block[0]]]]] = float(np.clip(drawn, 0.0, MOST_FACTOR))
     return factors
@@ -462,10 +304,10 @@ def held_out_slowdowns(kernels: OverlappedKernels, fold: Ints, parameters: Param
         Parameters of the priors.
     """
     result, folds = np.full(len(kernels), np.nan), np.unique(fold)
-    design = _Design.of(kernels, parameters)
+    predictions = _KernelSlowdowns(kernels, parameters)
     for each in folds if len(folds) > 1 else ():
         held = fold == each
-        result[held] = slowdowns(kernels, _fit(design, parameters, ~held).parameters(parameters))[held]
+        result[held] = slowdowns(kernels, _fit(predictions, ~held).parameters(parameters))[held]
     return result
 
 
@@ -504,7 +346,7 @@ def calibrate_traces(
             f"{count} kernels ran beside other work and also alone; at least {LEAST_KERNELS} are needed "
             "(`seqpoint validate contention` says why kernels are left out)"
         )
-    kernels = _gathered(blocks, parameters)
+    kernels = _gathered(blocks)
     devices = {graph.hardware.device.name if graph.hardware.device else "" for graph, _ in kernels.graphs}
     if len(devices) > 1:
         names = ", ".join(sorted(devices))
@@ -514,11 +356,11 @@ def calibrate_traces(
 
 def _with_ranges(kernels: OverlappedKernels, parameters: Parameters, sources: Sequence[str]) -> ContentionFit:
     """Return the fit to all kernels, with ranges and a spread from fits that leave out a fold of kernels each."""
-    design, fold = _Design.of(kernels, parameters), kernels.label % _FOLDS
-    whole = _fit(design, parameters)
+    predictions, fold = _KernelSlowdowns(kernels, parameters), kernels.label % _FOLDS
+    whole = _fit(predictions)
     errors, fits = np.zeros(len(kernels)), []
     for each in np.unique(fold).tolist():
-        fits.append(_fit(design, parameters, fold != each) if (fold != each).any() else whole)
+        fits.append(_fit(predictions, fold != each) if (fold != each).any() else whole)
         slow = slowdowns(kernels, fits[-1].parameters(parameters))
         errors[fold == each] = np.log(kernels.measured_ns / kernels.alone_ns / slow)[fold == each]
     ranges = {}

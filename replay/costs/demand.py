@@ -7,15 +7,18 @@ durations, with the engine's sharing inverted. `replay.contention` fits and scor
 measured side by side.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from profilers.trace.arrays import Bools, Floats
+from profilers.errors import InvalidInputError
+from profilers.trace.arrays import Bools, Floats, Ints
 from profilers.trace.kernels import CLASSES, COMPUTE_BOUND
 from replay.calibration.parameters import Parameters
-from replay.costs.interference import with_interference
+from replay.costs.interference import mean_share, with_interference
+from replay.costs.places import leaves_units, per_unit, with_places, with_unit_sizes
 from replay.engine.engine import TaskTimes, integrate_rates, wait_times
 from replay.engine.layout import lay_out
 from replay.graph.graph import (
@@ -30,28 +33,75 @@ from replay.graph.graph import (
 )
 
 
-def isolated_durations(graph: KernelGraph) -> Floats:
-    """Return the isolated duration of each task in ns, by inverting the sharing on the measured timeline.
+def with_isolated_durations(graph: KernelGraph) -> KernelGraph:
+    """Return a copy of `graph` with the isolated duration of each task: that with which it replays as it was measured.
 
-    Rates depend only on which tasks are active and in which order they arrived. So the isolated duration of a task is
-    the integral of its rate over its measured interval, and replaying it under the same sharing returns that interval.
-    Tasks that run alone, or beside others that leave them enough, keep their duration. The begin of a task's last wave
-    is taken from its measured duration; see `measured_beside`.
+    Every task starts when it was measured to start, beside the tasks that were there. The work of a task is the
+    integral of its rate. What its last wave or its rounds leave to others depends on its duration, so durations are
+    searched by passes, until each takes as long as it was measured. Tasks for which there is no such duration, since
+    the measured times contradict their rounds, are taken to be out of step, without a last wave.
     """
-    return np.where(_measured_tasks(graph), integrated_rates(graph), graph.tasks.duration_ns)
+    tasks, is_measured = graph.tasks, _measured_tasks(graph)
+    groups = _side_by_side(graph, is_measured)
+    spans = np.where(is_measured, tasks.measured_end_ns - tasks.measured_start_ns, 0.0)
+    duration = np.where(is_measured, spans, tasks.duration_ns)
+    left, before = np.flatnonzero(groups >= 0), np.full(len(tasks), np.inf)
+    for n in range(_MOST_PASSES):
+        if not len(left):
+            break
+        graph = graph.with_tasks(duration_ns=duration)
+        found = integrated_rates(graph, left)
+        off = np.abs(found - duration)
+        is_off = off[left] > _SETTLED * spans[left]
+        duration[left] = np.clip(found[left], 0.0, spans[left])
+        if n % _FREE_AFTER == _FREE_AFTER - 1:
+            # In long chains, tasks settle one after another: then all that have not are out of step at once.
+            is_stuck = is_off & (off >= _SHRINKS * np.minimum(before, spans))[left] | (n >= _MOST_PASSES // 2)
+            graph, before = _out_of_step(graph, left[is_stuck]), off
+        left = left[np.isin(groups[left], groups[left[is_off]])]
+    return graph.with_tasks(duration_ns=duration)
 
 
-def integrated_rates(graph: KernelGraph) -> Floats:
-    """Return the integral of the rate of each device task over its measured interval, in ns; 0 for other tasks."""
-    tasks = graph.tasks
-    is_measured = _measured_tasks(graph)
-    sharing, work_ns = lay_out(tasks, graph.policy), np.zeros(len(tasks))
-    wait_ns = wait_times(graph, tasks.measured_start_ns)
-    events = TaskTimes(tasks.measured_start_ns, tasks.measured_end_ns, np.arange(len(tasks)), wait_ns)
+#: Most passes of the search for isolated durations; passes after which a task is out of step, unless its difference
+#: has shrunk to this share; and the difference, as a share of the measured time, at which a duration has settled.
+_MOST_PASSES, _FREE_AFTER, _SHRINKS, _SETTLED = 40, 8, 0.1, 1e-9
+
+
+def _out_of_step(graph: KernelGraph, chosen: Ints) -> KernelGraph:
+    """Return a copy of `graph` whose chosen tasks have neither rounds nor a last wave."""
+    columns = {"in_rounds": graph.tasks.in_rounds.copy(), "waves": graph.tasks.waves.copy()}
+    for column in columns.values():
+        column[chosen] = 0
+    return graph.with_tasks(**columns)
+
+
+def _side_by_side(graph: KernelGraph, is_measured: Bools) -> Ints:
+    """Return a number for each task that it shares with all tasks measured beside it, -1 for tasks without a time."""
+    tasks, result, n = graph.tasks, np.full(len(graph.tasks), -1), 0
+    begin = np.fmin(tasks.measured_start_ns, wait_times(graph, tasks.measured_start_ns))
     for device in np.unique(tasks.device[is_measured]):
         rows = np.flatnonzero(is_measured & (tasks.device == device))
-        integrate_rates(sharing, events, rows, work_ns)
-    return work_ns
+        rows = rows[np.argsort(begin[rows], kind="stable")]
+        ends = np.maximum.accumulate(tasks.measured_end_ns[rows])
+        result[rows] = n + np.cumsum(np.append(False, begin[rows[1:]] >= ends[:-1]))
+        n = int(result[rows].max(initial=n)) + 1
+    if graph.policy.partitions == (1.0,):  # a task alone has the device for itself
+        result[np.bincount(result + 1)[result + 1] == 1] = -1
+    return result
+
+
+def integrated_rates(graph: KernelGraph, rows: Ints | None = None) -> Floats:
+    """Return the work of each device task in ns, or of those of `rows`: the integral of its rate where it was measured.
+
+    For a task in rounds, it is its duration times the measured over the predicted time (`integrate_rates`).
+    """
+    tasks, work_ns = graph.tasks, np.zeros(len(graph.tasks))
+    rows = np.flatnonzero(_measured_tasks(graph)) if rows is None else rows
+    sharing, wait_ns = lay_out(graph.tasks, graph.policy), wait_times(graph, tasks.measured_start_ns)
+    events = TaskTimes(tasks.measured_start_ns, tasks.measured_end_ns, np.arange(len(tasks)), wait_ns)
+    for device in np.unique(tasks.device[rows]):
+        integrate_rates(sharing, events, rows[tasks.device[rows] == device], work_ns)
+    return work_ns + np.where(work_ns > 0.0, sharing.start_ns, 0.0) if sharing.has_start else work_ns
 
 
 def _measured_tasks(graph: KernelGraph) -> Bools:
@@ -87,6 +137,8 @@ _PEAK_REACHED = 0.95
 #: A kernel that draws this share of the peak or more is bound by memory whatever its class: a product of few rows, too.
 #: Chosen: at 0.6 and below, the replay of one real trace is worse than its table allows (docs/contention.md).
 _MEMORY_BOUND_SHARE = 0.7
+#: But not if it reaches this share of the peak of arithmetic.
+_COMPUTES = 0.5
 #: Largest share of accesses that caches serve: the engine takes shares below 1.
 MAX_HIT_SHARE = 0.99
 #: Directions of copies: into the device, out of it, and all that leave the device.
@@ -95,9 +147,7 @@ _LEAVE_DEVICE = (_TO_DEVICE, _TO_HOST, "PtoP", "HtoH")
 
 
 def dispatch_of(policy: SharingPolicy, parameters: Parameters) -> SharingPolicy:
-    """Return the policy with the dispatch that the parameters `dispatch_in_order` and `dispatch_whole_waves` choose.
-
-    The shipped values change nothing.
+    """Return the policy with the dispatch and the weights that the parameters choose.
 
     Examples
     --------
@@ -106,9 +156,8 @@ def dispatch_of(policy: SharingPolicy, parameters: Parameters) -> SharingPolicy:
     False
     """
     in_order = policy.in_order and parameters["dispatch_in_order"] >= 0.5
-    quantised = policy.quantised or parameters["dispatch_whole_waves"] >= 0.5
     waiting = parameters["pressure_share_waiting"]
-    return replace(policy, in_order=in_order, quantised=quantised, waiting_pressure=waiting)
+    return replace(policy, in_order=in_order, waiting_pressure=waiting, spin_weight=parameters["spin_weight"])
 
 
 def isolate(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
@@ -120,10 +169,10 @@ def isolate(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     spans = tasks.measured_end_ns - tasks.measured_start_ns
     measured = np.where(np.isnan(tasks.measured_start_ns), tasks.duration_ns, spans)
     with_demand = contended(graph, measured, parameters)
-    isolated = isolated_durations(with_demand)
-    is_slowed = measured - isolated > _MIN_CONTENTION * measured
+    isolated = with_isolated_durations(with_demand)
+    is_slowed = measured - isolated.tasks.duration_ns > _MIN_CONTENTION * measured
     basis = np.where(is_slowed, max(int(Basis.MODELLED), int(graph.origin)), int(graph.origin))
-    return with_demand.with_tasks(duration_ns=isolated, basis=basis)
+    return isolated.with_tasks(basis=basis)
 
 
 def contended(graph: KernelGraph, duration_ns: Floats, parameters: Parameters) -> KernelGraph:
@@ -139,10 +188,8 @@ def contended(graph: KernelGraph, duration_ns: Floats, parameters: Parameters) -
         Parameters of the contention model.
     """
     graph = replace(graph, policy=dispatch_of(graph.policy, parameters))
-    beside, later = measured_beside(graph)
-    with_demand = with_demands(graph.with_tasks(duration_ns=duration_ns, interleaved=later), parameters)
-    waves = with_demand.tasks.waves  # a kernel of one wave is in its last wave all the time
-    return with_demand.with_tasks(waves=np.where(beside & (waves > 1), 0.0, waves))
+    beside, _ = measured_beside(graph)
+    return with_demands(graph.with_tasks(duration_ns=duration_ns, interleaved=beside), parameters)
 
 
 def with_demands(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
@@ -150,19 +197,17 @@ def with_demands(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
 
     - Bound: a kernel whose operator draws 0.7 of the memory's peak or more is bound by memory. The class of the kernel
       decides for the others.
-    - Compute units: a kernel occupies units in proportion to its workgroups. A unit takes as many as its registers and
-      shared memory allow, if the trace has them. Otherwise it takes one workgroup of a kernel that is bound by
-      arithmetic, and `workgroups_per_unit_max` of another. A kernel with an unknown grid is taken to fill the device.
-      Of the units it fills, a kernel holds the share `cu_share_held_...`.
-    - Full rate: a kernel needs all units that it occupies. Two shares are enough: `cu_share_saturating_memory` of all
-      units if it is bound by memory, `cu_share_saturating_compute` of its units if it is bound by arithmetic.
+    - Compute units: a kernel occupies units in proportion to its workgroups, of which a unit takes as many as their
+      sizes allow (`replay.costs.places`). A kernel with an unknown grid is taken to fill the device.
+    - Full rate: a kernel needs all units that it occupies. If it is bound by memory, the share
+      `cu_share_saturating_memory` of all units is enough.
     - Memory bandwidth: the bytes of the kernel's operator over its duration; by class if the operator is unknown. Tasks
       side by side get `memory_efficiency_shared` of the peak.
     - Last-level cache: it serves a `hit_share` on top, and has `l2_bandwidth_ratio` times the bandwidth. If all
       operands fit the cache, it serves `hit_share_resident` of the accesses, and at least the ones that memory
       could not have delivered.
-    - Collectives: their workgroups stay until the end. A collective uses its links whole, so that collectives on one
-      device share them.
+    - Collectives: they hold units until they end, but for those that send and receive. A collective uses its links
+      whole, so that collectives on one device share them.
     - Copies: a copy between host and device uses one copy engine, and memory for its bytes. A copy on the device reads
       and writes them. If the bandwidth of the link to the host is known, copies share it in each direction, with
       kernels whose name has that direction and whose bytes are known.
@@ -171,7 +216,10 @@ def with_demands(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     is_collective, is_copy = tasks.kind == TaskKind.COLLECTIVE, tasks.kind == TaskKind.COPY
     is_compute_bound = np.isin(tasks.class_, [i for i, name in enumerate(CLASSES) if name in COMPUTE_BOUND])
     is_kernel = (tasks.kind == TaskKind.KERNEL) & graph.on_device()
-    is_compute_bound &= ~(_share_of_operator(graph) >= _MEMORY_BOUND_SHARE)
+    moves = (_share_of_operator(graph) >= _MEMORY_BOUND_SHARE) & (_share_of_arithmetic(graph) < _COMPUTES)
+    is_compute_bound &= ~moves
+    graph = with_unit_sizes(graph, is_compute_bound, parameters)
+    active = np.where(is_collective & graph.on_device(), mean_share(graph, parameters), 0.0)
     waves, occupies, needed = _compute_units(graph, is_compute_bound, parameters)
     demand = np.zeros((len(tasks), len(RESOURCES)))
     demand[:, _CU] = needed
@@ -196,13 +244,14 @@ def with_demands(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         footprint=footprint,
         hit_share=np.where(is_kernel & (footprint > 0), hit_share, 0.0),
     )
-    return with_interference(demanding, parameters)
+    return with_interference(with_places(demanding, is_compute_bound, active, parameters), parameters)
 
 
 #: Columns of tasks that `with_demands` works out, apart from the demand.
 DEMAND_COLUMNS = (
-    *("occupies", "waves", "footprint", "hit_share"),
-    *("extra_round", "pressure", "sensitivity"),
+    *("occupies", "waves", "footprint", "hit_share", "pressure", "sensitivity", "start_ns", "in_rounds", "stays"),
+    *("spreads", "spins", "unit_threads", "unit_registers", "unit_shared", "unit_slots", "unit_compute"),
+    *("unit_bandwidth", "memory_part"),
 )
 
 
@@ -229,17 +278,11 @@ def _compute_units(
     """Return for every task the waves of workgroups (0 if unknown), the units occupied, and the units needed."""
     tasks = graph.tasks
     is_kernel, is_collective = tasks.kind == TaskKind.KERNEL, tasks.kind == TaskKind.COLLECTIVE
-    by_bound = np.where(is_compute_bound, 1.0, parameters["workgroups_per_unit_max"])
-    per_unit = np.where(is_collective, 1.0, np.where(tasks.residency > 0, tasks.residency, by_bound))
-    uses_units = (is_kernel | is_collective) & graph.on_device()
-    waves = np.where(uses_units, tasks.workgroups / (graph.hardware.compute_units * per_unit), 0.0)
+    uses_units = (is_kernel | is_collective) & graph.on_device() & ~leaves_units(graph)
+    waves = np.where(uses_units, tasks.workgroups / (graph.hardware.compute_units * per_unit(tasks)), 0.0)
     assumed = np.where(is_kernel, 1.0, parameters["cu_share_collective"])
-    held_share = np.where(is_compute_bound, parameters["cu_share_held_compute"], parameters["cu_share_held_memory"])
-    filled = np.where(tasks.workgroups > 0, np.minimum(waves, 1.0), assumed) * np.where(is_kernel, held_share, 1.0)
-    occupies = np.where(uses_units, filled, 0.0)
-    by_compute = parameters["cu_share_saturating_compute"] * occupies
-    saturating_share = np.where(is_compute_bound, by_compute, parameters["cu_share_saturating_memory"])
-    saturating = np.where(is_kernel, saturating_share, 1.0)
+    occupies = np.where(uses_units, np.where(tasks.workgroups > 0, np.minimum(waves, 1.0), assumed), 0.0)
+    saturating = np.where(is_kernel & ~is_compute_bound, parameters["cu_share_saturating_memory"], 1.0)
     # A collective's workgroups all stay until it ends: one wave, whatever the grid.
     return np.where(is_collective, occupies, waves), occupies, np.minimum(occupies, saturating)
 
@@ -261,6 +304,19 @@ def _share_of_operator(graph: KernelGraph) -> Floats:
         return np.full(len(graph.tasks), np.nan)
     moved = np.array([operator.bytes_moved for operator in graph.operators], dtype=np.float64)
     return np.where(graph.tasks.operator >= 0, _share_of_peak(graph, moved[graph.tasks.operator]), np.nan)
+
+
+def _share_of_arithmetic(graph: KernelGraph) -> Floats:
+    """Return the share of the peak of arithmetic that each task's operator reaches; 0 if it is unknown."""
+    device, dtypes = graph.hardware.device, {2: "fp16", 4: "fp32", 8: "fp64"}
+    if device is None or not graph.operators:
+        return np.zeros(len(graph.tasks))
+    flops = np.zeros(len(graph.operators))
+    for i, operator in enumerate(graph.operators):
+        with suppress(InvalidInputError):  # no peak of this type
+            flops[i] = operator.flops / device.flops_per_s(dtypes.get(operator.element_bytes, "fp8"), matrix=True)
+    seconds = np.maximum(graph.tasks.duration_ns, 1.0) / 1e9
+    return np.where(graph.tasks.operator >= 0, flops[graph.tasks.operator] / seconds, 0.0)
 
 
 def _share_of_peak(graph: KernelGraph, moved: Floats | npt.NDArray[np.int64]) -> Floats:

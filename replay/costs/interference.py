@@ -1,14 +1,8 @@
-"""Interference: how much tasks side by side slow each other beyond the compute units and the bandwidth that they share.
+"""Pressure: what works do to the way to memory, and so to each kernel beside them, beyond the bandwidth they draw.
 
-Three columns of tasks carry it, and `replay.engine.sharing` applies them. A task has a pressure: what it does to the
-memory system, and so to every task beside it. A task has a sensitivity: the time that a unit of pressure adds to it, as
-a share of its duration. A kernel whose workgroups all run at once when it is alone has the cost of a further round,
-for when some of its workgroups do not find a free compute unit. With pressures P beside it, a kernel takes
-
-    duration * (1 + sensitivity * P + extra_round * (rounds - 1)).
-
-`with_interference` sets the columns: from a fit to traces (`InterferenceFit`) where it knows the kernel or the
-collective, otherwise from the parameters that are shipped.
+A task has a pressure, and a sensitivity: the time that a unit of pressure adds to it, as a share of its duration.
+`replay.engine.sharing` applies them. `with_interference` sets the columns. `InterferenceFit` has factors on the
+sensitivity of single kernels, fitted to traces.
 
 Traces show kernels that ran beside collectives. A what-if that puts them side by side for the first time, or that moves
 collectives to DMA engines, uses `with_memory_traffic`: both share the way to memory, and both slow.
@@ -29,13 +23,7 @@ from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, KernelGraph, TaskKin
 
 #: Duration of the latencies of a short kernel, ns: what `latency_sensitivity` counts in.
 LATENCY_NS = 3000.0
-#: A workgroup that leaves room for as many of its kind on a unit also finds room beside a collective.
-_MOST_RESIDENT = 2.0
-#: Labels of copies, and of kernels that are no collectives, among pressures.
-COPY, KERNEL = "copy", "kernel"
-#: A cost of 0 would mean that a kernel loses all units that it lacks.
-_LEAST_COST = 1e-3
-#: Sensitivities of single kernels are at most this many times what their class and duration say.
+#: Sensitivities of single kernels are at most this many times what their memory time and duration say.
 MOST_FACTOR = 8.0
 
 
@@ -45,19 +33,12 @@ class InterferenceFit:
 
     Parameters
     ----------
-    pressures : mapping of str to float
-        Pressure of collectives while they transfer, by `kernel_label`; of copies by `COPY`, and of kernels that fill
-        the device by `KERNEL`.
-    classes : mapping of str to float
-        Sensitivity of kernels by class, without the latencies of short kernels.
     kernels : mapping of str to float
-        Factor on the sensitivity and on the cost of a further round of single kernels, by `kernel_label`.
+        Factor on the sensitivity of single kernels, by `kernel_label`.
     device : str
         Device that was measured; empty if the trace does not name it.
     """
 
-    pressures: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    classes: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     kernels: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     device: str = ""
 
@@ -100,42 +81,35 @@ def task_labels(graph: KernelGraph, rows: Ints) -> tuple[list[str], Ints]:
 
 
 def with_interference(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
-    """Return a copy of `graph` with the pressure, the sensitivity and the cost of a further round of every task.
+    """Return a copy of `graph` with the pressure of collectives, and the sensitivity of kernels.
 
-    - Pressure: collectives have `pressure_collective` times the share of the compute units that they hold. If the trace
-      does not show when a collective waits, it has the mean pressure of its `transfer_share`.
-    - Sensitivity: kernels have 1, and `latency_sensitivity` times 3 us over their duration on top. So short kernels are
-      slowed by a fixed time: they mostly wait for memory and for their own launch.
-    - Lacking units: a kernel of one round with at most two workgroups on a unit pays `extra_round_cost` for a further
-      round. A kernel of several rounds loses the share `lacking_units_cost` of the units of collectives.
+    - Pressure: `pressure_collective` times the workgroups of a collective over the compute units. If the trace does not
+      show when a collective waits, it is the mean (`mean_share`). That of other tasks stays.
+    - Sensitivity: the part of a kernel's time that is bound by memory, and `latency_sensitivity` times 3 us over its
+      duration: pressure adds a fixed time to each kernel.
 
     Parameters
     ----------
     graph : KernelGraph
-        Graph with its waves and with the units that its tasks occupy.
+        Graph with demands (`replay.costs.demand`).
     parameters : Parameters
         Parameters, with an `InterferenceFit` among their calibrations if there is one.
     """
-    tasks, fit = graph.tasks, interference_of(parameters)
+    tasks, factors = graph.tasks, interference_of(parameters).kernels
     is_kernel = (tasks.kind == TaskKind.KERNEL) & graph.on_device()
     is_collective = (tasks.kind == TaskKind.COLLECTIVE) & graph.on_device()
-    transfers = transfer_share(graph, parameters)
-    mean_share = transfers + (1.0 - transfers) * parameters["pressure_share_waiting"]
-    assumed = parameters["pressure_collective"] * tasks.occupies
-    of_collective = mean_share * _by_label(graph, fit.pressures, is_collective, assumed)
-    pressure = np.where(is_collective, of_collective, 0.0)
-    pressure = np.where(is_kernel, fit.pressures.get(KERNEL, 0.0) * tasks.occupies, pressure)
-    is_copy = (tasks.kind == TaskKind.COPY) & graph.on_device()
-    pressure = np.where(is_copy, fit.pressures.get(COPY, 0.0), pressure)
-    factor = _by_label(graph, fit.kernels, is_kernel, np.ones(len(tasks)))
-    of_class = np.array([fit.classes.get(name, 1.0) for name in (*CLASSES, "")])[tasks.class_]
+    channels = tasks.workgroups / max(graph.hardware.compute_units, 1)
+    pressure = parameters["pressure_collective"] * np.where(tasks.workgroups > 0, channels, tasks.occupies)
+    pressure = np.where(is_collective, pressure * mean_share(graph, parameters), tasks.pressure)
     latency = parameters["latency_sensitivity"] * LATENCY_NS / np.maximum(tasks.duration_ns, 1.0)
-    sensitivity = np.where(is_kernel, factor * (of_class + latency), 0.0)
-    is_single = (tasks.waves > 0) & (tasks.waves <= 1)
-    cost = np.where(is_single, parameters["extra_round_cost"], parameters["lacking_units_cost"])
-    is_slowed = is_kernel & ~(is_single & (tasks.residency > _MOST_RESIDENT))
-    extra_round = np.where(is_slowed, np.maximum(factor * cost, _LEAST_COST), 0.0)
-    return graph.with_tasks(pressure=pressure, sensitivity=sensitivity, extra_round=extra_round)
+    sensitivity = np.where(is_kernel, _factors(graph, factors, is_kernel) * (tasks.memory_part + latency), 0.0)
+    return graph.with_tasks(pressure=pressure, sensitivity=sensitivity)
+
+
+def mean_share(graph: KernelGraph, parameters: Parameters) -> Floats:
+    """Return the mean of what each collective does to others, as a share of what it does while it transfers."""
+    transfers = transfer_share(graph, parameters)
+    return transfers + (1.0 - transfers) * parameters["pressure_share_waiting"]
 
 
 def transfer_share(graph: KernelGraph, parameters: Parameters) -> Floats:
@@ -163,16 +137,14 @@ def transfer_share(graph: KernelGraph, parameters: Parameters) -> Floats:
     return np.where(is_unknown, np.where(models.is_known, share, 0.0), 1.0)
 
 
-def _by_label(graph: KernelGraph, fitted: Mapping[str, float], chosen: Bools, default: Floats) -> Floats:
-    """Return the fitted value of each chosen task, and `default` for the others."""
-    if not fitted:
-        return default
-    values = default.copy()
+def _factors(graph: KernelGraph, fitted: Mapping[str, float], chosen: Bools) -> Floats:
+    """Return the fitted factor of each chosen task; 1 for the others."""
+    factors = np.ones(len(graph.tasks))
     rows = np.flatnonzero(chosen)
-    labels, index = task_labels(graph, rows)
-    known = np.array([fitted.get(label, np.nan) for label in labels])[index] if labels else np.zeros(0)
-    values[rows] = np.where(np.isnan(known), values[rows], known)
-    return values
+    if fitted and len(rows):
+        labels, index = task_labels(graph, rows)
+        factors[rows] = np.array([fitted.get(label, 1.0) for label in labels])[index]
+    return factors
 
 
 _L2, _HBM = RESOURCES.index("l2"), RESOURCES.index("hbm")
@@ -226,4 +198,8 @@ def with_memory_traffic(graph: KernelGraph, transfers: Bools, kernels: Bools, pa
     demand[kernels, _HBM] = np.minimum(demand[kernels, _HBM] / efficiency, 1.0)
     in_flight = kernels & np.isin(tasks.class_, _ARITHMETIC)
     demand[in_flight, _L2] = tasks.occupies[in_flight]
-    return graph.with_tasks(demand=demand, pressure=np.where(known, 0.0, tasks.pressure))
+    # That law stands in for the latency of memory under load. Workgroups that wait for each other's requests are out of
+    # step.
+    part, rounds = np.where(kernels, 0.0, tasks.memory_part), tasks.in_rounds & ~kernels
+    columns = {"demand": demand, "memory_part": part, "in_rounds": rounds}
+    return graph.with_tasks(**columns, pressure=np.where(known, 0.0, tasks.pressure))

@@ -200,6 +200,70 @@ def resident_workgroups(
     return np.asarray(np.where(np.isnan(size), np.nan, fitting), dtype=np.float64)
 
 
+#: A workgroup of a collective whose registers and LDS are unknown: as RCCL 2.22 has it on MI350X. NCCL 2.14 to 2.26 has
+#: 96 registers and 42 to 104 KB on A100 and H100.
+COLLECTIVE_WORKGROUP: Final = Workgroup(256, 92, 37664)
+#: Registers of a thread of a product by the threads of its workgroup, of another product, and of other kernels.
+_OF_PRODUCTS, _OF_OTHER_PRODUCTS, _OF_OTHERS = MappingProxyType({128: 168, 256: 224}), 64, 32
+#: Registers of a thread and LDS of a workgroup of nvjet in the traces of nanogpt8, and registers of xmma.
+_NVJET, _XMMA = (168, 188_548), 254
+#: cuBLAS names more threads than a kernel of nvjet has: one warp group of three only loads.
+_NVJET_THREADS: Final = 384
+#: Columns of tasks with what a workgroup takes of a compute unit.
+UNIT_COLUMNS: Final = ("unit_threads", "unit_registers", "unit_shared", "unit_slots")
+#: A unit of the A100 (NVIDIA, CUDA C++ Programming Guide, table of technical specifications), for an unknown device.
+_UNKNOWN_UNIT: Final = UnitLimits(2048, 65536, 164 * 2**10, 32, np.inf, 32, 256, 128, 1024)
+
+
+def unit_shares(
+    device: Device | None, threads: npt.ArrayLike, *, registers: npt.ArrayLike, lds_bytes: npt.ArrayLike
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return the shares of a unit's threads, registers, LDS and workgroups that a workgroup takes, at most 1.
+
+    An unknown resource takes next to nothing. Without a device, the unit is that of an A100. `resident_workgroups` says
+    which numbers are taken.
+
+    Raises
+    ------
+    InvalidInputError
+        As `resident_workgroups`.
+
+    Examples
+    --------
+    >>> from profilers.devices.catalogue import find_device
+    >>> h100 = find_device("H100-SXM5-80GB")
+    >>> [round(float(each), 3) for each in unit_shares(h100, 384, registers=168, lds_bytes=188548)]
+    [0.188, 0.984, 0.812, 0.031]
+    """
+    limits = unit_limits(device) if device else _UNKNOWN_UNIT
+    waves = np.ceil(_counts(threads, "threads", 1) / limits.wave)
+    wave = _stepped(_counts(registers, "registers", 0) * limits.wave, limits.register_step)
+    allocated = _stepped(_counts(lds_bytes, "lds_bytes", 0) + limits.lds_reserved, limits.lds_step)
+    taken = (waves * limits.wave / limits.threads, waves * wave / limits.registers, allocated / limits.lds_bytes)
+    shares = (np.clip(np.nan_to_num(share), 1e-9, 1.0) for share in (*taken, np.ones_like(waves) / limits.workgroups))
+    of_threads, of_registers, of_lds, of_slots = shares
+    return of_threads, of_registers, of_lds, of_slots
+
+
+def workgroup_of_name(name: str, threads: int) -> Workgroup:
+    """Return the likely resources of a workgroup on NVIDIA if only the kernel's name and the threads are known.
+
+    Examples
+    --------
+    >>> workgroup_of_name("nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopA_NNT", 384)
+    Workgroup(threads=384, registers=168, lds_bytes=188548)
+    >>> workgroup_of_name("copy", 512)
+    Workgroup(threads=512, registers=32, lds_bytes=0)
+    """
+    if "nvjet" in name:
+        return Workgroup(_NVJET_THREADS, *_NVJET)
+    if not any(part in name for part in ("gemm", "gemv")):
+        return Workgroup(threads, _OF_OTHERS, 0)
+    is_tiled = not any(part in name for part in ("gemv", "gemmSN"))
+    registers = _OF_PRODUCTS.get(threads, _OF_OTHER_PRODUCTS) if is_tiled else _OF_OTHER_PRODUCTS
+    return Workgroup(threads, _XMMA if "xmma" in name and threads == max(_OF_PRODUCTS) else registers, 0)
+
+
 def _by_registers(limits: UnitLimits, waves: Floats, registers: Floats, held: tuple[int, float]) -> Floats:
     """Return the workgroups that the registers of a unit allow; NaN for unknown or no registers.
 

@@ -30,7 +30,20 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
 from profilers.trace.compiled import bare, inlined
 from replay.engine.layout import CU, DMA_COLUMN, FAIR, N_FAIR, PIM, POWER, SharingState, lay_out, plain
-from replay.engine.sharing import activate, begin_waiting, share, stop_waiting
+from replay.engine.sharing import (
+    activate,
+    begin_waiting,
+    held_units,
+    is_done,
+    leave,
+    let_in,
+    next_change_ns,
+    progress,
+    share,
+    stop_waiting,
+    until_done_ns,
+)
+from replay.engine.units import DONE_NS
 from replay.graph.graph import RESOURCES, KernelGraph
 
 #: An event is one number, its code. The arrival of a task is this plus the task. The next change on a device is its
@@ -40,8 +53,6 @@ _ARRIVAL = 1 << 58
 _WAITING = 1 << 59
 #: Tasks that arrive at one time and are kept in order outside the heap.
 _MAX_ARRIVING = 32
-#: A task with less work left is done: ns at full rate, a thousandth of what a profiler resolves.
-_DONE_NS = 1e-3
 #: Whether edges from the start of a task fire, or from its end. Numba would compile `True` and `False` separately.
 _AT_START, _AT_END = np.bool_(True), np.bool_(False)
 #: Relative rounding of a time after an addition, with room for the product with a rate.
@@ -123,7 +134,7 @@ def _pop(sim):  # type: ignore[no-untyped-def]
 @inlined
 def _make_ready(sim, task, now):  # type: ignore[no-untyped-def]
     """Let a task that waits for nothing more arrive on its device; set its times if it shares none."""
-    ready = sim.ready_ns[task]
+    ready = sim.ready_ns[task] + (sim.sharing.start_ns[task] if sim.sharing.has_start else 0.0)
     if sim.sharing.device[task] < 0:
         sim.start[task], sim.end[task] = ready, ready + sim.sharing.duration[task]
         sim.resolved[sim.size[_RESOLVED]] = task
@@ -176,9 +187,8 @@ def _update_progress(sim, device, now):  # type: ignore[no-untyped-def]
     """Take off the work that the active tasks of a device did since its last event, and mark the device as changed."""
     elapsed = now - sim.updated_ns[device]
     if elapsed > 0.0:
-        for i in range(sim.first_active[device], sim.first_active[device] + sim.n_active[device]):
-            row = sim.sharing.active[i]
-            row.remaining_ns -= elapsed * row.rate
+        first, count = sim.first_active[device], sim.n_active[device]
+        progress(sim.sharing, device, first, (count, elapsed))
     sim.updated_ns[device] = now
     if not sim.is_changed[device]:
         sim.is_changed[device] = True
@@ -222,16 +232,16 @@ def _end_tasks(sim, device, now):  # type: ignore[no-untyped-def]
     """End the tasks of a device that are done."""
     _update_progress(sim, device, now)
     # Far from the origin, times are too coarse for short steps: work below their rounding is done.
-    done = max(_DONE_NS, now * _ROUNDING)
+    done = max(DONE_NS, now * _ROUNDING)
     kept = base = sim.first_active[device]
     for i in range(base, base + sim.n_active[device]):
         row = sim.sharing.active[i]
-        if row.remaining_ns <= done:
+        if is_done(row, done):
             sim.end[row.task] = now
             _notify(sim, row.task, now, _AT_END, now)
+            if row.is_placed:
+                leave(sim.sharing, device, row.task)
         else:
-            if row.last_wave_ns < row.remaining_ns <= row.last_wave_ns + done:
-                row.remaining_ns = row.last_wave_ns  # no rounding may keep a task out of its last wave
             sim.sharing.active[kept] = row
             kept += 1
     sim.n_active[device] = kept - base
@@ -250,9 +260,11 @@ def _reschedule(sim, now):  # type: ignore[no-untyped-def]
         is_short = share(sim.sharing, base, count)
         if sim.n_unstarted[device] > 0:
             _start_tasks(sim, device, now)
-        soonest = _next_change_ns(sim.sharing.active, base, count, is_short)
+        soonest = next_change_ns(sim.sharing, base, count, is_short)
         if soonest < np.inf:  # not if all tasks wait
-            _push(sim, now + soonest, (sim.version[device] << sim.device_bits) + device)
+            # Far from the origin, times are too coarse for short steps.
+            step = max(soonest, now * _ROUNDING) if soonest > 0.0 else soonest
+            _push(sim, now + step, (sim.version[device] << sim.device_bits) + device)
     sim.size[_CHANGED] = 0
 
 
@@ -263,21 +275,21 @@ def _start_tasks(sim, device, now):  # type: ignore[no-untyped-def]
         row = sim.sharing.active[i]
         if row.started == 0 and row.rate > 0.0:
             row.started = 1
-            sim.start[row.task] = now
+            began = now - (sim.sharing.start_ns[row.task] if sim.sharing.has_start else 0.0)
+            sim.start[row.task] = began
             sim.n_unstarted[device] -= 1
             if sim.has_start_edges:
-                _notify(sim, row.task, now, _AT_START, now)
+                _notify(sim, row.task, began, _AT_START, now)
 
 
-@inlined
-def _next_change_ns(active, first, count, is_short):  # type: ignore[no-untyped-def]
-    """Return the time until a task is done or, if units are short, until one comes to its last wave."""
-    soonest = np.inf
-    for i in range(first, first + count):
-        row = active[i]
-        work_ns = row.remaining_ns - (row.last_wave_ns if is_short & (row.remaining_ns > row.last_wave_ns) else 0.0)
-        soonest = min(soonest, work_ns / row.rate)  # infinite at rate 0
-    return soonest
+@bare
+def _let_in(sim, now):  # type: ignore[no-untyped-def]
+    """Let a task without room run if nothing else can happen; return whether there is one."""
+    for device in range(len(sim.n_active)):
+        if sim.n_active[device] > 0 and let_in(sim.sharing, sim.first_active[device], sim.n_active[device]):
+            _push(sim, now, (sim.version[device] << sim.device_bits) + device)
+            return True
+    return False
 
 
 @bare
@@ -292,7 +304,8 @@ def begin(sim):  # type: ignore[no-untyped-def]
 @bare
 def run(sim):  # type: ignore[no-untyped-def]
     """Take all events in order: all of one time, then share the devices that changed anew."""
-    while sim.size[_HEAP] > 0:
+    now = 0.0
+    while sim.size[_HEAP] > 0 or (sim.sharing.has_waiting and _let_in(sim, now)):
         now, code = sim.event_ns[0], sim.event_code[0]
         _pop(sim)
         device = code & ((1 << sim.device_bits) - 1)
@@ -342,7 +355,7 @@ def state_of(graph: KernelGraph) -> State:
     tasks, edges = graph.tasks, graph.edges
     n = len(tasks)
     waiting_task, n_waiting = _waiting_tasks(graph)
-    sharing = lay_out(tasks, graph.policy)._replace(has_waiting=n_waiting > 0)
+    sharing = lay_out(graph.tasks, graph.policy)._replace(has_waiting=n_waiting > 0)
     devices = max(int(tasks.device.max(initial=-1)) + 1, 1)
     source, target = plain(edges.source, np.int64), plain(edges.target, np.int64)
     waiting, n_tasks = np.zeros(n, np.int64), np.zeros(devices, np.int64)
@@ -427,6 +440,8 @@ def _circle(graph: KernelGraph, stuck: npt.NDArray[np.bool_]) -> str:
 
 #: Changes of the active tasks of a device, in the order in which the engine takes those of one time.
 _ENDS, _WAITS, _STARTS = range(3)
+#: Largest part of its measured time that passes before the first workgroup of a task.
+_MOST_START = 0.9
 
 
 class TaskTimes(NamedTuple):
@@ -455,7 +470,7 @@ def wait_times(graph: KernelGraph, start_ns: Floats) -> Floats:
 def integrate_rates(
     sharing: SharingState, times: TaskTimes, rows: Ints, work_ns: Floats, log_rows: int = 0
 ) -> tuple[Floats, Floats]:
-    """Add to `work_ns` the rate times the time of each task of a device; return the use of its resources over time.
+    """Write the rate times the time of each task of a device; return the use of its resources over time.
 
     Parameters
     ----------
@@ -466,7 +481,8 @@ def integrate_rates(
     rows : array of int64
         Tasks of the device.
     work_ns : array of float64, one a task
-        Work of each task, in ns at full rate; changed in place.
+        Work of each task, in ns at full rate; changed in place. Of a task in rounds, which do not end when it was
+        measured to end: its duration times the time measured over the time that it would take.
     log_rows : int
         Most changes of use to log. A task makes six at most: waiting, started, last wave, finished, idle.
 
@@ -479,19 +495,27 @@ def integrate_rates(
     waits = rows[times.wait_ns[rows] < times.start_ns[rows]]
     task = np.concatenate([rows, rows, waits])
     change = np.repeat([_STARTS, _ENDS, _WAITS], [len(rows), len(rows), len(waits)])
-    time_ns = np.concatenate([times.start_ns[rows], times.end_ns[rows], times.wait_ns[waits]])
+    span_ns = times.end_ns[rows] - times.start_ns[rows]
+    first_ns = times.start_ns[rows] + np.minimum(
+        sharing.start_ns[rows] if sharing.has_start else 0.0, _MOST_START * span_ns
+    )
+    time_ns = np.concatenate([first_ns, times.end_ns[rows], times.wait_ns[waits]])
     order = np.lexsort((task, times.arrival[task], change, time_ns))
     log = (np.zeros(log_rows), np.zeros((log_rows, len(RESOURCES))))
     is_waiting = np.zeros(len(work_ns) if len(waits) else 1, np.bool_)
     sharing = sharing._replace(has_waiting=len(waits) > 0)
-    logged = _integrate((task[order], change[order], time_ns[order]), sharing, is_waiting, work_ns, log)
+    work_ns[rows], took_ns = 0.0, np.zeros(len(work_ns))
+    logged = _integrate((task[order], change[order], time_ns[order]), sharing, is_waiting, (work_ns, took_ns), log)
+    rounds = rows[sharing.in_rounds[rows]]
+    spans = (times.end_ns - times.start_ns)[rounds] - (sharing.start_ns[rounds] if sharing.has_start else 0.0)
+    work_ns[rounds] = sharing.duration[rounds] * spans / np.maximum(took_ns[rounds], DONE_NS)
     return log[0][:logged], log[1][:logged]
 
 
 @bare
-def _integrate(events, sharing, is_waiting, work_ns, log):  # type: ignore[no-untyped-def]
+def _integrate(events, sharing, is_waiting, results, log):  # type: ignore[no-untyped-def]
     """Integrate the rates over starts and ends in the order of time; return the number of rows logged."""
-    (tasks, changes, time_ns), (log_ns, in_use) = events, log
+    (tasks, changes, time_ns), (log_ns, in_use), (work_ns, took_ns) = events, log, results
     active = sharing.active
     # Typed numbers: a literal would have numba compile the sharing once more.
     first, count, logged, before = np.int64(0), np.int64(0), np.int64(0), 0.0
@@ -503,18 +527,19 @@ def _integrate(events, sharing, is_waiting, work_ns, log):  # type: ignore[no-un
                 log_ns[logged] = before
                 _log_usage(in_use, logged, sharing, count)
                 logged += 1
-            step = now - before
+            left = now - before
+            step = min(left, max(next_change_ns(sharing, first, count, is_short), DONE_NS))
+            progress(sharing, sharing.device[active[0].task], first, (count, step))
+            before = before + step if step < left else now
             for i in range(count):
                 row = active[i]
-                if is_short and row.remaining_ns > row.last_wave_ns and row.rate > 0.0:
-                    step = min(step, (row.remaining_ns - row.last_wave_ns) / row.rate)
-            for i in range(count):
-                row = active[i]
+                row.started = 1
                 work_ns[row.task] += row.rate * step
-                row.remaining_ns -= row.rate * step
-                if row.last_wave_ns < row.remaining_ns <= row.last_wave_ns + _DONE_NS:  # as in `_end_tasks`
-                    row.remaining_ns = row.last_wave_ns
-            before = min(before + step, now) if step < now - before else now
+                if row.has_ended == 0 and is_done(row, DONE_NS):
+                    row.has_ended = 1  # before it was measured to end
+                    took_ns[row.task] += before
+                if row.has_ended == 1:
+                    row.remaining_ns = DONE_NS
         before = now
         if changes[k] == _WAITS:
             activate(sharing, first, count, task)
@@ -524,14 +549,20 @@ def _integrate(events, sharing, is_waiting, work_ns, log):  # type: ignore[no-un
         elif changes[k] == _STARTS and sharing.has_waiting and is_waiting[task]:
             stop_waiting(sharing, first, task)
             is_waiting[task] = False
+            took_ns[task] -= now
         elif changes[k] == _STARTS:
             activate(sharing, first, count, task)
             count += 1
+            took_ns[task] -= now
         else:
             i = 0
             while active[i].task != task:
                 i += 1
+            if active[i].has_ended == 0:
+                took_ns[task] += now + until_done_ns(sharing, sharing.device[task], active[i])
             count -= 1
+            if active[i].is_placed:
+                leave(sharing, sharing.device[task], task)
             for j in range(i, count):
                 active[j] = active[j + 1]
         if count == 0 and logged < len(log_ns):
@@ -545,7 +576,7 @@ def _log_usage(in_use, index, sharing, count):  # type: ignore[no-untyped-def]
     """Write a row of zeros of the log: compute units as active tasks hold them, other resources as they draw them."""
     for i in range(count):
         row = sharing.active[i]
-        in_use[index, CU] += row.granted_cu
+        in_use[index, CU] += held_units(row)
         in_use[index, POWER] += row.rate * sharing.demand[row.task, POWER]
         for c in range(N_FAIR):
             # A task that is alone has the whole cache, so that its demands are those of the graph.

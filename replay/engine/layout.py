@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
-from profilers.trace.arrays import Floats
+from profilers.trace.arrays import Floats, Ints
 from profilers.trace.compiled import compiled
+from replay.engine.units import HOLDING, MAX_HOLDINGS, MAX_UNITS, UNITS
 from replay.graph.columns import TASK_COLUMNS
 from replay.graph.graph import RESOURCES, TO_HOST, SharingPolicy, TaskKind, Tasks
 
@@ -21,7 +22,9 @@ from replay.graph.graph import RESOURCES, TO_HOST, SharingPolicy, TaskKind, Task
 FAIR = tuple(i for i, name in enumerate(RESOURCES) if name not in ("cu", "power", "pim"))
 N_FAIR = len(FAIR)
 #: Positions in `FAIR`.
-HBM_COLUMN, LINK_COLUMN, DMA_COLUMN = (FAIR.index(RESOURCES.index(name)) for name in ("hbm", "link", "dma"))
+L2_COLUMN, HBM_COLUMN, LINK_COLUMN, DMA_COLUMN = (
+    FAIR.index(RESOURCES.index(name)) for name in ("l2", "hbm", "link", "dma")
+)
 #: Columns of `RESOURCES`.
 CU, POWER, PIM = (RESOURCES.index(name) for name in ("cu", "power", "pim"))
 _MARK = int(TaskKind.MARK)
@@ -32,36 +35,64 @@ ACTIVE_TASK = np.dtype(
         ("task", np.int64),
         ("started", np.int32),  # 1 once it has run at a rate above 0
         ("waits", np.int16),  # 1 while a collective waits for its peers: it holds units and makes no progress
-        ("is_resident", np.int16),  # 1 once all its workgroups run at once
+        ("in_rounds", np.int16),  # 1 if its workgroups run in rounds, and its holdings know the work left
+        ("is_placed", np.int16),  # 1 if its workgroups are on units; 0 while it has the device for itself
+        ("has_ended", np.int16),  # 1 once it is done while its measured time is not over (`integrate_rates`)
+        ("is_let_in", np.int16),  # 1 if it takes units whatever the room
+        ("has_waited", np.int16),  # 1 once some of its workgroups found no room
         ("resource_bits", np.int64),  # a bit for each fair resource that it demands
-        ("remaining_ns", np.float64),  # work left, in ns at full rate
+        ("remaining_ns", np.float64),  # work left, in ns at full rate; of a task in rounds only while it is not placed
         ("rate", np.float64),  # progress per ns, 0..1; -1 while `_fill` raises it
         ("needed_cu", np.float64),  # units with which it runs at full rate
         ("occupied_cu", np.float64),  # units that its workgroups fill
+        ("per_unit", np.float64),  # workgroups that an empty unit holds
         ("last_wave_cu", np.float64),  # units that its last wave fills
         ("last_wave_ns", np.float64),  # work in its last wave: it runs its last wave once this much or less remains
-        ("wanted_cu", np.float64),  # units that the workgroups it still has would fill
-        ("granted_cu", np.float64),  # units that it got
+        ("to_place", np.float64),  # workgroups of a task in rounds that wait for room
+        ("running", np.float64),  # workgroups on units
         ("reserved_cu", np.float64),  # units set aside for it as an interleaved task
-        ("rate_cap", np.float64),  # rate that the granted units allow
+        ("placed_rate", np.float64),  # rate that the workgroups on units allow
+        ("rate_cap", np.float64),  # the same, lowered by all that slows it but for bandwidths
         ("weight", np.float64),  # what `_add_demands` does with its demands: add (1), skip (0) or subtract (-1)
         ("demand", np.float64, N_FAIR),  # demand on each fair resource at full rate
     ]
 )
 #: Features of `SharingState` in the order in which `_check_columns` writes them.
-_FEATURES = ("has_priorities", "has_waves", "has_interleaving", "has_footprints", "has_power")
+_FEATURES = ("has_priorities", "has_waves", "has_interleaving", "has_footprints", "has_power", "shares_units")
 #: Columns of tasks that sharing reads if the feature beside them is on.
 _RARE_COLUMNS = {
-    "extra_round": "has_rounds",
     "pressure": "has_pressure",
     "sensitivity": "has_pressure",
     "defers": "has_deferring",
+    "unit_compute": "has_crowding",
+    "unit_bandwidth": "has_crowding",
+    "spins": "has_crowding",
+    "memory_part": "has_latency",
+    "start_ns": "has_start",
 }
+#: Shares of the limits of a unit that a workgroup takes.
+_TAKES = ("unit_threads", "unit_registers", "unit_shared", "unit_slots")
 #: Columns of tasks that sharing reads, in the order in which `_check_columns` takes them.
-_CHECKED = ("demand", "occupies", "waves", "footprint", "hit_share", "priority", "cu_mask", "interleaved")
+_CHECKED = (
+    "demand",
+    "occupies",
+    "waves",
+    "footprint",
+    "hit_share",
+    "priority",
+    "cu_mask",
+    "interleaved",
+    "in_rounds",
+    "stays",
+    "spreads",
+    *_TAKES,
+)
 #: Links and DMA engines that can be told apart: each takes a bit of `resource_bits`, beside the fair columns and
 #: processing in memory.
 _MAX_NUMBERED = 61 - N_FAIR
+
+#: Largest part of a duration that passes before the first workgroup.
+_MOST_START = 0.9
 
 #: Rows of `SharingState.totals`.
 FREE, RISING = 0, 1
@@ -80,7 +111,15 @@ class SharingState(NamedTuple):
     priority: Any
     cu_mask: Any  #: partitions that the task may run on, a bit each
     interleaved: Any
-    extra_round: Any
+    in_rounds: Any
+    stays: Any
+    spreads: Any
+    spins: Any
+    takes: Any  #: share of each limit of a unit that a workgroup takes, four arrays
+    unit_compute: Any
+    unit_bandwidth: Any
+    memory_part: Any
+    start_ns: Any  #: of one element if no task has any
     pressure: Any
     sensitivity: Any
     defers: Any
@@ -90,20 +129,25 @@ class SharingState(NamedTuple):
     has_interleaving: Any  #: whether any task is interleaved
     has_footprints: Any  #: whether footprints can exceed the cache
     has_power: Any  #: whether any task has a power demand
-    has_rounds: Any  #: whether a further round of workgroups has a cost
+    shares_units: Any  #: whether any workgroup takes less than a whole unit
+    has_start: Any  #: whether some time passes before the first workgroup of a task
+    has_latency: Any  #: whether memory under load, or the pressure of others, makes tasks take longer
+    has_crowding: Any  #: whether workgroups on a unit share its arithmetic or its bandwidth
     has_pressure: Any  #: whether any task puts pressure on others that they feel
     has_deferring: Any  #: whether accesses of memory by some tasks yield to those of others
     has_waiting: Any  #: whether any collective may wait for its peers
     is_undivided: Any  #: whether there is one partition, of all compute units
     in_order: Any  #: as in `SharingPolicy`
-    quantised: Any
     waiting_pressure: Any
+    spin_weight: Any
     deferred_share: Any
     power_exponent: Any
     peer_links: Any  #: first of the resources that are links to peers, and the one behind the last
     partitions: Any  #: share of the compute units of each partition
-    free_cu: Any  #: share of the compute units left in each partition, while they are handed out
-    holdable_cu: Any  #: share of the compute units of each partition that collectives may still hold while they wait
+    units: Any  #: table of `UNITS`, `MAX_UNITS` rows a device
+    n_units: Any  #: by device: classes of units
+    holdings: Any  #: table of `HOLDING`, `MAX_HOLDINGS` rows a device
+    n_holdings: Any  #: by device
     totals: (
         Any  #: shape (2, resources): share of each fair resource that is `FREE`; demand of tasks with a `RISING` rate
     )
@@ -124,13 +168,19 @@ def lay_out(tasks: Tasks, policy: SharingPolicy) -> SharingState:
     rare, has_rare = _rare_columns(tasks, policy)
     columns = {name: plain(getattr(tasks, name), TASK_COLUMNS[name].dtype) for name in _CHECKED}
     columns["demand"] = _with_pim(columns["demand"]) if len(in_memory) else columns["demand"]
+    given = tuple(columns.values())
     device, duration = np.empty(len(tasks), np.int64), plain(tasks.duration_ns)
     placement = (device, duration, plain(tasks.kind, np.int64), plain(tasks.device, np.int64))
-    invalid, features = _check_columns(placement, tuple(columns.values()), (1 << len(policy.partitions)) - 1)
+    invalid, features = _check_columns(placement, given, (1 << len(policy.partitions)) - 1)
     if invalid >= 0:
         _refuse(tasks, policy, invalid)
+    if has_rare["has_start"]:
+        rare["start_ns"] = np.where(device >= 0, np.minimum(rare["start_ns"], _MOST_START * duration), 0.0)
+        duration = duration - rare["start_ns"]
+    takes = tuple(columns.pop(name) for name in _TAKES)
     return SharingState(
         **columns,
+        takes=takes,
         **rare,
         **has_rare,
         **dict(zip(_FEATURES, features, strict=True)),
@@ -140,14 +190,13 @@ def lay_out(tasks: Tasks, policy: SharingPolicy) -> SharingState:
         resource_of=resource_of,
         is_undivided=policy.partitions == (1.0,),
         in_order=policy.in_order,
-        quantised=policy.quantised,
         waiting_pressure=policy.waiting_pressure,
+        spin_weight=policy.spin_weight,
         deferred_share=policy.deferred_share,
         peer_links=peer_links,
         power_exponent=policy.power_exponent,
         partitions=np.array(policy.partitions, dtype=np.float64),
-        free_cu=np.zeros(len(policy.partitions)),
-        holdable_cu=np.zeros(len(policy.partitions)),
+        **_places(device, len(policy.partitions)),
         totals=np.zeros((2, n_resources)),
         active=np.empty(len(tasks), ACTIVE_TASK),
     )
@@ -155,11 +204,12 @@ def lay_out(tasks: Tasks, policy: SharingPolicy) -> SharingState:
 
 def _rare_columns(tasks: Tasks, policy: SharingPolicy) -> tuple[dict[str, npt.NDArray[Any]], dict[str, bool]]:
     """Return the rare columns, of one element if their feature is off, and which features are on."""
-    has_rounds = bool(tasks.extra_round.any())
-    is_felt = has_rounds or bool(tasks.sensitivity.any())
+    is_felt = bool(tasks.pressure.any() and tasks.sensitivity.any())
     features = {
-        "has_rounds": has_rounds,
-        "has_pressure": bool(tasks.pressure.any()) and is_felt,
+        "has_pressure": is_felt,
+        "has_start": bool(tasks.start_ns.any()),
+        "has_latency": bool(tasks.memory_part.any()) or is_felt,
+        "has_crowding": bool(tasks.unit_compute.any() or tasks.unit_bandwidth.any() or tasks.spins.any()),
         "has_deferring": policy.deferred_share > 0 and bool(tasks.defers.any()),
     }
     columns = {}
@@ -170,6 +220,17 @@ def _rare_columns(tasks: Tasks, policy: SharingPolicy) -> tuple[dict[str, npt.ND
             raise InvalidInputError(f"task {task}: {name} {column[task]}; it must not be negative")
         columns[name] = plain(column) if features[feature] else np.zeros(1)
     return columns, features
+
+
+def _places(device: Ints, partitions: int) -> dict[str, npt.NDArray[Any]]:
+    """Return empty tables of units and holdings for each device."""
+    devices = max(int(device.max(initial=-1)) + 1, 1)
+    return {
+        "units": np.zeros(devices * MAX_UNITS, UNITS),
+        "n_units": np.zeros(devices, np.int64),
+        "holdings": np.zeros(devices * MAX_HOLDINGS, HOLDING),
+        "n_holdings": np.zeros(devices, np.int64),
+    }
 
 
 def _with_pim(demand: Floats) -> Floats:
@@ -195,8 +256,16 @@ def _check_columns(placement, columns, all_partitions):  # type: ignore[no-untyp
     Return the first task with an invalid value (-1: none), and which `_FEATURES` of sharing the tasks use.
     """
     shared_device, duration, kind, device = placement
-    demand, occupies, waves, footprint, hit_share, priority, cu_mask, interleaved = columns
-    has_priorities, has_waves, has_interleaving, has_footprints, has_power = False, False, False, False, False
+    demand, occupies, waves, footprint, hit_share, priority, cu_mask, interleaved = columns[:8]
+    threads, registers, shared, slots = columns[11:]
+    has_priorities, has_waves, has_interleaving, has_footprints, has_power, shares_units = (
+        False,
+        False,
+        False,
+        False,
+        False,
+        False,
+    )
     for task in range(len(duration)):
         shared_device[task] = -1 if kind[task] == _MARK or duration[task] <= 0.0 else device[task]
         needed, power = demand[task, CU], demand[task, POWER]
@@ -208,13 +277,14 @@ def _check_columns(placement, columns, all_partitions):  # type: ignore[no-untyp
             share = demand[task, FAIR[c]]
             valid &= (share >= 0.0) & (share <= 1.0)
         if not valid:
-            return task, (False, False, False, False, False)
+            return task, (False, False, False, False, False, False)
         has_priorities |= priority[task] != priority[0]
         has_waves |= waves[task] > 0.0
         has_interleaving |= interleaved[task]
         has_footprints |= (footprint[task] > 0.0) & (hit_share[task] > 0.0)
         has_power |= power > 0.0
-    return -1, (has_priorities, has_waves, has_interleaving, has_footprints, has_power)
+        shares_units |= min(threads[task], registers[task], shared[task], slots[task]) < 1.0
+    return -1, (has_priorities, has_waves, has_interleaving, has_footprints, has_power, shares_units)
 
 
 def _refuse(tasks: Tasks, policy: SharingPolicy, task: int) -> None:

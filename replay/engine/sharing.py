@@ -1,29 +1,27 @@
-"""Sharing of a device: at which rate each of its active tasks runs, and how compute units are handed out.
+"""Sharing of a device: at which rate each of its active tasks runs.
 
 Several tasks can be active on a device at once, such as a matrix product and an all-reduce. Each demands a share of
 every resource: compute units, bandwidth of the L2 cache, of memory and of links, DMA engines, processing in memory,
 power. Sharing gives each task a rate. At rate 1 a task runs as fast as alone, at rate 0.5 it takes twice as long, at
-rate 0 it waits. Rates stay as they are until a task arrives, ends, or comes to its last wave of workgroups; then the
-engine calls `share` again.
+rate 0 it waits. Rates stay as they are until a task arrives or ends, a round of workgroups ends, or a task comes to its
+last wave; then the engine calls `share` again. A task that has the device for itself runs at rate 1.
 
-`share` works in six steps. Each of the last five lowers what the steps before it allow, and runs only if a task needs
-it.
+`share` works in steps. Each lowers what the steps before it allow, and runs only if a task needs it.
 
-1. `_dispatch` hands out compute units. Workgroups are dispatched in the order of priority, then of arrival. No
-   task of the same or a lower priority preempts them: a kernel that fills the device leaves nothing to later
-   tasks until its last wave. A task of a higher priority takes units at once, except from a task in its last wave; a
-   kernel of one wave or less always is in its last wave. A task needs the units of its demand and occupies at least
-   as many; it wants what it occupies, or less in its last wave. Its rate is capped at granted over needed units, or
-   as `_rate_cap` says for further rounds of workgroups (`extra_round`) and whole waves (`quantised`). With partitions,
-   or with interleaved tasks, `_dispatch_to_partitions` first reserves an equal share for each interleaved task.
-2. `_slow` lowers the caps of tasks that feel the pressure of others. A collective that waits for its peers keeps its
-   units and makes no progress. A kernel of several rounds that lacks units also runs on those of collectives.
+1. `dispatch` places workgroups on compute units (`replay.engine.units`), in the order of priority, then of arrival.
+   What is placed stays until it ends. A task out of step begins a workgroup whenever one ends: it leaves its units to a
+   task of a higher priority, and in its last wave to others. With interleaved tasks, it first lets each of them
+   have a fair share (`replay.engine.dispatch`).
+2. `_cap_rates` caps the rate of a task by its workgroups on units, and by what they share with others there: arithmetic
+   (the law of occupancy, `replay.costs.occupancy`) and the bandwidth of the unit.
 3. `_raise_misses` raises demands on memory bandwidth if the last-level cache cannot hold the footprints of all tasks.
-4. `_defer` lowers the caps of tasks whose accesses of memory yield to those of others.
-5. `_fill` shares every other resource. The rates are max-min fair, so a task draws bandwidth in proportion to its
+4. `_hold` stops collectives that wait for their peers: they keep their units and make no progress.
+5. `_queue_for_memory` slows tasks by the latency of memory under the load of all, and by the pressure of others.
+6. `_defer` lowers the caps of tasks whose accesses of memory yield to those of others.
+7. `_fill` shares every other resource. The rates are max-min fair, so a task draws bandwidth in proportion to its
    demand. All rates rise together from 0. A rate stops rising at its cap, or once a resource that its task demands is
    full (progressive filling: Bertsekas and Gallager, Data Networks, 2nd edition, section 6.5.2).
-6. `_throttle` lowers the clock, and with it the caps, if the tasks draw more power than the device may.
+8. `_throttle` lowers the clock, and with it the caps, if the tasks draw more power than the device may.
 
 The active tasks of a device are `count` rows of the table `SharingState.active`, from row `first` on, in the order of
 dispatch. `replay.engine.layout` describes the columns. Compute units are shares of the device's units throughout.
@@ -32,13 +30,23 @@ dispatch. `replay.engine.layout` describes the columns. Compute units are shares
 import numpy as np
 
 from profilers.trace.compiled import bare, inlined
-from replay.engine.layout import CU, FAIR, FREE, HBM_COLUMN, LINK_COLUMN, N_FAIR, POWER, RISING
+from replay.engine.dispatch import dispatch, wanted_workgroups
+from replay.engine.layout import CU, FAIR, FREE, HBM_COLUMN, L2_COLUMN, LINK_COLUMN, N_FAIR, PIM, POWER, RISING
+from replay.engine.units import (
+    DONE_NS,
+    MAX_HOLDINGS,
+    MAX_UNITS,
+    N_LIMITS,
+    end_rounds,
+    needs,
+    per_unit,
+    release,
+)
 
 #: Shares closer than this are equal.
 _ROUNDING = 1e-12
-#: Share of the device, and of each partition, that collectives may hold together while they wait. If they held all, a
-#: kernel that a peer waits for could never run.
-_HELD_BY_WAITING = 0.95
+#: Workgroups fewer than this are none: what is left of sums of shares.
+_ROUNDED = 1e-9
 
 
 @inlined
@@ -70,20 +78,37 @@ def stop_waiting(state, first, task):  # type: ignore[no-untyped-def]
 
 
 @inlined
+def let_in(state, first, count):  # type: ignore[no-untyped-def]
+    """Let the first active task that has no room run beside others; return whether there is one that was not let in.
+
+    Without this, collectives that wait could hold all units that a kernel needs which their peers wait for.
+    """
+    for k in range(first, first + count):
+        row = state.active[k]
+        if row.waits == 0 and row.rate <= 0.0 and row.is_let_in == 0:
+            row.is_let_in = 1
+            return True
+    return False
+
+
+@inlined
 def _write_row(state, index, task):  # type: ignore[no-untyped-def]
     """Write the row of a task that has made no progress."""
     row = state.active[index]
     row.task, row.started, row.resource_bits = task, 0, 0
-    row.waits, row.is_resident = 0, 0
-    row.remaining_ns, row.rate, row.granted_cu, row.last_wave_ns = state.duration[task], 0.0, 0.0, 0.0
+    row.waits, row.is_placed, row.has_waited, row.has_ended, row.is_let_in = 0, 0, 0, 0, 0
+    row.remaining_ns, row.rate, row.running, row.last_wave_ns = state.duration[task], 0.0, 0.0, 0.0
     row.needed_cu = state.demand[task, CU]
     row.occupied_cu = max(state.occupies[task], row.needed_cu)
-    row.last_wave_cu = row.occupied_cu
+    row.in_rounds = state.in_rounds[task] and row.occupied_cu > 0.0
+    row.per_unit = per_unit(state, task)
+    row.to_place, row.last_wave_cu = row.occupied_cu * row.per_unit, row.occupied_cu
     if state.has_waves and state.waves[task] > 0.0:
         waves = state.waves[task]
         whole_waves = np.ceil(waves - 1e-9)
         row.last_wave_ns = row.remaining_ns / max(whole_waves, 1.0)
         row.last_wave_cu *= waves - whole_waves + 1.0 if waves > 1.0 else 1.0
+        row.to_place *= max(waves, 1.0)
     for c in range(N_FAIR):
         row.demand[c] = state.demand[task, FAIR[c]]
         row.resource_bits |= (row.demand[c] > 0.0) << _resource(state.resource_of, task, c)
@@ -114,266 +139,260 @@ def _peer_bits(resource_of, state, task):  # type: ignore[no-untyped-def]
 def share(state, first, count):  # type: ignore[no-untyped-def]
     """Write the rates of the `count` active tasks of a device, from row `first` on.
 
-    Return whether the next last wave can change the rates: whether compute units were short.
+    Return whether the next last wave can change the rates: whether some workgroups find no room.
     """
-    if count == 1 and state.is_undivided and not state.quantised:
-        row = state.active[first]
-        row.granted_cu, row.rate = _wanted_cu(row), 1.0
-        if state.has_waiting and row.waits > 0:
-            row.rate = 0.0
-        if state.has_rounds:
-            row.is_resident |= row.remaining_ns <= row.last_wave_ns
+    row = state.active[first]
+    if count == 1 and state.is_undivided and row.is_placed == 0:
+        row.rate = 0.0 if state.has_waiting and row.waits > 0 else 1.0
         return False
-    is_short = _dispatch(state, first, count)
-    if state.has_pressure or state.has_waiting:
-        _slow(state, first, count)
+    device = state.device[row.task]
+    is_short = dispatch(state, device, first, count)
+    _cap_rates(state, device, first, count)
     if state.has_footprints:
         _raise_misses(state, first, count)
+    if state.has_waiting:
+        _hold(state, first, count)
+    if state.has_latency:
+        _queue_for_memory(state, first, count)
     if state.has_deferring:
         _defer(state, first, count)
     _fill(state, first, count)
     if state.has_power:
         _throttle(state, first, count)
+    _set_rounds(state, device, first, count)
     return is_short
 
 
 @inlined
-def _wanted_cu(row):  # type: ignore[no-untyped-def]
-    """Return the compute units that the workgroups a task still has would fill."""
-    return row.last_wave_cu if row.remaining_ns <= row.last_wave_ns else row.occupied_cu
+def progress(state, device, first, elapsed):  # type: ignore[no-untyped-def]
+    """Take off the work that the active tasks of a device did; `elapsed` holds their number and the time in ns."""
+    count, elapsed_ns = elapsed
+    for k in range(first, first + count):
+        row = state.active[k]
+        if not (row.in_rounds and row.is_placed):
+            row.remaining_ns -= elapsed_ns * row.rate
+            if row.last_wave_ns < row.remaining_ns <= row.last_wave_ns + DONE_NS:
+                row.remaining_ns = row.last_wave_ns  # no rounding may keep a task out of its last wave
+    if state.n_holdings[device] > 0:
+        end_rounds(state, device, (first, first + count), elapsed_ns)
 
 
 @inlined
-def _dispatch(state, first, count):  # type: ignore[no-untyped-def]
-    """Hand out the compute units in the order of dispatch, and cap each task's rate by the units it is granted.
+def until_done_ns(state, device, row):  # type: ignore[no-untyped-def]
+    """Return how long an active task would go on at its present rates."""
+    if not (row.in_rounds and row.is_placed):
+        return row.remaining_ns / row.rate if row.rate > 0.0 else row.remaining_ns
+    longest = 0.0
+    for h in range(device * MAX_HOLDINGS, device * MAX_HOLDINGS + state.n_holdings[device]):
+        holding = state.holdings[h]
+        if holding.task == row.task and holding.rate > 0.0:
+            longest = max(longest, holding.left / holding.rate)
+    rounds = np.ceil(row.to_place / max(row.running, row.per_unit * 1e-2) - 1e-9)
+    return longest + rounds * (row.last_wave_ns if row.last_wave_ns > 0.0 else state.duration[row.task])
 
-    A task in its last wave keeps its units. Return whether units were short.
-    """
-    total, interleaves, any_last_wave = 0.0, not state.in_order, False
-    for k in range(first, first + count):
-        row = state.active[k]
-        row.wanted_cu, row.rate_cap = _wanted_cu(row), 1.0
-        total += row.wanted_cu
-        interleaves |= state.has_interleaving and state.interleaved[row.task]
-        any_last_wave |= row.remaining_ns <= row.last_wave_ns
-    if state.is_undivided and total <= 1.0 + _ROUNDING and not state.quantised:
-        for k in range(first, first + count):
-            row = state.active[k]
-            row.granted_cu = row.wanted_cu
-            if state.has_rounds:
-                row.is_resident |= row.remaining_ns <= row.last_wave_ns
-        return False
-    if interleaves or not state.is_undivided:
-        return _dispatch_to_partitions(state, first, count)
-    free, holdable = 1.0, _HELD_BY_WAITING
-    if any_last_wave:
-        for k in range(first, first + count):  # workgroups that run already stay
-            row = state.active[k]
-            kept = min(row.granted_cu, row.wanted_cu) if row.remaining_ns <= row.last_wave_ns else 0.0
-            row.granted_cu = min(kept, free)
-            if state.has_waiting and row.waits > 0:
-                row.granted_cu = min(row.granted_cu, holdable)
-                holdable -= row.granted_cu
-            free -= row.granted_cu
-    for k in range(first, first + count):
-        row = state.active[k]
-        kept = row.granted_cu if any_last_wave else 0.0
-        more = min(row.wanted_cu - kept, free)
-        if state.has_waiting and row.waits > 0:
-            more = min(more, holdable)
-            holdable -= more
-        row.granted_cu = kept + more
-        free -= more
-        row.rate_cap = _rate_cap(state, row)
-    return True
+
+@inlined
+def held_units(row):  # type: ignore[no-untyped-def]
+    """Return the share of the compute units that the workgroups of a task fill."""
+    return (row.running if row.is_placed else wanted_workgroups(row)) / row.per_unit
+
+
+@inlined
+def is_done(row, done_ns):  # type: ignore[no-untyped-def]
+    """Return whether a task is done: at most `done_ns` of its work is left, or none of its workgroups."""
+    if row.in_rounds and row.is_placed:
+        return row.running <= _ROUNDED and row.to_place <= _ROUNDED
+    return row.remaining_ns <= done_ns
+
+
+@inlined
+def leave(state, device, task):  # type: ignore[no-untyped-def]
+    """Take a task that is done off its units."""
+    release(state, device, task)
+
+
+@inlined
+def next_change_ns(state, first, count, is_short):  # type: ignore[no-untyped-def]
+    """Return the time until a task is done, until workgroups in rounds are or, if room is short, until a last wave."""
+    soonest, any_rounds = np.inf, False
+    for i in range(first, first + count):
+        row = state.active[i]
+        if row.has_ended:
+            continue
+        if row.in_rounds and row.is_placed:
+            any_rounds = True
+            if is_done(row, 0.0):
+                soonest = 0.0
+            continue
+        work_ns = row.remaining_ns - (row.last_wave_ns if is_short & (row.remaining_ns > row.last_wave_ns) else 0.0)
+        soonest = min(soonest, work_ns / row.rate)  # infinite at rate 0
+    if any_rounds:
+        device = state.device[state.active[first].task]
+        for h in range(device * MAX_HOLDINGS, device * MAX_HOLDINGS + state.n_holdings[device]):
+            if state.holdings[h].rate > 0.0:
+                soonest = min(soonest, state.holdings[h].left / state.holdings[h].rate)
+    return soonest
 
 
 @bare
-def _dispatch_to_partitions(state, first, count):  # type: ignore[no-untyped-def]
-    """Dispatch as `_dispatch` does, with several partitions or interleaved tasks."""
+def _cap_rates(state, device, first, count):  # type: ignore[no-untyped-def]
+    """Cap each task's rate by its workgroups on units, and by what they share with others on the same unit."""
+    base = device * MAX_UNITS
     for k in range(first, first + count):
-        state.active[k].reserved_cu = 0.0
-    for p in range(len(state.free_cu)):
-        state.free_cu[p] = state.partitions[p]
-        state.holdable_cu[p] = state.partitions[p] * _HELD_BY_WAITING
-        _reserve(state, first, count, p)
-    for k in range(first, first + count):  # workgroups that run already stay
-        row = state.active[k]
-        kept = min(row.granted_cu, row.wanted_cu) if row.remaining_ns <= row.last_wave_ns else 0.0
-        row.granted_cu = row.reserved_cu + _take(state, row, kept - row.reserved_cu)
-    is_short = False
-    for k in range(first, first + count):
-        row = state.active[k]
-        row.granted_cu += _take(state, row, row.wanted_cu - row.granted_cu)
-        row.rate_cap = _rate_cap(state, row)
-        is_short |= row.rate_cap < 1.0
-    return is_short
-
-
-@inlined
-def _take(state, row, wanted_cu):  # type: ignore[no-untyped-def]
-    """Take up to `wanted_cu` free units from the partitions of a task; return the units taken."""
-    taken, cu_mask = 0.0, state.cu_mask[row.task]
-    for p in range(len(state.free_cu)):
-        if (cu_mask >> p) & 1 and taken < wanted_cu:
-            units = min(wanted_cu - taken, state.free_cu[p])
-            if row.waits > 0:
-                units = min(units, state.holdable_cu[p])
-                state.holdable_cu[p] -= units
-            state.free_cu[p] -= units
-            taken += units
-    return taken
-
-
-@inlined
-def _reserve(state, first, count, p):  # type: ignore[no-untyped-def]
-    """Reserve for each interleaved task a max-min fair share of partition `p`; what is left is dispatched in order.
-
-    Without dispatch in order, tasks of the highest priority get such shares, and those of a lower priority the rest.
-    """
-    level, previous, highest = 0.0, -1.0, state.priority[state.active[first].task]
-    while level > previous + _ROUNDING:
-        previous = level
-        satisfied_cu, n_limited = 0.0, 0
+        state.active[k].rate_cap = 0.0
+    for c in range(base, base + state.n_units[device]):
+        units, full = state.units[c], 1.0
+        for limit in range(N_LIMITS):
+            full = max(full, 1.0 - units.room[limit])
+        units.crowd, units.compute, units.bandwidth, units.spinning, units.threads = full, 0.0, 0.0, 0.0, 0.0
+    for h in range(device * MAX_HOLDINGS, device * MAX_HOLDINGS + state.n_holdings[device]):
+        holding = state.holdings[h]
+        if state.has_crowding:
+            units, threads = state.units[base + holding.units], holding.count * needs(state, holding.task, 0)
+            units.threads += threads
+            units.spinning += threads * state.spins[holding.task]
+            units.compute += holding.count * state.unit_compute[holding.task]
+            state.units[base + holding.units].bandwidth += holding.count * state.unit_bandwidth[holding.task]
+    for h in range(device * MAX_HOLDINGS, device * MAX_HOLDINGS + state.n_holdings[device]):
+        holding = state.holdings[h]
+        holding.rate = 1.0 / _crowding(state, holding, state.units[base + holding.units])
         for k in range(first, first + count):
-            task = state.active[k].task
-            if not (state.in_order or state.priority[task] == highest or state.interleaved[task]):
-                continue
-            wanted_cu = _wanted_of_partition(state, state.cu_mask[task], state.active[k].wanted_cu, p)
-            if wanted_cu <= level:
-                satisfied_cu += wanted_cu
+            if state.active[k].task == holding.task:
+                # A workgroup that copies over a link may use all of its unit's bandwidth.
+                is_link = (
+                    state.has_crowding and state.spreads[holding.task] and state.unit_bandwidth[holding.task] > 0.0
+                )
+                parts = 1.0 / state.unit_bandwidth[holding.task] if is_link else holding.count * holding.rate
+                state.active[k].rate_cap += parts * state.units[base + holding.units].extent
+    for k in range(first, first + count):
+        row = state.active[k]
+        in_flight = row.occupied_cu * row.per_unit
+        if in_flight <= _ROUNDING:  # it uses no units
+            row.rate_cap = 1.0
+        elif row.in_rounds:
+            row.rate_cap = min(row.rate_cap / in_flight, 1.0)
+        else:
+            wanted = wanted_workgroups(row)
+            if row.running >= wanted * (1.0 - 1e-9) or state.spreads[row.task]:
+                row.rate_cap = min(row.rate_cap / max(wanted, _ROUNDING), 1.0)
             else:
-                n_limited += 1
-        if n_limited > 0:
-            level = (state.free_cu[p] - satisfied_cu) / n_limited
-    reserved = 0.0
+                row.rate_cap = min(row.rate_cap / in_flight * row.occupied_cu / max(row.needed_cu, _ROUNDING), 1.0)
+        row.placed_rate = row.rate_cap
+
+
+#: Largest load of memory that counts, and most steps to find it.
+_FULL, _MOST_STEPS = 0.97, 24
+
+
+@bare
+def _queue_for_memory(state, first, count):  # type: ignore[no-untyped-def]
+    """Lower the rate caps by the latency of memory under the load of all tasks.
+
+    With utilization u of memory and L2, an access takes (1 - u^2)^(-1/2) times as long as without load. The load
+    follows from the rates, and the rates from the load: the latency at which both agree is found by halving.
+    """
+    pressure, loads = 0.0, 0
     for k in range(first, first + count):
         row = state.active[k]
-        if (not state.in_order and state.priority[row.task] == highest) or state.interleaved[row.task]:
-            units = min(_wanted_of_partition(state, state.cu_mask[row.task], row.wanted_cu, p), level)
-            if row.waits > 0:
-                units = min(units, state.holdable_cu[p])
-                state.holdable_cu[p] -= units
-            row.reserved_cu += units
-            reserved += units
-    state.free_cu[p] = max(state.free_cu[p] - reserved, 0.0)
-
-
-@inlined
-def _wanted_of_partition(state, cu_mask, wanted_cu, p):  # type: ignore[no-untyped-def]
-    """Return the units wanted of partition `p`; `wanted_cu` is spread over the partitions in `cu_mask` by size."""
-    if (cu_mask >> p) & 1 == 0:
-        return 0.0
-    size = 0.0
-    for q in range(len(state.partitions)):
-        size += state.partitions[q] * ((cu_mask >> q) & 1)
-    return min(wanted_cu, size) * state.partitions[p] / size
-
-
-@inlined
-def _rate_cap(state, row):  # type: ignore[no-untyped-def]
-    """Return the highest rate that the compute units granted to a task allow."""
-    granted = row.granted_cu
-    cap = min(granted / max(row.needed_cu, _ROUNDING), 1.0)
-    if granted > _ROUNDING and state.has_rounds and state.extra_round[row.task] > 0.0:
-        cap = _single_round_rate(state, row, cap)
-    if state.quantised and granted > _ROUNDING and _takes_whole_waves(state, row):
-        cap = _quantized_rate(state, row)
-    cap = 0.0 if granted <= _ROUNDING else cap
-    is_complete = granted >= row.wanted_cu - _ROUNDING
-    if state.has_rounds:
-        row.is_resident |= is_complete and row.remaining_ns <= row.last_wave_ns
-    return 1.0 if is_complete else cap
-
-
-@inlined
-def _takes_whole_waves(state, row):  # type: ignore[no-untyped-def]
-    """Return whether a kernel that lacks units takes whole waves, if the policy is quantised.
-
-    Its waves are known, and so are no costs of a further round. A kernel bound by memory, which needs fewer units than
-    it occupies, lacks none as long as it gets what it needs.
-    """
-    waves = state.waves[row.task]
-    has_cost = state.has_rounds and waves <= 1.0 and state.extra_round[row.task] > 0.0
-    return waves > 0.0 and row.granted_cu < row.needed_cu - _ROUNDING and not has_cost
-
-
-@bare
-def _single_round_rate(state, row, cap):  # type: ignore[no-untyped-def]
-    """Return the rate of a kernel that alone runs all its workgroups at once, with the units it is granted.
-
-    A further round takes the share `extra_round` of the kernel's duration, since few workgroups run in it. Workgroups
-    that run already are not displaced. A kernel of several rounds has the rate `cap`.
-    """
-    if row.remaining_ns > row.last_wave_ns:
-        return cap
-    if row.is_resident:
-        return 1.0
-    share = row.wanted_cu / row.granted_cu
-    return min(cap, 1.0 / (1.0 + state.extra_round[row.task] * (np.ceil(share - 1e-9) - 1.0)))
-
-
-@bare
-def _slow(state, first, count):  # type: ignore[no-untyped-def]
-    """Lower the rate caps of tasks that other tasks put pressure on; a collective that waits makes no progress."""
-    pressure, shared_cu = 0.0, 0.0
-    if state.has_pressure:
+        if row.rate_cap > 0.0 and row.demand[HBM_COLUMN] + row.demand[L2_COLUMN] > 0.0:
+            loads += 1
+        if state.has_pressure and (row.rate_cap > 0.0 or row.waits > 0):
+            pressure += _pressure(state, row)
+    if loads <= 1 and pressure <= 0.0:  # whoever has the memory for itself is as fast as alone
+        return
+    for k in range(first, first + count):
+        row = state.active[k]
+        alone = row.demand[HBM_COLUMN] ** 2 + row.demand[L2_COLUMN] ** 2
+        # Until `_fill`: memory alone over memory without load, and what the pressure of others adds to the time.
+        row.weight, row.rate = np.sqrt(1.0 - min(alone, _FULL * _FULL)), 0.0
+        if state.has_pressure and pressure > 0.0:
+            others = pressure - (_pressure(state, row) if row.rate_cap > 0.0 or row.waits > 0 else 0.0)
+            row.rate = max(others, 0.0) * state.sensitivity[row.task]
+    low, high, latency = 1.0, 1.0 / np.sqrt(1.0 - _FULL * _FULL) * 4.0, 1.0
+    for step in range(_MOST_STEPS):
+        memory, cache = 0.0, 0.0
         for k in range(first, first + count):
             row = state.active[k]
-            pressure += _pressure(state, row)
-            shared_cu += row.granted_cu if _is_collective(state, row) else 0.0
+            if row.rate_cap <= 0.0 or state.demand[row.task, PIM] > 0.0:  # PIM queues for nothing: it is in the memory
+                continue
+            rate = row.rate_cap / _memory_slowdown(state, row, latency)
+            if state.has_crowding and state.spins[row.task] > 0.0:  # it draws while it transfers
+                rate *= min(state.spins[row.task], 1.0)
+            memory += rate * row.demand[HBM_COLUMN]
+            cache += rate * row.demand[L2_COLUMN]
+        load = memory * memory + cache * cache
+        is_higher = load > 1.0 - 1.0 / (latency * latency)
+        low, high = (latency, high) if is_higher else (low, latency)
+        if high < low * 1.002:
+            break
+        found = np.sqrt(latency / np.sqrt(1.0 - load)) if load < 0.9999 else high
+        if abs(found - latency) < 0.0005 * latency:
+            latency = found
+            break
+        # Under a heavy load, the estimates leap to and fro: then halving ends sooner.
+        latency = found if low < found < high and step < _MOST_STEPS // 3 else np.sqrt(low * high)
     for k in range(first, first + count):
         row = state.active[k]
-        if shared_cu > 0.0 and state.has_rounds and 0.0 < row.rate_cap < 1.0 and not _is_collective(state, row):
-            row.rate_cap = _rate_beside_collectives(state, row, shared_cu)
-        if state.has_pressure and row.rate_cap > 0.0:
-            rest = max(pressure - _pressure(state, row), 0.0)
-            row.rate_cap /= 1.0 + row.rate_cap * state.sensitivity[row.task] * rest
-        if row.waits > 0:
-            row.rate_cap = 0.0
-
-
-@inlined
-def _is_collective(state, row):  # type: ignore[no-untyped-def]
-    """Return whether a task puts pressure on others and feels none: a collective, which is bound by its links."""
-    return state.pressure[row.task] > 0.0 and state.sensitivity[row.task] <= 0.0
-
-
-@inlined
-def _rate_beside_collectives(state, row, shared_cu):  # type: ignore[no-untyped-def]
-    """Return the rate of a kernel of several rounds that lacks the units of collectives.
-
-    Its workgroups run on those units, too, since a collective mostly waits for its links. `extra_round` is the share of
-    these units that the kernel loses.
-    """
-    cost = state.extra_round[row.task]
-    if cost <= 0.0 or row.remaining_ns <= row.last_wave_ns:
-        return row.rate_cap
-    usable = row.granted_cu + (1.0 - min(cost, 1.0)) * shared_cu
-    return max(row.rate_cap, min(usable / max(row.needed_cu, _ROUNDING), 1.0))
+        if row.rate_cap > 0.0:
+            row.rate_cap = min(row.rate_cap / _memory_slowdown(state, row, latency), 1.0)
 
 
 @inlined
 def _pressure(state, row):  # type: ignore[no-untyped-def]
-    """Return the pressure that an active task puts on the tasks beside it: none before it gets compute units."""
-    if row.rate_cap <= 0.0:
-        return 0.0
-    return state.pressure[row.task] * (state.waiting_pressure if row.waits > 0 else 1.0)
+    """Return the pressure of an active task, by its workgroups on units."""
+    in_flight = row.occupied_cu * row.per_unit
+    placed = min(row.running / in_flight, 1.0) if row.is_placed and in_flight > 0.0 else 1.0
+    return state.pressure[row.task] * placed * (state.waiting_pressure if row.waits > 0 else 1.0)
 
 
 @inlined
-def _quantized_rate(state, row):  # type: ignore[no-untyped-def]
-    """Return the progress rate of a kernel whose workgroups run in whole waves; set the units of its last wave.
+def _memory_slowdown(state, row, latency):  # type: ignore[no-untyped-def]
+    """Return the time of a task over its time alone, if memory has this latency.
 
-    With a share g of the units it wants, w waves take ceil(w / g) rounds instead of ceil(w). The last round takes as
-    long as the last wave alone; the rounds before it run at the returned rate.
+    Computing and waiting for memory overlap: the third powers of their times add up (docs/contention.md).
     """
-    granted_share, waves = row.granted_cu / row.wanted_cu, state.waves[row.task]
-    if row.remaining_ns <= row.last_wave_ns:
-        return 1.0 / np.ceil(1.0 / granted_share - 1e-9)
-    rounds = np.ceil(waves / min(granted_share, 1.0) - 1e-9)
-    row.last_wave_cu = row.occupied_cu * (waves - (rounds - 1.0) * min(granted_share, 1.0))
-    return (np.ceil(waves - 1e-9) - 1.0) / (rounds - 1.0)
+    part, longer = state.memory_part[row.task], latency * row.weight
+    return (np.cbrt(1.0 - part + part * longer * longer * longer) if part > 0.0 else 1.0) + row.rate
+
+
+@inlined
+def _crowding(state, holding, units):  # type: ignore[no-untyped-def]
+    """Return by how much a workgroup takes longer on a unit than alone, for what it shares with others there.
+
+    Arithmetic follows the law of occupancy with its exponent 1.5 (`replay.costs.occupancy`).
+    """
+    crowd, task = units.crowd, holding.task
+    if state.has_crowding:
+        if state.unit_compute[task] > 0.0:
+            occupied = max(state.occupies[task], state.demand[task, CU])
+            own = state.unit_compute[task] * max(np.ceil(occupied * per_unit(state, task) - 1e-9), 1.0)
+            spinning = state.spin_weight * units.spinning / max(units.threads, _ROUNDING)
+            asked = max(units.compute + spinning, own)
+            crowd = max(crowd, np.cbrt(((1.0 + asked * np.sqrt(asked)) / (1.0 + own * np.sqrt(own))) ** 2))
+        if state.unit_bandwidth[task] > 0.0:
+            crowd = max(crowd, units.bandwidth)
+    return crowd
+
+
+@bare
+def _set_rounds(state, device, first, count):  # type: ignore[no-untyped-def]
+    """Turn the rates of holdings into progress per ns: those of tasks in rounds know their own work left."""
+    for h in range(device * MAX_HOLDINGS, device * MAX_HOLDINGS + state.n_holdings[device]):
+        holding = state.holdings[h]
+        for k in range(first, first + count):
+            row = state.active[k]
+            if row.task == holding.task:
+                time_ns = row.last_wave_ns if row.last_wave_ns > 0.0 else state.duration[row.task]
+                slowed = row.rate / row.placed_rate if row.placed_rate > 0.0 else 0.0
+                holding.rate = holding.rate * slowed / time_ns if row.in_rounds else 0.0
+
+
+@bare
+def _hold(state, first, count):  # type: ignore[no-untyped-def]
+    """Let collectives that wait for their peers make no progress."""
+    for k in range(first, first + count):
+        if state.active[k].waits > 0:
+            state.active[k].rate_cap = 0.0
 
 
 @bare
@@ -517,5 +536,5 @@ def _throttle(state, first, count):  # type: ignore[no-untyped-def]
     for k in range(first, first + count):
         row = state.active[k]
         if row.needed_cu > 0.0:  # granted units beyond the need make up for a lower clock
-            row.rate_cap = min(row.rate_cap, clock * max(row.granted_cu / row.needed_cu, row.rate_cap))
+            row.rate_cap = min(row.rate_cap, clock * max(row.running / row.per_unit / row.needed_cu, row.rate_cap))
     _fill(state, first, count)

@@ -7,10 +7,12 @@ whose ranks are all in the window gets a mark at which all have arrived.
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import MISSING, Ints, arrow_array, encode_text, integers, strings
@@ -18,7 +20,7 @@ from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import isolate
-from replay.costs.occupancy import resident_workgroups
+from replay.costs.occupancy import COLLECTIVE_WORKGROUP, UNIT_COLUMNS, unit_shares
 from replay.costs.operators import Call, operator_of
 from replay.from_trace.host import HostTasks, add_host, add_queue_edges, add_returns, mark_columns
 from replay.from_trace.index import DTYPE_INDEX, TraceIndex, index_trace
@@ -171,7 +173,7 @@ def _add_tasks(assembly: Assembly, window: Window, operators: tuple[Ints, Ints],
     return begin, done
 
 
-def _task_columns(window: Window, operators: tuple[Ints, Ints]) -> dict[str, tuple[Ints, int]]:
+def _task_columns(window: Window, operators: tuple[Ints, Ints]) -> dict[str, tuple[npt.NDArray[Any], npt.ArrayLike]]:
     """Return the columns that describe each row, and the value that an arrival has in each."""
     device_work, table = window.device_work, window.trace.collectives
     table_row = window.index.collectives.find(device_work.collective)
@@ -192,25 +194,28 @@ def _task_columns(window: Window, operators: tuple[Ints, Ints]) -> dict[str, tup
         "ranks": (ranks, 0),
         "direction": (device_work.direction, -1),
         "phase": (device_work.phase, -1),
-        "residency": (_residency(window), 0),
+        **_unit_shares(window),
     }
 
 
-def _residency(window: Window) -> Ints:
-    """Return how many workgroups of each kernel a compute unit holds; 0 if trace and catalogue do not tell."""
+def _unit_shares(window: Window) -> dict[str, tuple[npt.NDArray[Any], npt.ArrayLike]]:
+    """Return what a workgroup of each kernel takes of a compute unit; all of it if trace and catalogue do not tell."""
     device, work = window.index.hardware.device, window.device_work
-    known = np.flatnonzero((work.threads > 0) & (work.registers > 0) & (work.lds_bytes >= 0))
-    result = np.zeros(len(work), dtype=np.int64)
-    if device is None or not len(known):
-        return result
-    shapes = np.stack([work.threads[known], work.registers[known], work.lds_bytes[known]])
-    (threads, registers, lds), index = np.unique(shapes, axis=1, return_inverse=True)
-    try:
-        held = resident_workgroups(device, threads, registers=registers, lds_bytes=lds)
-    except InvalidInputError:  # the catalogue does not know how its compute units allocate
-        return result
-    result[known] = np.nan_to_num(held)[index].astype(np.int64)
-    return result
+    columns = {name: np.ones(len(work)) for name in UNIT_COLUMNS}
+    known, assumed = np.flatnonzero(work.threads > 0), COLLECTIVE_WORKGROUP
+    if len(known):
+        registers, lds = np.maximum(work.registers, 0), np.maximum(work.lds_bytes, 0)
+        is_unstated = (work.collective != MISSING) & (registers == 0) & (lds == 0)
+        registers, lds = (
+            np.where(is_unstated, a, b) for a, b in ((assumed.registers, registers), (assumed.lds_bytes, lds))
+        )
+        shapes = np.stack([work.threads[known], registers[known], lds[known]])
+        (threads, registers, lds), index = np.unique(shapes, axis=1, return_inverse=True)
+        with suppress(InvalidInputError):  # the catalogue does not know how its compute units allocate
+            shares = unit_shares(device, threads, registers=registers, lds_bytes=lds)
+            for column, share in zip(columns.values(), shares, strict=True):
+                column[known] = share[index]
+    return {name: (column, 1.0) for name, column in columns.items()}
 
 
 def _launching_operators(assembly: Assembly, window: Window) -> Ints:

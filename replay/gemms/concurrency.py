@@ -1,9 +1,8 @@
 """GEMMs side by side on a device, as a small graph of the engine.
 
-`GemmDevice.columns` describes a kernel variant as one task. That is enough beside other kernels, but its last wave of
-workgroups is rounded up with the kernel: two kernels of 1.5 waves take 3.5 rounds, where a device that fills the first
-one's tail with the second takes 3. `concurrent_ns` therefore cuts each kernel into slices of a few workgroups, which
-the engine dispatches in order. Many sets are simulated at once, each on a device of its own.
+`GemmDevice.columns` describes a kernel variant as one task. `concurrent_ns` runs several in rounds of workgroups: the
+engine fills the last round of one with the first workgroups of the next. Many sets are simulated at once, each on a
+device of its own.
 """
 
 from collections.abc import Sequence
@@ -25,8 +24,6 @@ from replay.gemms.variant_model import VariantCosts, VariantModel, library_of
 from replay.graph.assembly import Assembly
 from replay.graph.graph import RESOURCES, Tasks
 
-#: Slices of a wave of workgroups.
-_SLICES: Final = 8
 #: Share of the time before a kernel's first workgroup in which no other kernel starts. NVIDIA: of the starts on
 #: different streams of an H100 (nanoGPT), 1 % are within 0.61 us, a quarter of the 2.4 us between kernels of a graph.
 #: Other vendors: all of it is assumed; no trace at hand has their products on two streams.
@@ -284,7 +281,6 @@ class GemmDevice:
             "l2": np.minimum(self._cache_ns(costs.operand_bytes) / costs.time_ns, 1.0),
             "workgroups": costs.workgroups,
             "waves": costs.workgroups / self.units,
-            "residency": costs.resident,
             "footprint": footprint,
             "hit_share": hit_share,
         }
@@ -377,80 +373,35 @@ def sets_ns(kernels: KernelTimes, sets: Ints) -> Floats:
 
     Notes
     -----
-    Slices end where the device is full, counted over the workgroups of a set in the order of dispatch. So each slice
-    starts as a whole, as its workgroups would, unless kernels differ in the time of a wave.
-
     The device starts kernels one at a time: the part `KernelTimes.serial` of the time before a kernel's first workgroup
     passes before the next kernel begins to start.
     """
     present = sets >= 0
-    workgroups = np.where(present, kernels.workgroups[sets], 0)
-    before = np.cumsum(workgroups, axis=1) - workgroups
     device = np.repeat(np.arange(len(sets)), present.sum(axis=1))
     serial = np.where(present, (kernels.serial * kernels.floor_ns)[sets], 0.0)
     waits = np.cumsum(serial, axis=1) - serial
-    member, columns = _slices(kernels.select(sets[present]), before[present])
-    columns["release_ns"] += waits[present][member]
+    chosen = kernels.select(sets[present])
+    waves = chosen.workgroups / chosen.units
+    occupies = np.minimum(waves, 1.0)
+    columns = {
+        "release_ns": waits[present],
+        "duration_ns": chosen.alone_ns,
+        "start_ns": chosen.floor_ns,
+        "occupies": occupies,
+        "cu": occupies * chosen.needed,
+        "waves": waves,
+        "in_rounds": True,
+        "hbm": np.where(chosen.rounds > 1, chosen.hbm, chosen.last_hbm),
+        "l2": np.where(chosen.rounds > 1, chosen.l2, chosen.last_l2),
+        "footprint": chosen.footprint,
+        "hit_share": chosen.hit_share,
+    }
     assembly = Assembly()
     lanes = np.array([assembly.lane(device=number) for number in range(len(sets))])
-    assembly.tasks("slice", lanes[device[member]], columns)
+    assembly.tasks("product", lanes[device], columns)
     ends = np.zeros(len(sets))
-    np.maximum.at(ends, device[member], simulate(assembly.graph())[1])
+    np.maximum.at(ends, device, simulate(assembly.graph())[1])
     return ends
-
-
-def _slices(kernels: KernelTimes, first: Ints) -> tuple[Ints, dict[str, npt.NDArray[np.float64]]]:
-    """Cut kernels into slices in the order of dispatch; return the kernel of each slice, and its columns as a task.
-
-    The number of the first workgroup of each kernel counts those of the kernels before it. The last wave of a kernel
-    has slices of its own. Before it, the slices that fill a wave of the device are followed by whole waves as one
-    task, and by a last whole wave in slices.
-    """
-    units, before_last = kernels.units, (kernels.rounds - 1) * kernels.units
-    aligned = -(-first // units) * units
-    whole = np.maximum((first + before_last - aligned) // units - 1, 0)
-    end, split = first + kernels.workgroups, first + before_last
-    # Regions of each kernel: until the device is full, whole waves, and slices again; then its last wave.
-    low = np.stack([first, aligned, aligned + whole * units, split], axis=1)
-    low[whole == 0, 1:3] = split[whole == 0, None]
-    high = np.concatenate([low[:, 1:], end[:, None]], axis=1)
-    size = -(-units // _SLICES)
-    cuts = -(-units // size)
-
-    def cut(position: Ints) -> Ints:
-        """Return the number of the slice of the device that has a workgroup."""
-        wave, rest = np.divmod(position, units[:, None])
-        return np.asarray(wave * cuts[:, None] + rest // size[:, None])
-
-    start, count = cut(low), cut(np.maximum(high - 1, 0)) - cut(low) + 1
-    count[:, 1] = 1
-    count[low >= high] = 0
-    n_regions = low.shape[1]
-    region = np.repeat(np.arange(low.size), count.ravel())
-    of, is_body, is_last = region // n_regions, region % n_regions == 1, region % n_regions == n_regions - 1
-    number = start.ravel()[region] + np.arange(len(region)) - np.repeat(np.cumsum(count) - count.ravel(), count.ravel())
-
-    def position(number: Ints) -> Ints:
-        """Return the first workgroup of a slice of the device."""
-        wave, rest = np.divmod(number, cuts[of])
-        return np.asarray(wave * units[of] + rest * size[of])
-
-    begins = np.maximum(position(number), low.ravel()[region])
-    ends = np.where(is_body, begins + units[of], np.minimum(position(number + 1), high.ravel()[region]))
-    share = (ends - begins) / units[of]
-    part = np.where(is_last, share / ((end - split) / units)[of], share)  # of the demand of its wave
-    waves = np.where(is_body, whole[of], 1).astype(np.float64)
-    return of, {
-        "release_ns": kernels.floor_ns[of],
-        "duration_ns": waves * np.where(is_last, kernels.last_ns[of], kernels.round_ns[of]),
-        "occupies": share,
-        "cu": share * kernels.needed[of],
-        "waves": waves,
-        "hbm": part * np.where(is_last, kernels.last_hbm[of], kernels.hbm[of]),
-        "l2": part * np.where(is_last, kernels.last_l2[of], kernels.l2[of]),
-        "footprint": part * kernels.footprint[of],
-        "hit_share": kernels.hit_share[of],
-    }
 
 
 def _norm(first: Floats, second: Floats) -> Floats:

@@ -14,9 +14,10 @@ import numpy as np
 
 from profilers.trace.arrays import Floats
 from replay.calibration.parameters import Parameters
+from replay.costs.tiles import tile_of_name
 from replay.gemms.concurrency import KernelTimes, sets_ns
 from replay.gemms.degrees import load_degree_predictor
-from replay.gemms.gemm import Gemm, gemm_of_task, grid_of, tile_of_name
+from replay.gemms.gemm import Gemm, gemm_of_task, grid_of
 from replay.gemms.groups import UnorderedGemms
 from replay.gemms.tuning import DEGREES, GoMix, TunedKernel, go_mix, library_share
 from replay.graph.graph import KernelGraph

@@ -96,7 +96,7 @@ def without_time(graph: KernelGraph, resource: str) -> KernelGraph:
 def without_contention(graph: KernelGraph) -> KernelGraph:
     """Return a graph whose collectives and copies use no shared resource, so that they slow no kernel."""
     free = np.flatnonzero(np.isin(graph.tasks.kind, (TaskKind.COLLECTIVE, TaskKind.COPY)))
-    columns = {name: getattr(graph.tasks, name).copy() for name in ("demand", "occupies", "pressure")}
+    columns = {name: getattr(graph.tasks, name).copy() for name in ("demand", "occupies", "pressure", "spins")}
     for column in columns.values():
         column[free] = 0.0
     return graph.with_tasks(**columns)

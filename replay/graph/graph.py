@@ -46,9 +46,6 @@ class SharingPolicy:
         Whether workgroups are dispatched in the order of priority, then of arrival, so that later tasks get the units
         that are left. Otherwise all active tasks of the highest priority get equal shares, up to their demand, and
         tasks of a lower priority get the rest.
-    quantised : bool
-        Whether a kernel with fewer compute units takes whole waves: ceil(waves / share) instead of ceil(waves).
-        Otherwise its time grows in proportion.
     waiting_pressure : float
         Pressure of a collective that waits for its peers, as a share of its pressure while it transfers.
     deferred_share : float
@@ -66,8 +63,8 @@ class SharingPolicy:
 
     partitions: tuple[float, ...] = (1.0,)
     in_order: bool = True
-    quantised: bool = False
     waiting_pressure: float = 1.0
+    spin_weight: float = 2.4
     deferred_share: float = 0.0
     power_exponent: float = 3.0
 
@@ -243,6 +240,8 @@ class Lane:
         return f"rank {self.rank} GPU {self.device} {stream}"
 
 
+#: Columns of how the workgroups of a task run on their units; 0 for a task that uses none.
+PLACE_COLUMNS = ("start_ns", "in_rounds", "stays", "spins", "unit_compute", "unit_bandwidth", "memory_part")
 #: Value of a column that is left out, until `Tasks` fills in its default.
 _ABSENT: Any = None
 
@@ -260,6 +259,7 @@ class Tasks:
     lane: Ints = _ABSENT
     device: Ints = _ABSENT
     duration_ns: Floats = _ABSENT
+    start_ns: Floats = _ABSENT
     demand: Floats = _ABSENT
     release_ns: Floats = _ABSENT
     measured_start_ns: Floats = _ABSENT
@@ -277,7 +277,17 @@ class Tasks:
     priority: Ints = _ABSENT
     cu_mask: Ints = _ABSENT
     interleaved: Bools = _ABSENT
-    extra_round: Floats = _ABSENT
+    in_rounds: Bools = _ABSENT
+    stays: Bools = _ABSENT
+    spreads: Bools = _ABSENT
+    spins: Floats = _ABSENT
+    unit_threads: Floats = _ABSENT
+    unit_registers: Floats = _ABSENT
+    unit_shared: Floats = _ABSENT
+    unit_slots: Floats = _ABSENT
+    unit_compute: Floats = _ABSENT
+    unit_bandwidth: Floats = _ABSENT
+    memory_part: Floats = _ABSENT
     pressure: Floats = _ABSENT
     sensitivity: Floats = _ABSENT
     defers: Floats = _ABSENT
@@ -289,7 +299,6 @@ class Tasks:
     direction: Ints = _ABSENT
     launched_by: Ints = _ABSENT
     phase: Ints = _ABSENT
-    residency: Floats = _ABSENT
     factor: Floats = _ABSENT
     memory_operator: Ints = _ABSENT
     call: Ints = _ABSENT
@@ -581,7 +590,7 @@ class KernelGraph:
         return replace(self, tasks=replace(self.tasks, **columns))
 
     def with_durations(self, duration_ns: Floats, basis: Basis) -> "KernelGraph":
-        """Return a graph with other durations.
+        """Return a graph with other durations; the time before the first workgroup changes in proportion.
 
         Parameters
         ----------
@@ -592,7 +601,9 @@ class KernelGraph:
         """
         changed = duration_ns != self.tasks.duration_ns
         new_basis = np.where(changed, np.maximum(self.tasks.basis, int(basis)), self.tasks.basis)
-        return self.with_tasks(duration_ns=duration_ns, basis=new_basis)
+        old = self.tasks.duration_ns
+        ratio = np.divide(duration_ns, old, out=np.ones(len(old)), where=changed & (old > 0))
+        return self.with_tasks(duration_ns=duration_ns, basis=new_basis, start_ns=self.tasks.start_ns * ratio)
 
     def with_factor(self, rows: Bools, factor: float, basis: Basis) -> "KernelGraph":
         """Return a graph in which some durations are multiplied by a factor that nobody modelled.

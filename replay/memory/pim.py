@@ -638,7 +638,11 @@ def add_pim_tasks(
         Edges.of(new, consumer, kind=EdgeKind.WAIT_INFERRED),
         Edges.of(new[order[:-1][same]], new[order[1:][same]], kind=EdgeKind.STREAM),
     )
-    return replace(graph, tasks=graph.tasks.joined(tasks), edges=edges, names=known, lanes=lanes)
+    changed = replace(graph, tasks=graph.tasks.joined(tasks), edges=edges, names=known, lanes=lanes)
+    # The engine knows the start of a trigger once it has units: no time may pass before.
+    start_ns = changed.tasks.start_ns.copy()
+    start_ns[trigger[waits]] = 0.0
+    return changed.with_tasks(start_ns=start_ns)
 
 
 def _numbered(known: tuple[_Item, ...], items: Sequence[_Item]) -> tuple[tuple[_Item, ...], Ints]:

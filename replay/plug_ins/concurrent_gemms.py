@@ -13,13 +13,14 @@ import numpy as np
 
 from profilers.trace.arrays import Floats
 from replay.calibration.parameters import Parameters
+from replay.costs.occupancy import UNIT_COLUMNS
 from replay.engine.engine import simulate
 from replay.gemms.gemm import gemm_of_task
 from replay.gemms.groups import Groups, UnorderedGemms, independent_gemms
 from replay.gemms.planning import MIN_GAIN, STREAMS, GroupPlan, KernelSet, plan_groups
 from replay.gemms.tuning import DEGREES
 from replay.graph.edit import in_lane_order
-from replay.graph.graph import RESOURCES, Basis, KernelGraph
+from replay.graph.graph import PLACE_COLUMNS, RESOURCES, Basis, KernelGraph
 from replay.what_ifs.beside import run_beside
 from replay.what_ifs.targets import UNKNOWN_DEVICE
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, what_if_text
@@ -121,7 +122,7 @@ def _with_sets(graph: KernelGraph, plans: Sequence[GroupPlan]) -> KernelGraph:
     """Return the graph with the kernels of the plans, and the shares of the device that sets leave to each of them."""
     tasks = graph.tasks
     columns = {name: getattr(tasks, name).copy() for name in ("occupies", "waves", "workgroups", "footprint")}
-    columns |= {"interleaved": tasks.interleaved.copy(), "extra_round": tasks.extra_round.copy()}
+    columns |= {name: getattr(tasks, name).copy() for name in ("interleaved", *UNIT_COLUMNS, *PLACE_COLUMNS)}
     demand, duration = tasks.demand.copy(), tasks.duration_ns.copy()
     changed = False
     for plan in plans:  # a Python loop over sets, about 50 us each
@@ -140,7 +141,12 @@ def _with_sets(graph: KernelGraph, plans: Sequence[GroupPlan]) -> KernelGraph:
                 columns["footprint"][rows] = [kernel.footprint for kernel in each.tuned]
             share = _share_of_device(duration[rows], set_ns)
             demand[rows, _CU] = columns["occupies"][rows] = share
-            columns["waves"][rows], columns["extra_round"][rows], columns["interleaved"][rows] = 0.0, 0.0, True
+            columns["waves"][rows], columns["interleaved"][rows] = 0.0, True
+            # The share says all that the set does to a kernel.
+            for name in PLACE_COLUMNS:
+                columns[name][rows] = 0
+            for name in UNIT_COLUMNS:
+                columns[name][rows] = 1.0
     if not changed:
         return graph
     if not np.array_equal(duration, tasks.duration_ns):

@@ -239,4 +239,4 @@ class ProjectionRow:
         }
 
     def _share(self, *kinds: str) -> float:
-        return math.nan if self.evidence is None else self.evidence.share(*kinds)
+        return math.nan if self.evidence is None else min(self.evidence.share(*kinds), 1.0)

@@ -34,6 +34,8 @@ from replay.workloads.program import Collective, KernelCall
 
 Table = TypeVar("Table", bound=msgspec.Struct)
 Size = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
+#: Rounds of workgroups that stay in step where whole waves are asked for: any number.
+_WHOLE_WAVES = 1e9
 #: Parts of a model whose weights sharded training gathers at once.
 WEIGHTS = ("projection", "attention", "matrix", "feedforward", "layer")
 #: Published names of policies.
@@ -186,7 +188,7 @@ def reproduce(parameters: Parameters, scenarios: Mapping[str, Scenario]) -> dict
 def loss(scenario: Scenario, fewer: int, parameters: Parameters) -> float:
     """Return the share by which a product takes longer alone with `fewer` units set aside, in whole waves."""
     text = f"partition:collectives:{fewer / scenario.product.device.compute_units}"
-    times = step_ns(scenario.trace(parameters), [text], parameters.with_values([("dispatch_whole_waves", 1.0)]))
+    times = step_ns(scenario.trace(parameters), [text], parameters.with_values([("rounds_max", _WHOLE_WAVES)]))
     return (times[text] - times["nothing"]) / scenario.alone_ns(parameters)[0]
 
 

@@ -148,7 +148,7 @@ def _with_contention(graph: KernelGraph, is_new: Bools, kernels: Bools, paramete
     if changed is graph or not kernels.any():
         return graph
     note = f"c3: {int(kernels.sum())} kernels share the way to memory with collectives that the trace shows alone"
-    return replace(changed, policy=replace(graph.policy, quantised=True)).with_notes([note])
+    return changed.with_notes([note])
 
 
 def _with_own_units(graph: KernelGraph, kernels: Bools, parameters: Parameters, name: str) -> KernelGraph:
@@ -177,7 +177,8 @@ def _without_contention(graph: KernelGraph) -> KernelGraph:
     """Return `graph` as the rule of the run-time sees it: tasks share compute units and nothing else."""
     demand = np.zeros_like(graph.tasks.demand)
     demand[:, _CU] = graph.tasks.demand[:, _CU]
-    return graph.with_tasks(demand=demand, pressure=np.zeros(len(demand)))
+    free = dict.fromkeys(("pressure", "spins", "memory_part", "unit_compute", "unit_bandwidth"), np.zeros(len(demand)))
+    return graph.with_tasks(demand=demand, **free)
 
 
 def _with_spared_units(graph: KernelGraph, kernels: Bools, parameters: Parameters) -> KernelGraph:

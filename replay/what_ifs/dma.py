@@ -17,7 +17,7 @@ from replay.calibration.parameters import Parameters
 from replay.costs.collectives import fastest, links_of
 from replay.costs.interference import memory_bytes, transfer_share
 from replay.costs.wire_time import group_topology, likely_ranks
-from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, Basis, EdgeKind, Edges, KernelGraph, TaskKind
+from replay.graph.graph import COLLECTIVE_KINDS, PLACE_COLUMNS, RESOURCES, Basis, EdgeKind, Edges, KernelGraph, TaskKind
 from replay.what_ifs.splice import task_budget
 from replay.what_ifs.targets import Miss, Target, Targets
 from replay.what_ifs.what_if import WhatIf, recipe
@@ -39,7 +39,7 @@ _LARGE = (2.0**29, 2.0**30)
 #: Columns of tasks that use nothing but their time, and further columns that are written.
 _CLEARED = (
     *("duration_ns", "demand", "occupies", "waves", "workgroups", "bytes", "pressure"),
-    *("extra_round", "footprint", "hit_share"),
+    *("footprint", "hit_share", *PLACE_COLUMNS),
 )
 _WRITTEN = (*("kind", "event", "release_ns", "measured_start_ns", "measured_end_ns", "basis", "engine"),)
 

@@ -130,7 +130,7 @@ def _merged(graph: KernelGraph, before: Ints, saved: Floats) -> KernelGraph:
         "memory_operator": np.where(merged, -1, tasks.memory_operator),
         "sensitivity": mean(tasks.sensitivity),
     }
-    for name in ("occupies", "waves", "workgroups", "footprint", "hit_share", "extra_round", "pressure", "priority"):
+    for name in ("occupies", "waves", "workgroups", "footprint", "hit_share", "in_rounds", "pressure", "priority"):
         columns[name] = largest(getattr(tasks, name))
     last_end_ns = largest(np.nan_to_num(tasks.measured_end_ns, nan=-np.inf))
     columns["measured_end_ns"] = np.where(np.isnan(tasks.measured_end_ns), np.nan, last_end_ns)

@@ -22,6 +22,7 @@ from replay.engine.timeline import replay
 from replay.graph.assembly import Assembly
 from replay.graph.graph import (
     LAUNCH_EDGES,
+    PLACE_COLUMNS,
     RESOURCES,
     Basis,
     EdgeKind,
@@ -436,6 +437,6 @@ class _Rewiring:
 
 #: Columns of a task that uses nothing.
 _USED = (
-    *("duration_ns", "occupies", "waves", "workgroups", "bytes", "pressure", "extra_round"),
-    *("footprint", "hit_share"),
+    *("duration_ns", "occupies", "waves", "workgroups", "bytes", "pressure"),
+    *("footprint", "hit_share", *PLACE_COLUMNS),
 )

@@ -8,6 +8,7 @@ import numpy as np
 
 from profilers.devices.catalogue import Device
 from replay.calibration.parameters import Parameters
+from replay.costs.places import per_unit
 from replay.costs.products import cache_bytes, product_of_task
 from replay.costs.wire_time import likely_ranks
 from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, KernelGraph, TaskKind, peer_link
@@ -22,6 +23,8 @@ _ALL_REDUCE, _ALL_GATHER = COLLECTIVE_KINDS.index("all_reduce"), COLLECTIVE_KIND
 _FAIR, _MCA = "fair", "mca"
 #: Assumed ranks of a collective whose group and bytes the trace does not tell.
 _ANY_RANKS = 8
+#: Share of a unit's registers below which the registers of a workgroup are unknown.
+_UNKNOWN = 1e-6
 
 
 @recipe(
@@ -100,7 +103,9 @@ class _Rings:
         tile = tile_of(m, n, int(tasks.workgroups[row]))
         if m < min(n, ranks * tile[0]):  # too few rows for a tile in each chunk: chunks are columns
             m, n, tile, left = n, m, tile[::-1], right
-        units = round(self.graph.hardware.compute_units * max(float(tasks.residency[row]), 1.0))
+        # A workgroup without known registers is taken to fill its unit.
+        held = float(per_unit(tasks)[row]) if tasks.unit_registers[row] > _UNKNOWN else 1.0
+        units = round(self.graph.hardware.compute_units * held)
         return TiledProduct(m, n, product.k, ranks, units, cache_bytes(self.device), tile, size, left), is_known
 
     def splice(self, product: TiledProduct, groups: Sequence[Sequence[Target]]) -> Splice:

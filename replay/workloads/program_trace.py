@@ -211,7 +211,7 @@ class _EventWriter:
         kernel_id = next(self.events.ids)
         collective = next(self.events.ids) if kernel.exchange else None
         span = (kernel.name, start, end - start, op)
-        place, grid = (0, kernel.stream, launch, launch), (kernel.workgroups, _WORKGROUP_SIZE)
+        place, grid = (0, kernel.stream, launch, launch), (kernel.workgroups, None)
         self._add("kernels", *span, *place, *grid, kernel_id, collective)
         if kernel.exchange is None:
             return

@@ -27,7 +27,6 @@ from replay import contention
 from replay.calibration.parameters import Parameters
 from replay.contention.fitting import chosen_part
 from replay.contention.reading import TABLE
-from replay.projection.evidence import QUANTILES
 from seqpoint.notebook import Table, table_of
 from seqpoint.validation.contention_traces import score_contention, trace_content, trace_rows, trace_tables
 from seqpoint.validation.published import published_figures
@@ -58,8 +57,6 @@ _PUBLISHED: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 #: Number of folds; each is predicted from a fit of the other folds.
 FOLDS = 4
-#: Draws of parameters from their ranges, for intervals.
-_DRAWS, _SEED = 24, 0
 
 
 @dataclass(frozen=True)
@@ -229,11 +226,8 @@ def _cases(
     parameters = fit.parameters(parameters) if fit else parameters
     model = contention.scenario_model(recording, [s.members for s in scenarios])
     ends = model.ends_ns(contention.base_parameters(recording, parameters))
-    times, random = model.times_ns(ends), np.random.default_rng(_SEED)
-    drawn = [contention.base_parameters(recording, parameters.drawn(random)) for _ in range(_DRAWS)]
-    low, high = np.quantile([model.times_ns(model.ends_ns(values)) for values in drawn], QUANTILES, axis=0)
-    room = np.exp(fit.spread if fit else 0.0)
-    low, high = np.minimum(low, times) / room, np.maximum(high, times) * room
+    times, room = model.times_ns(ends), np.exp(fit.spread if fit else parameters["contention_spread"])
+    low, high = times / room, times * room
     ceilings, cases = contention.ceilings_of(recording), []
     for i, s in enumerate(scenarios):
         names = (recording.source, recording.device.name, s.group, s.name, s.policy)
