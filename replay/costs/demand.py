@@ -9,6 +9,7 @@ measured side by side.
 
 from contextlib import suppress
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from replay.calibration.parameters import Parameters
 from replay.costs.interference import mean_share, with_interference
 from replay.costs.places import leaves_units, per_unit, with_places, with_unit_sizes
 from replay.engine.engine import TaskTimes, integrate_rates, wait_times
-from replay.engine.layout import lay_out
+from replay.engine.layout import SharingState, lay_out, starts
 from replay.graph.graph import (
     COPY_DIRECTIONS,
     FROM_HOST,
@@ -46,11 +47,11 @@ def with_isolated_durations(graph: KernelGraph) -> KernelGraph:
     spans = np.where(is_measured, tasks.measured_end_ns - tasks.measured_start_ns, 0.0)
     duration = np.where(is_measured, spans, tasks.duration_ns)
     left, before = np.flatnonzero(groups >= 0), np.full(len(tasks), np.inf)
+    rates = _Rates.of(graph.with_tasks(duration_ns=duration)) if len(left) else None
     for n in range(_MOST_PASSES):
-        if not len(left):
+        if rates is None or not len(left):
             break
-        graph = graph.with_tasks(duration_ns=duration)
-        found = integrated_rates(graph, left)
+        found = rates.integrated(left, duration)
         off = np.abs(found - duration)
         is_off = off[left] > _SETTLED * spans[left]
         duration[left] = np.clip(found[left], 0.0, spans[left])
@@ -58,6 +59,7 @@ def with_isolated_durations(graph: KernelGraph) -> KernelGraph:
             # In long chains, tasks settle one after another: then all that have not are out of step at once.
             is_stuck = is_off & (off >= _SHRINKS * np.minimum(before, spans))[left] | (n >= _MOST_PASSES // 2)
             graph, before = _out_of_step(graph, left[is_stuck]), off
+            rates = _Rates.of(graph.with_tasks(duration_ns=duration)) if is_stuck.any() else rates
         left = left[np.isin(groups[left], groups[left[is_off]])]
     return graph.with_tasks(duration_ns=duration)
 
@@ -95,13 +97,34 @@ def integrated_rates(graph: KernelGraph, rows: Ints | None = None) -> Floats:
 
     For a task in rounds, it is its duration times the measured over the predicted time (`integrate_rates`).
     """
-    tasks, work_ns = graph.tasks, np.zeros(len(graph.tasks))
     rows = np.flatnonzero(_measured_tasks(graph)) if rows is None else rows
-    sharing, wait_ns = lay_out(graph.tasks, graph.policy), wait_times(graph, tasks.measured_start_ns)
-    events = TaskTimes(tasks.measured_start_ns, tasks.measured_end_ns, np.arange(len(tasks)), wait_ns)
-    for device in np.unique(tasks.device[rows]):
-        integrate_rates(sharing, events, rows[tasks.device[rows] == device], work_ns)
-    return work_ns + np.where(work_ns > 0.0, sharing.start_ns, 0.0) if sharing.has_start else work_ns
+    return _Rates.of(graph).integrated(rows, graph.tasks.duration_ns)
+
+
+class _Rates(NamedTuple):
+    """What the rates on a measured timeline follow from, whatever the durations."""
+
+    sharing: SharingState
+    events: TaskTimes
+    start_ns: Floats
+    device: Ints
+
+    @classmethod
+    def of(cls, graph: KernelGraph) -> "_Rates":
+        """Return the rates of a graph; a task without a duration shares nothing."""
+        tasks, wait_ns = graph.tasks, wait_times(graph, graph.tasks.measured_start_ns)
+        events = TaskTimes(tasks.measured_start_ns, tasks.measured_end_ns, np.arange(len(tasks)), wait_ns)
+        return cls(lay_out(tasks, graph.policy), events, tasks.start_ns, tasks.device)
+
+    def integrated(self, rows: Ints, duration_ns: Floats) -> Floats:
+        """Return the work of some tasks in ns, as `integrated_rates`."""
+        work_ns, start_ns, sharing = np.zeros(len(duration_ns)), np.zeros(1), self.sharing
+        if sharing.has_start:
+            start_ns = np.where(sharing.device >= 0, starts(self.start_ns, duration_ns), 0.0)
+        sharing = sharing._replace(duration=duration_ns - start_ns, start_ns=start_ns)
+        for device in np.unique(self.device[rows]):
+            integrate_rates(sharing, self.events, rows[self.device[rows] == device], work_ns)
+        return work_ns + np.where(work_ns > 0.0, start_ns, 0.0)
 
 
 def _measured_tasks(graph: KernelGraph) -> Bools:

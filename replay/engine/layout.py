@@ -175,7 +175,7 @@ def lay_out(tasks: Tasks, policy: SharingPolicy) -> SharingState:
     if invalid >= 0:
         _refuse(tasks, policy, invalid)
     if has_rare["has_start"]:
-        rare["start_ns"] = np.where(device >= 0, np.minimum(rare["start_ns"], _MOST_START * duration), 0.0)
+        rare["start_ns"] = np.where(device >= 0, starts(rare["start_ns"], duration), 0.0)
         duration = duration - rare["start_ns"]
     takes = tuple(columns.pop(name) for name in _TAKES)
     return SharingState(
@@ -200,6 +200,11 @@ def lay_out(tasks: Tasks, policy: SharingPolicy) -> SharingState:
         totals=np.zeros((2, n_resources)),
         active=np.empty(len(tasks), ACTIVE_TASK),
     )
+
+
+def starts(start_ns: Floats, duration_ns: Floats) -> Floats:
+    """Return the time before the first workgroup of each task, at most 0.9 of its duration."""
+    return np.minimum(start_ns, _MOST_START * duration_ns)
 
 
 def _rare_columns(tasks: Tasks, policy: SharingPolicy) -> tuple[dict[str, npt.NDArray[Any]], dict[str, bool]]:
