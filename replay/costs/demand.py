@@ -134,22 +134,21 @@ def _measured_tasks(graph: KernelGraph) -> Bools:
         return np.asarray(graph.on_device() & (tasks.measured_end_ns > tasks.measured_start_ns))
 
 
-def measured_beside(graph: KernelGraph) -> tuple[Bools, Bools]:
-    """Return the mask of tasks measured while another ran on their device, and of the tasks that started later.
+def measured_beside(graph: KernelGraph) -> Bools:
+    """Return the mask of tasks measured while another ran on their device.
 
-    If the first task had filled the device, the dispatcher interleaved the later one with it. A timeline in which tasks
-    slowed each other does not tell when a last wave began, so tasks of several waves are taken to have none.
+    If one of them had filled the device, the dispatcher interleaved the other with it.
     """
     tasks = graph.tasks
-    beside, later = np.zeros(len(tasks), dtype=bool), np.zeros(len(tasks), dtype=bool)
+    beside = np.zeros(len(tasks), dtype=bool)
     is_measured = _measured_tasks(graph)
     for device in np.unique(tasks.device[is_measured]):
         rows = np.flatnonzero(is_measured & (tasks.device == device))
         rows = rows[np.lexsort((rows, tasks.measured_start_ns[rows]))]
         start, end = tasks.measured_start_ns[rows], tasks.measured_end_ns[rows]
-        later[rows[1:]] = start[1:] < np.maximum.accumulate(end)[:-1]
-        beside[rows[:-1]] = start[1:] < end[:-1]
-    return beside | later, later
+        beside[rows[1:]] = start[1:] < np.maximum.accumulate(end)[:-1]
+        beside[rows[:-1]] |= start[1:] < end[:-1]
+    return beside
 
 
 _CU, _L2, _HBM, _LINK, _DMA = (RESOURCES.index(name) for name in ("cu", "l2", "hbm", "link", "dma"))
@@ -211,8 +210,8 @@ def contended(graph: KernelGraph, duration_ns: Floats, parameters: Parameters) -
         Parameters of the contention model.
     """
     graph = replace(graph, policy=dispatch_of(graph.policy, parameters))
-    beside, _ = measured_beside(graph)
-    return with_demands(graph.with_tasks(duration_ns=duration_ns, interleaved=beside), parameters)
+    interleaved = measured_beside(graph)
+    return with_demands(graph.with_tasks(duration_ns=duration_ns, interleaved=interleaved), parameters)
 
 
 def with_demands(graph: KernelGraph, parameters: Parameters) -> KernelGraph:

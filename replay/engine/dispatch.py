@@ -13,8 +13,8 @@ from replay.engine.units import MAX_HOLDINGS, clear, place, release, thin_out
 _ROUNDING = 1e-12
 #: Workgroups fewer than this are none: what is left of sums of shares.
 _ROUNDED = 1e-9
-#: Share of the device, and of each partition, that collectives may hold together while they wait. If they held all, a
-#: kernel that a peer waits for could never run.
+#: Share of the device that collectives may hold together while they wait. If they held all, a kernel that a peer waits
+#: for could never run.
 _HELD_BY_WAITING = 0.95
 
 

@@ -15,8 +15,8 @@ A task that shares nothing (a host call, a mark) needs no event. Its end is know
 and the tasks that wait for it are notified at once, whatever the time of the simulation.
 
 The engine knows arrays only; why a task waits is data, but for the edges at which the ranks of a collective meet. It is
-deterministic: of events at one time, changes on devices come first, then arrivals in the order of tasks, then
-collectives that begin to wait. Times are ns after the graph's origin.
+deterministic: of events at one time, changes on devices come first, then collectives that begin to wait, then arrivals
+in the order of tasks. Times are ns after the graph's origin.
 
 `integrate_rates` is the reverse: given when tasks started and ended, it returns the work that each of them did.
 """

@@ -77,7 +77,7 @@ def c3(policy: str) -> WhatIf:
         overlapped = _partners(timeline, graph.collectives(), graph.on_device() & ~graph.collectives()) >= 0
         if not overlapped.any():
             return graph.with_notes([f"{name}: nothing to apply it to: no collective {_ALONE}"])
-        is_new = ~measured_beside(graph)[0]
+        is_new = ~measured_beside(graph)
         if "dma" in mechanisms:
             before, graph = graph, dma_collectives()(graph, parameters)
             is_new |= graph.tasks.engine[: len(kernels)] != before.tasks.engine
