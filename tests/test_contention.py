@@ -33,8 +33,8 @@ from replay.contention import (
     write_contention_fit,
 )
 from replay.contention.fitting import BOUNDS
-from replay.costs.occupancy import UNIT_COLUMNS
 from replay.costs.shipped import load_parameters
+from replay.graph.graph import UNIT_COLUMNS
 from seqpoint.cli import cli
 from seqpoint.cli.validate import show_limits
 from seqpoint.validation.contention import (

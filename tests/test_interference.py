@@ -10,10 +10,9 @@ from profilers.errors import InvalidInputError
 from profilers.trace.kernels import CLASSES
 from replay.costs.demand import with_isolated_durations
 from replay.costs.interference import InterferenceFit, kernel_label, with_interference
-from replay.costs.occupancy import UNIT_COLUMNS
 from replay.costs.shipped import load_parameters
 from replay.engine.engine import simulate
-from replay.graph.graph import EdgeKind, KernelGraph, Lane, SharingPolicy, TaskKind
+from replay.graph.graph import UNIT_COLUMNS, EdgeKind, KernelGraph, Lane, SharingPolicy, TaskKind
 from replay.what_ifs.overlap import overlap
 
 #: Compute units of the device in these tests, and those that a collective holds.

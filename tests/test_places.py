@@ -9,11 +9,11 @@ from graphs import make_graph
 from profilers.devices.catalogue import find_device
 from profilers.trace.kernels import CLASSES
 from replay.costs.demand import with_demands
-from replay.costs.occupancy import UNIT_COLUMNS, Workgroup, unit_shares, workgroup_of_name
+from replay.costs.occupancy import Workgroup, unit_shares, workgroup_of_name
 from replay.costs.places import leaves_units, per_unit, with_places, with_unit_sizes
 from replay.costs.shipped import load_parameters
 from replay.engine.engine import simulate
-from replay.graph.graph import RESOURCES, TO_HOST, KernelGraph, TaskKind, hardware_named
+from replay.graph.graph import RESOURCES, TO_HOST, UNIT_COLUMNS, KernelGraph, TaskKind, hardware_named
 from replay.graph.operators import Operator
 
 H100 = find_device("H100-SXM5-80GB")

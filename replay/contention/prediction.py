@@ -20,10 +20,10 @@ from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
 from replay.contention.recording import KINDS, ContentionRecording, RecordedMember, RecordedScenario, RecordedTask
 from replay.costs.demand import dispatch_of, with_demands
-from replay.costs.occupancy import UNIT_COLUMNS, Workgroup, unit_shares, workgroup_of_name
+from replay.costs.occupancy import Workgroup, unit_shares, workgroup_of_name
 from replay.engine.engine import simulate
 from replay.graph.assembly import Assembly
-from replay.graph.graph import Hardware, KernelGraph, SharingPolicy, TaskKind, hardware_named
+from replay.graph.graph import UNIT_COLUMNS, Hardware, KernelGraph, SharingPolicy, TaskKind, hardware_named
 from replay.graph.operators import Operator
 
 #: Share of its peak that a memory delivers at best. It estimates the peak of a device that the catalogue lacks.

@@ -98,6 +98,8 @@ class RecordedTask:
         Registers of a thread, and shared memory of a workgroup; 0 if unknown. `resident` tells which.
     resident : int
         Workgroups that an empty compute unit holds, as the driver says; 0 if unknown.
+    kernel : str
+        Name of the kernel; empty if unknown.
     """
 
     name: str

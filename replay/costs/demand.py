@@ -25,8 +25,10 @@ from replay.engine.layout import SharingState, lay_out, starts
 from replay.graph.graph import (
     COPY_DIRECTIONS,
     FROM_HOST,
+    PLACE_COLUMNS,
     RESOURCES,
     TO_HOST,
+    UNIT_COLUMNS,
     Basis,
     KernelGraph,
     SharingPolicy,
@@ -271,9 +273,8 @@ def with_demands(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
 
 #: Columns of tasks that `with_demands` works out, apart from the demand.
 DEMAND_COLUMNS = (
-    *("occupies", "waves", "footprint", "hit_share", "pressure", "sensitivity", "start_ns", "in_rounds", "stays"),
-    *("spreads", "spins", "unit_threads", "unit_registers", "unit_shared", "unit_slots", "unit_compute"),
-    *("unit_bandwidth", "memory_part"),
+    *("occupies", "waves", "footprint", "hit_share", "pressure", "sensitivity", "spreads", *PLACE_COLUMNS),
+    *UNIT_COLUMNS,
 )
 
 

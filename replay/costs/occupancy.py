@@ -209,8 +209,6 @@ _OF_PRODUCTS, _OF_OTHER_PRODUCTS, _OF_OTHERS = MappingProxyType({128: 168, 256: 
 _NVJET, _XMMA = (168, 188_548), 254
 #: cuBLAS names more threads than a kernel of nvjet has: one warp group of three only loads.
 _NVJET_THREADS: Final = 384
-#: Columns of tasks with what a workgroup takes of a compute unit.
-UNIT_COLUMNS: Final = ("unit_threads", "unit_registers", "unit_shared", "unit_slots")
 #: A unit of the A100 (NVIDIA, CUDA C++ Programming Guide, table of technical specifications), for an unknown device.
 _UNKNOWN_UNIT: Final = UnitLimits(2048, 65536, 164 * 2**10, 32, np.inf, 32, 256, 128, 1024)
 

@@ -29,13 +29,12 @@ import numpy.typing as npt
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
 from profilers.trace.compiled import bare, inlined
-from replay.engine.layout import CU, DMA_COLUMN, FAIR, N_FAIR, PIM, POWER, SharingState, lay_out, plain
+from replay.engine.layout import CU, DMA_COLUMN, FAIR, N_FAIR, PIM, POWER, SharingState, lay_out, plain, starts
 from replay.engine.sharing import (
     activate,
     begin_waiting,
     held_units,
     is_done,
-    leave,
     let_in,
     next_change_ns,
     progress,
@@ -43,7 +42,7 @@ from replay.engine.sharing import (
     stop_waiting,
     until_done_ns,
 )
-from replay.engine.units import DONE_NS
+from replay.engine.units import DONE_NS, release
 from replay.graph.graph import RESOURCES, KernelGraph
 
 #: An event is one number, its code. The arrival of a task is this plus the task. The next change on a device is its
@@ -240,7 +239,7 @@ def _end_tasks(sim, device, now):  # type: ignore[no-untyped-def]
             sim.end[row.task] = now
             _notify(sim, row.task, now, _AT_END, now)
             if row.is_placed:
-                leave(sim.sharing, device, row.task)
+                release(sim.sharing, device, row.task)
         else:
             sim.sharing.active[kept] = row
             kept += 1
@@ -440,8 +439,6 @@ def _circle(graph: KernelGraph, stuck: npt.NDArray[np.bool_]) -> str:
 
 #: Changes of the active tasks of a device, in the order in which the engine takes those of one time.
 _ENDS, _WAITS, _STARTS = range(3)
-#: Largest part of its measured time that passes before the first workgroup of a task.
-_MOST_START = 0.9
 
 
 class TaskTimes(NamedTuple):
@@ -496,9 +493,7 @@ def integrate_rates(
     task = np.concatenate([rows, rows, waits])
     change = np.repeat([_STARTS, _ENDS, _WAITS], [len(rows), len(rows), len(waits)])
     span_ns = times.end_ns[rows] - times.start_ns[rows]
-    first_ns = times.start_ns[rows] + np.minimum(
-        sharing.start_ns[rows] if sharing.has_start else 0.0, _MOST_START * span_ns
-    )
+    first_ns = times.start_ns[rows] + (starts(sharing.start_ns[rows], span_ns) if sharing.has_start else 0.0)
     time_ns = np.concatenate([first_ns, times.end_ns[rows], times.wait_ns[waits]])
     order = np.lexsort((task, times.arrival[task], change, time_ns))
     log = (np.zeros(log_rows), np.zeros((log_rows, len(RESOURCES))))
@@ -562,7 +557,7 @@ def _integrate(events, sharing, is_waiting, results, log):  # type: ignore[no-un
                 took_ns[task] += now + until_done_ns(sharing, sharing.device[task], active[i])
             count -= 1
             if active[i].is_placed:
-                leave(sharing, sharing.device[task], task)
+                release(sharing, sharing.device[task], task)
             for j in range(i, count):
                 active[j] = active[j + 1]
         if count == 0 and logged < len(log_ns):

@@ -15,7 +15,7 @@ from profilers.trace.arrays import Floats, Ints
 from profilers.trace.compiled import compiled
 from replay.engine.units import HOLDING, MAX_HOLDINGS, MAX_UNITS, UNITS
 from replay.graph.columns import TASK_COLUMNS
-from replay.graph.graph import RESOURCES, TO_HOST, SharingPolicy, TaskKind, Tasks
+from replay.graph.graph import RESOURCES, TO_HOST, UNIT_COLUMNS, SharingPolicy, TaskKind, Tasks
 
 #: Columns of `RESOURCES` that are shared max-min fair: all but compute units and power. Processing in memory stands in
 #: the column of DMA engines, since no task uses both: a further column would slow every graph by 8 %.
@@ -70,8 +70,6 @@ _RARE_COLUMNS = {
     "memory_part": "has_latency",
     "start_ns": "has_start",
 }
-#: Shares of the limits of a unit that a workgroup takes.
-_TAKES = ("unit_threads", "unit_registers", "unit_shared", "unit_slots")
 #: Columns of tasks that sharing reads, in the order in which `_check_columns` takes them.
 _CHECKED = (
     "demand",
@@ -85,7 +83,7 @@ _CHECKED = (
     "in_rounds",
     "stays",
     "spreads",
-    *_TAKES,
+    *UNIT_COLUMNS,
 )
 #: Links and DMA engines that can be told apart: each takes a bit of `resource_bits`, beside the fair columns and
 #: processing in memory.
@@ -177,7 +175,7 @@ def lay_out(tasks: Tasks, policy: SharingPolicy) -> SharingState:
     if has_rare["has_start"]:
         rare["start_ns"] = np.where(device >= 0, starts(rare["start_ns"], duration), 0.0)
         duration = duration - rare["start_ns"]
-    takes = tuple(columns.pop(name) for name in _TAKES)
+    takes = tuple(columns.pop(name) for name in UNIT_COLUMNS)
     return SharingState(
         **columns,
         takes=takes,

@@ -15,7 +15,7 @@ last wave; then the engine calls `share` again. A task that has the device for i
 2. `_cap_rates` caps the rate of a task by its workgroups on units, and by what they share with others there: arithmetic
    (the law of occupancy, `replay.costs.occupancy`) and the bandwidth of the unit.
 3. `_raise_misses` raises demands on memory bandwidth if the last-level cache cannot hold the footprints of all tasks.
-4. `_hold` stops collectives that wait for their peers: they keep their units and make no progress.
+4. `_halt` stops collectives that wait for their peers: they keep their units and make no progress.
 5. `_queue_for_memory` slows tasks by the latency of memory under the load of all, and by the pressure of others.
 6. `_defer` lowers the caps of tasks whose accesses of memory yield to those of others.
 7. `_fill` shares every other resource. The rates are max-min fair, so a task draws bandwidth in proportion to its
@@ -40,7 +40,6 @@ from replay.engine.units import (
     end_rounds,
     needs,
     per_unit,
-    release,
 )
 
 #: Shares closer than this are equal.
@@ -151,7 +150,7 @@ def share(state, first, count):  # type: ignore[no-untyped-def]
     if state.has_footprints:
         _raise_misses(state, first, count)
     if state.has_waiting:
-        _hold(state, first, count)
+        _halt(state, first, count)
     if state.has_latency:
         _queue_for_memory(state, first, count)
     if state.has_deferring:
@@ -187,6 +186,7 @@ def until_done_ns(state, device, row):  # type: ignore[no-untyped-def]
         holding = state.holdings[h]
         if holding.task == row.task and holding.rate > 0.0:
             longest = max(longest, holding.left / holding.rate)
+    # If hardly any of its workgroups run, it is estimated as if a hundredth of the units were its own.
     rounds = np.ceil(row.to_place / max(row.running, row.per_unit * 1e-2) - 1e-9)
     return longest + rounds * (row.last_wave_ns if row.last_wave_ns > 0.0 else state.duration[row.task])
 
@@ -203,12 +203,6 @@ def is_done(row, done_ns):  # type: ignore[no-untyped-def]
     if row.in_rounds and row.is_placed:
         return row.running <= _ROUNDED and row.to_place <= _ROUNDED
     return row.remaining_ns <= done_ns
-
-
-@inlined
-def leave(state, device, task):  # type: ignore[no-untyped-def]
-    """Take a task that is done off its units."""
-    release(state, device, task)
 
 
 @inlined
@@ -252,7 +246,7 @@ def _cap_rates(state, device, first, count):  # type: ignore[no-untyped-def]
             units.threads += threads
             units.spinning += threads * state.spins[holding.task]
             units.compute += holding.count * state.unit_compute[holding.task]
-            state.units[base + holding.units].bandwidth += holding.count * state.unit_bandwidth[holding.task]
+            units.bandwidth += holding.count * state.unit_bandwidth[holding.task]
     for h in range(device * MAX_HOLDINGS, device * MAX_HOLDINGS + state.n_holdings[device]):
         holding = state.holdings[h]
         holding.rate = 1.0 / _crowding(state, holding, state.units[base + holding.units])
@@ -280,8 +274,11 @@ def _cap_rates(state, device, first, count):  # type: ignore[no-untyped-def]
         row.placed_rate = row.rate_cap
 
 
-#: Largest load of memory that counts, and most steps to find it.
-_FULL, _MOST_STEPS = 0.97, 24
+#: Largest load by one task that counts; a load that is as good as full; the largest latency, over that at the first; and
+#: most steps to find it. Chosen: they bound a search.
+_FULL, _BRIM, _WORST, _MOST_STEPS = 0.97, 0.9999, 4.0, 24
+#: The latency is known once its bounds, or two estimates, are this close.
+_CLOSE_BOUNDS, _CLOSE_ESTIMATES = 2e-3, 5e-4
 
 
 @bare
@@ -308,7 +305,7 @@ def _queue_for_memory(state, first, count):  # type: ignore[no-untyped-def]
         if state.has_pressure and pressure > 0.0:
             others = pressure - (_pressure(state, row) if row.rate_cap > 0.0 or row.waits > 0 else 0.0)
             row.rate = max(others, 0.0) * state.sensitivity[row.task]
-    low, high, latency = 1.0, 1.0 / np.sqrt(1.0 - _FULL * _FULL) * 4.0, 1.0
+    low, high, latency = 1.0, 1.0 / np.sqrt(1.0 - _FULL * _FULL) * _WORST, 1.0
     for step in range(_MOST_STEPS):
         memory, cache = 0.0, 0.0
         for k in range(first, first + count):
@@ -323,14 +320,15 @@ def _queue_for_memory(state, first, count):  # type: ignore[no-untyped-def]
         load = memory * memory + cache * cache
         is_higher = load > 1.0 - 1.0 / (latency * latency)
         low, high = (latency, high) if is_higher else (low, latency)
-        if high < low * 1.002:
+        if high < low * (1.0 + _CLOSE_BOUNDS):
             break
-        found = np.sqrt(latency / np.sqrt(1.0 - load)) if load < 0.9999 else high
-        if abs(found - latency) < 0.0005 * latency:
-            latency = found
+        # The geometric mean of this latency and of that at the load that it gives.
+        estimate = np.sqrt(latency / np.sqrt(1.0 - load)) if load < _BRIM else high
+        if abs(estimate - latency) < _CLOSE_ESTIMATES * latency:
+            latency = estimate
             break
         # Under a heavy load, the estimates leap to and fro: then halving ends sooner.
-        latency = found if low < found < high and step < _MOST_STEPS // 3 else np.sqrt(low * high)
+        latency = estimate if low < estimate < high and step < _MOST_STEPS // 3 else np.sqrt(low * high)
     for k in range(first, first + count):
         row = state.active[k]
         if row.rate_cap > 0.0:
@@ -388,7 +386,7 @@ def _set_rounds(state, device, first, count):  # type: ignore[no-untyped-def]
 
 
 @bare
-def _hold(state, first, count):  # type: ignore[no-untyped-def]
+def _halt(state, first, count):  # type: ignore[no-untyped-def]
     """Let collectives that wait for their peers make no progress."""
     for k in range(first, first + count):
         if state.active[k].waits > 0:

@@ -49,7 +49,7 @@ HOLDING = np.dtype(
         ("is_new", np.int64),  # 1 if placed at this time
     ]
 )
-#: Classes of units, and holdings, of a device. If there were more, the classes that differ least are kept together.
+#: Most classes of units, and most holdings, of a device. Workgroups that would need more wait until classes join.
 MAX_UNITS, MAX_HOLDINGS = 64, 320
 #: Between units that hold as many more, those with more room come first (in steps of 1/4096), then those with fewer
 #: workgroups of the task: weights above any number of a task.
@@ -128,7 +128,7 @@ def _taken(units):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _hold(state, device, c, task, count, in_rounds):  # type: ignore[no-untyped-def]
+def _put(state, device, c, task, count, in_rounds):  # type: ignore[no-untyped-def]
     """Put `count` workgroups of a task on each unit of a class."""
     base, units = device * MAX_HOLDINGS, state.units[device * MAX_UNITS + c]
     taken = _taken(units)
@@ -198,7 +198,7 @@ def place(state, device, task, wanted, how):  # type: ignore[no-untyped-def]
                 continue
             _split(state, device, c, extent)
             c = state.n_units[device] - 1
-        _hold(state, device, c, task, count, in_rounds)
+        _put(state, device, c, task, count, in_rounds)
         wanted = max(wanted - count * extent, 0.0)
     return total - wanted
 

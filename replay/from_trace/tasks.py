@@ -20,7 +20,7 @@ from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import isolate
-from replay.costs.occupancy import COLLECTIVE_WORKGROUP, UNIT_COLUMNS, unit_shares
+from replay.costs.occupancy import COLLECTIVE_WORKGROUP, unit_shares
 from replay.costs.operators import Call, operator_of
 from replay.from_trace.host import HostTasks, add_host, add_queue_edges, add_returns, mark_columns
 from replay.from_trace.index import DTYPE_INDEX, TraceIndex, index_trace
@@ -29,6 +29,7 @@ from replay.from_trace.window import Window, clock_notes, open_window
 from replay.graph.assembly import Assembly
 from replay.graph.graph import (
     COLLECTIVE_KINDS,
+    UNIT_COLUMNS,
     Basis,
     EdgeKind,
     Hardware,

@@ -240,6 +240,8 @@ class Lane:
         return f"rank {self.rank} GPU {self.device} {stream}"
 
 
+#: Columns of what a workgroup takes of a compute unit, as shares of its limits.
+UNIT_COLUMNS = ("unit_threads", "unit_registers", "unit_shared", "unit_slots")
 #: Columns of how the workgroups of a task run on their units; 0 for a task that uses none.
 PLACE_COLUMNS = ("start_ns", "in_rounds", "stays", "spins", "unit_compute", "unit_bandwidth", "memory_part")
 #: Value of a column that is left out, until `Tasks` fills in its default.

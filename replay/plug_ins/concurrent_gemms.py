@@ -13,14 +13,13 @@ import numpy as np
 
 from profilers.trace.arrays import Floats
 from replay.calibration.parameters import Parameters
-from replay.costs.occupancy import UNIT_COLUMNS
 from replay.engine.engine import simulate
 from replay.gemms.gemm import gemm_of_task
 from replay.gemms.groups import Groups, UnorderedGemms, independent_gemms
 from replay.gemms.planning import MIN_GAIN, STREAMS, GroupPlan, KernelSet, plan_groups
 from replay.gemms.tuning import DEGREES
 from replay.graph.edit import in_lane_order
-from replay.graph.graph import PLACE_COLUMNS, RESOURCES, Basis, KernelGraph
+from replay.graph.graph import PLACE_COLUMNS, RESOURCES, UNIT_COLUMNS, Basis, KernelGraph
 from replay.what_ifs.beside import run_beside
 from replay.what_ifs.targets import UNKNOWN_DEVICE
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, what_if_text
