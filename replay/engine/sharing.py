@@ -274,8 +274,8 @@ def _cap_rates(state, device, first, count):  # type: ignore[no-untyped-def]
         row.placed_rate = row.rate_cap
 
 
-#: Largest load by one task that counts; a load that is as good as full; the largest latency, over that at the first; and
-#: most steps to find it. Chosen: they bound a search.
+#: Largest load by one task that counts; a load that is as good as full; the largest latency, over that without load;
+#: and most steps to find it. Chosen: they bound a search.
 _FULL, _BRIM, _WORST, _MOST_STEPS = 0.97, 0.9999, 4.0, 24
 #: The latency is known once its bounds, or two estimates, are this close.
 _CLOSE_BOUNDS, _CLOSE_ESTIMATES = 2e-3, 5e-4
