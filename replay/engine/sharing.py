@@ -274,11 +274,8 @@ def _cap_rates(state, device, first, count):  # type: ignore[no-untyped-def]
         row.placed_rate = row.rate_cap
 
 
-#: Largest load by one task that counts; a load that is as good as full; the largest latency, over that without load;
-#: and most steps to find it. Chosen: they bound a search.
-_FULL, _BRIM, _WORST, _MOST_STEPS = 0.97, 0.9999, 4.0, 24
-#: The latency is known once its bounds, or two estimates, are this close.
-_CLOSE_BOUNDS, _CLOSE_ESTIMATES = 2e-3, 5e-4
+#: Largest load by one task that counts; the least `1 / latency^2`; most steps to find it, and how close is close enough.
+_FULL, _LEAST, _MOST_STEPS, _CLOSE = 0.97, (1.0 - 0.97**2) / 16.0, 24, 1e-6
 
 
 @bare
@@ -286,7 +283,8 @@ def _queue_for_memory(state, first, count):  # type: ignore[no-untyped-def]
     """Lower the rate caps by the latency of memory under the load of all tasks.
 
     With utilization u of memory and L2, an access takes (1 - u^2)^(-1/2) times as long as without load. The load
-    follows from the rates, and the rates from the load: the latency at which both agree is found by halving.
+    follows from the rates, and the rates from the latency. Newton's method finds `x = 1 / latency^2 = 1 - u^2`: the
+    load of tasks that do nothing but wait for memory is linear in it.
     """
     pressure, loads = 0.0, 0
     for k in range(first, first + count):
@@ -305,34 +303,30 @@ def _queue_for_memory(state, first, count):  # type: ignore[no-untyped-def]
         if state.has_pressure and pressure > 0.0:
             others = pressure - (_pressure(state, row) if row.rate_cap > 0.0 or row.waits > 0 else 0.0)
             row.rate = max(others, 0.0) * state.sensitivity[row.task]
-    low, high, latency = 1.0, 1.0 / np.sqrt(1.0 - _FULL * _FULL) * _WORST, 1.0
-    for step in range(_MOST_STEPS):
-        memory, cache = 0.0, 0.0
+    x = 1.0
+    for _ in range(_MOST_STEPS):
+        memory, cache, memory_slope, cache_slope = 0.0, 0.0, 0.0, 0.0
         for k in range(first, first + count):
             row = state.active[k]
             if row.rate_cap <= 0.0 or state.demand[row.task, PIM] > 0.0:  # PIM queues for nothing: it is in the memory
                 continue
-            rate = row.rate_cap / _memory_slowdown(state, row, latency)
+            slowdown, waiting = _memory_slowdown(state, row, x)
+            rate = row.rate_cap / slowdown
             if state.has_crowding and state.spins[row.task] > 0.0:  # it draws while it transfers
                 rate *= min(state.spins[row.task], 1.0)
-            memory += rate * row.demand[HBM_COLUMN]
-            cache += rate * row.demand[L2_COLUMN]
-        load = memory * memory + cache * cache
-        is_higher = load > 1.0 - 1.0 / (latency * latency)
-        low, high = (latency, high) if is_higher else (low, latency)
-        if high < low * (1.0 + _CLOSE_BOUNDS):
+            slope = 0.5 * rate * waiting / (slowdown * x)
+            memory, memory_slope = memory + rate * row.demand[HBM_COLUMN], memory_slope + slope * row.demand[HBM_COLUMN]
+            cache, cache_slope = cache + rate * row.demand[L2_COLUMN], cache_slope + slope * row.demand[L2_COLUMN]
+        excess = x - 1.0 + memory * memory + cache * cache
+        before = x
+        x -= excess / (1.0 + 2.0 * (memory * memory_slope + cache * cache_slope))
+        x = min(max(x, _LEAST), 1.0)
+        if abs(x - before) < _CLOSE * x:
             break
-        # The geometric mean of this latency and of that at the load that it gives.
-        estimate = np.sqrt(latency / np.sqrt(1.0 - load)) if load < _BRIM else high
-        if abs(estimate - latency) < _CLOSE_ESTIMATES * latency:
-            latency = estimate
-            break
-        # Under a heavy load, the estimates leap to and fro: then halving ends sooner.
-        latency = estimate if low < estimate < high and step < _MOST_STEPS // 3 else np.sqrt(low * high)
     for k in range(first, first + count):
         row = state.active[k]
         if row.rate_cap > 0.0:
-            row.rate_cap = min(row.rate_cap / _memory_slowdown(state, row, latency), 1.0)
+            row.rate_cap = min(row.rate_cap / _memory_slowdown(state, row, x)[0], 1.0)
 
 
 @inlined
@@ -344,13 +338,19 @@ def _pressure(state, row):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _memory_slowdown(state, row, latency):  # type: ignore[no-untyped-def]
-    """Return the time of a task over its time alone, if memory has this latency.
+def _memory_slowdown(state, row, x):  # type: ignore[no-untyped-def]
+    """Return the time of a task over its time alone if memory has the latency x^(-1/2), and what waiting adds to it.
 
-    Computing and waiting for memory overlap: the third powers of their times add up (docs/contention.md).
+    Computing and waiting for memory overlap: the third powers of their times add up (docs/contention.md). The second
+    result is the derivative of the first by the logarithm of the latency.
     """
-    part, longer = state.memory_part[row.task], latency * row.weight
-    return (np.cbrt(1.0 - part + part * longer * longer * longer) if part > 0.0 else 1.0) + row.rate
+    part = state.memory_part[row.task]
+    if part <= 0.0:
+        return 1.0 + row.rate, 0.0
+    longer = row.weight * row.weight / x
+    waits = part * longer * np.sqrt(longer)
+    slowed = np.cbrt(1.0 - part + waits)
+    return slowed + row.rate, waits / (slowed * slowed)
 
 
 @inlined
