@@ -18,6 +18,7 @@ from profilers.trace.arrays import Bools, Floats, Ints
 from profilers.trace.kernels import CLASSES, COMPUTE_BOUND
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import CollectiveCalibration
+from replay.costs.places import memory_bytes_per_s
 from replay.costs.wire_time import collective_models, likely_ranks
 from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, KernelGraph, TaskKind
 
@@ -83,8 +84,9 @@ def task_labels(graph: KernelGraph, rows: Ints) -> tuple[list[str], Ints]:
 def with_interference(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     """Return a copy of `graph` with the pressure of collectives, and the sensitivity of kernels.
 
-    - Pressure: `pressure_collective` times the workgroups of a collective over the compute units. If the trace does not
-      show when a collective waits, it is the mean (`mean_share`). That of other tasks stays.
+    - Pressure: `pressure_collective` times the share of the memory's bandwidth that a collective draws (`memory_bytes`
+      over its duration). If its bytes are unknown, times its workgroups over the compute units; and if the trace does
+      not show when it waits, times the mean (`mean_share`). That of other tasks stays.
     - Sensitivity: the part of a kernel's time that is bound by memory, and `latency_sensitivity` times 3 us over its
       duration: pressure adds a fixed time to each kernel.
 
@@ -99,9 +101,12 @@ def with_interference(graph: KernelGraph, parameters: Parameters) -> KernelGraph
     is_kernel = (tasks.kind == TaskKind.KERNEL) & graph.on_device()
     is_collective = (tasks.kind == TaskKind.COLLECTIVE) & graph.on_device()
     channels = tasks.workgroups / max(graph.hardware.compute_units, 1)
-    pressure = parameters["pressure_collective"] * np.where(tasks.workgroups > 0, channels, tasks.occupies)
-    pressure = np.where(is_collective, pressure * mean_share(graph, parameters), tasks.pressure)
-    latency = parameters["latency_sensitivity"] * LATENCY_NS / np.maximum(tasks.duration_ns, 1.0)
+    units = np.where(tasks.workgroups > 0, channels, tasks.occupies) * mean_share(graph, parameters)
+    duration_ns = np.maximum(tasks.duration_ns, 1.0)
+    drawn = memory_bytes(graph) / duration_ns * 1e9 / memory_bytes_per_s(graph, parameters)
+    load = np.where(drawn > 0.0, np.minimum(drawn, 1.0), units)
+    pressure = np.where(is_collective, parameters["pressure_collective"] * load, tasks.pressure)
+    latency = parameters["latency_sensitivity"] * LATENCY_NS / duration_ns
     sensitivity = np.where(is_kernel, _factors(graph, factors, is_kernel) * (tasks.memory_part + latency), 0.0)
     return graph.with_tasks(pressure=pressure, sensitivity=sensitivity)
 

@@ -36,6 +36,19 @@ def per_unit(tasks: Tasks) -> Floats:
     return np.asarray(np.maximum(np.floor(1.0 / largest + 1e-9), 1.0), dtype=np.float64)
 
 
+def unit_bytes_per_s(graph: KernelGraph, parameters: Parameters) -> float:
+    """Return the bandwidth of one compute unit."""
+    device = graph.hardware.device
+    clock_hz = device.value("clock_mhz") * 1e6 if device is not None and "clock_mhz" in device.figures else _USUAL_HZ
+    return parameters["unit_bytes_per_clock"] * clock_hz
+
+
+def memory_bytes_per_s(graph: KernelGraph, parameters: Parameters) -> float:
+    """Return the peak bandwidth of memory; that of all units if the device is unknown."""
+    device, units = graph.hardware.device, max(graph.hardware.compute_units, 1)
+    return device.memory_bytes_per_s if device is not None else unit_bytes_per_s(graph, parameters) * units
+
+
 def with_unit_sizes(graph: KernelGraph, is_compute_bound: Bools, parameters: Parameters) -> KernelGraph:
     """Return a copy of `graph` in which workgroups of unknown size take a share of a unit.
 
@@ -112,7 +125,7 @@ def with_places(graph: KernelGraph, is_compute_bound: Bools, transfers: Floats, 
     parameters : Parameters
         Parameters of the model.
     """
-    tasks, units, device = graph.tasks, max(graph.hardware.compute_units, 1), graph.hardware.device
+    tasks, units = graph.tasks, max(graph.hardware.compute_units, 1)
     is_kernel, is_collective = (
         (tasks.kind == kind) & graph.on_device() for kind in (TaskKind.KERNEL, TaskKind.COLLECTIVE)
     )
@@ -120,9 +133,7 @@ def with_places(graph: KernelGraph, is_compute_bound: Bools, transfers: Floats, 
     grid = np.where(tasks.workgroups > 0, tasks.workgroups, units).astype(float)
     slots = np.minimum(grid, units * held)
     in_flight = np.maximum(np.ceil(slots / units - 1e-9), 1.0)
-    clock_hz = device.value("clock_mhz") * 1e6 if device is not None and "clock_mhz" in device.figures else _USUAL_HZ
-    unit_bytes_per_s = parameters["unit_bytes_per_clock"] * clock_hz
-    peak = device.memory_bytes_per_s if device is not None else unit_bytes_per_s * units
+    unit_rate, peak = unit_bytes_per_s(graph, parameters), memory_bytes_per_s(graph, parameters)
     seconds = np.maximum(tasks.duration_ns, 1.0) / 1e9
     computes, products = is_kernel & is_compute_bound, _products(graph, grid)
     known = computes & products.is_known
@@ -131,10 +142,10 @@ def with_places(graph: KernelGraph, is_compute_bound: Bools, transfers: Floats, 
     is_persistent = (known & products.is_persistent) | fills
     waves = np.where(known & products.is_persistent, products.tiles / slots, tasks.waves)
     memory = _memory_time(graph, computes, parameters)
-    load = products.read_bytes / np.minimum(grid, units) / (parameters["tile_load_ratio"] * unit_bytes_per_s) / seconds
+    load = products.read_bytes / np.minimum(grid, units) / (parameters["tile_load_ratio"] * unit_rate) / seconds
     memory = np.where(known, np.minimum(np.maximum(load, tasks.demand[:, _HBM]), _MOST_MEMORY), memory)
     part, demand = memory**_OVERLAP, tasks.demand.copy()
-    l2 = products.read_bytes / seconds / (parameters["l2_share_of_units"] * unit_bytes_per_s * units)
+    l2 = products.read_bytes / seconds / (parameters["l2_share_of_units"] * unit_rate * units)
     demand[known, _L2] = np.minimum(l2, parameters["l2_share_product_max"])[known]
     crosses = is_kernel & (tasks.link >= 0) & (tasks.bytes > 0)
     is_resident = tasks.hit_share > _RESIDENT
@@ -142,7 +153,7 @@ def with_places(graph: KernelGraph, is_compute_bound: Bools, transfers: Floats, 
     reduces = is_kernel & ~computes & ~is_resident & (part < 1.0)
     arithmetic = tasks.occupies * (1.0 - part) ** (1.0 / _OVERLAP)
     demand[reduces, _CU] = np.maximum(demand[:, _CU], arithmetic)[reduces]
-    drawn = np.minimum(demand[:, _HBM] * peak / (np.maximum(slots, 1e-9) * unit_bytes_per_s), 1.0 / in_flight)
+    drawn = np.minimum(demand[:, _HBM] * peak / (np.maximum(slots, 1e-9) * unit_rate), 1.0 / in_flight)
     drawn = np.where(is_resident, 1.0 / in_flight, drawn)
     writes = tasks.link == TO_HOST
     host_bytes_per_s = 1e9 * np.where(writes, parameters["unit_host_write_gbps"], parameters["unit_host_read_gbps"])

@@ -91,11 +91,10 @@ def _place_running(state, device, row):  # type: ignore[no-untyped-def]
     row.to_place = max(row.to_place - rounds * in_flight, 0.0)
     running = place(state, device, row.task, min(in_flight, row.to_place), (False, True, False))
     row.running, row.to_place = running, row.to_place - running
-    left = (
-        1.0 - (begun / row.last_wave_ns - rounds)
-        if row.last_wave_ns > 0.0
-        else row.remaining_ns / state.duration[row.task]
-    )
+    left = row.remaining_ns / state.duration[row.task]
+    if row.last_wave_ns > 0.0:
+        done_ns = begun - rounds * row.last_wave_ns
+        left = 1.0 - done_ns / min(row.last_wave_ns, done_ns + row.remaining_ns)
     for h in range(device * MAX_HOLDINGS, device * MAX_HOLDINGS + state.n_holdings[device]):
         if state.holdings[h].task == row.task:
             state.holdings[h].left, state.holdings[h].is_new = left, 0

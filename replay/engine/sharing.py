@@ -104,14 +104,25 @@ def _write_row(state, index, task):  # type: ignore[no-untyped-def]
     row.to_place, row.last_wave_cu = row.occupied_cu * row.per_unit, row.occupied_cu
     if state.has_waves and state.waves[task] > 0.0:
         waves = state.waves[task]
-        whole_waves = np.ceil(waves - 1e-9)
-        row.last_wave_ns = row.remaining_ns / max(whole_waves, 1.0)
+        whole_waves = max(np.ceil(waves - 1e-9), 1.0)
         row.last_wave_cu *= waves - whole_waves + 1.0 if waves > 1.0 else 1.0
         row.to_place *= max(waves, 1.0)
+        last = last_round(state, row) if row.in_rounds else 1.0
+        row.last_wave_ns = row.remaining_ns / (whole_waves - 1.0 + last)
     for c in range(N_FAIR):
         row.demand[c] = state.demand[task, FAIR[c]]
         row.resource_bits |= (row.demand[c] > 0.0) << _resource(state.resource_of, task, c)
     row.resource_bits |= _peer_bits(state.resource_of, state, task)
+
+
+@inlined
+def last_round(state, row):  # type: ignore[no-untyped-def]
+    """Return the time of a task's last round over that of a full one: fewer workgroups share a unit's arithmetic."""
+    if not state.has_crowding or state.unit_compute[row.task] <= 0.0:
+        return 1.0
+    own = state.unit_compute[row.task]
+    full = own * most_on_a_unit(state, row.task)
+    return longer_by_arithmetic(own * max(np.ceil(row.last_wave_cu * row.per_unit - 1e-9), 1.0), full)
 
 
 @inlined
@@ -362,14 +373,28 @@ def _crowding(state, holding, units):  # type: ignore[no-untyped-def]
     crowd, task = units.crowd, holding.task
     if state.has_crowding:
         if state.unit_compute[task] > 0.0:
-            occupied = max(state.occupies[task], state.demand[task, CU])
-            own = state.unit_compute[task] * max(np.ceil(occupied * per_unit(state, task) - 1e-9), 1.0)
-            spinning = state.spin_weight * units.spinning / max(units.threads, _ROUNDING)
-            asked = max(units.compute + spinning, own)
-            crowd = max(crowd, np.cbrt(((1.0 + asked * np.sqrt(asked)) / (1.0 + own * np.sqrt(own))) ** 2))
+            own = state.unit_compute[task] * most_on_a_unit(state, task)
+            asked = units.compute + state.spin_weight * units.spinning / max(units.threads, _ROUNDING)
+            slowed = longer_by_arithmetic(asked if state.in_rounds[task] else max(asked, own), own)
+            crowd = max(crowd, slowed) if crowd > 1.0 else slowed
         if state.unit_bandwidth[task] > 0.0:
             crowd = max(crowd, units.bandwidth)
     return crowd
+
+
+@inlined
+def most_on_a_unit(state, task):  # type: ignore[no-untyped-def]
+    """Return how many of its workgroups share the fullest unit while a task is alone."""
+    return max(np.ceil(max(state.occupies[task], state.demand[task, CU]) * per_unit(state, task) - 1e-9), 1.0)
+
+
+@inlined
+def longer_by_arithmetic(asked, alone):  # type: ignore[no-untyped-def]
+    """Return the time of a workgroup where this much of a unit's arithmetic is asked for, over that where it is alone.
+
+    The law of occupancy with its exponent 1.5 (`replay.costs.occupancy`).
+    """
+    return np.cbrt(((1.0 + asked * np.sqrt(asked)) / (1.0 + alone * np.sqrt(alone))) ** 2)
 
 
 @bare
