@@ -59,14 +59,19 @@ class Row:
         self.per_unit = max(math.floor((1 + 1e-9) / max(self.needs)), 1)
         self.occupied = max(float(tasks.occupies[task]), float(tasks.demand[task, CU]))
         self.in_flight = whole(self.occupied * self.per_unit * n_units)
+        self.in_rounds, self.stays = bool(tasks.in_rounds[task]) and self.in_flight > 0, bool(tasks.stays[task])
+        self.compute = float(tasks.unit_compute[task])
+        self.alone = self.compute * max(math.ceil(self.in_flight / n_units - 1e-9), 1)  # asked of its fullest unit
         self.wave_ns, self.last_wave, self.to_place = 0.0, self.in_flight, self.in_flight
         waves = float(tasks.waves[task])
         if waves > 0:
-            self.wave_ns = self.left_ns / max(math.ceil(waves - 1e-9), 1)
+            rounds, last = max(math.ceil(waves - 1e-9), 1), 1.0
             if waves > 1:
                 self.to_place = whole(self.in_flight * waves)
-                self.last_wave = whole(self.in_flight * (waves - math.ceil(waves - 1e-9) + 1))
-        self.in_rounds, self.stays = bool(tasks.in_rounds[task]) and self.in_flight > 0, bool(tasks.stays[task])
+                self.last_wave = whole(self.in_flight * (waves - rounds + 1))
+            if self.in_rounds and self.compute > 0:
+                last = longer(self.compute * max(math.ceil(self.last_wave / n_units - 1e-9), 1), self.alone)
+            self.wave_ns = self.left_ns / (rounds - 1 + last)
         self.priority = int(tasks.priority[task])
         self.waits = self.is_placed = self.has_waited = self.has_started = self.is_let_in = False
         self.rate = self.cap = self.placed_rate = 0.0
@@ -80,6 +85,11 @@ class Row:
     def wanted(self) -> int:
         """Workgroups of a task out of step on units if there is room."""
         return self.last_wave if self.left_ns <= self.wave_ns else self.in_flight
+
+
+def longer(asked: float, alone: float) -> float:
+    """Return the time of a workgroup on a unit of which so much arithmetic is asked, over its time alone."""
+    return ((1 + asked**1.5) / (1 + alone**1.5)) ** (1 / 1.5)
 
 
 def whole(number: float) -> int:
@@ -158,7 +168,8 @@ class Device:
         best = min(orders, key=orders.__getitem__)
         for unit, other in orders.items():
             is_equal = other[:3] == orders[best][:3] and abs(other[3] - orders[best][3]) <= 1e-5 * other[3]
-            if is_equal and (unit.content() != best.content() or counts[unit] != counts[best]):
+            is_twin = unit.content() == best.content() and counts[unit] == counts[best] and unit.freed == best.freed
+            if is_equal and not is_twin:
                 raise UndecidedError("units are equal but for what they hold")
         return best
 
@@ -202,8 +213,9 @@ class Device:
         rounds = math.floor(begun + 1e-9)
         row.to_place = max(row.to_place - rounds * row.in_flight, 0)
         row.to_place -= self._place(row, min(row.in_flight, row.to_place), has_waited=False)
+        done_ns = (begun - rounds) * wave_ns
         for group in (group for unit in self.units for group in unit.of(row.task)):
-            group.left = 1 - (begun - rounds)
+            group.left = 1 - done_ns / min(wave_ns, done_ns + row.left_ns)
 
     def _thin_out(self, row: Row, kept: float) -> None:
         """Keep a share of the workgroups: of units that hold the same, as many keep one more as is needed."""
@@ -270,16 +282,15 @@ class Device:
         self.next_ns = now + min(steps, default=math.inf)
 
     def _crowding(self, row: Row, unit: Unit) -> float:
-        """Return by how much a workgroup takes longer on its unit than alone."""
+        """Return the time of a workgroup on its unit over its time alone."""
         tasks, crowd = self.tasks, max(1.0, *(1 - room for room in self._room(unit)))
-        compute = float(tasks.unit_compute[row.task])
-        if compute > 0:
+        if row.compute > 0:
             threads = {g: float(tasks.unit_threads[g.task]) for g in unit.held}
             spinning = sum(share * float(tasks.spins[g.task]) for g, share in threads.items()) / sum(threads.values())
-            alone = compute * max(math.ceil(row.in_flight / len(self.units) - 1e-9), 1)
             asked = sum(float(tasks.unit_compute[group.task]) for group in unit.held)
-            asked = max(asked + self.graph.policy.spin_weight * spinning, alone)
-            crowd = max(crowd, ((1 + asked**1.5) / (1 + alone**1.5)) ** (1 / 1.5))
+            asked += self.graph.policy.spin_weight * spinning
+            slowed = longer(asked if row.in_rounds else max(asked, row.alone), row.alone)
+            crowd = max(crowd, slowed) if crowd > 1 else slowed
         if tasks.unit_bandwidth[row.task] > 0:
             crowd = max(crowd, sum(float(tasks.unit_bandwidth[group.task]) for group in unit.held))
         return crowd
@@ -309,7 +320,8 @@ class Device:
             press[row] = float(tasks.pressure[row.task]) * placed * weight
 
         loads = [row for row in self.rows if row.cap > 0 and tasks.demand[row.task, [HBM, L2]].sum() > 0]
-        if len(loads) <= 1 and sum(press.values()) <= 0:
+        is_felt = sum(press.values()) > 0 and tasks.sensitivity.any()
+        if len(loads) <= 1 and not is_felt:
             return
 
         def slowed(row: Row, latency: float) -> float:

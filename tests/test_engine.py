@@ -270,8 +270,7 @@ def test_it_does_what_the_plain_rules_do(graph: KernelGraph) -> None:
 
 @given(placed_graphs(in_memory=True))
 def test_memory_under_load_does_what_the_plain_rules_do(graph: KernelGraph) -> None:
-    # The engine stops its search for the latency of memory at 0.2 %.
-    assert_it_follows_the_plain_rules(graph, rtol=5e-3)
+    assert_it_follows_the_plain_rules(graph)
 
 
 @given(contended_graphs(placed_graphs(most=5)))

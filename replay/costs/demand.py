@@ -68,7 +68,7 @@ def with_isolated_durations(graph: KernelGraph) -> KernelGraph:
 
 #: Most passes of the search for isolated durations; passes after which a task is out of step, unless its difference
 #: has shrunk to this share; and the difference, as a share of the measured time, at which a duration has settled.
-_MOST_PASSES, _FREE_AFTER, _SHRINKS, _SETTLED = 40, 8, 0.1, 1e-9
+_MOST_PASSES, _FREE_AFTER, _SHRINKS, _SETTLED = 40, 4, 0.1, 1e-9
 
 
 def _out_of_step(graph: KernelGraph, chosen: Ints) -> KernelGraph:

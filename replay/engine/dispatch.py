@@ -11,7 +11,7 @@ from replay.engine.units import MAX_HOLDINGS, clear, place, release, thin_out
 
 #: Shares closer than this are equal.
 _ROUNDING = 1e-12
-#: Workgroups fewer than this are none: what is left of sums of shares.
+#: Less than this part of a unit's workgroups is none: what is left of sums of shares.
 _ROUNDED = 1e-9
 #: Share of the device that collectives may hold together while they wait. If they held all, a kernel that a peer waits
 #: for could never run.
@@ -155,7 +155,7 @@ def _reserve(state, device, first, count):  # type: ignore[no-untyped-def]
             row.running = reserved
     for k in range(first, first + count):
         row = state.active[k]
-        wanted, is_new = row.reserved_cu * row.per_unit - row.running, row.running <= _ROUNDED
+        wanted, is_new = row.reserved_cu * row.per_unit - row.running, row.running <= _ROUNDED * row.per_unit
         is_let_in = (not state.in_order and state.priority[row.task] == highest) or state.interleaved[row.task]
         if is_let_in and wanted > _ROUNDING and (is_new or not row.in_rounds):
             wanted -= _take(state, device, (k, first, count), wanted, False)

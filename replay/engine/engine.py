@@ -305,9 +305,12 @@ def run(sim):  # type: ignore[no-untyped-def]
     """Take all events in order: all of one time, then share the devices that changed anew."""
     now = 0.0
     while sim.size[_HEAP] > 0 or (sim.sharing.has_waiting and _let_in(sim, now)):
-        now, code = sim.event_ns[0], sim.event_code[0]
+        time, code = sim.event_ns[0], sim.event_code[0]
         _pop(sim)
         device = code & ((1 << sim.device_bits) - 1)
+        if time > now and code < _ARRIVAL and sim.version[device] != code >> sim.device_bits:
+            continue  # of a schedule that holds no more: no time passes
+        now = time
         if code >= _WAITING:
             _begin_waiting(sim, code - _WAITING, now)
         elif code >= _ARRIVAL:

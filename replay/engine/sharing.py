@@ -44,7 +44,7 @@ from replay.engine.units import (
 
 #: Shares closer than this are equal.
 _ROUNDING = 1e-12
-#: Workgroups fewer than this are none: what is left of sums of shares.
+#: Less than this part of a unit's workgroups is none: what is left of sums of shares.
 _ROUNDED = 1e-9
 
 
@@ -212,7 +212,7 @@ def held_units(row):  # type: ignore[no-untyped-def]
 def is_done(row, done_ns):  # type: ignore[no-untyped-def]
     """Return whether a task is done: at most `done_ns` of its work is left, or none of its workgroups."""
     if row.in_rounds and row.is_placed:
-        return row.running <= _ROUNDED and row.to_place <= _ROUNDED
+        return max(row.running, row.to_place) <= _ROUNDED * row.per_unit
     return row.remaining_ns <= done_ns
 
 
@@ -501,7 +501,16 @@ def _fill(state, first, count):  # type: ignore[no-untyped-def]
 
     Written without branches where possible: a processor cannot predict which task stops when.
     """
-    totals, n_resources = state.totals, _n_resources(state.resource_of, state.totals)
+    totals, n_resources, is_full = state.totals, _n_resources(state.resource_of, state.totals), False
+    totals[RISING, :] = 0.0
+    for k in range(first, first + count):
+        row = state.active[k]
+        row.rate = row.weight = row.rate_cap
+    _add_demands(state.resource_of, state, first, count)
+    for r in range(n_resources):
+        is_full |= totals[RISING, r] > 1.0
+    if not is_full:  # all reach their caps
+        return
     lowest_cap, level, any_rising = 1.0, 0.0, True
     for k in range(first, first + count):
         row = state.active[k]

@@ -320,7 +320,8 @@ class Tasks:
 
     def select(self, rows: npt.NDArray[Any]) -> "Tasks":
         """Return the tasks in `rows` (a mask or an index)."""
-        return Tasks(**{name: chosen_rows(column, rows) for name, column in vars(self).items()})
+        index = np.flatnonzero(rows) if rows.dtype == bool else rows
+        return Tasks(**{name: chosen_rows(column, index) for name, column in vars(self).items()})
 
     def joined(self, *others: "Tasks") -> "Tasks":
         """Return these tasks followed by `others`. A column that is one value in all of them stays a view of it."""
@@ -342,10 +343,10 @@ class Tasks:
 
 def chosen_rows(column: npt.NDArray[Any], rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return rows of a column (a mask or an index); a view of one value stays one."""
+    index = np.flatnonzero(rows) if rows.dtype == bool else rows
     if column.strides[0] or not len(column):
-        return np.asarray(column[rows])
-    n = np.count_nonzero(rows) if rows.dtype == bool else len(rows)
-    return np.broadcast_to(column[0], (int(n), *column.shape[1:]))
+        return column.take(index, axis=0)
+    return np.broadcast_to(column[0], (len(index), *column.shape[1:]))
 
 
 #: Relative difference up to which two times, or two demands, are the same.
@@ -425,7 +426,8 @@ class Edges:
 
     def select(self, rows: npt.NDArray[Any]) -> "Edges":
         """Return the edges in `rows` (a mask or an index)."""
-        return Edges(self.source[rows], self.target[rows], self.lag_ns[rows], self.from_start[rows], self.kind[rows])
+        index = np.flatnonzero(rows) if rows.dtype == bool else rows
+        return Edges(*(getattr(self, name).take(index) for name in _EDGE_TYPES))
 
     def of_kind(self, kind: EdgeKind) -> "Edges":
         """Return the edges of a kind."""
