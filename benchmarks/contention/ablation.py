@@ -24,8 +24,8 @@ from seqpoint.validation.contention import predict_contention, score_by_mechanis
 
 Change = Callable[[KernelGraph], KernelGraph]
 COLUMNS = ("effect", "how", "scenarios", "median", "p90", "sm", "hbm", "order")
-#: Share of a unit that a workgroup takes if everything fits beside everything.
-_NEXT_TO_NOTHING = 1e-3
+#: Share of a limit that a workgroup takes if the limit is taken away.
+_NEXT_TO_NOTHING = 1e-9
 
 
 def _zeroed(name: str) -> Change:
@@ -33,7 +33,8 @@ def _zeroed(name: str) -> Change:
 
 
 def _without_limits(graph: KernelGraph) -> KernelGraph:
-    return graph.with_tasks(**{name: np.full(len(graph.tasks), _NEXT_TO_NOTHING) for name in UNIT_COLUMNS})
+    limits = (name for name in UNIT_COLUMNS if name != "unit_slots")
+    return graph.with_tasks(**{name: np.full(len(graph.tasks), _NEXT_TO_NOTHING) for name in limits})
 
 
 def _without_bandwidth(graph: KernelGraph) -> KernelGraph:
@@ -53,7 +54,7 @@ def _none_in_rounds(graph: KernelGraph) -> KernelGraph:
 EFFECTS = MappingProxyType(
     {
         "none taken away": lambda graph: graph,
-        "limits of residency: everything fits beside everything": _without_limits,
+        "limits by threads, registers and shared memory": _without_limits,
         "bandwidth of memory and of the L2 cache": _without_bandwidth,
         "latency of memory under load": _zeroed("memory_part"),
         "pressure by kernels that copy over the link to the host": _zeroed("pressure"),
