@@ -324,7 +324,7 @@ def test_a_calibration_finds_what_the_device_is_like_and_predicts_what_it_has_no
     before = [case for case in predict_contention(found, load_parameters()) if case.name in names]
     assert len(before) == len(after) >= 15 and fit.scenarios + len(after) == len(found[0].scenarios)
     old, new = score_by_mechanism(before)[-1], score_by_mechanism(after)[-1]
-    assert new.p90 < 0.5 * old.p90 and new.slowdown < old.slowdown and new.covered > 0.75
+    assert new.p90 < 0.5 * old.p90 and new.slowdown < 0.01 and new.covered > 0.75
     assert score_order(after).share >= score_order(before).share
 
 

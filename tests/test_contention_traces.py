@@ -10,6 +10,7 @@ import pytest
 import recordings
 from click.testing import CliRunner
 
+from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError
 from profilers.trace.kernels import CLASSES
 from profilers.trace.schema import make_table
@@ -58,26 +59,35 @@ PARAMETERS = load_parameters().with_values((name, 0.0) for name in SILENT)
 KERNELS = ((GEMM, 108, 400.0), (GEMM, 40, 400.0), (ADD, 40, 400.0))
 #: How many times as long as alone each of them takes.
 SLOW = {(GEMM, 108): 1.5, (GEMM, 40): 1.0, (ADD, 40): 1.2}
+#: Share of the memory's bandwidth that a collective draws, as large as its share of the compute units; and the bytes
+#: that memory moves for each of its bytes: two ranks each read and write a half twice, and the sum once.
+TRAFFIC, MOVED = 24 / 108, 3.5
 STEPS = 6
 NINE = tuple(f" {i}" for i in range(9))
 
 
 def truth(pressure: float) -> dict[tuple[str, int], float]:
-    """Return how many times as long as alone the kernels take beside a collective of this pressure.
+    """Return how many times as long as alone the kernels take beside a collective that presses so much.
 
     108 workgroups on the 84 units without the collective are two on 24 of them. Alone, products do not wait for memory,
     and additions do nothing else. Each feels the pressure by its latencies of 3 us in 400 us, too.
     """
-    latency, share = PARAMETERS["latency_sensitivity"] * 3 / 400, pressure * 24 / 108
+    latency, share = PARAMETERS["latency_sensitivity"] * 3 / 400, pressure * TRAFFIC
     crowded = ((1 + 2**1.5) / 2) ** (2 / 3)
     times = crowded * (1 + share * latency), 1 + share * latency, 1 + share * (1 + latency)
     return dict(zip(SLOW, times, strict=True))
 
 
-def job(slow: Mapping[tuple[str, int], float] = SLOW, *, device: str = A100, names: tuple[str, ...] = ("",)) -> Trace:
+def job(
+    slow: Mapping[tuple[str, int], float] = SLOW,
+    *,
+    device: str = A100,
+    names: tuple[str, ...] = ("",),
+    traffic: float = TRAFFIC,
+) -> Trace:
     """Return the trace of `steps` with these slow-downs."""
     rows, iterations = steps(lambda name, grid: slow[name.partition(" ")[0], grid], names=names)
-    return trace_of(rows, iterations, device=device)
+    return trace_of(rows, iterations, device=device, traffic=traffic)
 
 
 def steps(
@@ -119,8 +129,11 @@ def launch(name: str, workgroups: int, span: tuple[float, float], **columns: int
     return {**facts, "start_ns": round(1000 * start), "dur_ns": round(1000 * us)}
 
 
-def trace_of(rows: list[dict[str, Any]], iterations: list[dict[str, Any]], *, device: str = A100) -> Trace:
+def trace_of(
+    rows: list[dict[str, Any]], iterations: list[dict[str, Any]], *, device: str = A100, traffic: float = TRAFFIC
+) -> Trace:
     """Return a trace of kernels, each started by an operator with equal shapes."""
+    bytes_per_ns = traffic * find_device(device).memory_bytes_per_s / 1e9 / MOVED
     count = len(rows)
     calls = [i for i, row in enumerate(rows) if row["name"] == NCCL]
     kernels = {name: [row[name] for row in rows] for name in rows[0]}
@@ -138,7 +151,8 @@ def trace_of(rows: list[dict[str, Any]], iterations: list[dict[str, Any]], *, de
     if calls:
         facts = {name: [kernels[name][i] for i in calls] for name in ("rank", "name", "start_ns", "dur_ns")}
         facts |= {"id": [2 * count + i for i in calls], "collective": ["all_reduce"] * len(calls)}
-        facts |= {"bytes": [1 << 20] * len(calls), "group_size": [2] * len(calls), "dtype": ["float"] * len(calls)}
+        facts |= {"bytes": [round(bytes_per_ns * ns) for ns in facts["dur_ns"]]}
+        facts |= {"group_size": [2] * len(calls), "dtype": ["float"] * len(calls)}
         facts |= {"match_id": _matches(facts["rank"])}
         tables["collectives"] = make_table("collectives", facts)
     if iterations:
@@ -172,11 +186,14 @@ def test_kernels_are_found_with_their_times() -> None:
     assert medians(kernels, kernels.measured_ns / kernels.alone_ns) == pytest.approx(SLOW, abs=1e-3)
 
 
-@pytest.mark.parametrize("pressure", [0.5, 3.9, 12.0])
-def test_slow_downs_are_those_of_the_rules(pressure: float) -> None:
-    """Both ranks start each collective together, so that none waits; it is beside the whole kernel."""
+@pytest.mark.parametrize(("pressure", "traffic"), [(0.5, TRAFFIC), (3.9, TRAFFIC), (12.0, TRAFFIC), (3.9, 0.0)])
+def test_slow_downs_are_those_of_the_rules(pressure: float, traffic: float) -> None:
+    """Both ranks start each collective together, so that none waits; it is beside the whole kernel.
+
+    Its share of the compute units stands in for its traffic if its bytes are unknown.
+    """
     known = PARAMETERS.with_values([("pressure_collective", pressure)])
-    kernels = kernels_of(job())
+    kernels = kernels_of(job(traffic=traffic))
     assert medians(kernels, slowdowns(kernels, known)) == pytest.approx(truth(pressure), rel=1e-5)
 
 
