@@ -285,7 +285,7 @@ def _cap_rates(state, device, first, count):  # type: ignore[no-untyped-def]
         row.placed_rate = row.rate_cap
 
 
-#: Largest load by one task that counts; the least `1 / latency^2`; most steps to find it, and how close is close enough.
+#: Largest load by one task that counts; the least `1 / latency^2`; most steps to find it, and how close is enough.
 _FULL, _LEAST, _MOST_STEPS, _CLOSE = 0.97, (1.0 - 0.97**2) / 16.0, 24, 1e-6
 
 
