@@ -20,7 +20,6 @@ from profilers.errors import InvalidInputError, NotFoundError
 from replay.costs.occupancy import (
     KNEE,
     OccupancyLaw,
-    Workgroup,
     fit_occupancy,
     resident_workgroups,
     unit_limits,
@@ -75,29 +74,6 @@ def test_workgroups_fit_by_the_scarcest_resource(
     device: Device, threads: int, registers: int, lds_bytes: int, resident: int
 ) -> None:
     assert resident_workgroups(device, threads, registers=registers, lds_bytes=lds_bytes) == resident
-
-
-@pytest.mark.parametrize(
-    ("device", "kernel", "beside", "resident"),
-    [
-        (H100, (384, 168, 188548), (544, 96, 103808), 0),  # 189696 + 104832 of 233472 bytes
-        (H100, (128, 128, 73728), (544, 96, 103808), 0),  # 3 warps of 4096 registers fit, and a workgroup has 4
-        (H100, (128, 64, 73728), (544, 96, 103808), 1),  # 128640 bytes left; 74752 each
-        (H100, (128, 34, 0), (544, 96, 103808), 2),  # 1024 and 3 x 4096 registers left; 0 + 9 warps of 1280
-        (H100, (128, 16, 0), (544, 96, 103808), 6),  # 2 + 3 x 8 warps of 512 registers
-        (H100, (128, 16, 0), (544, math.nan, math.nan), 11),  # 47 warps left
-        (H100, (32, 16, 0), (32, 16, 0), 31),  # workgroups
-        (MI300X, (256, 64, 0), (512, 64, 16384), 6),  # 24 waves left; 6 a SIMD
-        (MI300X, (256, 64, 16384), (512, 64, 16384), 3),
-        (MI300X, (256, 64, 0), (1024, 512, 0), 0),
-    ],
-)
-def test_what_another_kernel_holds_is_not_free(
-    device: Device, kernel: tuple[int, int, int], beside: tuple[float, float, float], resident: int
-) -> None:
-    threads, registers, lds = kernel
-    held = Workgroup(*beside)
-    assert resident_workgroups(device, threads, registers=registers, lds_bytes=lds, beside=held) == resident
 
 
 def test_an_unknown_resource_sets_no_limit() -> None:

@@ -141,7 +141,6 @@ def resident_workgroups(
     *,
     registers: npt.ArrayLike | None = None,
     lds_bytes: npt.ArrayLike | None = None,
-    beside: Workgroup | None = None,
 ) -> Floats:
     """Return how many workgroups of a kernel one compute unit holds at once.
 
@@ -158,8 +157,6 @@ def resident_workgroups(
         32-bit registers of a thread; NaN if unknown.
     lds_bytes : array of numbers, optional
         Static and dynamic shared memory or LDS of a workgroup, without what the driver reserves; NaN if unknown.
-    beside : Workgroup, optional
-        Workgroup of another kernel that the unit holds already, such as a channel of a collective.
 
     Returns
     -------
@@ -178,24 +175,16 @@ def resident_workgroups(
     >>> kernels = {"threads": [384, 128], "registers": [168, 32], "lds_bytes": [188548, 0]}
     >>> resident_workgroups(h100, **kernels).tolist()
     [1.0, 16.0]
-    >>> nccl = Workgroup(threads=544, registers=96, lds_bytes=103808)
-    >>> resident_workgroups(h100, **kernels, beside=nccl).tolist()
-    [0.0, 3.0]
     """
-    limits, held = unit_limits(device), beside or Workgroup(0.0, 0.0)
-    size = _counts(threads, "threads", 1)
-    waves, held_waves = np.ceil(size / limits.wave), int(np.ceil(np.nan_to_num(held.threads) / limits.wave))
-    fitting = np.floor((limits.threads // limits.wave - held_waves) / waves)
-    fitting = np.minimum(fitting, limits.workgroups - (held_waves > 0))
-    fitting = np.where(waves > 1, np.minimum(fitting, limits.barriers - (held_waves > 1)), fitting)
+    limits, size = unit_limits(device), _counts(threads, "threads", 1)
+    waves = np.ceil(size / limits.wave)
+    fitting = np.minimum(np.floor(limits.threads // limits.wave / waves), limits.workgroups)
+    fitting = np.where(waves > 1, np.minimum(fitting, limits.barriers), fitting)
     if registers is not None:
-        counts = _counts(registers, "registers", 0)
-        fitting = np.fmin(fitting, _by_registers(limits, waves, counts, (held_waves, np.nan_to_num(held.registers))))
+        fitting = np.fmin(fitting, _by_registers(limits, waves, _counts(registers, "registers", 0)))
     if lds_bytes is not None:
         allocated = _stepped(_counts(lds_bytes, "lds_bytes", 0) + limits.lds_reserved, limits.lds_step)
-        taken = _stepped(held.lds_bytes + limits.lds_reserved, limits.lds_step) if held_waves else 0.0
-        free = limits.lds_bytes - np.nan_to_num(taken)
-        fitting = np.fmin(fitting, np.floor(free / np.where(allocated > 0, allocated, np.nan)))
+        fitting = np.fmin(fitting, np.floor(limits.lds_bytes / np.where(allocated > 0, allocated, np.nan)))
     fitting = np.where(size > _MOST_THREADS, 0.0, np.maximum(fitting, 0.0))
     return np.asarray(np.where(np.isnan(size), np.nan, fitting), dtype=np.float64)
 
@@ -262,17 +251,10 @@ def workgroup_of_name(name: str, threads: int) -> Workgroup:
     return Workgroup(threads, _XMMA if "xmma" in name and threads == max(_OF_PRODUCTS) else registers, 0)
 
 
-def _by_registers(limits: UnitLimits, waves: Floats, registers: Floats, held: tuple[int, float]) -> Floats:
-    """Return the workgroups that the registers of a unit allow; NaN for unknown or no registers.
-
-    `held` has the waves of another kernel on the unit, and their registers for each thread.
-    """
+def _by_registers(limits: UnitLimits, waves: Floats, registers: Floats) -> Floats:
+    """Return the workgroups that the registers of a unit allow; NaN for unknown or no registers."""
     wave = _stepped(np.where(registers > 0, registers, np.nan) * limits.wave, limits.register_step)
-    held_waves, held_wave = held[0], float(_stepped(held[1] * limits.wave, limits.register_step))
-    allowed = np.zeros_like(wave)
-    for partition in range(_PARTITIONS):
-        there = held_waves // _PARTITIONS + (partition < held_waves % _PARTITIONS)
-        allowed = allowed + np.floor(np.maximum(limits.registers / _PARTITIONS - there * held_wave, 0.0) / wave)
+    allowed = _PARTITIONS * np.floor(limits.registers / _PARTITIONS / wave)
     # The hardware refuses a workgroup by its waves rounded up to the partitions.
     refused = wave * _stepped(waves, _PARTITIONS) > limits.registers
     return np.where(refused, 0.0, np.floor(allowed / waves))

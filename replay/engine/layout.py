@@ -261,14 +261,7 @@ def _check_columns(placement, columns, all_partitions):  # type: ignore[no-untyp
     shared_device, duration, kind, device = placement
     demand, occupies, waves, footprint, hit_share, priority, cu_mask, interleaved = columns[:8]
     threads, registers, shared, slots = columns[11:]
-    has_priorities, has_waves, has_interleaving, has_footprints, has_power, shares_units = (
-        False,
-        False,
-        False,
-        False,
-        False,
-        False,
-    )
+    has_priorities = has_waves = has_interleaving = has_footprints = has_power = shares_units = False
     for task in range(len(duration)):
         shared_device[task] = -1 if kind[task] == _MARK or duration[task] <= 0.0 else device[task]
         needed, power = demand[task, CU], demand[task, POWER]
