@@ -3,6 +3,7 @@
     import seqpoint as sp
 
     trace = sp.open("rank*.json.gz")          # trace files of any profiler
+    sp.advise(trace)                          # what limits the step, and what to do first
     sp.describe(trace)                        # where the time goes
     points = sp.select(trace, max_points=8)   # the iterations that represent the run
     sp.project(trace, ["overlap:ideal", "scale_device:MI355X"])
@@ -46,6 +47,7 @@ __all__ = [
     "Trace",
     "TrainingJob",
     "Transformer",
+    "advise",
     "analyze",
     "characterize",
     "compare",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from replay.memory.system import CachePolicy
     from replay.what_ifs import Recipe, WhatIf
     from replay.workloads import Dlrm, PredictedStep, TrainingJob
+    from seqpoint.advising import TraceAdvice
     from seqpoint.characterization import Characterization
     from seqpoint.comparison import Comparison
     from seqpoint.description import Description
@@ -510,6 +511,42 @@ def gemms(trace: "Trace | Paths", *, iteration: int | None = None, device: str |
     from seqpoint.gemm_table import find_gemms
 
     return find_gemms(_trace(trace), iteration=iteration, device=device)
+
+
+def advise(
+    trace: "Trace | Paths",
+    *,
+    minutes: float = 1.0,
+    max_points: int = 2,
+    device: str | None = None,
+    progress: Progress | None = None,
+) -> "TraceAdvice":
+    """Say what limits the steps of a trace, what to do first, what is not worth it, and what stands against the answer.
+
+    Parameters
+    ----------
+    trace : Trace, path or sequence of paths
+        The trace.
+    minutes : float
+        Time for the search, above 0; what was found by then is returned.
+    max_points : int
+        Most representatives of the iterations that are replayed.
+    device : str, optional
+        Device that the trace was recorded on, if the trace does not say; ``seqpoint devices`` lists the names.
+    progress : callable, optional
+        Called with (steps done, steps in all, what).
+
+    Raises
+    ------
+    SeqPointError
+        The trace cannot be read or replayed, or the device is unknown.
+    """
+    from seqpoint.advising import advise_trace
+    from seqpoint.projecting import ProjectOptions
+
+    name = fspath(trace) if isinstance(trace, str | PathLike) else ""
+    options = ProjectOptions(max_points=max_points, device=device, progress=progress)
+    return advise_trace(_trace(trace), name=name, minutes=minutes, options=options)
 
 
 def project(

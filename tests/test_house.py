@@ -88,13 +88,13 @@ BUDGET = {
     "replay/analysis": 892,
     "replay/calibration": 376,
     "replay/contention": 1967,
-    "replay/costs": 5200,
+    "replay/costs": 5199,
     "replay/detailed": 5956,
-    "replay/engine": 1886,
+    "replay/engine": 1905,
     "replay/formats": 521,
     "replay/from_trace": 1907,
     "replay/gemms": 2053,
-    "replay/graph": 1081,
+    "replay/graph": 1083,
     "replay/memory": 4925,
     "replay/plug_ins": 700,
     "replay/projection": 1340,
@@ -102,8 +102,8 @@ BUDGET = {
     "replay/what_ifs": 4822,
     "replay/workloads": 4115,
     "replay/writers": 363,
-    "seqpoint": 8185,
-    "seqpoint/cli": 2281,
+    "seqpoint": 8404,
+    "seqpoint/cli": 2300,
     "seqpoint/plots": 1465,
     "seqpoint/reporting": 346,
     "seqpoint/selection": 1788,
@@ -119,7 +119,7 @@ def modules() -> dict[str, Path]:
 
 def test_modules_are_few_and_none_has_grown_past_one_idea() -> None:
     lines = {name: code_lines(path) for name, path in modules().items()}
-    assert len(lines) <= 380
+    assert len(lines) <= 381
     assert {name: count for name, count in lines.items() if count > 420} == {}
     total = Counter[str]()
     for name, count in lines.items():

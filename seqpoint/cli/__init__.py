@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
@@ -95,6 +96,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "merge": ("traces:merge_command", "Merge traces of different ranks."),
     "slice": ("traces:slice_command", "Cut iterations, ranks or a time span out of a trace."),
     "export": ("traces:export_command", "Write a trace for Perfetto, or as Chakra execution traces."),
+    "advise": ("analyze:advise_command", "Say what limits the step, what to do first, what is not worth it."),
     "describe": ("analyze:describe_command", "Show devices, steps, kernels by class, overlap and data quality."),
     "characterize": (
         "analyze:characterize_command",
@@ -131,13 +133,24 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-@click.group(cls=LazyGroup, modules=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(LazyGroup):
+    """The commands; a trace without a command is advised on."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command and its arguments."""
+        is_trace = args[0] not in self.list_commands(ctx) and Path(args[0]).exists()
+        return super().resolve_command(ctx, ["advise", *args] if is_trace else args)
+
+
+@click.group(cls=_Commands, modules=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="seqpoint")
 def cli() -> None:
     """Profile GPU jobs from their traces: select iterations, replay them, and project what-ifs.
 
-    Start with `seqpoint demo`, or with your own PyTorch trace:
-    `seqpoint ingest TRACE.json.gz -o job.trace`, then `seqpoint describe job.trace`.
+    Start with `seqpoint TRACE.json.gz`: what limits the step, and what to do first. `seqpoint demo` shows the rest on
+    data that the project ships.
     """
 
 

@@ -1,5 +1,7 @@
 """The commands on what a trace holds, where its time goes, and what changed between two."""
 
+import shlex
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -22,6 +24,27 @@ from seqpoint.cli.options import (
 from seqpoint.cli.output import message, note_guess, print_result, progress, save_plot, write_timelines
 from seqpoint.description import BY as DESCRIBED_BY
 from seqpoint.notebook import TOP
+
+
+@click.command("advise")
+@trace_argument
+@options_of(
+    front_door.advise, "minutes", "max_points", "device", minutes={"type": click.FloatRange(0.0, min_open=True)}
+)
+@output_options
+def advise_command(trace: str, json_: bool, **options: Any) -> None:
+    """Say what limits the steps of TRACE, what to do first, and what is not worth it.
+
+    Every gain is a replay of this trace. A speed-up holds for all actions up to its line, so that gains add up. The
+    command in the answer shows more of them. `seqpoint TRACE` does the same.
+
+    \b
+    seqpoint advise job.trace
+    seqpoint job.trace
+    seqpoint advise rank0.json.gz --minutes 5 --json
+    """
+    result = front_door.advise(load(trace), **options, progress=progress("replaying"))
+    print_result(replace(result, trace=shlex.quote(trace)), json_)
 
 
 @click.command("describe")

@@ -1,0 +1,352 @@
+"""Advice on a trace: what limits the step, what to do first, what is not worth it, and what stands against the answer.
+
+`advise_trace` replays every action of `datasets/advice.toml` for which the bound of its resource leaves room. It takes
+the one that gains most, and replays the others on top of it, until none gains: so gains add up. Each is the gain of
+`seqpoint project` with the what-ifs that the advice names. What takes other hardware comes last.
+"""
+
+import shlex
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from textwrap import wrap
+from time import monotonic
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from profilers.errors import SeqPointError
+from profilers.files import shipped_table
+from profilers.trace.kernels import CLASSES
+from profilers.trace.trace import Trace
+from replay.analysis.critical_path import Part, critical_path
+from replay.engine.timeline import Timeline
+from replay.projection.evidence import EVIDENCE
+from replay.projection.rows import ProjectionRow
+from seqpoint.notebook import DataFrame, Result, data_frame
+from seqpoint.projecting import ProjectOptions, TraceProjection, pace_lines, parse_what_ifs, project_trace
+
+#: An action gains at least this much, or it is not worth it.
+WORTH = 1.005
+#: Draws for the intervals of what is printed, and of the search, which drops what may lose.
+_DRAWS, _SEARCH_DRAWS = 32, 8
+#: Most actions, kernels that an action names, classes in the first sentence, and remarks against the answer.
+_MOST_ACTIONS, _MOST_NAMED, _MOST_CLASSES, _MOST_AGAINST = 5, 2, 3, 4
+#: Characters of a line and of the name of a kernel, and lines in all.
+WIDTH, _NAME, _MOST_LINES = 100, 32, 25
+#: Classes of kernels below this share of the step are not named, nor evidence below this share.
+_LEAST_SHARE, _SHOWN = 0.05, 0.005
+#: What steps are called by the resource that limits them.
+_BOUND_BY = {
+    "kernels": "GPU-bound",
+    "device": "GPU-bound",
+    "communication": "communication-bound",
+    "copies": "bound by copies",
+    "host": "host-bound",
+    "loader": "bound by the input pipeline",
+}
+
+
+class Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What somebody can do, and the what-if that replays it.
+
+    Parameters
+    ----------
+    what_if : str
+        The what-if.
+    resource : str
+        Resource that it makes faster, one of `replay.graph.edit.LIMITING`.
+    takes : str
+        ``"flag"``, ``"code"``, ``"library"`` or ``"hardware"``.
+    text : str
+        What to do.
+    """
+
+    what_if: str
+    resource: str
+    takes: str
+    text: str
+
+
+class _Actions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    actions: tuple[Action, ...]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """An action worth its while.
+
+    Parameters
+    ----------
+    action : str
+        What to do.
+    what_if : str
+        The what-ifs up to this one, as `seqpoint project` takes them.
+    gain : float
+        How many times as fast steps become beyond the actions before.
+    speedup, low, high : float
+        How many times as fast they are with all actions up to this one, with its 90 % interval.
+    takes : str
+        A flag, code, a library or hardware.
+    evidence : mapping of str to float
+        Shares of the projected time that are kept, scaled, modelled and assumed.
+    where : tuple of str
+        Names of the work that becomes shorter, most time first.
+    """
+
+    action: str
+    what_if: str
+    gain: float
+    speedup: float
+    low: float
+    high: float
+    takes: str
+    evidence: dict[str, float]
+    where: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """An action that is not worth its while: its gain, or the bound of its resource if it was not replayed."""
+
+    action: str
+    what_if: str
+    gain: float
+    reason: str
+
+
+@dataclass(frozen=True, repr=False)
+class TraceAdvice(Result):
+    """Advice on the steps of a trace.
+
+    Parameters
+    ----------
+    verdict : str
+        What limits the steps, and by how much.
+    measured : str
+        What was measured, on which device.
+    actions : tuple of Advice
+        What to do, first things first.
+    not_worth : tuple of Rejected
+        What gains nothing, or may lose.
+    against : tuple of str
+        What stands against the answer, most important first.
+    trace : str
+        Path of the trace, for commands that show more.
+    """
+
+    heading = "Advice"
+
+    verdict: str
+    measured: str
+    actions: tuple[Advice, ...]
+    not_worth: tuple[Rejected, ...]
+    against: tuple[str, ...]
+    trace: str
+
+    def summary(self) -> list[str]:
+        """Return the advice, at most 25 lines of 100 characters."""
+        lines = [*_wrapped(self.verdict, 3), *_wrapped(self.measured, 2), ""]
+        lines.append(
+            "What to do, in this order: speed-up with all up to here, and its 90 % interval"
+            if self.actions
+            else f"No action that is known here gains {100 * (WORTH - 1):.1f} % or more."
+        )
+        for number, each in enumerate(self.actions, 1):
+            of = f"{each.speedup:.2f} ({each.low:.2f} - {each.high:.2f})"
+            rests = ", ".join(f"{kind} {100 * share:.0f} %" for kind, share in each.evidence.items() if share >= _SHOWN)
+            where = "".join(f", {_short(name, _NAME)}" for name in each.where)
+            lines.append(_cut(f"{number}. {of}  {each.action} [{each.takes}]"))
+            lines.append(_cut(f"   rests on: {rests}{'; in: ' if where else ''}{where[2:]}"))
+        if self.actions:
+            lines += _wrapped(f"More: seqpoint project {self.trace} -w '{self.actions[-1].what_if}'", 2)
+        worthless = "; ".join(f"{each.what_if} {each.reason}" for each in self.not_worth)
+        lines += _wrapped(f"Not worth it: {worthless}", 3) if worthless else []
+        against = [line for text in self.against for line in _wrapped(f"But: {text}", 2)]
+        return [*lines, *against[: _MOST_LINES - len(lines)]]
+
+    def table(self) -> DataFrame:
+        """Return a row for each action."""
+        rows = [{**asdict(each), **each.evidence} for each in self.actions]
+        columns = ("action", "what_if", "gain", "speedup", "low", "high", "takes", *EVIDENCE)
+        return data_frame([{name: row[name] for name in columns} for row in rows], columns=list(columns))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `seqpoint advise --json` prints: at most 8 kB."""
+        return {
+            "verdict": self.verdict,
+            "measured": self.measured,
+            "rows": [asdict(each) for each in self.actions],
+            "not_worth": [asdict(each) for each in self.not_worth],
+            "against": list(self.against),
+            "trace": self.trace,
+        }
+
+    def __repr__(self) -> str:
+        """Return what the command prints."""
+        return "\n".join(self.summary())
+
+
+def actions() -> tuple[Action, ...]:
+    """Return all actions that advice is searched among."""
+    return shipped_table("advice.toml", "actions", _Actions).actions
+
+
+def advise_trace(
+    trace: Trace, *, name: str = "", minutes: float = 1.0, options: ProjectOptions | None = None
+) -> TraceAdvice:
+    """Return what limits the steps of a trace, and what to do about it.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+    name : str
+        Path of the trace, for the commands that the advice names; by default that of its first file.
+    minutes : float
+        Time for the search; what was found by then is returned.
+    options : ProjectOptions, optional
+        Iterations and device.
+
+    Raises
+    ------
+    SeqPointError
+        The device or an iteration is unknown, or the trace cannot be replayed.
+    """
+    options, until = options or ProjectOptions(max_points=2), monotonic() + 60 * minutes
+    search = replace(options, draws=_SEARCH_DRAWS)
+    base = project_trace(trace, [], search)
+    bounds = base.projection.limits.bound
+    known = [action for action in actions() if bounds.get(action.resource, 1.0) >= WORTH]
+    rejected = [
+        Rejected(action.text, action.what_if, bounds[action.resource], f"{bounds[action.resource]:.3f} at most")
+        for action in actions()
+        if action.resource in bounds and action not in known
+    ]
+    done, gain = list[Action](), 1.0
+    while known and len(done) < _MOST_ACTIONS and (not done or monotonic() < until):
+        rows = zip(known, _rows(trace, [[*done, action] for action in known], search), strict=True)
+        found = {action: row for action, row in rows if row is not None}
+        useless = [action for action, row in found.items() if row.speedup < WORTH * gain]
+        lossy = [action for action, row in found.items() if row.low < 1.0 and action not in useless]
+        if not done:  # later, they gain too little beyond what is done
+            rejected += [_rejected(action, found[action], "") for action in useless]
+            rejected += [_rejected(action, found[action], ", may lose") for action in lossy]
+        known = [action for action in found if action not in useless and action not in lossy]
+        if known:
+            best = max(known, key=lambda action: (action.takes != "hardware", found[action].speedup))
+            known.remove(best)
+            done.append(best)
+            gain = found[best].speedup
+    result = project_trace(trace, _composed([done[: n + 1] for n in range(len(done))]), replace(options, draws=_DRAWS))
+    against = tuple(line.removeprefix("note: ") for line in pace_lines(result.projection) if line.startswith("note: "))
+    return TraceAdvice(
+        _verdict(base),
+        result.summary()[0],
+        tuple(_advices(done, result)),
+        tuple(sorted(rejected, key=lambda each: -each.gain)),
+        against[:_MOST_AGAINST],
+        shlex.quote(name or next(iter(trace.meta.sources), "job.trace")),
+    )
+
+
+def _composed(choices: Sequence[Sequence[Action]]) -> list[Any]:
+    """Return a what-if for each choice of actions."""
+    return parse_what_ifs(["+".join(action.what_if for action in chosen) for chosen in choices])
+
+
+def _rows(trace: Trace, choices: Sequence[Sequence[Action]], options: ProjectOptions) -> list[ProjectionRow | None]:
+    """Return the row of each choice; None for one that cannot be applied to this trace."""
+    try:
+        rows: Sequence[ProjectionRow] = project_trace(trace, _composed(choices), options).rows
+    except SeqPointError:  # one of them names work that the trace has not
+        if len(choices) == 1:
+            return [None]
+        half = len(choices) // 2
+        return _rows(trace, choices[:half], options) + _rows(trace, choices[half:], options)
+    return [row if row.applied else None for row in rows]
+
+
+def _rejected(action: Action, row: ProjectionRow, more: str) -> Rejected:
+    return Rejected(action.text, action.what_if, row.speedup, f"{row.speedup:.3f}{more}")
+
+
+def _advices(done: Sequence[Action], result: TraceProjection) -> "list[Advice]":
+    """Return the advice for each action that was taken, from the rows of all actions up to it."""
+    before, advices, earlier = result.projection.timelines["baseline"], list[Advice](), 1.0
+    for action, row in zip(done, result.rows, strict=True):
+        assert row.evidence is not None
+        evidence = {kind: row.evidence.share(kind) for kind in EVIDENCE}
+        where = _shorter(before, result.projection.timelines[row.label])
+        before = result.projection.timelines[row.label]
+        figures = (row.speedup / earlier, row.speedup, row.low, row.high)
+        advices.append(Advice(action.text, "+".join(row.what_if), *figures, action.takes, evidence, where))
+        earlier = row.speedup
+    return advices
+
+
+def _shorter(before: Timeline, after: Timeline) -> tuple[str, ...]:
+    """Return the names of the work that takes less time by itself, most first."""
+    saved = defaultdict[str, float](float)
+    for line, sign in ((before, 1.0), (after, -1.0)):
+        names, time = line.graph.names, np.bincount(line.graph.tasks.name + 1, weights=line.graph.tasks.duration_ns)
+        for name, ns in zip(names, time[1:].tolist(), strict=False):
+            saved[name] += sign * ns
+    order = sorted(saved, key=lambda name: -saved[name])
+    return tuple(name for name in order[:_MOST_NAMED] if saved[name] > 1.0)
+
+
+def _verdict(base: TraceProjection) -> str:
+    """Return what limits the steps, in one sentence."""
+    projection = base.projection
+    limits, facts = projection.limits, projection.provenance
+    first = limits.limiting[0] if limits.limiting else ""
+    if not first:
+        return "The trace has no work on a critical path."
+    share = limits.share[first]
+    words = [f"{first} {_take(first)} {100 * share:.0f} % of the step's critical path"]
+    if first in ("kernels", "device"):
+        words[0] += _classes(projection.timelines["baseline"])
+    if len(limits.limiting) > 1:
+        words.append(f"{limits.limiting[1]} {_take(limits.limiting[1])} nearly as long")
+    words += [line.removeprefix("pace: ") for line in pace_lines(projection) if line.startswith("pace: rank ")]
+    words += [facts["host"]] if facts.get("host") else []
+    return f"{_BOUND_BY.get(first, first)}: {'; '.join(words)}."
+
+
+def _take(resource: str) -> str:
+    return "take" if resource.endswith("s") else "takes"
+
+
+def _classes(timeline: Timeline) -> str:
+    """Return the classes of kernels with most of the critical path of a step, in brackets."""
+    path, tasks = critical_path(timeline), timeline.graph.tasks
+    is_kernel = (path.part == Part.WORK) & (tasks.class_[path.task] >= 0) & ~timeline.graph.collectives()[path.task]
+    time = np.bincount(tasks.class_[path.task][is_kernel], weights=path.ns[is_kernel], minlength=len(CLASSES))
+    shares = time / max(float(path.ns.sum()), 1.0)
+    order = [i for i in np.argsort(-shares, kind="stable").tolist() if shares[i] >= _LEAST_SHARE][:_MOST_CLASSES]
+    named = ", ".join(f"{CLASSES[i]} {100 * shares[i]:.0f} %" for i in order)
+    return f" ({named})" if named else ""
+
+
+def _short(name: str, most: int) -> str:
+    """Return a name with its middle left out if it is long, so that two that differ stay different.
+
+    Examples
+    --------
+    >>> _short("void at::native::vectorized_elementwise_kernel<4, add>", 30)
+    'void at::native..ernel<4, add>'
+    """
+    half = most // 2
+    return name if len(name) <= most else f"{name[:half]}..{name[len(name) - most + half + 2 :]}"
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= WIDTH else f"{line[: WIDTH - 3]} .."
+
+
+def _wrapped(text: str, most: int) -> list[str]:
+    """Return a text in lines; the last of them ends in dots if there were more."""
+    lines = wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    return [*lines[: most - 1], _cut(f"{lines[most - 1][: WIDTH - 3]} ..")] if len(lines) > most else lines

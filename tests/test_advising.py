@@ -1,0 +1,127 @@
+"""Advice on traces: the first action is what limits the step, gains are those of `project`, and it fits a screen."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from traces import write_trace
+
+import seqpoint as sp
+from profilers.trace.store import save_trace
+from profilers.trace.trace import Trace
+from replay.graph.edit import LIMITING
+from replay.what_ifs import parse_what_if
+from seqpoint.advising import WIDTH, WORTH, TraceAdvice, _short, actions, advise_trace
+from seqpoint.cli import cli
+
+SMALL = sp.Transformer("small", "megatron", 4, 256, 4, 1024, 1024)
+WIDE = sp.Transformer("wide", "megatron", 2, 4096, 32, 16384, 1024)
+
+
+@pytest.fixture(scope="module")
+def host_bound() -> Trace:
+    """A job of tiny kernels on a fast device."""
+    return sp.synthesize(sp.TrainingJob(SMALL, 64, 1, 1), "H100-SXM5-80GB", steps=2)
+
+
+@pytest.fixture(scope="module")
+def communicating() -> Trace:
+    """A job of large layers that wait for the all-reduce of each."""
+    return sp.synthesize(sp.TrainingJob(WIDE, 1024, 4, 4, sp.Layout(tensor=4)), "A100-SXM4-80GB", steps=2)
+
+
+@pytest.fixture(scope="module")
+def computing() -> Trace:
+    """A job of large layers in FP32."""
+    return sp.synthesize(sp.TrainingJob(WIDE, 1024, 4, 4, precision="fp32"), "A100-SXM4-80GB", steps=2)
+
+
+def check_shape(advice: TraceAdvice) -> None:
+    """Check that an answer fits a screen and 8 kB, and that its gains multiply up."""
+    lines = advice.summary()
+    assert len(lines) <= 25 and max(map(len, lines)) <= WIDTH
+    assert len(json.dumps(advice.to_dict())) <= 8192
+    assert math.prod(each.gain for each in advice.actions) == pytest.approx(
+        advice.actions[-1].speedup if advice.actions else 1.0
+    )
+    for each in advice.actions:
+        assert each.low <= each.speedup <= each.high and sum(each.evidence.values()) == pytest.approx(1.0)
+    assert all(each.gain < WORTH or "may lose" in each.reason for each in advice.not_worth)
+
+
+def test_launches_come_first_where_the_host_is_slow(host_bound: Trace) -> None:
+    advice = sp.advise(host_bound)
+    check_shape(advice)
+    assert advice.verdict.startswith("host-bound: ")
+    assert advice.actions[0].what_if == "remove_launch_overhead" and advice.actions[0].gain > 1.2
+    assert any("Launch" in name for name in advice.actions[0].where)
+
+
+def test_communication_comes_first_where_the_devices_wait_for_it(communicating: Trace) -> None:
+    advice = sp.advise(communicating)
+    check_shape(advice)
+    assert advice.actions[0].what_if == "overlap:ideal"
+    assert "remove_launch_overhead" in {each.what_if for each in advice.not_worth}
+
+
+def test_smaller_types_come_first_where_products_in_fp32_take_the_time(computing: Trace) -> None:
+    advice = sp.advise(computing)
+    check_shape(advice)
+    assert advice.verdict.startswith("GPU-bound: kernels take ") and "(gemm " in advice.verdict
+    assert advice.actions[0].what_if in ("change_dtype:fp32->tf32", "change_dtype:fp32->bf16")
+    assert not any("collectives" in each.what_if for each in advice.not_worth)  # the job has none
+
+
+def test_a_gain_is_what_project_says_of_the_named_what_if(host_bound: Trace) -> None:
+    advice = sp.advise(host_bound)
+    again = sp.project(host_bound, [each.what_if for each in advice.actions], max_points=2)
+    for ours, row in zip(advice.actions, again.rows, strict=True):
+        assert (ours.speedup, ours.low, ours.high) == (row.speedup, row.low, row.high)
+
+
+def test_hardware_comes_after_what_needs_none(communicating: Trace) -> None:
+    takes = [each.takes == "hardware" for each in sp.advise(communicating).actions]
+    assert takes == sorted(takes)
+
+
+def test_the_search_ends_with_what_it_has_when_its_time_is_over(communicating: Trace) -> None:
+    advice = advise_trace(communicating, minutes=1e-6)
+    assert len(advice.actions) == 1
+
+
+def test_the_command_and_a_trace_without_one_say_the_same(host_bound: Trace, tmp_path: Path) -> None:
+    save_trace(host_bound, tmp_path / "a job.trace")
+    path = str(tmp_path / "a job.trace")
+    said = [CliRunner().invoke(cli, arguments) for arguments in (["advise", path], [path])]
+    assert said[0].exit_code == 0 and said[0].stdout == said[1].stdout
+    assert f"-w '{sp.advise(path).actions[-1].what_if}'" in " ".join(said[0].stdout.split())
+    content = json.loads(CliRunner().invoke(cli, [path, "--json"]).stdout)
+    assert content["rows"][0]["what_if"] == "remove_launch_overhead" and content["trace"] == f"'{path}'"
+
+
+def test_what_cannot_be_advised_on_is_one_line(tmp_path: Path) -> None:
+    found = CliRunner().invoke(cli, ["advise", str(tmp_path / "none.json")])
+    assert found.exit_code == 1 and "none.json" in str(found.exception)
+    assert CliRunner().invoke(cli, ["nothing.json"]).exit_code == 2
+    few = CliRunner().invoke(cli, ["advise", str(write_trace(tmp_path / "t.json")), "--minutes", "0"])
+    assert few.exit_code == 2
+
+
+def test_every_action_is_a_what_if_of_one_line() -> None:
+    for action in actions():
+        assert parse_what_if(action.what_if).name.startswith(action.what_if)
+        assert action.resource in LIMITING and action.takes in ("flag", "code", "library", "hardware")
+        assert len(f"1. 1.00 (1.00 - 1.00)  {action.text} [{action.takes}]") <= WIDTH
+
+
+def test_long_names_keep_both_ends() -> None:
+    assert _short("abc", 8) == "abc" and _short("abcdefghijkl", 8) == "abcd..kl"
+
+
+def test_advice_shows_itself(computing: Trace) -> None:
+    advice = sp.advise(computing)
+    assert repr(advice) == "\n".join(advice.summary())
+    assert advice.table().what_if.tolist() == [each.what_if for each in advice.actions]
+    assert "GPU-bound" in advice._repr_html_()
