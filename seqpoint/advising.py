@@ -55,6 +55,8 @@ class Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ----------
     what_if : str
         The what-if.
+    label : str
+        Short name.
     resource : str
         Resource that it makes faster, one of `replay.graph.edit.LIMITING`.
     takes : str
@@ -64,6 +66,7 @@ class Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     what_if: str
+    label: str
     resource: str
     takes: str
     text: str
@@ -161,7 +164,7 @@ class TraceAdvice(Result):
             lines.append(_cut(f"   rests on: {rests}{'; in: ' if where else ''}{where[2:]}"))
         if self.actions:
             lines += _wrapped(f"More: seqpoint project {self.trace} -w '{self.actions[-1].what_if}'", 2)
-        worthless = "; ".join(f"{each.what_if} {each.reason}" for each in self.not_worth)
+        worthless = "; ".join(f"{each.action} {each.reason}" for each in self.not_worth)
         lines += _wrapped(f"Not worth it: {worthless}", 3) if worthless else []
         against = [line for text in self.against for line in _wrapped(f"But: {text}", 2)]
         return [*lines, *against[: _MOST_LINES - len(lines)]]
@@ -220,7 +223,7 @@ def advise_trace(
     bounds = base.projection.limits.bound
     known = [action for action in actions() if bounds.get(action.resource, 1.0) >= WORTH]
     rejected = [
-        Rejected(action.text, action.what_if, bounds[action.resource], f"{bounds[action.resource]:.3f} at most")
+        Rejected(action.label, action.what_if, bounds[action.resource], f"{bounds[action.resource]:.3f} at most")
         for action in actions()
         if action.resource in bounds and action not in known
     ]
@@ -269,7 +272,7 @@ def _rows(trace: Trace, choices: Sequence[Sequence[Action]], options: ProjectOpt
 
 
 def _rejected(action: Action, row: ProjectionRow, more: str) -> Rejected:
-    return Rejected(action.text, action.what_if, row.speedup, f"{row.speedup:.3f}{more}")
+    return Rejected(action.label, action.what_if, row.speedup, f"{row.speedup:.3f}{more}")
 
 
 def _advices(done: Sequence[Action], result: TraceProjection) -> "list[Advice]":

@@ -430,7 +430,7 @@ def pace_lines(projection: Projection) -> list[str]:
         lines.append(f"pace: {sentence}")
         lines += [f"pace: {facts['host']}"] if facts.get("host") else []
         rank, largest = max(projection.pace_by_rank.items(), key=lambda item: item[1], default=(-1, 0.0))
-        ranks = len(projection.pace_by_rank)
+        ranks = max(len(projection.pace_by_rank), len(facts.get("ranks", ())))  # those that nobody waits for, too
         if ranks > 1 and largest > _DOMINANT_SHARE + (1 - _DOMINANT_SHARE) / ranks:
             lines.append(
                 f"pace: rank {rank} has {100 * largest:.0f} % of the critical path; the other ranks wait for it"

@@ -16,6 +16,7 @@ from replay.what_ifs import parse_what_if
 from seqpoint.advising import WIDTH, WORTH, TraceAdvice, _short, actions, advise_trace
 from seqpoint.cli import cli
 
+SHARED = Path(__file__).parents[2] / "shared"
 SMALL = sp.Transformer("small", "megatron", 4, 256, 4, 1024, 1024)
 WIDE = sp.Transformer("wide", "megatron", 2, 4096, 32, 16384, 1024)
 
@@ -79,6 +80,24 @@ def test_a_gain_is_what_project_says_of_the_named_what_if(host_bound: Trace) -> 
     again = sp.project(host_bound, [each.what_if for each in advice.actions], max_points=2)
     for ours, row in zip(advice.actions, again.rows, strict=True):
         assert (ours.speedup, ours.low, ours.high) == (row.speedup, row.low, row.high)
+
+
+@pytest.mark.parametrize(
+    ("files", "verdict", "gain", "worthless"),
+    [
+        ("hta/trace_diff_a100.json.gz", "host-bound: ", (1.15, 1.3), "pinned or fewer copies"),
+        ("ddp4/mi300_4ranks_merged.json.gz", "rank 3 has 100 % of the critical path", (1.9, 2.3), "ideal overlap"),
+    ],
+)
+def test_real_jobs_whose_limit_is_known(files: str, verdict: str, gain: tuple[float, float], worthless: str) -> None:
+    path = SHARED / "data" / "traces" / "kineto" / files
+    if not path.exists():
+        pytest.skip("no shared traces beside the project")
+    advice = sp.advise(path)
+    check_shape(advice)
+    assert verdict in advice.verdict and advice.actions[0].what_if == "remove_launch_overhead"
+    assert gain[0] < advice.actions[0].gain < gain[1]
+    assert worthless in {each.action for each in advice.not_worth}
 
 
 def test_hardware_comes_after_what_needs_none(communicating: Trace) -> None:

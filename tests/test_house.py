@@ -102,7 +102,7 @@ BUDGET = {
     "replay/what_ifs": 4822,
     "replay/workloads": 4115,
     "replay/writers": 363,
-    "seqpoint": 8404,
+    "seqpoint": 8405,
     "seqpoint/cli": 2300,
     "seqpoint/plots": 1465,
     "seqpoint/reporting": 346,
