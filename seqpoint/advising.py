@@ -2,7 +2,7 @@
 
 `advise_trace` replays every action of `datasets/advice.toml` for which the bound of its resource leaves room. It takes
 the one that gains most, and replays the others on top of it, until none gains: so gains add up. Each is the gain of
-`seqpoint project` with the what-ifs that the advice names. What takes other hardware comes last.
+`seqpoint project` with the what-ifs that the advice names. What-ifs that only scale something come last.
 """
 
 import shlex
@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from profilers.errors import SeqPointError
+from profilers.errors import InvalidInputError, SeqPointError
 from profilers.files import shipped_table
 from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import Trace
@@ -31,12 +31,16 @@ from seqpoint.projecting import ProjectOptions, TraceProjection, pace_lines, par
 WORTH = 1.005
 #: Draws for the intervals of what is printed, and of the search, which drops what may lose.
 _DRAWS, _SEARCH_DRAWS = 32, 8
+#: Work counts as shorter if it takes this share less of its time.
+_SHORTER = 0.1
 #: Most actions, kernels that an action names, classes in the first sentence, and remarks against the answer.
 _MOST_ACTIONS, _MOST_NAMED, _MOST_CLASSES, _MOST_AGAINST = 5, 2, 3, 4
 #: Characters of a line and of the name of a kernel, and lines in all.
 WIDTH, _NAME, _MOST_LINES = 100, 32, 25
 #: Classes of kernels below this share of the step are not named, nor evidence below this share.
 _LEAST_SHARE, _SHOWN = 0.05, 0.005
+#: Share of the critical path from which a second resource is named, and busy share below which a device is idle.
+_SECOND, _IDLE = 0.2, 0.01
 #: What steps are called by the resource that limits them.
 _BOUND_BY = {
     "kernels": "GPU-bound",
@@ -70,6 +74,11 @@ class Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     resource: str
     takes: str
     text: str
+
+    @property
+    def says_how(self) -> bool:
+        """Whether it names a way, and does not only ask what something faster would be worth."""
+        return not self.what_if.startswith("scale_")
 
 
 class _Actions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -133,10 +142,12 @@ class TraceAdvice(Result):
         What to do, first things first.
     not_worth : tuple of Rejected
         What gains nothing, or may lose.
+    not_applicable : tuple of str
+        Actions that there is nothing for in this trace.
     against : tuple of str
         What stands against the answer, most important first.
     trace : str
-        Path of the trace, for commands that show more.
+        Path of the trace, with options of `seqpoint project` that make it replay the same iterations.
     """
 
     heading = "Advice"
@@ -145,27 +156,27 @@ class TraceAdvice(Result):
     measured: str
     actions: tuple[Advice, ...]
     not_worth: tuple[Rejected, ...]
+    not_applicable: tuple[str, ...]
     against: tuple[str, ...]
     trace: str
 
     def summary(self) -> list[str]:
         """Return the advice, at most 25 lines of 100 characters."""
-        lines = [*_wrapped(self.verdict, 3), *_wrapped(self.measured, 2), ""]
-        lines.append(
-            "What to do, in this order: speed-up with all up to here, and its 90 % interval"
-            if self.actions
-            else f"No action that is known here gains {100 * (WORTH - 1):.1f} % or more."
-        )
+        lines = [*_wrapped(self.verdict, 3), *_wrapped(self.measured, 2), *([""] if self.actions else [])]
+        if self.actions:
+            lines.append("What to do, in this order: gain -> speed-up with all up to here, and its 90 % interval")
         for number, each in enumerate(self.actions, 1):
-            of = f"{each.speedup:.2f} ({each.low:.2f} - {each.high:.2f})"
+            of = f"{each.gain:.2f} -> {each.speedup:.2f} ({each.low:.2f} - {each.high:.2f})"
             rests = ", ".join(f"{kind} {100 * share:.0f} %" for kind, share in each.evidence.items() if share >= _SHOWN)
             where = "".join(f", {_short(name, _NAME)}" for name in each.where)
-            lines.append(_cut(f"{number}. {of}  {each.action} [{each.takes}]"))
-            lines.append(_cut(f"   rests on: {rests}{'; in: ' if where else ''}{where[2:]}"))
-        if self.actions:
-            lines += _wrapped(f"More: seqpoint project {self.trace} -w '{self.actions[-1].what_if}'", 2)
+            lines.append(_cut(f"{number}. {of}  {each.action}"))
+            lines.append(_cut(f"   takes {each.takes}; time {rests}{'; shorter: ' if where else ''}{where[2:]}"))
+        if self.actions:  # whole, however long: it is copied
+            lines.append(f"More on 1: seqpoint project {self.trace} -w '{self.actions[0].what_if}'")
         worthless = "; ".join(f"{each.action} {each.reason}" for each in self.not_worth)
         lines += _wrapped(f"Not worth it: {worthless}", 3) if worthless else []
+        others = ", ".join(self.not_applicable)
+        lines += _wrapped(f"Not applicable: {others}", 1) if others else []
         against = [line for text in self.against for line in _wrapped(f"But: {text}", 2)]
         return [*lines, *against[: _MOST_LINES - len(lines)]]
 
@@ -182,6 +193,7 @@ class TraceAdvice(Result):
             "measured": self.measured,
             "rows": [asdict(each) for each in self.actions],
             "not_worth": [asdict(each) for each in self.not_worth],
+            "not_applicable": list(self.not_applicable),
             "against": list(self.against),
             "trace": self.trace,
         }
@@ -218,16 +230,18 @@ def advise_trace(
         The device or an iteration is unknown, or the trace cannot be replayed.
     """
     options, until = options or ProjectOptions(max_points=2), monotonic() + 60 * minutes
+    if not minutes > 0:
+        raise InvalidInputError(f"minutes is {minutes:g}; it must be above 0")
     search = replace(options, draws=_SEARCH_DRAWS)
     base = project_trace(trace, [], search)
-    bounds = base.projection.limits.bound
-    known = [action for action in actions() if bounds.get(action.resource, 1.0) >= WORTH]
+    bounds, busy = base.projection.limits.bound, base.projection.device_busy_share or 0.0
+    known = [action for action in actions() if "device" in bounds and bounds.get(action.resource, 1.0) >= WORTH]
     rejected = [
         Rejected(action.label, action.what_if, bounds[action.resource], f"{bounds[action.resource]:.3f} at most")
         for action in actions()
-        if action.resource in bounds and action not in known
+        if "device" in bounds and action.resource in bounds and action not in known
     ]
-    done, gain = list[Action](), 1.0
+    done, gain, tried = list[Action](), 1.0, list(known)
     while known and len(done) < _MOST_ACTIONS and (not done or monotonic() < until):
         rows = zip(known, _rows(trace, [[*done, action] for action in known], search), strict=True)
         found = {action: row for action, row in rows if row is not None}
@@ -236,21 +250,28 @@ def advise_trace(
         if not done:  # later, they gain too little beyond what is done
             rejected += [_rejected(action, found[action], "") for action in useless]
             rejected += [_rejected(action, found[action], ", may lose") for action in lossy]
+            tried = [action for action in tried if action not in found]
         known = [action for action in found if action not in useless and action not in lossy]
         if known:
-            best = max(known, key=lambda action: (action.takes != "hardware", found[action].speedup))
+            best = max(known, key=lambda action: (action.says_how, found[action].speedup))
             known.remove(best)
             done.append(best)
             gain = found[best].speedup
     result = project_trace(trace, _composed([done[: n + 1] for n in range(len(done))]), replace(options, draws=_DRAWS))
-    against = tuple(line.removeprefix("note: ") for line in pace_lines(result.projection) if line.startswith("note: "))
+    against = [f"{note.meaning}: {note.consequence} ({note.n:,})" for note in trace.warnings]
+    against += [f"devices work {100 * busy:.1f} % of the step"] if busy < _IDLE and done else []
+    against += [line.removeprefix("note: ") for line in pace_lines(result.projection) if line.startswith("note: ")]
+    if known and len(done) < _MOST_ACTIONS:
+        against.append(f"the search ended after {minutes:g} minutes: more of --minutes may find more")
+    path = shlex.quote(name or next(iter(trace.meta.sources), "job.trace"))
     return TraceAdvice(
         _verdict(base),
         result.summary()[0],
         tuple(_advices(done, result)),
         tuple(sorted(rejected, key=lambda each: -each.gain)),
-        against[:_MOST_AGAINST],
-        shlex.quote(name or next(iter(trace.meta.sources), "job.trace")),
+        tuple(action.label for action in tried),
+        tuple(against[:_MOST_AGAINST]),
+        f"{path} -n {options.max_points}",
     )
 
 
@@ -291,13 +312,14 @@ def _advices(done: Sequence[Action], result: TraceProjection) -> "list[Advice]":
 
 def _shorter(before: Timeline, after: Timeline) -> tuple[str, ...]:
     """Return the names of the work that takes less time by itself, most first."""
-    saved = defaultdict[str, float](float)
+    saved, spent = defaultdict[str, float](float), defaultdict[str, float](float)
     for line, sign in ((before, 1.0), (after, -1.0)):
         names, time = line.graph.names, np.bincount(line.graph.tasks.name + 1, weights=line.graph.tasks.duration_ns)
         for name, ns in zip(names, time[1:].tolist(), strict=False):
             saved[name] += sign * ns
+            spent[name] += max(sign, 0.0) * ns
     order = sorted(saved, key=lambda name: -saved[name])
-    return tuple(name for name in order[:_MOST_NAMED] if saved[name] > 1.0)
+    return tuple(name for name in order[:_MOST_NAMED] if saved[name] > _SHORTER * spent[name])
 
 
 def _verdict(base: TraceProjection) -> str:
@@ -305,14 +327,19 @@ def _verdict(base: TraceProjection) -> str:
     projection = base.projection
     limits, facts = projection.limits, projection.provenance
     first = limits.limiting[0] if limits.limiting else ""
-    if not first:
-        return "The trace has no work on a critical path."
+    if not first or "device" not in limits.share:
+        return "The trace has no work on a GPU: nothing is replayed, and nothing is advised."
     share = limits.share[first]
     words = [f"{first} {_take(first)} {100 * share:.0f} % of the step's critical path"]
     if first in ("kernels", "device"):
         words[0] += _classes(projection.timelines["baseline"])
     if len(limits.limiting) > 1:
         words.append(f"{limits.limiting[1]} {_take(limits.limiting[1])} nearly as long")
+    else:
+        others = (name for name in limits.share if name not in (first, "device"))
+        second = max(others, key=lambda name: limits.share[name], default=first)
+        share = limits.share[second] if second != first else 0.0
+        words += [f"{second} {100 * share:.0f} %"] if share >= _SECOND else []
     words += [line.removeprefix("pace: ") for line in pace_lines(projection) if line.startswith("pace: rank ")]
     words += [facts["host"]] if facts.get("host") else []
     return f"{_BOUND_BY.get(first, first)}: {'; '.join(words)}."

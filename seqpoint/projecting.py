@@ -7,6 +7,7 @@ written as JSON with the provenance that `seqpoint.reproducing` needs to compute
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from math import fsum
 from typing import Any
 
 from profilers.errors import InvalidInputError, NotFoundError
@@ -74,6 +75,8 @@ _MIN_SHARE = 0.005
 _MOST_BOUND = 100.0
 #: A rank holds up the others if its share of the critical path exceeds this, plus an equal share of the rest.
 _DOMINANT_SHARE = 0.5
+#: And if the others wait this share of the step in collectives.
+_LEAST_WAIT = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -430,8 +433,10 @@ def pace_lines(projection: Projection) -> list[str]:
         lines.append(f"pace: {sentence}")
         lines += [f"pace: {facts['host']}"] if facts.get("host") else []
         rank, largest = max(projection.pace_by_rank.items(), key=lambda item: item[1], default=(-1, 0.0))
-        ranks = max(len(projection.pace_by_rank), len(facts.get("ranks", ())))  # those that nobody waits for, too
-        if ranks > 1 and largest > _DOMINANT_SHARE + (1 - _DOMINANT_SHARE) / ranks:
+        line = projection.timelines["baseline"]
+        waits_ns = [of.communication_ns - of.transfer_ns for other, _, of in communication_rows(line) if other != rank]
+        is_dominant = largest > _DOMINANT_SHARE + (1 - _DOMINANT_SHARE) / (len(waits_ns) + 1)
+        if is_dominant and waits_ns and fsum(waits_ns) / len(waits_ns) > _LEAST_WAIT * line.span_ns:
             lines.append(
                 f"pace: rank {rank} has {100 * largest:.0f} % of the critical path; the other ranks wait for it"
             )

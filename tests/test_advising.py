@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from click.testing import CliRunner
 from traces import write_trace
 
 import seqpoint as sp
+from profilers.errors import InvalidInputError
+from profilers.trace.quality import Quality
 from profilers.trace.store import save_trace
 from profilers.trace.trace import Trace
 from replay.graph.edit import LIMITING
@@ -42,7 +45,7 @@ def computing() -> Trace:
 def check_shape(advice: TraceAdvice) -> None:
     """Check that an answer fits a screen and 8 kB, and that its gains multiply up."""
     lines = advice.summary()
-    assert len(lines) <= 25 and max(map(len, lines)) <= WIDTH
+    assert len(lines) <= 25 and all(len(line) <= WIDTH or line.startswith("More on 1: ") for line in lines)
     assert len(json.dumps(advice.to_dict())) <= 8192
     assert math.prod(each.gain for each in advice.actions) == pytest.approx(
         advice.actions[-1].speedup if advice.actions else 1.0
@@ -100,14 +103,14 @@ def test_real_jobs_whose_limit_is_known(files: str, verdict: str, gain: tuple[fl
     assert worthless in {each.action for each in advice.not_worth}
 
 
-def test_hardware_comes_after_what_needs_none(communicating: Trace) -> None:
-    takes = [each.takes == "hardware" for each in sp.advise(communicating).actions]
-    assert takes == sorted(takes)
+def test_what_names_a_way_comes_before_what_asks_for_something_faster(communicating: Trace) -> None:
+    asks = [each.what_if.split("+")[-1].startswith("scale_") for each in sp.advise(communicating).actions]
+    assert asks == sorted(asks) and asks[-1]
 
 
 def test_the_search_ends_with_what_it_has_when_its_time_is_over(communicating: Trace) -> None:
     advice = advise_trace(communicating, minutes=1e-6)
-    assert len(advice.actions) == 1
+    assert len(advice.actions) == 1 and "the search ended after 1e-06 minutes" in advice.against[-1]
 
 
 def test_the_command_and_a_trace_without_one_say_the_same(host_bound: Trace, tmp_path: Path) -> None:
@@ -115,24 +118,41 @@ def test_the_command_and_a_trace_without_one_say_the_same(host_bound: Trace, tmp
     path = str(tmp_path / "a job.trace")
     said = [CliRunner().invoke(cli, arguments) for arguments in (["advise", path], [path])]
     assert said[0].exit_code == 0 and said[0].stdout == said[1].stdout
-    assert f"-w '{sp.advise(path).actions[-1].what_if}'" in " ".join(said[0].stdout.split())
+    assert f"More on 1: seqpoint project '{path}' -n 2 -w 'remove_launch_overhead'" in said[0].stdout
     content = json.loads(CliRunner().invoke(cli, [path, "--json"]).stdout)
-    assert content["rows"][0]["what_if"] == "remove_launch_overhead" and content["trace"] == f"'{path}'"
+    assert content["rows"][0]["what_if"] == "remove_launch_overhead" and content["trace"] == f"'{path}' -n 2"
 
 
 def test_what_cannot_be_advised_on_is_one_line(tmp_path: Path) -> None:
     found = CliRunner().invoke(cli, ["advise", str(tmp_path / "none.json")])
     assert found.exit_code == 1 and "none.json" in str(found.exception)
-    assert CliRunner().invoke(cli, ["nothing.json"]).exit_code == 2
+    assert CliRunner().invoke(cli, ["nothing"]).exit_code == 2
+    missing = CliRunner().invoke(cli, ["nothing.json"])
+    assert missing.exit_code == 1 and "nothing.json: cannot be read" in str(missing.exception)
     few = CliRunner().invoke(cli, ["advise", str(write_trace(tmp_path / "t.json")), "--minutes", "0"])
     assert few.exit_code == 2
+    with pytest.raises(InvalidInputError, match="minutes is nan"):
+        sp.advise(tmp_path / "t.json", minutes=math.nan)
+
+
+def test_a_trace_without_work_on_a_gpu_gets_no_advice(tmp_path: Path) -> None:
+    step = {"cat": "user_annotation", "name": "ProfilerStep#1", "ts": 0, "dur": 100, "pid": 1, "tid": 1, "ph": "X"}
+    call = {"cat": "cpu_op", "name": "aten::mm", "ts": 10, "dur": 80, "pid": 1, "tid": 1, "ph": "X"}
+    (tmp_path / "host.json").write_text(json.dumps({"traceEvents": [step, call]}))
+    advice = sp.advise(tmp_path / "host.json")
+    assert advice.verdict.startswith("The trace has no work on a GPU") and not advice.actions and not advice.not_worth
+
+
+def test_what_a_reader_lost_stands_against_the_answer(host_bound: Trace) -> None:
+    damaged = replace(host_bound, meta=replace(host_bound.meta, quality=Quality({"truncated_files": 1})))
+    assert damaged.warnings and sp.advise(damaged).against[0].startswith(damaged.warnings[0].meaning)
 
 
 def test_every_action_is_a_what_if_of_one_line() -> None:
     for action in actions():
         assert parse_what_if(action.what_if).name.startswith(action.what_if)
         assert action.resource in LIMITING and action.takes in ("flag", "code", "library", "hardware")
-        assert len(f"1. 1.00 (1.00 - 1.00)  {action.text} [{action.takes}]") <= WIDTH
+        assert len(f"1. 1.00 -> 1.00 (1.00 - 1.00)  {action.text}") <= WIDTH
 
 
 def test_long_names_keep_both_ends() -> None:

@@ -14,14 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-DEMO_FILES = {
-    "epoch_threads1.trace",
-    "epoch_threads2.trace",
-    "synthetic.trace",
-    "before_after.json",
-    "dlrm.trace",
-    "report.html",
-}
+DEMO_FILES = {"h100.trace", "synthetic.trace", "before_after.json", "report.html"}
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
@@ -82,7 +75,7 @@ BUDGET = {
     "profilers/ingest": 3298,
     "profilers/readers": 6469,
     "profilers/record": 490,
-    "profilers/trace": 1334,
+    "profilers/trace": 1335,
     "profilers/writers": 655,
     "replay": 0,
     "replay/analysis": 892,
@@ -102,8 +95,8 @@ BUDGET = {
     "replay/what_ifs": 4822,
     "replay/workloads": 4115,
     "replay/writers": 363,
-    "seqpoint": 8405,
-    "seqpoint/cli": 2300,
+    "seqpoint": 8430,
+    "seqpoint/cli": 2283,
     "seqpoint/plots": 1465,
     "seqpoint/reporting": 346,
     "seqpoint/selection": 1788,
@@ -170,7 +163,7 @@ def test_the_wheel_holds_code_and_data_and_the_demo_needs_what_it_declares(tmp_p
     built = run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path)
     assert built.returncode == 0, built.stdout + built.stderr
     (wheel,) = tmp_path.glob("*.whl")
-    assert wheel.stat().st_size < 4e6
+    assert wheel.stat().st_size < 4.5e6
     run(sys.executable, "-m", "venv", tmp_path / "venv")
     binaries = tmp_path / "venv" / "bin"
     # Nothing but the declared dependencies can be imported: pip installs the wheel alone.

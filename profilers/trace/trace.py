@@ -160,7 +160,7 @@ class Trace:
 
     def __repr__(self) -> str:
         rows = [f"{count:,} {kind}" for kind, count in self._rows().items() if kind != "iterations"]
-        warnings = _some([f"{note.count} ({note.n:,})" for note in self._warnings()])
+        warnings = _some([f"{note.count} ({note.n:,})" for note in self.warnings])
         lines = [f"  {name}: {_printable(text)}" for name, text in self._facts().items() if text]
         lines += wrap(", ".join(rows), _COLUMNS, initial_indent="  rows: ", subsequent_indent=" " * 8)
         lines += [f"  warnings: {_printable(warnings)}"] if warnings else []
@@ -168,7 +168,7 @@ class Trace:
 
     def _repr_html_(self) -> str:
         facts = [f"{name}: {_printable(text)}" for name, text in self._facts().items() if text]
-        facts += [f"warning: {note.count} ({note.n:,}): {note.meaning}" for note in self._warnings()[:_SHOWN]]
+        facts += [f"warning: {note.count} ({note.n:,}): {note.meaning}" for note in self.warnings[:_SHOWN]]
         rows = "".join(f"<tr><td>{kind}</td><td>{count:,}</td></tr>" for kind, count in self._rows().items())
         head = "<tr><th>rows of</th><th>number</th></tr>"
         table = f'<table border="0" class="dataframe">{head}{rows}</table>' if rows else ""
@@ -182,7 +182,9 @@ class Trace:
         """Return the number of rows of each kind that has some."""
         return {kind: table.num_rows for kind, table in self.tables.items() if table.num_rows}
 
-    def _warnings(self) -> list[QualityNote]:
+    @property
+    def warnings(self) -> list[QualityNote]:
+        """What readers lost or repaired, as far as figures follow from it."""
         return [note for note in quality_notes(self.meta.quality, self._rows()) if note.severity == WARNING]
 
     def _facts(self) -> dict[str, str]:

@@ -140,7 +140,8 @@ class _Commands(LazyGroup):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command and its arguments."""
-        is_trace = args[0] not in self.list_commands(ctx) and Path(args[0]).exists()
+        is_path = Path(args[0]).exists() or not {".", "/", os.sep}.isdisjoint(args[0])
+        is_trace = is_path and args[0] not in self.list_commands(ctx)
         return super().resolve_command(ctx, ["advise", *args] if is_trace else args)
 
 

@@ -35,8 +35,8 @@ from seqpoint.notebook import TOP
 def advise_command(trace: str, json_: bool, **options: Any) -> None:
     """Say what limits the steps of TRACE, what to do first, and what is not worth it.
 
-    Every gain is a replay of this trace. A speed-up holds for all actions up to its line, so that gains add up. The
-    command in the answer shows more of them. `seqpoint TRACE` does the same.
+    Every gain is a replay of this trace. The first figure of an action is its gain beyond those above it, the second is
+    the speed-up of all up to it. `seqpoint TRACE` does the same.
 
     \b
     seqpoint advise job.trace
@@ -44,7 +44,7 @@ def advise_command(trace: str, json_: bool, **options: Any) -> None:
     seqpoint advise rank0.json.gz --minutes 5 --json
     """
     result = front_door.advise(load(trace), **options, progress=progress("replaying"))
-    print_result(replace(result, trace=shlex.quote(trace)), json_)
+    print_result(replace(result, trace=f"{shlex.quote(trace)} -n {options['max_points'] or 2}"), json_)
 
 
 @click.command("describe")
