@@ -165,6 +165,8 @@ class TraceAdvice(Result):
         lines = [*_wrapped(self.verdict, 3), *_wrapped(self.measured, 2), *([""] if self.actions else [])]
         if self.actions:
             lines.append("What to do, in this order: gain -> speed-up with all up to here, and its 90 % interval")
+        elif self.not_worth:
+            lines.append(f"Nothing that is known here gains {100 * (WORTH - 1):.1f} % or more.")
         for number, each in enumerate(self.actions, 1):
             of = f"{each.gain:.2f} -> {each.speedup:.2f} ({each.low:.2f} - {each.high:.2f})"
             rests = ", ".join(f"{kind} {100 * share:.0f} %" for kind, share in each.evidence.items() if share >= _SHOWN)
@@ -319,7 +321,7 @@ def _shorter(before: Timeline, after: Timeline) -> tuple[str, ...]:
             saved[name] += sign * ns
             spent[name] += max(sign, 0.0) * ns
     order = sorted(saved, key=lambda name: -saved[name])
-    return tuple(name for name in order[:_MOST_NAMED] if saved[name] > _SHORTER * spent[name])
+    return tuple(_short(name, WIDTH) for name in order[:_MOST_NAMED] if saved[name] > _SHORTER * spent[name])
 
 
 def _verdict(base: TraceProjection) -> str:
