@@ -1298,9 +1298,10 @@ by a fit to three quarters of the sets of works that it is not in, on its device
 scenarios with one of them have 2.9 and 12.3 %. With every second kind of pair left out, their 393 scenarios have 2.0
 and 9.1 %.
 
-What an effect is worth: errors without it, in %, on scenarios of the H100 that share no work with those of a fit to
-half of the groups ([`ablation.csv`](../tests/accuracy/ablation.csv), by `benchmarks/contention/ablation.py`). Each row
-has the shipped parameters, and behind the semicolon that fit, made without the effect. Without the limits, a fit did
+What an effect is worth: errors without it, in %
+([`ablation.csv`](../tests/accuracy/ablation.csv), by `benchmarks/contention/ablation.py`). Each row has the shipped
+parameters, and behind the semicolon a fit to half of the groups, made without the effect. The scenarios share no work
+with those of the fit. Without the limits, a fit did
 not end in half an hour. The arithmetic of a unit is not needed here, but on real traces: without it, ddp4 is off by
 22.3 % instead of 9.8 %, and nanogpt8 by 15.5 instead of 14.9 %.
 

@@ -215,7 +215,7 @@ def test_a_trace_replays_as_measured_from_a_file_and_from_a_folder(tmp_path: Pat
 def test_the_samples_replay_within_the_limit() -> None:
     shown = run("replay", "--json")
     content = json.loads(shown.stdout)
-    assert shown.exit_code == 0 and len(content["scores"]) == 2
+    assert shown.exit_code == 0 and len(content["scores"]) == 3
     assert all(row["met"] is not False for row in content["rows"])
 
 
