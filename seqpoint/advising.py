@@ -268,7 +268,7 @@ def advise_trace(
     path = shlex.quote(name or next(iter(trace.meta.sources), "job.trace"))
     return TraceAdvice(
         _verdict(base),
-        result.summary()[0],
+        next(sentence for sentence in result.summary() if not sentence.startswith("pace: ")),
         tuple(_advices(done, result)),
         tuple(sorted(rejected, key=lambda each: -each.gain)),
         tuple(action.label for action in tried),

@@ -310,10 +310,9 @@ class Description(Result):
         return [*notes, *cost_notes(self.trace)]
 
     def closing(self) -> list[str]:
-        """Return the notes, and what sets the pace; beside the tables that were asked for, the causes of host time."""
+        """Return the notes; beside the tables that were asked for, the causes of host time."""
         lines = [] if self.by else list(super().closing())
-        lines += [host_sentence(self.host)] if "host" in self.by else []
-        return [*lines, *filter(None, [self.verdict()])]
+        return [*lines, *([host_sentence(self.host)] if "host" in self.by else [])]
 
     def device_name(self, row: DeviceActivity) -> str:
         """Return the name of a device as the profiler wrote it; "" if it did not."""
@@ -407,13 +406,14 @@ class Description(Result):
         return sorted({device.name for device in used_devices(self.trace) if device.name})
 
     def summary(self) -> list[str]:
-        """Return the facts of the trace in two sentences."""
+        """Return what sets the pace, and the facts of the trace in two sentences."""
         meta, table = self.trace.meta, self.iterations
         label = " (synthetic: nobody measured these times)" if meta.synthetic else ""
         names = self.device_names() or ["not named in the trace"]
         ranks = f"{len(meta.ranks)} ranks" + (f" of {meta.world_size}" if meta.world_size else "")
         found_by = ", ".join(sorted(set(table.found_by)))
         return [
+            *filter(None, [self.verdict()]),
             f"{meta.format}{label}: {len(meta.sources)} files, {ranks}, devices: {', '.join(names)}",
             f"{len(table)} iterations over all ranks, found by {found_by}",
         ]

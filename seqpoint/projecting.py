@@ -261,7 +261,7 @@ class TraceProjection(Result):
         return data_frame(self.chosen.rows(), columns=["iteration", "weight", "measured_ns", "file"])
 
     def summary(self) -> list[str]:
-        """Return what was measured, what is estimated from it, and what is replayed, in a sentence each."""
+        """Return what limits the steps, what was measured, what is estimated from it, and what is replayed."""
         facts, baseline, chosen = self.provenance, self.projection.baseline_ns, self.chosen
         label, source = (" (synthetic)", "synthesised") if facts["synthetic"] else ("", "measured")
         n, measured = len(chosen.numbers), sum(chosen.measured_ns)
@@ -273,7 +273,10 @@ class TraceProjection(Result):
             sentences += [chosen.run.sentence(), chosen.run.outliers_sentence()]
         weighted = f", weighted for {sum(chosen.weights):g} iterations" if chosen.sampled else ""
         sentences.append(f"replayed: {these}{weighted}; speed-ups count from {duration(baseline)}")
-        return [sentence for sentence in sentences if sentence]
+        return [*self._pace("pace: "), *filter(None, sentences)]
+
+    def _pace(self, kind: str) -> list[str]:
+        return [line for line in pace_lines(self.projection) if line.startswith(kind)]
 
     def tables(self, top: int = TOP) -> list[Table | str]:
         """Return the replayed iterations, the what-ifs, what limits the steps, and communication, as text."""
@@ -306,7 +309,7 @@ class TraceProjection(Result):
         return self.notes()
 
     def notes(self) -> tuple[str, ...]:
-        """Return the pace of a step, and the notes of all what-ifs; a note of some rows names them."""
+        """Return the notes on the steps and of all what-ifs; a note of some rows names them."""
         labels: dict[str, list[str]] = {}
         for row in self.rows:
             for note in row.notes:
@@ -315,7 +318,7 @@ class TraceProjection(Result):
         for note, of_rows in labels.items():
             is_named = len(of_rows) == len(self.rows) or any(note.startswith(f"{label}:") for label in of_rows)
             notes.append(f"note: {note}" if is_named else f"note on {', '.join(of_rows)}: {note}")
-        return (*pace_lines(self.projection), *notes)
+        return (*self._pace("note: "), *notes)
 
     def frames(self) -> Mapping[str, DataFrame]:
         """Return the figures of the what-ifs that can be applied, and why others cannot."""

@@ -184,7 +184,7 @@ def test_the_command_shows_the_longest_rows_first_and_says_what_is_left_out(run:
     assert "Kernels by name, whole recording: 1 of 3, 60.0 % of the kernel time (--top shows more)" in text
     assert "Operators, whole recording: 1 of 2, 80.0 %" in text
     assert NO_OPERATOR in shown.out
-    assert "busy" in shown.out.splitlines()[-1]
+    assert "busy" in shown.out.splitlines()[0]
     assert "Steps" not in shown.out
     everything = json.loads(run("describe", path, "--by", "kernel", "--json").out)
     assert len(everything["kernels"]) == 3

@@ -95,7 +95,7 @@ BUDGET = {
     "replay/what_ifs": 4822,
     "replay/workloads": 4115,
     "replay/writers": 363,
-    "seqpoint": 8432,
+    "seqpoint": 8434,
     "seqpoint/cli": 2283,
     "seqpoint/plots": 1465,
     "seqpoint/reporting": 346,

@@ -62,7 +62,7 @@ def advise_command(trace: str, json_: bool, **options: Any) -> None:
 def describe_command(trace: str, by: tuple[str, ...], top: int | None, json_: bool) -> None:
     """Show the content of TRACE: devices, steps, communication, kernels, copies, and the quality of the data.
 
-    TRACE is a .trace folder or a trace file of any profiler. The last line says whether hosts or devices set the pace.
+    TRACE is a .trace folder or a trace file of any profiler. The first line says whether hosts or devices set the pace.
 
     \b
     seqpoint describe job.trace
