@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from textwrap import wrap
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,11 +20,11 @@ from profilers.errors import InvalidInputError, SeqPointError
 from profilers.files import shipped_table
 from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import Trace
-from replay.analysis.critical_path import Part, critical_path
+from replay.analysis.critical_path import attribution, critical_path
 from replay.engine.timeline import Timeline
 from replay.projection.evidence import EVIDENCE
 from replay.projection.rows import ProjectionRow
-from seqpoint.notebook import DataFrame, Result, data_frame
+from seqpoint.notebook import DataFrame, Result, data_frame, shortened
 from seqpoint.projecting import ProjectOptions, TraceProjection, pace_lines, parse_what_ifs, project_trace
 
 #: An action gains at least this much, or it is not worth it.
@@ -41,6 +41,8 @@ WIDTH, _NAME, _MOST_LINES = 100, 32, 25
 _LEAST_SHARE, _SHOWN = 0.05, 0.005
 #: Share of the critical path from which a second resource is named, and busy share below which a device is idle.
 _SECOND, _IDLE = 0.2, 0.01
+#: Classes of kernels that compute or copy.
+_KERNELS = frozenset(CLASSES) - {"collective"}
 #: What steps are called by the resource that limits them.
 _BOUND_BY = {
     "kernels": "GPU-bound",
@@ -146,8 +148,8 @@ class TraceAdvice(Result):
         Actions that there is nothing for in this trace.
     against : tuple of str
         What stands against the answer, most important first.
-    trace : str
-        Path of the trace, with options of `seqpoint project` that make it replay the same iterations.
+    command : str
+        `seqpoint project` on the same iterations, without what-ifs.
     """
 
     heading = "Advice"
@@ -158,7 +160,7 @@ class TraceAdvice(Result):
     not_worth: tuple[Rejected, ...]
     not_applicable: tuple[str, ...]
     against: tuple[str, ...]
-    trace: str
+    command: str
 
     def summary(self) -> list[str]:
         """Return the advice, at most 25 lines of 100 characters."""
@@ -170,11 +172,12 @@ class TraceAdvice(Result):
         for number, each in enumerate(self.actions, 1):
             of = f"{each.gain:.2f} -> {each.speedup:.2f} ({each.low:.2f} - {each.high:.2f})"
             rests = ", ".join(f"{kind} {100 * share:.0f} %" for kind, share in each.evidence.items() if share >= _SHOWN)
-            where = "".join(f", {_short(name, _NAME)}" for name in each.where)
-            lines.append(_cut(f"{number}. {of}  {each.action}"))
-            lines.append(_cut(f"   takes {each.takes}; time {rests}{'; shorter: ' if where else ''}{where[2:]}"))
+            where = "".join(f", {_without_middle(name, _NAME)}" for name in each.where)
+            lines.append(shortened(f"{number}. {of}  {each.action}", WIDTH))
+            text = f"   takes {each.takes}; time {rests}{'; shorter: ' if where else ''}{where[2:]}"
+            lines.append(shortened(text, WIDTH))
         if self.actions:  # whole, however long: it is copied
-            lines.append(f"More on 1: seqpoint project {self.trace} -w '{self.actions[0].what_if}'")
+            lines.append(f"More on 1: {self.command} -w '{self.actions[0].what_if}'")
         worthless = "; ".join(f"{each.action} {each.reason}" for each in self.not_worth)
         lines += _wrapped(f"Not worth it: {worthless}", 3) if worthless else []
         others = ", ".join(self.not_applicable)
@@ -197,7 +200,7 @@ class TraceAdvice(Result):
             "not_worth": [asdict(each) for each in self.not_worth],
             "not_applicable": list(self.not_applicable),
             "against": list(self.against),
-            "trace": self.trace,
+            "command": self.command,
         }
 
     def __repr__(self) -> str:
@@ -243,38 +246,54 @@ def advise_trace(
         for action in actions()
         if "device" in bounds and action.resource in bounds and action not in known
     ]
-    done, gain, tried = list[Action](), 1.0, list(known)
-    while known and len(done) < _MOST_ACTIONS and (not done or monotonic() < until):
-        rows = zip(known, _rows(trace, [[*done, action] for action in known], search), strict=True)
-        found = {action: row for action, row in rows if row is not None}
-        useless = [action for action, row in found.items() if row.speedup < WORTH * gain]
-        lossy = [action for action, row in found.items() if row.low < 1.0 and action not in useless]
-        if not done:  # later, they gain too little beyond what is done
-            rejected += [_rejected(action, found[action], "") for action in useless]
-            rejected += [_rejected(action, found[action], ", may lose") for action in lossy]
-            tried = [action for action in tried if action not in found]
-        known = [action for action in found if action not in useless and action not in lossy]
-        if known:
-            best = max(known, key=lambda action: (action.says_how, found[action].speedup))
-            known.remove(best)
-            done.append(best)
-            gain = found[best].speedup
+    found = _search(trace, known, search, until)
+    done = found.done
     result = project_trace(trace, _composed([done[: n + 1] for n in range(len(done))]), replace(options, draws=_DRAWS))
     against = [f"{note.meaning}: {note.consequence} ({note.n:,})" for note in trace.warnings]
     against += [f"devices work {100 * busy:.1f} % of the step"] if busy < _IDLE and done else []
     against += [line.removeprefix("note: ") for line in pace_lines(result.projection) if line.startswith("note: ")]
-    if known and len(done) < _MOST_ACTIONS:
+    if found.left and len(done) < _MOST_ACTIONS:
         against.append(f"the search ended after {minutes:g} minutes: more of --minutes may find more")
     path = shlex.quote(name or next(iter(trace.meta.sources), "job.trace"))
     return TraceAdvice(
         _verdict(base),
         next(sentence for sentence in result.summary() if not sentence.startswith("pace: ")),
         tuple(_advices(done, result)),
-        tuple(sorted(rejected, key=lambda each: -each.gain)),
-        tuple(action.label for action in tried),
+        tuple(sorted([*rejected, *found.rejected], key=lambda each: -each.gain)),
+        tuple(action.label for action in found.not_applicable),
         tuple(against[:_MOST_AGAINST]),
-        f"{path} -n {options.max_points}",
+        f"seqpoint project {path} -n {options.max_points}",
     )
+
+
+class _Found(NamedTuple):
+    """What a search found: actions to take in order, those not worth it, not applicable, and not tried to the end."""
+
+    done: list[Action]
+    rejected: list[Rejected]
+    not_applicable: list[Action]
+    left: list[Action]
+
+
+def _search(trace: Trace, known: list[Action], options: ProjectOptions, until: float) -> _Found:
+    """Take the action that gains most, replay the others on top of it, and so on, until a time of the clock."""
+    done, rejected, not_applicable, gain = list[Action](), list[Rejected](), list[Action](), 1.0
+    while known and len(done) < _MOST_ACTIONS and (not done or monotonic() < until):
+        rows = zip(known, _rows(trace, [[*done, action] for action in known], options), strict=True)
+        found = {action: row for action, row in rows if row is not None}
+        useless = [action for action, row in found.items() if row.speedup < WORTH * gain]
+        lossy = [action for action, row in found.items() if row.low < 1.0 and action not in useless]
+        if not done:  # later, they gain too little beyond what is done
+            rejected += [_rejected(action, found[action], "") for action in useless]
+            rejected += [_rejected(action, found[action], ", may lose") for action in lossy]
+            not_applicable = [action for action in known if action not in found]
+        known = [action for action in found if action not in useless and action not in lossy]
+        if known:
+            best = max(known, key=lambda action: (action.says_how, found[action].speedup))
+            known.remove(best)
+            done.append(best)
+            gain = found[best].speedup
+    return _Found(done, rejected, not_applicable, known)
 
 
 def _composed(choices: Sequence[Sequence[Action]]) -> list[Any]:
@@ -321,7 +340,7 @@ def _shorter(before: Timeline, after: Timeline) -> tuple[str, ...]:
             saved[name] += sign * ns
             spent[name] += max(sign, 0.0) * ns
     order = sorted(saved, key=lambda name: -saved[name])
-    return tuple(_short(name, WIDTH) for name in order[:_MOST_NAMED] if saved[name] > _SHORTER * spent[name])
+    return tuple(_without_middle(name, WIDTH) for name in order[:_MOST_NAMED] if saved[name] > _SHORTER * spent[name])
 
 
 def _verdict(base: TraceProjection) -> str:
@@ -353,32 +372,26 @@ def _take(resource: str) -> str:
 
 def _classes(timeline: Timeline) -> str:
     """Return the classes of kernels with most of the critical path of a step, in brackets."""
-    path, tasks = critical_path(timeline), timeline.graph.tasks
-    is_kernel = (path.part == Part.WORK) & (tasks.class_[path.task] >= 0) & ~timeline.graph.collectives()[path.task]
-    time = np.bincount(tasks.class_[path.task][is_kernel], weights=path.ns[is_kernel], minlength=len(CLASSES))
-    shares = time / max(float(path.ns.sum()), 1.0)
-    order = [i for i in np.argsort(-shares, kind="stable").tolist() if shares[i] >= _LEAST_SHARE][:_MOST_CLASSES]
-    named = ", ".join(f"{CLASSES[i]} {100 * shares[i]:.0f} %" for i in order)
+    times = attribution(critical_path(timeline))
+    shares = {name: ns / max(times.makespan_ns, 1.0) for name, ns in times.by_class.items() if name in _KERNELS}
+    large = [(name, share) for name, share in shares.items() if share >= _LEAST_SHARE][:_MOST_CLASSES]
+    named = ", ".join(f"{name} {100 * share:.0f} %" for name, share in large)
     return f" ({named})" if named else ""
 
 
-def _short(name: str, most: int) -> str:
+def _without_middle(name: str, most: int) -> str:
     """Return a name with its middle left out if it is long, so that two that differ stay different.
 
     Examples
     --------
-    >>> _short("void at::native::vectorized_elementwise_kernel<4, add>", 30)
+    >>> _without_middle("void at::native::vectorized_elementwise_kernel<4, add>", 30)
     'void at::native..ernel<4, add>'
     """
     half = most // 2
     return name if len(name) <= most else f"{name[:half]}..{name[len(name) - most + half + 2 :]}"
 
 
-def _cut(line: str) -> str:
-    return line if len(line) <= WIDTH else f"{line[: WIDTH - 3]} .."
-
-
 def _wrapped(text: str, most: int) -> list[str]:
     """Return a text in lines; the last of them ends in dots if there were more."""
     lines = wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-    return [*lines[: most - 1], _cut(f"{lines[most - 1][: WIDTH - 3]} ..")] if len(lines) > most else lines
+    return [*lines[: most - 1], f"{lines[most - 1][: WIDTH - 3]}..."] if len(lines) > most else lines

@@ -519,6 +519,7 @@ def advise(
     minutes: float = 1.0,
     max_points: int = 2,
     device: str | None = None,
+    name: str = "",
     progress: Progress | None = None,
 ) -> "TraceAdvice":
     """Say what limits the steps of a trace, what to do first, what is not worth it, and what stands against the answer.
@@ -533,6 +534,8 @@ def advise(
         Most representatives of the iterations that are replayed.
     device : str, optional
         Device that the trace was recorded on, if the trace does not say; ``seqpoint devices`` lists the names.
+    name : str
+        Path of the trace in the commands that the advice names; by default that of `trace`, or of its first file.
     progress : callable, optional
         Called with (steps done, steps in all, what).
 
@@ -544,7 +547,7 @@ def advise(
     from seqpoint.advising import advise_trace
     from seqpoint.projecting import ProjectOptions
 
-    name = fspath(trace) if isinstance(trace, str | PathLike) else ""
+    name = name or (fspath(trace) if isinstance(trace, str | PathLike) else "")
     options = ProjectOptions(max_points=max_points, device=device, progress=progress)
     return advise_trace(_trace(trace), name=name, minutes=minutes, options=options)
 

@@ -107,7 +107,7 @@ def _write_row(state, index, task):  # type: ignore[no-untyped-def]
         whole_waves = max(np.ceil(waves - 1e-9), 1.0)
         row.last_wave_cu *= waves - whole_waves + 1.0 if waves > 1.0 else 1.0
         row.to_place *= max(waves, 1.0)
-        last = last_round(state, row) if row.in_rounds else 1.0
+        last = last_round_share(state, row) if row.in_rounds else 1.0
         row.last_wave_ns = row.remaining_ns / (whole_waves - 1.0 + last)
     for c in range(N_FAIR):
         row.demand[c] = state.demand[task, FAIR[c]]
@@ -116,13 +116,13 @@ def _write_row(state, index, task):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def last_round(state, row):  # type: ignore[no-untyped-def]
+def last_round_share(state, row):  # type: ignore[no-untyped-def]
     """Return the time of a task's last round over that of a full one: fewer workgroups share a unit's arithmetic."""
     if not state.has_crowding or state.unit_compute[row.task] <= 0.0:
         return 1.0
     own = state.unit_compute[row.task]
-    full = own * most_on_a_unit(state, row.task)
-    return longer_by_arithmetic(own * max(np.ceil(row.last_wave_cu * row.per_unit - 1e-9), 1.0), full)
+    full = own * most_resident(state, row.task)
+    return arithmetic_slowdown(own * max(np.ceil(row.last_wave_cu * row.per_unit - 1e-9), 1.0), full)
 
 
 @inlined
@@ -285,8 +285,11 @@ def _cap_rates(state, device, first, count):  # type: ignore[no-untyped-def]
         row.placed_rate = row.rate_cap
 
 
-#: Largest load by one task that counts; the least `1 / latency^2`; most steps to find it, and how close is enough.
-_FULL, _LEAST, _MOST_STEPS, _CLOSE = 0.97, (1.0 - 0.97**2) / 16.0, 24, 1e-6
+#: Largest load by one task that counts; most steps to find the headroom, and how close is enough. Chosen: they bound a
+#: search.
+_FULL, _MOST_STEPS, _CLOSE = 0.97, 24, 1e-6
+#: Least headroom: the latency is at most 4 times that of the largest load.
+_LEAST = (1.0 - _FULL**2) / 4.0**2
 
 
 @bare
@@ -294,7 +297,7 @@ def _queue_for_memory(state, first, count):  # type: ignore[no-untyped-def]
     """Lower the rate caps by the latency of memory under the load of all tasks.
 
     With utilization u of memory and L2, an access takes (1 - u^2)^(-1/2) times as long as without load. The load
-    follows from the rates, and the rates from the latency. Newton's method finds `x = 1 / latency^2 = 1 - u^2`: the
+    follows from the rates, and the rates from the latency. Newton's method finds the headroom `1 - u^2`: the
     load of tasks that do nothing but wait for memory is linear in it.
     """
     pressure, loads = 0.0, 0
@@ -314,30 +317,30 @@ def _queue_for_memory(state, first, count):  # type: ignore[no-untyped-def]
         if state.has_pressure and pressure > 0.0:
             others = pressure - (_pressure(state, row) if row.rate_cap > 0.0 or row.waits > 0 else 0.0)
             row.rate = max(others, 0.0) * state.sensitivity[row.task]
-    x = 1.0
+    headroom = 1.0
     for _ in range(_MOST_STEPS):
         memory, cache, memory_slope, cache_slope = 0.0, 0.0, 0.0, 0.0
         for k in range(first, first + count):
             row = state.active[k]
             if row.rate_cap <= 0.0 or state.demand[row.task, PIM] > 0.0:  # PIM queues for nothing: it is in the memory
                 continue
-            slowdown, waiting = _memory_slowdown(state, row, x)
+            slowdown, by_latency = _memory_slowdown(state, row, headroom)
             rate = row.rate_cap / slowdown
             if state.has_crowding and state.spins[row.task] > 0.0:  # it draws while it transfers
                 rate *= min(state.spins[row.task], 1.0)
-            slope = 0.5 * rate * waiting / (slowdown * x)
+            slope = 0.5 * rate * by_latency / (slowdown * headroom)
             memory, memory_slope = memory + rate * row.demand[HBM_COLUMN], memory_slope + slope * row.demand[HBM_COLUMN]
             cache, cache_slope = cache + rate * row.demand[L2_COLUMN], cache_slope + slope * row.demand[L2_COLUMN]
-        excess = x - 1.0 + memory * memory + cache * cache
-        before = x
-        x -= excess / (1.0 + 2.0 * (memory * memory_slope + cache * cache_slope))
-        x = min(max(x, _LEAST), 1.0)
-        if abs(x - before) < _CLOSE * x:
+        excess = headroom - 1.0 + memory * memory + cache * cache
+        before = headroom
+        headroom -= excess / (1.0 + 2.0 * (memory * memory_slope + cache * cache_slope))
+        headroom = min(max(headroom, _LEAST), 1.0)
+        if abs(headroom - before) < _CLOSE * headroom:
             break
     for k in range(first, first + count):
         row = state.active[k]
         if row.rate_cap > 0.0:
-            row.rate_cap = min(row.rate_cap / _memory_slowdown(state, row, x)[0], 1.0)
+            row.rate_cap = min(row.rate_cap / _memory_slowdown(state, row, headroom)[0], 1.0)
 
 
 @inlined
@@ -349,8 +352,8 @@ def _pressure(state, row):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _memory_slowdown(state, row, x):  # type: ignore[no-untyped-def]
-    """Return the time of a task over its time alone if memory has the latency x^(-1/2), and what waiting adds to it.
+def _memory_slowdown(state, row, headroom):  # type: ignore[no-untyped-def]
+    """Return the time of a task over its time alone at a latency of headroom^(-1/2), and what waiting adds to it.
 
     Computing and waiting for memory overlap: the third powers of their times add up (docs/contention.md). The second
     result is the derivative of the first by the logarithm of the latency.
@@ -358,7 +361,7 @@ def _memory_slowdown(state, row, x):  # type: ignore[no-untyped-def]
     part = state.memory_part[row.task]
     if part <= 0.0:
         return 1.0 + row.rate, 0.0
-    longer = row.weight * row.weight / x
+    longer = row.weight * row.weight / headroom
     waits = part * longer * np.sqrt(longer)
     slowed = np.cbrt(1.0 - part + waits)
     return slowed + row.rate, waits / (slowed * slowed)
@@ -373,9 +376,9 @@ def _crowding(state, holding, units):  # type: ignore[no-untyped-def]
     crowd, task = units.crowd, holding.task
     if state.has_crowding:
         if state.unit_compute[task] > 0.0:
-            own = state.unit_compute[task] * most_on_a_unit(state, task)
+            own = state.unit_compute[task] * most_resident(state, task)
             asked = units.compute + state.spin_weight * units.spinning / max(units.threads, _ROUNDING)
-            slowed = longer_by_arithmetic(asked if state.in_rounds[task] else max(asked, own), own)
+            slowed = arithmetic_slowdown(asked if state.in_rounds[task] else max(asked, own), own)
             crowd = max(crowd, slowed) if crowd > 1.0 else slowed
         if state.unit_bandwidth[task] > 0.0:
             crowd = max(crowd, units.bandwidth)
@@ -383,13 +386,13 @@ def _crowding(state, holding, units):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def most_on_a_unit(state, task):  # type: ignore[no-untyped-def]
+def most_resident(state, task):  # type: ignore[no-untyped-def]
     """Return how many of its workgroups share the fullest unit while a task is alone."""
     return max(np.ceil(max(state.occupies[task], state.demand[task, CU]) * per_unit(state, task) - 1e-9), 1.0)
 
 
 @inlined
-def longer_by_arithmetic(asked, alone):  # type: ignore[no-untyped-def]
+def arithmetic_slowdown(asked, alone):  # type: ignore[no-untyped-def]
     """Return the time of a workgroup where this much of a unit's arithmetic is asked for, over that where it is alone.
 
     The law of occupancy with its exponent 1.5 (`replay.costs.occupancy`).

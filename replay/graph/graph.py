@@ -320,7 +320,7 @@ class Tasks:
 
     def select(self, rows: npt.NDArray[Any]) -> "Tasks":
         """Return the tasks in `rows` (a mask or an index)."""
-        index = np.flatnonzero(rows) if rows.dtype == bool else rows
+        index = _index(rows)
         return Tasks(**{name: chosen_rows(column, index) for name, column in vars(self).items()})
 
     def joined(self, *others: "Tasks") -> "Tasks":
@@ -341,9 +341,14 @@ class Tasks:
         return np.asarray(self.iteration >= 0)
 
 
+def _index(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return rows (a mask or an index) as an index: columns are taken by it twice as fast as by a mask."""
+    return np.flatnonzero(rows) if rows.dtype == bool else rows
+
+
 def chosen_rows(column: npt.NDArray[Any], rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return rows of a column (a mask or an index); a view of one value stays one."""
-    index = np.flatnonzero(rows) if rows.dtype == bool else rows
+    index = _index(rows)
     if column.strides[0] or not len(column):
         return column.take(index, axis=0)
     return np.broadcast_to(column[0], (len(index), *column.shape[1:]))
@@ -426,7 +431,7 @@ class Edges:
 
     def select(self, rows: npt.NDArray[Any]) -> "Edges":
         """Return the edges in `rows` (a mask or an index)."""
-        index = np.flatnonzero(rows) if rows.dtype == bool else rows
+        index = _index(rows)
         return Edges(*(getattr(self, name).take(index) for name in _EDGE_TYPES))
 
     def of_kind(self, kind: EdgeKind) -> "Edges":

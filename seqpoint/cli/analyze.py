@@ -1,7 +1,5 @@
 """The commands on what a trace holds, where its time goes, and what changed between two."""
 
-import shlex
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -43,8 +41,8 @@ def advise_command(trace: str, json_: bool, **options: Any) -> None:
     seqpoint job.trace
     seqpoint advise rank0.json.gz --minutes 5 --json
     """
-    result = front_door.advise(load(trace), **options, progress=progress("replaying"))
-    print_result(replace(result, trace=f"{shlex.quote(trace)} -n {options['max_points'] or 2}"), json_)
+    advice = front_door.advise(load(trace), **options, name=trace, progress=progress("replaying"))
+    print_result(advice, json_)
 
 
 @click.command("describe")
