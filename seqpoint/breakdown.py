@@ -21,7 +21,7 @@ from profilers.trace.compiled import compiled
 from profilers.trace.schema import PYTHON_FUNCTION
 from profilers.trace.trace import Trace
 from replay.from_trace.host_causes import HOST_CAUSES
-from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, shortened, table_of
+from seqpoint.notebook import DataFrame, Result, Table, by_rank, data_frame, table_of
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
@@ -131,7 +131,8 @@ def host_table(rows: "Sequence[HostCauses]") -> Table:
          "longest_queue": row.longest_queue, "held": row.held}
         for row in rows
     ]  # fmt: skip
-    return table_of("Host time by cause, from the start of the first step to the end of the last", columns, cells)
+    table = table_of("Host time by cause, from the start of the first step to the end of the last", columns, cells)
+    return by_rank(table, [row.share("work") for row in rows])
 
 
 def host_sentence(rows: "Sequence[HostCauses]") -> str:
@@ -384,103 +385,85 @@ def host_times(trace: Trace) -> tuple[HostTime, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.self_ns, row.name, row.kind)))
 
 
-def kernels_text(trace: Trace, top: int = TOP) -> Table:
+def kernels_text(trace: Trace) -> Table:
     """Return the longest kernels by name, as text.
 
     Parameters
     ----------
     trace : Trace
         The trace.
-    top : int
-        Most rows of the table.
     """
     rows = kernels_by_name(trace)
     columns = {
         "kernel~": "{name}", "class~": "{class_}", "kernels": "{kernels}", "time": "{time_ns:time}",
         "share %": "{share:.1%}", "median": "{median_ns:time}", "streams": "{streams}",
     }  # fmt: skip
-    cells = [replace(row, name=shortened(row.name, _NAME_LENGTH)) for row in rows[:top]]
-    return table_of(_title("Kernels by name", trace, rows, top), columns, cells)
+    return table_of(_title("Kernels by name", trace), columns, rows)
 
 
-def operators_text(trace: Trace, top: int = TOP) -> Table:
+def operators_text(trace: Trace) -> Table:
     """Return the operators with the longest kernels, as text.
 
     Parameters
     ----------
     trace : Trace
         The trace.
-    top : int
-        Most rows of the table.
     """
-    return _callers_text(trace, operators_by_name(trace), top, "operator")
+    return _callers_text(trace, operators_by_name(trace), "operator")
 
 
-def ranges_text(trace: Trace, top: int = TOP) -> Table:
+def ranges_text(trace: Trace) -> Table:
     """Return the ranges of the program with the longest kernels, as text.
 
     Parameters
     ----------
     trace : Trace
         The trace.
-    top : int
-        Most rows of the table.
     """
-    return _callers_text(trace, ranges_by_name(trace), top, "range")
+    return _callers_text(trace, ranges_by_name(trace), "range")
 
 
-def _callers_text(trace: Trace, rows: Sequence[OperatorTime], top: int, word: str) -> Table:
+def _callers_text(trace: Trace, rows: Sequence[OperatorTime], word: str) -> Table:
     columns = {
         f"{word}~": "{name}", "calls": "{calls}", "kernels": "{kernels}", "device time": "{time_ns:time}",
         "share %": "{share:.1%}", "host time": "{host_ns:time}",
     }  # fmt: skip
-    cells = [replace(row, name=shortened(row.name or f"(no {word})", _NAME_LENGTH)) for row in rows[:top]]
+    cells = [replace(row, name=row.name or f"(no {word})") for row in rows]
     note = f"Kernels count for the innermost {word} around their launch. Host time is without the {word}s inside."
-    return table_of(_title(f"{word.capitalize()}s", trace, rows, top), columns, cells, note=note)
+    return table_of(_title(f"{word.capitalize()}s", trace), columns, cells, note=note)
 
 
-def host_text(trace: Trace, top: int = TOP) -> list[Table]:
+def host_text(trace: Trace) -> list[Table]:
     """Return the host operators and calls with the longest self time as text, and Python functions if there are any.
 
     Parameters
     ----------
     trace : Trace
         The trace.
-    top : int
-        Most rows of each table.
     """
     rows = host_times(trace)
     operators, functions = [row for row in rows if row.kind != PYTHON], [row for row in rows if row.kind == PYTHON]
-    tables = [_host_table("Host operators", operators, top)]
-    return [*tables, _host_table("Python functions", functions, top)] if functions else tables
+    tables = [_host_table("Host operators", operators)]
+    return [*tables, _host_table("Python functions", functions)] if functions else tables
 
 
-def _host_table(events: str, rows: Sequence[HostTime], top: int) -> Table:
-    """Return the first rows as text, under a title that says how many are shown."""
+def _host_table(events: str, rows: Sequence[HostTime]) -> Table:
+    """Return operators and calls, or Python functions, as text."""
     columns = {
         "name~": "{name}", "kind~": "{kind}", "calls": "{calls}", "self time": "{self_ns:time}",
         "share %": "{share:.1%}", "a step": "{step_ns:time}",
     }  # fmt: skip
-    title = f"{events} by self time, in the steps"
-    if len(rows) > top:
-        share = 100 * sum(row.share for row in rows[:top])
-        title += f": {top} of {len(rows)}, {share:.1f} % of the host's time (--top shows more)"
     note = "Self time is outside all that is called inside. Shares are of the time that host threads have an event."
-    return table_of(
-        title, columns, [replace(row, name=shortened(row.name, _NAME_LENGTH)) for row in rows[:top]], note=note
-    )
+    return table_of(f"{events} by self time, in the steps", columns, rows, note=note)
 
 
-def _title(title: str, trace: Trace, rows: Sequence[KernelTime] | Sequence[OperatorTime], top: int) -> str:
-    """Return a title that says what the table covers, and how many rows are shown."""
+def _title(title: str, trace: Trace) -> str:
+    """Return a title that says what the table covers."""
     covers = f"{title}, whole recording"
     outside = _share_outside(trace)
     if outside >= _SHOWN_SHARE:
         covers += f" ({100 * outside:.1f} % of the kernel time is in no iteration)"
-    if len(rows) <= top:
-        return covers
-    share = 100 * sum(row.share for row in rows[:top])
-    return f"{covers}: {top} of {len(rows)}, {share:.1f} % of the kernel time (--top shows more)"
+    return covers
 
 
 def _share_outside(trace: Trace) -> float:
@@ -616,16 +599,15 @@ class StragglerReport(Result):
         """Return the notes of all jobs, each once."""
         return list(dict.fromkeys(note for job in self.jobs for note in job.notes))
 
-    def tables(self, top: int = TOP) -> list[Table]:
+    def tables(self) -> list[Table]:
         """Return a table for each dimension of each job: the worst, with what they cost alone."""
         columns = {"slow-down": "{slowdown:.3f}", "extra": "{extra:time}", "worst step": "{worst:.3f}"}
         tables = []
         for job in self.jobs:
             for dimension, word in _DIMENSION_WORDS.items():
                 rows = job.of(dimension)
-                more = f" ({len(rows) - top} more not shown)" if len(rows) > top else ""
-                cells = [{"name": row.name} | _straggler_cells(job, row) for row in rows[:top]]
-                title = f"{_titled_job(job)}Slow-down by {word}, the others balanced{more}"
+                cells = [{"name": row.name} | _straggler_cells(job, row) for row in rows]
+                title = f"{_titled_job(job)}Slow-down by {word}, the others balanced"
                 tables += [table_of(title, {f"{word}~": "{name}", **columns}, cells)] if cells else []
         return tables
 

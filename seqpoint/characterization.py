@@ -34,7 +34,7 @@ from seqpoint.communication import (
 )
 from seqpoint.description import cost_notes
 from seqpoint.kernel_facts import KERNEL_PHASES, KernelFacts, Texts, kernel_facts, matrix_peaks, peak_of
-from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, more_of, table_of
+from seqpoint.notebook import DataFrame, Result, Table, by_rank, counted, data_frame, table_of
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ BY: Final = ("operator", "shape", "kernel", "class", "phase", "module")
 #: Kinds of charts.
 CHARTS: Final = ("roofline", "treemap", "icicle")
 #: Tables that the command prints.
-SHOWN: Final = ("phase", "class", "module", "operator", "shape")
+SHOWN: Final = ("operator", "class", "shape", "phase", "module")
 #: Classes of kernels whose FLOP count for model FLOP utilisation.
 _MATRIX: Final = ("gemm", "convolution", "attention", "rnn")
 #: Least share of the time of such kernels with known FLOP, for a figure of all.
@@ -69,8 +69,8 @@ _NONE: Final = {
 }
 #: Parts of names of kernels that tell them not apart.
 _COMMON: Final = re.compile(r"^void |\b(?:at::native::|std::)|\(anonymous namespace\)::")
-#: Most characters of a name or of shapes in text.
-_TEXT_LENGTH: Final = 44
+#: Most classes that the first sentence names.
+_MOST_CLASSES: Final = 4
 
 
 @dataclass(frozen=True)
@@ -442,7 +442,10 @@ class Characterization(Result):
         if not len(facts):
             return ["the trace holds no kernel of a GPU; `seqpoint describe TRACE` shows what it holds"]
         device = facts.hardware.device
-        lines = [f"{len(facts):,} kernels take {duration(facts.total_ns)}"]
+        largest = [f"{row.name} {100 * row.share:.0f} %" for row in self.rows("class")[:_MOST_CLASSES]]
+        lines = [f"{counted(len(facts), 'kernel')} take {duration(facts.total_ns)}: {', '.join(largest)}"]
+        line = straggler_line(self.ranks)
+        lines += [] if line is None else [line]
         if device is not None:
             peaks = ", ".join(f"{peak / 1e12:,.1f} TFLOP/s in {name}" for name, peak in self.roofs().items())
             lines.append(f"roofs of {device.name}: {peaks}; {device.memory_bytes_per_s / 1e9:,.0f} GB/s")
@@ -464,8 +467,7 @@ class Characterization(Result):
                 "" if use.known > _ENOUGH else f" at least: FLOP are known for {100 * use.known:.0f} % of their time"
             )
             lines.append(f"matrix kernels use {100 * use.share:.1f} % of the peak in the time of the steps{least}")
-        line = straggler_line(self.ranks)
-        return lines if line is None else [*lines, line]
+        return lines
 
     def notes(self) -> tuple[str, ...]:
         """Return what the trace does not tell, and figures that cannot be right."""
@@ -501,18 +503,16 @@ class Characterization(Result):
             )
         return tuple(notes)
 
-    def tables(self, top: int = TOP, by: Sequence[str] = ()) -> tuple[Table, ...]:
+    def tables(self, by: Sequence[str] = ()) -> tuple[Table, ...]:
         """Return the tables of text.
 
         Parameters
         ----------
-        top : int
-            Most rows of each.
         by : sequence of str
             Tables to return, each one of `BY`; by default those that the trace tells.
         """
-        tables = [self.text_table(each, top) for each in by or self._told()]
-        tables += [self.ranks_table(top), self._collectives_text(top), self._launches_text()]
+        tables = [self.text_table(each) for each in by or self._told()]
+        tables += [self.ranks_table(), self._collectives_text(), self._launches_text()]
         return tuple(table for table in tables if table.rows)
 
     def _told(self) -> tuple[str, ...]:
@@ -527,14 +527,8 @@ class Characterization(Result):
         shown = tuple(each for each in SHOWN if told.get(each, True))
         return shown if told["operator"] else (*shown, "kernel")
 
-    def ranks_table(self, top: int = TOP) -> Table:
-        """Return the time of each device by cause as text.
-
-        Parameters
-        ----------
-        top : int
-            Most rows.
-        """
+    def ranks_table(self) -> Table:
+        """Return the time of each device by cause as text; those that others wait for come first in brief."""
         columns = {
             "rank": "{rank}", "device": "{device}", "elapsed": "{elapsed_ns:time}", "compute": "{compute_ns:time}",
             "transfer": "{transfer_ns:time}", "waiting": "{waiting_ns:time}", "host": "{host_ns:time}",
@@ -545,15 +539,16 @@ class Characterization(Result):
                 "slower %": "{slowdown:+.1%}", "slowest class~": "{slowest}", "late": "{late}",
                 "others wait": "{waited_ns:time}",
             }  # fmt: skip
-        return table_of("Time of each device by cause, whole recording", columns, self.ranks[:top])
+        table = table_of("Time of each device by cause, whole recording", columns, self.ranks)
+        return by_rank(table, [row.waited_ns for row in self.ranks])
 
-    def _collectives_text(self, top: int) -> Table:
+    def _collectives_text(self) -> Table:
         columns = {
             "kind~": "{kind}", "size": "{size}", "ranks": "{ranks}", "calls": "{calls}", "time": "{time_ns:time}",
             "median": "{median_ns:time}", "waiting %": "{waiting_share:.0%}", "skew": "{skew_ns:time}",
             "bus GB/s": "{gb_per_s:.4g}",
         }  # fmt: skip
-        return table_of("Collectives by kind and size", columns, self.collectives[:top])
+        return table_of("Collectives by kind and size", columns, self.collectives)
 
     def _launches_text(self) -> Table:
         columns = {
@@ -561,20 +556,18 @@ class Characterization(Result):
             "queue": "{queue:.1f}", "longest queue": "{longest_queue}", "starts idle %": "{idle_share:.0%}",
             "idle %": "{gap_share:.1%}",
         }  # fmt: skip
-        return table_of("Launches and queues, whole recording", columns, self.launches)
+        table = table_of("Launches and queues, whole recording", columns, self.launches)
+        return by_rank(table, [row.gap_share for row in self.launches])
 
-    def text_table(self, by: str = "operator", top: int = TOP) -> Table:
+    def text_table(self, by: str = "operator") -> Table:
         """Return one table of text.
 
         Parameters
         ----------
         by : str
             One of `BY`.
-        top : int
-            Most rows.
         """
-        rows = self.rows(by)
-        shown = [_cells(row) for row in rows[:top]]
+        shown = [_cells(row) for row in self.rows(by)]
         columns = {f"{'operator' if by == 'shape' else by}~": "{name}"}
         if by == "shape":
             columns["shapes~"] = "{shapes}"
@@ -594,7 +587,7 @@ class Characterization(Result):
         if by in ("shape", "kernel"):
             columns["waves"] = "{row.waves:.2f}"
         title = {"shape": "Operators with their shapes", "class": "Classes"}.get(by, f"{by.capitalize()}s")
-        return table_of(f"{title} by time, whole recording{more_of(rows, top)}", columns, shown)
+        return table_of(f"{title} by time, whole recording", columns, shown)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint characterize --json` prints."""
@@ -619,15 +612,11 @@ def _cells(row: WorkRow) -> dict[str, Any]:
     """Return the cells of a row of text."""
     return {
         "row": row,
-        "name": _cut(_COMMON.sub("", row.name)),
-        "shapes": _cut(shapes_text(row.shapes)),
+        "name": _COMMON.sub("", row.name),
+        "shapes": shapes_text(row.shapes),
         "tflops": None if row.flops_per_s is None else row.flops_per_s / 1e12,
         "gb": None if row.bytes_per_s is None else row.bytes_per_s / 1e9,
     }
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _TEXT_LENGTH else f"{text[: _TEXT_LENGTH - 1]}…"
 
 
 def shapes_text(shapes: str) -> str:

@@ -20,7 +20,7 @@ from profilers.trace.columns import lookup, row_groups
 from profilers.trace.kernels import COLLECTIVE
 from profilers.trace.trace import Trace
 from seqpoint.kernel_facts import KernelFacts
-from seqpoint.notebook import Table
+from seqpoint.notebook import Table, by_rank
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
@@ -53,10 +53,10 @@ def device_text(device: int | None) -> str:
     return "-" if device is None else str(device)
 
 
-def communication_table(title: str, rows: Sequence[DeviceRow], top: int | None = None) -> Table:
+def communication_table(title: str, rows: Sequence[DeviceRow]) -> Table:
     """Return the communication of devices as text; devices without collectives are left out.
 
-    The last row of several devices is their sum.
+    The last row of several devices is their sum; in brief, those with most exposed communication are shown.
 
     Parameters
     ----------
@@ -64,8 +64,6 @@ def communication_table(title: str, rows: Sequence[DeviceRow], top: int | None =
         Title that names the span of the figures.
     rows : sequence of (int, int or None, DeviceTimes)
         Rank, number and times of each device.
-    top : int, optional
-        Most devices that are listed; the sum has all.
 
     Examples
     --------
@@ -76,12 +74,10 @@ def communication_table(title: str, rows: Sequence[DeviceRow], top: int | None =
     """
     columns = ("rank", "device", *(key.removesuffix("_ns").replace("_", " ") for key in COMMUNICATION_KEYS))
     rows = [row for row in rows if row[2].collectives]
-    cells: list[tuple[object, ...]] = [
-        (rank, device_text(device), *_cells(times)) for rank, device, times in rows[:top]
-    ]
+    cells: list[tuple[object, ...]] = [(rank, device_text(device), *_cells(times)) for rank, device, times in rows]
     if len(rows) > 1:
         cells.append(("all", "", *_cells(reduce(add, (times for *_, times in rows)))))
-    return Table(title, columns, cells, note=_LEGEND)
+    return by_rank(Table(title, columns, cells, note=_LEGEND), [times.exposed_ns for *_, times in rows])
 
 
 def _cells(times: DeviceTimes) -> list[str]:

@@ -36,7 +36,7 @@ from seqpoint.matching import (
     top_kernels,
 )
 from seqpoint.noise import Change, Changes, changes_of, paired_changes_of, rows_of
-from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, more_of, shortened, table_of
+from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, table_of
 from seqpoint.step_sample import (
     HOST,
     NO_CALL,
@@ -274,14 +274,8 @@ class Comparison(Result):
         times = [(row.matched_by in matched_by, row.before_ns + row.after_ns) for row in self.operators]
         return sum(time for fits, time in times if fits) / max(sum(time for _, time in times), 1e-9)
 
-    def tables(self, top: int = TOP) -> tuple[Table, ...]:
-        """Return the tables of text: parts of the step, operators, and kernels of one side.
-
-        Parameters
-        ----------
-        top : int
-            Most rows of each.
-        """
+    def tables(self) -> tuple[Table, ...]:
+        """Return the tables of text: parts of the step, operators, and kernels of one side."""
         projected = self.projection is not None
         times = _ERRORS if projected else _CHANGES
         path = {"cause~": "{name}", **{name: text for name, text in times.items() if name not in ("noise", "clear~")}}
@@ -293,10 +287,7 @@ class Comparison(Result):
             "time": "{time_ns:time}",
         }  # fmt: skip
         changed = [row for row in self.operators if row.change_ns or row.before_kernels != row.after_kernels]
-        shown = [
-            {**asdict(row), "kernel": shortened(row.kernel.removeprefix("void "), _KERNEL_LENGTH)}
-            for row in self.kernels[:top]
-        ]
+        shown = [{**asdict(row), "kernel": row.kernel.removeprefix("void ")} for row in self.kernels]
         against = ", projected against measured" if projected else ""
         order = against or ", clear changes first, then by size"
         by_operator = f"Operators{against}" if projected else "Operators by change of their time a step"
@@ -307,10 +298,8 @@ class Comparison(Result):
             table_of(f"Critical path of a typical step by cause{against}", path, self._cells(self.path)),
             table_of(f"Kernels by class{against}", {"class~": "{name}", **times},
                      self._cells(self.classes) if projected or self._of_one_side() else []),
-            table_of(f"{by_operator}{more_of(changed, top)}", operators, self._cells(changed[:top])),
-            table_of(
-                f"Kernels that appeared or vanished{more_of(self.kernels, top)}", only, [] if projected else shown
-            ),
+            table_of(by_operator, operators, self._cells(changed)),
+            table_of("Kernels that appeared or vanished", only, [] if projected else shown),
         )  # fmt: skip
         return tuple(table for table in tables if table.rows)
 
@@ -323,7 +312,7 @@ class Comparison(Result):
                 if self.projection is not None:
                     how = {APPEARED: " (measured alone)", VANISHED: " (projected alone)"}.get(row.matched_by, how)
                 shapes = row.shapes.replace(",[]", "").replace("[]", "").replace("[]", "")
-                name = shortened(f"{row.name} {shapes}".strip(), _OPERATOR_LENGTH) + how
+                name = f"{row.name} {shapes}".strip() + how
                 counts = dict.fromkeys(f"{count:.4g}" for count in (row.before_kernels, row.after_kernels))
                 kernels = " to ".join(counts)
             change_ns, step_ns = row.change_ns, self.step.before_ns

@@ -36,7 +36,7 @@ from seqpoint.breakdown import (
 )
 from seqpoint.communication import DeviceRow, communication_notes, communication_table
 from seqpoint.iteration_table import IterationTable, iteration_table
-from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, table_of
+from seqpoint.notebook import DataFrame, Result, Table, by_rank, counted, data_frame, table_of
 from seqpoint.units import duration
 
 #: Tables that `describe` adds.
@@ -281,37 +281,40 @@ class Description(Result):
         classes = {"class~": "{class_}", "kernels": "{kernels}", "time": "{time_ns:time}", "share %": "{share:.1%}"}
         return {
             "devices": self._steps_text() if self.steps else self._recording_text(),
-            "communication": communication_table(f"Communication {where}", self._device_rows()),
-            "host": host_table(self.host),
-            "late": _late_text(late_ranks(self.trace)),
             "classes": table_of("Kernels by class, whole recording", classes, self.classes),
+            "communication": communication_table(f"Communication {where}", self._device_rows()),
+            "late": _late_text(late_ranks(self.trace)),
+            "host": host_table(self.host),
             "copies": _copies_text(self.copies),
             "memory": _memory_text(self.memory),
             "quality": quality_table(self.trace.meta, row_counts(self.trace)),
         }
 
-    def tables(self, top: int = TOP) -> tuple[Table, ...]:
+    def tables(self) -> tuple[Table, ...]:
         """Return the tables that were asked for, else all that have rows; the counts of the reader come last."""
         if self.by:
-            texts = {
-                "kernel": lambda: [kernels_text(self.trace, top)],
-                "operator": lambda: [operators_text(self.trace, top)],
-                "range": lambda: [ranges_text(self.trace, top)],
-                "host": lambda: host_text(self.trace, top),
+            texts: Mapping[str, Callable[[], list[Table]]] = {
+                "kernel": lambda: [kernels_text(self.trace)],
+                "operator": lambda: [operators_text(self.trace)],
+                "range": lambda: [ranges_text(self.trace)],
+                "host": lambda: host_text(self.trace),
             }
             return tuple(table for name in self.by for table in texts[name]())
         named = self.named_tables()
-        return tuple(table for name, table in named.items() if table.rows or name == "quality")
+        return tuple(table for table in named.values() if table.rows)
 
     def notes(self) -> list[str]:
         """Return notes on collectives whose waiting is unknown for some ranks, and on the recording."""
-        notes = [*communication_notes(self._device_rows(), self.trace), *_recording_notes(self.trace)]
+        quality = quality_notes(self.trace.meta.quality, row_counts(self.trace))
+        notes = [f"{note.meaning}: {note.n:,}; {note.consequence}" for note in quality if note.severity == NOTE]
+        notes = [*communication_notes(self._device_rows(), self.trace), *_recording_notes(self.trace), *notes]
         notes += _begin_notes(step_times(self.trace))
         return [*notes, *cost_notes(self.trace)]
 
     def closing(self) -> list[str]:
-        """Return the notes; beside the tables that were asked for, the causes of host time."""
-        lines = [] if self.by else list(super().closing())
+        """Return warnings and notes; beside the tables that were asked for, the causes of host time."""
+        warnings = [f"warning: {each.meaning}: {each.n:,}; {each.consequence}" for each in self.trace.warnings]
+        lines = [] if self.by else [*warnings, *super().closing()]
         return [*lines, *([host_sentence(self.host)] if "host" in self.by else [])]
 
     def device_name(self, row: DeviceActivity) -> str:
@@ -333,7 +336,8 @@ class Description(Result):
             "Steps add up to the elapsed time. Latency counts from the start of the iteration on the host. "
             "Busy: at least one kernel or copy is on the device."
         )
-        return table_of("Devices in the steps, each from one completion to the next", columns, self.steps, note=note)
+        table = table_of("Devices in the steps, each from one completion to the next", columns, self.steps, note=note)
+        return by_rank(table, [row.busy_share for row in self.steps])
 
     def _recording_text(self) -> Table:
         columns = {
@@ -341,7 +345,7 @@ class Description(Result):
             "busy %": "{busy_share:.1%}",
         }  # fmt: skip
         title = "Devices in the whole recording, which has no iteration: from their first to their last work"
-        return table_of(title, columns, self.devices)
+        return by_rank(table_of(title, columns, self.devices), [row.busy_share for row in self.devices])
 
     def plot(self) -> Any:
         """Return the chart of the time in kernels by class, as a HoloViews object."""
@@ -410,12 +414,12 @@ class Description(Result):
         meta, table = self.trace.meta, self.iterations
         label = " (synthetic: nobody measured these times)" if meta.synthetic else ""
         names = self.device_names() or ["not named in the trace"]
-        ranks = f"{len(meta.ranks)} ranks" + (f" of {meta.world_size}" if meta.world_size else "")
+        ranks = counted(len(meta.ranks), "rank") + (f" of {meta.world_size}" if meta.world_size else "")
         found_by = ", ".join(sorted(set(table.found_by)))
         return [
             *filter(None, [self.verdict()]),
-            f"{meta.format}{label}: {len(meta.sources)} files, {ranks}, devices: {', '.join(names)}",
-            f"{len(table)} iterations over all ranks, found by {found_by}",
+            f"{meta.format}{label}: {counted(len(meta.sources), 'file')}, {ranks}, devices: {', '.join(names)}",
+            f"{counted(len(table), 'iteration')} over all ranks, found by {found_by}",
         ]
 
 
@@ -466,7 +470,7 @@ def quality_table(meta: TraceMeta, rows: Mapping[str, int]) -> Table:
     title = "Quality of the data: " + ", ".join(
         f"{n or 'no'} {name}{'' if n == 1 else 's'}" for name, n in counts.items()
     )
-    return Table(title, ("severity~", "count~", "n", "meaning~", "what follows~"), cells)
+    return Table(title, ("severity~", "count~", "n", "meaning~", "what follows~"), cells, verbose=True)
 
 
 def trace_facts(meta: TraceMeta, rows: Mapping[str, int]) -> dict[str, Any]:
@@ -579,11 +583,10 @@ def cost_notes(trace: Trace) -> list[str]:
 
 
 def _late_text(rows: Sequence[LateRank]) -> Table:
-    title = f"Ranks that others wait for, whole recording{f', the first {_MAX_LATE}' if len(rows) > _MAX_LATE else ''}"
     columns = {
         "rank": "{rank}", "collectives started last": "{collectives}", "others wait, added up": "{waited_ns:time}",
     }  # fmt: skip
-    return table_of(title, columns, rows[:_MAX_LATE])
+    return table_of("Ranks that others wait for, whole recording", columns, rows)
 
 
 def _copies_text(copies: Sequence[CopyTime]) -> Table:

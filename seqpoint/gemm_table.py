@@ -20,7 +20,7 @@ from replay.gemms.gemm import Gemm, LaunchGrid, grid_of
 from replay.graph.graph import Hardware, given_hardware, hardware_of
 from seqpoint.gemm_groups import StepGroups, suggest_groups
 from seqpoint.gemm_launches import Cause, GemmLaunches, Rates, Surroundings, causes_of, gemm_launches, rates_of
-from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, more_of, shortened, table_of
+from seqpoint.notebook import DataFrame, Result, Table, data_frame, shortened, table_of
 from seqpoint.units import duration
 
 #: Properties of a grid in JSON and in tables.
@@ -419,15 +419,9 @@ class TraceGemms(Result):
             )
         return tuple(notes)
 
-    def tables(self, top: int = TOP) -> tuple[Table, ...]:
-        """Return the tables of text: time and rates, grids, and surroundings of each shape.
-
-        Parameters
-        ----------
-        top : int
-            Most rows of each.
-        """
-        cells = list(self._cells(top))
+    def tables(self) -> tuple[Table, ...]:
+        """Return the tables of text: time and rates, grids, and surroundings of each shape."""
+        cells = list(self._cells())
         number = {"no.": "{number}"}
         rates = {
             **number, "shape~": "{shape}", "type~": "{gemm.dtype}", "operator~": "{operator}",
@@ -450,19 +444,19 @@ class TraceGemms(Result):
         }  # fmt: skip
         kernels = [
             {"row": row, "kernel": _short_kernel(row.kernel, _UNKNOWN_LENGTH), **_wave_cells(row.grid)}
-            for row in self.kernels[:top]
+            for row in self.kernels
         ]
         tables = (
-            table_of(f"GEMMs by time, whole recording{more_of(self.rows, top)}", rates, cells),
+            table_of("GEMMs by time, whole recording", rates, cells),
             table_of("Causes of low efficiency", why, [cell for cell in cells if cell["row"].why]),
             table_of("Tiles and waves of the GEMMs", grids, cells),
             table_of("What runs before and beside the GEMMs", around, cells),
-            *self._group_tables(top),
-            table_of(f"GEMM kernels of unknown shape{more_of(self.kernels, top)}", unknown, kernels),
+            *self._group_tables(),
+            table_of("GEMM kernels of unknown shape", unknown, kernels),
         )
         return tuple(table for table in tables if table.rows)
 
-    def _group_tables(self, top: int) -> list[Table]:
+    def _group_tables(self) -> list[Table]:
         """Return the table of independent GEMMs, if there are any."""
         if self.step is None:
             return []
@@ -479,13 +473,13 @@ class TraceGemms(Result):
                 "tiles": ", ".join(row.tiles) or "-",
                 "gain": row.gain_ns / total,
             }
-            for row in self.step.rows[:top]
+            for row in self.step.rows
         ]
-        title = f"Independent GEMMs of iteration {self.step.iteration}{more_of(self.step.rows, top)}"
+        title = f"Independent GEMMs of iteration {self.step.iteration}"
         return [table_of(title, columns, cells)]
 
-    def _cells(self, top: int) -> Iterator[dict[str, Any]]:
-        for number, row in enumerate(self.rows[:top], 1):
+    def _cells(self) -> Iterator[dict[str, Any]]:
+        for number, row in enumerate(self.rows, 1):
             gemm, grid, rates = row.gemm, row.grid, row.rates
             partners = [f"{name} {100 * share:.0f} %" for name, share in row.partners[:_MAX_PARTNERS]]
             yield {

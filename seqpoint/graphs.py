@@ -237,7 +237,7 @@ class TraceReplay(Result):
         """Return the notes of all windows; a note on some iterations names them."""
         return joined_notes([step.notes for step in self.steps], [step.iteration for step in self.steps])
 
-    def tables(self, top: int | None = None) -> list[Table]:
+    def tables(self) -> list[Table]:
         """Return the steps, and what tasks wait for, as text."""
         columns = {
             "iteration": "{iteration}", "tasks": "{tasks}", "step time": "{measured_ns:time}",
@@ -246,7 +246,7 @@ class TraceReplay(Result):
         }  # fmt: skip
         steps = [
             {**step.to_dict(), "off": step.steady_ns / step.measured_ns - 1 if step.measured_ns else None}
-            for step in self.steps[:top]
+            for step in self.steps
         ]
         return [table_of("Replay", columns, steps), _edges_text(_edge_kinds(self.dependencies))]
 

@@ -160,15 +160,15 @@ class IterationTable(Result):
         self.statistic(name)  # an unknown name is an error
         return statistic_by_iteration(self.table(), name, UNITS.get(name, ""))
 
-    def tables(self, top: int | None = None) -> tuple[Table, ...]:
-        """Return the iterations as text, by default all."""
+    def tables(self) -> tuple[Table, ...]:
+        """Return the iterations as text."""
         columns = {"rank": "{rank}", "iteration": "{iteration}", "length": "{sequence_length}"}
         columns |= {
             "step time" if name == "duration" else name.replace("_", " "): f"{{{name}:time}}" for name in _TIMES
         }
         columns |= {"kernels": "{kernels:.0f}", "found by~": "{found_by}"}
         columns |= {"file~": "{file}"} if self.names_files else {}
-        return (table_of("Iterations", columns, self.to_dict()["iterations"][:top]),)
+        return (table_of("Iterations", columns, self.to_dict()["iterations"]),)
 
     def frames(self) -> Mapping[str, DataFrame]:
         """Return all iterations."""
@@ -388,7 +388,7 @@ class LengthCandidates(Result):
         """Return the candidates, a row each."""
         return data_frame([asdict(row) for row in self.candidates], columns=list(LengthCandidate.__annotations__))
 
-    def tables(self, top: int = _MOST_LISTED) -> tuple[Table, ...]:
+    def tables(self) -> tuple[Table, ...]:
         """Return the candidates as text."""
         columns = {
             "--length~": "{rule}", "distinct": "{distinct}", "from": "{low}", "to": "{high}",
@@ -396,7 +396,7 @@ class LengthCandidates(Result):
             "with kernel time": "{kernel_time_correlation:+.2f}", "alike": "{alike}",
         }  # fmt: skip
         title = "Candidates for the sequence length"
-        return (table_of(title, columns, self.candidates[:top]),) if self.candidates else ()
+        return (table_of(title, columns, self.candidates),) if self.candidates else ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint lengths --json` prints."""

@@ -41,7 +41,7 @@ from replay.workloads.traced_job import TracedJob, find_job
 from seqpoint import front_door
 from seqpoint.front_door import Paths
 from seqpoint.graphs import step_windows, typical_iteration
-from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, table_of
+from seqpoint.notebook import DataFrame, Result, Table, data_frame, table_of
 
 #: Axes beside the edits of a job: GPUs of the job, and how much faster compute is.
 GPUS, COMPUTE = "gpus", "compute"
@@ -257,7 +257,7 @@ class Scaling(Result):
         cells = [row.to_dict() for row in self.rows]
         return data_frame([{**each.pop("scenario"), **each} for each in cells])
 
-    def tables(self, top: int = TOP) -> list[Table]:
+    def tables(self) -> list[Table]:
         """Return the scenarios as text, and those that are not possible, which have dashes, with the reason."""
         rows, columns = self.rows, {self.title(name): f"{{{name}}}" for name in self.axes}
         columns |= {} if GPUS in self.axes else {"GPUs": "{gpus}"}

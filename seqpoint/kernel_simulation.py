@@ -21,7 +21,7 @@ from replay.detailed.launch import INSTRUCTION_LIMIT, CallResult, Progress, RunC
 from replay.detailed.plans import check_name, read_plan, three
 from replay.detailed.timing.launches import DOINGS, WAVES, LaunchTiming, TimedDevice
 from replay.detailed.timing.simulation import Checkpoint, simulate_plan
-from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, table_of
+from seqpoint.notebook import DataFrame, Result, Table, data_frame, table_of
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class SimulatedKernels(Result):
         zeros = [f"variables without content, read as zeros: {', '.join(unset)}"] if unset else []
         return [f"{self.plan.name}: {launches}{device}", *zeros]
 
-    def tables(self, top: int = TOP) -> list[Table]:
+    def tables(self) -> list[Table]:
         """Return the launches as text."""
         columns = {
             "launch": "{launch}", "entry~": "{entry}", "grid~": "{shape}", "warp instructions": "{warp_instructions}",

@@ -18,7 +18,7 @@ from replay.memory.mapping import NAMED
 from replay.memory.simulation import MOST_ACCESSES, KernelMemory, simulate
 from replay.memory.streams import named_streams, stream_kinds
 from replay.memory.system import Cache, CachePolicy, MemorySystem, load_policies, memory_system
-from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, table_of
+from seqpoint.notebook import DataFrame, Result, Table, data_frame, table_of
 from seqpoint.units import duration
 
 #: Accesses if there is no limit, and the limits of the factor of a cache's size.
@@ -288,7 +288,7 @@ class SimulatedMemory(Result):
             )
         return sentences
 
-    def tables(self, top: int = TOP) -> list[Table]:
+    def tables(self) -> list[Table]:
         """Return times, and traffic of caches and DRAM, by policy."""
         rows, llc = self.rows, {"LLC hit %": "{llc_hit_share:.1%}"} if self.system.llc else {}
         times = {

@@ -6,13 +6,13 @@ column without one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from html import escape
 from string import Formatter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, overload
 
 import msgspec
 
@@ -26,12 +26,14 @@ else:
     DataFrame = Any  # pandas takes a quarter of a second to load
 
 
-#: Rows of a table as text by default; the JSON has all.
-TOP: Final = 20
-#: End of the title of a table that leaves rows out.
-MORE: Final = " (--top shows more)"
+#: Rows of a table on a screen by default; ``--all`` and the JSON have all.
+TOP: Final = 12
+#: Lines that a command prints by default.
+SCREEN: Final = 40
 #: Rows of a table that a notebook shows; `.table()` has all of them.
 _SHOWN_ROWS = 25
+#: Ranks from which a table sums them up, and ranks with most that it then shows.
+_MANY_RANKS, _WORST_RANKS = 8, 3
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,13 @@ class Table:
     rows : sequence of tuple
         Cells, as many as there are headings.
     verbose : bool
-        Whether only ``--verbose`` shows the table.
+        Whether only ``--verbose`` or ``--all`` shows the table.
     marked : int
         Row that a page highlights; -1 for none.
     note : str
         Text that a page shows below the table.
+    brief : sequence of tuple
+        Rows that stand for all where these do not fit; by default the first.
     """
 
     title: str
@@ -60,6 +64,19 @@ class Table:
     verbose: bool = False
     marked: int = -1
     note: str = ""
+    brief: Sequence[tuple[object, ...]] = ()
+
+    def most(self, rows: int) -> Sequence[tuple[object, ...]]:
+        """Return at most so many rows: all of them, those that stand for all, or the first.
+
+        Examples
+        --------
+        >>> list(Table("Squares", ("n", "square"), [(1, 1), (2, 4), (3, 9)]).most(2))
+        [(1, 1), (2, 4)]
+        """
+        if len(self.rows) <= rows and not (self.brief and len(self.rows) > _MANY_RANKS):
+            return self.rows
+        return (self.brief or self.rows)[:rows]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -106,6 +123,59 @@ class _Cells(Formatter):
 _UNITS: Mapping[str, float] = MappingProxyType({"%": 1e2, "ms": 1e3, "us": 1e-3})
 
 
+class _Rows(Sequence[tuple[object, ...]]):
+    """Rows of text that are made when they are shown: a table of a trace has thousands, and a screen a dozen."""
+
+    def __init__(self, formats: Sequence[str], rows: Iterable[object]) -> None:
+        self._formats, self._rows, self._cells = formats, list(rows), _Cells()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, at: int) -> tuple[object, ...]: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[tuple[object, ...]]: ...
+    def __getitem__(self, at: int | slice) -> Any:
+        return [self._row(row) for row in self._rows[at]] if isinstance(at, slice) else self._row(self._rows[at])
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == other
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+    def _row(self, row: object) -> tuple[object, ...]:
+        return tuple(self._cells.vformat(text, (row,), {}) for text in self._formats)
+
+
+def by_rank(table: Table, worst: Sequence[float | None]) -> Table:
+    """Return a table with a row for each rank that can be shown in brief: the worst three, the median and the least.
+
+    Parameters
+    ----------
+    table : Table
+        The table; its first column is the rank. Rows beyond those of `worst`, such as a sum, are always shown.
+    worst : sequence of float or None
+        What the ranks are ordered by, one for each row; the largest is the worst.
+
+    Examples
+    --------
+    >>> table = Table("Waits", ("rank", "ms"), [(0, 5), (1, 9), (2, 7), (3, 8), (4, 1), ("all", 30)])
+    >>> by_rank(table, [5, 9, 7, 8, 1]).brief
+    [(1, 9), (3, 8), (2, 7), ('least: 4', 1), ('all', 30)]
+    """
+    order = sorted(range(len(worst)), key=lambda row: -(worst[row] or 0.0))
+    if len(order) <= _WORST_RANKS:
+        return table
+    others = {len(order) // 2: "median: ", len(order) - 1: "least: "}
+    cells = [table.rows[row] for row in order[:_WORST_RANKS]]
+    for at, name in others.items():
+        rank, *figures = table.rows[order[at]]
+        cells += [(f"{name}{rank}", *figures)] if at >= _WORST_RANKS else []
+    return replace(table, brief=[*cells, *table.rows[len(worst) :]])
+
+
 def table_of(
     title: str, columns: Mapping[str, str], rows: Iterable[object], *, verbose: bool = False, note: str = ""
 ) -> Table:
@@ -131,20 +201,51 @@ def table_of(
     >>> table_of("Errors", {"kind~": "{kind}", "err %": "{error:.1%}"}, [{"kind": "matmul", "error": 0.125}]).rows
     [('matmul', '12.5')]
     """
-    cells = _Cells()
-    lines = [tuple(cells.vformat(text, (row,), {}) for text in columns.values()) for row in rows]
-    return Table(title, tuple(columns), lines, verbose, note=note)
+    return Table(title, tuple(columns), _Rows(list(columns.values()), rows), verbose, note=note)
 
 
-def more_of(rows: Sequence[object], top: int) -> str:
-    """Return the end of the title of a table with the first `top` rows; "" if these are all.
+def without_middle(name: str, most: int) -> str:
+    """Return a name of at most `most` characters: the middle of a longer one is left out.
 
     Examples
     --------
-    >>> more_of("abc", 2), more_of("abc", 3)
-    (': 2 of 3 (--top shows more)', '')
+    >>> without_middle("void at::native::vectorized_elementwise_kernel<4, add>", 30)
+    'void at::native..ernel<4, add>'
     """
-    return f": {top} of {len(rows)}{MORE}" if len(rows) > top else ""
+    half = most // 2
+    return name if len(name) <= most else f"{name[:half]}..{name[len(name) - most + half + 2 :]}"
+
+
+def names_within(names: Sequence[str], most: int) -> list[str]:
+    """Return names of at most `most` characters, so that two that differ stay different.
+
+    The middle is left out. Where two become the same, what stays is around the first character that differs; if they
+    are still the same, they end in a number.
+
+    Examples
+    --------
+    >>> names_within(["gemm_bf16_128x64_tn_kernel_first", "gemm_bf16_128x32_tn_kernel_first"], 20)
+    ['gemm_..6_128x64_tn_k', 'gemm_..6_128x32_tn_k']
+    """
+    short = {name: without_middle(name, most) for name in names}
+    for same in _same(short):
+        at = next(i for i in range(max(map(len, same))) if len({name[: i + 1] for name in same}) > 1)
+        head = most // 4
+        for name in same:
+            start = min(max(at - (most - head) // 2, head), len(name) - (most - head - 2))
+            short[name] = f"{name[:head]}..{name[start : start + most - head - 2]}"
+    for same in _same(short):
+        for number, name in enumerate(same, 1):
+            short[name] = f"{short[name][: most - 1 - len(str(number))]}#{number}"
+    return [short[name] for name in names]
+
+
+def _same(short: Mapping[str, str]) -> list[list[str]]:
+    """Return the groups of names that are the same when they are short."""
+    groups: dict[str, list[str]] = {}
+    for name, text in short.items():
+        groups.setdefault(text, []).append(name)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def shortened(text: str, length: int) -> str:
@@ -194,6 +295,11 @@ class Result:
     #: Heading in a notebook.
     heading: ClassVar[str] = ""
 
+    @property
+    def screen(self) -> int:
+        """Most lines that the command prints by default."""
+        return SCREEN
+
     def summary(self) -> Sequence[str]:
         """Return the result in sentences."""
         return ()
@@ -210,21 +316,14 @@ class Result:
         """Return the main rows of the result, for pandas."""
         return data_frame([])
 
-    def tables(self, top: int = TOP) -> Sequence[Table | str]:
-        """Return the tables of text that the command prints, and lines between them.
-
-        Parameters
-        ----------
-        top : int
-            Most rows of a table that may be long.
-        """
+    def tables(self) -> Sequence[Table | str]:
+        """Return the tables of text that the command prints, the most telling first, and lines below some of them."""
         return ()
 
     def frames(self) -> "Mapping[str, DataFrame | Table]":
         """Return the tables that a notebook shows, by caption; by default those that the command prints."""
         tables = (table for table in self.tables() if isinstance(table, Table))
-        shown = {table.title.replace(MORE, " (.table() has all)"): table for table in tables}
-        return shown or {self.heading: self.table()}
+        return {table.title: table for table in tables if not table.verbose} or {self.heading: self.table()}
 
     def plot(self) -> Any:
         """Return the main chart, as a HoloViews object."""
@@ -265,8 +364,8 @@ def as_html(heading: str, sentences: Sequence[str], tables: Mapping[str, "DataFr
     sentences : sequence of str
         Sentences below the heading, a paragraph each.
     tables : mapping of str to pandas.DataFrame or Table
-        Tables by caption. The first 25 rows of each are shown, and all of a table of text; a table without rows is left
-        out.
+        Tables by caption. The first 25 rows of each are shown, or those that stand for all; a table without rows is
+        left out.
 
     Examples
     --------
@@ -277,13 +376,13 @@ def as_html(heading: str, sentences: Sequence[str], tables: Mapping[str, "DataFr
     parts = [f"<h4>{escape(heading)}</h4>", *(f"<p>{escape(sentence)}</p>" for sentence in sentences)]
     for caption, table in tables.items():
         if isinstance(table, Table):
-            parts += [f"<p><b>{escape(caption)}</b></p>", _text_html(table)] if table.rows else []
-            continue
-        if table.empty:
-            continue
-        more = f" (the first {_SHOWN_ROWS} of {len(table)} rows)" if len(table) > _SHOWN_ROWS else ""
-        parts.append(f"<p><b>{escape(caption)}</b>{more}</p>")
-        parts.append(_table_html(table.head(_SHOWN_ROWS)))
+            rows = table.most(_SHOWN_ROWS)
+            shown, total, content = len(rows), len(table.rows), _text_html(replace(table, rows=rows))
+        else:
+            shown, total, content = min(len(table), _SHOWN_ROWS), len(table), _table_html(table.head(_SHOWN_ROWS))
+        if total:
+            more = f" ({shown} of {total} rows)" if shown < total else ""
+            parts += [f"<p><b>{escape(caption)}</b>{more}</p>", content]
     return "<div>" + "\n".join(parts) + "</div>"
 
 

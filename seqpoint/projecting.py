@@ -48,7 +48,7 @@ from seqpoint.communication import (
     layer_tables,
 )
 from seqpoint.graphs import Progress, step_windows
-from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame
+from seqpoint.notebook import DataFrame, Result, Table, data_frame
 from seqpoint.units import duration
 
 #: What-ifs that are projected by default: of a job with collectives, and of another.
@@ -64,11 +64,13 @@ ALL_OVERLAPS = "overlap:all"
 _TIME_FIELDS = ("baseline_ns", "measured_ns", "steady_ns", "device_busy_share")
 #: Relative change of the device time up to which it is not shown.
 _SAME_TIME = 1e-4
+#: Lines that `seqpoint project` prints by default.
+_SCREEN = 30
 #: What an interval holds: of all iterations, and of selected ones.
 _INTERVAL = "ranges of the parameters, and error of the replay"
 _INTERVAL_OF_POINTS = "ranges of the parameters, errors of the replay and of the selection"
-#: Most devices in the table of communication; the JSON has all.
-_MAX_DEVICES = 8
+#: Widths of an interval below which a speed-up has so many decimals.
+_DECIMALS = ((0.1, 3), (1.0, 2), (math.inf, 1))
 #: Smallest share of the critical path that is shown.
 _MIN_SHARE = 0.005
 #: A larger bound is not shown as a number: nothing else takes time.
@@ -150,6 +152,11 @@ class TraceProjection(Result):
     """
 
     heading = "Projection"
+
+    @property
+    def screen(self) -> int:
+        """Most lines that the command prints by default: more if somebody asked why."""
+        return _SCREEN if self.effects is None else 3 * _SCREEN
 
     projection: Projection
     chosen: ChosenIterations
@@ -239,10 +246,9 @@ class TraceProjection(Result):
         return effects | ({"layers": [layer.to_dict() for layer in self.layers]} if self.layers else {})
 
     def communication(self) -> Table:
-        """Return the communication of each device in the first step, unchanged, as text; of the first few devices."""
+        """Return the communication of each device in the first step, unchanged, as text."""
         rows = communication_rows(self.projection.timelines["baseline"])
-        more = f" ({len(rows) - _MAX_DEVICES} more devices not shown)" if len(rows) > _MAX_DEVICES else ""
-        return communication_table(f"Communication in the first step, unchanged{more}", rows, _MAX_DEVICES)
+        return communication_table("Communication in the first step, unchanged", rows)
 
     def why(self) -> list[Table]:
         """Return what each what-if does to collectives and to weights of layers, and why nothing, as tables of text.
@@ -278,7 +284,7 @@ class TraceProjection(Result):
     def _pace(self, kind: str) -> list[str]:
         return [line for line in pace_lines(self.projection) if line.startswith(kind)]
 
-    def tables(self, top: int = TOP) -> list[Table | str]:
+    def tables(self) -> list[Table | str]:
         """Return the replayed iterations, the what-ifs, what limits the steps, and communication, as text."""
         confidence, applied = 100 * self.provenance["confidence"], self._applied()
         interval = _INTERVAL_OF_POINTS if self.chosen.sampled else _INTERVAL
@@ -291,15 +297,23 @@ class TraceProjection(Result):
             Table("Replayed iterations", ("iteration", "weight", "step time", "file~"), points),
             Table(
                 f"What-ifs ({confidence:g} % interval: {interval})",
-                ("what-if~", "speed-up", "low", "high", "projected", *(f"{kind} %" for kind in EVIDENCE)),
+                (
+                    "what-if~",
+                    "speed-up",
+                    "low",
+                    "high",
+                    "projected",
+                    *(f"{kind} %" for kind in EVIDENCE),
+                    "limited by~",
+                ),
                 [_figures(row) for row in self.rows],
             ),
-            _sides_table(applied, confidence),
+            *(self.why() if self.effects is not None else ()),
+            Table("Not applicable", ("what-if~", "reason~"), refused),
             limits_table(self.projection.limits),
             LIMITS_EXPLAINED,
-            Table("Not applicable", ("what-if~", "reason~"), refused),
-            self.communication(),
-            *(self.why() if self.effects is not None else ()),
+            replace(_sides_table(applied, confidence), verbose=True),
+            replace(self.communication(), verbose=True),
         ]
         always = ("What-ifs (", "What limits")
         return [each for each in tables if isinstance(each, str) or each.rows or each.title.startswith(always)]
@@ -334,10 +348,23 @@ def _name(row: ProjectionRow) -> str:
 def _figures(row: ProjectionRow) -> tuple[str, ...]:
     """Return the cells of a what-if; one that is not applicable has no figures."""
     if row.evidence is None:
-        return _name(row), "n/a", *"-" * (3 + len(EVIDENCE))
+        return _name(row), "n/a", *"-" * (4 + len(EVIDENCE))
     shares = [f"{100 * row.evidence.share(kind):.0f}" for kind in EVIDENCE]
-    speedups = [f"{value:.3f}" for value in (row.speedup, row.low, row.high)]
-    return _name(row), *speedups, duration(row.projected_ns), *shares
+    figures = speedup_texts(row.speedup, row.low, row.high)
+    return _name(row), *figures, duration(row.projected_ns), *shares, " and ".join(row.limited_by)
+
+
+def speedup_texts(*figures: float) -> list[str]:
+    """Return a speed-up and its interval with as many decimals as the interval knows.
+
+    Examples
+    --------
+    >>> speedup_texts(1.0273, 1.0211, 1.0304), speedup_texts(1.4591, 1.1853, 1.4742)
+    (['1.027', '1.021', '1.030'], ['1.46', '1.19', '1.47'])
+    """
+    width = max(figures) - min(figures)
+    decimals = next((count for limit, count in _DECIMALS if width < limit), 3)
+    return [f"{figure:.{decimals}f}" for figure in figures]
 
 
 def _sides_table(rows: Sequence[ProjectionRow], confidence: float) -> Table:
@@ -346,12 +373,9 @@ def _sides_table(rows: Sequence[ProjectionRow], confidence: float) -> Table:
     times = ("device before", "device after", "low", "high") if any(changed) else ()
     return Table(
         "Where the projected time is spent" + (f", and device time ({confidence:g} % interval)" if times else ""),
-        ("what-if~", *(f"{side} %" for side in SIDES), *times, "limited by~"),
+        ("what-if~", *(f"{side} %" for side in SIDES), *times),
         [
-            (
-                *(_name(row), *_sides(row), *(_device_times(row) if is_changed else "-" * len(times))),
-                " and ".join(row.limited_by),
-            )
+            (*(_name(row), *_sides(row), *(_device_times(row) if is_changed else "-" * len(times))),)
             for row, is_changed in zip(rows, changed, strict=True)
         ],
     )

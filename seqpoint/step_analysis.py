@@ -54,15 +54,13 @@ from seqpoint.communication import (
     device_text,
 )
 from seqpoint.graphs import step_windows, typical_iteration
-from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, table_of
+from seqpoint.notebook import DataFrame, Result, Table, by_rank, data_frame, table_of
 from seqpoint.units import duration, signed
 
 #: Fields of `replay.analysis.Exposure` that the JSON of an analysis holds for each device, beside its times.
 _OVERLAP_FIELDS = ("span_ns", "compute_ns", "copy_ns", "beside_compute_ns", "exposed_copy_ns")
 #: Room of a resource that a step lacks.
 _MOST_ROOM = 3.0
-#: Most rows of a table of kernels or streams, and most characters of a name; the JSON has all.
-_MAX_ROWS, _NAME_LENGTH = 12, 60
 
 
 @dataclass(frozen=True)
@@ -158,33 +156,32 @@ class Analysis(Result):
         sides = {f"{name}_ns": side.path.by_cause for name, side in zip(("before", "after"), self.sides, strict=False)}
         return data_frame(sides).fillna(0.0).rename_axis("cause").reset_index()
 
-    def tables(self, top: int = TOP) -> list[Table | str]:
+    def tables(self) -> list[Table | str]:
         """Return what sets the pace, the critical path, and the overlap and idle time of devices, as text."""
         sides = list(zip(("", "after: "), self.sides, strict=False))
         shown: list[Table | str] = []
         for label, side in sides:
             shown += [] if side.chosen is None else _chosen_tables(label, side.chosen)
-        for label, side in sides:
-            shown += [limits_table(side.limits, label), f"{label}{limits_sentence(side.limits)}"]
-        shown.append(LIMITS_EXPLAINED)
-        if len(sides) > 1:
+        if self.difference is not None and self.what_if is not None:
             title = "What sets the pace: time on the critical path of the step"
             shown.append(_path_table(title, "resource", [side.pace.by_resource for side in self.sides]))
-        shown += [host_table(self.host)] if self.host else []
+            shown += _difference_tables(self.what_if.name, self.difference)
+        for label, side in sides:
+            shown.append(limits_table(side.limits, label))
+        shown.append(LIMITS_EXPLAINED)
+        shown.append(_path_table("Critical path by name", "name", [self.before.path.by_name]))
         shown += _pace_tables([side.pace for side in self.sides])
-        shown.append(_path_table("Critical path by cause", "cause", [side.path.by_cause for side in self.sides]))
-        by_class = [side.path.by_class for side in self.sides]
-        shown.append(_path_table("Critical path by class of kernel", "class", by_class))
-        shown.append(_path_table("Critical path by name", "name", [self.before.path.by_name], _MAX_ROWS))
         for label, side in sides:
             if side.exposure.devices:
-                shown += [*_overlap_tables(label, side.exposure), _idle_table(label, side.idle, side.exposure)]
+                shown += [_idle_table(label, side.idle, side.exposure), *_overlap_tables(label, side.exposure)]
+        by_class = [side.path.by_class for side in self.sides]
+        shown.append(_path_table("Critical path by class of kernel", "class", by_class))
+        shown.append(_path_table("Critical path by cause", "cause", [side.path.by_cause for side in self.sides]))
+        shown += [host_table(self.host)] if self.host else []
         if self.contention is not None:
             scope = f"in iteration {self.iteration}"
             table = contention_table(self.contention, scope)
-            shown += [*([table] if table.rows else []), *contention_lines(self.contention, scope)]
-        if self.difference is not None and self.what_if is not None:
-            shown += _difference_tables(self.what_if.name, self.difference)
+            shown += [table, *contention_lines(self.contention, scope)] if table.rows else []
         return shown
 
     def frames(self) -> Mapping[str, DataFrame]:
@@ -221,12 +218,14 @@ class Analysis(Result):
         return tuple(dict.fromkeys((*of_graphs, *self.communication_notes, *same)))
 
     def summary(self) -> list[str]:
-        """Return the number of the iteration, its step time, and how it was analysed, in a sentence."""
+        """Return what sets the pace of the step, then its number, its time, and how it was analysed."""
         devices = len(self.before.timeline.graph.devices)
         how = "repeated until its period settles" if self.repeats else "by itself: the trace holds no neighbour of it"
+        pace = limits_sentence(self.before.limits)
         return [
+            *([f"pace: {pace}"] if pace else []),
             f"iteration {self.iteration}, {how}: a step of {duration(self.before.pace.step_ns)}, "
-            f"{duration(self.measured_ns)} measured, on {devices} device{'s' * (devices != 1)}"
+            f"{duration(self.measured_ns)} measured, on {devices} device{'s' * (devices != 1)}",
         ]
 
 
@@ -237,7 +236,6 @@ def _chosen_tables(label: str, chosen: analysis.ChosenTasks) -> list[Table]:
     if len(rows) > 1:
         rows.append(("all", "", *(sum(column) for column in zip(*cells, strict=True))))
     headings = (key.removesuffix("_ns").replace("path", "critical path") for key in DEVICE_KEYS)
-    names = list(chosen.by_name.items())
     return [
         Table(
             f"{label}Chosen tasks, {chosen.text}: {100 * chosen.path_share:.1f} % of the critical path of the step",
@@ -245,17 +243,16 @@ def _chosen_tables(label: str, chosen: analysis.ChosenTasks) -> list[Table]:
             [(*row[:3], *(duration(time) for time in row[3:])) for row in rows],
         ),
         Table(
-            f"{label}Chosen tasks by name{_hidden(len(names))}",
+            f"{label}Chosen tasks by name",
             ("name~", "count", "time"),
-            [(name[:_NAME_LENGTH], count, duration(ns)) for name, (count, ns) in names[:_MAX_ROWS]],
+            [(name, count, duration(ns)) for name, (count, ns) in chosen.by_name.items()],
         ),
     ]
 
 
-def _path_table(title: str, heading: str, sides: Sequence[Mapping[str, float]], limit: int | None = None) -> Table:
+def _path_table(title: str, heading: str, sides: Sequence[Mapping[str, float]]) -> Table:
     """Return the time on the critical path by `heading`; of two timelines side by side, with the change."""
-    names = list(dict.fromkeys(name for side in sides for name in side))[:limit]
-    hidden = len(sides[0]) - limit if limit is not None and len(sides) == 1 else 0
+    names = list(dict.fromkeys(name for side in sides for name in side))
     rows = []
     for name in names:
         times = [side.get(name, 0.0) for side in sides]
@@ -263,9 +260,9 @@ def _path_table(title: str, heading: str, sides: Sequence[Mapping[str, float]], 
         for time, side in zip(times, sides, strict=True):
             cells += [duration(time), f"{100 * time / max(sum(side.values()), 1e-9):.1f}"]
         change = [signed(times[1] - times[0])] if len(sides) == 2 else []
-        rows.append((name[:_NAME_LENGTH], *cells, *change))
+        rows.append((name, *cells, *change))
     columns = ("time", "%") if len(sides) == 1 else ("before", "%", "after", "%", "change")
-    return Table(f"{title} ({hidden} more not shown)" if hidden > 0 else title, (f"{heading}~", *columns), rows)
+    return Table(title, (f"{heading}~", *columns), rows)
 
 
 def _pace_tables(sides: Sequence[analysis.Pace]) -> list[Table]:
@@ -273,7 +270,7 @@ def _pace_tables(sides: Sequence[analysis.Pace]) -> list[Table]:
     tables = []
     ranks = [{f"rank {rank}" if rank >= 0 else "ranks meet": ns for rank, ns in side.by_rank.items()} for side in sides]
     if any(len(side) > 1 for side in ranks):
-        tables.append(_path_table("Critical path by rank", "rank", ranks, _MAX_ROWS))
+        tables.append(_path_table("Critical path by rank", "rank", ranks))
     if any(len(side.by_iteration) > 1 for side in sides):
         distances = [_by_distance(side.by_iteration) for side in sides]
         tables.append(_path_table("Critical path by iteration", "iteration", distances))
@@ -302,7 +299,8 @@ def _overlap_tables(label: str, exposure: analysis.Exposure) -> list[Table]:
     )
     rows = [(rank, device, exposure.times[i]) for i, (rank, device) in enumerate(numbers)]
     table = communication_table(_titled(label, "Communication in this step"), rows)
-    return [work, table] if table.rows else [work]
+    work = by_rank(work, [float(ns) for ns in exposure.busy_ns])
+    return [table, work] if table.rows else [work]
 
 
 def _idle_table(label: str, idle: analysis.Idle, exposure: analysis.Exposure) -> Table:
@@ -316,11 +314,7 @@ def _idle_table(label: str, idle: analysis.Idle, exposure: analysis.Exposure) ->
         rows.append((rank, device_text(None if device < 0 else device), *shares, duration(idle.slowed_ns[i])))
     causes = (f"{cause} %" for cause in analysis.IDLE_CAUSES)
     columns = ("rank", "device", "busy %", "exposed waiting %", "earlier %", *causes, "slowed")
-    return Table(_titled(label, title), columns, rows)
-
-
-def _hidden(rows: int) -> str:
-    return f" ({rows - _MAX_ROWS} more not shown)" if rows > _MAX_ROWS else ""
+    return by_rank(Table(_titled(label, title), columns, rows), [-float(ns) for ns in idle.busy_ns])
 
 
 def _titled(label: str, title: str) -> str:
@@ -347,13 +341,13 @@ def _difference_tables(what_if: str, difference: analysis.Difference) -> list[Ta
         cells = [
             {
                 "r": row,
-                "name": row.label[:_NAME_LENGTH],
+                "name": row.label,
                 "change": signed(row.change_ns),
                 "tasks": " to ".join(map(str, dict.fromkeys((row.before_count, row.after_count)))),
             }
-            for row in rows[:_MAX_ROWS]
+            for row in rows
         ]
-        shown.append(table_of(f"Change by {title}{_hidden(len(rows))}", columns, cells))
+        shown.append(table_of(f"Change by {title}", columns, cells))
     return shown
 
 

@@ -536,7 +536,7 @@ class SweepResult(Result):
             f"{counted(best['gpus'], 'GPU')}" + f" ({values})" * bool(values)
         )
 
-    def tables(self, top: int = TOP) -> list[Table]:
+    def tables(self) -> list[Table]:
         """Return a Pareto front for each of the first what-ifs as text; if nothing fits, what is nearest to it."""
         rows = {what_if: list(group) for what_if, group in groupby(self.pareto(), lambda row: row["what_if"])}
         title = f"Pareto front of each device: fewest GPUs, {'most tokens/s' if self.work_varies else 'shortest step'}"

@@ -18,7 +18,7 @@ from replay.plug_ins.quantize_weights import KEEPING, MAKERS
 from replay.plug_ins.weight_copies import copy_bytes
 from replay.workloads import TrainingJob, job_memory, memory_share, usable_bytes
 from replay.workloads.job_memory import JobMemory, embedding_bytes
-from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, table_of
+from seqpoint.notebook import DataFrame, Result, Table, data_frame, table_of
 
 #: Ways to hold weights, and the maker of copies that holds them so.
 _HELD: Mapping[str, str] = MappingProxyType({"kept": "pim", "just in time": "jit_pim"})
@@ -90,7 +90,7 @@ class WeightCopies(Result):
         """Return a row for each way to hold weights; memory in bytes."""
         return data_frame([row.to_dict() for row in self.rows])
 
-    def tables(self, top: int = TOP) -> tuple[Table, ...]:
+    def tables(self) -> tuple[Table, ...]:
         """Return the ways to hold weights as text."""
         columns = {
             "copies~": "{copies}", "weights GB": "{weights:.1f}", "memory GB": "{memory:.1f}", "fits~": "{fitting}",

@@ -16,12 +16,10 @@ from seqpoint.cli.options import (
     plot_option,
     reading_options,
     refuse_options,
-    top_option,
     trace_argument,
 )
 from seqpoint.cli.output import message, note_guess, print_result, progress, save_plot, write_timelines
 from seqpoint.description import BY as DESCRIBED_BY
-from seqpoint.notebook import TOP
 
 
 @click.command("advise")
@@ -55,9 +53,8 @@ def advise_command(trace: str, json_: bool, **options: Any) -> None:
     "around their launches, or operators, calls and Python functions of the host by self time, instead of the other "
     "tables; may be repeated.",
 )
-@click.option("--top", type=click.IntRange(1), help=f"Most rows of a table of --by; --json has all.  [default: {TOP}]")
 @output_options
-def describe_command(trace: str, by: tuple[str, ...], top: int | None, json_: bool) -> None:
+def describe_command(trace: str, by: tuple[str, ...], json_: bool) -> None:
     """Show the content of TRACE: devices, steps, communication, kernels, copies, and the quality of the data.
 
     TRACE is a .trace folder or a trace file of any profiler. The first line says whether hosts or devices set the pace.
@@ -67,10 +64,6 @@ def describe_command(trace: str, by: tuple[str, ...], top: int | None, json_: bo
     seqpoint describe job.trace --by kernel --by operator
     seqpoint describe job.trace --by host --top 20
     """
-    if top is not None and (json_ or not by):
-        raise click.UsageError(
-            "--top limits the tables of --by; add --by kernel, operator, range or host, without --json"
-        )
     result = front_door.describe(load(trace), by=by)
     if "kernel" in by and not result.classes:
         raise InvalidInputError(
@@ -80,7 +73,7 @@ def describe_command(trace: str, by: tuple[str, ...], top: int | None, json_: bo
         raise InvalidInputError(
             f"{trace}: the trace holds no operator and no call of the host; record the host as well"
         )
-    print_result(result, json_, lambda: result.tables(top or TOP))
+    print_result(result, json_)
 
 
 @click.command("characterize")
@@ -88,7 +81,6 @@ def describe_command(trace: str, by: tuple[str, ...], top: int | None, json_: bo
 @click.option(
     "--by", multiple=True, type=click.Choice(BY), help="Table to print; may be repeated.  [default: all but kernel]"
 )
-@top_option
 @plot_option("Write a chart.")
 @click.option(
     "--chart", type=click.Choice(CHARTS), default="roofline", show_default=True, help="Chart that --plot writes."
@@ -99,7 +91,6 @@ def describe_command(trace: str, by: tuple[str, ...], top: int | None, json_: bo
 def characterize_command(
     trace: str,
     by: tuple[str, ...],
-    top: int,
     plot: str | None,
     chart: str,
     table: str | None,
@@ -126,17 +117,16 @@ def characterize_command(
     if table:
         result.save(table, by[0] if by else "operator")
         message(f"wrote {table}")
-    print_result(result, json_, lambda: result.tables(top, by))
+    print_result(result, json_, lambda: result.tables(by))
 
 
 @click.command("gemms")
 @trace_argument
-@top_option
 @options_of(front_door.gemms, "iteration")
 @plot_option("Write the chart of efficiency against waves.")
 @hardware_option
 @output_options
-def gemms_command(trace: str, top: int, plot: str | None, json_: bool, **how: Any) -> None:
+def gemms_command(trace: str, plot: str | None, json_: bool, **how: Any) -> None:
     """List the matrix products (GEMMs) of TRACE by shape: time, efficiency, waves, tail, and why they are slow.
 
     With --json, each of `rows` has batch, m, n, k, dtype, operators, kernel, launches, time_ns, share, median_ns,
@@ -151,7 +141,7 @@ def gemms_command(trace: str, top: int, plot: str | None, json_: bool, **how: An
     result = front_door.gemms(load(trace), **how)
     note_guess(result.hardware)
     save_plot(result.plot, plot)
-    print_result(result, json_, lambda: result.tables(top))
+    print_result(result, json_)
 
 
 @click.command("replay")
@@ -259,13 +249,10 @@ class _Percent(click.ParamType[float]):
     "status is 0, and a line on stderr says so.",
 )
 @options_of(front_door.compare, "what_if", "device", "same_job", "confidence", confidence=_CONFIDENCE)
-@top_option
 @plot_option("Write the chart of changes by operator.")
 @reading_options
 @output_options
-def compare_command(
-    traces: tuple[str, ...], limit: float | None, top: int, plot: str | None, json_: bool, **how: Any
-) -> None:
+def compare_command(traces: tuple[str, ...], limit: float | None, plot: str | None, json_: bool, **how: Any) -> None:
     """Show what changed between two traces or groups of runs, where, and whether it is more than noise.
 
     Each file or folder is a run. The word "to" stands between the runs before and after; two traces need none. The
@@ -291,8 +278,8 @@ def compare_command(
     if how["what_if"] is None:
         refuse_options(("device",), "without --what-if; a comparison takes the devices from the traces")
     result = front_door.compare(*groups, **how)
-    save_plot(lambda: result.plot(top), plot)
-    print_result(result, json_, lambda: result.tables(top))
+    save_plot(result.plot, plot)
+    print_result(result, json_)
     if limit is not None:
         from seqpoint.comparison import UNKNOWN
 

@@ -15,8 +15,7 @@ import click
 from click.core import ParameterSource
 
 from seqpoint import front_door
-from seqpoint.cli.output import byte_progress, explain_tables
-from seqpoint.notebook import TOP
+from seqpoint.cli.output import VIEW, byte_progress, explain_tables
 
 if TYPE_CHECKING:
     from profilers.trace import Trace
@@ -237,18 +236,33 @@ explain_option = click.option(
 )
 
 
+def _see(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    """Keep an option on how much is printed in the context of the command, from which `print_result` takes it."""
+    if parameter.name in ("everything", "wide", "notes") and value and context.params.get("json_"):
+        raise click.UsageError(f"{parameter.opts[0]} is on tables, and --json has all; leave out one")
+    context.meta.setdefault(VIEW, {})[parameter.name] = value
+
+
+def _view_option(flag: str, name: str, sentence: str) -> Callable[[F], F]:
+    return click.option(flag, name, is_flag=True, expose_value=False, callback=_see, help=sentence)
+
+
 def output_options(function: F) -> F:
-    """Add the options of a command that prints tables: --explain and --json."""
-    return explain_option(as_json(function))
+    """Add the options of a command that prints a result: how much of it, in which form."""
+    top = click.option(
+        "--top", type=_POSITIVE, expose_value=False, callback=_see,
+        help="Most rows of a table, and of a list in --json; tables are not cut to a screen then.",
+    )  # fmt: skip
+    everything = _view_option("--all", "everything", "Print all tables, rows and notes, beyond a screen too.")
+    wide = _view_option("--wide", "wide", "Print names as long as they are.")
+    notes = _view_option("--notes", "notes", "Print all notes.")
+    return top(everything(notes(wide(explain_option(as_json(function))))))
 
 
 hardware_option = options_of(front_door.analyze, "device")
 gate_option = click.option("--gate", is_flag=True, help="Exit with status 1 if a limit is not met.")
 verbose_option = click.option(
     "--verbose", "-v", is_flag=True, help="Print errors by size and the names of the files too."
-)
-top_option = click.option(
-    "--top", type=_POSITIVE, default=TOP, show_default=True, help="Most rows of a table; --json has all."
 )
 perfetto_option = click.option(
     "--perfetto",

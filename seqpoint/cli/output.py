@@ -1,7 +1,8 @@
 """Output of the commands: tables and JSON on stdout, messages and progress on stderr.
 
 A table that is wider than the terminal is narrowed: headings break at spaces, texts break behind ``+``, ``:`` and
-spaces, and numbers never break (`fit`).
+spaces, names of traces lose their middle, and numbers never break (`fit`). A result fits a screen: a table has as many
+rows as there is room for, and the last line names the tables that have none (`print_tables`).
 """
 
 import json
@@ -12,16 +13,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from shutil import get_terminal_size
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table as RichTable
-from rich.text import Text
 
-from seqpoint.notebook import Result, Table, sentences
+from seqpoint.notebook import TOP, Result, Table, counted, names_within, sentences, shortened
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
@@ -29,61 +30,75 @@ if TYPE_CHECKING:
     from replay.graph.graph import Hardware
 
 
-#: A column of text is not narrowed below this width.
-_MIN_TEXT_WIDTH = 16
+#: A column of text is not narrowed below this width, nor one of names below the second.
+_MIN_TEXT_WIDTH, _MIN_NAME_WIDTH = 16, 28
 #: Width of tables if stdout is not a terminal and COLUMNS is not set.
 _DEFAULT_WIDTH = 140
+#: Columns of names from traces, which lose their middle where others break.
+_NAMES = frozenset({"name", "kernel", "kernels", "operator", "host operator", "module", "range", "file", "shapes"})
+#: Most notes, and least rows of a table that is shown.
+_MOST_NOTES, _LEAST_ROWS = 5, 4
+#: Space between two columns.
+_GAP = "  "
 
 
 def fit(
-    header: Sequence[str], rows: Sequence[Sequence[str]], texts: Sequence[bool], width: int
-) -> tuple[list[str], list[list[str]], list[int], int]:
-    """Return a table with line breaks that fits a width, unless numbers and words of the header need more.
+    table: Table, rows: Sequence[Sequence[object]], width: int | None
+) -> tuple[list[str], list[str], list[list[str]]]:
+    """Return a table as lines that fit a width, unless numbers and words of the header need more.
 
     Parameters
     ----------
-    header : sequence of str
-        Headings of the columns.
-    rows : sequence of sequence of str
-        Cells of each row.
-    texts : sequence of bool
-        Whether each column is text; the others are numbers.
-    width : int
-        Width of the table in characters, with its lines.
+    table : Table
+        The table, for its headings.
+    rows : sequence of sequence
+        The rows to show; control characters are replaced.
+    width : int, optional
+        Width in characters; None for as wide as the cells are.
 
     Returns
     -------
     header : list of str
-        Headings of the columns, with line breaks.
+        Lines of the headings.
+    rule : list of str
+        The line below them.
     rows : list of list of str
-        Cells of each row, with line breaks.
-    widths : list of int
-        Widths of the columns, without padding.
-    padding : int
-        Spaces at each side of a column, 1 or 0.
+        Lines of each row.
     """
-    names, padding = list(header), 1
-    if sum(_natural_widths(names, rows)) + _frame(len(names), 1) > width:
+    names, texts = list(table.names), [kind == "text" for kind in table.kinds]
+    cells = [[clean(cell) for cell in row] for row in rows]
+    is_name = [text and name in _NAMES for name, text in zip(names, texts, strict=True)]
+    gaps = len(_GAP) * (len(names) - 1)
+    if width is not None and sum(_natural_widths(names, cells)) + gaps > width:
         names = [name.replace(" ", "\n") for name in names]
-        least = _least_widths(names, rows, texts)
-        padding = int(sum(least) + _frame(len(names), 1) <= width)
-    natural, least = _natural_widths(names, rows), _least_widths(names, rows, texts)
-    room, cap = width - _frame(len(names), padding), max(natural, default=0)
-    widths = _capped(natural, least, cap)
-    while cap and sum(widths) > room:
-        cap -= 1
-        widths = _capped(natural, least, cap)
-    folded = [[_folded(cell, widths[i]) if texts[i] else cell for i, cell in enumerate(row)] for row in rows]
-    return names, folded, widths, padding
+    natural, least = _natural_widths(names, cells), _least_widths(names, cells, texts, is_name)
+    widths = natural
+    if width is not None:
+        cap = max(natural, default=0)
+        while cap and sum(widths) > width - gaps:
+            cap -= 1
+            widths = [max(low, min(cap, high)) for low, high in zip(least, natural, strict=True)]
+    columns = [
+        names_within(column, size) if named else [_folded(cell, size) if text else cell for cell in column]
+        for column, size, text, named in zip(zip(*cells, strict=True), widths, texts, is_name, strict=False)
+    ]
+    folded = [_lines(row, widths, texts) for row in zip(*columns, strict=True)]
+    return _lines(names, widths, texts), [_GAP.join("─" * size for size in widths)], folded
 
 
-def _frame(columns: int, padding: int) -> int:
-    return columns + 1 + 2 * padding * columns
+def _lines(cells: Sequence[str], widths: Sequence[int], texts: Sequence[bool]) -> list[str]:
+    """Return the lines of a row whose cells may have several; numbers are at the right."""
+    parts = [cell.split("\n") for cell in cells]
+    return [
+        _GAP.join(_padded(part[i] if i < len(part) else "", size, text)
+                  for part, size, text in zip(parts, widths, texts, strict=True)).rstrip()
+        for i in range(max(map(len, parts), default=0))
+    ]  # fmt: skip
 
 
-def _capped(natural: Sequence[int], least: Sequence[int], cap: int) -> list[int]:
-    """Return the natural widths, cut to `cap` as far as the least widths allow."""
-    return [max(low, min(cap, high)) for low, high in zip(least, natural, strict=True)]
+def _padded(text: str, width: int, is_text: bool) -> str:
+    space = " " * (width - cell_len(text))
+    return text + space if is_text else space + text
 
 
 def _natural_widths(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
@@ -94,16 +109,18 @@ def _natural_widths(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list
     return widths
 
 
-def _least_widths(names: Sequence[str], rows: Sequence[Sequence[str]], texts: Sequence[bool]) -> list[int]:
+def _least_widths(
+    names: Sequence[str], rows: Sequence[Sequence[str]], texts: Sequence[bool], is_name: Sequence[bool]
+) -> list[int]:
     """Return the widths that the columns need: of texts the longest word, up to a limit."""
     widths = _natural_widths(names, ())
     for row in rows:
         for i, cell in enumerate(row):
-            longest = (
-                min(max(cell_len(word.rstrip(" ")) for word in _words(cell)), _MIN_TEXT_WIDTH)
-                if texts[i]
-                else cell_len(cell)
-            )
+            longest = cell_len(cell)
+            if is_name[i]:
+                longest = min(longest, _MIN_NAME_WIDTH)
+            elif texts[i]:
+                longest = min(max(cell_len(word.rstrip(" ")) for word in _words(cell)), _MIN_TEXT_WIDTH)
             widths[i] = max(widths[i], longest)
     return widths
 
@@ -156,8 +173,42 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and value - value != 0 else value
 
 
-def print_result(result: Result, json_: bool, tables: Callable[[], Iterable[Table | str]] | None = None) -> None:
-    """Print a result as JSON, or as its sentences, its tables and its closing lines.
+@dataclass(frozen=True)
+class View:
+    """How much of a result a command prints.
+
+    Parameters
+    ----------
+    everything : bool
+        Whether to print all tables, rows and notes.
+    wide : bool
+        Whether to print names as long as they are.
+    notes : bool
+        Whether to print all notes.
+    top : int, optional
+        Rows of a table, of any number of lines; by default a table has 12 at most, and all tables fit a screen.
+    """
+
+    everything: bool = False
+    wide: bool = False
+    notes: bool = False
+    top: int | None = None
+
+
+#: Key of the view in the context of a command.
+VIEW = "seqpoint.view"
+
+
+def current_view() -> View:
+    """Return the view that the options of this command ask for."""
+    context = click.get_current_context(silent=True)
+    return View(**({} if context is None else context.meta.get(VIEW, {})))
+
+
+def print_result(
+    result: Result, json_: bool, tables: Callable[[], Iterable[Table | str]] | None = None, *, lines: int | None = None
+) -> None:
+    """Print a result as JSON, or as its sentences, its tables and its closing lines: on a screen, by default.
 
     Parameters
     ----------
@@ -167,16 +218,117 @@ def print_result(result: Result, json_: bool, tables: Callable[[], Iterable[Tabl
         Whether to print JSON.
     tables : callable, optional
         Returns the tables to print, if they are not those of the result.
+    lines : int, optional
+        Most lines; by default those of the result.
     """
+    view = current_view()
     if json_:
-        print_json(result.to_dict())
+        print_json(_first(result.to_dict(), view.top))
         return
-    print_lines(*result.summary())
-    print_tables(result.tables() if tables is None else tables())
-    print_lines(*filter(None, result.closing()))
+    sentences_, content = list(result.summary()), list(result.tables() if tables is None else tables())
+    closing = list(filter(None, result.closing()))
+    more = max(len(closing) - _MOST_NOTES, 0) if not (view.everything or view.notes) else 0
+    closing = [*closing[: len(closing) - more], *([f"{counted(more, 'more note')}: --notes"] if more else [])]
+    _print_sentences(sentences_)
+    left = (result.screen if lines is None else lines) - _height([*sentences_, *closing])
+    print_tables(content, None if view.everything or view.top else left)
+    _print_sentences(closing)
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def _first(content: Any, top: int | None) -> Any:
+    """Return JSON with the first elements of each list of rows."""
+    if top is None:
+        return content
+    if isinstance(content, Mapping):
+        return {key: _first(value, top) for key, value in content.items()}
+    is_rows = isinstance(content, list | tuple) and all(isinstance(row, Mapping) for row in content)
+    return [_first(row, top) for row in content[:top]] if is_rows else content
+
+
+def _print_sentences(texts: Iterable[str]) -> None:
+    """Print sentences; on a terminal, lines end at words."""
+    for text in texts:
+        print_lines(*(wrap(text, _width(), subsequent_indent="  ") if sys.stdout.isatty() else [text]))
+
+
+def _height(texts: Iterable[str]) -> int:
+    """Return the number of lines that sentences take."""
+    return sum(max(-(-cell_len(text) // _width()), 1) for text in texts)
+
+
+def print_tables(content: Iterable[Table | str], left: int | None = None) -> None:
+    """Print the tables of a result, and the lines below them.
+
+    Parameters
+    ----------
+    content : iterable of Table or str
+        The tables, the most telling first, and sentences, each on the table before it.
+    left : int, optional
+        Lines that there is room for. Tables get rows in turn; those without room are named in the last line.
+    """
+    view = current_view()
+    groups: list[list[Table | str]] = []
+    for each in content:
+        if isinstance(each, Table) or not groups:
+            groups.append([])
+        groups[-1].append(each)
+    shown = [group for group in groups if view.everything or not (isinstance(group[0], Table) and group[0].verbose)]
+    heights = [_Height.of(group) for group in shown]
+    rows, hidden = _allotted(heights, left, None if view.everything else view.top or TOP)
+    for group, count in zip(shown, rows, strict=True):
+        for each in group if count is not None else ():
+            if isinstance(each, str):
+                print_lines(each)
+            else:
+                _print(each, count)
+    names = [re.split(r"[,:(]", str(getattr(shown[i][0], "title", "")))[0].strip() for i in hidden]
+    if names := list(dict.fromkeys(filter(None, names))):
+        print_lines(shortened(f"more with --all: {', '.join(names)}", _width()))
+
+
+class _Height(NamedTuple):
+    """Lines of a table: around its rows, of each row, and the number of all of its rows."""
+
+    around: int
+    rows: list[int]
+    total: int
+
+    @classmethod
+    def of(cls, group: Sequence[Table | str]) -> "_Height":
+        texts = _height(each for each in group if isinstance(each, str))
+        if not isinstance(group[0], Table):
+            return cls(texts, [], 0)
+        rows = group[0].most(TOP)
+        header, _, lines = fit(group[0], rows, _table_width())
+        return cls(texts + 2 + len(header), [len(row) for row in lines], len(group[0].rows))
+
+    def lines(self, rows: int) -> int:
+        return self.around + sum(self.rows[:rows]) + (rows < self.total)
+
+
+def _allotted(heights: Sequence[_Height], left: int | None, top: int | None) -> tuple[list[int | None], list[int]]:
+    """Return the number of rows of each table, None for one that has no room, and the numbers of those."""
+    if left is None:
+        return [height.total if top is None else top for height in heights], []
+    rows: list[int | None] = []
+    for i, height in enumerate(heights):
+        least = min(_LEAST_ROWS, len(height.rows))
+        spare = left - (i + 1 < len(heights))  # a line names what has no room
+        rows.append(least if height.lines(least) <= spare or not i else None)
+        left -= height.lines(least) if rows[-1] is not None else 0
+    left -= None in rows
+    for i, height in enumerate(heights):
+        count = rows[i]
+        while count is not None and count < len(height.rows):
+            more = height.lines(count + 1) - height.lines(count)
+            if more > left:
+                break
+            count, left = count + 1, left - more
+        rows[i] = count
+    return rows, [i for i, count in enumerate(rows) if count is None]
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[tuple[object, ...]]) -> None:
     """Print a table, at most as wide as the terminal or as COLUMNS says, unless numbers and headings need more.
 
     Parameters
@@ -185,22 +337,24 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
         Title above the table.
     columns : sequence of str
         Headings; a column whose heading ends in a tilde is text, the others are numbers, aligned to the right.
-    rows : iterable of sequence
+    rows : iterable of tuple
         Cells of each row; control characters are replaced.
     """
-    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _width())
-    names, texts = [name.rstrip("~") for name in columns], [name.endswith("~") for name in columns]
-    cells = [[clean(cell) for cell in row] for row in rows]
-    header, lines, widths, padding = fit(names, cells, texts, console.width)
-    console.width = max(console.width, sum(widths) + _frame(len(widths), padding))
-    table = RichTable(title=title, title_justify="left", header_style="bold", padding=(0, padding))
-    for name, is_text, width in zip(header, texts, widths, strict=True):
-        table.add_column(Text(name), justify="left" if is_text else "right", width=width, overflow="fold")
-    for row in lines:
-        table.add_row(*map(Text, row))
-    console.print(table)
+    _print(Table(title, tuple(columns), list(rows)), None)
+
+
+def _print(table: Table, rows: int | None) -> None:
+    """Print at most so many rows of a table, by default all, and what its columns mean if that was asked for."""
+    shown = table.rows if rows is None else table.most(rows)
+    header, rule, lines = fit(table, shown, _table_width())
+    print_lines(table.title)
+    for line in header:
+        click.echo(click.style(line, bold=True))
+    print_lines(*rule, *(line for row in lines for line in row))
+    if left := len(table.rows) - len(shown):
+        print_lines(f"and {left:,} more: --all")
     explained = _explained_columns()
-    for name, sentence in sentences(title, [name.rstrip("~") for name in columns]).items():
+    for name, sentence in sentences(table.title, table.names).items():
         if explained is not None and (name, sentence) not in explained:
             explained.add((name, sentence))
             print_lines(f"  {name}: {sentence}")
@@ -222,17 +376,14 @@ def _explained_columns() -> set[tuple[str, str]] | None:
     return None if context is None else context.meta.get(_EXPLAINED)
 
 
-def print_tables(tables: Iterable[Table | str]) -> None:
-    """Print the tables of a result, and the lines between them."""
-    for table in tables:
-        if isinstance(table, str):
-            print_lines(table)
-        else:
-            print_table(table.title, table.columns, table.rows)
+def _table_width() -> int | None:
+    return None if current_view().wide else _width()
 
 
 def _width() -> int:
-    """Return the width of tables if stdout is not a terminal: COLUMNS, or 140."""
+    """Return the width of the terminal; of another output what COLUMNS says, or 140."""
+    if sys.stdout.isatty():
+        return get_terminal_size().columns
     columns = os.environ.get("COLUMNS", "")
     is_width = columns.isascii() and columns.isdigit() and 0 < len(columns) < 5 and int(columns)
     return int(columns) if is_width else _DEFAULT_WIDTH

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,11 @@ from typing import Any
 import click
 
 from profilers.errors import DependencyError, InvalidInputError
-from profilers.trace.quality import Quality
+from profilers.trace.quality import FINE, Quality
 from profilers.trace.trace import Trace
 from seqpoint import front_door
 from seqpoint.cli.options import as_json, options_of, output_option, output_options, reading, reading_options
-from seqpoint.cli.output import byte_progress, message, print_json, print_lines, print_table, print_tables
+from seqpoint.cli.output import byte_progress, current_view, message, print_json, print_lines, print_table, print_tables
 from seqpoint.description import quality_table, row_counts, trace_facts
 
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -113,7 +114,10 @@ def ingest_command(
     print_table("Events", ("kind~", "rows"), [(kind, n) for kind, n in result.rows.items() if kind != "iterations"])
     if (counts := result.meta.quality)["graph_kernels"]:
         print_lines(_captured_share(counts))
-    print_tables([quality_table(result.meta, result.rows)])
+    quality = quality_table(result.meta, result.rows)
+    if not current_view().everything:
+        quality = replace(quality, rows=[row for row in quality.rows if row[0] != FINE], verbose=False)
+    print_tables([quality] if quality.rows else [])
 
 
 def _captured_share(counts: Quality) -> str:

@@ -27,7 +27,7 @@ from seqpoint import plots
 from seqpoint.breakdown import contention_lines, contention_table, limits_table
 from seqpoint.characterization import Characterization
 from seqpoint.description import Description, row_counts, trace_facts
-from seqpoint.notebook import MORE, DataFrame, Table, counted, data_frame
+from seqpoint.notebook import DataFrame, Table, counted, data_frame
 from seqpoint.plots.saving import FONTS, drawn, inert, policy_of
 from seqpoint.projecting import TraceProjection
 from seqpoint.selection.estimate import HALF
@@ -241,7 +241,7 @@ def contention_block(time: ContentionTime) -> Table:
 def operator_table(result: Characterization) -> Table:
     """Return the operators by time, with the sentences on all kernels."""
     table = result.text_table()
-    return replace(table, title=table.title.replace(MORE, ""), note=prose(result.summary()))
+    return replace(table, note=prose(result.summary()))
 
 
 def projection_table(projection: TraceProjection) -> Table:

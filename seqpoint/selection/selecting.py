@@ -20,7 +20,7 @@ from profilers.errors import InvalidInputError, SeqPointError
 from profilers.plugins import Plugin, load_plugins, package_of
 from profilers.trace.arrays import Floats, Ints
 from seqpoint.iteration_table import UNITS, IterationTable
-from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame
+from seqpoint.notebook import DataFrame, Result, Table, data_frame
 from seqpoint.outliers import NO_OUTLIERS, Outliers, counted_text, find_outliers, outliers_text
 from seqpoint.selection.estimate import (
     Estimate,
@@ -452,7 +452,7 @@ class SelectionResult(Result):
         rows = [(self.selector, len(self.rows), self.estimate.value, self.error)]
         return rows + [(row.name, row.points, row.estimate, row.error) for row in self.baselines]
 
-    def tables(self, top: int = TOP) -> tuple[Table, ...]:
+    def tables(self) -> tuple[Table, ...]:
         """Return the selected iterations, the outliers, and the errors of this selection and of the baselines."""
         content = self.to_dict()
         files = ("file~",) if self.iterations.names_files else ()
