@@ -305,16 +305,20 @@ class Description(Result):
 
     def notes(self) -> list[str]:
         """Return notes on collectives whose waiting is unknown for some ranks, and on the recording."""
-        quality = quality_notes(self.trace.meta.quality, row_counts(self.trace))
-        notes = [f"{note.meaning}: {note.n:,}; {note.consequence}" for note in quality if note.severity == NOTE]
-        notes = [*communication_notes(self._device_rows(), self.trace), *_recording_notes(self.trace), *notes]
+        notes = [*communication_notes(self._device_rows(), self.trace), *_recording_notes(self.trace)]
         notes += _begin_notes(step_times(self.trace))
         return [*notes, *cost_notes(self.trace)]
 
     def closing(self) -> list[str]:
         """Return warnings and notes; beside the tables that were asked for, the causes of host time."""
-        warnings = [f"warning: {each.meaning}: {each.n:,}; {each.consequence}" for each in self.trace.warnings]
-        lines = [] if self.by else [*warnings, *super().closing()]
+        quality = quality_notes(self.trace.meta.quality, row_counts(self.trace))
+        told = {
+            name: [
+                f"{name}: {each.meaning}: {each.n:,}; {each.consequence}" for each in quality if each.severity == name
+            ]
+            for name in (WARNING, NOTE)
+        }
+        lines = [] if self.by else [*told[WARNING], *super().closing(), *told[NOTE]]
         return [*lines, *([host_sentence(self.host)] if "host" in self.by else [])]
 
     def device_name(self, row: DeviceActivity) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from html import escape
+from itertools import chain
 from string import Formatter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, overload
@@ -234,9 +235,8 @@ def names_within(names: Sequence[str], most: int) -> list[str]:
         for name in same:
             start = min(max(at - (most - head) // 2, head), len(name) - (most - head - 2))
             short[name] = f"{name[:head]}..{name[start : start + most - head - 2]}"
-    for same in _same(short):
-        for number, name in enumerate(same, 1):
-            short[name] = f"{short[name][: most - 1 - len(str(number))]}#{number}"
+    for number, name in enumerate(chain.from_iterable(_same(short)), 1):
+        short[name] = f"{short[name][: most - 1 - len(str(number))]}#{number}"
     return [short[name] for name in names]
 
 

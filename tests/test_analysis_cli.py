@@ -59,7 +59,7 @@ def test_without_a_what_if_there_is_no_after(file: Path) -> None:
 
 def test_the_tables_and_the_file_for_perfetto(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(cli, ["analyze", str(file), "-w", "overlap:ideal", "--perfetto", "p.json"])
+    done = CliRunner().invoke(cli, ["analyze", str(file), "-w", "overlap:ideal", "--all", "--perfetto", "p.json"])
     assert done.exit_code == 0 and "wrote p.json" in done.stderr
     titles = ("Work on the devices in this step", "Communication in this step", "Busy and idle time of devices")
     for title in ("Critical path by cause", *titles, "after: communication in this step", "Change by class"):

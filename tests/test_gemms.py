@@ -318,7 +318,7 @@ def test_the_command_prints_tables_and_json(recorded: Path, tmp_path: Path) -> N
     table = sp.gemms(recorded).table()
     assert set(table.columns) == set(row) and len(table) == 2
     top = CliRunner().invoke(cli, ["gemms", str(recorded), "--top", "1"])
-    assert "1 of 2 (--top shows more)" in top.output
+    assert "and 1 more: --all" in top.output
 
 
 def test_an_unknown_device_leaves_efficiency_and_waves_open(tmp_path: Path) -> None:

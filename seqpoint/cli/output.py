@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from shutil import get_terminal_size
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -38,7 +38,7 @@ _DEFAULT_WIDTH = 140
 _NAMES = frozenset({"name", "kernel", "kernels", "operator", "host operator", "module", "range", "file", "shapes"})
 #: Most notes, and least rows of a table that is shown.
 _MOST_NOTES, _LEAST_ROWS = 5, 4
-#: Space between two columns.
+#: Space between two columns; one character where two do not fit.
 _GAP = "  "
 
 
@@ -72,7 +72,8 @@ def fit(
     if width is not None and sum(_natural_widths(names, cells)) + gaps > width:
         names = [name.replace(" ", "\n") for name in names]
     natural, least = _natural_widths(names, cells), _least_widths(names, cells, texts, is_name)
-    widths = natural
+    gap = _GAP if width is None or sum(least) + gaps <= width else " "
+    gaps, widths = len(gap) * (len(names) - 1), natural
     if width is not None:
         cap = max(natural, default=0)
         while cap and sum(widths) > width - gaps:
@@ -82,15 +83,15 @@ def fit(
         names_within(column, size) if named else [_folded(cell, size) if text else cell for cell in column]
         for column, size, text, named in zip(zip(*cells, strict=True), widths, texts, is_name, strict=False)
     ]
-    folded = [_lines(row, widths, texts) for row in zip(*columns, strict=True)]
-    return _lines(names, widths, texts), [_GAP.join("─" * size for size in widths)], folded
+    folded = [_lines(row, widths, texts, gap) for row in zip(*columns, strict=True)]
+    return _lines(names, widths, texts, gap), [gap.join("─" * size for size in widths)], folded
 
 
-def _lines(cells: Sequence[str], widths: Sequence[int], texts: Sequence[bool]) -> list[str]:
+def _lines(cells: Sequence[str], widths: Sequence[int], texts: Sequence[bool], gap: str) -> list[str]:
     """Return the lines of a row whose cells may have several; numbers are at the right."""
     parts = [cell.split("\n") for cell in cells]
     return [
-        _GAP.join(_padded(part[i] if i < len(part) else "", size, text)
+        gap.join(_padded(part[i] if i < len(part) else "", size, text)
                   for part, size, text in zip(parts, widths, texts, strict=True)).rstrip()
         for i in range(max(map(len, parts), default=0))
     ]  # fmt: skip
@@ -131,15 +132,21 @@ def _words(text: str) -> list[str]:
 
 
 def _folded(text: str, width: int) -> str:
-    """Return a text in lines that end behind a ``+``, ``:`` or space; a word longer than a line stays whole."""
+    """Return a text in lines that end behind a ``+``, ``:`` or space, or where a word is longer than a line."""
     if cell_len(text) <= width:
         return text
     lines = [""]
-    for word in _words(text):
+    for word in chain.from_iterable(_pieces(each, width) for each in _words(text)):
         if lines[-1] and cell_len(lines[-1] + word.rstrip(" ")) > width:
             lines.append("")
         lines[-1] += word
     return "\n".join(line.rstrip(" ") for line in lines)
+
+
+def _pieces(word: str, width: int) -> list[str]:
+    return (
+        [word[at : at + width] for at in range(0, len(word), width)] if cell_len(word.rstrip(" ")) > width else [word]
+    )
 
 
 def clean(text: object) -> str:
@@ -229,10 +236,10 @@ def print_result(
     closing = list(filter(None, result.closing()))
     more = max(len(closing) - _MOST_NOTES, 0) if not (view.everything or view.notes) else 0
     closing = [*closing[: len(closing) - more], *([f"{counted(more, 'more note')}: --notes"] if more else [])]
-    _print_sentences(sentences_)
+    print_lines(*sentences_)
     left = (result.screen if lines is None else lines) - _height([*sentences_, *closing])
     print_tables(content, None if view.everything or view.top else left)
-    _print_sentences(closing)
+    print_lines(*closing)
 
 
 def _first(content: Any, top: int | None) -> Any:
@@ -243,12 +250,6 @@ def _first(content: Any, top: int | None) -> Any:
         return {key: _first(value, top) for key, value in content.items()}
     is_rows = isinstance(content, list | tuple) and all(isinstance(row, Mapping) for row in content)
     return [_first(row, top) for row in content[:top]] if is_rows else content
-
-
-def _print_sentences(texts: Iterable[str]) -> None:
-    """Print sentences; on a terminal, lines end at words."""
-    for text in texts:
-        print_lines(*(wrap(text, _width(), subsequent_indent="  ") if sys.stdout.isatty() else [text]))
 
 
 def _height(texts: Iterable[str]) -> int:
@@ -281,7 +282,7 @@ def print_tables(content: Iterable[Table | str], left: int | None = None) -> Non
                 print_lines(each)
             else:
                 _print(each, count)
-    names = [re.split(r"[,:(]", str(getattr(shown[i][0], "title", "")))[0].strip() for i in hidden]
+    names = [re.split(r"[,(]", str(getattr(shown[i][0], "title", "")))[0].strip() for i in hidden]
     if names := list(dict.fromkeys(filter(None, names))):
         print_lines(shortened(f"more with --all: {', '.join(names)}", _width()))
 
@@ -313,7 +314,7 @@ def _allotted(heights: Sequence[_Height], left: int | None, top: int | None) -> 
     rows: list[int | None] = []
     for i, height in enumerate(heights):
         least = min(_LEAST_ROWS, len(height.rows))
-        spare = left - (i + 1 < len(heights))  # a line names what has no room
+        spare = left - (i + 1 < len(heights) or None in rows)  # a line names what has no room
         rows.append(least if height.lines(least) <= spare or not i else None)
         left -= height.lines(least) if rows[-1] is not None else 0
     left -= None in rows
@@ -384,9 +385,9 @@ def _width() -> int:
     """Return the width of the terminal; of another output what COLUMNS says, or 140."""
     if sys.stdout.isatty():
         return get_terminal_size().columns
-    columns = os.environ.get("COLUMNS", "")
-    is_width = columns.isascii() and columns.isdigit() and 0 < len(columns) < 5 and int(columns)
-    return int(columns) if is_width else _DEFAULT_WIDTH
+    named = os.environ.get("COLUMNS", "")
+    is_width = named.isascii() and named.isdigit() and 0 < len(named) < 5 and int(named)
+    return int(named) if is_width else _DEFAULT_WIDTH
 
 
 def write_timelines(path: str | None, timelines: Callable[[], "Mapping[str, Timeline]"]) -> None:
