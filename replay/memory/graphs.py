@@ -5,6 +5,7 @@ kernels of unknown operators, stay. `MemorySettings` keeps these choices when a 
 them on the old device, and applies them on the new one.
 """
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,8 @@ from replay.memory.system import find_policy, memory_system
 POLICY, MAPPING, CACHES, TIMES = "policy", "mapping", ("l1", "l2", "llc"), "times"
 #: The policy of devices as they are: caches keep loads and stores.
 DEVICE_POLICY = "Device"
+#: Simulated over traced time, or the reverse, beyond which a kernel keeps its traced time.
+MOST_APART = 1.5
 #: Choices that change nothing, apart from factors of 1.
 _DEFAULTS = {POLICY: DEVICE_POLICY}
 _TYPES = tuple(DTYPES)
@@ -66,6 +69,12 @@ class SimulatedTasks:
     def known(self) -> Bools:
         """Mask of the kernels that were simulated."""
         return ~np.isnan(self.time_ns)
+
+    def near(self, traced_ns: Floats) -> Bools:
+        """Return a mask of the kernels whose simulated time is known and within a factor of 1.5 of the traced one."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            apart = np.abs(np.log(self.time_ns / traced_ns))
+        return (apart <= math.log(MOST_APART)) & (self.error <= MOST_APART - 1)
 
 
 def simulated_kernels(graph: KernelGraph, parameters: Parameters) -> SimulatedTasks:
@@ -272,12 +281,18 @@ def with_memory(graph: KernelGraph, changes: Mapping[str, str | float], paramete
 def with_settings(
     graph: KernelGraph, settings: tuple[tuple[str, str | float], ...], parameters: Parameters
 ) -> KernelGraph:
-    """Return a graph whose hardware has these settings, with the simulated times of its kernels exchanged."""
+    """Return a graph whose hardware has these settings, with the simulated times of its kernels exchanged.
+
+    A kernel whose simulation is not near its traced time keeps that: what caches do to it is not known.
+    """
     if settings == settings_of(graph):
         return graph
-    changed = replace(graph, hardware=replace(graph.hardware, memory=MemorySettings(settings) if settings else None))
+    changed = _with_choices(graph, MemorySettings(settings) if settings else None)
     before, after = simulated_kernels(graph, parameters), simulated_kernels(changed, parameters)
-    known = before.known & after.known
+    # What earlier settings changed is changed again; the others are near by the simulation of the device as it is.
+    plain = before if not settings_of(graph) else simulated_kernels(_with_choices(graph, None), parameters)
+    near = plain.near(graph.tasks.duration_ns) | ((graph.tasks.basis == Basis.MODELLED) & bool(settings_of(graph)))
+    known = before.known & after.known & near
     ratio = (after.time_ns[known] / before.time_ns[known]) ** parameters["memory_simulation_share"]
     duration = graph.tasks.duration_ns.copy()
     duration[known] = exchanged(duration[known], before.time_ns[known], before.time_ns[known] * ratio)
@@ -285,6 +300,10 @@ def with_settings(
     retimed = changed.with_tasks(duration_ns=duration, basis=np.maximum(graph.tasks.basis, basis))
     demanding = with_same_engines(graph, with_demands(retimed, parameters))
     return _with_simulated_demands(demanding, after) if dict(settings).get(TIMES) else demanding
+
+
+def _with_choices(graph: KernelGraph, memory: "MemorySettings | None") -> KernelGraph:
+    return replace(graph, hardware=replace(graph.hardware, memory=memory))
 
 
 def _with_simulated_demands(graph: KernelGraph, kernels: SimulatedTasks) -> KernelGraph:

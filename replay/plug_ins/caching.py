@@ -12,7 +12,7 @@ import numpy as np
 from replay.calibration.parameters import Parameters
 from replay.graph.graph import KernelGraph, TaskKind
 from replay.memory.dram import find_dram
-from replay.memory.graphs import CACHES, MAPPING, POLICY, TIMES, simulated_kernels, with_memory
+from replay.memory.graphs import CACHES, MAPPING, MOST_APART, POLICY, TIMES, simulated_kernels, with_memory
 from replay.memory.system import find_policy
 from replay.what_ifs.what_if import Argument, WhatIf, check_factor, recipe, unknown_name, what_if_text
 
@@ -28,8 +28,9 @@ def cache_policy(policy: str, file: str = "") -> WhatIf:
 
     The accesses of each kernel are made from its operator, shape, type and grid, and run through the caches and the
     DRAM of the device, under its present policy (``Device``) and under POLICY. The simulated time is exchanged; the
-    rest of the traced time stays. Kernels of unknown operators keep their time; a note has the share of time that was
-    simulated. The same policy twice changes nothing.
+    rest of the traced time stays. Kernels of unknown operators, and those whose simulated time is more than 1.5 times
+    the traced one or less than that share of it, keep their time; a note has the shares. The same policy twice changes
+    nothing.
 
     A time step of a recurrent network, a product and its cell (``aten::_thnn_fused_lstm_cell``, ``_gru_cell``), finds
     what the step before left in the caches: weights, gates and states, as far as the policy keeps them.
@@ -128,8 +129,10 @@ def _coverage(graph: KernelGraph, parameters: Parameters) -> str:
     kernels = (tasks.kind == TaskKind.KERNEL) & graph.on_device() & (tasks.duration_ns > 0)
     simulated = simulated_kernels(graph, parameters)
     known = kernels & simulated.known
-    share = 100 * tasks.duration_ns[known].sum() / max(tasks.duration_ns[kernels].sum(), 1e-9)
+    near, total = known & simulated.near(tasks.duration_ns), max(tasks.duration_ns[kernels].sum(), 1e-9)
+    share, near_share = (100 * tasks.duration_ns[mask].sum() / total for mask in (known, near))
     text = f"{int(known.sum())} of {int(kernels.sum())} kernels, {share:.0f} % of the kernels' time, were simulated"
+    text += f", of which {near_share:.0f} % within a factor of {MOST_APART:g} of the trace; the others keep their time"
     if not known.any():
         return f"{text}; shapes of operators are missing (record_shapes=True)"
     ratios = np.quantile(simulated.time_ns[known] / tasks.duration_ns[known], (0.1, 0.5, 0.9))
