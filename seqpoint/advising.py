@@ -13,23 +13,20 @@ from textwrap import wrap
 from time import monotonic
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 
-from profilers.errors import InvalidInputError, SeqPointError
-from profilers.files import shipped_table
+from profilers.errors import InvalidInputError
 from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import Trace
 from replay.analysis.critical_path import attribution, critical_path
 from replay.engine.timeline import Timeline
 from replay.projection.evidence import EVIDENCE
 from replay.projection.rows import ProjectionRow
+from seqpoint.actions import WORTH, Action, actions, possible_actions
 from seqpoint.notebook import DataFrame, Result, data_frame, shortened, without_middle
-from seqpoint.projecting import ProjectOptions, TraceProjection, pace_lines, parse_what_ifs, project_trace
+from seqpoint.projecting import PreparedSteps, ProjectOptions, TraceProjection, pace_lines, parse_what_ifs
 
-#: An action gains at least this much, or it is not worth it.
-WORTH = 1.005
-#: Draws for the intervals of what is printed, and of the search, which drops what may lose.
+#: Draws for the intervals of what is printed, and of the best action of a search, which is dropped if it may lose.
 _DRAWS, _SEARCH_DRAWS = 32, 8
 #: Work counts as shorter if it takes this share less of its time.
 _SHORTER = 0.1
@@ -52,39 +49,6 @@ _BOUND_BY = {
     "host": "host-bound",
     "loader": "bound by the input pipeline",
 }
-
-
-class Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What somebody can do, and the what-if that replays it.
-
-    Parameters
-    ----------
-    what_if : str
-        The what-if.
-    label : str
-        Short name.
-    resource : str
-        Resource that it makes faster, one of `replay.graph.edit.LIMITING`.
-    takes : str
-        ``"flag"``, ``"code"``, ``"library"`` or ``"hardware"``.
-    text : str
-        What to do.
-    """
-
-    what_if: str
-    label: str
-    resource: str
-    takes: str
-    text: str
-
-    @property
-    def says_how(self) -> bool:
-        """Whether it names a way, and does not only ask what something faster would be worth."""
-        return not self.what_if.startswith("scale_")
-
-
-class _Actions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    actions: tuple[Action, ...]
 
 
 @dataclass(frozen=True)
@@ -208,11 +172,6 @@ class TraceAdvice(Result):
         return "\n".join(self.summary())
 
 
-def actions() -> tuple[Action, ...]:
-    """Return all actions that advice is searched among."""
-    return shipped_table("advice.toml", "actions", _Actions).actions
-
-
 def advise_trace(
     trace: Trace, *, name: str = "", minutes: float = 1.0, options: ProjectOptions | None = None
 ) -> TraceAdvice:
@@ -237,18 +196,18 @@ def advise_trace(
     options, until = options or ProjectOptions(max_points=2), monotonic() + 60 * minutes
     if not minutes > 0:
         raise InvalidInputError(f"minutes is {minutes:g}; it must be above 0")
-    search = replace(options, draws=_SEARCH_DRAWS)
-    base = project_trace(trace, [], search)
-    bounds, busy = base.projection.limits.bound, base.projection.device_busy_share or 0.0
-    known = [action for action in actions() if "device" in bounds and bounds.get(action.resource, 1.0) >= WORTH]
+    steps = PreparedSteps.of(trace, replace(options, draws=_DRAWS))
+    base, bounds = steps.project([]), steps.baseline.limits.bound
+    busy = base.projection.device_busy_share or 0.0
+    known = possible_actions(steps.baseline.limits) if "device" in bounds else []
     rejected = [
         Rejected(action.label, action.what_if, bounds[action.resource], f"{bounds[action.resource]:.3f} at most")
         for action in actions()
         if "device" in bounds and action.resource in bounds and action not in known
     ]
-    found = _search(trace, known, search, until)
+    found = _search(steps, known, until)
     done = found.done
-    result = project_trace(trace, _composed([done[: n + 1] for n in range(len(done))]), replace(options, draws=_DRAWS))
+    result = steps.project(_composed([done[: n + 1] for n in range(len(done))]))
     against = [f"{note.meaning}: {note.consequence} ({note.n:,})" for note in trace.warnings]
     against += [f"devices work {100 * busy:.1f} % of the step"] if busy < _IDLE and done else []
     against += [line.removeprefix("note: ") for line in pace_lines(result.projection) if line.startswith("note: ")]
@@ -275,24 +234,27 @@ class _Found(NamedTuple):
     left: list[Action]
 
 
-def _search(trace: Trace, known: list[Action], options: ProjectOptions, until: float) -> _Found:
+def _search(steps: PreparedSteps, known: list[Action], until: float) -> _Found:
     """Take the action that gains most, replay the others on top of it, and so on, until a time of the clock."""
-    done, rejected, not_applicable, gain = list[Action](), list[Rejected](), list[Action](), 1.0
+    done, rejected, gain = list[Action](), list[Rejected](), 1.0
+    not_applicable = [action for action in known if not steps.has_work_for(action.what_if)]
+    known = [action for action in known if action not in not_applicable]
     while known and len(done) < _MOST_ACTIONS and (not done or monotonic() < until):
-        rows = zip(known, _rows(trace, [[*done, action] for action in known], options), strict=True)
+        rows = zip(known, _rows(steps, [[*done, action] for action in known]), strict=True)
         found = {action: row for action, row in rows if row is not None}
         useless = [action for action, row in found.items() if row.speedup < WORTH * gain]
-        lossy = [action for action, row in found.items() if row.low < 1.0 and action not in useless]
         if not done:  # later, they gain too little beyond what is done
             rejected += [_rejected(action, found[action], "") for action in useless]
-            rejected += [_rejected(action, found[action], ", may lose") for action in lossy]
-            not_applicable = [action for action in known if action not in found]
-        known = [action for action in found if action not in useless and action not in lossy]
-        if known:
-            best = max(known, key=lambda action: (action.says_how, found[action].speedup))
+            not_applicable += [action for action in known if action not in found]
+        known = [action for action in found if action not in useless]
+        for best in sorted(known, key=lambda action: (not action.says_how, -found[action].speedup)):
             known.remove(best)
-            done.append(best)
-            gain = found[best].speedup
+            (row,) = _rows(steps, [[*done, best]], _SEARCH_DRAWS)
+            if row is not None and row.low >= 1.0:
+                done.append(best)
+                gain = found[best].speedup
+                break
+            rejected += [_rejected(best, found[best], ", may lose")] if not done else []
     return _Found(done, rejected, not_applicable, known)
 
 
@@ -301,16 +263,9 @@ def _composed(choices: Sequence[Sequence[Action]]) -> list[Any]:
     return parse_what_ifs(["+".join(action.what_if for action in chosen) for chosen in choices])
 
 
-def _rows(trace: Trace, choices: Sequence[Sequence[Action]], options: ProjectOptions) -> list[ProjectionRow | None]:
+def _rows(steps: PreparedSteps, choices: Sequence[Sequence[Action]], draws: int = 0) -> list[ProjectionRow | None]:
     """Return the row of each choice; None for one that cannot be applied to this trace."""
-    try:
-        rows: Sequence[ProjectionRow] = project_trace(trace, _composed(choices), options).rows
-    except SeqPointError:  # one of them names work that the trace has not
-        if len(choices) == 1:
-            return [None]
-        half = len(choices) // 2
-        return _rows(trace, choices[:half], options) + _rows(trace, choices[half:], options)
-    return [row if row.applied else None for row in rows]
+    return [row if row.applied else None for row in steps.project(_composed(choices), draws).rows]
 
 
 def _rejected(action: Action, row: ProjectionRow, more: str) -> Rejected:

@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from math import fsum
 from typing import Any
 
-from profilers.errors import InvalidInputError, NotFoundError
-from profilers.trace.kernels import is_collective
+from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.contention.pairs import measure_pairs
@@ -21,11 +20,17 @@ from replay.costs.shipped import load_parameters
 from replay.engine.timeline import Timeline
 from replay.from_trace import index_trace
 from replay.from_trace.host_causes import host_causes
-from replay.graph.graph import hardware_of
 from replay.projection.evidence import EVIDENCE, SIDES
-from replay.projection.projection import Projection, ProjectionOptions, project, with_provenance
+from replay.projection.projection import (
+    Baseline,
+    Projection,
+    ProjectionOptions,
+    baseline_of,
+    project,
+    with_provenance,
+)
 from replay.projection.rows import ROW_FIGURES, ProjectionRow, recording_notes
-from replay.projection.windows import SampledStep
+from replay.projection.windows import SampledStep, StepWindow
 from replay.what_ifs import (
     OVERLAPS,
     CollectiveEffect,
@@ -33,11 +38,13 @@ from replay.what_ifs import (
     WhatIf,
     all_effects,
     all_layers,
+    check_choices,
     parse_what_if,
     read_plan,
     with_host,
     with_job,
 )
+from seqpoint.actions import WORTH, possible_actions
 from seqpoint.breakdown import LIMITS_EXPLAINED, host_sentence, limits_sentence, limits_table
 from seqpoint.choosing import ChosenIterations, choose_iterations
 from seqpoint.communication import (
@@ -51,13 +58,6 @@ from seqpoint.graphs import Progress, step_windows
 from seqpoint.notebook import DataFrame, Result, Table, data_frame
 from seqpoint.units import duration
 
-#: What-ifs that are projected by default: of a job with collectives, and of another.
-_DEFAULT_WITH_COLLECTIVES = (
-    *("dma_collectives", "overlap:none", "overlap:no_contention", "overlap:ideal", "scale_host:0.5"),
-)
-_DEFAULT_WITHOUT_COLLECTIVES = ("scale_host:0.5", "remove_launch_overhead", "scale_kernels:all:0.5")
-#: Added to the latter if the device is known.
-_DEFAULT_OF_KNOWN_DEVICE = ("scale_clock:1.1", "scale_memory_bandwidth:1.5")
 #: Name for all of `replay.what_ifs.OVERLAPS`, ranked by speed-up.
 ALL_OVERLAPS = "overlap:all"
 #: Numbers of a projection, by their JSON keys.
@@ -182,13 +182,21 @@ class TraceProjection(Result):
 
         Those that are not applicable come last.
         """
-        rows, facts = self.rows, self.provenance
-        order = sorted(range(len(rows)), key=lambda i: (-rows[i].speedup if rows[i].applied else math.inf, i))
-        what_ifs = [facts["what_ifs"][i] for i in order]
-        ordered = replace(
-            self.projection, rows=tuple(rows[i] for i in order), provenance={**facts, "what_ifs": what_ifs}
+        rows = self.rows
+        return self._with_rows(
+            sorted(range(len(rows)), key=lambda i: (-rows[i].speedup if rows[i].applied else math.inf, i))
         )
-        return replace(self, projection=ordered)
+
+    def only_gains(self) -> "TraceProjection":
+        """Return the same projection without the what-ifs that cannot be applied, or gain less than 0.5 %."""
+        return self._with_rows([i for i, row in enumerate(self.rows) if row.applied and row.speedup >= WORTH])
+
+    def _with_rows(self, order: Sequence[int]) -> "TraceProjection":
+        rows, facts = self.rows, self.provenance
+        provenance = {**facts, "what_ifs": [facts["what_ifs"][i] for i in order]}
+        return replace(
+            self, projection=replace(self.projection, rows=tuple(rows[i] for i in order), provenance=provenance)
+        )
 
     def timelines(self) -> dict[str, Timeline]:
         """Return the timelines of the first window by name: unchanged, and under the first what-if that applies."""
@@ -397,23 +405,6 @@ def _cells(row: ProjectionRow) -> dict[str, Any]:
     return {"what_if": row.label, **figures, **sides, "applied": row.applied, "reason": row.reason}
 
 
-def default_what_ifs(trace: Trace, device: str | None = None) -> tuple[str, ...]:
-    """Return the what-ifs that are projected if none is named: those on communication only if the job has any.
-
-    Parameters
-    ----------
-    trace : Trace
-        The trace.
-    device : str, optional
-        Device that the trace was recorded on, if the trace does not say.
-    """
-    rules = trace.meta.class_rules
-    if any(is_collective(name, rules) for name in trace.kernels["name"].unique().to_pylist() if name):
-        return _DEFAULT_WITH_COLLECTIVES
-    is_known = device is not None or hardware_of(trace).device is not None
-    return _DEFAULT_WITHOUT_COLLECTIVES + (_DEFAULT_OF_KNOWN_DEVICE if is_known else ())
-
-
 def parse_what_ifs(texts: Sequence[str]) -> list[WhatIf]:
     """Return the what-ifs that texts name.
 
@@ -486,7 +477,8 @@ def project_texts(trace: Trace, items: "Sequence[str | WhatIf]", options: Projec
     trace : Trace
         The trace.
     items : sequence of str or WhatIf
-        What-ifs, or texts as `parse_what_ifs` takes them; if empty, those of `default_what_ifs`.
+        What-ifs, or texts as `parse_what_ifs` takes them. If empty, what can gain: the actions on a resource without
+        which steps would be shorter, as far as they apply, the largest gain first.
     options : ProjectOptions
         Options; hosts and sizes of the job are put into the what-ifs.
 
@@ -495,11 +487,15 @@ def project_texts(trace: Trace, items: "Sequence[str | WhatIf]", options: Projec
     SeqPointError
         A what-if, the device or an iteration is unknown, or a what-if cannot be applied.
     """
-    items = items or default_what_ifs(trace, options.device)
-    changes = [change for item in items for change in (parse_what_ifs([item]) if isinstance(item, str) else [item])]
+    steps = PreparedSteps.of(trace, options)
+    possible = [action.what_if for action in possible_actions(steps.baseline.limits)]
+    asked = [*items] or [text for text in possible if steps.has_work_for(text)]
+    changes = [change for item in asked for change in (parse_what_ifs([item]) if isinstance(item, str) else [item])]
     changes = changes if options.host is None else with_host(changes, options.host)
     changes = changes if options.job is None else with_job(changes, options.job)
-    result = project_trace(trace, changes, options)
+    result = steps.project(changes)
+    if not items:
+        return result.only_gains().ranked()
     return result.ranked() if ALL_OVERLAPS in items else result
 
 
@@ -520,32 +516,103 @@ def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOpti
     SeqPointError
         The device or an iteration is unknown, or a what-if cannot be applied.
     """
-    options = options or ProjectOptions()
-    chosen = choose_iterations(
-        trace, options.iterations, options.max_points, keep_outliers=options.keep_outliers
-    ).weighted(options.weights, options.sampled)
-    parameters, pairs = options.parameters, measure_pairs(trace)
-    cost = recording_cost(trace, parameters, chosen.numbers)
-    windows = [
-        replace(chosen.put(window), graph=with_pairs(window.graph, pairs), recording=cost)
-        for window in step_windows(
-            trace,
-            chosen.numbers,
-            chosen.weights,
-            device=options.device,
-            parameters=parameters,
-            progress=options.progress,
+    return PreparedSteps.of(trace, options or ProjectOptions()).project(what_ifs)
+
+
+@dataclass(frozen=True)
+class PreparedSteps:
+    """The steps of a trace with their graphs, replayed unchanged: what several projections share.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+    options : ProjectOptions
+        How iterations were chosen, and draws.
+    chosen : ChosenIterations
+        The iterations.
+    windows : list of StepWindow
+        Their windows.
+    baseline : Baseline
+        The windows unchanged.
+    facts : mapping of str to object
+        Facts for the provenance.
+    """
+
+    trace: Trace
+    options: ProjectOptions
+    chosen: ChosenIterations
+    windows: list[StepWindow]
+    baseline: Baseline
+    facts: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, trace: Trace, options: ProjectOptions) -> "PreparedSteps":
+        """Return the steps of a trace.
+
+        Raises
+        ------
+        SeqPointError
+            The device or an iteration is unknown.
+        """
+        chosen = choose_iterations(
+            trace, options.iterations, options.max_points, keep_outliers=options.keep_outliers
+        ).weighted(options.weights, options.sampled)
+        parameters, pairs = options.parameters, measure_pairs(trace)
+        cost = recording_cost(trace, parameters, chosen.numbers)
+        windows = [
+            replace(chosen.put(window), graph=with_pairs(window.graph, pairs), recording=cost)
+            for window in step_windows(
+                trace,
+                chosen.numbers,
+                chosen.weights,
+                device=options.device,
+                parameters=parameters,
+                progress=options.progress,
+            )
+        ]
+        facts: dict[str, Any] = {"iterations": list(chosen.numbers), "weights": list(chosen.weights)}
+        facts |= {"iterations_chosen": chosen.how, "sampled": [asdict(step) for step in chosen.sampled]}
+        facts |= {"host": host_sentence(host_causes(index_trace(trace)))}
+        facts |= {} if cost is None else {"recording": cost_facts(cost, parameters)}
+        facts |= {"ranks": list(trace.meta.ranks), "world_size": trace.meta.world_size}
+        return cls(trace, options, chosen, windows, baseline_of(windows, _drawing(windows, options)), facts)
+
+    def has_work_for(self, what_if: str) -> bool:
+        """Return whether the steps have the work that a what-if names."""
+        try:
+            check_choices(parse_what_if(what_if), [window.graph for window in self.windows], self.options.parameters)
+        except SeqPointError:
+            return False
+        return True
+
+    def project(self, what_ifs: Sequence[WhatIf], draws: int | None = None) -> TraceProjection:
+        """Return the projection of what-ifs on the steps.
+
+        Parameters
+        ----------
+        what_ifs : sequence of WhatIf
+            The what-ifs, a row each.
+        draws : int, optional
+            Draws, if other than those of the options.
+
+        Raises
+        ------
+        SeqPointError
+            A what-if cannot be applied.
+        """
+        options = self.options if draws is None else replace(self.options, draws=draws)
+        parameters, numbers = options.parameters, self.chosen.numbers
+        drawing = _drawing(self.windows, options)
+        result = project(
+            self.windows, what_ifs, meta=self.trace.meta, parameters=parameters, options=drawing, baseline=self.baseline
         )
-    ]
+        graphs = [window.graph for window in self.windows] if options.why else []
+        effects = all_effects(what_ifs, graphs, numbers, parameters) if options.why else None
+        layers = all_layers(what_ifs, graphs, numbers, parameters)
+        return TraceProjection(with_provenance(result, dict(self.facts)), self.chosen, effects, layers)
+
+
+def _drawing(windows: Sequence[StepWindow], options: ProjectOptions) -> ProjectionOptions:
     numbers = [window.graph.iterations[window.chosen[0]] for window in windows]
-    drawing = ProjectionOptions(options.draws, options.seed, options.progress, numbers, options.jobs)
-    result = project(windows, what_ifs, meta=trace.meta, parameters=parameters, options=drawing)
-    facts: dict[str, Any] = {"iterations": list(chosen.numbers), "weights": list(chosen.weights)}
-    facts |= {"iterations_chosen": chosen.how, "sampled": [asdict(step) for step in chosen.sampled]}
-    facts |= {"host": host_sentence(host_causes(index_trace(trace)))}
-    facts |= {} if cost is None else {"recording": cost_facts(cost, parameters)}
-    facts |= {"ranks": list(trace.meta.ranks), "world_size": trace.meta.world_size}
-    graphs = [window.graph for window in windows] if options.why else []
-    effects = all_effects(what_ifs, graphs, chosen.numbers, parameters) if options.why else None
-    layers = all_layers(what_ifs, graphs, chosen.numbers, parameters)
-    return TraceProjection(with_provenance(result, facts), chosen, effects, layers)
+    return ProjectionOptions(options.draws, options.seed, options.progress, numbers, options.jobs)

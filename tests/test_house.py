@@ -88,15 +88,15 @@ BUDGET = {
     "replay/from_trace": 1907,
     "replay/gemms": 2053,
     "replay/graph": 1085,
-    "replay/memory": 4925,
-    "replay/plug_ins": 700,
-    "replay/projection": 1340,
+    "replay/memory": 4935,
+    "replay/plug_ins": 702,
+    "replay/projection": 1349,
     "replay/studies": 1531,
-    "replay/what_ifs": 4822,
+    "replay/what_ifs": 4837,
     "replay/workloads": 4115,
     "replay/writers": 363,
-    "seqpoint": 8490,
-    "seqpoint/cli": 2383,
+    "seqpoint": 8519,
+    "seqpoint/cli": 2379,
     "seqpoint/plots": 1465,
     "seqpoint/reporting": 346,
     "seqpoint/selection": 1788,
@@ -112,7 +112,7 @@ def modules() -> dict[str, Path]:
 
 def test_modules_are_few_and_none_has_grown_past_one_idea() -> None:
     lines = {name: code_lines(path) for name, path in modules().items()}
-    assert len(lines) <= 381
+    assert len(lines) <= 382
     assert {name: count for name, count in lines.items() if count > 420} == {}
     total = Counter[str]()
     for name, count in lines.items():

@@ -129,6 +129,7 @@ def project(
     meta: TraceMeta,
     parameters: Parameters,
     options: ProjectionOptions | None = None,
+    baseline: "Baseline | None" = None,
 ) -> Projection:
     """Return the projection of each what-if over the weighted steps of `windows`.
 
@@ -148,6 +149,8 @@ def project(
         Nominal parameters, with the calibrations that what-ifs use.
     options : ProjectionOptions, optional
         Draws, seed and jobs.
+    baseline : Baseline, optional
+        The windows unchanged, if they are known from another projection.
 
     Raises
     ------
@@ -156,12 +159,11 @@ def project(
         has.
     """
     options = options or ProjectionOptions()
-    _check_inputs(windows, what_ifs, parameters)
-    cycles = max(1 if window.pattern is None else USUAL_CYCLES for window in windows)
-    jobs = jobs_for([window.graph for window in windows], options.jobs, cycles=cycles)
-    steps = ProgressSteps(1 + len(what_ifs), options.progress)
-    steps.next("unchanged steps")
-    base = _Baseline.of(windows, sweep([window.steady for window in windows], jobs, steps))
+    base = baseline or baseline_of(windows, options)
+    for what_if in what_ifs:
+        check_choices(what_if, [window.graph for window in windows], parameters)
+    jobs = _jobs(windows, options)
+    steps = ProgressSteps(len(what_ifs), options.progress)
     runs = [partial(_outcome, what_if, base, parameters, options.iterations, steps) for what_if in what_ifs]
     outcomes = sweep(runs, jobs, steps)
     applied = [what_if for what_if, outcome in zip(what_ifs, outcomes, strict=True) if outcome.applied]
@@ -183,12 +185,43 @@ def project(
     )
     provenance |= {"step_time": _step_time_kind(windows)}
     totals = (base.total_ns, measured, base.repeated_ns())
+    return Projection(*totals, tuple(rows), provenance, base.limits, _rank_shares(base), timelines)
+
+
+def baseline_of(windows: Sequence[StepWindow], options: ProjectionOptions) -> "Baseline":
+    """Return the windows unchanged, and what limits their steps.
+
+    Parameters
+    ----------
+    windows : sequence of StepWindow
+        Windows of steps.
+    options : ProjectionOptions
+        Progress and jobs.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no window, or a weight is not above zero.
+    """
+    if not windows:
+        raise InvalidInputError("there is no iteration to project; name one that the trace has")
+    for window in windows:
+        if not all(w > 0 for w in window.weights):
+            raise InvalidInputError(f"iterations need weights above zero, not {list(window.weights)}")
+    jobs, steps = _jobs(windows, options), ProgressSteps(1, options.progress)
+    steps.next("unchanged steps")
+    base = Baseline.of(windows, sweep([window.steady for window in windows], jobs, steps))
     limits = limits_of(base.windows, base.states, base.speedup, run=lambda runs: sweep(runs, jobs, steps))
-    return Projection(*totals, tuple(rows), provenance, limits, _rank_shares(base), timelines)
+    return replace(base, limits=limits)
+
+
+def _jobs(windows: Sequence[StepWindow], options: ProjectionOptions) -> int:
+    cycles = max(1 if window.pattern is None else USUAL_CYCLES for window in windows)
+    return jobs_for([window.graph for window in windows], options.jobs, cycles=cycles)
 
 
 def _drawn(
-    base: "_Baseline", what_ifs: Sequence[WhatIf], parameters: Parameters, options: ProjectionOptions, *, jobs: int
+    base: "Baseline", what_ifs: Sequence[WhatIf], parameters: Parameters, options: ProjectionOptions, *, jobs: int
 ) -> "Iterator[list[_Sample]]":
     """Return for each what-if its samples under all draws of the parameters."""
     random = np.random.default_rng(options.seed)
@@ -199,7 +232,7 @@ def _drawn(
     return ([of_draw[i] for of_draw in samples] for i in range(len(what_ifs)))
 
 
-def _rank_shares(base: "_Baseline") -> dict[int, float]:
+def _rank_shares(base: "Baseline") -> dict[int, float]:
     """Return the shares of the ranks in the critical path of the steps asked for."""
     ranks, total = defaultdict[int, float](float), 0.0
     for window, state in zip(base.windows, base.states, strict=True):
@@ -220,8 +253,10 @@ def _step_time_kind(windows: Sequence[StepWindow]) -> str:
 
 
 @dataclass(frozen=True)
-class _Baseline:
+class Baseline:
     """The unchanged windows: their steady states, and their weighted step times, steady and to count gains from.
+
+    `limits` has what limits the steps.
 
     `device_ns` is the weighted time of the steady steps during which a device is busy. `base_device_ns` is the same of
     the steps to count from: it is scaled as the step times are.
@@ -233,9 +268,10 @@ class _Baseline:
     base_ns: list[float]
     device_ns: list[float]
     base_device_ns: list[float]
+    limits: Limits = field(default_factory=Limits)
 
     @classmethod
-    def of(cls, windows: Sequence[StepWindow], states: Sequence[SteadyState]) -> "_Baseline":
+    def of(cls, windows: Sequence[StepWindow], states: Sequence[SteadyState]) -> "Baseline":
         """Return the baseline of windows, from their unchanged steady states."""
         steady = [window.total_ns(state) for window, state in zip(windows, states, strict=True)]
         base = [window.measured_total_ns or ns for window, ns in zip(windows, steady, strict=True)]
@@ -246,10 +282,12 @@ class _Baseline:
 
     @property
     def total_ns(self) -> float:
+        """Sum of the step times to count gains from."""
         return fsum(self.base_ns)
 
     @property
     def first(self) -> Timeline:
+        """Timeline of the first step."""
         return self.states[0].at_step(self.windows[0].chosen[0])
 
     def repeated_ns(self) -> float:
@@ -319,7 +357,7 @@ class _Outcome:
 
 
 def _outcome(
-    what_if: WhatIf, base: _Baseline, nominal: Parameters, iterations: Sequence[int], steps: ProgressSteps
+    what_if: WhatIf, base: Baseline, nominal: Parameters, iterations: Sequence[int], steps: ProgressSteps
 ) -> _Outcome:
     """Return the outcome of a what-if under nominal parameters."""
     steps.next(what_if.label)
@@ -446,7 +484,7 @@ class _Sample(NamedTuple):
 
 
 def _samples_of_draw(
-    base: _Baseline, what_ifs: Sequence[WhatIf], parameters: Parameters, steps: ProgressSteps
+    base: Baseline, what_ifs: Sequence[WhatIf], parameters: Parameters, steps: ProgressSteps
 ) -> list[_Sample]:
     """Return a sample of each what-if under one draw of the parameters; one graph at a time is in memory."""
     by_window = [
@@ -487,7 +525,7 @@ def _times_of_draw(
     return (window.total_ns(steady), window.device_ns(steady)), times
 
 
-def _with_selection_error(drawn: "Sequence[_Sample]", base: _Baseline, outcome: _Outcome, seed: int) -> "list[_Sample]":
+def _with_selection_error(drawn: "Sequence[_Sample]", base: Baseline, outcome: _Outcome, seed: int) -> "list[_Sample]":
     """Return the samples with the error of selected steps, which stand for others."""
     totals = zip(outcome.windows, base.steady_ns, strict=True)
     ratios = [window.total_ns / steady if steady else 1.0 for window, steady in totals]
@@ -496,17 +534,6 @@ def _with_selection_error(drawn: "Sequence[_Sample]", base: _Baseline, outcome: 
         sample._replace(projected_ns=sample.projected_ns * factor)
         for sample, factor in zip(drawn, factors.tolist(), strict=True)
     ]
-
-
-def _check_inputs(windows: Sequence[StepWindow], what_ifs: Sequence[WhatIf], parameters: Parameters) -> None:
-    """Raise an error for missing windows, weights not above zero, and choices that fit no task."""
-    if not windows:
-        raise InvalidInputError("there is no iteration to project; name one that the trace has")
-    for window in windows:
-        if not all(w > 0 for w in window.weights):
-            raise InvalidInputError(f"iterations need weights above zero, not {list(window.weights)}")
-    for what_if in what_ifs:
-        check_choices(what_if, [window.graph for window in windows], parameters)
 
 
 def _row_without_figures(
@@ -518,7 +545,7 @@ def _row_without_figures(
 
 
 def _projection_row(
-    what_if: WhatIf, base: _Baseline, outcome: _Outcome, samples: "Sequence[_Sample]", iterations: Sequence[int]
+    what_if: WhatIf, base: Baseline, outcome: _Outcome, samples: "Sequence[_Sample]", iterations: Sequence[int]
 ) -> ProjectionRow:
     """Return the row of a what-if, from its outcome and its samples under all draws."""
     windows = outcome.windows
@@ -552,7 +579,7 @@ def _projection_row(
     )
 
 
-def _times_by_basis(base: _Baseline, windows: Sequence[_WindowOutcome]) -> Floats:
+def _times_by_basis(base: Baseline, windows: Sequence[_WindowOutcome]) -> Floats:
     """Return the projected time by side and basis; each window is scaled as its steps are."""
     columns = zip(windows, base.base_ns, base.steady_ns, strict=True)
     tables = [window.times_ns * (base_ns / steady if steady else 1.0) for window, base_ns, steady in columns]

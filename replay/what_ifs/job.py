@@ -250,8 +250,8 @@ def tensor_parallel(number: int, job: str = "") -> WhatIf:
     Raises
     ------
     InvalidInputError
-        The number is below 1. When applied: it does not divide the heads or the feed-forward size, or the step is no
-        transformer whose sizes are known.
+        The number is below 1. When applied: it does not divide the heads or the feed-forward size, the step is no
+        transformer whose sizes are known, or has no products after which ranks would exchange data.
     """
 
     def change(graph: KernelGraph, traced: TracedJob, parameters: Parameters) -> KernelGraph:
@@ -268,6 +268,11 @@ def tensor_parallel(number: int, job: str = "") -> WhatIf:
             gone = with_calls(graph, tensor_exchanges(graph, traced))
             return without_tasks(edited, gone, heirs=next_left_on_lane(edited, gone))
         after, kinds = _partial_sums(graph, traced)
+        if not len(after):
+            raise InvalidInputError(
+                "no product whose result is a partial sum was found in the layers, so nothing tells where ranks that "
+                "share them would exchange data"
+            )
         size = state_elements(traced.sizes) * _element_bytes(graph)
         columns = {"bytes": size, "ranks": number, "phase": graph.tasks.phase[after]}
         added = with_new_collectives(edited, "all_reduce", after, columns, parameters)

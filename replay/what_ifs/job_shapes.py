@@ -105,13 +105,29 @@ def edited_graph(graph: KernelGraph, edit: Edit, parameters: Parameters) -> Kern
     unknown = int((scales != 1.0).sum())
     before = edit.job.sizes
     sizes = [f"{SIZES[name]} {before[name]} -> {size}" for name, size in edit.after.items() if size != before[name]]
+    share = _share_edited(graph, timed)
     notes = [
         f"{edit.name}: {', '.join([*sizes, ''])}{count} operators re-timed, {moved} collectives resized"
         + (f"; {unknown} kernels without shapes follow their neighbours or the weights" if unknown else "")
     ]
     if missing := ", ".join(edit.job.missing):
         notes.append(f"{edit.name}: the trace does not show {missing}; kernels of that size keep it")
+    if edit.after and share < _MOSTLY:
+        of = f"the transformer that was found (hidden size {before['hidden']}, {before['length']} tokens)"
+        notes.append(f"{edit.name} acts on {100 * share:.0f} % of the kernels' time: the rest is no part of {of}")
     return with_demands(exchanged_, parameters).with_notes(notes)
+
+
+#: Share of the kernels' time that an edit acts on, below which a note tells it.
+_MOSTLY = 0.5
+
+
+def _share_edited(before: KernelGraph, after: KernelGraph) -> float:
+    """Return the share of the kernels' time, without collectives, of those that an edit gives another duration."""
+    tasks = before.tasks
+    kernels = before.on_device() & (tasks.kind == TaskKind.KERNEL) & ~before.collectives()
+    total, changed = tasks.duration_ns[kernels], after.tasks.duration_ns[kernels] != tasks.duration_ns[kernels]
+    return float(total[changed].sum() / max(total.sum(), 1e-9))
 
 
 def _reshaped(graph: KernelGraph, edit: Edit) -> tuple[KernelGraph, Floats]:
