@@ -8,7 +8,7 @@ the one that gains most, and replays the others on top of it, until none gains: 
 import shlex
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from textwrap import wrap
 from time import monotonic
 from typing import Any, NamedTuple
@@ -24,8 +24,9 @@ from replay.analysis.critical_path import attribution, critical_path
 from replay.engine.timeline import Timeline
 from replay.projection.evidence import EVIDENCE
 from replay.projection.rows import ProjectionRow
+from replay.what_ifs import WhatIf
 from seqpoint.notebook import DataFrame, Result, data_frame, shortened
-from seqpoint.projecting import ProjectOptions, TraceProjection, pace_lines, parse_what_ifs, project_trace
+from seqpoint.projecting import ProjectOptions, TraceProjection, TraceWindows, pace_lines, parse_what_ifs
 
 #: An action gains at least this much, or it is not worth it.
 WORTH = 1.005
@@ -234,11 +235,33 @@ def advise_trace(
     SeqPointError
         The device or an iteration is unknown, or the trace cannot be replayed.
     """
-    options, until = options or ProjectOptions(max_points=2), monotonic() + 60 * minutes
+    windows = TraceWindows.of(trace, options or ProjectOptions(max_points=2))
+    return advise_windows(windows, name=name, minutes=minutes)[0]
+
+
+def advise_windows(
+    windows: TraceWindows, what_ifs: Sequence[WhatIf] = (), *, name: str = "", minutes: float = 1.0
+) -> tuple[TraceAdvice, TraceProjection]:
+    """Return the advice on the windows of a trace, and the projection of its actions and of other what-ifs.
+
+    Parameters
+    ----------
+    windows : TraceWindows
+        The windows.
+    what_ifs : sequence of WhatIf
+        What-ifs to project beside the actions.
+    name, minutes
+        As `advise_trace` takes them.
+
+    Raises
+    ------
+    SeqPointError
+        The trace cannot be replayed, or one of `what_ifs` cannot be applied.
+    """
+    trace, options, until = windows.trace, windows.options, monotonic() + 60 * minutes
     if not minutes > 0:
         raise InvalidInputError(f"minutes is {minutes:g}; it must be above 0")
-    search = replace(options, draws=_SEARCH_DRAWS)
-    base = project_trace(trace, [], search)
+    base = windows.project([], draws=_SEARCH_DRAWS)
     bounds, busy = base.projection.limits.bound, base.projection.device_busy_share or 0.0
     known = [action for action in actions() if "device" in bounds and bounds.get(action.resource, 1.0) >= WORTH]
     rejected = [
@@ -246,16 +269,18 @@ def advise_trace(
         for action in actions()
         if "device" in bounds and action.resource in bounds and action not in known
     ]
-    found = _search(trace, known, search, until)
+    found = _search(windows, known, until)
     done = found.done
-    result = project_trace(trace, _composed([done[: n + 1] for n in range(len(done))]), replace(options, draws=_DRAWS))
+    composed = _composed([done[: n + 1] for n in range(len(done))])
+    others = [each for each in what_ifs if each.label not in {action.label for action in composed}]
+    result = windows.project([*composed, *others], draws=_DRAWS)
     against = [f"{note.meaning}: {note.consequence} ({note.n:,})" for note in trace.warnings]
     against += [f"devices work {100 * busy:.1f} % of the step"] if busy < _IDLE and done else []
     against += [line.removeprefix("note: ") for line in pace_lines(result.projection) if line.startswith("note: ")]
     if found.left and len(done) < _MOST_ACTIONS:
         against.append(f"the search ended after {minutes:g} minutes: more of --minutes may find more")
     path = shlex.quote(name or next(iter(trace.meta.sources), "job.trace"))
-    return TraceAdvice(
+    advice = TraceAdvice(
         _verdict(base),
         next(sentence for sentence in result.summary() if not sentence.startswith("pace: ")),
         tuple(_advices(done, result)),
@@ -264,6 +289,7 @@ def advise_trace(
         tuple(against[:_MOST_AGAINST]),
         f"seqpoint project {path} -n {options.max_points}",
     )
+    return advice, result
 
 
 class _Found(NamedTuple):
@@ -275,11 +301,11 @@ class _Found(NamedTuple):
     left: list[Action]
 
 
-def _search(trace: Trace, known: list[Action], options: ProjectOptions, until: float) -> _Found:
+def _search(windows: TraceWindows, known: list[Action], until: float) -> _Found:
     """Take the action that gains most, replay the others on top of it, and so on, until a time of the clock."""
     done, rejected, not_applicable, gain = list[Action](), list[Rejected](), list[Action](), 1.0
     while known and len(done) < _MOST_ACTIONS and (not done or monotonic() < until):
-        rows = zip(known, _rows(trace, [[*done, action] for action in known], options), strict=True)
+        rows = zip(known, _rows(windows, [[*done, action] for action in known]), strict=True)
         found = {action: row for action, row in rows if row is not None}
         useless = [action for action, row in found.items() if row.speedup < WORTH * gain]
         lossy = [action for action, row in found.items() if row.low < 1.0 and action not in useless]
@@ -301,15 +327,15 @@ def _composed(choices: Sequence[Sequence[Action]]) -> list[Any]:
     return parse_what_ifs(["+".join(action.what_if for action in chosen) for chosen in choices])
 
 
-def _rows(trace: Trace, choices: Sequence[Sequence[Action]], options: ProjectOptions) -> list[ProjectionRow | None]:
+def _rows(windows: TraceWindows, choices: Sequence[Sequence[Action]]) -> list[ProjectionRow | None]:
     """Return the row of each choice; None for one that cannot be applied to this trace."""
     try:
-        rows: Sequence[ProjectionRow] = project_trace(trace, _composed(choices), options).rows
+        rows: Sequence[ProjectionRow] = windows.project(_composed(choices), draws=_SEARCH_DRAWS).rows
     except SeqPointError:  # one of them names work that the trace has not
         if len(choices) == 1:
             return [None]
         half = len(choices) // 2
-        return _rows(trace, choices[:half], options) + _rows(trace, choices[half:], options)
+        return _rows(windows, choices[:half]) + _rows(windows, choices[half:])
     return [row if row.applied else None for row in rows]
 
 
@@ -320,7 +346,7 @@ def _rejected(action: Action, row: ProjectionRow, more: str) -> Rejected:
 def _advices(done: Sequence[Action], result: TraceProjection) -> "list[Advice]":
     """Return the advice for each action that was taken, from the rows of all actions up to it."""
     before, advices, earlier = result.projection.timelines["baseline"], list[Advice](), 1.0
-    for action, row in zip(done, result.rows, strict=True):
+    for action, row in zip(done, result.rows, strict=False):
         assert row.evidence is not None
         evidence = {kind: row.evidence.share(kind) for kind in EVIDENCE}
         where = _shorter(before, result.projection.timelines[row.label])

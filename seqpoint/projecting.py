@@ -23,9 +23,9 @@ from replay.from_trace import index_trace
 from replay.from_trace.host_causes import host_causes
 from replay.graph.graph import hardware_of
 from replay.projection.evidence import EVIDENCE, SIDES
-from replay.projection.projection import Projection, ProjectionOptions, project, with_provenance
+from replay.projection.projection import Projection, ProjectionOptions, Replays, project, with_provenance
 from replay.projection.rows import ROW_FIGURES, ProjectionRow, recording_notes
-from replay.projection.windows import SampledStep
+from replay.projection.windows import SampledStep, StepWindow
 from replay.what_ifs import (
     OVERLAPS,
     CollectiveEffect,
@@ -479,6 +479,82 @@ def project_texts(trace: Trace, items: "Sequence[str | WhatIf]", options: Projec
     return result.ranked() if ALL_OVERLAPS in items else result
 
 
+@dataclass(frozen=True)
+class TraceWindows:
+    """The windows of the chosen iterations of a trace, to project what-ifs on again and again.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+    options : ProjectOptions
+        Options, by which the iterations were chosen.
+    chosen : ChosenIterations
+        The iterations.
+    windows : tuple of StepWindow
+        Their windows.
+    facts : mapping
+        What the provenance says of the trace.
+    replays : Replays
+        What was replayed of the windows before.
+    """
+
+    trace: Trace
+    options: ProjectOptions
+    chosen: ChosenIterations
+    windows: tuple[StepWindow, ...]
+    facts: Mapping[str, Any]
+    replays: Replays = field(default_factory=Replays)
+
+    @classmethod
+    def of(cls, trace: Trace, options: ProjectOptions) -> "TraceWindows":
+        """Return the windows of the iterations that options name, or of representatives.
+
+        Raises
+        ------
+        SeqPointError
+            The device or an iteration is unknown.
+        """
+        chosen = choose_iterations(
+            trace, options.iterations, options.max_points, keep_outliers=options.keep_outliers
+        ).weighted(options.weights, options.sampled)
+        parameters, pairs = options.parameters, measure_pairs(trace)
+        cost = recording_cost(trace, parameters, chosen.numbers)
+        windows = step_windows(
+            trace,
+            chosen.numbers,
+            chosen.weights,
+            device=options.device,
+            parameters=parameters,
+            progress=options.progress,
+        )
+        paired = (replace(each, graph=with_pairs(each.graph, pairs), recording=cost) for each in windows)
+        facts: dict[str, Any] = {"iterations": list(chosen.numbers), "weights": list(chosen.weights)}
+        facts |= {"iterations_chosen": chosen.how, "sampled": [asdict(step) for step in chosen.sampled]}
+        facts |= {"host": host_sentence(host_causes(index_trace(trace)))}
+        facts |= {} if cost is None else {"recording": cost_facts(cost, parameters)}
+        facts |= {"ranks": list(trace.meta.ranks), "world_size": trace.meta.world_size}
+        return cls(trace, options, chosen, tuple(chosen.put(each) for each in paired), facts)
+
+    def project(self, what_ifs: Sequence[WhatIf], *, draws: int | None = None) -> TraceProjection:
+        """Project what-ifs, with the draws of the options by default; replays of earlier calls are used again.
+
+        Raises
+        ------
+        SeqPointError
+            A what-if cannot be applied.
+        """
+        options, windows = self.options, self.windows
+        numbers = [window.graph.iterations[window.chosen[0]] for window in windows]
+        n = options.draws if draws is None else draws
+        drawing = ProjectionOptions(n, options.seed, options.progress, numbers, options.jobs, self.replays)
+        result = project(windows, what_ifs, meta=self.trace.meta, parameters=options.parameters, options=drawing)
+        graphs = [window.graph for window in windows] if options.why else []
+        effects = all_effects(what_ifs, graphs, self.chosen.numbers, options.parameters) if options.why else None
+        layers = all_layers(what_ifs, graphs, self.chosen.numbers, options.parameters)
+        return TraceProjection(with_provenance(result, dict(self.facts)), self.chosen, effects, layers)
+
+
 def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOptions | None = None) -> TraceProjection:
     """Project what-ifs on the steps of a trace.
 
@@ -496,32 +572,4 @@ def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOpti
     SeqPointError
         The device or an iteration is unknown, or a what-if cannot be applied.
     """
-    options = options or ProjectOptions()
-    chosen = choose_iterations(
-        trace, options.iterations, options.max_points, keep_outliers=options.keep_outliers
-    ).weighted(options.weights, options.sampled)
-    parameters, pairs = options.parameters, measure_pairs(trace)
-    cost = recording_cost(trace, parameters, chosen.numbers)
-    windows = [
-        replace(chosen.put(window), graph=with_pairs(window.graph, pairs), recording=cost)
-        for window in step_windows(
-            trace,
-            chosen.numbers,
-            chosen.weights,
-            device=options.device,
-            parameters=parameters,
-            progress=options.progress,
-        )
-    ]
-    numbers = [window.graph.iterations[window.chosen[0]] for window in windows]
-    drawing = ProjectionOptions(options.draws, options.seed, options.progress, numbers, options.jobs)
-    result = project(windows, what_ifs, meta=trace.meta, parameters=parameters, options=drawing)
-    facts: dict[str, Any] = {"iterations": list(chosen.numbers), "weights": list(chosen.weights)}
-    facts |= {"iterations_chosen": chosen.how, "sampled": [asdict(step) for step in chosen.sampled]}
-    facts |= {"host": host_sentence(host_causes(index_trace(trace)))}
-    facts |= {} if cost is None else {"recording": cost_facts(cost, parameters)}
-    facts |= {"ranks": list(trace.meta.ranks), "world_size": trace.meta.world_size}
-    graphs = [window.graph for window in windows] if options.why else []
-    effects = all_effects(what_ifs, graphs, chosen.numbers, parameters) if options.why else None
-    layers = all_layers(what_ifs, graphs, chosen.numbers, parameters)
-    return TraceProjection(with_provenance(result, facts), chosen, effects, layers)
+    return TraceWindows.of(trace, options or ProjectOptions()).project(what_ifs)
