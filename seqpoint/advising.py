@@ -25,7 +25,7 @@ from replay.engine.timeline import Timeline
 from replay.projection.evidence import EVIDENCE
 from replay.projection.rows import ProjectionRow
 from replay.what_ifs import WhatIf
-from seqpoint.notebook import DataFrame, Result, data_frame, shortened
+from seqpoint.notebook import DataFrame, Result, data_frame, shortened, without_middle
 from seqpoint.projecting import ProjectOptions, TraceProjection, TraceWindows, pace_lines, parse_what_ifs
 
 #: An action gains at least this much, or it is not worth it.
@@ -173,7 +173,7 @@ class TraceAdvice(Result):
         for number, each in enumerate(self.actions, 1):
             of = f"{each.gain:.2f} -> {each.speedup:.2f} ({each.low:.2f} - {each.high:.2f})"
             rests = ", ".join(f"{kind} {100 * share:.0f} %" for kind, share in each.evidence.items() if share >= _SHOWN)
-            where = "".join(f", {_without_middle(name, _NAME)}" for name in each.where)
+            where = "".join(f", {without_middle(name, _NAME)}" for name in each.where)
             lines.append(shortened(f"{number}. {of}  {each.action}", WIDTH))
             text = f"   takes {each.takes}; time {rests}{'; shorter: ' if where else ''}{where[2:]}"
             lines.append(shortened(text, WIDTH))
@@ -366,7 +366,7 @@ def _shorter(before: Timeline, after: Timeline) -> tuple[str, ...]:
             saved[name] += sign * ns
             spent[name] += max(sign, 0.0) * ns
     order = sorted(saved, key=lambda name: -saved[name])
-    return tuple(_without_middle(name, WIDTH) for name in order[:_MOST_NAMED] if saved[name] > _SHORTER * spent[name])
+    return tuple(without_middle(name, WIDTH) for name in order[:_MOST_NAMED] if saved[name] > _SHORTER * spent[name])
 
 
 def _verdict(base: TraceProjection) -> str:
@@ -403,18 +403,6 @@ def _classes(timeline: Timeline) -> str:
     large = [(name, share) for name, share in shares.items() if share >= _LEAST_SHARE][:_MOST_CLASSES]
     named = ", ".join(f"{name} {100 * share:.0f} %" for name, share in large)
     return f" ({named})" if named else ""
-
-
-def _without_middle(name: str, most: int) -> str:
-    """Return a name with its middle left out if it is long, so that two that differ stay different.
-
-    Examples
-    --------
-    >>> _without_middle("void at::native::vectorized_elementwise_kernel<4, add>", 30)
-    'void at::native..ernel<4, add>'
-    """
-    half = most // 2
-    return name if len(name) <= most else f"{name[:half]}..{name[len(name) - most + half + 2 :]}"
 
 
 def _wrapped(text: str, most: int) -> list[str]:

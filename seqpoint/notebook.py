@@ -158,6 +158,25 @@ def shortened(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 3] + "..."
 
 
+def without_middle(name: str, most: int) -> str:
+    """Return a name with its middle left out if it is long, so that two that differ stay different.
+
+    Parameters
+    ----------
+    name : str
+        The name, such as that of a kernel.
+    most : int
+        Most characters of the result.
+
+    Examples
+    --------
+    >>> without_middle("void at::native::vectorized_elementwise_kernel<4, add>", 30)
+    'void at::native..ernel<4, add>'
+    """
+    half = most // 2
+    return name if len(name) <= most else f"{name[:half]}..{name[len(name) - most + half + 2 :]}"
+
+
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun, singular or plural.
 

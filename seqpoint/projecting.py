@@ -206,15 +206,25 @@ class TraceProjection(Result):
 
         return projection_intervals(self.rows)
 
-    def plot_timelines(self, what_if: str | None = None) -> Any:
-        """Return the timelines of the first window, unchanged and under a what-if; by default the first applied."""
+    def plot_timelines(self, what_if: str | None = None, *, limit: int = 8000, rank: int | None = None) -> Any:
+        """Return the timelines of the first window, unchanged and under a what-if; by default the first applied.
+
+        Parameters
+        ----------
+        what_if : str, optional
+            Label of the what-if.
+        limit : int
+            Most rectangles of each timeline.
+        rank : int, optional
+            The only rank to show; by default all.
+        """
         from seqpoint.plots import before_after
 
         timelines = self.projection.timelines
         label = what_if or next((row.label for row in self._applied()), "any what-if")
         if label not in timelines:
             raise NotFoundError(f"no timeline of {label!r}; there are {', '.join(timelines)}")
-        return before_after(timelines["baseline"], timelines[label], ("baseline", label))
+        return before_after(timelines["baseline"], timelines[label], ("baseline", label), limit=limit, rank=rank)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint project --json` prints (`datasets/schemas/project.schema.json`)."""
@@ -412,6 +422,11 @@ def parse_what_ifs(texts: Sequence[str]) -> list[WhatIf]:
     return [what_if for text in texts for what_if in _parsed(text)]
 
 
+def named_what_ifs(items: "Sequence[str | WhatIf]") -> list[WhatIf]:
+    """Return what-ifs, of which texts may name some, as `parse_what_ifs`."""
+    return [each for item in items for each in (parse_what_ifs([item]) if isinstance(item, str) else [item])]
+
+
 def _parsed(text: str) -> Sequence[WhatIf]:
     if text.startswith("@"):
         return read_plan(text[1:], load_parameters())
@@ -472,7 +487,7 @@ def project_texts(trace: Trace, items: "Sequence[str | WhatIf]", options: Projec
         A what-if, the device or an iteration is unknown, or a what-if cannot be applied.
     """
     items = items or default_what_ifs(trace, options.device)
-    changes = [change for item in items for change in (parse_what_ifs([item]) if isinstance(item, str) else [item])]
+    changes = named_what_ifs(items)
     changes = changes if options.host is None else with_host(changes, options.host)
     changes = changes if options.job is None else with_job(changes, options.job)
     result = project_trace(trace, changes, options)

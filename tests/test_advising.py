@@ -16,8 +16,9 @@ from profilers.trace.store import save_trace
 from profilers.trace.trace import Trace
 from replay.graph.edit import LIMITING
 from replay.what_ifs import parse_what_if
-from seqpoint.advising import WIDTH, WORTH, TraceAdvice, _without_middle, actions, advise_trace
+from seqpoint.advising import WIDTH, WORTH, TraceAdvice, actions, advise_trace
 from seqpoint.cli import cli
+from seqpoint.notebook import without_middle
 
 SHARED = Path(__file__).parents[2] / "shared"
 SMALL = sp.Transformer("small", "megatron", 4, 256, 4, 1024, 1024)
@@ -159,7 +160,7 @@ def test_every_action_is_a_what_if_of_one_line() -> None:
 
 
 def test_long_names_keep_both_ends() -> None:
-    assert _without_middle("abc", 8) == "abc" and _without_middle("abcdefghijkl", 8) == "abcd..kl"
+    assert without_middle("abc", 8) == "abc" and without_middle("abcdefghijkl", 8) == "abcd..kl"
 
 
 def test_advice_shows_itself(computing: Trace) -> None:
