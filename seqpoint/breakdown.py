@@ -21,7 +21,7 @@ from profilers.trace.compiled import compiled
 from profilers.trace.schema import PYTHON_FUNCTION
 from profilers.trace.trace import Trace
 from replay.from_trace.host_causes import HOST_CAUSES
-from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, shortened, table_of
+from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, shortened, table_of, without_middle
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
@@ -513,7 +513,8 @@ def contention_table(time: "ContentionTime", scope: str) -> Table:
     rows = [_contention_cells("all", time.total)]
     rows += [_contention_cells(row.label, row) for row in time.by_class[:_MAX_CLASSES]]
     rows += [_contention_cells("collectives", time.collectives)] * (time.collectives.measured_launches > 0)
-    rows += [_contention_cells(f"beside {row.label}"[:_PARTNER_LENGTH], row) for row in time.by_partner[:_MAX_PARTNERS]]
+    partners = time.by_partner[:_MAX_PARTNERS]
+    rows += [_contention_cells(without_middle(f"beside {row.label}", _PARTNER_LENGTH), row) for row in partners]
     return Table(f"Time that contention took from kernels beside other work, {scope}", columns, rows)
 
 

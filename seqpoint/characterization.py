@@ -34,7 +34,7 @@ from seqpoint.communication import (
 )
 from seqpoint.description import cost_notes
 from seqpoint.kernel_facts import KERNEL_PHASES, KernelFacts, Texts, kernel_facts, matrix_peaks, peak_of
-from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, more_of, table_of
+from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, more_of, table_of, without_middle
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
@@ -619,15 +619,11 @@ def _cells(row: WorkRow) -> dict[str, Any]:
     """Return the cells of a row of text."""
     return {
         "row": row,
-        "name": _cut(_COMMON.sub("", row.name)),
-        "shapes": _cut(shapes_text(row.shapes)),
+        "name": without_middle(_COMMON.sub("", row.name), _TEXT_LENGTH),
+        "shapes": without_middle(shapes_text(row.shapes), _TEXT_LENGTH),
         "tflops": None if row.flops_per_s is None else row.flops_per_s / 1e12,
         "gb": None if row.bytes_per_s is None else row.bytes_per_s / 1e9,
     }
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _TEXT_LENGTH else f"{text[: _TEXT_LENGTH - 1]}…"
 
 
 def shapes_text(shapes: str) -> str:

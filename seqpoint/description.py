@@ -36,7 +36,7 @@ from seqpoint.breakdown import (
 )
 from seqpoint.communication import DeviceRow, communication_notes, communication_table
 from seqpoint.iteration_table import IterationTable, iteration_table
-from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, table_of
+from seqpoint.notebook import TOP, DataFrame, Result, Table, counted, data_frame, table_of
 from seqpoint.units import duration
 
 #: Tables that `describe` adds.
@@ -410,11 +410,11 @@ class Description(Result):
         meta, table = self.trace.meta, self.iterations
         label = " (synthetic: nobody measured these times)" if meta.synthetic else ""
         names = self.device_names() or ["not named in the trace"]
-        ranks = f"{len(meta.ranks)} ranks" + (f" of {meta.world_size}" if meta.world_size else "")
+        ranks = counted(len(meta.ranks), "rank") + (f" of {meta.world_size}" if meta.world_size else "")
         found_by = ", ".join(sorted(set(table.found_by)))
         return [
             *filter(None, [self.verdict()]),
-            f"{meta.format}{label}: {len(meta.sources)} files, {ranks}, devices: {', '.join(names)}",
+            f"{meta.format}{label}: {counted(len(meta.sources), 'file')}, {ranks}, devices: {', '.join(names)}",
             f"{len(table)} iterations over all ranks, found by {found_by}",
         ]
 

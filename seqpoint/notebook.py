@@ -5,6 +5,7 @@ Each column of a table has a sentence in `datasets/columns.toml`: what `--explai
 column without one.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -30,6 +31,8 @@ else:
 TOP: Final = 20
 #: End of the title of a table that leaves rows out.
 MORE: Final = " (--top shows more)"
+#: The arguments at the end of the name of a kernel.
+_ARGUMENTS = re.compile(r"\([^()]*\)$")
 #: Rows of a table that a notebook shows; `.table()` has all of them.
 _SHOWN_ROWS = 25
 
@@ -159,7 +162,7 @@ def shortened(text: str, length: int) -> str:
 
 
 def without_middle(name: str, most: int) -> str:
-    """Return a name with its middle left out if it is long, so that two that differ stay different.
+    """Return a name without its arguments, then without its middle, if it is long, so that two stay different.
 
     Parameters
     ----------
@@ -172,7 +175,10 @@ def without_middle(name: str, most: int) -> str:
     --------
     >>> without_middle("void at::native::vectorized_elementwise_kernel<4, add>", 30)
     'void at::native..ernel<4, add>'
+    >>> without_middle("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 40)
+    'ncclDevKernel_AllGather_RING_LL'
     """
+    name = name if len(name) <= most else _ARGUMENTS.sub("", name)
     half = most // 2
     return name if len(name) <= most else f"{name[:half]}..{name[len(name) - most + half + 2 :]}"
 

@@ -5,6 +5,7 @@ written as JSON with the provenance that `seqpoint.reproducing` needs to compute
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import fsum
@@ -48,7 +49,7 @@ from seqpoint.communication import (
     layer_tables,
 )
 from seqpoint.graphs import Progress, step_windows
-from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame
+from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, without_middle
 from seqpoint.units import duration
 
 #: What-ifs that are projected by default: of a job with collectives, and of another.
@@ -69,6 +70,8 @@ _INTERVAL = "ranges of the parameters, and error of the replay"
 _INTERVAL_OF_POINTS = "ranges of the parameters, errors of the replay and of the selection"
 #: Most devices in the table of communication; the JSON has all.
 _MAX_DEVICES = 8
+#: Most characters of a what-if in the title of a chart.
+_TITLE = 40
 #: Smallest share of the critical path that is shown.
 _MIN_SHARE = 0.005
 #: A larger bound is not shown as a number: nothing else takes time.
@@ -224,7 +227,9 @@ class TraceProjection(Result):
         label = what_if or next((row.label for row in self._applied()), "any what-if")
         if label not in timelines:
             raise NotFoundError(f"no timeline of {label!r}; there are {', '.join(timelines)}")
-        return before_after(timelines["baseline"], timelines[label], ("baseline", label), limit=limit, rank=rank)
+        return before_after(
+            timelines["baseline"], timelines[label], ("baseline", without_middle(label, _TITLE)), limit=limit, rank=rank
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint project --json` prints (`datasets/schemas/project.schema.json`)."""
@@ -324,9 +329,11 @@ class TraceProjection(Result):
         for row in self.rows:
             for note in row.notes:
                 labels.setdefault(note, []).append(row.label)
-        notes = []
+        notes, steps = [], {step for row in self.rows for step in row.what_if}
+        names = Counter(step.partition(":")[0] for step in steps)
         for note, of_rows in labels.items():
-            is_named = len(of_rows) == len(self.rows) or any(note.startswith(f"{label}:") for label in of_rows)
+            begin = note.partition(":")[0]  # names a step, whatever it is composed with
+            is_named = len(of_rows) == len(self.rows) or note.startswith(f"{of_rows[0]}:") or names[begin] == 1
             notes.append(f"note: {note}" if is_named else f"note on {', '.join(of_rows)}: {note}")
         return (*self._pace("note: "), *notes)
 

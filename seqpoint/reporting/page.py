@@ -66,8 +66,8 @@ def percent(share: float, digits: int = 1) -> str:
 
 SYNTHETIC = "synthetic"
 _RECORDING = "in the recording"
-#: Most characters of a name in a table and in a chart's place, and columns that hold names.
-_NAME, _NAMES = 44, frozenset({"operator", "kernel", "kernels", "host operator", "shapes", "file", "name"})
+#: Most characters of a name in a table and in an action, and columns that hold names.
+_NAME, _SHORT, _NAMES = 52, 32, frozenset({"operator", "kernel", "kernels", "host operator", "shapes", "file", "name"})
 #: Most visible rows of a table, most rows of one that may be long, and most rectangles of a timeline.
 _VISIBLE, _ROWS, _RECTANGLES = 12, 48, 1000
 #: Colours of the kinds of evidence.
@@ -143,10 +143,13 @@ class ReportFigure:
         A HoloViews object, or the HTML element that Bokeh fills.
     caption : str
         Text below the chart.
+    title : str
+        Name of the chart where it is folded.
     """
 
     chart: Any
     caption: str = ""
+    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -199,7 +202,11 @@ def prose(lines: Iterable[str]) -> str:
 
 def summary(section: ReportSection) -> str:
     """Return a paragraph on the trace: what it holds, and where the time of its kernels goes."""
-    return " ".join(filter(None, [prose(section.description.summary()), _spent(section.description)]))
+    description = section.description
+    # The advice says better what sets the pace.
+    verdict = description.verdict() if section.advice else None
+    lines = [line for line in description.summary() if line != verdict]
+    return " ".join(filter(None, [prose(lines), _spent(description)]))
 
 
 def _spent(description: Description) -> str:
@@ -223,19 +230,28 @@ def _spent(description: Description) -> str:
     return f"{text}: {percent(waiting)} waiting for other ranks and {percent(exposed - waiting)} transfer."
 
 
-def _page_table(table: Table | None) -> tuple[Table, ...]:
+@dataclass(frozen=True)
+class PageTable(Table):
+    """Table of a page, with the number of rows that only the JSON of the command has."""
+
+    hidden: int = 0
+
+
+def _page_table(table: Table | None) -> tuple[PageTable, ...]:
     """Return a table as a page shows it, with short names; nothing for a table without rows."""
     if table is None or not (table.rows or table.note):
         return ()
+    title, _, total = table.title.replace(MORE, "").partition(f": {len(table.rows)} of ")
     is_name = [name in _NAMES for name in table.names]
     rows = [
         tuple(without_middle(str(cell), _NAME) if short else cell for cell, short in zip(row, is_name, strict=True))
         for row in table.rows
     ]
-    return (replace(table, rows=rows, title=table.title.replace(MORE, "")),)
+    facts = (table.verbose, table.marked, table.note, int(total) - len(rows) if total else 0)
+    return (PageTable(title, table.columns, rows, *facts),)
 
 
-def _page_tables(*tables: Table | None) -> list[Table]:
+def _page_tables(*tables: Table | None) -> list[PageTable]:
     return [shown for table in tables for shown in _page_table(table)]
 
 
@@ -243,7 +259,12 @@ def blocks(section: ReportSection) -> list[ReportBlock]:
     """Return the blocks of a section that are not empty, in the order of a reader's questions."""
     every = (_where(section), _steps(section), _overlap(section), _selected(section), _what_ifs(section))
     compared = _compared(section.comparison) if section.comparison is not None else ReportBlock("")
-    return [block for block in (*every, compared) if block.text or block.items or block.notes]
+    against = section.advice.against if section.advice else ()  # stands beside the verdict
+    shown = [
+        replace(block, notes=tuple(dict.fromkeys(note for note in block.notes if note not in against)))
+        for block in (*every, compared)
+    ]
+    return [block for block in shown if block.text or block.items or block.notes]
 
 
 def _where(section: ReportSection) -> ReportBlock:
@@ -256,12 +277,12 @@ def _where(section: ReportSection) -> ReportBlock:
     classes = replace(classes, columns=(*classes.columns, "share of the largest~"), rows=rows)
     more: list[Table | ReportFigure] = [*_page_tables(of_trace["memory"], of_trace["copies"])]
     if section.description.memory:
-        more.insert(0, ReportFigure(section.description.memory_plot()))
+        more.insert(0, ReportFigure(section.description.memory_plot(), title="Memory in use"))
     if result is None:
         return ReportBlock("Where the time goes", summary(section), _page_tables(classes), more)
     operators = replace(result.text_table(top=_ROWS), note=prose(result.summary()))
     if len(result.roofs()) and any(row.flops and row.bytes for row in result.rows("shape")):
-        more.append(ReportFigure(result.plot("roofline"), "Hover for names and shapes, drag to zoom."))
+        more.append(ReportFigure(result.plot("roofline"), "Hover for names and shapes, drag to zoom.", "Roofline"))
     more += _page_tables(result.text_table("shape", _ROWS))
     items = _page_tables(classes, operators)
     return ReportBlock("Where the time goes", summary(section), items, more, result.notes())
@@ -280,7 +301,7 @@ def _steps(section: ReportSection) -> ReportBlock:
     causes = result.ranks_table(_ROWS) if result else None
     return ReportBlock(
         "Steps and pace", prose(pace), _page_tables(limits, of_trace["devices"]),
-        _page_tables(causes, of_trace["host"], of_trace["late"]), [*section.description.notes(), *notes],
+        _page_tables(causes, of_trace["host"], of_trace["late"]), [*notes, *section.description.notes()],
     )  # fmt: skip
 
 
@@ -298,7 +319,8 @@ def _selected(section: ReportSection) -> ReportBlock:
     if selection is not None:
         lines += selection.summary()
         items += [ReportFigure(selection.plot()), *_page_tables(points_table(selection))]
-        more += [ReportFigure(selection.plot_statistic()), ReportFigure(selection.plot_baselines())]
+        more.append(ReportFigure(selection.plot_statistic(), title="Every iteration"))
+        more.append(ReportFigure(selection.plot_baselines(), title="Errors of other selections"))
         more += [*_baseline_figures(selection), *_page_tables(selection.tables()[-1])]
     if projection is not None:
         lines += [line for line in projection.summary() if not line.startswith("pace: ")]
@@ -317,8 +339,8 @@ def _baseline_figures(selection: "SelectionResult") -> list[ReportFigure]:
     coverages = {name: asdict(coverage) for name, coverage in coverages_of(selection).items()}
     of_selectors = data_frame(list(coverages.values())).set_axis(list(coverages))
     return [
-        ReportFigure(plots.errors_by_points(errors, counts, selection.statistic)),
-        ReportFigure(plots.interval_coverage(of_selectors, selection.estimate.confidence)),
+        ReportFigure(plots.errors_by_points(errors, counts, selection.statistic), title="Errors by points"),
+        ReportFigure(plots.interval_coverage(of_selectors, selection.estimate.confidence), title="Coverage"),
     ]
 
 
@@ -329,8 +351,10 @@ def _what_ifs(section: ReportSection) -> ReportBlock:
         return ReportBlock("What-ifs")
     timelines, best = projection.projection.timelines, best_row(projection)
     text = "" if best else f"Baseline alone: no what-if {'applies' if projection.rows else 'was asked for'}."
-    items: list[Table | ReportFigure] = [ReportFigure(projection.plot())] if projection.rows else []
-    items += _page_tables(projection_table(projection)) if projection.rows else []
+    items: list[Table | ReportFigure] = []
+    if projection.rows:
+        named = [replace(row, what_if=(name,)) for row, name in zip(projection.rows, _names(projection), strict=True)]
+        items = [ReportFigure(plots.projection_intervals(named)), *_page_tables(projection_table(projection))]
     if "baseline" in timelines:
         pace = projection.projection.pace_by_rank
         rank = max(pace, key=lambda rank: pace[rank], default=None)
@@ -364,9 +388,18 @@ def evidence_bar(shares: Mapping[str, float]) -> ReportBar:
     return ReportBar(tuple((kind, 100 * share, _EVIDENCE_COLOURS[kind]) for kind, share in shares.items()))
 
 
-def _projection_cells(row: ProjectionRow) -> tuple[object, ...]:
+def _names(projection: TraceProjection) -> list[str]:
+    """Return the names of the what-ifs; one that extends the one above says only by what."""
+    names, before = [], tuple[str, ...]()
+    for row in projection.rows:
+        is_more = bool(before) and row.what_if[: len(before)] == before
+        names.append(f"the same + {' + '.join(row.what_if[len(before) :])}" if is_more else " + ".join(row.what_if))
+        before = row.what_if
+    return names
+
+
+def _projection_cells(row: ProjectionRow, name: str) -> tuple[object, ...]:
     """Return the cells of a what-if; one that is not applicable has its reason in place of figures."""
-    name = " + ".join(row.what_if)
     if row.evidence is None:
         return name, "-", "-", "-", "-", f"not applicable: {row.reason}"
     interval = f"[{row.low:.3f}, {row.high:.3f}]"
@@ -384,7 +417,7 @@ def contention_block(time: ContentionTime) -> Table:
 def projection_table(projection: TraceProjection) -> Table:
     """Return the table of the what-ifs, with the best highlighted."""
     best = best_row(projection)
-    rows = [_projection_cells(row) for row in projection.rows]
+    rows = [_projection_cells(row, name) for row, name in zip(projection.rows, _names(projection), strict=True)]
     confidence = percent(float(projection.provenance.get("confidence", 0.9)), 0)
     source = "synthesised" if projection.provenance.get("synthetic") else "measured"
     note = (
@@ -510,7 +543,7 @@ def _view(section: ReportSection, of_section: Sequence[ReportBlock]) -> dict[str
         {
             **asdict(each),
             "evidence": evidence_bar(each.evidence),
-            "where": [without_middle(name, _NAME) for name in each.where],
+            "where": [without_middle(name, _SHORT) for name in each.where],
         }
         for each in (advice.actions if advice else ())
     ]
@@ -520,7 +553,7 @@ def _view(section: ReportSection, of_section: Sequence[ReportBlock]) -> dict[str
         "advice": advice,
         "actions": actions,
         "blocks": of_section,
-        "quality": quality if quality.rows else replace(quality, note="Nothing was counted."),
+        "quality": _page_table(quality if quality.rows else replace(quality, note="Nothing was counted."))[0],
         "provenance": Markup(escape(json.dumps(_provenance(section), indent=2, default=str))),
     }
 
