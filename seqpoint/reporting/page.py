@@ -371,8 +371,8 @@ def _what_ifs(section: ReportSection) -> ReportBlock:
 
 def _compared(comparison: Comparison) -> ReportBlock:
     """Return what changed since another trace."""
-    items = _page_tables(*comparison.tables(_ROWS))
-    return ReportBlock("Comparison", prose(comparison.summary()), items[:2], items[2:], comparison.notes())
+    more = _page_tables(*comparison.tables(_ROWS))
+    return ReportBlock("Comparison", prose(comparison.summary()), (), more, comparison.notes())
 
 
 def points_table(selection: "SelectionResult") -> Table:
