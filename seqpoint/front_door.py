@@ -636,7 +636,6 @@ def report(
     device: str | None = None,
     earlier: "Trace | Paths | None" = None,
     name: str = "",
-    progress: Progress | None = None,
 ) -> Path:
     """Write a self-contained HTML report: the advice first, then where time goes, steps, overlap and what-ifs.
 
@@ -658,8 +657,6 @@ def report(
         An earlier trace of the job; the report says what changed since.
     name : str
         Path of the trace in the commands that the report names; by default that of `trace`, or of its first file.
-    progress : callable, optional
-        Called with (steps done, steps in all, what).
 
     Returns
     -------
@@ -683,7 +680,7 @@ def report(
     heading, loaded = title or Path(name).name or "trace", _trace(trace)
     items = [what_ifs] if isinstance(what_ifs, str) else list(what_ifs)
     # One run at a time, since two at a time take twice the memory.
-    options = ProjectOptions(max_points=max_points or 2, device=device, jobs=1, progress=progress)
+    options = ProjectOptions(max_points=max_points or 2, device=device, jobs=1)
     advice, projection = advise_windows(TraceWindows.of(loaded, options), named_what_ifs(items), name=name)
     description = describe(loaded)
     has_lengths = bool(np.isfinite(description.iterations.sequence_length).any())

@@ -230,8 +230,8 @@ def report_command(trace: str, output: str, what_ifs: tuple[str, ...], **options
     """
     loaded = load(trace)
     options |= {"title": options["title"] or Path(trace).name, "name": trace}
-    with working("drawing"):
-        front_door.report(loaded, output, what_ifs, **options, progress=progress("projecting"))
+    with working("projecting and drawing"):
+        front_door.report(loaded, output, what_ifs, **options)
     if not np.isfinite(front_door.iterations(loaded).sequence_length).any():
         message("note: no iteration has a sequence length (--length), so nothing is selected")
     print_lines(f"report: {output}")
