@@ -1,4 +1,4 @@
-"""Pages of HTML: the report on traces, and the charts of contention.
+"""Pages of HTML that never access the network, and the report on traces as one.
 
 `ReportContent` and `ReportSection` hold the results. `blocks` gives the blocks of a section: sentences, tables, charts
 and notes. The verdict and the actions of `seqpoint advise` come before them; quality and provenance come after them,
@@ -15,12 +15,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from profilers.files import write_text
-from profilers.trace.kernels import CLASSES
 from replay.contention.totals import ContentionTime
 from replay.projection.evidence import EVIDENCE
 from replay.projection.rows import ProjectionRow
@@ -28,17 +26,15 @@ from seqpoint import plots
 from seqpoint.advising import TraceAdvice
 from seqpoint.breakdown import LIMITS_EXPLAINED, contention_lines, contention_table, limits_table
 from seqpoint.characterization import Characterization
-from seqpoint.comparison import Comparison
 from seqpoint.description import Description, row_counts, trace_facts
-from seqpoint.notebook import MORE, DataFrame, Table, counted, data_frame, without_middle
+from seqpoint.notebook import MORE, Table, data_frame, without_middle
 from seqpoint.plots.saving import FONTS, drawn, inert, policy_of
 from seqpoint.plots.timelines import class_colours
 from seqpoint.projecting import TraceProjection, pace_lines
 from seqpoint.units import duration
-from seqpoint.validation.contention import ContentionCase, score_by_mechanism, score_order
-from seqpoint.validation.contention_traces import NO_CONTENTION, TraceContentionScore
 
 if TYPE_CHECKING:
+    from seqpoint.comparison import Comparison
     from seqpoint.selection.selecting import SelectionResult  # loads scikit-learn
 
 
@@ -108,7 +104,7 @@ class ReportSection:
     contention: ContentionTime | None = None
     characterization: Characterization | None = None
     advice: TraceAdvice | None = None
-    comparison: Comparison | None = None
+    comparison: "Comparison | None" = None
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -369,7 +365,7 @@ def _what_ifs(section: ReportSection) -> ReportBlock:
     return ReportBlock("What-ifs", text, items, (), [*graph_notes, *(note for note in notes if note not in pace_notes)])
 
 
-def _compared(comparison: Comparison) -> ReportBlock:
+def _compared(comparison: "Comparison") -> ReportBlock:
     """Return what changed since another trace."""
     more = _page_tables(*comparison.tables(_ROWS))
     return ReportBlock("Comparison", prose(comparison.summary()), (), more, comparison.notes())
@@ -572,110 +568,3 @@ def _provenance(section: ReportSection) -> dict[str, Any]:
     if section.projection is not None:
         facts["projection"] = section.projection.provenance
     return facts
-
-
-_CONTENTION_TITLE = "Contention: predicted against measured"
-
-
-def write_contention_charts(
-    scores: Sequence[ContentionCase | TraceContentionScore], path: str | Path, notes: Sequence[str] = ()
-) -> Path:
-    """Write the charts of contention as a page of HTML, and return its path; a partly written file is never visible.
-
-    Parameters
-    ----------
-    scores : sequence of ContentionCase or TraceContentionScore
-        Scenarios of recordings, and scores of traces; at least one.
-    path : str or Path
-        File to write.
-    notes : sequence of str, optional
-        Notes on the recordings, shown first.
-
-    Raises
-    ------
-    InvalidInputError
-        There is no score; or the folder does not exist or may not be written.
-    """
-    target = Path(path)
-    write_text(target, contention_page(scores, notes))
-    return target
-
-
-def contention_page(scores: Sequence[ContentionCase | TraceContentionScore], notes: Sequence[str] = ()) -> str:
-    """Return the page of contention charts; all text in it is escaped, and only its own two scripts may run.
-
-    Parameters
-    ----------
-    scores : sequence of ContentionCase or TraceContentionScore
-        Scenarios of recordings, and scores of traces; at least one.
-    notes : sequence of str, optional
-        Notes on the recordings, shown first.
-
-    Raises
-    ------
-    InvalidInputError
-        There is no score.
-    """
-    cases = [score for score in scores if isinstance(score, ContentionCase)]
-    traces = [score for score in scores if isinstance(score, TraceContentionScore)]
-    figures = _scenario_figures(cases) if cases or not traces else []
-    for trace in traces:
-        bars = "Marks are medians, and bars the central 80 % of the kernels."
-        kernels = kernel_rows(trace)
-        figures.append(ReportFigure(plots.kernel_slowdowns(kernels, trace.best), "Bands: errors of 10 and 25 %."))
-        figures.append(ReportFigure(plots.slowdowns_by_workgroups(kernels), bars))
-    scripts, with_html = embedded([(figure, ()) for figure in figures])
-    lines = [*notes, *(_lines(cases) if cases else ()), *map(_trace_line, traces)]
-    return rendered("charts.html", _CONTENTION_TITLE, scripts, {"lines": lines, "figures": with_html})
-
-
-def _trace_line(score: TraceContentionScore) -> str:
-    """Return the sentence on the errors of a trace."""
-    mean, without = (100 * score.methods[name].mean for name in (score.best, NO_CONTENTION))
-    return (
-        f"{score.trace} ({score.device or 'unknown device'}): {counted(score.kernels, 'kernel')} beside other "
-        f"work, of which {score.slowed:,} are slowed by more than 10 %. Mean error {mean:.1f} % of the time alone "
-        f"({score.best}); {without:.1f} % without contention. {score.remark}"
-    )
-
-
-def case_rows(cases: Sequence[ContentionCase]) -> DataFrame:
-    """Return scenarios for charts."""
-    names = ("scenario", "policy", "mechanism", "measured_ns", "predicted_ns", "free_ns", "error", "spread", "fitted")
-    return data_frame([{name: getattr(case, name) for name in names} for case in cases])
-
-
-def kernel_rows(score: TraceContentionScore) -> DataFrame:
-    """Return the kernels of a trace for charts."""
-    names = ("measured_ns", "predicted_ns", "alone_ns", "workgroups")
-    kinds = {"class": np.array(CLASSES)[score.class_], "partner": np.array(score.partners)[score.partner]}
-    return data_frame({name: getattr(score, name) for name in names} | kinds)
-
-
-def _scenario_figures(cases: Sequence[ContentionCase]) -> list[ReportFigure]:
-    """Return the charts of the scenarios of recordings."""
-    legend = "Hollow: fitted. Hover for names, click a mechanism to hide it, drag to zoom."
-    captions = {
-        plots.predicted_against_measured: legend,
-        plots.slowdowns_against_measured: "If one task is far shorter than the other, times agree easily.",
-        plots.error_by_mechanism: "Errors below the dotted lines are within the spread of repeated takes.",
-    }
-    return [ReportFigure(chart(case_rows(cases)), caption) for chart, caption in captions.items()]
-
-
-def _lines(cases: Sequence[ContentionCase]) -> list[str]:
-    """Return sentences on the recordings, the held-out errors and the order of policies."""
-    recordings = sorted({f"{case.recording} ({case.device})" for case in cases})
-    fitted = sum(case.fitted for case in cases)
-    first = f"Recorded: {', '.join(recordings)}. {counted(len(cases), 'scenario')}, {fitted or 'none'} of them fitted."
-    held_out = [case for case in cases if not case.fitted]
-    if not held_out:
-        return [first, "All were fitted, so nothing says how good the predictions are."]
-    overall, order = score_by_mechanism(held_out)[-1], score_order(held_out)
-    return [
-        first,
-        f"Not fitted: median error {100 * overall.median:.1f} % of the time until all are done, 90th percentile "
-        f"{100 * overall.p90:.1f} %; takes differ by {100 * overall.spread:.1f} % (median), "
-        f"{100 * overall.spread_max:.1f} % at most.",
-        f"Order of policies: {order.right} of {order.compared} pairs right.",
-    ]
