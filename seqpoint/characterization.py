@@ -34,7 +34,7 @@ from seqpoint.communication import (
 )
 from seqpoint.description import cost_notes
 from seqpoint.kernel_facts import KERNEL_PHASES, KernelFacts, Texts, kernel_facts, matrix_peaks, peak_of
-from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, more_of, table_of, without_middle
+from seqpoint.notebook import COMMON, TOP, DataFrame, Result, Table, data_frame, more_of, table_of, without_middle
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
@@ -67,8 +67,6 @@ _NONE: Final = {
     "shape": "(no operator)",
     "module": "(no module)",
 }
-#: Parts of names of kernels that tell them not apart.
-_COMMON: Final = re.compile(r"^void |\b(?:at::native::|std::)|\(anonymous namespace\)::")
 #: Most characters of a name or of shapes in text.
 _TEXT_LENGTH: Final = 44
 
@@ -619,7 +617,7 @@ def _cells(row: WorkRow) -> dict[str, Any]:
     """Return the cells of a row of text."""
     return {
         "row": row,
-        "name": without_middle(_COMMON.sub("", row.name), _TEXT_LENGTH),
+        "name": without_middle(COMMON.sub("", row.name), _TEXT_LENGTH),
         "shapes": without_middle(shapes_text(row.shapes), _TEXT_LENGTH),
         "tflops": None if row.flops_per_s is None else row.flops_per_s / 1e12,
         "gb": None if row.bytes_per_s is None else row.bytes_per_s / 1e9,

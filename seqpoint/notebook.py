@@ -31,8 +31,8 @@ else:
 TOP: Final = 20
 #: End of the title of a table that leaves rows out.
 MORE: Final = " (--top shows more)"
-#: The arguments at the end of the name of a kernel.
-_ARGUMENTS = re.compile(r"\([^()]*\)$")
+#: Parts of names of kernels that tell them not apart.
+COMMON: Final = re.compile(r"^void |\b(?:at::native::|std::)|\(anonymous namespace\)::")
 #: Rows of a table that a notebook shows; `.table()` has all of them.
 _SHOWN_ROWS = 25
 
@@ -162,7 +162,7 @@ def shortened(text: str, length: int) -> str:
 
 
 def without_middle(name: str, most: int) -> str:
-    """Return a name without its arguments, then without its middle, if it is long, so that two stay different.
+    """Return a name that is short, and different from others: without namespaces, then arguments, then its middle.
 
     Parameters
     ----------
@@ -174,13 +174,23 @@ def without_middle(name: str, most: int) -> str:
     Examples
     --------
     >>> without_middle("void at::native::vectorized_elementwise_kernel<4, add>", 30)
-    'void at::native..ernel<4, add>'
+    'vectorized_elem..ernel<4, add>'
     >>> without_middle("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 40)
     'ncclDevKernel_AllGather_RING_LL'
     """
-    name = name if len(name) <= most else _ARGUMENTS.sub("", name)
+    name = name if len(name) <= most else COMMON.sub("", name)
+    name = name if len(name) <= most else _without_arguments(name)
     half = most // 2
     return name if len(name) <= most else f"{name[:half]}..{name[len(name) - most + half + 2 :]}"
+
+
+def _without_arguments(name: str) -> str:
+    """Return the name of a kernel without the arguments in brackets at its end."""
+    depth, i = 0, len(name)
+    while i > 0 and (depth or i == len(name)):
+        i -= 1
+        depth += (name[i] == ")") - (name[i] == "(")
+    return name[:i] if name.endswith(")") and i else name
 
 
 def counted(count: int, noun: str) -> str:
