@@ -332,8 +332,9 @@ class TraceProjection(Result):
         notes, steps = [], {step for row in self.rows for step in row.what_if}
         names = Counter(step.partition(":")[0] for step in steps)
         for note, of_rows in labels.items():
-            begin = note.partition(":")[0]  # names a step, whatever it is composed with
-            is_named = len(of_rows) == len(self.rows) or note.startswith(f"{of_rows[0]}:") or names[begin] == 1
+            is_of_step = len(of_rows) > 1 and names[note.partition(":")[0]] == 1  # whatever it is composed with
+            is_named = len(of_rows) == len(self.rows) or any(note.startswith(f"{label}:") for label in of_rows)
+            is_named = is_named or is_of_step
             notes.append(f"note: {note}" if is_named else f"note on {', '.join(of_rows)}: {note}")
         return (*self._pace("note: "), *notes)
 

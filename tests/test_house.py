@@ -95,7 +95,7 @@ BUDGET = {
     "replay/what_ifs": 4822,
     "replay/workloads": 4115,
     "replay/writers": 363,
-    "seqpoint": 8488,
+    "seqpoint": 8489,
     "seqpoint/cli": 2282,
     "seqpoint/plots": 1470,
     "seqpoint/reporting": 402,
