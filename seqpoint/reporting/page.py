@@ -305,7 +305,7 @@ def _overlap(section: ReportSection) -> ReportBlock:
     """Return communication and the other work on the devices beside each other, and what contention took."""
     communication = section.description.named_tables()["communication"]
     contention = None if section.contention is None else contention_block(section.contention)
-    return ReportBlock("Overlap", "", _page_tables(communication, contention))
+    return ReportBlock("Overlap", "", _page_tables(communication if communication.rows else None, contention))
 
 
 def _selected(section: ReportSection) -> ReportBlock:
