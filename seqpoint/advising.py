@@ -8,7 +8,7 @@ the one that gains most, and replays the others on top of it, until none gains: 
 import shlex
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from textwrap import wrap
 from time import monotonic
 from typing import Any, NamedTuple
@@ -22,9 +22,10 @@ from replay.analysis.critical_path import attribution, critical_path
 from replay.engine.timeline import Timeline
 from replay.projection.evidence import EVIDENCE
 from replay.projection.rows import ProjectionRow
+from replay.what_ifs import WhatIf
 from seqpoint.actions import WORTH, Action, actions, possible_actions
 from seqpoint.notebook import DataFrame, Result, data_frame, shortened, without_middle
-from seqpoint.projecting import PreparedSteps, ProjectOptions, TraceProjection, pace_lines, parse_what_ifs
+from seqpoint.projecting import ProjectOptions, TraceProjection, TraceWindows, pace_lines, parse_what_ifs
 
 #: Draws for the intervals of what is printed, and of the best action of a search, which is dropped if it may lose.
 _DRAWS, _SEARCH_DRAWS = 32, 8
@@ -193,28 +194,52 @@ def advise_trace(
     SeqPointError
         The device or an iteration is unknown, or the trace cannot be replayed.
     """
-    options, until = options or ProjectOptions(max_points=2), monotonic() + 60 * minutes
+    windows = TraceWindows.of(trace, options or ProjectOptions(max_points=2))
+    return advise_windows(windows, name=name, minutes=minutes)[0]
+
+
+def advise_windows(
+    windows: TraceWindows, what_ifs: Sequence[WhatIf] = (), *, name: str = "", minutes: float = 1.0
+) -> tuple[TraceAdvice, TraceProjection]:
+    """Return the advice on the windows of a trace, and the projection of its actions and of other what-ifs.
+
+    Parameters
+    ----------
+    windows : TraceWindows
+        The windows.
+    what_ifs : sequence of WhatIf
+        What-ifs to project beside the actions.
+    name, minutes
+        As `advise_trace` takes them.
+
+    Raises
+    ------
+    SeqPointError
+        The trace cannot be replayed, or one of `what_ifs` cannot be applied.
+    """
+    trace, options, until = windows.trace, windows.options, monotonic() + 60 * minutes
     if not minutes > 0:
         raise InvalidInputError(f"minutes is {minutes:g}; it must be above 0")
-    steps = PreparedSteps.of(trace, replace(options, draws=_DRAWS))
-    base, bounds = steps.project([]), steps.baseline.limits.bound
-    busy = base.projection.device_busy_share or 0.0
-    known = possible_actions(steps.baseline.limits) if "device" in bounds else []
+    base = windows.project([])
+    bounds, busy = base.projection.limits.bound, base.projection.device_busy_share or 0.0
+    known = possible_actions(base.projection.limits) if "device" in bounds else []
     rejected = [
         Rejected(action.label, action.what_if, bounds[action.resource], f"{bounds[action.resource]:.3f} at most")
         for action in actions()
         if "device" in bounds and action.resource in bounds and action not in known
     ]
-    found = _search(steps, known, until)
+    found = _search(windows, known, until)
     done = found.done
-    result = steps.project(_composed([done[: n + 1] for n in range(len(done))]))
+    composed = _composed([done[: n + 1] for n in range(len(done))])
+    others = [each for each in what_ifs if each.label not in {action.label for action in composed}]
+    result = windows.project([*composed, *others], draws=_DRAWS)
     against = [f"{note.meaning}: {note.consequence} ({note.n:,})" for note in trace.warnings]
     against += [f"devices work {100 * busy:.1f} % of the step"] if busy < _IDLE and done else []
     against += [line.removeprefix("note: ") for line in pace_lines(result.projection) if line.startswith("note: ")]
     if found.left and len(done) < _MOST_ACTIONS:
         against.append(f"the search ended after {minutes:g} minutes: more of --minutes may find more")
     path = shlex.quote(name or next(iter(trace.meta.sources), "job.trace"))
-    return TraceAdvice(
+    advice = TraceAdvice(
         _verdict(base),
         next(sentence for sentence in result.summary() if not sentence.startswith("pace: ")),
         tuple(_advices(done, result)),
@@ -223,6 +248,7 @@ def advise_trace(
         tuple(against[:_MOST_AGAINST]),
         f"seqpoint project {path} -n {options.max_points}",
     )
+    return advice, result
 
 
 class _Found(NamedTuple):
@@ -234,27 +260,31 @@ class _Found(NamedTuple):
     left: list[Action]
 
 
-def _search(steps: PreparedSteps, known: list[Action], until: float) -> _Found:
+def _search(windows: TraceWindows, known: list[Action], until: float) -> _Found:
     """Take the action that gains most, replay the others on top of it, and so on, until a time of the clock."""
     done, rejected, gain = list[Action](), list[Rejected](), 1.0
-    not_applicable = [action for action in known if not steps.has_work_for(action.what_if)]
+    not_applicable = [action for action in known if not windows.has_work_for(action.what_if)]
     known = [action for action in known if action not in not_applicable]
+    alone = dict[Action, ProjectionRow]()
     while known and len(done) < _MOST_ACTIONS and (not done or monotonic() < until):
-        rows = zip(known, _rows(steps, [[*done, action] for action in known]), strict=True)
+        rows = zip(known, _rows(windows, [[*done, action] for action in known]), strict=True)
         found = {action: row for action, row in rows if row is not None}
         useless = [action for action, row in found.items() if row.speedup < WORTH * gain]
-        if not done:  # later, they gain too little beyond what is done
+        if not done:
+            alone = found
             rejected += [_rejected(action, found[action], "") for action in useless]
             not_applicable += [action for action in known if action not in found]
         known = [action for action in found if action not in useless]
         for best in sorted(known, key=lambda action: (not action.says_how, -found[action].speedup)):
             known.remove(best)
-            (row,) = _rows(steps, [[*done, best]], _SEARCH_DRAWS)
+            (row,) = _rows(windows, [[*done, best]], _SEARCH_DRAWS)
             if row is not None and row.low >= 1.0:
                 done.append(best)
                 gain = found[best].speedup
                 break
             rejected += [_rejected(best, found[best], ", may lose")] if not done else []
+    named = {*done, *known, *(action for action in alone if action.label in {each.action for each in rejected})}
+    rejected += [_rejected(action, row, " alone") for action, row in alone.items() if action not in named]
     return _Found(done, rejected, not_applicable, known)
 
 
@@ -263,9 +293,9 @@ def _composed(choices: Sequence[Sequence[Action]]) -> list[Any]:
     return parse_what_ifs(["+".join(action.what_if for action in chosen) for chosen in choices])
 
 
-def _rows(steps: PreparedSteps, choices: Sequence[Sequence[Action]], draws: int = 0) -> list[ProjectionRow | None]:
+def _rows(windows: TraceWindows, choices: Sequence[Sequence[Action]], draws: int = 0) -> list[ProjectionRow | None]:
     """Return the row of each choice; None for one that cannot be applied to this trace."""
-    return [row if row.applied else None for row in steps.project(_composed(choices), draws).rows]
+    return [row if row.applied else None for row in windows.project(_composed(choices), draws=draws).rows]
 
 
 def _rejected(action: Action, row: ProjectionRow, more: str) -> Rejected:
@@ -275,7 +305,7 @@ def _rejected(action: Action, row: ProjectionRow, more: str) -> Rejected:
 def _advices(done: Sequence[Action], result: TraceProjection) -> "list[Advice]":
     """Return the advice for each action that was taken, from the rows of all actions up to it."""
     before, advices, earlier = result.projection.timelines["baseline"], list[Advice](), 1.0
-    for action, row in zip(done, result.rows, strict=True):
+    for action, row in zip(done, result.rows, strict=False):
         assert row.evidence is not None
         evidence = {kind: row.evidence.share(kind) for kind in EVIDENCE}
         where = _shorter(before, result.projection.timelines[row.label])

@@ -15,13 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profilers.trace.arrays import MISSING, Ints, integers, strings
+from profilers.trace.arrays import MISSING, Ints, encode_text, integers
 from profilers.trace.columns import combinations, lookup, user_ranges
 from profilers.trace.compiled import compiled
 from profilers.trace.schema import PYTHON_FUNCTION
 from profilers.trace.trace import Trace
 from replay.from_trace.host_causes import HOST_CAUSES
-from seqpoint.notebook import DataFrame, Result, Table, by_rank, data_frame, table_of
+from seqpoint.notebook import DataFrame, Result, Table, by_rank, data_frame, table_of, without_middle
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def limits_sentence(limits: "Limits", steps: str = "") -> str:
 def kernels_by_name(trace: Trace) -> tuple[KernelTime, ...]:
     """Return the kernels of a trace by name, longest total first."""
     kernels = trace.kernels
-    names, code = np.unique(strings(kernels, "name").astype(str), return_inverse=True)
+    names, code = _names_of(kernels)
     time = integers(kernels, "dur_ns")
     known = np.where(time == MISSING, 0, time)
     count, total = np.bincount(code, minlength=len(names)), _sums(code, known, len(names))
@@ -211,9 +211,16 @@ def kernels_by_name(trace: Trace) -> tuple[KernelTime, ...]:
         KernelTime(
             name, trace.meta.class_of(name), int(count[i]), int(total[i]), total[i] / all_ns, median, int(lanes[i])
         )
-        for i, (name, median) in enumerate(zip(names.tolist(), _medians(code, time, len(names)), strict=True))
+        for i, (name, median) in enumerate(zip(names, _medians(code, time, len(names)), strict=True))
     ]
     return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.name)))
+
+
+def _names_of(events: pa.Table) -> tuple[list[str], npt.NDArray[np.intp]]:
+    """Return the names of some events, and the number of the name of each."""
+    codes, texts = encode_text(events["name"])
+    used, code = np.unique(codes, return_inverse=True)
+    return [str(texts[i]) if i >= 0 else "None" for i in used.tolist()], code
 
 
 def _sums(code: npt.NDArray[np.intp], values: Ints, count: int) -> Ints:
@@ -254,7 +261,7 @@ def ranges_by_name(trace: Trace) -> tuple[OperatorTime, ...]:
 
 def _by_caller(trace: Trace, callers: pa.Table, caller_id: Ints) -> tuple[OperatorTime, ...]:
     """Return the time of callers by name, and of the kernels whose caller each is."""
-    names, code = np.unique(strings(callers, "name").astype(str), return_inverse=True)
+    names, code = _names_of(callers)
     last = len(names)  # the code of kernels without a caller
     caller = lookup(integers(callers, "id"), np.asarray(code, np.int64), caller_id)
     caller = np.where(caller == MISSING, last, caller)
@@ -265,7 +272,7 @@ def _by_caller(trace: Trace, callers: pa.Table, caller_id: Ints) -> tuple[Operat
     all_ns = max(int(time.sum()), 1)
     rows = [
         OperatorTime(name, int(calls[i]), int(count[i]), int(total[i]), total[i] / all_ns, int(host[i]))
-        for i, name in enumerate([*names.tolist(), None])
+        for i, name in enumerate([*names, None])
         if name is not None or count[i]
     ]
     return tuple(sorted(rows, key=lambda row: (-row.time_ns, -row.host_ns, row.name or "")))
@@ -489,7 +496,8 @@ def contention_table(time: "ContentionTime", scope: str) -> Table:
     rows = [_contention_cells("all", time.total)]
     rows += [_contention_cells(row.label, row) for row in time.by_class[:_MAX_CLASSES]]
     rows += [_contention_cells("collectives", time.collectives)] * (time.collectives.measured_launches > 0)
-    rows += [_contention_cells(f"beside {row.label}"[:_PARTNER_LENGTH], row) for row in time.by_partner[:_MAX_PARTNERS]]
+    partners = time.by_partner[:_MAX_PARTNERS]
+    rows += [_contention_cells(without_middle(f"beside {row.label}", _PARTNER_LENGTH), row) for row in partners]
     return Table(f"Time that contention took from kernels beside other work, {scope}", columns, rows)
 
 

@@ -34,7 +34,7 @@ from seqpoint.communication import (
 )
 from seqpoint.description import cost_notes
 from seqpoint.kernel_facts import KERNEL_PHASES, KernelFacts, Texts, kernel_facts, matrix_peaks, peak_of
-from seqpoint.notebook import DataFrame, Result, Table, by_rank, counted, data_frame, table_of
+from seqpoint.notebook import COMMON, DataFrame, Result, Table, by_rank, counted, data_frame, table_of
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
@@ -67,8 +67,6 @@ _NONE: Final = {
     "shape": "(no operator)",
     "module": "(no module)",
 }
-#: Parts of names of kernels that tell them not apart.
-_COMMON: Final = re.compile(r"^void |\b(?:at::native::|std::)|\(anonymous namespace\)::")
 #: Most classes that the first sentence names.
 _MOST_CLASSES: Final = 4
 
@@ -612,7 +610,7 @@ def _cells(row: WorkRow) -> dict[str, Any]:
     """Return the cells of a row of text."""
     return {
         "row": row,
-        "name": _COMMON.sub("", row.name),
+        "name": COMMON.sub("", row.name),
         "shapes": shapes_text(row.shapes),
         "tflops": None if row.flops_per_s is None else row.flops_per_s / 1e12,
         "gb": None if row.bytes_per_s is None else row.bytes_per_s / 1e9,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from profilers.trace.arrays import Bools, Floats, Ints, integers, strings
+from profilers.trace.arrays import Bools, Floats, Ints, integers, relative_spreads, strings
 from profilers.trace.steps import StepTimes, is_file, job_steps, step_times
 from profilers.trace.trace import Trace
 from replay.projection.windows import SampledStep, StepWindow
@@ -277,8 +277,6 @@ def _points_by_time(
     table: IterationTable, kinds: Ints, is_timed: Bools, outliers: Outliers, max_points: int
 ) -> ChosenIterations:
     """Return the iteration of each group of like steps whose step time is nearest the mean of the group."""
-    from seqpoint.selection.estimate import relative_spreads
-
     values, regular = table.statistic("duration"), outliers.others(len(table))
     of_kind = [regular[kinds[regular] == kind] for kind in np.unique(kinds[regular]).tolist()]
     groups = _like_steps(values, of_kind, max_points)

@@ -632,11 +632,12 @@ def report(
     what_ifs: "Sequence[str | WhatIf]" = (),
     *,
     title: str | None = None,
-    max_points: int = 8,
+    max_points: int | None = None,
     device: str | None = None,
-    progress: Progress | None = None,
+    earlier: "Trace | Paths | None" = None,
+    name: str = "",
 ) -> Path:
-    """Write a self-contained HTML report: lengths, classes, operators, roofline, timelines, what-ifs and quality.
+    """Write a self-contained HTML report: the advice first, then where time goes, steps, overlap and what-ifs.
 
     Parameters
     ----------
@@ -645,15 +646,17 @@ def report(
     output : str or path
         File to write.
     what_ifs : sequence of str or WhatIf
-        What-ifs to project, see `project`.
+        What-ifs to project beside the actions of the advice, see `project`.
     title : str, optional
         Title of the page; the name of the trace by default.
-    max_points : int
-        Most representatives.
+    max_points : int, optional
+        Most representatives; by default 8 of a selection by length, and 2 that are replayed, as in `advise`.
     device : str, optional
         Device that the trace was recorded on, if the trace does not say; ``seqpoint devices`` lists the names.
-    progress : callable, optional
-        Called with (steps done, steps in all, what).
+    earlier : Trace, path or sequence of paths, optional
+        An earlier trace of the job; the report says what changed since.
+    name : str
+        Path of the trace in the commands that the report names; by default that of `trace`, or of its first file.
 
     Returns
     -------
@@ -668,20 +671,28 @@ def report(
     import numpy as np
 
     from profilers.files import file_to_write
+    from seqpoint.advising import advise_windows
     from seqpoint.graphs import contention_of
-    from seqpoint.reporting import ReportContent, ReportSection, write_report
+    from seqpoint.projecting import ALL_OVERLAPS, ProjectOptions, TraceWindows, named_what_ifs
 
     target = file_to_write(Path(output))
-    heading = title or (Path(fspath(trace)).name if isinstance(trace, str | PathLike) else "trace")
-    loaded = _trace(trace)
+    name = name or (fspath(trace) if isinstance(trace, str | PathLike) else "")
+    heading, loaded = title or Path(name).name or "trace", _trace(trace)
+    items = [what_ifs] if isinstance(what_ifs, str) else list(what_ifs)
+    # One run at a time, since two at a time take twice the memory.
+    options = ProjectOptions(max_points=max_points or 2, device=device, jobs=1)
+    advice, projection = advise_windows(TraceWindows.of(loaded, options), named_what_ifs(items), name=name)
     description = describe(loaded)
     has_lengths = bool(np.isfinite(description.iterations.sequence_length).any())
-    selection = select(description.iterations, max_points=max_points) if has_lengths else None
-    projection = project(loaded, what_ifs, max_points=max_points, device=device, progress=progress)
-    label = "synthetic" if loaded.meta.synthetic else ""
-    contention = contention_of(loaded, device=device)
-    of_kernels = characterize(loaded, device=device) if loaded.kernels.num_rows else None
-    section = ReportSection(heading, label, description, selection, projection, contention, of_kernels)
+    selection = select(description.iterations, max_points=max_points or 8) if has_lengths else None
+    from seqpoint.reporting import ReportContent, ReportSection, write_report  # charts, which take memory
+
+    section = ReportSection(
+        heading, "synthetic" if loaded.meta.synthetic else "", description, selection,
+        projection.ranked() if ALL_OVERLAPS in items else projection, contention_of(loaded, device=device),
+        characterize(loaded, device=device) if loaded.kernels.num_rows else None, advice,
+        None if earlier is None else compare(earlier, loaded),
+    )  # fmt: skip
     return write_report(ReportContent(heading, (section,)), target)
 
 

@@ -5,6 +5,7 @@ Each column of a table has a sentence in `datasets/columns.toml`: what `--explai
 column without one.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -31,6 +32,12 @@ else:
 TOP: Final = 12
 #: Lines that a command prints by default.
 SCREEN: Final = 40
+#: Parts of names of kernels that tell them not apart.
+COMMON: Final = re.compile(r"^void |\b(?:at::native::|std::)|\(anonymous namespace\)::")
+#: Columns of names from traces, which lose their middle where others break.
+NAMES: Final = frozenset(
+    {"name", "kernel", "kernels", "operator", "host operator", "module", "range", "file", "shapes"}
+)
 #: Rows of a table that a notebook shows; `.table()` has all of them.
 _SHOWN_ROWS = 25
 #: Ranks from which a table sums them up, and ranks with most that it then shows.
@@ -206,22 +213,42 @@ def table_of(
 
 
 def without_middle(name: str, most: int) -> str:
-    """Return a name of at most `most` characters: the middle of a longer one is left out.
+    """Return a name that is short, and different from others: without namespaces, then arguments, then its middle.
+
+    Parameters
+    ----------
+    name : str
+        The name, such as that of a kernel.
+    most : int
+        Most characters of the result.
 
     Examples
     --------
     >>> without_middle("void at::native::vectorized_elementwise_kernel<4, add>", 30)
-    'void at::native..ernel<4, add>'
+    'vectorized_elem..ernel<4, add>'
+    >>> without_middle("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 40)
+    'ncclDevKernel_AllGather_RING_LL'
     """
+    name = name if len(name) <= most else COMMON.sub("", name)
+    name = name if len(name) <= most else _without_arguments(name)
     half = most // 2
     return name if len(name) <= most else f"{name[:half]}..{name[len(name) - most + half + 2 :]}"
+
+
+def _without_arguments(name: str) -> str:
+    """Return the name of a kernel without the arguments in brackets at its end."""
+    depth, i = 0, len(name)
+    while i > 0 and (depth or i == len(name)):
+        i -= 1
+        depth += (name[i] == ")") - (name[i] == "(")
+    return name[:i] if name.endswith(")") and i else name
 
 
 def names_within(names: Sequence[str], most: int) -> list[str]:
     """Return names of at most `most` characters, so that two that differ stay different.
 
-    The middle is left out. Where two become the same, what stays is around the first character that differs; if they
-    are still the same, they end in a number.
+    They are shortened as by `without_middle`. Where two become the same, what stays is around the first character that
+    differs; if they are still the same, they end in a number.
 
     Examples
     --------

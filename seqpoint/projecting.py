@@ -5,6 +5,7 @@ written as JSON with the provenance that `seqpoint.reproducing` needs to compute
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import fsum
@@ -21,14 +22,7 @@ from replay.engine.timeline import Timeline
 from replay.from_trace import index_trace
 from replay.from_trace.host_causes import host_causes
 from replay.projection.evidence import EVIDENCE, SIDES
-from replay.projection.projection import (
-    Baseline,
-    Projection,
-    ProjectionOptions,
-    baseline_of,
-    project,
-    with_provenance,
-)
+from replay.projection.projection import Projection, ProjectionOptions, Replays, project, with_provenance
 from replay.projection.rows import ROW_FIGURES, ProjectionRow, recording_notes
 from replay.projection.windows import SampledStep, StepWindow
 from replay.what_ifs import (
@@ -55,7 +49,7 @@ from seqpoint.communication import (
     layer_tables,
 )
 from seqpoint.graphs import Progress, step_windows
-from seqpoint.notebook import DataFrame, Result, Table, data_frame
+from seqpoint.notebook import DataFrame, Result, Table, data_frame, without_middle
 from seqpoint.units import duration
 
 #: Name for all of `replay.what_ifs.OVERLAPS`, ranked by speed-up.
@@ -71,6 +65,8 @@ _INTERVAL = "ranges of the parameters, and error of the replay"
 _INTERVAL_OF_POINTS = "ranges of the parameters, errors of the replay and of the selection"
 #: Widths of an interval below which a speed-up has so many decimals.
 _DECIMALS = ((0.1, 3), (1.0, 2), (math.inf, 1))
+#: Most characters of a what-if in the title of a chart.
+_TITLE = 40
 #: Smallest share of the critical path that is shown.
 _MIN_SHARE = 0.005
 #: A larger bound is not shown as a number: nothing else takes time.
@@ -221,15 +217,27 @@ class TraceProjection(Result):
 
         return projection_intervals(self.rows)
 
-    def plot_timelines(self, what_if: str | None = None) -> Any:
-        """Return the timelines of the first window, unchanged and under a what-if; by default the first applied."""
+    def plot_timelines(self, what_if: str | None = None, *, limit: int = 8000, rank: int | None = None) -> Any:
+        """Return the timelines of the first window, unchanged and under a what-if; by default the first applied.
+
+        Parameters
+        ----------
+        what_if : str, optional
+            Label of the what-if.
+        limit : int
+            Most rectangles of each timeline.
+        rank : int, optional
+            The only rank to show; by default all.
+        """
         from seqpoint.plots import before_after
 
         timelines = self.projection.timelines
         label = what_if or next((row.label for row in self._applied()), "any what-if")
         if label not in timelines:
             raise NotFoundError(f"no timeline of {label!r}; there are {', '.join(timelines)}")
-        return before_after(timelines["baseline"], timelines[label], ("baseline", label))
+        return before_after(
+            timelines["baseline"], timelines[label], ("baseline", without_middle(label, _TITLE)), limit=limit, rank=rank
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint project --json` prints (`datasets/schemas/project.schema.json`)."""
@@ -336,9 +344,12 @@ class TraceProjection(Result):
         for row in self.rows:
             for note in row.notes:
                 labels.setdefault(note, []).append(row.label)
-        notes = []
+        notes, steps = [], {step for row in self.rows for step in row.what_if}
+        names = Counter(step.partition(":")[0] for step in steps)
         for note, of_rows in labels.items():
+            is_of_step = len(of_rows) > 1 and names[note.partition(":")[0]] == 1  # whatever it is composed with
             is_named = len(of_rows) == len(self.rows) or any(note.startswith(f"{label}:") for label in of_rows)
+            is_named = is_named or is_of_step
             notes.append(f"note: {note}" if is_named else f"note on {', '.join(of_rows)}: {note}")
         return (*self._pace("note: "), *notes)
 
@@ -427,6 +438,11 @@ def parse_what_ifs(texts: Sequence[str]) -> list[WhatIf]:
     return [what_if for text in texts for what_if in _parsed(text)]
 
 
+def named_what_ifs(items: "Sequence[str | WhatIf]") -> list[WhatIf]:
+    """Return what-ifs, of which texts may name some, as `parse_what_ifs`."""
+    return [each for item in items for each in (parse_what_ifs([item]) if isinstance(item, str) else [item])]
+
+
 def _parsed(text: str) -> Sequence[WhatIf]:
     if text.startswith("@"):
         return read_plan(text[1:], load_parameters())
@@ -487,16 +503,103 @@ def project_texts(trace: Trace, items: "Sequence[str | WhatIf]", options: Projec
     SeqPointError
         A what-if, the device or an iteration is unknown, or a what-if cannot be applied.
     """
-    steps = PreparedSteps.of(trace, options)
-    possible = [action.what_if for action in possible_actions(steps.baseline.limits)]
-    asked = [*items] or [text for text in possible if steps.has_work_for(text)]
-    changes = [change for item in asked for change in (parse_what_ifs([item]) if isinstance(item, str) else [item])]
+    windows = TraceWindows.of(trace, options)
+    changes = named_what_ifs(items or windows.what_can_gain())
     changes = changes if options.host is None else with_host(changes, options.host)
     changes = changes if options.job is None else with_job(changes, options.job)
-    result = steps.project(changes)
+    result = windows.project(changes)
     if not items:
         return result.only_gains().ranked()
     return result.ranked() if ALL_OVERLAPS in items else result
+
+
+@dataclass(frozen=True)
+class TraceWindows:
+    """The windows of the chosen iterations of a trace, to project what-ifs on again and again.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+    options : ProjectOptions
+        Options, by which the iterations were chosen.
+    chosen : ChosenIterations
+        The iterations.
+    windows : tuple of StepWindow
+        Their windows.
+    facts : mapping
+        What the provenance says of the trace.
+    replays : Replays
+        What was replayed of the windows before.
+    """
+
+    trace: Trace
+    options: ProjectOptions
+    chosen: ChosenIterations
+    windows: tuple[StepWindow, ...]
+    facts: Mapping[str, Any]
+    replays: Replays = field(default_factory=Replays)
+
+    @classmethod
+    def of(cls, trace: Trace, options: ProjectOptions) -> "TraceWindows":
+        """Return the windows of the iterations that options name, or of representatives.
+
+        Raises
+        ------
+        SeqPointError
+            The device or an iteration is unknown.
+        """
+        chosen = choose_iterations(
+            trace, options.iterations, options.max_points, keep_outliers=options.keep_outliers
+        ).weighted(options.weights, options.sampled)
+        parameters, pairs = options.parameters, measure_pairs(trace)
+        cost = recording_cost(trace, parameters, chosen.numbers)
+        windows = step_windows(
+            trace,
+            chosen.numbers,
+            chosen.weights,
+            device=options.device,
+            parameters=parameters,
+            progress=options.progress,
+        )
+        paired = (replace(each, graph=with_pairs(each.graph, pairs), recording=cost) for each in windows)
+        facts: dict[str, Any] = {"iterations": list(chosen.numbers), "weights": list(chosen.weights)}
+        facts |= {"iterations_chosen": chosen.how, "sampled": [asdict(step) for step in chosen.sampled]}
+        facts |= {"host": host_sentence(host_causes(index_trace(trace)))}
+        facts |= {} if cost is None else {"recording": cost_facts(cost, parameters)}
+        facts |= {"ranks": list(trace.meta.ranks), "world_size": trace.meta.world_size}
+        return cls(trace, options, chosen, tuple(chosen.put(each) for each in paired), facts)
+
+    def has_work_for(self, what_if: str) -> bool:
+        """Return whether the steps have the work that a what-if names."""
+        try:
+            check_choices(parse_what_if(what_if), [window.graph for window in self.windows], self.options.parameters)
+        except SeqPointError:
+            return False
+        return True
+
+    def what_can_gain(self) -> list[str]:
+        """Return the what-ifs of the actions on resources without which the steps would be shorter."""
+        possible = possible_actions(self.project([]).projection.limits)
+        return [action.what_if for action in possible if self.has_work_for(action.what_if)]
+
+    def project(self, what_ifs: Sequence[WhatIf], *, draws: int | None = None) -> TraceProjection:
+        """Project what-ifs, with the draws of the options by default; replays of earlier calls are used again.
+
+        Raises
+        ------
+        SeqPointError
+            A what-if cannot be applied.
+        """
+        options, windows = self.options, self.windows
+        numbers = [window.graph.iterations[window.chosen[0]] for window in windows]
+        n = options.draws if draws is None else draws
+        drawing = ProjectionOptions(n, options.seed, options.progress, numbers, options.jobs, self.replays)
+        result = project(windows, what_ifs, meta=self.trace.meta, parameters=options.parameters, options=drawing)
+        graphs = [window.graph for window in windows] if options.why else []
+        effects = all_effects(what_ifs, graphs, self.chosen.numbers, options.parameters) if options.why else None
+        layers = all_layers(what_ifs, graphs, self.chosen.numbers, options.parameters)
+        return TraceProjection(with_provenance(result, dict(self.facts)), self.chosen, effects, layers)
 
 
 def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOptions | None = None) -> TraceProjection:
@@ -516,103 +619,4 @@ def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOpti
     SeqPointError
         The device or an iteration is unknown, or a what-if cannot be applied.
     """
-    return PreparedSteps.of(trace, options or ProjectOptions()).project(what_ifs)
-
-
-@dataclass(frozen=True)
-class PreparedSteps:
-    """The steps of a trace with their graphs, replayed unchanged: what several projections share.
-
-    Parameters
-    ----------
-    trace : Trace
-        The trace.
-    options : ProjectOptions
-        How iterations were chosen, and draws.
-    chosen : ChosenIterations
-        The iterations.
-    windows : list of StepWindow
-        Their windows.
-    baseline : Baseline
-        The windows unchanged.
-    facts : mapping of str to object
-        Facts for the provenance.
-    """
-
-    trace: Trace
-    options: ProjectOptions
-    chosen: ChosenIterations
-    windows: list[StepWindow]
-    baseline: Baseline
-    facts: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, trace: Trace, options: ProjectOptions) -> "PreparedSteps":
-        """Return the steps of a trace.
-
-        Raises
-        ------
-        SeqPointError
-            The device or an iteration is unknown.
-        """
-        chosen = choose_iterations(
-            trace, options.iterations, options.max_points, keep_outliers=options.keep_outliers
-        ).weighted(options.weights, options.sampled)
-        parameters, pairs = options.parameters, measure_pairs(trace)
-        cost = recording_cost(trace, parameters, chosen.numbers)
-        windows = [
-            replace(chosen.put(window), graph=with_pairs(window.graph, pairs), recording=cost)
-            for window in step_windows(
-                trace,
-                chosen.numbers,
-                chosen.weights,
-                device=options.device,
-                parameters=parameters,
-                progress=options.progress,
-            )
-        ]
-        facts: dict[str, Any] = {"iterations": list(chosen.numbers), "weights": list(chosen.weights)}
-        facts |= {"iterations_chosen": chosen.how, "sampled": [asdict(step) for step in chosen.sampled]}
-        facts |= {"host": host_sentence(host_causes(index_trace(trace)))}
-        facts |= {} if cost is None else {"recording": cost_facts(cost, parameters)}
-        facts |= {"ranks": list(trace.meta.ranks), "world_size": trace.meta.world_size}
-        return cls(trace, options, chosen, windows, baseline_of(windows, _drawing(windows, options)), facts)
-
-    def has_work_for(self, what_if: str) -> bool:
-        """Return whether the steps have the work that a what-if names."""
-        try:
-            check_choices(parse_what_if(what_if), [window.graph for window in self.windows], self.options.parameters)
-        except SeqPointError:
-            return False
-        return True
-
-    def project(self, what_ifs: Sequence[WhatIf], draws: int | None = None) -> TraceProjection:
-        """Return the projection of what-ifs on the steps.
-
-        Parameters
-        ----------
-        what_ifs : sequence of WhatIf
-            The what-ifs, a row each.
-        draws : int, optional
-            Draws, if other than those of the options.
-
-        Raises
-        ------
-        SeqPointError
-            A what-if cannot be applied.
-        """
-        options = self.options if draws is None else replace(self.options, draws=draws)
-        parameters, numbers = options.parameters, self.chosen.numbers
-        drawing = _drawing(self.windows, options)
-        result = project(
-            self.windows, what_ifs, meta=self.trace.meta, parameters=parameters, options=drawing, baseline=self.baseline
-        )
-        graphs = [window.graph for window in self.windows] if options.why else []
-        effects = all_effects(what_ifs, graphs, numbers, parameters) if options.why else None
-        layers = all_layers(what_ifs, graphs, numbers, parameters)
-        return TraceProjection(with_provenance(result, dict(self.facts)), self.chosen, effects, layers)
-
-
-def _drawing(windows: Sequence[StepWindow], options: ProjectOptions) -> ProjectionOptions:
-    numbers = [window.graph.iterations[window.chosen[0]] for window in windows]
-    return ProjectionOptions(options.draws, options.seed, options.progress, numbers, options.jobs)
+    return TraceWindows.of(trace, options or ProjectOptions()).project(what_ifs)

@@ -14,11 +14,15 @@ from profilers.errors import InvalidInputError
 from profilers.trace.quality import Quality
 from profilers.trace.store import save_trace
 from profilers.trace.trace import Trace
+from replay.calibration.parameters import Parameters
 from replay.graph.edit import LIMITING
+from replay.projection.windows import StepWindow
 from replay.what_ifs import parse_what_if
-from seqpoint.advising import WIDTH, WORTH, TraceAdvice, actions, advise_trace
+from seqpoint.actions import WORTH, actions
+from seqpoint.advising import WIDTH, TraceAdvice, advise_trace
 from seqpoint.cli import cli
 from seqpoint.notebook import without_middle
+from seqpoint.projecting import ProjectOptions, TraceWindows, project_trace
 
 SHARED = Path(__file__).parents[2] / "shared"
 SMALL = sp.Transformer("small", "megatron", 4, 256, 4, 1024, 1024)
@@ -53,7 +57,7 @@ def check_shape(advice: TraceAdvice) -> None:
     )
     for each in advice.actions:
         assert each.low <= each.speedup <= each.high and sum(each.evidence.values()) == pytest.approx(1.0)
-    assert all(each.gain < WORTH or "may lose" in each.reason for each in advice.not_worth)
+    assert all(each.gain < WORTH or each.reason.endswith((", may lose", " alone")) for each in advice.not_worth)
 
 
 def test_launches_come_first_where_the_host_is_slow(host_bound: Trace) -> None:
@@ -157,6 +161,25 @@ def test_every_action_is_a_what_if_of_one_line() -> None:
         assert parse_what_if(action.what_if).name.startswith(action.what_if)
         assert action.resource in LIMITING and action.takes in ("flag", "code", "library", "hardware")
         assert len(f"1. 1.00 -> 1.00 (1.00 - 1.00)  {action.text}") <= WIDTH
+
+
+def test_windows_are_replayed_once_for_the_same_what_ifs(host_bound: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    what_ifs = [parse_what_if(text) for text in ("scale_host:0.5", "remove_launch_overhead", "scale_host:0.5")]
+    options, drawn = ProjectOptions(max_points=2, draws=6), StepWindow.drawn
+    isolated: list[Parameters] = []
+    windows = TraceWindows.of(host_bound, options)
+    windows.project(what_ifs[:1], draws=4)  # an earlier projection of some of them, with fewer draws
+
+    def counted(self: StepWindow, given: Parameters) -> StepWindow:
+        isolated.append(given)
+        return drawn(self, given)
+
+    monkeypatch.setattr(StepWindow, "drawn", counted)
+    again = windows.project(what_ifs)
+    assert len(isolated) == 6 * len(windows.windows)
+    assert again.rows == project_trace(host_bound, what_ifs, options).rows
+    isolated.clear()
+    assert windows.project(what_ifs, draws=6).rows == again.rows and isolated == []
 
 
 def test_long_names_keep_both_ends() -> None:

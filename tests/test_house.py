@@ -75,7 +75,7 @@ BUDGET = {
     "profilers/ingest": 3298,
     "profilers/readers": 6469,
     "profilers/record": 490,
-    "profilers/trace": 1335,
+    "profilers/trace": 1344,
     "profilers/writers": 655,
     "replay": 0,
     "replay/analysis": 892,
@@ -83,23 +83,23 @@ BUDGET = {
     "replay/contention": 1967,
     "replay/costs": 5199,
     "replay/detailed": 5956,
-    "replay/engine": 1906,
+    "replay/engine": 1913,
     "replay/formats": 521,
     "replay/from_trace": 1907,
     "replay/gemms": 2053,
     "replay/graph": 1085,
     "replay/memory": 4935,
     "replay/plug_ins": 702,
-    "replay/projection": 1349,
+    "replay/projection": 1378,
     "replay/studies": 1531,
     "replay/what_ifs": 4837,
     "replay/workloads": 4115,
     "replay/writers": 363,
-    "seqpoint": 8519,
+    "seqpoint": 8547,
     "seqpoint/cli": 2379,
-    "seqpoint/plots": 1465,
-    "seqpoint/reporting": 346,
-    "seqpoint/selection": 1788,
+    "seqpoint/plots": 1470,
+    "seqpoint/reporting": 401,
+    "seqpoint/selection": 1779,
     "seqpoint/validation": 5884,
 }
 
@@ -112,7 +112,7 @@ def modules() -> dict[str, Path]:
 
 def test_modules_are_few_and_none_has_grown_past_one_idea() -> None:
     lines = {name: code_lines(path) for name, path in modules().items()}
-    assert len(lines) <= 382
+    assert len(lines) <= 383
     assert {name: count for name, count in lines.items() if count > 420} == {}
     total = Counter[str]()
     for name, count in lines.items():

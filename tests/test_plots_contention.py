@@ -8,7 +8,7 @@ from test_contention import case
 from profilers.errors import InvalidInputError
 from profilers.trace.kernels import CLASSES
 from seqpoint import plots
-from seqpoint.reporting.page import case_rows, contention_page, kernel_rows, write_contention_charts
+from seqpoint.reporting.contention import case_rows, contention_page, kernel_rows, write_contention_charts
 from seqpoint.validation.contention_traces import MethodScore, TraceContentionScore
 
 CASES = [

@@ -5,7 +5,7 @@ dependences, in the words of compilers). `repeated` unrolls a number of cycles i
 more and more cycles until the period no longer changes. `changed_period_ns` changes a state that has settled.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -396,20 +396,33 @@ def steady_states(graph: KernelGraph, pattern: StepPattern | None, changes: Sequ
     SeqPointError
         A change refuses the graph, or tasks wait for each other in a circle.
     """
+    states = dict(each_steady_state(graph, pattern, changes))
+    return [states[i] for i in range(len(changes))]
+
+
+def each_steady_state(
+    graph: KernelGraph, pattern: StepPattern | None, changes: Sequence[Change]
+) -> Iterator[tuple[int, SteadyState]]:
+    """Yield the number of each change with its steady state, as `steady_states`, once it has settled.
+
+    A caller that keeps no state holds one replayed graph at a time.
+    """
     if pattern is None:
         base = _state_of_single(graph)
-        return [base if change is unchanged else _state_of_single(change(graph), base) for change in changes]
-    states: dict[int, SteadyState] = {}
-    cycles = _FIRST_CYCLES
-    while len(states) < len(changes):
-        cycled = repeated(graph, pattern, cycles)
         for i, change in enumerate(changes):
-            if i not in states:
-                state = _state_of_repeated(change(cycled), len(graph.iterations))
-                if state.settled or cycles >= _MOST_CYCLES:
-                    states[i] = state
-        cycles = 2 * (cycles - 1)
-    return [states[i] for i in range(len(changes))]
+            yield i, base if change is unchanged else _state_of_single(change(graph), base)
+        return
+    left, cycles = list(range(len(changes))), _FIRST_CYCLES
+    while left:
+        cycled, unsettled = repeated(graph, pattern, cycles), []
+        for i in left:
+            state = _state_of_repeated(changes[i](cycled), len(graph.iterations))
+            if state.settled or cycles >= _MOST_CYCLES:
+                yield i, state
+            else:
+                unsettled.append(i)
+            del state  # else it would stay beside the next one
+        left, cycles = unsettled, 2 * (cycles - 1)
 
 
 def unchanged(graph: KernelGraph) -> KernelGraph:

@@ -5,11 +5,8 @@ time is known. `sweep` runs the draws of parameters in threads, `provenance` rec
 """
 
 from replay.projection.evidence import EVIDENCE, SIDES, Evidence
-from replay.projection.projection import Baseline, Projection, ProjectionOptions, baseline_of, project
+from replay.projection.projection import Projection, ProjectionOptions, project
 from replay.projection.rows import ProjectionRow
 from replay.projection.windows import StepWindow
 
-__all__ = [
-    "EVIDENCE", "SIDES", "Baseline", "Evidence", "Projection", "ProjectionOptions", "ProjectionRow", "StepWindow",
-    "baseline_of", "project",
-]  # fmt: skip
+__all__ = ["EVIDENCE", "SIDES", "Evidence", "Projection", "ProjectionOptions", "ProjectionRow", "StepWindow", "project"]

@@ -6,7 +6,7 @@ the parameters. The draws give the interval. The sum over windows is weighted.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import fsum
@@ -19,7 +19,7 @@ from profilers.trace.arrays import Floats
 from profilers.trace.trace import TraceMeta
 from replay.analysis.idle import PACE_RESOURCES, pace
 from replay.calibration.parameters import Parameters
-from replay.engine.steady import USUAL_CYCLES, SteadyState, unchanged
+from replay.engine.steady import USUAL_CYCLES, Change, SteadyState, unchanged
 from replay.engine.timeline import Timeline
 from replay.graph.graph import KernelGraph
 from replay.projection.evidence import QUANTILES, Evidence, provenance_of, selection_factors, step_evidence
@@ -49,6 +49,23 @@ _SHIFTED = (
 _HIDDEN = "these steps take no time: longer work of an earlier step hides them, and what-ifs gain nothing there"
 
 
+class Replays:
+    """Replays of some windows, kept for further projections on the same windows with the same seed.
+
+    It holds the unchanged steps, their limits, and the times of each draw by window and what-if; no replayed graphs but
+    the unchanged ones.
+    """
+
+    def __init__(self) -> None:
+        self.base: _Baseline | None = None
+        self.limits: Limits | None = None
+        self.drawn: defaultdict[int, _DrawnTimes] = defaultdict(dict)
+
+
+#: Step time, device time and error by window and what-if, under one draw.
+_DrawnTimes = dict[tuple[int, Hashable], tuple[float, float, str]]
+
+
 @dataclass(frozen=True)
 class ProjectionOptions:
     """Options of a projection: how its interval is found.
@@ -65,6 +82,8 @@ class ProjectionOptions:
         Number of the first iteration asked for in each window, for notes that hold for some windows.
     jobs : int
         Number of draws at a time; 0 for one a core, as far as the free memory allows.
+    replays : Replays
+        What was replayed before of the same windows, with the same parameters and seed.
     """
 
     draws: int = 32
@@ -72,6 +91,7 @@ class ProjectionOptions:
     progress: Callable[[int, int, str], None] | None = None
     iterations: Sequence[int] = ()
     jobs: int = 0
+    replays: Replays = field(default_factory=Replays)
 
 
 @dataclass(frozen=True)
@@ -129,7 +149,6 @@ def project(
     meta: TraceMeta,
     parameters: Parameters,
     options: ProjectionOptions | None = None,
-    baseline: "Baseline | None" = None,
 ) -> Projection:
     """Return the projection of each what-if over the weighted steps of `windows`.
 
@@ -149,8 +168,6 @@ def project(
         Nominal parameters, with the calibrations that what-ifs use.
     options : ProjectionOptions, optional
         Draws, seed and jobs.
-    baseline : Baseline, optional
-        The windows unchanged, if they are known from another projection.
 
     Raises
     ------
@@ -159,11 +176,13 @@ def project(
         has.
     """
     options = options or ProjectionOptions()
-    base = baseline or baseline_of(windows, options)
-    for what_if in what_ifs:
-        check_choices(what_if, [window.graph for window in windows], parameters)
-    jobs = _jobs(windows, options)
-    steps = ProgressSteps(len(what_ifs), options.progress)
+    _check_inputs(windows, what_ifs, parameters)
+    cycles = max(1 if window.pattern is None else USUAL_CYCLES for window in windows)
+    jobs = jobs_for([window.graph for window in windows], options.jobs, cycles=cycles)
+    steps = ProgressSteps(1 + len(what_ifs), options.progress)
+    steps.next("unchanged steps")
+    replays = options.replays
+    base = replays.base = replays.base or _Baseline.of(windows, sweep([each.steady for each in windows], jobs, steps))
     runs = [partial(_outcome, what_if, base, parameters, options.iterations, steps) for what_if in what_ifs]
     outcomes = sweep(runs, jobs, steps)
     applied = [what_if for what_if, outcome in zip(what_ifs, outcomes, strict=True) if outcome.applied]
@@ -178,61 +197,35 @@ def project(
             continue
         drawn = _with_selection_error(drawn, base, outcome, options.seed)
         rows.append(_projection_row(what_if, base, outcome, drawn, options.iterations))
-        timelines[what_if.label] = outcome.windows[0].state.at_step(windows[0].chosen[0]).cut()
+        assert outcome.timeline is not None  # it applies to a window
+        timelines[what_if.label] = outcome.timeline
     measured = fsum(window.measured_total_ns for window in windows)
     provenance = provenance_of(
         meta, list(timelines.values()), what_ifs, parameters, draws=options.draws, seed=options.seed
     )
     provenance |= {"step_time": _step_time_kind(windows)}
     totals = (base.total_ns, measured, base.repeated_ns())
-    return Projection(*totals, tuple(rows), provenance, base.limits, _rank_shares(base), timelines)
-
-
-def baseline_of(windows: Sequence[StepWindow], options: ProjectionOptions) -> "Baseline":
-    """Return the windows unchanged, and what limits their steps.
-
-    Parameters
-    ----------
-    windows : sequence of StepWindow
-        Windows of steps.
-    options : ProjectionOptions
-        Progress and jobs.
-
-    Raises
-    ------
-    InvalidInputError
-        There is no window, or a weight is not above zero.
-    """
-    if not windows:
-        raise InvalidInputError("there is no iteration to project; name one that the trace has")
-    for window in windows:
-        if not all(w > 0 for w in window.weights):
-            raise InvalidInputError(f"iterations need weights above zero, not {list(window.weights)}")
-    jobs, steps = _jobs(windows, options), ProgressSteps(1, options.progress)
-    steps.next("unchanged steps")
-    base = Baseline.of(windows, sweep([window.steady for window in windows], jobs, steps))
-    limits = limits_of(base.windows, base.states, base.speedup, run=lambda runs: sweep(runs, jobs, steps))
-    return replace(base, limits=limits)
-
-
-def _jobs(windows: Sequence[StepWindow], options: ProjectionOptions) -> int:
-    cycles = max(1 if window.pattern is None else USUAL_CYCLES for window in windows)
-    return jobs_for([window.graph for window in windows], options.jobs, cycles=cycles)
+    limits = replays.limits = replays.limits or limits_of(
+        base.windows, base.states, base.speedup, run=lambda runs: sweep(runs, jobs, steps)
+    )
+    return Projection(*totals, tuple(rows), provenance, limits, _rank_shares(base), timelines)
 
 
 def _drawn(
-    base: "Baseline", what_ifs: Sequence[WhatIf], parameters: Parameters, options: ProjectionOptions, *, jobs: int
+    base: "_Baseline", what_ifs: Sequence[WhatIf], parameters: Parameters, options: ProjectionOptions, *, jobs: int
 ) -> "Iterator[list[_Sample]]":
     """Return for each what-if its samples under all draws of the parameters."""
     random = np.random.default_rng(options.seed)
     draws = [parameters.drawn(random) for _ in range(options.draws)]
     steps = ProgressSteps((len(what_ifs) + 1) * len(base.windows) * options.draws, options.progress)
-    runs = [partial(_samples_of_draw, base, what_ifs, draw, steps) for draw in draws] if what_ifs else []
+    known = [options.replays.drawn[i] for i in range(options.draws)]
+    pairs = zip(draws, known, strict=True) if what_ifs else ()
+    runs = [partial(_samples_of_draw, base, what_ifs, (draw, steps), of_draw) for draw, of_draw in pairs]
     samples = sweep(runs, jobs, steps)
     return ([of_draw[i] for of_draw in samples] for i in range(len(what_ifs)))
 
 
-def _rank_shares(base: "Baseline") -> dict[int, float]:
+def _rank_shares(base: "_Baseline") -> dict[int, float]:
     """Return the shares of the ranks in the critical path of the steps asked for."""
     ranks, total = defaultdict[int, float](float), 0.0
     for window, state in zip(base.windows, base.states, strict=True):
@@ -253,10 +246,8 @@ def _step_time_kind(windows: Sequence[StepWindow]) -> str:
 
 
 @dataclass(frozen=True)
-class Baseline:
+class _Baseline:
     """The unchanged windows: their steady states, and their weighted step times, steady and to count gains from.
-
-    `limits` has what limits the steps.
 
     `device_ns` is the weighted time of the steady steps during which a device is busy. `base_device_ns` is the same of
     the steps to count from: it is scaled as the step times are.
@@ -268,10 +259,9 @@ class Baseline:
     base_ns: list[float]
     device_ns: list[float]
     base_device_ns: list[float]
-    limits: Limits = field(default_factory=Limits)
 
     @classmethod
-    def of(cls, windows: Sequence[StepWindow], states: Sequence[SteadyState]) -> "Baseline":
+    def of(cls, windows: Sequence[StepWindow], states: Sequence[SteadyState]) -> "_Baseline":
         """Return the baseline of windows, from their unchanged steady states."""
         steady = [window.total_ns(state) for window, state in zip(windows, states, strict=True)]
         base = [window.measured_total_ns or ns for window, ns in zip(windows, steady, strict=True)]
@@ -282,12 +272,10 @@ class Baseline:
 
     @property
     def total_ns(self) -> float:
-        """Sum of the step times to count gains from."""
         return fsum(self.base_ns)
 
     @property
     def first(self) -> Timeline:
-        """Timeline of the first step."""
         return self.states[0].at_step(self.windows[0].chosen[0])
 
     def repeated_ns(self) -> float:
@@ -315,14 +303,13 @@ def _scaled(base_ns: Sequence[float], changed: Sequence[float], steady: Sequence
 
 @dataclass(frozen=True)
 class _WindowOutcome:
-    """One window under a what-if with nominal parameters, whose steady state is `state`.
+    """One window under a what-if with nominal parameters.
 
     `times_ns` is the weighted time of its steps by side and basis, `added` are the notes of the what-if alone. `reason`
     says why the what-if changes nothing; empty if it does. `shifted` tells that the steps lose what their cycle does
     not, or gain it.
     """
 
-    state: SteadyState
     total_ns: float
     device_ns: float
     times_ns: Floats
@@ -336,12 +323,14 @@ class _WindowOutcome:
 class _Outcome:
     """All windows under a what-if with nominal parameters; the error if it cannot be applied.
 
-    `limited_by` names the resources that limit the steps of the longest window then.
+    `limited_by` names the resources that limit the steps of the longest window then, `timeline` is that of the first
+    step asked for.
     """
 
     windows: tuple[_WindowOutcome, ...] = ()
     error: str = ""
     limited_by: tuple[str, ...] = ()
+    timeline: Timeline | None = None
 
     @property
     def applied(self) -> bool:
@@ -357,29 +346,34 @@ class _Outcome:
 
 
 def _outcome(
-    what_if: WhatIf, base: Baseline, nominal: Parameters, iterations: Sequence[int], steps: ProgressSteps
+    what_if: WhatIf, base: _Baseline, nominal: Parameters, iterations: Sequence[int], steps: ProgressSteps
 ) -> _Outcome:
     """Return the outcome of a what-if under nominal parameters."""
     steps.next(what_if.label)
-    outcomes = []
+    outcomes, timeline, longest = list[_WindowOutcome](), None, None
     for i, (window, before, base_ns) in enumerate(zip(base.windows, base.states, base.base_ns, strict=True)):
         try:
-            outcomes.append(_window_outcome(what_if, window, before, nominal))
+            outcome, state = _window_outcome(what_if, window, before, nominal)
         except SeqPointError as error:
             where = f" (iteration {iterations[i]})" if len(base.windows) > 1 and len(iterations) > i else ""
             return _Outcome(error=f"{error}{where}")
         if not base_ns:
-            outcomes[-1] = replace(outcomes[-1], notes=(*outcomes[-1].notes, _HIDDEN))
-    longest, outcome = max(zip(base.windows, outcomes, strict=True), key=lambda pair: pair[1].total_ns)
-    parameters = nominal.with_values(what_if.parameters)
-    longest = longest.isolated(parameters) if what_if.parameters else longest
-    return _Outcome(
-        tuple(outcomes), limited_by=limiting_after(longest, outcome.state, _BoundWhatIf(what_if, parameters))
-    )
+            outcome = replace(outcome, notes=(*outcome.notes, _HIDDEN))
+        if longest is None or outcome.total_ns > max(each.total_ns for each in outcomes):
+            longest = window, state
+        timeline = timeline or state.at_step(window.chosen[0]).cut()
+        outcomes.append(outcome)
+    assert longest is not None  # there is a window
+    parameters, (window, state) = nominal.with_values(what_if.parameters), longest
+    window = window.isolated(parameters) if what_if.parameters else window
+    limited_by = limiting_after(window, state, _BoundWhatIf(what_if, parameters))
+    return _Outcome(tuple(outcomes), "", limited_by, timeline)
 
 
-def _window_outcome(what_if: WhatIf, window: StepWindow, before: SteadyState, nominal: Parameters) -> _WindowOutcome:
-    """Return the outcome of a what-if in a window."""
+def _window_outcome(
+    what_if: WhatIf, window: StepWindow, before: SteadyState, nominal: Parameters
+) -> tuple[_WindowOutcome, SteadyState]:
+    """Return the outcome of a what-if in a window, and the steady state that it is of."""
     parameters = nominal.with_values(what_if.parameters)
     window = window.isolated(parameters) if what_if.parameters else window
     change = _BoundWhatIf(what_if, parameters)
@@ -398,7 +392,7 @@ def _window_outcome(what_if: WhatIf, window: StepWindow, before: SteadyState, no
     if shifted := _are_opposite(*gains):
         notes = (*notes, _SHIFTED.format(what_if.label, *(f"{gain:.3f}" for gain in gains)))
     times = window.device_ns(state), _weighted_evidence(window, state)
-    return _WindowOutcome(state, total, *times, notes, added, reason, shifted)
+    return _WindowOutcome(total, *times, notes, added, reason, shifted), state
 
 
 def _are_opposite(of_steps: float, of_cycle: float) -> bool:
@@ -484,17 +478,21 @@ class _Sample(NamedTuple):
 
 
 def _samples_of_draw(
-    base: Baseline, what_ifs: Sequence[WhatIf], parameters: Parameters, steps: ProgressSteps
+    base: _Baseline, what_ifs: Sequence[WhatIf], draw: tuple[Parameters, ProgressSteps], known: _DrawnTimes
 ) -> list[_Sample]:
-    """Return a sample of each what-if under one draw of the parameters; one graph at a time is in memory."""
-    by_window = [
-        _times_of_draw(window, nominal, what_ifs, (parameters, steps))
-        for window, nominal in zip(base.windows, base.states, strict=True)
-    ]
-    steady, device = ([unchanged_times[i] for unchanged_times, _ in by_window] for i in (0, 1))
+    """Return a sample of each what-if under one draw of the parameters; one graph at a time is in memory.
+
+    Times that are not in `known` are replayed, and put there.
+    """
+    parameters, numbers = draw[0], range(len(base.windows))
+    for i, (window, nominal) in enumerate(zip(base.windows, base.states, strict=True)):
+        missing = {_key(each): each for each in what_ifs if (i, _key(each)) not in known}
+        times = _times_of_draw(window, None if (i, "") in known else nominal, missing, draw)
+        known.update(((i, key), of_change) for key, of_change in times.items())
+    steady, device, _ = zip(*(known[i, ""] for i in numbers), strict=True)
     samples = []
-    for i in range(len(what_ifs)):
-        totals, device_totals, errors = zip(*(times[i] for _, times in by_window), strict=True)
+    for each in what_ifs:
+        totals, device_totals, errors = zip(*(known[i, _key(each)] for i in numbers), strict=True)
         replayed = 1 + parameters["replay_error"]
         projected = _scaled(base.base_ns, totals, steady) * replayed
         on_device = _scaled(base.base_device_ns, device_totals, device)
@@ -502,30 +500,45 @@ def _samples_of_draw(
     return samples
 
 
+def _key(what_if: WhatIf) -> Hashable:
+    """Return what tells a what-if from others: `Replays` knows times by it."""
+    return what_if.name, what_if.parameters
+
+
 def _times_of_draw(
-    window: StepWindow, nominal: SteadyState, what_ifs: Sequence[WhatIf], draw: tuple[Parameters, ProgressSteps]
-) -> tuple[tuple[float, float], list[tuple[float, float, str]]]:
-    """Return step time and device time of a window under one draw: unchanged, and of each what-if with its error."""
-    parameters, steps = draw
+    window: StepWindow,
+    nominal: SteadyState | None,
+    what_ifs: Mapping[Hashable, WhatIf],
+    draw: tuple[Parameters, ProgressSteps],
+) -> dict[Hashable, tuple[float, float, str]]:
+    """Return step time, device time and error of a window under one draw, of each what-if by its key.
+
+    The key of the unchanged window is ""; it is there if its nominal state is given.
+    """
+    (parameters, steps), times = draw, dict[Hashable, tuple[float, float, str]]()
+    if nominal is None and not what_ifs:
+        return times
     steps.next("durations without contention")
     isolated = window.drawn(parameters)
     # A single iteration replays as measured under any parameters, unless its host is faster without the recording.
-    baseline_change = [] if isolated.pattern is None and isolated.recording is None else [unchanged]
-    changes = [_DrawnWhatIf(each, parameters.with_values(each.parameters), steps) for each in what_ifs]
-    shared = [change for change, each in zip(changes, what_ifs, strict=True) if not each.parameters]
-    states = isolated.steady_all([*baseline_change, *shared])
-    steady = states.pop(0) if baseline_change else nominal
-    shared_states, times = iter(states), []
-    for change, each in zip(changes, what_ifs, strict=True):
-        if each.parameters:
-            state = window.drawn(parameters.with_values(each.parameters)).steady(change)
-        else:
-            state = next(shared_states)
-        times.append((window.total_ns(state), window.device_ns(state), change.error))
-    return (window.total_ns(steady), window.device_ns(steady)), times
+    changes: dict[Hashable, Change] = {}
+    if nominal is not None and isolated.pattern is None and isolated.recording is None:
+        times[""] = window.total_ns(nominal), window.device_ns(nominal), ""
+    elif nominal is not None:
+        changes[""] = unchanged
+    drawn = {key: _DrawnWhatIf(each, parameters.with_values(each.parameters), steps) for key, each in what_ifs.items()}
+    changes |= {key: change for key, change in drawn.items() if not what_ifs[key].parameters}
+    for i, state in isolated.steady_each(list(changes.values())):
+        key = list(changes)[i]
+        times[key] = window.total_ns(state), window.device_ns(state), drawn[key].error if key in drawn else ""
+        del state  # one graph at a time
+    for key in drawn.keys() - changes.keys():
+        state = window.drawn(parameters.with_values(what_ifs[key].parameters)).steady(drawn[key])
+        times[key] = window.total_ns(state), window.device_ns(state), drawn[key].error
+    return times
 
 
-def _with_selection_error(drawn: "Sequence[_Sample]", base: Baseline, outcome: _Outcome, seed: int) -> "list[_Sample]":
+def _with_selection_error(drawn: "Sequence[_Sample]", base: _Baseline, outcome: _Outcome, seed: int) -> "list[_Sample]":
     """Return the samples with the error of selected steps, which stand for others."""
     totals = zip(outcome.windows, base.steady_ns, strict=True)
     ratios = [window.total_ns / steady if steady else 1.0 for window, steady in totals]
@@ -534,6 +547,17 @@ def _with_selection_error(drawn: "Sequence[_Sample]", base: Baseline, outcome: _
         sample._replace(projected_ns=sample.projected_ns * factor)
         for sample, factor in zip(drawn, factors.tolist(), strict=True)
     ]
+
+
+def _check_inputs(windows: Sequence[StepWindow], what_ifs: Sequence[WhatIf], parameters: Parameters) -> None:
+    """Raise an error for missing windows, weights not above zero, and choices that fit no task."""
+    if not windows:
+        raise InvalidInputError("there is no iteration to project; name one that the trace has")
+    for window in windows:
+        if not all(w > 0 for w in window.weights):
+            raise InvalidInputError(f"iterations need weights above zero, not {list(window.weights)}")
+    for what_if in what_ifs:
+        check_choices(what_if, [window.graph for window in windows], parameters)
 
 
 def _row_without_figures(
@@ -545,7 +569,7 @@ def _row_without_figures(
 
 
 def _projection_row(
-    what_if: WhatIf, base: Baseline, outcome: _Outcome, samples: "Sequence[_Sample]", iterations: Sequence[int]
+    what_if: WhatIf, base: _Baseline, outcome: _Outcome, samples: "Sequence[_Sample]", iterations: Sequence[int]
 ) -> ProjectionRow:
     """Return the row of a what-if, from its outcome and its samples under all draws."""
     windows = outcome.windows
@@ -579,7 +603,7 @@ def _projection_row(
     )
 
 
-def _times_by_basis(base: Baseline, windows: Sequence[_WindowOutcome]) -> Floats:
+def _times_by_basis(base: _Baseline, windows: Sequence[_WindowOutcome]) -> Floats:
     """Return the projected time by side and basis; each window is scaled as its steps are."""
     columns = zip(windows, base.base_ns, base.steady_ns, strict=True)
     tables = [window.times_ns * (base_ns / steady if steady else 1.0) for window, base_ns, steady in columns]

@@ -1,14 +1,22 @@
 """Windows of steps: consecutive iterations that are replayed together, and how some of them stand for others."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import isolate
 from replay.costs.host import RecordingCost
-from replay.engine.steady import Change, SteadyState, StepPattern, cycle_of, steady_states, unchanged
+from replay.engine.steady import (
+    Change,
+    SteadyState,
+    StepPattern,
+    cycle_of,
+    each_steady_state,
+    steady_states,
+    unchanged,
+)
 from replay.graph.edit import with_host_time
 from replay.graph.graph import KernelGraph
 
@@ -94,6 +102,10 @@ class StepWindow:
     def steady_all(self, changes: Sequence[Change]) -> list[SteadyState]:
         """Return the steady state of the window's iterations under each change."""
         return steady_states(self.graph, self.pattern, changes)
+
+    def steady_each(self, changes: Sequence[Change]) -> Iterator[tuple[int, SteadyState]]:
+        """Yield the number of each change with the steady state under it, one replayed graph at a time."""
+        return each_steady_state(self.graph, self.pattern, changes)
 
     def total_ns(self, state: SteadyState) -> float:
         """Return the weighted sum of the steps asked for, in a steady state."""

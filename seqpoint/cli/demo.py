@@ -57,7 +57,8 @@ def command(output: str) -> None:
     trace = front_door.open(samples / "language_step.pt.trace.json.gz")
     save_trace(trace, folder / "h100.trace")
     print_lines("1. A training step of a language model, recorded on an H100")
-    print_lines(*front_door.advise(folder / "h100.trace").summary())
+    advice = front_door.advise(folder / "h100.trace")
+    print_lines(*advice.summary())
     message("2/4 which iterations stand for an epoch of 320, and how long it takes on an H200")
     epoch, other = (samples / f"epoch_{name}.parquet" for name in ("h100", "h200"))
     selection = front_door.select(epoch)
@@ -81,7 +82,7 @@ def command(output: str) -> None:
     timelines, after = overlaps.projection.timelines, "overlap:ideal"
     write_perfetto(folder / "before_after.json", {"before": timelines["baseline"], f"after {after}": timelines[after]})
     sections = (
-        ReportSection("A language model on an H100", "", front_door.describe(trace), None, step),
+        ReportSection("A language model on an H100", "", front_door.describe(trace), None, step, advice=advice),
         ReportSection(f"Transformer on 4 x {_DEVICE}", "synthetic", front_door.describe(job), None, overlaps),
     )
     path = write_report(ReportContent("seqpoint demo", sections), folder / "report.html")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from rich.cells import cell_len
 
-from seqpoint.notebook import TOP, Result, Table, counted, names_within, sentences, shortened
+from seqpoint.notebook import NAMES, TOP, Result, Table, counted, names_within, sentences, shortened
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 _MIN_TEXT_WIDTH, _MIN_NAME_WIDTH = 16, 28
 #: Width of tables if stdout is not a terminal and COLUMNS is not set.
 _DEFAULT_WIDTH = 140
-#: Columns of names from traces, which lose their middle where others break.
-_NAMES = frozenset({"name", "kernel", "kernels", "operator", "host operator", "module", "range", "file", "shapes"})
 #: Most notes, and least rows of a table that is shown.
 _MOST_NOTES, _LEAST_ROWS = 5, 4
 #: Space between two columns; one character where two do not fit.
@@ -67,7 +65,7 @@ def fit(
     """
     names, texts = list(table.names), [kind == "text" for kind in table.kinds]
     cells = [[clean(cell) for cell in row] for row in rows]
-    is_name = [text and name in _NAMES for name, text in zip(names, texts, strict=True)]
+    is_name = [text and name in NAMES for name, text in zip(names, texts, strict=True)]
     gaps = len(_GAP) * (len(names) - 1)
     if width is not None and sum(_natural_widths(names, cells)) + gaps > width:
         names = [name.replace(" ", "\n") for name in names]

@@ -211,25 +211,27 @@ def _again(trace: str, result: str, jobs: int, json_: bool) -> None:
         click.get_current_context().exit(1)
 
 
+_EARLIER = {"flags": ("--compare",), "metavar": "TRACE"}
+
+
 @click.command("report")
 @trace_argument
 @output_option("FILE", "File to write.", required=False, default="report.html", show_default=True)
 @options_of(front_door.project, "what_ifs")
-@options_of(ProjectOptions, "max_points")
-@options_of(front_door.report, "title", "device")
+@options_of(front_door.report, "max_points", "title", "device", "earlier", earlier=_EARLIER)
 def report_command(trace: str, output: str, what_ifs: tuple[str, ...], **options: Any) -> None:
     """Write a report on TRACE as a self-contained page of HTML.
 
-    It shows the sequence lengths and selected iterations, kernels by class, timelines, what-ifs, and the quality of
-    the data.
+    It says first what `seqpoint advise` says: what limits the steps and what to do. Then it shows where time goes,
+    what sets the pace of steps, overlap, the selected iterations, what-ifs, and the quality of the data.
 
     \b
     seqpoint report job.trace -w dma_collectives -w scale_device:MI355X -o job.html
     """
     loaded = load(trace)
-    options["title"] = options["title"] or Path(trace).name
-    with working("drawing"):
-        front_door.report(loaded, output, what_ifs, **options, progress=progress("projecting"))
+    options |= {"title": options["title"] or Path(trace).name, "name": trace}
+    with working("projecting and drawing"):
+        front_door.report(loaded, output, what_ifs, **options)
     if not np.isfinite(front_door.iterations(loaded).sequence_length).any():
         message("note: no iteration has a sequence length (--length), so nothing is selected")
     print_lines(f"report: {output}")

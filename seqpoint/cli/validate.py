@@ -115,7 +115,7 @@ def _command(suite: Suite) -> click.Command:
         else:
             _show(result, verbose=bool(verbose))
         if target is not None:
-            from seqpoint.reporting.page import write_contention_charts
+            from seqpoint.reporting.contention import write_contention_charts
 
             write_contention_charts(result.scores, target, result.notes)
             message(f"wrote {plot}")

@@ -73,7 +73,7 @@ class LaneRectangles:
         return bool((self.tasks > 1).any())
 
 
-def lanes_of(timeline: Timeline, *, limit: int = 8000, max_lanes: int = 48) -> LaneRectangles:
+def lanes_of(timeline: Timeline, *, limit: int = 8000, max_lanes: int = 48, rank: int | None = None) -> LaneRectangles:
     """Return the rectangles of a timeline, with at most `limit` rectangles on at most `max_lanes` lanes.
 
     If there are more tasks, neighbours of the same lane and class are merged over the narrowest gap that brings their
@@ -87,8 +87,10 @@ def lanes_of(timeline: Timeline, *, limit: int = 8000, max_lanes: int = 48) -> L
         Most rectangles.
     max_lanes : int, default 48
         Most lanes; the busiest ones are kept.
+    rank : int, optional
+        The only rank to show; by default all.
     """
-    rows, position, shown, lanes_left_out = _rows(timeline, max_lanes)
+    rows, position, shown, lanes_left_out = _rows(timeline, max_lanes, rank)
     label = task_labels(timeline.graph)[rows]
     start, end = timeline.start_ns[rows], timeline.end_ns[rows]
     group = _groups(position, label, (start, end), limit)
@@ -114,11 +116,12 @@ def lanes_of(timeline: Timeline, *, limit: int = 8000, max_lanes: int = 48) -> L
     )
 
 
-def _rows(timeline: Timeline, max_lanes: int) -> tuple[Ints, Ints, tuple[Lane, ...], int]:
+def _rows(timeline: Timeline, max_lanes: int, rank: int | None) -> tuple[Ints, Ints, tuple[Lane, ...], int]:
     """Return the tasks to show by (lane, start), the lane of each, the lanes, and the number of hidden lanes."""
     tasks, lanes = timeline.graph.tasks, timeline.graph.lanes
     drawn = np.flatnonzero((tasks.lane >= 0) & (tasks.kind != TaskKind.MARK) & (timeline.end_ns > timeline.start_ns))
     busy = np.bincount(tasks.lane[drawn], weights=(timeline.end_ns - timeline.start_ns)[drawn], minlength=len(lanes))
+    busy = np.where([rank in (None, lane.rank) for lane in lanes], busy, 0.0)
     busiest = sorted(np.flatnonzero(busy > 0).tolist(), key=lambda i: (-busy[i], i))
     ranks = [(lane.rank, -1 if lane.device is None else lane.device, lane.number) for lane in lanes]
     chosen = sorted(busiest[:max_lanes], key=lambda i: (ranks[i], i))
@@ -225,7 +228,7 @@ def allocated_memory(memory: Mapping[str, tuple[Ints, Ints]]) -> Chart:
 
 
 @saveable
-def timeline_lanes(timeline: Timeline, *, limit: int = 8000) -> Chart:
+def timeline_lanes(timeline: Timeline, *, limit: int = 8000, rank: int | None = None) -> Chart:
     """Return the chart of a timeline, with a row for each stream or thread, and tasks coloured by class of kernel.
 
     Parameters
@@ -234,18 +237,25 @@ def timeline_lanes(timeline: Timeline, *, limit: int = 8000) -> Chart:
         The timeline.
     limit : int, default 8000
         Most rectangles. If there are more tasks, neighbours of a class are merged, and the title says so.
+    rank : int, optional
+        The only rank to show; by default all.
 
     Returns
     -------
     holoviews.Overlay
         ``Rectangles`` for each class; times in the unit on the axis.
     """
-    return _lanes_chart(timeline, "timeline", (time_unit(timeline.makespan_ns), limit))
+    return _lanes_chart(timeline, "timeline", time_unit(timeline.makespan_ns), (limit, rank))
 
 
 @saveable
 def before_after(
-    before: Timeline, after: Timeline, names: tuple[str, str] = ("before", "after"), *, limit: int = 8000
+    before: Timeline,
+    after: Timeline,
+    names: tuple[str, str] = ("before", "after"),
+    *,
+    limit: int = 8000,
+    rank: int | None = None,
 ) -> Chart:
     """Return the charts of two timelines, one above the other, on a common axis of time.
 
@@ -257,6 +267,8 @@ def before_after(
         Names of the timelines in the titles.
     limit : int, default 8000
         Most rectangles of each chart.
+    rank : int, optional
+        The only rank to show; by default all.
 
     Returns
     -------
@@ -265,13 +277,12 @@ def before_after(
     """
     unit = time_unit(max(before.makespan_ns, after.makespan_ns))
     pairs = zip((before, after), names, strict=True)
-    charts = [_lanes_chart(timeline, name, (unit, limit)) for timeline, name in pairs]
+    charts = [_lanes_chart(timeline, name, unit, (limit, rank)) for timeline, name in pairs]
     return hv.Layout(charts).cols(1).opts(shared_axes=True, merge_tools=False, backend="bokeh")
 
 
-def _lanes_chart(timeline: Timeline, name: str, scale: tuple[TimeUnit, int]) -> Chart:
-    unit, limit = scale
-    lanes = lanes_of(timeline, limit=limit)
+def _lanes_chart(timeline: Timeline, name: str, unit: TimeUnit, shown: tuple[int, int | None]) -> Chart:
+    lanes = lanes_of(timeline, limit=shown[0], rank=shown[1])
     end = timeline.makespan_ns / unit.ns
     number = len(lanes.lanes)
     present = [label for label in class_colours() if label in set(lanes.label)]

@@ -1,41 +1,41 @@
-"""Pages of HTML: the report on traces, and the charts of contention.
+"""Pages of HTML that never access the network, and the report on traces as one.
 
-`ReportContent` and `ReportSection` hold the results. `summary`, `tiles` and `notes` give the sentences and numbers of a
-section, and the functions named `..._table` its tables.
+`ReportContent` and `ReportSection` hold the results. `blocks` gives the blocks of a section: sentences, tables, charts
+and notes. The verdict and the actions of `seqpoint advise` come before them; quality and provenance come after them,
+folded.
 
 A page is a single file that never accesses the network. Templates escape all text, since names come from traces. A
 content security policy names the digests of the scripts that may run: BokehJS and the script of the charts.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from profilers.files import write_text
-from profilers.trace.kernels import CLASSES
 from replay.contention.totals import ContentionTime
 from replay.projection.evidence import EVIDENCE
 from replay.projection.rows import ProjectionRow
 from seqpoint import plots
-from seqpoint.breakdown import contention_lines, contention_table, limits_table
+from seqpoint.advising import TraceAdvice
+from seqpoint.breakdown import LIMITS_EXPLAINED, contention_lines, contention_table, limits_table
 from seqpoint.characterization import Characterization
 from seqpoint.description import Description, row_counts, trace_facts
-from seqpoint.notebook import DataFrame, Table, counted, data_frame
+from seqpoint.notebook import NAMES, Table, data_frame, names_within, without_middle
 from seqpoint.plots.saving import FONTS, drawn, inert, policy_of
-from seqpoint.projecting import TraceProjection
-from seqpoint.selection.estimate import HALF
-from seqpoint.selection.evaluation import coverages_of, errors_of
-from seqpoint.selection.selecting import SelectionResult
+from seqpoint.plots.timelines import class_colours
+from seqpoint.projecting import TraceProjection, pace_lines
 from seqpoint.units import duration
-from seqpoint.validation.contention import ContentionCase, score_by_mechanism, score_order
-from seqpoint.validation.contention_traces import NO_CONTENTION, TraceContentionScore
+
+if TYPE_CHECKING:
+    from seqpoint.comparison import Comparison
+    from seqpoint.selection.selecting import SelectionResult  # loads scikit-learn
 
 
 def clean(text: object) -> str:
@@ -62,6 +62,12 @@ def percent(share: float, digits: int = 1) -> str:
 
 SYNTHETIC = "synthetic"
 _RECORDING = "in the recording"
+#: Most characters of a name in a table and in an action.
+_NAME, _SHORT = 52, 32
+#: Most visible rows of a table, most rows of one that may be long, and most rectangles of a timeline.
+_VISIBLE, _ROWS, _RECTANGLES = 12, 48, 1000
+#: Colours of the kinds of evidence.
+_EVIDENCE_COLOURS = dict(zip(EVIDENCE, ("#0072b2", "#56b4e9", "#009e73", "#e69f00"), strict=True))
 
 
 @dataclass(frozen=True)
@@ -84,15 +90,21 @@ class ReportSection:
         Time that contention took from its kernels.
     characterization : Characterization, optional
         Where the time of its kernels goes.
+    advice : TraceAdvice, optional
+        What limits its steps, and what to do.
+    comparison : Comparison, optional
+        What changed since another trace.
     """
 
     heading: str
     label: str
     description: Description
-    selection: SelectionResult | None = None
+    selection: "SelectionResult | None" = None
     projection: TraceProjection | None = None
     contention: ContentionTime | None = None
     characterization: Characterization | None = None
+    advice: TraceAdvice | None = None
+    comparison: "Comparison | None" = None
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -117,27 +129,60 @@ class ReportContent:
     sections: tuple[ReportSection, ...]
 
 
-def best_row(projection: TraceProjection) -> ProjectionRow | None:
-    """Return the applied row with the largest speed-up, the first of several; None if there is none."""
-    return max((row for row in projection.rows if row.applied), key=lambda row: row.speedup, default=None)
+@dataclass(frozen=True)
+class ReportFigure:
+    """A chart of a page, as a HoloViews object or as HTML.
+
+    Parameters
+    ----------
+    chart : object
+        A HoloViews object, or the HTML element that Bokeh fills.
+    caption : str
+        Text below the chart.
+    title : str
+        Name of the chart where it is folded.
+    """
+
+    chart: Any
+    caption: str = ""
+    title: str = ""
 
 
 @dataclass(frozen=True)
-class ReportTile:
-    """A number with its name and a detail, shown at the top of a section."""
+class ReportBar:
+    """Cell of a table that shows shares as a bar: of each its name, its share in per cent and its colour."""
 
-    value: str
-    name: str
-    detail: str = ""
+    parts: tuple[tuple[str, float, str], ...]
 
 
-def summary(section: ReportSection) -> str:
-    """Return a paragraph on the trace, the selection and the projection: what they say of themselves."""
-    results = [result for result in (section.selection, section.projection) if result is not None]
-    lines = [line for result in results for line in result.summary()]
-    if section.projection is not None and best_row(section.projection) is None:
-        lines.append(f"baseline alone: no what-if {'applies to them' if section.projection.rows else 'was asked for'}")
-    return " ".join(filter(None, [prose(section.description.summary()), _spent(section.description), prose(lines)]))
+@dataclass(frozen=True)
+class ReportBlock:
+    """Block of a section, which answers one question.
+
+    Parameters
+    ----------
+    heading : str
+        Heading of the block.
+    text : str
+        Sentences below it.
+    items : sequence of Table or ReportFigure
+        Tables and charts.
+    more : sequence of Table or ReportFigure
+        Tables and charts that stay folded.
+    notes : sequence of str
+        What the figures of the block do and do not tell.
+    """
+
+    heading: str
+    text: str = ""
+    items: Sequence[Table | ReportFigure] = ()
+    more: Sequence[Table | ReportFigure] = ()
+    notes: Sequence[str] = ()
+
+
+def best_row(projection: TraceProjection) -> ProjectionRow | None:
+    """Return the applied row with the largest speed-up, the first of several; None if there is none."""
+    return max((row for row in projection.rows if row.applied), key=lambda row: row.speedup, default=None)
 
 
 def prose(lines: Iterable[str]) -> str:
@@ -151,40 +196,13 @@ def prose(lines: Iterable[str]) -> str:
     return " ".join(f"{line[:1].upper()}{line[1:]}." for line in lines if line)
 
 
-def tiles(section: ReportSection) -> tuple[ReportTile, ...]:
-    """Return the main numbers of a section."""
-    description, selection, projection = section.description, section.selection, section.projection
-    numbers = [
-        ReportTile(f"{len(description.iterations):,}", "iterations", f"ranks: {len(set(description.trace.meta.ranks))}")
-    ]
-    if description.steps:
-        longest = max(description.steps, key=lambda row: row.step_ns)
-        numbers.append(ReportTile(duration(longest.step_ns), "per step", f"median of rank {longest.rank}"))
-    if description.classes:
-        first = description.classes[0]
-        numbers.append(ReportTile(percent(first.share), f"of kernel time in {first.class_}", duration(first.time_ns)))
-    if selection is not None:
-        outliers = f"with {len(selection.outliers)} outliers " if len(selection.outliers) else ""
-        detail = f"{outliers}estimate the total with an error of {100 * selection.error:.2f} %"
-        numbers.append(ReportTile(f"{len(selection.rows)} of {len(selection.iterations)}", "iterations chosen", detail))
-        numbers.append(ReportTile(f"{selection.sequential_reduction:.3g}×", "less to profile", "one after another"))
-    best = best_row(projection) if projection is not None else None
-    if best is not None:
-        where = f"[{best.low:.2f}, {best.high:.2f}]"
-        numbers.append(ReportTile(f"{best.speedup:.2f}×", "best what-if", f"{where} {' + '.join(best.what_if)}"))
-    return tuple(numbers)
-
-
-def notes(section: ReportSection) -> tuple[str, ...]:
-    """Return the notes on a section: assumptions, iterations left out, and notes of graphs and what-ifs."""
-    lines = section.description.notes()
-    lines += [] if section.selection is None else section.selection.notes()
-    lines += [] if section.characterization is None else section.characterization.notes()
-    if section.projection is not None:
-        baseline = section.projection.projection.timelines.get("baseline")
-        lines += [] if baseline is None else baseline.graph.notes
-        lines += [line.removeprefix("note: ").removeprefix("note on ") for line in section.projection.notes()]
-    return tuple(dict.fromkeys(lines))
+def summary(section: ReportSection) -> str:
+    """Return a paragraph on the trace: what it holds, and where the time of its kernels goes."""
+    description = section.description
+    # The advice says better what sets the pace.
+    verdict = description.verdict() if section.advice else None
+    lines = [line for line in description.summary() if line != verdict]
+    return " ".join(filter(None, [prose(lines), _spent(description)]))
 
 
 def _spent(description: Description) -> str:
@@ -208,27 +226,180 @@ def _spent(description: Description) -> str:
     return f"{text}: {percent(waiting)} waiting for other ranks and {percent(exposed - waiting)} transfer."
 
 
-def _with_column(table: Table, heading: str, cells: Iterable[str]) -> Table:
-    """Return a table with a column more."""
-    rows = [(*row, cell) for row, cell in zip(table.rows, cells, strict=True)]
-    return replace(table, columns=(*table.columns, heading), rows=rows)
+@dataclass(frozen=True)
+class PageTable(Table):
+    """Table of a page, with the number of rows that only the JSON of the command has."""
+
+    hidden: int = 0
 
 
-def points_table(selection: SelectionResult) -> Table:
+def _page_table(table: Table | None) -> tuple[PageTable, ...]:
+    """Return a table as a page shows it, with short names; nothing for a table without rows."""
+    if table is None or not (table.rows or table.note):
+        return ()
+    shown = table.most(_ROWS)
+    columns = [
+        names_within([str(cell) for cell in cells], _NAME) if name in NAMES else cells
+        for name, cells in zip(table.names, zip(*shown, strict=True), strict=False)
+    ]
+    facts, hidden = (table.verbose, table.marked, table.note), len(table.rows) - len(shown)
+    return (PageTable(table.title, table.columns, list(zip(*columns, strict=True)), *facts, hidden=hidden),)
+
+
+def _page_tables(*tables: Table | None) -> list[PageTable]:
+    return [shown for table in tables for shown in _page_table(table)]
+
+
+def blocks(section: ReportSection) -> list[ReportBlock]:
+    """Return the blocks of a section that are not empty, in the order of a reader's questions."""
+    every = (_where(section), _steps(section), _overlap(section), _selected(section), _what_ifs(section))
+    compared = _compared(section.comparison) if section.comparison is not None else ReportBlock("")
+    against = section.advice.against if section.advice else ()  # stands beside the verdict
+    shown = [
+        replace(block, notes=tuple(dict.fromkeys(note for note in block.notes if note not in against)))
+        for block in (*every, compared)
+    ]
+    return [block for block in shown if block.text or block.items or block.notes]
+
+
+def _where(section: ReportSection) -> ReportBlock:
+    """Return where the time goes: classes, operators, and the roofline, folded."""
+    of_trace, result = section.description.named_tables(), section.characterization
+    classes, shares = of_trace["classes"], [row.share for row in section.description.classes]
+    bars = [ReportBar(((row.class_, 100 * row.share / max(shares), class_colours()[row.class_]),))
+            for row in section.description.classes]  # fmt: skip
+    rows = [(*row, bar) for row, bar in zip(classes.rows, bars, strict=True)]
+    classes = replace(classes, columns=(*classes.columns, "share of the largest~"), rows=rows)
+    more: list[Table | ReportFigure] = [*_page_tables(of_trace["memory"], of_trace["copies"])]
+    if section.description.memory:
+        more.insert(0, ReportFigure(section.description.memory_plot(), title="Memory in use"))
+    if result is None:
+        return ReportBlock("Where the time goes", summary(section), _page_tables(classes), more)
+    operators = replace(result.text_table(), note=prose(result.summary()))
+    if len(result.roofs()) and any(row.flops and row.bytes for row in result.rows("shape")):
+        more.append(ReportFigure(result.plot("roofline"), "Hover for names and shapes, drag to zoom.", "Roofline"))
+    more += _page_tables(result.text_table("shape"))
+    items = _page_tables(classes, operators)
+    return ReportBlock("Where the time goes", summary(section), items, more, result.notes())
+
+
+def _steps(section: ReportSection) -> ReportBlock:
+    """Return what sets the pace of the steps, the steps of each device, and how ranks wait for each other."""
+    of_trace, projection, result = section.description.named_tables(), section.projection, section.characterization
+    limits, lines = None, []
+    if projection is not None:
+        lines = pace_lines(projection.projection)
+        limits = replace(limits_table(projection.projection.limits), note=prose([LIMITS_EXPLAINED]))
+    pace, notes = (
+        [line.removeprefix(kind) for line in lines if line.startswith(kind)] for kind in ("pace: ", "note: ")
+    )
+    causes = result.ranks_table() if result else None
+    return ReportBlock(
+        "Steps and pace", prose(pace), _page_tables(limits, of_trace["devices"]),
+        _page_tables(causes, of_trace["host"], of_trace["late"]), [*notes, *section.description.notes()],
+    )  # fmt: skip
+
+
+def _overlap(section: ReportSection) -> ReportBlock:
+    """Return communication and the other work on the devices beside each other, and what contention took."""
+    communication = section.description.named_tables()["communication"]
+    contention = None if section.contention is None else contention_block(section.contention)
+    return ReportBlock("Overlap", "", _page_tables(communication if communication.rows else None, contention))
+
+
+def _selected(section: ReportSection) -> ReportBlock:
+    """Return the iterations that stand for the run: those selected by length, and those replayed."""
+    selection, projection = section.selection, section.projection
+    lines, items, more = list[str](), list[Table | ReportFigure](), list[Table | ReportFigure]()
+    if selection is not None:
+        lines += selection.summary()
+        items += [ReportFigure(selection.plot()), *_page_tables(points_table(selection))]
+        more.append(ReportFigure(selection.plot_statistic(), title="Every iteration"))
+        more.append(ReportFigure(selection.plot_baselines(), title="Errors of other selections"))
+        more += [*_baseline_figures(selection), *_page_tables(selection.tables()[-1])]
+    if projection is not None:
+        lines += [line for line in projection.summary() if not line.startswith("pace: ")]
+    notes = () if selection is None else selection.notes()
+    return ReportBlock("Selection of iterations", prose(lines), items, more, notes)
+
+
+def _baseline_figures(selection: "SelectionResult") -> list[ReportFigure]:
+    """Return the charts of errors by the number of points, and of the coverage of intervals, of long selections."""
+    from seqpoint.selection.estimate import HALF
+    from seqpoint.selection.evaluation import coverages_of, errors_of
+
+    if len(selection.regular) < HALF:
+        return []
+    counts, errors = errors_of(selection)
+    coverages = {name: asdict(coverage) for name, coverage in coverages_of(selection).items()}
+    of_selectors = data_frame(list(coverages.values())).set_axis(list(coverages))
+    return [
+        ReportFigure(plots.errors_by_points(errors, counts, selection.statistic), title="Errors by points"),
+        ReportFigure(plots.interval_coverage(of_selectors, selection.estimate.confidence), title="Coverage"),
+    ]
+
+
+def _what_ifs(section: ReportSection) -> ReportBlock:
+    """Return the projected what-ifs, and the timeline before and after the best."""
+    projection = section.projection
+    if projection is None:
+        return ReportBlock("What-ifs")
+    timelines, best = projection.projection.timelines, best_row(projection)
+    text = "" if best else f"Baseline alone: no what-if {'applies' if projection.rows else 'was asked for'}."
+    items: list[Table | ReportFigure] = []
+    if projection.rows:
+        named = [replace(row, what_if=(name,)) for row, name in zip(projection.rows, _names(projection), strict=True)]
+        items = [ReportFigure(plots.projection_intervals(named)), *_page_tables(projection_table(projection))]
+    if "baseline" in timelines:
+        pace = projection.projection.pace_by_rank
+        rank = max(pace, key=lambda rank: pace[rank], default=None)
+        if best is not None and best.label in timelines:
+            chart = projection.plot_timelines(best.label, limit=_RECTANGLES, rank=rank)
+        else:
+            chart = plots.timeline_lanes(timelines["baseline"], limit=_RECTANGLES, rank=rank)
+        items.append(ReportFigure(chart, _caption(projection.provenance, rank)))
+    notes = [line.removeprefix("note: ").removeprefix("note on ") for line in projection.notes()]
+    pace_notes = {line.removeprefix("note: ") for line in pace_lines(projection.projection)}
+    graph_notes = timelines["baseline"].graph.notes if "baseline" in timelines else ()
+    return ReportBlock("What-ifs", text, items, (), [*graph_notes, *(note for note in notes if note not in pace_notes)])
+
+
+def _compared(comparison: "Comparison") -> ReportBlock:
+    """Return what changed since another trace."""
+    more = _page_tables(*comparison.tables())
+    return ReportBlock("Comparison", prose(comparison.summary()), (), more, comparison.notes())
+
+
+def points_table(selection: "SelectionResult") -> Table:
     """Return the table of the selected iterations, with the lengths of their bins."""
-    edges = selection.bin_edges.tolist()
+    edges, table = selection.bin_edges.tolist(), selection.tables()[0]
     bins = (f"{low:.4g} – {high:.4g}" if high > low else f"{low:.4g}" for low, high in edges)
-    return replace(_with_column(selection.tables()[0], "lengths in bin", bins), title="Chosen iterations")
+    rows = [(*row, cell) for row, cell in zip(table.rows, bins, strict=True)]
+    return replace(table, columns=(*table.columns, "lengths in bin"), rows=rows, title="Chosen iterations")
 
 
-def _projection_cells(row: ProjectionRow) -> tuple[object, ...]:
+def evidence_bar(shares: Mapping[str, float]) -> ReportBar:
+    """Return the bar of the shares of evidence."""
+    return ReportBar(tuple((kind, 100 * share, _EVIDENCE_COLOURS[kind]) for kind, share in shares.items()))
+
+
+def _names(projection: TraceProjection) -> list[str]:
+    """Return the names of the what-ifs; one that extends the one above says only by what."""
+    names, before = [], tuple[str, ...]()
+    for row in projection.rows:
+        is_more = bool(before) and row.what_if[: len(before)] == before
+        names.append(f"the same + {' + '.join(row.what_if[len(before) :])}" if is_more else " + ".join(row.what_if))
+        before = row.what_if
+    return names
+
+
+def _projection_cells(row: ProjectionRow, name: str) -> tuple[object, ...]:
     """Return the cells of a what-if; one that is not applicable has its reason in place of figures."""
-    name = " + ".join(row.what_if)
     if row.evidence is None:
         return name, "-", "-", "-", "-", f"not applicable: {row.reason}"
     interval = f"[{row.low:.3f}, {row.high:.3f}]"
     limits = " and ".join(row.limited_by)
-    bar = {"parts": [(kind, 100 * row.evidence.share(kind)) for kind in EVIDENCE]}  # the page stacks the parts
+    bar = evidence_bar({kind: row.evidence.share(kind) for kind in EVIDENCE})
     return name, f"{row.speedup:.3f}", interval, duration(row.projected_ns), limits, bar
 
 
@@ -238,16 +409,10 @@ def contention_block(time: ContentionTime) -> Table:
     return replace(table, title=table.title or "Time that contention took", note=prose(lines))
 
 
-def operator_table(result: Characterization) -> Table:
-    """Return the operators by time, with the sentences on all kernels."""
-    table = result.text_table()
-    return replace(table, note=prose(result.summary()))
-
-
 def projection_table(projection: TraceProjection) -> Table:
     """Return the table of the what-ifs, with the best highlighted."""
     best = best_row(projection)
-    rows = [_projection_cells(row) for row in projection.rows]
+    rows = [_projection_cells(row, name) for row, name in zip(projection.rows, _names(projection), strict=True)]
     confidence = percent(float(projection.provenance.get("confidence", 0.9)), 0)
     source = "synthesised" if projection.provenance.get("synthetic") else "measured"
     note = (
@@ -261,75 +426,12 @@ def projection_table(projection: TraceProjection) -> Table:
     return Table("What-ifs", columns, rows, marked=marked, note=note)
 
 
-@dataclass(frozen=True)
-class ReportFigure:
-    """A chart of a page, as a HoloViews object or as HTML.
-
-    Parameters
-    ----------
-    block : str
-        Name of the block that holds the chart.
-    chart : object
-        A HoloViews object, or the HTML element that Bokeh fills.
-    caption : str
-        Text below the chart.
-    """
-
-    block: str
-    chart: Any
-    caption: str = ""
-
-
-def section_figures(section: ReportSection) -> list[ReportFigure]:
-    """Return the charts of a section as HoloViews objects."""
-    selection, figures = section.selection, []
-    if selection is not None:
-        figures.append(ReportFigure("selection", selection.plot()))
-        figures.append(ReportFigure("selection", selection.plot_statistic()))
-        figures.append(ReportFigure("baselines", selection.plot_baselines()))
-        if len(selection.regular) >= HALF:
-            counts, errors = errors_of(selection)
-            figures.append(ReportFigure("baselines", plots.errors_by_points(errors, counts, selection.statistic)))
-            coverages = {name: asdict(coverage) for name, coverage in coverages_of(selection).items()}
-            of_selectors = data_frame(list(coverages.values())).set_axis(list(coverages))
-            chart = plots.interval_coverage(of_selectors, selection.estimate.confidence)
-            figures.append(ReportFigure("baselines", chart))
-    if section.description.classes:
-        figures.append(ReportFigure("classes", section.description.plot()))
-    if section.description.memory:
-        figures.append(ReportFigure("memory", section.description.memory_plot()))
-    if section.characterization is not None:
-        figures += _operator_figures(section.characterization)
-    if section.projection is not None:
-        figures += _projection_figures(section.projection)
-    return figures
-
-
-def _operator_figures(result: Characterization) -> list[ReportFigure]:
-    """Return the treemap of the operators, and the roofline if the device and the FLOP of some operator are known."""
-    figures = [ReportFigure("operators", result.plot("treemap"))] if len(result.facts) else []
-    if len(result.roofs()) and any(row.flops and row.bytes for row in result.rows("shape")):
-        figures.append(ReportFigure("shapes", result.plot("roofline"), "Hover for names and shapes, drag to zoom."))
-    return figures
-
-
-def _projection_figures(projection: TraceProjection) -> list[ReportFigure]:
-    figures = [ReportFigure("projection", projection.plot())] if projection.rows else []
-    timelines, best = projection.projection.timelines, best_row(projection)
-    if "baseline" not in timelines:
-        return figures
-    if best is None or best.label not in timelines:
-        chart = plots.timeline_lanes(timelines["baseline"])
-    else:
-        chart = projection.plot_timelines(best.label)
-    return [*figures, ReportFigure("timeline", chart, _caption(projection.provenance))]
-
-
-def _caption(provenance: Mapping[str, Any]) -> str:
+def _caption(provenance: Mapping[str, Any], rank: int | None) -> str:
     chosen = list(provenance.get("iterations") or [])
     which = f"Iteration {chosen[0]}, the first that was" if chosen else "The first iteration that was"
+    of_rank = "" if rank is None else f" of rank {rank}, which sets the pace"
     return (
-        f"{which} replayed. Each row is a thread or stream; the dotted line is the end of the step. "
+        f"{which} replayed. Each row is a thread or stream{of_rank}; the dotted line is the end of the step. "
         "Drag to zoom along time, hover for names, click a class to hide it."
     )
 
@@ -403,61 +505,52 @@ def write_report(content: ReportContent, path: str | Path) -> Path:
 
 def html_page(content: ReportContent) -> str:
     """Return the page of a report; all text in it is escaped, and only its own two scripts may run."""
-    figures = [section_figures(section) for section in content.sections]
-    pairs = list(zip(content.sections, figures, strict=True))
-    scripts, with_html = embedded([(figure, section.labels) for section, of_section in pairs for figure in of_section])
-    remaining = iter(with_html)
-    views = [_view(section, [next(remaining) for _ in of_section]) for section, of_section in pairs]
-    return rendered("report.html", content.title, scripts, {"views": views})
+    of_sections = [(section, blocks(section)) for section in content.sections]
+    items = [
+        (item, section.labels)
+        for section, each in of_sections
+        for block in each
+        for item in (*block.items, *block.more)
+    ]
+    scripts, with_html = embedded([(item, labels) for item, labels in items if isinstance(item, ReportFigure)])
+    charts = iter(with_html)
+    views = []
+    for section, each in of_sections:
+        drawn_blocks = [
+            replace(block, items=_with_charts(block.items, charts), more=_with_charts(block.more, charts))
+            for block in each
+        ]
+        views.append(_view(section, drawn_blocks))
+    return rendered("report.html", content.title, scripts, {"views": views, "most": _VISIBLE})
 
 
-def _view(section: ReportSection, figures: list[ReportFigure]) -> dict[str, Any]:
+def _with_charts(
+    items: Sequence[Table | ReportFigure], charts: Iterator[ReportFigure]
+) -> tuple[Table | ReportFigure, ...]:
+    """Return tables and charts, the charts as HTML."""
+    return tuple(next(charts) if isinstance(item, ReportFigure) else item for item in items)
+
+
+def _view(section: ReportSection, of_section: Sequence[ReportBlock]) -> dict[str, Any]:
     """Return the variables of a section in the template."""
-    quality = section.description.named_tables()["quality"]
+    quality, advice = section.description.named_tables()["quality"], section.advice
+    actions = [
+        {
+            **asdict(each),
+            "evidence": evidence_bar(each.evidence),
+            "where": [without_middle(name, _SHORT) for name in each.where],
+        }
+        for each in (advice.actions if advice else ())
+    ]
     return {
         "heading": section.heading,
         "labels": section.labels,
-        "summary": summary(section),
-        "tiles": tiles(section),
-        "blocks": _blocks(section, figures),
-        "notes": notes(section),
-        "quality": quality if quality.rows else replace(quality, note="Nothing was counted."),
+        "advice": advice,
+        "actions": actions,
+        "blocks": of_section,
+        "quality": _page_table(quality if quality.rows else replace(quality, note="Nothing was counted."))[0],
         "provenance": Markup(escape(json.dumps(_provenance(section), indent=2, default=str))),
     }
-
-
-def _blocks(section: ReportSection, figures: list[ReportFigure]) -> list[dict[str, Any]]:
-    """Return the blocks of a section that are not empty: a heading with charts and tables."""
-    selection, projection, contention = section.selection, section.projection, section.contention
-    operators = section.characterization
-    of_trace = section.description.named_tables()
-    blocks = [
-        ("Sequence lengths and chosen iterations", "selection", points_table(selection) if selection else None),
-        ("Baselines", "baselines", selection.tables()[-1] if selection else None),
-        ("Where the time goes", "classes", of_trace["classes"]),
-        ("Operators", "operators", operator_table(operators) if operators else None),
-        ("Operators against the roofline", "shapes", operators.text_table("shape") if operators else None),
-        ("Steps and devices", "", of_trace["devices"]),
-        ("Time by cause", "", operators.ranks_table() if operators else None),
-        ("What limits the step", "", limits_table(projection.projection.limits) if projection else None),
-        ("Hosts", "", of_trace["host"]),
-        ("Communication", "", of_trace["communication"]),
-        ("Ranks that others wait for", "", of_trace["late"]),
-        ("Contention", "", contention_block(contention) if contention else None),
-        ("Copies", "", of_trace["copies"]),
-        ("Memory in use", "memory", of_trace["memory"]),
-        ("Timeline before and after", "timeline", None),
-        ("What-ifs", "projection", projection_table(projection) if projection else None),
-    ]
-    views = [
-        {
-            "heading": heading,
-            "figures": [figure for figure in figures if figure.block == name],
-            "tables": [table] if table and (table.rows or table.note) else [],
-        }
-        for heading, name, table in blocks
-    ]
-    return [view for view in views if view["figures"] or view["tables"]]
 
 
 def _provenance(section: ReportSection) -> dict[str, Any]:
@@ -474,110 +567,3 @@ def _provenance(section: ReportSection) -> dict[str, Any]:
     if section.projection is not None:
         facts["projection"] = section.projection.provenance
     return facts
-
-
-_CONTENTION_TITLE = "Contention: predicted against measured"
-
-
-def write_contention_charts(
-    scores: Sequence[ContentionCase | TraceContentionScore], path: str | Path, notes: Sequence[str] = ()
-) -> Path:
-    """Write the charts of contention as a page of HTML, and return its path; a partly written file is never visible.
-
-    Parameters
-    ----------
-    scores : sequence of ContentionCase or TraceContentionScore
-        Scenarios of recordings, and scores of traces; at least one.
-    path : str or Path
-        File to write.
-    notes : sequence of str, optional
-        Notes on the recordings, shown first.
-
-    Raises
-    ------
-    InvalidInputError
-        There is no score; or the folder does not exist or may not be written.
-    """
-    target = Path(path)
-    write_text(target, contention_page(scores, notes))
-    return target
-
-
-def contention_page(scores: Sequence[ContentionCase | TraceContentionScore], notes: Sequence[str] = ()) -> str:
-    """Return the page of contention charts; all text in it is escaped, and only its own two scripts may run.
-
-    Parameters
-    ----------
-    scores : sequence of ContentionCase or TraceContentionScore
-        Scenarios of recordings, and scores of traces; at least one.
-    notes : sequence of str, optional
-        Notes on the recordings, shown first.
-
-    Raises
-    ------
-    InvalidInputError
-        There is no score.
-    """
-    cases = [score for score in scores if isinstance(score, ContentionCase)]
-    traces = [score for score in scores if isinstance(score, TraceContentionScore)]
-    figures = _scenario_figures(cases) if cases or not traces else []
-    for trace in traces:
-        bars = "Marks are medians, and bars the central 80 % of the kernels."
-        kernels = kernel_rows(trace)
-        figures.append(ReportFigure("", plots.kernel_slowdowns(kernels, trace.best), "Bands: errors of 10 and 25 %."))
-        figures.append(ReportFigure("", plots.slowdowns_by_workgroups(kernels), bars))
-    scripts, with_html = embedded([(figure, ()) for figure in figures])
-    lines = [*notes, *(_lines(cases) if cases else ()), *map(_trace_line, traces)]
-    return rendered("charts.html", _CONTENTION_TITLE, scripts, {"lines": lines, "figures": with_html})
-
-
-def _trace_line(score: TraceContentionScore) -> str:
-    """Return the sentence on the errors of a trace."""
-    mean, without = (100 * score.methods[name].mean for name in (score.best, NO_CONTENTION))
-    return (
-        f"{score.trace} ({score.device or 'unknown device'}): {counted(score.kernels, 'kernel')} beside other "
-        f"work, of which {score.slowed:,} are slowed by more than 10 %. Mean error {mean:.1f} % of the time alone "
-        f"({score.best}); {without:.1f} % without contention. {score.remark}"
-    )
-
-
-def case_rows(cases: Sequence[ContentionCase]) -> DataFrame:
-    """Return scenarios for charts."""
-    names = ("scenario", "policy", "mechanism", "measured_ns", "predicted_ns", "free_ns", "error", "spread", "fitted")
-    return data_frame([{name: getattr(case, name) for name in names} for case in cases])
-
-
-def kernel_rows(score: TraceContentionScore) -> DataFrame:
-    """Return the kernels of a trace for charts."""
-    names = ("measured_ns", "predicted_ns", "alone_ns", "workgroups")
-    kinds = {"class": np.array(CLASSES)[score.class_], "partner": np.array(score.partners)[score.partner]}
-    return data_frame({name: getattr(score, name) for name in names} | kinds)
-
-
-def _scenario_figures(cases: Sequence[ContentionCase]) -> list[ReportFigure]:
-    """Return the charts of the scenarios of recordings."""
-    legend = "Hollow: fitted. Hover for names, click a mechanism to hide it, drag to zoom."
-    captions = {
-        plots.predicted_against_measured: legend,
-        plots.slowdowns_against_measured: "If one task is far shorter than the other, times agree easily.",
-        plots.error_by_mechanism: "Errors below the dotted lines are within the spread of repeated takes.",
-    }
-    return [ReportFigure("", chart(case_rows(cases)), caption) for chart, caption in captions.items()]
-
-
-def _lines(cases: Sequence[ContentionCase]) -> list[str]:
-    """Return sentences on the recordings, the held-out errors and the order of policies."""
-    recordings = sorted({f"{case.recording} ({case.device})" for case in cases})
-    fitted = sum(case.fitted for case in cases)
-    first = f"Recorded: {', '.join(recordings)}. {counted(len(cases), 'scenario')}, {fitted or 'none'} of them fitted."
-    held_out = [case for case in cases if not case.fitted]
-    if not held_out:
-        return [first, "All were fitted, so nothing says how good the predictions are."]
-    overall, order = score_by_mechanism(held_out)[-1], score_order(held_out)
-    return [
-        first,
-        f"Not fitted: median error {100 * overall.median:.1f} % of the time until all are done, 90th percentile "
-        f"{100 * overall.p90:.1f} %; takes differ by {100 * overall.spread:.1f} % (median), "
-        f"{100 * overall.spread_max:.1f} % at most.",
-        f"Order of policies: {order.right} of {order.compared} pairs right.",
-    ]

@@ -84,7 +84,7 @@ import scipy
 from numpy.typing import ArrayLike
 
 from profilers.errors import InvalidInputError
-from profilers.trace.arrays import Floats, Ints, row_blocks
+from profilers.trace.arrays import POOLED_DEGREES, Floats, Ints, row_blocks
 from seqpoint.selection.log import (
     FittedSelector,
     LengthTable,
@@ -96,8 +96,6 @@ from seqpoint.selection.log import (
 )
 from seqpoint.units import percent
 
-#: Degrees of freedom that the noise of the whole epoch counts as, in the noise near a point.
-_POOLED_DEGREES = 10.0
 #: Significance of the F tests: by chance alone, a term or an extra noise is kept this rarely.
 _SIGNIFICANCE = 0.05
 #: How values may grow with the logged mean if the points cannot tell: powers of it, the best guess first.
@@ -308,8 +306,8 @@ def spread_of(log: SelectionLog) -> Spread:
     point_lengths = table.lengths[np.unique(points)]
     nearest_point = np.searchsorted((point_lengths[:-1] + point_lengths[1:]) / 2, table.lengths)
     epoch_noise = squares.sum() / degrees.sum()
-    point_noise = (np.bincount(nearest_point, squares) + _POOLED_DEGREES * epoch_noise) / (
-        np.bincount(nearest_point, degrees) + _POOLED_DEGREES
+    point_noise = (np.bincount(nearest_point, squares) + POOLED_DEGREES * epoch_noise) / (
+        np.bincount(nearest_point, degrees) + POOLED_DEGREES
     )
     weight = np.bincount(points, log.weights, minlength=table.lengths.size)
     excess = (weight - table.counts).astype(np.float64)
@@ -388,31 +386,6 @@ def relative_noise(table: LengthTable, statistic: Floats) -> tuple[Floats, Float
         squares[0] = _divide_or_zero((statistic - mean) ** 2, np.full(statistic.size, mean**2)).sum()
         degrees[0] = 1
     return squares, degrees
-
-
-def relative_spreads(values: Floats, labels: Ints) -> Floats:
-    """Return the relative standard deviation of the values in each bin.
-
-    A bin borrows the deviation of all bins, which counts as 10 iterations of its own.
-
-    Parameters
-    ----------
-    values : ndarray of float64, shape (n_iterations,)
-        Statistic of each iteration, zero or more.
-    labels : ndarray of int64, shape (n_iterations,)
-        Bin of each iteration.
-
-    Examples
-    --------
-    >>> relative_spreads(np.array([9.0, 11.0, 30.0]), np.array([0, 0, 1])).round(3).tolist()
-    [0.141, 0.141]
-    """
-    counts = np.bincount(labels)
-    means = np.bincount(labels, values) / np.maximum(counts, 1)
-    residuals = _divide_or_zero(values - means[labels], means[labels])
-    squares, degrees = np.bincount(labels, residuals**2), np.maximum(counts - 1, 0)
-    pooled = squares.sum() / max(int(degrees.sum()), 1)
-    return np.asarray(np.sqrt((squares + _POOLED_DEGREES * pooled) / (degrees + _POOLED_DEGREES)))
 
 
 def _divide_or_zero(numerator: Floats, denominator: Floats) -> Floats:

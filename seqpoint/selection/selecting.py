@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from profilers.errors import InvalidInputError, SeqPointError
 from profilers.plugins import Plugin, load_plugins, package_of
-from profilers.trace.arrays import Floats, Ints
+from profilers.trace.arrays import Floats, Ints, relative_spreads
 from seqpoint.iteration_table import UNITS, IterationTable
 from seqpoint.notebook import DataFrame, Result, Table, data_frame
 from seqpoint.outliers import NO_OUTLIERS, Outliers, counted_text, find_outliers, outliers_text
@@ -31,7 +31,6 @@ from seqpoint.selection.estimate import (
     estimate_speedup,
     estimate_total,
     parallel_reduction,
-    relative_spreads,
     scatter_of,
     sequential_reduction,
     stratified_variance,
