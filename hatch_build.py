@@ -40,7 +40,7 @@ def read() -> None:
 
 
 def _two_streams(seconds: int) -> dict[str, Any]:
-    """Return a trace of an H100 in which two products run on two streams; it lasts some seconds."""
+    """Return a trace of an H100 in which products run side by side on two streams; it lasts some seconds."""
 
     def event(name: str, category: str, start: float, thread: int, **arguments: Any) -> dict[str, Any]:
         process = 0 if category == "kernel" else 10
@@ -53,10 +53,12 @@ def _two_streams(seconds: int) -> dict[str, Any]:
         events.append(event(f"ProfilerStep#{step}", "user_annotation", begin, 10) | {"dur": seconds * 5e5})
         for stream in (7, 20):
             call, kernel = 100 * step + stream, {"grid": [264, 1, 1], "block": [256, 1, 1], "device": 0}
-            events.append(event("aten::mm", "cpu_op", begin + 10 * stream, stream))
+            events.append(event("aten::mm", "cpu_op", begin + 10 * stream, stream) | {"dur": seconds * 4e5})
             events.append(event("cudaLaunchKernel", "cuda_runtime", begin + 10 * stream + 5, stream, correlation=call))
-            start = begin + 300 + stream
-            events.append(event("sgemm_128x64_nn", "kernel", start, stream, stream=stream, correlation=call, **kernel))
+            for orphan in (0, 50):  # the launch of the second kernel is not in the trace
+                kernel |= {"stream": stream, "correlation": call + orphan}
+                start = begin + 300 + stream + 5 * orphan
+                events.append(event("sgemm_128x64_nn", "kernel", start, stream, **kernel))
     return {"deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "numSms": 132}], "traceEvents": events}
 
 
@@ -84,6 +86,7 @@ def answer() -> None:
         seqpoint.advise(trace)
         seqpoint.describe(trace)
         seqpoint.characterize(trace)
+        seqpoint.replay(trace)
     seqpoint.project(trace, ["scale_device:H200-SXM-141GB"], draws=1)
 
 
@@ -94,12 +97,16 @@ JOBS = {"read": read, "read_tables": read_tables, "answer": answer}
 class MachineCodeHook(BuildHookInterface[Any]):
     """Puts machine code into a wheel as ``seqpoint/machine_code``; an editable installation has none."""
 
+    def dependencies(self) -> list[str]:
+        """Return what the jobs need beside the hook: all that a user installs, in the versions of today."""
+        return list(self.metadata.core.dependencies) if _jobs() else []
+
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Run the jobs twice in an empty folder: the first run compiles, and what the second loads is shipped.
 
         Functions inlined into others have files, too. The second run loads none of them.
         """
-        jobs = [name for name in os.environ.get(JOBS_VARIABLE, ",".join(JOBS)).split(",") if name]
+        jobs = _jobs()
         if version == "editable" or not jobs:
             return
         self._folder = tempfile.TemporaryDirectory()
@@ -120,6 +127,11 @@ class MachineCodeHook(BuildHookInterface[Any]):
         """Remove what was compiled: it is in the wheel."""
         if hasattr(self, "_folder"):
             self._folder.cleanup()
+
+
+def _jobs() -> list[str]:
+    """Return the names of the jobs to run."""
+    return [name for name in os.environ.get(JOBS_VARIABLE, ",".join(JOBS)).split(",") if name]
 
 
 def _run(jobs: list[str], folder: str) -> None:
