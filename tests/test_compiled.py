@@ -202,3 +202,63 @@ def test_where_nothing_can_be_written_each_process_compiles(
     for _ in range(2):
         assert module(tmp_path / "one", SHORT, NAME).twice(21) == 42
     assert compilations.take() == ["twice", "twice"]
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, compilations: Compilations, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The one file of a shipped folder, compiled as a wheel is: in a process that takes the processor for generic."""
+    folder = tmp_path / "built" / "seqpoint" / "compiled"
+    path = tmp_path / "one" / "source.py"
+    module(path.parent, SHORT)
+    code = (
+        f"import types; made = types.ModuleType({NAME!r}); path = {str(path)!r}\n"
+        "exec(compile(open(path).read(), path, 'exec'), vars(made)); print(made.twice(21))"
+    )
+    environment = {"NUMBA_CPU_NAME": "generic", "NUMBA_CACHE_DIR": str(tmp_path / "built")}
+    subprocess.run([sys.executable, "-c", code], env={**environment, "PYTHONPATH": ":".join(sys.path)}, check=True)
+    monkeypatch.setattr(machine_code, "SHIPPED_FOLDER", folder)
+    (file,) = folder.iterdir()
+    return file
+
+
+def test_shipped_code_serves_any_processor_and_nothing_is_written(
+    tmp_path: Path, compilations: Compilations, shipped: Path
+) -> None:
+    before = shipped.stat().st_mtime_ns
+    assert module(tmp_path / "two", SHORT, NAME).twice(21) == 42
+    assert compilations.take() == []
+    assert not (tmp_path / "cache").exists()
+    assert shipped.stat().st_mtime_ns == before
+    # The user's own file is of the processor, so it has another name.
+    shipped.unlink()
+    assert module(tmp_path / "two", SHORT, NAME).twice(21) == 42
+    assert compilations.take() == ["twice"]
+    assert [path.name for path in files(tmp_path)] != [shipped.name]
+
+
+def test_a_damaged_shipped_file_is_compiled_into_the_users_folder(
+    tmp_path: Path, compilations: Compilations, shipped: Path
+) -> None:
+    damaged = shipped.read_bytes()[:-100]
+    shipped.write_bytes(damaged)
+    for compiled in (["twice"], []):
+        assert module(tmp_path / "two", SHORT, NAME).twice(21) == 42
+        assert compilations.take() == compiled
+    assert len(files(tmp_path)) == 1
+    assert shipped.read_bytes() == damaged
+    assert list(shipped.parent.iterdir()) == [shipped]
+
+
+def test_a_user_without_a_home_has_shipped_code(
+    tmp_path: Path, compilations: Compilations, shipped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_home(*_: object) -> Path:
+        raise RuntimeError
+
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    assert module(tmp_path / "two", SHORT, NAME).twice(21) == 42
+    assert compilations.take() == []
+    assert module(tmp_path / "two", SHORT, NAME).twice(1.5) == 3.0
+    assert compilations.take() == ["twice"]

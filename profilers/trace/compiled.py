@@ -5,6 +5,8 @@ numba itself loads with the first call of a compiled function, and writes a line
 A file of machine code is found by what it was compiled from: the bytecode of the function and of all that it calls, the
 constants that they read, the types of the arguments, the processor, and the versions of numba, llvmlite and NumPy.
 So a fresh checkout starts with the code of the one before it, a comment costs nothing, and no edit is run stale.
+
+A wheel carries the code of what most commands call, for a generic processor (`hatch_build.py`). It is looked for first.
 """
 
 import hashlib
@@ -31,6 +33,11 @@ LOGGER = logging.getLogger(__name__)
 #: The folder of machine code holds no more; the files that were used least recently go. The tests compile 60 MB.
 MAX_FOLDER_BYTES = 512 * 1024 * 1024
 
+#: Machine code that an installed wheel carries: read, never written, and absent in a checkout.
+SHIPPED_FOLDER = Path(__file__).parents[2] / "seqpoint" / "machine_code"
+
+#: Name and features of the processor that shipped code is compiled for: any of the same architecture runs it.
+_ANY_PROCESSOR = ("generic", "")
 _DIGEST_BYTES = 32
 
 
@@ -110,9 +117,8 @@ class _Compiled:
     def _make(self) -> Any:
         numba = _numba()
         dispatcher = numba.njit(**self._options)(self._function)
-        with suppress(RuntimeError):  # raised if the user has no home
-            if Path(self._function.__code__.co_filename).is_file():
-                dispatcher._cache = _CodeFiles(_folder(numba.config.CACHE_DIR), self._function, repr(self._options))
+        if Path(self._function.__code__.co_filename).is_file():
+            dispatcher._cache = _CodeFiles(_folder(numba.config.CACHE_DIR), self._function, repr(self._options))
         return dispatcher
 
 
@@ -162,23 +168,27 @@ def _without_blas() -> Iterator[None]:
         del sys.modules[name]
 
 
-def _folder(named: str) -> Path:
-    """Return the folder of machine code: below `named`, or the user's cache directory."""
-    return Path(named or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seqpoint" / "compiled"
+def _folder(named: str) -> Path | None:
+    """Return the folder of machine code: below `named` or the user's cache directory, or None without a home."""
+    with suppress(RuntimeError):
+        return Path(named or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seqpoint" / "compiled"
+    return None
 
 
 class _CodeFiles:
     """The files of a function's machine code: one for the types of its arguments. Takes the place of numba's cache.
 
+    Files lie in `SHIPPED_FOLDER`, and in `folder`, which alone is written. Without it nothing is kept.
+
     Several processes may share the folder: a file is written beside and renamed, and never changes. It begins with the
     SHA-256 of what follows, so a damaged file is compiled again.
     """
 
-    def __init__(self, folder: Path, function: Any, options: str) -> None:
+    def __init__(self, folder: Path | None, function: Any, options: str) -> None:
         self._folder = folder
         self._name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
         versions = tuple(import_module(library).__version__ for library in ("numba", "llvmlite", "numpy"))
-        self._facts = (options, source_key(function), sys.version_info[:3], versions)
+        self._facts = (options, source_key(function), sys.version_info[:2], versions)
 
     def load_overload(self, signature: Any, context: Any) -> Any:
         """Return what was compiled for these types of arguments, or None.
@@ -193,31 +203,50 @@ class _CodeFiles:
         return kept
 
     def _kept(self, signature: Any, context: Any) -> Any:
-        """Return what the folder holds for these types of arguments, or None."""
-        path = self._path(signature, context)
-        try:
-            content = path.read_bytes()
-            os.utime(path)
-        except OSError:
+        """Return what a folder holds for these types of arguments, or None. A damaged file counts as absent."""
+        shipped, kept = self._paths(signature, context)
+        content = _content(shipped)
+        if content is None and kept is not None and (content := _content(kept)) is not None:
+            with suppress(OSError):
+                os.utime(kept)
+        if content is None:
             return None
-        if hashlib.sha256(content[_DIGEST_BYTES:]).digest() != content[:_DIGEST_BYTES]:
-            return None
-        kept_for, result = pickle.loads(content[_DIGEST_BYTES:])
+        kept_for, result = pickle.loads(content)
         return _numba().core.compiler.CompileResult._rebuild(context, *result) if kept_for == signature else None
 
     def save_overload(self, signature: Any, result: Any) -> None:
         """Keep what was compiled for these types of arguments, unless it holds addresses of this process."""
         if result.lifted or result.library.has_dynamic_globals:
             return
+        _, path = self._paths(signature, result.target_context)
+        if path is None:
+            return
         content = _numba().core.serialize.dumps((signature, result._reduce()))
         with suppress(OSError):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            _write(self._path(signature, result.target_context), hashlib.sha256(content).digest() + content)
-            _forget_oldest(self._folder, MAX_FOLDER_BYTES)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write(path, hashlib.sha256(content).digest() + content)
+            _forget_oldest(path.parent, MAX_FOLDER_BYTES)
 
-    def _path(self, signature: Any, context: Any) -> Path:
-        facts = (*self._facts, context.codegen().magic_tuple(), signature)
-        return self._folder / f"{self._name}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.code"
+    def _paths(self, signature: Any, context: Any) -> tuple[Path, Path | None]:
+        """Return where the code for these types of arguments is if it was shipped, and where it is kept."""
+        target, *processor = context.codegen().magic_tuple()
+        shipped, kept = (self._name_of(signature, (target, *each)) for each in (_ANY_PROCESSOR, processor))
+        return SHIPPED_FOLDER / shipped, self._folder and self._folder / kept
+
+    def _name_of(self, signature: Any, machine: tuple[str, ...]) -> str:
+        facts = (*self._facts, machine, signature)
+        return f"{self._name}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.code"
+
+
+def _content(path: Path) -> bytes | None:
+    """Return what follows the digest in a file of machine code; None if it is absent or damaged."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    return (
+        content[_DIGEST_BYTES:] if hashlib.sha256(content[_DIGEST_BYTES:]).digest() == content[:_DIGEST_BYTES] else None
+    )
 
 
 def _write(path: Path, content: bytes) -> None:
