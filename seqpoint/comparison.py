@@ -58,7 +58,7 @@ _ALIKE = 0.7
 _OPERATOR_LENGTH, _KERNEL_LENGTH = 52, 52
 
 FASTER, SLOWER, SAME, UNKNOWN = "faster", "slower", "no difference beyond noise", "cannot tell"
-AS_PROJECTED = "as projected"
+AS_PROJECTED, NOT_AS_PROJECTED = "as projected", "not as projected"
 #: Part of a step without work on a device, in a host call or not.
 IDLE = "idle"
 
@@ -103,7 +103,7 @@ class Comparison(Result):
     verdict : str
         ``"faster"``, ``"slower"``, ``"no difference beyond noise"`` or ``"cannot tell"``: the step time after. Against
         a projection, ``"as projected"`` says that the step time is within its interval, and the first two that it is
-        below or above.
+        below or above. ``"not as projected"`` says that it is within, but only because errors of parts cancel.
     reason : str
         Why nothing can be told, a drift along a run, or where the measured step time lies in the interval of a
         projection; else "".
@@ -404,6 +404,8 @@ def compare_samples(
     operators = _operators(runs, change, least)
     likeness = _likeness(runs, operators, on_host)
     verdict, reason = _verdict(step, operators, likeness >= _ALIKE or same_job, projection)
+    if verdict == AS_PROJECTED and projection is not None and (error := _cancelling(parts, projection)):
+        verdict, reason = NOT_AS_PROJECTED, error
     if verdict in (FASTER, SLOWER) and projection is None:
         reason = " and ".join(_drifts(sides))
         reason = reason and f"but {reason}; such a drift alone can make two stretches of a run differ"
@@ -494,6 +496,19 @@ def _verdict(
     if not step.beyond_noise:
         return SAME, ""
     return (SLOWER if _typical(step) > 0 else FASTER), ""
+
+
+def _cancelling(parts: Sequence[Change], projection: ProjectedStep) -> str:
+    """Return what is wrong if errors of parts cancel that are larger than the interval of the step time; else ""."""
+    errors = [(row.after_ns - row.before_ns, row.name) for row in parts]
+    cancelled_ns = (sum(abs(ns) for ns, _ in errors) - abs(sum(ns for ns, _ in errors))) / 2
+    if cancelled_ns <= max(projection.step_ns - projection.low_ns, projection.high_ns - projection.step_ns):
+        return ""
+    (less_ns, less), (more_ns, more) = min(errors), max(errors)
+    return (
+        "the measured step time is within the interval of the projection, but only since errors cancel: "
+        f"{less} {signed(less_ns)}, {more} {signed(more_ns)}"
+    )
 
 
 def _changes(

@@ -19,9 +19,9 @@ from profilers.files import dataset_path
 from profilers.trace.arrays import Floats
 from profilers.trace.trace import Trace
 from seqpoint.cli import cli
-from seqpoint.comparison import Comparison, compare_samples
-from seqpoint.noise import changes_of, drift_of, paired_changes_of
-from seqpoint.step_sample import PARTS, StepSample, step_sample
+from seqpoint.comparison import Comparison, _cancelling, compare_samples
+from seqpoint.noise import Change, changes_of, drift_of, paired_changes_of
+from seqpoint.step_sample import PARTS, ProjectedStep, StepSample, step_sample
 
 KINETO = Path(__file__).parents[2] / "shared" / "data" / "traces" / "kineto"
 GEMM, ADD, NCCL = "ampere_sgemm_128x64_nn", "vectorized_elementwise_kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
@@ -432,6 +432,17 @@ def test_the_measured_step_lies_in_the_interval_or_not(tmp_path: Path, slow: flo
     assert any(note.startswith("host-bound") for note in result.notes())
 
 
+def test_errors_of_parts_that_cancel_are_not_as_projected() -> None:
+    projection = ProjectedStep("scale_kernels:all:1", 100.0, 95.0, 107.0, 0.9, ())
+
+    def parts(*changes: float) -> list[Change]:
+        return [Change(f"part {i}", 50.0, 50.0 + change, None, None) for i, change in enumerate(changes)]
+
+    assert _cancelling(parts(5, -4), projection) == _cancelling(parts(30, 10), projection) == ""
+    assert _cancelling(parts(7, -7, 0), projection) == "" and "cancel" in _cancelling(parts(8, -8, 0), projection)
+    assert _cancelling(parts(-20, 25), projection).endswith("part 0 -20 ns, part 1 +25 ns")
+
+
 def test_ranks_of_a_projection_wait_and_transfer_as_in_the_trace() -> None:
     trace = transformer(128, 128, 128, 128, tensor=2)
     result = sp.compare(trace, trace, what_if="scale_host:1.0000001")
@@ -489,7 +500,8 @@ def test_the_command_shows_a_projection(tmp_path: Path) -> None:
     assert "with scale_kernels:gemm:0.5" in shown.output and "appeared" not in shown.output
     content = json.loads(run(*paths, "-w", "scale_kernels:gemm:0.5", "--json").stdout)
     assert set(content["projection"]) == {"what_if", "step_ns", "low_ns", "high_ns", "confidence", "notes"}
-    assert content["before"]["what_if"] == "scale_kernels:gemm:0.5" and content["verdict"] == "as projected"
+    assert content["before"]["what_if"] == "scale_kernels:gemm:0.5"
+    assert content["verdict"] == "not as projected"  # 40 us more in products, hidden by idle time
     assert run(*paths, "--what-if", "scale_kernels:gemm:0.5", "--explain").exit_code == 0
     assert (tmp_path / "chart.html").stat().st_size > 10_000
 

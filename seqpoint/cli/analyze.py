@@ -261,12 +261,13 @@ def compare_command(traces: tuple[str, ...], limit: float | None, plot: str | No
     With --what-if the steps before are a projection: is the measured step time after within its interval, and which
     parts, classes and operators are off?
 
-    With --json: verdict (faster, slower, no difference beyond noise, as projected, cannot tell), reason, confidence,
-    unit (steps, paired steps or runs), likeness, step, before, after, projection (what_if, step_ns, low_ns, high_ns,
-    confidence, notes; or null), parts, path, classes, operators, kernels, notes. `step` and each of `parts`, `path`,
-    `classes` and `operators` have name, before_ns, after_ns, noise_ns, beyond_noise, change_ns, change (over
-    before). Operators also have shapes, matched_by, before_kernels, after_kernels, before_kernel, after_kernel. Each of
-    `kernels` has kernel, class, side (appeared or vanished), kernels, time_ns. Times are a step's; null is unknown.
+    With --json: verdict (faster, slower, no difference beyond noise, as projected, not as projected, cannot tell),
+    reason, confidence, unit (steps, paired steps or runs), likeness, step, before, after, projection (what_if, step_ns,
+    low_ns, high_ns, confidence, notes; or null), parts, path, classes, operators, kernels, notes. `step` and each of
+    `parts`, `path`, `classes` and `operators` have name, before_ns, after_ns, noise_ns, beyond_noise, change_ns, change
+    (over before). Operators also have shapes, matched_by, before_kernels, after_kernels, before_kernel, after_kernel.
+    Each of `kernels` has kernel, class, side (appeared or vanished), kernels, time_ns. Times are a step's; null is
+    unknown.
 
     \b
     seqpoint compare before.trace after.trace
