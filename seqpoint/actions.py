@@ -1,5 +1,7 @@
 """Actions: what somebody can do to make steps shorter, each with the what-if that replays it."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from profilers.files import shipped_table
@@ -24,6 +26,8 @@ class Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ``"flag"``, ``"code"``, ``"library"`` or ``"hardware"``.
     text : str
         What to do.
+    error : float, optional
+        Median error of its gain where it was measured before and after (docs/accuracy.md); None if it never was.
     """
 
     what_if: str
@@ -31,11 +35,12 @@ class Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     resource: str
     takes: str
     text: str
+    error: float | None = None
 
     @property
     def says_how(self) -> bool:
         """Whether it names a way, and does not only ask what something faster would be worth."""
-        return not self.what_if.startswith("scale_")
+        return not self.what_if.startswith("scale_") or "@rank=" in self.what_if
 
 
 class _Actions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,12 +52,14 @@ def actions() -> tuple[Action, ...]:
     return shipped_table("advice.toml", "actions", _Actions).actions
 
 
-def possible_actions(limits: Limits) -> list[Action]:
-    """Return the actions on a resource without which steps would be shorter; all are on steps without a device.
+def possible_actions(limits: Limits, of: Sequence[Action] | None = None) -> list[Action]:
+    """Return the actions on a resource without which steps would be shorter; all, if the bounds are unknown.
 
     Parameters
     ----------
     limits : Limits
         What limits the steps.
+    of : sequence of Action, optional
+        The actions to choose from; by default those that are shipped.
     """
-    return [action for action in actions() if limits.bound.get(action.resource, 1.0) >= WORTH]
+    return [action for action in of or actions() if limits.bound.get(action.resource, 1.0) >= WORTH]

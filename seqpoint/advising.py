@@ -5,10 +5,12 @@ the one that gains most, and replays the others on top of it, until none gains: 
 `seqpoint project` with the what-ifs that the advice names. What-ifs that only scale something come last.
 """
 
+import re
 import shlex
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import combinations
 from textwrap import wrap
 from time import monotonic
 from typing import Any, NamedTuple
@@ -20,11 +22,13 @@ from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import Trace
 from replay.analysis.critical_path import attribution, critical_path
 from replay.engine.timeline import Timeline
+from replay.graph.graph import TaskKind
 from replay.projection.evidence import EVIDENCE
 from replay.projection.rows import ProjectionRow
 from replay.what_ifs import WhatIf
 from seqpoint.actions import WORTH, Action, actions, possible_actions
-from seqpoint.notebook import DataFrame, Result, data_frame, shortened, without_middle
+from seqpoint.breakdown import frame_of
+from seqpoint.notebook import DataFrame, Result, data_frame, without_middle
 from seqpoint.projecting import ProjectOptions, TraceProjection, TraceWindows, pace_lines, parse_what_ifs
 
 #: Draws for the intervals of what is printed, and of the best action of a search, which is dropped if it may lose.
@@ -33,10 +37,16 @@ _DRAWS, _SEARCH_DRAWS = 32, 8
 _SHORTER = 0.1
 #: Most actions, kernels that an action names, classes in the first sentence, and remarks against the answer.
 _MOST_ACTIONS, _MOST_NAMED, _MOST_CLASSES, _MOST_AGAINST = 5, 2, 3, 4
+#: Lines of remarks against the answer that go before the places of actions.
+_LEAST_AGAINST = 2
 #: Characters of a line and of the name of a kernel, and lines in all.
 WIDTH, _NAME, _MOST_LINES = 100, 32, 25
 #: Classes of kernels below this share of the step are not named, nor evidence below this share.
 _LEAST_SHARE, _SHOWN = 0.05, 0.005
+#: Most pairs of actions that are replayed.
+_MOST_PAIRS = 24
+#: Kernel time of a rank over the median of all from which the rank is slow.
+_SLOW = 1.05
 #: Share of the critical path from which a second resource is named, and busy share below which a device is idle.
 _SECOND, _IDLE = 0.2, 0.01
 #: Classes of kernels that compute or copy.
@@ -72,6 +82,10 @@ class Advice:
         Shares of the projected time that are kept, scaled, modelled and assumed.
     where : tuple of str
         Names of the work that becomes shorter, most time first.
+    frame : str
+        Python function that calls it, with file and line; "" if unknown.
+    error : float, optional
+        Median error of measured gains of this kind; None if none was measured.
     """
 
     action: str
@@ -83,6 +97,27 @@ class Advice:
     takes: str
     evidence: dict[str, float]
     where: tuple[str, ...]
+    frame: str = ""
+    error: float | None = None
+
+    @property
+    def figures(self) -> str:
+        """Gain, and speed-up with all actions up to this one with its interval."""
+        return f"{self.gain:.2f} -> {self.speedup:.2f} ({self.low:.2f} - {self.high:.2f})"
+
+    @property
+    def basis(self) -> str:
+        """What it takes, and what the gain rests on."""
+        rests = ", ".join(f"{kind} {100 * share:.0f} %" for kind, share in self.evidence.items() if share >= _SHOWN)
+        error = "never measured" if self.error is None else f"{100 * self.error:.0f} % off where measured"
+        return f"takes {self.takes}; time {rests}; {error}"
+
+    @property
+    def place(self) -> str:
+        """The work that becomes shorter, and the Python function that calls it; "" if neither is known."""
+        names = ", ".join(without_middle(name, _NAME) for name in self.where)
+        frame = f"in {without_middle(self.frame, 2 * _NAME)}" if self.frame else ""
+        return "; ".join(filter(None, [frame, f"shorter: {names}" if names else ""]))
 
 
 @dataclass(frozen=True)
@@ -129,26 +164,50 @@ class TraceAdvice(Result):
 
     def summary(self) -> list[str]:
         """Return the advice, at most 25 lines of 100 characters."""
-        lines = [*_wrapped(self.verdict, 3), *_wrapped(self.measured, 2), *([""] if self.actions else [])]
+        return self.lines(whole=False)
+
+    def lines(self, *, whole: bool) -> list[str]:
+        """Return the advice as lines of 100 characters: all of it, or at most 25 lines."""
+        many = 99 if whole else 0
+        lines = [*_wrapped(self.verdict, 3 + many), *_wrapped(self.measured, 2), *([""] if self.actions else [])]
         if self.actions:
             lines.append("What to do, in this order: gain -> speed-up with all up to here, and its 90 % interval")
         elif self.not_worth:
             lines.append(f"Nothing that is known here gains {100 * (WORTH - 1):.1f} % or more.")
+        against = [line for text in self.against for line in _wrapped(f"But: {text}", 2 + many)]
+        worthless = "; ".join(f"{each.action} {each.reason}" for each in self.not_worth)
+        ends = _wrapped(f"Not worth it: {worthless}", 3 + many) if worthless else []
+        others = ", ".join(self.not_applicable)
+        ends += _wrapped(f"Not applicable: {others}", 1 + many) if others else []
+        fixed = len(lines) + 2 * len(self.actions) + 1 + len(ends) + min(len(against), _LEAST_AGAINST)
         for number, each in enumerate(self.actions, 1):
-            of = f"{each.gain:.2f} -> {each.speedup:.2f} ({each.low:.2f} - {each.high:.2f})"
-            rests = ", ".join(f"{kind} {100 * share:.0f} %" for kind, share in each.evidence.items() if share >= _SHOWN)
-            where = "".join(f", {without_middle(name, _NAME)}" for name in each.where)
-            lines.append(shortened(f"{number}. {of}  {each.action}", WIDTH))
-            text = f"   takes {each.takes}; time {rests}{'; shorter: ' if where else ''}{where[2:]}"
-            lines.append(shortened(text, WIDTH))
+            lines += _wrapped(f"{number}. {each.figures}  {each.action}", 1 + many, "   ")
+            lines += _wrapped(f"   {each.basis}", 1 + many, "   ")
+            if each.place and (whole or fixed < _MOST_LINES):
+                lines += _wrapped(f"   {each.place}", 1 + many, "   ")
+                fixed += 1
         if self.actions:  # whole, however long: it is copied
             lines.append(f"More on 1: {self.command} -w '{self.actions[0].what_if}'")
-        worthless = "; ".join(f"{each.action} {each.reason}" for each in self.not_worth)
-        lines += _wrapped(f"Not worth it: {worthless}", 3) if worthless else []
-        others = ", ".join(self.not_applicable)
-        lines += _wrapped(f"Not applicable: {others}", 1) if others else []
-        against = [line for text in self.against for line in _wrapped(f"But: {text}", 2)]
-        return [*lines, *against[: _MOST_LINES - len(lines)]]
+        lines += ends
+        return [*lines, *(against if whole else against[: _MOST_LINES - len(lines)])]
+
+    def markdown(self) -> str:
+        """Return the whole advice as Markdown, for an issue or a note."""
+        steps = [
+            f"{n}. **{each.action}**: {'; '.join(filter(None, [each.figures, each.basis, each.place]))}"
+            for n, each in enumerate(self.actions, 1)
+        ]
+        worthless = [f"- {each.action}: {each.reason}" for each in self.not_worth]
+        more = [f"`{self.command} -w '{self.actions[0].what_if}'`"] if self.actions else []
+        parts = {
+            "What to do: gain, then speed-up with all up to here and its 90 % interval": [*steps, "", *more],
+            "Not worth it": worthless,
+            "What stands against it": [f"- {text}" for text in self.against],
+        }
+        texts = [f"## {self.verdict}", self.measured, *(
+            "\n".join([f"### {title}", "", *lines]).rstrip() for title, lines in parts.items() if any(lines)
+        )]  # fmt: skip
+        return "\n\n".join(re.sub(r"([<>|*_])", r"\\\1", text) if i < 2 else text for i, text in enumerate(texts))
 
     def table(self) -> DataFrame:
         """Return a row for each action."""
@@ -164,7 +223,7 @@ class TraceAdvice(Result):
             "rows": [asdict(each) for each in self.actions],
             "not_worth": [asdict(each) for each in self.not_worth],
             "not_applicable": list(self.not_applicable),
-            "against": list(self.against),
+            "against": list(self.against[:_MOST_AGAINST]),
             "command": self.command,
         }
 
@@ -222,10 +281,11 @@ def advise_windows(
         raise InvalidInputError(f"minutes is {minutes:g}; it must be above 0")
     base = windows.project([])
     bounds, busy = base.projection.limits.bound, base.projection.device_busy_share or 0.0
-    known = possible_actions(base.projection.limits) if "device" in bounds else []
+    every = [*actions(), *_of_slow_ranks(base)]
+    known = possible_actions(base.projection.limits, every) if "device" in bounds else []
     rejected = [
         Rejected(action.label, action.what_if, bounds[action.resource], f"{bounds[action.resource]:.3f} at most")
-        for action in actions()
+        for action in every
         if "device" in bounds and action.resource in bounds and action not in known
     ]
     found = _search(windows, known, until)
@@ -242,10 +302,10 @@ def advise_windows(
     advice = TraceAdvice(
         _verdict(base),
         next(sentence for sentence in result.summary() if not sentence.startswith("pace: ")),
-        tuple(_advices(done, result)),
+        tuple(_advices(trace, done, result)),
         tuple(sorted([*rejected, *found.rejected], key=lambda each: -each.gain)),
         tuple(action.label for action in found.not_applicable),
-        tuple(against[:_MOST_AGAINST]),
+        tuple(against),
         f"seqpoint project {path} -n {options.max_points}",
     )
     return advice, result
@@ -265,7 +325,7 @@ def _search(windows: TraceWindows, known: list[Action], until: float) -> _Found:
     done, rejected, gain = list[Action](), list[Rejected](), 1.0
     not_applicable = [action for action in known if not windows.has_work_for(action.what_if)]
     known = [action for action in known if action not in not_applicable]
-    alone = dict[Action, ProjectionRow]()
+    alone, is_paired = dict[Action, ProjectionRow](), False
     while known and len(done) < _MOST_ACTIONS and (not done or monotonic() < until):
         rows = zip(known, _rows(windows, [[*done, action] for action in known]), strict=True)
         found = {action: row for action, row in rows if row is not None}
@@ -283,9 +343,42 @@ def _search(windows: TraceWindows, known: list[Action], until: float) -> _Found:
                 gain = found[best].speedup
                 break
             rejected += [_rejected(best, found[best], ", may lose")] if not done else []
+        if not known and len(done) < _MOST_ACTIONS - 1 and not is_paired and (pair := _best_pair(windows, done, alone)):
+            (row,) = _rows(windows, [[*done, *pair]], _SEARCH_DRAWS)
+            is_paired = True
+            if row is not None and row.low >= 1.0 and row.speedup >= WORTH * gain:
+                done, gain = [*done, *pair], row.speedup
+                known = [action for action in alone if action not in done]
+                rejected = [each for each in rejected if each.what_if not in {action.what_if for action in pair}]
     named = {*done, *known, *(action for action in alone if action.label in {each.action for each in rejected})}
     rejected += [_rejected(action, row, " alone") for action, row in alone.items() if action not in named]
     return _Found(done, rejected, not_applicable, known)
+
+
+def _best_pair(windows: TraceWindows, done: list[Action], alone: Mapping[Action, ProjectionRow]) -> list[Action]:
+    """Return the two actions on different resources that gain most together; [] if there are none.
+
+    Both say how. Where two resources take nearly as long, neither gains alone.
+    """
+    left = [action for action in alone if action not in done and action.says_how]
+    pairs = [[*pair] for pair in combinations(left, 2) if pair[0].resource != pair[1].resource][:_MOST_PAIRS]
+    rows = _rows(windows, [[*done, *pair] for pair in pairs]) if pairs else []
+    found = [(row.speedup, i) for i, row in enumerate(rows) if row is not None]
+    return pairs[max(found)[1]] if found else []
+
+
+def _of_slow_ranks(base: TraceProjection) -> list[Action]:
+    """Return the action on the rank with the longest kernels, if they are clearly longer than those of the others."""
+    graph = base.projection.timelines["baseline"].graph
+    kernels = (graph.tasks.kind == TaskKind.KERNEL) & graph.on_device() & ~graph.collectives()
+    ranks = np.unique(graph.ranks()[kernels])
+    times = [float(graph.tasks.duration_ns[kernels & (graph.ranks() == rank)].sum()) for rank in ranks]
+    if len(ranks) < 2 or max(times) < _SLOW * float(np.median(times)):
+        return []
+    rank, factor = int(ranks[np.argmax(times)]), float(np.median(times)) / max(times)
+    text = f"Find why kernels of rank {rank} take {1 / factor:.2f} times those of other ranks: clock, data, sharing"
+    what_if = f"scale_kernels:kernels@rank={rank}:{factor:.3f}"
+    return [Action(what_if, f"rank {rank} as fast as the others", "kernels", "code", text)]
 
 
 def _composed(choices: Sequence[Sequence[Action]]) -> list[Any]:
@@ -302,7 +395,7 @@ def _rejected(action: Action, row: ProjectionRow, more: str) -> Rejected:
     return Rejected(action.label, action.what_if, row.speedup, f"{row.speedup:.3f}{more}")
 
 
-def _advices(done: Sequence[Action], result: TraceProjection) -> "list[Advice]":
+def _advices(trace: Trace, done: Sequence[Action], result: TraceProjection) -> "list[Advice]":
     """Return the advice for each action that was taken, from the rows of all actions up to it."""
     before, advices, earlier = result.projection.timelines["baseline"], list[Advice](), 1.0
     for action, row in zip(done, result.rows, strict=False):
@@ -311,7 +404,10 @@ def _advices(done: Sequence[Action], result: TraceProjection) -> "list[Advice]":
         where = _shorter(before, result.projection.timelines[row.label])
         before = result.projection.timelines[row.label]
         figures = (row.speedup / earlier, row.speedup, row.low, row.high)
-        advices.append(Advice(action.text, "+".join(row.what_if), *figures, action.takes, evidence, where))
+        frame = frame_of(trace, where) if action.takes == "code" else ""
+        places = tuple(without_middle(name, WIDTH) for name in where), frame
+        advice = Advice(action.text, "+".join(row.what_if), *figures, action.takes, evidence, *places, action.error)
+        advices.append(advice)
         earlier = row.speedup
     return advices
 
@@ -325,7 +421,7 @@ def _shorter(before: Timeline, after: Timeline) -> tuple[str, ...]:
             saved[name] += sign * ns
             spent[name] += max(sign, 0.0) * ns
     order = sorted(saved, key=lambda name: -saved[name])
-    return tuple(without_middle(name, WIDTH) for name in order[:_MOST_NAMED] if saved[name] > _SHORTER * spent[name])
+    return tuple(name for name in order[:_MOST_NAMED] if saved[name] > _SHORTER * spent[name])
 
 
 def _verdict(base: TraceProjection) -> str:
@@ -364,7 +460,7 @@ def _classes(timeline: Timeline) -> str:
     return f" ({named})" if named else ""
 
 
-def _wrapped(text: str, most: int) -> list[str]:
+def _wrapped(text: str, most: int, indent: str = "  ") -> list[str]:
     """Return a text in lines; the last of them ends in dots if there were more."""
-    lines = wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    lines = wrap(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
     return [*lines[: most - 1], f"{lines[most - 1][: WIDTH - 3]}..."] if len(lines) > most else lines

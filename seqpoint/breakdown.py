@@ -6,6 +6,8 @@ the ranges that a program wrote. `host_times` has the self
 time of operators, calls and Python functions. `contention_table` and `contention_lines` show a `ContentionTime`.
 """
 
+import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -15,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profilers.trace.arrays import MISSING, Ints, encode_text, integers
+from profilers.trace.arrays import MISSING, Ints, encode_text, integers, strings
 from profilers.trace.columns import combinations, lookup, user_ranges
 from profilers.trace.compiled import compiled
 from profilers.trace.schema import PYTHON_FUNCTION
@@ -361,6 +363,55 @@ class HostTime:
 def python_functions(trace: Trace) -> pa.Table:
     """Return the events of Python functions of a trace, as PyTorch's profiler records them with its stacks."""
     return trace.ranges.filter(pc.equal(trace.ranges["category"].cast(pa.string()), PYTHON_FUNCTION))
+
+
+def frame_of(trace: Trace, names: Sequence[str]) -> str:
+    """Return the Python function of the user that calls most of the launches of some kernels or calls; "" if unknown.
+
+    Functions of PyTorch, of Triton and of Python's own modules are not the user's.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+    names : sequence of str
+        Names of kernels, or of calls of the runtime.
+
+    Examples
+    --------
+    >>> bool(_LIBRARY.match("torch/nn/modules/module.py(1501): _call_impl")), bool(_LIBRARY.match("train.py(41): step"))
+    (True, False)
+    """
+    from profilers.ingest.linking import innermost
+
+    functions = python_functions(trace)
+    texts = strings(functions, "name")
+    is_user = [_FRAME.match(text) is not None and not _is_library(text) for text in map(str, texts)]
+    if not any(is_user):
+        return ""
+    functions, wanted = functions.filter(pa.array(is_user)), pa.array(list(names), pa.string())
+    of_kernels = trace.kernels.filter(pc.is_in(trace.kernels["name"].cast(pa.string()), wanted))["launch_id"]
+    launches = trace.launches
+    chosen = pc.or_(pc.is_in(launches["name"].cast(pa.string()), wanted), pc.is_in(launches["id"], of_kernels))
+    around = innermost(functions, launches.filter(chosen))
+    around = around[around != MISSING]
+    if not len(around):
+        return ""
+    ids, counts = np.unique(around, return_counts=True)
+    calls = lookup(integers(functions, "id"), np.arange(len(functions)), ids)
+    counted: dict[str, int] = {}
+    for text, count in zip(strings(functions, "name")[calls].tolist(), counts.tolist(), strict=True):
+        counted[text] = counted.get(text, 0) + count
+    return max(counted, key=lambda text: counted[text])
+
+
+#: Python functions as PyTorch's profiler names them, and those of libraries that launch kernels for others.
+_FRAME = re.compile(r"(?P<path>.*)[.]py\(\d+\): ")
+_LIBRARY = re.compile(r"(?:.*/)?(?:torch|triton|numpy)/")
+
+
+def _is_library(frame: str) -> bool:
+    return bool(_LIBRARY.match(frame)) or re.split("[/.]", frame, maxsplit=1)[0] in sys.stdlib_module_names
 
 
 def host_times(trace: Trace) -> tuple[HostTime, ...]:

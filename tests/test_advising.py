@@ -1,13 +1,18 @@
 """Advice on traces: the first action is what limits the step, gains are those of `project`, and it fits a screen."""
 
+import csv
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
-from traces import write_trace
+from traces import event, kernel, kineto, launch, write_trace
 
 import seqpoint as sp
 from profilers.errors import InvalidInputError
@@ -17,13 +22,15 @@ from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.graph.edit import LIMITING
 from replay.projection.windows import StepWindow
-from replay.what_ifs import parse_what_if
+from replay.what_ifs import WhatIf, parse_what_if
 from seqpoint.actions import WORTH, actions
-from seqpoint.advising import WIDTH, TraceAdvice, advise_trace
+from seqpoint.advising import WIDTH, TraceAdvice, _best_pair, advise_trace
+from seqpoint.breakdown import frame_of
 from seqpoint.cli import cli
 from seqpoint.notebook import without_middle
 from seqpoint.projecting import ProjectOptions, TraceWindows, project_trace
 
+HALF = "ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_64x3_tn"
 SHARED = Path(__file__).parents[2] / "shared"
 SMALL = sp.Transformer("small", "megatron", 4, 256, 4, 1024, 1024)
 WIDE = sp.Transformer("wide", "megatron", 2, 4096, 32, 16384, 1024)
@@ -191,3 +198,106 @@ def test_advice_shows_itself(computing: Trace) -> None:
     assert repr(advice) == "\n".join(advice.summary())
     assert advice.table().what_if.tolist() == [each.what_if for each in advice.actions]
     assert "GPU-bound" in advice._repr_html_()
+
+
+def half_full(path: Path) -> Trace:
+    """Write steps of eight products of one input; each has 64 workgroups for the 108 units of the device."""
+    events = []
+    for step in range(4):
+        begin = step * 2000.0
+        wait = launch(begin + 100, 10 * step + 9, "cudaDeviceSynchronize", 1200)
+        events += [event(f"ProfilerStep#{step}", "user_annotation", begin, 2000), wait]
+        for frame, start, time in (("train.py(7): step", 0, 90), ("torch/nn/modules/linear.py(9): forward", 1, 88)):
+            events.append(event(frame, "python_function", begin + start, time))
+        for n in range(8):
+            shapes = {"Input Dims": [[1024, 8192], [8192, 1024]], "Input type": ["c10::Half", "c10::Half"]}
+            events.append(event("aten::mm", "cpu_op", begin + 10 * n + 2, 7, **shapes))
+            events.append(launch(begin + 10 * n + 3, 10 * step + n))
+            events.append(kernel(HALF, begin + 50 + 150 * n, 150, 10 * step + n, grid=[8, 8, 1]))
+    path.write_text(json.dumps(kineto(events)))
+    return sp.open(path)
+
+
+def with_a_slow_rank(folder: Path) -> Trace:
+    """Write steps of four ranks: six products, which take half as long again on rank 3, and an all-reduce."""
+    of_all = {"Collective name": "allreduce", "In msg nelems": 10**6, "Out msg nelems": 10**6, "dtype": "Float",
+              "Process Group Name": "0", "Process Group Ranks": "[0, 1, 2, 3]", "Group size": 4}  # fmt: skip
+    files = [folder / f"rank{rank}.json" for rank in range(4)]
+    for rank, file in enumerate(files):
+        events, time = list[dict[str, object]](), 1500 if rank == 3 else 1000
+        for step in range(4):
+            begin, last = step * 10_000.0, 20 * step + 6
+            done = begin + 100 + 6 * time
+            events.append(event(f"ProfilerStep#{step}", "user_annotation", begin, 9900))
+            for n in range(6):
+                events += [
+                    launch(begin + 10 * n, 20 * step + n),
+                    kernel(HALF, begin + 100 + n * time, time, 20 * step + n),
+                ]
+            events += [launch(begin + 90, last), kernel(NCCL, done, begin + 9160 - done, last, **of_all)]
+            events.append(launch(begin + 200, last + 1, "cudaDeviceSynchronize", 9100))
+        about = {"backend": "nccl", "rank": rank, "world_size": 4}
+        file.write_text(json.dumps(kineto(events, distributedInfo=about)))
+    return sp.open(files)
+
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+def test_products_side_by_side_come_first_where_each_fills_half_of_the_device(tmp_path: Path) -> None:
+    advice = sp.advise(half_full(tmp_path / "job.json"))
+    check_shape(advice)
+    assert advice.actions[0].what_if.startswith("concurrent_gemms") and advice.actions[0].gain > 1.2
+
+
+def test_a_slow_rank_comes_first_where_the_others_wait_for_it(tmp_path: Path) -> None:
+    advice = sp.advise(with_a_slow_rank(tmp_path))
+    check_shape(advice)
+    first = advice.actions[0]
+    assert (
+        "rank 3 has 100 % of the critical path" in advice.verdict
+        and "kernels of rank 3 take 1.50 times" in first.action
+    )
+    assert first.what_if == "scale_kernels:kernels@rank=3:0.667" and first.gain == pytest.approx(9060 / 6060, rel=0.05)
+
+
+def test_an_action_names_the_python_function_of_the_user(tmp_path: Path) -> None:
+    trace = half_full(tmp_path / "job.json")
+    assert frame_of(trace, [HALF]) == frame_of(trace, ["cudaLaunchKernel"]) == "train.py(7): step"
+    assert frame_of(trace, ["no such kernel"]) == ""
+    launches = next(each for each in sp.advise(trace).actions if "remove_launch_overhead" in each.what_if)
+    assert launches.place.startswith("in train.py(7): step; shorter: cudaLaunchKernel")
+
+
+def test_two_actions_that_gain_only_together_are_found() -> None:
+    alone = {action: action for action in actions() if action.says_how}
+    names = {action: action.what_if for action in alone}
+    wanted = {"remove_launch_overhead", "fuse:elementwise"}
+
+    class Windows:
+        def project(self, what_ifs: list[WhatIf], *, draws: int) -> SimpleNamespace:
+            rows = [SimpleNamespace(applied=True, speedup=1.0 + 0.3 * (set(each.steps) == wanted)) for each in what_ifs]
+            return SimpleNamespace(rows=rows)
+
+    pair = _best_pair(cast(TraceWindows, Windows()), [], cast(Any, alone))
+    assert {names[action] for action in pair} == wanted and len({action.resource for action in pair}) == 2
+
+
+def test_the_error_of_a_kind_of_gain_is_that_of_the_measured_pairs() -> None:
+    with (Path(__file__).parent / "accuracy" / "pairs.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["change"] == "data type"]
+    errors = [abs(float(row["predicted"]) / float(row["measured"] or row["traced"]) - 1) for row in rows]
+    told = {action.error for action in actions() if action.what_if.startswith("change_dtype")}
+    assert told == {round(float(np.median(errors)), 3)}
+    assert all(action.error is None for action in actions() if not action.what_if.startswith("change_dtype"))
+
+
+def test_the_whole_advice_is_printed_on_demand_and_as_markdown(tmp_path: Path) -> None:
+    path = save_trace(half_full(tmp_path / "job.json"), tmp_path / "job.trace")
+    run = partial(CliRunner().invoke, cli, catch_exceptions=False)
+    brief, whole = (run(["advise", str(path), *more]).stdout for more in ((), ("--all",)))
+    assert "..." not in whole and len(whole.splitlines()) >= len(brief.splitlines())
+    text = run(["advise", str(path), "--markdown"]).stdout
+    advice = sp.advise(path)
+    assert text.startswith("## ") and all(f"**{each.action}**: {each.figures}" in text for each in advice.actions)
+    assert all(f"- {each.action}: {each.reason}" in text for each in advice.not_worth)

@@ -18,7 +18,16 @@ from seqpoint.cli.options import (
     refuse_options,
     trace_argument,
 )
-from seqpoint.cli.output import message, note_guess, print_result, progress, save_plot, write_timelines
+from seqpoint.cli.output import (
+    current_view,
+    message,
+    note_guess,
+    print_lines,
+    print_result,
+    progress,
+    save_plot,
+    write_timelines,
+)
 from seqpoint.description import BY as DESCRIBED_BY
 
 
@@ -27,8 +36,9 @@ from seqpoint.description import BY as DESCRIBED_BY
 @options_of(
     front_door.advise, "minutes", "max_points", "device", minutes={"type": click.FloatRange(0.0, min_open=True)}
 )
+@click.option("--markdown", is_flag=True, help="Print the whole advice as Markdown, for an issue or a note.")
 @output_options
-def advise_command(trace: str, json_: bool, **options: Any) -> None:
+def advise_command(trace: str, markdown: bool, json_: bool, **options: Any) -> None:
     """Say what limits the steps of TRACE, what to do first, and what is not worth it.
 
     Every gain is a replay of this trace. The first figure of an action is its gain beyond those above it, the second is
@@ -40,7 +50,12 @@ def advise_command(trace: str, json_: bool, **options: Any) -> None:
     seqpoint advise rank0.json.gz --minutes 5 --json
     """
     advice = front_door.advise(load(trace), **options, name=trace, progress=progress("replaying"))
-    print_result(advice, json_)
+    if markdown and not json_:
+        print_lines(*advice.markdown().splitlines())
+    elif current_view().everything:
+        print_lines(*advice.lines(whole=True))
+    else:
+        print_result(advice, json_)
 
 
 @click.command("describe")
