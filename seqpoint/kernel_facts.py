@@ -7,6 +7,7 @@
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from replay.from_trace.phases import annotated_phase
 from replay.graph.graph import PHASES, Hardware
 from replay.graph.operators import Operator
 
+#: Dimensions of the tensors in the text of shapes or strides; those of scalars are empty.
+TENSORS = re.compile(r"\[([\d, ]+)\]")
 #: Prefix by which PyTorch's profiler names calls of modules.
 _MODULE = "nn.Module: "
 #: Ranges that FSDP writes at both ends of a module's pass, with the path of the module, and wrappers in such paths.
@@ -35,6 +38,11 @@ _NO_MODULE = re.compile(
     r"## Call|Torch-Compiled)|(?:step|iter(?:ation)?|epoch|batch)s?[\W_]*\d*\W*$",
     re.IGNORECASE,
 )
+#: Why the trace has no operator of a kernel, in this order of precedence: replay of a graph; host not recorded; launch
+#: not recorded; no operators recorded; launched by what `torch.compile` wrote, or by other code outside of operators.
+NO_OPERATOR = ("graph", "no host", "no launch", "none recorded", "compiled code", "other code")
+#: Names of launches of graphs, and of kernels that `torch.compile` wrote.
+_GRAPH, _COMPILED = re.compile(r"^(?:cuda|cu|hip)GraphLaunch"), "triton_"
 #: Times before and after every event, in ns.
 _BEFORE, _AFTER = -(1 << 62), 1 << 62
 #: Phase of collectives, after those of the graph.
@@ -218,6 +226,56 @@ def _shapes(trace: Trace, calls: Ints) -> tuple[Ints, tuple[str, ...]]:
     codes, texts = encode_text(trace.ops["shapes"])
     shape = lookup(integers(trace.ops, "id"), codes, calls)
     return np.where(shape == MISSING, -1, shape), tuple(map(str, texts))
+
+
+def reasons_without_operator(trace: Trace, facts: KernelFacts) -> Ints:
+    """Return why no operator launched each kernel, as an index into `NO_OPERATOR`; -1 for a kernel with an operator."""
+    codes, texts = encode_text(trace.launches["name"])
+    is_graph = np.array([bool(_GRAPH.match(str(text))) for text in texts] + [False])
+    launch = lookup(integers(trace.launches, "id"), np.where(is_graph[codes], 1, 0), facts.launch)
+    node = lookup(integers(trace.kernels, "id"), integers(trace.kernels, "graph_node"), facts.event)
+    has_ops, has_calls = (np.isin(facts.rank, integers(table, "rank")) for table in (trace.ops, trace.launches))
+    compiled = np.array([name.startswith(_COMPILED) for name in facts.names] + [False])[facts.name]
+    reasons = [(launch == 1) | (node != MISSING), ~has_ops & ~has_calls, launch == MISSING, ~has_ops, compiled]
+    reason = np.select(reasons, np.arange(len(reasons)).tolist(), len(reasons))
+    return np.where(facts.operator < 0, reason, -1)
+
+
+def input_layouts(trace: Trace, facts: KernelFacts) -> tuple[Ints, tuple[str, ...]]:
+    """Return how the inputs of the call of each kernel lie in memory, as codes, and their texts; -1 if unknown.
+
+    A text has ``contiguous``, ``strided`` or ``expanded`` (by a stride of 0) for each tensor, in the order of shapes.
+    """
+    encoded = [encode_text(trace.ops[name]) for name in ("shapes", "strides")]
+    both, number = np.unique(np.stack([codes for codes, _ in encoded]), axis=1, return_inverse=True)
+    layouts = [_layouts(*(str(texts[code]) for code, (_, texts) in zip(pair, encoded, strict=True))) if min(pair) >= 0
+               else "" for pair in both.T.tolist()]  # fmt: skip
+    distinct = tuple(dict.fromkeys(filter(None, layouts)))
+    code_of = {text: code for code, text in enumerate(distinct)}
+    code = np.array([code_of.get(text, -1) for text in layouts], dtype=np.int64)
+    result = lookup(integers(trace.ops, "id"), code[number.ravel()], facts.call)
+    return np.where(result == MISSING, -1, result), distinct
+
+
+def _layouts(shapes: str, strides: str) -> str:
+    """Return the layouts of tensors, from the JSON of shapes and strides; empty if they do not match.
+
+    Examples
+    --------
+    >>> _layouts("[[8,4],[8,4],[8,4],[]]", "[[4,1],[1,8],[0,1],[]]")
+    'contiguous, strided, expanded'
+    """
+    pairs = [[list(map(int, each.split(","))) for each in TENSORS.findall(text)] for text in (shapes, strides)]
+    if len(pairs[0]) != len(pairs[1]):
+        return ""
+    layouts = []
+    for shape, steps in zip(*pairs, strict=True):
+        real = [(size, step) for size, step in zip(shape, steps, strict=False) if size > 1]
+        dense = [prod(size for size, _ in real[dim + 1 :]) for dim in range(len(real))]
+        is_dense = [step for _, step in real] == dense
+        is_expanded = any(step == 0 for _, step in real)
+        layouts.append("expanded" if is_expanded else "contiguous" if is_dense else "strided")
+    return ", ".join(layouts)
 
 
 def _modules(trace: Trace, launches: Ints, calls: Ints) -> tuple[Ints, tuple[str, ...]]:
