@@ -34,14 +34,13 @@ from seqpoint.communication import (
 from seqpoint.description import cost_notes
 from seqpoint.kernel_facts import (
     KERNEL_PHASES,
-    NO_OPERATOR,
     KernelFacts,
     Texts,
     input_layouts,
     kernel_facts,
     matrix_peaks,
+    operators_or_reasons,
     peak_of,
-    reasons_without_operator,
 )
 from seqpoint.notebook import DataFrame, Result, Table, by_rank, counted, data_frame, table_of
 from seqpoint.units import duration
@@ -157,9 +156,7 @@ class Characterization(Result):
     @cached_property
     def _operators(self) -> tuple[Ints, tuple[str, ...]]:
         """Operator of each kernel, or why it has none, as codes, and their names."""
-        facts, reason = self.facts, reasons_without_operator(self.trace, self.facts)
-        codes = np.where(reason >= 0, len(facts.operator_names) + reason, facts.operator)
-        return codes, (*facts.operator_names, *(f"(no operator: {each})" for each in NO_OPERATOR))
+        return operators_or_reasons(self.trace, self.facts)
 
     @cached_property
     def _layouts(self) -> tuple[Ints, tuple[str, ...]]:

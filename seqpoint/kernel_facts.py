@@ -26,7 +26,7 @@ from replay.graph.graph import PHASES, Hardware
 from replay.graph.operators import Operator
 
 #: Dimensions of the tensors in the text of shapes or strides; those of scalars are empty.
-TENSORS = re.compile(r"\[([\d, ]+)\]")
+TENSORS, _NUMBER = re.compile(r"\[([\d, ]+)\]"), re.compile(r"\d{1,18}")
 #: Prefix by which PyTorch's profiler names calls of modules.
 _MODULE = "nn.Module: "
 #: Ranges that FSDP writes at both ends of a module's pass, with the path of the module, and wrappers in such paths.
@@ -40,7 +40,7 @@ _NO_MODULE = re.compile(
 )
 #: Why the trace has no operator of a kernel, in this order of precedence: replay of a graph; host not recorded; launch
 #: not recorded; no operators recorded; launched by what `torch.compile` wrote, or by other code outside of operators.
-NO_OPERATOR = ("graph", "no host", "no launch", "none recorded", "compiled code", "other code")
+_NO_OPERATOR = ("graph", "no host", "no launch", "none recorded", "compiled code", "other code")
 #: Names of launches of graphs, and of kernels that `torch.compile` wrote.
 _GRAPH, _COMPILED = re.compile(r"^(?:cuda|cu|hip)GraphLaunch"), "triton_"
 #: Times before and after every event, in ns.
@@ -228,8 +228,8 @@ def _shapes(trace: Trace, calls: Ints) -> tuple[Ints, tuple[str, ...]]:
     return np.where(shape == MISSING, -1, shape), tuple(map(str, texts))
 
 
-def reasons_without_operator(trace: Trace, facts: KernelFacts) -> Ints:
-    """Return why no operator launched each kernel, as an index into `NO_OPERATOR`; -1 for a kernel with an operator."""
+def operators_or_reasons(trace: Trace, facts: KernelFacts) -> tuple[Ints, tuple[str, ...]]:
+    """Return the operator that launched each kernel, or why the trace has none, as codes, and their names."""
     codes, texts = encode_text(trace.launches["name"])
     is_graph = np.array([bool(_GRAPH.match(str(text))) for text in texts] + [False])
     launch = lookup(integers(trace.launches, "id"), np.where(is_graph[codes], 1, 0), facts.launch)
@@ -238,7 +238,8 @@ def reasons_without_operator(trace: Trace, facts: KernelFacts) -> Ints:
     compiled = np.array([name.startswith(_COMPILED) for name in facts.names] + [False])[facts.name]
     reasons = [(launch == 1) | (node != MISSING), ~has_ops & ~has_calls, launch == MISSING, ~has_ops, compiled]
     reason = np.select(reasons, np.arange(len(reasons)).tolist(), len(reasons))
-    return np.where(facts.operator < 0, reason, -1)
+    codes = np.where(facts.operator < 0, len(facts.operator_names) + reason, facts.operator)
+    return codes, (*facts.operator_names, *(f"(no operator: {each})" for each in _NO_OPERATOR))
 
 
 def input_layouts(trace: Trace, facts: KernelFacts) -> tuple[Ints, tuple[str, ...]]:
@@ -248,13 +249,11 @@ def input_layouts(trace: Trace, facts: KernelFacts) -> tuple[Ints, tuple[str, ..
     """
     encoded = [encode_text(trace.ops[name]) for name in ("shapes", "strides")]
     both, number = np.unique(np.stack([codes for codes, _ in encoded]), axis=1, return_inverse=True)
-    layouts = [_layouts(*(str(texts[code]) for code, (_, texts) in zip(pair, encoded, strict=True))) if min(pair) >= 0
-               else "" for pair in both.T.tolist()]  # fmt: skip
-    distinct = tuple(dict.fromkeys(filter(None, layouts)))
-    code_of = {text: code for code, text in enumerate(distinct)}
-    code = np.array([code_of.get(text, -1) for text in layouts], dtype=np.int64)
-    result = lookup(integers(trace.ops, "id"), code[number.ravel()], facts.call)
-    return np.where(result == MISSING, -1, result), distinct
+    shapes, strides = ([*map(str, texts), ""] for _, texts in encoded)
+    texts = [_layouts(shapes[shape], strides[stride]) for shape, stride in both.T.tolist()]
+    distinct = tuple(dict.fromkeys(texts))
+    code = np.array([distinct.index(text) for text in texts], dtype=np.int64)
+    return _known(lookup(integers(trace.ops, "id"), code[number.ravel()], facts.call)), distinct
 
 
 def _layouts(shapes: str, strides: str) -> str:
@@ -265,16 +264,15 @@ def _layouts(shapes: str, strides: str) -> str:
     >>> _layouts("[[8,4],[8,4],[8,4],[]]", "[[4,1],[1,8],[0,1],[]]")
     'contiguous, strided, expanded'
     """
-    pairs = [[list(map(int, each.split(","))) for each in TENSORS.findall(text)] for text in (shapes, strides)]
+    pairs = [[list(map(int, _NUMBER.findall(each))) for each in TENSORS.findall(text)] for text in (shapes, strides)]
     if len(pairs[0]) != len(pairs[1]):
         return ""
     layouts = []
     for shape, steps in zip(*pairs, strict=True):
         real = [(size, step) for size, step in zip(shape, steps, strict=False) if size > 1]
         dense = [prod(size for size, _ in real[dim + 1 :]) for dim in range(len(real))]
-        is_dense = [step for _, step in real] == dense
-        is_expanded = any(step == 0 for _, step in real)
-        layouts.append("expanded" if is_expanded else "contiguous" if is_dense else "strided")
+        flat = "contiguous" if [step for _, step in real] == dense else "strided"
+        layouts.append("expanded" if any(step == 0 for _, step in real) else flat)
     return ", ".join(layouts)
 
 

@@ -194,5 +194,5 @@ def shapes_text(shapes: str, layout: str = "") -> str:
     '4x8, 4x8 strided'
     """
     texts = [re.sub(r"\s*,\s*", "x", each.strip()) for each in TENSORS.findall(shapes)]
-    marks = [f" {mark}" if mark != _CONTIGUOUS else "" for mark in layout.split(", ")] if layout else [""] * len(texts)
-    return ", ".join(map("".join, zip(texts, marks, strict=False)))
+    marks = ("" if mark == _CONTIGUOUS else f" {mark}" for mark in layout.split(", "))
+    return ", ".join(map("".join, zip(texts, marks, strict=False)) if layout else texts)
