@@ -5,7 +5,6 @@ times add up to the time of all kernels. Rates compare FLOP and bytes of the ope
 (Williams, Waterman and Patterson, Roofline, CACM 52(4), 2009).
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -33,9 +32,19 @@ from seqpoint.communication import (
     straggler_line,
 )
 from seqpoint.description import cost_notes
-from seqpoint.kernel_facts import KERNEL_PHASES, KernelFacts, Texts, kernel_facts, matrix_peaks, peak_of
-from seqpoint.notebook import COMMON, DataFrame, Result, Table, by_rank, counted, data_frame, table_of
+from seqpoint.kernel_facts import (
+    KERNEL_PHASES,
+    KernelFacts,
+    Texts,
+    input_layouts,
+    kernel_facts,
+    matrix_peaks,
+    operators_or_reasons,
+    peak_of,
+)
+from seqpoint.notebook import DataFrame, Result, Table, by_rank, counted, data_frame, table_of
 from seqpoint.units import duration
+from seqpoint.work_rows import ABOVE, BOUNDS, LEAST_KNOWN, WorkRow, work_table
 
 if TYPE_CHECKING:
     from seqpoint.plots.frame import Chart
@@ -60,100 +69,14 @@ _FAR: Final = 0.5
 _LOST: Final = 0.01
 #: A share of the roof above this says that the device, a type, a shape or a cache makes a figure wrong.
 _ABOVE: Final = 1.02
-BOUNDS: Final = ("compute", "memory", "latency", "inefficient", "unknown")
-#: Name of what has none, by table.
-_NONE: Final = {
-    "operator": "(no operator)",
-    "shape": "(no operator)",
-    "module": "(no module)",
-}
+#: Name of kernels outside of modules.
+_NO_MODULE: Final = "(no module)"
+#: Bytes of a megabyte of a cache.
+_MB: Final = 1 << 20
+#: Times of one operator and shapes differ by layout from this ratio of their means.
+_LAYOUT_RATIO: Final = 1.1
 #: Most classes that the first sentence names.
 _MOST_CLASSES: Final = 4
-
-
-@dataclass(frozen=True)
-class WorkRow:
-    """Kernels that have something in common; times in ns.
-
-    Parameters
-    ----------
-    name : str
-        What they have in common: the name of an operator, a kernel, a class, a phase or a module.
-    shapes : str
-        Shapes of the inputs of the operator, as the profiler wrote them; empty if the table has none.
-    class_ : str
-        Class of kernels with most of the time.
-    calls : int
-        Number of calls of operators that launched them; a kernel without one counts as a call.
-    kernels : int
-        Number of kernels.
-    time_ns : int
-        Sum of their durations.
-    share : float
-        Share of the time of all kernels.
-    min_ns, median_ns, max_ns : float
-        Least, median and largest time of a call.
-    known_ns : int
-        Time of kernels whose FLOP and bytes are known.
-    flops, bytes : float
-        FLOP and bytes of these.
-    moved_ns : int
-        Time of kernels whose bytes are known, whether their FLOP are or not.
-    moved_bytes : float
-        Bytes of these.
-    roof_ns : float, optional
-        Least time in which the device could do the work of these; None if the device is unknown. Where FLOP are
-        unknown, it is the time of the bytes.
-    bound : str
-        What bounds most of the time of kernels of known bytes, one of `BOUNDS`.
-    waves : float, optional
-        Median of workgroups over compute units; None if unknown.
-    """
-
-    name: str
-    shapes: str
-    class_: str
-    calls: int
-    kernels: int
-    time_ns: int
-    share: float
-    min_ns: float
-    median_ns: float
-    max_ns: float
-    known_ns: int
-    flops: float
-    bytes: float
-    moved_ns: int
-    moved_bytes: float
-    roof_ns: float | None
-    bound: str
-    waves: float | None
-
-    @property
-    def flops_per_s(self) -> float | None:
-        """FLOP over the time of kernels of known work; None without any."""
-        return 1e9 * self.flops / self.known_ns if self.known_ns else None
-
-    @property
-    def bytes_per_s(self) -> float | None:
-        """Bytes over the time of kernels of known bytes; None without any."""
-        return 1e9 * self.moved_bytes / self.moved_ns if self.moved_ns else None
-
-    @property
-    def intensity(self) -> float | None:
-        """FLOP over bytes; None without bytes."""
-        return self.flops / self.bytes if self.bytes else None
-
-    @property
-    def roof_share(self) -> float | None:
-        """Least time over the time that kernels of known bytes took; None if unknown."""
-        return self.roof_ns / self.moved_ns if self.roof_ns is not None and self.moved_ns else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the row as JSON with stable keys."""
-        facts = {name.rstrip("_"): value for name, value in asdict(self).items()}
-        names = ("flops_per_s", "bytes_per_s", "intensity", "roof_share")
-        return facts | {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -202,19 +125,19 @@ class Characterization(Result):
         InvalidInputError
             `by` is none of them.
         """
-        keys, names, shapes = self._keys(by)
+        keys, *texts = self._keys(by)
         by_call = np.argsort(self._calls, kind="stable")
         groups = (by_call[group] for group in row_groups(*keys[:, by_call]))
-        rows = [self._row(names[group[0]], shapes[group[0]], group) for group in groups]
-        return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.name, row.shapes)))
+        rows = [self._row([text[group[0]] for text in texts], group) for group in groups]
+        return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.name, row.shapes, row.layout)))
 
-    def _keys(self, by: str) -> tuple[Ints, Sequence[str], Sequence[str]]:
-        """Return what tells the kernels of a table's rows apart, and the name and the shapes of each kernel."""
+    def _keys(self, by: str) -> tuple[Ints, Sequence[str], Sequence[str], Sequence[str]]:
+        """Return what tells the kernels of a table's rows apart, and the name, shapes and layout of each kernel."""
         facts = self.facts
         empty = Texts(np.full(len(facts), -1), (), "")
         columns: dict[str, tuple[Ints, tuple[str, ...]]] = {
-            "operator": (facts.operator, facts.operator_names),
-            "shape": (facts.operator, facts.operator_names),
+            "operator": self._operators,
+            "shape": self._operators,
             "kernel": (facts.name, facts.names),
             "class": (facts.class_, facts.classes),
             "phase": (facts.phase, KERNEL_PHASES),
@@ -223,10 +146,31 @@ class Characterization(Result):
         if by not in columns:
             raise InvalidInputError(f"a table by {by!r}: it is by one of {', '.join(BY)}")
         codes, texts = columns[by]
-        names = Texts(codes, texts, _NONE.get(by, ""))
+        names = Texts(codes, texts, _NO_MODULE)
         if by != "shape":
-            return codes[None], names, empty
-        return np.stack([codes, facts.shape]), names, Texts(facts.shape, facts.shapes, "")
+            return codes[None], names, empty, empty
+        layout, layouts = self._layouts
+        keys = np.stack([codes, facts.shape, layout])
+        return keys, names, Texts(facts.shape, facts.shapes, ""), Texts(layout, layouts, "")
+
+    @cached_property
+    def _operators(self) -> tuple[Ints, tuple[str, ...]]:
+        """Operator of each kernel, or why it has none, as codes, and their names."""
+        return operators_or_reasons(self.trace, self.facts)
+
+    @cached_property
+    def _layouts(self) -> tuple[Ints, tuple[str, ...]]:
+        """Layout of the inputs of each kernel if the time of its operator and shapes depends on it, and their texts."""
+        facts, (layout, texts) = self.facts, input_layouts(self.trace, self.facts)
+        same = np.unique(row_keys(facts.operator, facts.shape), return_inverse=True)[1]
+        _, first, group = np.unique(row_keys(same, layout), return_index=True, return_inverse=True)
+        first_of_call = np.unique(self._calls, return_index=True)[1]
+        calls = np.bincount(group[first_of_call], minlength=len(first))
+        mean = np.bincount(group, weights=facts.duration_ns, minlength=len(first)) / np.maximum(calls, 1)
+        least, most = np.full(len(facts), np.inf), np.zeros(len(facts))
+        np.minimum.at(least, same[first], mean)
+        np.maximum.at(most, same[first], mean)
+        return np.where((most > _LAYOUT_RATIO * least)[same], layout, -1), texts
 
     @cached_property
     def _module_types(self) -> tuple[Ints, tuple[str, ...]]:
@@ -241,17 +185,18 @@ class Characterization(Result):
         """Call of each kernel; a kernel without one has a negative number of its own."""
         return np.where(self.facts.call >= 0, self.facts.call, -2 - np.arange(len(self.facts)))
 
-    def _row(self, name: str, shapes: str, rows: Ints) -> WorkRow:
-        """Return the row of some kernels, which are ordered by call."""
+    def _row(self, texts: Sequence[str], rows: Ints) -> WorkRow:
+        """Return the row of some kernels, which are ordered by call, from its name, shapes and layout."""
         facts, time = self.facts, self.facts.duration_ns[rows]
         by_call = np.add.reduceat(time, np.flatnonzero(np.diff(self._calls[rows], prepend=MISSING)))
         known, moved = np.isfinite(facts.flops[rows]), np.isfinite(facts.bytes[rows])
         by_class = np.bincount(facts.class_[rows], weights=time, minlength=len(facts.classes))
         device, total = facts.hardware.device, int(time.sum())
-        grid = facts.workgroups[rows]
+        grid, moved_ns = facts.workgroups[rows], int(time[moved].sum())
+        roof_ns = None if device is None else float(self._roof_ns[rows][moved].sum())
         return WorkRow(
-            name,
-            shapes,
+            texts[0],
+            texts[1],
             facts.classes[int(by_class.argmax())],
             len(by_call),
             len(rows),
@@ -263,12 +208,32 @@ class Characterization(Result):
             int(time[known].sum()),
             float(facts.flops[rows][known].sum()),
             float(facts.bytes[rows][known].sum()),
-            int(time[moved].sum()),
+            moved_ns,
             float(facts.bytes[rows][moved].sum()),
-            None if device is None else float(self._roof_ns[rows][moved].sum()),
-            self._bound(rows[moved]),
+            roof_ns,
+            self._bound(rows[moved]) if moved_ns >= LEAST_KNOWN * total else BOUNDS[-1],
             float(np.median(grid[grid > 0])) / facts.hardware.compute_units if device and (grid > 0).any() else None,
+            texts[2],
+            self._above(rows[moved]) if (roof_ns or 0.0) > _ABOVE * moved_ns >= _ABOVE * LEAST_KNOWN * total else "",
         )
+
+    def _above(self, rows: Ints) -> str:
+        """Return the likely cause why some kernels are faster than their roof, a key of `ABOVE`.
+
+        A cache can hold its size of what a kernel reads, and again of what it writes, so that memory moves less.
+        """
+        facts, (arithmetic, memory) = self.facts, (limits[rows] for limits in self._limits_ns)
+        excess = np.maximum(self._roof_ns[rows] - facts.duration_ns[rows], 0.0)
+        is_cached = facts.bytes[rows] * excess <= 2 * _MB * self._cache_mb * memory
+        is_fp32 = facts.in_classes(_MATRIX)[rows] & (facts.dtype[rows] == tuple(DTYPES).index("fp32"))
+        cause = np.where(arithmetic >= memory, np.where(is_fp32, 1, 2), np.where(is_cached, 0, 2))
+        return tuple(ABOVE)[int(np.bincount(cause, weights=excess).argmax())]
+
+    @property
+    def _cache_mb(self) -> float:
+        """Size of the last cache of the device in MB; 0 if unknown."""
+        figures = self.facts.hardware.device.figures if self.facts.hardware.device else {}
+        return max((figures[name].value for name in ("l2_mb", "llc_mb") if name in figures), default=0.0)
 
     def _bound(self, rows: Ints) -> str:
         """Return what bounds most of the time of some kernels."""
@@ -378,7 +343,7 @@ class Characterization(Result):
         def fill(path: tuple[str, ...], rows: Ints) -> None:
             if len(path) == len(levels):
                 return
-            codes, names, _ = keys[len(path)]
+            codes, names, *_ = keys[len(path)]
             _, first, group = np.unique(codes[0][rows], return_index=True, return_inverse=True)
             times = np.bincount(group, weights=self.facts.duration_ns[rows])
             for number in np.argsort(-times, kind="stable").tolist():
@@ -493,12 +458,11 @@ class Characterization(Result):
         if not facts.modules:
             notes.append("the trace names no module; record with with_modules=True or with_stack=True")
         notes += cost_notes(self.trace)
-        above = [row for row in self.rows("shape") if (row.roof_share or 0.0) > _ABOVE and row.share > 1e-3]
-        if above:
-            name = f"{above[0].name} {above[0].shapes}".strip()
-            notes.append(
-                f"{len(above)} rows are above the roof, such as {name[:80]}: caches serve them, or the device is wrong"
-            )
+        above = [row for row in self.rows("shape") if row.above]
+        for cause, (_, why) in ABOVE.items():
+            if named := [f"{row.name} {row.shapes}".strip() for row in above if row.above == cause]:
+                rows = f"{counted(len(named), 'row')} of operators and shapes above the roof, such as {named[0][:80]}"
+                notes.append(f"{rows}: {why.format(cache=self._cache_mb)}")
         return tuple(notes)
 
     def tables(self, by: Sequence[str] = ()) -> tuple[Table, ...]:
@@ -544,7 +508,7 @@ class Characterization(Result):
         columns = {
             "kind~": "{kind}", "size": "{size}", "ranks": "{ranks}", "calls": "{calls}", "time": "{time_ns:time}",
             "median": "{median_ns:time}", "waiting %": "{waiting_share:.0%}", "skew": "{skew_ns:time}",
-            "bus GB/s": "{gb_per_s:.4g}",
+            "bus GB/s": "{gb_per_s:rate}",
         }  # fmt: skip
         return table_of("Collectives by kind and size", columns, self.collectives)
 
@@ -565,27 +529,7 @@ class Characterization(Result):
         by : str
             One of `BY`.
         """
-        shown = [_cells(row) for row in self.rows(by)]
-        columns = {f"{'operator' if by == 'shape' else by}~": "{name}"}
-        if by == "shape":
-            columns["shapes~"] = "{shapes}"
-        elif by not in ("class", "phase"):
-            columns["class~"] = "{row.class_}"
-        columns |= {
-            "kernels" if by == "kernel" else "calls": "{row.calls}", "time": "{row.time_ns:time}",
-            "share %": "{row.share:.1%}",
-        }  # fmt: skip
-        if by in ("shape", "kernel"):
-            columns["median"] = "{row.median_ns:time}"
-        if by not in ("shape", "kernel"):
-            columns["FLOP/B"] = "{row.intensity:.4g}"
-        if by != "kernel":
-            columns |= {"TFLOP/s": "{tflops:.4g}", "GB/s": "{gb:.4g}"}
-        columns |= {"of roof %": "{row.roof_share:.0%}", "bound~": "{row.bound}"}
-        if by in ("shape", "kernel"):
-            columns["waves"] = "{row.waves:.2f}"
-        title = {"shape": "Operators with their shapes", "class": "Classes"}.get(by, f"{by.capitalize()}s")
-        return table_of(f"{title} by time, whole recording", columns, shown)
+        return work_table(by, self.rows(by))
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint characterize --json` prints."""
@@ -604,29 +548,6 @@ class Characterization(Result):
             "ranks": [asdict(row) for row in self.ranks],
             "notes": list(self.notes()),
         }
-
-
-def _cells(row: WorkRow) -> dict[str, Any]:
-    """Return the cells of a row of text."""
-    return {
-        "row": row,
-        "name": COMMON.sub("", row.name),
-        "shapes": shapes_text(row.shapes),
-        "tflops": None if row.flops_per_s is None else row.flops_per_s / 1e12,
-        "gb": None if row.bytes_per_s is None else row.bytes_per_s / 1e9,
-    }
-
-
-def shapes_text(shapes: str) -> str:
-    """Return the shapes of inputs in short: those of scalars are left out.
-
-    Examples
-    --------
-    >>> shapes_text("[[768],[788,768],[768,768],[],[]]")
-    '768, 788x768, 768x768'
-    """
-    tensors = re.findall(r"\[([\d, ]+)\]", shapes)
-    return ", ".join(re.sub(r"\s*,\s*", "x", each.strip()) for each in tensors) if tensors else ""
 
 
 def characterize_trace(trace: Trace, *, device: str | None = None) -> Characterization:

@@ -7,6 +7,7 @@
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from replay.from_trace.phases import annotated_phase
 from replay.graph.graph import PHASES, Hardware
 from replay.graph.operators import Operator
 
+#: Dimensions of the tensors in the text of shapes or strides; those of scalars are empty.
+TENSORS, _NUMBER = re.compile(r"\[([\d, ]+)\]"), re.compile(r"\d{1,18}")
 #: Prefix by which PyTorch's profiler names calls of modules.
 _MODULE = "nn.Module: "
 #: Ranges that FSDP writes at both ends of a module's pass, with the path of the module, and wrappers in such paths.
@@ -35,6 +38,11 @@ _NO_MODULE = re.compile(
     r"## Call|Torch-Compiled)|(?:step|iter(?:ation)?|epoch|batch)s?[\W_]*\d*\W*$",
     re.IGNORECASE,
 )
+#: Why the trace has no operator of a kernel, in this order of precedence: replay of a graph; host not recorded; launch
+#: not recorded; no operators recorded; launched by what `torch.compile` wrote, or by other code outside of operators.
+_NO_OPERATOR = ("graph", "no host", "no launch", "none recorded", "compiled code", "other code")
+#: Names of launches of graphs, and of kernels that `torch.compile` wrote.
+_GRAPH, _COMPILED = re.compile(r"^(?:cuda|cu|hip)GraphLaunch"), "triton_"
 #: Times before and after every event, in ns.
 _BEFORE, _AFTER = -(1 << 62), 1 << 62
 #: Phase of collectives, after those of the graph.
@@ -218,6 +226,54 @@ def _shapes(trace: Trace, calls: Ints) -> tuple[Ints, tuple[str, ...]]:
     codes, texts = encode_text(trace.ops["shapes"])
     shape = lookup(integers(trace.ops, "id"), codes, calls)
     return np.where(shape == MISSING, -1, shape), tuple(map(str, texts))
+
+
+def operators_or_reasons(trace: Trace, facts: KernelFacts) -> tuple[Ints, tuple[str, ...]]:
+    """Return the operator that launched each kernel, or why the trace has none, as codes, and their names."""
+    codes, texts = encode_text(trace.launches["name"])
+    is_graph = np.array([bool(_GRAPH.match(str(text))) for text in texts] + [False])
+    launch = lookup(integers(trace.launches, "id"), np.where(is_graph[codes], 1, 0), facts.launch)
+    node = lookup(integers(trace.kernels, "id"), integers(trace.kernels, "graph_node"), facts.event)
+    has_ops, has_calls = (np.isin(facts.rank, integers(table, "rank")) for table in (trace.ops, trace.launches))
+    compiled = np.array([name.startswith(_COMPILED) for name in facts.names] + [False])[facts.name]
+    reasons = [(launch == 1) | (node != MISSING), ~has_ops & ~has_calls, launch == MISSING, ~has_ops, compiled]
+    reason = np.select(reasons, np.arange(len(reasons)).tolist(), len(reasons))
+    codes = np.where(facts.operator < 0, len(facts.operator_names) + reason, facts.operator)
+    return codes, (*facts.operator_names, *(f"(no operator: {each})" for each in _NO_OPERATOR))
+
+
+def input_layouts(trace: Trace, facts: KernelFacts) -> tuple[Ints, tuple[str, ...]]:
+    """Return how the inputs of the call of each kernel lie in memory, as codes, and their texts; -1 if unknown.
+
+    A text has ``contiguous``, ``strided`` or ``expanded`` (by a stride of 0) for each tensor, in the order of shapes.
+    """
+    encoded = [encode_text(trace.ops[name]) for name in ("shapes", "strides")]
+    both, number = np.unique(np.stack([codes for codes, _ in encoded]), axis=1, return_inverse=True)
+    shapes, strides = ([*map(str, texts), ""] for _, texts in encoded)
+    texts = [_layouts(shapes[shape], strides[stride]) for shape, stride in both.T.tolist()]
+    distinct = tuple(dict.fromkeys(texts))
+    code = np.array([distinct.index(text) for text in texts], dtype=np.int64)
+    return _known(lookup(integers(trace.ops, "id"), code[number.ravel()], facts.call)), distinct
+
+
+def _layouts(shapes: str, strides: str) -> str:
+    """Return the layouts of tensors, from the JSON of shapes and strides; empty if they do not match.
+
+    Examples
+    --------
+    >>> _layouts("[[8,4],[8,4],[8,4],[]]", "[[4,1],[1,8],[0,1],[]]")
+    'contiguous, strided, expanded'
+    """
+    pairs = [[list(map(int, _NUMBER.findall(each))) for each in TENSORS.findall(text)] for text in (shapes, strides)]
+    if len(pairs[0]) != len(pairs[1]):
+        return ""
+    layouts = []
+    for shape, steps in zip(*pairs, strict=True):
+        real = [(size, step) for size, step in zip(shape, steps, strict=False) if size > 1]
+        dense = [prod(size for size, _ in real[dim + 1 :]) for dim in range(len(real))]
+        flat = "contiguous" if [step for _, step in real] == dense else "strided"
+        layouts.append("expanded" if any(step == 0 for _, step in real) else flat)
+    return ", ".join(layouts)
 
 
 def _modules(trace: Trace, launches: Ints, calls: Ints) -> tuple[Ints, tuple[str, ...]]:

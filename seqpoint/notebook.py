@@ -5,8 +5,9 @@ Each column of a table has a sentence in `datasets/columns.toml`: what `--explai
 column without one.
 """
 
+import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
@@ -119,14 +120,33 @@ class _Cells(Formatter):
         """Format a value: a dash if it is unknown, a time, or a number scaled to the unit at the end of its format."""
         if value is None or value != value:
             return "-"
-        if format_spec == "time":
-            return duration(value)
+        if format_spec in _FORMATS:
+            return _FORMATS[format_spec](value)
         for unit, factor in _UNITS.items():
             if format_spec.endswith(unit):
                 return format(factor * value, f"{format_spec.removesuffix(unit)}f")
         return super().format_field(value, format_spec)
 
 
+def _rate(value: float) -> str:
+    """Return a rate in 3 digits, at most 3 of them after the point.
+
+    Examples
+    --------
+    >>> [_rate(value) for value in (0.0, 2.671e-05, 0.02417, 0.25, 622.8, 1273.4)]
+    ['0', '<0.001', '0.024', '0.25', '623', '1270']
+    """
+    if 0 < abs(value) < _LEAST_RATE:
+        return f"<{_LEAST_RATE}"
+    digits = min(2 - math.floor(math.log10(abs(value))), 3) if value else 0
+    text = f"{round(value, digits):.{max(digits, 0)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+#: Least rate that a table tells from 0.
+_LEAST_RATE: Final = 0.001
+#: Formats of `table_of` that are none of Python's.
+_FORMATS: Mapping[str, Callable[[float], str]] = MappingProxyType({"time": duration, "rate": _rate})
 #: Units of a format, with the factor from a share, from seconds, and from nanoseconds.
 _UNITS: Mapping[str, float] = MappingProxyType({"%": 1e2, "ms": 1e3, "us": 1e-3})
 
@@ -195,8 +215,8 @@ def table_of(
         Title above the table.
     columns : mapping of str to str
         Headings, as `Table` takes them, and the format string of the cells below each. A format may be ``time`` (from
-        nanoseconds). It may end in a unit, which is not printed: ``%`` (from a share), ``ms`` (from seconds) or ``us``
-        (from nanoseconds). None and NaN are a dash in any format.
+        nanoseconds), or ``rate`` (three digits, never in powers of ten). It may end in a unit, which is not printed:
+        ``%`` (from a share), ``ms`` (from seconds) or ``us`` (from nanoseconds). None and NaN are a dash in any format.
     rows : iterable of object
         Result of each row. The names of the format strings are its keys, or its attributes.
     verbose : bool

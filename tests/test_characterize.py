@@ -22,11 +22,12 @@ from profilers.ingest.pipeline import IngestOptions, collect
 from profilers.trace.activity import times_of_recording
 from profilers.trace.arrays import integers
 from replay.costs.operators import Call, operator_of
-from seqpoint.characterization import BOUNDS, BY, characterize_trace, shapes_text
+from seqpoint.characterization import BY, characterize_trace
 from seqpoint.cli import cli
 from seqpoint.communication import RankRow, collective_rows, launch_queues, rank_rows, straggler_line
 from seqpoint.kernel_facts import KERNEL_PHASES, _innermost, kernel_facts
 from seqpoint.plots.operators import squarified
+from seqpoint.work_rows import ABOVE, BOUNDS, shapes_text
 
 DATA = Path(__file__).parents[2] / "shared/data/traces/kineto"
 A100 = [{"id": 0, "name": "NVIDIA A100-SXM4-80GB", "totalGlobalMem": 1, "numSms": 108}]
@@ -64,7 +65,7 @@ def test_rows_have_work_rates_and_bounds_by_hand(tmp_path: Path) -> None:
     result = sp.characterize(job(tmp_path))
     assert result.facts.total_ns == 110_000
     rows = {row.name: row for row in result.rows()}
-    mm, add, orphan = rows["aten::mm"], rows["aten::add"], rows["(no operator)"]
+    mm, add, orphan = rows["aten::mm"], rows["aten::add"], rows["(no operator: no launch)"]
     assert mm.flops == 2 * 1024**3 and mm.bytes == 3 * 2 * 1024**2 and mm.kernels == mm.calls == 1
     assert mm.flops_per_s == pytest.approx(2**31 / 20e-6)
     assert mm.roof_share == pytest.approx(2**31 / 312e12 / 20e-6) and mm.bound == "compute"
@@ -90,6 +91,94 @@ def test_a_kernel_far_from_filling_the_device_is_bound_by_latency(tmp_path: Path
     assert row.bound == "latency"
 
 
+def additions(folder: Path, *calls: tuple[float, dict[str, object]], name: str = "aten::add") -> Path:
+    """Return a trace of calls of one operator: us and arguments of each."""
+    events: list[dict[str, object]] = []
+    for number, (us, args) in enumerate(calls, 1):
+        at = 1000 * number
+        events += [event(name, "cpu_op", at, 12, **{"External id": number, "Input type": ["float"] * 3, **args}),
+                   launch(at + 5, number), kernel(f"vectorized_elementwise_kernel<{number}>", at + 20, us, number,
+                                                  **{"External id": number})]  # fmt: skip
+    return saved(folder, events)
+
+
+@pytest.mark.parametrize(("known_us", "known"), [(80, "100"), (60, "60"), (50, "50"), (49, "-")])
+def test_figures_known_for_less_than_half_of_a_row_are_left_out(tmp_path: Path, known_us: int, known: str) -> None:
+    big = {"Input Dims": [[2048, 4096], [2048, 4096]]}
+    rest = [] if known == "100" else [(100 - known_us, {"Input Dims": []})]
+    result = sp.characterize(additions(tmp_path, (known_us, big), *rest))
+    (row,), table = result.rows(), result.text_table()
+    cells = dict(zip(table.names, table.rows[0], strict=True))
+    assert ("known %" in cells) == (known in ("50", "60")) and cells.get("known %", known) == known
+    rates = [cells[name] for name in ("FLOP/B", "TFLOP/s", "GB/s", "of roof %", "bound")]
+    facts = row.to_dict()
+    assert facts["known_ns"] == known_us * 1000 and facts["flops_per_s"] == pytest.approx(2**23 / known_us * 1e6)
+    if known == "-":
+        assert rates == ["-"] * 4 + ["unknown"] and (facts["roof_share"], facts["bound"]) == (None, "unknown")
+    else:
+        assert "-" not in rates and facts["bound"] == cells["bound"] == "memory"
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "dtype", "us", "bound", "above"),
+    [
+        ("aten::add", [[1024, 1024]] * 2, "float", 4, "memory", "cache"),  # 12.6 MB in 4 us; L2 has 40 MB
+        ("aten::add", [[8192, 8192]] * 2, "float", 300, "memory", "device"),  # 805 MB in 300 us
+        ("aten::mm", [[4096, 4096]] * 2, "float", 2000, "compute", "tf32"),  # 137 GFLOP at 69 TFLOP/s
+        ("aten::mm", [[4096, 4096]] * 2, "c10::Half", 200, "compute", "device"),  # at 687 TFLOP/s
+        ("aten::add", [[8192, 8192]] * 2, "float", 500, "memory", ""),
+    ],
+)
+def test_a_row_above_its_roof_has_its_cause(
+    tmp_path: Path, name: str, dims: list[object], dtype: str, us: int, bound: str, above: str
+) -> None:
+    launched = {"float": "ampere_sgemm_128x64_tn"}.get(dtype, GEMM) if name == "aten::mm" else "elementwise_kernel"
+    path = saved(tmp_path, [operator(name, 100, 1, dims, dtype), launch(105, 1),
+                            kernel(launched, 120, us, 1, **{"External id": 1})])  # fmt: skip
+    result = sp.characterize(path)
+    (row,), cells = result.rows(), result.text_table().rows[0]
+    assert (row.bound, row.above) == (bound, above) and ((row.roof_share or 0) > 1) == bool(above)
+    assert cells[-1] == (f"{bound}, {ABOVE[above][0]}" if above else bound)
+    assert any("above the roof" in note for note in result.notes()) == bool(above)
+
+
+def test_strided_inputs_that_take_longer_have_a_row(tmp_path: Path) -> None:
+    dims = [[64, 32], [64, 32], []]
+    flat, turned, repeated = ({"Input Dims": dims, "Input Strides": [steps, [32, 1], []]}
+                              for steps in ([32, 1], [1, 64], [0, 1]))  # fmt: skip
+    shapes = sp.characterize(additions(tmp_path, (30, turned), (20, flat), (4, repeated))).text_table("shape")
+    assert [row[1] for row in shapes.rows] == ["64x32 strided, 64x32", "64x32, 64x32", "64x32 expanded, 64x32"]
+    alike = sp.characterize(additions(tmp_path, (21, turned), (20, flat)))
+    (row,) = alike.rows("shape")
+    assert (row.calls, row.layout) == (2, "") and alike.text_table("shape").rows[0][1] == "64x32, 64x32"
+
+
+def test_an_expanded_input_is_read_once(tmp_path: Path) -> None:
+    call = {"Input Dims": [[64, 32], [64, 32], []], "Input Strides": [[32, 1], [0, 1], []]}
+    (row,) = sp.characterize(additions(tmp_path, (4, call))).rows()
+    assert row.bytes == 4 * (64 * 32 + 32 + 64 * 32)
+
+
+def test_kernels_without_an_operator_say_why(tmp_path: Path) -> None:
+    events = [
+        event("cudaGraphLaunch", "cuda_runtime", 100, 5, correlation=1), kernel("a", 120, 10, 1),
+        launch(200, 2), kernel("triton_poi_fused_relu_0", 220, 20, 2),
+        launch(300, 3), kernel("multi_tensor_apply_kernel", 320, 30, 3),
+        kernel("b", 420, 40, 4),
+        operator("aten::add", 500, 5, [[64], [64]]), launch(505, 5), kernel("c", 520, 50, 5, **{"External id": 5}),
+    ]  # fmt: skip
+    result = sp.characterize(saved(tmp_path, events))
+    expected = {
+        "aten::add": 50_000, "(no operator: no launch)": 40_000, "(no operator: other code)": 30_000,
+        "(no operator: compiled code)": 20_000, "(no operator: graph)": 10_000,
+    }  # fmt: skip
+    for by in ("operator", "shape"):
+        assert {row.name: row.time_ns for row in result.rows(by)} == expected
+    for lack, kept in (("none recorded", [launch(10, 1)]), ("no host", [])):
+        (row,) = sp.characterize(saved(tmp_path, [*kept, kernel("k", 30, 5, 1)])).rows()
+        assert row.name == f"(no operator: {lack})"
+
+
 def test_each_kernel_is_in_one_row_of_every_table() -> None:
     result = characterize_trace(transformer(128, 256, 128))
     for by in BY:
@@ -97,7 +186,7 @@ def test_each_kernel_is_in_one_row_of_every_table() -> None:
         assert sum(row.time_ns for row in rows) == result.facts.total_ns
         assert sum(row.kernels for row in rows) == len(result.facts)
         assert sum(row.share for row in rows) == pytest.approx(1.0)
-        assert list(rows) == sorted(rows, key=lambda row: (-row.time_ns, row.name, row.shapes))
+        assert list(rows) == sorted(rows, key=lambda row: (-row.time_ns, row.name, row.shapes, row.layout))
     phases = {row.name for row in result.rows("phase")}
     assert phases <= set(KERNEL_PHASES) and "communication" in phases
     assert result.utilisation is not None and 0 < result.utilisation.share < 1

@@ -85,7 +85,7 @@ BUDGET = {
     "replay/analysis": 892,
     "replay/calibration": 376,
     "replay/contention": 1967,
-    "replay/costs": 5199,
+    "replay/costs": 5205,
     "replay/detailed": 5956,
     "replay/engine": 1913,
     "replay/formats": 521,
@@ -99,8 +99,8 @@ BUDGET = {
     "replay/what_ifs": 4837,
     "replay/workloads": 4115,
     "replay/writers": 363,
-    "seqpoint": 8551,
-    "seqpoint/cli": 2379,
+    "seqpoint": 8663,
+    "seqpoint/cli": 2381,
     "seqpoint/plots": 1470,
     "seqpoint/reporting": 401,
     "seqpoint/selection": 1779,
@@ -116,7 +116,7 @@ def modules() -> dict[str, Path]:
 
 def test_modules_are_few_and_none_has_grown_past_one_idea() -> None:
     lines = {name: code_lines(path) for name, path in modules().items()}
-    assert len(lines) <= 383
+    assert len(lines) <= 384
     assert {name: count for name, count in lines.items() if count > 420} == {}
     total = Counter[str]()
     for name, count in lines.items():

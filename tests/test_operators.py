@@ -86,6 +86,11 @@ def of(name: str, shapes: list, dtypes: list | None = None, values: list | None 
         (of("_softmax_backward_data", [[4, 100], [4, 100], [], []]), "softmax", 4 * 400, 3200, 1600),
         (of("add", [[4, 5], [5], []]), "elementwise", 20, 4 * 25, 80),
         (of("gelu", [[3, 7], []], [H, ""]), "elementwise", 8 * 21, 42, 42),
+        # The third tensor is the output; a comparison writes a byte, and a choice the type of what it chooses from.
+        (of("mul", [[3, 7], [], [3, 7]]), "elementwise", 21, 84, 84),
+        (of("clamp_min", [[3, 7], [], [3, 7]], [F, "Int", F]), "elementwise", 21, 84, 84),
+        (of("ge", [[3, 7], []], [F, "Scalar"]), "elementwise", 21, 84, 21),
+        (of("where", [[3, 7], [3, 7], [1]], ["bool", F, F]), "elementwise", 21, 21 + 84 + 4, 84),
         # 2 x 3 planes of 5 x 5 outputs, each with a position of 8 bytes.
         (
             of("max_pool2d_with_indices", [[2, 3, 9, 9]], None, ["", "[3, 3]", "[2]", "[1]", "[1]", "False"]),
@@ -103,11 +108,21 @@ def of(name: str, shapes: list, dtypes: list | None = None, values: list | None 
         ),
         (of("sum", [[8, 9], [], []]), "reduction", 72, 288, 4),
         (of("embedding", [[1000, 16], [4, 3], []], [F, "long int", ""]), "embedding", 0, 12 * 64 + 96, 12 * 64),
+        # 12 lookups in a table of 2 rows read it once; their gradients are added to 2 rows.
+        (of("embedding", [[2, 16], [4, 3], []], [F, "long int", ""]), "embedding", 0, 2 * 64 + 96, 12 * 64),
+        (
+            of("embedding_dense_backward", [[4, 3, 16], [4, 3], []], [F, "long int", ""], ["", "", "2"]),
+            "embedding",
+            12 * 16,
+            14 * 64 + 96,
+            2 * 64,
+        ),
         (of("_thnn_fused_lstm_cell", [[2, 32], [2, 32], [2, 8]]), "rnn", 24 * 16, 4 * (64 + 64 + 16), 4 * (32 + 64)),
         (of("_foreach_add_", [[[3, 4], [5]], [[3, 4], [5]], []]), "optimizer", 17, 4 * 34, 4 * 17),
         (of("copy_", [[3, 4], [3, 4], []], ["long int", "int", ""]), "copy", 0, 48, 96),
         (of("fill_", [[3, 4], []], [H, ""]), "copy", 0, 0, 24),
         (of("cat", [[[3, 4], [5, 4]], []], ["TensorList", ""]), "copy", 0, 128, 128),
+        (of("cat", [[[3, 4], [5, 4]], [], [8, 4]], ["TensorList", "", F]), "copy", 0, 128, 128),
     ],
 )
 def test_counts_by_hand(found: Operator | None, kind: str, flops: float, read: float, written: float) -> None:

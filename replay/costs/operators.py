@@ -35,19 +35,23 @@ class Call:
         Types of the arguments, as the profiler writes them.
     values : sequence
         Arguments that are no tensors, as text; empty for an argument that was not recorded.
+    strides : sequence
+        Strides of each argument in elements, nested as `shapes`; empty if they were not recorded.
     """
 
     name: str
     shapes: Sequence[Any]
     dtypes: Sequence[Any] = ()
     values: Sequence[Any] = ()
+    strides: Sequence[Any] = ()
 
     @classmethod
-    def of_row(
-        cls, name: str | None, shapes: str | None, dtypes: str | None = None, values: str | None = None
-    ) -> "Call":
-        """Return the call of a row of a trace's ops, from its JSON; anything but an array counts as not recorded."""
-        return cls(name or "", *(_json_array(text) for text in (shapes, dtypes, values)))
+    def of_row(cls, name: str | None, shapes: str | None, *others: str | None) -> "Call":
+        """Return the call of a row of a trace's ops, from its JSON; anything but an array counts as not recorded.
+
+        The other columns are types, values and strides.
+        """
+        return cls(name or "", *(_json_array(text) for text in (shapes, *others)))
 
     def shape(self, argument: int) -> Shape | None:
         """Return the dimensions of a tensor argument; None for an argument without dimensions."""
@@ -67,6 +71,14 @@ class Call:
             dimensions = (_dimensions(item) for item in shapes)
             tensors += [(sizes, self.element_bytes(argument)) for sizes in dimensions if sizes is not None]
         return tensors
+
+    def stored(self, argument: int) -> int:
+        """Return the elements in memory of a tensor argument: a dimension of stride 0 repeats one; 0 for no tensor."""
+        shape = self.shape(argument) or (0,)
+        strides = _dimensions(self.strides[argument]) if argument < len(self.strides) else None
+        if strides is None or len(strides) != len(shape):
+            return prod(shape)
+        return prod(size for size, stride in zip(shape, strides, strict=True) if stride)
 
     def element_bytes(self, argument: int = 0) -> int:
         """Return the bytes of an element of an argument; 4 if its type is unknown."""
@@ -351,13 +363,17 @@ def _channel_norm(call: Call, *, backward: bool = False) -> Operator:
     return replace(norm, geometry=(x[0], x[1], prod(x[2:]), int(backward)))
 
 
-def _elementwise(call: Call, *, each: float = 1.0) -> Operator:
-    """Return an operator that reads all tensors and writes an output of their broadcast shape."""
-    tensors = call.tensors()
+def _elementwise(call: Call, *, inputs: int, each: float = 1.0, result_bytes: int = 0) -> Operator:
+    """Return an operator that reads its `inputs` and writes an output of their broadcast shape.
+
+    A tensor after the inputs is the output that the caller gave, which is not read. An element of the output has
+    `result_bytes`, or those of the widest input.
+    """
+    tensors = replace(call, shapes=call.shapes[:inputs]).tensors()
     _require(bool(tensors))
-    output = prod(_broadcast([shape for shape, _ in tensors]))
-    read = sum(prod(shape) * size for shape, size in tensors)
-    return streaming("elementwise", read, output * tensors[0][1], output, tensors[0][1], each=each)
+    output, size = prod(_broadcast([shape for shape, _ in tensors])), max(size for _, size in tensors)
+    read = sum(call.stored(argument) * call.element_bytes(argument) for argument in range(inputs))
+    return streaming("elementwise", read, output * (result_bytes or size), output, size, each=each)
 
 
 def _fill(call: Call) -> Operator:
@@ -370,13 +386,13 @@ def _copy(call: Call) -> Operator:
     """Return a copy into the first argument from the second; with one argument, a copy of it."""
     (to,) = call.sizes(0)
     source = 1 if call.shape(1) else 0
-    read, written = prod(call.shape(source) or to) * call.element_bytes(source), prod(to) * call.element_bytes()
+    read, written = call.stored(source) * call.element_bytes(source), prod(to) * call.element_bytes()
     return streaming("copy", read, written, prod(to), call.element_bytes(), each=0.0)
 
 
 def _gather_lists(call: Call) -> Operator:
-    """Return an operator that copies all its tensors."""
-    tensors = call.tensors()
+    """Return an operator that copies all tensors of its list; a tensor after it is the output."""
+    tensors = replace(call, shapes=call.shapes[:1]).tensors()
     _require(bool(tensors))
     moved = sum(prod(shape) * size for shape, size in tensors)
     elements = sum(prod(shape) for shape, _ in tensors)
@@ -386,26 +402,27 @@ def _gather_lists(call: Call) -> Operator:
 def _reduction(call: Call) -> Operator:
     """Return a reduction of the first argument; the output is not counted beyond one element."""
     elements, size = prod(call.sizes(0)[0]), call.element_bytes()
-    return streaming("reduction", elements * size, size, elements, size)
+    return streaming("reduction", call.stored(0) * size, size, elements, size)
 
 
 def _embedding(call: Call) -> Operator:
-    """Return a lookup of rows in a table."""
+    """Return a lookup of rows in a table, which reads no row twice from memory."""
     table, indices = call.sizes(0, 1)
     _require(len(table) == 2)
-    elements = prod(indices) * table[1]
-    moved = elements * call.element_bytes()
-    read = moved + prod(indices) * call.element_bytes(1)
-    lookup = streaming("embedding", read, moved, elements, call.element_bytes(), each=0.0)
+    elements, size = prod(indices) * table[1], call.element_bytes()
+    read = min(elements, prod(table)) * size + prod(indices) * call.element_bytes(1)
+    lookup = streaming("embedding", read, elements * size, elements, size, each=0.0)
     return replace(lookup, geometry=(*table, prod(indices)))
 
 
 def _embedding_backward(call: Call) -> Operator:
-    """Return the gradient of a lookup: every row of the gradient is added to the table."""
+    """Return the gradient of a lookup: every row of the gradient is added to a row of the table, the third argument."""
     gradient, indices = call.sizes(0, 1)
-    moved = prod(gradient) * call.element_bytes()
-    read = 2 * moved + prod(indices) * call.element_bytes(1)
-    return streaming("embedding", read, moved, prod(gradient), call.element_bytes())
+    rows, size = call.text(2), call.element_bytes()
+    moved = prod(gradient) * size
+    table = min(moved, int(rows) * gradient[-1] * size) if rows.isdecimal() else moved
+    read = moved + table + prod(indices) * call.element_bytes(1)
+    return streaming("embedding", read, table, prod(gradient), size)
 
 
 def _cell(call: Call, gates: int) -> Operator:

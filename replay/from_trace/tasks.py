@@ -330,14 +330,14 @@ def distinct_calls(index: TraceIndex, rows: Ints) -> tuple[Ints, list[Call]]:
     rows : array of int64, shape (n,)
         Rows of the trace's table of operators.
     """
-    number, recorded = _recorded_calls(index, rows)
+    number, recorded = _recorded_calls(index, rows, (*_CALL_COLUMNS, "strides"))
     return number, [Call.of_row(*row) for row in recorded]
 
 
-def _recorded_calls(index: TraceIndex, rows: Ints) -> tuple[Ints, list[RecordedCall]]:
-    """Return the same with the calls as they were recorded."""
-    table = index.trace.ops.select(list(_CALL_COLUMNS)).take(arrow_array(rows))
-    encoded = [encode_text(table[name]) for name in _CALL_COLUMNS]
+def _recorded_calls(index: TraceIndex, rows: Ints, names: Sequence[str] = _CALL_COLUMNS) -> tuple[Ints, list[Any]]:
+    """Return the same with the calls as they were recorded, in some columns."""
+    table = index.trace.ops.select(list(names)).take(arrow_array(rows))
+    encoded = [encode_text(table[name]) for name in names]
     number, first = np.zeros(len(rows), dtype=np.int64), np.zeros(0, dtype=np.int64)
     for codes, texts in encoded:
         _, first, number = np.unique(number * (len(texts) + 1) + codes, return_index=True, return_inverse=True)

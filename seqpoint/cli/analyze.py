@@ -115,10 +115,10 @@ def characterize_command(
     """Show where the time of TRACE goes: operators, shapes, modules, phases, against the roofline.
 
     With --json, `rows` has the operators. Each row has name, shapes, class, calls, kernels, time_ns, share, min_ns,
-    median_ns, max_ns, known_ns, flops, bytes, moved_ns, moved_bytes, roof_ns, bound, waves, flops_per_s, bytes_per_s,
-    intensity and roof_share. `by` has the same for shape, kernel, class, phase and module. `bound_shares` is the share
-    of the time that compute, memory and latency bound. `utilisation` is that of the peak in the steps. `collectives`,
-    `launches` and `ranks` (the time of each device by cause, and its slowdown) are tables, too.
+    median_ns, max_ns, known_ns, flops, bytes, moved_ns, moved_bytes, roof_ns, bound, waves, layout, above, flops_per_s,
+    bytes_per_s, intensity and roof_share. `by` has the same for shape, kernel, class, phase and module. `bound_shares`
+    is the share of the time that compute, memory and latency bound. `utilisation` is that of the peak in the steps.
+    `collectives`, `launches` and `ranks` (the time of each device by cause, and its slowdown) are tables, too.
 
     \b
     seqpoint characterize job.trace

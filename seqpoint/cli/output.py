@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from replay.graph.graph import Hardware
 
 
-#: A column of text is not narrowed below this width, nor one of names below the second.
-_MIN_TEXT_WIDTH, _MIN_NAME_WIDTH = 16, 28
+#: A column of text is not narrowed below this width, nor one of names below the second, or the third if it must be.
+_MIN_TEXT_WIDTH, _MIN_NAME_WIDTH, _LEAST_NAME_WIDTH = 16, 28, 22
 #: Width of tables if stdout is not a terminal and COLUMNS is not set.
 _DEFAULT_WIDTH = 140
 #: Most notes, and least rows of a table that is shown.
@@ -70,6 +70,8 @@ def fit(
     if width is not None and sum(_natural_widths(names, cells)) + gaps > width:
         names = [name.replace(" ", "\n") for name in names]
     natural, least = _natural_widths(names, cells), _least_widths(names, cells, texts, is_name)
+    if width is not None and sum(least) + len(least) - 1 > width:
+        least = [min(low, _LEAST_NAME_WIDTH) if named else low for low, named in zip(least, is_name, strict=True)]
     gap = _GAP if width is None or sum(least) + gaps <= width else " "
     gaps, widths = len(gap) * (len(names) - 1), natural
     if width is not None:
