@@ -273,7 +273,7 @@ def names_within(names: Sequence[str], most: int) -> list[str]:
     Examples
     --------
     >>> names_within(["gemm_bf16_128x64_tn_kernel_first", "gemm_bf16_128x32_tn_kernel_first"], 20)
-    ['gemm_..6_128x64_tn_k', 'gemm_..6_128x32_tn_k']
+    ['gemm_..16_128x64_tn_', 'gemm_..16_128x32_tn_']
     """
     short = {name: without_middle(name, most) for name in names}
     for same in _same(short):

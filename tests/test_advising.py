@@ -220,8 +220,10 @@ def half_full(path: Path) -> Trace:
 
 def with_a_slow_rank(folder: Path) -> Trace:
     """Write steps of four ranks: six products, which take half as long again on rank 3, and an all-reduce."""
-    of_all: dict[str, Any] = {"Collective name": "allreduce", "In msg nelems": 10**6, "Out msg nelems": 10**6, "dtype": "Float",
-              "Process Group Name": "0", "Process Group Ranks": "[0, 1, 2, 3]", "Group size": 4}  # fmt: skip
+    of_all: dict[str, Any] = {
+        "Collective name": "allreduce", "In msg nelems": 10**6, "Out msg nelems": 10**6, "dtype": "Float",
+        "Process Group Name": "0", "Process Group Ranks": "[0, 1, 2, 3]", "Group size": 4,
+    }  # fmt: skip
     files = [folder / f"rank{rank}.json" for rank in range(4)]
     for rank, file in enumerate(files):
         events, time = list[dict[str, object]](), 1500 if rank == 3 else 1000

@@ -514,7 +514,7 @@ def test_the_command_prints_tables_and_json(tmp_path: Path) -> None:
     shown = run(*paths)
     assert shown.exit_code == 0 and shown.output.startswith("slower\nstep time ")
     assert max(map(len, shown.output.splitlines())) <= 200 and "Parts of a step" in shown.output
-    assert all(len(line) <= 100 for line in shown.output.splitlines() if line[:1] in "┃│┏└┡")
+    assert all(len(line) <= 100 for line in shown.output.splitlines() if line[:1] == "─")
     content = json.loads(run(*paths, "--json").stdout)
     assert list(content) == [
         "verdict", "reason", "confidence", "unit", "likeness", "step", "before", "after", "projection", "kinds",

@@ -160,7 +160,7 @@ def test_an_isolated_duration_is_measured_if_the_time_alone_agrees(isolated_ns: 
 
 def test_analyze_shows_the_time_of_its_iteration(run: Run, tmp_path: Path) -> None:
     file = save_trace(job(), tmp_path / "job.trace")
-    printed = run("analyze", file).out
+    printed = run("analyze", file, "--all").out
     assert "Time that contention took from kernels beside other work, in iteration 1" in printed
     assert "contention: 6 us measured (1 launch, 16 us); 1 of 5 kernels in iteration 1 ran beside" in printed
     found = json.loads(run("analyze", file, "--json").out)["contention"]
