@@ -288,8 +288,9 @@ def advise_windows(
         for action in every
         if "device" in bounds and action.resource in bounds and action not in known
     ]
-    found = _search(windows, known, until)
+    found = _search(windows, known, [action for action in every if action not in known], until)
     done = found.done
+    rejected = [each for each in rejected if each.what_if not in {action.what_if for action in done}]
     composed = _composed([done[: n + 1] for n in range(len(done))])
     others = [each for each in what_ifs if each.label not in {action.label for action in composed}]
     result = windows.project([*composed, *others], draws=_DRAWS)
@@ -320,8 +321,11 @@ class _Found(NamedTuple):
     left: list[Action]
 
 
-def _search(windows: TraceWindows, known: list[Action], until: float) -> _Found:
-    """Take the action that gains most, replay the others on top of it, and so on, until a time of the clock."""
+def _search(windows: TraceWindows, known: list[Action], later: list[Action], until: float) -> _Found:
+    """Take the action that gains most, replay the others on top of it, and so on, until a time of the clock.
+
+    Those of `later` cannot gain alone, but once another action is taken.
+    """
     done, rejected, gain = list[Action](), list[Rejected](), 1.0
     not_applicable = [action for action in known if not windows.has_work_for(action.what_if)]
     known = [action for action in known if action not in not_applicable]
@@ -339,6 +343,7 @@ def _search(windows: TraceWindows, known: list[Action], until: float) -> _Found:
             known.remove(best)
             (row,) = _rows(windows, [[*done, best]], _SEARCH_DRAWS)
             if row is not None and row.low >= 1.0:
+                known += [] if done else [action for action in later if windows.has_work_for(action.what_if)]
                 done.append(best)
                 gain = found[best].speedup
                 break

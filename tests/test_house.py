@@ -99,7 +99,7 @@ BUDGET = {
     "replay/what_ifs": 4837,
     "replay/workloads": 4115,
     "replay/writers": 363,
-    "seqpoint": 8774,
+    "seqpoint": 8776,
     "seqpoint/cli": 2396,
     "seqpoint/plots": 1470,
     "seqpoint/reporting": 401,
