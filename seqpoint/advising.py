@@ -288,7 +288,7 @@ def advise_windows(
         for action in every
         if "device" in bounds and action.resource in bounds and action not in known
     ]
-    found = _search(windows, known, [action for action in every if action not in known], until)
+    found = _search(windows, known, [action for action in every if action not in known and action.says_how], until)
     done = found.done
     rejected = [each for each in rejected if each.what_if not in {action.what_if for action in done}]
     composed = _composed([done[: n + 1] for n in range(len(done))])
