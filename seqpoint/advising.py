@@ -297,6 +297,8 @@ def advise_windows(
     against = [f"{note.meaning}: {note.consequence} ({note.n:,})" for note in trace.warnings]
     against += [f"devices work {100 * busy:.1f} % of the step"] if busy < _IDLE and done else []
     against += [line.removeprefix("note: ") for line in pace_lines(result.projection) if line.startswith("note: ")]
+    if len(done) > 1:
+        against.append("several of these actions together were never measured: trust the first gain most")
     if found.left and len(done) < _MOST_ACTIONS:
         against.append(f"the search ended after {minutes:g} minutes: more of --minutes may find more")
     path = shlex.quote(name or next(iter(trace.meta.sources), "job.trace"))
