@@ -269,11 +269,9 @@ def names_within(names: Sequence[str], most: int) -> list[str]:
 
 def rows_within(table: Table, rows: Sequence[tuple[object, ...]], most: int) -> list[tuple[object, ...]]:
     """Return rows of a table with names of at most `most` characters."""
-    columns = [
-        names_within([str(cell) for cell in cells], most) if name in NAMES else cells
-        for name, cells in zip(table.names, zip(*rows, strict=True), strict=False)
-    ]
-    return list(zip(*columns, strict=True))
+    columns = zip(table.names, zip(*rows, strict=True), strict=False)
+    cells = [names_within(list(map(str, each)), most) if name in NAMES else each for name, each in columns]
+    return list(zip(*cells, strict=True))
 
 
 def _same(short: Mapping[str, str]) -> list[list[str]]:

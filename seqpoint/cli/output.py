@@ -344,8 +344,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[tuple[object,
 
 def _print(table: Table, rows: int | None) -> None:
     """Print at most so many rows of a table, by default all, and what its columns mean if that was asked for."""
-    is_whole = rows is None or len(table.rows) <= (current_view().top or 0)
-    shown = table.rows if is_whole else table.most(rows or 0)
+    shown = table.rows if rows is None or len(table.rows) <= (current_view().top or 0) else table.most(rows)
     header, rule, lines = fit(table, shown, _table_width())
     print_lines(table.title)
     for line in header:

@@ -1,6 +1,6 @@
 """The total of a run, estimated from iterations that were selected on another run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -69,10 +69,6 @@ class RunEstimate(Result):
     def table(self) -> DataFrame:
         """Return the estimate as a table of one row."""
         return data_frame([self.to_dict()])
-
-    def frames(self) -> Mapping[str, DataFrame]:
-        """Return no table: the sentences have all figures."""
-        return {}
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint estimate --json` prints."""
