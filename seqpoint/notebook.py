@@ -423,12 +423,10 @@ def as_html(heading: str, sentences: Sequence[str], tables: Mapping[str, "DataFr
 def _text_html(table: Table) -> str:
     """Return a table of text as HTML, with numbers aligned to the right; long names lose their middle."""
     sides = ["left" if kind == "text" else "right" for kind in table.kinds]
+    styles = [f'style="text-align: {side}; padding: 0 0.5em"' for side in sides]
 
     def line(tag: str, cells: Sequence[object]) -> str:
-        pairs = zip(sides, cells, strict=True)
-        texts = (
-            f'<{tag} style="text-align: {side}; padding: 0 0.5em">{escape(str(cell))}</{tag}>' for side, cell in pairs
-        )
+        texts = (f"<{tag} {style}>{escape(str(cell))}</{tag}>" for style, cell in zip(styles, cells, strict=True))
         return f"<tr>{''.join(texts)}</tr>"
 
     rows = [line("th", table.names), *(line("td", row) for row in rows_within(table, table.rows, _NAME))]
