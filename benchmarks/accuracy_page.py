@@ -112,31 +112,31 @@ def summary() -> str:
     steps = {row["case"]: row for row in read("training_steps")}
     totals = [abs(value) for value in column(gated_totals(), "error")]
     gated = [row for row in read("published") if row["met"]]
+    met = sum(row["met"] == "yes" for row in gated)
     errors, worst = column(seqpoint, "total_error"), max(column(seqpoint, "total_worst"))
     rows = [
-        ("Replay of an unchanged step", f"{len(traces)} real traces", "exact, by construction"),
-        ("Replay, delays replaced by their medians", f"{len(traces)} real traces", f"{typical_within(2)} within 2 %"),
         (
-            "Total of an unseen configuration, from SeqPoints",
-            f"{len(seqpoint)} epochs recorded on a CPU",
+            "Replay; with median delays",
+            f"{len(traces)} real traces",
+            f"exact; {typical_within(2)} within 2 %",
+        ),
+        (
+            "Total of a run, from SeqPoints",
+            f"{len(seqpoint)} recorded epochs",
             f"{percent(geometric_mean(errors))}, worst {percent(worst)}",
         ),
-        ("Kernel time on another GPU", f"{len(totals)} pairs of real traces", f"{span(totals)}; {apart()} on one more"),
-        ("Time of a transformer, device not measured", f"{models['runs']} real runs", percent(float(models["error"]))),
+        ("Kernel time on another GPU", f"{len(totals)} real pairs", f"{span(totals)}; {apart()} on one more"),
+        ("Transformer, device not measured", f"{models['runs']} real runs", percent(float(models["error"]))),
+        ("Step of Megatron-LM", f"{int(training['steps']):,} published steps", percent(float(training["error"]))),
         (
-            "Training step of Megatron-LM",
-            f"{int(training['steps']):,} published steps",
-            percent(float(training["error"])),
-        ),
-        (
-            "Training step of other systems",
-            f"{steps['MLPerf: left out']['n']} steps of MLPerf",
+            "Step of other systems",
+            f"{steps['MLPerf: left out']['n']} of MLPerf",
             f"{percent(float(steps['MLPerf: left out']['median']))} at the median",
         ),
         (
-            "Figures that papers report",
+            "Figures of papers",
             f"{len({row['system'] for row in gated})} systems",
-            f"{sum(row['met'] == 'yes' for row in gated)} of {len(gated)} within limits",
+            f"{met} of {len(gated)} within limits",
         ),
         ("Kernels beside other work", *contention_summary()),
         ("Simulated PTX kernels", *detailed_summary()),
@@ -151,7 +151,7 @@ def gain_summary() -> tuple[str, str, str]:
     groups = [[row for row in rows if (row["change"] == "recording") == is_cost] for is_cost in (False, True)]
     groups[1] = [row for row in groups[1] if "h200" in row["runs"]]  # costs were fitted on the H100
     errors = "; ".join(percent(median(map(gain_error, group))) for group in groups)
-    return "Gain of a what-if; cost of recording", "; ".join(f"{len(each)} pairs" for each in groups), errors
+    return "Gain of a what-if; recording cost", "; ".join(f"{len(each)} pairs" for each in groups), errors
 
 
 def gain_error(row: Row) -> float:

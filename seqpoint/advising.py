@@ -10,6 +10,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from html import escape
 from itertools import combinations
 from textwrap import wrap
 from time import monotonic
@@ -230,6 +231,9 @@ class TraceAdvice(Result):
     def __repr__(self) -> str:
         """Return what the command prints."""
         return "\n".join(self.summary())
+
+    def _repr_html_(self) -> str:
+        return f"<div><h4>{self.heading}</h4><pre>{escape(repr(self))}</pre></div>"
 
 
 def advise_trace(

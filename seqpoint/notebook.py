@@ -39,8 +39,8 @@ COMMON: Final = re.compile(r"^void |\b(?:at::native::|std::)|\(anonymous namespa
 NAMES: Final = frozenset(
     {"name", "kernel", "kernels", "operator", "host operator", "module", "range", "file", "shapes"}
 )
-#: Rows of a table that a notebook shows; `.table()` has all of them.
-_SHOWN_ROWS = 25
+#: Rows of a table and characters of a name that a notebook shows; `.table()` has all of them.
+_SHOWN_ROWS, _NAME = 25, 64
 #: Ranks from which a table sums them up, and ranks with most that it then shows.
 _MANY_RANKS, _WORST_RANKS = 8, 3
 
@@ -287,6 +287,13 @@ def names_within(names: Sequence[str], most: int) -> list[str]:
     return [short[name] for name in names]
 
 
+def rows_within(table: Table, rows: Sequence[tuple[object, ...]], most: int) -> list[tuple[object, ...]]:
+    """Return rows of a table with names of at most `most` characters."""
+    columns = zip(table.names, zip(*rows, strict=True), strict=False)
+    cells = [names_within(list(map(str, each)), most) if name in NAMES else each for name, each in columns]
+    return list(zip(*cells, strict=True))
+
+
 def _same(short: Mapping[str, str]) -> list[list[str]]:
     """Return the groups of names that are the same when they are short."""
     groups: dict[str, list[str]] = {}
@@ -434,17 +441,15 @@ def as_html(heading: str, sentences: Sequence[str], tables: Mapping[str, "DataFr
 
 
 def _text_html(table: Table) -> str:
-    """Return a table of text as HTML, with numbers aligned to the right."""
+    """Return a table of text as HTML, with numbers aligned to the right; long names lose their middle."""
     sides = ["left" if kind == "text" else "right" for kind in table.kinds]
+    styles = [f'style="text-align: {side}; padding: 0 0.5em"' for side in sides]
 
     def line(tag: str, cells: Sequence[object]) -> str:
-        pairs = zip(sides, cells, strict=True)
-        texts = (
-            f'<{tag} style="text-align: {side}; padding: 0 0.5em">{escape(str(cell))}</{tag}>' for side, cell in pairs
-        )
+        texts = (f"<{tag} {style}>{escape(str(cell))}</{tag}>" for style, cell in zip(styles, cells, strict=True))
         return f"<tr>{''.join(texts)}</tr>"
 
-    rows = [line("th", table.names), *(line("td", row) for row in table.rows)]
+    rows = [line("th", table.names), *(line("td", row) for row in rows_within(table, table.rows, _NAME))]
     return '<table border="0" class="dataframe">' + "\n".join(rows) + "</table>"
 
 

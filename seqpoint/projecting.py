@@ -353,12 +353,6 @@ class TraceProjection(Result):
             notes.append(f"note: {note}" if is_named else f"note on {', '.join(of_rows)}: {note}")
         return (*self._pace("note: "), *notes)
 
-    def frames(self) -> Mapping[str, DataFrame]:
-        """Return the figures of the what-ifs that can be applied, and why others cannot."""
-        table = self.table()
-        refused = table.loc[~table.applied.astype(bool), ["what_if", "reason"]]
-        return {"What-ifs": table[table.applied].drop(columns=["measured_share", "reason"]), "Not applicable": refused}
-
 
 def _name(row: ProjectionRow) -> str:
     return row.title or " + ".join(row.what_if)

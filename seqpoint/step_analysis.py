@@ -184,10 +184,6 @@ class Analysis(Result):
             shown += [table, *contention_lines(self.contention, scope)] if table.rows else []
         return shown
 
-    def frames(self) -> Mapping[str, DataFrame]:
-        """Return the critical path by cause."""
-        return {"Critical path by cause": self.table()}
-
     def plot(self) -> Any:
         """Return the timeline of the step, or both one above the other, as a HoloViews object."""
         from seqpoint.plots import before_after, timeline_lanes

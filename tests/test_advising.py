@@ -101,7 +101,12 @@ def test_a_gain_is_what_project_says_of_the_named_what_if(host_bound: Trace) -> 
     ("files", "verdict", "gain", "worthless"),
     [
         ("hta/trace_diff_a100.json.gz", "host-bound: ", (1.15, 1.3), "pinned or fewer copies"),
-        ("ddp4/mi300_4ranks_merged.json.gz", "rank 3 has 100 % of the critical path", (1.9, 2.3), "links twice as fast"),
+        (
+            "ddp4/mi300_4ranks_merged.json.gz",
+            "rank 3 has 100 % of the critical path",
+            (1.9, 2.3),
+            "links twice as fast",
+        ),
     ],
 )
 def test_real_jobs_whose_limit_is_known(files: str, verdict: str, gain: tuple[float, float], worthless: str) -> None:

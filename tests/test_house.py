@@ -99,10 +99,10 @@ BUDGET = {
     "replay/what_ifs": 4837,
     "replay/workloads": 4115,
     "replay/writers": 363,
-    "seqpoint": 8776,
+    "seqpoint": 8777,
     "seqpoint/cli": 2396,
     "seqpoint/plots": 1470,
-    "seqpoint/reporting": 401,
+    "seqpoint/reporting": 397,
     "seqpoint/selection": 1779,
     "seqpoint/validation": 5884,
 }

@@ -281,7 +281,7 @@ def print_tables(content: Iterable[Table | str], left: int | None = None) -> Non
             if isinstance(each, str):
                 print_lines(each)
             else:
-                _print(each, count)
+                _print(each, None if view.everything else count)
     names = [re.split(r"[,(]", str(getattr(shown[i][0], "title", "")))[0].strip() for i in hidden]
     if names := list(dict.fromkeys(filter(None, names))):
         print_lines(shortened(f"more with --all: {', '.join(names)}", _width()))
@@ -346,7 +346,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[tuple[object,
 
 def _print(table: Table, rows: int | None) -> None:
     """Print at most so many rows of a table, by default all, and what its columns mean if that was asked for."""
-    shown = table.rows if rows is None else table.most(rows)
+    shown = table.rows if rows is None or len(table.rows) <= (current_view().top or 0) else table.most(rows)
     header, rule, lines = fit(table, shown, _table_width())
     print_lines(table.title)
     for line in header:

@@ -27,7 +27,7 @@ from seqpoint.advising import TraceAdvice
 from seqpoint.breakdown import LIMITS_EXPLAINED, contention_lines, contention_table, limits_table
 from seqpoint.characterization import Characterization
 from seqpoint.description import Description, row_counts, trace_facts
-from seqpoint.notebook import NAMES, Table, data_frame, names_within, without_middle
+from seqpoint.notebook import Table, data_frame, rows_within, without_middle
 from seqpoint.plots.saving import FONTS, drawn, inert, policy_of
 from seqpoint.plots.timelines import class_colours
 from seqpoint.projecting import TraceProjection, pace_lines
@@ -238,12 +238,8 @@ def _page_table(table: Table | None) -> tuple[PageTable, ...]:
     if table is None or not (table.rows or table.note):
         return ()
     shown = table.most(_ROWS)
-    columns = [
-        names_within([str(cell) for cell in cells], _NAME) if name in NAMES else cells
-        for name, cells in zip(table.names, zip(*shown, strict=True), strict=False)
-    ]
     facts, hidden = (table.verbose, table.marked, table.note), len(table.rows) - len(shown)
-    return (PageTable(table.title, table.columns, list(zip(*columns, strict=True)), *facts, hidden=hidden),)
+    return (PageTable(table.title, table.columns, rows_within(table, shown, _NAME), *facts, hidden=hidden),)
 
 
 def _page_tables(*tables: Table | None) -> list[PageTable]:
