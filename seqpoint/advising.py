@@ -304,7 +304,8 @@ def advise_windows(
     if len(done) > 1:
         against.append("several of these actions together were never measured: trust the first gain most")
     if found.left and len(done) < _MOST_ACTIONS:
-        against.append(f"the search ended after {minutes:g} minutes: more of --minutes may find more")
+        why = "was interrupted" if found.interrupted else f"ended after {minutes:g} minutes"
+        against.append(f"the search {why}: more time may find more")
     path = shlex.quote(name or next(iter(trace.meta.sources), "job.trace"))
     advice = TraceAdvice(
         _verdict(base),
@@ -325,45 +326,75 @@ class _Found(NamedTuple):
     rejected: list[Rejected]
     not_applicable: list[Action]
     left: list[Action]
+    interrupted: bool = False
 
 
 def _search(windows: TraceWindows, known: list[Action], later: list[Action], until: float) -> _Found:
     """Take the action that gains most, replay the others on top of it, and so on, until a time of the clock.
 
-    Those of `later` cannot gain alone, but once another action is taken.
+    Those of `later` cannot gain alone, but once another action is taken. An interrupt ends the search once it has found
+    an action.
     """
-    done, rejected, gain = list[Action](), list[Rejected](), 1.0
-    not_applicable = [action for action in known if not windows.has_work_for(action.what_if)]
-    known = [action for action in known if action not in not_applicable]
-    alone, is_paired = dict[Action, ProjectionRow](), False
-    while known and len(done) < _MOST_ACTIONS and (not done or monotonic() < until):
-        rows = zip(known, _rows(windows, [[*done, action] for action in known]), strict=True)
+    search = _Search(windows, known, later)
+    interrupted = False
+    try:
+        while search.known and len(search.done) < _MOST_ACTIONS and (not search.done or monotonic() < until):
+            search.round()
+    except KeyboardInterrupt:
+        if not search.done:
+            raise
+        interrupted = True
+    return search.found(interrupted)
+
+
+class _Search:
+    """A search for actions: those to try, and what was found so far."""
+
+    def __init__(self, windows: TraceWindows, known: list[Action], later: list[Action]) -> None:
+        self.windows, self.later = windows, later
+        self.not_applicable = [action for action in known if not windows.has_work_for(action.what_if)]
+        self.known = [action for action in known if action not in self.not_applicable]
+        self.done, self.rejected, self.gain = list[Action](), list[Rejected](), 1.0
+        self.alone, self.is_paired = dict[Action, ProjectionRow](), False
+
+    def round(self) -> None:
+        """Take the best of the actions that are left; if none is, the best pair."""
+        choices = [[*self.done, action] for action in self.known]
+        rows = zip(self.known, _rows(self.windows, choices), strict=True)
         found = {action: row for action, row in rows if row is not None}
-        useless = [action for action, row in found.items() if row.speedup < WORTH * gain]
-        if not done:
-            alone = found
-            rejected += [_rejected(action, found[action], "") for action in useless]
-            not_applicable += [action for action in known if action not in found]
-        known = [action for action in found if action not in useless]
-        for best in sorted(known, key=lambda action: (not action.says_how, -found[action].speedup)):
-            known.remove(best)
-            (row,) = _rows(windows, [[*done, best]], _SEARCH_DRAWS)
-            if row is not None and row.low >= 1.0:
-                known += [] if done else [action for action in later if windows.has_work_for(action.what_if)]
-                done.append(best)
-                gain = found[best].speedup
+        useless = [action for action, row in found.items() if row.speedup < WORTH * self.gain]
+        if not self.done:
+            self.alone = found
+            self.rejected += [_rejected(action, found[action], "") for action in useless]
+            self.not_applicable += [action for action in self.known if action not in found]
+        self.known = [action for action in found if action not in useless]
+        for best in sorted(self.known, key=lambda action: (not action.says_how, -found[action].speedup)):
+            self.known.remove(best)
+            if self._takes([best]):
+                if len(self.done) == 1:
+                    self.known += [each for each in self.later if self.windows.has_work_for(each.what_if)]
                 break
-            rejected += [_rejected(best, found[best], ", may lose")] if not done else []
-        if not known and len(done) < _MOST_ACTIONS - 1 and not is_paired and (pair := _best_pair(windows, done, alone)):
-            (row,) = _rows(windows, [[*done, *pair]], _SEARCH_DRAWS)
-            is_paired = True
-            if row is not None and row.low >= 1.0 and row.speedup >= WORTH * gain:
-                done, gain = [*done, *pair], row.speedup
-                known = [action for action in alone if action not in done]
-                rejected = [each for each in rejected if each.what_if not in {action.what_if for action in pair}]
-    named = {*done, *known, *(action for action in alone if action.label in {each.action for each in rejected})}
-    rejected += [_rejected(action, row, " alone") for action, row in alone.items() if action not in named]
-    return _Found(done, rejected, not_applicable, known)
+            self.rejected += [_rejected(best, found[best], ", may lose")] if not self.done else []
+        if not self.known and len(self.done) < _MOST_ACTIONS - 1 and not self.is_paired:
+            self.is_paired = True
+            pair = _best_pair(self.windows, self.done, self.alone)
+            if pair and self._takes(pair):
+                self.known = [action for action in self.alone if action not in self.done]
+                self.rejected = [each for each in self.rejected if each.what_if not in {one.what_if for one in pair}]
+
+    def _takes(self, more: list[Action]) -> bool:
+        """Take actions unless they may lose, or gain too little; return whether they were taken."""
+        (row,) = _rows(self.windows, [[*self.done, *more]], _SEARCH_DRAWS)
+        if row is None or row.low < 1.0 or row.speedup < WORTH * self.gain:
+            return False
+        self.done, self.gain = [*self.done, *more], row.speedup
+        return True
+
+    def found(self, interrupted: bool) -> _Found:
+        """Return what was found; what gains only alone is rejected, too."""
+        told = {each.what_if for each in self.rejected} | {action.what_if for action in (*self.done, *self.known)}
+        alone = [_rejected(each, row, " alone") for each, row in self.alone.items() if each.what_if not in told]
+        return _Found(self.done, [*self.rejected, *alone], self.not_applicable, self.known, interrupted)
 
 
 def _best_pair(windows: TraceWindows, done: list[Action], alone: Mapping[Action, ProjectionRow]) -> list[Action]:

@@ -245,7 +245,10 @@ class TraceReplay(Result):
             "latency": "{latency_ns:time}", "busy %": "{device_busy_share:.1%}", "unexplained %": "{unexplained:.1%}",
         }  # fmt: skip
         steps = [
-            {**step.to_dict(), "off": step.steady_ns / step.measured_ns - 1 if step.measured_ns else None}
+            {
+                **step.to_dict(),
+                "off": round(step.steady_ns / step.measured_ns - 1, 4) + 0.0 if step.measured_ns else None,
+            }
             for step in self.steps
         ]
         return [table_of("Replay", columns, steps), _edges_text(_edge_kinds(self.dependencies))]

@@ -322,7 +322,7 @@ class TraceProjection(Result):
                     *(f"{kind} %" for kind in EVIDENCE),
                     "limited by~",
                 ),
-                [_figures(row) for row in self.rows],
+                [_figures(row) for row in applied or self.rows],
             ),
             *(self.why() if self.effects is not None else ()),
             Table("Not applicable", ("what-if~", "reason~"), refused),

@@ -28,7 +28,7 @@ from seqpoint.advising import WIDTH, TraceAdvice, _best_pair, advise_trace
 from seqpoint.breakdown import frame_of
 from seqpoint.cli import cli
 from seqpoint.notebook import without_middle
-from seqpoint.projecting import ProjectOptions, TraceWindows, project_trace
+from seqpoint.projecting import ProjectOptions, TraceProjection, TraceWindows, project_trace
 
 HALF = "ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_64x3_tn"
 SHARED = Path(__file__).parents[2] / "shared"
@@ -274,6 +274,20 @@ def test_an_action_names_the_python_function_of_the_user(tmp_path: Path) -> None
     assert frame_of(trace, ["no such kernel"]) == ""
     launches = next(each for each in sp.advise(trace).actions if "remove_launch_overhead" in each.what_if)
     assert launches.place.startswith("in train.py(7): step; shorter: cudaLaunchKernel")
+
+
+def test_an_interrupt_leaves_the_best_so_far(computing: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    project, calls = TraceWindows.project, list[int]()
+
+    def interrupted(self: TraceWindows, what_ifs: list[WhatIf], *, draws: int | None = None) -> TraceProjection:
+        calls.append(len(what_ifs))
+        if len(calls) == 4:  # the base, the first round, its best action; then the second round
+            raise KeyboardInterrupt
+        return project(self, what_ifs, draws=draws)
+
+    monkeypatch.setattr(TraceWindows, "project", interrupted)
+    advice = sp.advise(computing)
+    assert len(advice.actions) == 1 and "the search was interrupted: more time may find more" in advice.against
 
 
 def test_two_actions_that_gain_only_together_are_found() -> None:

@@ -212,9 +212,7 @@ def current_view() -> View:
     return View(**({} if context is None else context.meta.get(VIEW, {})))
 
 
-def print_result(
-    result: Result, json_: bool, tables: Callable[[], Iterable[Table | str]] | None = None, *, lines: int | None = None
-) -> None:
+def print_result(result: Result, json_: bool, tables: Callable[[], Iterable[Table | str]] | None = None) -> None:
     """Print a result as JSON, or as its sentences, its tables and its closing lines: on a screen, by default.
 
     Parameters
@@ -225,8 +223,6 @@ def print_result(
         Whether to print JSON.
     tables : callable, optional
         Returns the tables to print, if they are not those of the result.
-    lines : int, optional
-        Most lines; by default those of the result.
     """
     view = current_view()
     if json_:
@@ -237,7 +233,7 @@ def print_result(
     more = max(len(closing) - _MOST_NOTES, 0) if not (view.everything or view.notes) else 0
     closing = [*closing[: len(closing) - more], *([f"{counted(more, 'more note')}: --notes"] if more else [])]
     print_lines(*sentences_)
-    left = (result.screen if lines is None else lines) - _height([*sentences_, *closing])
+    left = result.screen - _height([*sentences_, *closing])
     print_tables(content, None if view.everything or view.top else left)
     print_lines(*closing)
 

@@ -19,6 +19,7 @@ from seqpoint import front_door
 from seqpoint.cli.options import as_json, options_of, output_option, output_options, reading, reading_options
 from seqpoint.cli.output import byte_progress, current_view, message, print_json, print_lines, print_table, print_tables
 from seqpoint.description import quality_table, row_counts, trace_facts
+from seqpoint.notebook import counted
 
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
@@ -109,8 +110,9 @@ def ingest_command(
     if json_:
         print_json({"path": str(result.path), **trace_facts(result.meta, result.rows)})
         return
-    files_read, ranks = len(result.meta.sources), list(result.meta.ranks)
-    print_lines(f"{result.path}: {files_read} files, ranks {ranks}, {result.rows['iterations']} iterations")
+    meta, iterations = result.meta, counted(result.rows["iterations"], "iteration")
+    files_read, ranks = counted(len(meta.sources), "file"), counted(len(meta.ranks), "rank")
+    print_lines(f"{result.path}: {files_read}, {ranks}, {iterations}")
     print_table("Events", ("kind~", "rows"), [(kind, n) for kind, n in result.rows.items() if kind != "iterations"])
     if (counts := result.meta.quality)["graph_kernels"]:
         print_lines(_captured_share(counts))
