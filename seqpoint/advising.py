@@ -16,8 +16,10 @@ from textwrap import wrap
 from time import monotonic
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
+from profilers.devices.catalogue import DTYPES
 from profilers.errors import InvalidInputError
 from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import Trace
@@ -38,12 +40,14 @@ _DRAWS, _SEARCH_DRAWS = 32, 8
 _SHORTER = 0.1
 #: Most actions, kernels that an action names, classes in the first sentence, and remarks against the answer.
 _MOST_ACTIONS, _MOST_NAMED, _MOST_CLASSES, _MOST_AGAINST = 5, 2, 3, 4
-#: Lines of remarks against the answer that go before the places of actions.
-_LEAST_AGAINST = 2
 #: Characters of a line and of the name of a kernel, and lines in all.
 WIDTH, _NAME, _MOST_LINES = 100, 32, 25
 #: Classes of kernels below this share of the step are not named, nor evidence below this share.
 _LEAST_SHARE, _SHOWN = 0.05, 0.005
+#: Share of the time of products in FP32 up to which a job runs in smaller types already.
+_FEW = 0.1
+#: Notes on the graph that stand against the answer, at most.
+_MOST_OF_GRAPH = 2
 #: Most pairs of actions that are replayed.
 _MOST_PAIRS = 24
 #: Kernel time of a rank over the median of all from which the rank is slow.
@@ -175,12 +179,12 @@ class TraceAdvice(Result):
             lines.append("What to do, in this order: gain -> speed-up with all up to here, and its 90 % interval")
         elif self.not_worth:
             lines.append(f"Nothing that is known here gains {100 * (WORTH - 1):.1f} % or more.")
-        against = [line for text in self.against for line in _wrapped(f"But: {text}", 2 + many)]
+        against = [_wrapped(f"But: {text}", 2 + many) for text in self.against]
         worthless = "; ".join(f"{each.action} {each.reason}" for each in self.not_worth)
         ends = _wrapped(f"Not worth it: {worthless}", 3 + many) if worthless else []
         others = ", ".join(self.not_applicable)
         ends += _wrapped(f"Not applicable: {others}", 1 + many) if others else []
-        fixed = len(lines) + 2 * len(self.actions) + 1 + len(ends) + min(len(against), _LEAST_AGAINST)
+        fixed = len(lines) + 2 * len(self.actions) + 1 + len(ends) + len(against[0] if against else ())
         for number, each in enumerate(self.actions, 1):
             lines += _wrapped(f"{number}. {each.figures}  {each.action}", 1 + many, "   ")
             lines += _wrapped(f"   {each.basis}", 1 + many, "   ")
@@ -190,7 +194,9 @@ class TraceAdvice(Result):
         if self.actions:  # whole, however long: it is copied
             lines.append(f"More on 1: {self.command} -w '{self.actions[0].what_if}'")
         lines += ends
-        return [*lines, *(against if whole else against[: _MOST_LINES - len(lines)])]
+        for text in against:
+            lines += text if whole or len(lines) + len(text) <= _MOST_LINES else []
+        return lines
 
     def markdown(self) -> str:
         """Return the whole advice as Markdown, for an issue or a note."""
@@ -285,7 +291,7 @@ def advise_windows(
         raise InvalidInputError(f"minutes is {minutes:g}; it must be above 0")
     base = windows.project([])
     bounds, busy = base.projection.limits.bound, base.projection.device_busy_share or 0.0
-    every = [*actions(), *_of_slow_ranks(base)]
+    every = [*_of_this_job(base), *_of_slow_ranks(base)]
     known = possible_actions(base.projection.limits, every) if "device" in bounds else []
     rejected = [
         Rejected(action.label, action.what_if, bounds[action.resource], f"{bounds[action.resource]:.3f} at most")
@@ -300,6 +306,7 @@ def advise_windows(
     result = windows.project([*composed, *others], draws=_DRAWS)
     against = [f"{note.meaning}: {note.consequence} ({note.n:,})" for note in trace.warnings]
     against += [f"devices work {100 * busy:.1f} % of the step"] if busy < _IDLE and done else []
+    against += base.projection.timelines["baseline"].graph.notes[:_MOST_OF_GRAPH]
     against += [line.removeprefix("note: ") for line in pace_lines(result.projection) if line.startswith("note: ")]
     if len(done) > 1:
         against.append("several of these actions together were never measured: trust the first gain most")
@@ -409,6 +416,20 @@ def _best_pair(windows: TraceWindows, done: list[Action], alone: Mapping[Action,
     return pairs[max(found)[1]] if found else []
 
 
+def _of_this_job(base: TraceProjection) -> list[Action]:
+    """Return the actions that are shipped; that on FP32 says so if products are in smaller types already."""
+    tasks = base.projection.timelines["baseline"].graph.tasks
+    products = tasks.class_ == CLASSES.index("gemm")
+    large = products & np.isin(tasks.dtype, [list(DTYPES).index(name) for name in ("fp32", "tf32")])
+    if not products.any() or tasks.duration_ns[large].sum() > _FEW * tasks.duration_ns[products].sum():
+        return list(actions())
+    text = "Run in BF16 what is still in FP32; matrix products are not"
+    return [
+        msgspec.structs.replace(action, text=text) if action.what_if == "change_dtype:fp32->bf16" else action
+        for action in actions()
+    ]
+
+
 def _of_slow_ranks(base: TraceProjection) -> list[Action]:
     """Return the action on the rank with the longest kernels, if they are clearly longer than those of the others."""
     graph = base.projection.timelines["baseline"].graph
@@ -485,6 +506,7 @@ def _verdict(base: TraceProjection) -> str:
         share = limits.share[second] if second != first else 0.0
         words += [f"{second} {100 * share:.0f} %"] if share >= _SECOND else []
     words += [line.removeprefix("pace: ") for line in pace_lines(projection) if line.startswith("pace: rank ")]
+    words += [f"devices busy {100 * busy:.0f} %"] if (busy := projection.device_busy_share) is not None else []
     words += [facts["host"]] if facts.get("host") else []
     return f"{_BOUND_BY.get(first, first)}: {'; '.join(words)}."
 

@@ -66,6 +66,8 @@ IDLE = "idle"
 _TABLES = ("parts", "path", "classes", "operators", "kernels")
 #: Share of the kernel time in operators of one side from which a note tells it.
 _OF_ONE_SIDE = 0.25
+#: Share of the projected step by which errors of parts may cancel.
+_CANCELLED = 0.05
 #: Share of the host in a critical path from which a step is called host-bound.
 _HOST_BOUND = 0.5
 
@@ -295,10 +297,10 @@ class Comparison(Result):
         tables = (
             table_of("Kinds of steps by their kernels", _KINDS, kinds),
             table_of(f"Parts of a step{order}", {"part~": "{name}", **times}, self._cells(self.parts)),
+            table_of(by_operator, operators, self._cells(changed)),
             table_of(f"Critical path of a typical step by cause{against}", path, self._cells(self.path)),
             table_of(f"Kernels by class{against}", {"class~": "{name}", **times},
                      self._cells(self.classes) if projected or self._of_one_side() else []),
-            table_of(by_operator, operators, self._cells(changed)),
             table_of("Kernels that appeared or vanished", only, [] if projected else shown),
         )  # fmt: skip
         return tuple(table for table in tables if table.rows)
@@ -499,10 +501,10 @@ def _verdict(
 
 
 def _cancelling(parts: Sequence[Change], projection: ProjectedStep) -> str:
-    """Return what is wrong if errors of parts cancel that are larger than the interval of the step time; else ""."""
+    """Return what is wrong if errors of parts cancel that are more than 5 % of the step; else ""."""
     errors = [(row.after_ns - row.before_ns, row.name) for row in parts]
     cancelled_ns = (sum(abs(ns) for ns, _ in errors) - abs(sum(ns for ns, _ in errors))) / 2
-    if cancelled_ns <= max(projection.step_ns - projection.low_ns, projection.high_ns - projection.step_ns):
+    if cancelled_ns <= _CANCELLED * projection.step_ns:
         return ""
     (less_ns, less), (more_ns, more) = min(errors), max(errors)
     return (

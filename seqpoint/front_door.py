@@ -677,7 +677,8 @@ def report(
 
     target = file_to_write(Path(output))
     name = name or (fspath(trace) if isinstance(trace, str | PathLike) else "")
-    heading, loaded = title or Path(name).name or "trace", _trace(trace)
+    loaded = _trace(trace)
+    heading = title or Path(name or next(iter(loaded.meta.sources), "")).name or "trace"
     items = [what_ifs] if isinstance(what_ifs, str) else list(what_ifs)
     # One run at a time, since two at a time take twice the memory.
     options = ProjectOptions(max_points=max_points or 2, device=device, jobs=1)

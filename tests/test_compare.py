@@ -373,7 +373,7 @@ def test_traces_without_kernels_are_compared_on_the_host() -> None:
     assert {part.name for part in result.parts} == {"host in a call", "host outside of calls"}
     assert (result.unit, result.before.steps) == ("paired steps", 111)  # both train on the same batches
     assert result.step.noise_ns is not None and result.step.noise_ns < 0.1 * result.step.before_ns
-    assert result.operators[0].beyond_noise and "host operator" in result.tables()[2].names
+    assert result.operators[0].beyond_noise and "host operator" in result.tables()[1].names
 
 
 def test_a_predicted_job_against_another() -> None:
@@ -439,7 +439,7 @@ def test_errors_of_parts_that_cancel_are_not_as_projected() -> None:
         return [Change(f"part {i}", 50.0, 50.0 + change, None, None) for i, change in enumerate(changes)]
 
     assert _cancelling(parts(5, -4), projection) == _cancelling(parts(30, 10), projection) == ""
-    assert _cancelling(parts(7, -7, 0), projection) == "" and "cancel" in _cancelling(parts(8, -8, 0), projection)
+    assert _cancelling(parts(5, -5, 0), projection) == "" and "cancel" in _cancelling(parts(6, -6, 0), projection)
     assert _cancelling(parts(-20, 25), projection).endswith("part 0 -20 ns, part 1 +25 ns")
 
 
@@ -501,7 +501,7 @@ def test_the_command_shows_a_projection(tmp_path: Path) -> None:
     content = json.loads(run(*paths, "-w", "scale_kernels:gemm:0.5", "--json").stdout)
     assert set(content["projection"]) == {"what_if", "step_ns", "low_ns", "high_ns", "confidence", "notes"}
     assert content["before"]["what_if"] == "scale_kernels:gemm:0.5"
-    assert content["verdict"] == "not as projected"  # 40 us more in products, hidden by idle time
+    assert content["verdict"] == "as projected"  # products differ by 4 % of the step, hidden by idle time
     assert run(*paths, "--what-if", "scale_kernels:gemm:0.5", "--explain").exit_code == 0
     assert (tmp_path / "chart.html").stat().st_size > 10_000
 
@@ -620,7 +620,8 @@ def test_a_projected_a100_against_the_measured_v100() -> None:
     """The step and the kernels of the V100 are within 10 %; the interval holds the measured step."""
     paths = recorded("hta/trace_diff_a100.json.gz"), recorded("hta/trace_diff_v100.json.gz")
     result = sp.compare(*paths, what_if="scale_device:V100")
-    assert result.verdict == "as projected" and result.before.device == result.after.device
+    assert result.before.device == result.after.device
+    assert result.verdict == "not as projected" and "memory copies" in result.reason  # the V100's graphs copy more
     assert result.step.error is not None and abs(result.step.error) < 0.1
     kernels = sum(row.before_ns for row in result.classes) / sum(row.after_ns for row in result.classes)
     assert kernels == pytest.approx(1, abs=0.1)

@@ -20,6 +20,7 @@ from seqpoint.cli.options import (
 )
 from seqpoint.cli.output import (
     current_view,
+    explain_columns,
     message,
     note_guess,
     print_lines,
@@ -56,6 +57,7 @@ def advise_command(trace: str, markdown: bool, json_: bool, **options: Any) -> N
         print_lines(*advice.lines(whole=True))
     else:
         print_result(advice, json_)
+    explain_columns(advice.heading, [f"{kind} %" for kind in ("kept", "scaled", "modelled", "assumed")])
 
 
 @click.command("describe")

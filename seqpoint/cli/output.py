@@ -350,8 +350,13 @@ def _print(table: Table, rows: int | None) -> None:
     print_lines(*rule, *(line for row in lines for line in row))
     if left := len(table.rows) - len(shown):
         print_lines(f"and {left:,} more: --all")
+    explain_columns(table.title, table.names)
+
+
+def explain_columns(title: str, names: Sequence[str]) -> None:
+    """Print a sentence on each column of a table that has not been explained, if the command was asked to explain."""
     explained = _explained_columns()
-    for name, sentence in sentences(table.title, table.names).items():
+    for name, sentence in sentences(title, names).items():
         if explained is not None and (name, sentence) not in explained:
             explained.add((name, sentence))
             print_lines(f"  {name}: {sentence}")
