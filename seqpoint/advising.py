@@ -506,7 +506,9 @@ def _verdict(base: TraceProjection) -> str:
         share = limits.share[second] if second != first else 0.0
         words += [f"{second} {100 * share:.0f} %"] if share >= _SECOND else []
     words += [line.removeprefix("pace: ") for line in pace_lines(projection) if line.startswith("pace: rank ")]
-    words += [f"devices busy {100 * busy:.0f} %"] if (busy := projection.device_busy_share) is not None else []
+    if (busy := projection.device_busy_share) is not None:
+        also = " or in collectives" * bool(projection.timelines["baseline"].graph.collectives().any())
+        words.append(f"devices busy{also} {100 * busy:.0f} %")
     words += [facts["host"]] if facts.get("host") else []
     return f"{_BOUND_BY.get(first, first)}: {'; '.join(words)}."
 
