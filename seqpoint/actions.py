@@ -62,4 +62,4 @@ def possible_actions(limits: Limits, of: Sequence[Action] | None = None) -> list
     of : sequence of Action, optional
         The actions to choose from; by default those that are shipped.
     """
-    return [action for action in of or actions() if limits.bound.get(action.resource, 1.0) >= WORTH]
+    return [action for action in (actions() if of is None else of) if limits.bound.get(action.resource, 1.0) >= WORTH]

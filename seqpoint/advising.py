@@ -14,7 +14,7 @@ from html import escape
 from itertools import combinations
 from textwrap import wrap
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -44,13 +44,13 @@ _MOST_ACTIONS, _MOST_NAMED, _MOST_CLASSES, _MOST_AGAINST = 5, 2, 3, 4
 WIDTH, _NAME, _MOST_LINES = 100, 32, 25
 #: Classes of kernels below this share of the step are not named, nor evidence below this share.
 _LEAST_SHARE, _SHOWN = 0.05, 0.005
-#: Share of the time of products in FP32 up to which a job runs in smaller types already.
+#: Share of the time of products in FP32 up to which a job runs in smaller types already. Chosen.
 _FEW = 0.1
 #: Notes on the graph that stand against the answer, at most.
 _MOST_OF_GRAPH = 2
-#: Most pairs of actions that are replayed.
+#: Most pairs of actions that are replayed, which bounds the time of a search. Chosen.
 _MOST_PAIRS = 24
-#: Kernel time of a rank over the median of all from which the rank is slow.
+#: Kernel time of a rank over the median of all from which the rank is slow. Chosen above the scatter of equal GPUs.
 _SLOW = 1.05
 #: Share of the critical path from which a second resource is named, and busy share below which a device is idle.
 _SECOND, _IDLE = 0.2, 0.01
@@ -118,7 +118,7 @@ class Advice:
         return f"takes {self.takes}; time {rests}; {error}"
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The work that becomes shorter, and the Python function that calls it; "" if neither is known."""
         names = ", ".join(without_middle(name, _NAME) for name in self.where)
         frame = f"in {without_middle(self.frame, 2 * _NAME)}" if self.frame else ""
@@ -173,23 +173,26 @@ class TraceAdvice(Result):
 
     def lines(self, *, whole: bool) -> list[str]:
         """Return the advice as lines of 100 characters: all of it, or at most 25 lines."""
-        many = 99 if whole else 0
-        lines = [*_wrapped(self.verdict, 3 + many), *_wrapped(self.measured, 2), *([""] if self.actions else [])]
+
+        def wrapped(text: str, most: int, indent: str = "  ") -> list[str]:
+            return _wrapped(text, None if whole else most, indent)
+
+        lines = [*wrapped(self.verdict, 3), *wrapped(self.measured, 2), *([""] if self.actions else [])]
         if self.actions:
             lines.append("What to do, in this order: gain -> speed-up with all up to here, and its 90 % interval")
         elif self.not_worth:
             lines.append(f"Nothing that is known here gains {100 * (WORTH - 1):.1f} % or more.")
-        against = [_wrapped(f"But: {text}", 2 + many) for text in self.against]
+        against = [wrapped(f"But: {text}", 2) for text in self.against]
         worthless = "; ".join(f"{each.action} {each.reason}" for each in self.not_worth)
-        ends = _wrapped(f"Not worth it: {worthless}", 3 + many) if worthless else []
+        ends = wrapped(f"Not worth it: {worthless}", 3) if worthless else []
         others = ", ".join(self.not_applicable)
-        ends += _wrapped(f"Not applicable: {others}", 1 + many) if others else []
+        ends += wrapped(f"Not applicable: {others}", 1) if others else []
         fixed = len(lines) + 2 * len(self.actions) + 1 + len(ends) + len(against[0] if against else ())
         for number, each in enumerate(self.actions, 1):
-            lines += _wrapped(f"{number}. {each.figures}  {each.action}", 1 + many, "   ")
-            lines += _wrapped(f"   {each.basis}", 1 + many, "   ")
-            if each.place and (whole or fixed < _MOST_LINES):
-                lines += _wrapped(f"   {each.place}", 1 + many, "   ")
+            lines += wrapped(f"{number}. {each.figures}  {each.action}", 1, "   ")
+            lines += wrapped(f"   {each.basis}", 1, "   ")
+            if each.location and (whole or fixed < _MOST_LINES):
+                lines += wrapped(f"   {each.location}", 1, "   ")
                 fixed += 1
         if self.actions:  # whole, however long: it is copied
             lines.append(f"More on 1: {self.command} -w '{self.actions[0].what_if}'")
@@ -201,7 +204,7 @@ class TraceAdvice(Result):
     def markdown(self) -> str:
         """Return the whole advice as Markdown, for an issue or a note."""
         steps = [
-            f"{n}. **{each.action}**: {'; '.join(filter(None, [each.figures, each.basis, each.place]))}"
+            f"{n}. **{each.action}**: {'; '.join(filter(None, [each.figures, each.basis, each.location]))}"
             for n, each in enumerate(self.actions, 1)
         ]
         worthless = [f"- {each.action}: {each.reason}" for each in self.not_worth]
@@ -298,8 +301,9 @@ def advise_windows(
         for action in every
         if "device" in bounds and action.resource in bounds and action not in known
     ]
-    found = _search(windows, known, [action for action in every if action not in known and action.says_how], until)
-    done = found.done
+    search = _Search(windows, known, [action for action in every if action not in known and action.says_how])
+    search.run(until)
+    done = search.taken
     rejected = [each for each in rejected if each.what_if not in {action.what_if for action in done}]
     composed = _composed([done[: n + 1] for n in range(len(done))])
     others = [each for each in what_ifs if each.label not in {action.label for action in composed}]
@@ -310,108 +314,103 @@ def advise_windows(
     against += [line.removeprefix("note: ") for line in pace_lines(result.projection) if line.startswith("note: ")]
     if len(done) > 1:
         against.append("several of these actions together were never measured: trust the first gain most")
-    if found.left and len(done) < _MOST_ACTIONS:
-        why = "was interrupted" if found.interrupted else f"ended after {minutes:g} minutes"
+    if search.candidates and len(done) < _MOST_ACTIONS:
+        why = "was interrupted" if search.interrupted else f"ended after {minutes:g} minutes"
         against.append(f"the search {why}: more time may find more")
     path = shlex.quote(name or next(iter(trace.meta.sources), "job.trace"))
     advice = TraceAdvice(
         _verdict(base),
         next(sentence for sentence in result.summary() if not sentence.startswith("pace: ")),
         tuple(_advices(trace, done, result)),
-        tuple(sorted([*rejected, *found.rejected], key=lambda each: -each.gain)),
-        tuple(action.label for action in found.not_applicable),
+        tuple(sorted([*rejected, *search.rejected], key=lambda each: -each.gain)),
+        tuple(action.label for action in search.not_applicable),
         tuple(against),
         f"seqpoint project {path} -n {options.max_points}",
     )
     return advice, result
 
 
-class _Found(NamedTuple):
-    """What a search found: actions to take in order, those not worth it, not applicable, and not tried to the end."""
-
-    done: list[Action]
-    rejected: list[Rejected]
-    not_applicable: list[Action]
-    left: list[Action]
-    interrupted: bool = False
-
-
-def _search(windows: TraceWindows, known: list[Action], later: list[Action], until: float) -> _Found:
-    """Take the action that gains most, replay the others on top of it, and so on, until a time of the clock.
-
-    Those of `later` cannot gain alone, but once another action is taken. An interrupt ends the search once it has found
-    an action.
-    """
-    search = _Search(windows, known, later)
-    interrupted = False
-    try:
-        while search.known and len(search.done) < _MOST_ACTIONS and (not search.done or monotonic() < until):
-            search.round()
-    except KeyboardInterrupt:
-        if not search.done:
-            raise
-        interrupted = True
-    return search.found(interrupted)
-
-
 class _Search:
-    """A search for actions: those to try, and what was found so far."""
+    """A greedy search: the action that gains most is taken, and the others are replayed on top of it.
 
-    def __init__(self, windows: TraceWindows, known: list[Action], later: list[Action]) -> None:
-        self.windows, self.later = windows, later
-        self.not_applicable = [action for action in known if not windows.has_work_for(action.what_if)]
-        self.known = [action for action in known if action not in self.not_applicable]
-        self.done, self.rejected, self.gain = list[Action](), list[Rejected](), 1.0
-        self.alone, self.is_paired = dict[Action, ProjectionRow](), False
+    Attributes
+    ----------
+    taken : list of Action
+        Actions to take, in order.
+    candidates : list of Action
+        Actions that may still gain.
+    rejected : list of Rejected
+        Actions that gain nothing, may lose, or gain only by themselves.
+    not_applicable : list of Action
+        Actions that there is nothing for.
+    interrupted : bool
+        Whether the user interrupted the search.
+    """
 
-    def round(self) -> None:
-        """Take the best of the actions that are left; if none is, the best pair."""
-        choices = [[*self.done, action] for action in self.known]
-        rows = zip(self.known, _rows(self.windows, choices), strict=True)
-        found = {action: row for action, row in rows if row is not None}
-        useless = [action for action, row in found.items() if row.speedup < WORTH * self.gain]
-        if not self.done:
-            self.alone = found
-            self.rejected += [_rejected(action, found[action], "") for action in useless]
-            self.not_applicable += [action for action in self.known if action not in found]
-        self.known = [action for action in found if action not in useless]
-        for best in sorted(self.known, key=lambda action: (not action.says_how, -found[action].speedup)):
-            self.known.remove(best)
-            if self._takes([best]):
-                if len(self.done) == 1:
-                    self.known += [each for each in self.later if self.windows.has_work_for(each.what_if)]
+    def __init__(self, windows: TraceWindows, candidates: list[Action], dependent: list[Action]) -> None:
+        """Start a search; those of `dependent` cannot gain by themselves, but once another action is taken."""
+        self.windows, self.dependent, self.interrupted = windows, dependent, False
+        self.not_applicable = [action for action in candidates if not windows.has_work_for(action.what_if)]
+        self.candidates = [action for action in candidates if action not in self.not_applicable]
+        self.taken, self.rejected, self.speedup = list[Action](), list[Rejected](), 1.0
+        self.singles, self.is_paired = dict[Action, ProjectionRow](), False
+
+    def run(self, until: float) -> None:
+        """Search until nothing gains, or a time of the clock; an interrupt ends it once an action is taken."""
+        try:
+            while self.candidates and len(self.taken) < _MOST_ACTIONS and (not self.taken or monotonic() < until):
+                self._take_next()
+        except KeyboardInterrupt:
+            if not self.taken:
+                raise
+            self.interrupted = True
+        told = {each.what_if for each in self.rejected} | {each.what_if for each in (*self.taken, *self.candidates)}
+        self.rejected += [
+            _rejected(action, row, " alone") for action, row in self.singles.items() if action.what_if not in told
+        ]
+
+    def _take_next(self) -> None:
+        """Take the best candidate; if there is none, the best pair."""
+        replayed = _rows(self.windows, [[*self.taken, action] for action in self.candidates])
+        rows = {action: row for action, row in zip(self.candidates, replayed, strict=True) if row is not None}
+        useless = [action for action, row in rows.items() if row.speedup < WORTH * self.speedup]
+        if not self.taken:
+            self.singles = rows
+            self.rejected += [_rejected(action, rows[action], "") for action in useless]
+            self.not_applicable += [action for action in self.candidates if action not in rows]
+        self.candidates = [action for action in rows if action not in useless]
+        for best in sorted(self.candidates, key=lambda action: (not action.says_how, -rows[action].speedup)):
+            self.candidates.remove(best)
+            if self._try([best]):
+                if len(self.taken) == 1:
+                    self.candidates += [each for each in self.dependent if self.windows.has_work_for(each.what_if)]
                 break
-            self.rejected += [_rejected(best, found[best], ", may lose")] if not self.done else []
-        if not self.known and len(self.done) < _MOST_ACTIONS - 1 and not self.is_paired:
+            self.rejected += [_rejected(best, rows[best], ", may lose")] if not self.taken else []
+        if not self.candidates and len(self.taken) < _MOST_ACTIONS - 1 and not self.is_paired:
             self.is_paired = True
-            pair = _best_pair(self.windows, self.done, self.alone)
-            if pair and self._takes(pair):
-                self.known = [action for action in self.alone if action not in self.done]
-                self.rejected = [each for each in self.rejected if each.what_if not in {one.what_if for one in pair}]
+            pair = _best_pair(self.windows, self.taken, self.singles)
+            if pair and self._try(pair):
+                self.candidates = [action for action in self.singles if action not in self.taken]
+                of_pair = {action.what_if for action in pair}
+                self.rejected = [each for each in self.rejected if each.what_if not in of_pair]
 
-    def _takes(self, more: list[Action]) -> bool:
+    def _try(self, more: list[Action]) -> bool:
         """Take actions unless they may lose, or gain too little; return whether they were taken."""
-        (row,) = _rows(self.windows, [[*self.done, *more]], _SEARCH_DRAWS)
-        if row is None or row.low < 1.0 or row.speedup < WORTH * self.gain:
+        (row,) = _rows(self.windows, [[*self.taken, *more]], _SEARCH_DRAWS)
+        if row is None or row.low < 1.0 or row.speedup < WORTH * self.speedup:
             return False
-        self.done, self.gain = [*self.done, *more], row.speedup
+        self.taken, self.speedup = [*self.taken, *more], row.speedup
         return True
 
-    def found(self, interrupted: bool) -> _Found:
-        """Return what was found; what gains only alone is rejected, too."""
-        told = {each.what_if for each in self.rejected} | {action.what_if for action in (*self.done, *self.known)}
-        alone = [_rejected(each, row, " alone") for each, row in self.alone.items() if each.what_if not in told]
-        return _Found(self.done, [*self.rejected, *alone], self.not_applicable, self.known, interrupted)
 
-
-def _best_pair(windows: TraceWindows, done: list[Action], alone: Mapping[Action, ProjectionRow]) -> list[Action]:
+def _best_pair(windows: TraceWindows, taken: list[Action], singles: Mapping[Action, ProjectionRow]) -> list[Action]:
     """Return the two actions on different resources that gain most together; [] if there are none.
 
     Both say how. Where two resources take nearly as long, neither gains alone.
     """
-    left = [action for action in alone if action not in done and action.says_how]
+    left = [action for action in singles if action not in taken and action.says_how]
     pairs = [[*pair] for pair in combinations(left, 2) if pair[0].resource != pair[1].resource][:_MOST_PAIRS]
-    rows = _rows(windows, [[*done, *pair] for pair in pairs]) if pairs else []
+    rows = _rows(windows, [[*taken, *pair] for pair in pairs]) if pairs else []
     found = [(row.speedup, i) for i, row in enumerate(rows) if row is not None]
     return pairs[max(found)[1]] if found else []
 
@@ -526,7 +525,9 @@ def _classes(timeline: Timeline) -> str:
     return f" ({named})" if named else ""
 
 
-def _wrapped(text: str, most: int, indent: str = "  ") -> list[str]:
-    """Return a text in lines; the last of them ends in dots if there were more."""
+def _wrapped(text: str, most: int | None, indent: str = "  ") -> list[str]:
+    """Return a text in lines, at most so many; the last of them ends in dots if there were more."""
     lines = wrap(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
-    return [*lines[: most - 1], f"{lines[most - 1][: WIDTH - 3]}..."] if len(lines) > most else lines
+    if most is None or len(lines) <= most:
+        return lines
+    return [*lines[: most - 1], f"{lines[most - 1][: WIDTH - 3]}..."]

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from profilers.trace.arrays import Bools, Floats, Ints, integers, relative_spreads, strings
+from profilers.trace.arrays import Bools, Floats, Ints, integers, strings
 from profilers.trace.steps import StepTimes, is_file, job_steps, step_times
 from profilers.trace.trace import Trace
 from replay.projection.windows import SampledStep, StepWindow
 from seqpoint.graphs import all_iterations
-from seqpoint.iteration_table import IterationTable, iteration_table
+from seqpoint.iteration_table import IterationTable, iteration_table, relative_spreads
 from seqpoint.kinds import step_kinds
 from seqpoint.outliers import NO_OUTLIERS, Outliers, find_outliers
 from seqpoint.units import duration

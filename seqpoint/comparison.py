@@ -66,7 +66,7 @@ IDLE = "idle"
 _TABLES = ("parts", "path", "classes", "operators", "kernels")
 #: Share of the kernel time in operators of one side from which a note tells it.
 _OF_ONE_SIDE = 0.25
-#: Share of the projected step by which errors of parts may cancel.
+#: Share of the projected step by which errors of parts may cancel. Chosen.
 _CANCELLED = 0.05
 #: Share of the host in a critical path from which a step is called host-bound.
 _HOST_BOUND = 0.5

@@ -273,7 +273,7 @@ def test_an_action_names_the_python_function_of_the_user(tmp_path: Path) -> None
     assert frame_of(trace, [HALF]) == frame_of(trace, ["cudaLaunchKernel"]) == "train.py(7): step"
     assert frame_of(trace, ["no such kernel"]) == ""
     launches = next(each for each in sp.advise(trace).actions if "remove_launch_overhead" in each.what_if)
-    assert launches.place.startswith("in train.py(7): step; shorter: cudaLaunchKernel")
+    assert launches.location.startswith("in train.py(7): step; shorter: cudaLaunchKernel")
 
 
 def test_an_interrupt_leaves_the_best_so_far(computing: Trace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ BUDGET = {
     "profilers/ingest": 3298,
     "profilers/readers": 6469,
     "profilers/record": 490,
-    "profilers/trace": 1361,
+    "profilers/trace": 1352,
     "profilers/writers": 655,
     "replay": 0,
     "replay/analysis": 892,
@@ -99,11 +99,11 @@ BUDGET = {
     "replay/what_ifs": 4837,
     "replay/workloads": 4115,
     "replay/writers": 363,
-    "seqpoint": 8820,
+    "seqpoint": 8826,
     "seqpoint/cli": 2400,
     "seqpoint/plots": 1470,
     "seqpoint/reporting": 397,
-    "seqpoint/selection": 1779,
+    "seqpoint/selection": 1780,
     "seqpoint/validation": 5884,
 }
 

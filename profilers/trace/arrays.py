@@ -201,36 +201,6 @@ def text_array(texts: Sequence[str | None]) -> pa.Array:
     return pa.StringArray.from_buffers(len(encoded), *buffers)
 
 
-#: Degrees of freedom that the noise of the whole epoch counts as, in the noise near a point.
-POOLED_DEGREES = 10.0
-
-
-def relative_spreads(values: Floats, labels: Ints) -> Floats:
-    """Return the relative standard deviation of the values in each bin.
-
-    A bin borrows the deviation of all bins, which counts as 10 iterations of its own.
-
-    Parameters
-    ----------
-    values : ndarray of float64, shape (n_iterations,)
-        Statistic of each iteration, zero or more.
-    labels : ndarray of int64, shape (n_iterations,)
-        Bin of each iteration.
-
-    Examples
-    --------
-    >>> relative_spreads(np.array([9.0, 11.0, 30.0]), np.array([0, 0, 1])).round(3).tolist()
-    [0.141, 0.141]
-    """
-    counts = np.bincount(labels)
-    means = np.bincount(labels, values) / np.maximum(counts, 1)
-    of_bin = means[labels]  # a bin whose values are all 0 has no noise
-    residuals = np.divide(values - of_bin, of_bin, out=np.zeros_like(values), where=of_bin > 0)
-    squares, degrees = np.bincount(labels, residuals**2), np.maximum(counts - 1, 0)
-    pooled = squares.sum() / max(int(degrees.sum()), 1)
-    return np.asarray(np.sqrt((squares + POOLED_DEGREES * pooled) / (degrees + POOLED_DEGREES)))
-
-
 def union_length(start: npt.NDArray[Any], end: npt.NDArray[Any]) -> float:
     """Return the length of the union of intervals.
 

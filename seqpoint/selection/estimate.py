@@ -84,7 +84,8 @@ import scipy
 from numpy.typing import ArrayLike
 
 from profilers.errors import InvalidInputError
-from profilers.trace.arrays import POOLED_DEGREES, Floats, Ints, row_blocks
+from profilers.trace.arrays import Floats, Ints, row_blocks
+from seqpoint.iteration_table import POOLED_DEGREES
 from seqpoint.selection.log import (
     FittedSelector,
     LengthTable,

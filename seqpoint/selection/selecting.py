@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from profilers.errors import InvalidInputError, SeqPointError
 from profilers.plugins import Plugin, load_plugins, package_of
-from profilers.trace.arrays import Floats, Ints, relative_spreads
-from seqpoint.iteration_table import UNITS, IterationTable
+from profilers.trace.arrays import Floats, Ints
+from seqpoint.iteration_table import UNITS, IterationTable, relative_spreads
 from seqpoint.notebook import DataFrame, Result, Table, data_frame
 from seqpoint.outliers import NO_OUTLIERS, Outliers, counted_text, find_outliers, outliers_text
 from seqpoint.selection.estimate import (
