@@ -142,7 +142,9 @@ def _run(jobs: list[str], folder: str) -> None:
     CalledProcessError
         A job failed.
     """
-    environment = {**os.environ, **PROCESSOR, "NUMBA_CACHE_DIR": folder, "PYTHONPATH": str(ROOT)}
+    # pip's build environment is known by the path of this process alone: its interpreter is that of the user.
+    path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+    environment = {**os.environ, **PROCESSOR, "NUMBA_CACHE_DIR": folder, "PYTHONPATH": path}
     started = [subprocess.Popen([sys.executable, __file__, job], env=environment) for job in jobs]
     failed = [process.args for process in started if process.wait()]
     if failed:
