@@ -111,6 +111,7 @@ class MachineCodeHook(BuildHookInterface[Any]):
             return
         self._folder = tempfile.TemporaryDirectory()
         code = Path(self._folder.name) / "seqpoint" / "compiled"
+        self._write_metadata(Path(self._folder.name))
         try:
             _run(jobs, self._folder.name)
             for path in code.iterdir():
@@ -122,6 +123,18 @@ class MachineCodeHook(BuildHookInterface[Any]):
         loaded = [path for path in code.iterdir() if path.stat().st_mtime]
         build_data["force_include"] |= {str(path): f"seqpoint/machine_code/{path.name}" for path in loaded}
         build_data |= {"pure_python": False, "infer_tag": True}
+
+    def _write_metadata(self, folder: Path) -> None:
+        """Write what an installation knows of the project: readers are found by their entry points."""
+        core = self.metadata.core
+        info = folder / f"{core.name}-{self.metadata.version}.dist-info"
+        info.mkdir()
+        info.joinpath("METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {core.name}\nVersion: {self.metadata.version}\n"
+        )
+        lines = [line for group, points in core.entry_points.items()
+                 for line in (f"[{group}]", *(f"{name} = {target}" for name, target in points.items()))]  # fmt: skip
+        info.joinpath("entry_points.txt").write_text("\n".join(lines) + "\n")
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove what was compiled: it is in the wheel."""
@@ -142,8 +155,8 @@ def _run(jobs: list[str], folder: str) -> None:
     CalledProcessError
         A job failed.
     """
-    # pip's build environment is known by the path of this process alone: its interpreter is that of the user.
-    path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+    # pip names its build environment in PYTHONPATH: the interpreter is that of the user.
+    path = os.pathsep.join(filter(None, [str(ROOT), folder, os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, **PROCESSOR, "NUMBA_CACHE_DIR": folder, "PYTHONPATH": path}
     started = [subprocess.Popen([sys.executable, __file__, job], env=environment) for job in jobs]
     failed = [process.args for process in started if process.wait()]
