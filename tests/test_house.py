@@ -194,3 +194,4 @@ def test_the_wheel_holds_code_and_data_and_the_demo_needs_what_it_declares(tmp_p
     assert demo.returncode == 0, demo.stderr
     assert {p.name for p in (tmp_path / "demo").iterdir()} == DEMO_FILES
     assert demo.stdout.splitlines()[-1] == f"report: {tmp_path / 'demo' / 'report.html'}"
+    assert len(demo.stdout.splitlines()) <= 40

@@ -86,8 +86,8 @@ def command(output: str) -> None:
         ReportSection(f"Transformer on 4 x {_DEVICE}", "synthetic", front_door.describe(job), None, overlaps),
     )
     path = write_report(ReportContent("seqpoint demo", sections), folder / "report.html")
-    print_lines("", "Next: seqpoint YOUR_TRACE.json.gz, or seqpoint project YOUR_TRACE.json.gz -w overlap:ideal")
     print_lines(f"timeline for https://ui.perfetto.dev: {folder / 'before_after.json'}")
+    print_lines("Next: seqpoint YOUR_TRACE.json.gz; its report: seqpoint report YOUR_TRACE.json.gz")
     print_lines(f"report: {path}")
 
 
