@@ -1,20 +1,26 @@
 """Machine code on disk: what shares a file, and what is compiled again."""
 
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import distributions
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numba
 import numpy as np
 import pytest
+from hatchling.metadata.core import ProjectMetadata
+from hatchling.plugin.manager import PluginManager
 
 from profilers.trace import compiled as machine_code
 from profilers.trace.compiled import source_key
 
+ROOT = Path(__file__).parents[1]
 SOURCE = '''
 from typing import NamedTuple
 
@@ -262,3 +268,28 @@ def test_a_user_without_a_home_has_shipped_code(
     assert compilations.take() == []
     assert module(tmp_path / "two", SHORT, NAME).twice(1.5) == 3.0
     assert compilations.take() == ["twice"]
+
+
+def test_jobs_of_the_build_hook_find_the_build_environment_and_the_readers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None and spec.loader is not None
+    hook = module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    started: list[dict[str, str]] = []
+
+    def start(command: list[str], env: dict[str, str]) -> SimpleNamespace:
+        started.append(env)
+        return SimpleNamespace(args=command, wait=lambda: 0)
+
+    monkeypatch.setattr(hook.subprocess, "Popen", start)
+    monkeypatch.setenv("PYTHONPATH", "of pip")
+    hook._run(["read", "answer"], str(tmp_path))
+    assert [env["PYTHONPATH"].split(os.pathsep) for env in started] == [[str(ROOT), str(tmp_path), "of pip"]] * 2
+    metadata = ProjectMetadata(str(ROOT), PluginManager())
+    hook.MachineCodeHook._write_metadata(SimpleNamespace(metadata=metadata), tmp_path)
+    (told,) = distributions(path=[str(tmp_path)])
+    assert told.name == "seqpoint" and {"kineto", "nsys"} <= {
+        point.name for point in told.entry_points.select(group="seqpoint.readers")
+    }
