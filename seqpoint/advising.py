@@ -117,11 +117,16 @@ class Advice:
         error = "never measured" if self.error is None else f"{100 * self.error:.0f} % off where measured"
         return f"takes {self.takes}; time {rests}; {error}"
 
-    @property
-    def location(self) -> str:
-        """The work that becomes shorter, and the Python function that calls it; "" if neither is known."""
-        names = ", ".join(without_middle(name, _NAME) for name in self.where)
-        frame = f"in {without_middle(self.frame, 2 * _NAME)}" if self.frame else ""
+    def location(self, most: int = _NAME) -> str:
+        """Return the Python function that calls the work, and the work that becomes shorter; "" if neither is known.
+
+        Parameters
+        ----------
+        most : int
+            Most characters of a name; the function has twice as many.
+        """
+        names = ", ".join(without_middle(name, most) for name in self.where)
+        frame = f"in {without_middle(self.frame, 2 * most)}" if self.frame else ""
         return "; ".join(filter(None, [frame, f"shorter: {names}" if names else ""]))
 
 
@@ -169,12 +174,22 @@ class TraceAdvice(Result):
 
     def summary(self) -> list[str]:
         """Return the advice, at most 25 lines of 100 characters."""
-        return self.lines(whole=False)
+        return self.lines()
 
-    def lines(self, *, whole: bool) -> list[str]:
-        """Return the advice as lines of 100 characters: all of it, or at most 25 lines."""
+    def lines(self, *, whole: bool = False, notes: bool = False, wide: bool = False) -> list[str]:
+        """Return the advice as lines of 100 characters, at most 25 by default.
 
-        def wrapped(text: str, most: int, indent: str = "  ") -> list[str]:
+        Parameters
+        ----------
+        whole : bool
+            Whether to return all of it.
+        notes : bool
+            Whether to return all that stands against it.
+        wide : bool
+            Whether names have up to 100 characters.
+        """
+
+        def wrapped(text: str, most: int | None, indent: str = "  ") -> list[str]:
             return _wrapped(text, None if whole else most, indent)
 
         lines = [*wrapped(self.verdict, 3), *wrapped(self.measured, 2), *([""] if self.actions else [])]
@@ -182,7 +197,7 @@ class TraceAdvice(Result):
             lines.append("What to do, in this order: gain -> speed-up with all up to here, and its 90 % interval")
         elif self.not_worth:
             lines.append(f"Nothing that is known here gains {100 * (WORTH - 1):.1f} % or more.")
-        against = [wrapped(f"But: {text}", 2) for text in self.against]
+        against = [wrapped(f"But: {text}", None if notes else 2) for text in self.against]
         worthless = "; ".join(f"{each.action} {each.reason}" for each in self.not_worth)
         ends = wrapped(f"Not worth it: {worthless}", 3) if worthless else []
         others = ", ".join(self.not_applicable)
@@ -191,20 +206,21 @@ class TraceAdvice(Result):
         for number, each in enumerate(self.actions, 1):
             lines += wrapped(f"{number}. {each.figures}  {each.action}", 1, "   ")
             lines += wrapped(f"   {each.basis}", 1, "   ")
-            if each.location and (whole or fixed < _MOST_LINES):
-                lines += wrapped(f"   {each.location}", 1, "   ")
+            location = each.location(WIDTH if wide else _NAME)
+            if location and (whole or wide or fixed < _MOST_LINES):
+                lines += wrapped(f"   {location}", None if wide else 1, "   ")
                 fixed += 1
         if self.actions:  # whole, however long: it is copied
             lines.append(f"More on 1: {self.command} -w '{self.actions[0].what_if}'")
         lines += ends
         for text in against:
-            lines += text if whole or len(lines) + len(text) <= _MOST_LINES else []
+            lines += text if whole or notes or len(lines) + len(text) <= _MOST_LINES else []
         return lines
 
     def markdown(self) -> str:
         """Return the whole advice as Markdown, for an issue or a note."""
         steps = [
-            f"{n}. **{each.action}**: {'; '.join(filter(None, [each.figures, each.basis, each.location]))}"
+            f"{n}. **{each.action}**: {'; '.join(filter(None, [each.figures, each.basis, each.location(WIDTH)]))}"
             for n, each in enumerate(self.actions, 1)
         ]
         worthless = [f"- {each.action}: {each.reason}" for each in self.not_worth]

@@ -273,7 +273,7 @@ def test_an_action_names_the_python_function_of_the_user(tmp_path: Path) -> None
     assert frame_of(trace, [HALF]) == frame_of(trace, ["cudaLaunchKernel"]) == "train.py(7): step"
     assert frame_of(trace, ["no such kernel"]) == ""
     launches = next(each for each in sp.advise(trace).actions if "remove_launch_overhead" in each.what_if)
-    assert launches.location.startswith("in train.py(7): step; shorter: cudaLaunchKernel")
+    assert launches.location().startswith("in train.py(7): step; shorter: cudaLaunchKernel")
 
 
 def test_an_interrupt_leaves_the_best_so_far(computing: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,3 +322,17 @@ def test_the_whole_advice_is_printed_on_demand_and_as_markdown(tmp_path: Path) -
     advice = sp.advise(path)
     assert text.startswith("## ") and all(f"**{each.action}**: {each.figures}" in text for each in advice.actions)
     assert all(f"- {each.action}: {each.reason}" in text for each in advice.not_worth)
+
+
+def test_options_on_how_much_is_printed_act_on_advice(tmp_path: Path) -> None:
+    path = save_trace(half_full(tmp_path / "job.json"), tmp_path / "job.trace")
+    run = partial(CliRunner().invoke, cli, catch_exceptions=False)
+    brief, first = (run(["advise", str(path), *more]).stdout for more in ((), ("--top", "1")))
+    assert "\n2. " in brief and "\n1. " in first and "\n2. " not in first and "More on 1: " in first
+    assert len(json.loads(run(["advise", str(path), "--json", "--top", "1"]).stdout)["rows"]) == 1
+    advice = sp.advise(path)
+    actions = tuple(replace(each, where=(HALF, HALF)) for each in advice.actions)
+    crowded = replace(advice, actions=actions, against=tuple(f"{number} {'word ' * 60}stop" for number in range(9)))
+    assert len(crowded.lines()) <= 25 and HALF not in "".join(crowded.lines())
+    assert " ".join(crowded.lines(notes=True)).count("stop") == 9
+    assert "".join(crowded.lines(wide=True)).count(HALF) == 2 * len(actions)

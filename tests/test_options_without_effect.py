@@ -40,6 +40,7 @@ def files(tmp_path: Path) -> Path:
         ("what-ifs dma_collectives --explain", "--explain: no effect on dma_collectives"),
         ("merge job.trace --as-ranks -o out.trace", "name two or more traces"),
         ("slice job.trace -o out.trace", "say what to keep"),
+        ("advise job.trace --markdown --wide", "--wide: no effect beside --markdown"),
         ("describe job.trace --json --all", "--all is on tables"),
         ("describe job.trace --json --explain", "--json prints none"),
     ],

@@ -1,5 +1,6 @@
 """The commands on what a trace holds, where its time goes, and what changed between two."""
 
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -50,13 +51,16 @@ def advise_command(trace: str, markdown: bool, json_: bool, **options: Any) -> N
     seqpoint job.trace
     seqpoint advise rank0.json.gz --minutes 5 --json
     """
-    advice = front_door.advise(load(trace), **options, name=trace, progress=progress("replaying"))
-    if markdown and not json_:
-        print_lines(*advice.markdown().splitlines())
-    elif current_view().everything:
-        print_lines(*advice.lines(whole=True))
-    else:
+    if markdown:
+        refuse_options(("json_", "everything", "notes", "wide"), "beside --markdown, which prints all as text")
+    advice, view = front_door.advise(load(trace), **options, name=trace, progress=progress("replaying")), current_view()
+    shown = advice if view.everything else replace(advice, actions=advice.actions[: view.top])
+    if json_:
         print_result(advice, json_)
+    elif markdown:
+        print_lines(*shown.markdown().splitlines())
+    else:
+        print_lines(*shown.lines(whole=view.everything, notes=view.notes, wide=view.wide))
     explain_columns(advice.heading, [f"{kind} %" for kind in ("kept", "scaled", "modelled", "assumed")])
 
 
