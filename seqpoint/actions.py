@@ -9,6 +9,8 @@ from replay.projection.pacing import Limits
 
 #: An action gains at least this much, or it is not worth it.
 WORTH = 1.005
+#: What an action on a single rank has in its what-if.
+OF_RANK = "@rank="
 
 
 class Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,7 +42,7 @@ class Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def says_how(self) -> bool:
         """Whether it names a way, and does not only ask what something faster would be worth."""
-        return not self.what_if.startswith("scale_") or "@rank=" in self.what_if
+        return not self.what_if.startswith("scale_") or OF_RANK in self.what_if
 
 
 class _Actions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

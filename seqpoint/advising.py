@@ -29,7 +29,7 @@ from replay.graph.graph import TaskKind
 from replay.projection.evidence import EVIDENCE
 from replay.projection.rows import ProjectionRow
 from replay.what_ifs import WhatIf
-from seqpoint.actions import WORTH, Action, actions, possible_actions
+from seqpoint.actions import OF_RANK, WORTH, Action, actions, possible_actions
 from seqpoint.breakdown import frame_of
 from seqpoint.notebook import DataFrame, Result, data_frame, without_middle
 from seqpoint.projecting import ProjectOptions, TraceProjection, TraceWindows, pace_lines, parse_what_ifs
@@ -160,6 +160,8 @@ class TraceAdvice(Result):
         What stands against the answer, most important first.
     command : str
         `seqpoint project` on the same iterations, without what-ifs.
+    stragglers : str
+        `seqpoint analyze --stragglers` on the trace, if ranks wait for a slow one; else "".
     """
 
     heading = "Advice"
@@ -171,6 +173,13 @@ class TraceAdvice(Result):
     not_applicable: tuple[str, ...]
     against: tuple[str, ...]
     command: str
+    stragglers: str = ""
+
+    def commands(self) -> dict[str, str]:
+        """Return the commands that show more, by what they show more on."""
+        first = self.actions[0].what_if if self.actions else ""
+        more = {"1": f"{self.command} -w '{first}'"} if first else {}
+        return more | ({"1" if OF_RANK in first else "slow ranks": self.stragglers} if self.stragglers else {})
 
     def summary(self) -> list[str]:
         """Return the advice, at most 25 lines of 100 characters."""
@@ -202,7 +211,7 @@ class TraceAdvice(Result):
         ends = wrapped(f"Not worth it: {worthless}", 3) if worthless else []
         others = ", ".join(self.not_applicable)
         ends += wrapped(f"Not applicable: {others}", 1) if others else []
-        fixed = len(lines) + 2 * len(self.actions) + 1 + len(ends) + len(against[0] if against else ())
+        fixed = len(lines) + 2 * len(self.actions) + sum(map(len, (self.commands(), ends, *against[:1])))
         for number, each in enumerate(self.actions, 1):
             lines += wrapped(f"{number}. {each.figures}  {each.action}", 1, "   ")
             lines += wrapped(f"   {each.basis}", 1, "   ")
@@ -210,9 +219,8 @@ class TraceAdvice(Result):
             if location and (whole or wide or fixed < _MOST_LINES):
                 lines += wrapped(f"   {location}", None if wide else 1, "   ")
                 fixed += 1
-        if self.actions:  # whole, however long: it is copied
-            lines.append(f"More on 1: {self.command} -w '{self.actions[0].what_if}'")
-        lines += ends
+        # Commands are whole, however long: they are copied.
+        lines += [*(f"More on {what}: {command}" for what, command in self.commands().items()), *ends]
         for text in against:
             lines += text if whole or notes or len(lines) + len(text) <= _MOST_LINES else []
         return lines
@@ -224,7 +232,7 @@ class TraceAdvice(Result):
             for n, each in enumerate(self.actions, 1)
         ]
         worthless = [f"- {each.action}: {each.reason}" for each in self.not_worth]
-        more = [f"`{self.command} -w '{self.actions[0].what_if}'`"] if self.actions else []
+        more = [f"- `{command}`" for command in self.commands().values()]
         parts = {
             "What to do: gain, then speed-up with all up to here and its 90 % interval": [*steps, "", *more],
             "Not worth it": worthless,
@@ -251,6 +259,7 @@ class TraceAdvice(Result):
             "not_applicable": list(self.not_applicable),
             "against": list(self.against[:_MOST_AGAINST]),
             "command": self.command,
+            "stragglers": self.stragglers,
         }
 
     def __repr__(self) -> str:
@@ -334,6 +343,7 @@ def advise_windows(
         why = "was interrupted" if search.interrupted else f"ended after {minutes:g} minutes"
         against.append(f"the search {why}: more time may find more")
     path = shlex.quote(name or next(iter(trace.meta.sources), "job.trace"))
+    is_late = any(OF_RANK in each.what_if for each in done) or bool(_late_rank(base))
     advice = TraceAdvice(
         _verdict(base),
         next(sentence for sentence in result.summary() if not sentence.startswith("pace: ")),
@@ -342,6 +352,7 @@ def advise_windows(
         tuple(action.label for action in search.not_applicable),
         tuple(against),
         f"seqpoint project {path} -n {options.max_points}",
+        f"seqpoint analyze {path} --stragglers" if is_late else "",
     )
     return advice, result
 
@@ -455,7 +466,7 @@ def _of_slow_ranks(base: TraceProjection) -> list[Action]:
         return []
     rank, factor = int(ranks[np.argmax(times)]), float(np.median(times)) / max(times)
     text = f"Find why kernels of rank {rank} take {1 / factor:.2f} times those of other ranks: clock, data, sharing"
-    what_if = f"scale_kernels:kernels@rank={rank}:{factor:.3f}"
+    what_if = f"scale_kernels:kernels{OF_RANK}{rank}:{factor:.3f}"
     return [Action(what_if, f"rank {rank} as fast as the others", "kernels", "code", text)]
 
 
@@ -520,12 +531,17 @@ def _verdict(base: TraceProjection) -> str:
         second = max(others, key=lambda name: limits.share[name], default=first)
         share = limits.share[second] if second != first else 0.0
         words += [f"{second} {100 * share:.0f} %"] if share >= _SECOND else []
-    words += [line.removeprefix("pace: ") for line in pace_lines(projection) if line.startswith("pace: rank ")]
+    words += _late_rank(base)
     if (busy := projection.device_busy_share) is not None:
         also = " or in collectives" * bool(projection.timelines["baseline"].graph.collectives().any())
         words.append(f"devices busy{also} {100 * busy:.0f} %")
     words += [facts["host"]] if facts.get("host") else []
     return f"{_BOUND_BY.get(first, first)}: {'; '.join(words)}."
+
+
+def _late_rank(base: TraceProjection) -> list[str]:
+    """Return the sentence on the rank that the others wait for, if there is one."""
+    return [line.removeprefix("pace: ") for line in pace_lines(base.projection) if line.startswith("pace: rank ")]
 
 
 def _take(resource: str) -> str:

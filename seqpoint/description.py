@@ -265,6 +265,7 @@ class Description(Result):
         working = [a - b for a, b in zip(busy, waiting, strict=True)]
         shares = f"the device is busy {_range(busy)}" if len(rows) == 1 else f"devices are busy {_range(busy)}"
         apart = f" ({_range(waiting)} waiting for other ranks)" if max(waiting) >= _SHOWN else ""
+        late = "; `seqpoint analyze --stragglers` shows whom the ranks wait for" if apart else ""
         unknown = any(row.times.unmatched for row in rows)
         if max(working) < _IDLE:
             cause = "the host sets the pace (its calls, its input or its waits; `seqpoint analyze` tells them apart)"
@@ -273,7 +274,7 @@ class Description(Result):
             cause += " that wait for other ranks" if unknown else ""
         else:
             cause = "host and devices both hold the steps up (`seqpoint analyze` shows where)"
-        return f"{shares} of the steps{apart}: {cause}".capitalize()
+        return f"{shares} of the steps{apart}: {cause}{late}".capitalize()
 
     def named_tables(self) -> dict[str, Table]:
         """Return the devices, their communication, the kernels by class, the copies and the counts of the reader."""

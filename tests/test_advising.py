@@ -57,7 +57,7 @@ def computing() -> Trace:
 def check_shape(advice: TraceAdvice) -> None:
     """Check that an answer fits a screen and 8 kB, and that its gains multiply up."""
     lines = advice.summary()
-    assert len(lines) <= 25 and all(len(line) <= WIDTH or line.startswith("More on 1: ") for line in lines)
+    assert len(lines) <= 25 and all(len(line) <= WIDTH or line.startswith("More on ") for line in lines)
     assert len(json.dumps(advice.to_dict())) <= 8192
     assert math.prod(each.gain for each in advice.actions) == pytest.approx(
         advice.actions[-1].speedup if advice.actions else 1.0
@@ -117,6 +117,7 @@ def test_real_jobs_whose_limit_is_known(files: str, verdict: str, gain: tuple[fl
     check_shape(advice)
     assert verdict in advice.verdict and advice.actions[0].what_if == "remove_launch_overhead"
     assert gain[0] < advice.actions[0].gain < gain[1]
+    assert advice.stragglers == (f"seqpoint analyze {path} --stragglers" if "rank 3" in verdict else "")
     assert worthless in {each.action for each in advice.not_worth}
 
 
@@ -258,7 +259,8 @@ def test_products_side_by_side_come_first_where_each_fills_half_of_the_device(tm
 
 
 def test_a_slow_rank_comes_first_where_the_others_wait_for_it(tmp_path: Path) -> None:
-    advice = sp.advise(with_a_slow_rank(tmp_path))
+    trace = with_a_slow_rank(tmp_path)
+    advice = sp.advise(trace)
     check_shape(advice)
     first = advice.actions[0]
     assert (
@@ -266,6 +268,10 @@ def test_a_slow_rank_comes_first_where_the_others_wait_for_it(tmp_path: Path) ->
         and "kernels of rank 3 take 1.50 times" in first.action
     )
     assert first.what_if == "scale_kernels:kernels@rank=3:0.667" and first.gain == pytest.approx(9060 / 6060, rel=0.05)
+    assert advice.commands()["1"].endswith(" --stragglers") and f"More on 1: {advice.stragglers}" in advice.summary()
+    assert sp.describe(trace).verdict().endswith("`seqpoint analyze --stragglers` shows whom the ranks wait for")
+    later = replace(advice, actions=(replace(first, what_if="overlap:ideal"),))
+    assert set(later.commands()) == {"1", "slow ranks"} and later.commands()["1"].endswith("-w 'overlap:ideal'")
 
 
 def test_an_action_names_the_python_function_of_the_user(tmp_path: Path) -> None:
