@@ -16,6 +16,7 @@ from seqpoint.iteration_table import IterationTable
 from seqpoint.selection.estimate import Precision, cross_validated_error
 from seqpoint.selection.selecting import SelectOptions, select
 from seqpoint.selection.seqpoint import SeqPointSelector
+from seqpoint.units import percent
 
 #: Four iterations of length 10 and four of length 20, 10 % below and above their means.
 PAIRS = (np.repeat([10.0, 20.0], 4), np.array([90.0, 110, 90, 110, 180, 220, 180, 220]))
@@ -145,6 +146,8 @@ def test_the_cross_validated_error_is_that_of_another_run_and_the_own_error_is_n
     lengths, time = epoch(1, 0.1)
     result = select(table(lengths, time), SelectOptions())
     assert result.error < 0.005 < 0.02 < (result.cross_validated_error or 0.0)
+    assert f"expected error {percent(result.cross_validated_error or 0.0)} from " in result.summary()[0]
+    assert f"(cross-validated); in-sample {percent(result.error)}, on the run" in result.summary()[0]
     assert result.cross_validated_error == pytest.approx(result.precision.standard_error, rel=0.4)
     again = select(table(lengths, time), SelectOptions())
     assert again.cross_validated_error == result.cross_validated_error
@@ -158,7 +161,13 @@ def test_short_runs_and_many_points_are_not_cross_validated() -> None:
 
     assert cross_validated_error(fit, lengths[:19, None], time[:19]) is None
     assert cross_validated_error(fit, lengths[:, None], time) is None
-    assert select(table(*PAIRS), SelectOptions()).tables()[-1].rows[0][-1] == "-"
+    short = select(table(*PAIRS), SelectOptions())
+    assert short.tables()[-1].rows[0][-1] == "-" and "(scatter alone); in-sample" in short.summary()[0]
+
+
+def test_a_line_below_the_table_says_what_the_baselines_are(tmp_path: Path) -> None:
+    lines = run(tmp_path, epoch(1, 0.1)).stdout.splitlines()
+    assert lines[-2].startswith("prior ") and lines[-1].startswith("error %: in-sample; frequent, median, worst: ")
 
 
 def test_another_run_says_the_scatter_that_its_points_have() -> None:

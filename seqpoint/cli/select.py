@@ -20,7 +20,7 @@ from seqpoint.cli.options import (
 )
 from seqpoint.cli.output import print_result
 from seqpoint.front_door import is_log
-from seqpoint.selection.selecting import SelectOptions
+from seqpoint.selection.selecting import BASELINES_EXPLAINED, SelectOptions
 
 
 @click.command("iterations")
@@ -78,7 +78,8 @@ def select_command(trace: str, json_: bool, **choice: Any) -> None:
     if choice["target_error"] is not None:
         refuse_options(("max_iterations",), "beside --target-error, which chooses the number of iterations")
     source = trace if is_log(trace) else load(trace)
-    print_result(front_door.select(source, options=SelectOptions(**choice)), json_)
+    result = front_door.select(source, options=SelectOptions(**choice))
+    print_result(result, json_, lambda: [*result.tables(), BASELINES_EXPLAINED])
 
 
 #: Options of a selector that has its own number of points, and selectors that draw until they have enough.

@@ -202,6 +202,11 @@ def _stratified(budget: Budget) -> StratifiedSelector:
 BASELINES: Mapping[str, Callable[[], FittedSelector]] = MappingProxyType(
     {"frequent": FrequentSelector, "median": MedianSelector, "worst": WorstSelector, "prior": PriorSelector}
 )
+#: What the baselines are, in a sentence.
+BASELINES_EXPLAINED = (
+    "error %: in-sample; frequent, median, worst: one length stands for all (the most frequent, the median, that with "
+    "the largest error); prior: 50 iterations in a row"
+)
 
 
 def _baseline_method(make: Callable[[], FittedSelector]) -> SelectionMethod:
@@ -475,8 +480,7 @@ class SelectionResult(Result):
         ]
         baselines[0] = (*baselines[0][:4], "-" if halved is None else f"{100 * halved:.3f}")
         columns = ("selector~", "points", "estimate", "error %", "cross-validated %")
-        note = f"Total in the trace: {quantity(self.measured, self.unit)}."
-        return (*tables, Table("Against the baselines", columns, baselines, marked=0, note=note))
+        return (*tables, Table("Against the baselines", columns, baselines, marked=0, note=BASELINES_EXPLAINED))
 
     def plot(self) -> Any:
         """Return the histogram of lengths with the selected iterations, as a HoloViews object."""
@@ -528,17 +532,19 @@ class SelectionResult(Result):
         }
 
     def summary(self) -> list[str]:
-        """Return the estimate and how far it is known, in three to five sentences."""
+        """Return the estimate and how far it is known, in four to six sentences."""
         estimate = self.estimate
         numbers = (self.measured, estimate.value, estimate.low, estimate.high)
         measured, value, low, high = (quantity(number, self.unit) for number in numbers)
         profiled = "points and outliers" if len(self.outliers) else "the points"
-        halved = self.cross_validated_error
+        expected, how = self.precision.standard_error, "scatter alone"
+        if self.cross_validated_error is not None:
+            expected, how = self.cross_validated_error, "cross-validated"
         return [
-            f"{self.statistic}: measured {measured}, estimated {value} [{low}, {high}] "
-            f"at {100 * estimate.confidence:g} % "
-            f"from {counted_text(len(self.rows), len(self.outliers), len(self.iterations))} "
-            f"(error {100 * self.error:.3f} %{'' if halved is None else f', cross-validated {percent(halved)}'})",
+            f"{self.statistic}: expected error {percent(expected)} "
+            f"from {counted_text(len(self.rows), len(self.outliers), len(self.iterations))} ({how}); "
+            f"in-sample {percent(self.error)}, on the run that they were chosen on",
+            f"this run: measured {measured}, estimated {value} [{low}, {high}] at {100 * estimate.confidence:g} %",
             self.precision.summary(self.target_error or _TARGET),
             *self._missed(),
             f"profiling shrinks {self.sequential_reduction:.1f}x (total over the sum of {profiled}), "
