@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from itertools import combinations
+from math import fsum
 from textwrap import wrap
 from time import monotonic
 from typing import Any
@@ -23,10 +24,10 @@ from profilers.devices.catalogue import DTYPES
 from profilers.errors import InvalidInputError
 from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import Trace
-from replay.analysis.critical_path import attribution, critical_path
 from replay.engine.timeline import Timeline
 from replay.graph.graph import TaskKind
 from replay.projection.evidence import EVIDENCE
+from replay.projection.pacing import class_shares
 from replay.projection.rows import ProjectionRow
 from replay.what_ifs import WhatIf
 from seqpoint.actions import OF_RANK, WORTH, Action, actions, possible_actions
@@ -318,7 +319,7 @@ def advise_windows(
     if not minutes > 0:
         raise InvalidInputError(f"minutes is {minutes:g}; it must be above 0")
     base = windows.project([])
-    bounds, busy = base.projection.limits.bound, base.projection.device_busy_share or 0.0
+    bounds, busy = base.projection.limits.bound, _busy_share(windows)
     every = [*_of_this_job(base), *_of_slow_ranks(base)]
     known = possible_actions(base.projection.limits, every) if "device" in bounds else []
     rejected = [
@@ -345,7 +346,7 @@ def advise_windows(
     path = shlex.quote(name or next(iter(trace.meta.sources), "job.trace"))
     is_late = any(OF_RANK in each.what_if for each in done) or bool(_late_rank(base))
     advice = TraceAdvice(
-        _verdict(base),
+        _verdict(windows, base),
         next(sentence for sentence in result.summary() if not sentence.startswith("pace: ")),
         tuple(_advices(trace, done, result)),
         tuple(sorted([*rejected, *search.rejected], key=lambda each: -each.gain)),
@@ -513,7 +514,7 @@ def _shorter(before: Timeline, after: Timeline) -> tuple[str, ...]:
     return tuple(name for name in order[:_MOST_NAMED] if saved[name] > _SHORTER * spent[name])
 
 
-def _verdict(base: TraceProjection) -> str:
+def _verdict(windows: TraceWindows, base: TraceProjection) -> str:
     """Return what limits the steps, in one sentence."""
     projection = base.projection
     limits, facts = projection.limits, projection.provenance
@@ -521,9 +522,9 @@ def _verdict(base: TraceProjection) -> str:
     if not first or "device" not in limits.share:
         return "The trace has no work on a GPU: nothing is replayed, and nothing is advised."
     share = limits.share[first]
-    words = [f"{first} {_take(first)} {100 * share:.0f} % of the step's critical path"]
+    words = [f"{first} {_take(first)} {100 * share:.0f} % of the critical path of {_named(facts['iterations'])}"]
     if first in ("kernels", "device"):
-        words[0] += _classes(projection.timelines["baseline"])
+        words[0] += _classes(windows)
     if len(limits.limiting) > 1:
         words.append(f"{limits.limiting[1]} {_take(limits.limiting[1])} nearly as long")
     else:
@@ -532,9 +533,8 @@ def _verdict(base: TraceProjection) -> str:
         share = limits.share[second] if second != first else 0.0
         words += [f"{second} {100 * share:.0f} %"] if share >= _SECOND else []
     words += _late_rank(base)
-    if (busy := projection.device_busy_share) is not None:
-        also = " or in collectives" * bool(projection.timelines["baseline"].graph.collectives().any())
-        words.append(f"devices busy{also} {100 * busy:.0f} %")
+    also = " or in collectives" * bool(projection.timelines["baseline"].graph.collectives().any())
+    words.append(f"devices busy{also} {100 * _busy_share(windows):.0f} %")
     words += [facts["host"]] if facts.get("host") else []
     return f"{_BOUND_BY.get(first, first)}: {'; '.join(words)}."
 
@@ -548,12 +548,25 @@ def _take(resource: str) -> str:
     return "take" if resource.endswith("s") else "takes"
 
 
-def _classes(timeline: Timeline) -> str:
-    """Return the classes of kernels with most of the critical path of a step, in brackets."""
-    times = attribution(critical_path(timeline))
-    shares = {name: ns / max(times.makespan_ns, 1.0) for name, ns in times.by_class.items() if name in _KERNELS}
-    large = [(name, share) for name, share in shares.items() if share >= _LEAST_SHARE][:_MOST_CLASSES]
-    named = ", ".join(f"{name} {100 * share:.0f} %" for name, share in large)
+def _named(iterations: Sequence[int]) -> str:
+    """Return the numbers of iterations if they are few, else how many there are."""
+    if len(iterations) > _MOST_CLASSES:
+        return f"{len(iterations)} iterations"
+    numbers = ", ".join(map(str, iterations)).rsplit(", ", 1)
+    return f"iteration{'s' * (len(iterations) > 1)} {' and '.join(numbers)}"
+
+
+def _busy_share(windows: TraceWindows) -> float:
+    """Return the share of the steps, unchanged, in which a device works; 0 without devices."""
+    base = windows.replays.base
+    return fsum(base.device_ns) / max(fsum(base.steady_ns), 1.0) if base and windows.windows[0].graph.devices else 0.0
+
+
+def _classes(windows: TraceWindows) -> str:
+    """Return the classes of kernels with most of the critical path of the steps, in brackets."""
+    shares = class_shares(windows.windows, windows.replays.base.states) if windows.replays.base else {}
+    large = [(name, share) for name, share in shares.items() if share >= _LEAST_SHARE and name in _KERNELS]
+    named = ", ".join(f"{name} {100 * share:.0f} %" for name, share in large[:_MOST_CLASSES])
     return f" ({named})" if named else ""
 
 

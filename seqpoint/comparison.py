@@ -292,13 +292,14 @@ class Comparison(Result):
         shown = [{**asdict(row), "kernel": row.kernel.removeprefix("void ")} for row in self.kernels]
         against = ", projected against measured" if projected else ""
         order = against or ", clear changes first, then by size"
+        of_steps = f" (iterations {self.before.path_iteration} and {self.after.path_iteration})"
         by_operator = f"Operators{against}" if projected else "Operators by change of their time a step"
         kinds = [asdict(kind) for kind in self.kinds] if len(self.kinds) > 1 else []
         tables = (
             table_of("Kinds of steps by their kernels", _KINDS, kinds),
             table_of(f"Parts of a step{order}", {"part~": "{name}", **times}, self._cells(self.parts)),
             table_of(by_operator, operators, self._cells(changed)),
-            table_of(f"Critical path of a typical step by cause{against}", path, self._cells(self.path)),
+            table_of(f"Critical path of a typical step by cause{against}{of_steps}", path, self._cells(self.path)),
             table_of(f"Kernels by class{against}", {"class~": "{name}", **times},
                      self._cells(self.classes) if projected or self._of_one_side() else []),
             table_of("Kernels that appeared or vanished", only, [] if projected else shown),

@@ -112,6 +112,8 @@ class Side:
         Relative change of the step times along a single run, beyond chance; 0 if there is none.
     unmatched : int
         Steps left out because the other side has no steps of their kind, or a side has one alone.
+    path_iteration : int, optional
+        Number of the typical step of the first run, whose critical path is compared; None if it is unknown.
     """
 
     runs: int
@@ -127,6 +129,7 @@ class Side:
     what_if: str = ""
     drift: float = 0.0
     unmatched: int = 0
+    path_iteration: int | None = None
 
     def __str__(self) -> str:
         steps = f"{self.steps} step{'s' * (self.steps != 1)}" + f" with {self.what_if}" * bool(self.what_if)
@@ -162,6 +165,7 @@ def side_of(runs: Sequence[StepSample], outliers: int) -> Side:
         on_host=all(run.on_host for run in runs),
         synthetic=any(run.synthetic for run in runs),
         what_if=next((run.projected.what_if for run in runs if run.projected is not None), ""),
+        path_iteration=next((run.path_iteration for run in runs if len(run)), None),
         drift=drift_of(runs[0].step_ns) if len(runs) == 1 and runs[0].projected is None else 0.0,
     )
 

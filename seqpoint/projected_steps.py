@@ -244,4 +244,5 @@ def _projected_steps(sample: StepSample, steps: Sequence[_ProjectedRow], facts: 
         ranks=tuple(sorted({lane.rank for lane in graph.lanes})),
         hardware=graph.hardware,
         path_ns=path.by_cause,
+        path_iteration=typical.iteration,
     )

@@ -137,6 +137,8 @@ class StepSample:
         Hardware of the trace.
     path_ns : mapping of str to float
         Time on the critical path of a typical step by cause (`replay.analysis.critical_path`); empty if unknown.
+    path_iteration : int, optional
+        Number of that step.
     projected : ProjectedStep, optional
         The projection that the steps come from; None if they were measured.
     """
@@ -153,6 +155,7 @@ class StepSample:
     synthetic: bool
     hardware: Hardware
     path_ns: Mapping[str, float] = field(default_factory=dict)
+    path_iteration: int | None = None
     projected: ProjectedStep | None = None
 
     def __len__(self) -> int:
@@ -297,7 +300,7 @@ def with_critical_path(sample: StepSample, trace: Trace) -> StepSample:
     except InvalidInputError:
         return sample
     path = attribution(critical_path(window.steady().at_step(window.chosen[0])))
-    return replace(sample, path_ns=path.by_cause)
+    return replace(sample, path_ns=path.by_cause, path_iteration=int(sample.iteration[row]))
 
 
 def _launches(trace: Trace, iterations: Ints) -> tuple[StepLaunches, Hardware]:

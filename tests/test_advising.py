@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -85,7 +86,8 @@ def test_communication_comes_first_where_the_devices_wait_for_it(communicating: 
 def test_smaller_types_come_first_where_products_in_fp32_take_the_time(computing: Trace) -> None:
     advice = sp.advise(computing)
     check_shape(advice)
-    assert advice.verdict.startswith("GPU-bound: kernels take ") and "(gemm " in advice.verdict
+    share = re.match(r"GPU-bound: kernels take (\d+) % of the critical path of .*? \(gemm (\d+) %", advice.verdict)
+    assert share and int(share[1]) >= int(share[2])
     assert advice.actions[0].what_if in ("change_dtype:fp32->tf32", "change_dtype:fp32->bf16")
     assert not any("collectives" in each.what_if for each in advice.not_worth)  # the job has none
 
@@ -272,6 +274,14 @@ def test_a_slow_rank_comes_first_where_the_others_wait_for_it(tmp_path: Path) ->
     assert sp.describe(trace).verdict().endswith("`seqpoint analyze --stragglers` shows whom the ranks wait for")
     later = replace(advice, actions=(replace(first, what_if="overlap:ideal"),))
     assert set(later.commands()) == {"1", "slow ranks"} and later.commands()["1"].endswith("-w 'overlap:ideal'")
+
+
+def test_the_shares_are_of_the_iterations_that_are_named(tmp_path: Path) -> None:
+    trace = half_full(tmp_path / "job.json")  # steps of 2000 us with kernels for 1200
+    for iterations, named in ((), "iteration 1"), ((1, 2), "iterations 1 and 2"), (range(4), "4 iterations"):
+        advice = advise_trace(trace, minutes=1e-6, options=ProjectOptions(iterations=iterations, max_points=2))
+        assert f"kernels take 60 % of the critical path of {named} (gemm 60 %); host 40 %" in advice.verdict
+        assert "devices busy 60 %" in advice.verdict
 
 
 def test_an_action_names_the_python_function_of_the_user(tmp_path: Path) -> None:

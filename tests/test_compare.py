@@ -432,6 +432,16 @@ def test_the_measured_step_lies_in_the_interval_or_not(tmp_path: Path, slow: flo
     assert any(note.startswith("host-bound") for note in result.notes())
 
 
+def test_the_critical_path_names_its_iterations(tmp_path: Path) -> None:
+    paths = job(tmp_path / "a.json"), job(tmp_path / "b.json", slow=40, seed=1)
+    for how in ({}, {"what_if": "scale_kernels:gemm:0.9"}):
+        result = sp.compare(*paths, **how)
+        (title,) = (table.title for table in result.tables() if table.title.startswith("Critical path"))
+        numbers = [side.path_iteration for side in (result.before, result.after)]
+        assert title.endswith(f" (iterations {numbers[0]} and {numbers[1]})")
+        assert sp.analyze(paths[1]).iteration == numbers[1]
+
+
 def test_errors_of_parts_that_cancel_are_not_as_projected() -> None:
     projection = ProjectedStep("scale_kernels:all:1", 100.0, 95.0, 107.0, 0.9, ())
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from replay.analysis.critical_path import critical_path
+from replay.analysis.critical_path import attribution, critical_path
 from replay.analysis.idle import PACE_RESOURCES, resources_of
 from replay.engine.steady import Change, SteadyState, changed_period_ns, unchanged
 from replay.graph.edit import LIMITING, scaled_time, without_time
@@ -104,6 +104,25 @@ def path_shares(windows: Sequence[StepWindow], states: Sequence[SteadyState]) ->
                 time[limiting_name(name)] += weight * total
     total = fsum(time.values())
     return {name: ns / total for name, ns in time.items() if ns} if total else {}
+
+
+def class_shares(windows: Sequence[StepWindow], states: Sequence[SteadyState]) -> dict[str, float]:
+    """Return the shares of classes of kernels, and of causes, in the critical path of weighted steps, largest first.
+
+    Parameters
+    ----------
+    windows : sequence of StepWindow
+        Windows of steps.
+    states : sequence of SteadyState
+        Steady state of each.
+    """
+    time = defaultdict[str, float](float)
+    for window, state in zip(windows, states, strict=True):
+        for position, weight in zip(window.chosen, window.weights, strict=True):
+            for name, ns in attribution(critical_path(state.at_step(position))).by_class.items():
+                time[name] += weight * ns
+    total = max(fsum(time.values()), 1.0)
+    return {name: ns / total for name, ns in sorted(time.items(), key=lambda item: (-item[1], item[0]))}
 
 
 def limiting_resource(windows: Sequence[StepWindow], states: Sequence[SteadyState]) -> str:
