@@ -34,6 +34,7 @@ def test_the_tour_in_python_works_on_any_trace(tmp_path: Path, monkeypatch: pyte
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         exec(compile(tour, "README.md", "exec"), {})
     assert all(name in shown.getvalue() for name in ("overlap:ideal", "scale_device:H100-SXM5-80GB", "speedup"))
+    assert (tmp_path / "job.html").stat().st_size
 
 
 @pytest.fixture(scope="module")
