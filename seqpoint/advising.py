@@ -9,7 +9,8 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from html import escape
 from itertools import combinations
 from math import fsum
@@ -24,10 +25,11 @@ from profilers.devices.catalogue import DTYPES
 from profilers.errors import InvalidInputError
 from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import Trace
+from replay.analysis.critical_path import HOST, LABELS, task_labels
 from replay.engine.timeline import Timeline
 from replay.graph.graph import TaskKind
 from replay.projection.evidence import EVIDENCE
-from replay.projection.pacing import class_shares
+from replay.projection.pacing import class_times
 from replay.projection.rows import ProjectionRow
 from replay.what_ifs import WhatIf
 from seqpoint.actions import OF_RANK, WORTH, Action, actions, possible_actions
@@ -57,6 +59,8 @@ _SLOW = 1.05
 _SECOND, _IDLE = 0.2, 0.01
 #: Classes of kernels that compute or copy.
 _KERNELS = frozenset(CLASSES) - {"collective"}
+#: Classes of work on devices.
+_ON_DEVICE = frozenset(LABELS) - {HOST}
 #: What steps are called by the resource that limits them.
 _BOUND_BY = {
     "kernels": "GPU-bound",
@@ -163,6 +167,8 @@ class TraceAdvice(Result):
         `seqpoint project` on the same iterations, without what-ifs.
     stragglers : str
         `seqpoint analyze --stragglers` on the trace, if ranks wait for a slow one; else "".
+    no_action : mapping of str to float
+        Classes of work on devices that no action makes shorter, with at least 5 % of the critical path: their shares.
     """
 
     heading = "Advice"
@@ -175,6 +181,7 @@ class TraceAdvice(Result):
     against: tuple[str, ...]
     command: str
     stragglers: str = ""
+    no_action: Mapping[str, float] = field(default_factory=dict)
 
     def commands(self) -> dict[str, str]:
         """Return the commands that show more, by what they show more on."""
@@ -209,7 +216,9 @@ class TraceAdvice(Result):
             lines.append(f"Nothing that is known here gains {100 * (WORTH - 1):.1f} % or more.")
         against = [wrapped(f"But: {text}", None if notes else 2) for text in self.against]
         worthless = "; ".join(f"{each.action} {each.reason}" for each in self.not_worth)
-        ends = wrapped(f"Not worth it: {worthless}", 3) if worthless else []
+        untouched = f"{_shares_text(self.no_action)} of the critical path"
+        ends = wrapped(f"No action for: {untouched}", 1) if self.no_action else []
+        ends += wrapped(f"Not worth it: {worthless}", 3) if worthless else []
         others = ", ".join(self.not_applicable)
         ends += wrapped(f"Not applicable: {others}", 1) if others else []
         fixed = len(lines) + 2 * len(self.actions) + sum(map(len, (self.commands(), ends, *against[:1])))
@@ -236,6 +245,7 @@ class TraceAdvice(Result):
         more = [f"- `{command}`" for command in self.commands().values()]
         parts = {
             "What to do: gain, then speed-up with all up to here and its 90 % interval": [*steps, "", *more],
+            "No action for, by share of the critical path": [_shares_text(self.no_action)] if self.no_action else [],
             "Not worth it": worthless,
             "What stands against it": [f"- {text}" for text in self.against],
         }
@@ -261,6 +271,7 @@ class TraceAdvice(Result):
             "against": list(self.against[:_MOST_AGAINST]),
             "command": self.command,
             "stragglers": self.stragglers,
+            "no_action": dict(self.no_action),
         }
 
     def __repr__(self) -> str:
@@ -354,6 +365,7 @@ def advise_windows(
         tuple(against),
         f"seqpoint project {path} -n {options.max_points}",
         f"seqpoint analyze {path} --stragglers" if is_late else "",
+        _without_action(windows, result, done),
     )
     return advice, result
 
@@ -564,10 +576,41 @@ def _busy_share(windows: TraceWindows) -> float:
 
 def _classes(windows: TraceWindows) -> str:
     """Return the classes of kernels with most of the critical path of the steps, in brackets."""
-    shares = class_shares(windows.windows, windows.replays.base.states) if windows.replays.base else {}
-    large = [(name, share) for name, share in shares.items() if share >= _LEAST_SHARE and name in _KERNELS]
-    named = ", ".join(f"{name} {100 * share:.0f} %" for name, share in large[:_MOST_CLASSES])
-    return f" ({named})" if named else ""
+    shares = {name: share for name, share in _large_classes(windows).items() if name in _KERNELS}
+    return f" ({_shares_text(shares, _MOST_CLASSES)})" if shares else ""
+
+
+def _shares_text(shares: Mapping[str, float], most: int | None = None) -> str:
+    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in list(shares.items())[:most])
+
+
+def _large_classes(windows: TraceWindows) -> dict[str, float]:
+    """Return the classes of work on devices with 5 % of the critical path of the steps and more, most first."""
+    times = class_times(windows.windows, windows.replays.base.states) if windows.replays.base else {}
+    total = fsum(times.values())
+    return {name: ns / total for name, ns in times.items() if name in _ON_DEVICE and ns >= _LEAST_SHARE * total > 0}
+
+
+def _without_action(windows: TraceWindows, result: TraceProjection, done: Sequence[Action]) -> dict[str, float]:
+    """Return the large classes whose time stays under all actions, by itself and on the critical path."""
+    large, base = _large_classes(windows), windows.replays.base
+    if not (large and base and done):
+        return large
+    change = partial(_composed([done])[0], parameters=windows.options.parameters)
+    states = base.states, [window.steady(change) for window in windows.windows]
+    lines = (result.projection.timelines[label] for label in ("baseline", result.rows[len(done) - 1].label))
+    pairs = [class_times(windows.windows, each) for each in states], [_time_by_class(line) for line in lines]
+    stays = 1 - _SHORTER
+    return {name: share for name, share in large.items()
+            if all(after.get(name, 0.0) > stays * before[name] for before, after in pairs)}  # fmt: skip
+
+
+def _time_by_class(line: Timeline) -> dict[str, float]:
+    """Return the time of the tasks of each class by themselves, over the number of streams that run them, in ns."""
+    label, tasks = task_labels(line.graph), line.graph.tasks
+    sums = np.bincount(label, weights=tasks.duration_ns, minlength=len(LABELS))
+    streams = np.bincount(np.unique(np.stack([label, tasks.lane]), axis=1)[0], minlength=len(LABELS))
+    return dict(zip(LABELS, (sums / np.maximum(streams, 1)).tolist(), strict=True))
 
 
 def _wrapped(text: str, most: int | None, indent: str = "  ") -> list[str]:

@@ -208,7 +208,7 @@ def test_advice_shows_itself(computing: Trace) -> None:
     assert "GPU-bound" in advice._repr_html_()
 
 
-def half_full(path: Path) -> Trace:
+def half_full(path: Path, kernel_name: str = HALF) -> Trace:
     """Write steps of eight products of one input; each has 64 workgroups for the 108 units of the device."""
     events = []
     for step in range(4):
@@ -221,7 +221,7 @@ def half_full(path: Path) -> Trace:
             shapes = {"Input Dims": [[1024, 8192], [8192, 1024]], "Input type": ["c10::Half", "c10::Half"]}
             events.append(event("aten::mm", "cpu_op", begin + 10 * n + 2, 7, **shapes))
             events.append(launch(begin + 10 * n + 3, 10 * step + n))
-            events.append(kernel(HALF, begin + 50 + 150 * n, 150, 10 * step + n, grid=[8, 8, 1]))
+            events.append(kernel(kernel_name, begin + 50 + 150 * n, 150, 10 * step + n, grid=[8, 8, 1]))
     path.write_text(json.dumps(kineto(events)))
     return sp.open(path)
 
@@ -282,6 +282,17 @@ def test_the_shares_are_of_the_iterations_that_are_named(tmp_path: Path) -> None
         advice = advise_trace(trace, minutes=1e-6, options=ProjectOptions(iterations=iterations, max_points=2))
         assert f"kernels take 60 % of the critical path of {named} (gemm 60 %); host 40 %" in advice.verdict
         assert "devices busy 60 %" in advice.verdict
+
+
+def test_large_classes_without_an_action_are_named(tmp_path: Path) -> None:
+    products, softmax = (half_full(tmp_path / "job.json", name) for name in (HALF, "softmax_warp_forward"))
+    advice = advise_trace(products, minutes=1e-6)  # its only action: products on streams of their own
+    assert advice.no_action == {} and "No action for" not in repr(advice)
+    assert sp.advise(softmax).no_action == {}  # faster memory
+    advice = advise_trace(softmax, minutes=1e-6)  # without the launches
+    assert advice.no_action == {"softmax": pytest.approx(0.6, abs=0.01)}
+    assert "No action for: softmax 60 % of the critical path" in advice.summary()
+    assert "softmax 60 %" in advice.markdown() and advice.to_dict()["no_action"] == advice.no_action
 
 
 def test_an_action_names_the_python_function_of_the_user(tmp_path: Path) -> None:

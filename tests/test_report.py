@@ -33,6 +33,7 @@ ADVICE = TraceAdvice(
     ("fused collectives",),
     (f"7 of 8 ranks are not in the trace {HOSTILE}",),
     "seqpoint project job.trace -n 2",
+    no_action={"softmax": 0.09},
 )
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -94,7 +95,7 @@ def test_the_answer_comes_first_then_the_blocks_in_order(page: Path) -> None:
     first = text[: text.index('id="section-2"')]
     order = [
         "<b>Host-bound</b>: host takes 53 %", "1.35×", "Do the first", "1.28 – 1.41", "50 % kept", "More on",
-        "What stands against the answer", "7 of 8 ranks", "Not worth it", "and 2 more", "Not applicable",
+        "What stands against the answer", "7 of 8 ranks", "softmax 9 %", "Not worth it", "and 2 more", "Not applicable",
         "Where the time goes</h3>", "Kernels by class", "Operators by time", "Operators with their shapes",
         "Steps and pace</h3>", "What limits the step", "Overlap</h3>", "Selection of iterations</h3>",
         "Chosen iterations", "What-ifs</h3>", "dma_collectives", "Quality of the data", "Provenance",

@@ -106,8 +106,8 @@ def path_shares(windows: Sequence[StepWindow], states: Sequence[SteadyState]) ->
     return {name: ns / total for name, ns in time.items() if ns} if total else {}
 
 
-def class_shares(windows: Sequence[StepWindow], states: Sequence[SteadyState]) -> dict[str, float]:
-    """Return the shares of classes of kernels, and of causes, in the critical path of weighted steps, largest first.
+def class_times(windows: Sequence[StepWindow], states: Sequence[SteadyState]) -> dict[str, float]:
+    """Return the time of classes of kernels, and of causes, on the critical path of weighted steps in ns, most first.
 
     Parameters
     ----------
@@ -121,8 +121,7 @@ def class_shares(windows: Sequence[StepWindow], states: Sequence[SteadyState]) -
         for position, weight in zip(window.chosen, window.weights, strict=True):
             for name, ns in attribution(critical_path(state.at_step(position))).by_class.items():
                 time[name] += weight * ns
-    total = max(fsum(time.values()), 1.0)
-    return {name: ns / total for name, ns in sorted(time.items(), key=lambda item: (-item[1], item[0]))}
+    return dict(sorted(time.items(), key=lambda item: (-item[1], item[0])))
 
 
 def limiting_resource(windows: Sequence[StepWindow], states: Sequence[SteadyState]) -> str:
