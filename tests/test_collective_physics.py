@@ -112,7 +112,7 @@ def test_cards_without_a_switch_are_on_pcie(name: str, fabric: str) -> None:
     else:  # half of a link of 24 GB/s through the host bridge; a bridge of the cards spares it
         bus = {"pcie": 12e9, "pairs": 24e9}[fabric]
         assert 1.75 * 2**30 / found.seconds[0] == pytest.approx(bus, rel=0.15)
-        assert found.high[0] / found.seconds[0] >= 1.5  # no such box was measured
+        assert found.high[0] / found.seconds[0] >= 1.4  # such boxes were measured twice
 
 
 def test_adapters_that_are_not_given_are_those_of_the_catalogue_or_of_measured_nodes() -> None:
@@ -193,7 +193,7 @@ def test_no_prediction_of_what_was_not_measured_falls_with_size() -> None:
         found = predict_collective(kind, sizes, topology, device, calibration=load_collectives())
         assert (found.low <= found.seconds).all() and (found.seconds <= found.high).all()
         assert (found.low >= np.minimum(least_seconds(kind, sizes, topology, device), found.seconds)).all()
-        if found.basis != "fitted":
+        if found.relation not in ("fitted", "sibling"):
             carried += 1
             for each in (found.seconds, found.low, found.high):
                 assert (np.diff(each) >= -1e-12 * each[1:]).all(), (kind, topology, device.name)

@@ -177,7 +177,7 @@ def test_an_mi210_is_predicted_from_others_within_the_limit() -> None:
     measured = next(m for m in read_measurements(DATA / "miopen_conv_mi200_104cu.parquet") if m.dtype == "fp16")
     mine = scored(measured.dims)
     predicted = predict(
-        "convolution", measured.dims[mine], measured.device, dtype="fp16", without=("MI210",),
-        calibration=load_calibration(),
+        "convolution", measured.dims[mine], measured.device, dtype="fp16",
+        calibration=load_calibration().without("MI210"),
     )  # fmt: skip
     assert np.abs(predicted.seconds / measured.seconds[mine] - 1).mean() < 0.25

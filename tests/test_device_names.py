@@ -30,7 +30,8 @@ from replay.costs.kernels import read_measurements
         ("a100_a100", ["A100-SXM4-80GB"]),
         ("rtx", []),
         ("all_reduce_2080", []),
-        ("h200_nvl_linear", []),  # the catalogue's H200 has other links and power
+        ("h200_nvl_linear", ["H200-NVL-141GB"]),
+        ("h200_pcie_linear", []),  # the catalogue's H200 have other links and power
         ("h100_nvl_linear", ["H100-NVL-94GB"]),
         ("xa100", []),
         ("", []),

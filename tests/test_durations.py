@@ -23,10 +23,11 @@ from replay.costs.kernels import (
     read_measurements,
     write_calibration,
 )
-from replay.costs.kernels.fits import Fit, carry_over, fit
+from replay.costs.kernels.corrections import corrected_seconds, fit_correction
+from replay.costs.kernels.fits import KERNEL_START_S, Fit, carry_over, fit
 from replay.costs.kernels.machine import runs_as
-from replay.costs.kernels.models import CORRECTION_SIZES, corrected_seconds, least_seconds
-from replay.costs.kernels.predictor import ANY, ANY_HOT, Predicted
+from replay.costs.kernels.models import least_seconds
+from replay.costs.kernels.predictor import ANY, ANY_HOT, OTHER, Predicted
 from seqpoint.cli import cli
 from seqpoint.validation.kernels import kernel_rows, score_halves, score_kernels
 
@@ -93,7 +94,7 @@ def test_a_fit_finds_what_the_durations_were_made_with(kind: str) -> None:
     machine = Machine.of(A100)
     dims, seconds = synthetic(kind, machine, shift=0.9, noise=0.02)
     found = fit(kind, dims, seconds, 4, machine)
-    assert found.rows == len(dims) and (found.spread < 0.1 if found.correction else found.spread == 0.1)
+    assert found.rows == len(dims) and (found.spread < 0.1 if MODELS[kind].library else found.spread == 0.1)
     predicted = MODELS[kind].seconds(found.theta, found.tile, dims, 4, machine)
     assert np.mean(np.abs(predicted / seconds - 1)) < 0.03
     if len(MODELS[kind].tiles) == 1:
@@ -112,18 +113,45 @@ def test_a_large_product_runs_at_its_share_of_the_peak() -> None:
 
 def test_streams_take_their_bytes_over_the_bandwidth() -> None:
     machine = Machine.of(A100)
-    found = MODELS["elementwise"].seconds(np.array([1e-6, 0.5]), (0, 0), np.array([[1e6, 3.0]]), 4, machine)
-    assert found[0] == pytest.approx(1e-6 + 1e6 * 3 * 4 / (0.5 * machine.memory_bytes_per_s))
+    large, small = np.array([[1e9, 3.0]]), np.array([[1e5, 3.0]])
+    seconds = (MODELS["elementwise"].seconds(np.array([1e-6, 0.5, 30]), (0, 0), n, 4, machine) for n in (large, small))
+    cached_s = 1e5 * 3 * 4 / (30 * machine.compute_units * machine.clock_hz)
+    memory_s = 1e9 * 3 * 4 / (0.5 * machine.memory_bytes_per_s)
+    assert [float(each[0]) - 1e-6 for each in seconds] == pytest.approx([memory_s, cached_s], rel=1e-3)
 
 
 def test_rows_that_stay_in_the_cache_are_read_once() -> None:
     """Far below the cache a normalisation moves its data twice, far above three times."""
     model, machine = MODELS["normalization"], Machine.of(A100)
-    theta = np.array([1e-12, 1.0, 1.0, 9.0, 1e-15, 1e-9, 1e-9, 1e-9])
+    theta = np.array([1e-12, 1.0, 1.0, 9.0, 1e-9, 1e9, 9.0, 1e-9, 1e-9, 1e-9, 1e-9])
     small, large = np.array([[1e7, 64.0]]), np.array([[1e3, 1e8]])
     for dims, passes in ((small, 2), (large, 3)):
         moved = passes * dims.prod() * 4 / machine.memory_bytes_per_s
         assert model.seconds(theta, (0, 0), dims, 4, machine)[0] == pytest.approx(moved, rel=1e-3)
+
+
+def test_rows_off_a_boundary_take_kernels_of_their_own() -> None:
+    """Two kernels of a normalisation start twice; products take few FLOP a cycle, fewer for odd rows than for even."""
+    known, device = load_calibration(), find_device("H100")
+    odd, whole = predict("normalization", [[16.0, 1001], [16, 1000]], device, calibration=known).seconds
+    assert odd > 1.5 * whole
+    shapes = [[1, 4096, 4096, k] for k in (4096, 4098, 4095)]
+    times = predict("matmul", shapes, device, dtype="bf16", calibration=known)
+    rates = 2 * np.prod(shapes, axis=1) / times.seconds / (device.compute_units * Machine.of(device).clock_hz)
+    assert rates[0] > 2000 > 900 > rates[1] > 700 > 500 > rates[2] > 400
+    assert (times.high / times.seconds)[1] > (times.high / times.seconds)[0]  # nobody measured them for this fit
+
+
+def test_the_start_of_a_kernel_is_not_that_of_a_launch() -> None:
+    """Tables of FP32 operators hold launches. What is compared with them keeps the launch, a kernel does not."""
+    known, tiny = load_calibration(), [[8.0, 8.0]]
+    for kind in ("softmax", "normalization"):
+        for device in (V100, find_device("L4"), find_device("H100")):
+            kernel, launched = (predict(kind, tiny, device, calibration=known, launched=each) for each in (False, True))
+            assert 2e-6 <= kernel.start_s <= 4e-6 and kernel.seconds[0] < 5e-6
+            assert launched.start_s > 8e-6 or device.name == "H100-SXM5-80GB"
+    both = predict("softmax", [[64.0, 64], [2**17, 4096]], V100, calibration=known)
+    assert (both.high / both.seconds > 1.35).all()  # of kernels that no table shows
 
 
 @pytest.mark.parametrize("kind", [kind for kind in MODELS if kind not in ("experts", "convolution")])  # have tests
@@ -135,7 +163,7 @@ def test_more_work_never_takes_less_time(kind: str) -> None:
     aligned[:, 0] = dims[:, 0]
 
     def seconds(dims: np.ndarray) -> np.ndarray:
-        return predict(kind, dims, A100, dtype=dtype, without=without, calibration=load_calibration()).seconds
+        return predict(kind, dims, A100, dtype=dtype, calibration=load_calibration().without(*without)).seconds
 
     once = seconds(aligned)
     for column in range(aligned.shape[1]):
@@ -161,7 +189,7 @@ def test_a_device_that_was_fitted_is_carried_over_to_when_it_is_left_out() -> No
     dims = shapes("matmul", 10)
     own, other = (
         predict("matmul", dims, A100, calibration=load_calibration()),
-        predict("matmul", dims, A100, without=(A100.name,), calibration=load_calibration()),
+        predict("matmul", dims, A100, calibration=load_calibration().without(A100.name)),
     )
     assert (own.basis, other.basis) == ("fitted", "carried")
     assert (other.high / other.low > own.high / own.low).all()
@@ -169,17 +197,83 @@ def test_a_device_that_was_fitted_is_carried_over_to_when_it_is_left_out() -> No
 
 def test_parameters_carry_over_as_the_weighted_median_of_devices_and_prior() -> None:
     def one(value: float) -> Fit:
-        return Fit((1e-5, value), (0, 0), 10, 0.1)
+        return Fit((1e-5, value, 32.0), (0, 0), 10, 0.1)
 
     donors = {V100.name: one(0.9), P100.name: one(0.6), MI100.name: one(0.7)}
     found = carry_over("elementwise", donors, Machine.of(A100))
     # Weights 0.01, 0.01, 0.5 (the prior of 0.85) and 1: half of 1.52 lies between the middles of the last two.
     between = (0.76 - 0.27) / (1.02 - 0.27)
-    assert found.values == pytest.approx((1e-5, 0.85 ** (1 - between) * 0.9**between))
+    assert found.values == pytest.approx((KERNEL_START_S, 0.85 ** (1 - between) * 0.9**between, 32.0))
+    assert carry_over("elementwise", donors, Machine.of(A100), launched=True).values[0] == pytest.approx(1e-5)
     outlier = carry_over("elementwise", {**donors, MI100.name: one(0.001)}, Machine.of(A100))
     assert outlier.values == pytest.approx(found.values)
     with pytest.raises(InvalidInputError, match="no device has a fit of elementwise"):
         carry_over("elementwise", {}, Machine.of(A100))
+
+
+def test_siblings_go_first_with_their_corrections_and_the_basis_names_them() -> None:
+    known, shape = load_calibration(), [[1, 4096, 4096, 4096]]
+    h200 = predict("matmul", shape, find_device("H200"), dtype="fp8", calibration=known)
+    assert (h200.basis, h200.relation, h200.devices) == ("carried", "sibling", ("H100-SXM5-80GB",))
+    own = predict("matmul", shape, find_device("H100"), dtype="fp8", calibration=known)
+    assert h200.seconds == pytest.approx(own.seconds, rel=0.1) and h200.high / h200.low > own.high / own.low
+    related = {name: known.relatives(find_device(name))[0] for name in ("H100", "H20", "RTX 5090", "L40S", "MI325X")}
+    assert related == {"H100": "fitted", "H20": "sibling", "RTX 5090": "sibling", "L40S": "family", "MI325X": "family"}
+    assert known.relatives(find_device("Arc Pro B60"))[0] == "other"
+    far = predict("matmul", shape, find_device("RTX PRO 6000"), dtype="bf16", library="trtllm",
+                  calibration=known.without("RTX PRO 6000 Server"))  # fmt: skip
+    assert far.relation == "other" and far.high / far.low > 1.5 * own.high / own.low
+
+
+def test_a_table_of_kernels_goes_before_frameworks_on_its_device_and_siblings(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    dims = np.column_stack((np.ones(60), 8 * rng.integers(1, 500, (60, 3)))).astype(float)
+    slow = 2 * predict("matmul", dims, find_device("H100"), dtype="bf16", calibration=load_calibration()).seconds
+    columns = dict(zip("BMKN", dims.T.tolist(), strict=True)) | {"latency_ms": (1e3 * slow).tolist()}
+    names = {"op": ["linear"] * 60, "device": ["H100"] * 60, "dtype": ["bf16"] * 60}
+    pq.write_table(pa.table(names | columns), tmp_path / "mine.parquet")
+    mine = calibrate(read_measurements(tmp_path / "mine.parquet"), load_calibration())
+    for name, expected in (("H100", "fitted"), ("H200", "sibling"), ("B200", "fitted")):
+        before, after = (predict("matmul", dims, find_device(name), dtype="bf16", calibration=each)
+                         for each in (load_calibration(), mine))  # fmt: skip
+        assert after.relation == expected
+        ratio = float(np.exp(np.mean(np.log(after.seconds / before.seconds))))
+        assert ratio == pytest.approx(1.0 if name == "B200" else 2.0, rel=0.15)
+    named = predict("matmul", dims, find_device("H100"), dtype="bf16", library="trtllm", calibration=mine)
+    assert named.seconds == pytest.approx(slow / 2)
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "message"),
+    [
+        ("A100", "fp8", "A100-SXM4-80GB does not compute in fp8: the catalogue has no fp8_tflops. It has fp64, fp32"),
+        ("V100", "int8", "V100-SXM2-16GB does not compute in int8"),
+        ("H100", "fp8_block", "no model of matmul in fp8_block; there are fp64, fp32, tf32"),
+    ],
+)
+def test_products_in_a_type_that_a_device_lacks_are_refused(device: str, dtype: str, message: str) -> None:
+    for kind in ("matmul", "batched_matmul"):
+        with pytest.raises(InvalidInputError, match=message.replace("matmul", kind)):
+            predict(kind, [[1, 64, 64, 64]], find_device(device), dtype=dtype, calibration=load_calibration())
+
+
+def test_products_have_the_libraries_that_were_measured_in_their_type() -> None:
+    known, shape, device = load_calibration(), [[1, 512, 4096, 4096]], find_device("H100")
+    times = {name: predict("matmul", shape, device, dtype="fp8", library=name, calibration=known)
+             for name in ("trtllm", "vllm", "sglang", None)}  # fmt: skip
+    assert len({float(each.seconds[0]) for each in times.values()}) == 3
+    assert times[None].seconds == times["trtllm"].seconds and times[None].high > times["trtllm"].high
+    with pytest.raises(InvalidInputError, match="nobody measured matmul of library 'torch'; there are sglang, trtllm"):
+        predict("matmul", shape, device, dtype="fp8", library="torch", calibration=known)
+
+
+def test_a_power_limit_takes_the_clock_of_matrix_units_too() -> None:
+    shares = {}
+    for name in ("T4", "L4", "V100", "A100", "H100", "B200", "L40S"):
+        device = find_device(name)
+        shares[name] = Machine.of(device, "fp16").flops_per_s / Machine.of(device, "fp16", power=False).flops_per_s
+    assert shares["T4"] < 0.65 < shares["L4"] < 0.95
+    assert all(shares[name] == 1.0 for name in ("V100", "A100", "H100", "B200", "L40S"))
 
 
 def test_a_prior_that_says_little_does_not_outvote_a_device() -> None:
@@ -257,7 +351,8 @@ def table(folder: Path, name: str = "softmax.csv", rows: int = 40, **change: obj
     lines = ["op,device,B,H,latency_ms"]
     for device in (A100, V100):
         dims = shapes("softmax", rows)
-        seconds = MODELS["softmax"].seconds(np.exp(MODELS["softmax"].prior), (0, 0), dims, 4, Machine.of(device))
+        model = MODELS["softmax"]
+        seconds = model.seconds(np.exp(model.prior), model.tiles[0], dims, 4, Machine.of(device))
         pairs = zip(dims, seconds, strict=True)
         lines += [f"softmax,{device.name},{b:g},{h:g},{1e3 * t!r}" for (b, h), t in ((d, float(s)) for d, s in pairs)]
     if change:
@@ -487,7 +582,7 @@ def test_a_sweep_that_cannot_be_is_named(tmp_path: Path, text: str) -> None:
 
 def test_a_type_without_fits_uses_those_of_the_same_units() -> None:
     known = load_calibration()
-    assert (known.like("matmul", "bf16"), known.like("matmul", "fp64")) == ("fp16", "fp32")
+    assert (known.like("matrix_matmul", "fp16"), known.like("matmul", "fp64")) == ("bf16", "fp32")
     assert (known.like("batched_matmul", "fp16"), known.like("rotary", "fp32")) == ("fp32", "fp16")
     shape = [[1.0, 4096, 4096, 4096]]
     a100 = find_device("A100-SXM4-80GB")
@@ -500,11 +595,11 @@ def test_a_type_without_fits_uses_those_of_the_same_units() -> None:
 
 def test_a_card_that_runs_into_its_limit_has_the_wider_interval() -> None:
     known = load_calibration()
-    wide, narrow = (known.carried["matmul", one, "fp32", ""] for one in (ANY_HOT, ANY))
-    assert wide > 1.2 * narrow
-    for name, spread in (("L4", wide), ("H100", narrow)):
+    wide, narrow = (known.carried["matmul", one, "fp32", ""] for one in (f"{ANY_HOT} {OTHER}", OTHER))
+    assert wide > 1.05 * narrow
+    for name, spread in (("L4", wide), ("A10", narrow)):
         found = predict("matmul", [[1.0, 4096, 4096, 4096]], find_device(name), calibration=load_calibration())
-        assert found.high[0] / found.seconds[0] == pytest.approx(np.exp(spread))
+        assert found.high[0] / found.seconds[0] == pytest.approx(np.exp(spread), rel=0.01)
 
 
 def test_halves_are_scored_on_what_they_were_not_fitted_on(tmp_path: Path) -> None:
@@ -527,7 +622,7 @@ def test_one_device_alone_is_scored_with_its_own_fit(tmp_path: Path) -> None:
     [
         (("fits", 0, "rows"), float("inf"), "JSON is malformed"),
         (("fits", 0, "rows"), 1.5, r"fit.fits\[0\].rows: Expected `int`, got `float`"),
-        (("fits", 0, "tile"), [0, 1], r"the tile of softmax on .* is \(0, 1\); there are \(0, 0\)"),
+        (("fits", 0, "tile"), [0, 1], r"the tile of softmax on .* is \(0, 1\); there are \(1, 1024\)"),
         (("fits", 0, "tile"), [1.5, 1], r"fit.fits\[0\].tile\[0\]: Expected `int`, got `float`"),
         (("fits", 0, "spread"), -5, r"fit.fits\[0\].spread: Expected `float` >= 0.0"),
         (("fits", 0, "spread"), float("nan"), "JSON is malformed"),
@@ -709,7 +804,7 @@ def test_libraries_are_fitted_apart(tmp_path: Path) -> None:
         return float(predict("matmul", shape, device, dtype="bf16", calibration=found, library=library).seconds[0])
 
     assert seconds(None) == seconds("trtllm") and seconds("vllm") > 1.5 * seconds("trtllm")
-    with pytest.raises(InvalidInputError, match=r"nobody measured matrix_matmul of library 'sglang'; .* trtllm, vllm"):
+    with pytest.raises(InvalidInputError, match=r"nobody measured matmul of library 'sglang'; there are trtllm, vllm"):
         seconds("sglang")
     with pytest.raises(InvalidInputError, match=r"nobody measured softmax of library 'vllm'; there are none; leave"):
         predict("softmax", [[1, 1]], A100, calibration=load_calibration(), library="vllm")
@@ -801,7 +896,7 @@ def test_a_large_cache_moves_at_the_bandwidth_and_few_heads_share_it() -> None:
     shape = [64, 1, 32768, 32, 8, 128, 0]
     times = attention("H200", shape, [1, *shape[1:]], kind="generation_attention")
     moved = 64 * 32768 * 2 * 8 * 128 * 2
-    assert 0.8 < moved / times[0] / find_device("H200").memory_bytes_per_s < 0.95
+    assert 0.72 < moved / times[0] / find_device("H200").memory_bytes_per_s < 0.95
     # One sequence has 8 groups for 132 units: split, it takes far less than one unit's share of the bandwidth.
     assert times[1] < 5 * times[0] / 64
 
@@ -848,7 +943,7 @@ def test_few_rows_take_the_time_of_the_weights() -> None:
     assert times["int4_wo"][0] < times["int8_wo"][0] < 0.7 * times["bf16"][0]
     assert 0.8 < times["int8_wo"][1] / times["bf16"][1] < 1.3
     for name, dtype in (("A100", "nvfp4"), ("V100", "int8")):
-        with pytest.raises(InvalidInputError, match=f"{dtype}_tflops is unknown"):
+        with pytest.raises(InvalidInputError, match=f"does not compute in {dtype}: the catalogue has no"):
             predict("matmul", [[1.0, 16, 64, 64]], find_device(name), dtype=dtype, calibration=load_calibration())
 
 
@@ -876,7 +971,7 @@ def test_a_device_without_fp8_quantizes_at_its_bandwidth(library: str) -> None:
         for dtype in ("fp8", "int8")
     )
     assert (fp8.basis, int8.basis) == ("carried", "carried") and fp8.seconds[0] == int8.seconds[0]
-    assert 0.75 < 3 * np.prod(shape[0]) / fp8.seconds[0] / device.memory_bytes_per_s < 0.95
+    assert 0.7 < 3 * np.prod(shape[0]) / fp8.seconds[0] / device.memory_bytes_per_s < 0.95
 
 
 def test_libraries_quantize_by_different_kernels() -> None:
@@ -892,25 +987,19 @@ def test_libraries_quantize_by_different_kernels() -> None:
     assert 6 < large["sglang"] / large["trtllm"] < 12
 
 
-def test_products_tell_the_start_of_quantization() -> None:
-    """A product in FP8 quantizes first: its start says that of a kernel that was not measured on the device."""
-    shipped, device = load_calibration(), find_device("H100")
-    fits = {key: fit for key, fit in shipped.fits.items() if key[:2] != ("quantization", device.name)}
-    alone = {key: fit for key, fit in fits.items() if key[:2] != ("matrix_matmul", device.name)}
-    own, by_products, by_data_sheet = (
-        predict("quantization", [[16.0, 1024]], device, dtype="fp8", calibration=replace(shipped, fits=each)).seconds[0]
-        for each in (shipped.fits, fits, alone)
-    )
-    assert own < by_products < by_data_sheet
-    assert by_products < 1.2 * own < 1.3 * own < by_data_sheet
-
-
-def test_a_correction_is_linear_in_the_logarithms_of_the_sizes() -> None:
-    model, grid = MODELS["quantization"], np.zeros((len(CORRECTION_SIZES), len(CORRECTION_SIZES)))
-    grid[CORRECTION_SIZES.index(64), CORRECTION_SIZES.index(1024)] = 0.4
-    dims = np.array([[64.0, 1024], [96, 1024], [32, 1024], [64, 512 * 2**0.5]])
-    found = corrected_seconds(model, grid.reshape(-1), dims, np.ones(4))
-    assert np.log(found) == pytest.approx([0.4, 0.4 * (1 - np.log2(1.5)), 0.0, 0.2])
+def test_a_correction_is_that_of_near_sizes_and_vanishes_far_from_all() -> None:
+    axes, rng = ((0,), (1,)), np.random.default_rng(0)
+    dims = 2.0 ** rng.uniform(4, 12, (2000, 2))
+    left = 0.3 * np.sin(np.log2(dims[:, 0]))
+    points = fit_correction(axes, dims, left + 0.02 * rng.standard_normal(2000))
+    assert len(points) == 300 * 3
+    inside, far = 2.0 ** rng.uniform(5, 11, (200, 2)), np.full((1, 2), 2.0**40)
+    expected = 0.3 * np.sin(np.log2(inside[:, 0]))
+    assert np.abs(np.log(corrected_seconds(axes, points, inside, np.ones(200))) - expected).max() < 0.05
+    assert corrected_seconds(axes, points, far, np.ones(1)) == pytest.approx(1.0, abs=1e-3)
+    spoiled = np.where(np.arange(2000) % 40 == 0, 5.0, left)  # one in forty is far off
+    robust = corrected_seconds(axes, fit_correction(axes, dims, spoiled), inside, np.ones(200))
+    assert np.abs(np.log(robust) - expected).mean() < 0.05
 
 
 def test_a_fit_corrects_what_the_model_lacks(tmp_path: Path) -> None:
@@ -929,5 +1018,5 @@ def test_a_fit_corrects_what_the_model_lacks(tmp_path: Path) -> None:
     assert again.correction == pytest.approx(found.correction, abs=1e-9)
     text = (tmp_path / "mine.json").read_text().replace('"correction": [\n', '"correction": [\n"9999", ', 1)
     (tmp_path / "bad.json").write_text(text)
-    with pytest.raises(InvalidInputError, match="the correction of quantization on H100-SXM5-80GB needs 196 values"):
+    with pytest.raises(InvalidInputError, match="the correction of quantization on H100-SXM5-80GB has "):
         read_calibration(tmp_path / "bad.json")

@@ -75,7 +75,7 @@ def code_lines(path: Path) -> int:
 #: says why.
 BUDGET = {
     "profilers": 217,
-    "profilers/devices": 277,
+    "profilers/devices": 289,
     "profilers/ingest": 3298,
     "profilers/readers": 6469,
     "profilers/record": 490,
@@ -85,7 +85,7 @@ BUDGET = {
     "replay/analysis": 892,
     "replay/calibration": 376,
     "replay/contention": 1967,
-    "replay/costs": 5205,
+    "replay/costs": 5320,
     "replay/detailed": 5956,
     "replay/engine": 1913,
     "replay/formats": 521,
@@ -94,17 +94,17 @@ BUDGET = {
     "replay/graph": 1085,
     "replay/memory": 4935,
     "replay/plug_ins": 702,
-    "replay/projection": 1378,
-    "replay/studies": 1531,
-    "replay/what_ifs": 4837,
+    "replay/projection": 1385,
+    "replay/studies": 1532,
+    "replay/what_ifs": 4870,
     "replay/workloads": 4115,
     "replay/writers": 363,
-    "seqpoint": 8826,
-    "seqpoint/cli": 2400,
+    "seqpoint": 8877,
+    "seqpoint/cli": 2405,
     "seqpoint/plots": 1470,
     "seqpoint/reporting": 397,
-    "seqpoint/selection": 1780,
-    "seqpoint/validation": 5884,
+    "seqpoint/selection": 1785,
+    "seqpoint/validation": 5876,
 }
 
 
@@ -116,7 +116,7 @@ def modules() -> dict[str, Path]:
 
 def test_modules_are_few_and_none_has_grown_past_one_idea() -> None:
     lines = {name: code_lines(path) for name, path in modules().items()}
-    assert len(lines) <= 384
+    assert len(lines) <= 385
     assert {name: count for name, count in lines.items() if count > 420} == {}
     total = Counter[str]()
     for name, count in lines.items():

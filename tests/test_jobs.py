@@ -98,9 +98,14 @@ def test_fused_neighbours_read_once_and_write_once() -> None:
 
 def test_operators_of_a_stream_do_not_wait_to_be_started() -> None:
     one = batched_matmul(1, 512, 512, 512)
-    alone = predict("matmul", [one.dims], A100, calibration=load_calibration())
-    queued = time_operators([one, one], A100, parameters=load_parameters())
-    assert queued.seconds[0] == queued.seconds[1] == pytest.approx(alone.seconds[0] - alone.start_s + 3e-6)
+    kernel, launched = (
+        predict("matmul", [one.dims], A100, calibration=load_calibration(), launched=each) for each in (False, True)
+    )
+    queued, waited = (
+        time_operators([one, one], A100, parameters=load_parameters(), queued=each) for each in (True, False)
+    )
+    assert queued.seconds[0] == queued.seconds[1] == pytest.approx(kernel.seconds[0])
+    assert waited.seconds[0] == pytest.approx(launched.seconds[0]) and launched.seconds[0] > 2 * kernel.seconds[0]
     assert queued.total == pytest.approx(2 * queued.seconds[0])
 
 

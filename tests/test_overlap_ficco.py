@@ -245,7 +245,7 @@ def test_pieces_cost_more_than_the_whole_but_for_waves_that_fit_better() -> None
     for scenario in SCENARIOS.values():
         for name in STUDIED:
             # g1 and g5: 7/8 of a piece's rows fill whole waves better than all of them.
-            assert 0.98 < decomposition_loss(SchedulePlan(scenario, SCHEDULES[name]), PARAMETERS) < 1.6
+            assert 0.98 < decomposition_loss(SchedulePlan(scenario, SCHEDULES[name]), PARAMETERS) < 1.65
     assert decomposition_loss(SchedulePlan(G1, SCHEDULES["serial"]), PARAMETERS) == 1.0
 
 

@@ -353,7 +353,10 @@ def test_block_scales_need_matrix_units_that_take_them() -> None:
         assert any("Activations and gradients are not quantised, so the gain is an upper bound" in n for n in new.notes)
     for device in ("MI300X", "L40S"):
         notes = changed("quantize_weights:mxfp8_e4m3:gpu", traced(device)).notes
-        assert any("take no scales of blocks (Blackwell and CDNA 4 do): products keep their time" in n for n in notes)
+        assert any(
+            "take no scales of blocks (Blackwell, Blackwell RTX, CDNA 4 do): products keep their time" in n
+            for n in notes
+        )
 
 
 def test_gpu_kernels_that_are_kept_run_once_a_step_before_its_first_product() -> None:

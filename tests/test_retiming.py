@@ -97,7 +97,7 @@ def test_latency_goes_by_the_clock_of_the_same_design() -> None:
     short, long = scale_clock(2.0)(graph, NOMINAL).tasks.duration_ns
     assert long - short == pytest.approx(25_000)
     # Half of the arithmetic, a little more where the operands' way from memory begins to show.
-    assert (modelled + 4_000) / 2 <= short < 0.65 * modelled
+    assert (modelled + 4_000) / 2 <= short < 0.8 * modelled
 
 
 def test_a_kernel_that_does_nothing_takes_the_floor_of_the_vendor() -> None:

@@ -175,14 +175,14 @@ BAD: dict[tuple[str, str], tuple[Callable[[Path], None], int | str | None, str]]
     ("kernels", "no number"): (of("a.csv", OPERATORS, "ln,Tesla T4,fast,4096,1024"), 2, "latency_ms is 'fast'"),
     ("kernels", "empty"): (of("a.csv", OPERATORS, "ln,Tesla T4,,4096,1024"), 2, "latency_ms is nan"),
     ("kernels", "cells"): (of("a.csv", OPERATORS, "ln,Tesla T4,1"), 2, "3 cells, not 5"),
-    ("kernels", "device"): (of("a.csv", OPERATORS, "ln,NVIDIA H200 NVL,1,4096,1024"), 2, "'NVIDIA H200 NVL'"),
+    ("kernels", "device"): (of("a.csv", OPERATORS, "ln,NVIDIA H300 NVL,1,4096,1024"), 2, "'NVIDIA H300 NVL'"),
     ("kernels", "operator"): (of("a.csv", OPERATORS, "lm,Tesla T4,1,4096,1024"), 2, "no operator 'lm'"),
     ("kernels", "no UTF-8"): (
         lambda folder: (folder / "a.csv").write_bytes("\n".join(
             [*OPERATORS[:2], "ln,Tesla T\udc94,1,4096,1024", OPERATORS[2]]).encode(errors="surrogateescape")),
         2, "device is no UTF-8"),
     ("kernels", "framework"): (
-        of("a_gemm.csv", FRAMEWORK, "h200_nvl,vllm,bfloat16,100,4096,4096,4096"), 2, "'h200_nvl'"),
+        of("a_gemm.csv", FRAMEWORK, "h300_nvl,vllm,bfloat16,100,4096,4096,4096"), 2, "'h300_nvl'"),
     ("kernels", "sweep"): (of("llmcompass_a100_gelu.csv", ("1024,10", "2048,20", "4096,30"), "8192"), 3, "columns are"),
     ("collectives", "size"): (
         of("a.csv", COLLECTIVES, "all_reduce,none,8,8,NVIDIA A100-SXM4-80GB,1"), 2, "size is 'none'"),
@@ -191,7 +191,7 @@ BAD: dict[tuple[str, str], tuple[Callable[[Path], None], int | str | None, str]]
     ("models", "device"): (of("a.csv", MODELS, "Voodoo 2,bert_large,inf,512,8,9"), 2, "'Voodoo 2'"),
     ("training", "Megatron"): (of("a.csv", MEGATRON, "2,16,8,1024,16,24,1024,1,1,2,"), 2, "iteration time (ms) is ''"),
     ("training", "MLPerf"): (changed(MLPERF, step_time_median_s="x"), 2, "step_time_median_s is 'x'"),
-    ("training", "device"): (changed(MLPERF, accelerator="NVIDIA H200 NVL"), 2, "no device 'NVIDIA H200 NVL'"),
+    ("training", "device"): (changed(MLPERF, accelerator="NVIDIA H300 NVL"), 2, "no device 'NVIDIA H300 NVL'"),
     ("training", "SimuMax"): (changed(SIMUMAX, tp_ranks="3"), 2, "do not divide"),
     ("training", "BERT"): (changed(BERT, gpus_count="x"), 2, "gpus_count is 'x'"),
     ("job_memory", "memory"): (memory, 2, "memory_allocated_rank3_mib is 'much'"),
@@ -220,7 +220,7 @@ BAD: dict[tuple[str, str], tuple[Callable[[Path], None], int | str | None, str]]
     ("published", "entry"): (figures, "figures.one", "lacks the key"),
     ("pairs", "operators"): (
         of("a.csv", PRODUCTS, "h100_sxm,bfloat16,4096,4096,4096,?"), 2, "latency_us is '?'"),
-    ("pairs", "device"): (of("a.csv", PRODUCTS, "h200_nvl,bfloat16,4096,4096,4096,1"), 2, "'h200_nvl'"),
+    ("pairs", "device"): (of("a.csv", PRODUCTS, "h300_nvl,bfloat16,4096,4096,4096,1"), 2, "'h300_nvl'"),
     ("pairs", "collectives"): (of("a.csv", NCCL, "b200_sxm,NCCL,half,all_rescue,8,4194304,9"), 2, "'all_rescue'"),
     ("pairs", "models"): (of("a.csv", LAYER, "Tesla T4,bert,inf,512,8,fc,[[8;1]],[1],1"), 2, "no list of sizes"),
 }  # fmt: skip

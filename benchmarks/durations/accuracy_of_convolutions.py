@@ -44,8 +44,8 @@ def table(path: Path) -> Iterator[dict[str, str]]:
         if not donors:
             continue
         carried = predict(
-            "convolution", dims, measured.device, calibration=calibration, dtype=measured.dtype,
-            library=measured.library, without=(measured.device.name,),
+            "convolution", dims, measured.device, calibration=calibration.without(measured.device.name),
+            dtype=measured.dtype, library=measured.library,
         )  # fmt: skip
         other = carry_over("convolution", donors, machine)
         choice = other.by_algorithm(dims, measured.element_bytes, machine).argmin(axis=1)

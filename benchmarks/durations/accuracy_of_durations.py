@@ -4,43 +4,20 @@
     python benchmarks/durations/accuracy_of_durations.py ../shared/data/operators \
         > tests/accuracy/framework_operators.csv
 
-Every device is predicted with its own fit, and carried over from the others as if it had never been measured. The
-shipped fits are made from the FP32 files without `_test` in their names (and MI100's, which have no test files), and
-from the FP16 profiles:
-
-    seqpoint calibrate kernels ../shared/data/kernels/nvidia_{linear,bmm,elem,softmax,ln}.parquet \
-        ../shared/data/kernels/amd_mi100_*.parquet ../shared/data/kernels/vidur_*.parquet \
-        -o datasets/fits/kernels.json --fresh
+Every device is predicted with its own fit, and carried over from the others as if it had never been measured.
+`fit_kernels.py` makes the shipped fits.
 
 FP16 is scored on what was not fitted: a profile by fits of the other files of its device, and every FP16 table by
 halves, of which one is fitted and the other scored.
-
-Fits of operators inside inference frameworks are added to those. Those of products are of TensorRT-LLM, which calls
-NVIDIA's libraries; products of other frameworks are scored with them too. Attention and quantization are fitted and
-scored for each framework apart. SGLang has two measurements of the scales of quantization, too few for a fit:
-
-    seqpoint calibrate kernels ../shared/data/operators/aic_gemm.parquet --library trtllm -o datasets/fits/kernels.json
-    for library in trtllm vllm sglang; do seqpoint calibrate kernels --library $library \
-        ../shared/data/operators/aic_{context,generation}_attention.parquet \
-        ../shared/data/operators/aic_quant_scale_matrix.parquet -o datasets/fits/kernels.json; done
-    for library in trtllm vllm; do seqpoint calibrate kernels --library $library \
-        ../shared/data/operators/aic_quant_compute_scale.parquet -o datasets/fits/kernels.json; done
-
-Quantization is also scored on a device whose products were measured and whose quantization was not (`by_products`).
-
-Experts are fitted in all frameworks, each backend by itself:
-
-    seqpoint calibrate kernels ../shared/data/operators/aic_moe.parquet -o datasets/fits/kernels.json
 """
 
 import csv
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from replay.costs.kernels import MeasuredOperators, calibrate, load_calibration, predict, read_measurements
-from seqpoint.validation.kernels import KernelScore, accuracy, kernel_rows, score_halves, score_kernels
+from replay.costs.kernels import MeasuredOperators, calibrate, load_calibration, read_measurements
+from seqpoint.validation.kernels import KernelScore, kernel_rows, score_halves, score_kernels
 
 COLUMNS = ("case", "rows", "error", "median", "bias", "covered", "limit")
 #: Framework whose operators were fitted, and fewest operators of a table that is scored.
@@ -90,25 +67,11 @@ def frameworks(
             ]
         ),
         *(score for score in score_kernels(own) if score.basis == "carried"),
-        *(by_products(one) for one in own if one.kind in QUANTIZATIONS and one.library == LIBRARY),
         *(score for score in score_kernels(others) if score.basis == "fitted"),
         *score_halves([o for o in attention if halves_of is None or o.kind in halves_of]),
         *(score for score in score_kernels(attention) if score.basis == "carried"),
     ]
     return [{**_score(s), "case": f"{s.kind} {s.device} {s.dtype} {s.library} {s.basis}"} for s in scores]
-
-
-def by_products(one: MeasuredOperators) -> KernelScore:
-    """Return the score of quantization on a device of which all is known but quantization."""
-    shipped, device = load_calibration(), one.device
-    fits = {key: fit for key, fit in shipped.fits.items() if not (key[0] in QUANTIZATIONS and key[1] == device.name)}
-    found = predict(
-        one.kind, one.dims, device, dtype=one.dtype, library=one.library, calibration=replace(shipped, fits=fits)
-    )
-    errors = accuracy((found.seconds, found.low, found.high), one.seconds, one.seconds, ())
-    return KernelScore(
-        one.kind, device.name, one.dtype, "by_products", seen=False, source=one.source, library=one.library, **errors
-    )
 
 
 def halves(measured: Sequence[MeasuredOperators]) -> list[dict[str, str]]:

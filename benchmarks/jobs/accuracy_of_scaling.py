@@ -90,10 +90,12 @@ STRATEGIES = ("work", "models", "models without device")
 PARAMETERS = load_parameters()
 
 
-def kernel_model(kind: str, device: Device, dtype: str) -> Model:
-    """Return the model of a kind of kernel on a device."""
+def kernel_model(kind: str, device: Device, dtype: str, launched: bool = False) -> Model:
+    """Return the model of a kind of kernel on a device, or of operators whose times hold the launch."""
     fits = PARAMETERS.calibration(KernelCalibration)
-    return lambda sizes, without: predict(kind, sizes, device, calibration=fits, dtype=dtype, without=without).seconds
+    return lambda sizes, without: (
+        predict(kind, sizes, device, calibration=fits.without(*without), dtype=dtype, launched=launched).seconds
+    )
 
 
 def collective_model(device: Device, ranks: int) -> Model:
@@ -144,7 +146,7 @@ def normalisations(folder: Path) -> Iterator[Case]:
             first = int(np.argmin(np.abs(np.log(sizes / (8192, 1024))).sum(axis=1)))
             others, (tokens, hidden) = np.arange(len(sizes)) != first, sizes[first]
             work = sizes[others].prod(axis=1) / sizes[first].prod()
-            model = kernel_model("normalization", find_device(_NAMES[label]), "fp32")
+            model = kernel_model("normalization", find_device(_NAMES[label]), "fp32", launched=True)
             yield Case(_NAMES[label], "pytorch", "normalisation", f"hidden {hidden:.0f}, {tokens:.0f} tokens",
                        (sizes[first], float(seconds[first])), sizes[others], seconds[others], work, model)  # fmt: skip
 

@@ -122,6 +122,10 @@ class RatedFigure:
     certainty: str
 
 
+#: Threads of a compute unit of devices for computing.
+_THREADS_TO_COMPUTE = 2048
+
+
 @dataclass(frozen=True)
 class Device:
     """A GPU, or the die of one that a process sees as a GPU.
@@ -137,8 +141,8 @@ class Device:
     figures : mapping of str to RatedFigure
         By a name of `FIGURE_UNITS`; a figure that is not there is unknown.
     vendor_matrix_share : float
-        Mean share of the BF16 peak that products reached on the catalogue's devices of this vendor. 0 of a device that
-        is in no catalogue.
+        Mean share of the BF16 peak that products reached on the catalogue's devices of this vendor, for graphics or not
+        as itself. 0 of a device that is in no catalogue.
 
     Examples
     --------
@@ -165,6 +169,33 @@ class Device:
         # A mappingproxy cannot be pickled, and devices travel to worker processes.
         facts = (self.name, self.vendor, self.architecture, self.aliases, dict(self.figures), self.vendor_matrix_share)
         return Device, facts
+
+    @property
+    def design(self) -> tuple[str, float, float]:
+        """Architecture, shared memory (KB) and threads of a compute unit: devices with the same ones are siblings.
+
+        Examples
+        --------
+        >>> find_device("H100").design == find_device("H200").design
+        True
+        >>> find_device("A100").design == find_device("A10").design
+        False
+        """
+        lds_kb, threads = (
+            self.figures[name].value if name in self.figures else 0.0 for name in ("lds_kb", "unit_threads")
+        )
+        return self.architecture, lds_kb, threads
+
+    @property
+    def is_for_graphics(self) -> bool:
+        """Whether its die is one for graphics: units of NVIDIA's hold 1,024 or 1,536 threads, others 2,048 and more.
+
+        Examples
+        --------
+        >>> [find_device(name).is_for_graphics for name in ("T4", "L40S", "A100", "MI300X")]
+        [True, True, False, False]
+        """
+        return self.vendor == "NVIDIA" and 0 < self.design[2] < _THREADS_TO_COMPUTE
 
     def value(self, figure: str) -> float:
         """Return a figure, in its unit of `FIGURE_UNITS`.
@@ -285,16 +316,21 @@ def _shipped_and(user_files: tuple[str, ...]) -> Mapping[str, Device]:
 
 
 def _with_files(shipped: Iterable[Device], paths: Iterable[str | Path]) -> Mapping[str, Device]:
-    """Return the devices with those of some files, and with the mean matrix share of their vendor, or else of all."""
+    """Return the devices with those of some files, and with the mean matrix share of their vendor, or else of all.
+
+    Devices of the vendor that are for graphics, or are not, go before others.
+    """
     devices = {_plain(device.name): device for device in shipped}
     for path in map(Path, paths):
         for device in _read(path):
             devices.pop(_plain(device.name), None)  # the new device comes last, whatever it replaces
             devices[_plain(device.name)] = device
-    shares = [(device.vendor, share) for device in devices.values() if (share := device.measured_matrix_share)]
+    measured = [device for device in devices.values() if device.measured_matrix_share]
     catalogue = {}
     for device in devices.values():
-        like = [share for vendor, share in shares if vendor == device.vendor] or [share for _, share in shares]
+        of_vendor = [each for each in measured if each.vendor == device.vendor] or measured
+        alike = [each for each in of_vendor if each.is_for_graphics == device.is_for_graphics] or of_vendor
+        like = [each.measured_matrix_share for each in alike]
         catalogue[device.name] = replace(device, vendor_matrix_share=sum(like) / len(like) if like else 0.0)
     return MappingProxyType(catalogue)
 

@@ -12,15 +12,15 @@ from functools import cache
 
 import numpy as np
 
-from profilers.devices.catalogue import DTYPES, Device, find_device
+from profilers.devices.catalogue import DTYPES, Device
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Bools, Floats, Ints
 from profilers.trace.kernels import CLASSES, COMPUTE_BOUND
 from replay.calibration.parameters import Parameters
 from replay.costs.kernels.fits import Fit, carry_over
-from replay.costs.kernels.machine import Machine, runs_as
+from replay.costs.kernels.machine import REFERENCE_CLOCK_HZ, Machine, runs_as
 from replay.costs.kernels.models import MODELS
-from replay.costs.kernels.predictor import KernelCalibration
+from replay.costs.kernels.predictor import OF_UNITS, KernelCalibration, fitted_kind
 from replay.graph.graph import RESOURCES, KernelGraph, TaskKind
 from replay.graph.operators import DTYPE_BYTES, Operator
 
@@ -62,13 +62,15 @@ class Capability:
     def fit(self, kind: str, floor_s: float) -> Fit:
         """Return the parameters of a model on this device, with the start of traced kernels, in s.
 
-        The models are fitted to times that include the host's launch; times of traced kernels do not. Products are
-        fitted to FP32, so they also take the efficiency of this type.
+        Products of vector units are fitted to FP32, so they also take the efficiency of this type. Those of matrix
+        units quantize nothing.
         """
-        traced = {"start_s": floor_s}
-        if kind != _CONTEXT:
+        traced, fit = {"start_s": floor_s}, _fit(kind, self.machine, self.dtype, self.calibration)
+        if kind == OF_UNITS:
+            traced["start_s"] = floor_s * self.machine.clock_hz / REFERENCE_CLOCK_HZ
+            traced |= {"quantize_bytes": _NOTHING} if DTYPE_BYTES[self.dtype] < _HALF_BYTES else {}
+        elif kind != _CONTEXT:
             traced["efficiency"] = self.efficiency
-        fit = _fit(kind, self.machine, self.dtype, self.calibration)
         named = zip(MODELS[kind].parameters, fit.values, strict=True)
         return replace(fit, values=tuple(traced.get(parameter.name, value) for parameter, value in named))
 
@@ -118,10 +120,9 @@ def capability(device: Device, dtype: str, calibration: KernelCalibration) -> Ca
 @cache
 def _fit(kind: str, machine: Machine, dtype: str, calibration: KernelCalibration) -> Fit:
     """Return the device's own fit, that of devices of its architecture, or the one carried over from all."""
-    library = _FLASH if kind == _CONTEXT else None
+    library = _FLASH if kind == _CONTEXT else "" if calibration.takes_general(kind, machine, dtype) else None
     fits = calibration.donors(kind, calibration.like(kind, dtype, library=library), (), library=library)
-    alike = {name: fit for name, fit in fits.items() if find_device(name).architecture == machine.architecture}
-    return fits.get(machine.name) or carry_over(kind, alike or fits, machine)
+    return fits.get(machine.name) or carry_over(kind, fits, machine)
 
 
 def _fitted(kind: str, name: str, machine: Machine, calibration: KernelCalibration) -> float:
@@ -134,6 +135,8 @@ def _fitted(kind: str, name: str, machine: Machine, calibration: KernelCalibrati
 _MODEL_OF = {"matmul": "matmul", "batched_matmul": "batched_matmul", "convolution": "matmul"}
 #: The model of a fused attention, and the framework that runs FlashAttention, as PyTorch does.
 _CONTEXT, _FLASH = "context_attention", "sglang"
+#: A parameter of nothing: parameters are above zero. Bytes of a type whose operands are not quantized.
+_NOTHING, _HALF_BYTES = 1e-9, 2
 
 
 def modelled_seconds(operators: Sequence[Operator], target: Capability, floor_s: float) -> Floats:
@@ -174,9 +177,9 @@ def modelled_seconds(operators: Sequence[Operator], target: Capability, floor_s:
             times = MODELS[_CONTEXT].seconds(fit.theta, fit.tile, dims, size, target.machine)
             seconds[rows] = floor_s + (times - floor_s) * passes
         else:
-            model, fit = MODELS[_MODEL_OF[kind]], target.fit(_MODEL_OF[kind], floor_s)
+            product = fitted_kind(_MODEL_OF[kind], target.machine, target.dtype)
             dims = np.array([operator.dims for operator in several], dtype=np.float64)
-            seconds[rows] = model.seconds(fit.theta, fit.tile, dims, size, target.machine)
+            seconds[rows] = target.fit(product, floor_s).seconds(product, dims, size, target.machine)
     return seconds
 
 

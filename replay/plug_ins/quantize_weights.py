@@ -216,7 +216,7 @@ class _Quantization:
         name = self.formats[0].name
         dtype = _RATES.get(name) or _RATES.get(name.split("_")[0], "")
         if name.startswith(_BLOCK_SCALED) and not architecture_of(device.architecture).block_scales:
-            known = " and ".join(name for name, each in load_architectures().items() if each.block_scales)
+            known = ", ".join(name for name, each in load_architectures().items() if each.block_scales)
             return graph, (
                 f"quantize_weights: {device.name} has no rate for {name}, since its matrix units take no scales of "
                 f"blocks ({known} do): products keep their time"

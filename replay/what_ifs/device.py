@@ -5,8 +5,9 @@ two devices. Kernels may reach another efficiency on the new device; the interva
 what-ifs give the same durations in any order (`replay.costs.hardware`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from replay.calibration.parameters import Parameters
 from replay.costs.architectures import architecture_notes
 from replay.costs.hardware import with_hardware
 from replay.costs.host import HostChoice
+from replay.costs.kernels.predictor import KernelCalibration
 from replay.costs.retiming import arithmetic_tasks, one_unit_tasks, source_device
 from replay.costs.wire_time import collective_models, link_slowdowns, waits_apart
 from replay.graph.graph import KernelGraph, TaskKind
@@ -84,11 +86,36 @@ def scale_device(name: str | Device, host: str = "") -> WhatIf:
             *small,
             *_tf32_note(graph, traced, target),
             *architecture_notes(target),
+            *_relatives_note(target, parameters),
         ]
         return moved.with_notes(notes)
 
     name = what_if_text("scale_device", target.name, *([host] if host else []))
     return WhatIf(name, transform, retimes=True)
+
+
+#: How far to trust durations on a device, by what its nearest measured relatives are to it: of the errors of kinds of
+#: operators in tests/accuracy/relatives.csv, the 10 % and the 90 % quantile.
+_TRUST: Mapping[str, str] = MappingProxyType(
+    {
+        "sibling": "its siblings {}, which have the same compute units: by shape alone, operators are off by 4 to 10 %",
+        "family": "relatives of its maker ({}): by shape alone, operators are off by 6 to 23 %",
+        "other": "other devices ({}): by shape alone, operators are off by 10 to 43 %",
+    }
+)
+
+
+def _relatives_note(target: Device, parameters: Parameters) -> list[str]:
+    """Return a note on the devices from which durations on a device are carried over; empty if it was measured."""
+    related, devices = parameters.calibration(KernelCalibration).relatives(target)
+    if related == "fitted":
+        return []
+    shown = ", ".join(devices[:_SHOWN]) + (f" and {len(devices) - _SHOWN} more" if len(devices) > _SHOWN else "")
+    return [f"scale_device: nobody measured kernels on {target.name}; they are from {_TRUST[related].format(shown)}"]
+
+
+#: Relatives that the note names.
+_SHOWN = 3
 
 
 def _one_unit_note(graph: KernelGraph, units: int) -> list[str]:

@@ -12,7 +12,8 @@ from profilers.trace.kernels import CLASSES, COMPUTE_BOUND
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import with_demands, with_demands_from
 from replay.costs.hardware import with_same_engines
-from replay.costs.retiming import resized, retyped, source_device
+from replay.costs.kernels.predictor import KernelCalibration
+from replay.costs.retiming import capability, floor_ns, resized, retyped, source_device
 from replay.costs.wire_time import resized_collectives
 from replay.graph.edit import with_host_time
 from replay.graph.graph import PHASES, Basis, KernelGraph, TaskKind
@@ -35,10 +36,12 @@ def change_dtype(types: str) -> WhatIf:
     type tf32. Notes count what stays.
 
     To a smaller type, kernels of the optimizer stay: mixed precision keeps weights and moments in FP32 (arXiv
-    1710.03740). If casts are added to do so, the host has to launch them. The projection is that without casts. Its
+    1710.03740). So weights are cast before each product in a forward pass, and their gradients after it in a backward
+    one. The time of these kernels is added to that of the products. The smallest of the three matrices counts as the
+    weights; of two products in a backward pass, one gives gradients of weights. The host has to launch casts: the
     interval reaches to a host that works `autocast_host_share` longer, as measured.
 
-    Not modelled: the time of the kernels of casts, and numerical accuracy.
+    Not modelled: casts of activations, and numerical accuracy.
 
     Source: `replay.costs.retiming`, `replay.costs.wire_time`.
 
@@ -66,6 +69,8 @@ def change_dtype(types: str) -> WhatIf:
         chosen = (tasks.dtype == _TYPES.index(old)) & graph.on_device() & ~_of_optimizer(graph, old, new)
         changed = retyped_tasks(graph, chosen, (old, new), parameters) if chosen.any() else graph
         if chosen.any() and DTYPE_BYTES[new] < DTYPE_BYTES[old]:
+            casts_ns = _cast_ns(graph, chosen, DTYPE_BYTES[old] + DTYPE_BYTES[new], parameters)
+            changed = changed.with_durations(changed.tasks.duration_ns + casts_ns, Basis.DERIVED)
             changed = with_host_time(changed, 1 + parameters["autocast_host_share"])
         return changed.with_notes(_notes(graph, changed.tasks.duration_ns, chosen, (old, new)))
 
@@ -78,6 +83,28 @@ def _of_optimizer(graph: KernelGraph, old: str, new: str) -> Bools:
     of_optimizer = (tasks.class_ == CLASSES.index("optimizer")) | (tasks.phase == PHASES.index("optimizer"))
     is_smaller = DTYPE_BYTES[new] < DTYPE_BYTES[old]
     return np.asarray(of_optimizer & (tasks.kind == TaskKind.KERNEL) & is_smaller)
+
+
+def _cast_ns(graph: KernelGraph, chosen: Bools, moved: int, parameters: Parameters) -> Floats:
+    """Return how long casts of weights, or of their gradients, take beside each chosen product, ns.
+
+    `moved` is the bytes that a cast reads and writes an element.
+    """
+    tasks, device = graph.tasks, source_device(graph)
+    rate = capability(device, "fp32", parameters.calibration(KernelCalibration)).bytes_per_s
+    weights = [
+        min(m * n, n * k, m * k) if operator.kind in _CAST and batch == 1 else 0.0
+        for operator in graph.operators
+        for batch, m, n, k in [operator.dims if len(operator.dims) == _SIZES else (0, 0, 0, 0)]
+    ]
+    elements = np.where(chosen & (tasks.operator >= 0), np.array([*weights, 0.0])[tasks.operator], 0.0)
+    share = np.where(tasks.phase == PHASES.index("backward"), 0.5, 1.0)
+    each_ns = floor_ns("kernel", device, parameters) + 1e9 * moved * elements / rate
+    return np.where(elements > 0, share * each_ns, 0.0)
+
+
+#: Operators of weights, and the sizes of a product: batch, rows, columns and depth.
+_CAST, _SIZES = ("matmul", "batched_matmul", "convolution"), 4
 
 
 def retyped_tasks(graph: KernelGraph, chosen: Bools, types: tuple[str, str], parameters: Parameters) -> KernelGraph:

@@ -520,8 +520,7 @@ def tally(model: Transformer, listing: Callable[[Transformer], Sequence[Step]]) 
     return Tally(tuple(counts), tuple(counts.values()))
 
 
-#: Of a kernel that waits in its stream behind another, the start costs this much, s: what is fitted is the time of one
-#: operator that is waited for.
+#: Of operators that wait in a stream, the start costs at most this much, s: those of frameworks are several kernels.
 _QUEUED_S = 3e-6
 #: Share of an operator's spread that all operators of its kind have in common, the rest averages out over a job; and
 #: what the list of operators itself is off by, as a share of the total. Of the runs of six devices in
@@ -613,7 +612,7 @@ def time_operators(
     optimisers and reductions are not modelled here. Such an operator takes the longer of two times: its bytes as a
     stream, and its FLOP at the rate of large products. Attention reaches `attention_share` of it.
     """
-    calibration, operators = parameters.calibration(KernelCalibration), list(operators)
+    calibration, operators = parameters.calibration(KernelCalibration).without(*without), list(operators)
     kinds = [_AS.get(operator.kind, operator.kind) for operator in operators]
     passes = np.array([_passes(operator) for operator in operators])
     times = np.zeros((3, len(operators)))
@@ -626,7 +625,7 @@ def time_operators(
         number = {shape: i for i, shape in enumerate(dict.fromkeys(dims))}
         which = [number[shape] for shape in dims]
         each = predict(model, list(number), device, element_bytes=size, dtype=dtype, calibration=calibration,
-                       library=_LIBRARY.get(model), without=without)  # fmt: skip
+                       library=_LIBRARY.get(model), launched=not queued)  # fmt: skip
         start = max(each.start_s - _QUEUED_S, 0.0) if queued and kind != "transfer" else 0.0
         for i, values in enumerate((each.seconds, each.low, each.high)):
             times[i, rows] = np.maximum(values - start * values / each.seconds, 0.0)[which]

@@ -16,12 +16,12 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
 from replay.costs import kernels
 from replay.costs.kernels.convolutions import scored
+from replay.costs.kernels.fits import half_of_shapes
 from replay.costs.kernels.measurements import holds_operators
 from replay.costs.kernels.models import MODELS
 from seqpoint.notebook import Table, table_of
@@ -204,7 +204,8 @@ def score_kernels(
     calibration = calibration or kernels.load_calibration()
     scores = []
     for operators in measured:
-        kind, device, dtype = operators.kind, operators.device.name, operators.dtype
+        device, dtype = operators.device.name, operators.dtype
+        kind = kernels.fitted_kind(operators.kind, operators.device, dtype)
         library = _library(operators, calibration)
         if (kind, device, dtype, library) in calibration.fits:
             scores.append(_score(operators, calibration, ()))
@@ -217,8 +218,9 @@ def score_kernels(
 
 def _library(operators: kernels.MeasuredOperators, calibration: kernels.KernelCalibration) -> str:
     """Return the library whose fits predict the operators: their own, or the default if nobody fitted their own."""
-    fitted = any((kind, of) == (operators.kind, operators.library) for kind, _, _, of in calibration.fits)
-    return calibration.library(operators.kind, operators.library if fitted else None)
+    wanted = kernels.fitted_kind(operators.kind, operators.device, operators.dtype)
+    fitted = any((kind, of) == (wanted, operators.library) for kind, _, _, of in calibration.fits)
+    return calibration.library(wanted, operators.library if fitted else None)
 
 
 def _score(
@@ -230,7 +232,7 @@ def _score(
         measured = replace(measured, dims=measured.dims[mine], seconds=measured.seconds[mine])
     predicted = kernels.predict(
         measured.kind, measured.dims, measured.device, element_bytes=measured.element_bytes, dtype=measured.dtype,
-        calibration=calibration, library=_library(measured, calibration), without=without,
+        calibration=calibration.without(*without), library=_library(measured, calibration), launched=measured.launched,
     )  # fmt: skip
     return _summary(measured, predicted, seen=measured.digest in calibration.digests)
 
@@ -251,7 +253,7 @@ def score_halves(measured: Sequence[kernels.MeasuredOperators], progress: Progre
     """
     scores = []
     for operators in followed(measured, progress, lambda operators: f"{operators.kind} {operators.device.name}"):
-        first = _half(operators.dims)
+        first = half_of_shapes(operators.dims)
         if min(first.sum(), (~first).sum()) < _LEAST_FITTED:
             continue
         predicted = np.empty((3, len(operators)))
@@ -260,25 +262,12 @@ def score_halves(measured: Sequence[kernels.MeasuredOperators], progress: Progre
             rest = kernels.predict(
                 operators.kind, operators.dims[~half], operators.device, element_bytes=operators.element_bytes,
                 dtype=operators.dtype, calibration=kernels.calibrate([fitted]), library=operators.library,
+                launched=operators.launched,
             )  # fmt: skip
             predicted[:, ~half] = rest.seconds, rest.low, rest.high
         halves = kernels.Predicted(predicted[0], predicted[1], predicted[2], "halves")
         scores.append(_summary(operators, halves, seen=False))
     return scores
-
-
-def _half(dims: Floats) -> npt.NDArray[np.bool_]:
-    """Return a mask of the first half of the operators; those with the same last dimensions stay together."""
-    last = dims[:, -1:] if dims.shape[1] == 2 else dims[:, 2:]
-    keys = last if len(np.unique(last, axis=0)) > 1 else dims
-    _, group = np.unique(keys, axis=0, return_inverse=True)
-    sizes = np.bincount(group.reshape(-1))
-    order, taken = np.argsort(-sizes, kind="stable"), [0, 0]
-    side = np.zeros(len(sizes), dtype=np.int64)
-    for number in order:  # the larger groups first, each to the half that has less
-        side[number] = int(taken[1] < taken[0])
-        taken[side[number]] += int(sizes[number])
-    return np.asarray(side[group.reshape(-1)] == 0, dtype=np.bool_)
 
 
 def _summary(measured: kernels.MeasuredOperators, predicted: kernels.Predicted, *, seen: bool) -> KernelScore:

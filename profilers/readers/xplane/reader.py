@@ -417,16 +417,19 @@ def _properties(device: int, facts: Mapping[str, Any]) -> DeviceProperties:
 
 
 def _name_by_figures(facts: Mapping[str, Any], units: int | None, memory: int | None) -> str:
-    """Return the name of the only device of the catalogue that has these figures, "" without one or with several."""
+    """Return the name of the device of the catalogue that has these figures; "" without one or with several.
+
+    Of devices that differ in links alone, it is the first one.
+    """
     vendor = str(facts.get("device_vendor", "")).casefold()
-    names = {
-        name
-        for name, device in load_devices().items()
+    found = [
+        device
+        for device in load_devices().values()
         if units is not None
         and memory is not None
         and device.vendor.casefold() == vendor
         and {"compute_units", "memory_gb"} <= set(device.figures)
         and device.compute_units == units
         and _LEAST_MEMORY <= memory / (device.value("memory_gb") * 1e9) <= _MOST_MEMORY
-    }
-    return names.pop() if len(names) == 1 else ""
+    ]
+    return found[0].name if len({(each.design, each.figures.get("clock_mhz")) for each in found}) == 1 else ""

@@ -25,7 +25,7 @@ FABRICS = ("mesh", "switch", "ring", "pairs", "pcie")
 #: Networks between nodes. A group may add a word after a colon, such as the settings of its library.
 NETWORKS = ("infiniband", "roce", "slingshot", "ethernet")
 #: Cards whose links need a bridge to one other card, so that no switch joins more.
-_BRIDGED = ("A100-PCIE-40GB", "A100-PCIE-80GB", "H100-PCIE-80GB", "H100-NVL-94GB", "A40", "RTX A6000")
+_BRIDGED = ("A100-PCIE-40GB", "A100-PCIE-80GB", "H100-PCIE-80GB", "H100-NVL-94GB", "H200-NVL-141GB", "A40", "RTX A6000")
 #: The slowest kind of link that a group has to cross.
 LINKS = ("device", "pcie", "network")
 #: More is a number in another unit, or a mistake.
@@ -36,7 +36,7 @@ MOST_GBPS = 1e5
 #: Share of the raw rate of PCIe that is left after headers.
 _PCIE_SHARE = 0.75
 #: Share of that rate between devices without a direct way to each other: NCCL writes to the memory of the host and
-#: reads from it, so each byte passes the host bridge twice. No such box was measured.
+#: reads from it, so each byte passes the host bridge twice. Four and eight cards of RTX PRO 6000 reach this share.
 _HOST_BRIDGE_SHARE = 0.5
 
 
@@ -631,7 +631,9 @@ def links_of(device: Device, topology: Topology, nic_bytes_per_s: float = NETWOR
     """
     is_bridged = topology.fabric == "pairs" and topology.devices_per_node > 2
     inside = "pcie" if is_bridged or topology.fabric == "pcie" else "device"
-    port = peer = link_bytes_per_s(device, inside) * (_HOST_BRIDGE_SHARE if topology.fabric == "pcie" else 1.0)
+    # Two cards lie under one switch or bridge, more share the memory of the host.
+    is_shared = topology.fabric == "pcie" and topology.devices_per_node > 2
+    port = peer = link_bytes_per_s(device, inside) * (_HOST_BRIDGE_SHARE if is_shared else 1.0)
     if topology.fabric == "mesh" and topology.node_devices > 1:
         # Each other device of the node has its share of the links; those of devices outside the group lie idle.
         peer = port / (topology.node_devices - 1)

@@ -303,7 +303,9 @@ def _fabric(file: Path, device: Device) -> str:
     """Return the fabric that the file's name or the device's architecture suggests."""
     if "pairwise" in re.split(r"[^a-z0-9]+", file.stem.lower()):
         return "pairs"
-    return "mesh" if architecture_of(device.architecture).mesh else "switch"
+    if architecture_of(device.architecture).mesh:
+        return "mesh"
+    return "switch" if "link_gbps" in device.figures else "pcie"
 
 
 class System(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -310,6 +310,7 @@ def predict_collective(
     seconds = np.maximum(seconds, least)
     high = np.full_like(flat, _spread(calibration, topology, evidence))
     low, basis = 1 / high, "prior" if evidence == "prior" else "carried"
+    related, behind = "", tuple[str, ...]()
     fit = calibration.own(kind, topology, device, library)
     if fit is not None:
         # Far below the smallest measured size, a curve says nothing of the latency.
@@ -318,10 +319,11 @@ def predict_collective(
         bounds, widest = fit.band.at(flat), _spread(calibration, topology, "carried")
         low = np.where(is_within, np.where(is_beyond, np.minimum(bounds[0], 1 / widest), bounds[0]), low)
         high = np.where(is_within, np.where(is_beyond, np.maximum(bounds[1], widest), bounds[1]), high)
-        basis = "fitted"
+        related = "fitted" if fit.device == device.name else "sibling"
+        basis, behind = "fitted" if related == "fitted" else "carried", (fit.device,)
     shortest = np.minimum(np.maximum(seconds * low, least), seconds)
     times = [np.asarray(each.reshape(exact.shape)) for each in (seconds, shortest, seconds * high)]
-    return Predicted(times[0], times[1], times[2], basis)
+    return Predicted(times[0], times[1], times[2], basis, devices=behind, relation=related)
 
 
 def known_topology(topology: Topology, device: Device, calibration: CollectiveCalibration) -> Topology:
@@ -369,8 +371,6 @@ def _spread(calibration: CollectiveCalibration, topology: Topology, basis: str) 
     a group that is left out is one doubling away from the next one.
     """
     n, link = topology.n_workers, topology.link
-    if link == "pcie" and basis in ("device", "prior"):  # one box was measured, of four A100
-        return float(np.exp(_UNKNOWN))
     most = max((fit.topology.n_workers for fit in calibration.fits if fit.topology.link == link), default=n)
     guesses = 1 + max(float(np.log2(n / most)), 0.0)
     return float(np.exp(calibration.spreads.get((link, basis, calibration.left_out), _UNKNOWN) * np.sqrt(guesses)))

@@ -22,7 +22,7 @@ import numpy as np
 from profilers.trace.arrays import Floats
 from profilers.trace.compiled import compiled
 from replay.costs.architectures import architecture_of
-from replay.costs.kernels.machine import Machine, refuse_shapes
+from replay.costs.kernels.machine import REFERENCE_CLOCK_HZ, Machine, refuse_shapes
 
 #: Exponentials that a compute unit computes in a cycle, of NVIDIA's devices from Volta to Blackwell (CUDA C++
 #: Programming Guide, arithmetic instructions), and other instructions of vector units for each score: scale, maximum,
@@ -90,7 +90,8 @@ def _rates(machine: Machine) -> Floats:
     score_s += 2 * _INSTRUCTIONS * machine.compute_units / machine.vector_flops_per_s
     return np.array(
         [machine.compute_units, machine.flops_per_s, machine.memory_bytes_per_s, machine.l2_bytes, score_s,
-         architecture_of(machine.architecture).asynchronous, *machine.operand_bytes]
+         architecture_of(machine.architecture).asynchronous, *machine.operand_bytes,
+         machine.clock_hz / REFERENCE_CLOCK_HZ]
     )  # fmt: skip
 
 
@@ -118,7 +119,7 @@ def context_seconds(theta: Floats, tile: tuple[int, int], dims: Floats, element_
 @compiled
 def _fill_context(dims, theta, tile, rates, seconds):  # type: ignore[no-untyped-def]
     start, efficiency, softmax, prologue, alone, sharpness, query_moves, kv_moves = theta
-    units, flops, bandwidth, _, score_s, asynchronous, query_bytes, kv_bytes, result_bytes = rates
+    units, flops, bandwidth, _, score_s, asynchronous, query_bytes, kv_bytes, result_bytes, _ = rates
     rows, most_packed = tile
     sharpness = sharpness if asynchronous else 1.0
     vector_s = rows * softmax * score_s
@@ -169,8 +170,10 @@ def generation_seconds(
 @compiled
 def _fill_generation(dims, theta, most_group, rates, seconds):  # type: ignore[no-untyped-def]
     start, memory, feed, prologue, head_prologue, summing, hit, efficiency, sharpness, query_moves, wait = theta
-    units, flops, bandwidth, l2, _, _, query_bytes, kv_bytes, result_bytes = rates
-    hit = min(hit, 1.0)
+    units, flops, bandwidth, l2, _, _, query_bytes, kv_bytes, result_bytes, clock = rates
+    start, prologue, head_prologue, summing = start / clock, prologue / clock, head_prologue / clock, summing / clock
+    fed_hz = clock * REFERENCE_CLOCK_HZ
+    hit = min(bandwidth * memory / (units * fed_hz * hit), 1.0)
     for i in range(len(dims)):
         sequences, queries, tokens, heads, kv_heads, width, window = dims[i]
         length = tokens if window == 0 else min(tokens, window + queries - 1)
@@ -182,7 +185,7 @@ def _fill_generation(dims, theta, most_group, rates, seconds):  # type: ignore[n
         if group == 1 and most_group < np.inf:
             each_s = head_prologue
         groups = sequences * heads / group
-        fed_s = token_bytes * units / (feed * bandwidth)
+        fed_s = token_bytes / (feed * fed_hz)
         computed_s = np.ceil(queries * group / 16) * 64 * width * units / (flops * efficiency)
         token_s = np.sqrt(fed_s**2 + computed_s**2)
         missed = 1 / (1 + (0.5 * l2 / moved) ** 2)

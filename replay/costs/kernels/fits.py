@@ -4,7 +4,7 @@
 takes parameters from other devices.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,16 +15,16 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Bools, Floats
 from replay.costs.architectures import architecture_of
 from replay.costs.kernels import convolutions
+from replay.costs.kernels.corrections import MOST_POINTS, corrected_seconds, fit_correction
 from replay.costs.kernels.machine import Machine
 from replay.costs.kernels.models import (
-    CORRECTION_SIZES,
     MODELS,
     KernelModel,
     Tile,
-    axis_sizes,
-    corrected_seconds,
 )
 
+#: Logarithm of the start from which a fit begins, over the shortest duration; another begins from the prior.
+_SHORTEST = -0.2
 #: Confidence level of intervals.
 CONFIDENCE = 0.9
 #: Rows that a fit uses, and rows that choose a tile; more rows change the third digit.
@@ -34,15 +34,36 @@ _ROWS, _TRIAL_ROWS = 2000, 800
 _HOLD, _HOLD_ROWS = 4.0, 1500
 #: Residuals of the logarithm beyond this are outliers.
 _OUTLIER = 0.1
+#: A correction is kept if it takes the error on other shapes below this share.
+_WORTH = 1.02
 #: Least spread: another card of the kind or another version of its library differs by as much, however good the fit.
 _LEAST_SPREAD = 0.1
-#: Weight of a correction's squared steps between neighbouring knots, and of its squared values over those: 0.1 and 0.3
-#: leave out-of-sample errors of products within 0.1 %. Largest correction of a logarithm.
-_SMOOTH, _SMALL, MOST_CORRECTED = 0.2, 0.1, 0.7
-#: Times that a correction is solved again with its outliers clipped; more times change the third digit.
-_REPEATS = 5
 #: Dimensions and seconds of measurements.
 Rows = tuple[Floats, Floats]
+
+
+#: Start of a kernel, s: 2.3 to 2.6 us of the shortest elementwise kernels of an H100 and an H200 that the project
+#: recorded. A start above the second figure holds the launch by the host: tables of single operators hold 10 to 90 us.
+KERNEL_START_S, _LONGEST_START_S = 2.5e-6, 8e-6
+
+
+def holds_launch(kind: str, start_s: float) -> bool:
+    """Return whether a start is that of a launch: operators of frameworks and convolutions are several kernels.
+
+    Examples
+    --------
+    >>> holds_launch("softmax", 2e-5), holds_launch("softmax", 3e-6), holds_launch("context_attention", 2e-5)
+    (True, False, False)
+    """
+    return start_s > _LONGEST_START_S and not MODELS[kind].library
+
+
+def _started(model: KernelModel, *, launched: bool) -> KernelModel:
+    """Return the model with the prior of a kernel's start, if the measurements are of kernels alone."""
+    if launched or model.library:
+        return model
+    start = replace(model.parameters[0], prior=min(model.parameters[0].prior, KERNEL_START_S))
+    return replace(model, parameters=(start, *model.parameters[1:]))
 
 
 @dataclass(frozen=True)
@@ -60,7 +81,7 @@ class Fit:
     spread : float
         90 % quantile of the absolute error of the logarithm, on measurements that were held out.
     correction : tuple of float
-        Logarithms of measured over modelled times, on the grid of `corrected_seconds`; empty without correction.
+        Points of `replay.costs.kernels.corrections`, or trees; empty without correction.
     """
 
     values: tuple[float, ...]
@@ -74,19 +95,27 @@ class Fit:
         """The values as an array."""
         return np.array(self.values)
 
+    def without_launch(self, kind: str) -> "Fit":
+        """Return the fit with the start of the device alone, where the measurements hold the launch by the host."""
+        if not holds_launch(kind, self.values[0]):
+            return self
+        return replace(self, values=(KERNEL_START_S, *self.values[1:]))
+
     def seconds(self, kind: str, dims: Floats, element_bytes: int, machine: Machine) -> Floats:
         """Return the times of operators, corrected by what was measured, s, shape (n,)."""
         if MODELS[kind].trees:
             return np.asarray(self.by_algorithm(dims, element_bytes, machine).min(axis=1))
         modelled = MODELS[kind].seconds(self.theta, self.tile, dims, element_bytes, machine)
-        return corrected_seconds(MODELS[kind], np.array(self.correction), dims, modelled)
+        return corrected_seconds(MODELS[kind].correction, np.array(self.correction), dims, modelled)
 
     def by_algorithm(self, dims: Floats, element_bytes: int, machine: Machine) -> Floats:
         """Return the times of each algorithm of convolutions, s, shape (n, 5); infinity if the library lacks it."""
         return convolutions.algorithm_seconds(self.theta, np.array(self.correction), dims, element_bytes, machine)
 
 
-def fit(kind: str, dims: Floats, seconds: Floats, element_bytes: int, machine: Machine) -> Fit:
+def fit(
+    kind: str, dims: Floats, seconds: Floats, element_bytes: int, machine: Machine, *, launched: bool = False
+) -> Fit:
     """Fit one kind of operator on one device.
 
     Parameters
@@ -101,6 +130,8 @@ def fit(kind: str, dims: Floats, seconds: Floats, element_bytes: int, machine: M
         Bytes of an element.
     machine : Machine
         Rates of the device.
+    launched : bool
+        Whether the durations hold the launch by the host.
 
     Raises
     ------
@@ -118,7 +149,7 @@ def fit(kind: str, dims: Floats, seconds: Floats, element_bytes: int, machine: M
         raise InvalidInputError(f"no model of {kind!r}; there are {', '.join(MODELS)}")
     if len(dims) < 10:
         raise InvalidInputError(f"{kind} on {machine.name}: {len(dims)} measurements; a fit needs ten or more")
-    model, order = MODELS[kind], np.random.default_rng(0).permutation(len(dims))
+    model, order = _started(MODELS[kind], launched=launched), np.random.default_rng(0).permutation(len(dims))
     dims, seconds = dims[order], seconds[order]
 
     def predicted(theta: Floats, tile: Tile, dims: Floats) -> Floats:
@@ -143,68 +174,50 @@ def fit(kind: str, dims: Floats, seconds: Floats, element_bytes: int, machine: M
 
         tile = min(model.tiles, key=error)
 
+    axes = () if launched else model.correction
+
     def trained(rows: Bools) -> tuple[Floats, Floats]:
         theta = _theta(model, tile, (dims[rows][:_ROWS], seconds[rows][:_ROWS]), predicted)
         errors = np.log(seconds[rows] / predicted(theta, tile, dims[rows]))
-        return theta, _correction(model, dims[rows], errors)
+        return theta, fit_correction(axes, dims[rows], errors)
 
-    drawn = np.arange(len(dims)) < len(dims) // 2
+    def errors_of(half: Bools) -> tuple[Floats, Floats]:
+        """Return the absolute errors of the logarithm on the other half, without and with the correction."""
+        if half.all():  # all may be of one size
+            return np.zeros(1), np.zeros(1)
+        theta, correction = trained(half)
+        bare = predicted(theta, tile, dims[~half])
+        both = bare, corrected_seconds(axes, correction, dims[~half], bare)
+        without, corrected = (np.abs(np.log(times / seconds[~half])) for times in both)
+        return without, corrected
+
+    drawn = half_of_shapes(dims) if axes else np.arange(len(dims)) < len(dims) // 2
     volume = np.maximum(dims, 1.0).prod(axis=1)
-    smaller = volume <= np.median(volume)
-    spread = 0.0 if model.correction else _LEAST_SPREAD
-    for half in (drawn,) if model.correction else (drawn, smaller):
-        if not half.all():  # all may be of one size
-            theta, correction = trained(half)
-            others = corrected_seconds(model, correction, dims[~half], predicted(theta, tile, dims[~half]))
-            errors = np.log(others / seconds[~half])
-            spread = max(spread, float(np.quantile(np.abs(errors), CONFIDENCE)))
+    errors = [errors_of(half) for half in ((drawn,) if model.library else (drawn, volume <= np.median(volume)))]
+    is_few = len(np.unique(dims, axis=0)) <= MOST_POINTS  # each shape is a point: a sibling takes their very times
+    is_corrected = is_few or float(errors[0][1].mean()) < _WORTH * float(errors[0][0].mean())
+    axes = axes if is_corrected else ()
+    spreads = [float(np.quantile(each[int(is_corrected)], CONFIDENCE)) for each in errors]
     theta, correction = trained(np.ones(len(dims), dtype=np.bool_))
+    spread = max([*spreads] if model.library else [*spreads, _LEAST_SPREAD])
     return Fit(tuple(theta.tolist()), tile, len(dims), spread, tuple(correction.tolist()))
 
 
-def _correction(model: KernelModel, dims: Floats, errors: Floats) -> Floats:
-    """Return the corrections that leave the least of `errors`; each table corrects what the tables before it leave."""
-    tables, left = [np.empty(0)], errors
-    for axes in model.correction:
-        tables.append(_table(axis_sizes(dims, axes), left))
-        one = replace(model, correction=(axes,))
-        left = left - np.log(corrected_seconds(one, tables[-1], dims, np.ones(len(dims))))
-    return np.concatenate(tables)
+def half_of_shapes(dims: Floats) -> Bools:
+    """Return a mask of the first half of the operators; those with the same last dimensions stay together.
 
-
-def _table(sizes: Floats, errors: Floats) -> Floats:
-    """Return a table that leaves the least of `errors`, and differs little from knot to knot.
-
-    Squares of what is left count up to `_OUTLIER`, and then its size (Huber's loss).
+    These are the second operand of a product, or the columns of rows.
     """
-    knots, columns = np.log2(CORRECTION_SIZES), range(sizes.shape[1])
-    size, count = len(knots), len(knots) ** len(columns)
-    place, weight = np.zeros((len(sizes), 1), dtype=np.int64), np.ones((len(sizes), 1))
-    for column in columns:
-        logs = np.minimum(np.log2(np.maximum(sizes[:, column], 1.0)), knots[-1])
-        lower = np.clip(np.searchsorted(knots, logs, side="right") - 1, 0, size - 2)
-        share = ((logs - knots[lower]) / np.diff(knots)[lower])[:, None]
-        place = np.concatenate((place * size + lower[:, None], place * size + lower[:, None] + 1), axis=1)
-        weight = np.concatenate((weight * (1 - share), weight * share), axis=1)
-    rows = np.repeat(np.arange(len(sizes)), weight.shape[1])
-    design = scipy.sparse.csr_array((weight.ravel(), (rows, place.ravel())), shape=(len(sizes), count))
-    held = _SMALL * scipy.sparse.eye_array(count)
-    step = scipy.sparse.diags_array(
-        [np.full(size - 1, -1.0), np.ones(size - 1)], offsets=[0, 1], shape=(size - 1, size)
-    )
-    for column in columns:
-        before, after = (scipy.sparse.eye_array(size**power) for power in (column, len(columns) - 1 - column))
-        differences = scipy.sparse.kron(scipy.sparse.kron(before, step), after)
-        held = held + differences.T @ differences
-    clipped = np.clip(errors, -MOST_CORRECTED, MOST_CORRECTED)
-    # The matrix is symmetric: this order of its rows is up to ten times as fast as the default.
-    matrix = (design.T @ design + _SMOOTH * held).tocsc()
-    solve = scipy.sparse.linalg.splu(matrix, permc_spec="MMD_AT_PLUS_A").solve
-    solved = solve(design.T @ clipped)
-    for _ in range(_REPEATS):
-        left = np.clip(clipped - design @ solved, -_OUTLIER, _OUTLIER)
-        solved = solve(design.T @ (design @ solved + left))
-    return np.asarray(np.round(np.clip(solved, -MOST_CORRECTED, MOST_CORRECTED), 3), dtype=np.float64)
+    last = dims[:, -1:] if dims.shape[1] == 2 else dims[:, 2:]
+    keys = last if len(np.unique(last, axis=0)) > 1 else dims
+    _, group = np.unique(keys, axis=0, return_inverse=True)
+    sizes = np.bincount(group.reshape(-1))
+    order, taken = np.argsort(-sizes, kind="stable"), [0, 0]
+    side = np.zeros(len(sizes), dtype=np.int64)
+    for number in order:  # the larger groups first, each to the half that has less
+        side[number] = int(taken[1] < taken[0])
+        taken[side[number]] += int(sizes[number])
+    return np.asarray(side[group.reshape(-1)] == 0, dtype=np.bool_)
 
 
 def _theta(model: KernelModel, tile: Tile, rows: Rows, predicted: Callable[[Floats, Tile, Floats], Floats]) -> Floats:
@@ -218,8 +231,11 @@ def _theta(model: KernelModel, tile: Tile, rows: Rows, predicted: Callable[[Floa
             times = predicted(np.exp(theta), tile, dims)
         return np.concatenate((np.log(times) - logarithm, hold * (theta - model.prior)))
 
-    result = scipy.optimize.least_squares(residuals, model.prior, loss="soft_l1", f_scale=_OUTLIER, diff_step=1e-2)
-    return np.asarray(np.exp(result.x), dtype=np.float64)
+    results = [
+        scipy.optimize.least_squares(residuals, begin, loss="soft_l1", f_scale=_OUTLIER, diff_step=1e-2)
+        for begin in (model.prior, np.append(_SHORTEST + logarithm.min(), model.prior[1:]))
+    ]
+    return np.asarray(np.exp(min(results, key=lambda result: float(result.cost)).x), dtype=np.float64)
 
 
 #: Weight of a device of another family when parameters are carried over; the weight of the same family is 1. From 0.003
@@ -238,14 +254,15 @@ def runs_hot(device: Device) -> bool:
     return "power_w" in device.figures and device.value("power_w") < _LEAST_WATT
 
 
-def carry_over(kind: str, donors: Mapping[str, Fit], machine: Machine) -> Fit:
-    """Return parameters for a device without measurements: the weighted median over the others and the prior.
+def carry_over(kind: str, donors: Mapping[str, Fit], machine: Machine, *, launched: bool = False) -> Fit:
+    """Return parameters for a device without measurements, from its nearest relatives.
 
-    A device of the same family weighs a hundred times one of another family. A card below 100 W weighs three tenths of
-    that, and nothing for the efficiency. A prior with a small spread weighs half of the heaviest device, so that a
-    family of one device does not rule alone. Operators of inference frameworks and convolutions have the mean of the
-    others; kinds that are carried by architecture have the mean of the nearest devices. Values that a model has for a
-    vendor go first.
+    Siblings, which have the same compute units, go first: the mean of their parameters and of their corrections.
+    Without them, parameters are the weighted median over the others and the prior. A device of the same family weighs a
+    hundred times one of another family. A card below 100 W weighs three tenths of that, and nothing for the efficiency.
+    A prior with a small spread weighs half of the heaviest device, so that a family of one device does not rule alone.
+    Operators of inference frameworks and convolutions have the mean of the others. Values that a model has for a vendor
+    go first.
 
     Parameters
     ----------
@@ -255,6 +272,8 @@ def carry_over(kind: str, donors: Mapping[str, Fit], machine: Machine) -> Fit:
         Fits of measured devices, by device.
     machine : Machine
         Device without measurements.
+    launched : bool
+        Whether the times are to hold the launch by the host, where the times of donors do.
 
     Raises
     ------
@@ -263,56 +282,83 @@ def carry_over(kind: str, donors: Mapping[str, Fit], machine: Machine) -> Fit:
     """
     if not donors:
         raise InvalidInputError(f"no device has a fit of {kind}; run `seqpoint calibrate kernels`")
+    if launched:
+        donors = {name: fit for name, fit in donors.items() if holds_launch(kind, fit.values[0])} or donors
+    else:
+        donors = {name: fit.without_launch(kind) for name, fit in donors.items()}
+    model = _started(MODELS[kind], launched=launched)
     correction: tuple[float, ...] = ()
-    if MODELS[kind].by_architecture:
-        donors, correction = _nearest(donors, machine, by_units=MODELS[kind].by_units)
-    elif MODELS[kind].trees:
-        order = sorted(donors, key=lambda name: (donors[name].rows, name))
-        alike, nearest = convolutions.nearest_devices([find_device(name) for name in order], machine)
-        correction = donors[nearest.name].correction if nearest else ()
-        donors = {device.name: donors[device.name] for device in alike} or donors
-    devices, parameters = [find_device(name) for name in donors], MODELS[kind].parameters
+    near: Mapping[str, Fit] = {name: donors[name] for name in nearest(kind, donors, machine)}
+    siblings = all(find_device(name).design == machine.design for name in near)
+    if siblings:
+        correction = _mean_correction([fit.correction for fit in near.values()], len(model.correction) + 1)
+    if model.trees:
+        siblings, order = False, sorted(donors, key=lambda name: (donors[name].rows, name))
+        alike, best = convolutions.nearest_devices([find_device(name) for name in order], machine)
+        correction = donors[best.name].correction if best else ()
+        near = {device.name: donors[device.name] for device in alike} or donors
+    devices, parameters = [find_device(name) for name in near], model.parameters
     families = [architecture_of(device.architecture).family for device in devices]
     family = np.array([1.0 if each == machine.family else _OTHER_FAMILY for each in families])
     cool = np.array([not runs_hot(device) for device in devices])
     weights = np.repeat(np.where(cool, family, _HOT_CARD * family)[:, None], len(parameters), axis=1)
     if cool.any():
         weights[np.outer(~cool, [parameter.name == "efficiency" for parameter in parameters])] = 0.0
-    logs = np.log([donor.theta for donor in donors.values()])
-    if MODELS[kind].library or MODELS[kind].trees:
+    logs = np.log([donor.theta for donor in near.values()])
+    if siblings or model.library or model.trees:
         theta = np.exp((weights * logs).sum(axis=0) / weights.sum(axis=0))
     else:
-        certainty = np.minimum(_CERTAIN_PRIOR / MODELS[kind].spread, 1.0) ** 2
+        certainty = np.minimum(_CERTAIN_PRIOR / model.spread, 1.0) ** 2
         weights = np.vstack([weights, _PRIOR_WEIGHT * certainty * weights.max(axis=0)])
-        logs = np.vstack([logs, MODELS[kind].prior])
+        logs = np.vstack([logs, model.prior])
         theta = np.exp([_median(*columns) for columns in zip(logs.T, weights.T, strict=True)])
-    of_vendor = MODELS[kind].vendor_values.get(machine.vendor, {})
+    of_vendor = {} if siblings else model.vendor_values.get(machine.vendor, {})
     values = [of_vendor.get(parameter.name, value) for parameter, value in zip(parameters, theta.tolist(), strict=True)]
     votes: dict[Tile, float] = {}
-    for donor, weight in zip(donors.values(), family.tolist(), strict=True):
+    for donor, weight in zip(near.values(), family.tolist(), strict=True):
         votes[donor.tile] = votes.get(donor.tile, 0.0) + weight
     return Fit(tuple(values), max(sorted(votes), key=lambda tile: votes[tile]), 0, 0.0, correction)
 
 
-def _nearest(
-    donors: Mapping[str, Fit], machine: Machine, *, by_units: bool
-) -> tuple[Mapping[str, Fit], tuple[float, ...]]:
-    """Return the donors whose kernels are likely those of a device, and the mean of their corrections.
+def nearest(kind: str, donors: Iterable[str], machine: Machine) -> list[str]:
+    """Return the devices whose kernels are likely those of a device.
 
-    These are the devices of its architecture; else, without corrections and `by_units`, those whose matrix units run
-    asynchronously as its own do, or do not; else all.
+    These are its siblings; else, of kinds that are carried by units, those whose matrix units run asynchronously as its
+    own do, or do not; else all.
     """
-    architecture = {name: find_device(name).architecture for name in donors}
-    if same := {name: fit for name, fit in donors.items() if architecture[name] == machine.architecture}:
-        corrections = [fit.correction for fit in same.values() if fit.correction]
-        return same, tuple(np.mean(corrections, axis=0).tolist()) if len(corrections) == len(same) else ()
-    if not by_units:
-        return donors, ()
-    asynchronous = architecture_of(machine.architecture).asynchronous
-    alike = {
-        name: fit for name, fit in donors.items() if architecture_of(architecture[name]).asynchronous == asynchronous
-    }
-    return alike or donors, ()
+    devices = [find_device(name) for name in donors]
+    if siblings := [device.name for device in devices if device.design == machine.design]:
+        return siblings
+    alike = []
+    if MODELS[kind].by_units:
+        asynchronous = architecture_of(machine.architecture).asynchronous
+        alike = [d.name for d in devices if architecture_of(d.architecture).asynchronous == asynchronous]
+    return alike or [device.name for device in devices]
+
+
+def relation(donors: Iterable[str], device: Device, *, trees: bool = False) -> str:
+    """Return how near the nearest of other devices is: ``"sibling"``, ``"family"`` or ``"other"``.
+
+    A family is of one vendor, and either for computing or for graphics. Of kinds with `trees`, whose libraries go by
+    the architecture, it is a family of architectures, and there are no siblings.
+    """
+    if trees:
+        family = architecture_of(device.architecture).family
+        families = [architecture_of(find_device(name).architecture).family for name in donors]
+        return "family" if family and family in families else "other"
+    others = [find_device(name) for name in donors if find_device(name).vendor == device.vendor]
+    if any(each.design == device.design for each in others):
+        return "sibling"
+    return "family" if any(each.is_for_graphics == device.is_for_graphics for each in others) else "other"
+
+
+def _mean_correction(corrections: Sequence[tuple[float, ...]], columns: int) -> tuple[float, ...]:
+    """Return the points of all corrections, with the weights of their mean; without any if one fit has none."""
+    if not all(corrections):
+        return ()
+    points = np.concatenate([np.reshape(each, (-1, columns)) for each in corrections])
+    points[:, -1] /= len(corrections)
+    return tuple(points.reshape(-1).tolist())
 
 
 def _median(values: Floats, weights: Floats) -> float:

@@ -126,7 +126,7 @@ def _experts(table: MeasuredTable) -> Floats:
     return np.column_stack((sizes, skew, gated[model.reshape(-1)]))
 
 
-#: Layouts by the end of the file's name.
+#: Layouts by the end of the file's name, before what a user adds to it.
 FRAMEWORK_TABLES: Mapping[str, FrameworkTable] = MappingProxyType(
     {
         "gemm": FrameworkTable("matrix_matmul", _product, _PRODUCT, ("fp8_block",)),
@@ -164,7 +164,7 @@ def framework_table(file: Path, columns: Sequence[str]) -> FrameworkTable | None
     True
     """
     for end, layout in FRAMEWORK_TABLES.items():
-        if file.stem.endswith(f"_{end}") and {*_COLUMNS, *layout.columns} <= set(columns):
+        if f"_{end}_" in f"{file.stem}_" and {*_COLUMNS, *layout.columns} <= set(columns):
             return layout
     return None
 

@@ -30,22 +30,25 @@ _LEAST_VOLT = 0.7
 class _ChipProcess(NamedTuple):
     """How energy and voltage of a chip's process go.
 
-    `energy` is that of a FLOP at 1 V over that of 12 to 16 nm. The least voltage suffices up to `low_hz`, and 1 V is
-    needed at `high_hz`; between them the voltage is linear.
+    `energy` is that of a FLOP at 1 V over that of 12 to 16 nm, and `matrix_j` that of a FLOP of matrix units in 16
+    bits, J. The least voltage suffices up to `low_hz`, and 1 V is needed at `high_hz`; between them the voltage is
+    linear.
     """
 
     energy: float
+    matrix_j: float
     low_hz: float
     high_hz: float
 
 
 #: Processes by `process_nm` of an architecture. No card of 5 and 4 nm is in the fitted files. It is assumed that a card
-#: of 72 W (L4) sustains a third to a half of its FP32 peak, and the energy is set to that.
+#: of 72 W (L4) sustains a third to a half of its FP32 peak, and the energy is set to that. The energy of matrix units
+#: is the most with which V100, A100, H100 and B200 reach their best measured product within their power.
 _PROCESSES: Mapping[int, _ChipProcess] = MappingProxyType(
     {
-        16: _ChipProcess(1.0, 1.2e9, 1.9e9),
-        7: _ChipProcess(1.0, 1.0e9, 1.9e9),
-        5: _ChipProcess(0.38, 1.2e9, 2.6e9),
+        16: _ChipProcess(1.0, 2.5e-12, 1.2e9, 1.9e9),
+        7: _ChipProcess(1.0, 1.6e-12, 1.0e9, 1.9e9),
+        5: _ChipProcess(0.38, 0.75e-12, 1.2e9, 2.6e9),
     }
 )
 #: An SM of 128 FP32 lanes (Ampere's GA10x and later) issues one instruction a cycle to each 32 of them, so that every
@@ -136,21 +139,22 @@ def _is_wide(device: Device) -> bool:
     return lanes > _WIDE_LANES
 
 
-def _powered_flops_per_s(device: Device, arithmetic_w: float) -> float:
-    """Return the rate of FP32 arithmetic at the clock whose power is `arithmetic_w`.
+def _powered_flops_per_s(device: Device, arithmetic_w: float, *, matrix: bool = False) -> float:
+    """Return the rate of FP32 arithmetic, or of matrix units in 16 bits, at the clock whose power is `arithmetic_w`.
 
     Power goes with the clock and with the square of the voltage, P = C V(f)^2 f, and the energy of a FLOP with V^2. A
     device whose clock is unknown runs at the least voltage.
     """
     process = _PROCESSES[architecture_of(device.architecture).process_nm]
+    joule = process.matrix_j if matrix else _JOULE_PER_FLOP * process.energy
     if "clock_mhz" not in device.figures:
-        return arithmetic_w / (_JOULE_PER_FLOP * process.energy * _LEAST_VOLT**2)
-    clock_hz, peak = device.value("clock_mhz") * 1e6, device.value("fp32_tflops") * 1e12
+        return arithmetic_w / (joule * _LEAST_VOLT**2)
+    clock_hz, peak = device.value("clock_mhz") * 1e6, device.flops_per_s("fp16" if matrix else "fp32")
 
     def watt(hz: float) -> float:
         above = max(hz - process.low_hz, 0.0) / (process.high_hz - process.low_hz)
         volt = _LEAST_VOLT + (1 - _LEAST_VOLT) * above
-        return _JOULE_PER_FLOP * process.energy * volt**2 * peak * hz / clock_hz
+        return joule * volt**2 * peak * hz / clock_hz
 
     low_hz, high_hz = 0.0, 4 * clock_hz
     for _ in range(40):  # halves the interval of the clock
@@ -199,6 +203,8 @@ class Machine:
         `flops_per_s` is the lower one.
     powered_byte_s : float
         Time in which a byte of memory takes the energy that the power limit leaves to arithmetic, s.
+    design : (str, float, float)
+        `profilers.devices.catalogue.Device.design`.
     """
 
     name: str
@@ -218,6 +224,7 @@ class Machine:
     full_clock_flops_per_s: float = math.inf
     powered_flops_per_s: float = math.inf
     powered_byte_s: float = 0.0
+    design: tuple[str, float, float] = ("", 0.0, 0.0)
 
     @classmethod
     def of(cls, device: Device, dtype: str = "fp32", *, power: bool = True) -> Self:
@@ -244,13 +251,16 @@ class Machine:
         matrix = fp32_matrix or (dtype in _MATRIX_TYPES and architecture_of(device.architecture).matrix)
         if matrix:
             peak *= _MATRIX_SHARE if fp32_matrix else matrix_share(device)
-        arithmetic_w, limited = math.inf, math.inf
+        arithmetic_w, limited, watt = math.inf, math.inf, math.inf
+        if power and "power_w" in device.figures:
+            watt = max(device.value("power_w") * (1 - _IDLE_SHARE) - _IDLE_W, device.value("power_w") * _LEAST_SHARE)
         if dtype == "fp32" and not matrix:
             peak *= _ISSUE_SHARE if _is_wide(device) else 1.0
-            if power and "power_w" in device.figures:
-                watt = device.value("power_w")
-                arithmetic_w = max(watt * (1 - _IDLE_SHARE) - _IDLE_W, watt * _LEAST_SHARE)
-                limited = _powered_flops_per_s(device, arithmetic_w)
+            if watt < math.inf:
+                arithmetic_w, limited = watt, _powered_flops_per_s(device, watt)
+        elif matrix and not fp32_matrix and watt < math.inf and "fp16_tflops" in device.figures:
+            # Narrower types take less energy as they are faster: the clock is that of 16 bits.
+            limited = _powered_flops_per_s(device, watt, matrix=True) * sheet / device.flops_per_s("fp16")
         return cls(
             device.name,
             device.vendor,
@@ -269,6 +279,7 @@ class Machine:
             peak,
             limited,
             _JOULE_PER_BYTE / arithmetic_w,
+            device.design,
         )
 
     @property

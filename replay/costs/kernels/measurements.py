@@ -6,7 +6,7 @@ The layouts are those of NeuSight's data set, of Vidur's profiles, of LLMCompass
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -175,6 +175,8 @@ KIND_OF: dict[str, tuple[str, int]] = {
 _PRODUCT, _ROWS = ("B", "M", "K", "N"), ("B", "H")
 #: Columns that mark a table of measured operators.
 _MARKS = {"op", "latency_ms", "num_tokens"}
+#: Time in ms from which on a table holds launches: the shortest of tables with launches take 28 us and more, kernels 2.
+_SHORTEST_LAUNCH_MS = 0.01
 #: Longest duration in ms.
 _LONGEST_MS = 1e9
 
@@ -201,6 +203,8 @@ class MeasuredOperators:
         SHA-256 of the file, by which a fit remembers what it has seen.
     library : str
         Framework whose operators were measured; empty if the table does not say it.
+    launched : bool
+        Whether the durations hold the launch by the host.
     """
 
     kind: str
@@ -211,6 +215,7 @@ class MeasuredOperators:
     source: str
     digest: str
     library: str = ""
+    launched: bool = False
 
     @property
     def element_bytes(self) -> int:
@@ -269,7 +274,7 @@ def _read(file: Path, device: str | None) -> list[MeasuredOperators] | str:
     """Return the measurements of a file; or the reason why it has none of the layouts."""
     if is_sweep(file):
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
-        return [_half_precision(file, device, swept(file), digest)]
+        return [replace(_half_precision(file, device, swept(file), digest), launched=True)]
     table = MeasuredTable.read(file)
     if table is None:
         return MeasuredTable.UNREADABLE
@@ -350,8 +355,9 @@ def _measured(table: MeasuredTable) -> Iterator[MeasuredOperators]:
             if kind == "elementwise":
                 dims = np.column_stack((dims.prod(axis=1), arrays[rows]))
             yield MeasuredOperators(
-                kind, devices[name], dims, milliseconds[rows] / 1e3, dtype, table.file.name, table.digest
-            )
+                kind, devices[name], dims, milliseconds[rows] / 1e3, dtype, table.file.name, table.digest,
+                launched=float(milliseconds[rows].min()) >= _SHORTEST_LAUNCH_MS,
+            )  # fmt: skip
 
 
 #: Columns of MIOpen's record of convolutions, in the order of the model, and of DeepBench's sheets.

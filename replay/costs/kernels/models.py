@@ -12,7 +12,8 @@ takes the longest of computing, of being fed from the L2 cache, and of the small
 device moves all operands from memory meanwhile. A split pays for its sum. The rate at which a unit is fed, and the
 smallest tile, go by the unit's peak, and the start by the clock, so that they carry over between generations.
 Activations may be quantized before. In the measurements weights come from memory, not from a warm cache: an A100 reads
-16 to 32 MB of them at 1.2 TB/s, a B200 at 4.7 TB/s.
+16 to 32 MB of them at 1.2 TB/s, a B200 at 4.7 TB/s. Rows that are not aligned to 16 bytes take kernels of an older
+generation (CUTLASS' `align1` and `align2`), which compute few FLOP a cycle.
 
 *Attention* (`context_attention`, `generation_attention`): see `replay.costs.kernels.attention`.
 
@@ -20,11 +21,15 @@ Activations may be quantized before. In the measurements weights come from memor
 
 *Quantization* (`quantization`, `quantization_scale`): see `replay.costs.kernels.quantization`.
 
-*Rows* (`softmax`, `normalization`). A row that does not fit a block's registers is read again, from the cache while the
-rows in flight fit it: PyTorch's kernels read twice for a normalisation, three times for a softmax beyond 1024 columns.
-A softmax's row then waits for itself about 3 us: three times for memory and twice for all threads of the block.
+*Rows* (`softmax`, `normalization`). The longer of moving the rows and of computing them rules. A row that does not fit
+the registers of its workgroup is read again, from the cache while the rows in flight fit it. Each row takes cycles of
+a compute unit, and so does each of its elements. PyTorch's softmax gives short rows to a warp, filled up to a power of
+two. Its normalisation of rows that are no multiple of four elements is two kernels without vectors.
 
-*Streams* (`elementwise`). The bytes move at a share of the bandwidth, after a fixed time.
+*Streams* (`elementwise`). The bytes move after a fixed time, from the L2 cache if they were used just before.
+
+The first parameter of every model is the start. Tables of FP32 operators hold the launch by the host, which is far
+longer than the start of a kernel (`replay.costs.kernels.fits.holds_launch`).
 
 Parameters are fitted in their logarithms. Their priors, in `datasets/kernel_models.toml`, are round numbers from fits
 of the six devices that `datasets/fits` rests on, so no device that is left out is wholly unknown to them.
@@ -34,7 +39,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Literal
 
 import msgspec
 import numpy as np
@@ -51,13 +55,12 @@ from replay.costs.kernels.attention import (
     least_attention_seconds,
 )
 from replay.costs.kernels.convolutions import check_convolutions, convolution_seconds, least_convolution_seconds
+from replay.costs.kernels.corrections import Axes
 from replay.costs.kernels.experts import check_experts, experts_seconds, least_experts_seconds
 from replay.costs.kernels.machine import REFERENCE_CLOCK_HZ, Machine
 from replay.costs.kernels.quantization import check_quantizations, least_quantization_seconds, quantization_seconds
 
 Tile = tuple[int, int]
-#: Axes of a table of corrections; each is the product of some columns of `dims`.
-Axes = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -98,16 +101,14 @@ class KernelModel:
         ``(theta, tile, dims, element_bytes, machine)`` to s, shape (n,); `theta` holds the parameters' values.
     tiles : tuple of Tile
         Rows and columns of the tiles that a fit chooses from.
-    correction : tuple of Axes
-        Tables by which a fit of a device corrects the model (`corrected_seconds`), each by its axes.
+    correction : Axes
+        Axes of the correction of a fit (`replay.costs.kernels.corrections`).
     may_be_zero : tuple of int
         Columns of `dims` that may be 0; all others are 1 or more.
     library : str
         Library that is meant if none is named, of kinds that were measured in several.
-    by_architecture : bool
-        Whether fits of devices of the same architecture, corrections included, are carried over before those of all.
     by_units : bool
-        Whether those of devices whose matrix units run asynchronously, or do not, come next.
+        Whether fits of devices whose matrix units run asynchronously, or do not, are carried over before those of all.
     types : tuple of str
         Data types that the kind has, on devices with units for them; empty for all.
     least : callable, optional
@@ -129,10 +130,9 @@ class KernelModel:
     dims: tuple[str, ...]
     seconds: Callable[[Floats, Tile, Floats, int, Machine], Floats]
     tiles: tuple[Tile, ...] = ((0, 0),)
-    correction: tuple[Axes, ...] = ()
+    correction: Axes = ()
     may_be_zero: tuple[int, ...] = ()
     library: str = ""
-    by_architecture: bool = False
     by_units: bool = False
     types: tuple[str, ...] = ()
     least: Callable[[Floats, int, Machine], Floats] | None = None
@@ -181,7 +181,7 @@ _HALF_TILES = np.array(TILES[1:], np.float64)
 
 @compiled
 def _fill_product(dims, odd, theta, machine, tiles, seconds):  # type: ignore[no-untyped-def]
-    start, efficiency, edge, memory, deepest, misaligned, prologue, far, stride, last, sharpness = theta
+    start, efficiency, edge, memory, deepest, misaligned, prologue, far, stride, last, sharpness, sum_s = theta
     units, flops, bandwidth, size, parts, powered, byte_s = machine
     last, sharpness = min(last, 1.0), max(sharpness, 1.0)
     for i in range(len(dims)):
@@ -205,11 +205,12 @@ def _fill_product(dims, odd, theta, machine, tiles, seconds):  # type: ignore[no
                 moving = (moved + extra) / (bandwidth * memory)
                 # The clock falls to what the power limit leaves; units that wait take little.
                 energy = share * units * 2 * tile[0] * tile[1] * k / split / powered + (moved + extra) * byte_s
-                best = min(best, max(computing, energy) ** sharpness + moving**sharpness)
+                whole = (max(computing, energy) ** sharpness + moving**sharpness) ** (1 / sharpness)
+                best = min(best, whole + sum_s * (split > 1))
                 if share >= 2:
                     break  # more parts only add to what is moved
                 split *= 2
-        seconds[i] = start + best ** (1 / sharpness)
+        seconds[i] = start + best
 
 
 def _matrix_product(theta: Floats, _: Tile, dims: Floats, __: int, machine: Machine) -> Floats:
@@ -222,9 +223,20 @@ def _matrix_product(theta: Floats, _: Tile, dims: Floats, __: int, machine: Mach
         machine.clock_hz / REFERENCE_CLOCK_HZ,
     )
     _fill_matrix_product(
-        np.ascontiguousarray(dims), theta, np.array(rates), np.array(machine.operand_bytes), _MATRIX_TILES, seconds
-    )
+        np.ascontiguousarray(dims), aligned_elements(dims), theta, np.array(rates), np.array(machine.operand_bytes),
+        _MATRIX_TILES, seconds,
+    )  # fmt: skip
     return seconds
+
+
+#: Elements to whose multiples the fastest kernels of matrix units need rows aligned.
+ALIGNED = 8
+
+
+def aligned_elements(dims: Floats) -> Floats:
+    """Return the power of two, at most `ALIGNED`, of which the rows of all three matrices are multiples."""
+    sizes = np.gcd(dims[:, 2].astype(np.int64), dims[:, 3].astype(np.int64))
+    return np.gcd(sizes, ALIGNED).astype(np.float64)
 
 
 #: Tiles of products of matrix units, from which libraries choose.
@@ -237,8 +249,10 @@ _MOST_PARTS, _LEAST_DEPTH, _SPLIT_BYTES = 32.0, 64.0, 8.0
 
 
 @compiled
-def _fill_matrix_product(dims, theta, machine, sizes, tiles, seconds):  # type: ignore[no-untyped-def]
-    start, efficiency, edge, memory, smallest, feed, sum_s, sharpness, last, prologue, write, quantize = theta
+def _fill_matrix_product(dims, aligned, theta, machine, sizes, tiles, seconds):  # type: ignore[no-untyped-def]
+    start, efficiency, edge, memory, smallest, feed, sum_s, sharpness, last, prologue, write, quantize, odd, pairs = (
+        theta
+    )
     units, flops, bandwidth, clock = machine
     activation, weight, result = sizes
     last, rate, moved_s = min(last, 1.0), flops / units, 1 / (bandwidth * memory)
@@ -251,6 +265,9 @@ def _fill_matrix_product(dims, theta, machine, sizes, tiles, seconds):  # type: 
         write_s[t] = rows * columns * result * write * fed_s
     for i in range(len(dims)):
         batch, m, n, k = dims[i]
+        # Kernels for rows that are not aligned load few elements at once: a unit computes so many FLOP a cycle.
+        unaligned = clock * REFERENCE_CLOCK_HZ * (odd if aligned[i] < 2 else pairs)
+        slow = max(rate / unaligned, 1.0) if aligned[i] < ALIGNED else 1.0
         all_moved_s = batch * (m * k * activation + k * n * weight + m * n * result) * moved_s
         part_s = _SPLIT_BYTES * batch * m * n * moved_s
         best, best_computing, best_moving, best_sum = np.inf, 0.0, 0.0, 0.0
@@ -260,7 +277,7 @@ def _fill_matrix_product(dims, theta, machine, sizes, tiles, seconds):  # type: 
             while parts <= _MOST_PARTS:
                 share = grid * parts
                 waves = share + last * (np.ceil(share) - share) if share > 1 else 1.0
-                computing = waves * (depth_s[t] * (k / parts + prologue) + write_s[t])
+                computing = waves * (depth_s[t] * slow * (k / parts + prologue) + write_s[t])
                 moving, summing = all_moved_s, 0.0
                 if parts > 1:
                     moving, summing = all_moved_s + part_s * parts, sum_s
@@ -276,43 +293,80 @@ def _fill_matrix_product(dims, theta, machine, sizes, tiles, seconds):  # type: 
         seconds[i] += quantize * batch * m * k * moved_s
 
 
+#: How suddenly a stream that is repeated stops to find itself in the L2 cache, and the share of the cache up to which
+#: it does by half: of elementwise operators recorded on an H100, those of 24 MB of its 50 do, and those of 58 do not.
+_LEAVES_CACHE, _WARM_SHARE = 6.0, 0.68
+
+
+def _moving(moved: Floats, machine: Machine, memory: float, feed: float) -> Floats:
+    """Return the time of bytes that were used just before, from the L2 cache or from memory.
+
+    The cache feeds `feed` bytes a cycle to each compute unit; memory has `memory` of its bandwidth.
+    """
+    missed = 1 / (1 + (_WARM_SHARE * machine.l2_bytes / moved) ** _LEAVES_CACHE)
+    fed = moved / (machine.compute_units * machine.clock_hz * feed)
+    return np.asarray(missed * moved / (machine.memory_bytes_per_s * memory) + (1 - missed) * fed)
+
+
 def _elementwise(theta: Floats, _: Tile, dims: Floats, element_bytes: int, machine: Machine) -> Floats:
-    start, memory = theta
-    return np.asarray(start + dims[:, 0] * dims[:, 1] * element_bytes / (machine.memory_bytes_per_s * memory))
+    start, memory, feed = theta
+    return np.asarray(start + _moving(dims[:, 0] * dims[:, 1] * element_bytes, machine, memory, feed))
+
+
+def _slower(moving: Floats, computing: Floats, sharpness: float) -> Floats:
+    """Return the time of two streams that overlap but for their `sharpness`."""
+    longest = np.maximum(moving, computing)
+    other = np.minimum(moving, computing) / longest
+    return np.asarray(longest * (1 + other**sharpness) ** (1 / sharpness))
 
 
 def _rows(
-    theta: Floats, dims: Floats, element_bytes: int, machine: Machine, in_flight: Floats, again: Floats
-) -> Floats:
-    """`in_flight` rows of a compute unit at a time, each read `again` times more."""
-    start, memory, cache, sharpness, latency, misaligned, hit, hit_misaligned = theta
+    theta: Floats, dims: Floats, element_bytes: int, machine: Machine, in_flight: Floats, again: Floats, cycles: Floats,
+    hit: Floats | None = None,
+) -> Floats:  # fmt: skip
+    """Return the time of rows that take `cycles` of a unit each; `in_flight` a unit are read `again` times more."""
+    _, memory, cache, sharpness, aligned_hit, feed, overlap = theta[:7]
+    hit = np.full(len(dims), aligned_hit) if hit is None else hit
     rows, columns = dims.T
-    odd = _misaligned(columns, element_bytes) & (again > 0)
     resident = machine.compute_units * in_flight * columns * element_bytes
     room = cache * (machine.l2_bytes + machine.compute_units * machine.lds_bytes)
     missed = 1 / (1 + (room / resident) ** sharpness)
-    passes = 2 + again * (missed + (1 - missed) * np.minimum(np.where(odd, hit_misaligned, hit), 1.0))
-    bandwidth = machine.memory_bytes_per_s * memory * (1 - min(misaligned, 0.9) * odd)
-    moving = passes * rows * columns * element_bytes / bandwidth
-    waiting = rows / (machine.compute_units * in_flight) * latency * (again > 0)
-    return np.asarray(start + np.hypot(moving, waiting), dtype=np.float64)
+    passes = 1 + again / 2 * (missed + (1 - missed) * np.minimum(hit, 1.0))
+    moving = passes * _moving(2 * rows * columns * element_bytes, machine, memory, feed)
+    return _slower(moving, rows * cycles / (machine.compute_units * machine.clock_hz), overlap)
 
 
-#: Threads that a compute unit holds, and columns that PyTorch's softmax keeps in registers.
-_THREADS, _IN_REGISTERS = 2048.0, 1024
+#: Threads that a compute unit holds, and columns up to which a workgroup of PyTorch's softmax has 256 of them.
+_THREADS, _FEW_COLUMNS = 2048.0, 2049
 
 
-def _softmax(theta: Floats, _: Tile, dims: Floats, element_bytes: int, machine: Machine) -> Floats:
+def _softmax(theta: Floats, tile: Tile, dims: Floats, element_bytes: int, machine: Machine) -> Floats:
+    """A warp a row of up to `tile` columns, filled up to a power of two; or a workgroup a row, which is read again."""
+    row, column, warp_column, misaligned, hit_misaligned = theta[7:]
     columns = dims[:, 1]
-    block = np.where(machine.vendor == "AMD", 1024.0, np.where(columns <= 2 * _IN_REGISTERS + 1, 256.0, 512.0))
-    small = columns <= _IN_REGISTERS
-    in_flight = np.where(small, 16.0, _THREADS / block)
-    return _rows(theta, dims, element_bytes, machine, in_flight, np.where(small, 0.0, 2.0))
+    small = columns <= tile[1]
+    block = np.where(machine.vendor == "AMD", 1024.0, np.where(columns <= _FEW_COLUMNS, 256.0, 512.0))
+    in_flight, again = np.where(small, 16.0, _THREADS / block), np.where(small, 0.0, 2.0)
+    cycles = np.where(small, 2 ** np.ceil(np.log2(columns)) * warp_column, row + columns * column)
+    odd = _misaligned(columns, element_bytes) & ~small
+    seconds = _rows(
+        theta, dims, element_bytes, machine, in_flight, again, cycles, np.where(odd, hit_misaligned, theta[4])
+    )
+    return np.asarray(theta[0] + seconds / (1 - min(misaligned, 0.9) * odd))
+
+
+#: Elements that PyTorch's normalisation reads at once: rows of another multiple take two kernels without vectors.
+_VECTOR = 4
 
 
 def _normalization(theta: Floats, _: Tile, dims: Floats, element_bytes: int, machine: Machine) -> Floats:
-    """A block of 128 threads a row, 16 of them on a compute unit."""
-    return _rows(theta, dims, element_bytes, machine, np.full(len(dims), 16.0), np.ones(len(dims)))
+    """One kernel of a workgroup a row; or one for the moments and one that reads the row again, without vectors."""
+    row, column, odd_row, odd_column = theta[7:]
+    columns = dims[:, 1]
+    odd = columns % _VECTOR > 0
+    cycles = np.where(odd, odd_row + columns * odd_column, row + columns * column)
+    seconds = _rows(theta, dims, element_bytes, machine, np.full(len(dims), 16.0), np.ones(len(dims)), cycles)
+    return np.asarray(theta[0] * (1 + odd) + seconds)
 
 
 def _root_mean_square(theta: Floats, _: Tile, dims: Floats, element_bytes: int, machine: Machine) -> Floats:
@@ -339,10 +393,10 @@ class _ModelTable(msgspec.Struct, forbid_unknown_fields=True):
     dims: tuple[str, ...]
     parameters: dict[str, _ParameterTable]
     tiles: tuple[Tile, ...] = ((0, 0),)
-    correction: tuple[tuple[str, ...], ...] = ()
+    correction: tuple[str, ...] = ()
     may_be_zero: tuple[str, ...] = ()
     library: str = ""
-    carried_by: Literal["all", "architecture", "architecture and units"] = "all"
+    by_units: bool = False
     types: tuple[str, ...] = ()
     optional: dict[str, float] = {}
     trees: bool = False
@@ -390,11 +444,11 @@ def _read_models() -> Mapping[str, KernelModel]:
     for kind, content in read_toml(file, "models of kernels").items():
         table = typed_table(content, _ModelTable, f"{file}: {kind}")
         parameters = (ModelParameter(name, p.meaning, p.prior, p.spread) for name, p in table.parameters.items())
-        corrected = tuple(tuple(_columns(table.dims, axis) for axis in axes) for axes in table.correction)
+        corrected = tuple(_columns(table.dims, axis) for axis in table.correction)
         zeros = tuple(map(table.dims.index, table.may_be_zero))
         models[kind] = KernelModel(
             tuple(parameters), table.dims, _FORMS[table.form], table.tiles, corrected, zeros, table.library,
-            table.carried_by != "all", table.carried_by == "architecture and units", table.types,
+            table.by_units, table.types,
             _LEAST.get(table.form), _CHECKS.get(table.form, _accept),
             tuple(table.optional.values()), table.trees,
             MappingProxyType(table.vendor_libraries), MappingProxyType(table.vendor_values),
@@ -404,69 +458,6 @@ def _read_models() -> Mapping[str, KernelModel]:
 
 #: By kind of `replay.graph.Operator`.
 MODELS: Mapping[str, KernelModel] = _read_models()
-
-
-#: Sizes between which corrections are interpolated, along each column.
-CORRECTION_SIZES = (1, 2, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536)
-
-
-def corrected_seconds(model: KernelModel, correction: Floats, dims: Floats, seconds: Floats) -> Floats:
-    """Return modelled times times the exponential of corrections, which are linear in the logarithms of the sizes.
-
-    Parameters
-    ----------
-    model : KernelModel
-        Model of the times.
-    correction : array of float64
-        Logarithms of measured over modelled times on the grid of sizes, the last axis of a table fastest, table after
-        table; or empty.
-    dims : array of float64, shape (n, n_dims)
-        Shapes.
-    seconds : array of float64, shape (n,)
-        Modelled times.
-    """
-    if not len(correction):
-        return seconds
-    corrected, first = seconds, 0
-    for axes in model.correction:
-        values = correction[first : first + table_size(axes)]
-        before, corrected, first = corrected, np.empty(len(seconds)), first + table_size(axes)
-        _correct(axis_sizes(dims, axes), values, _LOG_SIZES, before, corrected)
-    return corrected
-
-
-def table_size(axes: Axes) -> int:
-    """Return the number of values of a table of corrections."""
-    return int(len(CORRECTION_SIZES) ** len(axes))
-
-
-def axis_sizes(dims: Floats, axes: Axes) -> Floats:
-    """Return the sizes of operators along the axes of a table of corrections, shape (n, n_axes)."""
-    return np.ascontiguousarray(np.column_stack([dims[:, columns].prod(axis=1) for columns in axes]))
-
-
-_LOG_SIZES = np.log2(CORRECTION_SIZES)
-
-
-@compiled
-def _correct(sizes, correction, knots, seconds, corrected):  # type: ignore[no-untyped-def]
-    n, columns = sizes.shape
-    first, weight = np.zeros(columns, np.int64), np.zeros(columns)
-    for i in range(n):
-        for c in range(columns):
-            size, lower = min(np.log2(max(sizes[i, c], 1.0)), knots[-1]), 0
-            while lower < len(knots) - 2 and size >= knots[lower + 1]:
-                lower += 1
-            first[c], weight[c] = lower, (size - knots[lower]) / (knots[lower + 1] - knots[lower])
-        total = 0.0
-        for corner in range(2**columns):
-            place, share = 0, 1.0
-            for c in range(columns):
-                upper = corner >> c & 1
-                place = place * len(knots) + first[c] + upper
-                share *= weight[c] if upper else 1 - weight[c]
-            total += share * correction[place]
-        corrected[i] = seconds[i] * np.exp(total)
 
 
 def least_seconds(kind: str, dims: Floats, element_bytes: int, machine: Machine) -> Floats:

@@ -4,9 +4,10 @@
 and `predict` uses it.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
@@ -22,17 +23,18 @@ from profilers.trace.arrays import Floats
 from replay.calibration.files import CalibrationFile, CalibrationLayout
 from replay.costs.architectures import architecture_of
 from replay.costs.kernels import convolutions
-from replay.costs.kernels.fits import CONFIDENCE, MOST_CORRECTED, Fit, Rows, carry_over, fit, runs_hot
+from replay.costs.kernels.corrections import DECIMALS, MOST_POINTS
+from replay.costs.kernels.fits import CONFIDENCE, Fit, Rows, carry_over, fit, holds_launch, nearest, relation, runs_hot
 from replay.costs.kernels.machine import Machine, runs_as
 from replay.costs.kernels.measurements import MeasuredOperators
 from replay.costs.kernels.models import (
-    CORRECTION_SIZES,
+    ALIGNED,
     MODELS,
     KernelModel,
     Tile,
+    aligned_elements,
     checked_shapes,
     least_seconds,
-    table_size,
 )
 from replay.costs.kernels.quantization import was_measured
 from replay.graph.operators import DTYPE_BYTES
@@ -60,10 +62,24 @@ _NEAREST: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 #: Names that stand for a device without measurements, and for one that runs into its power limit.
 ANY, ANY_HOT = "", "(power limited)"
+_RELATIONS = ("family", "other")
+#: Ends a name where no relative was measured.
+OTHER = "(others)"
+#: What a sibling adds to the spread of the fits that it takes: of the recordings of an H100 and an H200, each predicted
+#: from the other. Factor on the spread of relatives for a device without any, of kinds where that was not seen.
+_OF_SIBLINGS, _OF_OTHERS = 0.05, 2.0
+#: What is added to a spread for operators of which no measurement tells the kernels: short ones, where all times hold
+#: the launch by the host, and products whose rows are not aligned. Chosen in view of the recordings of two devices.
+_OF_UNSEEN = 0.35
+#: The same where no library is named, of kinds that were measured in several.
+_OF_LIBRARIES = 0.15
+#: Least spread of what is carried over: as the least of fits, for another card of the kind.
+_LEAST_CARRIED = 0.1
 #: Error of the logarithm that is assumed if no other device could be compared: a factor of e.
 UNKNOWN_SPREAD = 1.0
-#: Factor by which a parameter of a calibration file may differ from its prior; characters of a text that errors show.
-_FARTHEST, _SHOWN = 1e4, 40
+#: Largest number of a correction in a calibration file, and factor by which a parameter of it may differ from its
+#: prior; characters of a text that errors show.
+_MOST_NUMBER, _FARTHEST, _SHOWN = 1e3, 1e4, 40
 #: Spread of the logarithm of a prediction, in a calibration file.
 _Spread = Annotated[float, msgspec.Meta(ge=0, le=10)]
 
@@ -115,7 +131,9 @@ class KernelCalibration:
             return known[0] if known and default not in known else default
         if known and library not in known:
             there_are = ", ".join(filter(None, known)) or "none; leave the library out"
-            raise InvalidInputError(f"nobody measured {kind} of library {library[:_SHOWN]!r}; there are {there_are}")
+            raise InvalidInputError(
+                f"nobody measured {kind.removeprefix('matrix_')} of library {library[:_SHOWN]!r}; there are {there_are}"
+            )
         return library
 
     def like(self, kind: str, dtype: str, without: Collection[str] = (), *, library: str | None = None) -> str:
@@ -125,6 +143,27 @@ class KernelCalibration:
         fitted = sorted({each for _, name, each, of in keys if of == library and name not in without})
         nearest = (dtype, *_NEAREST.get(dtype, ()), "fp32", *fitted)
         return next((each for each in nearest if each in fitted), dtype)
+
+    def without(self, *devices: str) -> "KernelCalibration":
+        """Return the calibration without the fits of some devices, as if nobody had measured them."""
+        return replace(self, fits={key: fit for key, fit in self.fits.items() if key[1] not in devices})
+
+    def related(self, kind: str, donors: Iterable[str], device: Device) -> str:
+        """Return what the nearest of measured devices is to a device (`replay.costs.kernels.fits.relation`)."""
+        return relation(donors, device, trees=MODELS[kind].trees)
+
+    def takes_general(self, kind: str, device: Device | Machine, dtype: str) -> bool:
+        """Return whether a table that names no library goes first: of the device or of a sibling.
+
+        Fits of the default library go before it if they have the type of the device, and it has the nearest one only.
+        """
+        keys = self._by_kind.get(kind, {})
+        for each in (dtype, *_NEAREST.get(dtype, ())[:1]):
+            if any(find_device(name).design == device.design for _, name, of, by in keys if (of, by) == (each, "")):
+                return True
+            if (kind, device.name, each, self.library(kind)) in keys:
+                return False
+        return False
 
     def knows(self, kind: str, dtype: str) -> bool:
         """Return whether any device has a fit that can stand in."""
@@ -140,6 +179,37 @@ class KernelCalibration:
         alone = MODELS[kind].correction and len(self.donors(kind, dtype, (), library=library)) == 1
         like = self.like(kind, dtype, without, library=library) if alone else dtype
         return self.donors(kind, like, without, library=library)
+
+    def spread(self, key: Key, like: str, related: str) -> float:
+        """Return the spread of a prediction from relatives of a device, or from others.
+
+        Parameters
+        ----------
+        key : (str, str, str, str)
+            Kind, device, data type and library that are predicted.
+        like : str
+            Data type whose fits stand in.
+        related : str
+            ``"family"`` or ``"other"``; siblings of a device that was not measured count as family.
+        """
+        kind, device, dtype, library = key
+        # What a measured device itself was off by says nothing of a prediction that leaves it out.
+        is_measured = any((kind, _without(device, each), dtype, library) in self.carried for each in _RELATIONS)
+        names = (device,) if is_measured else (ANY_HOT if runs_hot(find_device(device)) else ANY, ANY)
+        factors = {"family": {"family": 1.0, "other": 1.0}, "other": {"other": 1.0, "family": _OF_OTHERS}}
+        for instead, factor in factors.get(related, factors["family"]).items():
+            for each, name in product((dtype, like), names):
+                if (spread := self.carried.get((kind, _without(name, instead), each, library))) is not None:
+                    return max(spread * factor, _LEAST_CARRIED)
+        return UNKNOWN_SPREAD
+
+    def relatives(self, device: Device) -> tuple[str, tuple[str, ...]]:
+        """Return what the nearest measured devices are to a device (`Predicted.relation`), and these devices."""
+        measured = {key[1]: find_device(key[1]) for key in self.fits}
+        if device.name in measured:
+            return "fitted", (device.name,)
+        related = relation(measured, device)
+        return related, tuple(sorted(name for name in measured if relation([name], device) == related))
 
     def donors(self, kind: str, dtype: str, without: Collection[str], *, library: str | None = None) -> dict[str, Fit]:
         """Return the fits of all devices but those `without`, by device."""
@@ -160,8 +230,10 @@ def calibrate(measured: Iterable[MeasuredOperators], base: KernelCalibration | N
     base = base or KernelCalibration({}, {})
     pooled: dict[Key, list[MeasuredOperators]] = {}
     for operators in measured:
-        key = operators.kind, operators.device.name, operators.dtype, operators.library
-        pooled.setdefault(key, []).append(operators)
+        # Products in types of matrix units also stand in on devices whose matrix units nobody measured.
+        for kind in dict.fromkeys((operators.kind, fitted_kind(operators.kind, operators.device, operators.dtype))):
+            key = kind, operators.device.name, operators.dtype, operators.library
+            pooled.setdefault(key, []).append(operators)
     fits, rows, digests = dict(base.fits), dict[Key, Rows](), set(base.digests)
     for key, several in pooled.items():
         dims, seconds = rows[key] = (
@@ -171,7 +243,7 @@ def calibrate(measured: Iterable[MeasuredOperators], base: KernelCalibration | N
         digests |= {operators.digest for operators in several}
         machine = Machine.of(several[0].device, several[0].dtype)
         try:
-            fits[key] = fit(key[0], dims, seconds, several[0].element_bytes, machine)
+            fits[key] = fit(key[0], dims, seconds, several[0].element_bytes, machine, launched=several[0].launched)
         except InvalidInputError as error:
             sources = ", ".join(sorted({operators.source for operators in several}))
             raise InvalidInputError(f"{sources}: {error}") from error
@@ -180,31 +252,42 @@ def calibrate(measured: Iterable[MeasuredOperators], base: KernelCalibration | N
 
 
 def _carried(calibration: KernelCalibration, rows: Mapping[Key, Rows]) -> dict[Key, float]:
-    """Return the spread of carried predictions, with each device left out in turn, and with none."""
+    """Return the spread of predictions from family and from others, with each device left out in turn, and with none.
+
+    A device is predicted without its siblings, from which nothing is learned of other devices.
+    """
     carried: dict[Key, float] = {}
     for kind, dtype, library in sorted({(kind, dtype, library) for kind, _, dtype, library in rows}):
         keys = {key[1]: key for key in rows if (key[0], *key[2:]) == (kind, dtype, library)}
         cool = [name for name in keys if not runs_hot(find_device(name))]
         for left_out in (ANY, ANY_HOT, *keys):
+            quantiles: dict[str, list[float]] = {each: [] for each in _RELATIONS}
             # Every device counts the same: the mean is over quantiles of each.
-            quantiles = [
-                np.quantile(_log_errors(keys[name], donors, rows[keys[name]]), CONFIDENCE)
-                for name in (cool if cool and left_out in (ANY, *cool) else keys)
-                if name != left_out
-                and (donors := calibration.stand_ins(kind, dtype, {name, left_out}, library=library))
-            ]
-            if quantiles:
-                carried[kind, left_out, dtype, library] = float(np.mean(quantiles))
+            for name in cool if cool and left_out in (ANY, *cool) else keys:
+                without = {left_out, *(each for each in keys if find_device(each).design == find_device(name).design)}
+                donors = calibration.stand_ins(kind, dtype, without, library=library)
+                if name != left_out and donors:
+                    errors = _log_errors(calibration.fits[keys[name]], keys[name], donors, rows[keys[name]])
+                    related = calibration.related(kind, donors, find_device(name))
+                    quantiles[related].append(float(np.quantile(errors, CONFIDENCE)))
+            for related in (each for each in _RELATIONS if quantiles[each]):
+                carried[kind, _without(left_out, related), dtype, library] = float(np.mean(quantiles[related]))
     return carried
 
 
-def _log_errors(key: Key, donors: Mapping[str, Fit], rows: Rows) -> Floats:
+def _without(left_out: str, related: str) -> str:
+    """Return the name of an entry of `KernelCalibration.carried`."""
+    return left_out if related == "family" else f"{left_out} {OTHER}".strip()
+
+
+def _log_errors(own: Fit, key: Key, donors: Mapping[str, Fit], rows: Rows) -> Floats:
     """Return the absolute errors of the logarithm of predictions for a device that are carried over from others."""
     (kind, name, dtype, _), (dims, seconds) = key, rows
     if MODELS[kind].trees:
         dims, seconds = dims[convolutions.scored(dims)], seconds[convolutions.scored(dims)]
     machine = Machine.of(find_device(name), dtype)
-    predicted = carry_over(kind, donors, machine).seconds(kind, dims, DTYPE_BYTES[dtype], machine)
+    launched = holds_launch(kind, own.values[0])
+    predicted = carry_over(kind, donors, machine, launched=launched).seconds(kind, dims, DTYPE_BYTES[dtype], machine)
     return np.asarray(np.abs(np.log(predicted / seconds)))
 
 
@@ -254,9 +337,9 @@ def write_calibration(path: Path, calibration: KernelCalibration) -> None:
     for key, one in sorted(calibration.fits.items()):
         named = zip(MODELS[key[0]].parameters, one.values, strict=True)
         values = {parameter.name: float(f"{value:.5g}") for parameter, value in named}
-        trees = MODELS[key[0]].trees
-        table = np.round((1 if trees else 1e3) * np.array(one.correction)).astype(int)
-        table = table.reshape(-1, convolutions.TREE_NUMBERS if trees else len(CORRECTION_SIZES))
+        model = MODELS[key[0]]
+        table = np.round((1 if model.trees else 10**DECIMALS) * np.array(one.correction)).astype(int)
+        table = table.reshape(-1, convolutions.TREE_NUMBERS if model.trees else len(model.correction) + 1)
         correction = tuple(" ".join(map(str, line)) for line in table.tolist())
         fits.append(KernelFitRow(*key[:3], one.rows, round(one.spread, 4), one.tile, values, correction, key[3]))
     carried = tuple(
@@ -314,15 +397,17 @@ def _fit_of(row: KernelFitRow) -> Fit:
 
 
 def _correction_of(row: KernelFitRow, model: KernelModel, subject: str) -> tuple[float, ...]:
-    """Return the correction of a calibration file, which has it in thousandths."""
+    """Return the correction of a calibration file, which has its points in thousandths."""
     numbers = np.array(" ".join(row.correction).split(), dtype=np.int64).astype(np.float64)
     if model.trees:
         convolutions.check_trees(numbers, subject)
         return tuple(numbers.tolist())
-    values = numbers / 1e3
-    expected = sum(map(table_size, model.correction))
-    if len(values) not in (0, expected) or (np.abs(values) > MOST_CORRECTED + 1e-9).any():
-        raise ValueError(f"the correction of {subject} needs {expected} values of at most {MOST_CORRECTED * 1e3:g}")
+    values, columns = numbers / 10**DECIMALS, len(model.correction) + 1
+    if len(values) % columns or len(values) > MOST_POINTS * columns or (np.abs(values) > _MOST_NUMBER).any():
+        raise ValueError(
+            f"the correction of {subject} has {len(values)} numbers; it has {columns} for each of at most "
+            f"{MOST_POINTS} points, none above {_MOST_NUMBER:g}"
+        )
     return tuple(values.tolist())
 
 
@@ -351,7 +436,13 @@ class Predicted:
         ``"fitted"`` on this device or group of workers, or ``"carried"`` over from others. Collectives also have
         ``"prior"``, from constants and the device catalogue, and ``"none"``, of one worker.
     start_s : float
-        Fixed time of a launch that is waited for, in each duration of an operator.
+        Fixed time of a kernel, or of a launch that is waited for, in each duration of an operator.
+    devices : tuple of str
+        Measured devices behind the numbers.
+    relation : str
+        What they are to the device: ``"fitted"`` is itself, ``"sibling"`` has the same compute units, ``"family"`` is
+        of the same maker and kind, ``"other"`` is not. Empty for collectives without a measured group, and their
+        siblings have the same links.
     """
 
     seconds: Floats
@@ -359,6 +450,8 @@ class Predicted:
     high: Floats
     basis: str
     start_s: float = 0.0
+    devices: tuple[str, ...] = ()
+    relation: str = ""
 
 
 def predict(
@@ -370,7 +463,7 @@ def predict(
     element_bytes: int | None = None,
     dtype: str = "fp32",
     library: str | None = None,
-    without: Sequence[str] = (),
+    launched: bool = False,
 ) -> Predicted:
     """Predict how long operators take.
 
@@ -390,8 +483,8 @@ def predict(
         Data type of the arithmetic. If no fit has this type, fits of the nearest type are used.
     library : str, optional
         Library whose kernels run, of kinds that were measured in several; by default that of the kind's model.
-    without : sequence of str
-        Devices whose fits are not used.
+    launched : bool
+        Whether times hold the launch by the host, as those of single operators that are waited for do.
 
     Raises
     ------
@@ -414,96 +507,104 @@ def predict(
     element_bytes = DTYPE_BYTES[dtype] if element_bytes is None else element_bytes
     if not 1 <= element_bytes <= _MOST_BYTES:
         raise InvalidInputError(f"elements of {element_bytes} bytes; they have 1 to {_MOST_BYTES}")
-    left_out = {without} if isinstance(without, str) else set(without)
-    library = library or None  # tables that name none
-    kind = _kind_of_units(kind, device, dtype, calibration, left_out, library)
+    library, is_named = library or None, bool(library)  # tables that name none
+    kind = fitted_kind(kind, device, dtype) if calibration.knows(OF_UNITS, dtype) else kind
+    if library is None and calibration.takes_general(kind, device, dtype):
+        library = ""
     library = calibration.library(kind, library, device.vendor)
     shapes, machine = checked_shapes(kind, dims), Machine.of(device, dtype)
-    like = calibration.like(kind, dtype, left_out if MODELS[kind].correction else (), library=library)
-    used = calibration.fits.get((kind, device.name, like, library))
-    names = (device.name, ANY_HOT if runs_hot(device) else ANY, ANY)
-    spreads = [calibration.carried.get((kind, name, each, library)) for each in (dtype, like) for name in names]
-    spread, basis = next((each for each in spreads if each is not None), UNKNOWN_SPREAD), "carried"
-    if used is None or device.name in left_out:
-        donors: Mapping[str, Fit] = calibration.donors(kind, like, {device.name, *left_out}, library=library)
-        if kind in _QUANTIZATIONS:
-            donors = _with_starts_of_products(donors, calibration, device.name, library, left_out)
-        used = carry_over(kind, donors, machine)
-    elif kind in _QUANTIZATIONS and not was_measured(shapes):
-        spread = max(spread, used.spread)
-    else:
-        spread, basis = used.spread, "fitted" if like == dtype else "carried"
+    source = _source_of((kind, device.name, dtype, library), device, machine, calibration, launched=launched)
+    spread, unseen, basis = source.spread, np.full(len(shapes), source.hides_kernels and not launched), source.basis
+    if kind in _QUANTIZATIONS and not was_measured(shapes):
+        basis, spread = "carried", max(spread, calibration.spread((kind, device.name, dtype, library), dtype, "family"))
+    if library and kind == OF_UNITS:
+        unseen |= aligned_elements(shapes) < ALIGNED
     # No prediction is below the bound of the data sheet.
-    least, factor = least_seconds(kind, shapes, element_bytes, machine), float(np.exp(spread))
-    seconds = np.maximum(used.seconds(kind, shapes, element_bytes, machine), least)
-    start_s = used.values[0]  # the first parameter of every model
-    return Predicted(seconds, np.maximum(seconds / factor, least), seconds * factor, basis, start_s)
+    least, any_library = least_seconds(kind, shapes, element_bytes, machine), bool(library) and not is_named
+    factor = np.exp(np.sqrt(spread**2 + (_OF_UNSEEN * unseen) ** 2 + (_OF_LIBRARIES * any_library) ** 2))
+    seconds = np.maximum(source.fit.seconds(kind, shapes, element_bytes, machine), least)
+    low, high, start_s = np.maximum(seconds / factor, least), seconds * factor, source.fit.values[0]
+    return Predicted(seconds, low, high, basis, start_s, source.devices, source.relation)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The fit that predicts operators, and where it is from; `hides_kernels` if all its times hold launches."""
+
+    fit: Fit
+    spread: float
+    basis: str
+    devices: tuple[str, ...]
+    relation: str
+    hides_kernels: bool
+
+
+def _source_of(
+    key: Key, device: Device, machine: Machine, calibration: KernelCalibration, *, launched: bool
+) -> _Source:
+    """Return the fit of a kind on a device: its own, or one that is carried over from its nearest relatives."""
+    kind, _, dtype, library = key
+    like = calibration.like(kind, dtype, library=library)
+    own = calibration.fits.get((kind, device.name, like, library))
+    if own is not None:
+        hides, fit = holds_launch(kind, own.values[0]), own if launched else own.without_launch(kind)
+        if like == dtype:
+            return _Source(fit, own.spread, "fitted", (device.name,), "fitted", hides)
+        spread = max(own.spread, calibration.spread(key, like, "family"))
+        return _Source(fit, spread, "carried", (device.name,), "fitted", hides)
+    donors: Mapping[str, Fit] = calibration.donors(kind, like, (), library=library)
+    fit, related = carry_over(kind, donors, machine, launched=launched), calibration.related(kind, donors, device)
+    names = tuple(sorted(nearest(kind, donors, machine)))
+    spread = calibration.spread(key, like, related)
+    if related == "sibling":
+        spread = float(np.hypot(np.mean([donors[name].spread for name in names]), _OF_SIBLINGS))
+        spread = max(spread, calibration.spread(key, like, "family")) if like != dtype else spread
+    hides = all(holds_launch(kind, donors[name].values[0]) for name in names)
+    return _Source(fit, spread, "carried", names, related, hides)
 
 
 def _check_type(kind: str, device: Device, dtype: str) -> None:
     """Refuse a data type that the kind does not have, or that the device does not compute in."""
-    types = MODELS[kind].types
+    types = _PRODUCT_TYPES if kind in (*_PRODUCTS, OF_UNITS) else MODELS[kind].types
     if not types:
         return
-    if dtype not in types:
+    if dtype not in types and dtype in DTYPES:
         raise InvalidInputError(f"no model of {kind} in {dtype}; there are {', '.join(types)}")
-    needed = "fp8_tflops" if "fp8" in dtype else DTYPES[dtype][0]
-    if needed not in device.figures:
+    needed = "fp8_tflops" if "fp8" in dtype else DTYPES.get(dtype, ("",))[0]
+    if needed not in device.figures and (MODELS[kind].types or dtype in _NARROW):
+        has = ", ".join(each for each in types if DTYPES[each][0] in device.figures)
+        asked = needed.removesuffix("_tflops")
         raise InvalidInputError(
-            f"{device.name} does not compute in {needed.removesuffix('_tflops')}: the catalogue has no {needed}"
+            f"{device.name} does not compute in {asked}: the catalogue has no {needed}. It has {has}"
         )
 
 
-def _with_starts_of_products(
-    donors: Mapping[str, Fit], calibration: KernelCalibration, device: str, library: str, left_out: Collection[str]
-) -> Mapping[str, Fit]:
-    """Return fits of quantization whose starts are scaled to a device by its products in FP8.
+def fitted_kind(kind: str, device: Device | Machine, dtype: str) -> str:
+    """Return the kind whose model times an operator: that of matrix units for products of their types.
 
-    A product of TensorRT-LLM in FP8 quantizes its activations first. Its start exceeds that of a product in BF16 by the
-    start of the quantization. Fits stay as they are where the library's products were not measured in both types.
+    These are on NVIDIA's devices: no device of AMD was measured in them.
+
+    Parameters
+    ----------
+    kind : str
+        Kind of operator.
+    device : Device or Machine
+        Device that it runs on.
+    dtype : str
+        Data type of the arithmetic.
     """
-    starts = {
-        name: eight.values[0] - products[name].values[0]
-        for products in (calibration.donors(_OF_UNITS, "bf16", left_out),)
-        for name, eight in calibration.donors(_OF_UNITS, "fp8", left_out).items()
-        if library == calibration.library(_OF_UNITS) and name in products
-    }
-    if starts.get(device, 0.0) <= 0 or not all(starts.get(name, 0.0) > 0 for name in donors):
-        return donors
-    return {
-        name: replace(fit, values=(fit.values[0] * starts[device] / starts[name], *fit.values[1:]))
-        for name, fit in donors.items()
-    }
-
-
-def _kind_of_units(
-    kind: str,
-    device: Device,
-    dtype: str,
-    calibration: KernelCalibration,
-    left_out: Collection[str],
-    library: str | None,
-) -> str:
-    """Return the kind whose model times a product: that of matrix units for their types on NVIDIA's devices.
-
-    A general fit to products of this type, of the device or another of its architecture, goes first, unless a library
-    is named. No device of AMD was measured.
-    """
-    if kind != "matmul":
-        return kind
-    if library is not None:
-        return _OF_UNITS if dtype in _UNIT_TYPES else kind
-    general = calibration.donors(kind, dtype, left_out)
-    own = any(find_device(name).architecture == device.architecture for name in general)
-    if own or dtype not in _UNIT_TYPES or device.vendor == "AMD" or not architecture_of(device.architecture).matrix:
-        return kind
-    return _OF_UNITS if calibration.donors(_OF_UNITS, calibration.like(_OF_UNITS, dtype, left_out), left_out) else kind
+    has_units = device.vendor != "AMD" and architecture_of(device.architecture).matrix
+    return OF_UNITS if kind in _PRODUCTS and dtype in _UNIT_TYPES and has_units else kind
 
 
 #: Kinds whose format is in their dimensions.
 _QUANTIZATIONS = ("quantization", "quantization_scale")
-#: Kind of products of matrix units, and their types.
-_OF_UNITS = "matrix_matmul"
+#: Products; the kind of those of matrix units, and their types.
+_PRODUCTS = ("matmul", "batched_matmul")
+OF_UNITS = "matrix_matmul"
+#: Types that nothing stands in for; types of products. Products with a scale for each block were measured with a host.
+_NARROW = ("fp8", "int8", "nvfp4")
+_PRODUCT_TYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8_wo", "int4_wo", *_NARROW)
 _UNIT_TYPES = (
     "fp16", "bf16", "fp8", "int8", "int8_wo", "int4_wo", "nvfp4", "fp8_block", "w4a16_mxfp4", "w4a8_mxfp4_mxfp8",
 )  # fmt: skip
