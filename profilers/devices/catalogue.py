@@ -122,7 +122,7 @@ class RatedFigure:
     certainty: str
 
 
-#: Threads of a compute unit of devices for computing.
+#: Threads of a compute unit of NVIDIA's devices for computing (CUDA C++ Programming Guide, compute capabilities).
 _THREADS_TO_COMPUTE = 2048
 
 

@@ -6,7 +6,7 @@ computed as those of a what-if are, so no what-if that makes one resource faster
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import fsum
@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from replay.analysis.critical_path import attribution, critical_path
+from replay.analysis.critical_path import CriticalPath, attribution, critical_path
 from replay.analysis.idle import PACE_RESOURCES, resources_of
 from replay.engine.steady import Change, SteadyState, changed_period_ns, unchanged
 from replay.graph.edit import LIMITING, scaled_time, without_time
@@ -96,12 +96,10 @@ def path_shares(windows: Sequence[StepWindow], states: Sequence[SteadyState]) ->
         Steady state of each.
     """
     time = defaultdict[str, float](float)
-    for window, state in zip(windows, states, strict=True):
-        for position, weight in zip(window.chosen, window.weights, strict=True):
-            path = critical_path(state.at_step(position))
-            ns = np.bincount(resources_of(path), weights=path.ns, minlength=len(PACE_RESOURCES))
-            for name, total in zip(PACE_RESOURCES, ns.tolist(), strict=True):
-                time[limiting_name(name)] += weight * total
+    for path, weight in _critical_paths(windows, states):
+        ns = np.bincount(resources_of(path), weights=path.ns, minlength=len(PACE_RESOURCES))
+        for name, total in zip(PACE_RESOURCES, ns.tolist(), strict=True):
+            time[limiting_name(name)] += weight * total
     total = fsum(time.values())
     return {name: ns / total for name, ns in time.items() if ns} if total else {}
 
@@ -117,11 +115,19 @@ def class_times(windows: Sequence[StepWindow], states: Sequence[SteadyState]) ->
         Steady state of each.
     """
     time = defaultdict[str, float](float)
+    for path, weight in _critical_paths(windows, states):
+        for name, ns in attribution(path).by_class.items():
+            time[name] += weight * ns
+    return dict(sorted(time.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _critical_paths(
+    windows: Sequence[StepWindow], states: Sequence[SteadyState]
+) -> Iterator[tuple[CriticalPath, float]]:
+    """Yield the critical path of each chosen step, and the steps that it stands for."""
     for window, state in zip(windows, states, strict=True):
         for position, weight in zip(window.chosen, window.weights, strict=True):
-            for name, ns in attribution(critical_path(state.at_step(position))).by_class.items():
-                time[name] += weight * ns
-    return dict(sorted(time.items(), key=lambda item: (-item[1], item[0])))
+            yield critical_path(state.at_step(position)), weight
 
 
 def limiting_resource(windows: Sequence[StepWindow], states: Sequence[SteadyState]) -> str:

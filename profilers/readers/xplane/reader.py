@@ -422,7 +422,7 @@ def _name_by_figures(facts: Mapping[str, Any], units: int | None, memory: int | 
     Of devices that differ in links alone, it is the first one.
     """
     vendor = str(facts.get("device_vendor", "")).casefold()
-    found = [
+    devices = [
         device
         for device in load_devices().values()
         if units is not None
@@ -432,4 +432,5 @@ def _name_by_figures(facts: Mapping[str, Any], units: int | None, memory: int | 
         and device.compute_units == units
         and _LEAST_MEMORY <= memory / (device.value("memory_gb") * 1e9) <= _MOST_MEMORY
     ]
-    return found[0].name if len({(each.design, each.figures.get("clock_mhz")) for each in found}) == 1 else ""
+    kinds = {(device.design, device.figures.get("clock_mhz")) for device in devices}
+    return devices[0].name if len(kinds) == 1 else ""

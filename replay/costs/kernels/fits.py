@@ -17,11 +17,7 @@ from replay.costs.architectures import architecture_of
 from replay.costs.kernels import convolutions
 from replay.costs.kernels.corrections import MOST_POINTS, corrected_seconds, fit_correction
 from replay.costs.kernels.machine import Machine
-from replay.costs.kernels.models import (
-    MODELS,
-    KernelModel,
-    Tile,
-)
+from replay.costs.kernels.models import MODELS, KernelModel, Tile
 
 #: Logarithm of the start from which a fit begins, over the shortest duration; another begins from the prior.
 _SHORTEST = -0.2
@@ -34,8 +30,9 @@ _ROWS, _TRIAL_ROWS = 2000, 800
 _HOLD, _HOLD_ROWS = 4.0, 1500
 #: Residuals of the logarithm beyond this are outliers.
 _OUTLIER = 0.1
-#: A correction is kept if it takes the error on other shapes below this share.
-_WORTH = 1.02
+#: A correction is kept unless the mean error on other shapes becomes larger than by this factor. Chosen: 2 % is within
+#: the scatter of halves, and siblings take a correction that is kept.
+_MOST_WORSE = 1.02
 #: Least spread: another card of the kind or another version of its library differs by as much, however good the fit.
 _LEAST_SPREAD = 0.1
 #: Dimensions and seconds of measurements.
@@ -142,8 +139,9 @@ def fit(
     -----
     Least squares of the logarithm with the soft L1 loss, and a normal prior of each parameter's logarithm. Parameters
     that the data do not determine keep their prior, so that they carry over to other devices. The spread is the larger
-    of two: of a random half by a fit to the other half, and of the larger sizes by a fit to the smaller ones. A model
-    with a correction is for the sizes that were measured, so its spread is that of the random half alone.
+    of two: of half of the operators by a fit to the other half, and of the larger sizes by a fit to the smaller ones.
+    Operators of a library are predicted at sizes like the measured ones, so their spread is the first alone. A
+    correction is kept if it does no harm on the other half, or if there are so few shapes that each is a point of it.
     """
     if kind not in MODELS:
         raise InvalidInputError(f"no model of {kind!r}; there are {', '.join(MODELS)}")
@@ -164,16 +162,7 @@ def fit(
         return Fit(
             tuple(theta.tolist()), model.tiles[0], int(convolutions.scored(dims).sum()), spread, tuple(trees.tolist())
         )
-    tile = model.tiles[0]
-    if len(model.tiles) > 1:
-        trial = dims[:_TRIAL_ROWS], seconds[:_TRIAL_ROWS]
-
-        def error(tile: Tile) -> float:
-            times = predicted(_theta(model, tile, trial, predicted), tile, trial[0])
-            return float(np.mean(np.abs(times / trial[1] - 1)))
-
-        tile = min(model.tiles, key=error)
-
+    tile = _best_tile(model, (dims[:_TRIAL_ROWS], seconds[:_TRIAL_ROWS]), predicted)
     axes = () if launched else model.correction
 
     def trained(rows: Bools) -> tuple[Floats, Floats]:
@@ -191,16 +180,31 @@ def fit(
         without, corrected = (np.abs(np.log(times / seconds[~half])) for times in both)
         return without, corrected
 
-    drawn = half_of_shapes(dims) if axes else np.arange(len(dims)) < len(dims) // 2
-    volume = np.maximum(dims, 1.0).prod(axis=1)
-    errors = [errors_of(half) for half in ((drawn,) if model.library else (drawn, volume <= np.median(volume)))]
+    halves = [half_of_shapes(dims) if axes else np.arange(len(dims)) < len(dims) // 2]
+    if not model.library:
+        volume = np.maximum(dims, 1.0).prod(axis=1)
+        halves.append(volume <= np.median(volume))
+    errors = [errors_of(half) for half in halves]
+    without, corrected = (float(each.mean()) for each in errors[0])
     is_few = len(np.unique(dims, axis=0)) <= MOST_POINTS  # each shape is a point: a sibling takes their very times
-    is_corrected = is_few or float(errors[0][1].mean()) < _WORTH * float(errors[0][0].mean())
+    is_corrected = is_few or corrected < _MOST_WORSE * without
     axes = axes if is_corrected else ()
-    spreads = [float(np.quantile(each[int(is_corrected)], CONFIDENCE)) for each in errors]
     theta, correction = trained(np.ones(len(dims), dtype=np.bool_))
-    spread = max([*spreads] if model.library else [*spreads, _LEAST_SPREAD])
+    spread = max(float(np.quantile(each[int(is_corrected)], CONFIDENCE)) for each in errors)
+    spread = spread if model.library else max(spread, _LEAST_SPREAD)
     return Fit(tuple(theta.tolist()), tile, len(dims), spread, tuple(correction.tolist()))
+
+
+def _best_tile(model: KernelModel, rows: Rows, predicted: Callable[[Floats, Tile, Floats], Floats]) -> Tile:
+    """Return the tile of a model with which its fit to some rows is off least."""
+    if len(model.tiles) == 1:
+        return model.tiles[0]
+
+    def error(tile: Tile) -> float:
+        times = predicted(_theta(model, tile, rows, predicted), tile, rows[0])
+        return float(np.mean(np.abs(times / rows[1] - 1)))
+
+    return min(model.tiles, key=error)
 
 
 def half_of_shapes(dims: Floats) -> Bools:
