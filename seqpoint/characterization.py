@@ -43,6 +43,7 @@ from seqpoint.kernel_facts import (
     peak_of,
 )
 from seqpoint.notebook import DataFrame, Result, Table, by_rank, counted, data_frame, table_of
+from seqpoint.serving import ServingRow, serving_rows, serving_table
 from seqpoint.units import duration
 from seqpoint.work_rows import ABOVE, BOUNDS, LEAST_KNOWN, WorkRow, work_table
 
@@ -297,6 +298,12 @@ class Characterization(Result):
         return Utilisation(share, float(facts.duration_ns[known].sum()) / total)
 
     @cached_property
+    def serving(self) -> tuple[ServingRow, ...]:
+        """Steps of serving by phase; empty if no annotation states their requests."""
+        is_matrix = self.facts.in_classes(_MATRIX)
+        return serving_rows(self.facts, step_times(self.trace), self._limits_ns, is_matrix, self._bounds)
+
+    @cached_property
     def collectives(self) -> tuple[CollectiveRow, ...]:
         """Collectives by kind and size, most time first."""
         return collective_rows(self.trace)
@@ -407,6 +414,7 @@ class Characterization(Result):
         device = facts.hardware.device
         largest = [f"{row.name} {100 * row.share:.0f} %" for row in self.rows("class")[:_MOST_CLASSES]]
         lines = [f"{counted(len(facts), 'kernel')} take {duration(facts.total_ns)}: {', '.join(largest)}"]
+        lines = [row.sentence() for row in self.serving] + lines
         line = straggler_line(self.ranks)
         lines += [] if line is None else [line]
         if device is not None:
@@ -473,7 +481,8 @@ class Characterization(Result):
         by : sequence of str
             Tables to return, each one of `BY`; by default those that the trace tells.
         """
-        tables = [self.text_table(each) for each in by or self._told()]
+        tables = [] if by else [serving_table(self.serving)]
+        tables += [self.text_table(each) for each in by or self._told()]
         tables += [self.ranks_table(), self._collectives_text(), self._launches_text()]
         return tuple(table for table in tables if table.rows)
 
@@ -541,6 +550,7 @@ class Characterization(Result):
             "kernel_ns": self.facts.total_ns,
             "bound_shares": self.bound_shares,
             "utilisation": None if self.utilisation is None else asdict(self.utilisation),
+            "serving": [row.to_dict() for row in self.serving],
             "rows": [row.to_dict() for row in self.rows()],
             "by": {each: [row.to_dict() for row in self.rows(each)] for each in BY if each != "operator"},
             "collectives": [row.to_dict() for row in self.collectives],

@@ -17,6 +17,7 @@ from profilers.devices.catalogue import DTYPES, Device
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import MISSING, Bools, Floats, Ints, encode_text, ends, integers
 from profilers.trace.columns import lookup, user_ranges
+from profilers.trace.serving import SERVING_PHASES, ServingSteps
 from profilers.trace.trace import Trace
 from replay.costs.kernels.machine import runs_as
 from replay.costs.operators import fused_bytes
@@ -47,8 +48,8 @@ _GRAPH, _COMPILED = re.compile(r"^(?:cuda|cu|hip)GraphLaunch"), "triton_"
 _BEFORE, _AFTER = -(1 << 62), 1 << 62
 #: Phase of collectives, after those of the graph.
 COMMUNICATION = "communication"
-#: Phases of kernels, and of kernels whose phase the trace does not tell.
-KERNEL_PHASES = (*PHASES, COMMUNICATION, "unknown")
+#: Phases of kernels: of training, communication, those of serving, and of kernels whose phase the trace does not tell.
+KERNEL_PHASES = (*PHASES, COMMUNICATION, *SERVING_PHASES, "unknown")
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,8 @@ class KernelFacts:
         Data type, as an index into `tuple(DTYPES)`; -1 if unknown.
     workgroups : array of int64
         Workgroups; 0 if unknown.
+    serving : array of int64
+        Step of serving that launched it, as a row of `steps`; -1 if none did.
     work : array of int64
         What it computes or whose data it moves, as an index into `operators`; -1 if unknown.
     flops, bytes : array of float64
@@ -92,6 +95,8 @@ class KernelFacts:
         Distinct texts; names are untrusted.
     operators : tuple of Operator
         Distinct operators.
+    steps : ServingSteps
+        Steps of serving.
     hardware : Hardware
         Hardware of the trace.
     """
@@ -113,6 +118,7 @@ class KernelFacts:
     phase: Ints
     dtype: Ints
     workgroups: Ints
+    serving: Ints
     work: Ints
     flops: Floats
     bytes: Floats
@@ -122,6 +128,7 @@ class KernelFacts:
     shapes: tuple[str, ...]
     modules: tuple[str, ...]
     operators: tuple[Operator, ...]
+    steps: ServingSteps
     hardware: Hardware
 
     def __len__(self) -> int:
@@ -161,6 +168,9 @@ def kernel_facts(trace: Trace, hardware: Hardware | None = None) -> KernelFacts:
     moved[fused] = _fused_bytes(index, columns["op"][fused])
     classes, class_of_name = np.unique(work.classes.astype(str), return_inverse=True)
     phase = np.where(columns["phase"] < 0, len(KERNEL_PHASES) - 1, columns["phase"])
+    step = _serving_step(index, columns["launch_id"], columns["op"])
+    of_step = np.array([KERNEL_PHASES.index(index.serving.step(row).phase) for row in range(len(index.serving))] or [0])
+    phase = np.where(step >= 0, of_step[step], phase)
     around = _modules(trace, columns["launch_id"], columns["op"])
     module, modules = _with_captured_modules(trace, columns["op"], *around)
     shape, shapes = _shapes(trace, columns["op"])
@@ -179,6 +189,7 @@ def kernel_facts(trace: Trace, hardware: Hardware | None = None) -> KernelFacts:
         phase=np.where(is_collective, KERNEL_PHASES.index(COMMUNICATION), phase),
         dtype=kernel_dtypes(index, columns["op"], columns["name"]),
         workgroups=np.maximum(_known(columns["workgroups"]), 0),
+        serving=step,
         work=number,
         flops=flops,
         bytes=moved,
@@ -188,8 +199,17 @@ def kernel_facts(trace: Trace, hardware: Hardware | None = None) -> KernelFacts:
         shapes=shapes,
         modules=modules,
         operators=operators,
+        steps=index.serving,
         hardware=hardware or index.hardware,
     )
+
+
+def _serving_step(index: TraceIndex, launches: Ints, calls: Ints) -> Ints:
+    """Return the step of serving that launched each kernel, as a row of those of the trace; -1 if unknown."""
+    if not len(index.serving):
+        return np.full(len(launches), -1)
+    start, rank, _ = _launch_times(index.trace, launches, calls)
+    return index.serving.at(rank, start)
 
 
 def _known(column: Ints) -> Ints:

@@ -21,7 +21,8 @@ from profilers.errors import InvalidInputError, NotFoundError
 from profilers.ingest.pipeline import IngestOptions, collect
 from profilers.trace.activity import times_of_recording
 from profilers.trace.arrays import integers
-from replay.costs.operators import Call, operator_of
+from replay.costs.calls import Call
+from replay.costs.operators import operator_of
 from seqpoint.characterization import BY, characterize_trace
 from seqpoint.cli import cli
 from seqpoint.communication import RankRow, collective_rows, launch_queues, rank_rows, straggler_line

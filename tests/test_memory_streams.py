@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profilers.errors import InvalidInputError, NotFoundError
-from replay.costs.operators import Call, operator_of
+from replay.costs.calls import Call
+from replay.costs.operators import operator_of
 from replay.graph.operators import Operator, attention, batched_matmul, convolution, rowwise, streaming
 from replay.memory.accesses import Lines, Memory, Operand, Stream, bind, blocks, pieces, section
 from replay.memory.streams import named_stream, named_streams, stream_kinds, stream_of

@@ -9,7 +9,8 @@ import pytest
 
 from profilers.devices import find_device
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
-from replay.costs.operators import Call, operator_of
+from replay.costs.calls import Call
+from replay.costs.operators import operator_of
 from replay.costs.shipped import load_parameters
 from replay.graph.graph import TaskKind
 from replay.memory.accesses import Accesses

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from profilers.errors import InvalidInputError
 from profilers.trace.schema import make_table
 from profilers.trace.trace import Trace, TraceMeta
-from replay.costs.operators import Call, counting_rules, operator_of
+from replay.costs.calls import Call
+from replay.costs.operators import counting_rules, operator_of
 from replay.graph.operators import Operator, attention, batched_matmul, convolution, rowwise, streaming
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks" / "durations"))

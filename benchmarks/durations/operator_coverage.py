@@ -23,7 +23,8 @@ from profilers.trace.arrays import MISSING, integers, strings
 from profilers.trace.columns import lookup
 from profilers.trace.kernels import is_collective
 from profilers.trace.trace import Trace
-from replay.costs.operators import Call, operator_of
+from replay.costs.calls import Call
+from replay.costs.operators import operator_of
 from replay.graph.operators import DTYPE_BYTES, Operator, streaming
 
 COLUMNS = ("trace", "kernel_ms", "with_op", "with_shapes", "known", "by_kernel")

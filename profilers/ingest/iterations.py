@@ -179,7 +179,8 @@ SEPARATE_FILE = "file (separate recordings)"
 _STEP = re.compile(r"^ProfilerStep#(\d+)")
 #: Annotations whose occurrences are steps: those of serving engines, and plain words.
 _WHOLE_STEP = re.compile(
-    r"^(execute_\S*\d|step\[|iteration\b|train_step\b|training_step\b|[^#]*#step_num=\d)"
+    r"^(execute_\S*\d|step\[|(?:prefill|decode)\[|\[Executor\] _forward_step \d)"
+    r"|^(iteration\b|train_step\b|training_step\b|[^#]*#step_num=\d)"
     r"|^(epoch\W*\d+\W+)?(train(ing)?[\s_-]*)?(step|iter(ation)?)[\s_#:=-]*\d+\W*$",
     re.IGNORECASE,
 )

@@ -18,12 +18,10 @@ import pyarrow.compute as pc
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace.arrays import MISSING, Ints, arrow_array, integers, put, strings
 from profilers.trace.schema import make_table
+from profilers.trace.serving import parse_serving_step
 from profilers.trace.trace import Trace
 
 _LIMIT = 1 << 62
-#: vLLM and SGLang write the tokens of a step, and how many requests of each phase it holds.
-_ENGINE = re.compile(r"execute_(\d+)_context_(\d+)\(.*_generation_(\d+)\(")
-_ENGINE_STEP = re.compile(r"step\[\w+ bs=(\d+)(?: toks=(\d+))?\]")
 _PLAIN = re.compile(r"\b(?:sequence_length|seq_length|seq_len|seqlen|sl)\s*[=:]\s*(\d+)", re.IGNORECASE)
 _BATCH = re.compile(r"\b(?:batch_size|batch|bs)\s*[=:]\s*(\d+)", re.IGNORECASE)
 
@@ -164,17 +162,15 @@ def _from_annotations(trace: Trace) -> pa.Table:
 
 def _stated(name: str) -> tuple[int | None, int | None]:
     """Return the sequence length and the batch size that an annotation states."""
-    if engine := _ENGINE.match(name):
-        return _small(engine.group(1)), _small(engine.group(2), engine.group(3))
-    if step := _ENGINE_STEP.match(name):
-        return _small(step.group(2) or step.group(1)), _small(step.group(1))
+    if (step := parse_serving_step(name)) is not None:
+        return step.tokens, step.requests
     plain, batch = _PLAIN.search(name), _BATCH.search(name)
     return _small(plain.group(1)) if plain else None, _small(batch.group(1)) if batch else None
 
 
-def _small(*digits: str) -> int | None:
-    total = sum(int(text) if len(text) < 19 else _LIMIT for text in digits)
-    return total if 0 < total < _LIMIT else None
+def _small(digits: str) -> int | None:
+    number = int(digits) if len(digits) < 19 else _LIMIT
+    return number if 0 < number < _LIMIT else None
 
 
 def lengths_from_shapes(trace: Trace, rule_text: str) -> Ints:

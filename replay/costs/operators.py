@@ -4,10 +4,9 @@
 counts FLOP and bytes, or None if the shapes do not tell.
 """
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from math import prod
 from types import MappingProxyType
@@ -16,94 +15,12 @@ from typing import Any
 import msgspec
 
 from profilers.files import dataset_path, read_toml, typed_table
-from replay.graph.operators import DTYPE_BYTES, Operator, attention, batched_matmul, convolution, rowwise, streaming
+from replay.costs.calls import Call, Shape, UnknownShapeError, dimensions, is_list_of_shapes, require
+from replay.costs.serving_operators import SERVING_RULES, serving_attention
+from replay.graph.operators import Operator, attention, batched_matmul, convolution, rowwise, streaming
 
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call of an operator, as a profiler recorded it.
-
-    Parameters
-    ----------
-    name : str
-        Name of the operator, such as ``aten::mm``.
-    shapes : sequence
-        Dimensions of each argument: nested for a list of tensors, empty for an argument that is no tensor.
-    dtypes : sequence of str
-        Types of the arguments, as the profiler writes them.
-    values : sequence
-        Arguments that are no tensors, as text; empty for an argument that was not recorded.
-    strides : sequence
-        Strides of each argument in elements, nested as `shapes`; empty if they were not recorded.
-    """
-
-    name: str
-    shapes: Sequence[Any]
-    dtypes: Sequence[Any] = ()
-    values: Sequence[Any] = ()
-    strides: Sequence[Any] = ()
-
-    @classmethod
-    def of_row(cls, name: str | None, shapes: str | None, *others: str | None) -> "Call":
-        """Return the call of a row of a trace's ops, from its JSON; anything but an array counts as not recorded.
-
-        The other columns are types, values and strides.
-        """
-        return cls(name or "", *(_json_array(text) for text in (shapes, *others)))
-
-    def shape(self, argument: int) -> Shape | None:
-        """Return the dimensions of a tensor argument; None for an argument without dimensions."""
-        return _dimensions(self.shapes[argument]) if argument < len(self.shapes) else None
-
-    def sizes(self, *arguments: int) -> list[Shape]:
-        """Return the dimensions of tensor arguments; raise `_UnknownShapeError` if one has none."""
-        shapes = [shape for shape in map(self.shape, arguments) if shape is not None]
-        _require(len(shapes) == len(arguments))
-        return shapes
-
-    def tensors(self) -> list[tuple[Shape, int]]:
-        """Return the dimensions and element bytes of every tensor argument, those in lists included."""
-        tensors: list[tuple[Shape, int]] = []
-        for argument, shape in enumerate(self.shapes):
-            shapes = shape if _is_list_of_shapes(shape) else [shape]
-            dimensions = (_dimensions(item) for item in shapes)
-            tensors += [(sizes, self.element_bytes(argument)) for sizes in dimensions if sizes is not None]
-        return tensors
-
-    def stored(self, argument: int) -> int:
-        """Return the elements in memory of a tensor argument: a dimension of stride 0 repeats one; 0 for no tensor."""
-        shape = self.shape(argument) or (0,)
-        strides = _dimensions(self.strides[argument]) if argument < len(self.strides) else None
-        if strides is None or len(strides) != len(shape):
-            return prod(shape)
-        return prod(size for size, stride in zip(shape, strides, strict=True) if stride)
-
-    def element_bytes(self, argument: int = 0) -> int:
-        """Return the bytes of an element of an argument; 4 if its type is unknown."""
-        name = self.dtypes[argument] if argument < len(self.dtypes) else None
-        return DTYPE_BYTES.get(name, 4) if isinstance(name, str) else 4
-
-    def integers(self, argument: int) -> list[int] | None:
-        """Return an argument that is a list of whole numbers; None if it was not recorded."""
-        value = self._value(argument)
-        items = _json_array(value) if isinstance(value, str) else value
-        if isinstance(items, list) and items and all(isinstance(item, int) for item in items):
-            return items
-        return None
-
-    def flag(self, argument: int) -> bool:
-        """Return a boolean argument; False if it was not recorded."""
-        return str(self._value(argument)).lower() == "true"
-
-    def text(self, argument: int) -> str:
-        """Return an argument as text; empty if it was not recorded."""
-        value = self._value(argument)
-        return "" if value is None else str(value)
-
-    def _value(self, argument: int) -> Any:
-        return self.values[argument] if argument < len(self.values) else None
+#: A function that SGLang's profiler wraps, with the number of the wrapper.
+_NUMBERED = re.compile(r"^(sglang_profiler::\w+?)_\d+$")
 
 
 def operator_of(call: Call) -> Operator | None:
@@ -116,14 +33,31 @@ def operator_of(call: Call) -> Operator | None:
     >>> operator_of(Call("my::kernel", [[128, 32]])) is None
     True
     """
-    rule = counting_rules().get(call.name)
-    # A tensor that is larger than any memory is from a damaged file.
-    if rule is None or any(min(shape) < 1 or prod(shape) > 1 << 50 for shape, _ in call.tensors()):
+    rule = _rule_of(call.name)
+    # A tensor that is larger than any memory is from a damaged file. Engines pass empty tensors for arguments not used.
+    least = 0 if rule is not None and getattr(rule, "func", None) in SERVING_RULES else 1
+    if rule is None or any(min(shape) < least or prod(shape) > 1 << 50 for shape, _ in call.tensors()):
         return None
     try:
         return rule(call)
-    except _UnknownShapeError:
+    except UnknownShapeError:
         return None
+
+
+def _rule_of(name: str) -> Callable[[Call], Operator] | None:
+    rules = counting_rules()
+    return rules.get(name) or rules.get(_NUMBERED.sub(r"\1", name))
+
+
+def takes_requests(call: Call) -> bool:
+    """Return whether the work of a call depends on the requests of its step of serving.
+
+    Examples
+    --------
+    >>> takes_requests(Call("aten::mm", [])), takes_requests(Call("aiter::mha_batch_prefill", []))
+    (False, True)
+    """
+    return getattr(_rule_of(call.name), "func", None) in (serving_attention, _flash_attention)
 
 
 #: Prefix of the kernels that `torch.compile` writes, and words of kernels that may touch a part of their arguments.
@@ -151,38 +85,6 @@ def fused_bytes(call: Call) -> float | None:
     return moved if 0 < moved < 1 << 50 else None
 
 
-class _UnknownShapeError(Exception):
-    """The shapes of a call do not tell its operator."""
-
-
-def _require(condition: bool) -> None:
-    """Check a condition on the shapes of a call."""
-    if not condition:
-        raise _UnknownShapeError
-
-
-def _json_array(text: Any) -> list[Any]:
-    """Return a JSON array; an empty list for anything else."""
-    if not isinstance(text, str):
-        return []
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        return []
-    return content if isinstance(content, list) else []
-
-
-def _dimensions(shape: Any) -> Shape | None:
-    """Return the dimensions of a tensor; None for anything else."""
-    if not isinstance(shape, list | tuple) or not shape or not all(type(size) is int for size in shape):
-        return None
-    return tuple(shape)
-
-
-def _is_list_of_shapes(shape: Any) -> bool:
-    return isinstance(shape, list | tuple) and bool(shape) and all(isinstance(item, list | tuple) for item in shape)
-
-
 def _broadcast(shapes: Sequence[Shape]) -> Shape:
     """Return the shape to which shapes broadcast."""
     width = max(len(shape) for shape in shapes)
@@ -193,7 +95,7 @@ def _broadcast(shapes: Sequence[Shape]) -> Shape:
 def _product(call: Call, first: int, second: int, *, bias: int | None = None) -> Operator:
     """Return the product of two matrices, or of two batches of matrices; leading dimensions are the batch."""
     a, b = call.sizes(first, second)
-    _require(len(a) > 1 and len(b) > 1 and a[-1] == b[-2])
+    require(len(a) > 1 and len(b) > 1 and a[-1] == b[-2])
     extra = call.shape(bias) if bias is not None else None
     lead = _broadcast([a[:-2] or (1,), b[:-2] or (1,)])
     shared = len(b) == 2 and prod(lead) > 1
@@ -215,7 +117,7 @@ def _scaled_product(call: Call) -> Operator:
 def _linear(call: Call) -> Operator:
     """Return a linear layer: a product with a weight of (out, in), and a bias."""
     x, weight = call.sizes(0, 1)
-    _require(len(weight) == 2 and x[-1] == weight[1])
+    require(len(weight) == 2 and x[-1] == weight[1])
     bias = weight[0] if call.shape(2) else 0
     return batched_matmul(1, prod(x[:-1]), weight[0], weight[1], call.element_bytes(), bias=bias)
 
@@ -223,14 +125,14 @@ def _linear(call: Call) -> Operator:
 def _matrix_vector(call: Call, first: int, second: int) -> Operator:
     """Return the product of a matrix and a vector."""
     a, x = call.sizes(first, second)
-    _require(len(a) == 2 and a[1] == x[0])
+    require(len(a) == 2 and a[1] == x[0])
     return batched_matmul(1, a[0], 1, a[1], call.element_bytes(first))
 
 
 def _attention(call: Call, *, heads_first: bool, causal: int, at: int = 0, backward: bool = False) -> Operator:
     """Return attention over (batch, heads, queries, width), or with heads third; `causal` numbers an argument."""
     query, key = call.sizes(at, at + 1)
-    _require(len(query) == len(key) == 4)
+    require(len(query) == len(key) == 4)
     heads, length = (1, 2) if heads_first else (2, 1)
     queries, keys = (query[0], query[heads], query[length], query[3]), (key[heads], key[length])
     return attention(queries, keys, call.element_bytes(at), causal=call.flag(causal), backward=backward)
@@ -241,17 +143,20 @@ def _flash_attention(
 ) -> Operator:
     """Return attention of the Flash-Attention packages, heads third.
 
-    It is unknown if a tensor among the arguments `lengths` holds the lengths of sequences, or pages, since a trace has
-    no values of tensors. It is unknown, too, if argument `window` limits the keys, or is not recorded.
+    A tensor among the arguments `lengths` holds lengths of sequences, or pages, and a trace has no values of tensors:
+    the step of serving tells them, else they are unknown. The operator is unknown, too, if argument `window` limits the
+    keys, or is not recorded.
     """
-    _require(not any(call.shape(argument) for argument in lengths) and call.text(window) == "-1")
+    if call.step is not None:
+        return serving_attention(call)
+    require(not any(call.shape(argument) for argument in lengths) and call.text(window) == "-1")
     return _attention(call, heads_first=False, causal=causal, at=at, backward=backward)
 
 
 def _gated(call: Call, *, each: float) -> Operator:
     """Return the product of one half of each row, after an activation, and the other half; the output comes first."""
     output, x = call.sizes(0, 1)
-    _require(x[-1] == 2 * output[-1] and x[:-1] == output[:-1])
+    require(x[-1] == 2 * output[-1] and x[:-1] == output[:-1])
     size = call.element_bytes(1)
     return streaming("elementwise", prod(x) * size, prod(output) * size, prod(output), size, each=each)
 
@@ -260,14 +165,14 @@ def _convolution(call: Call, *, stride: int, transposed: int | None = None) -> O
     """Return a convolution whose arguments from `stride` on are stride, padding and dilation, as text."""
     images, weight = call.sizes(0, 1)
     settings = [call.integers(stride + i) for i in range(3)]
-    _require(len(images) == len(weight) > 2 and None not in settings)
-    _require(transposed is None or not call.flag(transposed))
+    require(len(images) == len(weight) > 2 and None not in settings)
+    require(transposed is None or not call.flag(transposed))
     strides, paddings, dilations = (_per_dimension(setting or [], len(images) - 2) for setting in settings)
     extent = [
         (size + 2 * pad - gap * (kernel - 1) - 1) // max(step, 1) + 1
         for size, kernel, step, pad, gap in zip(images[2:], weight[2:], strides, paddings, dilations, strict=True)
     ]
-    _require(min(extent) > 0)
+    require(min(extent) > 0)
     operator = convolution(images, weight, (images[0], weight[0], *extent), call.element_bytes())
     return replace(operator, geometry=_convolution_geometry(images, weight, (strides, paddings, dilations)))
 
@@ -301,7 +206,7 @@ def _convolution_backward(call: Call) -> Operator:
     The last argument tells which gradients are asked for, of images, weight and bias. Without it, both are counted.
     """
     gradient, images, weight = call.sizes(0, 1, 2)
-    _require(len(gradient) == len(images) == len(weight) > 2)
+    require(len(gradient) == len(images) == len(weight) > 2)
     asked = re.findall("True|False", call.text(10))[:2] or ["True", "True"]
     operator = convolution(images, weight, gradient, call.element_bytes(), passes=max(asked.count("True"), 1))
     settings = [call.integers(4 + i) for i in range(3)]
@@ -321,7 +226,7 @@ def _rowwise(call: Call, kind: str, at: int = 0, *, columns: int | None = None, 
 def _batch_norm(call: Call, at: int = 0, *, backward: bool = False) -> Operator:
     """Return a batch normalisation: a row-wise operator with a row for each channel."""
     (x,) = call.sizes(at)
-    _require(len(x) > 1)
+    require(len(x) > 1)
     norm = rowwise("normalization", x[1], max(prod(x) // x[1], 1), call.element_bytes(at), backward=backward)
     return replace(norm, geometry=(x[0], x[1], prod(x[2:])))
 
@@ -335,9 +240,9 @@ def _pooling(call: Call, *, maximum: bool, backward: bool = False) -> Operator:
     first = 2 if backward else 1
     (x,) = call.sizes(first - 1)
     kernel, padding = call.integers(first), call.integers(first + 2)
-    _require(len(x) == 4 and kernel is not None and padding is not None)
+    require(len(x) == 4 and kernel is not None and padding is not None)
     dilation = call.integers(first + 3) if maximum else None
-    _require(not call.flag(first + (4 if maximum else 3)) and all(gap == 1 for gap in dilation or []))
+    require(not call.flag(first + (4 if maximum else 3)) and all(gap == 1 for gap in dilation or []))
     sides, steps, paddings = (
         _per_dimension(setting or [], 2) for setting in (kernel, call.integers(first + 1) or kernel, padding)
     )
@@ -345,7 +250,7 @@ def _pooling(call: Call, *, maximum: bool, backward: bool = False) -> Operator:
         (size + 2 * pad - side) // max(step, 1) + 1
         for size, side, step, pad in zip(x[2:], sides, steps, paddings, strict=True)
     ]
-    _require(min(extent) > 0)
+    require(min(extent) > 0)
     size, outputs = call.element_bytes(first - 1), x[0] * x[1] * prod(extent)
     pooled, index = outputs * size, outputs * POSITION_BYTES if maximum else 0
     moved = (pooled + index, prod(x) * size) if backward else (prod(x) * size, pooled + index)
@@ -356,7 +261,7 @@ def _pooling(call: Call, *, maximum: bool, backward: bool = False) -> Operator:
 def _channel_norm(call: Call, *, backward: bool = False) -> Operator:
     """Return a normalisation across channels (LRN) in training, which keeps the scale for its backward pass."""
     (x,) = call.sizes(0)
-    _require(len(x) > 2)
+    require(len(x) > 2)
     size, elements, arrays = call.element_bytes(), prod(x), (4, 1) if backward else (1, 2)
     read, written = (count * elements * size for count in arrays)
     norm = streaming("lrn", read, written, elements, size, each=14.0)
@@ -370,7 +275,7 @@ def _elementwise(call: Call, *, inputs: int, each: float = 1.0, result_bytes: in
     `result_bytes`, or those of the widest input.
     """
     tensors = replace(call, shapes=call.shapes[:inputs]).tensors()
-    _require(bool(tensors))
+    require(bool(tensors))
     output, size = prod(_broadcast([shape for shape, _ in tensors])), max(size for _, size in tensors)
     read = sum(call.stored(argument) * call.element_bytes(argument) for argument in range(inputs))
     return streaming("elementwise", read, output * (result_bytes or size), output, size, each=each)
@@ -393,7 +298,7 @@ def _copy(call: Call) -> Operator:
 def _gather_lists(call: Call) -> Operator:
     """Return an operator that copies all tensors of its list; a tensor after it is the output."""
     tensors = replace(call, shapes=call.shapes[:1]).tensors()
-    _require(bool(tensors))
+    require(bool(tensors))
     moved = sum(prod(shape) * size for shape, size in tensors)
     elements = sum(prod(shape) for shape, _ in tensors)
     return streaming("copy", moved, moved, elements, tensors[0][1], each=0.0)
@@ -408,7 +313,7 @@ def _reduction(call: Call) -> Operator:
 def _embedding(call: Call) -> Operator:
     """Return a lookup of rows in a table, which reads no row twice from memory."""
     table, indices = call.sizes(0, 1)
-    _require(len(table) == 2)
+    require(len(table) == 2)
     elements, size = prod(indices) * table[1], call.element_bytes()
     read = min(elements, prod(table)) * size + prod(indices) * call.element_bytes(1)
     lookup = streaming("embedding", read, elements * size, elements, size, each=0.0)
@@ -431,7 +336,7 @@ def _cell(call: Call, gates: int) -> Operator:
     Its products are separate calls.
     """
     first, second = call.sizes(0, 1)
-    _require(len(first) == 2 and first[1] % gates == 0)
+    require(len(first) == 2 and first[1] % gates == 0)
     rows, hidden, size = first[0], first[1] // gates, call.element_bytes()
     read = (prod(first) + prod(second) + rows * hidden) * size
     written = (2 if gates == 4 else 1) * rows * hidden * size + rows * gates * hidden * size
@@ -444,7 +349,7 @@ def _cell_backward(call: Call, *, gates: int, kept: int) -> Operator:
     """Return the pointwise backward pass of a recurrent cell; `kept` numbers what the forward pass kept for it."""
     workspace, size = call.sizes(kept)[0], call.element_bytes(kept)
     states, read, written = (4, 8, 5) if gates == 4 else (5, 6, 7)
-    _require(len(workspace) == 2 and workspace[1] % states == 0)
+    require(len(workspace) == 2 and workspace[1] % states == 0)
     rows, hidden = workspace[0], workspace[1] // states
     elements = rows * hidden
     cell = streaming("rnn", read * elements * size, written * elements * size, elements, size, each=12.0 * gates)
@@ -457,11 +362,11 @@ def _optimizer(call: Call, *, each: float, writes: int, out: int = 0) -> Operato
     It reads all lists but the last `out`, which it writes. It also writes `writes` of the lists that it reads.
     """
     sizes = [
-        [(prod(dims), call.element_bytes(argument)) for dims in map(_dimensions, shape) if dims is not None]
+        [(prod(dims), call.element_bytes(argument)) for dims in map(dimensions, shape) if dims is not None]
         for argument, shape in enumerate(call.shapes)
-        if _is_list_of_shapes(shape)
+        if is_list_of_shapes(shape)
     ]
-    _require(len(sizes) > out and any(sizes))
+    require(len(sizes) > out and any(sizes))
     bytes_of = [sum(elements * size for elements, size in tensors) for tensors in sizes]
     lists = len(sizes) - out
     read = sum(bytes_of[:lists])
@@ -488,6 +393,7 @@ _RULES: tuple[Callable[..., Operator], ...] = (
     *(_pooling, _elementwise, _gated, _fill, _convolution, _padding_first_convolution, _convolution_backward),
     *(_copy, _gather_lists, _reduction, _embedding, _embedding_backward, _cell, _cell_backward, _optimizer),
     _channel_norm,
+    *SERVING_RULES,
 )
 
 
@@ -495,9 +401,9 @@ _RULES: tuple[Callable[..., Operator], ...] = (
 def counting_rules() -> Mapping[str, Callable[[Call], Operator]]:
     """Return the rule of each operator whose FLOP and bytes can be counted, by its name."""
     file = dataset_path("operators.toml")
-    functions = {function.__name__: function for function in _RULES}
+    functions = {function.__name__.removeprefix("_"): function for function in _RULES}
     rules: dict[str, Callable[[Call], Operator]] = {}
     for row in typed_table(read_toml(file, "rules of operators"), _RuleFile, str(file)).operators:
-        rule = partial(functions[f"_{row.rule}"], **row.arguments)
+        rule = partial(functions[row.rule], **row.arguments)
         rules |= {name if "::" in name else f"aten::{name}": rule for name in row.names.split()}
     return MappingProxyType(rules)

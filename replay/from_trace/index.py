@@ -29,6 +29,7 @@ from profilers.trace.arrays import (
     strings,
 )
 from profilers.trace.columns import lookup
+from profilers.trace.serving import ServingSteps, serving_steps
 from profilers.trace.trace import Trace
 from replay.from_trace.host_waits import NO_QUEUES, FullQueues, full_queues, polling
 from replay.from_trace.phases import work_phases
@@ -242,6 +243,11 @@ class TraceIndex:
         columns = {**calls.columns, "unblocked": queues.unblocked_ns, "freed_by": queues.freed_by}
         columns |= {"polled_before": before, "polled_inside": inside}
         return replace(calls, columns=columns, queues=queues)
+
+    @cached_property
+    def serving(self) -> ServingSteps:
+        """Steps of serving."""
+        return serving_steps(self.trace)
 
     @cached_property
     def collectives(self) -> SortedRows:

@@ -19,9 +19,10 @@ from profilers.trace.arrays import MISSING, Ints, arrow_array, encode_text, inte
 from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
+from replay.costs.calls import Call
 from replay.costs.demand import isolate
 from replay.costs.occupancy import COLLECTIVE_WORKGROUP, unit_shares
-from replay.costs.operators import Call, operator_of
+from replay.costs.operators import operator_of, takes_requests
 from replay.from_trace.host import HostTasks, add_host, add_queue_edges, add_returns, mark_columns
 from replay.from_trace.index import DTYPE_INDEX, TraceIndex, index_trace
 from replay.from_trace.starts import add_starts
@@ -39,7 +40,7 @@ from replay.graph.graph import (
     Storages,
     TaskKind,
 )
-from replay.graph.operators import Operator
+from replay.graph.operators import SERVING_ATTENTION, Operator
 
 
 def find_meetings(window: Window) -> tuple[list[Ints], list[str]]:
@@ -253,9 +254,9 @@ def _stream_lanes(assembly: Assembly, window: Window) -> Ints:
 #: Kinds of operators whose FLOP the kernels of a class compute. A copy or a sum that the operator launches beside them
 #: is not counted.
 _OPERATOR_KINDS: Mapping[str, tuple[str, ...]] = {
-    "gemm": ("matmul", "batched_matmul", "convolution"),
+    "gemm": ("matmul", "batched_matmul", "convolution", "experts"),
     "convolution": ("convolution",),
-    "attention": ("attention",),
+    "attention": ("attention", *SERVING_ATTENTION),
 }
 #: Kinds of operators that are bound by memory. Each is computed by a single kernel, or its accesses are unknown.
 _MEMORY_KINDS = frozenset(
@@ -331,7 +332,20 @@ def distinct_calls(index: TraceIndex, rows: Ints) -> tuple[Ints, list[Call]]:
         Rows of the trace's table of operators.
     """
     number, recorded = _recorded_calls(index, rows, (*_CALL_COLUMNS, "strides"))
-    return number, [Call.of_row(*row) for row in recorded]
+    calls = [Call.of_row(*row) for row in recorded]
+    steps = index.serving
+    if not len(steps):
+        return number, calls
+    # Equal calls of attention do other work in another step.
+    of_step = [replace(call, ranks=index.trace.meta.world_size or 1) for call in calls]
+    attends = np.array([takes_requests(call) for call in calls] or [False])[number]
+    ops = index.trace.ops
+    row = steps.at(integers(ops, "rank")[rows], integers(ops, "start_ns")[rows])
+    step = np.where(attends & (row >= 0), steps.number[row], -1)
+    pairs, of_row = np.unique(np.stack([number, step]), axis=1, return_inverse=True)
+    return of_row.ravel(), [
+        replace(of_step[call], step=steps.steps[at]) if at >= 0 else of_step[call] for call, at in pairs.T.tolist()
+    ]
 
 
 def _recorded_calls(index: TraceIndex, rows: Ints, names: Sequence[str] = _CALL_COLUMNS) -> tuple[Ints, list[Any]]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from math import prod
 
 from profilers.errors import InvalidInputError
+from profilers.trace.serving import PhaseTokens
 
 #: Bytes of an element, by the profiler's names of types and by ours.
 DTYPE_BYTES: dict[str, int] = {
@@ -17,6 +18,10 @@ DTYPE_BYTES: dict[str, int] = {
 }  # fmt: skip
 
 
+#: Kinds of attention over cached keys and values of requests.
+SERVING_ATTENTION = ("context_attention", "generation_attention", "mixed_attention")
+
+
 @dataclass(frozen=True, slots=True)
 class Operator:
     """FLOP and bytes of one call of an operator.
@@ -26,13 +31,15 @@ class Operator:
     kind : str
         ``"matmul"``, ``"batched_matmul"``, ``"convolution"``, ``"attention"``, ``"normalization"``, ``"softmax"``,
         ``"elementwise"``, ``"reduction"``, ``"embedding"``, ``"rnn"``, ``"optimizer"``, ``"pooling"``, ``"lrn"``
-        (normalisation across channels) or ``"copy"``.
+        (normalisation across channels) or ``"copy"``. Of serving: ``"context_attention"`` of prompts,
+        ``"generation_attention"`` of new tokens, ``"mixed_attention"`` of both, and ``"experts"``.
     flops : float
         Floating-point operations; a multiply and an add count as two.
     bytes_read, bytes_written : float
         Bytes; every operand counts once, as if operands that are used again stayed in a cache.
     dims : tuple of int
-        ``(batch, m, n, k)`` of matrix products, ``(rows, columns)`` of normalisations and softmax, else the elements.
+        ``(batch, m, n, k)`` of matrix products, ``(rows, columns)`` of normalisations and softmax. Of serving, those of
+        the models of `replay.costs.kernels`; mixed attention has those of prompts, then of new tokens. Else elements.
     element_bytes : int
         Bytes of an element of the first floating-point operand.
     working_set_bytes : float
@@ -139,6 +146,122 @@ def attention(
     )
     dims = (batch * heads, queries, keys, width)
     return Operator("attention", flops, read * element_bytes, written * element_bytes, dims, element_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Heads of an attention over cached keys and values.
+
+    Parameters
+    ----------
+    query, kv : int
+        Heads of queries, and of keys and values.
+    width, value_width : int
+        Elements of a head of queries and keys, and of values.
+    query_bytes, kv_bytes : int
+        Bytes of an element of queries and results, and of the cache.
+    window : int
+        Most tokens that a query attends to; 0 for all.
+    """
+
+    query: int
+    kv: int
+    width: int
+    value_width: int
+    query_bytes: int = 2
+    kv_bytes: int = 2
+    window: int = 0
+
+
+def request_attention(prefill: PhaseTokens, decode: PhaseTokens, heads: Heads) -> Operator:
+    """Return attention of requests of one or two phases over their cached keys and values.
+
+    Each pair of a query and a token that it attends to takes ``2 * (width + value_width)`` FLOP a head. A window is
+    counted as if all requests of a phase were alike.
+
+    Parameters
+    ----------
+    prefill, decode : PhaseTokens
+        Requests whose sums are known.
+    heads : Heads
+        Heads.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no request, or sums are unknown.
+
+    Examples
+    --------
+    >>> decode = PhaseTokens(requests=32, query_tokens=32, kv_tokens=32_000)
+    >>> request_attention(PhaseTokens(), decode, Heads(32, 8, 128, 128)).flops == 32 * 32_000 * 2 * 256
+    True
+    """
+    sides = {"context": prefill, "generation": decode}
+    shapes = {name: _request_dims(side, heads) for name, side in sides.items() if side.requests}
+    if not shapes:
+        raise InvalidInputError("attention of no request")
+    pairs, read, written = 0.0, 0.0, 0.0
+    for name, (requests, queries, tokens, *_) in shapes.items():
+        side, seen = sides[name], min(tokens, heads.window + queries - 1) if heads.window else tokens
+        shown = min(seen / tokens, 1.0)
+        pairs += (side.pairs or 0.0) * (min(1.0, heads.window / tokens) if heads.window else 1.0)
+        elements = heads.width + heads.value_width
+        read += requests * queries * heads.query * heads.width * heads.query_bytes
+        read += (side.kv_tokens or requests * tokens) * shown * heads.kv * elements * heads.kv_bytes
+        written += requests * queries * heads.query * heads.value_width * heads.query_bytes
+    kind = "mixed_attention" if len(shapes) > 1 else f"{next(iter(shapes))}_attention"
+    dims = tuple(size for shape in shapes.values() for size in shape)
+    flops = 2.0 * heads.query * pairs * (heads.width + heads.value_width)
+    return Operator(kind, flops, read, written, dims, heads.query_bytes)
+
+
+def _request_dims(side: PhaseTokens, heads: Heads) -> tuple[int, ...]:
+    """Return the shape of attention of as many equal requests, with as many pairs of query and token."""
+    if side.pairs is None or not side.query_tokens:
+        raise InvalidInputError("attention of requests of unknown lengths")
+    queries = side.query_tokens / side.requests
+    tokens = side.pairs / side.query_tokens + (queries - 1) / 2
+    shape = (side.requests, max(round(queries), 1), max(round(tokens), round(queries), 1))
+    return (*shape, heads.query, heads.kv, heads.width, heads.window)
+
+
+def routed_experts(
+    tokens: int, layer: tuple[int, int, int, int], element_bytes: int = 2, *, weight_bytes: float = 2.0,
+    gated: bool = True,
+) -> Operator:  # fmt: skip
+    """Return a layer of experts: each token takes `topk` of them, of two products, or three if they are gated.
+
+    Weights count if a token chooses their expert: of E experts, ``E * (1 - (1 - topk / E)^tokens)`` if every token
+    chooses at random.
+
+    Parameters
+    ----------
+    tokens : int
+        Tokens.
+    layer : tuple of int
+        (hidden, inter, topk, experts).
+    element_bytes : int
+        Bytes of an element of tokens and results.
+    weight_bytes : float
+        Bytes of an element of the weights.
+    gated : bool
+        Whether experts have a gate.
+
+    Examples
+    --------
+    >>> layer = routed_experts(32, (3072, 3072, 4, 32))
+    >>> layer.flops == 3 * 2 * 32 * 4 * 3072 * 3072, layer.dims
+    (True, (32, 3072, 3072, 4, 32, 1, 1, 0, 1))
+    """
+    hidden, inter, topk, experts = layer
+    _check_dims(tokens=tokens, layer=layer)
+    products = 3 if gated else 2
+    active = experts * (1 - (1 - min(topk / experts, 1.0)) ** tokens)
+    rows = tokens * hidden * element_bytes
+    read = rows + active * products * hidden * inter * weight_bytes
+    dims = (tokens, hidden, inter, topk, experts, 1, 1, 0, int(gated))
+    return Operator("experts", 2.0 * products * tokens * topk * hidden * inter, read, rows, dims, element_bytes)
 
 
 def convolution(

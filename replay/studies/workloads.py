@@ -19,7 +19,8 @@ from profilers.errors import InvalidInputError
 from profilers.files import read_toml, typed_table
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
-from replay.costs.operators import Call, operator_of
+from replay.costs.calls import Call
+from replay.costs.operators import operator_of
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph, index_trace
 from replay.graph.graph import KernelGraph, TaskKind

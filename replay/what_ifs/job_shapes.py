@@ -17,10 +17,11 @@ import numpy as np
 from profilers.devices.catalogue import DTYPES, Device
 from profilers.trace.arrays import Floats, Ints
 from replay.calibration.parameters import Parameters
+from replay.costs.calls import Call
 from replay.costs.demand import with_demands
 from replay.costs.kernels import KernelCalibration
 from replay.costs.kernels.machine import runs_as
-from replay.costs.operators import Call, operator_of
+from replay.costs.operators import operator_of
 from replay.costs.retiming import attention_dims, capability, floor_ns, modelled_seconds, source_device
 from replay.graph.graph import COLLECTIVE_KINDS, PHASES, Basis, KernelGraph, RecordedCall, TaskKind
 from replay.graph.operators import Operator, streaming

@@ -20,8 +20,9 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
 from profilers.trace.kernels import CLASSES, classify
 from replay.calibration.parameters import Parameters
+from replay.costs.calls import Call
 from replay.costs.demand import isolate
-from replay.costs.operators import Call, operator_of
+from replay.costs.operators import operator_of
 from replay.engine.engine import simulate
 from replay.from_trace.index import dtype_of_name
 from replay.from_trace.phases import annotated_phase, filled_phases

@@ -17,7 +17,8 @@ import numpy as np
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Bools, Ints
-from replay.costs.operators import Call, Shape, operator_of
+from replay.costs.calls import Call, Shape
+from replay.costs.operators import operator_of
 from replay.graph.graph import COLLECTIVE_KINDS, PHASES, KernelGraph, TaskKind
 from replay.graph.operators import Operator
 from replay.workloads.jobs import TrainingJob
