@@ -22,7 +22,7 @@ from replay.costs.kernels.machine import REFERENCE_CLOCK_HZ, Machine, runs_as
 from replay.costs.kernels.models import MODELS
 from replay.costs.kernels.predictor import OF_UNITS, KernelCalibration, fitted_kind
 from replay.graph.graph import RESOURCES, KernelGraph, TaskKind
-from replay.graph.operators import DTYPE_BYTES, Operator
+from replay.graph.operators import ATTENTION, DTYPE_BYTES, SERVING_ATTENTION, Operator, by_phase
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Capability:
         if kind == OF_UNITS:
             traced["start_s"] = floor_s * self.machine.clock_hz / REFERENCE_CLOCK_HZ
             traced |= {"quantize_bytes": _NOTHING} if DTYPE_BYTES[self.dtype] < _HALF_BYTES else {}
-        elif kind != _CONTEXT:
+        elif kind not in _OWN_EFFICIENCY:
             traced["efficiency"] = self.efficiency
         named = zip(MODELS[kind].parameters, fit.values, strict=True)
         return replace(fit, values=tuple(traced.get(parameter.name, value) for parameter, value in named))
@@ -120,7 +120,7 @@ def capability(device: Device, dtype: str, calibration: KernelCalibration) -> Ca
 @cache
 def _fit(kind: str, machine: Machine, dtype: str, calibration: KernelCalibration) -> Fit:
     """Return the device's own fit, that of devices of its architecture, or the one carried over from all."""
-    library = _FLASH if kind == _CONTEXT else "" if calibration.takes_general(kind, machine, dtype) else None
+    library = _FLASH if kind in SERVING_ATTENTION else "" if calibration.takes_general(kind, machine, dtype) else None
     fits = calibration.donors(kind, calibration.like(kind, dtype, library=library), (), library=library)
     return fits.get(machine.name) or carry_over(kind, fits, machine)
 
@@ -133,6 +133,8 @@ def _fitted(kind: str, name: str, machine: Machine, calibration: KernelCalibrati
 
 #: The model of each kind of operator. A convolution counts as the product of its laid-out windows.
 _MODEL_OF = {"matmul": "matmul", "batched_matmul": "batched_matmul", "convolution": "matmul"}
+#: Models of serving, whose fits hold their own efficiency.
+_OWN_EFFICIENCY = ("context_attention", "generation_attention", "experts")
 #: The model of a fused attention, and the framework that runs FlashAttention, as PyTorch does.
 _CONTEXT, _FLASH = "context_attention", "sglang"
 #: A parameter of nothing: parameters are above zero. Bytes of a type whose operands are not quantized.
@@ -166,6 +168,12 @@ def modelled_seconds(operators: Sequence[Operator], target: Capability, floor_s:
     >>> bool(0.8 < 2 * 4096**3 / seconds / 271e12 < 1.0)
     True
     """
+    parts = [each for operator in operators for each in by_phase(operator)]
+    if len(parts) > len(operators):
+        owner = np.repeat(np.arange(len(operators)), [len(by_phase(operator)) for operator in operators])
+        times = modelled_seconds(parts, target, floor_s)
+        # One kernel runs both phases, and starts once.
+        return np.asarray(np.bincount(owner, times, len(operators)) - floor_s * (np.bincount(owner) - 1))
     seconds = np.zeros(len(operators))
     groups: dict[tuple[str, int], list[int]] = {}
     for row, operator in enumerate(operators):
@@ -176,6 +184,9 @@ def modelled_seconds(operators: Sequence[Operator], target: Capability, floor_s:
             fit, passes, dims = target.fit(_CONTEXT, floor_s), *attention_dims(several)
             times = MODELS[_CONTEXT].seconds(fit.theta, fit.tile, dims, size, target.machine)
             seconds[rows] = floor_s + (times - floor_s) * passes
+        elif kind in _OWN_EFFICIENCY:
+            fit, dims = target.fit(kind, floor_s), np.array([operator.dims for operator in several], dtype=np.float64)
+            seconds[rows] = MODELS[kind].seconds(fit.theta, fit.tile, dims, size, target.machine)
         else:
             product = fitted_kind(_MODEL_OF[kind], target.machine, target.dtype)
             dims = np.array([operator.dims for operator in several], dtype=np.float64)
@@ -452,7 +463,7 @@ def _modelled(
 ) -> tuple[Floats, Floats]:
     """Return the modelled time of each operator and the floor in it, ns."""
     times, floors = np.zeros(len(operators)), np.zeros(len(operators))
-    fused = np.array([operator.kind == "attention" for operator in operators], dtype=np.bool_)
+    fused = np.array([operator.kind in ATTENTION for operator in operators], dtype=np.bool_)
     for dtype in sorted(set(dtypes.tolist())):
         target = capability(side.device, _TYPES[dtype], parameters.calibration(KernelCalibration))
         for kind, of_kind in (("product", ~fused), ("attention", fused)):

@@ -40,7 +40,7 @@ from replay.graph.graph import (
     Storages,
     TaskKind,
 )
-from replay.graph.operators import SERVING_ATTENTION, Operator
+from replay.graph.operators import ATTENTION, Operator
 
 
 def find_meetings(window: Window) -> tuple[list[Ints], list[str]]:
@@ -256,7 +256,7 @@ def _stream_lanes(assembly: Assembly, window: Window) -> Ints:
 _OPERATOR_KINDS: Mapping[str, tuple[str, ...]] = {
     "gemm": ("matmul", "batched_matmul", "convolution", "experts"),
     "convolution": ("convolution",),
-    "attention": ("attention", *SERVING_ATTENTION),
+    "attention": ATTENTION,
 }
 #: Kinds of operators that are bound by memory. Each is computed by a single kernel, or its accesses are unknown.
 _MEMORY_KINDS = frozenset(

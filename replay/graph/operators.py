@@ -20,6 +20,8 @@ DTYPE_BYTES: dict[str, int] = {
 
 #: Kinds of attention over cached keys and values of requests.
 SERVING_ATTENTION = ("context_attention", "generation_attention", "mixed_attention")
+#: Kinds of fused attention.
+ATTENTION = ("attention", *SERVING_ATTENTION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +226,33 @@ def _request_dims(side: PhaseTokens, heads: Heads) -> tuple[int, ...]:
     tokens = side.pairs / side.query_tokens + (queries - 1) / 2
     shape = (side.requests, max(round(queries), 1), max(round(tokens), round(queries), 1))
     return (*shape, heads.query, heads.kv, heads.width, heads.window)
+
+
+def by_phase(attention: Operator) -> tuple[Operator, ...]:
+    """Return an attention of requests as those of its phases: of mixed attention, of prompts and of new tokens.
+
+    FLOP and bytes are shared by the pairs of query and token of each.
+
+    Examples
+    --------
+    >>> mixed = request_attention(PhaseTokens(1, 8, 8, 64, 64), PhaseTokens(4, 4, 400), Heads(8, 8, 64, 64))
+    >>> [each.kind for each in by_phase(mixed)]
+    ['context_attention', 'generation_attention']
+    """
+    if attention.kind != "mixed_attention":
+        return (attention,)
+    sides = attention.dims[:_SIDE], attention.dims[_SIDE:]
+    pairs = [n * queries * (tokens - (queries - 1) / 2) for n, queries, tokens, *_ in sides]
+    result = []
+    for kind, dims, each in zip(SERVING_ATTENTION, sides, pairs, strict=False):
+        share = each / sum(pairs)
+        sizes = (attention.flops * share, attention.bytes_read * share, attention.bytes_written * share)
+        result.append(Operator(kind, *sizes, dims, attention.element_bytes))
+    return tuple(result)
+
+
+#: Sizes of the attention of one phase.
+_SIDE = 7
 
 
 def routed_experts(

@@ -38,6 +38,7 @@ from replay.what_ifs.overlap import OVERLAPS, overlap
 from replay.what_ifs.plan import parse_plan, read_plan
 from replay.what_ifs.registry import compose, parse_what_if, recipe_named, registry, what_ifs
 from replay.what_ifs.scale import near_memory, remove_launch_overhead, scale_host, scale_kernels
+from replay.what_ifs.serving import batch, context
 from replay.what_ifs.stream import change_stream
 from replay.what_ifs.swap import swap_kernel
 from replay.what_ifs.t3 import t3
@@ -63,6 +64,7 @@ __all__ = [
     "WhatIf",
     "all_effects",
     "all_layers",
+    "batch",
     "c3",
     "change_dtype",
     "change_priority",
@@ -71,6 +73,7 @@ __all__ = [
     "check_choices",
     "check_factor",
     "compose",
+    "context",
     "context_parallel",
     "cu_order",
     "data_parallel",

@@ -24,7 +24,7 @@ from replay.costs.kernels.machine import runs_as
 from replay.costs.operators import operator_of
 from replay.costs.retiming import attention_dims, capability, floor_ns, modelled_seconds, source_device
 from replay.graph.graph import COLLECTIVE_KINDS, PHASES, Basis, KernelGraph, RecordedCall, TaskKind
-from replay.graph.operators import Operator, streaming
+from replay.graph.operators import Operator, by_phase, streaming
 from replay.what_ifs.job_graph import Replicas, gradient_exchanges, with_exchanges
 from replay.workloads import time_operators
 from replay.workloads.jobs import Layout
@@ -46,6 +46,8 @@ BACKWARD, OPTIMIZER = PHASES.index("backward"), PHASES.index("optimizer")
 _START_NS = 3000.0
 #: Share of the kernels of a step that take no longer than a kernel without work.
 _SHORTEST = 0.1
+#: Longest time that latency alone explains, ns.
+_MOST_START_NS = 10_000.0
 #: Of the time that a trace adds to a model, the part that does not grow with the work, as a share of a kernel's floor.
 _DAMPING = 0.5
 
@@ -338,32 +340,57 @@ def _operator(call: Call) -> Operator | None:
     return streaming("elementwise", moved, 0.0, max(int(moved // 4), 1)) if moved else None
 
 
-def _retimed(
-    graph: KernelGraph, reshaped: KernelGraph, scale: Floats, parameters: Parameters
-) -> tuple[KernelGraph, int]:
-    """Return the graph with the durations of new calls, and how many tasks changed.
+def start_ns(graph: KernelGraph) -> float:
+    """Return the time that the launch and latency of a kernel take: that of the shortest kernels of a trace.
+
+    A trace of large kernels alone shows no such time; then it is the longest that latency explains.
+    """
+    kernels = (graph.tasks.kind == TaskKind.KERNEL) & graph.on_device() & ~graph.collectives()
+    shortest = float(np.quantile(graph.tasks.duration_ns[kernels], _SHORTEST)) if kernels.any() else 0.0
+    return min(shortest, _MOST_START_NS)
+
+
+def rescaled(traced: Floats, floor: float, work_ns: tuple[Floats, Floats], ratio: float) -> Floats:
+    """Return the durations of kernels whose work changes.
 
     A kernel takes a time that its launch and latency need, and a time that goes with its work. The trace shows the sum.
     The first is near the time of the shortest kernels of the trace. The second is the modelled time of its work, times
     what the kernel needs over that: t_new = t + e (w_new - w_old), with e = (t - f + d f) / (w_old + d f).
+
+    Parameters
+    ----------
+    traced : array of float64, shape (n,)
+        Traced durations, ns.
+    floor : float
+        Time f of the shortest kernels, ns.
+    work_ns : (array, array)
+        Modelled times of the work before and after, w_old and w_new, ns.
+    ratio : float
+        Error of the model for growing work; its inverse is that for work that shrinks.
     """
+    before, after = work_ns
+    base = np.minimum(floor, traced)
+    needed = (traced - base + _DAMPING * base) / np.maximum(before + _DAMPING * base, 1e-9)
+    needed = np.minimum(needed, traced / np.maximum(before, 1e-9))
+    return np.asarray(traced + needed * (after * ratio ** np.sign(after - before) - before))
+
+
+def _retimed(
+    graph: KernelGraph, reshaped: KernelGraph, scale: Floats, parameters: Parameters
+) -> tuple[KernelGraph, int]:
+    """Return the graph with the durations of new calls, and how many tasks changed."""
     tasks, new = graph.tasks, reshaped.tasks.call
     device = source_device(graph)
     rows = np.flatnonzero((new != tasks.call) & graph.on_device())
     duration, basis = tasks.duration_ns.copy(), tasks.basis.copy()
-    kernels = (tasks.kind == TaskKind.KERNEL) & graph.on_device() & ~graph.collectives()
-    floor = float(np.quantile(tasks.duration_ns[kernels], _SHORTEST)) if kernels.any() else 0.0
-    synthetic = graph.origin == Basis.ASSUMED
+    floor, synthetic = start_ns(graph), graph.origin == Basis.ASSUMED
     before, after, pieces = _work(graph, reshaped, rows, device, parameters)
     traced = duration[rows]
     if synthetic:
         start = _written_start_ns(graph, device, parameters)
         timed = _as_written(graph, rows, (before, after, pieces), start)
     else:
-        base = np.minimum(floor, traced)
-        needed = (traced - base + _DAMPING * base) / np.maximum(before + _DAMPING * base, 1e-9)
-        needed = np.minimum(needed, traced / np.maximum(before, 1e-9))
-        timed = traced + needed * (after * parameters["job_size_ratio"] ** np.sign(after - before) - before)
+        timed = rescaled(traced, floor, (before, after), parameters["job_size_ratio"])
     duration[rows] = np.maximum(timed, 0.0)
     others = np.flatnonzero(scale != 1.0)
     start = _written_start_ns(graph, device, parameters) if synthetic else floor
@@ -427,7 +454,7 @@ def _work(
             operators = [_operator(calls[number]) for number in distinct[side, columns].tolist()]
             known = [i for i, each in enumerate(operators) if each is not None]
             several = tuple(operators[i] for i in known)
-            times[side, columns[known]] = _times(several, device, name, parameters, synthetic)
+            times[side, columns[known]] = work_times(several, device, name, parameters, synthetic)
     sizes = [max(sum(float(np.prod(shape)) for shape, _ in call.tensors()), 1.0) for call in calls]
     pieces = (
         np.array([sizes[b] / sizes[a] for a, b in distinct[:2].T.tolist()])[inverse.reshape(-1)]
@@ -437,13 +464,17 @@ def _work(
     return times[0][inverse.reshape(-1)], times[1][inverse.reshape(-1)], pieces
 
 
-def _times(
+def work_times(
     operators: Sequence[Operator | None], device: Device, dtype: str, parameters: Parameters, synthetic: bool
 ) -> Floats:
     """Return the modelled time of the work of each operator, ns; of a synthetic trace, with its start."""
-    known = [each for each in operators if each is not None]
+    known = [part for each in operators if each is not None for part in by_phase(each)]
     if not known:
         return np.zeros(0)
+    owners = np.repeat(np.arange(len(operators)), [len(by_phase(each)) if each else 0 for each in operators])
+    if len(known) > len(np.unique(owners)):
+        times = work_times(known, device, dtype, parameters, synthetic)
+        return np.bincount(owners, times, len(operators)).astype(np.float64)
     if synthetic:
         known = [_as_context(each) if each.kind == "attention" else each for each in known]
     timed = 1e9 * time_operators(known, device, parameters=parameters, dtype=dtype).seconds
@@ -473,7 +504,7 @@ def product_type(graph: KernelGraph) -> int:
 def _written_start_ns(graph: KernelGraph, device: Device, parameters: Parameters) -> float:
     """Return the time of a stream of next to no bytes in a synthetic trace, without the factor of streams."""
     dtype = runs_as(device, TYPES[product_type(graph)])
-    return float(_times((streaming("elementwise", 1.0, 1.0, 1, 2),), device, dtype, parameters, synthetic=True)[0])
+    return float(work_times((streaming("elementwise", 1.0, 1.0, 1, 2),), device, dtype, parameters, synthetic=True)[0])
 
 
 @cache

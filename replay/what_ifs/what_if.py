@@ -9,7 +9,7 @@ choice that fits no task. docs/extending.md shows a whole package that adds a wh
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,7 +18,7 @@ from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
 from replay.calibration.parameters import Parameters
 from replay.graph.choice import TaskChoice as TaskChoice
 from replay.graph.choice import unknown_name as unknown_name
-from replay.graph.graph import KernelGraph
+from replay.graph.graph import EdgeKind, KernelGraph
 from replay.what_ifs.targets import Targets
 
 #: Numbers of products outside layers: of the vocabulary, and of weights that not every layer has.
@@ -230,8 +230,10 @@ class WhatIf:
         try:
             with np.errstate(over="ignore"):  # a graph refuses durations that are not finite
                 if self.retimes:
-                    return self.transform(graph.without_factors(), parameters).with_factors()
-                return self.transform(graph, parameters)
+                    changed = self.transform(graph.without_factors(), parameters).with_factors()
+                else:
+                    changed = self.transform(graph, parameters)
+                return _with_stream_lags(graph, changed)
         except SeqPointError as error:
             raise type(error)(f"what-if {self.name}: {error}") from error
         except ArithmeticError as error:
@@ -246,6 +248,28 @@ class WhatIf:
     def label(self) -> str:
         """Title, or the name if it has no title."""
         return self.title or self.name
+
+
+#: Least share of a kernel's duration after which the next one of its stream starts, for both to run one after another.
+_SEQUENTIAL = 0.5
+
+
+def _with_stream_lags(before: KernelGraph, after: KernelGraph) -> KernelGraph:
+    """Return a changed graph in which a kernel that started near the end of the one before it still does.
+
+    The next kernel of a stream may start before the one before it has ended, by its launch (programmatic dependent
+    launch), or by rounding. Its edge has a lag from the start of the one before, which goes with that one's duration.
+    """
+    edges, (old, new) = after.edges, (graph.tasks.duration_ns for graph in (before, after))
+    if len(old) != len(new) or not np.array_equal(before.edges.source, edges.source):
+        return after
+    source = edges.source
+    sequential = edges.from_start & (edges.kind == EdgeKind.STREAM) & (edges.lag_ns >= _SEQUENTIAL * old[source])
+    moved = sequential & (new[source] != old[source]) & (old[source] > 0)
+    if not moved.any():
+        return after
+    ratio = np.divide(new, old, out=np.ones(len(old)), where=old > 0)
+    return replace(after, edges=replace(edges, lag_ns=np.where(moved, edges.lag_ns * ratio[source], edges.lag_ns)))
 
 
 #: A factor beyond these is a mistake.
