@@ -282,7 +282,7 @@ def _admit(e, now):  # type: ignore[no-untyped-def]
 
 @inlined
 def _generate(e, now):  # type: ignore[no-untyped-def]
-    """Give each decoding request a token; those whose last one it is end."""
+    """Give each decoding request a token, and finish the requests that have all of theirs."""
     e.counts[_READ] += e.counts[_DECODING]
     slot = e.counts[_STEPS] % len(e.ending)
     i = e.ending[slot]

@@ -222,13 +222,13 @@ def _values(rows: Iterable[_Row], column: str, read: Callable[[object], float | 
 
 
 def _token_count(value: object) -> float | None:
-    """Return a count of tokens; None if the value is none."""
+    """Return a number of tokens; None if the value is no whole number in range."""
     number = _number(value)
     return number if number is not None and 1 <= number <= _MOST_TOKENS and number.is_integer() else None
 
 
 def _time_s(value: object) -> float | None:
-    """Return a time in seconds, of a date those from 1970, in UTC unless it says otherwise; None if it is no time."""
+    """Return a time in seconds; a date counts from 1970, in UTC without a zone. None if the value is neither."""
     number = _number(value)
     if number is None and isinstance(value, str):
         try:
