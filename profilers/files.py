@@ -2,9 +2,10 @@
 
 `replaced_file` writes a file beside its target and renames it, so that nobody sees half of it. `dataset_path` finds
 shipped data in a checkout and in an installed wheel. `read_toml` reads settings in a time that grows with their size,
-whatever their content; `typed_table` checks them against msgspec structs.
+whatever their content; `typed_table` checks them against msgspec structs. `read_csv` reads tables of a user.
 """
 
+import csv
 import ctypes
 import errno
 import fcntl
@@ -301,6 +302,37 @@ def read_toml(file: Path, what: str) -> dict[str, Any]:
         raise InvalidInputError(f"{file}: cannot be read ({error.strerror})") from error
     except ValueError as error:
         raise InvalidInputError(f"{file}: no TOML ({error})") from error
+
+
+def read_csv(file: Path, what: str) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
+    """Return the columns of a CSV file with a header, and its rows, each with its line number.
+
+    Spaces around the names of columns are dropped. A cell that a short line lacks is None.
+
+    Parameters
+    ----------
+    file : Path
+        CSV file in UTF-8.
+    what : str
+        Content of such files, for messages, such as ``"lengths"``.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such file.
+    InvalidInputError
+        It cannot be read, or is no CSV.
+    """
+    if not file.is_file():
+        raise NotFoundError(f"{file}: no such file of {what}")
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as stream:
+            reader = csv.DictReader(stream)
+            names = [name.strip() for name in reader.fieldnames or ()]
+            reader.fieldnames = names
+            return names, [(reader.line_num, row) for row in reader]
+    except (csv.Error, OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(f"{file}: not a CSV file of {what} ({error})") from error
 
 
 def typed_table(table: object, layout: type[Settings], source: str) -> Settings:

@@ -74,9 +74,9 @@ def code_lines(path: Path) -> int:
 #: Most code lines of each sub-package. An issue that needs more raises its line here, in a commit of its own that
 #: says why.
 BUDGET = {
-    "profilers": 217,
+    "profilers": 229,
     "profilers/devices": 289,
-    "profilers/ingest": 3298,
+    "profilers/ingest": 3289,
     "profilers/readers": 6470,
     "profilers/record": 490,
     "profilers/trace": 1352,
@@ -95,6 +95,7 @@ BUDGET = {
     "replay/memory": 4935,
     "replay/plug_ins": 702,
     "replay/projection": 1388,
+    "replay/serving": 420,
     "replay/studies": 1532,
     "replay/what_ifs": 4870,
     "replay/workloads": 4115,
@@ -116,7 +117,7 @@ def modules() -> dict[str, Path]:
 
 def test_modules_are_few_and_none_has_grown_past_one_idea() -> None:
     lines = {name: code_lines(path) for name, path in modules().items()}
-    assert len(lines) <= 385
+    assert len(lines) <= 390
     assert {name: count for name, count in lines.items() if count > 420} == {}
     total = Counter[str]()
     for name, count in lines.items():

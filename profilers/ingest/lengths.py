@@ -4,7 +4,6 @@ Without a rule, `add_lengths` reads the annotations that users and serving engin
 dimension of an operator's input instead; a CSV file gives the lengths by iteration.
 """
 
-import csv
 import json
 import re
 from collections.abc import Mapping
@@ -15,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profilers.errors import InvalidInputError, NotFoundError
+from profilers.errors import InvalidInputError
+from profilers.files import read_csv
 from profilers.trace.arrays import MISSING, Ints, arrow_array, integers, put, strings
 from profilers.trace.schema import make_table
 from profilers.trace.serving import parse_serving_step
@@ -229,16 +229,7 @@ def _from_file(trace: Trace, path: Path) -> Ints:
 
 def _rows_of(path: Path) -> list[tuple[int, dict[str, str]]]:
     """Return the rows of a CSV file of lengths, each with its line number."""
-    if not path.is_file():
-        raise NotFoundError(f"{path}: no such file of lengths")
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream)
-            names = [name.strip() for name in reader.fieldnames or ()]
-            reader.fieldnames = names
-            rows = [(reader.line_num, row) for row in reader]
-    except (csv.Error, OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"{path}: not a CSV file of lengths ({error})") from error
+    names, rows = read_csv(path, "lengths")
     for name in ("iteration", "sequence_length"):
         if name not in names:
             raise InvalidInputError(f"{path}: has no column {name!r} (it has {', '.join(names)})")
