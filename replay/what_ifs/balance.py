@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -44,17 +45,19 @@ def balance_experts() -> WhatIf:
         exchanges = _exchanges(graph)
         balanced, n_exchanges = _with_mean_shares(graph, exchanges, parameters)
         changed, n_products = _with_mean_loads(balanced, exchanges, parameters)
-        notes = [
+        note = (
             f"balance_experts: the busiest rank has {exchanges.imbalance:.2f} times the mean of uneven all-to-alls; "
             f"{n_exchanges} all-to-alls and {n_products} products of experts re-timed"
-        ]
-        return (with_demands(changed, parameters) if n_exchanges else changed).with_notes(notes)
+        )
+        if not exchanges.uneven.any():
+            return changed.with_notes(["balance_experts: all all-to-alls of known sizes are even"])
+        return with_demands(changed, parameters).with_notes([note])
 
     return WhatIf("balance_experts", transform, retimes=True)
 
 
 @dataclass(frozen=True)
-class _Exchanges:
+class _SizedExchanges:
     """All-to-alls of known sizes whose ranks meet; columns of equal length, one row a task.
 
     Parameters
@@ -97,7 +100,7 @@ def _largest(values: Ints | Floats, group: Ints) -> Floats:
     return np.asarray(most[group])
 
 
-def _exchanges(graph: KernelGraph) -> _Exchanges:
+def _exchanges(graph: KernelGraph) -> _SizedExchanges:
     """Return the all-to-alls of known sizes of a graph, or raise an error that says what the trace lacks."""
     tasks = graph.tasks
     is_exchange = (tasks.kind == TaskKind.COLLECTIVE) & (tasks.collective == _ALL_TO_ALL)
@@ -121,10 +124,12 @@ def _exchanges(graph: KernelGraph) -> _Exchanges:
     sent, received = tasks.sent_elements[rows], tasks.received_elements[rows]
     uneven = np.where(direction[rows] == DISPATCH, received, sent)
     mean = (np.bincount(group, weights=uneven) / np.bincount(group))[group]
-    return _Exchanges(rows, group, direction[rows], sent, received, mean)
+    return _SizedExchanges(rows, group, direction[rows], sent, received, mean)
 
 
-def _with_mean_shares(graph: KernelGraph, exchanges: _Exchanges, parameters: Parameters) -> tuple[KernelGraph, int]:
+def _with_mean_shares(
+    graph: KernelGraph, exchanges: _SizedExchanges, parameters: Parameters
+) -> tuple[KernelGraph, int]:
     """Return the graph with exchanges of the mean in place of the busiest rank's share, and how many changed."""
     tasks, rows, dispatched = graph.tasks, exchanges.rows, exchanges.direction == DISPATCH
     even = np.where(dispatched, exchanges.sent, exchanges.received)
@@ -144,7 +149,7 @@ def _with_mean_shares(graph: KernelGraph, exchanges: _Exchanges, parameters: Par
     return changed.with_tasks(sent_elements=sent, received_elements=received), count
 
 
-def _with_mean_loads(graph: KernelGraph, exchanges: _Exchanges, parameters: Parameters) -> tuple[KernelGraph, int]:
+def _with_mean_loads(graph: KernelGraph, exchanges: _SizedExchanges, parameters: Parameters) -> tuple[KernelGraph, int]:
     """Return the graph with products of experts as on a rank of the mean share, and how many changed.
 
     A Python loop over the all-to-alls, about 20 us each.
@@ -163,7 +168,7 @@ def _with_mean_loads(graph: KernelGraph, exchanges: _Exchanges, parameters: Para
     ratio = np.ones(len(tasks))
     for (rank, _), queue in queues.items():
         own = products[slice(*np.searchsorted(ranks[products], (rank, rank + 1)))]
-        for first, then in zip(queue, queue[1:], strict=False):
+        for first, then in pairwise(queue):
             if (exchanges.direction[first], exchanges.direction[then]) != (DISPATCH, COMBINE):
                 continue
             since_ns, until_ns = tasks.measured_end_ns[rows[first]], arrives_ns[then]
