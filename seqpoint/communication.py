@@ -400,29 +400,21 @@ class ExchangeRow:
     imbalance: float | None
 
     @property
-    def received_shares(self) -> tuple[float, ...]:
-        """Share of the received elements of each rank."""
-        return tuple(each / max(sum(self.received), 1) for each in self.received)
-
-    @property
-    def sent_shares(self) -> tuple[float, ...]:
-        """Share of the sent elements of each rank."""
-        return tuple(each / max(sum(self.sent), 1) for each in self.sent)
+    def shares(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Shares of the ranks in the received and in the sent elements."""
+        received, sent = (tuple(n / max(sum(all_), 1) for n in all_) for all_ in (self.received, self.sent))
+        return received, sent
 
     @property
     def lasting(self) -> float | None:
         """Imbalance of the sums: what stays uneven over all exchanges; None as `imbalance`."""
-        return None if self.imbalance is None else len(self.ranks) * max(self.received_shares)
+        return None if self.imbalance is None else len(self.ranks) * max(self.shares[0])
 
     @property
     def busiest(self) -> str | None:
         """Rank that receives most, and its share in per cent; None if all receive as much."""
-        share = max(self.received_shares)
-        return (
-            None
-            if share == min(self.received_shares)
-            else f"{self.ranks[self.received_shares.index(share)]}: {100 * share:.0f} %"
-        )
+        share, rank = max(self.shares[0]), self.ranks[int(np.argmax(self.received))]
+        return None if share == min(self.shares[0]) else f"{rank}: {100 * share:.0f} %"
 
     @property
     def histograms(self) -> tuple[str, str]:
@@ -431,7 +423,7 @@ class ExchangeRow:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as JSON with stable keys."""
-        shares = {"received_shares": self.received_shares, "sent_shares": self.sent_shares}
+        shares = dict(zip(("received_shares", "sent_shares"), self.shares, strict=True))
         return asdict(self) | shares | {"lasting_imbalance": self.lasting}
 
 
@@ -462,6 +454,7 @@ def exchange_rows(trace: Trace, sizes: ExchangeSizes) -> tuple[ExchangeRow, ...]
     rows = np.flatnonzero(sizes.is_exchange)
     table, sent, received = trace.collectives.take(rows), sizes.sent[rows], sizes.received[rows]
     match, size, rank = (integers(table, name) for name in ("match_id", "group_size", "rank"))
+    size = np.where(size == MISSING, trace.meta.world_size or MISSING, size)
     members = np.unique(match, return_inverse=True, return_counts=True)
     operation = np.where(members[2][members[1]] < size, MISSING, match)
     direction = exchange_directions(operation, sent, received)
@@ -478,8 +471,12 @@ def exchange_rows(trace: Trace, sizes: ExchangeSizes) -> tuple[ExchangeRow, ...]
         is_known = direction[mine[0]] != UNKNOWN and sums[1].any()
         imbalance = float(sum(busiest.values()) * len(ranks) / sums[1].sum()) if is_known else None
         name, unknown = names[0][mine[0]] or "", int((~known).sum())
-        elements_of = (tuple(each) for each in (ranks.tolist(), *sums.tolist()))
-        found.append(ExchangeRow(name, DIRECTIONS[direction[mine[0]]], len(mine), unknown, *elements_of, imbalance))
+        totals = tuple(sums[0].tolist()), tuple(sums[1].tolist())
+        found.append(
+            ExchangeRow(
+                name, DIRECTIONS[direction[mine[0]]], len(mine), unknown, tuple(ranks.tolist()), *totals, imbalance
+            )
+        )
     return tuple(
         sorted(
             found, key=lambda row: (-(row.imbalance or 0.0), -sum(row.received), row.group, row.ranks, row.direction)

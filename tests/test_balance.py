@@ -13,7 +13,7 @@ from traces import event, kernel, kineto, launch
 import seqpoint as sp
 from profilers.errors import InvalidInputError
 from profilers.ingest.pipeline import IngestOptions, collect
-from profilers.trace.exchanges import exchange_directions, exchange_sizes
+from profilers.trace.exchanges import _splits, exchange_directions, exchange_sizes
 from profilers.trace.trace import Trace
 from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
@@ -119,7 +119,7 @@ def test_shares_of_ranks_by_hand(tmp_path: Path) -> None:
     assert (dispatch.direction, dispatch.calls, dispatch.unknown, dispatch.group) == ("dispatch", 2, 0, "ep")
     assert (dispatch.sent, dispatch.received) == ((2_000_000, 2_000_000), (3_000_000, 1_000_000))
     assert (dispatch.imbalance, dispatch.lasting, dispatch.busiest) == (1.5, 1.5, "0: 75 %")
-    assert dispatch.received_shares == (0.75, 0.25) and dispatch.histograms == ("█▃", "██")
+    assert dispatch.shares == ((0.75, 0.25), (0.5, 0.5)) and dispatch.histograms == ("█▃", "██")
     assert (combine.direction, combine.received, combine.imbalance) == ("combine", dispatch.sent, 1.0)
     assert result.to_dict()["exchanges"][0]["sent_shares"] == (0.5, 0.5)
     assert "Shares of ranks in all-to-alls" in [table.title for table in result.tables()]
@@ -165,7 +165,7 @@ def test_sizes_come_from_totals_then_from_valid_splits(
 
 def test_a_trace_without_sizes_or_with_a_single_rank_is_refused(tmp_path: Path) -> None:
     unknown = dict.fromkeys(("In split size", "Out split size", "In msg nelems", "Out msg nelems"))
-    with pytest.raises(InvalidInputError, match="no all-to-all with split sizes; newer") as raised:
+    with pytest.raises(InvalidInputError, match="no all-to-all with split sizes; join") as raised:
         parse_what_if("balance_experts")(graph_of(experts(tmp_path / "none", UNEVEN, **unknown)), NOMINAL)
     assert "\n" not in str(raised.value)
     with pytest.raises(InvalidInputError, match="give the files of all ranks"):
@@ -202,6 +202,18 @@ def test_the_shares_of_a_real_job_are_those_of_its_execution_traces() -> None:
     assert (changed.tasks.duration_ns <= graph.tasks.duration_ns).all()
     moved = np.flatnonzero(changed.tasks.bytes != graph.tasks.bytes)
     assert set(changed.tasks.bytes[moved].tolist()) == {4 * 3392}
+    two = sorted((DATA / "kineto" / "dlrm8").glob("worker[03]_*"))
+    part = collect(two, IngestOptions(execution_traces=(files[0], files[3])))
+    assert [row.direction for row in exchange_rows(part, exchange_sizes(part))] == ["unknown"]
+    with pytest.raises(InvalidInputError, match="give the files of all ranks"):
+        parse_what_if("balance_experts")(build_graph(part, 10, parameters=NOMINAL), NOMINAL)
+
+
+def test_whole_lists_of_an_execution_trace_count_where_those_of_the_profiler_are_truncated() -> None:
+    node = {"inputs": {"values": [[1, 2, 0, 4, 4, "cuda:0"], 7, "all_to_allv", [3, 1], [3, 3]]}}
+    profiler = {"In split size": "[3, ..., 1]", "Out split size": "[3, ..., 3]"}
+    texts = [json.dumps(profiler), json.dumps({"execution_trace": node})]
+    assert _splits(texts, 2) == ((4, 6), "") and _splits(texts[:1], 2) == (None, "truncated")
 
 
 def test_exchanges_of_unknown_bytes_keep_their_time(tmp_path: Path) -> None:

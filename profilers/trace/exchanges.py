@@ -89,18 +89,17 @@ def _arguments(trace: Trace, table: Any, rows: Ints, kind: str, key: str) -> lis
 
 def _splits(arguments: list[str | None], ranks: int) -> tuple[tuple[int, int] | None, str]:
     """Return the sums of the split sizes that are sent and received, or None and why they cannot be read."""
+    problem = ""
     for text in arguments:
         if (lists := _recorded_lists(text)) is None:
             continue
-        if any(isinstance(each, str) and "..." in each for each in lists):
-            return None, "truncated"
         sent, received = map(_counts, lists)
         lengths = {-1 if each is None else len(each) for each in (sent, received)}
-        if sent is None or received is None or len(lengths) > 1 or not lengths <= {0, max(ranks, *lengths)}:
-            return None, "malformed"
-        sums = sum(sent), sum(received)
-        return (sums, "") if max(sums) < _LIMIT else (None, "malformed")
-    return None, ""
+        if sent is not None and received is not None and len(lengths) == 1 and lengths <= {0, max(ranks, *lengths)}:
+            return (sum(sent), sum(received)), ""
+        is_truncated = any(isinstance(each, str) and "..." in each for each in lists)
+        problem = problem or ("truncated" if is_truncated else "malformed")
+    return None, problem
 
 
 def _recorded_lists(text: str | None) -> tuple[Any, Any] | None:
@@ -124,8 +123,8 @@ def _counts(value: Any) -> list[int] | None:
         counts = json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
         return None
-    valid = isinstance(counts, list) and all(type(each) is int and 0 <= each < _LIMIT for each in counts)
-    return counts if valid else None
+    valid = isinstance(counts, list) and all(type(each) is int and each >= 0 for each in counts)
+    return counts if valid and sum(counts) < _LIMIT else None
 
 
 def _with_splits(sent: int, received: int, sums: tuple[int, int]) -> tuple[int, int]:

@@ -7,12 +7,13 @@ from itertools import pairwise
 import numpy as np
 
 from profilers.errors import InvalidInputError
-from profilers.trace.arrays import MISSING, Bools, Floats, Ints
-from profilers.trace.exchanges import COMBINE, DISPATCH, UNKNOWN, exchange_directions
+from profilers.trace.arrays import MISSING, Floats, Ints
+from profilers.trace.exchanges import COMBINE, DISPATCH, EVEN, UNKNOWN, exchange_directions
 from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import with_demands
 from replay.costs.retiming import floor_ns
+from replay.costs.wire_time import group_ranks
 from replay.graph.graph import COLLECTIVE_KINDS, Basis, EdgeKind, KernelGraph, TaskKind
 from replay.what_ifs.job_graph import with_exchanges
 from replay.what_ifs.what_if import WhatIf, recipe
@@ -31,7 +32,7 @@ def balance_experts() -> WhatIf:
 
     Not modelled: how to reach the balance; tiles that are partly filled and weights that are read for few tokens, so
     that products scale less; activations between the products, which stay; chunks of tokens that overlap; products
-    without tokens that run between the two exchanges, which scale too.
+    without tokens that run between the two exchanges, which scale too; products of layers that another what-if copied.
 
     Source: split sizes of the trace, or of its execution trace; `replay.costs.collectives`.
 
@@ -49,7 +50,7 @@ def balance_experts() -> WhatIf:
             f"balance_experts: the busiest rank has {exchanges.imbalance:.2f} times the mean of uneven all-to-alls; "
             f"{n_exchanges} all-to-alls and {n_products} products of experts re-timed"
         )
-        if not exchanges.uneven.any():
+        if (exchanges.direction == EVEN).all():
             return changed.with_notes(["balance_experts: all all-to-alls of known sizes are even"])
         return with_demands(changed, parameters).with_notes([note])
 
@@ -82,15 +83,11 @@ class _SizedExchanges:
     mean: Floats
 
     @property
-    def uneven(self) -> Bools:
-        """Whether a side of the exchange is uneven."""
-        return np.isin(self.direction, (DISPATCH, COMBINE))
-
-    @property
     def imbalance(self) -> float:
         """Elements of the busiest ranks of uneven exchanges over their means; 1 if all are even."""
-        busiest = _largest(np.where(self.direction == DISPATCH, self.received, self.sent), self.group)
-        return float(busiest[self.uneven].sum() / self.mean[self.uneven].sum()) if self.uneven.any() else 1.0
+        uneven = self.direction != EVEN
+        busiest = _largest(np.maximum(self.sent, self.received), self.group)
+        return float(busiest[uneven].sum() / self.mean[uneven].sum()) if uneven.any() else 1.0
 
 
 def _largest(values: Ints | Floats, group: Ints) -> Floats:
@@ -106,19 +103,17 @@ def _exchanges(graph: KernelGraph) -> _SizedExchanges:
     is_exchange = (tasks.kind == TaskKind.COLLECTIVE) & (tasks.collective == _ALL_TO_ALL)
     if not (is_exchange & (tasks.received_elements >= 0)).any():
         raise InvalidInputError(
-            "the trace has no all-to-all with split sizes; newer versions of PyTorch record them, "
-            "and execution traces have them (`seqpoint ingest --execution-trace`)"
+            "the trace has no all-to-all with split sizes; join execution traces (`seqpoint ingest --execution-trace`)"
         )
     edges = graph.edges.of_kind(EdgeKind.RENDEZVOUS)
-    leaving = is_exchange[edges.target]
+    leaving = is_exchange[edges.target] & (group_ranks(graph)[edges.target] > 0)
     meeting = np.full(len(tasks), MISSING)
     meeting[edges.target[leaving]] = edges.source[leaving]
     direction = exchange_directions(meeting, tasks.sent_elements, tasks.received_elements)
     rows = np.flatnonzero(direction != UNKNOWN)
     if not len(rows):
         raise InvalidInputError(
-            "no all-to-all has its sizes on all of its ranks in the trace, so the mean share is unknown; "
-            "give the files of all ranks"
+            "no all-to-all has its sizes on all of its ranks in the trace: give the files of all ranks"
         )
     group = np.unique(meeting[rows], return_inverse=True)[1]
     sent, received = tasks.sent_elements[rows], tasks.received_elements[rows]
@@ -133,17 +128,16 @@ def _with_mean_shares(
     """Return the graph with exchanges of the mean in place of the busiest rank's share, and how many changed."""
     tasks, rows, dispatched = graph.tasks, exchanges.rows, exchanges.direction == DISPATCH
     even = np.where(dispatched, exchanges.sent, exchanges.received)
-    before = _largest(np.maximum(exchanges.sent, exchanges.received), exchanges.group)
+    larger = np.maximum(exchanges.sent, exchanges.received)
+    before = _largest(larger, exchanges.group)
     after = _largest(np.maximum(exchanges.mean, even), exchanges.group)
-    size = tasks.bytes[rows] / np.maximum(np.maximum(exchanges.sent, exchanges.received), 1)
-    size = _largest(size, exchanges.group)
-    chosen = exchanges.uneven & (tasks.bytes[rows] > 0)
+    size = _largest(tasks.bytes[rows] / np.maximum(larger, 1), exchanges.group)
+    chosen = (exchanges.direction != EVEN) & (tasks.bytes[rows] > 0)
     busiest, balanced = tasks.bytes.copy(), tasks.bytes.copy()
     busiest[rows[chosen]] = np.round(before * size)[chosen]
     balanced[rows[chosen]] = np.round(after * size)[chosen]
     sent, received = tasks.sent_elements.copy(), tasks.received_elements.copy()
-    for column, direction in ((received, DISPATCH), (sent, COMBINE)):
-        is_mean = exchanges.direction == direction
+    for column, is_mean in ((received, dispatched), (sent, exchanges.direction == COMBINE)):
         column[rows[is_mean]] = np.ceil(exchanges.mean[is_mean])
     changed, count = with_exchanges(graph.with_tasks(bytes=busiest), balanced, tasks.ranks, parameters)
     return changed.with_tasks(sent_elements=sent, received_elements=received), count
@@ -163,7 +157,8 @@ def _with_mean_loads(graph: KernelGraph, exchanges: _SizedExchanges, parameters:
     members, queues = defaultdict[int, set[int]](set), defaultdict[tuple[int, frozenset[int]], list[int]](list)
     for number, rank in zip(exchanges.group.tolist(), ranks[rows].tolist(), strict=True):
         members[number].add(rank)
-    for at in np.argsort(arrives_ns, kind="stable").tolist():
+    order = np.argsort(arrives_ns, kind="stable")
+    for at in order[np.isfinite(arrives_ns[order])].tolist():
         queues[int(ranks[rows[at]]), frozenset(members[int(exchanges.group[at])])].append(at)
     ratio = np.ones(len(tasks))
     for (rank, _), queue in queues.items():
