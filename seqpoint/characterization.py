@@ -18,15 +18,18 @@ from profilers.errors import InvalidInputError
 from profilers.files import replaced_file
 from profilers.trace.arrays import MISSING, Floats, Ints, row_keys
 from profilers.trace.columns import row_groups
+from profilers.trace.exchanges import ExchangeSizes, exchange_sizes
 from profilers.trace.kernels import COLLECTIVE
 from profilers.trace.steps import step_times
 from profilers.trace.trace import Trace
 from replay.graph.graph import given_hardware
 from seqpoint.communication import (
     CollectiveRow,
+    ExchangeRow,
     LaunchQueue,
     RankRow,
     collective_rows,
+    exchange_rows,
     launch_queues,
     rank_rows,
     straggler_line,
@@ -309,6 +312,16 @@ class Characterization(Result):
         return collective_rows(self.trace)
 
     @cached_property
+    def exchange_sizes(self) -> ExchangeSizes:
+        """Elements that the all-to-alls move."""
+        return exchange_sizes(self.trace)
+
+    @cached_property
+    def exchanges(self) -> tuple[ExchangeRow, ...]:
+        """All-to-alls by group of ranks and direction, with the shares of their ranks."""
+        return exchange_rows(self.trace, self.exchange_sizes)
+
+    @cached_property
     def ranks(self) -> tuple[RankRow, ...]:
         """Time of each device by cause, and how its rank holds others up."""
         return rank_rows(self.trace, self.facts)
@@ -465,13 +478,22 @@ class Characterization(Result):
             notes.append(f"{flop} and {bytes_} of the kernel time (operators with shapes)")
         if not facts.modules:
             notes.append("the trace names no module; record with with_modules=True or with_stack=True")
-        notes += cost_notes(self.trace)
+        notes += [*self._exchange_notes(), *cost_notes(self.trace)]
         above = [row for row in self.rows("shape") if row.above]
         for cause, (_, why) in ABOVE.items():
             if named := [f"{row.name} {row.shapes}".strip() for row in above if row.above == cause]:
                 rows = f"{counted(len(named), 'row')} of operators and shapes above the roof, such as {named[0][:80]}"
                 notes.append(f"{rows}: {why.format(cache=self._cache_mb)}")
         return tuple(notes)
+
+    def _exchange_notes(self) -> list[str]:
+        """Return a note on all-to-alls of unknown sizes."""
+        unknown, calls = (sum(getattr(row, name) for row in self.exchanges) for name in ("unknown", "calls"))
+        lists = [f"{count} lists of split sizes are {problem}" for problem, count in self.exchange_sizes.unread.items()]
+        if unknown:
+            more = "execution traces have them (`seqpoint ingest --execution-trace`)"
+            lists.append(f"{unknown} of {calls} all-to-alls are of unknown sizes, so shares of ranks are, too; {more}")
+        return ["; ".join(lists)] if lists else []
 
     def tables(self, by: Sequence[str] = ()) -> tuple[Table, ...]:
         """Return the tables of text.
@@ -483,7 +505,7 @@ class Characterization(Result):
         """
         tables = [] if by else [serving_table(self.serving)]
         tables += [self.text_table(each) for each in by or self._told()]
-        tables += [self.ranks_table(), self._collectives_text(), self._launches_text()]
+        tables += [self.ranks_table(), self._collectives_text(), self._exchanges_text(), self._launches_text()]
         return tuple(table for table in tables if table.rows)
 
     def _told(self) -> tuple[str, ...]:
@@ -521,6 +543,15 @@ class Characterization(Result):
         }  # fmt: skip
         return table_of("Collectives by kind and size", columns, self.collectives)
 
+    def _exchanges_text(self) -> Table:
+        columns = {
+            "group~": "{group}", "direction~": "{direction}", "calls": "{calls}", "unknown": "{unknown}",
+            "imbalance": "{imbalance:.2f}", "lasting": "{lasting:.2f}", "busiest rank~": "{busiest}",
+            "received by rank~": "{histograms[0]}", "sent by rank~": "{histograms[1]}",
+        }  # fmt: skip
+        uneven = any(row.direction in ("dispatch", "combine") for row in self.exchanges)
+        return table_of("Shares of ranks in all-to-alls", columns, self.exchanges if uneven else ())
+
     def _launches_text(self) -> Table:
         columns = {
             "rank": "{rank}", "device": "{device}", "launches": "{launches}", "delay": "{delay_ns:time}",
@@ -554,6 +585,7 @@ class Characterization(Result):
             "rows": [row.to_dict() for row in self.rows()],
             "by": {each: [row.to_dict() for row in self.rows(each)] for each in BY if each != "operator"},
             "collectives": [row.to_dict() for row in self.collectives],
+            "exchanges": [row.to_dict() for row in self.exchanges],
             "launches": [asdict(row) for row in self.launches],
             "ranks": [asdict(row) for row in self.ranks],
             "notes": list(self.notes()),

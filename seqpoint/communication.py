@@ -17,6 +17,7 @@ import numpy as np
 from profilers.trace.activity import COMMUNICATION_KEYS, DeviceTimes, last_arrivals, late_ranks, times_of_recording
 from profilers.trace.arrays import MISSING, Ints, ends, integers, row_keys, strings
 from profilers.trace.columns import lookup, row_groups
+from profilers.trace.exchanges import DIRECTIONS, UNKNOWN, ExchangeSizes, exchange_directions
 from profilers.trace.kernels import COLLECTIVE
 from profilers.trace.trace import Trace
 from seqpoint.kernel_facts import KernelFacts
@@ -364,6 +365,123 @@ def _skews(match: Ints, start: Ints) -> Ints:
     np.maximum.at(late, group, start[rows])
     result[rows[first]] = late - early
     return result
+
+
+@dataclass(frozen=True)
+class ExchangeRow:
+    """All-to-alls of a group of ranks in one direction: tokens of experts, or rows of embeddings.
+
+    Parameters
+    ----------
+    group : str
+        Name of the group; "" if unknown.
+    direction : str
+        One of `profilers.trace.exchanges.DIRECTIONS`.
+    calls : int
+        Number of calls, one for each rank.
+    unknown : int
+        Calls whose sizes are unknown.
+    ranks : tuple of int
+        Ranks in the trace.
+    sent, received : tuple of int
+        Elements of each rank, summed over calls of known sizes.
+    imbalance : float, optional
+        Elements that the busiest rank of each exchange receives over the mean of its ranks, both summed over exchanges;
+        None if some ranks are unknown, or nothing is received.
+    """
+
+    group: str
+    direction: str
+    calls: int
+    unknown: int
+    ranks: tuple[int, ...]
+    sent: tuple[int, ...]
+    received: tuple[int, ...]
+    imbalance: float | None
+
+    @property
+    def shares(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Shares of the ranks in the received and in the sent elements."""
+        received, sent = (tuple(n / max(sum(all_), 1) for n in all_) for all_ in (self.received, self.sent))
+        return received, sent
+
+    @property
+    def lasting(self) -> float | None:
+        """Imbalance of the sums: what stays uneven over all exchanges; None as `imbalance`."""
+        return None if self.imbalance is None else len(self.ranks) * max(self.shares[0])
+
+    @property
+    def busiest(self) -> str | None:
+        """Rank that receives most, and its share in per cent; None if all receive as much."""
+        share, rank = max(self.shares[0]), self.ranks[int(np.argmax(self.received))]
+        return None if share == min(self.shares[0]) else f"{rank}: {100 * share:.0f} %"
+
+    @property
+    def histograms(self) -> tuple[str, str]:
+        """Received and sent shares of the ranks as bars, a character each."""
+        return bars(self.received), bars(self.sent)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as JSON with stable keys."""
+        shares = dict(zip(("received_shares", "sent_shares"), self.shares, strict=True))
+        return asdict(self) | shares | {"lasting_imbalance": self.lasting}
+
+
+def bars(values: Sequence[int], most: int = 32) -> str:
+    """Return values of 0 or more as bars of text; of more than `most` values, the largest of each few that adjoin.
+
+    Examples
+    --------
+    >>> bars([1, 4, 8, 0])
+    '▁▄█▁'
+    """
+    few = -(-len(values) // most)
+    largest = [max(values[at : at + few]) for at in range(0, len(values), few)]
+    top = max(largest, default=0) or 1
+    return "".join("▁▂▃▄▅▆▇█"[max(-(-8 * each // top) - 1, 0)] for each in largest)
+
+
+def exchange_rows(trace: Trace, sizes: ExchangeSizes) -> tuple[ExchangeRow, ...]:
+    """Return the all-to-alls of a trace by group and direction, the most uneven first.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+    sizes : ExchangeSizes
+        Sizes of its all-to-alls.
+    """
+    rows = np.flatnonzero(sizes.is_exchange)
+    table, sent, received = trace.collectives.take(rows), sizes.sent[rows], sizes.received[rows]
+    match, size, rank = (integers(table, name) for name in ("match_id", "group_size", "rank"))
+    size = np.where(size == MISSING, trace.meta.world_size or MISSING, size)
+    members = np.unique(match, return_inverse=True, return_counts=True)
+    operation = np.where(members[2][members[1]] < size, MISSING, match)
+    direction = exchange_directions(operation, sent, received)
+    names = strings(table, "group_name"), strings(table, "group_ranks")
+    groups = np.unique([f"{name}\n{ranks}" for name, ranks in zip(*names, strict=True)], return_inverse=True)[1]
+    found = []
+    for mine in row_groups(groups, direction):
+        ranks, at = np.unique(rank[mine], return_inverse=True)
+        known, busiest = np.minimum(sent[mine], received[mine]) >= 0, defaultdict[int, int](int)
+        sums = np.zeros((2, len(ranks)), dtype=np.int64)
+        np.add.at(sums.T, at, np.where(known, np.stack([sent[mine], received[mine]]), 0).T)
+        for exchange, elements in zip(operation[mine].tolist(), received[mine].tolist(), strict=True):
+            busiest[exchange] = max(busiest[exchange], elements)  # all-to-alls, below 1 us each
+        is_known = direction[mine[0]] != UNKNOWN and sums[1].any()
+        imbalance = float(sum(busiest.values()) * len(ranks) / sums[1].sum()) if is_known else None
+        name, unknown = names[0][mine[0]] or "", int((~known).sum())
+        totals = tuple(sums[0].tolist()), tuple(sums[1].tolist())
+        found.append(
+            ExchangeRow(
+                name, DIRECTIONS[direction[mine[0]]], len(mine), unknown, tuple(ranks.tolist()), *totals, imbalance
+            )
+        )
+    return tuple(
+        sorted(
+            found, key=lambda row: (-(row.imbalance or 0.0), -sum(row.received), row.group, row.ranks, row.direction)
+        )
+    )
 
 
 def launch_queues(trace: Trace) -> tuple[LaunchQueue, ...]:

@@ -79,7 +79,7 @@ BUDGET = {
     "profilers/ingest": 3289,
     "profilers/readers": 6470,
     "profilers/record": 490,
-    "profilers/trace": 1352,
+    "profilers/trace": 1444,
     "profilers/writers": 655,
     "replay": 0,
     "replay/analysis": 892,
@@ -89,18 +89,18 @@ BUDGET = {
     "replay/detailed": 5956,
     "replay/engine": 1913,
     "replay/formats": 521,
-    "replay/from_trace": 1907,
+    "replay/from_trace": 1920,
     "replay/gemms": 2053,
-    "replay/graph": 1085,
+    "replay/graph": 1087,
     "replay/memory": 4935,
     "replay/plug_ins": 702,
     "replay/projection": 1388,
     "replay/serving": 420,
     "replay/studies": 1532,
-    "replay/what_ifs": 4870,
+    "replay/what_ifs": 4986,
     "replay/workloads": 4115,
     "replay/writers": 363,
-    "seqpoint": 8877,
+    "seqpoint": 8967,
     "seqpoint/cli": 2405,
     "seqpoint/plots": 1470,
     "seqpoint/reporting": 397,
@@ -117,7 +117,7 @@ def modules() -> dict[str, Path]:
 
 def test_modules_are_few_and_none_has_grown_past_one_idea() -> None:
     lines = {name: code_lines(path) for name, path in modules().items()}
-    assert len(lines) <= 390
+    assert len(lines) <= 400
     assert {name: count for name, count in lines.items() if count > 420} == {}
     total = Counter[str]()
     for name, count in lines.items():

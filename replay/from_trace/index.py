@@ -29,6 +29,7 @@ from profilers.trace.arrays import (
     strings,
 )
 from profilers.trace.columns import lookup
+from profilers.trace.exchanges import ExchangeSizes, exchange_sizes
 from profilers.trace.serving import ServingSteps, serving_steps
 from profilers.trace.trace import Trace
 from replay.from_trace.host_waits import NO_QUEUES, FullQueues, full_queues, polling
@@ -253,6 +254,11 @@ class TraceIndex:
     def collectives(self) -> SortedRows:
         """Rows of the collectives by id."""
         return SortedRows.by(integers(self.trace.collectives, "id"))
+
+    @cached_property
+    def exchanges(self) -> ExchangeSizes:
+        """Elements that the all-to-alls move, one row a collective."""
+        return exchange_sizes(self.trace)
 
     @cached_property
     def syncs(self) -> RecordedSyncs:

@@ -182,8 +182,9 @@ def _task_columns(window: Window, operators: tuple[Ints, Ints]) -> dict[str, tup
     is_collective = device_work.collective != MISSING
     kind = np.where(is_collective, int(TaskKind.COLLECTIVE), int(TaskKind.KERNEL))
     class_of_name = np.array([_CLASS_INDEX[name] for name in window.index.device_work.classes], dtype=np.int64)
-    columns = table.select(["bytes", "group_size"]).take(arrow_array(table_row, table_row == MISSING))
-    size, ranks = (np.maximum(integers(columns, name), 0) for name in ("bytes", "group_size"))
+    columns = table.select(["group_size"]).take(arrow_array(table_row, table_row == MISSING))
+    ranks, exchanged = np.maximum(integers(columns, "group_size"), 0), _exchange_columns(window, table_row)
+    size = np.maximum(exchanged.pop("bytes"), 0)
     return {
         "kind": (np.where(device_work.is_copy, int(TaskKind.COPY), kind), int(TaskKind.MARK)),
         "class_": (np.where(device_work.is_copy, -1, class_of_name[device_work.name]), -1),
@@ -196,8 +197,19 @@ def _task_columns(window: Window, operators: tuple[Ints, Ints]) -> dict[str, tup
         "ranks": (ranks, 0),
         "direction": (device_work.direction, -1),
         "phase": (device_work.phase, -1),
+        **{name: (column, -1) for name, column in exchanged.items()},
         **_unit_shares(window),
     }
+
+
+def _exchange_columns(window: Window, table_row: Ints) -> dict[str, Ints]:
+    """Return the bytes of each row's collective, and if there are all-to-alls, the elements that these move."""
+    sizes = window.index.exchanges
+    columns = {"bytes": sizes.bytes}
+    if sizes.is_exchange.any():
+        columns |= {"sent_elements": sizes.sent, "received_elements": sizes.received}
+    at = np.where(table_row == MISSING, len(sizes.bytes), table_row)
+    return {name: np.maximum(np.append(column, -1)[at], -1) for name, column in columns.items()}
 
 
 def _unit_shares(window: Window) -> dict[str, tuple[npt.NDArray[Any], npt.ArrayLike]]:

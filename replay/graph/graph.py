@@ -304,6 +304,8 @@ class Tasks:
     factor: Floats = _ABSENT
     memory_operator: Ints = _ABSENT
     call: Ints = _ABSENT
+    sent_elements: Ints = _ABSENT
+    received_elements: Ints = _ABSENT
 
     def __post_init__(self) -> None:
         for name, column in TASK_COLUMNS.items():

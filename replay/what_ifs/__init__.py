@@ -5,6 +5,7 @@ composes them; `plan` reads plan files. A what-if of another package needs the n
 of `replay.graph`; docs/extending.md shows one.
 """
 
+from replay.what_ifs.balance import balance_experts
 from replay.what_ifs.c3 import c3
 from replay.what_ifs.device import (
     limit_power,
@@ -64,6 +65,7 @@ __all__ = [
     "WhatIf",
     "all_effects",
     "all_layers",
+    "balance_experts",
     "batch",
     "c3",
     "change_dtype",

@@ -125,6 +125,7 @@ def characterize_command(
     bytes_per_s, intensity and roof_share. `by` has the same for shape, kernel, class, phase and module. `bound_shares`
     is the share of the time that compute, memory and latency bound. `utilisation` is that of the peak in the steps.
     `collectives`, `launches` and `ranks` (the time of each device by cause, and its slowdown) are tables, too.
+    `exchanges` has the elements that each rank sends and receives in all-to-alls.
 
     \b
     seqpoint characterize job.trace
