@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from profilers.trace.arrays import Bools, Floats, Ints, row_keys
+from profilers.trace.arrays import Bools, Floats, Ints, dense_keys, row_keys
 from profilers.trace.serving import SERVING_PHASES, ServingStep
 from profilers.trace.steps import StepTimes
 from seqpoint.kernel_facts import KERNEL_PHASES, KernelFacts
@@ -137,7 +137,8 @@ def _row(
             of_iteration[iteration] = of_iteration.get(iteration, []) + step_of[rank, iteration]
     steps = [step for several in of_iteration.values() for step in several]
     chosen = np.array(keys, dtype=np.int64).T
-    step_ns = times.step_ns[np.isin(row_keys(times.rank, times.iteration), row_keys(*chosen))]
+    of_times, of_phase = dense_keys((times.rank, times.iteration), (chosen[0], chosen[1]))
+    step_ns = times.step_ns[np.isin(of_times, of_phase)]
     ranks, rows = len(np.unique(chosen[0])), np.flatnonzero(facts.phase == KERNEL_PHASES.index(phase))
     elapsed, devices = int(step_ns.sum() / ranks), len(np.unique(row_keys(facts.rank[rows], facts.device[rows]))) or 1
     tokens = _total([step.tokens for step in steps])
