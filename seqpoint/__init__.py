@@ -71,6 +71,7 @@ __all__ = [
     "sample_kernels",
     "scaling",
     "select",
+    "serve",
     "simulate_gemms",
     "simulate_kernel",
     "simulate_memory",

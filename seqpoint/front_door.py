@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from replay.costs.collectives import Topology
     from replay.costs.kernels import Predicted
     from replay.memory.system import CachePolicy
+    from replay.serving import Requests
     from replay.what_ifs import Recipe, WhatIf
     from replay.workloads import Dlrm, PredictedStep, TrainingJob
     from seqpoint.advising import TraceAdvice
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from seqpoint.selection.another_run import RunEstimate
     from seqpoint.selection.kernels import KernelSampler
     from seqpoint.selection.selecting import SelectionResult, SelectOptions
+    from seqpoint.serving import ServingPhases
+    from seqpoint.serving_load import ServingLoad
     from seqpoint.step_analysis import Analysis
     from seqpoint.step_sample import StepSample
     from seqpoint.validation.suites import Validation
@@ -396,6 +399,60 @@ def characterize(trace: "Trace | Paths", *, device: str | None = None) -> "Chara
     from seqpoint.characterization import characterize_trace
 
     return characterize_trace(_trace(trace), device=device)
+
+
+def serve(
+    trace: "Trace | Paths",
+    requests: "Requests | str | PathLike[str] | None" = None,
+    *,
+    others: "Sequence[Trace | Paths]" = (),
+    rates: Sequence[float] = (),
+    most_requests: int = 256,
+    most_tokens: int = 8192,
+    kv_tokens: int | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+) -> "ServingPhases | ServingLoad":
+    """Return the steps of serving by phase; with requests, one engine under load, whose steps are those of the trace.
+
+    Parameters
+    ----------
+    trace : Trace, path or sequence of paths
+        Trace of an engine whose annotations state the requests of each step.
+    requests : Requests or path, optional
+        Lengths and arrivals of requests, or a CSV or JSON file of them.
+    others : sequence of Trace or path
+        Further traces of the same engine, such as one of prefill beside one of decode; with requests only.
+    rates : sequence of float
+        Requests a second; by default 25 to 95 % of what the engine can serve.
+    most_requests, most_tokens : int
+        Slots of the engine, and tokens of a step.
+    kv_tokens : int, optional
+        Tokens that its cache holds; by default what fits beside the weights in 90 % of the device's memory.
+    seed : int, optional
+        Seed of Poisson arrivals; without it the arrivals of the file are scaled, or drawn with seed 0 if it has none.
+    device : str, optional
+        Device that the trace was recorded on, if the trace does not say.
+
+    Raises
+    ------
+    SeqPointError
+        The trace or the requests cannot be read; or the trace has no step of serving with known requests.
+    """
+    from seqpoint.serving import serving_phases
+
+    opened = _trace(trace)
+    if requests is None:
+        return serving_phases(characterize(opened, device=device))
+    from replay.serving import Requests, read_requests
+    from seqpoint.serving_load import serving_load
+
+    sample = requests if isinstance(requests, Requests) else read_requests(fspath(requests))
+    traces = [opened, *map(_trace, others)]
+    return serving_load(
+        traces, sample, rates=rates, most_requests=most_requests, most_tokens=most_tokens, kv_tokens=kv_tokens,
+        seed=seed, device=device,
+    )  # fmt: skip
 
 
 def compare(

@@ -6,7 +6,7 @@
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -138,6 +138,19 @@ class KernelFacts:
     def total_ns(self) -> int:
         """Sum of the durations of all kernels."""
         return int(self.duration_ns.sum())
+
+    def of_rows(self, rows: Ints) -> "KernelFacts":
+        """Return the facts of some kernels.
+
+        Parameters
+        ----------
+        rows : array of int64
+            Rows to keep.
+        """
+        columns: dict[str, Any] = {
+            name: value[rows] for name, value in vars(self).items() if isinstance(value, np.ndarray)
+        }
+        return replace(self, **columns)
 
     def in_classes(self, names: Collection[str]) -> Bools:
         """Return the mask of the kernels of some classes."""

@@ -113,6 +113,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "List the GEMMs of a trace: efficiency, waves, tail, why they are slow.",
     ),
     "compare": ("analyze:compare_command", "Show what changed between two traces, and whether it is more than noise."),
+    "serving": ("serving:command", "Show prefill and decode of an engine, and the engine under load."),
     "project": ("project:project_command", "Project the speed-up of what-ifs, with intervals."),
     "what-ifs": ("project:what_ifs_command", "List the what-ifs, or describe one."),
     "sweep": ("scaling:sweep_command", "Time thousands of scenarios: sizes of a job, devices, what-ifs."),

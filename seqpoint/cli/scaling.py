@@ -34,7 +34,7 @@ _AXES = {
 }
 
 
-class _Values(click.ParamType[tuple[float, ...]]):
+class NumberList(click.ParamType[tuple[float, ...]]):
     """Numbers with commas between them."""
 
     name = "N,N,..."
@@ -51,7 +51,7 @@ class _Values(click.ParamType[tuple[float, ...]]):
 
 def _axes(function: Any) -> Any:
     for name, (axis, text) in reversed(_AXES.items()):
-        function = click.option(f"--{name}", axis, type=_Values(), help=text)(function)
+        function = click.option(f"--{name}", axis, type=NumberList(), help=text)(function)
     return function
 
 

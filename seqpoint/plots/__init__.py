@@ -16,6 +16,7 @@ from seqpoint.plots.operators import concurrency_map, gemm_efficiency
 from seqpoint.plots.projections import (
     changes_by_operator,
     communication_share,
+    load_curves,
     memory_by_part,
     pareto_front,
     projection_intervals,
@@ -53,6 +54,7 @@ __all__ = [
     "interval_coverage",
     "kernel_slowdowns",
     "length_histogram",
+    "load_curves",
     "memory_by_part",
     "memory_channels",
     "memory_row_hits",

@@ -10,7 +10,7 @@ from profilers.errors import InvalidInputError
 from replay.projection.rows import ProjectionRow
 from replay.workloads.job_memory import JobMemory
 from seqpoint.plots.frame import BLUE, GREY, INK, NAME_LENGTH, RED, Chart, Rows, framed, hover_tips, overlay, plain_text
-from seqpoint.plots.saving import saveable
+from seqpoint.plots.saving import saveable, stacked
 from seqpoint.units import TimeUnit, duration, time_unit
 
 #: Most characters of an operator on the axis; the tooltip has more.
@@ -413,3 +413,30 @@ def _front_line(rows: Sequence[Mapping[str, Any]], label: str, look: tuple[str, 
         hv.Curve(cells, "gpus", "step", label=label).opts(**line),
         hv.Points(cells, ["gpus", "step"], label=label).opts(**marks),
     ]
+
+
+@saveable
+def load_curves(rows: Rows) -> Chart:
+    """Return the percentiles of the times to first token and per output token of an engine, by rate of arrival.
+
+    Parameters
+    ----------
+    rows : pandas.DataFrame
+        A row for each rate, as `replay.serving.load_table` returns them.
+
+    Returns
+    -------
+    holoviews.Layout
+        An ``Overlay`` of a ``Curve`` for each percentile, for each of the two times; time axes are logarithmic.
+    """
+    charts = []
+    for key, title in (("ttft", "Time to first token"), ("tpot", "Time per output token")):
+        layers = []
+        for level, colour in ((50, BLUE), (90, GREY), (99, RED)):
+            column = f"{key}_p{level}_s"
+            if rows[column].notna().any():
+                points = (rows["rate"], 1e3 * rows[column].astype(float))
+                layers.append(hv.Curve(points, label=f"p{level}").opts(color=colour, line_width=2, backend="bokeh"))
+        if layers:
+            charts.append(overlay(layers, title, ("requests/s", "ms"), height=300, logy=True))
+    return stacked(charts)
