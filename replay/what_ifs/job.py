@@ -41,6 +41,8 @@ from replay.what_ifs.job_shapes import (
     weight_elements,
 )
 from replay.what_ifs.registry import parse_what_if
+from replay.what_ifs.serving import step_requests
+from replay.what_ifs.serving_parallel import is_serving, shared_experts, shared_layers
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, split_words, what_if_text
 from replay.workloads import SCHEDULES, load_training, read_job
 from replay.workloads.architecture import checked_size
@@ -65,16 +67,25 @@ def _what_if(
     change: Callable[[KernelGraph, TracedJob, Parameters], KernelGraph],
     *more: str,
     grown: Callable[[TracedJob], float] = lambda traced: 1.0,
+    serving: Callable[[KernelGraph, int, Parameters], KernelGraph] | None = None,
 ) -> WhatIf:
-    """Return the what-if of an edit, which changes a graph whose job is found first; `grown` is the ratio of tokens."""
+    """Return the what-if of an edit, which changes a graph whose job is found first; `grown` is the ratio of tokens.
+
+    With `serving`, a step of serving needs no job: that changes it.
+    """
     checked_size(name, number)
     given = read_job(job) if job else None
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         graph = in_lane_order(graph)
+        if serving is not None and is_serving(graph):
+            return serving(graph, number, parameters)
         return change(graph, find_job(graph, given), parameters)
 
     def tokens(graph: KernelGraph) -> tuple[float, float]:
+        if serving is not None and is_serving(graph):
+            steps = step_requests(graph).values()
+            return (sum(step.tokens for step in steps) / len(steps),) * 2
         traced = find_job(graph, given)
         passes = traced.micro_batches / len(graph.iterations) if traced.training else 1.0
         of_step = traced.sizes["batch"] * traced.sizes["length"] * passes
@@ -240,7 +251,8 @@ def tensor_parallel(number: int, job: str = "") -> WhatIf:
     products whose results are partial sums; one after the embedding, and three of a number a token in the loss. Next
     kernels wait for them, and the host calls each. Else those of the trace are re-timed for the new number of ranks, or
     left out for one rank. The host of a training step is slower by a share for each rank, as hosts of Megatron-LM are.
-    The graph keeps its ranks, which stand for all.
+    The graph keeps its ranks, which stand for all. A step of serving needs no transformer of known sizes: the order of
+    its products tells how ranks share them; logits are gathered.
 
     Not modelled: sequence parallelism, a gather of logits in inference, and sharing of layers that are no products
     beside attention.
@@ -284,7 +296,7 @@ def tensor_parallel(number: int, job: str = "") -> WhatIf:
             note += f", and {len(of_loss)} of the loss"
         return added.with_notes([note])
 
-    return _what_if("tensor_parallel", number, job, change)
+    return _what_if("tensor_parallel", number, job, change, serving=shared_layers)
 
 
 def _shared(traced: TracedJob, number: int) -> dict[str, int]:
@@ -570,7 +582,8 @@ def expert_parallel(number: int, job: str = "") -> WhatIf:
     """Share the experts of each layer among NUMBER ranks.
 
     All-to-alls of the trace, which carry tokens to experts and back, are re-timed for the new number of ranks. A rank
-    has fewer experts and as many tokens for all of them, so its products stay.
+    has fewer experts and as many tokens for all of them, so its products stay. A step of serving on one rank gets two
+    all-to-alls around each layer of experts; each rank serves its own requests, and reads its own experts' weights.
 
     Not modelled: tokens that are spread unevenly, and other sizes of an expert's products.
 
@@ -593,7 +606,7 @@ def expert_parallel(number: int, job: str = "") -> WhatIf:
         resized, moved = with_exchanges(graph, tasks.bytes, np.where(rows, number, tasks.ranks), parameters)
         return with_demands(resized, parameters).with_notes([f"expert_parallel: {moved} all-to-alls re-timed"])
 
-    return _what_if("expert_parallel", number, job, change)
+    return _what_if("expert_parallel", number, job, change, serving=shared_experts)
 
 
 #: What-ifs that edit the job.

@@ -312,20 +312,21 @@ def resized(operator: Operator, before: StepRequests, after: StepRequests) -> Op
             for number in (tokens, round(tokens * ratio))
         ]
         grown = [new / old for old, new in zip(*(_sizes(layer) for layer in layers), strict=True)]
-        return _scaled(operator, grown, layers[1].dims)
+        return scaled(operator, grown, layers[1].dims)
     if operator.kind == "matmul" and operator.dims[0] == 1:
         _, m, n, k = operator.dims
         read = operator.bytes_read + (ratio - 1) * m * k * operator.element_bytes
-        return _scaled(operator, [ratio, read / operator.bytes_read, ratio], (1, round(m * ratio), n, k))
+        return scaled(operator, [ratio, read / operator.bytes_read, ratio], (1, round(m * ratio), n, k))
     dims = (round(operator.dims[0] * ratio), *operator.dims[1:])
-    return _scaled(operator, [ratio, ratio, ratio], dims)
+    return scaled(operator, [ratio, ratio, ratio], dims)
 
 
 def _sizes(operator: Operator) -> tuple[float, float, float]:
     return operator.flops, operator.bytes_read, operator.bytes_written
 
 
-def _scaled(operator: Operator, ratios: list[float], dims: tuple[int, ...]) -> Operator:
+def scaled(operator: Operator, ratios: list[float], dims: tuple[int, ...]) -> Operator:
+    """Return an operator of other dims, whose FLOP, bytes read and bytes written grow by ratios."""
     flops, read, written = (size * ratio for size, ratio in zip(_sizes(operator), ratios, strict=True))
     return replace(operator, flops=flops, bytes_read=read, bytes_written=written, dims=dims)
 
@@ -351,4 +352,4 @@ def _attention(operator: Operator, before: StepRequests, after: StepRequests) ->
         for step in (before, after)
     ]
     grown = [new / old for old, new in zip(*(_sizes(step) for step in steps), strict=True)]
-    return _scaled(operator, grown, steps[1].dims)
+    return scaled(operator, grown, steps[1].dims)
