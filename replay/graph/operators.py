@@ -205,13 +205,13 @@ def request_attention(prefill: PhaseTokens, decode: PhaseTokens, heads: Heads) -
         raise InvalidInputError("attention of no request")
     pairs, read, written = 0.0, 0.0, 0.0
     for name, (requests, queries, tokens, *_) in shapes.items():
-        side, seen = sides[name], min(tokens, heads.window + queries - 1) if heads.window else tokens
-        shown = min(seen / tokens, 1.0)
+        side, new = sides[name], sides[name].query_tokens or 0
+        seen = min(heads.window + queries - 1, tokens) / tokens if heads.window else 1.0
         pairs += (side.pairs or 0.0) * (min(1.0, heads.window / tokens) if heads.window else 1.0)
         elements = heads.width + heads.value_width
-        read += requests * queries * heads.query * heads.width * heads.query_bytes
-        read += (side.kv_tokens or requests * tokens) * shown * heads.kv * elements * heads.kv_bytes
-        written += requests * queries * heads.query * heads.value_width * heads.query_bytes
+        read += new * heads.query * heads.width * heads.query_bytes
+        read += (side.kv_tokens or requests * tokens) * seen * heads.kv * elements * heads.kv_bytes
+        written += new * heads.query * heads.value_width * heads.query_bytes
     kind = "mixed_attention" if len(shapes) > 1 else f"{next(iter(shapes))}_attention"
     dims = tuple(size for shape in shapes.values() for size in shape)
     flops = 2.0 * heads.query * pairs * (heads.width + heads.value_width)
