@@ -50,7 +50,7 @@ class ServingRow:
     mfu, mbu : float, optional
         Model FLOP and model bandwidth utilisation; None if the device or the work is unknown.
     known_share : float
-        Share of the kernel time of the phase whose FLOP are known.
+        Share of the kernel time of the phase whose FLOP or bytes are known.
     bound : str
         What bounds most of the kernel time: ``"compute"``, ``"memory"``, ``"latency"``, ``"inefficient"``,
         ``"unknown"``.
@@ -148,7 +148,8 @@ def _row(
     kv_tokens = _total([side.kv_tokens for step in steps for side in (step.prefill, step.decode)])
     requests, count = sum(step.requests for step in steps), len(of_iteration)
     time = facts.duration_ns[rows]
-    known = float(time[np.isfinite(facts.flops[rows])].sum()) / max(float(time.sum()), 1.0)
+    has_work = np.isfinite(facts.flops[rows]) | np.isfinite(facts.bytes[rows])
+    known = float(time[has_work].sum()) / max(float(time.sum()), 1.0)
     matrix = rows[is_matrix[rows]]
     per_request = phase == "decode" and tokens is not None and elapsed
     return ServingRow(
