@@ -1053,6 +1053,36 @@ Costs of a recording were fitted on the H100 and scored on the H200, where the m
 """
 
 
+def serving() -> str:
+    """Return the section about steps of serving at other sizes."""
+    rows = read("serving_steps")
+    groups = grouped(rows, "phase", "fits", "device")
+    table = grid(
+        ("phase", "fits", "device", "steps", "mean error", "worst", "interval holds"),
+        (
+            (
+                *key,
+                str(len(several)),
+                *(percent(100 * function(errors)) for function in (fmean, max)),
+                percent(100 * fmean(column(several, "inside")), 0),
+            )
+            for key, several in groups.items()
+            for errors in [[abs(value) for value in column(several, "error")]]
+        ),
+    )
+    return f"""## Serving
+
+Steps of decode and prefill are built from operators that AIConfigurator measured in three frameworks at two sizes, and
+projected from one to the other: `batch` from 16 or 32 requests to 1 to 256, `context` from prompts of 1,024 or 2,048
+tokens to 512 to 8,192. Fits of `others` leave the device out. The table is
+[`serving_steps.csv`](../tests/accuracy/serving_steps.csv).
+
+{table}
+
+Ranks that share layers or experts have no measurement here.
+"""
+
+
 def intervals() -> str:
     """Return the section about the coverage of intervals of projections."""
     rows = [row for row in read("intervals") if row["intervals"]]
@@ -1640,6 +1670,7 @@ SECTIONS: tuple[Callable[[], str], ...] = (
         collectives,
         another_device,
         gains,
+        serving,
         intervals,
     ),
     *(training, jobs, published, contention, occupancy, memory, detailed, gemms, reading),
