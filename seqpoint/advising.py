@@ -24,6 +24,7 @@ import numpy as np
 from profilers.devices.catalogue import DTYPES
 from profilers.errors import InvalidInputError
 from profilers.trace.kernels import CLASSES
+from profilers.trace.serving import serving_steps
 from profilers.trace.trace import Trace
 from replay.analysis.critical_path import HOST, LABELS, task_labels
 from replay.engine.timeline import Timeline
@@ -169,6 +170,8 @@ class TraceAdvice(Result):
         `seqpoint analyze --stragglers` on the trace, if ranks wait for a slow one; else "".
     no_action : mapping of str to float
         Classes of work on devices that no action makes shorter, with at least 5 % of the critical path: their shares.
+    serving : str
+        `seqpoint serving` on the trace, if its annotations state requests; else "".
     """
 
     heading = "Advice"
@@ -182,12 +185,14 @@ class TraceAdvice(Result):
     command: str
     stragglers: str = ""
     no_action: Mapping[str, float] = field(default_factory=dict)
+    serving: str = ""
 
     def commands(self) -> dict[str, str]:
         """Return the commands that show more, by what they show more on."""
         first = self.actions[0].what_if if self.actions else ""
         more = {"1": f"{self.command} -w '{first}'"} if first else {}
-        return more | ({"1" if OF_RANK in first else "slow ranks": self.stragglers} if self.stragglers else {})
+        more |= {"1" if OF_RANK in first else "slow ranks": self.stragglers} if self.stragglers else {}
+        return more | ({"prefill and decode": self.serving} if self.serving else {})
 
     def summary(self) -> list[str]:
         """Return the advice, at most 25 lines of 100 characters."""
@@ -272,6 +277,7 @@ class TraceAdvice(Result):
             "command": self.command,
             "stragglers": self.stragglers,
             "no_action": dict(self.no_action),
+            "serving": self.serving,
         }
 
     def __repr__(self) -> str:
@@ -366,6 +372,7 @@ def advise_windows(
         f"seqpoint project {path} -n {options.max_points}",
         f"seqpoint analyze {path} --stragglers" if is_late else "",
         _without_action(windows, result, done),
+        f"seqpoint serving {path}" if len(serving_steps(trace)) else "",
     )
     return advice, result
 
