@@ -36,7 +36,7 @@ from replay.workloads import (
     predict_steps,
     read_job,
 )
-from replay.workloads.job_memory import fits, fitting_changes, job_memory, usable_bytes
+from replay.workloads.job_memory import FITS, fitting_changes, job_memory, memory_fit, usable_bytes
 from replay.workloads.traced_job import TracedJob, find_job
 from seqpoint import front_door
 from seqpoint.front_door import Paths
@@ -60,7 +60,7 @@ _ROUNDING = 1e-6
 #: Parts of a step that a chart shows.
 _PARTS = ("compute_ns", "hidden_ns", "exposed_ns", "bubble_ns", "idle_ns")
 #: Word for whether a job fits.
-_FITS = {True: "yes", False: "NO", None: "-"}
+_FITS = {FITS[0]: "yes", FITS[1]: "tight", FITS[2]: "NO", "": "-"}
 #: Device of a job that names none.
 _DEVICE = "A100-SXM4-80GB"
 
@@ -145,8 +145,8 @@ class ScalingRow:
         slower ranks of a trace.
     memory_bytes : int
         Bytes that the rank with the largest peak reserves; 0 if unknown, as on a trace.
-    fits : bool, optional
-        Whether that fits on the device; None if unknown.
+    fit : str
+        Whether that fits on the device, one of `replay.workloads.FITS`; empty if unknown.
     reason : str
         Why the scenario is not possible; empty if it is.
     """
@@ -165,7 +165,7 @@ class ScalingRow:
     bubble_ns: float = float("nan")
     basis: str = ""
     memory_bytes: int = 0
-    fits: bool | None = None
+    fit: str = ""
     reason: str = ""
 
     @property
@@ -197,6 +197,11 @@ class ScalingRow:
         """Return the values of some axes as text."""
         return scenario_text({axis: self.scenario[axis] for axis in axes if axis in self.scenario}) if axes else ""
 
+    @property
+    def fits(self) -> bool | None:
+        """Whether the memory fits, tight or not; None if unknown."""
+        return self.fit != FITS[2] if self.fit else None
+
     def to_dict(self) -> dict[str, Any]:
         """Return the row as JSON."""
         times = (
@@ -206,6 +211,7 @@ class ScalingRow:
         values = {name: getattr(self, name) for name in times}
         figures = {name: None if np.isnan(value) else value for name, value in values.items()}
         figures |= {"basis": self.basis or None, "memory_bytes": self.memory_bytes or None, "fits": self.fits}
+        figures |= {"fit": self.fit or None}
         return {"scenario": dict(self.scenario), "baseline": self.is_baseline, "gpus": self.gpus or None,
                 "global_batch": self.global_batch or None, "applied": not self.reason,
                 "reason": self.reason or None, **figures}  # fmt: skip
@@ -274,7 +280,7 @@ class Scaling(Result):
             columns |= {"memory GB": "{gb:.1f}", "fits~": "{fitting}"}
         cells = [
             {**dict.fromkeys(self.axes), **row.to_dict(), "gb": row.memory_bytes / 1e9 or None}
-            | {"fitting": _FITS[row.fits], **{name: f"{value:g}" for name, value in row.scenario.items()}}
+            | {"fitting": _FITS[row.fit], **{name: f"{value:g}" for name, value in row.scenario.items()}}
             for row in rows
         ]
         refused = Table("Not possible", ("scenario~", "reason~"), self.refused())
@@ -421,7 +427,8 @@ def _scale_job(job: TrainingJob, grid: ScenarioGrid, device: Device) -> Scaling:
         edited = edited_job(job, scenario)
         change, batch = parse_what_if(faster_compute(scenario.get(COMPUTE, 1))), edited.global_batch
         row = ScalingRow(scenario, edited.layout.devices, batch, batch * edited.length)
-        row = replace(row, memory_bytes=job_memory(edited).reserved, fits=fits(edited, device) if is_known else None)
+        memory = job_memory(edited)
+        row = replace(row, memory_bytes=memory.reserved, fit=memory_fit(memory, device) if is_known else "")
         return window_of(edited), change, row, step_of(edited)
 
     rows, model = _rows(grid.scenarios, case_of, parameters), job.model

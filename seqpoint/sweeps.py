@@ -51,7 +51,7 @@ from replay.projection.scenarios import (
 )
 from replay.what_ifs import WhatIf, parse_what_if
 from replay.workloads import JobTimer
-from replay.workloads.job_memory import usable_bytes
+from replay.workloads.job_memory import FITS, usable_bytes
 from seqpoint.graphs import Progress, step_windows, typical_iteration
 from seqpoint.notebook import TOP, DataFrame, Result, Table, counted, table_of
 from seqpoint.projecting import ProjectOptions, project_trace
@@ -554,6 +554,8 @@ class SweepResult(Result):
             columns["tokens/s per GPU"] = "{tokens_per_gpu_s:,.0f}"
         if any(row["memory_bytes"] is not None for row in rows):
             columns["memory GB"] = "{memory_gb:.1f}"
+        if any(row["fit"] == FITS[1] for row in rows):
+            columns["fit~"] = "{fit}"
         if "usable_bytes" in rows[0]:
             columns |= {"usable GB": "{usable_gb:.1f}", "memory %": "{memory_share:.0%}"}
         return table_of(title, columns, [_in_units(row) for row in rows])

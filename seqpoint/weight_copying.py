@@ -16,7 +16,7 @@ from replay.formats import Format, find_format
 from replay.graph.choice import unknown_name
 from replay.plug_ins.quantize_weights import KEEPING, MAKERS
 from replay.plug_ins.weight_copies import copy_bytes
-from replay.workloads import TrainingJob, job_memory, memory_share, usable_bytes
+from replay.workloads import FITS, TrainingJob, job_memory, memory_fit, memory_share, usable_bytes
 from replay.workloads.job_memory import JobMemory, embedding_bytes
 from seqpoint.notebook import DataFrame, Result, Table, data_frame, table_of
 
@@ -211,7 +211,7 @@ def memory_with_copies(job: TrainingJob, formats: Sequence[Format], maker: str) 
 
 def fits_with_copies(job: TrainingJob, device: Device, formats: Sequence[Format], maker: str) -> bool:
     """Return whether a job with copies fits on a device."""
-    return memory_share(memory_with_copies(job, formats, maker), device) <= 1
+    return memory_fit(memory_with_copies(job, formats, maker), device) != FITS[2]
 
 
 def largest_micro_batch(job: TrainingJob, device: Device, formats: Sequence[Format], maker: str) -> int:

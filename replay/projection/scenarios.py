@@ -39,6 +39,7 @@ from replay.projection.windows import StepWindow
 from replay.what_ifs import WhatIf, parse_what_if
 from replay.what_ifs.what_if import single_steps
 from replay.workloads import (
+    FITS,
     PredictedStep,
     TrainingFit,
     TrainingJob,
@@ -46,7 +47,7 @@ from replay.workloads import (
     job_memory,
     job_sizes,
     load_training,
-    memory_share,
+    memory_fit,
     predict_steps,
     training_job,
 )
@@ -85,6 +86,7 @@ COLUMNS = {
     "tokens_per_gpu_s": pa.float64(),
     "memory_bytes": pa.int64(),
     "fits": pa.bool_(),
+    "fit": pa.string(),
     "basis": pa.string(),
     "error": pa.string(),
 }
@@ -593,7 +595,8 @@ def job_rows(plan: SweepPlan, numbers: Sequence[int], timer_of: Callable[[str], 
             if row["what_if"] not in without_memory:
                 row["memory_bytes"] = memory(job).reserved
                 if "memory_gb" in hardware.figures:
-                    row["fits"] = memory_share(memory(job), hardware) <= 1
+                    row["fit"] = memory_fit(memory(job), hardware)
+                    row["fits"] = row["fit"] != FITS[2]
             row |= time_columns(time, job.layout.devices, job.global_batch * job.length)
     return rows
 

@@ -15,13 +15,16 @@ from replay.workloads.architecture import (
 from replay.workloads.decoder import DecoderPass
 from replay.workloads.dlrm import Cluster, Dlrm, dlrm_trace, nodes_of
 from replay.workloads.job_memory import (
+    FITS,
     JobMemory,
     fits,
     fitting_changes,
     job_memory,
     kv_cache_bytes,
     memory_by_stage,
+    memory_fit,
     memory_share,
+    parameter_bytes,
     usable_bytes,
 )
 from replay.workloads.jobs import (
@@ -77,6 +80,7 @@ from replay.workloads.transformer import TRAINED_STYLES, forward
 __all__ = [
     "ATTENTIONS",
     "EDITS",
+    "FITS",
     "OPERATIONS",
     "OPERATION_COLUMNS",
     "OPTIMIZERS",
@@ -126,9 +130,11 @@ __all__ = [
     "load_training",
     "load_transformers",
     "memory_by_stage",
+    "memory_fit",
     "memory_share",
     "nodes_of",
     "operation_graph",
+    "parameter_bytes",
     "predict_steps",
     "program_graph",
     "read_job",

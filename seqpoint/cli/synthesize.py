@@ -300,12 +300,12 @@ def _show(step: workloads.PredictedStep, device: Device) -> None:
     memory, took = workloads.job_memory(job), duration(1e9 * step.seconds)
     low, high = (duration(1e9 * value) for value in (step.low_s, step.high_s))
     if "memory_gb" in device.figures:
+        fit, (least, most) = workloads.memory_fit(memory, device), (each / 1e9 for each in memory.interval)
         usable = f"usable memory of {device.name}: {workloads.usable_bytes(device) / 1e9:.1f} GB"
-        if workloads.memory_share(memory, device) > 1:
-            print_lines(f"does not fit: a rank needs {memory.reserved / 1e9:.1f} GB, {usable}", _what_fits(job, device))
-            took = f"if it did fit, {took}"
-        else:
-            print_lines(f"fits: a rank needs {memory.reserved / 1e9:.1f} GB, {usable}")
+        print_lines(f"{fit}: a rank needs {memory.reserved / 1e9:.1f} GB ({least:.1f} - {most:.1f}), {usable}")
+        if fit != workloads.FITS[0]:
+            print_lines(_what_fits(job, device))
+        took = f"if it did fit, {took}" if fit == workloads.FITS[2] else took
     print_lines(
         f"{took} a step ({low} - {high}, {step.basis}) on {ranks} {device.name}, "
         f"{_tokens_per_gpu_s(step):,.0f} tokens/s per GPU"
@@ -349,6 +349,7 @@ def _memory(job: workloads.TrainingJob, device: Device) -> dict[str, object]:
         "memory_bytes": workloads.job_memory(job).reserved,
         "usable_bytes": workloads.usable_bytes(device) if is_known else None,
         "fits": workloads.fits(job, device) if is_known else None,
+        "fit": workloads.memory_fit(workloads.job_memory(job), device) if is_known else None,
     }
 
 
@@ -358,3 +359,4 @@ def _show_memory(job: workloads.TrainingJob) -> None:
     columns = ("stage", "weights", "gradients", "optimizer", "activations", "buffers", "total", "reserved")
     cells = [(str(each.stage), *(f"{getattr(each, name) / 1e9:.1f}" for name in columns[1:])) for each in shown]
     print_table("GB of a rank by pipeline stage", columns, cells)
+    print_lines(f"note: {workloads.parameter_bytes(job)}")
