@@ -67,6 +67,12 @@ class PhaseTokens:
             return None
         return self.query_by_kv - (self.query_squares - self.query_tokens) / 2
 
+    @classmethod
+    def equal(cls, requests: int, queries: int, tokens: int) -> "PhaseTokens":
+        """Return the sums of so many equal requests, of `queries` tokens that may attend to `tokens`."""
+        computed = requests * queries
+        return cls(requests, computed, requests * tokens, computed * queries, computed * tokens)
+
 
 _NONE = PhaseTokens()
 
@@ -106,6 +112,20 @@ class ServingStep:
     def has_sums(self) -> bool:
         """Whether the work of attention is known."""
         return self.prefill.pairs is not None and self.decode.pairs is not None
+
+    def annotation(self) -> str:
+        """Return the annotation that vLLM writes around a step whose sums are known.
+
+        Examples
+        --------
+        >>> ServingStep(decode=PhaseTokens.equal(3, 1, 100)).annotation()
+        'execute_3_context_0(sq0sk0sqsq0sqsk0)_generation_3(sq3sk300sqsq3sqsk300)'
+        """
+        sides = [
+            f"{each.requests}(sq{each.query_tokens}sk{each.kv_tokens}sqsq{each.query_squares}sqsk{each.query_by_kv})"
+            for each in (self.prefill, self.decode)
+        ]
+        return f"execute_{self.tokens}_context_{sides[0]}_generation_{sides[1]}"
 
 
 _SUMS = r"\((?:sq(\d+))?(?:sk(\d+))?(?:sqsq(\d+))?(?:sqsk(\d+))?\)"

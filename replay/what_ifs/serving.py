@@ -50,13 +50,7 @@ class EqualRequests:
 
     def sums(self) -> PhaseTokens:
         """Return the sums over the requests."""
-        return PhaseTokens(
-            self.number,
-            self.computed,
-            self.number * self.tokens,
-            self.computed * self.queries,
-            self.computed * self.tokens,
-        )
+        return PhaseTokens.equal(self.number, self.queries, self.tokens)
 
 
 @dataclass(frozen=True)
