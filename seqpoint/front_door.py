@@ -236,8 +236,8 @@ def select(
     """
     from profilers.trace import Trace
     from seqpoint.iteration_table import IterationTable
+    from seqpoint.selection.phases import select_by_phase as run
     from seqpoint.selection.selecting import SelectOptions
-    from seqpoint.selection.selecting import select as run
     from seqpoint.selection.stratified import kernel_profiles
 
     options = _with_given(
@@ -278,10 +278,10 @@ def estimate(
     InvalidInputError
         A selected iteration is missing from a run, or lengths are unknown.
     """
-    from seqpoint.selection.another_run import estimate_run
+    from seqpoint.selection.phases import estimate_by_phase
 
     points = selection if isinstance(selection, Mapping) else selection.to_dict()
-    return estimate_run(dict(points), (iterations(base), iterations(trace)), statistic)
+    return estimate_by_phase(dict(points), (iterations(base), iterations(trace)), statistic)
 
 
 def sample_kernels(
