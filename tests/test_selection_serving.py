@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from numpy.random import default_rng
+from test_docs import ROOT, console
 
 from profilers.devices import find_device
+from profilers.errors import InvalidInputError
 from profilers.trace import Trace, save_trace
 from profilers.trace.arrays import integers
 from profilers.trace.serving import PhaseTokens, ServingStep
@@ -17,6 +19,7 @@ from replay.workloads.program import KernelCall, SyntheticJob, SyntheticStep, Wa
 from replay.workloads.program_trace import write_trace
 from seqpoint.cli import cli
 from seqpoint.iteration_table import IterationTable, _serving_phases, iteration_table
+from seqpoint.selection.another_run import estimate_run
 from seqpoint.selection.phases import estimate_by_phase, select_by_phase
 from seqpoint.selection.selecting import SelectionResult, SelectOptions
 
@@ -105,7 +108,15 @@ def test_another_run_is_estimated_by_phase(table: IterationTable) -> None:
         iteration_table(run(PHASES, {"prefill": 2.0})),
     )
     result = estimate_by_phase(chosen.to_dict(), (table, slower))
-    assert result.measured is not None and result.error is not None and result.error < 0.01
+    assert result.measured == pytest.approx(slower.statistic("kernel_time").sum())
+    assert result.error is not None and result.error < 0.001 and result.low < result.estimate < result.high
+    # A file of a selection has no phases; a single point for all phases is taken as it is.
+    plain = [{key: value for key, value in point.items() if key != "phase"} for point in chosen.to_dict()["points"]]
+    assert estimate_by_phase(chosen.to_dict() | {"points": plain}, (table, slower)) == result
+    median = select_by_phase(table, SelectOptions(selector="median")).to_dict()
+    assert estimate_by_phase(median, (table, slower)) == estimate_run(median, (table, slower))
+    with pytest.raises(InvalidInputError, match="lacks the chosen iterations"):
+        estimate_by_phase(chosen.to_dict(), (table, slower.take(np.arange(20))))
 
 
 def test_iterations_and_points_show_their_phase(tmp_path: Path) -> None:
@@ -134,3 +145,11 @@ def test_an_iteration_of_steps_of_both_phases_is_mixed_and_one_of_none_has_none(
     phases, kv_tokens = _serving_phases(trace, whole)
     assert (phases, kv_tokens.tolist()) == (("mixed",), [16 * 500 + 24])
     assert _serving_phases(trace, (rank[2:], start[2:], duration[2:]))[0] == ()
+
+
+def test_the_documentation_shows_what_is_printed(tmp_path: Path) -> None:
+    save_trace(run(PHASES), tmp_path / "engine.trace")
+    ((command, lines),) = [each for each in console(ROOT / "docs" / "selection.md") if "engine.trace" in each[0]]
+    arguments = command.replace("engine.trace", str(tmp_path / "engine.trace")).split()[1:]
+    printed = " ".join(CliRunner().invoke(cli, arguments, env={"COLUMNS": "80"}).stdout.split())
+    assert all(" ".join(line.split()) in printed for line in lines), printed

@@ -82,8 +82,11 @@ def _limits(
     points = shared_allocation(most, sizes * spreads / most, options.budget.points).tolist()
     draws = shared_allocation(sizes, spreads, options.max_iterations or 0).tolist()
     for count, drawn in zip(points, draws, strict=True):
-        chosen = None if options.max_points is None and options.target_error is not None else count
-        yield replace(options, max_points=chosen, max_iterations=drawn if options.max_iterations else None)
+        if options.max_iterations:
+            yield replace(options, max_points=min(count, drawn), max_iterations=drawn)
+        else:
+            is_free = options.max_points is None and options.target_error is not None
+            yield replace(options, max_points=None if is_free else count)
 
 
 def _joined(iterations: IterationTable, members: Sequence[Ints], parts: Sequence[SelectionResult]) -> SelectionResult:
@@ -100,6 +103,7 @@ def _joined(iterations: IterationTable, members: Sequence[Ints], parts: Sequence
     log, profiled = (iterations.sequence_length[regular][:, None], y[regular]), y[np.concatenate((rows, found))]
     measured = float(y.sum())
     shares = [part.measured / measured for part in parts]
+    missed = sum((part.missed or 0.0) * share for part, share in zip(parts, shares, strict=True))
     halved = [(part.cross_validated_error, part.precision.standard_error) for part in parts]
     errors = [error if validated is None else validated for validated, error in halved]
     return replace(
@@ -117,7 +121,7 @@ def _joined(iterations: IterationTable, members: Sequence[Ints], parts: Sequence
         precision=_precision([part.precision for part in parts], shares),
         outliers=outliers,
         cross_validated_error=_root(errors, shares) if errors != [error for _, error in halved] else None,
-        missed=sum((part.missed or 0.0) * share for part, share in zip(parts, shares, strict=True)) or None,
+        missed=missed if missed >= (first.tolerance or 0.0) > 0 else None,
     )
 
 
@@ -158,28 +162,43 @@ def estimate_by_phase(
     InvalidInputError
         As in `seqpoint.selection.another_run.estimate_run`.
     """
-    base, run = tables
-    points = selection.get("points") or ()
-    if len({point.get("phase") for point in points}) < 2 or not base.phases:
-        return estimate_run(selection, tables, statistic)
-    base, run = (table.of_rank(points[0]["rank"]) for table in tables)
-    parts = []
+    points = selection.get("points") or [{"rank": -1}]
+    base, run = (table.take(np.flatnonzero(table.rank == points[0]["rank"])) for table in tables)
+    groups = []
     for rows in _phase_rows(base):
         numbers = base.iteration[rows]
-        of_phase = {key: [each for each in selection.get(key, ()) if each["iteration"] in numbers] for key in _CHOSEN}
-        if of_phase["points"]:
-            mine = run.take(np.flatnonzero(np.isin(run.iteration, numbers)))
-            parts.append(estimate_run(selection | of_phase, (base.take(rows), mine), statistic))
+        chosen = {key: [each for each in selection.get(key, ()) if each["iteration"] in numbers] for key in _CHOSEN}
+        mine = run.take(np.flatnonzero(np.isin(run.iteration, numbers)))
+        groups.append((chosen, base.take(rows), mine))
+    if len(groups) < 2 or not _are_by_phase(points, groups):
+        return estimate_run(selection, tables, statistic)
+    parts = [
+        estimate_run(selection | chosen, (before, after), statistic)
+        for chosen, before, after in groups
+        if chosen["points"]
+    ]
     total = _sum_of([Estimate(part.estimate, part.low, part.high, part.confidence) for part in parts])
     name, known = parts[0].statistic, sum(part.outliers_total for part in parts)
-    measured = float(run.statistic(name).sum()) if len(run) == len(base) else None
+    totals = [part.measured for part in parts if part.measured is not None]
     speedup, low, high = _speedup(parts)
     precision = _precision([part.precision for part in parts], [part.estimate / total.value for part in parts])
     return RunEstimate(
-        name, parts[0].unit, total.value, total.low, total.high, total.confidence, measured,
+        name, parts[0].unit, total.value, total.low, total.high, total.confidence,
+        sum(totals) if len(totals) == len(parts) else None,
         sum(part.seqpoint_sum for part in parts), speedup, low, high, precision,
         sum(part.n_outliers for part in parts), known
     )  # fmt: skip
+
+
+def _are_by_phase(
+    points: Sequence[Any], groups: Sequence[tuple[dict[str, Any], IterationTable, IterationTable]]
+) -> bool:
+    """Return whether all points are in groups, and those of each group stand for its iterations alone."""
+    weights = [sum(point["weight"] for point in chosen["points"]) for chosen, *_ in groups]
+    sizes = [len(before) - len(chosen["outliers"]) for chosen, before, _ in groups]
+    return sum(len(chosen["points"]) for chosen, *_ in groups) == len(points) and all(
+        abs(weight - size) < 1e-6 * size for weight, size in zip(weights, sizes, strict=True) if weight
+    )
 
 
 def _speedup(parts: Sequence[RunEstimate]) -> tuple[float, float, float] | tuple[None, None, None]:

@@ -554,7 +554,8 @@ class SelectionResult(Result):
 
     def _missed(self) -> list[str]:
         """Return what is missed: the tolerance, the target error, or a run worth selecting from."""
-        points, sentences = len(np.unique(self.iterations.sequence_length[self.rows])), []
+        labels = {_labels(self.iterations.identity(row))[2:] for row in self.rows.tolist()}
+        points, sentences = len(labels), []
         several = f"{points} point{'s err' if points > 1 else ' errs'}"
         if self.missed is not None and self.tolerance is not None and self.target_error is None:
             sentences.append(
