@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from replay.memory.system import CachePolicy
     from replay.serving import Requests
     from replay.what_ifs import Recipe, WhatIf
-    from replay.workloads import Dlrm, PredictedStep, TrainingJob
+    from replay.workloads import Dlrm, InferenceJob, PredictedStep, TrainingJob
     from seqpoint.advising import TraceAdvice
     from seqpoint.characterization import Characterization
     from seqpoint.comparison import Comparison
@@ -755,26 +755,26 @@ def report(
 
 
 def synthesize(
-    job: "TrainingJob | Dlrm",
+    job: "TrainingJob | InferenceJob | Dlrm",
     device: "str | Device",
     *,
     steps: int = 1,
     lengths: Sequence[int] = (),
     ranks: int = 8,
 ) -> "Trace":
-    """Return the trace of a training job with predicted times; it is marked as synthetic.
+    """Return the trace of a job with predicted times; it is marked as synthetic.
 
     Parameters
     ----------
-    job : TrainingJob or Dlrm
-        A Megatron-LM job: a `Transformer`, its batch, and a `Layout` of tensor, pipeline and data parallelism. Or a
-        recommendation model, of which one rank stands for all.
+    job : TrainingJob, InferenceJob or Dlrm
+        A Megatron-LM job: a `Transformer`, its batch, and a `Layout` of tensor, pipeline and data parallelism. Or the
+        steps of one phase of inference. Or a recommendation model, of which one rank stands for all.
     device : str or Device
         A device of the catalogue.
     steps : int
-        Number of iterations; of each of the `lengths`, if they are given.
+        Number of training iterations; of each of the `lengths`, if they are given.
     lengths : sequence of int
-        Sequence lengths of successive iterations of a transformer; by default all have that of the job.
+        Sequence lengths of successive training iterations of a transformer; by default all have that of the job.
     ranks : int
         Ranks of a recommendation model, in nodes of eight.
 
@@ -784,11 +784,13 @@ def synthesize(
         The device is unknown, or lacks a figure that is needed, or the ranks do not fill their nodes.
     """
     from replay.costs.shipped import load_parameters
-    from replay.workloads import Dlrm, dlrm_trace, load_training, nodes_of, training_trace
+    from replay.workloads import Dlrm, InferenceJob, dlrm_trace, inference_trace, load_training, nodes_of, training_trace
 
     target, parameters = _device(device), load_parameters()
     if isinstance(job, Dlrm):
         return dlrm_trace(job, nodes_of(ranks, 8, target.name), parameters=parameters, steps=steps)
+    if isinstance(job, InferenceJob):
+        return inference_trace(job, target, parameters=parameters)
     lengths = tuple(lengths or (job.length,)) * steps
     return training_trace(job, target, fit=load_training(job), parameters=parameters, lengths=lengths)
 
