@@ -784,7 +784,15 @@ def synthesize(
         The device is unknown, or lacks a figure that is needed, or the ranks do not fill their nodes.
     """
     from replay.costs.shipped import load_parameters
-    from replay.workloads import Dlrm, InferenceJob, dlrm_trace, inference_trace, load_training, nodes_of, training_trace
+    from replay.workloads import (
+        Dlrm,
+        InferenceJob,
+        dlrm_trace,
+        inference_trace,
+        load_training,
+        nodes_of,
+        training_trace,
+    )
 
     target, parameters = _device(device), load_parameters()
     if isinstance(job, Dlrm):
