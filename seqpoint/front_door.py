@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from seqpoint.selection.another_run import RunEstimate
     from seqpoint.selection.kernels import KernelSampler
     from seqpoint.selection.selecting import SelectionResult, SelectOptions
-    from seqpoint.serving import ServingPhases
     from seqpoint.serving_load import ServingLoad
+    from seqpoint.serving_phases import ServingPhases
     from seqpoint.step_analysis import Analysis
     from seqpoint.step_sample import StepSample
     from seqpoint.validation.suites import Validation
@@ -439,7 +439,7 @@ def serve(
     SeqPointError
         The trace or the requests cannot be read; or the trace has no step of serving with known requests.
     """
-    from seqpoint.serving import serving_phases
+    from seqpoint.serving_phases import serving_phases
 
     opened = _trace(trace)
     if requests is None:
@@ -783,24 +783,17 @@ def synthesize(
     SeqPointError
         The device is unknown, or lacks a figure that is needed, or the ranks do not fill their nodes.
     """
+    from replay import workloads
     from replay.costs.shipped import load_parameters
-    from replay.workloads import (
-        Dlrm,
-        InferenceJob,
-        dlrm_trace,
-        inference_trace,
-        load_training,
-        nodes_of,
-        training_trace,
-    )
 
     target, parameters = _device(device), load_parameters()
-    if isinstance(job, Dlrm):
-        return dlrm_trace(job, nodes_of(ranks, 8, target.name), parameters=parameters, steps=steps)
-    if isinstance(job, InferenceJob):
-        return inference_trace(job, target, parameters=parameters)
-    lengths = tuple(lengths or (job.length,)) * steps
-    return training_trace(job, target, fit=load_training(job), parameters=parameters, lengths=lengths)
+    if isinstance(job, workloads.Dlrm):
+        cluster = workloads.nodes_of(ranks, 8, target.name)
+        return workloads.dlrm_trace(job, cluster, parameters=parameters, steps=steps)
+    if isinstance(job, workloads.InferenceJob):
+        return workloads.inference_trace(job, target, parameters=parameters)
+    fit, lengths = workloads.load_training(job), tuple(lengths or (job.length,)) * steps
+    return workloads.training_trace(job, target, fit=fit, parameters=parameters, lengths=lengths)
 
 
 def predict_step(job: "TrainingJob", device: "str | Device") -> "PredictedStep":

@@ -19,7 +19,7 @@ from profilers.trace.serving import PhaseTokens, ServingStep
 from profilers.trace.steps import step_times
 from profilers.trace.trace import Trace
 from replay.graph.graph import given_hardware
-from replay.graph.operators import SERVING_ATTENTION, Heads, Operator, by_phase, request_attention
+from replay.graph.operators import SERVING_ATTENTION, AttentionHeads, Operator, by_phase, request_attention
 from replay.projection.rows import NO_EFFECT, NOTHING_CHANGES
 from replay.serving import EngineLimits, EngineStepTimes, Requests, TimeCurve, load_table, saturation_rate
 from replay.what_ifs import parse_what_if
@@ -177,7 +177,7 @@ def serving_load(
         A trace has no step of decode or prefill with known requests, or another device than the others; or requests or
         limits are out of range.
     """
-    engine = _Engine(traces, device)
+    engine = _TracedEngine(traces, device)
     cache = engine.kv_tokens() if kv_tokens is None else kv_tokens
     limits = EngineLimits(most_requests, most_tokens, cache)
     times, factors = engine.times(limits)
@@ -189,12 +189,12 @@ def serving_load(
     return ServingLoad(loads, saturation, requests, times, limits, tuple(engine.remarks))
 
 
-class _Engine:
+class _TracedEngine:
     """The step times and the memory of an engine, from the steps of a trace."""
 
     def __init__(self, traces: Sequence[Trace], device: str | None) -> None:
         self.remarks, self.options = list[str](), ProjectOptions(device=device, draws=_DRAWS)
-        self.sources: dict[str, _Source] = {}
+        self.sources: dict[str, _TracedPhase] = {}
         devices: dict[str, Device] = {}
         for trace in traces:
             facts = kernel_facts(trace, given_hardware(device))
@@ -269,7 +269,7 @@ class _Engine:
         return times, (min(low, 1.0), max(high, 1.0))
 
     def _phase(
-        self, phase: str, source: "_Source", most: int
+        self, phase: str, source: "_TracedPhase", most: int
     ) -> tuple[dict[float, float], TimeCurve, list[tuple[float, float]]]:
         """Return the times without attention by tokens, the curve of attention, and the intervals of a phase, ns."""
         step = source.step
@@ -300,7 +300,7 @@ class _Engine:
         )
         return points, curve, [pair for _, pair in timed.values()]
 
-    def _timed(self, source: "_Source", texts: Sequence[str]) -> dict[str, tuple[float, tuple[float, float]]]:
+    def _timed(self, source: "_TracedPhase", texts: Sequence[str]) -> dict[str, tuple[float, tuple[float, float]]]:
         """Return the time of an iteration under what-ifs, ns, and its interval as factors; unchanged if none acts."""
         options = replace(self.options, iterations=(source.iteration,))
         result = project_trace(source.trace, [parse_what_if(text) for text in texts], options)
@@ -318,7 +318,7 @@ class _Engine:
         """Return the curve of the attention of a phase by its model, from the heads of the other."""
         attention, layers = self._attention(self._operators())
         query, kv, width, window = attention.dims[3:7]
-        heads = Heads(query, kv, width, width, window=window)
+        heads = AttentionHeads(query, kv, width, width, window=window)
         sizes = _grid(256, limits.most_tokens if phase == "prefill" else min(limits.kv_tokens, 1 << 20))
         calls, amounts = [], []
         for size in sizes:
@@ -342,7 +342,7 @@ def _grid(least: int, most: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class _Source:
+class _TracedPhase:
     """A step of a trace whose times at other sizes are those of the engine."""
 
     trace: Trace
@@ -352,7 +352,7 @@ class _Source:
     step: ServingStep
 
 
-def _typical(trace: Trace, facts: KernelFacts) -> dict[str, _Source]:
+def _typical(trace: Trace, facts: KernelFacts) -> dict[str, _TracedPhase]:
     """Return the step of the median time of each phase, of those whose attention is known."""
     times = step_times(trace)
     keys = zip(times.rank.tolist(), times.iteration.tolist(), strict=True)
@@ -367,7 +367,7 @@ def _typical(trace: Trace, facts: KernelFacts) -> dict[str, _Source]:
     chosen = {}
     for phase, several in of_phase.items():
         _, rank, iteration, step = sorted(several, key=lambda each: each[:3])[len(several) // 2]
-        chosen[phase] = _Source(trace, facts, rank, iteration, step)
+        chosen[phase] = _TracedPhase(trace, facts, rank, iteration, step)
     return chosen
 
 

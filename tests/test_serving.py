@@ -25,7 +25,7 @@ from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph
 from replay.graph.graph import KernelGraph, TaskKind
-from replay.graph.operators import Heads, Operator, by_phase, request_attention, routed_experts
+from replay.graph.operators import AttentionHeads, Operator, by_phase, request_attention, routed_experts
 from replay.what_ifs import parse_what_if
 from replay.what_ifs.serving import EqualRequests, StepRequests, step_requests
 from seqpoint.characterization import characterize_trace
@@ -89,14 +89,14 @@ def test_pairs_are_those_of_a_causal_mask(requests: list[tuple[int, int]]) -> No
     stated = PhaseTokens(len(requests), sum(q for q, _ in requests), sum(q + p for q, p in requests),
                          sum(q * q for q, _ in requests), sum(q * (q + p) for q, p in requests))  # fmt: skip
     assert stated.pairs == pairs
-    attention = request_attention(stated, PhaseTokens(), Heads(4, 2, 8, 8))
+    attention = request_attention(stated, PhaseTokens(), AttentionHeads(4, 2, 8, 8))
     assert attention.flops == 4 * pairs * 2 * 16
     assert attention.bytes_read == 2 * (4 * 8 * stated.query_tokens + 2 * 16 * stated.kv_tokens)
 
 
 def test_a_window_limits_the_pairs() -> None:
-    whole, narrow = (request_attention(PhaseTokens(), PhaseTokens(4, 4, 4000), Heads(8, 8, 64, 64, window=window))
-                     for window in (0, 100))  # fmt: skip
+    decode, heads = PhaseTokens(4, 4, 4000), (AttentionHeads(8, 8, 64, 64, window=window) for window in (0, 100))
+    whole, narrow = (request_attention(PhaseTokens(), decode, each) for each in heads)
     assert narrow.flops == pytest.approx(whole.flops / 10)
     assert narrow.bytes_read < whole.bytes_read
 
@@ -544,7 +544,7 @@ def test_re_timed_steps_against_measured_operators() -> None:
 
 
 def test_mixed_attention_is_that_of_both_phases() -> None:
-    prefill, decode, heads = PhaseTokens(1, 8, 8, 64, 64), PhaseTokens(4, 4, 400), Heads(8, 8, 64, 64)
+    prefill, decode, heads = PhaseTokens(1, 8, 8, 64, 64), PhaseTokens(4, 4, 400), AttentionHeads(8, 8, 64, 64)
     mixed = request_attention(prefill, decode, heads)
     alone = [request_attention(prefill, PhaseTokens(), heads), request_attention(PhaseTokens(), decode, heads)]
     assert mixed.flops == sum(each.flops for each in alone)

@@ -15,7 +15,14 @@ import msgspec
 from profilers.files import dataset_path, read_toml, typed_table
 from profilers.trace.serving import PhaseTokens, ServingStep
 from replay.costs.calls import Call, UnknownShapeError, require
-from replay.graph.operators import Heads, Operator, batched_matmul, request_attention, routed_experts, streaming
+from replay.graph.operators import (
+    AttentionHeads,
+    Operator,
+    batched_matmul,
+    request_attention,
+    routed_experts,
+    streaming,
+)
 
 #: Bytes of an element of the output of a product of 8-bit matrices.
 _OUTPUT_BYTES = 2
@@ -51,7 +58,7 @@ def serving_attention(
     value_width = value[-1] if value and value[:-1] == keys[:-1] else width
     sizes = {"query_bytes": call.element_bytes(query), "kv_bytes": call.element_bytes(key)}
     require(count % groups == 0)
-    heads = Heads(count, groups, width, value_width, **sizes, window=call.number(window))
+    heads = AttentionHeads(count, groups, width, value_width, **sizes, window=call.number(window))
     prefill, decode = _attending(call.step or ServingStep(), prod(rows))
     require(all(side.pairs is not None for side in (prefill, decode)))
     return request_attention(prefill, decode, heads)

@@ -18,7 +18,14 @@ from replay.costs.demand import with_demands
 from replay.costs.kernels.machine import runs_as
 from replay.costs.retiming import source_device
 from replay.graph.graph import Basis, KernelGraph, TaskKind
-from replay.graph.operators import SERVING_ATTENTION, Heads, Operator, by_phase, request_attention, routed_experts
+from replay.graph.operators import (
+    SERVING_ATTENTION,
+    AttentionHeads,
+    Operator,
+    by_phase,
+    request_attention,
+    routed_experts,
+)
 from replay.what_ifs.job_graph import with_exchanges
 from replay.what_ifs.job_shapes import TYPES, rescaled, start_ns, work_times
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, what_if_text
@@ -346,7 +353,7 @@ def _ratio(operator: Operator, before: StepRequests, after: StepRequests) -> flo
 def _attention(operator: Operator, before: StepRequests, after: StepRequests) -> Operator:
     """Return an attention of other requests; its own dims tell which phases it computes."""
     kinds, (query, kv, width, window) = {part.kind for part in by_phase(operator)}, operator.dims[3:7]
-    heads = Heads(query, kv, width, width, window=window)
+    heads = AttentionHeads(query, kv, width, width, window=window)
     steps = [
         request_attention(
             step.prefill.sums() if "context_attention" in kinds else PhaseTokens(),
