@@ -1072,9 +1072,9 @@ def serving() -> str:
     )
     return f"""## Serving
 
-Steps of decode and prefill are built from operators that AIConfigurator measured in three frameworks at two sizes, and
-projected from one to the other: `batch` from 16 or 32 requests to 1 to 256, `context` from prompts of 1,024 or 2,048
-tokens to 512 to 8,192. Fits of `others` leave the device out. The table is
+Steps of decode and prefill are built from operators that AIConfigurator measured in three frameworks, at two sizes
+each. They are projected from one size to the other. `batch` goes from 16 or 32 requests to 1 to 256, and `context` from
+prompts of 1,024 or 2,048 tokens to 512 to 8,192. Fits of `others` leave the device out. The table is
 [`serving_steps.csv`](../tests/accuracy/serving_steps.csv).
 
 {table}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from profilers.ingest.pipeline import IngestOptions
     from profilers.trace import Trace
     from replay.formats import quantize
-    from replay.workloads import Dlrm, Layout, TrainingJob, Transformer
+    from replay.workloads import Dlrm, InferenceJob, Layout, TrainingJob, Transformer
     from seqpoint.front_door import *
     from seqpoint.job_scaling import scaling
     from seqpoint.kernel_simulation import KernelOptions, simulate_kernel
@@ -37,6 +37,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Dlrm",
+    "InferenceJob",
     "IngestOptions",
     "KernelOptions",
     "Layout",
@@ -98,7 +99,7 @@ _MODULES = {
     "simulate_kernel": "seqpoint.kernel_simulation",
     "sweep": "seqpoint.sweeps",
     "weight_copies": "seqpoint.weight_copying",
-    **dict.fromkeys(("Dlrm", "Layout", "TrainingJob", "Transformer"), "replay.workloads"),
+    **dict.fromkeys(("Dlrm", "InferenceJob", "Layout", "TrainingJob", "Transformer"), "replay.workloads"),
 }
 
 

@@ -253,10 +253,11 @@ def _files(trace: Trace, numbers: Sequence[int]) -> tuple[str, ...]:
 def _points_by_length(table: IterationTable, max_points: int, *, keep_outliers: bool) -> ChosenIterations:
     """Return the SeqPoints of a run by step time."""
     # scikit-learn takes half a second to load.
-    from seqpoint.selection.selecting import SelectOptions, select
+    from seqpoint.selection.phases import select_by_phase
+    from seqpoint.selection.selecting import SelectOptions
 
     options = SelectOptions("duration", max_points, confidence=_CONFIDENCE, keep_outliers=keep_outliers)
-    result = select(table, options)
+    result = select_by_phase(table, options)
     chosen, estimate = result.iterations, result.estimate
     points = zip(chosen.sequence_length[result.rows].tolist(), result.spreads.tolist(), strict=True)
     return ChosenIterations(

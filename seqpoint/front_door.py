@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from replay.memory.system import CachePolicy
     from replay.serving import Requests
     from replay.what_ifs import Recipe, WhatIf
-    from replay.workloads import Dlrm, PredictedStep, TrainingJob
+    from replay.workloads import Dlrm, InferenceJob, PredictedStep, TrainingJob
     from seqpoint.advising import TraceAdvice
     from seqpoint.characterization import Characterization
     from seqpoint.comparison import Comparison
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from seqpoint.selection.another_run import RunEstimate
     from seqpoint.selection.kernels import KernelSampler
     from seqpoint.selection.selecting import SelectionResult, SelectOptions
-    from seqpoint.serving import ServingPhases
     from seqpoint.serving_load import ServingLoad
+    from seqpoint.serving_phases import ServingPhases
     from seqpoint.step_analysis import Analysis
     from seqpoint.step_sample import StepSample
     from seqpoint.validation.suites import Validation
@@ -236,8 +236,8 @@ def select(
     """
     from profilers.trace import Trace
     from seqpoint.iteration_table import IterationTable
+    from seqpoint.selection.phases import select_by_phase as run
     from seqpoint.selection.selecting import SelectOptions
-    from seqpoint.selection.selecting import select as run
     from seqpoint.selection.stratified import kernel_profiles
 
     options = _with_given(
@@ -278,10 +278,10 @@ def estimate(
     InvalidInputError
         A selected iteration is missing from a run, or lengths are unknown.
     """
-    from seqpoint.selection.another_run import estimate_run
+    from seqpoint.selection.phases import estimate_by_phase
 
     points = selection if isinstance(selection, Mapping) else selection.to_dict()
-    return estimate_run(dict(points), (iterations(base), iterations(trace)), statistic)
+    return estimate_by_phase(dict(points), (iterations(base), iterations(trace)), statistic)
 
 
 def sample_kernels(
@@ -439,7 +439,7 @@ def serve(
     SeqPointError
         The trace or the requests cannot be read; or the trace has no step of serving with known requests.
     """
-    from seqpoint.serving import serving_phases
+    from seqpoint.serving_phases import serving_phases
 
     opened = _trace(trace)
     if requests is None:
@@ -755,26 +755,26 @@ def report(
 
 
 def synthesize(
-    job: "TrainingJob | Dlrm",
+    job: "TrainingJob | InferenceJob | Dlrm",
     device: "str | Device",
     *,
     steps: int = 1,
     lengths: Sequence[int] = (),
     ranks: int = 8,
 ) -> "Trace":
-    """Return the trace of a training job with predicted times; it is marked as synthetic.
+    """Return the trace of a job with predicted times; it is marked as synthetic.
 
     Parameters
     ----------
-    job : TrainingJob or Dlrm
-        A Megatron-LM job: a `Transformer`, its batch, and a `Layout` of tensor, pipeline and data parallelism. Or a
-        recommendation model, of which one rank stands for all.
+    job : TrainingJob, InferenceJob or Dlrm
+        A Megatron-LM job: a `Transformer`, its batch, and a `Layout` of tensor, pipeline and data parallelism. Or the
+        steps of one phase of inference. Or a recommendation model, of which one rank stands for all.
     device : str or Device
         A device of the catalogue.
     steps : int
-        Number of iterations; of each of the `lengths`, if they are given.
+        Number of training iterations; of each of the `lengths`, if they are given.
     lengths : sequence of int
-        Sequence lengths of successive iterations of a transformer; by default all have that of the job.
+        Sequence lengths of successive training iterations of a transformer; by default all have that of the job.
     ranks : int
         Ranks of a recommendation model, in nodes of eight.
 
@@ -783,14 +783,17 @@ def synthesize(
     SeqPointError
         The device is unknown, or lacks a figure that is needed, or the ranks do not fill their nodes.
     """
+    from replay import workloads
     from replay.costs.shipped import load_parameters
-    from replay.workloads import Dlrm, dlrm_trace, load_training, nodes_of, training_trace
 
     target, parameters = _device(device), load_parameters()
-    if isinstance(job, Dlrm):
-        return dlrm_trace(job, nodes_of(ranks, 8, target.name), parameters=parameters, steps=steps)
-    lengths = tuple(lengths or (job.length,)) * steps
-    return training_trace(job, target, fit=load_training(job), parameters=parameters, lengths=lengths)
+    if isinstance(job, workloads.Dlrm):
+        cluster = workloads.nodes_of(ranks, 8, target.name)
+        return workloads.dlrm_trace(job, cluster, parameters=parameters, steps=steps)
+    if isinstance(job, workloads.InferenceJob):
+        return workloads.inference_trace(job, target, parameters=parameters)
+    fit, lengths = workloads.load_training(job), tuple(lengths or (job.length,)) * steps
+    return workloads.training_trace(job, target, fit=fit, parameters=parameters, lengths=lengths)
 
 
 def predict_step(job: "TrainingJob", device: "str | Device") -> "PredictedStep":

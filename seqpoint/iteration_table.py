@@ -22,6 +22,7 @@ import scipy
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace.arrays import MISSING, Bools, Floats, Ints, integers, strings
 from profilers.trace.kernels import COLLECTIVE
+from profilers.trace.serving import serving_steps
 from profilers.trace.steps import is_file, step_times
 from profilers.trace.trace import Trace
 from seqpoint.notebook import DataFrame, Result, Table, data_frame, table_of
@@ -63,6 +64,8 @@ class IterationTable(Result):
         How the limits and the length of each iteration were found.
     files : tuple of str
         Name of the file that each iteration is, or an empty text if files are no iterations; empty for a log.
+    phases : tuple of str
+        Phase of serving of each iteration, or an empty text if it is unknown; empty if no annotation states any.
     """
 
     heading = "Iterations"
@@ -75,6 +78,7 @@ class IterationTable(Result):
     found_by: tuple[str, ...]
     length_found_by: tuple[str, ...]
     files: tuple[str, ...] = ()
+    phases: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -103,6 +107,7 @@ class IterationTable(Result):
             tuple(self.found_by[r] for r in rows.tolist()),
             tuple(self.length_found_by[r] for r in rows.tolist()),
             tuple(self.files[r] for r in rows.tolist()) if self.files else (),
+            tuple(self.phases[r] for r in rows.tolist()) if self.phases else (),
         )
 
     def statistic(self, name: str) -> Floats:
@@ -120,6 +125,15 @@ class IterationTable(Result):
     def file(self, row: int) -> str | None:
         """Return the name of the file that an iteration is, or None if it is no file."""
         return (self.files[row] or None) if self.files else None
+
+    def phase(self, row: int) -> dict[str, str | None]:
+        """Return the entry for the phase of an iteration in JSON; empty if no iteration has a phase."""
+        return {"phase": self.phases[row] or None} if self.phases else {}
+
+    def identity(self, row: int) -> dict[str, Any]:
+        """Return the keys by which JSON names an iteration of known length."""
+        numbers = {name: int(getattr(self, name)[row]) for name in ("iteration", "rank", "sequence_length")}
+        return numbers | self.phase(row)
 
     @property
     def names_files(self) -> bool:
@@ -148,8 +162,10 @@ class IterationTable(Result):
 
     def table(self) -> DataFrame:
         """Return a row for each iteration, with its length (NaN if unknown) and statistics."""
-        columns = {"rank": self.rank, "iteration": self.iteration, "sequence_length": self.sequence_length}
+        columns: dict[str, Any] = {"rank": self.rank, "iteration": self.iteration}
+        columns |= {"sequence_length": self.sequence_length}
         files = {"file": self.files} if self.names_files else {}
+        columns |= {"phase": self.phases} if self.phases else {}
         return data_frame({**columns, **self.statistics, "found_by": self.found_by, **files})
 
     def plot(self, statistic: str | None = None) -> Any:
@@ -163,6 +179,7 @@ class IterationTable(Result):
     def tables(self) -> tuple[Table, ...]:
         """Return the iterations as text."""
         columns = {"rank": "{rank}", "iteration": "{iteration}", "length": "{sequence_length}"}
+        columns |= {"phase~": "{phase}"} if self.phases else {}
         columns |= {
             "step time" if name == "duration" else name.replace("_", " "): f"{{{name}:time}}" for name in _TIMES
         }
@@ -182,6 +199,7 @@ class IterationTable(Result):
                 "iteration": int(self.iteration[i]),
                 "start_ns": int(self.start_ns[i]),
                 "sequence_length": int(length) if np.isfinite(length) else None,
+                **self.phase(i),
                 **{name: float(values[i]) for name, values in self.statistics.items()},
                 "found_by": self.found_by[i],
                 "length_found_by": self.length_found_by[i],
@@ -244,6 +262,8 @@ def iteration_table(trace: Trace) -> IterationTable:
         "duration": steps.step_ns.astype(np.float64),
         "latency": steps.latency_ns.astype(np.float64),
     }
+    phases, kv_tokens = _serving_phases(trace, (rank[order], start[order], _durations(table)[order]))
+    statistics |= {"kv_tokens": kv_tokens} if phases else {}
     every = IterationTable(
         rank[order],
         number[order],
@@ -253,8 +273,27 @@ def iteration_table(trace: Trace) -> IterationTable:
         tuple(strings(table, "found_by")[order].tolist()),
         tuple(text or "unknown" for text in strings(table, "length_found_by")[order].tolist()),
         tuple(name if by_file else "" for name, by_file in zip(names, by_files, strict=True)),
+        phases,
     )
     return every.take(np.flatnonzero(~np.isin(every.iteration, trace.meta.context)))
+
+
+def _serving_phases(trace: Trace, spans: tuple[Ints, Ints, Ints]) -> tuple[tuple[str, ...], Floats]:
+    """Return the phase of serving of each iteration, and the tokens that its requests attend to, 0 if unknown.
+
+    `spans` are rank, start and duration of the iterations, by rank and start. Without annotations no phase is returned.
+    """
+    steps, (rank, start, duration) = serving_steps(trace), spans
+    phases, kv_tokens = [set[str]() for _ in rank], np.zeros(len(rank))
+    for row in range(len(steps)):  # 10 us a step
+        mine = slice(*np.searchsorted(rank, [steps.rank[row], steps.rank[row] + 1]))
+        at = mine.start + int(np.searchsorted(start[mine], steps.start_ns[row], side="right")) - 1
+        if at >= mine.start and steps.start_ns[row] < start[at] + duration[at]:
+            step = steps.step(row)
+            phases[at].add(step.phase)
+            kv_tokens[at] += (step.prefill.kv_tokens or 0) + (step.decode.kv_tokens or 0)
+    names = tuple("mixed" if len(each) > 1 else "".join(each) for each in phases)
+    return (names if any(names) else ()), kv_tokens
 
 
 def _durations(table: pa.Table) -> Ints:

@@ -19,7 +19,8 @@ from profilers.trace.serving import PhaseTokens, ServingStep
 from profilers.trace.steps import step_times
 from profilers.trace.trace import Trace
 from replay.graph.graph import given_hardware
-from replay.graph.operators import SERVING_ATTENTION, Heads, Operator, by_phase, request_attention
+from replay.graph.operators import SERVING_ATTENTION, AttentionHeads, Operator, by_phase, request_attention
+from replay.projection.rows import NO_EFFECT, NOTHING_CHANGES
 from replay.serving import EngineLimits, EngineStepTimes, Requests, TimeCurve, load_table, saturation_rate
 from replay.what_ifs import parse_what_if
 from replay.workloads import time_operators
@@ -78,7 +79,7 @@ class ServingLoad(Result):
         lines = [f"one engine serves at most {self.saturation:.3g} requests/s, {tokens:,.0f} output tokens/s"]
         stable = [row for row in self.rows() if row["stable"]]
         if stable:
-            row = max(stable, key=lambda each: each["rate"])
+            row = min(stable, key=lambda each: abs(each["utilization"] - _HALF))
             token = (
                 "" if row["tpot_p50_s"] is None else f", a token in {duration(1e9 * row['tpot_p50_s'])} at the median"
             )
@@ -173,10 +174,11 @@ def serving_load(
     Raises
     ------
     InvalidInputError
-        No trace has no step of serving with known requests; or requests or limits are out of range.
+        A trace has no step of decode or prefill with known requests, or another device than the others; or requests or
+        limits are out of range.
     """
-    engine = _Engine(traces, device)
-    cache = kv_tokens or engine.kv_tokens()
+    engine = _TracedEngine(traces, device)
+    cache = engine.kv_tokens() if kv_tokens is None else kv_tokens
     limits = EngineLimits(most_requests, most_tokens, cache)
     times, factors = engine.times(limits)
     saturation = saturation_rate(requests, times, limits)
@@ -187,22 +189,28 @@ def serving_load(
     return ServingLoad(loads, saturation, requests, times, limits, tuple(engine.remarks))
 
 
-class _Engine:
+class _TracedEngine:
     """The step times and the memory of an engine, from the steps of a trace."""
 
     def __init__(self, traces: Sequence[Trace], device: str | None) -> None:
         self.remarks, self.options = list[str](), ProjectOptions(device=device, draws=_DRAWS)
-        self.sources: dict[str, _Source] = {}
+        self.sources: dict[str, _TracedPhase] = {}
+        devices: dict[str, Device] = {}
         for trace in traces:
-            self.sources = _typical(trace, kernel_facts(trace, given_hardware(device))) | self.sources
-        mixed = self.sources.pop("mixed", None)
-        if not self.sources and mixed is not None:
-            self.sources["decode"] = mixed
-        if not self.sources:
-            raise InvalidInputError(
-                "no step of serving with known attention: the annotations of the trace have to state the requests (sq, "
-                "sk, sqsq, sqsk), and graphs need their --capture; `seqpoint characterize TRACE` shows what is known"
-            )
+            facts = kernel_facts(trace, given_hardware(device))
+            if facts.hardware.device is None:
+                raise InvalidInputError("the trace does not name its device; give --device")
+            self.device = devices.setdefault(facts.hardware.device.name, facts.hardware.device)
+            steps = _typical(trace, facts)
+            if not steps:
+                raise InvalidInputError(
+                    "no step of decode or prefill alone with known attention: the annotations of each trace have to "
+                    "state the requests (sq, sk, sqsq, sqsk), and graphs need their --capture; `seqpoint characterize "
+                    "TRACE` shows what is known"
+                )
+            self.sources = steps | self.sources
+        if len(devices) > 1:
+            raise InvalidInputError(f"traces of one engine are of one device, not of {' and '.join(sorted(devices))}")
 
     def kv_tokens(self) -> int:
         """Return the tokens whose keys and values fit beside the weights."""
@@ -210,7 +218,7 @@ class _Engine:
         attention, layers = self._attention(operators)
         _, _, tokens, _, kv_heads, width, _ = attention.dims
         each, weights = layers * 2 * kv_heads * width * attention.element_bytes, sum(map(_weights, operators))
-        device = self._device()
+        device = self.device
         free = _MEMORY * device.value("memory_gb") * 2**30 - weights
         sizes = f"{max(free, 0.0) / 2**30:.0f} GiB beside weights of {weights / 2**30:.0f} GiB"
         if free < each * tokens:
@@ -231,12 +239,6 @@ class _Engine:
         calls = [each for each in operators if each.kind in SERVING_ATTENTION]
         parts = [part for each in calls for part in by_phase(each)]
         return max(parts, key=lambda each: (each.flops, each.dims)), len(calls)
-
-    def _device(self) -> Device:
-        device = next(iter(self.sources.values())).facts.hardware.device
-        if device is None:
-            raise InvalidInputError("the trace does not name its device; give --device")
-        return device
 
     def times(self, limits: EngineLimits) -> tuple[EngineStepTimes, tuple[float, float]]:
         """Return the curves of a step, and the interval of their times as factors."""
@@ -267,7 +269,7 @@ class _Engine:
         return times, (min(low, 1.0), max(high, 1.0))
 
     def _phase(
-        self, phase: str, source: "_Source", most: int
+        self, phase: str, source: "_TracedPhase", most: int
     ) -> tuple[dict[float, float], TimeCurve, list[tuple[float, float]]]:
         """Return the times without attention by tokens, the curve of attention, and the intervals of a phase, ns."""
         step = source.step
@@ -277,7 +279,7 @@ class _Engine:
         if phase == "decode":
             numbers = _grid(1, most)
             without = {float(n * queries): f"batch:{n}+{_WITHOUT}" for n in numbers}
-            lengths = [max(round(context * share), 1) for share in _CONTEXTS]
+            lengths = sorted({max(round(context * share), 1) for share in _CONTEXTS})
             amounts = [side.requests * float(length) for length in lengths]
             whole = [f"context:{length}" for length in lengths]
             bare = [_WITHOUT] * len(lengths)
@@ -298,7 +300,7 @@ class _Engine:
         )
         return points, curve, [pair for _, pair in timed.values()]
 
-    def _timed(self, source: "_Source", texts: Sequence[str]) -> dict[str, tuple[float, tuple[float, float]]]:
+    def _timed(self, source: "_TracedPhase", texts: Sequence[str]) -> dict[str, tuple[float, tuple[float, float]]]:
         """Return the time of an iteration under what-ifs, ns, and its interval as factors; unchanged if none acts."""
         options = replace(self.options, iterations=(source.iteration,))
         result = project_trace(source.trace, [parse_what_if(text) for text in texts], options)
@@ -306,15 +308,17 @@ class _Engine:
         for text, row in zip(texts, result.rows, strict=True):
             if row.applied:
                 timed[text] = float(row.projected_ns), (row.speedup / row.high, row.speedup / row.low)
-            else:
+            elif row.reason.startswith((NOTHING_CHANGES, NO_EFFECT)):
                 timed[text] = base, (1.0, 1.0)
+            else:
+                raise InvalidInputError(row.reason)
         return timed
 
     def _modelled(self, phase: str, limits: EngineLimits) -> TimeCurve:
         """Return the curve of the attention of a phase by its model, from the heads of the other."""
         attention, layers = self._attention(self._operators())
         query, kv, width, window = attention.dims[3:7]
-        heads = Heads(query, kv, width, width, window=window)
+        heads = AttentionHeads(query, kv, width, width, window=window)
         sizes = _grid(256, limits.most_tokens if phase == "prefill" else min(limits.kv_tokens, 1 << 20))
         calls, amounts = [], []
         for size in sizes:
@@ -327,7 +331,7 @@ class _Engine:
                 count = max(size // 1024, 1)
                 calls.append(request_attention(PhaseTokens(), PhaseTokens(count, count, size), heads))
                 amounts.append(float(size))
-        timed = time_operators(calls, self._device(), parameters=self.options.parameters, dtype="bf16")
+        timed = time_operators(calls, self.device, parameters=self.options.parameters, dtype="bf16")
         seconds: Floats = timed.seconds
         return TimeCurve(np.array(amounts), np.maximum.accumulate(1e9 * layers * seconds))
 
@@ -338,7 +342,7 @@ def _grid(least: int, most: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class _Source:
+class _TracedPhase:
     """A step of a trace whose times at other sizes are those of the engine."""
 
     trace: Trace
@@ -348,7 +352,7 @@ class _Source:
     step: ServingStep
 
 
-def _typical(trace: Trace, facts: KernelFacts) -> dict[str, _Source]:
+def _typical(trace: Trace, facts: KernelFacts) -> dict[str, _TracedPhase]:
     """Return the step of the median time of each phase, of those whose attention is known."""
     times = step_times(trace)
     keys = zip(times.rank.tolist(), times.iteration.tolist(), strict=True)
@@ -358,21 +362,24 @@ def _typical(trace: Trace, facts: KernelFacts) -> dict[str, _Source]:
     known = (facts.work >= 0) & attends[np.maximum(facts.work, 0)]
     with_attention = set(zip(facts.rank[known].tolist(), facts.iteration[known].tolist(), strict=True))
     for key, steps in steps_of_iterations(facts).items():
-        if len(steps) == 1 and key in with_attention:
+        if len(steps) == 1 and key in with_attention and steps[0].phase != "mixed":
             of_phase.setdefault(steps[0].phase, []).append((length.get(key, 0), *key, steps[0]))
     chosen = {}
     for phase, several in of_phase.items():
         _, rank, iteration, step = sorted(several, key=lambda each: each[:3])[len(several) // 2]
-        chosen[phase] = _Source(trace, facts, rank, iteration, step)
+        chosen[phase] = _TracedPhase(trace, facts, rank, iteration, step)
     return chosen
 
 
 def _weights(operator: Operator) -> float:
-    """Return the bytes of the weights of a product or of a layer of experts; 0 of anything else."""
+    """Return the bytes of the weights of a product or of a layer of experts; 0 of anything else.
+
+    A layer of experts reads as many bytes as it writes beside its weights, and the weights of the chosen experts alone.
+    """
     if operator.kind == "matmul":
-        _, _, n, k = operator.dims
-        return float(n * k * operator.element_bytes)
+        _, m, _, k = operator.dims
+        return operator.bytes_read - m * k * operator.element_bytes
     if operator.kind == "experts":
-        _, hidden, inter, _, experts, *_, gated = operator.dims
-        return float((2 + gated) * hidden * inter * experts * operator.element_bytes)
+        tokens, _, _, topk, experts, *_ = operator.dims
+        return (operator.bytes_read - operator.bytes_written) / (1 - (1 - min(topk / experts, 1.0)) ** tokens)
     return 0.0

@@ -73,6 +73,7 @@ NOT_RUN = (
     "nanogpt.trace",
     "nanogpt1.trace",
     "particles.trace",
+    "engine.trace",  # tests/test_selection_serving.py compares what is shown
     "weights.npy",  # tests/test_formats.py compares what is shown
     "operations.parquet",
     "../shared",

@@ -76,35 +76,35 @@ def code_lines(path: Path) -> int:
 BUDGET = {
     "profilers": 229,
     "profilers/devices": 289,
-    "profilers/ingest": 3289,
+    "profilers/ingest": 3287,
     "profilers/readers": 6470,
     "profilers/record": 490,
-    "profilers/trace": 1444,
+    "profilers/trace": 1604,
     "profilers/writers": 655,
     "replay": 0,
     "replay/analysis": 892,
     "replay/calibration": 376,
     "replay/contention": 1967,
-    "replay/costs": 5320,
+    "replay/costs": 5482,
     "replay/detailed": 5956,
     "replay/engine": 1913,
     "replay/formats": 521,
-    "replay/from_trace": 1920,
+    "replay/from_trace": 1937,
     "replay/gemms": 2053,
-    "replay/graph": 1087,
+    "replay/graph": 1148,
     "replay/memory": 4935,
     "replay/plug_ins": 702,
-    "replay/projection": 1388,
-    "replay/serving": 420,
-    "replay/studies": 1532,
-    "replay/what_ifs": 4986,
-    "replay/workloads": 4115,
+    "replay/projection": 1389,
+    "replay/serving": 422,
+    "replay/studies": 1533,
+    "replay/what_ifs": 5399,
+    "replay/workloads": 4143,
     "replay/writers": 363,
-    "seqpoint": 8967,
-    "seqpoint/cli": 2405,
-    "seqpoint/plots": 1470,
+    "seqpoint": 9473,
+    "seqpoint/cli": 2441,
+    "seqpoint/plots": 1485,
     "seqpoint/reporting": 397,
-    "seqpoint/selection": 1785,
+    "seqpoint/selection": 1923,
     "seqpoint/validation": 5876,
 }
 
@@ -117,7 +117,7 @@ def modules() -> dict[str, Path]:
 
 def test_modules_are_few_and_none_has_grown_past_one_idea() -> None:
     lines = {name: code_lines(path) for name, path in modules().items()}
-    assert len(lines) <= 400
+    assert len(lines) <= 402
     assert {name: count for name, count in lines.items() if count > 420} == {}
     total = Counter[str]()
     for name, count in lines.items():

@@ -2,13 +2,15 @@
 
 import csv
 import json
+import tomllib
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from click.testing import CliRunner
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import event, kernel, kineto, launch
 
@@ -18,15 +20,18 @@ from profilers.trace.serving import PhaseTokens, ServingStep, parse_serving_step
 from profilers.trace.trace import Trace
 from replay.costs.calls import Call
 from replay.costs.operators import operator_of
+from replay.costs.serving_operators import SERVING_RULES
 from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph
 from replay.graph.graph import KernelGraph, TaskKind
-from replay.graph.operators import Heads, Operator, by_phase, request_attention, routed_experts
+from replay.graph.operators import AttentionHeads, Operator, by_phase, request_attention, routed_experts
 from replay.what_ifs import parse_what_if
 from replay.what_ifs.serving import EqualRequests, StepRequests, step_requests
 from seqpoint.characterization import characterize_trace
+from seqpoint.cli.serving import command
 from seqpoint.kernel_facts import kernel_facts
+from seqpoint.serving_load import _weights
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "traces" / "kineto" / "tracelens" / "other"
 H, P = "c10::BFloat16", load_parameters()
@@ -71,7 +76,8 @@ def test_annotations_of_engines(name: str, phase: str, requests: int, tokens: in
 
 
 @pytest.mark.parametrize("name", ["forward", "execute_it", "step[OTHER bs=3]", "execute_context_0(0)_generation_0(0)",
-                                  f"step[DECODE bs={10**30}]", "prefill[]", "execute_" + "9" * 5000])  # fmt: skip
+                                  f"step[DECODE bs={10**30}]", "prefill[]", "execute_" + "9" * 5000,
+                                  "execute_context_0(5)_generation_3(3)"])  # fmt: skip
 def test_other_annotations_are_no_steps_of_serving(name: str) -> None:
     assert parse_serving_step(name) is None
 
@@ -83,14 +89,14 @@ def test_pairs_are_those_of_a_causal_mask(requests: list[tuple[int, int]]) -> No
     stated = PhaseTokens(len(requests), sum(q for q, _ in requests), sum(q + p for q, p in requests),
                          sum(q * q for q, _ in requests), sum(q * (q + p) for q, p in requests))  # fmt: skip
     assert stated.pairs == pairs
-    attention = request_attention(stated, PhaseTokens(), Heads(4, 2, 8, 8))
+    attention = request_attention(stated, PhaseTokens(), AttentionHeads(4, 2, 8, 8))
     assert attention.flops == 4 * pairs * 2 * 16
     assert attention.bytes_read == 2 * (4 * 8 * stated.query_tokens + 2 * 16 * stated.kv_tokens)
 
 
 def test_a_window_limits_the_pairs() -> None:
-    whole, narrow = (request_attention(PhaseTokens(), PhaseTokens(4, 4, 4000), Heads(8, 8, 64, 64, window=window))
-                     for window in (0, 100))  # fmt: skip
+    decode, heads = PhaseTokens(4, 4, 4000), (AttentionHeads(8, 8, 64, 64, window=window) for window in (0, 100))
+    whole, narrow = (request_attention(PhaseTokens(), decode, each) for each in heads)
     assert narrow.flops == pytest.approx(whole.flops / 10)
     assert narrow.bytes_read < whole.bytes_read
 
@@ -122,7 +128,8 @@ def step_events(name: str, work: list[tuple[str, str, list[Any], float]], start:
             kernel(kernel_name, time, duration, correlation),
         ]
         time += duration
-    wait = launch(start + 60, int(start) + 90, "cudaDeviceSynchronize", time - start - 55)
+    began = start + 5 * len(work) + 10
+    wait = launch(began, int(start) + 90, "cudaDeviceSynchronize", max(time - began, 0) + 5)
     return [event(name, "user_annotation", start, time - start + 6), *events, wait]
 
 
@@ -205,6 +212,50 @@ def test_work_that_shapes_do_not_tell_is_unknown(name: str, shapes: list[Any], m
     assert operator_of(Call(name, shapes, [H] * len(shapes), **more)) is None
 
 
+#: Sums that no requests have: (requests, query tokens, KV tokens, squares, products).
+IMPOSSIBLE = [(32, 3, 900, 3, 900), (32, 32, 5, 32, 5), (32, 32, 0, 32, 0), (32, 64, 64, 10**9, 3), (2, 4, 9, 8, 999)]
+
+
+@pytest.mark.parametrize("values", IMPOSSIBLE)
+def test_sums_that_no_requests_have_are_unknown(values: tuple[int, ...]) -> None:
+    step = ServingStep(decode=PhaseTokens(*values))
+    assert step.decode.pairs is None
+    q = [values[1], 32, 128]
+    assert operator_of(Call("vllm::unified_attention", [q, q, q], [H] * 3, step=step)) is None
+
+
+SERVING_OPERATORS = [
+    name
+    for row in tomllib.loads((Path(__file__).parents[1] / "datasets" / "operators.toml").read_text())["operators"]
+    if row["rule"] in {rule.__name__ for rule in SERVING_RULES}
+    for name in row["names"].split()
+]
+SIZES = st.one_of(st.integers(1, 64), st.sampled_from([0, -1, 128, 4096, 10**18]))
+SHAPES = st.one_of(st.lists(SIZES, max_size=5), st.sampled_from(["x", None, 3, [[1, 2]], [[]], ["a"], [1.5], {}]))
+TEXTS = st.sampled_from(["", "8", "0", "-1", "9" * 5000, "x", None, 3, [1], "\u00b2", 10**26])
+COUNTS = st.one_of(st.none(), st.integers(-5, 64), st.just(1 << 61))
+SIDES = st.builds(PhaseTokens, st.integers(0, 64), COUNTS, COUNTS, COUNTS, COUNTS)
+
+
+@given(
+    st.sampled_from(SERVING_OPERATORS), st.lists(SHAPES, max_size=9), st.lists(TEXTS, max_size=22),
+    st.one_of(st.none(), st.builds(ServingStep, SIDES, SIDES)),
+)  # fmt: skip
+@settings(max_examples=500)
+def test_no_call_of_an_engine_breaks_its_rule(
+    name: str, shapes: list[Any], values: list[Any], step: ServingStep | None
+) -> None:
+    counted = operator_of(Call(name if "::" in name else f"aten::{name}", shapes, [H], values, step=step))
+    sizes = () if counted is None else (counted.flops, counted.bytes_read, counted.bytes_written)
+    assert all(0 <= size < np.inf for size in sizes)
+
+
+def test_a_number_of_any_length_is_no_error() -> None:
+    q, decode = [32, 32, 128], ServingStep(decode=PhaseTokens(32, 32, 900))
+    values = ["", "", "", "", "9" * 5000]
+    assert operator("_C::paged_attention_v1", [q, q, [9, 8, 16, 8], [9, 8, 8]], values=values, step=decode).flops > 0
+
+
 def test_of_nested_annotations_one_with_sums_counts(tmp_path: Path) -> None:
     inner = event("step[DECODE bs=4]", "user_annotation", 10, 30)
     outer = event(
@@ -250,11 +301,11 @@ def kernels_ns(graph: KernelGraph) -> float:
 
 def test_batch_and_context_change_the_rows_and_the_work(tmp_path: Path) -> None:
     graph = graph_of(tmp_path)
-    assert step_requests(graph) == {0: StepRequests(decode=EqualRequests(32, 1, 1024))}
+    assert step_requests(graph) == {(0, 0): StepRequests(decode=EqualRequests(32, 1, 1024))}
     same = changed(graph, "batch:32")
     assert (same.tasks.duration_ns == graph.tasks.duration_ns).all()
     double = changed(graph, "batch:64")
-    assert step_requests(double) == {0: StepRequests(decode=EqualRequests(64, 1, 1024))}
+    assert step_requests(double) == {(0, 0): StepRequests(decode=EqualRequests(64, 1, 1024))}
     products = {each.dims for each in double.operators if each.kind == "matmul"}
     products -= {each.dims for each in graph.operators}
     assert products == {
@@ -277,7 +328,7 @@ def test_a_prefill_step_takes_other_prompts(tmp_path: Path) -> None:
     logits = ("aten::mm", "gemm_head", [[2, 4096], [4096, 151936]], 30.0)
     work = [each for each in decode_work(2048, 0) if each[1] != "gemm_head"]
     graph = build_graph(trace_of(tmp_path, step_events(name, [*work, logits])), [0], parameters=P)
-    assert step_requests(graph) == {0: StepRequests(EqualRequests(2, 1024, 1024))}
+    assert step_requests(graph) == {(0, 0): StepRequests(EqualRequests(2, 1024, 1024))}
     longer, more = changed(graph, "context:2048"), changed(graph, "batch:4")
     dims = [{each.dims[1] for each in one.operators if each.kind == "matmul"} for one in (longer, more)]
     assert dims[0] >= {4096, 2}
@@ -300,7 +351,7 @@ def test_a_step_without_known_requests_is_refused_with_the_reason(tmp_path: Path
     for what_if in ("batch:64", "context:9"):
         with pytest.raises(InvalidInputError, match=r"no attention over a cache.*sqsk.*--capture"):
             changed(build_graph(trace, [0], parameters=P), what_if)
-    with pytest.raises(InvalidInputError, match=r"no step of serving with known attention"):
+    with pytest.raises(InvalidInputError, match=r"no step of decode or prefill alone with known attention"):
         sp.serve(trace, sp_requests(tmp_path))
 
 
@@ -316,6 +367,10 @@ def test_ranks_share_a_layer_as_megatron_does(tmp_path: Path) -> None:
     heads = [each.dims[3:5] for each in shared.operators if each.kind == "generation_attention"]
     assert (8, 2) in heads
     assert kernels_ns(shared) < kernels_ns(graph)
+    (old, *_), *_, new = ([each for each in one.operators if each.kind == "generation_attention"]
+                          for one in (graph, changed(graph, "tensor_parallel:32")))  # fmt: skip
+    assert new[-1].dims[3:5] == (1, 1)
+    assert new[-1].bytes_read == pytest.approx(old.bytes_read / 8)  # each rank reads a head of keys
     norms = [graph.names[number] == "fused_add_rms_norm_kernel" for number in graph.tasks.name.tolist()]
     assert (shared.tasks.duration_ns[: len(norms)][norms] == graph.tasks.duration_ns[norms]).all()
     with pytest.raises(InvalidInputError, match="5 ranks do not divide"):
@@ -340,6 +395,30 @@ def test_ranks_share_experts_and_serve_their_own_requests(tmp_path: Path) -> Non
     assert kernels_ns(shared) < kernels_ns(graph)
     with pytest.raises(InvalidInputError, match="no layer of experts"):
         changed(graph_of(tmp_path), "expert_parallel:8")
+
+
+def rank_trace(folder: Path, rank: int, batch: int) -> Path:
+    values = (batch, batch * 1000, batch, batch * 1000)
+    name = f"execute_{batch}_context_0(sq0sk0sqsq0sqsk0)_generation_{batch}({sums(values)})"
+    path = folder / f"rank{rank}.json"
+    header = {"distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2}}
+    path.write_text(json.dumps(kineto(step_events(name, decode_work(batch, 1000)), **header)))
+    return path
+
+
+def test_each_rank_has_its_own_requests(tmp_path: Path) -> None:
+    graph = build_graph(sp.open([rank_trace(tmp_path, 0, 32), rank_trace(tmp_path, 1, 48)]), [0], parameters=P)
+    assert {key: step.tokens for key, step in step_requests(graph).items()} == {(0, 0): 32, (1, 0): 48}
+    new = changed(graph, "batch:64")
+    products = {new.operators[number].dims[1] for number in np.unique(new.tasks.operator[new.tasks.operator >= 0])
+                if new.operators[number].kind == "matmul"}  # fmt: skip
+    assert products == {64}
+
+
+def test_a_size_that_is_changed_again_has_the_last_value(tmp_path: Path) -> None:
+    trace = sp.open(rank_trace(tmp_path, 0, 32))
+    (row,) = sp.project(trace, ["batch:64+batch:16"]).rows
+    assert [note for note in row.notes if "(32 and 16 tokens" in note]
 
 
 def test_a_kernel_that_starts_before_the_end_of_the_one_before_it_follows_it(tmp_path: Path) -> None:
@@ -378,6 +457,30 @@ def test_an_engine_takes_the_times_of_the_steps(tmp_path: Path) -> None:
     assert served.tables()[0].rows
     with pytest.raises(InvalidInputError, match="kv_tokens"):
         sp.serve(trace, sp_requests(tmp_path), kv_tokens=-1)
+
+
+def test_an_engine_needs_steps_of_one_phase_on_one_device(tmp_path: Path) -> None:
+    file, requests = rank_trace(tmp_path, 0, 32), sp_requests(tmp_path)
+    trace = sp.open(file)
+    file.write_text(file.read_text().replace("A100-SXM4-80GB", "H200").replace("108", "132"))
+    with pytest.raises(InvalidInputError, match="A100-SXM4-80GB and H200"):
+        sp.serve(trace, requests, others=[file])
+    mixed = trace_of(tmp_path, step_events(MIXED, WORK))
+    with pytest.raises(InvalidInputError, match="no step of decode or prefill alone"):
+        sp.serve(mixed, requests)
+    result = CliRunner().invoke(command, [str(rank_trace(tmp_path, 0, 32)), "--requests", str(requests), "--seed", "0"])
+    drawn = sp.serve(trace, requests, seed=0)
+    assert drawn.summary()[1] in result.output
+    assert drawn.summary()[1] != sp.serve(trace, requests).summary()[1]
+    half = min(drawn.rows(), key=lambda row: abs(row["utilization"] - 0.5))
+    assert f"at {half['rate']:.3g} requests/s" in drawn.summary()[1]
+    with pytest.raises(InvalidInputError, match="kv_tokens of the engine is 0"):
+        sp.serve(trace, requests, kv_tokens=0)
+
+
+def test_weights_of_experts_count_as_stored() -> None:
+    layer = (3072, 3072, 4, 128)
+    assert _weights(routed_experts(7, layer, weight_bytes=0.5)) == pytest.approx(3 * 128 * 3072**2 / 2)
 
 
 @pytest.fixture(scope="module")
@@ -441,7 +544,7 @@ def test_re_timed_steps_against_measured_operators() -> None:
 
 
 def test_mixed_attention_is_that_of_both_phases() -> None:
-    prefill, decode, heads = PhaseTokens(1, 8, 8, 64, 64), PhaseTokens(4, 4, 400), Heads(8, 8, 64, 64)
+    prefill, decode, heads = PhaseTokens(1, 8, 8, 64, 64), PhaseTokens(4, 4, 400), AttentionHeads(8, 8, 64, 64)
     mixed = request_attention(prefill, decode, heads)
     alone = [request_attention(prefill, PhaseTokens(), heads), request_attention(PhaseTokens(), decode, heads)]
     assert mixed.flops == sum(each.flops for each in alone)

@@ -403,6 +403,7 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
         (lambda: Requests(None, np.ones(2, int), np.ones(3, int)), "arrays of one length"),
         (lambda: Requests(None, np.ones(0, int), np.ones(0, int)), "one request or more"),
         (lambda: with_rate(requests((0, 1, 1)), 0, 1), "a rate of 0 requests/s"),
+        (lambda: with_rate(requests((0, 1, 1)), 1, -1), "a seed of -1"),
         (lambda: with_rate(requests((0, 1, 1)), np.nan, 1), "a rate of nan requests/s"),
         (lambda: with_rate(requests((0, 1, 1)), 1), "arrive at once"),
         (lambda: with_rate(Requests(None, np.ones(1, int), np.ones(1, int)), 1), "have no arrivals"),

@@ -14,7 +14,7 @@ A step of an engine that serves a language model computes prompts (prefill), new
 import re
 from bisect import bisect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from profilers.trace.trace import Trace
 #: Phases of steps of serving.
 SERVING_PHASES = ("prefill", "decode", "mixed")
 #: Larger sums are from a damaged name.
-_LIMIT = 1 << 62
+_LIMIT = 1 << 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +54,29 @@ class PhaseTokens:
     def pairs(self) -> float | None:
         """Pairs of a query and a token that it attends to, under a causal mask; None if the sums are unknown.
 
-        A query attends to the cached tokens, to the new ones before it, and to itself.
+        A query attends to the cached tokens, to the new ones before it, and to itself. Sums that contradict each other
+        count as unknown.
 
         Examples
         --------
         >>> PhaseTokens(1, 3, 10, 9, 30).pairs == 8 + 9 + 10
         True
         """
-        if self.query_tokens == self.requests and self.kv_tokens is not None:
-            return float(self.kv_tokens)
-        if self.query_tokens is None or self.query_squares is None or self.query_by_kv is None:
+        queries, kv = self.query_tokens, self.kv_tokens
+        if queries == self.requests and kv is not None:
+            pairs = float(kv)
+        elif queries is None or self.query_squares is None or self.query_by_kv is None:
             return None
-        return self.query_by_kv - (self.query_squares - self.query_tokens) / 2
+        else:
+            pairs = self.query_by_kv - (self.query_squares - queries) / 2
+        is_possible = self.requests <= queries <= pairs and (kv is None or (queries <= kv and pairs <= queries * kv))
+        return pairs if is_possible else None
+
+    @classmethod
+    def equal(cls, requests: int, queries: int, tokens: int) -> "PhaseTokens":
+        """Return the sums of so many equal requests, of `queries` tokens that may attend to `tokens`."""
+        computed = requests * queries
+        return cls(requests, computed, requests * tokens, computed * queries, computed * tokens)
 
 
 _NONE = PhaseTokens()
@@ -107,6 +118,20 @@ class ServingStep:
         """Whether the work of attention is known."""
         return self.prefill.pairs is not None and self.decode.pairs is not None
 
+    def annotation(self) -> str:
+        """Return the annotation that vLLM writes around a step whose sums are known.
+
+        Examples
+        --------
+        >>> ServingStep(decode=PhaseTokens.equal(3, 1, 100)).annotation()
+        'execute_3_context_0(sq0sk0sqsq0sqsk0)_generation_3(sq3sk300sqsq3sqsk300)'
+        """
+        sides = [
+            f"{each.requests}(sq{each.query_tokens}sk{each.kv_tokens}sqsq{each.query_squares}sqsk{each.query_by_kv})"
+            for each in (self.prefill, self.decode)
+        ]
+        return f"execute_{self.tokens}_context_{sides[0]}_generation_{sides[1]}"
+
 
 _SUMS = r"\((?:sq(\d+))?(?:sk(\d+))?(?:sqsq(\d+))?(?:sqsk(\d+))?\)"
 _DETAILED = re.compile(rf"execute_\d+_context_(\d+){_SUMS}_generation_(\d+){_SUMS}")
@@ -143,12 +168,9 @@ def parse_serving_step(name: str) -> ServingStep | None:
 
 
 def _is_possible(step: ServingStep) -> bool:
-    sums = [
-        number
-        for side in (step.prefill, step.decode)
-        for number in (side.requests, side.query_tokens, side.kv_tokens, side.query_squares, side.query_by_kv)
-    ]
-    return all(number is None or number < _LIMIT for number in sums)
+    sides = (step.prefill, step.decode)
+    numbers = [number for side in sides for number in astuple(side) if number is not None]
+    return all(side.requests or side == _NONE for side in sides) and max(numbers) < _LIMIT
 
 
 def _parsed(name: str) -> ServingStep | None:
@@ -174,10 +196,10 @@ def _number(text: str | None) -> int | None:
 
 def _side(requests: int | None, *sums: int | None) -> PhaseTokens:
     """Return the requests of a phase; sums that are left out are unknown if there is any request."""
-    if not requests:
+    if not requests and not any(sums):
         return _NONE
     query, kv, squares, products = (*sums, None, None, None, None)[:4]
-    return PhaseTokens(requests, query, kv, squares, products)
+    return PhaseTokens(requests or 0, query, kv, squares, products)
 
 
 def _sglang(mode: str, fields: Mapping[str, int]) -> ServingStep:

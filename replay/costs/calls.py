@@ -10,6 +10,8 @@ from profilers.trace.serving import ServingStep
 from replay.graph.operators import DTYPE_BYTES
 
 Shape = tuple[int, ...]
+#: Larger numbers are from a damaged file.
+_DIGITS = 19
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,11 @@ class Call:
         """Return an argument as text; empty if it was not recorded."""
         value = self._value(argument)
         return "" if value is None else str(value)
+
+    def number(self, argument: int | None) -> int:
+        """Return an argument that is a whole number; 0 if it was not recorded, or is none."""
+        text = "" if argument is None else self.text(argument)
+        return int(text) if text.isdecimal() and len(text) < _DIGITS else 0
 
     def _value(self, argument: int) -> Any:
         return self.values[argument] if argument < len(self.values) else None

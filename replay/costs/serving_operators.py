@@ -15,7 +15,14 @@ import msgspec
 from profilers.files import dataset_path, read_toml, typed_table
 from profilers.trace.serving import PhaseTokens, ServingStep
 from replay.costs.calls import Call, UnknownShapeError, require
-from replay.graph.operators import Heads, Operator, batched_matmul, request_attention, routed_experts, streaming
+from replay.graph.operators import (
+    AttentionHeads,
+    Operator,
+    batched_matmul,
+    request_attention,
+    routed_experts,
+    streaming,
+)
 
 #: Bytes of an element of the output of a product of 8-bit matrices.
 _OUTPUT_BYTES = 2
@@ -44,16 +51,14 @@ def serving_attention(
         Argument with the most tokens that a query attends to.
     """
     queries, keys = call.sizes(query, key)
-    require(call.step is not None and len(queries) > 2 and len(keys) > 2)
+    require(call.step is not None and call.step.requests > 0 and len(queries) > 2 and len(keys) > 2)
     *rows, count, width = queries
-    stated = None if kv_heads is None else call.text(kv_heads)
-    groups = int(stated) if stated and stated.isdecimal() else keys[heads_at]
+    groups = call.number(kv_heads) or keys[heads_at]
     value = call.shape(key + 1)
     value_width = value[-1] if value and value[:-1] == keys[:-1] else width
-    limit = call.text(window) if window is not None else ""
     sizes = {"query_bytes": call.element_bytes(query), "kv_bytes": call.element_bytes(key)}
-    require(groups > 0 and count % groups == 0)
-    heads = Heads(count, groups, width, value_width, **sizes, window=int(limit) if limit.isdecimal() else 0)
+    require(count % groups == 0)
+    heads = AttentionHeads(count, groups, width, value_width, **sizes, window=call.number(window))
     prefill, decode = _attending(call.step or ServingStep(), prod(rows))
     require(all(side.pairs is not None for side in (prefill, decode)))
     return request_attention(prefill, decode, heads)
@@ -63,7 +68,7 @@ def _attending(step: ServingStep, rows: int) -> tuple[PhaseTokens, PhaseTokens]:
     """Return the requests whose queries fill `rows`: of both phases, of one, or of one with padding."""
     prefill, decode = step.prefill, step.decode
     for pair in ((prefill, decode), (prefill, _NO_REQUEST), (_NO_REQUEST, decode)):
-        if rows and sum(side.query_tokens or 0 for side in pair) == rows:
+        if sum(side.query_tokens or 0 for side in pair) == rows:
             return pair
     require(step.tokens is not None and rows > step.tokens and step.phase != "mixed")
     return prefill, decode
@@ -108,8 +113,7 @@ def expert_weights(call: Call, *, x: int = 0, first: int = 1, topk: int = 3, cho
     hidden, inter, wide = tokens[-1], down[2], up[1]
     packed = max(hidden // up[2], 1)  # weights of 4 bits, two or more in an element
     inter *= packed
-    number = call.text(chosen) if chosen is not None else ""
-    choices = int(number) if number.isdecimal() else (call.shape(topk) or (0, 0))[-1]
+    choices = call.number(chosen) or (call.shape(topk) or (0, 0))[-1]
     require(choices > 0 and wide in (inter, 2 * inter))
     layer = (hidden, inter, min(choices, up[0]), up[0])
     size = call.element_bytes(x)

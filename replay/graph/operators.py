@@ -151,7 +151,7 @@ def attention(
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
+class AttentionHeads:
     """Heads of an attention over cached keys and values.
 
     Parameters
@@ -175,7 +175,7 @@ class Heads:
     window: int = 0
 
 
-def request_attention(prefill: PhaseTokens, decode: PhaseTokens, heads: Heads) -> Operator:
+def request_attention(prefill: PhaseTokens, decode: PhaseTokens, heads: AttentionHeads) -> Operator:
     """Return attention of requests of one or two phases over their cached keys and values.
 
     Each pair of a query and a token that it attends to takes ``2 * (width + value_width)`` FLOP a head. A window is
@@ -185,7 +185,7 @@ def request_attention(prefill: PhaseTokens, decode: PhaseTokens, heads: Heads) -
     ----------
     prefill, decode : PhaseTokens
         Requests whose sums are known.
-    heads : Heads
+    heads : AttentionHeads
         Heads.
 
     Raises
@@ -196,7 +196,7 @@ def request_attention(prefill: PhaseTokens, decode: PhaseTokens, heads: Heads) -
     Examples
     --------
     >>> decode = PhaseTokens(requests=32, query_tokens=32, kv_tokens=32_000)
-    >>> request_attention(PhaseTokens(), decode, Heads(32, 8, 128, 128)).flops == 32 * 32_000 * 2 * 256
+    >>> request_attention(PhaseTokens(), decode, AttentionHeads(32, 8, 128, 128)).flops == 32 * 32_000 * 2 * 256
     True
     """
     sides = {"context": prefill, "generation": decode}
@@ -218,7 +218,7 @@ def request_attention(prefill: PhaseTokens, decode: PhaseTokens, heads: Heads) -
     return Operator(kind, flops, read, written, dims, heads.query_bytes)
 
 
-def _request_dims(side: PhaseTokens, heads: Heads) -> tuple[int, ...]:
+def _request_dims(side: PhaseTokens, heads: AttentionHeads) -> tuple[int, ...]:
     """Return the shape of attention of as many equal requests, with as many pairs of query and token."""
     if side.pairs is None or not side.query_tokens:
         raise InvalidInputError("attention of requests of unknown lengths")
@@ -235,7 +235,7 @@ def by_phase(attention: Operator) -> tuple[Operator, ...]:
 
     Examples
     --------
-    >>> mixed = request_attention(PhaseTokens(1, 8, 8, 64, 64), PhaseTokens(4, 4, 400), Heads(8, 8, 64, 64))
+    >>> mixed = request_attention(PhaseTokens(1, 8, 8, 64, 64), PhaseTokens(4, 4, 400), AttentionHeads(8, 8, 64, 64))
     >>> [each.kind for each in by_phase(mixed)]
     ['context_attention', 'generation_attention']
     """

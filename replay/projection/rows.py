@@ -104,7 +104,9 @@ def work_notes(
     before_ns, after_ns : float
         Time of all these steps.
     """
-    edits = [step.tokens for step in single_steps(what_if) if step.tokens]
+    # A size that is changed again has the last value.
+    named = {step.name.partition(":")[0]: step.tokens for step in single_steps(what_if)}
+    edits = [tokens for tokens in named.values() if tokens]
     if not edits:
         return []
     before = after = 0.0

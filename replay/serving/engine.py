@@ -64,7 +64,7 @@ class EngineLimits:
     def __post_init__(self) -> None:
         for name in ("most_requests", "most_tokens", "kv_tokens"):
             if not 1 <= getattr(self, name) < 1 << 62:
-                raise InvalidInputError(f"{name} of the engine is {getattr(self, name)}; it must be 1 or more")
+                raise InvalidInputError(f"{name} of the engine is {getattr(self, name)}; it must be from 1 to 2^62")
         if self.most_tokens < self.most_requests:
             raise InvalidInputError(
                 f"an engine of {self.most_requests} requests needs as many tokens a step, not {self.most_tokens}"

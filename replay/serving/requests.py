@@ -117,7 +117,8 @@ def with_rate(requests: Requests, requests_per_s: float, seed: int | None = None
     Raises
     ------
     InvalidInputError
-        The rate is below 1e-9 or above 1e9; or there is no seed, and arrivals are unknown or all at once.
+        The rate is below 1e-9 or above 1e9, or the seed below 0; or there is no seed, and arrivals are unknown or all
+        at once.
 
     Examples
     --------
@@ -127,6 +128,8 @@ def with_rate(requests: Requests, requests_per_s: float, seed: int | None = None
     """
     if not 1e-9 <= requests_per_s <= 1e9:
         raise InvalidInputError(f"a rate of {requests_per_s} requests/s; it must be from 1e-9 to 1e9")
+    if seed is not None and seed < 0:
+        raise InvalidInputError(f"a seed of {seed}; it must be 0 or more")
     if seed is not None:
         gaps = np.random.default_rng(seed).exponential(1 / requests_per_s, len(requests))
         return replace(requests, arrival_s=np.cumsum(gaps))

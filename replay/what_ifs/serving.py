@@ -5,20 +5,27 @@ tokens, or of requests, it computes. So operators get other rows, and kernels ar
 as job what-ifs do; no transformer has to be found.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from profilers.errors import InvalidInputError
-from profilers.trace.arrays import Floats, Ints
+from profilers.trace.arrays import Floats, Ints, dense_keys
 from profilers.trace.serving import PhaseTokens
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import with_demands
 from replay.costs.kernels.machine import runs_as
 from replay.costs.retiming import source_device
 from replay.graph.graph import Basis, KernelGraph, TaskKind
-from replay.graph.operators import SERVING_ATTENTION, Heads, Operator, by_phase, request_attention, routed_experts
+from replay.graph.operators import (
+    SERVING_ATTENTION,
+    AttentionHeads,
+    Operator,
+    by_phase,
+    request_attention,
+    routed_experts,
+)
 from replay.what_ifs.job_graph import with_exchanges
 from replay.what_ifs.job_shapes import TYPES, rescaled, start_ns, work_times
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, what_if_text
@@ -50,13 +57,7 @@ class EqualRequests:
 
     def sums(self) -> PhaseTokens:
         """Return the sums over the requests."""
-        return PhaseTokens(
-            self.number,
-            self.computed,
-            self.number * self.tokens,
-            self.computed * self.queries,
-            self.computed * self.tokens,
-        )
+        return PhaseTokens.equal(self.number, self.queries, self.tokens)
 
 
 @dataclass(frozen=True)
@@ -92,31 +93,35 @@ class StepRequests:
         return " and ".join(shown)
 
 
-def step_requests(graph: KernelGraph) -> dict[int, StepRequests]:
-    """Return the requests of each iteration, as its attention of most work tells.
+#: A step of a rank: the rank and the iteration.
+Step = tuple[int, int]
+
+
+def step_requests(graph: KernelGraph) -> dict[Step, StepRequests]:
+    """Return the requests of each iteration of each rank, as its attention of most work tells.
 
     Raises
     ------
     InvalidInputError
         No attention over a cache is known in the graph.
     """
-    tasks, largest = graph.tasks, dict[tuple[int, int], tuple[float, Operator]]()
+    tasks, ranks, largest = graph.tasks, graph.ranks(), dict[tuple[Step, int], tuple[float, Operator]]()
     kinds = {name: number for number, name in enumerate(SERVING_ATTENTION)}
     serving = [number for number, each in enumerate(graph.operators) if each.kind in kinds]
     for row in np.flatnonzero(np.isin(tasks.operator, serving)).tolist():  # a few for each layer
         for part in by_phase(graph.operators[int(tasks.operator[row])]):
-            key = int(tasks.iteration[row]), kinds[part.kind]
+            key = (int(ranks[row]), int(tasks.iteration[row])), kinds[part.kind]
             largest[key] = max(largest.get(key, (0.0, part)), (part.flops, part), key=lambda each: each[0])
     if not largest:
         raise InvalidInputError(
             "no attention over a cache with known requests in the step: its annotation has to state them (vLLM and "
             "SGLang write sq, sk, sqsq, sqsk), and graphs need their --capture. Possible: micro_batch, sequence_length"
         )
-    steps: dict[int, StepRequests] = {}
-    for (iteration, kind), (_, part) in sorted(largest.items(), key=lambda each: each[0]):
+    steps: dict[Step, StepRequests] = {}
+    for (step, kind), (_, part) in sorted(largest.items(), key=lambda each: each[0]):
         side = EqualRequests(*part.dims[:3])
-        before = steps.get(iteration, StepRequests())
-        steps[iteration] = replace(before, prefill=side) if kind == 0 else replace(before, decode=side)
+        before = steps.get(step, StepRequests())
+        steps[step] = replace(before, prefill=side) if kind == 0 else replace(before, decode=side)
     return steps
 
 
@@ -193,7 +198,7 @@ def _what_if(name: str, number: int, change: Callable[[StepRequests], StepReques
 
 
 def with_requests(
-    graph: KernelGraph, before: Mapping[int, StepRequests], after: Mapping[int, StepRequests], name: str,
+    graph: KernelGraph, before: Mapping[Step, StepRequests], after: Mapping[Step, StepRequests], name: str,
     parameters: Parameters,
 ) -> KernelGraph:  # fmt: skip
     """Return the graph of steps with other requests.
@@ -202,8 +207,8 @@ def with_requests(
     ----------
     graph : KernelGraph
         Graph with the operators of its kernels.
-    before, after : mapping of int to StepRequests
-        Requests by iteration.
+    before, after : mapping of (int, int) to StepRequests
+        Requests by rank and iteration.
     name : str
         Name of the what-if, for notes.
     parameters : Parameters
@@ -211,25 +216,31 @@ def with_requests(
     """
     tasks = graph.tasks
     known = np.where(tasks.operator >= 0, tasks.operator, tasks.memory_operator)
-    iterations = np.isin(tasks.iteration, list(before))
-    rows = np.flatnonzero((known >= 0) & graph.on_device() & iterations)
-    keys, inverse = np.unique(np.stack([known[rows], tasks.iteration[rows]]), axis=1, return_inverse=True)
-    new = [resized(graph.operators[number], before[step], after[step]) for number, step in keys.T.tolist()]
+    steps = list(before)
+    of_step = _step_numbers(graph, steps)
+    rows = np.flatnonzero((known >= 0) & graph.on_device() & (of_step >= 0))
+    keys, inverse = np.unique(np.stack([known[rows], of_step[rows]]), axis=1, return_inverse=True)
+    new = [resized(graph.operators[each], before[steps[i]], after[steps[i]]) for each, i in keys.T.tolist()]
     timed = with_operators(graph, rows, [new[i] for i in inverse.ravel().tolist()], parameters)
-    grown = np.ones(len(tasks))
-    for step, requests in before.items():
-        mine = (tasks.iteration == step) & (tasks.bytes % max(requests.tokens, 1) == 0)
-        grown[mine] = after[step].tokens / max(requests.tokens, 1)
-    collective = tasks.kind == TaskKind.COLLECTIVE
-    moved = np.where(collective, np.round(tasks.bytes * grown), tasks.bytes).astype(np.int64)
+    old, resized_ = (np.array([max(side[step].tokens, 1) for step in steps])[of_step] for side in (before, after))
+    grows = (tasks.kind == TaskKind.COLLECTIVE) & (of_step >= 0) & (tasks.bytes % old == 0)
+    moved = np.where(grows, np.round(tasks.bytes * (resized_ / old)), tasks.bytes).astype(np.int64)
     exchanged, count = with_exchanges(timed, moved, tasks.ranks, parameters)
-    first = min(before)
+    first = min(steps)
     share = _share_known(graph, rows)
     notes = [
         f"{name}: {before[first].text()} -> {after[first].text()}; {len(rows)} kernels re-timed, {count} collectives "
         f"resized; {100 * (1 - share):.0f} % of the kernel time has no known work and stays"
     ]
     return with_demands(exchanged, parameters).with_notes(notes)
+
+
+def _step_numbers(graph: KernelGraph, steps: Sequence[Step]) -> Ints:
+    """Return the number of the step of each task; -1 for none."""
+    of_tasks, of_steps = dense_keys((graph.ranks(), graph.tasks.iteration), tuple(np.array(steps, dtype=np.int64).T))
+    order = np.argsort(of_steps)
+    nearest = order[np.minimum(np.searchsorted(of_steps, of_tasks, sorter=order), len(steps) - 1)]
+    return np.where(of_steps[nearest] == of_tasks, nearest, -1)
 
 
 def _share_known(graph: KernelGraph, rows: Ints) -> float:
@@ -342,7 +353,7 @@ def _ratio(operator: Operator, before: StepRequests, after: StepRequests) -> flo
 def _attention(operator: Operator, before: StepRequests, after: StepRequests) -> Operator:
     """Return an attention of other requests; its own dims tell which phases it computes."""
     kinds, (query, kv, width, window) = {part.kind for part in by_phase(operator)}, operator.dims[3:7]
-    heads = Heads(query, kv, width, width, window=window)
+    heads = AttentionHeads(query, kv, width, width, window=window)
     steps = [
         request_attention(
             step.prefill.sums() if "context_attention" in kinds else PhaseTokens(),

@@ -102,8 +102,9 @@ class _Shares:
         dims = list(operator.dims)
         for first in range(0, len(dims), 7):
             dims[first + 3] = self._divided(dims[first + 3], "heads")
-            dims[first + 4] = max(dims[first + 4] // self.ranks, 1)
-        return scaled(operator, [1 / self.ranks] * 3, tuple(dims))
+            dims[first + 4] = -(-dims[first + 4] // self.ranks)
+        read = dims[4] / operator.dims[4]  # a rank has one head of keys at least
+        return scaled(operator, [1 / self.ranks, read, 1 / self.ranks], tuple(dims))
 
     def _experts(self, operator: Operator) -> Operator:
         tokens, hidden, inter, *rest = operator.dims
@@ -229,8 +230,9 @@ def _streams(graph: KernelGraph) -> list[tuple[list[int], dict[int, Operator]]]:
     kernels = (tasks.kind == TaskKind.KERNEL) & graph.on_device()
     for rank in np.unique(graph.ranks()[kernels]).tolist():
         rows: Ints = compute_rows(graph, rank)
-        for iteration in np.unique(tasks.iteration[rows]).tolist():
-            mine = rows[tasks.iteration[rows] == iteration]
+        iterations = tasks.iteration[rows]
+        rows = rows[np.argsort(iterations, kind="stable")]
+        for mine in np.split(rows, np.flatnonzero(np.diff(tasks.iteration[rows])) + 1):
             number = np.where(tasks.operator[mine] >= 0, tasks.operator[mine], tasks.memory_operator[mine]).tolist()
             known = {row: graph.operators[each] for row, each in zip(mine.tolist(), number, strict=True) if each >= 0}
             result.append((mine.tolist(), known))

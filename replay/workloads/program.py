@@ -19,6 +19,7 @@ from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
 from profilers.trace.kernels import CLASSES, classify
+from profilers.trace.serving import ServingStep
 from replay.calibration.parameters import Parameters
 from replay.costs.calls import Call
 from replay.costs.demand import isolate
@@ -159,6 +160,8 @@ class SyntheticStep:
         Program of each rank, in the order of its calls.
     launch_ns : int
         Time from a call to the start of its kernel, if the kernel waits for nothing else.
+    requests : ServingStep, optional
+        Requests of a step of serving, which a further annotation states.
     """
 
     name: str
@@ -166,6 +169,7 @@ class SyntheticStep:
     batch: int
     programs: Sequence[Sequence[KernelCall | Wait]]
     launch_ns: int = 8_000
+    requests: ServingStep | None = None
 
 
 @dataclass(frozen=True)

@@ -153,6 +153,8 @@ class _EventWriter:
         self._annotate(program)
         span = (self.step.name, self.times.begin, self.times.end - self.times.begin)
         self._range(*span)
+        if self.step.requests is not None:
+            self._range(self.step.requests.annotation(), *span[1:])
         self._add("iterations", *span, self.step.sequence_length, self.step.batch, "annotation", "annotation")
 
     def _annotate(self, program: Sequence[KernelCall | Wait]) -> None:

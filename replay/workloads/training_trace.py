@@ -6,6 +6,7 @@ from math import prod
 
 from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
+from profilers.trace.serving import PhaseTokens, ServingStep
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.graph.operators import Operator
@@ -218,7 +219,9 @@ def inference_trace(job: InferenceJob, device: Device, *, parameters: Parameters
     description = f"synthetic {job.phase} of {model.name}, {job.sequences} sequences, TP {layout.tensor}"
     tokens = job.prompt if job.phase == "prefill" else 1
     name = f"iteration sequence_length={tokens} batch={job.sequences}"
-    step = SyntheticStep(name, tokens, job.sequences, [program] * layout.tensor)
+    requests = PhaseTokens.equal(job.sequences, tokens, job.keys)
+    serving = ServingStep(requests) if job.phase == "prefill" else ServingStep(decode=requests)
+    step = SyntheticStep(name, tokens, job.sequences, [program] * layout.tensor, requests=serving)
     element = _ELEMENTS[job.precision]
     return write_trace(
         SyntheticJob(description, "inference", [step], layout.devices, element, job.element_bytes), device
@@ -333,7 +336,7 @@ class _CallWriter:
         factor = self.costs.products if operator.kind in MATRIX_KINDS else self.costs.streams
         pointwise = f"{step.name.rsplit(':', 1)[-1]}_elementwise_kernel"
         name = _NAMED.get(step.name) or _KERNELS.get(operator.kind, pointwise)
-        op, shapes, values = _call(step)
+        op, shapes, values = _serving_call(step, self.job) or _call(step)
         is_other = operator.element_bytes != self.job.element_bytes
         types = (_TYPES[operator.element_bytes],) * len(shapes) if is_other else ()
         precision = "bf16" if self.job.precision == "fp8" and operator.element_bytes > 1 else self.job.precision
@@ -500,6 +503,28 @@ def _call(step: Step) -> _Call:
     if operator.kind == "matmul":
         return "aten::mm", [(m, k), (k, n)], ()
     return "aten::bmm", [(batch, m, k), (batch, k, n)], ()
+
+
+def _serving_call(step: Step, job: TrainingJob | InferenceJob) -> _Call | None:
+    """Return the call of vLLM for a step of inference, with shapes that tell its work; None if it is PyTorch's."""
+    if isinstance(job, TrainingJob):
+        return None
+    dims, tokens = step.operator.dims, job.sequences * (job.prompt if job.phase == "prefill" else 1)
+    if step.operator.kind == "experts":
+        _, hidden, inter, chosen, experts, tensor, ranks, _, gated = dims
+        first, second = ((1 + gated) * inter // tensor, hidden), (hidden, inter // tensor)
+        weights = [(experts // ranks, *each) for each in (first, second)]
+        return "vllm::inplace_fused_experts", [(tokens, hidden), *weights, (tokens, chosen)], ()
+    if step.name not in ("rms_norm", "silu_and_mul", "rotary"):
+        return None
+    columns = step.parameters or prod(dims) // tokens
+    rows = (prod(dims) // columns, columns)
+    calls: dict[str, _Call] = {
+        "rms_norm": ("_C::rms_norm", [rows, rows, (columns,)], ()),
+        "silu_and_mul": ("_C::silu_and_mul", [rows, (rows[0], 2 * columns)], ()),
+        "rotary": ("_C::rotary_embedding", [(tokens,), rows], ()),
+    }
+    return calls[step.name]
 
 
 def _workgroups(operator: Operator) -> int:

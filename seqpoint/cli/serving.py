@@ -45,7 +45,9 @@ def command(trace: str, others: tuple[str, ...], requests: str | None, json_: bo
         print_result(front_door.serve(load(trace), device=options["device"]), json_)
         return
     names = {"slots": "most_requests", "tokens": "most_tokens"}
-    given = {names.get(key, key): options[key] for key in (*_LOAD, "device") if key != "plot" and options[key]}
+    given = {
+        names.get(key, key): options[key] for key in (*_LOAD, "device") if key != "plot" and options[key] is not None
+    }
     traces = [load(each) for each in (trace, *others)]
     with working("replaying steps"):
         served = front_door.serve(traces[0], requests, others=traces[1:], **given)

@@ -460,18 +460,19 @@ class SelectionResult(Result):
         """Return the selected iterations, the outliers, and the errors of this selection and of the baselines."""
         content = self.to_dict()
         files = ("file~",) if self.iterations.names_files else ()
+        labels = ("iteration", "rank", "length", *(("phase~",) if self.iterations.phases else ()))
         points = [
             (*_labels(point), f"{point['weight']:g}", quantity(point["value"], self.unit), *_file_cell(point, files))
             for point in content["points"]
         ]
         title = "SeqPoints" if self.selector == "seqpoint" else "Points"
-        tables = [Table(title, ("iteration", "rank", "length", "weight", self.statistic, *files), points)]
+        tables = [Table(title, (*labels, "weight", self.statistic, *files), points)]
         if len(self.outliers):
             rows = [
                 (*_labels(row), quantity(row["value"], self.unit), row["reason"], *_file_cell(row, files))
                 for row in content["outliers"]
             ]
-            heading = ("iteration", "rank", "length", self.statistic, "reason~", *files)
+            heading = (*labels, self.statistic, "reason~", *files)
             tables.append(Table("Outliers: no point stands for them; each counts once", heading, rows))
         halved = self.cross_validated_error
         baselines = [
@@ -479,8 +480,8 @@ class SelectionResult(Result):
             for name, count, total, error in self.baseline_rows()
         ]
         baselines[0] = (*baselines[0][:4], "-" if halved is None else f"{100 * halved:.3f}")
-        columns = ("selector~", "points", "estimate", "error %", "cross-validated %")
-        return (*tables, Table("Against the baselines", columns, baselines, marked=0, note=BASELINES_EXPLAINED))
+        names = ("selector~", "points", "estimate", "error %", "cross-validated %")
+        return (*tables, Table("Against the baselines", names, baselines, marked=0, note=BASELINES_EXPLAINED))
 
     def plot(self) -> Any:
         """Return the histogram of lengths with the selected iterations, as a HoloViews object."""
@@ -517,7 +518,7 @@ class SelectionResult(Result):
             **{"tolerance": self.tolerance, "tolerance_met": self.missed is None},
             "points": [
                 {
-                    **_identity(table, row),
+                    **table.identity(row),
                     "weight": float(weight),
                     "value": float(values[row]),
                     "file": table.file(row),
@@ -525,7 +526,7 @@ class SelectionResult(Result):
                 for row, weight in zip(self.rows.tolist(), self.weights.tolist(), strict=True)
             ],
             "outliers": [
-                {**_identity(table, row), "value": float(values[row]), "reason": reason, "file": table.file(row)}
+                {**table.identity(row), "value": float(values[row]), "reason": reason, "file": table.file(row)}
                 for row, reason in zip(self.outliers.rows.tolist(), self.outliers.reasons, strict=True)
             ],
             "baselines": [asdict(row) for row in self.baselines],
@@ -553,7 +554,8 @@ class SelectionResult(Result):
 
     def _missed(self) -> list[str]:
         """Return what is missed: the tolerance, the target error, or a run worth selecting from."""
-        points, sentences = len(np.unique(self.iterations.sequence_length[self.rows])), []
+        labels = {_labels(self.iterations.identity(row))[2:] for row in self.rows.tolist()}
+        points, sentences = len(labels), []
         several = f"{points} point{'s err' if points > 1 else ' errs'}"
         if self.missed is not None and self.tolerance is not None and self.target_error is None:
             sentences.append(
@@ -649,7 +651,7 @@ def select(
         method.own_total(selector, log, options.confidence).plus(float(known.sum())),
         sequential_reduction(measured, profiled),
         parallel_reduction(measured, profiled),
-        tuple(_baseline(baseline, make(), log, float(known.sum())) for baseline, make in BASELINES.items()),
+        tuple(baseline_result(baseline, make(), log, float(known.sum())) for baseline, make in BASELINES.items()),
         precision,
         len(run) - len(iterations),
         options.selector,
@@ -712,18 +714,10 @@ def budget_of(
     return budget(high)
 
 
-def _identity(table: IterationTable, row: int) -> dict[str, Any]:
-    """Return the keys by which JSON names an iteration."""
-    return {
-        "iteration": int(table.iteration[row]),
-        "rank": int(table.rank[row]),
-        "sequence_length": int(table.sequence_length[row]),
-    }
-
-
 def _labels(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the cells that name an iteration in a table."""
-    return row["iteration"], row["rank"], f"{row['sequence_length']:g}"
+    phase = (row["phase"] or "-",) if "phase" in row else ()
+    return row["iteration"], row["rank"], f"{row['sequence_length']:g}", *phase
 
 
 def _file_cell(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
@@ -748,7 +742,7 @@ def _fit(method: SelectionMethod, name: str, budget: Budget, X: Floats, y: Float
         raise
 
 
-def _baseline(name: str, selector: Any, log: tuple[Floats, Floats], known: float) -> BaselineResult:
+def baseline_result(name: str, selector: Any, log: tuple[Floats, Floats], known: float) -> BaselineResult:
     """Return the estimate of a baseline from the lengths and the statistic, with the known total of outliers added."""
     X, y = log
     fitted, measured = selector.fit(X[:, :1], y), float(y.sum()) + known

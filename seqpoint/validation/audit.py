@@ -32,8 +32,8 @@ from seqpoint.graphs import all_iterations
 from seqpoint.iteration_table import iteration_table
 from seqpoint.notebook import Table, table_of
 from seqpoint.projecting import ProjectOptions, project_trace
-from seqpoint.selection.another_run import estimate_run
-from seqpoint.selection.selecting import SelectOptions, select
+from seqpoint.selection.phases import estimate_by_phase, select_by_phase
+from seqpoint.selection.selecting import SelectOptions
 from seqpoint.validation import by_hand
 from seqpoint.validation.replay import SUITE as REPLAY
 from seqpoint.validation.replay import NamedFiles, opened_traces, read_sources
@@ -388,14 +388,14 @@ def check_selection(subject: Subject) -> Iterator[ValidationRow]:
     table = iteration_table(subject.trace)
     if np.isfinite(table.sequence_length).sum() < 2:
         return
-    selection = select(table, SelectOptions(statistic=None))
+    selection = select_by_phase(table, SelectOptions(statistic=None))
     rank = int(selection.iterations.rank[0])
     values, lengths = _values(subject, selection.statistic, rank), selection.iterations.iteration.tolist()
     if values:
         yield subject.row("select, measured total", sum(values[number] for number in lengths), selection.measured)
     counted = float(selection.weights.sum()) + len(selection.outliers)
     yield subject.row("select, sum of the weights and outliers", len(lengths), counted)
-    again = estimate_run(selection.to_dict(), (table, table))
+    again = estimate_by_phase(selection.to_dict(), (table, table))
     if again.speedup is not None:
         yield subject.row("estimate of a run from itself, speed-up", 1.0, again.speedup)
 
