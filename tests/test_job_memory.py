@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError
 from replay.workloads import (
     DecoderPass,
+    JobMemory,
     Layout,
     TrainingJob,
     Transformer,
@@ -20,8 +22,10 @@ from replay.workloads import (
     job_memory,
     kv_cache_bytes,
     memory_by_stage,
+    memory_fit,
     memory_share,
     training_job,
+    usable_bytes,
 )
 from replay.workloads.job_memory import RESERVED
 from replay.workloads.transformer import embedding_block, head_block, layer_block
@@ -271,3 +275,45 @@ def test_layers_of_stages_are_those_of_the_job() -> None:
     assert sized.chunk_layers == (3, 4, 4, 4, 4, 4, 4, 3)
     assert [memory.weights for memory in memory_by_stage(sized)] == [2 * each for each in held]
     assert job_memory(sized) == max(memory_by_stage(sized), key=lambda each: each.total)
+
+
+def test_memory_fits_is_tight_or_does_not_fit() -> None:
+    device = find_device("A100-SXM4-80GB")
+    usable = usable_bytes(device)
+    verdicts = [memory_fit(JobMemory(round(usable * share), 0, 0, 0, 0), device) for share in (0.9, 0.93, 1.02, 1.04)]
+    assert verdicts == ["fits", "tight", "tight", "does not fit"]
+
+
+def test_published_runs_out_of_memory_do_not_fit() -> None:
+    # T5 of 11 billion parameters without sharding on an A100 of 80 GB (arXiv 2304.11277, figure 6); 2.5 billion in
+    # mixed precision without sharding on a V100 of 32 GB, where 1.4 billion run (arXiv 1910.02054, section 10).
+    large = job(layers=35, hidden=5120, heads=40, length=512, global_batch=8, data=8)
+    small = job(layers=54, hidden=1920, heads=16, length=1024, precision="fp16", global_batch=16, data=16)
+    assert not fits(large, find_device("A100-SXM4-80GB"))
+    assert not fits(small, find_device("V100-SXM2-32GB"))
+
+
+#: Hidden size, heads and layers of the models of MosaicML's table of throughput.
+MPT = {
+    "125m": (768, 12, 12), "350m": (1024, 16, 24), "760m": (1536, 12, 24), "1b": (2048, 16, 24),
+    "3b": (2560, 20, 32), "7b": (4096, 32, 32), "13b": (5120, 40, 40), "30b": (7168, 56, 48), "70b": (8192, 64, 80),
+}  # fmt: skip
+FSDP_RUNS = ROOT.parent / "shared" / "new" / "training" / "mpt_fsdp_a100.csv"
+
+
+@pytest.mark.skipif(not FSDP_RUNS.is_file(), reason="published runs of sharded training are not beside the project")
+def test_no_published_run_that_ran_is_refused() -> None:
+    with FSDP_RUNS.open(encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    verdicts = Counter[str]()
+    for row in rows:
+        hidden, heads, layers = MPT[row["model"]]
+        ranks, micro = int(row["gpus_count"]), int(row["micro_batch_sequences"])
+        sizes = {"hidden": hidden, "heads": heads, "layers": layers, "length": int(row["sequence_length_tokens"])}
+        sizes |= {"data": ranks, "micro_batch": micro, "vocabulary": 50368, "precision": row["precision"]}
+        sizes["global_batch"] = micro * int(row["gradient_accumulation_count"]) * ranks
+        recompute = row["activation_checkpointing"] == "True"
+        run = training_job(sizes | {"attention": "flash", "recompute": recompute, "sharding": 3})
+        verdicts[memory_fit(job_memory(run), find_device(row["device"]))] += 1
+    assert len(rows) == 139
+    assert verdicts == {"fits": 110, "tight": 29}

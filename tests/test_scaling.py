@@ -155,7 +155,7 @@ def test_scenarios_that_do_not_fit_are_counted_with_what_helps() -> None:
     assert scaled.rows[0].memory_bytes == job_memory(job).reserved
     summary = " ".join(scaled.summary())
     assert "none fits into the memory of A100-SXM4-80GB" in summary
-    assert "usable memory of A100-SXM4-80GB: 79.9 GB" in summary
+    assert "usable memory of A100-SXM4-80GB: 84.6 GB" in summary
     assert "one of these makes it fit: recompute = true (68.4 GB), tensor = 2" in summary
     bars = scaled.plot_times().dframe()
     assert set(bars["scenario"]) == {"micro batch 64 (does not fit)"}
