@@ -323,6 +323,23 @@ def test_batch_and_context_change_the_rows_and_the_work(tmp_path: Path) -> None:
     assert replay(double).makespan_ns > replay(graph).makespan_ns
 
 
+@pytest.mark.parametrize(
+    ("name", "rows", "tokens"),
+    [
+        # A captured graph of 32 requests serves 29, and prompts of unlike lengths are no multiple of their mean.
+        (f"execute_29_context_0(sq0sk0)_generation_29({sums((29, 29_000, 29, 29_000))})", 32, 29),
+        (f"execute_7_context_2({sums((2047, 2047, 1024**2 + 1023**2, 1024**2 + 1023**2))})_generation_0(sq0sk0)",
+         2047, 2048),
+    ],
+)  # fmt: skip
+def test_rows_of_padding_and_of_unlike_prompts_grow_too(tmp_path: Path, name: str, rows: int, tokens: int) -> None:
+    graph = build_graph(trace_of(tmp_path, step_events(name, decode_work(rows, 0))), [0], parameters=P)
+    ((_, step),) = step_requests(graph).items()
+    assert (step.rows, step.tokens) == (rows, tokens)
+    double = changed(graph, f"batch:{2 * step.requests}")
+    assert {each.dims[1] for each in double.operators if each.kind == "matmul"} == {rows, 2 * rows}
+
+
 def test_a_prefill_step_takes_other_prompts(tmp_path: Path) -> None:
     name = f"execute_2048_context_2({sums((2048, 2048, 2 * 1024**2, 2 * 1024**2))})_generation_0(sq0sk0sqsq0sqsk0)"
     logits = ("aten::mm", "gemm_head", [[2, 4096], [4096, 151936]], 30.0)
