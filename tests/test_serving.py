@@ -481,7 +481,7 @@ def test_an_engine_needs_steps_of_one_phase_on_one_device(tmp_path: Path) -> Non
     trace = sp.open(file)
     file.write_text(file.read_text().replace("A100-SXM4-80GB", "H200").replace("108", "132"))
     with pytest.raises(InvalidInputError, match="A100-SXM4-80GB and H200"):
-        sp.serve(trace, requests, others=[file])
+        sp.serve([trace, sp.open(file)], requests)
     mixed = trace_of(tmp_path, step_events(MIXED, WORK))
     with pytest.raises(InvalidInputError, match="no step of decode or prefill alone"):
         sp.serve(mixed, requests)
@@ -539,7 +539,7 @@ def test_flop_of_sglang_are_the_closed_forms_and_those_of_tracelens(sglang: dict
 def test_an_engine_of_sglang(sglang: dict[str, Trace], tmp_path: Path) -> None:
     phases = sp.serve(sglang["decode"])
     assert phases.to_dict()["classes"]["decode"][0]["name"] == "gemm"
-    served = sp.serve(sglang["decode"], sp_requests(tmp_path), others=[sglang["prefill"]], rates=[2.0])
+    served = sp.serve([sglang["decode"], sglang["prefill"]], sp_requests(tmp_path), rates=[2.0])
     # Weights of 14 GiB and 36 layers of 8 heads of 128 elements, of keys and of values.
     assert served.limits.kv_tokens == pytest.approx((0.9 * 192 * 2**30 - 15.1e9) / (36 * 2 * 8 * 128 * 2), rel=0.02)
     (row,) = served.rows()
