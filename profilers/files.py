@@ -14,8 +14,9 @@ import re
 import secrets
 import stat
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from glob import glob
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+_PATTERN = frozenset("*?[")
 #: Errors of a disk that cannot be written; other errors may come from a file that is read meanwhile.
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
 #: Characters of a file's name in the name of its temporary file, which a long name would make too long.
@@ -429,6 +431,34 @@ def typed_tables(content: Mapping[str, Any], name: str, layout: type[Settings], 
     if not isinstance(tables, dict) or not tables:
         raise InvalidInputError(f"{file}: no table [{name}.NAME]")
     return {key: typed_table(table, layout, f"{file}: {name}.{key}") for key, table in tables.items()}
+
+
+def expanded_paths(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """Return the files that paths and patterns name.
+
+    Raises
+    ------
+    NotFoundError
+        A pattern matches nothing.
+    InvalidInputError
+        There is no path.
+    """
+    names = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    files: list[Path] = []
+    for name in names:
+        text = os.fspath(name)
+        if not text:
+            raise InvalidInputError("a path is empty; name a file, or '.' for this folder")
+        if Path(text).exists() or not _PATTERN & set(text):
+            files.append(Path(text))
+            continue
+        matches = sorted(glob(text))  # noqa: PTH207 - a pattern may begin with a folder of any depth
+        if not matches:
+            raise NotFoundError(f"{text}: no file matches this pattern")
+        files += map(Path, matches)
+    if not files:
+        raise InvalidInputError("no file is given; name the files of the trace")
+    return files
 
 
 def is_folder(path: Path) -> bool:

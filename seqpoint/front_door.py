@@ -8,12 +8,12 @@ a call of a function here. Heavy libraries load when a function needs them.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from glob import glob
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from profilers.errors import InvalidInputError, NotFoundError
+from profilers.errors import InvalidInputError
+from profilers.files import expanded_paths
 
 if TYPE_CHECKING:
     from profilers.devices import Device
@@ -55,7 +55,6 @@ Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 #: Suffixes of a log of iterations, which has no kernels.
 _LOGS = (".csv", ".parquet")
-_PATTERN = frozenset("*?[")
 
 
 def open(  # noqa: A001 - the verb of the front door, as in `xarray.open_dataset` and `PIL.Image.open`
@@ -109,14 +108,14 @@ def open(  # noqa: A001 - the verb of the front door, as in `xarray.open_dataset
     """
     from profilers.trace.store import is_trace, load_trace
 
-    files = _expanded(paths)
+    files = expanded_paths(paths)
     is_plain = iterations == "auto" and not (length or classes or counters or execution_traces or captures)
     if is_plain and len(files) == 1 and is_trace(files[0]):
         return load_trace(files[0])
     from profilers.ingest.pipeline import IngestOptions, collect, open_trace
     from profilers.trace.kernels import read_class_rules
 
-    joined = [tuple(_expanded(each)) if each else () for each in (counters, execution_traces, captures)]
+    joined = [tuple(expanded_paths(each)) if each else () for each in (counters, execution_traces, captures)]
     options = IngestOptions(
         iterations, length, progress, counters=joined[0], execution_traces=joined[1], captures=joined[2],
         class_rules=() if classes is None else read_class_rules(classes),
@@ -144,7 +143,7 @@ def ingest(paths: Paths, output: str | PathLike[str], *, options: "IngestOptions
     from profilers.ingest.pipeline import IngestOptions
     from profilers.ingest.pipeline import ingest as run
 
-    return run(_expanded(paths), output, options or IngestOptions())
+    return run(expanded_paths(paths), output, options or IngestOptions())
 
 
 def describe(trace: "Trace | Paths", *, by: str | Sequence[str] = ()) -> "Description":
@@ -402,10 +401,9 @@ def characterize(trace: "Trace | Paths", *, device: str | None = None) -> "Chara
 
 
 def serve(
-    trace: "Trace | Paths",
+    trace: "Trace | Paths | Sequence[Trace]",
     requests: "Requests | str | PathLike[str] | None" = None,
     *,
-    others: "Sequence[Trace | Paths]" = (),
     rates: Sequence[float] = (),
     most_requests: int = 256,
     most_tokens: int = 8192,
@@ -417,12 +415,11 @@ def serve(
 
     Parameters
     ----------
-    trace : Trace, path or sequence of paths
-        Trace of an engine whose annotations state the requests of each step.
+    trace : Trace, path, sequence of paths, or sequence of Trace
+        Trace of an engine whose annotations state the requests of each step. With requests, several traces of one
+        engine may be given, such as one of decode and one of prefill.
     requests : Requests or path, optional
         Lengths and arrivals of requests, or a CSV or JSON file of them.
-    others : sequence of Trace or path
-        Further traces of the same engine, such as one of prefill beside one of decode; with requests only.
     rates : sequence of float
         Requests a second; by default 25 to 95 % of what the engine can serve.
     most_requests, most_tokens : int
@@ -441,18 +438,29 @@ def serve(
     """
     from seqpoint.serving_phases import serving_phases
 
-    opened = _trace(trace)
+    traces = _several(trace)
     if requests is None:
-        return serving_phases(characterize(opened, device=device))
+        if len(traces) > 1:
+            raise InvalidInputError("several traces are those of an engine under load; give requests")
+        return serving_phases(characterize(traces[0], device=device))
     from replay.serving import Requests, read_requests
     from seqpoint.serving_load import serving_load
 
     sample = requests if isinstance(requests, Requests) else read_requests(fspath(requests))
-    traces = [opened, *map(_trace, others)]
     return serving_load(
         traces, sample, rates=rates, most_requests=most_requests, most_tokens=most_tokens, kv_tokens=kv_tokens,
         seed=seed, device=device,
     )  # fmt: skip
+
+
+def _several(trace: "Trace | Paths | Sequence[Trace]") -> "list[Trace]":
+    """Return traces as they are, and paths as the trace that they make together."""
+    from profilers.trace import Trace
+
+    if isinstance(trace, Trace | str | PathLike):
+        return [_trace(trace)]
+    paths = [each for each in trace if not isinstance(each, Trace)]
+    return [*(each for each in trace if isinstance(each, Trace)), *([open(paths)] if paths or not trace else [])]
 
 
 def compare(
@@ -542,7 +550,7 @@ def _runs(side: "Trace | Paths | Iterable[Trace]") -> "Iterable[Trace | Path]":
     if isinstance(side, Trace):
         return [side]
     if isinstance(side, str | PathLike):
-        return _expanded(side)
+        return expanded_paths(side)
     return (run for item in side for run in _runs(item))
 
 
@@ -1009,7 +1017,7 @@ def validate(
     from seqpoint.validation.suites import validate as run
 
     names = [paths] if isinstance(paths, str | PathLike) else list(paths)
-    return run(suite, _expanded(names) if names else [], options or {}, progress)
+    return run(suite, expanded_paths(names) if names else [], options or {}, progress)
 
 
 def what_ifs() -> "Mapping[str, Recipe]":
@@ -1055,31 +1063,3 @@ def is_log(path: str | PathLike[str]) -> bool:
     """Return whether a path is a log of iterations (.csv or .parquet) rather than a trace."""
     path = Path(path)
     return path.suffix.lower() in _LOGS and not path.is_dir()
-
-
-def _expanded(paths: Paths) -> list[Path]:
-    """Return the files that paths and patterns name.
-
-    Raises
-    ------
-    NotFoundError
-        A pattern matches nothing.
-    InvalidInputError
-        There is no path.
-    """
-    names = [paths] if isinstance(paths, str | PathLike) else list(paths)
-    files: list[Path] = []
-    for name in names:
-        text = fspath(name)
-        if not text:
-            raise InvalidInputError("a path is empty; name a file, or '.' for this folder")
-        if Path(text).exists() or not _PATTERN & set(text):
-            files.append(Path(text))
-            continue
-        matches = sorted(glob(text))  # noqa: PTH207 - a pattern may begin with a folder of any depth
-        if not matches:
-            raise NotFoundError(f"{text}: no file matches this pattern")
-        files += map(Path, matches)
-    if not files:
-        raise InvalidInputError("no file is given; name the files of the trace")
-    return files

@@ -93,9 +93,9 @@ class ServingLoad(Result):
         """Return the limits of the engine, how its steps were timed, and what is not modelled."""
         limits, sample = self.limits, self.requests
         prompt, output = (f"{each.mean():,.0f}" for each in (sample.prompt_tokens, sample.output_tokens))
-        size = f"{limits.most_requests} slots, {limits.most_tokens} tokens a step, a cache of {limits.kv_tokens} tokens"
+        size = f"{limits.most_tokens:,} tokens a step, a cache of {limits.kv_tokens:,} tokens"
         return [
-            f"engine: {size}",
+            f"engine: {counted(limits.most_requests, 'slot')}, {size}",
             f"{counted(len(sample), 'request')}, of {prompt} prompt and {output} output tokens on average",
             *self.remarks,
             "not modelled: preemption, prefix caching, speculative decoding, several engines",
@@ -184,9 +184,11 @@ def serving_load(
     saturation = saturation_rate(requests, times, limits)
     if requests.arrival_s is None and seed is None:
         seed = 0
+    given = "" if requests.arrival_s is None else f"; those given come at {requests.rate:.3g} requests/s"
+    drawn = "those given, scaled to each rate" if seed is None else f"Poisson with seed {seed}"
     chosen = list(rates) or [saturation * share for share in _LOADS]
     loads = load_table(requests, times, limits, chosen, seed=seed, factors=factors)
-    return ServingLoad(loads, saturation, requests, times, limits, tuple(engine.remarks))
+    return ServingLoad(loads, saturation, requests, times, limits, (*engine.remarks, f"arrivals: {drawn}{given}"))
 
 
 class _TracedEngine:

@@ -74,7 +74,7 @@ def code_lines(path: Path) -> int:
 #: Most code lines of each sub-package. An issue that needs more raises its line here, in a commit of its own that
 #: says why.
 BUDGET = {
-    "profilers": 229,
+    "profilers": 248,
     "profilers/devices": 289,
     "profilers/ingest": 3287,
     "profilers/readers": 6470,
@@ -95,12 +95,12 @@ BUDGET = {
     "replay/memory": 4935,
     "replay/plug_ins": 702,
     "replay/projection": 1389,
-    "replay/serving": 422,
+    "replay/serving": 428,
     "replay/studies": 1533,
-    "replay/what_ifs": 5399,
+    "replay/what_ifs": 5415,
     "replay/workloads": 4143,
     "replay/writers": 363,
-    "seqpoint": 9473,
+    "seqpoint": 9463,
     "seqpoint/cli": 2441,
     "seqpoint/plots": 1485,
     "seqpoint/reporting": 397,

@@ -98,7 +98,7 @@ def test_edits_of_the_job_are_compared_by_the_time_of_a_token() -> None:
     assert "slower than doing nothing" not in " ".join(notes)
     assert "sequences of a micro-batch 4 -> 8" in notes[0]
     for text, tokens in zip(notes, ("4,096 and 8,192", "4,096", "4,096 and 16,384"), strict=True):
-        assert "compare the time of a token: " in text and f"({tokens} tokens in a replica's step)" in text
+        assert "time of a step over its tokens: " in text and f"({tokens} tokens in a replica's step)" in text
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

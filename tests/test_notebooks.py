@@ -18,7 +18,12 @@ SAID = {
     "caching": ("CacheRW-AB-CR", "Time by cache policy", "row hit %", "scale_cache:L2:2"),
     "concurrent_gemms": ("is the fastest side by side", "GEMMs of 15 shapes", "at once", "concurrent_gemms:auto:go"),
     "scaling": ("exposed communication", "predicted step of gpt", "synthetic trace, GPUs: 2"),
-    "serving": ("bound by memory", "bound by compute", "compare the time of a token", "One engine by rate of arrival"),
+    "serving": (
+        "bound by memory",
+        "bound by compute",
+        "time of a step over its tokens",
+        "One engine by rate of arrival",
+    ),
     "tour": ("GPU-bound", "SeqPoints", "measured: 6.802 s", "Critical path by", "scale_device:H200", "measured 1.02"),
     "overlap": ("gated figures within", "overlap:ideal", "collectives matched", "Validation: published"),
 }

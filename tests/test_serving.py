@@ -323,6 +323,23 @@ def test_batch_and_context_change_the_rows_and_the_work(tmp_path: Path) -> None:
     assert replay(double).makespan_ns > replay(graph).makespan_ns
 
 
+@pytest.mark.parametrize(
+    ("name", "rows", "tokens"),
+    [
+        # A captured graph of 32 requests serves 29, and prompts of unlike lengths are no multiple of their mean.
+        (f"execute_29_context_0(sq0sk0)_generation_29({sums((29, 29_000, 29, 29_000))})", 32, 29),
+        (f"execute_7_context_2({sums((2047, 2047, 1024**2 + 1023**2, 1024**2 + 1023**2))})_generation_0(sq0sk0)",
+         2047, 2048),
+    ],
+)  # fmt: skip
+def test_rows_of_padding_and_of_unlike_prompts_grow_too(tmp_path: Path, name: str, rows: int, tokens: int) -> None:
+    graph = build_graph(trace_of(tmp_path, step_events(name, decode_work(rows, 0))), [0], parameters=P)
+    ((_, step),) = step_requests(graph).items()
+    assert (step.rows, step.tokens) == (rows, tokens)
+    double = changed(graph, f"batch:{2 * step.requests}")
+    assert {each.dims[1] for each in double.operators if each.kind == "matmul"} == {rows, 2 * rows}
+
+
 def test_a_prefill_step_takes_other_prompts(tmp_path: Path) -> None:
     name = f"execute_2048_context_2({sums((2048, 2048, 2 * 1024**2, 2 * 1024**2))})_generation_0(sq0sk0sqsq0sqsk0)"
     logits = ("aten::mm", "gemm_head", [[2, 4096], [4096, 151936]], 30.0)
@@ -464,7 +481,7 @@ def test_an_engine_needs_steps_of_one_phase_on_one_device(tmp_path: Path) -> Non
     trace = sp.open(file)
     file.write_text(file.read_text().replace("A100-SXM4-80GB", "H200").replace("108", "132"))
     with pytest.raises(InvalidInputError, match="A100-SXM4-80GB and H200"):
-        sp.serve(trace, requests, others=[file])
+        sp.serve([trace, sp.open(file)], requests)
     mixed = trace_of(tmp_path, step_events(MIXED, WORK))
     with pytest.raises(InvalidInputError, match="no step of decode or prefill alone"):
         sp.serve(mixed, requests)
@@ -522,7 +539,7 @@ def test_flop_of_sglang_are_the_closed_forms_and_those_of_tracelens(sglang: dict
 def test_an_engine_of_sglang(sglang: dict[str, Trace], tmp_path: Path) -> None:
     phases = sp.serve(sglang["decode"])
     assert phases.to_dict()["classes"]["decode"][0]["name"] == "gemm"
-    served = sp.serve(sglang["decode"], sp_requests(tmp_path), others=[sglang["prefill"]], rates=[2.0])
+    served = sp.serve([sglang["decode"], sglang["prefill"]], sp_requests(tmp_path), rates=[2.0])
     # Weights of 14 GiB and 36 layers of 8 heads of 128 elements, of keys and of values.
     assert served.limits.kv_tokens == pytest.approx((0.9 * 192 * 2**30 - 15.1e9) / (36 * 2 * 8 * 128 * 2), rel=0.02)
     (row,) = served.rows()

@@ -93,7 +93,7 @@ def recording_notes(steady: float, communication: float, *, world_size: int, ran
 def work_notes(
     what_if: WhatIf, graphs: Sequence[tuple[float, KernelGraph]], before_ns: float, after_ns: float
 ) -> list[str]:
-    """Return the time of a token before and after a what-if that changes the work of a step; else nothing.
+    """Return the time of a step over its tokens, before and after a what-if that changes the work; else nothing.
 
     Parameters
     ----------
@@ -118,8 +118,8 @@ def work_notes(
     tokens = " and ".join(dict.fromkeys(f"{count / steps:,.0f}" for count in (before, after)))
     times = [f"{ns / count / 1e3:.4g} us" for ns, count in ((before_ns, before), (after_ns, after))]
     return [
-        f"{what_if.label}: the job changes, so compare the time of a token: {times[0]} before, {times[1]} after "
-        f"({tokens} tokens in a replica's step)"
+        f"{what_if.label}: the job changes, so compare the time of a step over its tokens: {times[0]} before, "
+        f"{times[1]} after ({tokens} tokens in a replica's step)"
     ]
 
 

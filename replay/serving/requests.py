@@ -18,9 +18,15 @@ from profilers.files import read_csv
 from profilers.trace.arrays import Floats, Ints
 
 #: Names of the columns of a file, in lower case: the tools that write them differ. The first that a file has counts.
-_ARRIVAL = ("arrived_at", "arrival_s", "timestamp", "arrival_time")
-_PROMPT = ("num_prefill_tokens", "prompt_tokens", "input_tokens", "contexttokens")
-_OUTPUT = ("num_decode_tokens", "output_tokens", "completion_tokens", "generatedtokens")
+_ARRIVAL = ("arrived_at", "arrival_s", "timestamp", "arrival_time", "arrival")
+_PROMPT = (
+    *("num_prefill_tokens", "prompt_tokens", "input_tokens", "contexttokens"),
+    *("prompt_len", "request tokens", "input_length", "input_len"),
+)
+_OUTPUT = (
+    *("num_decode_tokens", "output_tokens", "completion_tokens", "generatedtokens"),
+    *("output_len", "response tokens", "output_length"),
+)
 #: Largest number of tokens, and latest arrival in seconds: later ones are in another unit.
 _MOST_TOKENS, _LATEST_S = 10_000_000, 1e11
 _MOST_BYTES = 32 << 20
@@ -141,10 +147,9 @@ def with_rate(requests: Requests, requests_per_s: float, seed: int | None = None
 def read_requests(path: str | Path) -> Requests:
     """Return the requests of a file: CSV with a header, a JSON list of objects, or a JSON object a line.
 
-    Prompts are in a column ``num_prefill_tokens``, ``prompt_tokens``, ``input_tokens`` or ``ContextTokens``; outputs in
-    ``num_decode_tokens``, ``output_tokens``, ``completion_tokens`` or ``GeneratedTokens``. Arrivals, if there are any,
-    are in ``arrived_at``, ``arrival_s``, ``timestamp`` or ``arrival_time``: seconds, or dates in ISO 8601. The case of
-    names does not matter, and other columns are ignored. The first request arrives at 0 s.
+    Columns have the names that tools write, such as ``prompt_tokens`` and ``output_tokens``; `docs/serving.md` lists
+    them. Arrivals, if there are any, are seconds, or dates in ISO 8601. The case of names does not matter, and other
+    columns are ignored. The first request arrives at 0 s.
 
     Parameters
     ----------
@@ -168,8 +173,8 @@ def read_requests(path: str | Path) -> Requests:
     names = {name.lower(): name for name in rows[0][1]}
     arrival, prompt, output = (_column(names, known) for known in (_ARRIVAL, _PROMPT, _OUTPUT))
     if prompt is None or output is None:
-        lacking, shown = _OUTPUT[1] if prompt else _PROMPT[1], ", ".join(names)[: 4 * _SHOWN]
-        raise InvalidInputError(f"{file}: has no column such as {lacking!r} (it has {shown!r})")
+        lacking, shown = ", ".join(_OUTPUT if prompt else _PROMPT), ", ".join(names)[: 4 * _SHOWN]
+        raise InvalidInputError(f"{file}: has none of the columns {lacking} (it has {shown!r})")
     counts = f"a whole number from 1 to {_MOST_TOKENS:,}"
     prompts, outputs = (_values(rows, column, _token_count, counts).astype(np.int64) for column in (prompt, output))
     if arrival is None:

@@ -6,7 +6,7 @@ as job what-ifs do; no transformer has to be found.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -68,10 +68,14 @@ class StepRequests:
     ----------
     prefill, decode : EqualRequests
         Requests of each phase.
+    rows : int
+        Rows of the products of most work: the tokens as they are, not as of equal requests, with the padding of a
+        captured graph; 0 if unknown.
     """
 
     prefill: EqualRequests = EqualRequests()
     decode: EqualRequests = EqualRequests()
+    rows: int = field(default=0, compare=False)
 
     @property
     def tokens(self) -> int:
@@ -122,7 +126,23 @@ def step_requests(graph: KernelGraph) -> dict[Step, StepRequests]:
         side = EqualRequests(*part.dims[:3])
         before = steps.get(step, StepRequests())
         steps[step] = replace(before, prefill=side) if kind == 0 else replace(before, decode=side)
-    return steps
+    return _with_rows(graph, steps)
+
+
+def _with_rows(graph: KernelGraph, steps: Mapping[Step, StepRequests]) -> dict[Step, StepRequests]:
+    """Return the steps with the rows of their products, which are fewer than twice the tokens."""
+    keys, number, flops = list(steps), graph.tasks.operator, dict[tuple[Step, int], float]()
+    of_step = _step_numbers(graph, keys)
+    products = [i for i, each in enumerate(graph.operators) if each.kind == "matmul"]
+    chosen = np.flatnonzero(np.isin(number, products) & (of_step >= 0))
+    pairs, counts = np.unique(np.stack([of_step[chosen], number[chosen]]), axis=1, return_counts=True)
+    for (i, each), count in zip(pairs.T.tolist(), counts.tolist(), strict=True):  # a few for each step
+        step, operator = steps[keys[i]], graph.operators[each]
+        if step.tokens - step.requests <= operator.dims[1] < 2 * step.tokens:
+            key = keys[i], operator.dims[1]
+            flops[key] = flops.get(key, 0.0) + count * operator.flops
+    most = {step: rows for (step, rows), _ in sorted(flops.items(), key=lambda each: (each[1], each[0]))}
+    return {key: replace(step, rows=most.get(key, 0)) for key, step in steps.items()}
 
 
 _NUMBER = Argument("number", "new number", "whole")
@@ -137,7 +157,7 @@ def batch(number: int) -> WhatIf:
     kernel is re-timed from its traced duration by the models of the old and the new rows. All-reduces of tokens are
     resized. Kernels of unknown work stay.
 
-    Not modelled: other kernels for other sizes, padding to the sizes of captured graphs, work of the scheduler.
+    Not modelled: other kernels for other sizes, other captured graphs (padding grows in proportion), the scheduler.
 
     Source: `replay.costs.kernels` for durations; docs/serving.md has the measured errors.
 
@@ -222,9 +242,11 @@ def with_requests(
     keys, inverse = np.unique(np.stack([known[rows], of_step[rows]]), axis=1, return_inverse=True)
     new = [resized(graph.operators[each], before[steps[i]], after[steps[i]]) for each, i in keys.T.tolist()]
     timed = with_operators(graph, rows, [new[i] for i in inverse.ravel().tolist()], parameters)
-    old, resized_ = (np.array([max(side[step].tokens, 1) for step in steps])[of_step] for side in (before, after))
-    grows = (tasks.kind == TaskKind.COLLECTIVE) & (of_step >= 0) & (tasks.bytes % old == 0)
-    moved = np.where(grows, np.round(tasks.bytes * (resized_ / old)), tasks.bytes).astype(np.int64)
+    ratio = np.array([after[step].tokens / max(before[step].tokens, 1) for step in steps])[of_step]
+    sizes = np.array([(step.tokens, step.rows or step.tokens) for step in before.values()])[of_step].T
+    of_tokens = (tasks.bytes % np.maximum(sizes, 1) == 0).any(axis=0)
+    grows = (tasks.kind == TaskKind.COLLECTIVE) & (of_step >= 0) & of_tokens
+    moved = np.where(grows, np.round(tasks.bytes * ratio), tasks.bytes).astype(np.int64)
     exchanged, count = with_exchanges(timed, moved, tasks.ranks, parameters)
     first = min(steps)
     share = _share_known(graph, rows)
@@ -345,7 +367,7 @@ def scaled(operator: Operator, ratios: list[float], dims: tuple[int, ...]) -> Op
 def _ratio(operator: Operator, before: StepRequests, after: StepRequests) -> float:
     """Return by how much the rows of an operator grow: as tokens, as requests, or not."""
     rows = operator.dims[1] if operator.kind == "matmul" else operator.dims[0]
-    if before.tokens and rows % before.tokens == 0:
+    if any(size and rows % size == 0 for size in (before.tokens, before.rows)):
         return after.tokens / before.tokens
     return after.requests / before.requests if before.requests and rows % before.requests == 0 else 1.0
 

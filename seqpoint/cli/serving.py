@@ -50,6 +50,6 @@ def command(trace: str, others: tuple[str, ...], requests: str | None, json_: bo
     }
     traces = [load(each) for each in (trace, *others)]
     with working("replaying steps"):
-        served = front_door.serve(traces[0], requests, others=traces[1:], **given)
+        served = front_door.serve(traces, requests, **given)
     save_plot(served.plot, options["plot"])
     print_result(served, json_)
