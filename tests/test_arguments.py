@@ -51,7 +51,7 @@ BAD: dict[str, tuple[Callable[[Any], object], str]] = {
         "got an unexpected keyword argument 'points'; its arguments are trace, max_points"),
     "by": (lambda t: sp.describe(t, by=5), "by is 5; it must be a text or a list of texts"),
     "selection": (lambda t: sp.estimate({}, t, base=t), "the selection has no points; give what sp.select returned"),
-    "job": (lambda t: sp.synthesize("bert_large", "H100"), "job is 'bert_large'; it must be a TrainingJob or a Dlrm"),
+    "job": (lambda t: sp.synthesize("bert_large", "H100"), "it must be a TrainingJob, an InferenceJob or a Dlrm"),
     "shapes": (lambda t: sp.predict("matmul", [1, 2], "H100"), "shapes is [1, 2]; it must be a list of lists"),
     "suite": (lambda t: sp.validate("kernels", 5), "sp.validate: paths is 5"),
     "plan": (lambda t: sp.sweep(5), "plan is 5; it must be a SweepPlan, a text or a path"),

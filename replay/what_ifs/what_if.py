@@ -233,7 +233,8 @@ class WhatIf:
                     changed = self.transform(graph.without_factors(), parameters).with_factors()
                 else:
                     changed = self.transform(graph, parameters)
-                return _with_stream_lags(graph, changed)
+                # A plug-in may give anything; its caller names it.
+                return _with_stream_lags(graph, changed) if isinstance(changed, KernelGraph) else changed
         except SeqPointError as error:
             raise type(error)(f"what-if {self.name}: {error}") from error
         except ArithmeticError as error:
