@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import groupby
 from math import inf, isfinite, nan
@@ -55,7 +55,7 @@ from replay.workloads.job_memory import FITS, usable_bytes
 from seqpoint.graphs import Progress, step_windows, typical_iteration
 from seqpoint.notebook import TOP, DataFrame, Result, Table, counted, table_of
 from seqpoint.projecting import ProjectOptions, project_trace
-from seqpoint.units import duration
+from seqpoint.units import duration, tokens_per_dollar
 
 #: Most scenarios of a chunk, predicted and replayed: seconds of work. A small sweep is cut into `_CHUNKS`.
 _PREDICTED, _REPLAYED, _CHUNKS = 256, 64, 32
@@ -278,6 +278,7 @@ def sweep(
     executor: Executor | None = None,
     jobs: int = 0,
     progress: Progress | None = None,
+    prices: Mapping[str, float] | None = None,
 ) -> "SweepResult":
     """Time the scenarios of a plan: a grid or a search over sizes of a job, devices and what-ifs.
 
@@ -294,6 +295,8 @@ def sweep(
         Processes; 0 for one on each core, 1 for none beside this one.
     progress : callable, optional
         Called with (scenarios done less one, scenarios in all, what).
+    prices : mapping of str to float, optional
+        US dollars for an hour of a GPU, by name of device: rows of the result then have tokens per $.
 
     Raises
     ------
@@ -301,9 +304,12 @@ def sweep(
         The plan cannot be read, no scenario has a time, the file cannot be written, or a process was killed.
     """
     plan = plan if isinstance(plan, SweepPlan) else read_plan(plan)
+    prices = {find_device(name).name: price for name, price in (prices or {}).items()}
+    if plan.job is not None and (odd := prices.keys() - {find_device(name).name for name in plan.devices}):
+        raise InvalidInputError(f"{plan.source}: has no device {min(odd)}, of which a price is given")
     target, digest = None if output is None else _result_file(Path(output)), plan.digest(load_parameters())
     if target is not None and (rows := _finished(target, digest)) is not None:
-        return SweepResult(plan, rows, finished=True)
+        return SweepResult(plan, rows, finished=True, prices=prices)
     total = len(plan) if plan.search is None else min(plan.search.evaluations, len(plan))
     most = _PREDICTED if plan.job is not None and set(plan.what_ifs) == {UNCHANGED} else _REPLAYED
     size = min(most, max(-(-total // _CHUNKS), _OF_TRACE if plan.trace else 1))
@@ -317,7 +323,7 @@ def sweep(
             table = pa.concat_tables(runner.run(pieces).values())
         else:
             table = _searched(runner)
-        result = SweepResult(plan, table, runner.chunks.resumed)
+        result = SweepResult(plan, table, runner.chunks.resumed, prices=prices)
         if result.failed == len(result):
             ((error, _),) = result.errors(1)
             raise InvalidInputError(f"{plan.source}: no scenario has a step time; most often: {error}")
@@ -372,6 +378,8 @@ class SweepResult(Result):
         Chunks that an earlier run had finished.
     finished : bool
         Whether the result was read, because an earlier run of the same plan had written it.
+    prices : mapping of str to float
+        US dollars for an hour of a GPU, by name of device.
     """
 
     heading = "Sweep"
@@ -380,6 +388,7 @@ class SweepResult(Result):
     rows: pa.Table
     resumed: int = 0
     finished: bool = False
+    prices: Mapping[str, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return int(self.rows.num_rows)
@@ -440,7 +449,12 @@ class SweepResult(Result):
         return tokens["min"] is not None and bool(tokens["max"] > (1 + _ROUNDING) * tokens["min"])
 
     def _taken(self, numbers: Sequence[int]) -> list[Row]:
-        return list(self.rows.take(pa.array(numbers, pa.int64())).to_pylist())
+        rows: list[Row] = self.rows.take(pa.array(numbers, pa.int64())).to_pylist()
+        if self.prices:
+            for row in rows:
+                price, rate = self.prices.get(row["device"] or "", nan), _or_nan(row["tokens_per_gpu_s"])
+                row["tokens_per_dollar"] = tokens_per_dollar(rate, price) if rate * price > 0 else None
+        return rows
 
     def _asked(self, device: str | None = None) -> Bools:
         """Return whether each row is of the main what-if, and of a device if one is given."""
@@ -461,6 +475,15 @@ class SweepResult(Result):
         scores = np.where(self._asked(device), search.scores(self.rows), inf)
         best = int(np.argmin(scores))
         return self._taken([best])[0] if isfinite(scores[best]) else None
+
+    def cheapest(self) -> Row | None:
+        """Return the row with the most tokens per $ that fits; None without prices or tokens."""
+        rates = self.rows["tokens_per_gpu_s"].fill_null(0.0).to_numpy()
+        costs = np.array([self.prices.get(device or "", inf) for device in self.rows["device"].to_pylist()])
+        fits = self.rows["fits"].fill_null(True).to_numpy(zero_copy_only=False)
+        scores = np.where(self._asked() & fits, rates / costs, 0.0)
+        most = int(np.argmax(scores))
+        return self._taken([most])[0] if scores[most] > 0 else None
 
     def nearest(self, device: str | None = None, most: int = 5) -> list[Row]:
         """Return rows that do not fit, smallest share of the usable memory first, with `usable_bytes`.
@@ -493,7 +516,13 @@ class SweepResult(Result):
         devices = [
             {"device": name, "usable_bytes": self.usable_bytes(name), "best": self.best(name)} for name in self.devices
         ]
-        found = {"errors": errors, "best": self.best(), "devices": devices, "pareto": self.pareto()}
+        found = {
+            "errors": errors,
+            "best": self.best(),
+            "cheapest": self.cheapest(),
+            "devices": devices,
+            "pareto": self.pareto(),
+        }
         return {**counts, **found, "nearest": self.nearest(), "rows": self.rows.to_pylist()}
 
     def summary(self) -> list[str]:
@@ -508,6 +537,9 @@ class SweepResult(Result):
         for text, count in self.errors():
             sentences.append(f"{counted(count, 'scenario')} {'has' if count == 1 else 'have'} no step time: {text}")
         sentences += [self._of_device(device) for device in self.devices[:TOP]]
+        if row := self.cheapest():
+            rate = f"{row['tokens_per_dollar']:,.0f} on {row['gpus']:,} {row['device']}"
+            sentences.append(f"most tokens per $: {rate}{self._values(row)}, {duration(1e9 * row['step_s'])} a step")
         if GPUS in self.plan.keys:
             sentences.append(
                 "gpus of the grid keeps the global batch (strong scaling); `seqpoint scaling --gpus` adds replicas, "
@@ -524,17 +556,18 @@ class SweepResult(Result):
             for row in self.nearest(device, 1):
                 reason = f"no scenario fits: the smallest needs {row['memory_bytes'] / 1e9:.1f} GB"
             return f"{limit}{reason}" if limit else f"{device}: {reason}"
-        values = ", ".join(
-            f"{key.replace('_', ' ')} {best[key]}"
-            for key in self.plan.keys
-            if key not in COLUMNS and best[key] is not None
-        )
         is_time = self.plan.search is None or self.plan.search.objective == "time"
         least = "shortest step" if is_time else "fewest GPU seconds"
         return (
             f"{limit}{least} on {device or 'the device'}: {duration(1e9 * best['step_s'])} on "
-            f"{counted(best['gpus'], 'GPU')}" + f" ({values})" * bool(values)
+            f"{counted(best['gpus'], 'GPU')}{self._values(best)}"
         )
+
+    def _values(self, row: Row) -> str:
+        """Return the values of the grid of a row, in brackets."""
+        keys = [key for key in self.plan.keys if key not in COLUMNS and row[key] is not None]
+        values = ", ".join(f"{key.replace('_', ' ')} {row[key]}" for key in keys)
+        return f" ({values})" * bool(values)
 
     def tables(self) -> list[Table]:
         """Return a Pareto front for each of the first what-ifs as text; if nothing fits, what is nearest to it."""
@@ -552,6 +585,8 @@ class SweepResult(Result):
         columns |= {"step time": "{step_ns:time}", "low": "{low_ns:time}", "high": "{high_ns:time}"}
         if any(row["tokens_per_gpu_s"] is not None for row in rows):
             columns["tokens/s per GPU"] = "{tokens_per_gpu_s:,.0f}"
+        if any(row.get("tokens_per_dollar") is not None for row in rows):
+            columns["tokens per $"] = "{tokens_per_dollar:,.0f}"
         if any(row["memory_bytes"] is not None for row in rows):
             columns["memory GB"] = "{memory_gb:.1f}"
         if any(row["fit"] == FITS[1] for row in rows):

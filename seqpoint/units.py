@@ -83,3 +83,14 @@ def percent(share: float) -> str:
     ('10 %', '0.29 %', '235 %', '0 %')
     """
     return f"{100 * share:.2g} %" if 1e-4 <= share < 0.995 else f"{100 * share:.0f} %"
+
+
+def tokens_per_dollar(tokens_per_gpu_s: float, price: float) -> float:
+    """Return tokens per US dollar, of tokens per second and GPU and of a price of an hour of a GPU.
+
+    Examples
+    --------
+    >>> tokens_per_dollar(1000.0, 2.5)
+    1440000.0
+    """
+    return 3600 * tokens_per_gpu_s / price

@@ -196,7 +196,7 @@ def test_the_command_prints_a_table_and_stable_json(layers: Trace, tmp_path: Pat
     assert list(content["rows"][0]) == [
         *("scenario", "baseline", "gpus", "global_batch", "applied", "reason", "step_ns", "low_ns", "high_ns"),
         *("compute_ns", "communication_ns", "exposed_ns", "hidden_ns", "bubble_ns", "idle_ns", "share"),
-        *("tokens_per_gpu_s", "basis", "memory_bytes", "fits"),
+        *("tokens_per_gpu_s", "basis", "memory_bytes", "fits", "fit"),
     ]
     assert [row["scenario"] for row in content["rows"]] == [{"compute": 1.0}, {"compute": 2.0}]
     sizes = [f"{key}={value}" for key, value in _SIZES.items()]

@@ -234,11 +234,11 @@ def test_each_what_if_and_device_has_its_front(tmp_path: Path) -> None:
         "Pareto front under scale_kernels:all:0.5",
     ]
     text = "\n".join(found.summary())
-    assert all(f"usable memory of {device}: 79.9 GB; shortest step on {device}: " in text for device in devices)
+    assert all(f"usable memory of {device}: 84.6 GB; shortest step on {device}: " in text for device in devices)
     assert "keeps the global batch (strong scaling)" in text
     lines = [layer.label for layer in found.plot() if type(layer).__name__ == "Curve"]
     assert lines == [*devices, *(f"{device}, scale_kernels:all:0.5" for device in devices)]
-    assert found.to_dict()["devices"][0]["usable_bytes"] == pytest.approx(79.9e9, rel=1e-3)
+    assert found.to_dict()["devices"][0]["usable_bytes"] == pytest.approx(84.6e9, rel=1e-3)
 
 
 def test_a_what_if_that_changes_the_memory_has_none(tmp_path: Path) -> None:
@@ -261,6 +261,36 @@ def test_a_sweep_in_which_nothing_fits_shows_what_is_nearest(run: Run) -> None:
     assert "2 scenarios do not fit into memory" in shown and "Nearest to fit: no scenario fits into memory" in shown
     smallest = f"no scenario fits: the smallest needs {near['memory_bytes'] / 1e9:.1f} GB"
     assert f"usable memory of V100-SXM2-32GB: 33.8 GB; {smallest}" in shown
+
+
+def test_prices_tell_the_plan_that_costs_least(run: Run) -> None:
+    made = plan(Path(), f'devices = ["A100-SXM4-80GB", "H100-SXM5-80GB"]\n{JOB}[grid]\nmicro_batch = [2, 8]\n')
+    prices = {"A100": 1.3, "H100-SXM5-80GB": 2.5}
+    found = sp.sweep(made, prices=prices)
+    hourly = {"A100-SXM4-80GB": 1.3, "H100-SXM5-80GB": 2.5}
+    by_hand = [3600 * row["tokens_per_gpu_s"] / hourly[row["device"]] for row in found.rows.to_pylist()]
+    cheapest = found.cheapest()
+    assert cheapest and cheapest["tokens_per_dollar"] == pytest.approx(max(by_hand))
+    assert all(row["tokens_per_dollar"] in [pytest.approx(each) for each in by_hand] for row in found.pareto())
+    shown = run("sweep", made, *(f"--price={name}={price}" for name, price in prices.items())).out
+    assert f"most tokens per $: {max(by_hand):,.0f} on 1 {cheapest['device']}" in shown and "tokens per $" in shown
+    assert sp.sweep(made).cheapest() is None and "tokens_per_dollar" not in sp.sweep(made).pareto()[0]
+    refused = run("sweep", made, "--price", "H200=3")
+    assert refused.code == 1 and "plan.toml: has no device H200-SXM-141GB, of which a price is given" in refused.err
+    for wrong in ("H100", "H100=0", "H100=nan", "H100=1e9", "=2"):
+        assert run("sweep", made, "--price", wrong).code == 2
+    assert run("sweep", made, "--price", "H1000=2").code in (1, 2)
+
+
+def test_a_predicted_step_has_a_price(run: Run) -> None:
+    job = ("synthesize", "--layers", 2, "--tp", 2, "--dp", 2, "--device", "H100")
+    priced = json.loads(run(*job, "--price", "H100=2.5", "--json").out)
+    assert priced["step_dollars"] == pytest.approx(priced["iteration_s"] * 4 * 2.5 / 3600)
+    tokens = priced["tokens_per_gpu_s"] * 4 * priced["iteration_s"]
+    assert priced["tokens_per_dollar"] == pytest.approx(tokens / priced["step_dollars"])
+    assert f"{priced['tokens_per_dollar']:,.0f} tokens per $" in run(*job, "--price", "H100=2.5").out
+    assert "step_dollars" not in json.loads(run(*job, "--json").out)
+    assert run(*job, "--price", "A100=2.5").code == 2
 
 
 def test_a_result_is_parquet_and_is_read_if_the_plan_is_the_same(run: Run) -> None:

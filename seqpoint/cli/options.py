@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from profilers.devices.catalogue import find_device
 from seqpoint import front_door
 from seqpoint.cli.output import VIEW, byte_progress, explain_tables
 
@@ -290,6 +291,37 @@ def output_option(metavar: str, sentence: str, **changes: Any) -> Callable[[F], 
     """Return a decorator that adds the option --output, which is required unless settings say otherwise."""
     settings: dict[str, Any] = {"required": True, "metavar": metavar, "type": click.Path()} | changes
     return click.option("-o", "--output", help=sentence, **settings)
+
+
+class Price(click.ParamType[tuple[str, float]]):
+    """US dollars for an hour of a GPU, such as ``H100-SXM5-80GB=2.5``."""
+
+    name = "device=usd"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
+        """Return the name of the device in the catalogue, and its price."""
+        name, _, text = str(value).rpartition("=")
+        try:
+            price = float(text)
+        except ValueError:
+            price = 0.0
+        if not name or not _CHEAPEST <= price <= _DEAREST:
+            self.fail(f"{value!r} is no price of an hour of a GPU such as H100-SXM5-80GB=2.5", param, ctx)
+        return find_device(name).name, price
+
+
+#: US dollars for an hour of a GPU; beyond them is a mistake.
+_CHEAPEST, _DEAREST = 1e-3, 1e4
+
+
+def price_option(function: F) -> F:
+    """Add ``--price DEVICE=USD``, which may be given for several devices; the value is a dict by device."""
+    text = "US dollars for an hour of a GPU; shows tokens per $. Repeat it for other devices."
+    option = click.option(
+        "--price", "prices", metavar="DEVICE=USD", help=text, type=Price(), multiple=True,
+        callback=lambda _context, _option, value: dict(value),
+    )  # fmt: skip
+    return option(function)
 
 
 def refuse_options(names: Sequence[str], reason: str) -> None:

@@ -11,6 +11,7 @@ from seqpoint.cli.options import (
     output_option,
     output_options,
     plot_option,
+    price_option,
     reading_options,
     refuse_options,
 )
@@ -123,6 +124,7 @@ def _charts(result: Scaling) -> Any:
 @click.option("--cluster", "address", metavar="ADDRESS", help="Dask scheduler whose workers time the scenarios.")
 @click.option("--jobs", "-j", type=click.IntRange(1, 1024), help="Processes.  [default: one for each core]")
 @click.option("--html", metavar="FILE.html", type=click.Path(), help="Write the chart of the Pareto front.")
+@price_option
 @output_options
 def sweep_command(plan: str, output: str | None, json_: bool, **options: Any) -> None:
     """Time the scenarios of PLAN: a grid or a search over sizes of a job, devices and what-ifs.
@@ -131,20 +133,23 @@ def sweep_command(plan: str, output: str | None, json_: bool, **options: Any) ->
     what_ifs; and [search] for a grid that is too large to time all of it. docs/sweeps.md explains them. With --output,
     a sweep that was stopped goes on where it was.
 
-    With --json: scenarios, tried, failed, errors, best, devices (usable_bytes and best of each), pareto (by what_if and
-    device), nearest (what almost fits, with usable_bytes and memory_share), and rows, each with the values of the grid,
-    device, what_if, gpus, step_s, low_s, high_s, tokens_per_s, tokens_per_gpu_s, memory_bytes, fits, basis and error.
+    With --json: scenarios, tried, failed, errors, best, cheapest (with --price: most tokens_per_dollar), devices
+    (usable_bytes and best of each), pareto (by what_if and device), nearest (what almost fits, with usable_bytes and
+    memory_share), and rows, each with the values of the grid, device, what_if, gpus, step_s, low_s, high_s,
+    tokens_per_s, tokens_per_gpu_s, memory_bytes, fit, fits, basis and error.
 
     \b
     seqpoint sweep plan.toml -o result.parquet
+    seqpoint sweep plan.toml --price H100-SXM5-80GB=2.5 --price A100-SXM4-80GB=1.3
     seqpoint sweep plan.toml -o result.parquet --cluster tcp://scheduler:8786
     """
     from seqpoint.sweeps import sweep
 
     if options["address"]:
         refuse_options(("jobs",), "beside --cluster, whose workers time the scenarios")
+    prices, jobs = options["prices"], options["jobs"] or 0
     with dask_executor(options["address"]) as executor:
-        result = sweep(plan, output, executor=executor, jobs=options["jobs"] or 0, progress=progress("timing"))
+        result = sweep(plan, output, executor=executor, jobs=jobs, progress=progress("timing"), prices=prices)
     if result.resumed:
         message(f"{result.resumed} chunks of scenarios had been timed before")
     if result.finished:

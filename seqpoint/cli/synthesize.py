@@ -11,7 +11,7 @@ from profilers.trace.steps import step_times
 from profilers.trace.store import save_trace
 from replay import workloads
 from replay.costs.shipped import load_parameters
-from seqpoint.cli.options import output_option, output_options, refuse_options
+from seqpoint.cli.options import output_option, output_options, price_option, refuse_options
 from seqpoint.cli.output import (
     message,
     print_json,
@@ -19,7 +19,7 @@ from seqpoint.cli.output import (
     print_table,
     working,
 )
-from seqpoint.units import duration
+from seqpoint.units import duration, tokens_per_dollar
 
 #: Sizes of a job by the name of their option.
 _SIZES: Mapping[str, str] = {
@@ -33,12 +33,12 @@ _SIZES: Mapping[str, str] = {
 #: Options that only a transformer has.
 _OF_TRANSFORMERS = (
     *(set(_SIZES) - {"dp", "node_devices"}),
-    *("job_", "models_", "phase", "generated", "calibration"),
+    *("job_", "models_", "phase", "generated", "calibration", "prices"),
 )
 #: Options of training that inference has no use for.
 _OF_TRAINING = (
     *("micro_batch", "pp", "cp", "sequence_parallel", "schedule", "chunks", "recompute", "optimizer", "attention"),
-    *("sharding", "overlap_gradients", "calibration", "steps", "job_"),
+    *("sharding", "overlap_gradients", "calibration", "steps", "job_", "prices"),
 )
 F = TypeVar("F", bound=Callable[..., Any])
 _POSITIVE = click.IntRange(1)
@@ -134,6 +134,7 @@ def _choice(name: str, known: Iterable[object], text: str) -> Callable[[F], F]:
     type=click.Path(),
     help="Costs of host and optimizer instead of the shipped ones, as `seqpoint calibrate training` writes them.",
 )
+@price_option
 @output_option("NAME.trace", "Folder for the trace of a replica.", required=False)
 @output_options
 def command(model: str, models_: str | None, json_: bool, output: str | None, **options: Any) -> None:
@@ -169,6 +170,8 @@ def command(model: str, models_: str | None, json_: bool, output: str | None, **
         _inference(sizes, models, options, output, json_)
         return
     refuse_options(("generated",), "without --phase decode")
+    if others := options["prices"].keys() - {device.name}:
+        raise click.UsageError(f"--price {min(others)}: the job is on {device.name}")
     job = workloads.training_job(sizes, models)
     path = options["calibration"]
     fit = workloads.read_training_fit(path) if path else workloads.load_training(job)
@@ -177,9 +180,9 @@ def command(model: str, models_: str | None, json_: bool, output: str | None, **
     if output:
         _write(job, workloads.JobTimer(device, parameters), fit, options["steps"] or 1, output)
     if json_:
-        print_json(_content(step, device.name) | _memory(job, device))
+        print_json(_content(step, device.name) | _memory(job, device) | _money(step, device, options["prices"]))
     else:
-        _show(step, device)
+        _show(step, device, options["prices"])
 
 
 def _write(
@@ -295,7 +298,15 @@ def _content(step: workloads.PredictedStep, device: str) -> dict[str, object]:
     }
 
 
-def _show(step: workloads.PredictedStep, device: Device) -> None:
+def _money(step: workloads.PredictedStep, device: Device, prices: Mapping[str, float]) -> dict[str, float]:
+    """Return US dollars of a step and tokens per $, if the device has a price."""
+    if not (price := prices.get(device.name)):
+        return {}
+    dollars = step.seconds * step.job.layout.devices * price / 3600
+    return {"step_dollars": dollars, "tokens_per_dollar": tokens_per_dollar(_tokens_per_gpu_s(step), price)}
+
+
+def _show(step: workloads.PredictedStep, device: Device, prices: Mapping[str, float]) -> None:
     job, ranks = step.job, step.job.layout.devices
     memory, took = workloads.job_memory(job), duration(1e9 * step.seconds)
     low, high = (duration(1e9 * value) for value in (step.low_s, step.high_s))
@@ -310,6 +321,9 @@ def _show(step: workloads.PredictedStep, device: Device) -> None:
         f"{took} a step ({low} - {high}, {step.basis}) on {ranks} {device.name}, "
         f"{_tokens_per_gpu_s(step):,.0f} tokens/s per GPU"
     )
+    if money := _money(step, device, prices):
+        price = f"${prices[device.name]:g} an hour of a GPU"
+        print_lines(f"at {price}: ${money['step_dollars']:,.4g} a step, {money['tokens_per_dollar']:,.0f} tokens per $")
     print_table(
         "Parts of the step",
         ("part~", "time", "share %"),
