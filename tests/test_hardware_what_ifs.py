@@ -1,5 +1,6 @@
 """What-ifs on devices and links: any order, only what bytes need, and cases worked out by hand."""
 
+import csv
 import json
 from dataclasses import replace
 from itertools import combinations
@@ -26,6 +27,7 @@ from replay.graph.graph import COLLECTIVE_KINDS, Basis, EdgeKind, KernelGraph, N
 from replay.what_ifs import parse_what_if, with_host
 from seqpoint.cli import cli
 
+ROOT = Path(__file__).parents[1]
 NOMINAL = load_parameters()
 TYPES = tuple(DTYPES)
 OPERATORS = (batched_matmul(1, 4096, 4096, 512, 2), attention((8, 12, 512, 64), (12, 512), causal=True))
@@ -415,3 +417,19 @@ def test_the_command_gives_its_host_to_every_device(tmp_path: Path) -> None:
 def test_another_number_of_ranks_commutes_with_links(size: str, other: str) -> None:
     first, second = applied(f"{size}+{other}", job()), applied(f"{other}+{size}", job())
     np.testing.assert_allclose(first.tasks.duration_ns, second.tasks.duration_ns, rtol=1e-9)
+
+
+def test_the_table_of_power_limits_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "power"))
+    from accuracy_of_limits import jobs_of, row_of, scores
+
+    with (ROOT / "tests" / "accuracy" / "power_limits.csv").open(encoding="utf-8") as lines:
+        rows = [row for row in csv.DictReader(lines) if row["limit_w"] == "all"]
+    assert [row["device"] for row in rows] == ["V100-SXM2-32GB", "P100-PCIE-16GB"]
+    for row in rows:
+        assert float(row["time_median"]) < 0.08 and float(row["energy_median"]) < 0.10
+    measured = ROOT.parent / "shared" / "new" / "power" / "zeus_power_p100.csv"
+    if not measured.is_file():
+        pytest.skip("power by limit is not beside the project")
+    jobs = jobs_of(measured)
+    assert row_of(rows[1]["device"], "all", scores(jobs, rows[1]["device"]), len(jobs)) == rows[1]
