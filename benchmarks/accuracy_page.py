@@ -1093,8 +1093,8 @@ def power() -> str:
             "jobs",
             "time, median",
             "energy, median",
-            "energy lost by the projected limit",
-            "within 25 W of the best",
+            "energy lost by its best limit",
+            "within 25 W of best",
         ),
         ((row["device"], row["jobs"], *(percent(100 * float(row[name])) for name in names)) for row in rows),
     )

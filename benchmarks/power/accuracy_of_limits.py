@@ -4,7 +4,8 @@
 
 Zeus measured the time of an epoch and the mean power of each job at several limits. A job is a step of one kernel that
 fills the device. Its power is the measured one at the highest limit (`power_share_compute_bound`). `limit_power` then
-projects the time at each lower limit, and energy is time times the lesser of power and limit. Of limits of equal energy the lowest is best. Nothing is fitted.
+projects the time at each lower limit, and energy is time times the lesser of power and limit. Of limits of equal energy
+the lowest is best. Nothing is fitted.
 """
 
 import csv
@@ -94,16 +95,13 @@ def row_of(device: str, limit: str, found: list[dict[str, float]], jobs: int) ->
     time, energy, regret, near = (
         np.array([each[name] for each in found]) for name in ("time", "energy", "regret", "near")
     )
-    means = {"time_mean": time.mean(), "energy_mean": energy.mean(), "regret": regret.mean()}
     shares = {
-        "time_median": np.median(time),
-        "energy_median": np.median(energy),
-        **means,
-        "best_within_step": near.mean(),
+        **{"time_median": np.median(time), "time_mean": time.mean()},
+        **{"energy_median": np.median(energy), "energy_mean": energy.mean()},
+        **{"regret": regret.mean(), "best_within_step": near.mean()},
     }
-    return {"device": device, "jobs": str(jobs), "limit_w": limit} | {
-        key: f"{value:.4f}" for key, value in shares.items()
-    }
+    texts = {key: f"{value:.4f}" for key, value in shares.items()}
+    return {"device": device, "jobs": str(jobs), "limit_w": limit} | texts
 
 
 def main(folder: str) -> None:
@@ -115,9 +113,8 @@ def main(folder: str) -> None:
         found = scores(jobs, device)
         writer.writerow(row_of(device, "all", found, len(jobs)))
         for limit in sorted({each["limit"] for each in found}):
-            writer.writerow(
-                row_of(device, f"{limit:.0f}", [each for each in found if each["limit"] == limit], len(jobs))
-            )
+            some = [each for each in found if each["limit"] == limit]
+            writer.writerow(row_of(device, f"{limit:.0f}", some, len(jobs)))
 
 
 if __name__ == "__main__":

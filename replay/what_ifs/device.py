@@ -316,8 +316,8 @@ def limit_power(factor: float) -> WhatIf:
     Not modelled: what the limit already cost in the recording, idle power, temperature, and a clock that rises with the
     limit.
 
-    Source: dynamic power grows with V^2 f, and V about with f; the shares are assumptions. Given the mean power of a job,
-    times at lower limits err by 3 % (V100) and 2 % (P100) at the median (`docs/accuracy.md`).
+    Source: dynamic power grows with V^2 f, and V about with f; the shares are assumptions. Given the mean power of a
+    job, times at lower limits err by 3 % (V100) and 2 % (P100) at the median (`docs/accuracy.md`).
 
     Raises
     ------
