@@ -1083,6 +1083,23 @@ Ranks that share layers or experts have no measurement here.
 """
 
 
+def plan_order() -> str:
+    """Return the section about the order of plans."""
+    rows = read("plan_order")
+    cells = (
+        (row["case"], row["n"], *(row[name] and percent(100 * float(row[name])) for name in ("predicted", "measured")))
+        for row in rows
+    )
+    return f"""## Order of plans
+
+Plans split one job on as many devices in another way. `sweep` says how sure the fastest one is. The spread of the ratio
+of two plans was found on the fitted steps of Megatron-LM, and pairs of the others are scored. A pair counts as right if
+the plan that is predicted to be faster was. The table is [`plan_order.csv`](../tests/accuracy/plan_order.csv).
+
+{grid(("case", "n", "predicted", "measured"), cells)}
+"""
+
+
 def power() -> str:
     """Return the section about power limits."""
     rows = [row for row in read("power_limits") if row["limit_w"] == "all"]
@@ -1697,6 +1714,7 @@ SECTIONS: tuple[Callable[[], str], ...] = (
         another_device,
         gains,
         serving,
+        plan_order,
         power,
         intervals,
     ),

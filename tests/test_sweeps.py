@@ -1,5 +1,6 @@
 """Sweeps: every scenario has a row, a stopped sweep goes on, and one rank stands for those that do the same."""
 
+import csv
 import json
 import os
 import signal
@@ -25,11 +26,13 @@ from replay.costs.shipped import load_parameters
 from replay.projection.scenarios import fewer_micro_batches, predict_scenarios, read_plan, step_of_job
 from replay.what_ifs import parse_what_if
 from replay.workloads import TrainingJob, load_training, predict_steps, training_job, training_trace
+from replay.workloads.plan_order import likely_faster, plan_order
 from replay.workloads.training import JobTimer
 
 A100 = find_device("A100-SXM4-80GB")
 SHIPPED: dict[str, Any] = {"fit": load_training(), "parameters": load_parameters()}
 TIMER = JobTimer(A100, load_parameters())
+ROOT = Path(__file__).parents[1]
 JOB = "[job]\nlayers = 2\nhidden = 512\nheads = 8\nvocabulary = 1024\nlength = 128\nglobal_batch = 16\n"
 GRID = "[grid]\ngpus = [2, 4]\ntensor = [1, 2, 3]\nmicro_batch = [1, 2]\n"
 
@@ -261,6 +264,21 @@ def test_a_sweep_in_which_nothing_fits_shows_what_is_nearest(run: Run) -> None:
     assert "2 scenarios do not fit into memory" in shown and "Nearest to fit: no scenario fits into memory" in shown
     smallest = f"no scenario fits: the smallest needs {near['memory_bytes'] / 1e9:.1f} GB"
     assert f"usable memory of V100-SXM2-32GB: 33.8 GB; {smallest}" in shown
+
+
+def test_the_order_of_plans_is_as_sure_as_measured_plans_allow(tmp_path: Path) -> None:
+    found = sp.sweep(plan(tmp_path, f"{JOB}[grid]\nmicro_batch = [1, 2, 4, 8]\n"))
+    times = sorted(row["step_s"] for row in found.rows.to_pylist())
+    order = found.order(found.devices[0])
+    assert order == plan_order(times) and order and order.chance == likely_faster(*times[:2])
+    assert f"{100 * order.chance:.0f} % sure to beat the next" in "\n".join(found.summary())
+    assert found.to_dict()["devices"][0]["order"] == order._asdict()
+    alone = sp.sweep(plan(tmp_path, f"{JOB}[grid]\nmicro_batch = [1]\n"))
+    assert alone.order(alone.devices[0]) is None and "sure" not in "\n".join(alone.summary())
+    with (ROOT / "tests" / "accuracy" / "plan_order.csv").open(encoding="utf-8") as lines:
+        pairs = [row for row in csv.DictReader(lines) if row["predicted"]]
+    assert len(pairs) == 6
+    assert all(float(row["predicted"]) == pytest.approx(float(row["measured"]), abs=0.06) for row in pairs)
 
 
 def test_prices_tell_the_plan_that_costs_least(run: Run) -> None:

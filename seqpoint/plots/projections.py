@@ -330,7 +330,7 @@ def pareto_front(scenarios: Rows, front: Sequence[Mapping[str, Any]], main: str 
     ----------
     scenarios : pandas.DataFrame
         Rows with ``device``, ``what_if``, ``gpus``, ``step_s``, ``memory_bytes``, ``fits``, and what tells them apart;
-        as `seqpoint.sweeps.SweepResult.table` returns them. Rows without a time are left out.
+        as `seqpoint.sweep_result.SweepResult.table` returns them. Rows without a time are left out.
     front : sequence of mapping
         Rows of the fronts, by what-if, device and number of devices.
     main : str
