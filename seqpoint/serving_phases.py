@@ -34,7 +34,8 @@ class ServingPhases(Result):
         if self.rows:
             return [row.sentence() for row in self.rows]
         return [
-            "no annotation of the trace states the requests of a step; vLLM, SGLang, ATOM and TensorRT-LLM write them"
+            "no annotation of the trace states the requests of a step; docs/serving.md says how vLLM, SGLang, ATOM and "
+            "TensorRT-LLM write them"
         ]
 
     def table(self) -> DataFrame:

@@ -150,7 +150,7 @@ def weight_copies(job: TrainingJob, formats: Sequence[str], *, device: str = "MI
     >>> from replay.workloads import training_job
     >>> sizes = {"layers": 32, "hidden": 5120, "heads": 64, "length": 2048, "precision": "bf16", "recompute": True}
     >>> [row.ranks for row in weight_copies(training_job(sizes), ["mx9", "mx6"]).rows]
-    [2, 2, 1]
+    [1, 2, 1]
     """
     hardware, found = find_device(device), [find_format(name) for name in formats]
     if not found:

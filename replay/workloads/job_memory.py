@@ -435,7 +435,7 @@ def memory_share(memory: JobMemory, device: Device) -> float:
     >>> from profilers.devices.catalogue import find_device
     >>> from replay.workloads.jobs import training_job
     >>> round(memory_share(job_memory(training_job({})), find_device("A100-SXM4-80GB")), 2)
-    0.56
+    0.53
     """
     return memory.reserved / usable_bytes(device)
 
