@@ -100,7 +100,7 @@ BUDGET = {
     "replay/what_ifs": 5415,
     "replay/workloads": 4184,
     "replay/writers": 363,
-    "seqpoint": 9528,
+    "seqpoint": 9529,
     "seqpoint/cli": 2477,
     "seqpoint/plots": 1485,
     "seqpoint/reporting": 397,
