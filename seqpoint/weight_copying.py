@@ -16,7 +16,7 @@ from replay.formats import Format, find_format
 from replay.graph.choice import unknown_name
 from replay.plug_ins.quantize_weights import KEEPING, MAKERS
 from replay.plug_ins.weight_copies import copy_bytes
-from replay.workloads import FITS, TrainingJob, job_memory, memory_fit, memory_share, usable_bytes
+from replay.workloads import TrainingJob, job_memory, memory_share, usable_bytes
 from replay.workloads.job_memory import JobMemory, embedding_bytes
 from seqpoint.notebook import DataFrame, Result, Table, data_frame, table_of
 
@@ -150,7 +150,7 @@ def weight_copies(job: TrainingJob, formats: Sequence[str], *, device: str = "MI
     >>> from replay.workloads import training_job
     >>> sizes = {"layers": 32, "hidden": 5120, "heads": 64, "length": 2048, "precision": "bf16", "recompute": True}
     >>> [row.ranks for row in weight_copies(training_job(sizes), ["mx9", "mx6"]).rows]
-    [1, 2, 1]
+    [2, 2, 1]
     """
     hardware, found = find_device(device), [find_format(name) for name in formats]
     if not found:
@@ -211,7 +211,7 @@ def memory_with_copies(job: TrainingJob, formats: Sequence[Format], maker: str) 
 
 def fits_with_copies(job: TrainingJob, device: Device, formats: Sequence[Format], maker: str) -> bool:
     """Return whether a job with copies fits on a device."""
-    return memory_fit(memory_with_copies(job, formats, maker), device) != FITS[2]
+    return memory_share(memory_with_copies(job, formats, maker), device) <= 1
 
 
 def largest_micro_batch(job: TrainingJob, device: Device, formats: Sequence[Format], maker: str) -> int:

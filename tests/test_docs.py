@@ -82,6 +82,7 @@ NOT_RUN = (
     "validate contention",
     "calibrate contention",
     "validate collectives",
+    "validate pairs",
 )
 
 
