@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from seqpoint.selection.another_run import RunEstimate
     from seqpoint.selection.kernels import KernelSampler
     from seqpoint.selection.selecting import SelectionResult, SelectOptions
-    from seqpoint.serving_load import ServingLoad
-    from seqpoint.serving_phases import ServingPhases
+    from seqpoint.serving_load import ServingLoad, ServingPhases
     from seqpoint.step_analysis import Analysis
     from seqpoint.step_sample import StepSample
     from seqpoint.validation.suites import Validation
@@ -436,7 +435,7 @@ def serve(
     SeqPointError
         The trace or the requests cannot be read; or the trace has no step of serving with known requests.
     """
-    from seqpoint.serving_phases import serving_phases
+    from seqpoint.serving_load import serving_load, serving_phases
 
     traces = _several(trace)
     if requests is None:
@@ -444,7 +443,6 @@ def serve(
             raise InvalidInputError("several traces are those of an engine under load; give requests")
         return serving_phases(characterize(traces[0], device=device))
     from replay.serving import Requests, read_requests
-    from seqpoint.serving_load import serving_load
 
     sample = requests if isinstance(requests, Requests) else read_requests(fspath(requests))
     return serving_load(

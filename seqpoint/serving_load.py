@@ -1,5 +1,7 @@
-"""One engine under load: steps of a trace, replayed at other sizes, serve requests with continuous batching.
+"""What `seqpoint serving` shows: the steps by phase, and one engine under load.
 
+`serving_phases` sums the steps of a trace by phase, and their kernels by class. Under load, steps of a trace that are
+replayed at other sizes serve requests with continuous batching:
 `serving_load` times a step of each phase at other batches and lengths (`batch`, `context`), with and without its
 attention. That gives the three curves of `replay.serving.EngineStepTimes`. Attention of a phase that the trace lacks is
 modelled from its heads. Then `replay.serving` runs the requests through an engine at several rates of arrival.
@@ -24,11 +26,13 @@ from replay.projection.rows import NO_EFFECT, NOTHING_CHANGES
 from replay.serving import EngineLimits, EngineStepTimes, Requests, TimeCurve, load_table, saturation_rate
 from replay.what_ifs import parse_what_if
 from replay.workloads import time_operators
-from seqpoint.kernel_facts import KernelFacts, kernel_facts
+from seqpoint.characterization import Characterization
+from seqpoint.kernel_facts import KERNEL_PHASES, KernelFacts, kernel_facts
 from seqpoint.notebook import DataFrame, Result, Table, counted, data_frame, table_of
 from seqpoint.projecting import ProjectOptions, project_trace
-from seqpoint.serving import steps_of_iterations
+from seqpoint.serving import ServingRow, serving_table, steps_of_iterations
 from seqpoint.units import duration
+from seqpoint.work_rows import WorkRow, work_table
 
 #: Shares of the rate that saturates the engine, at which it is simulated by default.
 _LOADS, _HALF = (0.25, 0.5, 0.7, 0.8, 0.9, 0.95), 0.5
@@ -38,6 +42,65 @@ _MEMORY = 0.9
 _POINTS, _CONTEXTS, _DRAWS = 6, (0.25, 1.0, 4.0, 16.0), 8
 #: What-if that leaves attention out.
 _WITHOUT = "scale_kernels:attention:0"
+
+
+@dataclass(frozen=True, repr=False)
+class ServingPhases(Result):
+    """Steps of serving by phase, and where the time of each phase goes.
+
+    Parameters
+    ----------
+    rows : tuple of ServingRow
+        A row for each phase.
+    classes : mapping of str to tuple of WorkRow
+        Kernels of each phase by class, most time first; shares are of the phase.
+    """
+
+    heading = "Serving"
+
+    rows: tuple[ServingRow, ...]
+    classes: dict[str, tuple[WorkRow, ...]]
+
+    def summary(self) -> list[str]:
+        """Return a sentence for each phase."""
+        if self.rows:
+            return [row.sentence() for row in self.rows]
+        return [
+            "no annotation of the trace states the requests of a step; docs/serving.md says how vLLM, SGLang, ATOM and "
+            "TensorRT-LLM write them"
+        ]
+
+    def table(self) -> DataFrame:
+        """Return a row for each phase."""
+        return data_frame([row.to_dict() for row in self.rows])
+
+    def tables(self) -> list[Table]:
+        """Return the phases, and the classes of kernels in each."""
+        of_classes = [
+            replace(work_table("class", rows), title=f"Classes by time, {phase}")
+            for phase, rows in self.classes.items()
+        ]
+        return [serving_table(self.rows), *of_classes] if self.rows else []
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `seqpoint serving --json` prints."""
+        classes = {phase: [row.to_dict() for row in rows] for phase, rows in self.classes.items()}
+        return {"serving": [row.to_dict() for row in self.rows], "classes": classes}
+
+
+def serving_phases(whole: Characterization) -> ServingPhases:
+    """Return the steps of serving of a trace, and where the time of each phase goes.
+
+    Parameters
+    ----------
+    whole : Characterization
+        The trace by operators.
+    """
+    classes = {}
+    for row in whole.serving:
+        mine = np.flatnonzero(whole.facts.phase == KERNEL_PHASES.index(row.phase))
+        classes[row.phase] = replace(whole, facts=whole.facts.of_rows(mine)).rows("class")
+    return ServingPhases(whole.serving, classes)
 
 
 @dataclass(frozen=True, repr=False)
@@ -160,16 +223,8 @@ def serving_load(
         Traces of one engine with steps of serving; best with steps of decode and of prefill.
     requests : Requests
         Lengths and arrivals of requests.
-    rates : sequence of float
-        Requests a second; by default 25 to 95 % of what the engine can serve.
-    most_requests, most_tokens : int
-        Slots of the engine, and tokens of a step.
-    kv_tokens : int, optional
-        Tokens that its cache holds; by default what fits beside the weights in 90 % of the device's memory.
-    seed : int, optional
-        Seed of Poisson arrivals; without it the arrivals of the file are scaled, or drawn with seed 0 if it has none.
-    device : str, optional
-        Device of the traces, if they do not say.
+    rates, most_requests, most_tokens, kv_tokens, seed, device
+        As in `seqpoint.front_door.serve`.
 
     Raises
     ------

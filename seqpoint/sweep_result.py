@@ -23,7 +23,7 @@ from replay.projection.scenarios import (
     SweepPlan,
 )
 from replay.workloads.job_memory import FITS, usable_bytes
-from replay.workloads.plan_order import PlanOrder, plan_order
+from replay.workloads.training_fits import PlanOrder, plan_order
 from seqpoint.notebook import TOP, DataFrame, Result, Table, counted, table_of
 from seqpoint.units import duration, tokens_per_dollar
 

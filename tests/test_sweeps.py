@@ -26,8 +26,8 @@ from replay.costs.shipped import load_parameters
 from replay.projection.scenarios import fewer_micro_batches, predict_scenarios, read_plan, step_of_job
 from replay.what_ifs import parse_what_if
 from replay.workloads import TrainingJob, load_training, predict_steps, training_job, training_trace
-from replay.workloads.plan_order import likely_faster, plan_order
 from replay.workloads.training import JobTimer
+from replay.workloads.training_fits import likely_faster, plan_order
 
 A100 = find_device("A100-SXM4-80GB")
 SHIPPED: dict[str, Any] = {"fit": load_training(), "parameters": load_parameters()}

@@ -3,8 +3,9 @@
     python benchmarks/jobs/accuracy_of_order.py ../shared/data/training > tests/accuracy/plan_order.csv
 
 Plans are measured steps of Megatron-LM of one model and batch on as many devices, split or cut otherwise. The spread of
-the ratio of two plans (`replay.workloads.plan_order.SPREAD`) was found on the steps that the shipped costs were fitted
-to. Pairs of the other steps are scored: by the predicted chance that the faster one is faster, how often it was.
+the ratio of two plans (`PLAN_SPREAD` of `replay.workloads.training_fits`) was found on the steps that the shipped costs
+were fitted to. Pairs of the other steps are scored: by the predicted chance that the faster one is faster, how often it
+was.
 """
 
 import csv
@@ -19,7 +20,7 @@ import numpy as np
 from profilers.devices.catalogue import find_device
 from replay.costs.shipped import load_parameters
 from replay.workloads import load_training, read_steps
-from replay.workloads.plan_order import SPREAD, likely_faster
+from replay.workloads.training_fits import PLAN_SPREAD, likely_faster
 from seqpoint.validation.training import StepScore, score_steps
 
 COLUMNS = ("case", "n", "predicted", "measured")
@@ -72,9 +73,8 @@ def main(folder: str) -> None:
     fit = load_training()
     scores = score_steps(read_steps(folder), find_device(fit.device), fit, load_parameters())
     fitted, rest = (plans_of(score for score in scores if score.fitted is which) for which in (True, False))
-    print(
-        f"spread: {spread(fitted):.3f} on fitted steps, {spread(rest):.3f} on others, {SPREAD} shipped", file=sys.stderr
-    )
+    spreads = f"{spread(fitted):.3f} on fitted steps, {spread(rest):.3f} on others"
+    print(f"spread: {spreads}, {PLAN_SPREAD} shipped", file=sys.stderr)
     writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(table(rest))

@@ -58,7 +58,7 @@ class _Shares:
         products = [row for row in rows if row in operators and operators[row].kind == "matmul"]
         attention = [row for row in rows if row in operators and operators[row].kind in SERVING_ATTENTION]
         experts = {row for row in rows if row in operators and operators[row].kind == "experts"}
-        order = {row: place for place, row in enumerate(rows)}
+        order = {row: number for number, row in enumerate(rows)}
         roles = _roles(products, attention, experts, operators, order)
         inside = False
         for row in rows:
@@ -76,8 +76,8 @@ class _Shares:
                 self.operators[row] = self._experts(operator)
                 self.sums.append((row, operator.dims[0] * operator.dims[1] * operator.element_bytes))
             elif inside and not role and operator.kind != "matmul":
-                rows_ = max(operator.dims[0] // self.ranks, 1)
-                self.operators[row] = scaled(operator, [1 / self.ranks] * 3, (rows_, *operator.dims[1:]))
+                share = max(operator.dims[0] // self.ranks, 1)
+                self.operators[row] = scaled(operator, [1 / self.ranks] * 3, (share, *operator.dims[1:]))
         if inside and products and roles.get(products[-1]) == "column":
             self.gathers.append((products[-1], _result_bytes(operators[products[-1]])))
 
@@ -156,8 +156,8 @@ def shared_layers(graph: KernelGraph, ranks: int, parameters: Parameters) -> Ker
     shares = _Shares(ranks)
     for rows, operators in _streams(graph):
         shares.share(rows, operators)
-    rows_, new = np.array(list(shares.operators), dtype=np.int64), list(shares.operators.values())
-    changed = with_operators(graph, rows_, new, parameters)
+    shared, new = np.array(list(shares.operators), dtype=np.int64), list(shares.operators.values())
+    changed = with_operators(graph, shared, new, parameters)
     for kind, places in (("all_gather", shares.gathers), ("all_reduce", shares.sums)):
         changed = _with_exchanges(changed, kind, places, ranks, parameters)
     sums, gathers = len(shares.sums), len(shares.gathers)
@@ -201,7 +201,7 @@ def shared_experts(graph: KernelGraph, ranks: int, parameters: Parameters) -> Ke
         raise InvalidInputError("ranks share the experts of this step already: it has all-to-alls")
     new, before, after = dict[int, Operator](), list[tuple[int, int]](), list[tuple[int, int]]()
     for rows, operators in _streams(graph):
-        for place, row in enumerate(rows):
+        for number, row in enumerate(rows):
             operator = operators.get(row)
             if operator is None or operator.kind != "experts":
                 continue
@@ -211,9 +211,11 @@ def shared_experts(graph: KernelGraph, ranks: int, parameters: Parameters) -> Ke
             dims = (tokens * ranks, hidden, inter, topk, experts, tensor, ranks, *rest)
             new[row] = replace(operator, dims=dims, bytes_read=operator.bytes_read / ranks)
             size = tokens * topk * hidden * operator.element_bytes
-            alike = [operators.get(rows[near]) for near in (max(place - 1, 0), min(place + 1, len(rows) - 1))]
-            before += [(rows[place - 1], size)] if place and alike[0] != operator else []
-            after += [(row, size)] if alike[1] != operator or place == len(rows) - 1 else []
+            # A layer may be several kernels of one operator: tokens leave before the first and return after the last.
+            previous = operators.get(rows[number - 1]) if number else None
+            following = operators.get(rows[number + 1]) if number + 1 < len(rows) else None
+            before += [(rows[number - 1], size)] if number and previous != operator else []
+            after += [(row, size)] if following != operator else []
     if not new:
         raise InvalidInputError("the step has no layer of experts of known work, so nothing can be shared")
     changed = with_operators(graph, np.array(list(new), dtype=np.int64), list(new.values()), parameters)

@@ -2,16 +2,18 @@
 
 Measured steps come in the layout of vTrain's published measurements, one step a row. `calibrate_training` fits the
 costs of host and optimizer to a share of them. `predict_steps` predicts any job, with an interval and a breakdown.
+`plan_order` says how sure the order of predicted plans is: what their predictions share cancels in the ratio of two.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from hashlib import sha256
-from math import exp, hypot
+from math import exp, hypot, log
 from pathlib import Path
+from statistics import NormalDist
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -551,3 +553,56 @@ def predict_steps(
         basis = "fitted" if is_fitted else "carried"
         predicted.append(PredictedStep(job, parts, parts.total_s / factor, parts.total_s * factor, basis))
     return predicted
+
+
+#: Standard deviation of the logarithm of predicted over measured ratios of two plans: Megatron-LM's steps on A100 that
+#: the shipped costs were fitted to. `tests/accuracy/plan_order.csv` has the score on the others.
+PLAN_SPREAD = 0.11
+#: Chance of being faster, from which a plan counts as faster.
+_FASTER = 0.9
+
+
+class PlanOrder(NamedTuple):
+    """How sure the fastest of some plans is.
+
+    Parameters
+    ----------
+    chance : float
+        Chance that it is faster than the next one.
+    as_fast : int
+        Other plans that it is faster than with less than 90 %.
+    """
+
+    chance: float
+    as_fast: int
+
+    def __str__(self) -> str:
+        """Return the chance, and how many plans may be as fast."""
+        several = f", {self.as_fast} may be as fast" if self.as_fast > 1 else ""
+        return f"{100 * self.chance:.0f} % sure to beat the next{several}"
+
+
+def likely_faster(first_s: float, second_s: float) -> float:
+    """Return the chance that a plan is faster than another one of the same job and device, of their predicted times.
+
+    Examples
+    --------
+    >>> likely_faster(1.0, 1.0), round(likely_faster(1.0, 1.1), 2)
+    (0.5, 0.81)
+    """
+    return NormalDist(0.0, PLAN_SPREAD).cdf(log(second_s / first_s))
+
+
+def plan_order(seconds: Sequence[float]) -> PlanOrder | None:
+    """Return how sure the fastest of some plans is; None of fewer than two.
+
+    Examples
+    --------
+    >>> plan_order([1.3, 1.0, 1.05])
+    PlanOrder(chance=0.6713..., as_fast=1)
+    """
+    first, *others = sorted(seconds) or [0.0]
+    if not others:
+        return None
+    chances = [likely_faster(first, other) for other in others]
+    return PlanOrder(chances[0], sum(chance < _FASTER for chance in chances))
