@@ -798,7 +798,7 @@ def synthesize(
         return workloads.dlrm_trace(job, cluster, parameters=parameters, steps=steps)
     if isinstance(job, workloads.InferenceJob):
         return workloads.inference_trace(job, target, parameters=parameters)
-    fit, lengths = workloads.load_training(job), tuple(lengths or (job.length,)) * steps
+    fit, lengths = workloads.load_training(), tuple(lengths or (job.length,)) * steps
     return workloads.training_trace(job, target, fit=fit, parameters=parameters, lengths=lengths)
 
 
@@ -820,7 +820,7 @@ def predict_step(job: "TrainingJob", device: "str | Device") -> "PredictedStep":
     from replay.costs.shipped import load_parameters
     from replay.workloads import load_training, predict_steps
 
-    return predict_steps([job], _device(device), fit=load_training(job), parameters=load_parameters())[0]
+    return predict_steps([job], _device(device), fit=load_training(), parameters=load_parameters())[0]
 
 
 def predict(

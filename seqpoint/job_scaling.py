@@ -410,7 +410,7 @@ def scaling(
 
 
 def _scale_job(job: TrainingJob, grid: ScenarioGrid, device: Device) -> Scaling:
-    parameters, fit = load_parameters(), load_training(job)
+    parameters, fit = load_parameters(), load_training()
     timer = JobTimer(device, parameters)
     is_known = "memory_gb" in device.figures
 

@@ -431,7 +431,7 @@ def test_the_note_and_the_command_count_the_same_copies(tmp_path: Path) -> None:
     memory, embedding = job_memory(job), embedding_bytes(job)
     kept = memory_with_copies(job, [find_format("mx9")], "gpu_kept")
     assert kept == memory_with_copies(job, [find_format("mx9")], "pim")
-    trace = training_trace(job, find_device("H100"), fit=load_training(job), parameters=load_parameters())
+    trace = training_trace(job, find_device("H100"), fit=load_training(), parameters=load_parameters())
     graph = build_graph(trace, 0, parameters=load_parameters())
     for text, counted in (
         (f"quantize_weights:mx9:pim:{file}", "all that the job file tells, with sharding 0"),

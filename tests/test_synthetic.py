@@ -91,7 +91,7 @@ WHAT_IFS = (
 
 def programs() -> SyntheticJob:
     timer = JobTimer(DEVICE, load_parameters())
-    return training_program(JOB, timer, load_training(JOB).costs)
+    return training_program(JOB, timer, load_training().costs_of(JOB, timer.device))
 
 
 def test_the_graph_of_a_program_is_that_of_its_trace() -> None:

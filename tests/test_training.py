@@ -199,7 +199,9 @@ def test_recomputing_adds_a_forward_pass_of_the_layers() -> None:
     )
     (load,) = job_loads([job(64, 32)], A100, parameters=load_parameters())
     layers = load.stages[0].parts[1]
-    assert again.compute_s - kept.compute_s == pytest.approx(2 * 4 * load_training().costs.kernel_s(layers.forward))
+    assert again.compute_s - kept.compute_s == pytest.approx(
+        2 * 4 * load_training().costs_of(job(), A100).kernel_s(layers.forward)
+    )
     two = [
         predict_steps([job(64, 32, Layout(2), recompute=r)], A100, fit=load_training(), parameters=load_parameters())[
             0
@@ -238,12 +240,15 @@ def test_replicas_and_stages_cost_what_they_exchange() -> None:
 
 
 def test_a_device_that_was_not_measured_has_a_wider_interval() -> None:
-    for device, basis in ((A100, "fitted"), (find_device("H100-SXM5-80GB"), "carried")):
+    for device, basis in ((A100, "fitted"), (find_device("MI210"), "carried")):
         found = predict_steps([job()], device, fit=load_training(), parameters=load_parameters())[0]
         assert found.basis == basis and found.low_s < found.seconds < found.high_s
     assert found.high_s / found.low_s > 1.5
-    far = predict_steps([job(64, layout=Layout(1, 32))], A100, fit=load_training(), parameters=load_parameters())[0]
-    assert far.basis == "carried"
+    most = load_training().devices
+    far = predict_steps(
+        [job(2 * most, 1, Layout(1, 2 * most))], A100, fit=load_training(), parameters=load_parameters()
+    )
+    assert far[0].basis == "carried"
 
 
 @pytest.mark.parametrize(
@@ -412,7 +417,8 @@ def test_products_in_8_bits_are_faster_and_quantized() -> None:
     )  # fmt: skip
     layers = [load.stages[0].parts[1] for load in loads]
     assert layers[1].forward.products_s < 0.8 * layers[0].forward.products_s
-    assert layers[1].forward.operators - layers[0].forward.operators == 4  # an input of each of four products
+    # The input of one product; kernels before the three others write in 8 bits.
+    assert layers[1].forward.operators - layers[0].forward.operators == 1
 
 
 @pytest.mark.parametrize(

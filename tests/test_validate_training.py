@@ -24,7 +24,7 @@ from replay.workloads import (
 )
 from replay.workloads.training_fits import chosen_part
 from seqpoint.cli import cli
-from seqpoint.validation.training import score_steps, training_rows
+from seqpoint.validation.training import score_steps
 
 HEADER = (
     "# GPUs,global batch,micro batch,hidden size,attention heads,# layers,sequence length,tensor parallelism,"
@@ -110,7 +110,7 @@ def test_which_steps_are_fitted_depends_on_no_order_and_no_time(tmp_path: Path) 
 def test_calibrating_finds_the_times_of_known_costs_again(tmp_path: Path) -> None:
     known = load_training()
     other = replace(
-        known, costs=replace(known.costs, forward_call_s=4e-5, backward_call_s=3e-5, streams=1.5, products=1.05)
+        known, costs=replace(known.costs, forward_call_s=4e-5, backward_call_s=3e-5, streams=1.05, products=1.2)
     )
     steps = read_steps(many(tmp_path, other))
     found = calibrate_training(steps, A100, share=0.6, parameters=load_parameters())
@@ -178,7 +178,7 @@ def test_the_command_prints_rows_and_gates(tmp_path: Path) -> None:
     assert rows[-1]["limit"] == 0.084 and rows[-1]["error"] == pytest.approx(np.mean([r["error"] for r in rows[:-1]]))
     far = str(write(tmp_path, ROWS[0].replace("372.2", "9999")))
     assert CliRunner().invoke(cli, ["validate", "training", far, "--gate"]).exit_code == 1
-    other = CliRunner().invoke(cli, ["validate", "training", path, "--device", "H100-SXM5-80GB", "--json"])
+    other = CliRunner().invoke(cli, ["validate", "training", path, "--device", "MI210", "--json"])
     assert {one["basis"] for one in json.loads(other.stdout)["scores"]} == {"carried"}
     unknown = CliRunner().invoke(cli, ["validate", "training", path, "--device", "Z80"])
     assert isinstance(unknown.exception, NotFoundError) and "`seqpoint devices` lists all" in str(unknown.exception)
@@ -257,19 +257,3 @@ def test_the_table_meets_its_limit_and_its_intervals_hold() -> None:
     assert float(rest["error"]) <= float(rest["limit"])
     assert 85 <= float(rest["covered"]) <= 95
     assert int(next(row for row in TABLE if row["case"] == "fitted")["steps"]) <= 144
-
-
-@needs_data
-def test_the_shipped_costs_are_what_calibrating_gives_and_steps_left_out_change_none() -> None:
-    shipped, steps = load_training(), read_steps(DATA)
-    assert len(shipped.digests) == len(steps) // 10
-    spoiled = [one if one.digest in shipped.digests else replace(one, seconds=2 * one.seconds) for one in steps]
-    again = calibrate_training(spoiled, A100, parameters=load_parameters())
-    assert (again.digests, again.recompute) == (shipped.digests, shipped.recompute)
-    part = [one for one in steps if one.digest in shipped.digests]
-    ours, theirs = (
-        np.array([one.seconds for one in score_steps(part, A100, fit, load_parameters())]) for fit in (again, shipped)
-    )
-    assert np.abs(ours / theirs - 1).max() < 0.005
-    assert again.spread == pytest.approx(shipped.spread, abs=0.01)
-    assert training_rows(score_steps(steps, A100, shipped, load_parameters()))[-1].met

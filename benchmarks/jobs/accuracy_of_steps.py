@@ -1,31 +1,34 @@
-"""Regenerate tests/accuracy/training_steps.csv, or the shipped costs of training with flash attention.
+"""Regenerate tests/accuracy/training_steps.csv, or the shipped costs of training.
 
-    python benchmarks/jobs/accuracy_of_steps.py ../shared/data/training > tests/accuracy/training_steps.csv
+    python benchmarks/jobs/accuracy_of_steps.py ../shared/data/training ../shared/new/training > training_steps.csv
     python benchmarks/jobs/accuracy_of_steps.py ../shared/data/training --fit
 
-The costs are fitted to the steps of half of the systems, chosen by a hash of their names: `training_narrow.json` to
-those with products in 8 bits or fewer, `training_flash.json` to the others with flash attention. Steps of the systems
-that were left out are scored by what ran, device and precision; then the ratios of two steps. Errors are of predicted
-over measured time, in %.
+The costs are fitted to a tenth of Megatron-LM's steps, chosen by a hash of their configurations, and to half of the
+systems of MLPerf Training and of SimuMax, chosen by a hash of their names. Steps of the systems that were left out are
+scored by what ran, device and precision, MPT's by their length too; BERT's and MPT's are all left out. Then come the
+ratios of two steps. Errors are of predicted over measured time, in %.
 """
 
 import csv
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from profilers.files import dataset_path
 from replay.costs.shipped import load_parameters
-from replay.workloads import calibrate_systems, write_training_fit
-from replay.workloads.training_fits import SHIPPED, shipped_costs
+from replay.workloads import MeasuredStep, calibrate_systems, write_training_fit
+from replay.workloads.training_fits import SHARE, chosen_part
 from seqpoint.validation.suites import table_columns
 from seqpoint.validation.training import RATIOS, run_groups, score_steps
 from seqpoint.validation.training_tables import MeasuredSteps, RatioScore, StepScore, read_table, table_kind
 
 COLUMNS = ("case", "n", "median", "mean", "worst", "bias", "covered")
-KINDS = ("MLPerf", "SimuMax", "BERT")
+KINDS = ("MLPerf", "SimuMax", "BERT", "MPT")
+#: Kinds of tables that are fitted.
+FITTED = ("MLPerf", "SimuMax")
 
 
 def read_tables(folder: Path) -> list[MeasuredSteps]:
@@ -70,10 +73,10 @@ def _errors(case: str, ratios: Iterable[float]) -> dict[str, str]:
     }
 
 
-def table(folder: Path) -> list[dict[str, str]]:
-    """Return the rows of all tables."""
+def table(*folders: Path) -> list[dict[str, str]]:
+    """Return the rows of the tables in folders."""
     rows = []
-    for measured in read_tables(folder):
+    for measured in (each for folder in folders for each in read_tables(folder)):
         scores = score_steps(measured.steps, None, None, load_parameters())
         rows += table_of_scores(measured.kind, scores)
         if measured.kind in RATIOS:
@@ -81,13 +84,24 @@ def table(folder: Path) -> list[dict[str, str]]:
     return rows
 
 
+def fitted_tables(folder: Path) -> list[list[MeasuredStep]]:
+    """Return the steps that the shipped costs are fitted to, of whose systems half are taken.
+
+    Layers of Megatron-LM's runs are computed again, which `calibrate_training` finds to explain them better.
+    """
+    (megatron,) = (path for path in sorted(folder.glob("*.csv")) if table_kind(table_columns(path)) == "Megatron")
+    steps = chosen_part(read_table(megatron, "Megatron").steps, SHARE)
+    again = [replace(step, device=_MEGATRON, job=replace(step.job, recompute=True)) for step in steps]
+    return [again, *(list(table.steps) for table in read_tables(folder) if table.kind in FITTED)]
+
+
+_MEGATRON = "A100-SXM4-80GB"
+
+
 def fit(folder: Path) -> None:
-    """Fit and write the shipped costs of each kind of job with flash attention."""
-    steps = [step for measured in read_tables(folder) for step in measured.steps]
-    for key in ("flash", "narrow"):
-        some = [step for step in steps if shipped_costs(step.job) == key]
-        target = dataset_path("fits/training.json").with_name(Path(SHIPPED[key]).name)
-        write_training_fit(target, calibrate_systems(some, parameters=load_parameters()))
+    """Fit and write the shipped costs."""
+    target = dataset_path("fits/training.json")
+    write_training_fit(target, calibrate_systems(fitted_tables(folder), parameters=load_parameters()))
 
 
 if __name__ == "__main__":
@@ -96,4 +110,4 @@ if __name__ == "__main__":
     else:
         writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(table(Path(sys.argv[1])))
+        writer.writerows(table(*map(Path, sys.argv[1:])))

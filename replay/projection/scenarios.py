@@ -286,7 +286,7 @@ def step_of_job(job: TrainingJob, timer: JobTimer, *, fit: TrainingFit, tensor_r
     InvalidInputError
         The step has too many kernels.
     """
-    program = training_program(job, timer, fit.costs, tensor_ranks=tensor_ranks)
+    program = training_program(job, timer, fit.costs_of(job, timer.device), tensor_ranks=tensor_ranks)
     return StepWindow.alone(step_graph(program, timer.device, timer.parameters))
 
 
@@ -568,7 +568,7 @@ def job_rows(plan: SweepPlan, numbers: Sequence[int], timer_of: Callable[[str], 
         Returns the timer of the device of a name.
     """
     rows: list[Row] = []
-    waiting: dict[tuple[str, TrainingFit], list[tuple[Row, TrainingJob]]] = {}
+    waiting: dict[str, list[tuple[Row, TrainingJob]]] = {}
     jobs: dict[tuple[Value, ...], TrainingJob | str] = {}
     for number in numbers:
         values, device, what_if = plan.scenario(number)
@@ -583,13 +583,13 @@ def job_rows(plan: SweepPlan, numbers: Sequence[int], timer_of: Callable[[str], 
         if isinstance(job, str):
             rows[-1]["error"] = job
         else:
-            waiting.setdefault((device, load_training(job)), []).append((rows[-1], job))
+            waiting.setdefault(device, []).append((rows[-1], job))
     without_memory = {text for text in plan.what_ifs if _changes_memory(parse_what_if(text))}
-    for (device, fit), pairs in waiting.items():
+    for device, pairs in waiting.items():
         scenarios = [(job, row["what_if"]) for row, job in pairs]
         timer, memory = timer_of(device), cache(job_memory)
         hardware = timer.device
-        times = predict_scenarios(scenarios, hardware, fit=fit, parameters=timer.parameters, timer=timer)
+        times = predict_scenarios(scenarios, hardware, fit=load_training(), parameters=timer.parameters, timer=timer)
         for (row, job), time in zip(pairs, times, strict=True):
             row[GPUS] = job.layout.devices
             if row["what_if"] not in without_memory:

@@ -528,13 +528,14 @@ def with_new_collectives(
     A host that launches those tasks calls each collective too, as long as Megatron-LM's takes. With a
     layout, the collectives are those of its replicas.
     """
-    costs = load_training().costs
-    grown = with_collectives(graph, kind, after, columns, until=until, call_ns=1e9 * costs.collective_call_s)
+    fit = load_training()
+    grown = with_collectives(graph, kind, after, columns, until=until, call_ns=1e9 * fit.costs.collective_call_s)
     new = np.arange(len(graph.tasks), len(grown.tasks))
     models = collective_models(grown, parameters)
     duration = grown.tasks.duration_ns.copy()
     predicted = models.total_ns(link_slowdowns(grown, grown.hardware))
-    links = costs.links if graph.origin == Basis.ASSUMED else 1.0
+    is_synthetic = graph.origin == Basis.ASSUMED
+    links = fit.costs.links * fit.factors_of(source_device(graph)).links if is_synthetic else 1.0
     duration[new] = predicted[new] * parameters["collective_ranks_ratio"] * links
     if layout is not None:
         replicas = Replicas(np.arange(len(duration)) >= len(graph.tasks), layout, layout)

@@ -301,18 +301,31 @@ def in_fp8(steps: Sequence[Step], run: DecoderPass) -> list[Step]:
     """Return the steps with products of weights in 8 bits, if the pass asks for them.
 
     An input is quantized before its product, and a gradient before the two products that take it (arXiv 2209.05433).
-    Weights are quantized once a step, which is not counted.
+    Kernels of normalisations and activations write their results in 8 bits themselves, and those that quantize a
+    gradient sum it up for the bias, as in NVIDIA's Transformer Engine. Weights are quantized once a step, which is not
+    counted.
     """
     if not run.product_size:
         return list(steps)
     converted: list[Step] = []
-    for step in steps:
-        if step.operator.kind == "matmul" and step.parameters:
+    is_product = [step.operator.kind == "matmul" and step.parameters > 0 for step in steps]
+    is_fused = [step.chained > 0 for step in steps]
+    for i, step in enumerate(steps):
+        if is_product[i]:
             _, m, n, k = step.operator.dims
-            converted += [Step("quantize", _quantization(m, k)), _in_8_bits(step, _quantization(m, n))]
+            gradient = [] if any(is_fused[i + 1 : i + 2]) else [_quantization(m, n)]
+            converted += [] if i == 0 or is_fused[i - 1] else [Step("quantize", _quantization(m, k))]
+            converted.append(_in_8_bits(_without_sums(step), *gradient))
+        elif is_fused[i] and any(is_product[max(i - 1, 0) : i]):
+            converted.append(_without_sums(step))
         else:
             converted.append(_in_8_bits(step) if step.operator.kind == "experts" else step)
     return converted
+
+
+def _without_sums(step: Step) -> Step:
+    """Return a step whose gradient is summed up for the bias by the kernel that quantizes it."""
+    return replace(step, gradient=tuple(each for each in step.gradient if each.kind != "reduction"))
 
 
 def _in_8_bits(step: Step, *first: Operator) -> Step:

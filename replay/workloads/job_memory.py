@@ -363,7 +363,7 @@ def _attention(job: TrainingJob) -> _Kept:
         inner = result + 2 * max(model.key_value_heads // ranks, 1) * width
         products = kept = size * inner
     kept += size * result + (taken * result if taken < size else 0)
-    if job.attention == "flash" or model.key_rank:
+    if job.attention != "plain" or model.key_rank:
         # Context-parallel ranks exchange heads for tokens and keep the result before and after (Transformer Engine).
         return _Kept(
             kept + _FP32_BYTES * heads + (size * result if job.layout.context > 1 else 0),

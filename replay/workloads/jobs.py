@@ -26,8 +26,9 @@ SCHEDULES: Mapping[str, str] = MappingProxyType(
         "zero_bubble": "1f1b whose weights' gradients fill the bubbles (ZB-H1, arXiv 2401.10241)",
     }
 )
-#: How attention is computed: operator by operator, with the scores in memory, or in one kernel (arXiv 2205.14135).
-ATTENTIONS = ("plain", "flash")
+#: How attention is computed: operator by operator, with the scores in memory; in one kernel as of FlashAttention-2
+#: (arXiv 2307.08691); or in one of the first such kernels, of 2022 and 2023 (arXiv 2205.14135, and Triton's).
+ATTENTIONS = ("plain", "flash", "flash1")
 #: Stages of ZeRO (arXiv 1910.02054): what data-parallel ranks share: nothing, optimizer, gradients too, weights too.
 SHARDINGS = (0, 1, 2, 3)
 #: Of one kind of parallelism, and devices of a node.
@@ -237,6 +238,8 @@ class TrainingJob:
         Whether replicas exchange gradients and weights beside the kernels of a step.
     adapter_rank : int
         Rank of the adapters that are trained in place of the weights (LoRA, arXiv 2106.09685); 0 trains the weights.
+    cuda_graphs : bool
+        Whether graphs hold the calls of a micro-batch, so that no kernel waits for the host.
 
     Raises
     ------
@@ -264,6 +267,7 @@ class TrainingJob:
     sharding: int = 0
     overlap_gradients: bool = False
     adapter_rank: int = 0
+    cuda_graphs: bool = False
 
     def __post_init__(self) -> None:
         if self.adapter_rank:
@@ -303,7 +307,7 @@ class TrainingJob:
                 f"{self.micro_batches} micro-batches through {layout.pipeline} stages; at most {_MOST_SCHEDULED:,} "
                 "in all are scheduled: take a smaller batch, larger micro-batches or more replicas"
             )
-        if self.element_bytes > PRECISIONS["fp16"] and (self.attention == "flash" or model.experts > 1):
+        if self.element_bytes > PRECISIONS["fp16"] and (self.attention != "plain" or model.experts > 1):
             raise InvalidInputError(
                 f"flash attention and experts run in 16 bits, not in {self.precision}; take fp16, bf16 or fp8"
             )

@@ -9,6 +9,7 @@ synchronise: it cannot run ahead further than from a forward pass to the backwar
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,12 @@ def _numbered(way: str, number: int, stages: int, chunks: int) -> StagePass:
     return StagePass(way, group * stages + within % stages, chunk if way == "forward" else chunks - 1 - chunk)
 
 
+@lru_cache(256)
+def _orders(schedule: str, stages: int, micro_batches: int, chunks: int) -> list[list[StagePass]]:
+    """Return the passes of each stage in order."""
+    return [schedule_order(schedule, i, stages, micro_batches, chunks) for i in range(stages)]
+
+
 #: Rounds of as many micro-batches as stages after which a schedule repeats itself.
 _FULL = 4
 
@@ -172,7 +179,7 @@ def run_schedule(
         )
         rounds = (micro_batches - fewer) // n
         return tuple(end + rounds * (end - begin) for begin, end in zip(first, last, strict=True))
-    orders = [schedule_order(schedule, i, n, micro_batches, chunks) for i in range(n)]
+    orders = _orders(schedule, n, micro_batches, chunks)
     host, device, position = [0.0] * n, [0.0] * n, [0] * n
     done: dict[tuple[int, str, int], float] = {}
     left = sum(map(len, orders))

@@ -19,6 +19,7 @@ import numpy as np
 
 from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
+from profilers.trace.arrays import Floats
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import CollectiveCalibration, Topology, predict_collective
 from replay.graph.operators import Operator, streaming
@@ -191,7 +192,8 @@ def _counts(job: TrainingJob, stage: int, chunk: int) -> dict[str, int]:
 def _block(job: TrainingJob, name: str) -> DecoderBlock:
     layout = job.layout
     run = DecoderPass(job.micro_batch, job.length // layout.context, training=True, size=job.element_bytes,
-               ranks=layout.tensor, sequence_parallel=layout.sequence_parallel, attention=job.attention,
+               ranks=layout.tensor, sequence_parallel=layout.sequence_parallel,
+               attention="plain" if job.attention == "plain" else "flash",
                context=layout.context, expert=layout.expert, product_size=int(job.precision in NARROW))  # fmt: skip
     if name == "head":
         block = head_block(job.model, run, shared=job.layout.pipeline == 1)
@@ -251,8 +253,7 @@ def timed_steps(
         if not step.collective:
             kernels.setdefault(_computed_in(step.operator, job.precision), []).append(i)
     for dtype, rows in kernels.items():
-        operators = [steps[i].operator for i in rows]
-        seconds[rows] = time_operators(operators, device, parameters=parameters, dtype=dtype).seconds
+        seconds[rows] = _kernel_seconds([steps[i].operator for i in rows], device, parameters, dtype)
     fits = parameters.calibration(CollectiveCalibration)
     for kind, group in sorted({(steps[i].collective, steps[i].group) for i in meetings}):
         alike = [i for i in meetings if (steps[i].collective, steps[i].group) == (kind, group)]
@@ -261,7 +262,25 @@ def timed_steps(
         if kind == "send_recv":  # to the next rank of a ring
             topology = replace(topology, n_workers=2, devices_per_node=min(topology.devices_per_node, 2))
         seconds[alike] = predict_collective(kind, sizes, topology, device, fits).seconds
+    if getattr(job, "attention", "flash") == "flash1":
+        seconds[[i for i, step in enumerate(steps) if step.operator.kind == "context_attention"]] *= _FIRST_FLASH
     return list(zip(steps, seconds.tolist(), strict=True))
+
+
+#: Time of FlashAttention and of Triton's kernel over that of FlashAttention-2 (arXiv 2307.08691, abstract: around 2).
+_FIRST_FLASH = 2.0
+#: Types whose products have kernels with wider operands too, which a library takes where they are faster.
+_WIDER = MappingProxyType({"nvfp4": "fp8", "fp8": "bf16"})
+
+
+def _kernel_seconds(operators: Sequence[Operator], device: Device, parameters: Parameters, dtype: str) -> Floats:
+    """Return the times of operators, s, shape (n,): of those in few bits, never more than in more bits."""
+    seconds = time_operators(operators, device, parameters=parameters, dtype=dtype).seconds
+    if dtype not in _WIDER:
+        return seconds
+    if _WIDER[dtype] == "bf16":
+        operators = [replace(each, bytes_read=2 * each.bytes_read, element_bytes=2) for each in operators]
+    return np.minimum(seconds, _kernel_seconds(operators, device, parameters, _WIDER[dtype]))
 
 
 #: Kinds of operators of matrix units.
@@ -556,9 +575,9 @@ class TrainingCosts:
     micro_batch_s: float = _cost(1e-3, 1.0)
     step_s: float = _cost(5e-3, 1.0)
     exchange_s: float = _cost(3e-4, 1.0)
-    products: float = _cost(1.05, 0.05)
-    streams: float = _cost(1.2, 0.4)
-    links: float = _cost(1.2, 0.5)
+    products: float = _cost(1.05, 0.1)
+    streams: float = _cost(1.0, 0.03)
+    links: float = _cost(1.1, 0.3)
     waiting: float = _cost(0.03, 1.0)
     update_call_s: float = _cost(2e-5, 1.0)
 

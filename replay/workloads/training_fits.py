@@ -1,18 +1,19 @@
 """Costs of training fitted to measured steps, and predicted times of training steps.
 
 Measured steps come in the layout of vTrain's published measurements, one step a row. `calibrate_training` fits the
-costs of host and optimizer to a share of them. `predict_steps` predicts any job, with an interval and a breakdown.
-`plan_order` says how sure the order of predicted plans is: what their predictions share cancels in the ratio of two.
+costs to a share of them, `calibrate_systems` to the tables of many systems: costs that all share, and factors of each
+device. What a job asks for, such as its attention or precision, changes its work and never these costs.
+`predict_steps` predicts any job, with an interval and a breakdown. `plan_order` says how sure the order of predicted
+plans is: what their predictions share cancels in the ratio of two.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from hashlib import sha256
 from math import exp, hypot, log
 from pathlib import Path
 from statistics import NormalDist
-from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -155,6 +156,22 @@ def chosen_part(measured: Sequence[MeasuredStep], share: float) -> list[Measured
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
+class DeviceFactors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a device differs from the shared costs.
+
+    Parameters
+    ----------
+    products, links : float
+        Time of matrix products, and of collectives, over that by the shared costs.
+    narrow : float
+        Time of products in fewer than 16 bits, over that by the factor of the others.
+    """
+
+    products: _Positive = 1.0
+    links: _Positive = 1.0
+    narrow: _Positive = 1.0
+
+
 @dataclass(frozen=True)
 class TrainingFit:
     """Fitted costs, and how far predictions with them are off.
@@ -166,9 +183,10 @@ class TrainingFit:
     devices : int
         Largest number of devices that was measured.
     costs : TrainingCosts
-        Fitted costs of host and optimizer.
+        Fitted costs of host and optimizer, shared by all devices.
     recompute : bool
-        Whether layers run their forward pass again in the measured runs, as explains them better.
+        Whether layers run their forward pass again in the measured runs whose table does not say, as explains them
+        better.
     spread : float
         Bound on the absolute logarithm of measured over predicted time, for nine in ten steps that were left out.
     digests : tuple of str
@@ -177,6 +195,10 @@ class TrainingFit:
         Measurements that were fitted, in words.
     others : tuple of str
         Further devices that were measured.
+    factors : mapping of str to DeviceFactors
+        Factors by device; those of an empty name hold for a device that is like none of the others.
+    spreads : mapping of str to float
+        Spreads of devices with 50 cases or more; `spread` holds for the others.
     """
 
     device: str
@@ -187,6 +209,29 @@ class TrainingFit:
     digests: tuple[str, ...] = ()
     source: str = ""
     others: tuple[str, ...] = ()
+    factors: Mapping[str, DeviceFactors] = field(default_factory=dict)
+    spreads: Mapping[str, float] = field(default_factory=dict)
+
+    def factors_of(self, device: Device) -> DeviceFactors:
+        """Return the factors of a device: its own, the geometric mean of those of its design, or those of any."""
+        if device.name in self.factors:
+            return self.factors[device.name]
+        alike = [each for name, each in self.factors.items() if name and find_device(name).design == device.design]
+        if not alike:
+            return self.factors.get("", DeviceFactors())
+        values = np.exp(np.log([msgspec.structs.astuple(each) for each in alike]).mean(axis=0))
+        return DeviceFactors(*values.tolist())
+
+    def costs_of(self, job: TrainingJob, device: Device) -> TrainingCosts:
+        """Return the costs of a job on a device. CUDA graphs hold all calls of a micro-batch, so that none waits."""
+        factors = self.factors_of(device)
+        products = self.costs.products * factors.products * (factors.narrow if job.precision in NARROW else 1.0)
+        costs = replace(self.costs, products=products, links=self.costs.links * factors.links)
+        return replace(costs, **dict.fromkeys(_CAPTURED, 0.0)) if job.cuda_graphs else costs
+
+
+#: Host times of calls that a graph holds.
+_CAPTURED = ("forward_call_s", "backward_call_s", "collective_call_s", "micro_batch_s")
 
 
 class TrainingCostsFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -197,6 +242,8 @@ class TrainingCostsFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     recompute: bool
     spread: _Positive
     digests: tuple[str, ...]
+    factors: dict[str, DeviceFactors] = {}
+    spreads: dict[str, _Positive] = {}
 
 
 def write_training_fit(path: Path, fit: TrainingFit) -> None:
@@ -210,7 +257,12 @@ def write_training_fit(path: Path, fit: TrainingFit) -> None:
         Costs to write, with five digits.
     """
     costs = {name: float(f"{value:.5g}") for name, value in asdict(fit.costs).items()}
-    content = TrainingCostsFit(fit.devices, costs, fit.recompute, round(fit.spread, 4), fit.digests)
+    spreads = {name: round(each, 4) for name, each in fit.spreads.items()}
+    factors = {
+        name: DeviceFactors(*(float(f"{value:.5g}") for value in msgspec.structs.astuple(each)))
+        for name, each in fit.factors.items()
+    }
+    content = TrainingCostsFit(fit.devices, costs, fit.recompute, round(fit.spread, 4), fit.digests, factors, spreads)
     _LAYOUT.write(path, content, devices=[fit.device, *fit.others], source=fit.source)
 
 
@@ -239,56 +291,50 @@ def _training_fit_of(content: CalibrationFile[TrainingCostsFit]) -> TrainingFit:
     first, *others = content.devices
     return TrainingFit(
         first, fit.devices, TrainingCosts(**fit.costs), fit.recompute, fit.spread, fit.digests, content.source,
-        tuple(others),
+        tuple(others), fit.factors, fit.spreads,
     )  # fmt: skip
 
 
 _LAYOUT = CalibrationLayout("training", TrainingCostsFit, _training_fit_of)
 
 
-#: Shipped costs by what sets the libraries apart: Megatron-LM of 2022 with the scores of attention in memory, and
-#: Transformer Engine with flash attention, in 16 bits or with products in fewer.
-SHIPPED: Mapping[str, str] = MappingProxyType(
-    {"plain": "fits/training.json", "flash": "fits/training_flash.json", "narrow": "fits/training_narrow.json"}
-)
-
-
-def shipped_costs(job: TrainingJob) -> str:
-    """Return the key of `SHIPPED` for a job, by its precision and its attention."""
-    return "narrow" if job.precision in NARROW else job.attention
-
-
-def load_training(job: TrainingJob | None = None) -> TrainingFit:
-    """Return the shipped costs for a job, by default those of Megatron-LM on A100.
-
-    Parameters
-    ----------
-    job : TrainingJob, optional
-        Its precision and its attention choose the costs, as `SHIPPED` says; the device does not.
+@cache
+def load_training() -> TrainingFit:
+    """Return the shipped costs.
 
     Examples
     --------
-    >>> load_training().device
-    'A100-SXM4-80GB'
+    >>> "H100-SXM5-80GB" in load_training().factors
+    True
     """
-    return _shipped(SHIPPED[shipped_costs(job) if job else "plain"])
-
-
-@cache
-def _shipped(name: str) -> TrainingFit:
-    return read_training_fit(dataset_path(name))
+    return read_training_fit(dataset_path("fits/training.json"))
 
 
 #: Share of the measurements that is fitted; `seqpoint validate training` scores the rest.
 SHARE = 0.1
 #: Measurements that a fit needs at least.
 LEAST_STEPS = 20
-#: Cases that a fit of several systems needs at least.
-LEAST_CASES = 8
-#: Expected standard deviation of the logarithm of a measured time, against which priors count.
-_NOISE = 0.05
+#: Cases that a fit of several systems needs at least, and a device for a spread of its own.
+LEAST_CASES, _MANY = 8, 50
+#: Expected standard deviation of the logarithm of a time, given the costs: of one device in a table, and of several.
+_NOISE, _NOISE_OF_SYSTEMS = 0.05, 0.12
+#: That of what sets designs apart, and devices of one design.
+_EFFECT = 0.12
 _FOLDS, _CONFIDENCE = 6, 0.9
 _STEP, _TOLERANCE = 1e-3, 1e-4
+
+
+class _Case(NamedTuple):
+    """A measured step: its load, its time, s, the deviation to expect of the logarithm, its device, and its group.
+
+    Cases of one group have alike errors, so that they are left out together.
+    """
+
+    load: JobLoad
+    seconds: float
+    noise: float
+    device: str
+    group: tuple[Any, ...]
 
 
 def calibrate_training(
@@ -324,18 +370,18 @@ def calibrate_training(
             f"{len(measured)} measured steps, of which a share of {share:g} is {len(fitted)}; "
             f"at least {LEAST_STEPS} are needed: give more, or a larger share"
         )
-    seconds = np.array([step.seconds for step in fitted])
     fits = []
     for recompute in (False, True):
-        loads = job_loads([replace(step.job, recompute=recompute) for step in fitted], device, parameters)
-        fits.append((*_fit(loads, seconds), recompute, loads))
-    theta, _, recompute, loads = min(fits, key=lambda fit: fit[1])
+        steps = [replace(step, job=replace(step.job, recompute=recompute), device=device.name) for step in fitted]
+        cases = _cases(steps, parameters)
+        fits.append((*_fit(cases, {}), recompute, cases))
+    theta, _, recompute, cases = min(fits, key=lambda fit: fit[1])
     return TrainingFit(
         device.name,
         max(step.job.layout.devices for step in fitted),
         _costs(theta),
         recompute,
-        _spread(loads, seconds, [_shapes(step.job) for step in fitted]),
+        conformal_bound(_errors(cases, {}), _CONFIDENCE),
         tuple(sorted(step.digest for step in fitted)),
         f"{len(fitted)} of {len(measured)} measured steps, chosen by a hash of their configurations",
     )
@@ -352,99 +398,157 @@ def is_fitted_system(system: str) -> bool:
     return sha256(system.encode()).digest()[0] % 2 == 0
 
 
-def calibrate_systems(measured: Sequence[MeasuredStep], *, parameters: Parameters) -> TrainingFit:
-    """Fit the costs to the measured steps of half of the systems, chosen by `is_fitted_system`.
+def calibrate_systems(
+    tables: Sequence[Sequence[MeasuredStep]],
+    *,
+    parameters: Parameters,
+    start: TrainingFit | None = None,
+    intervals: bool = True,
+) -> TrainingFit:
+    """Fit costs that all systems share, and factors of each device, to tables of measured steps.
 
-    Systems that ran the same job on the same device are one case, with the median of their times. The interval is
-    conformal, as that of `calibrate_training`: of cases whose model and device were left out.
+    Of the systems of a table, half are fitted, chosen by `is_fitted_system`; steps that name no system are all fitted.
+    Systems that ran the same job on the same device are one case, with the median of their times. A device differs by a
+    factor of its design and one of its own, each with a deviation of 0.12. The interval is conformal, as that of
+    `calibrate_training`: of cases whose model and device were left out.
 
     Parameters
     ----------
-    measured : sequence of MeasuredStep
-        Steps of any jobs with their devices, and systems.
+    tables : sequence of sequence of MeasuredStep
+        Steps of any jobs with their devices. Times of a table with one device are expected to vary less.
     parameters : Parameters
         With calibrations of kernels and collectives.
+    start : TrainingFit, optional
+        A similar fit, from which the search starts.
+    intervals : bool
+        Whether spreads are computed, which takes six more fits; otherwise they are those of `start`.
 
     Raises
     ------
     InvalidInputError
         Half of the systems have fewer than 8 cases.
     """
-    fitted = [step for step in measured if is_fitted_system(step.system)]
-    cases: dict[tuple[str, TrainingJob], list[MeasuredStep]] = {}
-    for step in fitted:
-        cases.setdefault((step.device, step.job), []).append(step)
+    chosen = [[step for step in table if not step.system or is_fitted_system(step.system)] for table in tables]
+    cases = [case for table in chosen for case in _cases(_merged(table), parameters)]
     if len(cases) < LEAST_CASES:
         raise InvalidInputError(f"half of the systems have {len(cases)} cases; at least {LEAST_CASES} are needed")
-    devices = sorted({device for device, _ in cases})
-    loads: list[JobLoad] = []
-    seconds: list[float] = []
-    keys: list[tuple[object, ...]] = []
-    for device in devices:
-        here = {job: steps for (name, job), steps in cases.items() if name == device}
-        loads += job_loads(list(here), find_device(device), parameters)
-        seconds += [float(np.median([step.seconds for step in steps])) for steps in here.values()]
-        keys += [(device, job.model.name) for job in here]
-    theta, _ = _fit(loads, np.array(seconds), _SYSTEMS)
-    spread = _spread(loads, np.array(seconds), keys, _SYSTEMS, theta)
+    fitted = [step for table in chosen for step in table]
+    devices = sorted({case.device for case in cases})
+    effects = {key: i for i, key in enumerate(sorted({key for case in cases for key in _effects_of(case)}))}
+    theta, _ = _fit(cases, effects, None if start is None else _start(start, effects))
+    spread, spreads = (start.spread, start.spreads) if start and not intervals else _spreads(cases, effects, theta)
     return TrainingFit(
         devices[0],
         max(step.job.layout.devices for step in fitted),
         _costs(theta),
-        recompute=False,
-        # Of one model on one device, nothing says how far the costs carry.
-        spread=spread if len(set(keys)) > 1 else hypot(spread, _CARRIED),
+        recompute=any(step.job.recompute for step in fitted if not step.system),
+        spread=spread,
         digests=tuple(sorted(step.digest for step in fitted)),
-        source=f"{len(fitted)} of {len(measured)} measured steps, of systems chosen by a hash of their names",
+        source=f"{len(fitted)} of {sum(map(len, tables))} measured steps, of systems chosen by a hash of their names",
         others=tuple(devices[1:]),
+        factors={name: _factors(theta, effects, name) for name in ("", *devices)},
+        spreads=spreads,
     )
+
+
+def _merged(steps: Sequence[MeasuredStep]) -> list[MeasuredStep]:
+    """Return a step for each job and device, with the median of its times."""
+    alike: dict[tuple[str, TrainingJob], list[MeasuredStep]] = {}
+    for step in steps:
+        alike.setdefault((step.device, step.job), []).append(step)
+    return [replace(some[0], seconds=float(np.median([step.seconds for step in some]))) for some in alike.values()]
+
+
+def _cases(steps: Sequence[MeasuredStep], parameters: Parameters) -> list[_Case]:
+    """Return the cases of a table."""
+    devices = dict.fromkeys(step.device for step in steps)
+    noise = _NOISE if len(devices) == 1 else _NOISE_OF_SYSTEMS
+    cases = []
+    for name in devices:
+        here = [step for step in steps if step.device == name]
+        loads = job_loads([step.job for step in here], find_device(name), parameters)
+        cases += [
+            _Case(load, step.seconds, noise, name, (name, step.job.model.name) if step.system else _shapes(step.job))
+            for step, load in zip(here, loads, strict=True)
+        ]
+    return cases
+
+
+#: What is fitted beside the costs: a design or a device, and what it is a factor of.
+_Effect = tuple[str, str]
+
+
+def _effects_of(case: _Case) -> dict[_Effect, str]:
+    """Return the factors of a case, and the cost that each multiplies."""
+    names = _design(case.device), case.device
+    factors = {(name, cost): cost for name in names for cost in ("products", "links")}
+    if case.load.job.precision in NARROW:
+        factors |= {(name, "narrow"): "products" for name in ("", names[0])}
+    return factors
+
+
+def _design(device: str) -> str:
+    """Return a name for the design of a device."""
+    return " ".join(map(str, find_device(device).design))
+
+
+def _factors(theta: Floats, effects: Mapping[_Effect, int], device: str) -> DeviceFactors:
+    """Return the fitted factors of a device; of an empty name, those of any other."""
+    names = [_design(device), device] if device else []
+    logs = {
+        cost: sum(theta[len(PRIORS) + effects[name, cost]] for name in ["", *names] if (name, cost) in effects)
+        for cost in DeviceFactors.__struct_fields__
+    }
+    return DeviceFactors(**{cost: float(np.exp(value)) for cost, value in logs.items()})
+
+
+def _start(fit: TrainingFit, effects: Mapping[_Effect, int]) -> Floats:
+    """Return parameters with the costs of a fit, whose factors are those of the devices themselves."""
+    theta = np.zeros(len(PRIORS) + len(effects))
+    theta[: len(PRIORS)] = np.log(list(asdict(fit.costs).values()))
+    for (name, cost), i in effects.items():
+        theta[len(PRIORS) + i] = log(getattr(fit.factors.get(name, DeviceFactors()), cost))
+    return theta
 
 
 def _costs(theta: Floats) -> TrainingCosts:
-    return TrainingCosts(*np.exp(theta).tolist())
+    return TrainingCosts(*np.exp(theta[: len(PRIORS)]).tolist())
 
 
-def _predicted(theta: Floats, loads: Sequence[JobLoad]) -> Floats:
-    costs = _costs(theta)
-    return np.array([step_time(load, costs).total_s for load in loads])
+def _predicted(theta: Floats, cases: Sequence[_Case], effects: Mapping[_Effect, int]) -> Floats:
+    shared, seconds = _costs(theta), []
+    for case in cases:
+        factors = dict.fromkeys(("products", "links"), 1.0)
+        for effect, cost in _effects_of(case).items() if effects else ():
+            factors[cost] *= exp(theta[len(PRIORS) + effects[effect]])
+        device = DeviceFactors(**factors)
+        fit = TrainingFit(case.device, 1, shared, recompute=False, spread=0.0, factors={case.device: device})
+        seconds.append(step_time(case.load, fit.costs_of(case.load.job, find_device(case.device))).total_s)
+    return np.array(seconds)
 
 
-@dataclass(frozen=True)
-class _Belief:
-    """What a fit knows before: priors of the costs, and the deviation of the logarithm of a time, given the costs."""
-
-    priors: Mapping[str, tuple[float, float]]
-    noise: float
-
-
-_ONE_SYSTEM = _Belief(PRIORS, _NOISE)
-#: Of several systems: their kernels differ more than the times of one, and their hosts replay CUDA graphs or run ahead,
-#: so that no call costs more than its launch on the device.
-_SYSTEMS = _Belief(
-    {**PRIORS}
-    | {"products": (1.05, 0.2), "forward_call_s": (2e-6, 0.3), "backward_call_s": (2e-6, 0.3), "waiting": (0.01, 0.3)}
-    | {"collective_call_s": (5e-6, 0.3), "micro_batch_s": (1e-4, 0.5), "step_s": (2e-3, 0.7)}
-    | {"exchange_s": (5e-5, 0.5), "update_call_s": (1e-6, 0.3)},
-    0.12,
-)
-
-
-def _fit(
-    loads: Sequence[JobLoad], seconds: Floats, belief: _Belief = _ONE_SYSTEM, start: Floats | None = None
-) -> tuple[Floats, float]:
-    """Return the logarithms of the costs, and half the sum of squares of the residuals, priors included.
+def _fit(cases: Sequence[_Case], effects: Mapping[_Effect, int], start: Floats | None = None) -> tuple[Floats, float]:
+    """Return the logarithms of costs and factors, and half the sum of squares of the residuals, priors included.
 
     The search starts from the priors, or from the solution of a similar fit.
     """
-    prior, width = np.array(list(belief.priors.values())).T
+    prior, width = np.array([*PRIORS.values(), *[(1.0, _EFFECT)] * len(effects)]).T
     prior = np.log(prior)
+    seconds, noise = np.array([(case.seconds, case.noise) for case in cases]).T
 
     def residuals(theta: Floats) -> Floats:
-        return np.concatenate((np.log(_predicted(theta, loads) / seconds) / belief.noise, (theta - prior) / width))
+        return np.concatenate((np.log(_predicted(theta, cases, effects) / seconds) / noise, (theta - prior) / width))
 
+    # Which residuals a parameter moves: factors of two devices are then tried at once.
+    moved = np.zeros((len(cases) + len(prior), len(prior)), dtype=bool)
+    moved[: len(cases), : len(PRIORS)] = True
+    for i, case in enumerate(cases):
+        moved[i, [len(PRIORS) + effects[key] for key in _effects_of(case) if key in effects]] = True
+    np.fill_diagonal(moved[len(cases) :], val=True)
     result = scipy.optimize.least_squares(
-        residuals, prior if start is None else start, diff_step=_STEP, ftol=_TOLERANCE, xtol=_TOLERANCE
-    )
+        residuals, prior if start is None else start, diff_step=_STEP, ftol=_TOLERANCE, xtol=_TOLERANCE,
+        jac_sparsity=scipy.sparse.csr_matrix(moved) if effects else None,
+    )  # fmt: skip
     return np.asarray(result.x), float(result.cost)
 
 
@@ -453,23 +557,29 @@ def _shapes(job: TrainingJob) -> tuple[object, ...]:
     return (job.model.hidden, job.length, job.micro_batch, job.layout.tensor)
 
 
-def _spread(
-    loads: Sequence[JobLoad],
-    seconds: Floats,
-    shapes: Sequence[tuple[Any, ...]],
-    belief: _Belief = _ONE_SYSTEM,
-    start: Floats | None = None,
-) -> float:
-    """Return the spread of predictions from fits that left out a sixth of the shapes of kernels."""
-    order = {shape: i for i, shape in enumerate(sorted(set(shapes)))}
-    folds = np.array([order[shape] % _FOLDS for shape in shapes])
-    errors = []
+def _spreads(cases: Sequence[_Case], effects: Mapping[_Effect, int], theta: Floats) -> tuple[float, dict[str, float]]:
+    """Return the spread of all cases, and those of devices with many."""
+    errors, devices = _errors(cases, effects, theta), np.array([case.device for case in cases])
+    names, counts = np.unique(devices, return_counts=True)
+    many = names[counts >= _MANY].tolist()
+    rest = ~np.isin(devices, many)
+    spread = conformal_bound(errors[rest] if rest.any() else errors, _CONFIDENCE)
+    if len({case.group for case in cases}) == 1:  # nothing says how far the costs carry
+        spread = hypot(spread, _CARRIED)
+    return spread, {name: conformal_bound(errors[devices == name], _CONFIDENCE) for name in many}
+
+
+def _errors(cases: Sequence[_Case], effects: Mapping[_Effect, int], start: Floats | None = None) -> Floats:
+    """Return the logarithms of predicted over measured times, from fits that left out a sixth of the groups each."""
+    groups = sorted({case.group for case in cases}, key=str)
+    folds = np.array([groups.index(case.group) % _FOLDS for case in cases])
+    errors = np.zeros(len(cases))
     for fold in np.unique(folds):
-        left_out = np.flatnonzero(folds == fold)
-        rest = np.flatnonzero(folds != fold) if len(order) > 1 else left_out
-        theta, _ = _fit([loads[i] for i in rest.tolist()], seconds[rest], belief, start)
-        errors.append(np.log(_predicted(theta, [loads[i] for i in left_out.tolist()]) / seconds[left_out]))
-    return conformal_bound(np.concatenate(errors), _CONFIDENCE)
+        out, rest = ([cases[i] for i in np.flatnonzero(which).tolist()] for which in (folds == fold, folds != fold))
+        theta, _ = _fit(rest or out, effects, start)
+        measured = np.array([case.seconds for case in out])
+        errors[folds == fold] = np.log(_predicted(theta, out, effects) / measured)
+    return errors
 
 
 #: Spread of the logarithm that another device than the measured one, or more devices, add. Nine in ten of 55 runs of
@@ -547,9 +657,10 @@ def predict_steps(
     """
     predicted, timer = [], timer or JobTimer(device, parameters)
     for job in jobs:
-        parts = step_time(timer.load(job), fit.costs)
+        parts = step_time(timer.load(job), fit.costs_of(job, device))
         is_fitted = device.name in (fit.device, *fit.others) and job.layout.devices <= fit.devices
-        factor = exp(fit.spread if is_fitted else hypot(fit.spread, _CARRIED))
+        spread = fit.spreads.get(device.name, fit.spread)
+        factor = exp(spread if is_fitted else hypot(spread, _CARRIED))
         basis = "fitted" if is_fitted else "carried"
         predicted.append(PredictedStep(job, parts, parts.total_s / factor, parts.total_s * factor, basis))
     return predicted

@@ -132,7 +132,10 @@ def training_trace(
     (True, (0, 1), 2)
     """
     timer = JobTimer(device, parameters)
-    return write_trace(training_program(job, timer, fit.costs, lengths=lengths, tensor_ranks=tensor_ranks), device)
+    return write_trace(
+        training_program(job, timer, fit.costs_of(job, timer.device), lengths=lengths, tensor_ranks=tensor_ranks),
+        device,
+    )
 
 
 def training_program(

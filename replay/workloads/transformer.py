@@ -84,7 +84,8 @@ def layer_block(model: Transformer, run: DecoderPass, *, dense: bool = False) ->
 
 def _bert_layer(model: Transformer, run: DecoderPass) -> DecoderBlock:
     attention = _normalised_after(model, run, _bert_attention(model, run))
-    feedforward = _normalised_after(model, run, _bert_feedforward(model, run))
+    inner = _feedforward if run.attention == "flash" else _bert_feedforward
+    feedforward = _normalised_after(model, run, inner(model, run))
     return DecoderBlock(
         (*attention.forward, *feedforward.forward),
         (*feedforward.backward, *attention.backward),
@@ -122,7 +123,11 @@ def _megatron_layer(model: Transformer, run: DecoderPass, *, dense: bool) -> Dec
 
 def _normalised_after(model: Transformer, run: DecoderPass, inner: Sequence[Step]) -> DecoderBlock:
     """A block of BERT: its operators, the sum over ranks, then dropout, residual and normalisation."""
-    elements, last, inner = run.tokens * model.hidden, _bert_closing(model, run), in_fp8(inner, run)
+    elements, inner = run.tokens * model.hidden, in_fp8(inner, run)
+    is_fused = run.attention == "flash"
+    last = (
+        [_bias_dropout_add(run, elements, model.hidden), _norm(model, run)] if is_fused else _bert_closing(model, run)
+    )
     meet = [exchange("all_reduce", elements, run.size)] if run.ranks > 1 else []
     return DecoderBlock(
         (*inner, *meet, *last),
@@ -290,7 +295,7 @@ def _bert_attention(model: Transformer, run: DecoderPass) -> list[Step]:
     local, scores = model.hidden // run.ranks, _scores(model, run)
     if run.attention == "flash":
         both = [_both_ways(step) for step in flash_attention(model, run)]
-        return [*[linear(run, model.hidden, local)] * 3, *both, linear(run, local, model.hidden)]
+        return [linear(run, model.hidden, 3 * local), *both, linear(run, local, model.hidden, bias=False)]
     masked = [pointwise("aten::div", scores, size=run.size), pointwise("aten::add", scores, back=0, size=run.size)]
     return [
         *[linear(run, model.hidden, local)] * 3,

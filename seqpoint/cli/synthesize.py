@@ -174,7 +174,7 @@ def command(model: str, models_: str | None, json_: bool, output: str | None, **
         raise click.UsageError(f"--price {min(others)}: the job is on {device.name}")
     job = workloads.training_job(sizes, models)
     path = options["calibration"]
-    fit = workloads.read_training_fit(path) if path else workloads.load_training(job)
+    fit = workloads.read_training_fit(path) if path else workloads.load_training()
     parameters = load_parameters()
     step = workloads.predict_steps([job], device, fit=fit, parameters=parameters)[0]
     if output:
@@ -194,7 +194,7 @@ def _write(
     if works > _MANY:
         message("note: for what-ifs on a job of this size, `seqpoint scaling` and `seqpoint sweep` are much faster")
     with working("writing the trace"):
-        program = workloads.training_program(job, timer, fit.costs, lengths=[job.length] * steps)
+        program = workloads.training_program(job, timer, fit.costs_of(job, timer.device), lengths=[job.length] * steps)
         save_trace(workloads.write_trace(program, timer.device), Path(output))
     message(f"wrote {output}")
 

@@ -1,9 +1,10 @@
 """Compare predicted times of training steps with those measured in PATH.
 
-PATH holds tables of four kinds. Megatron-LM in 16 bits: # GPUs, global batch, micro batch, hidden size, attention
+PATH holds tables of five kinds. Megatron-LM in 16 bits: # GPUs, global batch, micro batch, hidden size, attention
 heads, # layers, sequence length, tensor parallelism, data parallelism, pipeline parallelism, iteration time (ms). Runs
 of MLPerf Training: benchmark, submitter, system, accelerator, their layout and step_time_median_s. SimuMax's steps on
-B200: model, layout and step_time_real_ms. Throughput of BERT: framework, gpu, precision, batches and step_time_s. Steps
+B200: model, layout and step_time_real_ms. FSDP runs of MPT: model, device, batches, sequence_length_tokens and
+tokens_per_second_per_gpu. Throughput of BERT: framework, gpu, precision, batches and step_time_s. Steps
 that the costs were fitted to are marked, and are in no figure that has a limit. Without --device, a step ran on the
 device that its table names, or else on that of the costs.
 
@@ -92,7 +93,7 @@ def score_steps(
     device : Device, optional
         Device that they ran on; by default the device of each step.
     fit : TrainingFit, optional
-        Costs to predict with; by default the shipped ones for each job. Where the table names no device, it does not
+        Costs to predict with; by default the shipped ones. Where the table names no device, it does not
         say either whether layers are recomputed: they are, or not, as in the runs that were fitted.
     parameters : Parameters
         With calibrations of kernels and collectives.
@@ -102,12 +103,10 @@ def score_steps(
     InvalidInputError
         The catalogue lacks a figure of the device.
     """
-    scores = {}
-    fits = [fit or workloads.load_training(step.job) for step in measured]
-    keys = [(device.name if device else step.device, costs) for step, costs in zip(measured, fits, strict=True)]
-    for key in dict.fromkeys(keys):
-        name, costs = key
-        rows = [i for i, each in enumerate(keys) if each == key]
+    scores, costs = {}, fit or workloads.load_training()
+    names = [device.name if device else step.device for step in measured]
+    for name in dict.fromkeys(names):
+        rows = [i for i, each in enumerate(names) if each == name]
         steps = [measured[i] for i in rows]
         jobs = [step.job if step.device else replace(step.job, recompute=costs.recompute) for step in steps]
         predicted = workloads.predict_steps(jobs, device or find_device(name), fit=costs, parameters=parameters)

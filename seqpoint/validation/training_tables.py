@@ -1,4 +1,4 @@
-"""Read tables of measured training steps: MLPerf Training, SimuMax on B200, BERT throughput, Megatron-LM on A100.
+"""Read tables of measured training steps: MLPerf Training, SimuMax on B200, BERT, MPT with FSDP, Megatron-LM on A100.
 
 Each table becomes `MeasuredStep`s with their training job and their device. Runs of one configuration are one step,
 with the median of their times. Rows whose job is not known are counted, with the reason. Ratios of two steps show how
@@ -17,7 +17,7 @@ import numpy as np
 from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from replay.calibration.tables import Row, measured_count, measured_number, measured_rows, note_row
-from replay.workloads import Layout, MeasuredStep, TrainingJob, find_transformer, load_transformers
+from replay.workloads import Layout, MeasuredStep, TrainingJob, Transformer, find_transformer, load_transformers
 from replay.workloads.training_fits import COLUMNS, read_steps
 from seqpoint.validation.suites import TimedScore, grouped, layout_of
 
@@ -33,6 +33,10 @@ _SIMUMAX = (
 _BERT = (
     "framework", "gpu", "sequence_tokens", "nodes_count", "gpus_count", "precision", "micro_batch_sequences",
     "grad_accum_steps", "step_time_s",
+)  # fmt: skip
+_MPT = (
+    "model", "sequence_length_tokens", "gpus_count", "device", "precision", "activation_checkpointing",
+    "micro_batch_sequences", "gradient_accumulation_count", "tokens_per_second_per_gpu",
 )  # fmt: skip
 _DIGITS = 7
 #: A measured step with its prediction.
@@ -135,7 +139,9 @@ def _mlperf_step(where: str, row: Row) -> MeasuredStep:
         optimizer="lamb" if benchmark == "bert" else "adam",
         attention="flash",
         sharding=1,
+        overlap_gradients=benchmark != "bert",
         adapter_rank=adapters,
+        cuda_graphs=True,
     )
     system = f"{(row['submitter'] or '').strip()} {(row['system'] or '').strip()}"
     run = f"{benchmark} {(row['round'] or '').strip()}"
@@ -240,9 +246,47 @@ def _bert_step(where: str, row: Row) -> MeasuredStep:
     return MeasuredStep(job, measured_number(row, "step_time_s"), where, device, system, framework)
 
 
+#: Hidden size, heads and layers of each model of MosaicML's llm-foundry, and their vocabulary.
+_MPT_MODELS = MappingProxyType(
+    {
+        "125m": (768, 12, 12), "350m": (1024, 16, 24), "760m": (1536, 12, 24), "1b": (2048, 16, 24),
+        "3b": (2560, 20, 32), "7b": (4096, 32, 32), "13b": (5120, 40, 40), "30b": (7168, 56, 48), "70b": (8192, 64, 80),
+    }
+)  # fmt: skip
+_MPT_VOCABULARY = 50368
+
+
+def _mpt_step(where: str, row: Row) -> MeasuredStep:
+    name, precision = (row["model"] or "").strip(), (row["precision"] or "").strip()
+    if name not in _MPT_MODELS or precision != "bf16":
+        raise _SkippedRowError(f"model {name[:40]!r} in {precision[:40]!r} is none that is known here")
+    hidden, heads, layers = _MPT_MODELS[name]
+    devices, micro = _count(row, "gpus_count"), _count(row, "micro_batch_sequences")
+    passes, tokens = _count(row, "gradient_accumulation_count"), _count(row, "sequence_length_tokens")
+    job = TrainingJob(
+        Transformer(f"mpt_{name}", "megatron", layers, hidden, heads, 4 * hidden, _MPT_VOCABULARY),
+        tokens,
+        micro * passes * devices,
+        micro,
+        Layout(data=devices),
+        recompute=(row["activation_checkpointing"] or "").strip() == "True",
+        precision=precision,
+        attention="flash1",  # Triton's kernel of 2023
+        sharding=3,
+    )
+    seconds = micro * passes * tokens / measured_number(row, "tokens_per_second_per_gpu")
+    device = _device(row, "device")
+    return MeasuredStep(job, seconds, where, device, f"MosaicML {device}", f"MPT of {tokens} tokens")
+
+
 #: Columns of each table, and the function that makes a step of a row.
 _TABLES: Mapping[str, tuple[Sequence[str], Callable[[str, Row], MeasuredStep]]] = MappingProxyType(
-    {"MLPerf": (_MLPERF, _mlperf_step), "SimuMax": (_SIMUMAX, _simumax_step), "BERT": (_BERT, _bert_step)}
+    {
+        "MLPerf": (_MLPERF, _mlperf_step),
+        "SimuMax": (_SIMUMAX, _simumax_step),
+        "BERT": (_BERT, _bert_step),
+        "MPT": (_MPT, _mpt_step),
+    }
 )
 
 
