@@ -212,10 +212,15 @@ FLASH = training_job({"model": "llama31_8b", "layers": 4, "length": 4096, "globa
                       "attention": "flash", "precision": "bf16"})  # fmt: skip
 
 
-def test_devices_differ_by_factors_and_those_of_a_design_that_was_measured_take_their_mean() -> None:
+def test_devices_differ_by_factors_and_others_take_those_of_the_nearest() -> None:
     fit, h100, pcie, mi210 = load_training(), *map(find_device, ("H100-SXM5-80GB", "H100-PCIE-80GB", "MI210"))
     own = fit.factors_of(h100)
-    assert own == fit.factors["H100-SXM5-80GB"] and fit.factors_of(mi210) == fit.factors[""]
+    assert own == fit.factors["H100-SXM5-80GB"]
+    # 0.6 TFLOP a joule are nearer to the 0.8 of an A100 than to the 1.4 of an H100 and the 2.3 of a B200.
+    far = DeviceFactors(fit.factors["A100-SXM4-80GB"].products, fit.factors[""].links, fit.factors[""].narrow)
+    assert fit.factors_of(mi210) == far != fit.factors[""]
+    assert replace(fit, factors={}).factors_of(mi210) == DeviceFactors()
+    assert fit.factors_of(replace(mi210, figures={})) == fit.factors[""]
     hopper = [fit.factors[name].products for name in ("H100-SXM5-80GB", "H200-SXM-141GB")]
     assert fit.factors_of(pcie).products == pytest.approx(np.sqrt(np.prod(hopper)))
     costs = {pr: fit.costs_of(replace(FLASH, precision=pr), h100) for pr in ("bf16", "fp8")}

@@ -196,7 +196,7 @@ class TrainingFit:
     others : tuple of str
         Further devices that were measured.
     factors : mapping of str to DeviceFactors
-        Factors by device; those of an empty name hold for a device that is like none of the others.
+        Factors by device; those of an empty name hold for any other.
     spreads : mapping of str to float
         Spreads of devices with 50 cases or more; `spread` holds for the others.
     """
@@ -213,14 +213,23 @@ class TrainingFit:
     spreads: Mapping[str, float] = field(default_factory=dict)
 
     def factors_of(self, device: Device) -> DeviceFactors:
-        """Return the factors of a device: its own, the geometric mean of those of its design, or those of any."""
+        """Return the factors of a device: its own, or the geometric mean of those of its design.
+
+        Another device takes the factor of products of the measured one that is nearest in FLOP per joule: where that
+        is high, the power limit slows products in a job, which are in bursts when they are measured alone.
+        """
         if device.name in self.factors:
             return self.factors[device.name]
-        alike = [each for name, each in self.factors.items() if name and find_device(name).design == device.design]
-        if not alike:
-            return self.factors.get("", DeviceFactors())
-        values = np.exp(np.log([msgspec.structs.astuple(each) for each in alike]).mean(axis=0))
-        return DeviceFactors(*values.tolist())
+        known = {find_device(name): each for name, each in self.factors.items() if name}
+        alike = [each for other, each in known.items() if other.design == device.design]
+        if alike:
+            values = np.exp(np.log([msgspec.structs.astuple(each) for each in alike]).mean(axis=0))
+            return DeviceFactors(*values.tolist())
+        others = self.factors.get("", DeviceFactors())
+        if not known or not device.figures.keys() >= _FLOP_PER_JOULE:
+            return others
+        nearest = min(known, key=lambda other: abs(_flop_per_joule(other) - _flop_per_joule(device)))
+        return DeviceFactors(known[nearest].products, others.links, others.narrow)
 
     def costs_of(self, job: TrainingJob, device: Device) -> TrainingCosts:
         """Return the costs of a job on a device. CUDA graphs hold all calls of a micro-batch, so that none waits."""
@@ -228,6 +237,15 @@ class TrainingFit:
         products = self.costs.products * factors.products * (factors.narrow if job.precision in NARROW else 1.0)
         costs = replace(self.costs, products=products, links=self.costs.links * factors.links)
         return replace(costs, **dict.fromkeys(_CAPTURED, 0.0)) if job.cuda_graphs else costs
+
+
+#: Figures of a device that say how much it computes for its power.
+_FLOP_PER_JOULE = {"fp16_tflops", "power_w"}
+
+
+def _flop_per_joule(device: Device) -> float:
+    """Return the logarithm of the FLOP in 16 bits for each joule at the power limit, in 1e12."""
+    return log(device.value("fp16_tflops") / device.value("power_w"))
 
 
 #: Host times of calls that a graph holds.
