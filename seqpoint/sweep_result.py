@@ -120,6 +120,9 @@ class SweepResult(Result):
 
     def _taken(self, numbers: Sequence[int]) -> list[Row]:
         rows: list[Row] = self.rows.take(pa.array(numbers, pa.int64())).to_pylist()
+        for row in rows:
+            rate = _or_nan(row["tokens_per_gpu_s"])
+            row["tokens_per_joule"] = rate / row["watts"] if row["watts"] and rate > 0 else None
         if self.prices:
             for row in rows:
                 price, rate = self.prices.get(row["device"] or "", nan), _or_nan(row["tokens_per_gpu_s"])
@@ -275,6 +278,8 @@ class SweepResult(Result):
             columns["tokens/s per GPU"] = "{tokens_per_gpu_s:,.0f}"
         if any(row.get("tokens_per_dollar") is not None for row in rows):
             columns["tokens per $"] = "{tokens_per_dollar:,.0f}"
+        if any(row["tokens_per_joule"] is not None for row in rows):
+            columns["tokens per J"] = "{tokens_per_joule:,.3g}"
         if any(row["memory_bytes"] is not None for row in rows):
             columns["memory GB"] = "{memory_gb:.1f}"
         if any(row["fit"] == FITS[1] for row in rows):

@@ -292,6 +292,8 @@ def test_prices_tell_the_plan_that_costs_least(run: Run) -> None:
     assert all(row["tokens_per_dollar"] in [pytest.approx(each) for each in by_hand] for row in found.pareto())
     shown = run("sweep", made, *(f"--price={name}={price}" for name, price in prices.items())).out
     assert f"most tokens per $: {max(by_hand):,.0f} on 1 {cheapest['device']}" in shown and "tokens per $" in shown
+    rows = [row for row in found.pareto() if row["tokens_per_gpu_s"]]
+    assert rows and all(row["tokens_per_joule"] == row["tokens_per_gpu_s"] / row["watts"] for row in rows)
     assert sp.sweep(made).cheapest() is None and "tokens_per_dollar" not in sp.sweep(made).pareto()[0]
     refused = run("sweep", made, "--price", "H200=3")
     assert refused.code == 1 and "plan.toml: has no device H200-SXM-141GB, of which a price is given" in refused.err
@@ -306,6 +308,8 @@ def test_a_predicted_step_has_a_price(run: Run) -> None:
     assert priced["step_dollars"] == pytest.approx(priced["iteration_s"] * 4 * 2.5 / 3600)
     tokens = priced["tokens_per_gpu_s"] * 4 * priced["iteration_s"]
     assert priced["tokens_per_dollar"] == pytest.approx(tokens / priced["step_dollars"])
+    assert priced["tokens_per_joule"] == pytest.approx(tokens / priced["step_joules"])
+    assert priced["step_joules"] == pytest.approx(priced["watts"] * priced["iteration_s"] * priced["devices"])
     assert f"{priced['tokens_per_dollar']:,.0f} tokens per $" in run(*job, "--price", "H100=2.5").out
     assert "step_dollars" not in json.loads(run(*job, "--json").out)
     assert run(*job, "--price", "A100=2.5").code == 2

@@ -20,6 +20,7 @@ from replay.workloads import (
     forward,
     inference_parts,
     inference_trace,
+    job_memory,
     load_training,
     load_transformers,
     predict_steps,
@@ -29,6 +30,7 @@ from replay.workloads import (
 from replay.workloads.decoder import DecoderBlock, padded_vocabulary
 from replay.workloads.schedules import Duration, run_schedule, schedule_order
 from replay.workloads.training import BreakDown, job_loads, step_time
+from replay.workloads.training_fits import mean_power
 from replay.workloads.transformer import embedding_block, head_block, layer_block
 
 A100 = find_device("A100-SXM4-80GB")
@@ -216,7 +218,10 @@ def test_the_parts_of_a_step_add_up() -> None:
         parts = predict_steps([job(16, layout=layout)], A100, fit=load_training(), parameters=load_parameters())[
             0
         ].parts
-        several = [getattr(parts, field.name) for field in fields(BreakDown) if field.name != "total_s"]
+        several = [
+            getattr(parts, field.name) for field in fields(BreakDown) if field.name not in ("total_s", "streams_s")
+        ]
+        assert 0 < parts.streams_s < parts.compute_s
         assert sum(several) == pytest.approx(parts.total_s)
         assert min(several) >= 0
 
@@ -278,6 +283,9 @@ STYLES = {
     "flash": {"attention": "flash"},
     "context": {"attention": "flash", "context": 4},
     "gathered": {"context": 2},
+    "first flash": {"attention": "flash1", "length": 4096, "global_batch": 2, "micro_batch": 1},
+    "graphs": {"cuda_graphs": True},
+    "scores again": {"selective_recompute": True, "pipeline": 2},
     "fp8": {"attention": "flash", "precision": "fp8", "tensor": 2, "sequence_parallel": True},
     "experts": {"experts": 8, "experts_per_token": 2, "shared_experts": 1, "dense_layers": 1, "data": 4, "expert": 4},
     "latent": {"attention": "flash", "head_width": 64, "kv_heads": 0, "query_rank": 512, "key_rank": 256,
@@ -304,6 +312,33 @@ def test_what_large_models_train_with_replays_to_its_predicted_time(sizes: dict[
     assert timeline.makespan_ns / 1e9 == pytest.approx(predicted.seconds, rel=0.03)
     assert (predicted.parts.expert_s > 0) == (one.layout.expert > 1)
     assert (predicted.parts.context_s > 0) == (one.layout.context > 1)
+
+
+def test_computing_scores_again_takes_less_time_and_memory_off_than_computing_all() -> None:
+    sizes = {"length": 2048, "global_batch": 4, "micro_batch": 2, "hidden": 2048}
+    jobs = [llama(**sizes), llama(**sizes, selective_recompute=True), llama(**sizes, recompute=True)]
+    steps = [step.seconds for step in predict_steps(jobs, A100, fit=load_training(), parameters=load_parameters())]
+    kept = [job_memory(each).activations for each in jobs]
+    assert steps == sorted(steps) and steps[0] < steps[1] < (steps[0] + steps[2]) / 2
+    assert kept == sorted(kept, reverse=True) and kept[1] < (kept[0] + kept[2]) / 2
+    fused = [llama(**sizes, attention="flash", selective_recompute=each) for each in (False, True)]
+    loads = job_loads(fused, A100, load_parameters())
+    assert loads[0].stages == loads[1].stages and job_memory(fused[0]) == job_memory(fused[1])
+
+
+def test_a_step_draws_the_power_of_what_it_does() -> None:
+    parts = BreakDown(2.0, compute_s=1.0, tensor_s=0.3, host_s=0.2, bubble_s=0.2, data_s=0.1, optimizer_s=0.2,
+                      streams_s=0.4)  # fmt: skip
+    shares = {"compute_bound": 0.6, "memory_bound": 0.4 + 0.2, "collective": 0.3 + 0.1, "idle": 0.4}
+    shipped = load_parameters()
+    drawn = sum(shipped[f"power_share_{name}"] * seconds for name, seconds in shares.items()) / 2
+    assert mean_power(parts, A100, shipped) == pytest.approx(400 * drawn)
+    assert mean_power(parts, replace(A100, figures={}), shipped) is None
+    step, waits = (
+        predict_steps([job(64, 16, layout)], A100, fit=load_training(), parameters=shipped)[0]
+        for layout in (Layout(), Layout(pipeline=4))
+    )
+    assert step.watts and waits.watts and waits.watts < step.watts < 400
 
 
 def test_replicas_that_share_more_update_less_and_exchange_more() -> None:

@@ -19,8 +19,8 @@ import numpy as np
 
 from profilers.files import dataset_path
 from replay.costs.shipped import load_parameters
-from replay.workloads import MeasuredStep, calibrate_systems, write_training_fit
-from replay.workloads.training_fits import SHARE, chosen_part
+from replay.workloads import Layout, MeasuredStep, TrainingJob, Transformer, calibrate_systems, write_training_fit
+from replay.workloads.training_fits import SHARE, VOCABULARY, chosen_part
 from seqpoint.validation.suites import table_columns
 from seqpoint.validation.training import RATIOS, run_groups, score_steps
 from seqpoint.validation.training_tables import MeasuredSteps, RatioScore, StepScore, read_table, table_kind
@@ -76,12 +76,38 @@ def _errors(case: str, ratios: Iterable[float]) -> dict[str, str]:
 def table(*folders: Path) -> list[dict[str, str]]:
     """Return the rows of the tables in folders."""
     rows = []
-    for measured in (each for folder in folders for each in read_tables(folder)):
+    for measured in (*(each for folder in folders for each in read_tables(folder)), published_steps()):
         scores = score_steps(measured.steps, None, None, load_parameters())
         rows += table_of_scores(measured.kind, scores)
         if measured.kind in RATIOS:
             rows += table_of_ratios(measured.kind, RATIOS[measured.kind][0](scores))
     return rows
+
+
+_MEGATRON = "A100-SXM4-80GB"
+#: Published steps of Megatron-LM on A100 (arXiv 2205.05198, table 5): layers, hidden size, heads, stages, chunks of a
+#: stage, sequences of a step and of a micro-batch, and seconds with all or with scores alone computed again. Each layer
+#: is split over 8 ranks; with scores alone, ranks share the tokens too.
+_PUBLISHED = (
+    (48, 6144, 64, 1, 1, 4, 4, 1.42, 1.10),
+    (96, 12288, 96, 8, 3, 64, 1, 18.13, 13.75),
+    (105, 20480, 128, 35, 3, 280, 1, 49.05, 37.83),
+    (128, 25600, 160, 64, 1, 512, 1, 94.42, 71.49),
+)
+
+
+def published_steps() -> MeasuredSteps:
+    """Return the steps of `_PUBLISHED`, none of which is fitted."""
+    steps = []
+    for layers, hidden, heads, stages, chunks, batch, micro, *seconds in _PUBLISHED:
+        model = Transformer("gpt", "megatron", layers, hidden, heads, 4 * hidden, VOCABULARY)
+        for is_selective, took in zip((False, True), seconds, strict=True):
+            schedule = "interleaved" if chunks > 1 else "1f1b"
+            layout = Layout(8, 1, stages, 8, is_selective, schedule=schedule, chunks=chunks)
+            job = TrainingJob(model, 2048, batch, micro, layout, not is_selective, selective_recompute=is_selective)
+            run = f"on {layout.devices} GPUs"
+            steps.append(MeasuredStep(job, took, "arXiv 2205.05198, table 5", _MEGATRON, "NVIDIA Selene", run))
+    return MeasuredSteps("Megatron-LM", tuple(steps), len(steps))
 
 
 def fitted_tables(folder: Path) -> list[list[MeasuredStep]]:
@@ -93,9 +119,6 @@ def fitted_tables(folder: Path) -> list[list[MeasuredStep]]:
     steps = chosen_part(read_table(megatron, "Megatron").steps, SHARE)
     again = [replace(step, device=_MEGATRON, job=replace(step.job, recompute=True)) for step in steps]
     return [again, *(list(table.steps) for table in read_tables(folder) if table.kind in FITTED)]
-
-
-_MEGATRON = "A100-SXM4-80GB"
 
 
 def fit(folder: Path) -> None:

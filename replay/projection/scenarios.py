@@ -84,6 +84,7 @@ COLUMNS = {
     "high_s": pa.float64(),
     "tokens_per_s": pa.float64(),
     "tokens_per_gpu_s": pa.float64(),
+    "watts": pa.float64(),
     "memory_bytes": pa.int64(),
     "fits": pa.bool_(),
     "fit": pa.string(),
@@ -108,6 +109,8 @@ class ScenarioTime:
         replayed; empty if there is no time.
     error : str
         Why there is no time; empty if there is one.
+    watts : float, optional
+        Mean power of a device; None under a what-if, or if the power limit of the device is unknown.
     """
 
     step_s: float = nan
@@ -115,6 +118,7 @@ class ScenarioTime:
     high_s: float = nan
     basis: str = ""
     error: str = ""
+    watts: float | None = None
 
 
 def predict_scenarios(
@@ -169,7 +173,7 @@ def predict_scenarios(
         if isinstance(step, str):
             times.append(ScenarioTime(error=step))
             continue
-        before = ScenarioTime(step.seconds, step.low_s, step.high_s, step.basis)
+        before = ScenarioTime(step.seconds, step.low_s, step.high_s, step.basis, watts=step.watts)
         times.append(before if text == UNCHANGED else _changed(before, replayed.ratio(job, what_ifs[text])))
     return times
 
@@ -567,9 +571,8 @@ def job_rows(plan: SweepPlan, numbers: Sequence[int], timer_of: Callable[[str], 
     timer_of : callable
         Returns the timer of the device of a name.
     """
-    rows: list[Row] = []
+    rows, jobs = list[Row](), dict[tuple[Value, ...], TrainingJob | str]()
     waiting: dict[str, list[tuple[Row, TrainingJob]]] = {}
-    jobs: dict[tuple[Value, ...], TrainingJob | str] = {}
     for number in numbers:
         values, device, what_if = plan.scenario(number)
         rows.append({**values, "device": device, "what_if": what_if})
@@ -587,16 +590,14 @@ def job_rows(plan: SweepPlan, numbers: Sequence[int], timer_of: Callable[[str], 
     without_memory = {text for text in plan.what_ifs if _changes_memory(parse_what_if(text))}
     for device, pairs in waiting.items():
         scenarios = [(job, row["what_if"]) for row, job in pairs]
-        timer, memory = timer_of(device), cache(job_memory)
-        hardware = timer.device
-        times = predict_scenarios(scenarios, hardware, fit=load_training(), parameters=timer.parameters, timer=timer)
+        timer, memory, fit = timer_of(device), cache(job_memory), load_training()
+        times = predict_scenarios(scenarios, timer.device, fit=fit, parameters=timer.parameters, timer=timer)
         for (row, job), time in zip(pairs, times, strict=True):
             row[GPUS] = job.layout.devices
             if row["what_if"] not in without_memory:
                 row["memory_bytes"] = memory(job).reserved
-                if "memory_gb" in hardware.figures:
-                    row["fit"] = memory_fit(memory(job), hardware)
-                    row["fits"] = row["fit"] != FITS[2]
+                if "memory_gb" in timer.device.figures:
+                    row |= {"fit": (verdict := memory_fit(memory(job), timer.device)), "fits": verdict != FITS[2]}
             row |= time_columns(time, job.layout.devices, job.global_batch * job.length)
     return rows
 
@@ -615,7 +616,7 @@ def time_columns(time: ScenarioTime, gpus: int, tokens: int | None) -> Row:
     """
     if time.error:
         return {"error": time.error}
-    columns: Row = {"step_s": time.step_s, "low_s": time.low_s, "high_s": time.high_s, "basis": time.basis}
+    columns: Row = {name: getattr(time, name) for name in ("step_s", "low_s", "high_s", "basis", "watts")}
     if tokens is not None:
         columns |= {"tokens_per_s": tokens / time.step_s, "tokens_per_gpu_s": tokens / time.step_s / gpus}
     return columns

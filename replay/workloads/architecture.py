@@ -307,6 +307,8 @@ class Step:
         Whether the collective runs beside the operator after it.
     of_weights : bool
         Whether it computes a gradient of weights, on which no other operator waits.
+    of_scores : bool
+        Whether it computes attention's scores, or what follows from them up to its result.
     """
 
     name: str
@@ -318,6 +320,7 @@ class Step:
     group: str = "tensor"
     overlapped: bool = False
     of_weights: bool = False
+    of_scores: bool = False
 
 
 def pointwise(name: str, elements: int, arrays: float = 2.0, back: float = 2.0, size: int = 4) -> Step:

@@ -253,11 +253,14 @@ def scored_attention(model: Transformer, run: DecoderPass, between: Sequence[Ste
         step = exchange("all_gather", elements, size, "context")
         gathered = [replace(step, gradient=(step.operator,))]
     local = max(model.heads // run.ranks, 1) * width
-    return [
-        *gathered,
+    core = [
         product("aten::baddbmm", heads, length, keys, width, size),
         *between,
         product("aten::bmm", heads, length, width, keys, size),
+    ]
+    return [
+        *gathered,
+        *(replace(step, of_scores=True) for step in core),
         pointwise("aten::copy_", run.tokens * local, size=size),
     ]
 

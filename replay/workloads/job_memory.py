@@ -371,6 +371,8 @@ def _attention(job: TrainingJob) -> _Kept:
             0.0,
         )
     scores = heads * job.length
+    if job.selective_recompute:
+        return _Kept(kept, products + taken * result, 3 * size * scores)
     softmax = scores * (2 * size + _MASK_BYTES if _drops(model) else size)
     return _Kept(kept + softmax, products + taken * result, size * scores)
 

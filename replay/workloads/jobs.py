@@ -238,6 +238,9 @@ class TrainingJob:
         Whether replicas exchange gradients and weights beside the kernels of a step.
     adapter_rank : int
         Rank of the adapters that are trained in place of the weights (LoRA, arXiv 2106.09685); 0 trains the weights.
+    selective_recompute : bool
+        Whether attention's scores alone are computed again, which takes little time and the most memory off a layer
+        (arXiv 2205.05198). It changes nothing of attention in one kernel, nor where all is computed again.
     cuda_graphs : bool
         Whether graphs hold the calls of a micro-batch, so that no kernel waits for the host.
 
@@ -267,6 +270,7 @@ class TrainingJob:
     sharding: int = 0
     overlap_gradients: bool = False
     adapter_rank: int = 0
+    selective_recompute: bool = False
     cuda_graphs: bool = False
 
     def __post_init__(self) -> None:

@@ -88,12 +88,12 @@ class PartLoad:
         How often the part occurs in the stage.
     weights, tensors : int
         Elements of its parameters on a rank, and parameters; of the part once.
-    again : bool
-        Whether the forward pass is run again before the backward pass.
+    again : Load
+        What of the forward pass is run again before the backward pass.
     expert_weights : int
         Elements of its experts' parameters among `weights`.
-    of_weights : Load
-        The part of the backward pass that computes gradients of weights.
+    of_weights, of_scores : Load
+        The part of the backward pass that computes gradients of weights, and of the forward pass that computes scores.
     """
 
     forward: Load
@@ -101,14 +101,15 @@ class PartLoad:
     count: int
     weights: int
     tensors: int
-    again: bool = False
+    again: Load = Load()
     expert_weights: int = 0
     of_weights: Load = Load()
+    of_scores: Load = Load()
 
     @property
     def total(self) -> Load:
         """All that a micro-batch asks of it."""
-        return (self.forward * (1 + self.again) + self.backward) * self.count
+        return (self.forward + self.again + self.backward) * self.count
 
 
 @dataclass(frozen=True)
@@ -413,9 +414,10 @@ class JobTimer:
     def _part(self, job: TrainingJob, name: str) -> PartLoad:
         block = _block(job, name)
         of_weights = self._timed([step for step in block.backward if step.of_weights], job)
-        forward, backward, late = (_load(timed) for timed in (*self.steps(job, name), of_weights))
+        ahead, back = self.steps(job, name)
+        forward, backward, late = (_load(timed) for timed in (ahead, back, of_weights))
         return PartLoad(forward, backward, 1, block.weights, block.tensors, expert_weights=block.expert_weights,
-                        of_weights=late)  # fmt: skip
+                        of_weights=late, of_scores=_load([step for step in ahead if step[0].of_scores]))  # fmt: skip
 
     def _collective(self, kind: str, moved: float, topology: Topology) -> float:
         fits = self.parameters.calibration(CollectiveCalibration)
@@ -481,6 +483,24 @@ def _job_load(job: TrainingJob, timer: JobTimer) -> JobLoad:
     return JobLoad(job, stages, transfer, tied, elements)
 
 
+#: Parts that can be computed again.
+_LAYERS = ("layer", "dense")
+
+
+def _again(job: TrainingJob, name: str, part: PartLoad) -> Load:
+    """Return what of the forward pass of a part is run again."""
+    if name not in _LAYERS:
+        return Load()
+    return part.forward if job.recompute else part.of_scores if job.selective_recompute else Load()
+
+
+def steps_again(job: TrainingJob, name: str, forward: Sequence[TimedStep]) -> list[TimedStep]:
+    """Return the steps of the forward pass of a part, such as ``"layer"``, that run again before its backward pass."""
+    if name not in _LAYERS or not (job.recompute or job.selective_recompute):
+        return []
+    return [step for step in forward if job.recompute or step[0].of_scores]
+
+
 def activation_bytes(job: TrainingJob) -> int:
     """Return the bytes that a rank sends to the next stage for a micro-batch: with sequence parallelism, its share."""
     layout = job.layout
@@ -492,8 +512,9 @@ def _stage(job: TrainingJob, stage: int, timer: JobTimer) -> StageLoad:
     alike = _timing_key(job)
     chunks = tuple(
         tuple(
-            replace(timer.part(alike, name), count=count, again=job.recompute and name in ("layer", "dense"))
+            replace(part, count=count, again=_again(job, name, part))
             for name, count in _counts(job, stage, chunk).items()
+            for part in [timer.part(alike, name)]
         )
         for chunk in range(job.layout.chunks)
     )
@@ -537,7 +558,7 @@ def _timing_key(job: TrainingJob) -> TrainingJob:
     layout = replace(layout, pipeline=stages, data=data, schedule="1f1b", chunks=1, count_ends=False)
     model = replace(job.model, layers=stages, dense_layers=0)
     return replace(job, model=model, global_batch=job.micro_batch * data, layout=layout, recompute=False,
-                   sharding=shares)  # fmt: skip
+                   selective_recompute=False, cuda_graphs=False, sharding=shares)  # fmt: skip
 
 
 def _cost(prior: float, spread: float) -> Any:
@@ -594,7 +615,7 @@ PRIORS: Mapping[str, tuple[float, float]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class BreakDown:
-    """Where the time of a step goes, in s; all but `host_bound_s` add up to `total_s`.
+    """Where the time of a step goes, in s; all but `streams_s` add up to `total_s`.
 
     Parameters
     ----------
@@ -602,6 +623,8 @@ class BreakDown:
         Time of the step.
     compute_s : float
         Kernels of the slowest stage.
+    streams_s : float
+        Those among them that matrix units have no part in.
     tensor_s, context_s, expert_s : float
         Its collectives of tensor-parallel, context-parallel and expert-parallel ranks, as far as they do not overlap.
     host_s : float
@@ -623,6 +646,7 @@ class BreakDown:
     optimizer_s: float
     context_s: float = 0.0
     expert_s: float = 0.0
+    streams_s: float = 0.0
 
 
 def step_time(load: JobLoad, costs: TrainingCosts) -> BreakDown:
@@ -661,12 +685,13 @@ def step_time(load: JobLoad, costs: TrainingCosts) -> BreakDown:
         optimizer,
         context,
         expert,
+        costs.streams * total.streams_s * load.micro_batches,
     )
 
 
 def _ways(part: PartLoad) -> list[Load]:
     """Return the passes of all repetitions of a part for a micro-batch."""
-    return [*[part.forward] * (1 + part.again), part.backward] * part.count
+    return [part.forward, part.again, part.backward] * part.count
 
 
 def _joined(chunks: Sequence[Mapping[str, Duration]]) -> Mapping[str, Duration]:
@@ -718,8 +743,8 @@ def _chunk_times(stage: StageLoad, load: JobLoad, costs: TrainingCosts) -> list[
         for part in reversed(chunk):
             inputs = part.backward + part.of_weights * -1 if is_split else part.backward
             each = part_duration(inputs, costs.backward_call_s)
-            if part.again:
-                each = part_duration(part.forward, costs.forward_call_s).then(each)
+            if part.again.operators:
+                each = part_duration(part.again, costs.forward_call_s).then(each)
             back = back.then(each.times(part.count))
             late = late.then(part_duration(part.of_weights, costs.backward_call_s).times(part.count))
         times.append({"forward": ahead, "backward": back} | ({"weights": late} if is_split else {}))

@@ -619,6 +619,8 @@ class PredictedStep:
         Ends of an interval that is meant to hold nine in ten.
     basis : str
         ``"fitted"`` if the device was measured with as many devices or more, else ``"carried"``.
+    watts : float, optional
+        Mean power of a device (`mean_power`); None if its limit is unknown.
     """
 
     job: TrainingJob
@@ -626,6 +628,7 @@ class PredictedStep:
     low_s: float
     high_s: float
     basis: str
+    watts: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -680,8 +683,37 @@ def predict_steps(
         spread = fit.spreads.get(device.name, fit.spread)
         factor = exp(spread if is_fitted else hypot(spread, _CARRIED))
         basis = "fitted" if is_fitted else "carried"
-        predicted.append(PredictedStep(job, parts, parts.total_s / factor, parts.total_s * factor, basis))
+        watts = mean_power(parts, device, parameters)
+        predicted.append(PredictedStep(job, parts, parts.total_s / factor, parts.total_s * factor, basis, watts))
     return predicted
+
+
+def mean_power(parts: BreakDown, device: Device, parameters: Parameters) -> float | None:
+    """Return the mean power of a device in a step, W; None of a device whose power limit is unknown.
+
+    Products, other kernels and collectives draw the shares of the limit that `limit_power` takes. A device that waits
+    draws its idle power.
+
+    Parameters
+    ----------
+    parts : BreakDown
+        Where the time of the step goes.
+    device : Device
+        Device that all ranks run on.
+    parameters : Parameters
+        With the shares, ``power_share_compute_bound`` and others.
+    """
+    if "power_w" not in device.figures:
+        return None
+    exchanges = parts.tensor_s + parts.context_s + parts.expert_s + parts.data_s
+    busy = {
+        "compute_bound": parts.compute_s - parts.streams_s,
+        "memory_bound": parts.streams_s + parts.optimizer_s,
+        "collective": exchanges,
+    }
+    busy["idle"] = max(parts.total_s - sum(busy.values()), 0.0)
+    drawn = sum(parameters[f"power_share_{name}"] * seconds for name, seconds in busy.items())
+    return device.value("power_w") * drawn / parts.total_s
 
 
 #: Standard deviation of the logarithm of predicted over measured ratios of two plans: Megatron-LM's steps on A100 that

@@ -26,6 +26,7 @@ from replay.workloads.training import (
     activation_bytes,
     host_slowdown,
     inference_parts,
+    steps_again,
 )
 from replay.workloads.training_fits import TrainingFit
 
@@ -253,7 +254,11 @@ def _step(job: TrainingJob, timer: JobTimer, costs: TrainingCosts, size: tuple[i
 
 def _works(job: TrainingJob, chunks: Sequence[Sequence[StagePart]]) -> int:
     """Return the kernels and collectives of a micro-batch on a rank, of the chunks of a stage."""
-    return sum(len(forward) * (1 + job.recompute) + len(backward) for parts in chunks for _, forward, backward in parts)
+    return sum(
+        len(forward) + len(steps_again(job, name, forward)) + len(backward)
+        for parts in chunks
+        for name, forward, backward in parts
+    )
 
 
 def count_works(job: TrainingJob, timer: JobTimer) -> int:
@@ -399,8 +404,8 @@ class _Stage:
                 self.calls.steps(program, forward, self.costs.forward_call_s, what)
             return
         for name, forward, backward in reversed(parts):
-            if each.way == "backward" and self.job.recompute and name in ("layer", "dense"):
-                self.calls.steps(program, forward, self.costs.forward_call_s, f"again {each.micro_batch} {each.chunk}")
+            if each.way == "backward" and (again := steps_again(self.job, name, forward)):
+                self.calls.steps(program, again, self.costs.forward_call_s, f"again {each.micro_batch} {each.chunk}")
             if is_split:
                 backward = [step for step in backward if step[0].of_weights == (each.way == "weights")]
             self.calls.steps(program, backward, self.costs.backward_call_s, what)

@@ -275,16 +275,15 @@ def _attend(model: Transformer, run: DecoderPass, masked: list[Step]) -> list[St
     heads, length, width = max(run.batch * model.heads // run.ranks, 1), run.length, model.width
     # Copies of a projection into the order of heads, or back.
     copy = pointwise("aten::copy_", heads * length * width, size=run.size)
-    return [
-        *[copy] * 2,
+    core = [
         product("aten::bmm", heads, length, length, width, run.size),
         *masked,
         rows("aten::softmax", "softmax", heads * length, length, run.size),
         *_dropout(run, heads * length * length),
         copy,
         product("aten::bmm", heads, length, width, length, run.size),
-        copy,
     ]
+    return [*[copy] * 2, *(replace(step, of_scores=True) for step in core), copy]
 
 
 def _scores(model: Transformer, run: DecoderPass) -> int:

@@ -27,7 +27,8 @@ _SIZES: Mapping[str, str] = {
     for name in (
         *("layers", "hidden", "heads", "feedforward", "vocabulary", "kv_heads", "experts", "experts_per_token"),
         *("length", "global_batch", "micro_batch", "sequence_parallel", "schedule", "chunks", "recompute"),
-        *("precision", "optimizer", "attention", "sharding", "overlap_gradients", "node_devices"),
+        *("selective_recompute", "precision", "optimizer", "attention", "sharding", "overlap_gradients"),
+        *("cuda_graphs", "node_devices"),
     )
 } | {"tp": "tensor", "dp": "data", "pp": "pipeline", "cp": "context", "ep": "expert"}
 #: Options that only a transformer has.
@@ -38,7 +39,8 @@ _OF_TRANSFORMERS = (
 #: Options of training that inference has no use for.
 _OF_TRAINING = (
     *("micro_batch", "pp", "cp", "sequence_parallel", "schedule", "chunks", "recompute", "optimizer", "attention"),
-    *("sharding", "overlap_gradients", "calibration", "steps", "job_", "prices"),
+    "selective_recompute",
+    *("sharding", "overlap_gradients", "cuda_graphs", "calibration", "steps", "job_", "prices"),
 )
 F = TypeVar("F", bound=Callable[..., Any])
 _POSITIVE = click.IntRange(1)
@@ -102,19 +104,25 @@ def _choice(name: str, known: Iterable[object], text: str) -> Callable[[F], F]:
 @click.option(
     "--recompute", is_flag=True, help="Compute activations again in the backward pass instead of keeping them."
 )
+@click.option("--selective-recompute", is_flag=True, help="Compute attention's scores alone again.")
 @_choice(
     "--precision",
     workloads.PRECISIONS,
     "Number format; of 16 bits, mixed precision with FP32 copies of the weights.  [default: fp16; with --phase, bf16]",
 )
 @_choice("--optimizer", workloads.OPTIMIZERS, "Optimizer.  [default: adam]")
-@_choice("--attention", workloads.ATTENTIONS, "Attention: operator by operator, or in one kernel.  [default: plain]")
+@_choice(
+    "--attention",
+    workloads.ATTENTIONS,
+    "Attention: operator by operator, in one kernel, or in one of 2023 and before.  [default: plain]",
+)
 @_choice(
     "--sharding",
     workloads.SHARDINGS,
     "Stage of ZeRO: replicas share nothing, the optimizer, gradients too, weights too.  [default: 0]",
 )
 @click.option("--overlap-gradients", is_flag=True, help="Exchange gradients and weights of replicas beside kernels.")
+@click.option("--cuda-graphs", is_flag=True, help="Hold the calls of a micro-batch in CUDA graphs: no kernel waits.")
 @_choice("--phase", workloads.PHASES, "A step of inference: all prompts, or the next token of each sequence.")
 @click.option(
     "--generated", type=click.IntRange(0), help="Number of tokens generated before, of --phase decode.  [default: 0]"
@@ -180,7 +188,8 @@ def command(model: str, models_: str | None, json_: bool, output: str | None, **
     if output:
         _write(job, workloads.JobTimer(device, parameters), fit, options["steps"] or 1, output)
     if json_:
-        print_json(_content(step, device.name) | _memory(job, device) | _money(step, device, options["prices"]))
+        content = _content(step, device.name) | _memory(job, device)
+        print_json(content | _energy(step) | _money(step, device, options["prices"]))
     else:
         _show(step, device, options["prices"])
 
@@ -298,6 +307,14 @@ def _content(step: workloads.PredictedStep, device: str) -> dict[str, object]:
     }
 
 
+def _energy(step: workloads.PredictedStep) -> dict[str, float]:
+    """Return the mean power of a device, the joules of a step on all, and tokens per J; nothing if it is unknown."""
+    if step.watts is None:
+        return {}
+    joules = step.watts * step.seconds * step.job.layout.devices
+    return {"watts": step.watts, "step_joules": joules, "tokens_per_joule": _tokens_per_gpu_s(step) / step.watts}
+
+
 def _money(step: workloads.PredictedStep, device: Device, prices: Mapping[str, float]) -> dict[str, float]:
     """Return US dollars of a step and tokens per $, if the device has a price."""
     if not (price := prices.get(device.name)):
@@ -321,6 +338,9 @@ def _show(step: workloads.PredictedStep, device: Device, prices: Mapping[str, fl
         f"{took} a step ({low} - {high}, {step.basis}) on {ranks} {device.name}, "
         f"{_tokens_per_gpu_s(step):,.0f} tokens/s per GPU"
     )
+    if energy := _energy(step):
+        rate = f"{energy['step_joules']:,.4g} J a step, {energy['tokens_per_joule']:,.3g} tokens per J"
+        print_lines(f"about {energy['watts']:.0f} W a GPU: {rate}")
     if money := _money(step, device, prices):
         price = f"${prices[device.name]:g} an hour of a GPU"
         print_lines(f"at {price}: ${money['step_dollars']:,.4g} a step, {money['tokens_per_dollar']:,.0f} tokens per $")
