@@ -49,9 +49,9 @@ Size = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
 _VOCABULARY = 51200
 #: Share of a step that two times may differ by from rounding to ns.
 _ROUNDING = 1e-6
-#: Share of a step up to which a product does not wait: contention makes copies a few percent longer, so that copies
-#: that take as long as the layer before end a little after it.
-_NO_WAIT = 1e-5
+#: Share of a step up to which a product does not wait. Contention makes copies a few percent longer, so that those that
+#: take as long as the layer before end a little after it: those count that have a slack of this share of their time.
+_NO_WAIT, _SLOWER = 1e-5, 0.05
 
 
 class JitqModelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -176,8 +176,9 @@ class JitqOutcome:
 
     @property
     def waits_only_behind(self) -> bool:
-        """Whether no product waits for copies that take less than the layer before."""
-        return all(each.exposed_ns <= _NO_WAIT * self.step_ns for each in self.layers if each.slack_ns >= 0)
+        """Whether no product waits for copies that take less than the layer before, beside which they are slower."""
+        beside = [each for each in self.layers if each.slack_ns >= _SLOWER * each.quantize_ns]
+        return all(each.exposed_ns <= _NO_WAIT * self.step_ns for each in beside)
 
 
 def study(model: JitqModelTable, given: JitqStudy, parameters: Parameters) -> JitqOutcome:
