@@ -42,6 +42,7 @@ from seqpoint import front_door
 from seqpoint.front_door import Paths
 from seqpoint.graphs import step_windows, typical_iteration
 from seqpoint.notebook import DataFrame, Result, Table, data_frame, table_of
+from seqpoint.units import tokens_per_dollar
 
 #: Axes beside the edits of a job: GPUs of the job, and how much faster compute is.
 GPUS, COMPUTE = "gpus", "compute"
@@ -149,6 +150,8 @@ class ScalingRow:
         Whether that fits on the device, one of `replay.workloads.FITS`; empty if unknown.
     reason : str
         Why the scenario is not possible; empty if it is.
+    price : float
+        US dollars for an hour of a GPU; NaN if unknown.
     """
 
     scenario: Scenario
@@ -167,6 +170,7 @@ class ScalingRow:
     memory_bytes: int = 0
     fit: str = ""
     reason: str = ""
+    price: float = float("nan")
 
     @property
     def hidden_ns(self) -> float:
@@ -193,6 +197,11 @@ class ScalingRow:
         """Tokens of a step over its time and the GPUs; NaN if unknown."""
         return 1e9 * self.tokens / self.step_ns / self.gpus if self.tokens and self.gpus else float("nan")
 
+    @property
+    def tokens_per_dollar(self) -> float:
+        """Tokens of a step over the price of its GPU hours; NaN if unknown."""
+        return tokens_per_dollar(self.tokens_per_gpu_s, self.price)
+
     def label(self, axes: Sequence[str]) -> str:
         """Return the values of some axes as text."""
         return scenario_text({axis: self.scenario[axis] for axis in axes if axis in self.scenario}) if axes else ""
@@ -206,7 +215,7 @@ class ScalingRow:
         """Return the row as JSON."""
         times = (
             *("step_ns", "low_ns", "high_ns", "compute_ns", "communication_ns", "exposed_ns", "hidden_ns"),
-            *("bubble_ns", "idle_ns", "share", "tokens_per_gpu_s"),
+            *("bubble_ns", "idle_ns", "share", "tokens_per_gpu_s", "tokens_per_dollar"),
         )
         values = {name: getattr(self, name) for name in times}
         figures = {name: None if np.isnan(value) else value for name, value in values.items()}
@@ -276,6 +285,8 @@ class Scaling(Result):
         columns |= {"idle": "{idle_ns:time}", "exposed %": "{share:.1%}"}
         if any(row.tokens for row in rows):
             columns["tokens/s per GPU"] = "{tokens_per_gpu_s:,.0f}"
+        if any(row.tokens_per_dollar > 0 for row in rows):
+            columns["tokens per $"] = "{tokens_per_dollar:,.0f}"
         if any(row.memory_bytes for row in rows):
             columns |= {"memory GB": "{gb:.1f}", "fits~": "{fitting}"}
         cells = [
@@ -377,6 +388,7 @@ def scaling(
     device: str | None = None,
     iteration: int | None = None,
     sizes: str | None = None,
+    price: float | None = None,
 ) -> Scaling:
     """Return how step time and communication scale with the size of a job, its GPUs and its hardware.
 
@@ -395,6 +407,8 @@ def scaling(
         Iteration of the trace; by default that of median step time.
     sizes : str, optional
         TOML file with a table ``[job]``: sizes that the trace does not tell.
+    price : float, optional
+        US dollars for an hour of a GPU: rows then have tokens per $.
 
     Raises
     ------
@@ -404,9 +418,12 @@ def scaling(
     """
     grid = ScenarioGrid(axes)
     if isinstance(job, TrainingJob):
-        return _scale_job(job, grid, find_device(device or _DEVICE))
-    trace = job if isinstance(job, Trace) else front_door.open(job)
-    return _scale_trace(trace, grid, (device, iteration, sizes))
+        scaled = _scale_job(job, grid, find_device(device or _DEVICE))
+    else:
+        trace = job if isinstance(job, Trace) else front_door.open(job)
+        scaled = _scale_trace(trace, grid, (device, iteration, sizes))
+    priced = tuple(replace(row, price=float("nan") if price is None else price) for row in scaled.rows)
+    return replace(scaled, rows=priced)
 
 
 def _scale_job(job: TrainingJob, grid: ScenarioGrid, device: Device) -> Scaling:

@@ -161,8 +161,15 @@ class SweepResult(Result):
 
     def cheapest(self) -> Row | None:
         """Return the row with the most tokens per $ that fits; None without prices or tokens."""
+        return self._most(np.array([self.prices.get(device or "", inf) for device in self.rows["device"].to_pylist()]))
+
+    def least_energy(self) -> Row | None:
+        """Return the row with the most tokens per J that fits; None if no power is known."""
+        return self._most(self.rows["watts"].fill_null(inf).to_numpy())
+
+    def _most(self, costs: Floats) -> Row | None:
+        """Return the row with the most tokens/s of a GPU over its cost."""
         rates = self.rows["tokens_per_gpu_s"].fill_null(0.0).to_numpy()
-        costs = np.array([self.prices.get(device or "", inf) for device in self.rows["device"].to_pylist()])
         fits = self.rows["fits"].fill_null(True).to_numpy(zero_copy_only=False)
         scores = np.where(self._asked() & fits, rates / costs, 0.0)
         most = int(np.argmax(scores))
@@ -210,6 +217,7 @@ class SweepResult(Result):
             "errors": errors,
             "best": self.best(),
             "cheapest": self.cheapest(),
+            "least_energy": self.least_energy(),
             "devices": devices,
             "pareto": self.pareto(),
         }
@@ -227,9 +235,14 @@ class SweepResult(Result):
         for text, count in self.errors():
             sentences.append(f"{counted(count, 'scenario')} {'has' if count == 1 else 'have'} no step time: {text}")
         sentences += [self._of_device(device) for device in self.devices[:TOP]]
-        if row := self.cheapest():
-            rate = f"{row['tokens_per_dollar']:,.0f} on {row['gpus']:,} {row['device']}"
-            sentences.append(f"most tokens per $: {rate}{self._values(row)}, {duration(1e9 * row['step_s'])} a step")
+        least = (
+            ("$", "{tokens_per_dollar:,.0f}", self.cheapest()),
+            ("J", "{tokens_per_joule:,.3g}", self.least_energy()),
+        )
+        for unit, rate, row in least:
+            if row:
+                plan = f"{row['gpus']:,} {row['device']}{self._values(row)}, {duration(1e9 * row['step_s'])} a step"
+                sentences.append(f"most tokens per {unit}: {rate.format(**row)} on {plan}")
         if GPUS in self.plan.keys:
             sentences.append(
                 "gpus of the grid keeps the global batch (strong scaling); `seqpoint scaling --gpus` adds replicas, "

@@ -27,7 +27,7 @@ from replay.workloads import (
     training_job,
     usable_bytes,
 )
-from replay.workloads.job_memory import RESERVED
+from replay.workloads.job_memory import RESERVED, parameter_bytes
 from replay.workloads.transformer import embedding_block, head_block, layer_block
 from seqpoint.cli import cli
 from seqpoint.validation.job_memory import (
@@ -317,3 +317,12 @@ def test_no_published_run_that_ran_is_refused() -> None:
         verdicts[memory_fit(job_memory(run), find_device(row["device"]))] += 1
     assert len(rows) == 139
     assert verdicts == {"fits": 110, "tight": 29}
+
+
+def test_moments_in_8_bits_take_six_bytes_off_a_parameter_and_time_off_the_optimizer() -> None:
+    jobs = [training_job({"precision": "bf16", "optimizer": name}) for name in ("adam", "adam8bit")]
+    whole, small = map(job_memory, jobs)
+    assert small.optimizer == whole.optimizer // 2 and small.gradients == whole.gradients
+    assert "6 of optimizer" in parameter_bytes(jobs[1])
+    moved = [each.read + each.written for job in jobs for each in job.optimizer_passes]
+    assert moved == [62, 50]

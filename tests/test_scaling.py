@@ -196,7 +196,7 @@ def test_the_command_prints_a_table_and_stable_json(layers: Trace, tmp_path: Pat
     assert list(content["rows"][0]) == [
         *("scenario", "baseline", "gpus", "global_batch", "applied", "reason", "step_ns", "low_ns", "high_ns"),
         *("compute_ns", "communication_ns", "exposed_ns", "hidden_ns", "bubble_ns", "idle_ns", "share"),
-        *("tokens_per_gpu_s", "basis", "memory_bytes", "fits", "fit"),
+        *("tokens_per_gpu_s", "tokens_per_dollar", "basis", "memory_bytes", "fits", "fit"),
     ]
     assert [row["scenario"] for row in content["rows"]] == [{"compute": 1.0}, {"compute": 2.0}]
     sizes = [f"{key}={value}" for key, value in _SIZES.items()]
@@ -234,3 +234,19 @@ def test_the_front_door_takes_a_job_and_paths(job: TrainingJob) -> None:
     assert sp.scaling(job, {"compute": [1]}).device == "A100-SXM4-80GB"
     with pytest.raises(NotFoundError, match=r"nowhere\.trace"):
         sp.scaling("nowhere.trace", {"compute": [1]})
+
+
+def test_a_price_gives_tokens_per_dollar(job: TrainingJob) -> None:
+    (plain,), (row,) = (sp.scaling(job, {"gpus": [4]}, **price).rows for price in ({}, {"price": 2.0}))
+    assert plain.to_dict()["tokens_per_dollar"] is None and row.to_dict()["tokens_per_dollar"] > 0
+    hours = row.step_ns / 1e9 / 3600 * row.gpus
+    assert row.tokens_per_dollar == pytest.approx(row.tokens / (2.0 * hours))
+    arguments = ["scaling", "--gpus", "2", *(word for name in ("layers", "hidden", "heads", "tensor", "global_batch")
+                                             for word in ("--set", f"{name}={_SIZES[name]}"))]  # fmt: skip
+    priced = [*arguments, "--price", "A100=2"]
+    (found,) = json.loads(CliRunner().invoke(cli, [*priced, "--json"]).stdout)["rows"]
+    assert f" {found['tokens_per_dollar']:,.0f} " in CliRunner().invoke(cli, priced, catch_exceptions=False).stdout
+    for prices, message in ((["H100=2"], "the job is on A100-SXM4-80GB"), (["A100=2", "H100=2"], "the job is on one")):
+        words = [word for price in prices for word in ("--price", price)]
+        refused = CliRunner().invoke(cli, [*arguments, *words])
+        assert refused.exit_code == 2 and message in " ".join(refused.stderr.split())

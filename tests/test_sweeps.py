@@ -294,6 +294,8 @@ def test_prices_tell_the_plan_that_costs_least(run: Run) -> None:
     assert f"most tokens per $: {max(by_hand):,.0f} on 1 {cheapest['device']}" in shown and "tokens per $" in shown
     rows = [row for row in found.pareto() if row["tokens_per_gpu_s"]]
     assert rows and all(row["tokens_per_joule"] == row["tokens_per_gpu_s"] / row["watts"] for row in rows)
+    least = found.least_energy()
+    assert least and least["tokens_per_joule"] >= max(row["tokens_per_joule"] for row in rows)
     assert sp.sweep(made).cheapest() is None and "tokens_per_dollar" not in sp.sweep(made).pareto()[0]
     refused = run("sweep", made, "--price", "H200=3")
     assert refused.code == 1 and "plan.toml: has no device H200-SXM-141GB, of which a price is given" in refused.err

@@ -307,6 +307,9 @@ def test_half_of_the_systems_give_the_costs_of_all(tmp_path: Path) -> None:
     again = read_training_fit(path)
     assert again.others == ("H200-SXM-141GB",) and again.spreads == {"H100-SXM5-80GB": 0.1235}
     assert again.factors[""].narrow == pytest.approx(fit.factors[""].narrow, rel=1e-4)
+    path.write_text(path.read_text().replace('"H200-SXM-141GB": {', '"Z80": {'))
+    with pytest.raises(InvalidInputError, match=r"mine\.json: not what .*no device is called 'Z80'"):
+        read_training_fit(path)
     with pytest.raises(InvalidInputError, match="half of the systems have 3 cases; at least 8 are needed"):
         calibrate_systems([tables[1][:3]], parameters=load_parameters())
 

@@ -29,6 +29,8 @@ from replay.workloads.transformer import embedding_block, head_block, layer_bloc
 _STATES = MappingProxyType(
     {"fp32": (4, 8), "tf32": (4, 8), "fp16": (2, 16), "bf16": (4, 12), "fp8": (2, 12), "nvfp4": (2, 12)}
 )
+#: Bytes of the two moments that 8 bits save (arXiv 2110.02861; scales of blocks of 2,048 are left out).
+_SAVED_BY_8_BITS = 6
 #: Bytes of an element that a product of weights takes, where these are fewer than the others' (4 bits and scales).
 _NARROW = MappingProxyType({"fp8": 1.0, "nvfp4": 0.5625})
 _PARTS = ("weights", "gradients", "optimizer", "activations", "buffers")
@@ -235,6 +237,12 @@ def _stage_memory(job: TrainingJob, stage: int, kinds: _Kinds) -> JobMemory:
     return JobMemory(*_states(job, held, experts, dense + sparse), round(kept + head), round(buffers), stage)
 
 
+def _gradient_and_state(job: TrainingJob) -> tuple[int, int]:
+    """Return the bytes of a parameter's gradient, and of its optimizer's state."""
+    gradient, state = _STATES[job.precision]
+    return gradient, state - _SAVED_BY_8_BITS * (job.optimizer == "adam8bit")
+
+
 def _states(job: TrainingJob, held: int, experts: int, layers: int) -> tuple[int, int, int]:
     """Return the bytes of weights, gradients and optimizer; experts are shared by the ranks that have the same ones.
 
@@ -243,7 +251,7 @@ def _states(job: TrainingJob, held: int, experts: int, layers: int) -> tuple[int
     """
     layout, model = job.layout, job.model
     replicas = layout.data * layout.context
-    gradient, state = _STATES[job.precision]
+    gradient, state = _gradient_and_state(job)
 
     def share(bytes_: float, least: int, elements: int = held, of_experts: int = experts) -> int:
         ranks, others = (replicas, replicas // layout.expert) if job.sharding >= least else (1, 1)
@@ -473,7 +481,7 @@ def parameter_bytes(job: TrainingJob) -> str:
     >>> parameter_bytes(training_job({"precision": "bf16", "data": 8, "sharding": 1}))
     'a parameter takes 2 bytes of weight, 4 of gradient, 12 of optimizer (optimizer shared by 8 ranks)'
     """
-    gradient, state = _STATES[job.precision]
+    gradient, state = _gradient_and_state(job)
     weight = _NARROW.get(job.precision, job.element_bytes)
     shared = ("", "optimizer", "optimizer and gradients", "all")[job.sharding]
     ranks = f" ({shared} shared by {job.layout.data} ranks)" if shared and job.layout.data > 1 else ""

@@ -530,7 +530,7 @@ def _stage(job: TrainingJob, stage: int, timer: JobTimer) -> StageLoad:
         for kind in _END_OF_STEP[job.sharding] if elements else ():
             exchanged[kind] += timer.collective(kind, float(elements * job.element_bytes), topology)
     # The fitted costs of a launch are those of Adam, whose fit takes a call for each parameter.
-    launches = tensors if job.optimizer == "adam" else -(-weights // _LAUNCH_PARAMETERS)
+    launches = -(-weights // _LAUNCH_PARAMETERS) if job.optimizer == "lamb" else tensors
     return StageLoad(
         chunks,
         exchanged["all_reduce"] + exchanged["reduce_scatter"],

@@ -306,6 +306,8 @@ def _training_fit_of(content: CalibrationFile[TrainingCostsFit]) -> TrainingFit:
         raise ValueError("devices has no name; costs are fitted to one device or more")
     if odd := sorted(fit.costs.keys() ^ PRIORS.keys()):
         raise ValueError(f"costs has or lacks {odd[0][:_SHOWN]!r}; the costs are {', '.join(PRIORS)}")
+    for name in filter(None, fit.factors):
+        find_device(name)  # a name that it does not know is refused
     first, *others = content.devices
     return TrainingFit(
         first, fit.devices, TrainingCosts(**fit.costs), fit.recompute, fit.spread, fit.digests, content.source,

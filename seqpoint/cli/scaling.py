@@ -68,6 +68,7 @@ def _axes(function: Any) -> Any:
     help="Without TRACE: a size of the job before it is scaled, such as heads=32, precision=bf16 or tensor=8.",
 )  # fmt: skip
 @options_of(scaling, "iteration", "device")
+@price_option
 @plot_option("Write charts of shares and times here.")
 @reading_options
 @output_options
@@ -90,8 +91,16 @@ def scaling_command(trace: str | None, plot: str | None, json_: bool, **options:
     else:
         refuse_options(("model", "sizes"), "beside TRACE, whose job is scaled")
         job, sizes = load(trace), options["job_file"]
+    prices = options["prices"]
+    if len(prices) > 1:
+        raise click.UsageError(f"--price of {len(prices)} devices: the job is on one")
     with working("scaling"):
-        result = scaling(job, axes, device=options["device"], iteration=options["iteration"], sizes=sizes)
+        result = scaling(
+            job, axes, device=options["device"], iteration=options["iteration"], sizes=sizes,
+            price=next(iter(prices.values()), None),
+        )  # fmt: skip
+    if prices and result.device not in prices:
+        raise click.UsageError(f"--price {next(iter(prices))}: the job is on {result.device or 'an unknown device'}")
     save_plot(lambda: _charts(result), plot)
     print_result(result, json_)
 
@@ -133,7 +142,7 @@ def sweep_command(plan: str, output: str | None, json_: bool, **options: Any) ->
     what_ifs; and [search] for a grid that is too large to time all of it. docs/sweeps.md explains them. With --output,
     a sweep that was stopped goes on where it was.
 
-    With --json: scenarios, tried, failed, errors, best, cheapest (with --price: most tokens_per_dollar), devices
+    With --json: scenarios, tried, failed, errors, best, cheapest (with --price), least_energy, devices
     (usable_bytes and best of each), pareto (by what_if and device), nearest (what almost fits, with usable_bytes and
     memory_share), and rows, each with the values of the grid, device, what_if, gpus, step_s, low_s, high_s,
     tokens_per_s, tokens_per_gpu_s, memory_bytes, fit, fits, basis and error.
