@@ -226,6 +226,23 @@ def test_the_parts_of_a_step_add_up() -> None:
         assert min(several) >= 0
 
 
+def test_a_layer_over_nodes_takes_the_adapters_that_a_node_has() -> None:
+    layouts = [
+        Layout(16),
+        Layout(16, node_adapters=8),
+        Layout(16, node_adapters=4),
+        Layout(8),
+        Layout(8, node_adapters=1),
+    ]
+    steps = predict_steps(
+        [job(8, 8, each) for each in layouts], A100, fit=load_training(), parameters=load_parameters()
+    )
+    usual, eight, four, inside, alone = (step.parts.tensor_s for step in steps)
+    assert usual == eight < four and inside == alone  # eight are those of the catalogue
+    with pytest.raises(InvalidInputError, match="node_adapters is -1"):
+        Layout(node_adapters=-1)
+
+
 def test_replicas_and_stages_cost_what_they_exchange() -> None:
     alone, two = (
         predict_steps([job(8 * n, layout=Layout(1, n))], A100, fit=load_training(), parameters=load_parameters())[

@@ -65,12 +65,14 @@ class Layout:
         Whether the embedding and the output layer count as a layer each where stages share the layers, so that the
         first and the last stage have one less: Llama 3 405B has 126 layers on 16 stages (arXiv 2407.21783, section
         3.3).
+    node_adapters : int
+        Network adapters of a node; 0 for those of the device's usual node in the catalogue.
 
     Raises
     ------
     InvalidInputError
-        One is no whole number, below one or above 2^20. The schedule is unknown, or does not go with the chunks or
-        stages. The ranks that share experts do not divide the others.
+        One is no whole number, below one (adapters: 0) or above 2^20. The schedule is unknown, or does not go with the
+        chunks or stages. The ranks that share experts do not divide the others.
 
     Examples
     --------
@@ -88,8 +90,11 @@ class Layout:
     schedule: str = "1f1b"
     chunks: int = 1
     count_ends: bool = False
+    node_adapters: int = 0
 
     def __post_init__(self) -> None:
+        if self.node_adapters:
+            object.__setattr__(self, "node_adapters", checked_size("node_adapters", self.node_adapters, _MOST_RANKS))
         for name in ("tensor", "data", "pipeline", "node_devices", "context", "expert", "chunks"):
             object.__setattr__(self, name, checked_size(name, getattr(self, name), _MOST_RANKS))
         if self.schedule not in SCHEDULES:
@@ -145,6 +150,8 @@ class Layout:
         whole = Topology(size, here, max(node, here))
         if device is not None:
             whole = usual_topology(whole, device)
+        if self.node_adapters and whole.nodes > 1:
+            whole = replace(whole, nics=self.node_adapters)
         share = min(whole.nics / groups, 1.0)  # of an adapter that several groups share
         return replace(whole, nics=max(1, whole.nics // groups), nic_gbps=whole.nic_gbps * share)
 

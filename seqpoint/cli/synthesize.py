@@ -28,7 +28,7 @@ _SIZES: Mapping[str, str] = {
         *("layers", "hidden", "heads", "feedforward", "vocabulary", "kv_heads", "experts", "experts_per_token"),
         *("length", "global_batch", "micro_batch", "sequence_parallel", "schedule", "chunks", "recompute"),
         *("selective_recompute", "precision", "optimizer", "attention", "sharding", "overlap_gradients"),
-        *("cuda_graphs", "node_devices"),
+        *("cuda_graphs", "node_devices", "node_adapters"),
     )
 } | {"tp": "tensor", "dp": "data", "pp": "pipeline", "cp": "context", "ep": "expert"}
 #: Options that only a transformer has.
@@ -135,6 +135,7 @@ def _choice(name: str, known: Iterable[object], text: str) -> Callable[[F], F]:
     help="Device of the catalogue; `seqpoint devices` lists the names.",
 )
 @_count("--node-devices", "Number of devices in a node.  [default: 8]")
+@_count("--node-adapters", "Number of network adapters in a node.  [default: those of the catalogue]")
 @_count("--steps", "Number of iterations in the trace.  [default: 1]")
 @click.option(
     "--calibration",
