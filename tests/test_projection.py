@@ -16,12 +16,12 @@ from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import TraceMeta
 from replay.calibration.parameters import Parameters
 from replay.costs.shipped import load_parameters
-from replay.engine.timeline import Timeline
+from replay.engine.timeline import Timeline, replay
 from replay.from_trace import build_graph
 from replay.graph.edit import with_host_time
 from replay.graph.graph import Basis, EdgeKind, KernelGraph, Lane, TaskKind, hardware_named
 from replay.projection import SIDES, ProjectionRow
-from replay.projection.projection import Projection, ProjectionOptions, project
+from replay.projection.projection import Projection, ProjectionOptions, mean_watts, project
 from replay.projection.windows import StepWindow
 from replay.what_ifs import WhatIf, parse_what_if
 from replay.writers.perfetto import write_perfetto
@@ -81,6 +81,21 @@ def rows_of(graphs: Sequence[KernelGraph], *texts: str, draws: int = 1) -> tuple
         options=ProjectionOptions(draws=draws, iterations=range(1, 1 + len(graphs))),
         parameters=load_parameters(),
     ).rows
+
+
+def test_energy_is_that_of_the_shares_of_the_limit_and_of_waiting() -> None:
+    unnamed = launched_kernels()
+    unnamed = unnamed.with_tasks(occupies=np.array([0.0, 1.0, 1.0]))
+    graph = replace(unnamed, hardware=hardware_named(find_device("V100-SXM2-32GB"), "trace"))
+    half, clock = rows_of([graph], "limit_power:0.45", "scale_clock:0.5")
+    # A product of 300 ns, a stream of 600 and 1100 without a kernel; the product slows by the third root of 2.
+    waits, slower = 1100 * load_parameters()["power_share_idle"], (0.9 / 0.45) ** (1 / 3)
+    before, after = 0.9 * 300 + 0.6 * 600 + waits, 0.45 * (300 * slower + 600) + waits
+    assert half.energy == pytest.approx(after / before, rel=1e-3)
+    assert any(f"about {half.energy:.2f} times the energy" in note for note in half.notes)
+    assert np.isnan(clock.energy) and clock.to_dict()["energy"] is None
+    assert mean_watts(replay(graph), load_parameters()) == pytest.approx(300 * before / 2000)
+    assert np.isnan(mean_watts(replay(unnamed), load_parameters()))
 
 
 @pytest.mark.parametrize(

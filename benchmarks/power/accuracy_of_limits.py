@@ -4,8 +4,7 @@
 
 Zeus measured the time of an epoch and the mean power of each job at several limits. A job is a step of one kernel that
 fills the device. Its power is the measured one at the highest limit (`power_share_compute_bound`). `limit_power` then
-projects the time at each lower limit, and energy is time times the lesser of power and limit. Of limits of equal energy
-the lowest is best. Nothing is fitted.
+projects the time and the energy at each lower limit. Of limits of equal energy the lowest is best. Nothing is fitted.
 """
 
 import csv
@@ -62,12 +61,12 @@ def _event(name: str, category: str, start: float, duration: float, **args: obje
     return {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": 1, "ts": start, "dur": duration, "args": args}
 
 
-def slowdowns(trace: sp.Trace, device: str, watts: float, limits: list[int], top: int) -> list[float]:
-    """Return the projected time at each limit over that at the highest one."""
+def slowdowns(trace: sp.Trace, device: str, watts: float, limits: list[int], top: int) -> list[tuple[float, float]]:
+    """Return the projected time and energy at each limit over those at the highest one."""
     parameters = load_parameters().with_values([("power_share_compute_bound", watts / top)])
     options = ProjectOptions(device=device, draws=2, parameters=parameters, iterations=(1,))
     rows = sp.project(trace, [f"limit_power:{limit / top}" for limit in limits], options=options).rows
-    return [1 / row.speedup if row.applied else 1.0 for row in rows]
+    return [(1 / row.speedup, row.energy) if row.applied else (1.0, 1.0) for row in rows]
 
 
 def scores(jobs: list[Job], device: str) -> list[dict[str, float]]:
@@ -78,8 +77,9 @@ def scores(jobs: list[Job], device: str) -> list[dict[str, float]]:
         for job in jobs:
             *limits, top = sorted(job)
             seconds, watts = job[top]
-            times = dict(zip(limits, slowdowns(trace, device, watts, limits, top), strict=True)) | {top: 1.0}
-            projected = {limit: time * min(watts, limit) for limit, time in times.items()}
+            both = dict(zip(limits, slowdowns(trace, device, watts, limits, top), strict=True)) | {top: (1.0, 1.0)}
+            times = {limit: time for limit, (time, _) in both.items()}
+            projected = {limit: energy * watts for limit, (_, energy) in both.items()}
             measured = {limit: job[limit][0] * job[limit][1] / seconds for limit in job}
             best, chosen = (min(energy, key=lambda limit: energy[limit]) for energy in (measured, projected))
             of_job = {"regret": measured[chosen] / measured[best] - 1, "near": float(abs(chosen - best) <= _STEP)}

@@ -209,7 +209,7 @@ def _slowdown(graph: KernelGraph, parameters: Parameters) -> Floats:
     """Return the duration of each task under its power limit over the duration without one."""
     if graph.hardware.factor("power") == 1.0:
         return np.ones(len(graph.tasks))
-    slowdown = np.maximum(_power(graph, parameters), 1.0) ** (1.0 / graph.policy.power_exponent)
+    slowdown = np.maximum(power_shares(graph, parameters), 1.0) ** (1.0 / graph.policy.power_exponent)
     return np.where(arithmetic_tasks(graph), slowdown, 1.0)
 
 
@@ -219,12 +219,20 @@ def _with_power(graph: KernelGraph, old: Hardware, parameters: Parameters) -> Ke
     if limits == (1.0, 1.0):
         return graph
     demand = graph.tasks.demand.copy()
-    demand[:, _POWER] = np.minimum(_power(graph, parameters), 1.0) if limits[1] != 1.0 else 0.0
+    demand[:, _POWER] = np.minimum(power_shares(graph, parameters), 1.0) if limits[1] != 1.0 else 0.0
     return graph.with_tasks(duration_ns=graph.tasks.duration_ns * _slowdown(graph, parameters), demand=demand)
 
 
-def _power(graph: KernelGraph, parameters: Parameters) -> Floats:
-    """Return the share of the power limit that each task draws when it runs alone."""
+def power_shares(graph: KernelGraph, parameters: Parameters) -> Floats:
+    """Return the share of the power limit that each task draws when it runs alone; above 1, its clock falls.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        Graph with its hardware.
+    parameters : Parameters
+        With ``power_share_compute_bound`` and the like.
+    """
     tasks = graph.tasks
     kernel = (tasks.kind == TaskKind.KERNEL) & graph.on_device()
     kernel_shares = np.where(

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import fsum
+from math import fsum, isfinite, nan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from profilers.trace.arrays import Floats
 from profilers.trace.trace import TraceMeta
 from replay.analysis.idle import PACE_RESOURCES, pace
 from replay.calibration.parameters import Parameters
+from replay.costs.hardware import power_shares
 from replay.engine.steady import USUAL_CYCLES, Change, SteadyState, unchanged
 from replay.engine.timeline import Timeline
 from replay.graph.graph import KernelGraph
@@ -307,7 +308,7 @@ class _WindowOutcome:
 
     `times_ns` is the weighted time of its steps by side and basis, `added` are the notes of the what-if alone. `reason`
     says why the what-if changes nothing; empty if it does. `shifted` tells that the steps lose what their cycle does
-    not, or gain it.
+    not, or gain it. `energies` are those of a device before and after, W times ns, of what-ifs that change its power.
     """
 
     total_ns: float
@@ -317,6 +318,7 @@ class _WindowOutcome:
     added: tuple[str, ...]
     reason: str
     shifted: bool
+    energies: tuple[float, float] = (nan, nan)
 
 
 @dataclass(frozen=True)
@@ -391,8 +393,37 @@ def _window_outcome(
     gains = (window.total_ns(before) / max(total, _SHORTEST_NS), before.period_ns / max(state.period_ns, _SHORTEST_NS))
     if shifted := _are_opposite(*gains):
         notes = (*notes, _SHIFTED.format(what_if.label, *(f"{gain:.3f}" for gain in gains)))
-    times = window.device_ns(state), _weighted_evidence(window, state)
-    return _WindowOutcome(total, *times, notes, added, reason, shifted), state
+    times, energies = (window.device_ns(state), _weighted_evidence(window, state)), (nan, nan)
+    if any(step.name.partition(":")[0] in _OF_POWER for step in single_steps(what_if)):
+        was, now = (mean_watts(each.timeline, parameters) * window.total_ns(each) for each in (before, state))
+        energies = was, now
+    return _WindowOutcome(total, *times, notes, added, reason, shifted, energies), state
+
+
+#: What-ifs that change the power of devices.
+_OF_POWER = ("limit_power", "scale_device")
+
+
+def mean_watts(timeline: Timeline, parameters: Parameters) -> float:
+    """Return the mean power of a device, W; NaN if the trace does not say which device, or its limit is unknown.
+
+    Each task draws the share of the limit that `replay.costs.hardware.power_shares` says, a device without any its idle
+    power. Tasks side by side draw the sum.
+
+    Parameters
+    ----------
+    timeline : Timeline
+        Times of all tasks.
+    parameters : Parameters
+        With ``power_share_compute_bound`` and the like.
+    """
+    graph, busy_ns = timeline.graph, timeline.busy_ns()
+    device, limit = graph.hardware.device, graph.hardware.factor("power")
+    if device is None or "power_w" not in device.figures or not len(busy_ns) or not timeline.span_ns:
+        return nan
+    drawn = np.minimum(power_shares(graph, parameters), 1.0) * limit * (timeline.end_ns - timeline.start_ns)
+    idle = parameters["power_share_idle"] * float(np.maximum(timeline.span_ns - busy_ns, 0.0).sum())
+    return device.value("power_w") * (float(drawn[graph.on_device()].sum()) + idle) / (len(busy_ns) * timeline.span_ns)
 
 
 def _are_opposite(of_steps: float, of_cycle: float) -> bool:
@@ -582,6 +613,8 @@ def _projection_row(
     if any(window.recording for window in base.windows):  # the host as recorded is one end
         recorded = np.quantile([speedup / sample.replayed for sample in samples] or [speedup], QUANTILES)
         low, high = min(low, recorded[0]), max(high, recorded[1])
+    was, now = (fsum(side) for side in zip(*(window.energies for window in windows), strict=True))
+    energy = now / was if was > 0 else nan
     device_low, device_high = np.quantile([*(sample.device_ns for sample in samples), on_device], QUANTILES)
     return ProjectionRow(
         what_if.steps,
@@ -596,11 +629,20 @@ def _projection_row(
         max(float(device_high), on_device),
         notes=(
             *_row_notes(what_if, outcome, (speedup, float(high)), iterations),
+            *_energy_note(what_if, energy),
             *work_notes(what_if, [(fsum(each.weights), each.graph) for each in base.windows], base.total_ns, projected),
         ),
         title=what_if.title,
         limited_by=outcome.limited_by,
+        energy=energy,
     )
+
+
+def _energy_note(what_if: WhatIf, energy: float) -> tuple[str, ...]:
+    """Return a note on the energy of the steps, if it is known."""
+    if not isfinite(energy):
+        return ()
+    return (f"{what_if.label}: about {energy:.2f} times the energy, by assumed shares of the power limit",)
 
 
 def _times_by_basis(base: _Baseline, windows: Sequence[_WindowOutcome]) -> Floats:

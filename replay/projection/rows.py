@@ -133,6 +133,7 @@ NO_EFFECT = "no task of these iterations starts or ends at another time"
 ROW_FIGURES = (
     *("projected_ns", "speedup", "low", "high", "kept_share", "measured_share", "derived_share", "assumed_share"),
     *("scaled_share", "modelled_share", "device_before_ns", "device_after_ns", "device_low_ns", "device_high_ns"),
+    "energy",
 )
 
 
@@ -169,6 +170,9 @@ class ProjectionRow:
         Why the what-if is not applicable; empty if it is.
     limited_by : tuple of str
         Resource that limits the steps then, of `replay.graph.edit.LIMITING`, and one that takes nearly as long.
+    energy : float
+        Energy of the devices in these steps over that without the what-if, by assumed shares of their power limit. NaN
+        of what-ifs that change neither the limit nor the device.
     """
 
     what_if: tuple[str, ...]
@@ -185,6 +189,7 @@ class ProjectionRow:
     title: str = ""
     reason: str = ""
     limited_by: tuple[str, ...] = ()
+    energy: float = math.nan
 
     @property
     def label(self) -> str:

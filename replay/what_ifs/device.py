@@ -317,7 +317,8 @@ def limit_power(factor: float) -> WhatIf:
     limit.
 
     Source: dynamic power grows with V^2 f, and V about with f; the shares are assumptions. Given the mean power of a
-    job, times at lower limits err by 3 % (V100) and 2 % (P100) at the median (`docs/accuracy.md`).
+    job, times at lower limits err by 3 % (V100) and 2 % (P100) at the median, and energies by 6 and 4 %
+    (`docs/accuracy.md`).
 
     Raises
     ------
