@@ -161,19 +161,40 @@ class SweepResult(Result):
 
     def cheapest(self) -> Row | None:
         """Return the row with the most tokens per $ that fits; None without prices or tokens."""
-        return self._most(np.array([self.prices.get(device or "", inf) for device in self.rows["device"].to_pylist()]))
+        return self._most(self._costs())
+
+    def cost_front(self) -> list[Row]:
+        """Return the rows of all devices that no other one beats in both tokens per $ and tokens/s, most per $ first.
+
+        They are of the main what-if, and fit into memory. Without prices there is none.
+        """
+        per_dollar = self._rates(self._costs())
+        rates = np.where(per_dollar > 0, self.rows["tokens_per_s"].fill_null(0.0).to_numpy(), 0.0)
+        front = list[int]()
+        for i in np.lexsort((-rates, -per_dollar)).tolist():
+            if rates[i] > (rates[front[-1]] if front else 0.0):
+                front.append(i)
+        return self._taken(front)
 
     def least_energy(self) -> Row | None:
         """Return the row with the most tokens per J that fits; None if no power is known."""
         return self._most(self.rows["watts"].fill_null(inf).to_numpy())
 
+    def _costs(self) -> Floats:
+        """Return the price of each row's device, infinite without one."""
+        return np.array([self.prices.get(device or "", inf) for device in self.rows["device"].to_pylist()])
+
     def _most(self, costs: Floats) -> Row | None:
         """Return the row with the most tokens/s of a GPU over its cost."""
-        rates = self.rows["tokens_per_gpu_s"].fill_null(0.0).to_numpy()
-        fits = self.rows["fits"].fill_null(True).to_numpy(zero_copy_only=False)
-        scores = np.where(self._asked() & fits, rates / costs, 0.0)
+        scores = self._rates(costs)
         most = int(np.argmax(scores))
         return self._taken([most])[0] if scores[most] > 0 else None
+
+    def _rates(self, costs: Floats) -> Floats:
+        """Return the tokens/s of a GPU of each row over its cost; 0 of those that do not fit or are not asked for."""
+        rates = self.rows["tokens_per_gpu_s"].fill_null(0.0).to_numpy()
+        fits = self.rows["fits"].fill_null(True).to_numpy(zero_copy_only=False)
+        return np.where(self._asked() & fits, rates / costs, 0.0)
 
     def nearest(self, device: str | None = None, most: int = 5) -> list[Row]:
         """Return rows that do not fit, smallest share of the usable memory first, with `usable_bytes`.
@@ -218,6 +239,7 @@ class SweepResult(Result):
             "best": self.best(),
             "cheapest": self.cheapest(),
             "least_energy": self.least_energy(),
+            "cost_front": self.cost_front(),
             "devices": devices,
             "pareto": self.pareto(),
         }
@@ -280,6 +302,8 @@ class SweepResult(Result):
         tables = [self._table(title, rows.pop(self.main))] if self.main in rows else []
         if not tables and (near := self.nearest()):
             tables = [self._table("Nearest to fit: no scenario fits into memory", near)]
+        if len(cheap := self.cost_front()) > 1:
+            tables.append(self._table("Pareto front of all devices: most tokens per $, most tokens/s", cheap))
         return tables + [self._table(f"Pareto front under {name}", rows[name]) for name in list(rows)[:_FRONTS]]
 
     def _table(self, title: str, rows: Sequence[Row]) -> Table:

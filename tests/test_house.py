@@ -100,7 +100,7 @@ BUDGET = {
     "replay/what_ifs": 5417,
     "replay/workloads": 4342,
     "replay/writers": 363,
-    "seqpoint": 9546,
+    "seqpoint": 9561,
     "seqpoint/cli": 2504,
     "seqpoint/plots": 1485,
     "seqpoint/reporting": 397,

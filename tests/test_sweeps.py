@@ -294,6 +294,18 @@ def test_prices_tell_the_plan_that_costs_least(run: Run) -> None:
     assert f"most tokens per $: {max(by_hand):,.0f} on 1 {cheapest['device']}" in shown and "tokens per $" in shown
     rows = [row for row in found.pareto() if row["tokens_per_gpu_s"]]
     assert rows and all(row["tokens_per_joule"] == row["tokens_per_gpu_s"] / row["watts"] for row in rows)
+    front = found.cost_front()
+    assert front and front[0]["tokens_per_dollar"] == cheapest["tokens_per_dollar"] and not sp.sweep(made).cost_front()
+    # Every other plan that fits has fewer tokens/s than one of the front that is as cheap, or is one of it.
+    cells = [
+        row for row in found.rows.to_pylist() if row["tokens_per_s"] and row["what_if"] == "nothing" and row["fits"]
+    ]
+    for row in cells:
+        per_dollar = 3600 * row["tokens_per_gpu_s"] / found.prices[row["device"]]
+        assert any(
+            each["tokens_per_dollar"] >= per_dollar * (1 - 1e-12) and each["tokens_per_s"] >= row["tokens_per_s"]
+            for each in front
+        )
     least = found.least_energy()
     assert least and least["tokens_per_joule"] >= max(row["tokens_per_joule"] for row in rows)
     assert sp.sweep(made).cheapest() is None and "tokens_per_dollar" not in sp.sweep(made).pareto()[0]

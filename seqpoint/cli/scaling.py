@@ -142,7 +142,7 @@ def sweep_command(plan: str, output: str | None, json_: bool, **options: Any) ->
     what_ifs; and [search] for a grid that is too large to time all of it. docs/sweeps.md explains them. With --output,
     a sweep that was stopped goes on where it was.
 
-    With --json: scenarios, tried, failed, errors, best, cheapest (with --price), least_energy, devices
+    With --json: scenarios, tried, failed, errors, best, cheapest (with --price), least_energy, cost_front, devices
     (usable_bytes and best of each), pareto (by what_if and device), nearest (what almost fits, with usable_bytes and
     memory_share), and rows, each with the values of the grid, device, what_if, gpus, step_s, low_s, high_s,
     tokens_per_s, tokens_per_gpu_s, memory_bytes, fit, fits, basis and error.
