@@ -109,7 +109,7 @@ def test_tf32_speeds_up_products_alone() -> None:
     ("changes", "message"),
     [
         ({"precision": "fp4"}, "no precision 'fp4'; there are fp32, tf32, fp16, bf16, fp8"),
-        ({"optimizer": "sgd"}, "no optimizer 'sgd'; there are adam, lamb"),
+        ({"optimizer": "sgd"}, "no optimizer 'sgd'; there are adam, adam8bit, lamb"),
         ({"layout": workloads.Layout(2, sequence_parallel=True)}, "BERT has no sequence parallelism"),
         (
             {"model": workloads.load_transformers()["gpt2_large"]},

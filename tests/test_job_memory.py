@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError
+from replay.costs.shipped import load_parameters
 from replay.workloads import (
     DecoderPass,
     JobMemory,
@@ -21,13 +22,16 @@ from replay.workloads import (
     fitting_changes,
     job_memory,
     kv_cache_bytes,
+    load_training,
     memory_by_stage,
     memory_fit,
     memory_share,
+    predict_steps,
     training_job,
     usable_bytes,
 )
 from replay.workloads.job_memory import RESERVED, parameter_bytes
+from replay.workloads.training import job_loads
 from replay.workloads.transformer import embedding_block, head_block, layer_block
 from seqpoint.cli import cli
 from seqpoint.validation.job_memory import (
@@ -326,3 +330,19 @@ def test_moments_in_8_bits_take_six_bytes_off_a_parameter_and_time_off_the_optim
     assert "6 of optimizer" in parameter_bytes(jobs[1])
     moved = [each.read + each.written for job in jobs for each in job.optimizer_passes]
     assert moved == [62, 50]
+
+
+def test_states_on_the_host_take_no_memory_and_more_time() -> None:
+    here = training_job({"layers": 4, "precision": "bf16", "data": 8, "sharding": 2})
+    there = replace(here, offload=True)
+    assert job_memory(there).optimizer == 0 and job_memory(there).gradients == job_memory(here).gradients
+    assert "0 of optimizer (on the host; optimizer and gradients shared by 8 ranks)" in parameter_bytes(there)
+    shipped = load_parameters()
+    near, far = predict_steps([here, there], find_device("A100"), fit=load_training(), parameters=shipped)
+    assert far.seconds - far.parts.optimizer_s == pytest.approx(near.seconds - near.parts.optimizer_s)
+    (load,) = job_loads([there], find_device("A100"), shipped)
+    a_parameter = 2 * 2 / (1e9 * shipped["host_link_gbps"]) + 8e-9 * shipped["cpu_update_ns"]  # there and back; 8 ranks
+    assert far.parts.optimizer_s == pytest.approx(load.stages[0].updated * a_parameter)
+    assert far.parts.optimizer_s > 10 * near.parts.optimizer_s and far.watts and near.watts and far.watts < near.watts
+    with pytest.raises(InvalidInputError, match="offload of optimizer 'lamb': CPUs update by adam alone"):
+        replace(there, optimizer="lamb")

@@ -302,6 +302,7 @@ STYLES = {
     "gathered": {"context": 2},
     "first flash": {"attention": "flash1", "length": 4096, "global_batch": 2, "micro_batch": 1},
     "graphs": {"cuda_graphs": True},
+    "offload": {"offload": True, "data": 2, "sharding": 1},
     "scores again": {"selective_recompute": True, "pipeline": 2},
     "fp8": {"attention": "flash", "precision": "fp8", "tensor": 2, "sequence_parallel": True},
     "experts": {"experts": 8, "experts_per_token": 2, "shared_experts": 1, "dense_layers": 1, "data": 4, "expert": 4},

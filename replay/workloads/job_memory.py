@@ -240,7 +240,7 @@ def _stage_memory(job: TrainingJob, stage: int, kinds: _Kinds) -> JobMemory:
 def _gradient_and_state(job: TrainingJob) -> tuple[int, int]:
     """Return the bytes of a parameter's gradient, and of its optimizer's state."""
     gradient, state = _STATES[job.precision]
-    return gradient, state - _SAVED_BY_8_BITS * (job.optimizer == "adam8bit")
+    return gradient, 0 if job.offload else state - _SAVED_BY_8_BITS * (job.optimizer == "adam8bit")
 
 
 def _states(job: TrainingJob, held: int, experts: int, layers: int) -> tuple[int, int, int]:
@@ -484,8 +484,10 @@ def parameter_bytes(job: TrainingJob) -> str:
     gradient, state = _gradient_and_state(job)
     weight = _NARROW.get(job.precision, job.element_bytes)
     shared = ("", "optimizer", "optimizer and gradients", "all")[job.sharding]
-    ranks = f" ({shared} shared by {job.layout.data} ranks)" if shared and job.layout.data > 1 else ""
-    return f"a parameter takes {weight:g} bytes of weight, {gradient} of gradient, {state} of optimizer{ranks}"
+    notes = ["on the host"] * job.offload
+    notes += [f"{shared} shared by {job.layout.data} ranks"] * (job.sharding > 0 and job.layout.data > 1)
+    where = f" ({'; '.join(notes)})" if notes else ""
+    return f"a parameter takes {weight:g} bytes of weight, {gradient} of gradient, {state} of optimizer{where}"
 
 
 def fitting_changes(job: TrainingJob, device: Device) -> list[tuple[str, int, JobMemory]]:

@@ -250,6 +250,9 @@ class TrainingJob:
     selective_recompute : bool
         Whether attention's scores alone are computed again, which takes little time and the most memory off a layer
         (arXiv 2205.05198). It changes nothing of attention in one kernel, nor where all is computed again.
+    offload : bool
+        Whether the optimizer's states are in the memory of the host, whose CPUs update them (ZeRO-Offload, arXiv
+        2101.06840).
     cuda_graphs : bool
         Whether graphs hold the calls of a micro-batch, so that no kernel waits for the host.
 
@@ -280,9 +283,12 @@ class TrainingJob:
     overlap_gradients: bool = False
     adapter_rank: int = 0
     selective_recompute: bool = False
+    offload: bool = False
     cuda_graphs: bool = False
 
     def __post_init__(self) -> None:
+        if self.offload and self.optimizer != "adam":
+            raise InvalidInputError(f"offload of optimizer {self.optimizer!r:.40}: CPUs update by adam alone")
         if self.adapter_rank:
             checked_size("adapter_rank", self.adapter_rank)
         choices = {"precision": PRECISIONS, "optimizer": OPTIMIZERS, "attention": ATTENTIONS, "sharding": SHARDINGS}

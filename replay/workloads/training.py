@@ -123,7 +123,7 @@ class StageLoad:
     reduce_s, gather_s : float
         Sum of its gradients over replicas, whole or to shares; gathering of updated weights.
     update_s : tuple of float
-        Time of each pass of the optimizer over its weights.
+        Time of each pass of the optimizer over its weights; of one on the host, with its copies.
     weights, tensors : int
         Elements of its parameters on a rank, and parameters.
     updated : int
@@ -423,6 +423,15 @@ class JobTimer:
         fits = self.parameters.calibration(CollectiveCalibration)
         return float(predict_collective(kind, [moved], topology, self.device, fits).seconds[0])
 
+    def on_host(self, job: TrainingJob, updated: int) -> float:
+        """Return the time in which gradients go to the host, its CPUs update, and weights come back, s.
+
+        The ranks of a node share its CPUs. Nothing of it is taken to overlap with the passes.
+        """
+        copied = 2 * job.element_bytes / (1e9 * self.parameters["host_link_gbps"])
+        ranks = min(job.layout.devices, job.layout.node_devices)
+        return updated * (copied + 1e-9 * ranks * self.parameters["cpu_update_ns"])
+
     def _update(self, weights: int, passes: tuple[OptimizerPass, ...], precision: str) -> tuple[float, ...]:
         operators = [
             streaming("optimizer", weights * each.read, weights * each.written, weights, PRECISIONS[precision])
@@ -535,7 +544,7 @@ def _stage(job: TrainingJob, stage: int, timer: JobTimer) -> StageLoad:
         chunks,
         exchanged["all_reduce"] + exchanged["reduce_scatter"],
         exchanged["all_gather"],
-        timer.update(updated, job.optimizer_passes, job.precision),
+        (timer.on_host(job, updated),) if job.offload else timer.update(updated, job.optimizer_passes, job.precision),
         weights,
         tensors,
         updated,
@@ -558,7 +567,7 @@ def _timing_key(job: TrainingJob) -> TrainingJob:
     layout = replace(layout, pipeline=stages, data=data, schedule="1f1b", chunks=1, count_ends=False)
     model = replace(job.model, layers=stages, dense_layers=0)
     return replace(job, model=model, global_batch=job.micro_batch * data, layout=layout, recompute=False,
-                   selective_recompute=False, cuda_graphs=False, sharding=shares)  # fmt: skip
+                   selective_recompute=False, cuda_graphs=False, offload=False, sharding=shares)  # fmt: skip
 
 
 def _cost(prior: float, spread: float) -> Any:

@@ -685,7 +685,8 @@ def predict_steps(
         spread = fit.spreads.get(device.name, fit.spread)
         factor = exp(spread if is_fitted else hypot(spread, _CARRIED))
         basis = "fitted" if is_fitted else "carried"
-        watts = mean_power(parts, device, parameters)
+        # The device waits while the host updates.
+        watts = mean_power(replace(parts, optimizer_s=0.0) if job.offload else parts, device, parameters)
         predicted.append(PredictedStep(job, parts, parts.total_s / factor, parts.total_s * factor, basis, watts))
     return predicted
 

@@ -28,7 +28,7 @@ _SIZES: Mapping[str, str] = {
         *("layers", "hidden", "heads", "feedforward", "vocabulary", "kv_heads", "experts", "experts_per_token"),
         *("length", "global_batch", "micro_batch", "sequence_parallel", "schedule", "chunks", "recompute"),
         *("selective_recompute", "precision", "optimizer", "attention", "sharding", "overlap_gradients"),
-        *("cuda_graphs", "node_devices", "node_adapters"),
+        *("offload", "cuda_graphs", "node_devices", "node_adapters"),
     )
 } | {"tp": "tensor", "dp": "data", "pp": "pipeline", "cp": "context", "ep": "expert"}
 #: Options that only a transformer has.
@@ -40,7 +40,7 @@ _OF_TRANSFORMERS = (
 _OF_TRAINING = (
     *("micro_batch", "pp", "cp", "sequence_parallel", "schedule", "chunks", "recompute", "optimizer", "attention"),
     "selective_recompute",
-    *("sharding", "overlap_gradients", "cuda_graphs", "calibration", "steps", "job_", "prices"),
+    *("sharding", "overlap_gradients", "offload", "cuda_graphs", "calibration", "steps", "job_", "prices"),
 )
 F = TypeVar("F", bound=Callable[..., Any])
 _POSITIVE = click.IntRange(1)
@@ -122,6 +122,7 @@ def _choice(name: str, known: Iterable[object], text: str) -> Callable[[F], F]:
     "Stage of ZeRO: replicas share nothing, the optimizer, gradients too, weights too.  [default: 0]",
 )
 @click.option("--overlap-gradients", is_flag=True, help="Exchange gradients and weights of replicas beside kernels.")
+@click.option("--offload", is_flag=True, help="Keep the optimizer's states on the host, whose CPUs update them.")
 @click.option("--cuda-graphs", is_flag=True, help="Hold the calls of a micro-batch in CUDA graphs: no kernel waits.")
 @_choice("--phase", workloads.PHASES, "A step of inference: all prompts, or the next token of each sequence.")
 @click.option(
