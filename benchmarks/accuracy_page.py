@@ -1265,7 +1265,8 @@ def jobs() -> str:
 Training steps of MLPerf, of Megatron-LM on B200 (SimuMax) and on 8 to 512 A100 (arXiv 2205.05198), of MPT with FSDP,
 and of BERT. One calibration serves all. It is fitted to half of MLPerf's systems, chosen by a hash of their name, to
 one of SimuMax's models, and to a tenth of the steps above. Nothing is fitted to MPT's, BERT's and the published steps
-of Megatron-LM. A ratio is of two steps of one job that differ in one property. Intervals are for 90 %. The table is
+of Megatron-LM. But the work that runs do, and how far devices may differ, were settled in view of all these steps.
+A ratio is of two steps of one job that differ in one property. Intervals are for 90 %. The table is
 [`training_steps.csv`](../tests/accuracy/training_steps.csv).
 
 {table}

@@ -98,7 +98,7 @@ BUDGET = {
     "replay/serving": 428,
     "replay/studies": 1534,
     "replay/what_ifs": 5417,
-    "replay/workloads": 4353,
+    "replay/workloads": 4349,
     "replay/writers": 363,
     "seqpoint": 9561,
     "seqpoint/cli": 2505,

@@ -21,7 +21,7 @@ from replay.from_trace import build_graph
 from replay.graph.edit import with_host_time
 from replay.graph.graph import Basis, EdgeKind, KernelGraph, Lane, TaskKind, hardware_named
 from replay.projection import SIDES, ProjectionRow
-from replay.projection.projection import Projection, ProjectionOptions, mean_watts, project
+from replay.projection.projection import Projection, ProjectionOptions, project, timeline_power
 from replay.projection.windows import StepWindow
 from replay.what_ifs import WhatIf, parse_what_if
 from replay.writers.perfetto import write_perfetto
@@ -94,8 +94,8 @@ def test_energy_is_that_of_the_shares_of_the_limit_and_of_waiting() -> None:
     assert half.energy == pytest.approx(after / before, rel=1e-3)
     assert any(f"about {half.energy:.2f} times the energy" in note for note in half.notes)
     assert np.isnan(clock.energy) and clock.to_dict()["energy"] is None
-    assert mean_watts(replay(graph), load_parameters()) == pytest.approx(300 * before / 2000)
-    assert np.isnan(mean_watts(replay(unnamed), load_parameters()))
+    assert timeline_power(replay(graph), load_parameters()) == pytest.approx(300 * before / 2000)
+    assert np.isnan(timeline_power(replay(unnamed), load_parameters()))
 
 
 @pytest.mark.parametrize(

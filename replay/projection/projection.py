@@ -39,6 +39,8 @@ _ROUNDING = 1e-9
 #: A speed-up this far below 1 is a loss.
 _SLOWER = 1e-6
 _UNSETTLED = "{}: the time of a step had not settled when it was cut off"
+#: What-ifs that change the power of devices, so that a row says what energy they take.
+_OF_POWER = ("limit_power", "scale_device")
 #: Most iterations that a note names.
 _MOST_NAMED = 8
 #: A gain or loss of steps above this is not hidden by rounding.
@@ -395,16 +397,12 @@ def _window_outcome(
         notes = (*notes, _SHIFTED.format(what_if.label, *(f"{gain:.3f}" for gain in gains)))
     times, energies = (window.device_ns(state), _weighted_evidence(window, state)), (nan, nan)
     if any(step.name.partition(":")[0] in _OF_POWER for step in single_steps(what_if)):
-        was, now = (mean_watts(each.timeline, parameters) * window.total_ns(each) for each in (before, state))
+        was, now = (timeline_power(each.timeline, parameters) * window.total_ns(each) for each in (before, state))
         energies = was, now
     return _WindowOutcome(total, *times, notes, added, reason, shifted, energies), state
 
 
-#: What-ifs that change the power of devices.
-_OF_POWER = ("limit_power", "scale_device")
-
-
-def mean_watts(timeline: Timeline, parameters: Parameters) -> float:
+def timeline_power(timeline: Timeline, parameters: Parameters) -> float:
     """Return the mean power of a device, W; NaN if the trace does not say which device, or its limit is unknown.
 
     Each task draws the share of the limit that `replay.costs.hardware.power_shares` says, a device without any its idle

@@ -311,19 +311,23 @@ def in_fp8(steps: Sequence[Step], run: DecoderPass) -> list[Step]:
     if not run.product_size:
         return list(steps)
     converted: list[Step] = []
-    is_product = [step.operator.kind == "matmul" and step.parameters > 0 for step in steps]
-    is_fused = [step.chained > 0 for step in steps]
-    for i, step in enumerate(steps):
-        if is_product[i]:
+    for before, step, after in zip([None, *steps], steps, [*steps[1:], None], strict=False):
+        if _is_of_weights(step):
             _, m, n, k = step.operator.dims
-            gradient = [] if any(is_fused[i + 1 : i + 2]) else [_quantization(m, n)]
-            converted += [] if i == 0 or is_fused[i - 1] else [Step("quantize", _quantization(m, k))]
+            if before and not before.chained:  # before the first one is a normalisation
+                converted.append(Step("quantize", _quantization(m, k)))
+            gradient = [] if after and after.chained else [_quantization(m, n)]
             converted.append(_in_8_bits(_without_sums(step), *gradient))
-        elif is_fused[i] and any(is_product[max(i - 1, 0) : i]):
+        elif step.chained and before and _is_of_weights(before):
             converted.append(_without_sums(step))
         else:
             converted.append(_in_8_bits(step) if step.operator.kind == "experts" else step)
     return converted
+
+
+def _is_of_weights(step: Step) -> bool:
+    """Return whether a step is a product with weights."""
+    return step.operator.kind == "matmul" and step.parameters > 0
 
 
 def _without_sums(step: Step) -> Step:

@@ -379,7 +379,7 @@ def _attention(job: TrainingJob) -> _Kept:
             0.0,
         )
     scores = heads * job.length
-    if job.selective_recompute:
+    if job.selective_recompute:  # of one layer at a time: scores, their softmax and its gradient
         return _Kept(kept, products + taken * result, 3 * size * scores)
     softmax = scores * (2 * size + _MASK_BYTES if _drops(model) else size)
     return _Kept(kept + softmax, products + taken * result, size * scores)

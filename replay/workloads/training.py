@@ -263,7 +263,7 @@ def timed_steps(
         if kind == "send_recv":  # to the next rank of a ring
             topology = replace(topology, n_workers=2, devices_per_node=min(topology.devices_per_node, 2))
         seconds[alike] = predict_collective(kind, sizes, topology, device, fits).seconds
-    if getattr(job, "attention", "flash") == "flash1":
+    if isinstance(job, TrainingJob) and job.attention == "flash1":
         seconds[[i for i, step in enumerate(steps) if step.operator.kind == "context_attention"]] *= _FIRST_FLASH
     return list(zip(steps, seconds.tolist(), strict=True))
 

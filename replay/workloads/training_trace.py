@@ -452,9 +452,10 @@ class _Stage:
             self._agree(program, rank, last)
         call_ns = max(round(1e9 * self.costs.update_call_s), _LEAST_CALL_NS)
         size = mine.updated // mine.launches
+        passes = () if job.offload else zip(job.optimizer_passes, mine.update_s, strict=True)
         if job.offload:
             program.append(Wait(host_ns=round(1e9 * mine.update_s[0])))
-        for update, seconds in () if job.offload else zip(job.optimizer_passes, mine.update_s, strict=True):
+        for update, seconds in passes:
             lists = (((size,),),) * len(update.lists) or ((size,),)
             call = KernelCall(update.kernel, update.operator, max(round(1e9 * seconds / mine.launches), 1), call_ns,
                               _COMPUTE, lists[0], max(size // _BLOCK, 1), operands=lists[1:],
