@@ -23,3 +23,7 @@ class BrokenFileError(SeqPointError):
 
 class InvalidInputError(SeqPointError):
     """An argument, or the data given to a model, is outside what it accepts."""
+
+
+class WorkerError(SeqPointError):
+    """A process of several that share the work ended before its task."""

@@ -4,8 +4,10 @@ Readers, what-ifs and selectors are added in the same way. A plug-in that cannot
 reported with its distribution and its reason; it never stops the others.
 """
 
-from collections.abc import Callable, Container, Iterator
+import sys
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar
 
@@ -68,8 +70,7 @@ def load_plugins(
     Plugin
         Ordered by name within other distributions, then within this project.
     """
-    # Asking for the name of a distribution parses its metadata.
-    points = [(point, package_of(point)) for point in entry_points(group=group)]
+    points = _points(group, tuple(sys.path), entry_points)
     own_names = {point.name for point, package in points if package == OURS}
     owners: dict[str, str] = {}
 
@@ -94,6 +95,14 @@ def load_plugins(
         else:
             owners[name] = package
             yield Plugin(name, package, value)
+
+
+@lru_cache
+def _points(
+    group: str, _folders: tuple[str, ...], find: Callable[..., Iterable[EntryPoint]]
+) -> list[tuple[EntryPoint, str]]:
+    """Return the entry points of a group with their distributions, whose metadata is parsed once for all files."""
+    return [(point, package_of(point)) for point in find(group=group)]
 
 
 def package_of(point: EntryPoint) -> str:

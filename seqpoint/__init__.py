@@ -77,6 +77,7 @@ __all__ = [
     "simulate_kernel",
     "simulate_memory",
     "stragglers",
+    "survey",
     "sweep",
     "synthesize",
     "validate",

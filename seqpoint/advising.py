@@ -172,6 +172,8 @@ class TraceAdvice(Result):
         Classes of work on devices that no action makes shorter, with at least 5 % of the critical path: their shares.
     serving : str
         `seqpoint serving` on the trace, if its annotations state requests; else "".
+    ranks : tuple of str
+        What is slow among many ranks; the rest is of those that stand for all.
     """
 
     heading = "Advice"
@@ -186,6 +188,7 @@ class TraceAdvice(Result):
     stragglers: str = ""
     no_action: Mapping[str, float] = field(default_factory=dict)
     serving: str = ""
+    ranks: tuple[str, ...] = ()
 
     def commands(self) -> dict[str, str]:
         """Return the commands that show more, by what they show more on."""
@@ -199,7 +202,7 @@ class TraceAdvice(Result):
         return self.lines()
 
     def lines(self, *, whole: bool = False, notes: bool = False, wide: bool = False) -> list[str]:
-        """Return the advice as lines of 100 characters, at most 25 by default.
+        """Return the advice as lines of 100 characters, at most 25 by default beside what is slow among many ranks.
 
         Parameters
         ----------
@@ -238,7 +241,8 @@ class TraceAdvice(Result):
         lines += [*(f"More on {what}: {command}" for what, command in self.commands().items()), *ends]
         for text in against:
             lines += text if whole or notes or len(lines) + len(text) <= _MOST_LINES else []
-        return lines
+        first = [line for text in self.ranks for line in wrapped(text, 2)]
+        return [*first, *([""] if first else []), *lines]
 
     def markdown(self) -> str:
         """Return the whole advice as Markdown, for an issue or a note."""
@@ -254,7 +258,8 @@ class TraceAdvice(Result):
             "Not worth it": worthless,
             "What stands against it": [f"- {text}" for text in self.against],
         }
-        texts = [f"## {self.verdict}", self.measured, *(
+        first = ["\n".join(self.ranks)] if self.ranks else []
+        texts = [f"## {self.verdict}", self.measured, *first, *(
             "\n".join([f"### {title}", "", *lines]).rstrip() for title, lines in parts.items() if any(lines)
         )]  # fmt: skip
         return "\n\n".join(re.sub(r"([<>|*_])", r"\\\1", text) if i < 2 else text for i, text in enumerate(texts))
@@ -278,6 +283,7 @@ class TraceAdvice(Result):
             "stragglers": self.stragglers,
             "no_action": dict(self.no_action),
             "serving": self.serving,
+            "ranks": list(self.ranks),
         }
 
     def __repr__(self) -> str:

@@ -587,7 +587,7 @@ def rank_rows(trace: Trace, facts: KernelFacts) -> tuple[RankRow, ...]:
     facts : KernelFacts
         Its kernels.
     """
-    host, slow = _host_gaps(trace), _slowdowns(facts)
+    host, slow = host_gaps(trace), _slowdowns(facts)
     late = {row.rank: row for row in late_ranks(trace)}
     rows = []
     for each in times_of_recording(trace):
@@ -614,7 +614,7 @@ def rank_rows(trace: Trace, facts: KernelFacts) -> tuple[RankRow, ...]:
     return tuple(rows)
 
 
-def _host_gaps(trace: Trace) -> dict[tuple[int, int], int]:
+def host_gaps(trace: Trace) -> dict[tuple[int, int], int]:
     """Return for each (rank, device) the idle time before the call that launches the next work."""
     tables = (trace.kernels, trace.copies)
     rank, device, launch, start = (

@@ -16,6 +16,8 @@ from profilers.errors import InvalidInputError
 from profilers.files import expanded_paths
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from profilers.devices import Device
     from profilers.ingest import Summary
     from profilers.ingest.pipeline import IngestOptions
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from seqpoint.iteration_table import IterationTable, LengthCandidates
     from seqpoint.memory_simulation import MemoryOptions, SimulatedMemory
     from seqpoint.projecting import ProjectOptions, TraceProjection
+    from seqpoint.rank_survey import RankSurvey
     from seqpoint.reproducing import Reproduction
     from seqpoint.selection.another_run import RunEstimate
     from seqpoint.selection.kernels import KernelSampler
@@ -65,9 +68,10 @@ def open(  # noqa: A001 - the verb of the front door, as in `xarray.open_dataset
     counters: Paths = (),
     execution_traces: Paths = (),
     captures: Paths = (),
+    ranks: str | Sequence[int] = "all",
     progress: Progress | None = None,
 ) -> "Trace":
-    """Read trace files of any profiler into memory, or load a ``.trace`` folder.
+    """Read trace files of any profiler into memory, or load a ``.trace`` folder or several.
 
     Parameters
     ----------
@@ -89,6 +93,10 @@ def open(  # noqa: A001 - the verb of the front door, as in `xarray.open_dataset
     captures : str, path or sequence of them, optional
         Traces of the same job while its graphs are captured, or without graphs, whose operators and shapes the kernels
         of CUDA or HIP graphs get.
+    ranks : str or sequence of int
+        Ranks to read of a ``.trace`` folder: ``"all"``, or numbers such as ``"0,8,16-23"``. They stand for the others,
+        so that they meet in collectives without them. Commands read some of more than 32 ranks if you name none:
+        those that `survey` calls representatives.
     progress : callable, optional
         Called with (bytes read, bytes of all files, name of the file).
 
@@ -105,12 +113,18 @@ def open(  # noqa: A001 - the verb of the front door, as in `xarray.open_dataset
     >>> trace.iterations.num_rows
     112
     """
-    from profilers.trace.store import is_trace, load_trace
+    from profilers.trace.store import is_trace, load_trace, trace_folders
 
     files = expanded_paths(paths)
     is_plain = iterations == "auto" and not (length or classes or counters or execution_traces or captures)
     if is_plain and len(files) == 1 and is_trace(files[0]):
-        return load_trace(files[0])
+        return load_trace(files[0], ranks=_rank_numbers(ranks))
+    if ranks != "all":
+        raise InvalidInputError(f"{files[0]}: ranks can be chosen of a .trace folder; ingest the files first")
+    if is_plain and (folders := trace_folders(files)):
+        from profilers.writers.slicing import merge
+
+        return merge([load_trace(folder) for folder in folders])
     from profilers.ingest.pipeline import IngestOptions, collect, open_trace
     from profilers.trace.kernels import read_class_rules
 
@@ -122,8 +136,16 @@ def open(  # noqa: A001 - the verb of the front door, as in `xarray.open_dataset
     return open_trace(files[0], options) if len(files) == 1 else collect(files, options)
 
 
-def ingest(paths: Paths, output: str | PathLike[str], *, options: "IngestOptions | None" = None) -> "Summary":
-    """Read trace files into a ``.trace`` folder with bounded memory, several at a time.
+def ingest(
+    paths: Paths,
+    output: str | PathLike[str],
+    *,
+    options: "IngestOptions | None" = None,
+    executor: "Executor | None" = None,
+) -> "Summary":
+    """Read trace files, or ``.trace`` folders of different ranks, into one ``.trace`` folder with bounded memory.
+
+    A trace of more than 32 ranks is surveyed, too (see `survey`).
 
     Parameters
     ----------
@@ -133,20 +155,137 @@ def ingest(paths: Paths, output: str | PathLike[str], *, options: "IngestOptions
         Folder to write; its name ends in ``.trace``.
     options : IngestOptions, optional
         How iterations and lengths are found, what is joined, and how large a packed file may be.
+    executor : Executor, optional
+        Runs the reading: any object with ``submit``, such as ``dask.distributed.Client.get_executor()``, whose workers
+        see the same files. By default one process a core, unless the files are small.
 
     Raises
     ------
     SeqPointError
         A file is missing, damaged or of no known format, or the folder cannot be written.
     """
-    from profilers.ingest.pipeline import IngestOptions
+    from profilers.ingest.pipeline import IngestOptions, Summary
     from profilers.ingest.pipeline import ingest as run
+    from profilers.trace.store import trace_folders
 
-    return run(expanded_paths(paths), output, options or IngestOptions())
+    files, options = expanded_paths(paths), options or IngestOptions()
+    if folders := trace_folders(files):
+        from profilers.writers.slicing import merge_folders
+
+        joined, rows = merge_folders(folders, output)
+        result = Summary(Path(output), joined.meta, rows, 0)
+    else:
+        result = run(files, output, options, executor=executor)
+    if many_ranks(output):
+        survey(output, executor=executor, skip_damaged=options.skip_damaged, progress=options.progress)
+    return result
+
+
+def survey(
+    trace: Paths,
+    *,
+    executor: "Executor | None" = None,
+    skip_damaged: bool = False,
+    progress: Progress | None = None,
+) -> "RankSurvey":
+    """Compare the ranks of a job: their spread, slow cards, nodes, links and hosts, and ranks that stand for all.
+
+    Parameters
+    ----------
+    trace : path or sequence of paths
+        A ``.trace`` folder, of any number of ranks, or several of different ranks.
+    executor : Executor, optional
+        Runs the workers, as for `ingest`. What they find is kept in the folder.
+    skip_damaged : bool
+        Leave out damaged files or ranks and name them, instead of an error.
+    progress : callable, optional
+        Called with (ranks done, ranks in all, what).
+
+    Raises
+    ------
+    SeqPointError
+        The trace cannot be read; the message names the file.
+    """
+    from profilers.trace.store import is_trace
+    from seqpoint.rank_survey import survey as run
+
+    files = expanded_paths(trace)
+    folder = files[0] if len(files) == 1 and is_trace(files[0]) else _temporary(files, executor)
+    return run(folder, executor=executor, skip_damaged=skip_damaged, progress=progress)
+
+
+def many_ranks(trace: Paths) -> Path | None:
+    """Return the ``.trace`` folder of a job of more than 32 ranks, None for fewer.
+
+    Files, or folders of different ranks, become a temporary one, which is removed as the process ends.
+
+    Parameters
+    ----------
+    trace : path or sequence of paths
+        The trace.
+
+    Raises
+    ------
+    SeqPointError
+        The trace cannot be read.
+    """
+    from profilers.trace.store import is_trace, read_meta, trace_folders
+
+    files = expanded_paths(trace)
+    if len(files) == 1 and is_trace(files[0]):
+        return files[0] if len(read_meta(files[0]).ranks) > _MANY_RANKS else None
+    folders = trace_folders(files)
+    if folders:
+        count = sum(len(read_meta(folder).ranks) for folder in folders)
+    else:
+        count = sum(sum(child.is_file() for child in file.iterdir()) if file.is_dir() else 1 for file in files)
+    return _temporary(files) if count > _MANY_RANKS else None
+
+
+#: Temporary traces of this process, by their files.
+_TEMPORARY: dict[tuple[Path, ...], Path] = {}
+
+
+def _temporary(files: Sequence[Path], executor: "Executor | None" = None) -> Path:
+    """Ingest files, or folders of different ranks, into a folder that is removed as the process ends."""
+    import atexit
+    import shutil
+    import tempfile
+
+    key = tuple(files)
+    if key not in _TEMPORARY:
+        folder = tempfile.mkdtemp(prefix="seqpoint-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        ingest(files, Path(folder) / "job.trace", executor=executor)
+        _TEMPORARY[key] = Path(folder) / "job.trace"
+    return _TEMPORARY[key]
+
+
+def _rank_numbers(ranks: str | Sequence[int]) -> list[int] | None:
+    """Return the ranks of a list such as "0,8,16-23"; None for all."""
+    if not isinstance(ranks, str):
+        return list(ranks)
+    if ranks.strip() == "all":
+        return None
+    numbers: list[int] = []
+    for part in ranks.split(","):
+        first, _, last = part.strip().partition("-")
+        if not first.isdecimal() or not (last or first).isdecimal() or len(part) > _DIGITS:
+            raise InvalidInputError(f"ranks {ranks!r}: write all, or numbers such as 0,8,16-23")
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers
+
+
+#: Most characters of a range of ranks.
+_DIGITS = 13
+#: A trace of more ranks is surveyed, and other commands read those that stand for all.
+_MANY_RANKS = 32
 
 
 def describe(trace: "Trace | Paths", *, by: str | Sequence[str] = ()) -> "Description":
     """Describe a trace: devices, steps, kernels by class, overlap, and the quality of the data.
+
+    Of the path of a trace of more than 32 ranks, those are described that stand for all; `survey` compares all ranks.
 
     Parameters
     ----------
@@ -583,6 +722,7 @@ def advise(
     max_points: int = 2,
     device: str | None = None,
     name: str = "",
+    ranks: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> "TraceAdvice":
     """Say what limits the steps of a trace, what to do first, what is not worth it, and what stands against the answer.
@@ -599,6 +739,8 @@ def advise(
         Device that the trace was recorded on, if the trace does not say; ``seqpoint devices`` lists the names.
     name : str
         Path of the trace in the commands that the advice names; by default that of `trace`, or of its first file.
+    ranks : sequence of str
+        What is slow among the ranks, which comes first; by default that of `survey`, for a path of more than 32 ranks.
     progress : callable, optional
         Called with (steps done, steps in all, what).
 
@@ -607,12 +749,15 @@ def advise(
     SeqPointError
         The trace cannot be read or replayed, or the device is unknown.
     """
+    from profilers.trace import Trace
     from seqpoint.advising import advise_trace
     from seqpoint.projecting import ProjectOptions
 
+    if not ranks and not isinstance(trace, Trace) and (folder := many_ranks(trace)):
+        ranks = survey(folder).parts_text()
     name = name or (fspath(trace) if isinstance(trace, str | PathLike) else "")
     options = ProjectOptions(max_points=max_points, device=device, progress=progress)
-    return advise_trace(_trace(trace), name=name, minutes=minutes, options=options)
+    return replace(advise_trace(_trace(trace), name=name, minutes=minutes, options=options), ranks=tuple(ranks))
 
 
 def project(
@@ -1051,10 +1196,14 @@ def _device(device: "str | Device") -> "Device":
 
 
 def _trace(trace: "Trace | Paths") -> "Trace":
-    """Return a trace unchanged, or open the trace of a path."""
+    """Return a trace unchanged, or open the trace of a path; of more than 32 ranks, those that stand for all."""
     from profilers.trace import Trace
 
-    return trace if isinstance(trace, Trace) else open(trace)
+    if isinstance(trace, Trace):
+        return trace
+    if folder := many_ranks(trace):
+        return open(folder, ranks=survey(folder).representatives)
+    return open(trace)
 
 
 def is_log(path: str | PathLike[str]) -> bool:

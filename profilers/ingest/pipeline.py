@@ -21,7 +21,7 @@ import signal
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from profilers.errors import InvalidInputError, SeqPointError
+from profilers.errors import BrokenFileError, InvalidInputError, SeqPointError, WorkerError
 from profilers.files import held_folder, replace_folder
 from profilers.ingest.archives import Scratch, scratch_folder
 from profilers.ingest.assembly import Placement, assemble, finished
@@ -94,6 +94,8 @@ class IngestOptions:
         Chakra execution traces of the same ranks, whose nodes are joined to the operators.
     captures : tuple of path
         Traces of stream capture, or without graphs, whose operators are joined to the kernels of graphs.
+    skip_damaged : bool
+        Leave out files that are damaged, instead of an error; the quality of the trace counts them.
     class_rules : tuple of ClassRule
         A user's own classes of kernels; unlike the other options, they also apply to a ``.trace`` folder.
     """
@@ -106,6 +108,7 @@ class IngestOptions:
     execution_traces: tuple[str | os.PathLike[str], ...] = ()
     captures: tuple[str | os.PathLike[str], ...] = ()
     class_rules: tuple[ClassRule, ...] = ()
+    skip_damaged: bool = False
 
     def __post_init__(self) -> None:
         if self.iterations not in ("auto", "file", "whole"):
@@ -127,12 +130,15 @@ class Summary:
         Number of rows by kind of event, and of ``iterations``.
     resumed : int
         Number of recordings that an earlier, interrupted run had read.
+    left_out : tuple of str
+        Why damaged files were left out, one sentence each.
     """
 
     path: Path
     meta: TraceMeta
     rows: dict[str, int]
     resumed: int
+    left_out: tuple[str, ...] = ()
 
 
 def open_trace(path: str | os.PathLike[str], options: IngestOptions | None = None) -> Trace:
@@ -191,7 +197,7 @@ def collect(paths: Paths, options: IngestOptions | None = None) -> Trace:
     writer = _MemoryWriter()
     with scratch_folder(say=_said(options)) as scratch:
         inputs = _find_inputs(paths, options, scratch)
-        meta, _, next_id = _run(inputs, options, None, _InThisProcess(), lambda: nullcontext(writer))
+        meta, _, next_id, _ = _run(inputs, options, None, _InThisProcess(), lambda: nullcontext(writer))
     tables = {kind: concatenate(kind, writer.batches[kind]) for kind in (*KINDS, "iterations")}
     trace = Trace(meta, tables)
     check_rules(options.class_rules, set(trace.kernels["name"].to_pylist()) if options.class_rules else ())
@@ -247,7 +253,7 @@ def ingest(
         new.mkdir()
         resumed = sum(_folder_of(recording, folder).is_dir() for recording in timeline)
         with _pool(executor, timeline) as pool:
-            meta, rows, next_id = _run((timeline, nodes), options, folder, pool, open_writer)
+            meta, rows, next_id, left_out = _run((timeline, nodes), options, folder, pool, open_writer)
         if options.counters:
             kernels, counters = read_kind(new, "kernels", COUNTED_KERNEL_COLUMNS), read_kind(new, "counters")
             counters, counts = _with_counters(kernels, counters, next_id, options)
@@ -260,7 +266,7 @@ def ingest(
         write_meta(meta, new)
         replace_folder(new, path, old)
         shutil.rmtree(folder, ignore_errors=True)
-    return Summary(path, meta, rows, resumed)
+    return Summary(path, meta, rows, resumed, left_out)
 
 
 #: The recordings of the timeline, and those of the execution traces to join to it.
@@ -344,12 +350,25 @@ _SMALL, _PACKED = 64 << 20, 10
 
 @contextmanager
 def _pool(executor: Executor | None, recordings: Sequence[Recording]) -> Iterator[Executor]:
-    if executor is not None:
-        yield executor
-        return
-    workers = min(len(recordings), len(os.sched_getaffinity(0)))
-    if workers < 2 or _PACKED * sum(recording.size for recording in recordings) < _SMALL:
-        yield _InThisProcess()
+    is_small = _PACKED * sum(recording.size for recording in recordings) < _SMALL
+    with worker_pool(executor, 1 if is_small else len(recordings)) as pool:
+        yield pool
+
+
+@contextmanager
+def worker_pool(executor: Executor | None, tasks: int) -> Iterator[Executor]:
+    """Yield what runs tasks: the executor, or one process a core; this process if there is one task or core.
+
+    Parameters
+    ----------
+    executor : Executor, optional
+        Any object with ``submit``, such as a process pool or ``dask.distributed.Client.get_executor()``.
+    tasks : int
+        Number of tasks.
+    """
+    workers = min(tasks, len(os.sched_getaffinity(0)))
+    if executor is not None or workers < 2:
+        yield executor or _InThisProcess()
         return
     # The processes leave an interrupt of the terminal to this one.
     ignore_interrupts = (signal.signal, (signal.SIGINT, signal.SIG_IGN))
@@ -359,6 +378,23 @@ def _pool(executor: Executor | None, recordings: Sequence[Recording]) -> Iterato
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+
+
+def worker_results(done: Iterable[Future[Any]]) -> Iterator[Future[Any]]:
+    """Yield finished tasks of workers.
+
+    Raises
+    ------
+    WorkerError
+        A worker ended before its task: it was killed, as systems do when memory runs out.
+    """
+    for future in done:
+        if isinstance(future.exception(), BrokenExecutor) or type(future.exception()).__name__ == "KilledWorker":
+            raise WorkerError(
+                "a worker was killed, which systems do when memory runs out; what was done is kept: the same command "
+                "goes on from there"
+            ) from future.exception()
+        yield future
 
 
 class _InThisProcess(Executor):
@@ -374,19 +410,19 @@ class _InThisProcess(Executor):
 
 def _run(
     inputs: _Inputs, options: IngestOptions, folder: Path | None, pool: Executor, open_writer: _OpenWriter
-) -> tuple[TraceMeta, dict[str, int], int]:
+) -> tuple[TraceMeta, dict[str, int], int, tuple[str, ...]]:
     """Read, assemble and finish all recordings, but not their counters.
 
-    Recordings wait in `folder`, or in memory. Returned are the description of the trace, its rows by kind, and the
-    smallest id above those of its events.
+    Recordings wait in `folder`, or in memory. Returned are the description of the trace, its rows by kind, the smallest
+    id above those of its events, and why files were left out.
     """
     captures = _read_captures(options)
-    sources = _read_all(pool, inputs[0], folder, options)
+    sources, left_out = _read_all(pool, inputs[0], folder, options)
     assembly = assemble([_loaded(source) for source in sources], options.iterations, options.length)
     timeline = list(zip(sources, assembly.placements, strict=True))
     nodes, node_count = None, 0
     if inputs[1]:
-        nodes, node_count = _placed_nodes(_read_all(pool, inputs[1], folder, options), assembly.meta.ranks, options)
+        nodes, node_count = _placed_nodes(_read_all(pool, inputs[1], folder, options)[0], assembly.meta.ranks, options)
     joined = None if captures is None else (captures, assembly.iterations, assembly.next_id)
     quality, rows = Quality(), dict.fromkeys((*KINDS, "iterations"), 0)
     groups = [timeline] if folder is None else _sharing_ranks(timeline)
@@ -409,22 +445,34 @@ def _run(
     with open_writer() as writer:
         writer.write("iterations", assembly.iterations)
     rows["iterations"] = assembly.iterations.num_rows
-    meta = replace(assembly.meta, quality=assembly.meta.quality + quality, class_rules=options.class_rules)
-    return meta, rows, assembly.next_id * (1 if captures is None else 2)
+    quality += assembly.meta.quality + Quality({"files_left_out": len(left_out)} if left_out else {})
+    meta = replace(assembly.meta, quality=quality, class_rules=options.class_rules)
+    return meta, rows, assembly.next_id * (1 if captures is None else 2), tuple(left_out)
 
 
 def _read_all(
     pool: Executor, recordings: Sequence[Recording], folder: Path | None, options: IngestOptions
-) -> list[_Source]:
-    """Read the recordings that no earlier run has read; the first error ends it, and folders stay."""
+) -> tuple[list[_Source], list[str]]:
+    """Read the recordings that no earlier run has read; return them, and why others were left out.
+
+    The first error ends it, unless damaged files are to be left out. Folders stay.
+    """
     sizes = [recording.size for recording in recordings]
-    total = sum(sizes)
+    total, left_out = sum(sizes), list[str]()
     sources: dict[int, _Source] = {}
 
     def report(number: int, position: int) -> None:
         if options.progress:
             read = sum(sizes[done] for done in sources) + position
             options.progress(min(read, total), total, recordings[number].name)
+
+    def keep(number: int, read: Callable[[], _Source]) -> None:
+        try:
+            sources[number] = read()
+        except SeqPointError as error:
+            if not options.skip_damaged:
+                raise
+            left_out.append(str(error))
 
     waiting: dict[Future[_Source], int] = {}
     for number, recording in enumerate(recordings):
@@ -433,15 +481,17 @@ def _read_all(
         if target is not None and target.is_dir():
             sources[number] = target
         elif isinstance(pool, _InThisProcess):
-            sources[number] = _read(recording, target, partial(report, number))
+            keep(number, partial(_read, recording, target, partial(report, number)))
         else:
             waiting[pool.submit(_read, recording, target)] = number
             continue
         report(number, 0)
-    for future in as_completed(waiting):
-        sources[waiting[future]] = future.result()
+    for future in worker_results(as_completed(waiting)):
+        keep(waiting[future], future.result)
         report(waiting[future], 0)
-    return [sources[number] for number in range(len(recordings))]
+    if not sources:
+        raise BrokenFileError(left_out[0])
+    return [sources[number] for number in sorted(sources)], sorted(left_out)
 
 
 def _read(recording: Recording, folder: Path | None, advance: Callable[[int], None] | None = None) -> _Source:

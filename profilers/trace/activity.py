@@ -5,7 +5,7 @@
 and `late_ranks` which ranks the others waited for.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 
 import numpy as np
@@ -185,14 +185,36 @@ def times_in_steps(trace: Trace, steps: StepTimes) -> tuple[DeviceActivity, ...]
     rows = []
     for rank, device, work in _devices(trace):
         of_rank = np.flatnonzero(steps.rank == rank)
-        order = np.argsort(work.start_ns, kind="stable")
-        ordered = work.select(order)
-        reach, times = np.maximum.accumulate(ordered.end_ns), DeviceTimes()
-        for first, last in _stretches(steps, of_rank):
-            rows_of = slice(np.searchsorted(reach, first, "right"), np.searchsorted(ordered.start_ns, last))
-            times += device_times(ordered.select(rows_of).within(first, last))
+        times = sum(_times_within(work, _stretches(steps, of_rank)), DeviceTimes())
         rows.append(DeviceActivity(rank, device, int(steps.step_ns[of_rank].sum()), _span(work), times))
     return tuple(rows)
+
+
+def times_by_step(trace: Trace, steps: StepTimes) -> tuple[tuple[DeviceActivity, ...], ...]:
+    """Return the busy time and the communication of each device in each step of its rank; they sum to those of all.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace of the devices' work.
+    steps : StepTimes
+        Steps of all ranks.
+    """
+    rows = []
+    for rank, device, work in _devices(trace):
+        of_rank = np.flatnonzero(steps.rank == rank)
+        spans = list(zip(steps.begin_ns[of_rank].tolist(), steps.completion_ns[of_rank].tolist(), strict=True))
+        times = zip(spans, _times_within(work, spans), strict=True)
+        rows.append(tuple(DeviceActivity(rank, device, b - a, _span(work), each) for (a, b), each in times))
+    return tuple(rows)
+
+
+def _times_within(work: DeviceIntervals, spans: Sequence[tuple[int, int]]) -> list[DeviceTimes]:
+    """Return the times of a device in each stretch of time."""
+    ordered = work.select(np.argsort(work.start_ns, kind="stable"))
+    reach = np.maximum.accumulate(ordered.end_ns)
+    rows = [slice(np.searchsorted(reach, a, "right"), np.searchsorted(ordered.start_ns, b)) for a, b in spans]
+    return [device_times(ordered.select(each).within(*span)) for each, span in zip(rows, spans, strict=True)]
 
 
 def times_of_recording(trace: Trace) -> tuple[DeviceActivity, ...]:
@@ -248,7 +270,8 @@ def _collectives(trace: Trace) -> tuple[Bools, Ints]:
 def last_arrivals(trace: Trace) -> Ints:
     """Return when the last rank of its group started each collective of a trace; `MISSING` if that is unknown.
 
-    It is unknown if a rank of the group is not in the trace. It is unknown, too, if one rank ends the collective before
+    It is unknown if a rank of the group is not in the trace, unless the trace was read by ranks that stand for the
+    others. It is unknown, too, if one rank ends the collective before
     another begins it, which only clocks that disagree can show.
 
     Parameters
@@ -270,6 +293,8 @@ def last_arrivals(trace: Trace) -> Ints:
     last_start, first_end = np.full(len(members), MISSING), np.full(len(members), np.iinfo(np.int64).max)
     np.maximum.at(last_start, group, start[rows])
     np.minimum.at(first_end, group, end[rows])
+    if trace.meta.quality["ranks_left_out"]:  # those that are here were chosen to stand for the others
+        largest[:] = 0
     known = (members > 1) & (distinct == members) & (members >= largest) & (last_start < first_end)
     arrived[rows] = np.where(known, last_start, MISSING)[group]
     return arrived

@@ -4,9 +4,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 from profilers.files import is_folder, replace_folder
 from profilers.trace.arrays import arrow_array, integers
 from profilers.trace.kernels import CLASSES
-from profilers.trace.quality import count_rules
+from profilers.trace.quality import Quality, count_rules
 from profilers.trace.schema import SCHEMAS, concatenate, fill_table
 from profilers.trace.trace import Trace, TraceMeta
 
@@ -50,12 +50,37 @@ def save_trace(trace: Trace, path: str | os.PathLike[str]) -> Path:
         `path` exists and is not a trace, or its parent does not exist or cannot be written.
     """
     target = Path(path)
+
+    def write(new: Path) -> TraceMeta:
+        with TraceWriter(new) as writer:
+            for kind, table in trace.tables.items():
+                writer.write(kind, table)
+        return trace.meta
+
+    write_folder(target, write)
+    return target
+
+
+def write_folder(target: Path, write: Callable[[Path], TraceMeta]) -> None:
+    """Write a ``.trace`` folder beside `target` and rename it into place; a crash leaves what was there.
+
+    Parameters
+    ----------
+    target : Path
+        Folder to write, or a ``.trace`` folder to replace.
+    write : callable
+        Writes the tables into a new folder, and returns the description of the trace.
+
+    Raises
+    ------
+    InvalidInputError
+        `target` exists and is not a trace, or its parent does not exist or cannot be written.
+    """
     try:
         check_target(target)
-        _replace(trace, target)
+        _replace(target, write)
     except OSError as error:
         raise InvalidInputError(f"{target}: cannot be written ({first_line(error)})") from error
-    return target
 
 
 def check_target(target: Path) -> None:
@@ -77,15 +102,12 @@ def check_target(target: Path) -> None:
         raise InvalidInputError(f"{target}: exists and is not a .trace folder; choose another name")
 
 
-def _replace(trace: Trace, target: Path) -> None:
+def _replace(target: Path, write: Callable[[Path], TraceMeta]) -> None:
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         new = scratch / "new"
         new.mkdir()
-        with TraceWriter(new) as writer:
-            for kind, table in trace.tables.items():
-                writer.write(kind, table)
-        write_meta(trace.meta, new)
+        write_meta(write(new), new)
         replace_folder(new, target, scratch / "old")
     finally:
         if not target.exists() and (scratch / "old").exists():
@@ -198,7 +220,30 @@ def is_trace(path: str | os.PathLike[str]) -> bool:
     return is_folder(Path(path)) and (Path(path) / _META).is_file()
 
 
-def load_trace(path: str | os.PathLike[str], columns: Mapping[str, Sequence[str]] | None = None) -> Trace:
+def trace_folders(paths: Sequence[Path]) -> list[Path]:
+    """Return the ``.trace`` folders among paths and in folders, in their order; nothing if a path is something else.
+
+    Raises
+    ------
+    InvalidInputError
+        Some are ``.trace`` folders and some are not.
+    """
+    found: list[Path] = []
+    others = []
+    for path in paths:
+        inside = [path] if is_trace(path) else sorted(filter(is_trace, path.iterdir())) if is_folder(path) else []
+        found += inside
+        others += [] if inside else [path]
+    if found and others:
+        raise InvalidInputError(f"{others[0]}: is no .trace folder, and {found[0]} is one; ingest the files first")
+    return found
+
+
+def load_trace(
+    path: str | os.PathLike[str],
+    columns: Mapping[str, Sequence[str]] | None = None,
+    ranks: Collection[int] | None = None,
+) -> Trace:
     """Read the trace in the folder `path`, which `save_trace` or `seqpoint ingest` wrote.
 
     Parameters
@@ -207,11 +252,14 @@ def load_trace(path: str | os.PathLike[str], columns: Mapping[str, Sequence[str]
         A ``.trace`` folder.
     columns : mapping of str to sequence of str, optional
         Columns to read by kind of event; a kind that is not named has no rows. All by default.
+    ranks : collection of int, optional
+        Ranks to read; all by default. The quality of the trace counts those that are left out, whose representatives
+        the others then are: they meet in collectives without them.
 
     Raises
     ------
     NotFoundError
-        The folder does not exist, or is not a trace.
+        The folder does not exist, is not a trace, or has not one of the ranks.
     BrokenFileError
         The folder is a trace and one of its files is damaged.
     """
@@ -220,14 +268,34 @@ def load_trace(path: str | os.PathLike[str], columns: Mapping[str, Sequence[str]
         raise NotFoundError(f"{folder}: no such trace; make one with `seqpoint ingest FILE -o {folder}`")
     if not (folder / _META).is_file():
         raise NotFoundError(f"{folder}: not a .trace folder (it has no {_META})")
-    meta = _read_meta(folder / _META)
+    meta = read_meta(folder)
+    if ranks is not None:
+        meta = _of_ranks(meta, ranks, folder)
     if columns is None:
-        return Trace(meta, {kind: read_kind(folder, kind) for kind in SCHEMAS})
+        return Trace(meta, {kind: read_kind(folder, kind, ranks=ranks) for kind in SCHEMAS})
     chosen = {kind: [name for name in SCHEMAS[kind].names if name in columns[kind]] for kind in columns}
-    return Trace(meta, {kind: read_kind(folder, kind, names) for kind, names in chosen.items()})
+    return Trace(meta, {kind: read_kind(folder, kind, names, ranks=ranks) for kind, names in chosen.items()})
 
 
-def read_kind(trace: Path, kind: str, columns: Sequence[str] | None = None) -> pa.Table:
+def _of_ranks(meta: TraceMeta, ranks: Collection[int], folder: Path) -> TraceMeta:
+    """Return the description of some ranks of a trace."""
+    if absent := set(ranks) - set(meta.ranks):
+        raise NotFoundError(f"{folder}: has no rank {min(absent)}; it has ranks {_span(meta.ranks)}")
+    kept = tuple(rank for rank in meta.ranks if rank in ranks)
+    devices = tuple(device for device in meta.devices if device.rank in ranks)
+    share = len(kept) / max(len(meta.ranks), 1)  # which rank each count is of is not kept
+    counts = {name: round(count * share) for name, count in meta.quality.counts.items()}
+    counts["ranks_left_out"] = meta.quality["ranks_left_out"] + len(meta.ranks) - len(kept)
+    return replace(meta, ranks=kept, devices=devices, quality=Quality(counts))
+
+
+def _span(ranks: Sequence[int]) -> str:
+    return f"{min(ranks)} to {max(ranks)}" if ranks else "none"
+
+
+def read_kind(
+    trace: Path, kind: str, columns: Sequence[str] | None = None, *, ranks: Collection[int] | None = None
+) -> pa.Table:
     """Return the rows of one kind of event, rank by rank.
 
     Parameters
@@ -238,6 +306,8 @@ def read_kind(trace: Path, kind: str, columns: Sequence[str] | None = None) -> p
         One of `profilers.trace.schema.KINDS`, or ``"iterations"``.
     columns : sequence of str, optional
         Columns to read, in their order in the result; all by default.
+    ranks : collection of int, optional
+        Ranks to read; all by default.
 
     Raises
     ------
@@ -247,8 +317,12 @@ def read_kind(trace: Path, kind: str, columns: Sequence[str] | None = None) -> p
     from pyarrow.parquet import ParquetFile
 
     names = SCHEMAS[kind].names if columns is None else columns
-    tables = []
-    for file in sorted((trace / kind).glob("rank=*.parquet"), key=_rank_of):
+    tables, folder = [], trace / kind
+    if ranks is None:
+        files = sorted(folder.glob("rank=*.parquet"), key=_rank_of)
+    else:
+        files = [file for rank in sorted(ranks) if (file := folder / f"rank={rank}.parquet").exists()]
+    for file in files:
         try:
             # Not `read_table`, which loads Arrow's datasets, and with them pandas: 0.15 s.
             tables.append(fill_table(kind, ParquetFile(file).read(names), names))
@@ -282,7 +356,15 @@ def meta_from_json(content: dict[str, Any]) -> TraceMeta:
     return meta
 
 
-def _read_meta(file: Path) -> TraceMeta:
+def read_meta(trace: Path) -> TraceMeta:
+    """Return the description of the trace in a ``.trace`` folder.
+
+    Raises
+    ------
+    BrokenFileError
+        The description is damaged, or of another layout.
+    """
+    file = trace / _META
     try:
         content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         if content["layout"] != _LAYOUT:

@@ -3,8 +3,11 @@
 A step is the time from one completion to the next, so a slice of an iteration holds its neighbours, too, as context.
 """
 
+import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +19,9 @@ from profilers.ingest.assembly import Placement, base_shifts, collective_shifts,
 from profilers.ingest.collectives import match_collectives
 from profilers.trace.arrays import MISSING, arrow_array, ends, integers, put
 from profilers.trace.quality import Quality, count_rules
-from profilers.trace.schema import KINDS, concatenate
+from profilers.trace.schema import KINDS, SCHEMAS, concatenate
 from profilers.trace.steps import job_steps, step_times, step_window
+from profilers.trace.store import TraceWriter, load_trace, read_kind, write_folder
 from profilers.trace.trace import Trace, TraceMeta
 
 #: Columns that hold the id of another event.
@@ -202,26 +206,103 @@ def merge(traces: Sequence[Trace]) -> Trace:
     InvalidInputError
         Two hold the same rank, some state a clock base and some do not, or there is none.
     """
+    _refuse_same_ranks(traces)
+    joined, placements = _joined(traces, [trace.next_id() for trace in traces])
+    pairs = list(zip(traces, placements, strict=True))
+    bulk = [kind for kind in KINDS if kind != "collectives"]
+    tables = {kind: concatenate(kind, [place.put(trace.tables[kind]) for trace, place in pairs]) for kind in bulk}
+    return joined.with_tables(**tables)
+
+
+def merge_folders(folders: Sequence[Path], target: str | os.PathLike[str]) -> tuple[Trace, dict[str, int]]:
+    """Write one ``.trace`` folder of several, a rank and a kind of event at a time; a crash leaves its old content.
+
+    Parameters
+    ----------
+    folders : sequence of Path
+        ``.trace`` folders of different ranks.
+    target : path
+        Folder to write, or a ``.trace`` folder to replace.
+
+    Returns
+    -------
+    Trace, dict of str to int
+        The collectives and iterations of the new trace, and its rows by kind.
+
+    Raises
+    ------
+    SeqPointError
+        As `merge`; or a folder is damaged, or the target cannot be written.
+    """
+    every = {kind: SCHEMAS[kind].names for kind in ("collectives", "iterations")}
+    thin = [load_trace(folder, every) for folder in folders]
+    _refuse_same_ranks(thin)
+    ids = [max(_next_id(read_kind(folder, kind, ["id"])) for kind in KINDS) for folder in folders]
+    joined, placements = _joined(thin, ids)
+
+    rows = dict.fromkeys((*KINDS, "iterations"), 0)
+
+    def write(new: Path) -> TraceMeta:
+        with TraceWriter(new) as writer:
+            for folder, trace, placement in zip(folders, thin, placements, strict=True):
+                for kind in KINDS:
+                    for rank in trace.meta.ranks if kind != "collectives" else ():
+                        writer.write(kind, placement.put(read_kind(folder, kind, ranks=[rank])))
+            for kind in every:
+                writer.write(kind, joined.tables[kind])
+        rows.update(writer.rows)
+        return joined.meta
+
+    write_folder(Path(target), write)
+    return joined, rows
+
+
+def _next_id(table: pa.Table) -> int:
+    return int(integers(table, "id").max(initial=-1)) + 1
+
+
+def _refuse_same_ranks(traces: Sequence[Trace]) -> None:
+    """Refuse traces of which two hold the same rank."""
     if not traces:
         raise InvalidInputError("no trace to merge")
-    ranks = [rank for trace in traces for rank in trace.meta.ranks]
-    if len(set(ranks)) < len(ranks):
-        rank = next(r for r in ranks if ranks.count(r) > 1)
+    counts = Counter(rank for trace in traces for rank in trace.meta.ranks)
+    if counts and counts.most_common(1)[0][1] > 1:
+        rank = next(r for trace in traces for r in trace.meta.ranks if counts[r] > 1)
         first_files, other_files = [_named(trace.meta.sources) for trace in traces if rank in trace.meta.ranks][:2]
         raise InvalidInputError(
             f"rank {rank} is in two of the traces, of {first_files} and of {other_files}; leave one of them out, "
             "or number them anew if they are different ranks (--as-ranks)"
         )
+
+
+def _joined(traces: Sequence[Trace], next_ids: Sequence[int]) -> tuple[Trace, list[Placement]]:
+    """Return the matched collectives and the iterations of several traces, and the placement of the rows of each."""
     metas = [trace.meta for trace in traces]
-    placed, first = [], 0
-    for trace, shift in zip(traces, base_shifts(metas), strict=True):
-        placement = Placement(first, 0, dict.fromkeys(trace.meta.ranks, shift), {})
-        placed.append({kind: placement.put(table) for kind, table in trace.tables.items()})
-        first += trace.next_id()
-    tables = {kind: concatenate(kind, [of_trace[kind] for of_trace in placed]) for kind in placed[0]}
+    first = [0, *np.cumsum(next_ids).tolist()]
+    placements = [
+        Placement(start, 0, dict.fromkeys(meta.ranks, shift), {})
+        for meta, start, shift in zip(metas, first, base_shifts(metas), strict=False)
+    ]
+    kinds = ("collectives", "iterations")
+
+    def placed() -> dict[str, pa.Table]:
+        pairs = list(zip(traces, placements, strict=True))
+        return {kind: concatenate(kind, [place.put(trace.tables[kind]) for trace, place in pairs]) for kind in kinds}
+
     asked = {n for t in traces for n in integers(t.iterations, "iteration").tolist() if n not in t.meta.context}
     context = tuple(sorted({n for meta in metas for n in meta.context} - asked))
-    return _aligned(match_collectives(Trace(replace(_merged_meta(metas), context=context), tables)))
+    joined = match_collectives(Trace(replace(_merged_meta(metas), context=context), placed()))
+    if not (shifts := collective_shifts(joined.collectives)):
+        return joined, placements
+    align = Placement(0, 0, {rank: shifts.get(rank, 0) for rank in joined.meta.ranks}, {})
+    placements = [
+        replace(each, shift_ns={rank: by_ns + shifts.get(rank, 0) for rank, by_ns in each.shift_ns.items()})
+        for each in placements
+    ]
+    shift = max(int(np.max(np.abs(list(shifts.values())))), joined.meta.quality["clock_shift_max_ns"])
+    quality = Quality({**joined.meta.quality.counts, "clock_shift_max_ns": shift})
+    moved = joined.with_tables(**{kind: align.put(joined.tables[kind]) for kind in kinds})
+    return replace(moved, meta=replace(moved.meta, quality=quality)), placements
 
 
 def _merged_meta(metas: Sequence[TraceMeta]) -> TraceMeta:
@@ -281,15 +362,3 @@ def _renumbered(trace: Trace, rank: int) -> Trace:
     tables = {kind: put(table, "rank", np.full(table.num_rows, rank)) for kind, table in trace.tables.items()}
     devices = tuple(replace(device, rank=rank) for device in trace.meta.devices)
     return Trace(replace(trace.meta, ranks=(rank,), devices=devices), tables)
-
-
-def _aligned(trace: Trace) -> Trace:
-    """Return `trace` with the clocks of ranks shifted that matched collectives contradict."""
-    shifts = collective_shifts(trace.collectives)
-    if not shifts:
-        return trace
-    placement = Placement(0, 0, {rank: shifts.get(rank, 0) for rank in trace.meta.ranks}, {})
-    moved = trace.with_tables(**{kind: placement.put(table) for kind, table in trace.tables.items()})
-    shift = max(int(np.max(np.abs(list(shifts.values())))), trace.meta.quality["clock_shift_max_ns"])
-    quality = Quality({**moved.meta.quality.counts, "clock_shift_max_ns": shift})
-    return replace(moved, meta=replace(moved.meta, quality=quality))

@@ -46,9 +46,11 @@ from replay.graph.operators import ATTENTION, Operator
 def find_meetings(window: Window) -> tuple[list[Ints], list[str]]:
     """Return the rows of each collective that all its ranks take part in, and notes on the others.
 
-    A collective with a missing rank is left out, since the trace does not show when that rank arrived. So is a
-    collective that one rank ends before another begins it, which only clocks that disagree can show.
+    A collective with a missing rank is left out, since the trace does not show when that rank arrived; unless the ranks
+    of the trace were chosen to stand for the others. So is a collective that one rank ends before another begins it,
+    which only clocks that disagree can show.
     """
+    stand_for_others = window.trace.meta.quality["ranks_left_out"] > 0
     device_work, table = window.device_work, window.trace.collectives
     if not table.num_rows:
         return [], []
@@ -64,7 +66,7 @@ def find_meetings(window: Window) -> tuple[list[Ints], list[str]]:
         present = set(device_work.rank[members].tolist())
         if not len(members) or len(present) < len(members):
             continue
-        if len(present) < sizes.max() and len(window.ranks) > 1:
+        if len(present) < (2 if stand_for_others else sizes.max()) and len(window.ranks) > 1:
             incomplete[_describe_missing_ranks(window, int(table_row[members[0]]), present, int(sizes.max()))] += 1
         elif len(members) > 1 and device_work.start[members].max() >= device_work.end[members].min():
             disjoint.append(members)

@@ -17,6 +17,7 @@ from seqpoint.cli.options import (
     plot_option,
     reading_options,
     refuse_options,
+    surveyed,
     trace_argument,
 )
 from seqpoint.cli.output import (
@@ -53,7 +54,9 @@ def advise_command(trace: str, markdown: bool, json_: bool, **options: Any) -> N
     """
     if markdown:
         refuse_options(("json_", "everything", "notes", "wide"), "beside --markdown, which prints all as text")
-    advice, view = front_door.advise(load(trace), **options, name=trace, progress=progress("replaying")), current_view()
+    survey, view = surveyed(trace), current_view()
+    ranks = () if survey is None else survey.parts_text()
+    advice = front_door.advise(load(trace), **options, name=trace, ranks=ranks, progress=progress("replaying"))
     shown = advice if view.everything else replace(advice, actions=advice.actions[: view.top])
     if json_:
         print_result(advice, json_)
@@ -74,17 +77,25 @@ def advise_command(trace: str, markdown: bool, json_: bool, **options: Any) -> N
     "around their launches, or operators, calls and Python functions of the host by self time, instead of the other "
     "tables; may be repeated.",
 )
+@plot_option("Write a chart: time by class of kernel; of more than 32 ranks, what each works in each step.")
 @output_options
-def describe_command(trace: str, by: tuple[str, ...], json_: bool) -> None:
+def describe_command(trace: str, by: tuple[str, ...], plot: str | None, json_: bool) -> None:
     """Show the content of TRACE: devices, steps, communication, kernels, copies, and the quality of the data.
 
     TRACE is a .trace folder or a trace file of any profiler. The first line says whether hosts or devices set the pace.
+    Of more than 32 ranks, it shows their spread, and slow cards, nodes and links.
 
     \b
     seqpoint describe job.trace
     seqpoint describe job.trace --by kernel --by operator
     seqpoint describe job.trace --by host --top 20
+    seqpoint describe job_of_1024_ranks.trace --plot ranks.html
     """
+    survey = surveyed(trace)
+    if survey is not None and not by:
+        print_result(survey, json_)
+        save_plot(survey.plot, plot)
+        return
     result = front_door.describe(load(trace), by=by)
     if "kernel" in by and not result.classes:
         raise InvalidInputError(
@@ -95,6 +106,7 @@ def describe_command(trace: str, by: tuple[str, ...], json_: bool) -> None:
             f"{trace}: the trace holds no operator and no call of the host; record the host as well"
         )
     print_result(result, json_)
+    save_plot(result.plot, plot)
 
 
 @click.command("characterize")

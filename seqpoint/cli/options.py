@@ -7,7 +7,9 @@ other options have their sentence here, if several commands share them, or at th
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,11 +17,13 @@ import click
 from click.core import ParameterSource
 
 from profilers.devices.catalogue import find_device
+from profilers.errors import DependencyError, InvalidInputError
 from seqpoint import front_door
-from seqpoint.cli.output import VIEW, byte_progress, explain_tables
+from seqpoint.cli.output import VIEW, byte_progress, explain_tables, message, progress
 
 if TYPE_CHECKING:
     from profilers.trace import Trace
+    from seqpoint.rank_survey import RankSurvey
 
 F = TypeVar("F", bound=Callable[..., Any])
 _POSITIVE = click.IntRange(1)
@@ -185,7 +189,14 @@ def reading() -> dict[str, Any]:
     """Return the options by which this command reads files: ``marker``, ``length`` and ``classes``."""
     context = click.get_current_context(silent=True)
     given = {} if context is None else context.meta.get(_READING, {})
-    return {"marker": "auto", "length": None, "classes": None} | given
+    return {
+        "marker": "auto",
+        "length": None,
+        "classes": None,
+        "ranks": None,
+        "skip_damaged": False,
+        "cluster": None,
+    } | given
 
 
 _HIDDEN: Mapping[str, Any] = {"expose_value": False, "callback": _keep}
@@ -193,24 +204,69 @@ _MARKER: Mapping[str, Any] = {"flags": ("--iterations",), "name": "marker", "met
 _LENGTH: Mapping[str, Any] = {"metavar": "RULE", **_HIDDEN}
 marker_option = options_of(front_door.open, "iterations", iterations=_MARKER)
 length_options = options_of(front_door.open, "iterations", "length", iterations=_MARKER, length=_LENGTH)
-#: The options by which files are read: --iterations, --length and --classes.
+#: The options by which files are read: --iterations, --length and --classes; and those of a job of many ranks.
 reading_options = options_of(
     front_door.open, "iterations", "length", "classes",
     iterations=_MARKER, length=_LENGTH, classes={"metavar": "FILE.toml", "type": click.Path(), **_HIDDEN},
 )  # fmt: skip
 
 
+cluster_option = click.option(
+    "--cluster", metavar="ADDRESS", help="Dask scheduler whose workers read, such as tcp://host:8786.", **_HIDDEN
+)
+_many = options_of(
+    front_door.open, "ranks", ranks={"metavar": "N,...|all", "default": None, "type": str, "multiple": False, **_HIDDEN}
+)
+skip_option = options_of(front_door.survey, "skip_damaged", skip_damaged=_HIDDEN)
+
+
 def trace_argument(function: F) -> F:
-    """Add the argument TRACE and the options by which a raw file is read."""
-    return click.argument("trace", type=click.Path())(reading_options(function))
+    """Add the argument TRACE, the options by which a raw file is read, and those of a job of many ranks."""
+    return click.argument("trace", type=click.Path())(reading_options(_many(skip_option(cluster_option(function)))))
 
 
 def load(trace: str) -> "Trace":
     """Return the trace that an argument names, read by the options of the command."""
-    how = reading()
+    how, survey = reading(), surveyed(trace)
+    ranks = how["ranks"] or "all"
+    if survey is not None:
+        trace, ranks = survey.name, survey.representatives
+        message(f"{len(survey.meta.ranks):,} ranks: read {', '.join(map(str, ranks))}, which stand for all (--ranks)")
     return front_door.open(
-        trace, iterations=how["marker"], length=how["length"], classes=how["classes"], progress=byte_progress("reading")
-    )
+        trace, iterations=how["marker"], length=how["length"], classes=how["classes"], ranks=ranks,
+        progress=byte_progress("reading"),
+    )  # fmt: skip
+
+
+def surveyed(trace: str) -> "RankSurvey | None":
+    """Return the survey of a trace of more than 32 ranks; None for fewer, and if the command names ranks."""
+    how = reading()
+    if how["ranks"] or (how["marker"], how["length"], how["classes"]) != ("auto", None, None):
+        return None
+    if (folder := front_door.many_ranks(trace)) is None:
+        return None
+    with dask_executor(how["cluster"]) as executor:
+        return front_door.survey(
+            folder, executor=executor, skip_damaged=how["skip_damaged"], progress=progress("reading ranks")
+        )
+
+
+@contextmanager
+def dask_executor(address: str | None) -> Iterator[Executor | None]:
+    """Connect to a Dask scheduler, and yield its executor; None without an address."""
+    if not address:
+        yield None
+        return
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise DependencyError("--cluster needs dask.distributed: pip install 'seqpoint[cluster]'") from error
+    try:
+        client = Client(address, timeout="10s", set_as_default=False)
+    except (OSError, ValueError, TypeError) as error:
+        raise InvalidInputError(f"--cluster {address}: no scheduler answers there ({error})") from error
+    with client:
+        yield client.get_executor(pure=False)
 
 
 as_json = click.option(

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from seqpoint.cli.options import (
+    dask_executor,
     load,
     options_of,
     output_option,
@@ -16,7 +17,6 @@ from seqpoint.cli.options import (
     refuse_options,
 )
 from seqpoint.cli.output import message, print_result, progress, save_plot, working
-from seqpoint.cli.traces import dask_executor
 from seqpoint.job_scaling import Scaling, scaling
 
 #: Options of axes by name, the axis of each, and its line in the help.

@@ -2,9 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator
-from concurrent.futures import Executor
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -12,11 +10,21 @@ from typing import Any
 
 import click
 
-from profilers.errors import DependencyError, InvalidInputError
+from profilers.errors import InvalidInputError
 from profilers.trace.quality import FINE, Quality
-from profilers.trace.trace import Trace
+from profilers.trace.trace import TraceMeta
 from seqpoint import front_door
-from seqpoint.cli.options import as_json, options_of, output_option, output_options, reading, reading_options
+from seqpoint.cli.options import (
+    as_json,
+    cluster_option,
+    dask_executor,
+    options_of,
+    output_option,
+    output_options,
+    reading,
+    reading_options,
+    skip_option,
+)
 from seqpoint.cli.output import byte_progress, current_view, message, print_json, print_lines, print_table, print_tables
 from seqpoint.description import quality_table, row_counts, trace_facts
 from seqpoint.notebook import counted
@@ -48,24 +56,6 @@ def parse_bytes(text: str) -> int:
     return int(float(match.group(1)) * _BYTES[match.group(2)])
 
 
-@contextmanager
-def dask_executor(address: str | None) -> Iterator[Executor | None]:
-    """Connect to a Dask scheduler, and yield its executor; None without an address."""
-    if not address:
-        yield None
-        return
-    try:
-        from distributed import Client
-    except ImportError as error:
-        raise DependencyError("--cluster needs dask.distributed: pip install 'seqpoint[cluster]'") from error
-    try:
-        client = Client(address, timeout="10s", set_as_default=False)
-    except (OSError, ValueError, TypeError) as error:
-        raise InvalidInputError(f"--cluster {address}: no scheduler answers there ({error})") from error
-    with client:
-        yield client.get_executor(pure=False)
-
-
 _folder_option = output_option("NAME.trace", "Folder to write.")
 
 
@@ -77,17 +67,15 @@ _folder_option = output_option("NAME.trace", "Folder to write.")
     "--limit", default="8GB", show_default=True, metavar="SIZE", help="Largest size that a packed file may unpack to."
 )
 @options_of(front_door.open, "counters", "execution_traces", "captures")
-@click.option(
-    "--cluster", metavar="ADDRESS", help="Dask scheduler whose workers read the files, such as tcp://host:8786."
-)
+@cluster_option
+@skip_option
 @output_options
-def ingest_command(
-    files: tuple[str, ...], output: str, limit: str, cluster: str | None, json_: bool, **joined: Any
-) -> None:
+def ingest_command(files: tuple[str, ...], output: str, limit: str, json_: bool, **joined: Any) -> None:
     """Read trace FILES of a job into a .trace folder, which all other commands read.
 
-    FILES are trace files of any profiler, or folders of them; `seqpoint readers` lists the formats. Memory stays
-    bounded for any size. Several files are read at a time. After an interruption, the same command continues.
+    FILES are trace files of any profiler, or folders of them; `seqpoint readers` lists the formats. Or they are .trace
+    folders of different ranks. Memory stays bounded for any size. Several files are read at a time. After an
+    interruption, the same command continues.
 
     \b
     seqpoint ingest rank*.json.gz -o job.trace
@@ -96,15 +84,18 @@ def ingest_command(
     """
     # Arrow reads this when it loads; the system's allocator keeps less of what is free than Arrow's own.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    from profilers.ingest.pipeline import IngestOptions, ingest
+    from profilers.ingest.pipeline import IngestOptions
     from profilers.trace.kernels import read_class_rules
 
     how = reading()
+    joined["skip_damaged"] = how["skip_damaged"]
     if how["classes"] is not None:
         joined["class_rules"] = read_class_rules(how["classes"])
     options = IngestOptions(how["marker"], how["length"], byte_progress("reading"), parse_bytes(limit), **joined)
-    with dask_executor(cluster) as executor:
-        result = ingest(files, output, options, executor=executor)
+    with dask_executor(how["cluster"]) as executor:
+        result = front_door.ingest(files, output, options=options, executor=executor)
+    for problem in result.left_out:
+        message(f"left out: {problem}")
     if result.resumed:
         message(f"{result.resumed} of {len(result.meta.sources)} files had been read before")
     if json_:
@@ -147,23 +138,29 @@ def merge_command(traces: tuple[str, ...], output: str, renumber: bool, json_: b
     seqpoint merge run-a.trace run-b.trace --as-ranks -o both.trace
     """
     from profilers.ingest.pipeline import open_trace
-    from profilers.trace.store import save_trace
-    from profilers.writers.slicing import as_ranks, merge
+    from profilers.trace.store import save_trace, trace_folders
+    from profilers.writers.slicing import as_ranks, merge, merge_folders
 
+    paths = [Path(trace) for trace in traces]
     if len(traces) < 2:
         raise click.UsageError("there is nothing to merge; name two or more traces")
 
-    opened = [open_trace(path) for path in traces]
-    merged = merge(as_ranks(opened) if renumber else opened)
+    path = Path(output)
+    if not renumber and trace_folders(paths) == paths:
+        merged, rows = merge_folders(paths, path)
+    else:
+        opened = [open_trace(each) for each in paths]
+        merged = merge(as_ranks(opened) if renumber else opened)
+        path, rows = save_trace(merged, path), row_counts(merged)
     matched = merged.meta.quality["collectives_matched"]
-    path = save_trace(merged, output)
-    _print_trace(path, merged, json_, f"ranks {list(merged.meta.ranks)}, {matched} collectives matched")
+    _print_trace((path, merged.meta), rows, json_, f"ranks {list(merged.meta.ranks)}, {matched} collectives matched")
 
 
-def _print_trace(path: Path, trace: Trace, json_: bool, text: str) -> None:
+def _print_trace(written: tuple[Path, TraceMeta], rows: Mapping[str, int], json_: bool, text: str) -> None:
     """Print the facts of a trace that was written, or a line."""
+    path, meta = written
     if json_:
-        print_json({"path": str(path), **trace_facts(trace.meta, row_counts(trace))})
+        print_json({"path": str(path), **trace_facts(meta, rows)})
     else:
         print_lines(f"{path}: {text}")
 
@@ -251,7 +248,7 @@ def slice_command(
     text = f"{events} events, ranks {list(kept.meta.ranks)}, {asked} iterations"
     if kept.meta.context:
         text += f", and as context of their steps iterations {list(kept.meta.context)}"
-    _print_trace(path, kept, json_, text)
+    _print_trace((path, kept.meta), rows, json_, text)
 
 
 @click.command("export")

@@ -12,7 +12,7 @@ from seqpoint.plots.contention import (
     slowdowns_by_workgroups,
 )
 from seqpoint.plots.frame import plain_text
-from seqpoint.plots.operators import concurrency_map, gemm_efficiency
+from seqpoint.plots.operators import concurrency_map, gemm_efficiency, rank_steps
 from seqpoint.plots.projections import (
     changes_by_operator,
     communication_share,
@@ -65,6 +65,7 @@ __all__ = [
     "plain_text",
     "predicted_against_measured",
     "projection_intervals",
+    "rank_steps",
     "save",
     "scaling_times",
     "slowdowns_against_measured",

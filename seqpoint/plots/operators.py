@@ -383,3 +383,46 @@ def concurrency_map(rows: Rows, device: str) -> Chart:
         show_legend=False,
         invert_yaxis=True,
     )
+
+
+@saveable
+def rank_steps(rows: Sequence[tuple[int, Sequence[int], Sequence[float]]]) -> Chart:
+    """Return the heat map of the time that each rank works in each step, over the median of that step.
+
+    Parameters
+    ----------
+    rows : sequence of (int, sequence of int, sequence of float)
+        For each device its rank, the numbers of its steps, and its own work in each, ns.
+
+    Returns
+    -------
+    holoviews.Image
+        Ranks upwards, steps to the right; white is the median.
+    """
+    steps = sorted({step for _, numbers, _ in rows for step in numbers})
+    if not steps:
+        raise InvalidInputError("there is no step to draw; read the trace again with --iterations")
+    work = np.full((len(rows), len(steps)), np.nan)
+    for row, (_, numbers, times) in enumerate(rows):
+        work[row, np.searchsorted(steps, numbers)] = times
+    relative = work / np.nanmedian(work, axis=0)
+    most, ranks = max(float(np.nanmax(np.abs(relative - 1))), 0.01), [rank for rank, _, _ in rows]
+    tips = (("rank", "$y{0}"), ("step", "$x{0}"), ("own work over the median", "@image{0.00}"))
+    image = hv.Image((_even(steps), _even(ranks), relative), ["step", "rank"], "own work over the median").opts(
+        cmap="coolwarm", clim=(1 - most, 1 + most), colorbar=True, clabel="own work over the median of the step",
+        xticks=_ticks(steps), yticks=_ticks(ranks), backend="bokeh", **hover_tips(*tips),
+    )  # fmt: skip
+    title = f"What {len(rows):,} devices work in each of {len(steps):,} steps, over the median"
+    return overlay([image], title, ("step", "rank"), height=max(240, min(900, 120 + 8 * len(rows))), show_legend=False)
+
+
+def _even(numbers: Sequence[int]) -> list[int]:
+    """Return numbers that an image can be drawn at: themselves if they follow each other, else their order."""
+    follow = list(range(numbers[0], numbers[0] + len(numbers)))
+    return follow if list(numbers) == follow else list(range(len(numbers)))
+
+
+def _ticks(numbers: Sequence[int]) -> list[tuple[int, str]]:
+    """Return at most 16 ticks: where numbers are drawn, and the numbers."""
+    every = max(1, -(-len(numbers) // 16))
+    return [(at, str(number)) for at, number in zip(_even(numbers), numbers, strict=True)][::every]
