@@ -719,7 +719,7 @@ def advise(
     trace: "Trace | Paths",
     *,
     minutes: float = 1.0,
-    max_points: int = 2,
+    max_points: int | None = None,
     device: str | None = None,
     name: str = "",
     ranks: Sequence[str] = (),
@@ -733,8 +733,8 @@ def advise(
         The trace.
     minutes : float
         Time for the search, above 0; what was found by then is returned.
-    max_points : int
-        Most representatives of the iterations that are replayed.
+    max_points : int, optional
+        Most representatives of the iterations that are replayed; by default 2, and 1 beside `ranks`.
     device : str, optional
         Device that the trace was recorded on, if the trace does not say; ``seqpoint devices`` lists the names.
     name : str
@@ -756,7 +756,7 @@ def advise(
     if not ranks and not isinstance(trace, Trace) and (folder := many_ranks(trace)):
         ranks = survey(folder).parts_text()
     name = name or (fspath(trace) if isinstance(trace, str | PathLike) else "")
-    options = ProjectOptions(max_points=max_points, device=device, progress=progress)
+    options = ProjectOptions(max_points=max_points or (1 if ranks else 2), device=device, progress=progress)
     return replace(advise_trace(_trace(trace), name=name, minutes=minutes, options=options), ranks=tuple(ranks))
 
 

@@ -3,7 +3,7 @@
 `survey` reads the facts of every rank (`seqpoint.rank_facts`) and compares them. A rank's kernels are compared with the
 same kernels on the other ranks, its host with theirs, and the transfers of a process group with those of equal groups.
 A part is slow if it is beyond the scatter of the others. `representatives` are the few ranks that other commands read:
-typical ones, slow ones, and those that they wait for.
+typical ones, and those that they wait for.
 """
 
 import os
@@ -124,12 +124,11 @@ class RankSurvey(Result):
 
     @cached_property
     def representatives(self) -> tuple[int, ...]:
-        """The ranks that stand for all: typical ones, slow ones, and the ones that they wait for."""
-        slow = [rank for part in self.slow_parts[:_MOST] for rank in part.ranks[:1]]
-        chosen = dict.fromkeys([*_typical(self.facts.rows, {r for part in self.slow_parts for r in part.ranks}), *slow])
-        for rank in list(chosen)[:1]:
-            chosen |= dict.fromkeys(_awaited(self.facts, rank))
-        return tuple(sorted(chosen))
+        """The ranks that stand for all: a typical one of each kind of work, and those that it and most others wait for."""
+        slow = {rank for part in self.slow_parts for rank in part.ranks}
+        typical = _typical(self.facts.rows, slow)
+        late = [*(_awaited(self.facts, typical[0]) if typical else ()), *(row.rank for row in self._late[:1])]
+        return tuple(sorted({*typical, *late} & {row.rank for row in self.facts.rows}))
 
     def verdict(self) -> str:
         """Return one sentence on which parts of the job are slow, or that none is."""

@@ -68,7 +68,7 @@ def _step(step: int, rank: int, begin: float, times: tuple[float, ...]) -> list[
         {"Process Group Name": f"shard{node}", "Process Group Description": "mesh_shard", "Group size": CARDS,
          "Process Group Ranks": str(within)},
         {"Process Group Name": f"copies{card}", "Process Group Description": "mesh_replicate", "Group size": NODES,
-         "Process Group Ranks": str(between)},
+         "Process Group Ranks": f"[{between[0]}, ..., {between[-1]}]"},  # as PyTorch truncates them
     ]  # fmt: skip
     rows = [
         event(f"ProfilerStep#{step}", "user_annotation", begin, end - begin - 1),
@@ -131,7 +131,9 @@ def test_survey_names_the_slow_card_node_and_link_first(stored: Path) -> None:
     assert card.cost_ns == pytest.approx(350e3, rel=0.02) and node.cost_ns == pytest.approx(140e3, rel=0.02)
     assert link.factor == pytest.approx(3.0, abs=0.05) and link.cost_ns == pytest.approx(100e3, rel=0.02)
     assert host.cost_ns == pytest.approx(150e3 * (STEPS - 1) / STEPS, rel=0.1)  # not before the first kernel
-    assert set(found.representatives) >= {CARD, NODE * CARDS, LINK * CARDS} and len(found.representatives) <= 6
+    late = max(found.rows, key=lambda row: row["waited_ns"])["rank"]
+    assert late in found.representatives and 2 <= len(found.representatives) <= 3
+    assert any(rank // CARDS not in (NODE, LINK) and rank != CARD for rank in found.representatives)
     table = found.table("place").set_index(["by", "place"])
     assert table.loc[("node", NODE)].slowdown == pytest.approx(0.2, abs=0.01)
     spread = {row["figure"]: row for row in found.quantiles()}["own work of the device"]
@@ -181,7 +183,7 @@ def _end() -> None:
 def test_a_killed_worker_is_one_sentence() -> None:
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         tasks = [pool.submit(_end)]
-        with pytest.raises(WorkerError, match="a worker was killed.*the same command goes on"):
+        with pytest.raises(WorkerError, match=r"a worker was killed.*the same command goes on"):
             list(worker_results(tasks))
 
 

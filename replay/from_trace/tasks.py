@@ -66,7 +66,7 @@ def find_meetings(window: Window) -> tuple[list[Ints], list[str]]:
         present = set(device_work.rank[members].tolist())
         if not len(members) or len(present) < len(members):
             continue
-        if len(present) < (2 if stand_for_others else sizes.max()) and len(window.ranks) > 1:
+        if len(present) < (0 if stand_for_others else sizes.max()) and len(window.ranks) > 1:
             incomplete[_describe_missing_ranks(window, int(table_row[members[0]]), present, int(sizes.max()))] += 1
         elif len(members) > 1 and device_work.start[members].max() >= device_work.end[members].min():
             disjoint.append(members)
@@ -83,7 +83,10 @@ def find_meetings(window: Window) -> tuple[list[Ints], list[str]]:
 def _describe_missing_ranks(window: Window, row: int, present: set[int], size: int) -> str:
     """Return the reason why collectives of a group without all its ranks are left out, for a note."""
     text = window.trace.collectives["group_ranks"][row].as_py()
-    ranks = json.loads(text) if text else []
+    try:
+        ranks = json.loads(text) if text else []
+    except ValueError:  # PyTorch truncates lists of more than 30 ranks
+        ranks = []
     missing = sorted(set(ranks) - present) if isinstance(ranks, list) else []
     listed = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
     detail = f" (missing: rank {listed})" if missing else ""
