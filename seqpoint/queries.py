@@ -322,7 +322,7 @@ class _Statement:
         if content.get("missing"):
             raise DependencyError("SQL needs DuckDB: pip install 'seqpoint[sql]'")
         if "error" in content:
-            raise InvalidInputError(f"the statement is refused: {content['error']}")
+            raise InvalidInputError(f"the statement fails: {content['error']}")
         return content
 
     def _stop(self) -> None:

@@ -76,11 +76,14 @@ def _connect(job: dict[str, Any]) -> Any:
 
     settings: dict[str, Any] = {
         "memory_limit": f"{job['memory_bytes']}B", "threads": str(job["threads"]), "temp_directory": "",
-        "max_temp_directory_size": "0B", "autoinstall_known_extensions": "false", "autoload_known_extensions": "false",
+        "max_temp_directory_size": "0B",
+        "autoinstall_known_extensions": "false", "autoload_known_extensions": "false",
         "allow_community_extensions": "false", "python_enable_replacements": "false",
     }  # fmt: skip
     connection = duckdb.connect(":memory:", config=settings)
     files = ", ".join(_quoted(file) for of_table in job["files"].values() for file in of_table)
+    # A small buffer, since an endless statement fills it before the first row is seen.
+    connection.execute("set streaming_buffer_size = '32KB'")
     for setting in (f"allowed_paths = [{files}]", "enable_external_access = false", "lock_configuration = true"):
         connection.execute(f"set {setting}")
     return connection

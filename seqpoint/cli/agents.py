@@ -33,3 +33,33 @@ def sql_command(trace: str, statement: str, json_: bool, **how: Any) -> None:
     is_plain = not any(reading()[name] for name in ("length", "classes")) and reading()["marker"] == "auto"
     source = trace if is_plain and is_trace(trace) else load(trace)
     print_result(queries.sql(source, statement, **how), json_)
+
+
+def _print_skill(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    """Print the skill, without the SDK of the protocol."""
+    if value:
+        from seqpoint.agents import skill
+
+        click.echo(skill(), nl=False)
+        context.exit()
+
+
+@click.command("mcp")
+@click.option("--root", required=True, metavar="FOLDER", type=click.Path(), help="Folder of traces to serve.")
+@click.option(
+    "--skill", is_flag=True, is_eager=True, expose_value=False, callback=_print_skill,
+    help="Print the skill (SKILL.md) that tells an agent what to call when, and exit.",
+)  # fmt: skip
+def mcp_command(root: str) -> None:
+    """Serve the traces below FOLDER to agents, by the Model Context Protocol on stdin and stdout.
+
+    The tools are describe, characterize, advise, compare, project, sql, what_ifs and more. Nothing outside of FOLDER is
+    read, and nothing is written. Every answer has at most 8 kB.
+
+    \b
+    seqpoint mcp --root traces/
+    seqpoint mcp --skill > ~/skills/seqpoint/SKILL.md
+    """
+    from seqpoint.agents import server
+
+    server(root).run("stdio")
