@@ -11,7 +11,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from inspect import signature
@@ -37,8 +37,8 @@ _MOST_TRACES, _MOST_TABLES, _MOST_FILES = 4, 64, 500
 _MOST_NOTES: Final = 5
 #: Shapes of an answer, the fullest first: rows of the first table and of others, characters of a cell, tables, columns.
 _SHAPES: Final = (
-    (24, 12, 160, 12, 20), (16, 8, 120, 12, 20), (12, 6, 96, 12, 20), (12, 4, 64, 12, 16), (8, 3, 48, 10, 16),
-    (6, 2, 40, 10, 14), (4, 1, 32, 8, 12), (2, 1, 32, 6, 12), (1, 0, 24, 4, 8), (1, 0, 12, 1, 4),
+    (48, 12, 320, 12, 20), (24, 12, 160, 12, 20), (16, 8, 120, 12, 20), (12, 6, 96, 12, 20), (12, 4, 64, 12, 16),
+    (8, 3, 48, 10, 16), (6, 2, 40, 10, 14), (4, 1, 32, 8, 12), (2, 1, 32, 6, 12), (1, 0, 24, 4, 8), (1, 0, 12, 1, 4),
 )  # fmt: skip
 #: Most tables that an answer only names.
 _MOST_LEFT: Final = 24
@@ -180,8 +180,8 @@ class TraceTools:
         the program, or the time of the host by function.
         """
         if not trace:
-            rows = list(self._listed())
-            table = Table("Traces", ("trace~", "kind~", "MB"), rows)
+            rows = self._listed()
+            table = Table("Traces", ("trace~", "kind~"), rows)
             return self._answer(Answer([f"{counted(len(rows), 'trace')} can be asked about, by these names"], [table]))
         return self._answer(Answer.of(front_door.describe(self._open(trace), by=[by] if by else ())))
 
@@ -323,10 +323,14 @@ class TraceTools:
         """Return the path of a trace, which lies in the folder of the server with all that it holds."""
         if not name or not name.isprintable() or set("*?[]") & set(name):
             raise InvalidInputError(f"{name[:80]!r} is no name of a trace; describe without arguments lists them")
-        path = (self._root / name).resolve()
+        try:
+            path = (self._root / name).resolve()
+            is_there = path.exists()
+        except OSError as error:
+            raise InvalidInputError(f"{name[:80]!r} is no name of a trace ({error.strerror})") from error
         if path == self._root or not path.is_relative_to(self._root):
             raise InvalidInputError(f"{name[:80]!r} is not in the folder of this server")
-        if not path.exists():
+        if not is_there:
             raise NotFoundError(f"{name[:80]!r}: no such trace; describe without arguments lists them")
         for each in path.rglob("*") if path.is_dir() else ():
             if each.is_symlink() and not each.resolve().is_relative_to(self._root):
@@ -340,26 +344,20 @@ class TraceTools:
             if text.startswith("@") or any(word.endswith(".toml") or (word and Path(word).is_file()) for word in words):
                 raise InvalidInputError(f"the what-if {text[:80]!r} names a file; this server reads traces only")
 
-    def _listed(self) -> Iterator[tuple[str, str, float]]:
-        """Yield the traces of the folder: name, kind, and size in MB."""
-        count = 0
+    def _listed(self) -> list[tuple[str, str]]:
+        """Return name and kind of the traces of the folder: those of several ranks first, then files."""
+        found = list[tuple[int, str, str]]()
         for folder, folders, files in os.walk(self._root):
-            folders.sort()
             inside = Path(folder)
             traces = [name for name in folders if is_trace(inside / name)]
-            folders[:] = [name for name in folders if name not in traces and not name.startswith(".")]
-            raw = sorted(name for name in files if name.endswith(_ENDS) and not name.startswith("."))
-            found = [(inside / name, "trace folder") for name in traces]
-            if len(raw) > 1 and inside != self._root:
-                found.append((inside, f"folder of {len(raw)} files, as one job"))
-            found += [(inside / name, "file") for name in raw]
-            for path, kind in found:
-                count += 1
-                if count > _MOST_FILES:
-                    return
-                inner = [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
-                size = sum(each.stat().st_size for each in inner) / 1e6
-                yield str(path.relative_to(self._root)), kind, round(size, 1)
+            folders[:] = sorted(name for name in folders if name not in traces and not name.startswith("."))
+            raw = [name for name in files if name.endswith(_ENDS) and not name.startswith(".")]
+            job = [(1, ".", f"folder of {len(raw)} files, as one job")] if len(raw) > 1 and inside != self._root else []
+            named = [*((0, name, "trace folder") for name in traces), *job, *((2, name, "file") for name in raw)]
+            found += [(order, str((inside / name).relative_to(self._root)), kind) for order, name, kind in named]
+            if len(found) > _MOST_FILES:
+                break
+        return [(name, kind) for _, name, kind in sorted(found)[:_MOST_FILES]]
 
 
 #: Most columns of a page.

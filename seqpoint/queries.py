@@ -127,21 +127,23 @@ class ViewList(Result):
 
     def tables(self) -> tuple[Table, ...]:
         """Return the views, and the columns of each, as text."""
-        rows = self.to_dict()["rows"]
-        views = [(name, len(view.columns), view.meaning) for name, view in _shipped().views.items()]
-        columns = [
-            Table(
-                f"Columns of {name}",
-                ("column~", "meaning~"),
-                [(row["column"], row["meaning"]) for row in rows if row["view"] == name],
-            )
-            for name, _, _ in views
-        ]
-        return (Table("Views", ("view~", "columns", "meaning~"), views), *columns)
+        views = _shipped().views
+        rows = [(name, ", ".join(view.columns), view.meaning) for name, view in views.items()]
+        columns = [(row["view"], (row["column"], row["meaning"])) for row in self.to_dict()["rows"]]
+        return (
+            Table("Views", ("view~", "columns~", "meaning~"), rows),
+            *(
+                Table(f"Columns of {name}", ("column~", "meaning~"), [row for of, row in columns if of == name], True)
+                for name in views
+            ),
+        )
 
     def notes(self) -> tuple[str, ...]:
         """Return what else can be read."""
-        return ("raw_kernels, raw_ops and so on are the tables as they are stored, which need no time to prepare",)
+        return (
+            "--all explains each column",
+            "raw_kernels, raw_ops and so on are the tables as they are stored, which need no time to prepare",
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint sql TRACE --json` prints."""
