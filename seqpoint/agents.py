@@ -264,7 +264,7 @@ class TraceTools:
         recipes = front_door.what_ifs()
         if not name:
             rows = [(each.form, each.group, each.summary, each.example) for each in recipes.values()]
-            table = Table("What-ifs", ("syntax~", "group~", "effect~", "example~"), rows)
+            table = Table("What-ifs: all groups", ("syntax~", "group~", "effect~", "example~"), rows)
             return self._answer(
                 Answer([f"{len(rows)} what-ifs; ask for one by its name, the word before the colon"], [table])
             )

@@ -127,16 +127,10 @@ class ViewList(Result):
 
     def tables(self) -> tuple[Table, ...]:
         """Return the views, and the columns of each, as text."""
-        views = _shipped().views
-        rows = [(name, ", ".join(view.columns), view.meaning) for name, view in views.items()]
-        columns = [(row["view"], (row["column"], row["meaning"])) for row in self.to_dict()["rows"]]
-        return (
-            Table("Views", ("view~", "columns~", "meaning~"), rows),
-            *(
-                Table(f"Columns of {name}", ("column~", "meaning~"), [row for of, row in columns if of == name], True)
-                for name in views
-            ),
-        )
+        views = [(name, ", ".join(view.columns), view.meaning) for name, view in _shipped().views.items()]
+        columns = [tuple(row.values()) for row in self.to_dict()["rows"]]
+        heads = ("view~", "column~", "meaning~")
+        return Table("Views", ("view~", "columns~", "meaning~"), views), Table("Columns", heads, columns, True)
 
     def notes(self) -> tuple[str, ...]:
         """Return what else can be read."""
@@ -187,9 +181,9 @@ def sql(
     """
     if limit < 1 or not 0 < seconds <= threading.TIMEOUT_MAX:
         raise InvalidInputError("the limits on rows and seconds are above 0")
-    source = _Source(trace if isinstance(trace, Trace | str | PathLike) else tuple(trace))
+    source = _QueriedTrace(trace if isinstance(trace, Trace | str | PathLike) else tuple(trace))
     if not query.strip():
-        source.check()
+        source.views()  # the trace can be read
         return ViewList()
     if len(query) > _MOST_TEXT:
         raise InvalidInputError(f"the statement has {len(query):,} characters; at most {_MOST_TEXT:,} are read")
@@ -217,7 +211,7 @@ def _distinct(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(result)
 
 
-class _Source:
+class _QueriedTrace:
     """The tables of a trace by name: those as stored, and what the toolkit derives from them.
 
     Parameters
@@ -229,10 +223,6 @@ class _Source:
     def __init__(self, trace: Any) -> None:
         in_place = isinstance(trace, str | PathLike) and is_trace(trace) and not _PATTERN & set(fspath(trace))
         self._trace, self._folder = trace, Path(trace).resolve() if in_place else None
-
-    def check(self) -> None:
-        """Check that the trace can be read."""
-        _ = self._meta
 
     @cached_property
     def _loaded(self) -> Trace:
@@ -282,7 +272,7 @@ class _Statement:
         self._process.kill()
         self._process.communicate()
 
-    def run(self, source: _Source, query: str, limit: int) -> dict[str, Any]:
+    def run(self, source: _QueriedTrace, query: str, limit: int) -> dict[str, Any]:
         """Return the answer to a statement."""
         job = {
             "query": query, "limit": limit, "files": source.files(), "views": source.views(),
@@ -290,8 +280,10 @@ class _Statement:
             "memory_bytes": _MEMORY, "process_bytes": _PROCESS,
         }  # fmt: skip
         self._send(json.dumps(job).encode() + b"\n")
-        for name in self._answer()["needs"]:
-            self._send(source.table(name))
+        tables = [source.table(name) for name in self._answer()["needs"]]
+        self._send(json.dumps(sum(table.nbytes for table in tables)).encode() + b"\n")
+        for table in tables:
+            self._send(table)
         return self._answer()
 
     def _send(self, content: bytes | pa.Table) -> None:

@@ -37,11 +37,12 @@ def main() -> None:
 
 
 def _limit_memory(most: int) -> None:
-    """Limit the memory of this process, where the system can."""
+    """Limit the memory of this process, where the system can; a statement cannot raise it."""
     try:
         import resource
 
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (most if hard < 0 else min(most, hard), hard))
     except (ImportError, OSError, ValueError):
         return
 
@@ -64,6 +65,7 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
     named |= {name for text in views.values() for name in connection.get_table_names(text)}
     needed = [name for name in job["tables"] if name in named]
     _answer({"needs": needed})
+    _limit_memory(job["process_bytes"] + 2 * json.loads(sys.stdin.buffer.readline()))
     _add_tables(connection, job, needed)
     for name, text in views.items():
         connection.execute(f"create view {name} as {text}")
