@@ -132,12 +132,13 @@ class ViewList(Result):
         heads = ("view~", "column~", "meaning~")
         return Table("Views", ("view~", "columns~", "meaning~"), views), Table("Columns", heads, columns, True)
 
+    def summary(self) -> tuple[str, ...]:
+        """Return what can be read."""
+        return ("one SELECT reads these views; raw_kernels, raw_ops and so on are the tables as they are stored",)
+
     def notes(self) -> tuple[str, ...]:
-        """Return what else can be read."""
-        return (
-            "--all explains each column",
-            "raw_kernels, raw_ops and so on are the tables as they are stored, which need no time to prepare",
-        )
+        """Return where the sentences on the columns are."""
+        return ("--all explains each column",)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint sql TRACE --json` prints."""

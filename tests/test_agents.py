@@ -72,7 +72,7 @@ def test_every_tool_answers_with_a_verdict_and_tables_that_go_on(root: Path) -> 
         tools.describe("raw/rank0.json"), tools.characterize("job.trace"), tools.characterize("job.trace", "kernel"),
         tools.advise("job.trace", minutes=0.01), tools.compare("job.trace", "job.trace"),
         tools.project("job.trace", ["overlap:ideal", "scale_host:0.5"], max_points=1),
-        tools.sql("job.trace", "from kernels"), tools.what_ifs(), tools.what_ifs("scale_host"),
+        tools.sql("job.trace"), tools.sql("job.trace", "from kernels"), tools.what_ifs(), tools.what_ifs("scale_host"),
     ]  # fmt: skip
     for text in answers:
         content = checked(text)
@@ -83,7 +83,6 @@ def test_every_tool_answers_with_a_verdict_and_tables_that_go_on(root: Path) -> 
         handles = [table["more"] for table in content.get("tables", ()) if "more" in table]
         for handle in [*handles, *content.get("more_tables", ())]:
             assert pages(tools, handle)
-    assert checked(tools.sql("job.trace"))["tables"][0]["title"] == "Views"
 
 
 texts = st.text(st.characters(), max_size=300)
@@ -229,6 +228,12 @@ def test_a_defect_is_a_line_too(root: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     text = asyncio.run(talk())
     assert "ZeroDivisionError: division by zero; this is a defect" in text and "\n" not in text
+
+
+def test_without_the_sdk_the_line_says_what_to_install(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
+    with pytest.raises(SeqPointError, match=r"seqpoint\[mcp\]"):
+        server(root)
 
 
 def test_the_skill_has_its_front_matter_and_names_tools_as_they_are(run: Run) -> None:
