@@ -97,22 +97,20 @@ HOSTILE = {
     "export database 'TRACE/y'": "EXPORT",
     "insert into kernels values (1)": "INSERT",
     "with x as (delete from raw_kernels returning *) select * from x": "",
-    "install httpfs": "",
     "set enable_external_access = true": "SET",
+    "install httpfs": "",
     "select 1; select 2": "2 statements",
     "/* nothing */": "0 statements",
     "select * from read_csv('/etc/passwd')": "disabled by configuration",
     "select * from read_text('/proc/self/environ')": "disabled by configuration",
     "select * from glob('TRACE/*')": "disabled by configuration",
-    "select * from read_parquet('https://example.com/x.parquet')": "",
     "select * from '/etc/passwd'": "does not exist",
     "select * from trace": "views: kernels",
     "selec 1": "syntax error",
     "select " + "(" * 3000 + "1" + ")" * 3000: "depth",
     "select len(range(300000000))": "memory",
-    "select a.range from range(100000) a, range(100000) b order by 1": "",
-    "with recursive t(n) as (select 1 union all select n + 1 from t) select max(n) from t": "stopped after 1 s",
-    "select count(*) from range(10000000000) a, range(1000) b": "stopped after 1 s",
+    "with recursive t(n) as (select 1 union all select n + 1 from t) select max(n) from t": "stopped after 0.7 s",
+    "select count(*) from range(10000000000) a, range(1000) b": "stopped after 0.7 s",
 }
 
 
@@ -121,7 +119,7 @@ def test_a_hostile_statement_ends_in_one_line(run: Run, folder: Path, query: str
     before = sorted(folder.rglob("*")), [path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))]
     started = time.monotonic()
     text = query.replace("TRACE", str(folder).replace("'", "''"))
-    done = run("sql", str(folder), text, "--seconds", "1")
+    done = run("sql", str(folder), text, "--seconds", "0.7" if "stopped" in HOSTILE[query] else "20")
     assert time.monotonic() - started < 10
     assert (done.code, done.out) == (1, "")
     assert done.err.count("\n") == 1 and HOSTILE[query] in done.err
