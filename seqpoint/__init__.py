@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from seqpoint.kernel_simulation import KernelOptions, simulate_kernel
     from seqpoint.memory_simulation import MemoryOptions
     from seqpoint.projecting import ProjectOptions
+    from seqpoint.queries import sql
     from seqpoint.selection.selecting import SelectOptions
     from seqpoint.step_analysis import stragglers
     from seqpoint.sweeps import sweep
@@ -76,6 +77,7 @@ __all__ = [
     "simulate_gemms",
     "simulate_kernel",
     "simulate_memory",
+    "sql",
     "stragglers",
     "survey",
     "sweep",
@@ -95,6 +97,7 @@ _MODULES = {
     "SeqPointError": "profilers.errors",
     "Trace": "profilers.trace",
     "quantize": "replay.formats",
+    "sql": "seqpoint.queries",
     "stragglers": "seqpoint.step_analysis",
     "scaling": "seqpoint.job_scaling",
     "simulate_kernel": "seqpoint.kernel_simulation",

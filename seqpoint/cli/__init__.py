@@ -102,6 +102,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "analyze:characterize_command",
         "Show where the time goes: operators, shapes, modules, phases.",
     ),
+    "sql": ("agents:sql_command", "Run a SELECT of SQL over the events of a trace."),
     "iterations": ("select:iterations_command", "List the iterations with their lengths and statistics."),
     "lengths": ("select:lengths_command", "List what could be the sequence length, by its correlation with time."),
     "select": ("select:select_command", "Select the iterations that stand for the run (SeqPoints)."),
@@ -130,6 +131,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "selectors": ("listings:selectors_command", "List the selectors of iterations."),
     "formats": ("listings:formats_command", "List the data formats, or what each makes of an array."),
     "report": ("project:report_command", "Write a report as a self-contained page of HTML."),
+    "mcp": ("agents:mcp_command", "Serve a folder of traces to agents (Model Context Protocol)."),
     "demo": ("demo:command", "Run the whole path on the data that the project ships."),
 }
 
