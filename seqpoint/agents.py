@@ -24,10 +24,13 @@ from profilers.trace.store import is_trace
 from profilers.trace.trace import Trace
 from seqpoint import front_door
 from seqpoint.notebook import NAMES, Result, Table, counted, rows_within, shortened
+from seqpoint.opening import many_ranks, opened
 from seqpoint.queries import QueryResult, sql
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
+
+    from seqpoint.rank_survey import RankSurvey
 
 #: Most bytes of an answer, and characters of an error.
 MOST_BYTES, _MOST_ERROR = 8192, 500
@@ -177,12 +180,14 @@ class TraceTools:
         """List the traces of this server, or show what a trace holds: devices, steps, kernels, overlap, data quality.
 
         Call it first, without arguments, for the names of the traces. `by` shows kernels by name, operators, ranges of
-        the program, or the time of the host by function.
+        the program, or the time of the host by function. Of more than 32 ranks it names slow cards, nodes and links.
         """
         if not trace:
             rows = self._listed()
             table = Table("Traces", ("trace~", "kind~"), rows)
             return self._answer(Answer([f"{counted(len(rows), 'trace')} can be asked about, by these names"], [table]))
+        if not by and (survey := self._survey(trace)):
+            return self._answer(Answer.of(survey))
         return self._answer(Answer.of(front_door.describe(self._open(trace), by=[by] if by else ())))
 
     def advise(self, trace: str, minutes: float = 1.0, device: str = "") -> str:
@@ -193,12 +198,13 @@ class TraceTools:
         """
         if not 0 < minutes <= _MOST_MINUTES:
             raise InvalidInputError(f"minutes {minutes:g}: they are above 0 and at most {_MOST_MINUTES}")
-        advice = front_door.advise(self._open(trace), minutes=minutes, device=device or None, name=trace)
+        ranks = survey.parts_text() if (survey := self._survey(trace)) else ()
+        advice = front_door.advise(self._open(trace), minutes=minutes, device=device or None, name=trace, ranks=ranks)
         content = advice.to_dict()
         actions = ("action", "what_if", "gain", "speedup", "low", "high", "takes", "measured_share", "assumed_share")
         tables = [_rows_table("What to do, in this order", content["rows"], actions)]
         tables += [_rows_table("Not worth it", content["not_worth"], ("action", "reason"))]
-        verdict = [content["verdict"], content["measured"]]
+        verdict = [*ranks, content["verdict"], content["measured"]]
         return self._answer(Answer(verdict, [table for table in tables if table.rows], advice.against))
 
     def characterize(
@@ -313,11 +319,16 @@ class TraceTools:
         files = [path, *sorted(path.rglob("*"))] if path.is_dir() else [path]
         key = (path, *((each.stat().st_mtime_ns, each.stat().st_size) for each in files[:_MOST_FILES]))
         if key not in self._traces:
-            self._traces[key] = front_door.open(path)
+            self._traces[key] = opened(path)
             while len(self._traces) > _MOST_TRACES:
                 self._traces.popitem(last=False)
         self._traces.move_to_end(key)
         return self._traces[key]
+
+    def _survey(self, name: str) -> "RankSurvey | None":
+        """Return the survey of a trace of more than 32 ranks."""
+        folder = many_ranks(self._path(name))
+        return None if folder is None else front_door.survey(folder)
 
     def _path(self, name: str) -> Path:
         """Return the path of a trace, which lies in the folder of the server with all that it holds."""

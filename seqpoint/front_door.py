@@ -113,27 +113,11 @@ def open(  # noqa: A001 - the verb of the front door, as in `xarray.open_dataset
     >>> trace.iterations.num_rows
     112
     """
-    from profilers.trace.store import is_trace, load_trace, trace_folders
+    from seqpoint.opening import open_paths
 
-    files = expanded_paths(paths)
-    is_plain = iterations == "auto" and not (length or classes or counters or execution_traces or captures)
-    if is_plain and len(files) == 1 and is_trace(files[0]):
-        return load_trace(files[0], ranks=_rank_numbers(ranks))
-    if ranks != "all":
-        raise InvalidInputError(f"{files[0]}: ranks can be chosen of a .trace folder; ingest the files first")
-    if is_plain and (folders := trace_folders(files)):
-        from profilers.writers.slicing import merge
-
-        return merge([load_trace(folder) for folder in folders])
-    from profilers.ingest.pipeline import IngestOptions, collect, open_trace
-    from profilers.trace.kernels import read_class_rules
-
-    joined = [tuple(expanded_paths(each)) if each else () for each in (counters, execution_traces, captures)]
-    options = IngestOptions(
-        iterations, length, progress, counters=joined[0], execution_traces=joined[1], captures=joined[2],
-        class_rules=() if classes is None else read_class_rules(classes),
-    )  # fmt: skip
-    return open_trace(files[0], options) if len(files) == 1 else collect(files, options)
+    how = {"iterations": iterations, "length": length, "classes": classes}
+    joined = {"counters": counters, "execution_traces": execution_traces, "captures": captures}
+    return open_paths(paths, how, joined, ranks, progress)
 
 
 def ingest(
@@ -164,21 +148,9 @@ def ingest(
     SeqPointError
         A file is missing, damaged or of no known format, or the folder cannot be written.
     """
-    from profilers.ingest.pipeline import IngestOptions, Summary
-    from profilers.ingest.pipeline import ingest as run
-    from profilers.trace.store import trace_folders
+    from seqpoint.opening import ingest_paths
 
-    files, options = expanded_paths(paths), options or IngestOptions()
-    if folders := trace_folders(files):
-        from profilers.writers.slicing import merge_folders
-
-        joined, rows = merge_folders(folders, output)
-        result = Summary(Path(output), joined.meta, rows, 0)
-    else:
-        result = run(files, output, options, executor=executor)
-    if many_ranks(output):
-        survey(output, executor=executor, skip_damaged=options.skip_damaged, progress=options.progress)
-    return result
+    return ingest_paths(paths, output, options, executor)
 
 
 def survey(
@@ -206,80 +178,10 @@ def survey(
     SeqPointError
         The trace cannot be read; the message names the file.
     """
-    from profilers.trace.store import is_trace
+    from seqpoint.opening import trace_folder
     from seqpoint.rank_survey import survey as run
 
-    files = expanded_paths(trace)
-    folder = files[0] if len(files) == 1 and is_trace(files[0]) else _temporary(files, executor)
-    return run(folder, executor=executor, skip_damaged=skip_damaged, progress=progress)
-
-
-def many_ranks(trace: Paths) -> Path | None:
-    """Return the ``.trace`` folder of a job of more than 32 ranks, None for fewer.
-
-    Files, or folders of different ranks, become a temporary one, which is removed as the process ends.
-
-    Parameters
-    ----------
-    trace : path or sequence of paths
-        The trace.
-
-    Raises
-    ------
-    SeqPointError
-        The trace cannot be read.
-    """
-    from profilers.trace.store import is_trace, read_meta, trace_folders
-
-    files = expanded_paths(trace)
-    if len(files) == 1 and is_trace(files[0]):
-        return files[0] if len(read_meta(files[0]).ranks) > _MANY_RANKS else None
-    folders = trace_folders(files)
-    if folders:
-        count = sum(len(read_meta(folder).ranks) for folder in folders)
-    else:
-        count = sum(sum(child.is_file() for child in file.iterdir()) if file.is_dir() else 1 for file in files)
-    return _temporary(files) if count > _MANY_RANKS else None
-
-
-#: Temporary traces of this process, by their files.
-_TEMPORARY: dict[tuple[Path, ...], Path] = {}
-
-
-def _temporary(files: Sequence[Path], executor: "Executor | None" = None) -> Path:
-    """Ingest files, or folders of different ranks, into a folder that is removed as the process ends."""
-    import atexit
-    import shutil
-    import tempfile
-
-    key = tuple(files)
-    if key not in _TEMPORARY:
-        folder = tempfile.mkdtemp(prefix="seqpoint-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        ingest(files, Path(folder) / "job.trace", executor=executor)
-        _TEMPORARY[key] = Path(folder) / "job.trace"
-    return _TEMPORARY[key]
-
-
-def _rank_numbers(ranks: str | Sequence[int]) -> list[int] | None:
-    """Return the ranks of a list such as "0,8,16-23"; None for all."""
-    if not isinstance(ranks, str):
-        return list(ranks)
-    if ranks.strip() == "all":
-        return None
-    numbers: list[int] = []
-    for part in ranks.split(","):
-        first, _, last = part.strip().partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal() or len(part) > _DIGITS:
-            raise InvalidInputError(f"ranks {ranks!r}: write all, or numbers such as 0,8,16-23")
-        numbers += range(int(first), int(last or first) + 1)
-    return numbers
-
-
-#: Most characters of a range of ranks.
-_DIGITS = 13
-#: A trace of more ranks is surveyed, and other commands read those that stand for all.
-_MANY_RANKS = 32
+    return run(trace_folder(trace, executor), executor=executor, skip_damaged=skip_damaged, progress=progress)
 
 
 def describe(trace: "Trace | Paths", *, by: str | Sequence[str] = ()) -> "Description":
@@ -302,7 +204,7 @@ def describe(trace: "Trace | Paths", *, by: str | Sequence[str] = ()) -> "Descri
     """
     from seqpoint.description import describe as run
 
-    return run(_trace(trace), [by] if isinstance(by, str) else by)
+    return run(_opened(trace), [by] if isinstance(by, str) else by)
 
 
 def iterations(trace: "Trace | IterationTable | Paths") -> "IterationTable":
@@ -324,7 +226,7 @@ def iterations(trace: "Trace | IterationTable | Paths") -> "IterationTable":
         return trace
     if isinstance(trace, str | PathLike) and is_log(trace):
         return read_log(Path(trace))
-    return iteration_table(_trace(trace))
+    return iteration_table(_opened(trace))
 
 
 def lengths(trace: "Trace | Paths") -> "LengthCandidates":
@@ -342,7 +244,7 @@ def lengths(trace: "Trace | Paths") -> "LengthCandidates":
     """
     from seqpoint.iteration_table import find_lengths
 
-    return find_lengths(_trace(trace))
+    return find_lengths(_opened(trace))
 
 
 def select(
@@ -382,7 +284,7 @@ def select(
         statistic=statistic, selector=selector,
     )  # fmt: skip
     is_table = isinstance(trace, IterationTable) or (isinstance(trace, str | PathLike) and is_log(trace))
-    source = trace if is_table else _trace(trace)  # type: ignore[arg-type]
+    source = trace if is_table else _opened(trace)  # type: ignore[arg-type]
     table, profiles = iterations(source), None
     if options.selector == "k-medoids" and not options.features and isinstance(source, Trace):
         lowest = min(table.rank.tolist(), default=0)
@@ -444,7 +346,7 @@ def sample_kernels(
     """
     from seqpoint.selection.kernels import KernelSampler
 
-    kernels = _trace(trace).kernels
+    kernels = _opened(trace).kernels
     sampler = KernelSampler(confidence=confidence, relative_error=relative_error, seed=seed)
     return sampler.fit(kernels)
 
@@ -476,7 +378,7 @@ def replay(
     """
     from seqpoint.graphs import all_iterations, replay_trace
 
-    loaded = _trace(trace)
+    loaded = _opened(trace)
     chosen = list(dict.fromkeys(iterations)) or all_iterations(loaded)
     return replay_trace(loaded, chosen, device=device, progress=progress)
 
@@ -515,7 +417,7 @@ def analyze(
 
     change = parse_what_if(what_if) if isinstance(what_if, str) else what_if
     choice = None if tasks is None else TaskChoice(tasks)
-    return analyze_trace(_trace(trace), iteration, what_if=change, device=device, tasks=choice)
+    return analyze_trace(_opened(trace), iteration, what_if=change, device=device, tasks=choice)
 
 
 def characterize(trace: "Trace | Paths", *, device: str | None = None) -> "Characterization":
@@ -535,7 +437,7 @@ def characterize(trace: "Trace | Paths", *, device: str | None = None) -> "Chara
     """
     from seqpoint.characterization import characterize_trace
 
-    return characterize_trace(_trace(trace), device=device)
+    return characterize_trace(_opened(trace), device=device)
 
 
 def serve(
@@ -595,7 +497,7 @@ def _several(trace: "Trace | Paths | Sequence[Trace]") -> "list[Trace]":
     from profilers.trace import Trace
 
     if isinstance(trace, Trace | str | PathLike):
-        return [_trace(trace)]
+        return [_opened(trace)]
     paths = [each for each in trace if not isinstance(each, Trace)]
     return [*(each for each in trace if isinstance(each, Trace)), *([open(paths)] if paths or not trace else [])]
 
@@ -669,7 +571,7 @@ def _samples(
 
     samples: list[StepSample] = []
     for run in _runs(side):
-        trace = _trace(run)
+        trace = _opened(run)
         if what_if is not None:
             from seqpoint.projected_steps import projected_sample
 
@@ -712,7 +614,7 @@ def gemms(trace: "Trace | Paths", *, iteration: int | None = None, device: str |
     """
     from seqpoint.gemm_table import find_gemms
 
-    return find_gemms(_trace(trace), iteration=iteration, device=device)
+    return find_gemms(_opened(trace), iteration=iteration, device=device)
 
 
 def advise(
@@ -751,13 +653,14 @@ def advise(
     """
     from profilers.trace import Trace
     from seqpoint.advising import advise_trace
+    from seqpoint.opening import many_ranks
     from seqpoint.projecting import ProjectOptions
 
     if not ranks and not isinstance(trace, Trace) and (folder := many_ranks(trace)):
         ranks = survey(folder).parts_text()
     name = name or (fspath(trace) if isinstance(trace, str | PathLike) else "")
     options = ProjectOptions(max_points=max_points or (1 if ranks else 2), device=device, progress=progress)
-    return replace(advise_trace(_trace(trace), name=name, minutes=minutes, options=options), ranks=tuple(ranks))
+    return replace(advise_trace(_opened(trace), name=name, minutes=minutes, options=options), ranks=tuple(ranks))
 
 
 def project(
@@ -799,7 +702,7 @@ def project(
         options or ProjectOptions(), iterations=tuple(iterations) or None, max_points=max_points, device=device,
         draws=draws, progress=progress,
     )  # fmt: skip
-    return project_texts(_trace(trace), [what_ifs] if isinstance(what_ifs, str) else list(what_ifs), options)
+    return project_texts(_opened(trace), [what_ifs] if isinstance(what_ifs, str) else list(what_ifs), options)
 
 
 def reproduce(
@@ -831,7 +734,7 @@ def reproduce(
     from seqpoint.reproducing import reproduce as run
 
     content = dict(result) if isinstance(result, Mapping) else read_result(fspath(result))
-    return run(_trace(trace), content, jobs=jobs, progress=progress)
+    return run(_opened(trace), content, jobs=jobs, progress=progress)
 
 
 def report(
@@ -885,7 +788,7 @@ def report(
 
     target = file_to_write(Path(output))
     name = name or (fspath(trace) if isinstance(trace, str | PathLike) else "")
-    loaded = _trace(trace)
+    loaded = _opened(trace)
     heading = title or Path(name or next(iter(loaded.meta.sources), "")).name or "trace"
     items = [what_ifs] if isinstance(what_ifs, str) else list(what_ifs)
     # One run at a time, since two at a time take twice the memory.
@@ -1195,15 +1098,11 @@ def _device(device: "str | Device") -> "Device":
     return find_device(device) if isinstance(device, str) else device
 
 
-def _trace(trace: "Trace | Paths") -> "Trace":
+def _opened(trace: "Trace | Paths") -> "Trace":
     """Return a trace unchanged, or open the trace of a path; of more than 32 ranks, those that stand for all."""
-    from profilers.trace import Trace
+    from seqpoint.opening import opened
 
-    if isinstance(trace, Trace):
-        return trace
-    if folder := many_ranks(trace):
-        return open(folder, ranks=survey(folder).representatives)
-    return open(trace)
+    return opened(trace)
 
 
 def is_log(path: str | PathLike[str]) -> bool:

@@ -30,8 +30,9 @@ from profilers.trace.columns import encoded
 from profilers.trace.schema import SCHEMAS, empty_table
 from profilers.trace.store import is_trace, load_trace
 from profilers.trace.trace import Trace
-from seqpoint import front_door, sql_process
+from seqpoint import sql_process
 from seqpoint.notebook import DataFrame, Result, Table, counted, data_frame
+from seqpoint.opening import many_ranks, opened
 
 #: Most characters of a statement.
 _MOST_TEXT: Final = 100_000
@@ -163,7 +164,7 @@ def sql(
     Parameters
     ----------
     trace : Trace, path or sequence of paths
-        The trace; a ``.trace`` folder is read in place.
+        The trace; a ``.trace`` folder is read in place, of more than 32 ranks those that stand for all.
     query : str
         One SELECT in the SQL of DuckDB.
     limit : int
@@ -223,11 +224,12 @@ class _QueriedTrace:
 
     def __init__(self, trace: Any) -> None:
         in_place = isinstance(trace, str | PathLike) and is_trace(trace) and not _PATTERN & set(fspath(trace))
+        in_place = in_place and many_ranks(trace) is None
         self._trace, self._folder = trace, Path(trace).resolve() if in_place else None
 
     @cached_property
     def _loaded(self) -> Trace:
-        return self._trace if isinstance(self._trace, Trace) else front_door.open(self._trace)
+        return self._trace if isinstance(self._trace, Trace) else opened(self._trace)
 
     @property
     def _meta(self) -> Any:

@@ -124,7 +124,7 @@ class RankSurvey(Result):
 
     @cached_property
     def representatives(self) -> tuple[int, ...]:
-        """The ranks that stand for all: a typical one of each kind of work, and those that it and most others wait for."""
+        """The ranks that stand for all: typical ones of each kind of work, and those that they and most wait for."""
         slow = {rank for part in self.slow_parts for rank in part.ranks}
         typical = _typical(self.facts.rows, slow)
         late = [*(_awaited(self.facts, typical[0]) if typical else ()), *(row.rank for row in self._late[:1])]

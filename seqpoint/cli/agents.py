@@ -6,7 +6,7 @@ import click
 
 from profilers.trace.store import is_trace
 from seqpoint import queries
-from seqpoint.cli.options import load, options_of, output_options, reading, trace_argument
+from seqpoint.cli.options import load, options_of, output_options, reading, surveyed, trace_argument
 from seqpoint.cli.output import print_result
 
 
@@ -30,8 +30,8 @@ def sql_command(trace: str, statement: str, json_: bool, **how: Any) -> None:
     seqpoint sql job.trace "select class, sum(dur_us) as us from kernels group by class order by us desc"
     seqpoint sql job.trace "from collectives select rank, sum(waiting_ns) group by rank" --json
     """
-    is_plain = not any(reading()[name] for name in ("length", "classes")) and reading()["marker"] == "auto"
-    source = trace if is_plain and is_trace(trace) else load(trace)
+    is_plain = not any(reading()[name] for name in ("length", "classes", "ranks")) and reading()["marker"] == "auto"
+    source = trace if is_plain and is_trace(trace) and surveyed(trace) is None else load(trace)
     print_result(queries.sql(source, statement, **how), json_)
 
 

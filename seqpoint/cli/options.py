@@ -243,7 +243,9 @@ def surveyed(trace: str) -> "RankSurvey | None":
     how = reading()
     if how["ranks"] or (how["marker"], how["length"], how["classes"]) != ("auto", None, None):
         return None
-    if (folder := front_door.many_ranks(trace)) is None:
+    from seqpoint.opening import many_ranks
+
+    if (folder := many_ranks(trace)) is None:
         return None
     with dask_executor(how["cluster"]) as executor:
         return front_door.survey(
