@@ -24,7 +24,7 @@ from profilers.trace.store import is_trace
 from profilers.trace.trace import Trace
 from seqpoint import front_door
 from seqpoint.notebook import NAMES, Result, Table, counted, rows_within, shortened
-from seqpoint.opening import many_ranks, opened
+from seqpoint.opening import many_ranks
 from seqpoint.queries import QueryResult, sql
 
 if TYPE_CHECKING:
@@ -319,7 +319,7 @@ class TraceTools:
         files = [path, *sorted(path.rglob("*"))] if path.is_dir() else [path]
         key = (path, *((each.stat().st_mtime_ns, each.stat().st_size) for each in files[:_MOST_FILES]))
         if key not in self._traces:
-            self._traces[key] = opened(path)
+            self._traces[key] = front_door.opened(path)
             while len(self._traces) > _MOST_TRACES:
                 self._traces.popitem(last=False)
         self._traces.move_to_end(key)

@@ -68,7 +68,6 @@ def open(  # noqa: A001 - the verb of the front door, as in `xarray.open_dataset
     counters: Paths = (),
     execution_traces: Paths = (),
     captures: Paths = (),
-    ranks: str | Sequence[int] = "all",
     progress: Progress | None = None,
 ) -> "Trace":
     """Read trace files of any profiler into memory, or load a ``.trace`` folder or several.
@@ -93,10 +92,6 @@ def open(  # noqa: A001 - the verb of the front door, as in `xarray.open_dataset
     captures : str, path or sequence of them, optional
         Traces of the same job while its graphs are captured, or without graphs, whose operators and shapes the kernels
         of CUDA or HIP graphs get.
-    ranks : str or sequence of int
-        Ranks to read of a ``.trace`` folder: ``"all"``, or numbers such as ``"0,8,16-23"``. They stand for the others,
-        so that they meet in collectives without them. Commands read some of more than 32 ranks if you name none:
-        those that `survey` calls representatives.
     progress : callable, optional
         Called with (bytes read, bytes of all files, name of the file).
 
@@ -113,11 +108,25 @@ def open(  # noqa: A001 - the verb of the front door, as in `xarray.open_dataset
     >>> trace.iterations.num_rows
     112
     """
-    from seqpoint.opening import open_paths
+    from profilers.trace.store import load_trace, trace_folders
 
-    how = {"iterations": iterations, "length": length, "classes": classes}
-    joined = {"counters": counters, "execution_traces": execution_traces, "captures": captures}
-    return open_paths(paths, how, joined, ranks, progress)
+    files = expanded_paths(paths)
+    is_plain = iterations == "auto" and not (length or classes or counters or execution_traces or captures)
+    if is_plain and (folders := trace_folders(files)):
+        if len(folders) == 1:
+            return load_trace(folders[0])
+        from profilers.writers.slicing import merge
+
+        return merge([load_trace(folder) for folder in folders])
+    from profilers.ingest.pipeline import IngestOptions, collect, open_trace
+    from profilers.trace.kernels import read_class_rules
+
+    joined = [tuple(expanded_paths(each)) if each else () for each in (counters, execution_traces, captures)]
+    options = IngestOptions(
+        iterations, length, progress, counters=joined[0], execution_traces=joined[1], captures=joined[2],
+        class_rules=() if classes is None else read_class_rules(classes),
+    )  # fmt: skip
+    return open_trace(files[0], options) if len(files) == 1 else collect(files, options)
 
 
 def ingest(
@@ -204,7 +213,7 @@ def describe(trace: "Trace | Paths", *, by: str | Sequence[str] = ()) -> "Descri
     """
     from seqpoint.description import describe as run
 
-    return run(_opened(trace), [by] if isinstance(by, str) else by)
+    return run(opened(trace), [by] if isinstance(by, str) else by)
 
 
 def iterations(trace: "Trace | IterationTable | Paths") -> "IterationTable":
@@ -226,7 +235,7 @@ def iterations(trace: "Trace | IterationTable | Paths") -> "IterationTable":
         return trace
     if isinstance(trace, str | PathLike) and is_log(trace):
         return read_log(Path(trace))
-    return iteration_table(_opened(trace))
+    return iteration_table(opened(trace))
 
 
 def lengths(trace: "Trace | Paths") -> "LengthCandidates":
@@ -244,7 +253,7 @@ def lengths(trace: "Trace | Paths") -> "LengthCandidates":
     """
     from seqpoint.iteration_table import find_lengths
 
-    return find_lengths(_opened(trace))
+    return find_lengths(opened(trace))
 
 
 def select(
@@ -284,7 +293,7 @@ def select(
         statistic=statistic, selector=selector,
     )  # fmt: skip
     is_table = isinstance(trace, IterationTable) or (isinstance(trace, str | PathLike) and is_log(trace))
-    source = trace if is_table else _opened(trace)  # type: ignore[arg-type]
+    source = trace if is_table else opened(trace)  # type: ignore[arg-type]
     table, profiles = iterations(source), None
     if options.selector == "k-medoids" and not options.features and isinstance(source, Trace):
         lowest = min(table.rank.tolist(), default=0)
@@ -346,7 +355,7 @@ def sample_kernels(
     """
     from seqpoint.selection.kernels import KernelSampler
 
-    kernels = _opened(trace).kernels
+    kernels = opened(trace).kernels
     sampler = KernelSampler(confidence=confidence, relative_error=relative_error, seed=seed)
     return sampler.fit(kernels)
 
@@ -378,7 +387,7 @@ def replay(
     """
     from seqpoint.graphs import all_iterations, replay_trace
 
-    loaded = _opened(trace)
+    loaded = opened(trace)
     chosen = list(dict.fromkeys(iterations)) or all_iterations(loaded)
     return replay_trace(loaded, chosen, device=device, progress=progress)
 
@@ -417,7 +426,7 @@ def analyze(
 
     change = parse_what_if(what_if) if isinstance(what_if, str) else what_if
     choice = None if tasks is None else TaskChoice(tasks)
-    return analyze_trace(_opened(trace), iteration, what_if=change, device=device, tasks=choice)
+    return analyze_trace(opened(trace), iteration, what_if=change, device=device, tasks=choice)
 
 
 def characterize(trace: "Trace | Paths", *, device: str | None = None) -> "Characterization":
@@ -437,7 +446,7 @@ def characterize(trace: "Trace | Paths", *, device: str | None = None) -> "Chara
     """
     from seqpoint.characterization import characterize_trace
 
-    return characterize_trace(_opened(trace), device=device)
+    return characterize_trace(opened(trace), device=device)
 
 
 def serve(
@@ -497,7 +506,7 @@ def _several(trace: "Trace | Paths | Sequence[Trace]") -> "list[Trace]":
     from profilers.trace import Trace
 
     if isinstance(trace, Trace | str | PathLike):
-        return [_opened(trace)]
+        return [opened(trace)]
     paths = [each for each in trace if not isinstance(each, Trace)]
     return [*(each for each in trace if isinstance(each, Trace)), *([open(paths)] if paths or not trace else [])]
 
@@ -571,7 +580,7 @@ def _samples(
 
     samples: list[StepSample] = []
     for run in _runs(side):
-        trace = _opened(run)
+        trace = opened(run)
         if what_if is not None:
             from seqpoint.projected_steps import projected_sample
 
@@ -614,7 +623,7 @@ def gemms(trace: "Trace | Paths", *, iteration: int | None = None, device: str |
     """
     from seqpoint.gemm_table import find_gemms
 
-    return find_gemms(_opened(trace), iteration=iteration, device=device)
+    return find_gemms(opened(trace), iteration=iteration, device=device)
 
 
 def advise(
@@ -660,7 +669,7 @@ def advise(
         ranks = survey(folder).parts_text()
     name = name or (fspath(trace) if isinstance(trace, str | PathLike) else "")
     options = ProjectOptions(max_points=max_points or (1 if ranks else 2), device=device, progress=progress)
-    return replace(advise_trace(_opened(trace), name=name, minutes=minutes, options=options), ranks=tuple(ranks))
+    return replace(advise_trace(opened(trace), name=name, minutes=minutes, options=options), ranks=tuple(ranks))
 
 
 def project(
@@ -702,7 +711,7 @@ def project(
         options or ProjectOptions(), iterations=tuple(iterations) or None, max_points=max_points, device=device,
         draws=draws, progress=progress,
     )  # fmt: skip
-    return project_texts(_opened(trace), [what_ifs] if isinstance(what_ifs, str) else list(what_ifs), options)
+    return project_texts(opened(trace), [what_ifs] if isinstance(what_ifs, str) else list(what_ifs), options)
 
 
 def reproduce(
@@ -734,7 +743,7 @@ def reproduce(
     from seqpoint.reproducing import reproduce as run
 
     content = dict(result) if isinstance(result, Mapping) else read_result(fspath(result))
-    return run(_opened(trace), content, jobs=jobs, progress=progress)
+    return run(opened(trace), content, jobs=jobs, progress=progress)
 
 
 def report(
@@ -788,7 +797,7 @@ def report(
 
     target = file_to_write(Path(output))
     name = name or (fspath(trace) if isinstance(trace, str | PathLike) else "")
-    loaded = _opened(trace)
+    loaded = opened(trace)
     heading = title or Path(name or next(iter(loaded.meta.sources), "")).name or "trace"
     items = [what_ifs] if isinstance(what_ifs, str) else list(what_ifs)
     # One run at a time, since two at a time take twice the memory.
@@ -1098,11 +1107,15 @@ def _device(device: "str | Device") -> "Device":
     return find_device(device) if isinstance(device, str) else device
 
 
-def _opened(trace: "Trace | Paths") -> "Trace":
+def opened(trace: "Trace | Paths") -> "Trace":
     """Return a trace unchanged, or open the trace of a path; of more than 32 ranks, those that stand for all."""
-    from seqpoint.opening import opened
+    from profilers.trace import Trace
+    from seqpoint.opening import many_ranks
 
-    return opened(trace)
+    if isinstance(trace, Trace):
+        return trace
+    folder = many_ranks(trace)
+    return survey(folder).trace() if folder else open(trace)
 
 
 def is_log(path: str | PathLike[str]) -> bool:

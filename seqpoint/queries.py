@@ -30,9 +30,9 @@ from profilers.trace.columns import encoded
 from profilers.trace.schema import SCHEMAS, empty_table
 from profilers.trace.store import is_trace, load_trace
 from profilers.trace.trace import Trace
-from seqpoint import sql_process
+from seqpoint import front_door, sql_process
 from seqpoint.notebook import DataFrame, Result, Table, counted, data_frame
-from seqpoint.opening import many_ranks, opened
+from seqpoint.opening import many_ranks
 
 #: Most characters of a statement.
 _MOST_TEXT: Final = 100_000
@@ -229,7 +229,7 @@ class _QueriedTrace:
 
     @cached_property
     def _loaded(self) -> Trace:
-        return self._trace if isinstance(self._trace, Trace) else opened(self._trace)
+        return self._trace if isinstance(self._trace, Trace) else front_door.opened(self._trace)
 
     @property
     def _meta(self) -> Any:

@@ -20,7 +20,7 @@ import numpy as np
 
 from profilers.trace.activity import late_ranks
 from profilers.trace.arrays import MISSING, Bools, Floats, Ints, ends, integers, row_keys, strings
-from profilers.trace.store import read_meta
+from profilers.trace.store import load_trace, read_meta
 from profilers.trace.trace import Trace, TraceMeta
 from seqpoint.notebook import DataFrame, Result, Table, counted, data_frame, table_of
 from seqpoint.rank_facts import FactsOfRanks, Progress, RankFacts, facts_of_ranks
@@ -129,6 +129,18 @@ class RankSurvey(Result):
         typical = _typical(self.facts.rows, slow)
         late = [*(_awaited(self.facts, typical[0]) if typical else ()), *(row.rank for row in self._late[:1])]
         return tuple(sorted({*typical, *late} & {row.rank for row in self.facts.rows}))
+
+    def trace(self, ranks: Sequence[int] | None = None) -> Trace:
+        """Return the events of some ranks, by default of those that stand for all.
+
+        Collectives of the trace wait for these ranks alone.
+
+        Raises
+        ------
+        SeqPointError
+            The job has not one of the ranks, or its tables are damaged.
+        """
+        return load_trace(self.name, ranks=self.representatives if ranks is None else ranks)
 
     def verdict(self) -> str:
         """Return one sentence on which parts of the job are slow, or that none is."""

@@ -22,6 +22,7 @@ from profilers.trace.store import load_trace, save_trace
 from profilers.writers.slicing import SliceOptions, merge, merge_folders, slice_trace
 from seqpoint.cli import cli
 from seqpoint.communication import host_gaps
+from seqpoint.opening import rank_numbers
 from seqpoint.rank_facts import facts_of_ranks
 from tests.traces import event, kernel, launch
 
@@ -187,23 +188,23 @@ def test_a_killed_worker_is_one_sentence() -> None:
             list(worker_results(tasks))
 
 
-def test_ranks_can_be_named(stored: Path, tmp_path: Path) -> None:
-    trace = sp.open(stored, ranks="0,8-10")
+def test_ranks_can_be_named(stored: Path) -> None:
+    trace = sp.survey(stored).trace(rank_numbers("0,8-10"))
     assert trace.meta.ranks == (0, 8, 9, 10) and trace.meta.quality["ranks_left_out"] == NODES * CARDS - 4
     with pytest.raises(NotFoundError, match="has no rank 99; it has ranks 0 to 39"):
-        sp.open(stored, ranks=[99])
+        sp.survey(stored).trace([99])
     for wrong in ("", "1,x", "-3", "1-2-3", "0-99999999999999"):
         with pytest.raises(InvalidInputError, match="write all, or numbers such as"):
-            sp.open(stored, ranks=wrong)
+            rank_numbers(wrong)
     assert len(sp.open(stored).meta.ranks) == NODES * CARDS
     assert sp.describe(stored).trace.meta.ranks == sp.survey(stored).representatives
 
 
 def test_ranks_that_stand_for_others_wait_for_each_other(stored: Path) -> None:
-    (card,) = [row for row in sp.describe(sp.open(stored, ranks=[8, 9])).devices if row.rank == 8]
+    pair = load_trace(stored, ranks=[8, 9])
+    (card,) = [row for row in sp.describe(pair).devices if row.rank == 8]
     assert card.times.waiting_ns and card.times.unmatched == STEPS  # of card 0 of the nodes, of which it is alone
-    graph_waits = sp.analyze(sp.open(stored, ranks=[8, 9])).to_dict()
-    assert "wait for no peer" not in json.dumps(graph_waits)
+    assert "wait for no peer" not in json.dumps(sp.analyze(pair).to_dict())
 
 
 def test_commands_read_ranks_that_stand_for_all(stored: Path) -> None:

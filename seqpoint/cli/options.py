@@ -214,9 +214,11 @@ reading_options = options_of(
 cluster_option = click.option(
     "--cluster", metavar="ADDRESS", help="Dask scheduler whose workers read, such as tcp://host:8786.", **_HIDDEN
 )
-_many = options_of(
-    front_door.open, "ranks", ranks={"metavar": "N,...|all", "default": None, "type": str, "multiple": False, **_HIDDEN}
-)
+_many = click.option(
+    "--ranks", metavar="N,...|all", **_HIDDEN,
+    help="Ranks to read of a .trace folder, such as 0,8,16-23. They stand for the others, so that collectives wait for "
+    "these alone. By default all, and of more than 32 those that describe names.",
+)  # fmt: skip
 skip_option = options_of(front_door.survey, "skip_damaged", skip_damaged=_HIDDEN)
 
 
@@ -228,14 +230,18 @@ def trace_argument(function: F) -> F:
 def load(trace: str) -> "Trace":
     """Return the trace that an argument names, read by the options of the command."""
     how, survey = reading(), surveyed(trace)
-    ranks = how["ranks"] or "all"
     if survey is not None:
-        trace, ranks = survey.name, survey.representatives
-        message(f"{len(survey.meta.ranks):,} ranks: read {', '.join(map(str, ranks))}, which stand for all (--ranks)")
+        loaded = survey.trace()
+        message(f"{len(survey.meta.ranks):,} ranks: read {', '.join(map(str, loaded.meta.ranks))}, which stand for all")
+        return loaded
+    if how["ranks"] and how["ranks"] != "all":
+        from profilers.trace.store import load_trace
+        from seqpoint.opening import rank_numbers, trace_folder
+
+        return load_trace(trace_folder(trace), ranks=rank_numbers(how["ranks"]))
     return front_door.open(
-        trace, iterations=how["marker"], length=how["length"], classes=how["classes"], ranks=ranks,
-        progress=byte_progress("reading"),
-    )  # fmt: skip
+        trace, iterations=how["marker"], length=how["length"], classes=how["classes"], progress=byte_progress("reading")
+    )
 
 
 def surveyed(trace: str) -> "RankSurvey | None":
