@@ -8,6 +8,7 @@ import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +19,8 @@ from profilers.files import file_to_write, replaced_file
 
 #: Rows, and characters of a name and of a cell, that a sheet can have.
 _MOST_ROWS, _MOST_NAME, _MOST_CELL = 1_048_576, 31, 32_767
+#: Characters of the tables of a comment, and of a cell in it; GitHub takes 65,536 characters.
+_COMMENT, _COMMENT_CELL = 50_000, 100
 #: Numbers as tables print them, and times, with the factor to ms.
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 _TIME = re.compile(rf"({_NUMBER.pattern}) (s|ms|us|ns)")
@@ -25,7 +28,8 @@ _MS = {"s": 1e3, "ms": 1.0, "us": 1e-3, "ns": 1e-6}
 #: Beginnings of a text that a spreadsheet takes for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 #: Signs that mean something in Markdown, and those that make links and mentions of words behind them.
-_MARKDOWN, _LINK = re.compile(r"[\\`*_{}\[\]<>|~$&!]"), re.compile(r"[@#]|(?<=:)(?=//)|\bwww(?=\.)")
+_MARKDOWN = re.compile(r"[\\`*{}\[\]<>|~$&!]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+_LINK = re.compile(r"[@#]|(?<=:)(?=//)|\bwww(?=\.)")
 
 
 @dataclass(frozen=True)
@@ -227,9 +231,9 @@ def escaped(text: object) -> str:
     return _LINK.sub(r"\g<0>&#8203;", marked)
 
 
-def markdown_table(sheet: Sheet, most: int | None = None) -> str:
-    """Return the first rows of a table, by default all, in Markdown; numbers are aligned to the right."""
-    head, *rows = [[escaped(cell) for cell in row] for row in (sheet.names, *sheet.rows[:most])]
+def markdown_table(sheet: Sheet, most: int | None = None, width: int | None = None) -> str:
+    """Return the first rows of a table in Markdown, by default all, with at most so many characters of a cell."""
+    head, *rows = [[escaped(str(cell)[:width]) for cell in row] for row in (sheet.names, *sheet.rows[:most])]
     rule = ["---" if is_text else "--:" for is_text in sheet.is_text]
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))
 
@@ -250,8 +254,10 @@ def as_comment(sentences: Sequence[str], sheets: Sequence[Sheet], notes: Sequenc
     """
     verdict, *others = map(escaped, sentences)
     known = [sheet for sheet in sheets if len(sheet.rows)]
-    shown = [markdown_table(sheet, most) for sheet in known[:1]]
-    hidden = [f"**{escaped(sheet.title)}**\n\n{markdown_table(sheet, 10 * most)}" for sheet in known]
+    shown = [markdown_table(sheet, most, _COMMENT_CELL) for sheet in known[:1]]
+    tables = [f"**{escaped(sheet.title)}**\n\n{markdown_table(sheet, 10 * most, _COMMENT_CELL)}" for sheet in known]
+    sizes = accumulate(map(len, tables))
+    hidden = [table for table, size in zip(tables, sizes, strict=True) if size < _COMMENT]
     hidden += ["\n".join(f"- {escaped(note)}" for note in notes)] if notes else []
     details = ["<details><summary>All tables and notes</summary>", *hidden, "</details>"] if hidden else []
     return "\n\n".join([f"**{verdict}**", *(["  \n".join(others)] if others else []), *shown, *details])

@@ -11,9 +11,10 @@ import pytest
 
 import seqpoint as sp
 from benchmarks.sharing import compared, differences, private_words, texts_of
-from profilers.trace.kernels import ClassRule
+from profilers.trace.kernels import ClassRule, classify
+from profilers.trace.schema import make_table
 from profilers.trace.store import load_trace, save_trace
-from profilers.trace.trace import Trace
+from profilers.trace.trace import Trace, TraceMeta
 from profilers.writers.anonymous import anonymous_trace, public_names
 from tests.commands import Run
 from tests.traces import event, kernel, launch
@@ -105,6 +106,25 @@ def test_an_anonymous_trace_stays_as_it_is_and_equal_texts_stay_equal(private: T
 )
 def test_what_is_public(text: str, is_public: bool) -> None:
     assert public_names().is_public(text) is is_public
+
+
+def test_every_telling_piece_is_public_and_a_name_that_looks_like_a_rule_says_no_more() -> None:
+    lists = public_names()
+    pieces = ("_MT128x64x32", "PostGSU", "splitk_reduce", "beta_only", "hgemm", "nvjet", "BFloat16", "warpgroupsize")
+    assert [piece for piece in pieces if lists.telling.findall(piece) and not lists.is_public(piece)] == []
+    kernels = [
+        "LaunchZebraKernel",
+        "zebra_landfill<Quagga>",
+        "triton_poi_fused_zebra_0",
+        "_ZN5zebra4gemmEv",
+        "löwe_gemm",
+    ]
+    table = make_table("kernels", {"id": range(5), "rank": [0] * 5, "name": kernels, "start_ns": range(5)})
+    shared, _ = anonymous_trace(Trace(TraceMeta("kineto"), {"kernels": table}))
+    assert shared.kernels["name"].to_pylist() == [
+        "kernel1", "copy_kernel2_fill", "triton_poi_fused_kernel3_0", "gemm_kernel4", "gemm_kernel5"
+    ]  # fmt: skip
+    assert [shared.meta.class_of(name) for name in shared.kernels["name"].to_pylist()] == list(map(classify, kernels))
 
 
 def test_damaged_json_says_nothing(private: Trace) -> None:

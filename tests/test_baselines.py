@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from seqpoint.baselines import baseline_runs
+from seqpoint.table_files import Sheet, as_comment
 from tests.commands import Run
 from tests.test_compare import ADD, job
 
@@ -55,6 +56,7 @@ def test_the_comment_has_the_verdict_first_and_no_markup_of_a_trace(run: Run, tm
     head, details = shown.split("<details>")
     assert head.count("\n| ") <= 10 and details.endswith("</details>\n") and "\n- " in details
     assert "<script" not in shown.replace("\\<", "") and "@team" not in shown and "http://" not in shown
+    assert len(as_comment(["verdict"], [Sheet("t", ("name",), (True,), [("<" * 200,)] * 999)] * 9, ["note"])) < 65536
     rows = [line for line in details.splitlines() if "team" in line]
     assert rows and all(len(re.findall(r"(?<!\\)\|", row)) == len(re.findall(r"(?<!\\)\|", rows[0])) for row in rows)
 

@@ -92,6 +92,7 @@ def test_commands_write_what_they_print_and_more(run: Run, tmp_path: Path) -> No
     assert done.code == 0 and done.err.endswith("wrote d.xlsx\n")
     sheets = read(tmp_path / "d.xlsx")
     assert len(sheets) > 4 and list(sheets)[-1] == "Columns"
+    assert run("advise", trace, "--save-tables", "a.md").code == 0 and "what_if" in (tmp_path / "a.md").read_text()
     assert run("readers", "--save-tables", "r.md").code == 0 and "| kineto |" in (tmp_path / "r.md").read_text()
     assert run("devices", "H200", "--save-tables", "h.csv").code == 0 and "H200" in (tmp_path / "h.csv").read_text()
     assert run("describe", trace, "--json", "--save-tables", "j.md").code == 2

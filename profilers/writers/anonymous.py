@@ -163,7 +163,7 @@ class _Names:
         name = f"{noun}{self.counts[noun]}" if class_ == "other" else f"{class_}_{noun}{self.counts[noun]}"
         told = self.lists.telling.findall(text)
         if told != self.lists.telling.findall(name):
-            name = "_".join((name, *(piece.strip("_") for piece in told)))
+            name = "_".join((name, *(piece.strip("_") for piece in told if self.lists.is_public(piece))))
         return name if name not in self.taken else self.numbered(text, noun)
 
     def in_json(self, text: str) -> str:

@@ -62,6 +62,7 @@ def advise_command(trace: str, markdown: bool, json_: bool, **options: Any) -> N
         refuse_options(("json_", "everything", "notes", "wide"), "beside --markdown, which prints all as text")
     advice, view = front_door.advise(load(trace), **options, name=trace, progress=progress("replaying")), current_view()
     shown = advice if view.everything else replace(advice, actions=advice.actions[: view.top])
+    keep_sheets(advice.sheets)
     if json_:
         print_result(advice, json_)
     elif markdown:
