@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 
 import seqpoint as sp
-from benchmarks.sharing import compared, differences, private_words, texts_of
+from benchmarks.sharing import compared, differences, private_words, texts_of, with_private_kernels
 from profilers.trace.kernels import ClassRule, classify
 from profilers.trace.schema import make_table
 from profilers.trace.store import load_trace, save_trace
 from profilers.trace.trace import Trace, TraceMeta
 from profilers.writers.anonymous import anonymous_trace, public_names
+from replay.costs.occupancy import workgroup_of_name
+from replay.costs.tiles import tile_of_name
+from replay.from_trace.index import dtype_of_name
 from tests.commands import Run
 from tests.traces import event, kernel, launch
 
@@ -55,7 +58,7 @@ def private(tmp_path_factory: pytest.TempPathFactory) -> Trace:
 def test_every_private_name_is_numbered_and_the_pieces_that_figures_follow_from_stay(private: Trace) -> None:
     shared, counts = anonymous_trace(private)
     assert dict.fromkeys(shared.kernels["name"].to_pylist()) == dict.fromkeys(
-        ("kernel1", ELEMENTWISE.format("type1::type2", "type1::type2"), "gemm_kernel2_hgemm_128x64_32x6",
+        ("kernel1", ELEMENTWISE.format("type1::type2", "type1::type2"), "kernel2_hgemm_128x64_32x6_",
          "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)")
     )  # fmt: skip
     ops = list(dict.fromkeys(shared.ops["name"].to_pylist()))
@@ -151,12 +154,14 @@ def test_the_command_writes_a_trace_or_a_page_for_perfetto(run: Run, private: Tr
 
 def test_a_sample_keeps_its_figures_even_if_no_kernel_is_public() -> None:
     trace = sp.open(ROOT / "datasets" / "samples" / "h100" / "language_step.pt.trace.json.gz")
-    kernels = {word.lower() for name in trace.kernels["name"].to_pylist() for word in re.findall("[A-Z]?[a-z]+", name)}
-    words = public_names().words - kernels | {"kernel"}
-    shared, counts = anonymous_trace(trace, replace(public_names(), words=words))
+    trace = with_private_kernels(trace)
+    shared, counts = anonymous_trace(trace)
     assert counts["kernel"] > 20
-    before, after = (sp.describe(each, by="kernel").to_dict() for each in (trace, shared))
-    assert differences(before, after)[1] == []
+    for function in (sp.describe, sp.characterize):
+        assert differences(*(function(each).to_dict() for each in (trace, shared)))[1] == []
+    for names in zip(*(dict.fromkeys(each.kernels["name"].to_pylist()) for each in (trace, shared)), strict=True):
+        for fact in (tile_of_name, dtype_of_name, lambda name: workgroup_of_name(name, 256)):
+            assert len(set(map(fact, names))) == 1, names
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="shared traces are not here")

@@ -150,6 +150,7 @@ class _Names:
         start = begin.end() if begin else 0
         end = self.lists.end.search(text, start)
         stop = end.start() if end else len(text)
+        stop -= text[:start].endswith("(") and text.endswith(")")
         if 0 < stop - start < len(text) and self.lists.is_public(text[:start] + " " + text[stop:]):
             name = self.of(text[start:stop], noun)
             between = "_" if name[-1:].isalpha() and text[stop : stop + 1].isalpha() else ""
@@ -159,12 +160,17 @@ class _Names:
     def numbered(self, text: str, noun: str) -> str:
         """Return a new name with the pieces of a text from which figures follow, such as the class of a kernel."""
         self.counts[noun] += 1
+        plain = f"{noun}{self.counts[noun]}"
         class_ = classify(text) if noun == "kernel" else "other"
-        name = f"{noun}{self.counts[noun]}" if class_ == "other" else f"{class_}_{noun}{self.counts[noun]}"
-        told = self.lists.telling.findall(text)
-        if told != self.lists.telling.findall(name):
-            name = "_".join((name, *(piece.strip("_") for piece in told if self.lists.is_public(piece))))
+        told = [piece for piece in self._told(text) if self.lists.is_public(piece)]
+        name = plain if class_ == "other" else f"{class_}_{plain}"
+        name = name if set(self._told(name)) <= set(told) else plain  # `gemm` tells more than the class
+        name = re.sub("__+", "_", "_".join((name, *(piece for piece in told if piece not in self._told(name)))))
         return name if name not in self.taken else self.numbered(text, noun)
+
+    def _told(self, text: str) -> list[str]:
+        """Return the pieces of a text from which figures follow, each once."""
+        return list(dict.fromkeys(self.lists.telling.findall(text)))
 
     def in_json(self, text: str) -> str:
         """Return JSON in which strings and keys have their new names; all else, and its form, stays."""
