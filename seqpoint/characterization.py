@@ -381,14 +381,18 @@ class Characterization(Result):
     def save(self, path: str | Path, by: str = "operator") -> Path:
         """Write `table` to a file, its kind told by the name; an older file stays until the new one is complete.
 
+        A name that ends in ``.xlsx`` or ``.md`` gives all tables, as of any result.
+
         Raises
         ------
         InvalidInputError
-            The name ends in neither ``.csv`` nor ``.parquet``, or the file cannot be written.
+            The name ends in none of ``.csv``, ``.parquet``, ``.xlsx`` and ``.md``, or the file cannot be written.
         """
         file, table = Path(path), self.table(by)
+        if file.suffix in (".xlsx", ".md"):
+            return super().save(file)
         if file.suffix not in (".csv", ".parquet"):
-            raise InvalidInputError(f"{file}: a table is written as .csv or .parquet")
+            raise InvalidInputError(f"{file}: a table is written as .csv or .parquet, all tables as .xlsx or .md")
         with replaced_file(file) as stream:
             if file.suffix == ".csv":
                 table.to_csv(stream, index=False)

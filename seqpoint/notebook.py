@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from html import escape
 from itertools import chain
+from pathlib import Path
 from string import Formatter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, overload
@@ -21,6 +22,7 @@ import msgspec
 
 from profilers.errors import InvalidInputError
 from profilers.files import shipped_table
+from seqpoint.table_files import Sheet, write_sheets
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
@@ -106,6 +108,11 @@ class Table:
     def frame(self) -> DataFrame:
         """Return the table for pandas; its cells stay text."""
         return data_frame(self.rows, list(self.names))
+
+    def sheet(self) -> Sheet:
+        """Return the table with all rows, to be written to a file."""
+        is_text = tuple(kind == "text" for kind in self.kinds)
+        return Sheet(self.title, self.names, is_text, self.rows, self.sentences)
 
 
 class _Cells(Formatter):
@@ -378,6 +385,38 @@ class Result:
         """Return the tables that a notebook shows, by caption; by default those that the command prints."""
         tables = (table for table in self.tables() if isinstance(table, Table))
         return {table.title: table for table in tables if not table.verbose} or {self.heading: self.table()}
+
+    def sheets(self, tables: "Iterable[Table | str] | None" = None) -> list[Sheet]:
+        """Return the tables of text with all rows, and the main rows with all digits, to be written to a file.
+
+        Parameters
+        ----------
+        tables : iterable of Table or str, optional
+            The tables of text, if they are not those of the result.
+        """
+        texts = self.tables() if tables is None else tables
+        main = self.table()
+        is_text = tuple(type_.kind not in "iuf" for type_ in main.dtypes)
+        rows = list(main.itertuples(index=False, name=None))
+        main_rows = Sheet("Rows with all digits", tuple(map(str, main.columns)), is_text, rows)
+        return [*(each.sheet() for each in texts if isinstance(each, Table)), main_rows]
+
+    def save(self, path: str | Path) -> Path:
+        """Write all tables, with all rows and columns, and what the columns mean, whole or not at all.
+
+        Parameters
+        ----------
+        path : str or path
+            File to write; ``.xlsx``, ``.md`` or ``.csv`` sets the format.
+
+        Raises
+        ------
+        InvalidInputError
+            The name has another ending, the file cannot be written, or a table has more rows than a sheet.
+        DependencyError
+            A spreadsheet needs openpyxl.
+        """
+        return write_sheets(path, self.sheets())
 
     def plot(self) -> Any:
         """Return the main chart, as a HoloViews object."""

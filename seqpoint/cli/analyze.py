@@ -1,12 +1,13 @@
 """The commands on what a trace holds, where its time goes, and what changed between two."""
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from profilers.errors import InvalidInputError
 from seqpoint import front_door
+from seqpoint.baselines import BASELINES, baseline_runs, save_baseline
 from seqpoint.characterization import BY, CHARTS
 from seqpoint.cli.options import (
     hardware_option,
@@ -23,6 +24,7 @@ from seqpoint.cli.options import (
 from seqpoint.cli.output import (
     current_view,
     explain_columns,
+    keep_sheets,
     message,
     note_guess,
     print_lines,
@@ -32,6 +34,11 @@ from seqpoint.cli.output import (
     write_timelines,
 )
 from seqpoint.description import BY as DESCRIBED_BY
+from seqpoint.notebook import counted
+from seqpoint.table_files import as_comment
+
+if TYPE_CHECKING:
+    from seqpoint.comparison import Comparison
 
 
 @click.command("advise")
@@ -58,6 +65,7 @@ def advise_command(trace: str, markdown: bool, json_: bool, **options: Any) -> N
     ranks = () if survey is None else survey.parts_text()
     advice = front_door.advise(load(trace), **options, name=trace, ranks=ranks, progress=progress("replaying"))
     shown = advice if view.everything else replace(advice, actions=advice.actions[: view.top])
+    keep_sheets(advice.sheets)
     if json_:
         print_result(advice, json_)
     elif markdown:
@@ -278,10 +286,24 @@ class _Percent(click.ParamType[float]):
     "--fail-if-slower",
     "limit",
     type=_Percent(),
-    metavar="PERCENT",
-    help="Exit with status 1 if the step is slower beyond noise, and by more than this. If nothing can be told, the "
-    "status is 0, and a line on stderr says so.",
+    metavar="[PERCENT]",
+    is_flag=False,
+    flag_value=0.0,
+    help="Exit with status 1 if the step is slower beyond noise, and by more than this (0 by default). If nothing can "
+    "be told, the status is 0, and a line on stderr says so.",
 )
+@click.option("--baseline", metavar="NAME", help="Compare with this baseline: all traces are runs after.")
+@click.option("--save-baseline", metavar="NAME", help="Keep the runs (after) as this baseline, unless a gate fails.")
+@click.option(
+    "--baselines",
+    "folder",
+    metavar="FOLDER",
+    type=click.Path(),
+    default=BASELINES,
+    show_default=True,
+    help="Folder of the baselines.",
+)
+@click.option("--markdown", is_flag=True, help="Print Markdown, for a comment of a pull request.")
 @options_of(front_door.compare, "what_if", "device", "same_job", "confidence", confidence=_CONFIDENCE)
 @plot_option("Write the chart of changes by operator.")
 @reading_options
@@ -303,24 +325,59 @@ def compare_command(traces: tuple[str, ...], limit: float | None, plot: str | No
     Each of `kernels` has kernel, class, side (appeared or vanished), kernels, time_ns. Times are a step's; null is
     unknown.
 
+    With --save-baseline and without --baseline, the traces are kept, and nothing is compared.
+
     \b
     seqpoint compare before.trace after.trace
     seqpoint compare before/*.json to after/*.json --fail-if-slower 2%
+    seqpoint compare main*.json --save-baseline main
+    seqpoint compare run*.json --baseline main --fail-if-slower 2% --markdown
     seqpoint compare a100.trace v100.trace --what-if scale_device:V100
     """
-    before, after = _sides(traces)
-    groups = [map(load, names) for names in (before, after)]  # one trace at a time is in memory
+    baseline, name, folder, markdown = (how.pop(key) for key in ("baseline", "save_baseline", "folder", "markdown"))
+    if markdown and json_:
+        raise click.UsageError("--markdown and --json are two forms of the result; leave out one")
+    if (baseline or name) and _BETWEEN in traces:
+        raise click.UsageError(f"all traces are runs of one side with a baseline; leave out {_BETWEEN!r}")
+    if name and not baseline:
+        refuse_options(("limit", "what_if", "plot", "markdown"), "without --baseline; nothing is compared")
+        _keep(name, traces, folder, json_)
+        return
+    before, after = (baseline_runs(baseline, folder), traces) if baseline else _sides(traces)
+    groups = [map(load, map(str, names)) for names in (before, after)]  # one trace at a time is in memory
     if how["what_if"] is None:
         refuse_options(("device",), "without --what-if; a comparison takes the devices from the traces")
     result = front_door.compare(*groups, **how)
     save_plot(result.plot, plot)
-    print_result(result, json_)
-    if limit is not None:
-        from seqpoint.comparison import UNKNOWN
+    if markdown:
+        keep_sheets(result.sheets)
+        tables = [table.sheet() for table in result.tables()]
+        print_lines(*as_comment(result.summary(), tables, result.notes()).splitlines())
+    else:
+        print_result(result, json_)
+    slower = limit is not None and _is_slower(result, limit)
+    if name and not slower:
+        _keep(name, traces, folder, json_=True)
+    click.get_current_context().exit(int(slower))
 
-        if result.verdict == UNKNOWN:
-            message(f"note: --fail-if-slower cannot tell: {result.reason}")
-        click.get_current_context().exit(int(result.slower_by(limit)))
+
+def _keep(name: str, traces: tuple[str, ...], folder: str, json_: bool) -> None:
+    """Keep runs as a baseline, and say so on stdout, or on stderr behind a result or JSON."""
+    path = save_baseline(name, map(load, traces), folder)
+    text = f"{path}: {counted(len(traces), 'run')}"
+    message(f"wrote {text}") if json_ else print_lines(text)
+
+
+def _is_slower(result: "Comparison", limit: float) -> bool:
+    """Return whether the step is slower than a gate allows; a line on stderr says why, or that it cannot be told."""
+    from seqpoint.comparison import UNKNOWN
+
+    if result.verdict == UNKNOWN:
+        message(f"note: --fail-if-slower cannot tell: {result.reason}")
+    slower = result.slower_by(limit)
+    if slower:
+        message(f"slower by more than {100 * limit:g} % and the noise: {result.summary()[1]}")
+    return slower
 
 
 def _sides(traces: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:

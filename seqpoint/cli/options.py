@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from functools import wraps
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from click.core import ParameterSource
@@ -19,7 +20,7 @@ from click.core import ParameterSource
 from profilers.devices.catalogue import find_device
 from profilers.errors import DependencyError, InvalidInputError
 from seqpoint import front_door
-from seqpoint.cli.output import VIEW, byte_progress, explain_tables, message, progress
+from seqpoint.cli.output import VIEW, byte_progress, explain_tables, message, progress, saved_tables
 
 if TYPE_CHECKING:
     from profilers.trace import Trace
@@ -321,7 +322,24 @@ def output_options(function: F) -> F:
     everything = _view_option("--all", "everything", "Print all tables, rows and notes, beyond a screen too.")
     wide = _view_option("--wide", "wide", "Print names as long as they are.")
     notes = _view_option("--notes", "notes", "Print all notes.")
-    return top(everything(notes(wide(explain_option(as_json(function))))))
+    saved = click.option(
+        "--save-tables", metavar="FILE.xlsx|.md|.csv", type=click.Path(),
+        help="Write the tables too, with all rows and columns.",
+    )  # fmt: skip
+    return saved(top(everything(notes(wide(explain_option(as_json(_saving(function))))))))
+
+
+def _saving(function: F) -> F:
+    """Return a command that writes its tables to the file of --save-tables."""
+
+    @wraps(function)
+    def command(*arguments: Any, save_tables: str | None, **options: Any) -> Any:
+        if save_tables and options.get("json_"):
+            raise click.UsageError("--save-tables is on tables, and --json prints none; leave out one")
+        with saved_tables(save_tables):
+            return function(*arguments, **options)
+
+    return cast(F, command)
 
 
 hardware_option = options_of(front_door.analyze, "device")

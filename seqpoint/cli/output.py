@@ -22,12 +22,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from rich.cells import cell_len
 
+from profilers.errors import InvalidInputError
 from seqpoint.notebook import NAMES, TOP, Result, Table, counted, names_within, sentences, shortened
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
     from replay.engine.timeline import Timeline
     from replay.graph.graph import Hardware
+    from seqpoint.table_files import Sheet
 
 
 #: A column of text is not narrowed below this width, nor one of names below the second, or the third if it must be.
@@ -229,12 +231,13 @@ def print_result(result: Result, json_: bool, tables: Callable[[], Iterable[Tabl
         print_json(_first(result.to_dict(), view.top))
         return
     sentences_, content = list(result.summary()), list(result.tables() if tables is None else tables())
+    keep_sheets(lambda: result.sheets(content))
     closing = list(filter(None, result.closing()))
     more = max(len(closing) - _MOST_NOTES, 0) if not (view.everything or view.notes) else 0
     closing = [*closing[: len(closing) - more], *([f"{counted(more, 'more note')}: --notes"] if more else [])]
     print_lines(*sentences_)
     left = result.screen - _height([*sentences_, *closing])
-    print_tables(content, None if view.everything or view.top else left)
+    _print_groups(content, None if view.everything or view.top else left)
     print_lines(*closing)
 
 
@@ -253,16 +256,21 @@ def _height(texts: Iterable[str]) -> int:
     return sum(max(-(-cell_len(text) // _width()), 1) for text in texts)
 
 
-def print_tables(content: Iterable[Table | str], left: int | None = None) -> None:
-    """Print the tables of a result, and the lines below them.
+def print_tables(content: Iterable[Table | str]) -> None:
+    """Print tables, and the lines below them.
 
     Parameters
     ----------
     content : iterable of Table or str
         The tables, the most telling first, and sentences, each on the table before it.
-    left : int, optional
-        Lines that there is room for. Tables get rows in turn; those without room are named in the last line.
     """
+    groups = list(content)
+    keep_sheets(lambda: [each.sheet() for each in groups if isinstance(each, Table)])
+    _print_groups(groups, None)
+
+
+def _print_groups(content: Iterable[Table | str], left: int | None) -> None:
+    """Print tables in so many lines. They get rows in turn; those without room are named in the last line."""
     view = current_view()
     groups: list[list[Table | str]] = []
     for each in content:
@@ -337,7 +345,9 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[tuple[object,
     rows : iterable of tuple
         Cells of each row; control characters are replaced.
     """
-    _print(Table(title, tuple(columns), list(rows)), None)
+    table = Table(title, tuple(columns), list(rows))
+    keep_sheets(lambda: [table.sheet()])
+    _print(table, None)
 
 
 def _print(table: Table, rows: int | None) -> None:
@@ -351,6 +361,41 @@ def _print(table: Table, rows: int | None) -> None:
     if left := len(table.rows) - len(shown):
         print_lines(f"and {left:,} more: --all")
     explain_columns(table.title, table.names)
+
+
+#: Key of the tables that a command keeps to write them, in its context; absent without --save-tables.
+_SHEETS = "seqpoint.sheets"
+
+
+def keep_sheets(sheets: "Callable[[], list[Sheet]]") -> None:
+    """Keep tables that are printed for the file of `saved_tables`, if the command has one."""
+    context = click.get_current_context(silent=True)
+    if context is not None and _SHEETS in context.meta:
+        context.meta[_SHEETS] += sheets()
+
+
+@contextmanager
+def saved_tables(path: str | None) -> Iterator[None]:
+    """Write the tables that a command prints to a file, if the user named one and the command has no error."""
+    if not path:
+        yield
+        return
+    from seqpoint.table_files import check_table_file, write_sheets
+
+    check_table_file(path)
+    context = click.get_current_context()
+    context.meta[_SHEETS] = []
+    status = None
+    try:
+        yield
+    except click.exceptions.Exit as stop:  # of a gate, behind the output
+        status = stop
+    if not context.meta[_SHEETS]:
+        raise InvalidInputError(f"{path}: the command printed no table")
+    write_sheets(path, context.meta[_SHEETS])
+    message(f"wrote {path}")
+    if status is not None:
+        raise status
 
 
 def explain_columns(title: str, names: Sequence[str]) -> None:

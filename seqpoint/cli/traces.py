@@ -253,7 +253,12 @@ def slice_command(
 
 @click.command("export")
 @click.argument("trace", type=click.Path())
-@output_option("FILE", "File to write; its name ends in .json, .json.gz or .et, which sets the format.")
+@output_option("FILE", "File to write; its name ends in .json, .json.gz, .et or .trace, which sets the format.")
+@click.option(
+    "--anonymous",
+    is_flag=True,
+    help="Keep public names, and number all others: kernels, operators, ranges, paths, hosts. Figures stay the same.",
+)
 @click.option(
     "--graph", is_flag=True, help="Write the kernel graph of an iteration instead, for ASTRA-sim; FILE ends in .et."
 )
@@ -263,34 +268,61 @@ def slice_command(
     what_if={"help": "What-if to apply to the graph, with --graph; `seqpoint what-ifs` lists them."},
 )  # fmt: skip
 @as_json
-def export_command(trace: str, output: str, graph: bool, json_: bool, **options: Any) -> None:
+def export_command(trace: str, output: str, anonymous: bool, graph: bool, json_: bool, **options: Any) -> None:
     """Write TRACE for other tools: JSON for https://ui.perfetto.dev, or a Chakra execution trace for each rank.
 
-    A .trace folder is Parquet, which pandas, polars and duckdb read as it is.
+    A .trace folder is Parquet, which pandas, polars and duckdb read as it is. With --anonymous it is written too: a
+    trace to share, without the names of your kernels, modules, files and hosts.
 
     \b
     seqpoint export job.trace -o job.json.gz
+    seqpoint export job.trace --anonymous -o shared.trace
     seqpoint export job.trace -o job.et
     seqpoint export job.trace --graph -i 12 -w scale_device:MI355X -o job.et
     """
-    from profilers.ingest.pipeline import open_trace
+    from profilers.trace.store import save_trace
     from profilers.writers.chakra import export_chakra
     from profilers.writers.perfetto import export_perfetto
 
     path = Path(output)
+    if graph and anonymous:
+        raise click.UsageError(
+            "--anonymous is of a trace, and --graph writes a graph; export the anonymous trace first"
+        )
     if graph:
         _graph(trace, path, json_, options)
         return
     if of_graph := [name for name in ("iteration", "what_if", "device") if options[name] is not None]:
         raise InvalidInputError(f"--{of_graph[0].replace('_', '-')} is of a graph; add --graph")
-    if path.name.endswith((".json", ".json.gz")):
-        export_perfetto(open_trace(trace), path)
-        written = [path]
+    if path.suffix == ".trace" and not anonymous:
+        raise InvalidInputError(f"{output}: a .trace is written by `seqpoint ingest`, and here with --anonymous")
+    if not path.name.endswith((".json", ".json.gz", ".et", ".trace")):
+        raise InvalidInputError(f"{output}: the name must end in .json, .json.gz, .et or .trace, which says the format")
+    opened, facts = _opened(trace, anonymous)
+    if path.suffix == ".trace":
+        written = [save_trace(opened, path)]
     elif path.suffix == ".et":
-        written = export_chakra(open_trace(trace), path)
+        written = export_chakra(opened, path)
     else:
-        raise InvalidInputError(f"{output}: the name must end in .json, .json.gz or .et, which says the format")
-    _show(written, json_, {})
+        export_perfetto(opened, path)
+        written = [path]
+    _show(written, json_, facts)
+    if anonymous and not json_:
+        texts = [counted(count, f"private {noun}") for noun, count in facts["renamed"].items()]
+        print_lines(f"numbered: {', '.join(texts) or 'nothing: all names are public'}")
+
+
+def _opened(trace: str, anonymous: bool) -> tuple[Trace, dict[str, Any]]:
+    """Return a trace to write, and with it the number of its private names by noun if it is to be anonymous."""
+    from profilers.ingest.pipeline import open_trace
+
+    opened = open_trace(trace)
+    if not anonymous:
+        return opened, {}
+    from profilers.writers.anonymous import anonymous_trace
+
+    shared, renamed = anonymous_trace(opened)
+    return shared, {"renamed": dict(renamed)}
 
 
 def _graph(trace: str, path: Path, json_: bool, options: dict[str, Any]) -> None:
@@ -314,7 +346,8 @@ def _graph(trace: str, path: Path, json_: bool, options: dict[str, Any]) -> None
 
 
 def _show(written: list[Path], json_: bool, facts: dict[str, Any]) -> None:
-    sizes = {str(path): path.stat().st_size for path in written}
+    files = {path: path.rglob("*.*") if path.is_dir() else [path] for path in written}
+    sizes = {str(path): sum(file.stat().st_size for file in inside) for path, inside in files.items()}
     if json_:
         print_json({"files": sizes, **facts})
         return
