@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from seqpoint.job_scaling import scaling
     from seqpoint.kernel_simulation import KernelOptions, simulate_kernel
     from seqpoint.memory_simulation import MemoryOptions
+    from seqpoint.opening import survey
     from seqpoint.projecting import ProjectOptions
     from seqpoint.queries import sql
     from seqpoint.selection.selecting import SelectOptions
@@ -101,6 +102,7 @@ _MODULES = {
     "stragglers": "seqpoint.step_analysis",
     "scaling": "seqpoint.job_scaling",
     "simulate_kernel": "seqpoint.kernel_simulation",
+    "survey": "seqpoint.opening",
     "sweep": "seqpoint.sweeps",
     "weight_copies": "seqpoint.weight_copying",
     **dict.fromkeys(("Dlrm", "InferenceJob", "Layout", "TrainingJob", "Transformer"), "replay.workloads"),

@@ -24,13 +24,11 @@ from profilers.trace.store import is_trace
 from profilers.trace.trace import Trace
 from seqpoint import front_door
 from seqpoint.notebook import NAMES, Result, Table, counted, rows_within, shortened
-from seqpoint.opening import many_ranks
+from seqpoint.opening import surveyed
 from seqpoint.queries import QueryResult, sql
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
-
-    from seqpoint.rank_survey import RankSurvey
 
 #: Most bytes of an answer, and characters of an error.
 MOST_BYTES, _MOST_ERROR = 8192, 500
@@ -186,7 +184,7 @@ class TraceTools:
             rows = self._listed()
             table = Table("Traces", ("trace~", "kind~"), rows)
             return self._answer(Answer([f"{counted(len(rows), 'trace')} can be asked about, by these names"], [table]))
-        if not by and (survey := self._survey(trace)):
+        if not by and (survey := surveyed(self._path(trace))):
             return self._answer(Answer.of(survey))
         return self._answer(Answer.of(front_door.describe(self._open(trace), by=[by] if by else ())))
 
@@ -198,8 +196,10 @@ class TraceTools:
         """
         if not 0 < minutes <= _MOST_MINUTES:
             raise InvalidInputError(f"minutes {minutes:g}: they are above 0 and at most {_MOST_MINUTES}")
-        ranks = survey.parts_text() if (survey := self._survey(trace)) else ()
-        advice = front_door.advise(self._open(trace), minutes=minutes, device=device or None, name=trace, ranks=ranks)
+        survey = surveyed(self._path(trace))
+        ranks, points = (survey.parts_text(), 1) if survey else ((), None)
+        opened = self._open(trace)
+        advice = front_door.advise(opened, minutes=minutes, max_points=points, device=device or None, name=trace)
         content = advice.to_dict()
         actions = ("action", "what_if", "gain", "speedup", "low", "high", "takes", "measured_share", "assumed_share")
         tables = [_rows_table("What to do, in this order", content["rows"], actions)]
@@ -324,11 +324,6 @@ class TraceTools:
                 self._traces.popitem(last=False)
         self._traces.move_to_end(key)
         return self._traces[key]
-
-    def _survey(self, name: str) -> "RankSurvey | None":
-        """Return the survey of a trace of more than 32 ranks."""
-        folder = many_ranks(self._path(name))
-        return None if folder is None else front_door.survey(folder)
 
     def _path(self, name: str) -> Path:
         """Return the path of a trace, which lies in the folder of the server with all that it holds."""

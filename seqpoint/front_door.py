@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from seqpoint.iteration_table import IterationTable, LengthCandidates
     from seqpoint.memory_simulation import MemoryOptions, SimulatedMemory
     from seqpoint.projecting import ProjectOptions, TraceProjection
-    from seqpoint.rank_survey import RankSurvey
     from seqpoint.reproducing import Reproduction
     from seqpoint.selection.another_run import RunEstimate
     from seqpoint.selection.kernels import KernelSampler
@@ -162,41 +161,11 @@ def ingest(
     return ingest_paths(paths, output, options, executor)
 
 
-def survey(
-    trace: Paths,
-    *,
-    executor: "Executor | None" = None,
-    skip_damaged: bool = False,
-    progress: Progress | None = None,
-) -> "RankSurvey":
-    """Compare the ranks of a job: their spread, slow cards, nodes, links and hosts, and ranks that stand for all.
-
-    Parameters
-    ----------
-    trace : path or sequence of paths
-        A ``.trace`` folder, of any number of ranks, or several of different ranks.
-    executor : Executor, optional
-        Runs the workers, as for `ingest`. What they find is kept in the folder.
-    skip_damaged : bool
-        Leave out damaged files or ranks and name them, instead of an error.
-    progress : callable, optional
-        Called with (ranks done, ranks in all, what).
-
-    Raises
-    ------
-    SeqPointError
-        The trace cannot be read; the message names the file.
-    """
-    from seqpoint.opening import trace_folder
-    from seqpoint.rank_survey import survey as run
-
-    return run(trace_folder(trace, executor), executor=executor, skip_damaged=skip_damaged, progress=progress)
-
-
 def describe(trace: "Trace | Paths", *, by: str | Sequence[str] = ()) -> "Description":
     """Describe a trace: devices, steps, kernels by class, overlap, and the quality of the data.
 
-    Of the path of a trace of more than 32 ranks, those are described that stand for all; `survey` compares all ranks.
+    Of the path of a trace of more than 32 ranks, those are described that stand for all; `seqpoint.survey` compares
+    all ranks.
 
     Parameters
     ----------
@@ -633,7 +602,6 @@ def advise(
     max_points: int | None = None,
     device: str | None = None,
     name: str = "",
-    ranks: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> "TraceAdvice":
     """Say what limits the steps of a trace, what to do first, what is not worth it, and what stands against the answer.
@@ -645,13 +613,11 @@ def advise(
     minutes : float
         Time for the search, above 0; what was found by then is returned.
     max_points : int, optional
-        Most representatives of the iterations that are replayed; by default 2, and 1 beside `ranks`.
+        Most representatives of the iterations that are replayed; by default 2, and 1 of more than 32 ranks.
     device : str, optional
         Device that the trace was recorded on, if the trace does not say; ``seqpoint devices`` lists the names.
     name : str
         Path of the trace in the commands that the advice names; by default that of `trace`, or of its first file.
-    ranks : sequence of str
-        What is slow among the ranks, which comes first; by default that of `survey`, for a path of more than 32 ranks.
     progress : callable, optional
         Called with (steps done, steps in all, what).
 
@@ -660,16 +626,16 @@ def advise(
     SeqPointError
         The trace cannot be read or replayed, or the device is unknown.
     """
-    from profilers.trace import Trace
     from seqpoint.advising import advise_trace
-    from seqpoint.opening import many_ranks
+    from seqpoint.opening import surveyed
     from seqpoint.projecting import ProjectOptions
 
-    if not ranks and not isinstance(trace, Trace) and (folder := many_ranks(trace)):
-        ranks = survey(folder).parts_text()
     name = name or (fspath(trace) if isinstance(trace, str | PathLike) else "")
+    survey = surveyed(trace)
+    ranks = survey.parts_text() if survey else ()
     options = ProjectOptions(max_points=max_points or (1 if ranks else 2), device=device, progress=progress)
-    return replace(advise_trace(opened(trace), name=name, minutes=minutes, options=options), ranks=tuple(ranks))
+    loaded = survey.trace() if survey else opened(trace)
+    return replace(advise_trace(loaded, name=name, minutes=minutes, options=options), ranks=tuple(ranks))
 
 
 def project(
@@ -1110,12 +1076,10 @@ def _device(device: "str | Device") -> "Device":
 def opened(trace: "Trace | Paths") -> "Trace":
     """Return a trace unchanged, or open the trace of a path; of more than 32 ranks, those that stand for all."""
     from profilers.trace import Trace
-    from seqpoint.opening import many_ranks
+    from seqpoint.opening import surveyed
 
-    if isinstance(trace, Trace):
-        return trace
-    folder = many_ranks(trace)
-    return survey(folder).trace() if folder else open(trace)
+    survey = surveyed(trace)
+    return survey.trace() if survey else trace if isinstance(trace, Trace) else open(trace)
 
 
 def is_log(path: str | PathLike[str]) -> bool:

@@ -7,18 +7,20 @@ of so many ranks, or folders of some ranks each, first become one temporary fold
 import atexit
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from profilers.errors import InvalidInputError
 from profilers.files import expanded_paths, is_folder
 from profilers.trace.store import is_trace, read_meta, trace_folders
+from profilers.trace.trace import Trace
 
 if TYPE_CHECKING:
     from profilers.ingest.pipeline import IngestOptions, Summary
+    from seqpoint.rank_survey import RankSurvey
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 #: A trace of more ranks is surveyed, and other commands read those that stand for all.
@@ -48,10 +50,57 @@ def ingest_paths(
     else:
         result = ingest(files, output, options, executor=executor)
     if len(result.meta.ranks) > MANY_RANKS:
-        from seqpoint.rank_survey import survey
-
         survey(output, executor=executor, skip_damaged=options.skip_damaged, progress=options.progress)
     return result
+
+
+def survey(
+    trace: Paths,
+    *,
+    executor: Executor | None = None,
+    skip_damaged: bool = False,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> "RankSurvey":
+    """Compare the ranks of a job: their spread, slow cards, nodes, links and hosts, and ranks that stand for all.
+
+    Parameters
+    ----------
+    trace : path or sequence of paths
+        A ``.trace`` folder, of any number of ranks, or several of different ranks.
+    executor : Executor, optional
+        Runs the workers, as for `ingest`. What they find is kept in the folder.
+    skip_damaged : bool
+        Leave out damaged files or ranks and name them, instead of an error.
+    progress : callable, optional
+        Called with (ranks done, ranks in all, what).
+
+    Raises
+    ------
+    SeqPointError
+        The trace cannot be read; the message names the file.
+    """
+    from seqpoint.rank_survey import survey as run
+
+    return run(trace_folder(trace, executor), executor=executor, skip_damaged=skip_damaged, progress=progress)
+
+
+def surveyed(trace: Trace | Paths, *, executor: Executor | None = None, **options: Any) -> "RankSurvey | None":
+    """Return the survey of the path of a job of more than 32 ranks; None for a trace, and for fewer ranks.
+
+    Parameters
+    ----------
+    trace : Trace, path or sequence of paths
+        The trace.
+    executor, **options
+        As `survey` takes them.
+
+    Raises
+    ------
+    SeqPointError
+        The trace cannot be read.
+    """
+    folder = None if isinstance(trace, Trace) else many_ranks(trace)
+    return None if folder is None else survey(folder, executor=executor, **options)
 
 
 def many_ranks(trace: Paths) -> Path | None:

@@ -265,6 +265,9 @@ def ingest(
             check_rules(options.class_rules, set(read_kind(new, "kernels", ["name"])["name"].to_pylist()))
         write_meta(meta, new)
         replace_folder(new, path, old)
+        old.mkdir(exist_ok=True)
+        for recording in folder.glob("recording-*"):  # a kill leaves each whole, or where the next run removes it
+            recording.rename(old / recording.name)
         shutil.rmtree(folder, ignore_errors=True)
     return Summary(path, meta, rows, resumed, left_out)
 

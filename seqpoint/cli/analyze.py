@@ -62,8 +62,10 @@ def advise_command(trace: str, markdown: bool, json_: bool, **options: Any) -> N
     if markdown:
         refuse_options(("json_", "everything", "notes", "wide"), "beside --markdown, which prints all as text")
     survey, view = surveyed(trace), current_view()
-    ranks = () if survey is None else survey.parts_text()
-    advice = front_door.advise(load(trace), **options, name=trace, ranks=ranks, progress=progress("replaying"))
+    if survey is not None and options["max_points"] is None:
+        options["max_points"] = 1
+    advice = front_door.advise(load(trace), **options, name=trace, progress=progress("replaying"))
+    advice = advice if survey is None else replace(advice, ranks=tuple(survey.parts_text()))
     shown = advice if view.everything else replace(advice, actions=advice.actions[: view.top])
     keep_sheets(advice.sheets)
     if json_:

@@ -220,7 +220,12 @@ _many = click.option(
     help="Ranks to read of a .trace folder, such as 0,8,16-23. They stand for the others, so that collectives wait for "
     "these alone. By default all, and of more than 32 those that describe names.",
 )  # fmt: skip
-skip_option = options_of(front_door.survey, "skip_damaged", skip_damaged=_HIDDEN)
+skip_option = click.option(
+    "--skip-damaged",
+    is_flag=True,
+    **_HIDDEN,
+    help="Leave out damaged files or ranks and name them, instead of an error.",
+)
 
 
 def trace_argument(function: F) -> F:
@@ -250,13 +255,11 @@ def surveyed(trace: str) -> "RankSurvey | None":
     how = reading()
     if how["ranks"] or (how["marker"], how["length"], how["classes"]) != ("auto", None, None):
         return None
-    from seqpoint.opening import many_ranks
+    from seqpoint import opening
 
-    if (folder := many_ranks(trace)) is None:
-        return None
     with dask_executor(how["cluster"]) as executor:
-        return front_door.survey(
-            folder, executor=executor, skip_damaged=how["skip_damaged"], progress=progress("reading ranks")
+        return opening.surveyed(
+            trace, executor=executor, skip_damaged=how["skip_damaged"], progress=progress("reading ranks")
         )
 
 

@@ -12,7 +12,7 @@ import click
 
 from profilers.errors import InvalidInputError
 from profilers.trace.quality import FINE, Quality
-from profilers.trace.trace import TraceMeta
+from profilers.trace.trace import Trace, TraceMeta
 from seqpoint import front_door
 from seqpoint.cli.options import (
     as_json,

@@ -104,7 +104,7 @@ class Columns:
             layout, widths[kind] = _layout(name, keys, slots[kind], types[kind])
             self._slots.append(layout)
         return tokens.Scan(
-            values=np.empty((kinds, int(widths.max()), self._capacity), np.int64),
+            values=np.empty((kinds, int(widths.max()), self._capacity + tokens.SPARE), np.int64),
             rows=np.zeros(kinds, np.int64),
             slots=slots,
             types=types,

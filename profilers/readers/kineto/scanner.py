@@ -75,6 +75,7 @@ from profilers.readers.kineto.tokens import (
     RANKED,
     REAL,
     REST,
+    SPARE,
     START,
     TAG,
     TEXT,
@@ -431,7 +432,7 @@ def scan(a: Any, p: int, end: int, s: Scan) -> Any:
     s : Scan
         Arrays that are filled.
     """
-    capacity = s.values.shape[2]
+    capacity = s.values.shape[2] - SPARE
     while True:
         p = space_end(a, p)
         while at(a, p) == lexing.COMMA:

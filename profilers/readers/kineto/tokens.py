@@ -185,6 +185,8 @@ START, DURATION, EVENT_NAME, RANK, PROCESS, THREAD, OTHER_ARGS, CATEGORY, EVENT_
 # are counted and skipped.
 BY_LANE, MARKER, FLOW = 99, 100, 101
 COUNTERS = 6
+#: Room behind the rows of a slot. Without it, the columns of a row would share a set of the cache.
+SPARE = 72
 _KEY_LIMIT = 200
 #: Most members of an event.
 TOKENS = 256
@@ -201,7 +203,7 @@ class Scan(NamedTuple):
 
     Parameters
     ----------
-    values : array of int64, shape (kinds, slots, rows)
+    values : array of int64, shape (kinds, slots, rows + SPARE)
         Columns of the rows collected, by kind.
     rows : array of int64, shape (kinds,)
         Number of rows collected.
@@ -353,11 +355,11 @@ def _value(a: Any, p: int, end: int, s: Scan, token: int) -> Any:
             return end
         t[token, TAG] = ESCAPED if escaped else TEXT
         if t[token, KEY] == TS or t[token, KEY] == DUR:
-            return q + 1 if _time(a, p + 1, s, token) == q else -1
+            return q + 1 if _time(a, p + 1, end, s, token) == q else -1
         return -1 if escaped and not lexing.plain_escapes(a, p + 1, q) else q + 1
     if (c == lexing.MINUS and at(a, p + 1) != 73) or 48 <= c <= 57:
         if t[token, KEY] == TS or t[token, KEY] == DUR:
-            return _time(a, p, s, token)
+            return _time(a, p, end, s, token)
         p, value, decimals, size = lexing.read_number(a, p)
         if p < end and (size < 0 or size > 18):
             t[token, TAG] = LONG
@@ -373,9 +375,9 @@ def _value(a: Any, p: int, end: int, s: Scan, token: int) -> Any:
 
 
 @inlined
-def _time(a: Any, p: int, s: Scan, token: int) -> Any:
-    """Read the time at `p` into a token; return its end, -1 if it is not plain."""
+def _time(a: Any, p: int, end: int, s: Scan, token: int) -> Any:
+    """Read the time at `p` into a token; return its end, -1 if it is complete and not plain."""
     t = s.tokens
     p, value = read_time(a, p)
     t[token, TAG], t[token, VALUE] = WHOLE, value
-    return -1 if value == MISSING else p
+    return -1 if value == MISSING and p < end else p
