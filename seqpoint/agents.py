@@ -188,7 +188,7 @@ class TraceTools:
             return self._answer(Answer.of(survey))
         return self._answer(Answer.of(front_door.describe(self._open(trace), by=[by] if by else ())))
 
-    def advise(self, trace: str, minutes: float = 1.0, device: str = "") -> str:
+    def advise(self, trace: str, minutes: float = 0.5, device: str = "") -> str:
         """Say what limits the steps of a trace, what to do first, what is not worth it, and what stands against it.
 
         It replays steps under dozens of what-ifs, for up to `minutes` (at most 10) beyond the first. `device` names the
@@ -196,15 +196,13 @@ class TraceTools:
         """
         if not 0 < minutes <= _MOST_MINUTES:
             raise InvalidInputError(f"minutes {minutes:g}: they are above 0 and at most {_MOST_MINUTES}")
-        survey = surveyed(self._path(trace))
-        ranks, points = (survey.parts_text(), 1) if survey else ((), None)
-        opened = self._open(trace)
-        advice = front_door.advise(opened, minutes=minutes, max_points=points, device=device or None, name=trace)
+        source = surveyed(self._path(trace)) or self._open(trace)
+        advice = front_door.advise(source, minutes=minutes, device=device or None, name=trace)
         content = advice.to_dict()
         actions = ("action", "what_if", "gain", "speedup", "low", "high", "takes", "measured_share", "assumed_share")
         tables = [_rows_table("What to do, in this order", content["rows"], actions)]
         tables += [_rows_table("Not worth it", content["not_worth"], ("action", "reason"))]
-        verdict = [*ranks, content["verdict"], content["measured"]]
+        verdict = [*advice.ranks, content["verdict"], content["measured"]]
         return self._answer(Answer(verdict, [table for table in tables if table.rows], advice.against))
 
     def characterize(

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from seqpoint.iteration_table import IterationTable, LengthCandidates
     from seqpoint.memory_simulation import MemoryOptions, SimulatedMemory
     from seqpoint.projecting import ProjectOptions, TraceProjection
+    from seqpoint.rank_survey import RankSurvey
     from seqpoint.reproducing import Reproduction
     from seqpoint.selection.another_run import RunEstimate
     from seqpoint.selection.kernels import KernelSampler
@@ -596,9 +597,9 @@ def gemms(trace: "Trace | Paths", *, iteration: int | None = None, device: str |
 
 
 def advise(
-    trace: "Trace | Paths",
+    trace: "Trace | RankSurvey | Paths",
     *,
-    minutes: float = 1.0,
+    minutes: float | None = None,
     max_points: int | None = None,
     device: str | None = None,
     name: str = "",
@@ -608,10 +609,10 @@ def advise(
 
     Parameters
     ----------
-    trace : Trace, path or sequence of paths
-        The trace.
-    minutes : float
-        Time for the search, above 0; what was found by then is returned.
+    trace : Trace, RankSurvey, path or sequence of paths
+        The trace, or what `survey` says of one of many ranks.
+    minutes : float, optional
+        Time for the search, above 0; what was found by then is returned. By default 1, and 0.1 of more than 32 ranks.
     max_points : int, optional
         Most representatives of the iterations that are replayed; by default 2, and 1 of more than 32 ranks.
     device : str, optional
@@ -632,10 +633,11 @@ def advise(
 
     name = name or (fspath(trace) if isinstance(trace, str | PathLike) else "")
     survey = surveyed(trace)
-    ranks = survey.parts_text() if survey else ()
-    options = ProjectOptions(max_points=max_points or (1 if ranks else 2), device=device, progress=progress)
-    loaded = survey.trace() if survey else opened(trace)
-    return replace(advise_trace(loaded, name=name, minutes=minutes, options=options), ranks=tuple(ranks))
+    options = ProjectOptions(max_points=max_points or (1 if survey else 2), device=device, progress=progress)
+    # Of many ranks the slow parts come first, and whoever asks wants them now.
+    loaded, most = (opened(trace), 1.0) if survey is None else (survey.trace(), 0.1)  # type: ignore[arg-type]
+    advice = advise_trace(loaded, name=name, minutes=most if minutes is None else minutes, options=options)
+    return advice if survey is None else replace(advice, ranks=survey.heads())
 
 
 def project(

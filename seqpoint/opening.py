@@ -84,13 +84,15 @@ def survey(
     return run(trace_folder(trace, executor), executor=executor, skip_damaged=skip_damaged, progress=progress)
 
 
-def surveyed(trace: Trace | Paths, *, executor: Executor | None = None, **options: Any) -> "RankSurvey | None":
+def surveyed(
+    trace: "Trace | RankSurvey | Paths", *, executor: Executor | None = None, **options: Any
+) -> "RankSurvey | None":
     """Return the survey of the path of a job of more than 32 ranks; None for a trace, and for fewer ranks.
 
     Parameters
     ----------
-    trace : Trace, path or sequence of paths
-        The trace.
+    trace : Trace, RankSurvey, path or sequence of paths
+        The trace, or its survey, which is returned.
     executor, **options
         As `survey` takes them.
 
@@ -99,7 +101,9 @@ def surveyed(trace: Trace | Paths, *, executor: Executor | None = None, **option
     SeqPointError
         The trace cannot be read.
     """
-    folder = None if isinstance(trace, Trace) else many_ranks(trace)
+    if not isinstance(trace, str | PathLike | Sequence):
+        return None if isinstance(trace, Trace) else trace
+    folder = many_ranks(trace)
     return None if folder is None else survey(folder, executor=executor, **options)
 
 

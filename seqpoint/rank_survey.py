@@ -156,6 +156,11 @@ class RankSurvey(Result):
         parts = [f"{part.name}: {part.why}, {duration(part.cost_ns)} a step" for part in self.slow_parts[:most]]
         return [self.verdict() + self._waits(), *(f"{n}. {text}" for n, text in enumerate(parts, 1))]
 
+    def heads(self) -> tuple[str, ...]:
+        """Return what is slow, and which ranks stand for all, for the head of an answer on those."""
+        chosen = ", ".join(map(str, self.representatives))
+        return (*self.parts_text(), f"The rest is of ranks {chosen}, which stand for all (--ranks names others).")
+
     def summary(self) -> list[str]:
         """Return the verdict, what is slow, and the facts of the trace."""
         lines = self.parts_text()
@@ -389,7 +394,7 @@ def _slow_links(
         return []
     table = table.take(kept)
     names, kinds = strings(table, "group_name"), strings(table, "collective")
-    _, first, meeting = np.unique(match[kept], return_index=True, return_inverse=True)
+    _, first, meeting, members = np.unique(match[kept], return_index=True, return_inverse=True, return_counts=True)
     begun, done = np.full(len(first), np.iinfo(np.int64).min), np.full(len(first), np.iinfo(np.int64).max)
     np.maximum.at(begun, meeting, integers(table, "start_ns"))
     np.minimum.at(done, meeting, ends(table))
@@ -399,10 +404,11 @@ def _slow_links(
     equal = row_keys(kind, bytes_[kept][first], size[kept][first])
     usual, groups_of = np.zeros(len(first)), np.zeros(len(first), np.int64)
     for each in np.unique(equal).tolist():  # kinds and sizes: some tens
-        members = np.flatnonzero(equal == each)
-        medians = {g: float(np.median(transfer[members[group[members] == g]])) for g in np.unique(group[members])}
-        usual[members], groups_of[members] = np.median(list(medians.values())), len(medians)
-    comparable = groups_of >= _FEWEST
+        rows_of = np.flatnonzero(equal == each)
+        medians = {g: float(np.median(transfer[rows_of[group[rows_of] == g]])) for g in np.unique(group[rows_of])}
+        usual[rows_of], groups_of[rows_of] = np.median(list(medians.values())), len(medians)
+    # Without one of its ranks, nobody knows when a group has begun.
+    comparable = (groups_of >= _FEWEST) & (members >= size[kept][first])
     count = int(group.max()) + 1
     took, expected = (
         np.bincount(group[comparable], weights=each[comparable], minlength=count) for each in (transfer, usual)

@@ -147,8 +147,13 @@ def test_equal_ranks_have_no_slow_part(stored: Path) -> None:
     found = sp.survey(stored)
     alike = [row for row in found.facts.rows if row.rank % CARDS == 3 and row.rank // CARDS not in (NODE, LINK)]
     few = replace(found, facts=replace(found.facts, rows=tuple(alike)))
-    assert not [part for part in few.slow_parts if part.kind != "link"]
-    assert few.verdict().startswith(("no card", "1 slow part"))
+    assert [part.kind for part in few.slow_parts] == ["link"]
+
+
+def test_groups_without_all_of_their_ranks_are_no_slow_links(stored: Path, tmp_path: Path) -> None:
+    kept = frozenset(rank for rank in range(NODES * CARDS) if rank not in (LINK * CARDS, CARD))
+    save_trace(slice_trace(load_trace(stored), SliceOptions(ranks=kept)), tmp_path / "cut.trace")
+    assert [part.kind for part in sp.survey(tmp_path / "cut.trace").slow_parts] == ["node", "host"]
 
 
 def test_an_interrupted_survey_goes_on(copied: Path) -> None:

@@ -61,11 +61,8 @@ def advise_command(trace: str, markdown: bool, json_: bool, **options: Any) -> N
     """
     if markdown:
         refuse_options(("json_", "everything", "notes", "wide"), "beside --markdown, which prints all as text")
-    survey, view = surveyed(trace), current_view()
-    if survey is not None and options["max_points"] is None:
-        options["max_points"] = 1
-    advice = front_door.advise(load(trace), **options, name=trace, progress=progress("replaying"))
-    advice = advice if survey is None else replace(advice, ranks=tuple(survey.parts_text()))
+    source, view = surveyed(trace) or load(trace), current_view()
+    advice = front_door.advise(source, **options, name=trace, progress=progress("replaying"))
     shown = advice if view.everything else replace(advice, actions=advice.actions[: view.top])
     keep_sheets(advice.sheets)
     if json_:

@@ -385,6 +385,10 @@ def concurrency_map(rows: Rows, device: str) -> Chart:
     )
 
 
+#: Most rows of a heat map of ranks, about three pixels each.
+_MOST_ROWS = 256
+
+
 @saveable
 def rank_steps(rows: Sequence[tuple[int, Sequence[int], Sequence[float]]]) -> Chart:
     """Return the heat map of the time that each rank works in each step, over the median of that step.
@@ -406,20 +410,23 @@ def rank_steps(rows: Sequence[tuple[int, Sequence[int], Sequence[float]]]) -> Ch
     for row, (_, numbers, times) in enumerate(rows):
         work[row, np.searchsorted(steps, numbers)] = times
     relative = work / np.nanmedian(work, axis=0)
-    most, ranks = max(float(np.nanmax(np.abs(relative - 1))), 0.01), [rank for rank, _, _ in rows]
+    every = -(-len(rows) // _MOST_ROWS)
+    blocks = [relative[row : row + every] for row in range(0, len(rows), every)]
+    relative = np.array([np.nanmax(block, axis=0) for block in blocks])
+    most, ranks = max(float(np.nanmax(np.abs(relative - 1))), 0.01), [rank for rank, _, _ in rows][::every]
     tips = (("rank", "$y{0}"), ("step", "$x{0}"), ("own work over the median", "@image{0.00}"))
     image = hv.Image((_even(steps), _even(ranks), relative), ["step", "rank"], "own work over the median").opts(
         cmap="coolwarm", clim=(1 - most, 1 + most), colorbar=True, clabel="own work over the median of the step",
         xticks=_ticks(steps), yticks=_ticks(ranks), backend="bokeh", **hover_tips(*tips),
     )  # fmt: skip
     title = f"What {len(rows):,} devices work in each of {len(steps):,} steps, over the median"
-    return overlay([image], title, ("step", "rank"), height=max(240, min(900, 120 + 8 * len(rows))), show_legend=False)
+    title += f" (a row is the largest of {every} devices)" if every > 1 else ""
+    return overlay([image], title, ("step", "rank"), height=max(240, min(900, 120 + 8 * len(ranks))), show_legend=False)
 
 
 def _even(numbers: Sequence[int]) -> list[int]:
-    """Return numbers that an image can be drawn at: themselves if they follow each other, else their order."""
-    follow = list(range(numbers[0], numbers[0] + len(numbers)))
-    return follow if list(numbers) == follow else list(range(len(numbers)))
+    """Return numbers that an image can be drawn at: themselves if they are evenly spaced, else their order."""
+    return list(numbers) if len(set(np.diff(numbers).tolist())) < 2 else list(range(len(numbers)))
 
 
 def _ticks(numbers: Sequence[int]) -> list[tuple[int, str]]:

@@ -11,7 +11,7 @@ import shutil
 import zipfile
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -122,7 +122,13 @@ class Unpacked(io.RawIOBase):
         """Return the number of packed bytes read so far."""
         return self._packed.tell() if self._packed is not None and not self._packed.closed else 0
 
-    def _open(self) -> Iterator[bytes]:
+    def close(self) -> None:
+        """Close the file, and release what was read ahead."""
+        self._blocks.close()
+        self._rest = memoryview(b"")
+        super().close()
+
+    def _open(self) -> Generator[bytes, None, None]:
         """Yield the content; at damage, all content before it."""
         unpack, failures, message = _FORMATS[self._start]
         with _opened(self._path) as stream:
