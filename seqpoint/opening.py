@@ -42,7 +42,7 @@ def ingest_paths(
     from profilers.ingest.pipeline import IngestOptions, Summary, ingest
 
     files, options = expanded_paths(paths), options or IngestOptions()
-    if folders := trace_folders(files):
+    if len(folders := trace_folders(files)) > 1:
         from profilers.writers.slicing import merge_folders
 
         joined, rows = merge_folders(folders, output)
