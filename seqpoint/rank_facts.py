@@ -53,8 +53,8 @@ class RankFacts:
         The rank.
     device : int
         Number of the device; -1 if unknown.
-    events : int
-        Rows of the rank, of all kinds.
+    rows : mapping of str to int
+        Rows of the rank by kind of event.
     iterations : tuple of int
         Numbers of its iterations; empty if the trace has none. The times are of the whole recording then.
     step_ns, latency_ns : tuple of int
@@ -77,7 +77,7 @@ class RankFacts:
 
     rank: int
     device: int
-    events: int
+    rows: Mapping[str, int]
     iterations: tuple[int, ...]
     step_ns: tuple[int, ...]
     latency_ns: tuple[int, ...]
@@ -241,7 +241,7 @@ def _facts_of_chunk(
 def _facts(trace: Trace, last: pa.Table) -> Iterator[RankFacts]:
     """Yield the facts of each device of a single rank; `last` has those of `_last_rows`."""
     (rank,) = trace.meta.ranks
-    events = sum(table.num_rows for kind, table in trace.tables.items() if kind != "iterations")
+    counts = {kind: table.num_rows for kind, table in trace.tables.items() if kind != "iterations"}
     classes, kinds = _kernel_kinds(trace)
     groups = _groups(trace)
     others = last.filter(arrow_array(_is_of_another(last, trace.collectives, rank)))
@@ -252,7 +252,7 @@ def _facts(trace: Trace, last: pa.Table) -> Iterator[RankFacts]:
     for activity in by_step:
         device = -1 if activity[0].device is None else activity[0].device
         yield RankFacts(
-            rank, device, events,
+            rank, device, counts,
             tuple(steps.iteration.tolist()), tuple(steps.step_ns.tolist()), tuple(steps.latency_ns.tolist()),
             tuple(each.times.busy_ns - each.times.exposed_ns for each in activity),
             sum(each.elapsed_ns for each in activity),

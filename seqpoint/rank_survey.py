@@ -20,6 +20,7 @@ import numpy as np
 
 from profilers.trace.activity import late_ranks
 from profilers.trace.arrays import MISSING, Bools, Floats, Ints, ends, integers, row_keys, strings
+from profilers.trace.quality import WARNING, quality_notes
 from profilers.trace.store import load_trace, read_meta
 from profilers.trace.trace import Trace, TraceMeta
 from seqpoint.notebook import DataFrame, Result, Table, counted, data_frame, table_of
@@ -168,7 +169,7 @@ class RankSurvey(Result):
         lines.append(
             f"{self.meta.format}: {counted(len(self.meta.ranks), 'rank')}"
             + (f" of {self.meta.world_size}" if self.meta.world_size else "")
-            + f", {sum({row.rank: row.events for row in self.facts.rows}.values()):,} events, {', '.join(names)}"
+            + f", {sum(self._counts().values()):,} events, {', '.join(names)}"
         )
         chosen = ",".join(map(str, self.representatives))
         lines.append(f"ranks that stand for all: {chosen} (other commands read these; --ranks names others)")
@@ -247,9 +248,22 @@ class RankSurvey(Result):
         )
         return tuple(table for table in tables if table.rows)
 
+    def _counts(self) -> Counter[str]:
+        """Return the number of rows by kind of event."""
+        total: Counter[str] = Counter()
+        for rows in {row.rank: row.rows for row in self.facts.rows}.values():
+            total.update(rows)
+        return total
+
     def notes(self) -> list[str]:
-        """Return which ranks are damaged, and how the nodes were found."""
-        notes = [f"rank {rank} is left out: {why}" for rank, why in self.facts.damaged.items()]
+        """Return warnings on the data, which ranks are damaged or did nothing, and how the nodes were found."""
+        quality = quality_notes(self.meta.quality, self._counts())
+        notes = [f"{each.meaning}: {each.n:,}; {each.consequence}" for each in quality if each.severity == WARNING]
+        idle = sorted(set(self.meta.ranks) - {row.rank for row in self.facts.rows} - set(self.facts.damaged))
+        if idle:
+            listed = ", ".join(map(str, idle[:_WORST])) + (", ..." if len(idle) > _WORST else "")
+            notes.append(f"no work on a device of {counted(len(idle), 'rank')} ({listed}): their files may be cut off")
+        notes += [f"rank {rank} is left out: {why}" for rank, why in self.facts.damaged.items()]
         if "node" in self.places:
             notes.append("nodes follow from the numbers of devices: ranks in order, as many a node as it has devices")
         return notes

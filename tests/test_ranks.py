@@ -113,7 +113,9 @@ def test_facts_of_each_rank_are_those_of_the_whole_trace(stored: Path) -> None:
         assert row.step_ns == tuple(steps.step_ns[steps.rank == row.rank].tolist())
         assert sum(row.work_ns) == pytest.approx(row.own_ns)
     assert {(row.rank, row.device): row.host_ns for row in rows} == host_gaps(whole)
-    assert sum(row.events for row in rows) == sum(whole.tables[kind].num_rows for kind in KINDS)
+    assert {kind: sum(row.rows[kind] for row in rows) for kind in KINDS} == {
+        kind: whole.tables[kind].num_rows for kind in KINDS
+    }
     kernels = whole.kernels.to_pandas()
     by_name = kernels[kernels.name.astype(str).str.contains("gemm")].dur_ns.sum()
     assert sum(row.classes["gemm"][1] for row in rows) == by_name
@@ -186,6 +188,16 @@ def _end() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def test_a_rank_that_was_cut_off_is_named(tmp_path: Path) -> None:
+    folder = job(tmp_path / "job")
+    text = (folder / "rank07.json").read_text()
+    (folder / "rank07.json").write_text(text[: text.index('"cat": "kernel"')])
+    sp.ingest(str(folder), tmp_path / "job.trace")
+    notes = sp.survey(tmp_path / "job.trace").notes()
+    assert any("no work on a device of 1 rank (7)" in note for note in notes)
+    assert any(note.startswith("files that end early; what was complete is kept: 1") for note in notes)
+
+
 def test_a_killed_worker_is_one_sentence() -> None:
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         tasks = [pool.submit(_end)]
@@ -225,6 +237,8 @@ def test_commands_read_ranks_that_stand_for_all(stored: Path) -> None:
     assert told.stdout.startswith("3 slow parts among 40 ranks on 10 nodes") and "The rest is of ranks" in told.stdout
     some = runner.invoke(cli, ["characterize", str(stored)])
     assert some.exit_code == 0 and "which stand for all" in some.stderr
+    compared = runner.invoke(cli, ["compare", str(stored), str(stored)])
+    assert compared.exit_code == 0 and len(set(compared.stderr.splitlines())) == 1
     chosen = runner.invoke(cli, ["characterize", str(stored), "--ranks", "0,1"])
     assert chosen.exit_code == 0 and "which stand for all" not in chosen.stderr
 

@@ -233,21 +233,31 @@ def trace_argument(function: F) -> F:
     return click.argument("trace", type=click.Path())(reading_options(_many(skip_option(cluster_option(function)))))
 
 
+#: Where the context of a command keeps the ranks of its first trace, of which others are read, too.
+_RANKS = "seqpoint.ranks"
+
+
 def load(trace: str) -> "Trace":
     """Return the trace that an argument names, read by the options of the command."""
     how, survey = reading(), surveyed(trace)
+    context = click.get_current_context(silent=True)
+    earlier = () if context is None else context.meta.get(_RANKS, ())
     if survey is not None:
-        loaded = survey.trace()
+        loaded = survey.trace(earlier if earlier and set(earlier) <= set(survey.meta.ranks) else None)
         message(f"{len(survey.meta.ranks):,} ranks: read {', '.join(map(str, loaded.meta.ranks))}, which stand for all")
-        return loaded
-    if how["ranks"] and how["ranks"] != "all":
+    elif how["ranks"] and how["ranks"] != "all":
         from profilers.trace.store import load_trace
         from seqpoint.opening import rank_numbers, trace_folder
 
-        return load_trace(trace_folder(trace), ranks=rank_numbers(how["ranks"]))
-    return front_door.open(
-        trace, iterations=how["marker"], length=how["length"], classes=how["classes"], progress=byte_progress("reading")
-    )
+        loaded = load_trace(trace_folder(trace), ranks=rank_numbers(how["ranks"]))
+    else:
+        loaded = front_door.open(
+            trace, iterations=how["marker"], length=how["length"], classes=how["classes"],
+            progress=byte_progress("reading"),
+        )  # fmt: skip
+    if context is not None:
+        context.meta.setdefault(_RANKS, loaded.meta.ranks)
+    return loaded
 
 
 def surveyed(trace: str) -> "RankSurvey | None":
