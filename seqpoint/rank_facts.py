@@ -34,6 +34,8 @@ from profilers.trace.trace import Trace
 from seqpoint.communication import host_gaps
 
 Progress = Callable[[int, int, str], None]
+#: Changes with the meaning of a fact.
+_LAYOUT = 1
 #: Ranks of a file of facts, and of a task of a worker.
 _RANKS_OF_FILE = 16
 #: Most files of facts that this process finds alone.
@@ -66,7 +68,7 @@ class RankFacts:
     times : DeviceTimes
         Busy time and communication in all steps.
     host_ns : int
-        Idle time of the device before the call that launches the next work, whole recording.
+        Idle time of the device before the call that launches the next work of a step.
     classes : mapping of str to tuple of (int, int)
         Number and time of the kernels by class, whole recording.
     kinds : bytes
@@ -204,7 +206,7 @@ def _last_rows(trace: Trace) -> pa.Table:
 
 def _file_of(folder: Path, ranks: Sequence[int]) -> Path:
     """Return the file for the facts of some ranks, whose name changes with the ranks and the version."""
-    key = hashlib.sha256(json.dumps([version("seqpoint"), list(ranks)]).encode()).hexdigest()[:12]
+    key = hashlib.sha256(json.dumps([version("seqpoint"), _LAYOUT, list(ranks)]).encode()).hexdigest()[:12]
     return folder / "ranks" / f"{min(ranks)}-{max(ranks)}.{key}.msgpack"
 
 
@@ -247,7 +249,8 @@ def _facts(trace: Trace, last: pa.Table) -> Iterator[RankFacts]:
     others = last.filter(arrow_array(_is_of_another(last, trace.collectives, rank)))
     own = trace.collectives.select(COLLECTIVE_COLUMNS)
     trace = trace.with_tables(collectives=pa.concat_tables([own, others]).unify_dictionaries())
-    gaps, steps = host_gaps(trace), step_times(trace).without(trace.meta.context)
+    steps = step_times(trace).without(trace.meta.context)
+    gaps = host_gaps(_of_steps(trace) if len(steps) else trace)
     by_step = times_by_step(trace, steps) if len(steps) else [(each,) for each in times_of_recording(trace)]
     for activity in by_step:
         device = -1 if activity[0].device is None else activity[0].device
@@ -259,6 +262,12 @@ def _facts(trace: Trace, last: pa.Table) -> Iterator[RankFacts]:
             sum((each.times for each in activity), DeviceTimes()),
             gaps.get((rank, device), 0), classes, kinds.tobytes(), groups,
         )  # fmt: skip
+
+
+def _of_steps(trace: Trace) -> Trace:
+    """Return a trace with the device work of its iterations alone."""
+    known = {kind: integers(trace.tables[kind], "iteration") != MISSING for kind in ("kernels", "copies")}
+    return trace.with_tables(**{kind: trace.tables[kind].filter(arrow_array(rows)) for kind, rows in known.items()})
 
 
 def _is_of_another(last: pa.Table, own: pa.Table, rank: int) -> Bools:

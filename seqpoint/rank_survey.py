@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from profilers.trace.activity import late_ranks
-from profilers.trace.arrays import MISSING, Bools, Floats, Ints, ends, integers, row_keys, strings
+from profilers.trace.activity import LateRank, late_ranks
+from profilers.trace.arrays import MISSING, Bools, Floats, Ints, arrow_array, ends, integers, row_keys, strings
 from profilers.trace.quality import WARNING, quality_notes
 from profilers.trace.store import load_trace, read_meta
 from profilers.trace.trace import Trace, TraceMeta
@@ -107,14 +108,20 @@ class RankSurvey(Result):
         return rows
 
     @cached_property
-    def _late(self) -> Any:
-        return late_ranks(Trace(self.meta, {"collectives": self.facts.collectives}))
+    def _collectives(self) -> pa.Table:
+        """Collectives of the steps, or of the recording if it has none."""
+        in_step = integers(self.facts.collectives, "iteration") != MISSING
+        return self.facts.collectives.filter(arrow_array(in_step)) if in_step.any() else self.facts.collectives
+
+    @cached_property
+    def _late(self) -> tuple[LateRank, ...]:
+        return late_ranks(Trace(self.meta, {"collectives": self._collectives}))
 
     @cached_property
     def slow_parts(self) -> tuple[SlowPart, ...]:
         """Slow cards, nodes and links, then hosts, those that cost most first."""
         rows = self.rows
-        machines = [*_slow_machines(rows), *_slow_links(self.facts, rows, self.places)]
+        machines = [*_slow_machines(rows), *_slow_links(self._collectives, rows, self.places)]
         order = [*sorted(machines, key=lambda part: -part.cost_ns), *_slow_hosts(rows, self.places)]
         return tuple(order)
 
@@ -128,7 +135,7 @@ class RankSurvey(Result):
         """The ranks that stand for all: typical ones of each kind of work, and those that they and most wait for."""
         slow = {rank for part in self.slow_parts for rank in part.ranks}
         typical = _typical(self.facts.rows, slow)
-        late = [*(_awaited(self.facts, typical[0]) if typical else ()), *(row.rank for row in self._late[:1])]
+        late = [*(_awaited(self._collectives, typical[0]) if typical else ()), *(row.rank for row in self._late[:1])]
         return tuple(sorted({*typical, *late} & {row.rank for row in self.facts.rows}))
 
     def trace(self, ranks: Sequence[int] | None = None) -> Trace:
@@ -398,10 +405,9 @@ def _slow_machines(rows: Sequence[Mapping[str, Any]]) -> list[SlowPart]:
 
 
 def _slow_links(
-    facts: FactsOfRanks, rows: Sequence[Mapping[str, Any]], places: Mapping[str, Mapping[int, int]]
+    table: pa.Table, rows: Sequence[Mapping[str, Any]], places: Mapping[str, Mapping[int, int]]
 ) -> list[SlowPart]:
     """Return process groups whose transfers take longer than equal transfers of groups of the same size."""
-    table = facts.collectives
     match, bytes_, size = (integers(table, name) for name in ("match_id", "bytes", "group_size"))
     kept = np.flatnonzero((match != MISSING) & (bytes_ != MISSING) & (size > 1))
     if not len(kept):
@@ -521,9 +527,8 @@ def _typical(rows: Sequence[RankFacts], slow: set[int]) -> list[int]:
     return chosen or [rows[0].rank] if rows else []
 
 
-def _awaited(facts: FactsOfRanks, rank: int) -> list[int]:
+def _awaited(table: pa.Table, rank: int) -> list[int]:
     """Return the rank for which a rank waits longest in its collectives."""
-    table = facts.collectives
     match, ranks, start = (integers(table, name) for name in ("match_id", "rank", "start_ns"))
     mine = np.flatnonzero((ranks == rank) & (match != MISSING))
     theirs = np.flatnonzero(np.isin(match, match[mine]))
