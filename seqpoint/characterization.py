@@ -432,7 +432,7 @@ class Characterization(Result):
         largest = [f"{row.name} {100 * row.share:.0f} %" for row in self.rows("class")[:_MOST_CLASSES]]
         lines = [f"{counted(len(facts), 'kernel')} take {duration(facts.total_ns)}: {', '.join(largest)}"]
         lines = [row.sentence() for row in self.serving] + lines
-        line = straggler_line(self.ranks)
+        line = None if self.trace.meta.quality["ranks_left_out"] else straggler_line(self.ranks)
         lines += [] if line is None else [line]
         if device is not None:
             peaks = ", ".join(f"{peak / 1e12:,.1f} TFLOP/s in {name}" for name, peak in self.roofs().items())
@@ -472,7 +472,7 @@ class Characterization(Result):
             notes.append(f"{lack}: start to profile before the first step")
         missing = (self.trace.meta.world_size or 0) - len(self.trace.meta.ranks)
         if missing > 0 and facts.in_classes((COLLECTIVE,)).any():
-            notes.append(f"{missing} ranks are not in the trace: times of collectives contain the wait for them")
+            notes.append(f"{missing} ranks were not read: times of collectives contain the wait for them")
         if facts.hardware.device is None:
             notes.append("the trace does not name its device, so rates have no roof; add --device NAME")
         if not any(facts.shapes):

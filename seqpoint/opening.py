@@ -27,6 +27,8 @@ Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 MANY_RANKS = 32
 #: Most characters of a range of ranks.
 _DIGITS = 13
+#: Most ranks of a range.
+_MOST_RANKS = 1 << 20
 
 
 def ingest_paths(
@@ -161,7 +163,8 @@ def rank_numbers(text: str) -> list[int]:
     numbers: list[int] = []
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal() or len(part) > _DIGITS:
+        is_range = first.isdecimal() and (last or first).isdecimal() and len(part) <= _DIGITS
+        if not is_range or not 0 <= int(last or first) - int(first) < _MOST_RANKS:
             raise InvalidInputError(f"ranks {text!r}: write all, or numbers such as 0,8,16-23")
         numbers += range(int(first), int(last or first) + 1)
     return numbers

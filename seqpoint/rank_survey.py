@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from profilers.errors import InvalidInputError
 from profilers.trace.activity import LateRank, late_ranks
 from profilers.trace.arrays import MISSING, Bools, Floats, Ints, arrow_array, ends, integers, row_keys, strings
 from profilers.trace.quality import WARNING, quality_notes
@@ -148,6 +149,8 @@ class RankSurvey(Result):
         SeqPointError
             The job has not one of the ranks, or its tables are damaged.
         """
+        if ranks is not None and not len(ranks):
+            raise InvalidInputError(f"{self.name}: no rank is named")
         return load_trace(self.name, ranks=self.representatives if ranks is None else ranks)
 
     def verdict(self) -> str:
@@ -156,7 +159,9 @@ class RankSurvey(Result):
         ranks, nodes = len({row["rank"] for row in self.rows}), len({row["node"] for row in self.rows} - {None})
         where = f"{ranks:,} ranks" + (f" on {nodes:,} nodes" if nodes > 1 else "")
         if parts:
-            return f"{counted(len(parts), 'slow part')} among {where}: {', '.join(part.name for part in parts[:4])}"
+            hosts = " and late hosts" if len(parts) < len(self.slow_parts) else ""
+            named = ", ".join(part.name for part in parts[:4])
+            return f"{counted(len(parts), 'slow part')}{hosts} among {where}: {named}"
         return f"no card, node or link of {where} is {100 * _SLOWER:.0f} % slower than the others, beyond their scatter"
 
     def parts_text(self, most: int = 5) -> list[str]:
@@ -230,7 +235,15 @@ class RankSurvey(Result):
                 for name, time_ns in total.most_common()]  # fmt: skip
 
     def table(self, by: str = "rank") -> DataFrame:
-        """Return a row for each rank and device; ``by="place"``, for each node, card and place in a process group."""
+        """Return a row for each rank and device; ``by="place"``, for each node, card and place in a process group.
+
+        Raises
+        ------
+        InvalidInputError
+            There is no such table.
+        """
+        if by not in ("rank", "place"):
+            raise InvalidInputError(f"by {by!r}: there is no such table; choose of rank, place")
         return data_frame(self.by_place() if by == "place" else self.rows)
 
     def tables(self) -> tuple[Table, ...]:
@@ -245,11 +258,12 @@ class RankSurvey(Result):
         worst = [row for d in self.places for row in [row for row in places if row["by"] == d][:_WORST]]
         columns = {
             "by~": "{by}", "place": "{place}", "ranks": "{ranks}", "own work": "{work_ns:time}",
-            "kernels slower %": "{slowdown:.1%}", "host late": "{host_ns:time}", "others wait": "{waited_ns:time}",
+            "kernels slower %": "{slowdown:.1%}", "host late": "{host_ns:time}",
+            "others wait, added up": "{waited_ns:time}",
         }  # fmt: skip
         classes = {"class~": "{class}", "kernels": "{kernels:,}", "time": "{time_ns:time}", "share %": "{share:.1%}"}
         tables = (
-            table_of(f"Spread over {len(self.rows):,} ranks, a step", quantiles, shown),
+            table_of("Spread over ranks, a step", quantiles, shown),
             table_of("Slowest places, medians over their ranks, a step", columns, worst),
             table_of("Kernels by class, all ranks, whole recording", classes, self.classes()),
         )
@@ -300,13 +314,13 @@ class RankSurvey(Result):
 
 #: Figures whose spread over ranks is shown, by their keys.
 _FIGURES: Mapping[str, str] = {
-    "step_ns": "step time",
+    "step_ns": "median step time",
     "work_ns": "own work of the device",
     "slowdown": "kernels slower than the median %",
     "host_ns": "device waits for its host",
     "waiting_ns": "waiting for other ranks",
     "transfer_ns": "exposed transfer",
-    "waited_ns": "others wait for it",
+    "waited_ns": "others wait for it, added up",
     "busy_share": "busy %",
 }
 

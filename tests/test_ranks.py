@@ -210,9 +210,15 @@ def test_ranks_can_be_named(stored: Path) -> None:
     assert trace.meta.ranks == (0, 8, 9, 10) and trace.meta.quality["ranks_left_out"] == NODES * CARDS - 4
     with pytest.raises(NotFoundError, match="has no rank 99; it has ranks 0 to 39"):
         sp.survey(stored).trace([99])
-    for wrong in ("", "1,x", "-3", "1-2-3", "0-99999999999999"):
+    for wrong in ("", "1,x", "-3", "3-1", "1-2-3", "0-99999999999", "0-99999999999999"):
         with pytest.raises(InvalidInputError, match="write all, or numbers such as"):
             rank_numbers(wrong)
+    with pytest.raises(InvalidInputError, match="no such table"):
+        sp.survey(stored).table("step")
+    with pytest.raises(InvalidInputError, match="no rank is named"):
+        sp.survey(stored).trace([])
+    raw = CliRunner().invoke(cli, ["describe", str(stored.parent / "job" / "rank01.json"), "--ranks", "1"])
+    assert raw.exit_code == 1 and "--ranks is of a .trace folder" in str(raw.exception)
     assert len(sp.open(stored).meta.ranks) == NODES * CARDS
     assert sp.describe(stored).trace.meta.ranks == sp.survey(stored).representatives
 
@@ -234,7 +240,10 @@ def test_commands_read_ranks_that_stand_for_all(stored: Path) -> None:
     assert content == json.loads(json.dumps(sp.survey(stored).to_dict()))
     told = runner.invoke(cli, ["advise", str(stored)])
     assert told.exit_code == 0 and len(told.stdout.splitlines()) <= 40
-    assert told.stdout.startswith("3 slow parts among 40 ranks on 10 nodes") and "The rest is of ranks" in told.stdout
+    assert (
+        told.stdout.startswith("3 slow parts and late hosts among 40 ranks on 10 nodes")
+        and "The rest is of ranks" in told.stdout
+    )
     some = runner.invoke(cli, ["characterize", str(stored)])
     assert some.exit_code == 0 and "which stand for all" in some.stderr
     compared = runner.invoke(cli, ["compare", str(stored), str(stored)])
@@ -267,10 +276,12 @@ def test_folders_of_ranks_become_one_trace(stored: Path, tmp_path: Path) -> None
 def test_damaged_files_are_left_out_of_an_ingest_on_request(tmp_path: Path) -> None:
     folder = job(tmp_path / "job")
     (folder / "rank07.json").write_text('{"schemaVersion": 1, "traceEvents": 3}')
+    (folder / "rank08.json").write_text("no trace")
     runner, target = CliRunner(), tmp_path / "job.trace"
     refused = runner.invoke(cli, ["ingest", str(folder), "-o", str(target)])
     assert refused.exit_code == 1 and "rank07.json" in str(refused.exception)
     kept = runner.invoke(cli, ["ingest", str(folder), "-o", str(target), "--skip-damaged"])
-    assert kept.exit_code == 0 and "left out: " in kept.stderr and "rank07.json" in kept.stderr
+    assert kept.exit_code == 0 and kept.stderr.count("left out: ") == 2
+    assert "rank07.json" in kept.stderr and "rank08.json: no reader knows its format" in kept.stderr
     meta = load_trace(target, {}).meta
-    assert meta.quality["files_left_out"] == 1 and 7 not in meta.ranks and len(meta.ranks) == NODES * CARDS - 1
+    assert meta.quality["files_left_out"] == 1 and not {7, 8} & set(meta.ranks)

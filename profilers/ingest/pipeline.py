@@ -61,6 +61,7 @@ from profilers.ingest.recording import (
     load_recording,
     read_recording,
     system_memory,
+    unread_files,
 )
 from profilers.readers.common.source import DEFAULT_LIMIT_BYTES, prefetch
 from profilers.trace.arrays import arrow_array, integers
@@ -131,7 +132,7 @@ class Summary:
     resumed : int
         Number of recordings that an earlier, interrupted run had read.
     left_out : tuple of str
-        Why damaged files were left out, one sentence each.
+        Why files were left out, one sentence each: damaged, or of no known format.
     """
 
     path: Path
@@ -245,7 +246,9 @@ def ingest(
     with ExitStack() as held:
         # Beside the target, where the workers of an executor see the files too.
         scratch = held.enter_context(scratch_folder(path.absolute().parent, _said(options)))
-        timeline, nodes = _find_inputs(paths, options, scratch)
+        named = [Path(each) for each in paths]
+        timeline, nodes = _find_inputs(named, options, scratch)
+        unread = unread_files(named, timeline)
         check_target(path)
         held.enter_context(_locked(folder))
         for leftover in (new, old):  # of a run that was killed
@@ -269,7 +272,7 @@ def ingest(
         for recording in folder.glob("recording-*"):  # a kill leaves each whole, or where the next run removes it
             recording.rename(old / recording.name)
         shutil.rmtree(folder, ignore_errors=True)
-    return Summary(path, meta, rows, resumed, left_out)
+    return Summary(path, meta, rows, resumed, (*unread, *left_out))
 
 
 #: The recordings of the timeline, and those of the execution traces to join to it.

@@ -199,6 +199,17 @@ def _in_folder(folder: Path) -> list[tuple[Path, Reader]]:
     return readers
 
 
+def unread_files(paths: Sequence[Path], recordings: Sequence[Recording]) -> list[str]:
+    """Return which files of folders are named like a trace, and no reader knows their content."""
+    read = {file.absolute() for recording in recordings for file in recording.files}
+    folders = [path for path in paths if is_folder(path) and path.absolute() not in read]
+    found = [
+        file for folder in folders for file in sorted(folder.iterdir())
+        if file.is_file() and ".json" in file.suffixes and not file.name.startswith(".") and file.absolute() not in read
+    ]  # fmt: skip
+    return [f"{file}: no reader knows its format" for file in found]
+
+
 def _reader_of(path: Path) -> list[tuple[Path, Reader]]:
     """Return the path and its reader, or nothing if no reader knows its format."""
     try:

@@ -84,7 +84,7 @@ def recording_notes(steady: float, communication: float, *, world_size: int, ran
         )
     if missing > 0 and communication > _NOTED:
         notes.append(
-            f"{missing} of {world_size} ranks are not in the trace. What these ranks wait for is unknown, so pace and "
+            f"{missing} of {world_size} ranks were not read. What these ranks wait for is unknown, so pace and "
             "gains may be far off, also outside the interval; collectives contain the wait for absent ranks"
         )
     return notes

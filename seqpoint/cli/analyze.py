@@ -367,13 +367,20 @@ def _keep(name: str, traces: tuple[str, ...], folder: str, json_: bool) -> None:
     message(f"wrote {text}") if json_ else print_lines(text)
 
 
+#: Noise over the step from which a gate says so. Chosen.
+_NOISY = 0.05
+
+
 def _is_slower(result: "Comparison", limit: float) -> bool:
     """Return whether the step is slower than a gate allows; a line on stderr says why, or that it cannot be told."""
     from seqpoint.comparison import UNKNOWN
 
     if result.verdict == UNKNOWN:
         message(f"note: --fail-if-slower cannot tell: {result.reason}")
-    slower = result.slower_by(limit)
+    slower, step = result.slower_by(limit), result.step
+    if step.noise_ns is not None and step.before_ns and step.noise_ns > max(limit, _NOISY) * step.before_ns:
+        share = 100 * step.noise_ns / step.before_ns
+        message(f"note: --fail-if-slower: the noise is {share:.0f} % of the step, and no smaller change can fail")
     if slower:
         message(f"slower by more than {100 * limit:g} % and the noise: {result.summary()[1]}")
     return slower

@@ -245,11 +245,14 @@ def load(trace: str) -> "Trace":
     if survey is not None:
         loaded = survey.trace(earlier if earlier and set(earlier) <= set(survey.meta.ranks) else None)
         message(f"{len(survey.meta.ranks):,} ranks: read {', '.join(map(str, loaded.meta.ranks))}, which stand for all")
-    elif how["ranks"] and how["ranks"] != "all":
-        from profilers.trace.store import load_trace
-        from seqpoint.opening import rank_numbers, trace_folder
+    elif how["ranks"] not in (None, "all"):
+        from profilers.trace.store import is_trace, load_trace
+        from seqpoint.opening import many_ranks, rank_numbers
 
-        loaded = load_trace(trace_folder(trace), ranks=rank_numbers(how["ranks"]))
+        ranks, folder = rank_numbers(how["ranks"]), trace if is_trace(trace) else many_ranks(trace)
+        if folder is None:
+            raise InvalidInputError(f"{trace}: --ranks is of a .trace folder; ingest the files first")
+        loaded = load_trace(folder, ranks=ranks)
     else:
         loaded = front_door.open(
             trace, iterations=how["marker"], length=how["length"], classes=how["classes"],
@@ -263,7 +266,7 @@ def load(trace: str) -> "Trace":
 def surveyed(trace: str) -> "RankSurvey | None":
     """Return the survey of a trace of more than 32 ranks; None for fewer, and if the command names ranks."""
     how = reading()
-    if how["ranks"] or (how["marker"], how["length"], how["classes"]) != ("auto", None, None):
+    if how["ranks"] is not None or (how["marker"], how["length"], how["classes"]) != ("auto", None, None):
         return None
     from seqpoint import opening
 
