@@ -1078,10 +1078,10 @@ def _device(device: "str | Device") -> "Device":
 def opened(trace: "Trace | Paths") -> "Trace":
     """Return a trace unchanged, or open the trace of a path; of more than 32 ranks, those that stand for all."""
     from profilers.trace import Trace
-    from seqpoint.opening import surveyed
+    from seqpoint.opening import ready, surveyed
 
     survey = surveyed(trace)
-    return survey.trace() if survey else trace if isinstance(trace, Trace) else open(trace)
+    return survey.trace() if survey else trace if isinstance(trace, Trace) else open(ready(trace))
 
 
 def is_log(path: str | PathLike[str]) -> bool:

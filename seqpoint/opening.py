@@ -122,7 +122,10 @@ def many_ranks(trace: Paths) -> Path | None:
         count = sum(len(read_meta(folder).ranks) for folder in folders)
     else:
         count = sum(sum(child.is_file() for child in file.iterdir()) if is_folder(file) else 1 for file in files)
-    return trace_folder(trace) if count > MANY_RANKS else None
+    if count <= MANY_RANKS:
+        return None
+    folder = trace_folder(trace)  # many files may be of few ranks
+    return folder if len(read_meta(folder).ranks) > MANY_RANKS else None
 
 
 #: Temporary traces of this process, by their files.
@@ -145,6 +148,11 @@ def trace_folder(trace: Paths, executor: Executor | None = None) -> Path:
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         _TEMPORARY[key] = ingest_paths(files, Path(folder) / "job.trace", None, executor).path
     return _TEMPORARY[key]
+
+
+def ready(trace: Paths) -> Paths:
+    """Return the temporary ``.trace`` folder that files have become, or the paths themselves."""
+    return _TEMPORARY.get(tuple(expanded_paths(trace)), trace)
 
 
 def rank_numbers(text: str) -> list[int]:

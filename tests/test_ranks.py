@@ -24,7 +24,8 @@ from seqpoint.cli import cli
 from seqpoint.communication import host_gaps
 from seqpoint.opening import rank_numbers
 from seqpoint.rank_facts import facts_of_ranks
-from tests.traces import event, kernel, launch
+from tests.traces import event, kernel, kineto, launch
+from tests.traces import step as kineto_step
 
 NODES, CARDS, STEPS = 10, 4, 3
 #: What is slow: a card (rank 9), node 5, the links of node 7, and the host of card 1 of every node.
@@ -271,6 +272,17 @@ def test_folders_of_ranks_become_one_trace(stored: Path, tmp_path: Path) -> None
     assert result.exit_code == 0, result.output
     assert sp.survey(tmp_path / "job.trace").slow_parts == sp.survey(stored).slow_parts
     assert runner.invoke(cli, ["describe", str(parts)]).stdout == runner.invoke(cli, ["describe", str(stored)]).stdout
+
+
+def test_many_files_of_one_rank_are_no_many_ranks(tmp_path: Path) -> None:
+    folder = tmp_path / "epoch"
+    folder.mkdir()
+    for number in range(34):
+        events = [e | {"ts": e["ts"] + 5000 * number} for e in kineto_step(number + 1, 1000.0)]
+        (folder / f"step{number:02d}.json").write_text(json.dumps(kineto(events)))
+    shown = CliRunner().invoke(cli, ["describe", str(folder)])
+    assert shown.exit_code == 0 and "slow part" not in shown.output and "34 files, 1 rank" in shown.output
+    assert sp.describe(folder).trace.meta.sources == sp.open(folder).meta.sources
 
 
 def test_damaged_files_are_left_out_of_an_ingest_on_request(tmp_path: Path) -> None:

@@ -254,8 +254,11 @@ def load(trace: str) -> "Trace":
             raise InvalidInputError(f"{trace}: --ranks is of a .trace folder; ingest the files first")
         loaded = load_trace(folder, ranks=ranks)
     else:
+        from seqpoint.opening import ready
+
+        is_plain = (how["marker"], how["length"], how["classes"]) == ("auto", None, None)
         loaded = front_door.open(
-            trace, iterations=how["marker"], length=how["length"], classes=how["classes"],
+            ready(trace) if is_plain else trace, iterations=how["marker"], length=how["length"], classes=how["classes"],
             progress=byte_progress("reading"),
         )  # fmt: skip
     if context is not None:
