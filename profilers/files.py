@@ -467,3 +467,17 @@ def is_folder(path: Path) -> bool:
         return path.is_dir()
     except OSError:
         return False
+
+
+def children(path: Path) -> list[Path]:
+    """Return what is in a folder; nothing for a file, and for what does not exist.
+
+    Raises
+    ------
+    NotFoundError
+        The folder cannot be read.
+    """
+    try:
+        return list(path.iterdir()) if is_folder(path) else []
+    except OSError as error:
+        raise NotFoundError(f"{path}: cannot be read ({error.strerror}); check its rights") from error

@@ -343,8 +343,8 @@ def advise_windows(
         raise InvalidInputError(f"minutes is {minutes:g}; it must be above 0")
     base = windows.project([])
     bounds, busy = base.projection.limits.bound, _busy_share(windows)
-    some = trace.meta.quality["ranks_left_out"] > 0  # whose slow ranks a survey of all has found
-    every = [*_of_this_job(base), *([] if some else _of_slow_ranks(base))]
+    has_survey = trace.meta.represents_others  # which compares the ranks, all of them
+    every = [*_of_this_job(base), *([] if has_survey else _of_slow_ranks(base))]
     known = possible_actions(base.projection.limits, every) if "device" in bounds else []
     rejected = [
         Rejected(action.label, action.what_if, bounds[action.resource], f"{bounds[action.resource]:.3f} at most")
@@ -368,7 +368,7 @@ def advise_windows(
         why = "was interrupted" if search.interrupted else f"ended after {minutes:g} minutes"
         against.append(f"the search {why}: more time may find more")
     path = shlex.quote(name or next(iter(trace.meta.sources), "job.trace"))
-    is_late = not some and (any(OF_RANK in each.what_if for each in done) or bool(_late_rank(base)))
+    is_late = not has_survey and (any(OF_RANK in each.what_if for each in done) or bool(_late_rank(base)))
     advice = TraceAdvice(
         _verdict(windows, base),
         next(sentence for sentence in result.summary() if not sentence.startswith("pace: ")),

@@ -432,7 +432,7 @@ class Characterization(Result):
         largest = [f"{row.name} {100 * row.share:.0f} %" for row in self.rows("class")[:_MOST_CLASSES]]
         lines = [f"{counted(len(facts), 'kernel')} take {duration(facts.total_ns)}: {', '.join(largest)}"]
         lines = [row.sentence() for row in self.serving] + lines
-        line = None if self.trace.meta.quality["ranks_left_out"] else straggler_line(self.ranks)
+        line = None if self.trace.meta.represents_others else straggler_line(self.ranks)
         lines += [] if line is None else [line]
         if device is not None:
             peaks = ", ".join(f"{peak / 1e12:,.1f} TFLOP/s in {name}" for name, peak in self.roofs().items())

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from profilers.errors import InvalidInputError
-from profilers.files import expanded_paths, is_folder
+from profilers.files import children, expanded_paths
 from profilers.trace.store import is_trace, read_meta, trace_folders
 from profilers.trace.trace import Trace
 
@@ -83,7 +83,9 @@ def survey(
     """
     from seqpoint.rank_survey import survey as run
 
-    return run(trace_folder(trace, executor), executor=executor, skip_damaged=skip_damaged, progress=progress)
+    return run(
+        trace_folder(trace, executor, skip_damaged), executor=executor, skip_damaged=skip_damaged, progress=progress
+    )
 
 
 def surveyed(
@@ -105,12 +107,14 @@ def surveyed(
     """
     if not isinstance(trace, str | PathLike | Sequence):
         return None if isinstance(trace, Trace) else trace
-    folder = many_ranks(trace)
+    folder = many_ranks(trace, executor=executor, skip_damaged=options.get("skip_damaged", False))
     return None if folder is None else survey(folder, executor=executor, **options)
 
 
-def many_ranks(trace: Paths) -> Path | None:
+def many_ranks(trace: Paths, *, executor: Executor | None = None, skip_damaged: bool = False) -> Path | None:
     """Return the ``.trace`` folder of a job of more than 32 ranks, a temporary one of files; None for fewer.
+
+    The parameters are those of `survey`.
 
     Raises
     ------
@@ -121,18 +125,18 @@ def many_ranks(trace: Paths) -> Path | None:
     if folders := trace_folders(files):
         count = sum(len(read_meta(folder).ranks) for folder in folders)
     else:
-        count = sum(sum(child.is_file() for child in file.iterdir()) if is_folder(file) else 1 for file in files)
+        count = sum(sum(child.is_file() for child in children(file)) or 1 for file in files)
     if count <= MANY_RANKS:
         return None
-    folder = trace_folder(trace)  # many files may be of few ranks
+    folder = trace_folder(trace, executor, skip_damaged)  # many files may be of few ranks
     return folder if len(read_meta(folder).ranks) > MANY_RANKS else None
 
 
-#: Temporary traces of this process, by their files.
-_TEMPORARY: dict[tuple[Path, ...], Path] = {}
+#: What was ingested into temporary folders of this process, by the files.
+_TEMPORARY: "dict[tuple[Path, ...], Summary]" = {}
 
 
-def trace_folder(trace: Paths, executor: Executor | None = None) -> Path:
+def trace_folder(trace: Paths, executor: Executor | None = None, skip_damaged: bool = False) -> Path:
     """Return a ``.trace`` folder: the one that is named, or a temporary one, removed as the process ends.
 
     Raises
@@ -144,15 +148,24 @@ def trace_folder(trace: Paths, executor: Executor | None = None) -> Path:
     if len(files) == 1 and is_trace(files[0]):
         return files[0]
     if (key := tuple(files)) not in _TEMPORARY:
+        from profilers.ingest.pipeline import IngestOptions
+
+        options = IngestOptions(skip_damaged=skip_damaged)
         folder = tempfile.mkdtemp(prefix="seqpoint-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        _TEMPORARY[key] = ingest_paths(files, Path(folder) / "job.trace", None, executor).path
-    return _TEMPORARY[key]
+        _TEMPORARY[key] = ingest_paths(files, Path(folder) / "job.trace", options, executor)
+    return _TEMPORARY[key].path
+
+
+def temporary_ingest(trace: Paths) -> "Summary | None":
+    """Return what files were ingested into, if this process has needed a temporary ``.trace`` folder of them."""
+    return _TEMPORARY.get(tuple(expanded_paths(trace)))
 
 
 def ready(trace: Paths) -> Paths:
-    """Return the temporary ``.trace`` folder that files have become, or the paths themselves."""
-    return _TEMPORARY.get(tuple(expanded_paths(trace)), trace)
+    """Return the temporary ``.trace`` folder that files were ingested into, or the paths themselves."""
+    ingested = temporary_ingest(trace)
+    return trace if ingested is None else ingested.path
 
 
 def rank_numbers(text: str) -> list[int]:

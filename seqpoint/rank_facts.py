@@ -61,7 +61,7 @@ class RankFacts:
         Numbers of its iterations; empty if the trace has none. The times are of the whole recording then.
     step_ns, latency_ns : tuple of int
         Step time and latency of each iteration.
-    work_ns : tuple of float
+    step_compute_ns : tuple of float
         Time of each step in which the device has work of its own: kernels and copies, no collectives alone.
     elapsed_ns : int
         Sum of the step times, or the span of the recording.
@@ -83,7 +83,7 @@ class RankFacts:
     iterations: tuple[int, ...]
     step_ns: tuple[int, ...]
     latency_ns: tuple[int, ...]
-    work_ns: tuple[float, ...]
+    step_compute_ns: tuple[float, ...]
     elapsed_ns: int
     times: DeviceTimes
     host_ns: int
@@ -97,8 +97,8 @@ class RankFacts:
         return np.frombuffer(self.kinds, np.int64).reshape(-1, 3)
 
     @property
-    def own_ns(self) -> float:
-        """Time with work of the device itself: busy, without collectives alone."""
+    def compute_ns(self) -> float:
+        """Time with a kernel that is no collective, or a copy, on the device."""
         return self.times.busy_ns - self.times.exposed_ns
 
     @property

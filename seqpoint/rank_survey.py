@@ -100,7 +100,8 @@ class RankSurvey(Result):
             steps, times = max(len(each.step_ns), 1), each.times
             rows.append({
                 "rank": each.rank, "device": each.device, "node": node, "steps": len(each.step_ns),
-                "step_ns": each.median_step_ns, "elapsed_ns": each.elapsed_ns / steps, "work_ns": each.own_ns / steps,
+                "step_ns": each.median_step_ns, "elapsed_ns": each.elapsed_ns / steps,
+                "compute_ns": each.compute_ns / steps,
                 "busy_share": times.busy_ns / max(each.elapsed_ns, 1), "slowdown": slower,
                 "exposed_ns": times.exposed_ns / steps, "transfer_ns": times.exposed_transfer_ns / steps,
                 "waiting_ns": None if times.exposed_waiting_ns is None else times.exposed_waiting_ns / steps,
@@ -215,11 +216,11 @@ class RankSurvey(Result):
                 groups.setdefault(place, []).append(by_rank[rank])
             of_dimension = [{
                 "by": dimension, "place": place, "ranks": len(members),
-                **{key: _median([row[key] for row in members]) for key in ("work_ns", "host_ns", "waiting_ns")},
+                **{key: _median([row[key] for row in members]) for key in ("compute_ns", "host_ns", "waiting_ns")},
                 "slowdown": _median([row["slowdown"] for row in members]),
                 "waited_ns": sum(row["waited_ns"] for row in members),
             } for place, members in groups.items()]  # fmt: skip
-            result += sorted(of_dimension, key=lambda row: (-row["work_ns"], row["place"]))
+            result += sorted(of_dimension, key=lambda row: (-row["compute_ns"], row["place"]))
         return result
 
     def classes(self) -> list[dict[str, Any]]:
@@ -257,7 +258,7 @@ class RankSurvey(Result):
         places = self.by_place()
         worst = [row for d in self.places for row in [row for row in places if row["by"] == d][:_WORST]]
         columns = {
-            "by~": "{by}", "place": "{place}", "ranks": "{ranks}", "own work": "{work_ns:time}",
+            "by~": "{by}", "place": "{place}", "ranks": "{ranks}", "compute": "{compute_ns:time}",
             "kernels slower %": "{slowdown:.1%}", "host late": "{host_ns:time}",
             "others wait, added up": "{waited_ns:time}",
         }  # fmt: skip
@@ -290,10 +291,10 @@ class RankSurvey(Result):
         return notes
 
     def plot(self) -> Any:
-        """Return the heat map of the time that each rank works in each step, as a HoloViews object."""
+        """Return the heat map of the compute time of each rank in each step, as a HoloViews object."""
         from seqpoint.plots import rank_steps
 
-        return rank_steps([(row.rank, row.iterations, row.work_ns) for row in self.facts.rows])
+        return rank_steps([(row.rank, row.iterations, row.step_compute_ns) for row in self.facts.rows])
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint describe --json` prints of a trace of many ranks."""
@@ -315,7 +316,7 @@ class RankSurvey(Result):
 #: Figures whose spread over ranks is shown, by their keys.
 _FIGURES: Mapping[str, str] = {
     "step_ns": "median step time",
-    "work_ns": "own work of the device",
+    "compute_ns": "compute",
     "slowdown": "kernels slower than the median %",
     "host_ns": "device waits for its host",
     "waiting_ns": "waiting for other ranks",
@@ -393,7 +394,7 @@ def _beyond(values: Floats, least: float) -> Bools:
 def _slow_machines(rows: Sequence[Mapping[str, Any]]) -> list[SlowPart]:
     """Return nodes and cards whose kernels take longer than the same kernels elsewhere; a slow node's cards are one."""
     slowdown = np.array([row["slowdown"] for row in rows], np.float64)
-    work, rank = (np.array([row[name] for row in rows], np.float64) for name in ("work_ns", "rank"))
+    work, rank = (np.array([row[name] for row in rows], np.float64) for name in ("compute_ns", "rank"))
     node = np.array([MISSING if row["node"] is None else row["node"] for row in rows])
     parts, told = [], np.zeros(len(rows), dtype=bool)
     numbers = np.unique(node[node != MISSING])
@@ -526,14 +527,16 @@ def _places(facts: FactsOfRanks, rows: Sequence[Mapping[str, Any]]) -> dict[str,
 
 
 def _typical(rows: Sequence[RankFacts], slow: set[int]) -> list[int]:
-    """Return a rank of each kind of work, up to three, whose own work and host time are nearest to the medians."""
+    """Return a rank of each kind of work, up to three, whose compute time and host time are nearest to the medians."""
     kinds: dict[frozenset[int], list[RankFacts]] = {}
     for row in rows:
         key, _, time = row.kernel_kinds.T
         kinds.setdefault(frozenset(key[time > _TELLING * max(time.sum(), 1)].tolist()), []).append(row)
     chosen = []
     for members in sorted(kinds.values(), key=len, reverse=True)[:_MOST]:
-        work, host = (np.array([getattr(row, name) for row in members], np.float64) for name in ("own_ns", "host_ns"))
+        work, host = (
+            np.array([getattr(row, name) for row in members], np.float64) for name in ("compute_ns", "host_ns")
+        )
         apart = np.abs(work - np.median(work)) + np.abs(host - np.median(host))
         apart += [np.inf if row.rank in slow and len(slow) < len(members) else 0 for row in members]
         if len(members) >= _FEWEST or len(rows) < _FEWEST:

@@ -74,12 +74,12 @@ def code_lines(path: Path) -> int:
 #: Most code lines of each sub-package. An issue that needs more raises its line here, in a commit of its own that
 #: says why.
 BUDGET = {
-    "profilers": 256,
+    "profilers": 261,
     "profilers/devices": 289,
-    "profilers/ingest": 3323,
+    "profilers/ingest": 3320,
     "profilers/readers": 6476,
     "profilers/record": 490,
-    "profilers/trace": 1652,
+    "profilers/trace": 1654,
     "profilers/writers": 878,
     "replay": 0,
     "replay/analysis": 892,
@@ -100,8 +100,8 @@ BUDGET = {
     "replay/what_ifs": 5417,
     "replay/workloads": 4349,
     "replay/writers": 363,
-    "seqpoint": 11104,
-    "seqpoint/cli": 2736,
+    "seqpoint": 11114,
+    "seqpoint/cli": 2739,
     "seqpoint/plots": 1513,
     "seqpoint/reporting": 397,
     "seqpoint/selection": 1923,

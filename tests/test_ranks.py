@@ -112,7 +112,7 @@ def test_facts_of_each_rank_are_those_of_the_whole_trace(stored: Path) -> None:
         assert (row.rank, row.device) == (expected.rank, expected.device)
         assert row.elapsed_ns == expected.elapsed_ns and row.times.row() == pytest.approx(expected.times.row())
         assert row.step_ns == tuple(steps.step_ns[steps.rank == row.rank].tolist())
-        assert sum(row.work_ns) == pytest.approx(row.own_ns)
+        assert sum(row.step_compute_ns) == pytest.approx(row.compute_ns)
     assert {(row.rank, row.device): row.host_ns for row in rows} == host_gaps(whole)
     assert {kind: sum(row.rows[kind] for row in rows) for kind in KINDS} == {
         kind: whole.tables[kind].num_rows for kind in KINDS
@@ -140,7 +140,7 @@ def test_survey_names_the_slow_card_node_and_link_first(stored: Path) -> None:
     assert any(rank // CARDS not in (NODE, LINK) and rank != CARD for rank in found.representatives)
     table = found.table("place").set_index(["by", "place"])
     assert table.loc[("node", NODE)].slowdown == pytest.approx(0.2, abs=0.01)
-    spread = {row["figure"]: row for row in found.quantiles()}["own work of the device"]
+    spread = {row["figure"]: row for row in found.quantiles()}["compute"]
     assert spread["most_at"][0] == CARD and spread["median"] == pytest.approx(700e3, rel=0.01)
     image = found.plot()
     assert "NaN" not in str(image) and image.opts.get("style") is not None
@@ -181,6 +181,12 @@ def test_a_damaged_rank_is_named_and_left_out_on_request(copied: Path) -> None:
     kept = [row for row in whole.rows if row["rank"] not in (13, 17)]
     assert [row["rank"] for row in found.rows] == [row["rank"] for row in kept]
     assert found.slow_parts[0].ranks == (CARD,)
+    raw = job(copied.parent / "raw")
+    (raw / "rank07.json").write_text('{"schemaVersion": 1, "traceEvents": 3}')
+    refused = CliRunner().invoke(cli, ["describe", str(raw)])
+    assert refused.exit_code == 1 and "rank07.json" in str(refused.exception)
+    shown = CliRunner().invoke(cli, ["describe", str(raw), "--skip-damaged"])
+    assert shown.exit_code == 0 and "rank07.json" in shown.stderr and f"rank {CARD}" in shown.stdout
     result = CliRunner().invoke(cli, ["describe", str(copied), "--skip-damaged"])
     assert result.exit_code == 0 and "rank 13 is left out" in result.output
 

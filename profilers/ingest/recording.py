@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError, SeqPointError, UnknownFormatError
-from profilers.files import is_folder, write_text
+from profilers.files import children, is_folder, write_text
 from profilers.ingest.archives import Origin, Scratch, is_archive, unpacked
 from profilers.ingest.collectives import ANNOTATION, add_collectives
 from profilers.ingest.iterations import Extent, is_mark
@@ -189,10 +189,7 @@ def _in_folder(folder: Path) -> list[tuple[Path, Reader]]:
         raise InvalidInputError(f"{folder}: is a .trace already; every command but ingest takes it as it is")
     if of_folder := _reader_of(folder):
         return of_folder
-    try:
-        files = [f for f in folder.iterdir() if f.is_file() and not f.name.startswith(".")]
-    except OSError as error:
-        raise NotFoundError(f"{folder}: cannot be read ({error.strerror}); check its rights") from error
+    files = [f for f in children(folder) if f.is_file() and not f.name.startswith(".")]
     readers = [pair for file in files for pair in _reader_of(file)]
     if not readers:
         raise NotFoundError(f"{folder}: holds no trace that a reader knows ({len(files)} files looked at)")
@@ -204,7 +201,7 @@ def unread_files(paths: Sequence[Path], recordings: Sequence[Recording]) -> list
     read = {file.absolute() for recording in recordings for file in recording.files}
     folders = [path for path in paths if is_folder(path) and path.absolute() not in read]
     found = [
-        file for folder in folders for file in sorted(folder.iterdir())
+        file for folder in folders for file in sorted(children(folder))
         if file.is_file() and ".json" in file.suffixes and not file.name.startswith(".") and file.absolute() not in read
     ]  # fmt: skip
     return [f"{file}: no reader knows its format" for file in found]

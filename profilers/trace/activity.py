@@ -182,12 +182,11 @@ def times_in_steps(trace: Trace, steps: StepTimes) -> tuple[DeviceActivity, ...]
     steps : StepTimes
         Steps of all ranks.
     """
-    rows = []
-    for rank, device, work in _devices(trace):
-        of_rank = np.flatnonzero(steps.rank == rank)
-        times = sum(_times_within(work, _stretches(steps, of_rank)), DeviceTimes())
-        rows.append(DeviceActivity(rank, device, int(steps.step_ns[of_rank].sum()), _span(work), times))
-    return tuple(rows)
+    return tuple(
+        DeviceActivity(rank, device, int(steps.step_ns[of_rank].sum()), _span(work),
+                       sum(_times_within(work, _stretches(steps, of_rank)), DeviceTimes()))
+        for rank, device, work, of_rank in _devices_of(trace, steps)
+    )  # fmt: skip
 
 
 def times_by_step(trace: Trace, steps: StepTimes) -> tuple[tuple[DeviceActivity, ...], ...]:
@@ -201,12 +200,17 @@ def times_by_step(trace: Trace, steps: StepTimes) -> tuple[tuple[DeviceActivity,
         Steps of all ranks.
     """
     rows = []
-    for rank, device, work in _devices(trace):
-        of_rank = np.flatnonzero(steps.rank == rank)
+    for rank, device, work, of_rank in _devices_of(trace, steps):
         spans = list(zip(steps.begin_ns[of_rank].tolist(), steps.completion_ns[of_rank].tolist(), strict=True))
         times = zip(spans, _times_within(work, spans), strict=True)
         rows.append(tuple(DeviceActivity(rank, device, b - a, _span(work), each) for (a, b), each in times))
     return tuple(rows)
+
+
+def _devices_of(trace: Trace, steps: StepTimes) -> Iterator[tuple[int, int | None, DeviceIntervals, Ints]]:
+    """Yield the rank, the number and the work of each device, and the rows of the steps of its rank."""
+    for rank, device, work in _devices(trace):
+        yield rank, device, work, np.flatnonzero(steps.rank == rank)
 
 
 def _times_within(work: DeviceIntervals, spans: Sequence[tuple[int, int]]) -> list[DeviceTimes]:
@@ -293,7 +297,7 @@ def last_arrivals(trace: Trace) -> Ints:
     last_start, first_end = np.full(len(members), MISSING), np.full(len(members), np.iinfo(np.int64).max)
     np.maximum.at(last_start, group, start[rows])
     np.minimum.at(first_end, group, end[rows])
-    if trace.meta.quality["ranks_left_out"]:  # those that are here were chosen to stand for the others
+    if trace.meta.represents_others:
         largest[:] = 0
     known = (members > 1) & (distinct == members) & (members >= largest) & (last_start < first_end)
     arrived[rows] = np.where(known, last_start, MISSING)[group]

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
-from profilers.files import is_folder, replace_folder
+from profilers.files import children, is_folder, replace_folder
 from profilers.trace.arrays import arrow_array, integers
 from profilers.trace.kernels import CLASSES
 from profilers.trace.quality import Quality, count_rules
@@ -78,7 +78,16 @@ def write_folder(target: Path, write: Callable[[Path], TraceMeta]) -> None:
     """
     try:
         check_target(target)
-        _replace(target, write)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        try:
+            new = scratch / "new"
+            new.mkdir()
+            write_meta(write(new), new)
+            replace_folder(new, target, scratch / "old")
+        finally:
+            if not target.exists() and (scratch / "old").exists():
+                (scratch / "old").rename(target)
+            shutil.rmtree(scratch, ignore_errors=True)
     except OSError as error:
         raise InvalidInputError(f"{target}: cannot be written ({first_line(error)})") from error
 
@@ -100,19 +109,6 @@ def check_target(target: Path) -> None:
         raise InvalidInputError(f"{target}: its folder {target.parent} does not exist; create it first")
     if target.exists() and not (target / _META).is_file():
         raise InvalidInputError(f"{target}: exists and is not a .trace folder; choose another name")
-
-
-def _replace(target: Path, write: Callable[[Path], TraceMeta]) -> None:
-    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    try:
-        new = scratch / "new"
-        new.mkdir()
-        write_meta(write(new), new)
-        replace_folder(new, target, scratch / "old")
-    finally:
-        if not target.exists() and (scratch / "old").exists():
-            (scratch / "old").rename(target)
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 class TraceWriter:
@@ -231,7 +227,7 @@ def trace_folders(paths: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     others = []
     for path in paths:
-        inside = [path] if is_trace(path) else sorted(filter(is_trace, path.iterdir())) if is_folder(path) else []
+        inside = [path] if is_trace(path) else sorted(filter(is_trace, children(path)))
         found += inside
         others += [] if inside else [path]
     if found and others:

@@ -91,6 +91,11 @@ class TraceMeta:
         return classify(name, self.class_rules)
 
     @property
+    def represents_others(self) -> bool:
+        """Whether ranks of the trace were left out, which the ranks here represent: they meet without them."""
+        return self.quality["ranks_left_out"] > 0
+
+    @property
     def synthetic(self) -> bool:
         """Whether no profiler measured these times, or some of them."""
         return "synthetic" in self.format.split("+")

@@ -50,7 +50,7 @@ def find_meetings(window: Window) -> tuple[list[Ints], list[str]]:
     of the trace were chosen to stand for the others. So is a collective that one rank ends before another begins it,
     which only clocks that disagree can show.
     """
-    stand_for_others = window.trace.meta.quality["ranks_left_out"] > 0
+    represents_others = window.trace.meta.represents_others
     device_work, table = window.device_work, window.trace.collectives
     if not table.num_rows:
         return [], []
@@ -66,7 +66,7 @@ def find_meetings(window: Window) -> tuple[list[Ints], list[str]]:
         present = set(device_work.rank[members].tolist())
         if not len(members) or len(present) < len(members):
             continue
-        if len(present) < (0 if stand_for_others else sizes.max()) and len(window.ranks) > 1:
+        if len(present) < (0 if represents_others else sizes.max()) and len(window.ranks) > 1:
             incomplete[_describe_missing_ranks(window, int(table_row[members[0]]), present, int(sizes.max()))] += 1
         elif len(members) > 1 and device_work.start[members].max() >= device_work.end[members].min():
             disjoint.append(members)

@@ -84,7 +84,7 @@ def advise_command(trace: str, markdown: bool, json_: bool, **options: Any) -> N
     "around their launches, or operators, calls and Python functions of the host by self time, instead of the other "
     "tables; may be repeated.",
 )
-@plot_option("Write a chart: time by class of kernel; of more than 32 ranks, what each works in each step.")
+@plot_option("Write a chart: time by class of kernel; of more than 32 ranks, the compute time of each in each step.")
 @output_options
 def describe_command(trace: str, by: tuple[str, ...], plot: str | None, json_: bool) -> None:
     """Show the content of TRACE: devices, steps, communication, kernels, copies, and the quality of the data.

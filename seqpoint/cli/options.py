@@ -274,9 +274,12 @@ def surveyed(trace: str) -> "RankSurvey | None":
     from seqpoint import opening
 
     with dask_executor(how["cluster"]) as executor:
-        return opening.surveyed(
+        survey = opening.surveyed(
             trace, executor=executor, skip_damaged=how["skip_damaged"], progress=progress("reading ranks")
         )
+    for problem in ingested.left_out if (ingested := opening.temporary_ingest(trace)) else ():
+        message(f"left out: {problem}")
+    return survey
 
 
 @contextmanager

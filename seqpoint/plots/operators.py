@@ -391,12 +391,12 @@ _MOST_ROWS = 256
 
 @saveable
 def rank_steps(rows: Sequence[tuple[int, Sequence[int], Sequence[float]]]) -> Chart:
-    """Return the heat map of the time that each rank works in each step, over the median of that step.
+    """Return the heat map of the compute time of each rank in each step, over the median of that step.
 
     Parameters
     ----------
     rows : sequence of (int, sequence of int, sequence of float)
-        For each device its rank, the numbers of its steps, and its own work in each, ns.
+        For each device its rank, the numbers of its steps, and its compute time in each, ns.
 
     Returns
     -------
@@ -414,12 +414,12 @@ def rank_steps(rows: Sequence[tuple[int, Sequence[int], Sequence[float]]]) -> Ch
     blocks = [relative[row : row + every] for row in range(0, len(rows), every)]
     relative = np.array([np.nanmax(block, axis=0) for block in blocks])
     most, ranks = max(float(np.nanmax(np.abs(relative - 1))), 0.01), [rank for rank, _, _ in rows][::every]
-    tips = (("rank", "$y{0}"), ("step", "$x{0}"), ("own work over the median", "@image{0.00}"))
-    image = hv.Image((_even(steps), _even(ranks), relative), ["step", "rank"], "own work over the median").opts(
-        cmap="coolwarm", clim=(1 - most, 1 + most), colorbar=True, clabel="own work over the median of the step",
+    tips = (("rank", "$y{0}"), ("step", "$x{0}"), ("compute over the median", "@image{0.00}"))
+    image = hv.Image((_even(steps), _even(ranks), relative), ["step", "rank"], "compute over the median").opts(
+        cmap="coolwarm", clim=(1 - most, 1 + most), colorbar=True, clabel="compute over the median of the step",
         xticks=_ticks(steps), yticks=_ticks(ranks), backend="bokeh", **hover_tips(*tips),
     )  # fmt: skip
-    title = f"What {len(rows):,} devices work in each of {len(steps):,} steps, over the median"
+    title = f"Compute time of {len(rows):,} devices in each of {len(steps):,} steps, over the median"
     title += f" (a row is the largest of {every} devices)" if every > 1 else ""
     return overlay([image], title, ("step", "rank"), height=max(240, min(900, 120 + 8 * len(ranks))), show_legend=False)
 
