@@ -472,7 +472,7 @@ class Characterization(Result):
             notes.append(f"{lack}: start to profile before the first step")
         missing = (self.trace.meta.world_size or 0) - len(self.trace.meta.ranks)
         if missing > 0 and facts.in_classes((COLLECTIVE,)).any():
-            notes.append(f"{missing} ranks were not read: times of collectives contain the wait for them")
+            notes.append(f"{missing} ranks were not recorded or read: times of collectives contain the wait for them")
         if facts.hardware.device is None:
             notes.append("the trace does not name its device, so rates have no roof; add --device NAME")
         if not any(facts.shapes):

@@ -84,8 +84,8 @@ def recording_notes(steady: float, communication: float, *, world_size: int, ran
         )
     if missing > 0 and communication > _NOTED:
         notes.append(
-            f"{missing} of {world_size} ranks were not read. What these ranks wait for is unknown, so pace and "
-            "gains may be far off, also outside the interval; collectives contain the wait for absent ranks"
+            f"{missing} of {world_size} ranks were not recorded or read. What these ranks wait for is unknown, so "
+            "pace and gains may be far off, also outside the interval; collectives contain the wait for absent ranks"
         )
     return notes
 
