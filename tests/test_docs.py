@@ -21,6 +21,10 @@ ROOT = Path(__file__).parents[1]
 
 Shown = Callable[[str], str]
 
+PAGES = ["README", *(str(path.relative_to(ROOT).with_suffix("")) for path in sorted((ROOT / "docs").rglob("*.md")))]
+#: Pages whose first example in Python stands above what it prints.
+EXAMPLES = ["durations", "formats", "systems/c3", "systems/ficco", "systems/fused", "systems/t3"]
+
 
 def blocks(file: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / file).read_text(), re.MULTILINE | re.DOTALL)
@@ -42,7 +46,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     """Return a function that runs a command of the documentation in a folder that has the README's job, once."""
     folder = tmp_path_factory.mktemp("documentation")
     (folder / "datasets").symlink_to(ROOT / "datasets")
-    (folder / "copies.toml").write_text(blocks("docs/jitq.md", "toml")[0])
+    (folder / "copies.toml").write_text(blocks("docs/systems/jitq.md", "toml")[0])
 
     @functools.cache
     def run(command: str) -> str:
@@ -86,7 +90,7 @@ NOT_RUN = (
 )
 
 
-@pytest.mark.parametrize("page", ["README", *(f"docs/{path.stem}" for path in sorted((ROOT / "docs").glob("*.md")))])
+@pytest.mark.parametrize("page", PAGES)
 def test_the_output_in_the_documentation_is_what_the_command_prints(page: str, shown: Shown) -> None:
     # The packages that docs/extending.md shows are installed, and its commands run, by a test of their own.
     for command, lines in () if page == "docs/extending" else console(ROOT / f"{page}.md"):
@@ -99,7 +103,7 @@ def test_the_output_in_the_documentation_is_what_the_command_prints(page: str, s
             at = printed.index(text, at) + len(text)
 
 
-@pytest.mark.parametrize("page", ["durations", "formats", "overlap_c3", "overlap_ficco", "overlap_fused", "overlap_t3"])
+@pytest.mark.parametrize("page", EXAMPLES)
 def test_an_example_in_python_prints_what_stands_below_it(page: str) -> None:
     example = blocks(f"docs/{page}.md", "python")[0]
     with contextlib.redirect_stdout(io.StringIO()) as shown:

@@ -290,7 +290,7 @@ def test_every_published_figure_has_ours_and_those_that_gate_are_met() -> None:
         room = row["limit"] * (abs(row["value"]) if row["limit_is"] == "relative" else 1.0)
         if abs(ours[name] - row["value"]) > room:
             missed.add(name)
-    assert missed == {"dma_overhead_64kb", "c3_rp", "c3_sp_rp"}  # docs/overlap_c3.md says why
+    assert missed == {"dma_overhead_64kb", "c3_rp", "c3_sp_rp"}  # docs/systems/c3.md says why
 
 
 # DMA engines.

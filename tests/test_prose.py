@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 #: The reference is generated from docstrings, which other tests look at.
 PAGES = sorted(
     [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
-    + [page for page in (ROOT / "docs").glob("*.md") if page.name != "reference.md"]
+    + [page for page in (ROOT / "docs").rglob("*.md") if page.name != "reference.md"]
 )
 MOST_WORDS_IN_SENTENCE = 30
 MOST_WORDS_IN_README = 600
@@ -68,7 +68,7 @@ def test_the_glossary_has_few_terms_and_says_where_each_lives() -> None:
 
 def test_the_index_links_every_page() -> None:
     index = (ROOT / "docs/index.md").read_text()
-    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")} - {"index.md"}
     assert {name for name in pages if f"]({name}" not in index} == set()
 
 

@@ -110,7 +110,7 @@ def test_a_policy_of_a_file_runs_beside_those_that_are_shipped(run: Run, tmp_pat
 
 
 def test_the_policy_in_the_documentation_is_read(run: Run, tmp_path: Path) -> None:
-    page = (Path(__file__).parents[1] / "docs" / "caching.md").read_text()
+    page = (Path(__file__).parents[1] / "docs" / "systems" / "caching.md").read_text()
     (policies,) = re.findall(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "mine.toml").write_text(policies)
     names = [row["policy"] for row in rows(run, *COPY, "--policy-file", "mine.toml", "--policy", "LoadsRinsed")]

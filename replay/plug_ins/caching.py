@@ -20,7 +20,7 @@ from replay.what_ifs.what_if import Argument, WhatIf, check_factor, recipe, unkn
 @recipe(
     "device",
     "cache_policy:CacheRW-AB-CR-PCby",
-    Argument("policy", "name of a policy (docs/caching.md lists them)"),
+    Argument("policy", "name of a policy (docs/systems/caching.md lists them)"),
     Argument("file", "TOML file of policies to use instead of the shipped ones", default=""),
 )
 def cache_policy(policy: str, file: str = "") -> WhatIf:
@@ -83,7 +83,7 @@ def memory_mapping(mapping: str) -> WhatIf:
     ``rorabgbachco`` is the order of address bits from high to low: ro row, ra rank, ba bank, bg bank group, ch channel,
     co column.
 
-    Not modelled: the mapping of the device as it is, which vendors do not publish (docs/caching.md has the assumed).
+    Not modelled: the mapping of the device as it is, which vendors do not publish (docs/systems/caching.md has the assumed).
 
     Source: `replay.memory.dram`.
 
