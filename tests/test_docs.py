@@ -86,7 +86,7 @@ NOT_RUN = (
     "validate contention",
     "calibrate contention",
     "validate collectives",
-    "validate pairs",
+    "validate pairs datasets/measured/h100",
 )
 
 
