@@ -650,14 +650,14 @@ def operators() -> str:
 
 def framework_operators() -> str:
     """Return the table of operators inside inference frameworks."""
-    rows = [
-        row | {"kind": KINDS[row["kind"]], "of": "own" if own or row["library"] == "trtllm" else "TensorRT-LLM"}
-        for row in parted(read("framework_operators"), "kind", "device", "type", "library", "how")
-        for own in ["attention" in row["kind"]]
-    ]
+    rows = parted(read("framework_operators"), "kind", "device", "type", "library", "how")
+    for row in rows:
+        others = "others" if row["library"] != "trtllm" else "TensorRT-LLM"
+        row["in"] = "each framework" if "attention" in row["kind"] else others
+        row["kind"] = KINDS[row["kind"]]
     found = table(
-        ("operator", "fits of"),
-        dict(sorted(grouped(rows, "kind", "of").items(), reverse=True)),
+        ("operator", "kernels of"),
+        dict(sorted(grouped(rows, "kind", "in").items())),
         ("groups", lambda rows: str(len({(row["device"], row["type"], row["library"]) for row in rows}))),
         ("other shapes", of("how", "halves", mid())),
         ("held", of("how", "halves", ends())),
@@ -666,7 +666,7 @@ def framework_operators() -> str:
     )
     return (
         "Inside frameworks a group is a device, type and backend; *other shapes* is one half predicted from the other. "
-        "Fits of TensorRT-LLM are carried to kernels of SGLang and vLLM, too; attention is fitted for each."
+        "Fits of TensorRT-LLM are carried to kernels of SGLang and vLLM (`others`), too."
         f"\n\n{found}"
     )
 
