@@ -23,7 +23,7 @@ Shown = Callable[[str], str]
 
 PAGES = ["README", *(str(path.relative_to(ROOT).with_suffix("")) for path in sorted((ROOT / "docs").rglob("*.md")))]
 #: Pages whose first example in Python stands above what it prints.
-EXAMPLES = ["durations", "formats", "systems/c3", "systems/ficco", "systems/fused", "systems/t3"]
+EXAMPLES = ["durations", "formats", "systems/c3"]
 
 
 def blocks(file: str, language: str) -> list[str]:
@@ -83,8 +83,7 @@ NOT_RUN = (
     "../shared",
     "overlap:all",
     "benchmarks.gpu",
-    "validate contention",
-    "calibrate contention",
+    "ddp4.trace",
     "validate collectives",
     "validate pairs",
 )
