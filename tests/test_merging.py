@@ -74,7 +74,7 @@ def test_slices_of_a_synthetic_trace_which_has_no_fingerprint_merge_too() -> Non
     assert job.meta.fingerprint == ""
     joined = merge([slice_trace(job, SliceOptions(ranks=frozenset([rank]))) for rank in job.meta.ranks])
     assert (joined.meta.ranks, joined.meta.devices) == (job.meta.ranks, job.meta.devices)
-    assert joined.meta.quality.counts == job.meta.quality.counts
+    assert joined.meta.quality["collectives"] == job.meta.quality["collectives"]
 
 
 def test_runs_of_one_rank_become_ranks(tmp_path: Path) -> None:
