@@ -826,11 +826,11 @@ def collectives() -> str:
         "the group, without the sizes that are scored; without its number of workers; without its device. How curves "
         "are carried over was chosen with these groups in view.",
         table(
-            ("without",),
+            ("place",),
             {(place,): found for place in PLACES for found in [[row for row in rows if row["place"] == place]]},
             ("groups", of("out", "sizes", count)),
-            *((out, of("out", out, mid())) for out in ("sizes", "workers", "device")),
-            ("held, device", of("out", "device", mean("covered", 0))),
+            *((f"without {out}", of("out", out, mid())) for out in ("sizes", "workers", "device")),
+            ("held, without device", of("out", "device", mean("covered", 0))),
         ),
         "From PyTorch many sizes were measured, of which a quarter is never fitted. Elsewhere each size is left out in "
         "turn, so the curve spans a factor of four.",
