@@ -451,9 +451,9 @@ def find_job(graph: KernelGraph, given: TrainingJob | None = None) -> TracedJob:
     # The last stage of a pipeline alone runs forward and backward passes in turn.
     last = compute_rows(graph, int(graph.ranks().max()))
     numbers, phases = graph.tasks.call[last], graph.tasks.phase[last]
-    steps = len(graph.iterations) if training else 1
-    passes = max(_passes(phases, _cores(numbers, phases == _BACKWARD, calls)) // steps, 1) if training else 1
-    job = TracedJob(sizes, how, rows, tuple(cores), training, tensor, micro_batches=passes, steps=steps)
+    steps, of_last = (len(graph.iterations), _cores(numbers, phases == _BACKWARD, calls)) if training else (1, [])
+    passes = max(_passes(phases, of_last) // steps, 1)
+    job = TracedJob(sizes, how, rows, tuple(cores), training, tensor, 1, passes, steps)
     return replace(job, data=_replicas(graph, job)) if training else job
 
 
@@ -529,13 +529,8 @@ def _tokens(cores: Sequence[AttentionCore], products: _Products) -> tuple[dict[s
     if best is None:
         return {}, {}
     counted, sequences, core, heads = best
-    sizes = {
-        "batch": sequences,
-        "length": core.keys,
-        "heads": heads,
-        "kv_heads": heads,
-        "width": core.width,
-    }
+    values = (sequences, core.keys, heads, heads, core.width)
+    sizes = dict(zip(("batch", "length", "heads", "kv_heads", "width"), values, strict=True))
     found = f"attention of {core.queries} queries, and {counted} products of {sequences * core.queries} rows"
     return sizes, dict.fromkeys(sizes, found)
 
