@@ -1,6 +1,8 @@
 """Sentences have at most 30 words, the README at most 600, and the glossary few terms."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,3 +78,29 @@ def test_sentences_are_told_from_tables_headings_and_code() -> None:
     text = "# A heading. No\n\nOne two,\nthree. Four `a.b c` five!\n\n- Six. Seven\n  eight\n- nine\n\n"
     text += "| a | b. C |\n\n```sh\nx. Y\n```\n"
     assert list(sentences(text)) == ["One two, three.", "Four `a.b c` five!", "Six.", "Seven eight", "nine"]
+
+
+def test_no_word_is_misspelt() -> None:
+    told = [
+        "README.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "mkdocs.yml",
+        "docs",
+        "benchmarks",
+        "datasets",
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "codespell_lib",
+        *told,
+        "profilers",
+        "replay",
+        "seqpoint",
+        "--skip",
+        "*.ipynb,*.svg,*.csv",
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
