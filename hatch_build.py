@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from importlib import import_module
+from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,9 @@ class MachineCodeHook(BuildHookInterface[Any]):
             self.app.display_warning(f"the wheel has no machine code, each user will compile: {error}")
             return
         loaded = [path for path in code.iterdir() if path.stat().st_mtime]
+        made_with = code / "made_with.json"  # `profilers.trace.compiled` names it, for `seqpoint doctor`
+        made_with.write_text(json.dumps({name: version_of(name) for name in ("numba", "llvmlite", "numpy")}))
+        loaded.append(made_with)
         build_data["force_include"] |= {str(path): f"seqpoint/machine_code/{path.name}" for path in loaded}
         build_data |= {"pure_python": False, "infer_tag": True}
 

@@ -14,7 +14,7 @@ import nbformat
 from nbclient import NotebookClient
 from playwright.sync_api import Browser, sync_playwright
 
-FOLDER = Path(__file__).parents[1] / "notebooks"
+FOLDER = Path(__file__).parents[1] / "docs" / "gallery"
 #: MIME type of a chart as a page of its own, which only this script asks for.
 PAGE = "application/x-chart-page"
 WIDTH = 800

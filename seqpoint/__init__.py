@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from replay.formats import quantize
     from replay.workloads import Dlrm, InferenceJob, Layout, TrainingJob, Transformer
     from seqpoint.front_door import *
+    from seqpoint.installation import doctor
     from seqpoint.job_scaling import scaling
     from seqpoint.kernel_simulation import KernelOptions, simulate_kernel
     from seqpoint.memory_simulation import MemoryOptions
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from seqpoint.step_analysis import stragglers
     from seqpoint.sweeps import sweep
     from seqpoint.weight_copying import weight_copies
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Dlrm",
@@ -56,6 +55,7 @@ __all__ = [
     "compare",
     "describe",
     "devices",
+    "doctor",
     "estimate",
     "gemms",
     "ingest",
@@ -94,6 +94,7 @@ _MODULES = {
     "KernelOptions": "seqpoint.kernel_simulation",
     "MemoryOptions": "seqpoint.memory_simulation",
     "ProjectOptions": "seqpoint.projecting",
+    "doctor": "seqpoint.installation",
     "SelectOptions": "seqpoint.selection.selecting",
     "SeqPointError": "profilers.errors",
     "Trace": "profilers.trace",
@@ -111,6 +112,8 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first used, so that the command line starts quickly; functions check arguments."""
+    if name == "__version__":
+        return import_module("importlib.metadata").version("seqpoint")
     if name not in __all__:
         raise AttributeError(f"module 'seqpoint' has no attribute {name!r}")
     value = getattr(import_module(_MODULES.get(name, "seqpoint.front_door")), name)

@@ -273,7 +273,7 @@ class Description(Result):
             cause = "devices set the pace, by kernels, copies, or collectives"
             cause += " that wait for other ranks" if unknown else ""
         else:
-            cause = "host and devices both hold the steps up (`seqpoint analyze` shows where)"
+            cause = "either may hold the steps up, which a replay tells (`seqpoint advise`)"
         return f"{shares} of the steps{apart}: {cause}{late}".capitalize()
 
     def named_tables(self) -> dict[str, Table]:

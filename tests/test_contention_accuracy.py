@@ -43,6 +43,15 @@ def test_the_table_has_every_shipped_recording_and_none_is_worse() -> None:
             assert all(float(new[name]) <= float(before[name]) + SLACK for name in module.ERRORS), (before, new)
 
 
+def test_the_scores_with_limits_are_of_the_same_engine() -> None:
+    limited = {row["device"]: row["ours"] for row in table("gpus") if "median error" in row["case"]}
+    whole = {row["recording"].upper(): row for row in ROWS if (row["how"], row["mechanism"]) == ("shipped", "all")}
+    assert len(limited) > 1
+    for device, error in limited.items():
+        (row,) = (row for name, row in whole.items() if device in name)
+        assert 100 * float(error) == pytest.approx(float(row["median"]), abs=SLACK)
+
+
 def test_the_table_can_be_made_of_a_recording(tmp_path: Path) -> None:
     works = [recordings.product(2048), recordings.streamed(64), recordings.moved(64, "h2d")]
     recordings.write_recording(tmp_path / "one", {}, works=works, noise=0.0)

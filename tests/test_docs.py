@@ -6,16 +6,17 @@ import io
 import json
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 from traces import transformer, write_trace
 
 from profilers.devices.catalogue import USER_DEVICES
 from profilers.trace import save_trace
-from seqpoint.cli import cli
+from seqpoint.cli import COMMANDS, cli
 
 ROOT = Path(__file__).parents[1]
 
@@ -23,7 +24,7 @@ Shown = Callable[[str], str]
 
 PAGES = ["README", *(str(path.relative_to(ROOT).with_suffix("")) for path in sorted((ROOT / "docs").rglob("*.md")))]
 #: Pages whose first example in Python stands above what it prints.
-EXAMPLES = ["durations", "formats", "systems/c3", "systems/ficco", "systems/fused", "systems/t3"]
+EXAMPLES = ["durations", "formats", "systems/c3", "systems/comp_vs_comm"]
 
 
 def blocks(file: str, language: str) -> list[str]:
@@ -83,8 +84,7 @@ NOT_RUN = (
     "../shared",
     "overlap:all",
     "benchmarks.gpu",
-    "validate contention",
-    "calibrate contention",
+    "ddp4.trace",
     "validate collectives",
     "validate pairs datasets/measured/h100",
 )
@@ -138,3 +138,35 @@ def test_the_plan_in_the_documentation_is_read_and_projected(tmp_path: Path) -> 
     found = CliRunner().invoke(cli, ["project", str(trace), "-w", f"@{tmp_path / 'plan.toml'}", "--json"])
     assert found.exit_code == 0, found.exception
     assert [row["title"] for row in json.loads(found.output)["rows"]] == ["DMA on MI355X", "own GEMM"]
+
+
+def shown_commands(text: str) -> Iterator[list[str]]:
+    """Yield the words of each command that a text shows in a block, a table or a sentence, from `seqpoint` on."""
+    blocks_ = re.findall(r"^(?:\$ )?(seqpoint [a-z].*)$", text, re.MULTILINE)
+    for command in [*blocks_, *re.findall(r"`(seqpoint [a-z][^`]*)`", text)]:
+        with contextlib.suppress(ValueError):  # a quote that ends elsewhere
+            yield shlex.split(re.split(r"\s{2,}#|\s[|>&;]", command)[0])
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING", "SECURITY"])
+def test_each_command_that_a_page_shows_has_the_options_that_it_shows(page: str) -> None:
+    wrong, context = [], click.Context(cli)
+    for words in shown_commands((ROOT / f"{page}.md").read_text()):
+        group, rest = cli, words[1:]
+        while rest and isinstance(group, click.Group) and (command := group.get_command(context, rest[0])):
+            group, rest = command, rest[1:]
+        known = {"--help", *(flag for given in group.params for flag in (*given.opts, *given.secondary_opts))}
+        given = [word.partition("=")[0] for word in rest if re.match(r"-{1,2}[a-z]", word)]
+        is_command = (
+            not isinstance(group, click.Group) or not rest or "." in rest[0] or rest[0].isupper() or "/" in rest[0]
+        )
+        if not is_command or set(given) - known:
+            wrong.append((" ".join(words), sorted(set(given) - known)))
+    assert wrong == []
+
+
+def test_every_command_is_tested_and_has_a_line_in_the_list_of_commands() -> None:
+    tests = "".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py") if path.stem != "test_docs")
+    table = (ROOT / "docs/commands.md").read_text()
+    assert [name for name in COMMANDS if f"| `seqpoint {name}" not in table] == []
+    assert [name for name in COMMANDS if not re.search(rf'["(\[ ]{name}[" ]', tests)] == []

@@ -25,9 +25,12 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
-def test_the_page_shows_every_file_of_every_package_and_no_other() -> None:
+def test_the_page_shows_every_module_and_one_description_and_links_the_others() -> None:
     shown = dict(re.findall(r"^\[(\S+)\]\(extending/\1\):\n\n```\w+\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
-    assert shown == {f"{folder}/{path.name}": path.read_text() for folder in FOLDERS for path in files(folder)}
+    files_by_name = {f"{folder}/{path.name}": path.read_text() for folder in FOLDERS for path in files(folder)}
+    assert all(files_by_name[name] == text for name, text in shown.items())
+    assert {name for name in files_by_name if name.endswith(".py")} | {"reader/pyproject.toml"} == set(shown)
+    assert all(f"](extending/{name})" in PAGE for name in files_by_name)
     assert len(shown) == len(blocks("toml")) + len(blocks("python"))
 
 

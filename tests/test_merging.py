@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from traces import write_trace
+from traces import transformer, write_trace
 
 from profilers.errors import InvalidInputError
 from profilers.ingest.pipeline import collect
@@ -67,6 +67,14 @@ def test_the_slices_of_each_rank_count_the_events_of_their_files_once(whole: Tra
     both = merge([*stored, replace(moved, meta=replace(moved.meta, ranks=(3,), devices=()))])
     assert both.meta.quality["events"] == whole.meta.quality["events"] + other.meta.quality["events"]
     assert both.meta.quality["collectives"] == 6 + 2
+
+
+def test_slices_of_a_synthetic_trace_which_has_no_fingerprint_merge_too() -> None:
+    job = transformer(128, tensor=2)
+    assert job.meta.fingerprint == ""
+    joined = merge([slice_trace(job, SliceOptions(ranks=frozenset([rank]))) for rank in job.meta.ranks])
+    assert (joined.meta.ranks, joined.meta.devices) == (job.meta.ranks, job.meta.devices)
+    assert joined.meta.quality["collectives"] == job.meta.quality["collectives"]
 
 
 def test_runs_of_one_rank_become_ranks(tmp_path: Path) -> None:

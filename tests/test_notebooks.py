@@ -16,8 +16,8 @@ from nbclient import NotebookClient
 #: Texts that the outputs of each hold, among others.
 SAID = {
     "caching": ("CacheRW-AB-CR", "Time by cache policy", "row hit %", "scale_cache:L2:2"),
-    "concurrent_gemms": ("is the fastest side by side", "GEMMs of 15 shapes", "at once", "concurrent_gemms:auto:go"),
-    "scaling": ("exposed communication", "predicted step of gpt", "synthetic trace, GPUs: 2"),
+    "goldyloc": ("is the fastest side by side", "GEMMs of 15 shapes", "at once", "concurrent_gemms:auto:go"),
+    "comp_vs_comm": ("exposed communication", "predicted step of gpt", "synthetic trace, GPUs: 2"),
     "serving": (
         "bound by memory",
         "bound by compute",
@@ -27,7 +27,7 @@ SAID = {
     "tour": ("GPU-bound", "SeqPoints", "measured: 6.802 s", "Critical path by", "scale_device:H200", "measured 1.02"),
     "overlap": ("gated figures within", "overlap:ideal", "collectives matched", "Validation: published"),
 }
-NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((Path(__file__).parents[1] / "docs" / "gallery").glob("*.ipynb"))
 LIMIT_BYTES = 1_000_000
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=[p.stem for p in NOTEBOOKS])
 

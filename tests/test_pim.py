@@ -316,13 +316,13 @@ def test_processing_in_memory_has_a_lane_and_a_resource_of_its_own(layers: Kerne
 
 
 def test_the_page_shows_what_its_code_prints() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "pim.md").read_text()
+    page = (Path(__file__).parents[1] / "docs" / "systems" / "jitq.md").read_text()
     found = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", page, re.DOTALL)
-    assert len(found) == 2
+    assert len(found) == 1
     names: dict[str, object] = {}
     for code, text in found:
         with contextlib.redirect_stdout(io.StringIO()) as shown:
-            exec(compile(code, "pim.md", "exec"), names)
+            exec(compile(code, "jitq.md", "exec"), names)
         assert shown.getvalue() == text
 
 

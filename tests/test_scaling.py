@@ -110,6 +110,12 @@ def test_a_trace_of_a_job_scales_as_the_job_does(job: TrainingJob, synthetic: Tr
         assert traced.is_baseline == (traced.scenario["hidden"] == 256)
 
 
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_the_batch_of_a_trace_does_not_grow_with_its_steps(job: TrainingJob, steps: int) -> None:
+    scaled = scaling(sp.synthesize(job, "A100-SXM4-80GB", steps=steps), {"compute": [1]})
+    assert scaled.rows[0].global_batch == _SIZES["global_batch"]
+
+
 def test_a_wait_for_other_stages_is_the_bubble_and_no_communication() -> None:
     """With 1F1B, p alike stages wait (p - 1) (f + b): f + b is the time that one more micro-batch takes."""
     sizes = {"layers": 4, "heads": 32, "hidden": 4096, "vocabulary": 512, "micro_batch": 2, "pipeline": 4}

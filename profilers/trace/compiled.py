@@ -35,6 +35,10 @@ MAX_FOLDER_BYTES = 512 * 1024 * 1024
 
 #: Machine code that an installed wheel carries: read, never written, and absent in a checkout.
 SHIPPED_FOLDER = Path(__file__).parents[2] / "seqpoint" / "machine_code"
+#: File in that folder with the versions of the libraries, as `compiled_with` returns them.
+MADE_WITH = "made_with.json"
+#: Libraries whose versions machine code depends on.
+LIBRARIES = ("numba", "llvmlite", "numpy")
 
 #: Name and features of the processor that shipped code is compiled for: any of the same architecture runs it.
 _ANY_PROCESSOR = ("generic", "")
@@ -175,6 +179,17 @@ def _folder(named: str) -> Path | None:
     return None
 
 
+def user_folder() -> Path | None:
+    """Return the folder where the machine code of this user is kept; None without a home."""
+    return _folder(os.environ.get("NUMBA_CACHE_DIR", ""))
+
+
+@cache
+def compiled_with() -> dict[str, str]:
+    """Return the versions of the libraries that machine code depends on, by name."""
+    return {library: import_module(library).__version__ for library in LIBRARIES}
+
+
 class _CodeFiles:
     """The files of a function's machine code: one for the types of its arguments. Takes the place of numba's cache.
 
@@ -187,8 +202,7 @@ class _CodeFiles:
     def __init__(self, folder: Path | None, function: Any, options: str) -> None:
         self._folder = folder
         self._name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
-        versions = tuple(import_module(library).__version__ for library in ("numba", "llvmlite", "numpy"))
-        self._facts = (options, source_key(function), sys.version_info[:2], versions)
+        self._facts = (options, source_key(function), sys.version_info[:2], tuple(compiled_with().values()))
 
     def load_overload(self, signature: Any, context: Any) -> Any:
         """Return what was compiled for these types of arguments, or None.

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -206,8 +207,9 @@ def meta_to_json(meta: TraceMeta) -> dict[str, Any]:
 
 def write_meta(meta: TraceMeta, folder: Path) -> None:
     """Write the description of a trace beside its tables."""
+    content = meta_to_json(meta) | {"written_by": version("seqpoint")}
     with (folder / _META).open("w", encoding="utf-8") as stream:
-        json.dump(meta_to_json(meta), stream, indent=1)
+        json.dump(content, stream, indent=1)
         _to_disk(stream)
 
 
@@ -364,7 +366,11 @@ def read_meta(trace: Path) -> TraceMeta:
     try:
         content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         if content["layout"] != _LAYOUT:
-            raise BrokenFileError(f"{file}: layout {content['layout']!r} is not {_LAYOUT}; ingest the trace again")
+            writer = f"written by seqpoint {content.get('written_by', '0.1 or older')}"
+            advice = "ingest the trace again, or install that version"
+            raise BrokenFileError(
+                f"{file}: layout {content['layout']!r}, {writer}; this version reads {_LAYOUT}; {advice}"
+            )
         return meta_from_json(content)
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
         raise BrokenFileError(f"{file}: damaged ({first_line(error)}); ingest the trace again") from error

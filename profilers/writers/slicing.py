@@ -308,9 +308,9 @@ def _joined(traces: Sequence[Trace], next_ids: Sequence[int]) -> tuple[Trace, li
 def _merged_meta(metas: Sequence[TraceMeta]) -> TraceMeta:
     """Return the description of merged traces, in which slices of a trace count as that trace."""
     whole: dict[tuple[object, ...], TraceMeta] = {}
-    for meta in metas:
-        key = (meta.fingerprint, meta.sources)
-        whole[key] = _rejoined(whole[key], meta) if meta.fingerprint and key in whole else meta
+    for number, meta in enumerate(metas):
+        key = (meta.fingerprint, meta.sources) if meta.fingerprint else (number,)
+        whole[key] = _rejoined(whole[key], meta) if key in whole else meta
     joined = joined_meta(list(whole.values()), Quality())
     shift = max(meta.quality["clock_shift_max_ns"] for meta in metas)
     counts = {**joined.quality.counts, "collectives_matched": 0, "clock_shift_max_ns": shift}

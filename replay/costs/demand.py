@@ -159,7 +159,7 @@ _MIN_CONTENTION = 1e-3
 #: Largest share of its peak bandwidth that a memory delivers; more says that the duration or the device is wrong.
 _PEAK_REACHED = 0.95
 #: A kernel that draws this share of the peak or more is bound by memory whatever its class: a product of few rows, too.
-#: Chosen: at 0.6 and below, the replay of one real trace is worse than its table allows (docs/contention.md).
+#: Chosen: at 0.6 and below, the replay of one real trace is worse than its table allows (docs/accuracy.md).
 _MEMORY_BOUND_SHARE = 0.7
 #: But not if it reaches this share of the peak of arithmetic.
 _COMPUTES = 0.5

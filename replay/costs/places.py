@@ -68,7 +68,7 @@ def leaves_units(graph: KernelGraph) -> Bools:
     """Return the mask of collectives whose workgroups hold no unit: those that send and receive.
 
     Each channel of such a kernel ends once its own peer has all. In a real trace of 128 ranks, kernels that fill all
-    108 units exactly are not slowed by 16 such workgroups beside them (docs/contention.md).
+    108 units exactly are not slowed by 16 such workgroups beside them.
     """
     by_name = np.array([*("SendRecv" in name for name in graph.names), False])
     return np.asarray((graph.tasks.kind == TaskKind.COLLECTIVE) & by_name[graph.tasks.name])

@@ -355,8 +355,8 @@ def _pressure(state, row):  # type: ignore[no-untyped-def]
 def _memory_slowdown(state, row, headroom):  # type: ignore[no-untyped-def]
     """Return the time of a task over its time alone at a latency of headroom^(-1/2), and what waiting adds to it.
 
-    Computing and waiting for memory overlap: the third powers of their times add up (docs/contention.md). The second
-    result is the derivative of the first by the logarithm of the latency.
+    Computing and waiting for memory overlap: the third powers of their times add up. The second result is the
+    derivative of the first by the logarithm of the latency.
     """
     part = state.memory_part[row.task]
     if part <= 0.0:

@@ -2,6 +2,24 @@
 
 An element has a sign, an exponent and a mantissa. An element without an exponent is an integer: a fraction with one
 bit before the point. A block of elements may share a scale, and each pair in it a microexponent.
+
+Under shared microexponents (arXiv 2302.08007), E is the exponent of the largest magnitude of the block. A pair whose
+magnitudes are all below 2^E has the microexponent t = 1, otherwise 0. An element is a sign and m bits of magnitude::
+
+    q = min(round(|x| 2^(m-1) / 2^(E-t)), 2^m - 1)        value = +- q 2^(E-t) / 2^(m-1)
+
+The paper leaves three points open. Here halves are rounded to even. E is clamped to -127 to 127, and stored with a bias
+of 127, as the scale of OCP MX. A block with an infinity or a NaN has the stored exponent 255, and all its values become
+NaN. A zero keeps its sign; a block of zeros has the exponent -127 and all microexponents at 1.
+
+OCP MX (version 1.0, section 6.3): the exponent of a scale is that of the largest magnitude of the block, less the
+largest exponent of an element. Elements saturate. MXINT8 leaves -2 unused, so that it is symmetric. The specification
+leaves values above the largest float32 to the implementation: here the scale stays at its limit, and `dequantize`
+returns the largest float32. A block with an infinity or a NaN takes the scale 255, which is NaN for all of it.
+
+NVFP4: the scale of the array is its largest magnitude over 6 x 448, in float32, and that of a block its largest
+magnitude over 6 and over the scale of the array, in E4M3. A block with an infinity or a NaN takes the scale NaN, and
+does not count for the scale of the array. An array of zeros has the scale 1.
 """
 
 import difflib

@@ -83,7 +83,7 @@ def memory_mapping(mapping: str) -> WhatIf:
     ``rorabgbachco`` is the order of address bits from high to low: ro row, ra rank, ba bank, bg bank group, ch channel,
     co column.
 
-    Not modelled: the mapping of the device as it is, which vendors do not publish (docs/systems/caching.md has the assumed).
+    Not modelled: the mapping of the device as it is, which vendors do not publish (docs/systems/caching.md has ours).
 
     Source: `replay.memory.dram`.
 

@@ -234,7 +234,8 @@ def _is_recomputed(
 def _shapes_of_layer(runs: Sequence[_Pass], job: TracedJob, *, backward: bool) -> Counter[_Shape]:
     """Return the shapes of weights that each layer reads in a forward or backward pass, and how often."""
     products = [each for way, _, several in runs for each in several if (way == BACKWARD) == backward]
-    counts, passes = Counter(shape for _, shape, is_output in products if not is_output), job.layers * job.micro_batches
+    passes = job.layers * job.micro_batches * job.steps
+    counts = Counter(shape for _, shape, is_output in products if not is_output)
     return Counter({shape: count // passes for shape, count in counts.items() if count >= passes})
 
 

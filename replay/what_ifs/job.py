@@ -87,8 +87,7 @@ def _what_if(
             steps = step_requests(graph).values()
             return (sum(step.tokens for step in steps) / len(steps),) * 2
         traced = find_job(graph, given)
-        passes = traced.micro_batches / len(graph.iterations) if traced.training else 1.0
-        of_step = traced.sizes["batch"] * traced.sizes["length"] * passes
+        of_step = float(traced.sizes["batch"] * traced.sizes["length"] * traced.micro_batches)
         return of_step, of_step * grown(traced)
 
     words = [str(number), *more, *([job] if job else [])]
@@ -507,7 +506,7 @@ def _with_stages(graph: KernelGraph, traced: TracedJob, split: tuple[int, str], 
     columns = {"bytes": size, "ranks": 2, "phase": graph.tasks.phase[ends]}
     sent = with_new_collectives(graph, "send_recv", ends, columns, parameters)
     tasks, first = sent.tasks, [int(rows[0]) for rows in runs[0].rows]
-    passes = max(traced.micro_batches, 1)
+    passes = traced.micro_batches * traced.steps
     busy = sum(float(tasks.duration_ns[rows].sum()) for run in runs for rows in run.rows[:1]) / passes
     wait = (stages - 1) * busy * _BUBBLES[schedule]
     # The wait is that of the first stage for its last micro-batch, or of the last stage for its first.

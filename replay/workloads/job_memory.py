@@ -6,7 +6,14 @@ bytes with the memory of a device. `kv_cache_bytes` is for inference.
 
 Sources: states of mixed precision, Megatron-LM, docs/source/api-guide/dist_optimizer.md, and arXiv 1910.02054, section
 3; activations of a layer arXiv 2205.05198, sections 4 and 5; flash attention, which keeps its result and a sum for
-each row, arXiv 2205.14135; micro-batches in flight arXiv 2104.04473 (1F1B, interleaved), 2401.10241 (zero bubble).
+each row, arXiv 2205.14135; micro-batches in flight arXiv 2104.04473 (1F1B, interleaved), 2401.10241 (zero bubble);
+adapters arXiv 2106.09685; chosen and shared experts arXiv 2405.04434.
+
+With flash attention a layer keeps ``34 s b h / t`` bytes, and ``4 a s b / t`` for the sums. Without sequence
+parallelism ``10 s b h`` of these are not shared (arXiv 2205.05198, equation 2). Logits take ``4 s b v / t`` bytes, and
+``2 s b v / t`` with the fused loss of Llama's style. Zero bubble keeps on stage i what the gradients of weights need
+(``32 s b h``) of i micro-batches more. Buffers hold the gradients of a layer's activations, one array of each weight's
+shape, and in ZeRO 3 the weights of two layers, as in Transformer Engine.
 """
 
 from collections.abc import Sequence

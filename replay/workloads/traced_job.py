@@ -311,7 +311,9 @@ class TracedJob:
     data : int
         Replicas that sum their gradients.
     micro_batches : int
-        Forward passes of the step.
+        Forward passes of a step.
+    steps : int
+        Steps of the graph.
     """
 
     sizes: Mapping[str, int]
@@ -322,11 +324,12 @@ class TracedJob:
     tensor: int = 1
     data: int = 1
     micro_batches: int = 1
+    steps: int = 1
 
     @property
     def layers(self) -> int:
         """Layers on a rank: attention of a forward pass."""
-        return max(sum(not core.backward for core in self.cores) // self.micro_batches, 1)
+        return max(sum(not core.backward for core in self.cores) // (self.micro_batches * self.steps), 1)
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -448,8 +451,9 @@ def find_job(graph: KernelGraph, given: TrainingJob | None = None) -> TracedJob:
     # The last stage of a pipeline alone runs forward and backward passes in turn.
     last = compute_rows(graph, int(graph.ranks().max()))
     numbers, phases = graph.tasks.call[last], graph.tasks.phase[last]
-    passes = _passes(phases, _cores(numbers, phases == _BACKWARD, calls)) if training else 1
-    job = TracedJob(sizes, how, rows, tuple(cores), training, tensor, micro_batches=passes)
+    steps, of_last = (len(graph.iterations), _cores(numbers, phases == _BACKWARD, calls)) if training else (1, [])
+    passes = max(_passes(phases, of_last) // steps, 1)
+    job = TracedJob(sizes, how, rows, tuple(cores), training, tensor, 1, passes, steps)
     return replace(job, data=_replicas(graph, job)) if training else job
 
 
@@ -525,13 +529,8 @@ def _tokens(cores: Sequence[AttentionCore], products: _Products) -> tuple[dict[s
     if best is None:
         return {}, {}
     counted, sequences, core, heads = best
-    sizes = {
-        "batch": sequences,
-        "length": core.keys,
-        "heads": heads,
-        "kv_heads": heads,
-        "width": core.width,
-    }
+    values = (sequences, core.keys, heads, heads, core.width)
+    sizes = dict(zip(("batch", "length", "heads", "kv_heads", "width"), values, strict=True))
     found = f"attention of {core.queries} queries, and {counted} products of {sequences * core.queries} rows"
     return sizes, dict.fromkeys(sizes, found)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem, get_completion_class
 
 from profilers.errors import SeqPointError
 
@@ -84,6 +85,13 @@ class LazyGroup(click.Group):
             ctx.with_resource(compile_notice())
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands that begin so, without loading any; options, and files for a trace without a command."""
+        found = [
+            CompletionItem(name, help=text) for name, (_, text) in self._modules.items() if name.startswith(incomplete)
+        ]
+        return found or click.Command.shell_complete(self, ctx, incomplete)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands, without loading any."""
         with formatter.section(self.heading):
@@ -129,6 +137,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "devices": ("listings:devices_command", "List the device catalogue."),
     "readers": ("listings:readers_command", "List the trace formats that can be read."),
     "selectors": ("listings:selectors_command", "List the selectors of iterations."),
+    "doctor": ("listings:doctor_command", "Check the installation: versions, extras, tools, caches."),
+    "completion": (":completion", "Print the completion of commands for bash, zsh or fish."),
     "formats": ("listings:formats_command", "List the data formats, or what each makes of an array."),
     "report": ("project:report_command", "Write a report as a self-contained page of HTML."),
     "mcp": ("agents:mcp_command", "Serve a folder of traces to agents (Model Context Protocol)."),
@@ -173,6 +183,21 @@ def simulate() -> None:
     seqpoint simulate memory gemm 4096 4096 4096 --device A100-SXM4-80GB
     seqpoint simulate kernel softmax.toml --device V100-SXM2-16GB
     """
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion of commands, options, what-ifs and devices for a shell, to be read when it starts.
+
+    \b
+    seqpoint completion bash >> ~/.bashrc
+    seqpoint completion zsh >> ~/.zshrc
+    seqpoint completion fish > ~/.config/fish/completions/seqpoint.fish
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(cli, {}, "seqpoint", "_SEQPOINT_COMPLETE").source())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

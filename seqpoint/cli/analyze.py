@@ -228,6 +228,13 @@ def analyze_command(trace: str, stragglers: bool, perfetto: str | None, json_: b
     earlier iterations that were still running, until its period settles. A step of that steady state is analysed. An
     iteration without a neighbour in the trace is analysed by itself.
 
+    With --json: iteration, measured_ns, step_time (between completions, or latency), contention (times measured and
+    modelled, of kernels, collectives, by_class and by_partner), host (a row for each rank), before, what_if, after and
+    difference, the last three null without --what-if. before and after have makespan_ns, pace (step_ns, by_resource,
+    by_rank, by_iteration; bound, room and then by resource), critical_path (by_cause, by_class, by_name), devices
+    (busy_ns, the figures of communication, idle_ns by cause), chosen (null without --tasks) and notes. difference has
+    change_ns, path_by_cause, path_by_class, and rows by_class, by_kind, by_lane.
+
     \b
     seqpoint analyze job.trace
     seqpoint analyze job.trace -i 12 -w overlap:ideal --perfetto both.json

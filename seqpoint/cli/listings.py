@@ -112,6 +112,25 @@ def _origin(package: str = "seqpoint", problem: str = "") -> dict[str, str | Non
     return {"package": package, "error": problem or None}
 
 
+@click.command("doctor")
+@output_options
+def doctor_command(json_: bool) -> None:
+    """Check the installation: versions, extras, readers, profilers, caches; each gap has the command that fills it.
+
+    Ends with 1 if something must be mended before all commands work. Nothing is changed.
+
+    \b
+    seqpoint doctor
+    seqpoint doctor --verbose
+    """
+    from seqpoint.installation import doctor
+
+    found = doctor()
+    print_result(found, json_)
+    if found.wrong:
+        click.get_current_context().exit(1)
+
+
 @click.command("formats")
 @click.argument("file", required=False, metavar="[FILE.npy]", type=click.Path())
 @click.option(

@@ -50,7 +50,24 @@ class Share(click.ParamType[float]):
         return share
 
 
-_WHAT_IF: Mapping[str, Any] = {"flags": ("--what-if", "-w"), "metavar": "NAME:ARGUMENT[+...]"}
+def _what_ifs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the what-ifs that begin like the last of those given, for the completion of a shell."""
+    from seqpoint import what_ifs
+
+    before, plus, last = incomplete.rpartition("+")
+    return [f"{before}{plus}{name}" for name in what_ifs() if name.startswith(last)]
+
+
+def _devices(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the devices of the catalogue that begin so, in any case."""
+    from seqpoint import devices
+
+    return [name for name in devices() if name.lower().startswith(incomplete.lower())]
+
+
+_WHAT_IF: Mapping[str, Any] = {
+    "flags": ("--what-if", "-w"), "metavar": "NAME:ARGUMENT[+...]", "shell_complete": _what_ifs
+}  # fmt: skip
 _FILES: Mapping[str, Any] = {"metavar": "FILE", "type": click.Path()}
 #: How a parameter is written on the command line: its flags, and settings of click.
 FORMS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -63,7 +80,7 @@ FORMS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "clock_mhz": {"flags": ("--clock",), "metavar": "MHZ"},
         "confidence": {"type": click.FloatRange(0.5, 0.999)},
         "counters": _FILES,
-        "device": {"metavar": "NAME"},
+        "device": {"metavar": "NAME", "shell_complete": _devices},
         "draws": {"type": click.IntRange(8, 10000)},
         "dtype": {"metavar": "TYPE"},
         "entry": {"metavar": "NAME"},

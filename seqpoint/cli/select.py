@@ -67,6 +67,11 @@ def select_command(trace: str, json_: bool, **choice: Any) -> None:
     TRACE is a trace, or a log (.csv or .parquet) with a column sequence_length and at least one statistic. The total of
     the run is estimated from the selected iterations, with an interval, and compared with that of the baselines.
 
+    With --json: n_iterations, statistic, unit, measured, estimate, low, high, confidence, error, cross_validated_error,
+    scatter, from_neighbours, standard_error, target_error, points_for_target_error, tolerance, tolerance_met, points,
+    outliers, baselines. Errors are shares. A point has iteration, rank, sequence_length, weight, value and file; of a
+    serving run a phase, too. An outlier has a reason instead of a weight.
+
     \b
     seqpoint select epoch.trace --max-points 8
     seqpoint select log.csv --statistic duration --json > points.json
