@@ -14,6 +14,8 @@ FOLDER = "repository"
 PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md")
 #: A link to a file, without its text: a title or an anchor may follow.
 LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)")
+#: The beginning of a link whose text is the name of a page, which a site shows without its ending.
+NAME = re.compile(r"\[(?:[\w/]+/)?(\w+)\.md\]\(")
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -37,7 +39,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         uri = target.relative_to("docs") if target.parts[0] == "docs" else PurePosixPath(FOLDER, target)
         return f"]({os.path.relpath(uri, here.parent)}"
 
-    return LINK.sub(moved, markdown)
+    return NAME.sub(lambda name: f"[{name[1].replace('_', ' ')}](", LINK.sub(moved, markdown))
 
 
 def _target(page: PurePosixPath, link: str) -> PurePosixPath:
