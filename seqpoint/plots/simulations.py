@@ -348,8 +348,8 @@ def kernel_activity(launch: DrawnLaunch) -> Chart:
         below = above
     title = f"Warp schedulers over time: {launch.label}"
     return overlay(
-        layers, title, (f"time ({unit.name})", "share of schedulers (%)"), height=300, ylim=(0, 100),
-        xlim=(0, edges[-1]),
+        layers, title, (f"time ({unit.name})", "share of schedulers (%)"), height=300, ylim=(0, 112),
+        yticks=list(range(0, 101, 20)), xlim=(0, edges[-1]),
     )  # fmt: skip
 
 

@@ -286,7 +286,7 @@ def _lanes_chart(timeline: Timeline, name: str, unit: TimeUnit, shown: tuple[int
     end = timeline.makespan_ns / unit.ns
     number = len(lanes.lanes)
     present = [label for label in class_colours() if label in set(lanes.label)]
-    layers = [_rectangles(lanes, label, unit) for label in present]
+    layers = [_rectangles(lanes, label, unit, name) for label in present]
     layers.append(hv.VLine(end).opts(color=INK, line_width=1, line_dash="dotted", backend="bokeh"))
     ticks = [(number - 1.0 - i, lane.label) for i, lane in enumerate(lanes.lanes)]
     return overlay(
@@ -299,7 +299,7 @@ def _lanes_chart(timeline: Timeline, name: str, unit: TimeUnit, shown: tuple[int
     )
 
 
-def _rectangles(lanes: LaneRectangles, label: str, unit: TimeUnit) -> Chart:
+def _rectangles(lanes: LaneRectangles, label: str, unit: TimeUnit, name: str) -> Chart:
     rows = np.flatnonzero(np.array(lanes.label, dtype=object) == label)
     middle = len(lanes.lanes) - 1.0 - lanes.lane[rows]
     columns = (
@@ -319,7 +319,9 @@ def _rectangles(lanes: LaneRectangles, label: str, unit: TimeUnit) -> Chart:
         ("tasks", "@tasks"),
     )
     colour = class_colours()[label]
-    return hv.Rectangles(columns, vdims=["name", "duration", "tasks"], label=label).opts(
+    # Charts in one layout share the axes of equal name: of two timelines that of time, and not that of lanes.
+    edges = ["x0", f"y0 {name}", "x1", f"y1 {name}"]
+    return hv.Rectangles(columns, kdims=edges, vdims=["name", "duration", "tasks"], label=label).opts(
         fill_color=colour, line_color=colour, line_width=0.5, backend="bokeh", **hover
     )
 
