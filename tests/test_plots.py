@@ -112,6 +112,7 @@ def test_before_and_after_share_the_axis_of_time(projection: Projection) -> None
     figures = list(model.select({"type": Plot}))
     assert len(figures) == 2
     assert figures[0].x_range is figures[1].x_range
+    assert figures[0].y_range is not figures[1].y_range, "each has as many lanes as it has"
 
 
 def test_intervals_hold_their_point(projection: Projection) -> None:
