@@ -79,7 +79,7 @@ BUDGET = {
     "profilers/ingest": 3320,
     "profilers/readers": 6476,
     "profilers/record": 490,
-    "profilers/trace": 1654,
+    "profilers/trace": 1666,
     "profilers/writers": 878,
     "replay": 0,
     "replay/analysis": 892,
@@ -93,16 +93,16 @@ BUDGET = {
     "replay/gemms": 2053,
     "replay/graph": 1148,
     "replay/memory": 4935,
-    "replay/plug_ins": 702,
+    "replay/plug_ins": 703,
     "replay/projection": 1415,
     "replay/serving": 428,
     "replay/studies": 1534,
-    "replay/what_ifs": 5417,
-    "replay/workloads": 4349,
+    "replay/what_ifs": 5416,
+    "replay/workloads": 4346,
     "replay/writers": 363,
-    "seqpoint": 11114,
-    "seqpoint/cli": 2739,
-    "seqpoint/plots": 1513,
+    "seqpoint": 11293,
+    "seqpoint/cli": 2770,
+    "seqpoint/plots": 1514,
     "seqpoint/reporting": 397,
     "seqpoint/selection": 1923,
     "seqpoint/validation": 5913,
@@ -117,7 +117,7 @@ def modules() -> dict[str, Path]:
 
 def test_modules_are_few_and_none_has_grown_past_one_idea() -> None:
     lines = {name: code_lines(path) for name, path in modules().items()}
-    assert len(lines) <= 412
+    assert len(lines) <= 413
     assert {name: count for name, count in lines.items() if count > 420} == {}
     total = Counter[str]()
     for name, count in lines.items():
