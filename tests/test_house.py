@@ -181,7 +181,7 @@ def test_the_wheel_holds_code_and_data_and_the_demo_needs_what_it_declares(tmp_p
     for package in ("profilers", "replay", "seqpoint"):
         assert contents(site / package, without=("datasets/", "machine_code/")) == contents(ROOT / package)
     compiled = sorted(path.name.partition("-")[0] for path in (site / "seqpoint" / "machine_code").iterdir())
-    assert compiled == [f"sqlite_pages.{name}" for name in ("_count", "_gather", "_scan")]
+    assert compiled == ["made_with.json", *(f"sqlite_pages.{name}" for name in ("_count", "_gather", "_scan"))]
     assert "none-any" not in wheel.name
     # Recordings stay in the repository, and the suites that read them say so.
     assert contents(site / "seqpoint" / "datasets") == contents(ROOT / "datasets", without="measured/")
