@@ -14,6 +14,7 @@ FOLDER = "repository"
 PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md")
 #: A link to a file, without its text: a title or an anchor may follow.
 LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)")
+HREF = re.compile(r'href="(?!\w+:)([^"#]+\.md)(#[^"]*)?"')
 #: The beginning of a link whose text is the name of a page, which a site shows without its ending.
 NAME = re.compile(r"\[(?:[\w/]+/)?(\w+)\.md\]\(")
 
@@ -40,6 +41,17 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         return f"]({os.path.relpath(uri, here.parent)}"
 
     return NAME.sub(lambda name: f"[{name[1].replace('_', ' ')}](", LINK.sub(moved, markdown))
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """Point the links of a notebook, which are HTML already, to the pages of the site."""
+
+    def moved(link: re.Match[str]) -> str:
+        source = _target(PurePosixPath(page.file.src_uri), link[1])
+        file = files.get_file_from_path(str(source))
+        return link[0] if file is None else f'href="{file.url_relative_to(page.file)}{link[2] or ""}"'
+
+    return HREF.sub(moved, html) if page.file.src_uri.endswith(".ipynb") else html
 
 
 def _target(page: PurePosixPath, link: str) -> PurePosixPath:
